@@ -1,0 +1,246 @@
+//! Data on its way between a program, the network and a disk: refcounted, page aligned where we allocate it, never
+//! copied by passing it on.
+
+use bytes::{Bytes, BytesMut};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// Alignment that every disk and every O_DIRECT file system accepts.
+pub const DIRECT_IO_ALIGNMENT: usize = 4096;
+
+/// A heap buffer aligned for direct I/O, with fixed length. Freeze it with `Bytes::from(buf)`.
+pub struct AlignedBuf {
+    ptr: NonNull<u8>,
+    len: usize,
+    capacity: usize,
+}
+
+// SAFETY: the buffer owns its memory and has no interior mutability.
+unsafe impl Send for AlignedBuf {}
+// SAFETY: as above.
+unsafe impl Sync for AlignedBuf {}
+
+impl AlignedBuf {
+    fn layout(capacity: usize) -> Layout {
+        Layout::from_size_align(capacity, DIRECT_IO_ALIGNMENT).expect("capacity is far below isize::MAX")
+    }
+
+    fn with(len: usize, get: unsafe fn(Layout) -> *mut u8) -> AlignedBuf {
+        let capacity = len.max(1).next_multiple_of(DIRECT_IO_ALIGNMENT);
+        let layout = Self::layout(capacity);
+        // SAFETY: the layout's size is not zero.
+        let ptr = NonNull::new(unsafe { get(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        AlignedBuf { ptr, len, capacity }
+    }
+
+    /// `len` zero bytes.
+    pub fn zeroed(len: usize) -> AlignedBuf {
+        Self::with(len, alloc_zeroed)
+    }
+
+    /// `len` bytes that the caller will overwrite (a read from a disk or a socket) before anyone looks at them.
+    pub fn for_overwrite(len: usize) -> AlignedBuf {
+        let mut buf = Self::with(len, alloc);
+        // Fresh heap memory must never leak another request's data, should a short read leave a tail: callers truncate.
+        // Reading uninitialised memory is undefined, so touch one byte a page only in debug builds.
+        if cfg!(debug_assertions) {
+            buf.fill(0xa5);
+        }
+        buf
+    }
+
+    /// Shortens the buffer to `len` bytes.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Bytes allocated; a multiple of the alignment.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Makes the buffer `len` long, within its capacity. The bytes between are whatever was written there.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity, "set_len {len} beyond capacity {}", self.capacity);
+        self.len = len;
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.capacity)) }
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: len <= capacity bytes are allocated.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and we are the only owner.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for AlignedBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl From<AlignedBuf> for Bytes {
+    fn from(buf: AlignedBuf) -> Bytes {
+        Bytes::from_owner(buf)
+    }
+}
+
+/// A run of bytes made of shared pieces: what bulk transfers, reads and writes carry. Cloning shares.
+#[derive(Clone, Default, Debug)]
+pub struct Payload {
+    pieces: Vec<Bytes>,
+    len: usize,
+}
+
+impl Payload {
+    /// No bytes.
+    pub fn new() -> Payload {
+        Payload::default()
+    }
+
+    /// `len` zero bytes, sharing one page-sized source.
+    pub fn zeroes(len: usize) -> Payload {
+        static ZEROES: [u8; 65536] = [0; 65536];
+        let mut p = Payload::new();
+        while p.len < len {
+            p.push(Bytes::from_static(&ZEROES[..(len - p.len).min(ZEROES.len())]));
+        }
+        p
+    }
+
+    /// Total length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The pieces in order; none is empty.
+    pub fn pieces(&self) -> &[Bytes] {
+        &self.pieces
+    }
+
+    /// Appends a piece.
+    pub fn push(&mut self, piece: Bytes) {
+        if !piece.is_empty() {
+            self.len += piece.len();
+            self.pieces.push(piece);
+        }
+    }
+
+    /// Appends all of `other`.
+    pub fn append(&mut self, other: Payload) {
+        self.len += other.len;
+        self.pieces.extend(other.pieces);
+    }
+
+    /// The bytes `offset .. offset + len`, shared. Panics if they are not all there.
+    pub fn slice(&self, offset: usize, len: usize) -> Payload {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "slice {offset}+{len} of {}", self.len);
+        let mut out = Payload::new();
+        let (mut skip, mut want) = (offset, len);
+        for p in &self.pieces {
+            if skip >= p.len() {
+                skip -= p.len();
+                continue;
+            }
+            if want == 0 {
+                break;
+            }
+            let n = (p.len() - skip).min(want);
+            out.push(p.slice(skip..skip + n));
+            want -= n;
+            skip = 0;
+        }
+        out
+    }
+
+    /// Drops all but the first `len` bytes.
+    pub fn truncate(&mut self, len: usize) {
+        if len < self.len {
+            *self = self.slice(0, len);
+        }
+    }
+
+    /// All bytes in one piece: shared if there is one piece already, copied otherwise.
+    pub fn to_bytes(&self) -> Bytes {
+        match self.pieces.as_slice() {
+            [] => Bytes::new(),
+            [one] => one.clone(),
+            many => {
+                let mut all = BytesMut::with_capacity(self.len);
+                many.iter().for_each(|p| all.extend_from_slice(p));
+                all.freeze()
+            }
+        }
+    }
+}
+
+impl From<Bytes> for Payload {
+    fn from(b: Bytes) -> Payload {
+        let mut p = Payload::new();
+        p.push(b);
+        p
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(v: Vec<u8>) -> Payload {
+        Bytes::from(v).into()
+    }
+}
+
+impl PartialEq for Payload {
+    fn eq(&self, other: &Payload) -> bool {
+        self.len == other.len && self.pieces.iter().flatten().eq(other.pieces.iter().flatten())
+    }
+}
+
+impl Eq for Payload {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aligned_buffers_are_aligned_and_freeze_without_a_copy() {
+        let mut b = AlignedBuf::zeroed(10_000);
+        assert_eq!(b.as_ptr() as usize % DIRECT_IO_ALIGNMENT, 0);
+        b[9_999] = 7;
+        let at = b.as_ptr();
+        let frozen = Bytes::from(b);
+        assert_eq!((frozen.as_ptr(), frozen[9_999]), (at, 7));
+    }
+
+    #[test]
+    fn payload_slices_share_and_agree_with_flat_bytes() {
+        let flat: Vec<u8> = (0..=255).collect();
+        let mut p = Payload::new();
+        for chunk in flat.chunks(37) {
+            p.push(Bytes::copy_from_slice(chunk));
+        }
+        for (off, len) in [(0, 256), (0, 0), (36, 2), (37, 37), (100, 156), (256, 0)] {
+            assert_eq!(&p.slice(off, len).to_bytes()[..], &flat[off..off + len]);
+        }
+        assert_eq!(Payload::zeroes(100_000).len(), 100_000);
+    }
+}

@@ -1,0 +1,112 @@
+//! Fault points: named places at network edges and commit points where a test, or an administrator with
+//! `lctl set_param fail_loc=...`, makes things go wrong. Names are dotted: `ost.write.before_reply`.
+
+use crate::Errno;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// What happens at an armed fault point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultAction {
+    /// The message, or the step, is dropped silently.
+    Drop,
+    /// The step fails with this error.
+    Fail(Errno),
+    /// The step is delayed.
+    Delay(Duration),
+    /// Data is damaged (one bit), to show that checksums find it.
+    Corrupt,
+    /// The process, or the simulated node, dies here.
+    Crash,
+}
+
+/// When and how often a fault strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What happens.
+    pub action: FaultAction,
+    /// Passes that go unharmed first.
+    pub skip: u32,
+    /// How many times it strikes; `u32::MAX` is always.
+    pub times: u32,
+}
+
+impl Fault {
+    /// Strikes at the next pass, once.
+    pub fn once(action: FaultAction) -> Fault {
+        Fault { action, skip: 0, times: 1 }
+    }
+}
+
+/// The fault points of one node. Cloning shares. Asking costs one relaxed load while nothing is armed.
+#[derive(Clone, Default, Debug)]
+pub struct Faults(Arc<Inner>);
+
+#[derive(Default, Debug)]
+struct Inner {
+    any_armed: AtomicBool,
+    armed: Mutex<BTreeMap<String, Fault>>,
+}
+
+impl Faults {
+    /// None armed.
+    pub fn new() -> Faults {
+        Faults::default()
+    }
+
+    /// Arms `name`, replacing what was armed there.
+    pub fn arm(&self, name: &str, fault: Fault) {
+        self.0.armed.lock().insert(name.to_owned(), fault);
+        self.0.any_armed.store(true, Ordering::Relaxed);
+    }
+
+    /// Disarms every point.
+    pub fn clear(&self) {
+        self.0.armed.lock().clear();
+        self.0.any_armed.store(false, Ordering::Relaxed);
+    }
+
+    /// To be called where `name` is: what strikes now, if anything.
+    pub fn check(&self, name: &str) -> Option<FaultAction> {
+        if !self.0.any_armed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut armed = self.0.armed.lock();
+        let fault = armed.get_mut(name)?;
+        if fault.skip > 0 {
+            fault.skip -= 1;
+            return None;
+        }
+        let action = fault.action;
+        if fault.times != u32::MAX {
+            fault.times -= 1;
+            if fault.times == 0 {
+                armed.remove(name);
+            }
+        }
+        Some(action)
+    }
+
+    /// Names and faults armed now.
+    pub fn armed(&self) -> Vec<(String, Fault)> {
+        self.0.armed.lock().iter().map(|(n, f)| (n.clone(), *f)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_skips_strikes_and_is_gone() {
+        let f = Faults::new();
+        assert_eq!(f.check("a"), None);
+        f.arm("a", Fault { action: FaultAction::Drop, skip: 1, times: 2 });
+        assert_eq!(f.check("b"), None);
+        let seen: Vec<_> = (0..4).map(|_| f.check("a")).collect();
+        assert_eq!(seen, [None, Some(FaultAction::Drop), Some(FaultAction::Drop), None]);
+    }
+}

@@ -1,0 +1,28 @@
+//! What every layer of Nacre speaks of and none owns: identifiers, error numbers, sizes, placement hashes and the
+//! pseudo-random generator, time values, fault points, parameters, and aligned refcounted buffers.
+//!
+//! Nothing here does IO, reads a clock or knows a layer above.
+
+pub mod buf;
+pub mod errno;
+pub mod fault;
+pub mod hash;
+pub mod id;
+pub mod nid;
+pub mod param;
+pub mod prng;
+pub mod size;
+pub mod time;
+
+pub use buf::Payload;
+pub use errno::Errno;
+pub use fault::Faults;
+pub use id::{Fid, MdtIndex, OstIndex, Tag, TargetKind, TargetName, Transno, Uuid, Xid};
+pub use nid::{Nid, Network};
+pub use prng::Prng;
+pub use time::{Time, Timestamp};
+
+/// A hash map whose iteration order is the same in every run: for the same insertions it never depends on OS randomness.
+pub type FxHashMap<K, V> = rustc_hash::FxHashMap<K, V>;
+/// The set that goes with [`FxHashMap`].
+pub type FxHashSet<K> = rustc_hash::FxHashSet<K>;

@@ -1,0 +1,185 @@
+//! The parameter registry that all roles of a process share: what `lctl get_param` and `set_param` see. Names are
+//! Lustre's dotted paths (`osc.nacre-OST0000-osc.max_rpcs_in_flight`).
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+type Getter = Arc<dyn Fn() -> String + Send + Sync>;
+type Setter = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
+
+/// One parameter: how to read it and, if it may be written, how to set it.
+#[derive(Clone)]
+pub struct Param {
+    get: Getter,
+    set: Option<Setter>,
+}
+
+/// All parameters of a process. Cloning shares.
+#[derive(Clone, Default)]
+pub struct Params(Arc<Mutex<BTreeMap<String, Param>>>);
+
+/// Why a parameter could not be read or set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParamError {
+    /// No parameter matches.
+    #[error("param_path '{0}': No such file or directory")]
+    NotFound(String),
+    /// It cannot be written.
+    #[error("'{0}' is read-only")]
+    ReadOnly(String),
+    /// The value was refused.
+    #[error("setting {name}={value}: {why}")]
+    Invalid {
+        /// The parameter.
+        name: String,
+        /// What was to be set.
+        value: String,
+        /// Why not.
+        why: String,
+    },
+}
+
+impl Params {
+    /// An empty registry.
+    pub fn new() -> Params {
+        Params::default()
+    }
+
+    /// Adds a read-only parameter.
+    pub fn add(&self, name: impl Into<String>, get: impl Fn() -> String + Send + Sync + 'static) {
+        self.0.lock().insert(name.into(), Param { get: Arc::new(get), set: None });
+    }
+
+    /// Adds a parameter that can be set. The setter's error says what is allowed.
+    pub fn add_rw(
+        &self,
+        name: impl Into<String>,
+        get: impl Fn() -> String + Send + Sync + 'static,
+        set: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static,
+    ) {
+        self.0.lock().insert(name.into(), Param { get: Arc::new(get), set: Some(Arc::new(set)) });
+    }
+
+    /// Adds a number that `set_param` may change within `range`.
+    pub fn add_number(&self, name: impl Into<String>, cell: Arc<AtomicU64>, range: std::ops::RangeInclusive<u64>) {
+        let shown = cell.clone();
+        self.add_rw(
+            name,
+            move || shown.load(Ordering::Relaxed).to_string(),
+            move |text| {
+                let v: u64 = text.trim().parse().map_err(|_| format!("{text:?} is not a number"))?;
+                if !range.contains(&v) {
+                    return Err(format!("must be {} to {}", range.start(), range.end()));
+                }
+                cell.store(v, Ordering::Relaxed);
+                Ok(())
+            },
+        );
+    }
+
+    /// Removes every parameter whose name begins with `prefix`.
+    pub fn remove_prefix(&self, prefix: &str) {
+        self.0.lock().retain(|name, _| !name.starts_with(prefix));
+    }
+
+    /// Names that match `pattern`, in order, and whether each can be set.
+    pub fn list(&self, pattern: &str) -> Vec<(String, bool)> {
+        let all = self.0.lock();
+        all.iter().filter(|(n, _)| matches(pattern, n)).map(|(n, p)| (n.clone(), p.set.is_some())).collect()
+    }
+
+    /// Names and values that match `pattern`, in order. Values may have several lines.
+    pub fn get(&self, pattern: &str) -> Result<Vec<(String, String)>, ParamError> {
+        let found: Vec<_> = {
+            let all = self.0.lock();
+            all.iter().filter(|(n, _)| matches(pattern, n)).map(|(n, p)| (n.clone(), p.get.clone())).collect()
+        };
+        if found.is_empty() {
+            return Err(ParamError::NotFound(pattern.replace('.', "/")));
+        }
+        Ok(found.into_iter().map(|(n, get)| (n, get())).collect())
+    }
+
+    /// Sets every parameter that matches `pattern`; the names set.
+    pub fn set(&self, pattern: &str, value: &str) -> Result<Vec<String>, ParamError> {
+        let found: Vec<_> = {
+            let all = self.0.lock();
+            all.iter().filter(|(n, _)| matches(pattern, n)).map(|(n, p)| (n.clone(), p.set.clone())).collect()
+        };
+        if found.is_empty() {
+            return Err(ParamError::NotFound(pattern.replace('.', "/")));
+        }
+        let mut done = Vec::new();
+        for (name, set) in found {
+            let set = set.ok_or_else(|| ParamError::ReadOnly(name.clone()))?;
+            set(value).map_err(|why| ParamError::Invalid { name: name.clone(), value: value.to_owned(), why })?;
+            done.push(name);
+        }
+        Ok(done)
+    }
+}
+
+/// Shell-like match where `*` and `?` stay within one dot-separated part, as Lustre's parameter paths do. `/` is `.`.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    let (mut p, mut n) = (pattern.split(['.', '/']), name.split('.'));
+    // A NID or a file system name may itself contain dots, so try the simple case first and fall back to the whole.
+    loop {
+        match (p.next(), n.next()) {
+            (None, None) => return true,
+            (Some(a), Some(b)) if glob(a.as_bytes(), b.as_bytes()) => {}
+            _ => return glob(pattern.as_bytes(), name.as_bytes()) && pattern.contains('@'),
+        }
+    }
+}
+
+/// `*` matches any run of bytes, `?` any one byte, `[abc]` is not special.
+pub fn glob(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t, mut star) = (0, 0, None);
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, t));
+                p += 1;
+            }
+            Some(c) if *c == b'?' || *c == text[t] => {
+                p += 1;
+                t += 1;
+            }
+            _ => match star {
+                Some((sp, st)) => {
+                    star = Some((sp, st + 1));
+                    p = sp + 1;
+                    t = st + 1;
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|c| *c == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_stay_within_parts() {
+        assert!(matches("osc.*.max_rpcs_in_flight", "osc.n-OST0000-osc.max_rpcs_in_flight"));
+        assert!(matches("osc/*/max*", "osc.n-OST0000-osc.max_rpcs_in_flight"));
+        assert!(!matches("osc.*", "osc.n-OST0000-osc.max_rpcs_in_flight"));
+        assert!(!matches("timeout", "timeouts"));
+    }
+
+    #[test]
+    fn numbers_are_checked() {
+        let p = Params::new();
+        let cell = Arc::new(AtomicU64::new(8));
+        p.add_number("osc.a.max_rpcs_in_flight", cell.clone(), 1..=256);
+        assert_eq!(p.set("osc.*.max_rpcs_in_flight", "16"), Ok(vec!["osc.a.max_rpcs_in_flight".to_owned()]));
+        assert!(matches!(p.set("osc.*.max_rpcs_in_flight", "9999"), Err(ParamError::Invalid { .. })));
+        assert_eq!(p.get("osc.a.*").unwrap()[0].1, "16");
+        assert!(matches!(p.get("no.such"), Err(ParamError::NotFound(_))));
+    }
+}
