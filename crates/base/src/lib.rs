@@ -18,7 +18,7 @@ pub use buf::Payload;
 pub use errno::Errno;
 pub use fault::Faults;
 pub use id::{Fid, MdtIndex, OstIndex, Tag, TargetKind, TargetName, Transno, Uuid, Xid};
-pub use nid::{Nid, Network};
+pub use nid::{Network, Nid};
 pub use prng::Prng;
 pub use time::{Time, Timestamp};
 

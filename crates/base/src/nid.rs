@@ -118,8 +118,12 @@ impl FromStr for Network {
     type Err = ParseIdError;
     fn from_str(s: &str) -> Result<Network, ParseIdError> {
         let err = || ParseIdError::new("network such as tcp, tcp1 or lo", s);
-        let kinds =
-            [("tcp", NetworkKind::Tcp), ("lo", NetworkKind::Lo), ("o2ib", NetworkKind::O2ib), ("sim", NetworkKind::Sim)];
+        let kinds = [
+            ("tcp", NetworkKind::Tcp),
+            ("lo", NetworkKind::Lo),
+            ("o2ib", NetworkKind::O2ib),
+            ("sim", NetworkKind::Sim),
+        ];
         for (name, kind) in kinds {
             if let Some(rest) = s.strip_prefix(name) {
                 let number = if rest.is_empty() { 0 } else { rest.parse().map_err(|_| err())? };

@@ -1,0 +1,179 @@
+//! Attributes of inodes and objects, and who asks.
+
+use crate::codec::Field;
+use nacre_base::{Fid, Timestamp};
+
+/// File type bits of a mode, as POSIX numbers them.
+pub mod mode {
+    /// Mask of the type.
+    pub const S_IFMT: u32 = 0o170000;
+    /// Socket.
+    pub const S_IFSOCK: u32 = 0o140000;
+    /// Symbolic link.
+    pub const S_IFLNK: u32 = 0o120000;
+    /// Regular file.
+    pub const S_IFREG: u32 = 0o100000;
+    /// Block device.
+    pub const S_IFBLK: u32 = 0o060000;
+    /// Directory.
+    pub const S_IFDIR: u32 = 0o040000;
+    /// Character device.
+    pub const S_IFCHR: u32 = 0o020000;
+    /// FIFO.
+    pub const S_IFIFO: u32 = 0o010000;
+    /// Set user id on execution.
+    pub const S_ISUID: u32 = 0o4000;
+    /// Set group id on execution; on a directory: inherit the group.
+    pub const S_ISGID: u32 = 0o2000;
+    /// On a directory: only owners may delete.
+    pub const S_ISVTX: u32 = 0o1000;
+}
+
+message! {
+    /// Attributes as `stat` shows them. For a regular file with objects, size, blocks and mtime of the MDT are only
+    /// hints: the truth is at the OSTs.
+    pub struct Attr {
+        /// Which file.
+        pub fid: Fid,
+        /// Type and permission bits.
+        pub mode: u32,
+        /// Hard links.
+        pub nlink: u32,
+        /// Owner.
+        pub uid: u32,
+        /// Group.
+        pub gid: u32,
+        /// Project.
+        pub projid: u32,
+        /// Device number of a device file, as `makedev` packs it.
+        pub rdev: u64,
+        /// Size in bytes.
+        pub size: u64,
+        /// Blocks of 512 bytes.
+        pub blocks: u64,
+        /// Last access.
+        pub atime: Timestamp,
+        /// Last change of data.
+        pub mtime: Timestamp,
+        /// Last change of attributes or data.
+        pub ctime: Timestamp,
+        /// Creation.
+        pub btime: Timestamp,
+        /// Transno of the last change: the version of version-based recovery.
+        pub version: u64,
+    }
+
+    /// Attributes of an OST object. All zero for an object that was never written.
+    pub struct ObjectAttr {
+        /// Size in bytes.
+        pub size: u64,
+        /// Blocks of 512 bytes.
+        pub blocks: u64,
+        /// Last access.
+        pub atime: Timestamp,
+        /// Last write, by the writer's clock.
+        pub mtime: Timestamp,
+        /// Last write or attribute change, by the writer's clock; decides whether `mtime` or the MDT's counts.
+        pub ctime: Timestamp,
+        /// Transno of the last change.
+        pub version: u64,
+    }
+
+    /// Attributes to set; `None` leaves one as it is.
+    pub struct SetAttr {
+        /// Permission bits.
+        pub mode: Option<u32>,
+        /// Owner.
+        pub uid: Option<u32>,
+        /// Group.
+        pub gid: Option<u32>,
+        /// Project.
+        pub projid: Option<u32>,
+        /// Size: truncates.
+        pub size: Option<u64>,
+        /// Access time.
+        pub atime: Option<Timestamp>,
+        /// Modification time.
+        pub mtime: Option<Timestamp>,
+        /// Whether the times are "now" (needs only write permission), not chosen values (needs ownership).
+        pub times_are_now: bool,
+    }
+
+    /// Who asks. Permissions are checked by the server.
+    pub struct Credentials {
+        /// Effective (file system) user id.
+        pub uid: u32,
+        /// Effective (file system) group id.
+        pub gid: u32,
+        /// Supplementary groups; at most 65,536.
+        pub groups: Vec<u32>,
+    }
+
+    /// Space and inodes, as `statfs` shows them.
+    pub struct StatFs {
+        /// Unit of the block counts, in bytes.
+        pub block_size: u32,
+        /// All blocks.
+        pub blocks: u64,
+        /// Free blocks.
+        pub blocks_free: u64,
+        /// Blocks free for ordinary users.
+        pub blocks_available: u64,
+        /// All inodes or objects.
+        pub files: u64,
+        /// Free inodes or objects.
+        pub files_free: u64,
+        /// Longest name.
+        pub name_max: u32,
+        /// State bits of [`statfs_state`].
+        pub state: u32,
+    }
+}
+
+/// Bits of [`StatFs::state`], which `lfs df` prints as letters.
+pub mod statfs_state {
+    /// D: rebuild of the storage is going on.
+    pub const DEGRADED: u32 = 0x1;
+    /// R: read only.
+    pub const READ_ONLY: u32 = 0x2;
+    /// N: no new objects.
+    pub const NO_CREATE: u32 = 0x4;
+    /// S: out of space.
+    pub const OUT_OF_SPACE: u32 = 0x10;
+    /// I: out of inodes.
+    pub const OUT_OF_INODES: u32 = 0x20;
+}
+
+impl Attr {
+    /// The file type bits.
+    pub fn file_type(&self) -> u32 {
+        self.mode & mode::S_IFMT
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.file_type() == mode::S_IFDIR
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.file_type() == mode::S_IFREG
+    }
+}
+
+impl Credentials {
+    /// The superuser, who may do everything.
+    pub fn root() -> Credentials {
+        Credentials::default()
+    }
+
+    /// Whether the user is the superuser.
+    pub fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+
+    /// Whether `gid` is the group or one of the supplementary groups.
+    pub fn in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+}

@@ -1,0 +1,334 @@
+//! How fields become bytes: the [`Field`] trait, its implementations for plain types, and the `message!` macro that
+//! composes them. What messages there are is not here.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use nacre_base::{Errno, Fid, MdtIndex, Nid, OstIndex, Timestamp, Transno, Uuid, Xid};
+
+/// Why bytes are not the message they should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// The message ends before the field does.
+    #[error("message is too short: {wanted} bytes wanted, {left} left")]
+    Truncated {
+        /// Bytes the field needs.
+        wanted: usize,
+        /// Bytes there are.
+        left: usize,
+    },
+    /// A value that this field cannot have.
+    #[error("{what} cannot be {value:#x}")]
+    BadValue {
+        /// Which field.
+        what: &'static str,
+        /// What it was.
+        value: u64,
+    },
+    /// A length or count beyond its limit.
+    #[error("{what} of {len} is beyond the limit of {limit}")]
+    TooLong {
+        /// Which field.
+        what: &'static str,
+        /// What it was.
+        len: usize,
+        /// What it may be.
+        limit: usize,
+    },
+}
+
+impl From<WireError> for Errno {
+    fn from(_: WireError) -> Errno {
+        Errno::EPROTO
+    }
+}
+
+/// A cursor over received bytes. Sections taken out of it share the buffer.
+#[derive(Debug, Clone)]
+pub struct Reader {
+    buf: Bytes,
+}
+
+impl Reader {
+    /// Reads `buf` from its beginning.
+    pub fn new(buf: Bytes) -> Reader {
+        Reader { buf }
+    }
+
+    /// Bytes not read yet.
+    pub fn remaining(&self) -> usize {
+        self.buf.len()
+    }
+
+    /// The next `len` bytes, shared.
+    pub fn take(&mut self, len: usize) -> Result<Bytes, WireError> {
+        self.check(len)?;
+        Ok(self.buf.split_to(len))
+    }
+
+    /// The next `N` bytes.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        self.check(N)?;
+        let mut a = [0; N];
+        a.copy_from_slice(&self.buf[..N]);
+        bytes::Buf::advance(&mut self.buf, N);
+        Ok(a)
+    }
+
+    fn check(&self, wanted: usize) -> Result<(), WireError> {
+        let left = self.buf.len();
+        if wanted > left { Err(WireError::Truncated { wanted, left }) } else { Ok(()) }
+    }
+}
+
+/// Something that can be a field of a message.
+pub trait Field: Sized {
+    /// The fewest bytes a value takes: bounds a count before anything is allocated for it.
+    const MIN_SIZE: usize;
+    /// Appends the value.
+    fn put(&self, out: &mut BytesMut);
+    /// Reads a value.
+    fn take(from: &mut Reader) -> Result<Self, WireError>;
+}
+
+/// The bytes of `message`.
+pub fn encode<M: Field>(message: &M) -> Bytes {
+    let mut out = BytesMut::with_capacity(256);
+    message.put(&mut out);
+    out.freeze()
+}
+
+/// The message in `bytes`; bytes after it are ignored.
+pub fn decode<M: Field>(bytes: &Bytes) -> Result<M, WireError> {
+    M::take(&mut Reader::new(bytes.clone()))
+}
+
+macro_rules! integer_fields {
+    ($($t:ty),*) => {$(
+        impl Field for $t {
+            const MIN_SIZE: usize = size_of::<$t>();
+            fn put(&self, out: &mut BytesMut) { out.put_slice(&self.to_le_bytes()); }
+            fn take(from: &mut Reader) -> Result<Self, WireError> { Ok(<$t>::from_le_bytes(from.array()?)) }
+        }
+    )*};
+}
+integer_fields!(u8, u16, u32, u64, i32, i64);
+
+impl Field for bool {
+    const MIN_SIZE: usize = 1;
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u8(u8::from(*self));
+    }
+    fn take(from: &mut Reader) -> Result<bool, WireError> {
+        match u8::take(from)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            v => Err(WireError::BadValue { what: "a boolean", value: v.into() }),
+        }
+    }
+}
+
+impl<const N: usize> Field for [u8; N] {
+    const MIN_SIZE: usize = N;
+    fn put(&self, out: &mut BytesMut) {
+        out.put_slice(self);
+    }
+    fn take(from: &mut Reader) -> Result<Self, WireError> {
+        from.array()
+    }
+}
+
+impl Field for Bytes {
+    const MIN_SIZE: usize = 4;
+    fn put(&self, out: &mut BytesMut) {
+        put_len(self.len(), out);
+        out.put_slice(self);
+    }
+    fn take(from: &mut Reader) -> Result<Bytes, WireError> {
+        let len = u32::take(from)? as usize;
+        from.take(len)
+    }
+}
+
+impl Field for String {
+    const MIN_SIZE: usize = 4;
+    fn put(&self, out: &mut BytesMut) {
+        put_len(self.len(), out);
+        out.put_slice(self.as_bytes());
+    }
+    fn take(from: &mut Reader) -> Result<String, WireError> {
+        let bytes = Bytes::take(from)?;
+        let bad = |e: std::str::Utf8Error| WireError::BadValue { what: "text", value: e.valid_up_to() as u64 };
+        Ok(std::str::from_utf8(&bytes).map_err(bad)?.to_owned())
+    }
+}
+
+impl<T: Field> Field for Vec<T> {
+    const MIN_SIZE: usize = 4;
+    fn put(&self, out: &mut BytesMut) {
+        put_len(self.len(), out);
+        self.iter().for_each(|v| v.put(out));
+    }
+    fn take(from: &mut Reader) -> Result<Vec<T>, WireError> {
+        let count = u32::take(from)? as usize;
+        let wanted = count.saturating_mul(T::MIN_SIZE.max(1));
+        from.check(wanted)?;
+        let mut all = Vec::with_capacity(count);
+        for _ in 0..count {
+            all.push(T::take(from)?);
+        }
+        Ok(all)
+    }
+}
+
+impl<T: Field> Field for Option<T> {
+    const MIN_SIZE: usize = 1;
+    fn put(&self, out: &mut BytesMut) {
+        self.is_some().put(out);
+        if let Some(v) = self {
+            v.put(out);
+        }
+    }
+    fn take(from: &mut Reader) -> Result<Option<T>, WireError> {
+        Ok(if bool::take(from)? { Some(T::take(from)?) } else { None })
+    }
+}
+
+impl Field for () {
+    const MIN_SIZE: usize = 0;
+    fn put(&self, _: &mut BytesMut) {}
+    fn take(_: &mut Reader) -> Result<(), WireError> {
+        Ok(())
+    }
+}
+
+impl<A: Field, B: Field> Field for (A, B) {
+    const MIN_SIZE: usize = A::MIN_SIZE + B::MIN_SIZE;
+    fn put(&self, out: &mut BytesMut) {
+        self.0.put(out);
+        self.1.put(out);
+    }
+    fn take(from: &mut Reader) -> Result<(A, B), WireError> {
+        Ok((A::take(from)?, B::take(from)?))
+    }
+}
+
+fn put_len(len: usize, out: &mut BytesMut) {
+    let len = u32::try_from(len).expect("a section is far below 4 GiB: bulk data never travels in a body");
+    out.put_u32_le(len);
+}
+
+macro_rules! newtype_fields {
+    ($($t:ident($inner:ty)),*) => {$(
+        impl Field for $t {
+            const MIN_SIZE: usize = <$inner>::MIN_SIZE;
+            fn put(&self, out: &mut BytesMut) { self.0.put(out); }
+            fn take(from: &mut Reader) -> Result<Self, WireError> { Ok($t(<$inner>::take(from)?)) }
+        }
+    )*};
+}
+newtype_fields!(Xid(u64), Transno(u64), OstIndex(u32), MdtIndex(u32), Uuid([u8; 16]));
+
+impl Field for Fid {
+    const MIN_SIZE: usize = 16;
+    fn put(&self, out: &mut BytesMut) {
+        self.seq.put(out);
+        self.oid.put(out);
+        self.ver.put(out);
+    }
+    fn take(from: &mut Reader) -> Result<Fid, WireError> {
+        Ok(Fid { seq: u64::take(from)?, oid: u32::take(from)?, ver: u32::take(from)? })
+    }
+}
+
+impl Field for Timestamp {
+    const MIN_SIZE: usize = 12;
+    fn put(&self, out: &mut BytesMut) {
+        self.secs.put(out);
+        self.nanos.put(out);
+    }
+    fn take(from: &mut Reader) -> Result<Timestamp, WireError> {
+        let (secs, nanos) = (i64::take(from)?, u32::take(from)?);
+        if nanos >= 1_000_000_000 {
+            return Err(WireError::BadValue { what: "nanoseconds", value: nanos.into() });
+        }
+        Ok(Timestamp { secs, nanos })
+    }
+}
+
+impl Field for Nid {
+    const MIN_SIZE: usize = 10;
+    fn put(&self, out: &mut BytesMut) {
+        self.network.to_u32().put(out);
+        self.address.put(out);
+        self.port.put(out);
+    }
+    fn take(from: &mut Reader) -> Result<Nid, WireError> {
+        let net = u32::take(from)?;
+        let network =
+            nacre_base::Network::from_u32(net).ok_or(WireError::BadValue { what: "a network", value: net.into() })?;
+        Ok(Nid { network, address: u32::take(from)?, port: u16::take(from)? })
+    }
+}
+
+/// Declares messages: structs whose fields cross the wire in the order written.
+macro_rules! message {
+    ($($(#[$meta:meta])* pub struct $name:ident { $($(#[$fmeta:meta])* pub $field:ident: $t:ty,)* })*) => {$(
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, Eq, Default)]
+        pub struct $name { $($(#[$fmeta])* pub $field: $t,)* }
+
+        impl $crate::codec::Field for $name {
+            const MIN_SIZE: usize = 0 $(+ <$t as $crate::codec::Field>::MIN_SIZE)*;
+            fn put(&self, out: &mut bytes::BytesMut) {
+                $($crate::codec::Field::put(&self.$field, out);)*
+                let _ = out;
+            }
+            fn take(from: &mut $crate::codec::Reader) -> Result<Self, $crate::codec::WireError> {
+                let _ = &from;
+                Ok($name { $($field: $crate::codec::Field::take(from)?,)* })
+            }
+        }
+    )*};
+}
+
+/// Declares enums that cross the wire as one number.
+macro_rules! wire_enum {
+    ($(#[$meta:meta])* pub enum $name:ident: $repr:ty { $($(#[$vmeta:meta])* $variant:ident = $value:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr($repr)]
+        pub enum $name { $($(#[$vmeta])* $variant = $value,)* }
+
+        impl $crate::codec::Field for $name {
+            const MIN_SIZE: usize = size_of::<$repr>();
+            fn put(&self, out: &mut bytes::BytesMut) {
+                (*self as $repr).put(out);
+            }
+            fn take(from: &mut $crate::codec::Reader) -> Result<Self, $crate::codec::WireError> {
+                match <$repr>::take(from)? {
+                    $($value => Ok($name::$variant),)*
+                    v => Err($crate::codec::WireError::BadValue { what: stringify!($name), value: v as u64 }),
+                }
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_count_allocates_nothing() {
+        let bytes = Bytes::from_static(&[0xff, 0xff, 0xff, 0xff, 1, 2, 3]);
+        assert!(matches!(decode::<Vec<u64>>(&bytes), Err(WireError::Truncated { .. })));
+        assert!(matches!(decode::<Bytes>(&bytes), Err(WireError::Truncated { .. })));
+        assert!(decode::<Option<u8>>(&Bytes::from_static(&[2])).is_err());
+        assert!(decode::<String>(&Bytes::from_static(&[1, 0, 0, 0, 0xff])).is_err());
+    }
+
+    #[test]
+    fn plain_types_round_trip() {
+        let v = vec![(7u16, Some("x".to_owned())), (8, None)];
+        assert_eq!(decode::<Vec<(u16, Option<String>)>>(&encode(&v)), Ok(v));
+    }
+}

@@ -1,0 +1,329 @@
+//! Messages of the metadata service.
+
+use crate::attr::{Attr, Credentials, SetAttr};
+use crate::codec::{Field, Reader, WireError};
+use crate::layout::{Layout, LayoutSpec};
+use bytes::{Bytes, BytesMut};
+use nacre_base::{Fid, Timestamp};
+
+/// Longest file name in bytes.
+pub const NAME_MAX: usize = 255;
+/// Longest symbolic link in bytes.
+pub const SYMLINK_MAX: usize = 4095;
+/// Longest value of an extended attribute.
+pub const XATTR_SIZE_MAX: usize = 65536;
+/// Longest name of an extended attribute.
+pub const XATTR_NAME_MAX: usize = 255;
+/// Most bytes of entries in one readdir reply.
+pub const READPAGE_MAX: u32 = 256 << 10;
+
+message! {
+    /// MDS_GETATTR: attributes by FID.
+    pub struct Getattr {
+        /// Who asks.
+        pub cred: Credentials,
+        /// Which file.
+        pub fid: Fid,
+    }
+
+    /// MDS_GETATTR_NAME: lookup.
+    pub struct GetattrName {
+        /// Who asks.
+        pub cred: Credentials,
+        /// The directory.
+        pub parent: Fid,
+        /// The name in it; `.` and `..` work.
+        pub name: Bytes,
+    }
+
+    /// Attributes, and the layout if it is a regular file that has one.
+    pub struct AttrReply {
+        /// The MDT's view.
+        pub attr: Attr,
+        /// Where the data is.
+        pub layout: Option<Layout>,
+    }
+
+    /// MDS_OPEN: opens by name below `parent`, or `parent` itself if the name is empty.
+    pub struct Open {
+        /// Who asks.
+        pub cred: Credentials,
+        /// The directory, or the file if `name` is empty.
+        pub parent: Fid,
+        /// The name, empty to open by FID.
+        pub name: Bytes,
+        /// FID for the file if it is created, from the client's sequence.
+        pub child: Fid,
+        /// Flags of open(2), as Linux on x86-64 numbers them.
+        pub flags: u32,
+        /// Mode of a new file, type bits not needed.
+        pub mode: u32,
+        /// The process's umask.
+        pub umask: u32,
+        /// Layout of a new file; the directory's default if none.
+        pub layout: Option<LayoutSpec>,
+        /// The client's time.
+        pub now: Timestamp,
+    }
+
+    /// What became of an open.
+    pub struct OpenReply {
+        /// Whether the file was created by this request.
+        pub created: bool,
+        /// The MDT's view.
+        pub attr: Attr,
+        /// Where the data is; none for what is no regular file.
+        pub layout: Option<Layout>,
+        /// The open handle, for close and for operations on an unlinked file.
+        pub handle: u64,
+    }
+
+    /// MDS_CLOSE.
+    pub struct Close {
+        /// Which file.
+        pub fid: Fid,
+        /// The handle from open.
+        pub handle: u64,
+        /// Size and blocks as the client last knew them, if it wrote: hints for `find` (lazy size on MDT).
+        pub size_blocks: Option<(u64, u64)>,
+        /// Access time, if the client read.
+        pub atime: Option<Timestamp>,
+    }
+
+    /// MDS_READPAGE: entries of a directory from a cookie on.
+    pub struct Readpage {
+        /// Who asks.
+        pub cred: Credentials,
+        /// The directory.
+        pub fid: Fid,
+        /// 0 to begin, else the cookie of the last entry seen.
+        pub cookie: u64,
+        /// Most bytes of reply body wanted.
+        pub max_bytes: u32,
+        /// Whether attributes and layouts are wanted too.
+        pub with_attr: bool,
+    }
+
+    /// An entry of a directory.
+    pub struct DirEntry {
+        /// The name.
+        pub name: Bytes,
+        /// What it names.
+        pub fid: Fid,
+        /// Type bits of the mode.
+        pub file_type: u32,
+        /// Where to go on after this entry: grows with each entry, positive as a signed number.
+        pub cookie: u64,
+        /// Attributes, if asked for.
+        pub attr: Option<AttrReply>,
+    }
+
+    /// Entries in cookie order, `.` and `..` first.
+    pub struct ReadpageReply {
+        /// The entries.
+        pub entries: Vec<DirEntry>,
+        /// Whether there are no more.
+        pub end: bool,
+    }
+
+    /// MDS_GETXATTR: one value, or with an empty name the names, each ended by a NUL.
+    pub struct Getxattr {
+        /// Who asks.
+        pub cred: Credentials,
+        /// Which file.
+        pub fid: Fid,
+        /// Which attribute.
+        pub name: String,
+    }
+
+    /// A value or list of names.
+    pub struct XattrReply {
+        /// The bytes.
+        pub value: Bytes,
+    }
+
+    /// MDS_SYNC: everything changed before is durable when the reply comes.
+    pub struct Sync {
+        /// Which file; zero for all.
+        pub fid: Fid,
+    }
+
+    /// MDS_FID2PATH.
+    pub struct Fid2path {
+        /// Who asks.
+        pub cred: Credentials,
+        /// Which file.
+        pub fid: Fid,
+    }
+
+    /// Paths from the root without a leading slash, one for each hard link.
+    pub struct Fid2pathReply {
+        /// The paths; empty text is the root itself.
+        pub paths: Vec<Bytes>,
+    }
+
+    /// MDS_GET_ROOT's reply.
+    pub struct RootReply {
+        /// The root directory.
+        pub root: Fid,
+    }
+}
+
+message! {
+    /// Changes attributes. A size is for permission, set-id bits and times here; the client then punches the objects.
+    pub struct ReintSetattr {
+        /// Which file.
+        pub fid: Fid,
+        /// What to set.
+        pub set: SetAttr,
+        /// An open handle, which makes `size` need no write permission (ftruncate); 0 for none.
+        pub handle: u64,
+    }
+
+    /// Makes a directory, symbolic link, device, socket, FIFO or a regular file without objects.
+    pub struct ReintCreate {
+        /// The directory.
+        pub parent: Fid,
+        /// The name.
+        pub name: Bytes,
+        /// The new FID, from the client's sequence.
+        pub child: Fid,
+        /// Type and permission bits.
+        pub mode: u32,
+        /// The process's umask.
+        pub umask: u32,
+        /// Device number.
+        pub rdev: u64,
+        /// Target of a symbolic link.
+        pub target: Bytes,
+        /// MDT for a directory; `u32::MAX` for the parent's.
+        pub mdt_index: u32,
+    }
+
+    /// Makes a hard link.
+    pub struct ReintLink {
+        /// The file.
+        pub fid: Fid,
+        /// The directory of the new name.
+        pub parent: Fid,
+        /// The new name.
+        pub name: Bytes,
+    }
+
+    /// Removes a name.
+    pub struct ReintUnlink {
+        /// The directory.
+        pub parent: Fid,
+        /// The name.
+        pub name: Bytes,
+        /// Whether it must be a directory (rmdir) or must not be one (unlink).
+        pub directory: bool,
+    }
+
+    /// Renames.
+    pub struct ReintRename {
+        /// Directory of the old name.
+        pub old_parent: Fid,
+        /// The old name.
+        pub old_name: Bytes,
+        /// Directory of the new name.
+        pub new_parent: Fid,
+        /// The new name.
+        pub new_name: Bytes,
+        /// RENAME_NOREPLACE 1, RENAME_EXCHANGE 2.
+        pub flags: u32,
+    }
+
+    /// Sets or removes an extended attribute.
+    pub struct ReintSetxattr {
+        /// Which file.
+        pub fid: Fid,
+        /// Which attribute.
+        pub name: String,
+        /// The value; none removes it.
+        pub value: Option<Bytes>,
+        /// XATTR_CREATE 1, XATTR_REPLACE 2.
+        pub flags: u32,
+    }
+
+    /// Sets the layout of a file that has none, or the default layout of a directory (none takes it away).
+    pub struct ReintSetLayout {
+        /// Which file or directory.
+        pub fid: Fid,
+        /// What is wanted.
+        pub spec: Option<LayoutSpec>,
+    }
+}
+
+/// A change of the namespace, in one record so that replay needs one entry point.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReintRecord {
+    /// See [`ReintSetattr`].
+    Setattr(ReintSetattr),
+    /// See [`ReintCreate`].
+    Create(ReintCreate),
+    /// See [`ReintLink`].
+    Link(ReintLink),
+    /// See [`ReintUnlink`].
+    Unlink(ReintUnlink),
+    /// See [`ReintRename`].
+    Rename(ReintRename),
+    /// See [`ReintSetxattr`].
+    Setxattr(ReintSetxattr),
+    /// See [`ReintSetLayout`].
+    SetLayout(ReintSetLayout),
+}
+
+impl Field for ReintRecord {
+    const MIN_SIZE: usize = 1;
+
+    fn put(&self, out: &mut BytesMut) {
+        match self {
+            ReintRecord::Setattr(r) => (1u8.put(out), r.put(out)),
+            ReintRecord::Create(r) => (2u8.put(out), r.put(out)),
+            ReintRecord::Link(r) => (3u8.put(out), r.put(out)),
+            ReintRecord::Unlink(r) => (4u8.put(out), r.put(out)),
+            ReintRecord::Rename(r) => (5u8.put(out), r.put(out)),
+            ReintRecord::Setxattr(r) => (7u8.put(out), r.put(out)),
+            ReintRecord::SetLayout(r) => (11u8.put(out), r.put(out)),
+        };
+    }
+
+    fn take(from: &mut Reader) -> Result<ReintRecord, WireError> {
+        Ok(match u8::take(from)? {
+            1 => ReintRecord::Setattr(Field::take(from)?),
+            2 => ReintRecord::Create(Field::take(from)?),
+            3 => ReintRecord::Link(Field::take(from)?),
+            4 => ReintRecord::Unlink(Field::take(from)?),
+            5 => ReintRecord::Rename(Field::take(from)?),
+            7 => ReintRecord::Setxattr(Field::take(from)?),
+            11 => ReintRecord::SetLayout(Field::take(from)?),
+            v => return Err(WireError::BadValue { what: "a reint operation", value: v.into() }),
+        })
+    }
+}
+
+/// MDS_REINT: who, when, what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reint {
+    /// Who asks.
+    pub cred: Credentials,
+    /// The client's time, for the inode's times.
+    pub now: Timestamp,
+    /// What to do.
+    pub record: ReintRecord,
+}
+
+impl Field for Reint {
+    const MIN_SIZE: usize = Credentials::MIN_SIZE + Timestamp::MIN_SIZE + ReintRecord::MIN_SIZE;
+
+    fn put(&self, out: &mut BytesMut) {
+        self.cred.put(out);
+        self.now.put(out);
+        self.record.put(out);
+    }
+
+    fn take(from: &mut Reader) -> Result<Reint, WireError> {
+        Ok(Reint { cred: Field::take(from)?, now: Field::take(from)?, record: Field::take(from)? })
+    }
+}

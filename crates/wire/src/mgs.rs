@@ -1,0 +1,88 @@
+//! Messages of the management service: registration, configuration, FID sequences.
+
+use crate::codec::Field;
+use nacre_base::{Nid, Uuid};
+
+message! {
+    /// MGS_TARGET_REG: a target is up.
+    pub struct TargetReg {
+        /// e.g. `nacre-OST0000`.
+        pub target: String,
+        /// Its storage.
+        pub uuid: Uuid,
+        /// Where it is served now.
+        pub nids: Vec<Nid>,
+        /// How often it has been started.
+        pub instance: u64,
+        /// Name of the serving host, for people and for placement by server.
+        pub host: String,
+    }
+
+    /// The target is known.
+    pub struct TargetRegReply {
+        /// Sequence of an OST's objects, the same for its whole life; 0 for an MDT.
+        pub object_seq: u64,
+    }
+
+    /// MGS_CONFIG_READ: answered when the configuration is newer than `version`, or after `wait_ms`.
+    pub struct ConfigRead {
+        /// Which file system.
+        pub fsname: String,
+        /// The version the asker has; 0 for none.
+        pub version: u64,
+        /// How long to wait for a newer one, at most.
+        pub wait_ms: u32,
+    }
+
+    /// One target in the configuration.
+    pub struct TargetEntry {
+        /// e.g. `nacre-OST0000`.
+        pub target: String,
+        /// Its storage.
+        pub uuid: Uuid,
+        /// Where it is served.
+        pub nids: Vec<Nid>,
+        /// How often it has been started: a change means that it restarted (imperative recovery).
+        pub instance: u64,
+        /// The serving host.
+        pub host: String,
+    }
+
+    /// The configuration of a file system.
+    pub struct Config {
+        /// Grows with every change.
+        pub version: u64,
+        /// Which file system.
+        pub fsname: String,
+        /// All targets that ever registered.
+        pub targets: Vec<TargetEntry>,
+        /// Parameters set for the whole file system (`lctl set_param -P`), name and value.
+        pub params: Vec<(String, String)>,
+    }
+
+    /// MGS_SET_PARAM; no value takes the setting away.
+    pub struct SetParam {
+        /// Which file system.
+        pub fsname: String,
+        /// The parameter's path, wildcards allowed.
+        pub name: String,
+        /// The value.
+        pub value: Option<String>,
+    }
+
+    /// SEQ_QUERY: leases sequences that nobody else will ever get.
+    pub struct SeqQuery {
+        /// Which file system.
+        pub fsname: String,
+        /// How many; at most 1,024.
+        pub count: u32,
+    }
+
+    /// Sequences `first .. first + count` are the asker's.
+    pub struct SeqReply {
+        /// The first.
+        pub first: u64,
+        /// How many.
+        pub count: u32,
+    }
+}

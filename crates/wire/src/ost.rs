@@ -1,0 +1,205 @@
+//! Messages of the object service.
+
+use crate::attr::ObjectAttr;
+use crate::codec::Field;
+use nacre_base::{Fid, Timestamp};
+
+/// Data up to this many bytes travels inline, in the request or the reply.
+pub const INLINE_MAX: usize = 16 << 10;
+/// Largest read or write RPC that can be negotiated.
+pub const BRW_SIZE_MAX: u32 = 64 << 20;
+/// Read or write RPC size unless negotiated otherwise.
+pub const BRW_SIZE_DEFAULT: u32 = 4 << 20;
+/// Most extents in one read or write.
+pub const EXTENTS_MAX: usize = 256;
+/// [`crate::connect::ConnectData::checksum_types`]: CRC32C (Castagnoli).
+pub const CHECKSUM_CRC32C: u32 = 0x4;
+
+/// Bits of [`Niobuf::flags`].
+pub mod niobuf_flags {
+    /// The client keeps the data until it is committed: the server may reply before.
+    pub const ASYNC: u32 = 0x1;
+    /// The space was granted.
+    pub const FROM_GRANT: u32 = 0x8;
+    /// The server takes a lock on the extent while it reads or writes.
+    pub const SERVER_LOCK: u32 = 0x10;
+}
+
+message! {
+    /// An extent to read or write (a "network I/O buffer"). Data of all extents follow one another in the bulk.
+    pub struct Niobuf {
+        /// First byte in the object.
+        pub offset: u64,
+        /// Bytes.
+        pub len: u32,
+        /// Bits of [`niobuf_flags`].
+        pub flags: u32,
+    }
+
+    /// The client's view of its grant, told with every write.
+    pub struct GrantReport {
+        /// Dirty bytes it caches.
+        pub dirty: u64,
+        /// Grant it wants in total.
+        pub undirty: u64,
+        /// Grant it holds.
+        pub grant: u64,
+        /// Grant it lost since its last report.
+        pub dropped: u64,
+    }
+
+    /// OST_WRITE. The data is inline or in the bulk that the header names.
+    pub struct Write {
+        /// The object.
+        pub fid: Fid,
+        /// The file it belongs to, for the back pointer.
+        pub parent: Fid,
+        /// Which stripe of the file it is.
+        pub stripe_index: u32,
+        /// Version of the layout the client used: an older one than the object has seen is refused with ESTALE.
+        pub layout_version: u32,
+        /// Owner of new space, for quota.
+        pub uid: u32,
+        /// As `uid`.
+        pub gid: u32,
+        /// The client's time: becomes mtime and ctime.
+        pub now: Timestamp,
+        /// Where, in ascending order, not overlapping.
+        pub extents: Vec<Niobuf>,
+        /// The client's grant.
+        pub grant: GrantReport,
+        /// CRC32C over the data, if negotiated.
+        pub checksum: Option<u32>,
+    }
+
+    /// Reply to a write, punch, fallocate or setattr.
+    pub struct WriteReply {
+        /// The object afterwards.
+        pub attr: ObjectAttr,
+        /// Grant added, in bytes.
+        pub grant: u64,
+    }
+
+    /// OST_READ.
+    pub struct Read {
+        /// The object.
+        pub fid: Fid,
+        /// What to read, in ascending order.
+        pub extents: Vec<Niobuf>,
+        /// Whether a checksum is wanted.
+        pub checksum: bool,
+    }
+
+    /// Reply to a read; the data, all extents' bytes one after another, is inline or in the bulk.
+    pub struct ReadReply {
+        /// The object.
+        pub attr: ObjectAttr,
+        /// Bytes of each extent; fewer than asked only at the end of the object.
+        pub lens: Vec<u32>,
+        /// CRC32C over the data, if wanted.
+        pub checksum: Option<u32>,
+    }
+
+    /// OST_GETATTR: the glimpse of an object's size and times.
+    pub struct Getattr {
+        /// The object.
+        pub fid: Fid,
+    }
+
+    /// OST_SETATTR: owner and times.
+    pub struct Setattr {
+        /// The object.
+        pub fid: Fid,
+        /// Owner.
+        pub uid: Option<u32>,
+        /// Group.
+        pub gid: Option<u32>,
+        /// Access time.
+        pub atime: Option<Timestamp>,
+        /// Modification time.
+        pub mtime: Option<Timestamp>,
+        /// The client's time.
+        pub now: Timestamp,
+    }
+
+    /// OST_PUNCH: sets the size to `start` if `end` is `u64::MAX` (truncate), else makes a hole and keeps the size.
+    pub struct Punch {
+        /// The object.
+        pub fid: Fid,
+        /// The file it belongs to.
+        pub parent: Fid,
+        /// Which stripe of the file it is.
+        pub stripe_index: u32,
+        /// As in [`Write`].
+        pub layout_version: u32,
+        /// First byte.
+        pub start: u64,
+        /// First byte after, or `u64::MAX`.
+        pub end: u64,
+        /// The client's time.
+        pub now: Timestamp,
+    }
+
+    /// OST_FALLOCATE.
+    pub struct Fallocate {
+        /// The object.
+        pub fid: Fid,
+        /// As in [`Write`].
+        pub layout_version: u32,
+        /// First byte.
+        pub start: u64,
+        /// First byte after.
+        pub end: u64,
+        /// FALLOC_FL_KEEP_SIZE 1, FALLOC_FL_ZERO_RANGE 0x10.
+        pub mode: u32,
+        /// The client's time.
+        pub now: Timestamp,
+    }
+
+    /// OST_SEEK.
+    pub struct Seek {
+        /// The object.
+        pub fid: Fid,
+        /// From here.
+        pub offset: u64,
+        /// Whether a hole is wanted, not data.
+        pub hole: bool,
+    }
+
+    /// Where it is; none if there is none at or after the offset.
+    pub struct SeekReply {
+        /// The offset.
+        pub offset: Option<u64>,
+    }
+
+    /// OST_SYNC: what was written before is durable when the reply comes.
+    pub struct Sync {
+        /// The object; zero for the whole target.
+        pub fid: Fid,
+    }
+
+    /// OST_CREATE: the MDT asks for objects to hand out later. The reply's range was never handed out before.
+    pub struct Create {
+        /// How many more.
+        pub count: u32,
+        /// First start of the MDT after a crash: objects above this one are orphans and are destroyed. 0 for none.
+        pub delete_orphans_after: u32,
+    }
+
+    /// Objects `first .. first + count` of `seq` exist.
+    pub struct CreateReply {
+        /// Their sequence.
+        pub seq: u64,
+        /// The first.
+        pub first: u32,
+        /// How many; fewer than asked if the target is short of space.
+        pub count: u32,
+    }
+
+    /// OST_DESTROY. What does not exist is no error.
+    pub struct Destroy {
+        /// The objects.
+        pub fids: Vec<Fid>,
+    }
+
+}
