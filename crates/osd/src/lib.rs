@@ -1,1 +1,223 @@
-//! To be written.
+//! The object storage device: what a target keeps its state on. [`Osd`] is the trait; [`disk`] is a directory on a
+//! real file system, [`mem`] the same semantics in memory, with a disk model and crashes, for the simulator.
+//!
+//! A device has two halves. The *index store* holds small records in ordered [`Table`]s and is transactional. One
+//! write transaction is always open, the *running transaction*: operations apply to it in turn ([`Osd::begin`]), see
+//! each other's changes at once, and become durable together at a commit, every commit interval or when someone calls
+//! [`Osd::commit`]. A crash leaves a prefix of the finished operations, never part of one, never one without those
+//! before it. *Object data* lives in sparse files named by FID, which are not transactional: a write is in the file
+//! when it returns, and durable after the next commit or [`Osd::sync_object`]. A commit makes data durable before the
+//! index, so a committed record never speaks of data that a crash can still take away.
+//!
+//! What must not be here: the network, and what the records mean.
+
+#[cfg(test)]
+mod conformance;
+pub mod disk;
+mod error;
+pub mod mem;
+
+pub use error::OsdError;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use nacre_base::{Errno, Fid, Payload};
+use std::ops::{ControlFlow, Range};
+use std::time::Duration;
+
+/// A table of the index store: an ordered map from keys to values. A device is opened with the fixed list of its
+/// tables; using another one is a bug and panics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+pub struct Table(pub &'static str);
+
+/// Keys are 1 to this many bytes long: room for a FID and the longest file name.
+pub const KEY_MAX: usize = 511;
+
+/// No object reaches beyond this offset, as no POSIX file does.
+pub const OBJECT_SIZE_MAX: u64 = i64::MAX as u64;
+
+/// What runs once an operation is durable. It must be short and must not block: others wait behind it.
+pub type CommitCallback = Box<dyn FnOnce() + Send>;
+
+/// An object storage device. Every method fails with [`OsdError::Poisoned`] once the device is poisoned: after a
+/// failed sync nobody knows what is on the medium, so it stops, and says so once in the log.
+#[async_trait]
+pub trait Osd: Send + Sync + 'static {
+    /// Waits for its turn at the running transaction; turns are given in order of asking. The guard is for synchronous
+    /// code only: never hold it over an await, for nobody else can begin meanwhile.
+    async fn begin(&self) -> Result<Box<dyn Transaction>, OsdError>;
+
+    /// Makes everything durable that finished before the call: object data first, then the index; then runs the
+    /// commit callbacks in order and returns. Callers that come before a commit has begun share it.
+    async fn commit(&self) -> Result<(), OsdError>;
+
+    /// Reads up to `len` bytes at `offset`: short only at the end of the object, holes are zeros, a missing object is
+    /// empty.
+    async fn read(&self, object: Fid, offset: u64, len: usize) -> Result<Payload, OsdError>;
+
+    /// Writes `data` at `offset`; the object springs into being. Writes that overlap in time and range have no order:
+    /// locks are the caller's. ENOSPC may leave a part written.
+    async fn write(&self, object: Fid, offset: u64, data: Payload) -> Result<(), OsdError>;
+
+    /// Sets the object's size, cutting off or adding zeros; the object springs into being.
+    async fn truncate(&self, object: Fid, size: u64) -> Result<(), OsdError>;
+
+    /// Makes a hole that reads as zeros and takes no space. The size stays. Nothing happens to a missing object.
+    async fn punch(&self, object: Fid, range: Range<u64>) -> Result<(), OsdError>;
+
+    /// Reserves space for `range`, or makes it zeros, as `mode` says; the object springs into being.
+    async fn allocate(&self, object: Fid, range: Range<u64>, mode: AllocateMode) -> Result<(), OsdError>;
+
+    /// Where data or a hole begins at or after `offset`; the end of the object counts as a hole. `None` (ENXIO) if
+    /// there is no such place. Devices may take holes smaller than their blocks for data.
+    async fn seek(&self, object: Fid, offset: u64, what: Seek) -> Result<Option<u64>, OsdError>;
+
+    /// The object's size and space, `None` if it is missing.
+    async fn stat(&self, object: Fid) -> Result<Option<ObjectStat>, OsdError>;
+
+    /// Makes one object's data durable, without committing the running transaction.
+    async fn sync_object(&self, object: Fid) -> Result<(), OsdError>;
+
+    /// Destroys the object at once and for good; a missing one is fine. Data must never be gone while a record that a
+    /// crash can bring back speaks of it: call this only after the transaction that removed the record is durable,
+    /// from [`Transaction::on_commit`]. A crash soon after may bring the object back, so check for orphans at start.
+    async fn remove(&self, object: Fid) -> Result<(), OsdError>;
+
+    /// Every object there is, in order of FID; for orphan checks. Slow.
+    async fn list_objects(&self) -> Result<Vec<Fid>, OsdError>;
+
+    /// Space and files of the device.
+    async fn statfs(&self) -> Result<StatFs, OsdError>;
+
+    /// Counters since the device was opened.
+    fn stats(&self) -> OsdStats;
+
+    /// Whether a failure has stopped the device for good.
+    fn is_poisoned(&self) -> bool;
+
+    /// Commits and closes; every later call fails with [`OsdError::Closed`]. Dropping the device without closing it
+    /// loses the running transaction, as a crash does.
+    async fn close(&self) -> Result<(), OsdError>;
+}
+
+/// One operation's turn at the running transaction. Reads see all that was done before it, committed or not.
+/// *Dropping it without [`Transaction::finish`] undoes exactly this operation's changes.*
+pub trait Transaction: Send {
+    /// The value of `key`.
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError>;
+
+    /// Sets `key` to `value`, whether it was there or not.
+    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), OsdError>;
+
+    /// Removes `key`; whether it was there.
+    fn delete(&mut self, table: Table, key: &[u8]) -> Result<bool, OsdError>;
+
+    /// Visits the entries of one table from key `from` (inclusive; empty is the first) in key order until `visit`
+    /// breaks.
+    fn scan(&self, table: Table, from: &[u8], visit: &mut Visitor<'_>) -> Result<(), OsdError>;
+
+    /// Calls `f` once this operation is durable; drops it uncalled if the operation is undone or lost.
+    fn on_commit(&mut self, f: CommitCallback);
+
+    /// Keeps what was done.
+    fn finish(self: Box<Self>);
+}
+
+/// Sees a key and its value during a scan, and says whether to go on.
+pub type Visitor<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+
+/// What [`Osd::allocate`] does; fallocate's modes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AllocateMode {
+    /// Reserve space; the object grows to the end of the range.
+    Extend,
+    /// Reserve space; the size stays (`FALLOC_FL_KEEP_SIZE`).
+    KeepSize,
+    /// Make the range zeros; the object grows to its end (`FALLOC_FL_ZERO_RANGE`).
+    ZeroRange,
+    /// Make the range zeros; the size stays (`FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE`).
+    ZeroRangeKeepSize,
+}
+
+impl AllocateMode {
+    fn keeps_size(self) -> bool {
+        matches!(self, AllocateMode::KeepSize | AllocateMode::ZeroRangeKeepSize)
+    }
+
+    fn zeroes(self) -> bool {
+        matches!(self, AllocateMode::ZeroRange | AllocateMode::ZeroRangeKeepSize)
+    }
+}
+
+/// What [`Osd::seek`] looks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seek {
+    /// `SEEK_DATA`.
+    Data,
+    /// `SEEK_HOLE`.
+    Hole,
+}
+
+/// What a device knows of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ObjectStat {
+    /// Size in bytes.
+    pub size: u64,
+    /// Space taken, in blocks of 512 bytes.
+    pub blocks: u64,
+}
+
+/// Space on a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StatFs {
+    /// Bytes there are.
+    pub total_bytes: u64,
+    /// Bytes not in use.
+    pub free_bytes: u64,
+    /// Bytes that object data may still take; less than free where the device keeps a reserve.
+    pub available_bytes: u64,
+    /// Files there can be.
+    pub files_total: u64,
+    /// Files not in use.
+    pub files_free: u64,
+}
+
+/// Counters of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OsdStats {
+    /// Commits that had something to do.
+    pub commits_count: u64,
+    /// Time they took in all, in nanoseconds.
+    pub commit_nanos_total: u64,
+    /// Time that the longest took, in nanoseconds.
+    pub commit_nanos_max: u64,
+}
+
+impl OsdStats {
+    fn handle_commit(&mut self, took: Duration) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.commits_count += 1;
+        self.commit_nanos_total = self.commit_nanos_total.saturating_add(nanos);
+        self.commit_nanos_max = self.commit_nanos_max.max(nanos);
+    }
+}
+
+fn check_key(key: &[u8]) -> Result<(), OsdError> {
+    if (1..=KEY_MAX).contains(&key.len()) { Ok(()) } else { Err(OsdError::KeyLength(key.len())) }
+}
+
+/// The end of a range of an object, if objects can reach there.
+fn range_end(offset: u64, len: u64) -> Result<u64, OsdError> {
+    offset
+        .checked_add(len)
+        .filter(|end| *end <= OBJECT_SIZE_MAX)
+        .ok_or(OsdError::Io { what: "object range", errno: Errno::EFBIG })
+}
+
+/// Checks a range that must not be empty and must be within what objects can reach.
+fn check_range(range: &Range<u64>) -> Result<(), OsdError> {
+    if range.start >= range.end {
+        return Err(OsdError::Io { what: "object range", errno: Errno::EINVAL });
+    }
+    range_end(range.start, range.end - range.start).map(|_| ())
+}

@@ -1,0 +1,3 @@
+//! stub
+/// v
+pub const FORMAT_VERSION: u32 = 1;

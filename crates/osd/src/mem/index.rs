@@ -1,0 +1,144 @@
+//! The index store in memory: ordered maps that hold the running state, and a log of what each change replaced since
+//! the last commit. The tail of the log undoes an operation, the whole of it a crash.
+
+use crate::{CommitCallback, Table, Visitor};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+
+/// All tables of a device.
+pub(super) struct Index {
+    tables: Vec<(Table, Records)>,
+    /// What changes since the last durable commit replaced, oldest first.
+    undo: VecDeque<Replaced>,
+    /// Changes ever made durable: the number of the first in `undo`.
+    durable: u64,
+    /// Of operations finished since the last commit began, in order. In a mutex only to be `Sync`.
+    callbacks: Mutex<Vec<CommitCallback>>,
+    /// Keys and values written since the last commit began: what the commit will transfer.
+    bytes: u64,
+}
+
+type Records = BTreeMap<Box<[u8]>, Bytes>;
+
+struct Replaced {
+    table: usize,
+    key: Box<[u8]>,
+    value: Option<Bytes>,
+}
+
+/// What a commit covers.
+pub(super) struct Commit {
+    /// Changes up to this number.
+    pub(super) upto: u64,
+    /// To be called when they are durable.
+    pub(super) callbacks: Vec<CommitCallback>,
+    /// Size of what is written.
+    pub(super) bytes: u64,
+}
+
+impl Index {
+    pub(super) fn new(tables: &[Table]) -> Index {
+        let tables = tables.iter().map(|t| (*t, Records::new())).collect();
+        Index { tables, undo: VecDeque::new(), durable: 0, callbacks: Mutex::default(), bytes: 0 }
+    }
+
+    /// Adds tables that are not there yet, as opening a device does.
+    pub(super) fn add_tables(&mut self, tables: &[Table]) {
+        for t in tables {
+            if !self.tables.iter().any(|(have, _)| have == t) {
+                self.tables.push((*t, Records::new()));
+            }
+        }
+    }
+
+    pub(super) fn get(&self, table: Table, key: &[u8]) -> Option<Bytes> {
+        self.records(table).get(key).cloned()
+    }
+
+    pub(super) fn put(&mut self, table: Table, key: &[u8], value: &[u8]) {
+        let t = self.position(table);
+        let old = self.tables[t].1.insert(key.into(), Bytes::copy_from_slice(value));
+        self.replaced(t, key, old);
+        self.bytes += value.len() as u64;
+    }
+
+    pub(super) fn delete(&mut self, table: Table, key: &[u8]) -> bool {
+        let t = self.position(table);
+        let old = self.tables[t].1.remove(key);
+        let found = old.is_some();
+        if found {
+            self.replaced(t, key, old);
+        }
+        found
+    }
+
+    pub(super) fn scan(&self, table: Table, from: &[u8], visit: &mut Visitor<'_>) {
+        for (key, value) in self.records(table).range::<[u8], _>((Bound::Included(from), Bound::Unbounded)) {
+            if visit(key, value).is_break() {
+                return;
+            }
+        }
+    }
+
+    /// The number of changes made so far, for [`Index::undo_to`].
+    pub(super) fn changes(&self) -> u64 {
+        self.durable + self.undo.len() as u64
+    }
+
+    /// Takes back the newest changes until `changes` are left.
+    pub(super) fn undo_to(&mut self, changes: u64) {
+        while self.changes() > changes.max(self.durable) {
+            let Some(last) = self.undo.pop_back() else { return };
+            let records = &mut self.tables[last.table].1;
+            match last.value {
+                Some(value) => records.insert(last.key, value),
+                None => records.remove(&last.key),
+            };
+        }
+    }
+
+    pub(super) fn add_callbacks(&mut self, callbacks: Vec<CommitCallback>) {
+        self.callbacks.get_mut().extend(callbacks);
+    }
+
+    /// Whether anything waits for a commit.
+    pub(super) fn is_dirty(&self) -> bool {
+        !self.undo.is_empty() || !self.callbacks.lock().is_empty()
+    }
+
+    /// A commit begins: it covers everything finished so far.
+    pub(super) fn begin_commit(&mut self) -> Commit {
+        let callbacks = std::mem::take(self.callbacks.get_mut());
+        Commit { upto: self.changes(), callbacks, bytes: std::mem::take(&mut self.bytes) }
+    }
+
+    /// Changes up to number `upto` are durable.
+    pub(super) fn end_commit(&mut self, upto: u64) {
+        while self.durable < upto && self.undo.pop_front().is_some() {
+            self.durable += 1;
+        }
+    }
+
+    /// The running transaction is lost; the callbacks that will never be called.
+    pub(super) fn crash(&mut self) -> Vec<CommitCallback> {
+        self.undo_to(self.durable);
+        self.bytes = 0;
+        std::mem::take(self.callbacks.get_mut())
+    }
+
+    fn replaced(&mut self, table: usize, key: &[u8], value: Option<Bytes>) {
+        self.bytes += key.len() as u64;
+        self.undo.push_back(Replaced { table, key: key.into(), value });
+    }
+
+    fn records(&self, table: Table) -> &Records {
+        &self.tables[self.position(table)].1
+    }
+
+    fn position(&self, table: Table) -> usize {
+        let found = self.tables.iter().position(|(t, _)| *t == table);
+        found.unwrap_or_else(|| panic!("table {:?} is not among those the device was opened with", table.0))
+    }
+}

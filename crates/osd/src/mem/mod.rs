@@ -1,0 +1,615 @@
+//! The device in memory, for the simulator: the same semantics as [`crate::disk`], plus a [`DiskModel`] that makes
+//! requests take virtual time, crashes of two kinds, and fault points.
+//!
+//! The medium outlives the opened device: [`MemOsd::crash`] ends the one, [`MemOsd::reopen`] opens the other again.
+//! Fault points: `osd.read` and `osd.write` (fail, delay, corrupt; a dropped write is lost silently), `osd.commit`
+//! (fail poisons the device, delay); crash at any of them is [`Crash::Process`] of this device alone.
+
+mod index;
+mod model;
+mod object;
+
+pub use model::DiskModel;
+
+use crate::{
+    AllocateMode, CommitCallback, ObjectStat, Osd, OsdError, OsdStats, Seek, StatFs, Table, Transaction, Visitor, check_key,
+    check_range, range_end,
+};
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use index::Index;
+use nacre_base::fault::FaultAction;
+use nacre_base::{Errno, Faults, Fid, Payload, Prng, Time};
+use nacre_rt::Rt;
+use object::{Change, Object};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
+
+/// How a device in memory behaves.
+#[derive(Clone, Debug)]
+pub struct MemOptions {
+    /// What requests cost.
+    pub model: DiskModel,
+    /// The longest time between a change and its commit.
+    pub commit_interval: Duration,
+    /// Bytes of object data that fit.
+    pub capacity_bytes: u64,
+    /// The node's fault points.
+    pub faults: Faults,
+}
+
+impl Default for MemOptions {
+    fn default() -> MemOptions {
+        MemOptions {
+            model: DiskModel::FREE,
+            commit_interval: Duration::from_secs(5),
+            capacity_bytes: 1 << 44,
+            faults: Faults::new(),
+        }
+    }
+}
+
+/// How a device ends without being closed. The running transaction is always lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Crash {
+    /// The process dies: data writes survive, the page cache has them.
+    Process,
+    /// Power is cut: data that was not synced is lost too.
+    PowerCut,
+    /// Power is cut, and of what was on its way a part made it: each unsynced write is kept, lost or torn, a removed
+    /// object may be back, a commit under way may have become durable though nobody was told.
+    PowerCutTorn {
+        /// Decides which part.
+        seed: u64,
+    },
+}
+
+/// A device in memory. Dropping it is a crash of the process.
+pub struct MemOsd {
+    inner: Arc<Inner>,
+}
+
+/// An opened device.
+struct Inner {
+    rt: Rt,
+    options: MemOptions,
+    medium: Arc<RwLock<Medium>>,
+    disk: Mutex<model::Disk>,
+    /// Which opening of the medium this is; it is over when the medium's number has moved on.
+    generation: u64,
+    /// Whose turn it is at the running transaction.
+    turn: Arc<tokio::sync::Mutex<()>>,
+    /// Who waits for the next commit to begin.
+    waiting: Mutex<Vec<oneshot::Sender<Result<(), OsdError>>>>,
+    /// Wakes the committer: someone waits, the first change after a commit was made, or the device is dropped.
+    wake: Arc<Notify>,
+    poisoned: AtomicBool,
+    stats: Mutex<OsdStats>,
+}
+
+/// What survives: the running state, with logs to take back what is not durable.
+struct Medium {
+    generation: u64,
+    index: Index,
+    objects: BTreeMap<Fid, Object>,
+    /// Bytes of all objects.
+    used: u64,
+    /// Objects with unsynced changes.
+    unsynced: BTreeSet<Fid>,
+    /// Objects removed since the last commit began, then until it is durable.
+    removed: Vec<(Fid, Object)>,
+    /// The commit under way covers index changes up to this number.
+    committing: Option<u64>,
+}
+
+impl MemOsd {
+    /// A new, empty device.
+    pub fn new(rt: &Rt, tables: &[Table], options: MemOptions) -> MemOsd {
+        let medium = Medium {
+            generation: 0,
+            index: Index::new(tables),
+            objects: BTreeMap::new(),
+            used: 0,
+            unsynced: BTreeSet::new(),
+            removed: Vec::new(),
+            committing: None,
+        };
+        MemOsd::open(rt, Arc::new(RwLock::new(medium)), options)
+    }
+
+    /// Ends whatever opening of the medium there is, as `crash` says. Its operations fail with [`OsdError::Closed`]
+    /// from now on; its commit callbacks are dropped.
+    pub fn crash(&self, crash: Crash) {
+        self.inner.crash(crash);
+    }
+
+    /// Opens the medium again, in `rt`'s scope; if it is still open, its process crashes first.
+    pub fn reopen(&self, rt: &Rt, tables: &[Table]) -> MemOsd {
+        self.crash(Crash::Process);
+        self.inner.medium.write().index.add_tables(tables);
+        MemOsd::open(rt, self.inner.medium.clone(), self.inner.options.clone())
+    }
+
+    fn open(rt: &Rt, medium: Arc<RwLock<Medium>>, options: MemOptions) -> MemOsd {
+        let generation = medium.read().generation;
+        let inner = Arc::new(Inner {
+            rt: rt.clone(),
+            disk: Mutex::new(model::Disk::new(options.model)),
+            options,
+            medium,
+            generation,
+            turn: Arc::default(),
+            waiting: Mutex::default(),
+            wake: Arc::default(),
+            poisoned: AtomicBool::new(false),
+            stats: Mutex::default(),
+        });
+        rt.spawn(run_committer(Arc::downgrade(&inner), inner.wake.clone(), rt.clone()));
+        MemOsd { inner }
+    }
+}
+
+impl Drop for MemOsd {
+    fn drop(&mut self) {
+        if self.inner.medium.read().generation == self.inner.generation {
+            self.inner.crash(Crash::Process);
+        }
+        self.inner.wake.notify_one();
+    }
+}
+
+#[async_trait]
+impl Osd for MemOsd {
+    async fn begin(&self) -> Result<Box<dyn Transaction>, OsdError> {
+        let turn = self.inner.turn.clone().lock_owned().await;
+        let (undo_to, was_clean) = {
+            let medium = self.inner.live()?;
+            (medium.index.changes(), medium.is_clean())
+        };
+        let device = self.inner.clone();
+        Ok(Box::new(MemTransaction { device, undo_to, was_clean, callbacks: Vec::new(), done: false, turn }))
+    }
+
+    async fn commit(&self) -> Result<(), OsdError> {
+        self.inner.commit().await
+    }
+
+    async fn read(&self, object: Fid, offset: u64, len: usize) -> Result<Payload, OsdError> {
+        drop(self.inner.live()?);
+        let fault = self.inner.fault("osd.read").await?;
+        self.inner.pay(|disk, now| disk.handle_request(now, object, offset, len as u64)).await;
+        let medium = self.inner.live()?;
+        let mut data = medium.objects.get(&object).map(|o| o.read(offset, len)).unwrap_or_default();
+        if fault == Some(FaultAction::Corrupt) {
+            data = corrupted(&data);
+        }
+        Ok(data)
+    }
+
+    async fn write(&self, object: Fid, offset: u64, data: Payload) -> Result<(), OsdError> {
+        range_end(offset, data.len() as u64)?;
+        drop(self.inner.live()?);
+        if data.is_empty() {
+            return Ok(());
+        }
+        let fault = self.inner.fault("osd.write").await?;
+        self.inner.pay(|disk, now| disk.handle_request(now, object, offset, data.len() as u64)).await;
+        match fault {
+            Some(FaultAction::Drop) => Ok(()),
+            Some(FaultAction::Corrupt) => self.inner.change(object, Change::Write { offset, data: corrupted(&data) }),
+            _ => self.inner.change(object, Change::Write { offset, data }),
+        }
+    }
+
+    async fn truncate(&self, object: Fid, size: u64) -> Result<(), OsdError> {
+        range_end(size, 0)?;
+        self.inner.change(object, Change::Truncate { size })
+    }
+
+    async fn punch(&self, object: Fid, range: Range<u64>) -> Result<(), OsdError> {
+        check_range(&range)?;
+        if !self.inner.live()?.objects.contains_key(&object) {
+            return Ok(());
+        }
+        self.inner.change(object, Change::Punch { range })
+    }
+
+    async fn allocate(&self, object: Fid, range: Range<u64>, mode: AllocateMode) -> Result<(), OsdError> {
+        check_range(&range)?;
+        self.inner.change(object, Change::Allocate { range, mode })
+    }
+
+    async fn seek(&self, object: Fid, offset: u64, what: Seek) -> Result<Option<u64>, OsdError> {
+        Ok(self.inner.live()?.objects.get(&object).and_then(|o| o.seek(offset, what)))
+    }
+
+    async fn stat(&self, object: Fid) -> Result<Option<ObjectStat>, OsdError> {
+        Ok(self.inner.live()?.objects.get(&object).map(Object::stat))
+    }
+
+    async fn sync_object(&self, object: Fid) -> Result<(), OsdError> {
+        let upto = match self.inner.live()?.objects.get(&object) {
+            Some(o) => o.changes(),
+            None => return Ok(()),
+        };
+        self.inner.pay(|disk, now| disk.handle_flush(now, 0)).await;
+        self.inner.live_mut()?.synced(object, upto);
+        Ok(())
+    }
+
+    async fn remove(&self, object: Fid) -> Result<(), OsdError> {
+        let mut medium = self.inner.live_mut()?;
+        let was_clean = medium.is_clean();
+        if let Some(o) = medium.objects.remove(&object) {
+            medium.used -= o.bytes();
+            medium.unsynced.remove(&object);
+            medium.removed.push((object, o));
+        }
+        drop(medium);
+        self.inner.wake_if(was_clean);
+        Ok(())
+    }
+
+    async fn list_objects(&self) -> Result<Vec<Fid>, OsdError> {
+        Ok(self.inner.live()?.objects.keys().copied().collect())
+    }
+
+    async fn statfs(&self) -> Result<StatFs, OsdError> {
+        let (used, files) = {
+            let medium = self.inner.live()?;
+            (medium.used, medium.objects.len() as u64)
+        };
+        let (total, files_total) = (self.inner.options.capacity_bytes, 1 << 32);
+        let free = total.saturating_sub(used);
+        Ok(StatFs {
+            total_bytes: total,
+            free_bytes: free,
+            available_bytes: free,
+            files_total,
+            files_free: files_total.saturating_sub(files),
+        })
+    }
+
+    fn stats(&self) -> OsdStats {
+        *self.inner.stats.lock()
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.inner.poisoned.load(Ordering::Relaxed)
+    }
+
+    async fn close(&self) -> Result<(), OsdError> {
+        let committed = self.inner.commit().await;
+        self.inner.crash(Crash::Process);
+        committed
+    }
+}
+
+impl Inner {
+    /// The medium, if this opening of it is alive and well.
+    fn live(&self) -> Result<RwLockReadGuard<'_, Medium>, OsdError> {
+        // Recursive, for a scan's visitor may read through the same transaction.
+        let medium = self.medium.read_recursive();
+        self.check(&medium)?;
+        Ok(medium)
+    }
+
+    fn live_mut(&self) -> Result<RwLockWriteGuard<'_, Medium>, OsdError> {
+        let medium = self.medium.write();
+        self.check(&medium)?;
+        Ok(medium)
+    }
+
+    fn check(&self, medium: &Medium) -> Result<(), OsdError> {
+        if medium.generation != self.generation {
+            return Err(OsdError::Closed);
+        }
+        if self.poisoned.load(Ordering::Relaxed) {
+            return Err(OsdError::Poisoned);
+        }
+        Ok(())
+    }
+
+    /// What strikes at a fault point, after what can be done about it here.
+    async fn fault(&self, point: &'static str) -> Result<Option<FaultAction>, OsdError> {
+        let action = self.options.faults.check(point);
+        match action {
+            Some(FaultAction::Fail(errno)) => return Err(OsdError::Io { what: point, errno }),
+            Some(FaultAction::Delay(d)) => self.rt.sleep(d).await,
+            Some(FaultAction::Crash) => {
+                self.crash(Crash::Process);
+                return Err(OsdError::Closed);
+            }
+            Some(FaultAction::Drop | FaultAction::Corrupt) | None => {}
+        }
+        Ok(action)
+    }
+
+    /// Waits as long as the disk takes.
+    async fn pay(&self, request: impl FnOnce(&mut model::Disk, Time) -> Time) {
+        if self.options.model != DiskModel::FREE {
+            let now = self.rt.now();
+            let done = request(&mut self.disk.lock(), now);
+            if done > now {
+                self.rt.sleep_until(done).await;
+            }
+        }
+    }
+
+    fn change(&self, object: Fid, change: Change) -> Result<(), OsdError> {
+        let mut medium = self.live_mut()?;
+        let was_clean = medium.is_clean();
+        medium.change(object, change, self.options.capacity_bytes)?;
+        drop(medium);
+        self.wake_if(was_clean);
+        Ok(())
+    }
+
+    fn wake_if(&self, was_clean: bool) {
+        if was_clean {
+            self.wake.notify_one();
+        }
+    }
+
+    fn crash(&self, crash: Crash) {
+        let lost = self.medium.write().crash(crash);
+        drop(lost); // outside the lock: they may own anything
+        for waiter in self.waiting.lock().drain(..) {
+            let _ = waiter.send(Err(OsdError::Closed));
+        }
+    }
+
+    async fn commit(&self) -> Result<(), OsdError> {
+        drop(self.live()?);
+        let (tell, told) = oneshot::channel();
+        self.waiting.lock().push(tell);
+        self.wake.notify_one();
+        told.await.unwrap_or(Err(OsdError::Closed))
+    }
+
+    /// One commit, for everyone who waits when it begins.
+    async fn run_commit(&self) {
+        // With the turn taken no operation is half done.
+        let turn = self.turn.lock().await;
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        let begun = self.live_mut().map(|mut m| m.begin_commit());
+        drop(turn);
+        let result = match begun {
+            Ok(commit) => self.finish_commit(commit).await,
+            Err(e) => Err(e),
+        };
+        for waiter in waiting {
+            let _ = waiter.send(result.clone());
+        }
+    }
+
+    async fn finish_commit(&self, commit: MediumCommit) -> Result<(), OsdError> {
+        let begin = self.rt.now();
+        if let Err(e) = self.fault("osd.commit").await {
+            if e != OsdError::Closed && !self.poisoned.swap(true, Ordering::Relaxed) {
+                tracing::error!("{}: commit failed, the device stops: {e}", self.rt.name());
+            }
+            return Err(if e == OsdError::Closed { e } else { OsdError::Poisoned });
+        }
+        self.pay(|disk, now| disk.handle_flush(now, commit.index.bytes)).await;
+        self.live_mut()?.end_commit(&commit);
+        self.stats.lock().handle_commit(self.rt.now() - begin);
+        commit.index.callbacks.into_iter().for_each(|f| f());
+        Ok(())
+    }
+
+    /// What the committer has to do.
+    fn wanted(&self) -> Wanted {
+        if !self.waiting.lock().is_empty() {
+            return Wanted::Now;
+        }
+        match self.live() {
+            Ok(medium) if !medium.is_clean() => Wanted::Later,
+            _ => Wanted::Never,
+        }
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Wanted {
+    /// Someone waits.
+    Now,
+    /// At the end of the commit interval.
+    Later,
+    /// There is nothing to commit, or no way to.
+    Never,
+}
+
+/// Commits when someone waits, and `commit_interval` after the first change. Sets no timer while nothing changes.
+async fn run_committer(device: Weak<Inner>, wake: Arc<Notify>, rt: Rt) {
+    let mut deadline = None;
+    loop {
+        let Some(inner) = device.upgrade() else { return };
+        match inner.wanted() {
+            Wanted::Later if deadline.is_none() => deadline = Some(rt.now() + inner.options.commit_interval),
+            Wanted::Later if deadline.is_some_and(|d| rt.now() < d) => {}
+            Wanted::Never => deadline = None,
+            Wanted::Now | Wanted::Later => {
+                inner.run_commit().await;
+                deadline = None;
+                continue;
+            }
+        }
+        drop(inner);
+        match deadline {
+            Some(d) => {
+                let _ = rt.timeout_at(d, wake.notified()).await;
+            }
+            None => wake.notified().await,
+        }
+    }
+}
+
+/// What a commit covers.
+struct MediumCommit {
+    index: index::Commit,
+    objects: Vec<(Fid, u64)>,
+    removed: usize,
+}
+
+impl Medium {
+    fn is_clean(&self) -> bool {
+        self.unsynced.is_empty() && self.removed.is_empty() && !self.index.is_dirty()
+    }
+
+    fn change(&mut self, fid: Fid, change: Change, capacity: u64) -> Result<(), OsdError> {
+        let adds = matches!(change, Change::Write { .. });
+        let object = self.objects.entry(fid).or_default();
+        let before = object.bytes();
+        object.apply(change);
+        let used = self.used - before + object.bytes();
+        if adds && used > capacity {
+            object.undo();
+            return Err(OsdError::Io { what: "write", errno: Errno::ENOSPC });
+        }
+        self.used = used;
+        self.unsynced.insert(fid);
+        Ok(())
+    }
+
+    fn synced(&mut self, fid: Fid, upto: u64) {
+        if let Some(o) = self.objects.get_mut(&fid) {
+            o.mark_synced(upto);
+            if o.is_synced() {
+                self.unsynced.remove(&fid);
+            }
+        }
+    }
+
+    fn begin_commit(&mut self) -> MediumCommit {
+        let index = self.index.begin_commit();
+        self.committing = Some(index.upto);
+        let changes = |fid: &Fid| self.objects.get(fid).map(|o| (*fid, o.changes()));
+        MediumCommit { index, objects: self.unsynced.iter().filter_map(changes).collect(), removed: self.removed.len() }
+    }
+
+    fn end_commit(&mut self, commit: &MediumCommit) {
+        for (fid, upto) in &commit.objects {
+            self.synced(*fid, *upto);
+        }
+        self.removed.drain(..commit.removed.min(self.removed.len()));
+        self.index.end_commit(commit.index.upto);
+        self.committing = None;
+    }
+
+    /// Takes back what does not survive; the callbacks that will never be called.
+    fn crash(&mut self, crash: Crash) -> Vec<CommitCallback> {
+        self.generation += 1;
+        let mut prng = match crash {
+            Crash::PowerCutTorn { seed } => Some(Prng::new(seed)),
+            Crash::Process | Crash::PowerCut => None,
+        };
+        let committing = self.committing.take();
+        if let (Some(prng), Some(upto)) = (&mut prng, committing)
+            && prng.one_in(2)
+        {
+            // Then the data was durable before.
+            self.index.end_commit(upto);
+            let unsynced: Vec<Fid> = self.unsynced.iter().copied().collect();
+            unsynced.into_iter().for_each(|fid| self.synced(fid, u64::MAX));
+        }
+        if crash != Crash::Process {
+            self.cut_power(prng.as_mut());
+        }
+        self.index.crash()
+    }
+
+    fn cut_power(&mut self, mut prng: Option<&mut Prng>) {
+        for (fid, object) in std::mem::take(&mut self.removed) {
+            if prng.as_mut().is_some_and(|p| p.one_in(2)) {
+                self.objects.entry(fid).or_insert(object);
+            }
+        }
+        for fid in std::mem::take(&mut self.unsynced) {
+            let Some(object) = self.objects.get_mut(&fid) else { continue };
+            object.cut_power(prng.as_deref_mut());
+            if object.changes() == 0 {
+                self.objects.remove(&fid);
+            }
+        }
+        self.used = self.objects.values().map(Object::bytes).sum();
+    }
+}
+
+/// A turn at the running transaction.
+struct MemTransaction {
+    device: Arc<Inner>,
+    /// The index's changes when the turn began.
+    undo_to: u64,
+    /// Whether there was nothing to commit when the turn began.
+    was_clean: bool,
+    callbacks: Vec<CommitCallback>,
+    done: bool,
+    /// Given back last.
+    #[allow(dead_code)] // held, not read
+    turn: OwnedMutexGuard<()>,
+}
+
+impl Transaction for MemTransaction {
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
+        check_key(key)?;
+        Ok(self.device.live()?.index.get(table, key))
+    }
+
+    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), OsdError> {
+        check_key(key)?;
+        self.device.live_mut()?.index.put(table, key, value);
+        Ok(())
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8]) -> Result<bool, OsdError> {
+        check_key(key)?;
+        Ok(self.device.live_mut()?.index.delete(table, key))
+    }
+
+    fn scan(&self, table: Table, from: &[u8], visit: &mut Visitor<'_>) -> Result<(), OsdError> {
+        self.device.live()?.index.scan(table, from, visit);
+        Ok(())
+    }
+
+    fn on_commit(&mut self, f: CommitCallback) {
+        self.callbacks.push(f);
+    }
+
+    fn finish(mut self: Box<Self>) {
+        self.done = true;
+        let callbacks = std::mem::take(&mut self.callbacks);
+        let Ok(mut medium) = self.device.live_mut() else { return };
+        medium.index.add_callbacks(callbacks);
+        let is_clean = medium.is_clean();
+        drop(medium);
+        self.device.wake_if(self.was_clean && !is_clean);
+    }
+}
+
+impl Drop for MemTransaction {
+    fn drop(&mut self) {
+        if !self.done
+            && let Ok(mut medium) = self.device.live_mut()
+        {
+            medium.index.undo_to(self.undo_to);
+        }
+    }
+}
+
+/// The data with one bit flipped.
+fn corrupted(data: &Payload) -> Payload {
+    let mut bytes = BytesMut::from(&data.to_bytes()[..]);
+    if let Some(b) = bytes.first_mut() {
+        *b ^= 1;
+    }
+    bytes.freeze().into()
+}
+
+#[cfg(test)]
+mod tests;
