@@ -1,0 +1,50 @@
+//! What a call can fail with, and the errno each case means to POSIX callers.
+
+use nacre_base::Errno;
+use nacre_wire::WireError;
+
+/// Why a call has no answer, or which error the answer was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RpcError {
+    /// The server answered with this error.
+    #[error("{0}")]
+    Status(Errno),
+    /// The server threw this client out: open handles, locks and unwritten data are lost.
+    #[error("evicted by the server")]
+    Evicted,
+    /// The import was disconnected, or its node shut down.
+    #[error("the import is closed")]
+    Closed,
+    /// The server cannot be reached now, and the caller did not want to wait (`no_delay`).
+    #[error("the server is unreachable")]
+    Unreachable,
+    /// The caller's own deadline passed.
+    #[error("no answer before the caller's deadline")]
+    TimedOut,
+    /// The target refused the connection for good, or what it answered breaks the negotiation (EPROTO).
+    #[error("connection refused: {0}")]
+    Refused(Errno),
+    /// The answer's body is not what the opcode says.
+    #[error("malformed reply: {0}")]
+    Wire(#[from] WireError),
+}
+
+impl RpcError {
+    /// The error number for callers that speak POSIX.
+    pub fn errno(&self) -> Errno {
+        match self {
+            RpcError::Status(e) | RpcError::Refused(e) => *e,
+            RpcError::Evicted => Errno::EIO,
+            RpcError::Closed => Errno::ESHUTDOWN,
+            RpcError::Unreachable => Errno::EHOSTUNREACH,
+            RpcError::TimedOut => Errno::ETIMEDOUT,
+            RpcError::Wire(_) => Errno::EPROTO,
+        }
+    }
+}
+
+impl From<RpcError> for Errno {
+    fn from(e: RpcError) -> Errno {
+        e.errno()
+    }
+}

@@ -1,0 +1,128 @@
+//! What a target implements to be served: the handler trait, and the request and response it deals in.
+
+use crate::call::INLINE_MAX;
+use crate::export::Export;
+use crate::service::Arrival;
+use bytes::Bytes;
+use nacre_base::{Errno, Payload, Tag, Transno, Xid};
+use nacre_wire::connect::{ConnectReply, ConnectRequest};
+use nacre_wire::header::flags;
+use nacre_wire::{Field, Opcode, RpcHeader};
+use std::sync::Arc;
+
+/// A target: an MDT, an OST, the MGS.
+///
+/// `handle` is first polled in the reader of the connection: what it does before its first wait should be short. The
+/// polls may come from different threads, and many requests run at once.
+#[async_trait::async_trait]
+pub trait TargetHandler: Send + Sync + 'static {
+    /// A client connects, or reconnects ([`Export::is_reconnect`]). Answers what was negotiated; a feature that was
+    /// not asked for must not be in the answer. The error refuses the connection.
+    async fn connect(&self, export: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno>;
+
+    /// The client disconnected, or was evicted: close its handles, drop its locks. None of its requests runs any more.
+    async fn disconnect(&self, export: &Arc<Export>);
+
+    /// Every request but connect, disconnect and ping.
+    async fn handle(&self, request: ServerRequest) -> Result<Response, Errno>;
+
+    /// Changes of this client up to here are durable. Goes into every reply.
+    fn last_committed(&self, export: &Export) -> Transno;
+
+    /// A resent request whose reply is not in memory any more, because the server restarted: what the reply slots on
+    /// disk say; `None` if it was never executed.
+    async fn saved_reply(&self, export: &Arc<Export>, xid: Xid, tag: Tag) -> Option<Result<Response, Errno>>;
+}
+
+/// A request as its handler sees it.
+pub struct ServerRequest {
+    /// Its header.
+    pub header: RpcHeader,
+    /// What it asks for.
+    pub opcode: Opcode,
+    /// Its encoded body.
+    pub body: Bytes,
+    /// Who asks.
+    pub export: Arc<Export>,
+    pub(crate) arrival: Arc<Arrival>,
+}
+
+impl ServerRequest {
+    /// The body as the message that the opcode says; EPROTO if it is not.
+    pub fn decode<M: Field>(&self) -> Result<M, Errno> {
+        nacre_wire::decode(&self.body).map_err(Errno::from)
+    }
+
+    /// The data that came with the request: inline, or now fetched from the client. If it cannot be fetched the
+    /// request stays unanswered, whatever the handler returns, so that the client sends it again: call this before
+    /// anything is changed.
+    pub async fn pull(&self) -> Result<Payload, Errno> {
+        self.arrival.pull(self).await
+    }
+
+    /// Sends data to the client, before the response. Needed when it does not fit into the response
+    /// ([`ServerRequest::fits_inline`]). On an error the request stays unanswered, as for [`ServerRequest::pull`].
+    pub async fn push(&self, data: Payload) -> Result<(), Errno> {
+        self.arrival.push(self, data).await
+    }
+
+    /// Whether `len` bytes can travel in [`Response::data`].
+    pub fn fits_inline(&self, len: usize) -> bool {
+        len <= INLINE_MAX
+    }
+
+    /// Room that the client made for data, in bytes; for a write, the bytes it will send.
+    pub fn bulk_len(&self) -> usize {
+        self.header.bulk_bytes as usize
+    }
+
+    /// Whether the client sent it before: it may have been executed by an earlier life of this target.
+    pub fn is_resent(&self) -> bool {
+        self.header.has(flags::RESENT)
+    }
+
+    /// The request's number.
+    pub fn xid(&self) -> Xid {
+        Xid(self.header.xid)
+    }
+
+    /// Its modify slot; 0 if it has none.
+    pub fn tag(&self) -> Tag {
+        Tag(self.header.tag)
+    }
+
+    /// Ready when nobody waits for the answer any more, because the export is gone: for handlers that wait long.
+    pub async fn abandoned(&self) {
+        self.export.closed().await;
+    }
+}
+
+/// A successful answer. An error is an `Errno`.
+#[derive(Debug, Clone, Default)]
+pub struct Response {
+    /// The encoded body.
+    pub body: Bytes,
+    /// Inline data, at most [`INLINE_MAX`] bytes.
+    pub data: Payload,
+    /// Number of the change made; 0 if none.
+    pub transno: Transno,
+}
+
+impl Response {
+    /// A response with this body.
+    pub fn new(body: &impl Field) -> Response {
+        Response { body: nacre_wire::encode(body), data: Payload::new(), transno: Transno(0) }
+    }
+
+    /// The same with inline data, at most [`INLINE_MAX`] bytes.
+    pub fn with_data(mut self, data: Payload) -> Response {
+        self.data = data;
+        self
+    }
+
+    /// The same with the number of the change it reports.
+    pub fn with_transno(mut self, transno: Transno) -> Response {
+        self.transno = transno;
+        self
+    }
+}
