@@ -1,1 +1,24 @@
-//! To be written.
+//! The FUSE door. Below, in this order: what the kernel says (`abi`, [`request`], [`reply`]), who answers ([`Handler`]),
+//! how bytes get here and back (`dev`, [`mount`], [`session`], [`notify`]), and the least file system there is
+//! ([`null`]). What must not be here: RPC; a file system's rules.
+//!
+//! ```text
+//! /dev/fuse -> dev (reader threads) -> request -> handler (polled once here, a task if it waits) -> reply -> /dev/fuse
+//! ```
+
+mod abi;
+pub mod dev;
+pub mod handler;
+mod interrupt;
+pub mod mount;
+pub mod notify;
+pub mod null;
+mod pool;
+pub mod reply;
+pub mod request;
+pub mod session;
+
+pub use handler::{Context, Handler};
+pub use mount::{FuseError, MountOptions, Unmount};
+pub use notify::Notifier;
+pub use session::{Session, serve};

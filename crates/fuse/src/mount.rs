@@ -1,0 +1,295 @@
+//! mount(2) and umount2(2) on /dev/fuse, as root, without a helper program. An IO edge.
+#![allow(clippy::disallowed_methods)] // It mounts, and reads and writes what the kernel says of mounts.
+
+use crate::dev::Channel;
+use nacre_base::Errno;
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// How a file system is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountOptions {
+    /// What `mount` and `df` show as the device, e.g. `mgs@tcp:/nacre`.
+    pub source: String,
+    /// What follows `fuse.` in the type.
+    pub subtype: String,
+    /// `ro`.
+    pub read_only: bool,
+    /// `nosuid`.
+    pub no_suid: bool,
+    /// `nodev`.
+    pub no_dev: bool,
+    /// `noexec`.
+    pub no_exec: bool,
+    /// `noatime`.
+    pub no_atime: bool,
+    /// Let users other than root in.
+    pub allow_other: bool,
+    /// The kernel checks permissions by mode, owner and group before it asks us.
+    pub default_permissions: bool,
+    /// How far the kernel reads ahead in files read through its page cache, in KiB; 0 leaves the kernel's default.
+    pub read_ahead_kib: u32,
+}
+
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        MountOptions {
+            source: "nacre".into(),
+            subtype: "nacre".into(),
+            read_only: false,
+            no_suid: false,
+            no_dev: false,
+            no_exec: false,
+            no_atime: false,
+            allow_other: true,
+            default_permissions: false,
+            read_ahead_kib: 1024,
+        }
+    }
+}
+
+impl MountOptions {
+    fn flags(&self) -> libc::c_ulong {
+        let flag = |on, bit| if on { bit } else { 0 };
+        flag(self.read_only, libc::MS_RDONLY)
+            | flag(self.no_suid, libc::MS_NOSUID)
+            | flag(self.no_dev, libc::MS_NODEV)
+            | flag(self.no_exec, libc::MS_NOEXEC)
+            | flag(self.no_atime, libc::MS_NOATIME)
+    }
+
+    /// The option string that the kernel's fuse file system takes.
+    fn data(&self, fd: i32, max_read: usize) -> String {
+        let allow_other = if self.allow_other { ",allow_other" } else { "" };
+        let default_permissions = if self.default_permissions { ",default_permissions" } else { "" };
+        format!("fd={fd},rootmode=40000,user_id=0,group_id=0,max_read={max_read}{allow_other}{default_permissions}")
+    }
+}
+
+/// How to unmount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmount {
+    /// Fails with EBUSY while files are open.
+    WhenIdle,
+    /// The name goes now, the session ends with the last open file (`umount -l`).
+    Lazy,
+    /// Every request fails from now on (`umount -f`).
+    Force,
+}
+
+/// Why mounting, serving or unmounting failed. The texts are for people.
+#[derive(Debug, thiserror::Error)]
+pub enum FuseError {
+    /// The device did not open.
+    #[error("/dev/fuse: {error}{}", device_hint(.error))]
+    Device {
+        /// What the system said.
+        #[source]
+        error: io::Error,
+    },
+    /// The mountpoint is a mount whose server has gone.
+    #[error("{0} is a dead mountpoint: the process that served it has ended. Remove it first: umount -l {0}")]
+    DeadMountpoint(PathBuf),
+    /// The mountpoint cannot be used.
+    #[error("mountpoint {path}: {error}")]
+    Mountpoint {
+        /// As given.
+        path: PathBuf,
+        /// What stat(2) said, or that it is no directory.
+        #[source]
+        error: io::Error,
+    },
+    /// mount(2) failed.
+    #[error("mounting on {path}: {error}{}", mount_hint(.error))]
+    Mount {
+        /// The mountpoint.
+        path: PathBuf,
+        /// What mount(2) said.
+        #[source]
+        error: io::Error,
+    },
+    /// umount2(2) failed.
+    #[error("unmounting {path}: {error}{}", unmount_hint(.error))]
+    Unmount {
+        /// The mountpoint.
+        path: PathBuf,
+        /// What umount2(2) said.
+        #[source]
+        error: io::Error,
+    },
+    /// The kernel speaks a FUSE that is too old, or not FUSE.
+    #[error("the kernel's FUSE {major}.{minor} is not supported: 7.31 (Linux 5.4) or later is needed")]
+    Version {
+        /// Its major version.
+        major: u32,
+        /// Its minor version.
+        minor: u32,
+    },
+    /// The kernel's first message was not what it must be.
+    #[error("the kernel did not begin with a valid INIT")]
+    Init,
+    /// The file system was unmounted before it was up.
+    #[error("unmounted before the session began")]
+    Gone,
+    /// A thread could not be started.
+    #[error("starting a reader thread: {0}")]
+    Thread(#[source] io::Error),
+}
+
+impl FuseError {
+    /// The nearest error number.
+    pub fn errno(&self) -> Errno {
+        match self {
+            FuseError::Device { error } | FuseError::Thread(error) => Errno::from_io(error),
+            FuseError::Mountpoint { error, .. } | FuseError::Mount { error, .. } | FuseError::Unmount { error, .. } => {
+                Errno::from_io(error)
+            }
+            FuseError::DeadMountpoint(_) => Errno::ENOTCONN,
+            FuseError::Version { .. } | FuseError::Init => Errno::EPROTO,
+            FuseError::Gone => Errno::ENODEV,
+        }
+    }
+}
+
+fn device_hint(e: &io::Error) -> &'static str {
+    match e.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV) => {
+            ". Load the module (modprobe fuse); in a container, pass --device /dev/fuse"
+        }
+        Some(libc::EACCES | libc::EPERM) => ". Mounting needs root",
+        _ => "",
+    }
+}
+
+fn mount_hint(e: &io::Error) -> &'static str {
+    match e.raw_os_error() {
+        Some(libc::EPERM) => ". Mounting needs root (CAP_SYS_ADMIN)",
+        Some(libc::ENODEV) => ". The kernel has no FUSE: modprobe fuse",
+        _ => "",
+    }
+}
+
+fn unmount_hint(e: &io::Error) -> &'static str {
+    match e.raw_os_error() {
+        Some(libc::EBUSY) => ". Files are open in it, or a process has its working directory there",
+        _ => "",
+    }
+}
+
+/// Whether a file system can be mounted on `path`: a directory that answers. ENOTCONN is what a mount says whose server
+/// has died.
+pub fn check_mountpoint(path: &Path) -> Result<(), FuseError> {
+    let failed = |error: io::Error| match error.raw_os_error() {
+        Some(libc::ENOTCONN) => FuseError::DeadMountpoint(path.into()),
+        _ => FuseError::Mountpoint { path: path.into(), error },
+    };
+    let metadata = std::fs::metadata(path).map_err(failed)?;
+    if metadata.is_dir() { Ok(()) } else { Err(failed(io::Error::from_raw_os_error(libc::ENOTDIR))) }
+}
+
+/// Mounts the session of `channel`. The kernel's INIT can be read from it then.
+pub(crate) fn mount(channel: &Channel, path: &Path, options: &MountOptions, max_read: usize) -> Result<(), FuseError> {
+    check_mountpoint(path)?;
+    let failed = |error| FuseError::Mount { path: path.into(), error };
+    let source = c_string(options.source.as_bytes()).map_err(failed)?;
+    let target = c_string(path.as_os_str().as_bytes()).map_err(failed)?;
+    let kind = c_string(format!("fuse.{}", options.subtype).as_bytes()).map_err(failed)?;
+    let data = c_string(options.data(channel.raw_fd(), max_read).as_bytes()).map_err(failed)?;
+    // SAFETY: all four are NUL-terminated strings that outlive the call.
+    let result =
+        unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), options.flags(), data.as_ptr().cast()) };
+    if result < 0 { Err(failed(io::Error::last_os_error())) } else { Ok(()) }
+}
+
+/// Unmounts `path`, a live or a dead mountpoint. May block while the kernel waits for the file system.
+pub fn unmount(path: &Path, how: Unmount) -> Result<(), FuseError> {
+    let failed = |error| FuseError::Unmount { path: path.into(), error };
+    let target = c_string(path.as_os_str().as_bytes()).map_err(failed)?;
+    let flags = match how {
+        Unmount::WhenIdle => 0,
+        Unmount::Lazy => libc::MNT_DETACH,
+        Unmount::Force => libc::MNT_FORCE,
+    };
+    // SAFETY: a NUL-terminated string that outlives the call.
+    let result = unsafe { libc::umount2(target.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) };
+    if result < 0 { Err(failed(io::Error::last_os_error())) } else { Ok(()) }
+}
+
+/// Tells the kernel how far to read ahead in what is mounted on `path`. That is an optimisation: where it fails, a
+/// debug message says so.
+pub(crate) fn set_read_ahead(path: &Path, kib: u32) {
+    let set = || -> io::Result<()> {
+        let path = path.canonicalize()?;
+        let mounts = std::fs::read("/proc/self/mountinfo")?;
+        let device = device_of(&mounts, path.as_os_str().as_bytes()).ok_or(io::ErrorKind::NotFound)?;
+        std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), kib.to_string())
+    };
+    if let Err(e) = set() {
+        tracing::debug!("read-ahead of {} not set: {e}", path.display());
+    }
+}
+
+/// `major:minor` of the topmost mount on `path` in the text of /proc/self/mountinfo.
+fn device_of(mountinfo: &[u8], path: &[u8]) -> Option<String> {
+    let mut lines = mountinfo.split(|b| *b == b'\n').rev();
+    let device = lines.find_map(|line| {
+        let mut fields = line.split(|b| *b == b' ').skip(2);
+        let (device, point) = (fields.next()?, fields.nth(1)?);
+        (unescape(point) == path).then_some(device)
+    })?;
+    String::from_utf8(device.to_vec()).ok()
+}
+
+/// Undoes mountinfo's escapes of blanks and backslashes, e.g. `\040`.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        out.push(match (first, tail) {
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..]) => {
+                rest = after;
+                (a - b'0') * 64 + (b - b'0') * 8 + (c - b'0')
+            }
+            _ => *first,
+        });
+    }
+    out
+}
+
+fn c_string(bytes: &[u8]) -> io::Result<CString> {
+    CString::new(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_as_the_kernel_takes_them() {
+        let o = MountOptions { read_only: true, no_dev: true, default_permissions: true, ..MountOptions::default() };
+        let want = "fd=5,rootmode=40000,user_id=0,group_id=0,max_read=1048576,allow_other,default_permissions";
+        assert_eq!(o.data(5, 1 << 20), want);
+        assert_eq!(o.flags(), libc::MS_RDONLY | libc::MS_NODEV);
+    }
+
+    #[test]
+    fn the_topmost_mount_of_a_path() {
+        let text = b"22 1 254:0 / / rw - ext4 /dev/vda rw\n\
+            30 22 0:40 / /mnt/a\\040b rw - tmpfs tmpfs rw\n\
+            31 30 0:41 / /mnt/a\\040b rw - fuse.nacre nacre rw\n";
+        assert_eq!(device_of(text, b"/mnt/a b").as_deref(), Some("0:41"));
+        assert_eq!(device_of(text, b"/").as_deref(), Some("254:0"));
+        assert_eq!(device_of(text, b"/mnt"), None);
+    }
+
+    #[test]
+    fn a_mountpoint_must_be_a_directory() {
+        let e = check_mountpoint(Path::new("/proc/version")).unwrap_err();
+        assert_eq!(e.errno(), Errno::ENOTDIR);
+        let e = check_mountpoint(Path::new("/nonexistent/here")).unwrap_err();
+        assert_eq!(e.to_string(), "mountpoint /nonexistent/here: No such file or directory (os error 2)");
+    }
+}

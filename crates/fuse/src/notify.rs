@@ -1,0 +1,117 @@
+//! Telling the kernel to forget: inodes' attributes and pages, names. An IO edge.
+//!
+//! The kernel may have to wait before it can obey. To drop a page it waits for the READ that fills it; to drop a name it
+//! waits for a CREATE, UNLINK, RENAME or (without parallel dirops) LOOKUP that is under way in that directory. So a
+//! notification is never written by the thread of a request, each waits on a thread of its own, and **no request may wait
+//! for a notification that waits for it**: whoever invalidates because a lock is called back must let the requests under
+//! way on that inode or directory finish without that lock. [`Notifier::inval_inode_attributes`] and
+//! [`Notifier::inval_all_entries`] never wait.
+#![allow(clippy::disallowed_methods)] // A notification blocks its thread: it needs tokio's blocking pool.
+
+use crate::abi;
+use crate::reply::Sink;
+use nacre_base::Errno;
+use std::io::IoSlice;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use zerocopy::IntoBytes;
+
+/// Notifications that may wait in the kernel at the same time; the next waits for one of them.
+const NOTIFICATIONS_MAX: usize = 64;
+
+/// Sends notifications to the kernel of one session. Cloning shares.
+///
+/// Every method answers when the kernel has obeyed; it goes on if the future is dropped after it was polled. ENOENT, that
+/// the kernel did not know the inode or name, is success.
+#[derive(Clone)]
+pub struct Notifier {
+    sink: Arc<dyn Sink>,
+    permits: Arc<Semaphore>,
+}
+
+impl Notifier {
+    pub(crate) fn new(sink: Arc<dyn Sink>) -> Notifier {
+        Notifier { sink, permits: Arc::new(Semaphore::new(NOTIFICATIONS_MAX)) }
+    }
+
+    /// The kernel forgets the attributes of `node`, and of its pages those that touch `len` bytes from `offset`
+    /// (0: to the end). Dirty pages of shared mappings are written out first. Waits for READs under way of these pages.
+    pub async fn inval_inode(&self, node: u64, offset: u64, len: u64) -> Result<(), Errno> {
+        let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        self.notify_inode(abi::NotifyInvalInode { ino: node, off: signed(offset), len: signed(len) }).await
+    }
+
+    /// The kernel forgets the attributes of `node` but not its pages. Never waits in the kernel.
+    pub async fn inval_inode_attributes(&self, node: u64) -> Result<(), Errno> {
+        self.notify_inode(abi::NotifyInvalInode { ino: node, off: -1, len: 0 }).await
+    }
+
+    /// The kernel forgets `name` in the directory `parent`, or that there is no such name. Waits for what is changing
+    /// that directory.
+    pub async fn inval_entry(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
+        self.notify_entry(parent, name, 0).await
+    }
+
+    /// As [`Notifier::inval_entry`], but what is open or mounted below the name stays where it is: the name is only asked
+    /// for again at its next use (Linux 6.2, before that as `inval_entry`).
+    pub async fn expire_entry(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
+        self.notify_entry(parent, name, abi::EXPIRE_ONLY).await
+    }
+
+    /// The kernel asks again for every name at its next use. Never waits in the kernel; EINVAL before Linux 6.16.
+    pub async fn inval_all_entries(&self) -> Result<(), Errno> {
+        self.notify(abi::NOTIFY_INC_EPOCH, Vec::new()).await
+    }
+
+    async fn notify_inode(&self, body: abi::NotifyInvalInode) -> Result<(), Errno> {
+        self.notify(abi::NOTIFY_INVAL_INODE, body.as_bytes().to_vec()).await
+    }
+
+    async fn notify_entry(&self, parent: u64, name: &[u8], flags: u32) -> Result<(), Errno> {
+        let namelen = u32::try_from(name.len()).map_err(|_| Errno::ENAMETOOLONG)?;
+        let mut body = abi::NotifyInvalEntry { parent, namelen, flags }.as_bytes().to_vec();
+        body.extend_from_slice(name);
+        body.push(0);
+        self.notify(abi::NOTIFY_INVAL_ENTRY, body).await
+    }
+
+    async fn notify(&self, code: i32, body: Vec<u8>) -> Result<(), Errno> {
+        // The semaphore is never closed.
+        let permit = self.permits.clone().acquire_owned().await.map_err(|_| Errno::ESHUTDOWN)?;
+        let sink = self.sink.clone();
+        let sent = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            let len = (size_of::<abi::OutHeader>() + body.len()) as u32; // a name's length was checked, the rest is small
+            let header = abi::OutHeader { len, error: code, unique: 0 };
+            sink.send(&[IoSlice::new(header.as_bytes()), IoSlice::new(&body)])
+        });
+        match sent.await.map_err(|_| Errno::ESHUTDOWN)? {
+            Err(e) if e.raw_os_error() != Some(libc::ENOENT) => Err(Errno::from_io(&e)),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reply::Captured;
+
+    #[tokio::test]
+    async fn notifications_as_the_kernel_reads_them() {
+        let sink = Arc::new(Captured::default());
+        let n = Notifier::new(sink.clone());
+        n.inval_inode(5, 4096, 0).await.unwrap();
+        n.inval_inode_attributes(5).await.unwrap();
+        n.expire_entry(1, b"ab").await.unwrap();
+        let sent = sink.0.lock();
+        let inode = |off: i64| {
+            [&[40, 0, 0, 0, 2, 0, 0, 0][..], &[0; 8], &5u64.to_ne_bytes(), &off.to_ne_bytes(), &[0; 8]].concat()
+        };
+        assert_eq!(sent[0], inode(4096));
+        assert_eq!(sent[1], inode(-1));
+        let entry =
+            [&[35, 0, 0, 0, 3, 0, 0, 0][..], &[0; 8], &1u64.to_ne_bytes(), &[2, 0, 0, 0, 1, 0, 0, 0], b"ab\0"].concat();
+        assert_eq!(sent[2], entry);
+    }
+}
