@@ -1,0 +1,194 @@
+//! What a case is, what it is given, and the list of all of them.
+
+use crate::cases;
+use crate::cluster::Cluster;
+use crate::failure::{Context, Outcome};
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How much to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Profile {
+    /// For every change: all cases in under eight minutes.
+    Short,
+    /// For releases.
+    Full,
+}
+
+/// The stripe layout of a case's directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Layout {
+    /// What the file system does by itself.
+    Default,
+    /// `lfs setstripe -c N`; -1 is all OSTs.
+    Count(i32),
+    /// `lfs setstripe -C N`: overstriping, several stripes on an OST.
+    Overstripe(u32),
+}
+
+/// The four layouts that data cases run on.
+pub(crate) const LAYOUTS: &[Layout] = &[Layout::Count(1), Layout::Count(4), Layout::Count(-1), Layout::Overstripe(8)];
+
+/// One test.
+pub(crate) struct Case {
+    /// Name in the table and for `--only`.
+    pub(crate) name: &'static str,
+    run: fn(&Env) -> Outcome,
+    /// What must be there before the clock runs: tools, sources.
+    prepare: Option<fn(&Env) -> Outcome>,
+    short: &'static [Layout],
+    full: &'static [Layout],
+    limits: (u64, u64),
+    /// Texts in WARN or ERROR lines that this case causes on purpose.
+    pub(crate) announced: &'static [&'static str],
+    /// Whether it needs the product, so that a plain directory can't stand in for it.
+    pub(crate) needs_cluster: bool,
+}
+
+impl Case {
+    /// A case that takes at most a minute in the short profile, five in the full one, on the default layout.
+    pub(crate) const fn new(name: &'static str, run: fn(&Env) -> Outcome) -> Case {
+        const DEFAULT: &[Layout] = &[Layout::Default];
+        Case {
+            name,
+            run,
+            prepare: None,
+            short: DEFAULT,
+            full: DEFAULT,
+            limits: (60, 300),
+            announced: &[],
+            needs_cluster: false,
+        }
+    }
+
+    /// Layouts to run on, in the short and the full profile.
+    pub(crate) const fn layouts(mut self, short: &'static [Layout], full: &'static [Layout]) -> Case {
+        (self.short, self.full) = (short, full);
+        self
+    }
+
+    /// Seconds after which it is given up, in the short and the full profile.
+    pub(crate) const fn limits(mut self, short: u64, full: u64) -> Case {
+        self.limits = (short, full);
+        self
+    }
+
+    /// Fetches what the case needs, off the clock.
+    pub(crate) const fn prepare(mut self, prepare: fn(&Env) -> Outcome) -> Case {
+        self.prepare = Some(prepare);
+        self
+    }
+
+    /// Announces warnings and errors in logs, by a text in their lines.
+    pub(crate) const fn announces(mut self, announced: &'static [&'static str]) -> Case {
+        self.announced = announced;
+        self
+    }
+
+    /// Only with the product.
+    pub(crate) const fn needs_cluster(mut self) -> Case {
+        self.needs_cluster = true;
+        self
+    }
+
+    /// The layouts for this profile.
+    pub(crate) fn layouts_of(&self, profile: Profile) -> &'static [Layout] {
+        if profile == Profile::Short { self.short } else { self.full }
+    }
+
+    /// When to give up.
+    pub(crate) fn limit_of(&self, profile: Profile) -> Duration {
+        Duration::from_secs(if profile == Profile::Short { self.limits.0 } else { self.limits.1 })
+    }
+
+    /// Fetches what is missing.
+    pub(crate) fn do_prepare(&self, env: &Env) -> Outcome {
+        self.prepare.map_or(Ok(()), |prepare| prepare(env))
+    }
+
+    /// Runs it.
+    pub(crate) fn do_run(&self, env: &Env) -> Outcome {
+        (self.run)(env)
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Layout::Default => Ok(()),
+            Layout::Count(n) => write!(f, "-c {n}"),
+            Layout::Overstripe(n) => write!(f, "-C {n}"),
+        }
+    }
+}
+
+/// What a case is given.
+#[derive(Clone)]
+pub(crate) struct Env {
+    /// How much to do.
+    pub(crate) profile: Profile,
+    /// The case's own directory, through the first mount.
+    pub(crate) a: PathBuf,
+    /// The same directory through the second mount.
+    pub(crate) b: PathBuf,
+    /// A directory of the case's own on the local disk.
+    pub(crate) local: PathBuf,
+    /// What is kept between runs: sources, tools, reference results.
+    pub(crate) cache: PathBuf,
+    /// The repository.
+    pub(crate) repository: PathBuf,
+    /// The product, unless the run is on a plain directory.
+    pub(crate) cluster: Option<Arc<Cluster>>,
+    /// For random choices; printed with failures.
+    pub(crate) seed: u64,
+}
+
+impl Env {
+    /// One of two values, by profile.
+    pub(crate) fn pick<T>(&self, short: T, full: T) -> T {
+        if self.profile == Profile::Short { short } else { full }
+    }
+
+    /// Makes the case's directories and sets the layout.
+    pub(crate) fn set_up(&self, layout: Layout) -> Outcome {
+        fs::create_dir_all(&self.local).context("local directory")?;
+        fs::create_dir_all(&self.a).context("the case's directory")?;
+        let Some(cluster) = &self.cluster else { return Ok(()) };
+        let dir = self.a.to_string_lossy();
+        // The smallest stripe size, so that small files and records cross stripes, too.
+        let (option, n) = match layout {
+            Layout::Default => return Ok(()),
+            Layout::Count(n) => ("-c", n.to_string()),
+            Layout::Overstripe(n) => ("-C", n.to_string()),
+        };
+        cluster.lfs(&["setstripe", option, &n, "-S", "64k", &dir]).map(drop)
+    }
+
+    /// Removes the case's directories.
+    pub(crate) fn tear_down(&self) -> Outcome {
+        fs::remove_dir_all(&self.a).context("removing the case's directory")?;
+        fs::remove_dir_all(&self.local).context("removing the case's local directory")
+    }
+}
+
+/// The text of a path, for command lines.
+pub(crate) fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// Every case, in the order in which they run: the quick and telling ones first.
+pub(crate) fn all() -> Vec<Case> {
+    let mut all = cases::litmus::all();
+    all.extend(cases::litmus_locks::all());
+    all.extend(cases::posix::all());
+    all.extend(cases::fsx::all());
+    all.extend(cases::tools::all());
+    all.extend(cases::tree::all());
+    all.extend(cases::faults::all());
+    all.extend(cases::space::all());
+    all.extend(cases::up::all());
+    all
+}

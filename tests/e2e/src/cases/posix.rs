@@ -1,0 +1,91 @@
+//! pjdfstest: what POSIX says about each system call, as root and as other users. Failures that we expect are listed, each
+//! with its reason, in `tests/e2e/pjdfstest.expected`; one that passes after all must leave the list.
+
+use crate::case::{Case, Env, text};
+use crate::failure::{Outcome, bail, ensure};
+use crate::process::{Program, tail};
+use std::fmt::Write;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const VERSION: &str = "0.2.2";
+
+/// This module's part of the list.
+pub(crate) fn all() -> Vec<Case> {
+    vec![Case::new("pjdfstest", pjdfstest).prepare(install).limits(120, 300)]
+}
+
+fn program(env: &Env) -> PathBuf {
+    env.cache.join("tools/bin/pjdfstest")
+}
+
+/// `cargo install`, once.
+fn install(env: &Env) -> Outcome {
+    let root = env.cache.join("tools");
+    let installed = fs::read_to_string(root.join(".crates.toml")).unwrap_or_default();
+    if program(env).exists() && installed.contains(&format!("pjdfstest {VERSION} ")) {
+        return Ok(());
+    }
+    let crate_version = format!("pjdfstest@{VERSION}");
+    Program::new("cargo")
+        .args(["install", "--quiet", "--locked", "--root", &text(&root), "--target-dir"])
+        .arg(root.join("build"))
+        .arg(crate_version)
+        .run()
+        .map(drop)
+}
+
+/// Names of the list, without its comments.
+fn expected_failures(list: &str) -> Vec<&str> {
+    list.lines().map(|l| l.split('#').next().unwrap_or("").trim()).filter(|l| !l.is_empty()).collect()
+}
+
+fn pjdfstest(env: &Env) -> Outcome {
+    let list = fs::read_to_string(env.repository.join("tests/e2e/pjdfstest.expected"))?;
+    // Users that Debian and Ubuntu always have, so that none need be made.
+    let mut config = String::from(
+        "[features]\nposix_fallocate = {}\nutime_now = {}\nutimensat = {}\nrename_ctime = {}\n\
+         [dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"], [\"bin\", \"bin\"]]\n\
+         [settings]\nnaptime = 0.02\nallow_remount = false\n",
+    );
+    // On a plain directory everything must pass.
+    let expected = if env.cluster.is_some() { expected_failures(&list) } else { Vec::new() };
+    writeln!(config, "expected_failures = {expected:?}")?;
+    let file = env.local.join("pjdfstest.toml");
+    fs::write(&file, config)?;
+    let other_fs = if PathBuf::from("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
+    let printed = Program::new(program(env))
+        .args(["-c", &text(&file), "-p", &text(&env.a), "-s", other_fs])
+        .limit(Duration::from_secs(280))
+        .output()?;
+    let Some(summary) = printed.stdout.lines().find(|l| l.starts_with("Summary:")) else {
+        bail!("no summary: {}", tail(&printed.stderr, 4))
+    };
+    let failed: Vec<&str> = failed_names(&printed.stdout);
+    ensure!(printed.status.success(), "{summary}; {}", failed.join(", "));
+    Ok(())
+}
+
+/// Names in lines like `chmod::enoent     FAILED`.
+fn failed_names(stdout: &str) -> Vec<&str> {
+    let is_name = |l: &&str| l.contains("::") && !l.starts_with(char::is_whitespace);
+    let bad = |l: &&str| l.trim_end().to_lowercase().ends_with("failed") || l.to_lowercase().contains("unexpected");
+    stdout.lines().filter(is_name).filter(bad).filter_map(|l| l.split_whitespace().next()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_has_names_and_reasons() {
+        assert_eq!(expected_failures("# head\n\nchmod::a # why\n link::b\n"), ["chmod::a", "link::b"]);
+    }
+
+    #[test]
+    fn failed_tests_are_found_by_name() {
+        let out = "chmod::a   ok\nlink::b::fifo      FAILED\n\tpanicked failed\nSummary: 1 failed\n";
+        assert_eq!(failed_names(out), ["link::b::fifo"]);
+    }
+}

@@ -1,0 +1,293 @@
+//! A file system made of separate processes on this machine: one MGS, one MDS, two OSSs with two OSTs each, over TCP on
+//! 127.0.0.1, mounted twice. Everything that the tests know of Nacre's command line is in this file.
+
+use crate::daemon::Daemon;
+use crate::failure::{Context, Outcome, bail, ensure};
+use crate::process::Program;
+use crate::sys;
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// How to build a [`Cluster`].
+pub(crate) struct Plan {
+    /// The product's binary.
+    pub(crate) nacre: PathBuf,
+    /// A directory of ours, for targets, logs and mount points.
+    pub(crate) root: PathBuf,
+    /// Mounts on this node.
+    pub(crate) mounts: usize,
+    /// Directories of OSTs by index, where they are not to be under `root`.
+    pub(crate) ost_dirs: BTreeMap<usize, PathBuf>,
+    /// OSSs, and OSTs on each.
+    pub(crate) servers: (usize, usize),
+}
+
+impl Plan {
+    /// The usual one: 2 OSSs with 2 OSTs each, mounted twice.
+    pub(crate) fn new(nacre: &Path, root: &Path) -> Plan {
+        Plan { nacre: nacre.to_owned(), root: root.to_owned(), mounts: 2, ost_dirs: BTreeMap::new(), servers: (2, 2) }
+    }
+}
+
+/// A running file system. Dropping it kills and unmounts at once; [`Cluster::stop`] does so in order, and checks.
+pub(crate) struct Cluster {
+    plan: Plan,
+    mgs_nid: String,
+    daemons: Mutex<Vec<Daemon>>,
+}
+
+/// Name of the test file system.
+const FSNAME: &str = "e2e";
+/// The longest that a daemon may need to say that it serves, recovery included.
+const READY_LIMIT: Duration = Duration::from_secs(90);
+/// The longest that a daemon may need to end on SIGTERM.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+
+impl Cluster {
+    /// Formats, starts and mounts.
+    pub(crate) fn start(plan: Plan) -> Outcome<Cluster> {
+        for dir in ["targets", "log", "bin", "mnt"] {
+            fs::create_dir_all(plan.root.join(dir))?;
+        }
+        for tool in ["lfs", "lctl", "lnetctl"] {
+            let link = plan.root.join("bin").join(tool);
+            if !link.exists() {
+                std::os::unix::fs::symlink(&plan.nacre, &link)?;
+            }
+        }
+        let mut cluster = Cluster { plan, mgs_nid: String::new(), daemons: Mutex::new(Vec::new()) };
+        cluster.start_servers()?;
+        for n in 1..=cluster.plan.mounts {
+            cluster.add_mount(n)?;
+        }
+        Ok(cluster)
+    }
+
+    fn start_servers(&mut self) -> Outcome {
+        let (oss_count, osts_each) = self.plan.servers;
+        let mut ports = free_ports(2 + oss_count)?.into_iter();
+        let mgs = self.plan.root.join("targets/mgs");
+        self.format("--mgs", 0, &mgs)?;
+        self.mgs_nid = self.start_server("mgs", "mgs", ports.next().unwrap_or(0), &[mgs])?;
+        let mdt = self.plan.root.join("targets/mdt0");
+        self.format("--mdt", 0, &mdt)?;
+        self.start_server("mds", "mds", ports.next().unwrap_or(0), &[mdt])?;
+        for oss in 0..oss_count {
+            let mut dirs = Vec::new();
+            for ost in oss * osts_each..(oss + 1) * osts_each {
+                let usual = self.plan.root.join(format!("targets/ost{ost}"));
+                let dir = self.plan.ost_dirs.get(&ost).cloned().unwrap_or(usual);
+                self.format("--ost", ost, &dir)?;
+                dirs.push(dir);
+            }
+            self.start_server(&format!("oss{}", oss + 1), "oss", ports.next().unwrap_or(0), &dirs)?;
+        }
+        Ok(())
+    }
+
+    /// `nacre mkfs` of one target.
+    fn format(&self, kind: &str, index: usize, dir: &Path) -> Outcome {
+        let mut mkfs = Program::new(&self.plan.nacre).args(["mkfs", kind, "--fsname", FSNAME]);
+        if kind != "--mgs" {
+            mkfs = mkfs.args(["--index", &index.to_string(), "--mgsnode", &self.mgs_nid]);
+        }
+        mkfs.arg(dir).limit(Duration::from_secs(60)).run()?;
+        Ok(())
+    }
+
+    /// Starts a server process and waits until it serves; its NID.
+    fn start_server(&self, name: &str, role: &str, port: u16, dirs: &[PathBuf]) -> Outcome<String> {
+        let mut args = vec![role.to_owned(), "--listen".to_owned(), format!("127.0.0.1:{port}")];
+        args.extend(dirs.iter().map(|d| d.to_string_lossy().into_owned()));
+        let mut daemon = Daemon::new(name, &self.plan.nacre, args, &self.plan.root.join("log"));
+        daemon.port = Some(port);
+        daemon.start()?;
+        let nid = daemon.wait_ready(READY_LIMIT);
+        self.daemons().push(daemon);
+        nid
+    }
+
+    /// Mounts once more, as mount number `n` from 1.
+    pub(crate) fn add_mount(&self, n: usize) -> Outcome<PathBuf> {
+        let at = self.mount_point(n);
+        fs::create_dir_all(&at)?;
+        let args = ["mount", &self.source(), &at.to_string_lossy(), "-f"].map(str::to_owned).to_vec();
+        let mut daemon = Daemon::new(&format!("mount{n}"), &self.plan.nacre, args, &self.plan.root.join("log"));
+        daemon.start()?;
+        let deadline = Instant::now() + READY_LIMIT;
+        let mut result = Ok(at.clone());
+        while !is_mounted(&at) {
+            if let Some(end) = daemon.ended() {
+                result = daemon.fail(&format!("ended while mounting: {end}"));
+                break;
+            }
+            if Instant::now() > deadline || sys::interrupted() {
+                result = daemon.fail(&format!("not mounted after {} s", READY_LIMIT.as_secs()));
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.daemons().push(daemon);
+        result
+    }
+
+    /// Unmounts mount number `n`, checking that its process ends well.
+    pub(crate) fn remove_mount(&self, n: usize) -> Outcome {
+        sys::unmount(&self.mount_point(n), false).context(format!("umount of mount{n}"))?;
+        self.with(&format!("mount{n}"), |daemon| daemon.wait_end(STOP_LIMIT))?;
+        self.daemons().retain(|d| d.name != format!("mount{n}"));
+        Ok(())
+    }
+
+    /// What to mount: `NID:/fsname`.
+    pub(crate) fn source(&self) -> String {
+        format!("{}:/{FSNAME}", self.mgs_nid)
+    }
+
+    /// Clears away mounts whose processes were killed.
+    pub(crate) fn forget_mounts(&self) {
+        unmount_below(&self.plan.root.join("mnt"));
+        self.daemons().retain(|d| !d.name.starts_with("mount"));
+    }
+
+    /// Where mount number `n`, from 1, is.
+    pub(crate) fn mount_point(&self, n: usize) -> PathBuf {
+        self.plan.root.join(format!("mnt/{n}"))
+    }
+
+    /// Ports at which servers listen.
+    pub(crate) fn ports(&self) -> Vec<u16> {
+        self.daemons().iter().filter_map(|d| d.port).collect()
+    }
+
+    /// The product's binary.
+    pub(crate) fn nacre(&self) -> &Path {
+        &self.plan.nacre
+    }
+
+    /// Kills a process as a power cut would: `mgs`, `mds`, `oss1`, `oss2`.
+    pub(crate) fn kill(&self, name: &str) -> Outcome {
+        self.with(name, |daemon| {
+            daemon.kill();
+            Ok(())
+        })
+    }
+
+    /// Starts a killed server again, on the same port and directories, and waits until it serves.
+    pub(crate) fn restart(&self, name: &str) -> Outcome {
+        self.with(name, |daemon| {
+            daemon.start()?;
+            daemon.wait_ready(READY_LIMIT).map(drop)
+        })
+    }
+
+    /// `lfs` with arguments; what it printed.
+    pub(crate) fn lfs(&self, args: &[&str]) -> Outcome<String> {
+        Ok(Program::new(self.plan.root.join("bin/lfs")).args(args).limit(Duration::from_secs(60)).run()?.stdout)
+    }
+
+    /// `lctl` with arguments; what it printed. It speaks to every Nacre process of this node.
+    pub(crate) fn lctl(&self, args: &[&str]) -> Outcome<String> {
+        Ok(Program::new(self.plan.root.join("bin/lctl")).args(args).limit(Duration::from_secs(60)).run()?.stdout)
+    }
+
+    /// Arms a fault point (`lnet.send`) with an action (`corrupt`) for so many times. The one place that knows the syntax.
+    pub(crate) fn arm_fault(&self, point: &str, action: &str, times: u32) -> Outcome {
+        let times = if times == 1 { "once".to_owned() } else { times.to_string() };
+        self.lctl(&["set_param", &format!("fail_loc={point}:{action}:{times}")]).map(drop)
+    }
+
+    /// Disarms every fault point.
+    pub(crate) fn disarm_faults(&self) -> Outcome {
+        self.lctl(&["set_param", "fail_loc=0"]).map(drop)
+    }
+
+    /// What is wrong since the last call: lines of WARN or ERROR that `announced` does not allow, panics, processes that
+    /// ended. Empty means all is well.
+    pub(crate) fn complaints(&self, announced: &[&str]) -> Vec<String> {
+        self.daemons().iter_mut().flat_map(|d| d.complaints(announced)).collect()
+    }
+
+    /// Whether any log holds a line, since its daemon's first start, for which `matches` is true.
+    pub(crate) fn any_log_line(&self, matches: impl Fn(&str) -> bool) -> bool {
+        self.daemons().iter().any(|d| d.log_text().lines().any(&matches))
+    }
+
+    /// Unmounts and stops in order, checking that every process ends well.
+    pub(crate) fn stop(&self) -> Outcome {
+        let mut wrong = Vec::new();
+        let mounts: Vec<String> =
+            self.daemons().iter().filter(|d| d.name.starts_with("mount")).map(|d| d.name.clone()).collect();
+        for name in mounts {
+            let n = name.trim_start_matches("mount").parse().unwrap_or(0);
+            wrong.extend(self.remove_mount(n).err().map(|e| e.to_string()));
+        }
+        for daemon in self.daemons().iter_mut().rev() {
+            wrong.extend(daemon.terminate(STOP_LIMIT).err().map(|e| e.to_string()));
+        }
+        ensure!(wrong.is_empty(), "{}", wrong.join("; "));
+        Ok(())
+    }
+
+    fn daemons(&self) -> MutexGuard<'_, Vec<Daemon>> {
+        self.daemons.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn with<T>(&self, name: &str, act: impl FnOnce(&mut Daemon) -> Outcome<T>) -> Outcome<T> {
+        match self.daemons().iter_mut().find(|d| d.name == name) {
+            Some(daemon) => act(daemon),
+            None => bail!("no daemon is named {name}"),
+        }
+    }
+
+    /// Copies the logs somewhere before the directory goes.
+    pub(crate) fn keep_logs(&self, to: &Path) -> Outcome {
+        fs::create_dir_all(to)?;
+        self.daemons().iter().try_for_each(|d| d.keep_log(to))
+    }
+
+    /// Ends everything at once; threads that hang on a mount get an error.
+    pub(crate) fn abort(&self) {
+        self.daemons().iter_mut().for_each(Daemon::kill);
+        unmount_below(&self.plan.root);
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
+/// Whether something is mounted exactly there.
+pub(crate) fn is_mounted(at: &Path) -> bool {
+    mounts().iter().any(|m| m == at)
+}
+
+/// Detaches every mount under `root`, the last made first.
+pub(crate) fn unmount_below(root: &Path) {
+    for at in mounts().into_iter().rev().filter(|m| m.starts_with(root)) {
+        if sys::unmount(&at, false).is_err() {
+            let _ = sys::unmount(&at, true);
+        }
+    }
+}
+
+fn mounts() -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    table.lines().filter_map(|l| l.split(' ').nth(4)).map(|p| PathBuf::from(p.replace("\\040", " "))).collect()
+}
+
+/// Ports that nobody listens at, below the range that the kernel hands out to outgoing connections, so that a killed
+/// server finds its port free again.
+pub(crate) fn free_ports(count: usize) -> Outcome<Vec<u16>> {
+    let start = 20_000 + (std::process::id() % 100) as u16 * 100;
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let ports: Vec<u16> = (start..32_000).filter(free).take(count).collect();
+    ensure!(ports.len() == count, "no {count} free ports from {start} on");
+    Ok(ports)
+}

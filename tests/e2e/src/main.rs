@@ -1,0 +1,120 @@
+//! End-to-end tests: the product's own processes, real sockets, disks and FUSE mounts, and programs that know nothing of
+//! us. `docs/testing.md` says how to run and read it. This file knows the command line; `run` knows how cases are run.
+//!
+//! `nacre-e2e [--profile short|full] [--only NAME,...] [--on DIR] [--keep] [--json] [--list] [--nacre FILE] [--seed N]`
+
+mod case;
+mod cases;
+mod cluster;
+mod daemon;
+mod failure;
+mod prng;
+mod process;
+mod run;
+mod sys;
+mod worker;
+
+use case::Profile;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// What the command line says.
+pub(crate) struct Options {
+    profile: Profile,
+    /// Names of cases, or beginnings of names; all if empty.
+    only: Vec<String>,
+    /// A plain directory to run on, instead of the product.
+    on: Option<PathBuf>,
+    /// Leave everything in place at the end, for a look.
+    keep: bool,
+    json: bool,
+    /// Only print what would run.
+    list: bool,
+    /// The product's binary.
+    nacre: PathBuf,
+    seed: u64,
+}
+
+const USAGE: &str = "usage: nacre-e2e [--profile short|full] [--only NAME,...] [--on DIR] [--keep] [--json] [--list]
+                 [--nacre FILE] [--seed N]
+
+  --profile  short (the default, under 8 minutes) or full
+  --only     only cases of these names, or whose names begin so: litmus., fsx, kill.mds
+  --on       on this plain directory, without the product: shows that the tests themselves are right
+  --keep     leave the directory, the mounts and the processes for a look
+  --json     print the results as JSON at the end
+  --list     print what would run
+  --nacre    the product's binary; else $NACRE, else the one beside this program
+  --seed     for random choices; else from the clock, and printed";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.first().map(String::as_str) == Some("worker") {
+        return match worker::run(&args[1..]) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                eprintln!("{e}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    match parse(&args) {
+        Ok(options) => run::run(&options),
+        Err(message) => {
+            eprintln!("{message}\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn parse(args: &[String]) -> Result<Options, String> {
+    let beside = std::env::current_exe().ok().and_then(|e| e.parent().map(|d| d.join("nacre")));
+    let mut options = Options {
+        profile: Profile::Short,
+        only: Vec::new(),
+        on: None,
+        keep: false,
+        json: false,
+        list: false,
+        nacre: std::env::var_os("NACRE").map(PathBuf::from).or(beside).unwrap_or_else(|| PathBuf::from("nacre")),
+        seed: std::time::UNIX_EPOCH.elapsed().map_or(1, |d| d.as_nanos() as u64) % 1_000_000,
+    };
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or(format!("{arg} needs a value"));
+        match arg.as_str() {
+            "--profile" => {
+                options.profile = match value()?.as_str() {
+                    "short" => Profile::Short,
+                    "full" => Profile::Full,
+                    other => return Err(format!("no profile is named {other}")),
+                }
+            }
+            "--only" => options.only.extend(value()?.split(',').map(str::to_owned)),
+            "--on" => options.on = Some(PathBuf::from(value()?)),
+            "--nacre" => options.nacre = PathBuf::from(value()?),
+            "--seed" => options.seed = value()?.parse().map_err(|e| format!("--seed: {e}"))?,
+            "--keep" => options.keep = true,
+            "--json" => options.json = true,
+            "--list" => options.list = true,
+            other => return Err(format!("unknown argument {other}")),
+        }
+    }
+    Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_understood() {
+        let words = |s: &str| s.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let o = parse(&words("--profile full --only git,kill. --on /x --seed 7 --json")).unwrap();
+        assert_eq!((o.profile, o.only, o.on, o.seed), (Profile::Full, words("git kill."), Some("/x".into()), 7));
+        assert!(o.json && !o.keep);
+        assert!(parse(&words("--profile other")).is_err());
+        assert!(parse(&words("--only")).is_err());
+        assert!(parse(&words("tests")).is_err());
+    }
+}

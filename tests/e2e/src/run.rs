@@ -1,0 +1,363 @@
+//! Runs the cases one after the other, each on a thread with a time limit, judges the logs after each, prints the table,
+//! and leaves nothing behind, however it ends.
+
+use crate::Options;
+use crate::case::{self, Case, Env, Layout};
+use crate::cluster::{Cluster, Plan, unmount_below};
+use crate::failure::{Context, Failure, Outcome, bail};
+use crate::process;
+use crate::sys;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// How a case ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    Failed,
+    Unsupported,
+}
+
+/// One line of the table.
+struct Row {
+    name: String,
+    verdict: Verdict,
+    seconds: f64,
+    note: String,
+}
+
+/// The run: its directory and, unless it is on a plain one, the product.
+struct Session<'a> {
+    options: &'a Options,
+    /// Everything that the run makes is below it.
+    root: PathBuf,
+    /// Of the test's own, beside the product's directory.
+    repository: PathBuf,
+    cluster: Option<Arc<Cluster>>,
+    clusters_started: usize,
+    rows: Vec<Row>,
+}
+
+/// Runs what the options ask for; success if nothing failed.
+pub(crate) fn run(options: &Options) -> ExitCode {
+    let selected = select(options);
+    if options.list {
+        selected.iter().for_each(|(case, layout)| println!("{}", title(case, *layout)));
+        return ExitCode::SUCCESS;
+    }
+    if selected.is_empty() {
+        eprintln!("no case is named {}; try --list", options.only.join(" or "));
+        return ExitCode::from(2);
+    }
+    sys::catch_signals();
+    remove_leftovers();
+    match Session::new(options) {
+        Ok(mut session) => {
+            session.run_all(&selected);
+            session.finish()
+        }
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn select(options: &Options) -> Vec<(Case, Layout)> {
+    let wanted = |case: &Case| options.only.is_empty() || options.only.iter().any(|o| matches(o, case.name));
+    let possible = |case: &Case| options.on.is_none() || !case.needs_cluster;
+    let mut out = Vec::new();
+    for name in case::all().iter().map(|c| c.name).collect::<Vec<_>>() {
+        let Some(case) = case::all().into_iter().find(|c| c.name == name && wanted(c) && possible(c)) else { continue };
+        // A plain directory has no layouts: once is enough.
+        let layouts = if options.on.is_some() { &[Layout::Default] } else { case.layouts_of(options.profile) };
+        for layout in layouts {
+            out.extend(case::all().into_iter().find(|c| c.name == name).map(|c| (c, *layout)));
+        }
+    }
+    out
+}
+
+/// `fsx` means the case of that name; `litmus.` and `kill.` mean all that begin so.
+fn matches(wanted: &str, name: &str) -> bool {
+    name == wanted || (wanted.ends_with(['.', '-']) && name.starts_with(wanted))
+}
+
+fn title(case: &Case, layout: Layout) -> String {
+    if layout == Layout::Default { case.name.to_owned() } else { format!("{} [{layout}]", case.name) }
+}
+
+const PREFIX: &str = "nacre-e2e-run-";
+
+impl<'a> Session<'a> {
+    fn new(options: &'a Options) -> Outcome<Session<'a>> {
+        let root = std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id()));
+        fs::create_dir_all(&root)?;
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
+        println!("seed {}, logs and files in {}", options.seed, root.display());
+        Ok(Session { options, root, repository, cluster: None, clusters_started: 0, rows: Vec::new() })
+    }
+
+    fn run_all(&mut self, selected: &[(Case, Layout)]) {
+        let width = selected.iter().map(|(c, l)| title(c, *l).len()).max().unwrap_or(0);
+        for (case, layout) in selected {
+            if sys::interrupted() {
+                break;
+            }
+            let name = title(case, *layout);
+            let env = match self.environment(&name) {
+                Ok(env) => env,
+                Err(e) => {
+                    let note = format!("no file system to run on: {e}");
+                    self.report(width, Row { name, verdict: Verdict::Failed, seconds: 0.0, note });
+                    continue;
+                }
+            };
+            let (outcome, elapsed) = self.run_one(case, *layout, &env);
+            let row = self.judge(case, name, &env, outcome, elapsed);
+            self.report(width, row);
+        }
+        if let Some(cluster) = self.cluster.clone().filter(|_| !self.options.keep && !sys::interrupted()) {
+            let begin = Instant::now();
+            let outcome = cluster.stop();
+            let env = self.environment_on(&cluster, "stop");
+            let case = Case::new("stop", |_| Ok(()));
+            let row = self.judge(&case, "stop".to_owned(), &env, outcome, begin.elapsed());
+            self.report(width, row);
+        }
+    }
+
+    /// The case's directories, on a file system that works: a new one if the last case broke it.
+    fn environment(&mut self, name: &str) -> Outcome<Env> {
+        if let Some(on) = &self.options.on {
+            let dir = on.join(format!("{PREFIX}{}", directory_name(name)));
+            return Ok(self.environment_at(dir.clone(), dir, None, name));
+        }
+        if self.cluster.is_none() {
+            if !self.options.nacre.exists() {
+                bail!("{} does not exist; build it, or say --nacre FILE", self.options.nacre.display());
+            }
+            self.clusters_started += 1;
+            let root = self.root.join(format!("cluster-{}", self.clusters_started));
+            self.cluster = Some(Arc::new(Cluster::start(Plan::new(&self.options.nacre, &root))?));
+        }
+        match &self.cluster {
+            Some(cluster) => Ok(self.environment_on(cluster, name)),
+            None => bail!("no file system"),
+        }
+    }
+
+    fn environment_on(&self, cluster: &Arc<Cluster>, name: &str) -> Env {
+        let [a, b] = [1, 2].map(|n| cluster.mount_point(n).join(directory_name(name)));
+        self.environment_at(a, b, Some(cluster.clone()), name)
+    }
+
+    fn environment_at(&self, a: PathBuf, b: PathBuf, cluster: Option<Arc<Cluster>>, name: &str) -> Env {
+        Env {
+            profile: self.options.profile,
+            a,
+            b,
+            local: self.root.join("local").join(directory_name(name)),
+            cache: self.repository.join("target"),
+            repository: self.repository.clone(),
+            cluster,
+            seed: self.options.seed,
+        }
+    }
+
+    /// Prepares, sets up, runs and tears down, on a thread that is left behind if it takes too long.
+    fn run_one(&self, case: &Case, layout: Layout, env: &Env) -> (Outcome, Duration) {
+        let prepared = fs::create_dir_all(&env.local).map_err(Failure::from).and_then(|()| case.do_prepare(env));
+        let begin = Instant::now();
+        if let Err(e) = prepared {
+            return (Err(e).context("preparing"), Duration::ZERO);
+        }
+        let (sender, receiver) = channel();
+        let (thread_env, keep) = (env.clone(), self.options.keep);
+        let same = case::all().into_iter().find(|c| c.name == case.name);
+        std::thread::spawn(move || {
+            let Some(case) = same else { return };
+            let body = || -> Outcome {
+                thread_env.set_up(layout)?;
+                case.do_run(&thread_env)?;
+                if keep { Ok(()) } else { thread_env.tear_down() }
+            };
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+            let _ = sender.send(outcome.unwrap_or_else(|panic| Err(Failure::new(panic_text(&*panic)))));
+        });
+        let limit = case.limit_of(self.options.profile);
+        loop {
+            match receiver.recv_timeout(Duration::from_millis(50)) {
+                Ok(outcome) => return (outcome, begin.elapsed()),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return (Err(Failure::new("the case's thread ended without a word")), begin.elapsed());
+                }
+                Err(RecvTimeoutError::Timeout) if sys::interrupted() => {
+                    return (Err(Failure::new("interrupted")), begin.elapsed());
+                }
+                Err(RecvTimeoutError::Timeout) if begin.elapsed() > limit => {
+                    let text = format!("not finished after {} s; given up", limit.as_secs());
+                    return (Err(Failure::new(text)), begin.elapsed());
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Adds what the logs say to what the case says; drops a file system that can't be trusted any more.
+    fn judge(&mut self, case: &Case, name: String, env: &Env, outcome: Outcome, elapsed: Duration) -> Row {
+        process::kill_all();
+        let mut notes = Vec::new();
+        let mut verdict = Verdict::Passed;
+        if let Err(failure) = &outcome {
+            verdict = if failure.is_unsupported() { Verdict::Unsupported } else { Verdict::Failed };
+            notes.push(failure.to_string());
+        }
+        if let Some(cluster) = self.cluster.clone() {
+            let complaints = cluster.complaints(case.announced);
+            if !complaints.is_empty() {
+                verdict = Verdict::Failed;
+                notes.extend(complaints.into_iter().take(5));
+            }
+            if verdict == Verdict::Failed {
+                let kept = self.repository.join("target/e2e/logs").join(directory_name(&name));
+                let _ = fs::remove_dir_all(&kept);
+                if cluster.keep_logs(&kept).is_ok() {
+                    notes.push(format!("logs in {}", kept.display()));
+                }
+            }
+            if verdict == Verdict::Failed && !self.options.keep {
+                // Whatever state the failure left behind must not fail the next case.
+                cluster.abort();
+                self.cluster = None;
+            }
+        }
+        if verdict == Verdict::Failed && self.options.on.is_some() && !self.options.keep {
+            let _ = fs::remove_dir_all(&env.a);
+        }
+        Row { name, verdict, seconds: elapsed.as_secs_f64(), note: notes.join("\n    ") }
+    }
+
+    fn report(&mut self, width: usize, row: Row) {
+        let word = match row.verdict {
+            Verdict::Passed => "ok",
+            Verdict::Failed => "FAILED",
+            Verdict::Unsupported => "unsupported",
+        };
+        println!("{:width$}  {word:11} {:7.1} s", row.name, row.seconds);
+        if !row.note.is_empty() {
+            println!("    {}", row.note);
+        }
+        self.rows.push(row);
+    }
+
+    /// Cleans up and prints the sum.
+    fn finish(mut self) -> ExitCode {
+        let count = |verdict| self.rows.iter().filter(|r| r.verdict == verdict).count();
+        let (passed, failed, unsupported) =
+            (count(Verdict::Passed), count(Verdict::Failed), count(Verdict::Unsupported));
+        if self.options.json {
+            println!("{}", self.json());
+        }
+        if self.options.keep {
+            println!("kept: {}", self.root.display());
+            std::mem::forget(self.cluster.take());
+        }
+        if unsupported > 0 {
+            println!("{unsupported} unsupported");
+        }
+        println!("e2e: {passed} passed, {failed} failed");
+        if sys::interrupted() {
+            println!("interrupted");
+            return ExitCode::from(130);
+        }
+        if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    fn json(&self) -> String {
+        let row = |r: &Row| {
+            let verdict = match r.verdict {
+                Verdict::Passed => "passed",
+                Verdict::Failed => "failed",
+                Verdict::Unsupported => "unsupported",
+            };
+            serde_json::json!({ "name": r.name, "result": verdict, "seconds": r.seconds, "note": r.note })
+        };
+        let rows: Vec<_> = self.rows.iter().map(row).collect();
+        serde_json::json!({ "seed": self.options.seed, "cases": rows }).to_string()
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        process::kill_all();
+        if !self.options.keep {
+            if let Some(cluster) = self.cluster.take() {
+                cluster.abort();
+            }
+            clear_away(&self.root);
+        }
+    }
+}
+
+/// Unmounts everything below a directory and removes it.
+fn clear_away(root: &Path) {
+    unmount_below(root);
+    let _ = fs::remove_dir_all(root);
+}
+
+/// What earlier runs left that were killed before they could clean up: their processes, mounts and files.
+fn remove_leftovers() {
+    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(pid) = name.strip_prefix(PREFIX) else { continue };
+        if pid.parse::<u32>().is_err() || Path::new("/proc").join(pid).exists() {
+            continue;
+        }
+        let root = entry.path();
+        for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let Ok(pid) = process.file_name().to_string_lossy().parse::<i32>() else { continue };
+            let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
+            if String::from_utf8_lossy(&command).contains(&format!("{}/", root.display())) {
+                sys::kill(pid, libc::SIGKILL);
+            }
+        }
+        clear_away(&root);
+    }
+}
+
+/// A case's name as a directory's.
+fn directory_name(name: &str) -> String {
+    name.chars().filter(|c| !"[]".contains(*c)).map(|c| if c == ' ' { '_' } else { c }).collect()
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    format!("panicked: {}", text.unwrap_or("?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_select_cases() {
+        assert!(matches("fsx", "fsx") && !matches("fsx", "fsx-direct"));
+        assert!(matches("kill.", "kill.mds") && matches("fsx-", "fsx-direct"));
+    }
+
+    #[test]
+    fn a_title_becomes_a_directory() {
+        assert_eq!(directory_name("fio [-c -1]"), "fio_-c_-1");
+    }
+
+    #[test]
+    fn case_names_are_unique() {
+        let names: Vec<_> = case::all().iter().map(|c| c.name).collect();
+        assert_eq!(names.iter().collect::<std::collections::BTreeSet<_>>().len(), names.len());
+    }
+}

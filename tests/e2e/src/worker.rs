@@ -1,0 +1,25 @@
+//! Helpers that must be processes of their own: `nacre-e2e worker NAME ARGS...`. They end with status 1 and a line on
+//! standard error if anything fails.
+
+use crate::cases::{faults, litmus, litmus_locks};
+use crate::failure::{Failure, Outcome, bail};
+use std::path::Path;
+use std::str::FromStr;
+
+/// Runs the worker that the arguments name.
+pub(crate) fn run(args: &[String]) -> Outcome {
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    match words[..] {
+        ["append", path, id, count] => litmus::append_records(Path::new(path), number(id)?, number(count)?),
+        ["lock", path, kind, start, len] => {
+            litmus_locks::hold_lock(Path::new(path), kind, number(start)?, number(len)?)
+        }
+        ["count", path, rounds] => litmus_locks::count_up(Path::new(path), number(rounds)?),
+        ["durable", dir, log, seed] => faults::write_durably(Path::new(dir), Path::new(log), number(seed)?),
+        _ => bail!("no such worker: {words:?}"),
+    }
+}
+
+fn number<T: FromStr>(text: &str) -> Outcome<T> {
+    text.parse().map_err(|_| Failure::new(format!("not a number: {text}")))
+}
