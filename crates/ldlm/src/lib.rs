@@ -1,1 +1,20 @@
-//! To be written.
+//! The lock manager: who may do what to which resource at this moment. Plain state machines: requests in, grants out as
+//! values. One file per kind of lock, [`Namespace`] over them.
+//!
+//! What must not be here: RPCs (the caller sends what is returned), time, and what the resources are.
+
+pub mod extent;
+pub mod flock;
+pub mod mode;
+pub mod namespace;
+
+pub use extent::{Extent, ExtentLock, ExtentQueue};
+pub use namespace::{Grant, Namespace, Outcome, Request};
+
+/// Names a lock, or a request that waits for one. Never 0, never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LockId(pub u64);
+
+/// Who asks: the cookie of a client's export.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ClientId(pub u64);

@@ -1,1 +1,35 @@
-//! To be written.
+//! What MDT, OST and MGS have in common: identity and instance, operations in the running transaction with their
+//! transaction numbers, the clients and their saved replies, dispatch, statistics, grants, and the lock service.
+//!
+//! What must not be here: which target it serves. A target is a [`Service`]: a table of handlers and its own state.
+
+mod error;
+pub mod grant;
+pub mod ldlm_service;
+mod operation;
+mod reply;
+mod service;
+mod stats;
+mod target;
+
+pub use error::TargetError;
+pub use ldlm_service::LockService;
+pub use operation::Operation;
+pub use service::{Access, Handler, HandlerFuture, Service, serve};
+pub use stats::{Stats, Unit};
+pub use target::Target;
+
+use nacre_osd::Table;
+
+/// The clients that a crash must not forget: client UUID to its name.
+pub(crate) const LAST_RCVD: Table = Table("last_rcvd");
+/// The last reply of every modify slot: client UUID and tag to xid, transno and body.
+pub(crate) const REPLY_SLOTS: Table = Table("reply_slots");
+/// The target itself: instance, UUID, name, and what the service adds under names of its own.
+pub const TARGET: Table = Table("target");
+
+/// The tables of every target; a service adds its own when the device is opened.
+pub const TABLES: &[Table] = &[LAST_RCVD, REPLY_SLOTS, TARGET];
+
+/// Modify RPCs that one client may have in flight, and so the saved replies it can have.
+pub const MODIFY_RPCS_MAX: u16 = 64;

@@ -1,6 +1,5 @@
 //! Messages of the lock manager.
 
-use crate::codec::Field;
 use nacre_base::Fid;
 
 wire_enum! {
@@ -55,6 +54,9 @@ pub mod enqueue_flags {
     pub const TEST_LOCK: u32 = 0x1000;
     /// The flock is of flock(2), which is apart from fcntl's locks.
     pub const FLOCK_BSD: u32 = 0x1;
+    /// Take back this client's request that waits for exactly this (kind, resource, mode, range, owner); its enqueue
+    /// fails with EINTR. The reply's mode is NL if one waited, else the mode asked for: it was granted before.
+    pub const WITHDRAW: u32 = 0x2;
 }
 
 message! {

@@ -1,0 +1,285 @@
+//! Locks that programs take on files: fcntl's, on byte ranges and merged and split per owner as POSIX has it, and
+//! flock(2)'s, on the whole file. The two kinds do not see each other; each gets a [`FlockSet`] per file.
+//!
+//! A request waits only for locks that are held, not for others that wait: that is what Linux does, and programs may
+//! rely on a second reader getting in. Those who wait are tried in order of arrival.
+
+use crate::{ClientId, Extent, LockId};
+use nacre_wire::ldlm::LockMode;
+use std::collections::BTreeMap;
+
+/// Who owns a lock: a lock owner of one client (a process for fcntl, an open file for flock).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Owner {
+    /// The client.
+    pub client: ClientId,
+    /// The owner within it.
+    pub owner: u64,
+}
+
+/// A range that an owner holds. One owner's ranges do not overlap, and neighbours of equal mode are one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// The range.
+    pub extent: Extent,
+    /// Shared (PR) or exclusive (PW).
+    pub mode: LockMode,
+    /// The process that took it, for F_GETLK.
+    pub pid: u32,
+}
+
+/// A request to lock, or with mode NL to unlock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlockRequest {
+    /// Its name while it waits.
+    pub id: LockId,
+    /// Whose.
+    pub owner: Owner,
+    /// What.
+    pub want: Held,
+}
+
+/// The locks of one kind on one file.
+#[derive(Default, Debug)]
+pub struct FlockSet {
+    /// By owner; each list in ascending order and never empty.
+    held: BTreeMap<Owner, Vec<Held>>,
+    /// In order of arrival.
+    waiting: Vec<FlockRequest>,
+}
+
+impl FlockSet {
+    /// The held locks of others that conflict with `want`, with their owners.
+    pub fn conflicts(&self, owner: Owner, want: Held) -> impl Iterator<Item = (Owner, Held)> + '_ {
+        let of_others = self.held.iter().filter(move |(other, _)| **other != owner);
+        of_others.flat_map(|(other, list)| list.iter().map(|held| (*other, *held))).filter(move |(_, held)| {
+            held.extent.overlaps(&want.extent) && (held.mode == LockMode::Pw || want.mode == LockMode::Pw)
+        })
+    }
+
+    /// The conflicting lock that begins first: what F_GETLK tells.
+    pub fn first_conflict(&self, owner: Owner, want: Held) -> Option<Held> {
+        self.conflicts(owner, want).map(|(_, held)| held).min_by_key(|held| held.extent)
+    }
+
+    /// Gives the owner what it wants; the caller has checked that nothing conflicts. Returns the waiting requests that
+    /// this lets go (an unlock, or an exclusive lock that became shared).
+    pub fn grant(&mut self, owner: Owner, want: Held) -> Vec<FlockRequest> {
+        self.replace(owner, want);
+        self.reprocess()
+    }
+
+    /// Lets a request wait.
+    pub fn wait(&mut self, request: FlockRequest) {
+        self.waiting.push(request);
+    }
+
+    /// Takes a waiting request away; whether it waited. Nobody waits for it, so nobody goes.
+    pub fn withdraw(&mut self, id: LockId) -> bool {
+        let before = self.waiting.len();
+        self.waiting.retain(|r| r.id != id);
+        self.waiting.len() < before
+    }
+
+    /// Drops all that a client holds, and its waiting requests; the requests that this lets go.
+    pub fn client_gone(&mut self, client: ClientId) -> Vec<FlockRequest> {
+        self.held.retain(|owner, _| owner.client != client);
+        self.waiting.retain(|r| r.owner.client != client);
+        self.reprocess()
+    }
+
+    /// The ranges an owner holds.
+    pub fn held_by(&self, owner: Owner) -> &[Held] {
+        self.held.get(&owner).map_or(&[], Vec::as_slice)
+    }
+
+    /// Requests that wait, in order of arrival.
+    pub fn waiting(&self) -> &[FlockRequest] {
+        &self.waiting
+    }
+
+    /// Whether the client holds a lock here.
+    pub fn is_held_by(&self, client: ClientId) -> bool {
+        let first = Owner { client, owner: 0 };
+        self.held.range(first..).next().is_some_and(|(owner, _)| owner.client == client)
+    }
+
+    /// Locks held.
+    pub fn held_count(&self) -> usize {
+        self.held.values().map(Vec::len).sum()
+    }
+
+    /// Whether there is neither a lock nor a request.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Puts `want` over what the owner holds: cuts and splits what it overlaps, merges equal neighbours.
+    fn replace(&mut self, owner: Owner, want: Held) {
+        let old = self.held.remove(&owner).unwrap_or_default();
+        let mut list = Vec::with_capacity(old.len() + 2);
+        for held in old {
+            let (mine, new) = (held.extent, want.extent);
+            if !mine.overlaps(&new) {
+                list.push(held);
+                continue;
+            }
+            if mine.start < new.start {
+                list.push(Held { extent: Extent { start: mine.start, end: new.start - 1 }, ..held });
+            }
+            if mine.end > new.end {
+                list.push(Held { extent: Extent { start: new.end + 1, end: mine.end }, ..held });
+            }
+        }
+        if want.mode != LockMode::Nl {
+            list.push(want);
+        }
+        list.sort_by_key(|held| held.extent);
+        list.dedup_by(|next, held| {
+            // Both ends are inclusive, so the end of all files cannot have a neighbour behind it.
+            let adjacent = held.extent.end.checked_add(1) == Some(next.extent.start);
+            let merged = adjacent && held.mode == next.mode;
+            if merged {
+                held.extent.end = next.extent.end;
+            }
+            merged
+        });
+        if !list.is_empty() {
+            self.held.insert(owner, list);
+        }
+    }
+
+    /// Grants what can be granted, in order of arrival, again as long as a grant (it may make an exclusive lock
+    /// shared) could let another one go.
+    fn reprocess(&mut self) -> Vec<FlockRequest> {
+        let mut granted = Vec::new();
+        while let Some(at) = self.waiting.iter().position(|r| self.conflicts(r.owner, r.want).next().is_none()) {
+            let request = self.waiting.remove(at);
+            self.replace(request.owner, request.want);
+            granted.push(request);
+        }
+        granted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::Prng;
+
+    fn owner(n: u64) -> Owner {
+        Owner { client: ClientId(n % 2), owner: n }
+    }
+
+    fn held(mode: LockMode, start: u64, end: u64) -> Held {
+        Held { extent: Extent { start, end }, mode, pid: 1 }
+    }
+
+    fn ranges(set: &FlockSet, n: u64) -> Vec<(u64, u64, LockMode)> {
+        set.held_by(owner(n)).iter().map(|h| (h.extent.start, h.extent.end, h.mode)).collect()
+    }
+
+    #[test]
+    fn ranges_split_and_merge_per_owner() {
+        let mut set = FlockSet::default();
+        set.grant(owner(1), held(LockMode::Pw, 0, 99));
+        set.grant(owner(1), held(LockMode::Nl, 40, 49));
+        assert_eq!(ranges(&set, 1), [(0, 39, LockMode::Pw), (50, 99, LockMode::Pw)]);
+        set.grant(owner(1), held(LockMode::Pr, 30, 59));
+        assert_eq!(ranges(&set, 1), [(0, 29, LockMode::Pw), (30, 59, LockMode::Pr), (60, 99, LockMode::Pw)]);
+        set.grant(owner(1), held(LockMode::Pw, 30, 59));
+        assert_eq!(ranges(&set, 1), [(0, 99, LockMode::Pw)]);
+        set.grant(owner(1), held(LockMode::Pr, u64::MAX, u64::MAX));
+        set.grant(owner(1), held(LockMode::Nl, 0, u64::MAX));
+        assert!(set.is_empty());
+    }
+
+    #[test]
+    fn the_first_lock_in_the_way_is_told() {
+        let mut set = FlockSet::default();
+        set.grant(owner(1), held(LockMode::Pw, 50, 59));
+        set.grant(owner(2), held(LockMode::Pr, 10, 19));
+        let asked = held(LockMode::Pw, 0, u64::MAX);
+        assert_eq!(set.first_conflict(owner(3), asked).map(|h| h.extent.start), Some(10));
+        assert_eq!(set.first_conflict(owner(3), held(LockMode::Pr, 0, 30)), None);
+        assert_eq!(set.first_conflict(owner(1), held(LockMode::Pw, 40, 70)), None, "own locks do not conflict");
+    }
+
+    const BYTES: u64 = 24;
+
+    /// The model: every byte of a short file has, per owner, a mode or none; requests wait in a list.
+    #[derive(Default)]
+    struct Model {
+        bytes: BTreeMap<(u64, u64), LockMode>,
+        waiting: Vec<(u64, u64, Held)>,
+    }
+
+    impl Model {
+        fn blocked(&self, n: u64, want: Held) -> bool {
+            self.bytes.iter().any(|((other, byte), mode)| {
+                let inside = (want.extent.start..=want.extent.end).contains(byte);
+                *other != n
+                    && inside
+                    && want.mode != LockMode::Nl
+                    && (*mode == LockMode::Pw || want.mode == LockMode::Pw)
+            })
+        }
+
+        fn grant(&mut self, n: u64, want: Held) {
+            for byte in want.extent.start..=want.extent.end {
+                self.bytes.insert((n, byte), want.mode);
+            }
+            self.bytes.retain(|_, mode| *mode != LockMode::Nl);
+            while let Some(at) = self.waiting.iter().position(|(_, n, want)| !self.blocked(*n, *want)) {
+                let (_, n, want) = self.waiting.remove(at);
+                self.grant(n, want);
+            }
+        }
+    }
+
+    #[test]
+    fn the_engine_agrees_with_a_byte_by_byte_model() {
+        for seed in 0..300 {
+            let mut random = Prng::new(seed);
+            let (mut set, mut model) = (FlockSet::default(), Model::default());
+            for id in 1..120 {
+                let n = random.below(5);
+                let start = random.below(BYTES);
+                let mode = *random.pick(&[LockMode::Pr, LockMode::Pw, LockMode::Nl]);
+                let want = held(mode, start, (start + random.below(8)).min(BYTES - 1));
+                let blocked = mode != LockMode::Nl && set.conflicts(owner(n), want).next().is_some();
+                assert_eq!(blocked, model.blocked(n, want), "seed {seed}");
+                if blocked {
+                    set.wait(FlockRequest { id: LockId(id), owner: owner(n), want });
+                    model.waiting.push((id, n, want));
+                } else {
+                    set.grant(owner(n), want);
+                    model.grant(n, want);
+                }
+                if random.one_in(10) && !model.waiting.is_empty() {
+                    let (gone, ..) = model.waiting.remove(random.below(model.waiting.len() as u64) as usize);
+                    assert!(set.withdraw(LockId(gone)));
+                }
+                check(&set, &model, seed);
+            }
+        }
+    }
+
+    fn check(set: &FlockSet, model: &Model, seed: u64) {
+        let mut bytes = BTreeMap::new();
+        for n in 0..5 {
+            let list = set.held_by(owner(n));
+            for pair in list.windows(2) {
+                let touching = pair[0].extent.end + 1 == pair[1].extent.start;
+                assert!(pair[0].extent.end < pair[1].extent.start, "seed {seed}: overlap");
+                assert!(!touching || pair[0].mode != pair[1].mode, "seed {seed}: not merged");
+            }
+            for h in list {
+                (h.extent.start..=h.extent.end).for_each(|byte| drop(bytes.insert((n, byte), h.mode)));
+            }
+        }
+        assert_eq!(bytes, model.bytes, "seed {seed}");
+        let waiting: Vec<u64> = set.waiting().iter().map(|r| r.id.0).collect();
+        assert_eq!(waiting, model.waiting.iter().map(|(id, ..)| *id).collect::<Vec<_>>(), "seed {seed}");
+    }
+}

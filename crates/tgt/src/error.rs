@@ -1,0 +1,36 @@
+//! Why a target could not start.
+
+use nacre_base::{Errno, Uuid};
+use nacre_osd::OsdError;
+use nacre_ptlrpc::RpcError;
+
+/// An error while a target starts or stops.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// The device failed.
+    #[error("storage: {0}")]
+    Osd(#[from] OsdError),
+    /// The device holds another target.
+    #[error("the storage belongs to {found}, not to {wanted}")]
+    Foreign {
+        /// The UUID or name that is stored.
+        found: String,
+        /// The one that was to be started.
+        wanted: String,
+    },
+    /// A record cannot be read.
+    #[error("a record in table {0} is damaged")]
+    Corrupt(&'static str),
+    /// The management server refused the target.
+    #[error("registration with the MGS: {0}")]
+    Register(RpcError),
+    /// An operation of the start failed.
+    #[error("start: {0}")]
+    Start(#[from] Errno),
+}
+
+impl TargetError {
+    pub(crate) fn foreign(found: Uuid, wanted: Uuid) -> TargetError {
+        TargetError::Foreign { found: found.to_string(), wanted: wanted.to_string() }
+    }
+}

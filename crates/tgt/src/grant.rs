@@ -1,0 +1,250 @@
+//! Grants: promises of space to clients, so that what they cache dirty can be written later without ENOSPC. The sum of
+//! all promises never exceeds the space there is.
+//!
+//! An engine without IO: the caller tells the free space ([`GrantEngine::refresh`]) when it is asked for. Space that a
+//! write takes moves from its client's grant to *pending* ([`GrantEngine::reserve`]), and when the write is done, out
+//! of the space known to be free ([`GrantEngine::finish`]), until the next refresh shows what it really took.
+
+use nacre_base::{Time, size::GIB};
+use nacre_wire::ost::{BRW_SIZE_DEFAULT, GrantReport};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The most that one reply adds: two full RPCs.
+pub const CHUNK_BYTES: u64 = 2 * BRW_SIZE_DEFAULT as u64;
+/// Most that one client holds.
+pub const EXPORT_GRANT_MAX: u64 = 2 * GIB;
+/// Space known for longer than this is asked for again.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+/// With less than this left, the space is asked for at every write.
+const LOW_BYTES: u64 = 32 * CHUNK_BYTES;
+/// Promises are multiples of this.
+const BLOCK_BYTES: u64 = 4096;
+
+/// The grants of one target.
+#[derive(Debug, Default)]
+pub struct GrantEngine {
+    /// Promises by export cookie.
+    exports: BTreeMap<u64, u64>,
+    /// Sum of the promises in `exports`.
+    granted: u64,
+    /// Space that writes in progress take, whoever promised it.
+    pending: u64,
+    /// Free space when last asked, less what was written since.
+    available: u64,
+    refreshed: Option<Time>,
+}
+
+/// Space that a write in progress takes. To be given to [`GrantEngine::finish`], whatever becomes of the write.
+#[must_use = "space stays pending until the reservation is finished"]
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reservation {
+    export: u64,
+    from_grant: u64,
+    from_free: u64,
+}
+
+/// There is no unpromised space for what was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoSpace;
+
+/// How a write ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// The data is stored.
+    All,
+    /// It failed; the space may or may not be taken, the next refresh tells.
+    Failed,
+}
+
+impl GrantEngine {
+    /// Whether the caller should ask the device and call [`GrantEngine::refresh`].
+    pub fn needs_refresh(&self, now: Time) -> bool {
+        self.left() < LOW_BYTES || self.refreshed.is_none_or(|then| now.since(then) >= REFRESH_INTERVAL)
+    }
+
+    /// The device has `available` bytes that data can still take.
+    pub fn refresh(&mut self, now: Time, available: u64) {
+        self.available = available;
+        self.refreshed = Some(now);
+    }
+
+    /// A client connects and says what it holds (0 at first): what it has from now on.
+    pub fn connect(&mut self, export: u64, held: u64) -> u64 {
+        self.disconnect(export);
+        let wanted = held.clamp(CHUNK_BYTES, EXPORT_GRANT_MAX);
+        // A first promise is modest; one that the client relied on before is kept as far as there is space.
+        let most = if held > 0 { self.left() } else { self.left() / 8 };
+        let granted = round_down(wanted.min(most));
+        self.exports.insert(export, granted);
+        self.granted += granted;
+        granted
+    }
+
+    /// A client is gone, and its grant with it. What its writes in progress take stays pending until they finish.
+    pub fn disconnect(&mut self, export: u64) {
+        self.granted -= self.exports.remove(&export).unwrap_or(0);
+    }
+
+    /// A write of `promised` bytes that the client takes from its grant, and `free` bytes that it does not. A client
+    /// that takes more than it has got competes for the rest.
+    pub fn reserve(&mut self, export: u64, promised: u64, free: u64) -> Result<Reservation, NoSpace> {
+        let from_grant = promised.min(self.exports.get(&export).copied().unwrap_or(0));
+        let from_free = free.saturating_add(promised - from_grant);
+        if from_free > self.left() {
+            return Err(NoSpace);
+        }
+        self.take(export, from_grant);
+        self.pending += from_grant + from_free;
+        Ok(Reservation { export, from_grant, from_free })
+    }
+
+    /// The write is over. The grant of a failed one goes back to its client.
+    pub fn finish(&mut self, reservation: Reservation, written: Written) {
+        let Reservation { export, from_grant, from_free } = reservation;
+        self.pending -= from_grant + from_free;
+        match written {
+            Written::All => self.available = self.available.saturating_sub(from_grant + from_free),
+            Written::Failed => {
+                if let Some(grant) = self.exports.get_mut(&export) {
+                    *grant += from_grant;
+                    self.granted += from_grant;
+                }
+                self.refreshed = None;
+            }
+        }
+    }
+
+    /// What the reply to a write adds to the client's grant, after what it reports.
+    pub fn allocate(&mut self, export: u64, report: &GrantReport) -> u64 {
+        let Some(granted) = self.exports.get(&export).copied() else { return 0 };
+        self.take(export, report.dropped.min(granted));
+        let granted = granted - report.dropped.min(granted);
+        let wanted = report.undirty.min(EXPORT_GRANT_MAX);
+        if report.grant >= wanted {
+            return 0;
+        }
+        let ceiling = wanted.saturating_add(CHUNK_BYTES).min(EXPORT_GRANT_MAX).saturating_sub(granted);
+        let added = round_down((wanted - report.grant).min(self.left() / 8).min(CHUNK_BYTES).min(ceiling));
+        self.exports.insert(export, granted + added);
+        self.granted += added;
+        added
+    }
+
+    /// Bytes promised to clients, those that writes in progress take included.
+    pub fn total_granted(&self) -> u64 {
+        self.granted + self.pending
+    }
+
+    /// Bytes promised to nobody.
+    pub fn left(&self) -> u64 {
+        self.available.saturating_sub(self.total_granted())
+    }
+
+    fn take(&mut self, export: u64, bytes: u64) {
+        if let Some(grant) = self.exports.get_mut(&export) {
+            *grant -= bytes;
+            self.granted -= bytes;
+        }
+    }
+}
+
+fn round_down(bytes: u64) -> u64 {
+    bytes - bytes % BLOCK_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::{Prng, size::MIB};
+
+    const CLIENT: u64 = 7;
+
+    fn engine(available: u64) -> GrantEngine {
+        let mut e = GrantEngine::default();
+        e.refresh(Time::ZERO, available);
+        e
+    }
+
+    fn report(undirty: u64, grant: u64) -> GrantReport {
+        GrantReport { dirty: 0, undirty, grant, dropped: 0 }
+    }
+
+    #[test]
+    fn a_client_grows_to_what_it_wants_in_steps() {
+        let mut e = engine(100 * GIB);
+        let mut held = e.connect(CLIENT, 0);
+        assert_eq!(held, CHUNK_BYTES);
+        let wanted = 32 * MIB;
+        for _ in 0..10 {
+            held += e.allocate(CLIENT, &report(wanted, held));
+        }
+        assert_eq!((held, e.total_granted()), (wanted, wanted));
+    }
+
+    #[test]
+    fn promised_space_is_kept_from_those_without_a_grant() {
+        let mut e = engine(64 * MIB);
+        let held = e.connect(CLIENT, 0);
+        assert_eq!(held, 8 * MIB);
+        assert_eq!(e.reserve(99, 0, 57 * MIB), Err(NoSpace));
+        let other = e.reserve(99, 0, 56 * MIB).unwrap();
+        e.finish(other, Written::All);
+        let mine = e.reserve(CLIENT, held, 0).expect("promised");
+        e.finish(mine, Written::All);
+        assert_eq!((e.left(), e.total_granted()), (0, 0));
+    }
+
+    #[test]
+    fn a_failed_write_gives_the_grant_back_unless_the_client_is_gone() {
+        let mut e = engine(64 * MIB);
+        let held = e.connect(CLIENT, 0);
+        let r = e.reserve(CLIENT, held, 0).unwrap();
+        e.finish(r, Written::Failed);
+        assert_eq!(e.total_granted(), held);
+        let r = e.reserve(CLIENT, held, 0).unwrap();
+        e.disconnect(CLIENT);
+        e.finish(r, Written::Failed);
+        assert_eq!(e.total_granted(), 0);
+    }
+
+    #[test]
+    fn a_client_that_takes_more_than_its_grant_competes_for_the_rest() {
+        let mut e = engine(16 * MIB);
+        let held = e.connect(CLIENT, 0);
+        assert_eq!(e.reserve(CLIENT, 17 * MIB, 0), Err(NoSpace));
+        assert_eq!(e.total_granted(), held, "a refused write takes nothing");
+    }
+
+    #[test]
+    fn promises_never_exceed_the_space_and_sums_agree() {
+        for seed in 0..200 {
+            let mut random = Prng::new(seed);
+            let mut free = random.range(MIB, 4 * GIB);
+            let mut e = engine(free);
+            let mut in_progress = Vec::new();
+            for _ in 0..300 {
+                let export = random.below(6);
+                let grants_before = e.total_granted();
+                match random.below(7) {
+                    0 => drop(e.connect(export, random.below(2) * random.below(GIB))),
+                    1 => e.disconnect(export),
+                    2 | 3 => {
+                        in_progress.extend(e.reserve(export, random.below(20 * MIB), random.below(MIB)).ok());
+                    }
+                    4 if !in_progress.is_empty() => {
+                        let r: Reservation = in_progress.swap_remove(random.below(in_progress.len() as u64) as usize);
+                        let bytes = r.from_grant + r.from_free;
+                        assert!(bytes <= free, "seed {seed}: promised what is not there");
+                        free -= bytes;
+                        e.finish(r, Written::All);
+                    }
+                    5 => e.refresh(Time::ZERO, free),
+                    _ => drop(e.allocate(export, &report(random.below(GIB), random.below(64 * MIB)))),
+                }
+                assert_eq!(e.granted, e.exports.values().sum::<u64>(), "seed {seed}");
+                assert!(e.total_granted() <= free || e.total_granted() <= grants_before, "seed {seed}");
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! One operation's turn at the running transaction, with its transaction number and its saved reply.
+
+use crate::{MODIFY_RPCS_MAX, Target, reply};
+use nacre_base::{Errno, Transno};
+use nacre_osd::Transaction;
+use nacre_ptlrpc::{Response, ServerRequest};
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+/// An operation at its turn; reads and writes tables as a [`Transaction`]. Dropping it undoes what it did.
+pub struct Operation<'a> {
+    target: &'a Target,
+    transaction: Box<dyn Transaction>,
+    transno: Transno,
+    /// Everybody else waits for the turn to end, so it must not be held over an await: not `Send`, it cannot be.
+    not_send: PhantomData<*const ()>,
+}
+
+impl<'a> Operation<'a> {
+    pub(crate) fn new(target: &'a Target, transaction: Box<dyn Transaction>) -> Operation<'a> {
+        let transno = target.next_transno();
+        Operation { target, transaction, transno, not_send: PhantomData }
+    }
+
+    /// The operation's number, if it is finished: the version of what it changes. Undone operations leave no gap.
+    pub fn transno(&self) -> Transno {
+        self.transno
+    }
+
+    /// Keeps the changes, and with them the reply, in the client's slot: when the request comes again, even after a
+    /// crash, it is answered from there. Returns the response with its transno set.
+    pub fn finish(mut self, request: &ServerRequest, response: Response) -> Result<Response, Errno> {
+        let tag = request.header.tag;
+        if tag > MODIFY_RPCS_MAX {
+            return Err(Errno::EPROTO);
+        }
+        let response = Response { transno: self.transno, ..response };
+        reply::put(&mut *self.transaction, request.export.client, tag, request.header.xid, &response)?;
+        self.finish_local();
+        Ok(response)
+    }
+
+    /// Keeps the changes of an operation that no client asked for.
+    pub fn finish_local(mut self) -> Transno {
+        self.target.keep_transno(self.transno, &mut *self.transaction);
+        self.transaction.finish();
+        self.transno
+    }
+}
+
+impl Deref for Operation<'_> {
+    type Target = dyn Transaction;
+    fn deref(&self) -> &Self::Target {
+        &*self.transaction
+    }
+}
+
+impl DerefMut for Operation<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut *self.transaction
+    }
+}

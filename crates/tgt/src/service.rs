@@ -1,0 +1,177 @@
+//! Dispatch: a service is a table of handlers, on one screen, and [`serve`] makes it a target of the RPC layer, with
+//! connecting, saved replies, statistics and the read-only check in one place.
+
+use crate::{MODIFY_RPCS_MAX, Stats, Target, reply};
+use async_trait::async_trait;
+use nacre_base::{Errno, FxHashMap, Payload, Tag, Transno, Xid};
+use nacre_ptlrpc::{Export, Response, ServedTarget, ServerRequest, TargetHandler};
+use nacre_wire::Opcode;
+use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// What a handler returns.
+pub type HandlerFuture<'a> = Pin<Box<dyn Future<Output = Result<Response, Errno>> + Send + 'a>>;
+
+/// Whether an operation changes the target: changes are refused with EROFS while it is read-only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// It only reads.
+    Reads,
+    /// It changes something.
+    Changes,
+}
+
+/// One line of a service's table.
+pub struct Handler<S> {
+    /// The operation.
+    pub opcode: Opcode,
+    /// Its name in the statistics; empty if the handler counts for itself.
+    pub stat: &'static str,
+    /// Whether it changes the target.
+    pub access: Access,
+    /// What does it: `|s, r| Box::pin(ops::write::handle(s, r))`.
+    pub run: for<'a> fn(&'a Arc<S>, ServerRequest) -> HandlerFuture<'a>,
+}
+
+/// What a kind of target adds to [`Target`].
+#[async_trait]
+pub trait Service: Send + Sync + Sized + 'static {
+    /// Bits of [`connect_flags`] that it supports; a client gets those of them that it asks for.
+    const FEATURES: u64;
+
+    /// All its operations.
+    fn table() -> &'static [Handler<Self>];
+
+    /// The target below.
+    fn target(&self) -> &Arc<Target>;
+
+    /// Whether changes are refused.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    /// A client connects, or reconnects: fills in what it adds to the answer, whose flags are set already.
+    async fn connected(&self, export: &Arc<Export>, asked: &ConnectData, answer: &mut ConnectData)
+    -> Result<(), Errno>;
+
+    /// The client is gone, cleanly or not: its handles, locks and grants go too.
+    async fn disconnected(&self, export: &Arc<Export>);
+}
+
+/// Serves the target until what this returns is stopped or dropped.
+pub fn serve<S: Service>(service: &Arc<S>) -> ServedTarget {
+    let target = service.target();
+    let dispatcher = Arc::new(Dispatcher::new(service.clone()));
+    let exports = dispatcher.exports.clone();
+    target
+        .node()
+        .params()
+        .add(format!("{}num_exports", target.param_prefix()), move || exports.lock().len().to_string());
+    target.node().serve(&target.name().to_string(), dispatcher)
+}
+
+struct Dispatcher<S: Service> {
+    service: Arc<S>,
+    handlers: FxHashMap<u32, &'static Handler<S>>,
+    stats: Stats,
+    /// Connected clients by cookie.
+    exports: Arc<Mutex<BTreeMap<u64, Arc<Export>>>>,
+}
+
+impl<S: Service> Dispatcher<S> {
+    fn new(service: Arc<S>) -> Dispatcher<S> {
+        let handlers = S::table().iter().map(|h| (h.opcode as u32, h)).collect();
+        let stats = service.target().stats().clone();
+        Dispatcher { service, handlers, stats, exports: Arc::default() }
+    }
+
+    /// What the target answers to every client, before the service adds its own.
+    fn answer(&self, asked: &ConnectData) -> ConnectData {
+        let target = self.service.target();
+        let mut answer = ConnectData {
+            flags: asked.flags & S::FEATURES,
+            index: target.name().index,
+            instance: target.instance(),
+            max_bytes: nacre_osd::OBJECT_SIZE_MAX,
+            ..ConnectData::default()
+        };
+        if answer.flags & connect_flags::MULTI_MODIFY_RPCS != 0 {
+            answer.max_modify_rpcs = asked.max_modify_rpcs.clamp(1, MODIFY_RPCS_MAX);
+        }
+        answer
+    }
+}
+
+#[async_trait]
+impl<S: Service> TargetHandler for Dispatcher<S> {
+    async fn connect(&self, export: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
+        let target = self.service.target();
+        {
+            let mut operation = target.begin().await?;
+            if !reply::knows_client(&*operation, request.client)? {
+                reply::remember_client(&mut *operation, request.client, &request.client_name)?;
+                operation.finish_local();
+            }
+        }
+        let mut data = self.answer(&request.data);
+        self.service.connected(export, &request.data, &mut data).await?;
+        self.exports.lock().insert(export.cookie, export.clone());
+        Ok(ConnectReply { data, target_uuid: target.uuid() })
+    }
+
+    async fn disconnect(&self, export: &Arc<Export>) {
+        let is_last = {
+            let mut exports = self.exports.lock();
+            exports.remove(&export.cookie);
+            exports.values().all(|other| other.client != export.client)
+        };
+        self.service.disconnected(export).await;
+        if !is_last {
+            return;
+        }
+        let forgotten = async {
+            let mut operation = self.service.target().begin().await?;
+            reply::forget_client(&mut *operation, export.client)?;
+            operation.finish_local();
+            Ok::<_, Errno>(())
+        };
+        if let Err(error) = forgotten.await {
+            tracing::warn!(target = %self.service.target().name(), client = %export.client, %error, "client not forgotten");
+        }
+    }
+
+    async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
+        let handler = self.handlers.get(&request.header.opcode).ok_or(Errno::EOPNOTSUPP)?;
+        if self.service.target().osd().is_poisoned() {
+            return Err(Errno::EIO);
+        }
+        if handler.access == Access::Changes && self.service.is_read_only() {
+            return Err(Errno::EROFS);
+        }
+        let rt = self.service.target().rt();
+        let begun = rt.now();
+        let result = (handler.run)(&self.service, request).await;
+        if !handler.stat.is_empty() && result.is_ok() {
+            self.stats.time(handler.stat, rt.now().since(begun));
+        }
+        result
+    }
+
+    fn last_committed(&self, _: &Export) -> Transno {
+        self.service.target().last_committed()
+    }
+
+    async fn saved_reply(&self, export: &Arc<Export>, xid: Xid, tag: Tag) -> Option<Result<Response, Errno>> {
+        match self.service.target().saved_reply(export.client, tag.0).await {
+            Ok(Some(slot)) if slot.xid == xid.0 => {
+                Some(Ok(Response { body: slot.body, data: Payload::new(), transno: slot.transno }))
+            }
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+}

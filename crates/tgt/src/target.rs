@@ -1,0 +1,192 @@
+//! One target's identity and its place in time: the instance, the transaction numbers, what is committed.
+//!
+//! A transaction number is the instance in the upper half and a count in the lower, so that no number of an earlier
+//! start is ever used again, whether or not it was committed.
+
+use crate::reply::{self, ReplySlot};
+use crate::{Operation, Stats, TARGET, TargetError};
+use nacre_base::{Errno, Faults, TargetKind, TargetName, Transno, Uuid};
+use nacre_osd::{Osd, Transaction};
+use nacre_ptlrpc::RpcNode;
+use nacre_rt::Rt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What MDT, OST and MGS have in common.
+pub struct Target {
+    node: RpcNode,
+    osd: Arc<dyn Osd>,
+    name: TargetName,
+    uuid: Uuid,
+    instance: u64,
+    /// The last number given to a finished operation. Changed only by who has the turn at the running transaction.
+    last_transno: AtomicU64,
+    /// Shared with the commit callbacks, which alone raise it.
+    last_committed: Arc<AtomicU64>,
+    stats: Stats,
+}
+
+impl Target {
+    /// Opens the target on a device: checks that it is this one, reads what was committed, and begins a new instance,
+    /// durably, so that no instance is ever used twice.
+    pub async fn open(
+        node: &RpcNode,
+        osd: Arc<dyn Osd>,
+        name: TargetName,
+        uuid: Uuid,
+    ) -> Result<Arc<Target>, TargetError> {
+        let (instance, last_committed) = {
+            let mut transaction = osd.begin().await?;
+            check_identity(&mut *transaction, &name, uuid)?;
+            let last_committed = reply::last_transno(&*transaction)?;
+            let instance = 1 + match transaction.get(TARGET, b"instance")? {
+                Some(v) => u64::from_be_bytes(v[..].try_into().map_err(|_| TargetError::Corrupt(TARGET.0))?),
+                None => 0,
+            };
+            transaction.put(TARGET, b"instance", &instance.to_be_bytes())?;
+            transaction.finish();
+            (instance, last_committed)
+        };
+        osd.commit().await?;
+        let target = Target {
+            stats: Stats::new(node.rt().clone()),
+            node: node.clone(),
+            osd,
+            name,
+            uuid,
+            instance,
+            last_transno: AtomicU64::new(instance << 32),
+            last_committed: Arc::new(AtomicU64::new(last_committed.0)),
+        };
+        target.register_params();
+        Ok(Arc::new(target))
+    }
+
+    /// How often the target has been started; 1 is the first.
+    pub fn instance(&self) -> u64 {
+        self.instance
+    }
+
+    /// The device.
+    pub fn osd(&self) -> &Arc<dyn Osd> {
+        &self.osd
+    }
+
+    /// The target's name.
+    pub fn name(&self) -> &TargetName {
+        &self.name
+    }
+
+    /// Names the storage for its whole life.
+    pub fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
+    /// The node that serves it.
+    pub fn node(&self) -> &RpcNode {
+        &self.node
+    }
+
+    /// The clock.
+    pub fn rt(&self) -> &Rt {
+        self.node.rt()
+    }
+
+    /// The fault points.
+    pub fn faults(&self) -> &Faults {
+        self.node.faults()
+    }
+
+    /// Times of the operations.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The prefix of the target's parameters, with the dot: `obdfilter.nacre-OST0000.`.
+    pub fn param_prefix(&self) -> String {
+        let layer = match self.name.kind {
+            TargetKind::Mgt => "mgs",
+            TargetKind::Mdt => "mdt",
+            TargetKind::Ost => "obdfilter",
+        };
+        format!("{layer}.{}.", self.name)
+    }
+
+    /// Waits for its turn at the running transaction. From here to [`Operation::finish`] or the drop, which undoes,
+    /// there must be no await: an operation cannot be sent between threads, so the compiler refuses one.
+    pub async fn begin(&self) -> Result<Operation<'_>, Errno> {
+        Ok(Operation::new(self, self.osd.begin().await?))
+    }
+
+    /// Makes everything durable that finished before.
+    pub async fn commit(&self) -> Result<(), Errno> {
+        Ok(self.osd.commit().await?)
+    }
+
+    /// Every change up to this one is durable. Of an earlier instance until the first commit of this one.
+    pub fn last_committed(&self) -> Transno {
+        Transno(self.last_committed.load(Ordering::Acquire))
+    }
+
+    /// What the reply slots say of this request: `None` if it was not executed, or a later one has taken its slot.
+    pub(crate) async fn saved_reply(&self, client: Uuid, tag: u16) -> Result<Option<ReplySlot>, Errno> {
+        let transaction = self.osd.begin().await?;
+        reply::get(&*transaction, client, tag)
+    }
+
+    /// The number that the operation at its turn gets if it asks.
+    pub(crate) fn next_transno(&self) -> Transno {
+        Transno(self.last_transno.load(Ordering::Relaxed) + 1)
+    }
+
+    /// The operation at its turn keeps `transno`.
+    pub(crate) fn keep_transno(&self, transno: Transno, transaction: &mut dyn Transaction) {
+        self.last_transno.store(transno.0, Ordering::Relaxed);
+        let last_committed = self.last_committed.clone();
+        transaction.on_commit(Box::new(move || {
+            last_committed.fetch_max(transno.0, Ordering::Release);
+        }));
+    }
+
+    /// Takes the target's parameters out of the registry; what a service does when it stops.
+    pub fn remove_params(&self) {
+        self.node.params().remove_prefix(&self.param_prefix());
+    }
+
+    fn register_params(&self) {
+        let (params, prefix) = (self.node.params(), self.param_prefix());
+        let (uuid, instance) = (format!("{}_UUID", self.name), self.instance);
+        params.add(format!("{prefix}uuid"), move || uuid.clone());
+        params.add(format!("{prefix}instance"), move || instance.to_string());
+        let stats = if self.name.kind == TargetKind::Mdt { "md_stats" } else { "stats" };
+        let (shown, cleared) = (self.stats.clone(), self.stats.clone());
+        params.add_rw(
+            format!("{prefix}{stats}"),
+            move || shown.to_string(),
+            move |_| {
+                cleared.clear();
+                Ok(())
+            },
+        );
+    }
+}
+
+/// Checks that the device holds this target, and writes its name on a new one.
+fn check_identity(transaction: &mut dyn Transaction, name: &TargetName, uuid: Uuid) -> Result<(), TargetError> {
+    match transaction.get(TARGET, b"uuid")? {
+        Some(v) if v[..] != uuid.0 => {
+            let found = v[..].try_into().map_err(|_| TargetError::Corrupt(TARGET.0))?;
+            return Err(TargetError::foreign(Uuid(found), uuid));
+        }
+        Some(_) => {}
+        None => transaction.put(TARGET, b"uuid", &uuid.0)?,
+    }
+    let name = name.to_string();
+    match transaction.get(TARGET, b"name")? {
+        Some(v) if v[..] != *name.as_bytes() => {
+            Err(TargetError::Foreign { found: String::from_utf8_lossy(&v).into_owned(), wanted: name })
+        }
+        Some(_) => Ok(()),
+        None => Ok(transaction.put(TARGET, b"name", name.as_bytes())?),
+    }
+}
