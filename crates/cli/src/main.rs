@@ -1,1 +1,112 @@
-fn main() {}
+//! The one binary. Called as `nacre` it offers every role; through a symbolic link named `lfs`, `lctl`, `lnetctl`,
+//! `mkfs.nacre` or `mount.nacre` it is that tool. This file only decides which.
+#![allow(clippy::disallowed_methods)] // The command line is an IO edge: it reads files and starts the runtime.
+
+mod admin;
+mod bench;
+mod daemon;
+mod lctl;
+mod lfs;
+mod lnetctl;
+mod mkfs;
+mod mount;
+mod node;
+mod output;
+mod rundir;
+mod servers;
+mod sim;
+mod up;
+
+use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// A parallel file system in user space, built on Lustre's architecture.
+#[derive(Parser)]
+#[command(name = "nacre", version, max_term_width = 100, after_help = GETTING_STARTED)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const GETTING_STARTED: &str = "Getting started:\n  nacre up /var/lib/nacre /mnt/nacre    start a whole file system and mount it\n  \
+     nacre lfs df /mnt/nacre               see its targets\n  nacre down /var/lib/nacre             stop it";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Format if needed, start and mount a whole file system in one process
+    Up(up::Up),
+    /// Stop what `nacre up` started
+    Down(up::Down),
+    /// Show what `nacre up` started
+    Status(up::Status),
+    /// Format storage for a target
+    Mkfs(mkfs::Mkfs),
+    /// Run a management server
+    Mgs(servers::Serve),
+    /// Run a metadata server
+    Mds(servers::Serve),
+    /// Run an object storage server
+    Oss(servers::Serve),
+    /// Mount a file system
+    Mount(mount::Mount),
+    /// Layouts, space and targets of a mounted file system
+    #[command(disable_help_flag = true)]
+    Lfs(PassOn),
+    /// Parameters and devices of the processes on this host
+    #[command(disable_help_flag = true)]
+    Lctl(PassOn),
+    /// Networks, peers and their credits
+    #[command(disable_help_flag = true)]
+    Lnetctl(PassOn),
+    /// Run the file system in virtual time, with faults
+    Sim(sim::Sim),
+    /// Measure, as ratios to what the machine can do
+    Bench(bench::Bench),
+}
+
+/// Arguments that another tool parses.
+#[derive(clap::Args)]
+struct PassOn {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<OsString>,
+}
+
+fn main() -> ExitCode {
+    restore_sigpipe();
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let called_as = args.first().map(std::path::PathBuf::from).and_then(|p| p.file_name().map(OsString::from));
+    let rest = || args.iter().skip(1).cloned().collect::<Vec<_>>();
+    match called_as.as_deref().and_then(|n| n.to_str()) {
+        Some("lfs") => lfs::main(rest()),
+        Some("lctl") => lctl::main(rest()),
+        Some("lnetctl") => lnetctl::main(rest()),
+        Some("mkfs.nacre") => mkfs::main(mkfs::Mkfs::parse()),
+        Some("mount.nacre") => mount::main_from_fstab(rest()),
+        _ => dispatch(Cli::parse()),
+    }
+}
+
+fn dispatch(cli: Cli) -> ExitCode {
+    match cli.command {
+        Command::Up(a) => up::up(a),
+        Command::Down(a) => up::down(a),
+        Command::Status(a) => up::status(a),
+        Command::Mkfs(a) => mkfs::main(a),
+        Command::Mgs(a) => servers::main(servers::Role::Mgs, a),
+        Command::Mds(a) => servers::main(servers::Role::Mds, a),
+        Command::Oss(a) => servers::main(servers::Role::Oss, a),
+        Command::Mount(a) => mount::main(a),
+        Command::Lfs(a) => lfs::main(a.args),
+        Command::Lctl(a) => lctl::main(a.args),
+        Command::Lnetctl(a) => lnetctl::main(a.args),
+        Command::Sim(a) => sim::main(a),
+        Command::Bench(a) => bench::main(a),
+    }
+}
+
+/// Rust ignores SIGPIPE; a tool piped into `head` should end quietly, as every other tool does. Daemons ignore it again.
+fn restore_sigpipe() {
+    // SAFETY: no other thread runs yet, and SIG_DFL is a valid disposition.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}

@@ -1,1 +1,127 @@
-//! To be written.
+//! The client of the management service: keeps a file system's configuration current, registers targets, leases FID
+//! sequences. Every client and every target has one. It knows nothing of data.
+
+use nacre_base::{Nid, TargetKind, TargetName, Uuid};
+use nacre_ptlrpc::{CallOptions, Import, ImportConfig, RpcError, RpcNode};
+use nacre_rt::Task;
+use nacre_wire::Opcode;
+use nacre_wire::connect::ConnectData;
+use nacre_wire::mgs::{Config, ConfigRead, SeqQuery, SeqReply, SetParam, TargetReg, TargetRegReply};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// A node's connection to the MGS.
+pub struct Mgc {
+    node: RpcNode,
+    import: Arc<Import>,
+    watched: Mutex<BTreeMap<String, Watched>>,
+}
+
+struct Watched {
+    sender: Arc<watch::Sender<Arc<Config>>>,
+    task: Task,
+}
+
+/// How long one question for a newer configuration stays at the MGS: short enough that a lost answer costs little.
+const WATCH_WAIT: Duration = Duration::from_secs(60);
+/// Pause after a failed question.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+impl Mgc {
+    /// Connects lazily: at the first call.
+    pub fn new(node: &RpcNode, mgs: Vec<Nid>, client: Uuid, name: &str) -> Arc<Mgc> {
+        let nid = mgs.first().map_or_else(|| Nid::LO.to_string(), Nid::to_string);
+        let import = node.import(ImportConfig {
+            client,
+            client_name: name.to_owned(),
+            target: TargetName::mgs().to_string(),
+            nids: mgs,
+            kind: TargetKind::Mgt,
+            data: ConnectData::default(),
+            label: format!("MGC{nid}"),
+        });
+        Arc::new(Mgc { node: node.clone(), import, watched: Mutex::default() })
+    }
+
+    /// The import, for `lfs check` and `lctl dl`.
+    pub fn import(&self) -> &Arc<Import> {
+        &self.import
+    }
+
+    /// The configuration as it is now.
+    pub async fn config(&self, fsname: &str) -> Result<Config, RpcError> {
+        self.read_config(fsname, 0, Duration::ZERO).await
+    }
+
+    async fn read_config(&self, fsname: &str, version: u64, wait: Duration) -> Result<Config, RpcError> {
+        let body = ConfigRead { fsname: fsname.to_owned(), version, wait_ms: wait.as_millis() as u32 };
+        Ok(self.import.call::<Config>(Opcode::MgsConfigRead, &body, CallOptions::default()).await?.body)
+    }
+
+    /// The configuration, kept current by a task of this Mgc. Version 0 until the MGS has answered once.
+    pub fn watch(self: &Arc<Self>, fsname: &str) -> watch::Receiver<Arc<Config>> {
+        let mut watched = self.watched.lock();
+        let entry = watched.entry(fsname.to_owned()).or_insert_with(|| {
+            let empty = Config { fsname: fsname.to_owned(), ..Config::default() };
+            let sender = Arc::new(watch::channel(Arc::new(empty)).0);
+            let task = self.node.rt().spawn(follow(Arc::downgrade(self), self.node.clone(), sender.clone()));
+            Watched { sender, task }
+        });
+        entry.sender.subscribe()
+    }
+
+    /// Announces a target; waits until the MGS has it.
+    pub async fn register(&self, target: TargetReg) -> Result<TargetRegReply, RpcError> {
+        loop {
+            match self.import.call(Opcode::MgsTargetReg, &target, CallOptions::default()).await {
+                Ok(reply) => return Ok(reply.body),
+                Err(e @ (RpcError::Status(_) | RpcError::Closed)) => return Err(e),
+                Err(e) => tracing::info!(target = target.target, error = %e, "registering again"),
+            }
+            self.node.rt().sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    /// Leases FID sequences that nobody else will ever get.
+    pub async fn lease_sequences(&self, fsname: &str, count: u32) -> Result<SeqReply, RpcError> {
+        let body = SeqQuery { fsname: fsname.to_owned(), count };
+        Ok(self.import.call(Opcode::SeqQuery, &body, CallOptions::default()).await?.body)
+    }
+
+    /// Sets a parameter for the whole file system.
+    pub async fn set_param(&self, param: SetParam) -> Result<(), RpcError> {
+        self.import.call::<()>(Opcode::MgsSetParam, &param, CallOptions::default()).await.map(drop)
+    }
+
+    /// Ends the watching tasks and disconnects.
+    pub async fn stop(&self) {
+        let watched = std::mem::take(&mut *self.watched.lock());
+        watched.values().for_each(|w| w.task.abort());
+        self.import.disconnect().await;
+    }
+}
+
+/// Asks again and again for a configuration newer than the last one.
+async fn follow(mgc: std::sync::Weak<Mgc>, node: RpcNode, sender: Arc<watch::Sender<Arc<Config>>>) {
+    loop {
+        let Some(mgc) = mgc.upgrade() else { return };
+        let known = sender.borrow().clone();
+        // The first question is answered at once; later ones wait at the MGS for a change.
+        let wait = if known.version == 0 { Duration::ZERO } else { WATCH_WAIT };
+        match mgc.read_config(&known.fsname, known.version, wait).await {
+            Ok(config) if config.version != known.version => {
+                sender.send_replace(Arc::new(config));
+            }
+            Ok(_) if known.version != 0 => {}
+            Err(RpcError::Closed) => return,
+            // No configuration yet, or no MGS: in either case later.
+            Ok(_) | Err(_) => {
+                drop(mgc);
+                node.rt().sleep(RETRY_PAUSE).await;
+            }
+        }
+    }
+}

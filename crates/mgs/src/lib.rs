@@ -1,1 +1,165 @@
-//! To be written.
+//! The management service: configuration of file systems, registration of targets, leases of FID sequences. Data never
+//! passes here, and a file system in use goes on while its MGS is away.
+
+mod config;
+
+pub use config::ConfigError;
+
+use async_trait::async_trait;
+use nacre_base::{Errno, TargetName, Uuid};
+use nacre_osd::{Osd, Table};
+use nacre_ptlrpc::{Export, Response, RpcNode, ServedTarget, ServerRequest};
+use nacre_tgt::{Access, Handler, Service, Target, TargetError};
+use nacre_wire::Opcode;
+use nacre_wire::connect::ConnectData;
+use nacre_wire::mgs::{Config, ConfigRead, SeqQuery, SetParam, TargetReg, TargetRegReply};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// The tables to open an MGT's storage with.
+pub const TABLES: &[Table] = &[config::CONFIG, TARGET_TABLES[0], TARGET_TABLES[1], TARGET_TABLES[2]];
+const TARGET_TABLES: &[Table] = nacre_tgt::TABLES;
+const _: () = assert!(TARGET_TABLES.len() == 3, "TABLES lists every table of tgt");
+
+/// Most sequences in one lease: nobody needs more, and they must last.
+const LEASE_MAX: u32 = 1024;
+/// Longest a question for a newer configuration is kept waiting.
+const WATCH_MAX: Duration = Duration::from_secs(60);
+
+/// A management server's target.
+pub struct Mgs {
+    target: Arc<Target>,
+    /// Counts changes, to wake those who wait for a newer configuration.
+    changed: watch::Sender<u64>,
+    served: Mutex<Option<ServedTarget>>,
+}
+
+impl Mgs {
+    /// Serves the MGT on `osd`.
+    pub async fn start(node: &RpcNode, osd: Arc<dyn Osd>, uuid: Uuid) -> Result<Arc<Mgs>, TargetError> {
+        let target = Target::open(node, osd, TargetName::mgs(), uuid).await?;
+        let mgs = Arc::new(Mgs { target, changed: watch::channel(0).0, served: Mutex::default() });
+        *mgs.served.lock() = Some(nacre_tgt::serve(&mgs));
+        Ok(mgs)
+    }
+
+    /// Ends the service, commits and closes the storage.
+    pub async fn stop(&self) {
+        let served = self.served.lock().take();
+        if let Some(served) = served {
+            served.stop().await;
+        }
+        self.target.remove_params();
+        if let Err(error) = self.target.osd().close().await {
+            tracing::warn!(%error, "the MGT's storage did not close cleanly");
+        }
+    }
+
+    async fn read(&self, fsname: &str) -> Result<Config, Errno> {
+        let operation = self.target.begin().await?;
+        config::read(&*operation, fsname).map_err(logged)
+    }
+
+    /// What is answered here must outlive a crash: a lease or a registration is told only once it is durable.
+    async fn settle(&self) -> Result<(), Errno> {
+        self.target.commit().await?;
+        self.changed.send_modify(|n| *n += 1);
+        Ok(())
+    }
+}
+
+/// Logs an error that a person should see and gives the errno for the asker.
+fn logged(error: ConfigError) -> Errno {
+    match &error {
+        ConfigError::OtherStorage { .. } => {
+            tracing::warn!(%error, "registration refused");
+            Errno::EADDRINUSE
+        }
+        ConfigError::BadName(_) => Errno::EINVAL,
+        ConfigError::Osd(_) | ConfigError::Damaged(_) => {
+            tracing::error!(%error, "the configuration cannot be used");
+            Errno::EIO
+        }
+    }
+}
+
+#[async_trait]
+impl Service for Mgs {
+    const FEATURES: u64 = 0;
+
+    fn table() -> &'static [Handler<Mgs>] {
+        use Access::{Changes, Reads};
+        &[
+            Handler { opcode: Opcode::MgsConfigRead, stat: "mgs_config_read", access: Reads, run: |s, r| Box::pin(config_read(s, r)) },
+            Handler { opcode: Opcode::MgsTargetReg, stat: "mgs_target_reg", access: Changes, run: |s, r| Box::pin(target_reg(s, r)) },
+            Handler { opcode: Opcode::MgsSetParam, stat: "mgs_set_info", access: Changes, run: |s, r| Box::pin(set_param(s, r)) },
+            Handler { opcode: Opcode::SeqQuery, stat: "seq_query", access: Changes, run: |s, r| Box::pin(seq_query(s, r)) },
+        ]
+    }
+
+    fn target(&self) -> &Arc<Target> {
+        &self.target
+    }
+
+    async fn connected(&self, _: &Arc<Export>, _: &ConnectData, _: &mut ConnectData) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    async fn disconnected(&self, _: &Arc<Export>) {}
+}
+
+/// Answers when the configuration is newer than the asker's, or when the asker's patience ends.
+async fn config_read(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
+    let asked: ConfigRead = request.decode()?;
+    let mut changed = mgs.changed.subscribe();
+    let wait = Duration::from_millis(asked.wait_ms.into()).min(WATCH_MAX);
+    let deadline = mgs.target.rt().now() + wait;
+    loop {
+        changed.mark_unchanged();
+        let config = mgs.read(&asked.fsname).await?;
+        if config.version > asked.version || mgs.target.rt().now() >= deadline {
+            return Ok(Response::new(&config));
+        }
+        // Elapsed and changed both lead to another look.
+        let _ = mgs.target.rt().timeout_at(deadline, changed.changed()).await;
+    }
+}
+
+async fn target_reg(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
+    let target: TargetReg = request.decode()?;
+    let response = {
+        let mut operation = mgs.target.begin().await?;
+        let object_seq = config::register(&mut *operation, &target).map_err(logged)?;
+        operation.finish(&request, Response::new(&TargetRegReply { object_seq }))?
+    };
+    mgs.settle().await?;
+    tracing::info!(target = target.target, nids = ?target.nids, instance = target.instance, "registered");
+    Ok(response)
+}
+
+async fn set_param(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
+    let param: SetParam = request.decode()?;
+    let response = {
+        let mut operation = mgs.target.begin().await?;
+        config::set_param(&mut *operation, &param).map_err(logged)?;
+        operation.finish(&request, Response::new(&()))?
+    };
+    mgs.settle().await?;
+    Ok(response)
+}
+
+async fn seq_query(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
+    let asked: SeqQuery = request.decode()?;
+    if !(1..=LEASE_MAX).contains(&asked.count) {
+        return Err(Errno::EINVAL);
+    }
+    let response = {
+        let mut operation = mgs.target.begin().await?;
+        let lease = config::lease(&mut *operation, asked.count).map_err(logged)?;
+        operation.finish(&request, Response::new(&lease))?
+    };
+    mgs.settle().await?;
+    Ok(response)
+}

@@ -1,6 +1,5 @@
 //! Attributes of inodes and objects, and who asks.
 
-use crate::codec::Field;
 use nacre_base::{Fid, Timestamp};
 
 /// File type bits of a mode, as POSIX numbers them.

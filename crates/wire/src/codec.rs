@@ -301,10 +301,10 @@ macro_rules! wire_enum {
         impl $crate::codec::Field for $name {
             const MIN_SIZE: usize = size_of::<$repr>();
             fn put(&self, out: &mut bytes::BytesMut) {
-                (*self as $repr).put(out);
+                $crate::codec::Field::put(&(*self as $repr), out);
             }
             fn take(from: &mut $crate::codec::Reader) -> Result<Self, $crate::codec::WireError> {
-                match <$repr>::take(from)? {
+                match <$repr as $crate::codec::Field>::take(from)? {
                     $($value => Ok($name::$variant),)*
                     v => Err($crate::codec::WireError::BadValue { what: stringify!($name), value: v as u64 }),
                 }

@@ -1,7 +1,6 @@
 //! Connecting an import to a target: what both sides can do is negotiated by bits. The client asks for features, the
 //! server answers with a subset; a field counts only if its bit is set in the answer.
 
-use crate::codec::Field;
 use nacre_base::Uuid;
 
 /// Feature bits of [`ConnectData::flags`].

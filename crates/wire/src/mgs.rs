@@ -1,6 +1,5 @@
 //! Messages of the management service: registration, configuration, FID sequences.
 
-use crate::codec::Field;
 use nacre_base::{Nid, Uuid};
 
 message! {

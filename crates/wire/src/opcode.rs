@@ -19,7 +19,6 @@ macro_rules! opcodes {
     };
 }
 
-use crate::codec::Field;
 
 opcodes! {
     /// Attributes of an object: the glimpse of its size.

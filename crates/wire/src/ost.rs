@@ -1,7 +1,6 @@
 //! Messages of the object service.
 
 use crate::attr::ObjectAttr;
-use crate::codec::Field;
 use nacre_base::{Fid, Timestamp};
 
 /// Data up to this many bytes travels inline, in the request or the reply.

@@ -1,0 +1,151 @@
+//! The admin socket of a process: one JSON request a line, one JSON answer a line. `lctl` and `lnetctl` speak to all
+//! processes of the host through it. Only the owner of the run directory can reach it.
+
+use crate::rundir;
+use nacre_base::param::ParamError;
+use nacre_base::{Errno, Nid};
+use nacre_ptlrpc::RpcNode;
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What can be asked.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub(crate) enum Request {
+    /// Names and values of the parameters that match.
+    GetParam { pattern: String },
+    /// Sets the parameters that match.
+    SetParam { pattern: String, value: String },
+    /// Names of the parameters that match.
+    ListParam { pattern: String },
+    /// The process's NIDs.
+    Nids,
+    /// LNet ping.
+    Ping { nid: String, timeout_ms: u64 },
+    /// Interfaces, as `lnetctl net show -v` prints them.
+    Interfaces,
+    /// Peers, as `lnetctl peer show -v` prints them.
+    Peers,
+    /// Message counts.
+    Stats,
+}
+
+/// What comes back.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    /// Names and values, or names with an empty value.
+    Params(Vec<(String, String)>),
+    /// Names, and whether each can be set.
+    Names(Vec<(String, bool)>),
+    /// NIDs as text.
+    Nids(Vec<String>),
+    /// A structure to print.
+    Value(serde_json::Value),
+    /// It failed: errno and text.
+    Error { errno: i32, text: String },
+}
+
+impl Answer {
+    fn errno(errno: Errno, text: impl std::fmt::Display) -> Answer {
+        Answer::Error { errno: errno.0, text: text.to_string() }
+    }
+}
+
+/// Serves the admin socket until the process ends; the socket's path is removed by the guard.
+pub(crate) fn serve(node: &RpcNode, role: &str) -> std::io::Result<SocketGuard> {
+    let path = rundir::own_socket(role)?;
+    let _ = std::fs::remove_file(&path);
+    let listener = tokio::net::UnixListener::bind(&path)?;
+    let node = node.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(converse(node.clone(), stream));
+        }
+    });
+    Ok(SocketGuard(path))
+}
+
+/// Removes the socket when the process ends in good order.
+pub(crate) struct SocketGuard(PathBuf);
+
+impl Drop for SocketGuard {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+async fn converse(node: RpcNode, stream: tokio::net::UnixStream) {
+    use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+    let (reader, mut writer) = stream.into_split();
+    // Nobody sends a request of a megabyte in good faith.
+    let mut lines = tokio::io::BufReader::new(reader.take(1 << 20)).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        let answer = match serde_json::from_str(&line) {
+            Ok(request) => answer(&node, request).await,
+            Err(e) => Answer::errno(Errno::EINVAL, format!("bad request: {e}")),
+        };
+        let mut text = serde_json::to_string(&answer).unwrap_or_default();
+        text.push('\n');
+        if writer.write_all(text.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn answer(node: &RpcNode, request: Request) -> Answer {
+    match request {
+        Request::GetParam { pattern } => node.params().get(&pattern).map_or_else(param_error, Answer::Params),
+        Request::SetParam { pattern, value } => match node.params().set(&pattern, &value) {
+            Ok(names) => Answer::Params(names.into_iter().map(|n| (n, value.clone())).collect()),
+            Err(e) => param_error(e),
+        },
+        Request::ListParam { pattern } => Answer::Names(node.params().list(&pattern)),
+        Request::Nids => Answer::Nids(node.lnet().nids().iter().map(Nid::to_string).collect()),
+        Request::Ping { nid, timeout_ms } => ping(node, &nid, timeout_ms).await,
+        Request::Interfaces => Answer::Value(crate::lnetctl::describe_interfaces(node.lnet())),
+        Request::Peers => Answer::Value(crate::lnetctl::describe_peers(node.lnet())),
+        Request::Stats => Answer::Value(crate::lnetctl::describe_stats(node.lnet())),
+    }
+}
+
+async fn ping(node: &RpcNode, nid: &str, timeout_ms: u64) -> Answer {
+    let to: Nid = match nid.parse() {
+        Ok(to) => to,
+        Err(e) => return Answer::errno(Errno::EINVAL, e),
+    };
+    let found = node.lnet().ping(to, Duration::from_millis(timeout_ms.min(60_000))).await;
+    found.map_or_else(
+        |e| Answer::errno(Errno::ETIMEDOUT, e),
+        |nids| Answer::Nids(nids.iter().map(Nid::to_string).collect()),
+    )
+}
+
+fn param_error(e: ParamError) -> Answer {
+    let errno = match &e {
+        ParamError::NotFound(_) => Errno::ENOENT,
+        ParamError::ReadOnly(_) => Errno::EACCES,
+        ParamError::Invalid { .. } => Errno::ERANGE,
+    };
+    Answer::errno(errno, e)
+}
+
+/// Asks one process.
+pub(crate) fn ask(socket: &Path, request: &Request) -> std::io::Result<Answer> {
+    let stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(Duration::from_secs(90)))?;
+    let mut line = serde_json::to_string(request)?;
+    line.push('\n');
+    (&stream).write_all(line.as_bytes())?;
+    let mut reply = String::new();
+    BufReader::new(&stream).read_line(&mut reply)?;
+    Ok(serde_json::from_str(&reply)?)
+}
+
+/// Asks every process of this host that answers.
+pub(crate) fn ask_all(request: &Request) -> Vec<Answer> {
+    rundir::live_sockets().iter().filter_map(|s| ask(s, request).ok()).collect()
+}

@@ -1,0 +1,11 @@
+//! `nacre bench`: measurements as ratios to what the machine can do. The work is in the crate of that name.
+
+use std::process::ExitCode;
+
+pub(crate) use nacre_bench::BenchArgs as Bench;
+
+/// Runs the command.
+pub(crate) fn main(args: Bench) -> ExitCode {
+    crate::daemon::init_logs();
+    nacre_bench::main(args)
+}

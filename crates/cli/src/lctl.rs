@@ -1,0 +1,286 @@
+//! `lctl`: parameters, devices and NIDs of the processes on this host, through their admin sockets. Output and exit
+//! codes follow Lustre's tool.
+
+use crate::admin::{Answer, Request, ask_all};
+use crate::output::{fail, json};
+use nacre_base::Errno;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+const COMMANDS: &[(&str, &str, fn(&[String]) -> ExitCode)] = &[
+    ("get_param", "get_param [-n|-N|-F|-y|--json] PATTERN...   print parameters", get_param),
+    ("set_param", "set_param [-n] PATTERN=VALUE...             set parameters of this host's processes", set_param),
+    ("list_param", "list_param [-F] [-R] PATTERN...             print names of parameters", list_param),
+    ("dl", "dl [-t] [--json]                            list devices", device_list),
+    ("device_list", "device_list                                 the same as dl", device_list),
+    ("list_nids", "list_nids [--json]                          print this host's NIDs", list_nids),
+    ("which_nid", "which_nid NID...                            the NID of the list that is reachable", which_nid),
+    ("ping", "ping NID [TIMEOUT_SECONDS]                  ask a node for its NIDs", ping),
+];
+
+/// Runs one command.
+pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
+    let args: Vec<String> = args.into_iter().map(|a| a.to_string_lossy().into_owned()).collect();
+    let Some((name, rest)) = args.split_first() else {
+        print!("{}", usage());
+        return ExitCode::SUCCESS;
+    };
+    if matches!(name.as_str(), "help" | "--help" | "-h" | "--list-commands") {
+        print!("{}", usage());
+        return ExitCode::SUCCESS;
+    }
+    match COMMANDS.iter().find(|(n, ..)| n == name) {
+        Some((.., run)) => run(rest),
+        None => fail("lctl", format!("'{name}' is not a valid command. See 'lctl --list-commands'."), 1),
+    }
+}
+
+fn usage() -> String {
+    let lines: Vec<_> = COMMANDS.iter().map(|(_, text, _)| format!("  {text}\n")).collect();
+    format!("lctl: parameters and devices of the processes on this host\n\n{}", lines.concat())
+}
+
+/// Splits single-letter options and `--json` from operands.
+fn options(args: &[String]) -> (Vec<char>, bool, Vec<&str>) {
+    let (mut letters, mut as_json, mut operands) = (Vec::new(), false, Vec::new());
+    for a in args {
+        match a.strip_prefix('-') {
+            Some("-json") => as_json = true,
+            Some(l) if !l.is_empty() && !l.starts_with('-') => letters.extend(l.chars()),
+            _ => operands.push(a.as_str()),
+        }
+    }
+    (letters, as_json, operands)
+}
+
+/// Merges the answers of all processes in name order. The error counts only if no process had anything.
+fn merged(request: &Request) -> Result<BTreeMap<String, String>, (i32, String)> {
+    let mut all = BTreeMap::new();
+    let mut error = None;
+    let answers = ask_all(request);
+    if answers.is_empty() {
+        return Err((Errno::ENOENT.0, "no nacre process runs on this host (or its run directory is elsewhere)".into()));
+    }
+    for answer in answers {
+        match answer {
+            Answer::Params(found) => all.extend(found),
+            Answer::Names(found) => all.extend(found.into_iter().map(|(n, w)| (n, if w { "=" } else { "" }.to_owned()))),
+            // "Not here" gives way to a real refusal of another process.
+            Answer::Error { errno, text } if error.is_none() || errno != Errno::ENOENT.0 => error = Some((errno, text)),
+            _ => {}
+        }
+    }
+    match error {
+        Some((errno, text)) if all.is_empty() || errno != Errno::ENOENT.0 => Err((errno, text)),
+        _ => Ok(all),
+    }
+}
+
+fn get_param(args: &[String]) -> ExitCode {
+    let (letters, as_json, patterns) = options(args);
+    if patterns.is_empty() {
+        return fail("error: get_param", "a parameter's name is needed, such as 'osc.*.max_rpcs_in_flight'", 22);
+    }
+    let mut code = ExitCode::SUCCESS;
+    let mut collected = BTreeMap::new();
+    for pattern in patterns {
+        let found = match merged(&Request::GetParam { pattern: pattern.to_owned() }) {
+            Ok(found) => found,
+            Err((errno, text)) => {
+                code = fail("error: get_param", text, errno as u8);
+                continue;
+            }
+        };
+        if as_json {
+            collected.extend(found);
+            continue;
+        }
+        for (name, value) in found {
+            print_param(&letters, &name, &value);
+        }
+    }
+    if as_json {
+        json(&collected);
+    }
+    code
+}
+
+fn print_param(letters: &[char], name: &str, value: &str) {
+    let value = value.trim_end_matches('\n');
+    if letters.contains(&'N') {
+        println!("{name}");
+    } else if letters.contains(&'n') {
+        println!("{value}");
+    } else if letters.contains(&'y') {
+        println!("{name}: {value}");
+    } else if letters.contains(&'F') {
+        println!("{name}=={value}");
+    } else if value.contains('\n') {
+        println!("{name}=\n{value}");
+    } else {
+        println!("{name}={value}");
+    }
+}
+
+fn set_param(args: &[String]) -> ExitCode {
+    let (letters, _, operands) = options(args);
+    if letters.contains(&'P') {
+        return fail("error: set_param", "-P (keep on the MGS) is not there yet: set it on each host", 95);
+    }
+    // Both `name=value` and `name value` are understood.
+    let pairs: Vec<(&str, &str)> = match operands.as_slice() {
+        [name, value] if !name.contains('=') => vec![(name, value)],
+        many => many.iter().filter_map(|o| o.split_once('=')).collect(),
+    };
+    if pairs.is_empty() {
+        return fail("error: set_param", "NAME=VALUE is needed", 22);
+    }
+    let mut code = ExitCode::SUCCESS;
+    for (pattern, value) in pairs {
+        match merged(&Request::SetParam { pattern: pattern.to_owned(), value: value.to_owned() }) {
+            Ok(done) if !letters.contains(&'n') => done.iter().for_each(|(n, v)| println!("{n}={v}")),
+            Ok(_) => {}
+            Err((errno, text)) => {
+                eprintln!("error: set_param: {text}");
+                let path = pattern.replace('.', "/");
+                let why = Errno(errno).text();
+                code = fail("error: set_param", format!("setting '{path}'='{value}': {why}"), errno as u8);
+            }
+        }
+    }
+    code
+}
+
+fn list_param(args: &[String]) -> ExitCode {
+    let (letters, as_json, patterns) = options(args);
+    let mut names = BTreeMap::new();
+    for pattern in if patterns.is_empty() { vec!["*"] } else { patterns } {
+        match list_matching(pattern, letters.contains(&'R')) {
+            Ok(found) => names.extend(found),
+            Err((errno, text)) => return fail("error: list_param", text, errno as u8),
+        }
+    }
+    if as_json {
+        json(&names.keys().collect::<Vec<_>>());
+    } else {
+        let mark = letters.contains(&'F');
+        names.iter().for_each(|(n, kind)| println!("{n}{}", if mark { kind } else { "" }));
+    }
+    ExitCode::SUCCESS
+}
+
+/// Names as a file tree would list them: a pattern with fewer parts than a name shows the name's first parts.
+fn list_matching(pattern: &str, recursive: bool) -> Result<BTreeMap<String, String>, (i32, String)> {
+    let all = merged(&Request::ListParam { pattern: "*".into() });
+    let mut everything = all.unwrap_or_default();
+    for depth in 2..8 {
+        let deep = ["*"].repeat(depth).join(".");
+        everything.extend(merged(&Request::ListParam { pattern: deep }).unwrap_or_default());
+    }
+    let parts = pattern.split(['.', '/']).count();
+    let mut found = BTreeMap::new();
+    for (name, kind) in everything {
+        let cut: Vec<_> = name.split('.').take(parts).collect();
+        let head = cut.join(".");
+        if nacre_base::param::matches(pattern, &head) {
+            let leaf = head.len() == name.len();
+            found.insert(head, if leaf { kind.clone() } else { "/".to_owned() });
+            if recursive && !leaf {
+                found.insert(name, kind);
+            }
+        }
+    }
+    if found.is_empty() {
+        return Err((2, format!("param_path '{}': No such file or directory", pattern.replace('.', "/"))));
+    }
+    Ok(found)
+}
+
+/// Device types in the order Lustre sets them up.
+const DEVICE_TYPES: &[&str] =
+    &["mgs", "mgc", "mds", "lod", "mdt", "ost", "obdfilter", "lov", "lmv", "mdc", "osc", "osp"];
+
+/// Devices are what has parameters: `TYPE.NAME.*`.
+fn device_list(args: &[String]) -> ExitCode {
+    let (_, as_json, _) = options(args);
+    let names = list_matching("*.*", false).unwrap_or_default();
+    let mut devices: Vec<(usize, String, String)> = names
+        .keys()
+        .filter_map(|n| n.split_once('.'))
+        .filter_map(|(t, n)| Some((DEVICE_TYPES.iter().position(|d| *d == t)?, t.to_owned(), n.to_owned())))
+        .collect();
+    devices.sort();
+    let uuids = merged(&Request::GetParam { pattern: "*.*.uuid".into() }).unwrap_or_default();
+    if as_json {
+        let rows = devices.iter().map(|(_, t, n)| serde_json::json!({"state": "UP", "type": t, "name": n}));
+        json(&rows.collect::<Vec<_>>());
+        return ExitCode::SUCCESS;
+    }
+    for (i, (_, kind, name)) in devices.iter().enumerate() {
+        let uuid = uuids.get(&format!("{kind}.{name}.uuid")).cloned().unwrap_or_else(|| format!("{name}_UUID"));
+        println!("{i:3} UP {kind} {name} {} 1", uuid.trim());
+    }
+    ExitCode::SUCCESS
+}
+
+fn nids() -> Vec<String> {
+    let mut all: Vec<String> = ask_all(&Request::Nids)
+        .into_iter()
+        .flat_map(|a| if let Answer::Nids(n) = a { n } else { Vec::new() })
+        .filter(|n| !n.ends_with("@lo"))
+        .collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+fn list_nids(args: &[String]) -> ExitCode {
+    let found = nids();
+    if options(args).1 {
+        json(&found);
+    } else {
+        found.iter().for_each(|n| println!("{n}"));
+    }
+    if found.is_empty() { fail("lctl list_nids", "no nacre process runs on this host", 2) } else { ExitCode::SUCCESS }
+}
+
+fn ping_one(nid: &str, seconds: u64) -> Result<Vec<String>, (i32, String)> {
+    let request = Request::Ping { nid: nid.to_owned(), timeout_ms: seconds.saturating_mul(1000) };
+    // Any process of this host can ask: the first will do.
+    for socket in crate::rundir::live_sockets() {
+        match crate::admin::ask(&socket, &request) {
+            Ok(Answer::Nids(n)) => return Ok(n),
+            Ok(Answer::Error { errno, text }) => return Err((errno, text)),
+            _ => {}
+        }
+    }
+    Err((Errno::ENETUNREACH.0, "no nacre process runs on this host to ask through".into()))
+}
+
+fn ping(args: &[String]) -> ExitCode {
+    let (_, as_json, operands) = options(args);
+    let Some(nid) = operands.first() else { return fail("lctl ping", "a NID is needed, such as 10.0.0.1@tcp", 22) };
+    let seconds = operands.get(1).and_then(|s| s.parse().ok()).unwrap_or(10);
+    match ping_one(nid, seconds) {
+        Ok(found) if as_json => json(&found),
+        Ok(found) => found.iter().for_each(|n| println!("{}{n}", if n.ends_with("@lo") { "12345-" } else { "" })),
+        Err((errno, text)) => {
+            let why = if errno == Errno::EINVAL.0 { text } else { Errno(errno).text().to_owned() };
+            eprintln!("failed to ping {nid}: {why}");
+            return ExitCode::from(errno as u8);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn which_nid(args: &[String]) -> ExitCode {
+    let (_, _, operands) = options(args);
+    match operands.iter().find(|n| ping_one(n, 5).is_ok()) {
+        Some(nid) => {
+            println!("{nid}");
+            ExitCode::SUCCESS
+        }
+        None => fail("lctl which_nid", "none of them is reachable", 1),
+    }
+}

@@ -1,0 +1,278 @@
+//! `lfs df`, `osts`, `mdts`, `check` and `getname`: the targets of a mount, from the attribute `lustre.targets` of its
+//! root.
+
+use super::path::{get_xattr, mount_of, mounts};
+use super::{Options, USAGE_EXIT};
+use crate::output::{fail, json};
+use nacre_base::{Errno, size};
+use nacre_wire::attr::statfs_state;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// A target as the attribute tells it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Target {
+    kind: String,
+    index: u32,
+    name: String,
+    nids: Vec<String>,
+    active: bool,
+    error: Option<String>,
+    statfs: Option<Space>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct Space {
+    block_size: u64,
+    blocks: u64,
+    blocks_free: u64,
+    blocks_available: u64,
+    files: u64,
+    files_free: u64,
+    state: u32,
+}
+
+impl Space {
+    fn kib(&self, blocks: u64) -> u64 {
+        blocks.saturating_mul(self.block_size) / 1024
+    }
+}
+
+fn targets_of(mountpoint: &Path) -> Result<Vec<Target>, Errno> {
+    let value = get_xattr(mountpoint, "lustre.targets").map_err(|e| match e {
+        Errno::EOPNOTSUPP | Errno::ENODATA => Errno::ENOTTY,
+        e => e,
+    })?;
+    serde_json::from_slice(&value).map_err(|_| Errno::EPROTO)
+}
+
+/// The mounts meant: those of the paths given, or all.
+fn chosen(who: &str, operands: &[&str]) -> Result<Vec<PathBuf>, ExitCode> {
+    if operands.is_empty() {
+        let all: Vec<_> = mounts().into_iter().map(|(_, m)| m).collect();
+        return if all.is_empty() { Err(fail(who, "no Nacre file system is mounted here", 2)) } else { Ok(all) };
+    }
+    let find = |p: &&str| mount_of(Path::new(p)).map(|(_, m)| m).ok_or(*p);
+    operands.iter().map(find).collect::<Result<_, _>>().map_err(|p| {
+        let errno = if Path::new(p).exists() { Errno::ENOTTY } else { Errno::ENOENT };
+        fail(who, format!("'{p}': {}", errno.text()), errno.0 as u8)
+    })
+}
+
+/// `lfs df [-h] [-i] [-v] [--json] [PATH...]`
+pub(crate) fn df(args: &[String]) -> ExitCode {
+    let mut options = Options::new(args);
+    let (mut human, mut inodes, mut verbose, mut as_json) = (false, false, false, false);
+    while let Some(name) = options.next() {
+        match name {
+            "h" | "human-readable" => human = true,
+            "i" | "inodes" => inodes = true,
+            "v" | "verbose" => verbose = true,
+            "json" => as_json = true,
+            "help" => {
+                println!("Usage: lfs df [-h|--human-readable] [-i|--inodes] [-v|--verbose] [--json] [PATH...]");
+                return ExitCode::SUCCESS;
+            }
+            other => return fail("lfs df", format!("unrecognized option '{other}'"), USAGE_EXIT),
+        }
+    }
+    let mounts = match chosen("lfs df", &options.operands) {
+        Ok(m) => m,
+        Err(code) => return code,
+    };
+    for (i, mountpoint) in mounts.iter().enumerate() {
+        let targets = match targets_of(mountpoint) {
+            Ok(t) => t,
+            Err(e) => return fail("lfs df", format!("{}: {}", mountpoint.display(), e.text()), e.0 as u8),
+        };
+        if as_json {
+            json(&targets);
+            continue;
+        }
+        if i > 0 {
+            println!();
+        }
+        print_df(mountpoint, &targets, human, inodes, verbose);
+    }
+    ExitCode::SUCCESS
+}
+
+fn print_df(mountpoint: &Path, targets: &[Target], human: bool, inodes: bool, verbose: bool) {
+    match (inodes, human) {
+        (true, _) => println!("{:<20} {:>11} {:>11} {:>11} IUse%  Mounted on", "UUID", "Inodes", "IUsed", "IFree"),
+        (_, true) => println!("{:<20} {:>11} {:>9} {:>9} Use%  Mounted on", "UUID", "bytes", "Used", "Available"),
+        _ => println!("{:<20} {:>11} {:>11} {:>11} Use%  Mounted on", "UUID", "1K-blocks", "Used", "Available"),
+    }
+    let mut sum = Space { block_size: 1024, ..Space::default() };
+    let (mut mdt_files, mut ost_files_free) = (Space::default(), 0u64);
+    for t in targets {
+        let uuid = format!("{}_UUID", t.name);
+        let Some(s) = t.statfs else {
+            let why = t.error.as_deref().unwrap_or("inactive device");
+            println!("{uuid:<20}: {why}");
+            continue;
+        };
+        let place = format!("{}[{}:{}] {}", mountpoint.display(), t.kind, t.index, letters(s.state, verbose));
+        println!("{}{place}", row(&uuid, &s, human, inodes));
+        if t.kind == "OST" {
+            sum.blocks += s.kib(s.blocks);
+            sum.blocks_free += s.kib(s.blocks_free);
+            sum.blocks_available += s.kib(s.blocks_available);
+            ost_files_free += s.files_free;
+        } else {
+            mdt_files.files += s.files;
+            mdt_files.files_free += s.files_free;
+        }
+    }
+    // No more files than there are objects for.
+    let used = mdt_files.files - mdt_files.files_free.min(mdt_files.files);
+    sum.files_free = mdt_files.files_free.min(ost_files_free);
+    sum.files = used + sum.files_free;
+    println!("\n{}{}", row("filesystem_summary:", &sum, human, inodes), mountpoint.display());
+}
+
+fn row(name: &str, s: &Space, human: bool, inodes: bool) -> String {
+    if inodes {
+        let used = s.files.saturating_sub(s.files_free);
+        return format!("{name:<20} {:>11} {used:>11} {:>11} {:>3}%  ", s.files, s.files_free, percent(used, s.files_free));
+    }
+    let (total, free, available) = (s.kib(s.blocks), s.kib(s.blocks_free), s.kib(s.blocks_available));
+    let used = total.saturating_sub(free);
+    let pct = percent(used, available);
+    if human {
+        let h = |kib: u64| size::human(kib * 1024);
+        return format!("{name:<20} {:>11} {:>9} {:>9} {pct:>3}%  ", h(total), h(used), h(available));
+    }
+    format!("{name:<20} {total:>11} {used:>11} {available:>11} {pct:>3}%  ")
+}
+
+/// Rounded up, as df(1) does.
+fn percent(used: u64, available: u64) -> u64 {
+    let all = used.saturating_add(available);
+    if all == 0 { 0 } else { (u128::from(used) * 100).div_ceil(u128::from(all)) as u64 }
+}
+
+fn letters(state: u32, verbose: bool) -> String {
+    let known = [
+        (statfs_state::DEGRADED, 'D'),
+        (statfs_state::READ_ONLY, 'R'),
+        (statfs_state::NO_CREATE, 'N'),
+        (statfs_state::OUT_OF_SPACE, 'S'),
+        (statfs_state::OUT_OF_INODES, 'I'),
+    ];
+    let set: String = known.iter().filter(|(bit, _)| state & bit != 0).map(|(_, c)| *c).collect();
+    if verbose && set.is_empty() { "f".to_owned() } else { set }
+}
+
+/// `lfs osts [PATH]`
+pub(crate) fn osts(args: &[String]) -> ExitCode {
+    list("lfs osts", "OBDS:", "OST", args)
+}
+
+/// `lfs mdts [PATH]`
+pub(crate) fn mdts(args: &[String]) -> ExitCode {
+    list("lfs mdts", "MDTS:", "MDT", args)
+}
+
+fn list(who: &str, title: &str, kind: &str, args: &[String]) -> ExitCode {
+    let mut options = Options::new(args);
+    let mut as_json = false;
+    while let Some(name) = options.next() {
+        match name {
+            "json" => as_json = true,
+            other => return fail(who, format!("unrecognized option '{other}'"), USAGE_EXIT),
+        }
+    }
+    let mounts = match chosen(who, &options.operands) {
+        Ok(m) => m,
+        Err(code) => return code,
+    };
+    for mountpoint in mounts {
+        match targets_of(&mountpoint) {
+            Ok(targets) => {
+                let ours: Vec<_> = targets.into_iter().filter(|t| t.kind == kind).collect();
+                if as_json {
+                    json(&ours);
+                    continue;
+                }
+                println!("{title}");
+                for t in ours {
+                    println!("{}: {}_UUID {}", t.index, t.name, if t.active { "ACTIVE" } else { "INACTIVE" });
+                }
+            }
+            Err(e) => return fail(who, format!("{}: {}", mountpoint.display(), e.text()), e.0 as u8),
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// `lfs check {osts|mdts|all} [PATH]`
+pub(crate) fn check(args: &[String]) -> ExitCode {
+    let usage = "usage: lfs check osts|mdts|all [PATH]";
+    let Some((what, rest)) = args.split_first() else { return fail("lfs check", usage, USAGE_EXIT) };
+    let kind = match what.as_str() {
+        "osts" => Some("OST"),
+        "mdts" => Some("MDT"),
+        "all" | "servers" => None,
+        _ => return fail("lfs check", usage, USAGE_EXIT),
+    };
+    let operands: Vec<_> = rest.iter().map(String::as_str).collect();
+    let mounts = match chosen("lfs check", &operands) {
+        Ok(m) => m,
+        Err(code) => return code,
+    };
+    let mut code = ExitCode::SUCCESS;
+    for mountpoint in mounts {
+        let targets = match targets_of(&mountpoint) {
+            Ok(t) => t,
+            Err(e) => return fail("lfs check", format!("{}: {}", mountpoint.display(), e.text()), e.0 as u8),
+        };
+        for t in targets.iter().filter(|t| kind.is_none_or(|k| k == t.kind)) {
+            let device = if t.kind == "OST" { "osc" } else { "mdc" };
+            match &t.error {
+                None => println!("{}-{device} active.", t.name),
+                Some(why) => {
+                    eprintln!("lfs check: error: check '{}-{device}': {why}", t.name);
+                    code = ExitCode::from(Errno::ETIMEDOUT.0 as u8);
+                }
+            }
+        }
+    }
+    code
+}
+
+/// `lfs getname [PATH]`
+pub(crate) fn getname(args: &[String]) -> ExitCode {
+    let operands: Vec<_> = args.iter().map(String::as_str).collect();
+    let mounts = match chosen("lfs getname", &operands) {
+        Ok(m) => m,
+        Err(code) => return code,
+    };
+    for mountpoint in mounts {
+        let source = mount_of(&mountpoint).map(|(s, _)| s).unwrap_or_default();
+        println!("{}", source.rsplit(":/").next().unwrap_or_default());
+    }
+    ExitCode::SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_lustres_columns() {
+        let s = Space { block_size: 1024, blocks: 5765420, blocks_free: 5764028, blocks_available: 5433072, ..Space::default() };
+        let want = "l-OST0000_UUID           5765420        1392     5433072   1%  ";
+        assert_eq!(row("l-OST0000_UUID", &s, false, false), want);
+        let s = Space { files: 1677728, files_free: 1677451, ..s };
+        assert_eq!(row("l-MDT0000_UUID", &s, false, true), "l-MDT0000_UUID           1677728         277     1677451   1%  ");
+        let s = Space { block_size: 1024, blocks: 23061680, blocks_free: 23056112, blocks_available: 21732288, ..s };
+        assert_eq!(row("filesystem_summary:", &s, true, false), "filesystem_summary:        22.0G      5.4M     20.7G   1%  ");
+    }
+
+    #[test]
+    fn percent_rounds_up() {
+        assert_eq!((percent(0, 10), percent(1, 999), percent(10, 0), percent(0, 0)), (0, 1, 100, 0));
+    }
+}

@@ -1,0 +1,250 @@
+//! `lnetctl`: networks, peers, credits and counts of the processes on this host, through their admin sockets. Prints
+//! YAML in the shape of Lustre's tool, or JSON.
+
+use crate::admin::{Answer, Request, ask, ask_all};
+use crate::output::{fail, json};
+use crate::rundir;
+use nacre_base::Errno;
+use nacre_lnet::status::{Latency, Traffic};
+use nacre_lnet::Lnet;
+use serde_json::{Map, Value, json};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: lnetctl net show [-v] [--json]     interfaces, their credits and counts
+       lnetctl peer show [-v] [--json]    peers, their credits and counts
+       lnetctl stats show [--json]        message counts
+       lnetctl ping NID                   ask a node for its NIDs
+       lnetctl route show                 routes
+       lnetctl export [--json]            all of it
+";
+
+/// Runs one command.
+pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
+    let args: Vec<String> = args.into_iter().map(|a| a.to_string_lossy().into_owned()).collect();
+    let (flags, words): (Vec<&str>, Vec<&str>) = args.iter().map(String::as_str).partition(|a| a.starts_with('-'));
+    let verbose = flags.contains(&"-v") || flags.contains(&"--verbose");
+    let as_json = flags.contains(&"--json");
+    match words.as_slice() {
+        ["net", "show"] => show(as_json, net(verbose)),
+        ["peer", "show"] => show(as_json, peers(verbose)),
+        ["stats", "show"] => show(as_json, stats()),
+        ["export"] => show(as_json, export()),
+        // Nothing routes yet, and Lustre prints nothing when there are no routes.
+        ["route", "show"] | ["routing", "show"] => ExitCode::SUCCESS,
+        ["ping", nid] => ping(nid, as_json),
+        [] | ["help"] => {
+            print!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        other => {
+            eprint!("{USAGE}");
+            fail("lnetctl", format!("'{}' is not a valid command", other.join(" ")), 1)
+        }
+    }
+}
+
+fn show(as_json: bool, value: Result<Value, ExitCode>) -> ExitCode {
+    match value {
+        Ok(v) if as_json => json(&v),
+        Ok(v) => print!("{}", to_yaml(&v)),
+        Err(code) => return code,
+    }
+    ExitCode::SUCCESS
+}
+
+/// The lists that all processes of the host give, one after another.
+fn gather(request: &Request) -> Result<Vec<Value>, ExitCode> {
+    let answers = ask_all(request);
+    if answers.is_empty() {
+        return Err(fail("lnetctl", "no nacre process runs on this host (or its run directory is elsewhere)", 2));
+    }
+    let values = answers.into_iter().filter_map(|a| if let Answer::Value(v) = a { Some(v) } else { None });
+    Ok(values.flat_map(|v| if let Value::Array(a) = v { a } else { vec![v] }).collect())
+}
+
+fn net(verbose: bool) -> Result<Value, ExitCode> {
+    let mut networks: Vec<(String, Vec<Value>)> = Vec::new();
+    for mut ni in gather(&Request::Interfaces)? {
+        let nid = ni["nid"].as_str().unwrap_or_default().to_owned();
+        let network = nid.rsplit('@').next().unwrap_or_default().to_owned();
+        if !verbose {
+            keep(&mut ni, &["nid", "status", "interfaces"]);
+        }
+        match networks.iter_mut().find(|(n, _)| *n == network) {
+            Some((_, list)) if network == "lo" && !list.is_empty() => {}
+            Some((_, list)) => list.push(ni),
+            None => networks.push((network, vec![ni])),
+        }
+    }
+    networks.sort_by_key(|(n, _)| (n != "lo", n.clone()));
+    let list: Vec<_> = networks.into_iter().map(|(n, nis)| json!({"net type": n, "local NI(s)": nis})).collect();
+    Ok(json!({ "net": list }))
+}
+
+fn peers(verbose: bool) -> Result<Value, ExitCode> {
+    let mut all = gather(&Request::Peers)?;
+    if !verbose {
+        for peer in &mut all {
+            for ni in peer["peer ni"].as_array_mut().into_iter().flatten() {
+                keep(ni, &["nid", "state"]);
+            }
+        }
+    }
+    Ok(json!({ "peer": all }))
+}
+
+/// Counts of all processes, summed.
+fn stats() -> Result<Value, ExitCode> {
+    let mut sum = Map::new();
+    for one in gather(&Request::Stats)? {
+        for (name, v) in one.as_object().into_iter().flatten() {
+            let so_far = sum.get(name).and_then(Value::as_u64).unwrap_or(0);
+            sum.insert(name.clone(), json!(so_far + v.as_u64().unwrap_or(0)));
+        }
+    }
+    Ok(json!({ "statistics": sum }))
+}
+
+fn export() -> Result<Value, ExitCode> {
+    let mut all = Map::new();
+    for part in [net(true)?, peers(true)?] {
+        all.extend(part.as_object().cloned().unwrap_or_default());
+    }
+    Ok(Value::Object(all))
+}
+
+fn keep(value: &mut Value, names: &[&str]) {
+    if let Some(map) = value.as_object_mut() {
+        map.retain(|k, _| names.contains(&k.as_str()));
+    }
+}
+
+fn ping(nid: &str, as_json: bool) -> ExitCode {
+    let request = Request::Ping { nid: nid.to_owned(), timeout_ms: 10_000 };
+    for socket in rundir::live_sockets() {
+        match ask(&socket, &request) {
+            Ok(Answer::Nids(found)) => {
+                let nis: Vec<_> = found.iter().map(|n| json!({ "nid": n })).collect();
+                let value = json!({"ping": [{"primary nid": nid, "Multi-Rail": false, "peer ni": nis}]});
+                return show(as_json, Ok(value));
+            }
+            Ok(Answer::Error { errno, .. }) => {
+                println!("manage:\n    - ping:\n          errno: -1\n          descr: failed to ping {nid}: {}", Errno(errno).text());
+                return ExitCode::from(errno as u8);
+            }
+            _ => {}
+        }
+    }
+    fail("lnetctl ping", "no nacre process runs on this host to ask through", 2)
+}
+
+/// The interfaces of a node.
+pub(crate) fn describe_interfaces(lnet: &Lnet) -> Value {
+    let describe = |i: &nacre_lnet::InterfaceStatus| {
+        let mut m = Map::new();
+        m.insert("nid".into(), json!(i.nid.to_string()));
+        m.insert("status".into(), json!(if i.up { "up" } else { "down" }));
+        if let Some(name) = &i.interface {
+            m.insert("interfaces".into(), json!({ "0": name }));
+        }
+        m.insert("statistics".into(), traffic(&i.traffic));
+        let tunables = json!({"peer_timeout": i.peer_timeout_secs, "peer_credits": i.peer_credits,
+            "peer_buffer_credits": i.peer_buffer_credits, "credits": i.credits});
+        m.insert("tunables".into(), tunables);
+        m.insert("lnd tunables".into(), json!({"conns_per_peer": i.conns_per_peer, "timeout": i.timeout_secs}));
+        let credits = json!({"available_tx_credits": i.available_tx_credits, "min_tx_credits": i.min_tx_credits,
+            "tx_q_num_of_buf": i.tx_queued});
+        m.insert("credits".into(), credits);
+        m.insert("health stats".into(), json!({"health value": i.health}));
+        Value::Object(m)
+    };
+    Value::Array(lnet.interfaces().iter().map(describe).collect())
+}
+
+/// The peers of a node.
+pub(crate) fn describe_peers(lnet: &Lnet) -> Value {
+    let describe = |p: &nacre_lnet::PeerStatus| {
+        let ni = |nid: &nacre_base::Nid| {
+            json!({"nid": nid.to_string(), "state": match p.up { Some(true) => "up", Some(false) => "down", None => "NA" },
+                "max_ni_tx_credits": p.max_ni_tx_credits, "available_tx_credits": p.available_tx_credits,
+                "min_tx_credits": p.min_tx_credits, "tx_q_num_of_buf": p.tx_q_num_of_buf,
+                "available_rtr_credits": p.available_rtr_credits, "min_rtr_credits": p.min_rtr_credits,
+                "refcount": p.refcount, "statistics": traffic(&p.traffic)})
+        };
+        json!({"primary nid": p.primary_nid.to_string(), "Multi-Rail": p.nids.len() > 1,
+            "peer ni": p.nids.iter().map(ni).collect::<Vec<_>>()})
+    };
+    Value::Array(lnet.peers().iter().map(describe).collect())
+}
+
+/// The message counts of a node.
+pub(crate) fn describe_stats(lnet: &Lnet) -> Value {
+    Value::Object(lnet.stats().entries().into_iter().map(|(n, v)| (n.to_owned(), json!(v))).collect())
+}
+
+fn traffic(t: &Traffic) -> Value {
+    let mut m = Map::new();
+    for (name, v) in [("send_count", t.send_count), ("recv_count", t.recv_count), ("drop_count", t.drop_count)] {
+        m.insert(name.into(), json!(v));
+    }
+    let mut latency = |name: &str, l: &Latency| {
+        m.insert(format!("{name}_samples"), json!(l.samples));
+        m.insert(format!("{name}_min_nsec"), json!(l.min_nsec));
+        m.insert(format!("{name}_max_nsec"), json!(l.max_nsec));
+        m.insert(format!("{name}_avg_nsec"), json!(l.avg_nsec()));
+    };
+    latency("put_egress", &t.put_egress);
+    latency("get_rtt", &t.get_rtt);
+    latency("put_ack", &t.put_ack);
+    Value::Object(m)
+}
+
+/// YAML in lnetctl's own manner of indenting.
+fn to_yaml(value: &Value) -> String {
+    let mut out = String::new();
+    for (k, v) in value.as_object().into_iter().flatten() {
+        // The statistics alone are indented by four.
+        let step = if v.is_object() { 4 } else { 6 };
+        put_yaml(&mut out, k, v, 0, step);
+    }
+    out
+}
+
+fn put_yaml(out: &mut String, key: &str, value: &Value, indent: usize, step: usize) {
+    let pad = " ".repeat(indent);
+    match value {
+        Value::Object(m) => {
+            out.push_str(&format!("{pad}{key}:\n"));
+            m.iter().for_each(|(k, v)| put_yaml(out, k, v, indent + step, step));
+        }
+        Value::Array(items) => {
+            out.push_str(&format!("{pad}{key}:\n"));
+            for item in items {
+                let mut text = String::new();
+                item.as_object().into_iter().flatten().for_each(|(k, v)| put_yaml(&mut text, k, v, indent + step, step));
+                // The item's first line carries the dash, in the indentation's place.
+                let dash = format!("{pad}-{}", " ".repeat(step - 1));
+                out.push_str(&dash);
+                out.push_str(text.get(indent + step..).unwrap_or_default());
+            }
+        }
+        Value::String(s) => out.push_str(&format!("{pad}{key}: {s}\n")),
+        other => out.push_str(&format!("{pad}{key}: {other}\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn yaml_looks_like_lnetctls() {
+        let v = json!({"net": [{"net type": "tcp", "local NI(s)": [{"nid": "10.0.0.1@tcp", "status": "up",
+            "interfaces": {"0": "eth0"}}]}]});
+        let want = "net:\n-     net type: tcp\n      local NI(s):\n      -     nid: 10.0.0.1@tcp\n            status: up\n            \
+                    interfaces:\n                  0: eth0\n";
+        assert_eq!(to_yaml(&v), want);
+        assert_eq!(to_yaml(&json!({"statistics": {"errors": 0}})), "statistics:\n    errors: 0\n");
+    }
+}

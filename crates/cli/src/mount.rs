@@ -1,0 +1,155 @@
+//! `nacre mount`, and `mount.nacre` for mount(8) and /etc/fstab: one process for each mount.
+
+use crate::daemon;
+use crate::node::{Listen, Node, host_name};
+use crate::output::fail;
+use crate::rundir;
+use nacre_base::{Nid, TargetName};
+use nacre_client::{Client, MountConfig};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Mount a file system. Unmount with umount(8).
+#[derive(clap::Args, Debug)]
+pub(crate) struct Mount {
+    /// What to mount: MGSNID[,NID]:/FSNAME, such as 10.0.0.1@tcp:/nacre
+    source: String,
+    /// Where: an existing directory
+    mountpoint: PathBuf,
+    /// Stay in the foreground, logs on standard error
+    #[arg(short = 'f', long)]
+    foreground: bool,
+    /// Mount options, separated by commas: ro, noatime, ...; unknown ones are refused
+    #[arg(short = 'o', value_delimiter = ',')]
+    options: Vec<String>,
+    /// Address to use for this mount's connections
+    #[arg(long, value_name = "IP[:PORT]")]
+    listen: Option<Listen>,
+    /// File for the log of a mount in the background
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+}
+
+/// `MGSNID[,NID]:/FSNAME` taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Source {
+    pub(crate) mgs: Vec<Nid>,
+    pub(crate) fsname: String,
+}
+
+impl std::str::FromStr for Source {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Source, String> {
+        let usage = || format!("{s:?} is not MGSNID:/FSNAME, such as 10.0.0.1@tcp:/nacre");
+        let (nids, fsname) = s.rsplit_once(":/").ok_or_else(usage)?;
+        let mgs: Result<Vec<Nid>, _> = nids.split(',').map(str::parse).collect();
+        if !TargetName::is_fsname(fsname) {
+            return Err(format!("{fsname:?} is not a file system's name: 1 to 8 letters, digits, - or _"));
+        }
+        Ok(Source { mgs: mgs.map_err(|e| e.to_string())?, fsname: fsname.to_owned() })
+    }
+}
+
+/// Options of mount(8) that need nothing from us, or that every mount has.
+const ACCEPTED_OPTIONS: &[&str] = &[
+    "rw", "defaults", "_netdev", "noauto", "auto", "nofail", "user_xattr", "flock", "lazystatfs", "noatime", "relatime",
+    "dev", "suid", "exec", "allow_other",
+];
+
+/// Called by mount(8): `mount.nacre SOURCE MOUNTPOINT [-sfnv] [-o OPTIONS]`.
+pub(crate) fn main_from_fstab(args: Vec<OsString>) -> ExitCode {
+    let mut operands = Vec::new();
+    let mut options = Vec::new();
+    let mut args = args.into_iter().map(|a| a.to_string_lossy().into_owned());
+    while let Some(a) = args.next() {
+        match a.as_str() {
+            "-o" => options.extend(args.next().unwrap_or_default().split(',').map(str::to_owned)),
+            flag if flag.starts_with('-') => {}
+            _ => operands.push(a),
+        }
+    }
+    let [source, mountpoint] = operands.as_slice() else {
+        return fail("mount.nacre", "usage: mount.nacre MGSNID:/FSNAME MOUNTPOINT [-o OPTIONS]", 1);
+    };
+    let (source, mountpoint) = (source.clone(), PathBuf::from(mountpoint));
+    main(Mount { source, mountpoint, foreground: false, options, listen: None, log: None })
+}
+
+/// Mounts.
+pub(crate) fn main(args: Mount) -> ExitCode {
+    if let Err(e) = check(&args) {
+        return fail("nacre mount", e, 1);
+    }
+    if args.foreground {
+        return daemon::run(serve(args), "nacre mount");
+    }
+    match start_in_background(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => fail("nacre mount", format!("{} on {}: {e}", args.source, args.mountpoint.display()), 32),
+    }
+}
+
+fn check(args: &Mount) -> Result<Source, String> {
+    let source: Source = args.source.parse()?;
+    if !args.mountpoint.is_dir() {
+        return Err(format!("{} is not a directory: make it first", args.mountpoint.display()));
+    }
+    for option in &args.options {
+        if !ACCEPTED_OPTIONS.contains(&option.as_str()) && !option.starts_with("x-") {
+            return Err(format!("mount option {option:?} is not known; known are {}", ACCEPTED_OPTIONS.join(", ")));
+        }
+    }
+    Ok(source)
+}
+
+fn start_in_background(args: &Mount) -> Result<(), String> {
+    let absolute = std::path::absolute(&args.mountpoint).map_err(|e| e.to_string())?;
+    let log = match &args.log {
+        Some(l) => l.clone(),
+        None => {
+            let dir = rundir::make().map_err(|e| format!("cannot make {}: {e}", rundir::path().display()))?;
+            let name = absolute.to_string_lossy().trim_matches('/').replace('/', "-");
+            dir.join(format!("mount-{name}.log"))
+        }
+    };
+    let mut again = vec!["mount".to_owned(), "-f".into(), args.source.clone(), absolute.to_string_lossy().into_owned()];
+    if let Some(l) = args.listen {
+        again.extend(["--listen".to_owned(), l.0.to_string()]);
+    }
+    daemon::start_in_background(&again, &log).map(drop)
+}
+
+async fn serve(args: Mount) -> Result<(), String> {
+    let source = check(&args)?;
+    let listen = args.listen.unwrap_or_else(|| Listen::client(source.mgs.first().copied()));
+    let node = Node::start("mount", listen).await?;
+    let client = connect(&node, &source.mgs, &source.fsname).await?;
+    let session = attach(&node, &client, &args.mountpoint, &args.source).await?;
+    daemon::say_ready(args.mountpoint.display());
+    tokio::select! {
+        () = session.wait_unmounted() => {}
+        () = daemon::stop_signal() => session.unmount().await,
+    }
+    client.unmount().await;
+    node.rpc.shutdown().await;
+    Ok(())
+}
+
+/// Connects to a file system, without a mount point yet.
+pub(crate) async fn connect(node: &Node, mgs: &[Nid], fsname: &str) -> Result<Arc<Client>, String> {
+    let client_name = format!("{}-{}", host_name(), std::process::id());
+    let config = MountConfig { fsname: fsname.to_owned(), mgs: mgs.to_vec(), client_name, ..MountConfig::default() };
+    Client::mount(&node.rpc, config).await.map_err(|e| e.to_string())
+}
+
+/// Opens the FUSE door at `mountpoint`.
+pub(crate) async fn attach(
+    node: &Node,
+    client: &Arc<Client>,
+    mountpoint: &Path,
+    source: &str,
+) -> Result<nacre_fuse::Session, String> {
+    nacre_fuse::mount_client(node.rpc.rt(), client.clone(), mountpoint, source).await.map_err(|e| e.to_string())
+}

@@ -1,0 +1,139 @@
+//! The server roles: `nacre mgs`, `nacre mds`, `nacre oss`. A server opens the storage of each directory it is given
+//! and serves the target whose label it finds there.
+
+use crate::daemon;
+use crate::mkfs::TargetConfig;
+use crate::node::{Listen, Node, host_name};
+use nacre_base::{Nid, TargetKind, TargetName, Uuid};
+use nacre_mdt::{Mdt, MdtConfig};
+use nacre_mgc::Mgc;
+use nacre_mgs::Mgs;
+use nacre_osd::{Osd, disk};
+use nacre_ost::{Ost, OstConfig};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Run a server in the foreground: logs go to standard error, and `ready NID` to standard output once it serves.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Serve {
+    /// Address to listen on; port 0 takes any free one
+    #[arg(long, value_name = "IP[:PORT]")]
+    listen: Option<Listen>,
+    /// Directories formatted with `nacre mkfs`
+    #[arg(required = true)]
+    dirs: Vec<PathBuf>,
+}
+
+/// Which server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    Mgs,
+    Mds,
+    Oss,
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Role::Mgs => "mgs",
+            Role::Mds => "mds",
+            Role::Oss => "oss",
+        }
+    }
+
+    fn kind(self) -> TargetKind {
+        match self {
+            Role::Mgs => TargetKind::Mgt,
+            Role::Mds => TargetKind::Mdt,
+            Role::Oss => TargetKind::Ost,
+        }
+    }
+}
+
+/// Runs the server until it is told to stop.
+pub(crate) fn main(role: Role, args: Serve) -> ExitCode {
+    daemon::run(serve(role, args), role.name())
+}
+
+async fn serve(role: Role, args: Serve) -> Result<(), String> {
+    let node = Node::start(role.name(), args.listen.unwrap_or_else(Listen::standard)).await?;
+    let mut targets = Targets::default();
+    for dir in &args.dirs {
+        let label = disk::read_label(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+        let name: TargetName = label.target.parse().map_err(|e| format!("{}: {e}", dir.display()))?;
+        if name.kind != role.kind() {
+            return Err(format!("{} holds {name}: it is not for nacre {}", dir.display(), role.name()));
+        }
+        targets.start(&node, dir, name, label.uuid).await?;
+    }
+    daemon::say_ready(node.nid);
+    daemon::stop_signal().await;
+    targets.stop().await;
+    node.rpc.shutdown().await;
+    Ok(())
+}
+
+/// The targets that a process serves.
+#[derive(Default)]
+pub(crate) struct Targets {
+    mgs: Option<Arc<Mgs>>,
+    mdts: Vec<Arc<Mdt>>,
+    osts: Vec<Arc<Ost>>,
+    mgcs: Vec<Arc<Mgc>>,
+}
+
+impl Targets {
+    /// Opens the storage in `dir` and serves its target.
+    pub(crate) async fn start(&mut self, node: &Node, dir: &Path, name: TargetName, uuid: Uuid) -> Result<(), String> {
+        let failed = |e: &dyn std::fmt::Display| format!("{name} in {}: {e}", dir.display());
+        match name.kind {
+            TargetKind::Mgt => {
+                let osd = open(node, dir, nacre_mgs::TABLES)?;
+                self.mgs = Some(Mgs::start(&node.rpc, osd, uuid).await.map_err(|e| failed(&e))?);
+            }
+            TargetKind::Mdt => {
+                let osd = open(node, dir, nacre_mdt::TABLES)?;
+                let mgc = self.mgc(node, dir, &name, uuid)?;
+                let config = MdtConfig { name: name.clone(), uuid, host: host_name() };
+                self.mdts.push(Mdt::start(&node.rpc, osd, config, mgc).await.map_err(|e| failed(&e))?);
+            }
+            TargetKind::Ost => {
+                let osd = open(node, dir, nacre_ost::TABLES)?;
+                let mgc = self.mgc(node, dir, &name, uuid)?;
+                let config = OstConfig { name: name.clone(), uuid, host: host_name() };
+                self.osts.push(Ost::start(&node.rpc, osd, config, mgc).await.map_err(|e| failed(&e))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// One MGC for each set of MGS NIDs would do; one for each target is simpler and costs one idle connection.
+    fn mgc(&mut self, node: &Node, dir: &Path, name: &TargetName, uuid: Uuid) -> Result<Arc<Mgc>, String> {
+        let mgs: Vec<Nid> = TargetConfig::read(dir)?.mgs_nids()?;
+        let mgc = Mgc::new(&node.rpc, mgs, uuid, &name.to_string());
+        self.mgcs.push(mgc.clone());
+        Ok(mgc)
+    }
+
+    /// Stops all, commits and closes the storage.
+    pub(crate) async fn stop(&self) {
+        for mdt in &self.mdts {
+            mdt.stop().await;
+        }
+        for ost in &self.osts {
+            ost.stop().await;
+        }
+        for mgc in &self.mgcs {
+            mgc.stop().await;
+        }
+        if let Some(mgs) = &self.mgs {
+            mgs.stop().await;
+        }
+    }
+}
+
+fn open(node: &Node, dir: &Path, tables: &[nacre_osd::Table]) -> Result<Arc<dyn Osd>, String> {
+    let options = disk::DiskOptions::default();
+    disk::open(node.rpc.rt(), dir, tables, options).map_err(|e| format!("{}: {e}", dir.display()))
+}
