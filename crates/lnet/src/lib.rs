@@ -1,1 +1,230 @@
-//! To be written.
+//! LNet: messages between nodes that are named by NIDs, over interchangeable drivers, under credits.
+//!
+//! [`Lnet`] is one node. It sends PUTs to portals, moves bulk data by GET and PUT against memory descriptors, and pings.
+//! Where a message goes is `select`'s choice, how many may be in hand is `credits`', how it looks on a socket is in
+//! `frame`; drivers (LNDs) are `tcp`, `lo` and `sim`. It knows nothing of RPCs and resends nothing: delivery is at most
+//! once, and order holds only among small messages on one connection.
+
+mod bulk;
+mod credits;
+mod error;
+mod frame;
+mod lnd;
+mod lo;
+mod message;
+mod node;
+mod options;
+mod select;
+mod sim;
+mod status;
+mod tcp;
+#[cfg(test)]
+mod tests;
+
+pub use bulk::{MdGuard, SinkGuard};
+pub use error::LnetError;
+pub use message::{MAX_PAYLOAD, Portal};
+pub use node::{IncomingPut, PortalHandler};
+pub use options::{LnetOptions, TcpOptions};
+pub use sim::{FaultPlan, LinkOptions, SimFault, SimNet, SimNetOptions, SimNetStats};
+pub use status::{InterfaceStatus, Latency, PeerStatus, Stats, Traffic};
+pub use tcp::TcpListen;
+
+use bulk::GetInFlight;
+use lnd::Waiter;
+use message::Message;
+use nacre_base::{Faults, Nid, Payload};
+use nacre_rt::Rt;
+use node::{Node, PING_MATCH_BITS};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// One LNet node. Cloning shares. A node with TCP interfaces lives until [`Lnet::shutdown`], or until its `Rt` is killed.
+#[derive(Clone)]
+pub struct Lnet(Arc<Node>);
+
+impl Lnet {
+    /// A node that can only speak to itself until interfaces are added. Its tasks run in `rt`'s scope.
+    pub fn new(rt: Rt, options: LnetOptions, faults: Faults) -> Lnet {
+        Lnet(Node::new(rt, options, faults))
+    }
+
+    /// Adds a TCP interface: binds its acceptor, and returns the NID that peers reach it by.
+    pub async fn add_tcp(&self, listen: TcpListen) -> Result<Nid, LnetError> {
+        let (nid, lnd) = tcp::Tcp::start(&self.0, listen).await?;
+        self.0.add_interface(nid, lnd);
+        Ok(nid)
+    }
+
+    /// Adds an interface on a simulated network, under the next free number.
+    pub fn add_sim(&self, net: &SimNet) -> Nid {
+        let (nid, lnd) = net.join(&self.0, None);
+        self.0.add_interface(nid, lnd);
+        nid
+    }
+
+    /// The same under a number of the caller's choice: a node that restarts keeps its NID.
+    pub fn add_sim_as(&self, net: &SimNet, number: u32) -> Nid {
+        let (nid, lnd) = net.join(&self.0, Some(number));
+        self.0.add_interface(nid, lnd);
+        nid
+    }
+
+    /// The node's NIDs. The first is the primary one; without interfaces there is only `0@lo`.
+    pub fn nids(&self) -> Vec<Nid> {
+        let nids = self.0.nids();
+        if nids.is_empty() { vec![Nid::LO] } else { nids }
+    }
+
+    /// Whether `nid` means this node.
+    pub fn is_local(&self, nid: Nid) -> bool {
+        self.0.is_local(nid)
+    }
+
+    /// From now on, PUTs to `portal` go to `handler`, in place of the handler before. Panics for LNet's own portals.
+    pub fn attach(&self, portal: Portal, handler: Arc<dyn PortalHandler>) {
+        self.0.attach(portal, Some(handler));
+    }
+
+    /// From now on, PUTs to `portal` are dropped.
+    pub fn detach(&self, portal: Portal) {
+        self.0.attach(portal, None);
+    }
+
+    /// Sends one message of at most [`MAX_PAYLOAD`] bytes. Waits for credits, and until the driver has taken the bytes:
+    /// not until the peer has them. Dropping the future does not recall the message.
+    pub async fn put(&self, to: Nid, portal: Portal, match_bits: u64, payload: Payload) -> Result<(), LnetError> {
+        let (tx, rx) = oneshot::channel();
+        self.send(Message::put(to, portal, match_bits, payload), Waiter::Put(tx))?;
+        rx.await.unwrap_or(Err(LnetError::Shutdown))
+    }
+
+    /// Sends one message without waiting, as handlers must. It waits for credits in the network; whether it could be
+    /// sent is not told.
+    pub fn post(&self, to: Nid, portal: Portal, match_bits: u64, payload: Payload) -> Result<(), LnetError> {
+        self.send(Message::put(to, portal, match_bits, payload), Waiter::Nobody)
+    }
+
+    fn send(&self, message: Message, waiter: Waiter) -> Result<(), LnetError> {
+        let len = message.payload.len();
+        if len > MAX_PAYLOAD {
+            return Err(LnetError::TooLarge(len));
+        }
+        self.0.submit(message, waiter);
+        Ok(())
+    }
+
+    /// Lets peers GET `data` under `match_bits`, until the guard is dropped.
+    pub fn expose_source(&self, match_bits: u64, data: Payload) -> MdGuard {
+        self.0.exposed.add_source(match_bits, data)
+    }
+
+    /// Lets a peer PUT up to `len` bytes under `match_bits`, until the guard is dropped.
+    pub fn expose_sink(&self, match_bits: u64, len: usize) -> SinkGuard {
+        self.0.exposed.add_sink(match_bits, len)
+    }
+
+    /// Pulls what `from` has exposed under `match_bits`: `len` bytes, or fewer if there are fewer. The pieces are in
+    /// order and page aligned where they came over TCP in parts of 4 KiB or more.
+    pub async fn get_bulk(&self, from: Nid, match_bits: u64, len: usize) -> Result<Payload, LnetError> {
+        let mut gets: Vec<_> =
+            self.cuts(from, len).map(|range| self.start_get(from, Portal::BULK, match_bits, range)).collect();
+        let all = async {
+            let mut payload = Payload::new();
+            for get in &mut gets {
+                payload.append(get.answer().await?);
+            }
+            Ok(payload)
+        };
+        self.in_time(self.0.options.transaction_timeout, from, all).await
+    }
+
+    /// Pushes `payload` into what `to` has exposed under `match_bits`. Returns when the driver has taken the bytes; it
+    /// is not told whether the peer wanted them.
+    pub async fn put_bulk(&self, to: Nid, match_bits: u64, payload: Payload) -> Result<(), LnetError> {
+        let mut sent = Vec::new();
+        for (offset, len) in self.cuts(to, payload.len()) {
+            let (tx, rx) = oneshot::channel();
+            let part = payload.slice(offset as usize, len as usize);
+            let mut message = Message::put(to, Portal::BULK, match_bits, part);
+            message.header.offset = offset;
+            message.header.length = payload.len() as u64;
+            self.0.submit(message, Waiter::Put(tx));
+            sent.push(rx);
+        }
+        for rx in sent {
+            rx.await.unwrap_or(Err(LnetError::Shutdown))?;
+        }
+        Ok(())
+    }
+
+    /// Asks `to` for its NIDs.
+    pub async fn ping(&self, to: Nid, timeout: Duration) -> Result<Vec<Nid>, LnetError> {
+        let mut get = self.start_get(to, Portal::RESERVED, PING_MATCH_BITS, (0, MAX_PAYLOAD as u64));
+        let answer = self.in_time(timeout, to, get.answer()).await?;
+        frame::decode_nids(&answer.to_bytes()).map_err(|_| LnetError::NoMatch(to, PING_MATCH_BITS))
+    }
+
+    fn start_get(&self, from: Nid, portal: Portal, match_bits: u64, range: (u64, u64)) -> GetInFlight {
+        let get = self.0.gets.start(from, match_bits, range.1, self.0.rt.now());
+        self.0.submit(Message::get(from, portal, match_bits, get.id, range), Waiter::Get(get.id));
+        get
+    }
+
+    async fn in_time<T>(
+        &self,
+        limit: Duration,
+        peer: Nid,
+        answer: impl Future<Output = Result<T, LnetError>>,
+    ) -> Result<T, LnetError> {
+        self.0.rt.timeout(limit, answer).await.unwrap_or_else(|_| {
+            status::bump(&self.0.counters.response_timeout_count);
+            Err(LnetError::TimedOut(peer))
+        })
+    }
+
+    /// Offsets and lengths of the messages that carry `len` bytes to or from `peer`; one even for no bytes.
+    fn cuts(&self, peer: Nid, len: usize) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let (len, max) = (len as u64, self.0.message_max(peer));
+        (0..len.div_ceil(max).max(1)).map(move |i| (i * max, (len - i * max).min(max)))
+    }
+
+    /// Calls `hook` whenever a peer's connections were lost. A hint: the peer may be back, and a peer that is gone on a
+    /// network without connections is not noticed.
+    pub fn register_peer_down(&self, hook: Arc<dyn Fn(Nid) + Send + Sync>) {
+        self.0.peer_down_hooks.write().push(hook);
+    }
+
+    /// The interfaces, `lo` first.
+    pub fn interfaces(&self) -> Vec<InterfaceStatus> {
+        let lo = self.0.lo().status(&self.0.options);
+        std::iter::once(lo).chain(self.0.interfaces().iter().map(|i| i.status(&self.0.options))).collect()
+    }
+
+    /// The peers of all interfaces but `lo`, in the order of their NIDs.
+    pub fn peers(&self) -> Vec<PeerStatus> {
+        self.0.interfaces().iter().flat_map(|i| i.peers()).collect()
+    }
+
+    /// The node's counters.
+    pub fn stats(&self) -> Stats {
+        Stats { rst_alloc: self.0.gets.len() as u64, ..self.0.counters.read() }
+    }
+
+    /// Sends nothing more, gives messages in hand a moment to leave, and closes everything. Listening ports are free
+    /// when this returns.
+    pub async fn shutdown(&self) {
+        let node = &self.0;
+        node.closed.store(true, Ordering::Relaxed);
+        let deadline = node.rt.now() + node.options.shutdown_grace;
+        while node.counters.msgs_alloc.load(Ordering::Relaxed) > 0 && node.rt.now() < deadline {
+            node.rt.sleep(Duration::from_millis(2)).await;
+        }
+        for interface in node.interfaces().iter().chain([node.lo()]) {
+            interface.lnd.shutdown().await;
+        }
+        node.gets.fail_all(|_| true, |_| LnetError::Shutdown);
+    }
+}

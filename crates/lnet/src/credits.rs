@@ -1,0 +1,206 @@
+//! Credits: how many messages the driver may have in hand per interface and per peer. A sans-IO engine.
+//!
+//! A message takes a credit of its peer first and then one of the interface. Where a count goes below zero the message
+//! waits, first in first out: a peer that takes nothing holds back only its own queue until its credits are used up.
+//! Counts below zero say how many wait, and the lowest value ever seen tells an administrator whether there are too few.
+
+use nacre_base::{FxHashMap, Nid};
+use std::collections::VecDeque;
+
+/// The credits of one interface and of the peers behind it. `T` is a message.
+pub(crate) struct Credits<T> {
+    interface: Gate<(Nid, T)>,
+    peers: FxHashMap<Nid, Gate<T>>,
+    peer_credits: u32,
+    /// Most messages that wait for one peer; more are refused.
+    queue_max: usize,
+}
+
+/// What becomes of a message.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Admission<T> {
+    /// It holds both credits: give it to the driver.
+    Go(T),
+    /// It waits; a later `handle_done` hands it out.
+    Queued,
+    /// The peer's queue is full: the message is refused and holds nothing.
+    Full(T),
+}
+
+/// Credits as `lnetctl` shows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GateStatus {
+    pub(crate) max: u32,
+    pub(crate) available: i64,
+    pub(crate) low_water: i64,
+    pub(crate) queued: usize,
+}
+
+impl<T> Credits<T> {
+    pub(crate) fn new(credits: u32, peer_credits: u32, queue_max: usize) -> Credits<T> {
+        assert!(credits > 0 && peer_credits > 0, "without credits nothing can be sent");
+        Credits { interface: Gate::new(credits), peers: FxHashMap::default(), peer_credits, queue_max }
+    }
+
+    /// A message wants to go to `peer`.
+    pub(crate) fn handle_send(&mut self, peer: Nid, message: T) -> Admission<T> {
+        let gate = self.peers.entry(peer).or_insert_with(|| Gate::new(self.peer_credits));
+        if gate.queue.len() >= self.queue_max {
+            return Admission::Full(message);
+        }
+        let Some(message) = gate.take(message) else { return Admission::Queued };
+        self.interface.take((peer, message)).map_or(Admission::Queued, |(_, m)| Admission::Go(m))
+    }
+
+    /// The driver is done with a message to `peer`: its credits come back, and up to two messages may go now, the
+    /// first because of the interface's credit, the second because of the peer's.
+    pub(crate) fn handle_done(&mut self, peer: Nid) -> [Option<T>; 2] {
+        let first = self.interface.give().map(|(_, m)| m);
+        let Some(gate) = self.peers.get_mut(&peer) else { return [first, None] };
+        let second = gate.give().and_then(|m| self.interface.take((peer, m))).map(|(_, m)| m);
+        [first, second]
+    }
+
+    /// The interface's credits.
+    pub(crate) fn interface(&self) -> GateStatus {
+        self.interface.status()
+    }
+
+    /// A peer's credits; all of them if nothing was ever sent to it.
+    pub(crate) fn peer(&self, peer: Nid) -> GateStatus {
+        self.peers.get(&peer).map_or_else(|| Gate::<T>::new(self.peer_credits).status(), Gate::status)
+    }
+
+    /// Forgets peers that hold no credits.
+    pub(crate) fn forget_idle(&mut self) {
+        self.peers.retain(|_, g| g.available < i64::from(g.max));
+    }
+}
+
+struct Gate<T> {
+    max: u32,
+    /// Free credits; below zero, the negated number of waiting messages.
+    available: i64,
+    low_water: i64,
+    queue: VecDeque<T>,
+}
+
+impl<T> Gate<T> {
+    fn new(max: u32) -> Gate<T> {
+        Gate { max, available: i64::from(max), low_water: i64::from(max), queue: VecDeque::new() }
+    }
+
+    fn take(&mut self, item: T) -> Option<T> {
+        self.available -= 1;
+        self.low_water = self.low_water.min(self.available);
+        if self.available >= 0 {
+            return Some(item);
+        }
+        self.queue.push_back(item);
+        None
+    }
+
+    fn give(&mut self) -> Option<T> {
+        self.available += 1;
+        assert!(self.available <= i64::from(self.max), "a credit came back twice");
+        self.queue.pop_front()
+    }
+
+    fn status(&self) -> GateStatus {
+        GateStatus {
+            max: self.max,
+            available: self.available,
+            low_water: self.low_water,
+            queued: self.queue.len(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::Prng;
+
+    const A: Nid = Nid { network: nacre_base::Network::SIM, address: 1, port: 0 };
+    const B: Nid = Nid { network: nacre_base::Network::SIM, address: 2, port: 0 };
+
+    #[test]
+    fn a_peer_without_credits_queues_and_is_served_in_order() {
+        let mut c = Credits::new(10, 2, 100);
+        assert_eq!(c.handle_send(A, 1), Admission::Go(1));
+        assert_eq!(c.handle_send(A, 2), Admission::Go(2));
+        assert_eq!(c.handle_send(A, 3), Admission::Queued);
+        assert_eq!(c.handle_send(A, 4), Admission::Queued);
+        assert_eq!(c.handle_send(B, 5), Admission::Go(5), "another peer is not held back");
+        assert_eq!(c.peer(A), GateStatus { max: 2, available: -2, low_water: -2, queued: 2 });
+        assert_eq!(c.handle_done(A), [None, Some(3)]);
+        assert_eq!(c.handle_done(A), [None, Some(4)]);
+        assert_eq!(c.handle_done(A), [None, None]);
+        assert_eq!(c.peer(A), GateStatus { max: 2, available: 1, low_water: -2, queued: 0 });
+        assert_eq!(c.interface(), GateStatus { max: 10, available: 8, low_water: 7, queued: 0 });
+    }
+
+    #[test]
+    fn the_interface_is_shared_first_come_first_served() {
+        let mut c = Credits::new(1, 8, 100);
+        assert_eq!(c.handle_send(A, 1), Admission::Go(1));
+        assert_eq!(c.handle_send(A, 2), Admission::Queued);
+        assert_eq!(c.handle_send(B, 3), Admission::Queued);
+        assert_eq!(c.interface(), GateStatus { max: 1, available: -2, low_water: -2, queued: 2 });
+        assert_eq!(c.handle_done(A), [Some(2), None]);
+        assert_eq!(c.handle_done(A), [Some(3), None]);
+        assert_eq!(c.handle_done(B), [None, None]);
+        assert_eq!((c.interface().available, c.peer(A).low_water), (1, 6));
+    }
+
+    #[test]
+    fn a_full_queue_refuses() {
+        let mut c = Credits::new(8, 1, 1);
+        assert_eq!(c.handle_send(A, 1), Admission::Go(1));
+        assert_eq!(c.handle_send(A, 2), Admission::Queued);
+        assert_eq!(c.handle_send(A, 3), Admission::Full(3));
+        assert_eq!(c.handle_done(A), [None, Some(2)]);
+    }
+
+    #[test]
+    fn idle_peers_are_forgotten_busy_ones_are_not() {
+        let mut c = Credits::new(8, 2, 1);
+        c.handle_send(A, 1);
+        c.handle_send(B, 2);
+        c.handle_done(A);
+        c.forget_idle();
+        assert_eq!((c.peers.contains_key(&A), c.peers.contains_key(&B)), (false, true));
+    }
+
+    /// Whatever the order of sends and completions: no message is lost or doubled, no gate is overdrawn, and when all
+    /// is done every credit is back.
+    #[test]
+    fn random_traffic_keeps_the_books() {
+        for seed in 0..50 {
+            let mut prng = Prng::new(seed);
+            let mut c = Credits::new(5, 3, 1000);
+            let (mut in_hand, mut seen, mut sent) = (Vec::new(), Vec::new(), 0);
+            while seen.len() < 300 || !in_hand.is_empty() {
+                if sent < 300 && prng.one_in(2) {
+                    let peer = Nid::sim(prng.below(4) as u32);
+                    if let Admission::Go(m) = c.handle_send(peer, (peer, sent)) {
+                        in_hand.push(m);
+                    }
+                    sent += 1;
+                } else if !in_hand.is_empty() {
+                    let (peer, m) = in_hand.swap_remove(prng.below(in_hand.len() as u64) as usize);
+                    seen.push(m);
+                    in_hand.extend(c.handle_done(peer).into_iter().flatten());
+                }
+                assert!(in_hand.len() <= 5);
+                for p in 0..4 {
+                    assert!(in_hand.iter().filter(|(n, _)| *n == Nid::sim(p)).count() <= 3);
+                }
+            }
+            seen.sort_unstable();
+            assert_eq!(seen, (0..300).collect::<Vec<_>>());
+            assert_eq!(c.interface().available, 5);
+            assert!((0..4).all(|p| c.peer(Nid::sim(p)).available == 3));
+        }
+    }
+}

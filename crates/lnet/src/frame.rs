@@ -1,0 +1,395 @@
+//! How messages and HELLOs look on a byte stream. No IO; every byte that comes in is hostile.
+//!
+//! A message is this header of 112 bytes, little endian, and its payload:
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 4 | magic `NLN1` |
+//! | 4 | 1 | kind: ACK 0, PUT 1, GET 2, REPLY 3 |
+//! | 5 | 1 | flags: 1 payload has a checksum, 2 please open bulk connections |
+//! | 6 | 2 | zero |
+//! | 8 | 4 | payload length, at most 1 MiB |
+//! | 12 | 4 | CRC32C of the payload, if flagged |
+//! | 16 | 24 | destination NID |
+//! | 40 | 24 | source NID |
+//! | 64 | 4 | portal |
+//! | 68 | 4 | status |
+//! | 72 | 8 | match bits |
+//! | 80 | 8 | id |
+//! | 88 | 8 | offset |
+//! | 96 | 8 | length |
+//! | 104 | 4 | zero |
+//! | 108 | 4 | CRC32C of bytes 0 to 107 |
+//!
+//! A NID is its network (4), port (2), zero (2) and address (16, big endian: room for IPv6, and a shorter address is
+//! at the end). Fields called zero are sent as zero and ignored when read, so that they can get a meaning.
+//!
+//! A HELLO opens a connection, once in each direction: magic `NLH1` (4), version (2), connection type as the dialer
+//! sees it (1), number of source NIDs (1), incarnation (8), destination NID (24), source NIDs (24 each), CRC32C of
+//! all that (4).
+
+use crate::message::{Header, Kind, MAX_PAYLOAD, Portal};
+use nacre_base::{Network, Nid};
+
+/// Bytes of a message header.
+pub(crate) const HEADER_LEN: usize = 112;
+/// Bytes of a HELLO before its source NIDs.
+pub(crate) const HELLO_PREFIX_LEN: usize = 40;
+/// The version that this code speaks; both sides must agree.
+pub(crate) const VERSION: u16 = 1;
+/// A node tells of at most this many of its NIDs.
+pub(crate) const HELLO_NIDS_MAX: usize = 16;
+
+const NID_LEN: usize = 24;
+const MAGIC: [u8; 4] = *b"NLN1";
+const HELLO_MAGIC: [u8; 4] = *b"NLH1";
+const FLAG_PAYLOAD_CHECKSUM: u8 = 1;
+const FLAG_WANT_BULK: u8 = 2;
+
+/// The header of a message and what its driver adds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FrameHeader {
+    pub(crate) header: Header,
+    pub(crate) payload_len: usize,
+    /// CRC32C of the payload, if it has one.
+    pub(crate) payload_checksum: Option<u32>,
+    /// The sender has bulk data but no bulk connection, and cannot dial.
+    pub(crate) want_bulk: bool,
+}
+
+/// What a connection is for, as its dialer sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum ConnectionType {
+    /// Small messages, both ways.
+    Control = 1,
+    /// Large payloads towards the dialer.
+    BulkIn = 2,
+    /// Large payloads from the dialer.
+    BulkOut = 3,
+}
+
+impl ConnectionType {
+    /// The same connection as the other side sees it.
+    pub(crate) fn inverted(self) -> ConnectionType {
+        match self {
+            ConnectionType::Control => ConnectionType::Control,
+            ConnectionType::BulkIn => ConnectionType::BulkOut,
+            ConnectionType::BulkOut => ConnectionType::BulkIn,
+        }
+    }
+}
+
+/// The first thing said on a connection, by the dialer and then by the acceptor.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Hello {
+    pub(crate) connection_type: ConnectionType,
+    /// Differs for every start of a node, so that a restart is noticed.
+    pub(crate) incarnation: u64,
+    /// Whom the sender believes to speak to.
+    pub(crate) destination: Nid,
+    /// The sender's NIDs; the first is the one that this connection is known by.
+    pub(crate) sources: Vec<Nid>,
+}
+
+/// Why bytes are no frame. The connection is beyond repair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FrameError {
+    #[error("bad magic")]
+    Magic,
+    #[error("protocol version {0}, this node speaks {VERSION}")]
+    Version(u16),
+    #[error("header checksum does not match")]
+    HeaderChecksum,
+    #[error("payload checksum does not match")]
+    PayloadChecksum,
+    #[error("payload of {0} bytes")]
+    Length(u32),
+    #[error("message kind {0}")]
+    Kind(u8),
+    #[error("connection type {0}")]
+    ConnectionType(u8),
+    #[error("no NID")]
+    Nid,
+    #[error("message from {0}, which is not the peer")]
+    Source(Nid),
+}
+
+/// CRC32C, as iSCSI, ext4 and Lustre's `crc32c` checksum have it.
+pub(crate) fn crc32c(parts: &[&[u8]]) -> u32 {
+    match parts {
+        [one] => crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, one) as u32,
+        many => {
+            let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+            many.iter().for_each(|p| digest.update(p));
+            digest.finalize() as u32
+        }
+    }
+}
+
+/// Encodes a message header.
+pub(crate) fn encode(f: &FrameHeader) -> [u8; HEADER_LEN] {
+    assert!(f.payload_len <= MAX_PAYLOAD, "payload of {} bytes was not cut", f.payload_len);
+    let h = &f.header;
+    let mut b = [0; HEADER_LEN];
+    b[0..4].copy_from_slice(&MAGIC);
+    b[4] = h.kind as u8;
+    b[5] = u8::from(f.payload_checksum.is_some()) * FLAG_PAYLOAD_CHECKSUM + u8::from(f.want_bulk) * FLAG_WANT_BULK;
+    b[8..12].copy_from_slice(&(f.payload_len as u32).to_le_bytes());
+    b[12..16].copy_from_slice(&f.payload_checksum.unwrap_or(0).to_le_bytes());
+    b[16..40].copy_from_slice(&encode_nid(h.destination));
+    b[40..64].copy_from_slice(&encode_nid(h.source));
+    b[64..68].copy_from_slice(&h.portal.0.to_le_bytes());
+    b[68..72].copy_from_slice(&h.status.to_le_bytes());
+    b[72..80].copy_from_slice(&h.match_bits.to_le_bytes());
+    b[80..88].copy_from_slice(&h.id.to_le_bytes());
+    b[88..96].copy_from_slice(&h.offset.to_le_bytes());
+    b[96..104].copy_from_slice(&h.length.to_le_bytes());
+    let crc = crc32c(&[&b[..108]]);
+    b[108..].copy_from_slice(&crc.to_le_bytes());
+    b
+}
+
+/// Decodes a message header.
+pub(crate) fn decode(b: &[u8; HEADER_LEN]) -> Result<FrameHeader, FrameError> {
+    if b[0..4] != MAGIC {
+        return Err(FrameError::Magic);
+    }
+    if u32_at(b, 108) != crc32c(&[&b[..108]]) {
+        return Err(FrameError::HeaderChecksum);
+    }
+    let payload_len = u32_at(b, 8);
+    if payload_len as usize > MAX_PAYLOAD {
+        return Err(FrameError::Length(payload_len));
+    }
+    let header = Header {
+        kind: match b[4] {
+            0 => Kind::Ack,
+            1 => Kind::Put,
+            2 => Kind::Get,
+            3 => Kind::Reply,
+            other => return Err(FrameError::Kind(other)),
+        },
+        destination: decode_nid(&b[16..40])?,
+        source: decode_nid(&b[40..64])?,
+        portal: Portal(u32_at(b, 64)),
+        status: u32_at(b, 68) as i32,
+        match_bits: u64_at(b, 72),
+        id: u64_at(b, 80),
+        offset: u64_at(b, 88),
+        length: u64_at(b, 96),
+    };
+    let payload_checksum = (b[5] & FLAG_PAYLOAD_CHECKSUM != 0).then(|| u32_at(b, 12));
+    let want_bulk = b[5] & FLAG_WANT_BULK != 0;
+    Ok(FrameHeader { header, payload_len: payload_len as usize, payload_checksum, want_bulk })
+}
+
+impl Hello {
+    /// The bytes of this HELLO. Only the first [`HELLO_NIDS_MAX`] NIDs go in.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let sources = &self.sources[..self.sources.len().min(HELLO_NIDS_MAX)];
+        let mut b = Vec::with_capacity(HELLO_PREFIX_LEN + sources.len() * NID_LEN + 4);
+        b.extend_from_slice(&HELLO_MAGIC);
+        b.extend_from_slice(&VERSION.to_le_bytes());
+        b.push(self.connection_type as u8);
+        b.push(sources.len() as u8);
+        b.extend_from_slice(&self.incarnation.to_le_bytes());
+        b.extend_from_slice(&encode_nid(self.destination));
+        sources.iter().for_each(|n| b.extend_from_slice(&encode_nid(*n)));
+        let crc = crc32c(&[&b]);
+        b.extend_from_slice(&crc.to_le_bytes());
+        b
+    }
+
+    /// How many bytes follow the prefix, whose magic, version and count are checked first.
+    pub(crate) fn rest_len(prefix: &[u8; HELLO_PREFIX_LEN]) -> Result<usize, FrameError> {
+        if prefix[0..4] != HELLO_MAGIC {
+            return Err(FrameError::Magic);
+        }
+        let version = u16::from_le_bytes([prefix[4], prefix[5]]);
+        if version != VERSION {
+            return Err(FrameError::Version(version));
+        }
+        match usize::from(prefix[7]) {
+            n @ 1..=HELLO_NIDS_MAX => Ok(n * NID_LEN + 4),
+            _ => Err(FrameError::Nid),
+        }
+    }
+
+    /// Decodes a whole HELLO: the prefix and the bytes that [`Hello::rest_len`] asked for.
+    pub(crate) fn decode(b: &[u8]) -> Result<Hello, FrameError> {
+        let prefix = b.first_chunk::<HELLO_PREFIX_LEN>().ok_or(FrameError::Magic)?;
+        let end = HELLO_PREFIX_LEN + Self::rest_len(prefix)? - 4;
+        if b.len() != end + 4 || u32_at(b, end) != crc32c(&[&b[..end]]) {
+            return Err(FrameError::HeaderChecksum);
+        }
+        Ok(Hello {
+            connection_type: match b[6] {
+                1 => ConnectionType::Control,
+                2 => ConnectionType::BulkIn,
+                3 => ConnectionType::BulkOut,
+                other => return Err(FrameError::ConnectionType(other)),
+            },
+            incarnation: u64_at(b, 8),
+            destination: decode_nid(&b[16..40])?,
+            sources: b[HELLO_PREFIX_LEN..end].chunks(NID_LEN).map(decode_nid).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// NIDs one after the other: what a ping answers.
+pub(crate) fn encode_nids(nids: &[Nid]) -> Vec<u8> {
+    nids.iter().flat_map(|n| encode_nid(*n)).collect()
+}
+
+/// The inverse of [`encode_nids`].
+pub(crate) fn decode_nids(b: &[u8]) -> Result<Vec<Nid>, FrameError> {
+    b.chunks(NID_LEN).map(decode_nid).collect()
+}
+
+fn encode_nid(nid: Nid) -> [u8; NID_LEN] {
+    let mut b = [0; NID_LEN];
+    b[0..4].copy_from_slice(&nid.network.to_u32().to_le_bytes());
+    b[4..6].copy_from_slice(&nid.port.to_le_bytes());
+    b[20..24].copy_from_slice(&nid.address.to_be_bytes());
+    b
+}
+
+fn decode_nid(b: &[u8]) -> Result<Nid, FrameError> {
+    let b: &[u8; NID_LEN] = b.try_into().map_err(|_| FrameError::Nid)?;
+    if b[8..20] != [0; 12] {
+        return Err(FrameError::Nid);
+    }
+    let network = Network::from_u32(u32_at(b, 0)).ok_or(FrameError::Nid)?;
+    let address = u32::from_be_bytes([b[20], b[21], b[22], b[23]]);
+    Ok(Nid { network, address, port: u16::from_le_bytes([b[4], b[5]]) })
+}
+
+/// Callers have checked the length; a slice that is too short is a bug here.
+fn u32_at(b: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+fn u64_at(b: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(b, at)) | u64::from(u32_at(b, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::Prng;
+
+    fn header() -> FrameHeader {
+        FrameHeader {
+            header: Header {
+                kind: Kind::Put,
+                destination: "10.0.0.2@tcp".parse().unwrap(),
+                source: "10.0.0.1:7001@tcp1".parse().unwrap(),
+                portal: Portal(12),
+                match_bits: 0x0102_0304_0506_0708,
+                id: 9,
+                offset: 0x10_0000,
+                length: 0x30_0000,
+                status: -5,
+            },
+            payload_len: 200,
+            payload_checksum: Some(0xdead_beef),
+            want_bulk: false,
+        }
+    }
+
+    fn hex(b: &[u8]) -> String {
+        b.chunks(16).map(|l| l.iter().map(|x| format!("{x:02x}")).collect::<String>() + "\n").collect()
+    }
+
+    #[test]
+    fn golden_header() {
+        assert_eq!(hex(&encode(&header())), GOLDEN_HEADER);
+        assert_eq!(decode(&encode(&header())), Ok(header()));
+    }
+
+    const GOLDEN_HEADER: &str = "\
+4e4c4e3101010000c8000000efbeadde\n\
+00000200000000000000000000000000\n\
+000000000a00000201000200591b0000\n\
+0000000000000000000000000a000001\n\
+0c000000fbffffff0807060504030201\n\
+09000000000000000000100000000000\n\
+00003000000000000000000023ce236c\n\
+";
+
+    fn hello() -> Hello {
+        Hello {
+            connection_type: ConnectionType::BulkOut,
+            incarnation: 0x1122_3344_5566_7788,
+            destination: "10.0.0.2@tcp".parse().unwrap(),
+            sources: vec!["10.0.0.1:7001@tcp".parse().unwrap(), "10.1.0.1@tcp1".parse().unwrap()],
+        }
+    }
+
+    #[test]
+    fn golden_hello() {
+        let bytes = hello().encode();
+        assert_eq!(hex(&bytes), GOLDEN_HELLO);
+        assert_eq!(Hello::rest_len(bytes.first_chunk().unwrap()), Ok(bytes.len() - HELLO_PREFIX_LEN));
+        assert_eq!(Hello::decode(&bytes), Ok(hello()));
+    }
+
+    const GOLDEN_HELLO: &str = "\
+4e4c4831010003028877665544332211\n\
+00000200000000000000000000000000\n\
+000000000a00000200000200591b0000\n\
+0000000000000000000000000a000001\n\
+01000200000000000000000000000000\n\
+000000000a010001568319ac\n\
+";
+
+    #[test]
+    fn crc32c_is_the_standard_one() {
+        assert_eq!(crc32c(&[b"123456789"]), 0xe306_9283);
+        assert_eq!(crc32c(&[b"1234", b"", b"56789"]), 0xe306_9283);
+    }
+
+    #[test]
+    fn every_single_bit_error_is_found() {
+        let (good, hello) = (encode(&header()), hello().encode());
+        for bit in 0..HEADER_LEN * 8 {
+            let mut b = good;
+            b[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode(&b).is_err(), "bit {bit}");
+        }
+        for bit in 0..hello.len() * 8 {
+            let mut b = hello.clone();
+            b[bit / 8] ^= 1 << (bit % 8);
+            assert!(Hello::decode(&b).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn wrong_fields_under_a_right_checksum_are_refused() {
+        let damaged = |at: usize, byte: u8| {
+            let mut b = encode(&header());
+            b[at] = byte;
+            let crc = crc32c(&[&b[..108]]);
+            b[108..].copy_from_slice(&crc.to_le_bytes());
+            decode(&b)
+        };
+        assert_eq!(damaged(0, 0), Err(FrameError::Magic));
+        assert_eq!(damaged(4, 7), Err(FrameError::Kind(7)));
+        assert_eq!(damaged(11, 1), Err(FrameError::Length(0x0100_00c8)));
+        assert_eq!(damaged(18, 0xff), Err(FrameError::Nid));
+        assert_eq!(damaged(50, 1), Err(FrameError::Nid));
+    }
+
+    #[test]
+    fn random_bytes_never_panic() {
+        let mut prng = Prng::new(1);
+        for len in (0..600).chain([HELLO_PREFIX_LEN; 2000]) {
+            let mut b: Vec<u8> = (0..len).map(|_| prng.next_u64() as u8).collect();
+            assert!(Hello::decode(&b).is_err());
+            b.resize(HEADER_LEN, 0);
+            assert!(decode(b.first_chunk().unwrap()).is_err());
+            let _ = decode_nids(&b);
+        }
+    }
+}

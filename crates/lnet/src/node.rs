@@ -1,0 +1,490 @@
+//! One LNet node: sends messages over its interfaces under credits, and hands what arrives to portals and memory
+//! descriptors. The public face is [`crate::Lnet`].
+
+use crate::bulk::{Exposed, PendingGets};
+use crate::credits::{Admission, Credits};
+use crate::error::LnetError;
+use crate::frame::encode_nids;
+use crate::lnd::{Lnd, Outbound, Waiter};
+use crate::lo::Lo;
+use crate::message::{Header, Kind, MAX_PAYLOAD, Message, Portal, flip_bit};
+use crate::options::LnetOptions;
+use crate::select::{self, Candidate};
+use crate::status::{Counters, InterfaceStatus, Latency, PeerStatus, Traffic, bump};
+use nacre_base::fault::FaultAction;
+use nacre_base::{Errno, Faults, FxHashMap, Nid, Payload, Time};
+use nacre_rt::Rt;
+use parking_lot::{Mutex, RwLock};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The match bits that a ping GETs from the reserved portal, as Lustre's.
+pub(crate) const PING_MATCH_BITS: u64 = 1 << 63;
+
+/// Called when a peer was lost.
+pub(crate) type PeerDownHook = Arc<dyn Fn(Nid) + Send + Sync>;
+
+/// What takes the PUTs of a portal.
+pub trait PortalHandler: Send + Sync {
+    /// A message arrived. Called from the connection's reader (or the simulated network): must not block, and must
+    /// not hold on to the caller. It may send.
+    fn handle_put(&self, put: IncomingPut);
+}
+
+impl<F: Fn(IncomingPut) + Send + Sync> PortalHandler for F {
+    fn handle_put(&self, put: IncomingPut) {
+        self(put);
+    }
+}
+
+/// A message that arrived for a portal.
+#[derive(Debug)]
+pub struct IncomingPut {
+    /// Who sent it, and where an answer goes.
+    pub from: Nid,
+    /// The portal.
+    pub portal: Portal,
+    /// What the sender said of it.
+    pub match_bits: u64,
+    /// Its bytes.
+    pub payload: Payload,
+}
+
+/// A node.
+pub(crate) struct Node {
+    pub(crate) rt: Rt,
+    pub(crate) options: LnetOptions,
+    faults: Faults,
+    lo: Arc<Interface>,
+    /// Added at start, in order of importance: the first is the primary.
+    interfaces: RwLock<Vec<Arc<Interface>>>,
+    portals: RwLock<Vec<(Portal, Arc<dyn PortalHandler>)>>,
+    pub(crate) exposed: Arc<Exposed>,
+    pub(crate) gets: Arc<PendingGets>,
+    pub(crate) peer_down_hooks: RwLock<Vec<PeerDownHook>>,
+    pub(crate) counters: Counters,
+    /// Set by shutdown: nothing is sent any more.
+    pub(crate) closed: AtomicBool,
+}
+
+/// An interface: a NID, its driver and its credits.
+pub(crate) struct Interface {
+    pub(crate) nid: Nid,
+    pub(crate) lnd: Arc<dyn Lnd>,
+    state: Mutex<InterfaceState>,
+    peers_max: usize,
+}
+
+struct InterfaceState {
+    credits: Credits<Outbound>,
+    traffic: Traffic,
+    peers: FxHashMap<Nid, Peer>,
+    /// Messages that got their credits from completions and were not yet given to the driver.
+    ready: VecDeque<Outbound>,
+    /// Somebody is giving `ready` to the driver. A driver may complete a message within `send`, and if every
+    /// completion then sent the next message itself, the stack would grow with the queue.
+    pumping: bool,
+}
+
+#[derive(Default)]
+struct Peer {
+    traffic: Traffic,
+    /// Of the last send; `None` before the first.
+    up: Option<bool>,
+    /// What health lacks to 1000.
+    sickness: u32,
+    /// As it told in its HELLO; empty if it has not.
+    nids: Vec<Nid>,
+}
+
+const HEALTH_MAX: u32 = 1000;
+/// Taken off a peer's health for a failure, and given back for a success.
+const HEALTH_SENSITIVITY: u32 = 100;
+
+impl Node {
+    pub(crate) fn new(rt: Rt, options: LnetOptions, faults: Faults) -> Arc<Node> {
+        Arc::new_cyclic(|node| {
+            let lo = Lo::new(rt.clone(), node.clone());
+            // In process nothing is in hand for long: as good as no credits at all.
+            let lo = Arc::new(Interface::new(Nid::LO, lo, Credits::new(u32::MAX, u32::MAX, usize::MAX), usize::MAX));
+            Node {
+                gets: PendingGets::new(rt.random()),
+                rt,
+                options,
+                faults,
+                lo,
+                interfaces: RwLock::default(),
+                portals: RwLock::default(),
+                exposed: Arc::default(),
+                peer_down_hooks: RwLock::default(),
+                counters: Counters::default(),
+                closed: AtomicBool::new(false),
+            }
+        })
+    }
+
+    pub(crate) fn add_interface(&self, nid: Nid, lnd: Arc<dyn Lnd>) {
+        let o = &self.options;
+        let credits = Credits::new(o.credits, o.peer_credits, o.peer_queue_max);
+        self.interfaces.write().push(Arc::new(Interface::new(nid, lnd, credits, o.peers_max)));
+    }
+
+    /// The interfaces but `lo`.
+    pub(crate) fn interfaces(&self) -> Vec<Arc<Interface>> {
+        self.interfaces.read().clone()
+    }
+
+    pub(crate) fn lo(&self) -> &Arc<Interface> {
+        &self.lo
+    }
+
+    pub(crate) fn nids(&self) -> Vec<Nid> {
+        self.interfaces.read().iter().map(|i| i.nid).collect()
+    }
+
+    pub(crate) fn is_local(&self, nid: Nid) -> bool {
+        nid == Nid::LO || self.interfaces.read().iter().any(|i| i.nid == nid)
+    }
+
+    pub(crate) fn attach(&self, portal: Portal, handler: Option<Arc<dyn PortalHandler>>) {
+        assert!(portal != Portal::RESERVED && portal != Portal::BULK, "{portal:?} belongs to LNet itself");
+        let mut portals = self.portals.write();
+        portals.retain(|(p, _)| *p != portal);
+        portals.extend(handler.map(|h| (portal, h)));
+    }
+
+    /// Sends a message. `waiter` hears of it in any case, perhaps before this returns.
+    pub(crate) fn submit(self: &Arc<Self>, mut message: Message, waiter: Waiter) {
+        match self.faults.check("lnet.send") {
+            None => {}
+            Some(FaultAction::Drop) => return waiter.tell(self, Ok(())),
+            Some(FaultAction::Fail(e)) => return waiter.tell(self, Err(LnetError::Injected(e))),
+            Some(FaultAction::Delay(d)) => {
+                let node = self.clone();
+                let later = async move {
+                    node.rt.sleep(d).await;
+                    node.submit_now(message, waiter);
+                };
+                drop(self.rt.spawn(later));
+                return;
+            }
+            Some(FaultAction::Corrupt) => message.damaged = true,
+            Some(FaultAction::Crash) => return self.rt.kill(),
+        }
+        self.submit_now(message, waiter);
+    }
+
+    fn submit_now(self: &Arc<Self>, mut message: Message, waiter: Waiter) {
+        if self.closed.load(Ordering::Relaxed) {
+            return waiter.tell(self, Err(LnetError::Shutdown));
+        }
+        match self.path(message.header.destination) {
+            Ok((interface, next_hop)) => {
+                // A message to this node itself comes from the NID it was sent to, so that answers take the same way.
+                let local = interface.nid == Nid::LO;
+                message.header.source = if local { message.header.destination } else { interface.nid };
+                Outbound::new(self, interface.clone(), next_hop, message, waiter).admit(&interface);
+            }
+            Err(e) => {
+                bump(&self.counters.local_no_route_count);
+                waiter.tell(self, Err(e));
+            }
+        }
+    }
+
+    /// Where a message to `to` leaves, and to whom it goes first.
+    fn path(&self, to: Nid) -> Result<(Arc<Interface>, Nid), LnetError> {
+        if to == Nid::LO {
+            return Ok((self.lo.clone(), to));
+        }
+        let interfaces = self.interfaces.read();
+        if interfaces.iter().any(|i| i.nid == to) {
+            return Ok((self.lo.clone(), to));
+        }
+        if let [only] = interfaces.as_slice()
+            && only.nid.network == to.network
+        {
+            return Ok((only.clone(), to));
+        }
+        let path = select::choose(interfaces.iter().map(|i| i.candidate()), to)?;
+        Ok((interfaces[path.interface].clone(), path.next_hop))
+    }
+
+    /// A driver received a message on the interface `via`.
+    pub(crate) fn handle_message(self: &Arc<Self>, via: Nid, mut message: Message) {
+        match self.faults.check("lnet.receive") {
+            None => {}
+            Some(FaultAction::Drop | FaultAction::Fail(_)) => return,
+            Some(FaultAction::Delay(d)) => {
+                let node = self.clone();
+                let later = async move {
+                    node.rt.sleep(d).await;
+                    node.deliver(via, message);
+                };
+                drop(self.rt.spawn(later));
+                return;
+            }
+            Some(FaultAction::Corrupt) => message.payload = flip_bit(&message.payload),
+            Some(FaultAction::Crash) => return self.rt.kill(),
+        }
+        self.deliver(via, message);
+    }
+
+    fn deliver(self: &Arc<Self>, via: Nid, message: Message) {
+        let Message { header, payload, .. } = message;
+        let len = payload.len() as u64;
+        let Some(interface) = self.interface(via) else { return };
+        bump(&self.counters.recv_count);
+        self.counters.recv_length.fetch_add(len, Ordering::Relaxed);
+        interface.handle_received(header.source);
+        // Only routers pass on what is not for them, and there are none yet.
+        let taken = self.is_local(header.destination)
+            && match header.kind {
+                Kind::Ack => false,
+                Kind::Put => self.handle_put(&header, payload),
+                Kind::Get => self.handle_get(&header),
+                Kind::Reply => self.handle_reply(&interface, &header, payload),
+            };
+        if !taken {
+            bump(&self.counters.drop_count);
+            self.counters.drop_length.fetch_add(len, Ordering::Relaxed);
+            interface.handle_dropped(header.source);
+            tracing::debug!("{}: dropped {:?} from {}: it is for nobody", self.rt.name(), header.kind, header.source);
+        }
+    }
+
+    fn handle_put(&self, header: &Header, payload: Payload) -> bool {
+        let Header { source: from, portal, match_bits, .. } = *header;
+        if portal == Portal::BULK {
+            return self.exposed.write(match_bits, header.offset, header.length, payload);
+        }
+        // The handler may attach portals itself, so the table is not kept locked.
+        let handler = self.portals.read().iter().find(|(p, _)| *p == portal).map(|(_, h)| h.clone());
+        let Some(handler) = handler else { return false };
+        handler.handle_put(IncomingPut { from, portal, match_bits, payload });
+        true
+    }
+
+    fn handle_get(self: &Arc<Self>, header: &Header) -> bool {
+        let found = match header.portal {
+            Portal::RESERVED if header.match_bits == PING_MATCH_BITS => Some(self.ping_answer()),
+            Portal::BULK if header.length <= self.message_max(header.source) => {
+                self.exposed.read(header.match_bits, header.offset, header.length)
+            }
+            _ => None,
+        };
+        let status = if found.is_some() { 0 } else { -Errno::ENOENT.0 };
+        self.submit(Message::reply(header, found.unwrap_or_default(), status), Waiter::Nobody);
+        true
+    }
+
+    fn ping_answer(&self) -> Payload {
+        let mut nids = vec![Nid::LO];
+        nids.extend(self.nids());
+        encode_nids(&nids).into()
+    }
+
+    fn handle_reply(&self, interface: &Interface, header: &Header, payload: Payload) -> bool {
+        match self.gets.handle_reply(header.source, header.id, header.status, payload) {
+            Some(started) => {
+                if header.status != 0 {
+                    bump(&self.counters.remote_error_count);
+                }
+                interface.handle_round_trip(header.source, self.rt.now(), started);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The most payload that one message to `peer` carries. Within the node nothing is cut.
+    pub(crate) fn message_max(&self, peer: Nid) -> u64 {
+        if self.is_local(peer) { u64::MAX } else { MAX_PAYLOAD as u64 }
+    }
+
+    /// A driver lost its connections to a peer.
+    pub(crate) fn handle_peer_down(&self, peer: Nid) {
+        self.gets.fail_all(|from| from == peer, LnetError::PeerDown);
+        let hooks = self.peer_down_hooks.read().clone();
+        hooks.iter().for_each(|hook| hook(peer));
+    }
+
+    /// A peer introduced itself on the interface `via`.
+    pub(crate) fn handle_hello(&self, via: Nid, nids: &[Nid]) {
+        let (Some(interface), Some(primary)) = (self.interface(via), nids.first()) else { return };
+        interface.state.lock().peer(*primary, interface.peers_max).nids = nids.to_vec();
+    }
+
+    fn interface(&self, nid: Nid) -> Option<Arc<Interface>> {
+        if nid == Nid::LO {
+            return Some(self.lo.clone());
+        }
+        self.interfaces.read().iter().find(|i| i.nid == nid).cloned()
+    }
+}
+
+impl Outbound {
+    /// Asks for credits; goes to the driver, waits, or is refused.
+    fn admit(self, interface: &Interface) {
+        let peer = self.next_hop;
+        let admission = interface.state.lock().credits.handle_send(peer, self);
+        match admission {
+            Admission::Go(mut out) => {
+                out.holds_credits = true;
+                interface.lnd.send(out);
+            }
+            Admission::Queued => {}
+            Admission::Full(out) => out.complete(Err(LnetError::QueueFull(peer))),
+        }
+    }
+}
+
+impl Interface {
+    fn new(nid: Nid, lnd: Arc<dyn Lnd>, credits: Credits<Outbound>, peers_max: usize) -> Interface {
+        let (traffic, peers) = Default::default();
+        let state = InterfaceState { credits, traffic, peers, ready: VecDeque::new(), pumping: false };
+        Interface { nid, lnd, state: Mutex::new(state), peers_max }
+    }
+
+    fn candidate(&self) -> Candidate {
+        let s = self.state.lock();
+        let available_credits = s.credits.interface().available;
+        Candidate { network: self.nid.network, health: HEALTH_MAX, available_credits, sequence: s.traffic.send_count }
+    }
+
+    /// A message is done: its credits go to those that wait.
+    pub(crate) fn handle_done(&self, done: &Outbound, result: Result<(), LnetError>, now: Time) {
+        let mut s = self.state.lock();
+        s.count_done(done, result, now, self.peers_max);
+        if done.holds_credits {
+            let released = s.credits.handle_done(done.next_hop);
+            s.ready.extend(released.into_iter().flatten());
+        }
+        if s.pumping || s.ready.is_empty() {
+            return;
+        }
+        s.pumping = true;
+        while let Some(mut next) = s.ready.pop_front() {
+            next.holds_credits = true;
+            drop(s);
+            self.lnd.send(next);
+            s = self.state.lock();
+        }
+        s.pumping = false;
+    }
+
+    fn handle_received(&self, from: Nid) {
+        let mut s = self.state.lock();
+        s.traffic.recv_count += 1;
+        s.peer(from, self.peers_max).traffic.recv_count += 1;
+    }
+
+    fn handle_dropped(&self, from: Nid) {
+        let mut s = self.state.lock();
+        s.traffic.drop_count += 1;
+        s.peer(from, self.peers_max).traffic.drop_count += 1;
+    }
+
+    fn handle_round_trip(&self, from: Nid, now: Time, started: Time) {
+        let mut s = self.state.lock();
+        s.traffic.get_rtt.add(now - started);
+        s.peer(from, self.peers_max).traffic.get_rtt.add(now - started);
+    }
+
+    pub(crate) fn status(&self, options: &LnetOptions) -> InterfaceStatus {
+        let lnd = self.lnd.describe();
+        let s = self.state.lock();
+        let gate = s.credits.interface();
+        // `lo` has no credits worth the name: as in Lustre, zeroes.
+        let lo = self.nid == Nid::LO;
+        let shown = |v: i64| if lo { 0 } else { v };
+        InterfaceStatus {
+            nid: self.nid,
+            up: true,
+            interface: lnd.interface,
+            traffic: s.traffic,
+            credits: if lo { 0 } else { gate.max },
+            peer_credits: if lo { 0 } else { options.peer_credits },
+            peer_buffer_credits: 0,
+            peer_timeout_secs: if lo { 0 } else { options.peer_timeout.as_secs() },
+            available_tx_credits: shown(gate.available),
+            min_tx_credits: shown(gate.low_water),
+            tx_queued: gate.queued,
+            health: HEALTH_MAX,
+            conns_per_peer: lnd.conns_per_peer,
+            timeout_secs: lnd.timeout_secs,
+        }
+    }
+
+    pub(crate) fn peers(&self) -> Vec<PeerStatus> {
+        let s = self.state.lock();
+        let mut all: Vec<_> = s.peers.iter().map(|(nid, peer)| s.peer_status(*nid, peer)).collect();
+        drop(s);
+        all.sort_by_key(|p| p.primary_nid);
+        all.iter_mut().for_each(|p| p.connections = self.lnd.connections(p.primary_nid));
+        all
+    }
+}
+
+impl InterfaceState {
+    fn peer(&mut self, nid: Nid, peers_max: usize) -> &mut Peer {
+        if self.peers.len() >= peers_max && !self.peers.contains_key(&nid) {
+            self.credits.forget_idle();
+            let credits = &self.credits;
+            self.peers.retain(|nid, _| credits.peer(*nid).available < i64::from(credits.peer(*nid).max));
+        }
+        self.peers.entry(nid).or_default()
+    }
+
+    fn count_done(&mut self, done: &Outbound, result: Result<(), LnetError>, now: Time, peers_max: usize) {
+        let is_put = done.message.header.kind == Kind::Put;
+        let count = |t: &mut Traffic| match result {
+            Ok(()) => {
+                t.send_count += 1;
+                if is_put {
+                    t.put_egress.add(now - done.started);
+                }
+            }
+            Err(_) => t.drop_count += 1,
+        };
+        count(&mut self.traffic);
+        let peer = self.peer(done.next_hop, peers_max);
+        count(&mut peer.traffic);
+        match result {
+            Ok(()) => {
+                peer.up = Some(true);
+                peer.sickness = peer.sickness.saturating_sub(HEALTH_SENSITIVITY);
+            }
+            Err(LnetError::PeerDown(_) | LnetError::TimedOut(_)) => {
+                peer.up = Some(false);
+                peer.sickness = (peer.sickness + HEALTH_SENSITIVITY).min(HEALTH_MAX);
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn peer_status(&self, nid: Nid, peer: &Peer) -> PeerStatus {
+        let gate = self.credits.peer(nid);
+        let max = i64::from(gate.max);
+        PeerStatus {
+            primary_nid: nid,
+            nids: if peer.nids.is_empty() { vec![nid] } else { peer.nids.clone() },
+            up: peer.up,
+            connections: 0,
+            max_ni_tx_credits: gate.max,
+            available_tx_credits: gate.available,
+            min_tx_credits: gate.low_water,
+            tx_q_num_of_buf: gate.queued,
+            available_rtr_credits: max,
+            min_rtr_credits: max,
+            refcount: 1 + (max - gate.available) as u64,
+            health: HEALTH_MAX - peer.sickness,
+            traffic: peer.traffic,
+        }
+    }
+}
+
+// An idle node of a simulation of 25,000 must stay small.
+const _: () = assert!(size_of::<Node>() + 2 * size_of::<Interface>() < 2048);
+const _: () = assert!(size_of::<Latency>() == 32);

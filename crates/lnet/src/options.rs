@@ -1,0 +1,80 @@
+//! What an administrator may tune, with the defaults.
+
+use std::time::Duration;
+
+/// Settings of a node.
+#[derive(Debug, Clone)]
+pub struct LnetOptions {
+    /// Messages that the driver of one interface may have in hand. Default 4096: Lustre's 256 would let a few peers
+    /// that lost power hold up everyone, as each keeps its peer credits until its connection times out.
+    pub credits: u32,
+    /// Messages that the driver may have in hand for one peer. Default 32: what one gathering write takes. Lustre's
+    /// default is 8, which it gives back only after the peer's acknowledgement; here, when the socket took the bytes.
+    pub peer_credits: u32,
+    /// Messages that may wait for a credit of one peer; more are refused with `QueueFull`.
+    pub peer_queue_max: usize,
+    /// Peers remembered per interface; beyond, idle ones are forgotten, with their statistics.
+    pub peers_max: usize,
+    /// Checksums (CRC32C) over the payload of messages. Headers always have one.
+    pub checksums: bool,
+    /// The same for bulk payloads, which have a checksum of their own above: off by default.
+    pub bulk_checksums: bool,
+    /// How long a GET waits for its REPLY.
+    pub transaction_timeout: Duration,
+    /// Seconds shown by `lnetctl`; peers are not probed.
+    pub peer_timeout: Duration,
+    /// How long to shut down waits for messages in hand.
+    pub shutdown_grace: Duration,
+    /// Settings of the TCP driver.
+    pub tcp: TcpOptions,
+}
+
+/// Settings of the TCP driver.
+#[derive(Debug, Clone)]
+pub struct TcpOptions {
+    /// Bulk connections in each direction to a peer.
+    pub conns_per_peer: u32,
+    /// Until a dial, with its HELLO, has failed.
+    pub connect_timeout: Duration,
+    /// Until an accepted connection must have said HELLO.
+    pub hello_timeout: Duration,
+    /// Until unacknowledged data fails a connection.
+    pub timeout: Duration,
+    /// The first pause after a refused dial.
+    pub reconnect_min: Duration,
+    /// The longest pause between dials.
+    pub reconnect_max: Duration,
+    /// Accepted connections that have not yet said HELLO; at the limit no more are accepted.
+    pub half_open_max: usize,
+}
+
+impl Default for LnetOptions {
+    fn default() -> LnetOptions {
+        LnetOptions {
+            credits: 4096,
+            peer_credits: 32,
+            peer_queue_max: 65_536,
+            peers_max: 131_072,
+            checksums: true,
+            bulk_checksums: false,
+            transaction_timeout: Duration::from_secs(50),
+            peer_timeout: Duration::from_secs(180),
+            shutdown_grace: Duration::from_secs(1),
+            tcp: TcpOptions::default(),
+        }
+    }
+}
+
+impl Default for TcpOptions {
+    fn default() -> TcpOptions {
+        TcpOptions {
+            conns_per_peer: 1,
+            connect_timeout: Duration::from_secs(10),
+            hello_timeout: Duration::from_secs(5),
+            timeout: Duration::from_secs(50),
+            reconnect_min: Duration::from_secs(1),
+            reconnect_max: Duration::from_secs(60),
+            half_open_max: 1024,
+        }
+    }
+}

@@ -1,0 +1,501 @@
+//! `sim`: the simulated network. Latency, jitter, bandwidth per node, loss, reordering, cuts and crashes, all from one
+//! seed. One task and one heap of events carry every message of every node; a message costs one event, and a second
+//! one where bandwidth is limited.
+//!
+//! Unlike TCP it breaks no connection when it loses a message: upper layers resend, as they must over real networks
+//! when a connection breaks. What it does not model: routers, and congestion inside the fabric.
+
+use crate::error::LnetError;
+use crate::lnd::{Lnd, Outbound};
+use crate::message::Message;
+use crate::node::Node;
+use nacre_base::{FxHashMap, Nid, Prng, Time};
+use nacre_rt::Rt;
+use parking_lot::{Mutex, MutexGuard};
+use slab::Slab;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// A simulated network. Cloning shares.
+#[derive(Clone)]
+pub struct SimNet(Arc<Shared>);
+
+/// How the network behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SimNetOptions {
+    /// Every link, unless [`SimNet::set_link`] says otherwise.
+    pub link: LinkOptions,
+    /// Bytes a second that each node can send, and as many that it can receive; 0 is without limit.
+    pub bandwidth: u64,
+    /// Decides what is lost and what is late.
+    pub seed: u64,
+}
+
+/// How messages from one node to another fare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkOptions {
+    /// From the last byte sent to the last byte received.
+    pub latency: Duration,
+    /// Up to so much more, at random. Messages of a link stay in order.
+    pub jitter: Duration,
+    /// Messages lost of a million.
+    pub loss_ppm: u32,
+    /// Messages of a million that are held back by up to `reorder_delay`, and may be overtaken.
+    pub reorder_ppm: u32,
+    /// See `reorder_ppm`.
+    pub reorder_delay: Duration,
+}
+
+/// Something that goes wrong, or right again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SimFault {
+    /// Nothing passes between the two sets, in neither direction.
+    Partition(BTreeSet<u32>, BTreeSet<u32>),
+    /// Nothing passes from the first set to the second.
+    Cut(BTreeSet<u32>, BTreeSet<u32>),
+    /// All cuts and partitions end.
+    Heal,
+    /// The node falls silent, and messages from and to it that are on the way are lost.
+    Crash(u32),
+    /// Every link without options of its own loses so many messages of a million.
+    Loss(u32),
+}
+
+/// Counts of a simulated network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SimNetStats {
+    /// Messages delivered.
+    pub delivered: u64,
+    /// Messages lost: by chance, by a cut, or because a node was gone.
+    pub lost: u64,
+    /// Payload bytes delivered.
+    pub bytes: u64,
+}
+
+impl Default for LinkOptions {
+    fn default() -> LinkOptions {
+        let none = Duration::ZERO;
+        let latency = Duration::from_micros(10);
+        LinkOptions { latency, jitter: none, loss_ppm: 0, reorder_ppm: 0, reorder_delay: none }
+    }
+}
+
+impl SimNet {
+    /// A network without nodes. Its one task lives in `rt`'s scope, which should outlive the nodes.
+    pub fn new(rt: Rt, options: SimNetOptions) -> SimNet {
+        let state = State {
+            prng: Prng::new(options.seed),
+            options,
+            next_node: 1,
+            nodes: FxHashMap::default(),
+            links: BTreeMap::new(),
+            in_order: FxHashMap::default(),
+            cuts: Vec::new(),
+            heap: BinaryHeap::new(),
+            events: Slab::new(),
+            sequence: 0,
+            sleeping_until: Time::FAR_FUTURE,
+            stats: SimNetStats::default(),
+        };
+        let shared = Arc::new(Shared { rt: rt.clone(), state: Mutex::new(state), earlier: Notify::new() });
+        drop(rt.spawn(run(shared.clone())));
+        SimNet(shared)
+    }
+
+    /// Gives links from `from` to `to` options of their own.
+    pub fn set_link(&self, from: u32, to: u32, options: LinkOptions) {
+        self.0.state.lock().links.insert((from, to), options);
+    }
+
+    /// Changes what holds for all other links.
+    pub fn set_links(&self, options: LinkOptions) {
+        self.0.state.lock().options.link = options;
+    }
+
+    /// Lets nothing pass between the two sets.
+    pub fn partition(&self, a: impl IntoIterator<Item = u32>, b: impl IntoIterator<Item = u32>) {
+        self.apply(SimFault::Partition(a.into_iter().collect(), b.into_iter().collect()));
+    }
+
+    /// Ends all partitions and cuts.
+    pub fn heal(&self) {
+        self.apply(SimFault::Heal);
+    }
+
+    /// Silences a node for good: its number can be used again by a new node, as after a restart. Ending the node's
+    /// tasks is its owner's business ([`Rt::kill`]); a node whose scope was killed counts as crashed.
+    pub fn crash(&self, node: u32) {
+        self.apply(SimFault::Crash(node));
+    }
+
+    /// Tells both nodes that the connection between them broke, as TCP does when a process on a living host dies.
+    pub fn disconnect(&self, a: u32, b: u32) {
+        let find = |n: u32| self.0.state.lock().nodes.get(&n).and_then(|n| n.node.upgrade());
+        for (node, peer) in [(find(a), b), (find(b), a)] {
+            if let Some(node) = node {
+                node.handle_peer_down(Nid::sim(peer));
+            }
+        }
+    }
+
+    /// Makes `fault` happen at `at`.
+    pub fn schedule(&self, at: Time, fault: SimFault) {
+        let mut s = self.0.state.lock();
+        let wake = s.push(at, Event::Fault(fault));
+        drop(s);
+        self.0.wake(wake);
+    }
+
+    /// Makes `fault` happen now.
+    pub fn apply(&self, fault: SimFault) {
+        self.0.state.lock().apply(fault);
+    }
+
+    /// Counts since the beginning.
+    pub fn stats(&self) -> SimNetStats {
+        self.0.state.lock().stats
+    }
+
+    /// Adds a node under a number of its own, or under `number`, replacing the crashed node that had it.
+    pub(crate) fn join(&self, node: &Arc<Node>, number: Option<u32>) -> (Nid, Arc<dyn Lnd>) {
+        let mut s = self.0.state.lock();
+        let number = number.unwrap_or(s.next_node);
+        s.next_node = s.next_node.max(number.saturating_add(1));
+        let life = s.nodes.get(&number).map_or(0, |n| n.life + 1);
+        let member = Member { node: Arc::downgrade(node), life, sent_until: Time::ZERO, received_until: Time::ZERO };
+        s.nodes.insert(number, member);
+        drop(s);
+        (Nid::sim(number), Arc::new(Port { net: Arc::downgrade(&self.0), number, life }))
+    }
+}
+
+/// A sequence of faults, made from a seed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FaultPlan {
+    /// What happens when, in order.
+    pub faults: Vec<(Time, SimFault)>,
+}
+
+impl FaultPlan {
+    /// `rounds` periods of trouble among `nodes`, spread over `from..until`: partitions, one-way cuts and bursts of
+    /// loss. Each ends before the next begins, and at `until` the network is whole.
+    pub fn random(seed: u64, nodes: &[u32], from: Time, until: Time, rounds: u32) -> FaultPlan {
+        assert!(nodes.len() > 1 && from < until && rounds > 0, "a plan needs two nodes, some time and some rounds");
+        let mut prng = Prng::new(seed);
+        let slot = (until.0 - from.0) / u64::from(rounds);
+        let mut faults = Vec::new();
+        for round in 0..u64::from(rounds) {
+            let begin = from.0 + round * slot;
+            let start = begin + prng.below(slot / 2 + 1);
+            let end = start + prng.below(begin + slot - start + 1);
+            let mut shuffled = nodes.to_vec();
+            prng.shuffle(&mut shuffled);
+            let (a, b) = shuffled.split_at(prng.range(1, nodes.len() as u64) as usize);
+            let (a, b) = (a.iter().copied().collect(), b.iter().copied().collect());
+            let (trouble, relief) = match prng.below(3) {
+                0 => (SimFault::Partition(a, b), SimFault::Heal),
+                1 => (SimFault::Cut(a, b), SimFault::Heal),
+                _ => (SimFault::Loss(prng.range(1_000, 300_000) as u32), SimFault::Loss(0)),
+            };
+            faults.extend([(Time(start), trouble), (Time(end), relief)]);
+        }
+        FaultPlan { faults }
+    }
+
+    /// Schedules all of it.
+    pub fn schedule(&self, net: &SimNet) {
+        self.faults.iter().for_each(|(at, fault)| net.schedule(*at, fault.clone()));
+    }
+}
+
+struct Shared {
+    rt: Rt,
+    state: Mutex<State>,
+    /// Rung when an event was added that comes before the time the task sleeps until.
+    earlier: Notify,
+}
+
+struct State {
+    options: SimNetOptions,
+    prng: Prng,
+    next_node: u32,
+    nodes: FxHashMap<u32, Member>,
+    links: BTreeMap<(u32, u32), LinkOptions>,
+    /// When the last message of a link arrives, for links with jitter.
+    in_order: FxHashMap<(u32, u32), Time>,
+    cuts: Vec<(BTreeSet<u32>, BTreeSet<u32>)>,
+    /// (time, sequence number, event): the sequence keeps equal times in the order they were made.
+    heap: BinaryHeap<Reverse<(Time, u64, usize)>>,
+    events: Slab<Event>,
+    sequence: u64,
+    sleeping_until: Time,
+    stats: SimNetStats,
+}
+
+struct Member {
+    node: Weak<Node>,
+    /// Counts the lives under one number: a message belongs to the lives of its sender and its receiver.
+    life: u32,
+    /// When its last byte so far will have left.
+    sent_until: Time,
+    /// When its last byte so far will have arrived.
+    received_until: Time,
+}
+
+enum Event {
+    /// The sender is done with a message; it costs an event of its own only where bandwidth is limited.
+    Sent(Outbound),
+    /// A message reaches its receiver's end of the network.
+    Arrive(Flight),
+    /// It has been received entirely.
+    Deliver(Flight),
+    Fault(SimFault),
+}
+
+struct Flight {
+    message: Message,
+    from: u32,
+    to: u32,
+    lives: (u32, u32),
+}
+
+/// A node's connection to the network. Weak: messages under way hold their sender, and would keep the network alive.
+struct Port {
+    net: Weak<Shared>,
+    number: u32,
+    life: u32,
+}
+
+impl Lnd for Port {
+    fn send(&self, out: Outbound) {
+        match self.net.upgrade() {
+            Some(net) => net.send(self.number, self.life, out),
+            None => out.complete(Err(LnetError::Shutdown)),
+        }
+    }
+
+    fn shutdown(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        if let Some(net) = self.net.upgrade() {
+            let mut s = net.state.lock();
+            if s.nodes.get(&self.number).is_some_and(|n| n.life == self.life) {
+                s.apply(SimFault::Crash(self.number));
+            }
+        }
+        Box::pin(std::future::ready(()))
+    }
+}
+
+impl Shared {
+    fn send(&self, from: u32, life: u32, mut out: Outbound) {
+        let to = out.next_hop.address;
+        let now = self.rt.now();
+        let mut s = self.state.lock();
+        // What a dead node sends goes nowhere.
+        if s.nodes.get(&from).is_none_or(|m| m.life != life) {
+            drop(s);
+            return out.complete(Ok(()));
+        }
+        let message = out.take_message();
+        let sent = s.leave(from, now, wire_size(&message));
+        let mut wake = false;
+        match s.fare(from, to, sent) {
+            Some(arrives) => {
+                let lives = (life, s.nodes.get(&to).map_or(0, |m| m.life));
+                if let Some(message) = message.arrive_unframed() {
+                    wake |= s.push(arrives, Event::Arrive(Flight { message, from, to, lives }));
+                }
+            }
+            None => s.stats.lost += 1,
+        }
+        if sent > now {
+            wake |= s.push(sent, Event::Sent(out));
+            drop(s);
+        } else {
+            drop(s);
+            out.complete(Ok(()));
+        }
+        self.wake(wake);
+    }
+
+    fn wake(&self, wake: bool) {
+        if wake {
+            self.earlier.notify_one();
+        }
+    }
+}
+
+impl State {
+    /// When the message has left its sender, whose link it then blocks until that time.
+    fn leave(&mut self, from: u32, now: Time, bytes: u64) -> Time {
+        let takes = self.transmission(bytes);
+        let Some(member) = self.nodes.get_mut(&from) else { return now };
+        member.sent_until = member.sent_until.max(now) + takes;
+        member.sent_until
+    }
+
+    /// When a message that left at `sent` arrives; `None` if it does not.
+    fn fare(&mut self, from: u32, to: u32, sent: Time) -> Option<Time> {
+        let link = self.links.get(&(from, to)).copied().unwrap_or(self.options.link);
+        if self.is_cut(from, to) || self.chance(link.loss_ppm) {
+            return None;
+        }
+        if self.chance(link.reorder_ppm) {
+            return Some(sent + link.latency + self.random_up_to(link.jitter + link.reorder_delay));
+        }
+        let mut arrives = sent + link.latency;
+        if !link.jitter.is_zero() {
+            arrives += self.random_up_to(link.jitter);
+            let last = self.in_order.entry((from, to)).or_default();
+            arrives = arrives.max(*last);
+            *last = arrives;
+        }
+        Some(arrives)
+    }
+
+    fn transmission(&self, bytes: u64) -> Duration {
+        match self.options.bandwidth {
+            0 => Duration::ZERO,
+            bw => Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(bw)) as u64),
+        }
+    }
+
+    fn chance(&mut self, ppm: u32) -> bool {
+        ppm > 0 && self.prng.below(1_000_000) < u64::from(ppm)
+    }
+
+    fn random_up_to(&mut self, d: Duration) -> Duration {
+        Duration::from_nanos(self.prng.below(d.as_nanos() as u64 + 1))
+    }
+
+    fn is_cut(&self, from: u32, to: u32) -> bool {
+        self.cuts.iter().any(|(a, b)| a.contains(&from) && b.contains(&to))
+    }
+
+    /// Adds an event; whether the task must be woken for it.
+    fn push(&mut self, at: Time, event: Event) -> bool {
+        let slot = self.events.insert(event);
+        self.heap.push(Reverse((at, self.sequence, slot)));
+        self.sequence += 1;
+        let earlier = at < self.sleeping_until;
+        if earlier {
+            self.sleeping_until = at;
+        }
+        earlier
+    }
+
+    /// The next event that is due, or the time of the next, which is noted as the time slept until.
+    fn pop(&mut self, now: Time) -> Result<Event, Time> {
+        match self.heap.peek() {
+            Some(Reverse((at, _, slot))) if *at <= now => {
+                let event = self.events.remove(*slot);
+                self.heap.pop();
+                Ok(event)
+            }
+            next => {
+                self.sleeping_until = next.map_or(Time::FAR_FUTURE, |Reverse((at, ..))| *at);
+                Err(self.sleeping_until)
+            }
+        }
+    }
+
+    /// A message has reached its receiver's end; the node that it is for, when it has come in entirely.
+    fn arrive(&mut self, flight: Flight, now: Time) -> Option<(Arc<Node>, Message)> {
+        let takes = self.transmission(wire_size(&flight.message));
+        let Some(member) = self.nodes.get_mut(&flight.to) else { return self.lose() };
+        // A message alone takes no longer for having a receiver: its bytes come in as they went out.
+        member.received_until = (member.received_until + takes).max(now);
+        let at = member.received_until;
+        if at > now {
+            self.push(at, Event::Deliver(flight));
+            return None;
+        }
+        self.deliver(flight)
+    }
+
+    fn deliver(&mut self, flight: Flight) -> Option<(Arc<Node>, Message)> {
+        let life = |n: u32| self.nodes.get(&n).map(|m| m.life);
+        let alive = (life(flight.from), life(flight.to)) == (Some(flight.lives.0), Some(flight.lives.1));
+        if !alive || self.is_cut(flight.from, flight.to) {
+            return self.lose();
+        }
+        let node = self.nodes.get(&flight.to).and_then(|m| m.node.upgrade()).filter(|n| !n.rt.is_dead());
+        let Some(node) = node else { return self.lose() };
+        self.stats.delivered += 1;
+        self.stats.bytes += flight.message.payload.len() as u64;
+        Some((node, flight.message))
+    }
+
+    fn lose<T>(&mut self) -> Option<T> {
+        self.stats.lost += 1;
+        None
+    }
+
+    fn apply(&mut self, fault: SimFault) {
+        match fault {
+            SimFault::Partition(a, b) => self.cuts.extend([(a.clone(), b.clone()), (b, a)]),
+            SimFault::Cut(from, to) => self.cuts.push((from, to)),
+            SimFault::Heal => self.cuts.clear(),
+            SimFault::Loss(ppm) => self.options.link.loss_ppm = ppm,
+            SimFault::Crash(number) => {
+                if let Some(m) = self.nodes.get_mut(&number) {
+                    m.life += 1;
+                    m.node = Weak::new();
+                    (m.sent_until, m.received_until) = (Time::ZERO, Time::ZERO);
+                }
+                self.in_order.retain(|(from, to), _| *from != number && *to != number);
+            }
+        }
+    }
+}
+
+/// The network's only task: makes events happen when they are due.
+async fn run(net: Arc<Shared>) {
+    loop {
+        let next = loop {
+            let mut s = net.state.lock();
+            let now = net.rt.now();
+            match s.pop(now) {
+                Ok(event) => handle(s, event, now),
+                Err(next) => break next,
+            }
+        };
+        let earlier = net.earlier.notified();
+        if next == Time::FAR_FUTURE {
+            // Without a timer, so that a simulation in which nothing can happen any more is seen to hang.
+            earlier.await;
+            continue;
+        }
+        tokio::select! {
+            biased;
+            () = earlier => {}
+            () = net.rt.sleep_until(next) => {}
+        }
+    }
+}
+
+fn handle(mut s: MutexGuard<'_, State>, event: Event, now: Time) {
+    let delivery = match event {
+        Event::Sent(out) => {
+            // Outside the lock, because it may send other messages.
+            drop(s);
+            return out.complete(Ok(()));
+        }
+        Event::Fault(fault) => return s.apply(fault),
+        Event::Arrive(flight) => s.arrive(flight, now),
+        Event::Deliver(flight) => s.deliver(flight),
+    };
+    drop(s);
+    if let Some((node, message)) = delivery {
+        node.handle_message(message.header.destination, message);
+    }
+}
+
+/// Bytes on the wire: as over TCP.
+fn wire_size(message: &Message) -> u64 {
+    (crate::frame::HEADER_LEN + message.payload.len()) as u64
+}

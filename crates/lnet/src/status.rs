@@ -1,0 +1,185 @@
+//! What `lnetctl net show`, `peer show` and `stats show` print. Plain values; the fields are named as Lustre prints them.
+
+use nacre_base::Nid;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A running minimum, maximum and mean of durations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Latency {
+    /// How many were measured.
+    pub samples: u64,
+    /// The shortest, in nanoseconds; 0 without samples.
+    pub min_nsec: u64,
+    /// The longest, in nanoseconds.
+    pub max_nsec: u64,
+    /// The sum of all, in nanoseconds.
+    pub total_nsec: u64,
+}
+
+impl Latency {
+    /// The mean in nanoseconds; 0 without samples.
+    pub fn avg_nsec(&self) -> u64 {
+        self.total_nsec.checked_div(self.samples).unwrap_or(0)
+    }
+
+    pub(crate) fn add(&mut self, d: Duration) {
+        let ns = u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        self.min_nsec = if self.samples == 0 { ns } else { self.min_nsec.min(ns) };
+        self.max_nsec = self.max_nsec.max(ns);
+        self.total_nsec = self.total_nsec.saturating_add(ns);
+        self.samples += 1;
+    }
+}
+
+/// Messages that went through an interface, or between it and a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Messages sent.
+    pub send_count: u64,
+    /// Messages received.
+    pub recv_count: u64,
+    /// Messages that could not be sent, or arrived and were for nobody.
+    pub drop_count: u64,
+    /// From giving a PUT to the network until its driver was done with it, queueing included.
+    pub put_egress: Latency,
+    /// From sending a GET until its REPLY.
+    pub get_rtt: Latency,
+    /// Always without samples: no acknowledgements are asked for.
+    pub put_ack: Latency,
+}
+
+/// One interface: an entry of `lnetctl net show -v`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InterfaceStatus {
+    /// Its NID, which also names the network.
+    pub nid: Nid,
+    /// Whether it works.
+    pub up: bool,
+    /// What it is bound to; none for `lo` and `sim`.
+    pub interface: Option<String>,
+    /// Messages through it.
+    pub traffic: Traffic,
+    /// Concurrent sends it allows; 0 for `lo`, which needs no credits.
+    pub credits: u32,
+    /// Concurrent sends to one peer.
+    pub peer_credits: u32,
+    /// Credits for routed messages; 0, as nothing is routed.
+    pub peer_buffer_credits: u32,
+    /// Seconds of silence after which a peer counts as down.
+    pub peer_timeout_secs: u64,
+    /// Credits free now; below zero, messages waiting.
+    pub available_tx_credits: i64,
+    /// The lowest that `available_tx_credits` has been.
+    pub min_tx_credits: i64,
+    /// Messages that wait for a credit of the interface.
+    pub tx_queued: usize,
+    /// 0 to 1000.
+    pub health: u32,
+    /// Bulk connections in each direction to a peer; 0 where there are no connections.
+    pub conns_per_peer: u32,
+    /// Seconds until an unanswered connection is given up; 0 where there are none.
+    pub timeout_secs: u64,
+}
+
+/// One peer as one interface sees it: an entry of `lnetctl peer show -v`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerStatus {
+    /// The NID that it is known by.
+    pub primary_nid: Nid,
+    /// All NIDs that it told of, the primary first.
+    pub nids: Vec<Nid>,
+    /// Whether the last message to it could be sent; `NA` in Lustre's output until something was.
+    pub up: Option<bool>,
+    /// Open connections.
+    pub connections: usize,
+    /// Concurrent sends to it that are allowed.
+    pub max_ni_tx_credits: u32,
+    /// Credits free now; below zero, messages waiting.
+    pub available_tx_credits: i64,
+    /// The lowest that `available_tx_credits` has been.
+    pub min_tx_credits: i64,
+    /// Messages that wait for a credit.
+    pub tx_q_num_of_buf: usize,
+    /// Router credits, equal to the peer's credits as nothing is routed.
+    pub available_rtr_credits: i64,
+    /// As above.
+    pub min_rtr_credits: i64,
+    /// References: the table's own, and one for every message in hand or waiting.
+    pub refcount: u64,
+    /// 0 to 1000.
+    pub health: u32,
+    /// Messages between the interface and it.
+    pub traffic: Traffic,
+}
+
+macro_rules! stats {
+    ($($name:ident: $doc:literal,)*) => {
+        /// The node's counters: `lnetctl stats show`, in its order.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub struct Stats { $(#[doc = $doc] pub $name: u64,)* }
+
+        /// [`Stats`] while they count.
+        #[derive(Default)]
+        pub(crate) struct Counters { $(pub(crate) $name: AtomicU64,)* }
+
+        impl Counters {
+            pub(crate) fn read(&self) -> Stats {
+                Stats { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+
+        impl Stats {
+            /// Name and value of each, in the order that `lnetctl stats show` prints.
+            pub fn entries(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+        }
+    };
+}
+
+stats! {
+    msgs_alloc: "Messages given to the network and not yet done.",
+    msgs_max: "The most there have been of those.",
+    rst_alloc: "GETs whose REPLY is awaited.",
+    errors: "Messages refused as malformed or meaningless.",
+    send_count: "Messages sent.",
+    resend_count: "Messages sent again on another path; 0, upper layers resend.",
+    response_timeout_count: "GETs whose REPLY did not come in time.",
+    local_interrupt_count: "Sends cut off by this node.",
+    local_dropped_count: "Sends dropped by this node: its queue was full, or a fault point.",
+    local_aborted_count: "Sends given up at shutdown.",
+    local_no_route_count: "Sends to networks without a route.",
+    local_timeout_count: "Sends that the driver did not finish in time.",
+    local_error_count: "Sends that failed for another reason on this node.",
+    remote_dropped_count: "Sends that failed because the peer is down.",
+    remote_error_count: "GETs that the peer refused.",
+    remote_timeout_count: "Peers that did not answer in time.",
+    network_timeout_count: "Connections that timed out.",
+    failed_resends: "0, see resend_count.",
+    successful_resends: "0, see resend_count.",
+    recv_count: "Messages received.",
+    route_count: "Messages forwarded; 0 until there are routes.",
+    drop_count: "Messages received that were for nobody.",
+    send_length: "Payload bytes sent.",
+    recv_length: "Payload bytes received.",
+    route_length: "Payload bytes forwarded.",
+    drop_length: "Payload bytes of dropped messages.",
+}
+
+pub(crate) fn bump(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latency_keeps_its_extremes_and_mean() {
+        let mut l = Latency::default();
+        assert_eq!((l.min_nsec, l.avg_nsec()), (0, 0));
+        [30, 10, 20].into_iter().for_each(|n| l.add(Duration::from_nanos(n)));
+        assert_eq!((l.samples, l.min_nsec, l.max_nsec, l.avg_nsec()), (3, 10, 30, 20));
+    }
+}

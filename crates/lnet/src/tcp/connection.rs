@@ -1,0 +1,420 @@
+//! One connection after its HELLO: gathers frames into vectored writes, and turns what comes in into messages.
+//!
+//! **Writing.** A small message that finds the connection quiet is written at once by whoever sends it: no task switch.
+//! Messages close after one another are left to the writer task, which gathers all that have come together meanwhile
+//! into one system call.
+//!
+//! **Reading.** Control connections read up to 64 KiB at once into a buffer that belongs to the thread, not to the
+//! connection, so that idle connections cost no buffer; small payloads are copied out of it, because a slice would keep
+//! the whole buffer alive for as long as a request waits. Payloads from 4 KiB go into page-aligned buffers of their
+//! own, on bulk connections straight from the socket: those read only headers ahead.
+
+use super::{BULK_MIN, Shared};
+use crate::error::LnetError;
+use crate::frame::{self, ConnectionType, FrameError, FrameHeader, HEADER_LEN};
+use crate::lnd::Outbound;
+use crate::message::{Message, flip_bit};
+use crate::node::Node;
+use crate::status::bump;
+use bytes::Bytes;
+use nacre_base::buf::AlignedBuf;
+use nacre_base::{Nid, Payload, Time};
+use nacre_rt::Task;
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::Notify;
+
+/// An open connection.
+pub(super) struct Connection {
+    pub(super) peer: Nid,
+    pub(super) connection_type: ConnectionType,
+    /// Whether this node opened it.
+    pub(super) dialed: bool,
+    shared: Weak<Shared>,
+    socket: OwnedWriteHalf,
+    outgoing: Mutex<Outgoing>,
+    /// Rung when there is something for the writer task.
+    work: Notify,
+    tasks: Mutex<Vec<Task>>,
+}
+
+#[derive(Default)]
+struct Outgoing {
+    queue: VecDeque<Frame>,
+    /// Somebody writes to the socket now; all others queue.
+    writing: bool,
+    /// When the last message was sent; decides who writes the next.
+    last: Time,
+    closed: bool,
+}
+
+/// A message ready to be written, and how much of it was.
+struct Frame {
+    header: [u8; HEADER_LEN],
+    out: Outbound,
+    written: usize,
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("closed by the peer")]
+    ByPeer,
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("protocol error: {0}")]
+    Protocol(#[from] FrameError),
+}
+
+/// A message within this time of the last one is left to the writer, for gathering.
+const QUIET: Duration = Duration::from_micros(10);
+/// Slices in one vectored write.
+const GATHER_MAX: usize = 128;
+/// What a control connection reads at once.
+const READ_AHEAD: usize = 64 << 10;
+/// What may be left of a read: a header and a small payload, less a byte.
+const LEFTOVER_MAX: usize = HEADER_LEN + BULK_MIN;
+
+impl Connection {
+    /// A connection that has been introduced. It can be sent to; [`Connection::start`] sets it going.
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        peer: Nid,
+        socket: OwnedWriteHalf,
+        connection_type: ConnectionType,
+        dialed: bool,
+    ) -> Arc<Connection> {
+        Arc::new(Connection {
+            peer,
+            connection_type,
+            dialed,
+            shared: Arc::downgrade(shared),
+            socket,
+            outgoing: Mutex::default(),
+            work: Notify::new(),
+            tasks: Mutex::default(),
+        })
+    }
+
+    /// Starts to read and write. Only after the connection is in its peer's list, where a reader that fails looks for it.
+    pub(super) fn start(self: &Arc<Self>, shared: &Arc<Shared>, half: OwnedReadHalf, peer_nids: Vec<Nid>) {
+        let reader = shared.rt.spawn(run_reader(self.clone(), shared.clone(), half, peer_nids));
+        let writer = shared.rt.spawn(run_writer(self.clone(), shared.clone()));
+        let mut tasks = self.tasks.lock();
+        tasks.extend([reader, writer]);
+        if self.outgoing.lock().closed {
+            tasks.drain(..).for_each(|t| t.abort());
+        }
+    }
+
+    pub(super) fn is_bulk(&self) -> bool {
+        self.connection_type != ConnectionType::Control
+    }
+
+    /// Sends a message, or completes it with an error if the connection has ended. `want_bulk` tells the peer that a
+    /// bulk connection would have been better.
+    pub(super) fn send(&self, out: Outbound, want_bulk: bool) {
+        let Some(shared) = self.shared.upgrade() else { return out.complete(Err(LnetError::Shutdown)) };
+        let (now, small) = (out.started, out.payload_len < BULK_MIN);
+        let frame = Frame::new(out, &shared, want_bulk);
+        let mut o = self.outgoing.lock();
+        if o.closed {
+            drop(o);
+            return frame.out.complete(Err(LnetError::PeerDown(self.peer)));
+        }
+        let quiet = now - o.last >= QUIET;
+        o.last = now;
+        if small && quiet && !o.writing && o.queue.is_empty() {
+            o.writing = true;
+            drop(o);
+            return self.write_at_once(frame);
+        }
+        o.queue.push_back(frame);
+        let wake = !o.writing && o.queue.len() == 1;
+        drop(o);
+        if wake {
+            self.work.notify_one();
+        }
+    }
+
+    /// Writes one frame from the sender's own context; what the socket does not take is left to the writer task.
+    fn write_at_once(&self, mut frame: Frame) {
+        let sent = self.socket.try_write_vectored(&frame.slices());
+        frame.written += sent.unwrap_or(0); // An error will meet the writer and the reader as well.
+        let done = frame.written == frame.len();
+        let mut rest = Some(frame);
+        let mut o = self.outgoing.lock();
+        o.writing = false;
+        if !done && !o.closed {
+            o.queue.extend(rest.take());
+            o.queue.rotate_right(1);
+        }
+        let wake = !o.queue.is_empty();
+        drop(o);
+        if wake {
+            self.work.notify_one();
+        }
+        if let Some(frame) = rest {
+            frame.out.complete(if done { Ok(()) } else { Err(LnetError::PeerDown(self.peer)) });
+        }
+    }
+
+    /// Ends the connection. Messages that were not written are completed with an error.
+    pub(super) fn close(&self) {
+        let queue = {
+            let mut o = self.outgoing.lock();
+            o.closed = true;
+            std::mem::take(&mut o.queue)
+        };
+        let _ = socket2::SockRef::from(self.socket.as_ref()).shutdown(std::net::Shutdown::Both);
+        self.tasks.lock().drain(..).for_each(|t| t.abort());
+        queue.into_iter().for_each(|f| f.out.complete(Err(LnetError::PeerDown(self.peer))));
+    }
+
+    /// Waits for frames and takes them, with the right to write.
+    async fn next_batch(&self, batch: &mut VecDeque<Frame>) {
+        loop {
+            {
+                let mut o = self.outgoing.lock();
+                if !o.queue.is_empty() && !o.writing {
+                    o.writing = true;
+                    std::mem::swap(&mut o.queue, batch);
+                    return;
+                }
+            }
+            self.work.notified().await;
+        }
+    }
+
+    /// Takes what has been queued meanwhile, or gives up the right to write if that and `batch` are empty.
+    fn continue_batch(&self, batch: &mut VecDeque<Frame>) -> bool {
+        let mut o = self.outgoing.lock();
+        batch.append(&mut o.queue);
+        o.writing = !batch.is_empty();
+        o.writing
+    }
+}
+
+impl Frame {
+    fn new(mut out: Outbound, shared: &Shared, want_bulk: bool) -> Frame {
+        let m = &out.message;
+        let checked = if m.is_bulk() { shared.checksums.bulk } else { shared.checksums.messages };
+        let payload_checksum = (checked && !m.payload.is_empty()).then(|| payload_checksum(&m.payload));
+        let payload_len = m.payload.len();
+        let mut header = frame::encode(&FrameHeader { header: m.header, payload_len, payload_checksum, want_bulk });
+        if out.message.damaged && payload_len > 0 {
+            out.message.payload = flip_bit(&out.message.payload);
+        } else if out.message.damaged {
+            header[HEADER_LEN / 2] ^= 1;
+        }
+        Frame { header, out, written: 0 }
+    }
+
+    fn len(&self) -> usize {
+        HEADER_LEN + self.out.message.payload.len()
+    }
+
+    /// What is still to be written.
+    fn remaining(&self) -> impl Iterator<Item = &[u8]> {
+        let pieces = self.out.message.payload.pieces().iter().map(|b| &b[..]);
+        let mut skip = self.written;
+        std::iter::once(&self.header[..]).chain(pieces).filter_map(move |piece| {
+            let skipped = skip.min(piece.len());
+            skip -= skipped;
+            (skipped < piece.len()).then(|| &piece[skipped..])
+        })
+    }
+
+    fn slices(&self) -> Vec<IoSlice<'_>> {
+        self.remaining().take(GATHER_MAX).map(IoSlice::new).collect()
+    }
+}
+
+fn payload_checksum(payload: &Payload) -> u32 {
+    match payload.pieces() {
+        [one] => frame::crc32c(&[one]),
+        many => frame::crc32c(&many.iter().map(|b| &b[..]).collect::<Vec<_>>()),
+    }
+}
+
+async fn run_writer(connection: Arc<Connection>, shared: Arc<Shared>) {
+    let Err(e) = write_frames(&connection).await;
+    tracing::info!("{}: connection with {} lost: {e}", shared.nid, connection.peer);
+    shared.handle_lost(&connection);
+}
+
+async fn write_frames(connection: &Connection) -> Result<std::convert::Infallible, io::Error> {
+    let mut batch = VecDeque::new();
+    loop {
+        connection.next_batch(&mut batch).await;
+        while connection.continue_batch(&mut batch) {
+            match write_some(&connection.socket, &batch) {
+                Ok(written) => advance(&mut batch, written),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => connection.socket.writable().await?,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+/// One vectored write of as many frames as fit.
+fn write_some(socket: &OwnedWriteHalf, batch: &VecDeque<Frame>) -> io::Result<usize> {
+    let mut slices = [IoSlice::new(&[]); GATHER_MAX];
+    let mut count = 0;
+    for (slot, piece) in slices.iter_mut().zip(batch.iter().flat_map(Frame::remaining)) {
+        *slot = IoSlice::new(piece);
+        count += 1;
+    }
+    socket.try_write_vectored(&slices[..count])
+}
+
+/// Notes that `written` more bytes went out, and completes the frames that are through.
+fn advance(batch: &mut VecDeque<Frame>, mut written: usize) {
+    while let Some(frame) = batch.front_mut() {
+        let n = written.min(frame.len() - frame.written);
+        frame.written += n;
+        written -= n;
+        if frame.written < frame.len() {
+            return;
+        }
+        if let Some(frame) = batch.pop_front() {
+            frame.out.complete(Ok(()));
+        }
+    }
+}
+
+async fn run_reader(connection: Arc<Connection>, shared: Arc<Shared>, half: OwnedReadHalf, peer_nids: Vec<Nid>) {
+    let bulk = connection.is_bulk();
+    let mut reader = Reader { half, bulk, leftover: Vec::new(), peer_nids, shared: shared.clone() };
+    let Err(e) = reader.run().await;
+    match e {
+        Ended::Protocol(_) => {
+            if let Some(node) = shared.node.upgrade() {
+                bump(&node.counters.errors);
+            }
+            tracing::warn!("{}: connection with {} closed: {e}", shared.nid, connection.peer);
+        }
+        e => tracing::info!("{}: connection with {} lost: {e}", shared.nid, connection.peer),
+    }
+    shared.handle_lost(&connection);
+}
+
+struct Reader {
+    half: OwnedReadHalf,
+    /// Whether this is a bulk connection.
+    bulk: bool,
+    /// The beginning of a frame whose rest has not come: less than a header, or a header and less than its small payload.
+    leftover: Vec<u8>,
+    /// Whom messages may come from.
+    peer_nids: Vec<Nid>,
+    shared: Arc<Shared>,
+}
+
+/// A large payload of which a part has come.
+struct Large {
+    frame: FrameHeader,
+    buf: AlignedBuf,
+    filled: usize,
+}
+
+impl Reader {
+    async fn run(&mut self) -> Result<std::convert::Infallible, Ended> {
+        loop {
+            let large = std::future::poll_fn(|cx| self.poll_frames(cx)).await?;
+            if let Some(mut large) = large {
+                while large.filled < large.buf.len() {
+                    match self.half.read(&mut large.buf[large.filled..]).await? {
+                        0 => return Err(Ended::ByPeer),
+                        n => large.filled += n,
+                    }
+                }
+                self.handle_frame(&large.frame, Bytes::from(large.buf))?;
+            }
+        }
+    }
+
+    /// Reads once and handles the frames that are complete.
+    fn poll_frames(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Large>, Ended>> {
+        with_scratch(|scratch| {
+            let have = self.leftover.len();
+            scratch[..have].copy_from_slice(&self.leftover);
+            let want = if self.bulk { self.missing()? } else { READ_AHEAD };
+            let mut space = ReadBuf::new(&mut scratch[have..have + want]);
+            ready!(Pin::new(&mut self.half).poll_read(cx, &mut space))?;
+            match space.filled().len() {
+                0 => Poll::Ready(Err(Ended::ByPeer)),
+                n => Poll::Ready(self.handle_bytes(&scratch[..have + n])),
+            }
+        })
+    }
+
+    /// Bytes until the header, or the small payload after it, is complete.
+    fn missing(&self) -> Result<usize, FrameError> {
+        Ok(match self.leftover.first_chunk::<HEADER_LEN>() {
+            Some(header) => HEADER_LEN + frame::decode(header)?.payload_len - self.leftover.len(),
+            None => HEADER_LEN - self.leftover.len(),
+        })
+    }
+
+    fn handle_bytes(&mut self, mut bytes: &[u8]) -> Result<Option<Large>, Ended> {
+        self.leftover.clear();
+        while let Some((header, rest)) = bytes.split_first_chunk::<HEADER_LEN>() {
+            let frame = frame::decode(header)?;
+            let here = rest.len().min(frame.payload_len);
+            if frame.payload_len >= BULK_MIN {
+                let mut buf = AlignedBuf::for_overwrite(frame.payload_len);
+                buf[..here].copy_from_slice(&rest[..here]);
+                if here < frame.payload_len {
+                    return Ok(Some(Large { frame, buf, filled: here }));
+                }
+                self.handle_frame(&frame, Bytes::from(buf))?;
+            } else if here < frame.payload_len {
+                break;
+            } else {
+                self.handle_frame(&frame, Bytes::copy_from_slice(&rest[..here]))?;
+            }
+            bytes = &rest[here..];
+        }
+        self.leftover.extend_from_slice(bytes);
+        Ok(None)
+    }
+
+    fn handle_frame(&mut self, frame: &FrameHeader, payload: Bytes) -> Result<(), FrameError> {
+        if frame.payload_checksum.is_some_and(|sum| sum != frame::crc32c(&[&payload])) {
+            return Err(FrameError::PayloadChecksum);
+        }
+        let header = frame.header;
+        // When there are routers, what comes from one may have been sent by anybody behind it.
+        if !self.peer_nids.contains(&header.source) {
+            return Err(FrameError::Source(header.source));
+        }
+        let Some(node) = self.node() else { return Ok(()) };
+        if frame.want_bulk {
+            self.shared.handle_want_bulk(self.peer_nids[0]);
+        }
+        node.handle_message(self.shared.nid, Message { header, payload: payload.into(), damaged: false });
+        Ok(())
+    }
+
+    fn node(&self) -> Option<Arc<Node>> {
+        self.shared.node.upgrade()
+    }
+}
+
+/// Lends the thread's read buffer. It is taken out while lent, so that even a nested call would find one.
+fn with_scratch<T>(f: impl FnOnce(&mut [u8]) -> T) -> T {
+    thread_local! { static SCRATCH: Cell<Option<Box<[u8]>>> = const { Cell::new(None) }; }
+    let mut scratch = SCRATCH.take().unwrap_or_else(|| vec![0; READ_AHEAD + LEFTOVER_MAX].into_boxed_slice());
+    let result = f(&mut scratch);
+    SCRATCH.set(Some(scratch));
+    result
+}

@@ -1,0 +1,452 @@
+//! `tcp`: messages over TCP sockets. One of the IO edges.
+//!
+//! A peer is reached over typed connections, as in Lustre's socklnd: CONTROL for small messages, BULK_IN and BULK_OUT
+//! for payloads of 4 KiB and more, so that small messages do not wait behind large ones. Whoever has something to send
+//! dials: first the control connection, and the bulk ones when there is bulk. Both sides use a connection, whoever
+//! made it, so that a server answers clients which cannot be dialed; a server that has bulk for a client without bulk
+//! connections sends it over what there is, and asks the client (a flag in the frame) to open some. When both sides
+//! dial at once, both connections stay and are used.
+//!
+//! A connection that breaks takes all others of its peer with it: what is under way on them is of a peer that may have
+//! died. Nothing is sent again here; senders and waiting GETs get `PeerDown`, and the upper layer decides.
+//!
+//! A peer is who it says it is: until networks carry TLS, NIDs are trusted, as Lustre's are.
+#![allow(clippy::disallowed_methods)] // Sockets are opened here.
+
+mod backoff;
+mod connection;
+
+use crate::error::LnetError;
+use crate::frame::{ConnectionType, FrameError, HELLO_PREFIX_LEN, Hello};
+use crate::lnd::{Lnd, LndStatus, Outbound};
+use crate::node::Node;
+use crate::options::TcpOptions;
+use crate::status::bump;
+use backoff::Backoff;
+use connection::Connection;
+use nacre_base::{Errno, FxHashMap, Network, Nid};
+use nacre_rt::{Rt, Task};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Semaphore;
+
+/// Where a node listens, and by which NID it is known there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TcpListen {
+    /// An address of this host. It becomes the NID's, so it must be one that peers can reach.
+    pub address: Ipv4Addr,
+    /// The port; 0 takes any free one. The NID carries it unless it is 988.
+    pub port: u16,
+    /// The network.
+    pub network: Network,
+}
+
+/// Payloads of at least this many bytes go over bulk connections, and into page-aligned buffers.
+pub(crate) const BULK_MIN: usize = 4096;
+
+/// The driver of one interface.
+pub(crate) struct Tcp(Arc<Shared>);
+
+struct Shared {
+    /// A scope of its own: killing it ends the acceptor, dials and connections.
+    rt: Rt,
+    node: Weak<Node>,
+    nid: Nid,
+    incarnation: u64,
+    options: TcpOptions,
+    checksums: Checksums,
+    peers: Mutex<FxHashMap<Nid, Peer>>,
+    acceptor: Mutex<Option<Task>>,
+    half_open: Arc<Semaphore>,
+}
+
+#[derive(Clone, Copy)]
+struct Checksums {
+    messages: bool,
+    bulk: bool,
+}
+
+/// What is known of a peer while it has connections, or messages wait for one.
+#[derive(Default)]
+struct Peer {
+    connections: Vec<Arc<Connection>>,
+    /// The incarnation that the connections belong to.
+    incarnation: u64,
+    /// Messages that wait for the dial under way.
+    waiting: VecDeque<Outbound>,
+    dialing: bool,
+    backoff: Backoff,
+    dialing_bulk: bool,
+    bulk_backoff: Backoff,
+    /// Round robin over bulk connections.
+    turn: usize,
+}
+
+/// Why a dial or an introduction failed.
+#[derive(Debug, thiserror::Error)]
+enum HelloError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Frame(#[from] FrameError),
+    #[error("no answer in time")]
+    TimedOut,
+    #[error("it is {0}")]
+    SomebodyElse(Nid),
+    #[error("it looks for {0}, which is not here")]
+    NotHere(Nid),
+}
+
+const LISTEN_BACKLOG: u32 = 4096;
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_COUNT: u32 = 5;
+
+impl Tcp {
+    /// Binds the acceptor and starts to accept.
+    pub(crate) async fn start(node: &Arc<Node>, listen: TcpListen) -> Result<(Nid, Arc<Tcp>), LnetError> {
+        let (listener, port) = bind(listen).map_err(|e| LnetError::Listen(Errno::from_io(&e)))?;
+        let port = if port == Nid::TCP_PORT { 0 } else { port };
+        let nid = Nid { network: listen.network, address: listen.address.into(), port };
+        let options = node.options.tcp.clone();
+        let shared = Arc::new(Shared {
+            rt: node.rt.child(format!("lnet {nid}")),
+            node: Arc::downgrade(node),
+            nid,
+            incarnation: node.rt.random(),
+            half_open: Arc::new(Semaphore::new(options.half_open_max)),
+            options,
+            checksums: Checksums { messages: node.options.checksums, bulk: node.options.bulk_checksums },
+            peers: Mutex::default(),
+            acceptor: Mutex::default(),
+        });
+        let task = shared.rt.spawn(accept_loop(shared.clone(), listener));
+        *shared.acceptor.lock() = Some(task);
+        Ok((nid, Arc::new(Tcp(shared))))
+    }
+}
+
+fn bind(listen: TcpListen) -> io::Result<(TcpListener, u16)> {
+    if listen.address.is_unspecified() {
+        return Err(io::Error::from_raw_os_error(Errno::EINVAL.0));
+    }
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(SocketAddr::V4(SocketAddrV4::new(listen.address, listen.port)))?;
+    let listener = socket.listen(LISTEN_BACKLOG)?;
+    let port = listener.local_addr()?.port();
+    Ok((listener, port))
+}
+
+impl Lnd for Tcp {
+    fn send(&self, out: Outbound) {
+        let shared = &self.0;
+        let to = out.next_hop;
+        let bulk = out.payload_len >= BULK_MIN;
+        let mut peers = shared.peers.lock();
+        let peer = peers.entry(to).or_default();
+        if let Some(connection) = peer.choose(bulk) {
+            let typed = !bulk || connection.is_bulk();
+            let dial_bulk = !typed && peer.may_dial_bulk(out.started);
+            peer.dialing_bulk |= dial_bulk;
+            drop(peers);
+            if dial_bulk {
+                drop(shared.rt.spawn(dial_bulk_connections(shared.clone(), to)));
+            }
+            return connection.send(out, !typed);
+        }
+        if !peer.dialing && !peer.backoff.may_dial(out.started) {
+            drop(peers);
+            return out.complete(Err(LnetError::PeerDown(to)));
+        }
+        peer.waiting.push_back(out);
+        if !std::mem::replace(&mut peer.dialing, true) {
+            drop(shared.rt.spawn(dial_peer(shared.clone(), to)));
+        }
+    }
+
+    fn connections(&self, peer: Nid) -> usize {
+        self.0.peers.lock().get(&peer).map_or(0, |p| p.connections.len())
+    }
+
+    fn describe(&self) -> LndStatus {
+        LndStatus {
+            interface: Some(self.0.nid.ip().to_string()),
+            conns_per_peer: self.0.options.conns_per_peer,
+            timeout_secs: self.0.options.timeout.as_secs(),
+        }
+    }
+
+    fn shutdown(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async {
+            let acceptor = self.0.acceptor.lock().take();
+            if let Some(task) = acceptor {
+                task.abort();
+                task.await; // The port is free when this returns.
+            }
+            let peers = std::mem::take(&mut *self.0.peers.lock());
+            for (nid, mut peer) in peers {
+                peer.connections.iter().for_each(|c| c.close());
+                fail(nid, peer.waiting.drain(..));
+            }
+            self.0.rt.kill();
+        })
+    }
+}
+
+impl Peer {
+    /// The connection for a message: of the right type if there is one, else any.
+    fn choose(&mut self, bulk: bool) -> Option<Arc<Connection>> {
+        let of = |t: ConnectionType| self.connections.iter().filter(move |c| c.connection_type == t);
+        if bulk {
+            let count = of(ConnectionType::BulkOut).count();
+            if count > 0 {
+                self.turn = self.turn.wrapping_add(1);
+                return of(ConnectionType::BulkOut).nth(self.turn % count).cloned();
+            }
+        }
+        of(ConnectionType::Control).next().or(self.connections.first()).cloned()
+    }
+
+    /// Bulk connections are opened by whoever opened the control connection: the other may not be able to.
+    fn may_dial_bulk(&self, now: nacre_base::Time) -> bool {
+        let control = self.connections.iter().any(|c| c.dialed && c.connection_type == ConnectionType::Control);
+        control && !self.dialing_bulk && self.bulk_backoff.may_dial(now)
+    }
+
+    fn is_forgettable(&self) -> bool {
+        let busy = self.dialing || self.dialing_bulk || !self.waiting.is_empty() || !self.connections.is_empty();
+        !busy && self.backoff.is_idle()
+    }
+}
+
+fn fail(nid: Nid, messages: impl Iterator<Item = Outbound>) {
+    messages.for_each(|m| m.complete(Err(LnetError::PeerDown(nid))));
+}
+
+/// Opens the control connection to a peer and sends what waits for it.
+async fn dial_peer(shared: Arc<Shared>, to: Nid) {
+    let result = shared.dial(to, ConnectionType::Control).await;
+    let waiting = {
+        let mut peers = shared.peers.lock();
+        let peer = peers.entry(to).or_default();
+        peer.dialing = false;
+        if peer.connections.is_empty() {
+            if result.is_err() {
+                peer.backoff.handle_failure(shared.rt.now(), shared.rt.random(), &shared.options);
+            }
+            std::mem::take(&mut peer.waiting)
+        } else {
+            // Ours stands, or the peer dialed us meanwhile: whoever came first has taken all that waited.
+            VecDeque::new()
+        }
+    };
+    fail(to, waiting.into_iter());
+    if let Err(e) = result {
+        tracing::info!("{}: cannot connect to {to}: {e}", shared.nid);
+        if matches!(e, HelloError::TimedOut)
+            && let Some(node) = shared.node.upgrade()
+        {
+            bump(&node.counters.network_timeout_count);
+        }
+    }
+}
+
+/// Opens the bulk connections to a peer, in both directions. Nothing waits for them.
+async fn dial_bulk_connections(shared: Arc<Shared>, to: Nid) {
+    let mut result = Ok(());
+    for _ in 0..shared.options.conns_per_peer {
+        for connection_type in [ConnectionType::BulkOut, ConnectionType::BulkIn] {
+            result = match result {
+                Ok(()) => shared.dial(to, connection_type).await,
+                failed => failed,
+            };
+        }
+    }
+    let now = shared.rt.now();
+    let mut peers = shared.peers.lock();
+    let Some(peer) = peers.get_mut(&to) else { return };
+    peer.dialing_bulk = false;
+    match result {
+        Ok(()) => peer.bulk_backoff.handle_success(),
+        Err(e) => {
+            peer.bulk_backoff.handle_failure(now, shared.rt.random(), &shared.options);
+            tracing::info!("{}: cannot open bulk connections to {to}: {e}", shared.nid);
+        }
+    }
+}
+
+async fn accept_loop(shared: Arc<Shared>, listener: TcpListener) {
+    loop {
+        // At the limit of connections that have not introduced themselves, others wait in the kernel's backlog.
+        let Ok(permit) = shared.half_open.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, address)) => {
+                let shared2 = shared.clone();
+                drop(shared.rt.spawn(async move {
+                    let _permit = permit;
+                    if let Err(e) = shared2.welcome(stream).await {
+                        tracing::warn!("{}: connection from {address} refused: {e}", shared2.nid);
+                    }
+                }));
+            }
+            Err(e) => {
+                tracing::warn!("{}: cannot accept: {e}", shared.nid);
+                shared.rt.sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Opens one connection of the given type.
+    async fn dial(self: &Arc<Self>, to: Nid, connection_type: ConnectionType) -> Result<(), HelloError> {
+        let address = SocketAddr::V4(SocketAddrV4::new(to.ip(), to.tcp_port()));
+        let introduction = async {
+            let mut stream = TcpStream::connect(address).await?;
+            set_options(&stream, self.options.timeout)?;
+            stream.write_all(&self.hello(to, connection_type).encode()).await?;
+            let hello = read_hello(&mut stream).await?;
+            Ok::<_, HelloError>((stream, hello))
+        };
+        let limited = self.rt.timeout(self.options.connect_timeout, introduction).await;
+        let (stream, hello) = limited.map_err(|_| HelloError::TimedOut)??;
+        if !hello.sources.contains(&to) {
+            return Err(HelloError::SomebodyElse(hello.sources[0]));
+        }
+        self.install(to, hello, stream, connection_type, true);
+        Ok(())
+    }
+
+    /// Takes an accepted connection through its introduction.
+    async fn welcome(self: &Arc<Self>, mut stream: TcpStream) -> Result<(), HelloError> {
+        set_options(&stream, self.options.timeout)?;
+        let introduction = async {
+            let hello = read_hello(&mut stream).await?;
+            let from = hello.sources[0];
+            if hello.destination != self.nid {
+                return Err(HelloError::NotHere(hello.destination));
+            }
+            if from.network != self.nid.network || from == self.nid {
+                return Err(HelloError::SomebodyElse(from));
+            }
+            stream.write_all(&self.hello(from, hello.connection_type).encode()).await?;
+            Ok(hello)
+        };
+        let limited = self.rt.timeout(self.options.hello_timeout, introduction).await;
+        let hello = limited.map_err(|_| HelloError::TimedOut)??;
+        let ours = hello.connection_type.inverted();
+        self.install(hello.sources[0], hello, stream, ours, false);
+        Ok(())
+    }
+
+    fn hello(&self, destination: Nid, connection_type: ConnectionType) -> Hello {
+        let mut sources = self.node.upgrade().map_or_else(Vec::new, |n| n.nids());
+        sources.retain(|n| *n != self.nid);
+        sources.insert(0, self.nid);
+        Hello { connection_type, incarnation: self.incarnation, destination, sources }
+    }
+
+    /// Puts a new connection to use. Connections of the peer's former life are closed.
+    fn install(
+        self: &Arc<Self>,
+        peer_nid: Nid,
+        hello: Hello,
+        stream: TcpStream,
+        connection_type: ConnectionType,
+        dialed: bool,
+    ) {
+        let Some(node) = self.node.upgrade() else { return };
+        node.handle_hello(self.nid, &hello.sources);
+        let incarnation = hello.incarnation;
+        let (read_half, write_half) = stream.into_split();
+        let connection = Connection::new(self, peer_nid, write_half, connection_type, dialed);
+        let (old, waiting) = {
+            let mut peers = self.peers.lock();
+            if self.rt.is_dead() {
+                drop(peers);
+                return connection.close();
+            }
+            let peer = peers.entry(peer_nid).or_default();
+            let reborn = !peer.connections.is_empty() && peer.incarnation != incarnation;
+            let old = if reborn { std::mem::take(&mut peer.connections) } else { Vec::new() };
+            peer.incarnation = incarnation;
+            peer.connections.push(connection.clone());
+            peer.backoff.handle_success();
+            (old, std::mem::take(&mut peer.waiting))
+        };
+        connection.start(self, read_half, hello.sources);
+        tracing::debug!("{}: {connection_type:?} connection with {peer_nid}", self.nid);
+        if !old.is_empty() {
+            tracing::info!("{}: {peer_nid} has restarted", self.nid);
+            old.iter().for_each(|c| c.close());
+            node.handle_peer_down(peer_nid);
+        }
+        for out in waiting {
+            let want_bulk = out.payload_len >= BULK_MIN && !connection.is_bulk();
+            connection.send(out, want_bulk);
+        }
+    }
+
+    /// A connection ended: closes the others of its peer too.
+    fn handle_lost(&self, lost: &Arc<Connection>) {
+        let connections = {
+            let mut peers = self.peers.lock();
+            let Some(peer) = peers.get_mut(&lost.peer) else { return };
+            if !peer.connections.iter().any(|c| Arc::ptr_eq(c, lost)) {
+                return; // Closed by us, or by another that was lost first.
+            }
+            let connections = std::mem::take(&mut peer.connections);
+            if peer.is_forgettable() {
+                peers.remove(&lost.peer);
+            }
+            connections
+        };
+        connections.iter().for_each(|c| c.close());
+        if let Some(node) = self.node.upgrade() {
+            node.handle_peer_down(lost.peer);
+        }
+    }
+
+    /// The peer has bulk for us and cannot dial.
+    fn handle_want_bulk(self: &Arc<Self>, from: Nid) {
+        let mut peers = self.peers.lock();
+        let Some(peer) = peers.get_mut(&from) else { return };
+        let has = peer.connections.iter().any(|c| c.connection_type == ConnectionType::BulkIn);
+        if !has && peer.may_dial_bulk(self.rt.now()) {
+            peer.dialing_bulk = true;
+            drop(self.rt.spawn(dial_bulk_connections(self.clone(), from)));
+        }
+    }
+}
+
+async fn read_hello(stream: &mut TcpStream) -> Result<Hello, HelloError> {
+    let mut prefix = [0; HELLO_PREFIX_LEN];
+    stream.read_exact(&mut prefix).await?;
+    let mut all = prefix.to_vec();
+    all.resize(HELLO_PREFIX_LEN + Hello::rest_len(&prefix)?, 0);
+    stream.read_exact(&mut all[HELLO_PREFIX_LEN..]).await?;
+    Ok(Hello::decode(&all)?)
+}
+
+/// Small messages go at once, and a silent peer is noticed. Socket buffers are left to the kernel, which sizes them by
+/// what the connection can use; setting them would switch that off and cap them lower.
+fn set_options(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = socket2::SockRef::from(stream);
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_COUNT);
+    socket.set_tcp_keepalive(&keepalive)?;
+    socket.set_tcp_user_timeout(Some(timeout))
+}

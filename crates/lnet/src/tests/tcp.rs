@@ -1,0 +1,295 @@
+//! Nodes over TCP on the loopback interface, on ports that the kernel chooses.
+
+use super::*;
+use crate::frame::{self, ConnectionType, FrameHeader, Hello};
+use crate::message::Message;
+use crate::{LnetError, LnetOptions, TcpListen};
+use nacre_base::fault::{Fault, FaultAction};
+use nacre_base::{Faults, Network};
+use nacre_rt::Rt;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn listen(port: u16) -> TcpListen {
+    TcpListen { address: Ipv4Addr::LOCALHOST, port, network: Network::TCP }
+}
+
+async fn start(options: LnetOptions, port: u16) -> (Lnet, Nid) {
+    let lnet = Lnet::new(Rt::production(), options, Faults::new());
+    let nid = lnet.add_tcp(listen(port)).await.unwrap();
+    (lnet, nid)
+}
+
+/// Options with which a test need not wait long.
+fn quick() -> LnetOptions {
+    let mut o = LnetOptions::default();
+    o.tcp.reconnect_min = Duration::from_millis(10);
+    o.tcp.reconnect_max = Duration::from_millis(20);
+    o.tcp.hello_timeout = Duration::from_millis(200);
+    o
+}
+
+async fn pair() -> ((Lnet, Nid), (Lnet, Nid)) {
+    (start(quick(), 0).await, start(quick(), 0).await)
+}
+
+/// Waits until `done`, which something under way will bring about.
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let rt = Rt::production();
+    let waited = rt.timeout(20 * SECOND, async {
+        while !done() {
+            rt.sleep(Duration::from_millis(2)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "never happened: {what}");
+}
+
+#[tokio::test]
+async fn put_answer_and_ping() {
+    let ((client, client_nid), (server, server_nid)) = pair().await;
+    echo(&server);
+    let mut answers = inbox(&client, ANSWER);
+    for len in [0, 1, 200, 4095, 4096, 100_000, 1 << 20] {
+        client.put(server_nid, REQUEST, len as u64, pattern(len)).await.unwrap();
+        let answer = answers.recv().await.unwrap();
+        assert_eq!((answer.from, answer.match_bits), (server_nid, len as u64));
+        assert!(answer.payload == pattern(len), "{len}");
+        if len >= 4096 {
+            assert_eq!(answer.payload.pieces()[0].as_ptr() as usize % 4096, 0, "large payloads are page aligned");
+        }
+    }
+    let too_large = client.put(server_nid, REQUEST, 0, pattern((1 << 20) + 1)).await;
+    assert_eq!(too_large, Err(LnetError::TooLarge((1 << 20) + 1)));
+    assert_eq!(client.ping(server_nid, SECOND).await, Ok(vec![Nid::LO, server_nid]));
+    assert_eq!(server.ping(client_nid, SECOND).await, Ok(vec![Nid::LO, client_nid]));
+    assert_eq!(client.peers()[0].nids, [server_nid]);
+}
+
+#[tokio::test]
+async fn bulk_of_three_mebibytes_both_ways_on_bulk_connections() {
+    let ((client, client_nid), (server, server_nid)) = pair().await;
+    client.ping(server_nid, SECOND).await.unwrap();
+    assert_eq!(client.peers()[0].connections, 1, "bulk connections wait for bulk");
+    let data = pattern((3 << 20) + 5000);
+    let _source = client.expose_source(1, data.clone());
+    assert!(server.get_bulk(client_nid, 1, data.len()).await.unwrap() == data);
+    let mut sink = client.expose_sink(2, 4 << 20);
+    server.put_bulk(client_nid, 2, data.clone()).await.unwrap();
+    assert!(sink.filled().await == data);
+    // The server had no bulk connection to send on, and asked the client for some.
+    until("bulk connections", || client.peers()[0].connections == 3 && server.peers()[0].connections == 3).await;
+    let mut sink = client.expose_sink(3, data.len());
+    server.put_bulk(client_nid, 3, data.clone()).await.unwrap();
+    assert!(sink.filled().await == data);
+    assert!(server.get_bulk(client_nid, 1, data.len()).await.unwrap() == data);
+    assert_eq!(server.get_bulk(client_nid, 9, 10).await, Err(LnetError::NoMatch(client_nid, 9)));
+    drop(sink);
+    server.put_bulk(client_nid, 3, data).await.unwrap();
+    until("dropped parts", || client.stats().drop_count == 4).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_at_once() {
+    let ((client, client_nid), (server, server_nid)) = pair().await;
+    echo(&server);
+    let answers = inbox(&client, ANSWER);
+    let rt = Rt::production();
+    let senders: Vec<_> = (0..64u64)
+        .map(|task| {
+            let client = client.clone();
+            rt.spawn(async move {
+                for i in 0..100 {
+                    let len = [17, 300, 5_000, 70_000][(i % 4) as usize];
+                    client.put(server_nid, REQUEST, task * 100 + i, pattern(len)).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    let (mut answers, mut seen) = (answers, Vec::new());
+    while seen.len() < 6400 {
+        let put = answers.recv().await.unwrap();
+        assert!(put.payload == pattern([17, 300, 5_000, 70_000][(put.match_bits % 4) as usize]));
+        seen.push(put.match_bits);
+    }
+    for s in senders {
+        s.await;
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, (0..6400).collect::<Vec<_>>());
+    until("all credits back", || client.stats().msgs_alloc + server.stats().msgs_alloc == 0).await;
+    for (lnet, nid) in [(&client, server_nid), (&server, client_nid)] {
+        let peer = lnet.peers()[0].clone();
+        assert_eq!((peer.primary_nid, peer.available_tx_credits), (nid, i64::from(peer.max_ni_tx_credits)));
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_restarts_on_its_port_is_found_again() {
+    let ((client, _), (server, server_nid)) = pair().await;
+    let lost = lost_peers(&client);
+    client.ping(server_nid, SECOND).await.unwrap();
+    let waiting = client.clone();
+    let _source = server.expose_source(1, pattern(10));
+    server.shutdown().await;
+    until("the hint", || *lost.lock() == [server_nid]).await;
+    // Refused at once, then silent for the pause: both are a peer that is down.
+    for _ in 0..2 {
+        assert_eq!(waiting.put(server_nid, REQUEST, 0, Payload::new()).await, Err(LnetError::PeerDown(server_nid)));
+    }
+    assert_eq!(waiting.get_bulk(server_nid, 1, 10).await, Err(LnetError::PeerDown(server_nid)));
+    assert_eq!(client.peers()[0].up, Some(false));
+    let (server, again) = start(quick(), server_nid.port).await;
+    assert_eq!(again, server_nid);
+    let mut requests = inbox(&server, REQUEST);
+    let rt = Rt::production();
+    while client.put(server_nid, REQUEST, 5, Payload::new()).await.is_err() {
+        rt.sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(requests.recv().await.unwrap().match_bits, 5);
+    assert_eq!(client.peers()[0].up, Some(true));
+}
+
+#[tokio::test]
+async fn a_damaged_frame_closes_the_connection_and_the_next_message_opens_another() {
+    let faults = Faults::new();
+    let client = Lnet::new(Rt::production(), quick(), faults.clone());
+    client.add_tcp(listen(0)).await.unwrap();
+    let (server, server_nid) = start(quick(), 0).await;
+    let mut requests = inbox(&server, REQUEST);
+    let lost = lost_peers(&client);
+    // With a payload the payload is damaged, without one the header.
+    for (round, payload) in [pattern(100), Payload::new()].into_iter().enumerate() {
+        client.put(server_nid, REQUEST, 1, pattern(100)).await.unwrap();
+        assert_eq!(requests.recv().await.unwrap().match_bits, 1);
+        faults.arm("lnet.send", Fault::once(FaultAction::Corrupt));
+        client.put(server_nid, REQUEST, 2, payload).await.unwrap();
+        until("the connection's end", || lost.lock().len() == round + 1).await;
+        assert_eq!(server.stats().errors, round as u64 + 1);
+    }
+    client.put(server_nid, REQUEST, 3, pattern(100)).await.unwrap();
+    assert_eq!(requests.recv().await.unwrap().match_bits, 3, "the damaged ones never arrived");
+}
+
+#[tokio::test]
+async fn random_bytes_and_silence_do_no_harm() {
+    let ((client, _), (server, server_nid)) = pair().await;
+    let connect = || TcpStream::connect((server_nid.ip(), server_nid.tcp_port()));
+    let mut silent = connect().await.unwrap();
+    let mut prng = nacre_base::Prng::new(3);
+    for round in 0..40 {
+        let mut s = connect().await.unwrap();
+        let mut noise: Vec<u8> = (0..1 + prng.below(500)).map(|_| prng.next_u64() as u8).collect();
+        if round % 2 == 0 {
+            // Past the first checks: a right beginning, or a whole HELLO and then noise.
+            let connection_type = ConnectionType::Control;
+            let sources = vec![UNREACHABLE];
+            let hello = Hello { connection_type, incarnation: round, destination: server_nid, sources };
+            let keep = if round % 4 == 0 { usize::MAX } else { 8 };
+            let start: Vec<u8> = hello.encode().into_iter().take(keep).collect();
+            noise.splice(0..0, start);
+        }
+        let _ = s.write_all(&noise).await;
+        let _ = s.shutdown().await;
+        let mut answer = Vec::new();
+        let _ = s.read_to_end(&mut answer).await;
+        assert!(answer.len() < 200, "at most a HELLO comes back");
+    }
+    assert_eq!(client.ping(server_nid, SECOND).await, Ok(vec![Nid::LO, server_nid]));
+    // Nothing was said on it, and it is closed.
+    let mut byte = [0];
+    let end = Rt::production().timeout(10 * SECOND, silent.read(&mut byte)).await;
+    assert!(matches!(end, Ok(Ok(0) | Err(_))), "{end:?}");
+    assert_eq!(server.stats().msgs_alloc, 0);
+}
+
+/// A connection to `server` made by hand, by a peer that nobody could dial.
+async fn introduce(server: Nid, me: Nid) -> TcpStream {
+    let mut s = TcpStream::connect((server.ip(), server.tcp_port())).await.unwrap();
+    let hello = Hello { connection_type: ConnectionType::Control, incarnation: 1, destination: server, sources: vec![me] };
+    s.write_all(&hello.encode()).await.unwrap();
+    let mut welcome = vec![0; hello.encode().len()];
+    s.read_exact(&mut welcome).await.unwrap();
+    assert_eq!(Hello::decode(&welcome).unwrap().sources, [server]);
+    s
+}
+
+async fn write_frame(s: &mut TcpStream, mut message: Message, source: Nid) {
+    message.header.source = source;
+    let header = FrameHeader { header: message.header, payload_len: 0, payload_checksum: None, want_bulk: false };
+    s.write_all(&frame::encode(&header)).await.unwrap();
+}
+
+async fn read_frame(s: &mut TcpStream) -> (FrameHeader, Vec<u8>) {
+    let mut header = [0; frame::HEADER_LEN];
+    s.read_exact(&mut header).await.unwrap();
+    let header = frame::decode(&header).unwrap();
+    let mut payload = vec![0; header.payload_len];
+    s.read_exact(&mut payload).await.unwrap();
+    (header, payload)
+}
+
+const UNREACHABLE: Nid = Nid { network: Network::TCP, address: 0x0a00_0009, port: 1 };
+
+#[tokio::test]
+async fn a_server_speaks_to_a_client_that_cannot_be_dialed() {
+    let (server, server_nid) = start(quick(), 0).await;
+    let mut client = introduce(server_nid, UNREACHABLE).await;
+    server.put(UNREACHABLE, ANSWER, 4, pattern(300)).await.unwrap();
+    let (header, payload) = read_frame(&mut client).await;
+    assert_eq!((header.header.portal, header.header.match_bits, header.want_bulk), (ANSWER, 4, false));
+    assert_eq!(payload, pattern(300).to_bytes());
+    // Bulk comes on the same connection, with the request for a better one.
+    server.put_bulk(UNREACHABLE, 5, pattern(5000)).await.unwrap();
+    let (header, payload) = read_frame(&mut client).await;
+    assert!(header.want_bulk && payload == pattern(5000).to_bytes());
+    assert_eq!(server.peers()[0].connections, 1);
+    let lost = lost_peers(&server);
+    drop(client);
+    until("the hint", || *lost.lock() == [UNREACHABLE]).await;
+}
+
+#[tokio::test]
+async fn a_new_incarnation_ends_the_connections_of_the_old_one() {
+    let ((client, _), (server, server_nid)) = pair().await;
+    let mut old = introduce(server_nid, UNREACHABLE).await;
+    let lost = lost_peers(&server);
+    let mut s = TcpStream::connect((server_nid.ip(), server_nid.tcp_port())).await.unwrap();
+    let connection_type = ConnectionType::Control;
+    let hello = Hello { connection_type, incarnation: 2, destination: server_nid, sources: vec![UNREACHABLE] };
+    s.write_all(&hello.encode()).await.unwrap();
+    assert_eq!(old.read(&mut [0]).await.unwrap_or(0), 0);
+    assert_eq!(*lost.lock(), [UNREACHABLE]);
+    assert_eq!(server.peers()[0].connections, 1);
+    assert!(client.ping(server_nid, SECOND).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_message_in_another_name_closes_the_connection() {
+    let (server, server_nid) = start(quick(), 0).await;
+    let mut requests = inbox(&server, REQUEST);
+    let mut s = introduce(server_nid, UNREACHABLE).await;
+    let message = Message::put(server_nid, REQUEST, 7, Payload::new());
+    write_frame(&mut s, message.clone(), UNREACHABLE).await;
+    assert_eq!(requests.recv().await.unwrap().from, UNREACHABLE);
+    write_frame(&mut s, message, Nid::tcp(Ipv4Addr::new(10, 0, 0, 8), 1)).await;
+    assert_eq!(s.read(&mut [0]).await.unwrap_or(0), 0);
+    assert!(requests.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn shutdown_ends_what_waits_and_frees_the_port() {
+    let ((client, client_nid), (server, server_nid)) = pair().await;
+    client.ping(server_nid, SECOND).await.unwrap();
+    client.shutdown().await;
+    assert_eq!(client.put(server_nid, REQUEST, 0, Payload::new()).await, Err(LnetError::Shutdown));
+    assert_eq!(client.get_bulk(server_nid, 0, 1).await, Err(LnetError::Shutdown));
+    let (_again, nid) = start(quick(), client_nid.port).await;
+    assert_eq!(nid, client_nid);
+    let taken = Lnet::new(Rt::production(), quick(), Faults::new()).add_tcp(listen(server_nid.port)).await;
+    assert_eq!(taken, Err(LnetError::Listen(nacre_base::Errno::EADDRINUSE)));
+    server.shutdown().await;
+}
