@@ -103,7 +103,7 @@ impl Cluster {
     fn start_server(&self, name: &str, role: &str, port: u16, dirs: &[PathBuf]) -> Outcome<String> {
         let mut args = vec![role.to_owned(), "--listen".to_owned(), format!("127.0.0.1:{port}")];
         args.extend(dirs.iter().map(|d| d.to_string_lossy().into_owned()));
-        let mut daemon = Daemon::new(name, &self.plan.nacre, args, &self.plan.root.join("log"));
+        let mut daemon = Daemon::new(name, &self.plan.nacre, args, &self.plan.root);
         daemon.port = Some(port);
         daemon.start()?;
         let nid = daemon.wait_ready(READY_LIMIT);
@@ -116,7 +116,7 @@ impl Cluster {
         let at = self.mount_point(n);
         fs::create_dir_all(&at)?;
         let args = ["mount", &self.source(), &at.to_string_lossy(), "-f"].map(str::to_owned).to_vec();
-        let mut daemon = Daemon::new(&format!("mount{n}"), &self.plan.nacre, args, &self.plan.root.join("log"));
+        let mut daemon = Daemon::new(&format!("mount{n}"), &self.plan.nacre, args, &self.plan.root);
         daemon.start()?;
         let deadline = Instant::now() + READY_LIMIT;
         let mut result = Ok(at.clone());
@@ -187,12 +187,17 @@ impl Cluster {
 
     /// `lfs` with arguments; what it printed.
     pub(crate) fn lfs(&self, args: &[&str]) -> Outcome<String> {
-        Ok(Program::new(self.plan.root.join("bin/lfs")).args(args).limit(Duration::from_secs(60)).run()?.stdout)
+        self.tool("lfs", args)
     }
 
-    /// `lctl` with arguments; what it printed. It speaks to every Nacre process of this node.
+    /// `lctl` with arguments; what it printed. It speaks to every process of this file system.
     pub(crate) fn lctl(&self, args: &[&str]) -> Outcome<String> {
-        Ok(Program::new(self.plan.root.join("bin/lctl")).args(args).limit(Duration::from_secs(60)).run()?.stdout)
+        self.tool("lctl", args)
+    }
+
+    fn tool(&self, name: &str, args: &[&str]) -> Outcome<String> {
+        let tool = Program::new(self.plan.root.join("bin").join(name)).env("NACRE_RUN_DIR", self.plan.root.join("run"));
+        Ok(tool.args(args).limit(Duration::from_secs(60)).run()?.stdout)
     }
 
     /// Arms a fault point (`lnet.send`) with an action (`corrupt`) for so many times. The one place that knows the syntax.

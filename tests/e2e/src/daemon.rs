@@ -20,6 +20,8 @@ pub(crate) struct Daemon {
     pub(crate) port: Option<u16>,
     binary: PathBuf,
     args: Vec<String>,
+    /// Where it puts its admin socket.
+    run_dir: PathBuf,
     log: PathBuf,
     /// Bytes of the log that were judged.
     judged: usize,
@@ -30,14 +32,15 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Not started yet; it will log to `logs/NAME.log`.
-    pub(crate) fn new(name: &str, binary: &Path, args: Vec<String>, logs: &Path) -> Daemon {
+    /// Not started yet; it will log to `ROOT/log/NAME.log` and have its admin socket in `ROOT/run`.
+    pub(crate) fn new(name: &str, binary: &Path, args: Vec<String>, root: &Path) -> Daemon {
         Daemon {
             name: name.to_owned(),
             port: None,
             binary: binary.to_owned(),
             args,
-            log: logs.join(format!("{name}.log")),
+            run_dir: root.join("run"),
+            log: root.join(format!("log/{name}.log")),
             judged: 0,
             child: None,
             stdout: None,
@@ -52,6 +55,7 @@ impl Daemon {
             .args(&self.args)
             .env("RUST_BACKTRACE", "1")
             .env("NO_COLOR", "1")
+            .env("NACRE_RUN_DIR", &self.run_dir)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)
@@ -203,11 +207,11 @@ mod tests {
     #[test]
     fn a_log_is_judged_once_and_by_whole_lines() {
         let dir = std::env::temp_dir().join(format!("nacre-e2e-log-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        fs::write(dir.join("d.log"), "t ERROR one\nt ERR").unwrap();
+        fs::create_dir_all(dir.join("log")).unwrap();
+        fs::write(dir.join("log/d.log"), "t ERROR one\nt ERR").unwrap();
         let mut d = Daemon::new("d", Path::new("/bin/true"), Vec::new(), &dir);
         assert_eq!(d.complaints(&[]), ["d: t ERROR one"]);
-        fs::write(dir.join("d.log"), "t ERROR one\nt ERROR two\n").unwrap();
+        fs::write(dir.join("log/d.log"), "t ERROR one\nt ERROR two\n").unwrap();
         assert_eq!(d.complaints(&[]), ["d: t ERROR two"]);
         assert!(d.complaints(&[]).is_empty());
         fs::remove_dir_all(dir).unwrap();

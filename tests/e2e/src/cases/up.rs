@@ -22,7 +22,10 @@ fn up_and_down(env: &Env) -> Outcome {
     let Some(cluster) = &env.cluster else { bail!("this case needs the product") };
     let (dir, at) = (env.local.join("fs"), env.local.join("mnt"));
     fs::create_dir_all(&at)?;
-    let nacre = |args: &[&str]| Program::new(cluster.nacre()).args(args).limit(Duration::from_secs(60)).run();
+    let nacre = |args: &[&str]| {
+        let program = Program::new(cluster.nacre()).args(args).env("NACRE_RUN_DIR", env.local.join("run"));
+        program.limit(Duration::from_secs(60)).run()
+    };
     let listen = format!("127.0.0.1:{}", free_ports(1)?[0]);
     let up = ["up", &text(&dir), &text(&at), "--osts", "3", "--fsname", "one", "--listen", &listen];
     let data = pattern(env.seed, 20 << 20);
@@ -37,7 +40,7 @@ fn up_and_down(env: &Env) -> Outcome {
             ensure!(fs::read(at.join("f"))? == data, "round {round}: the file differs");
             let status = nacre(&["status", &text(&dir), "--json"])?.stdout;
             ensure!(serde_json::from_str::<serde_json::Value>(&status).is_ok(), "`status --json` is no JSON: {status}");
-            let targets = cluster.lfs(&["df", &text(&at)])?;
+            let targets = nacre(&["lfs", "df", &text(&at)])?.stdout;
             ensure_eq!(targets.matches("OST:").count(), 3, "OSTs in `lfs df`: {targets}");
             nacre(&["down", &text(&dir)])?;
             ensure!(!is_mounted(&at), "round {round}: still mounted after `nacre down`");
