@@ -1,0 +1,510 @@
+//! The door itself: the kernel's requests become calls of the client, its nodes become FIDs.
+//!
+//! While no lock covers what the kernel would cache, it caches nothing: names and attributes are valid for no time,
+//! files are open for direct I/O. So two mounts always agree, and a stat costs a request.
+
+use crate::handler::{Context, Handler};
+use crate::mount::{FuseError, MountOptions};
+use crate::nodes::Nodes;
+use crate::reply::*;
+use crate::request::{self, FileLock, LockKind, LockSpace, SetTime};
+use crate::session::{Session, serve};
+use async_trait::async_trait;
+use bytes::Bytes;
+use nacre_base::{Errno, Fid, Payload};
+use nacre_client::{Client, FlockKind, FlockRequest, OpenFile};
+use nacre_rt::Rt;
+use nacre_wire::attr::{self, Credentials};
+use nacre_wire::mds::{DirEntry as WireEntry, READPAGE_MAX};
+use parking_lot::Mutex;
+use slab::Slab;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Mounts a client's file system.
+pub async fn mount_client(
+    rt: &Rt,
+    client: Arc<Client>,
+    mountpoint: &Path,
+    options: MountOptions,
+) -> Result<Session, FuseError> {
+    let door = Door { client, rt: rt.clone(), nodes: Nodes::new(), files: Mutex::default(), directories: Mutex::default() };
+    serve(rt.clone(), mountpoint, options, Arc::new(door)).await
+}
+
+struct Door {
+    client: Arc<Client>,
+    rt: Rt,
+    nodes: Nodes,
+    files: Mutex<Slab<Arc<OpenFile>>>,
+    directories: Mutex<Slab<Arc<OpenDirectory>>>,
+}
+
+/// An open directory: what the last answer of the MDT held is served piece by piece.
+struct OpenDirectory {
+    file: Arc<OpenFile>,
+    batch: tokio::sync::Mutex<Batch>,
+}
+
+#[derive(Default)]
+struct Batch {
+    /// The cookie that the batch was asked for with.
+    from: u64,
+    entries: Vec<WireEntry>,
+    end: bool,
+}
+
+/// Nothing may be believed for longer than it takes to answer.
+const VALID: Duration = Duration::ZERO;
+
+/// Best I/O size that stat tells: one stripe's worth of read-ahead for tools like cp.
+const BLOCK_SIZE: u32 = 1 << 20;
+
+impl Door {
+    fn fid(&self, node: u64) -> Result<Fid, Errno> {
+        self.nodes.fid(node).ok_or(Errno::ESTALE)
+    }
+
+    fn file(&self, handle: u64) -> Result<Arc<OpenFile>, Errno> {
+        let files = self.files.lock();
+        files.get(handle as usize).cloned().ok_or(Errno::EBADF)
+    }
+
+    fn directory(&self, handle: u64) -> Result<Arc<OpenDirectory>, Errno> {
+        self.directories.lock().get(handle as usize).cloned().ok_or(Errno::EBADF)
+    }
+
+    /// The kernel gets one more lookup count with this.
+    fn entry(&self, attr: &attr::Attr) -> Entry {
+        let node = self.nodes.looked_up(attr.fid);
+        Entry { node, generation: 0, entry_valid: VALID, attr_valid: VALID, attr: to_kernel(attr) }
+    }
+
+    fn opened(&self, file: Arc<OpenFile>) -> Opened {
+        let handle = self.files.lock().insert(file) as u64;
+        Opened { handle, flags: OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES }
+    }
+
+    fn answer_entry(&self, result: Result<attr::Attr, Errno>, reply: ReplyEntry) {
+        match result {
+            Ok(attr) => reply.ok(&self.entry(&attr)),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    /// The batch of entries that follows `cookie`.
+    async fn fill(&self, cred: &Credentials, fid: Fid, cookie: u64, batch: &mut Batch) -> Result<(), Errno> {
+        let reply = self.client.readdir(cred, fid, cookie, false, READPAGE_MAX).await?;
+        *batch = Batch { from: cookie, entries: reply.entries, end: reply.end };
+        Ok(())
+    }
+
+    /// Calls `add` with the entries after `op.offset` until it has no room.
+    async fn list(
+        &self,
+        ctx: &Context,
+        op: &request::ReadDir,
+        mut add: impl FnMut(&DirEntry<'_>) -> bool + Send,
+    ) -> Result<(), Errno> {
+        let (fid, directory, cred) = (self.fid(op.node)?, self.directory(op.handle)?, credentials(ctx));
+        let mut batch = directory.batch.lock().await;
+        let mut cookie = op.offset;
+        let mut added = 0;
+        loop {
+            // What follows the cookie in the batch at hand; a rewind (offset 0) always asks anew.
+            let known = cookie != 0
+                && (cookie == batch.from || batch.entries.iter().any(|e| e.cookie == cookie))
+                && !(batch.entries.last().is_some_and(|e| e.cookie == cookie) && !batch.end);
+            if !known {
+                self.fill(&cred, fid, cookie, &mut batch).await?;
+            }
+            for e in batch.entries.iter().filter(|e| e.cookie > cookie) {
+                let entry = DirEntry { ino: e.fid.inode(), next_offset: e.cookie, mode: e.file_type, name: &e.name };
+                if !add(&entry) {
+                    return Ok(());
+                }
+                added += 1;
+            }
+            match batch.entries.last() {
+                // An answer that is not the last is full enough: the kernel comes again.
+                Some(last) if !batch.end && added == 0 => cookie = last.cookie,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    async fn lock(&self, ctx: &Context, op: &request::SetLock) -> Result<(), Errno> {
+        let file = self.file(op.handle)?;
+        let request = flock_request(op.owner, &op.lock, op.space, op.wait);
+        tokio::select! {
+            biased;
+            result = self.client.flock(&file, request) => result,
+            // Dropping the other future withdraws the request at the MDT.
+            () = ctx.interrupted() => Err(Errno::EINTR),
+        }
+    }
+}
+
+#[async_trait]
+impl Handler for Door {
+    async fn lookup(self: Arc<Self>, ctx: Context, op: request::Lookup, reply: ReplyEntry) {
+        let found = match self.fid(op.parent) {
+            Ok(parent) => self.client.lookup(&credentials(&ctx), parent, &op.name).await,
+            Err(e) => Err(e),
+        };
+        self.answer_entry(found, reply);
+    }
+
+    async fn forget(self: Arc<Self>, forgets: Vec<request::Forget>) {
+        forgets.iter().for_each(|f| self.nodes.forget(f.node, f.lookups));
+    }
+
+    async fn get_attr(self: Arc<Self>, ctx: Context, op: request::GetAttr, reply: ReplyAttr) {
+        let attr = async { self.client.getattr(&credentials(&ctx), self.fid(op.node)?).await };
+        match attr.await {
+            Ok(attr) => reply.ok(&to_kernel(&attr), VALID),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    async fn stat_x(self: Arc<Self>, ctx: Context, op: request::StatX, reply: ReplyStatX) {
+        let attr = async { self.client.getattr(&credentials(&ctx), self.fid(op.node)?).await };
+        match attr.await {
+            Ok(attr) => reply.ok(&to_kernel(&attr), Some(attr.btime), VALID),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    async fn set_attr(self: Arc<Self>, ctx: Context, op: request::SetAttr, reply: ReplyAttr) {
+        let now = self.rt.wall();
+        let time = |t: SetTime| match t {
+            SetTime::Now => now,
+            SetTime::At(t) => t,
+        };
+        let all_now = [op.atime, op.mtime].iter().flatten().all(|t| *t == SetTime::Now);
+        let set = attr::SetAttr {
+            mode: op.mode,
+            uid: op.uid,
+            gid: op.gid,
+            projid: None,
+            size: op.size,
+            atime: op.atime.map(time),
+            mtime: op.mtime.map(time),
+            times_are_now: all_now,
+        };
+        let attr = async {
+            let fid = self.fid(op.node)?;
+            let file = op.handle.and_then(|h| self.file(h).ok());
+            self.client.setattr(&credentials(&ctx), fid, set, file.as_deref()).await
+        };
+        match attr.await {
+            Ok(attr) => reply.ok(&to_kernel(&attr), VALID),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    async fn read_link(self: Arc<Self>, ctx: Context, op: request::ReadLink, reply: ReplyLink) {
+        let target = async { self.client.readlink(&credentials(&ctx), self.fid(op.node)?).await };
+        match target.await {
+            Ok(target) => reply.ok(&target),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    async fn sym_link(self: Arc<Self>, ctx: Context, op: request::SymLink, reply: ReplyEntry) {
+        let made = async { self.client.symlink(&credentials(&ctx), self.fid(op.parent)?, &op.name, &op.target).await };
+        let made = made.await;
+        self.answer_entry(made, reply);
+    }
+
+    async fn mk_nod(self: Arc<Self>, ctx: Context, op: request::MkNod, reply: ReplyEntry) {
+        let made = async {
+            let (cred, parent) = (credentials(&ctx), self.fid(op.parent)?);
+            self.client.mknod(&cred, parent, &op.name, op.mode, NO_UMASK, op.rdev.into()).await
+        };
+        let made = made.await;
+        self.answer_entry(made, reply);
+    }
+
+    async fn mk_dir(self: Arc<Self>, ctx: Context, op: request::MkDir, reply: ReplyEntry) {
+        let made = async {
+            self.client.mkdir(&credentials(&ctx), self.fid(op.parent)?, &op.name, op.mode, NO_UMASK).await
+        };
+        let made = made.await;
+        self.answer_entry(made, reply);
+    }
+
+    async fn unlink(self: Arc<Self>, ctx: Context, op: request::Unlink, reply: ReplyEmpty) {
+        let done = async { self.client.unlink(&credentials(&ctx), self.fid(op.parent)?, &op.name).await };
+        reply.result(done.await);
+    }
+
+    async fn rm_dir(self: Arc<Self>, ctx: Context, op: request::RmDir, reply: ReplyEmpty) {
+        let done = async { self.client.rmdir(&credentials(&ctx), self.fid(op.parent)?, &op.name).await };
+        reply.result(done.await);
+    }
+
+    async fn rename(self: Arc<Self>, ctx: Context, op: request::Rename, reply: ReplyEmpty) {
+        let done = async {
+            let (from, to) = (self.fid(op.parent)?, self.fid(op.new_parent)?);
+            self.client.rename(&credentials(&ctx), from, &op.name, to, &op.new_name, op.flags).await
+        };
+        reply.result(done.await);
+    }
+
+    async fn link(self: Arc<Self>, ctx: Context, op: request::Link, reply: ReplyEntry) {
+        let made = async {
+            let (fid, parent) = (self.fid(op.node)?, self.fid(op.new_parent)?);
+            self.client.link(&credentials(&ctx), fid, parent, &op.new_name).await
+        };
+        let made = made.await;
+        self.answer_entry(made, reply);
+    }
+
+    async fn open(self: Arc<Self>, ctx: Context, op: request::Open, reply: ReplyOpen) {
+        let opened = async { self.client.open(&credentials(&ctx), self.fid(op.node)?, op.flags).await };
+        match opened.await {
+            Ok(file) => reply.ok(self.opened(file)),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    async fn create(self: Arc<Self>, ctx: Context, op: request::Create, reply: ReplyCreate) {
+        let created = async {
+            let (cred, parent) = (credentials(&ctx), self.fid(op.parent)?);
+            self.client.create(&cred, parent, &op.name, op.flags, op.mode, NO_UMASK, None).await
+        };
+        match created.await {
+            Ok((attr, file)) => reply.ok(&self.entry(&attr), self.opened(file)),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    async fn read(self: Arc<Self>, _: Context, op: request::Read, reply: ReplyData) {
+        let data = async { self.client.read(&*self.file(op.handle)?, op.offset, op.size as usize).await };
+        match data.await {
+            Ok(data) => reply.ok(data),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    async fn write(self: Arc<Self>, _: Context, op: request::Write, reply: ReplyWrite) {
+        let written = async {
+            let file = self.file(op.handle)?;
+            // A shared mapping's pages go where they are, even if the file is open for appending.
+            let data = Payload::from(op.data);
+            if op.from_cache {
+                self.client.write_at(&file, op.offset, data).await
+            } else {
+                self.client.write(&file, op.offset, data).await
+            }
+        };
+        match written.await {
+            Ok(n) => reply.ok(n as u32),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    async fn stat_fs(self: Arc<Self>, _: Context, _: request::StatFs, reply: ReplyStatFs) {
+        match self.client.statfs().await {
+            Ok(s) => reply.ok(&StatFs {
+                blocks: s.blocks,
+                bfree: s.blocks_free,
+                bavail: s.blocks_available,
+                files: s.files,
+                ffree: s.files_free,
+                bsize: s.block_size,
+                namelen: s.name_max,
+                frsize: s.block_size,
+            }),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    async fn release(self: Arc<Self>, _: Context, op: request::Release, reply: ReplyEmpty) {
+        let Some(file) = self.files.lock().try_remove(op.handle as usize) else { return reply.error(Errno::EBADF) };
+        if op.unlock_flock {
+            self.client.release_locks(&file, op.lock_owner).await;
+        }
+        reply.result(self.client.release(file).await);
+    }
+
+    async fn flush(self: Arc<Self>, _: Context, op: request::Flush, reply: ReplyEmpty) {
+        let Ok(file) = self.file(op.handle) else { return reply.error(Errno::EBADF) };
+        self.client.release_locks(&file, op.lock_owner).await;
+        reply.result(self.client.flush(&file).await);
+    }
+
+    async fn fsync(self: Arc<Self>, _: Context, op: request::FSync, reply: ReplyEmpty) {
+        let done = async { self.client.fsync(&*self.file(op.handle)?, op.data_only).await };
+        reply.result(done.await);
+    }
+
+    async fn set_xattr(self: Arc<Self>, ctx: Context, op: request::SetXattr, reply: ReplyEmpty) {
+        let done = async {
+            let (fid, name) = (self.fid(op.node)?, xattr_name(&op.name)?);
+            self.client.setxattr(&credentials(&ctx), fid, name, op.value.clone(), op.flags).await
+        };
+        reply.result(done.await);
+    }
+
+    async fn get_xattr(self: Arc<Self>, ctx: Context, op: request::GetXattr, reply: ReplyXattr) {
+        // The kernel asks for this before every write, to clear it; we keep none.
+        if &op.name[..] == b"security.capability" {
+            return reply.error(Errno::ENODATA);
+        }
+        let value = async { self.client.getxattr(&credentials(&ctx), self.fid(op.node)?, xattr_name(&op.name)?).await };
+        match value.await {
+            Ok(value) => reply.ok(&value),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    async fn list_xattr(self: Arc<Self>, ctx: Context, op: request::ListXattr, reply: ReplyXattr) {
+        let names = async { self.client.listxattr(&credentials(&ctx), self.fid(op.node)?).await };
+        match names.await {
+            Ok(names) => reply.ok(&names),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    async fn remove_xattr(self: Arc<Self>, ctx: Context, op: request::RemoveXattr, reply: ReplyEmpty) {
+        let done = async {
+            self.client.removexattr(&credentials(&ctx), self.fid(op.node)?, xattr_name(&op.name)?).await
+        };
+        reply.result(done.await);
+    }
+
+    async fn open_dir(self: Arc<Self>, ctx: Context, op: request::Open, reply: ReplyOpen) {
+        let flags = op.flags | libc::O_DIRECTORY as u32;
+        let opened = async { self.client.open(&credentials(&ctx), self.fid(op.node)?, flags).await };
+        match opened.await {
+            Ok(file) => {
+                let directory = Arc::new(OpenDirectory { file, batch: tokio::sync::Mutex::default() });
+                let handle = self.directories.lock().insert(directory) as u64;
+                reply.ok(Opened { handle, flags: OpenFlags::NONE });
+            }
+            Err(e) => reply.error(e),
+        }
+    }
+
+    async fn read_dir(self: Arc<Self>, ctx: Context, op: request::ReadDir, mut reply: ReplyDirectory) {
+        match self.list(&ctx, &op, |entry| reply.add(entry)).await {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    /// While attributes are valid for no time the kernel would ask for them again at once, so none are sent: the
+    /// entries come without, as the protocol allows.
+    async fn read_dir_plus(self: Arc<Self>, ctx: Context, op: request::ReadDir, mut reply: ReplyDirectoryPlus) {
+        match self.list(&ctx, &op, |entry| reply.add(&Entry::default(), entry)).await {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    async fn release_dir(self: Arc<Self>, _: Context, op: request::Release, reply: ReplyEmpty) {
+        let removed = self.directories.lock().try_remove(op.handle as usize);
+        match removed {
+            Some(directory) => reply.result(self.client.release(directory.file.clone()).await),
+            None => reply.error(Errno::EBADF),
+        }
+    }
+
+    async fn fsync_dir(self: Arc<Self>, _: Context, op: request::FSync, reply: ReplyEmpty) {
+        let done = async { self.client.fsyncdir(&self.directory(op.handle)?.file).await };
+        reply.result(done.await);
+    }
+
+    async fn get_lock(self: Arc<Self>, _: Context, op: request::GetLock, reply: ReplyLock) {
+        let found = async {
+            let file = self.file(op.handle)?;
+            self.client.getlk(&file, flock_request(op.owner, &op.lock, op.space, false)).await
+        };
+        match found.await {
+            Ok(None) => reply.ok(&FileLock { kind: LockKind::Unlock, ..op.lock }),
+            Ok(Some(held)) => {
+                let kind = match held.kind {
+                    FlockKind::Read => LockKind::Shared,
+                    FlockKind::Write => LockKind::Exclusive,
+                    FlockKind::Unlock => LockKind::Unlock,
+                };
+                // The kernel's end of file is the largest signed number.
+                let end = held.end.min(i64::MAX as u64);
+                reply.ok(&FileLock { start: held.start, end, kind, pid: held.pid });
+            }
+            Err(e) => reply.error(e),
+        }
+    }
+
+    async fn set_lock(self: Arc<Self>, ctx: Context, op: request::SetLock, reply: ReplyEmpty) {
+        reply.result(self.lock(&ctx, &op).await);
+    }
+
+    async fn access(self: Arc<Self>, ctx: Context, op: request::Access, reply: ReplyEmpty) {
+        let done = async { self.client.access(&credentials(&ctx), self.fid(op.node)?, op.mask).await };
+        reply.result(done.await);
+    }
+
+    async fn fallocate(self: Arc<Self>, _: Context, op: request::Fallocate, reply: ReplyEmpty) {
+        let done = async { self.client.fallocate(&*self.file(op.handle)?, op.mode, op.offset, op.length).await };
+        reply.result(done.await);
+    }
+
+    async fn lseek(self: Arc<Self>, _: Context, op: request::LSeek, reply: ReplyLSeek) {
+        let hole = op.whence == libc::SEEK_HOLE as u32;
+        let found = async { self.client.seek(&*self.file(op.handle)?, op.offset, hole).await };
+        match found.await {
+            Ok(offset) => reply.ok(offset),
+            Err(e) => reply.error(e),
+        }
+    }
+}
+
+/// The kernel has applied the umask already.
+const NO_UMASK: u32 = 0;
+
+fn to_kernel(a: &attr::Attr) -> Attr {
+    Attr {
+        ino: a.fid.inode(),
+        size: a.size,
+        blocks: a.blocks,
+        atime: a.atime,
+        mtime: a.mtime,
+        ctime: a.ctime,
+        mode: a.mode,
+        nlink: a.nlink,
+        uid: a.uid,
+        gid: a.gid,
+        rdev: a.rdev as u32,
+        blksize: if a.is_file() { BLOCK_SIZE } else { 4096 },
+    }
+}
+
+/// Who calls. FUSE does not tell supplementary groups, so they are read from the caller's process; the superuser
+/// needs none.
+fn credentials(ctx: &Context) -> Credentials {
+    let mut cred = Credentials { uid: ctx.uid, gid: ctx.gid, groups: Vec::new() };
+    if ctx.uid != 0 && ctx.pid != 0 {
+        cred.groups = crate::groups::of_process(ctx.pid);
+    }
+    cred.groups.extend(ctx.supplementary_group);
+    cred
+}
+
+fn xattr_name(name: &Bytes) -> Result<&str, Errno> {
+    std::str::from_utf8(name).map_err(|_| Errno::EINVAL)
+}
+
+fn flock_request(owner: u64, lock: &FileLock, space: LockSpace, wait: bool) -> FlockRequest {
+    let kind = match lock.kind {
+        LockKind::Shared => FlockKind::Read,
+        LockKind::Exclusive => FlockKind::Write,
+        LockKind::Unlock => FlockKind::Unlock,
+    };
+    // The kernel's end of file is the largest signed number, ours the largest of all.
+    let end = if lock.end >= i64::MAX as u64 { u64::MAX } else { lock.end };
+    FlockRequest { owner, pid: lock.pid, kind, start: lock.start, end, wait, bsd: space == LockSpace::Flock }
+}

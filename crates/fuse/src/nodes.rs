@@ -1,0 +1,89 @@
+//! The kernel's names for inodes: which FID a node is, and how many lookups the kernel holds of it.
+
+use nacre_base::{Fid, FxHashMap};
+use parking_lot::Mutex;
+
+/// Nodes the kernel knows. A node is the FID's inode number, unless another FID has that already.
+pub(crate) struct Nodes(Mutex<Tables>);
+
+#[derive(Default)]
+struct Tables {
+    by_node: FxHashMap<u64, Known>,
+    by_fid: FxHashMap<Fid, u64>,
+}
+
+struct Known {
+    fid: Fid,
+    lookups: u64,
+}
+
+/// The node that the kernel begins with.
+const ROOT_NODE: u64 = 1;
+
+impl Nodes {
+    /// Knows the root alone.
+    pub(crate) fn new() -> Nodes {
+        let nodes = Nodes(Mutex::default());
+        let root = nodes.looked_up(Fid::ROOT);
+        assert_eq!(root, ROOT_NODE, "the root's inode number is the kernel's root node");
+        nodes
+    }
+
+    /// The FID of a node.
+    pub(crate) fn fid(&self, node: u64) -> Option<Fid> {
+        self.0.lock().by_node.get(&node).map(|k| k.fid)
+    }
+
+    /// The kernel is told of `fid` once more: its node.
+    pub(crate) fn looked_up(&self, fid: Fid) -> u64 {
+        let tables = &mut *self.0.lock();
+        let node = *tables.by_fid.entry(fid).or_insert_with(|| {
+            let mut node = fid.inode();
+            while tables.by_node.contains_key(&node) || node == 0 {
+                node = node.wrapping_add(1 << 40);
+            }
+            node
+        });
+        tables.by_node.entry(node).or_insert(Known { fid, lookups: 0 }).lookups += 1;
+        node
+    }
+
+    /// The kernel gives `lookups` back; at zero it has forgotten the node. The root stays.
+    pub(crate) fn forget(&self, node: u64, lookups: u64) {
+        let tables = &mut *self.0.lock();
+        let Some(known) = tables.by_node.get_mut(&node) else { return };
+        known.lookups = known.lookups.saturating_sub(lookups);
+        if known.lookups == 0 && node != ROOT_NODE {
+            tables.by_fid.remove(&known.fid);
+            tables.by_node.remove(&node);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_live_as_long_as_the_kernel_holds_them() {
+        let nodes = Nodes::new();
+        let fid = Fid { seq: 0x200000401, oid: 7, ver: 0 };
+        let node = nodes.looked_up(fid);
+        assert_eq!(nodes.looked_up(fid), node);
+        nodes.forget(node, 1);
+        assert_eq!(nodes.fid(node), Some(fid));
+        nodes.forget(node, 1);
+        assert_eq!(nodes.fid(node), None);
+        nodes.forget(ROOT_NODE, 5);
+        assert_eq!(nodes.fid(ROOT_NODE), Some(Fid::ROOT));
+    }
+
+    #[test]
+    fn two_fids_with_one_inode_number_are_two_nodes() {
+        let nodes = Nodes::new();
+        let a = Fid { seq: 0x200000400, oid: 5, ver: 0 };
+        let b = Fid { seq: 0x200000400, oid: 5, ver: 1 };
+        assert_eq!(a.inode(), b.inode());
+        assert_ne!(nodes.looked_up(a), nodes.looked_up(b));
+    }
+}
