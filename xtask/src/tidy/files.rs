@@ -1,0 +1,59 @@
+//! Each file by itself: it says at its top what it is, and holds nothing that was left for later.
+
+use crate::source::Source;
+
+/// Words that mean "later". Written in two halves, so that this file has none of them.
+const LATER: &[&str] = &[
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("XX", "X"),
+    concat!("to", "do!"),
+    concat!("unimpl", "emented!"),
+];
+
+pub(crate) fn check(sources: &[Source]) -> Vec<String> {
+    let mut out = Vec::new();
+    for source in sources {
+        if source.is_rust() && !source.text.starts_with("//!") {
+            let path = &source.path;
+            out.push(format!(
+                "{path}:1: begins without `//!`; say in its first lines what the file is, and what it is not"
+            ));
+        }
+        for (n, line) in source.text.lines().enumerate() {
+            for word in LATER.iter().filter(|word| has_word(line, word)) {
+                let path = &source.path;
+                out.push(format!("{path}:{}: {word}: do it, or delete it and say in docs/ what is missing", n + 1));
+            }
+        }
+    }
+    out
+}
+
+/// Whether `word` stands in the line by itself.
+fn has_word(line: &str, word: &str) -> bool {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        !line[..at].ends_with(is_word) && (word.ends_with('!') || !line[at + word.len()..].starts_with(is_word))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_is_asked_for_in_rust_only() {
+        let sources = [Source::new("a.rs", "//! Good."), Source::new("b.rs", "use x;"), Source::new("c.md", "text")];
+        let found = check(&sources);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].starts_with("b.rs:1:"));
+    }
+
+    #[test]
+    fn words_for_later_are_found_as_words() {
+        assert!(has_word(&format!("// {}: x", LATER[0]), LATER[0]));
+        assert!(has_word(&format!("{}()", LATER[3]), LATER[3]));
+        assert!(!has_word("mktemp /tmp/XXXXXX", LATER[2]));
+    }
+}

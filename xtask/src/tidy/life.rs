@@ -1,0 +1,68 @@
+//! The guided tours in ARCHITECTURE.md: numbered lists of "`path/file.rs: function`" that a newcomer follows. Each file and
+//! function must exist, so that the tour never leads into the void.
+
+use super::section;
+use crate::source::Source;
+
+const TOURS: &[&str] = &["## Life of a write", "## Life of a create"];
+
+pub(crate) fn check(architecture: &str, sources: &[Source]) -> Vec<String> {
+    let mut out = Vec::new();
+    for tour in TOURS {
+        let items: Vec<&str> = items(section(architecture, tour));
+        if items.is_empty() {
+            out.push(format!(
+                "ARCHITECTURE.md: `{tour}` has no items; number them: 1. `crates/x/src/y.rs: function`: what happens"
+            ));
+        }
+        for item in items {
+            let Some((path, function)) = stop(item) else {
+                out.push(format!("ARCHITECTURE.md, {tour}: `{item}` names no `path/file.rs: function`"));
+                continue;
+            };
+            match sources.iter().find(|s| s.path == path) {
+                None => out.push(format!("ARCHITECTURE.md, {tour}: there is no {path}; say where the step is now")),
+                Some(source) if !source.functions().iter().any(|f| f.name == function) => {
+                    out.push(format!(
+                        "ARCHITECTURE.md, {tour}: {path} has no function {function}; say what it is called now"
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    out
+}
+
+/// The numbered items of a section, each with the lines that continue it left out.
+fn items(section: &str) -> Vec<&str> {
+    let text = |line: &'_ str| line.trim_start().split_once(". ").is_some_and(|(n, _)| n.parse::<u32>().is_ok());
+    section.lines().filter(|l| text(l)).map(str::trim).collect()
+}
+
+/// The file and the function that an item names.
+fn stop(item: &str) -> Option<(&str, &str)> {
+    let (path, function) = item.split('`').nth(1)?.split_once(": ")?;
+    // Methods may be written with their type.
+    Some((path, function.rsplit("::").next()?.trim_end_matches("()")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stops_are_read() {
+        assert_eq!(stop("3. `crates/a/src/b.rs: Osc::write`: text"), Some(("crates/a/src/b.rs", "write")));
+        assert_eq!(stop("3. text without"), None);
+    }
+
+    #[test]
+    fn every_stop_must_exist() {
+        let document =
+            "## Life of a write\n1. `a.rs: go`: x\n   more\n2. `a.rs: gone`\n\n## Life of a create\n1. `b.rs: go`\n";
+        let found = check(document, &[Source::new("a.rs", "fn go() {}")]);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("a.rs has no function gone") && found[1].contains("there is no b.rs"));
+    }
+}
