@@ -2,6 +2,7 @@
 //! copied by passing it on.
 
 use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -26,8 +27,12 @@ impl AlignedBuf {
         Layout::from_size_align(capacity, DIRECT_IO_ALIGNMENT).expect("capacity is far below isize::MAX")
     }
 
+    fn capacity_for(len: usize) -> usize {
+        len.max(1).next_multiple_of(DIRECT_IO_ALIGNMENT)
+    }
+
     fn with(len: usize, get: unsafe fn(Layout) -> *mut u8) -> AlignedBuf {
-        let capacity = len.max(1).next_multiple_of(DIRECT_IO_ALIGNMENT);
+        let capacity = Self::capacity_for(len);
         let layout = Self::layout(capacity);
         // SAFETY: the layout's size is not zero.
         let ptr = NonNull::new(unsafe { get(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
@@ -41,7 +46,10 @@ impl AlignedBuf {
 
     /// `len` bytes that the caller will overwrite (a read from a disk or a socket) before anyone looks at them.
     pub fn for_overwrite(len: usize) -> AlignedBuf {
-        let mut buf = Self::with(len, alloc);
+        let mut buf = match POOL.take(Self::capacity_for(len)) {
+            Some(ptr) => AlignedBuf { ptr, len, capacity: Self::capacity_for(len) },
+            None => Self::with(len, alloc),
+        };
         // Fresh heap memory must never leak another request's data, should a short read leave a tail: callers truncate.
         // Reading uninitialised memory is undefined, so touch one byte a page only in debug builds.
         if cfg!(debug_assertions) {
@@ -69,8 +77,53 @@ impl AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
+        if POOL.keep(self.ptr, self.capacity) {
+            return;
+        }
         // SAFETY: allocated with this layout.
         unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.capacity)) }
+    }
+}
+
+/// Buffers that were dropped and wait to be used again. Without it the allocator gives large buffers back to the
+/// kernel, and every MiB costs 256 page faults when it is used again: more than its transfer over the network.
+static POOL: Pool = Pool { classes: [const { Mutex::new(Vec::new()) }; POOL_CLASSES] };
+
+struct Pool {
+    /// By capacity: 64 KiB, 128 KiB, … 4 MiB. Other capacities are not kept.
+    classes: [Mutex<Vec<Spare>>; POOL_CLASSES],
+}
+
+/// Memory of a dropped buffer.
+struct Spare(NonNull<u8>);
+
+// SAFETY: a spare is owned memory that nothing refers to.
+unsafe impl Send for Spare {}
+
+const POOL_CLASSES: usize = 7;
+const POOL_SMALLEST: usize = 64 << 10;
+/// Bytes kept in each class.
+const POOL_CLASS_BYTES_MAX: usize = 32 << 20;
+
+impl Pool {
+    fn class(&self, capacity: usize) -> Option<&Mutex<Vec<Spare>>> {
+        let class = (capacity / POOL_SMALLEST).checked_ilog2()?;
+        if capacity.is_power_of_two() { self.classes.get(class as usize) } else { None }
+    }
+
+    fn take(&self, capacity: usize) -> Option<NonNull<u8>> {
+        self.class(capacity)?.lock().pop().map(|spare| spare.0)
+    }
+
+    /// Keeps the memory of a buffer; false if it should be freed.
+    fn keep(&self, ptr: NonNull<u8>, capacity: usize) -> bool {
+        let Some(class) = self.class(capacity) else { return false };
+        let mut spares = class.lock();
+        let room = spares.len() < POOL_CLASS_BYTES_MAX / capacity;
+        if room {
+            spares.push(Spare(ptr));
+        }
+        room
     }
 }
 
@@ -229,6 +282,19 @@ mod tests {
         let at = b.as_ptr();
         let frozen = Bytes::from(b);
         assert_eq!((frozen.as_ptr(), frozen[9_999]), (at, 7));
+    }
+
+    #[test]
+    fn dropped_buffers_are_used_again_and_zeroed_ones_are_zero() {
+        // A size that no other test uses.
+        let mut b = AlignedBuf::for_overwrite(4 << 20);
+        b.fill(1);
+        let at = b.as_ptr();
+        drop(b);
+        assert!(AlignedBuf::zeroed(4 << 20).iter().all(|x| *x == 0));
+        let again = [AlignedBuf::for_overwrite((4 << 20) - 5), AlignedBuf::for_overwrite(4 << 20)];
+        assert!(again.iter().any(|b| b.as_ptr() == at));
+        assert_eq!(again[0].len(), (4 << 20) - 5);
     }
 
     #[test]

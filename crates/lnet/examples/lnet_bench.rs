@@ -16,14 +16,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc};
 
 const REQUEST: Portal = Portal(12);
 const ANSWER: Portal = Portal(10);
+const SINKS: Portal = Portal(13);
 const MIB: usize = 1 << 20;
 const SMALL: usize = 200;
-const BULK: usize = 4096;
-const SECONDS: Duration = Duration::from_secs(3);
+const BULK: usize = 2048;
+const SECONDS: Duration = Duration::from_millis(600);
+/// Every measurement is made so often, in turns with the others; the best counts, as machines are rarely quiet.
+const ROUNDS: usize = 7;
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -66,15 +69,19 @@ async fn server() {
     let echo = move |put: IncomingPut| this.post(put.from, ANSWER, put.match_bits, put.payload).unwrap();
     lnet.attach(REQUEST, Arc::new(echo));
     let _source = lnet.expose_source(1, mebibyte());
-    for i in 0..BULK as u64 {
-        let mut sink = lnet.expose_sink(1000 + i, MIB);
-        tokio::spawn(async move { drop(sink.filled().await) });
-    }
+    let this = lnet.clone();
+    let sinks = move |put: IncomingPut| {
+        for i in 0..BULK as u64 {
+            let mut sink = this.expose_sink(1000 + i, MIB);
+            tokio::spawn(async move { drop(sink.filled().await) });
+        }
+        this.post(put.from, ANSWER, 0, Payload::new()).unwrap();
+    };
+    lnet.attach(SINKS, Arc::new(sinks));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("{nid}\n{}", listener.local_addr().unwrap().port());
     tokio::spawn(plain_server(listener));
-    let mut end = [0];
-    let _ = tokio::io::AsyncReadExt::read(&mut tokio::io::stdin(), &mut end).await;
+    let _ = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await;
     lnet.shutdown().await;
 }
 
@@ -109,24 +116,37 @@ async fn client(server: Nid, port: u16) {
     let (lnet, _) = node().await;
     // On a task, as all callers are: the main thread would add a wake-up between threads.
     tokio::spawn(async move {
-        plain_ping_pong(port).await;
-        ping_pong(&lnet, server).await;
-        in_flight(&lnet, server, 64).await;
-        plain_stream(port).await;
-        pull(&lnet, server).await;
-        push(&lnet, server).await;
+        let mut best: Vec<(String, f64)> = Vec::new();
+        for _ in 0..ROUNDS {
+            let round = [
+                plain_ping_pong(port).await,
+                ping_pong(&lnet, server).await,
+                in_flight(&lnet, server, 64).await,
+                plain_receive(port).await,
+                plain_send(port).await,
+                pull(&lnet, server).await,
+                push(&lnet, server).await,
+            ];
+            if best.is_empty() {
+                best = round.to_vec();
+            }
+            best.iter_mut().zip(round).for_each(|(b, r)| b.1 = b.1.min(r.1));
+        }
+        for (what, each) in best {
+            println!("{what:44} {:10.2} us each {:12.0} /s", each * 1e6, 1.0 / each);
+        }
         lnet.shutdown().await;
     })
     .await
     .unwrap();
 }
 
-fn report(what: &str, count: u64, began: Instant) {
-    let each = began.elapsed().as_secs_f64() / count as f64;
-    println!("{what:44} {:10.2} us each {:12.0} /s", each * 1e6, 1.0 / each);
+/// What was measured, and the seconds that each took.
+fn each(what: &str, count: u64, began: Instant) -> (String, f64) {
+    (what.to_owned(), began.elapsed().as_secs_f64() / count as f64)
 }
 
-async fn plain_ping_pong(port: u16) {
+async fn plain_ping_pong(port: u16) -> (String, f64) {
     let mut s = plain(port, b'e').await;
     let mut buf = [0; SMALL + 112];
     let (began, mut count) = (Instant::now(), 0);
@@ -135,10 +155,10 @@ async fn plain_ping_pong(port: u16) {
         s.read_exact(&mut buf).await.unwrap();
         count += 1;
     }
-    report("plain TCP: round trip of 312 bytes", count, began);
+    each("plain TCP: round trip of 312 bytes", count, began)
 }
 
-async fn ping_pong(lnet: &Lnet, server: Nid) {
+async fn ping_pong(lnet: &Lnet, server: Nid) -> (String, f64) {
     let (tx, mut rx) = mpsc::unbounded_channel();
     lnet.attach(ANSWER, Arc::new(move |put: IncomingPut| drop(tx.send(put))));
     let payload = Payload::from(vec![1; SMALL]);
@@ -148,10 +168,10 @@ async fn ping_pong(lnet: &Lnet, server: Nid) {
         rx.recv().await.unwrap();
         count += 1;
     }
-    report("LNet: round trip of a 200 byte PUT", count, began);
+    each("LNet: round trip of a 200 byte PUT", count, began)
 }
 
-async fn in_flight(lnet: &Lnet, server: Nid, window: usize) {
+async fn in_flight(lnet: &Lnet, server: Nid, window: usize) -> (String, f64) {
     let (free, answered) = (Arc::new(Semaphore::new(window)), Arc::new(AtomicU64::new(0)));
     let (f, a) = (free.clone(), answered.clone());
     let handler = move |_: IncomingPut| {
@@ -165,58 +185,83 @@ async fn in_flight(lnet: &Lnet, server: Nid, window: usize) {
         free.acquire().await.unwrap().forget();
         lnet.post(server, REQUEST, 0, payload.clone()).unwrap();
     }
-    report(&format!("LNet: round trips, {window} in flight"), answered.load(Ordering::Relaxed), began);
+    // What is still under way is left out, or it would be answered in the next measurement.
+    let _ = tokio::time::timeout(SECONDS, free.acquire_many(window as u32)).await;
+    each(&format!("LNet: round trips, {window} in flight"), answered.load(Ordering::Relaxed), began)
 }
 
-async fn plain_stream(port: u16) {
+async fn plain_receive(port: u16) -> (String, f64) {
     let mut s = plain(port, b'r').await;
     let mut buf = vec![0; MIB];
     let (began, mut bytes) = (Instant::now(), 0);
     while began.elapsed() < SECONDS {
         bytes += s.read(&mut buf).await.unwrap();
     }
-    report("plain TCP: receive, per MiB", (bytes / MIB) as u64, began);
+    each("plain TCP: receive, per MiB", (bytes / MIB) as u64, began)
+}
+
+async fn plain_send(port: u16) -> (String, f64) {
     let mut s = plain(port, b's').await;
+    let buf = vec![0; MIB];
     let (began, mut count) = (Instant::now(), 0);
     while began.elapsed() < SECONDS {
         s.write_all(&buf).await.unwrap();
         count += 1;
     }
-    report("plain TCP: send, per MiB", count, began);
+    each("plain TCP: send, per MiB", count, began)
 }
 
-async fn pull(lnet: &Lnet, server: Nid) {
-    for size in [MIB] {
-        let count = Arc::new(AtomicU64::new(0));
-        let began = Instant::now();
-        let tasks: Vec<_> = (0..8)
-            .map(|_| {
-                let (lnet, count) = (lnet.clone(), count.clone());
-                tokio::spawn(async move {
-                    while began.elapsed() < SECONDS {
-                        assert_eq!(lnet.get_bulk(server, 1, size).await.unwrap().len(), MIB);
-                        count.fetch_add(1, Ordering::Relaxed);
-                    }
-                })
-            })
-            .collect();
-        for t in tasks {
-            t.await.unwrap();
-        }
-        report("LNet: get_bulk of 1 MiB, 8 in flight", count.load(Ordering::Relaxed), began);
-    }
-}
-
-async fn push(lnet: &Lnet, server: Nid) {
-    let done = Arc::new(Notify::new());
-    let d = done.clone();
-    lnet.attach(ANSWER, Arc::new(move |_: IncomingPut| d.notify_one()));
-    let data = mebibyte();
+async fn pull(lnet: &Lnet, server: Nid) -> (String, f64) {
     let began = Instant::now();
-    for i in 0..BULK as u64 {
-        lnet.put_bulk(server, 1000 + i, data.clone()).await.unwrap();
+    let lnet = lnet.clone();
+    let count = in_eight_tasks(move || {
+        let lnet = lnet.clone();
+        async move {
+            assert_eq!(lnet.get_bulk(server, 1, MIB).await.unwrap().len(), MIB);
+            began.elapsed() < SECONDS
+        }
+    });
+    each("LNet: get_bulk of 1 MiB, 8 in flight", count.await, began)
+}
+
+/// Fills each of the server's sinks once.
+async fn push(lnet: &Lnet, server: Nid) -> (String, f64) {
+    let (tx, mut ready) = mpsc::unbounded_channel();
+    lnet.attach(ANSWER, Arc::new(move |put: IncomingPut| drop(tx.send(put))));
+    lnet.put(server, SINKS, 0, Payload::new()).await.unwrap();
+    ready.recv().await.unwrap();
+    let (lnet, data, next) = (lnet.clone(), mebibyte(), Arc::new(AtomicU64::new(0)));
+    let began = Instant::now();
+    let count = in_eight_tasks(move || {
+        let (lnet, data, i) = (lnet.clone(), data.clone(), next.fetch_add(1, Ordering::Relaxed));
+        async move {
+            lnet.put_bulk(server, 1000 + i, data).await.unwrap();
+            i + 8 < BULK as u64
+        }
+    });
+    each("LNet: put_bulk of 1 MiB, 8 in flight", count.await, began)
+}
+
+/// Repeats `step` in each of eight tasks until it says no; how often it ran.
+async fn in_eight_tasks<F: Future<Output = bool> + Send>(step: impl Fn() -> F + Send + Sync + 'static) -> u64 {
+    let step = Arc::new(step);
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let step = step.clone();
+            tokio::spawn(async move {
+                let mut count = 1;
+                while step().await {
+                    count += 1;
+                }
+                count
+            })
+        })
+        .collect();
+    let mut all = 0;
+    for t in tasks {
+        all += t.await.unwrap();
     }
-    report("LNet: put_bulk of 1 MiB, one by one", BULK as u64, began);
+    all
 }
 
 /// 25,000 idle nodes; then messages among some of them.
@@ -235,7 +280,7 @@ fn simulated() {
     let delivered = Arc::new(AtomicU64::new(0));
     for n in &nodes {
         let delivered = delivered.clone();
-        n.attach(REQUEST, Arc::new(move |_: IncomingPut| drop(delivered.fetch_add(1, Ordering::Relaxed))));
+        n.attach(REQUEST, Arc::new(move |_: IncomingPut| _ = delivered.fetch_add(1, Ordering::Relaxed)));
     }
     let payload = Payload::from(vec![1; SMALL]);
     let began = Instant::now();
@@ -247,7 +292,8 @@ fn simulated() {
         }
     }
     sim.run_until(Time::from_secs(10));
-    report("sim: a message, sent and delivered", delivered.load(Ordering::Relaxed), began);
+    let (what, seconds) = each("sim: a message, sent and delivered", delivered.load(Ordering::Relaxed), began);
+    println!("{what:44} {:10.2} us each {:12.0} /s", seconds * 1e6, 1.0 / seconds);
 }
 
 /// Resident memory in bytes.
