@@ -189,7 +189,7 @@ pub(crate) async fn commit_makes_callbacks_run_without_being_asked(osd: Device, 
         let (tell, told) = tokio::sync::oneshot::channel();
         let mut t = osd.begin().await.unwrap();
         t.put(A, b"k", &[i]).unwrap();
-        t.on_commit(Box::new(move || drop(tell.send(()))));
+        t.on_commit(Box::new(move || tell.send(()).unwrap()));
         t.finish();
         rt.timeout(std::time::Duration::from_secs(10), told).await.unwrap().unwrap();
     }

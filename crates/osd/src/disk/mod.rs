@@ -1,3 +1,387 @@
-//! stub
-/// v
-pub const FORMAT_VERSION: u32 = 1;
+//! The device on a real file system: a directory with
+//!
+//! - `format`: who the target is ([`Label`]);
+//! - `lock`: locked while the target is open, so that no two processes open it;
+//! - `data/00` to `data/ff`: object files, sparse, named by FID, spread by a hash of it;
+//! - `index/data.mdb`, `index/durable`: the index store, LMDB.
+//!
+//! Operations run on the callers' own threads, in turn, under an async mutex that holds the running transaction; a
+//! commit runs on a thread of its own, object data on an io_uring thread. Handing the LMDB write transaction from
+//! thread to thread is allowed because LMDB's own lock is not used, and saves the two thread switches per operation
+//! that one apply thread would cost: they take as long as the operation itself.
+#![allow(clippy::disallowed_methods)] // An IO edge: the files and threads of the device.
+
+mod commit;
+mod index;
+mod label;
+mod objects;
+mod ring;
+mod transaction;
+
+pub use label::{FORMAT_VERSION, Label, format, read_label, write_label};
+pub use objects::IoEngine;
+
+use crate::{
+    AllocateMode, CommitCallback, ObjectStat, Osd, OsdError, OsdStats, Seek, StatFs, Table, Transaction, check_range,
+};
+use async_trait::async_trait;
+use commit::Commits;
+use index::{Index, WriteTxn};
+use nacre_base::{Errno, Faults, Fid, Payload};
+use objects::Objects;
+use parking_lot::Mutex;
+use std::fs::{File, TryLockError};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use transaction::{DiskTransaction, UndoLog};
+
+/// How a device on disk behaves.
+#[derive(Clone, Debug)]
+pub struct DiskOptions {
+    /// The longest time between a change and its commit.
+    pub commit_interval: Duration,
+    /// Changes of records after which a commit begins early: it bounds the memory of the running transaction and the
+    /// time that operations wait while it is flushed.
+    pub commit_changes: u64,
+    /// Space that object data must leave free, so that the index can always commit: a target that is full refuses
+    /// writes, and goes on. By default 256 MiB, but at most a 32nd of the file system.
+    pub reserve_bytes: Option<u64>,
+    /// Object files kept open. Each may take two descriptors.
+    pub open_files_max: usize,
+    /// Address space that the index may grow by between two commits; the map grows as needed.
+    pub map_headroom_bytes: u64,
+    /// How requests for object data reach the kernel.
+    pub io_engine: IoEngine,
+    /// Whether large aligned requests bypass the page cache.
+    pub direct_io: bool,
+    /// The process's fault points: `osd.commit` (fail poisons the device as a failed sync does, delay).
+    pub faults: Faults,
+}
+
+impl Default for DiskOptions {
+    fn default() -> DiskOptions {
+        DiskOptions {
+            commit_interval: Duration::from_secs(5),
+            commit_changes: 32_768,
+            reserve_bytes: None,
+            open_files_max: 1024,
+            map_headroom_bytes: 64 << 30,
+            io_engine: IoEngine::Auto,
+            direct_io: true,
+            faults: Faults::new(),
+        }
+    }
+}
+
+/// An opened target directory. Needs a tokio runtime around its async methods.
+pub struct DiskOsd {
+    device: Arc<Device>,
+    committer: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What callers, transactions and the commit thread share.
+struct Device {
+    label: Label,
+    options: DiskOptions,
+    objects: Arc<Objects>,
+    /// Whoever has the lock has the turn.
+    running: Arc<tokio::sync::Mutex<Running>>,
+    commits: Commits,
+    /// Set at most once, at the first failure that leaves the medium unknown.
+    poisoned: AtomicBool,
+    closed: AtomicBool,
+    /// Object data has eaten into the reserve.
+    space_low: AtomicBool,
+    /// Bytes written since the free space was last looked at.
+    written: AtomicU64,
+    stats: Mutex<OsdStats>,
+    /// The locked file, also a handle on the file system. Unlocked when dropped.
+    lock: File,
+}
+
+/// The running transaction and what goes with it.
+struct Running {
+    /// Always there but after closing or a failure.
+    txn: Option<WriteTxn>,
+    /// Always there but after closing.
+    index: Option<Arc<Index>>,
+    /// Of finished operations, in order.
+    callbacks: Vec<CommitCallback>,
+    /// The operation's changes, empty between operations.
+    undo: UndoLog,
+    /// Whether anything was changed since the last commit began, even if it was undone.
+    changed: bool,
+    /// Changes of records since then.
+    changes: u64,
+    /// Pages that these can have taken at most.
+    pages: u64,
+    /// Pages that there is room for.
+    pages_max: u64,
+}
+
+impl DiskOsd {
+    /// Opens the target in `dir`, at its last durable commit. Tables that are not there yet are made. Blocks.
+    pub fn open(dir: &Path, tables: &[Table], options: DiskOptions) -> Result<DiskOsd, OsdError> {
+        let label = read_label(dir)?;
+        let lock = lock(dir)?;
+        let index = Arc::new(Index::open(&dir.join("index"), tables, options.map_headroom_bytes)?);
+        let open_max = options.open_files_max.min(descriptors_max() / 8);
+        let objects = Objects::open(dir.join("data"), options.io_engine, options.direct_io, open_max)?;
+        let running = Running {
+            txn: Some(index.begin()?),
+            pages_max: index.pages_max(),
+            index: Some(index),
+            callbacks: Vec::new(),
+            undo: UndoLog::default(),
+            changed: false,
+            changes: 0,
+            pages: 0,
+        };
+        let device = Arc::new(Device {
+            label,
+            options,
+            objects: Arc::new(objects),
+            running: Arc::new(tokio::sync::Mutex::new(running)),
+            commits: Commits::default(),
+            poisoned: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            space_low: AtomicBool::new(false),
+            written: AtomicU64::new(0),
+            stats: Mutex::default(),
+            lock,
+        });
+        device.check_space();
+        let committing = device.clone();
+        let thread = std::thread::Builder::new().name("osd-commit".to_owned());
+        let thread = thread.spawn(move || commit::run(&committing)).map_err(|e| OsdError::io("commit thread", &e))?;
+        Ok(DiskOsd { device, committer: Mutex::new(Some(thread)) })
+    }
+
+    /// Who the target is.
+    pub fn label(&self) -> &Label {
+        &self.device.label
+    }
+}
+
+impl Drop for DiskOsd {
+    /// As a crash: what is not committed is lost.
+    fn drop(&mut self) {
+        self.device.closed.store(true, Ordering::Release);
+        self.device.commits.stop();
+        if let Some(t) = self.committer.lock().take() {
+            let _ = t.join();
+        }
+    }
+}
+
+#[async_trait]
+impl Osd for DiskOsd {
+    async fn begin(&self) -> Result<Box<dyn Transaction>, OsdError> {
+        loop {
+            self.device.check()?;
+            let running = self.device.running.clone().lock_owned().await;
+            self.device.check()?;
+            if running.pages <= running.pages_max / 4 {
+                return Ok(Box::new(DiskTransaction::new(self.device.clone(), running)));
+            }
+            // The disk syncs more slowly than operations come: they wait for it.
+            drop(running);
+            self.device.commits.commit().await?;
+        }
+    }
+
+    async fn commit(&self) -> Result<(), OsdError> {
+        self.device.check()?;
+        self.device.commits.commit().await
+    }
+
+    async fn read(&self, object: Fid, offset: u64, len: usize) -> Result<Payload, OsdError> {
+        self.device.check()?;
+        self.device.objects.read(object, offset, len).await
+    }
+
+    async fn write(&self, object: Fid, offset: u64, data: Payload) -> Result<(), OsdError> {
+        self.device.check()?;
+        self.device.check_room(data.len() as u64)?;
+        if self.device.objects.write(object, offset, data).await.inspect_err(|e| self.device.note_error(e))? {
+            self.device.commits.hint();
+        }
+        Ok(())
+    }
+
+    async fn truncate(&self, object: Fid, size: u64) -> Result<(), OsdError> {
+        self.device.check()?;
+        self.device.objects.truncate(object, size).await
+    }
+
+    async fn punch(&self, object: Fid, range: Range<u64>) -> Result<(), OsdError> {
+        self.device.check()?;
+        check_range(&range)?;
+        self.device.objects.punch(object, range).await
+    }
+
+    async fn allocate(&self, object: Fid, range: Range<u64>, mode: AllocateMode) -> Result<(), OsdError> {
+        self.device.check()?;
+        check_range(&range)?;
+        self.device.check_room(range.end - range.start)?;
+        self.device.objects.allocate(object, range, mode).await.inspect_err(|e| self.device.note_error(e))
+    }
+
+    async fn seek(&self, object: Fid, offset: u64, what: Seek) -> Result<Option<u64>, OsdError> {
+        self.device.check()?;
+        self.device.objects.seek(object, offset, what).await
+    }
+
+    async fn stat(&self, object: Fid) -> Result<Option<ObjectStat>, OsdError> {
+        self.device.check()?;
+        self.device.objects.stat(object).await
+    }
+
+    async fn sync_object(&self, object: Fid) -> Result<(), OsdError> {
+        self.device.check()?;
+        match self.device.objects.sync(object).await {
+            Err(e @ OsdError::Io { what: objects::SYNC, .. }) => Err(self.device.poison(objects::SYNC, &e)),
+            other => other,
+        }
+    }
+
+    async fn remove(&self, object: Fid) -> Result<(), OsdError> {
+        self.device.check()?;
+        self.device.objects.remove(object).await
+    }
+
+    async fn list_objects(&self) -> Result<Vec<Fid>, OsdError> {
+        self.device.check()?;
+        self.device.objects.list().await
+    }
+
+    async fn statfs(&self) -> Result<StatFs, OsdError> {
+        self.device.check()?;
+        self.device.statfs()
+    }
+
+    fn stats(&self) -> OsdStats {
+        *self.device.stats.lock()
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.device.poisoned.load(Ordering::Acquire)
+    }
+
+    async fn close(&self) -> Result<(), OsdError> {
+        let committed = self.commit().await;
+        self.device.closed.store(true, Ordering::Release);
+        self.device.commits.stop();
+        let thread = self.committer.lock().take();
+        if let Some(t) = thread {
+            let _ = tokio::task::spawn_blocking(move || t.join()).await;
+        }
+        // From here on the target may be opened again, whoever still has this handle.
+        let mut running = self.device.running.lock().await;
+        running.txn = None;
+        running.index = None;
+        drop(running);
+        let _ = self.device.lock.unlock();
+        committed
+    }
+}
+
+impl Device {
+    fn check(&self) -> Result<(), OsdError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(OsdError::Closed);
+        }
+        if self.poisoned.load(Ordering::Acquire) {
+            return Err(OsdError::Poisoned);
+        }
+        Ok(())
+    }
+
+    /// Stops the device for good: after a failed sync the kernel may have dropped what it could not write, so trying
+    /// again would only seem to succeed.
+    fn poison(&self, what: &str, why: &dyn std::fmt::Display) -> OsdError {
+        if !self.poisoned.swap(true, Ordering::AcqRel) {
+            tracing::error!("{}: {what}: {why}; the target stops", self.label.target);
+            eprintln!("XXX {}: {what}: {why}; the target stops", self.label.target);
+        }
+        OsdError::Poisoned
+    }
+
+    /// Refuses data when only the reserve is left.
+    fn check_room(&self, len: u64) -> Result<(), OsdError> {
+        let written = self.written.fetch_add(len, Ordering::Relaxed).saturating_add(len);
+        // Often enough that the reserve cannot be used up between two looks.
+        if written >= SPACE_CHECK_BYTES || self.space_low.load(Ordering::Relaxed) {
+            self.check_space();
+        }
+        if self.space_low.load(Ordering::Relaxed) {
+            return Err(OsdError::Io { what: "write", errno: Errno::ENOSPC });
+        }
+        Ok(())
+    }
+
+    fn note_error(&self, e: &OsdError) {
+        if e.errno() == Errno::ENOSPC {
+            self.check_space();
+        }
+    }
+
+    fn check_space(&self) {
+        self.written.store(0, Ordering::Relaxed);
+        if let Ok(fs) = self.statfs() {
+            self.space_low.store(fs.available_bytes == 0, Ordering::Relaxed);
+        }
+    }
+
+    fn statfs(&self) -> Result<StatFs, OsdError> {
+        let mut fs = MaybeUninit::<libc::statvfs>::uninit();
+        // SAFETY: fstatvfs fills what it is given, and `fs` is read only if it did.
+        let fs = unsafe {
+            if libc::fstatvfs(self.lock.as_raw_fd(), fs.as_mut_ptr()) != 0 {
+                return Err(OsdError::io("statfs", &std::io::Error::last_os_error()));
+            }
+            fs.assume_init()
+        };
+        let total_bytes = fs.f_blocks.saturating_mul(fs.f_frsize);
+        let reserve = self.options.reserve_bytes.unwrap_or(RESERVE_BYTES.min(total_bytes / 32));
+        Ok(StatFs {
+            total_bytes,
+            free_bytes: fs.f_bfree.saturating_mul(fs.f_frsize),
+            available_bytes: fs.f_bavail.saturating_mul(fs.f_frsize).saturating_sub(reserve),
+            files_total: fs.f_files,
+            files_free: fs.f_favail,
+        })
+    }
+}
+
+/// Space that is kept for the index by default.
+const RESERVE_BYTES: u64 = 256 << 20;
+/// Data written between two looks at the free space.
+const SPACE_CHECK_BYTES: u64 = RESERVE_BYTES / 4;
+
+fn lock(dir: &Path) -> Result<File, OsdError> {
+    let file = File::options().create(true).truncate(false).write(true).open(dir.join("lock"));
+    let file = file.map_err(|e| OsdError::io("opening the target's lock", &e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OsdError::InUse(dir.to_owned())),
+        Err(TryLockError::Error(e)) => Err(OsdError::io("locking the target", &e)),
+    }
+}
+
+/// File descriptors that this process may have.
+fn descriptors_max() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
+    // SAFETY: getrlimit only fills what it is given.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests;
