@@ -1,0 +1,320 @@
+//! A whole file system in one simulation: an MGS, an MDS, OSSs with an OST each, and clients, every one a node of its
+//! own that can crash and start again on the storage it left.
+
+use nacre_base::param::Params;
+use nacre_base::{Faults, MdtIndex, Nid, OstIndex, TargetName, Uuid};
+use nacre_client::{Client, MountConfig};
+use nacre_lnet::sim::{SimNet, SimNetOptions};
+use nacre_lnet::{Lnet, LnetOptions};
+use nacre_mdt::{Mdt, MdtConfig};
+use nacre_mgc::Mgc;
+use nacre_mgs::Mgs;
+use nacre_osd::Osd;
+use nacre_osd::mem::{Crash, MemOptions, MemOsd};
+use nacre_ost::{Ost, OstConfig};
+use nacre_ptlrpc::RpcNode;
+use nacre_rt::{Rt, Sim};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// What to build.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    fsname: String,
+    oss: u32,
+    clients: u32,
+    network: SimNetOptions,
+    storage: MemOptions,
+}
+
+/// A server's place in the cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Server {
+    /// The management server.
+    Mgs,
+    /// The metadata server.
+    Mds,
+    /// An object storage server.
+    Oss(u32),
+}
+
+/// A running cluster.
+pub struct Cluster {
+    rt: Rt,
+    net: SimNet,
+    builder: Builder,
+    servers: Mutex<Vec<ServerNode>>,
+    clients: Vec<ClientNode>,
+}
+
+struct ServerNode {
+    server: Server,
+    number: u32,
+    storage: Arc<MemOsd>,
+    running: Option<Running>,
+    uuid: Uuid,
+}
+
+/// What lives in a server's process. Its fields are held, not used: dropping them ends the service.
+struct Running {
+    rt: Rt,
+    faults: Faults,
+    _node: RpcNode,
+    _target: AnyTarget,
+}
+
+#[expect(dead_code, reason = "held so that the target stays in service")]
+enum AnyTarget {
+    Mgs(Arc<Mgs>),
+    Mdt(Arc<Mdt>, Arc<Mgc>),
+    Ost(Arc<Ost>, Arc<Mgc>),
+}
+
+struct ClientNode {
+    number: u32,
+    rt: Rt,
+    node: RpcNode,
+    client: Arc<Client>,
+}
+
+const MGS_NODE: u32 = 1;
+const MDS_NODE: u32 = 2;
+const OSS_NODE: u32 = 10;
+const CLIENT_NODE: u32 = 10_000;
+
+impl Cluster {
+    /// One MGS, one MDS, one OSS and one client, on a network without delay, unless told otherwise.
+    pub fn builder() -> Builder {
+        Builder {
+            fsname: "nacre".to_owned(),
+            oss: 1,
+            clients: 1,
+            network: SimNetOptions::default(),
+            storage: MemOptions::default(),
+        }
+    }
+
+    /// The clock.
+    pub fn rt(&self) -> &Rt {
+        &self.rt
+    }
+
+    /// The network, for faults.
+    pub fn net(&self) -> &SimNet {
+        &self.net
+    }
+
+    /// A client.
+    pub fn client(&self, index: usize) -> &Arc<Client> {
+        &self.clients[index].client
+    }
+
+    /// A client's RPC node.
+    pub fn client_node(&self, index: usize) -> &RpcNode {
+        &self.clients[index].node
+    }
+
+    /// How many clients there are.
+    pub fn client_count(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Network numbers of all servers.
+    pub fn server_numbers(&self) -> Vec<u32> {
+        self.servers.lock().iter().map(|s| s.number).collect()
+    }
+
+    /// Network numbers of all clients.
+    pub fn client_numbers(&self) -> Vec<u32> {
+        self.clients.iter().map(|c| c.number).collect()
+    }
+
+    /// All servers.
+    pub fn servers(&self) -> Vec<Server> {
+        self.servers.lock().iter().map(|s| s.server).collect()
+    }
+
+    /// The fault points of a running server.
+    pub fn faults(&self, server: Server) -> Option<Faults> {
+        let servers = self.servers.lock();
+        servers.iter().find(|s| s.server == server)?.running.as_ref().map(|r| r.faults.clone())
+    }
+
+    /// The server's process dies, as by kill -9: what it had not committed is lost.
+    pub fn crash(&self, server: Server) {
+        let mut servers = self.servers.lock();
+        let node = servers.iter_mut().find(|s| s.server == server).expect("a server of this cluster");
+        self.net.crash(node.number);
+        if let Some(running) = node.running.take() {
+            running.rt.kill();
+        }
+        node.storage.crash(Crash::Process);
+    }
+
+    /// The server starts again on its storage.
+    pub async fn restart(&self, server: Server) -> Result<(), String> {
+        let (number, uuid, rt, storage) = {
+            let mut servers = self.servers.lock();
+            let node = servers.iter_mut().find(|s| s.server == server).expect("a server of this cluster");
+            let rt = self.rt.child(format!("{server:?}"));
+            node.storage = Arc::new(node.storage.reopen(&rt, tables(server)));
+            (node.number, node.uuid, rt, node.storage.clone())
+        };
+        let running = self.builder.start_server(&rt, &self.net, server, number, uuid, storage).await?;
+        let mut servers = self.servers.lock();
+        let node = servers.iter_mut().find(|s| s.server == server).expect("a server of this cluster");
+        node.running = Some(running);
+        Ok(())
+    }
+
+    /// Unmounts all clients and stops all servers; what is left running afterwards is a leak.
+    pub async fn stop(&self) {
+        for c in &self.clients {
+            c.client.unmount().await;
+            c.node.shutdown().await;
+        }
+        // Targets before the MGS, which they take leave of.
+        let mut servers = std::mem::take(&mut *self.servers.lock());
+        servers.reverse();
+        for s in &mut servers {
+            let Some(running) = s.running.take() else { continue };
+            match &running._target {
+                AnyTarget::Mgs(m) => m.stop().await,
+                AnyTarget::Mdt(m, c) => {
+                    m.stop().await;
+                    c.stop().await;
+                }
+                AnyTarget::Ost(o, c) => {
+                    o.stop().await;
+                    c.stop().await;
+                }
+            }
+            running._node.shutdown().await;
+        }
+    }
+
+    /// Tasks that still run on any client, for leak checks.
+    pub fn client_tasks(&self) -> usize {
+        self.clients.iter().map(|c| c.rt.live_tasks()).sum()
+    }
+}
+
+fn tables(server: Server) -> &'static [nacre_osd::Table] {
+    match server {
+        Server::Mgs => nacre_mgs::TABLES,
+        Server::Mds => nacre_mdt::TABLES,
+        Server::Oss(_) => nacre_ost::TABLES,
+    }
+}
+
+impl Builder {
+    /// How many OSSs, with one OST each.
+    pub fn oss(mut self, count: u32) -> Builder {
+        self.oss = count;
+        self
+    }
+
+    /// How many clients.
+    pub fn clients(mut self, count: u32) -> Builder {
+        self.clients = count;
+        self
+    }
+
+    /// How the network behaves.
+    pub fn network(mut self, options: SimNetOptions) -> Builder {
+        self.network = options;
+        self
+    }
+
+    /// How the disks behave.
+    pub fn storage(mut self, options: MemOptions) -> Builder {
+        self.storage = options;
+        self
+    }
+
+    /// Starts it all in `sim`: from within a task of it. Ready when every client is mounted.
+    pub async fn build(self, rt: &Rt) -> Result<Cluster, String> {
+        let net = SimNet::new(rt.clone(), self.network.clone());
+        let mut servers = Vec::new();
+        let mut all = vec![(Server::Mgs, MGS_NODE), (Server::Mds, MDS_NODE)];
+        all.extend((0..self.oss).map(|i| (Server::Oss(i), OSS_NODE + i)));
+        for (server, number) in all {
+            let node_rt = rt.child(format!("{server:?}"));
+            let storage = Arc::new(MemOsd::new(&node_rt, tables(server), self.storage.clone()));
+            let uuid = Uuid::from_random(rt.random(), rt.random());
+            let running = self.start_server(&node_rt, &net, server, number, uuid, storage.clone()).await?;
+            servers.push(ServerNode { server, number, storage, running: Some(running), uuid });
+        }
+        let mut clients = Vec::new();
+        for i in 0..self.clients {
+            clients.push(self.start_client(rt, &net, CLIENT_NODE + i).await?);
+        }
+        Ok(Cluster { rt: rt.clone(), net, builder: self, servers: Mutex::new(servers), clients })
+    }
+
+    fn node(&self, rt: &Rt, net: &SimNet, number: u32) -> (RpcNode, Faults) {
+        let faults = Faults::new();
+        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
+        lnet.add_sim_as(net, number);
+        (RpcNode::new(rt.clone(), lnet, faults.clone(), Params::new()), faults)
+    }
+
+    async fn start_server(
+        &self,
+        rt: &Rt,
+        net: &SimNet,
+        server: Server,
+        number: u32,
+        uuid: Uuid,
+        osd: Arc<dyn Osd>,
+    ) -> Result<Running, String> {
+        let (node, faults) = self.node(rt, net, number);
+        let host = format!("{server:?}").to_lowercase();
+        let mgc = |name: &TargetName| Mgc::new(&node, vec![Nid::sim(MGS_NODE)], uuid, &name.to_string());
+        let target = match server {
+            Server::Mgs => AnyTarget::Mgs(Mgs::start(&node, osd, uuid).await.map_err(|e| e.to_string())?),
+            Server::Mds => {
+                let name = TargetName::mdt(&self.fsname, MdtIndex(0));
+                let mgc = mgc(&name);
+                let mdt = Mdt::start(&node, osd, MdtConfig { name, uuid, host }, mgc.clone()).await;
+                AnyTarget::Mdt(mdt.map_err(|e| e.to_string())?, mgc)
+            }
+            Server::Oss(i) => {
+                let name = TargetName::ost(&self.fsname, OstIndex(i));
+                let mgc = mgc(&name);
+                let ost = Ost::start(&node, osd, OstConfig { name, uuid, host }, mgc.clone()).await;
+                AnyTarget::Ost(ost.map_err(|e| e.to_string())?, mgc)
+            }
+        };
+        Ok(Running { rt: rt.clone(), faults, _node: node, _target: target })
+    }
+
+    async fn start_client(&self, rt: &Rt, net: &SimNet, number: u32) -> Result<ClientNode, String> {
+        let rt = rt.child(format!("client-{number}"));
+        let (node, _) = self.node(&rt, net, number);
+        let config = MountConfig {
+            fsname: self.fsname.clone(),
+            mgs: vec![Nid::sim(MGS_NODE)],
+            client_name: format!("client-{number}"),
+            ..MountConfig::default()
+        };
+        let client = Client::mount(&node, config).await.map_err(|e| e.to_string())?;
+        Ok(ClientNode { number, rt, node, client })
+    }
+}
+
+/// Runs `story` in a cluster built from `builder`, in virtual time, from `seed`; gives what it returned and the trace.
+pub fn run<T, F, Fut>(seed: u64, limit: std::time::Duration, builder: Builder, story: F) -> (T, nacre_rt::SimStats)
+where
+    T: Send + 'static,
+    F: FnOnce(Arc<Cluster>) -> Fut + Send + 'static,
+    Fut: Future<Output = T> + Send + 'static,
+{
+    let mut sim = Sim::new(seed);
+    let rt = sim.rt();
+    let out = sim.block_on(nacre_base::Time::ZERO + limit, async move {
+        let cluster = Arc::new(builder.build(&rt).await.expect("the cluster starts"));
+        story(cluster).await
+    });
+    (out, sim.stats())
+}

@@ -1,0 +1,256 @@
+//! `nacre sim`: runs scenarios and says what came out. An IO edge: it reads the wall clock and the process's memory,
+//! and starts threads to use several processors; what runs inside a simulation sees none of it.
+#![allow(clippy::disallowed_methods)] // Measures real time, and runs simulations side by side.
+
+use crate::scale::Crowd;
+use crate::scenario::{Trouble, run_seed};
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use nacre_rt::SimStats;
+use serde::Serialize;
+use std::panic::AssertUnwindSafe;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Run the file system in virtual time, with faults.
+#[derive(Args, Debug)]
+pub struct SimArgs {
+    #[command(subcommand)]
+    command: SimCommand,
+    /// Print results as JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand, Debug)]
+enum SimCommand {
+    /// A few seeds of each kind of trouble, each run twice: the traces must be equal
+    Smoke {
+        /// Steps of each run
+        #[arg(long, default_value_t = 400)]
+        steps: u32,
+    },
+    /// Many seeds; prints those that fail and the command that repeats each
+    Sweep {
+        /// How many seeds
+        #[arg(long, default_value_t = 500)]
+        seeds: u64,
+        /// The first seed
+        #[arg(long, default_value_t = 0)]
+        from: u64,
+        /// Steps of each run
+        #[arg(long, default_value_t = 400)]
+        steps: u32,
+    },
+    /// One seed, with its failure in full
+    Replay {
+        /// The seed
+        #[arg(long)]
+        seed: u64,
+        /// Steps of the run: as in the sweep that failed
+        #[arg(long, default_value_t = 400)]
+        steps: u32,
+    },
+    /// Many clients: memory for each idle one, events for each second of CPU
+    Scale {
+        /// How many clients
+        #[arg(long, default_value_t = 25_000)]
+        clients: u32,
+        /// How many OSSs
+        #[arg(long, default_value_t = 8)]
+        oss: u32,
+    },
+}
+
+/// Runs the command.
+pub fn main(args: SimArgs) -> ExitCode {
+    match args.command {
+        SimCommand::Smoke { steps } => smoke(steps, args.json),
+        SimCommand::Sweep { seeds, from, steps } => sweep(from, seeds, steps, args.json),
+        SimCommand::Replay { seed, steps } => replay(seed, steps, args.json),
+        SimCommand::Scale { clients, oss } => scale(clients, oss, args.json),
+    }
+}
+
+/// The outcome of one seed.
+#[derive(Debug, Clone, Serialize)]
+struct Outcome {
+    seed: u64,
+    trouble: String,
+    trace: String,
+    events: u64,
+    virtual_seconds: f64,
+    failure: Option<String>,
+}
+
+fn attempt(seed: u64, steps: u32) -> Outcome {
+    let result = std::panic::catch_unwind(AssertUnwindSafe(|| run_seed(seed, steps)));
+    let trouble = format!("{:?}", Trouble::of_seed(seed)).to_lowercase();
+    match result {
+        Ok(SimStats { now, polls, trace, .. }) => Outcome {
+            seed,
+            trouble,
+            trace: format!("{trace:016x}"),
+            events: polls,
+            virtual_seconds: now.as_nanos() as f64 / 1e9,
+            failure: None,
+        },
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+            let failure = Some(text.unwrap_or_else(|| "a panic without text".into()));
+            Outcome { seed, trouble, trace: String::new(), events: 0, virtual_seconds: 0.0, failure }
+        }
+    }
+}
+
+/// Runs seeds side by side, one thread for each processor; in order of seed.
+fn attempt_all(seeds: std::ops::Range<u64>, steps: u32, what: &'static str) -> Vec<Outcome> {
+    // Failures are told at the end, in order, not by the panic's own message from some thread.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let bar = ProgressBar::new(seeds.end - seeds.start);
+    if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:40}] {pos}/{len} {elapsed}") {
+        bar.set_style(style);
+    }
+    bar.set_prefix(what);
+    let next = AtomicU64::new(seeds.start);
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let mut outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+        let work = || {
+            let mut done = Vec::new();
+            loop {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= seeds.end {
+                    return done;
+                }
+                done.push(attempt(seed, steps));
+                bar.inc(1);
+            }
+        };
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        running.into_iter().flat_map(|t| t.join().unwrap_or_default()).collect()
+    });
+    bar.finish_and_clear();
+    std::panic::set_hook(hook);
+    outcomes.sort_by_key(|o| o.seed);
+    outcomes
+}
+
+fn report(outcomes: &[Outcome], steps: u32, elapsed: Duration, json: bool) -> ExitCode {
+    let failed: Vec<_> = outcomes.iter().filter(|o| o.failure.is_some()).collect();
+    if json {
+        print_json(&outcomes);
+    } else {
+        for o in &failed {
+            println!("seed {} ({}) failed: {}", o.seed, o.trouble, o.failure.as_deref().unwrap_or_default());
+            println!("  repeat it with: nacre sim replay --seed {} --steps {steps}\n", o.seed);
+        }
+        let events: u64 = outcomes.iter().map(|o| o.events).sum();
+        let virtual_hours: f64 = outcomes.iter().map(|o| o.virtual_seconds).sum::<f64>() / 3600.0;
+        println!(
+            "{} passed, {} failed, {events} events, {virtual_hours:.1} h of virtual time in {:.1} s",
+            outcomes.len() - failed.len(),
+            failed.len(),
+            elapsed.as_secs_f64()
+        );
+    }
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn print_json(value: &impl Serialize) {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => println!("{text}"),
+        Err(e) => eprintln!("cannot write JSON: {e}"),
+    }
+}
+
+/// Seeds of the smoke test: four of each kind of trouble.
+const SMOKE_SEEDS: u64 = 4 * Trouble::ALL.len() as u64;
+
+fn smoke(steps: u32, json: bool) -> ExitCode {
+    let begun = Instant::now();
+    let mut first = attempt_all(0..SMOKE_SEEDS, steps, "smoke");
+    let second = attempt_all(0..SMOKE_SEEDS, steps, "again");
+    for (a, b) in first.iter_mut().zip(&second) {
+        if a.failure.is_none() && a.trace != b.trace {
+            a.failure = Some(format!("two runs differ: traces {} and {}", a.trace, b.trace));
+        }
+    }
+    report(&first, steps, begun.elapsed(), json)
+}
+
+fn sweep(from: u64, seeds: u64, steps: u32, json: bool) -> ExitCode {
+    let begun = Instant::now();
+    let outcomes = attempt_all(from..from.saturating_add(seeds), steps, "sweep");
+    report(&outcomes, steps, begun.elapsed(), json)
+}
+
+fn replay(seed: u64, steps: u32, json: bool) -> ExitCode {
+    let begun = Instant::now();
+    let outcome = attempt(seed, steps);
+    if !json && outcome.failure.is_none() {
+        println!("seed {seed} ({}): trace {}", outcome.trouble, outcome.trace);
+    }
+    report(&[outcome], steps, begun.elapsed(), json)
+}
+
+#[derive(Serialize)]
+struct ScaleReport {
+    clients: u32,
+    bytes_per_idle_client: u64,
+    idle_events_per_client_and_minute: f64,
+    events: u64,
+    events_per_cpu_second: f64,
+    mount_cpu_seconds: f64,
+}
+
+fn scale(clients: u32, oss: u32, json: bool) -> ExitCode {
+    let memory_before = resident_bytes();
+    let cpu_before = cpu_seconds();
+    let mut crowd = Crowd::mount(1, oss, clients);
+    let mount_cpu_seconds = cpu_seconds() - cpu_before;
+    crowd.idle(Duration::from_secs(30));
+    let memory = resident_bytes().saturating_sub(memory_before);
+    let idle_before = crowd.stats().polls;
+    crowd.idle(Duration::from_secs(60));
+    let idle_events = crowd.stats().polls - idle_before;
+    let (events_before, cpu_before) = (crowd.stats().polls, cpu_seconds());
+    crowd.work(20);
+    let events = crowd.stats().polls - events_before;
+    let report = ScaleReport {
+        clients,
+        bytes_per_idle_client: memory / u64::from(clients.max(1)),
+        idle_events_per_client_and_minute: idle_events as f64 / f64::from(clients.max(1)),
+        events,
+        events_per_cpu_second: events as f64 / (cpu_seconds() - cpu_before).max(1e-9),
+        mount_cpu_seconds,
+    };
+    if json {
+        print_json(&report);
+    } else {
+        println!("clients mounted                {:>12}", report.clients);
+        println!("bytes for each idle client     {:>12}", report.bytes_per_idle_client);
+        println!("events of each in an idle min. {:>12.1}", report.idle_events_per_client_and_minute);
+        println!("events under load              {:>12}", report.events);
+        println!("events for each CPU second     {:>12.0}", report.events_per_cpu_second);
+        println!("CPU seconds to mount all       {:>12.1}", report.mount_cpu_seconds);
+    }
+    ExitCode::SUCCESS
+}
+
+/// Memory of this process that is in RAM.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    statm.split(' ').nth(1).and_then(|p| p.parse::<u64>().ok()).map_or(0, |pages| pages * 4096)
+}
+
+/// CPU time of this process so far, in seconds.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let mut fields = stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().skip(11);
+    let mut ticks = || fields.next().and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
+    // The kernel counts in hundredths of a second for /proc on every Linux there is.
+    (ticks() + ticks()) / 100.0
+}
