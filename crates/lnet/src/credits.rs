@@ -107,12 +107,7 @@ impl<T> Gate<T> {
     }
 
     fn status(&self) -> GateStatus {
-        GateStatus {
-            max: self.max,
-            available: self.available,
-            low_water: self.low_water,
-            queued: self.queue.len(),
-        }
+        GateStatus { max: self.max, available: self.available, low_water: self.low_water, queued: self.queue.len() }
     }
 }
 

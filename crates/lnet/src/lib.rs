@@ -4,6 +4,22 @@
 //! Where a message goes is `select`'s choice, how many may be in hand is `credits`', how it looks on a socket is in
 //! `frame`; drivers (LNDs) are `tcp`, `lo` and `sim`. It knows nothing of RPCs and resends nothing: delivery is at most
 //! once, and order holds only among small messages on one connection.
+//!
+//! # What it costs
+//!
+//! `examples/lnet_bench.rs`, two processes on the loopback interface of a virtual machine with two cores, best of seven
+//! rounds, beside tokio's bare TCP in the same run:
+//!
+//! | | LNet | plain TCP |
+//! |---|---|---|
+//! | round trip of a 200 byte PUT (312 bytes with its header) | 20 us | 23 us |
+//! | the same, 64 in flight | 1.1 us (890,000 a second) | |
+//! | pull 1 MiB, 8 in flight | 203 us (5.2 GB/s) | 211 us |
+//! | push 1 MiB, 8 in flight | 185 us (5.7 GB/s) | 210 us |
+//!
+//! Simulated, an idle node takes 2.0 KiB and a message 1.2 us, sent and delivered. Small messages are written by their
+//! sender if the connection is quiet, else gathered by a task: always by the sender, 64 in flight took 12.7 us each;
+//! always by the task, 3.4 us, and a round trip 29 us.
 
 mod bulk;
 mod credits;

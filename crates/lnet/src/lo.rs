@@ -6,10 +6,10 @@
 //! wait for one another. GETs, REPLYs and bulk PUTs call no handler, so they are done at once on the sender's stack,
 //! which they deepen by two calls at most (GET, then its REPLY).
 
+use crate::LnetError;
 use crate::lnd::{Lnd, Outbound};
 use crate::message::{Kind, Message, Portal};
 use crate::node::Node;
-use crate::LnetError;
 use nacre_base::Nid;
 use nacre_rt::{Rt, Task};
 use parking_lot::Mutex;
@@ -39,6 +39,8 @@ struct Queue {
 
 /// Most messages that wait in one lane; more are refused.
 const LANE_MAX: usize = 65_536;
+/// After so many messages a lane lets other tasks run.
+const LANE_TURN: u32 = 64;
 
 impl Lo {
     pub(crate) fn new(rt: Rt, node: Weak<Node>) -> Arc<Lo> {
@@ -49,10 +51,16 @@ impl Lo {
         let mut lanes = self.lanes.lock();
         let lane = lanes.entry(portal).or_insert_with(|| {
             let queue = Arc::new(Queue::default());
-            let task = self.rt.spawn(run_lane(queue.clone(), self.node.clone()));
+            let task = self.rt.spawn(run_lane(self.rt.clone(), queue.clone(), self.node.clone()));
             Lane { queue, task }
         });
         lane.queue.clone()
+    }
+}
+
+impl Drop for Lo {
+    fn drop(&mut self) {
+        self.lanes.get_mut().values().for_each(|l| l.task.abort());
     }
 }
 
@@ -89,8 +97,11 @@ impl Lnd for Lo {
     }
 }
 
-async fn run_lane(queue: Arc<Queue>, node: Weak<Node>) {
-    loop {
+async fn run_lane(rt: Rt, queue: Arc<Queue>, node: Weak<Node>) {
+    for turn in 1_u32.. {
+        if turn % LANE_TURN == 0 {
+            rt.yield_now().await;
+        }
         let message = queue.messages.lock().pop_front();
         match message {
             Some(message) => {

@@ -44,7 +44,8 @@ mod tests {
 
     #[test]
     fn network_then_health_then_credits_then_turns() {
-        let c = |network, health, available_credits, sequence| Candidate { network, health, available_credits, sequence };
+        let c =
+            |network, health, available_credits, sequence| Candidate { network, health, available_credits, sequence };
         let tcp1: Network = "tcp1".parse().unwrap();
         let all = [
             c(tcp1, 1000, 99, 0),

@@ -292,7 +292,18 @@ fn advance(batch: &mut VecDeque<Frame>, mut written: usize) {
     }
 }
 
+/// Closes the connection when its reader ends for whatever reason, be it that the node was killed: the peer must see
+/// the end even if somebody still holds the node.
+struct CloseOnDrop(Arc<Connection>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 async fn run_reader(connection: Arc<Connection>, shared: Arc<Shared>, half: OwnedReadHalf, peer_nids: Vec<Nid>) {
+    let _close = CloseOnDrop(connection.clone());
     let bulk = connection.is_bulk();
     let mut reader = Reader { half, bulk, leftover: Vec::new(), peer_nids, shared: shared.clone() };
     let Err(e) = reader.run().await;

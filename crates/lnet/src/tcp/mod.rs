@@ -168,6 +168,10 @@ impl Lnd for Tcp {
             drop(peers);
             return out.complete(Err(LnetError::PeerDown(to)));
         }
+        if shared.rt.is_dead() {
+            drop(peers);
+            return out.complete(Err(LnetError::Shutdown));
+        }
         peer.waiting.push_back(out);
         if !std::mem::replace(&mut peer.dialing, true) {
             drop(shared.rt.spawn(dial_peer(shared.clone(), to)));
@@ -294,8 +298,13 @@ async fn accept_loop(shared: Arc<Shared>, listener: TcpListener) {
                 let shared2 = shared.clone();
                 drop(shared.rt.spawn(async move {
                     let _permit = permit;
-                    if let Err(e) = shared2.welcome(stream).await {
-                        tracing::warn!("{}: connection from {address} refused: {e}", shared2.nid);
+                    match shared2.welcome(stream).await {
+                        Ok(()) => {}
+                        // Whoever connects and leaves, or is silent, has done no wrong.
+                        Err(e @ (HelloError::Io(_) | HelloError::TimedOut)) => {
+                            tracing::debug!("{}: connection from {address} ended: {e}", shared2.nid);
+                        }
+                        Err(e) => tracing::warn!("{}: connection from {address} refused: {e}", shared2.nid),
                     }
                 }));
             }

@@ -235,7 +235,8 @@ fn fault_points_drop_delay_and_damage() {
 fn storm(seed: u64) -> (SimStats, crate::SimNetStats, Vec<u64>) {
     let mut sim = Sim::new(seed);
     let rt = sim.rt();
-    let l = LinkOptions { jitter: us(30), loss_ppm: 10_000, reorder_ppm: 10_000, reorder_delay: us(90), ..link(us(20)) };
+    let l =
+        LinkOptions { jitter: us(30), loss_ppm: 10_000, reorder_ppm: 10_000, reorder_delay: us(90), ..link(us(20)) };
     let net = SimNet::new(rt.clone(), SimNetOptions { link: l, bandwidth: 1_000_000_000, seed });
     let nodes: Vec<Lnet> = (0..10).map(|_| node(&rt, &net).0).collect();
     let numbers: Vec<u32> = (1..=10).collect();

@@ -1,4 +1,5 @@
 //! Nodes over TCP on the loopback interface, on ports that the kernel chooses.
+#![allow(clippy::disallowed_methods)] // Plays peers by hand.
 
 use super::*;
 use crate::frame::{self, ConnectionType, FrameHeader, Hello};
@@ -208,8 +209,12 @@ async fn random_bytes_and_silence_do_no_harm() {
 
 /// A connection to `server` made by hand, by a peer that nobody could dial.
 async fn introduce(server: Nid, me: Nid) -> TcpStream {
+    introduce_as(server, me, ConnectionType::Control).await
+}
+
+async fn introduce_as(server: Nid, me: Nid, connection_type: ConnectionType) -> TcpStream {
     let mut s = TcpStream::connect((server.ip(), server.tcp_port())).await.unwrap();
-    let hello = Hello { connection_type: ConnectionType::Control, incarnation: 1, destination: server, sources: vec![me] };
+    let hello = Hello { connection_type, incarnation: 1, destination: server, sources: vec![me] };
     s.write_all(&hello.encode()).await.unwrap();
     let mut welcome = vec![0; hello.encode().len()];
     s.read_exact(&mut welcome).await.unwrap();
@@ -265,6 +270,53 @@ async fn a_new_incarnation_ends_the_connections_of_the_old_one() {
     assert_eq!(*lost.lock(), [UNREACHABLE]);
     assert_eq!(server.peers()[0].connections, 1);
     assert!(client.ping(server_nid, SECOND).await.is_ok());
+}
+
+#[tokio::test]
+async fn frames_may_come_in_any_pieces_on_any_connection() {
+    let (server, server_nid) = start(quick(), 0).await;
+    let mut requests = inbox(&server, REQUEST);
+    let mut prng = nacre_base::Prng::new(5);
+    let lengths = [0, 1, 4095, 4096, 70_000, 0, 200, 1 << 20, 3, 65_424, 65_425];
+    for connection_type in [ConnectionType::Control, ConnectionType::BulkOut] {
+        let mut s = introduce_as(server_nid, UNREACHABLE, connection_type).await;
+        let mut stream = Vec::new();
+        for len in lengths {
+            let mut m = Message::put(server_nid, REQUEST, len as u64, pattern(len));
+            m.header.source = UNREACHABLE;
+            let bytes = m.payload.to_bytes();
+            let payload_checksum = Some(frame::crc32c(&[&bytes]));
+            let header = FrameHeader { header: m.header, payload_len: len, payload_checksum, want_bulk: false };
+            stream.extend_from_slice(&frame::encode(&header));
+            stream.extend_from_slice(&bytes);
+        }
+        let mut rest = &stream[..];
+        while !rest.is_empty() {
+            let most = *prng.pick(&[1, 7, 112, 300, 5000, 100_000]);
+            let n = (1 + prng.below(most) as usize).min(rest.len());
+            s.write_all(&rest[..n]).await.unwrap();
+            rest = &rest[n..];
+            tokio::task::yield_now().await;
+        }
+        for len in lengths {
+            let put = requests.recv().await.unwrap();
+            assert!(put.match_bits == len as u64 && put.payload == pattern(len), "{connection_type:?} {len}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_killed_node_is_seen_to_go() {
+    let (client, _) = start(quick(), 0).await;
+    let scope = Rt::production().child("server");
+    let server = Lnet::new(scope.clone(), quick(), Faults::new());
+    let server_nid = server.add_tcp(listen(0)).await.unwrap();
+    client.ping(server_nid, SECOND).await.unwrap();
+    let lost = lost_peers(&client);
+    scope.kill();
+    until("the hint", || *lost.lock() == [server_nid]).await;
+    assert_eq!(client.put(server_nid, REQUEST, 0, Payload::new()).await, Err(LnetError::PeerDown(server_nid)));
+    drop(server);
 }
 
 #[tokio::test]
