@@ -1,0 +1,152 @@
+//! `nacre bench roofline`: how near a mount comes to its limits: the disk under it, the null FUSE file system through
+//! the same FUSE code, and loopback TCP. All are taken in one run, in turn, as machines drift.
+
+use crate::load::{self, Cache, MetadataRates};
+use crate::{Roofline, table};
+use indicatif::{ProgressBar, ProgressStyle};
+use nacre_fuse::{MountOptions, Unmount, null};
+use nacre_rt::Rt;
+use serde::Serialize;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// One figure of the mount beside its limits.
+#[derive(Debug, Clone, Serialize)]
+struct Row {
+    what: String,
+    /// MB/s for streams, operations per second otherwise.
+    unit: &'static str,
+    nacre: f64,
+    raw: f64,
+    null_fuse: f64,
+    loopback_tcp: Option<f64>,
+    /// Of the smaller of raw and null FUSE, in percent.
+    percent_of_limit: f64,
+}
+
+/// Streams are taken with so many jobs.
+const JOBS: [usize; 2] = [1, 4];
+
+pub(crate) fn run(args: &Roofline, json: bool) -> Result<(), String> {
+    let null = NullMount::new().map_err(|e| format!("cannot mount the null file system: {e}"))?;
+    let nacre_dir = scratch(&args.dir)?;
+    let raw_dir = scratch(&args.raw)?;
+    let steps = u64::from(args.runs) * (JOBS.len() as u64 * 6 + 4);
+    let bar = ProgressBar::new(steps);
+    if let Ok(style) = ProgressStyle::with_template("{msg:28} [{bar:40}] {pos}/{len} {elapsed}") {
+        bar.set_style(style);
+    }
+    let result = measure(args, &nacre_dir, &raw_dir, &null.dir, &bar);
+    bar.finish_and_clear();
+    for dir in [&nacre_dir, &raw_dir] {
+        let _ = std::fs::remove_dir_all(dir);
+    }
+    let rows = result.map_err(|e| e.to_string())?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&rows).map_err(|e| e.to_string())?);
+    } else {
+        print_rows(&rows);
+    }
+    Ok(())
+}
+
+fn scratch(parent: &Path) -> Result<PathBuf, String> {
+    let dir = parent.join(format!("roofline-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
+    Ok(dir)
+}
+
+/// The null file system on a mount point of its own, with a runtime to serve it.
+struct NullMount {
+    dir: PathBuf,
+    session: Option<nacre_fuse::Session>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl NullMount {
+    fn new() -> Result<NullMount, String> {
+        let dir = std::env::temp_dir().join(format!("nacre-null-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).map_err(|e| e.to_string())?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| e.to_string())?;
+        // As the mount is measured: nothing may be cached by the kernel.
+        let options = null::NullOptions { valid: std::time::Duration::ZERO, ..null::NullOptions::default() };
+        let mount = async { null::mount(Rt::production(), &dir, MountOptions::default(), options).await };
+        let session = runtime.block_on(mount).map_err(|e| e.to_string())?;
+        Ok(NullMount { dir, session: Some(session), runtime })
+    }
+}
+
+impl Drop for NullMount {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            let _ = self.runtime.block_on(session.unmount(Unmount::Lazy));
+        }
+        let _ = std::fs::remove_dir(&self.dir);
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn measure(args: &Roofline, nacre: &Path, raw: &Path, null: &Path, bar: &ProgressBar) -> io::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    let take = |what: &str, f: &mut dyn FnMut() -> io::Result<f64>| -> io::Result<f64> {
+        bar.set_message(what.to_owned());
+        bar.inc(1);
+        f()
+    };
+    let mut tcp = Vec::new();
+    for _ in 0..args.runs {
+        tcp.push(take("loopback TCP", &mut || load::loopback_tcp(args.size))? / 1e6);
+    }
+    let tcp = median(tcp);
+    for jobs in JOBS {
+        let each = args.size / jobs as u64;
+        let mut taken: [[Vec<f64>; 3]; 2] = Default::default();
+        for _ in 0..args.runs {
+            for (place, (dir, cache)) in [(nacre, Cache::Default), (raw, Cache::Direct), (null, Cache::Default)].into_iter().enumerate() {
+                let name = ["nacre", "raw disk", "null FUSE"][place];
+                taken[0][place].push(take(&format!("write, {name}"), &mut || load::write(dir, jobs, each, cache))? / 1e6);
+                taken[1][place].push(take(&format!("read, {name}"), &mut || load::read(dir, jobs, each, cache))? / 1e6);
+                load::remove(dir, jobs);
+            }
+        }
+        for (direction, values) in ["write", "read"].into_iter().zip(taken) {
+            let [n, r, f] = values.map(median);
+            rows.push(row(format!("{direction} 1 MiB, {jobs} job{}", if jobs > 1 { "s" } else { "" }), "MB/s", n, r, f, Some(tcp)));
+        }
+    }
+    let mut rates: [Vec<MetadataRates>; 3] = Default::default();
+    for _ in 0..args.runs {
+        for (place, dir) in [nacre, raw, null].into_iter().enumerate() {
+            bar.set_message(format!("metadata, {}", ["nacre", "raw disk", "null FUSE"][place]));
+            bar.inc(1);
+            rates[place].push(load::metadata(dir, args.files)?);
+        }
+    }
+    let pick: [(&str, fn(&MetadataRates) -> f64); 3] =
+        [("create", |m| m.create), ("stat", |m| m.stat), ("unlink", |m| m.unlink)];
+    for (what, get) in pick {
+        let [n, r, f] = [0, 1, 2].map(|place| median(rates[place].iter().map(get).collect()));
+        rows.push(row(what.to_owned(), "op/s", n, r, f, None));
+    }
+    Ok(rows)
+}
+
+fn row(what: String, unit: &'static str, nacre: f64, raw: f64, null_fuse: f64, loopback_tcp: Option<f64>) -> Row {
+    let percent_of_limit = 100.0 * nacre / raw.min(null_fuse);
+    Row { what, unit, nacre, raw, null_fuse, loopback_tcp, percent_of_limit }
+}
+
+fn print_rows(rows: &[Row]) {
+    let header = ["", "nacre", "raw disk", "null FUSE", "loopback TCP", "of the limit"];
+    let cells = rows.iter().map(|r| {
+        let n = |v: f64| format!("{v:.0} {}", r.unit);
+        let tcp = r.loopback_tcp.map_or_else(String::new, n);
+        vec![r.what.clone(), n(r.nacre), n(r.raw), n(r.null_fuse), tcp, format!("{:.0} %", r.percent_of_limit)]
+    });
+    table::print(&header, &cells.collect::<Vec<_>>());
+    println!("\nThe limit is the smaller of raw disk and null FUSE. Medians; writes end with fsync; the null file system caches nothing.");
+}
