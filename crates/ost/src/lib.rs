@@ -1,1 +1,35 @@
-//! To be written.
+//! The object service: reads and writes of objects, their creation and destruction, sizes and space.
+//!
+//! An object is a record in table `objects` and data in a file of the device. The record is the truth: an object
+//! without a record does not exist, and its size is the recorded one. Data is written first, then the record, in a
+//! transaction; so a crash leaves a clean prefix of the changes of records, and data beyond the recorded size is cut
+//! off when the object is first touched again. (Bytes written over older bytes, and a truncation, are not taken back
+//! by a crash, as on any file system that journals only metadata: the client writes them again.)
+//!
+//! What must not be here: names, files, stripes.
+
+mod checksum;
+mod device;
+mod object;
+mod objects;
+mod ops;
+mod range_lock;
+mod record;
+mod remover;
+mod service;
+mod settings;
+mod space;
+
+#[cfg(test)]
+mod tests;
+
+pub use device::{Ost, OstConfig};
+
+use nacre_osd::Table;
+
+/// Objects: FID to record.
+pub(crate) const OBJECTS: Table = Table("objects");
+
+/// The tables to open an OST's storage with.
+pub const TABLES: &[Table] = &[OBJECTS, nacre_tgt::TABLES[0], nacre_tgt::TABLES[1], nacre_tgt::TABLES[2]];
+const _: () = assert!(nacre_tgt::TABLES.len() == 3, "TABLES lists every table of tgt");

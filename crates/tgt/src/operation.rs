@@ -1,6 +1,6 @@
 //! One operation's turn at the running transaction, with its transaction number and its saved reply.
 
-use crate::{MODIFY_RPCS_MAX, Target, reply};
+use crate::{Target, reply};
 use nacre_base::{Errno, Transno};
 use nacre_osd::Transaction;
 use nacre_ptlrpc::{Response, ServerRequest};
@@ -30,12 +30,9 @@ impl<'a> Operation<'a> {
     /// Keeps the changes, and with them the reply, in the client's slot: when the request comes again, even after a
     /// crash, it is answered from there. Returns the response with its transno set.
     pub fn finish(mut self, request: &ServerRequest, response: Response) -> Result<Response, Errno> {
-        let tag = request.header.tag;
-        if tag > MODIFY_RPCS_MAX {
-            return Err(Errno::EPROTO);
-        }
         let response = Response { transno: self.transno, ..response };
-        reply::put(&mut *self.transaction, request.export.client, tag, request.header.xid, &response)?;
+        let (client, tag, xid) = (request.export.client, request.header.tag, request.header.xid);
+        reply::put(&mut *self.transaction, client, tag, xid, &response)?;
         self.finish_local();
         Ok(response)
     }

@@ -146,6 +146,9 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
 
     async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
         let handler = self.handlers.get(&request.header.opcode).ok_or(Errno::EOPNOTSUPP)?;
+        if request.header.tag > MODIFY_RPCS_MAX {
+            return Err(Errno::EPROTO);
+        }
         if self.service.target().osd().is_poisoned() {
             return Err(Errno::EIO);
         }

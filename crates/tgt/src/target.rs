@@ -5,6 +5,7 @@
 
 use crate::reply::{self, ReplySlot};
 use crate::{Operation, Stats, TARGET, TargetError};
+use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, Faults, TargetKind, TargetName, Transno, Uuid};
 use nacre_osd::{Osd, Transaction};
 use nacre_ptlrpc::RpcNode;
@@ -95,6 +96,24 @@ impl Target {
     /// The fault points.
     pub fn faults(&self) -> &Faults {
         self.node.faults()
+    }
+
+    /// Passes the fault point `name`: waits, fails or dies there as it is armed; what is left to the caller (to drop,
+    /// to corrupt) is returned.
+    pub async fn fault(&self, name: &str) -> Result<Option<FaultAction>, Errno> {
+        match self.faults().check(name) {
+            Some(FaultAction::Fail(error)) => Err(error),
+            Some(FaultAction::Delay(duration)) => {
+                self.rt().sleep(duration).await;
+                Ok(None)
+            }
+            Some(FaultAction::Crash) if self.rt().is_simulated() => {
+                self.rt().kill();
+                std::future::pending().await
+            }
+            Some(FaultAction::Crash) => std::process::abort(),
+            other => Ok(other),
+        }
     }
 
     /// Times of the operations.

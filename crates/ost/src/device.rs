@@ -1,0 +1,142 @@
+//! Starting and stopping an OST.
+
+use crate::objects::Objects;
+use crate::remover::{Remover, remove_orphans};
+use crate::service::ObjectService;
+use crate::settings::Settings;
+use crate::space::Space;
+use nacre_base::{Errno, TargetName, Uuid};
+use nacre_mgc::Mgc;
+use nacre_osd::Osd;
+use nacre_ptlrpc::{RpcNode, ServedTarget};
+use nacre_rt::Task;
+use nacre_tgt::{LockService, TARGET, Target, TargetError};
+use nacre_wire::ldlm::LockKind;
+use nacre_wire::mgs::{TargetReg, TargetRegReply};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Which OST it is.
+#[derive(Debug, Clone)]
+pub struct OstConfig {
+    /// Its name.
+    pub name: TargetName,
+    /// Its storage.
+    pub uuid: Uuid,
+    /// The serving host, for people and for placement by server.
+    pub host: String,
+}
+
+/// An object storage target, served until it is stopped or dropped.
+pub struct Ost {
+    service: Arc<ObjectService>,
+    served: Mutex<Option<ServedTarget>>,
+    tasks: Mutex<Vec<Task>>,
+}
+
+impl Ost {
+    /// Serves the OST on `osd`, which must have [`crate::TABLES`]. The first start waits for the MGS, which gives it the
+    /// sequence of its objects; later ones do not.
+    pub async fn start(
+        node: &RpcNode,
+        osd: Arc<dyn Osd>,
+        config: OstConfig,
+        mgc: Arc<Mgc>,
+    ) -> Result<Arc<Ost>, TargetError> {
+        let target = Target::open(node, osd, config.name, config.uuid).await?;
+        let registration = TargetReg {
+            target: target.name().to_string(),
+            uuid: target.uuid(),
+            nids: node.lnet().nids(),
+            instance: target.instance(),
+            host: config.host,
+        };
+        let known = object_seq(&target).await?;
+        let seq = match known {
+            Some(seq) => seq,
+            None => {
+                let reply = mgc.register(registration.clone()).await.map_err(TargetError::Register)?;
+                keep_object_seq(&target, reply.object_seq).await?;
+                reply.object_seq
+            }
+        };
+        let ost = Ost::serve(target, seq);
+        if known.is_some() {
+            ost.tasks.lock().push(node.rt().spawn(register(mgc, registration, seq)));
+        }
+        Ok(ost)
+    }
+
+    /// Serves the target, whose objects have sequence `seq`, without telling anybody.
+    pub(crate) fn serve(target: Arc<Target>, seq: u64) -> Arc<Ost> {
+        let (remover, run_remover) = Remover::new(target.clone());
+        let space = Arc::new(Space::new(target.clone(), remover.clone()));
+        let service = Arc::new(ObjectService {
+            objects: Objects::new(target.clone()),
+            locks: LockService::new(&target, LockKind::Extent),
+            settings: Settings::register(&target, &space),
+            space,
+            remover,
+            seq,
+            target: target.clone(),
+        });
+        let tasks = vec![target.rt().spawn(run_remover), target.rt().spawn(remove_orphans(target.clone()))];
+        let served = nacre_tgt::serve(&service);
+        Arc::new(Ost { service, served: Mutex::new(Some(served)), tasks: Mutex::new(tasks) })
+    }
+
+    /// Ends the service, commits and closes the storage.
+    pub async fn stop(&self) {
+        let served = self.served.lock().take();
+        if let Some(served) = served {
+            served.stop().await;
+        }
+        let target = &self.service.target;
+        target.remove_params();
+        if let Err(error) = target.osd().close().await {
+            tracing::warn!(target = %target.name(), %error, "the storage did not close cleanly");
+        }
+        self.tasks.lock().drain(..).for_each(|task| task.abort());
+    }
+
+    /// The target below.
+    pub fn target(&self) -> &Arc<Target> {
+        &self.service.target
+    }
+}
+
+impl Drop for Ost {
+    fn drop(&mut self) {
+        self.tasks.lock().drain(..).for_each(|task| task.abort());
+    }
+}
+
+/// Tells the MGS that a known target is up again, where and in which instance.
+async fn register(mgc: Arc<Mgc>, registration: TargetReg, seq: u64) {
+    let name = registration.target.clone();
+    match mgc.register(registration).await {
+        Ok(TargetRegReply { object_seq }) if object_seq == seq => {}
+        Ok(reply) => tracing::error!(target = name, seq, told = reply.object_seq, "the MGS says another sequence"),
+        Err(error) => tracing::error!(target = name, %error, "the MGS refused the target: clients will not find it"),
+    }
+}
+
+async fn object_seq(target: &Target) -> Result<Option<u64>, TargetError> {
+    let operation = target.begin().await?;
+    match operation.get(TARGET, b"object_seq")? {
+        Some(v) => v[..].try_into().map(|b| Some(u64::from_be_bytes(b))).map_err(|_| TargetError::Corrupt(TARGET.0)),
+        None => Ok(None),
+    }
+}
+
+async fn keep_object_seq(target: &Target, seq: u64) -> Result<(), TargetError> {
+    if seq == 0 {
+        return Err(TargetError::Start(Errno::EPROTO));
+    }
+    {
+        let mut operation = target.begin().await?;
+        operation.put(TARGET, b"object_seq", &seq.to_be_bytes())?;
+        operation.finish_local();
+    }
+    Ok(target.commit().await?)
+}

@@ -1,0 +1,133 @@
+//! The objects in use, and the three things that every operation on one does: find it, lock it with its data file as
+//! long as its record says, and change its record in a transaction that saves the reply.
+
+use crate::object::{Known, Object};
+use crate::range_lock::RangeGuard;
+use crate::record::ObjectRecord;
+use nacre_base::{Errno, Fid, FxHashMap};
+use nacre_ldlm::Extent;
+use nacre_ptlrpc::{Response, ServerRequest};
+use nacre_tgt::Target;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Objects kept in memory before those not in use are dropped.
+const OBJECTS_CACHED_MAX: usize = 1 << 16;
+
+/// The objects in use, by FID.
+pub(crate) struct Objects {
+    target: Arc<Target>,
+    cached: Mutex<FxHashMap<Fid, Arc<Object>>>,
+}
+
+/// How a range is locked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+impl Objects {
+    pub(crate) fn new(target: Arc<Target>) -> Objects {
+        Objects { target, cached: Mutex::default() }
+    }
+
+    /// The object; ENOENT if there is none.
+    pub(crate) async fn find(&self, fid: Fid) -> Result<Arc<Object>, Errno> {
+        let object = self.cached.lock().get(&fid).cloned();
+        if let Some(object) = object {
+            self.record(&object).await?;
+            return Ok(object);
+        }
+        let operation = self.target.begin().await?;
+        let record = ObjectRecord::load(&*operation, fid)?.ok_or(Errno::ENOENT)?;
+        let mut cached = self.cached.lock();
+        if cached.len() >= OBJECTS_CACHED_MAX {
+            cached.retain(|_, object| Arc::strong_count(object) > 1);
+        }
+        let object = cached.entry(fid).or_insert_with(|| Arc::new(Object::new(fid))).clone();
+        object.set_known(Known::Record(record));
+        Ok(object)
+    }
+
+    /// The object's record as it is now; ENOENT if it was destroyed.
+    pub(crate) async fn record(&self, object: &Object) -> Result<ObjectRecord, Errno> {
+        match object.known() {
+            Known::Record(record) => Ok(record),
+            Known::Gone => Err(Errno::ENOENT),
+            Known::Nothing => {
+                let operation = self.target.begin().await?;
+                let record = ObjectRecord::load(&*operation, object.fid)?;
+                object.set_known(record.map_or(Known::Gone, Known::Record));
+                record.ok_or(Errno::ENOENT)
+            }
+        }
+    }
+
+    /// Locks a range of the object's data and tells its record under that lock. The data file is as long as the record
+    /// says, apart from what others are writing behind it.
+    pub(crate) async fn lock<'a>(
+        &self,
+        object: &'a Object,
+        extent: Extent,
+        access: Access,
+    ) -> Result<(RangeGuard<'a>, ObjectRecord), Errno> {
+        loop {
+            if !object.is_settled() {
+                self.settle(object).await?;
+            }
+            let guard = match access {
+                Access::Read => object.range.read(extent).await,
+                Access::Write => object.range.write(extent).await,
+            };
+            if object.is_settled() {
+                let record = self.record(object).await?;
+                return Ok((guard, record));
+            }
+        }
+    }
+
+    /// Makes the data file as long as the record says: cuts off what a crash or a failed write left behind the end.
+    async fn settle(&self, object: &Object) -> Result<(), Errno> {
+        let _alone = object.range.write(Extent::ALL).await;
+        if object.is_settled() {
+            return Ok(());
+        }
+        let record = self.record(object).await?;
+        let osd = self.target.osd();
+        if osd.stat(object.fid).await?.unwrap_or_default().size != record.size {
+            osd.truncate(object.fid, record.size).await?;
+        }
+        object.set_settled();
+        Ok(())
+    }
+
+    /// Changes the object's record and saves the reply, in one transaction. If it fails, nothing has changed.
+    pub(crate) async fn change(
+        &self,
+        request: &ServerRequest,
+        object: &Object,
+        change: impl FnOnce(&mut ObjectRecord) -> Result<(), Errno>,
+        respond: impl FnOnce(&ObjectRecord) -> Response,
+    ) -> Result<Response, Errno> {
+        let mut operation = self.target.begin().await?;
+        let mut record = ObjectRecord::load(&*operation, object.fid)?.ok_or(Errno::ENOENT)?;
+        change(&mut record)?;
+        record.version = operation.transno().0;
+        record.store(&mut *operation, object.fid)?;
+        object.set_known(Known::Record(record));
+        let finished = operation.finish(request, respond(&record));
+        if finished.is_err() {
+            object.set_known(Known::Nothing);
+        }
+        finished
+    }
+
+    /// The objects were destroyed by the operation whose turn it is.
+    pub(crate) fn gone(&self, fids: &[Fid]) {
+        let mut cached = self.cached.lock();
+        for object in fids.iter().filter_map(|fid| cached.remove(fid)) {
+            object.set_known(Known::Gone);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! OST_DESTROY: the records go in the transaction, the data when that is durable.
+
+use crate::OBJECTS;
+use crate::service::ObjectService;
+use nacre_base::{Errno, Fid};
+use nacre_ldlm::Extent;
+use nacre_ptlrpc::{Response, ServerRequest};
+use nacre_wire::ost::Destroy;
+use std::sync::Arc;
+
+/// Most objects of one request.
+const DESTROY_COUNT_MAX: usize = 4096;
+
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+    let Destroy { mut fids } = request.decode()?;
+    if fids.len() > DESTROY_COUNT_MAX {
+        return Err(Errno::E2BIG);
+    }
+    fids.sort_unstable();
+    fids.dedup();
+    // Whoever is at the data of one of them finishes first. In ascending order, so that two destroys cannot deadlock.
+    let mut objects = Vec::with_capacity(fids.len());
+    for fid in &fids {
+        match ost.objects.find(*fid).await {
+            Ok(object) => objects.push(object),
+            Err(Errno::ENOENT) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let mut alone = Vec::with_capacity(objects.len());
+    for object in &objects {
+        alone.push(object.range.write(Extent::ALL).await);
+    }
+    let mut operation = ost.target.begin().await?;
+    let mut destroyed: Vec<Fid> = Vec::with_capacity(fids.len());
+    for fid in fids {
+        if operation.delete(OBJECTS, &fid.to_key())? {
+            destroyed.push(fid);
+        }
+    }
+    ost.objects.gone(&destroyed);
+    ost.remover.remove_on_commit(&mut operation, destroyed);
+    operation.finish(&request, Response::new(&()))
+}

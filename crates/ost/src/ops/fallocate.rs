@@ -1,0 +1,52 @@
+//! OST_FALLOCATE: reserves space, or makes a range zeros. Making a hole is OST_PUNCH.
+
+use crate::objects::Access;
+use crate::ops::extents;
+use crate::record::Change;
+use crate::service::ObjectService;
+use nacre_base::Errno;
+use nacre_osd::AllocateMode;
+use nacre_ptlrpc::{Response, ServerRequest};
+use nacre_wire::ost::{Fallocate, WriteReply};
+use std::sync::Arc;
+
+const KEEP_SIZE: u32 = 0x1;
+const ZERO_RANGE: u32 = 0x10;
+
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+    let fallocate: Fallocate = request.decode()?;
+    let (mode, grows) = match fallocate.mode {
+        0 => (AllocateMode::Extend, true),
+        KEEP_SIZE => (AllocateMode::KeepSize, false),
+        ZERO_RANGE => (AllocateMode::ZeroRange, true),
+        m if m == KEEP_SIZE | ZERO_RANGE => (AllocateMode::ZeroRangeKeepSize, false),
+        _ => return Err(Errno::EOPNOTSUPP),
+    };
+    let extent = extents::range(fallocate.start, fallocate.end)?;
+    let object = ost.objects.find(fallocate.fid).await?;
+    ost.objects.record(&object).await?.check_layout(fallocate.layout_version)?;
+    let len = fallocate.end - fallocate.start;
+    let reserved = ost.space.reserve(request.export.cookie, 0, len).await?;
+    let (_guard, _) = ost.objects.lock(&object, extent, Access::Write).await?;
+
+    let data_change = object.begin_change();
+    ost.target.osd().allocate(fallocate.fid, fallocate.start..fallocate.end, mode).await?;
+    let stat = ost.stat(fallocate.fid).await?;
+    let change = Change { parent: None, owner: None, layout_version: fallocate.layout_version, now: fallocate.now };
+    let changed = ost.objects.change(
+        &request,
+        &object,
+        |record| {
+            record.changed(&change)?;
+            if grows {
+                record.size = record.size.max(fallocate.end);
+            }
+            Ok(())
+        },
+        |record| Response::new(&WriteReply { attr: record.attr(stat), grant: 0 }),
+    );
+    let response = changed.await?;
+    data_change.recorded();
+    reserved.written();
+    Ok(response)
+}

@@ -1,0 +1,54 @@
+//! OST_PUNCH: sets the size, or makes a hole.
+
+use crate::objects::Access;
+use crate::ops::extents;
+use crate::record::Change;
+use crate::service::ObjectService;
+use nacre_base::Errno;
+use nacre_ldlm::Extent;
+use nacre_osd::OBJECT_SIZE_MAX;
+use nacre_ptlrpc::{Response, ServerRequest};
+use nacre_wire::ost::{Punch, WriteReply};
+use std::sync::Arc;
+
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+    let punch: Punch = request.decode()?;
+    let truncates = punch.end == u64::MAX;
+    // Nobody may see the size half changed, so a truncation is alone, also where it makes the object longer.
+    let extent = if truncates { Extent::ALL } else { extents::range(punch.start, punch.end)? };
+    if punch.start > OBJECT_SIZE_MAX {
+        return Err(Errno::EFBIG);
+    }
+    let object = ost.objects.find(punch.fid).await?;
+    let (_guard, record) = ost.objects.lock(&object, extent, Access::Write).await?;
+    record.check_layout(punch.layout_version)?;
+
+    let data_change = object.begin_change();
+    if truncates {
+        ost.target.osd().truncate(punch.fid, punch.start).await?;
+    } else {
+        ost.target.osd().punch(punch.fid, punch.start..punch.end).await?;
+    }
+    let stat = ost.stat(punch.fid).await?;
+    let change = Change {
+        parent: Some((punch.parent, punch.stripe_index)),
+        owner: None,
+        layout_version: punch.layout_version,
+        now: punch.now,
+    };
+    let changed = ost.objects.change(
+        &request,
+        &object,
+        |record| {
+            record.changed(&change)?;
+            if truncates {
+                record.size = punch.start;
+            }
+            Ok(())
+        },
+        |record| Response::new(&WriteReply { attr: record.attr(stat), grant: 0 }),
+    );
+    let response = changed.await?;
+    data_change.recorded();
+    Ok(response)
+}

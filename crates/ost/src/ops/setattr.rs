@@ -1,0 +1,30 @@
+//! OST_SETATTR: owner and times. A request that a later change has overtaken (by its ctime) leaves the times alone.
+
+use crate::service::ObjectService;
+use nacre_base::Errno;
+use nacre_ptlrpc::{Response, ServerRequest};
+use nacre_wire::ost::{Setattr, WriteReply};
+use std::sync::Arc;
+
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+    let set: Setattr = request.decode()?;
+    let object = ost.objects.find(set.fid).await?;
+    let stat = ost.stat(set.fid).await?;
+    let changed = ost.objects.change(
+        &request,
+        &object,
+        |record| {
+            record.uid = set.uid.unwrap_or(record.uid);
+            record.gid = set.gid.unwrap_or(record.gid);
+            if set.now >= record.ctime {
+                record.atime = set.atime.unwrap_or(record.atime);
+                record.mtime = set.mtime.unwrap_or(record.mtime);
+                record.ctime = set.now;
+            }
+            record.is_precreated = false;
+            Ok(())
+        },
+        |record| Response::new(&WriteReply { attr: record.attr(stat), grant: 0 }),
+    );
+    changed.await
+}

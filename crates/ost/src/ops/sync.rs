@@ -1,0 +1,23 @@
+//! OST_SYNC: what was written before is durable when the reply comes. An object that has not changed since the last
+//! commit costs nothing.
+
+use crate::service::ObjectService;
+use nacre_base::Errno;
+use nacre_ptlrpc::{Response, ServerRequest};
+use nacre_wire::ost::Sync;
+use std::sync::Arc;
+
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+    let Sync { fid } = request.decode()?;
+    let is_durable = if fid.is_zero() {
+        false
+    } else {
+        let object = ost.objects.find(fid).await?;
+        // A commit makes data durable before the records that speak of it.
+        ost.objects.record(&object).await?.version <= ost.target.last_committed().0
+    };
+    if !is_durable {
+        ost.target.commit().await?;
+    }
+    Ok(Response::new(&()))
+}

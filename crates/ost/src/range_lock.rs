@@ -1,0 +1,103 @@
+//! Locks on ranges of one object for the length of one request: reads and writes of an RPC are atomic towards each
+//! other. First come, first served. Clients know nothing of them.
+
+use nacre_ldlm::{Extent, ExtentLock, ExtentQueue, LockId};
+use nacre_wire::ldlm::LockMode;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+/// The range locks of one object.
+#[derive(Default)]
+pub(crate) struct RangeLock {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    queue: ExtentQueue,
+    waiters: Vec<(LockId, oneshot::Sender<()>)>,
+    last_id: u64,
+}
+
+/// A lock that is held, or waited for, until this is dropped.
+#[must_use = "dropping it unlocks"]
+pub(crate) struct RangeGuard<'a> {
+    lock: &'a RangeLock,
+    id: LockId,
+}
+
+impl RangeLock {
+    /// Waits until nobody writes in the range.
+    pub(crate) async fn read(&self, extent: Extent) -> RangeGuard<'_> {
+        self.lock(extent, LockMode::Pr).await
+    }
+
+    /// Waits until nobody reads or writes in the range.
+    pub(crate) async fn write(&self, extent: Extent) -> RangeGuard<'_> {
+        self.lock(extent, LockMode::Pw).await
+    }
+
+    async fn lock(&self, extent: Extent, mode: LockMode) -> RangeGuard<'_> {
+        let (guard, granted) = {
+            let mut state = self.state.lock();
+            state.last_id += 1;
+            let id = LockId(state.last_id);
+            let granted = if state.queue.enqueue(ExtentLock { id, mode, extent }) {
+                None
+            } else {
+                let (sender, receiver) = oneshot::channel();
+                state.waiters.push((id, sender));
+                Some(receiver)
+            };
+            // From here the guard takes the lock back, also if this future is dropped while it waits.
+            (RangeGuard { lock: self, id }, granted)
+        };
+        if let Some(granted) = granted {
+            // The sender is kept until it has sent, or until the guard above is dropped.
+            let _ = granted.await;
+        }
+        guard
+    }
+}
+
+impl Drop for RangeGuard<'_> {
+    fn drop(&mut self) {
+        let mut state = self.lock.state.lock();
+        state.waiters.retain(|(id, _)| *id != self.id);
+        for granted in state.queue.remove(self.id) {
+            if let Some(at) = state.waiters.iter().position(|(id, _)| *id == granted.id) {
+                // A waiter that is gone takes its lock back in its own drop.
+                let _ = state.waiters.swap_remove(at).1.send(());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::Time;
+    use nacre_rt::Sim;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    #[test]
+    fn a_writer_waits_for_readers_and_a_dropped_wait_lets_others_go() {
+        let mut sim = Sim::new(1);
+        let rt = sim.rt();
+        sim.block_on(Time::from_secs(60), async move {
+            let lock = Arc::new(RangeLock::default());
+            let range = Extent { start: 0, end: 9 };
+            let reader = lock.read(range).await;
+            let second = lock.read(range).await;
+            assert!(rt.timeout(Duration::from_secs(1), lock.write(range)).await.is_err(), "readers are in");
+            let third = rt.timeout(Duration::from_secs(1), lock.read(range)).await.expect("the writer gave up");
+            drop((reader, second, third));
+            let writer = lock.write(range).await;
+            assert!(rt.timeout(Duration::from_secs(1), lock.read(Extent { start: 9, end: 9 })).await.is_err());
+            let beside = rt.timeout(Duration::from_secs(1), lock.read(Extent { start: 10, end: 10 })).await;
+            drop((writer, beside));
+            assert!(lock.state.lock().queue.is_empty());
+        });
+    }
+}

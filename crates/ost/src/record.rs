@@ -1,0 +1,165 @@
+//! What is kept of an object, and its encoding.
+
+use crate::OBJECTS;
+use bytes::BytesMut;
+use nacre_base::{Errno, Fid, Timestamp};
+use nacre_osd::{ObjectStat, Transaction};
+use nacre_wire::attr::ObjectAttr;
+use nacre_wire::codec::{Field, Reader};
+use nacre_wire::{WireError, decode, encode};
+
+/// An object's record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ObjectRecord {
+    /// Size in bytes: the truth, whatever the data file's is.
+    pub(crate) size: u64,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) atime: Timestamp,
+    pub(crate) mtime: Timestamp,
+    pub(crate) ctime: Timestamp,
+    /// The file it belongs to, known from the first write on: the back pointer.
+    pub(crate) parent: Fid,
+    pub(crate) stripe_index: u32,
+    /// The newest layout that a writer had.
+    pub(crate) layout_version: u32,
+    /// Transno of the last change.
+    pub(crate) version: u64,
+    /// Created ahead of use, and never changed since.
+    pub(crate) is_precreated: bool,
+}
+
+/// Who changes an object's data, and when: what all such requests tell.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Change {
+    /// The file, if the request tells.
+    pub(crate) parent: Option<(Fid, u32)>,
+    pub(crate) owner: Option<(u32, u32)>,
+    pub(crate) layout_version: u32,
+    pub(crate) now: Timestamp,
+}
+
+impl ObjectRecord {
+    /// A writer whose layout is older than one that was used here is refused: the file has moved on.
+    pub(crate) fn check_layout(&self, layout_version: u32) -> Result<(), Errno> {
+        if layout_version < self.layout_version { Err(Errno::ESTALE) } else { Ok(()) }
+    }
+
+    /// Notes a change of data. Times only advance by ctime: a write that was overtaken by a later `utimes` must not
+    /// undo it.
+    pub(crate) fn changed(&mut self, change: &Change) -> Result<(), Errno> {
+        self.check_layout(change.layout_version)?;
+        self.layout_version = change.layout_version;
+        if change.now >= self.ctime {
+            self.mtime = change.now;
+            self.ctime = change.now;
+        }
+        if let Some((parent, stripe_index)) = change.parent {
+            self.parent = parent;
+            self.stripe_index = stripe_index;
+        }
+        if let (true, Some((uid, gid))) = (self.is_precreated, change.owner) {
+            self.uid = uid;
+            self.gid = gid;
+        }
+        self.is_precreated = false;
+        Ok(())
+    }
+
+    /// The attributes that clients see.
+    pub(crate) fn attr(&self, stat: ObjectStat) -> ObjectAttr {
+        ObjectAttr {
+            size: self.size,
+            blocks: stat.blocks,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            version: if self.is_precreated { 0 } else { self.version },
+        }
+    }
+
+    /// The object's record, `None` if it does not exist.
+    pub(crate) fn load(transaction: &dyn Transaction, fid: Fid) -> Result<Option<ObjectRecord>, Errno> {
+        match transaction.get(OBJECTS, &fid.to_key())? {
+            Some(value) => decode(&value).map(Some).map_err(|_| Errno::EIO),
+            None => Ok(None),
+        }
+    }
+
+    /// Writes the record.
+    pub(crate) fn store(&self, transaction: &mut dyn Transaction, fid: Fid) -> Result<(), Errno> {
+        Ok(transaction.put(OBJECTS, &fid.to_key(), &encode(self))?)
+    }
+}
+
+impl Field for ObjectRecord {
+    const MIN_SIZE: usize = 8 + 2 * 4 + 3 * 12 + 16 + 2 * 4 + 8 + 1;
+
+    fn put(&self, out: &mut BytesMut) {
+        self.size.put(out);
+        self.uid.put(out);
+        self.gid.put(out);
+        self.atime.put(out);
+        self.mtime.put(out);
+        self.ctime.put(out);
+        self.parent.put(out);
+        self.stripe_index.put(out);
+        self.layout_version.put(out);
+        self.version.put(out);
+        self.is_precreated.put(out);
+    }
+
+    fn take(from: &mut Reader) -> Result<ObjectRecord, WireError> {
+        Ok(ObjectRecord {
+            size: Field::take(from)?,
+            uid: Field::take(from)?,
+            gid: Field::take(from)?,
+            atime: Field::take(from)?,
+            mtime: Field::take(from)?,
+            ctime: Field::take(from)?,
+            parent: Field::take(from)?,
+            stripe_index: Field::take(from)?,
+            layout_version: Field::take(from)?,
+            version: Field::take(from)?,
+            is_precreated: Field::take(from)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(now: i64, layout_version: u32) -> Change {
+        Change { parent: None, owner: Some((5, 6)), layout_version, now: Timestamp { secs: now, nanos: 0 } }
+    }
+
+    #[test]
+    fn records_keep_their_encoding() {
+        let record = ObjectRecord { size: 7, version: 0x1_0000_0002, layout_version: 3, ..ObjectRecord::default() };
+        let bytes = encode(&record);
+        assert_eq!(bytes.len(), ObjectRecord::MIN_SIZE);
+        assert_eq!(decode::<ObjectRecord>(&bytes), Ok(record));
+        assert_eq!((bytes[0], bytes[76], bytes[80], bytes[84]), (7, 3, 2, 1));
+    }
+
+    #[test]
+    fn an_overtaken_write_does_not_undo_later_times() {
+        let mut record = ObjectRecord::default();
+        record.changed(&change(100, 1)).unwrap();
+        record.mtime = Timestamp { secs: 3, nanos: 0 };
+        record.ctime = Timestamp { secs: 110, nanos: 0 };
+        record.changed(&change(105, 1)).unwrap();
+        assert_eq!((record.mtime.secs, record.ctime.secs), (3, 110));
+        record.changed(&change(111, 1)).unwrap();
+        assert_eq!((record.mtime.secs, record.ctime.secs), (111, 111));
+    }
+
+    #[test]
+    fn an_older_layout_is_fenced() {
+        let mut record = ObjectRecord::default();
+        record.changed(&change(1, 4)).unwrap();
+        assert_eq!(record.changed(&change(2, 3)), Err(Errno::ESTALE));
+        assert_eq!(record.mtime.secs, 1);
+    }
+}

@@ -1,0 +1,95 @@
+//! Removes the data of destroyed objects: only once the transaction that removed the record is durable, so that no
+//! crash brings a record back without its data. What a crash leaves undone is found at the next start.
+
+use crate::record::ObjectRecord;
+use nacre_base::{Errno, Fid};
+use nacre_tgt::{Operation, Target};
+use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot};
+
+/// Objects looked up at one turn while orphans are searched.
+const SEARCH_BATCH: usize = 256;
+
+/// Takes destroyed objects. What waits in its queue was destroyed since the commit before the last: bounded by that.
+#[derive(Clone)]
+pub(crate) struct Remover {
+    queue: mpsc::UnboundedSender<Job>,
+}
+
+enum Job {
+    Remove(Vec<Fid>),
+    /// Tell when all that came before is done.
+    Tell(oneshot::Sender<()>),
+}
+
+impl Remover {
+    /// A remover, and what must run as a task for it.
+    pub(crate) fn new(target: Arc<Target>) -> (Remover, impl Future<Output = ()> + Send + 'static) {
+        let (queue, mut jobs) = mpsc::unbounded_channel();
+        let run = async move {
+            while let Some(job) = jobs.recv().await {
+                match job {
+                    Job::Remove(fids) => remove(&target, fids).await,
+                    Job::Tell(done) => drop(done.send(())),
+                }
+            }
+        };
+        (Remover { queue }, run)
+    }
+
+    /// Has the data of these objects removed when the operation, which removed their records, is durable.
+    pub(crate) fn remove_on_commit(&self, operation: &mut Operation<'_>, fids: Vec<Fid>) {
+        let queue = self.queue.clone();
+        operation.on_commit(Box::new(move || {
+            // The receiver is gone only when the target has stopped.
+            let _ = queue.send(Job::Remove(fids));
+        }));
+    }
+
+    /// Waits until the data of all objects is removed whose destruction is durable now.
+    pub(crate) async fn drained(&self) {
+        let (done, told) = oneshot::channel();
+        if self.queue.send(Job::Tell(done)).is_ok() {
+            // Not told: the target has stopped.
+            let _ = told.await;
+        }
+    }
+}
+
+async fn remove(target: &Target, fids: Vec<Fid>) {
+    for fid in fids {
+        if let Err(error) = target.osd().remove(fid).await {
+            tracing::warn!(target = %target.name(), %fid, %error, "a destroyed object's data remains");
+        }
+    }
+}
+
+/// Removes data without a record: what a crash left between the durable removal of a record and that of its data.
+pub(crate) async fn remove_orphans(target: Arc<Target>) {
+    match orphans(&target).await {
+        Ok(orphans) if orphans.is_empty() => {}
+        Ok(orphans) => {
+            tracing::info!(target = %target.name(), count = orphans.len(), "removing data of destroyed objects");
+            remove(&target, orphans).await;
+        }
+        Err(error) => tracing::warn!(target = %target.name(), %error, "data of destroyed objects was not searched"),
+    }
+}
+
+async fn orphans(target: &Target) -> Result<Vec<Fid>, Errno> {
+    let mut orphans = Vec::new();
+    let all = target.osd().list_objects().await?;
+    for batch in all.chunks(SEARCH_BATCH) {
+        let operation = target.begin().await?;
+        for fid in batch {
+            if ObjectRecord::load(&*operation, *fid)?.is_none() {
+                orphans.push(*fid);
+            }
+        }
+    }
+    // A record may be missing only because a destroy of a moment ago is not durable yet. No FID comes back.
+    if !orphans.is_empty() {
+        target.commit().await?;
+    }
+    Ok(orphans)
+}

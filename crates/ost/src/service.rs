@@ -1,0 +1,117 @@
+//! The service on one screen: every operation, and what connecting means to an OST.
+
+use crate::objects::Objects;
+use crate::ops;
+use crate::record::ObjectRecord;
+use crate::remover::Remover;
+use crate::settings::Settings;
+use crate::space::Space;
+use async_trait::async_trait;
+use nacre_base::{Errno, Fid};
+use nacre_osd::ObjectStat;
+use nacre_ptlrpc::{Export, ServerRequest};
+use nacre_tgt::{Access, Handler, HandlerFuture, LockService, Service, Target};
+use nacre_wire::Opcode;
+use nacre_wire::attr::ObjectAttr;
+use nacre_wire::connect::{ConnectData, connect_flags as features};
+use nacre_wire::ost::CHECKSUM_CRC32C;
+use std::sync::Arc;
+
+/// What the handlers work on.
+pub(crate) struct ObjectService {
+    pub(crate) target: Arc<Target>,
+    pub(crate) objects: Objects,
+    pub(crate) space: Arc<Space>,
+    pub(crate) locks: LockService,
+    pub(crate) settings: Settings,
+    pub(crate) remover: Remover,
+    /// The sequence of all objects of this OST, for its whole life.
+    pub(crate) seq: u64,
+}
+
+/// Every operation: opcode, name in the statistics, whether it changes something, handler.
+const TABLE: &[Handler<ObjectService>] = &[
+    line(Opcode::OstGetattr, "getattr", Access::Reads, |s, r| Box::pin(ops::getattr::handle(s, r))),
+    line(Opcode::OstSetattr, "setattr", Access::Changes, |s, r| Box::pin(ops::setattr::handle(s, r))),
+    line(Opcode::OstRead, "read", Access::Reads, |s, r| Box::pin(ops::read::handle(s, r))),
+    line(Opcode::OstWrite, "write", Access::Changes, |s, r| Box::pin(ops::write::handle(s, r))),
+    line(Opcode::OstCreate, "create", Access::Changes, |s, r| Box::pin(ops::create::handle(s, r))),
+    line(Opcode::OstDestroy, "destroy", Access::Changes, |s, r| Box::pin(ops::destroy::handle(s, r))),
+    line(Opcode::OstPunch, "punch", Access::Changes, |s, r| Box::pin(ops::punch::handle(s, r))),
+    line(Opcode::OstStatfs, "statfs", Access::Reads, |s, r| Box::pin(ops::statfs::handle(s, r))),
+    line(Opcode::OstSync, "sync", Access::Reads, |s, r| Box::pin(ops::sync::handle(s, r))),
+    line(Opcode::OstFallocate, "prealloc", Access::Changes, |s, r| Box::pin(ops::fallocate::handle(s, r))),
+    line(Opcode::OstSeek, "seek", Access::Reads, |s, r| Box::pin(ops::seek::handle(s, r))),
+    line(Opcode::LdlmEnqueue, "", Access::Reads, |s, r| Box::pin(async move { s.locks.enqueue(&r).await })),
+    line(Opcode::LdlmCancel, "", Access::Reads, |s, r| Box::pin(async move { s.locks.cancel(&r) })),
+];
+
+const fn line(
+    opcode: Opcode,
+    stat: &'static str,
+    access: Access,
+    run: for<'a> fn(&'a Arc<ObjectService>, ServerRequest) -> HandlerFuture<'a>,
+) -> Handler<ObjectService> {
+    Handler { opcode, stat, access, run }
+}
+
+impl ObjectService {
+    /// The attributes of an object with this record.
+    pub(crate) async fn attr(&self, fid: Fid, record: &ObjectRecord) -> Result<ObjectAttr, Errno> {
+        Ok(record.attr(self.stat(fid).await?))
+    }
+
+    /// What the device knows of the object's data.
+    pub(crate) async fn stat(&self, fid: Fid) -> Result<ObjectStat, Errno> {
+        Ok(self.target.osd().stat(fid).await?.unwrap_or_default())
+    }
+}
+
+#[async_trait]
+impl Service for ObjectService {
+    const FEATURES: u64 = features::GRANT
+        | features::SERVER_LOCK
+        | features::BRW_SIZE
+        | features::CHECKSUM
+        | features::SHORT_IO
+        | features::MULTI_MODIFY_RPCS
+        | features::MDS;
+
+    fn table() -> &'static [Handler<Self>] {
+        TABLE
+    }
+
+    fn target(&self) -> &Arc<Target> {
+        &self.target
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.settings.is_read_only()
+    }
+
+    async fn connected(
+        &self,
+        export: &Arc<Export>,
+        asked: &ConnectData,
+        answer: &mut ConnectData,
+    ) -> Result<(), Errno> {
+        if answer.flags & features::BRW_SIZE != 0 {
+            answer.brw_size = asked.brw_size.min(self.settings.brw_bytes());
+        }
+        if answer.flags & features::CHECKSUM != 0 {
+            answer.checksum_types = asked.checksum_types & CHECKSUM_CRC32C;
+        }
+        if answer.flags & features::MDS != 0 {
+            answer.flags &= !features::GRANT;
+        }
+        if answer.flags & features::GRANT != 0 {
+            answer.grant = self.space.connect(export.cookie, asked.grant).await?;
+        }
+        Ok(())
+    }
+
+    async fn disconnected(&self, export: &Arc<Export>) {
+        self.locks.export_gone(export);
+        self.space.disconnect(export.cookie);
+    }
+}

@@ -1,0 +1,107 @@
+//! Space of the device and who may take it: the grant engine with the device's `statfs` behind it.
+
+use crate::remover::Remover;
+use futures_util::FutureExt;
+use nacre_base::Errno;
+use nacre_osd::StatFs;
+use nacre_tgt::Target;
+use nacre_tgt::grant::{GrantEngine, Reservation, Written};
+use nacre_wire::ost::GrantReport;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Space of one OST.
+pub(crate) struct Space {
+    target: Arc<Target>,
+    remover: Remover,
+    grants: Mutex<GrantEngine>,
+    last: Mutex<StatFs>,
+}
+
+impl Space {
+    pub(crate) fn new(target: Arc<Target>, remover: Remover) -> Space {
+        Space { target, remover, grants: Mutex::default(), last: Mutex::default() }
+    }
+
+    /// What the device says now.
+    pub(crate) async fn statfs(&self) -> Result<StatFs, Errno> {
+        let statfs = self.target.osd().statfs().await?;
+        *self.last.lock() = statfs;
+        self.grants.lock().refresh(self.target.rt().now(), statfs.available_bytes);
+        Ok(statfs)
+    }
+
+    /// What to show in parameters, where nobody can wait: the device's answer if it comes at once, else the last one.
+    pub(crate) fn shown(&self) -> StatFs {
+        match self.target.osd().statfs().now_or_never() {
+            Some(Ok(statfs)) => statfs,
+            _ => *self.last.lock(),
+        }
+    }
+
+    pub(crate) fn total_granted(&self) -> u64 {
+        self.grants.lock().total_granted()
+    }
+
+    /// A client connects; its grant.
+    pub(crate) async fn connect(&self, export: u64, held: u64) -> Result<u64, Errno> {
+        self.statfs().await?;
+        Ok(self.grants.lock().connect(export, held))
+    }
+
+    /// A client is gone.
+    pub(crate) fn disconnect(&self, export: u64) {
+        self.grants.lock().disconnect(export);
+    }
+
+    /// Takes space for a write: `promised` bytes by grant, `free` bytes without. If there is not enough unpromised
+    /// space, a commit may free some (of destroyed objects); if there is still not enough: ENOSPC.
+    pub(crate) async fn reserve(self: &Arc<Self>, export: u64, promised: u64, free: u64) -> Result<Reserved, Errno> {
+        if self.grants.lock().needs_refresh(self.target.rt().now()) {
+            self.statfs().await?;
+        }
+        let first = self.grants.lock().reserve(export, promised, free);
+        if let Ok(reservation) = first {
+            return Ok(self.reserved(reservation));
+        }
+        self.target.commit().await?;
+        self.remover.drained().await;
+        self.statfs().await?;
+        let second = self.grants.lock().reserve(export, promised, free);
+        second.map(|reservation| self.reserved(reservation)).map_err(|_| Errno::ENOSPC)
+    }
+
+    /// What the reply to a write adds to its client's grant.
+    pub(crate) fn allocate(&self, export: u64, report: &GrantReport) -> u64 {
+        self.grants.lock().allocate(export, report)
+    }
+
+    fn reserved(self: &Arc<Self>, reservation: Reservation) -> Reserved {
+        Reserved { space: self.clone(), reservation: Some(reservation) }
+    }
+}
+
+/// Space taken for a write in progress; dropped without [`Reserved::written`], the write has failed.
+pub(crate) struct Reserved {
+    space: Arc<Space>,
+    reservation: Option<Reservation>,
+}
+
+impl Reserved {
+    /// The data is stored.
+    pub(crate) fn written(mut self) {
+        self.end(Written::All);
+    }
+
+    fn end(&mut self, how: Written) {
+        if let Some(reservation) = self.reservation.take() {
+            self.space.grants.lock().finish(reservation, how);
+        }
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.end(Written::Failed);
+    }
+}
