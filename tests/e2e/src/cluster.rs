@@ -50,7 +50,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(30);
 impl Cluster {
     /// Formats, starts and mounts.
     pub(crate) fn start(plan: Plan) -> Outcome<Cluster> {
-        for dir in ["targets", "log", "bin", "mnt"] {
+        for dir in ["targets", "log", "bin"] {
             fs::create_dir_all(plan.root.join(dir))?;
         }
         for tool in ["lfs", "lctl", "lnetctl"] {
@@ -125,7 +125,10 @@ impl Cluster {
                 result = daemon.fail(&format!("ended while mounting: {end}"));
                 break;
             }
-            if Instant::now() > deadline || sys::interrupted() {
+            if sys::interrupted() {
+                bail!("interrupted");
+            }
+            if Instant::now() > deadline {
                 result = daemon.fail(&format!("not mounted after {} s", READY_LIMIT.as_secs()));
                 break;
             }
@@ -150,13 +153,13 @@ impl Cluster {
 
     /// Clears away mounts whose processes were killed.
     pub(crate) fn forget_mounts(&self) {
-        unmount_below(&self.plan.root.join("mnt"));
+        unmount_below(&self.plan.root);
         self.daemons().retain(|d| !d.name.starts_with("mount"));
     }
 
     /// Where mount number `n`, from 1, is.
     pub(crate) fn mount_point(&self, n: usize) -> PathBuf {
-        self.plan.root.join(format!("mnt/{n}"))
+        self.plan.root.join(format!("m{n}"))
     }
 
     /// Ports at which servers listen.

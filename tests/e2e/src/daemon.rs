@@ -87,7 +87,10 @@ impl Daemon {
             if let Some(end) = self.ended() {
                 return self.fail(&format!("ended instead of serving: {end}"));
             }
-            if Instant::now() > deadline || sys::interrupted() {
+            if sys::interrupted() {
+                bail!("interrupted");
+            }
+            if Instant::now() > deadline {
                 return self.fail(&format!("did not say `ready NID` within {} s", limit.as_secs()));
             }
         }
@@ -102,12 +105,15 @@ impl Daemon {
         }
     }
 
-    /// SIGKILL, and waits until it is gone.
+    /// SIGKILL, and waits until it is gone; not for ever, for it may hang in a mount that hangs.
     pub(crate) fn kill(&mut self) {
         self.down_on_purpose = true;
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
-            let _ = child.wait();
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
     }
 

@@ -35,7 +35,7 @@ struct Session<'a> {
     options: &'a Options,
     /// Everything that the run makes is below it.
     root: PathBuf,
-    /// Of the test's own, beside the product's directory.
+    /// Where the sources are.
     repository: PathBuf,
     cluster: Option<Arc<Cluster>>,
     clusters_started: usize,
@@ -51,6 +51,10 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     }
     if selected.is_empty() {
         eprintln!("no case is named {}; try --list", options.only.join(" or "));
+        return ExitCode::from(2);
+    }
+    if options.on.is_none() && !sys::is_root() {
+        eprintln!("mounting needs root; run it as root, or on a plain directory with --on DIR");
         return ExitCode::from(2);
     }
     sys::catch_signals();
@@ -91,7 +95,8 @@ fn title(case: &Case, layout: Layout) -> String {
     if layout == Layout::Default { case.name.to_owned() } else { format!("{} [{layout}]", case.name) }
 }
 
-const PREFIX: &str = "nacre-e2e-run-";
+/// Of names in the temporary directory. Short, as are all names below it: a socket's path ends after 108 bytes.
+const PREFIX: &str = "nacre-e2e-";
 
 impl<'a> Session<'a> {
     fn new(options: &'a Options) -> Outcome<Session<'a>> {
@@ -142,7 +147,7 @@ impl<'a> Session<'a> {
                 bail!("{} does not exist; build it, or say --nacre FILE", self.options.nacre.display());
             }
             self.clusters_started += 1;
-            let root = self.root.join(format!("cluster-{}", self.clusters_started));
+            let root = self.root.join(self.clusters_started.to_string());
             self.cluster = Some(Arc::new(Cluster::start(Plan::new(&self.options.nacre, &root))?));
         }
         match &self.cluster {

@@ -23,6 +23,7 @@ fn program(env: &Env) -> PathBuf {
 /// `cargo install`, once.
 fn install(env: &Env) -> Outcome {
     let root = env.cache.join("tools");
+    fs::create_dir_all(env.cache.join("e2e"))?;
     let installed = fs::read_to_string(root.join(".crates.toml")).unwrap_or_default();
     if program(env).exists() && installed.contains(&format!("pjdfstest {VERSION} ")) {
         return Ok(());
@@ -62,16 +63,29 @@ fn pjdfstest(env: &Env) -> Outcome {
     let Some(summary) = printed.stdout.lines().find(|l| l.starts_with("Summary:")) else {
         bail!("no summary: {}", tail(&printed.stderr, 4))
     };
-    let failed: Vec<&str> = failed_names(&printed.stdout);
-    ensure!(printed.status.success(), "{summary}; {}", failed.join(", "));
+    // The whole list, for whoever has to go through it.
+    fs::write(env.cache.join("e2e/pjdfstest.log"), &printed.stdout)?;
+    let failed = failed_tests(&printed.stdout);
+    let some = failed.iter().take(12).cloned().collect::<Vec<_>>().join("\n    ");
+    ensure!(printed.status.success(), "{summary}; all of them in target/e2e/pjdfstest.log:\n    {some}\n   ");
     Ok(())
 }
 
-/// Names in lines like `chmod::enoent     FAILED`.
-fn failed_names(stdout: &str) -> Vec<&str> {
-    let is_name = |l: &&str| l.contains("::") && !l.starts_with(char::is_whitespace);
-    let bad = |l: &&str| l.trim_end().to_lowercase().ends_with("failed") || l.to_lowercase().contains("unexpected");
-    stdout.lines().filter(is_name).filter(bad).filter_map(|l| l.split_whitespace().next()).collect()
+/// Names in lines like `chmod::enoent     FAILED`, each with the reason, which is in the line below.
+fn failed_tests(stdout: &str) -> Vec<String> {
+    let is_bad = |l: &str| {
+        let end = l.trim_end().to_lowercase();
+        l.contains("::")
+            && !l.starts_with(char::is_whitespace)
+            && (end.ends_with("failed") || end.contains("unexpected"))
+    };
+    let lines: Vec<&str> = stdout.lines().collect();
+    let pairs = lines.iter().enumerate().filter(|(_, l)| is_bad(l)).map(|(i, l)| {
+        let reason = lines.get(i + 1).filter(|r| r.starts_with('\t')).map_or("", |r| r.trim());
+        let name = l.split_whitespace().next().unwrap_or_default();
+        if reason.is_empty() { name.to_owned() } else { format!("{name}: {reason}") }
+    });
+    pairs.collect()
 }
 
 #[cfg(test)]
@@ -86,6 +100,6 @@ mod tests {
     #[test]
     fn failed_tests_are_found_by_name() {
         let out = "chmod::a   ok\nlink::b::fifo      FAILED\n\tpanicked failed\nSummary: 1 failed\n";
-        assert_eq!(failed_names(out), ["link::b::fifo"]);
+        assert_eq!(failed_tests(out), ["link::b::fifo: panicked failed"]);
     }
 }
