@@ -275,7 +275,7 @@ mod tests {
                 assert!(!touching || pair[0].mode != pair[1].mode, "seed {seed}: not merged");
             }
             for h in list {
-                (h.extent.start..=h.extent.end).for_each(|byte| drop(bytes.insert((n, byte), h.mode)));
+                bytes.extend((h.extent.start..=h.extent.end).map(|byte| ((n, byte), h.mode)));
             }
         }
         assert_eq!(bytes, model.bytes, "seed {seed}");

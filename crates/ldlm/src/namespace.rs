@@ -338,3 +338,224 @@ fn told(held: Held) -> EnqueueReply {
 fn nothing() -> EnqueueReply {
     EnqueueReply { mode: LockMode::Nl, ..EnqueueReply::default() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::Prng;
+
+    const FILE_A: Fid = Fid { seq: 1, oid: 1, ver: 0 };
+    const FILE_B: Fid = Fid { seq: 1, oid: 2, ver: 0 };
+
+    /// A namespace, with xids counted and grants collected.
+    struct Server {
+        namespace: Namespace,
+        xid: u64,
+        grants: Vec<Grant>,
+    }
+
+    impl Server {
+        fn new() -> Server {
+            Server { namespace: Namespace::new(7 << 20), xid: 0, grants: Vec::new() }
+        }
+
+        fn send(&mut self, client: u64, enqueue: Enqueue) -> Outcome {
+            self.xid += 1;
+            self.send_as(client, self.xid, enqueue)
+        }
+
+        fn send_as(&mut self, client: u64, xid: u64, enqueue: Enqueue) -> Outcome {
+            self.namespace.enqueue(Request { client: ClientId(client), xid, enqueue }, &mut self.grants)
+        }
+
+        fn granted(&mut self) -> Vec<LockId> {
+            std::mem::take(&mut self.grants).into_iter().map(|g| g.id).collect()
+        }
+    }
+
+    fn flock(resource: Fid, mode: LockMode, start: u64, end: u64) -> Enqueue {
+        Enqueue { kind: LockKind::Flock, resource, mode, start, end, owner: 1, ..Enqueue::default() }
+    }
+
+    fn whole(resource: Fid, mode: LockMode) -> Enqueue {
+        flock(resource, mode, 0, u64::MAX)
+    }
+
+    fn bsd(mode: LockMode) -> Enqueue {
+        Enqueue { flags: enqueue_flags::FLOCK_BSD, ..whole(FILE_A, mode) }
+    }
+
+    fn extent(mode: LockMode, start: u64, end: u64) -> Enqueue {
+        Enqueue { kind: LockKind::Extent, resource: FILE_A, mode, start, end, ..Enqueue::default() }
+    }
+
+    fn waiting(outcome: Outcome) -> LockId {
+        match outcome {
+            Outcome::Waiting(id) => id,
+            other => panic!("should wait: {other:?}"),
+        }
+    }
+
+    fn done(outcome: Outcome) -> EnqueueReply {
+        match outcome {
+            Outcome::Done(reply) => reply,
+            other => panic!("should be done: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_deadlock_over_two_files_and_three_clients_is_refused() {
+        let mut s = Server::new();
+        let file_c = Fid { oid: 3, ..FILE_A };
+        for (client, file) in [(1, FILE_A), (2, FILE_B), (3, file_c)] {
+            done(s.send(client, whole(file, LockMode::Pw)));
+        }
+        waiting(s.send(1, whole(FILE_B, LockMode::Pw)));
+        let second = waiting(s.send(2, whole(file_c, LockMode::Pr)));
+        assert_eq!(s.send(3, whole(FILE_A, LockMode::Pr)), Outcome::Refused(Errno::EDEADLK));
+        let nowait = Enqueue { flags: enqueue_flags::BLOCK_NOWAIT, ..whole(FILE_A, LockMode::Pr) };
+        assert_eq!(s.send(3, nowait), Outcome::Refused(Errno::EAGAIN), "who does not wait, does not deadlock");
+        done(s.send(3, whole(file_c, LockMode::Nl)));
+        assert_eq!(s.granted(), [second], "the refused request left nothing behind");
+    }
+
+    #[test]
+    fn two_readers_that_both_want_to_write_deadlock() {
+        let mut s = Server::new();
+        done(s.send(1, whole(FILE_A, LockMode::Pr)));
+        done(s.send(2, whole(FILE_A, LockMode::Pr)));
+        waiting(s.send(1, whole(FILE_A, LockMode::Pw)));
+        assert_eq!(s.send(2, whole(FILE_A, LockMode::Pw)), Outcome::Refused(Errno::EDEADLK));
+    }
+
+    #[test]
+    fn flock_and_fcntl_do_not_see_each_other_and_conversion_is_not_atomic() {
+        let mut s = Server::new();
+        done(s.send(1, whole(FILE_A, LockMode::Pw)));
+        done(s.send(2, bsd(LockMode::Pr)));
+        done(s.send(1, bsd(LockMode::Pr)));
+        let convert = Enqueue { flags: enqueue_flags::FLOCK_BSD | enqueue_flags::BLOCK_NOWAIT, ..bsd(LockMode::Pw) };
+        assert_eq!(s.send(1, convert), Outcome::Refused(Errno::EAGAIN));
+        assert_eq!(s.namespace.lock_count(), 2, "the failed conversion gave up what it had, as flock(2) does");
+    }
+
+    #[test]
+    fn a_request_sent_again_finds_itself() {
+        let mut s = Server::new();
+        let first = done(s.send_as(1, 10, extent(LockMode::Pw, 0, u64::MAX)));
+        assert_eq!(done(s.send_as(1, 10, extent(LockMode::Pw, 0, u64::MAX))), first);
+        let second = waiting(s.send_as(2, 10, extent(LockMode::Pw, 0, 9)));
+        assert_eq!(waiting(s.send_as(2, 10, extent(LockMode::Pw, 0, 9))), second);
+        assert!(s.namespace.cancel(ClientId(1), LockId(first.handle), &mut s.grants));
+        assert_eq!(s.granted(), [second]);
+        assert_eq!(done(s.send_as(2, 10, extent(LockMode::Pw, 0, 9))).handle, second.0);
+        assert!(!s.namespace.cancel(ClientId(1), second, &mut s.grants), "not its own");
+        assert!(s.namespace.cancel(ClientId(2), second, &mut s.grants));
+        assert_eq!((s.namespace.lock_count(), s.namespace.resource_count()), (0, 0));
+    }
+
+    #[test]
+    fn a_client_that_goes_leaves_nothing_and_lets_others_go() {
+        let mut s = Server::new();
+        done(s.send(1, whole(FILE_A, LockMode::Pw)));
+        done(s.send(1, extent(LockMode::Pr, 0, 9)));
+        done(s.send(2, whole(FILE_B, LockMode::Pr)));
+        let own = waiting(s.send(1, Enqueue { owner: 2, ..whole(FILE_B, LockMode::Pw) }));
+        let flock = waiting(s.send(2, whole(FILE_A, LockMode::Pr)));
+        let extent = waiting(s.send(2, extent(LockMode::Pw, 5, 5)));
+        assert_eq!(s.namespace.client_gone(ClientId(1), &mut s.grants), [own]);
+        assert_eq!(s.granted(), [extent, flock]);
+        assert_eq!(s.namespace.client_gone(ClientId(2), &mut s.grants), []);
+        let n = &s.namespace;
+        assert_eq!((n.lock_count(), n.waiting_count(), n.resource_count(), n.by_request.len()), (0, 0, 0, 0));
+    }
+
+    #[test]
+    fn a_waiting_request_can_be_taken_back_and_a_granted_one_tells() {
+        let mut s = Server::new();
+        done(s.send(1, whole(FILE_A, LockMode::Pr)));
+        let id = waiting(s.send(2, whole(FILE_A, LockMode::Pw)));
+        let take_back = Enqueue { flags: enqueue_flags::WITHDRAW, ..whole(FILE_A, LockMode::Pw) };
+        let reply = done(s.send(2, take_back.clone()));
+        assert_eq!((reply.mode, reply.handle), (LockMode::Nl, id.0));
+        assert_eq!(done(s.send(2, take_back)).mode, LockMode::Pw, "nothing waits: granted before");
+        assert_eq!(s.namespace.waiting_count(), 0);
+    }
+
+    #[test]
+    fn test_lock_tells_what_is_in_the_way_and_locks_nothing() {
+        let mut s = Server::new();
+        done(s.send(1, Enqueue { pid: 77, ..flock(FILE_A, LockMode::Pw, 10, 19) }));
+        let ask = |start, end| Enqueue { flags: enqueue_flags::TEST_LOCK, ..flock(FILE_A, LockMode::Pr, start, end) };
+        let reply = done(s.send(2, ask(0, 99)));
+        assert_eq!((reply.mode, reply.start, reply.end, reply.pid), (LockMode::Pw, 10, 19, 77));
+        assert_eq!(done(s.send(2, ask(20, 99))).mode, LockMode::Nl);
+        assert_eq!(done(s.send(2, Enqueue { resource: FILE_B, ..ask(0, 9) })).mode, LockMode::Nl);
+        assert_eq!((s.namespace.lock_count(), s.namespace.resource_count()), (1, 1));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let mut s = Server::new();
+        assert_eq!(s.send(1, flock(FILE_A, LockMode::Pw, 9, 8)), Outcome::Refused(Errno::EINVAL));
+        assert_eq!(s.send(1, whole(FILE_A, LockMode::Group)), Outcome::Refused(Errno::EINVAL));
+        assert_eq!(s.send(1, extent(LockMode::Nl, 0, 0)), Outcome::Refused(Errno::EINVAL));
+        let inodebits = Enqueue { kind: LockKind::Inodebits, ..whole(FILE_A, LockMode::Pr) };
+        assert_eq!(s.send(1, inodebits), Outcome::Refused(Errno::EOPNOTSUPP));
+        assert_eq!(s.namespace.resource_count(), 0);
+    }
+
+    const OWNERS: usize = 6;
+
+    /// Who waits for whom, closed over chains: `reaches[a][b]` if a waits, perhaps over others, for b.
+    fn reaches(s: &Server) -> [[bool; OWNERS]; OWNERS] {
+        let mut reaches = [[false; OWNERS]; OWNERS];
+        for record in s.namespace.locks.values() {
+            let e = &record.request.enqueue;
+            let want = Held { extent: Extent { start: e.start, end: e.end }, mode: e.mode, pid: 0 };
+            for blocker in s.namespace.blockers(e.resource, record.request.owner(), want) {
+                reaches[record.request.client.0 as usize][blocker.client.0 as usize] = true;
+            }
+        }
+        for via in 0..OWNERS {
+            for a in 0..OWNERS {
+                for b in 0..OWNERS {
+                    reaches[a][b] |= reaches[a][via] && reaches[via][b];
+                }
+            }
+        }
+        reaches
+    }
+
+    #[test]
+    fn no_cycle_of_waiting_owners_ever_forms_and_none_is_refused_without_one() {
+        let mut refused = 0;
+        for seed in 0..150 {
+            let mut random = Prng::new(seed);
+            let mut s = Server::new();
+            for _ in 0..150 {
+                let client = random.below(OWNERS as u64);
+                // A process that waits does nothing else.
+                if s.namespace.by_request.range((ClientId(client), 0)..=(ClientId(client), u64::MAX)).next().is_some() {
+                    continue;
+                }
+                let mode = *random.pick(&[LockMode::Pr, LockMode::Pw, LockMode::Pw, LockMode::Nl]);
+                let start = random.below(10);
+                let file = *random.pick(&[FILE_A, FILE_B]);
+                let want = flock(file, mode, start, start + random.below(4));
+                let held = Held { extent: Extent { start, end: want.end }, mode, pid: 0 };
+                let owner = Owner { client: ClientId(client), owner: 1 };
+                let before = reaches(&s);
+                let blockers: Vec<usize> =
+                    s.namespace.blockers(file, owner, held).map(|o| o.client.0 as usize).collect();
+                let expected = mode != LockMode::Nl && blockers.iter().any(|b| before[*b][client as usize]);
+                let outcome = s.send(client, want);
+                assert_eq!(outcome == Outcome::Refused(Errno::EDEADLK), expected, "seed {seed}");
+                refused += u32::from(expected);
+                let after = reaches(&s);
+                assert!((0..OWNERS).all(|o| !after[o][o]), "seed {seed}: a cycle");
+            }
+        }
+        assert!(refused > 50, "the test must see deadlocks: {refused}");
+    }
+}
