@@ -1,1 +1,21 @@
-//! To be written.
+//! The metadata target: names, inodes, permissions, layouts and the choice of OSTs, precreated objects, orphans.
+//!
+//! [`ops`] holds the operations as synchronous functions over the [`tables`]; [`lod`] and [`osp`] choose OSTs and keep
+//! objects of them at hand; [`Mdt`] is the service around them. A name is always reached by (directory's FID, name),
+//! never by path, so that directories can live on other MDTs one day.
+//!
+//! What must not be here: file data.
+
+pub mod access;
+pub mod acl;
+pub mod check;
+pub mod lod;
+mod mdt;
+pub mod opens;
+pub mod ops;
+pub mod osp;
+pub mod pool;
+pub mod record;
+pub mod tables;
+
+pub use mdt::{Mdt, MdtConfig, TABLES};

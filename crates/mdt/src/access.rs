@@ -1,0 +1,93 @@
+//! Who may do what: mode bits, access control lists, sticky directories, set-id bits, and what the superuser is spared.
+//! Every check is the server's: clients are not trusted with it.
+
+use crate::acl::{self, Acl};
+use crate::record::{Inode, inode_flags};
+use crate::tables;
+use nacre_base::{Errno, Fid};
+use nacre_osd::Transaction;
+use nacre_wire::attr::{Credentials, mode};
+
+/// Wanted: to read.
+pub const READ: u32 = 4;
+/// Wanted: to write.
+pub const WRITE: u32 = 2;
+/// Wanted: to execute, or to look up names in a directory.
+pub const EXEC: u32 = 1;
+
+/// Whether `cred` may do all of `want`; EACCES if not.
+pub fn check(tx: &dyn Transaction, fid: Fid, inode: &Inode, cred: &Credentials, want: u32) -> Result<(), Errno> {
+    if cred.is_root() {
+        // CAP_DAC_OVERRIDE: all, but a file that nobody may execute is no program.
+        let ok = want & EXEC == 0 || inode.is_dir() || inode.mode & 0o111 != 0;
+        return if ok { Ok(()) } else { Err(Errno::EACCES) };
+    }
+    let ok = match access_list(tx, fid, inode)? {
+        Some(acl) => acl.permits(inode.uid, inode.gid, cred, want),
+        None => mode_permits(inode, cred, want),
+    };
+    if ok { Ok(()) } else { Err(Errno::EACCES) }
+}
+
+fn mode_permits(inode: &Inode, cred: &Credentials, want: u32) -> bool {
+    let class = match () {
+        () if cred.uid == inode.uid => 6,
+        () if cred.in_group(inode.gid) => 3,
+        () => 0,
+    };
+    inode.mode >> class & want == want
+}
+
+/// The inode's own access control list.
+pub fn access_list(tx: &dyn Transaction, fid: Fid, inode: &Inode) -> Result<Option<Acl>, Errno> {
+    list(tx, fid, inode, acl::ACCESS)
+}
+
+/// What a directory's new entries inherit.
+pub fn default_list(tx: &dyn Transaction, fid: Fid, inode: &Inode) -> Result<Option<Acl>, Errno> {
+    list(tx, fid, inode, acl::DEFAULT)
+}
+
+fn list(tx: &dyn Transaction, fid: Fid, inode: &Inode, name: &str) -> Result<Option<Acl>, Errno> {
+    let bytes = match inode.xattrs.iter().find(|(n, _)| n == name) {
+        Some((_, value)) => Some(value.clone()),
+        None if inode.flags & inode_flags::EXTERNAL_XATTRS != 0 => tables::xattr(tx, fid, name)?,
+        None => None,
+    };
+    // Only valid lists are ever stored.
+    bytes.map_or(Ok(None), |b| Acl::decode(&b).map_err(|_| Errno::EIO))
+}
+
+/// Whether `cred` owns the inode or is the superuser; EPERM if not.
+pub fn check_owner(inode: &Inode, cred: &Credentials) -> Result<(), Errno> {
+    if cred.is_root() || cred.uid == inode.uid { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+/// In a sticky directory only the owners of file and directory may take the file's name away; EPERM for others.
+pub fn check_sticky(directory: &Inode, victim: &Inode, cred: &Credentials) -> Result<(), Errno> {
+    let sticky = directory.mode & mode::S_ISVTX != 0;
+    if !sticky || cred.is_root() || cred.uid == victim.uid || cred.uid == directory.uid {
+        Ok(())
+    } else {
+        Err(Errno::EPERM)
+    }
+}
+
+/// Takes away what others' data must not run with: set-id bits and capabilities, after a change of owner or content.
+/// The set-group-id bit of a file that its group cannot execute means something else and stays.
+pub fn drop_set_id(inode: &mut Inode) {
+    if !inode.is_dir() {
+        inode.mode &= !mode::S_ISUID;
+        if inode.mode & 0o010 != 0 {
+            inode.mode &= !mode::S_ISGID;
+        }
+        inode.xattrs.retain(|(n, _)| n != "security.capability");
+    }
+}
+
+/// As [`drop_set_id`], if `cred` is somebody from whom a change of content must be guarded so.
+pub fn drop_set_id_after_write(inode: &mut Inode, cred: &Credentials) {
+    if inode.is_file() && !cred.is_root() {
+        drop_set_id(inode);
+    }
+}

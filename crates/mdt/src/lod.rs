@@ -1,0 +1,555 @@
+//! Which OSTs a new file's stripes go to: Lustre's logical object device as an engine. It is told of OSTs, their space
+//! and their state, and answers with lists of OSTs; it makes no objects. Deterministic for a given seed and history.
+
+use nacre_base::{Errno, OstIndex, Prng};
+use nacre_wire::attr::{StatFs, statfs_state};
+use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_COUNT_MAX, STRIPE_SIZE_DEFAULT};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Spread of free space, in percent, above which placement follows free space (`qos_threshold_rr`).
+pub const QOS_THRESHOLD_RR_DEFAULT: u32 = 17;
+/// How much free space counts against having been used just now, in percent (`qos_prio_free`).
+pub const QOS_PRIO_FREE_DEFAULT: u32 = 90;
+/// An OST with less free than one part in this many is full.
+const FULL_FRACTION: u64 = 1000;
+
+/// What is known of an OST.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OstState {
+    /// The serving host: stripes of a file go to different hosts first.
+    pub host: String,
+    /// Whether it answers.
+    pub active: bool,
+    /// Whether the administrator wants no new objects there.
+    pub no_create: bool,
+    /// Bytes that new data may take.
+    pub available: u64,
+    /// Bytes there are.
+    pub total: u64,
+    /// Bits of `statfs_state`.
+    pub state: u32,
+    /// Recent use counts as less free space, so that weighted choices do not pile up.
+    penalty: u64,
+}
+
+/// Why no OSTs were chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LodError {
+    /// No OST answers at the moment.
+    #[error("no OST is active")]
+    NoneActive,
+    /// Every OST that answers is full, or takes no new objects.
+    #[error("no OST takes new objects")]
+    NoSpace,
+    /// The layout names an OST that does not exist.
+    #[error("there is no OST {0:?}")]
+    Unknown(OstIndex),
+    /// The layout names an OST that does not answer or takes no new objects.
+    #[error("OST {0:?} takes no new objects")]
+    Unusable(OstIndex),
+    /// The layout names an OST twice, without overstriping or with one stripe count for all.
+    #[error("more than {STRIPE_COUNT_MAX} stripes")]
+    TooManyStripes,
+}
+
+impl LodError {
+    /// The error number for the client.
+    pub fn errno(self) -> Errno {
+        match self {
+            LodError::NoneActive | LodError::Unusable(_) => Errno::ENXIO,
+            LodError::NoSpace => Errno::ENOSPC,
+            LodError::Unknown(_) => Errno::EINVAL,
+            LodError::TooManyStripes => Errno::E2BIG,
+        }
+    }
+}
+
+/// One component as it will be, without objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// Bytes of a stripe.
+    pub stripe_size: u32,
+    /// An OST for each stripe.
+    pub osts: Vec<OstIndex>,
+}
+
+impl Choice {
+    /// Whether an OST has several stripes.
+    pub fn is_overstriped(&self) -> bool {
+        let mut seen = BTreeSet::new();
+        !self.osts.iter().all(|o| seen.insert(*o))
+    }
+}
+
+/// The engine.
+#[derive(Debug)]
+pub struct Lod {
+    osts: BTreeMap<OstIndex, OstState>,
+    /// All OSTs, interleaved by host: round robin goes along it.
+    order: Vec<OstIndex>,
+    /// Where in `order` the next file begins.
+    cursor: usize,
+    prng: Prng,
+    /// `qos_threshold_rr` in percent.
+    pub qos_threshold_rr: u32,
+    /// `qos_prio_free` in percent.
+    pub qos_prio_free: u32,
+    /// Stripes of a file for which nobody asked otherwise; as in `ComponentSpec`.
+    pub default_stripe_count: i32,
+    /// Bytes of a stripe of such a file.
+    pub default_stripe_size: u32,
+}
+
+impl Lod {
+    /// An engine that knows no OST yet.
+    pub fn new(seed: u64) -> Lod {
+        Lod {
+            osts: BTreeMap::new(),
+            order: Vec::new(),
+            cursor: 0,
+            prng: Prng::new(seed),
+            qos_threshold_rr: QOS_THRESHOLD_RR_DEFAULT,
+            qos_prio_free: QOS_PRIO_FREE_DEFAULT,
+            default_stripe_count: 1,
+            default_stripe_size: STRIPE_SIZE_DEFAULT,
+        }
+    }
+
+    /// An OST is configured, or moved to another host. It is inactive until it is said to be active.
+    pub fn handle_ost(&mut self, ost: OstIndex, host: &str) {
+        let state = self.osts.entry(ost).or_insert_with(|| OstState {
+            host: String::new(),
+            active: false,
+            no_create: false,
+            available: 0,
+            total: 0,
+            state: 0,
+            penalty: 0,
+        });
+        host.clone_into(&mut state.host);
+        self.reorder();
+    }
+
+    /// An OST answered a statfs.
+    pub fn handle_statfs(&mut self, ost: OstIndex, statfs: &StatFs) {
+        if let Some(o) = self.osts.get_mut(&ost) {
+            let block = u64::from(statfs.block_size);
+            o.available = statfs.blocks_available.saturating_mul(block);
+            o.total = statfs.blocks.saturating_mul(block);
+            o.state = statfs.state;
+            o.active = true;
+        }
+    }
+
+    /// An OST answers, or does not any more.
+    pub fn set_active(&mut self, ost: OstIndex, active: bool) {
+        if let Some(o) = self.osts.get_mut(&ost) {
+            o.active = active;
+        }
+    }
+
+    /// An OST shall have no new objects, or may again.
+    pub fn set_no_create(&mut self, ost: OstIndex, no_create: bool) {
+        if let Some(o) = self.osts.get_mut(&ost) {
+            o.no_create = no_create;
+        }
+    }
+
+    /// An OST's state.
+    pub fn ost(&self, ost: OstIndex) -> Option<&OstState> {
+        self.osts.get(&ost)
+    }
+
+    /// OSTs configured.
+    pub fn count(&self) -> usize {
+        self.osts.len()
+    }
+
+    /// OSTs that answer.
+    pub fn active_count(&self) -> usize {
+        self.osts.values().filter(|o| o.active).count()
+    }
+
+    /// Chooses OSTs for one component. `ready` tells how many objects an OST has at hand: OSTs without are avoided.
+    pub fn choose(&mut self, spec: &ComponentSpec, ready: &dyn Fn(OstIndex) -> u32) -> Result<Choice, LodError> {
+        let stripe_size = if spec.stripe_size == 0 { self.default_stripe_size } else { spec.stripe_size };
+        let osts = if spec.osts.is_empty() { self.choose_any(spec, ready)? } else { self.check_list(spec)? };
+        self.note_use(&osts);
+        Ok(Choice { stripe_size, osts })
+    }
+
+    /// An explicit list is taken as it is, beginning with the OST of the `-i` option if there is one.
+    fn check_list(&self, spec: &ComponentSpec) -> Result<Vec<OstIndex>, LodError> {
+        for ost in &spec.osts {
+            self.check_named(*ost)?;
+        }
+        let mut osts = spec.osts.clone();
+        if let Some(start) = explicit_start(spec) {
+            let at = osts.iter().position(|o| *o == start).ok_or(LodError::Unknown(start))?;
+            osts.rotate_left(at);
+        }
+        Ok(osts)
+    }
+
+    fn check_named(&self, ost: OstIndex) -> Result<(), LodError> {
+        match self.osts.get(&ost) {
+            None => Err(LodError::Unknown(ost)),
+            Some(o) if o.is_usable() => Ok(()),
+            Some(_) => Err(LodError::Unusable(ost)),
+        }
+    }
+
+    fn choose_any(&mut self, spec: &ComponentSpec, ready: &dyn Fn(OstIndex) -> u32) -> Result<Vec<OstIndex>, LodError> {
+        let usable = self.osts.values().filter(|o| o.is_usable()).count();
+        if let Some(start) = explicit_start(spec) {
+            self.check_named(start)?;
+        }
+        if usable == 0 {
+            return Err(if self.active_count() == 0 { LodError::NoneActive } else { LodError::NoSpace });
+        }
+        let count = self.stripe_count(spec, usable)?;
+        let on_each = count.div_ceil(usable) as u32;
+        let distinct = count.min(usable);
+        let mut osts = match explicit_start(spec) {
+            // From there on in the order of indexes, as Lustre does.
+            Some(start) => {
+                let all: Vec<OstIndex> = self.osts.keys().copied().collect();
+                self.preferred(rotated(&all, |o| *o == start), distinct, on_each, ready, Some(start))
+            }
+            None if self.is_balanced() => {
+                let order = self.next_in_turn(distinct);
+                self.preferred(order, distinct, on_each, ready, None)
+            }
+            None => self.weighted(distinct, on_each, ready),
+        };
+        let round = osts.clone();
+        osts.extend(round.iter().cycle().take(count - distinct));
+        Ok(osts)
+    }
+
+    /// How many stripes, given the OSTs that can be used: never more than one on each unless overstriping.
+    fn stripe_count(&self, spec: &ComponentSpec, usable: usize) -> Result<usize, LodError> {
+        let asked = if spec.stripe_count == 0 { self.default_stripe_count } else { spec.stripe_count };
+        let count = match usize::try_from(asked) {
+            Ok(n) if spec.overstripe => n,
+            Ok(n) => n.min(usable),
+            Err(_) if spec.overstripe => usable.saturating_mul(asked.unsigned_abs() as usize),
+            Err(_) => usable.min(STRIPE_COUNT_MAX),
+        };
+        if count > STRIPE_COUNT_MAX { Err(LodError::TooManyStripes) } else { Ok(count.max(1)) }
+    }
+
+    /// The order in which round robin would take OSTs now; moves on by `count`.
+    fn next_in_turn(&mut self, count: usize) -> Vec<OstIndex> {
+        let n = self.order.len();
+        let start = self.cursor % n;
+        // A file over all OSTs would leave the turn where it was, and every such file would begin on the same OST.
+        self.cursor = (start + if count.is_multiple_of(n) { count + 1 } else { count }) % n;
+        rotated_at(&self.order, start)
+    }
+
+    /// The first `count` usable OSTs of `order`: healthy ones with objects at hand before degraded ones before those
+    /// that must be waited for. `first` comes first whatever its state.
+    fn preferred(
+        &self,
+        order: Vec<OstIndex>,
+        count: usize,
+        on_each: u32,
+        ready: &dyn Fn(OstIndex) -> u32,
+        first: Option<OstIndex>,
+    ) -> Vec<OstIndex> {
+        let mut usable: Vec<OstIndex> = order.iter().copied().filter(|o| self.osts[o].is_usable()).collect();
+        let place = |o: &OstIndex| order.iter().position(|p| p == o);
+        usable.sort_by_key(|o| (first != Some(*o), self.tier(*o, on_each, ready), place(o)));
+        usable.truncate(count);
+        // Which ones is decided; their order is the turn's.
+        usable.sort_by_key(place);
+        usable
+    }
+
+    fn tier(&self, ost: OstIndex, on_each: u32, ready: &dyn Fn(OstIndex) -> u32) -> u8 {
+        match (ready(ost) >= on_each, self.osts[&ost].state & statfs_state::DEGRADED == 0) {
+            (true, true) => 0,
+            (true, false) => 1,
+            (false, _) => 2,
+        }
+    }
+
+    /// Whether free space is so even that round robin keeps it so.
+    fn is_balanced(&self) -> bool {
+        let free = || self.osts.values().filter(|o| o.is_usable()).map(|o| o.available);
+        let (least, most) = (free().min().unwrap_or(0), free().max().unwrap_or(0));
+        let limit = u128::from(most) * u128::from(100 - self.qos_threshold_rr.min(100)) / 100;
+        u128::from(least) >= limit
+    }
+
+    /// Draws `count` OSTs, each with a chance in proportion to its free space.
+    fn weighted(&mut self, count: usize, on_each: u32, ready: &dyn Fn(OstIndex) -> u32) -> Vec<OstIndex> {
+        let mut left: Vec<(u8, OstIndex, u64)> = self
+            .osts
+            .iter()
+            .filter(|(_, o)| o.is_usable())
+            .map(|(i, o)| (self.tier(*i, on_each, ready), *i, o.weight()))
+            .collect();
+        let mut chosen = Vec::with_capacity(count);
+        while chosen.len() < count {
+            let Some(best) = left.iter().map(|(tier, ..)| *tier).min() else { break };
+            let total: u64 = left.iter().filter(|(t, ..)| *t == best).map(|(_, _, w)| w).sum();
+            let mut drawn = self.prng.below(total.max(1));
+            let at = left.iter().position(|(tier, _, weight)| {
+                if *tier != best {
+                    return false;
+                }
+                let hit = drawn < *weight;
+                drawn = drawn.saturating_sub(*weight);
+                hit
+            });
+            // Weights are never 0, so one is always hit.
+            let Some(at) = at else { break };
+            chosen.push(left.remove(at).1);
+        }
+        chosen
+    }
+
+    /// Used OSTs count as fuller for a while.
+    fn note_use(&mut self, osts: &[OstIndex]) {
+        let keep = u64::from(100 - self.qos_prio_free.min(100));
+        for (index, o) in &mut self.osts {
+            o.penalty /= 2;
+            if osts.contains(index) {
+                o.penalty = o.penalty.saturating_add(o.available / 100 * keep);
+            }
+        }
+    }
+
+    /// Interleaves the OSTs of different hosts, each host's evenly over the whole.
+    fn reorder(&mut self) {
+        let mut hosts: BTreeMap<&str, Vec<OstIndex>> = BTreeMap::new();
+        for (index, o) in &self.osts {
+            hosts.entry(&o.host).or_default().push(*index);
+        }
+        // The hosts in the order of their first OST, so that a lone host per OST gives the order of indexes.
+        let mut hosts: Vec<Vec<OstIndex>> = hosts.into_values().collect();
+        hosts.sort_by_key(|osts| osts[0]);
+        let mut places = Vec::new();
+        for (host, osts) in hosts.iter().enumerate() {
+            for (i, ost) in osts.iter().enumerate() {
+                places.push(((2 * i as u64 + 1) * (1 << 32) / (2 * osts.len() as u64), host, *ost));
+            }
+        }
+        places.sort();
+        self.order = places.into_iter().map(|(_, _, ost)| ost).collect();
+        self.cursor = self.prng.below(self.order.len() as u64) as usize;
+    }
+}
+
+impl OstState {
+    /// Whether new objects may go there.
+    pub fn is_usable(&self) -> bool {
+        let bad = statfs_state::READ_ONLY
+            | statfs_state::NO_CREATE
+            | statfs_state::OUT_OF_SPACE
+            | statfs_state::OUT_OF_INODES;
+        self.active && !self.no_create && self.state & bad == 0 && self.available >= self.total / FULL_FRACTION
+    }
+
+    fn weight(&self) -> u64 {
+        // Megabytes: the sum over all OSTs cannot overflow.
+        (self.available.saturating_sub(self.penalty) >> 20).max(1)
+    }
+}
+
+fn explicit_start(spec: &ComponentSpec) -> Option<OstIndex> {
+    u32::try_from(spec.stripe_offset).ok().map(OstIndex)
+}
+
+fn rotated(all: &[OstIndex], is_first: impl FnMut(&OstIndex) -> bool) -> Vec<OstIndex> {
+    rotated_at(all, all.iter().position(is_first).unwrap_or(0))
+}
+
+fn rotated_at(all: &[OstIndex], start: usize) -> Vec<OstIndex> {
+    all[start..].iter().chain(&all[..start]).copied().collect()
+}
+
+/// Fills what `spec` leaves open from the directory's default: stripe size and count of a plain layout.
+pub fn fill_from_default(spec: &mut LayoutSpec, default: Option<&LayoutSpec>) {
+    let Some(default) = default.and_then(|d| (d.components.len() == 1).then(|| &d.components[0])) else { return };
+    for c in &mut spec.components {
+        if c.stripe_size == 0 {
+            c.stripe_size = default.stripe_size;
+        }
+        if c.stripe_count == 0 && c.osts.is_empty() && !c.overstripe {
+            (c.stripe_count, c.overstripe) = (default.stripe_count, default.overstripe);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `n` OSTs, two on each host, of equal space.
+    fn lod(n: u32) -> Lod {
+        let mut l = Lod::new(1);
+        for i in 0..n {
+            l.handle_ost(OstIndex(i), &format!("oss{}", i / 2));
+            l.handle_statfs(OstIndex(i), &space(1000));
+        }
+        l
+    }
+
+    fn space(available: u64) -> StatFs {
+        StatFs { block_size: 1 << 20, blocks: 1000, blocks_available: available, ..StatFs::default() }
+    }
+
+    fn spec(f: impl FnOnce(&mut ComponentSpec)) -> ComponentSpec {
+        let mut c = LayoutSpec::plain().components.remove(0);
+        f(&mut c);
+        c
+    }
+
+    fn count(n: i32) -> ComponentSpec {
+        spec(|c| c.stripe_count = n)
+    }
+
+    fn over(n: i32) -> ComponentSpec {
+        spec(|c| (c.stripe_count, c.overstripe) = (n, true))
+    }
+
+    fn list(osts: &[u32]) -> ComponentSpec {
+        spec(|c| c.osts = osts.iter().map(|o| OstIndex(*o)).collect())
+    }
+
+    fn plenty(_: OstIndex) -> u32 {
+        u32::MAX
+    }
+
+    #[track_caller]
+    fn chosen(l: &mut Lod, spec: &ComponentSpec) -> Vec<u32> {
+        l.choose(spec, &plenty).unwrap().osts.iter().map(|o| o.0).collect()
+    }
+
+    #[test]
+    fn defaults_are_one_stripe_of_four_megabytes() {
+        let c = lod(4).choose(&count(0), &plenty).unwrap();
+        assert_eq!((c.osts.len(), c.stripe_size, c.is_overstriped()), (1, 4 << 20, false));
+    }
+
+    #[test]
+    fn counts_are_those_of_lfs_setstripe() {
+        let len = |spec| lod(4).choose(&spec, &plenty).map(|c| (c.osts.len(), c.is_overstriped()));
+        assert_eq!(len(count(-1)), Ok((4, false)));
+        assert_eq!(len(count(99)), Ok((4, false)));
+        assert_eq!(len(over(8)), Ok((8, true)));
+        assert_eq!(len(over(4)), Ok((4, false)), "no OST repeats");
+        assert_eq!(len(over(-1)), Ok((4, false)));
+        assert_eq!(len(over(-2)), Ok((8, true)));
+        assert_eq!(len(over(0)), Ok((1, false)));
+        assert_eq!(len(over(2000)), Ok((2000, true)));
+        assert_eq!(len(over(2001)), Err(LodError::TooManyStripes));
+        assert_eq!(len(over(160)), Ok((160, true)));
+    }
+
+    #[test]
+    fn overstriping_goes_round_in_turns() {
+        let osts = chosen(&mut lod(4), &over(8));
+        assert_eq!(osts[..4], osts[4..]);
+        let mut sorted = osts[..4].to_vec();
+        sorted.sort_unstable();
+        assert_eq!(sorted, [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn lists_are_taken_as_they_are_or_fail() {
+        let mut l = lod(4);
+        assert_eq!(chosen(&mut l, &list(&[0, 1, 0, 2, 1, 2, 3, 3])), [0, 1, 0, 2, 1, 2, 3, 3]);
+        assert_eq!(chosen(&mut l, &list(&[2, 0])), [2, 0]);
+        assert!(!l.choose(&list(&[2, 0]), &plenty).unwrap().is_overstriped());
+        assert_eq!(l.choose(&list(&[0, 9]), &plenty), Err(LodError::Unknown(OstIndex(9))));
+        l.set_active(OstIndex(2), false);
+        assert_eq!(l.choose(&list(&[2, 0]), &plenty), Err(LodError::Unusable(OstIndex(2))));
+        assert_eq!(LodError::Unknown(OstIndex(9)).errno(), Errno::EINVAL);
+    }
+
+    #[test]
+    fn a_start_is_kept_and_the_rest_follow_by_index() {
+        let mut l = lod(4);
+        let start = |i| spec(move |c| (c.stripe_count, c.stripe_offset) = (2, i));
+        assert_eq!(chosen(&mut l, &start(1)), [1, 2]);
+        assert_eq!(chosen(&mut l, &start(3)), [3, 0]);
+        assert_eq!(l.choose(&start(99), &plenty), Err(LodError::Unknown(OstIndex(99))));
+        l.handle_statfs(OstIndex(3), &StatFs { state: statfs_state::DEGRADED, ..space(1000) });
+        assert_eq!(chosen(&mut l, &start(3)), [3, 0], "degraded, but asked for");
+        assert_eq!(chosen(&mut l, &start(2)), [2, 0]);
+    }
+
+    #[test]
+    fn round_robin_uses_hosts_in_turn_and_all_osts_evenly() {
+        let mut l = lod(4);
+        let order: Vec<u32> = l.order.iter().map(|o| o.0).collect();
+        assert_eq!(order, [0, 2, 1, 3]);
+        for n in [1, 2, 3, -1] {
+            let mut uses = [0; 4];
+            for _ in 0..40 {
+                let osts = chosen(&mut l, &count(n));
+                assert!(n != 2 || osts[0] / 2 != osts[1] / 2, "two stripes on one host: {osts:?}");
+                osts.iter().for_each(|o| uses[*o as usize] += 1);
+            }
+            assert_eq!(uses.iter().max(), uses.iter().min(), "stripe count {n}: {uses:?}");
+        }
+        let starts: BTreeSet<u32> = (0..4).map(|_| chosen(&mut l, &count(-1))[0]).collect();
+        assert_eq!(starts.len(), 4, "wide files begin on different OSTs");
+    }
+
+    #[test]
+    fn uneven_space_is_filled_in_proportion() {
+        let mut l = lod(2);
+        l.handle_statfs(OstIndex(0), &space(250));
+        let first = (0..4000).filter(|_| chosen(&mut l, &count(1)) == [0]).count();
+        assert!((600..1100).contains(&first), "{first} of 4000, where about a fifth or a quarter was expected");
+        l.handle_statfs(OstIndex(0), &space(900));
+        let first = (0..100).filter(|_| chosen(&mut l, &count(1)) == [0]).count();
+        assert_eq!(first, 50, "within the threshold it is round robin");
+    }
+
+    #[test]
+    fn full_degraded_slow_and_forbidden_osts_are_avoided() {
+        let mut l = lod(4);
+        l.handle_statfs(OstIndex(0), &StatFs { state: statfs_state::OUT_OF_SPACE, ..space(1000) });
+        l.handle_statfs(OstIndex(1), &StatFs { state: statfs_state::DEGRADED, ..space(1000) });
+        l.set_no_create(OstIndex(2), true);
+        assert!((0..20).all(|_| chosen(&mut l, &count(1)) == [3]));
+        let both = chosen(&mut l, &count(-1));
+        assert_eq!(both.iter().collect::<BTreeSet<_>>(), BTreeSet::from([&1, &3]), "degraded is better than none");
+        l.set_no_create(OstIndex(2), false);
+        let none_at_hand = |o: OstIndex| if o.0 == 3 { 0 } else { 9 };
+        assert!((0..20).all(|_| l.choose(&count(1), &none_at_hand).unwrap().osts == [OstIndex(2)]));
+        for i in 0..4 {
+            l.set_active(OstIndex(i), false);
+        }
+        assert_eq!(l.choose(&count(1), &plenty), Err(LodError::NoneActive));
+        l.handle_statfs(OstIndex(0), &space(0));
+        assert_eq!(l.choose(&count(1), &plenty), Err(LodError::NoSpace));
+    }
+
+    #[test]
+    fn the_same_seed_and_history_give_the_same_choices() {
+        let run = || {
+            let mut l = lod(8);
+            l.handle_statfs(OstIndex(5), &space(100));
+            (0..50).map(|i| chosen(&mut l, &count(1 + i % 3))).collect::<Vec<_>>()
+        };
+        assert_eq!(run(), run());
+    }
+
+    #[test]
+    fn open_choices_come_from_the_default() {
+        let default = LayoutSpec { components: vec![spec(|c| (c.stripe_count, c.stripe_size) = (4, 1 << 20))] };
+        let mut asked = LayoutSpec { components: vec![count(2)] };
+        fill_from_default(&mut asked, Some(&default));
+        assert_eq!((asked.components[0].stripe_count, asked.components[0].stripe_size), (2, 1 << 20));
+        let mut asked = LayoutSpec::plain();
+        fill_from_default(&mut asked, Some(&default));
+        assert_eq!(asked.components[0].stripe_count, 4);
+    }
+}

@@ -1,0 +1,158 @@
+//! Open handles: which client (by the cookie of its export) has which inode open. Volatile: after a restart of the MDT
+//! there are none; files with names do not need them, and files without are gone.
+
+use nacre_base::{Errno, Fid};
+use std::collections::BTreeMap;
+
+/// Most handles of one client.
+pub const HANDLES_PER_CLIENT_MAX: usize = 1 << 20;
+
+/// Bits of open(2)'s flags, as Linux on x86-64 numbers them.
+pub mod flags {
+    /// Mask of the access mode.
+    pub const O_ACCMODE: u32 = 0o3;
+    /// Write only.
+    pub const O_WRONLY: u32 = 0o1;
+    /// Read and write.
+    pub const O_RDWR: u32 = 0o2;
+    /// For execution (the kernel's own flag).
+    pub const FMODE_EXEC: u32 = 0o40;
+    /// Create it if it is not there.
+    pub const O_CREAT: u32 = 0o100;
+    /// Fail if it is there.
+    pub const O_EXCL: u32 = 0o200;
+    /// Cut it to nothing.
+    pub const O_TRUNC: u32 = 0o1000;
+    /// Part of liblustreapi's O_LOV_DELAY_CREATE, the one that reaches a server: do not make objects yet.
+    pub const FASYNC: u32 = 0o20_000;
+    /// It must be a directory.
+    pub const O_DIRECTORY: u32 = 0o200_000;
+    /// A file without a name (with `O_DIRECTORY`).
+    pub const O_TMPFILE: u32 = 0o20_000_000;
+}
+
+/// A handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenHandle {
+    /// What is open.
+    pub fid: Fid,
+    /// How: open(2)'s flags.
+    pub flags: u32,
+}
+
+impl OpenHandle {
+    /// Whether it was opened for writing.
+    pub fn is_writable(&self) -> bool {
+        matches!(self.flags & flags::O_ACCMODE, flags::O_WRONLY | flags::O_RDWR)
+    }
+}
+
+/// All open handles of one MDT.
+#[derive(Debug)]
+pub struct OpenHandles {
+    clients: BTreeMap<u64, BTreeMap<u64, OpenHandle>>,
+    /// Handles that each client has of each inode.
+    counts: BTreeMap<(Fid, u64), usize>,
+    next: u64,
+}
+
+impl OpenHandles {
+    /// None. Handles of another `instance` of the MDT have other numbers, so that they are never taken for ours.
+    pub fn new(instance: u64) -> OpenHandles {
+        OpenHandles { clients: BTreeMap::new(), counts: BTreeMap::new(), next: (instance << 40) + 1 }
+    }
+
+    /// Opens; the handle's number. ENFILE if the client has too many.
+    pub fn open(&mut self, client: u64, fid: Fid, flags: u32) -> Result<u64, Errno> {
+        let handles = self.clients.entry(client).or_default();
+        if handles.len() >= HANDLES_PER_CLIENT_MAX {
+            return Err(Errno::ENFILE);
+        }
+        let number = self.next;
+        self.next += 1;
+        handles.insert(number, OpenHandle { fid, flags });
+        *self.counts.entry((fid, client)).or_default() += 1;
+        Ok(number)
+    }
+
+    /// A client's handle.
+    pub fn get(&self, client: u64, number: u64) -> Option<OpenHandle> {
+        self.clients.get(&client)?.get(&number).copied()
+    }
+
+    /// Closes; what was open, if the client has such a handle.
+    pub fn close(&mut self, client: u64, number: u64) -> Option<OpenHandle> {
+        let handles = self.clients.get_mut(&client)?;
+        let closed = handles.remove(&number)?;
+        if handles.is_empty() {
+            self.clients.remove(&client);
+        }
+        self.uncount(closed.fid, client);
+        Some(closed)
+    }
+
+    /// Closes all of a client's handles; the inodes that nobody has open any more.
+    pub fn close_all(&mut self, client: u64) -> Vec<Fid> {
+        let handles = self.clients.remove(&client).unwrap_or_default();
+        let mut unused = Vec::new();
+        for handle in handles.values() {
+            self.uncount(handle.fid, client);
+            if !self.is_open(handle.fid) {
+                unused.push(handle.fid);
+            }
+        }
+        unused
+    }
+
+    /// Whether anybody has the inode open.
+    pub fn is_open(&self, fid: Fid) -> bool {
+        self.counts.range((fid, 0)..=(fid, u64::MAX)).next().is_some()
+    }
+
+    /// Whether a client has the inode open.
+    pub fn has_open(&self, client: u64, fid: Fid) -> bool {
+        self.counts.contains_key(&(fid, client))
+    }
+
+    /// Handles there are.
+    pub fn len(&self) -> usize {
+        self.counts.values().sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.counts.is_empty()
+    }
+
+    fn uncount(&mut self, fid: Fid, client: u64) {
+        if let Some(n) = self.counts.get_mut(&(fid, client)) {
+            *n -= 1;
+            if *n == 0 {
+                self.counts.remove(&(fid, client));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: u64 = 1;
+    const B: u64 = 2;
+    const F: Fid = Fid { seq: 9, oid: 1, ver: 0 };
+
+    #[test]
+    fn an_inode_is_open_until_its_last_handle_is_closed() {
+        let mut o = OpenHandles::new(3);
+        let (a, b) = (o.open(A, F, flags::O_RDWR).unwrap(), o.open(B, F, 0).unwrap());
+        assert!(o.get(A, a).unwrap().is_writable());
+        assert_eq!(o.close(A, b), None, "another client's handle");
+        assert_eq!(o.close(A, a).unwrap().fid, F);
+        assert_eq!(o.close(A, a), None);
+        assert!(o.is_open(F));
+        assert_eq!(o.close_all(B), [F]);
+        assert!(o.is_empty());
+        assert_ne!(OpenHandles::new(4).open(A, F, 0).unwrap(), a, "instances share no handles");
+    }
+}

@@ -1,0 +1,157 @@
+//! The operations on the namespace, one per file: synchronous functions over a transaction of the device, so that each
+//! is atomic and testable without network or clock. They check permissions, change tables, and return what a reply
+//! needs. Waiting, open handles' life, objects' creation and destruction are the caller's.
+
+pub mod close;
+pub mod create;
+pub mod fid2path;
+pub mod getattr;
+pub mod link;
+pub mod open;
+pub mod readpage;
+pub mod rename;
+pub mod set_layout;
+pub mod setattr;
+pub mod unlink;
+pub mod xattr;
+
+use crate::access::{self, EXEC, WRITE};
+use crate::record::{Dirent, Inode, inode_flags};
+use crate::tables;
+use nacre_base::{Errno, Fid, Timestamp};
+use nacre_osd::Transaction;
+use nacre_wire::attr::Credentials;
+use nacre_wire::layout::{Layout, LayoutSpec};
+use nacre_wire::mds::NAME_MAX;
+
+/// Most names of one inode.
+pub const LINK_MAX: u32 = 65_000;
+
+/// What an operation works on and for whom.
+pub struct Context<'a> {
+    /// The running transaction. Dropped without finish if the operation fails.
+    pub tx: &'a mut dyn Transaction,
+    /// Who asks.
+    pub cred: &'a Credentials,
+    /// The client's time.
+    pub now: Timestamp,
+    /// The operation's transno, the version of what it changes; 0 if it only reads.
+    pub version: u64,
+    /// Tells whether an inode is open.
+    pub is_open: &'a dyn Fn(Fid) -> bool,
+}
+
+/// Where new files get their objects from.
+pub trait Objects {
+    /// A layout as `spec` asks for it, with objects that are nobody else's; EINPROGRESS if they must be waited for.
+    fn allocate(&mut self, tx: &mut dyn Transaction, spec: &LayoutSpec) -> Result<Layout, Errno>;
+}
+
+impl Context<'_> {
+    /// An inode that the caller names by FID; ESTALE if it is gone.
+    pub(crate) fn inode(&self, fid: Fid) -> Result<Inode, Errno> {
+        tables::inode(self.tx, fid)?.ok_or(Errno::ESTALE)
+    }
+
+    /// A directory that names are looked up in or changed; ENOENT if it is gone, as nothing can be in it then.
+    pub(crate) fn directory(&self, fid: Fid) -> Result<Inode, Errno> {
+        match tables::inode(self.tx, fid)? {
+            Some(inode) if !inode.is_dir() => Err(Errno::ENOTDIR),
+            Some(inode) if inode.nlink > 0 => Ok(inode),
+            _ => Err(Errno::ENOENT),
+        }
+    }
+
+    /// The inode that an entry names. Its absence is damage.
+    pub(crate) fn named(&self, entry: &Dirent) -> Result<Inode, Errno> {
+        tables::inode(self.tx, entry.fid)?.ok_or_else(|| {
+            tracing::error!("an entry names {}, which does not exist", entry.fid);
+            Errno::EIO
+        })
+    }
+
+    /// Checks permissions; EACCES.
+    pub(crate) fn check(&self, fid: Fid, inode: &Inode, want: u32) -> Result<(), Errno> {
+        access::check(self.tx, fid, inode, self.cred, want)
+    }
+
+    /// Looks up an ordinary name, which needs search permission.
+    pub(crate) fn find(&self, parent: Fid, directory: &Inode, name: &[u8]) -> Result<Option<Dirent>, Errno> {
+        self.check(parent, directory, EXEC)?;
+        check_name(name)?;
+        tables::dirent(self.tx, parent, name)
+    }
+
+    /// Prepares a new name: search and write permission, and that it is free.
+    pub(crate) fn check_new_name(&self, parent: Fid, directory: &Inode, name: &[u8]) -> Result<(), Errno> {
+        if is_dots(name) || self.find(parent, directory, name)?.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        self.check(parent, directory, WRITE)
+    }
+
+    /// Stores a directory whose entries changed.
+    pub(crate) fn put_changed_directory(&mut self, fid: Fid, directory: &mut Inode) -> Result<(), Errno> {
+        directory.mtime = self.now;
+        self.put_changed(fid, directory)
+    }
+
+    /// Stores an inode whose attributes changed.
+    pub(crate) fn put_changed(&mut self, fid: Fid, inode: &mut Inode) -> Result<(), Errno> {
+        inode.ctime = self.now;
+        inode.version = self.version;
+        tables::put_inode(self.tx, fid, inode)
+    }
+
+    /// An inode lost a name, which is removed already. Without names it becomes an orphan while it is open, and else
+    /// is destroyed.
+    pub(crate) fn drop_name(&mut self, fid: Fid, mut inode: Inode) -> Result<(), Errno> {
+        inode.nlink = if inode.is_dir() { 0 } else { inode.nlink.saturating_sub(1) };
+        if inode.nlink > 0 || (self.is_open)(fid) {
+            self.put_changed(fid, &mut inode)?;
+            if inode.nlink == 0 {
+                tables::put_orphan(self.tx, fid)?;
+            }
+            return Ok(());
+        }
+        destroy(self.tx, fid, &inode, self.version)
+    }
+}
+
+/// Removes an inode that has no names, and queues its objects for destruction once `transno` is durable.
+pub fn destroy(tx: &mut dyn Transaction, fid: Fid, inode: &Inode, transno: u64) -> Result<(), Errno> {
+    if inode.flags & inode_flags::EXTERNAL_XATTRS != 0 {
+        for name in tables::xattr_names(tx, fid)? {
+            tables::delete_xattr(tx, fid, &name)?;
+        }
+    }
+    for (_, _, stripe) in inode.layout.iter().flat_map(Layout::stripes) {
+        tables::put_destroy(tx, stripe.ost, transno, stripe.object)?;
+    }
+    tables::delete_inode(tx, fid)
+}
+
+/// Destroys an inode that is an orphan; nothing happens to others.
+pub fn destroy_orphan(tx: &mut dyn Transaction, fid: Fid, transno: u64) -> Result<(), Errno> {
+    if tables::delete_orphan(tx, fid)?
+        && let Some(inode) = tables::inode(tx, fid)?
+    {
+        destroy(tx, fid, &inode, transno)?;
+    }
+    Ok(())
+}
+
+/// Whether a name is `.` or `..`, which no operation may make or take away.
+pub(crate) fn is_dots(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
+/// Checks that a name may be one.
+pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
+    match name {
+        [] => Err(Errno::ENOENT),
+        _ if name.len() > NAME_MAX => Err(Errno::ENAMETOOLONG),
+        _ if name.contains(&b'/') || name.contains(&0) => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,148 @@
+//! MDS_OPEN: by name, perhaps creating, or by FID. It comes in two halves so that an open that changes nothing needs
+//! no transno: [`plan`] looks and checks, [`carry_out`] makes the file or gives an old one its objects.
+
+use super::create::{NewInode, insert};
+use super::set_layout::check_spec;
+use super::{Context, Objects, is_dots};
+use crate::access::{self, EXEC, READ, WRITE};
+use crate::opens::flags::{
+    FASYNC, FMODE_EXEC, O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY,
+};
+use crate::record::Inode;
+use crate::tables;
+use nacre_base::{Errno, Fid};
+use nacre_wire::attr::mode;
+use nacre_wire::layout::LayoutSpec;
+use nacre_wire::mds::Open;
+
+/// What an open will do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Plan {
+    /// Open this inode as it is.
+    Open(Fid, Box<Inode>),
+    /// Open this inode after a change: it needs objects, or is cut to nothing.
+    Change(Fid, Box<Inode>),
+    /// Make a new file in this directory.
+    Create(Box<Inode>),
+}
+
+/// Finds what is to be opened and checks that it may be. A symbolic link is ELOOP with and without O_NOFOLLOW: following
+/// it is the client's.
+pub fn plan(cx: &Context<'_>, r: &Open) -> Result<Plan, Errno> {
+    if r.flags & O_TMPFILE != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if r.name.is_empty() {
+        return existing(cx, r, r.parent, cx.inode(r.parent)?);
+    }
+    let directory = cx.directory(r.parent)?;
+    if is_dots(&r.name) {
+        let fid = if &r.name[..] == b"." { r.parent } else { directory.parent };
+        cx.check(r.parent, &directory, EXEC)?;
+        return existing(cx, r, fid, cx.inode(fid)?);
+    }
+    match cx.find(r.parent, &directory, &r.name)? {
+        Some(_) if r.flags & O_CREAT != 0 && r.flags & O_EXCL != 0 => Err(Errno::EEXIST),
+        Some(entry) => existing(cx, r, entry.fid, cx.named(&entry)?),
+        None if r.flags & O_CREAT == 0 => Err(Errno::ENOENT),
+        None if r.flags & O_DIRECTORY != 0 => Err(Errno::EINVAL),
+        None => {
+            cx.check(r.parent, &directory, WRITE)?;
+            Ok(Plan::Create(Box::new(directory)))
+        }
+    }
+}
+
+fn existing(cx: &Context<'_>, r: &Open, fid: Fid, inode: Inode) -> Result<Plan, Errno> {
+    let writes = matches!(r.flags & O_ACCMODE, O_WRONLY | O_RDWR);
+    let truncates = r.flags & O_TRUNC != 0;
+    if inode.is_symlink() {
+        return Err(Errno::ELOOP);
+    }
+    if inode.is_dir() && (writes || truncates || r.flags & O_CREAT != 0) {
+        return Err(Errno::EISDIR);
+    }
+    if !inode.is_dir() && r.flags & O_DIRECTORY != 0 {
+        return Err(Errno::ENOTDIR);
+    }
+    cx.check(fid, &inode, wanted(r.flags))?;
+    let inode = Box::new(inode);
+    let needs_objects = inode.is_file() && inode.layout.is_none() && (writes || truncates);
+    if needs_objects || truncates && inode.is_file() {
+        Ok(Plan::Change(fid, inode))
+    } else {
+        Ok(Plan::Open(fid, inode))
+    }
+}
+
+/// The permissions that an open's flags ask for.
+fn wanted(flags: u32) -> u32 {
+    let read = if flags & FMODE_EXEC != 0 { EXEC } else { READ };
+    let access = match flags & O_ACCMODE {
+        0 => read,
+        O_WRONLY => WRITE,
+        _ => read | WRITE,
+    };
+    if flags & O_TRUNC != 0 { access | WRITE } else { access }
+}
+
+/// What became of an open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Opened {
+    /// Which inode is open.
+    pub fid: Fid,
+    /// It as it is now.
+    pub inode: Inode,
+    /// Whether this request made it.
+    pub created: bool,
+}
+
+/// Does what [`plan`] found, in the same transaction.
+pub fn carry_out(cx: &mut Context<'_>, r: &Open, plan: Plan, objects: &mut dyn Objects) -> Result<Opened, Errno> {
+    match plan {
+        Plan::Open(fid, inode) => Ok(Opened { fid, inode: *inode, created: false }),
+        Plan::Change(fid, mut inode) => {
+            give_objects(cx, &mut inode, objects)?;
+            if r.flags & O_TRUNC != 0 {
+                truncate(cx, &mut inode, 0);
+            }
+            cx.put_changed(fid, &mut inode)?;
+            Ok(Opened { fid, inode: *inode, created: false })
+        }
+        Plan::Create(mut directory) => {
+            r.layout.as_ref().map_or(Ok(()), check_spec)?;
+            let mut inode = Inode { mode: mode::S_IFREG | r.mode & 0o7777, ..Inode::default() };
+            inode.default_layout = r.layout.clone();
+            let new = NewInode { parent: r.parent, name: &r.name, fid: r.child, umask: r.umask };
+            let mut inode = insert(cx, &new, &mut directory, inode)?;
+            // A file that is opened only for reading gets its objects when somebody writes; and so does one whose maker
+            // wants to set its layout first (liblustreapi's O_LOV_DELAY_CREATE).
+            let writes = matches!(r.flags & O_ACCMODE, O_WRONLY | O_RDWR) && r.flags & FASYNC == 0;
+            if r.layout.is_some() || writes {
+                give_objects(cx, &mut inode, objects)?;
+                tables::put_inode(cx.tx, r.child, &inode)?;
+            }
+            Ok(Opened { fid: r.child, inode, created: true })
+        }
+    }
+}
+
+/// Gives a file without objects the layout it is to have. The inode is not stored here.
+pub(crate) fn give_objects(cx: &mut Context<'_>, inode: &mut Inode, objects: &mut dyn Objects) -> Result<(), Errno> {
+    if inode.layout.is_none() {
+        let spec = inode.default_layout.clone().unwrap_or_else(LayoutSpec::plain);
+        inode.layout = Some(objects.allocate(cx.tx, &spec)?);
+        inode.default_layout = None;
+    }
+    Ok(())
+}
+
+/// What a change of size does to a file's inode. The client cuts the objects.
+pub(crate) fn truncate(cx: &Context<'_>, inode: &mut Inode, size: u64) {
+    access::drop_set_id_after_write(inode, cx.cred);
+    inode.size = size;
+    if size == 0 {
+        inode.blocks = 0;
+    }
+    inode.mtime = cx.now;
+}

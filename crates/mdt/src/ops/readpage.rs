@@ -1,0 +1,95 @@
+//! MDS_READPAGE: entries of a directory in the order of their cookies, which are the hashes of their names. An entry
+//! that exists during the whole of a directory's reading is seen exactly once, whatever comes and goes meanwhile.
+
+use super::Context;
+use crate::access::READ;
+use crate::record::{Dirent, Inode};
+use crate::tables::{self, COOKIE_DOT, COOKIE_DOT_DOT};
+use bytes::{Bytes, BytesMut};
+use nacre_base::{Errno, Fid};
+use nacre_wire::Field;
+use nacre_wire::attr::mode;
+use nacre_wire::mds::{AttrReply, DirEntry, READPAGE_MAX, ReadpageReply};
+use std::ops::ControlFlow;
+
+/// Which entries are wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct Page {
+    /// The directory.
+    pub fid: Fid,
+    /// Entries after this cookie.
+    pub cookie: u64,
+    /// Most bytes of entries; at least one entry comes all the same, and names of equal hash come together.
+    pub max_bytes: u32,
+    /// Whether attributes are wanted.
+    pub with_attr: bool,
+    /// Whether the asker has it open, so that permission was checked already.
+    pub is_open: bool,
+}
+
+/// Reads a page of a directory.
+pub fn readpage(cx: &Context<'_>, page: Page) -> Result<ReadpageReply, Errno> {
+    let directory = cx.directory(page.fid)?;
+    if !page.is_open {
+        cx.check(page.fid, &directory, READ)?;
+    }
+    let mut filler = Filler { left: page.max_bytes.min(READPAGE_MAX) as usize, entries: Vec::new() };
+    let end = fill(cx, page, &directory, &mut filler)?;
+    Ok(ReadpageReply { entries: filler.entries, end })
+}
+
+/// Fills the page; whether the directory has no more entries.
+fn fill(cx: &Context<'_>, page: Page, directory: &Inode, filler: &mut Filler) -> Result<bool, Errno> {
+    for (cookie, name, fid) in [(COOKIE_DOT, ".", page.fid), (COOKIE_DOT_DOT, "..", directory.parent)] {
+        if page.cookie < cookie {
+            let attr = if page.with_attr { tables::inode(cx.tx, fid)?.map(|i| i.attr_reply(fid)) } else { None };
+            let entry = Dirent { fid, file_type: mode::S_IFDIR };
+            if !filler.add(cookie, name.as_bytes(), entry, attr) {
+                return Ok(false);
+            }
+        }
+    }
+    let (mut end, mut result) = (true, Ok(()));
+    tables::scan_dirents(cx.tx, page.fid, page.cookie.max(COOKIE_DOT_DOT), &mut |cookie, name, entry| {
+        let attr = match page.with_attr.then(|| cx.named(&entry)).transpose() {
+            Ok(inode) => inode.map(|i| i.attr_reply(entry.fid)),
+            Err(e) => {
+                result = Err(e);
+                return ControlFlow::Break(());
+            }
+        };
+        end = filler.add(cookie, name, entry, attr);
+        if end { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    result.map(|()| end)
+}
+
+struct Filler {
+    left: usize,
+    entries: Vec<DirEntry>,
+}
+
+impl Filler {
+    /// Adds an entry unless the page is full.
+    fn add(&mut self, cookie: u64, name: &[u8], entry: Dirent, attr: Option<AttrReply>) -> bool {
+        let name = Bytes::copy_from_slice(name);
+        let added = DirEntry { name, fid: entry.fid, file_type: entry.file_type, cookie, attr };
+        let size = encoded_size(&added);
+        let same_hash = self.entries.last().is_some_and(|last| last.cookie == cookie);
+        if size > self.left && !same_hash && !self.entries.is_empty() {
+            return false;
+        }
+        self.left = self.left.saturating_sub(size);
+        self.entries.push(added);
+        true
+    }
+}
+
+fn encoded_size(entry: &DirEntry) -> usize {
+    if entry.attr.is_none() {
+        return DirEntry::MIN_SIZE + entry.name.len();
+    }
+    let mut out = BytesMut::with_capacity(512);
+    entry.put(&mut out);
+    out.len()
+}

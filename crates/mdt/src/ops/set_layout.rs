@@ -1,0 +1,53 @@
+//! MDS_REINT set layout: `lfs setstripe` on a file that has no objects yet, or on a directory.
+
+use super::open::give_objects;
+use super::{Context, Objects};
+use crate::access::{self, WRITE};
+use crate::lod;
+use nacre_base::Errno;
+use nacre_wire::layout::{LayoutError, LayoutSpec};
+use nacre_wire::mds::{AttrReply, ReintSetLayout};
+
+/// Gives a file its objects as `spec` says (without one, as its default says), or sets or removes a directory's default.
+/// `writes` tells that the asker has the file open for writing. EEXIST if the file has objects.
+pub fn set_layout(
+    cx: &mut Context<'_>,
+    r: &ReintSetLayout,
+    writes: bool,
+    objects: &mut dyn Objects,
+) -> Result<AttrReply, Errno> {
+    let mut inode = cx.inode(r.fid)?;
+    if let Some(spec) = &r.spec {
+        check_spec(spec)?;
+    }
+    if inode.is_dir() {
+        access::check_owner(&inode, cx.cred)?;
+        inode.default_layout = r.spec.clone();
+    } else if inode.is_file() {
+        if !writes {
+            cx.check(r.fid, &inode, WRITE)?;
+        }
+        if inode.layout.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        if let Some(mut spec) = r.spec.clone() {
+            lod::fill_from_default(&mut spec, inode.default_layout.as_ref());
+            inode.default_layout = Some(spec);
+        }
+        give_objects(cx, &mut inode, objects)?;
+    } else {
+        return Err(Errno::ENOTTY);
+    }
+    cx.put_changed(r.fid, &mut inode)?;
+    Ok(inode.attr_reply(r.fid))
+}
+
+/// The error of a layout that cannot be, whatever OSTs there are.
+pub fn check_spec(spec: &LayoutSpec) -> Result<(), Errno> {
+    spec.check().map_err(|e| match e {
+        LayoutError::StripeCount(_) | LayoutError::ComponentCount(_) => Errno::E2BIG,
+        _ => Errno::EINVAL,
+    })?;
+    // There are no pools yet.
+    if spec.components.iter().any(|c| !c.pool.is_empty()) { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+}

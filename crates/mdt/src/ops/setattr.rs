@@ -1,0 +1,110 @@
+//! MDS_SETATTR: chmod, chown, utimes and the metadata half of truncate.
+
+use super::Context;
+use super::open::truncate;
+use crate::access::{self, WRITE};
+use crate::acl;
+use crate::record::Inode;
+use nacre_base::Errno;
+use nacre_wire::attr::{SetAttr, mode};
+use nacre_wire::mds::{AttrReply, ReintSetattr};
+
+const PERMISSIONS: u32 = 0o7777;
+
+/// Sets attributes, all or none. `writes` tells that the asker has the file open for writing.
+pub fn setattr(cx: &mut Context<'_>, r: &ReintSetattr, writes: bool) -> Result<AttrReply, Errno> {
+    let mut inode = cx.inode(r.fid)?;
+    if r.set == SetAttr::default() {
+        return Ok(inode.attr_reply(r.fid));
+    }
+    check_owners(cx, &inode, &r.set)?;
+    check_mode(cx, r, &inode, writes)?;
+    check_times(cx, r, &inode, writes)?;
+    check_size(cx, r, &inode, writes)?;
+
+    apply_size_and_owners(cx, &mut inode, &r.set);
+    if let Some(new) = r.set.mode {
+        chmod(cx, r, &mut inode, new)?;
+    }
+    inode.projid = r.set.projid.unwrap_or(inode.projid);
+    inode.atime = r.set.atime.unwrap_or(inode.atime);
+    inode.mtime = r.set.mtime.unwrap_or(inode.mtime);
+    cx.put_changed(r.fid, &mut inode)?;
+    Ok(inode.attr_reply(r.fid))
+}
+
+/// Only the superuser gives files away; an owner may choose among the groups he is in.
+fn check_owners(cx: &Context<'_>, inode: &Inode, set: &SetAttr) -> Result<(), Errno> {
+    let owns = cx.cred.uid == inode.uid;
+    let uid_ok = set.uid.is_none_or(|uid| owns && uid == inode.uid);
+    let gid_ok = set.gid.is_none_or(|gid| owns && (gid == inode.gid || cx.cred.in_group(gid)));
+    if cx.cred.is_root() || uid_ok && gid_ok { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+fn check_mode(cx: &Context<'_>, r: &ReintSetattr, inode: &Inode, writes: bool) -> Result<(), Errno> {
+    if r.set.projid.is_some() {
+        access::check_owner(inode, cx.cred)?;
+    }
+    let Some(new) = r.set.mode.map(|m| m & PERMISSIONS) else { return Ok(()) };
+    if inode.is_symlink() {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    // A write by another user takes the set-id bits away; the client's kernel asks for it as a change of mode.
+    let gone = (inode.mode & PERMISSIONS) ^ new;
+    let only_drops = gone & !(mode::S_ISUID | mode::S_ISGID) == 0 && new & gone == 0;
+    if only_drops && inode.is_file() && (writes || cx.check(r.fid, inode, WRITE).is_ok()) {
+        return Ok(());
+    }
+    access::check_owner(inode, cx.cred)
+}
+
+fn check_times(cx: &Context<'_>, r: &ReintSetattr, inode: &Inode, writes: bool) -> Result<(), Errno> {
+    if r.set.atime.is_none() && r.set.mtime.is_none() || access::check_owner(inode, cx.cred).is_ok() {
+        return Ok(());
+    }
+    match r.set.times_are_now {
+        true if writes => Ok(()),
+        true => cx.check(r.fid, inode, WRITE),
+        // What the client of a truncate or write sends along is not a choice of times.
+        false => Err(Errno::EPERM),
+    }
+}
+
+fn check_size(cx: &Context<'_>, r: &ReintSetattr, inode: &Inode, writes: bool) -> Result<(), Errno> {
+    let Some(size) = r.set.size else { return Ok(()) };
+    if inode.is_dir() {
+        return Err(Errno::EISDIR);
+    }
+    if !inode.is_file() {
+        return Err(Errno::EINVAL);
+    }
+    if !writes {
+        cx.check(r.fid, inode, WRITE)?;
+    }
+    if size > i64::MAX as u64 { Err(Errno::EFBIG) } else { Ok(()) }
+}
+
+fn apply_size_and_owners(cx: &Context<'_>, inode: &mut Inode, set: &SetAttr) {
+    if let Some(size) = set.size {
+        truncate(cx, inode, size);
+    }
+    if set.uid.is_some() || set.gid.is_some() {
+        inode.uid = set.uid.unwrap_or(inode.uid);
+        inode.gid = set.gid.unwrap_or(inode.gid);
+        access::drop_set_id(inode);
+    }
+}
+
+/// Sets the permission bits, and makes the access control list agree.
+fn chmod(cx: &mut Context<'_>, r: &ReintSetattr, inode: &mut Inode, new: u32) -> Result<(), Errno> {
+    let mut new = new & PERMISSIONS;
+    if !cx.cred.is_root() && !cx.cred.in_group(inode.gid) {
+        new &= !mode::S_ISGID;
+    }
+    inode.mode = inode.mode & mode::S_IFMT | new;
+    if let Some(mut list) = access::access_list(cx.tx, r.fid, inode)? {
+        list.chmod(new);
+        super::xattr::store(cx.tx, r.fid, inode, acl::ACCESS, Some(&list.encode()))?;
+    }
+    Ok(())
+}

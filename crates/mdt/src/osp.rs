@@ -1,0 +1,510 @@
+//! The MDT's side of the OSTs: one import for each, its pool of precreated objects, its queue of objects to destroy, and
+//! its space for the choice of OSTs. No create or unlink waits for an OST here while there are objects at hand.
+//!
+//! Ids and crashes: the last object of each OST that a file has is stored in the create's transaction. The first request
+//! for objects after a start names it, and the OST destroys what is above: objects that were precreated, or given to
+//! files that the crash took away.
+
+use crate::lod::{Choice, Lod, LodError};
+use crate::ops::Objects;
+use crate::ops::set_layout::check_spec;
+use crate::pool::Pool;
+use crate::record::LastUsed;
+use crate::tables;
+use nacre_base::fault::FaultAction;
+use nacre_base::{Errno, Fid, OstIndex, TargetKind, TargetName, Time};
+use nacre_osd::Transaction;
+use nacre_ptlrpc::{CallOptions, Import, ImportConfig, RpcError};
+use nacre_rt::{Rt, Task};
+use nacre_tgt::Target;
+use nacre_wire::Opcode;
+use nacre_wire::attr::StatFs;
+use nacre_wire::connect::{ConnectData, connect_flags};
+use nacre_wire::layout::{
+    COMPONENTS_MAX, Component, Layout, LayoutSpec, STRIPE_COUNT_MAX, Stripe, component_flags, pattern,
+};
+use nacre_wire::mgs::{Config, TargetEntry};
+use nacre_wire::ost::{Create, CreateReply, Destroy};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// How often an OST is asked for its space.
+const STATFS_INTERVAL: Duration = Duration::from_secs(5);
+/// Pause before an OST that failed is asked again.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Most objects of one destroy request.
+const DESTROY_BATCH: usize = 512;
+/// How long committed destroys may go unnoticed if nobody told of them.
+const DESTROY_POLL: Duration = Duration::from_secs(60);
+/// Most stripes of all components of a layout together: what a reply can carry.
+const LAYOUT_STRIPES_MAX: usize = 2 * STRIPE_COUNT_MAX;
+
+const _: () = assert!(COMPONENTS_MAX < u16::MAX as usize, "component ids are 16 bits");
+
+/// All OSTs of the file system.
+pub struct Osps {
+    target: Arc<Target>,
+    /// Where the tasks live; killed at the end.
+    rt: Rt,
+    state: Mutex<State>,
+    /// Told when an OST has new objects or came back: creates that wait try again.
+    refilled: Notify,
+}
+
+struct State {
+    lod: Lod,
+    osts: BTreeMap<OstIndex, Arc<Osp>>,
+}
+
+/// One OST.
+struct Osp {
+    index: OstIndex,
+    import: Arc<Import>,
+    pool: Mutex<Pool>,
+    /// The pool may want a refill.
+    pool_low: Notify,
+    /// Destroys may have become durable.
+    destroys_durable: Notify,
+    tasks: Mutex<Vec<Task>>,
+}
+
+impl Osps {
+    /// No OSTs yet.
+    pub fn new(target: &Arc<Target>) -> Arc<Osps> {
+        let rt = target.rt().child(format!("{}-osp", target.name()));
+        let lod = Lod::new(rt.random());
+        let state = State { lod, osts: BTreeMap::new() };
+        Arc::new(Osps { target: target.clone(), rt, state: Mutex::new(state), refilled: Notify::new() })
+    }
+
+    /// Applies the file system's configuration: new OSTs, new places, restarts.
+    pub fn handle_config(self: &Arc<Self>, config: &Config) {
+        for entry in &config.targets {
+            match entry.target.parse::<TargetName>() {
+                Ok(name) if name.kind == TargetKind::Ost => self.handle_entry(OstIndex(name.index), entry),
+                _ => {}
+            }
+        }
+    }
+
+    fn handle_entry(self: &Arc<Self>, index: OstIndex, entry: &TargetEntry) {
+        let mut state = self.state.lock();
+        if state.lod.ost(index).is_none_or(|o| o.host != entry.host) {
+            state.lod.handle_ost(index, &entry.host);
+        }
+        if let Some(osp) = state.osts.get(&index) {
+            osp.import.set_nids(entry.nids.clone());
+            osp.import.notify_restart(entry.instance);
+            return;
+        }
+        let osp = Arc::new(Osp::new(&self.target, index, entry));
+        state.osts.insert(index, osp.clone());
+        drop(state);
+        self.add_osp_params(&osp);
+        let tasks = [
+            self.rt.spawn(precreate(self.clone(), osp.clone())),
+            self.rt.spawn(poll_statfs(self.clone(), osp.clone())),
+            self.rt.spawn(send_destroys(self.clone(), osp.clone())),
+        ];
+        osp.tasks.lock().extend(tasks);
+    }
+
+    /// Ends all tasks and disconnects.
+    pub async fn stop(&self) {
+        self.rt.kill();
+        let osts = std::mem::take(&mut self.state.lock().osts);
+        for osp in osts.values() {
+            osp.import.disconnect().await;
+        }
+        let params = self.target.node().params();
+        params.remove_prefix(&self.osp_prefix(None));
+        params.remove_prefix(&self.lod_prefix());
+    }
+
+    /// Destroys that were queued before are durable now.
+    pub fn handle_commit(&self) {
+        self.state.lock().osts.values().for_each(|o| o.destroys_durable.notify_one());
+    }
+
+    /// Gives layouts their objects for one operation.
+    pub fn allocator(&self) -> Allocator<'_> {
+        Allocator { osps: self, taken: Vec::new(), in_the_end: Errno::ENOSPC }
+    }
+
+    /// Waits until an attempt that began after this was called, and found no objects, is worth repeating.
+    pub fn refilled(&self) -> tokio::sync::futures::Notified<'_> {
+        self.refilled.notified()
+    }
+
+    fn set_active(&self, ost: OstIndex, active: bool) {
+        let mut state = self.state.lock();
+        let was = state.lod.ost(ost).is_some_and(|o| o.active);
+        if was != active {
+            tracing::info!(mdt = %self.target.name(), "OST{:04x} is {}", ost.0, if active { "active" } else { "inactive" });
+            state.lod.set_active(ost, active);
+        }
+    }
+}
+
+impl Osp {
+    fn new(target: &Target, index: OstIndex, entry: &TargetEntry) -> Osp {
+        let data =
+            ConnectData { flags: connect_flags::MDS | connect_flags::MULTI_MODIFY_RPCS, ..ConnectData::default() };
+        let import = target.node().import(ImportConfig {
+            client: target.uuid(),
+            client_name: target.name().to_string(),
+            target: entry.target.clone(),
+            nids: entry.nids.clone(),
+            kind: TargetKind::Ost,
+            data: ConnectData { max_modify_rpcs: 8, ..data },
+            label: format!("{}-osc-MDT{:04x}", entry.target, target.name().index),
+        });
+        Osp {
+            index,
+            import,
+            pool: Mutex::default(),
+            pool_low: Notify::new(),
+            destroys_durable: Notify::new(),
+            tasks: Mutex::default(),
+        }
+    }
+}
+
+/// Takes objects for the layouts of one operation. What it took goes back unless [`Allocator::keep`] is called, before
+/// the operation's turn at the running transaction ends: so ids are used in the order of operations.
+pub struct Allocator<'a> {
+    osps: &'a Osps,
+    taken: Vec<(Arc<Osp>, Vec<Fid>)>,
+    /// The error if waiting for objects does not help.
+    in_the_end: Errno,
+}
+
+impl Allocator<'_> {
+    /// The operation is done: the objects are a file's.
+    pub fn keep(mut self) {
+        self.taken.clear();
+    }
+
+    /// The error after waiting in vain.
+    pub fn error(&self) -> Errno {
+        self.in_the_end
+    }
+
+    fn choose(&mut self, spec: &LayoutSpec) -> Result<Vec<Choice>, Errno> {
+        let mut state = self.osps.state.lock();
+        let State { lod, osts } = &mut *state;
+        let ready = |ost: OstIndex| osts.get(&ost).map_or(0, |o| o.pool.lock().available());
+        let chosen: Result<Vec<Choice>, LodError> = spec.components.iter().map(|c| lod.choose(c, &ready)).collect();
+        chosen.map_err(|e| {
+            self.in_the_end = e.errno();
+            // OSTs may be on their way: after a start none is active for a moment.
+            if e == LodError::NoneActive { Errno::EINPROGRESS } else { e.errno() }
+        })
+    }
+
+    /// Takes the objects for all stripes, or none.
+    fn take(&mut self, counts: &BTreeMap<OstIndex, u32>) -> Result<BTreeMap<OstIndex, Vec<Fid>>, Errno> {
+        let mut objects = BTreeMap::new();
+        let mut missing = false;
+        for (index, count) in counts {
+            let osp = self.osps.state.lock().osts.get(index).cloned().ok_or(Errno::ENXIO)?;
+            let taken = osp.pool.lock().take(*count);
+            osp.pool_low.notify_one();
+            match taken {
+                Some(fids) => {
+                    self.taken.push((osp, fids.clone()));
+                    objects.insert(*index, fids);
+                }
+                None => missing = true,
+            }
+        }
+        if missing { Err(Errno::EINPROGRESS) } else { Ok(objects) }
+    }
+}
+
+impl Objects for Allocator<'_> {
+    fn allocate(&mut self, tx: &mut dyn Transaction, spec: &LayoutSpec) -> Result<Layout, Errno> {
+        check_spec(spec)?;
+        let choices = self.choose(spec)?;
+        let mut counts = BTreeMap::<OstIndex, u32>::new();
+        choices.iter().flat_map(|c| &c.osts).for_each(|o| *counts.entry(*o).or_default() += 1);
+        if choices.iter().map(|c| c.osts.len()).sum::<usize>() > LAYOUT_STRIPES_MAX {
+            return Err(Errno::E2BIG);
+        }
+        let objects = self.take(&counts)?;
+        for (ost, fids) in &objects {
+            if let Some(last) = fids.last() {
+                tables::put_last_used(tx, *ost, &LastUsed { seq: last.seq, oid: last.oid })?;
+            }
+        }
+        Ok(layout(spec, &choices, objects))
+    }
+}
+
+impl Drop for Allocator<'_> {
+    fn drop(&mut self) {
+        for (osp, fids) in self.taken.drain(..).rev() {
+            osp.pool.lock().give_back(&fids);
+        }
+    }
+}
+
+/// The layout with these OSTs and objects.
+fn layout(spec: &LayoutSpec, choices: &[Choice], objects: BTreeMap<OstIndex, Vec<Fid>>) -> Layout {
+    let mut objects: BTreeMap<OstIndex, _> = objects.into_iter().map(|(o, fids)| (o, fids.into_iter())).collect();
+    let mut start = 0;
+    let mut components = Vec::with_capacity(choices.len());
+    for (i, (asked, choice)) in spec.components.iter().zip(choices).enumerate() {
+        let mut stripe = |ost: &OstIndex| {
+            let object = objects.get_mut(ost)?.next()?;
+            Some(Stripe { ost: *ost, object })
+        };
+        components.push(Component {
+            id: i as u32 + 1,
+            flags: component_flags::INIT,
+            start,
+            end: asked.end,
+            pattern: pattern::RAID0 | if choice.is_overstriped() { pattern::OVERSTRIPING } else { 0 },
+            stripe_size: choice.stripe_size,
+            pool: asked.pool.clone(),
+            stripes: choice.osts.iter().filter_map(&mut stripe).collect(),
+        });
+        start = asked.end;
+    }
+    // As Lustre counts: a plain layout is generation 0, a composite one counts its components' instantiation.
+    let generation = if components.len() == 1 { 0 } else { components.len() as u32 };
+    Layout { generation, components }
+}
+
+/// Keeps the pool of one OST filled.
+async fn precreate(osps: Arc<Osps>, osp: Arc<Osp>) {
+    let mut orphans_after = None;
+    loop {
+        let low = osp.pool_low.notified();
+        let Some(count) = osp.pool.lock().poll_request(osps.rt.now()) else {
+            low.await;
+            continue;
+        };
+        let after = match orphans_after {
+            Some(after) => after,
+            None => last_used(&osps, osp.index).await,
+        };
+        match create(&osps, &osp, Create { count, delete_orphans_after: after }).await {
+            Ok(reply) => {
+                orphans_after = Some(0);
+                handle_created(&osps, &osp, &reply).await;
+            }
+            Err(error) => {
+                tracing::debug!(mdt = %osps.target.name(), "OST{:04x} makes no objects: {error}", osp.index.0);
+                osp.pool.lock().handle_failed();
+                osps.set_active(osp.index, matches!(error, RpcError::Status(_)));
+                osps.rt.sleep(RETRY_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn create(osps: &Osps, osp: &Osp, body: Create) -> Result<CreateReply, RpcError> {
+    match osps.target.faults().check("osp.create") {
+        Some(FaultAction::Fail(errno)) => return Err(RpcError::Status(errno)),
+        Some(FaultAction::Drop | FaultAction::Corrupt) => return Err(RpcError::Unreachable),
+        Some(FaultAction::Delay(d)) => osps.rt.sleep(d).await,
+        Some(FaultAction::Crash) => osps.target.rt().kill(),
+        None => {}
+    }
+    let options = CallOptions { modify: true, ..CallOptions::default() };
+    Ok(osp.import.call::<CreateReply>(Opcode::OstCreate, &body, options).await?.body)
+}
+
+async fn handle_created(osps: &Osps, osp: &Osp, reply: &CreateReply) {
+    osp.pool.lock().handle_created(osps.rt.now(), reply.seq, reply.first, reply.count);
+    osps.refilled.notify_waiters();
+    if reply.count == 0 {
+        // It is full, which its statfs tells; more objects will come when files are gone.
+        osps.rt.sleep(RETRY_PAUSE).await;
+    }
+}
+
+/// The last object of an OST that a file had when the MDT was started; 0 if none ever had.
+async fn last_used(osps: &Osps, ost: OstIndex) -> u32 {
+    let Ok(operation) = osps.target.begin().await else { return 0 };
+    tables::last_used(&*operation, ost).ok().flatten().map_or(0, |last| last.oid)
+}
+
+/// Keeps what is known of one OST's space and health up to date.
+async fn poll_statfs(osps: Arc<Osps>, osp: Arc<Osp>) {
+    loop {
+        let options = CallOptions { no_delay: true, deadline: Some(STATFS_INTERVAL), ..CallOptions::default() };
+        let pause = match osp.import.call::<StatFs>(Opcode::OstStatfs, &(), options).await {
+            Ok(reply) => {
+                osps.set_active(osp.index, true);
+                osps.state.lock().lod.handle_statfs(osp.index, &reply.body);
+                osps.refilled.notify_waiters();
+                STATFS_INTERVAL
+            }
+            Err(_) => {
+                osps.set_active(osp.index, false);
+                RETRY_PAUSE
+            }
+        };
+        osps.rt.sleep(pause).await;
+    }
+}
+
+/// Destroys the objects of files that are gone for good, oldest first, and again until the OST says that it did.
+async fn send_destroys(osps: Arc<Osps>, osp: Arc<Osp>) {
+    loop {
+        let durable = osp.destroys_durable.notified();
+        match destroy_batch(&osps, &osp).await {
+            Ok(0) => {
+                let _ = osps.rt.timeout(DESTROY_POLL, durable).await;
+            }
+            Ok(_) => {}
+            Err(errno) => {
+                tracing::debug!(mdt = %osps.target.name(), "OST{:04x} destroys no objects: {errno}", osp.index.0);
+                osps.rt.sleep(RETRY_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn destroy_batch(osps: &Osps, osp: &Osp) -> Result<usize, Errno> {
+    // All that earlier instances left is durable, for it was read from the device.
+    let durable = osps.target.last_committed().0.max(osps.target.instance() << 32);
+    let batch = {
+        let operation = osps.target.begin().await?;
+        tables::destroys(&*operation, osp.index, durable, DESTROY_BATCH)?
+    };
+    if batch.is_empty() {
+        return Ok(0);
+    }
+    let fids = batch.iter().map(|(_, fid)| *fid).collect();
+    osp.import.call::<()>(Opcode::OstDestroy, &Destroy { fids }, CallOptions::default()).await?;
+    let mut operation = osps.target.begin().await?;
+    for (transno, fid) in &batch {
+        tables::delete_destroy(&mut *operation, osp.index, *transno, *fid)?;
+    }
+    operation.finish_local();
+    Ok(batch.len())
+}
+
+impl Osps {
+    fn lod_prefix(&self) -> String {
+        format!("lod.{}-mdtlov.", self.target.name())
+    }
+
+    /// Of one OST, or of all.
+    fn osp_prefix(&self, ost: Option<OstIndex>) -> String {
+        let name = self.target.name();
+        match ost {
+            Some(ost) => {
+                format!("osp.{}-osc-MDT{:04x}.", TargetName::ost(&name.fsname, ost), name.index)
+            }
+            None => format!("osp.{}-OST", name.fsname),
+        }
+    }
+
+    /// Registers the parameters of the choice of OSTs.
+    pub fn add_params(self: &Arc<Self>) {
+        let params = self.target.node().params();
+        let prefix = self.lod_prefix();
+        let numobd = self.clone();
+        params.add(format!("{prefix}numobd"), move || numobd.state.lock().lod.count().to_string());
+        let activeobd = self.clone();
+        params.add(format!("{prefix}activeobd"), move || activeobd.state.lock().lod.active_count().to_string());
+        params.add(format!("{prefix}stripeoffset"), || "-1".to_owned());
+        self.add_lod_param(
+            "stripecount",
+            |l| l.default_stripe_count.to_string(),
+            |l, text| {
+                l.default_stripe_count = number(text, -1, STRIPE_COUNT_MAX as i64)? as i32;
+                Ok(())
+            },
+        );
+        self.add_lod_param(
+            "stripesize",
+            |l| l.default_stripe_size.to_string(),
+            |l, text| {
+                let size = number(text, 65536, u32::MAX.into())? as u32;
+                if !size.is_multiple_of(65536) {
+                    return Err("must be a multiple of 65536".to_owned());
+                }
+                l.default_stripe_size = size;
+                Ok(())
+            },
+        );
+        self.add_lod_param(
+            "qos_threshold_rr",
+            |l| format!("{}%", l.qos_threshold_rr),
+            |l, text| {
+                l.qos_threshold_rr = number(text.trim_end_matches('%'), 0, 100)? as u32;
+                Ok(())
+            },
+        );
+        self.add_lod_param(
+            "qos_prio_free",
+            |l| format!("{}%", l.qos_prio_free),
+            |l, text| {
+                l.qos_prio_free = number(text.trim_end_matches('%'), 0, 100)? as u32;
+                Ok(())
+            },
+        );
+    }
+
+    fn add_lod_param(
+        self: &Arc<Self>,
+        name: &str,
+        get: impl Fn(&Lod) -> String + Send + Sync + 'static,
+        set: impl Fn(&mut Lod, &str) -> Result<(), String> + Send + Sync + 'static,
+    ) {
+        let (getter, setter) = (self.clone(), self.clone());
+        self.target.node().params().add_rw(
+            format!("{}{name}", self.lod_prefix()),
+            move || get(&getter.state.lock().lod),
+            move |text| set(&mut setter.state.lock().lod, text.trim()),
+        );
+    }
+
+    fn add_osp_params(self: &Arc<Self>, osp: &Arc<Osp>) {
+        let params = self.target.node().params();
+        let prefix = self.osp_prefix(Some(osp.index));
+        let add = |name: &str, get: fn(&Pool) -> u32| {
+            let osp = osp.clone();
+            params.add(format!("{prefix}{name}"), move || get(&osp.pool.lock()).to_string());
+        };
+        add("prealloc_next_id", |p| p.next_and_last().0);
+        add("prealloc_last_id", |p| p.next_and_last().1);
+        add("create_count", Pool::batch);
+        let seq = osp.clone();
+        params.add(format!("{prefix}prealloc_next_seq"), move || format!("{:#x}", seq.pool.lock().seq()));
+        let (osps, index) = (self.clone(), osp.index);
+        params.add(format!("{prefix}active"), move || {
+            u8::from(osps.state.lock().lod.ost(index).is_some_and(|o| o.active)).to_string()
+        });
+        let (shown, set, osps) = (osp.clone(), osp.clone(), self.clone());
+        params.add_rw(
+            format!("{prefix}max_create_count"),
+            move || shown.pool.lock().batch_max().to_string(),
+            move |text| {
+                let max = number(text.trim(), 0, 20_000)? as u32;
+                set.pool.lock().set_batch_max(max);
+                set.pool_low.notify_one();
+                osps.state.lock().lod.set_no_create(index, max == 0);
+                Ok(())
+            },
+        );
+    }
+}
+
+fn number(text: &str, least: i64, most: i64) -> Result<i64, String> {
+    let n: i64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
+    if (least..=most).contains(&n) { Ok(n) } else { Err(format!("must be {least} to {most}")) }
+}
+
+/// The time by which a create that found no objects gives up.
+pub(crate) fn give_up_at(now: Time) -> Time {
+    now + Duration::from_secs(20)
+}

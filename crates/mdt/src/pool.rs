@@ -1,0 +1,205 @@
+//! Precreated objects of one OST, as an engine: what is at hand, when to ask for more, and how many. Fast use makes the
+//! batches grow, so that the OST's round trip disappears from the path of creates.
+
+use nacre_base::{Fid, Time};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Objects asked for at first.
+pub const BATCH_MIN: u32 = 32;
+/// Most objects asked for at once (`max_create_count`).
+pub const BATCH_MAX: u32 = 4096;
+/// A batch that lasts shorter than this was too small.
+const QUICK: Duration = Duration::from_secs(1);
+
+/// The pool.
+#[derive(Debug, Clone)]
+pub struct Pool {
+    seq: u64,
+    /// Object ids at hand, ascending; first and count.
+    ranges: VecDeque<(u32, u32)>,
+    available: u32,
+    batch: u32,
+    batch_max: u32,
+    /// What somebody waits for.
+    demand: u32,
+    /// Whether a request for more is on its way.
+    requested: bool,
+    refilled_at: Time,
+}
+
+impl Pool {
+    /// An empty one.
+    pub fn new() -> Pool {
+        Pool {
+            seq: 0,
+            ranges: VecDeque::new(),
+            available: 0,
+            batch: BATCH_MIN,
+            batch_max: BATCH_MAX,
+            demand: 0,
+            requested: false,
+            refilled_at: Time::ZERO,
+        }
+    }
+
+    /// Objects at hand.
+    pub fn available(&self) -> u32 {
+        self.available
+    }
+
+    /// Objects asked for at a time (`create_count`).
+    pub fn batch(&self) -> u32 {
+        self.batch
+    }
+
+    /// Most objects asked for at a time; 0 means that no more are wanted.
+    pub fn batch_max(&self) -> u32 {
+        self.batch_max
+    }
+
+    /// Sets the most objects asked for at a time.
+    pub fn set_batch_max(&mut self, max: u32) {
+        self.batch_max = max;
+        self.batch = self.batch.clamp(BATCH_MIN.min(max), max);
+    }
+
+    /// The next object to be handed out and the last one at hand; zero if there is none.
+    pub fn next_and_last(&self) -> (u32, u32) {
+        let next = self.ranges.front().map_or(0, |r| r.0);
+        (next, self.ranges.back().map_or(0, |(first, count)| first + count - 1))
+    }
+
+    /// Sequence of the objects.
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// Takes `count` objects, in ascending order, if there are so many.
+    pub fn take(&mut self, count: u32) -> Option<Vec<Fid>> {
+        if self.available < count {
+            self.demand = self.demand.max(count);
+            return None;
+        }
+        let mut taken = Vec::with_capacity(count as usize);
+        while taken.len() < count as usize {
+            let (first, left) = self.ranges.front_mut()?;
+            taken.push(Fid { seq: self.seq, oid: *first, ver: 0 });
+            (*first, *left) = (*first + 1, *left - 1);
+            if *left == 0 {
+                self.ranges.pop_front();
+            }
+        }
+        self.available -= count;
+        Some(taken)
+    }
+
+    /// Takes back what the last [`Pool::take`] gave.
+    pub fn give_back(&mut self, objects: &[Fid]) {
+        for fid in objects.iter().rev().filter(|f| f.seq == self.seq) {
+            match self.ranges.front_mut() {
+                Some((first, count)) if *first == fid.oid + 1 => (*first, *count) = (fid.oid, *count + 1),
+                _ => self.ranges.push_front((fid.oid, 1)),
+            }
+            self.available += 1;
+        }
+    }
+
+    /// How many objects to ask for now, if any. The answer goes to [`Pool::handle_created`] or
+    /// [`Pool::handle_failed`]; until then no more are wanted.
+    pub fn poll_request(&mut self, now: Time) -> Option<u32> {
+        let low = self.available < self.batch.div_ceil(2) || self.available < self.demand;
+        if self.requested || !low || self.batch_max == 0 {
+            return None;
+        }
+        if self.refilled_at > Time::ZERO && now.since(self.refilled_at) < QUICK {
+            self.batch = (self.batch * 2).min(self.batch_max);
+        }
+        self.requested = true;
+        Some(self.batch.max(self.demand))
+    }
+
+    /// The OST made `count` objects from `first` on.
+    pub fn handle_created(&mut self, now: Time, seq: u64, first: u32, count: u32) {
+        self.requested = false;
+        self.refilled_at = now;
+        if seq != self.seq {
+            // Another storage under the OST's name: what was at hand is not there any more.
+            (self.seq, self.available) = (seq, 0);
+            self.ranges.clear();
+        }
+        let count = count.min(u32::MAX - first);
+        if count > 0 {
+            self.ranges.push_back((first, count));
+            self.available = self.available.saturating_add(count);
+        }
+        if self.available >= self.demand {
+            self.demand = 0;
+        }
+    }
+
+    /// The OST made none.
+    pub fn handle_failed(&mut self) {
+        self.requested = false;
+    }
+}
+
+impl Default for Pool {
+    fn default() -> Pool {
+        Pool::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn oids(fids: Option<Vec<Fid>>) -> Vec<u32> {
+        fids.unwrap().iter().map(|f| f.oid).collect()
+    }
+
+    #[test]
+    fn objects_are_handed_out_once_and_in_order() {
+        let mut p = Pool::new();
+        assert_eq!(p.take(1), None);
+        assert_eq!(p.poll_request(Time::ZERO), Some(32));
+        assert_eq!(p.poll_request(Time::ZERO), None, "one request at a time");
+        p.handle_created(Time::from_secs(1), 9, 2, 3);
+        assert_eq!(oids(p.take(2)), [2, 3]);
+        p.handle_created(Time::from_secs(1), 9, 10, 2);
+        let taken = p.take(2).unwrap();
+        assert_eq!(oids(Some(taken.clone())), [4, 10]);
+        p.give_back(&taken);
+        assert_eq!((p.available(), p.next_and_last()), (3, (4, 11)));
+        assert_eq!(oids(p.take(3)), [4, 10, 11]);
+        assert_eq!(p.take(1), None);
+    }
+
+    #[test]
+    fn batches_grow_while_they_last_less_than_a_second() {
+        let mut p = Pool::new();
+        let (mut now, mut next, mut batches) = (Time::from_secs(10), 1, Vec::new());
+        for _ in 0..10 {
+            let n = p.poll_request(now).unwrap();
+            batches.push(n);
+            p.handle_created(now, 9, next, n);
+            next += n;
+            now += Duration::from_millis(100);
+            p.take(p.available()).unwrap();
+        }
+        assert_eq!(batches, [32, 64, 128, 256, 512, 1024, 2048, 4096, 4096, 4096]);
+        p.set_batch_max(0);
+        assert_eq!(p.poll_request(now), None);
+    }
+
+    #[test]
+    fn a_wide_file_gets_what_it_waits_for() {
+        let mut p = Pool::new();
+        assert_eq!(p.take(500), None);
+        assert_eq!(p.poll_request(Time::ZERO), Some(500));
+        p.handle_created(Time::ZERO, 9, 1, 100);
+        assert_eq!(p.poll_request(Time::from_secs(9)), Some(500), "the OST made fewer");
+        p.handle_created(Time::from_secs(9), 9, 101, 500);
+        assert_eq!(p.take(500).unwrap().len(), 500);
+    }
+}

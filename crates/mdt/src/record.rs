@@ -1,0 +1,216 @@
+//! The records of the MDT's tables and their bytes: a format of the disk. Each begins with a version byte; a change of
+//! a record's fields takes a new version and a decoder for the old one. Which table holds what is in [`crate::tables`].
+
+use bytes::{BufMut, Bytes, BytesMut};
+use nacre_base::{Errno, Fid, Timestamp};
+use nacre_wire::attr::{Attr, mode};
+use nacre_wire::layout::{Layout, LayoutSpec};
+use nacre_wire::mds::AttrReply;
+use nacre_wire::{Field, Reader, WireError};
+
+/// The version that all records are written in.
+pub const RECORD_VERSION: u8 = 1;
+
+/// Bits of [`Inode::flags`].
+pub mod inode_flags {
+    /// Some extended attributes are in the `xattrs` table.
+    pub const EXTERNAL_XATTRS: u32 = 0x1;
+}
+
+macro_rules! record {
+    ($($(#[$meta:meta])* pub struct $name:ident { $($(#[$fmeta:meta])* pub $field:ident: $t:ty,)* })*) => {$(
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, Eq, Default)]
+        pub struct $name { $($(#[$fmeta])* pub $field: $t,)* }
+
+        impl $name {
+            /// The bytes to store.
+            pub fn encode(&self) -> Bytes {
+                let mut out = BytesMut::with_capacity(256);
+                out.put_u8(RECORD_VERSION);
+                $(self.$field.put(&mut out);)*
+                out.freeze()
+            }
+
+            /// Reads stored bytes.
+            pub fn decode(bytes: Bytes) -> Result<$name, WireError> {
+                let mut from = Reader::new(bytes);
+                match u8::take(&mut from)? {
+                    RECORD_VERSION => Ok($name { $($field: Field::take(&mut from)?,)* }),
+                    v => Err(WireError::BadValue { what: concat!("the version of a stored ", stringify!($name)), value: v.into() }),
+                }
+            }
+        }
+    )*};
+}
+
+record! {
+    /// An inode.
+    pub struct Inode {
+        /// Type and permission bits.
+        pub mode: u32,
+        /// Names; of a directory 2 and its subdirectories; 0 for an orphan.
+        pub nlink: u32,
+        /// Owner.
+        pub uid: u32,
+        /// Group.
+        pub gid: u32,
+        /// Project.
+        pub projid: u32,
+        /// Bits of [`inode_flags`].
+        pub flags: u32,
+        /// Device number.
+        pub rdev: u64,
+        /// Size in bytes; of a file with objects a hint from its last close.
+        pub size: u64,
+        /// Blocks of 512 bytes; a hint as the size is.
+        pub blocks: u64,
+        /// Last access.
+        pub atime: Timestamp,
+        /// Last change of data.
+        pub mtime: Timestamp,
+        /// Last change of attributes or data.
+        pub ctime: Timestamp,
+        /// Creation.
+        pub btime: Timestamp,
+        /// Transno of the last change.
+        pub version: u64,
+        /// Of a directory: where its name is. Zero for others, whose names are in `links`.
+        pub parent: Fid,
+        /// Of a regular file: where its data is; none until it needs objects.
+        pub layout: Option<Layout>,
+        /// Of a directory: what its new files and directories get. Of a file without objects: what it will get.
+        pub default_layout: Option<LayoutSpec>,
+        /// Target of a symbolic link.
+        pub target: Bytes,
+        /// Extended attributes that are small, ordered by name.
+        pub xattrs: Vec<(String, Bytes)>,
+    }
+
+    /// An entry of a directory.
+    pub struct Dirent {
+        /// What it names.
+        pub fid: Fid,
+        /// Type bits of the mode.
+        pub file_type: u32,
+    }
+
+    /// The last object of an OST that was given to a file: those above it are orphans after a crash.
+    pub struct LastUsed {
+        /// Sequence of the objects.
+        pub seq: u64,
+        /// The object id.
+        pub oid: u32,
+    }
+}
+
+/// Blocks and size that a directory shows.
+pub const DIRECTORY_SIZE: u64 = 4096;
+
+impl Inode {
+    /// The file type bits.
+    pub fn file_type(&self) -> u32 {
+        self.mode & mode::S_IFMT
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.file_type() == mode::S_IFDIR
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.file_type() == mode::S_IFREG
+    }
+
+    /// Whether it is a symbolic link.
+    pub fn is_symlink(&self) -> bool {
+        self.file_type() == mode::S_IFLNK
+    }
+
+    /// The attributes as the wire has them.
+    pub fn attr(&self, fid: Fid) -> Attr {
+        Attr {
+            fid,
+            mode: self.mode,
+            nlink: self.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            projid: self.projid,
+            rdev: self.rdev,
+            size: self.size,
+            blocks: self.blocks,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+            version: self.version,
+        }
+    }
+
+    /// Attributes and layout as a reply has them.
+    pub fn attr_reply(&self, fid: Fid) -> AttrReply {
+        AttrReply { attr: self.attr(fid), layout: self.layout.clone() }
+    }
+}
+
+/// What a damaged record means for the client. The log says which one it is.
+pub(crate) fn damaged(what: &str, key: &[u8], why: &WireError) -> Errno {
+    tracing::error!("{what} {key:02x?} is damaged: {why}");
+    Errno::EIO
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::OstIndex;
+    use nacre_base::hash::fnv_1a_64;
+    use nacre_wire::layout::{Component, ComponentSpec, Stripe};
+
+    const FID: Fid = Fid { seq: 0x200000401, oid: 2, ver: 0 };
+    const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 999_999_999 };
+
+    fn inode() -> Inode {
+        let stripes = vec![Stripe { ost: OstIndex(1), object: FID }; 2];
+        let component = Component { id: 1, end: u64::MAX, stripe_size: 1 << 20, stripes, ..Component::default() };
+        let spec = ComponentSpec { end: u64::MAX, stripe_count: -1, stripe_offset: -1, ..ComponentSpec::default() };
+        Inode {
+            mode: 0o100644,
+            nlink: 1,
+            uid: 3,
+            size: 5,
+            mtime: NOW,
+            version: 9,
+            layout: Some(Layout { generation: 7, components: vec![component] }),
+            default_layout: Some(LayoutSpec { components: vec![spec] }),
+            target: Bytes::from_static(b"target"),
+            xattrs: vec![("user.a".to_owned(), Bytes::from_static(b"1"))],
+            ..Inode::default()
+        }
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let dirent = Dirent { fid: FID, file_type: mode::S_IFREG };
+        assert_eq!(dirent.encode()[..], *b"\x01\x01\x04\0\0\x02\0\0\0\x02\0\0\0\0\0\0\0\0\x80\0\0");
+        let last = LastUsed { seq: 0x240000400, oid: 7 };
+        assert_eq!(last.encode()[..], *b"\x01\0\x04\0\x40\x02\0\0\0\x07\0\0\0");
+        assert_eq!(fnv_1a_64(&Inode::default().encode()), GOLDEN_EMPTY, "{:02x?}", Inode::default().encode());
+        assert_eq!(fnv_1a_64(&inode().encode()), GOLDEN_FULL, "{:02x?}", inode().encode());
+    }
+
+    const GOLDEN_EMPTY: u64 = 0;
+    const GOLDEN_FULL: u64 = 0;
+
+    #[test]
+    fn records_round_trip_and_damage_is_found() {
+        let bytes = inode().encode();
+        assert_eq!(Inode::decode(bytes.clone()), Ok(inode()));
+        for cut in 0..bytes.len() {
+            assert!(Inode::decode(bytes.slice(..cut)).is_err(), "{cut} bytes decode");
+        }
+        let mut newer = bytes.to_vec();
+        newer[0] = 2;
+        assert!(Inode::decode(newer.into()).is_err());
+    }
+}
