@@ -69,6 +69,11 @@ impl Faults {
         self.0.any_armed.store(false, Ordering::Relaxed);
     }
 
+    /// Whether anything is armed at all: for callers that would have to compose a name first.
+    pub fn any_armed(&self) -> bool {
+        self.0.any_armed.load(Ordering::Relaxed)
+    }
+
     /// To be called where `name` is: what strikes now, if anything.
     pub fn check(&self, name: &str) -> Option<FaultAction> {
         if !self.0.any_armed.load(Ordering::Relaxed) {

@@ -1,10 +1,14 @@
 //! The server's side of a connection: one export per client and target.
 
-use nacre_base::{Nid, Uuid};
-use nacre_wire::connect::ConnectData;
+use crate::request_log::{Early, Received, ReplyTo, RequestLog, Verdict};
+use crate::service::TargetEntry;
+use nacre_base::{Nid, Payload, Time, Uuid};
+use nacre_wire::connect::{ConnectData, connect_flags};
 use parking_lot::Mutex;
 use std::any::Any;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use tokio::sync::Notify;
 
 /// A client as one target sees it.
 pub struct Export {
@@ -16,23 +20,81 @@ pub struct Export {
     pub client_name: String,
     /// The target.
     pub target: String,
+    pub(crate) entry: Arc<TargetEntry>,
     state: Mutex<State>,
+    /// In nanoseconds of [`Time`].
+    last_heard: AtomicU64,
+    closed: AtomicBool,
+    /// The export was closed, or has no request running any more.
+    changed: Notify,
     extension: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 struct State {
     nid: Nid,
+    /// Number of the client's current connection.
+    connection: u32,
+    /// Of the connect request: an older one is a late duplicate.
+    connect_xid: u64,
     data: ConnectData,
     reconnect: bool,
+    log: RequestLog,
+}
+
+/// Who asks for a connection.
+pub(crate) struct Connecting {
+    pub(crate) nid: Nid,
+    pub(crate) connection: u32,
+    pub(crate) xid: u64,
+}
+
+/// Whether a request may come in.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// From a connection that is not any more.
+    Stale,
+    /// The export is closed.
+    Closed,
+    /// It is in the log.
+    Logged(Verdict),
 }
 
 impl Export {
+    pub(crate) fn new(
+        entry: Arc<TargetEntry>,
+        cookie: u64,
+        client: Uuid,
+        client_name: String,
+        from: &Connecting,
+    ) -> Arc<Export> {
+        let state = State {
+            nid: from.nid,
+            connection: from.connection,
+            connect_xid: from.xid,
+            data: ConnectData::default(),
+            reconnect: false,
+            log: RequestLog::default(),
+        };
+        Arc::new(Export {
+            cookie,
+            client,
+            client_name,
+            target: entry.name.clone(),
+            entry,
+            state: Mutex::new(state),
+            last_heard: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            changed: Notify::new(),
+            extension: OnceLock::new(),
+        })
+    }
+
     /// Where the client is now.
     pub fn nid(&self) -> Nid {
         self.state.lock().nid
     }
 
-    /// What was negotiated.
+    /// What was negotiated. Within the first [`crate::TargetHandler::connect`] it is empty.
     pub fn data(&self) -> ConnectData {
         self.state.lock().data.clone()
     }
@@ -48,8 +110,126 @@ impl Export {
         any.downcast_ref().expect("a target keeps one type of state in its exports")
     }
 
+    /// Whether the client disconnected, was evicted, or the target stopped.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
     /// Ready when the client disconnected, was evicted, or the target stopped.
     pub async fn closed(&self) {
-        todo!()
+        self.until(|| self.is_closed()).await;
+    }
+
+    /// Requests of this client that run or wait to be run.
+    pub fn requests_running(&self) -> usize {
+        self.state.lock().log.running()
+    }
+
+    pub(crate) async fn drained(&self) {
+        self.until(|| self.requests_running() == 0).await;
+    }
+
+    async fn until(&self, condition: impl Fn() -> bool) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            // Enabled first, so that a change after the look is not missed.
+            changed.as_mut().enable();
+            if condition() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Closes it; false if it was closed before.
+    pub(crate) fn close(&self) -> bool {
+        let first = !self.closed.swap(true, Ordering::AcqRel);
+        self.changed.notify_waiters();
+        first
+    }
+
+    /// A request came over the connection with this number.
+    pub(crate) fn handle_request(&self, connection: u32, request: Received) -> Entry {
+        let mut s = self.state.lock();
+        if self.is_closed() {
+            return Entry::Closed;
+        }
+        if connection != s.connection {
+            return Entry::Stale;
+        }
+        self.last_heard.store(request.at.0, Ordering::Relaxed);
+        Entry::Logged(s.log.handle_request(request))
+    }
+
+    /// A ping came: not logged, as it changes nothing.
+    pub(crate) fn handle_ping(&self, connection: u32, now: Time) -> Entry {
+        let s = self.state.lock();
+        if self.is_closed() {
+            return Entry::Closed;
+        }
+        if connection != s.connection {
+            return Entry::Stale;
+        }
+        self.handle_heard(now);
+        Entry::Logged(Verdict::Execute)
+    }
+
+    pub(crate) fn handle_executed(&self, xid: u64, save: Option<Payload>) -> Option<ReplyTo> {
+        let mut s = self.state.lock();
+        let reply_to = s.log.handle_executed(xid, save);
+        let drained = s.log.running() == 0;
+        drop(s);
+        if drained && self.is_closed() {
+            self.changed.notify_waiters();
+        }
+        reply_to
+    }
+
+    pub(crate) fn reply_to(&self, xid: u64) -> Option<ReplyTo> {
+        self.state.lock().log.reply_to(xid)
+    }
+
+    pub(crate) fn deadline(&self, xid: u64) -> Option<Time> {
+        self.state.lock().log.deadline(xid)
+    }
+
+    pub(crate) fn handle_time(&self, now: Time) -> (Vec<Early>, Time) {
+        self.state.lock().log.handle_time(now)
+    }
+
+    /// Whether a connect with this xid is news.
+    pub(crate) fn is_news(&self, connect_xid: u64) -> bool {
+        connect_xid > self.state.lock().connect_xid
+    }
+
+    /// The client is connecting again.
+    pub(crate) fn handle_reconnecting(&self) {
+        self.state.lock().reconnect = true;
+    }
+
+    /// The client is connected.
+    pub(crate) fn handle_connected(&self, from: &Connecting, data: ConnectData, now: Time) {
+        self.handle_heard(now);
+        let mut s = self.state.lock();
+        (s.nid, s.connection, s.connect_xid, s.data) = (from.nid, from.connection, from.xid, data);
+    }
+
+    pub(crate) fn handle_heard(&self, now: Time) {
+        self.last_heard.store(now.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn last_heard(&self) -> Time {
+        Time(self.last_heard.load(Ordering::Relaxed))
+    }
+
+    /// Whether the client is a server, which is not evicted for silence.
+    pub(crate) fn is_server(&self) -> bool {
+        self.state.lock().data.flags & connect_flags::MDS != 0
+    }
+}
+
+impl std::fmt::Debug for Export {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "export {:#x} of {} for {} ({})", self.cookie, self.target, self.client_name, self.client)
     }
 }

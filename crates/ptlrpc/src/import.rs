@@ -1,10 +1,27 @@
-//! The client's side of a connection: one import per target.
+//! The client's side of a connection: one import per target. What an import knows is in the engines `import_state`,
+//! `calls` and `adaptive_timeout`; here they meet the network. Connecting is in `connect`.
 
-use crate::call::{CallOptions, Reply};
+use crate::adaptive_timeout::{Estimator, request_timeout};
+use crate::call::{BULK_MAX, Bulk, CallOptions, INLINE_MAX, Reply};
+use crate::calls::{Calls, Spec, Step};
 use crate::error::RpcError;
-use nacre_base::{Nid, TargetKind, Uuid};
-use nacre_wire::connect::ConnectData;
-use nacre_wire::{Field, Opcode};
+use crate::import_state::ImportMachine;
+use crate::message::{Incoming, encode, request_portal};
+use crate::node::NodeShared;
+use crate::stats::OpStats;
+use crate::window::Credits;
+use bytes::Bytes;
+use nacre_base::{Errno, Nid, Payload, TargetKind, Time, Uuid};
+use nacre_lnet::{MAX_PAYLOAD, MdGuard, SinkGuard};
+use nacre_wire::connect::{ConnectData, connect_flags};
+use nacre_wire::header::{HEADER_BYTES, flags};
+use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::sync::Notify;
 
 pub use crate::import_state::ImportState;
 
@@ -27,40 +44,528 @@ pub struct ImportConfig {
     pub label: String,
 }
 
-/// A connection to a target, kept up over restarts and changes of place of the server.
-pub struct Import {}
+/// A connection to a target, kept up over restarts and changes of place of the server. Dropping it fails its calls;
+/// [`Import::disconnect`] also tells the server.
+pub struct Import(pub(crate) Arc<ImportShared>);
+
+type EvictionHook = Arc<dyn Fn() + Send + Sync>;
+
+pub(crate) struct ImportShared {
+    pub(crate) node: Arc<NodeShared>,
+    pub(crate) config: ImportConfig,
+    /// Goes into the match bits of requests; replies come back with it.
+    pub(crate) id: u64,
+    pub(crate) state: Mutex<State>,
+    pub(crate) evicted_hooks: Mutex<Vec<EvictionHook>>,
+    /// Cuts short the pause between connects.
+    pub(crate) nudge: Notify,
+    pub(crate) max_rpcs_in_flight: Arc<AtomicU64>,
+}
+
+pub(crate) struct State {
+    pub(crate) machine: ImportMachine,
+    pub(crate) calls: Calls,
+    /// What was negotiated.
+    pub(crate) data: ConnectData,
+    /// By lane.
+    pub(crate) service: [Estimator; 5],
+    pub(crate) network: Estimator,
+    /// A task is connecting, or pausing between connects.
+    pub(crate) connecting: bool,
+    /// Ping when idle.
+    keep_alive: bool,
+    last_sent: Time,
+    pub(crate) last_reply: Option<Time>,
+    pub(crate) last_committed: u64,
+    pub(crate) timeouts: u64,
+    pub(crate) stats: OpStats,
+}
+
+/// RPCs in flight on the I/O lane, by default (`max_rpcs_in_flight`).
+pub const MAX_RPCS_IN_FLIGHT: u64 = 8;
+/// With keep-alive, an idle import pings this often.
+pub const PING_INTERVAL: Duration = Duration::from_secs(25);
+/// How long the bulk may come after the reply that it belongs to.
+const BULK_TIMEOUT: Duration = Duration::from_secs(10);
+const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Import {
-    /// Calls the target: connects if need be, sends, and waits until there is an answer. Resends over reconnects with the
-    /// same xid. Never gives up by itself while the import is neither evicted nor closed, unless the options say so.
+    pub(crate) fn new(node: Arc<NodeShared>, id: u64, config: ImportConfig) -> Arc<Import> {
+        let now = node.rt.now();
+        let max_rpcs_in_flight = Arc::new(AtomicU64::new(MAX_RPCS_IN_FLIGHT));
+        let state = State {
+            machine: ImportMachine::new(now, &config.nids),
+            calls: Calls::new(MAX_RPCS_IN_FLIGHT as u32),
+            data: config.data.clone(),
+            service: Default::default(),
+            network: Estimator::default(),
+            connecting: false,
+            keep_alive: false,
+            last_sent: now,
+            last_reply: None,
+            last_committed: 0,
+            timeouts: 0,
+            stats: OpStats::default(),
+        };
+        let shared = Arc::new(ImportShared {
+            node,
+            config,
+            id,
+            state: Mutex::new(state),
+            evicted_hooks: Mutex::default(),
+            nudge: Notify::new(),
+            max_rpcs_in_flight,
+        });
+        crate::import_params::register(&shared);
+        Arc::new(Import(shared))
+    }
+
+    /// Calls the target: connects if need be, sends, and waits until there is an answer. Resends over reconnects with
+    /// the same xid. Never gives up by itself while the import is neither evicted nor closed, unless the options say so.
+    ///
+    /// Dropping the future abandons the call; one with `modify` then goes on in the background.
     pub async fn call<Rep: Field>(
         &self,
-        _opcode: Opcode,
-        _body: &impl Field,
-        _options: CallOptions,
+        opcode: Opcode,
+        body: &impl Field,
+        options: CallOptions,
     ) -> Result<Reply<Rep>, RpcError> {
-        todo!()
+        let mut call = Ongoing::start(&self.0, opcode, nacre_wire::encode(body), options)?;
+        let reply = call.run().await?;
+        drop(call);
+        Errno::from_status(reply.header.status).map_err(RpcError::Status)?;
+        Ok(Reply { body: nacre_wire::decode(&reply.body)?, header: reply.header, data: reply.data })
     }
 
     /// The places where the target may be have changed.
-    pub fn set_nids(&self, _nids: Vec<Nid>) {}
+    pub fn set_nids(&self, nids: Vec<Nid>) {
+        self.0.state.lock().machine.handle_nids(&nids);
+        self.0.nudge.notify_one();
+        self.0.connect_if_wanted();
+    }
 
     /// The target was started anew as `instance` (imperative recovery): reconnect now if that is news.
-    pub fn notify_restart(&self, _instance: u64) {}
+    pub fn notify_restart(&self, instance: u64) {
+        let now = self.0.node.rt.now();
+        if self.0.state.lock().machine.handle_restart(now, instance) {
+            tracing::info!("{}: the target was restarted, reconnecting", self.0.config.label);
+        }
+        self.0.nudge.notify_one();
+        self.0.connect_if_wanted();
+    }
 
-    /// What was negotiated; what was asked for, before the first connection.
+    /// Pings the target when idle, so that it knows that this client lives: for as long as there is state at the server,
+    /// such as open files.
+    pub fn set_keep_alive(&self, on: bool) {
+        self.0.state.lock().keep_alive = on;
+        if on {
+            self.0.node.timer.arm(self.0.node.rt.now() + PING_INTERVAL);
+        }
+    }
+
+    /// What was negotiated; what is asked for, before the first connection.
     pub fn connect_data(&self) -> ConnectData {
-        todo!()
+        self.0.state.lock().data.clone()
     }
 
     /// Its state.
     pub fn state(&self) -> ImportState {
-        todo!()
+        self.0.state.lock().machine.state()
+    }
+
+    /// How often the server has evicted this client.
+    pub fn generation(&self) -> u32 {
+        self.0.state.lock().machine.generation()
+    }
+
+    /// Changes of this client up to this transno are durable, as of the last reply.
+    pub fn last_committed(&self) -> nacre_base::Transno {
+        nacre_base::Transno(self.0.state.lock().last_committed)
+    }
+
+    /// What the import was made with.
+    pub fn config(&self) -> &ImportConfig {
+        &self.0.config
     }
 
     /// Tells the server goodbye, if it can be reached, and fails all calls from now on.
-    pub async fn disconnect(&self) {}
+    pub async fn disconnect(&self) {
+        self.0.disconnect().await;
+    }
 
-    /// Adds what to do when the server has evicted this client: its caches and handles are void.
-    pub fn on_evicted(&self, _f: impl Fn() + Send + Sync + 'static) {}
+    /// Adds what to do when the server has evicted this client, before any further request is sent: caches and handles
+    /// are void. Must not wait.
+    pub fn on_evicted(&self, f: impl Fn() + Send + Sync + 'static) {
+        self.0.evicted_hooks.lock().push(Arc::new(f));
+    }
+}
+
+impl Drop for Import {
+    fn drop(&mut self) {
+        self.0.close();
+        crate::import_params::remove(&self.0);
+        self.0.node.forget_import(self.0.id);
+    }
+}
+
+impl ImportShared {
+    /// A reply for this import arrived.
+    pub(crate) fn handle_message(self: &Arc<Self>, message: Incoming) {
+        let now = self.node.rt.now();
+        let mut s = self.state.lock();
+        let header = &message.header;
+        let service_estimate = Duration::from_millis(header.timeout_ms.into());
+        if message.kind == RpcKind::EarlyReply {
+            let network = s.network.estimate(now);
+            s.calls.handle_early_reply(header.xid, now + service_estimate + network);
+            return;
+        }
+        if header.status == -Errno::ENOTCONN.0 && header.export == 0 {
+            let asked = s.calls.answered(header.xid);
+            if let Some(asked) = asked.filter(|a| !a.control) {
+                drop(s);
+                return self.handle_lost(asked.sent_on, "the server does not know the export");
+            }
+        }
+        let spent = Duration::from_micros(u64::from(header.service_time_us) + u64::from(header.queue_time_us));
+        let (committed, granted) =
+            (header.last_committed, Credits { rpcs: header.credits_granted, bytes: header.bytes_granted });
+        let Some(answered) = s.calls.handle_reply(message) else { return };
+        let s = &mut *s;
+        s.service[answered.lane as usize].handle_sample(now, service_estimate.min(crate::adaptive_timeout::AT_MAX));
+        let round_trip = now.since(answered.sent_at);
+        if answered.sent_once {
+            s.network.handle_sample(now, round_trip.saturating_sub(spent));
+        }
+        s.stats.add(answered.opcode, round_trip);
+        s.last_reply = Some(now);
+        s.last_committed = s.last_committed.max(committed);
+        if s.data.flags & connect_flags::CREDITS != 0 {
+            s.calls.handle_grant(granted);
+        }
+    }
+
+    /// The connection with this number is lost, if it is the one in use: connect again.
+    pub(crate) fn handle_lost(self: &Arc<Self>, connection: u32, why: &str) {
+        let mut s = self.state.lock();
+        if s.machine.handle_lost(self.node.rt.now(), connection) {
+            tracing::info!("{}: connection to {} lost: {why}", self.config.label, self.config.target);
+            s.calls.fail_no_delay();
+            drop(s);
+            self.connect_if_wanted();
+        }
+    }
+
+    /// The network lost a peer.
+    pub(crate) fn handle_peer_down(self: &Arc<Self>, peer: Nid) {
+        let mut s = self.state.lock();
+        if s.machine.current_nid() != Some(peer) {
+            return;
+        }
+        let connection = s.machine.connection().map(|c| c.connection);
+        match connection {
+            // An idle import will notice when it has something to say; the peer may only have closed an idle socket.
+            Some(connection) if s.calls.in_flight() > 0 => {
+                drop(s);
+                self.handle_lost(connection, "the peer is down");
+            }
+            Some(_) => {}
+            None => s.calls.fail_control(),
+        }
+    }
+
+    /// Time has come to `now`. When to ask again.
+    pub(crate) fn handle_time(self: &Arc<Self>, now: Time) -> Time {
+        let mut s = self.state.lock();
+        let connection = s.machine.connection().map(|c| c.connection);
+        let expired = s.calls.handle_time(now, connection);
+        let mut next = expired.next;
+        if s.keep_alive && connection.is_some() {
+            let ping_at = s.last_sent + PING_INTERVAL;
+            if ping_at <= now {
+                s.last_sent = now;
+                drop(self.node.rt.spawn(self.clone().ping()));
+            }
+            next = next.min(s.last_sent + PING_INTERVAL);
+        }
+        if let Some(connection) = expired.lost {
+            s.timeouts += 1;
+            drop(s);
+            self.handle_lost(connection, "a request timed out");
+        }
+        next
+    }
+
+    async fn ping(self: Arc<Self>) {
+        let options = CallOptions { lane: Lane::Control, no_delay: true, ..CallOptions::default() };
+        if let Ok(mut call) = Ongoing::start(&self, Opcode::ObdPing, Bytes::new(), options) {
+            let _ = call.run().await;
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        let mut s = self.state.lock();
+        s.machine.close(self.node.rt.now());
+        s.calls.fail_all(RpcError::Closed);
+        self.nudge.notify_one();
+    }
+
+    pub(crate) async fn disconnect(self: &Arc<Self>) {
+        let connection = self.state.lock().machine.connection();
+        if let Some(c) = connection {
+            let opcode = match self.config.kind {
+                TargetKind::Mgt => Opcode::MgsDisconnect,
+                TargetKind::Mdt => Opcode::MdsDisconnect,
+                TargetKind::Ost => Opcode::OstDisconnect,
+            };
+            let give_up = self.node.rt.now() + DISCONNECT_TIMEOUT;
+            let header = RpcHeader { export: c.export, connection_count: c.connection, ..RpcHeader::default() };
+            let _ = self.control_call(c.nid, opcode, header, Bytes::new(), give_up).await;
+        }
+        self.close();
+    }
+
+    /// Sends a connect or disconnect to a place, once, whatever the state of the import.
+    pub(crate) async fn control_call(
+        self: &Arc<Self>,
+        nid: Nid,
+        opcode: Opcode,
+        mut header: RpcHeader,
+        body: Bytes,
+        give_up: Time,
+    ) -> Result<Incoming, RpcError> {
+        let spec =
+            Spec { opcode, lane: Lane::Control, modify: false, window: None, no_delay: true, control: true, give_up };
+        let (rt, now) = (&self.node.rt, self.node.rt.now());
+        let mut call = Ongoing::register(self, spec, body);
+        call.request().begin(&mut self.state.lock(), &mut header, now, give_up);
+        header.timeout_ms = millis(give_up.since(now));
+        let payload = encode(RpcKind::Request, &header, &call.request().body, Payload::new());
+        let put = self.node.lnet.put(nid, request_portal(Lane::Control), self.id, payload);
+        match rt.timeout_at(give_up, put).await {
+            Ok(Ok(())) => call.run().await,
+            Ok(Err(e)) => {
+                tracing::debug!("{}: {opcode} to {nid}: {e}", self.config.label);
+                Err(RpcError::Unreachable)
+            }
+            Err(_) => Err(RpcError::TimedOut),
+        }
+    }
+}
+
+/// A call on its way. Dropping it abandons the call, or leaves it to a task of its own if it modifies.
+pub(crate) struct Ongoing(Option<Request>);
+
+/// What is needed to send a call, again and again.
+struct Request {
+    import: Arc<ImportShared>,
+    xid: u64,
+    spec: Spec,
+    /// Encoded.
+    body: Bytes,
+    inline: Payload,
+    header: RpcHeader,
+    /// Exposed for the server to pull, over all resends.
+    _source: Option<MdGuard>,
+    sink: Option<SinkGuard>,
+}
+
+impl Ongoing {
+    fn start(
+        import: &Arc<ImportShared>,
+        opcode: Opcode,
+        body: Bytes,
+        options: CallOptions,
+    ) -> Result<Ongoing, RpcError> {
+        let now = import.node.rt.now();
+        let bulk_len = match &options.bulk {
+            Bulk::None => 0,
+            Bulk::Send(data) => data.len(),
+            Bulk::Receive { max_len } => *max_len,
+        };
+        if bulk_len > BULK_MAX || body.len() + HEADER_BYTES + INLINE_MAX > MAX_PAYLOAD {
+            return Err(RpcError::Status(Errno::E2BIG));
+        }
+        let spec = Spec {
+            opcode,
+            lane: options.lane,
+            modify: options.modify,
+            window: (options.lane == Lane::Io && !options.high_priority).then_some(bulk_len as u64),
+            no_delay: options.no_delay,
+            control: false,
+            give_up: options.deadline.map_or(Time::FAR_FUTURE, |d| now + d),
+        };
+        let mut call = Ongoing::register(import, spec, body);
+        let request = call.request();
+        let h = &mut request.header;
+        h.flags = if options.high_priority { flags::HIGH_PRIORITY } else { 0 };
+        (h.uid, h.gid, h.jobid) = (options.uid, options.gid, options.jobid);
+        h.bulk_bytes = bulk_len as u32;
+        request.attach_bulk(options.bulk);
+        if options.deadline.is_some() {
+            import.node.timer.arm(request.spec.give_up);
+        }
+        Ok(call)
+    }
+
+    fn register(import: &Arc<ImportShared>, spec: Spec, body: Bytes) -> Ongoing {
+        let mut s = import.state.lock();
+        // Under the lock, so that the import's xids increase in the order of registration.
+        let xid = import.node.next_xid();
+        s.calls.start(xid, spec.clone());
+        drop(s);
+        let (import, header) = (import.clone(), RpcHeader::default());
+        Ongoing(Some(Request { import, xid, spec, body, inline: Payload::new(), header, _source: None, sink: None }))
+    }
+
+    fn request(&mut self) -> &mut Request {
+        self.0.as_mut().expect("only Drop takes the request out")
+    }
+
+    async fn run(&mut self) -> Result<Incoming, RpcError> {
+        self.request().run().await
+    }
+}
+
+impl Drop for Ongoing {
+    fn drop(&mut self) {
+        let Some(mut request) = self.0.take() else { return };
+        let import = request.import.clone();
+        let unfinished = request.spec.modify && {
+            let s = import.state.lock();
+            s.calls.is_in_flight(request.xid) && s.machine.state() != ImportState::Closed
+        };
+        if unfinished {
+            // Its modify slot must not carry another request before the server is done with this one.
+            drop(import.node.rt.spawn(async move { drop(request.run().await) }));
+        }
+    }
+}
+
+impl Request {
+    fn attach_bulk(&mut self, bulk: Bulk) {
+        let lnet = &self.import.node.lnet;
+        match bulk {
+            Bulk::None => {}
+            Bulk::Send(data) if data.len() <= INLINE_MAX => {
+                self.header.flags |= flags::INLINE;
+                self.inline = data;
+            }
+            Bulk::Send(data) => {
+                self.header.match_bits = self.xid;
+                self._source = Some(lnet.expose_source(self.xid, data));
+            }
+            Bulk::Receive { max_len } if max_len <= INLINE_MAX => {}
+            Bulk::Receive { max_len } => {
+                self.header.match_bits = self.xid;
+                self.sink = Some(lnet.expose_sink(self.xid, max_len));
+            }
+        }
+    }
+
+    async fn run(&mut self) -> Result<Incoming, RpcError> {
+        loop {
+            let step = std::future::poll_fn(|cx| {
+                let mut s = self.import.state.lock();
+                let connection = s.machine.connection();
+                match s.calls.poll(self.xid, connection, cx.waker()) {
+                    Step::Wait => {
+                        let idle = s.machine.wants_connect() && !s.connecting;
+                        drop(s);
+                        if idle {
+                            self.import.connect_if_wanted();
+                        }
+                        Poll::Pending
+                    }
+                    step => Poll::Ready(step),
+                }
+            })
+            .await;
+            match step {
+                Step::Wait => {}
+                Step::Send => self.send(),
+                Step::Done(result) => {
+                    if let Some(reply) = self.receive_bulk((*result)?).await? {
+                        return Ok(reply);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends, or sends again, over the connection there is.
+    fn send(&mut self) {
+        let import = &self.import;
+        let node = &import.node;
+        let now = node.rt.now();
+        let mut header = self.header.clone();
+        let mut s = import.state.lock();
+        let Some(connection) = s.machine.connection() else { return };
+        let timeout = request_timeout(s.service[self.spec.lane as usize].estimate(now), s.network.estimate(now));
+        (header.export, header.connection_count) = (connection.export, connection.connection);
+        header.timeout_ms = millis(timeout);
+        if self.spec.window.is_some() {
+            let wanted = s.calls.wanted();
+            (header.credits_wanted, header.bytes_wanted) = (wanted.rpcs, wanted.bytes);
+        }
+        s.last_sent = now;
+        self.begin(&mut s, &mut header, now, now + timeout);
+        drop(s);
+        let payload = encode(RpcKind::Request, &header, &self.body, self.inline.clone());
+        if let Err(e) = node.lnet.post(connection.nid, request_portal(self.spec.lane), import.id, payload) {
+            import.handle_lost(connection.connection, &e.to_string());
+        }
+    }
+
+    /// Books the sending, and fills in what the books say.
+    fn begin(&self, s: &mut State, header: &mut RpcHeader, now: Time, deadline: Time) {
+        let (tag, again) = s.calls.handle_sent(self.xid, header.connection_count, now, deadline);
+        header.xid = self.xid;
+        header.trace_id = self.xid;
+        header.lane = self.spec.lane as u8;
+        header.opcode = self.spec.opcode as u32;
+        header.tag = tag.0;
+        header.last_xid = s.calls.last_xid();
+        if again {
+            header.flags |= flags::RESENT;
+        }
+        self.import.node.timer.arm(deadline);
+    }
+
+    /// The reply with the bulk that belongs to it; `None` if that was lost and the request has to go again.
+    async fn receive_bulk(&mut self, mut reply: Incoming) -> Result<Option<Incoming>, RpcError> {
+        let expected = reply.header.bulk_bytes as usize;
+        let Some(sink) = self.sink.as_mut().filter(|_| reply.header.status == 0 && expected > 0) else {
+            return Ok(Some(reply));
+        };
+        match self.import.node.rt.timeout(BULK_TIMEOUT, sink.filled()).await {
+            Ok(data) if data.len() == expected => {
+                reply.data = data;
+                Ok(Some(reply))
+            }
+            // The sink was filled by a push whose reply was lost, and the answer is another now.
+            other => {
+                tracing::debug!(
+                    "{}: xid {}: bulk is missing: {:?}",
+                    self.import.config.label,
+                    self.xid,
+                    other.is_err()
+                );
+                let max_len = self.header.bulk_bytes as usize;
+                self.sink = Some(self.import.node.lnet.expose_sink(self.xid, max_len));
+                self.import.state.lock().calls.handle_incomplete(self.xid);
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.import.state.lock().calls.finish(self.xid);
+    }
+}
+
+pub(crate) fn millis(d: Duration) -> u32 {
+    u32::try_from(d.as_millis()).unwrap_or(u32::MAX)
 }

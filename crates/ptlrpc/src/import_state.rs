@@ -1,28 +1,464 @@
-//! Import states.
+//! What an import is and does, as a sans-IO engine: states, choice of NID, back-off, and what a connect reply means.
+//! Sending and waiting are in `import` and `connect`.
 
-/// Where an import stands.
+use nacre_base::{Nid, Time, Uuid};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Where an import stands. Names and meaning are Lustre's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImportState {
     /// Disconnected for good.
     Closed,
     /// Never connected.
     New,
-    /// Not connected; will connect again.
+    /// Lost its connection, or could not connect; tries again.
     Discon,
-    /// Connecting.
+    /// A connect is under way.
     Connecting,
-    /// Reserved for recovery: replaying requests.
+    /// Reserved for recovery: replaying what the restarted server lost.
     Replay,
     /// Reserved for recovery: replaying locks.
     ReplayLocks,
-    /// Reserved for recovery: waiting for the other clients.
+    /// Reserved for recovery: waiting until the other clients have replayed.
     ReplayWait,
-    /// Resending what was not answered.
+    /// Connected; resending what was not answered.
     Recover,
     /// Connected.
     Full,
-    /// Evicted.
+    /// The server threw this client out.
     Evicted,
-    /// Reserved: disconnected because nothing is to do.
+    /// Reserved: disconnected because there is nothing to do.
     Idle,
+}
+
+impl ImportState {
+    /// The name as `lctl get_param *.*.state` prints it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ImportState::Closed => "CLOSED",
+            ImportState::New => "NEW",
+            ImportState::Discon => "DISCONN",
+            ImportState::Connecting => "CONNECTING",
+            ImportState::Replay => "REPLAY",
+            ImportState::ReplayLocks => "REPLAY_LOCKS",
+            ImportState::ReplayWait => "REPLAY_WAIT",
+            ImportState::Recover => "RECOVER",
+            ImportState::Full => "FULL",
+            ImportState::Evicted => "EVICTED",
+            ImportState::Idle => "IDLE",
+        }
+    }
+
+    /// The transition table: the states that may follow.
+    fn successors(self) -> &'static [ImportState] {
+        use ImportState::{Closed, Connecting, Discon, Evicted, Full, New, Recover};
+        match self {
+            Closed => &[],
+            New => &[Connecting, Closed],
+            Connecting => &[Full, Recover, Evicted, Discon, Closed],
+            Evicted => &[Recover, Closed],
+            Recover => &[Full, Closed],
+            Full => &[Discon, Closed],
+            Discon => &[Connecting, Closed],
+            // Not entered in this version.
+            ImportState::Replay | ImportState::ReplayLocks | ImportState::ReplayWait | ImportState::Idle => &[],
+        }
+    }
+}
+
+/// A connect to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Attempt {
+    pub(crate) nid: Nid,
+    /// Goes into the request's connection_count.
+    pub(crate) connection: u32,
+    /// The export of the connection before, 0 if none.
+    pub(crate) previous_export: u64,
+    /// When to give it up.
+    pub(crate) timeout: Duration,
+}
+
+/// What a connect reply says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Accepted {
+    pub(crate) export: u64,
+    pub(crate) instance: u64,
+    pub(crate) target_uuid: Uuid,
+    /// The server still knew our export.
+    pub(crate) reconnect: bool,
+}
+
+/// What a successful connect means for the calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The first connection.
+    First,
+    /// The server kept our state: resend what was not answered.
+    Reconnected,
+    /// The server was started anew: resend what was not answered; its reply slots know what was done.
+    Restarted,
+    /// The same server does not know us any more: everything in flight fails.
+    Evicted,
+    /// The attempt was given up before; the reply means nothing.
+    Stale,
+}
+
+/// The connection in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Connection {
+    pub(crate) nid: Nid,
+    pub(crate) export: u64,
+    pub(crate) connection: u32,
+}
+
+/// The engine.
+#[derive(Debug)]
+pub(crate) struct ImportMachine {
+    state: ImportState,
+    history: VecDeque<(Time, ImportState)>,
+    candidates: Vec<Candidate>,
+    /// Index of the candidate in use, or tried last.
+    current: usize,
+    /// Connects sent so far: the number of the last.
+    connection: u32,
+    /// How often we were evicted.
+    generation: u32,
+    /// Of the last successful connect.
+    accepted: Option<Accepted>,
+    /// Connects that failed since the last success.
+    failures: u32,
+    connects: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    nid: Nid,
+    /// Order of the last try; 0 is never.
+    tried: u32,
+    /// False for the place in use when it was taken off the list: dropped once it fails.
+    listed: bool,
+}
+
+const HISTORY_MAX: usize = 16;
+/// The first connect may take this long; each round over all NIDs adds as much, as the network may be slow.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(50);
+const BACKOFF_MIN: Duration = Duration::from_secs(1);
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
+
+impl ImportMachine {
+    pub(crate) fn new(now: Time, nids: &[Nid]) -> ImportMachine {
+        let mut m = ImportMachine {
+            state: ImportState::New,
+            history: VecDeque::from([(now, ImportState::New)]),
+            candidates: Vec::new(),
+            current: 0,
+            connection: 0,
+            generation: 0,
+            accepted: None,
+            failures: 0,
+            connects: 0,
+        };
+        m.handle_nids(nids);
+        m
+    }
+
+    pub(crate) fn state(&self) -> ImportState {
+        self.state
+    }
+
+    /// The last states, oldest first, with the times they were entered.
+    pub(crate) fn history(&self) -> impl Iterator<Item = &(Time, ImportState)> {
+        self.history.iter()
+    }
+
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    pub(crate) fn connects(&self) -> u32 {
+        self.connects
+    }
+
+    pub(crate) fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    pub(crate) fn nids(&self) -> Vec<Nid> {
+        self.candidates.iter().map(|c| c.nid).collect()
+    }
+
+    /// Whom we are connected to, or tried last.
+    pub(crate) fn current_nid(&self) -> Option<Nid> {
+        self.candidates.get(self.current).map(|c| c.nid)
+    }
+
+    /// The connection that requests go over.
+    pub(crate) fn connection(&self) -> Option<Connection> {
+        let accepted = self.accepted.filter(|_| self.state == ImportState::Full)?;
+        Some(Connection { nid: self.current_nid()?, export: accepted.export, connection: self.connection })
+    }
+
+    /// The server's instance, as of the last connection.
+    pub(crate) fn instance(&self) -> Option<u64> {
+        self.accepted.map(|a| a.instance)
+    }
+
+    /// Whether a connect should be under way and is not.
+    pub(crate) fn wants_connect(&self) -> bool {
+        matches!(self.state, ImportState::New | ImportState::Discon)
+    }
+
+    /// Begins a connect, if one is wanted and there is somewhere to connect to.
+    pub(crate) fn start_connect(&mut self, now: Time) -> Option<Attempt> {
+        if !self.wants_connect() || self.candidates.is_empty() {
+            return None;
+        }
+        // After a loss the same place first: most often only the connection broke. Then the one not tried for longest.
+        if self.failures > 0 || self.accepted.is_none() {
+            let oldest = self.candidates.iter().enumerate().min_by_key(|(i, c)| (c.tried, *i)).map(|(i, _)| i);
+            self.current = oldest.unwrap_or(0);
+        }
+        self.connection += 1;
+        self.candidates[self.current].tried = self.connection;
+        self.enter(now, ImportState::Connecting);
+        let rounds = self.failures / self.candidates.len() as u32;
+        Some(Attempt {
+            nid: self.candidates[self.current].nid,
+            connection: self.connection,
+            previous_export: self.accepted.map_or(0, |a| a.export),
+            timeout: (CONNECT_TIMEOUT * (rounds + 1)).min(CONNECT_TIMEOUT_MAX),
+        })
+    }
+
+    /// The server accepted the connect number `connection`. After the first connection the import is FULL; otherwise
+    /// [`ImportMachine::finish_recovery`] makes it so.
+    pub(crate) fn handle_accepted(&mut self, now: Time, connection: u32, new: Accepted) -> Outcome {
+        if self.state != ImportState::Connecting || connection != self.connection {
+            return Outcome::Stale;
+        }
+        let outcome = match self.accepted {
+            None => Outcome::First,
+            Some(old) if new.reconnect && new.export == old.export => Outcome::Reconnected,
+            // Storage that was made anew under the old name knows nothing of us either.
+            Some(old) if new.target_uuid != old.target_uuid || new.instance == old.instance => Outcome::Evicted,
+            Some(_) => Outcome::Restarted,
+        };
+        self.accepted = Some(new);
+        self.failures = 0;
+        self.connects += 1;
+        match outcome {
+            Outcome::Evicted => {
+                self.generation += 1;
+                self.enter(now, ImportState::Evicted);
+            }
+            Outcome::Reconnected | Outcome::Restarted => self.enter(now, ImportState::Recover),
+            Outcome::First | Outcome::Stale => self.enter(now, ImportState::Full),
+        }
+        outcome
+    }
+
+    /// What an eviction made void is dropped, or what was lost is replayed: requests may go. False if the import was
+    /// closed meanwhile.
+    pub(crate) fn finish_recovery(&mut self, now: Time) -> bool {
+        if self.state == ImportState::Evicted {
+            self.enter(now, ImportState::Recover);
+        }
+        if self.state == ImportState::Recover {
+            self.enter(now, ImportState::Full);
+        }
+        self.state == ImportState::Full
+    }
+
+    /// The connect number `connection` failed. How long to wait before the next, without jitter.
+    pub(crate) fn handle_connect_failed(&mut self, now: Time, connection: u32) -> Duration {
+        if self.state == ImportState::Connecting && connection == self.connection {
+            self.failures += 1;
+            self.enter(now, ImportState::Discon);
+            if !self.candidates[self.current].listed {
+                self.candidates.remove(self.current);
+                self.current = 0;
+            }
+        }
+        // Each place once without a pause, then a pause after every try.
+        let places = self.candidates.len().max(1) as u32;
+        if !self.failures.is_multiple_of(places) {
+            return Duration::ZERO;
+        }
+        let rounds = (self.failures / places).clamp(1, 8);
+        (BACKOFF_MIN * (1 << (rounds - 1))).min(BACKOFF_MAX)
+    }
+
+    /// The connection number `connection` is lost. False if it was not the one in use.
+    pub(crate) fn handle_lost(&mut self, now: Time, connection: u32) -> bool {
+        let lost = self.state == ImportState::Full && connection == self.connection;
+        if lost {
+            self.enter(now, ImportState::Discon);
+        }
+        lost
+    }
+
+    /// The target may be at these places now.
+    pub(crate) fn handle_nids(&mut self, nids: &[Nid]) {
+        let current = self.current_nid();
+        let old = std::mem::take(&mut self.candidates);
+        // The place in use stays known for as long as it works, even if it is not listed any more.
+        let keep = current.filter(|_| !self.wants_connect());
+        let listed = nids.iter().map(|n| (*n, true));
+        for (nid, listed) in listed.chain(keep.map(|n| (n, false))) {
+            if self.candidates.iter().all(|c| c.nid != nid) {
+                let tried = old.iter().find(|c| c.nid == nid).map_or(0, |c| c.tried);
+                self.candidates.push(Candidate { nid, tried, listed });
+            }
+        }
+        self.current = self.candidates.iter().position(|c| Some(c.nid) == current).unwrap_or(0);
+        self.failures = 0;
+    }
+
+    /// The target was started anew as `instance`, says the MGS. True if our connection is to an older one and is now
+    /// given up.
+    pub(crate) fn handle_restart(&mut self, now: Time, instance: u64) -> bool {
+        let news = self.instance().is_some_and(|i| i != instance);
+        self.failures = 0;
+        news && self.handle_lost(now, self.connection)
+    }
+
+    /// Never connects again.
+    pub(crate) fn close(&mut self, now: Time) {
+        if self.state != ImportState::Closed {
+            self.enter(now, ImportState::Closed);
+        }
+    }
+
+    fn enter(&mut self, now: Time, next: ImportState) {
+        assert!(self.state.successors().contains(&next), "an import cannot go from {:?} to {next:?}", self.state);
+        self.state = next;
+        if self.history.len() == HISTORY_MAX {
+            self.history.pop_front();
+        }
+        self.history.push_back((now, next));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Nid = Nid { network: nacre_base::Network::SIM, address: 1, port: 0 };
+    const B: Nid = Nid { network: nacre_base::Network::SIM, address: 2, port: 0 };
+    const T: Time = Time::ZERO;
+
+    fn accepted(export: u64, instance: u64, reconnect: bool) -> Accepted {
+        Accepted { export, instance, target_uuid: Uuid([9; 16]), reconnect }
+    }
+
+    fn connected(nids: &[Nid]) -> ImportMachine {
+        let mut m = ImportMachine::new(T, nids);
+        let a = m.start_connect(T).unwrap();
+        assert_eq!(m.handle_accepted(T, a.connection, accepted(7, 1, false)), Outcome::First);
+        m
+    }
+
+    fn again(m: &mut ImportMachine, answer: Accepted) -> Outcome {
+        assert!(m.handle_lost(T, m.connection));
+        let a = m.start_connect(T).unwrap();
+        assert_eq!(a.previous_export, 7);
+        let outcome = m.handle_accepted(T, a.connection, answer);
+        assert_eq!(m.connection(), None, "nothing may be sent before the recovery is finished");
+        assert!(m.finish_recovery(T));
+        outcome
+    }
+
+    #[test]
+    fn what_a_connect_reply_means() {
+        assert_eq!(again(&mut connected(&[A]), accepted(7, 1, true)), Outcome::Reconnected);
+        assert_eq!(again(&mut connected(&[A]), accepted(8, 1, false)), Outcome::Evicted);
+        assert_eq!(again(&mut connected(&[A]), accepted(8, 2, false)), Outcome::Restarted);
+        let other_storage = Accepted { target_uuid: Uuid([1; 16]), ..accepted(8, 2, false) };
+        assert_eq!(again(&mut connected(&[A]), other_storage), Outcome::Evicted);
+    }
+
+    #[test]
+    fn an_eviction_shows_in_history_and_generation() {
+        let mut m = connected(&[A]);
+        again(&mut m, accepted(8, 1, false));
+        let names: Vec<_> = m.history().map(|(_, s)| s.name()).collect();
+        assert_eq!(names, ["NEW", "CONNECTING", "FULL", "DISCONN", "CONNECTING", "EVICTED", "RECOVER", "FULL"]);
+        assert_eq!((m.generation(), m.connection().unwrap().export), (1, 8));
+    }
+
+    #[test]
+    fn a_late_answer_to_a_given_up_connect_means_nothing() {
+        let mut m = ImportMachine::new(T, &[A]);
+        let first = m.start_connect(T).unwrap();
+        assert_eq!(m.start_connect(T), None, "one at a time");
+        m.handle_connect_failed(T, first.connection);
+        let second = m.start_connect(T).unwrap();
+        assert_eq!(m.handle_accepted(T, first.connection, accepted(1, 1, false)), Outcome::Stale);
+        assert_eq!(m.handle_accepted(T, second.connection, accepted(1, 1, false)), Outcome::First);
+        assert!(!m.handle_lost(T, first.connection));
+    }
+
+    #[test]
+    fn every_place_is_tried_in_turn_with_growing_patience() {
+        let mut m = ImportMachine::new(T, &[A, B]);
+        let mut seen = Vec::new();
+        for _ in 0..8 {
+            let a = m.start_connect(T).unwrap();
+            seen.push((a.nid, a.timeout.as_secs(), m.handle_connect_failed(T, a.connection).as_secs()));
+        }
+        let want = [(A, 5, 0), (B, 5, 1), (A, 10, 0), (B, 10, 2), (A, 15, 0), (B, 15, 4), (A, 20, 0), (B, 20, 8)];
+        assert_eq!(seen, want);
+    }
+
+    #[test]
+    fn after_a_loss_the_same_place_is_tried_first() {
+        let mut m = ImportMachine::new(T, &[A, B]);
+        let a = m.start_connect(T).unwrap();
+        m.handle_connect_failed(T, a.connection);
+        let b = m.start_connect(T).unwrap();
+        m.handle_accepted(T, b.connection, accepted(7, 1, false));
+        m.handle_lost(T, b.connection);
+        let c = m.start_connect(T).unwrap();
+        assert_eq!(c.nid, B);
+        m.handle_connect_failed(T, c.connection);
+        assert_eq!(m.start_connect(T).unwrap().nid, A);
+    }
+
+    #[test]
+    fn new_places_are_tried_and_a_working_one_is_kept() {
+        let mut m = connected(&[A]);
+        m.handle_nids(&[B]);
+        assert_eq!((m.state(), m.connection().unwrap().nid), (ImportState::Full, A));
+        m.handle_lost(T, m.connection);
+        let a = m.start_connect(T).unwrap();
+        assert_eq!(a.nid, A);
+        m.handle_connect_failed(T, a.connection);
+        assert_eq!((m.nids(), m.start_connect(T).unwrap().nid), (vec![B], B));
+        let mut none = ImportMachine::new(T, &[]);
+        assert_eq!(none.start_connect(T), None);
+        none.handle_nids(&[A]);
+        assert_eq!(none.start_connect(T).unwrap().nid, A);
+    }
+
+    #[test]
+    fn a_restart_notice_matters_only_if_it_is_news() {
+        let mut m = connected(&[A]);
+        assert!(!m.handle_restart(T, 1));
+        assert!(m.handle_restart(T, 2));
+        assert_eq!(m.state(), ImportState::Discon);
+    }
+
+    #[test]
+    fn history_is_bounded_and_closing_is_final() {
+        let mut m = connected(&[A]);
+        for _ in 0..20 {
+            again(&mut m, accepted(7, 1, true));
+        }
+        assert_eq!(m.history().count(), HISTORY_MAX);
+        m.close(T);
+        m.close(T);
+        assert!(m.start_connect(T).is_none() && m.connection().is_none());
+    }
 }

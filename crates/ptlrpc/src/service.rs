@@ -1,15 +1,517 @@
-//! The server.
+//! The server: requests from the network's reader to their handler, and replies back.
+//!
+//! A request is decoded and its handler first polled in the reader of its connection; only one that has to wait gets a
+//! task. Each lane runs so many at once and queues the rest (`nrs`). What was executed before, or runs already, is told
+//! by the export's log (`request_log`). Connects are in `connections`.
 
-use crate::target::ServerRequest;
-use nacre_base::{Errno, Payload};
+use crate::export::{Entry, Export};
+use crate::message::{Incoming, REPLY_PORTAL, decode, encode, opcode};
+use crate::node::NodeShared;
+use crate::nrs::{Admission, LaneQueue};
+use crate::request_log::{Received, ReplyTo, Verdict, early_at};
+use crate::stats::OpStats;
+use crate::target::{Response, ServerRequest, TargetHandler};
+use crate::transfer::Transfer;
+use crate::window::{CongestionControl, GrantRequest};
+use crate::{adaptive_timeout::Estimator, import::millis, window::Credits};
+use nacre_base::fault::FaultAction;
+use nacre_base::{Errno, FxHashMap, FxHashSet, Payload, Tag, Time, Transno, Uuid};
+use nacre_lnet::{IncomingPut, MAX_PAYLOAD};
+use nacre_wire::header::{HEADER_BYTES, flags};
+use nacre_wire::{Lane, Opcode, RpcHeader, RpcKind};
+use parking_lot::Mutex;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-pub(crate) struct Arrival {}
+/// A target being served.
+pub(crate) struct TargetEntry {
+    pub(crate) name: String,
+    pub(crate) handler: Arc<dyn TargetHandler>,
+    /// Stands for the instance of a target that has none of its own.
+    pub(crate) incarnation: u64,
+    pub(crate) stopped: AtomicBool,
+    pub(crate) clients: Mutex<FxHashMap<Uuid, Arc<Export>>>,
+    /// Clients whose connect is being handled: one at a time.
+    pub(crate) connecting: Mutex<FxHashSet<Uuid>>,
+    pub(crate) congestion: Mutex<Box<dyn CongestionControl>>,
+}
+
+/// A lane's queue and its books.
+pub(crate) struct LaneService {
+    state: Mutex<LaneState>,
+}
+
+struct LaneState {
+    queue: LaneQueue<Work>,
+    /// Time from arrival to reply.
+    service: Estimator,
+    stats: OpStats,
+    counts: LaneCounts,
+}
+
+/// Requests that were not served, and how busy the lane is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LaneCounts {
+    /// Dropped because their client had given up when their turn came.
+    pub late: u64,
+    /// Dropped because the queue was full.
+    pub overflow: u64,
+    /// Running now.
+    pub running: u64,
+    /// Waiting now.
+    pub queued: u64,
+}
+
+/// A request on its way to the handler.
+pub(crate) struct Work {
+    request: ServerRequest,
+    /// It was sent before, and its tag may have a reply on disk.
+    ask_target: bool,
+}
+
+/// What outlives the handler's hold on a request.
+pub(crate) struct Arrival {
+    pub(crate) node: Arc<NodeShared>,
+    lane: Lane,
+    at: Time,
+    /// It does not count in the lane any more.
+    left_lane: AtomicBool,
+    pub(crate) transfer: Transfer,
+}
+
+/// A request's fields that the reply repeats.
+struct Question {
+    export: Arc<Export>,
+    opcode: Opcode,
+    xid: u64,
+    tag: Tag,
+    lane: u8,
+    connection: u32,
+    trace_id: u64,
+    wanted: Credits,
+}
+
+/// Requests of a lane that run at once. Control requests never wait.
+pub(crate) fn concurrency(lane: Lane) -> usize {
+    match lane {
+        Lane::Request => 256,
+        Lane::Io | Lane::Callback | Lane::Cancel => 64,
+        Lane::Control => usize::MAX,
+    }
+}
+
+impl NodeShared {
+    /// A message arrived at a lane's portal.
+    pub(crate) fn handle_put(self: &Arc<Self>, lane: Lane, put: IncomingPut) {
+        if self.rt.is_dead() {
+            return;
+        }
+        let reply_to = ReplyTo { nid: put.from, match_bits: put.match_bits };
+        let message = match decode(&put.payload) {
+            Ok(m) if m.kind == RpcKind::Request => m,
+            Ok(_) => return,
+            Err(e) => {
+                self.malformed.fetch_add(1, Ordering::Relaxed);
+                tracing::debug!("malformed request from {}: {e}", put.from);
+                return;
+            }
+        };
+        let Some(opcode) = opcode(message.header.opcode) else {
+            return self.refuse(&message.header, reply_to, Errno::EOPNOTSUPP);
+        };
+        match self.faults.any_armed().then(|| self.request_fault(opcode)).flatten() {
+            None | Some(FaultAction::Corrupt) => self.handle_request(lane, opcode, message, reply_to),
+            Some(FaultAction::Drop) => tracing::debug!("fault: dropped {opcode} xid {}", message.header.xid),
+            Some(FaultAction::Fail(e)) => self.refuse(&message.header, reply_to, e),
+            Some(FaultAction::Crash) => self.rt.kill(),
+            Some(FaultAction::Delay(d)) => {
+                let node = self.clone();
+                drop(self.rt.spawn(async move {
+                    node.rt.sleep(d).await;
+                    node.handle_request(lane, opcode, message, reply_to);
+                }));
+            }
+        }
+    }
+
+    fn request_fault(&self, opcode: Opcode) -> Option<FaultAction> {
+        let check = |name: &str| self.faults.check(name);
+        check("rpc.request.drop")
+            .or_else(|| check("rpc.request.delay"))
+            .or_else(|| check(&format!("rpc.{opcode}.drop_request")))
+            .or_else(|| check(&format!("rpc.{opcode}.delay")))
+            .or_else(|| check(&format!("rpc.{opcode}.fail")))
+    }
+
+    fn handle_request(self: &Arc<Self>, lane: Lane, opcode: Opcode, m: Incoming, reply_to: ReplyTo) {
+        let control = Control::of(opcode);
+        if control.is_some() != (lane == Lane::Control) {
+            return self.refuse(&m.header, reply_to, Errno::EPROTO);
+        }
+        if control == Some(Control::Connect) {
+            let node = self.clone();
+            return self.poll_or_spawn(async move { node.handle_connect(m.header, m.body, reply_to).await });
+        }
+        let Some(export) = self.export(m.header.export) else {
+            return self.refuse_unconnected(&m.header, reply_to);
+        };
+        let now = self.rt.now();
+        if control == Some(Control::Ping) {
+            return match export.handle_ping(m.header.connection_count, now) {
+                Entry::Stale => {}
+                Entry::Closed => self.refuse_unconnected(&m.header, reply_to),
+                Entry::Logged(_) => self.answer_ping(&export, &m.header, reply_to),
+            };
+        }
+        let deadline = now + Duration::from_millis(m.header.timeout_ms.into());
+        let received = Received {
+            xid: m.header.xid,
+            last_xid: m.header.last_xid,
+            tag: Tag(m.header.tag),
+            resent: m.header.has(flags::RESENT),
+            reply_to,
+            at: now,
+            deadline,
+        };
+        let verdict = match export.handle_request(m.header.connection_count, received) {
+            Entry::Stale => return,
+            Entry::Closed => return self.refuse_unconnected(&m.header, reply_to),
+            Entry::Logged(verdict) => verdict,
+        };
+        let ask_target = match verdict {
+            Verdict::Execute => false,
+            Verdict::AskTarget => true,
+            Verdict::Running | Verdict::Seen => return,
+            Verdict::Answered(reply) => return self.post(reply_to, reply),
+        };
+        self.timer.arm(early_at(deadline));
+        let Incoming { header, body, data, .. } = m;
+        if control == Some(Control::Disconnect) {
+            let node = self.clone();
+            return self.poll_or_spawn(async move { node.handle_disconnect(export, header).await });
+        }
+        let arrival = Arrival {
+            node: self.clone(),
+            lane,
+            at: now,
+            left_lane: AtomicBool::new(false),
+            transfer: Transfer::new(data),
+        };
+        let request = ServerRequest { header, opcode, body, export, arrival: Arc::new(arrival) };
+        self.admit(Work { request, ask_target });
+    }
+
+    fn admit(self: &Arc<Self>, work: Work) {
+        let lane = self.lane(work.request.arrival.lane);
+        let (export, xid) = (work.request.export.clone(), work.request.header.xid);
+        let mut s = lane.state.lock();
+        let header = work.request.header.clone();
+        match s.queue.handle_arrival(work, &header) {
+            Admission::Run(work) => {
+                drop(s);
+                let node = self.clone();
+                self.poll_or_spawn(async move { node.serve(work).await });
+            }
+            Admission::Queued => {}
+            Admission::Full => {
+                s.counts.overflow += 1;
+                drop(s);
+                export.handle_executed(xid, None);
+            }
+        }
+    }
+
+    /// Polls a future once, here; gives it a task only if it has to wait.
+    fn poll_or_spawn(self: &Arc<Self>, future: impl Future<Output = ()> + Send + 'static) {
+        let mut future: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(future);
+        // The task polls it again at once, and then with a waker that counts.
+        if let Poll::Pending = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            drop(self.rt.spawn(future));
+        }
+    }
+
+    /// Runs a request, and then, as a worker of the lane, those that wait.
+    pub(crate) async fn serve(self: Arc<Self>, work: Work) {
+        let mut next = Some(work);
+        while let Some(work) = next {
+            next = self.serve_one(work).await;
+            if next.is_some() {
+                self.rt.yield_now().await;
+            }
+        }
+    }
+
+    async fn serve_one(self: &Arc<Self>, work: Work) -> Option<Work> {
+        let Work { request, ask_target } = work;
+        let arrival = request.arrival.clone();
+        let question = Question::of(&request);
+        let started = self.rt.now();
+        let (export, xid) = (&question.export, question.xid);
+        // The deadline is looked up, as early replies and resends extend it.
+        let late = started > arrival.at && export.deadline(xid).is_some_and(|d| d <= started);
+        if late || export.is_closed() {
+            let next = arrival.leave_lane(|s| s.counts.late += u64::from(late));
+            export.handle_executed(xid, None);
+            return next;
+        }
+        let handler = &export.entry.handler;
+        let saved = if ask_target { handler.saved_reply(export, request.xid(), question.tag).await } else { None };
+        let result = match saved {
+            Some(result) => result,
+            None => handler.handle(request).await,
+        };
+        let now = self.rt.now();
+        let (took, opcode) = (now.since(started), question.opcode);
+        let mut load = None;
+        let next = arrival.leave_lane(|s| {
+            s.service.handle_sample(now, now.since(arrival.at));
+            s.stats.add(opcode, took);
+            load = Some(s.load(now));
+        });
+        // One that left its lane long ago is no worker any more, and counts nowhere.
+        let load = load.unwrap_or_else(|| self.lane(arrival.lane).state.lock().load(now));
+        if arrival.transfer.is_broken() {
+            // The client must send again: no reply, and no memory of it.
+            tracing::debug!("{opcode} xid {xid}: bulk failed, not answered");
+            export.handle_executed(xid, None);
+        } else {
+            let times = Times { service: took, queue: started.since(arrival.at), estimate: load.estimate };
+            let granted = question.grant(arrival.lane, &load, now);
+            self.respond(&question, result, &arrival, times, granted);
+        }
+        next
+    }
+
+    fn respond(
+        &self,
+        q: &Question,
+        result: Result<Response, Errno>,
+        arrival: &Arrival,
+        times: Times,
+        granted: Credits,
+    ) {
+        let (status, response) = match result {
+            Ok(r) if HEADER_BYTES + r.body.len() + r.data.len() <= MAX_PAYLOAD => (0, r),
+            Ok(r) => {
+                tracing::error!("{}: reply of {} bytes", q.opcode, r.body.len() + r.data.len());
+                (-Errno::E2BIG.0, Response { transno: r.transno, ..Response::default() })
+            }
+            Err(e) => (-e.0, Response::default()),
+        };
+        let header = RpcHeader {
+            lane: q.lane,
+            tag: q.tag.0,
+            opcode: q.opcode as u32,
+            flags: if response.data.is_empty() { 0 } else { flags::INLINE },
+            xid: q.xid,
+            transno: response.transno.0,
+            last_committed: q.export.entry.handler.last_committed(&q.export).0,
+            export: q.export.cookie,
+            connection_count: q.connection,
+            status,
+            timeout_ms: millis(times.estimate),
+            service_time_us: micros(times.service),
+            queue_time_us: micros(times.queue),
+            credits_granted: granted.rpcs,
+            bytes_granted: granted.bytes,
+            bulk_bytes: arrival.transfer.pushed(),
+            trace_id: q.trace_id,
+            ..RpcHeader::default()
+        };
+        let reply = encode(RpcKind::Reply, &header, &response.body, response.data);
+        // What changed something, or has a slot, must not be done twice: its reply is kept until the client has it.
+        let save = q.tag != Tag(0) || response.transno != Transno(0);
+        let reply_to = q.export.handle_executed(q.xid, save.then(|| reply.clone()));
+        if let Some(reply_to) = reply_to.filter(|_| !self.reply_fault(q.opcode)) {
+            self.post(reply_to, reply);
+        }
+    }
+
+    /// Whether a fault point swallows the reply.
+    pub(crate) fn reply_fault(&self, opcode: Opcode) -> bool {
+        self.faults.any_armed()
+            && (self.faults.check("rpc.reply.drop").is_some()
+                || self.faults.check(&format!("rpc.{opcode}.drop_reply")).is_some())
+    }
+
+    fn answer_ping(&self, export: &Arc<Export>, request: &RpcHeader, reply_to: ReplyTo) {
+        let header = RpcHeader {
+            lane: request.lane,
+            opcode: request.opcode,
+            xid: request.xid,
+            export: export.cookie,
+            last_committed: export.entry.handler.last_committed(export).0,
+            ..RpcHeader::default()
+        };
+        if !self.reply_fault(Opcode::ObdPing) {
+            self.post(reply_to, encode(RpcKind::Reply, &header, &[], Payload::new()));
+        }
+    }
+
+    /// Answers with an error without asking any target.
+    pub(crate) fn refuse(&self, request: &RpcHeader, reply_to: ReplyTo, e: Errno) {
+        self.answer(request, request.export, reply_to, e);
+    }
+
+    /// The export is not known: the client has to connect. Told from a target's own ENOTCONN by the missing export.
+    fn refuse_unconnected(&self, request: &RpcHeader, reply_to: ReplyTo) {
+        self.answer(request, 0, reply_to, Errno::ENOTCONN);
+    }
+
+    fn answer(&self, request: &RpcHeader, export: u64, reply_to: ReplyTo, e: Errno) {
+        let header = RpcHeader {
+            lane: request.lane,
+            opcode: request.opcode,
+            xid: request.xid,
+            export,
+            status: -e.0,
+            ..RpcHeader::default()
+        };
+        self.post(reply_to, encode(RpcKind::Reply, &header, &[], Payload::new()));
+    }
+
+    pub(crate) fn post(&self, to: ReplyTo, reply: Payload) {
+        if let Err(e) = self.lnet.post(to.nid, REPLY_PORTAL, to.match_bits, reply) {
+            tracing::debug!("reply to {} not sent: {e}", to.nid);
+        }
+    }
+
+    /// Sends the early replies that are due; when the next will be.
+    pub(crate) fn send_early_replies(&self, now: Time, exports: &[Arc<Export>]) -> Time {
+        let mut next = Time::FAR_FUTURE;
+        for export in exports {
+            let (due, at) = export.handle_time(now);
+            next = next.min(at);
+            for early in due {
+                let header = RpcHeader {
+                    xid: early.xid,
+                    export: export.cookie,
+                    timeout_ms: millis(early.wait),
+                    ..RpcHeader::default()
+                };
+                self.post(early.reply_to, encode(RpcKind::EarlyReply, &header, &[], Payload::new()));
+            }
+        }
+        next
+    }
+}
+
+/// How busy a lane is.
+struct Load {
+    estimate: Duration,
+    running: usize,
+    queued: usize,
+}
+
+impl LaneState {
+    fn load(&self, now: Time) -> Load {
+        Load { estimate: self.service.estimate(now), running: self.queue.running(), queued: self.queue.queued() }
+    }
+}
+
+/// What a reply tells of time.
+struct Times {
+    service: Duration,
+    queue: Duration,
+    estimate: Duration,
+}
+
+/// What the RPC layer itself answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Control {
+    Connect,
+    Disconnect,
+    Ping,
+}
+
+impl Control {
+    fn of(opcode: Opcode) -> Option<Control> {
+        match opcode {
+            Opcode::OstConnect | Opcode::MdsConnect | Opcode::MgsConnect => Some(Control::Connect),
+            Opcode::OstDisconnect | Opcode::MdsDisconnect | Opcode::MgsDisconnect => Some(Control::Disconnect),
+            Opcode::ObdPing => Some(Control::Ping),
+            _ => None,
+        }
+    }
+}
+
+impl Question {
+    fn of(request: &ServerRequest) -> Question {
+        let h = &request.header;
+        Question {
+            export: request.export.clone(),
+            opcode: request.opcode,
+            xid: h.xid,
+            tag: Tag(h.tag),
+            lane: h.lane,
+            connection: h.connection_count,
+            trace_id: h.trace_id,
+            wanted: Credits { rpcs: h.credits_wanted, bytes: h.bytes_wanted },
+        }
+    }
+
+    /// The window that the client gets.
+    fn grant(&self, lane: Lane, load: &Load, now: Time) -> Credits {
+        if lane != Lane::Io || self.wanted == Credits::default() {
+            return Credits::default();
+        }
+        let &Load { running, queued, .. } = load;
+        let request = GrantRequest { export: self.export.cookie, wanted: self.wanted, running, queued };
+        self.export.entry.congestion.lock().grant(now, request)
+    }
+}
 
 impl Arrival {
-    pub(crate) async fn pull(&self, _request: &ServerRequest) -> Result<Payload, Errno> {
-        todo!()
+    /// The request does not count in its lane from now on; what may run in its place. At most once.
+    fn leave_lane(&self, book: impl FnOnce(&mut LaneState)) -> Option<Work> {
+        if self.left_lane.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        let mut s = self.node.lane(self.lane).state.lock();
+        book(&mut s);
+        s.queue.handle_done()
     }
-    pub(crate) async fn push(&self, _request: &ServerRequest, _data: Payload) -> Result<(), Errno> {
-        todo!()
+
+    /// The handler is about to wait for other clients: it must not keep the lane from those it waits for, nor count in
+    /// the estimate of how long requests take.
+    pub(crate) fn handle_long_wait(&self) {
+        if let Some(work) = self.leave_lane(|_| {}) {
+            let node = self.node.clone();
+            drop(self.node.rt.spawn(async move { node.serve(work).await }));
+        }
     }
+}
+
+impl LaneService {
+    pub(crate) fn new(lane: Lane) -> LaneService {
+        let state = LaneState {
+            queue: LaneQueue::new(concurrency(lane)),
+            service: Estimator::default(),
+            stats: OpStats::default(),
+            counts: LaneCounts::default(),
+        };
+        LaneService { state: Mutex::new(state) }
+    }
+
+    pub(crate) fn counts(&self) -> LaneCounts {
+        let s = self.state.lock();
+        LaneCounts { running: s.queue.running() as u64, queued: s.queue.queued() as u64, ..s.counts }
+    }
+
+    pub(crate) fn stats(&self) -> OpStats {
+        self.state.lock().stats.clone()
+    }
+}
+
+fn micros(d: Duration) -> u32 {
+    u32::try_from(d.as_micros()).unwrap_or(u32::MAX)
+}
+
+/// Cookies and incarnations are never 0.
+pub(crate) fn random_nonzero(node: &NodeShared) -> u64 {
+    node.rt.random().max(1)
 }

@@ -91,8 +91,11 @@ impl ServerRequest {
         Tag(self.header.tag)
     }
 
-    /// Ready when nobody waits for the answer any more, because the export is gone: for handlers that wait long.
+    /// Ready when nobody waits for the answer any more, because the export is gone. Handlers that wait for other clients
+    /// (a lock, news) must wait for this too: it also gives their place in the lane to others, so that those they wait
+    /// for can be served, and keeps their time out of the estimates.
     pub async fn abandoned(&self) {
+        self.arrival.handle_long_wait();
         self.export.closed().await;
     }
 }

@@ -1,0 +1,111 @@
+//! Adaptive timeouts: how long a service takes, learnt from how long it took. A sans-IO engine.
+//!
+//! The estimate is the worst time of the last 600 s, kept in 4 bins. A request may take
+//! `estimate x 1.25 + 5 s + network latency`; a server that needs longer says so with an early reply, 5 s before the
+//! deadline, and gets 30 s more.
+
+use nacre_base::Time;
+use std::time::Duration;
+
+/// The shortest service estimate used.
+pub const AT_MIN: Duration = Duration::from_secs(5);
+/// The longest service estimate used. A request that takes longer is sent again.
+pub const AT_MAX: Duration = Duration::from_secs(600);
+/// How long a bad time is remembered.
+pub const AT_HISTORY: Duration = Duration::from_secs(600);
+/// An early reply is sent this long before the deadline.
+pub const AT_EARLY_MARGIN: Duration = Duration::from_secs(5);
+/// What an early reply gives.
+pub const AT_EXTRA: Duration = Duration::from_secs(30);
+
+const BINS: usize = 4;
+const BIN_NANOS: u64 = AT_HISTORY.as_nanos() as u64 / BINS as u64;
+
+/// The worst of recent times.
+#[derive(Debug, Clone, Default)]
+pub struct Estimator {
+    /// (number of the bin's period, worst time in it), newest first.
+    bins: [(u64, Duration); BINS],
+    worst: Duration,
+    worst_at: Time,
+}
+
+impl Estimator {
+    /// It took `sample`.
+    pub fn handle_sample(&mut self, now: Time, sample: Duration) {
+        let period = now.0 / BIN_NANOS;
+        if self.bins[0].0 != period {
+            self.bins.rotate_right(1);
+            self.bins[0] = (period, Duration::ZERO);
+        }
+        self.bins[0].1 = self.bins[0].1.max(sample);
+        if sample >= self.worst {
+            (self.worst, self.worst_at) = (sample, now);
+        }
+    }
+
+    /// The worst time in the history; zero if there is none.
+    pub fn estimate(&self, now: Time) -> Duration {
+        self.history(now).into_iter().max().unwrap_or_default()
+    }
+
+    /// The worst time ever, and when that was.
+    pub fn worst(&self) -> (Duration, Time) {
+        (self.worst, self.worst_at)
+    }
+
+    /// The worst time of each bin that still counts, newest first.
+    pub fn history(&self, now: Time) -> [Duration; BINS] {
+        let period = now.0 / BIN_NANOS;
+        self.bins.map(|(p, d)| if p + BINS as u64 > period { d } else { Duration::ZERO })
+    }
+}
+
+/// How long a client waits for a service with this estimate over a network with this latency.
+pub fn request_timeout(service: Duration, network: Duration) -> Duration {
+    let service = service.clamp(AT_MIN, AT_MAX);
+    service + service / 4 + Duration::from_secs(5) + network.min(AT_MAX)
+}
+
+/// Whether and how long a request may still be extended, having arrived `waited` ago.
+pub(crate) fn extension(waited: Duration) -> Option<Duration> {
+    let left = AT_MAX.checked_sub(waited)?;
+    let extra = AT_EXTRA.min(left);
+    (extra > AT_EARLY_MARGIN).then_some(extra)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn without_history_the_minimum_counts() {
+        assert_eq!(request_timeout(Duration::ZERO, Duration::ZERO), Duration::from_millis(11_250));
+        assert_eq!(request_timeout(20 * S, S), 31 * S);
+        assert_eq!(request_timeout(9000 * S, Duration::ZERO), 755 * S);
+    }
+
+    #[test]
+    fn the_worst_of_ten_minutes_counts_and_is_then_forgotten() {
+        let mut e = Estimator::default();
+        e.handle_sample(Time::from_secs(10), 40 * S);
+        e.handle_sample(Time::from_secs(11), S);
+        assert_eq!(e.estimate(Time::from_secs(12)), 40 * S);
+        e.handle_sample(Time::from_secs(300), 2 * S);
+        assert_eq!(e.history(Time::from_secs(300)), [2 * S, 40 * S, Duration::ZERO, Duration::ZERO]);
+        assert_eq!(e.estimate(Time::from_secs(599)), 40 * S);
+        assert_eq!(e.estimate(Time::from_secs(600)), 2 * S);
+        assert_eq!(e.estimate(Time::from_secs(2000)), Duration::ZERO, "silence forgets too");
+        assert_eq!(e.worst(), (40 * S, Time::from_secs(10)));
+    }
+
+    #[test]
+    fn extensions_end_at_the_maximum() {
+        assert_eq!(extension(Duration::ZERO), Some(AT_EXTRA));
+        assert_eq!(extension(AT_MAX - 10 * S), Some(10 * S));
+        assert_eq!(extension(AT_MAX - S), None);
+        assert_eq!(extension(AT_MAX + S), None);
+    }
+}

@@ -1,0 +1,394 @@
+//! The calls of one import: who waits for what, in the order of their xids. A sans-IO engine, but for the wakers.
+//!
+//! A call waits for a modify slot if it needs one, then for room in the window if it needs that, then for a connection;
+//! then it is sent, and sent again over every new connection until it is answered.
+
+use crate::error::RpcError;
+use crate::import_state::Connection;
+use crate::message::Incoming;
+use crate::modify_slots::ModifySlots;
+use crate::window::{Credits, Window};
+use nacre_base::{Tag, Time};
+use nacre_wire::{Lane, Opcode};
+use std::collections::{BTreeMap, VecDeque};
+use std::task::Waker;
+
+/// What a call is, as far as waiting is concerned.
+#[derive(Debug, Clone)]
+pub(crate) struct Spec {
+    pub(crate) opcode: Opcode,
+    pub(crate) lane: Lane,
+    pub(crate) modify: bool,
+    /// Bytes of bulk it takes from the window; `None` if the window does not concern it.
+    pub(crate) window: Option<u64>,
+    pub(crate) no_delay: bool,
+    /// Connect, disconnect, ping: goes at once, whatever the import's state, and is never sent again.
+    pub(crate) control: bool,
+    pub(crate) give_up: Time,
+}
+
+/// What a call's future is to do next.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Wait to be woken.
+    Wait,
+    /// Send the request, then call `handle_sent`.
+    Send,
+    /// It is over.
+    Done(Box<Result<Incoming, RpcError>>),
+}
+
+struct Call {
+    spec: Spec,
+    tag: Tag,
+    holds_window: bool,
+    phase: Phase,
+    waker: Option<Waker>,
+    /// Number of the connection it was last sent on; 0 before it was sent.
+    sent_on: u32,
+    sends: u32,
+    sent_at: Time,
+    /// The server must have answered by then.
+    deadline: Time,
+}
+
+enum Phase {
+    /// Has not got its modify slot or its room in the window.
+    Queued,
+    /// May go as soon as there is a connection.
+    Ready,
+    /// Waits for the reply.
+    Sent,
+    Done(Box<Result<Incoming, RpcError>>),
+    /// The future has the result, and perhaps waits for the bulk that belongs to it.
+    Taken,
+}
+
+/// The engine.
+pub(crate) struct Calls {
+    calls: BTreeMap<u64, Call>,
+    slots: ModifySlots,
+    window: Window,
+    for_slot: VecDeque<u64>,
+    for_window: VecDeque<u64>,
+}
+
+/// What a reply tells the import.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Answered {
+    pub(crate) lane: Lane,
+    pub(crate) opcode: Opcode,
+    pub(crate) sent_at: Time,
+    /// Sent once only: the round trip can be told.
+    pub(crate) sent_once: bool,
+    pub(crate) sent_on: u32,
+    pub(crate) control: bool,
+}
+
+/// What the passing of time did.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Expired {
+    /// When to look again.
+    pub(crate) next: Time,
+    /// A request's deadline passed on this connection: it is lost.
+    pub(crate) lost: Option<u32>,
+}
+
+impl Calls {
+    pub(crate) fn new(window: u32) -> Calls {
+        Calls {
+            calls: BTreeMap::new(),
+            slots: ModifySlots::new(1),
+            window: Window::new(window),
+            for_slot: VecDeque::new(),
+            for_window: VecDeque::new(),
+        }
+    }
+
+    /// A new call. `xid` must be higher than all before.
+    pub(crate) fn start(&mut self, xid: u64, spec: Spec) {
+        assert!(self.calls.last_key_value().is_none_or(|(last, _)| *last < xid), "xids increase");
+        let mut call = Call {
+            spec,
+            tag: Tag(0),
+            holds_window: false,
+            phase: Phase::Queued,
+            waker: None,
+            sent_on: 0,
+            sends: 0,
+            sent_at: Time::ZERO,
+            deadline: Time::FAR_FUTURE,
+        };
+        if call.spec.modify {
+            match if self.for_slot.is_empty() { self.slots.take() } else { None } {
+                Some(tag) => call.tag = tag,
+                None => {
+                    self.for_slot.push_back(xid);
+                    self.calls.insert(xid, call);
+                    return;
+                }
+            }
+        }
+        self.calls.insert(xid, call);
+        self.enter_window(xid);
+    }
+
+    /// What the call's future is to do, and whom to wake when that changes.
+    pub(crate) fn poll(&mut self, xid: u64, connection: Option<Connection>, waker: &Waker) -> Step {
+        let Some(call) = self.calls.get_mut(&xid) else {
+            return Step::Done(Box::new(Err(RpcError::Closed)));
+        };
+        call.phase = match std::mem::replace(&mut call.phase, Phase::Taken) {
+            Phase::Done(result) => return Step::Done(result),
+            other => other,
+        };
+        if matches!(call.phase, Phase::Ready) && (call.spec.control || connection.is_some()) {
+            return Step::Send;
+        }
+        if call.waker.as_ref().is_none_or(|w| !w.will_wake(waker)) {
+            call.waker = Some(waker.clone());
+        }
+        Step::Wait
+    }
+
+    /// The call is about to be sent on this connection. Its tag, and whether it was sent before.
+    pub(crate) fn handle_sent(&mut self, xid: u64, connection: u32, now: Time, deadline: Time) -> (Tag, bool) {
+        let Some(call) = self.calls.get_mut(&xid) else { return (Tag(0), false) };
+        call.phase = Phase::Sent;
+        call.sent_on = connection;
+        call.sends += 1;
+        call.sent_at = now;
+        call.deadline = deadline;
+        (call.tag, call.sends > 1)
+    }
+
+    /// All replies up to this xid have been seen.
+    pub(crate) fn last_xid(&self) -> u64 {
+        self.calls.first_key_value().map_or(0, |(xid, _)| xid - 1)
+    }
+
+    /// The server answered, or says it will take until `deadline`. `None` if nobody waits for that.
+    pub(crate) fn handle_reply(&mut self, reply: Incoming) -> Option<Answered> {
+        let call = self.calls.get_mut(&reply.header.xid)?;
+        let over = matches!(call.phase, Phase::Done(_) | Phase::Taken);
+        if call.sends == 0 || over || reply.header.opcode != call.spec.opcode as u32 {
+            return None;
+        }
+        let answered = call.answered();
+        call.finish(Ok(reply));
+        Some(answered)
+    }
+
+    /// The server needs until `deadline` for this request.
+    pub(crate) fn handle_early_reply(&mut self, xid: u64, deadline: Time) -> Option<Answered> {
+        let call = self.calls.get_mut(&xid)?;
+        call.deadline = call.deadline.max(deadline);
+        Some(call.answered())
+    }
+
+    /// Who the request is that the server does not know the export of.
+    pub(crate) fn answered(&self, xid: u64) -> Option<Answered> {
+        self.calls.get(&xid).map(Call::answered)
+    }
+
+    /// The reply came but its bulk did not: the request must be sent again.
+    pub(crate) fn handle_incomplete(&mut self, xid: u64) {
+        if let Some(call) = self.calls.get_mut(&xid) {
+            call.phase = Phase::Ready;
+        }
+    }
+
+    /// There is a new connection: what waits goes, and what was sent over another goes again, lowest xid first.
+    pub(crate) fn handle_connected(&mut self, connection: u32) {
+        for call in self.calls.values_mut() {
+            if matches!(call.phase, Phase::Sent) && !call.spec.control && call.sent_on != connection {
+                call.phase = Phase::Ready;
+            }
+            if matches!(call.phase, Phase::Ready) {
+                call.wake();
+            }
+        }
+    }
+
+    /// The connection is lost: whoever did not want to wait fails.
+    pub(crate) fn fail_no_delay(&mut self) {
+        self.fail(RpcError::Unreachable, |c| c.spec.no_delay && !c.spec.control);
+    }
+
+    /// Control calls to a place that cannot be reached.
+    pub(crate) fn fail_control(&mut self) {
+        self.fail(RpcError::Unreachable, |c| c.spec.control);
+    }
+
+    /// The server evicted us: what it may have seen fails.
+    pub(crate) fn fail_sent(&mut self, error: RpcError) {
+        self.fail(error, |c| c.sends > 0 && !c.spec.control);
+    }
+
+    /// Everything that waits fails.
+    pub(crate) fn fail_all(&mut self, error: RpcError) {
+        self.fail(error, |_| true);
+    }
+
+    fn fail(&mut self, error: RpcError, which: impl Fn(&Call) -> bool) {
+        self.calls.values_mut().filter(|c| which(c)).for_each(|c| c.finish(Err(error)));
+    }
+
+    /// Time has come to `now`, with `connection` in use.
+    pub(crate) fn handle_time(&mut self, now: Time, connection: Option<u32>) -> Expired {
+        let mut expired = Expired { next: Time::FAR_FUTURE, lost: None };
+        for (xid, call) in &mut self.calls {
+            if matches!(call.phase, Phase::Done(_) | Phase::Taken) {
+                continue;
+            }
+            if call.spec.give_up <= now {
+                call.finish(Err(RpcError::TimedOut));
+                continue;
+            }
+            expired.next = expired.next.min(call.spec.give_up);
+            let waits = matches!(call.phase, Phase::Sent) && !call.spec.control && Some(call.sent_on) == connection;
+            if waits && call.deadline <= now {
+                tracing::debug!("{} xid {xid} timed out", call.spec.opcode);
+                expired.lost = connection;
+            } else if waits {
+                expired.next = expired.next.min(call.deadline);
+            }
+        }
+        expired
+    }
+
+    /// The call's future is done with it: what it held goes to those that wait.
+    pub(crate) fn finish(&mut self, xid: u64) {
+        let Some(call) = self.calls.remove(&xid) else { return };
+        if matches!(call.phase, Phase::Queued) {
+            self.for_slot.retain(|x| *x != xid);
+            self.for_window.retain(|x| *x != xid);
+        }
+        if call.tag != Tag(0) {
+            self.slots.give(call.tag);
+            self.fill_slots();
+        }
+        if call.holds_window {
+            self.window.give(call.spec.window.unwrap_or(0));
+            self.fill_window();
+        }
+    }
+
+    /// The server allows so many modify RPCs.
+    pub(crate) fn set_slots(&mut self, max: u16) {
+        self.slots.set_max(max);
+        self.fill_slots();
+    }
+
+    /// The administrator allows so many RPCs in flight.
+    pub(crate) fn set_window(&mut self, rpcs: u32) {
+        self.window.set_limit(rpcs);
+        self.fill_window();
+    }
+
+    /// The server granted a window.
+    pub(crate) fn handle_grant(&mut self, granted: Credits) {
+        if granted != self.window.granted() {
+            self.window.handle_grant(granted);
+            self.fill_window();
+        }
+    }
+
+    /// What is in flight or waits for the window.
+    pub(crate) fn wanted(&self) -> Credits {
+        let mut wanted = self.window.in_flight();
+        wanted.rpcs += self.for_window.len() as u32;
+        let bytes = |xid| self.calls.get(xid).and_then(|c| c.spec.window).unwrap_or(0);
+        // A long queue is told by its count; its bytes are told up to a bound, to keep this cheap.
+        wanted.bytes += self.for_window.iter().take(64).map(bytes).sum::<u64>();
+        wanted
+    }
+
+    /// RPCs sent and not answered.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.calls.values().filter(|c| matches!(c.phase, Phase::Sent)).count()
+    }
+
+    /// Whether there is no call at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// Whether the call was sent, and has no result yet.
+    pub(crate) fn is_in_flight(&self, xid: u64) -> bool {
+        self.calls.get(&xid).is_some_and(|c| c.sends > 0 && matches!(c.phase, Phase::Ready | Phase::Sent))
+    }
+
+    fn fill_slots(&mut self) {
+        while let Some(xid) = self.for_slot.front().copied() {
+            let Some(tag) = self.slots.take() else { return };
+            self.for_slot.pop_front();
+            match self.calls.get_mut(&xid) {
+                Some(call) => call.tag = tag,
+                None => self.slots.give(tag),
+            }
+            self.enter_window(xid);
+        }
+    }
+
+    fn fill_window(&mut self) {
+        while let Some(xid) = self.for_window.front().copied() {
+            let Some(call) = self.calls.get_mut(&xid) else {
+                self.for_window.pop_front();
+                continue;
+            };
+            if !self.window.take(call.spec.window.unwrap_or(0)) {
+                return;
+            }
+            self.for_window.pop_front();
+            call.holds_window = true;
+            call.ready();
+        }
+    }
+
+    fn enter_window(&mut self, xid: u64) {
+        let Some(call) = self.calls.get_mut(&xid) else { return };
+        match call.spec.window {
+            None => call.ready(),
+            Some(bytes) if self.for_window.is_empty() && self.window.take(bytes) => {
+                call.holds_window = true;
+                call.ready();
+            }
+            Some(_) => self.for_window.push_back(xid),
+        }
+    }
+}
+
+impl Call {
+    fn ready(&mut self) {
+        // A call that failed while it waited stays failed.
+        if matches!(self.phase, Phase::Queued) {
+            self.phase = Phase::Ready;
+            self.wake();
+        }
+    }
+
+    fn finish(&mut self, result: Result<Incoming, RpcError>) {
+        if !matches!(self.phase, Phase::Done(_)) {
+            self.phase = Phase::Done(Box::new(result));
+            self.wake();
+        }
+    }
+
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn answered(&self) -> Answered {
+        Answered {
+            lane: self.spec.lane,
+            opcode: self.spec.opcode,
+            sent_at: self.sent_at,
+            sent_once: self.sends == 1,
+            sent_on: self.sent_on,
+            control: self.spec.control,
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Connecting an import, and what follows: negotiation, resending, eviction. One task per import while it is not
+//! connected; what to do is decided by the engine in `import_state`.
+
+use crate::error::RpcError;
+use crate::import::{ImportShared, State};
+use crate::import_state::{Accepted, Attempt, Outcome};
+use nacre_base::{Errno, TargetKind};
+use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
+use nacre_wire::header::flags;
+use nacre_wire::{Opcode, RpcHeader};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Modify RPCs in flight where the server does not say how many.
+const MODIFY_RPCS_DEFAULT: u16 = 1;
+
+/// Why a connect did not succeed.
+enum Failure {
+    /// Try again, there or elsewhere.
+    Temporary(RpcError),
+    /// Trying again will not help those who wait now.
+    Final(Errno),
+}
+
+impl ImportShared {
+    /// Starts connecting, unless that is under way or not wanted.
+    pub(crate) fn connect_if_wanted(self: &Arc<Self>) {
+        let mut s = self.state.lock();
+        if s.machine.wants_connect() && !s.connecting {
+            s.connecting = true;
+            drop(s);
+            drop(self.node.rt.spawn(self.clone().connect()));
+        }
+    }
+
+    async fn connect(self: Arc<Self>) {
+        while let Some(attempt) = self.start_attempt() {
+            let failure = match self.attempt(&attempt).await {
+                Ok((accepted, data)) => {
+                    self.handle_accepted(&attempt, accepted, data);
+                    continue;
+                }
+                Err(failure) => failure,
+            };
+            let pause = self.handle_failure(&attempt, &failure);
+            if !pause.is_zero() {
+                // Up to a quarter more, so that clients that lost a server together do not come back together.
+                let jitter = pause.mul_f64((self.node.rt.random() % 1024) as f64 / 4096.0);
+                let _ = self.node.rt.timeout(pause + jitter, self.nudge.notified()).await;
+            }
+        }
+    }
+
+    /// The next attempt; `None`, and the end of the task, if none is wanted.
+    fn start_attempt(&self) -> Option<Attempt> {
+        let mut s = self.state.lock();
+        // Without state at the server and without callers there is nothing to connect for.
+        let wanted = s.machine.instance().is_some() || !s.calls.is_empty();
+        let attempt = if wanted { s.machine.start_connect(self.node.rt.now()) } else { None };
+        s.connecting = attempt.is_some();
+        attempt
+    }
+
+    async fn attempt(self: &Arc<Self>, attempt: &Attempt) -> Result<(Accepted, ConnectData), Failure> {
+        let config = &self.config;
+        let opcode = match config.kind {
+            TargetKind::Mgt => Opcode::MgsConnect,
+            TargetKind::Mdt => Opcode::MdsConnect,
+            TargetKind::Ost => Opcode::OstConnect,
+        };
+        let request = ConnectRequest {
+            client: config.client,
+            client_name: config.client_name.clone(),
+            target: config.target.clone(),
+            previous_export: attempt.previous_export,
+            data: config.data.clone(),
+        };
+        let header = RpcHeader { connection_count: attempt.connection, ..RpcHeader::default() };
+        let give_up = self.node.rt.now() + attempt.timeout;
+        let body = nacre_wire::encode(&request);
+        let reply = self.control_call(attempt.nid, opcode, header, body, give_up).await.map_err(Failure::Temporary)?;
+        Errno::from_status(reply.header.status).map_err(Failure::from_status)?;
+        let answer: ConnectReply = nacre_wire::decode(&reply.body).map_err(|_| Failure::Final(Errno::EPROTO))?;
+        let (asked, got) = (&config.data, answer.data);
+        if got.flags & !asked.flags != 0 || got.flags2 & !asked.flags2 != 0 || reply.header.export == 0 {
+            return Err(Failure::Final(Errno::EPROTO));
+        }
+        let accepted = Accepted {
+            export: reply.header.export,
+            instance: got.instance,
+            target_uuid: answer.target_uuid,
+            reconnect: reply.header.has(flags::RECONNECT),
+        };
+        Ok((accepted, got))
+    }
+
+    fn handle_accepted(self: &Arc<Self>, attempt: &Attempt, accepted: Accepted, data: ConnectData) {
+        let (rt, label) = (&self.node.rt, &self.config.label);
+        let mut s = self.state.lock();
+        let outcome = s.machine.handle_accepted(rt.now(), attempt.connection, accepted);
+        if outcome == Outcome::Stale {
+            return;
+        }
+        let has_slots = data.flags & connect_flags::MULTI_MODIFY_RPCS != 0;
+        s.calls.set_slots(if has_slots { data.max_modify_rpcs } else { MODIFY_RPCS_DEFAULT });
+        s.data = data;
+        if outcome == Outcome::Evicted {
+            s.calls.fail_sent(RpcError::Evicted);
+            drop(s);
+            tracing::warn!("{label}: evicted by {} at {}", self.config.target, attempt.nid);
+            // Before anything else is sent: what the caches hold was never, or is no longer, protected.
+            let hooks = self.evicted_hooks.lock().clone();
+            hooks.iter().for_each(|hook| hook());
+            s = self.state.lock();
+        }
+        if s.machine.finish_recovery(rt.now()) {
+            let State { calls, .. } = &mut *s;
+            calls.handle_connected(attempt.connection);
+        }
+        tracing::info!("{label}: connected to {} at {} ({outcome:?})", self.config.target, attempt.nid);
+    }
+
+    /// How long to pause.
+    fn handle_failure(&self, attempt: &Attempt, failure: &Failure) -> Duration {
+        let mut s = self.state.lock();
+        let pause = s.machine.handle_connect_failed(self.node.rt.now(), attempt.connection);
+        match failure {
+            Failure::Final(e) => {
+                tracing::warn!("{}: {} refused the connection: {e}", self.config.label, self.config.target);
+                s.calls.fail_all(RpcError::Refused(*e));
+            }
+            Failure::Temporary(e) => {
+                tracing::debug!("{}: no connection to {}: {e}", self.config.label, attempt.nid);
+                // Every place was tried: for who does not want to wait, that is the answer.
+                if !pause.is_zero() {
+                    s.calls.fail_no_delay();
+                }
+            }
+        }
+        pause
+    }
+}
+
+impl Failure {
+    fn from_status(e: Errno) -> Failure {
+        match e {
+            Errno::EPROTO | Errno::EACCES | Errno::EPERM | Errno::EINVAL | Errno::EOPNOTSUPP => Failure::Final(e),
+            // The target is elsewhere, not up yet, or still busy with our former self.
+            _ => Failure::Temporary(RpcError::Status(e)),
+        }
+    }
+}

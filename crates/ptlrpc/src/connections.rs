@@ -1,0 +1,200 @@
+//! Connects, disconnects and evictions, on the server's side.
+
+use crate::evictor::{self, Seen};
+use crate::export::{Connecting, Export};
+use crate::message::encode;
+use crate::node::NodeShared;
+use crate::request_log::ReplyTo;
+use crate::service::{TargetEntry, random_nonzero};
+use bytes::Bytes;
+use nacre_base::{Errno, Payload, Time, Uuid};
+use nacre_wire::connect::{ConnectReply, ConnectRequest};
+use nacre_wire::header::flags;
+use nacre_wire::{RpcHeader, RpcKind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long a suspect may take to answer a ping.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Only one connect of a client is handled at a time; this marks which.
+struct ConnectGuard<'a>(&'a TargetEntry, Uuid);
+
+impl Drop for ConnectGuard<'_> {
+    fn drop(&mut self) {
+        self.0.connecting.lock().remove(&self.1);
+    }
+}
+
+impl NodeShared {
+    pub(crate) async fn handle_connect(self: Arc<Self>, header: RpcHeader, body: Bytes, reply_to: ReplyTo) {
+        let Ok(request) = nacre_wire::decode::<ConnectRequest>(&body) else {
+            return self.refuse(&header, reply_to, Errno::EPROTO);
+        };
+        let Some(entry) = self.target(&request.target) else {
+            return self.refuse(&header, reply_to, Errno::ENODEV);
+        };
+        if !entry.connecting.lock().insert(request.client) {
+            // The client will try again; answering would only make it do so sooner.
+            return;
+        }
+        let _guard = ConnectGuard(&entry, request.client);
+        let from = Connecting { nid: reply_to.nid, connection: header.connection_count, xid: header.xid };
+        let existing = entry.clients.lock().get(&request.client).cloned();
+        if existing.as_ref().is_some_and(|e| !e.is_news(header.xid)) {
+            return;
+        }
+        let known = existing.as_ref().is_some_and(|e| e.cookie == request.previous_export && !e.is_closed());
+        let export = match existing {
+            Some(export) if known => {
+                export.handle_reconnecting();
+                export
+            }
+            other => {
+                if let Some(old) = other {
+                    // The client began a new life, or never heard of this export.
+                    self.close_export(old, "its client connected anew").await;
+                }
+                let cookie = random_nonzero(&self);
+                Export::new(entry.clone(), cookie, request.client, request.client_name.clone(), &from)
+            }
+        };
+        match entry.handler.connect(&export, &request).await {
+            Err(e) => self.refuse(&header, reply_to, e),
+            Ok(_) if entry.stopped.load(Ordering::Acquire) => self.refuse(&header, reply_to, Errno::ENODEV),
+            Ok(mut reply) => {
+                if reply.data.instance == 0 {
+                    reply.data.instance = entry.incarnation;
+                }
+                export.handle_connected(&from, reply.data.clone(), self.rt.now());
+                if !known {
+                    self.add_export(&entry, &export);
+                }
+                self.answer_connect(&header, &export, &reply, known, reply_to);
+            }
+        }
+    }
+
+    fn add_export(&self, entry: &Arc<TargetEntry>, export: &Arc<Export>) {
+        tracing::info!("{}: {} ({}) connected", entry.name, export.client_name, export.nid());
+        entry.clients.lock().insert(export.client, export.clone());
+        self.exports.write().insert(export.cookie, export.clone());
+        self.timer.arm(self.rt.now() + evictor::TICK);
+        // The target may have stopped just before: then nobody else will close it.
+        if entry.stopped.load(Ordering::Acquire) {
+            export.close();
+            self.remove_export(export);
+        }
+    }
+
+    fn answer_connect(
+        &self,
+        request: &RpcHeader,
+        export: &Export,
+        reply: &ConnectReply,
+        known: bool,
+        reply_to: ReplyTo,
+    ) {
+        let header = RpcHeader {
+            lane: request.lane,
+            opcode: request.opcode,
+            xid: request.xid,
+            flags: if known { flags::RECONNECT } else { 0 },
+            export: export.cookie,
+            connection_count: request.connection_count,
+            last_committed: export.entry.handler.last_committed(export).0,
+            ..RpcHeader::default()
+        };
+        let opcode = crate::message::opcode(request.opcode);
+        if opcode.is_none_or(|o| !self.reply_fault(o)) {
+            self.post(reply_to, encode(RpcKind::Reply, &header, &nacre_wire::encode(reply), Payload::new()));
+        }
+    }
+
+    pub(crate) async fn handle_disconnect(self: Arc<Self>, export: Arc<Export>, header: RpcHeader) {
+        let reply_to = export.handle_executed(header.xid, None);
+        self.close_export(export, "it disconnected").await;
+        let answer = RpcHeader { lane: header.lane, opcode: header.opcode, xid: header.xid, ..RpcHeader::default() };
+        if let Some(reply_to) = reply_to {
+            self.post(reply_to, encode(RpcKind::Reply, &answer, &[], Payload::new()));
+        }
+    }
+
+    /// Ends an export: no new requests, wait for those that run, then the target forgets the client.
+    async fn close_export(&self, export: Arc<Export>, why: &str) {
+        if export.close() {
+            tracing::info!("{}: export of {} closed: {why}", export.target, export.client_name);
+            self.remove_export(&export);
+            export.drained().await;
+            export.entry.handler.disconnect(&export).await;
+            export.entry.congestion.lock().forget(export.cookie);
+        }
+    }
+
+    fn remove_export(&self, export: &Export) {
+        self.exports.write().remove(&export.cookie);
+        let mut clients = export.entry.clients.lock();
+        if clients.get(&export.client).is_some_and(|e| e.cookie == export.cookie) {
+            clients.remove(&export.client);
+        }
+    }
+
+    /// Ends the service of a target. Its clients keep their records: this is a stop, not a disconnect.
+    pub(crate) fn stop_target(&self, entry: &Arc<TargetEntry>) -> Vec<Arc<Export>> {
+        entry.stopped.store(true, Ordering::Release);
+        let mut targets = self.targets.write();
+        if targets.get(&entry.name).is_some_and(|e| Arc::ptr_eq(e, entry)) {
+            targets.remove(&entry.name);
+        }
+        drop(targets);
+        let mut exports: Vec<_> = std::mem::take(&mut *entry.clients.lock()).into_values().collect();
+        exports.sort_by_key(|e| e.cookie);
+        for export in &exports {
+            export.close();
+            self.remove_export(export);
+        }
+        exports
+    }
+
+    /// Looks for clients that are dead; when to look again.
+    pub(crate) fn probe_silent(self: &Arc<Self>, now: Time, exports: &[Arc<Export>]) -> Time {
+        if exports.is_empty() {
+            return Time::FAR_FUTURE;
+        }
+        let mut next = self.next_probe.lock();
+        if now < *next {
+            return *next;
+        }
+        *next = now + evictor::TICK;
+        let seen: Vec<_> = exports
+            .iter()
+            .map(|e| Seen { export: e.cookie, last_heard: e.last_heard(), exempt: e.is_server() })
+            .collect();
+        for cookie in self.evictor.lock().handle_time(now, &seen) {
+            if let Some(export) = exports.iter().find(|e| e.cookie == cookie) {
+                drop(self.rt.spawn(self.clone().probe(export.clone())));
+            }
+        }
+        *next
+    }
+
+    async fn probe(self: Arc<Self>, export: Arc<Export>) {
+        let answered = self.lnet.ping(export.nid(), PROBE_TIMEOUT).await.is_ok();
+        let now = self.rt.now();
+        if answered {
+            export.handle_heard(now);
+        }
+        let evict = self.evictor.lock().handle_probed(now, export.cookie, answered, export.last_heard());
+        if evict {
+            tracing::warn!("{}: evicting {} ({}): silent and gone", export.target, export.client_name, export.nid());
+            self.close_export(export, "evicted").await;
+        }
+    }
+
+    /// Throws a client out.
+    pub(crate) async fn evict(&self, export: Arc<Export>) {
+        tracing::warn!("{}: evicting {} ({})", export.target, export.client_name, export.nid());
+        self.close_export(export, "evicted").await;
+    }
+}

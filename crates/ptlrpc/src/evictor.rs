@@ -1,0 +1,108 @@
+//! Who is thrown out for silence. A sans-IO engine: it names exports to be probed, and judges the answers.
+//!
+//! A client that was silent for 150 s and does not answer an LNet ping is dead, unless it is we who are cut off: only
+//! while others are heard is anyone suspected, and after an outage everyone has time to come back.
+
+use nacre_base::Time;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Silence that makes suspect.
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(150);
+/// How often to look.
+pub(crate) const TICK: Duration = Duration::from_secs(25);
+/// If nobody at all was heard for so long, the fault may be ours.
+const OUTAGE: Duration = Duration::from_secs(50);
+
+/// An export as the evictor sees it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    pub(crate) export: u64,
+    pub(crate) last_heard: Time,
+    /// Servers are not evicted for silence.
+    pub(crate) exempt: bool,
+}
+
+/// The engine.
+#[derive(Debug, Default)]
+pub(crate) struct Evictor {
+    probing: BTreeSet<u64>,
+    outage: bool,
+    grace_until: Time,
+}
+
+impl Evictor {
+    /// Time has come to `now`: the exports to be probed.
+    pub(crate) fn handle_time(&mut self, now: Time, exports: &[Seen]) -> Vec<u64> {
+        let newest = exports.iter().map(|e| e.last_heard).max().unwrap_or_default();
+        if now.since(newest) > OUTAGE {
+            self.outage = true;
+            return Vec::new();
+        }
+        if std::mem::take(&mut self.outage) {
+            self.grace_until = now + SILENCE_MAX;
+        }
+        if now < self.grace_until {
+            return Vec::new();
+        }
+        let silent = exports.iter().filter(|e| !e.exempt && now.since(e.last_heard) >= SILENCE_MAX);
+        silent.map(|e| e.export).filter(|e| self.probing.insert(*e)).collect()
+    }
+
+    /// The probe of an export came back. Whether to evict it.
+    pub(crate) fn handle_probed(&mut self, now: Time, export: u64, answered: bool, last_heard: Time) -> bool {
+        self.probing.remove(&export) && !answered && !self.outage && now.since(last_heard) >= SILENCE_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(export: u64, secs: u64) -> Seen {
+        Seen { export, last_heard: Time::from_secs(secs), exempt: false }
+    }
+
+    const T: fn(u64) -> Time = Time::from_secs;
+
+    #[test]
+    fn the_silent_are_probed_once_while_others_speak() {
+        let mut e = Evictor::default();
+        assert_eq!(e.handle_time(T(149), &[seen(1, 0), seen(2, 149)]), []);
+        assert_eq!(e.handle_time(T(150), &[seen(1, 0), seen(2, 149)]), [1]);
+        assert_eq!(e.handle_time(T(175), &[seen(1, 0), seen(2, 174)]), [], "the probe is under way");
+        assert!(e.handle_probed(T(176), 1, false, T(0)));
+        assert!(!e.handle_probed(T(176), 1, false, T(0)), "once");
+    }
+
+    #[test]
+    fn who_answers_or_speaks_stays() {
+        let mut e = Evictor::default();
+        assert_eq!(e.handle_time(T(150), &[seen(1, 0), seen(2, 0), seen(3, 149)]), [1, 2]);
+        assert!(!e.handle_probed(T(151), 1, true, T(0)));
+        assert!(!e.handle_probed(T(151), 2, false, T(150)), "it spoke during the probe");
+    }
+
+    #[test]
+    fn servers_are_exempt() {
+        let server = Seen { exempt: true, ..seen(1, 0) };
+        assert_eq!(Evictor::default().handle_time(T(500), &[server, seen(2, 499)]), []);
+    }
+
+    #[test]
+    fn an_outage_of_ours_evicts_nobody() {
+        let mut e = Evictor::default();
+        assert_eq!(e.handle_time(T(200), &[seen(1, 0), seen(2, 0)]), [], "nobody is heard");
+        assert_eq!(e.handle_time(T(300), &[seen(1, 0), seen(2, 299)]), [], "the network is just back");
+        assert_eq!(e.handle_time(T(449), &[seen(1, 0), seen(2, 448)]), []);
+        assert_eq!(e.handle_time(T(450), &[seen(1, 0), seen(2, 449)]), [1]);
+    }
+
+    #[test]
+    fn an_outage_during_the_probe_spares() {
+        let mut e = Evictor::default();
+        assert_eq!(e.handle_time(T(150), &[seen(1, 0), seen(2, 149)]), [1]);
+        e.handle_time(T(210), &[seen(1, 0), seen(2, 149)]);
+        assert!(!e.handle_probed(T(211), 1, false, T(0)));
+    }
+}

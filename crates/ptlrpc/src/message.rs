@@ -1,0 +1,114 @@
+//! RPCs to and from the bytes of an LNet message, and the portals they travel by.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use nacre_base::Payload;
+use nacre_lnet::Portal;
+use nacre_wire::header::{HEADER_BYTES, MAGIC, RpcMessage, VERSION};
+use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind, WireError};
+
+/// Replies of every lane; the match bits name the import.
+pub(crate) const REPLY_PORTAL: Portal = Portal(10);
+
+/// The portal of a lane's requests, with the numbers of Lustre's corresponding services.
+pub(crate) fn request_portal(lane: Lane) -> Portal {
+    match lane {
+        Lane::Request => Portal(12),
+        Lane::Io => Portal(6),
+        Lane::Callback => Portal(15),
+        Lane::Cancel => Portal(17),
+        Lane::Control => Portal(1),
+    }
+}
+
+/// An RPC as it arrived.
+#[derive(Debug, Clone)]
+pub(crate) struct Incoming {
+    pub(crate) kind: RpcKind,
+    pub(crate) header: RpcHeader,
+    pub(crate) body: Bytes,
+    pub(crate) data: Payload,
+}
+
+/// The bytes of an RPC. The data is passed on as it is.
+pub(crate) fn encode(kind: RpcKind, header: &RpcHeader, body: &[u8], data: Payload) -> Payload {
+    let mut head = BytesMut::with_capacity(HEADER_BYTES + body.len());
+    MAGIC.put(&mut head);
+    VERSION.put(&mut head);
+    kind.put(&mut head);
+    0u8.put(&mut head);
+    header.put(&mut head);
+    // Callers keep bodies below what one LNet message carries.
+    head.put_u32_le(body.len() as u32);
+    head.put_slice(body);
+    let mut payload = Payload::from(head.freeze());
+    payload.append(data);
+    payload
+}
+
+/// Takes an RPC apart. Copies only if a network delivered the head in several pieces.
+pub(crate) fn decode(payload: &Payload) -> Result<Incoming, WireError> {
+    let (first, rest) = match payload.pieces() {
+        [] => (Bytes::new(), &[][..]),
+        [first, rest @ ..] => (first.clone(), rest),
+    };
+    let whole_head = |e: &WireError| matches!(e, WireError::Truncated { .. }) && !rest.is_empty();
+    let (message, rest) = match RpcMessage::decode(first) {
+        Err(e) if whole_head(&e) => (RpcMessage::decode(payload.to_bytes())?, &[][..]),
+        other => (other?, rest),
+    };
+    let mut data = Payload::from(message.inline);
+    rest.iter().for_each(|piece| data.push(piece.clone()));
+    Ok(Incoming { kind: message.kind, header: message.header, body: message.body, data })
+}
+
+/// The opcode with this number.
+pub(crate) fn opcode(number: u32) -> Option<Opcode> {
+    let at = Opcode::ALL.binary_search_by_key(&number, |o| *o as u32).ok()?;
+    Opcode::ALL.get(at).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::Prng;
+
+    #[test]
+    fn opcodes_are_found_by_number() {
+        assert!(Opcode::ALL.is_sorted_by_key(|o| *o as u32));
+        assert!(Opcode::ALL.iter().all(|o| opcode(*o as u32) == Some(*o)));
+        assert_eq!((opcode(0), opcode(u32::MAX)), (None, None));
+    }
+
+    #[test]
+    fn data_is_found_however_the_network_cut_the_message() {
+        let header = RpcHeader { xid: 77, ..RpcHeader::default() };
+        let whole = encode(RpcKind::Request, &header, b"body", Payload::from(vec![5; 100]));
+        assert_eq!(whole.pieces().len(), 2, "data is not copied");
+        let flat = whole.to_bytes();
+        for cut in 0..=flat.len() {
+            let mut cut_up = Payload::from(flat.slice(..cut));
+            cut_up.push(flat.slice(cut..));
+            let m = decode(&cut_up).unwrap();
+            assert_eq!((m.header.xid, &m.body[..], m.data.len()), (77, &b"body"[..], 100), "cut at {cut}");
+        }
+        for short in 0..flat.len() - 100 {
+            assert!(decode(&Payload::from(flat.slice(..short))).is_err());
+        }
+    }
+
+    #[test]
+    fn random_bytes_never_panic() {
+        let mut prng = Prng::new(3);
+        let good = encode(RpcKind::Reply, &RpcHeader::default(), b"abc", Payload::new()).to_bytes();
+        for _ in 0..20_000 {
+            let mut bytes = good.to_vec();
+            for _ in 0..prng.below(4) {
+                let at = prng.below(bytes.len() as u64) as usize;
+                bytes[at] = prng.next_u64() as u8;
+            }
+            bytes.truncate(prng.below(bytes.len() as u64 + 1) as usize);
+            let _ = decode(&Payload::from(bytes));
+        }
+        assert!(decode(&Payload::new()).is_err());
+    }
+}

@@ -1,0 +1,190 @@
+//! The network request scheduler: which requests of a lane run, and in which order the others wait. A sans-IO engine.
+
+use nacre_wire::RpcHeader;
+use std::collections::VecDeque;
+
+/// Orders what waits. Whatever it orders by is in the header.
+pub trait Policy<T>: Send {
+    /// Name, as `nrs_policies` shows it.
+    fn name(&self) -> &'static str;
+    /// A request has to wait.
+    fn enqueue(&mut self, request: T, header: &RpcHeader);
+    /// The request that is to run next.
+    fn dequeue(&mut self) -> Option<T>;
+    /// How many wait.
+    fn len(&self) -> usize;
+    /// Whether none waits.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// First in, first out.
+#[derive(Debug)]
+pub struct Fifo<T>(VecDeque<T>);
+
+impl<T> Default for Fifo<T> {
+    fn default() -> Fifo<T> {
+        Fifo(VecDeque::new())
+    }
+}
+
+impl<T: Send> Policy<T> for Fifo<T> {
+    fn name(&self) -> &'static str {
+        "fifo"
+    }
+    fn enqueue(&mut self, request: T, _: &RpcHeader) {
+        self.0.push_back(request);
+    }
+    fn dequeue(&mut self) -> Option<T> {
+        self.0.pop_front()
+    }
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// What becomes of a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Admission<T> {
+    /// Run it now.
+    Run(T),
+    /// It waits.
+    Queued,
+    /// Too many wait: it is dropped.
+    Full,
+}
+
+/// The queue of a lane: so many run, the others wait. High-priority requests have a queue of their own that goes first,
+/// and some room beyond the limit, so that they run although everything that runs waits for them.
+pub(crate) struct LaneQueue<T> {
+    limit: usize,
+    running: usize,
+    regular: Box<dyn Policy<T>>,
+    high_priority: Box<dyn Policy<T>>,
+    /// High-priority requests started since the last regular one.
+    in_a_row: u32,
+}
+
+/// After so many high-priority requests a regular one has its turn.
+const HIGH_PRIORITY_RATIO: u32 = 10;
+/// Most requests that wait in each queue of a lane.
+const QUEUE_MAX: usize = 65_536;
+
+impl<T: Send + 'static> LaneQueue<T> {
+    pub(crate) fn new(limit: usize) -> LaneQueue<T> {
+        LaneQueue {
+            limit,
+            running: 0,
+            regular: Box::new(Fifo::default()),
+            high_priority: Box::new(Fifo::default()),
+            in_a_row: 0,
+        }
+    }
+
+    fn reserve(&self) -> usize {
+        (self.limit / 8).max(1)
+    }
+
+    /// A request arrived.
+    pub(crate) fn handle_arrival(&mut self, request: T, header: &RpcHeader) -> Admission<T> {
+        let high = header.has(nacre_wire::header::flags::HIGH_PRIORITY);
+        let limit = if high { self.limit.saturating_add(self.reserve()) } else { self.limit };
+        if self.running < limit {
+            self.running += 1;
+            return Admission::Run(request);
+        }
+        let queue = if high { &mut self.high_priority } else { &mut self.regular };
+        if queue.len() >= QUEUE_MAX {
+            return Admission::Full;
+        }
+        queue.enqueue(request, header);
+        Admission::Queued
+    }
+
+    /// A request is done, or does not count any more: what runs in its place.
+    pub(crate) fn handle_done(&mut self) -> Option<T> {
+        assert!(self.running > 0, "a request was done twice");
+        self.running -= 1;
+        let regular_fits = self.running < self.limit;
+        let regular_turn = regular_fits && self.in_a_row >= HIGH_PRIORITY_RATIO && !self.regular.is_empty();
+        let high = if regular_turn { None } else { self.high_priority.dequeue() };
+        let next = match high {
+            Some(request) => {
+                self.in_a_row += 1;
+                Some(request)
+            }
+            None if regular_fits => {
+                self.in_a_row = 0;
+                self.regular.dequeue()
+            }
+            None => None,
+        };
+        self.running += usize::from(next.is_some());
+        next
+    }
+
+    pub(crate) fn running(&self) -> usize {
+        self.running
+    }
+
+    pub(crate) fn queued(&self) -> usize {
+        self.regular.len() + self.high_priority.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_wire::header::flags;
+
+    fn regular() -> RpcHeader {
+        RpcHeader::default()
+    }
+
+    fn high() -> RpcHeader {
+        RpcHeader { flags: flags::HIGH_PRIORITY, ..RpcHeader::default() }
+    }
+
+    #[test]
+    fn the_limit_holds_and_those_who_wait_go_in_order() {
+        let mut q = LaneQueue::new(2);
+        let all: Vec<_> = (0..5).map(|i| q.handle_arrival(i, &regular())).collect();
+        use Admission::{Queued, Run};
+        assert_eq!(all, [Run(0), Run(1), Queued, Queued, Queued]);
+        assert_eq!([q.handle_done(), q.handle_done()], [Some(2), Some(3)]);
+        assert_eq!((q.running(), q.queued()), (2, 1));
+        assert_eq!([q.handle_done(), q.handle_done(), q.handle_done()], [Some(4), None, None]);
+        assert_eq!(q.handle_arrival(9, &regular()), Run(9));
+    }
+
+    #[test]
+    fn high_priority_runs_although_the_lane_is_full() {
+        let mut q = LaneQueue::new(2);
+        q.handle_arrival(0, &regular());
+        q.handle_arrival(1, &regular());
+        assert_eq!(q.handle_arrival(2, &regular()), Admission::Queued);
+        assert_eq!(q.handle_arrival(10, &high()), Admission::Run(10));
+        assert_eq!(q.handle_arrival(11, &high()), Admission::Queued);
+        assert_eq!(q.handle_done(), Some(11), "high priority first");
+        assert_eq!(q.handle_done(), None, "the reserve is not for regular requests");
+        assert_eq!(q.handle_done(), Some(2));
+    }
+
+    #[test]
+    fn high_priority_does_not_starve_the_others() {
+        let mut q = LaneQueue::new(8);
+        (0..9).for_each(|_| drop(q.handle_arrival(0, &regular())));
+        (0..100).for_each(|_| drop(q.handle_arrival(1, &high())));
+        q.handle_done();
+        let order: Vec<_> = (0..12).filter_map(|_| q.handle_done()).collect();
+        assert_eq!(order.iter().filter(|r| **r == 0).count(), 1, "{order:?}");
+    }
+
+    #[test]
+    fn a_full_queue_drops() {
+        let mut q = LaneQueue::new(1);
+        (0..=QUEUE_MAX).for_each(|_| drop(q.handle_arrival((), &regular())));
+        assert_eq!(q.handle_arrival((), &regular()), Admission::Full);
+    }
+}

@@ -1,0 +1,264 @@
+//! What a server remembers of one client's requests, so that each is executed once: those that run or queue, and the
+//! replies of changes until the client has seen them. A sans-IO engine.
+
+use nacre_base::{FxHashMap, Nid, Payload, Tag, Time};
+use std::collections::BTreeMap;
+
+/// Where a reply goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ReplyTo {
+    pub(crate) nid: Nid,
+    /// Repeats the request's.
+    pub(crate) match_bits: u64,
+}
+
+/// A request as the log needs to know it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Received {
+    pub(crate) xid: u64,
+    pub(crate) last_xid: u64,
+    pub(crate) tag: Tag,
+    pub(crate) resent: bool,
+    pub(crate) reply_to: ReplyTo,
+    pub(crate) at: Time,
+    /// The client gives up then, unless told to wait longer.
+    pub(crate) deadline: Time,
+}
+
+/// What is to be done with a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Execute it.
+    Execute,
+    /// It was executed by a former life of the target, perhaps: ask it for the saved reply, and execute if it has none.
+    AskTarget,
+    /// It is being executed: its reply will go to where this one came from.
+    Running,
+    /// It was executed: this is the reply.
+    Answered(Payload),
+    /// The client has seen the reply: a late duplicate.
+    Seen,
+}
+
+/// An early reply to be sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Early {
+    pub(crate) xid: u64,
+    pub(crate) reply_to: ReplyTo,
+    /// From now.
+    pub(crate) wait: std::time::Duration,
+}
+
+/// The engine.
+#[derive(Default)]
+pub(crate) struct RequestLog {
+    running: FxHashMap<u64, Running>,
+    saved: BTreeMap<u64, (Tag, Payload)>,
+    /// The saved reply of each modify slot.
+    by_tag: FxHashMap<Tag, u64>,
+    last_xid: u64,
+}
+
+struct Running {
+    reply_to: ReplyTo,
+    tag: Tag,
+    arrived: Time,
+    deadline: Time,
+}
+
+/// Replies kept for a client; beyond, the oldest is forgotten. More than modify slots and window allow.
+const SAVED_MAX: usize = 1024;
+
+impl RequestLog {
+    /// A request arrived.
+    pub(crate) fn handle_request(&mut self, r: Received) -> Verdict {
+        self.handle_seen(r.last_xid.min(r.xid.saturating_sub(1)));
+        if let Some(running) = self.running.get_mut(&r.xid) {
+            running.reply_to = r.reply_to;
+            running.deadline = running.deadline.max(r.deadline);
+            return Verdict::Running;
+        }
+        if let Some((_, reply)) = self.saved.get(&r.xid) {
+            return Verdict::Answered(reply.clone());
+        }
+        if r.xid <= self.last_xid {
+            return Verdict::Seen;
+        }
+        let running = Running { reply_to: r.reply_to, tag: r.tag, arrived: r.at, deadline: r.deadline };
+        self.running.insert(r.xid, running);
+        if r.resent && r.tag != Tag(0) { Verdict::AskTarget } else { Verdict::Execute }
+    }
+
+    /// The request is executed; `save` is the reply if it must be kept. Where it goes; `None` if the request is not known.
+    pub(crate) fn handle_executed(&mut self, xid: u64, save: Option<Payload>) -> Option<ReplyTo> {
+        let running = self.running.remove(&xid)?;
+        if let Some(reply) = save.filter(|_| xid > self.last_xid) {
+            if running.tag != Tag(0)
+                && let Some(before) = self.by_tag.insert(running.tag, xid)
+            {
+                // The client uses a slot again only when it has seen the reply before.
+                self.saved.remove(&before);
+            }
+            self.saved.insert(xid, (running.tag, reply));
+            if self.saved.len() > SAVED_MAX {
+                self.forget_oldest();
+            }
+        }
+        Some(running.reply_to)
+    }
+
+    /// Where the reply to a running request goes.
+    pub(crate) fn reply_to(&self, xid: u64) -> Option<ReplyTo> {
+        self.running.get(&xid).map(|r| r.reply_to)
+    }
+
+    /// When the client gives up a running request.
+    pub(crate) fn deadline(&self, xid: u64) -> Option<Time> {
+        self.running.get(&xid).map(|r| r.deadline)
+    }
+
+    /// Requests that run or queue.
+    pub(crate) fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Early replies that are due, in the order of their xids, and when the next will be.
+    pub(crate) fn handle_time(&mut self, now: Time) -> (Vec<Early>, Time) {
+        use crate::adaptive_timeout::{AT_EARLY_MARGIN, extension};
+        let (mut due, mut next) = (Vec::new(), Time::FAR_FUTURE);
+        for (xid, r) in &mut self.running {
+            // A deadline that has passed means that the client has given up, or not heard: it will send again.
+            if r.deadline > now && r.deadline.since(now) <= AT_EARLY_MARGIN {
+                let Some(wait) = extension(now.since(r.arrived)) else { continue };
+                r.deadline = now + wait;
+                due.push(Early { xid: *xid, reply_to: r.reply_to, wait });
+            }
+            if r.deadline > now {
+                next = next.min(early_at(r.deadline));
+            }
+        }
+        due.sort_by_key(|e| e.xid);
+        (due, next)
+    }
+
+    fn handle_seen(&mut self, last_xid: u64) {
+        if last_xid <= self.last_xid {
+            return;
+        }
+        self.last_xid = last_xid;
+        while self.saved.first_key_value().is_some_and(|(xid, _)| *xid <= last_xid) {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some((xid, (tag, _))) = self.saved.pop_first() else { return };
+        if self.by_tag.get(&tag) == Some(&xid) {
+            self.by_tag.remove(&tag);
+        }
+    }
+}
+
+/// When the early reply for a request with this deadline is due.
+pub(crate) fn early_at(deadline: Time) -> Time {
+    Time(deadline.0.saturating_sub(crate::adaptive_timeout::AT_EARLY_MARGIN.as_nanos() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn to(node: u32) -> ReplyTo {
+        ReplyTo { nid: Nid::sim(node), match_bits: 1 }
+    }
+
+    fn received(xid: u64, tag: u16) -> Received {
+        let (at, deadline) = (Time::ZERO, Time::from_secs(11));
+        Received { xid, last_xid: 0, tag: Tag(tag), resent: false, reply_to: to(1), at, deadline }
+    }
+
+    fn resent(xid: u64, tag: u16) -> Received {
+        Received { resent: true, reply_to: to(2), ..received(xid, tag) }
+    }
+
+    fn reply(n: u8) -> Payload {
+        Payload::from(vec![n])
+    }
+
+    #[test]
+    fn a_resent_request_that_runs_is_not_run_again_and_answered_where_it_came_from_last() {
+        let mut log = RequestLog::default();
+        assert_eq!(log.handle_request(received(5, 0)), Verdict::Execute);
+        assert_eq!(log.handle_request(received(5, 0)), Verdict::Running, "a duplicate is not flagged");
+        assert_eq!(log.handle_request(resent(5, 0)), Verdict::Running);
+        assert_eq!(log.handle_executed(5, None), Some(to(2)));
+        assert_eq!(log.handle_executed(5, None), None);
+        assert_eq!(log.handle_request(resent(5, 0)), Verdict::Execute, "it changed nothing");
+    }
+
+    #[test]
+    fn saved_replies_live_until_the_client_has_seen_them() {
+        let mut log = RequestLog::default();
+        log.handle_request(received(5, 0));
+        log.handle_request(received(6, 0));
+        log.handle_executed(5, Some(reply(5)));
+        log.handle_executed(6, Some(reply(6)));
+        assert_eq!(log.handle_request(resent(5, 0)), Verdict::Answered(reply(5)));
+        log.handle_request(Received { last_xid: 5, ..received(7, 0) });
+        assert_eq!(log.handle_request(resent(5, 0)), Verdict::Seen);
+        assert_eq!(log.handle_request(resent(6, 0)), Verdict::Answered(reply(6)));
+        assert_eq!(log.saved.len(), 1);
+    }
+
+    #[test]
+    fn a_slot_keeps_one_reply() {
+        let mut log = RequestLog::default();
+        for xid in 1..=10 {
+            assert_eq!(log.handle_request(received(xid, 3)), Verdict::Execute);
+            log.handle_executed(xid, Some(reply(xid as u8)));
+            assert_eq!((log.saved.len(), log.by_tag.len()), (1, 1));
+        }
+        assert_eq!(log.handle_request(resent(10, 3)), Verdict::Answered(reply(10)));
+        log.handle_request(Received { last_xid: 10, ..received(11, 4) });
+        assert_eq!((log.saved.len(), log.by_tag.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_tagged_resend_that_is_not_known_is_asked_of_the_target() {
+        let mut log = RequestLog::default();
+        assert_eq!(log.handle_request(resent(5, 1)), Verdict::AskTarget);
+        assert_eq!(log.handle_request(resent(5, 1)), Verdict::Running);
+        assert_eq!(log.handle_request(resent(6, 0)), Verdict::Execute);
+    }
+
+    #[test]
+    fn a_client_that_never_says_what_it_has_seen_is_bounded() {
+        let mut log = RequestLog::default();
+        for xid in 1..=3000 {
+            log.handle_request(received(xid, 0));
+            log.handle_executed(xid, Some(reply(0)));
+        }
+        assert_eq!(log.saved.len(), SAVED_MAX);
+        let lie = Received { last_xid: u64::MAX, ..received(4000, 0) };
+        assert_eq!(log.handle_request(lie), Verdict::Execute);
+        assert_eq!(log.saved.len(), 0);
+    }
+
+    #[test]
+    fn early_replies_come_before_the_deadline_until_the_maximum() {
+        let mut log = RequestLog::default();
+        log.handle_request(received(5, 0));
+        assert_eq!(log.handle_time(Time::from_secs(1)), (vec![], Time::from_secs(6)));
+        let (mut now, mut sent) = (Time::from_secs(6), 0);
+        while now < Time::FAR_FUTURE {
+            let (due, next) = log.handle_time(now);
+            sent += due.len();
+            assert!(due.iter().all(|e| e.wait > Duration::from_secs(5)));
+            assert!(next > now);
+            now = next;
+        }
+        assert!((20..=25).contains(&sent), "{sent}");
+        assert_eq!(log.deadline(5), Some(Time::from_secs(600)));
+    }
+}

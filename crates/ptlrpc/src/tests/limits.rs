@@ -1,0 +1,246 @@
+//! What bounds how much is done at once, and how long is waited.
+
+use super::*;
+use crate::{Credits, FixedWindow};
+use nacre_rt::Task;
+
+fn many(rt: &Rt, count: u64, call: impl Fn(u64) -> Task) -> Vec<Task> {
+    let _ = rt;
+    (0..count).map(call).collect()
+}
+
+async fn all(tasks: Vec<Task>) {
+    for t in tasks {
+        t.await;
+    }
+}
+
+fn slow_modify(rt: &Rt, import: &Arc<Import>) -> Task {
+    let import = import.clone();
+    rt.spawn(async move {
+        let options = CallOptions { modify: true, ..CallOptions::default() };
+        import.call::<u64>(Opcode::MdsGetattr, &10u64, options).await.unwrap();
+    })
+}
+
+fn write_task(rt: &Rt, import: &Arc<Import>, high_priority: bool) -> Task {
+    let import = import.clone();
+    rt.spawn(async move {
+        let bulk = Bulk::Send(pattern(100_000));
+        let options = CallOptions { lane: Lane::Io, bulk, high_priority, ..CallOptions::default() };
+        import.call::<u64>(Opcode::OstWrite, &0u64, options).await.unwrap();
+    })
+}
+
+#[test]
+fn modify_slots_bound_what_is_in_flight() {
+    run(1, 60, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        all(many(&rt, 100, |_| slow_modify(&rt, &import))).await;
+        assert_eq!((w.server.target.executed(), w.server.target.running_max()), (100, 7));
+    });
+}
+
+#[test]
+fn rpcs_in_flight_are_bounded_by_the_parameter() {
+    run(1, 60, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        all(many(&rt, 100, |_| write_task(&rt, &import, false))).await;
+        assert_eq!((w.server.target.executed(), w.server.target.running_max()), (100, 8));
+        let params = w.client.params();
+        assert!(params.set("mdc.*.max_rpcs_in_flight", "0").is_err());
+        params.set("mdc.*.max_rpcs_in_flight", "20").unwrap();
+        all(many(&rt, 100, |_| write_task(&rt, &import, false))).await;
+        assert_eq!(w.server.target.running_max(), 20);
+    });
+}
+
+#[test]
+fn high_priority_is_exempt_from_the_window() {
+    run(1, 60, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        w.client.params().set("mdc.*.max_rpcs_in_flight", "1").unwrap();
+        all(many(&rt, 20, |_| write_task(&rt, &import, true))).await;
+        assert_eq!(w.server.target.running_max(), 20);
+    });
+}
+
+#[test]
+fn the_servers_window_is_obeyed() {
+    run(1, 60, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        w.server.served.set_congestion_control(Box::new(FixedWindow(Credits { rpcs: 3, bytes: 0 })));
+        write(&import, pattern(10)).await.unwrap();
+        all(many(&rt, 50, |_| write_task(&rt, &import, false))).await;
+        assert_eq!(w.server.target.running_max(), 3);
+        w.server.served.set_congestion_control(Box::new(FixedWindow(Credits { rpcs: 0, bytes: 200_000 })));
+        write(&import, pattern(10)).await.unwrap();
+        w.server.target.running_max.store(0, Ordering::Relaxed);
+        all(many(&rt, 50, |_| write_task(&rt, &import, false))).await;
+        assert_eq!(w.server.target.running_max(), 2);
+    });
+}
+
+#[test]
+fn a_lane_runs_so_many_and_queues_the_rest() {
+    run(1, 60, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        let tasks = many(&rt, 600, |_| {
+            let import = import.clone();
+            rt.spawn(async move { drop(wait_ms(&import, 10).await.unwrap()) })
+        });
+        rt.sleep(Duration::from_millis(5)).await;
+        let counts = w.server.node.lane_counts(Lane::Request);
+        assert_eq!((counts.running, counts.queued), (256, 344));
+        all(tasks).await;
+        assert_eq!((w.server.target.executed(), w.server.target.running_max()), (600, 256));
+        assert_eq!(w.server.node.lane_counts(Lane::Request), crate::LaneCounts::default());
+    });
+}
+
+#[test]
+fn those_who_wait_for_others_do_not_keep_the_lane() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        let waiters = many(&rt, 1000, |_| {
+            let import = import.clone();
+            rt.spawn(async move {
+                import.call::<u64>(Opcode::LdlmEnqueue, &0u64, CallOptions::default()).await.unwrap();
+            })
+        });
+        rt.sleep(60 * SECOND).await;
+        assert_eq!(w.server.target.running_max(), 1000);
+        // What they wait for comes over the same lane.
+        import.call::<u64>(Opcode::LdlmCancel, &0u64, CallOptions::default()).await.unwrap();
+        all(waiters).await;
+        let text = w.client.params().get("mdc.*.timeouts").unwrap()[0].1.clone();
+        assert!(text.contains("portal 12  : cur   5"), "waiting for others is not the service's time: {text}");
+    });
+}
+
+#[test]
+fn a_request_whose_client_is_gone_is_not_executed() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        let busy = many(&rt, 64, |_| {
+            let import = import.clone();
+            rt.spawn(async move {
+                let options = CallOptions { lane: Lane::Callback, ..CallOptions::default() };
+                import.call::<u64>(Opcode::MdsGetattr, &1_000_000u64, options).await.unwrap();
+            })
+        });
+        rt.sleep(SECOND).await;
+        let other = node(&rt, &w.net, 3);
+        let late = other.import(config(2));
+        let other_rt = other.rt().clone();
+        drop(other_rt.spawn(async move {
+            let options = CallOptions { lane: Lane::Callback, ..CallOptions::default() };
+            let _ = late.call::<u64>(Opcode::MdsReint, &5u64, options).await;
+        }));
+        rt.sleep(SECOND).await;
+        assert_eq!(w.server.node.lane_counts(Lane::Callback).queued, 1);
+        other.rt().kill();
+        w.net.crash(3);
+        all(busy).await;
+        assert_eq!(w.applied(), [], "late, or its export is gone");
+        assert_eq!(w.server.node.lane_counts(Lane::Callback).running, 0);
+    });
+}
+
+#[test]
+fn who_does_not_want_to_wait_is_told_so() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        let call = |ms: u64, options: CallOptions| {
+            let import = import.clone();
+            async move { import.call::<u64>(Opcode::MdsGetattr, &ms, options).await.map(|r| r.body) }
+        };
+        let in_time = CallOptions { deadline: Some(2 * SECOND), ..CallOptions::default() };
+        assert_eq!(call(1000, in_time.clone()).await, Ok(1000));
+        let before = rt.now();
+        assert_eq!(call(5000, in_time.clone()).await, Err(RpcError::TimedOut));
+        assert_eq!(rt.now().since(before), 2 * SECOND);
+        w.net.partition([SERVER], [CLIENT]);
+        let no_delay = CallOptions { no_delay: true, ..CallOptions::default() };
+        assert_eq!(call(1, no_delay.clone()).await, Err(RpcError::Unreachable));
+        let before = rt.now();
+        assert_eq!(call(1, no_delay).await, Err(RpcError::Unreachable));
+        assert!(rt.now().since(before) < 60 * SECOND);
+        assert_eq!(call(1, in_time).await, Err(RpcError::TimedOut));
+    });
+}
+
+#[test]
+fn an_abandoned_change_is_finished_and_its_slot_comes_back() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 0).await.unwrap();
+        for n in 1..=30 {
+            let abandoned = rt.timeout(Duration::from_micros(5), apply(&import, n)).await;
+            assert!(abandoned.is_err());
+        }
+        // One that was never sent, because the slots are taken, is not executed.
+        rt.sleep(SECOND).await;
+        let applied = w.applied();
+        assert!(applied.len() >= 8, "{applied:?}");
+        all(many(&rt, 7, |_| slow_modify(&rt, &import))).await;
+        assert!(import.0.state.lock().calls.is_empty());
+    });
+}
+
+#[test]
+fn nothing_is_left_when_all_is_done() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        read(&import, 1 << 20).await.unwrap();
+        let abandoned = rt.timeout(Duration::from_micros(5), read(&import, 1 << 20)).await;
+        assert!(abandoned.is_err());
+        rt.sleep(700 * SECOND).await;
+        assert!(import.0.state.lock().calls.is_empty());
+        assert_eq!(w.server.served.exports()[0].requests_running(), 0);
+        let shared = Arc::downgrade(&import.0);
+        drop(import);
+        assert!(w.client.params().get("mdc.*.*").is_err());
+        rt.sleep(SECOND).await;
+        assert_eq!(shared.strong_count(), 0);
+        w.client.shutdown().await;
+    });
+}
+
+#[test]
+fn parameters_read_as_in_lustre() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        let get = |node: &RpcNode, name: &str| node.params().get(name).unwrap()[0].1.clone();
+        let state = get(&w.client, "mdc.*.state");
+        assert!(state.starts_with("current_state: FULL\nstate_history:\n - [ 1767225600, NEW ]\n"), "{state}");
+        let text = get(&w.client, "mdc.*.import");
+        for want in [
+            "import:\n    name: test-MDT0000-mdc-1\n",
+            "    target: test-MDT0000\n",
+            "    state: FULL\n",
+            "multi_mod_rpcs",
+            "current_connection: 1@sim\n",
+            "inflight: 0\n",
+        ] {
+            assert!(text.contains(want), "{want} in {text}");
+        }
+        assert!(get(&w.client, "mdc.*.stats").contains("mds_reint                 1 samples [usecs]"));
+        assert!(get(&w.server.node, "mds.MDS.mdt.stats").contains("mds_reint                 1 samples [usecs]"));
+        assert_eq!(w.server.node.service_stats(Opcode::MdsReint).count, 1);
+        let _ = rt;
+    });
+}

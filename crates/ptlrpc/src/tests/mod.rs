@@ -1,0 +1,279 @@
+//! RPC between simulated nodes, in virtual time: what may go wrong on the way, and what must come of it.
+
+mod delivery;
+mod limits;
+mod recovery;
+
+use crate::{Bulk, TargetHandler};
+use crate::{CallOptions, Export, Import, ImportConfig, Response, RpcError, RpcNode, ServedTarget, ServerRequest};
+use nacre_base::param::Params;
+use nacre_base::{Errno, Faults, FxHashMap, Nid, Payload, Tag, TargetKind, Time, Transno, Uuid, Xid};
+use nacre_lnet::{Lnet, LnetOptions, SimNet, SimNetOptions};
+use nacre_rt::{Rt, Sim};
+use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
+use nacre_wire::{Lane, Opcode};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+pub(super) const TARGET: &str = "test-MDT0000";
+pub(super) const SERVER: u32 = 1;
+pub(super) const CLIENT: u32 = 2;
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+
+/// What a target keeps over its restarts.
+#[derive(Default)]
+pub(super) struct Disk {
+    /// What was applied, in order; the transno is the position.
+    applied: Mutex<Vec<u64>>,
+    slots: Mutex<FxHashMap<(Uuid, Tag), (Xid, Response)>>,
+    written: Mutex<Option<Payload>>,
+    instance: AtomicU64,
+}
+
+/// A target that applies numbers (MDS_REINT), waits so many ms (MDS_GETATTR), takes and gives data (OST_WRITE, OST_READ)
+/// and lets clients wait for each other (LDLM_ENQUEUE until LDLM_CANCEL).
+pub(super) struct TestTarget {
+    rt: Rt,
+    disk: Arc<Disk>,
+    instance: u64,
+    running: AtomicUsize,
+    running_max: AtomicUsize,
+    executed: AtomicUsize,
+    disconnects: AtomicUsize,
+    released: AtomicBool,
+    release: Notify,
+    /// Features that are in every answer, asked for or not.
+    pushy_flags: AtomicU64,
+    max_modify_rpcs: u16,
+}
+
+/// A simulated network with one client node and one server node.
+pub(super) struct World {
+    rt: Rt,
+    net: SimNet,
+    disk: Arc<Disk>,
+    client: RpcNode,
+    server: Server,
+}
+
+/// A server's life.
+pub(super) struct Server {
+    node: RpcNode,
+    target: Arc<TestTarget>,
+    served: ServedTarget,
+}
+
+impl World {
+    fn new(rt: &Rt) -> World {
+        World::with(rt, SimNetOptions::default())
+    }
+
+    fn with(rt: &Rt, options: SimNetOptions) -> World {
+        let net = SimNet::new(rt.clone(), options);
+        let disk = Arc::new(Disk::default());
+        let server = Server::start(rt, &net, SERVER, &disk);
+        World { client: node(rt, &net, CLIENT), rt: rt.clone(), net, disk, server }
+    }
+
+    fn import(&self) -> Arc<Import> {
+        self.client.import(config(1))
+    }
+
+    /// The server dies; the network does not tell anyone.
+    fn crash_server(&self) {
+        self.server.node.rt().kill();
+        self.net.crash(SERVER);
+    }
+
+    fn restart_server(&mut self) {
+        self.server = Server::start(&self.rt, &self.net, SERVER, &self.disk);
+    }
+
+    fn applied(&self) -> Vec<u64> {
+        self.disk.applied.lock().clone()
+    }
+}
+
+impl Server {
+    fn start(rt: &Rt, net: &SimNet, number: u32, disk: &Arc<Disk>) -> Server {
+        let node = node(rt, net, number);
+        let target = Arc::new(TestTarget::new(node.rt(), disk));
+        let served = node.serve(TARGET, target.clone());
+        Server { node, target, served }
+    }
+}
+
+pub(super) fn node(rt: &Rt, net: &SimNet, number: u32) -> RpcNode {
+    let (rt, faults) = (rt.child(format!("node{number}")), Faults::new());
+    let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
+    lnet.add_sim_as(net, number);
+    RpcNode::new(rt, lnet, faults, Params::new())
+}
+
+pub(super) fn config(client: u8) -> ImportConfig {
+    let flags = connect_flags::MULTI_MODIFY_RPCS | connect_flags::CREDITS;
+    ImportConfig {
+        client: Uuid([client; 16]),
+        client_name: format!("client{client}"),
+        target: TARGET.to_owned(),
+        nids: vec![Nid::sim(SERVER)],
+        kind: TargetKind::Mdt,
+        data: ConnectData { flags, ..ConnectData::default() },
+        label: format!("test-MDT0000-mdc-{client}"),
+    }
+}
+
+/// Runs a scenario for at most `secs` virtual seconds; the trace is returned with its result.
+pub(super) fn run<T, F>(seed: u64, secs: u64, scenario: impl FnOnce(Rt) -> F) -> (T, u64)
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let mut sim = Sim::new(seed);
+    let rt = sim.rt();
+    let result = sim.block_on(Time::from_secs(secs), scenario(rt));
+    (result, sim.stats().trace)
+}
+
+pub(super) async fn apply(import: &Import, n: u64) -> Result<u64, RpcError> {
+    let options = CallOptions { modify: true, ..CallOptions::default() };
+    Ok(import.call::<u64>(Opcode::MdsReint, &n, options).await?.body)
+}
+
+pub(super) async fn wait_ms(import: &Import, ms: u64) -> Result<u64, RpcError> {
+    Ok(import.call::<u64>(Opcode::MdsGetattr, &ms, CallOptions::default()).await?.body)
+}
+
+pub(super) async fn write(import: &Import, data: Payload) -> Result<u64, RpcError> {
+    let options = CallOptions { lane: Lane::Io, bulk: Bulk::Send(data), ..CallOptions::default() };
+    Ok(import.call::<u64>(Opcode::OstWrite, &0u64, options).await?.body)
+}
+
+pub(super) async fn read(import: &Import, len: usize) -> Result<Payload, RpcError> {
+    let options = CallOptions { lane: Lane::Io, bulk: Bulk::Receive { max_len: len }, ..CallOptions::default() };
+    Ok(import.call::<u64>(Opcode::OstRead, &(len as u64), options).await?.data)
+}
+
+pub(super) fn pattern(len: usize) -> Payload {
+    Payload::from((0..len).map(|i| (i % 251) as u8).collect::<Vec<_>>())
+}
+
+impl TestTarget {
+    fn new(rt: &Rt, disk: &Arc<Disk>) -> TestTarget {
+        TestTarget {
+            rt: rt.clone(),
+            disk: disk.clone(),
+            instance: disk.instance.fetch_add(1, Ordering::Relaxed) + 1,
+            running: AtomicUsize::new(0),
+            running_max: AtomicUsize::new(0),
+            executed: AtomicUsize::new(0),
+            disconnects: AtomicUsize::new(0),
+            released: AtomicBool::new(false),
+            release: Notify::new(),
+            pushy_flags: AtomicU64::new(0),
+            max_modify_rpcs: 7,
+        }
+    }
+
+    pub(super) fn executed(&self) -> usize {
+        self.executed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn running_max(&self) -> usize {
+        self.running_max.load(Ordering::Relaxed)
+    }
+
+    async fn dispatch(&self, request: &ServerRequest) -> Result<Response, Errno> {
+        match request.opcode {
+            Opcode::MdsReint => {
+                let n: u64 = request.decode()?;
+                let mut applied = self.disk.applied.lock();
+                applied.push(n);
+                let transno = applied.len() as u64;
+                let response = Response::new(&transno).with_transno(Transno(transno));
+                let slot = ((request.export.client, request.tag()), (request.xid(), response.clone()));
+                self.disk.slots.lock().insert(slot.0, slot.1);
+                Ok(response)
+            }
+            Opcode::MdsGetattr => {
+                let ms: u64 = request.decode()?;
+                self.rt.sleep(Duration::from_millis(ms)).await;
+                Ok(Response::new(&ms))
+            }
+            Opcode::OstWrite => {
+                let data = request.pull().await?;
+                // Long enough for several to be there at once.
+                self.rt.sleep(Duration::from_millis(2)).await;
+                let len = data.len() as u64;
+                *self.disk.written.lock() = Some(data);
+                Ok(Response::new(&len))
+            }
+            Opcode::OstRead => {
+                let len = request.decode::<u64>()? as usize;
+                if request.fits_inline(len) {
+                    return Ok(Response::new(&0u64).with_data(pattern(len)));
+                }
+                request.push(pattern(len)).await?;
+                Ok(Response::new(&0u64))
+            }
+            Opcode::LdlmEnqueue => {
+                let released = async {
+                    while !self.released.load(Ordering::Relaxed) {
+                        self.release.notified().await;
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    () = released => Ok(Response::new(&0u64)),
+                    () = request.abandoned() => Err(Errno::ECANCELED),
+                }
+            }
+            Opcode::LdlmCancel => {
+                self.released.store(true, Ordering::Relaxed);
+                self.release.notify_waiters();
+                Ok(Response::new(&0u64))
+            }
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl TargetHandler for TestTarget {
+    async fn connect(&self, _: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
+        let known = connect_flags::MULTI_MODIFY_RPCS | connect_flags::CREDITS | connect_flags::MDS;
+        let data = ConnectData {
+            flags: request.data.flags & known | self.pushy_flags.load(Ordering::Relaxed),
+            instance: self.instance,
+            max_modify_rpcs: self.max_modify_rpcs,
+            ..ConnectData::default()
+        };
+        Ok(ConnectReply { data, target_uuid: Uuid([7; 16]) })
+    }
+
+    async fn disconnect(&self, export: &Arc<Export>) {
+        assert_eq!(export.requests_running(), 0);
+        self.disconnects.fetch_add(1, Ordering::Relaxed);
+    }
+
+    async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
+        self.executed.fetch_add(1, Ordering::Relaxed);
+        let running = self.running.fetch_add(1, Ordering::Relaxed) + 1;
+        self.running_max.fetch_max(running, Ordering::Relaxed);
+        let result = self.dispatch(&request).await;
+        self.running.fetch_sub(1, Ordering::Relaxed);
+        result
+    }
+
+    fn last_committed(&self, _: &Export) -> Transno {
+        Transno(0)
+    }
+
+    async fn saved_reply(&self, export: &Arc<Export>, xid: Xid, tag: Tag) -> Option<Result<Response, Errno>> {
+        let slots = self.disk.slots.lock();
+        slots.get(&(export.client, tag)).filter(|(x, _)| *x == xid).map(|(_, r)| Ok(r.clone()))
+    }
+}

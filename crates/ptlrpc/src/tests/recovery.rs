@@ -1,0 +1,370 @@
+//! Partitions, restarts, evictions, silence: what a connection goes through.
+
+use super::*;
+use nacre_base::fault::{Fault, FaultAction};
+
+fn history(import: &Import) -> Vec<&'static str> {
+    import.0.state.lock().machine.history().map(|(_, s)| s.name()).collect()
+}
+
+#[test]
+fn a_partition_is_outlived() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        w.net.partition([SERVER], [CLIENT]);
+        let later = {
+            let import = import.clone();
+            let answer = Arc::new(Mutex::new(None));
+            let slot = answer.clone();
+            (rt.spawn(async move { *slot.lock() = Some(apply(&import, 2).await) }), answer)
+        };
+        rt.sleep(400 * SECOND).await;
+        assert_eq!((import.state().name(), *later.1.lock()), ("CONNECTING", None));
+        w.net.heal();
+        later.0.await;
+        assert_eq!(*later.1.lock(), Some(Ok(2)));
+        assert!(rt.now() < Time::from_secs(400 + 75), "reconnects within a minute of healing: {:?}", rt.now());
+        assert_eq!(history(&import).last_chunk(), Some(&["CONNECTING", "RECOVER", "FULL"]));
+        assert_eq!(w.server.served.exports().len(), 1, "the same export");
+        assert_eq!(import.generation(), 0);
+    });
+}
+
+#[test]
+fn a_request_that_runs_when_the_connection_is_lost_runs_once_and_is_answered_over_the_new_one() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        let call = {
+            let import = import.clone();
+            rt.spawn(async move { assert_eq!(wait_ms(&import, 100_000).await, Ok(100_000)) })
+        };
+        rt.sleep(SECOND).await;
+        w.net.partition([SERVER], [CLIENT]);
+        rt.sleep(30 * SECOND).await;
+        w.net.heal();
+        call.await;
+        assert!(rt.now().since(Time::from_secs(100)) < 2 * SECOND, "{:?}", rt.now());
+        assert_eq!(w.server.target.executed(), 2);
+    });
+}
+
+#[test]
+fn a_restarted_server_executes_what_was_not_done_and_nothing_twice() {
+    for seed in 0..10 {
+        run(seed, 3600, |rt| async move {
+            let mut w = World::new(&rt);
+            let import = w.import();
+            apply(&import, 0).await.unwrap();
+            // Half of the calls are executed, but their replies are lost with the server.
+            let always = |name: &str| {
+                let fault = Fault { action: FaultAction::Drop, skip: 0, times: u32::MAX };
+                w.server.node.faults().arm(name, fault);
+            };
+            always(if seed % 2 == 0 { "rpc.MDS_REINT.drop_reply" } else { "rpc.MDS_REINT.drop_request" });
+            let tasks: Vec<_> = (1..=20u64)
+                .map(|n| {
+                    let import = import.clone();
+                    rt.spawn(async move { drop(apply(&import, n).await.unwrap()) })
+                })
+                .collect();
+            rt.sleep(SECOND).await;
+            w.crash_server();
+            rt.sleep(20 * SECOND).await;
+            w.restart_server();
+            for t in tasks {
+                t.await;
+            }
+            let mut applied = w.applied();
+            applied.sort_unstable();
+            assert_eq!(applied, (0..=20).collect::<Vec<_>>());
+            assert_eq!((import.generation(), import.state().name()), (0, "FULL"));
+        });
+    }
+}
+
+#[test]
+fn a_restart_notice_saves_the_waiting() {
+    run(1, 3600, |rt| async move {
+        let mut w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        w.crash_server();
+        w.restart_server();
+        import.notify_restart(1);
+        assert_eq!(import.state().name(), "FULL", "no news");
+        import.notify_restart(2);
+        rt.sleep(SECOND).await;
+        assert_eq!((import.state().name(), import.connect_data().instance), ("FULL", 2));
+    });
+}
+
+#[test]
+fn without_a_notice_the_new_server_itself_tells() {
+    run(1, 3600, |rt| async move {
+        let mut w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        w.crash_server();
+        w.restart_server();
+        let before = rt.now();
+        assert_eq!(apply(&import, 2).await, Ok(2));
+        assert!(rt.now().since(before) < SECOND, "ENOTCONN, connect, resend");
+    });
+}
+
+#[test]
+fn a_target_that_moves_is_found() {
+    run(1, 3600, |rt| async move {
+        let mut w = World::new(&rt);
+        let import = w.client.import(ImportConfig { nids: vec![Nid::sim(SERVER), Nid::sim(9)], ..config(1) });
+        apply(&import, 1).await.unwrap();
+        w.crash_server();
+        w.server = Server::start(&rt, &w.net, 9, &w.disk);
+        assert_eq!(apply(&import, 2).await, Ok(2));
+        w.crash_server();
+        w.net.crash(9);
+        w.server.node.rt().kill();
+        w.server = Server::start(&rt, &w.net, 10, &w.disk);
+        import.set_nids(vec![Nid::sim(10)]);
+        assert_eq!(apply(&import, 3).await, Ok(3));
+        assert_eq!(w.applied(), [1, 2, 3]);
+    });
+}
+
+#[test]
+fn a_place_without_the_target_is_passed_over() {
+    run(1, 60, |rt| async move {
+        let w = World::new(&rt);
+        let _elsewhere = node(&rt, &w.net, 9);
+        let import = w.client.import(ImportConfig { nids: vec![Nid::sim(9), Nid::sim(SERVER)], ..config(1) });
+        assert_eq!(apply(&import, 1).await, Ok(1));
+        assert!(rt.now() < Time::from_secs(1), "ENODEV is told at once");
+    });
+}
+
+#[test]
+fn a_slow_server_is_waited_for_without_a_timeout() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        let calls: Vec<_> = (0..50)
+            .map(|_| {
+                let import = import.clone();
+                rt.spawn(async move { assert_eq!(wait_ms(&import, 300_000).await, Ok(300_000)) })
+            })
+            .collect();
+        for c in calls {
+            c.await;
+        }
+        assert_eq!((w.server.target.executed(), w.server.target.running_max()), (50, 50));
+        assert_eq!(history(&import), ["NEW", "CONNECTING", "FULL"]);
+        assert_eq!(import.0.state.lock().timeouts, 0);
+        // The estimate has learnt: the next request may take long without early replies.
+        let text = w.client.params().get("mdc.*.timeouts").unwrap()[0].1.clone();
+        assert!(text.contains("portal 12  : cur 300"), "{text}");
+    });
+}
+
+#[test]
+fn an_evicted_client_fails_what_was_in_flight_and_starts_anew() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        let evictions = Arc::new(AtomicUsize::new(0));
+        let count = evictions.clone();
+        import.on_evicted(move || drop(count.fetch_add(1, Ordering::Relaxed)));
+        let call = {
+            let import = import.clone();
+            rt.spawn(async move { assert_eq!(enqueue(&import).await, Err(RpcError::Evicted)) })
+        };
+        rt.sleep(SECOND).await;
+        assert!(w.server.served.evict(Uuid([1; 16])).await);
+        assert!(!w.server.served.evict(Uuid([1; 16])).await);
+        assert_eq!(w.server.target.disconnects.load(Ordering::Relaxed), 1);
+        // The server does not tell; the next request finds out, and fails with what waited.
+        assert_eq!(apply(&import, 2).await, Err(RpcError::Evicted));
+        assert_eq!(RpcError::Evicted.errno(), Errno::EIO);
+        call.await;
+        assert_eq!((evictions.load(Ordering::Relaxed), import.generation()), (1, 1));
+        assert_eq!(apply(&import, 3).await, Ok(2));
+        assert_eq!(w.applied(), [1, 3]);
+        assert!(history(&import).contains(&"EVICTED"));
+    });
+}
+
+async fn enqueue(import: &Import) -> Result<u64, RpcError> {
+    Ok(import.call::<u64>(Opcode::LdlmEnqueue, &0u64, CallOptions::default()).await?.body)
+}
+
+#[test]
+fn a_dead_client_is_evicted_and_a_silent_living_one_is_not() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let speaker = w.client.import(config(1));
+        let silent = {
+            let node = node(&rt, &w.net, 3);
+            (node.import(config(2)), node)
+        };
+        let dead = {
+            let node = node(&rt, &w.net, 4);
+            (node.import(config(3)), node)
+        };
+        apply(&silent.0, 1).await.unwrap();
+        apply(&dead.0, 2).await.unwrap();
+        dead.1.rt().kill();
+        w.net.crash(4);
+        for _ in 0..40 {
+            apply(&speaker, 3).await.unwrap();
+            rt.sleep(10 * SECOND).await;
+        }
+        let names: Vec<_> = w.server.served.exports().iter().map(|e| e.client_name.clone()).collect();
+        assert!(names.contains(&"client2".to_owned()) && !names.contains(&"client3".to_owned()), "{names:?}");
+        assert_eq!(w.server.target.disconnects.load(Ordering::Relaxed), 1);
+        apply(&silent.0, 4).await.unwrap();
+        assert_eq!(silent.0.generation(), 0);
+    });
+}
+
+#[test]
+fn nobody_is_evicted_when_the_server_is_cut_off() {
+    run(1, 7200, |rt| async move {
+        let w = World::new(&rt);
+        let second = node(&rt, &w.net, 3);
+        let imports = [w.import(), second.import(config(2))];
+        for import in &imports {
+            apply(import, 1).await.unwrap();
+        }
+        w.net.partition([SERVER], [CLIENT, 3]);
+        rt.sleep(1000 * SECOND).await;
+        w.net.heal();
+        for _ in 0..30 {
+            apply(&imports[0], 2).await.unwrap();
+            rt.sleep(10 * SECOND).await;
+        }
+        apply(&imports[1], 3).await.unwrap();
+        assert_eq!(imports.map(|i| i.generation()), [0, 0]);
+    });
+}
+
+#[test]
+fn keep_alive_pings_an_idle_import_only() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        let export = w.server.served.exports()[0].clone();
+        rt.sleep(100 * SECOND).await;
+        assert!(rt.now().since(export.last_heard()) >= 100 * SECOND, "no pings by themselves");
+        import.set_keep_alive(true);
+        rt.sleep(100 * SECOND).await;
+        assert!(rt.now().since(export.last_heard()) <= 26 * SECOND);
+        // A dead server is found by it.
+        w.crash_server();
+        rt.sleep(60 * SECOND).await;
+        assert_ne!(import.state().name(), "FULL");
+    });
+}
+
+#[test]
+fn disconnect_tells_the_server_and_closes() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        let waiting = {
+            let import = import.clone();
+            rt.spawn(async move { assert!(enqueue(&import).await.is_err()) })
+        };
+        rt.sleep(SECOND).await;
+        import.disconnect().await;
+        waiting.await;
+        assert_eq!(w.server.target.disconnects.load(Ordering::Relaxed), 1);
+        assert!(w.server.served.exports().is_empty());
+        assert_eq!(apply(&import, 2).await, Err(RpcError::Closed));
+        assert_eq!(import.state().name(), "CLOSED");
+        // One that never connected has nothing to say.
+        let other = w.client.import(config(2));
+        other.disconnect().await;
+        // And one whose server is gone does not wait for it for long.
+        let third = w.client.import(config(3));
+        apply(&third, 3).await.unwrap();
+        w.crash_server();
+        let before = rt.now();
+        third.disconnect().await;
+        assert!(rt.now().since(before) <= 6 * SECOND);
+    });
+}
+
+#[test]
+fn a_client_that_lost_its_memory_gets_a_fresh_export() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        let before = w.server.served.exports()[0].cookie;
+        drop(import);
+        let import = w.import();
+        apply(&import, 2).await.unwrap();
+        let exports = w.server.served.exports();
+        assert!(exports.len() == 1 && exports[0].cookie != before);
+        assert_eq!(w.server.target.disconnects.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[test]
+fn a_stopped_target_is_waited_for_and_keeps_its_clients_records() {
+    run(1, 3600, |rt| async move {
+        let mut w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        w.server.served.stop().await;
+        assert_eq!(w.server.target.disconnects.load(Ordering::Relaxed), 0);
+        let call = {
+            let import = import.clone();
+            rt.spawn(async move { assert_eq!(apply(&import, 2).await, Ok(2)) })
+        };
+        rt.sleep(30 * SECOND).await;
+        assert_eq!(w.applied(), [1]);
+        let target = Arc::new(TestTarget::new(w.server.node.rt(), &w.disk));
+        w.server.served = w.server.node.serve(TARGET, target);
+        call.await;
+        assert_eq!(import.generation(), 0);
+    });
+}
+
+#[test]
+fn a_feature_that_was_not_asked_for_breaks_the_negotiation() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        w.server.target.pushy_flags.store(connect_flags::GRANT, Ordering::Relaxed);
+        assert_eq!(apply(&w.import(), 1).await, Err(RpcError::Refused(Errno::EPROTO)));
+        assert_eq!(w.applied(), []);
+        let _ = rt;
+    });
+}
+
+#[test]
+fn late_duplicates_of_connects_and_requests_do_no_harm() {
+    // Reordered by up to a minute, every message is also late for its own connection.
+    let link = nacre_lnet::LinkOptions {
+        reorder_ppm: 300_000,
+        reorder_delay: 60 * SECOND,
+        ..nacre_lnet::LinkOptions::default()
+    };
+    for seed in 0..10 {
+        run(seed, 100_000, |rt| async move {
+            let w = World::with(&rt, SimNetOptions { link, seed, ..SimNetOptions::default() });
+            let import = w.import();
+            for n in 0..60 {
+                assert_eq!(apply(&import, n).await, Ok(n + 1));
+            }
+            assert_eq!(import.generation(), 0, "never evicted: {:?}", history(&import));
+            assert_eq!(w.applied(), (0..60).collect::<Vec<_>>());
+        });
+    }
+}

@@ -1,0 +1,128 @@
+//! Congestion control: how many RPCs and bytes a client may have in flight to a target. Two sans-IO engines: the
+//! server's [`CongestionControl`] grants credits in every reply, and the client's window obeys them.
+
+use nacre_base::Time;
+
+/// RPCs and bytes. In a grant 0 means "no say".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Credits {
+    /// RPCs.
+    pub rpcs: u32,
+    /// Bytes of bulk.
+    pub bytes: u64,
+}
+
+/// What the server's controller knows when it grants.
+#[derive(Debug, Clone, Copy)]
+pub struct GrantRequest {
+    /// The export's cookie.
+    pub export: u64,
+    /// What the client has in flight and waiting.
+    pub wanted: Credits,
+    /// Requests running in the lane.
+    pub running: usize,
+    /// Requests queued in the lane.
+    pub queued: usize,
+}
+
+/// Decides what clients may have in flight. One per target.
+pub trait CongestionControl: Send {
+    /// A reply is about to go to this client: its window from then on.
+    fn grant(&mut self, now: Time, request: GrantRequest) -> Credits;
+
+    /// The client is gone.
+    fn forget(&mut self, _export: u64) {}
+}
+
+/// The same window for everyone: FIX(n). `FixedWindow::default()` leaves it to the clients.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FixedWindow(pub Credits);
+
+impl CongestionControl for FixedWindow {
+    fn grant(&mut self, _: Time, _: GrantRequest) -> Credits {
+        self.0
+    }
+}
+
+/// The client's window for one target. Never below one RPC, whatever is granted.
+#[derive(Debug)]
+pub(crate) struct Window {
+    /// What the administrator allows (`max_rpcs_in_flight`).
+    limit: u32,
+    granted: Credits,
+    in_flight: Credits,
+}
+
+impl Window {
+    pub(crate) fn new(limit: u32) -> Window {
+        Window { limit: limit.max(1), granted: Credits::default(), in_flight: Credits::default() }
+    }
+
+    pub(crate) fn set_limit(&mut self, limit: u32) {
+        self.limit = limit.max(1);
+    }
+
+    pub(crate) fn handle_grant(&mut self, granted: Credits) {
+        self.granted = granted;
+    }
+
+    /// Takes room for an RPC with this many bytes of bulk, if there is any.
+    pub(crate) fn take(&mut self, bytes: u64) -> bool {
+        let rpcs = if self.granted.rpcs == 0 { self.limit } else { self.limit.min(self.granted.rpcs) };
+        let full = self.in_flight.rpcs >= rpcs
+            || self.granted.bytes != 0 && self.in_flight.bytes.saturating_add(bytes) > self.granted.bytes;
+        if full && self.in_flight.rpcs > 0 {
+            return false;
+        }
+        self.in_flight.rpcs += 1;
+        self.in_flight.bytes += bytes;
+        true
+    }
+
+    /// An RPC that took room is done.
+    pub(crate) fn give(&mut self, bytes: u64) {
+        assert!(self.in_flight.rpcs > 0 && self.in_flight.bytes >= bytes, "the window was given room back twice");
+        self.in_flight.rpcs -= 1;
+        self.in_flight.bytes -= bytes;
+    }
+
+    pub(crate) fn in_flight(&self) -> Credits {
+        self.in_flight
+    }
+
+    pub(crate) fn granted(&self) -> Credits {
+        self.granted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn takes(w: &mut Window, bytes: u64) -> u32 {
+        (0..100).take_while(|_| w.take(bytes)).count() as u32
+    }
+
+    #[test]
+    fn the_smaller_of_limit_and_grant_counts() {
+        let mut w = Window::new(8);
+        assert_eq!(takes(&mut w, 1 << 20), 8);
+        w.give(1 << 20);
+        w.handle_grant(Credits { rpcs: 4, bytes: 0 });
+        assert_eq!(takes(&mut w, 0), 0, "a shrunk window drains first");
+        (0..7).for_each(|_| w.give(1 << 20));
+        assert_eq!(takes(&mut w, 0), 4);
+        w.handle_grant(Credits { rpcs: 100, bytes: 0 });
+        assert_eq!(takes(&mut w, 0), 4);
+    }
+
+    #[test]
+    fn bytes_bound_too_but_one_rpc_always_goes() {
+        let mut w = Window::new(8);
+        w.handle_grant(Credits { rpcs: 0, bytes: 3000 });
+        assert_eq!(takes(&mut w, 1000), 3);
+        (0..3).for_each(|_| w.give(1000));
+        assert_eq!(takes(&mut w, 5000), 1);
+        assert_eq!(w.in_flight(), Credits { rpcs: 1, bytes: 5000 });
+    }
+}
