@@ -3,6 +3,7 @@
 
 use crate::abi::{self, opcode};
 use crate::handler::{Handler, dispatch};
+use crate::inline;
 use crate::interrupt::Interrupts;
 use crate::mount::FuseError;
 use crate::pool::{MessageBuf, Pool};
@@ -13,9 +14,7 @@ use nacre_rt::Rt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::task::{Context, Waker};
 
 /// One open /dev/fuse: requests read from it must be answered on it.
 pub(crate) struct Channel(File);
@@ -114,19 +113,7 @@ impl Server {
         // Of a message that was copied, only what the operation took of it lives on.
         drop(message);
         if let Some(work) = work {
-            self.run(work);
-        }
-    }
-
-    /// Runs the work here as far as it gets; what must wait becomes a task.
-    fn run(&self, mut work: crate::handler::Work) {
-        // No wake-up is lost: a spawned task is polled again at once, with a waker that works.
-        let mut cx = Context::from_waker(Waker::noop());
-        // A panic is a bug of one operation. Its reply object sent EIO on the way; the reader must live on.
-        match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut cx).is_pending())) {
-            Ok(true) => drop(self.rt.spawn(work)),
-            Ok(false) => {}
-            Err(_) => tracing::error!("a handler panicked"),
+            inline::run(&self.rt, work);
         }
     }
 

@@ -36,7 +36,7 @@ impl Context {
         Context { unique, uid, gid, pid, supplementary_group, interrupts }
     }
 
-    /// Waits until the calling process gets a signal. Then answer soon, normally with EINTR.
+    /// Waits until the calling process gets a signal, or the session is over. Then answer soon, normally with EINTR.
     pub async fn interrupted(&self) {
         self.interrupts.interrupted(self.unique).await;
     }

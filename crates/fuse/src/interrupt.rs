@@ -21,6 +21,8 @@ pub(crate) struct Interrupts(Mutex<State>);
 
 #[derive(Default)]
 struct State {
+    /// The session is over, which interrupts everybody.
+    over: bool,
     /// Requests that listen.
     listening: BTreeMap<u64, Waker>,
     /// Requests interrupted that did not listen. The kernel's numbers only grow, so the smallest is the oldest.
@@ -40,6 +42,15 @@ impl Interrupts {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    /// The session is over: nobody waits for an answer any more.
+    pub(crate) fn handle_end(&self) {
+        let mut state = self.0.lock();
+        state.over = true;
+        let listening = std::mem::take(&mut state.listening);
+        drop(state);
+        listening.into_values().for_each(Waker::wake);
     }
 
     /// Ready once the request `unique` is interrupted.
@@ -65,17 +76,21 @@ impl Future for Interrupted {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.interrupts.0.lock();
         // Not removed: whoever asks again of the same request gets the same answer.
-        if state.early.contains(&self.unique) {
+        if state.over || state.early.contains(&self.unique) {
             return Poll::Ready(());
         }
-        state.listening.insert(self.unique, cx.waker().clone());
+        let stale = state.listening.insert(self.unique, cx.waker().clone());
+        drop(state);
+        drop(stale);
         Poll::Pending
     }
 }
 
 impl Drop for Interrupted {
     fn drop(&mut self) {
-        self.interrupts.0.lock().listening.remove(&self.unique);
+        // The waker is dropped after the lock is released: it may own the work that listens.
+        let waker = self.interrupts.0.lock().listening.remove(&self.unique);
+        drop(waker);
     }
 }
 
@@ -104,6 +119,15 @@ mod tests {
         let i = Arc::new(Interrupts::default());
         i.handle_interrupt(2);
         assert!(poll(&mut i.interrupted(2)).is_ready());
+    }
+
+    #[test]
+    fn the_end_of_the_session_interrupts_everybody() {
+        let i = Arc::new(Interrupts::default());
+        let mut a = i.interrupted(2);
+        assert!(poll(&mut a).is_pending());
+        i.handle_end();
+        assert!(poll(&mut a).is_ready() && poll(&mut i.interrupted(4)).is_ready());
     }
 
     #[test]

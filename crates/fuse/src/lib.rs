@@ -9,6 +9,7 @@
 mod abi;
 pub mod dev;
 pub mod handler;
+mod inline;
 mod interrupt;
 pub mod mount;
 pub mod notify;

@@ -180,6 +180,7 @@ fn run(rt: Rt, path: &Path, channel: Channel, handler: Arc<dyn Handler>) -> Resu
 
 /// The last reader has ended: so does the file system.
 fn finish(server: &Server, ended: watch::Sender<bool>) {
+    server.interrupts.handle_end();
     let destroyed = server.handler.clone().destroy();
     server.rt.spawn(async move {
         destroyed.await;
