@@ -1,1 +1,53 @@
-//! To be written.
+//! The client of a Nacre file system: POSIX semantics over the metadata and object services, as a Rust API. Doors
+//! (FUSE, the simulator, tools) are built on top of [`Client`].
+//!
+//! Modules are Lustre's layers. `llite`, `file`, `xattr` and `flock` are what POSIX asks; `lmv` picks the MDT and `mdc`
+//! speaks to it; `lov` spreads a file over its objects and `osc` speaks to one OST; `targets` follows the
+//! configuration and `connection` is what `mdc` and `osc` have in common. Nothing is cached that another client could
+//! change. No paths, no inode numbers, no kernel interfaces here: those are the doors'.
+
+mod connection;
+mod fids;
+mod file;
+mod flock;
+mod llite;
+mod lmv;
+mod lov;
+mod mdc;
+mod osc;
+mod params;
+mod stats;
+mod targets;
+mod xattr;
+
+pub use file::{FILE_SIZE_MAX, OpenFile, open_flags};
+pub use flock::{FlockConflict, FlockKind, FlockRequest};
+pub use llite::{Client, MountConfig, MountError};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::{Fid, Payload};
+    use nacre_wire::attr::{Credentials, SetAttr};
+
+    /// Compiles only if what a door spawns can move between threads.
+    #[allow(dead_code)]
+    fn operations_can_be_spawned(client: &Client, cred: &Credentials, file: &OpenFile, lock: FlockRequest) {
+        fn spawn(_: impl Send) {}
+        spawn(client.lookup(cred, Fid::ROOT, b"a"));
+        spawn(client.create(cred, Fid::ROOT, b"a", 0, 0, 0, None));
+        spawn(client.setattr(cred, Fid::ROOT, SetAttr::default(), Some(file)));
+        spawn(client.rename(cred, Fid::ROOT, b"a", Fid::ROOT, b"b", 0));
+        spawn(client.read(file, 0, 1));
+        spawn(client.write(file, 0, Payload::new()));
+        spawn(client.fsync(file, false));
+        spawn(client.fallocate(file, 0, 0, 1));
+        spawn(client.seek(file, 0, true));
+        spawn(client.readdir(cred, Fid::ROOT, 0, true, 1));
+        spawn(client.getxattr(cred, Fid::ROOT, b"a"));
+        spawn(client.listxattr(cred, Fid::ROOT));
+        spawn(client.flock(file, lock));
+        spawn(client.statfs());
+        spawn(client.unmount());
+    }
+}

@@ -1,0 +1,205 @@
+//! What `mdc` and `osc` have in common: a target by name, an import that exists from the first call on, and what happens
+//! to calls when an administrator deactivates the target. Which operations there are is not here.
+
+use crate::params;
+use nacre_base::{Errno, TargetKind, TargetName, Uuid};
+use nacre_ptlrpc::{CallOptions, Import, ImportConfig, Reply, RpcError, RpcNode};
+use nacre_rt::Rt;
+use nacre_wire::connect::{ConnectData, connect_flags};
+use nacre_wire::mgs::TargetEntry;
+use nacre_wire::ost::{BRW_SIZE_DEFAULT, CHECKSUM_CRC32C};
+use nacre_wire::{Field, Opcode};
+use parking_lot::Mutex;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Who a call is made for, for scheduling and accounting at the server.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Caller {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) jobid: [u8; 32],
+}
+
+impl Caller {
+    /// Options of an ordinary call.
+    pub(crate) fn options(&self) -> CallOptions {
+        CallOptions { uid: self.uid, gid: self.gid, jobid: self.jobid, ..CallOptions::default() }
+    }
+
+    /// Options of a call that changes something and must happen exactly once.
+    pub(crate) fn modify(&self) -> CallOptions {
+        CallOptions { modify: true, ..self.options() }
+    }
+}
+
+/// The mount, as its connections need to know it.
+#[derive(Clone)]
+pub(crate) struct Mount {
+    pub(crate) node: RpcNode,
+    /// The mount's own scope: its tasks end with it.
+    pub(crate) rt: Rt,
+    pub(crate) client: Uuid,
+    pub(crate) client_name: String,
+    /// Tells the mounts of one node apart in parameter names, as Lustre's kernel addresses do: `ffff0123456789ab`.
+    pub(crate) instance: String,
+    pub(crate) register_params: bool,
+}
+
+impl Mount {
+    /// Ends the mount's tasks and takes its parameters away.
+    pub(crate) fn close(&self) {
+        self.rt.kill();
+        if self.register_params {
+            params::remove_mount(self);
+        }
+    }
+}
+
+/// One target.
+pub(crate) struct Connection {
+    mount: Arc<Mount>,
+    name: TargetName,
+    label: String,
+    /// The newest entry of the configuration.
+    entry: Mutex<TargetEntry>,
+    /// Made at the first call: a mount that talks to few of many OSTs pays for few.
+    import: OnceLock<Arc<Import>>,
+    active: watch::Sender<bool>,
+}
+
+/// Pause before a request that the server asked to repeat (EINPROGRESS) is repeated.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+impl Connection {
+    pub(crate) fn new(mount: Arc<Mount>, name: TargetName, entry: TargetEntry) -> Connection {
+        let device = if name.kind == TargetKind::Ost { "osc" } else { "mdc" };
+        let label = format!("{name}-{device}-{}", mount.instance);
+        let (entry, active) = (Mutex::new(entry), watch::channel(true).0);
+        Connection { mount, name, label, entry, import: OnceLock::new(), active }
+    }
+
+    /// The target's name.
+    pub(crate) fn name(&self) -> &TargetName {
+        &self.name
+    }
+
+    /// The name of this connection in parameters and logs, e.g. `nacre-OST0000-osc-ffff0123456789ab`.
+    pub(crate) fn label(&self) -> &str {
+        &self.label
+    }
+
+    pub(crate) fn mount(&self) -> &Mount {
+        &self.mount
+    }
+
+    /// The target's entry in the configuration.
+    pub(crate) fn entry(&self) -> TargetEntry {
+        self.entry.lock().clone()
+    }
+
+    /// Takes over a newer entry of the configuration.
+    pub(crate) fn handle_entry(&self, new: &TargetEntry) {
+        let old = std::mem::replace(&mut *self.entry.lock(), new.clone());
+        let Some(import) = self.import.get() else { return };
+        if old.nids != new.nids {
+            import.set_nids(new.nids.clone());
+        }
+        if old.instance != new.instance {
+            import.notify_restart(new.instance);
+        }
+    }
+
+    fn import(&self) -> &Arc<Import> {
+        self.import.get_or_init(|| {
+            self.mount.node.import(ImportConfig {
+                client: self.mount.client,
+                client_name: self.mount.client_name.clone(),
+                target: self.name.to_string(),
+                nids: self.entry.lock().nids.clone(),
+                kind: self.name.kind,
+                data: wanted(self.name.kind),
+                label: self.label.clone(),
+            })
+        })
+    }
+
+    /// What was negotiated; what will be asked for, before the first connection.
+    pub(crate) fn connect_data(&self) -> ConnectData {
+        self.import.get().map_or_else(|| wanted(self.name.kind), |i| i.connect_data())
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        *self.active.borrow()
+    }
+
+    /// Deactivates the target, which fails calls to it at once, running ones too; or activates it again.
+    pub(crate) fn set_active(&self, active: bool) {
+        self.active.send_replace(active);
+    }
+
+    pub(crate) async fn disconnect(&self) {
+        if let Some(import) = self.import.get() {
+            import.disconnect().await;
+        }
+    }
+
+    /// Calls the target and waits for as long as it takes; EIO if the target is deactivated.
+    pub(crate) async fn call<Rep: Field>(
+        &self,
+        opcode: Opcode,
+        body: &impl Field,
+        options: CallOptions,
+    ) -> Result<Reply<Rep>, Errno> {
+        let mut evicted_before = false;
+        loop {
+            let answer = self.while_active(self.import().call(opcode, body, options.clone())).await?;
+            match answer {
+                Ok(reply) => return Ok(reply),
+                // As a new request: the server has forgotten this one.
+                Err(RpcError::Status(Errno::EINPROGRESS)) => self.mount.rt.sleep(RETRY_PAUSE).await,
+                // Nothing is cached here that an eviction could have made stale, so what is harmless to do twice is
+                // simply done on the next connection.
+                Err(RpcError::Evicted) if !options.modify && !evicted_before => evicted_before = true,
+                Err(e) => return Err(e.errno()),
+            }
+        }
+    }
+
+    /// What `future` returns, or EIO as soon as the target is deactivated.
+    async fn while_active<T>(&self, future: impl Future<Output = T>) -> Result<T, Errno> {
+        let mut active = self.active.subscribe();
+        let mut future = pin!(future);
+        let mut deactivated = pin!(active.wait_for(|active| !*active));
+        std::future::poll_fn(|cx| {
+            if deactivated.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Err(Errno::EIO));
+            }
+            future.as_mut().poll(cx).map(Ok)
+        })
+        .await
+    }
+}
+
+/// What a client asks a target for. No grant: it keeps no dirty data, and space promised to it would be lost to others.
+fn wanted(kind: TargetKind) -> ConnectData {
+    let both = connect_flags::SHORT_IO | connect_flags::OVERSTRIPING | connect_flags::CREDITS;
+    let flags = match kind {
+        TargetKind::Ost => both | connect_flags::BRW_SIZE | connect_flags::CHECKSUM,
+        _ => both | connect_flags::MULTI_MODIFY_RPCS | connect_flags::FLOCK,
+    };
+    ConnectData {
+        flags,
+        brw_size: BRW_SIZE_DEFAULT,
+        checksum_types: CHECKSUM_CRC32C,
+        max_modify_rpcs: MODIFY_RPCS_MAX,
+        ..ConnectData::default()
+    }
+}
+
+/// Modify RPCs in flight that a client asks for.
+const MODIFY_RPCS_MAX: u16 = 8;

@@ -1,0 +1,574 @@
+//! Open files: open, create, read, write, sizes, allocation, durability, close.
+
+use crate::connection::Caller;
+use crate::llite::Client;
+use crate::lov::merge::{self, ObjectAttrs};
+use crate::lov::{Striped, Written};
+use crate::stats::Op;
+use bytes::Bytes;
+use nacre_base::{Errno, Fid, Payload, Timestamp};
+use nacre_wire::attr::{Attr, Credentials, ObjectAttr, SetAttr};
+use nacre_wire::layout::{Layout, LayoutSpec};
+use nacre_wire::mds::{Close, Open, OpenReply, Reint, ReintRecord, ReintSetLayout, ReintSetattr};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Flags of open(2), as Linux on x86-64 numbers them.
+pub mod open_flags {
+    /// Mask of the access mode; 0 is reading only.
+    pub const O_ACCMODE: u32 = 0o3;
+    /// Writing only.
+    pub const O_WRONLY: u32 = 0o1;
+    /// Reading and writing.
+    pub const O_RDWR: u32 = 0o2;
+    /// Make the file if it is not there.
+    pub const O_CREAT: u32 = 0o100;
+    /// With O_CREAT: it must not be there.
+    pub const O_EXCL: u32 = 0o200;
+    /// Cut it to nothing.
+    pub const O_TRUNC: u32 = 0o1000;
+    /// Write at the end.
+    pub const O_APPEND: u32 = 0o2000;
+    /// A write returns when its data is durable.
+    pub const O_DSYNC: u32 = 0o10000;
+    /// It must be a directory.
+    pub const O_DIRECTORY: u32 = 0o200_000;
+    /// With O_DSYNC, O_SYNC: a write returns when the inode is durable too.
+    pub const O_SYNC_INODE: u32 = 0o4_000_000;
+}
+
+use open_flags::{O_ACCMODE, O_APPEND, O_CREAT, O_DSYNC, O_RDWR, O_SYNC_INODE, O_TRUNC, O_WRONLY};
+
+/// Modes of fallocate(2).
+mod fallocate_mode {
+    pub(super) const KEEP_SIZE: u32 = 0x1;
+    pub(super) const PUNCH_HOLE: u32 = 0x2;
+    pub(super) const ZERO_RANGE: u32 = 0x10;
+}
+
+/// No file reaches beyond this offset.
+pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+
+/// How often an operation is begun again because the layout changed under it.
+const LAYOUT_RETRIES: u32 = 5;
+
+/// An open file.
+pub struct OpenFile {
+    fid: Fid,
+    flags: u32,
+    cred: Credentials,
+    caller: Caller,
+    /// The MDT's name for this open.
+    handle: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Where the data is, as far as we know; none for a file without objects.
+    layout: Option<Arc<Layout>>,
+    uid: u32,
+    gid: u32,
+    /// Objects as our own changes left them, by number of the stripe: the size hint for close is made of them.
+    objects: BTreeMap<usize, ObjectAttr>,
+    /// The file was empty when we opened it: objects not in `objects` are empty.
+    began_empty: bool,
+    wrote: bool,
+    /// When we last read.
+    read_at: Option<Timestamp>,
+    /// What a write failed with after it had reported a part as written. Reported once, by flush or fsync.
+    error: Option<Errno>,
+    /// The inode with its layout is durable since an earlier fsync.
+    inode_synced: bool,
+    /// Owners who may hold flock(2) locks through this open file.
+    flock_owners: BTreeSet<u64>,
+}
+
+impl OpenFile {
+    fn new(caller: Caller, cred: &Credentials, flags: u32, reply: OpenReply) -> OpenFile {
+        let emptied = reply.created || flags & O_TRUNC != 0;
+        let state = State {
+            layout: reply.layout.filter(|l| l.stripe_count() > 0).map(Arc::new),
+            uid: reply.attr.uid,
+            gid: reply.attr.gid,
+            began_empty: emptied,
+            ..State::default()
+        };
+        let (fid, handle) = (reply.attr.fid, reply.handle);
+        OpenFile { fid, flags, cred: cred.clone(), caller, handle, state: Mutex::new(state) }
+    }
+
+    /// Which file.
+    pub fn fid(&self) -> Fid {
+        self.fid
+    }
+
+    /// The flags it was opened with.
+    pub fn flags(&self) -> u32 {
+        self.flags
+    }
+
+    /// Who opened it.
+    pub fn credentials(&self) -> &Credentials {
+        &self.cred
+    }
+
+    /// Whether it may be written to.
+    pub fn is_writable(&self) -> bool {
+        matches!(self.flags & O_ACCMODE, O_WRONLY | O_RDWR)
+    }
+
+    /// Whether it may be read.
+    pub fn is_readable(&self) -> bool {
+        self.flags & O_ACCMODE != O_WRONLY
+    }
+
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// Remembers that `owner` may hold a flock(2) lock.
+    pub(crate) fn add_flock_owner(&self, owner: u64) {
+        self.state.lock().flock_owners.insert(owner);
+    }
+
+    fn known_layout(&self) -> Option<Arc<Layout>> {
+        self.state.lock().layout.clone()
+    }
+
+    fn striped(&self, layout: Arc<Layout>) -> Striped {
+        let state = self.state.lock();
+        Striped { fid: self.fid, layout, uid: state.uid, gid: state.gid }
+    }
+
+    /// Takes over another layout. What was known of the old objects says nothing of the new ones.
+    fn set_layout(&self, layout: Arc<Layout>) {
+        let mut state = self.state.lock();
+        if state.layout.as_ref() != Some(&layout) {
+            let first = state.layout.is_none();
+            state.layout = Some(layout);
+            state.inode_synced = false;
+            if !first {
+                state.objects.clear();
+                state.began_empty = false;
+            }
+        }
+    }
+
+    fn note_objects(&self, objects: impl IntoIterator<Item = (usize, ObjectAttr)>) {
+        let mut state = self.state.lock();
+        state.wrote = true;
+        for (index, new) in objects {
+            let known = state.objects.entry(index).or_default();
+            // Replies may overtake each other: the higher version is the later one.
+            if new.version >= known.version {
+                *known = new;
+            }
+        }
+    }
+
+    fn take_error(&self) -> Result<(), Errno> {
+        self.state.lock().error.take().map_or(Ok(()), Err)
+    }
+
+    /// What close tells the MDT: size and blocks if we changed them and know them.
+    fn size_hint(&self) -> Option<(u64, u64)> {
+        let state = self.state.lock();
+        let layout = state.layout.as_ref().filter(|_| state.wrote)?;
+        let complete = state.began_empty || state.objects.len() == layout.stripe_count();
+        let size_of = |i: usize| state.objects.get(&i).map_or(0, |o| o.size);
+        let size = layout.file_size((0..layout.stripe_count()).map(size_of));
+        complete.then(|| (size, state.objects.values().map(|o| o.blocks).sum()))
+    }
+}
+
+impl Client {
+    /// Opens a file or directory.
+    pub async fn open(&self, cred: &Credentials, fid: Fid, flags: u32) -> Result<Arc<OpenFile>, Errno> {
+        let _timed = self.stats.time(Op::Open);
+        let body = Open { parent: fid, flags: flags & !O_CREAT, ..Open::default() };
+        self.send_open(cred, body).await.map(|(_, file)| file)
+    }
+
+    /// Opens `name`, and makes it a regular file if it is not there and the flags have O_CREAT. `layout` is for a new
+    /// file; none means the directory's default.
+    #[allow(clippy::too_many_arguments, reason = "the operation has as many")]
+    pub async fn create(
+        &self,
+        cred: &Credentials,
+        parent: Fid,
+        name: &[u8],
+        flags: u32,
+        mode: u32,
+        umask: u32,
+        layout: Option<LayoutSpec>,
+    ) -> Result<(Attr, Arc<OpenFile>), Errno> {
+        let _timed = self.stats.time(Op::Create);
+        if name.is_empty() {
+            // On the wire an empty name means the parent itself.
+            return Err(Errno::ENOENT);
+        }
+        let child = self.fids.next().await?;
+        let name = Bytes::copy_from_slice(name);
+        self.send_open(cred, Open { parent, name, child, flags, mode, umask, layout, ..Open::default() }).await
+    }
+
+    async fn send_open(&self, cred: &Credentials, body: Open) -> Result<(Attr, Arc<OpenFile>), Errno> {
+        let (caller, now) = (self.caller(cred), self.mount.rt.wall());
+        let body = Open { cred: cred.clone(), now, ..body };
+        let reply = self.lmv.mdc(body.parent).await?.open(&caller, &body).await?;
+        let (created, mut attr) = (reply.created, reply.attr.clone());
+        let file = Arc::new(OpenFile::new(caller, cred, body.flags, reply));
+        let Some(layout) = file.known_layout().filter(|_| !created) else { return Ok((attr, file)) };
+        let objects = if body.flags & O_TRUNC != 0 {
+            self.lov.truncate(&caller, &file.striped(layout.clone()), now, 0).await
+        } else if body.name.is_empty() {
+            // Opened by FID: nobody asked for the attributes.
+            return Ok((attr, file));
+        } else {
+            self.lov.glimpse(&caller, &layout).await
+        };
+        match objects {
+            Ok(objects) => {
+                merge::merge(&mut attr, &layout, &objects);
+                Ok((attr, file))
+            }
+            Err(e) => {
+                let _ = self.release(file).await;
+                Err(e)
+            }
+        }
+    }
+
+    /// Reads up to `len` bytes; fewer only at the end of the file. The bytes share the buffers they were received in.
+    pub async fn read(&self, file: &OpenFile, offset: u64, len: usize) -> Result<Payload, Errno> {
+        let _timed = self.stats.time(Op::Read);
+        if !file.is_readable() {
+            return Err(Errno::EBADF);
+        }
+        let len = (len as u64).min(FILE_SIZE_MAX.saturating_sub(offset));
+        if len == 0 {
+            return Ok(Payload::new());
+        }
+        file.state.lock().read_at = Some(self.mount.rt.wall());
+        let Some(layout) = self.layout_to_read(file).await? else { return Ok(Payload::new()) };
+        let data = self.lov.read(&file.caller, &layout, offset, len).await?;
+        self.stats.count(Op::ReadBytes, data.len() as u64);
+        Ok(data)
+    }
+
+    /// The layout; asks again for one as long as the file has no objects, as others may write to it.
+    async fn layout_to_read(&self, file: &OpenFile) -> Result<Option<Arc<Layout>>, Errno> {
+        if let Some(layout) = file.known_layout() {
+            return Ok(Some(layout));
+        }
+        let reply = self.lmv.mdc(file.fid).await?.getattr(&file.caller, &file.cred, file.fid).await?;
+        if reply.attr.is_dir() {
+            return Err(Errno::EISDIR);
+        }
+        let layout = reply.layout.filter(|l| l.stripe_count() > 0).map(Arc::new);
+        layout.iter().for_each(|l| file.set_layout(l.clone()));
+        Ok(layout)
+    }
+
+    async fn layout_to_write(&self, file: &OpenFile) -> Result<Arc<Layout>, Errno> {
+        match file.known_layout() {
+            Some(layout) => Ok(layout),
+            None => self.newest_layout(file).await,
+        }
+    }
+
+    async fn newest_layout(&self, file: &OpenFile) -> Result<Arc<Layout>, Errno> {
+        let layout = Arc::new(self.instantiate(&file.caller, file.fid).await?);
+        file.set_layout(layout.clone());
+        Ok(layout)
+    }
+
+    /// The file's newest layout; gives the file objects if it has none. For callers who were found to have write permission.
+    async fn instantiate(&self, caller: &Caller, fid: Fid) -> Result<Layout, Errno> {
+        let (cred, mdc) = (Credentials::root(), self.lmv.mdc(fid).await?);
+        let mut reply = mdc.getattr(caller, &cred, fid).await?;
+        if reply.layout.is_none() {
+            let record = ReintRecord::SetLayout(ReintSetLayout { fid, spec: None });
+            let body = Reint { cred: cred.clone(), now: self.mount.rt.wall(), record };
+            reply = match mdc.reint_attr(caller, &body).await {
+                // Another client was faster.
+                Err(Errno::EEXIST) => mdc.getattr(caller, &cred, fid).await?,
+                answer => answer?,
+            };
+        }
+        reply.layout.filter(|l| l.stripe_count() > 0).ok_or(Errno::EIO)
+    }
+
+    /// Writes, and returns how many bytes: fewer than given if an error or the limit of sizes came in between. At the end of
+    /// the file, whatever `offset` says, if it was opened with O_APPEND: other clients' appends come before or after.
+    pub async fn write(&self, file: &OpenFile, offset: u64, data: Payload) -> Result<usize, Errno> {
+        let _timed = self.stats.time(Op::Write);
+        if !file.is_writable() {
+            return Err(Errno::EBADF);
+        }
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let mut layout = self.layout_to_write(file).await?;
+        for _ in 0..LAYOUT_RETRIES {
+            match self.write_by(file, layout, offset, &data).await {
+                Err(Errno::ESTALE) => layout = self.newest_layout(file).await?,
+                Err(e) => return Err(e),
+                Ok(written) => return self.finish_write(file, written).await,
+            }
+        }
+        Err(Errno::EIO)
+    }
+
+    async fn write_by(
+        &self,
+        file: &OpenFile,
+        layout: Arc<Layout>,
+        offset: u64,
+        data: &Payload,
+    ) -> Result<Written, Errno> {
+        let (striped, now) = (file.striped(layout), self.mount.rt.wall());
+        if file.flags & O_APPEND != 0 {
+            return self.lov.append(&file.caller, &striped, now, data).await.map(|(_, written)| written);
+        }
+        let room = FILE_SIZE_MAX.saturating_sub(offset).min(data.len() as u64) as usize;
+        if room == 0 {
+            return Err(Errno::EFBIG);
+        }
+        self.lov.write(&file.caller, &striped, now, offset, &data.slice(0, room)).await
+    }
+
+    async fn finish_write(&self, file: &OpenFile, written: Written) -> Result<usize, Errno> {
+        file.note_objects(written.objects);
+        if written.error.is_some() {
+            file.state.lock().error = written.error;
+        }
+        if file.flags & O_DSYNC != 0 {
+            self.fsync(file, file.flags & O_SYNC_INODE == 0).await?;
+        }
+        self.stats.count(Op::WriteBytes, written.bytes as u64);
+        Ok(written.bytes)
+    }
+
+    /// To be called at each close of a descriptor: reports an error of an earlier write that was not reported yet.
+    pub async fn flush(&self, file: &OpenFile) -> Result<(), Errno> {
+        file.take_error()
+    }
+
+    /// Makes the file's data durable, whoever wrote it, and its inode; the inode may be left out if only what is needed
+    /// to read the data back must be durable. Reports an error of an earlier write that was not reported yet.
+    pub async fn fsync(&self, file: &OpenFile, data_only: bool) -> Result<(), Errno> {
+        let _timed = self.stats.time(Op::Fsync);
+        let inode_synced = data_only && file.state.lock().inode_synced;
+        let objects = async {
+            match file.known_layout() {
+                Some(layout) => self.lov.sync(&file.caller, &layout).await,
+                None => Ok(()),
+            }
+        };
+        let inode = async {
+            match inode_synced {
+                true => Ok(()),
+                false => self.lmv.mdc(file.fid).await?.sync(&file.caller, file.fid).await,
+            }
+        };
+        let (objects, inode) = futures_util::future::join(objects, inode).await;
+        file.take_error()?;
+        objects?;
+        inode?;
+        file.state.lock().inode_synced = true;
+        Ok(())
+    }
+
+    /// Makes the entries of a directory durable.
+    pub async fn fsyncdir(&self, file: &OpenFile) -> Result<(), Errno> {
+        let _timed = self.stats.time(Op::Fsync);
+        self.lmv.mdc(file.fid).await?.sync(&file.caller, file.fid).await
+    }
+
+    /// Closes for good: drops flock(2) locks, tells the MDT what the size is now.
+    pub async fn release(&self, file: Arc<OpenFile>) -> Result<(), Errno> {
+        let _timed = self.stats.time(Op::Close);
+        let (owners, atime) = {
+            let mut state = file.state.lock();
+            (std::mem::take(&mut state.flock_owners), state.read_at)
+        };
+        for owner in owners {
+            self.unlock_flock(&file, owner).await?;
+        }
+        let body = Close { fid: file.fid, handle: file.handle, size_blocks: file.size_hint(), atime };
+        self.lmv.mdc(file.fid).await?.close(&file.caller, &body).await
+    }
+
+    /// Changes attributes. A size truncates, or makes the file longer; with an open file that is writable this needs no
+    /// permission.
+    pub async fn setattr(
+        &self,
+        cred: &Credentials,
+        fid: Fid,
+        set: SetAttr,
+        file: Option<&OpenFile>,
+    ) -> Result<Attr, Errno> {
+        let _timed = self.stats.time(if set.size.is_some() { Op::Truncate } else { Op::Setattr });
+        if set.size.is_some_and(|size| size > FILE_SIZE_MAX) {
+            return Err(Errno::EFBIG);
+        }
+        let (caller, now) = (self.caller(cred), self.mount.rt.wall());
+        let set = with_times(set, now);
+        let (size, mtime) = (set.size, set.mtime);
+        let handle = file.filter(|f| f.is_writable()).map_or(0, |f| f.handle);
+        let record = ReintRecord::Setattr(ReintSetattr { fid, set, handle });
+        let mdc = self.lmv.mdc(fid).await?;
+        let reply = mdc.reint_attr(&caller, &Reint { cred: cred.clone(), now, record }).await?;
+
+        let mut attr = reply.attr;
+        let layout = reply.layout.filter(|l| l.stripe_count() > 0);
+        let layout = match (layout, size) {
+            (None, None | Some(0)) => return Ok(attr),
+            (None, Some(_)) => self.instantiate(&caller, fid).await?,
+            (Some(layout), _) => layout,
+        };
+        let mut striped = Striped { fid, layout: Arc::new(layout), uid: attr.uid, gid: attr.gid };
+        let mut objects = match size {
+            Some(size) => self.truncate(&caller, &mut striped, now, size).await?,
+            None => self.lov.glimpse(&caller, &striped.layout).await?,
+        };
+        if let Some(mtime) = mtime {
+            self.lov.set_mtime(&caller, &striped, &mut objects, mtime, attr.ctime).await?;
+        }
+        if let Some(file) = file.filter(|_| size.is_some()) {
+            file.set_layout(striped.layout.clone());
+            file.note_objects(objects.iter().cloned().enumerate().filter_map(|(i, o)| Some((i, o?))));
+        }
+        merge::merge(&mut attr, &striped.layout, &objects);
+        Ok(attr)
+    }
+
+    /// Cuts the objects, by a newer layout if need be.
+    async fn truncate(
+        &self,
+        caller: &Caller,
+        file: &mut Striped,
+        now: Timestamp,
+        size: u64,
+    ) -> Result<ObjectAttrs, Errno> {
+        for _ in 0..LAYOUT_RETRIES {
+            match self.lov.truncate(caller, file, now, size).await {
+                Err(Errno::ESTALE) => file.layout = Arc::new(self.instantiate(caller, file.fid).await?),
+                answer => return answer,
+            }
+        }
+        Err(Errno::EIO)
+    }
+
+    /// Allocates space, makes a hole or makes zeros: `mode` 0, KEEP_SIZE, PUNCH_HOLE with KEEP_SIZE, ZERO_RANGE with or
+    /// without KEEP_SIZE.
+    pub async fn fallocate(&self, file: &OpenFile, mode: u32, offset: u64, len: u64) -> Result<(), Errno> {
+        use fallocate_mode::{KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
+        let _timed = self.stats.time(Op::Fallocate);
+        let punch = mode == PUNCH_HOLE | KEEP_SIZE;
+        if !punch && mode & !(KEEP_SIZE | ZERO_RANGE) != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if !file.is_writable() {
+            return Err(Errno::EBADF);
+        }
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
+        let (range, mut layout) = (offset..end, self.layout_to_write(file).await?);
+        for _ in 0..LAYOUT_RETRIES {
+            let (striped, now) = (file.striped(layout.clone()), self.mount.rt.wall());
+            let done = match punch {
+                true => self.lov.punch_hole(&file.caller, &striped, now, &range).await,
+                false => self.lov.fallocate(&file.caller, &striped, now, &range, mode).await,
+            };
+            match done {
+                Err(Errno::ESTALE) => layout = self.newest_layout(file).await?,
+                done => return done.inspect(|()| file.forget_objects()),
+            }
+        }
+        Err(Errno::EIO)
+    }
+
+    /// Where data, or a hole, begins at or after `offset`; the end of the file counts as a hole. ENXIO if nowhere.
+    pub async fn seek(&self, file: &OpenFile, offset: u64, hole: bool) -> Result<u64, Errno> {
+        let _timed = self.stats.time(Op::Seek);
+        let Some(layout) = self.layout_to_read(file).await? else { return Err(Errno::ENXIO) };
+        self.lov.seek(&file.caller, &file.striped(layout), offset, hole).await?.ok_or(Errno::ENXIO)
+    }
+}
+
+impl OpenFile {
+    /// The objects changed in a way that we were not told.
+    fn forget_objects(&self) {
+        let mut state = self.state.lock();
+        state.objects.clear();
+        state.began_empty = false;
+    }
+}
+
+/// "Now" is the client's time, like that of everything else it does.
+fn with_times(mut set: SetAttr, now: Timestamp) -> SetAttr {
+    if set.times_are_now {
+        set.atime = set.atime.map(|_| now);
+        set.mtime = set.mtime.map(|_| now);
+    }
+    set
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::OstIndex;
+    use nacre_wire::layout::{Component, Stripe};
+
+    fn layout(stripes: u32) -> Layout {
+        let stripe = |i| Stripe { ost: OstIndex(i), object: Fid { seq: 1, oid: i, ver: 0 } };
+        let stripes = (0..stripes).map(stripe).collect();
+        let c = Component { end: u64::MAX, stripe_size: 65536, stripes, ..Component::default() };
+        Layout { generation: 1, components: vec![c] }
+    }
+
+    fn opened(flags: u32, created: bool) -> OpenFile {
+        let reply = OpenReply { created, layout: Some(layout(2)), ..OpenReply::default() };
+        OpenFile::new(Caller::default(), &Credentials::root(), flags, reply)
+    }
+
+    fn object(size: u64, version: u64) -> ObjectAttr {
+        ObjectAttr { size, blocks: 8, version, ..ObjectAttr::default() }
+    }
+
+    #[test]
+    fn close_tells_the_size_only_if_all_of_it_is_known() {
+        let file = opened(O_WRONLY, true);
+        assert_eq!(file.size_hint(), None, "nothing was written");
+        file.note_objects([(0, object(100, 5))]);
+        assert_eq!(file.size_hint(), Some((100, 8)), "a new file: the other object is empty");
+        let file = opened(O_WRONLY, false);
+        file.note_objects([(0, object(100, 5))]);
+        assert_eq!(file.size_hint(), None, "the other object may be longer");
+        file.note_objects([(1, object(10, 1)), (0, object(50, 4))]);
+        assert_eq!(file.size_hint(), Some((65546, 16)), "a late reply does not undo a newer one");
+        file.set_layout(Arc::new(Layout { generation: 2, ..layout(2) }));
+        assert_eq!(file.size_hint(), None);
+    }
+
+    #[test]
+    fn an_error_is_reported_once() {
+        let file = opened(O_RDWR, true);
+        file.state.lock().error = Some(Errno::ENOSPC);
+        assert_eq!(file.take_error(), Err(Errno::ENOSPC));
+        assert_eq!(file.take_error(), Ok(()));
+    }
+
+    #[test]
+    fn access_modes() {
+        assert!(opened(0, false).is_readable() && !opened(0, false).is_writable());
+        assert!(!opened(O_WRONLY, false).is_readable() && opened(O_WRONLY, false).is_writable());
+        assert!(opened(O_RDWR, false).is_readable() && opened(O_RDWR, false).is_writable());
+    }
+}

@@ -1,0 +1,464 @@
+//! Mounting, and POSIX's operations on names and inodes. Open files are in `file`, extended attributes in `xattr`, locks
+//! in `flock`.
+
+use crate::connection::{Caller, Mount};
+use crate::fids::Fids;
+use crate::lmv::Lmv;
+use crate::lov::{Lov, merge};
+use crate::params;
+use crate::stats::{Op, Stats};
+use crate::targets::{self, Targets};
+use bytes::Bytes;
+use futures_util::future::join_all;
+use nacre_base::{Errno, Fid, Nid, TargetName, Uuid};
+use nacre_mgc::Mgc;
+use nacre_ptlrpc::RpcNode;
+use nacre_rt::Rt;
+use nacre_wire::attr::{Attr, Credentials, StatFs, mode};
+use nacre_wire::mds::{
+    AttrReply, READPAGE_MAX, Readpage, ReadpageReply, Reint, ReintCreate, ReintLink, ReintRecord, ReintRename,
+    ReintUnlink,
+};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What to mount, and how.
+#[derive(Debug, Clone)]
+pub struct MountConfig {
+    /// The file system.
+    pub fsname: String,
+    /// Where the MGS may be, the most likely first.
+    pub mgs: Vec<Nid>,
+    /// Name of this client for people, e.g. host and process.
+    pub client_name: String,
+    /// Job that requests are accounted to; `%u` becomes the user id, `%g` the group id. At most 32 bytes count.
+    pub jobid: String,
+    /// How long to wait for MGS and MDT before [`Client::mount`] fails.
+    pub timeout: Duration,
+    /// Whether to register parameters (`llite.*`, `osc.*` and so on). Thousands of simulated clients do without, for
+    /// the memory.
+    pub register_params: bool,
+}
+
+impl Default for MountConfig {
+    fn default() -> MountConfig {
+        MountConfig {
+            fsname: String::new(),
+            mgs: Vec::new(),
+            client_name: String::new(),
+            jobid: "uid.%u".to_owned(),
+            timeout: Duration::from_secs(60),
+            register_params: true,
+        }
+    }
+}
+
+/// Why a file system could not be mounted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MountError {
+    /// No file system can have this name.
+    #[error("{0:?} cannot be the name of a file system: 1 to 8 letters, digits, '-' or '_'")]
+    BadName(String),
+    /// The MGS does not answer.
+    #[error("the MGS does not answer at {0}")]
+    MgsUnreachable(String),
+    /// The MGS answers, but the file system's first MDT never registered.
+    #[error("the MGS knows no file system {0:?}")]
+    NoFileSystem(String),
+    /// The MDT that has the root does not answer.
+    #[error("{0} does not answer")]
+    MdtUnreachable(String),
+    /// The MGS or MDT refuses.
+    #[error("cannot mount: {0}")]
+    Refused(Errno),
+}
+
+/// A mounted file system. All operations are by FID and may run in parallel.
+///
+/// Dropping the future of an operation gives up waiting; a change that was sent may happen all the same. The futures
+/// of [`Client::open`] and [`Client::create`] should be run to their end, or the file stays open at the MDT until unmount.
+pub struct Client {
+    pub(crate) mount: Arc<Mount>,
+    config: MountConfig,
+    mgc: Arc<Mgc>,
+    pub(crate) targets: Arc<Targets>,
+    pub(crate) lmv: Lmv,
+    pub(crate) lov: Lov,
+    pub(crate) fids: Fids,
+    pub(crate) stats: Arc<Stats>,
+    /// (file, owner) of those who may hold fcntl locks, so that a close without locks costs no RPC.
+    pub(crate) posix_owners: Mutex<BTreeSet<(Fid, u64)>>,
+    root: Fid,
+}
+
+/// How long a target may take to tell its space before it is left out.
+const STATFS_DEADLINE: Duration = Duration::from_secs(5);
+/// Entries of a directory whose sizes are asked for at once.
+const READDIR_GLIMPSES: usize = 64;
+
+impl Client {
+    /// Mounts a file system. Targets other than the first MDT are connected when they are first used.
+    pub async fn mount(node: &RpcNode, config: MountConfig) -> Result<Arc<Client>, MountError> {
+        if !TargetName::is_fsname(&config.fsname) {
+            return Err(MountError::BadName(config.fsname));
+        }
+        let rt = node.rt().child(format!("mount of {}", config.fsname));
+        let mount = Arc::new(Mount {
+            node: node.clone(),
+            client: Uuid::from_random(rt.random(), rt.random()),
+            client_name: config.client_name.clone(),
+            // 16 digits beginning with ffff, as scripts expect that are used to Lustre.
+            instance: format!("ffff{:012x}", rt.random() >> 16),
+            register_params: config.register_params,
+            rt,
+        });
+        let mgc = Mgc::new(node, config.mgs.clone(), mount.client, &config.client_name);
+        let targets = Targets::new(mount.clone(), &config.fsname);
+        match find_root(&mount.rt, &config, &mgc, &targets).await {
+            Ok(root) => Ok(Client::new(mount, config, mgc, targets, root)),
+            Err(e) => {
+                targets.close().await;
+                mgc.stop().await;
+                mount.close();
+                Err(e)
+            }
+        }
+    }
+
+    fn new(mount: Arc<Mount>, config: MountConfig, mgc: Arc<Mgc>, targets: Arc<Targets>, root: Fid) -> Arc<Client> {
+        let client = Client {
+            lmv: Lmv::new(targets.clone()),
+            lov: Lov::new(targets.clone()),
+            fids: Fids::new(mgc.clone(), config.fsname.clone()),
+            stats: Arc::new(Stats::new(mount.rt.clone())),
+            posix_owners: Mutex::default(),
+            mount,
+            config,
+            mgc,
+            targets,
+            root,
+        };
+        if client.config.register_params {
+            params::add_mount(&client);
+        }
+        Arc::new(client)
+    }
+
+    /// Ends the mount: says goodbye to all targets. Open files are closed by the servers then. Every later call fails.
+    pub async fn unmount(&self) {
+        self.targets.close().await;
+        self.mgc.stop().await;
+        self.mount.close();
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Fid {
+        self.root
+    }
+
+    /// The file system's name.
+    pub fn fsname(&self) -> &str {
+        &self.config.fsname
+    }
+
+    /// What tells this mount apart from others of the node, in the names of parameters.
+    pub fn instance(&self) -> &str {
+        &self.mount.instance
+    }
+
+    /// The client's identity at the servers.
+    pub fn uuid(&self) -> Uuid {
+        self.mount.client
+    }
+
+    pub(crate) fn caller(&self, cred: &Credentials) -> Caller {
+        Caller { uid: cred.uid, gid: cred.gid, jobid: expand_jobid(&self.config.jobid, cred) }
+    }
+
+    /// The attributes of `name` in a directory.
+    pub async fn lookup(&self, cred: &Credentials, parent: Fid, name: &[u8]) -> Result<Attr, Errno> {
+        let _timed = self.stats.time(Op::Lookup);
+        let caller = self.caller(cred);
+        let reply = self.lmv.mdc(parent).await?.getattr_name(&caller, cred, parent, name).await?;
+        self.complete(&caller, reply).await
+    }
+
+    /// The attributes of a file.
+    pub async fn getattr(&self, cred: &Credentials, fid: Fid) -> Result<Attr, Errno> {
+        let _timed = self.stats.time(Op::Getattr);
+        let caller = self.caller(cred);
+        let reply = self.lmv.mdc(fid).await?.getattr(&caller, cred, fid).await?;
+        self.complete(&caller, reply).await
+    }
+
+    /// Puts what the objects know into what the MDT said.
+    pub(crate) async fn complete(&self, caller: &Caller, reply: AttrReply) -> Result<Attr, Errno> {
+        let mut attr = reply.attr;
+        if let Some(layout) = reply.layout.filter(|l| l.stripe_count() > 0) {
+            let objects = self.lov.glimpse(caller, &layout).await?;
+            merge::merge(&mut attr, &layout, &objects);
+        }
+        Ok(attr)
+    }
+
+    /// Sends a change of the namespace to the MDT of `place`, and completes the attributes it answers with.
+    async fn reint_attr(&self, cred: &Credentials, place: Fid, record: ReintRecord) -> Result<Attr, Errno> {
+        let caller = self.caller(cred);
+        let body = Reint { cred: cred.clone(), now: self.mount.rt.wall(), record };
+        let reply = self.lmv.mdc(place).await?.reint_attr(&caller, &body).await?;
+        self.complete(&caller, reply).await
+    }
+
+    /// Sends a change to the MDT of `place`.
+    pub(crate) async fn reint(&self, cred: &Credentials, place: Fid, record: ReintRecord) -> Result<(), Errno> {
+        let body = Reint { cred: cred.clone(), now: self.mount.rt.wall(), record };
+        self.lmv.mdc(place).await?.reint(&self.caller(cred), &body).await
+    }
+
+    async fn make(&self, cred: &Credentials, create: ReintCreate) -> Result<Attr, Errno> {
+        let child = self.fids.next().await?;
+        let parent = create.parent;
+        let record = ReintRecord::Create(ReintCreate { child, mdt_index: u32::MAX, ..create });
+        self.reint_attr(cred, parent, record).await
+    }
+
+    /// Makes a directory.
+    pub async fn mkdir(
+        &self,
+        cred: &Credentials,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+        umask: u32,
+    ) -> Result<Attr, Errno> {
+        let _timed = self.stats.time(Op::Mkdir);
+        let mode = mode & !mode::S_IFMT | mode::S_IFDIR;
+        self.make(cred, ReintCreate { parent, name: owned(name), mode, umask, ..ReintCreate::default() }).await
+    }
+
+    /// Makes a device, FIFO, socket, or a regular file that gets its objects when it is first opened for writing. `mode`
+    /// has the type; none means a regular file.
+    pub async fn mknod(
+        &self,
+        cred: &Credentials,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+        umask: u32,
+        rdev: u64,
+    ) -> Result<Attr, Errno> {
+        let _timed = self.stats.time(Op::Mknod);
+        let mode = if mode & mode::S_IFMT == 0 { mode | mode::S_IFREG } else { mode };
+        self.make(cred, ReintCreate { parent, name: owned(name), mode, umask, rdev, ..ReintCreate::default() }).await
+    }
+
+    /// Makes a symbolic link.
+    pub async fn symlink(&self, cred: &Credentials, parent: Fid, name: &[u8], target: &[u8]) -> Result<Attr, Errno> {
+        let _timed = self.stats.time(Op::Symlink);
+        let (name, target, mode) = (owned(name), owned(target), mode::S_IFLNK | 0o777);
+        self.make(cred, ReintCreate { parent, name, target, mode, ..ReintCreate::default() }).await
+    }
+
+    /// The target of a symbolic link.
+    pub async fn readlink(&self, cred: &Credentials, fid: Fid) -> Result<Bytes, Errno> {
+        let _timed = self.stats.time(Op::Readlink);
+        let mdc = self.lmv.mdc(fid).await?;
+        match mdc.getxattr(&self.caller(cred), cred, fid, "trusted.link").await {
+            // It exists, and is no link.
+            Err(Errno::ENODATA) => Err(Errno::EINVAL),
+            answer => answer,
+        }
+    }
+
+    /// Makes a hard link to a file.
+    pub async fn link(&self, cred: &Credentials, fid: Fid, parent: Fid, name: &[u8]) -> Result<Attr, Errno> {
+        let _timed = self.stats.time(Op::Link);
+        let record = ReintRecord::Link(ReintLink { fid, parent, name: owned(name) });
+        self.reint_attr(cred, parent, record).await
+    }
+
+    /// Removes a name that is not a directory's. The file goes with its last name and last open.
+    pub async fn unlink(&self, cred: &Credentials, parent: Fid, name: &[u8]) -> Result<(), Errno> {
+        let _timed = self.stats.time(Op::Unlink);
+        let record = ReintRecord::Unlink(ReintUnlink { parent, name: owned(name), directory: false });
+        self.reint(cred, parent, record).await
+    }
+
+    /// Removes an empty directory.
+    pub async fn rmdir(&self, cred: &Credentials, parent: Fid, name: &[u8]) -> Result<(), Errno> {
+        let _timed = self.stats.time(Op::Rmdir);
+        let record = ReintRecord::Unlink(ReintUnlink { parent, name: owned(name), directory: true });
+        self.reint(cred, parent, record).await
+    }
+
+    /// Renames; `flags` are RENAME_NOREPLACE 1 and RENAME_EXCHANGE 2.
+    pub async fn rename(
+        &self,
+        cred: &Credentials,
+        old_parent: Fid,
+        old_name: &[u8],
+        new_parent: Fid,
+        new_name: &[u8],
+        flags: u32,
+    ) -> Result<(), Errno> {
+        let _timed = self.stats.time(Op::Rename);
+        let (old_name, new_name) = (owned(old_name), owned(new_name));
+        let record = ReintRecord::Rename(ReintRename { old_parent, old_name, new_parent, new_name, flags });
+        self.reint(cred, old_parent, record).await
+    }
+
+    /// Entries of a directory after `cookie` (0 to begin), at most about `max_bytes` of them. With attributes if asked
+    /// for; an entry whose attributes cannot be told has none.
+    pub async fn readdir(
+        &self,
+        cred: &Credentials,
+        fid: Fid,
+        cookie: u64,
+        with_attr: bool,
+        max_bytes: u32,
+    ) -> Result<ReadpageReply, Errno> {
+        let _timed = self.stats.time(Op::Readdir);
+        let caller = self.caller(cred);
+        let body = Readpage { cred: cred.clone(), fid, cookie, max_bytes: max_bytes.min(READPAGE_MAX), with_attr };
+        let mut page = self.lmv.mdc(fid).await?.readpage(&caller, &body).await?;
+        for entries in page.entries.chunks_mut(READDIR_GLIMPSES) {
+            join_all(entries.iter_mut().map(|e| self.complete_entry(&caller, &mut e.attr))).await;
+        }
+        Ok(page)
+    }
+
+    async fn complete_entry(&self, caller: &Caller, slot: &mut Option<AttrReply>) {
+        if let Some(reply) = slot.take() {
+            let layout = reply.layout.clone();
+            *slot = self.complete(caller, reply).await.ok().map(|attr| AttrReply { attr, layout });
+        }
+    }
+
+    /// Space of all OSTs and inodes of the MDT. OSTs that do not answer are left out.
+    pub async fn statfs(&self) -> Result<StatFs, Errno> {
+        let _timed = self.stats.time(Op::Statfs);
+        let mdt = self.lmv.mdc(self.root).await?.statfs().await?;
+        let table = self.targets.table();
+        let active = table.osts.values().filter(|osc| osc.connection().is_active());
+        let answers = join_all(active.map(|osc| osc.statfs(STATFS_DEADLINE))).await;
+        Ok(sum_statfs(&mdt, answers.into_iter().filter_map(Result::ok)))
+    }
+
+    /// Space of each MDT and then each OST, in order of index, or why it cannot be told.
+    pub(crate) async fn target_statfs(&self) -> Vec<Result<StatFs, Errno>> {
+        let table = self.targets.table();
+        let mdts = join_all(table.mdts.values().map(|mdc| mdc.try_statfs(STATFS_DEADLINE)));
+        let osts = join_all(table.osts.values().map(|osc| osc.statfs(STATFS_DEADLINE)));
+        let (mut all, osts) = futures_util::future::join(mdts, osts).await;
+        all.extend(osts);
+        all
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.mount.close();
+    }
+}
+
+/// Waits for the configuration and asks the MDT for the root.
+async fn find_root(rt: &Rt, config: &MountConfig, mgc: &Arc<Mgc>, targets: &Arc<Targets>) -> Result<Fid, MountError> {
+    let deadline = rt.now() + config.timeout;
+    let at = || config.mgs.iter().map(Nid::to_string).collect::<Vec<_>>().join(":");
+    let first = rt.timeout_at(deadline, mgc.config(&config.fsname)).await;
+    first.map_err(|_| MountError::MgsUnreachable(at()))?.map_err(|e| MountError::Refused(e.errno()))?;
+
+    let mut changes = mgc.watch(&config.fsname);
+    let name = TargetName::mdt(&config.fsname, nacre_base::MdtIndex(0)).to_string();
+    let newest = rt.timeout_at(deadline, changes.wait_for(|c| c.targets.iter().any(|t| t.target == name))).await;
+    let no_file_system = || MountError::NoFileSystem(config.fsname.clone());
+    let newest = newest.map_err(|_| no_file_system())?.map_err(|_| no_file_system())?.clone();
+    targets.handle_config(&newest);
+    rt.spawn(targets::follow(Arc::downgrade(targets), changes));
+
+    let mdc = targets.mdc(nacre_base::MdtIndex(0)).await.map_err(MountError::Refused)?;
+    let root = rt.timeout_at(deadline, mdc.root()).await;
+    root.map_err(|_| MountError::MdtUnreachable(name))?.map_err(MountError::Refused)
+}
+
+fn owned(name: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(name)
+}
+
+/// The job a request is accounted to; what does not fit is cut.
+fn expand_jobid(template: &str, cred: &Credentials) -> [u8; 32] {
+    let mut out = [0; 32];
+    let mut to = &mut out[..];
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('%') {
+        let _ = to.write_all(before.as_bytes());
+        let _ = match after.as_bytes().first() {
+            Some(b'u') => write!(to, "{}", cred.uid),
+            Some(b'g') => write!(to, "{}", cred.gid),
+            _ => Ok(()),
+        };
+        let mut chars = after.chars();
+        chars.next();
+        rest = chars.as_str();
+    }
+    let _ = to.write_all(rest.as_bytes());
+    out
+}
+
+/// Blocks are the OSTs', inodes the MDT's; but no more inodes are free than there are free objects to go with them.
+fn sum_statfs(mdt: &StatFs, osts: impl Iterator<Item = StatFs>) -> StatFs {
+    let mut sum = StatFs { block_size: mdt.block_size.max(512), ..mdt.clone() };
+    (sum.blocks, sum.blocks_free, sum.blocks_available) = (0, 0, 0);
+    let (mut objects_free, mut any) = (0u64, false);
+    for ost in osts {
+        let scale = |blocks: u64| blocks.saturating_mul(ost.block_size.into()) / u64::from(sum.block_size);
+        let (all, free, available) = (scale(ost.blocks), scale(ost.blocks_free), scale(ost.blocks_available));
+        sum.blocks = sum.blocks.saturating_add(all);
+        sum.blocks_free = sum.blocks_free.saturating_add(free);
+        sum.blocks_available = sum.blocks_available.saturating_add(available);
+        objects_free = objects_free.saturating_add(ost.files_free);
+        any = true;
+    }
+    if any && objects_free < sum.files_free {
+        sum.files = sum.files - sum.files_free.min(sum.files) + objects_free;
+        sum.files_free = objects_free;
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn space_is_the_osts_and_inodes_are_the_mdts() {
+        let mdt = StatFs { block_size: 4096, blocks: 9, files: 1000, files_free: 900, ..StatFs::default() };
+        let ost = StatFs {
+            block_size: 8192,
+            blocks: 100,
+            blocks_free: 50,
+            blocks_available: 40,
+            files_free: 300,
+            ..StatFs::default()
+        };
+        let sum = sum_statfs(&mdt, [ost.clone(), ost.clone()].into_iter());
+        assert_eq!((sum.block_size, sum.blocks, sum.blocks_free, sum.blocks_available), (4096, 400, 200, 160));
+        assert_eq!((sum.files, sum.files_free), (700, 600), "100 are in use, and objects for 600 more");
+        let sum = sum_statfs(&mdt, std::iter::empty());
+        assert_eq!((sum.blocks, sum.files_free), (0, 900));
+    }
+
+    #[test]
+    fn jobs_are_named_and_cut() {
+        let cred = Credentials { uid: 1000, gid: 7, groups: vec![] };
+        let text =
+            |t: &str| String::from_utf8(expand_jobid(t, &cred).to_vec()).unwrap().trim_end_matches('\0').to_owned();
+        assert_eq!(text("uid.%u"), "uid.1000");
+        assert_eq!(text("%g-%x%u%"), "7-1000");
+        assert_eq!(text(&"j".repeat(50)), "j".repeat(32));
+        assert_eq!(text(""), "");
+    }
+}

@@ -1,0 +1,139 @@
+//! The parameters of a mount, under Lustre's names. What can be set takes effect at once.
+
+use crate::Client;
+use crate::connection::{Connection, Mount};
+use crate::mdc::Mdc;
+use crate::osc::{Osc, PAGES_PER_RPC_MAX};
+use crate::targets::{Table, Targets};
+use nacre_base::param::Params;
+use nacre_wire::layout::STRIPE_SIZE_DEFAULT;
+use nacre_wire::ost::INLINE_MAX;
+use std::fmt::Write;
+use std::sync::{Arc, Weak};
+
+/// Parameters of the mount as a whole.
+pub(crate) fn add_mount(client: &Client) {
+    let params = client.mount.node.params();
+    let (fsname, instance, uuid) = (client.fsname(), &client.mount.instance, client.uuid());
+    let llite = format!("llite.{fsname}-{instance}");
+    params.add(format!("{llite}.uuid"), move || uuid.to_string());
+    let (shown, cleared) = (client.stats.clone(), client.stats.clone());
+    let clear = move |_: &str| {
+        cleared.clear();
+        Ok(())
+    };
+    params.add_rw(format!("{llite}.stats"), move || shown.show(), clear);
+
+    let lov = format!("lov.{fsname}-clilov-{instance}");
+    let targets = Arc::downgrade(&client.targets);
+    let active_osts = |t: &Table| t.osts.values().filter(|o| o.connection().is_active()).count();
+    add_shown(params, format!("{lov}.numobd"), &targets, |t| t.osts.len().to_string());
+    add_shown(params, format!("{lov}.activeobd"), &targets, move |t| active_osts(t).to_string());
+    add_shown(params, format!("{lov}.target_obd"), &targets, |t| target_list(t.osts.values().map(|o| o.connection())));
+    params.add(format!("{lov}.desc_uuid"), fixed(format!("{fsname}-clilov_UUID")));
+    params.add(format!("{lov}.uuid"), move || uuid.to_string());
+    params.add(format!("{lov}.stripecount"), fixed("1"));
+    params.add(format!("{lov}.stripeoffset"), fixed("-1"));
+    params.add(format!("{lov}.stripesize"), fixed(STRIPE_SIZE_DEFAULT));
+    params.add(format!("{lov}.stripetype"), fixed("1"));
+
+    let lmv = format!("lmv.{fsname}-clilmv-{instance}");
+    add_shown(params, format!("{lmv}.numobd"), &targets, |t| t.mdts.len().to_string());
+    let active_mdts = |t: &Table| t.mdts.values().filter(|m| m.connection().is_active()).count();
+    add_shown(params, format!("{lmv}.activeobd"), &targets, move |t| active_mdts(t).to_string());
+    add_shown(params, format!("{lmv}.target_obd"), &targets, |t| target_list(t.mdts.values().map(|m| m.connection())));
+    params.add(format!("{lmv}.desc_uuid"), fixed(format!("{fsname}-clilmv_UUID")));
+    params.add(format!("{lmv}.uuid"), move || uuid.to_string());
+}
+
+/// Parameters of the connection to an OST.
+pub(crate) fn add_osc(params: &Params, osc: &Arc<Osc>) {
+    let prefix = format!("osc.{}", osc.connection().label());
+    add_active(params, &prefix, osc, |o| o.connection());
+    params.add(format!("{prefix}.ost_conn_uuid"), connection_uuid(osc, |o| o.connection()));
+    params.add(format!("{prefix}.uuid"), fixed(format!("{}_UUID", osc.connection().name())));
+    params.add_number(format!("{prefix}.checksums"), osc.checksums.clone(), 0..=1);
+    params.add(format!("{prefix}.checksum_type"), fixed("[crc32c]"));
+    params.add_number(format!("{prefix}.resend_count"), osc.resend_count.clone(), 0..=1000);
+    params.add_number(format!("{prefix}.max_pages_per_rpc"), osc.max_pages_per_rpc.clone(), 16..=PAGES_PER_RPC_MAX);
+    params.add(format!("{prefix}.short_io_bytes"), fixed(INLINE_MAX));
+    params.add(format!("{prefix}.cur_dirty_bytes"), fixed("0"));
+    let granted = Arc::downgrade(osc);
+    params
+        .add(format!("{prefix}.cur_grant_bytes"), move || granted.upgrade().map_or(0, |o| o.grant_bytes()).to_string());
+}
+
+/// Parameters of the connection to an MDT.
+pub(crate) fn add_mdc(params: &Params, mdc: &Arc<Mdc>) {
+    let prefix = format!("mdc.{}", mdc.connection().label());
+    add_active(params, &prefix, mdc, |m| m.connection());
+    params.add(format!("{prefix}.mds_conn_uuid"), connection_uuid(mdc, |m| m.connection()));
+    params.add(format!("{prefix}.uuid"), fixed(format!("{}_UUID", mdc.connection().name())));
+}
+
+/// Takes the parameters of a mount away.
+pub(crate) fn remove_mount(mount: &Mount) {
+    let suffix = format!("-{}", mount.instance);
+    for (name, _) in mount.node.params().list("*.*.*") {
+        if name.rsplit_once('.').is_some_and(|(device, _)| device.ends_with(&suffix)) {
+            mount.node.params().remove_prefix(&name);
+        }
+    }
+}
+
+fn add_active<T: Send + Sync + 'static>(
+    params: &Params,
+    prefix: &str,
+    owner: &Arc<T>,
+    connection: fn(&T) -> &Connection,
+) {
+    let (shown, set) = (Arc::downgrade(owner), Arc::downgrade(owner));
+    let get = move || u8::from(shown.upgrade().is_some_and(|o| connection(&o).is_active())).to_string();
+    let set = move |text: &str| {
+        let active = match text.trim() {
+            "0" => false,
+            "1" => true,
+            other => return Err(format!("{other:?} is neither 0 nor 1")),
+        };
+        set.upgrade().map(|o| connection(&o).set_active(active)).ok_or_else(|| "the mount is gone".to_owned())
+    };
+    params.add_rw(format!("{prefix}.active"), get, set);
+}
+
+/// The NID that the target is looked for at first, as Lustre's `*_conn_uuid` show it.
+fn connection_uuid<T: Send + Sync + 'static>(
+    owner: &Arc<T>,
+    connection: fn(&T) -> &Connection,
+) -> impl Fn() -> String + use<T> {
+    let owner = Arc::downgrade(owner);
+    move || {
+        let entry = owner.upgrade().map(|o| connection(&o).entry());
+        entry.and_then(|e| e.nids.first().map(|n| n.to_string())).unwrap_or_default()
+    }
+}
+
+fn add_shown(
+    params: &Params,
+    name: String,
+    targets: &Weak<Targets>,
+    show: impl Fn(&Table) -> String + Send + Sync + 'static,
+) {
+    let targets = targets.clone();
+    params.add(name, move || targets.upgrade().map_or_else(String::new, |t| show(&t.table())));
+}
+
+/// `0: nacre-OST0000_UUID ACTIVE`, a line for each target.
+fn target_list<'a>(connections: impl Iterator<Item = &'a Connection>) -> String {
+    let mut out = String::new();
+    for c in connections {
+        let state = if c.is_active() { "ACTIVE" } else { "INACTIVE" };
+        let _ = writeln!(out, "{}: {}_UUID {state}", c.name().index, c.name());
+    }
+    out.truncate(out.trim_end().len());
+    out
+}
+
+fn fixed(value: impl ToString) -> impl Fn() -> String {
+    let value = value.to_string();
+    move || value.clone()
+}

@@ -1,0 +1,150 @@
+//! The targets of a mount, kept as the configuration says: new ones appear without a remount, moved and restarted ones are
+//! reconnected, settings for the whole file system are applied. What is said to a target is not here.
+
+use crate::connection::{Connection, Mount};
+use crate::mdc::Mdc;
+use crate::osc::Osc;
+use crate::params;
+use futures_util::future::join_all;
+use nacre_base::param::ParamError;
+use nacre_base::{Errno, MdtIndex, OstIndex, TargetKind, TargetName};
+use nacre_wire::mgs::Config;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use tokio::sync::watch;
+
+/// All targets of a mount.
+pub(crate) struct Targets {
+    mount: Arc<Mount>,
+    fsname: String,
+    table: watch::Sender<Arc<Table>>,
+    /// Settings applied so far: a setting is applied when it is new, so that a later `set_param` on this node holds.
+    applied: Mutex<Vec<(String, String)>>,
+}
+
+/// The targets at one moment.
+#[derive(Default, Clone)]
+pub(crate) struct Table {
+    pub(crate) osts: BTreeMap<u32, Arc<Osc>>,
+    pub(crate) mdts: BTreeMap<u32, Arc<Mdc>>,
+    /// The mount is gone: nobody waits for a target any more.
+    closed: bool,
+}
+
+impl Targets {
+    pub(crate) fn new(mount: Arc<Mount>, fsname: &str) -> Arc<Targets> {
+        let table = watch::channel(Arc::default()).0;
+        Arc::new(Targets { mount, fsname: fsname.to_owned(), table, applied: Mutex::default() })
+    }
+
+    /// The targets as they are now.
+    pub(crate) fn table(&self) -> Arc<Table> {
+        self.table.borrow().clone()
+    }
+
+    /// An OST, if the configuration has it by now.
+    pub(crate) fn known_osc(&self, index: OstIndex) -> Option<Arc<Osc>> {
+        self.table.borrow().osts.get(&index.0).cloned()
+    }
+
+    /// An OST; waits until the configuration has it.
+    pub(crate) async fn osc(&self, index: OstIndex) -> Result<Arc<Osc>, Errno> {
+        self.wait_for(|table| table.osts.get(&index.0).cloned()).await
+    }
+
+    /// An MDT; waits until the configuration has it.
+    pub(crate) async fn mdc(&self, index: MdtIndex) -> Result<Arc<Mdc>, Errno> {
+        self.wait_for(|table| table.mdts.get(&index.0).cloned()).await
+    }
+
+    async fn wait_for<T>(&self, find: impl Fn(&Table) -> Option<T>) -> Result<T, Errno> {
+        let found = find(&self.table.borrow());
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let mut changes = self.table.subscribe();
+        let table = changes.wait_for(|table| table.closed || find(table).is_some()).await;
+        let table = table.map_err(|_| Errno::ESHUTDOWN)?.clone();
+        find(&table).ok_or(Errno::ESHUTDOWN)
+    }
+
+    /// Takes over a configuration.
+    pub(crate) fn handle_config(self: &Arc<Self>, config: &Config) {
+        let mut table = Table::clone(&self.table.borrow());
+        let mut added = false;
+        for entry in &config.targets {
+            let Ok(name) = entry.target.parse::<TargetName>() else {
+                tracing::warn!(target = entry.target, "the configuration has a target with an impossible name");
+                continue;
+            };
+            let known = match name.kind {
+                TargetKind::Ost => table.osts.get(&name.index).map(|osc| osc.connection()),
+                TargetKind::Mdt => table.mdts.get(&name.index).map(|mdc| mdc.connection()),
+                TargetKind::Mgt => continue,
+            };
+            if let Some(connection) = known {
+                connection.handle_entry(entry);
+                continue;
+            }
+            let connection = Connection::new(self.mount.clone(), name.clone(), entry.clone());
+            match name.kind {
+                TargetKind::Ost => self.add_osc(&mut table, name.index, connection),
+                _ => self.add_mdc(&mut table, name.index, connection),
+            }
+            added = true;
+        }
+        if added && !self.table.borrow().closed {
+            self.table.send_replace(Arc::new(table));
+        }
+        self.apply_params(config, added);
+    }
+
+    fn add_osc(&self, table: &mut Table, index: u32, connection: Connection) {
+        let osc = Arc::new(Osc::new(connection));
+        if self.mount.register_params {
+            params::add_osc(self.mount.node.params(), &osc);
+        }
+        table.osts.insert(index, osc);
+    }
+
+    fn add_mdc(&self, table: &mut Table, index: u32, connection: Connection) {
+        let mdc = Arc::new(Mdc::new(connection));
+        if self.mount.register_params {
+            params::add_mdc(self.mount.node.params(), &mdc);
+        }
+        table.mdts.insert(index, mdc);
+    }
+
+    /// Applies the settings that are new; all of them if there are new targets.
+    fn apply_params(&self, config: &Config, all: bool) {
+        let old = std::mem::replace(&mut *self.applied.lock(), config.params.clone());
+        for setting in config.params.iter().filter(|s| all || !old.contains(s)) {
+            let (name, value) = setting;
+            match self.mount.node.params().set(name, value) {
+                // It is for another role.
+                Ok(_) | Err(ParamError::NotFound(_)) => {}
+                Err(error) => {
+                    tracing::warn!(fsname = self.fsname, %error, "a setting of the file system does not apply")
+                }
+            }
+        }
+    }
+
+    /// Disconnects from all targets, and fails those who wait for one.
+    pub(crate) async fn close(&self) {
+        let table = self.table();
+        self.table.send_replace(Arc::new(Table { closed: true, ..Table::default() }));
+        join_all(table.osts.values().map(|osc| osc.connection().disconnect())).await;
+        join_all(table.mdts.values().map(|mdc| mdc.connection().disconnect())).await;
+    }
+}
+
+/// Follows the configuration until the mount is gone.
+pub(crate) async fn follow(targets: Weak<Targets>, mut config: watch::Receiver<Arc<Config>>) {
+    while config.changed().await.is_ok() {
+        let Some(targets) = targets.upgrade() else { return };
+        let newest = config.borrow_and_update().clone();
+        targets.handle_config(&newest);
+    }
+}

@@ -1,0 +1,231 @@
+//! Extended attributes: those that the MDT stores, and the virtual ones under `lustre.` that this client answers itself, as
+//! the way in for `lfs` and for programs that know Lustre.
+
+use crate::connection::Connection;
+use crate::llite::Client;
+use crate::stats::Op;
+use bytes::{BufMut, Bytes, BytesMut};
+use nacre_base::{Errno, Fid, TargetKind};
+use nacre_wire::attr::{Credentials, StatFs};
+use nacre_wire::layout::LayoutSpec;
+use nacre_wire::lov_ea;
+use nacre_wire::mds::{ReintRecord, ReintSetLayout, ReintSetxattr};
+use serde::Serialize;
+
+/// The layout, for everybody.
+const LUSTRE_LOV: &str = "lustre.lov";
+/// The layout, under the name that only the superuser sees.
+const TRUSTED_LOV: &str = "trusted.lov";
+/// The FID as text.
+const LUSTRE_FID: &str = "lustre.fid";
+/// All targets, as JSON.
+const LUSTRE_TARGETS: &str = "lustre.targets";
+/// Followed by a FID: its paths.
+const LUSTRE_FID2PATH: &str = "lustre.fid2path:";
+
+impl Client {
+    /// The value of an extended attribute; ENODATA if there is none. Virtual ones: `lustre.lov` and `trusted.lov` (the layout
+    /// in Lustre's binary form; a directory's is the default for what is made in it), `lustre.fid`, `lustre.targets`
+    /// (JSON), and `lustre.fid2path:` followed by a FID (its paths from the root, each ended by a NUL).
+    pub async fn getxattr(&self, cred: &Credentials, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+        let _timed = self.stats.time(Op::Getxattr);
+        let name = text(name)?;
+        match name {
+            LUSTRE_LOV | TRUSTED_LOV => self.layout_value(cred, fid).await,
+            LUSTRE_FID => Ok(Bytes::from(fid.to_string())),
+            LUSTRE_TARGETS => self.targets_value().await,
+            _ => match name.strip_prefix(LUSTRE_FID2PATH) {
+                Some(of) => self.paths_value(cred, of.parse().map_err(|_| Errno::EINVAL)?).await,
+                None => self.lmv.mdc(fid).await?.getxattr(&self.caller(cred), cred, fid, name).await,
+            },
+        }
+    }
+
+    async fn layout_value(&self, cred: &Credentials, fid: Fid) -> Result<Bytes, Errno> {
+        let (caller, mdc) = (self.caller(cred), self.lmv.mdc(fid).await?);
+        let reply = mdc.getattr(&caller, cred, fid).await?;
+        if let Some(layout) = reply.layout {
+            return Ok(lov_ea::encode_layout(&layout, fid).into());
+        }
+        if !reply.attr.is_dir() {
+            return Err(Errno::ENODATA);
+        }
+        let default = mdc.getxattr(&caller, cred, fid, TRUSTED_LOV).await?;
+        let default: LayoutSpec = nacre_wire::decode(&default)?;
+        Ok(lov_ea::encode_spec(&default).into())
+    }
+
+    async fn paths_value(&self, cred: &Credentials, of: Fid) -> Result<Bytes, Errno> {
+        let paths = self.lmv.mdc(of).await?.fid2path(&self.caller(cred), cred, of).await?;
+        let mut out = BytesMut::new();
+        for path in paths {
+            out.put_slice(&path);
+            out.put_u8(0);
+        }
+        Ok(out.freeze())
+    }
+
+    async fn targets_value(&self) -> Result<Bytes, Errno> {
+        let answers = self.target_statfs().await;
+        let table = self.targets.table();
+        let mdts = table.mdts.values().map(|mdc| mdc.connection());
+        let connections = mdts.chain(table.osts.values().map(|osc| osc.connection()));
+        let entries: Vec<_> = connections.zip(&answers).map(|(c, a)| TargetEntry::new(c, a)).collect();
+        serde_json::to_vec(&entries).map(Bytes::from).map_err(|_| Errno::EIO)
+    }
+
+    /// Sets an extended attribute; `flags` are XATTR_CREATE 1 and XATTR_REPLACE 2. Setting `lustre.lov` chooses the layout
+    /// of a file that has no objects yet, or the default of a directory.
+    pub async fn setxattr(
+        &self,
+        cred: &Credentials,
+        fid: Fid,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+    ) -> Result<(), Errno> {
+        let _timed = self.stats.time(Op::Setxattr);
+        match text(name)? {
+            LUSTRE_LOV | TRUSTED_LOV => self.set_layout(cred, fid, value).await,
+            name if name.starts_with("lustre.") => Err(Errno::EOPNOTSUPP),
+            name => {
+                let value = Some(Bytes::copy_from_slice(value));
+                let record = ReintRecord::Setxattr(ReintSetxattr { fid, name: name.to_owned(), value, flags });
+                self.reint(cred, fid, record).await
+            }
+        }
+    }
+
+    async fn set_layout(&self, cred: &Credentials, fid: Fid, value: &[u8]) -> Result<(), Errno> {
+        let spec = lov_ea::decode_spec(value).map_err(|_| Errno::EINVAL)?;
+        let record = ReintRecord::SetLayout(ReintSetLayout { fid, spec: Some(spec) });
+        match self.reint(cred, fid, record).await {
+            // A program that copies all attributes of a file brings that file's layout; the copy keeps its own.
+            Err(Errno::EEXIST) if has_objects(value) => Ok(()),
+            answer => answer,
+        }
+    }
+
+    /// The names of the extended attributes, each ended by a NUL.
+    pub async fn listxattr(&self, cred: &Credentials, fid: Fid) -> Result<Bytes, Errno> {
+        let _timed = self.stats.time(Op::Listxattr);
+        let (caller, mdc) = (self.caller(cred), self.lmv.mdc(fid).await?);
+        let stored = mdc.getxattr(&caller, cred, fid, "");
+        let (stored, reply) = futures_util::future::join(stored, mdc.getattr(&caller, cred, fid)).await;
+        let (stored, reply) = (stored?, reply?);
+        if reply.layout.is_none() {
+            return Ok(stored);
+        }
+        let mut names = BytesMut::from(&stored[..]);
+        let visible = if cred.is_root() { &[LUSTRE_LOV, TRUSTED_LOV][..] } else { &[LUSTRE_LOV][..] };
+        for name in visible {
+            names.put_slice(name.as_bytes());
+            names.put_u8(0);
+        }
+        Ok(names.freeze())
+    }
+
+    /// Removes an extended attribute. Removing `lustre.lov` takes the default layout of a directory away.
+    pub async fn removexattr(&self, cred: &Credentials, fid: Fid, name: &[u8]) -> Result<(), Errno> {
+        let _timed = self.stats.time(Op::Removexattr);
+        let record = match text(name)? {
+            LUSTRE_LOV | TRUSTED_LOV if self.is_dir(cred, fid).await? => {
+                ReintRecord::SetLayout(ReintSetLayout { fid, spec: None })
+            }
+            LUSTRE_LOV | TRUSTED_LOV => return Err(Errno::EOPNOTSUPP),
+            name if name.starts_with("lustre.") => return Err(Errno::EOPNOTSUPP),
+            name => ReintRecord::Setxattr(ReintSetxattr { fid, name: name.to_owned(), value: None, flags: 0 }),
+        };
+        self.reint(cred, fid, record).await
+    }
+
+    async fn is_dir(&self, cred: &Credentials, fid: Fid) -> Result<bool, Errno> {
+        let reply = self.lmv.mdc(fid).await?.getattr(&self.caller(cred), cred, fid).await?;
+        Ok(reply.attr.is_dir())
+    }
+}
+
+/// Names are text on the wire; no attribute has another one.
+fn text(name: &[u8]) -> Result<&str, Errno> {
+    std::str::from_utf8(name).map_err(|_| Errno::EOPNOTSUPP)
+}
+
+/// Whether a value is the layout of a file with objects, not a wish.
+fn has_objects(value: &[u8]) -> bool {
+    let layout = lov_ea::decode_layout(value);
+    layout.is_ok_and(|(layout, _)| layout.stripes().any(|(_, _, stripe)| !stripe.object.is_zero()))
+}
+
+/// A target as `lustre.targets` shows it.
+#[derive(Serialize)]
+struct TargetEntry {
+    kind: &'static str,
+    index: u32,
+    name: String,
+    nids: Vec<String>,
+    active: bool,
+    error: Option<String>,
+    statfs: Option<Space>,
+}
+
+#[derive(Serialize)]
+struct Space {
+    block_size: u32,
+    blocks: u64,
+    blocks_free: u64,
+    blocks_available: u64,
+    files: u64,
+    files_free: u64,
+    state: u32,
+}
+
+impl TargetEntry {
+    fn new(connection: &Connection, answer: &Result<StatFs, Errno>) -> TargetEntry {
+        let name = connection.name();
+        let active = connection.is_active();
+        let error = answer.as_ref().err().map(|e| e.text().to_owned());
+        TargetEntry {
+            kind: if name.kind == TargetKind::Ost { "OST" } else { "MDT" },
+            index: name.index,
+            name: name.to_string(),
+            nids: connection.entry().nids.iter().map(|n| n.to_string()).collect(),
+            active,
+            error: if active { error } else { Some("inactive device".to_owned()) },
+            statfs: answer.as_ref().ok().map(|s| Space {
+                block_size: s.block_size,
+                blocks: s.blocks,
+                blocks_free: s.blocks_free,
+                blocks_available: s.blocks_available,
+                files: s.files,
+                files_free: s.files_free,
+                state: s.state,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::OstIndex;
+    use nacre_wire::layout::{Component, Layout, Stripe};
+
+    #[test]
+    fn a_copied_layout_is_told_from_a_wish() {
+        let file = Fid { seq: 0x2_0000_0401, oid: 2, ver: 0 };
+        let stripe = Stripe { ost: OstIndex(1), object: Fid { seq: 0x2_8000_0400, oid: 2, ver: 0 } };
+        let c = Component {
+            end: u64::MAX,
+            pattern: 1,
+            stripe_size: 1 << 20,
+            stripes: vec![stripe],
+            ..Component::default()
+        };
+        assert!(has_objects(&lov_ea::encode_layout(&Layout { generation: 1, components: vec![c] }, file)));
+        let mut wish = LayoutSpec::plain();
+        wish.components[0].stripe_count = 2;
+        assert!(!has_objects(&lov_ea::encode_spec(&wish)));
+        wish.components[0].osts = vec![OstIndex(0), OstIndex(1)];
+        assert!(!has_objects(&lov_ea::encode_spec(&wish)));
+    }
+}
