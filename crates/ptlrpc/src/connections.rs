@@ -53,8 +53,10 @@ impl NodeShared {
             }
             other => {
                 if let Some(old) = other {
-                    // The client began a new life, or never heard of this export.
-                    self.close_export(old, "its client connected anew").await;
+                    // The client began a new life, never heard of this export, or is just being evicted. The target
+                    // must have forgotten it before it gets to know it again.
+                    self.close_export(&old, "its client connected anew").await;
+                    old.gone().await;
                 }
                 let cookie = random_nonzero(&self);
                 Export::new(entry.clone(), cookie, request.client, request.client_name.clone(), &from)
@@ -83,9 +85,16 @@ impl NodeShared {
         self.timer.arm(self.rt.now() + evictor::TICK);
         // The target may have stopped just before: then nobody else will close it.
         if entry.stopped.load(Ordering::Acquire) {
-            export.close();
-            self.remove_export(export);
+            self.drop_export(export);
         }
+    }
+
+    /// The target stopped: the export ends, the client's record stays.
+    fn drop_export(&self, export: &Export) {
+        export.close();
+        self.exports.write().remove(&export.cookie);
+        self.forget_client(export);
+        export.handle_gone();
     }
 
     fn answer_connect(
@@ -114,7 +123,7 @@ impl NodeShared {
 
     pub(crate) async fn handle_disconnect(self: Arc<Self>, export: Arc<Export>, header: RpcHeader) {
         let reply_to = export.handle_executed(header.xid, None);
-        self.close_export(export, "it disconnected").await;
+        self.close_export(&export, "it disconnected").await;
         let answer = RpcHeader { lane: header.lane, opcode: header.opcode, xid: header.xid, ..RpcHeader::default() };
         if let Some(reply_to) = reply_to {
             self.post(reply_to, encode(RpcKind::Reply, &answer, &[], Payload::new()));
@@ -122,18 +131,19 @@ impl NodeShared {
     }
 
     /// Ends an export: no new requests, wait for those that run, then the target forgets the client.
-    async fn close_export(&self, export: Arc<Export>, why: &str) {
+    async fn close_export(&self, export: &Arc<Export>, why: &str) {
         if export.close() {
             tracing::info!("{}: export of {} closed: {why}", export.target, export.client_name);
-            self.remove_export(&export);
+            self.exports.write().remove(&export.cookie);
             export.drained().await;
-            export.entry.handler.disconnect(&export).await;
+            export.entry.handler.disconnect(export).await;
             export.entry.congestion.lock().forget(export.cookie);
+            self.forget_client(export);
+            export.handle_gone();
         }
     }
 
-    fn remove_export(&self, export: &Export) {
-        self.exports.write().remove(&export.cookie);
+    fn forget_client(&self, export: &Export) {
         let mut clients = export.entry.clients.lock();
         if clients.get(&export.client).is_some_and(|e| e.cookie == export.cookie) {
             clients.remove(&export.client);
@@ -150,10 +160,7 @@ impl NodeShared {
         drop(targets);
         let mut exports: Vec<_> = std::mem::take(&mut *entry.clients.lock()).into_values().collect();
         exports.sort_by_key(|e| e.cookie);
-        for export in &exports {
-            export.close();
-            self.remove_export(export);
-        }
+        exports.iter().for_each(|e| self.drop_export(e));
         exports
     }
 
@@ -188,13 +195,13 @@ impl NodeShared {
         let evict = self.evictor.lock().handle_probed(now, export.cookie, answered, export.last_heard());
         if evict {
             tracing::warn!("{}: evicting {} ({}): silent and gone", export.target, export.client_name, export.nid());
-            self.close_export(export, "evicted").await;
+            self.close_export(&export, "evicted").await;
         }
     }
 
     /// Throws a client out.
     pub(crate) async fn evict(&self, export: Arc<Export>) {
         tracing::warn!("{}: evicting {} ({})", export.target, export.client_name, export.nid());
-        self.close_export(export, "evicted").await;
+        self.close_export(&export, "evicted").await;
     }
 }

@@ -25,7 +25,9 @@ pub struct Export {
     /// In nanoseconds of [`Time`].
     last_heard: AtomicU64,
     closed: AtomicBool,
-    /// The export was closed, or has no request running any more.
+    /// The target has forgotten the client.
+    gone: AtomicBool,
+    /// The export was closed, has no request running any more, or is gone.
     changed: Notify,
     extension: OnceLock<Box<dyn Any + Send + Sync>>,
 }
@@ -84,6 +86,7 @@ impl Export {
             state: Mutex::new(state),
             last_heard: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             changed: Notify::new(),
             extension: OnceLock::new(),
         })
@@ -127,6 +130,16 @@ impl Export {
 
     pub(crate) async fn drained(&self) {
         self.until(|| self.requests_running() == 0).await;
+    }
+
+    /// Ready when the target has forgotten the client of this closed export.
+    pub(crate) async fn gone(&self) {
+        self.until(|| self.gone.load(Ordering::Acquire)).await;
+    }
+
+    pub(crate) fn handle_gone(&self) {
+        self.gone.store(true, Ordering::Release);
+        self.changed.notify_waiters();
     }
 
     async fn until(&self, condition: impl Fn() -> bool) {

@@ -312,6 +312,8 @@ impl ImportShared {
 
     pub(crate) async fn disconnect(self: &Arc<Self>) {
         let connection = self.state.lock().machine.connection();
+        // Closed first: what still waits must not connect again because the server lets go of it.
+        self.close();
         if let Some(c) = connection {
             let opcode = match self.config.kind {
                 TargetKind::Mgt => Opcode::MgsDisconnect,
@@ -322,7 +324,6 @@ impl ImportShared {
             let header = RpcHeader { export: c.export, connection_count: c.connection, ..RpcHeader::default() };
             let _ = self.control_call(c.nid, opcode, header, Bytes::new(), give_up).await;
         }
-        self.close();
     }
 
     /// Sends a connect or disconnect to a place, once, whatever the state of the import.
@@ -337,7 +338,7 @@ impl ImportShared {
         let spec =
             Spec { opcode, lane: Lane::Control, modify: false, window: None, no_delay: true, control: true, give_up };
         let (rt, now) = (&self.node.rt, self.node.rt.now());
-        let mut call = Ongoing::register(self, spec, body);
+        let mut call = Ongoing::register(self, spec, body)?;
         call.request().begin(&mut self.state.lock(), &mut header, now, give_up);
         header.timeout_ms = millis(give_up.since(now));
         let payload = encode(RpcKind::Request, &header, &call.request().body, Payload::new());
@@ -395,7 +396,7 @@ impl Ongoing {
             control: false,
             give_up: options.deadline.map_or(Time::FAR_FUTURE, |d| now + d),
         };
-        let mut call = Ongoing::register(import, spec, body);
+        let mut call = Ongoing::register(import, spec, body)?;
         let request = call.request();
         let h = &mut request.header;
         h.flags = if options.high_priority { flags::HIGH_PRIORITY } else { 0 };
@@ -408,14 +409,18 @@ impl Ongoing {
         Ok(call)
     }
 
-    fn register(import: &Arc<ImportShared>, spec: Spec, body: Bytes) -> Ongoing {
+    fn register(import: &Arc<ImportShared>, spec: Spec, body: Bytes) -> Result<Ongoing, RpcError> {
         let mut s = import.state.lock();
+        if s.machine.state() == ImportState::Closed && !spec.control {
+            return Err(RpcError::Closed);
+        }
         // Under the lock, so that the import's xids increase in the order of registration.
         let xid = import.node.next_xid();
         s.calls.start(xid, spec.clone());
         drop(s);
         let (import, header) = (import.clone(), RpcHeader::default());
-        Ongoing(Some(Request { import, xid, spec, body, inline: Payload::new(), header, _source: None, sink: None }))
+        let inline = Payload::new();
+        Ok(Ongoing(Some(Request { import, xid, spec, body, inline, header, _source: None, sink: None })))
     }
 
     fn request(&mut self) -> &mut Request {

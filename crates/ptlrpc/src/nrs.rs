@@ -56,14 +56,21 @@ pub(crate) enum Admission<T> {
 }
 
 /// The queue of a lane: so many run, the others wait. High-priority requests have a queue of their own that goes first,
-/// and some room beyond the limit, so that they run although everything that runs waits for them.
+/// and some room beyond the limit that only they get, so that they run although everything else waits for them.
 pub(crate) struct LaneQueue<T> {
+    /// Most regular requests that run.
     limit: usize,
-    running: usize,
-    regular: Box<dyn Policy<T>>,
-    high_priority: Box<dyn Policy<T>>,
+    /// Most requests that run.
+    limit_all: usize,
+    regular: Class<T>,
+    high_priority: Class<T>,
     /// High-priority requests started since the last regular one.
     in_a_row: u32,
+}
+
+struct Class<T> {
+    running: usize,
+    queue: Box<dyn Policy<T>>,
 }
 
 /// After so many high-priority requests a regular one has its turn.
@@ -73,64 +80,59 @@ const QUEUE_MAX: usize = 65_536;
 
 impl<T: Send + 'static> LaneQueue<T> {
     pub(crate) fn new(limit: usize) -> LaneQueue<T> {
-        LaneQueue {
-            limit,
-            running: 0,
-            regular: Box::new(Fifo::default()),
-            high_priority: Box::new(Fifo::default()),
-            in_a_row: 0,
-        }
-    }
-
-    fn reserve(&self) -> usize {
-        (self.limit / 8).max(1)
+        let class = || Class { running: 0, queue: Box::new(Fifo::default()) as Box<dyn Policy<T>> };
+        let limit_all = limit.saturating_add((limit / 8).max(1));
+        LaneQueue { limit, limit_all, regular: class(), high_priority: class(), in_a_row: 0 }
     }
 
     /// A request arrived.
     pub(crate) fn handle_arrival(&mut self, request: T, header: &RpcHeader) -> Admission<T> {
-        let high = header.has(nacre_wire::header::flags::HIGH_PRIORITY);
-        let limit = if high { self.limit.saturating_add(self.reserve()) } else { self.limit };
-        if self.running < limit {
-            self.running += 1;
+        let high = is_high_priority(header);
+        let fits = self.running() < if high { self.limit_all } else { self.limit };
+        let class = self.class(high);
+        if fits {
+            class.running += 1;
             return Admission::Run(request);
         }
-        let queue = if high { &mut self.high_priority } else { &mut self.regular };
-        if queue.len() >= QUEUE_MAX {
+        if class.queue.len() >= QUEUE_MAX {
             return Admission::Full;
         }
-        queue.enqueue(request, header);
+        class.queue.enqueue(request, header);
         Admission::Queued
     }
 
-    /// A request is done, or does not count any more: what runs in its place.
-    pub(crate) fn handle_done(&mut self) -> Option<T> {
-        assert!(self.running > 0, "a request was done twice");
-        self.running -= 1;
-        let regular_fits = self.running < self.limit;
-        let regular_turn = regular_fits && self.in_a_row >= HIGH_PRIORITY_RATIO && !self.regular.is_empty();
-        let high = if regular_turn { None } else { self.high_priority.dequeue() };
-        let next = match high {
-            Some(request) => {
-                self.in_a_row += 1;
-                Some(request)
-            }
-            None if regular_fits => {
-                self.in_a_row = 0;
-                self.regular.dequeue()
-            }
-            None => None,
-        };
-        self.running += usize::from(next.is_some());
-        next
+    /// A request of this class is done, or does not count any more: what runs in its place.
+    pub(crate) fn handle_done(&mut self, high_priority: bool) -> Option<T> {
+        let done = self.class(high_priority);
+        assert!(done.running > 0, "a request was done twice");
+        done.running -= 1;
+        let regular_fits = self.regular.running < self.limit;
+        let regular_turn = regular_fits && self.in_a_row >= HIGH_PRIORITY_RATIO && !self.regular.queue.is_empty();
+        let high = !self.high_priority.queue.is_empty() && !regular_turn;
+        if !high && !regular_fits {
+            return None;
+        }
+        let next = self.class(high).queue.dequeue()?;
+        self.class(high).running += 1;
+        self.in_a_row = if high { self.in_a_row + 1 } else { 0 };
+        Some(next)
+    }
+
+    fn class(&mut self, high: bool) -> &mut Class<T> {
+        if high { &mut self.high_priority } else { &mut self.regular }
     }
 
     pub(crate) fn running(&self) -> usize {
-        self.running
+        self.regular.running + self.high_priority.running
     }
 
     pub(crate) fn queued(&self) -> usize {
-        self.regular.len() + self.high_priority.len()
+        self.regular.queue.len() + self.high_priority.queue.len()
     }
+}
+
+pub(crate) fn is_high_priority(header: &RpcHeader) -> bool {
+    header.has(nacre_wire::header::flags::HIGH_PRIORITY)
 }
 
 #[cfg(test)]
@@ -152,9 +154,11 @@ mod tests {
         let all: Vec<_> = (0..5).map(|i| q.handle_arrival(i, &regular())).collect();
         use Admission::{Queued, Run};
         assert_eq!(all, [Run(0), Run(1), Queued, Queued, Queued]);
-        assert_eq!([q.handle_done(), q.handle_done()], [Some(2), Some(3)]);
+        let mut done = || q.handle_done(false);
+        assert_eq!([done(), done()], [Some(2), Some(3)]);
         assert_eq!((q.running(), q.queued()), (2, 1));
-        assert_eq!([q.handle_done(), q.handle_done(), q.handle_done()], [Some(4), None, None]);
+        let mut done = || q.handle_done(false);
+        assert_eq!([done(), done(), done()], [Some(4), None, None]);
         assert_eq!(q.handle_arrival(9, &regular()), Run(9));
     }
 
@@ -166,19 +170,24 @@ mod tests {
         assert_eq!(q.handle_arrival(2, &regular()), Admission::Queued);
         assert_eq!(q.handle_arrival(10, &high()), Admission::Run(10));
         assert_eq!(q.handle_arrival(11, &high()), Admission::Queued);
-        assert_eq!(q.handle_done(), Some(11), "high priority first");
-        assert_eq!(q.handle_done(), None, "the reserve is not for regular requests");
-        assert_eq!(q.handle_done(), Some(2));
+        assert_eq!(q.handle_done(true), Some(11), "high priority first");
+        assert_eq!(q.handle_done(true), None, "the reserve is not for regular requests");
+        assert_eq!(q.handle_done(false), Some(2));
     }
 
     #[test]
     fn high_priority_does_not_starve_the_others() {
         let mut q = LaneQueue::new(8);
-        (0..9).for_each(|_| drop(q.handle_arrival(0, &regular())));
-        (0..100).for_each(|_| drop(q.handle_arrival(1, &high())));
-        q.handle_done();
-        let order: Vec<_> = (0..12).filter_map(|_| q.handle_done()).collect();
-        assert_eq!(order.iter().filter(|r| **r == 0).count(), 1, "{order:?}");
+        (0..9).for_each(|_| drop(q.handle_arrival(regular(), &regular())));
+        (0..100).for_each(|_| drop(q.handle_arrival(high(), &high())));
+        let mut running: VecDeque<_> = [vec![regular(); 8], vec![high()]].concat().into();
+        let mut order = Vec::new();
+        for _ in 0..12 {
+            let next = q.handle_done(is_high_priority(&running.pop_front().unwrap())).unwrap();
+            order.push(is_high_priority(&next));
+            running.push_back(next);
+        }
+        assert_eq!(order.iter().filter(|high| !**high).count(), 1, "{order:?}");
     }
 
     #[test]

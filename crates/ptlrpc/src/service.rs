@@ -7,7 +7,7 @@
 use crate::export::{Entry, Export};
 use crate::message::{Incoming, REPLY_PORTAL, decode, encode, opcode};
 use crate::node::NodeShared;
-use crate::nrs::{Admission, LaneQueue};
+use crate::nrs::{Admission, LaneQueue, is_high_priority};
 use crate::request_log::{Received, ReplyTo, Verdict, early_at};
 use crate::stats::OpStats;
 use crate::target::{Response, ServerRequest, TargetHandler};
@@ -77,6 +77,7 @@ pub(crate) struct Work {
 pub(crate) struct Arrival {
     pub(crate) node: Arc<NodeShared>,
     lane: Lane,
+    high_priority: bool,
     at: Time,
     /// It does not count in the lane any more.
     left_lane: AtomicBool,
@@ -197,6 +198,7 @@ impl NodeShared {
         let arrival = Arrival {
             node: self.clone(),
             lane,
+            high_priority: is_high_priority(&header),
             at: now,
             left_lane: AtomicBool::new(false),
             transfer: Transfer::new(data),
@@ -255,7 +257,10 @@ impl NodeShared {
         let late = started > arrival.at && export.deadline(xid).is_some_and(|d| d <= started);
         if late || export.is_closed() {
             let next = arrival.leave_lane(|s| s.counts.late += u64::from(late));
-            export.handle_executed(xid, None);
+            let reply_to = export.handle_executed(xid, None);
+            if let Some(reply_to) = reply_to.filter(|_| !late) {
+                self.refuse_unconnected(&question.header(), reply_to);
+            }
             return next;
         }
         let handler = &export.entry.handler;
@@ -278,6 +283,11 @@ impl NodeShared {
             // The client must send again: no reply, and no memory of it.
             tracing::debug!("{opcode} xid {xid}: bulk failed, not answered");
             export.handle_executed(xid, None);
+        } else if result.is_err() && export.is_closed() {
+            // It failed because of that, perhaps: the client must find out, and may do it again elsewhere.
+            if let Some(reply_to) = export.handle_executed(xid, None) {
+                self.refuse_unconnected(&question.header(), reply_to);
+            }
         } else {
             let times = Times { service: took, queue: started.since(arrival.at), estimate: load.estimate };
             let granted = question.grant(arrival.lane, &load, now);
@@ -303,11 +313,7 @@ impl NodeShared {
             Err(e) => (-e.0, Response::default()),
         };
         let header = RpcHeader {
-            lane: q.lane,
-            tag: q.tag.0,
-            opcode: q.opcode as u32,
             flags: if response.data.is_empty() { 0 } else { flags::INLINE },
-            xid: q.xid,
             transno: response.transno.0,
             last_committed: q.export.entry.handler.last_committed(&q.export).0,
             export: q.export.cookie,
@@ -319,8 +325,7 @@ impl NodeShared {
             credits_granted: granted.rpcs,
             bytes_granted: granted.bytes,
             bulk_bytes: arrival.transfer.pushed(),
-            trace_id: q.trace_id,
-            ..RpcHeader::default()
+            ..q.header()
         };
         let reply = encode(RpcKind::Reply, &header, &response.body, response.data);
         // What changed something, or has a slot, must not be done twice: its reply is kept until the client has it.
@@ -454,6 +459,18 @@ impl Question {
         }
     }
 
+    /// What every answer repeats.
+    fn header(&self) -> RpcHeader {
+        RpcHeader {
+            lane: self.lane,
+            tag: self.tag.0,
+            opcode: self.opcode as u32,
+            xid: self.xid,
+            trace_id: self.trace_id,
+            ..RpcHeader::default()
+        }
+    }
+
     /// The window that the client gets.
     fn grant(&self, lane: Lane, load: &Load, now: Time) -> Credits {
         if lane != Lane::Io || self.wanted == Credits::default() {
@@ -473,7 +490,7 @@ impl Arrival {
         }
         let mut s = self.node.lane(self.lane).state.lock();
         book(&mut s);
-        s.queue.handle_done()
+        s.queue.handle_done(self.high_priority)
     }
 
     /// The handler is about to wait for other clients: it must not keep the lane from those it waits for, nor count in

@@ -92,7 +92,7 @@ fn a_lane_runs_so_many_and_queues_the_rest() {
         let import = w.import();
         let tasks = many(&rt, 600, |_| {
             let import = import.clone();
-            rt.spawn(async move { drop(wait_ms(&import, 10).await.unwrap()) })
+            rt.spawn(async move { assert_eq!(wait_ms(&import, 10).await, Ok(10)) })
         });
         rt.sleep(Duration::from_millis(5)).await;
         let counts = w.server.node.lane_counts(Lane::Request);

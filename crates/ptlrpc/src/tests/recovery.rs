@@ -68,7 +68,7 @@ fn a_restarted_server_executes_what_was_not_done_and_nothing_twice() {
             let tasks: Vec<_> = (1..=20u64)
                 .map(|n| {
                     let import = import.clone();
-                    rt.spawn(async move { drop(apply(&import, n).await.unwrap()) })
+                    rt.spawn(async move { assert!(apply(&import, n).await.is_ok()) })
                 })
                 .collect();
             rt.sleep(SECOND).await;
@@ -177,7 +177,9 @@ fn an_evicted_client_fails_what_was_in_flight_and_starts_anew() {
         apply(&import, 1).await.unwrap();
         let evictions = Arc::new(AtomicUsize::new(0));
         let count = evictions.clone();
-        import.on_evicted(move || drop(count.fetch_add(1, Ordering::Relaxed)));
+        import.on_evicted(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
         let call = {
             let import = import.clone();
             rt.spawn(async move { assert_eq!(enqueue(&import).await, Err(RpcError::Evicted)) })
@@ -186,14 +188,17 @@ fn an_evicted_client_fails_what_was_in_flight_and_starts_anew() {
         assert!(w.server.served.evict(Uuid([1; 16])).await);
         assert!(!w.server.served.evict(Uuid([1; 16])).await);
         assert_eq!(w.server.target.disconnects.load(Ordering::Relaxed), 1);
-        // The server does not tell; the next request finds out, and fails with what waited.
-        assert_eq!(apply(&import, 2).await, Err(RpcError::Evicted));
-        assert_eq!(RpcError::Evicted.errno(), Errno::EIO);
+        // What waits at the server is told at once.
         call.await;
+        assert_eq!(RpcError::Evicted.errno(), Errno::EIO);
         assert_eq!((evictions.load(Ordering::Relaxed), import.generation()), (1, 1));
-        assert_eq!(apply(&import, 3).await, Ok(2));
-        assert_eq!(w.applied(), [1, 3]);
+        assert_eq!(apply(&import, 2).await, Ok(2));
         assert!(history(&import).contains(&"EVICTED"));
+        // An idle client finds out by its next request, which fails.
+        assert!(w.server.served.evict(Uuid([1; 16])).await);
+        assert_eq!(apply(&import, 3).await, Err(RpcError::Evicted));
+        assert_eq!(apply(&import, 4).await, Ok(3));
+        assert_eq!((w.applied(), import.generation()), (vec![1, 2, 4], 2));
     });
 }
 
