@@ -140,7 +140,7 @@ mod tests {
         let bytes = encode(&record);
         assert_eq!(bytes.len(), ObjectRecord::MIN_SIZE);
         assert_eq!(decode::<ObjectRecord>(&bytes), Ok(record));
-        assert_eq!((bytes[0], bytes[76], bytes[80], bytes[84]), (7, 3, 2, 1));
+        assert_eq!((bytes[0], bytes[72], bytes[76], bytes[80]), (7, 3, 2, 1));
     }
 
     #[test]

@@ -11,6 +11,8 @@ mod reply;
 mod service;
 mod stats;
 mod target;
+#[cfg(test)]
+mod tests;
 
 pub use error::TargetError;
 pub use ldlm_service::LockService;

@@ -1,0 +1,8 @@
+//! The object service as its clients see it: over a simulated network, on a device in memory, through crashes.
+
+mod cluster;
+mod crash;
+mod data;
+mod locks;
+mod once;
+mod space;

@@ -1,0 +1,122 @@
+//! Exactly once: a request that is sent again after its reply was lost, or after a crash, is not executed twice.
+
+use super::cluster::*;
+use nacre_base::fault::{Fault, FaultAction};
+use nacre_base::{Errno, Fid};
+use nacre_osd::mem::Crash;
+use nacre_wire::Opcode;
+use nacre_wire::ost::{Create, CreateReply};
+
+/// Sends what `call` sends with its reply lost, restarts the server, and returns the answer that came then.
+async fn over_a_restart<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+    cluster: &mut Cluster,
+    client: &Client,
+    commit_first: bool,
+    call: impl FnOnce(Client) -> F,
+) -> T {
+    cluster.faults.arm("rpc.reply.drop", Fault { action: FaultAction::Drop, skip: 0, times: u32::MAX });
+    let mut started = client.start(call);
+    cluster.rt.sleep(secs(1)).await;
+    assert!(!started.is_done(), "the reply was lost");
+    if commit_first {
+        cluster.server.ost.target().commit().await.unwrap();
+    }
+    cluster.faults.clear();
+    cluster.restart(Crash::Process).await;
+    started.wait().await
+}
+
+#[test]
+fn a_create_whose_reply_was_lost_gets_the_same_objects_after_a_crash() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt).await;
+        let mdt = cluster.client(1);
+        let first = mdt.create(10).await.unwrap();
+        assert_eq!((first.seq, first.first, first.count), (SEQ, 1, 10));
+        let second = over_a_restart(&mut cluster, &mdt, false, |c| async move { c.create(5).await }).await.unwrap();
+        assert_eq!((second.first, second.count), (11, 5));
+        let third = mdt.create(1).await.unwrap();
+        assert_eq!(third.first, 16, "the create was executed once");
+    });
+}
+
+#[test]
+fn ids_are_not_handed_out_twice_by_a_crash_before_the_commit() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt).await;
+        let mdt = cluster.client(1);
+        mdt.create(10).await.unwrap();
+        cluster.faults.arm("ost.create", Fault::once(FaultAction::Crash));
+        let pending = mdt.start(|c| async move { c.create(5).await });
+        rt.sleep(secs(1)).await;
+        cluster.restart(Crash::PowerCut).await;
+        assert_eq!(pending.wait().await.unwrap().first, 11, "what nobody was told is handed out now");
+        assert_eq!(mdt.create(1).await.unwrap().first, 16);
+    });
+}
+
+#[test]
+fn a_destroy_and_a_truncation_are_not_repeated() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt).await;
+        let client = cluster.client(1);
+        let fid = client.object().await;
+        client.write(fid, 0, b"data").await.unwrap();
+        let cut = over_a_restart(&mut cluster, &client, true, move |c| async move { c.punch(fid, 2, u64::MAX).await });
+        let cut = cut.await.unwrap();
+        assert_eq!((cut.attr.size, client.getattr(fid).await.unwrap().version), (2, cut.attr.version));
+
+        over_a_restart(&mut cluster, &client, true, move |c| async move { c.destroy(fid).await }).await.unwrap();
+        assert_eq!(client.getattr(fid).await, Err(Errno::ENOENT));
+        assert_eq!(cluster.server.ost.target().instance(), 3);
+    });
+}
+
+#[test]
+fn a_client_that_disconnects_leaves_no_saved_replies() {
+    run(|rt| async move {
+        let cluster = Cluster::start(&rt).await;
+        let client = cluster.client(1);
+        client.create(1).await.unwrap();
+        let records = async || {
+            let transaction = cluster.server.ost.target().begin().await.unwrap();
+            let mut count = 0;
+            for table in ["last_rcvd", "reply_slots"] {
+                let table = *crate::TABLES.iter().find(|t| t.0 == table).unwrap();
+                let visit = &mut |_: &[u8], _: &[u8]| {
+                    count += 1;
+                    std::ops::ControlFlow::Continue(())
+                };
+                transaction.scan(table, &[], visit).unwrap();
+            }
+            count
+        };
+        assert_eq!(records().await, 2);
+        client.import.disconnect().await;
+        rt.sleep(secs(1)).await;
+        assert_eq!(records().await, 0);
+    });
+}
+
+#[test]
+fn orphans_of_a_crashed_mdt_are_destroyed_and_their_ids_not_used_again() {
+    run(|rt| async move {
+        let cluster = Cluster::start(&rt).await;
+        let mdt = cluster.client(1);
+        mdt.create(20).await.unwrap();
+        let fid = |oid| Fid { seq: SEQ, oid, ver: 0 };
+        mdt.write(fid(8), 0, b"used").await.unwrap();
+        mdt.write(fid(9), 0, b"orphan").await.unwrap();
+        let after_crash = Create { count: 3, delete_orphans_after: 8 };
+        let reply: CreateReply = mdt.modify(Opcode::OstCreate, &after_crash).await.unwrap();
+        assert_eq!((reply.first, reply.count), (21, 3));
+        assert_eq!(mdt.read(fid(8), 0, 9).await.unwrap(), b"used");
+        for orphan in 9..=20 {
+            assert_eq!(mdt.getattr(fid(orphan)).await, Err(Errno::ENOENT));
+        }
+        // The target was restored from a backup that does not know the newest ids.
+        let ahead = Create { count: 1, delete_orphans_after: 500 };
+        let reply: CreateReply = mdt.modify(Opcode::OstCreate, &ahead).await.unwrap();
+        assert_eq!(reply.first, 501);
+    });
+}

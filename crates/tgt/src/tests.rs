@@ -1,0 +1,123 @@
+//! A target over its restarts: identity, numbers, what is committed.
+
+use crate::{TABLES, TARGET, Target, TargetError};
+use nacre_base::fault::{Fault, FaultAction};
+use nacre_base::param::Params;
+use nacre_base::{Errno, Faults, MdtIndex, TargetName, Time, Transno, Uuid};
+use nacre_lnet::{Lnet, LnetOptions};
+use nacre_osd::mem::{Crash, MemOptions, MemOsd};
+use nacre_osd::Osd;
+use nacre_ptlrpc::RpcNode;
+use nacre_rt::{Rt, Sim};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn run<F: Future<Output = ()> + Send + 'static>(scenario: impl FnOnce(Rt) -> F) {
+    let mut sim = Sim::new(1);
+    let rt = sim.rt();
+    sim.block_on(Time::from_secs(600), scenario(rt));
+}
+
+fn node(rt: &Rt) -> RpcNode {
+    let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
+    RpcNode::new(rt.clone(), lnet, Faults::new(), Params::new())
+}
+
+fn uuid(n: u64) -> Uuid {
+    Uuid::from_random(n, n)
+}
+
+async fn open(rt: &Rt, osd: &Arc<MemOsd>) -> Arc<Target> {
+    Target::open(&node(rt), osd.clone(), TargetName::mdt("nacre", MdtIndex(0)), uuid(1)).await.unwrap()
+}
+
+/// An operation that counts; its number.
+async fn count(target: &Target) -> Transno {
+    let mut operation = target.begin().await.unwrap();
+    let old = operation.get(TARGET, b"count").unwrap().map_or(0, |v| v[0]);
+    operation.put(TARGET, b"count", &[old + 1]).unwrap();
+    operation.finish_local()
+}
+
+#[test]
+fn every_start_is_a_new_instance_whose_numbers_are_higher() {
+    run(|rt| async move {
+        let osd = Arc::new(MemOsd::new(&rt, TABLES, MemOptions::default()));
+        let first = open(&rt, &osd).await;
+        let (a, b) = (count(&first).await, count(&first).await);
+        assert_eq!((first.instance(), b.0 - a.0), (1, 1));
+        // Neither of the two was committed, yet their numbers are not used again.
+        osd.crash(Crash::PowerCut);
+        let osd = Arc::new(osd.reopen(&rt, TABLES));
+        let second = open(&rt, &osd).await;
+        assert_eq!(second.instance(), 2);
+        assert!(count(&second).await > b);
+    });
+}
+
+#[test]
+fn an_operation_that_is_dropped_changes_nothing_and_leaves_no_gap() {
+    run(|rt| async move {
+        let osd = Arc::new(MemOsd::new(&rt, TABLES, MemOptions::default()));
+        let target = open(&rt, &osd).await;
+        let before = count(&target).await;
+        {
+            let mut operation = target.begin().await.unwrap();
+            operation.put(TARGET, b"count", &[99]).unwrap();
+        }
+        assert_eq!(count(&target).await.0, before.0 + 1);
+        let operation = target.begin().await.unwrap();
+        assert_eq!(operation.get(TARGET, b"count").unwrap().unwrap()[..], [2]);
+    });
+}
+
+#[test]
+fn last_committed_follows_commits_and_stays_where_the_device_failed() {
+    run(|rt| async move {
+        let faults = Faults::new();
+        let options = MemOptions { faults: faults.clone(), ..MemOptions::default() };
+        let osd = Arc::new(MemOsd::new(&rt, TABLES, options));
+        let target = open(&rt, &osd).await;
+        let first = count(&target).await;
+        assert!(target.last_committed() < first);
+        rt.sleep(Duration::from_secs(6)).await;
+        assert_eq!(target.last_committed(), first, "committed by the interval");
+
+        count(&target).await;
+        faults.arm("osd.commit", Fault::once(FaultAction::Fail(Errno::EIO)));
+        assert_eq!(target.commit().await, Err(Errno::EIO));
+        assert_eq!(target.last_committed(), first);
+        assert!(target.begin().await.is_err());
+    });
+}
+
+#[test]
+fn a_device_of_another_target_is_refused() {
+    run(|rt| async move {
+        let osd = Arc::new(MemOsd::new(&rt, TABLES, MemOptions::default()));
+        open(&rt, &osd).await;
+        let reopen = async |index, id| {
+            let name = TargetName::mdt("nacre", MdtIndex(index));
+            Target::open(&node(&rt), osd.clone() as Arc<dyn Osd>, name, uuid(id)).await.map(drop)
+        };
+        assert!(matches!(reopen(0, 2).await, Err(TargetError::Foreign { .. })));
+        assert!(matches!(reopen(1, 1).await, Err(TargetError::Foreign { .. })));
+        assert!(reopen(0, 1).await.is_ok());
+    });
+}
+
+#[test]
+fn parameters_carry_lustres_names() {
+    run(|rt| async move {
+        let osd = Arc::new(MemOsd::new(&rt, TABLES, MemOptions::default()));
+        let target = open(&rt, &osd).await;
+        target.stats().time("open", Duration::from_micros(12));
+        let params = target.node().params();
+        assert_eq!(params.get("mdt.nacre-MDT0000.uuid").unwrap()[0].1, "nacre-MDT0000_UUID");
+        assert!(params.get("mdt.*.md_stats").unwrap()[0].1.contains("1 samples [usecs] 12 12 12 144"));
+        params.set("mdt.*.md_stats", "clear").unwrap();
+        assert!(!params.get("mdt.*.md_stats").unwrap()[0].1.contains("open"));
+        target.remove_params();
+        assert!(params.get("mdt.*").is_err());
+    });
+}
