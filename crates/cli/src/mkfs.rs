@@ -4,7 +4,6 @@ use crate::output::{fail, json};
 use nacre_base::{MdtIndex, Nid, OstIndex, TargetName, Uuid};
 use nacre_osd::disk::{self, Label};
 use nacre_rt::Rt;
-use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -37,25 +36,13 @@ pub(crate) struct Mkfs {
     dir: PathBuf,
 }
 
-/// What a server must know of a target beyond the storage's label; kept beside it in `config.toml`.
-#[derive(Debug, Clone, Serialize, Deserialize, Default)]
-pub(crate) struct TargetConfig {
-    /// NIDs of the MGS.
-    pub(crate) mgsnode: Vec<String>,
-}
+/// The label's option that holds the MGS's NIDs, separated by commas.
+const MGSNODE: &str = "mgsnode";
 
-impl TargetConfig {
-    /// Reads it from a target's directory.
-    pub(crate) fn read(dir: &Path) -> Result<TargetConfig, String> {
-        let path = dir.join("config.toml");
-        let text = std::fs::read_to_string(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-        toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
-    }
-
-    /// The MGS's NIDs.
-    pub(crate) fn mgs_nids(&self) -> Result<Vec<Nid>, String> {
-        self.mgsnode.iter().map(|n| n.parse().map_err(|e| format!("mgsnode: {e}"))).collect()
-    }
+/// The NIDs of the MGS that a target was formatted with.
+pub(crate) fn mgs_nids(label: &Label) -> Result<Vec<Nid>, String> {
+    let text = label.options.get(MGSNODE).map_or("", String::as_str);
+    text.split(',').map(|n| n.parse().map_err(|e| format!("mgsnode of {}: {e}", label.target))).collect()
 }
 
 /// Runs the command.
@@ -101,15 +88,9 @@ pub(crate) fn format_target(dir: &Path, name: &TargetName, mgs: &[Nid]) -> Resul
         let rt = Rt::production();
         Uuid::from_random(rt.random(), rt.random())
     });
-    format_with(dir, name, mgs, uuid)
-}
-
-/// Formats `dir` for `name` under a given UUID.
-pub(crate) fn format_with(dir: &Path, name: &TargetName, mgs: &[Nid], uuid: Uuid) -> Result<Uuid, String> {
-    std::fs::create_dir_all(dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
-    disk::format(dir, &Label { uuid, target: name.to_string() }).map_err(|e| format!("{}: {e}", dir.display()))?;
-    let config = TargetConfig { mgsnode: mgs.iter().map(Nid::to_string).collect() };
-    let text = toml::to_string(&config).map_err(|e| e.to_string())?;
-    std::fs::write(dir.join("config.toml"), text).map_err(|e| format!("cannot write config.toml: {e}"))?;
+    let nids: Vec<_> = mgs.iter().map(Nid::to_string).collect();
+    let options = [(MGSNODE.to_owned(), nids.join(","))].into_iter().filter(|(_, v)| !v.is_empty()).collect();
+    let label = Label { uuid, target: name.clone(), options };
+    disk::format(dir, &label).map_err(|e| format!("{}: {e}", dir.display()))?;
     Ok(uuid)
 }

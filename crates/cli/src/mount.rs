@@ -6,6 +6,7 @@ use crate::output::fail;
 use crate::rundir;
 use nacre_base::{Nid, TargetName};
 use nacre_client::{Client, MountConfig};
+use nacre_fuse::{MountOptions, Unmount};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -130,7 +131,7 @@ async fn serve(args: Mount) -> Result<(), String> {
     daemon::say_ready(args.mountpoint.display());
     tokio::select! {
         () = session.wait_unmounted() => {}
-        () = daemon::stop_signal() => session.unmount().await,
+        () = daemon::stop_signal() => unmount(&session).await,
     }
     client.unmount().await;
     node.rpc.shutdown().await;
@@ -151,5 +152,13 @@ pub(crate) async fn attach(
     mountpoint: &Path,
     source: &str,
 ) -> Result<nacre_fuse::Session, String> {
-    nacre_fuse::mount_client(node.rpc.rt(), client.clone(), mountpoint, source).await.map_err(|e| e.to_string())
+    let options = MountOptions { source: source.to_owned(), allow_other: true, ..MountOptions::default() };
+    nacre_fuse::mount_client(node.rpc.rt(), client.clone(), mountpoint, options).await.map_err(|e| e.to_string())
+}
+
+/// Unmounts when told to stop. Programs may still have files open there: then the mount goes when they end.
+pub(crate) async fn unmount(session: &nacre_fuse::Session) {
+    if let Err(error) = session.unmount(Unmount::Lazy).await {
+        tracing::warn!(%error, "not unmounted");
+    }
 }

@@ -2,13 +2,14 @@
 //! and serves the target whose label it finds there.
 
 use crate::daemon;
-use crate::mkfs::TargetConfig;
+use crate::mkfs::mgs_nids;
 use crate::node::{Listen, Node, host_name};
-use nacre_base::{Nid, TargetKind, TargetName, Uuid};
+use nacre_base::TargetKind;
 use nacre_mdt::{Mdt, MdtConfig};
 use nacre_mgc::Mgc;
 use nacre_mgs::Mgs;
-use nacre_osd::{Osd, disk};
+use nacre_osd::Osd;
+use nacre_osd::disk::{self, DiskOptions, DiskOsd, Label};
 use nacre_ost::{Ost, OstConfig};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -61,11 +62,10 @@ async fn serve(role: Role, args: Serve) -> Result<(), String> {
     let mut targets = Targets::default();
     for dir in &args.dirs {
         let label = disk::read_label(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-        let name: TargetName = label.target.parse().map_err(|e| format!("{}: {e}", dir.display()))?;
-        if name.kind != role.kind() {
-            return Err(format!("{} holds {name}: it is not for nacre {}", dir.display(), role.name()));
+        if label.target.kind != role.kind() {
+            return Err(format!("{} holds {}: it is not for nacre {}", dir.display(), label.target, role.name()));
         }
-        targets.start(&node, dir, name, label.uuid).await?;
+        targets.start(&node, dir, &label).await?;
     }
     daemon::say_ready(node.nid);
     daemon::stop_signal().await;
@@ -85,23 +85,24 @@ pub(crate) struct Targets {
 
 impl Targets {
     /// Opens the storage in `dir` and serves its target.
-    pub(crate) async fn start(&mut self, node: &Node, dir: &Path, name: TargetName, uuid: Uuid) -> Result<(), String> {
-        let failed = |e: &dyn std::fmt::Display| format!("{name} in {}: {e}", dir.display());
+    pub(crate) async fn start(&mut self, node: &Node, dir: &Path, label: &Label) -> Result<(), String> {
+        let (name, uuid) = (label.target.clone(), label.uuid);
+        let failed = |e: &dyn std::fmt::Display| format!("{} in {}: {e}", label.target, dir.display());
         match name.kind {
             TargetKind::Mgt => {
-                let osd = open(node, dir, nacre_mgs::TABLES)?;
+                let osd = open(dir, nacre_mgs::TABLES)?;
                 self.mgs = Some(Mgs::start(&node.rpc, osd, uuid).await.map_err(|e| failed(&e))?);
             }
             TargetKind::Mdt => {
-                let osd = open(node, dir, nacre_mdt::TABLES)?;
-                let mgc = self.mgc(node, dir, &name, uuid)?;
-                let config = MdtConfig { name: name.clone(), uuid, host: host_name() };
+                let osd = open(dir, nacre_mdt::TABLES)?;
+                let mgc = self.mgc(node, label)?;
+                let config = MdtConfig { name, uuid, host: host_name() };
                 self.mdts.push(Mdt::start(&node.rpc, osd, config, mgc).await.map_err(|e| failed(&e))?);
             }
             TargetKind::Ost => {
-                let osd = open(node, dir, nacre_ost::TABLES)?;
-                let mgc = self.mgc(node, dir, &name, uuid)?;
-                let config = OstConfig { name: name.clone(), uuid, host: host_name() };
+                let osd = open(dir, nacre_ost::TABLES)?;
+                let mgc = self.mgc(node, label)?;
+                let config = OstConfig { name, uuid, host: host_name() };
                 self.osts.push(Ost::start(&node.rpc, osd, config, mgc).await.map_err(|e| failed(&e))?);
             }
         }
@@ -109,9 +110,8 @@ impl Targets {
     }
 
     /// One MGC for each set of MGS NIDs would do; one for each target is simpler and costs one idle connection.
-    fn mgc(&mut self, node: &Node, dir: &Path, name: &TargetName, uuid: Uuid) -> Result<Arc<Mgc>, String> {
-        let mgs: Vec<Nid> = TargetConfig::read(dir)?.mgs_nids()?;
-        let mgc = Mgc::new(&node.rpc, mgs, uuid, &name.to_string());
+    fn mgc(&mut self, node: &Node, label: &Label) -> Result<Arc<Mgc>, String> {
+        let mgc = Mgc::new(&node.rpc, mgs_nids(label)?, label.uuid, &label.target.to_string());
         self.mgcs.push(mgc.clone());
         Ok(mgc)
     }
@@ -133,7 +133,7 @@ impl Targets {
     }
 }
 
-fn open(node: &Node, dir: &Path, tables: &[nacre_osd::Table]) -> Result<Arc<dyn Osd>, String> {
-    let options = disk::DiskOptions::default();
-    disk::open(node.rpc.rt(), dir, tables, options).map_err(|e| format!("{}: {e}", dir.display()))
+fn open(dir: &Path, tables: &[nacre_osd::Table]) -> Result<Arc<dyn Osd>, String> {
+    let osd = DiskOsd::open(dir, tables, DiskOptions::default()).map_err(|e| format!("{}: {e}", dir.display()))?;
+    Ok(Arc::new(osd))
 }

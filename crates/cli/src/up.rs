@@ -3,7 +3,7 @@
 
 use crate::daemon;
 use crate::mkfs::format_target;
-use crate::mount::{attach, connect};
+use crate::mount::{attach, connect, unmount};
 use crate::node::{Listen, Node};
 use crate::output::{fail, json};
 use crate::servers::Targets;
@@ -130,11 +130,10 @@ async fn serve(args: Up) -> Result<(), String> {
     let dirs = target_dirs(&args.dir)?;
     for dir in &dirs {
         let label = disk::read_label(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-        let name: TargetName = label.target.parse().map_err(|e| format!("{}: {e}", dir.display()))?;
-        if !name.fsname.is_empty() {
-            fsname.clone_from(&name.fsname);
+        if !label.target.fsname.is_empty() {
+            fsname.clone_from(&label.target.fsname);
         }
-        targets.start(&node, dir, name, label.uuid).await?;
+        targets.start(&node, dir, &label).await?;
     }
     let client = connect(&node, &[Nid::LO], &fsname).await?;
     let session = attach(&node, &client, &args.mountpoint, &format!("{}:/{fsname}", node.nid)).await?;
@@ -146,7 +145,7 @@ async fn serve(args: Up) -> Result<(), String> {
     daemon::say_ready(format!("{} {fsname}", node.nid));
     tokio::select! {
         () = session.wait_unmounted() => tracing::info!("unmounted: stopping"),
-        () = daemon::stop_signal() => session.unmount().await,
+        () = daemon::stop_signal() => unmount(&session).await,
     }
     client.unmount().await;
     targets.stop().await;
@@ -180,7 +179,7 @@ fn format_in_thread(dir: PathBuf, name: TargetName) -> Result<(), String> {
 /// The targets' directories: the MGS first, then MDTs, then OSTs.
 fn target_dirs(dir: &Path) -> Result<Vec<PathBuf>, String> {
     let entries = std::fs::read_dir(dir).map_err(|e| format!("cannot read {}: {e}", dir.display()))?;
-    let mut dirs: Vec<PathBuf> = entries.flatten().map(|e| e.path()).filter(|p| p.join("config.toml").exists()).collect();
+    let mut dirs: Vec<PathBuf> = entries.flatten().map(|e| e.path()).filter(|p| p.join("format").exists()).collect();
     let rank = |p: &PathBuf| match p.file_name().and_then(|n| n.to_str()) {
         Some("mgs") => 0,
         Some(n) if n.starts_with("mdt") => 1,

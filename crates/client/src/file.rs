@@ -183,6 +183,14 @@ impl OpenFile {
     }
 }
 
+/// Where a write goes.
+#[derive(Clone, Copy)]
+enum Place {
+    At(u64),
+    /// The end of the file at that moment.
+    End,
+}
+
 impl Client {
     /// Opens a file or directory.
     pub async fn open(&self, cred: &Credentials, fid: Fid, flags: u32) -> Result<Arc<OpenFile>, Errno> {
@@ -304,6 +312,16 @@ impl Client {
     /// Writes, and returns how many bytes: fewer than given if an error or the limit of sizes came in between. At the end of
     /// the file, whatever `offset` says, if it was opened with O_APPEND: other clients' appends come before or after.
     pub async fn write(&self, file: &OpenFile, offset: u64, data: Payload) -> Result<usize, Errno> {
+        let place = if file.flags & O_APPEND != 0 { Place::End } else { Place::At(offset) };
+        self.write_to(file, place, data).await
+    }
+
+    /// Writes at `offset` even if the file was opened with O_APPEND: what a shared mapping of it does.
+    pub async fn write_at(&self, file: &OpenFile, offset: u64, data: Payload) -> Result<usize, Errno> {
+        self.write_to(file, Place::At(offset), data).await
+    }
+
+    async fn write_to(&self, file: &OpenFile, place: Place, data: Payload) -> Result<usize, Errno> {
         let _timed = self.stats.time(Op::Write);
         if !file.is_writable() {
             return Err(Errno::EBADF);
@@ -313,7 +331,7 @@ impl Client {
         }
         let mut layout = self.layout_to_write(file).await?;
         for _ in 0..LAYOUT_RETRIES {
-            match self.write_by(file, layout, offset, &data).await {
+            match self.write_by(file, layout, place, &data).await {
                 Err(Errno::ESTALE) => layout = self.newest_layout(file).await?,
                 Err(e) => return Err(e),
                 Ok(written) => return self.finish_write(file, written).await,
@@ -326,13 +344,13 @@ impl Client {
         &self,
         file: &OpenFile,
         layout: Arc<Layout>,
-        offset: u64,
+        place: Place,
         data: &Payload,
     ) -> Result<Written, Errno> {
         let (striped, now) = (file.striped(layout), self.mount.rt.wall());
-        if file.flags & O_APPEND != 0 {
+        let Place::At(offset) = place else {
             return self.lov.append(&file.caller, &striped, now, data).await.map(|(_, written)| written);
-        }
+        };
         let room = FILE_SIZE_MAX.saturating_sub(offset).min(data.len() as u64) as usize;
         if room == 0 {
             return Err(Errno::EFBIG);

@@ -194,6 +194,13 @@ impl Client {
         self.complete(&caller, reply).await
     }
 
+    /// Whether the caller may read (4), write (2) and execute (1) a file, as `mask` asks: access(2). EACCES if not.
+    pub async fn access(&self, cred: &Credentials, fid: Fid, mask: u32) -> Result<(), Errno> {
+        let _timed = self.stats.time(Op::Getattr);
+        let caller = self.caller(cred);
+        self.lmv.mdc(fid).await?.getattr_if_allowed(&caller, cred, fid, mask).await.map(drop)
+    }
+
     /// Puts what the objects know into what the MDT said.
     pub(crate) async fn complete(&self, caller: &Caller, reply: AttrReply) -> Result<Attr, Errno> {
         let mut attr = reply.attr;

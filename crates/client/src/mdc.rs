@@ -35,7 +35,18 @@ impl Mdc {
 
     /// Attributes by FID.
     pub(crate) async fn getattr(&self, caller: &Caller, cred: &Credentials, fid: Fid) -> Result<AttrReply, Errno> {
-        let body = Getattr { cred: cred.clone(), fid };
+        self.getattr_if_allowed(caller, cred, fid, 0).await
+    }
+
+    /// Attributes, if the caller may do what `access` says.
+    pub(crate) async fn getattr_if_allowed(
+        &self,
+        caller: &Caller,
+        cred: &Credentials,
+        fid: Fid,
+        access: u32,
+    ) -> Result<AttrReply, Errno> {
+        let body = Getattr { cred: cred.clone(), fid, access };
         checked(self.connection.call(Opcode::MdsGetattr, &body, caller.options()).await?.body)
     }
 

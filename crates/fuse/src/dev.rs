@@ -1,5 +1,7 @@
 //! The transport over /dev/fuse: cloned descriptors, one message per read, one writev per reply. An IO edge.
-#![allow(clippy::disallowed_methods)] // It reads and writes a device, on threads that block in it.
+//!
+//! FIGURES
+#![allow(clippy::disallowed_methods)] // It reads and writes a device, and registers it with tokio.
 
 use crate::abi::{self, opcode};
 use crate::handler::{Handler, dispatch};
@@ -15,6 +17,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
 
 /// One open /dev/fuse: requests read from it must be answered on it.
 pub(crate) struct Channel(File);
@@ -39,23 +44,47 @@ impl Channel {
         self.0.as_raw_fd()
     }
 
-    /// Reads the next message, waiting for it. None when the session is over.
-    pub(crate) fn receive(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
+    /// From now on reading does not wait.
+    pub(crate) fn set_nonblocking(&self) -> Result<(), FuseError> {
+        let on: libc::c_int = 1;
+        // SAFETY: the ioctl reads the int that the pointer leads to, which outlives the call.
+        let result = unsafe { libc::ioctl(self.raw_fd(), libc::FIONBIO, &raw const on) };
+        if result < 0 { Err(FuseError::Device { error: io::Error::last_os_error() }) } else { Ok(()) }
+    }
+
+    /// Reads the next message.
+    pub(crate) fn receive(&self, buf: &mut [u8]) -> io::Result<Received> {
         loop {
-            let Err(e) = (match (&self.0).read(buf) {
-                Ok(n) => return Ok(Some(n)),
-                Err(e) => Err::<(), _>(e),
-            }) else {
-                continue;
+            let error = match (&self.0).read(buf) {
+                Ok(len) => return Ok(Received::Message(len)),
+                Err(e) => e,
             };
-            match e.raw_os_error() {
+            match error.raw_os_error() {
                 // Unmounted; or aborted, as by a forced unmount.
-                Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(None),
+                Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(Received::Over),
+                Some(libc::EAGAIN) => return Ok(Received::Nothing),
                 // ENOENT: the request was withdrawn while we read it.
-                Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
-                _ => return Err(e),
+                Some(libc::ENOENT | libc::EINTR) => {}
+                _ => return Err(error),
             }
         }
+    }
+}
+
+/// What came of reading the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// A message of so many bytes.
+    Message(usize),
+    /// There is none at the moment.
+    Nothing,
+    /// The session is over.
+    Over,
+}
+
+impl AsRawFd for Channel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.raw_fd()
     }
 }
 
@@ -79,23 +108,72 @@ pub(crate) struct Server {
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) dialect: Dialect,
     pub(crate) pool: Arc<Pool>,
-    /// For handlers that use tokio where they are polled on a reader's thread.
-    pub(crate) runtime: tokio::runtime::Handle,
+    /// Wakes a helper.
+    pub(crate) help: Notify,
+}
+
+/// After so many messages in a row a reader lets other tasks run.
+const MESSAGES_PER_TURN: usize = 32;
+/// After so many messages in a row the leader takes it that there are more waiting than one reader can take.
+const MESSAGES_ALONE: usize = 4;
+
+/// What a message asks of its reader's time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Weight {
+    Light,
+    /// A READ or WRITE of much data: copying it to or from the kernel takes longer than waking another reader.
+    Heavy,
 }
 
 impl Server {
-    /// Serves one channel until the session is over. Blocks its thread while there is nothing to do.
-    pub(crate) fn serve(&self, channel: &Arc<Channel>) {
-        let sink: Arc<dyn Sink> = channel.clone();
-        let mut buf = self.pool.take();
+    /// The one reader that waits for the device to become readable. Ends with the session.
+    pub(crate) async fn lead(&self, channel: Arc<Channel>) {
+        let interest = Interest::READABLE | Interest::ERROR;
+        let ready = match AsyncFd::with_interest(channel.clone(), interest) {
+            Ok(ready) => ready,
+            Err(e) => return tracing::error!("waiting for /dev/fuse failed, the file system ends: {e}"),
+        };
+        let mut reader = Reader { sink: channel.clone(), buf: self.pool.take(), channel };
         loop {
-            match channel.receive(&mut buf) {
-                Ok(Some(len)) => self.handle_message(&sink, &mut buf, len),
-                Ok(None) => return,
+            let Ok(mut guard) = ready.ready(interest).await else { return };
+            match self.take_turns(&mut reader, || self.help.notify_one()).await {
+                Received::Over => return,
+                _ => guard.clear_ready(),
+            }
+        }
+    }
+
+    /// A reader that sleeps until the leader has more than it can do. Ends when it is aborted, or with the session.
+    pub(crate) async fn assist(&self, channel: Arc<Channel>) {
+        let mut reader = Reader { sink: channel.clone(), buf: self.pool.take(), channel };
+        loop {
+            self.help.notified().await;
+            if self.take_turns(&mut reader, || ()).await == Received::Over {
+                return;
+            }
+        }
+    }
+
+    /// Serves messages until there are no more. Calls `call_help` when there is too much to do for one.
+    async fn take_turns(&self, reader: &mut Reader, call_help: impl Fn()) -> Received {
+        let mut in_a_row = 0;
+        loop {
+            let len = match reader.channel.receive(&mut reader.buf) {
+                Ok(Received::Message(len)) => len,
+                Ok(end) => return end,
                 Err(e) => {
-                    tracing::error!("reading /dev/fuse failed, this reader ends: {e}");
-                    return;
+                    tracing::error!("reading /dev/fuse failed, the file system ends: {e}");
+                    return Received::Over;
                 }
+            };
+            in_a_row += 1;
+            let weight = reader.weigh(len);
+            if weight == Weight::Heavy || in_a_row == MESSAGES_ALONE {
+                call_help();
+            }
+            self.handle_message(&reader.sink, &mut reader.buf, len);
+            if in_a_row % MESSAGES_PER_TURN == 0 {
+                self.rt.yield_now().await;
             }
         }
     }
@@ -127,6 +205,23 @@ impl Server {
         }
     }
 }
+
+/// One channel and the buffer that its next message is read into.
+struct Reader {
+    channel: Arc<Channel>,
+    sink: Arc<dyn Sink>,
+    buf: MessageBuf,
+}
+
+impl Reader {
+    fn weigh(&self, len: usize) -> Weight {
+        let reads_much = || request::read_size(&self.buf[..len]).is_some_and(|size| size >= HEAVY_BYTES);
+        if len >= HEAVY_BYTES || reads_much() { Weight::Heavy } else { Weight::Light }
+    }
+}
+
+/// From this many bytes on a READ or WRITE is heavy: copying them takes about as long as waking a thread.
+const HEAVY_BYTES: usize = 128 << 10;
 
 /// The supplementary groups of the process `pid`, which is waiting for a request to be answered. EIO where /proc does
 /// not say.

@@ -10,7 +10,6 @@ use crate::reply::*;
 use crate::request::{self, FileLock, LockKind, LockSpace, SetTime};
 use crate::session::{Session, serve};
 use async_trait::async_trait;
-use bytes::Bytes;
 use nacre_base::{Errno, Fid, Payload};
 use nacre_client::{Client, FlockKind, FlockRequest, OpenFile};
 use nacre_rt::Rt;
@@ -29,7 +28,8 @@ pub async fn mount_client(
     mountpoint: &Path,
     options: MountOptions,
 ) -> Result<Session, FuseError> {
-    let door = Door { client, rt: rt.clone(), nodes: Nodes::new(), files: Mutex::default(), directories: Mutex::default() };
+    let door =
+        Door { client, rt: rt.clone(), nodes: Nodes::new(), files: Mutex::default(), directories: Mutex::default() };
     serve(rt.clone(), mountpoint, options, Arc::new(door)).await
 }
 
@@ -53,6 +53,14 @@ struct Batch {
     from: u64,
     entries: Vec<WireEntry>,
     end: bool,
+}
+
+impl Batch {
+    /// Whether what follows `cookie` is at hand. A rewind (0) always asks anew.
+    fn goes_on_after(&self, cookie: u64) -> bool {
+        let known = cookie != 0 && (cookie == self.from || self.entries.iter().any(|e| e.cookie == cookie));
+        known && (self.end || self.entries.last().is_some_and(|e| e.cookie > cookie))
+    }
 }
 
 /// Nothing may be believed for longer than it takes to answer.
@@ -112,11 +120,7 @@ impl Door {
         let mut cookie = op.offset;
         let mut added = 0;
         loop {
-            // What follows the cookie in the batch at hand; a rewind (offset 0) always asks anew.
-            let known = cookie != 0
-                && (cookie == batch.from || batch.entries.iter().any(|e| e.cookie == cookie))
-                && !(batch.entries.last().is_some_and(|e| e.cookie == cookie) && !batch.end);
-            if !known {
+            if !batch.goes_on_after(cookie) {
                 self.fill(&cred, fid, cookie, &mut batch).await?;
             }
             for e in batch.entries.iter().filter(|e| e.cookie > cookie) {
@@ -228,9 +232,8 @@ impl Handler for Door {
     }
 
     async fn mk_dir(self: Arc<Self>, ctx: Context, op: request::MkDir, reply: ReplyEntry) {
-        let made = async {
-            self.client.mkdir(&credentials(&ctx), self.fid(op.parent)?, &op.name, op.mode, NO_UMASK).await
-        };
+        let made =
+            async { self.client.mkdir(&credentials(&ctx), self.fid(op.parent)?, &op.name, op.mode, NO_UMASK).await };
         let made = made.await;
         self.answer_entry(made, reply);
     }
@@ -325,15 +328,16 @@ impl Handler for Door {
     async fn release(self: Arc<Self>, _: Context, op: request::Release, reply: ReplyEmpty) {
         let Some(file) = self.files.lock().try_remove(op.handle as usize) else { return reply.error(Errno::EBADF) };
         if op.unlock_flock {
-            self.client.release_locks(&file, op.lock_owner).await;
+            // The MDT drops the locks of a handle that is closed in any case.
+            let _ = self.client.release_locks(&file, op.lock_owner).await;
         }
         reply.result(self.client.release(file).await);
     }
 
     async fn flush(self: Arc<Self>, _: Context, op: request::Flush, reply: ReplyEmpty) {
         let Ok(file) = self.file(op.handle) else { return reply.error(Errno::EBADF) };
-        self.client.release_locks(&file, op.lock_owner).await;
-        reply.result(self.client.flush(&file).await);
+        let unlocked = self.client.release_locks(&file, op.lock_owner).await;
+        reply.result(self.client.flush(&file).await.and(unlocked));
     }
 
     async fn fsync(self: Arc<Self>, _: Context, op: request::FSync, reply: ReplyEmpty) {
@@ -342,10 +346,8 @@ impl Handler for Door {
     }
 
     async fn set_xattr(self: Arc<Self>, ctx: Context, op: request::SetXattr, reply: ReplyEmpty) {
-        let done = async {
-            let (fid, name) = (self.fid(op.node)?, xattr_name(&op.name)?);
-            self.client.setxattr(&credentials(&ctx), fid, name, op.value.clone(), op.flags).await
-        };
+        let done =
+            async { self.client.setxattr(&credentials(&ctx), self.fid(op.node)?, &op.name, &op.value, op.flags).await };
         reply.result(done.await);
     }
 
@@ -354,7 +356,7 @@ impl Handler for Door {
         if &op.name[..] == b"security.capability" {
             return reply.error(Errno::ENODATA);
         }
-        let value = async { self.client.getxattr(&credentials(&ctx), self.fid(op.node)?, xattr_name(&op.name)?).await };
+        let value = async { self.client.getxattr(&credentials(&ctx), self.fid(op.node)?, &op.name).await };
         match value.await {
             Ok(value) => reply.ok(&value),
             Err(e) => reply.error(e),
@@ -370,9 +372,7 @@ impl Handler for Door {
     }
 
     async fn remove_xattr(self: Arc<Self>, ctx: Context, op: request::RemoveXattr, reply: ReplyEmpty) {
-        let done = async {
-            self.client.removexattr(&credentials(&ctx), self.fid(op.node)?, xattr_name(&op.name)?).await
-        };
+        let done = async { self.client.removexattr(&credentials(&ctx), self.fid(op.node)?, &op.name).await };
         reply.result(done.await);
     }
 
@@ -492,10 +492,6 @@ fn credentials(ctx: &Context) -> Credentials {
     }
     cred.groups.extend(ctx.supplementary_group);
     cred
-}
-
-fn xattr_name(name: &Bytes) -> Result<&str, Errno> {
-    std::str::from_utf8(name).map_err(|_| Errno::EINVAL)
 }
 
 fn flock_request(owner: u64, lock: &FileLock, space: LockSpace, wait: bool) -> FlockRequest {

@@ -8,10 +8,13 @@
 
 mod abi;
 pub mod dev;
+mod door;
+mod groups;
 pub mod handler;
 mod inline;
 mod interrupt;
 pub mod mount;
+mod nodes;
 pub mod notify;
 pub mod null;
 mod pool;
@@ -19,6 +22,7 @@ pub mod reply;
 pub mod request;
 pub mod session;
 
+pub use door::mount_client;
 pub use handler::{Context, Handler};
 pub use mount::{FuseError, MountOptions, Unmount};
 pub use notify::Notifier;

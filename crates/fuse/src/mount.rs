@@ -133,19 +133,16 @@ pub enum FuseError {
     /// The file system was unmounted before it was up.
     #[error("unmounted before the session began")]
     Gone,
-    /// A thread could not be started.
-    #[error("starting a reader thread: {0}")]
-    Thread(#[source] io::Error),
 }
 
 impl FuseError {
     /// The nearest error number.
     pub fn errno(&self) -> Errno {
         match self {
-            FuseError::Device { error } | FuseError::Thread(error) => Errno::from_io(error),
-            FuseError::Mountpoint { error, .. } | FuseError::Mount { error, .. } | FuseError::Unmount { error, .. } => {
-                Errno::from_io(error)
-            }
+            FuseError::Device { error }
+            | FuseError::Mountpoint { error, .. }
+            | FuseError::Mount { error, .. }
+            | FuseError::Unmount { error, .. } => Errno::from_io(error),
             FuseError::DeadMountpoint(_) => Errno::ENOTCONN,
             FuseError::Version { .. } | FuseError::Init => Errno::EPROTO,
             FuseError::Gone => Errno::ENODEV,

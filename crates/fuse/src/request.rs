@@ -572,6 +572,16 @@ pub fn parse_header(bytes: &[u8]) -> Result<Header, ParseError> {
     Ok(Header { len: bytes.len(), opcode, unique, node, uid: h.uid, gid: h.gid, pid: h.pid, supplementary_group: None })
 }
 
+/// How much a message asks to read, if it is a READ.
+pub(crate) fn read_size(message: &[u8]) -> Option<usize> {
+    let (header, body) = abi::InHeader::read_from_prefix(message).ok()?;
+    if header.opcode != opcode::READ {
+        return None;
+    }
+    let (read, _) = abi::ReadIn::read_from_prefix(body).ok()?;
+    Some(read.size as usize)
+}
+
 /// Reads a message whole.
 pub fn parse(dialect: Dialect, message: &Bytes) -> Result<(Header, Operation), ParseError> {
     let mut header = parse_header(message)?;

@@ -1,21 +1,21 @@
-//! A mounted session: what INIT agrees on, the reader threads, the end.
-#![allow(clippy::disallowed_methods)] // Starts the threads that block in the device, and unmounts.
+//! A mounted session: what INIT agrees on, the readers, the end.
+#![allow(clippy::disallowed_methods)] // Mounting and unmounting block: they need tokio's blocking pool.
 
 use crate::abi::{self, init, opcode};
-use crate::dev::{Channel, Server};
+use crate::dev::{Channel, Received, Server};
 use crate::handler::Handler;
-use crate::interrupt::Interrupts;
 use crate::mount::{self, FuseError, MountOptions, Unmount};
 use crate::notify::Notifier;
 use crate::pool::Pool;
 use crate::reply::Sink;
 use crate::request::{self, Dialect};
-use nacre_rt::Rt;
+use nacre_rt::{Rt, Task};
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use tokio::sync::watch;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::available_parallelism;
+use tokio::sync::{Notify, watch};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Largest READ and WRITE. Larger ones gained nothing, and kernels refuse them by default.
@@ -25,8 +25,8 @@ pub const IO_BYTES_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 128;
 /// From so many on the kernel calls the mount congested and reads ahead less.
 const CONGESTION_THRESHOLD: u16 = 96;
-/// Threads that read requests.
-const READERS: usize = 2;
+/// Most readers beside the leader.
+const HELPERS_MAX: usize = 3;
 /// Idle message buffers kept, of 1 MiB each.
 const BUFFERS_FREE_MAX: usize = 16;
 
@@ -57,7 +57,7 @@ const WANTED: u64 = init::ASYNC_READ
 pub struct Session {
     mountpoint: PathBuf,
     notifier: Notifier,
-    readers_left: Arc<AtomicUsize>,
+    device_gone: Arc<AtomicBool>,
     ended: watch::Receiver<bool>,
 }
 
@@ -102,16 +102,11 @@ impl Session {
         }
         Ok(())
     }
-
-    /// Whether the kernel has ended the session.
-    fn device_is_gone(&self) -> bool {
-        self.readers_left.load(Ordering::Acquire) == 0
-    }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if !self.device_is_gone() {
+        if !self.device_gone.load(Ordering::Acquire) {
             if let Err(e) = mount::unmount(&self.mountpoint, Unmount::Lazy) {
                 // EINVAL: somebody has unmounted it lazily already, and files are open.
                 tracing::debug!("{e}");
@@ -134,58 +129,51 @@ fn start(rt: Rt, path: PathBuf, options: &MountOptions, handler: Arc<dyn Handler
     session
 }
 
-/// Answers INIT, then serves from threads of its own.
+/// Answers INIT, then starts the readers.
 fn run(rt: Rt, path: &Path, channel: Channel, handler: Arc<dyn Handler>) -> Result<Session, FuseError> {
     let pool = Pool::new(IO_BYTES_MAX as usize, BUFFERS_FREE_MAX);
-    let mut buf = pool.take();
-    let len = channel.receive(&mut buf).map_err(|error| FuseError::Device { error })?.ok_or(FuseError::Gone)?;
-    let (unique, agreed) = negotiate(&buf[..len], page_size())?;
-    drop(buf);
-    let header =
-        abi::OutHeader { len: (size_of::<abi::OutHeader>() + size_of::<abi::InitOut>()) as u32, error: 0, unique };
-    let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(agreed.reply.as_bytes())];
-    channel.send(&parts).map_err(|error| FuseError::Device { error })?;
-
-    let mut channels = vec![Arc::new(channel)];
-    for _ in 1..READERS {
-        channels.push(Arc::new(channels[0].clone_channel()?));
+    let dialect = answer_init(&channel, &mut pool.take())?;
+    let channel = Arc::new(channel);
+    let mut helpers = Vec::new();
+    for _ in 0..available_parallelism().map_or(1, |n| n.get() - 1).clamp(1, HELPERS_MAX) {
+        helpers.push(Arc::new(channel.clone_channel()?));
     }
-    let notifier = Notifier::new(channels[0].clone());
+    for c in helpers.iter().chain([&channel]) {
+        c.set_nonblocking()?;
+    }
+    let notifier = Notifier::new(channel.clone());
     handler.init(notifier.clone());
-    let interrupts = Arc::new(Interrupts::default());
-    let server = Arc::new(Server {
-        rt,
-        handler,
-        interrupts,
-        dialect: agreed.dialect,
-        pool,
-        runtime: tokio::runtime::Handle::current(),
+    let (interrupts, help) = (Arc::default(), Notify::new());
+    let server = Arc::new(Server { rt: rt.clone(), handler, interrupts, dialect, pool, help });
+    let (over, ended) = watch::channel(false);
+    let device_gone = Arc::new(AtomicBool::new(false));
+    let session = Session { mountpoint: path.into(), notifier, device_gone: device_gone.clone(), ended };
+
+    let assist = |c| {
+        let server = server.clone();
+        rt.spawn(async move { server.assist(c).await })
+    };
+    let helpers: Vec<_> = helpers.into_iter().map(assist).collect();
+    rt.spawn(async move {
+        server.lead(channel).await;
+        device_gone.store(true, Ordering::Release);
+        helpers.iter().for_each(Task::abort);
+        server.interrupts.handle_end();
+        server.handler.clone().destroy().await;
+        over.send_replace(true);
     });
-    let readers_left = Arc::new(AtomicUsize::new(channels.len()));
-    let (ended_sender, ended) = watch::channel(false);
-    let session = Session { mountpoint: path.into(), notifier, readers_left: readers_left.clone(), ended };
-    for (i, channel) in channels.into_iter().enumerate() {
-        let (server, left, ended) = (server.clone(), readers_left.clone(), ended_sender.clone());
-        let reader = move || {
-            let _in_runtime = server.runtime.enter();
-            server.serve(&channel);
-            if left.fetch_sub(1, Ordering::AcqRel) == 1 {
-                finish(&server, ended);
-            }
-        };
-        std::thread::Builder::new().name(format!("fuse-{i}")).spawn(reader).map_err(FuseError::Thread)?;
-    }
     Ok(session)
 }
 
-/// The last reader has ended: so does the file system.
-fn finish(server: &Server, ended: watch::Sender<bool>) {
-    server.interrupts.handle_end();
-    let destroyed = server.handler.clone().destroy();
-    server.rt.spawn(async move {
-        destroyed.await;
-        ended.send_replace(true);
-    });
+/// Reads the kernel's first message and answers it.
+fn answer_init(channel: &Channel, buf: &mut [u8]) -> Result<Dialect, FuseError> {
+    let device = |error| FuseError::Device { error };
+    let Received::Message(len) = channel.receive(buf).map_err(device)? else { return Err(FuseError::Gone) };
+    let (unique, agreed) = negotiate(&buf[..len], page_size())?;
+    let len = size_of::<abi::OutHeader>() + size_of::<abi::InitOut>();
+    let header = abi::OutHeader { len: len as u32, error: 0, unique };
+    channel.send(&[IoSlice::new(header.as_bytes()), IoSlice::new(agreed.reply.as_bytes())]).map_err(device)?;
+    Ok(agreed.dialect)
 }
 
 /// What INIT agreed on.

@@ -130,13 +130,15 @@ impl Mdt {
     }
 
     async fn make_root(&self) -> Result<(), Errno> {
-        let mut operation = self.target.begin().await?;
-        if tables::inode(&*operation, Fid::ROOT)?.is_some() {
-            return Ok(());
+        {
+            let mut operation = self.target.begin().await?;
+            if tables::inode(&*operation, Fid::ROOT)?.is_some() {
+                return Ok(());
+            }
+            let root = root_inode(self.target.rt().wall(), operation.transno().0);
+            tables::put_inode(&mut *operation, Fid::ROOT, &root)?;
+            operation.finish_local();
         }
-        let root = root_inode(self.target.rt().wall(), operation.transno().0);
-        tables::put_inode(&mut *operation, Fid::ROOT, &root)?;
-        operation.finish_local();
         self.target.commit().await
     }
 
@@ -412,7 +414,7 @@ impl Service for Mdt {
 
 async fn handle_getattr(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
     let r: Getattr = request.decode()?;
-    Ok(Response::new(&mdt.read(&r.cred, |cx| ops::getattr::getattr(cx, r.fid)).await?))
+    Ok(Response::new(&mdt.read(&r.cred, |cx| ops::getattr::getattr_if_allowed(cx, r.fid, r.access)).await?))
 }
 
 async fn handle_lookup(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {

@@ -24,6 +24,8 @@ message! {
         pub cred: Credentials,
         /// Which file.
         pub fid: Fid,
+        /// What the asker must be allowed, else EACCES: read 4, write 2, execute 1, as access(2) has it; 0 for nothing.
+        pub access: u32,
     }
 
     /// MDS_GETATTR_NAME: lookup.

@@ -53,11 +53,15 @@ fn chosen(who: &str, operands: &[&str]) -> Result<Vec<PathBuf>, ExitCode> {
         let all: Vec<_> = mounts().into_iter().map(|(_, m)| m).collect();
         return if all.is_empty() { Err(fail(who, "no Nacre file system is mounted here", 2)) } else { Ok(all) };
     }
-    let find = |p: &&str| mount_of(Path::new(p)).map(|(_, m)| m).ok_or(*p);
-    operands.iter().map(find).collect::<Result<_, _>>().map_err(|p| {
-        let errno = if Path::new(p).exists() { Errno::ENOTTY } else { Errno::ENOENT };
-        fail(who, format!("'{p}': {}", errno.text()), errno.0 as u8)
-    })
+    let mut found = Vec::new();
+    for path in operands.iter().map(Path::new) {
+        let Some((_, mountpoint)) = mount_of(path) else {
+            let errno = if path.exists() { Errno::ENOTTY } else { Errno::ENOENT };
+            return Err(fail(who, format!("'{}': {}", path.display(), errno.text()), errno.0 as u8));
+        };
+        found.push(mountpoint);
+    }
+    Ok(found)
 }
 
 /// `lfs df [-h] [-i] [-v] [--json] [PATH...]`
