@@ -4,7 +4,7 @@
 use nacre_base::param::Params;
 use nacre_base::{Faults, MdtIndex, Nid, OstIndex, TargetName, Uuid};
 use nacre_client::{Client, MountConfig};
-use nacre_lnet::sim::{SimNet, SimNetOptions};
+use nacre_lnet::{SimNet, SimNetOptions};
 use nacre_lnet::{Lnet, LnetOptions};
 use nacre_mdt::{Mdt, MdtConfig};
 use nacre_mgc::Mgc;

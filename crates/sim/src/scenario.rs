@@ -4,7 +4,7 @@
 use crate::cluster::{Cluster, run};
 use crate::workload::Workload;
 use nacre_base::{Fid, Payload, Prng};
-use nacre_lnet::sim::{FaultPlan, LinkOptions, SimNetOptions};
+use nacre_lnet::{FaultPlan, LinkOptions, SimNetOptions};
 use nacre_rt::SimStats;
 use nacre_wire::attr::Credentials;
 use std::sync::Arc;

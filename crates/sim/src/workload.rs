@@ -470,12 +470,12 @@ impl Workload {
         if self.prng.one_in(2) {
             let value = vec![7; self.prng.range(1, 300) as usize];
             self.note(format!("client {c}: set {name} of {inode}"));
-            let got = self.cluster.client(c).setxattr(&self.cred, fid, &name, value.clone().into(), 0).await;
+            let got = self.cluster.client(c).setxattr(&self.cred, fid, name.as_bytes(), &value, 0).await;
             self.compare(got, Ok(()));
             self.model.set_xattr(inode, &name, &value);
         } else {
             self.note(format!("client {c}: get {name} of {inode}"));
-            let got = self.cluster.client(c).getxattr(&self.cred, fid, &name).await;
+            let got = self.cluster.client(c).getxattr(&self.cred, fid, name.as_bytes()).await;
             self.compare(got.map(|v| v.to_vec()), self.model.get_xattr(inode, &name));
         }
     }
