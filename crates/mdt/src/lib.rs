@@ -19,3 +19,6 @@ pub mod record;
 pub mod tables;
 
 pub use mdt::{Mdt, MdtConfig, TABLES};
+
+#[cfg(test)]
+mod tests;

@@ -199,8 +199,8 @@ mod tests {
         assert_eq!(fnv_1a_64(&inode().encode()), GOLDEN_FULL, "{:02x?}", inode().encode());
     }
 
-    const GOLDEN_EMPTY: u64 = 0;
-    const GOLDEN_FULL: u64 = 0;
+    const GOLDEN_EMPTY: u64 = 0x2db0_27fd_1e47_490c;
+    const GOLDEN_FULL: u64 = 0xc23e_5455_d5c8_fef7;
 
     #[test]
     fn records_round_trip_and_damage_is_found() {

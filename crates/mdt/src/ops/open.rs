@@ -105,8 +105,11 @@ pub fn carry_out(cx: &mut Context<'_>, r: &Open, plan: Plan, objects: &mut dyn O
             give_objects(cx, &mut inode, objects)?;
             if r.flags & O_TRUNC != 0 {
                 truncate(cx, &mut inode, 0);
+                inode.ctime = cx.now;
             }
-            cx.put_changed(fid, &mut inode)?;
+            // Objects that only now come into being are no change that a program should see.
+            inode.version = cx.version;
+            tables::put_inode(cx.tx, fid, &inode)?;
             Ok(Opened { fid, inode: *inode, created: false })
         }
         Plan::Create(mut directory) => {

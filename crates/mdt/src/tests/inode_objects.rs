@@ -1,0 +1,102 @@
+//! When files get objects, which layout they get, and when the objects go.
+
+use super::*;
+use crate::opens::flags::{FASYNC, O_CREAT, O_RDWR, O_TRUNC, O_WRONLY};
+use nacre_wire::layout::ComponentSpec;
+
+fn stripes(count: i32) -> LayoutSpec {
+    let c = ComponentSpec { stripe_count: count, end: u64::MAX, stripe_offset: -1, ..ComponentSpec::default() };
+    LayoutSpec { components: vec![c] }
+}
+
+fn set_layout(fs: &mut Fs, cred: &Credentials, fid: Fid, spec: Option<LayoutSpec>) -> Result<(), Errno> {
+    let r = ReintSetLayout { fid, spec };
+    fs.op(cred, |cx, objects| ops::set_layout::set_layout(cx, &r, false, objects)).map(drop)
+}
+
+fn count(fs: &Fs, fid: Fid) -> Option<usize> {
+    fs.inode(fid).unwrap().layout.map(|l| l.stripe_count())
+}
+
+#[test]
+fn objects_come_with_the_first_open_for_writing() {
+    let mut fs = Fs::new();
+    let f = fs.mkfile(ROOT, "f");
+    assert_eq!(count(&fs, f), None, "mknod makes none");
+    fs.open_name(&root(), ROOT, "f", 0).unwrap();
+    assert_eq!(count(&fs, f), None);
+    fs.open_name(&root(), ROOT, "f", O_WRONLY).unwrap();
+    assert_eq!(count(&fs, f), Some(1));
+    let layout = fs.inode(f).unwrap().layout;
+    fs.open_name(&root(), ROOT, "f", O_RDWR | O_TRUNC).unwrap();
+    assert_eq!(fs.inode(f).unwrap().layout, layout, "the same ones ever after");
+    let (g, _) = fs.open_name(&root(), ROOT, "g", O_CREAT | O_WRONLY).unwrap();
+    assert_eq!(count(&fs, g), Some(1));
+    let (h, _) = fs.open_name(&root(), ROOT, "h", O_CREAT | O_WRONLY | FASYNC).unwrap();
+    assert_eq!(count(&fs, h), None, "delayed, so that its layout can be set");
+    fs.check();
+}
+
+#[test]
+fn a_layout_is_set_once() {
+    let mut fs = Fs::new();
+    let f = fs.mkfile(ROOT, "f");
+    assert_eq!(set_layout(&mut fs, &user(5), f, Some(stripes(3))), Err(Errno::EACCES));
+    assert_eq!(set_layout(&mut fs, &root(), f, Some(stripes(3))), Ok(()));
+    assert_eq!(count(&fs, f), Some(3));
+    assert_eq!(set_layout(&mut fs, &root(), f, Some(stripes(2))), Err(Errno::EEXIST));
+    assert_eq!(set_layout(&mut fs, &root(), f, None), Err(Errno::EEXIST));
+    let g = fs.mkfile(ROOT, "g");
+    assert_eq!(set_layout(&mut fs, &root(), g, Some(stripes(2001))), Err(Errno::E2BIG));
+    assert_eq!(set_layout(&mut fs, &root(), g, None), Ok(()));
+    assert_eq!(count(&fs, g), Some(1));
+}
+
+#[test]
+fn defaults_come_from_the_directory_then_from_the_root() {
+    let mut fs = Fs::new();
+    let d = fs.mkdir(ROOT, "d");
+    let new = |fs: &mut Fs, dir, n: &str| {
+        let (fid, _) = fs.open_name(&root(), dir, n, O_CREAT | O_WRONLY).unwrap();
+        count(fs, fid).unwrap()
+    };
+    assert_eq!(new(&mut fs, d, "built-in"), 1);
+    set_layout(&mut fs, &root(), ROOT, Some(stripes(2))).unwrap();
+    assert_eq!((new(&mut fs, d, "root's"), new(&mut fs, ROOT, "in root")), (2, 2));
+    set_layout(&mut fs, &root(), d, Some(stripes(3))).unwrap();
+    assert_eq!(new(&mut fs, d, "own"), 3);
+    let sub = fs.mkdir(d, "sub");
+    assert_eq!(new(&mut fs, sub, "copied"), 3, "a new directory copies its parent's");
+    set_layout(&mut fs, &root(), d, None).unwrap();
+    assert_eq!((new(&mut fs, d, "root's again"), new(&mut fs, sub, "still")), (2, 3));
+    assert_eq!(set_layout(&mut fs, &user(5), d, None), Err(Errno::EPERM));
+    let default = fs.op(&user(5), |cx, _| ops::xattr::get(cx, sub, "trusted.lov")).unwrap();
+    assert_eq!(nacre_wire::decode(&default), Ok(stripes(3)));
+    assert_eq!(fs.op(&root(), |cx, _| ops::xattr::get(cx, d, "trusted.lov")), Err(Errno::ENODATA));
+    let asked = Open {
+        parent: sub,
+        name: name("asked"),
+        flags: O_CREAT | O_WRONLY,
+        layout: Some(stripes(5)),
+        ..Open::default()
+    };
+    let (fid, _) = fs.open(&root(), asked).unwrap();
+    assert_eq!(count(&fs, fid), Some(5));
+    fs.check();
+}
+
+#[test]
+fn objects_are_destroyed_with_the_last_name() {
+    let mut fs = Fs::new();
+    let f = fs.mkfile(ROOT, "f");
+    set_layout(&mut fs, &root(), f, Some(stripes(4))).unwrap();
+    fs.link(&root(), f, ROOT, "g").unwrap();
+    fs.unlink(&root(), ROOT, "f", false).unwrap();
+    assert_eq!(fs.destroys(), 0);
+    fs.unlink(&root(), ROOT, "g", false).unwrap();
+    assert_eq!(fs.destroys(), 4);
+    fs.check();
+    let tx = fs.begin();
+    assert_eq!(tables::destroys(&*tx, OstIndex(0), fs.clock - 1, 9).unwrap(), [], "not before the unlink is durable");
+    assert_eq!(tables::destroys(&*tx, OstIndex(1), u64::MAX, 9).unwrap(), []);
+}

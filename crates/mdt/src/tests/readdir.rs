@@ -1,0 +1,104 @@
+//! Reading directories in pages while they change.
+
+use super::*;
+use crate::ops::readpage::{Page, readpage};
+use nacre_base::Prng;
+use std::collections::{BTreeMap, BTreeSet};
+
+fn page(fs: &mut Fs, fid: Fid, cookie: u64, max_bytes: u32) -> ReadpageReply {
+    let page = Page { fid, cookie, max_bytes, with_attr: false, is_open: true };
+    fs.op(&root(), |cx, _| readpage(cx, page)).unwrap()
+}
+
+#[test]
+fn what_stays_is_seen_exactly_once_whatever_comes_and_goes() {
+    for (seed, modulus) in [(1, u64::MAX), (2, u64::MAX), (3, 50), (4, 7)] {
+        tables::short_hash::set(modulus);
+        let mut prng = Prng::new(seed);
+        let mut fs = Fs::new();
+        let d = fs.mkdir(ROOT, "d");
+        for i in 0..300 {
+            fs.mkfile(d, &format!("stays{i}"));
+            fs.mkfile(d, &format!("goes{i}"));
+        }
+        let mut seen = BTreeMap::<String, u32>::new();
+        let (mut cookie, mut changes) = (0, 0);
+        loop {
+            let reply = page(&mut fs, d, cookie, 200);
+            for e in &reply.entries {
+                *seen.entry(String::from_utf8_lossy(&e.name).into_owned()).or_default() += 1;
+                assert!(e.cookie >= cookie && e.cookie <= i64::MAX as u64, "cookies grow and are positive");
+                cookie = e.cookie;
+            }
+            if reply.end {
+                break;
+            }
+            for _ in 0..4 {
+                changes += 1;
+                let victim = format!("goes{}", prng.below(300));
+                let _ = fs.unlink(&root(), d, &victim, false);
+                fs.mkfile(d, &format!("comes{changes}"));
+            }
+        }
+        for i in 0..300 {
+            assert_eq!(seen.get(&format!("stays{i}")), Some(&1), "seed {seed}");
+        }
+        assert!(seen.values().all(|n| *n == 1), "nothing twice");
+        assert_eq!((seen["."], seen[".."]), (1, 1));
+        fs.check();
+    }
+    tables::short_hash::set(u64::MAX);
+}
+
+#[test]
+fn names_of_equal_hash_come_together() {
+    tables::short_hash::set(1);
+    let mut fs = Fs::new();
+    for i in 0..50 {
+        fs.mkfile(ROOT, &format!("f{i}"));
+    }
+    let first = page(&mut fs, ROOT, 0, 1);
+    assert_eq!((first.entries.len(), first.end), (1, false), "one entry, however small the page");
+    let dots = page(&mut fs, ROOT, 1, 1);
+    assert_eq!(&dots.entries[0].name[..], b"..");
+    let all = page(&mut fs, ROOT, 2, 1);
+    assert_eq!((all.entries.len(), all.end), (50, true));
+    tables::short_hash::set(u64::MAX);
+}
+
+#[test]
+fn attributes_come_along_and_pages_keep_their_limit() {
+    let mut fs = Fs::new();
+    let d = fs.mkdir(ROOT, "d");
+    let fids: BTreeSet<Fid> = (0..100).map(|i| fs.mkfile(d, &format!("f{i}"))).collect();
+    let ask = |cookie| Page { fid: d, cookie, max_bytes: 4096, with_attr: true, is_open: false };
+    let (mut found, mut cookie, mut pages) = (BTreeSet::new(), 0, 0);
+    loop {
+        let reply = fs.op(&root(), |cx, _| readpage(cx, ask(cookie))).unwrap();
+        assert!(nacre_wire::encode(&reply).len() <= 4096 + 16);
+        for e in &reply.entries {
+            let attr = &e.attr.as_ref().unwrap().attr;
+            assert_eq!((attr.fid, attr.file_type()), (e.fid, e.file_type));
+            found.insert(e.fid);
+            cookie = e.cookie;
+        }
+        pages += 1;
+        if reply.end {
+            break;
+        }
+    }
+    assert!(pages > 2 && fids.is_subset(&found) && found.contains(&ROOT), "{pages} pages");
+}
+
+#[test]
+fn reading_needs_permission_unless_it_is_open_and_a_removed_directory_is_empty() {
+    let mut fs = Fs::new();
+    let d = fs.mkdir(ROOT, "d");
+    fs.chmod(d, 0o311);
+    let ask = |is_open| Page { fid: d, cookie: 0, max_bytes: 4096, with_attr: false, is_open };
+    assert_eq!(fs.op(&user(9), |cx, _| readpage(cx, ask(false))), Err(Errno::EACCES));
+    assert!(fs.op(&user(9), |cx, _| readpage(cx, ask(true))).is_ok());
+    fs.open(&root(), Open { parent: d, ..Open::default() }).unwrap();
+    fs.unlink(&root(), ROOT, "d", true).unwrap();
+    assert_eq!(fs.op(&root(), |cx, _| readpage(cx, ask(true))), Err(Errno::ENOENT));
+}
