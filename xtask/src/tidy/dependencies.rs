@@ -51,8 +51,10 @@ mod tests {
         let manifest =
             "[workspace.dependencies]\nnacre-a = { path = \"a\" }\nlibc = \"1\"\nslab = \"2\"\n[profile.dev]\nx = 1\n";
         let document = "# Dependencies\n| crate | why |\n|---|---|\n| libc | calls |\n| gone | x |\n";
-        let uses =
-            |d: &[&str]| vec![Package { name: "p".into(), dependencies: d.iter().map(|s| (*s).to_owned()).collect() }];
+        let uses = |d: &[&str]| {
+            let dependencies = d.iter().map(|s| (*s).to_owned()).collect();
+            vec![Package { name: "p".into(), dependencies, arrows: Vec::new() }]
+        };
         let found = check(manifest, document, &uses(&["libc", "serde"]));
         assert_eq!(found.len(), 4, "{found:?}");
         let good = "# Dependencies\n| crate | why |\n|---|---|\n| `libc` | calls |\n| slab | x |\n";

@@ -15,7 +15,8 @@ const ORDINARY: &[&str] = &[
     "not", "now", "of", "off", "ok", "old", "on", "one", "op", "os", "out", "own", "pid", "put", "raw", "ref", "row",
     "rpc", "rt", "run", "set", "sum", "sys", "tag", "tcp", "tie", "to", "top", "try", "up", "use", "wal", "way", "x",
     "y", "z", "src", "fmt", "str", "ptr", "sync", "my", "dry", "why", "db", "env", "err", "fx", "mem", "mkfs", "net",
-    "reg", "sim", "tx", "two", "big", "few", "far", "eof", "gap", "hit", "hex", "bin", "low", "sub", "pad", "via",
+    "reg", "sim", "tx", "two", "odd", "big", "few", "far", "eof", "gap", "hit", "hex", "bin", "low", "sub", "pad",
+    "via",
 ];
 
 pub(crate) fn check(glossary: &str, sources: &[Source]) -> Vec<String> {

@@ -50,8 +50,10 @@ pub(crate) fn run(root: &Path, mode: Ratchet) -> Result<Vec<String>, String> {
 pub(crate) struct Package {
     /// Its name.
     pub(crate) name: String,
-    /// Names of what it depends on directly.
+    /// Names of what it depends on directly, for its tests, too.
     pub(crate) dependencies: Vec<String>,
+    /// Those of them that the crate itself needs, not only its tests.
+    pub(crate) arrows: Vec<String>,
 }
 
 fn packages(root: &Path) -> Result<Vec<Package>, String> {
@@ -69,13 +71,14 @@ fn packages(root: &Path) -> Result<Vec<Package>, String> {
 }
 
 fn parse_packages(metadata: &serde_json::Value) -> Vec<Package> {
-    let names = |list: &serde_json::Value| -> Vec<String> {
+    let names = |list: &serde_json::Value, wanted: fn(&serde_json::Value) -> bool| -> Vec<String> {
         let name = |d: &serde_json::Value| d["name"].as_str().map(str::to_owned);
-        list.as_array().into_iter().flatten().filter_map(name).collect()
+        list.as_array().into_iter().flatten().filter(|d| wanted(d)).filter_map(name).collect()
     };
     let package = |p: &serde_json::Value| Package {
         name: p["name"].as_str().unwrap_or_default().to_owned(),
-        dependencies: names(&p["dependencies"]),
+        dependencies: names(&p["dependencies"], |_| true),
+        arrows: names(&p["dependencies"], |d| d["kind"] != "dev"),
     };
     metadata["packages"].as_array().into_iter().flatten().map(package).collect()
 }
@@ -109,9 +112,9 @@ mod tests {
 
     #[test]
     fn packages_are_read_from_metadata() {
-        let metadata =
-            serde_json::json!({ "packages": [{ "name": "a", "dependencies": [{ "name": "b" }, { "name": "c" }] }] });
-        let found = parse_packages(&metadata);
-        assert_eq!((found[0].name.as_str(), &found[0].dependencies[..]), ("a", &["b".to_owned(), "c".to_owned()][..]));
+        let dependencies = serde_json::json!([{ "name": "b", "kind": null }, { "name": "c", "kind": "dev" }]);
+        let metadata = serde_json::json!({ "packages": [{ "name": "a", "dependencies": dependencies }] });
+        let found = &parse_packages(&metadata)[0];
+        assert_eq!((found.name.as_str(), found.dependencies.len(), found.arrows.len()), ("a", 2, 1));
     }
 }
