@@ -91,7 +91,7 @@ async fn operations(dir: &Path, tasks: u64, duration: Duration) {
     let at = |q: f64| waits[((waits.len() - 1) as f64 * q) as usize];
     println!(
         "operations, {tasks} tasks: {:.0}/s, {:.1} us CPU each; waited for the turn: median {:?}, 99.9 % {:?}, \
-         longest {:?}; {} commits, mean {:.1} ms, longest {:.1} ms",
+         longest {:?}; {} commits, mean {:.1} ms, longest {:.1} ms, longest stall {:.1} ms",
         waits.len() as f64 / took,
         cpu / waits.len() as f64 * 1e6,
         at(0.5),
@@ -100,6 +100,7 @@ async fn operations(dir: &Path, tasks: u64, duration: Duration) {
         stats.commits_count,
         stats.commit_nanos_total as f64 / stats.commits_count.max(1) as f64 / 1e6,
         stats.commit_nanos_max as f64 / 1e6,
+        stats.stall_nanos_max as f64 / 1e6,
     );
 }
 
@@ -170,7 +171,6 @@ fn patterned() -> AlignedBuf {
     buf.chunks_mut(8).for_each(|c| c.copy_from_slice(&prng.next_u64().to_le_bytes()));
     buf
 }
-
 
 /// CPU time of this process, user and system.
 fn cpu_seconds() -> f64 {

@@ -191,14 +191,18 @@ pub struct OsdStats {
     pub commit_nanos_total: u64,
     /// Time that the longest took, in nanoseconds.
     pub commit_nanos_max: u64,
+    /// Longest time for which a commit kept operations from beginning, in nanoseconds.
+    pub stall_nanos_max: u64,
 }
 
 impl OsdStats {
-    fn handle_commit(&mut self, took: Duration) {
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+    /// A commit took `took`, and kept operations from beginning for `stall` of it.
+    fn handle_commit(&mut self, took: Duration, stall: Duration) {
+        let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
         self.commits_count += 1;
-        self.commit_nanos_total = self.commit_nanos_total.saturating_add(nanos);
-        self.commit_nanos_max = self.commit_nanos_max.max(nanos);
+        self.commit_nanos_total = self.commit_nanos_total.saturating_add(nanos(took));
+        self.commit_nanos_max = self.commit_nanos_max.max(nanos(took));
+        self.stall_nanos_max = self.stall_nanos_max.max(nanos(stall));
     }
 }
 

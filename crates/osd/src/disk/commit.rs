@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
@@ -84,7 +85,8 @@ pub(super) fn run(device: &Arc<Device>) {
             asked.soon = false;
             std::mem::take(&mut asked.waiting)
         };
-        let result = device.commit_running(running);
+        let result = catch_unwind(AssertUnwindSafe(|| device.commit_running(running)))
+            .unwrap_or_else(|_| Err(device.poison("commit", &"the thread panicked")));
         for waiter in waiting {
             let _ = waiter.send(result.clone());
         }
@@ -93,7 +95,10 @@ pub(super) fn run(device: &Arc<Device>) {
 
 impl Device {
     fn commit_running(&self, mut running: OwnedMutexGuard<Running>) -> Result<(), OsdError> {
-        self.check()?;
+        // Not `check`: closing is refused operations first, then this last commit.
+        if self.poisoned.load(Ordering::Acquire) {
+            return Err(OsdError::Poisoned);
+        }
         let begin = Instant::now();
         // 1. What the commit covers. The index goes to the page cache, and operations go on in the next transaction.
         let callbacks = std::mem::take(&mut running.callbacks);
@@ -103,6 +108,7 @@ impl Device {
         }
         let flushed = if running.changed { Some(self.flush_running(&mut running)?) } else { None };
         drop(running);
+        let stall = begin.elapsed();
         // 2. Data first, so that no durable record speaks of data that can still be lost.
         self.fault_point().and_then(|()| unsynced.sync()).map_err(|e| self.poison(super::objects::SYNC, &e))?;
         // 3. The index: from here on it is committed.
@@ -116,7 +122,7 @@ impl Device {
             }
         }
         self.check_space();
-        self.stats.lock().handle_commit(begin.elapsed());
+        self.stats.lock().handle_commit(begin.elapsed(), stall);
         Ok(())
     }
 

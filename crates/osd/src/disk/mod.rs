@@ -101,8 +101,18 @@ struct Device {
     /// Bytes written since the free space was last looked at.
     written: AtomicU64,
     stats: Mutex<OsdStats>,
-    /// The locked file, also a handle on the file system. Unlocked when dropped.
-    lock: File,
+    /// Also a handle on the file system. Declared, and so dropped, last.
+    lock: Lock,
+}
+
+/// The locked `lock` file of a target.
+struct Lock(File);
+
+impl Drop for Lock {
+    /// Closing is not enough: a child of this process that is about to run another program may have the file too.
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
 }
 
 /// The running transaction and what goes with it.
@@ -275,8 +285,10 @@ impl Osd for DiskOsd {
     }
 
     async fn close(&self) -> Result<(), OsdError> {
-        let committed = self.commit().await;
-        self.device.closed.store(true, Ordering::Release);
+        if self.device.closed.swap(true, Ordering::AcqRel) {
+            return Err(OsdError::Closed);
+        }
+        let committed = self.device.commits.commit().await;
         self.device.commits.stop();
         let thread = self.committer.lock().take();
         if let Some(t) = thread {
@@ -287,7 +299,7 @@ impl Osd for DiskOsd {
         running.txn = None;
         running.index = None;
         drop(running);
-        let _ = self.device.lock.unlock();
+        let _ = self.device.lock.0.unlock();
         committed
     }
 }
@@ -308,7 +320,6 @@ impl Device {
     fn poison(&self, what: &str, why: &dyn std::fmt::Display) -> OsdError {
         if !self.poisoned.swap(true, Ordering::AcqRel) {
             tracing::error!("{}: {what}: {why}; the target stops", self.label.target);
-            eprintln!("XXX {}: {what}: {why}; the target stops", self.label.target);
         }
         OsdError::Poisoned
     }
@@ -343,7 +354,7 @@ impl Device {
         let mut fs = MaybeUninit::<libc::statvfs>::uninit();
         // SAFETY: fstatvfs fills what it is given, and `fs` is read only if it did.
         let fs = unsafe {
-            if libc::fstatvfs(self.lock.as_raw_fd(), fs.as_mut_ptr()) != 0 {
+            if libc::fstatvfs(self.lock.0.as_raw_fd(), fs.as_mut_ptr()) != 0 {
                 return Err(OsdError::io("statfs", &std::io::Error::last_os_error()));
             }
             fs.assume_init()
@@ -365,11 +376,11 @@ const RESERVE_BYTES: u64 = 256 << 20;
 /// Data written between two looks at the free space.
 const SPACE_CHECK_BYTES: u64 = RESERVE_BYTES / 4;
 
-fn lock(dir: &Path) -> Result<File, OsdError> {
+fn lock(dir: &Path) -> Result<Lock, OsdError> {
     let file = File::options().create(true).truncate(false).write(true).open(dir.join("lock"));
     let file = file.map_err(|e| OsdError::io("opening the target's lock", &e))?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(Lock(file)),
         Err(TryLockError::WouldBlock) => Err(OsdError::InUse(dir.to_owned())),
         Err(TryLockError::Error(e)) => Err(OsdError::io("locking the target", &e)),
     }

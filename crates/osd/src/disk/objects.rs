@@ -187,12 +187,7 @@ impl Objects {
         allocated
     }
 
-    pub(super) async fn seek(
-        self: &Arc<Self>,
-        object: Fid,
-        offset: u64,
-        what: Seek,
-    ) -> Result<Option<u64>, OsdError> {
+    pub(super) async fn seek(self: &Arc<Self>, object: Fid, offset: u64, what: Seek) -> Result<Option<u64>, OsdError> {
         if offset > OBJECT_SIZE_MAX {
             return Ok(None);
         }
@@ -245,7 +240,8 @@ impl Objects {
         let this = self.clone();
         blocking("remove", move || {
             this.forget(object);
-            let removed = fs::remove_file(this.path(object)).or_else(|e| none_if(e, libc::ENOENT).map(|_: Option<()>| ()));
+            let removed =
+                fs::remove_file(this.path(object)).or_else(|e| none_if(e, libc::ENOENT).map(|_: Option<()>| ()));
             // Who opened it in between has put it into the cache by now, or will see that the number has changed.
             this.forget(object);
             removed
@@ -406,7 +402,7 @@ impl Cache {
 }
 
 impl ObjectFile {
-    fn new(file: File) -> ObjectFile {
+    pub(super) fn new(file: File) -> ObjectFile {
         ObjectFile {
             file,
             direct: OnceLock::new(),
@@ -561,9 +557,8 @@ fn allocate(file: &File, range: &Range<u64>, mode: AllocateMode) -> io::Result<(
 fn fallocate(file: &File, mode: i32, range: &Range<u64>) -> io::Result<()> {
     loop {
         // SAFETY: fallocate touches no memory of ours. The range was checked to fit.
-        let r = unsafe {
-            libc::fallocate(file.as_raw_fd(), mode, range.start as i64, (range.end - range.start) as i64)
-        };
+        let r =
+            unsafe { libc::fallocate(file.as_raw_fd(), mode, range.start as i64, (range.end - range.start) as i64) };
         match (r, io::Error::last_os_error()) {
             (0, _) => return Ok(()),
             (_, e) if e.kind() == ErrorKind::Interrupted => {}
@@ -650,10 +645,12 @@ mod tests {
     #[test]
     fn only_large_and_fully_aligned_writes_go_direct() {
         let aligned = |len| bytes::Bytes::from(AlignedBuf::zeroed(len));
-        let of = |pieces: &[bytes::Bytes]| pieces.iter().cloned().fold(Payload::new(), |mut p, b| {
-            p.push(b);
-            p
-        });
+        let of = |pieces: &[bytes::Bytes]| {
+            pieces.iter().cloned().fold(Payload::new(), |mut p, b| {
+                p.push(b);
+                p
+            })
+        };
         assert!(can_write_direct(4096, &of(&[aligned(DIRECT_MIN)])));
         assert!(can_write_direct(0, &of(&[aligned(65_536), aligned(65_536)])));
         assert!(!can_write_direct(512, &of(&[aligned(DIRECT_MIN)])));

@@ -149,8 +149,7 @@ impl Driver {
                     std::thread::sleep(Duration::from_millis(100));
                 }
             }
-            let completions: Vec<(u64, i32)> =
-                self.ring.completion().map(|c| (c.user_data(), c.result())).collect();
+            let completions: Vec<(u64, i32)> = self.ring.completion().map(|c| (c.user_data(), c.result())).collect();
             for (id, result) in completions {
                 if id == WAKE {
                     self.queue.woken.store(false, Ordering::Release);
@@ -287,3 +286,67 @@ pub(super) fn pieces(data: &Payload, done: usize) -> Vec<libc::iovec> {
     out
 }
 
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn running(request: impl FnOnce(Arc<ObjectFile>) -> Request) -> Running {
+        let file = Arc::new(ObjectFile::new(File::open("/dev/null").unwrap()));
+        Running { request: request(file), done: 0, pieces: Vec::new() }
+    }
+
+    fn write(data: Payload) -> Running {
+        running(|file| Request::Write { file, direct: false, offset: 0, data, reply: oneshot::channel().0 })
+    }
+
+    fn read(len: usize, direct: bool) -> Running {
+        let buf = AlignedBuf::zeroed(len);
+        running(|file| Request::Read { file, direct, offset: 0, buf, reply: oneshot::channel().0 })
+    }
+
+    /// `None` if it goes on, else the outcome.
+    fn outcome(r: &mut Running, result: i32) -> Option<Result<usize, i32>> {
+        match r.handle_result(result) {
+            Next::Again => None,
+            Next::Done(Ok(())) => Some(Ok(r.done)),
+            Next::Done(Err(e)) => Some(Err(e.raw_os_error().unwrap_or(0))),
+        }
+    }
+
+    #[test]
+    fn interrupted_and_partial_transfers_go_on() {
+        let mut w = write(Payload::zeroes(10_000));
+        assert_eq!(outcome(&mut w, -libc::EINTR), None);
+        assert_eq!(outcome(&mut w, -libc::EAGAIN), None);
+        assert_eq!(outcome(&mut w, 4096), None);
+        assert_eq!(outcome(&mut w, 5904), Some(Ok(10_000)));
+        let mut r = read(10_000, false);
+        assert_eq!(outcome(&mut r, 100), None);
+        assert_eq!(outcome(&mut r, 0), Some(Ok(100)), "the end of the file");
+    }
+
+    #[test]
+    fn errors_and_writes_without_progress_end() {
+        assert_eq!(outcome(&mut write(Payload::zeroes(10)), -libc::ENOSPC), Some(Err(libc::ENOSPC)));
+        assert_eq!(outcome(&mut write(Payload::zeroes(10)), 0), Some(Err(0)));
+    }
+
+    #[test]
+    fn a_direct_read_that_ends_within_a_block_is_at_the_end() {
+        let mut r = read(1 << 20, true);
+        assert_eq!(outcome(&mut r, 65_536), None);
+        assert_eq!(outcome(&mut r, 1000), Some(Ok(66_536)));
+    }
+
+    #[test]
+    fn pieces_continue_where_a_transfer_stopped_and_keep_to_the_limits() {
+        let mut data = Payload::new();
+        (0..3000u32).for_each(|i| data.push(vec![i as u8; 10].into()));
+        let lens = |done| pieces(&data, done).iter().map(|p| p.iov_len).collect::<Vec<_>>();
+        assert_eq!(lens(0), [10; PIECES_MAX]);
+        assert_eq!(lens(29_985), [5, 10]);
+        assert_eq!(lens(30_000), [0; 0]);
+        // SAFETY: points into `data`.
+        assert_eq!(unsafe { *pieces(&data, 29_985)[0].iov_base.cast::<u8>() }, 2998u32 as u8);
+    }
+}

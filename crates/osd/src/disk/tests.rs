@@ -7,7 +7,7 @@ use nacre_base::fault::{Fault, FaultAction};
 use nacre_base::{Prng, Uuid};
 use nacre_rt::Rt;
 use std::future::Future;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -179,6 +179,27 @@ fn a_failed_sync_poisons_and_reopening_finds_the_last_commit() {
 }
 
 #[test]
+fn an_operation_caught_by_closing_is_undone_not_half_committed() {
+    let (_dir, path) = target();
+    block_on(async {
+        let osd = Arc::new(open(&path, DiskOptions::default()));
+        put(&osd, b"1", b"kept").await;
+        let mut t = osd.begin().await.unwrap();
+        t.put(A, b"2", b"half").unwrap();
+        let closing = osd.clone();
+        let close = tokio::spawn(async move { closing.close().await });
+        while !osd.device.closed.load(Ordering::Relaxed) {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(t.put(A, b"3", b"refused"), Err(OsdError::Closed));
+        drop(t);
+        close.await.unwrap().unwrap();
+        let again = open(&path, DiskOptions::default());
+        assert_eq!(entries(&*again.begin().await.unwrap(), A), [(b"1".to_vec(), b"kept".to_vec())]);
+    });
+}
+
+#[test]
 fn operations_go_on_while_the_disk_syncs() {
     let (_dir, path) = target();
     let faults = Faults::new();
@@ -206,10 +227,9 @@ fn a_full_target_refuses_data_and_still_commits() {
     block_on(async {
         let osd = open(&path, DiskOptions { reserve_bytes: Some(u64::MAX), ..DiskOptions::default() });
         assert_eq!(osd.statfs().await.unwrap().available_bytes, 0);
-        for refused in [
-            osd.write(fid(1), 0, vec![1; 10].into()).await,
-            osd.allocate(fid(1), 0..10, AllocateMode::Extend).await,
-        ] {
+        for refused in
+            [osd.write(fid(1), 0, vec![1; 10].into()).await, osd.allocate(fid(1), 0..10, AllocateMode::Extend).await]
+        {
             assert_eq!(refused.unwrap_err().errno(), Errno::ENOSPC);
         }
         osd.truncate(fid(1), 100).await.unwrap();
@@ -268,7 +288,11 @@ fn objects_removed_and_made_again_while_others_use_them_are_never_lost() {
         drop(osd);
         let osd = open(&path, DiskOptions::default());
         for i in 0..3 {
-            assert_eq!(osd.read(fid(i), 0, 100).await.unwrap().to_bytes(), vec![9; 20], "a cached file was a removed one");
+            assert_eq!(
+                osd.read(fid(i), 0, 100).await.unwrap().to_bytes(),
+                vec![9; 20],
+                "a cached file was a removed one"
+            );
         }
     });
 }
@@ -296,7 +320,10 @@ fn crash_child() {
             if n > 100 {
                 t.delete(A, &(n - 100).to_be_bytes()).unwrap();
             }
-            t.on_commit(Box::new(move || println!("acknowledged {n}")));
+            // Without its parent it must not live on.
+            t.on_commit(Box::new(move || {
+                writeln!(std::io::stdout(), "acknowledged {n}").unwrap_or_else(|_| std::process::exit(1));
+            }));
             t.finish();
             if n.is_multiple_of(500) {
                 osd.commit().await.unwrap();

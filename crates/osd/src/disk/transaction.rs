@@ -6,6 +6,7 @@ use crate::{CommitCallback, OsdError, Table, Transaction, Visitor, check_key};
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio::sync::OwnedMutexGuard;
 
 /// The guard: has the turn until it is finished or dropped.
@@ -159,7 +160,8 @@ impl Drop for DiskTransaction {
         if !self.finished {
             let callbacks_before = self.callbacks_before;
             self.running.callbacks.truncate(callbacks_before);
-            if self.device.check().is_ok()
+            // Even if the device is closing, for it commits once more.
+            if !self.device.poisoned.load(Ordering::Acquire)
                 && let Err(e) = self.undo()
             {
                 self.device.poison("undoing an operation", &e);

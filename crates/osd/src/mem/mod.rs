@@ -12,8 +12,8 @@ mod object;
 pub use model::DiskModel;
 
 use crate::{
-    AllocateMode, CommitCallback, ObjectStat, Osd, OsdError, OsdStats, Seek, StatFs, Table, Transaction, Visitor, check_key,
-    check_range, range_end,
+    AllocateMode, CommitCallback, ObjectStat, Osd, OsdError, OsdStats, Seek, StatFs, Table, Transaction, Visitor,
+    check_key, check_range, range_end,
 };
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
@@ -398,7 +398,7 @@ impl Inner {
         }
         self.pay(|disk, now| disk.handle_flush(now, commit.index.bytes)).await;
         self.live_mut()?.end_commit(&commit);
-        self.stats.lock().handle_commit(self.rt.now() - begin);
+        self.stats.lock().handle_commit(self.rt.now() - begin, Duration::ZERO);
         commit.index.callbacks.into_iter().for_each(|f| f());
         Ok(())
     }

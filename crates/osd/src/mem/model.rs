@@ -24,8 +24,13 @@ pub struct DiskModel {
 
 impl DiskModel {
     /// No cost at all.
-    pub const FREE: DiskModel =
-        DiskModel { latency: Duration::ZERO, seek: Duration::ZERO, bandwidth: 0, queue_depth: 0, flush: Duration::ZERO };
+    pub const FREE: DiskModel = DiskModel {
+        latency: Duration::ZERO,
+        seek: Duration::ZERO,
+        bandwidth: 0,
+        queue_depth: 0,
+        flush: Duration::ZERO,
+    };
 
     /// A 7,200 rpm disk.
     pub const HDD: DiskModel = DiskModel {

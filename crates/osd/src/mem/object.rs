@@ -178,9 +178,10 @@ impl Object {
     fn overlapping(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &Bytes)> {
         let first = self.first_touching(range.start);
         // An empty range may be inverted by a read beyond the end.
-        self.extents.range(first.min(range.end)..range.end.max(first)).map(|(o, d)| (*o, d)).filter(move |(o, d)| {
-            *o < range.end && o + d.len() as u64 > range.start
-        })
+        self.extents
+            .range(first.min(range.end)..range.end.max(first))
+            .map(|(o, d)| (*o, d))
+            .filter(move |(o, d)| *o < range.end && o + d.len() as u64 > range.start)
     }
 
     /// The start of the extent that covers `offset`, or `offset` itself.
