@@ -67,7 +67,7 @@ pub(crate) struct Connection {
     label: String,
     /// The newest entry of the configuration.
     entry: Mutex<TargetEntry>,
-    /// Made at the first call: a mount that talks to few of many OSTs pays for few.
+    /// Made at the first call, if parameters do not want it earlier: a mount that talks to few of many OSTs pays for few.
     import: OnceLock<Arc<Import>>,
     active: watch::Sender<bool>,
 }
@@ -114,7 +114,8 @@ impl Connection {
         }
     }
 
-    fn import(&self) -> &Arc<Import> {
+    /// The import, made now if need be: it has parameters of its own. It connects at the first call only.
+    pub(crate) fn import(&self) -> &Arc<Import> {
         self.import.get_or_init(|| {
             self.mount.node.import(ImportConfig {
                 client: self.mount.client,

@@ -34,11 +34,13 @@ pub mod open_flags {
     pub const O_DSYNC: u32 = 0o10000;
     /// It must be a directory.
     pub const O_DIRECTORY: u32 = 0o200_000;
+    /// Reading does not change the access time.
+    pub const O_NOATIME: u32 = 0o1_000_000;
     /// With O_DSYNC, O_SYNC: a write returns when the inode is durable too.
     pub const O_SYNC_INODE: u32 = 0o4_000_000;
 }
 
-use open_flags::{O_ACCMODE, O_APPEND, O_CREAT, O_DSYNC, O_RDWR, O_SYNC_INODE, O_TRUNC, O_WRONLY};
+use open_flags::{O_ACCMODE, O_APPEND, O_CREAT, O_DSYNC, O_NOATIME, O_RDWR, O_SYNC_INODE, O_TRUNC, O_WRONLY};
 
 /// Modes of fallocate(2).
 mod fallocate_mode {
@@ -259,7 +261,9 @@ impl Client {
         if len == 0 {
             return Ok(Payload::new());
         }
-        file.state.lock().read_at = Some(self.mount.rt.wall());
+        if file.flags & O_NOATIME == 0 {
+            file.state.lock().read_at = Some(self.mount.rt.wall());
+        }
         let Some(layout) = self.layout_to_read(file).await? else { return Ok(Payload::new()) };
         let data = self.lov.read(&file.caller, &layout, offset, len).await?;
         self.stats.count(Op::ReadBytes, data.len() as u64);
@@ -413,11 +417,13 @@ impl Client {
             let mut state = file.state.lock();
             (std::mem::take(&mut state.flock_owners), state.read_at)
         };
+        let mut unlocked = Ok(());
         for owner in owners {
-            self.unlock_flock(&file, owner).await?;
+            unlocked = unlocked.and(self.unlock_flock(&file, owner).await);
         }
         let body = Close { fid: file.fid, handle: file.handle, size_blocks: file.size_hint(), atime };
-        self.lmv.mdc(file.fid).await?.close(&file.caller, &body).await
+        self.lmv.mdc(file.fid).await?.close(&file.caller, &body).await?;
+        unlocked
     }
 
     /// Changes attributes. A size truncates, or makes the file longer; with an open file that is writable this needs no

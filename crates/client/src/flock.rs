@@ -72,9 +72,12 @@ impl Client {
         lock.take().await
     }
 
-    /// The first lock that keeps `request` from being granted.
+    /// The first lock that keeps `request`, which asks for one, from being granted.
     pub async fn getlk(&self, file: &OpenFile, request: FlockRequest) -> Result<Option<FlockConflict>, Errno> {
         let _timed = self.stats.time(Op::Flock);
+        if request.kind == FlockKind::Unlock {
+            return Err(Errno::EINVAL);
+        }
         let body = enqueue(file, &request);
         let body = Enqueue { flags: body.flags | enqueue_flags::TEST_LOCK, ..body };
         let reply = self.lmv.mdc(file.fid()).await?.enqueue(file.caller(), &body).await?;

@@ -103,6 +103,7 @@ impl Targets {
     fn add_osc(&self, table: &mut Table, index: u32, connection: Connection) {
         let osc = Arc::new(Osc::new(connection));
         if self.mount.register_params {
+            osc.connection().import();
             params::add_osc(self.mount.node.params(), &osc);
         }
         table.osts.insert(index, osc);
@@ -111,6 +112,7 @@ impl Targets {
     fn add_mdc(&self, table: &mut Table, index: u32, connection: Connection) {
         let mdc = Arc::new(Mdc::new(connection));
         if self.mount.register_params {
+            mdc.connection().import();
             params::add_mdc(self.mount.node.params(), &mdc);
         }
         table.mdts.insert(index, mdc);

@@ -1,0 +1,229 @@
+//! A small file system: MGS, MDT and some OSTs, and clients. Servers can crash and come back.
+
+use bytes::Bytes;
+use nacre_base::param::Params;
+use nacre_base::{Errno, Faults, Fid, MdtIndex, Nid, OstIndex, Payload, TargetName, Time, Uuid};
+use nacre_client::{Client, MountConfig, OpenFile, open_flags};
+use nacre_lnet::{Lnet, LnetOptions, SimNet, SimNetOptions};
+use nacre_mdt::{Mdt, MdtConfig};
+use nacre_mgc::Mgc;
+use nacre_mgs::Mgs;
+use nacre_osd::mem::{Crash, MemOptions, MemOsd};
+use nacre_ost::{Ost, OstConfig};
+use nacre_ptlrpc::RpcNode;
+use nacre_rt::{Rt, Sim};
+use nacre_wire::attr::{Attr, Credentials};
+use nacre_wire::layout::{ComponentSpec, LayoutSpec};
+use std::any::Any;
+use std::future::Future;
+use std::ops::Deref;
+use std::sync::Arc;
+
+const MGS: u32 = 1;
+const MDS: u32 = 2;
+const OSS: u32 = 10;
+const CLIENT: u32 = 100;
+pub(crate) const FSNAME: &str = "nacre";
+
+/// Runs a scenario in virtual time.
+pub(crate) fn run<F: Future<Output = ()> + Send + 'static>(scenario: impl FnOnce(Rt) -> F) {
+    run_seed(1, scenario);
+}
+
+/// Runs a scenario with another choice of which ready task runs next.
+pub(crate) fn run_seed<F: Future<Output = ()> + Send + 'static>(seed: u64, scenario: impl FnOnce(Rt) -> F) {
+    let mut sim = Sim::new(seed);
+    let rt = sim.rt();
+    sim.block_on(Time::from_secs(3600), scenario(rt));
+}
+
+pub(crate) struct Cluster {
+    rt: Rt,
+    pub(crate) net: SimNet,
+    storage: MemOptions,
+    mgs: Server,
+    pub(crate) mds: Server,
+    pub(crate) oss: Vec<Server>,
+    clients: u32,
+}
+
+pub(crate) struct Server {
+    rt: Rt,
+    number: u32,
+    uuid: Uuid,
+    osd: Arc<MemOsd>,
+    /// Held so that the target is served.
+    _target: Box<dyn Any + Send + Sync>,
+}
+
+/// A mounted client and what a test wants to know of its node.
+#[derive(Clone)]
+pub(crate) struct TestClient {
+    pub(crate) client: Arc<Client>,
+    pub(crate) node: RpcNode,
+}
+
+impl Deref for TestClient {
+    type Target = Arc<Client>;
+    fn deref(&self) -> &Arc<Client> {
+        &self.client
+    }
+}
+
+fn node(rt: &Rt, net: &SimNet, number: u32) -> RpcNode {
+    let faults = Faults::new();
+    let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
+    lnet.add_sim_as(net, number);
+    RpcNode::new(rt.clone(), lnet, faults, Params::new())
+}
+
+impl Cluster {
+    pub(crate) async fn start(rt: &Rt, osts: u32) -> Cluster {
+        Cluster::with_storage(rt, osts, MemOptions::default()).await
+    }
+
+    pub(crate) async fn with_storage(rt: &Rt, osts: u32, storage: MemOptions) -> Cluster {
+        let net = SimNet::new(rt.clone(), SimNetOptions::default());
+        let mgs = Server::start(rt, &net, MGS, &storage, None).await;
+        let mds = Server::start(rt, &net, MDS, &storage, None).await;
+        let mut cluster = Cluster { rt: rt.clone(), net, storage, mgs, mds, oss: Vec::new(), clients: 0 };
+        for _ in 0..osts {
+            cluster.add_ost().await;
+        }
+        cluster
+    }
+
+    /// One more OST, on a server of its own.
+    pub(crate) async fn add_ost(&mut self) {
+        let number = OSS + self.oss.len() as u32;
+        self.oss.push(Server::start(&self.rt, &self.net, number, &self.storage, None).await);
+    }
+
+    /// Mounts on a node of its own.
+    pub(crate) async fn client(&mut self) -> TestClient {
+        self.clients += 1;
+        let number = CLIENT + self.clients;
+        let rt = self.rt.child(format!("client {number}"));
+        let node = node(&rt, &self.net, number);
+        let config = MountConfig {
+            fsname: FSNAME.to_owned(),
+            mgs: vec![Nid::sim(MGS)],
+            client_name: format!("client{number}"),
+            ..MountConfig::default()
+        };
+        let client = Client::mount(&node, config).await.unwrap();
+        TestClient { client, node }
+    }
+
+    /// A node that is in the network and has nothing mounted.
+    pub(crate) fn bare_node(&mut self) -> RpcNode {
+        self.clients += 1;
+        node(&self.rt, &self.net, CLIENT + self.clients)
+    }
+
+    pub(crate) fn stop_ost(&mut self, index: usize) {
+        self.oss[index].stop(&self.net);
+    }
+
+    pub(crate) async fn start_ost(&mut self, index: usize) {
+        let old = &self.oss[index];
+        self.oss[index] = Server::start(&self.rt, &self.net, old.number, &self.storage, Some(old)).await;
+    }
+
+    /// Kills the MDS and starts it again at once. What was not committed is lost.
+    pub(crate) async fn restart_mds(&mut self) {
+        self.mds.stop(&self.net);
+        self.mds = Server::start(&self.rt, &self.net, MDS, &self.storage, Some(&self.mds)).await;
+    }
+
+    /// Kills the MGS and starts it again.
+    pub(crate) async fn restart_mgs(&mut self) {
+        self.mgs.stop(&self.net);
+        self.mgs = Server::start(&self.rt, &self.net, MGS, &self.storage, Some(&self.mgs)).await;
+    }
+}
+
+impl Server {
+    async fn start(rt: &Rt, net: &SimNet, number: u32, storage: &MemOptions, old: Option<&Server>) -> Server {
+        let rt = rt.child(format!("server {number}"));
+        let tables = match number {
+            MGS => nacre_mgs::TABLES,
+            MDS => nacre_mdt::TABLES,
+            _ => nacre_ost::TABLES,
+        };
+        let osd = Arc::new(match old {
+            Some(old) => old.osd.reopen(&rt, tables),
+            None => MemOsd::new(&rt, tables, MemOptions { faults: Faults::new(), ..storage.clone() }),
+        });
+        let uuid = old.map_or_else(|| Uuid::from_random(rt.random(), rt.random()), |old| old.uuid);
+        let node = node(&rt, net, number);
+        let host = format!("host{number}");
+        let mgc = Mgc::new(&node, vec![Nid::sim(MGS)], uuid, &host);
+        let target: Box<dyn Any + Send + Sync> = match number {
+            MGS => Box::new(Mgs::start(&node, osd.clone(), uuid).await.unwrap()),
+            MDS => {
+                let name = TargetName::mdt(FSNAME, MdtIndex(0));
+                Box::new(Mdt::start(&node, osd.clone(), MdtConfig { name, uuid, host }, mgc.clone()).await.unwrap())
+            }
+            _ => {
+                let name = TargetName::ost(FSNAME, OstIndex(number - OSS));
+                Box::new(Ost::start(&node, osd.clone(), OstConfig { name, uuid, host }, mgc.clone()).await.unwrap())
+            }
+        };
+        Server { rt, number, uuid, osd, _target: Box::new((target, mgc, node)) }
+    }
+
+    /// As by kill -9.
+    fn stop(&mut self, net: &SimNet) {
+        net.crash(self.number);
+        self.rt.kill();
+        self.osd.crash(Crash::Process);
+    }
+}
+
+pub(crate) fn root() -> Credentials {
+    Credentials::root()
+}
+
+pub(crate) fn user(uid: u32) -> Credentials {
+    Credentials { uid, gid: uid, groups: Vec::new() }
+}
+
+/// A plain layout.
+pub(crate) fn striped(count: i32, size: u32) -> LayoutSpec {
+    let c = ComponentSpec {
+        end: u64::MAX,
+        stripe_size: size,
+        stripe_count: count,
+        overstripe: count > 4,
+        stripe_offset: -1,
+        ..ComponentSpec::default()
+    };
+    LayoutSpec { components: vec![c] }
+}
+
+impl TestClient {
+    /// Creates a file in the root directory and opens it for reading and writing.
+    pub(crate) async fn make(&self, name: &str, layout: Option<LayoutSpec>) -> (Attr, Arc<OpenFile>) {
+        let flags = open_flags::O_CREAT | open_flags::O_RDWR;
+        self.create(&root(), self.root(), name.as_bytes(), flags, 0o644, 0, layout).await.unwrap()
+    }
+
+    /// Opens a file of the root directory.
+    pub(crate) async fn open_name(&self, name: &str, flags: u32) -> Result<Arc<OpenFile>, Errno> {
+        let attr = self.lookup(&root(), self.root(), name.as_bytes()).await?;
+        self.open(&root(), attr.fid, flags).await
+    }
+
+    pub(crate) async fn put(&self, file: &OpenFile, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        self.write(file, offset, Payload::from(Bytes::copy_from_slice(data))).await
+    }
+
+    pub(crate) async fn get(&self, file: &OpenFile, offset: u64, len: usize) -> Vec<u8> {
+        self.read(file, offset, len).await.unwrap().to_bytes().to_vec()
+    }
+
+    pub(crate) async fn stat(&self, fid: Fid) -> Attr {
+        self.getattr(&root(), fid).await.unwrap()
+    }
+}

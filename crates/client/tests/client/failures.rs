@@ -1,0 +1,193 @@
+//! Servers that crash, move away, come new or lie; the client goes on.
+
+use crate::cluster::{Cluster, root, run, striped};
+use nacre_base::Errno;
+use nacre_base::fault::{Fault, FaultAction};
+use nacre_client::open_flags;
+use std::time::Duration;
+
+#[test]
+fn io_waits_for_an_ost_that_is_down_and_metadata_does_not() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 2).await;
+        let c = cluster.client().await;
+        let (attr, file) = c.make("f", Some(striped(2, 65536))).await;
+        c.put(&file, 0, &[5; 200_000]).await.unwrap();
+        c.fsync(&file, false).await.unwrap();
+        cluster.stop_ost(1);
+        let write = {
+            let (c, file) = (c.clone(), file.clone());
+            rt.spawn(async move { assert_eq!(c.put(&file, 0, &[6; 200_000]).await, Ok(200_000)) })
+        };
+        rt.sleep(Duration::from_secs(60)).await;
+        assert!(!write.is_finished());
+        let dir = c.mkdir(&root(), c.root(), b"d", 0o755, 0).await.unwrap();
+        assert!(c.getattr(&root(), dir.fid).await.is_ok());
+        cluster.start_ost(1).await;
+        write.await;
+        assert!(c.get(&file, 0, 1 << 20).await == [6; 200_000]);
+        assert_eq!(c.stat(attr.fid).await.size, 200_000);
+    });
+}
+
+#[test]
+fn a_deactivated_ost_is_an_error_and_its_files_can_be_removed() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 2).await;
+        let c = cluster.client().await;
+        let (attr, file) = c.make("f", Some(striped(2, 65536))).await;
+        c.put(&file, 0, &[5; 200_000]).await.unwrap();
+        cluster.stop_ost(1);
+        let waiting = {
+            let (c, file) = (c.clone(), file.clone());
+            rt.spawn(async move { assert_eq!(c.read(&file, 65536, 10).await.err(), Some(Errno::EIO)) })
+        };
+        rt.sleep(Duration::from_secs(30)).await;
+        assert!(!waiting.is_finished());
+        assert_eq!(c.node.params().set("osc.*OST0001*.active", "0").unwrap().len(), 1);
+        waiting.await;
+        assert_eq!(c.get(&file, 0, 10).await, [5; 10], "the other object is there");
+        assert!(c.lookup(&root(), c.root(), b"f").await.unwrap().size >= 131_072);
+        assert!(c.statfs().await.unwrap().blocks > 0);
+        c.unlink(&root(), c.root(), b"f").await.unwrap();
+        c.release(file).await.unwrap();
+        assert_eq!(c.getattr(&root(), attr.fid).await.err(), Some(Errno::ESTALE));
+    });
+}
+
+#[test]
+fn an_open_file_outlives_a_restart_of_the_mds() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 2).await;
+        let c = cluster.client().await;
+        let (attr, file) = c.make("f", Some(striped(2, 65536))).await;
+        c.put(&file, 0, b"before").await.unwrap();
+        c.fsync(&file, false).await.unwrap();
+        cluster.restart_mds().await;
+        assert_eq!(c.put(&file, 6, b" and after").await, Ok(10));
+        assert_eq!(c.get(&file, 0, 100).await, b"before and after");
+        assert_eq!(c.stat(attr.fid).await.size, 16);
+        c.fsync(&file, false).await.unwrap();
+        c.release(file).await.unwrap();
+        assert_eq!(c.lookup(&root(), c.root(), b"f").await.unwrap().size, 16);
+    });
+}
+
+#[test]
+fn what_was_synced_survives_the_crash_of_an_ost() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let c = cluster.client().await;
+        let (attr, file) = c.make("f", None).await;
+        c.put(&file, 0, b"durable").await.unwrap();
+        c.fsync(&file, true).await.unwrap();
+        cluster.stop_ost(0);
+        cluster.start_ost(0).await;
+        assert_eq!(c.get(&file, 0, 100).await, b"durable");
+        assert_eq!(c.stat(attr.fid).await.size, 7);
+    });
+}
+
+#[test]
+fn a_new_ost_is_used_without_a_remount() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let c = cluster.client().await;
+        cluster.add_ost().await;
+        rt.sleep(Duration::from_secs(30)).await;
+        assert_eq!(c.node.params().get("lov.*.numobd").unwrap()[0].1, "2");
+        let (_, file) = c.make("f", Some(striped(2, 65536))).await;
+        c.put(&file, 0, &[3; 200_000]).await.unwrap();
+        assert!(c.get(&file, 0, 1 << 20).await == [3; 200_000]);
+    });
+}
+
+#[test]
+fn a_mount_goes_on_without_the_mgs() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let c = cluster.client().await;
+        let (_, file) = c.make("f", None).await;
+        cluster.restart_mgs().await;
+        c.put(&file, 0, b"x").await.unwrap();
+        let other = cluster.client().await;
+        let (_, file) = other.make("g", None).await;
+        other.put(&file, 0, b"y").await.unwrap();
+    });
+}
+
+#[test]
+fn damaged_data_is_noticed_and_sent_again() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let c = cluster.client().await;
+        let (_, file) = c.make("f", None).await;
+        let (faults, data) = (c.node.faults().clone(), vec![9; 100_000]);
+        let corrupt = |times| Fault { action: FaultAction::Corrupt, skip: 0, times };
+        faults.arm("osc.write.corrupt", corrupt(3));
+        assert_eq!(c.put(&file, 0, &data).await, Ok(data.len()));
+        faults.arm("osc.read.corrupt", corrupt(3));
+        assert!(c.get(&file, 0, data.len()).await == data);
+        assert_eq!(faults.armed(), vec![], "every fault struck");
+        faults.arm("osc.read.corrupt", corrupt(u32::MAX));
+        assert_eq!(c.read(&file, 0, 10).await.err(), Some(Errno::EIO));
+        faults.arm("osc.write.corrupt", corrupt(u32::MAX));
+        assert_eq!(c.put(&file, 0, b"bad").await, Err(Errno::EIO));
+        faults.clear();
+        assert!(c.get(&file, 0, data.len()).await == data, "what was damaged was never stored");
+        // Without checksums nobody notices.
+        c.node.params().set("osc.*.checksums", "0").unwrap();
+        faults.arm("osc.write.corrupt", corrupt(1));
+        c.put(&file, 0, b"bad").await.unwrap();
+        assert_ne!(c.get(&file, 0, 3).await, b"bad");
+    });
+}
+
+#[test]
+fn a_failed_part_of_a_write_is_not_hidden() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 2).await;
+        let c = cluster.client().await;
+        let (_, file) = c.make("f", Some(striped(2, 65536))).await;
+        let layout = nacre_wire::lov_ea::decode_layout(&c.getxattr(&root(), file.fid(), b"lustre.lov").await.unwrap());
+        let second = layout.unwrap().0.components[0].stripes[1].ost.0;
+        c.node.params().set(&format!("osc.*OST{second:04x}*.active"), "0").unwrap();
+        assert_eq!(c.put(&file, 100, &[1; 200_000]).await, Ok(65536 - 100), "what was written without a gap");
+        assert_eq!(c.flush(&file).await, Err(Errno::EIO));
+        assert_eq!(c.flush(&file).await, Ok(()), "reported once");
+        assert_eq!(c.put(&file, 65536, &[1; 10]).await, Err(Errno::EIO));
+    });
+}
+
+#[test]
+fn an_unlinked_open_file_keeps_its_data() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let (a, b) = (cluster.client().await, cluster.client().await);
+        let (attr, file) = a.make("f", None).await;
+        a.put(&file, 0, b"still here").await.unwrap();
+        b.unlink(&root(), b.root(), b"f").await.unwrap();
+        rt.sleep(Duration::from_secs(30)).await;
+        assert_eq!(a.get(&file, 0, 100).await, b"still here");
+        a.put(&file, 10, b"!").await.unwrap();
+        assert_eq!(a.stat(attr.fid).await.nlink, 0);
+        a.release(file).await.unwrap();
+        assert_eq!(a.getattr(&root(), attr.fid).await.err(), Some(Errno::ESTALE));
+    });
+}
+
+#[test]
+fn an_idle_mount_talks_to_no_ost() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 2).await;
+        cluster.stop_ost(0);
+        cluster.stop_ost(1);
+        let c = cluster.client().await;
+        c.mkdir(&root(), c.root(), b"d", 0o755, 0).await.unwrap();
+        let open = c.open_name("d", open_flags::O_DIRECTORY).await.unwrap();
+        c.release(open).await.unwrap();
+        let states = c.node.params().get("osc.*.state").map(|all| all.into_iter().map(|(_, v)| v).collect::<Vec<_>>());
+        let states = states.unwrap_or_default();
+        assert!(states.iter().all(|s| s.contains("current_state: NEW")), "{states:?}");
+    });
+}

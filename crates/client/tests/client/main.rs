@@ -1,0 +1,11 @@
+//! The client against real servers, each on a node of its own, over the simulated network and in virtual time.
+
+#![allow(missing_docs, reason = "tests")]
+
+mod append;
+mod cluster;
+mod data;
+mod failures;
+mod locks;
+mod names;
+mod xattrs;
