@@ -48,13 +48,12 @@ impl LockService {
         let waiting = self.state.lock().enqueue(Request { client, xid: request.header.xid, enqueue });
         let reply = match waiting {
             Ok(reply) => reply?,
-            Err((id, granted)) => tokio::select! {
+            Err(granted) => tokio::select! {
+                biased;
                 // A sender that is dropped belongs to a request that was sent again: the later one gets the answer.
                 answer = granted => answer.unwrap_or(Err(Errno::ESHUTDOWN))?,
-                () = request.abandoned() => {
-                    self.state.lock().cancel(client, &[id]);
-                    return Err(Errno::ESHUTDOWN);
-                }
+                // What waits is taken back with all else that the export has, in `export_gone`.
+                () = request.abandoned() => return Err(Errno::ESHUTDOWN),
             },
         };
         Ok(Response::new(&reply))
@@ -95,7 +94,7 @@ impl LockService {
 
 impl State {
     /// The answer, or where it will come.
-    fn enqueue(&mut self, request: Request) -> Result<Answer, (LockId, oneshot::Receiver<Answer>)> {
+    fn enqueue(&mut self, request: Request) -> Result<Answer, oneshot::Receiver<Answer>> {
         let mut grants = Vec::new();
         let withdrawn = request.enqueue.flags & nacre_wire::ldlm::enqueue_flags::WITHDRAW != 0;
         let outcome = self.namespace.enqueue(request, &mut grants);
@@ -111,7 +110,7 @@ impl State {
             Outcome::Waiting(id) => {
                 let (sender, receiver) = oneshot::channel();
                 self.waiters.insert(id, sender);
-                Err((id, receiver))
+                Err(receiver)
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Crashes: what was committed is there, what was not is gone as if it had never been.
 
 use super::cluster::*;
-use nacre_base::Errno;
 use nacre_base::fault::{Fault, FaultAction};
+use nacre_base::{Errno, Fid, Prng};
 use nacre_osd::Osd;
 use nacre_osd::mem::Crash;
 
@@ -150,4 +150,93 @@ fn the_periodic_commit_advances_last_committed() {
         rt.sleep(secs(6)).await;
         assert_eq!(target.last_committed().0, version);
     });
+}
+
+/// What an object may look like after a crash: everything it has been since it was last made durable.
+struct History(Vec<Vec<u8>>);
+
+impl History {
+    fn change(&mut self, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut next = self.0[self.0.len() - 1].clone();
+        change(&mut next);
+        self.0.push(next);
+    }
+
+    fn durable(&mut self) {
+        self.0.drain(..self.0.len() - 1);
+    }
+
+    fn now(&self) -> &[u8] {
+        &self.0[self.0.len() - 1]
+    }
+
+    /// The size is one it had, as records are transactional. Each byte is one that was there: data is not.
+    fn check_after_crash(&mut self, found: Vec<u8>, seed: u64) {
+        assert!(self.0.iter().any(|state| state.len() == found.len()), "seed {seed}: size {}", found.len());
+        for (at, byte) in found.iter().enumerate() {
+            let was = self.0.iter().any(|state| state.get(at).copied().unwrap_or(0) == *byte);
+            assert!(was, "seed {seed}: byte {at} is {byte}");
+        }
+        self.0 = vec![found];
+    }
+}
+
+async fn random_change(client: &Client, fid: Fid, history: &mut History, random: &mut Prng) {
+    let (start, len) = (random.below(20_000), 1 + random.below(9_000));
+    let (from, to) = (start as usize, (start + len) as usize);
+    match random.below(5) {
+        0 => {
+            client.truncate(fid, start).await;
+            history.change(|data| data.resize(from, 0));
+        }
+        1 => {
+            client.punch(fid, start, start + len).await.unwrap();
+            history.change(|data| {
+                let size = data.len();
+                data[from.min(size)..to.min(size)].fill(0);
+            });
+        }
+        _ => {
+            let byte = 1 + random.below(255) as u8;
+            client.write(fid, start, &vec![byte; len as usize]).await.unwrap();
+            history.change(|data| {
+                data.resize(data.len().max(to), 0);
+                data[from..to].fill(byte);
+            });
+        }
+    }
+}
+
+#[test]
+fn random_changes_and_crashes_leave_only_what_was_there() {
+    for seed in 0..40 {
+        run(move |rt| async move {
+            let mut random = Prng::new(seed);
+            let mut cluster = Cluster::start(&rt).await;
+            let fid = cluster.client(1).object().await;
+            let mut history = History(vec![Vec::new()]);
+            for life in 0..6 {
+                let client = cluster.client(2 + life);
+                for _ in 0..random.below(12) {
+                    random_change(&client, fid, &mut history, &mut random).await;
+                    assert_eq!(client.read(fid, 0, 40_000).await.unwrap(), history.now(), "seed {seed}");
+                    match random.below(8) {
+                        0 => {
+                            client.sync().await;
+                            history.durable();
+                        }
+                        1 => rt.sleep(secs(random.below(4))).await,
+                        _ => {}
+                    }
+                }
+                let torn = Crash::PowerCutTorn { seed: random.next_u64() };
+                let crash = *random.pick(&[Crash::Process, Crash::PowerCut, torn]);
+                cluster.restart(crash).await;
+                let found = cluster.client(100 + life).read(fid, 0, 40_000).await.unwrap();
+                history.check_after_crash(found, seed);
+                // What was found is not durable before the next sync: a second crash may still lose it.
+                cluster.client(200 + life).sync().await;
+            }
+        });
+    }
 }

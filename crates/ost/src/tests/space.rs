@@ -26,9 +26,9 @@ fn a_full_device_refuses_new_data_and_takes_it_when_space_is_freed() {
         let full: StatFs = client.call(Opcode::OstStatfs, &()).await.unwrap();
         assert_eq!((full.blocks_available, full.state), (0, statfs_state::OUT_OF_SPACE));
 
+        let c = client.object().await;
         client.destroy(b).await.unwrap();
         // Its space is free only after a commit, which the write that needs it brings about.
-        let c = client.object().await;
         client.write(c, 0, &vec![4; 512 * KIB as usize]).await.unwrap();
     });
 }
