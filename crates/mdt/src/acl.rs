@@ -38,14 +38,13 @@ impl Acl {
         if u32::from_le_bytes(*version) != VERSION {
             return Err(Errno::EOPNOTSUPP);
         }
-        let (entries, rest) = entries.as_chunks::<8>();
-        if !rest.is_empty() || entries.len() > ENTRIES_MAX {
+        if entries.len() % 8 != 0 || entries.len() / 8 > ENTRIES_MAX {
             return Err(Errno::EINVAL);
         }
         if entries.is_empty() {
             return Ok(None);
         }
-        let entries = entries.iter().map(decode_entry).collect::<Result<Vec<_>, _>>()?;
+        let entries = entries.chunks_exact(8).map(decode_entry).collect::<Result<Vec<_>, _>>()?;
         let acl = Acl { entries };
         if acl.is_valid() { Ok(Some(acl)) } else { Err(Errno::EINVAL) }
     }
@@ -156,7 +155,8 @@ impl Acl {
     }
 }
 
-fn decode_entry(bytes: &[u8; 8]) -> Result<(Tag, u32), Errno> {
+/// An entry of eight bytes.
+fn decode_entry(bytes: &[u8]) -> Result<(Tag, u32), Errno> {
     let tag = u16::from_le_bytes([bytes[0], bytes[1]]);
     let perm = u32::from(u16::from_le_bytes([bytes[2], bytes[3]]));
     let id = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);

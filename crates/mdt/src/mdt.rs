@@ -207,6 +207,7 @@ impl Mdt {
                 Attempt::NoObjects(in_the_end) => in_the_end,
             };
             tokio::select! {
+                biased;
                 waited = self.target.rt().timeout_at(give_up, refilled) => waited.map_err(|_| in_the_end)?,
                 () = request.abandoned() => return Err(Errno::ESHUTDOWN),
             }

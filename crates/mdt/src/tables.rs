@@ -17,7 +17,7 @@
 use crate::record::{Dirent, Inode, LastUsed, RECORD_VERSION, damaged};
 use bytes::Bytes;
 use nacre_base::{Errno, Fid, OstIndex, hash};
-use nacre_osd::{Table, Transaction};
+use nacre_osd::{Table, Transaction, Visitor};
 use std::ops::ControlFlow;
 
 /// Entries of directories.
@@ -48,6 +48,8 @@ const COOKIE_FIRST: u64 = 3;
 const COOKIE_LAST: u64 = i64::MAX as u64 - 1;
 
 type Tx<'a> = &'a mut dyn Transaction;
+/// Sees the cookie, the name and the entry, and says whether to go on.
+pub type EntryVisitor<'a> = dyn FnMut(u64, &[u8], Dirent) -> ControlFlow<()> + 'a;
 
 /// The hash of a name, which is the cookie of its entry.
 pub fn name_hash(name: &[u8]) -> u64 {
@@ -121,12 +123,7 @@ pub fn delete_dirent(tx: Tx<'_>, parent: Fid, name: &[u8], fid: Fid) -> Result<(
 }
 
 /// Visits the entries of `parent` whose cookie is above `after`, in order of cookie: cookie, name, entry.
-pub fn scan_dirents(
-    tx: &dyn Transaction,
-    parent: Fid,
-    after: u64,
-    visit: &mut dyn FnMut(u64, &[u8], Dirent) -> ControlFlow<()>,
-) -> Result<(), Errno> {
+pub fn scan_dirents(tx: &dyn Transaction, parent: Fid, after: u64, visit: &mut EntryVisitor<'_>) -> Result<(), Errno> {
     let prefix = parent.to_key();
     let from = [&prefix[..], &after.saturating_add(1).to_be_bytes()].concat();
     let mut result = Ok(());
@@ -270,12 +267,7 @@ pub fn put_last_used(tx: Tx<'_>, ost: OstIndex, last: &LastUsed) -> Result<(), E
 }
 
 /// Visits what begins with `prefix`: the rest of the key, and the value.
-fn scan_prefix(
-    tx: &dyn Transaction,
-    table: Table,
-    prefix: &[u8],
-    visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-) -> Result<(), Errno> {
+fn scan_prefix(tx: &dyn Transaction, table: Table, prefix: &[u8], visit: &mut Visitor<'_>) -> Result<(), Errno> {
     tx.scan(table, prefix, &mut |key, value| match key.strip_prefix(prefix) {
         Some(rest) => visit(rest, value),
         None => ControlFlow::Break(()),

@@ -9,6 +9,7 @@ mod posix;
 mod random;
 mod readdir;
 mod rename;
+mod service;
 mod xattrs;
 
 use crate::check::check;
@@ -19,7 +20,7 @@ use crate::record::{Inode, LastUsed};
 use crate::tables;
 use bytes::Bytes;
 use futures_util::FutureExt;
-use nacre_base::{Errno, Fid, OstIndex, Time, Timestamp};
+use nacre_base::{Errno, Fid, OstIndex, Timestamp};
 use nacre_osd::mem::{Crash, MemOptions, MemOsd};
 use nacre_osd::{Osd, Transaction};
 use nacre_rt::Sim;
@@ -261,11 +262,5 @@ impl Fs {
     /// Objects queued for destruction.
     pub(crate) fn destroys(&self) -> usize {
         tables::destroys(&*self.begin(), OstIndex(0), u64::MAX, usize::MAX).unwrap().len()
-    }
-
-    /// Time on the simulated clock; unused by the operations.
-    #[allow(dead_code)] // for debugging
-    pub(crate) fn sim_now(&self) -> Time {
-        self.sim.rt().now()
     }
 }

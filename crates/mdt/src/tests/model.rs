@@ -329,7 +329,8 @@ impl Model {
                 return Err(Errno::EOPNOTSUPP);
             }
             let drops_set_id = [0o6000u32, 0o4000, 0o2000, 0].iter().any(|bits| m == n.mode & 0o7777 & !bits);
-            if !owner && !(kind == mode::S_IFREG && drops_set_id && self.may(fid, cred, 2).is_ok()) {
+            let may_drop = kind == mode::S_IFREG && drops_set_id && self.may(fid, cred, 2).is_ok();
+            if !owner && !may_drop {
                 return Err(Errno::EPERM);
             }
         }

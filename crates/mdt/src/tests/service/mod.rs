@@ -1,0 +1,6 @@
+//! The MDT as clients see it: over a simulated network, with an MGS and OSTs that only pretend, through crashes.
+
+mod cluster;
+mod objects;
+mod once;
+mod open;

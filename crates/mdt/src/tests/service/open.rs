@@ -1,0 +1,107 @@
+//! Open handles over restarts and evictions, flocks, statistics.
+
+use super::cluster::*;
+use crate::opens::flags::{O_CREAT, O_RDWR};
+use nacre_base::{Errno, Fid};
+use nacre_wire::Opcode;
+use nacre_wire::attr::StatFs;
+use nacre_wire::ldlm::{Enqueue, EnqueueReply, LockKind, LockMode, enqueue_flags};
+use nacre_wire::mds::{RootReply, Sync};
+
+#[test]
+fn files_with_names_stay_open_over_a_restart_and_others_are_gone() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let client = cluster.client(1);
+        let named = client.open(Fid::ROOT, "named", O_CREAT | O_RDWR).await.unwrap();
+        let orphan = client.open(Fid::ROOT, "orphan", O_CREAT | O_RDWR).await.unwrap();
+        client.unlink(Fid::ROOT, "orphan").await.unwrap();
+        assert_eq!(client.getattr(orphan.attr.fid).await.unwrap().attr.nlink, 0, "open, so it is there");
+        cluster.commit().await;
+        cluster.restart().await;
+        assert_eq!(client.getattr(named.attr.fid).await.unwrap().layout, named.layout);
+        assert_eq!(client.close(named.attr.fid, named.handle).await, Ok(()));
+        assert_eq!(client.getattr(orphan.attr.fid).await.map(drop), Err(Errno::ESTALE));
+        assert_eq!(client.close(orphan.attr.fid, orphan.handle).await, Err(Errno::ESTALE));
+        rt.sleep(secs(20)).await;
+        assert_eq!(cluster.osts[0].state().destroyed.len(), 1);
+    });
+}
+
+#[test]
+fn a_client_that_goes_takes_its_orphans_along_but_not_those_of_others() {
+    run(|rt| async move {
+        let cluster = Cluster::start(&rt, 1).await;
+        let (one, two) = (cluster.client(1), cluster.client(2));
+        let (mine, ours) = {
+            let mine = one.open(Fid::ROOT, "mine", O_CREAT | O_RDWR).await.unwrap().attr.fid;
+            let ours = one.open(Fid::ROOT, "ours", O_CREAT | O_RDWR).await.unwrap().attr.fid;
+            (mine, ours)
+        };
+        let theirs = two.open(Fid::ROOT, "ours", O_RDWR).await.unwrap();
+        for n in ["mine", "ours"] {
+            two.unlink(Fid::ROOT, n).await.unwrap();
+        }
+        assert_eq!(cluster.server.mdt.open_count(), 3);
+        one.import.disconnect().await;
+        rt.sleep(secs(1)).await;
+        assert_eq!(two.getattr(mine).await.map(drop), Err(Errno::ESTALE));
+        assert_eq!(two.getattr(ours).await.map(|a| a.attr.nlink), Ok(0));
+        two.close(ours, theirs.handle).await.unwrap();
+        assert_eq!(two.getattr(ours).await.map(drop), Err(Errno::ESTALE));
+        assert_eq!(cluster.server.mdt.open_count(), 0);
+    });
+}
+
+#[test]
+fn flocks_exclude_and_go_with_their_client() {
+    run(|rt| async move {
+        let cluster = Cluster::start(&rt, 1).await;
+        let (one, two) = (cluster.client(1), cluster.client(2));
+        let lock = |flags| Enqueue {
+            kind: LockKind::Flock,
+            resource: Fid::ROOT,
+            mode: LockMode::Pw,
+            end: u64::MAX,
+            flags,
+            ..Enqueue::default()
+        };
+        one.call::<EnqueueReply>(Opcode::LdlmEnqueue, &lock(0)).await.unwrap();
+        let refused = two.call::<EnqueueReply>(Opcode::LdlmEnqueue, &lock(enqueue_flags::BLOCK_NOWAIT)).await;
+        assert_eq!(refused.map(drop), Err(Errno::EAGAIN));
+        let waiting = two.start(move |c| async move { c.call::<EnqueueReply>(Opcode::LdlmEnqueue, &lock(0)).await });
+        rt.sleep(secs(1)).await;
+        one.import.disconnect().await;
+        assert!(waiting.await.unwrap().is_ok());
+    });
+}
+
+#[test]
+fn small_requests_and_parameters() {
+    run(|rt| async move {
+        let cluster = Cluster::start(&rt, 2).await;
+        let client = cluster.client(1);
+        let root: RootReply = client.call(Opcode::MdsGetRoot, &()).await.unwrap();
+        assert_eq!(root.root, Fid::ROOT);
+        let space: StatFs = client.call(Opcode::MdsStatfs, &()).await.unwrap();
+        assert!(space.blocks > 0 && space.name_max == 255);
+        client.mkdir(Fid::ROOT, "d").await.unwrap();
+        client.call::<()>(Opcode::MdsSync, &Sync::default()).await.unwrap();
+        rt.sleep(secs(1)).await;
+        assert!(cluster.param("mdt.*.md_stats").contains("\nmkdir                               1 samples [usecs]"));
+        assert_eq!(cluster.param("mdt.*.num_exports"), "1");
+        assert_eq!(cluster.param("lod.nacre-MDT0000-mdtlov.numobd"), "2");
+        assert_eq!(cluster.param("lod.*.activeobd"), "2");
+        assert_eq!(cluster.param("lod.*.qos_threshold_rr"), "17%");
+        assert_eq!(cluster.param("lod.*.stripesize"), "4194304");
+        assert_eq!(cluster.param("osp.nacre-OST0000-osc-MDT0000.active"), "1");
+        assert_eq!(cluster.param("osp.nacre-OST0001-osc-MDT0000.prealloc_next_id"), "2");
+        cluster.server.params.set("lod.*.stripecount", "2").unwrap();
+        let opened = client.open(Fid::ROOT, "f", O_CREAT | O_RDWR).await.unwrap();
+        assert_eq!(opened.layout.unwrap().stripe_count(), 2);
+        assert!(cluster.server.params.set("lod.*.stripesize", "1000").is_err());
+        assert_eq!(cluster.mgs.registered.lock()[0].target, "nacre-MDT0000");
+        cluster.server.mdt.stop().await;
+        assert!(cluster.server.params.list("*").is_empty(), "{:?}", cluster.server.params.list("*"));
+    });
+}
