@@ -170,6 +170,8 @@ impl Sim {
             entry.insert(Running { future, waker: flag.clone().into(), flag });
         }
         std::mem::swap(&mut self.incoming, &mut *self.shared.woken.lock());
+        // In an order that does not depend on who woke whom first: `tokio::sync::watch` wakes in an order of its own making.
+        self.incoming.sort_unstable();
         // A task may have ended after it was woken, and its number may have passed on to a new, still queued task.
         self.ready.extend(self.incoming.drain(..).filter(|id| self.tasks.contains(*id)));
     }
