@@ -178,8 +178,12 @@ mod tests {
     #[test]
     fn high_priority_does_not_starve_the_others() {
         let mut q = LaneQueue::new(8);
-        (0..9).for_each(|_| drop(q.handle_arrival(regular(), &regular())));
-        (0..100).for_each(|_| drop(q.handle_arrival(high(), &high())));
+        for _ in 0..9 {
+            q.handle_arrival(regular(), &regular());
+        }
+        for _ in 0..100 {
+            q.handle_arrival(high(), &high());
+        }
         let mut running: VecDeque<_> = [vec![regular(); 8], vec![high()]].concat().into();
         let mut order = Vec::new();
         for _ in 0..12 {
@@ -193,7 +197,9 @@ mod tests {
     #[test]
     fn a_full_queue_drops() {
         let mut q = LaneQueue::new(1);
-        (0..=QUEUE_MAX).for_each(|_| drop(q.handle_arrival((), &regular())));
+        for _ in 0..=QUEUE_MAX {
+            q.handle_arrival((), &regular());
+        }
         assert_eq!(q.handle_arrival((), &regular()), Admission::Full);
     }
 }

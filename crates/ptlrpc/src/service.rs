@@ -24,7 +24,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 /// A target being served.
@@ -231,7 +231,7 @@ impl NodeShared {
     fn poll_or_spawn(self: &Arc<Self>, future: impl Future<Output = ()> + Send + 'static) {
         let mut future: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(future);
         // The task polls it again at once, and then with a waker that counts.
-        if let Poll::Pending = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             drop(self.rt.spawn(future));
         }
     }
