@@ -47,7 +47,7 @@ pub enum LodError {
     /// The layout names an OST that does not answer or takes no new objects.
     #[error("OST {0:?} takes no new objects")]
     Unusable(OstIndex),
-    /// The layout names an OST twice, without overstriping or with one stripe count for all.
+    /// More stripes than a component can have.
     #[error("more than {STRIPE_COUNT_MAX} stripes")]
     TooManyStripes,
 }
@@ -249,7 +249,7 @@ impl Lod {
     }
 
     /// The first `count` usable OSTs of `order`: healthy ones with objects at hand before degraded ones before those
-    /// that must be waited for. `first` comes first whatever its state.
+    /// that must be waited for. `first`, the beginning of `order`, is among them whatever its state.
     fn preferred(
         &self,
         order: Vec<OstIndex>,
@@ -258,13 +258,24 @@ impl Lod {
         ready: &dyn Fn(OstIndex) -> u32,
         first: Option<OstIndex>,
     ) -> Vec<OstIndex> {
-        let mut usable: Vec<OstIndex> = order.iter().copied().filter(|o| self.osts[o].is_usable()).collect();
-        let place = |o: &OstIndex| order.iter().position(|p| p == o);
-        usable.sort_by_key(|o| (first != Some(*o), self.tier(*o, on_each, ready), place(o)));
-        usable.truncate(count);
+        let mut best = Vec::with_capacity(order.len());
+        let mut healthy = 0;
+        for (place, ost) in order.into_iter().enumerate() {
+            if !self.osts[&ost].is_usable() {
+                continue;
+            }
+            let tier = if first == Some(ost) { 0 } else { self.tier(ost, on_each, ready) };
+            best.push((tier, place, ost));
+            healthy += usize::from(tier == 0);
+            if healthy == count {
+                break;
+            }
+        }
+        best.sort_unstable();
+        best.truncate(count);
         // Which ones is decided; their order is the turn's.
-        usable.sort_by_key(place);
-        usable
+        best.sort_unstable_by_key(|(_, place, _)| *place);
+        best.into_iter().map(|(_, _, ost)| ost).collect()
     }
 
     fn tier(&self, ost: OstIndex, on_each: u32, ready: &dyn Fn(OstIndex) -> u32) -> u8 {

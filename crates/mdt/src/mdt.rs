@@ -95,7 +95,10 @@ impl Mdt {
         let task = mdt.target.rt().spawn(follow_config(mdt.mgc.clone(), mdt.osps.clone(), mdt.fsname()));
         let served = nacre_tgt::serve(&mdt);
         *mdt.running.lock() = Running { served: Some(served), config: Some(task) };
-        mdt.register().await?;
+        if let Err(error) = mdt.register().await {
+            mdt.stop().await;
+            return Err(error);
+        }
         Ok(mdt)
     }
 
@@ -263,7 +266,14 @@ impl Mdt {
             self.destroy_orphans(&mut operation, &[fid])?;
             return operation.finish(request, response);
         }
-        if fid != r.fid || !changes(&inode, r) {
+        // Hints are only of use from who had the file open.
+        let r = &Close {
+            size_blocks: r.size_blocks.filter(|_| closed.is_some_and(|c| c.is_writable())),
+            atime: r.atime.filter(|_| closed.is_some()),
+            fid,
+            ..*r
+        };
+        if !changes(&inode, r) {
             return Ok(response);
         }
         let (version, cred, is_open) = (operation.transno().0, Credentials::root(), |_| true);
@@ -308,7 +318,7 @@ impl Mdt {
             ReintRecord::Setattr(r) => {
                 let handle = self.opens.lock().get(client, r.handle);
                 let writes = handle.is_some_and(|h| h.fid == r.fid && h.is_writable());
-                ops::setattr::setattr(&mut cx, r, writes)?
+                ops::setattr::setattr(&mut cx, r, writes, objects)?
             }
             ReintRecord::Create(r) => ops::create::create(&mut cx, r, self.target.name().index)?,
             ReintRecord::Link(r) => ops::link::link(&mut cx, r)?,

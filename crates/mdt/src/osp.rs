@@ -236,12 +236,21 @@ impl Objects for Allocator<'_> {
         }
         let objects = self.take(&counts)?;
         for (ost, fids) in &objects {
-            if let Some(last) = fids.last() {
-                tables::put_last_used(tx, *ost, &LastUsed { seq: last.seq, oid: last.oid })?;
-            }
+            note_used(tx, *ost, fids)?;
         }
         Ok(layout(spec, &choices, objects))
     }
+}
+
+/// Stores the last object of an OST that is in use now. It never goes back, though objects of a failed operation are
+/// handed out again later: an object above it would be destroyed as an orphan.
+fn note_used(tx: &mut dyn Transaction, ost: OstIndex, fids: &[Fid]) -> Result<(), Errno> {
+    let Some(fid) = fids.last() else { return Ok(()) };
+    let known = tables::last_used(tx, ost)?;
+    if known.is_none_or(|k| k.seq != fid.seq || k.oid < fid.oid) {
+        tables::put_last_used(tx, ost, &LastUsed { seq: fid.seq, oid: fid.oid })?;
+    }
+    Ok(())
 }
 
 impl Drop for Allocator<'_> {

@@ -67,12 +67,18 @@ fn existing(cx: &Context<'_>, r: &Open, fid: Fid, inode: Inode) -> Result<Plan, 
     }
     cx.check(fid, &inode, wanted(r.flags))?;
     let inode = Box::new(inode);
-    let needs_objects = inode.is_file() && inode.layout.is_none() && (writes || truncates);
+    let needs_objects = inode.is_file() && inode.layout.is_none() && writes_data(r.flags);
     if needs_objects || truncates && inode.is_file() {
         Ok(Plan::Change(fid, inode))
     } else {
         Ok(Plan::Open(fid, inode))
     }
+}
+
+/// Whether an open is the moment to make a file's objects. One only for reading is not; nor is one by somebody who wants
+/// to set the layout first (liblustreapi's O_LOV_DELAY_CREATE).
+fn writes_data(flags: u32) -> bool {
+    matches!(flags & O_ACCMODE, O_WRONLY | O_RDWR) && flags & FASYNC == 0
 }
 
 /// The permissions that an open's flags ask for.
@@ -102,7 +108,9 @@ pub fn carry_out(cx: &mut Context<'_>, r: &Open, plan: Plan, objects: &mut dyn O
     match plan {
         Plan::Open(fid, inode) => Ok(Opened { fid, inode: *inode, created: false }),
         Plan::Change(fid, mut inode) => {
-            give_objects(cx, &mut inode, objects)?;
+            if writes_data(r.flags) {
+                give_objects(cx, &mut inode, objects)?;
+            }
             if r.flags & O_TRUNC != 0 {
                 truncate(cx, &mut inode, 0);
                 inode.ctime = cx.now;
@@ -118,10 +126,7 @@ pub fn carry_out(cx: &mut Context<'_>, r: &Open, plan: Plan, objects: &mut dyn O
             inode.default_layout = r.layout.clone();
             let new = NewInode { parent: r.parent, name: &r.name, fid: r.child, umask: r.umask };
             let mut inode = insert(cx, &new, &mut directory, inode)?;
-            // A file that is opened only for reading gets its objects when somebody writes; and so does one whose maker
-            // wants to set its layout first (liblustreapi's O_LOV_DELAY_CREATE).
-            let writes = matches!(r.flags & O_ACCMODE, O_WRONLY | O_RDWR) && r.flags & FASYNC == 0;
-            if r.layout.is_some() || writes {
+            if r.layout.is_some() || writes_data(r.flags) {
                 give_objects(cx, &mut inode, objects)?;
                 tables::put_inode(cx.tx, r.child, &inode)?;
             }

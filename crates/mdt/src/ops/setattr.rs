@@ -1,7 +1,7 @@
 //! MDS_SETATTR: chmod, chown, utimes and the metadata half of truncate.
 
-use super::Context;
-use super::open::truncate;
+use super::open::{give_objects, truncate};
+use super::{Context, Objects};
 use crate::access::{self, WRITE};
 use crate::acl;
 use crate::record::Inode;
@@ -11,8 +11,14 @@ use nacre_wire::mds::{AttrReply, ReintSetattr};
 
 const PERMISSIONS: u32 = 0o7777;
 
-/// Sets attributes, all or none. `writes` tells that the asker has the file open for writing.
-pub fn setattr(cx: &mut Context<'_>, r: &ReintSetattr, writes: bool) -> Result<AttrReply, Errno> {
+/// Sets attributes, all or none. `writes` tells that the asker has the file open for writing. A file without objects gets
+/// them when it is to have a size.
+pub fn setattr(
+    cx: &mut Context<'_>,
+    r: &ReintSetattr,
+    writes: bool,
+    objects: &mut dyn Objects,
+) -> Result<AttrReply, Errno> {
     let mut inode = cx.inode(r.fid)?;
     if r.set == SetAttr::default() {
         return Ok(inode.attr_reply(r.fid));
@@ -22,6 +28,9 @@ pub fn setattr(cx: &mut Context<'_>, r: &ReintSetattr, writes: bool) -> Result<A
     check_times(cx, r, &inode, writes)?;
     check_size(cx, r, &inode, writes)?;
 
+    if r.set.size.is_some_and(|size| size > 0) {
+        give_objects(cx, &mut inode, objects)?;
+    }
     apply_size_and_owners(cx, &mut inode, &r.set);
     if let Some(new) = r.set.mode {
         chmod(cx, r, &mut inode, new)?;

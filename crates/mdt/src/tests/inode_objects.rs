@@ -34,6 +34,16 @@ fn objects_come_with_the_first_open_for_writing() {
     assert_eq!(count(&fs, g), Some(1));
     let (h, _) = fs.open_name(&root(), ROOT, "h", O_CREAT | O_WRONLY | FASYNC).unwrap();
     assert_eq!(count(&fs, h), None, "delayed, so that its layout can be set");
+    fs.open_name(&root(), ROOT, "h", O_WRONLY | FASYNC).unwrap();
+    assert_eq!(count(&fs, h), None);
+    let before = fs.attr(h).ctime;
+    set_layout(&mut fs, &root(), h, None).unwrap();
+    assert_eq!((count(&fs, h), fs.attr(h).ctime), (Some(1), before), "no program sees objects come");
+    let i = fs.mkfile(ROOT, "i");
+    fs.setattr(&root(), i, SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+    assert_eq!(count(&fs, i), None);
+    fs.setattr(&root(), i, SetAttr { size: Some(9), ..SetAttr::default() }).unwrap();
+    assert_eq!(count(&fs, i), Some(1), "a size needs a place");
     fs.check();
 }
 

@@ -209,7 +209,7 @@ impl Fs {
 
     pub(crate) fn setattr(&mut self, cred: &Credentials, fid: Fid, set: SetAttr) -> Result<Attr, Errno> {
         let r = ReintSetattr { fid, set, handle: 0 };
-        self.op(cred, |cx, _| ops::setattr::setattr(cx, &r, false)).map(|a| a.attr)
+        self.op(cred, |cx, objects| ops::setattr::setattr(cx, &r, false, objects)).map(|a| a.attr)
     }
 
     pub(crate) fn chmod(&mut self, fid: Fid, mode: u32) {

@@ -418,6 +418,14 @@ impl Model {
         Ok(fid)
     }
 
+    /// Nothing is open any more.
+    pub(super) fn forget_opens(&mut self) {
+        for fid in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.nodes.get_mut(&fid).unwrap().open = 0;
+            self.reap(fid);
+        }
+    }
+
     pub(super) fn close(&mut self, fid: Fid) {
         self.nodes.get_mut(&fid).unwrap().open -= 1;
         self.reap(fid);

@@ -203,6 +203,38 @@ impl Run {
     }
 }
 
+impl Run {
+    /// The MDS dies; what is left is what was there at the last commit, but for the files that were only open.
+    fn crash(&mut self, committed: &Model) {
+        self.fs.crash();
+        self.handles.clear();
+        self.model = committed.clone();
+        self.model.forget_opens();
+        self.compare();
+    }
+}
+
+#[test]
+fn a_crash_leaves_what_was_there_at_the_last_commit() {
+    for seed in 200..210 {
+        let mut run = Run::new(seed);
+        run.fs.commit();
+        let mut committed = run.model.clone();
+        for _ in 0..1500 {
+            run.step();
+            match run.prng.below(60) {
+                0 => {
+                    run.fs.commit();
+                    committed = run.model.clone();
+                }
+                1 => run.crash(&committed),
+                _ => {}
+            }
+        }
+        assert!(run.succeeded > 400, "seed {seed}: {}", run.succeeded);
+    }
+}
+
 type Step = (Result<(), Errno>, Result<(), Errno>, String);
 
 fn run(seed: u64, steps: usize) -> Run {
