@@ -103,8 +103,10 @@ async fn bench(network: &str) {
         })
         .await;
     }
-    measure(&rt, &import, "small, modify", 64, 0, move |i| async move { call(&i, Opcode::MdsReint, modify()).await }).await;
-    measure(&rt, &import, "write 1 MiB", 8, MIB, move |i| async move { call(&i, Opcode::OstWrite, write()).await }).await;
+    measure(&rt, &import, "small, modify", 64, 0, move |i| async move { call(&i, Opcode::MdsReint, modify()).await })
+        .await;
+    measure(&rt, &import, "write 1 MiB", 8, MIB, move |i| async move { call(&i, Opcode::OstWrite, write()).await })
+        .await;
     measure(&rt, &import, "read 1 MiB", 8, MIB, move |i| async move { call(&i, Opcode::OstRead, read()).await }).await;
     import.disconnect().await;
     drop(served);

@@ -58,6 +58,10 @@ impl ImportShared {
         let wanted = s.machine.instance().is_some() || !s.calls.is_empty();
         let attempt = if wanted { s.machine.start_connect(self.node.rt.now()) } else { None };
         s.connecting = attempt.is_some();
+        if attempt.is_none() && s.machine.wants_connect() {
+            // There is no place to connect to, as yet.
+            s.calls.fail_no_delay();
+        }
         attempt
     }
 

@@ -2,7 +2,8 @@
 
 use crate::evictor::{self, Seen};
 use crate::export::{Connecting, Export};
-use crate::message::encode;
+use crate::import::millis;
+use crate::message::{PROBE_MATCH_BITS, encode, request_portal};
 use crate::node::NodeShared;
 use crate::request_log::ReplyTo;
 use crate::service::{TargetEntry, random_nonzero};
@@ -10,13 +11,17 @@ use bytes::Bytes;
 use nacre_base::{Errno, Payload, Time, Uuid};
 use nacre_wire::connect::{ConnectReply, ConnectRequest};
 use nacre_wire::header::flags;
-use nacre_wire::{RpcHeader, RpcKind};
+use nacre_wire::{Lane, Opcode, RpcHeader, RpcKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
-/// How long a suspect may take to answer a ping.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a suspect may take to answer a probe, and how often it is asked.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+const PROBES: u32 = 3;
+/// Most clients of one node; more are refused until others leave. Lustre's limit for a target.
+const EXPORTS_MAX: usize = 128 << 10;
 
 /// Only one connect of a client is handled at a time; this marks which.
 struct ConnectGuard<'a>(&'a TargetEntry, Uuid);
@@ -46,6 +51,9 @@ impl NodeShared {
             return;
         }
         let known = existing.as_ref().is_some_and(|e| e.cookie == request.previous_export && !e.is_closed());
+        if existing.is_none() && self.exports.read().len() >= EXPORTS_MAX {
+            return self.refuse(&header, reply_to, Errno::EBUSY);
+        }
         let export = match existing {
             Some(export) if known => {
                 export.handle_reconnecting();
@@ -82,7 +90,7 @@ impl NodeShared {
         tracing::info!("{}: {} ({}) connected", entry.name, export.client_name, export.nid());
         entry.clients.lock().insert(export.client, export.clone());
         self.exports.write().insert(export.cookie, export.clone());
-        self.timer.arm(self.rt.now() + evictor::TICK);
+        self.service_timer.arm(self.rt.now() + evictor::TICK);
         // The target may have stopped just before: then nobody else will close it.
         if entry.stopped.load(Ordering::Acquire) {
             self.drop_export(export);
@@ -187,7 +195,7 @@ impl NodeShared {
     }
 
     async fn probe(self: Arc<Self>, export: Arc<Export>) {
-        let answered = self.lnet.ping(export.nid(), PROBE_TIMEOUT).await.is_ok();
+        let answered = self.is_alive(&export).await;
         let now = self.rt.now();
         if answered {
             export.handle_heard(now);
@@ -196,6 +204,38 @@ impl NodeShared {
         if evict {
             tracing::warn!("{}: evicting {} ({}): silent and gone", export.target, export.client_name, export.nid());
             self.close_export(&export, "evicted").await;
+        }
+    }
+
+    /// Asks a client's node whether that very client lives there: another process may have its NID now.
+    async fn is_alive(&self, export: &Export) -> bool {
+        for _ in 0..PROBES {
+            let xid = self.next_xid();
+            let (answer, answered) = oneshot::channel();
+            self.probes.lock().insert(xid, answer);
+            let header = RpcHeader {
+                lane: Lane::Control as u8,
+                opcode: Opcode::ObdPing as u32,
+                xid,
+                timeout_ms: millis(PROBE_TIMEOUT),
+                ..RpcHeader::default()
+            };
+            let body = nacre_wire::encode(&export.client);
+            let probe = encode(RpcKind::Request, &header, &body, Payload::new());
+            let _ = self.lnet.post(export.nid(), request_portal(Lane::Control), PROBE_MATCH_BITS, probe);
+            let answered = self.rt.timeout(PROBE_TIMEOUT, answered).await;
+            self.probes.lock().remove(&xid);
+            if let Ok(Ok(lives)) = answered {
+                return lives;
+            }
+        }
+        false
+    }
+
+    /// A client's node answered a probe.
+    pub(crate) fn handle_probe_reply(&self, header: &RpcHeader) {
+        if let Some(answer) = self.probes.lock().remove(&header.xid) {
+            let _ = answer.send(header.status == 0);
         }
     }
 

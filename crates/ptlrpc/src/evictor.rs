@@ -1,6 +1,6 @@
 //! Who is thrown out for silence. A sans-IO engine: it names exports to be probed, and judges the answers.
 //!
-//! A client that was silent for 150 s and does not answer an LNet ping is dead, unless it is we who are cut off: only
+//! A client that was silent for 150 s and whose node does not say that it lives is dead, unless it is we who are cut off: only
 //! while others are heard is anyone suspected, and after an outage everyone has time to come back.
 
 use nacre_base::Time;

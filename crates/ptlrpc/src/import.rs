@@ -414,6 +414,9 @@ impl Ongoing {
         if s.machine.state() == ImportState::Closed && !spec.control {
             return Err(RpcError::Closed);
         }
+        if spec.no_delay && !spec.control && s.machine.is_unreachable() {
+            return Err(RpcError::Unreachable);
+        }
         // Under the lock, so that the import's xids increase in the order of registration.
         let xid = import.node.next_xid();
         s.calls.start(xid, spec.clone());

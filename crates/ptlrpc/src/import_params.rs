@@ -33,6 +33,9 @@ pub(crate) fn register(import: &Arc<ImportShared>) {
     show("state", state_text);
     show("timeouts", timeouts_text);
     show("stats", stats_text);
+    if import.config.kind == TargetKind::Mdt {
+        show("max_mod_rpcs_in_flight", |i| i.state.lock().data.max_modify_rpcs.max(1).to_string());
+    }
     let (weak, cell) = (Arc::downgrade(import), import.max_rpcs_in_flight.clone());
     let shown = cell.clone();
     params.add_rw(

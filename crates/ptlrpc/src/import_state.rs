@@ -210,6 +210,11 @@ impl ImportMachine {
         matches!(self.state, ImportState::New | ImportState::Discon)
     }
 
+    /// Whether every place was tried, in vain.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        self.failures as usize >= self.candidates.len()
+    }
+
     /// Begins a connect, if one is wanted and there is somewhere to connect to.
     pub(crate) fn start_connect(&mut self, now: Time) -> Option<Attempt> {
         if !self.wants_connect() || self.candidates.is_empty() {

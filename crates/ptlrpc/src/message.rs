@@ -9,6 +9,9 @@ use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind, WireError};
 /// Replies of every lane; the match bits name the import.
 pub(crate) const REPLY_PORTAL: Portal = Portal(10);
 
+/// Match bits of replies that are for no import but for the evictor. Imports count from 1.
+pub(crate) const PROBE_MATCH_BITS: u64 = 0;
+
 /// The portal of a lane's requests, with the numbers of Lustre's corresponding services.
 pub(crate) fn request_portal(lane: Lane) -> Portal {
     match lane {

@@ -1,9 +1,9 @@
-//! All RPC of one node: the tables of its imports, targets and exports, its xids, its portals and its timer.
+//! All RPC of one node: the tables of its imports, targets and exports, its xids, its portals and its timers.
 
 use crate::evictor::Evictor;
 use crate::export::Export;
 use crate::import::{Import, ImportConfig, ImportShared};
-use crate::message::{REPLY_PORTAL, decode, request_portal};
+use crate::message::{PROBE_MATCH_BITS, REPLY_PORTAL, decode, request_portal};
 use crate::service::{LaneCounts, LaneService, TargetEntry, random_nonzero};
 use crate::stats::{OpStats, Tally};
 use crate::target::TargetHandler;
@@ -19,6 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use tokio::sync::oneshot;
 
 /// All RPC of one node (a process, or a simulated node): imports going out, targets served. Cloning shares.
 #[derive(Clone)]
@@ -29,8 +30,11 @@ pub(crate) struct NodeShared {
     pub(crate) lnet: Lnet,
     pub(crate) faults: Faults,
     pub(crate) params: Params,
+    /// Deadlines of calls.
     pub(crate) timer: Arc<Timer>,
-    timer_task: Mutex<Option<Task>>,
+    /// Early replies and the evictor.
+    pub(crate) service_timer: Arc<Timer>,
+    timer_tasks: Mutex<Vec<Task>>,
     next_xid: AtomicU64,
     next_import: AtomicU64,
     /// By id, so that walks over all go in an order of their own.
@@ -40,6 +44,8 @@ pub(crate) struct NodeShared {
     lanes: [LaneService; 5],
     pub(crate) evictor: Mutex<Evictor>,
     pub(crate) next_probe: Mutex<Time>,
+    /// Probes whose answer is awaited, by xid.
+    pub(crate) probes: Mutex<FxHashMap<u64, oneshot::Sender<bool>>>,
     pub(crate) malformed: AtomicU64,
 }
 
@@ -62,7 +68,8 @@ impl RpcNode {
             faults,
             params,
             timer: Arc::new(Timer::new()),
-            timer_task: Mutex::default(),
+            service_timer: Arc::new(Timer::new()),
+            timer_tasks: Mutex::default(),
             next_xid: AtomicU64::new(first_xid.max(1)),
             next_import: AtomicU64::new(1),
             imports: RwLock::default(),
@@ -71,6 +78,7 @@ impl RpcNode {
             lanes: Lane::ALL.map(LaneService::new),
             evictor: Mutex::default(),
             next_probe: Mutex::default(),
+            probes: Mutex::default(),
             malformed: AtomicU64::new(0),
         });
         node.attach();
@@ -135,9 +143,7 @@ impl RpcNode {
         }
         Lane::ALL.iter().for_each(|lane| self.0.lnet.detach(request_portal(*lane)));
         self.0.lnet.detach(REPLY_PORTAL);
-        if let Some(task) = self.0.timer_task.lock().take() {
-            task.abort();
-        }
+        self.0.stop_timers();
     }
 
     /// How long requests of an opcode took at this node as a server.
@@ -193,9 +199,18 @@ impl NodeShared {
                 node.handle_peer_down(peer);
             }
         }));
-        let (node, timer, rt) = (Arc::downgrade(self), self.timer.clone(), self.rt.clone());
-        let task = self.rt.spawn(async move { timer.run(&rt, |now| node.upgrade().map(|n| n.handle_time(now))).await });
-        *self.timer_task.lock() = Some(task);
+        self.start_timer(&self.timer, NodeShared::handle_time);
+        self.start_timer(&self.service_timer, NodeShared::handle_service_time);
+    }
+
+    fn start_timer(self: &Arc<Self>, timer: &Arc<Timer>, fire: fn(&Arc<Self>, Time) -> Time) {
+        let (node, timer, rt) = (Arc::downgrade(self), timer.clone(), self.rt.clone());
+        let run = async move { timer.run(&rt, |now| node.upgrade().map(|n| fire(&n, now))).await };
+        self.timer_tasks.lock().push(self.rt.spawn(run));
+    }
+
+    fn stop_timers(&self) {
+        self.timer_tasks.lock().drain(..).for_each(|t| t.abort());
     }
 
     fn handle_reply(&self, put: &IncomingPut) {
@@ -205,6 +220,9 @@ impl NodeShared {
         let import = self.imports.read().get(&put.match_bits).and_then(Weak::upgrade);
         match decode(&put.payload) {
             Ok(m) if m.kind != RpcKind::Request => {
+                if put.match_bits == PROBE_MATCH_BITS {
+                    self.handle_probe_reply(&m.header);
+                }
                 if let Some(import) = import {
                     import.handle_message(m);
                 }
@@ -218,11 +236,18 @@ impl NodeShared {
     }
 
     fn handle_time(self: &Arc<Self>, now: Time) -> Time {
-        let calls = self.imports().iter().map(|i| i.handle_time(now)).min();
+        self.imports().iter().map(|i| i.handle_time(now)).min().unwrap_or(Time::FAR_FUTURE)
+    }
+
+    fn handle_service_time(self: &Arc<Self>, now: Time) -> Time {
         let exports = self.exports();
         let early = self.send_early_replies(now, &exports);
-        let probe = self.probe_silent(now, &exports);
-        early.min(probe).min(calls.unwrap_or(Time::FAR_FUTURE))
+        early.min(self.probe_silent(now, &exports))
+    }
+
+    /// Whether an import of this node speaks for this client.
+    pub(crate) fn has_client(&self, client: Uuid) -> bool {
+        self.imports().iter().any(|i| i.config.client == client)
     }
 
     fn imports(&self) -> Vec<Arc<ImportShared>> {
@@ -294,6 +319,12 @@ impl ServedTarget {
     /// From now on, windows are granted by `control`.
     pub fn set_congestion_control(&self, control: Box<dyn CongestionControl>) {
         *self.entry.congestion.lock() = control;
+    }
+}
+
+impl Drop for NodeShared {
+    fn drop(&mut self) {
+        self.stop_timers();
     }
 }
 

@@ -3,12 +3,18 @@
 use nacre_wire::RpcHeader;
 use std::collections::VecDeque;
 
-/// Orders what waits. Whatever it orders by is in the header.
-pub trait Policy<T>: Send {
+/// What a policy can order requests by.
+pub trait Classified: Send {
+    /// The request's header: who, what, how much.
+    fn header(&self) -> &RpcHeader;
+}
+
+/// Orders what waits.
+pub trait Policy<T: Classified>: Send {
     /// Name, as `nrs_policies` shows it.
     fn name(&self) -> &'static str;
     /// A request has to wait.
-    fn enqueue(&mut self, request: T, header: &RpcHeader);
+    fn enqueue(&mut self, request: T);
     /// The request that is to run next.
     fn dequeue(&mut self) -> Option<T>;
     /// How many wait.
@@ -29,11 +35,11 @@ impl<T> Default for Fifo<T> {
     }
 }
 
-impl<T: Send> Policy<T> for Fifo<T> {
+impl<T: Classified> Policy<T> for Fifo<T> {
     fn name(&self) -> &'static str {
         "fifo"
     }
-    fn enqueue(&mut self, request: T, _: &RpcHeader) {
+    fn enqueue(&mut self, request: T) {
         self.0.push_back(request);
     }
     fn dequeue(&mut self) -> Option<T> {
@@ -57,7 +63,7 @@ pub(crate) enum Admission<T> {
 
 /// The queue of a lane: so many run, the others wait. High-priority requests have a queue of their own that goes first,
 /// and some room beyond the limit that only they get, so that they run although everything else waits for them.
-pub(crate) struct LaneQueue<T> {
+pub(crate) struct LaneQueue<T: Classified> {
     /// Most regular requests that run.
     limit: usize,
     /// Most requests that run.
@@ -68,7 +74,7 @@ pub(crate) struct LaneQueue<T> {
     in_a_row: u32,
 }
 
-struct Class<T> {
+struct Class<T: Classified> {
     running: usize,
     queue: Box<dyn Policy<T>>,
 }
@@ -78,7 +84,7 @@ const HIGH_PRIORITY_RATIO: u32 = 10;
 /// Most requests that wait in each queue of a lane.
 const QUEUE_MAX: usize = 65_536;
 
-impl<T: Send + 'static> LaneQueue<T> {
+impl<T: Classified + 'static> LaneQueue<T> {
     pub(crate) fn new(limit: usize) -> LaneQueue<T> {
         let class = || Class { running: 0, queue: Box::new(Fifo::default()) as Box<dyn Policy<T>> };
         let limit_all = limit.saturating_add((limit / 8).max(1));
@@ -86,8 +92,8 @@ impl<T: Send + 'static> LaneQueue<T> {
     }
 
     /// A request arrived.
-    pub(crate) fn handle_arrival(&mut self, request: T, header: &RpcHeader) -> Admission<T> {
-        let high = is_high_priority(header);
+    pub(crate) fn handle_arrival(&mut self, request: T) -> Admission<T> {
+        let high = is_high_priority(request.header());
         let fits = self.running() < if high { self.limit_all } else { self.limit };
         let class = self.class(high);
         if fits {
@@ -97,7 +103,7 @@ impl<T: Send + 'static> LaneQueue<T> {
         if class.queue.len() >= QUEUE_MAX {
             return Admission::Full;
         }
-        class.queue.enqueue(request, header);
+        class.queue.enqueue(request);
         Admission::Queued
     }
 
@@ -140,66 +146,76 @@ mod tests {
     use super::*;
     use nacre_wire::header::flags;
 
-    fn regular() -> RpcHeader {
-        RpcHeader::default()
+    #[derive(Debug, PartialEq)]
+    struct Request(u32, RpcHeader);
+
+    impl Classified for Request {
+        fn header(&self) -> &RpcHeader {
+            &self.1
+        }
     }
 
-    fn high() -> RpcHeader {
-        RpcHeader { flags: flags::HIGH_PRIORITY, ..RpcHeader::default() }
+    fn regular(n: u32) -> Request {
+        Request(n, RpcHeader::default())
+    }
+
+    fn high(n: u32) -> Request {
+        Request(n, RpcHeader { flags: flags::HIGH_PRIORITY, ..RpcHeader::default() })
+    }
+
+    fn arrive(q: &mut LaneQueue<Request>, request: Request) -> &'static str {
+        match q.handle_arrival(request) {
+            Admission::Run(_) => "runs",
+            Admission::Queued => "waits",
+            Admission::Full => "is dropped",
+        }
+    }
+
+    fn done(q: &mut LaneQueue<Request>, high: bool) -> Option<u32> {
+        q.handle_done(high).map(|r| r.0)
     }
 
     #[test]
     fn the_limit_holds_and_those_who_wait_go_in_order() {
         let mut q = LaneQueue::new(2);
-        let all: Vec<_> = (0..5).map(|i| q.handle_arrival(i, &regular())).collect();
-        use Admission::{Queued, Run};
-        assert_eq!(all, [Run(0), Run(1), Queued, Queued, Queued]);
-        let mut done = || q.handle_done(false);
-        assert_eq!([done(), done()], [Some(2), Some(3)]);
+        let all: Vec<_> = (0..5).map(|i| arrive(&mut q, regular(i))).collect();
+        assert_eq!(all, ["runs", "runs", "waits", "waits", "waits"]);
+        assert_eq!([done(&mut q, false), done(&mut q, false)], [Some(2), Some(3)]);
         assert_eq!((q.running(), q.queued()), (2, 1));
-        let mut done = || q.handle_done(false);
-        assert_eq!([done(), done(), done()], [Some(4), None, None]);
-        assert_eq!(q.handle_arrival(9, &regular()), Run(9));
+        assert_eq!([done(&mut q, false), done(&mut q, false), done(&mut q, false)], [Some(4), None, None]);
+        assert_eq!(arrive(&mut q, regular(9)), "runs");
     }
 
     #[test]
     fn high_priority_runs_although_the_lane_is_full() {
         let mut q = LaneQueue::new(2);
-        q.handle_arrival(0, &regular());
-        q.handle_arrival(1, &regular());
-        assert_eq!(q.handle_arrival(2, &regular()), Admission::Queued);
-        assert_eq!(q.handle_arrival(10, &high()), Admission::Run(10));
-        assert_eq!(q.handle_arrival(11, &high()), Admission::Queued);
-        assert_eq!(q.handle_done(true), Some(11), "high priority first");
-        assert_eq!(q.handle_done(true), None, "the reserve is not for regular requests");
-        assert_eq!(q.handle_done(false), Some(2));
+        (0..3).for_each(|i| drop(q.handle_arrival(regular(i))));
+        assert_eq!(arrive(&mut q, high(10)), "runs");
+        assert_eq!(arrive(&mut q, high(11)), "waits");
+        assert_eq!(done(&mut q, true), Some(11), "high priority first");
+        assert_eq!(done(&mut q, true), None, "the reserve is not for regular requests");
+        assert_eq!(done(&mut q, false), Some(2));
     }
 
     #[test]
     fn high_priority_does_not_starve_the_others() {
         let mut q = LaneQueue::new(8);
-        for _ in 0..9 {
-            q.handle_arrival(regular(), &regular());
-        }
-        for _ in 0..100 {
-            q.handle_arrival(high(), &high());
-        }
-        let mut running: VecDeque<_> = [vec![regular(); 8], vec![high()]].concat().into();
+        (0..9).for_each(|_| drop(q.handle_arrival(regular(0))));
+        (0..100).for_each(|_| drop(q.handle_arrival(high(1))));
+        let mut running = VecDeque::from([false, false, false, false, false, false, false, false, true]);
         let mut order = Vec::new();
         for _ in 0..12 {
-            let next = q.handle_done(is_high_priority(&running.pop_front().unwrap())).unwrap();
-            order.push(is_high_priority(&next));
-            running.push_back(next);
+            let next = done(&mut q, running.pop_front().unwrap()).unwrap();
+            order.push(next);
+            running.push_back(next == 1);
         }
-        assert_eq!(order.iter().filter(|high| !**high).count(), 1, "{order:?}");
+        assert_eq!(order.iter().filter(|n| **n == 0).count(), 1, "{order:?}");
     }
 
     #[test]
     fn a_full_queue_drops() {
         let mut q = LaneQueue::new(1);
-        for _ in 0..=QUEUE_MAX {
-            q.handle_arrival((), &regular());
-        }
-        assert_eq!(q.handle_arrival((), &regular()), Admission::Full);
+        (0..=QUEUE_MAX as u32).for_each(|i| drop(q.handle_arrival(regular(i))));
+        assert_eq!(arrive(&mut q, regular(0)), "is dropped");
     }
 }

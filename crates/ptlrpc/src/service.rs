@@ -7,13 +7,14 @@
 use crate::export::{Entry, Export};
 use crate::message::{Incoming, REPLY_PORTAL, decode, encode, opcode};
 use crate::node::NodeShared;
-use crate::nrs::{Admission, LaneQueue, is_high_priority};
+use crate::nrs::{Admission, Classified, LaneQueue, is_high_priority};
 use crate::request_log::{Received, ReplyTo, Verdict, early_at};
 use crate::stats::OpStats;
 use crate::target::{Response, ServerRequest, TargetHandler};
 use crate::transfer::Transfer;
 use crate::window::{CongestionControl, GrantRequest};
 use crate::{adaptive_timeout::Estimator, import::millis, window::Credits};
+use bytes::Bytes;
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, FxHashMap, FxHashSet, Payload, Tag, Time, Transno, Uuid};
 use nacre_lnet::{IncomingPut, MAX_PAYLOAD};
@@ -73,6 +74,12 @@ pub(crate) struct Work {
     ask_target: bool,
 }
 
+impl Classified for Work {
+    fn header(&self) -> &RpcHeader {
+        &self.request.header
+    }
+}
+
 /// What outlives the handler's hold on a request.
 pub(crate) struct Arrival {
     pub(crate) node: Arc<NodeShared>,
@@ -95,6 +102,9 @@ struct Question {
     trace_id: u64,
     wanted: Credits,
 }
+
+/// Early replies are looked for at most so often.
+const EARLY_REPLY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Requests of a lane that run at once. Control requests never wait.
 pub(crate) fn concurrency(lane: Lane) -> usize {
@@ -157,6 +167,9 @@ impl NodeShared {
             let node = self.clone();
             return self.poll_or_spawn(async move { node.handle_connect(m.header, m.body, reply_to).await });
         }
+        if control == Some(Control::Ping) && m.header.export == 0 {
+            return self.answer_probe(&m.header, &m.body, reply_to);
+        }
         let Some(export) = self.export(m.header.export) else {
             return self.refuse_unconnected(&m.header, reply_to);
         };
@@ -189,7 +202,7 @@ impl NodeShared {
             Verdict::Running | Verdict::Seen => return,
             Verdict::Answered(reply) => return self.post(reply_to, reply),
         };
-        self.timer.arm(early_at(deadline));
+        self.service_timer.arm(early_at(deadline));
         let Incoming { header, body, data, .. } = m;
         if control == Some(Control::Disconnect) {
             let node = self.clone();
@@ -211,8 +224,7 @@ impl NodeShared {
         let lane = self.lane(work.request.arrival.lane);
         let (export, xid) = (work.request.export.clone(), work.request.header.xid);
         let mut s = lane.state.lock();
-        let header = work.request.header.clone();
-        match s.queue.handle_arrival(work, &header) {
+        match s.queue.handle_arrival(work) {
             Admission::Run(work) => {
                 drop(s);
                 let node = self.clone();
@@ -357,6 +369,14 @@ impl NodeShared {
         }
     }
 
+    /// A server asks whether its client still lives: not just any process at this NID, but that very client.
+    fn answer_probe(&self, request: &RpcHeader, body: &Bytes, reply_to: ReplyTo) {
+        let lives = nacre_wire::decode::<Uuid>(body).is_ok_and(|client| self.has_client(client));
+        let status = if lives { 0 } else { -Errno::ENODEV.0 };
+        let header = RpcHeader { opcode: request.opcode, xid: request.xid, status, ..RpcHeader::default() };
+        self.post(reply_to, encode(RpcKind::Reply, &header, &[], Payload::new()));
+    }
+
     /// Answers with an error without asking any target.
     pub(crate) fn refuse(&self, request: &RpcHeader, reply_to: ReplyTo, e: Errno) {
         self.answer(request, request.export, reply_to, e);
@@ -401,7 +421,8 @@ impl NodeShared {
                 self.post(early.reply_to, encode(RpcKind::EarlyReply, &header, &[], Payload::new()));
             }
         }
-        next
+        // The margin is seconds: with many requests rather one walk for all that are due by then.
+        next.max(now + EARLY_REPLY_INTERVAL)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The one timer of a node. Who may want it: an import's calls (deadlines of requests and of callers), keep-alives of
-//! idle imports, the services' early replies, the evictor. It is armed for the earliest and then asks all of them.
+//! The timers of a node: one for its calls (deadlines of requests and of callers, keep-alives of idle imports), one for
+//! its services (early replies, the evictor). Each is armed for the earliest and then asks all who may be concerned.
 //!
 //! A request arms it with one atomic operation and disarms it never: deadlines are seconds away and mostly met, so
 //! that it fires seldom.

@@ -3,6 +3,7 @@
 mod delivery;
 mod limits;
 mod recovery;
+mod threads;
 
 use crate::{Bulk, TargetHandler};
 use crate::{CallOptions, Export, Import, ImportConfig, Response, RpcError, RpcNode, ServedTarget, ServerRequest};

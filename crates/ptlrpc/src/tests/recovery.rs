@@ -236,6 +236,28 @@ fn a_dead_client_is_evicted_and_a_silent_living_one_is_not() {
 }
 
 #[test]
+fn a_client_that_died_is_evicted_although_another_process_has_its_nid() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let speaker = w.import();
+        let first_life = node(&rt, &w.net, 3);
+        let import = first_life.import(config(2));
+        apply(&import, 1).await.unwrap();
+        first_life.rt().kill();
+        w.net.crash(3);
+        let second_life = node(&rt, &w.net, 3);
+        let import = second_life.import(config(3));
+        for _ in 0..30 {
+            apply(&speaker, 2).await.unwrap();
+            apply(&import, 3).await.unwrap();
+            rt.sleep(10 * SECOND).await;
+        }
+        let names: Vec<_> = w.server.served.exports().iter().map(|e| e.client_name.clone()).collect();
+        assert!(names.len() == 2 && !names.contains(&"client2".to_owned()), "{names:?}");
+    });
+}
+
+#[test]
 fn nobody_is_evicted_when_the_server_is_cut_off() {
     run(1, 7200, |rt| async move {
         let w = World::new(&rt);

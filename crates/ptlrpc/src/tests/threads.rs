@@ -1,0 +1,46 @@
+//! The same on tokio with several threads: what only true concurrency can break.
+
+use super::*;
+
+#[test]
+fn many_threads_over_lo_with_restarts_of_the_service() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let rt = Rt::production();
+        let faults = Faults::new();
+        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
+        let node = RpcNode::new(rt.clone(), lnet, faults, Params::new());
+        let disk = Arc::new(Disk::default());
+        let serve = || node.serve(TARGET, Arc::new(TestTarget::new(node.rt(), &disk)));
+        let mut served = serve();
+        let import = node.import(ImportConfig { nids: vec![Nid::LO], ..config(1) });
+        let tasks: Vec<_> = (0..64u64)
+            .map(|t| {
+                let import = import.clone();
+                rt.spawn(async move {
+                    for i in 0..60 {
+                        apply(&import, t * 1000 + i).await.unwrap();
+                        if i % 20 == 0 {
+                            assert_eq!(write(&import, pattern(70_000)).await, Ok(70_000));
+                            assert_eq!(read(&import, 70_000).await.unwrap().len(), 70_000);
+                        }
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..2 {
+            rt.sleep(Duration::from_millis(5)).await;
+            served.stop().await;
+            served = serve();
+        }
+        for t in tasks {
+            t.await;
+        }
+        let mut applied = disk.applied.lock().clone();
+        applied.sort_unstable();
+        let want: Vec<u64> = (0..64).flat_map(|t| (0..60).map(move |i| t * 1000 + i)).collect();
+        assert_eq!(applied, want, "each exactly once");
+        assert_eq!(import.generation(), 0);
+        drop(served);
+    });
+}
