@@ -3,15 +3,19 @@
 //!
 //! - operations per second of 2 gets and 3 puts, by one task and by eight, committed in the background;
 //! - the longest that an operation waited for its turn while commits went on, and the longest commit;
+//! - what one apply thread per device would cost instead of the turn: a request to a thread and its answer;
+//! - the same operations on the device in memory, in virtual time;
 //! - MB/s and CPU seconds per GB of 1 MiB writes and reads, beside a plain loop of pwrite and pread with O_DIRECT.
 #![allow(clippy::disallowed_methods)] // A benchmark of an IO edge: real files and real time.
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
 use nacre_base::buf::AlignedBuf;
-use nacre_base::{Fid, Prng, Uuid};
+use nacre_base::{Fid, Prng, Time, Uuid};
 use nacre_osd::disk::{self, DiskOptions, DiskOsd, IoEngine, Label};
+use nacre_osd::mem::{MemOptions, MemOsd};
 use nacre_osd::{Osd, Table};
+use nacre_rt::Sim;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -32,6 +36,8 @@ fn main() {
     for tasks in [1, 8] {
         rt.block_on(operations(&dir, tasks, Duration::from_secs(seconds)));
     }
+    rt.block_on(thread_round_trip());
+    in_memory();
     for engine in [IoEngine::Auto, IoEngine::Threads] {
         rt.block_on(streams(&dir, engine));
     }
@@ -47,7 +53,7 @@ fn open(dir: &Path, options: DiskOptions) -> DiskOsd {
 }
 
 /// As an MDT creates files: looks up two records, writes three, two of them new.
-async fn operation(osd: &DiskOsd, prng: &mut Prng, n: u64) -> Duration {
+async fn operation(osd: &dyn Osd, prng: &mut Prng, n: u64) -> Duration {
     let parent = prng.below(1000).to_be_bytes();
     let begin = Instant::now();
     let mut t = osd.begin().await.unwrap();
@@ -72,7 +78,7 @@ async fn operations(dir: &Path, tasks: u64, duration: Duration) {
             tokio::spawn(async move {
                 let (mut prng, mut waits, mut n) = (Prng::new(task), Vec::new(), 0u64);
                 while begin.elapsed() < duration {
-                    waits.push(operation(&osd, &mut prng, n * tasks + task).await);
+                    waits.push(operation(&*osd, &mut prng, n * tasks + task).await);
                     n += 1;
                 }
                 waits
@@ -102,6 +108,43 @@ async fn operations(dir: &Path, tasks: u64, duration: Duration) {
         stats.commit_nanos_max as f64 / 1e6,
         stats.stall_nanos_max as f64 / 1e6,
     );
+}
+
+async fn thread_round_trip() {
+    const COUNT: u32 = 100_000;
+    let (send, requests) = std::sync::mpsc::channel::<tokio::sync::oneshot::Sender<()>>();
+    let thread = std::thread::spawn(move || requests.into_iter().for_each(|reply| reply.send(()).unwrap()));
+    let (begin, cpu) = (Instant::now(), cpu_seconds());
+    tokio::spawn(async move {
+        for _ in 0..COUNT {
+            let (reply, answer) = tokio::sync::oneshot::channel();
+            send.send(reply).unwrap();
+            answer.await.unwrap();
+        }
+    })
+    .await
+    .unwrap();
+    thread.join().unwrap();
+    let (each, cpu) = (begin.elapsed() / COUNT, cpu_seconds() - cpu);
+    println!("a round trip to a thread: {each:?}, {:.1} us CPU", cpu / f64::from(COUNT) * 1e6);
+}
+
+fn in_memory() {
+    const COUNT: u64 = 500_000;
+    let mut sim = Sim::new(1);
+    let rt = sim.rt();
+    let begin = Instant::now();
+    sim.block_on(Time::from_secs(1_000_000), async move {
+        let osd = MemOsd::new(&rt, TABLES, MemOptions::default());
+        let mut prng = Prng::new(1);
+        for n in 0..COUNT {
+            operation(&osd, &mut prng, n).await;
+            if n % 10_000 == 0 {
+                osd.commit().await.unwrap();
+            }
+        }
+    });
+    println!("operations in memory: {:.0}/s", COUNT as f64 / begin.elapsed().as_secs_f64());
 }
 
 const STREAM_MIB: usize = 2048;
