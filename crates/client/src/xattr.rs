@@ -132,7 +132,8 @@ impl Client {
             LUSTRE_LOV | TRUSTED_LOV if self.is_dir(cred, fid).await? => {
                 ReintRecord::SetLayout(ReintSetLayout { fid, spec: None })
             }
-            LUSTRE_LOV | TRUSTED_LOV => return Err(Errno::EOPNOTSUPP),
+            // A file keeps its layout. Programs that mirror attributes try to remove it, and go on when that succeeds.
+            LUSTRE_LOV | TRUSTED_LOV => return Ok(()),
             name if name.starts_with("lustre.") => return Err(Errno::EOPNOTSUPP),
             name => ReintRecord::Setxattr(ReintSetxattr { fid, name: name.to_owned(), value: None, flags: 0 }),
         };

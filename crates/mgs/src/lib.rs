@@ -15,6 +15,7 @@ use nacre_wire::connect::ConnectData;
 use nacre_wire::mgs::{Config, ConfigRead, SeqQuery, SetParam, TargetReg, TargetRegReply};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -33,6 +34,8 @@ pub struct Mgs {
     target: Arc<Target>,
     /// Counts changes, to wake those who wait for a newer configuration.
     changed: watch::Sender<u64>,
+    /// Nobody is kept waiting any more.
+    stopping: AtomicBool,
     served: Mutex<Option<ServedTarget>>,
 }
 
@@ -40,13 +43,15 @@ impl Mgs {
     /// Serves the MGT on `osd`.
     pub async fn start(node: &RpcNode, osd: Arc<dyn Osd>, uuid: Uuid) -> Result<Arc<Mgs>, TargetError> {
         let target = Target::open(node, osd, TargetName::mgs(), uuid).await?;
-        let mgs = Arc::new(Mgs { target, changed: watch::channel(0).0, served: Mutex::default() });
+        let mgs = Arc::new(Mgs { target, changed: watch::channel(0).0, stopping: AtomicBool::new(false), served: Mutex::default() });
         *mgs.served.lock() = Some(nacre_tgt::serve(&mgs));
         Ok(mgs)
     }
 
     /// Ends the service, commits and closes the storage.
     pub async fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.changed.send_modify(|n| *n += 1);
         let served = self.served.lock().take();
         if let Some(served) = served {
             served.stop().await;
@@ -119,7 +124,8 @@ async fn config_read(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
     loop {
         changed.mark_unchanged();
         let config = mgs.read(&asked.fsname).await?;
-        if config.version > asked.version || mgs.target.rt().now() >= deadline {
+        let enough = mgs.stopping.load(Ordering::Acquire) || mgs.target.rt().now() >= deadline;
+        if config.version > asked.version || enough {
             return Ok(Response::new(&config));
         }
         // Elapsed and changed both lead to another look.
