@@ -6,8 +6,9 @@
 
 use crate::interrupt::Interrupts;
 use crate::notify::Notifier;
+use crate::parse::Header;
 use crate::reply::*;
-use crate::request::{self, Header, Operation};
+use crate::request::{self, Operation};
 use async_trait::async_trait;
 use nacre_base::Errno;
 use std::future::Future;

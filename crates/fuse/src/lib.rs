@@ -1,13 +1,13 @@
-//! The FUSE door. Below, in this order: what the kernel says (`abi`, [`request`], [`reply`]), who answers ([`Handler`]),
+//! The FUSE door. Below, in this order: what the kernel says (`abi`, `parse`, [`request`], [`reply`]), who answers ([`Handler`]),
 //! how bytes get here and back (`dev`, [`mount`], [`session`], [`notify`]), and the least file system there is
 //! ([`null`]). What must not be here: RPC; a file system's rules.
 //!
 //! ```text
-//! /dev/fuse -> dev (reader threads) -> request -> handler (polled once here, a task if it waits) -> reply -> /dev/fuse
+//! /dev/fuse -> dev (readers) -> parse -> handler (polled once here, a task if it waits) -> reply -> /dev/fuse
 //! ```
 
 mod abi;
-pub mod dev;
+mod dev;
 mod door;
 mod groups;
 pub mod handler;
@@ -17,6 +17,7 @@ pub mod mount;
 mod nodes;
 pub mod notify;
 pub mod null;
+pub mod parse;
 mod pool;
 pub mod reply;
 pub mod request;

@@ -342,7 +342,7 @@ impl Handler for Null {
     }
 
     async fn open(self: Arc<Self>, _: Context, op: request::Open, reply: ReplyOpen) {
-        if op.flags & libc::O_TRUNC.cast_unsigned() != 0 {
+        if op.flags & libc::O_TRUNC as u32 != 0 {
             if let Ok(inode) = self.tree.lock().inode(op.node) {
                 inode.attr.size = 0;
             }

@@ -6,9 +6,9 @@ use crate::dev::{Channel, Received, Server};
 use crate::handler::Handler;
 use crate::mount::{self, FuseError, MountOptions, Unmount};
 use crate::notify::Notifier;
+use crate::parse::{self, Dialect};
 use crate::pool::Pool;
 use crate::reply::Sink;
-use crate::request::{self, Dialect};
 use nacre_rt::{Rt, Task};
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ const CONGESTION_THRESHOLD: u16 = 96;
 /// Most readers beside the leader.
 const HELPERS_MAX: usize = 3;
 /// Idle message buffers kept, of 1 MiB each.
-const BUFFERS_FREE_MAX: usize = 16;
+const BUFFERS_FREE_MAX: usize = 32;
 
 /// What we ask for where the kernel offers it. Not among them, on purpose: WRITEBACK_CACHE, which hides writes from the
 /// lock manager; AUTO_INVAL_DATA, because lock callbacks say what is stale; NO_OPEN, because opens carry state; SPLICE,
@@ -184,7 +184,7 @@ struct Agreed {
 
 /// Answers the kernel's INIT message: the request's number, and what to reply.
 fn negotiate(message: &[u8], page_size: u32) -> Result<(u64, Agreed), FuseError> {
-    let header = request::parse_header(message).map_err(|_| FuseError::Init)?;
+    let header = parse::parse_header(message).map_err(|_| FuseError::Init)?;
     if header.opcode != opcode::INIT {
         return Err(FuseError::Init);
     }

@@ -97,7 +97,7 @@ async fn data_goes_through_directly_and_through_the_page_cache() {
         let m = mount_null(NullOptions { open_flags, ..NullOptions::default() }).await;
         let path = m.path("file");
         calls(move || {
-            let mut file = OpenOptions::new().create(true).read(true).write(true).open(&path).unwrap();
+            let mut file = OpenOptions::new().create(true).truncate(true).read(true).write(true).open(&path).unwrap();
             file.write_all(&vec![7; 5 << 20]).unwrap();
             file.write_all_at(b"far", 10 << 20).unwrap();
             assert_eq!(fs::metadata(&path).unwrap().len(), (10 << 20) + 3);
