@@ -14,8 +14,10 @@ use nacre_osd::mem::{Crash, MemOptions, MemOsd};
 use nacre_ost::{Ost, OstConfig};
 use nacre_ptlrpc::RpcNode;
 use nacre_rt::{Rt, Sim};
+use nacre_wire::{Lane, Opcode};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What to build.
 #[derive(Clone, Debug)]
@@ -55,15 +57,14 @@ struct ServerNode {
     uuid: Uuid,
 }
 
-/// What lives in a server's process. Its fields are held, not used: dropping them ends the service.
+/// What lives in a server's process.
 struct Running {
     rt: Rt,
     faults: Faults,
-    _node: RpcNode,
-    _target: AnyTarget,
+    node: RpcNode,
+    target: AnyTarget,
 }
 
-#[expect(dead_code, reason = "held so that the target stays in service")]
 enum AnyTarget {
     Mgs(Arc<Mgs>),
     Mdt(Arc<Mdt>, Arc<Mgc>),
@@ -178,7 +179,7 @@ impl Cluster {
         servers.reverse();
         for s in &mut servers {
             let Some(running) = s.running.take() else { continue };
-            match &running._target {
+            match &running.target {
                 AnyTarget::Mgs(m) => m.stop().await,
                 AnyTarget::Mdt(m, c) => {
                     m.stop().await;
@@ -189,13 +190,67 @@ impl Cluster {
                     c.stop().await;
                 }
             }
-            running._node.shutdown().await;
+            running.node.shutdown().await;
         }
     }
 
     /// Tasks that still run on any client, for leak checks.
     pub fn client_tasks(&self) -> usize {
         self.clients.iter().map(|c| c.rt.live_tasks()).sum()
+    }
+
+    /// What is left of work that is over, in words; empty if nothing is. To be asked when nobody works, has a file open
+    /// or waits for anything.
+    pub fn leaks(&self) -> Vec<String> {
+        let mut leaks = Vec::new();
+        let mut count = |what: String, n: u64| {
+            if n > 0 {
+                leaks.push(format!("{what}: {n}"));
+            }
+        };
+        let servers = self.servers.lock();
+        for (server, running) in servers.iter().filter_map(|s| Some((s.server, s.running.as_ref()?))) {
+            if let AnyTarget::Mdt(mdt, _) = &running.target {
+                count(format!("{server:?}, open handles"), mdt.open_count() as u64);
+            }
+            // The MGS answers who waits for news of the configuration when there is some: those requests stay.
+            for lane in Lane::ALL.into_iter().filter(|_| server != Server::Mgs) {
+                let lane_counts = running.node.lane_counts(lane);
+                count(format!("{server:?}, requests in {lane:?}"), lane_counts.running + lane_counts.queued);
+            }
+            count(format!("{server:?}, messages"), running.node.lnet().stats().msgs_alloc);
+            count(format!("{server:?}, gets"), running.node.lnet().stats().rst_alloc);
+        }
+        for c in &self.clients {
+            count(format!("client {}, messages", c.number), c.node.lnet().stats().msgs_alloc);
+            count(format!("client {}, gets", c.number), c.node.lnet().stats().rst_alloc);
+        }
+        leaks
+    }
+
+    /// Clients (other servers among them) that a server has exports for.
+    pub fn exports(&self, server: Server) -> u64 {
+        self.param(server, "*.*.num_exports").iter().map(|(_, n)| n.parse::<u64>().unwrap_or(0)).sum()
+    }
+
+    /// Parameters of a running server that match a pattern.
+    pub fn param(&self, server: Server, pattern: &str) -> Vec<(String, String)> {
+        let servers = self.servers.lock();
+        let running = servers.iter().find(|s| s.server == server).and_then(|s| s.running.as_ref());
+        running.and_then(|r| r.node.params().get(pattern).ok()).unwrap_or_default()
+    }
+
+    /// How often a client's request of this kind was executed by a server since it started.
+    pub fn executed(&self, server: Server, opcode: Opcode) -> u64 {
+        let servers = self.servers.lock();
+        let running = servers.iter().find(|s| s.server == server).and_then(|s| s.running.as_ref());
+        running.map_or(0, |r| r.node.service_stats(opcode).count)
+    }
+
+    /// Mounts one more client, on a node of its own.
+    pub async fn mount_another(&self, number: u32) -> Result<Arc<Client>, String> {
+        let node = self.builder.start_client(&self.rt, &self.net, CLIENT_NODE + number).await?;
+        Ok(node.client)
     }
 }
 
@@ -232,7 +287,7 @@ impl Builder {
         self
     }
 
-    /// Starts it all in `sim`: from within a task of it. Ready when every client is mounted.
+    /// Starts it all, from within a task of a simulation. Ready when the MDT knows every OST and every client is mounted.
     pub async fn build(self, rt: &Rt) -> Result<Cluster, String> {
         let net = SimNet::new(rt.clone(), self.network.clone());
         let mut servers = Vec::new();
@@ -245,11 +300,16 @@ impl Builder {
             let running = self.start_server(&node_rt, &net, server, number, uuid, storage.clone()).await?;
             servers.push(ServerNode { server, number, storage, running: Some(running), uuid });
         }
-        let mut clients = Vec::new();
-        for i in 0..self.clients {
-            clients.push(self.start_client(rt, &net, CLIENT_NODE + i).await?);
+        let oss = self.oss.to_string();
+        let mut cluster = Cluster { rt: rt.clone(), net, builder: self, servers: Mutex::new(servers), clients: Vec::new() };
+        while cluster.param(Server::Mds, "lod.*.activeobd").iter().any(|(_, n)| *n != oss) {
+            rt.sleep(Duration::from_millis(10)).await;
         }
-        Ok(Cluster { rt: rt.clone(), net, builder: self, servers: Mutex::new(servers), clients })
+        for i in 0..cluster.builder.clients {
+            let client = cluster.builder.start_client(rt, &cluster.net, CLIENT_NODE + i).await?;
+            cluster.clients.push(client);
+        }
+        Ok(cluster)
     }
 
     fn node(&self, rt: &Rt, net: &SimNet, number: u32) -> (RpcNode, Faults) {
@@ -286,7 +346,7 @@ impl Builder {
                 AnyTarget::Ost(ost.map_err(|e| e.to_string())?, mgc)
             }
         };
-        Ok(Running { rt: rt.clone(), faults, _node: node, _target: target })
+        Ok(Running { rt: rt.clone(), faults, node, target })
     }
 
     async fn start_client(&self, rt: &Rt, net: &SimNet, number: u32) -> Result<ClientNode, String> {
@@ -304,7 +364,7 @@ impl Builder {
 }
 
 /// Runs `story` in a cluster built from `builder`, in virtual time, from `seed`; gives what it returned and the trace.
-pub fn run<T, F, Fut>(seed: u64, limit: std::time::Duration, builder: Builder, story: F) -> (T, nacre_rt::SimStats)
+pub fn run<T, F, Fut>(seed: u64, limit: Duration, builder: Builder, story: F) -> (T, nacre_rt::SimStats)
 where
     T: Send + 'static,
     F: FnOnce(Arc<Cluster>) -> Fut + Send + 'static,
