@@ -392,3 +392,205 @@ impl Call {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::{Nid, Payload, Prng};
+    use nacre_wire::{RpcHeader, RpcKind};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    struct Count(AtomicUsize);
+    impl std::task::Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn spec() -> Spec {
+        Spec {
+            opcode: Opcode::MdsReint,
+            lane: Lane::Request,
+            modify: false,
+            window: None,
+            no_delay: false,
+            control: false,
+            give_up: Time::FAR_FUTURE,
+        }
+    }
+
+    fn connection(connection: u32) -> Option<Connection> {
+        Some(Connection { nid: Nid::LO, export: 1, connection })
+    }
+
+    fn reply(xid: u64) -> Incoming {
+        let header = RpcHeader { xid, opcode: Opcode::MdsReint as u32, ..RpcHeader::default() };
+        Incoming { kind: RpcKind::Reply, header, body: bytes::Bytes::new(), data: Payload::new() }
+    }
+
+    /// What a call's future would be told, in a word; a request that is to be sent is sent.
+    fn poll(c: &mut Calls, xid: u64, connection: Option<Connection>) -> String {
+        match c.poll(xid, connection, Waker::noop()) {
+            Step::Wait => "wait".to_owned(),
+            Step::Send => {
+                let (tag, again) = c.handle_sent(xid, connection.unwrap().connection, Time::ZERO, Time::from_secs(11));
+                format!("{} tag {}", if again { "resend" } else { "send" }, tag.0)
+            }
+            Step::Done(r) => r.map_or_else(|e| e.to_string(), |r| format!("reply {}", r.header.xid)),
+        }
+    }
+
+    #[test]
+    fn a_call_waits_for_the_connection_and_is_sent_again_over_the_next() {
+        let mut c = Calls::new(8);
+        c.start(5, spec());
+        assert_eq!(poll(&mut c, 5, None), "wait");
+        let woken = Arc::new(Count(AtomicUsize::new(0)));
+        assert!(matches!(c.poll(5, None, &woken.clone().into()), Step::Wait));
+        c.handle_connected(1);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert_eq!(poll(&mut c, 5, connection(1)), "send tag 0");
+        assert_eq!(poll(&mut c, 5, connection(1)), "wait");
+        c.handle_connected(1);
+        assert_eq!(poll(&mut c, 5, connection(1)), "wait", "already sent over this one");
+        c.handle_connected(2);
+        assert_eq!(poll(&mut c, 5, connection(2)), "resend tag 0");
+        let answered = c.handle_reply(reply(5)).unwrap();
+        assert_eq!((answered.sent_on, answered.sent_once), (2, false));
+        assert_eq!(c.handle_reply(reply(5)), None, "a doubled reply");
+        assert_eq!(poll(&mut c, 5, connection(2)), "reply 5");
+        c.finish(5);
+        assert!(c.is_empty());
+    }
+
+    #[test]
+    fn a_reply_that_overtakes_the_reconnect_counts() {
+        let mut c = Calls::new(8);
+        c.start(5, spec());
+        poll(&mut c, 5, connection(1));
+        c.handle_connected(2);
+        assert!(c.handle_reply(reply(5)).is_some());
+        assert_eq!(poll(&mut c, 5, connection(2)), "reply 5");
+    }
+
+    #[test]
+    fn replies_to_what_was_not_sent_or_was_another_question_are_ignored() {
+        let mut c = Calls::new(8);
+        c.start(5, spec());
+        assert_eq!(c.handle_reply(reply(5)), None);
+        poll(&mut c, 5, connection(1));
+        let mut other = reply(5);
+        other.header.opcode = Opcode::MdsClose as u32;
+        assert_eq!(c.handle_reply(other), None);
+        assert_eq!(c.handle_reply(reply(6)), None);
+    }
+
+    #[test]
+    fn slots_and_window_go_to_those_who_wait_in_order() {
+        let mut c = Calls::new(1);
+        let modify = Spec { modify: true, ..spec() };
+        (1..=3).for_each(|xid| c.start(xid, modify.clone()));
+        assert_eq!([1, 2, 3].map(|x| poll(&mut c, x, connection(1))), ["send tag 1", "wait", "wait"]);
+        c.finish(2);
+        c.finish(1);
+        assert_eq!(poll(&mut c, 3, connection(1)), "send tag 1");
+        c.set_slots(2);
+        c.start(4, Spec { window: Some(10), ..modify.clone() });
+        c.start(5, Spec { window: Some(10), ..spec() });
+        assert_eq!([4, 5].map(|x| poll(&mut c, x, connection(1))), ["send tag 2", "wait"]);
+        assert_eq!(c.wanted(), Credits { rpcs: 2, bytes: 20 });
+        c.set_window(2);
+        assert_eq!(poll(&mut c, 5, connection(1)), "send tag 0");
+    }
+
+    #[test]
+    fn what_the_server_may_forget_is_below_the_oldest_call() {
+        let mut c = Calls::new(8);
+        (10..15).for_each(|xid| c.start(xid, spec()));
+        assert_eq!(c.last_xid(), 9);
+        c.finish(11);
+        assert_eq!(c.last_xid(), 9);
+        c.finish(10);
+        assert_eq!(c.last_xid(), 11);
+    }
+
+    #[test]
+    fn time_ends_calls_and_connections() {
+        let mut c = Calls::new(8);
+        let t = Time::from_secs;
+        c.start(1, Spec { give_up: t(5), ..spec() });
+        c.start(2, spec());
+        (1..=2).for_each(|x| drop(poll(&mut c, x, connection(1))));
+        assert_eq!(c.handle_time(t(4), Some(1)), Expired { next: t(5), lost: None });
+        assert_eq!(c.handle_time(t(5), Some(1)), Expired { next: t(11), lost: None });
+        assert_eq!(poll(&mut c, 1, connection(1)), RpcError::TimedOut.to_string());
+        c.handle_early_reply(2, t(30));
+        assert_eq!(c.handle_time(t(11), Some(1)), Expired { next: t(30), lost: None });
+        assert_eq!(c.handle_time(t(30), Some(2)).lost, None, "sent over another connection");
+        assert_eq!(c.handle_time(t(30), Some(1)).lost, Some(1));
+    }
+
+    #[test]
+    fn failures_strike_whom_they_concern() {
+        let mut c = Calls::new(8);
+        c.start(1, spec());
+        c.start(2, Spec { no_delay: true, ..spec() });
+        c.start(3, spec());
+        c.start(4, Spec { control: true, ..spec() });
+        (1..=2).for_each(|x| drop(poll(&mut c, x, connection(1))));
+        c.fail_no_delay();
+        c.fail_sent(RpcError::Evicted);
+        c.fail_control();
+        let told = [1, 2, 3, 4].map(|x| poll(&mut c, x, None));
+        let [evicted, unreachable] = [RpcError::Evicted, RpcError::Unreachable].map(|e| e.to_string());
+        assert_eq!(told, [evicted, unreachable.clone(), "wait".to_owned(), unreachable]);
+        c.fail_all(RpcError::Closed);
+        assert_eq!(poll(&mut c, 3, None), RpcError::Closed.to_string());
+    }
+
+    /// Whatever happens in whatever order, slots and window are never overdrawn, and nobody waits forever.
+    #[test]
+    fn random_histories_keep_the_books() {
+        for seed in 0..200 {
+            let mut prng = Prng::new(seed);
+            let mut c = Calls::new(3);
+            c.set_slots(2);
+            let (mut alive, mut next, mut conn) = (Vec::new(), 1, 1);
+            while next < 200 || !alive.is_empty() {
+                let pick = |prng: &mut Prng, alive: &[u64]| *prng.pick(alive);
+                match prng.below(10) {
+                    0..=2 if next < 200 => {
+                        let (modify, window) = (prng.one_in(2), prng.one_in(2).then_some(1));
+                        c.start(next, Spec { modify, window, ..spec() });
+                        alive.push(next);
+                        next += 1;
+                    }
+                    3 => {
+                        conn += 1;
+                        c.handle_connected(conn);
+                    }
+                    4 if prng.one_in(10) => c.fail_sent(RpcError::Evicted),
+                    5 if prng.one_in(5) && !alive.is_empty() => {
+                        let xid = alive.swap_remove(prng.below(alive.len() as u64) as usize);
+                        c.finish(xid);
+                    }
+                    6 if !alive.is_empty() => drop(c.handle_reply(reply(pick(&mut prng, &alive)))),
+                    _ if !alive.is_empty() => {
+                        let xid = pick(&mut prng, &alive);
+                        let told = poll(&mut c, xid, connection(conn));
+                        if told.starts_with("reply") || told == RpcError::Evicted.to_string() {
+                            c.finish(xid);
+                            alive.retain(|x| *x != xid);
+                        }
+                    }
+                    _ => {}
+                }
+                assert!(c.window.in_flight().rpcs <= 3 && c.in_flight() <= alive.len());
+            }
+            assert!(c.is_empty() && c.for_slot.len() + c.for_window.len() == 0, "seed {seed}");
+            assert_eq!(c.window.in_flight(), Credits::default());
+            assert_eq!([c.slots.take(), c.slots.take()], [Some(Tag(1)), Some(Tag(2))]);
+        }
+    }
+}

@@ -1,8 +1,27 @@
 //! Remote procedure calls in Lustre's model: imports and exports, resend with exactly-once execution, adaptive timeouts,
-//! bulk transfers, lanes, windows.
+//! bulk transfers, lanes, windows. What the RPCs mean (locks, files) is not known here.
 //!
-//! [`RpcNode`] is the whole of a node. A client calls through an [`Import`]; a server implements [`TargetHandler`].
-//! What the RPCs mean (locks, files) is not known here.
+//! [`RpcNode`] is the whole of a node. A client calls through an [`Import`]; a server implements [`TargetHandler`] and
+//! gets a [`ServerRequest`] for each call of an [`Export`].
+//!
+//! The rules are engines without IO, each in a file with its tests: `import_state` (what a connect reply means, where to
+//! connect next), `calls` (who waits for what at the client), `modify_slots`, `window`, `adaptive_timeout`,
+//! `request_log` (what a server remembers so that nothing is done twice), `nrs` (what runs, what waits), `evictor`. The
+//! choreography around them: `import` and `connect` at the client; `service`, `transfer` and `connections` at the server;
+//! `node` and `timer` for both.
+//!
+//! **Exactly once.** A request keeps its xid over resends. The server knows what runs and keeps the replies of changes
+//! (a transno, or a tag) until the client's last_xid passes them; after a restart it asks the target's reply slots.
+//! A restarted server has no replay yet: requests that were not answered are sent to it again.
+//!
+//! **Fault points**, all at the server: `rpc.request.drop`, `rpc.request.delay`, `rpc.reply.drop`, `rpc.bulk.corrupt`, and
+//! per opcode `rpc.OST_WRITE.drop_request`, `.delay`, `.fail` and `.drop_reply`.
+//!
+//! **Cost**, from `examples/rpc_bench.rs` on two busy cores, client and server and their network in one process: a small
+//! RPC takes 3.0 us of CPU over `lo` (90,000 to 118,000/s), 4.9 us over TCP loopback with 64 in flight (50,000 to
+//! 90,000/s), 18 us alone in the air (43 to 64 us latency). There is no task, no channel and no timer per RPC: the
+//! request is served in the reader of its connection, and the reply wakes the caller. A write or read of 1 MiB takes 4 us
+//! of CPU over `lo`, where nothing is copied, and 290 us over TCP loopback, both sides together (0.28 CPU-s/GB).
 
 pub mod adaptive_timeout;
 mod call;

@@ -1,5 +1,6 @@
 //! RPC between simulated nodes, in virtual time: what may go wrong on the way, and what must come of it.
 
+mod chaos;
 mod delivery;
 mod limits;
 mod recovery;
