@@ -9,6 +9,7 @@
 pub mod access;
 pub mod acl;
 pub mod check;
+mod linger;
 pub mod lod;
 mod mdt;
 pub mod opens;

@@ -1,6 +1,7 @@
 //! The metadata target as a service: starting and stopping, dispatch, open handles, and the async steps around the
 //! synchronous operations of [`crate::ops`].
 
+use crate::linger::{self, LINGER, Lingering};
 use crate::opens::OpenHandles;
 use crate::ops::close::changes;
 use crate::ops::open::Plan;
@@ -27,7 +28,9 @@ use nacre_wire::mds::{
 };
 use nacre_wire::mgs::TargetReg;
 use parking_lot::Mutex;
+use std::cell::RefCell;
 use std::sync::Arc;
+use tokio::sync::mpsc;
 
 /// The tables of an MDT, for opening its device.
 pub const TABLES: &[Table] = &{
@@ -61,6 +64,8 @@ pub struct Mdt {
     opens: Mutex<OpenHandles>,
     osps: Arc<Osps>,
     flocks: LockService,
+    /// To [`linger::reap`].
+    lingering: mpsc::UnboundedSender<Lingering>,
     running: Mutex<Running>,
 }
 
@@ -68,6 +73,7 @@ pub struct Mdt {
 struct Running {
     served: Option<ServedTarget>,
     config: Option<Task>,
+    reaper: Option<Task>,
 }
 
 impl Mdt {
@@ -80,7 +86,9 @@ impl Mdt {
         mgc: Arc<Mgc>,
     ) -> Result<Arc<Mdt>, TargetError> {
         let target = Target::open(node, osd, config.name, config.uuid).await?;
+        let (lingering, to_reap) = mpsc::unbounded_channel();
         let mdt = Arc::new(Mdt {
+            lingering,
             opens: Mutex::new(OpenHandles::new(target.instance())),
             osps: Osps::new(&target),
             flocks: LockService::new(&target, LockKind::Flock),
@@ -93,8 +101,9 @@ impl Mdt {
         mdt.destroy_all_orphans().await?;
         mdt.osps.add_params();
         let task = mdt.target.rt().spawn(follow_config(mdt.mgc.clone(), mdt.osps.clone(), mdt.fsname()));
+        let reaper = mdt.target.rt().spawn(linger::reap(Arc::downgrade(&mdt), to_reap));
         let served = nacre_tgt::serve(&mdt);
-        *mdt.running.lock() = Running { served: Some(served), config: Some(task) };
+        *mdt.running.lock() = Running { served: Some(served), config: Some(task), reaper: Some(reaper) };
         if let Err(error) = mdt.register().await {
             mdt.stop().await;
             return Err(error);
@@ -105,9 +114,7 @@ impl Mdt {
     /// Stops serving, and commits.
     pub async fn stop(&self) {
         let running = std::mem::take(&mut *self.running.lock());
-        if let Some(task) = running.config {
-            task.abort();
-        }
+        running.config.iter().chain(&running.reaper).for_each(Task::abort);
         if let Some(served) = running.served {
             served.stop().await;
         }
@@ -166,6 +173,38 @@ impl Mdt {
         }
         self.tell_osps_when_durable(operation);
         Ok(())
+    }
+
+    /// Closes the handles that kept nameless inodes, and destroys those that nobody else has open.
+    pub(crate) async fn stop_lingering(&self, due: &[Lingering]) {
+        let destroyed = async {
+            let mut operation = self.target.begin().await?;
+            let unused: Vec<Fid> = {
+                let mut opens = self.opens.lock();
+                for l in due {
+                    opens.close(linger::CLIENT, l.handle);
+                }
+                due.iter().map(|l| l.fid).filter(|fid| !opens.is_open(*fid)).collect()
+            };
+            self.destroy_orphans(&mut operation, &unused)?;
+            operation.finish_local();
+            Ok::<(), Errno>(())
+        };
+        if let Err(error) = destroyed.await {
+            tracing::warn!(mdt = %self.target.name(), %error, "orphans stay until the next start");
+        }
+    }
+
+    /// Keeps inodes that lost their last name for a moment.
+    fn linger(&self, fids: Vec<Fid>) {
+        let until = self.target.rt().now() + LINGER;
+        let mut opens = self.opens.lock();
+        for fid in fids {
+            // If there were too many handles, the orphan would stay until the next start.
+            if let Ok(handle) = opens.open(linger::CLIENT, fid, 0) {
+                let _ = self.lingering.send(Lingering { fid, handle, until });
+            }
+        }
     }
 
     fn tell_osps_when_durable(&self, operation: &mut Operation<'_>) {
@@ -288,17 +327,16 @@ impl Mdt {
             Err(e) => return Attempt::Done(Err(e)),
         };
         let mut objects = self.osps.allocator();
-        let response = match self.change(request, reint, &mut operation, &mut objects) {
+        let nameless = RefCell::new(Vec::new());
+        let response = match self.change(request, reint, &mut operation, &mut objects, &nameless) {
             Ok(response) => response,
             Err(Errno::EINPROGRESS) => return Attempt::NoObjects(objects.error()),
             Err(e) => return Attempt::Done(Err(e)),
         };
-        if matches!(reint.record, ReintRecord::Unlink(_) | ReintRecord::Rename(_)) {
-            self.tell_osps_when_durable(&mut operation);
-        }
         let result = operation.finish(request, response);
         if result.is_ok() {
             objects.keep();
+            self.linger(nameless.into_inner());
         }
         Attempt::Done(result)
     }
@@ -309,10 +347,15 @@ impl Mdt {
         reint: &Reint,
         operation: &mut Operation<'_>,
         objects: &mut dyn ops::Objects,
+        nameless: &RefCell<Vec<Fid>>,
     ) -> Result<Response, Errno> {
         let client = request.export.cookie;
         let version = operation.transno().0;
-        let is_open = |fid| self.opens.lock().is_open(fid);
+        // Asked of an inode that loses its last name: all of them linger.
+        let is_open = |fid| {
+            nameless.borrow_mut().push(fid);
+            true
+        };
         let mut cx = Context { tx: &mut **operation, cred: &reint.cred, now: reint.now, version, is_open: &is_open };
         let reply = match &reint.record {
             ReintRecord::Setattr(r) => {

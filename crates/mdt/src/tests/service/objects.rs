@@ -1,6 +1,7 @@
 //! Objects: precreated, handed out once, destroyed when the files are gone for good.
 
 use super::cluster::*;
+use crate::linger::LINGER;
 use crate::opens::flags::{O_CREAT, O_RDWR};
 use nacre_base::fault::{Fault, FaultAction};
 use nacre_base::{Errno, Fid};
@@ -103,6 +104,7 @@ fn objects_are_destroyed_after_the_commit_and_until_the_ost_has_done_it() {
         cluster.commit().await;
         client.unlink(Fid::ROOT, "f1").await.unwrap();
         rt.sleep(secs(1)).await;
+        rt.sleep(LINGER).await;
         assert_eq!(cluster.osts[0].state().destroyed, [], "a crash could still bring the file back");
         cluster.commit().await;
         rt.sleep(secs(1)).await;
@@ -110,6 +112,7 @@ fn objects_are_destroyed_after_the_commit_and_until_the_ost_has_done_it() {
 
         cluster.osts[0].fail_with(Some(Errno::EIO));
         client.unlink(Fid::ROOT, "f2").await.unwrap();
+        rt.sleep(LINGER * 2).await;
         cluster.commit().await;
         rt.sleep(secs(3)).await;
         cluster.restart().await;
@@ -147,6 +150,7 @@ fn wide_and_overstriped_files_get_what_they_ask_for() {
         assert_eq!(file("too wide", 2001, true).await, Err(Errno::E2BIG));
         assert!(!file("four", 4, true).await.unwrap().components[0].is_overstriped());
         client.unlink(Fid::ROOT, "wide").await.unwrap();
+        rt.sleep(LINGER * 2).await;
         cluster.commit().await;
         rt.sleep(secs(5)).await;
         let destroyed: usize = cluster.osts.iter().map(|o| o.state().destroyed.len()).sum();

@@ -1,6 +1,7 @@
 //! Open handles over restarts and evictions, flocks, statistics.
 
 use super::cluster::*;
+use crate::linger::LINGER;
 use crate::opens::flags::{O_CREAT, O_RDWR};
 use nacre_base::{Errno, Fid};
 use nacre_wire::Opcode;
@@ -42,6 +43,7 @@ fn a_client_that_goes_takes_its_orphans_along_but_not_those_of_others() {
         for n in ["mine", "ours"] {
             two.unlink(Fid::ROOT, n).await.unwrap();
         }
+        rt.sleep(LINGER * 2).await;
         assert_eq!(cluster.server.mdt.open_count(), 3);
         one.import.disconnect().await;
         rt.sleep(secs(1)).await;
@@ -49,6 +51,25 @@ fn a_client_that_goes_takes_its_orphans_along_but_not_those_of_others() {
         assert_eq!(two.getattr(ours).await.map(|a| a.attr.nlink), Ok(0));
         two.close(ours, theirs.handle).await.unwrap();
         assert_eq!(two.getattr(ours).await.map(drop), Err(Errno::ESTALE));
+        assert_eq!(cluster.server.mdt.open_count(), 0);
+    });
+}
+
+/// Between a lookup and the open that follows it, another client replaced the file over and over: reading it by name gave
+/// ESTALE, though there was a file of that name at every moment.
+#[test]
+fn a_file_found_by_a_lookup_can_be_opened_though_its_name_was_just_taken_away() {
+    run(|rt| async move {
+        let cluster = Cluster::start(&rt, 1).await;
+        let (one, two) = (cluster.client(1), cluster.client(2));
+        let made = one.open(Fid::ROOT, "f", O_CREAT | O_RDWR).await.unwrap();
+        one.close(made.attr.fid, made.handle).await.unwrap();
+        two.unlink(Fid::ROOT, "f").await.unwrap();
+        let late = one.open(made.attr.fid, "", O_RDWR).await.unwrap();
+        rt.sleep(LINGER * 2).await;
+        assert_eq!(one.getattr(made.attr.fid).await.map(|a| a.attr.nlink), Ok(0), "it is open now");
+        one.close(made.attr.fid, late.handle).await.unwrap();
+        assert_eq!(one.getattr(made.attr.fid).await.map(drop), Err(Errno::ESTALE));
         assert_eq!(cluster.server.mdt.open_count(), 0);
     });
 }
