@@ -288,7 +288,7 @@ impl ImportMachine {
         }
         // Each place once without a pause, then a pause after every try.
         let places = self.candidates.len().max(1) as u32;
-        if self.failures % places != 0 {
+        if !self.failures.is_multiple_of(places) {
             return Duration::ZERO;
         }
         let rounds = (self.failures / places).clamp(1, 8);
