@@ -18,12 +18,15 @@ use std::any::Any;
 use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 const MGS: u32 = 1;
 const MDS: u32 = 2;
 const OSS: u32 = 10;
 const CLIENT: u32 = 100;
 pub(crate) const FSNAME: &str = "nacre";
+/// Longer than the MDT keeps an inode that lost its last name, for opens on their way.
+pub(crate) const LINGERS: Duration = Duration::from_secs(10);
 
 /// Runs a scenario in virtual time.
 pub(crate) fn run<F: Future<Output = ()> + Send + 'static>(scenario: impl FnOnce(Rt) -> F) {
@@ -225,5 +228,12 @@ impl TestClient {
 
     pub(crate) async fn stat(&self, fid: Fid) -> Attr {
         self.getattr(&root(), fid).await.unwrap()
+    }
+
+    /// Index of the OST that has a stripe of the file.
+    pub(crate) async fn ost_of(&self, file: &OpenFile, stripe: usize) -> u32 {
+        let value = self.getxattr(&root(), file.fid(), b"lustre.lov").await.unwrap();
+        let (layout, _) = nacre_wire::lov_ea::decode_layout(&value).unwrap();
+        layout.stripes().nth(stripe).unwrap().2.ost.0
     }
 }

@@ -1,6 +1,6 @@
 //! Names and inodes: what POSIX says of them, through the whole stack.
 
-use crate::cluster::{Cluster, TestClient, root, run, striped, user};
+use crate::cluster::{Cluster, LINGERS, TestClient, root, run, striped, user};
 use nacre_base::{Errno, Nid, Timestamp};
 use nacre_client::{Client, MountConfig, MountError, open_flags};
 use nacre_wire::attr::{SetAttr, mode};
@@ -41,6 +41,7 @@ fn names_are_made_found_moved_and_removed() {
         }
         a.rmdir(&cred, a.root(), b"dir").await.unwrap();
         a.unlink(&cred, a.root(), b"h").await.unwrap();
+        rt.sleep(LINGERS).await;
         assert_eq!(a.getattr(&cred, file.fid).await, Err(Errno::ESTALE));
     });
 }
