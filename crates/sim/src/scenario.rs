@@ -1,7 +1,7 @@
 //! Whole runs: a cluster, a workload, a kind of trouble, and what must be true at the end. A seed determines the run,
 //! and which kind of trouble it gets.
 
-use crate::cluster::{Cluster, run};
+use crate::cluster::{Cluster, Server, run};
 use crate::workload::Workload;
 use nacre_base::{Fid, Payload, Prng};
 use nacre_lnet::{FaultPlan, LinkOptions, SimNetOptions};
@@ -88,9 +88,13 @@ async fn one_after_another(cluster: &Arc<Cluster>, trouble: Trouble, seed: u64, 
     for round in 0..rounds {
         work.run(steps / rounds).await;
         if trouble == Trouble::Restarts {
-            work.close_orphans().await;
+            let server = *Prng::new(seed + u64::from(round)).pick(&cluster.servers());
+            if server == Server::Mds {
+                // Opens are not replayed yet: what is open would lose its data with its last name.
+                work.close_all().await;
+            }
             work.sync_all().await;
-            restart_one(cluster, seed + u64::from(round)).await;
+            restart(cluster, server, seed).await;
         }
     }
     cluster.net().heal();
@@ -98,9 +102,7 @@ async fn one_after_another(cluster: &Arc<Cluster>, trouble: Trouble, seed: u64, 
     work.close_all().await;
 }
 
-async fn restart_one(cluster: &Cluster, seed: u64) {
-    let servers = cluster.servers();
-    let server = *Prng::new(seed).pick(&servers);
+async fn restart(cluster: &Cluster, server: Server, seed: u64) {
     cluster.crash(server);
     cluster.rt().sleep(Duration::from_millis(Prng::new(!seed).range(0, 8000))).await;
     cluster.restart(server).await.unwrap_or_else(|e| panic!("{server:?} does not start again: {e}"));

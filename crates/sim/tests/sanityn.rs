@@ -1,0 +1,182 @@
+//! Two clients: what one does the other sees, at once.
+
+use super::*;
+use nacre_client::{FlockKind, FlockRequest};
+
+/// A cluster of two OSSs and two clients.
+fn two_users<F, Fut>(tell: F)
+where
+    F: FnOnce(Arc<Cluster>, User, User) -> Fut + Send + 'static,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    story(2, 2, |c| {
+        let (one, two) = (user(&c, 0), user(&c, 1));
+        tell(c, one, two)
+    });
+}
+
+#[test]
+fn names_are_seen_at_once() {
+    two_users(|_, one, two| async move {
+        let d = one.dir(ROOT, "d").await.unwrap();
+        assert_eq!(two.find(ROOT, "d").await.unwrap().fid, d);
+        two.file(d, "f", b"").await;
+        assert_eq!(one.names(d).await, ["f"]);
+        two.move_to(d, "f", ROOT, "g").await.unwrap();
+        assert_eq!(one.find(d, "f").await.map(drop), Err(Errno::ENOENT));
+        one.remove(ROOT, "g").await.unwrap();
+        assert_eq!(two.find(ROOT, "g").await.map(drop), Err(Errno::ENOENT));
+    });
+}
+
+#[test]
+fn data_and_size_are_seen_at_once() {
+    two_users(|_, one, two| async move {
+        let mine = one.striped_file(ROOT, "f", 0, stripes(-1, false)).await.unwrap();
+        let theirs = two.reopen(mine.fid()).await;
+        let data = pattern(300_000, 1);
+        one.put(&mine, 0, &data).await.unwrap();
+        assert!(two.get(&theirs, 0, 1 << 20).await == data);
+        two.put(&theirs, 299_990, b"twenty bytes of text").await.unwrap();
+        assert_eq!(one.stat(mine.fid()).await.unwrap().size, 300_010);
+        assert_eq!(one.get(&mine, 299_990, 100).await, b"twenty bytes of text");
+        two.truncate(mine.fid(), 5).await.unwrap();
+        assert_eq!(one.get(&mine, 0, 100).await, data[..5]);
+        one.release(mine).await.unwrap();
+        two.release(theirs).await.unwrap();
+    });
+}
+
+#[test]
+fn exclusive_creation_has_one_winner() {
+    two_users(|c, one, two| async move {
+        let won = Arc::new(parking_lot::Mutex::new(0));
+        let tasks: Vec<_> = [one, two]
+            .into_iter()
+            .map(|u| {
+                let won = won.clone();
+                c.rt().spawn(async move {
+                    for n in 0..50 {
+                        if let Ok(file) = u.new_file(ROOT, &format!("f{n}"), O_EXCL).await {
+                            *won.lock() += 1;
+                            u.release(file).await.unwrap();
+                        }
+                    }
+                })
+            })
+            .collect();
+        for t in tasks {
+            t.await;
+        }
+        assert_eq!(*won.lock(), 50);
+    });
+}
+
+#[test]
+fn appends_of_both_are_whole_and_all_there() {
+    two_users(|c, one, two| async move {
+        let log = one.striped_file(ROOT, "log", 0, stripes(-1, false)).await.unwrap();
+        let tasks: Vec<_> = [one.clone(), two]
+            .into_iter()
+            .enumerate()
+            .map(|(i, u)| {
+                let fid = log.fid();
+                c.rt().spawn(async move {
+                    let file = u.open(&root(), fid, O_RDWR | O_APPEND).await.unwrap();
+                    for _ in 0..40 {
+                        assert_eq!(u.put(&file, 0, &[i as u8; 7777]).await, Ok(7777));
+                    }
+                    u.release(file).await.unwrap();
+                })
+            })
+            .collect();
+        for t in tasks {
+            t.await;
+        }
+        let bytes = one.get(&log, 0, 1 << 20).await;
+        assert_eq!(bytes.len(), 80 * 7777);
+        assert!(bytes.chunks(7777).all(|r| r.iter().all(|b| *b == r[0])), "a torn record");
+        one.release(log).await.unwrap();
+    });
+}
+
+#[test]
+fn a_file_open_elsewhere_outlives_its_name() {
+    two_users(|_, one, two| async move {
+        let fid = one.file(ROOT, "f", b"data").await;
+        let file = two.reopen(fid).await;
+        one.remove(ROOT, "f").await.unwrap();
+        assert_eq!(two.get(&file, 0, 10).await, b"data");
+        two.release(file).await.unwrap();
+        assert_eq!(one.stat(fid).await.map(drop), Err(Errno::ESTALE));
+    });
+}
+
+#[test]
+fn a_file_replaced_by_rename_is_read_by_who_has_it_open() {
+    two_users(|_, one, two| async move {
+        let old = one.file(ROOT, "f", b"old").await;
+        one.file(ROOT, "g", b"new").await;
+        let file = two.reopen(old).await;
+        one.move_to(ROOT, "g", ROOT, "f").await.unwrap();
+        assert_eq!(two.get(&file, 0, 10).await, b"old");
+        let now = two.find(ROOT, "f").await.unwrap().fid;
+        assert_eq!(two.content(now).await, b"new");
+        two.release(file).await.unwrap();
+    });
+}
+
+#[test]
+fn a_directory_removed_elsewhere_takes_no_names() {
+    two_users(|_, one, two| async move {
+        let d = one.dir(ROOT, "d").await.unwrap();
+        two.rmdir(&root(), ROOT, b"d").await.unwrap();
+        assert_eq!(one.new_file(d, "f", 0).await.map(drop).unwrap_err(), Errno::ENOENT);
+        assert_eq!(one.stat(d).await.map(drop), Err(Errno::ESTALE));
+    });
+}
+
+fn lock(owner: u64, kind: FlockKind, wait: bool, bsd: bool) -> FlockRequest {
+    FlockRequest { owner, pid: owner as u32, kind, start: 0, end: u64::MAX, wait, bsd }
+}
+
+#[test]
+fn file_locks_exclude_and_are_handed_on() {
+    for bsd in [false, true] {
+        two_users(move |c, one, two| async move {
+            let mine = one.new_file(ROOT, "f", 0).await.unwrap();
+            let theirs = two.reopen(mine.fid()).await;
+            one.flock(&mine, lock(1, FlockKind::Write, false, bsd)).await.unwrap();
+            assert_eq!(two.flock(&theirs, lock(2, FlockKind::Read, false, bsd)).await, Err(Errno::EAGAIN));
+            let (waiter, handle) = (two.clone(), theirs.clone());
+            let waiting = c.rt().spawn(async move {
+                waiter.flock(&handle, lock(2, FlockKind::Write, true, bsd)).await.unwrap();
+            });
+            c.rt().sleep(secs(500)).await;
+            assert!(!waiting.is_finished(), "the lock is still held");
+            one.flock(&mine, lock(1, FlockKind::Unlock, false, bsd)).await.unwrap();
+            waiting.await;
+            assert_eq!(one.flock(&mine, lock(1, FlockKind::Read, false, bsd)).await, Err(Errno::EAGAIN));
+            two.flock(&theirs, lock(2, FlockKind::Unlock, false, bsd)).await.unwrap();
+            one.release(mine).await.unwrap();
+            two.release(theirs).await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn file_locks_go_with_their_client() {
+    two_users(|c, one, two| async move {
+        let mine = one.new_file(ROOT, "f", 0).await.unwrap();
+        let another = User(c.mount_another(99).await.unwrap());
+        let theirs = another.reopen(mine.fid()).await;
+        another.flock(&theirs, lock(2, FlockKind::Write, false, true)).await.unwrap();
+        let (waiter, handle) = (one.clone(), mine.clone());
+        let waiting = c.rt().spawn(async move { waiter.flock(&handle, lock(1, FlockKind::Write, true, true)).await.unwrap() });
+        c.rt().sleep(secs(10)).await;
+        another.unmount().await;
+        waiting.await;
+        one.release(mine).await.unwrap();
+        drop(two);
+    });
+}

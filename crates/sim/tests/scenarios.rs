@@ -1,0 +1,168 @@
+//! Scenarios on simulated clusters, in suites with Lustre's names. A case is a story: arrange, fail, act, check.
+
+mod recovery_small;
+mod sanity;
+mod sanityn;
+mod seeds;
+
+use nacre_base::{Errno, Fid, Payload};
+use nacre_client::{Client, OpenFile};
+use nacre_sim::cluster::{Cluster, run};
+use nacre_wire::attr::{Attr, Credentials, SetAttr};
+use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_SIZE_MIN};
+use std::sync::Arc;
+use std::time::Duration;
+
+const ROOT: Fid = Fid::ROOT;
+const O_RDWR: u32 = 2;
+const O_CREAT: u32 = 0o100;
+const O_EXCL: u32 = 0o200;
+const O_TRUNC: u32 = 0o1000;
+const O_APPEND: u32 = 0o2000;
+
+/// Tells a story to a cluster with so many OSSs and clients; afterwards nothing may be left of it.
+fn story<F, Fut>(oss: u32, clients: u32, tell: F)
+where
+    F: FnOnce(Arc<Cluster>) -> Fut + Send + 'static,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    let limit = Duration::from_secs(10_000);
+    run(1, limit, Cluster::builder().oss(oss).clients(clients), |cluster| async move {
+        tell(cluster.clone()).await;
+        cluster.net().heal();
+        cluster.rt().sleep(Duration::from_secs(200)).await;
+        assert_eq!(cluster.leaks(), [] as [String; 0], "left over at rest");
+        cluster.stop().await;
+        cluster.rt().sleep(Duration::from_secs(1)).await;
+        assert_eq!(cluster.client_tasks(), 0, "tasks of unmounted clients");
+    });
+}
+
+/// A client as its superuser sees it, with names for what the stories do most.
+#[derive(Clone)]
+struct User(Arc<Client>);
+
+impl std::ops::Deref for User {
+    type Target = Client;
+    fn deref(&self) -> &Client {
+        &self.0
+    }
+}
+
+fn user(cluster: &Cluster, client: usize) -> User {
+    User(cluster.client(client).clone())
+}
+
+fn root() -> Credentials {
+    Credentials::root()
+}
+
+impl User {
+    async fn dir(&self, parent: Fid, name: &str) -> Result<Fid, Errno> {
+        self.mkdir(&root(), parent, name.as_bytes(), 0o755, 0).await.map(|a| a.fid)
+    }
+
+    async fn new_file(&self, parent: Fid, name: &str, flags: u32) -> Result<Arc<OpenFile>, Errno> {
+        self.striped_file(parent, name, flags, None).await
+    }
+
+    async fn striped_file(
+        &self,
+        parent: Fid,
+        name: &str,
+        flags: u32,
+        layout: Option<LayoutSpec>,
+    ) -> Result<Arc<OpenFile>, Errno> {
+        let made = self.create(&root(), parent, name.as_bytes(), O_CREAT | O_RDWR | flags, 0o644, 0, layout).await;
+        made.map(|(_, file)| file)
+    }
+
+    /// A closed file with this content.
+    async fn file(&self, parent: Fid, name: &str, content: &[u8]) -> Fid {
+        let file = self.new_file(parent, name, O_EXCL).await.unwrap();
+        self.put(&file, 0, content).await.unwrap();
+        let fid = file.fid();
+        self.release(file).await.unwrap();
+        fid
+    }
+
+    async fn reopen(&self, fid: Fid) -> Arc<OpenFile> {
+        self.open(&root(), fid, O_RDWR).await.unwrap()
+    }
+
+    async fn put(&self, file: &OpenFile, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        self.write(file, offset, Payload::from(bytes.to_vec())).await
+    }
+
+    async fn get(&self, file: &OpenFile, offset: u64, len: usize) -> Vec<u8> {
+        self.read(file, offset, len).await.unwrap().to_bytes().to_vec()
+    }
+
+    async fn content(&self, fid: Fid) -> Vec<u8> {
+        let file = self.open(&root(), fid, 0).await.unwrap();
+        let bytes = self.get(&file, 0, 64 << 20).await;
+        self.release(file).await.unwrap();
+        bytes
+    }
+
+    async fn find(&self, parent: Fid, name: &str) -> Result<Attr, Errno> {
+        self.lookup(&root(), parent, name.as_bytes()).await
+    }
+
+    async fn stat(&self, fid: Fid) -> Result<Attr, Errno> {
+        self.getattr(&root(), fid).await
+    }
+
+    async fn remove(&self, parent: Fid, name: &str) -> Result<(), Errno> {
+        self.unlink(&root(), parent, name.as_bytes()).await
+    }
+
+    async fn move_to(&self, parent: Fid, old: &str, new_parent: Fid, new: &str) -> Result<(), Errno> {
+        self.rename(&root(), parent, old.as_bytes(), new_parent, new.as_bytes(), 0).await
+    }
+
+    async fn truncate(&self, fid: Fid, size: u64) -> Result<Attr, Errno> {
+        self.setattr(&root(), fid, SetAttr { size: Some(size), ..SetAttr::default() }, None).await
+    }
+
+    async fn chmod(&self, fid: Fid, mode: u32) -> Result<Attr, Errno> {
+        self.setattr(&root(), fid, SetAttr { mode: Some(mode), ..SetAttr::default() }, None).await
+    }
+
+    /// All names but `.` and `..`, sorted; in as many answers as it takes.
+    async fn names(&self, dir: Fid) -> Vec<String> {
+        let (mut names, mut cookie) = (Vec::new(), 0);
+        loop {
+            let page = self.readdir(&root(), dir, cookie, false, 4096).await.unwrap();
+            names.extend(page.entries.iter().map(|e| String::from_utf8_lossy(&e.name).into_owned()));
+            cookie = page.entries.last().map_or(cookie, |e| e.cookie);
+            if page.end {
+                names.retain(|n| n != "." && n != "..");
+                names.sort();
+                return names;
+            }
+        }
+    }
+}
+
+/// Smallest stripes over `count` objects; more than there are OSTs if `overstripe`.
+fn stripes(count: i32, overstripe: bool) -> Option<LayoutSpec> {
+    let component = ComponentSpec {
+        end: u64::MAX,
+        stripe_size: STRIPE_SIZE_MIN,
+        stripe_count: count,
+        stripe_offset: -1,
+        overstripe,
+        ..ComponentSpec::default()
+    };
+    Some(LayoutSpec { components: vec![component] })
+}
+
+/// Bytes in which every place can be told from its neighbours.
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    (0..len as u64).map(|i| (i.wrapping_mul(31).wrapping_add(seed * 7) >> 3) as u8).collect()
+}
+
+fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
