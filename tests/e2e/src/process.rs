@@ -166,6 +166,15 @@ impl Running {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// What it said on standard error; only of a program that has ended.
+    pub(crate) fn last_words(&mut self) -> String {
+        let mut text = String::new();
+        if let Some(stderr) = &mut self.child.stderr {
+            let _ = stderr.read_to_string(&mut text);
+        }
+        tail(&text, 4)
+    }
+
     /// Waits for its end, at most for `limit`, whatever its exit status.
     #[track_caller]
     pub(crate) fn wait(mut self, limit: Duration) -> Outcome<Printed> {

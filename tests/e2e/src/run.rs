@@ -143,12 +143,11 @@ impl<'a> Session<'a> {
             return Ok(self.environment_at(dir.clone(), dir, None, name));
         }
         if self.cluster.is_none() {
-            if !self.options.nacre.exists() {
-                bail!("{} does not exist; build it, or say --nacre FILE", self.options.nacre.display());
-            }
+            let nacre = self.options.nacre.canonicalize();
+            let nacre = nacre.context(format!("{} (build it, or say --nacre FILE)", self.options.nacre.display()))?;
             self.clusters_started += 1;
             let root = self.root.join(self.clusters_started.to_string());
-            self.cluster = Some(Arc::new(Cluster::start(Plan::new(&self.options.nacre, &root))?));
+            self.cluster = Some(Arc::new(Cluster::start(Plan::new(&nacre, &root))?));
         }
         match &self.cluster {
             Some(cluster) => Ok(self.environment_on(cluster, name)),

@@ -225,7 +225,7 @@ impl Writer {
                 return Ok(());
             }
             if self.running.has_ended() {
-                bail!("the writer ended by itself");
+                bail!("the writer ended by itself: {}", self.running.last_words());
             }
             ensure!(begin.elapsed() < limit, "{count} of {more} acknowledgements in {} s", limit.as_secs());
             std::thread::sleep(Duration::from_millis(50));
