@@ -2,7 +2,7 @@
 
 use crate::admin;
 use nacre_base::param::Params;
-use nacre_base::{Faults, Network, Nid, Uuid};
+use nacre_base::{Faults, Network, Nid};
 use nacre_lnet::{Lnet, LnetOptions, TcpListen};
 use nacre_ptlrpc::RpcNode;
 use nacre_rt::Rt;
@@ -29,11 +29,6 @@ impl Node {
         let rpc = RpcNode::new(rt, lnet, faults, params);
         let admin = admin::serve(&rpc, role).map_err(|e| format!("cannot make the admin socket: {e}"))?;
         Ok(Node { rpc, nid, _admin: admin })
-    }
-
-    /// A fresh random UUID.
-    pub(crate) fn new_uuid(&self) -> Uuid {
-        Uuid::from_random(self.rpc.rt().random(), self.rpc.rt().random())
     }
 }
 

@@ -73,7 +73,7 @@ impl Default for TcpOptions {
             hello_timeout: Duration::from_secs(5),
             timeout: Duration::from_secs(50),
             reconnect_min: Duration::from_secs(1),
-            reconnect_max: Duration::from_secs(60),
+            reconnect_max: Duration::from_secs(5),
             half_open_max: 1024,
         }
     }

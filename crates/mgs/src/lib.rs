@@ -128,8 +128,12 @@ async fn config_read(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
         if config.version > asked.version || enough {
             return Ok(Response::new(&config));
         }
-        // Elapsed and changed both lead to another look.
-        let _ = mgs.target.rt().timeout_at(deadline, changed.changed()).await;
+        // Elapsed and changed both lead to another look. Waiting for `abandoned` too gives back the lane's place, of which
+        // there are fewer than clients.
+        tokio::select! {
+            _ = mgs.target.rt().timeout_at(deadline, changed.changed()) => {}
+            () = request.abandoned() => return Err(Errno::ESHUTDOWN),
+        }
     }
 }
 
