@@ -11,5 +11,8 @@ struct Arguments {
 }
 
 fn main() -> std::process::ExitCode {
+    // `RUST_LOG=nacre=debug` shows what the cluster of a replayed seed logs.
+    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
     run(Arguments::parse().sim)
 }

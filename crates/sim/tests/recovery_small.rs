@@ -279,6 +279,7 @@ fn a_client_that_is_gone_for_long_is_evicted_and_comes_back() {
         assert_eq!(c.exports(Server::Mds), exports - 1, "the silent client is thrown out");
         assert_eq!(other.stat(file.fid()).await.map(drop), Err(Errno::ESTALE), "and its open file with it");
         c.net().heal();
+        u.stat(ROOT).await.unwrap();
         u.file(ROOT, "again", b"").await;
         assert_eq!(u.release(file).await, Ok(()));
     });

@@ -113,6 +113,12 @@ impl User {
         self.getattr(&root(), fid).await
     }
 
+    /// Whether the file is no more: unlinked files linger for a moment.
+    async fn is_gone(&self, cluster: &Cluster, fid: Fid) -> bool {
+        cluster.rt().sleep(secs(10)).await;
+        self.stat(fid).await.map(drop) == Err(Errno::ESTALE)
+    }
+
     async fn remove(&self, parent: Fid, name: &str) -> Result<(), Errno> {
         self.unlink(&root(), parent, name.as_bytes()).await
     }
