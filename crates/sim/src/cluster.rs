@@ -27,6 +27,7 @@ pub struct Builder {
     clients: u32,
     network: SimNetOptions,
     storage: MemOptions,
+    client_params: bool,
 }
 
 /// A server's place in the cluster.
@@ -92,6 +93,7 @@ impl Cluster {
             clients: 1,
             network: SimNetOptions::default(),
             storage: MemOptions::default(),
+            client_params: true,
         }
     }
 
@@ -287,6 +289,12 @@ impl Builder {
         self
     }
 
+    /// Whether clients have parameters, which take memory.
+    pub fn client_params(mut self, wanted: bool) -> Builder {
+        self.client_params = wanted;
+        self
+    }
+
     /// Starts it all, from within a task of a simulation. Ready when the MDT knows every OST and every client is mounted.
     pub async fn build(self, rt: &Rt) -> Result<Cluster, String> {
         let net = SimNet::new(rt.clone(), self.network.clone());
@@ -356,6 +364,7 @@ impl Builder {
             fsname: self.fsname.clone(),
             mgs: vec![Nid::sim(MGS_NODE)],
             client_name: format!("client-{number}"),
+            register_params: self.client_params,
             ..MountConfig::default()
         };
         let client = Client::mount(&node, config).await.map_err(|e| e.to_string())?;

@@ -18,7 +18,7 @@ impl Crowd {
     pub fn mount(seed: u64, oss: u32, clients: u32) -> Crowd {
         let mut sim = Sim::new(seed);
         let rt = sim.rt();
-        let builder = Cluster::builder().oss(oss).clients(clients);
+        let builder = Cluster::builder().oss(oss).clients(clients).client_params(false);
         let built = sim.block_on(nacre_base::Time::FAR_FUTURE, async move { builder.build(&rt).await });
         Crowd { sim, cluster: Arc::new(built.expect("the cluster starts")) }
     }
