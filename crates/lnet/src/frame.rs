@@ -237,6 +237,29 @@ impl Hello {
     }
 }
 
+/// For the fuzzer: decodes `bytes` as everything that a socket may bring. The checksum is made right first, for a fuzzer
+/// would never get past it.
+pub(crate) fn fuzz(bytes: &[u8]) {
+    if let Some(mut header) = bytes.first_chunk::<HEADER_LEN>().copied() {
+        let crc = crc32c(&[&header[..HEADER_LEN - 4]]);
+        header[HEADER_LEN - 4..].copy_from_slice(&crc.to_le_bytes());
+        if let Ok(frame) = decode(&header) {
+            assert!(frame.payload_len <= MAX_PAYLOAD, "a payload longer than any: {}", frame.payload_len);
+        }
+    }
+    if let Some(prefix) = bytes.first_chunk::<HELLO_PREFIX_LEN>()
+        && let Ok(rest) = Hello::rest_len(prefix)
+        && let Some(hello) = bytes.get(..HELLO_PREFIX_LEN + rest)
+    {
+        let mut hello = hello.to_vec();
+        let body = hello.len().saturating_sub(4);
+        let crc = crc32c(&[&hello[..body]]);
+        hello[body..].copy_from_slice(&crc.to_le_bytes());
+        let _ = Hello::decode(&hello);
+    }
+    let _ = decode_nids(bytes);
+}
+
 /// NIDs one after the other: what a ping answers.
 pub(crate) fn encode_nids(nids: &[Nid]) -> Vec<u8> {
     nids.iter().flat_map(|n| encode_nid(*n)).collect()

@@ -244,3 +244,9 @@ impl Lnet {
         node.gets.fail_all(|_| true, |_| LnetError::Shutdown);
     }
 }
+
+/// Decodes bytes as a connection would; the entry of the fuzzer.
+#[doc(hidden)]
+pub fn fuzz_frame(bytes: &[u8]) {
+    frame::fuzz(bytes);
+}

@@ -165,7 +165,7 @@ impl PlainHead<'_> {
         if magic != MAGIC_V1 {
             need(b, POOL_BYTES)?;
             let name = &b[..POOL_BYTES];
-            let end = name.iter().position(|c| *c == 0).unwrap_or(POOL_BYTES);
+            let end = name.iter().position(|c| *c == 0).ok_or(LayoutError::Malformed("the pool's name has no end"))?;
             let text = std::str::from_utf8(&name[..end]).map_err(|_| LayoutError::Malformed("pool is not UTF-8"))?;
             pool = text.to_owned();
             b.advance(POOL_BYTES);
@@ -354,6 +354,18 @@ mod tests {
             s.components[0].osts = osts.into_iter().map(OstIndex).collect();
             assert_eq!(decode_spec(&encode_spec(&s)), Ok(s.clone()));
         }
+    }
+
+    /// A name that fills its 16 bytes was cut to 15 when it was written back; found by the fuzzer.
+    #[test]
+    fn a_pool_name_without_its_nul_is_refused() {
+        let mut s = LayoutSpec::plain();
+        s.components[0].pool = "p".into();
+        let mut bytes = encode_spec(&s);
+        bytes[V1_BYTES..V1_BYTES + POOL_BYTES].fill(b'A');
+        assert!(decode_spec(&bytes).is_err());
+        bytes[V1_BYTES + POOL_BYTES - 1] = 0;
+        assert_eq!(decode_spec(&bytes).unwrap().components[0].pool.len(), 15);
     }
 
     #[test]
