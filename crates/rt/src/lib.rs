@@ -48,7 +48,9 @@ struct ScopeState {
     /// Tasks spawned and perhaps not finished; swept when it has doubled since the last sweep.
     tasks: Vec<task::Aborter>,
     sweep_at: usize,
+    /// Scopes made below this one and perhaps gone; swept as the tasks are.
     children: Vec<std::sync::Weak<Scope>>,
+    sweep_children_at: usize,
 }
 
 /// The time given to [`Rt::timeout`] passed first.
@@ -159,7 +161,10 @@ impl Rt {
     pub fn child(&self, name: impl Into<String>) -> Rt {
         let scope = Scope::new(name);
         let mut state = self.scope.state.lock();
-        state.children.retain(|c| c.strong_count() > 0);
+        if state.children.len() >= state.sweep_children_at {
+            state.children.retain(|c| c.strong_count() > 0);
+            state.sweep_children_at = (state.children.len() * 2).max(8);
+        }
         state.children.push(Arc::downgrade(&scope));
         scope.state.lock().dead = state.dead;
         drop(state);

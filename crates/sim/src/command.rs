@@ -28,7 +28,7 @@ enum SimCommand {
     /// A few seeds of each kind of trouble, each run twice: the traces must be equal
     Smoke {
         /// Steps of each run
-        #[arg(long, default_value_t = 400)]
+        #[arg(long, default_value_t = 2000)]
         steps: u32,
     },
     /// Many seeds; prints those that fail and the command that repeats each
@@ -40,7 +40,7 @@ enum SimCommand {
         #[arg(long, default_value_t = 0)]
         from: u64,
         /// Steps of each run
-        #[arg(long, default_value_t = 400)]
+        #[arg(long, default_value_t = 2000)]
         steps: u32,
     },
     /// One seed, with its failure in full
@@ -49,7 +49,7 @@ enum SimCommand {
         #[arg(long)]
         seed: u64,
         /// Steps of the run: as in the sweep that failed
-        #[arg(long, default_value_t = 400)]
+        #[arg(long, default_value_t = 2000)]
         steps: u32,
     },
     /// Many clients: memory for each idle one, events for each second of CPU
