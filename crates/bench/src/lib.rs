@@ -46,7 +46,9 @@ pub(crate) struct Roofline {
 }
 
 fn parse_size(text: &str) -> Result<u64, String> {
-    nacre_base::size::parse(text, 1).filter(|s| *s >= 1 << 20).ok_or_else(|| format!("{text:?} is not a size of 1M or more"))
+    nacre_base::size::parse(text, 1)
+        .filter(|s| *s >= 1 << 20)
+        .ok_or_else(|| format!("{text:?} is not a size of 1M or more"))
 }
 
 /// Runs the command.

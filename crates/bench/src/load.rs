@@ -35,7 +35,14 @@ fn options(cache: Cache) -> OpenOptions {
 fn side_by_side(jobs: usize, bytes_each: u64, job: impl Fn(usize) -> io::Result<()> + Sync) -> io::Result<f64> {
     let begun = Instant::now();
     std::thread::scope(|scope| {
-        let running: Vec<_> = (0..jobs).map(|j| scope.spawn({ let job = &job; move || job(j) })).collect();
+        let running: Vec<_> = (0..jobs)
+            .map(|j| {
+                scope.spawn({
+                    let job = &job;
+                    move || job(j)
+                })
+            })
+            .collect();
         running.into_iter().try_for_each(|t| t.join().map_err(|_| io::Error::other("a job panicked"))?)
     })?;
     Ok((bytes_each * jobs as u64) as f64 / begun.elapsed().as_secs_f64())
@@ -82,12 +89,30 @@ pub(crate) fn remove(dir: &Path, jobs: usize) {
     }
 }
 
+/// A metadata operation that is timed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Metadata {
+    Create,
+    Stat,
+    Unlink,
+}
+
 /// Operations per second.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MetadataRates {
-    pub(crate) create: f64,
-    pub(crate) stat: f64,
-    pub(crate) unlink: f64,
+    create: f64,
+    stat: f64,
+    unlink: f64,
+}
+
+impl MetadataRates {
+    pub(crate) fn get(&self, what: Metadata) -> f64 {
+        match what {
+            Metadata::Create => self.create,
+            Metadata::Stat => self.stat,
+            Metadata::Unlink => self.unlink,
+        }
+    }
 }
 
 /// Creates, stats and unlinks `files` files with two jobs.

@@ -1,7 +1,7 @@
 //! `nacre bench roofline`: how near a mount comes to its limits: the disk under it, the null FUSE file system through
 //! the same FUSE code, and loopback TCP. All are taken in one run, in turn, as machines drift.
 
-use crate::load::{self, Cache, MetadataRates};
+use crate::load::{self, Cache, Metadata, MetadataRates};
 use crate::{Roofline, table};
 use indicatif::{ProgressBar, ProgressStyle};
 use nacre_fuse::{MountOptions, Unmount, null};
@@ -106,16 +106,26 @@ fn measure(args: &Roofline, nacre: &Path, raw: &Path, null: &Path, bar: &Progres
         let each = args.size / jobs as u64;
         let mut taken: [[Vec<f64>; 3]; 2] = Default::default();
         for _ in 0..args.runs {
-            for (place, (dir, cache)) in [(nacre, Cache::Default), (raw, Cache::Direct), (null, Cache::Default)].into_iter().enumerate() {
+            for (place, (dir, cache)) in
+                [(nacre, Cache::Default), (raw, Cache::Direct), (null, Cache::Default)].into_iter().enumerate()
+            {
                 let name = ["nacre", "raw disk", "null FUSE"][place];
-                taken[0][place].push(take(&format!("write, {name}"), &mut || load::write(dir, jobs, each, cache))? / 1e6);
+                taken[0][place]
+                    .push(take(&format!("write, {name}"), &mut || load::write(dir, jobs, each, cache))? / 1e6);
                 taken[1][place].push(take(&format!("read, {name}"), &mut || load::read(dir, jobs, each, cache))? / 1e6);
                 load::remove(dir, jobs);
             }
         }
         for (direction, values) in ["write", "read"].into_iter().zip(taken) {
             let [n, r, f] = values.map(median);
-            rows.push(row(format!("{direction} 1 MiB, {jobs} job{}", if jobs > 1 { "s" } else { "" }), "MB/s", n, r, f, Some(tcp)));
+            rows.push(row(
+                format!("{direction} 1 MiB, {jobs} job{}", if jobs > 1 { "s" } else { "" }),
+                "MB/s",
+                n,
+                r,
+                f,
+                Some(tcp),
+            ));
         }
     }
     let mut rates: [Vec<MetadataRates>; 3] = Default::default();
@@ -126,11 +136,9 @@ fn measure(args: &Roofline, nacre: &Path, raw: &Path, null: &Path, bar: &Progres
             rates[place].push(load::metadata(dir, args.files)?);
         }
     }
-    let pick: [(&str, fn(&MetadataRates) -> f64); 3] =
-        [("create", |m| m.create), ("stat", |m| m.stat), ("unlink", |m| m.unlink)];
-    for (what, get) in pick {
-        let [n, r, f] = [0, 1, 2].map(|place| median(rates[place].iter().map(get).collect()));
-        rows.push(row(what.to_owned(), "op/s", n, r, f, None));
+    for what in [Metadata::Create, Metadata::Stat, Metadata::Unlink] {
+        let [n, r, f] = [0, 1, 2].map(|place| median(rates[place].iter().map(|m| m.get(what)).collect()));
+        rows.push(row(format!("{what:?}").to_lowercase(), "op/s", n, r, f, None));
     }
     Ok(rows)
 }
@@ -148,5 +156,7 @@ fn print_rows(rows: &[Row]) {
         vec![r.what.clone(), n(r.nacre), n(r.raw), n(r.null_fuse), tcp, format!("{:.0} %", r.percent_of_limit)]
     });
     table::print(&header, &cells.collect::<Vec<_>>());
-    println!("\nThe limit is the smaller of raw disk and null FUSE. Medians; writes end with fsync; the null file system caches nothing.");
+    println!(
+        "\nThe limit is the smaller of raw disk and null FUSE. Medians; writes end with fsync; the null file system caches nothing."
+    );
 }

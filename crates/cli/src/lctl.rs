@@ -65,7 +65,9 @@ fn merged(request: &Request) -> Result<BTreeMap<String, String>, (i32, String)> 
     for answer in answers {
         match answer {
             Answer::Params(found) => all.extend(found),
-            Answer::Names(found) => all.extend(found.into_iter().map(|(n, w)| (n, if w { "=" } else { "" }.to_owned()))),
+            Answer::Names(found) => {
+                all.extend(found.into_iter().map(|(n, w)| (n, if w { "=" } else { "" }.to_owned())))
+            }
             // "Not here" gives way to a real refusal of another process.
             Answer::Error { errno, text } if error.is_none() || errno != Errno::ENOENT.0 => error = Some((errno, text)),
             _ => {}

@@ -129,7 +129,10 @@ fn ping(nid: &str, as_json: bool) -> ExitCode {
                 return show(as_json, Ok(value));
             }
             Ok(Answer::Error { errno, .. }) => {
-                println!("manage:\n    - ping:\n          errno: -1\n          descr: failed to ping {nid}: {}", Errno(errno).text());
+                println!(
+                    "manage:\n    - ping:\n          errno: -1\n          descr: failed to ping {nid}: {}",
+                    Errno(errno).text()
+                );
                 return ExitCode::from(errno as u8);
             }
             _ => {}
@@ -221,7 +224,10 @@ fn put_yaml(out: &mut String, key: &str, value: &Value, indent: usize, step: usi
             out.push_str(&format!("{pad}{key}:\n"));
             for item in items {
                 let mut text = String::new();
-                item.as_object().into_iter().flatten().for_each(|(k, v)| put_yaml(&mut text, k, v, indent + step, step));
+                item.as_object()
+                    .into_iter()
+                    .flatten()
+                    .for_each(|(k, v)| put_yaml(&mut text, k, v, indent + step, step));
                 // The item's first line carries the dash, in the indentation's place.
                 let dash = format!("{pad}-{}", " ".repeat(step - 1));
                 out.push_str(&dash);

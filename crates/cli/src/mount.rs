@@ -55,8 +55,21 @@ impl std::str::FromStr for Source {
 
 /// Options of mount(8) that need nothing from us, or that every mount has.
 const ACCEPTED_OPTIONS: &[&str] = &[
-    "rw", "defaults", "_netdev", "noauto", "auto", "nofail", "user_xattr", "flock", "lazystatfs", "noatime", "relatime",
-    "dev", "suid", "exec", "allow_other",
+    "rw",
+    "defaults",
+    "_netdev",
+    "noauto",
+    "auto",
+    "nofail",
+    "user_xattr",
+    "flock",
+    "lazystatfs",
+    "noatime",
+    "relatime",
+    "dev",
+    "suid",
+    "exec",
+    "allow_other",
 ];
 
 /// Called by mount(8): `mount.nacre SOURCE MOUNTPOINT [-sfnv] [-o OPTIONS]`.

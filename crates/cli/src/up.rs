@@ -100,7 +100,8 @@ fn start(args: &Up) -> Result<(), String> {
             _ => format!("cannot make {}: {e}", dir.display()),
         })?;
     }
-    let absolute = |p: &Path| std::path::absolute(p).map(|p| p.to_string_lossy().into_owned()).map_err(|e| e.to_string());
+    let absolute =
+        |p: &Path| std::path::absolute(p).map(|p| p.to_string_lossy().into_owned()).map_err(|e| e.to_string());
     let mut again = vec!["up".to_owned(), "-f".into(), absolute(&args.dir)?, absolute(&args.mountpoint)?];
     again.extend(["--osts".to_owned(), args.osts.to_string(), "--fsname".into(), args.fsname.clone()]);
     if let Some(l) = args.listen {
@@ -139,7 +140,8 @@ async fn serve(args: Up) -> Result<(), String> {
     let session = attach(&node, &client, &args.mountpoint, &format!("{}:/{fsname}", node.nid)).await?;
     let osts = dirs.len() as u32 - 2;
     let mountpoint = args.mountpoint.clone();
-    let running = Running { pid: std::process::id(), fsname: fsname.clone(), nid: node.nid.to_string(), mountpoint, osts };
+    let running =
+        Running { pid: std::process::id(), fsname: fsname.clone(), nid: node.nid.to_string(), mountpoint, osts };
     let text = serde_json::to_vec_pretty(&running).map_err(|e| e.to_string())?;
     std::fs::write(Running::path(&args.dir), text).map_err(|e| format!("cannot write running.json: {e}"))?;
     daemon::say_ready(format!("{} {fsname}", node.nid));

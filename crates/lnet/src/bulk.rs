@@ -143,7 +143,7 @@ impl Assembly {
     fn handle_piece(&mut self, offset: u64, total: u64, payload: Payload) -> Verdict {
         let len = payload.len() as u64;
         // Senders cut at multiples of the largest message. Holding them to it bounds the number of pieces.
-        let at_a_cut = offset % MAX_PAYLOAD as u64 == 0;
+        let at_a_cut = offset.is_multiple_of(MAX_PAYLOAD as u64);
         let ends = offset.checked_add(len);
         let whole = len == MAX_PAYLOAD as u64 || ends == Some(total);
         if total > self.max || ends.is_none_or(|e| e > total) || !at_a_cut || !whole || (len == 0 && total > 0) {

@@ -244,7 +244,7 @@ impl Lod {
         let n = self.order.len();
         let start = self.cursor % n;
         // A file over all OSTs would leave the turn where it was, and every such file would begin on the same OST.
-        self.cursor = (start + if count % n == 0 { count + 1 } else { count }) % n;
+        self.cursor = (start + if count.is_multiple_of(n) { count + 1 } else { count }) % n;
         rotated_at(&self.order, start)
     }
 

@@ -438,7 +438,7 @@ impl Osps {
             |l| l.default_stripe_size.to_string(),
             |l, text| {
                 let size = number(text, 65536, u32::MAX.into())? as u32;
-                if size % 65536 != 0 {
+                if !size.is_multiple_of(65536) {
                     return Err("must be a multiple of 65536".to_owned());
                 }
                 l.default_stripe_size = size;

@@ -118,7 +118,6 @@ pub(crate) fn read(tx: &dyn Transaction, fsname: &str) -> Result<Config, ConfigE
     Ok(config)
 }
 
-
 /// Entries whose key begins with `prefix`: the rest of the key, and the value.
 fn with_prefix(tx: &dyn Transaction, prefix: &[u8]) -> Result<Vec<(String, Vec<u8>)>, ConfigError> {
     let mut found = Vec::new();
@@ -165,7 +164,8 @@ mod tests {
             assert!(matches!(register(tx, &reg("rubbish", 9, 1)), Err(ConfigError::BadName(_))));
             assert_eq!(lease(tx, 5).unwrap().first, seq + 1);
             assert_eq!(lease(tx, 1).unwrap().first, seq + 6);
-            let param = |v: Option<&str>| SetParam { fsname: "n".into(), name: "a.b".into(), value: v.map(str::to_owned) };
+            let param =
+                |v: Option<&str>| SetParam { fsname: "n".into(), name: "a.b".into(), value: v.map(str::to_owned) };
             set_param(tx, &param(Some("7"))).unwrap();
             let config = read(tx, "n").unwrap();
             assert_eq!((config.targets.len(), config.params), (2, vec![("a.b".to_owned(), "7".to_owned())]));

@@ -43,7 +43,12 @@ impl Mgs {
     /// Serves the MGT on `osd`.
     pub async fn start(node: &RpcNode, osd: Arc<dyn Osd>, uuid: Uuid) -> Result<Arc<Mgs>, TargetError> {
         let target = Target::open(node, osd, TargetName::mgs(), uuid).await?;
-        let mgs = Arc::new(Mgs { target, changed: watch::channel(0).0, stopping: AtomicBool::new(false), served: Mutex::default() });
+        let mgs = Arc::new(Mgs {
+            target,
+            changed: watch::channel(0).0,
+            stopping: AtomicBool::new(false),
+            served: Mutex::default(),
+        });
         *mgs.served.lock() = Some(nacre_tgt::serve(&mgs));
         Ok(mgs)
     }
@@ -97,10 +102,30 @@ impl Service for Mgs {
     fn table() -> &'static [Handler<Mgs>] {
         use Access::{Changes, Reads};
         &[
-            Handler { opcode: Opcode::MgsConfigRead, stat: "mgs_config_read", access: Reads, run: |s, r| Box::pin(config_read(s, r)) },
-            Handler { opcode: Opcode::MgsTargetReg, stat: "mgs_target_reg", access: Changes, run: |s, r| Box::pin(target_reg(s, r)) },
-            Handler { opcode: Opcode::MgsSetParam, stat: "mgs_set_info", access: Changes, run: |s, r| Box::pin(set_param(s, r)) },
-            Handler { opcode: Opcode::SeqQuery, stat: "seq_query", access: Changes, run: |s, r| Box::pin(seq_query(s, r)) },
+            Handler {
+                opcode: Opcode::MgsConfigRead,
+                stat: "mgs_config_read",
+                access: Reads,
+                run: |s, r| Box::pin(config_read(s, r)),
+            },
+            Handler {
+                opcode: Opcode::MgsTargetReg,
+                stat: "mgs_target_reg",
+                access: Changes,
+                run: |s, r| Box::pin(target_reg(s, r)),
+            },
+            Handler {
+                opcode: Opcode::MgsSetParam,
+                stat: "mgs_set_info",
+                access: Changes,
+                run: |s, r| Box::pin(set_param(s, r)),
+            },
+            Handler {
+                opcode: Opcode::SeqQuery,
+                stat: "seq_query",
+                access: Changes,
+                run: |s, r| Box::pin(seq_query(s, r)),
+            },
         ]
     }
 

@@ -297,7 +297,7 @@ impl Builder {
 
     /// Starts it all, from within a task of a simulation. Ready when the MDT knows every OST and every client is mounted.
     pub async fn build(self, rt: &Rt) -> Result<Cluster, String> {
-        let net = SimNet::new(rt.clone(), self.network.clone());
+        let net = SimNet::new(rt.clone(), self.network);
         let mut servers = Vec::new();
         let mut all = vec![(Server::Mgs, MGS_NODE), (Server::Mds, MDS_NODE)];
         all.extend((0..self.oss).map(|i| (Server::Oss(i), OSS_NODE + i)));

@@ -4,8 +4,10 @@ use nacre_base::Fid;
 
 wire_enum! {
     /// Kind of lock, numbered as in Lustre.
+    #[derive(Default)]
     pub enum LockKind: u8 {
         /// A byte range of an OST object.
+        #[default]
         Extent = 11,
         /// An fcntl or flock lock of a file, kept by the MDT.
         Flock = 12,
@@ -16,6 +18,7 @@ wire_enum! {
 
 wire_enum! {
     /// Lock mode, numbered as in Lustre.
+    #[derive(Default)]
     pub enum LockMode: u32 {
         /// Exclusive.
         Ex = 1,
@@ -28,21 +31,10 @@ wire_enum! {
         /// Concurrent read.
         Cr = 16,
         /// Null: for flock, unlock.
+        #[default]
         Nl = 32,
         /// Group.
         Group = 64,
-    }
-}
-
-impl Default for LockKind {
-    fn default() -> Self {
-        LockKind::Extent
-    }
-}
-
-impl Default for LockMode {
-    fn default() -> Self {
-        LockMode::Nl
     }
 }
 

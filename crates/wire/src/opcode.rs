@@ -19,7 +19,6 @@ macro_rules! opcodes {
     };
 }
 
-
 opcodes! {
     /// Attributes of an object: the glimpse of its size.
     OstGetattr = 1, "OST_GETATTR";

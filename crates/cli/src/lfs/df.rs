@@ -139,7 +139,12 @@ fn print_df(mountpoint: &Path, targets: &[Target], human: bool, inodes: bool, ve
 fn row(name: &str, s: &Space, human: bool, inodes: bool) -> String {
     if inodes {
         let used = s.files.saturating_sub(s.files_free);
-        return format!("{name:<20} {:>11} {used:>11} {:>11} {:>3}%  ", s.files, s.files_free, percent(used, s.files_free));
+        return format!(
+            "{name:<20} {:>11} {used:>11} {:>11} {:>3}%  ",
+            s.files,
+            s.files_free,
+            percent(used, s.files_free)
+        );
     }
     let (total, free, available) = (s.kib(s.blocks), s.kib(s.blocks_free), s.kib(s.blocks_available));
     let used = total.saturating_sub(free);
@@ -266,13 +271,25 @@ mod tests {
 
     #[test]
     fn rows_have_lustres_columns() {
-        let s = Space { block_size: 1024, blocks: 5765420, blocks_free: 5764028, blocks_available: 5433072, ..Space::default() };
+        let s = Space {
+            block_size: 1024,
+            blocks: 5765420,
+            blocks_free: 5764028,
+            blocks_available: 5433072,
+            ..Space::default()
+        };
         let want = "l-OST0000_UUID           5765420        1392     5433072   1%  ";
         assert_eq!(row("l-OST0000_UUID", &s, false, false), want);
         let s = Space { files: 1677728, files_free: 1677451, ..s };
-        assert_eq!(row("l-MDT0000_UUID", &s, false, true), "l-MDT0000_UUID           1677728         277     1677451   1%  ");
+        assert_eq!(
+            row("l-MDT0000_UUID", &s, false, true),
+            "l-MDT0000_UUID           1677728         277     1677451   1%  "
+        );
         let s = Space { block_size: 1024, blocks: 23061680, blocks_free: 23056112, blocks_available: 21732288, ..s };
-        assert_eq!(row("filesystem_summary:", &s, true, false), "filesystem_summary:        22.0G      5.4M     20.7G   1%  ");
+        assert_eq!(
+            row("filesystem_summary:", &s, true, false),
+            "filesystem_summary:        22.0G      5.4M     20.7G   1%  "
+        );
     }
 
     #[test]

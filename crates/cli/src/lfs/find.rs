@@ -1,8 +1,8 @@
 //! `lfs find`: a walk with POSIX find's common tests and tests on layouts. Tests are joined by "and"; `!` negates
 //! the next one.
 
-use super::path::{fid_of, get_xattr};
 use super::USAGE_EXIT;
+use super::path::{fid_of, get_xattr};
 use crate::output::fail;
 use nacre_base::param::glob;
 use nacre_base::{Errno, size};
@@ -167,7 +167,9 @@ fn holds(test: &Test, f: &Found<'_>) -> bool {
         Test::Empty => f.meta.is_file() && f.meta.len() == 0,
         Test::Newer(t) => f.meta.modified().is_ok_and(|m| m > *t),
         Test::Ost(osts) => components(&|c| c.stripes.iter().any(|s| osts.contains(&s.ost.0))),
-        Test::StripeCount(b) => f.layout().is_some_and(|l| b.holds(l.components.iter().rev().find(|c| !c.stripes.is_empty()).map_or(0, |c| c.stripes.len()) as u64)),
+        Test::StripeCount(b) => f.layout().is_some_and(|l| {
+            b.holds(l.components.iter().rev().find(|c| !c.stripes.is_empty()).map_or(0, |c| c.stripes.len()) as u64)
+        }),
         Test::StripeSize(b) => components(&|c| b.holds(c.stripe_size.into())),
         Test::StripeIndex(b) => components(&|c| c.stripes.first().is_some_and(|s| b.holds(s.ost.0.into()))),
         Test::Overstriped(wanted) => f.layout().is_some() && components(&|c| c.is_overstriped()) == *wanted,

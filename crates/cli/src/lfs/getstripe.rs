@@ -166,7 +166,10 @@ fn show_directory(path: &Path, wanted: &Wanted) -> Result<(), Errno> {
         return Ok(());
     }
     if wanted.yaml {
-        println!("stripe_count:  {count}\nstripe_size:   {size}\npattern:       {pattern}\nstripe_offset: {}\n", c.stripe_offset);
+        println!(
+            "stripe_count:  {count}\nstripe_size:   {size}\npattern:       {pattern}\nstripe_offset: {}\n",
+            c.stripe_offset
+        );
         return Ok(());
     }
     if !wanted.directory {
@@ -247,7 +250,11 @@ fn plain_text(out: &mut String, layout: &Layout, fid: Fid, wanted: &Wanted) {
     if wanted.verbose {
         let magic = if c.pool.is_empty() { lov_ea::MAGIC_V1 } else { lov_ea::MAGIC_V3 };
         let _ = writeln!(out, "lmm_magic:         {magic:#010X}", magic = magic);
-        let _ = writeln!(out, "lmm_seq:           {:#x}\nlmm_object_id:     {:#x}\nlmm_fid:           {fid}", fid.seq, fid.oid);
+        let _ = writeln!(
+            out,
+            "lmm_seq:           {:#x}\nlmm_object_id:     {:#x}\nlmm_fid:           {fid}",
+            fid.seq, fid.oid
+        );
         *out = out.replace("0X0B", "0x0B");
     }
     if !wanted.quiet {

@@ -74,7 +74,9 @@ fn parse(args: &[String]) -> Result<Wish, String> {
             "d" | "delete" => wish.delete = true,
             "mode" => wish.mode = parse_mode(value()?)?,
             "c" | "stripe-count" => (current.stripe_count, current.overstripe) = (parse_count(value()?, -1)?, false),
-            "C" | "overstripe-count" => (current.stripe_count, current.overstripe) = (parse_count(value()?, -32)?, true),
+            "C" | "overstripe-count" => {
+                (current.stripe_count, current.overstripe) = (parse_count(value()?, -32)?, true)
+            }
             "S" | "s" | "stripe-size" => current.stripe_size = parse_size(value()?)?,
             "i" | "stripe-index" => current.stripe_offset = parse_index(value()?)?,
             "o" | "ost" | "ost-list" => current.osts = parse_osts(value()?)?,
