@@ -3,42 +3,30 @@
 
 use crate::admin::{Answer, Request, ask_all};
 use crate::output::{fail, json};
+use crate::tool::{self, Command};
 use nacre_base::Errno;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-const COMMANDS: &[(&str, &str, fn(&[String]) -> ExitCode)] = &[
-    ("get_param", "get_param [-n|-N|-F|-y|--json] PATTERN...   print parameters", get_param),
-    ("set_param", "set_param [-n] PATTERN=VALUE...             set parameters of this host's processes", set_param),
-    ("list_param", "list_param [-F] [-R] PATTERN...             print names of parameters", list_param),
-    ("dl", "dl [-t] [--json]                            list devices", device_list),
-    ("device_list", "device_list                                 the same as dl", device_list),
-    ("list_nids", "list_nids [--json]                          print this host's NIDs", list_nids),
-    ("which_nid", "which_nid NID...                            the NID of the list that is reachable", which_nid),
-    ("ping", "ping NID [TIMEOUT_SECONDS]                  ask a node for its NIDs", ping),
+const COMMANDS: &[Command] = &[
+    Command { name: "get_param", about: "[-n|-N|-F|-y|--json] PATTERN...: print parameters", run: get_param },
+    Command {
+        name: "set_param",
+        about: "[-n] PATTERN=VALUE...: set parameters of this host's processes",
+        run: set_param,
+    },
+    Command { name: "list_param", about: "[-F] [-R] PATTERN...: print names of parameters", run: list_param },
+    Command { name: "dl", about: "[--json]: list devices", run: device_list },
+    Command { name: "device_list", about: "the same as dl", run: device_list },
+    Command { name: "list_nids", about: "[--json]: print this host's NIDs", run: list_nids },
+    Command { name: "which_nid", about: "NID...: print the first that is reachable", run: which_nid },
+    Command { name: "ping", about: "NID [TIMEOUT_SECONDS]: ask a node for its NIDs", run: ping },
 ];
 
 /// Runs one command.
 pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
-    let args: Vec<String> = args.into_iter().map(|a| a.to_string_lossy().into_owned()).collect();
-    let Some((name, rest)) = args.split_first() else {
-        print!("{}", usage());
-        return ExitCode::SUCCESS;
-    };
-    if matches!(name.as_str(), "help" | "--help" | "-h" | "--list-commands") {
-        print!("{}", usage());
-        return ExitCode::SUCCESS;
-    }
-    match COMMANDS.iter().find(|(n, ..)| n == name) {
-        Some((.., run)) => run(rest),
-        None => fail("lctl", format!("'{name}' is not a valid command. See 'lctl --list-commands'."), 1),
-    }
-}
-
-fn usage() -> String {
-    let lines: Vec<_> = COMMANDS.iter().map(|(_, text, _)| format!("  {text}\n")).collect();
-    format!("lctl: parameters and devices of the processes on this host\n\n{}", lines.concat())
+    tool::run("lctl", "parameters and devices of the processes on this host", COMMANDS, args)
 }
 
 /// Splits single-letter options and `--json` from operands.

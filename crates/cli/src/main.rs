@@ -15,6 +15,7 @@ mod output;
 mod rundir;
 mod servers;
 mod sim;
+mod tool;
 mod up;
 
 use clap::{Parser, Subcommand};

@@ -42,7 +42,7 @@ impl Bound {
         };
         let value = size::parse(rest, default_unit)?;
         let digits: u64 = rest.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse().ok()?;
-        Some(Bound { sign, value, unit: if digits == 0 { 1 } else { value / digits } })
+        Some(Bound { sign, value, unit: value.checked_div(digits).unwrap_or(1) })
     }
 
     fn holds(&self, v: u64) -> bool {
@@ -121,7 +121,8 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
     for root in &query.roots {
         let walked = std::fs::symlink_metadata(root).map_err(Errno::from).and_then(|meta| {
             fid_of(root)?;
-            Ok(walk(&mut out, &query, root, &meta, 0))
+            walk(&mut out, &query, root, &meta, 0);
+            Ok(())
         });
         if let Err(e) = walked {
             code = fail("lfs find", format!("'{}': {}", root.display(), e.text()), e.0 as u8);

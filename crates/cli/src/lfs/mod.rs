@@ -9,49 +9,41 @@ mod getstripe;
 mod path;
 mod setstripe;
 
-use crate::output::fail;
+use crate::tool::{self, Command};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Lustre's exit code for wrong usage.
 const USAGE_EXIT: u8 = 4;
 
-const COMMANDS: &[(&str, &str, fn(&[String]) -> ExitCode)] = &[
-    ("setstripe", "create a file with a layout, or set a directory's default layout", setstripe::main),
-    ("getstripe", "print the layout of files and directories", getstripe::main),
-    ("find", "find files by name, type, size, time and layout", find::main),
-    ("df", "print space or inodes of each target", df::df),
-    ("osts", "list the OSTs", df::osts),
-    ("mdts", "list the MDTs", df::mdts),
-    ("check", "ask every target whether it answers", df::check),
-    ("mkdir", "make a directory on a given MDT", dir::mkdir),
-    ("setdirstripe", "the same as mkdir", dir::mkdir),
-    ("getdirstripe", "print on which MDT a directory is", dir::getdirstripe),
-    ("path2fid", "print the FID of a path", fid::path2fid),
-    ("fid2path", "print the paths of a FID", fid::fid2path),
-    ("getname", "print the name of a mount's file system", df::getname),
+const COMMANDS: &[Command] = &[
+    Command {
+        name: "setstripe",
+        about: "create a file with a layout, or set a directory's default layout",
+        run: setstripe::main,
+    },
+    Command { name: "getstripe", about: "print the layout of files and directories", run: getstripe::main },
+    Command { name: "find", about: "find files by name, type, size, time and layout", run: find::main },
+    Command { name: "df", about: "print space or inodes of each target", run: df::df },
+    Command { name: "osts", about: "list the OSTs", run: df::osts },
+    Command { name: "mdts", about: "list the MDTs", run: df::mdts },
+    Command { name: "check", about: "ask every target whether it answers", run: df::check },
+    Command { name: "mkdir", about: "make a directory on a given MDT", run: dir::mkdir },
+    Command { name: "setdirstripe", about: "the same as mkdir", run: dir::mkdir },
+    Command { name: "getdirstripe", about: "print on which MDT a directory is", run: dir::getdirstripe },
+    Command { name: "path2fid", about: "print the FID of a path", run: fid::path2fid },
+    Command { name: "fid2path", about: "print the paths of a FID", run: fid::fid2path },
+    Command { name: "getname", about: "print the name of a mount's file system", run: df::getname },
 ];
 
 /// Runs one command.
 pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
-    let args: Vec<String> = args.into_iter().map(|a| a.to_string_lossy().into_owned()).collect();
-    let Some((name, rest)) = args.split_first() else {
-        print!("{}", usage());
-        return ExitCode::SUCCESS;
-    };
-    if matches!(name.as_str(), "help" | "--help" | "-h" | "--list-commands") {
-        print!("{}", usage());
-        return ExitCode::SUCCESS;
-    }
-    match COMMANDS.iter().find(|(n, ..)| n == name) {
-        Some((.., run)) => run(rest),
-        None => fail("lfs", format!("'{name}' is not a valid command. See 'lfs --list-commands'."), 1),
-    }
-}
-
-fn usage() -> String {
-    let lines: Vec<_> = COMMANDS.iter().map(|(n, text, _)| format!("  {n:14} {text}\n")).collect();
-    format!("usage: lfs COMMAND [OPTIONS] [PATH...]    (lfs COMMAND --help tells more)\n\n{}", lines.concat())
+    tool::run(
+        "lfs",
+        "layouts, space and targets of a mounted file system (lfs COMMAND --help tells more)",
+        COMMANDS,
+        args,
+    )
 }
 
 /// A small parser for options in getopt's manner: `-c 4`, `-c4`, `--stripe-count 4`, `--stripe-count=4`, bundled flags.
