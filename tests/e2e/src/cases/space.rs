@@ -63,7 +63,10 @@ fn full_ost(env: &Env) -> Outcome {
     cluster.lfs(&["setstripe", "-c", "1", "-i", "1", &text(&other)])?;
     let filled = fill(&a, &b);
     let wrong = cluster.complaints(&[" WARN "]);
-    filled?;
+    if filled.is_err() || !wrong.is_empty() {
+        cluster.keep_logs(&env.cache.join("e2e/logs/full-ost.own"))?;
+    }
+    filled.context("its logs are in target/e2e/logs/full-ost.own")?;
     ensure!(wrong.is_empty(), "{}", wrong.join("; "));
     fs::write(other.join("f"), pattern(9, 8 << 20)).context("writing to the OST that is not full")?;
     cluster.stop()?;
