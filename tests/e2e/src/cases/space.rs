@@ -61,6 +61,9 @@ fn full_ost(env: &Env) -> Outcome {
     let other = cluster.mount_point(1).join("other");
     fs::create_dir(&other)?;
     cluster.lfs(&["setstripe", "-c", "1", "-i", "1", &text(&other)])?;
+    // The MDT hears of a new OST from the MGS, a moment after the OST serves.
+    let joined = wait_for(Duration::from_secs(20), || Ok(File::create(a.join("f")).is_ok()))?;
+    ensure!(joined, "no file can be made on OST0000 20 s after its start");
     let filled = fill(&a, &b);
     let wrong = cluster.complaints(&[" WARN "]);
     if filled.is_err() || !wrong.is_empty() {
