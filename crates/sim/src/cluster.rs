@@ -4,8 +4,8 @@
 use nacre_base::param::Params;
 use nacre_base::{Faults, MdtIndex, Nid, OstIndex, TargetName, Uuid};
 use nacre_client::{Client, MountConfig};
-use nacre_lnet::{SimNet, SimNetOptions};
 use nacre_lnet::{Lnet, LnetOptions};
+use nacre_lnet::{SimNet, SimNetOptions};
 use nacre_mdt::{Mdt, MdtConfig};
 use nacre_mgc::Mgc;
 use nacre_mgs::Mgs;
@@ -170,12 +170,29 @@ impl Cluster {
         Ok(())
     }
 
-    /// Unmounts all clients and stops all servers; what is left running afterwards is a leak.
-    pub async fn stop(&self) {
+    /// Unmounts all clients, and panics if they leave anything: work at rest before, exports and tasks after.
+    pub async fn unmount_all(&self) {
+        assert_eq!(self.leaks(), [] as [String; 0], "left over at rest");
         for c in &self.clients {
             c.client.unmount().await;
             c.node.shutdown().await;
         }
+        self.rt.sleep(Duration::from_secs(1)).await;
+        assert_eq!(self.client_tasks(), 0, "tasks of unmounted clients still run");
+        // The MDT is a client of the OSTs; what clients the MGS has are the targets.
+        for server in self.servers() {
+            let others = match server {
+                Server::Mgs => u64::from(self.builder.oss) + 1,
+                Server::Mds => 0,
+                Server::Oss(_) => 1,
+            };
+            assert!(self.exports(server) <= others, "{server:?} has {} exports", self.exports(server));
+        }
+    }
+
+    /// Unmounts all clients and stops all servers.
+    pub async fn stop(&self) {
+        self.unmount_all().await;
         // Targets before the MGS, which they take leave of.
         let mut servers = std::mem::take(&mut *self.servers.lock());
         servers.reverse();
@@ -309,7 +326,8 @@ impl Builder {
             servers.push(ServerNode { server, number, storage, running: Some(running), uuid });
         }
         let oss = self.oss.to_string();
-        let mut cluster = Cluster { rt: rt.clone(), net, builder: self, servers: Mutex::new(servers), clients: Vec::new() };
+        let mut cluster =
+            Cluster { rt: rt.clone(), net, builder: self, servers: Mutex::new(servers), clients: Vec::new() };
         while cluster.param(Server::Mds, "lod.*.activeobd").iter().any(|(_, n)| *n != oss) {
             rt.sleep(Duration::from_millis(10)).await;
         }

@@ -203,8 +203,12 @@ struct ScaleReport {
     idle_events_per_client_and_minute: f64,
     events: u64,
     events_per_cpu_second: f64,
+    rpcs_per_cpu_second: f64,
     mount_cpu_seconds: f64,
 }
+
+/// Metadata calls of each client under load.
+const CALLS: u32 = 20;
 
 fn scale(clients: u32, oss: u32, json: bool) -> ExitCode {
     let memory_before = resident_bytes();
@@ -217,14 +221,16 @@ fn scale(clients: u32, oss: u32, json: bool) -> ExitCode {
     crowd.idle(Duration::from_secs(60));
     let idle_events = crowd.stats().polls - idle_before;
     let (events_before, cpu_before) = (crowd.stats().polls, cpu_seconds());
-    crowd.work(20);
+    crowd.work(CALLS);
     let events = crowd.stats().polls - events_before;
+    let cpu = (cpu_seconds() - cpu_before).max(1e-9);
     let report = ScaleReport {
         clients,
         bytes_per_idle_client: memory / u64::from(clients.max(1)),
         idle_events_per_client_and_minute: idle_events as f64 / f64::from(clients.max(1)),
         events,
-        events_per_cpu_second: events as f64 / (cpu_seconds() - cpu_before).max(1e-9),
+        events_per_cpu_second: events as f64 / cpu,
+        rpcs_per_cpu_second: f64::from(clients) * f64::from(CALLS) / cpu,
         mount_cpu_seconds,
     };
     if json {
@@ -235,6 +241,7 @@ fn scale(clients: u32, oss: u32, json: bool) -> ExitCode {
         println!("events of each in an idle min. {:>12.1}", report.idle_events_per_client_and_minute);
         println!("events under load              {:>12}", report.events);
         println!("events for each CPU second     {:>12.0}", report.events_per_cpu_second);
+        println!("RPCs for each CPU second       {:>12.0}", report.rpcs_per_cpu_second);
         println!("CPU seconds to mount all       {:>12.1}", report.mount_cpu_seconds);
     }
     ExitCode::SUCCESS

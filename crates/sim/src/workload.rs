@@ -158,7 +158,8 @@ impl Workload {
     }
 
     fn any_layout(&mut self) -> Option<LayoutSpec> {
-        let mut c = ComponentSpec { end: u64::MAX, stripe_size: STRIPE_SIZE_MIN, stripe_offset: -1, ..Default::default() };
+        let mut c =
+            ComponentSpec { end: u64::MAX, stripe_size: STRIPE_SIZE_MIN, stripe_offset: -1, ..Default::default() };
         match self.prng.below(5) {
             0 => return None,
             1 => c.stripe_count = 1,

@@ -2,6 +2,7 @@
 
 use super::*;
 use nacre_client::{FlockKind, FlockRequest};
+use nacre_sim::cluster::Server;
 
 /// A cluster of two OSSs and two clients.
 fn two_users<F, Fut>(tell: F)
@@ -17,7 +18,7 @@ where
 
 #[test]
 fn names_are_seen_at_once() {
-    two_users(|c, one, two| async move {
+    two_users(|_, one, two| async move {
         let d = one.dir(ROOT, "d").await.unwrap();
         assert_eq!(two.find(ROOT, "d").await.unwrap().fid, d);
         two.file(d, "f", b"").await;
@@ -31,7 +32,7 @@ fn names_are_seen_at_once() {
 
 #[test]
 fn data_and_size_are_seen_at_once() {
-    two_users(|c, one, two| async move {
+    two_users(|_, one, two| async move {
         let mine = one.striped_file(ROOT, "f", 0, stripes(-1, false)).await.unwrap();
         let theirs = two.reopen(mine.fid()).await;
         let data = pattern(300_000, 1);
@@ -114,7 +115,7 @@ fn a_file_open_elsewhere_outlives_its_name() {
 
 #[test]
 fn a_file_replaced_by_rename_is_read_by_who_has_it_open() {
-    two_users(|c, one, two| async move {
+    two_users(|_, one, two| async move {
         let old = one.file(ROOT, "f", b"old").await;
         one.file(ROOT, "g", b"new").await;
         let file = two.reopen(old).await;
@@ -172,11 +173,30 @@ fn file_locks_go_with_their_client() {
         let theirs = another.reopen(mine.fid()).await;
         another.flock(&theirs, lock(2, FlockKind::Write, false, true)).await.unwrap();
         let (waiter, handle) = (one.clone(), mine.clone());
-        let waiting = c.rt().spawn(async move { waiter.flock(&handle, lock(1, FlockKind::Write, true, true)).await.unwrap() });
+        let waiting =
+            c.rt().spawn(async move { waiter.flock(&handle, lock(1, FlockKind::Write, true, true)).await.unwrap() });
         c.rt().sleep(secs(10)).await;
         another.unmount().await;
         waiting.await;
         one.release(mine).await.unwrap();
+        drop(two);
+    });
+}
+
+#[test]
+fn servers_know_their_clients_until_they_leave() {
+    two_users(|c, one, two| async move {
+        one.file(ROOT, "f", b"1").await;
+        let another = User(c.mount_another(9).await.unwrap());
+        let f = another.find(ROOT, "f").await.unwrap().fid;
+        assert_eq!(another.content(f).await, b"1");
+        let exports =
+            || (c.exports(Server::Mgs), c.exports(Server::Mds), c.exports(Server::Oss(0)) + c.exports(Server::Oss(1)));
+        let (mgs, mds, oss) = exports();
+        // Three targets and three clients; three clients; the MDT at both OSTs, and whoever touched the file's one.
+        assert_eq!((mgs, mds, oss), (6, 3, 4));
+        another.unmount().await;
+        assert_eq!(exports(), (5, 2, 3));
         drop(two);
     });
 }

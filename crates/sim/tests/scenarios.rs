@@ -31,10 +31,7 @@ where
         tell(cluster.clone()).await;
         cluster.net().heal();
         cluster.rt().sleep(Duration::from_secs(200)).await;
-        assert_eq!(cluster.leaks(), [] as [String; 0], "left over at rest");
         cluster.stop().await;
-        cluster.rt().sleep(Duration::from_secs(1)).await;
-        assert_eq!(cluster.client_tasks(), 0, "tasks of unmounted clients");
     });
 }
 
