@@ -11,8 +11,10 @@ use std::time::Duration;
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(150);
 /// How often to look.
 pub(crate) const TICK: Duration = Duration::from_secs(25);
-/// If nobody at all was heard for so long, the fault may be ours.
-const OUTAGE: Duration = Duration::from_secs(50);
+/// If nobody at all was heard for so long, the fault may be ours. Longer than those are silent who only wait for news of
+/// the configuration (60 s), or the MGS would see an outage every minute and throw out nobody; and so much shorter than
+/// [`SILENCE_MAX`] that a client that pings, and lost one, is not suspected before the outage is seen.
+const OUTAGE: Duration = Duration::from_secs(90);
 
 /// An export as the evictor sees it.
 #[derive(Debug, Clone, Copy)]
@@ -102,7 +104,17 @@ mod tests {
     fn an_outage_during_the_probe_spares() {
         let mut e = Evictor::default();
         assert_eq!(e.handle_time(T(150), &[seen(1, 0), seen(2, 149)]), [1]);
-        e.handle_time(T(210), &[seen(1, 0), seen(2, 149)]);
-        assert!(!e.handle_probed(T(211), 1, false, T(0)));
+        e.handle_time(T(240), &[seen(1, 0), seen(2, 149)]);
+        assert!(!e.handle_probed(T(241), 1, false, T(0)));
+    }
+
+    #[test]
+    fn who_speaks_once_a_minute_is_enough_to_tell_the_dead() {
+        let mut e = Evictor::default();
+        let mut probed = Vec::new();
+        for now in (0..300).step_by(25) {
+            probed.extend(e.handle_time(T(now), &[seen(1, 0), seen(2, now / 60 * 60)]));
+        }
+        assert_eq!(probed, [1]);
     }
 }

@@ -14,6 +14,7 @@ use nacre_osd::mem::{Crash, MemOptions, MemOsd};
 use nacre_ost::{Ost, OstConfig};
 use nacre_ptlrpc::RpcNode;
 use nacre_rt::{Rt, Sim};
+use nacre_wire::attr::Credentials;
 use nacre_wire::{Lane, Opcode};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -79,6 +80,10 @@ struct ClientNode {
     client: Arc<Client>,
 }
 
+/// Within this time a server must have noticed that a client is no more.
+const EVICTION_MAX: Duration = Duration::from_secs(1000);
+/// The client that speaks while the servers notice who does not.
+const WITNESS: u32 = 50_000;
 const MGS_NODE: u32 = 1;
 const MDS_NODE: u32 = 2;
 const OSS_NODE: u32 = 10;
@@ -179,15 +184,35 @@ impl Cluster {
         }
         self.rt.sleep(Duration::from_secs(1)).await;
         assert_eq!(self.client_tasks(), 0, "tasks of unmounted clients still run");
-        // The MDT is a client of the OSTs; what clients the MGS has are the targets.
-        for server in self.servers() {
-            let others = match server {
-                Server::Mgs => u64::from(self.builder.oss) + 1,
-                Server::Mds => 0,
-                Server::Oss(_) => 1,
-            };
-            assert!(self.exports(server) <= others, "{server:?} has {} exports", self.exports(server));
+        for c in &self.clients {
+            self.net.crash(c.number);
+            c.rt.kill();
         }
+        // A goodbye may be lost, or never sent for want of a connection: then the server must notice by itself.
+        if self.deserted_export(0).is_none() {
+            return;
+        }
+        // A server that hears nobody suspects itself. So somebody has to speak.
+        let witness = self.mount_another(WITNESS).await.expect("a new client can mount");
+        let begun = self.rt.now();
+        while let Some((server, exports)) = self.deserted_export(1) {
+            let waited = self.rt.now().since(begun);
+            assert!(waited < EVICTION_MAX, "{server:?} still has {exports} exports after {waited:?}");
+            witness.getattr(&Credentials::root(), witness.root()).await.expect("the root is there");
+            self.rt.sleep(Duration::from_secs(10)).await;
+        }
+        witness.unmount().await;
+    }
+
+    /// A server that has more exports than `clients` and other servers account for: the MDT is a client of the OSTs, all
+    /// targets are clients of the MGS.
+    fn deserted_export(&self, clients: u64) -> Option<(Server, u64)> {
+        let known = |server| match server {
+            Server::Mgs => clients + u64::from(self.builder.oss) + 1,
+            Server::Mds => clients,
+            Server::Oss(_) => 1,
+        };
+        self.servers().into_iter().map(|s| (s, self.exports(s))).find(|(s, n)| *n > known(*s))
     }
 
     /// Unmounts all clients and stops all servers.

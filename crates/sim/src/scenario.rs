@@ -69,6 +69,7 @@ async fn tell(cluster: Arc<Cluster>, trouble: Trouble, seed: u64, steps: u32) {
         one_after_another(&cluster, trouble, seed, steps).await;
     }
     cluster.net().heal();
+    cluster.net().set_links(network(Trouble::Calm, seed).link);
     // Whatever was sent again and again has an end, and closed files' objects are destroyed.
     cluster.rt().sleep(Duration::from_secs(200)).await;
     cluster.stop().await;

@@ -44,6 +44,13 @@ fn seed_15_was_not_the_same_twice() {
     twice(15, Trouble::Calm);
 }
 
+/// A client's goodbye to the MGS was lost, and the MGS never evicted it: it hears its other clients once a minute, took
+/// each such silence for an outage of its own, and gave everyone time to come back, for ever.
+#[test]
+fn seed_100007_was_never_evicted_by_the_mgs() {
+    run_seed(100_007, 2000);
+}
+
 /// The first create came before the MDT had heard of the OST that the layout named: EINVAL. A cluster is ready only when
 /// the MDT knows every OST.
 #[test]
