@@ -14,33 +14,9 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Flags of open(2), as Linux on x86-64 numbers them.
-pub mod open_flags {
-    /// Mask of the access mode; 0 is reading only.
-    pub const O_ACCMODE: u32 = 0o3;
-    /// Writing only.
-    pub const O_WRONLY: u32 = 0o1;
-    /// Reading and writing.
-    pub const O_RDWR: u32 = 0o2;
-    /// Make the file if it is not there.
-    pub const O_CREAT: u32 = 0o100;
-    /// With O_CREAT: it must not be there.
-    pub const O_EXCL: u32 = 0o200;
-    /// Cut it to nothing.
-    pub const O_TRUNC: u32 = 0o1000;
-    /// Write at the end.
-    pub const O_APPEND: u32 = 0o2000;
-    /// A write returns when its data is durable.
-    pub const O_DSYNC: u32 = 0o10000;
-    /// It must be a directory.
-    pub const O_DIRECTORY: u32 = 0o200_000;
-    /// Reading does not change the access time.
-    pub const O_NOATIME: u32 = 0o1_000_000;
-    /// With O_DSYNC, O_SYNC: a write returns when the inode is durable too.
-    pub const O_SYNC_INODE: u32 = 0o4_000_000;
-}
-
-use open_flags::{O_ACCMODE, O_APPEND, O_CREAT, O_DSYNC, O_NOATIME, O_RDWR, O_SYNC_INODE, O_TRUNC, O_WRONLY};
+use nacre_wire::mds::open_flags::{
+    O_ACCMODE, O_APPEND, O_CREAT, O_DSYNC, O_NOATIME, O_RDWR, O_SYNC_INODE, O_TRUNC, O_WRONLY,
+};
 
 /// Modes of fallocate(2).
 mod fallocate_mode {

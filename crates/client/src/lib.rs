@@ -20,9 +20,10 @@ mod stats;
 mod targets;
 mod xattr;
 
-pub use file::{FILE_SIZE_MAX, OpenFile, open_flags};
+pub use file::{FILE_SIZE_MAX, OpenFile};
 pub use flock::{FlockConflict, FlockKind, FlockRequest};
 pub use llite::{Client, MountConfig, MountError};
+pub use nacre_wire::mds::open_flags;
 
 #[cfg(test)]
 mod tests {

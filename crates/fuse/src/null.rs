@@ -343,9 +343,10 @@ impl Handler for Null {
 
     async fn open(self: Arc<Self>, _: Context, op: request::Open, reply: ReplyOpen) {
         if op.flags & libc::O_TRUNC as u32 != 0
-            && let Ok(inode) = self.tree.lock().inode(op.node) {
-                inode.attr.size = 0;
-            }
+            && let Ok(inode) = self.tree.lock().inode(op.node)
+        {
+            inode.attr.size = 0;
+        }
         reply.ok(self.opened());
     }
 

@@ -107,10 +107,11 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if !self.device_gone.load(Ordering::Acquire)
-            && let Err(e) = mount::unmount(&self.mountpoint, Unmount::Lazy) {
-                // EINVAL: somebody has unmounted it lazily already, and files are open.
-                tracing::debug!("{e}");
-            }
+            && let Err(e) = mount::unmount(&self.mountpoint, Unmount::Lazy)
+        {
+            // EINVAL: somebody has unmounted it lazily already, and files are open.
+            tracing::debug!("{e}");
+        }
     }
 }
 

@@ -190,7 +190,12 @@ impl Mdt {
             operation.finish_local();
             Ok::<(), Errno>(())
         };
-        if let Err(error) = destroyed.await {
+        let result = match destroyed.await {
+            // Objects go only when that is durable, and on a full OST somebody waits for their space.
+            Ok(()) if self.osps.is_any_unusable() => self.target.commit().await,
+            result => result,
+        };
+        if let Err(error) = result {
             tracing::warn!(mdt = %self.target.name(), %error, "orphans stay until the next start");
         }
     }

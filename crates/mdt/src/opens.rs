@@ -2,34 +2,11 @@
 //! there are none; files with names do not need them, and files without are gone.
 
 use nacre_base::{Errno, Fid};
+use nacre_wire::mds::open_flags as flags;
 use std::collections::BTreeMap;
 
 /// Most handles of one client.
 pub const HANDLES_PER_CLIENT_MAX: usize = 1 << 20;
-
-/// Bits of open(2)'s flags, as Linux on x86-64 numbers them.
-pub mod flags {
-    /// Mask of the access mode.
-    pub const O_ACCMODE: u32 = 0o3;
-    /// Write only.
-    pub const O_WRONLY: u32 = 0o1;
-    /// Read and write.
-    pub const O_RDWR: u32 = 0o2;
-    /// For execution (the kernel's own flag).
-    pub const FMODE_EXEC: u32 = 0o40;
-    /// Create it if it is not there.
-    pub const O_CREAT: u32 = 0o100;
-    /// Fail if it is there.
-    pub const O_EXCL: u32 = 0o200;
-    /// Cut it to nothing.
-    pub const O_TRUNC: u32 = 0o1000;
-    /// Part of liblustreapi's O_LOV_DELAY_CREATE, the one that reaches a server: do not make objects yet.
-    pub const FASYNC: u32 = 0o20_000;
-    /// It must be a directory.
-    pub const O_DIRECTORY: u32 = 0o200_000;
-    /// A file without a name (with `O_DIRECTORY`).
-    pub const O_TMPFILE: u32 = 0o20_000_000;
-}
 
 /// A handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

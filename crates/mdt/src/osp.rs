@@ -68,6 +68,8 @@ struct Osp {
     pool_low: Notify,
     /// Destroys may have become durable.
     destroys_durable: Notify,
+    /// The OST may have more space than it last said.
+    space_freed: Notify,
     tasks: Mutex<Vec<Task>>,
 }
 
@@ -78,6 +80,17 @@ impl Osps {
         let lod = Lod::new(rt.random());
         let state = State { lod, osts: BTreeMap::new() };
         Arc::new(Osps { target: target.clone(), rt, state: Mutex::new(state), refilled: Notify::new() })
+    }
+
+    /// Whether new objects may go to an OST.
+    fn is_usable(&self, ost: OstIndex) -> bool {
+        self.state.lock().lod.ost(ost).is_some_and(|o| o.is_usable())
+    }
+
+    /// Whether an OST takes no new objects, perhaps because it is full: then destroys are urgent.
+    pub fn is_any_unusable(&self) -> bool {
+        let state = self.state.lock();
+        state.osts.keys().any(|ost| state.lod.ost(*ost).is_some_and(|o| !o.is_usable()))
     }
 
     /// Applies the file system's configuration: new OSTs, new places, restarts.
@@ -168,6 +181,7 @@ impl Osp {
             pool: Mutex::default(),
             pool_low: Notify::new(),
             destroys_durable: Notify::new(),
+            space_freed: Notify::new(),
             tasks: Mutex::default(),
         }
     }
@@ -359,7 +373,7 @@ async fn poll_statfs(osps: Arc<Osps>, osp: Arc<Osp>) {
                 RETRY_PAUSE
             }
         };
-        osps.rt.sleep(pause).await;
+        let _ = osps.rt.timeout(pause, osp.space_freed.notified()).await;
     }
 }
 
@@ -371,6 +385,8 @@ async fn send_destroys(osps: Arc<Osps>, osp: Arc<Osp>) {
             Ok(0) => {
                 let _ = osps.rt.timeout(DESTROY_POLL, durable).await;
             }
+            // Creates may wait for just this space.
+            Ok(_) if !osps.is_usable(osp.index) => osp.space_freed.notify_one(),
             Ok(_) => {}
             Err(errno) => {
                 tracing::debug!(mdt = %osps.target.name(), "OST{:04x} destroys no objects: {errno}", osp.index.0);

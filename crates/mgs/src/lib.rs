@@ -156,6 +156,7 @@ async fn config_read(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
         // Elapsed and changed both lead to another look. Waiting for `abandoned` too gives back the lane's place, of which
         // there are fewer than clients.
         tokio::select! {
+            biased;
             _ = mgs.target.rt().timeout_at(deadline, changed.changed()) => {}
             () = request.abandoned() => return Err(Errno::ESHUTDOWN),
         }

@@ -10,6 +10,9 @@ use nacre_wire::ost::GrantReport;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
+/// A target with less than this part of it free is short of space.
+const SHORT_FRACTION: u64 = 16;
+
 /// Space of one OST.
 pub(crate) struct Space {
     target: Arc<Target>,
@@ -69,6 +72,18 @@ impl Space {
         self.statfs().await?;
         let second = self.grants.lock().reserve(export, promised, free);
         second.map(|reservation| self.reserved(reservation)).map_err(|_| Errno::ENOSPC)
+    }
+
+    /// To be called when objects were destroyed: on a target that is short of space their space must come back now, not
+    /// at the next commit, for somebody waits for it.
+    pub(crate) async fn hurry(&self) -> Result<(), Errno> {
+        let last = *self.last.lock();
+        if last.available_bytes > last.total_bytes / SHORT_FRACTION {
+            return Ok(());
+        }
+        self.target.commit().await?;
+        self.remover.drained().await;
+        self.statfs().await.map(drop)
     }
 
     /// What the reply to a write adds to its client's grant.

@@ -17,6 +17,38 @@ pub const XATTR_NAME_MAX: usize = 255;
 /// Most bytes of entries in one readdir reply.
 pub const READPAGE_MAX: u32 = 256 << 10;
 
+/// Bits of [`Open::flags`]: open(2)'s flags, as Linux on x86-64 numbers them.
+pub mod open_flags {
+    /// Mask of the access mode; 0 is reading only.
+    pub const O_ACCMODE: u32 = 0o3;
+    /// Writing only.
+    pub const O_WRONLY: u32 = 0o1;
+    /// Reading and writing.
+    pub const O_RDWR: u32 = 0o2;
+    /// For execution (the kernel's own flag).
+    pub const FMODE_EXEC: u32 = 0o40;
+    /// Make the file if it is not there.
+    pub const O_CREAT: u32 = 0o100;
+    /// With O_CREAT: it must not be there.
+    pub const O_EXCL: u32 = 0o200;
+    /// Cut it to nothing.
+    pub const O_TRUNC: u32 = 0o1000;
+    /// Write at the end.
+    pub const O_APPEND: u32 = 0o2000;
+    /// A write returns when its data is durable.
+    pub const O_DSYNC: u32 = 0o10000;
+    /// Part of liblustreapi's O_LOV_DELAY_CREATE, the one that reaches a server: do not make objects yet.
+    pub const FASYNC: u32 = 0o20_000;
+    /// It must be a directory.
+    pub const O_DIRECTORY: u32 = 0o200_000;
+    /// Reading does not change the access time.
+    pub const O_NOATIME: u32 = 0o1_000_000;
+    /// With O_DSYNC, O_SYNC: a write returns when the inode is durable too.
+    pub const O_SYNC_INODE: u32 = 0o4_000_000;
+    /// A file without a name (with O_DIRECTORY).
+    pub const O_TMPFILE: u32 = 0o20_000_000;
+}
+
 message! {
     /// MDS_GETATTR: attributes by FID.
     pub struct Getattr {

@@ -20,6 +20,10 @@ pub(crate) fn check(sources: &[Source]) -> Vec<String> {
                 "{path}:1: begins without `//!`; say in its first lines what the file is, and what it is not"
             ));
         }
+        out.extend(unbiased_selects(source).map(|n| {
+            let path = &source.path;
+            format!("{path}:{n}: select! without `biased;`: it draws on randomness that no seed rules, and two simulations differ")
+        }));
         for (n, line) in source.text.lines().enumerate() {
             for word in LATER.iter().filter(|word| has_word(line, word)) {
                 let path = &source.path;
@@ -28,6 +32,16 @@ pub(crate) fn check(sources: &[Source]) -> Vec<String> {
         }
     }
     out
+}
+
+/// Lines with a `select!` that chooses at random, in crates that simulations run.
+fn unbiased_selects(source: &Source) -> impl Iterator<Item = usize> {
+    let simulated = source.path.starts_with("crates/") && !source.path.starts_with("crates/cli/");
+    let code = if simulated { source.code.as_str() } else { "" };
+    code.match_indices("select! {").filter_map(|(at, found)| {
+        let inside = code[at + found.len()..].trim_start();
+        (!inside.starts_with("biased;")).then(|| code[..at].lines().count().max(1))
+    })
 }
 
 /// Whether `word` stands in the line by itself.
@@ -48,6 +62,14 @@ mod tests {
         let found = check(&sources);
         assert_eq!(found.len(), 1);
         assert!(found[0].starts_with("b.rs:1:"));
+    }
+
+    #[test]
+    fn a_select_must_be_biased() {
+        let lines = |path, text| unbiased_selects(&Source::new(path, text)).collect::<Vec<_>>();
+        assert_eq!(lines("crates/mdt/a.rs", "//! x\nselect! { _ = a => {} }"), [2]);
+        assert!(lines("crates/mdt/a.rs", "select! {\n biased;\n _ = a => {} }").is_empty());
+        assert!(lines("crates/cli/a.rs", "select! { _ = a => {} }").is_empty());
     }
 
     #[test]

@@ -5,15 +5,15 @@ use super::create::{NewInode, insert};
 use super::set_layout::check_spec;
 use super::{Context, Objects, is_dots};
 use crate::access::{self, EXEC, READ, WRITE};
-use crate::opens::flags::{
-    FASYNC, FMODE_EXEC, O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY,
-};
 use crate::record::Inode;
 use crate::tables;
 use nacre_base::{Errno, Fid};
 use nacre_wire::attr::mode;
 use nacre_wire::layout::LayoutSpec;
 use nacre_wire::mds::Open;
+use nacre_wire::mds::open_flags::{
+    FASYNC, FMODE_EXEC, O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY,
+};
 
 /// What an open will do.
 #[derive(Debug, Clone, PartialEq, Eq)]

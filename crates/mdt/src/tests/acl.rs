@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::acl::{ACCESS, DEFAULT};
-use crate::opens::flags::{O_CREAT, O_RDWR, O_WRONLY};
+use nacre_wire::mds::open_flags::{O_CREAT, O_RDWR, O_WRONLY};
 
 /// (tag, id, permissions) as getfacl shows them: u:: 1, u:ID: 2, g:: 4, g:ID: 8, m:: 0x10, o:: 0x20.
 fn acl(entries: &[(u16, u32, u16)]) -> Bytes {

@@ -1,7 +1,7 @@
 //! A crash leaves what was committed, whole: every invariant holds, nothing is half done, orphans are gone.
 
 use super::*;
-use crate::opens::flags::{O_CREAT, O_RDWR};
+use nacre_wire::mds::open_flags::{O_CREAT, O_RDWR};
 
 #[test]
 fn what_was_not_committed_never_happened() {

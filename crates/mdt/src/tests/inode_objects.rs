@@ -1,8 +1,8 @@
 //! When files get objects, which layout they get, and when the objects go.
 
 use super::*;
-use crate::opens::flags::{FASYNC, O_CREAT, O_RDWR, O_TRUNC, O_WRONLY};
 use nacre_wire::layout::ComponentSpec;
+use nacre_wire::mds::open_flags::{FASYNC, O_CREAT, O_RDWR, O_TRUNC, O_WRONLY};
 
 fn stripes(count: i32) -> LayoutSpec {
     let c = ComponentSpec { stripe_count: count, end: u64::MAX, stripe_offset: -1, ..ComponentSpec::default() };

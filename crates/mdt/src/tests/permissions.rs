@@ -1,7 +1,7 @@
 //! Who may do what, as tables.
 
 use super::*;
-use crate::opens::flags::{FMODE_EXEC, O_CREAT, O_RDWR, O_TRUNC, O_WRONLY};
+use nacre_wire::mds::open_flags::{FMODE_EXEC, O_CREAT, O_RDWR, O_TRUNC, O_WRONLY};
 
 fn member(uid: u32, gid: u32, groups: &[u32]) -> Credentials {
     Credentials { uid, gid, groups: groups.to_vec() }

@@ -1,8 +1,8 @@
 //! What POSIX says of single calls: errors, times, names, kinds of files.
 
 use super::*;
-use crate::opens::flags::{O_CREAT, O_DIRECTORY, O_EXCL, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY};
 use crate::ops::{close, fid2path};
+use nacre_wire::mds::open_flags::{O_CREAT, O_DIRECTORY, O_EXCL, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY};
 
 #[test]
 fn names_have_limits() {

@@ -31,14 +31,18 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     for object in &objects {
         alone.push(object.range.write(Extent::ALL).await);
     }
-    let mut operation = ost.target.begin().await?;
-    let mut destroyed: Vec<Fid> = Vec::with_capacity(fids.len());
-    for fid in fids {
-        if operation.delete(OBJECTS, &fid.to_key())? {
-            destroyed.push(fid);
+    let response = {
+        let mut operation = ost.target.begin().await?;
+        let mut destroyed: Vec<Fid> = Vec::with_capacity(fids.len());
+        for fid in fids {
+            if operation.delete(OBJECTS, &fid.to_key())? {
+                destroyed.push(fid);
+            }
         }
-    }
-    ost.objects.gone(&destroyed);
-    ost.remover.remove_on_commit(&mut operation, destroyed);
-    operation.finish(&request, Response::new(&()))
+        ost.objects.gone(&destroyed);
+        ost.remover.remove_on_commit(&mut operation, destroyed);
+        operation.finish(&request, Response::new(&()))?
+    };
+    ost.space.hurry().await?;
+    Ok(response)
 }

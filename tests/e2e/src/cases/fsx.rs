@@ -160,6 +160,8 @@ impl Exerciser {
         }
         let (offset, len) = self.range(self.model.len());
         self.note(which, "map write", offset, len);
+        // As programs do: the kernel learns here what size the other mount gave the file, and maps no more than that.
+        self.stat(which)?;
         let data = self.random.bytes(len);
         let map = Map::shared(&self.files[which], self.model.len(), true).context("mmap")?;
         map.write(offset, &data);
@@ -174,6 +176,7 @@ impl Exerciser {
         }
         let (offset, len) = self.range(self.model.len());
         self.note(which, "map read", offset, len);
+        self.stat(which)?;
         let map = Map::shared(&self.files[which], self.model.len(), false).context("mmap")?;
         compare(&map.read(offset, len), &self.model[offset..offset + len], offset)
     }

@@ -280,7 +280,7 @@ impl TargetHandler for FakeMgs {
                     if config.version != ask.version {
                         return Ok(Response::new(&config));
                     }
-                    tokio::select! { () = changed => {}, () = request.abandoned() => return Err(Errno::ESHUTDOWN) }
+                    tokio::select! { biased; () = changed => {}, () = request.abandoned() => return Err(Errno::ESHUTDOWN) }
                 }
             }
             _ => Err(Errno::EOPNOTSUPP),

@@ -2,10 +2,10 @@
 
 use super::cluster::*;
 use crate::linger::LINGER;
-use crate::opens::flags::{O_CREAT, O_RDWR};
 use nacre_base::fault::{Fault, FaultAction};
 use nacre_base::{Errno, Fid};
 use nacre_wire::layout::LayoutSpec;
+use nacre_wire::mds::open_flags::{O_CREAT, O_RDWR};
 use nacre_wire::mds::{AttrReply, ReintRecord, ReintSetLayout};
 use std::collections::BTreeSet;
 

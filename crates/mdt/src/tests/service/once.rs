@@ -2,9 +2,9 @@
 //! remembers, has to read what it answered from its device, or lost the change in a crash.
 
 use super::cluster::*;
-use crate::opens::flags::{O_CREAT, O_EXCL, O_RDWR};
 use nacre_base::fault::{Fault, FaultAction};
 use nacre_base::{Errno, Fid};
+use nacre_wire::mds::open_flags::{O_CREAT, O_EXCL, O_RDWR};
 
 /// Makes one call of each kind with its reply lost and, if asked, a commit before the crash that follows.
 fn scenario(commit: bool) {

@@ -2,11 +2,11 @@
 
 use super::cluster::*;
 use crate::linger::LINGER;
-use crate::opens::flags::{O_CREAT, O_RDWR};
 use nacre_base::{Errno, Fid};
 use nacre_wire::Opcode;
 use nacre_wire::attr::StatFs;
 use nacre_wire::ldlm::{Enqueue, EnqueueReply, LockKind, LockMode, enqueue_flags};
+use nacre_wire::mds::open_flags::{O_CREAT, O_RDWR};
 use nacre_wire::mds::{RootReply, Sync};
 
 #[test]
