@@ -40,7 +40,7 @@ fn unbiased_selects(source: &Source) -> impl Iterator<Item = usize> {
     let code = if simulated { source.code.as_str() } else { "" };
     code.match_indices("select! {").filter_map(|(at, found)| {
         let inside = code[at + found.len()..].trim_start();
-        (!inside.starts_with("biased;")).then(|| code[..at].lines().count().max(1))
+        (!inside.starts_with("biased;")).then(|| code[..at].matches('\n').count() + 1)
     })
 }
 
