@@ -121,8 +121,12 @@ impl Params {
     }
 }
 
-/// Shell-like match where `*` and `?` stay within one dot-separated part, as Lustre's parameter paths do. `/` is `.`.
+/// Shell-like match where `*` and `?` stay within one dot-separated part, as Lustre's parameter paths do. `/` is `.`, and
+/// `**` alone matches every name.
 pub fn matches(pattern: &str, name: &str) -> bool {
+    if pattern == "**" {
+        return true;
+    }
     let (mut p, mut n) = (pattern.split(['.', '/']), name.split('.'));
     // A NID or a file system name may itself contain dots, so try the simple case first and fall back to the whole.
     loop {
@@ -168,6 +172,7 @@ mod tests {
     fn patterns_stay_within_parts() {
         assert!(matches("osc.*.max_rpcs_in_flight", "osc.n-OST0000-osc.max_rpcs_in_flight"));
         assert!(matches("osc/*/max*", "osc.n-OST0000-osc.max_rpcs_in_flight"));
+        assert!(matches("**", "osc.n-OST0000-osc.max_rpcs_in_flight"));
         assert!(!matches("osc.*", "osc.n-OST0000-osc.max_rpcs_in_flight"));
         assert!(!matches("timeout", "timeouts"));
     }

@@ -162,12 +162,7 @@ fn list_param(args: &[String]) -> ExitCode {
 
 /// Names as a file tree would list them: a pattern with fewer parts than a name shows the name's first parts.
 fn list_matching(pattern: &str, recursive: bool) -> Result<BTreeMap<String, String>, (i32, String)> {
-    let all = merged(&Request::ListParam { pattern: "*".into() });
-    let mut everything = all.unwrap_or_default();
-    for depth in 2..8 {
-        let deep = ["*"].repeat(depth).join(".");
-        everything.extend(merged(&Request::ListParam { pattern: deep }).unwrap_or_default());
-    }
+    let everything = merged(&Request::ListParam { pattern: "**".into() })?;
     let parts = pattern.split(['.', '/']).count();
     let mut found = BTreeMap::new();
     for (name, kind) in everything {

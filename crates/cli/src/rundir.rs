@@ -27,8 +27,13 @@ pub(crate) fn live_sockets() -> Vec<PathBuf> {
     let mut found: Vec<_> =
         entries.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "sock")).collect();
     found.sort();
-    found.retain(|p| is_alive(p) || std::fs::remove_file(p).is_err());
-    found.retain(|p| p.exists());
+    found.retain(|p| {
+        let alive = is_alive(p);
+        if !alive {
+            let _ = std::fs::remove_file(p);
+        }
+        alive
+    });
     found
 }
 

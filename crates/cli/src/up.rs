@@ -136,9 +136,10 @@ async fn serve(args: Up) -> Result<(), String> {
         }
         targets.start(&node, dir, &label).await?;
     }
+    let osts = dirs.len() as u32 - 2;
+    wait_for_osts(&node, osts).await;
     let client = connect(&node, &[Nid::LO], &fsname).await?;
     let session = attach(&node, &client, &args.mountpoint, &format!("{}:/{fsname}", node.nid)).await?;
-    let osts = dirs.len() as u32 - 2;
     let mountpoint = args.mountpoint.clone();
     let running =
         Running { pid: std::process::id(), fsname: fsname.clone(), nid: node.nid.to_string(), mountpoint, osts };
@@ -154,6 +155,19 @@ async fn serve(args: Up) -> Result<(), String> {
     node.rpc.shutdown().await;
     let _ = std::fs::remove_file(Running::path(&args.dir));
     Ok(())
+}
+
+/// The MDT hears of the OSTs from the MGS, a moment after they serve; who sets a layout at once must find them all there.
+/// If one does not come up, the file system is of use without it.
+async fn wait_for_osts(node: &Node, osts: u32) {
+    let active = || node.rpc.params().get("lod.*.activeobd").ok().and_then(|found| found[0].1.parse().ok());
+    for _ in 0..500 {
+        if active() == Some(osts) {
+            return;
+        }
+        node.rpc.rt().sleep(Duration::from_millis(20)).await;
+    }
+    tracing::warn!("the MDT does not see all {osts} OSTs yet");
 }
 
 /// Targets of one process reach their MGS by `0@lo`, whatever address the process has today.

@@ -249,13 +249,12 @@ fn plain_text(out: &mut String, layout: &Layout, fid: Fid, wanted: &Wanted) {
     let c = &layout.components[0];
     if wanted.verbose {
         let magic = if c.pool.is_empty() { lov_ea::MAGIC_V1 } else { lov_ea::MAGIC_V3 };
-        let _ = writeln!(out, "lmm_magic:         {magic:#010X}", magic = magic);
+        let _ = writeln!(out, "lmm_magic:         0x{magic:08X}");
         let _ = writeln!(
             out,
             "lmm_seq:           {:#x}\nlmm_object_id:     {:#x}\nlmm_fid:           {fid}",
             fid.seq, fid.oid
         );
-        *out = out.replace("0X0B", "0x0B");
     }
     if !wanted.quiet {
         plain_fields(out, "", c, layout.generation);
