@@ -18,6 +18,7 @@ mod osc;
 mod params;
 mod stats;
 mod targets;
+mod unsynced;
 mod xattr;
 
 pub use file::{FILE_SIZE_MAX, OpenFile};

@@ -1,26 +1,35 @@
 //! One MDT: an RPC for each operation on metadata. What programs expect of the operations is `llite`'s.
 
 use crate::connection::{Caller, Connection};
+use crate::unsynced::Unsynced;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid};
 use nacre_ptlrpc::CallOptions;
-use nacre_wire::Opcode;
 use nacre_wire::attr::{Credentials, StatFs};
 use nacre_wire::ldlm::{Enqueue, EnqueueReply};
 use nacre_wire::mds::{
     AttrReply, Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, Open, OpenReply, Readpage,
-    ReadpageReply, Reint, RootReply, Sync, XattrReply,
+    ReadpageReply, Reint, ReintRecord, RootReply, Sync, XattrReply,
 };
+use nacre_wire::{Opcode, RpcHeader};
+use parking_lot::Mutex;
 use std::time::Duration;
 
 /// One MDT.
 pub(crate) struct Mdc {
     connection: Connection,
+    unsynced: Mutex<Unsynced>,
 }
 
 impl Mdc {
     pub(crate) fn new(connection: Connection) -> Mdc {
-        Mdc { connection }
+        Mdc { connection, unsynced: Mutex::default() }
+    }
+
+    /// Remembers that inodes were changed, and not durably yet.
+    fn note_change(&self, header: &RpcHeader, fids: impl IntoIterator<Item = Fid>) {
+        let mut unsynced = self.unsynced.lock();
+        fids.into_iter().for_each(|fid| unsynced.handle_change(fid, header.transno, header.last_committed));
     }
 
     pub(crate) fn connection(&self) -> &Connection {
@@ -64,7 +73,9 @@ impl Mdc {
 
     /// Opens, perhaps creates.
     pub(crate) async fn open(&self, caller: &Caller, body: &Open) -> Result<OpenReply, Errno> {
-        let reply = self.connection.call::<OpenReply>(Opcode::MdsOpen, body, caller.modify()).await?.body;
+        let reply = self.connection.call::<OpenReply>(Opcode::MdsOpen, body, caller.modify()).await?;
+        let (header, reply) = (reply.header, reply.body);
+        self.note_change(&header, [reply.attr.fid, body.parent]);
         if reply.layout.as_ref().is_some_and(|l| l.check().is_err()) {
             return Err(Errno::EPROTO);
         }
@@ -90,12 +101,16 @@ impl Mdc {
 
     /// A change that answers with the attributes of what was changed or made.
     pub(crate) async fn reint_attr(&self, caller: &Caller, body: &Reint) -> Result<AttrReply, Errno> {
-        checked(self.connection.call(Opcode::MdsReint, body, caller.modify()).await?.body)
+        let reply = self.connection.call(Opcode::MdsReint, body, caller.modify()).await?;
+        self.note_change(&reply.header, changed_by(&body.record));
+        checked(reply.body)
     }
 
     /// A change of which only success matters.
     pub(crate) async fn reint(&self, caller: &Caller, body: &Reint) -> Result<(), Errno> {
-        self.connection.call::<()>(Opcode::MdsReint, body, caller.modify()).await.map(drop)
+        let reply = self.connection.call::<()>(Opcode::MdsReint, body, caller.modify()).await?;
+        self.note_change(&reply.header, changed_by(&body.record));
+        Ok(())
     }
 
     /// An extended attribute, or with an empty name the list of names.
@@ -111,9 +126,11 @@ impl Mdc {
         Ok(reply.body.value)
     }
 
-    /// Makes changes durable.
+    /// Makes changes durable. EIO if the MDT crashed since and a change of the file or directory may be lost.
     pub(crate) async fn sync(&self, caller: &Caller, fid: Fid) -> Result<(), Errno> {
-        self.connection.call::<()>(Opcode::MdsSync, &Sync { fid }, caller.options()).await.map(drop)
+        let reply = self.connection.call::<()>(Opcode::MdsSync, &Sync { fid }, caller.options()).await?;
+        let instance = self.connection.connect_data().instance;
+        self.unsynced.lock().handle_sync(fid, instance, reply.header.last_committed)
     }
 
     /// Paths of a file.
@@ -139,6 +156,19 @@ impl Mdc {
         // Outside of the window of RPCs in flight, or a few who wait for locks would stop all other metadata.
         let options = CallOptions { high_priority: true, ..caller.options() };
         Ok(self.connection.call(Opcode::LdlmEnqueue, body, options).await?.body)
+    }
+}
+
+/// The inodes that a change is a change of, as far as the client knows them.
+fn changed_by(record: &ReintRecord) -> Vec<Fid> {
+    match record {
+        ReintRecord::Setattr(r) => vec![r.fid],
+        ReintRecord::Create(r) => vec![r.child, r.parent],
+        ReintRecord::Link(r) => vec![r.fid, r.parent],
+        ReintRecord::Unlink(r) => vec![r.parent],
+        ReintRecord::Rename(r) => vec![r.old_parent, r.new_parent],
+        ReintRecord::Setxattr(r) => vec![r.fid],
+        ReintRecord::SetLayout(r) => vec![r.fid],
     }
 }
 

@@ -3,11 +3,12 @@
 
 use crate::connection::{Caller, Connection};
 use crate::lov::plan::ObjectIo;
+use crate::unsynced::Unsynced;
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, Fid, Payload, Timestamp};
-use nacre_ptlrpc::{Bulk, CallOptions};
+use nacre_ptlrpc::{Bulk, CallOptions, Reply};
 use nacre_wire::attr::{ObjectAttr, StatFs};
 use nacre_wire::connect::connect_flags;
 use nacre_wire::ldlm::{Cancel, Enqueue, EnqueueReply, LockKind, LockMode};
@@ -15,6 +16,7 @@ use nacre_wire::ost::{
     self, BRW_SIZE_DEFAULT, BRW_SIZE_MAX, CHECKSUM_CRC32C, GrantReport, Niobuf, ReadReply, SeekReply, WriteReply,
 };
 use nacre_wire::{Lane, Opcode};
+use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +41,7 @@ pub(crate) struct Osc {
     pub(crate) max_pages_per_rpc: Arc<AtomicU64>,
     /// Bytes of grant the server has given without being asked.
     grant_bytes: AtomicU64,
+    unsynced: Mutex<Unsynced>,
 }
 
 /// An object of a file, as operations that change it name it.
@@ -66,6 +69,7 @@ impl Osc {
             resend_count: Arc::new(AtomicU64::new(RESEND_COUNT_DEFAULT)),
             max_pages_per_rpc: Arc::new(AtomicU64::new(u64::from(BRW_SIZE_DEFAULT) / PAGE_SIZE)),
             grant_bytes: AtomicU64::new(0),
+            unsynced: Mutex::default(),
         }
     }
 
@@ -143,15 +147,17 @@ impl Osc {
             match self.connection.call::<WriteReply>(Opcode::OstWrite, &body, options).await {
                 Err(Errno::EBADMSG) => self.warn_mismatch("write", io),
                 Err(e) => return Err(e),
-                Ok(reply) => return Ok(self.take_reply(reply.body)),
+                Ok(reply) => return Ok(self.take_reply(of.object, reply)),
             }
         }
         Err(Errno::EIO)
     }
 
-    fn take_reply(&self, reply: WriteReply) -> ObjectAttr {
-        self.grant_bytes.fetch_add(reply.grant, Ordering::Relaxed);
-        reply.attr
+    /// The object after a change, which is not durable yet.
+    fn take_reply(&self, object: Fid, reply: Reply<WriteReply>) -> ObjectAttr {
+        self.grant_bytes.fetch_add(reply.body.grant, Ordering::Relaxed);
+        self.unsynced.lock().handle_change(object, reply.header.transno, reply.header.last_committed);
+        reply.body.attr
     }
 
     fn warn_mismatch(&self, what: &str, io: &ObjectIo) {
@@ -174,7 +180,7 @@ impl Osc {
     ) -> Result<ObjectAttr, Errno> {
         let body = ost::Setattr { fid: of.object, mtime: Some(mtime), now: of.now, ..ost::Setattr::default() };
         let reply = self.connection.call::<WriteReply>(Opcode::OstSetattr, &body, caller.options()).await?;
-        Ok(self.take_reply(reply.body))
+        Ok(self.take_reply(of.object, reply))
     }
 
     /// Sets the object's size to `range.start` if the range ends at `u64::MAX`, else makes a hole.
@@ -189,7 +195,7 @@ impl Osc {
             now: of.now,
         };
         let reply = self.connection.call::<WriteReply>(Opcode::OstPunch, &body, caller.options()).await?;
-        Ok(self.take_reply(reply.body))
+        Ok(self.take_reply(of.object, reply))
     }
 
     /// Allocates the range, or makes it zeros; `mode` has fallocate's KEEP_SIZE and ZERO_RANGE bits.
@@ -203,7 +209,7 @@ impl Osc {
         let (layout_version, now) = (of.layout_version, of.now);
         let body = ost::Fallocate { fid: of.object, layout_version, start: range.start, end: range.end, mode, now };
         let reply = self.connection.call::<WriteReply>(Opcode::OstFallocate, &body, caller.options()).await?;
-        Ok(self.take_reply(reply.body))
+        Ok(self.take_reply(of.object, reply))
     }
 
     /// Where data, or a hole, begins at or after `offset` of the object.
@@ -219,10 +225,12 @@ impl Osc {
         Ok(reply.body.offset)
     }
 
-    /// Makes what was written to the object durable.
+    /// Makes what was written to the object durable. EIO if the OST crashed since and some of it may be lost.
     pub(crate) async fn sync(&self, caller: &Caller, object: Fid) -> Result<(), Errno> {
         let body = ost::Sync { fid: object };
-        self.connection.call::<()>(Opcode::OstSync, &body, caller.options()).await.map(drop)
+        let reply = self.connection.call::<()>(Opcode::OstSync, &body, caller.options()).await?;
+        let instance = self.connection.connect_data().instance;
+        self.unsynced.lock().handle_sync(object, instance, reply.header.last_committed)
     }
 
     /// Space on the target; gives up after `deadline`, and at once if the target cannot be reached.

@@ -24,7 +24,7 @@ use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::ldlm::LockKind;
 use nacre_wire::mds::{
     Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, NAME_MAX, Open, OpenReply, Readpage, Reint,
-    ReintRecord, RootReply, XattrReply,
+    ReintRecord, RootReply, Sync, XattrReply,
 };
 use nacre_wire::mgs::TargetReg;
 use parking_lot::Mutex;
@@ -439,7 +439,7 @@ impl Service for Mdt {
             line(MdsFid2path, "fid2path", Reads, |m, r| Box::pin(handle_fid2path(m, r))),
             line(MdsGetRoot, "", Reads, |_, _| Box::pin(async { Ok(Response::new(&RootReply { root: Fid::ROOT })) })),
             line(MdsStatfs, "statfs", Reads, |m, _| Box::pin(handle_statfs(m))),
-            line(MdsSync, "sync", Reads, |m, _| Box::pin(handle_sync(m))),
+            line(MdsSync, "sync", Reads, |m, r| Box::pin(handle_sync(m, r))),
             line(LdlmEnqueue, "", Reads, |m, r| Box::pin(async move { m.flocks.enqueue(&r).await })),
             line(LdlmCancel, "", Reads, |m, r| Box::pin(async move { m.flocks.cancel(&r) })),
         ];
@@ -541,8 +541,13 @@ async fn handle_statfs(mdt: &Arc<Mdt>) -> Result<Response, Errno> {
     }))
 }
 
-async fn handle_sync(mdt: &Arc<Mdt>) -> Result<Response, Errno> {
+/// ESTALE if the file is not there: a crash may have taken it, and then nothing of it is durable.
+async fn handle_sync(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
+    let r: Sync = request.decode()?;
     mdt.target.commit().await?;
+    if !r.fid.is_zero() {
+        mdt.read(&Credentials::root(), |cx| ops::getattr::getattr(cx, r.fid)).await?;
+    }
     Ok(Response::new(&()))
 }
 

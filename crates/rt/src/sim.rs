@@ -317,8 +317,7 @@ mod tests {
             for t in tasks {
                 t.await;
             }
-            let v = order.lock().clone();
-            v
+            order.lock().clone()
         });
         (sim.stats().trace, order)
     }

@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_limit_and_success_forgets() {
-        let options = TcpOptions::default();
+        let options = TcpOptions { reconnect_max: Duration::from_secs(60), ..TcpOptions::default() };
         let mut b = Backoff::default();
         assert!(b.may_dial(Time::ZERO));
         let mut pauses = Vec::new();

@@ -115,7 +115,9 @@ impl DurableWriter {
             self.files[file as usize].write_all_at(&bytes, slot * RECORD as u64).context("write")?;
             written.push(what);
         }
-        self.files[file as usize].sync_all().context("fsync")?;
+        if !acknowledged(self.files[file as usize].sync_all())? {
+            return Ok(());
+        }
         written.into_iter().try_for_each(|what| self.note(format!("W {what}")))
     }
 
@@ -126,9 +128,13 @@ impl DurableWriter {
         let temporary = self.dir.join("temporary");
         let file = File::create(&temporary).context("create")?;
         file.write_all_at(&pattern(name, 5000), 0).context("write of a new file")?;
-        file.sync_all().context("fsync of a new file")?;
+        if !acknowledged(file.sync_all())? {
+            return Ok(());
+        }
         fs::rename(&temporary, self.dir.join(format!("name-{name}"))).context("rename")?;
-        self.dir_handle.sync_all().context("fsync of the directory")?;
+        if !acknowledged(self.dir_handle.sync_all())? {
+            return Ok(());
+        }
         self.names.push(name);
         self.note(format!("C {name}"))
     }
@@ -137,8 +143,20 @@ impl DurableWriter {
         let name = self.names.swap_remove(self.random.below(self.names.len()));
         self.note(format!("u {name}"))?;
         fs::remove_file(self.dir.join(format!("name-{name}"))).context("unlink")?;
-        self.dir_handle.sync_all().context("fsync of the directory")?;
+        if !acknowledged(self.dir_handle.sync_all())? {
+            return Ok(());
+        }
         self.note(format!("U {name}"))
+    }
+}
+
+/// Whether an fsync promised anything. A server that crashed and started again may have lost what was not synced before:
+/// then fsync says so, once, with EIO, or ESTALE if the file itself was lost, and the writer goes on.
+fn acknowledged(synced: std::io::Result<()>) -> Outcome<bool> {
+    match synced {
+        Ok(()) => Ok(true),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EIO | libc::ESTALE)) => Ok(false),
+        Err(e) => Err(e).context("fsync"),
     }
 }
 
