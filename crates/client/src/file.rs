@@ -279,7 +279,7 @@ impl Client {
         let mut reply = mdc.getattr(caller, &cred, fid).await?;
         if reply.layout.is_none() {
             let record = ReintRecord::SetLayout(ReintSetLayout { fid, spec: None });
-            let body = Reint { cred: cred.clone(), now: self.mount.rt.wall(), record };
+            let body = Reint { cred: cred.clone(), now: self.mount.rt.wall(), want: 0, record };
             reply = match mdc.reint_attr(caller, &body).await {
                 // Another client was faster.
                 Err(Errno::EEXIST) => mdc.getattr(caller, &cred, fid).await?,
@@ -421,7 +421,7 @@ impl Client {
         let handle = file.filter(|f| f.is_writable()).map_or(0, |f| f.handle);
         let record = ReintRecord::Setattr(ReintSetattr { fid, set, handle });
         let mdc = self.lmv.mdc(fid).await?;
-        let reply = mdc.reint_attr(&caller, &Reint { cred: cred.clone(), now, record }).await?;
+        let reply = mdc.reint_attr(&caller, &Reint { cred: cred.clone(), now, want: 0, record }).await?;
 
         let mut attr = reply.attr;
         let layout = reply.layout.filter(|l| l.stripe_count() > 0);

@@ -132,6 +132,7 @@ fn enqueue(file: &OpenFile, request: &FlockRequest) -> Enqueue {
         owner: request.owner,
         pid: request.pid,
         flags: bsd | no_wait,
+        ..Enqueue::default()
     }
 }
 

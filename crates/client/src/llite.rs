@@ -214,14 +214,14 @@ impl Client {
     /// Sends a change of the namespace to the MDT of `place`, and completes the attributes it answers with.
     async fn reint_attr(&self, cred: &Credentials, place: Fid, record: ReintRecord) -> Result<Attr, Errno> {
         let caller = self.caller(cred);
-        let body = Reint { cred: cred.clone(), now: self.mount.rt.wall(), record };
+        let body = Reint { cred: cred.clone(), now: self.mount.rt.wall(), want: 0, record };
         let reply = self.lmv.mdc(place).await?.reint_attr(&caller, &body).await?;
         self.complete(&caller, reply).await
     }
 
     /// Sends a change to the MDT of `place`.
     pub(crate) async fn reint(&self, cred: &Credentials, place: Fid, record: ReintRecord) -> Result<(), Errno> {
-        let body = Reint { cred: cred.clone(), now: self.mount.rt.wall(), record };
+        let body = Reint { cred: cred.clone(), now: self.mount.rt.wall(), want: 0, record };
         self.lmv.mdc(place).await?.reint(&self.caller(cred), &body).await
     }
 
@@ -329,7 +329,14 @@ impl Client {
     ) -> Result<ReadpageReply, Errno> {
         let _timed = self.stats.time(Op::Readdir);
         let caller = self.caller(cred);
-        let body = Readpage { cred: cred.clone(), fid, cookie, max_bytes: max_bytes.min(READPAGE_MAX), with_attr };
+        let body = Readpage {
+            cred: cred.clone(),
+            fid,
+            cookie,
+            max_bytes: max_bytes.min(READPAGE_MAX),
+            with_attr,
+            ..Readpage::default()
+        };
         let mut page = self.lmv.mdc(fid).await?.readpage(&caller, &body).await?;
         for entries in page.entries.chunks_mut(READDIR_GLIMPSES) {
             join_all(entries.iter_mut().map(|e| self.complete_entry(&caller, &mut e.attr))).await;
@@ -340,7 +347,7 @@ impl Client {
     async fn complete_entry(&self, caller: &Caller, slot: &mut Option<AttrReply>) {
         if let Some(reply) = slot.take() {
             let layout = reply.layout.clone();
-            *slot = self.complete(caller, reply).await.ok().map(|attr| AttrReply { attr, layout });
+            *slot = self.complete(caller, reply).await.ok().map(|attr| AttrReply { attr, layout, lock: None });
         }
     }
 

@@ -8,7 +8,7 @@ use nacre_ptlrpc::CallOptions;
 use nacre_wire::attr::{Credentials, StatFs};
 use nacre_wire::ldlm::{Enqueue, EnqueueReply};
 use nacre_wire::mds::{
-    AttrReply, Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, Open, OpenReply, Readpage,
+    AttrReply, Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, LookupReply, Open, OpenReply, Readpage,
     ReadpageReply, Reint, ReintRecord, RootReply, Sync, XattrReply,
 };
 use nacre_wire::{Opcode, RpcHeader};
@@ -55,7 +55,7 @@ impl Mdc {
         fid: Fid,
         access: u32,
     ) -> Result<AttrReply, Errno> {
-        let body = Getattr { cred: cred.clone(), fid, access };
+        let body = Getattr { cred: cred.clone(), fid, access, want: 0 };
         checked(self.connection.call(Opcode::MdsGetattr, &body, caller.options()).await?.body)
     }
 
@@ -67,8 +67,10 @@ impl Mdc {
         parent: Fid,
         name: &[u8],
     ) -> Result<AttrReply, Errno> {
-        let body = GetattrName { cred: cred.clone(), parent, name: Bytes::copy_from_slice(name) };
-        checked(self.connection.call(Opcode::MdsGetattrName, &body, caller.options()).await?.body)
+        let body =
+            GetattrName { cred: cred.clone(), parent, name: Bytes::copy_from_slice(name), ..GetattrName::default() };
+        let reply = self.connection.call::<LookupReply>(Opcode::MdsGetattrName, &body, caller.options()).await?;
+        checked(reply.body.found.ok_or(Errno::ENOENT)?)
     }
 
     /// Opens, perhaps creates.

@@ -103,7 +103,7 @@ impl Osc {
     /// Reads what `io` says. Fewer bytes than asked for mean that the object ends there.
     pub(crate) async fn read(&self, caller: &Caller, io: &ObjectIo) -> Result<Payload, Errno> {
         let checksum = self.uses_checksums();
-        let body = ost::Read { fid: io.object, extents: vec![niobuf(io)], checksum };
+        let body = ost::Read { fid: io.object, extents: vec![niobuf(io)], checksum, lock: 0 };
         for _ in 0..=self.resend_count.load(Ordering::Relaxed) {
             let bulk = Bulk::Receive { max_len: io.len };
             let options = CallOptions { lane: Lane::Io, bulk, ..caller.options() };
@@ -140,6 +140,7 @@ impl Osc {
             // Nothing is dirty here after a write returned, and nothing is wanted for later.
             grant: GrantReport { grant: self.grant_bytes(), ..GrantReport::default() },
             checksum: self.uses_checksums().then(|| crc32c(&data)),
+            lock: 0,
         };
         for _ in 0..=self.resend_count.load(Ordering::Relaxed) {
             let sent = if self.corrupts("osc.write.corrupt") { damaged(&data) } else { data.clone() };
@@ -193,6 +194,7 @@ impl Osc {
             start: range.start,
             end: range.end,
             now: of.now,
+            lock: 0,
         };
         let reply = self.connection.call::<WriteReply>(Opcode::OstPunch, &body, caller.options()).await?;
         Ok(self.take_reply(of.object, reply))
@@ -207,7 +209,8 @@ impl Osc {
         mode: u32,
     ) -> Result<ObjectAttr, Errno> {
         let (layout_version, now) = (of.layout_version, of.now);
-        let body = ost::Fallocate { fid: of.object, layout_version, start: range.start, end: range.end, mode, now };
+        let body =
+            ost::Fallocate { fid: of.object, layout_version, start: range.start, end: range.end, mode, now, lock: 0 };
         let reply = self.connection.call::<WriteReply>(Opcode::OstFallocate, &body, caller.options()).await?;
         Ok(self.take_reply(of.object, reply))
     }

@@ -326,12 +326,13 @@ impl Resource {
 /// The reply that grants an extent lock.
 fn reply_of(id: LockId, record: &Record) -> EnqueueReply {
     let Enqueue { mode, start, end, .. } = record.request.enqueue;
-    EnqueueReply { handle: id.0, mode, start, end, pid: 0 }
+    EnqueueReply { handle: id.0, mode, start, end, ..EnqueueReply::default() }
 }
 
 /// The reply that speaks of a flock.
 fn told(held: Held) -> EnqueueReply {
-    EnqueueReply { handle: 0, mode: held.mode, start: held.extent.start, end: held.extent.end, pid: held.pid }
+    let Held { extent, mode, pid } = held;
+    EnqueueReply { mode, start: extent.start, end: extent.end, pid, ..EnqueueReply::default() }
 }
 
 /// The reply that says "no lock".

@@ -23,8 +23,8 @@ use nacre_wire::attr::{Credentials, StatFs, mode};
 use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::ldlm::LockKind;
 use nacre_wire::mds::{
-    Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, NAME_MAX, Open, OpenReply, Readpage, Reint,
-    ReintRecord, RootReply, Sync, XattrReply,
+    Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, LookupReply, NAME_MAX, Open, OpenReply, Readpage,
+    Reint, ReintRecord, RootReply, Sync, XattrReply,
 };
 use nacre_wire::mgs::TargetReg;
 use parking_lot::Mutex;
@@ -285,7 +285,7 @@ impl Mdt {
             Err(e) => return Attempt::Done(Err(e)),
         };
         let attr = opened.inode.attr(opened.fid);
-        let reply = OpenReply { created: opened.created, attr, layout: opened.inode.layout, handle };
+        let reply = OpenReply { created: opened.created, attr, layout: opened.inode.layout, handle, lock: None };
         let response = Response::new(&reply);
         if !changes {
             return Attempt::Done(Ok(response));
@@ -478,7 +478,8 @@ async fn handle_getattr(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Respon
 
 async fn handle_lookup(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
     let r: GetattrName = request.decode()?;
-    Ok(Response::new(&mdt.read(&r.cred, |cx| ops::getattr::lookup(cx, r.parent, &r.name)).await?))
+    let found = mdt.read(&r.cred, |cx| ops::getattr::lookup(cx, r.parent, &r.name)).await?;
+    Ok(Response::new(&LookupReply { found: Some(found), parent_lock: None }))
 }
 
 async fn handle_open(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {

@@ -150,7 +150,7 @@ impl Inode {
 
     /// Attributes and layout as a reply has them.
     pub fn attr_reply(&self, fid: Fid) -> AttrReply {
-        AttrReply { attr: self.attr(fid), layout: self.layout.clone() }
+        AttrReply { attr: self.attr(fid), layout: self.layout.clone(), lock: None }
     }
 }
 

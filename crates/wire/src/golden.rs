@@ -73,21 +73,24 @@ fn messages() {
 #[test]
 fn metadata_messages() {
     let name = Bytes::from_static(b"name");
-    check(mds::GetattrName { cred: cred(), parent: Fid::ROOT, name: name.clone() }, 0x61435e9175c78c58);
-    check(mds::AttrReply { attr: attr(), layout: Some(layout()) }, 0x96a9ca80a82c315d);
+    check(mds::GetattrName { cred: cred(), parent: Fid::ROOT, name: name.clone(), want: 1, want_parent: 2 }, 0x8f519f5cd0fe8edb);
+    check(mds::AttrReply { attr: attr(), layout: Some(layout()), lock: None }, 0x2eb4759dc317e107);
+    let parent_lock = Some(ldlm::InodeLock { handle: 1, bits: 2 });
+    check(mds::LookupReply { found: None, parent_lock }, 0x3a19b96f5814f0b9);
     check(
         mds::Open { cred: cred(), parent: Fid::ROOT, name: name.clone(), flags: 0o101, now: NOW, ..Default::default() },
-        0x800518cebc0aeb47,
+        0x64ca66e2d2b3da27,
     );
-    check(mds::OpenReply { created: true, attr: attr(), handle: 5, ..Default::default() }, 0x47897a27a8fdcccd);
-    check(mds::Close { fid: FID, handle: 5, size_blocks: Some((1, 2)), atime: None }, 0xd1d2759fe9b4a2f5);
-    check(mds::Readpage { fid: FID, cookie: 7, max_bytes: 4096, ..Default::default() }, 0x3aa36925aee07f9d);
+    check(mds::LookupReply { found: None, parent_lock: Some(ldlm::InodeLock { handle: 1, bits: 2 }) }, 0x3a19b96f5814f0b9);
+    check(mds::OpenReply { created: true, attr: attr(), handle: 5, ..Default::default() }, 0x8c675e6427430057);
+    check(mds::Close { fid: FID, handle: 5, size_blocks: Some((1, 0x40874ac0d18e16c9)), atime: None }, 0xaf974de0b074ed22);
+    check(mds::Readpage { fid: FID, cookie: 7, max_bytes: 4096, ..Default::default() }, 0x1f0cd08191d81edd);
     let entry = mds::DirEntry { name: name.clone(), fid: FID, file_type: 0o100000, cookie: 77, attr: None };
-    check(mds::ReadpageReply { entries: vec![entry], end: true }, 0xdf5ecc1e4b78aea0);
+    check(mds::ReadpageReply { entries: vec![entry], end: true, parent_lock: None }, 0x6c3777a3e10b9e0);
     let create = mds::ReintCreate { parent: Fid::ROOT, name, child: FID, mode: 0o40755, ..Default::default() };
-    check(mds::Reint { cred: cred(), now: NOW, record: mds::ReintRecord::Create(create) }, 0x88ac6ef81ed43e1f);
+    check(mds::Reint { cred: cred(), now: NOW, want: 0, record: mds::ReintRecord::Create(create) }, 0x8b2f994b7fb3317f);
     let set = mds::ReintSetattr { fid: FID, set: SetAttr { uid: Some(4), ..SetAttr::default() }, handle: 3 };
-    check(mds::Reint { cred: cred(), now: NOW, record: mds::ReintRecord::Setattr(set) }, 0xc04ac09de477f20b);
+    check(mds::Reint { cred: cred(), now: NOW, want: 0, record: mds::ReintRecord::Setattr(set) }, 0x8764424335bf13ab);
 }
 
 #[test]
@@ -95,12 +98,12 @@ fn object_messages() {
     let extents = vec![ost::Niobuf { offset: 1 << 40, len: 1 << 20, flags: 1 }];
     check(
         ost::Write { fid: FID, extents: extents.clone(), now: NOW, checksum: Some(5), ..Default::default() },
-        0x48035dff657ee427,
+        0x91e7fe0249b7af07,
     );
-    check(ost::WriteReply { grant: 4096, ..Default::default() }, 0x3cf925104232f6a5);
-    check(ost::Read { fid: FID, extents, checksum: true }, 0x7097e5f7d6424da);
-    check(ost::ReadReply { lens: vec![1, 2], ..Default::default() }, 0xaa228629be78076c);
-    check(ost::Punch { fid: FID, start: 1, end: u64::MAX, now: NOW, ..Default::default() }, 0xf1705562db027c55);
+    check(ost::WriteReply { grant: 4096, ..Default::default() }, 0xce509fa07c991a5f);
+    check(ost::Read { fid: FID, extents, checksum: true, lock: 6 }, 0x64d12e391df4585c);
+    check(ost::ReadReply { lens: vec![1, 2], ..Default::default() }, 0x90b164eea5f49c84);
+    check(ost::Punch { fid: FID, start: 1, end: u64::MAX, now: NOW, ..Default::default() }, 0x2ec09737589d98f5);
     check(ost::Create { count: 32, delete_orphans_after: 7 }, 0xe97f12f7c78fbff2);
     check(ost::CreateReply { seq: 0x240000400, first: 2, count: 32 }, 0xa8c8cfd123301379);
     check(ost::Destroy { fids: vec![FID] }, 0x8053e55d010c94d9);
@@ -110,8 +113,14 @@ fn object_messages() {
 fn lock_and_management_messages() {
     let lock =
         ldlm::Enqueue { kind: ldlm::LockKind::Flock, resource: FID, mode: ldlm::LockMode::Pw, ..Default::default() };
-    check(lock, 0x24e7c276006ac8dc);
-    check(ldlm::EnqueueReply { handle: 3, mode: ldlm::LockMode::Pr, ..Default::default() }, 0x773c1e6ffad98ca2);
+    check(lock, 0x36f85d8aebfd9fdc);
+    let more = vec![ldlm::LockRange { start: 10, end: 19 }];
+    check(ldlm::Enqueue { resource: FID, end: 4, more, group: 1, cancels: vec![5], ..Default::default() }, 0x97fff29855ce184e);
+    check(ldlm::BlockingCallback { handle: 3, resource: FID, bits: 2, ..Default::default() }, 0x40874ac0d18e16c9);
+    check(ldlm::GlimpseCallback { handle: 3, resource: FID }, 0xc3519cf77223579b);
+    check(ldlm::GlimpseReply::default(), 0xf87b38c6cf34ac55);
+    check(ldlm::Convert { handle: 3, bits: ldlm::inode_bits::LOOKUP }, 0xf618fc8a7f03c6c7);
+    check(ldlm::EnqueueReply { handle: 3, mode: ldlm::LockMode::Pr, ..Default::default() }, 0x50657e8d965a76a6);
     let nids = vec![Nid::LO, "10.0.0.1:7001@tcp1".parse().unwrap()];
     let target = mgs::TargetEntry { target: "n-OST0000".into(), nids, host: "h".into(), ..Default::default() };
     check(

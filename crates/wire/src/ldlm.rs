@@ -1,5 +1,6 @@
 //! Messages of the lock manager.
 
+use crate::attr::ObjectAttr;
 use nacre_base::Fid;
 
 wire_enum! {
@@ -49,7 +50,39 @@ pub mod enqueue_flags {
     /// Take back this client's request that waits for exactly this (kind, resource, mode, range, owner); its enqueue
     /// fails with EINTR. The reply's mode is NL if one waited, else the mode asked for: it was granted before.
     pub const WITHDRAW: u32 = 0x2;
+    /// The size is wanted (a glimpse): grant the lock if nothing is in its way, else ask the holders what they know and
+    /// answer with attributes and mode NL. Never calls a lock back.
+    pub const GLIMPSE: u32 = 0x4;
+    /// Grant exactly what is asked for (lockahead, `lfs ladvise -a locknoexpand`).
+    pub const NO_EXPANSION: u32 = 0x8;
 }
+
+/// Bits of [`EnqueueReply::flags`].
+pub mod reply_flags {
+    /// Clients are in each other's way at this object: ask for no more than you use.
+    pub const CONTENDED: u32 = 0x1;
+    /// Somebody waits for this lock already: use it once and give it back.
+    pub const CALLED_BACK: u32 = 0x2;
+}
+
+/// What of an inode a lock covers, numbered as in Lustre.
+pub mod inode_bits {
+    /// That the inode exists under the names it has: what a lookup found.
+    pub const LOOKUP: u64 = 0x1;
+    /// Attributes but for those of PERM; of a directory, its entries.
+    pub const UPDATE: u64 = 0x2;
+    /// The layout.
+    pub const LAYOUT: u64 = 0x8;
+    /// Mode, owner, group and access control list.
+    pub const PERM: u64 = 0x10;
+    /// Extended attributes.
+    pub const XATTR: u64 = 0x20;
+    /// All of them.
+    pub const ALL: u64 = LOOKUP | UPDATE | LAYOUT | PERM | XATTR;
+}
+
+/// Most ranges in one enqueue, with the first.
+pub const RANGES_MAX: usize = 1024;
 
 message! {
     /// LDLM_ENQUEUE. The reply comes when the lock is granted; early replies keep the request alive.
@@ -70,6 +103,29 @@ message! {
         pub pid: u32,
         /// Bits of [`enqueue_flags`].
         pub flags: u32,
+        /// Extent: further ranges, in ascending order behind the first, not touching: one lock on exactly all of them.
+        pub more: Vec<LockRange>,
+        /// Extent with mode GROUP: which group.
+        pub group: u64,
+        /// Locks of the same target given back on this occasion (early cancel).
+        pub cancels: Vec<u64>,
+    }
+
+    /// A byte range, both ends inclusive.
+    pub struct LockRange {
+        /// First byte.
+        pub start: u64,
+        /// Last byte; `u64::MAX` is the end of file.
+        pub end: u64,
+    }
+
+    /// A lock on parts of an inode, mode PR, granted on the occasion of a metadata request. A client has at most one per
+    /// inode: the same handle again means that the bits are those of before and these together.
+    pub struct InodeLock {
+        /// Names it.
+        pub handle: u64,
+        /// Bits of [`inode_bits`].
+        pub bits: u64,
     }
 
     /// Reply to an enqueue. For TEST_LOCK: the first lock in the way, with mode NL if there is none.
@@ -84,11 +140,55 @@ message! {
         pub end: u64,
         /// Process that holds the lock in the way.
         pub pid: u32,
+        /// Bits of [`reply_flags`].
+        pub flags: u32,
+        /// Extent: the object, as the server and the asked holders know it (the lock's value block).
+        pub attr: Option<ObjectAttr>,
     }
 
     /// LDLM_CANCEL.
     pub struct Cancel {
         /// The locks to give back; unknown ones are no error.
         pub handles: Vec<u64>,
+    }
+
+    /// LDLM_CONVERT: an inode lock keeps only some of its bits.
+    pub struct Convert {
+        /// Which lock.
+        pub handle: u64,
+        /// Bits it keeps, of [`inode_bits`].
+        pub bits: u64,
+    }
+
+    /// LDLM_BL_CALLBACK, server to client: somebody waits for this lock. The client answers at once, and cancels (or
+    /// converts) as soon as it has finished what it does under the lock and written what is dirty. ENOENT: it does not
+    /// have the lock, nor a request under way that may bring it.
+    pub struct BlockingCallback {
+        /// The lock.
+        pub handle: u64,
+        /// What it is on.
+        pub resource: Fid,
+        /// Mode that is waited for.
+        pub mode: LockMode,
+        /// Extent: first byte waited for.
+        pub start: u64,
+        /// Extent: last byte waited for.
+        pub end: u64,
+        /// Inode lock: bits waited for; a lock with others may keep those.
+        pub bits: u64,
+    }
+
+    /// LDLM_GL_CALLBACK, server to client: what do you know of the object you hold this lock on? ENOENT if it holds it not.
+    pub struct GlimpseCallback {
+        /// The lock.
+        pub handle: u64,
+        /// The object.
+        pub resource: Fid,
+    }
+
+    /// Size and times with what is not written yet.
+    pub struct GlimpseReply {
+        /// The object as this client sees it.
+        pub attr: ObjectAttr,
     }
 }

@@ -3,6 +3,7 @@
 use crate::attr::{Attr, Credentials, SetAttr};
 use crate::codec::{Field, Reader, WireError};
 use crate::layout::{Layout, LayoutSpec};
+use crate::ldlm::InodeLock;
 use bytes::{Bytes, BytesMut};
 use nacre_base::{Fid, Timestamp};
 
@@ -58,6 +59,8 @@ message! {
         pub fid: Fid,
         /// What the asker must be allowed, else EACCES: read 4, write 2, execute 1, as access(2) has it; 0 for nothing.
         pub access: u32,
+        /// Bits of [`crate::ldlm::inode_bits`] to be locked on this occasion, if nothing is in the way; 0 for no lock.
+        pub want: u64,
     }
 
     /// MDS_GETATTR_NAME: lookup.
@@ -68,6 +71,10 @@ message! {
         pub parent: Fid,
         /// The name in it; `.` and `..` work.
         pub name: Bytes,
+        /// Bits wanted on what the name leads to, as in [`Getattr`].
+        pub want: u64,
+        /// Bits wanted on the directory.
+        pub want_parent: u64,
     }
 
     /// Attributes, and the layout if it is a regular file that has one.
@@ -76,6 +83,16 @@ message! {
         pub attr: Attr,
         /// Where the data is.
         pub layout: Option<Layout>,
+        /// The lock that was wanted, if it could be had at once.
+        pub lock: Option<InodeLock>,
+    }
+
+    /// What a name leads to.
+    pub struct LookupReply {
+        /// None: there is no such name. Only said to who wants a lock on the directory; others get ENOENT.
+        pub found: Option<AttrReply>,
+        /// The lock wanted on the directory.
+        pub parent_lock: Option<InodeLock>,
     }
 
     /// MDS_OPEN: opens by name below `parent`, or `parent` itself if the name is empty.
@@ -98,6 +115,8 @@ message! {
         pub layout: Option<LayoutSpec>,
         /// The client's time.
         pub now: Timestamp,
+        /// Bits wanted on the file, as in [`Getattr`].
+        pub want: u64,
     }
 
     /// What became of an open.
@@ -110,6 +129,8 @@ message! {
         pub layout: Option<Layout>,
         /// The open handle, for close and for operations on an unlinked file.
         pub handle: u64,
+        /// The lock that was wanted, if it could be had at once.
+        pub lock: Option<InodeLock>,
     }
 
     /// MDS_CLOSE.
@@ -136,6 +157,10 @@ message! {
         pub max_bytes: u32,
         /// Whether attributes and layouts are wanted too.
         pub with_attr: bool,
+        /// Bits wanted on each entry's inode (with attributes), as in [`Getattr`].
+        pub want: u64,
+        /// Bits wanted on the directory.
+        pub want_parent: u64,
     }
 
     /// An entry of a directory.
@@ -158,6 +183,8 @@ message! {
         pub entries: Vec<DirEntry>,
         /// Whether there are no more.
         pub end: bool,
+        /// The lock wanted on the directory.
+        pub parent_lock: Option<InodeLock>,
     }
 
     /// MDS_GETXATTR: one value, or with an empty name the names, each ended by a NUL.
@@ -344,20 +371,28 @@ pub struct Reint {
     pub cred: Credentials,
     /// The client's time, for the inode's times.
     pub now: Timestamp,
+    /// Bits wanted on the inode whose attributes are in the reply, as in [`Getattr`].
+    pub want: u64,
     /// What to do.
     pub record: ReintRecord,
 }
 
 impl Field for Reint {
-    const MIN_SIZE: usize = Credentials::MIN_SIZE + Timestamp::MIN_SIZE + ReintRecord::MIN_SIZE;
+    const MIN_SIZE: usize = Credentials::MIN_SIZE + Timestamp::MIN_SIZE + 8 + ReintRecord::MIN_SIZE;
 
     fn put(&self, out: &mut BytesMut) {
         self.cred.put(out);
         self.now.put(out);
+        self.want.put(out);
         self.record.put(out);
     }
 
     fn take(from: &mut Reader) -> Result<Reint, WireError> {
-        Ok(Reint { cred: Field::take(from)?, now: Field::take(from)?, record: Field::take(from)? })
+        Ok(Reint {
+            cred: Field::take(from)?,
+            now: Field::take(from)?,
+            want: Field::take(from)?,
+            record: Field::take(from)?,
+        })
     }
 }

@@ -20,8 +20,6 @@ pub mod niobuf_flags {
     pub const ASYNC: u32 = 0x1;
     /// The space was granted.
     pub const FROM_GRANT: u32 = 0x8;
-    /// The server takes a lock on the extent while it reads or writes.
-    pub const SERVER_LOCK: u32 = 0x10;
 }
 
 message! {
@@ -69,6 +67,8 @@ message! {
         pub grant: GrantReport,
         /// CRC32C over the data, if negotiated.
         pub checksum: Option<u32>,
+        /// The client's extent lock that covers all of it; 0 lets the server take one while it writes.
+        pub lock: u64,
     }
 
     /// Reply to a write, punch, fallocate or setattr.
@@ -77,6 +77,8 @@ message! {
         pub attr: ObjectAttr,
         /// Grant added, in bytes.
         pub grant: u64,
+        /// Clients are in each other's way at this object.
+        pub contended: bool,
     }
 
     /// OST_READ.
@@ -87,6 +89,8 @@ message! {
         pub extents: Vec<Niobuf>,
         /// Whether a checksum is wanted.
         pub checksum: bool,
+        /// As in [`Write`].
+        pub lock: u64,
     }
 
     /// Reply to a read; the data, all extents' bytes one after another, is inline or in the bulk.
@@ -97,6 +101,8 @@ message! {
         pub lens: Vec<u32>,
         /// CRC32C over the data, if wanted.
         pub checksum: Option<u32>,
+        /// Clients are in each other's way at this object.
+        pub contended: bool,
     }
 
     /// OST_GETATTR: the glimpse of an object's size and times.
@@ -137,6 +143,8 @@ message! {
         pub end: u64,
         /// The client's time.
         pub now: Timestamp,
+        /// As in [`Write`].
+        pub lock: u64,
     }
 
     /// OST_FALLOCATE.
@@ -153,6 +161,8 @@ message! {
         pub mode: u32,
         /// The client's time.
         pub now: Timestamp,
+        /// As in [`Write`].
+        pub lock: u64,
     }
 
     /// OST_SEEK.

@@ -35,7 +35,7 @@ pub fn readpage(cx: &Context<'_>, page: Page) -> Result<ReadpageReply, Errno> {
     }
     let mut filler = Filler { left: page.max_bytes.min(READPAGE_MAX) as usize, entries: Vec::new() };
     let end = fill(cx, page, &directory, &mut filler)?;
-    Ok(ReadpageReply { entries: filler.entries, end })
+    Ok(ReadpageReply { entries: filler.entries, end, parent_lock: None })
 }
 
 /// Fills the page; whether the directory has no more entries.

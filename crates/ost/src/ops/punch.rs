@@ -46,7 +46,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
             }
             Ok(())
         },
-        |record| Response::new(&WriteReply { attr: record.attr(stat), grant: 0 }),
+        |record| Response::new(&WriteReply { attr: record.attr(stat), grant: 0, contended: false }),
     );
     let response = changed.await?;
     data_change.recorded();

@@ -21,7 +21,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     };
     let checksum = read.checksum.then(|| crc32c(&data));
     ost.target.stats().bytes("read_bytes", data.len() as u64);
-    let reply = ReadReply { attr: ost.attr(read.fid, &record).await?, lens, checksum };
+    let reply = ReadReply { attr: ost.attr(read.fid, &record).await?, lens, checksum, contended: false };
     if request.fits_inline(data.len()) {
         return Ok(Response::new(&reply).with_data(data));
     }

@@ -24,7 +24,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
             record.is_precreated = false;
             Ok(())
         },
-        |record| Response::new(&WriteReply { attr: record.attr(stat), grant: 0 }),
+        |record| Response::new(&WriteReply { attr: record.attr(stat), grant: 0, contended: false }),
     );
     changed.await
 }

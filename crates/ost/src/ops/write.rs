@@ -71,7 +71,7 @@ async fn record(
             record.size = record.size.max(extents.end);
             Ok(())
         },
-        |record| Response::new(&WriteReply { attr: record.attr(stat), grant: grant() }),
+        |record| Response::new(&WriteReply { attr: record.attr(stat), grant: grant(), contended: false }),
     );
     changed.await
 }

@@ -211,7 +211,7 @@ impl Client {
 
     /// Lengths and data of several extents; the checksum is verified.
     pub(crate) async fn read_extents(&self, fid: Fid, extents: &[(u64, usize)]) -> Result<(Vec<u32>, Vec<u8>), Errno> {
-        let read = Read { fid, extents: write_of(fid, extents).extents, checksum: true };
+        let read = Read { fid, extents: write_of(fid, extents).extents, checksum: true, lock: 0 };
         let max_len = extents.iter().map(|(_, len)| len).sum();
         let options = CallOptions { lane: Lane::Io, bulk: Bulk::Receive { max_len }, ..CallOptions::default() };
         let reply: Reply<ReadReply> = self.reply(Opcode::OstRead, &read, options).await?;

@@ -160,7 +160,7 @@ impl Client {
 
     pub(super) async fn reint<R: Field>(&self, record: ReintRecord) -> Result<R, Errno> {
         let now = self.rt.wall();
-        self.modify(Opcode::MdsReint, &Reint { cred: Credentials::root(), now, record }).await
+        self.modify(Opcode::MdsReint, &Reint { cred: Credentials::root(), now, want: 0, record }).await
     }
 
     pub(super) async fn mkdir(&self, parent: Fid, n: &str) -> Result<AttrReply, Errno> {
@@ -204,7 +204,8 @@ impl Client {
 
     pub(super) async fn lookup(&self, parent: Fid, n: &str) -> Result<AttrReply, Errno> {
         let body = GetattrName { parent, name: super::super::name(n), ..GetattrName::default() };
-        self.call(Opcode::MdsGetattrName, &body).await
+        let reply: LookupReply = self.call(Opcode::MdsGetattrName, &body).await?;
+        reply.found.ok_or(Errno::ENOENT)
     }
 
     pub(super) async fn getattr(&self, fid: Fid) -> Result<AttrReply, Errno> {
