@@ -73,7 +73,10 @@ fn messages() {
 #[test]
 fn metadata_messages() {
     let name = Bytes::from_static(b"name");
-    check(mds::GetattrName { cred: cred(), parent: Fid::ROOT, name: name.clone(), want: 1, want_parent: 2 }, 0x8f519f5cd0fe8edb);
+    check(
+        mds::GetattrName { cred: cred(), parent: Fid::ROOT, name: name.clone(), want: 1, want_parent: 2 },
+        0x8f519f5cd0fe8edb,
+    );
     check(mds::AttrReply { attr: attr(), layout: Some(layout()), lock: None }, 0x2eb4759dc317e107);
     let parent_lock = Some(ldlm::InodeLock { handle: 1, bits: 2 });
     check(mds::LookupReply { found: None, parent_lock }, 0x3a19b96f5814f0b9);
@@ -81,9 +84,15 @@ fn metadata_messages() {
         mds::Open { cred: cred(), parent: Fid::ROOT, name: name.clone(), flags: 0o101, now: NOW, ..Default::default() },
         0x64ca66e2d2b3da27,
     );
-    check(mds::LookupReply { found: None, parent_lock: Some(ldlm::InodeLock { handle: 1, bits: 2 }) }, 0x3a19b96f5814f0b9);
+    check(
+        mds::LookupReply { found: None, parent_lock: Some(ldlm::InodeLock { handle: 1, bits: 2 }) },
+        0x3a19b96f5814f0b9,
+    );
     check(mds::OpenReply { created: true, attr: attr(), handle: 5, ..Default::default() }, 0x8c675e6427430057);
-    check(mds::Close { fid: FID, handle: 5, size_blocks: Some((1, 0x40874ac0d18e16c9)), atime: None }, 0xaf974de0b074ed22);
+    check(
+        mds::Close { fid: FID, handle: 5, size_blocks: Some((1, 0x40874ac0d18e16c9)), atime: None },
+        0xaf974de0b074ed22,
+    );
     check(mds::Readpage { fid: FID, cookie: 7, max_bytes: 4096, ..Default::default() }, 0x1f0cd08191d81edd);
     let entry = mds::DirEntry { name: name.clone(), fid: FID, file_type: 0o100000, cookie: 77, attr: None };
     check(mds::ReadpageReply { entries: vec![entry], end: true, parent_lock: None }, 0x6c3777a3e10b9e0);
@@ -115,7 +124,10 @@ fn lock_and_management_messages() {
         ldlm::Enqueue { kind: ldlm::LockKind::Flock, resource: FID, mode: ldlm::LockMode::Pw, ..Default::default() };
     check(lock, 0x36f85d8aebfd9fdc);
     let more = vec![ldlm::LockRange { start: 10, end: 19 }];
-    check(ldlm::Enqueue { resource: FID, end: 4, more, group: 1, cancels: vec![5], ..Default::default() }, 0x97fff29855ce184e);
+    check(
+        ldlm::Enqueue { resource: FID, end: 4, more, group: 1, cancels: vec![5], ..Default::default() },
+        0x97fff29855ce184e,
+    );
     check(ldlm::BlockingCallback { handle: 3, resource: FID, bits: 2, ..Default::default() }, 0x40874ac0d18e16c9);
     check(ldlm::GlimpseCallback { handle: 3, resource: FID }, 0xc3519cf77223579b);
     check(ldlm::GlimpseReply::default(), 0xf87b38c6cf34ac55);

@@ -1,7 +1,7 @@
 //! Messages of the lock manager.
 
 use crate::attr::ObjectAttr;
-use nacre_base::Fid;
+use nacre_base::{Fid, Uuid};
 
 wire_enum! {
     /// Kind of lock, numbered as in Lustre.
@@ -191,4 +191,9 @@ message! {
         /// The object as this client sees it.
         pub attr: ObjectAttr,
     }
+}
+
+/// The target that a client serves for callbacks about its locks.
+pub fn callback_target(client: Uuid) -> String {
+    format!("{client}-ldlm")
 }
