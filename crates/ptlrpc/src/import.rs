@@ -60,6 +60,8 @@ pub(crate) struct ImportShared {
     /// Cuts short the pause between connects.
     pub(crate) nudge: Notify,
     pub(crate) max_rpcs_in_flight: Arc<AtomicU64>,
+    /// It has parameters.
+    is_listed: bool,
 }
 
 pub(crate) struct State {
@@ -90,7 +92,7 @@ const BULK_TIMEOUT: Duration = Duration::from_secs(10);
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Import {
-    pub(crate) fn new(node: Arc<NodeShared>, id: u64, config: ImportConfig) -> Arc<Import> {
+    pub(crate) fn new(node: Arc<NodeShared>, id: u64, config: ImportConfig, is_listed: bool) -> Arc<Import> {
         let now = node.rt.now();
         let max_rpcs_in_flight = Arc::new(AtomicU64::new(MAX_RPCS_IN_FLIGHT));
         let state = State {
@@ -115,8 +117,11 @@ impl Import {
             evicted_hooks: Mutex::default(),
             nudge: Notify::new(),
             max_rpcs_in_flight,
+            is_listed,
         });
-        crate::import_params::register(&shared);
+        if is_listed {
+            crate::import_params::register(&shared);
+        }
         Arc::new(Import(shared))
     }
 
@@ -203,7 +208,9 @@ impl Import {
 impl Drop for Import {
     fn drop(&mut self) {
         self.0.close();
-        crate::import_params::remove(&self.0);
+        if self.0.is_listed {
+            crate::import_params::remove(&self.0);
+        }
         self.0.node.forget_import(self.0.id);
     }
 }

@@ -126,10 +126,24 @@ impl RpcNode {
 
     /// An import; it connects at the first call.
     pub fn import(&self, config: ImportConfig) -> Arc<Import> {
+        self.add_import(config, true)
+    }
+
+    /// An import without parameters: of these a server has one per client that it calls back.
+    pub fn import_unlisted(&self, config: ImportConfig) -> Arc<Import> {
+        self.add_import(config, false)
+    }
+
+    fn add_import(&self, config: ImportConfig, is_listed: bool) -> Arc<Import> {
         let id = self.0.next_import.fetch_add(1, Ordering::Relaxed);
-        let import = Import::new(self.0.clone(), id, config);
+        let import = Import::new(self.0.clone(), id, config, is_listed);
         self.0.imports.write().insert(id, Arc::downgrade(&import.0));
         import
+    }
+
+    /// Throws a client out: its requests end, then its target forgets it. Ready when that is done.
+    pub async fn evict(&self, export: &Arc<Export>) {
+        self.0.evict(export.clone()).await;
     }
 
     /// Stops all targets and disconnects all imports. The network stays up.
