@@ -1,0 +1,12 @@
+//! What a client keeps of file data: plain engines without IO, clock or lock of their own. `osc` and `file` own them,
+//! hold the extent locks that make their contents true, and send the RPCs.
+//!
+//! [`object`] has the bytes of one object; [`dirty_account`] is the client's half of grants, one for each OST;
+//! [`budget`] bounds the memory of a mount; [`read_ahead`] guesses what will be read next, one for each open file.
+
+pub(crate) mod budget;
+mod charge;
+pub(crate) mod dirty_account;
+pub(crate) mod object;
+pub(crate) mod read_ahead;
+mod spans;
