@@ -108,12 +108,18 @@ impl ImportShared {
         let has_slots = data.flags & connect_flags::MULTI_MODIFY_RPCS != 0;
         s.calls.set_slots(if has_slots { data.max_modify_rpcs } else { MODIFY_RPCS_DEFAULT });
         s.data = data;
-        if outcome == Outcome::Evicted {
-            s.calls.fail_sent(RpcError::Evicted);
+        let hooks = match outcome {
+            Outcome::Evicted => {
+                s.calls.fail_sent(RpcError::Evicted);
+                tracing::warn!("{label}: evicted by {} at {}", self.config.target, attempt.nid);
+                self.evicted_hooks.lock().clone()
+            }
+            Outcome::Restarted => self.restarted_hooks.lock().clone(),
+            Outcome::First | Outcome::Reconnected | Outcome::Stale => Vec::new(),
+        };
+        if !hooks.is_empty() {
             drop(s);
-            tracing::warn!("{label}: evicted by {} at {}", self.config.target, attempt.nid);
             // Before anything else is sent: what the caches hold was never, or is no longer, protected.
-            let hooks = self.evicted_hooks.lock().clone();
             hooks.iter().for_each(|hook| hook());
             s = self.state.lock();
         }

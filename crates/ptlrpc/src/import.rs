@@ -48,7 +48,7 @@ pub struct ImportConfig {
 /// [`Import::disconnect`] also tells the server.
 pub struct Import(pub(crate) Arc<ImportShared>);
 
-type EvictionHook = Arc<dyn Fn() + Send + Sync>;
+type Hook = Arc<dyn Fn() + Send + Sync>;
 
 pub(crate) struct ImportShared {
     pub(crate) node: Arc<NodeShared>,
@@ -56,7 +56,8 @@ pub(crate) struct ImportShared {
     /// Goes into the match bits of requests; replies come back with it.
     pub(crate) id: u64,
     pub(crate) state: Mutex<State>,
-    pub(crate) evicted_hooks: Mutex<Vec<EvictionHook>>,
+    pub(crate) evicted_hooks: Mutex<Vec<Hook>>,
+    pub(crate) restarted_hooks: Mutex<Vec<Hook>>,
     /// Cuts short the pause between connects.
     pub(crate) nudge: Notify,
     pub(crate) max_rpcs_in_flight: Arc<AtomicU64>,
@@ -115,6 +116,7 @@ impl Import {
             id,
             state: Mutex::new(state),
             evicted_hooks: Mutex::default(),
+            restarted_hooks: Mutex::default(),
             nudge: Notify::new(),
             max_rpcs_in_flight,
             is_listed,
@@ -202,6 +204,12 @@ impl Import {
     /// are void. Must not wait.
     pub fn on_evicted(&self, f: impl Fn() + Send + Sync + 'static) {
         self.0.evicted_hooks.lock().push(Arc::new(f));
+    }
+
+    /// Adds what to do when the server was started anew, before any further request is sent: it knows no locks any more.
+    /// Must not wait.
+    pub fn on_restarted(&self, f: impl Fn() + Send + Sync + 'static) {
+        self.0.restarted_hooks.lock().push(Arc::new(f));
     }
 }
 
