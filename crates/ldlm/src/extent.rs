@@ -6,31 +6,8 @@
 
 use crate::LockId;
 use crate::mode::compatible;
+pub use crate::range_set::Extent;
 use nacre_wire::ldlm::LockMode;
-
-/// A byte range, both ends inclusive; `u64::MAX` is the end of every file.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Extent {
-    /// First byte.
-    pub start: u64,
-    /// Last byte; not before `start`.
-    pub end: u64,
-}
-
-impl Extent {
-    /// Everything.
-    pub const ALL: Extent = Extent { start: 0, end: u64::MAX };
-
-    /// From the first to the last byte, if that is a range.
-    pub fn new(start: u64, end: u64) -> Option<Extent> {
-        (start <= end).then_some(Extent { start, end })
-    }
-
-    /// Whether the two have a byte in common.
-    pub fn overlaps(&self, other: &Extent) -> bool {
-        self.start <= other.end && other.start <= self.end
-    }
-}
 
 /// A lock, granted or asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

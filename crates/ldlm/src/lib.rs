@@ -5,11 +5,16 @@
 
 pub mod extent;
 pub mod flock;
+pub mod lock_cache;
+mod lock_index;
 pub mod mode;
 pub mod namespace;
+pub mod range_set;
+pub mod server;
 
-pub use extent::{Extent, ExtentLock, ExtentQueue};
+pub use extent::{ExtentLock, ExtentQueue};
 pub use namespace::{Grant, Namespace, Outcome, Request};
+pub use range_set::{Extent, RangeSet};
 
 /// Names a lock, or a request that waits for one. Never 0, never used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
