@@ -1,0 +1,616 @@
+//! The locks that one client holds at one target, and what it may believe because of them: which lock serves a read, a
+//! write or a name, who uses it at this moment, what a callback, a full cache or an eviction means for it. A plain state
+//! machine; the caller sends what is returned.
+//!
+//! What must not be here: RPCs, the data and attributes that the locks protect, and what the server decides.
+//!
+//! # A lock's life
+//!
+//! A request that may bring a lock takes a [`Ticket`] with [`LockCache::begin`] before it is sent. Its reply brings the
+//! lock ([`LockCache::granted`]); [`LockCache::end`] says that nothing more comes of the request. In between the lock is
+//! *usable*: [`LockCache::find`] takes a reference for the length of an operation, [`LockCache::release`] ends it; unused
+//! locks rest in the order of their last use. A callback makes it *called back*: nobody finds it any more, and the last
+//! release (or the callback itself) returns a [`Giving`]. The caller invalidates, writes back and drops what the lock
+//! protects, then says [`LockCache::given`], sends the cancel or convert at once, and says [`LockCache::settled`] when
+//! the reply to that has come.
+//!
+//! # Messages that overtake each other
+//!
+//! Handles are named by the server and never used twice, but an inode lock's handle comes again with more bits. So:
+//!
+//! - *A callback overtakes the reply that brings its lock.* The handle is noted. When the reply comes the lock is
+//!   [`Arrival::Once`]: the server waits for our cancel and lets nobody change anything before, so what came with the
+//!   lock is true, and using it once is also what keeps two clients that want the same from starving each other. If the
+//!   requests that were under way at the callback all end without it, [`LockCache::end`] returns it to be cancelled.
+//! - *A reply that was sent before the server saw our cancel (or convert) comes after we sent it.* It names a lock we
+//!   gave back: [`Arrival::Dead`]. This holds for every request that began before the **reply** to the cancel, not just
+//!   before the cancel: a request sent after it may be served before it.
+//! - *A reply from before an eviction or restart comes after it.* What it brings is dead as well.
+//!
+//! Notes of what was given back are dropped when no request is under way that began before they were settled.
+
+use crate::LockId;
+use crate::lock_index::RangeIndex;
+use crate::range_set::{Extent, RangeSet};
+use nacre_base::{Fid, FxHashMap, Time};
+use nacre_wire::ldlm::{BlockingCallback, LockMode};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// What a lock covers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Cover {
+    /// Bytes of an object.
+    Extent {
+        /// PR, PW or GROUP.
+        mode: LockMode,
+        /// Which bytes.
+        ranges: RangeSet,
+        /// Which group, with mode GROUP; else 0.
+        group: u64,
+    },
+    /// Parts of an inode, mode PR.
+    Inode {
+        /// Bits of [`nacre_wire::ldlm::inode_bits`].
+        bits: u64,
+    },
+}
+
+/// What an operation needs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Want {
+    /// All of these bytes of an object under one lock.
+    Extent {
+        /// PR (a PW lock will do), PW or GROUP.
+        mode: LockMode,
+        /// Which bytes.
+        ranges: RangeSet,
+        /// Which group, with mode GROUP; else 0.
+        group: u64,
+    },
+    /// All of these parts of an inode.
+    Inode {
+        /// Bits of [`nacre_wire::ldlm::inode_bits`].
+        bits: u64,
+    },
+}
+
+/// A request whose reply may bring a lock, from [`LockCache::begin`] to [`LockCache::end`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[must_use]
+pub struct Ticket(u64);
+
+/// What a lock that came is good for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Arrival {
+    /// It is referenced once; later operations find it.
+    Usable,
+    /// It is referenced once, for the operation that asked, and called back already: its last release gives it back.
+    Once,
+    /// It is not held, and what came with it may be answered to who asked but not kept. An enqueue must be repeated.
+    Dead,
+}
+
+/// What a callback means.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Blocking {
+    /// The lock is not held nor may it come: ENOENT.
+    NotHeld,
+    /// It is in use, on its way here, or being given back already.
+    Later,
+    /// Give it back now.
+    Now(Giving),
+}
+
+/// A lock to give back: invalidate, write back and drop what it covers (or of an inode lock what is not kept), then call
+/// [`LockCache::given`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Giving {
+    /// The lock.
+    pub id: LockId,
+    /// What it is on.
+    pub resource: Fid,
+    /// All that it covers.
+    pub cover: Cover,
+    /// Bits of an inode lock that stay: a convert is to be sent. 0: a cancel.
+    pub keep: u64,
+    /// Since when it is held.
+    pub granted: Time,
+}
+
+/// What to do with a lock that is ready to be given back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Given {
+    /// Send the cancel or convert now, and say [`LockCache::settled`] when its reply has come.
+    Send,
+    /// Send nothing: it is in use again and its last release returns it, or it was lost.
+    Stop,
+    /// More of it was called back meanwhile: do this in place of the first.
+    Again(Giving),
+}
+
+/// How many unused locks are kept and for how long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LruLimits {
+    /// Most unused locks; 0: as many as [`LruLimits::DYNAMIC_SIZE`] (Lustre's `lru_size`).
+    pub size: usize,
+    /// Longest time unused (Lustre's `lru_max_age`).
+    pub max_age: Duration,
+}
+
+impl LruLimits {
+    /// The bound that stands for "dynamic".
+    pub const DYNAMIC_SIZE: usize = 100_000;
+    /// Most locks that one [`LockCache::shrink`] returns: they are flushed and cancelled together.
+    const BATCH: usize = 1024;
+
+    fn size(&self) -> usize {
+        if self.size == 0 { LruLimits::DYNAMIC_SIZE } else { self.size }
+    }
+}
+
+impl Default for LruLimits {
+    fn default() -> LruLimits {
+        LruLimits { size: 0, max_age: Duration::from_secs(600) }
+    }
+}
+
+/// All bits, and "the whole lock" for extents.
+const EVERYTHING: u64 = u64::MAX;
+
+#[derive(Debug)]
+struct Lock {
+    resource: Fid,
+    cover: Cover,
+    references: u32,
+    /// Bits that are called back; 0: usable.
+    called_back: u64,
+    /// The bits to be kept of the [`Giving`] that the caller has; `None`: it has none.
+    giving: Option<u64>,
+    /// Converts whose replies have not come.
+    unsettled: u32,
+    /// Replies to requests with tickets below this one are from before the last convert.
+    trusted_from: u64,
+    granted: Time,
+    last_use: Time,
+}
+
+impl Lock {
+    fn usable(&self) -> bool {
+        self.called_back == 0 && self.giving.is_none()
+    }
+
+    fn idle(&self) -> bool {
+        self.usable() && self.references == 0
+    }
+
+    /// What the caller is told to give back. Extent locks go whole: all else would let two writers share one lock.
+    fn give(&mut self, id: LockId) -> Giving {
+        let keep = match &self.cover {
+            Cover::Extent { .. } => 0,
+            Cover::Inode { bits } => bits & !self.called_back,
+        };
+        self.giving = Some(keep);
+        Giving { id, resource: self.resource, cover: self.cover.clone(), keep, granted: self.granted }
+    }
+}
+
+/// A handle without a lock, which messages under way may still name.
+#[derive(Clone, Copy, Debug)]
+enum Tombstone {
+    /// Called back before it came.
+    CalledBack { bits: u64, fades: u64 },
+    /// Given back, or about to be: so many cancels and converts have no reply yet.
+    Given { unsettled: u32 },
+}
+
+#[derive(Default, Debug)]
+struct Resource {
+    inode: Option<LockId>,
+    extents: RangeIndex,
+}
+
+impl Resource {
+    fn is_empty(&self) -> bool {
+        self.inode.is_none() && self.extents.is_empty()
+    }
+}
+
+/// See the module.
+#[derive(Default, Debug)]
+pub struct LockCache {
+    locks: FxHashMap<LockId, Lock>,
+    resources: FxHashMap<Fid, Resource>,
+    /// Idle locks by last use.
+    lru: BTreeSet<(Time, LockId)>,
+    /// Tickets of requests under way.
+    under_way: BTreeSet<u64>,
+    next_ticket: u64,
+    /// Requests with tickets below this one began before an eviction or restart: what they bring is dead.
+    lost_before: u64,
+    tombstones: FxHashMap<LockId, Tombstone>,
+    /// Tombstones by the first ticket whose reply can not name them; without those that are unsettled.
+    fading: BTreeSet<(u64, LockId)>,
+    /// Dead arrivals that the server believes to be held here, by the ticket that brought them.
+    dead: BTreeMap<u64, Vec<LockId>>,
+}
+
+impl LockCache {
+    /// Of a client that holds nothing yet.
+    pub fn new() -> LockCache {
+        LockCache::default()
+    }
+
+    /// A request whose reply may bring a lock is about to be sent.
+    pub fn begin(&mut self) -> Ticket {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.under_way.insert(ticket);
+        Ticket(ticket)
+    }
+
+    /// The request is over, its reply (if any) has been passed to [`LockCache::granted`]. Returns locks that the server
+    /// believes to be held here and that are not: they are to be cancelled, then [`LockCache::settled`].
+    #[must_use = "the server waits for the cancels"]
+    pub fn end(&mut self, ticket: Ticket) -> Vec<LockId> {
+        self.under_way.remove(&ticket.0);
+        let mut cancels = self.dead.remove(&ticket.0).unwrap_or_default();
+        let oldest = self.under_way.first().copied().unwrap_or(self.next_ticket);
+        while let Some(&(fades, id)) = self.fading.first()
+            && fades <= oldest
+        {
+            self.fading.pop_first();
+            if let Some(Tombstone::CalledBack { .. }) = self.tombstones.remove(&id) {
+                self.tombstones.insert(id, Tombstone::Given { unsettled: 1 });
+                cancels.push(id);
+            }
+        }
+        cancels
+    }
+
+    /// A reply to the request of `ticket` brought a lock. `called_back`: it says that somebody waits for it already.
+    pub fn granted(
+        &mut self,
+        ticket: Ticket,
+        id: LockId,
+        resource: Fid,
+        cover: Cover,
+        called_back: bool,
+        now: Time,
+    ) -> Arrival {
+        if self.locks.contains_key(&id) {
+            return self.more_bits(ticket, id, resource, &cover, called_back);
+        }
+        if let Some(Tombstone::Given { .. }) = self.tombstones.get(&id) {
+            return Arrival::Dead;
+        }
+        if ticket.0 < self.lost_before {
+            self.tombstones.insert(id, Tombstone::Given { unsettled: 1 });
+            self.dead.entry(ticket.0).or_default().push(id);
+            return Arrival::Dead;
+        }
+        let mut wanted = if called_back { EVERYTHING } else { 0 };
+        if let Some(Tombstone::CalledBack { bits, fades }) = self.tombstones.remove(&id) {
+            wanted |= bits;
+            self.fading.remove(&(fades, id));
+        }
+        self.insert(id, resource, cover, wanted, now);
+        if wanted == 0 { Arrival::Usable } else { Arrival::Once }
+    }
+
+    /// The same handle again: an inode lock with more bits.
+    fn more_bits(&mut self, ticket: Ticket, id: LockId, resource: Fid, cover: &Cover, called_back: bool) -> Arrival {
+        let Some(lock) = self.locks.get_mut(&id) else { return Arrival::Dead };
+        let (Cover::Inode { bits }, Cover::Inode { bits: more }) = (&mut lock.cover, cover) else {
+            return Arrival::Dead;
+        };
+        // While it is being given back what came may have been invalidated before it was here.
+        let stale = ticket.0 < self.lost_before || ticket.0 < lock.trusted_from || lock.unsettled > 0;
+        if lock.resource != resource || stale || lock.giving.is_some() {
+            return Arrival::Dead;
+        }
+        *bits |= more;
+        if lock.idle() {
+            self.lru.remove(&(lock.last_use, id));
+        }
+        lock.references += 1;
+        if called_back {
+            lock.called_back = EVERYTHING;
+        }
+        if lock.called_back == 0 { Arrival::Usable } else { Arrival::Once }
+    }
+
+    fn insert(&mut self, id: LockId, resource: Fid, cover: Cover, called_back: u64, now: Time) {
+        let place = self.resources.entry(resource).or_default();
+        match &cover {
+            Cover::Extent { ranges, .. } => place.extents.insert(id, ranges),
+            Cover::Inode { .. } => place.inode = Some(id),
+        }
+        let lock = Lock {
+            resource,
+            cover,
+            references: 1,
+            called_back,
+            giving: None,
+            unsettled: 0,
+            trusted_from: 0,
+            granted: now,
+            last_use: now,
+        };
+        self.locks.insert(id, lock);
+    }
+
+    /// A usable lock for `want`, referenced once more.
+    pub fn find(&mut self, resource: Fid, want: &Want) -> Option<LockId> {
+        let id = self.search(resource, want, Lock::usable)?;
+        self.reference(id);
+        Some(id)
+    }
+
+    /// As [`LockCache::find`], but a lock that is called back will do too, as long as its cancel was not sent: for pages
+    /// of a mapping that are written out under the callback.
+    pub fn find_even_called_back(&mut self, resource: Fid, want: &Want) -> Option<LockId> {
+        let id = self.search(resource, want, Lock::usable).or_else(|| self.search(resource, want, |_| true))?;
+        self.reference(id);
+        Some(id)
+    }
+
+    /// Whether [`LockCache::find`] would find one.
+    pub fn has(&self, resource: Fid, want: &Want) -> bool {
+        self.search(resource, want, Lock::usable).is_some()
+    }
+
+    fn search(&self, resource: Fid, want: &Want, accept: impl Fn(&Lock) -> bool) -> Option<LockId> {
+        let place = self.resources.get(&resource)?;
+        let fits = |id: &LockId| self.locks.get(id).is_some_and(|l| accept(l) && satisfies(&l.cover, want));
+        match want {
+            Want::Inode { .. } => place.inode.filter(fits),
+            Want::Extent { ranges, .. } => {
+                let first = ranges.ranges().first()?;
+                place.extents.containing(*first).find(fits)
+            }
+        }
+    }
+
+    fn reference(&mut self, id: LockId) {
+        if let Some(lock) = self.locks.get_mut(&id) {
+            if lock.idle() {
+                self.lru.remove(&(lock.last_use, id));
+            }
+            lock.references += 1;
+        }
+    }
+
+    /// Whether usable locks of this client let nobody else write from `from` to the end of file: then what it knows
+    /// about the object's end is true.
+    pub fn covers_to_eof(&self, resource: Fid, from: u64) -> bool {
+        let Some(ranges) = Extent::new(from, u64::MAX).and_then(|e| RangeSet::from_extents([e])) else { return false };
+        self.has(resource, &Want::Extent { mode: LockMode::Pr, ranges, group: 0 })
+    }
+
+    /// Ends one use. If it was the last of a lock that is called back, that lock is to be given back.
+    #[must_use = "the server waits for the lock"]
+    pub fn release(&mut self, id: LockId, now: Time) -> Option<Giving> {
+        let lock = self.locks.get_mut(&id)?;
+        lock.references = lock.references.saturating_sub(1);
+        if lock.references > 0 || lock.giving.is_some() {
+            return None;
+        }
+        lock.last_use = now;
+        if lock.called_back != 0 {
+            return Some(lock.give(id));
+        }
+        self.lru.insert((now, id));
+        None
+    }
+
+    /// The server calls a lock back.
+    pub fn handle_blocking(&mut self, callback: &BlockingCallback) -> Blocking {
+        let id = LockId(callback.handle);
+        // A callback that names no bits means all.
+        let bits = if callback.bits == 0 { EVERYTHING } else { callback.bits };
+        if self.locks.contains_key(&id) {
+            return self.call_back(id, bits).map_or(Blocking::Later, Blocking::Now);
+        }
+        match self.tombstones.get_mut(&id) {
+            Some(Tombstone::Given { .. }) => Blocking::NotHeld,
+            Some(Tombstone::CalledBack { bits: before, .. }) => {
+                *before |= bits;
+                Blocking::Later
+            }
+            None if self.under_way.is_empty() => Blocking::NotHeld,
+            None => {
+                let fades = self.next_ticket;
+                self.tombstones.insert(id, Tombstone::CalledBack { bits, fades });
+                self.fading.insert((fades, id));
+                Blocking::Later
+            }
+        }
+    }
+
+    /// Nobody finds it any more. Returned if it is idle.
+    fn call_back(&mut self, id: LockId, bits: u64) -> Option<Giving> {
+        let lock = self.locks.get_mut(&id)?;
+        if lock.idle() {
+            self.lru.remove(&(lock.last_use, id));
+        }
+        lock.called_back |= match lock.cover {
+            Cover::Extent { .. } => EVERYTHING,
+            Cover::Inode { .. } => bits,
+        };
+        (lock.references == 0 && lock.giving.is_none()).then(|| lock.give(id))
+    }
+
+    /// Own locks in the way of a request that goes without a lock, which the server doesn't call back for: the idle ones
+    /// to be given back; those in use are returned by their last release. See [`LockCache::in_the_way`].
+    #[must_use = "nobody finds them any more"]
+    pub fn give_up(&mut self, resource: Fid, ranges: &RangeSet) -> Vec<Giving> {
+        let ids = self.overlapping(resource, ranges);
+        ids.into_iter().filter_map(|id| self.call_back(id, EVERYTHING)).collect()
+    }
+
+    /// Whether own locks, usable or being given back, overlap with `ranges`.
+    pub fn in_the_way(&self, resource: Fid, ranges: &RangeSet) -> bool {
+        !self.overlapping(resource, ranges).is_empty()
+    }
+
+    fn overlapping(&self, resource: Fid, ranges: &RangeSet) -> BTreeSet<LockId> {
+        let Some(place) = self.resources.get(&resource) else { return BTreeSet::new() };
+        ranges.ranges().iter().flat_map(|r| place.extents.overlapping(*r)).map(|(_, id)| id).collect()
+    }
+
+    /// The idle locks that are too many or too old, the longest unused first, some at a time.
+    #[must_use = "nobody finds them any more"]
+    pub fn shrink(&mut self, now: Time, limits: &LruLimits) -> Vec<Giving> {
+        let mut givings = Vec::new();
+        while givings.len() < LruLimits::BATCH
+            && let Some(&(last_use, id)) = self.lru.first()
+            && (self.lru.len() > limits.size() || now.since(last_use) >= limits.max_age)
+        {
+            self.lru.pop_first();
+            givings.extend(self.call_back(id, EVERYTHING));
+        }
+        givings
+    }
+
+    /// When [`LockCache::shrink`] has something to do for the sake of age, if nothing is used before.
+    pub fn next_expiry(&self, limits: &LruLimits) -> Option<Time> {
+        self.lru.first().map(|&(last_use, _)| last_use + limits.max_age)
+    }
+
+    /// All idle locks, to be given back (`lru_size=clear`).
+    #[must_use = "nobody finds them any more"]
+    pub fn clear(&mut self) -> Vec<Giving> {
+        let idle = std::mem::take(&mut self.lru);
+        idle.into_iter().filter_map(|(_, id)| self.call_back(id, EVERYTHING)).collect()
+    }
+
+    /// All that a [`Giving`] asks for is done; called right before its cancel or convert is sent.
+    pub fn given(&mut self, id: LockId) -> Given {
+        let Some(lock) = self.locks.get_mut(&id) else { return Given::Stop };
+        let Some(keep) = lock.giving.take() else { return Given::Stop };
+        if lock.references > 0 {
+            return Given::Stop;
+        }
+        if keep & lock.called_back != 0 {
+            return Given::Again(lock.give(id));
+        }
+        lock.unsettled += 1;
+        if keep == 0 {
+            let unsettled = lock.unsettled;
+            self.forget(id);
+            self.tombstones.insert(id, Tombstone::Given { unsettled });
+        } else {
+            lock.cover = Cover::Inode { bits: keep };
+            lock.called_back = 0;
+            self.lru.insert((lock.last_use, id));
+        }
+        Given::Send
+    }
+
+    /// The server has seen a cancel or convert of this lock: its reply came.
+    pub fn settled(&mut self, id: LockId) {
+        let next = self.next_ticket;
+        if let Some(lock) = self.locks.get_mut(&id) {
+            lock.unsettled = lock.unsettled.saturating_sub(1);
+            lock.trusted_from = next;
+        } else if let Some(Tombstone::Given { unsettled }) = self.tombstones.get_mut(&id) {
+            *unsettled = unsettled.saturating_sub(1);
+            if *unsettled > 0 {
+                return;
+            }
+            if self.under_way.is_empty() {
+                self.tombstones.remove(&id);
+            } else {
+                self.fading.insert((next, id));
+            }
+        }
+    }
+
+    fn forget(&mut self, id: LockId) {
+        let Some(lock) = self.locks.remove(&id) else { return };
+        let Some(place) = self.resources.get_mut(&lock.resource) else { return };
+        match &lock.cover {
+            Cover::Extent { ranges, .. } => place.extents.remove(id, ranges),
+            Cover::Inode { .. } => place.inode = place.inode.filter(|i| *i != id),
+        }
+        if place.is_empty() {
+            self.resources.remove(&lock.resource);
+        }
+    }
+
+    /// Eviction or restart: the server knows none of these locks any more. What requests bring that are under way now
+    /// is dead.
+    pub fn lost(&mut self) -> Vec<(LockId, Fid, Cover)> {
+        self.lost_before = self.next_ticket;
+        self.resources.clear();
+        self.lru.clear();
+        self.tombstones.clear();
+        self.fading.clear();
+        self.dead.clear();
+        let mut lost: Vec<_> = self.locks.drain().map(|(id, lock)| (id, lock.resource, lock.cover)).collect();
+        lost.sort_unstable_by_key(|(id, ..)| *id);
+        lost
+    }
+
+    /// What of this extent lock other usable locks of this client cover: clean data there stays when it is given back.
+    pub fn others_cover(&self, id: LockId) -> Option<RangeSet> {
+        let lock = self.locks.get(&id)?;
+        let Cover::Extent { ranges, .. } = &lock.cover else { return None };
+        let place = self.resources.get(&lock.resource)?;
+        let shared = ranges.ranges().iter().flat_map(|range| {
+            let others = place.extents.overlapping(*range);
+            let others = others.filter(|(_, other)| *other != id && self.locks.get(other).is_some_and(Lock::usable));
+            others.map(|(e, _)| Extent { start: e.start.max(range.start), end: e.end.min(range.end) })
+        });
+        RangeSet::from_extents(shared)
+    }
+
+    /// What a held lock is on, and what it covers.
+    pub fn get(&self, id: LockId) -> Option<(Fid, &Cover)> {
+        self.locks.get(&id).map(|l| (l.resource, &l.cover))
+    }
+
+    /// Whether the lock is held, or may come with a reply that is under way.
+    pub fn may_hold(&self, id: LockId) -> bool {
+        let given = matches!(self.tombstones.get(&id), Some(Tombstone::Given { .. }));
+        self.locks.contains_key(&id) || (!given && !self.under_way.is_empty())
+    }
+
+    /// Locks held, with those being given back.
+    pub fn lock_count(&self) -> usize {
+        self.locks.len()
+    }
+
+    /// Of these, usable ones that nobody uses.
+    pub fn lock_unused_count(&self) -> usize {
+        self.lru.len()
+    }
+
+    /// Objects or inodes with locks.
+    pub fn resource_count(&self) -> usize {
+        self.resources.len()
+    }
+}
+
+fn satisfies(cover: &Cover, want: &Want) -> bool {
+    match (cover, want) {
+        (Cover::Inode { bits }, Want::Inode { bits: wanted }) => wanted & !bits == 0,
+        (
+            Cover::Extent { mode, ranges, group },
+            Want::Extent { mode: wanted_mode, ranges: wanted, group: wanted_group },
+        ) => {
+            let mode_fits = match wanted_mode {
+                LockMode::Pr => matches!(mode, LockMode::Pr | LockMode::Pw),
+                LockMode::Group => *mode == LockMode::Group && group == wanted_group,
+                other => mode == other,
+            };
+            mode_fits && ranges.contains(wanted)
+        }
+        _ => false,
+    }
+}
