@@ -11,6 +11,8 @@ pub mod mode;
 pub mod namespace;
 pub mod range_set;
 pub mod server;
+pub mod shared_write;
+mod stride;
 
 pub use extent::{ExtentLock, ExtentQueue};
 pub use namespace::{Grant, Namespace, Outcome, Request};

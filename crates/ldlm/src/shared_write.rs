@@ -1,0 +1,237 @@
+//! How the writer of a file that others write too gets its locks. One [`SharedWrite`] per open file; it learns from every
+//! write where the next ones will be, and from replies and callbacks whether anybody is in the way.
+//!
+//! What must not be here: locks, objects (all offsets are those of the file), RPCs.
+//!
+//! Locks that the server grows are the best that a writer alone can have, and the worst for several that write records in
+//! turn: each grown lock covers the others' next records, so each record costs a callback, a flush and a lock. Four ways:
+//!
+//! | who writes                                | way                   | what it costs                               |
+//! |-------------------------------------------|-----------------------|---------------------------------------------|
+//! | nobody else, or each in its own segment   | [`Ask::Grown`]        | one lock in all                             |
+//! | others too, records at equal distances    | [`Ask::Ahead`]        | one lock for up to 256 records, no callback |
+//! | others too, no distance known yet         | [`Ask::Exact`]        | a lock for each write                       |
+//! | others too, no order in it                | [`Ask::ServerSide`]   | no lock; the write isn't cached             |
+//!
+//! Sets asked for ahead by writers of one pattern never overlap: they hold nothing but the records that each will write.
+//! That is why a wrong guess costs (somebody's lock covers what others need) and why a guess must come true before more
+//! is asked for: the number of records doubles each time all that were asked for were written.
+//!
+//! A program alone that writes with gaps starts and stays grown. One that was in the way of others stays with sets for a
+//! hold time, which doubles each time that trying grown locks again brings the contention back.
+
+use crate::range_set::{Extent, RangeSet};
+use crate::stride::{Stream, Strides};
+use nacre_base::Time;
+use nacre_wire::ldlm::RANGES_MAX;
+use std::time::Duration;
+
+/// How to get the lock for a write.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ask {
+    /// For the write; the server may give more.
+    Grown,
+    /// For the write and no more.
+    Exact,
+    /// For all of these bytes of the file, in which those of the write are: ascending, not touching, at most
+    /// [`RANGES_MAX`]. One enqueue for each object that has some of them, each granted exactly.
+    Ahead(Vec<Extent>),
+    /// Not at all: the write RPC goes without, the server locks while it works.
+    ServerSide,
+}
+
+/// What was asked for in which way.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Counts {
+    /// Times [`Ask::Grown`].
+    pub grown: u64,
+    /// Times [`Ask::Exact`].
+    pub exact: u64,
+    /// Times [`Ask::Ahead`].
+    pub ahead: u64,
+    /// Times [`Ask::ServerSide`].
+    pub server_side: u64,
+    /// Records in all that was asked for ahead.
+    pub records_ahead: u64,
+    /// Of these, records called back or given up before they were written.
+    pub records_wasted: u64,
+}
+
+/// Records in the first set of a new stride.
+const AHEAD_FIRST: u64 = 4;
+/// Most records in a set, for each object of the file.
+const AHEAD_RECORDS: u64 = 256;
+/// Most bytes in a set, for each object of the file; [`AHEAD_FIRST`] records are allowed in any case.
+const AHEAD_BYTES: u64 = 64 << 20;
+/// Sets called back unused in succession until a stream no longer asks for sets.
+const FAILURES_MAX: u32 = 3;
+/// A lock called back younger than this was in somebody's way.
+const YOUNG: Duration = Duration::from_secs(4);
+/// So was one that served fewer writes.
+const HARDLY_USED: u64 = 16;
+/// How long the file counts as contended after the last sign of it: as the server's `contention_hold_seconds`.
+const HOLD: Duration = Duration::from_secs(30);
+/// The most that [`HOLD`] doubles to.
+const HOLD_MAX: Duration = Duration::from_secs(600);
+/// Writes without order, while the file is contended, until they go without locks.
+const DISORDER_MAX: u32 = 8;
+/// Grown locks in succession that served hardly a record each, until a strided writer takes sets.
+const SHORT_MAX: u32 = 3;
+
+/// See the module.
+#[derive(Debug)]
+pub struct SharedWrite {
+    objects: u64,
+    strides: Strides,
+    contended_until: Time,
+    hold: Duration,
+    /// Misses in succession that belong to no stream.
+    disorder: u32,
+    /// Writes since the last asking.
+    writes_since_ask: u64,
+    /// Grown locks in succession that served one write.
+    short_grown: u32,
+    last_was_grown: bool,
+    counts: Counts,
+}
+
+impl SharedWrite {
+    /// For a file just opened, whose layout has `objects` stripes.
+    pub fn new(objects: u32) -> SharedWrite {
+        SharedWrite {
+            objects: u64::from(objects.max(1)),
+            strides: Strides::default(),
+            contended_until: Time::ZERO,
+            hold: HOLD,
+            disorder: 0,
+            writes_since_ask: 0,
+            short_grown: 0,
+            last_was_grown: false,
+            counts: Counts::default(),
+        }
+    }
+
+    /// The program writes `length` bytes at `offset`. Said of every write, before its locks are looked for.
+    pub fn handle_write(&mut self, offset: u64, length: u64) {
+        if length > 0 {
+            self.strides.handle_write(offset, length);
+            self.writes_since_ask += 1;
+        }
+    }
+
+    /// An enqueue's reply says whether the object is contended.
+    pub fn handle_contended(&mut self, contended: bool, now: Time) {
+        if contended {
+            self.contend(now);
+        }
+    }
+
+    /// A write lock on these ranges of the file, ascending, was called back `age` after it was granted; one range of
+    /// everything if the ranges are not known.
+    pub fn handle_called_back(&mut self, ranges: &[Extent], age: Duration, now: Time) {
+        for stream in self.strides.streams_mut() {
+            if stream.has_unused_in(ranges) {
+                self.counts.records_wasted += stream.asked - stream.used;
+                stream.asked = stream.used;
+                stream.ahead = AHEAD_FIRST;
+                stream.failures += 1;
+            }
+        }
+        if age < YOUNG || self.writes_since_ask < HARDLY_USED {
+            self.contend(now);
+        }
+    }
+
+    /// How to get the lock for the write that was handled last, which no lock that is held serves.
+    pub fn ask(&mut self, offset: u64, length: u64, now: Time) -> Ask {
+        let ask = self.decide(offset, length.max(1), now);
+        match &ask {
+            Ask::Grown => self.counts.grown += 1,
+            Ask::Exact => self.counts.exact += 1,
+            Ask::Ahead(_) => self.counts.ahead += 1,
+            Ask::ServerSide => self.counts.server_side += 1,
+        }
+        self.last_was_grown = ask == Ask::Grown;
+        self.writes_since_ask = 0;
+        ask
+    }
+
+    /// Whether others were in the way lately.
+    pub fn is_contended(&self, now: Time) -> bool {
+        now < self.contended_until
+    }
+
+    /// What was asked for so far.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    fn decide(&mut self, offset: u64, length: u64, now: Time) -> Ask {
+        let short = self.last_was_grown && self.writes_since_ask <= 1;
+        self.short_grown = if short { self.short_grown + 1 } else { 0 };
+        let contended = self.is_contended(now);
+        let limit = AHEAD_RECORDS.saturating_mul(self.objects).min(RANGES_MAX as u64);
+        let bytes = AHEAD_BYTES.saturating_mul(self.objects);
+        if let Some((stream, record)) = self.strides.stream_of(offset, length) {
+            self.disorder = 0;
+            if !contended && self.short_grown < SHORT_MAX {
+                return Ask::Grown;
+            }
+            let most = limit.min((bytes / stream.length()).max(AHEAD_FIRST));
+            let (ask, wasted) = ask_ahead(stream, record, offset, most);
+            self.counts.records_wasted += wasted;
+            if let Ask::Ahead(_) = ask {
+                self.counts.records_ahead += stream.asked;
+            }
+            if !contended {
+                self.contend(now);
+            }
+            return ask;
+        }
+        if !contended || self.strides.is_sequential(length) {
+            return Ask::Grown;
+        }
+        self.disorder += 1;
+        if self.disorder < DISORDER_MAX { Ask::Exact } else { Ask::ServerSide }
+    }
+
+    fn contend(&mut self, now: Time) {
+        let was = self.contended_until;
+        if now >= was && was > Time::ZERO {
+            // It was over. If it came back at once it will again.
+            let again = now.since(was) < self.hold;
+            self.hold = if again { (self.hold * 2).min(HOLD_MAX) } else { HOLD };
+        }
+        self.contended_until = self.contended_until.max(now + self.hold);
+        self.short_grown = 0;
+    }
+}
+
+/// The set that begins with a record of a stream, and how many records of the one before were never written.
+fn ask_ahead(stream: &mut Stream, record: u64, offset: u64, most: u64) -> (Ask, u64) {
+    let wasted = stream.asked.saturating_sub(stream.used.max(record));
+    if stream.asked > 0 && record == stream.asked {
+        // All that was asked for was written.
+        stream.ahead *= 2;
+        stream.failures = stream.failures.saturating_sub(1);
+    } else if record > stream.asked {
+        stream.ahead /= 2;
+    }
+    stream.ahead = stream.ahead.clamp(AHEAD_FIRST, most.max(AHEAD_FIRST));
+    stream.advance(record);
+    if stream.failures >= FAILURES_MAX {
+        stream.asked = 1;
+        stream.used = 1;
+        return (Ask::Exact, wasted);
+    }
+    let records: Vec<Extent> = (0..stream.ahead).map_while(|index| stream.record(index)).collect();
+    stream.asked = records.len() as u64;
+    stream.used = 1;
+    // What is before the write in its own record was written before.
+    let from_offset =
+        |r: Extent| Extent { start: if r.start <= offset && offset <= r.end { offset } else { r.start }, ..r };
+    match RangeSet::from_extents(records.into_iter().map(from_offset)) {
+        Some(ranges) => (Ask::Ahead(ranges.ranges().to_vec()), wasted),
+        None => (Ask::Exact, wasted),
+    }
+}
