@@ -1,1 +1,231 @@
-//! To be written.
+//! Which bytes of an object are dirty, and how much grant is kept for them: a whole block for each block with a dirty
+//! byte. When only a part of a block's dirty bytes is written, the server takes exactly these from the grant, so the
+//! rest of the block's charge stays with the bytes that stay dirty: a *partial* block.
+//!
+//! What is kept is never less than the dirty bytes, and a failed flush comes back with no more than it had.
+
+use super::object::Dirty;
+use super::spans::{Span, SpanMap, common};
+use nacre_base::Time;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Grant is kept in these units.
+pub(crate) const BLOCK_BYTES: u64 = 4096;
+
+/// Dirty bytes, as runs, and their charge.
+#[derive(Debug, Default)]
+pub(crate) struct DirtySet {
+    /// Maximal runs, each with a time at or before which its first byte became dirty.
+    runs: SpanMap<Time>,
+    /// Blocks with dirty bytes whose charge is less than a block: how much less.
+    partial: BTreeMap<u64, u64>,
+    bytes: u64,
+    charge: u64,
+}
+
+/// Charge that a flush took with it, by block: only of blocks that it does not cover whole.
+#[derive(Debug, Default)]
+pub(crate) struct Purse(BTreeMap<u64, u64>);
+
+impl Span for Time {
+    fn split_off(&mut self, _: u64) -> Time {
+        *self
+    }
+}
+
+impl DirtySet {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn charge(&self) -> u64 {
+        self.charge
+    }
+
+    pub(crate) fn runs(&self) -> &SpanMap<Time> {
+        &self.runs
+    }
+
+    /// What [`DirtySet::add`] would charge.
+    pub(crate) fn needed(&self, range: &Range<u64>) -> u64 {
+        if range.is_empty() {
+            return 0;
+        }
+        let blocks = range.start / BLOCK_BYTES..(range.end - 1) / BLOCK_BYTES + 1;
+        let bytes = blocks.start * BLOCK_BYTES..blocks.end.saturating_mul(BLOCK_BYTES);
+        let (mut clean, mut next) = (blocks.end - blocks.start, blocks.start);
+        for (run, _) in self.runs.overlapping(&bytes) {
+            let end = ((run.end - 1) / BLOCK_BYTES + 1).min(blocks.end);
+            let start = next.max(run.start / BLOCK_BYTES);
+            clean -= end.saturating_sub(start);
+            next = next.max(end);
+        }
+        clean * BLOCK_BYTES + self.partial.range(blocks).map(|(_, less)| less).sum::<u64>()
+    }
+
+    /// The range is dirty from now on; what is charged for it in addition.
+    pub(crate) fn add(&mut self, range: &Range<u64>, now: Time) -> u64 {
+        let charge = self.needed(range);
+        self.charge += charge;
+        let blocks = range.start / BLOCK_BYTES..(range.end - 1) / BLOCK_BYTES + 1;
+        if !self.partial.is_empty() {
+            self.partial.extract_if(blocks, |_, _| true).for_each(drop);
+        }
+        self.add_run(range, now);
+        charge
+    }
+
+    /// The dirty bytes of the range are taken by a flush, their charge goes into `purse`.
+    pub(crate) fn take(&mut self, range: &Range<u64>, purse: &mut Purse) -> Dirty {
+        self.remove(range, |set, block, bytes| {
+            let charge = if set.is_dirty(block) {
+                *set.partial.entry(block).or_default() += bytes;
+                bytes
+            } else {
+                BLOCK_BYTES - set.partial.remove(&block).unwrap_or(0)
+            };
+            *purse.0.entry(block).or_default() += charge;
+            charge
+        })
+    }
+
+    /// The dirty bytes of the range are no more.
+    pub(crate) fn forget(&mut self, range: &Range<u64>) -> Dirty {
+        self.remove(
+            range,
+            |set, block, _| {
+                if set.is_dirty(block) { 0 } else { BLOCK_BYTES - set.partial.remove(&block).unwrap_or(0) }
+            },
+        )
+    }
+
+    /// Bytes that a flush took, none of which is dirty, are dirty again.
+    pub(crate) fn restore(&mut self, range: &Range<u64>, purse: &mut Purse, now: Time) -> Dirty {
+        let mut charge = 0;
+        for (block, bytes) in whole_and_edges(range, &mut charge) {
+            let purse = purse.0.entry(block).or_insert(BLOCK_BYTES);
+            charge += if self.is_dirty(block) {
+                let less = self.partial.get(&block).copied().unwrap_or(0);
+                let back = less.min(bytes).min(*purse);
+                *purse -= back;
+                self.set_partial(block, less - back);
+                back
+            } else {
+                self.set_partial(block, BLOCK_BYTES - *purse);
+                std::mem::take(purse)
+            };
+        }
+        self.charge += charge;
+        self.add_run(range, now);
+        Dirty { bytes: range.end - range.start, charge }
+    }
+
+    /// Takes the dirty bytes of the range out, run by run. `edge` says what is uncharged for a block that the run does
+    /// not cover whole.
+    fn remove(&mut self, range: &Range<u64>, mut edge: impl FnMut(&mut DirtySet, u64, u64) -> u64) -> Dirty {
+        let parts: Vec<_> = self.runs.overlapping(range).filter_map(|(run, _)| common(&run, range)).collect();
+        let mut removed = Dirty::default();
+        for part in parts {
+            self.runs.cut(&part);
+            removed.bytes += part.end - part.start;
+            for (block, bytes) in whole_and_edges(&part, &mut removed.charge) {
+                removed.charge += edge(self, block, bytes);
+            }
+        }
+        self.bytes -= removed.bytes;
+        self.charge -= removed.charge;
+        removed
+    }
+
+    fn add_run(&mut self, range: &Range<u64>, now: Time) {
+        let (mut run, mut since) = (range.clone(), now);
+        for (cut, then) in self.runs.cut(range) {
+            self.bytes -= cut.end - cut.start;
+            since = since.min(then);
+        }
+        self.bytes += range.end - range.start;
+        if let Some((after, then)) = self.runs.remove(range.end) {
+            run.end = after.end;
+            since = since.min(then);
+        }
+        match self.runs.last_from(range.start) {
+            Some((before, then)) if before.end == range.start => {
+                *then = since.min(*then);
+                self.runs.set_end(before.start, run.end);
+            }
+            _ => self.runs.insert(run, since),
+        }
+    }
+
+    fn is_dirty(&self, block: u64) -> bool {
+        self.runs.overlaps(&(block * BLOCK_BYTES..(block + 1).saturating_mul(BLOCK_BYTES)))
+    }
+
+    fn set_partial(&mut self, block: u64, less: u64) {
+        if less == 0 {
+            self.partial.remove(&block);
+        } else {
+            self.partial.insert(block, less);
+        }
+    }
+}
+
+/// Adds the charge of the blocks that the range covers whole, and returns the others (two at most) with how many of
+/// their bytes are in it.
+fn whole_and_edges(range: &Range<u64>, charge: &mut u64) -> impl Iterator<Item = (u64, u64)> + use<> {
+    let (first, last) = (range.start / BLOCK_BYTES, (range.end - 1) / BLOCK_BYTES);
+    let bytes_in = |block: u64| range.end.min((block + 1) * BLOCK_BYTES) - range.start.max(block * BLOCK_BYTES);
+    let edges = [Some(first), (last != first).then_some(last)].map(|block| {
+        let block = block?;
+        Some((block, bytes_in(block)))
+    });
+    let edges = edges.map(|edge| edge.filter(|(_, bytes)| *bytes < BLOCK_BYTES));
+    *charge += (last - first + 1 - edges.iter().flatten().count() as u64) * BLOCK_BYTES;
+    edges.into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const B: u64 = BLOCK_BYTES;
+
+    #[test]
+    fn a_block_is_charged_once_however_often_it_is_written() {
+        let mut set = DirtySet::default();
+        assert_eq!(set.add(&(0..100), Time::ZERO), B);
+        assert_eq!(set.add(&(100..200), Time::ZERO), 0);
+        assert_eq!(set.add(&(4000..4100), Time::ZERO), B);
+        assert_eq!(set.add(&(300..3 * B), Time::ZERO), B);
+        assert_eq!((set.bytes(), set.charge()), (200 + 3 * B - 300, 3 * B));
+    }
+
+    #[test]
+    fn what_a_flush_takes_of_a_block_is_taken_of_its_charge() {
+        let mut set = DirtySet::default();
+        set.add(&(0..1000), Time::ZERO);
+        let mut purse = Purse::default();
+        assert_eq!(set.take(&(0..400), &mut purse), Dirty { bytes: 400, charge: 400 });
+        assert_eq!(set.charge(), B - 400);
+        let mut rest = Purse::default();
+        assert_eq!(set.take(&(0..B), &mut rest), Dirty { bytes: 600, charge: B - 400 });
+        assert_eq!(set.charge(), 0);
+        // Both fail: each brings back what it had.
+        assert_eq!(set.restore(&(400..1000), &mut rest, Time::ZERO).charge, B - 400);
+        assert_eq!(set.restore(&(0..400), &mut purse, Time::ZERO).charge, 400);
+        assert_eq!((set.bytes(), set.charge()), (1000, B));
+    }
+
+    #[test]
+    fn a_partly_flushed_block_that_is_written_again_is_charged_in_full() {
+        let mut set = DirtySet::default();
+        set.add(&(0..1000), Time::ZERO);
+        let mut purse = Purse::default();
+        set.take(&(0..400), &mut purse);
+        assert_eq!(set.needed(&(0..10)), 400);
+        assert_eq!(set.add(&(0..10), Time::ZERO), 400);
+        assert_eq!(set.restore(&(10..400), &mut purse, Time::ZERO).charge, 0, "the block has its charge");
+        assert_eq!(set.forget(&(0..u64::MAX)), Dirty { bytes: 1000, charge: B });
+    }
+}

@@ -7,6 +7,8 @@
 pub(crate) mod budget;
 mod charge;
 pub(crate) mod dirty_account;
+mod flush;
 pub(crate) mod object;
 pub(crate) mod read_ahead;
+mod segment;
 mod spans;

@@ -8,15 +8,58 @@
 //!   [`ObjectCache::is_busy_in`]. After a punch was answered call [`ObjectCache::truncate`] again: a fill that began
 //!   before may bring what was there.
 
-use bytes::Bytes;
+use super::charge::{DirtySet, Purse};
+use super::flush::{Pick, Picker};
+use super::segment::{SHARE_MIN, Segment, State, pieces_to_keep};
+use super::spans::{Span, SpanMap, common, without};
 use nacre_base::{Payload, Time};
 use nacre_ldlm::Extent;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
+/// With more segments than this, small clean ones are not kept: they cost more than they hold.
+const SEGMENTS_MANY: usize = 4096;
+/// What is small then.
+const SMALL_BYTES: u64 = 512;
+
 /// Bytes of one object.
 #[derive(Debug, Default)]
-pub(crate) struct ObjectCache {}
+pub(crate) struct ObjectCache {
+    segments: SpanMap<Segment>,
+    /// The segments in state dirty, as runs.
+    dirty: DirtySet,
+    /// What flushes under way write, whether or not it was overwritten here since.
+    writing: SpanMap<FlushTicket>,
+    flushes: BTreeMap<FlushTicket, UnderWay>,
+    fills: BTreeMap<FillTicket, Fill>,
+    clean_bytes: u64,
+    /// Of segments in state writing.
+    writing_bytes: u64,
+    /// The last ticket given.
+    tickets: u64,
+    /// Where the last flush ended: the next begins there.
+    cursor: u64,
+    /// Bytes ever written.
+    written_bytes: u64,
+    /// Before `written_bytes` gets there, looking for a full RPC is in vain.
+    next_full: u64,
+}
+
+/// A flush under way.
+#[derive(Debug)]
+struct UnderWay {
+    ranges: Vec<Range<u64>>,
+    purse: Purse,
+}
+
+/// A fill under way.
+#[derive(Debug)]
+struct Fill {
+    range: Range<u64>,
+    /// Parts of which the reply may be old.
+    spoiled: Vec<Range<u64>>,
+}
 
 /// A part of what was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,28 +129,67 @@ pub(crate) struct Dirty {
 impl ObjectCache {
     /// Grant that a write of the range needs, in addition to what is kept for dirty bytes here: whole blocks.
     pub(crate) fn grant_needed(&self, offset: u64, len: u64) -> u64 {
-        todo!()
+        self.dirty.needed(&(offset..offset + len))
     }
 
     /// Takes written data; it is dirty from now on. The grant now kept for it, as [`ObjectCache::grant_needed`] said.
     /// Data is copied if it is small, shared otherwise.
     pub(crate) fn write(&mut self, offset: u64, data: &Payload, now: Time) -> u64 {
-        todo!()
+        if data.is_empty() {
+            return 0;
+        }
+        let range = offset..offset + data.len() as u64;
+        self.written_bytes += data.len() as u64;
+        self.spoil(&range);
+        let charge = self.dirty.add(&range, now);
+        if data.len() < SHARE_MIN {
+            self.write_small(range, data, now);
+        } else {
+            self.forget(&range);
+            self.insert(offset, data, State::Dirty, now);
+        }
+        charge
     }
 
     /// What is here of the range, and what is not: pieces in order that together are all of it.
     pub(crate) fn read(&mut self, offset: u64, len: u64, now: Time) -> Vec<Piece> {
-        todo!()
+        let range = offset..offset + len;
+        let (mut pieces, mut at) = (Vec::new(), offset);
+        for (span, segment) in self.segments.overlapping_mut(&range) {
+            let Some(part) = common(&span, &range) else { continue };
+            if part.start > at {
+                pieces.push(Piece::Miss(at..part.start));
+            }
+            let data = segment.read(part.start - span.start, part.end - part.start);
+            segment.used = now;
+            match pieces.last_mut() {
+                Some(Piece::Hit(hit)) => hit.append(data),
+                _ => pieces.push(Piece::Hit(data)),
+            }
+            at = part.end;
+        }
+        if at < range.end {
+            pieces.push(Piece::Miss(at..range.end));
+        }
+        pieces
     }
 
     /// The parts of the range that are not here and that no fill under way will bring: what a read-ahead should fetch.
     pub(crate) fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
-        todo!()
+        let mut coming: Vec<_> = self.fills.values().filter_map(|fill| common(&fill.range, &range)).collect();
+        coming.sort_unstable_by_key(|r| r.start);
+        let gaps = self.segments.gaps(&range);
+        gaps.iter().flat_map(|gap| without(gap, coming.iter().cloned())).collect()
     }
 
     /// A read request for the range is about to be sent.
     pub(crate) fn begin_fill(&mut self, range: Range<u64>) -> FillTicket {
-        todo!()
+        let unsafe_segments = self.segments.overlapping(&range).filter(|(_, s)| s.state != State::Clean);
+        let mut spoiled: Vec<_> = unsafe_segments.filter_map(|(span, _)| common(&span, &range)).collect();
+        spoiled.extend(self.writing.overlapping(&range).filter_map(|(span, _)| common(&span, &range)));
+        let ticket = FillTicket(self.next_ticket());
+        self.fills.insert(ticket, Fill { range, spoiled });
+        ticket
     }
 
     /// The reply: bytes from the beginning of the range. If they are fewer than the range, the object ends there, and
@@ -115,84 +197,257 @@ impl ObjectCache {
     /// than by a `write` here). Bytes written, truncated or dropped since the begin are not taken; bytes that were
     /// dirty or on their way then, neither.
     pub(crate) fn fill(&mut self, ticket: FillTicket, data: &Payload, now: Time) {
-        todo!()
+        let Some(mut fill) = self.fills.remove(&ticket) else { return };
+        fill.spoiled.sort_unstable_by_key(|r| r.start);
+        let known = fill.range.start..fill.range.start.saturating_add(data.len() as u64).min(fill.range.end);
+        let zeroes = known.end..fill.range.end;
+        for gap in self.segments.gaps(&fill.range) {
+            for part in without(&gap, fill.spoiled.iter().cloned()) {
+                if let Some(part) = common(&part, &known) {
+                    let at = (part.start - known.start) as usize;
+                    self.insert(part.start, &data.slice(at, (part.end - part.start) as usize), State::Clean, now);
+                }
+                if let Some(part) = common(&part, &zeroes) {
+                    self.segments.insert(part.clone(), Segment::zeroes(part.end - part.start, now));
+                }
+            }
+        }
     }
 
     /// The read request failed, or its reply is not to be kept.
     pub(crate) fn abandon_fill(&mut self, ticket: FillTicket) {
-        todo!()
+        self.fills.remove(&ticket);
     }
 
     /// The next write RPC, if there is something to write. Bytes that are on their way are never sent a second time at
     /// once: as long as they are, newer data in their place is not in a flush, so `None` does not mean that nothing is
     /// dirty.
     pub(crate) fn next_flush(&mut self, wanted: &FlushWanted<'_>, now: Time) -> Option<Flush> {
-        todo!()
+        // A full RPC is looked for after every write; most often so little came since that there can be none.
+        let is_gated = wanted.only_full && wanted.within.is_none() && wanted.min_age == Duration::ZERO;
+        if self.dirty.bytes() == 0 || (is_gated && self.written_bytes < self.next_full) {
+            return None;
+        }
+        let picker = Picker { dirty: &self.dirty, writing: &self.writing, wanted, now };
+        match picker.pick(self.cursor) {
+            Pick::Write(ranges) => Some(self.take(ranges)),
+            Pick::Nothing { best } => {
+                if is_gated {
+                    let missing = wanted.max_bytes.saturating_sub(best).max(wanted.max_bytes / 16);
+                    self.next_full = self.written_bytes + missing;
+                }
+                None
+            }
+        }
     }
 
     /// A flush is over. After [`FlushEnd::Retry`] what is dirty again (never more charge than the flush had), after
     /// [`FlushEnd::Lost`] the bytes that were dropped, after [`FlushEnd::Written`] the bytes that are clean now.
     pub(crate) fn flushed(&mut self, ticket: FlushTicket, end: FlushEnd, now: Time) -> Dirty {
-        todo!()
+        let Some(UnderWay { ranges, mut purse }) = self.flushes.remove(&ticket) else { return Dirty::default() };
+        // Newer bytes that waited for the old ones to arrive may be flushed now.
+        self.next_full = 0;
+        let mut sum = Dirty::default();
+        for range in ranges {
+            self.writing.cut(&range);
+            let newest = self.segments.overlapping(&range).filter(|(_, s)| s.state == State::Writing(ticket));
+            for part in newest.map(|(span, _)| span).collect::<Vec<_>>() {
+                sum.bytes += part.end - part.start;
+                match end {
+                    FlushEnd::Retry => sum.charge += self.dirty.restore(&part, &mut purse, now).charge,
+                    FlushEnd::Written | FlushEnd::Lost => {}
+                }
+                self.end_of_writing(&part, end);
+            }
+        }
+        sum
     }
 
     /// Forgets the ranges, clean and dirty; the dirty bytes that were lost. What is on its way stays on its way.
     pub(crate) fn drop_ranges(&mut self, ranges: &[Extent]) -> Dirty {
-        todo!()
+        let mut lost = Dirty::default();
+        for extent in ranges {
+            let range = extent.start..extent.end.saturating_add(1);
+            self.spoil(&range);
+            let dirty = self.dirty.forget(&range);
+            lost = Dirty { bytes: lost.bytes + dirty.bytes, charge: lost.charge + dirty.charge };
+            self.forget(&range);
+        }
+        lost
     }
 
     /// Forgets everything from `size` on; the dirty bytes that were lost.
     pub(crate) fn truncate(&mut self, size: u64) -> Dirty {
-        todo!()
+        self.drop_ranges(&[Extent { start: size, end: u64::MAX }])
     }
 
     /// Forgets about `bytes` clean bytes, the least recently used ones; how many it were.
     pub(crate) fn evict_clean(&mut self, bytes: u64) -> u64 {
-        todo!()
+        let clean = self.segments.iter().filter(|(_, s)| s.state == State::Clean);
+        let mut candidates: Vec<_> = clean.map(|(span, s)| (s.used, span.start, s.memory())).collect();
+        candidates.sort_unstable();
+        let mut freed = 0;
+        for (_, start, memory) in candidates {
+            if freed >= bytes {
+                break;
+            }
+            self.segments.remove(start);
+            freed += memory;
+        }
+        self.clean_bytes -= freed;
+        freed
     }
 
     /// Bytes that the server does not have and that no flush under way brings.
     pub(crate) fn dirty_bytes(&self) -> u64 {
-        todo!()
+        self.dirty.bytes()
     }
 
     /// Grant kept for the dirty bytes.
     pub(crate) fn dirty_charge(&self) -> u64 {
-        todo!()
+        self.dirty.charge()
     }
 
     /// Bytes in flushes under way that are still the newest.
     pub(crate) fn writing_bytes(&self) -> u64 {
-        todo!()
+        self.writing_bytes
     }
 
     /// Memory of clean bytes.
     pub(crate) fn clean_bytes(&self) -> u64 {
-        todo!()
+        self.clean_bytes
     }
 
     /// Since when the oldest dirty bytes have been so; some say so that were flushed in between and written again.
     pub(crate) fn oldest_dirty(&self) -> Option<Time> {
-        todo!()
+        self.dirty.runs().iter().map(|(_, since)| *since).min()
     }
 
     /// The end of the last dirty or written-back byte: the object is at least so large.
     pub(crate) fn end_of_dirty(&self) -> Option<u64> {
-        todo!()
+        self.dirty.runs().end().max(self.writing.end())
     }
 
     /// Whether bytes of the ranges are dirty.
     pub(crate) fn is_dirty_in(&self, ranges: &[Extent]) -> bool {
-        todo!()
+        ranges.iter().any(|e| self.dirty.runs().overlaps(&(e.start..e.end.saturating_add(1))))
     }
 
     /// Whether bytes of the ranges are dirty, or in a flush under way.
     pub(crate) fn is_busy_in(&self, ranges: &[Extent]) -> bool {
-        todo!()
+        self.is_dirty_in(ranges) || ranges.iter().any(|e| self.writing.overlaps(&(e.start..e.end.saturating_add(1))))
     }
 
     /// Whether there is anything at all, requests under way included.
     pub(crate) fn has_any(&self) -> bool {
-        todo!()
+        !self.segments.is_empty() || !self.fills.is_empty() || !self.flushes.is_empty()
+    }
+
+    fn write_small(&mut self, range: Range<u64>, data: &Payload, now: Time) {
+        if let Some((before, segment)) = self.segments.last_from(range.start)
+            && range.start <= before.end
+            && segment.absorb(range.start - before.start, data, now)
+        {
+            if range.end > before.end {
+                self.forget(&(before.end..range.end));
+                self.segments.set_end(before.start, range.end);
+            }
+            return;
+        }
+        self.forget(&range);
+        self.segments.insert(range, Segment::chunk(data, now));
+    }
+
+    /// Adds bytes where nothing is.
+    fn insert(&mut self, offset: u64, data: &Payload, state: State, now: Time) {
+        let mut at = offset;
+        for piece in pieces_to_keep(data) {
+            let range = at..at + piece.len() as u64;
+            at = range.end;
+            if state == State::Clean {
+                self.clean_bytes += piece.len() as u64;
+            }
+            self.segments.insert(range, Segment::shared(piece, state, now));
+        }
+    }
+
+    /// Lets go of the range's bytes. Which of them are dirty is to be told to `dirty` apart.
+    fn forget(&mut self, range: &Range<u64>) {
+        for (span, segment) in self.segments.cut(range) {
+            match segment.state {
+                State::Clean => self.clean_bytes -= segment.memory(),
+                State::Writing(_) => self.writing_bytes -= span.end - span.start,
+                State::Dirty => {}
+            }
+        }
+    }
+
+    /// What fills under way will bring for the range is not to be kept.
+    fn spoil(&mut self, range: &Range<u64>) {
+        for fill in self.fills.values_mut() {
+            let Some(part) = common(&fill.range, range) else { continue };
+            match fill.spoiled.last_mut() {
+                Some(last) if last.end == part.start => last.end = part.end,
+                _ => fill.spoiled.push(part),
+            }
+        }
+    }
+
+    /// The dirty bytes of `ranges` are on their way now.
+    fn take(&mut self, ranges: Vec<Range<u64>>) -> Flush {
+        let ticket = FlushTicket(self.next_ticket());
+        let (mut extents, mut purse, mut taken) =
+            (Vec::with_capacity(ranges.len()), Purse::default(), Dirty::default());
+        for range in &ranges {
+            let part = self.dirty.take(range, &mut purse);
+            taken = Dirty { bytes: taken.bytes + part.bytes, charge: taken.charge + part.charge };
+            self.writing.insert(range.clone(), ticket);
+            let mut data = Payload::new();
+            for (span, mut segment) in self.segments.cut(range) {
+                data.push(segment.freeze());
+                segment.state = State::Writing(ticket);
+                self.segments.insert(span, segment);
+            }
+            extents.push((range.start, data));
+        }
+        self.writing_bytes += taken.bytes;
+        self.cursor = ranges.last().map_or(0, |range| range.end);
+        self.flushes.insert(ticket, UnderWay { ranges, purse });
+        Flush { ticket, extents, bytes: taken.bytes, charge: taken.charge }
+    }
+
+    /// `part` is a segment that was being written.
+    fn end_of_writing(&mut self, part: &Range<u64>, end: FlushEnd) {
+        let len = part.end - part.start;
+        let keep = self.segments.len() <= SEGMENTS_MANY || len >= SMALL_BYTES;
+        match end {
+            FlushEnd::Written if keep => self.set_state(part, State::Clean),
+            FlushEnd::Retry => self.set_state(part, State::Dirty),
+            FlushEnd::Written | FlushEnd::Lost => self.forget(part),
+        }
+    }
+
+    fn set_state(&mut self, part: &Range<u64>, state: State) {
+        self.writing_bytes -= part.end - part.start;
+        for (_, segment) in self.segments.overlapping_mut(part) {
+            segment.state = state;
+            if state == State::Clean {
+                self.clean_bytes += segment.memory();
+            }
+        }
+    }
+
+    fn next_ticket(&mut self) -> u64 {
+        self.tickets += 1;
+        self.tickets
     }
 }
+
+impl Span for FlushTicket {
+    fn split_off(&mut self, _: u64) -> FlushTicket {
+        *self
+    }
+}
+
+#[cfg(test)]
+mod tests;

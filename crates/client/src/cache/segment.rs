@@ -1,0 +1,167 @@
+//! A run of cached bytes in one state, and how its memory is kept: shared with the buffer in which it came, or in a
+//! chunk of its own to which small writes append.
+
+use super::object::FlushTicket;
+use super::spans::Span;
+use bytes::Bytes;
+use nacre_base::{Payload, Time};
+
+/// Writes from this size on keep the buffers in which they came.
+pub(crate) const SHARE_MIN: usize = 64 << 10;
+/// Pieces below this are copied wherever they come from: small reads come in large buffers, which they would keep.
+const PIECE_MIN: usize = 16 << 10;
+/// Size up to which small writes append to a chunk.
+pub(crate) const CHUNK_MAX: usize = 1 << 20;
+/// Of a buffer that is in use for less than this part, the rest is let go by a copy.
+const PINNED_FRACTION: usize = 8;
+
+/// Contiguous bytes.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    data: Data,
+    pub(crate) state: State,
+    /// When it was read or written last.
+    pub(crate) used: Time,
+}
+
+/// Who has these bytes besides this cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// The server.
+    Clean,
+    /// Nobody.
+    Dirty,
+    /// The flush that is on its way there.
+    Writing(FlushTicket),
+}
+
+#[derive(Debug)]
+enum Data {
+    /// A part of a buffer, of which `pinned` bytes were shared at first.
+    Shared { bytes: Bytes, pinned: usize },
+    /// Small writes, that more can be appended to. Nobody else sees it.
+    Chunk(Vec<u8>),
+    /// That many zeros, that need no memory.
+    Zeroes(u64),
+}
+
+impl Segment {
+    pub(crate) fn shared(bytes: Bytes, state: State, used: Time) -> Segment {
+        Segment { data: Data::Shared { pinned: bytes.len(), bytes }, state, used }
+    }
+
+    /// Dirty bytes, copied.
+    pub(crate) fn chunk(data: &Payload, now: Time) -> Segment {
+        let mut chunk = Vec::with_capacity(data.len());
+        data.pieces().iter().for_each(|piece| chunk.extend_from_slice(piece));
+        Segment { data: Data::Chunk(chunk), state: State::Dirty, used: now }
+    }
+
+    pub(crate) fn zeroes(len: u64, now: Time) -> Segment {
+        Segment { data: Data::Zeroes(len), state: State::Clean, used: now }
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn memory(&self) -> u64 {
+        match &self.data {
+            Data::Shared { bytes, .. } => bytes.len() as u64,
+            Data::Chunk(chunk) => chunk.len() as u64,
+            Data::Zeroes(_) => 0,
+        }
+    }
+
+    /// Copies `data` in at `at`, over what is there and beyond, if this is a chunk of dirty bytes with room for it;
+    /// false if not.
+    pub(crate) fn absorb(&mut self, at: u64, data: &Payload, now: Time) -> bool {
+        let Data::Chunk(chunk) = &mut self.data else { return false };
+        let Ok(mut at) = usize::try_from(at) else { return false };
+        if self.state != State::Dirty || at > chunk.len() || at + data.len() > CHUNK_MAX {
+            return false;
+        }
+        for piece in data.pieces() {
+            let (over, beyond) = piece.split_at(piece.len().min(chunk.len() - at));
+            chunk[at..at + over.len()].copy_from_slice(over);
+            chunk.extend_from_slice(beyond);
+            at += piece.len();
+        }
+        self.used = now;
+        true
+    }
+
+    /// The bytes `at .. at + len`, which are there.
+    pub(crate) fn read(&mut self, at: u64, len: u64) -> Payload {
+        let Data::Zeroes(_) = self.data else {
+            let range = at as usize..(at + len) as usize;
+            if let Data::Chunk(chunk) = &self.data
+                && range.len() < SHARE_MIN
+            {
+                return Payload::from(Bytes::copy_from_slice(&chunk[range]));
+            }
+            return Payload::from(self.freeze().slice(range));
+        };
+        // A read is a bounded request: its length fits.
+        Payload::zeroes(len as usize)
+    }
+
+    /// All bytes, shared; nothing is appended here any more.
+    pub(crate) fn freeze(&mut self) -> Bytes {
+        match &mut self.data {
+            Data::Shared { bytes, .. } => bytes.clone(),
+            Data::Zeroes(len) => Payload::zeroes(*len as usize).to_bytes(),
+            Data::Chunk(chunk) => {
+                let bytes = Bytes::from(std::mem::take(chunk));
+                self.data = Data::Shared { bytes: bytes.clone(), pinned: bytes.len() };
+                bytes
+            }
+        }
+    }
+}
+
+impl Span for Segment {
+    fn split_off(&mut self, at: u64) -> Segment {
+        let data = if let Data::Zeroes(len) = &mut self.data {
+            let rest = *len - at;
+            *len = at;
+            Data::Zeroes(rest)
+        } else {
+            self.freeze();
+            let Data::Shared { bytes, pinned } = &mut self.data else { unreachable!("frozen") };
+            Data::Shared { bytes: bytes.split_off(at as usize), pinned: *pinned }
+        };
+        Segment { data, state: self.state, used: self.used }
+    }
+
+    fn settle(&mut self) {
+        if let Data::Shared { bytes, pinned } = &mut self.data
+            && bytes.len() < *pinned / PINNED_FRACTION
+        {
+            *bytes = Bytes::copy_from_slice(bytes);
+            *pinned = bytes.len();
+        }
+    }
+}
+
+/// The payload in pieces that may be kept: the large ones as they are, the small ones copied together.
+pub(crate) fn pieces_to_keep(data: &Payload) -> Vec<Bytes> {
+    let (mut kept, mut small) = (Vec::with_capacity(1), Vec::new());
+    for piece in data.pieces() {
+        if piece.len() >= PIECE_MIN || small.len() + piece.len() > CHUNK_MAX {
+            push(&mut kept, &mut small);
+        }
+        if piece.len() >= PIECE_MIN {
+            kept.push(piece.clone());
+        } else {
+            small.extend_from_slice(piece);
+        }
+    }
+    push(&mut kept, &mut small);
+    kept
+}
+
+fn push(kept: &mut Vec<Bytes>, small: &mut Vec<u8>) {
+    if !small.is_empty() {
+        let mut whole = std::mem::take(small);
+        whole.shrink_to_fit();
+        kept.push(whole.into());
+    }
+}
