@@ -1,1 +1,485 @@
+//! The cache as a specification, and against a model: an array of bytes with a state for each.
 
+use super::*;
+use crate::cache::charge::BLOCK_BYTES;
+use nacre_base::Prng;
+use nacre_base::size::{KIB, MIB};
+
+const NOW: Time = Time::ZERO;
+
+fn bytes(len: u64, value: u8) -> Payload {
+    Payload::from(vec![value; len as usize])
+}
+
+fn wanted(max_bytes: u64) -> FlushWanted<'static> {
+    FlushWanted { max_bytes, max_extents: 256, within: None, only_full: false, min_age: Duration::ZERO }
+}
+
+fn extents(flush: &Flush) -> Vec<Range<u64>> {
+    flush.extents.iter().map(|(offset, data)| *offset..offset + data.len() as u64).collect()
+}
+
+fn hit(cache: &mut ObjectCache, range: Range<u64>) -> Option<Vec<u8>> {
+    match cache.read(range.start, range.end - range.start, NOW).as_slice() {
+        [Piece::Hit(data)] => Some(data.to_bytes().to_vec()),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_large_write_is_shared_and_a_small_one_copied() {
+    let mut cache = ObjectCache::default();
+    let (large, small) = (bytes(MIB, 1), bytes(100, 2));
+    cache.write(0, &large, NOW);
+    cache.write(MIB, &small, NOW);
+    let flush = cache.next_flush(&wanted(4 * MIB), NOW).unwrap();
+    let pieces = flush.extents[0].1.pieces();
+    assert_eq!(pieces[0].as_ptr(), large.pieces()[0].as_ptr());
+    assert_ne!(pieces[1].as_ptr(), small.pieces()[0].as_ptr());
+}
+
+#[test]
+fn a_million_small_appends_are_a_hundred_segments() {
+    let mut cache = ObjectCache::default();
+    for i in 0..1_000_000 {
+        cache.write(i * 100, &bytes(100, i as u8), NOW);
+    }
+    assert!(cache.segments.len() <= 100, "{}", cache.segments.len());
+    assert_eq!((cache.dirty_bytes(), cache.dirty.runs().len()), (100_000_000, 1));
+    assert_eq!(hit(&mut cache, 99_999_850..99_999_950), Some([[62; 50], [63; 50]].concat()));
+}
+
+#[test]
+fn a_stream_is_flushed_in_whole_aligned_rpcs() {
+    let mut cache = ObjectCache::default();
+    let full = FlushWanted { only_full: true, ..wanted(4 * MIB) };
+    let mut seen = Vec::new();
+    for i in 1..20 {
+        cache.write(i * MIB, &bytes(MIB, 1), NOW);
+        seen.extend(cache.next_flush(&full, NOW).map(|f| (i, extents(&f))));
+    }
+    let whole = |i: u64| vec![i * 4 * MIB..(i + 1) * 4 * MIB];
+    assert_eq!(seen, [(4, vec![MIB..4 * MIB]), (7, whole(1)), (11, whole(2)), (15, whole(3)), (19, whole(4))]);
+    assert!(cache.next_flush(&wanted(4 * MIB), NOW).is_none());
+}
+
+#[test]
+fn scattered_records_go_together_in_ascending_order() {
+    let mut cache = ObjectCache::default();
+    for i in [5, 1, 4, 2, 3] {
+        cache.write(i * 10_000, &bytes(1000, i as u8), NOW);
+    }
+    let few = FlushWanted { max_extents: 3, ..wanted(MIB) };
+    assert!(cache.next_flush(&FlushWanted { only_full: true, ..few }, NOW).is_none());
+    let first = cache.next_flush(&few, NOW).unwrap();
+    assert_eq!(extents(&first), [10_000..11_000, 20_000..21_000, 30_000..31_000]);
+    assert_eq!((first.bytes, first.extents[2].1.to_bytes()[0]), (3000, 3));
+    cache.write(0, &bytes(1, 0), NOW);
+    assert_eq!(extents(&cache.next_flush(&few, NOW).unwrap()), [0..1, 40_000..41_000, 50_000..51_000]);
+}
+
+#[test]
+fn a_flush_keeps_to_ranges_and_to_age() {
+    let mut cache = ObjectCache::default();
+    cache.write(0, &bytes(10_000, 1), NOW);
+    cache.write(20_000, &bytes(100, 1), Time::from_secs(9));
+    let range = |start, end| Extent { start, end };
+    let within = [range(100, 199), range(5000, 5000), range(9990, 20_000)];
+    let some = FlushWanted { within: Some(&within), ..wanted(MIB) };
+    assert_eq!(extents(&cache.next_flush(&some, NOW).unwrap()), [100..200, 5000..5001, 9990..10_000, 20_000..20_001]);
+    assert!(cache.next_flush(&some, NOW).is_none() && cache.is_busy_in(&within) && !cache.is_dirty_in(&within));
+    let old = FlushWanted { min_age: Duration::from_secs(5), ..wanted(MIB) };
+    assert_eq!(cache.oldest_dirty(), Some(NOW));
+    let flush = cache.next_flush(&old, Time::from_secs(10)).unwrap();
+    assert_eq!(extents(&flush), [0..100, 200..5000, 5001..9990]);
+    assert_eq!((cache.dirty_bytes(), cache.oldest_dirty()), (99, Some(Time::from_secs(9))));
+}
+
+#[test]
+fn bytes_on_their_way_are_not_overtaken() {
+    let mut cache = ObjectCache::default();
+    cache.write(0, &bytes(1000, 1), NOW);
+    let first = cache.next_flush(&wanted(MIB), NOW).unwrap();
+    cache.write(500, &bytes(1000, 2), NOW);
+    let second = cache.next_flush(&wanted(MIB), NOW).unwrap();
+    assert_eq!(extents(&second), [1000..1500]);
+    assert!(cache.next_flush(&wanted(MIB), NOW).is_none());
+    assert_eq!(cache.flushed(first.ticket, FlushEnd::Written, NOW).bytes, 500);
+    assert_eq!((cache.clean_bytes(), cache.writing_bytes(), cache.dirty_bytes()), (500, 500, 500));
+    assert_eq!(extents(&cache.next_flush(&wanted(MIB), NOW).unwrap()), [500..1000]);
+}
+
+#[test]
+fn a_failed_flush_is_dirty_again_except_where_it_was_overwritten() {
+    for (end, dirty) in [(FlushEnd::Retry, 1000), (FlushEnd::Lost, 100)] {
+        let mut cache = ObjectCache::default();
+        cache.write(0, &bytes(1000, 1), NOW);
+        let flush = cache.next_flush(&wanted(MIB), NOW).unwrap();
+        cache.write(0, &bytes(100, 2), NOW);
+        assert_eq!(cache.flushed(flush.ticket, end, NOW).bytes, 900);
+        assert_eq!((cache.dirty_bytes(), cache.dirty_charge()), (dirty, BLOCK_BYTES));
+        assert_eq!(hit(&mut cache, 0..100), Some(vec![2; 100]));
+    }
+}
+
+#[test]
+fn a_fill_brings_nothing_older_than_what_was_written() {
+    let mut cache = ObjectCache::default();
+    cache.write(0, &bytes(10, 1), NOW);
+    let fill = cache.begin_fill(0..100);
+    cache.write(50, &bytes(10, 1), NOW);
+    cache.drop_ranges(&[Extent { start: 0, end: 19 }, Extent { start: 55, end: 59 }]);
+    cache.fill(fill, &bytes(80, 9), NOW);
+    let at = |start, end| Piece::Miss(start..end);
+    let pieces = cache.read(0, 100, NOW);
+    let expected = [vec![9; 30], vec![1; 5]].concat();
+    let zeroes = [vec![9; 20], vec![0; 20]].concat();
+    assert_eq!(pieces, [at(0, 20), Piece::Hit(expected.into()), at(55, 60), Piece::Hit(zeroes.into())]);
+}
+
+#[test]
+fn what_is_behind_a_short_read_is_zeros_until_written_or_dropped() {
+    let mut cache = ObjectCache::default();
+    let fill = cache.begin_fill(0..1 << 40);
+    assert_eq!(cache.missing(0..100), []);
+    cache.fill(fill, &bytes(5, 9), NOW);
+    assert_eq!(hit(&mut cache, 3..8), Some(vec![9, 9, 0, 0, 0]));
+    cache.write(1 << 30, &bytes(1, 7), NOW);
+    assert_eq!(hit(&mut cache, (1 << 30) - 1..(1 << 30) + 2), Some(vec![0, 7, 0]));
+    assert_eq!((cache.clean_bytes(), cache.dirty_bytes()), (5, 1));
+    cache.truncate(4);
+    assert_eq!(cache.missing(0..100), [Range { start: 4, end: 100 }]);
+}
+
+#[test]
+fn the_least_recently_used_bytes_are_evicted_and_never_dirty_ones() {
+    let mut cache = ObjectCache::default();
+    for i in 0..4 {
+        let fill = cache.begin_fill(i * MIB..(i + 1) * MIB);
+        cache.fill(fill, &bytes(MIB, i as u8), Time::from_secs(i));
+    }
+    cache.write(4 * MIB, &bytes(MIB, 4), NOW);
+    cache.read(0, 1, Time::from_secs(9));
+    assert_eq!(cache.evict_clean(MIB + 1), 2 * MIB);
+    assert_eq!(cache.missing(0..5 * MIB), [Range { start: MIB, end: 3 * MIB }]);
+    assert_eq!(cache.evict_clean(100 * MIB), 2 * MIB);
+    assert_eq!((cache.clean_bytes(), cache.dirty_bytes()), (0, MIB));
+}
+
+#[test]
+fn the_rest_of_an_overwritten_buffer_does_not_hold_its_memory() {
+    let mut cache = ObjectCache::default();
+    let large = bytes(MIB, 1);
+    cache.write(0, &large, NOW);
+    cache.write(0, &bytes(MIB - 100, 2), NOW);
+    let Piece::Hit(rest) = &cache.read(MIB - 100, 100, NOW)[0] else { panic!("cached") };
+    let kept = large.pieces()[0].as_ptr_range();
+    assert!(!kept.contains(&rest.pieces()[0].as_ptr()));
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum ByteState {
+    Clean,
+    Dirty,
+    Writing(FlushTicket),
+}
+
+/// One client's object and the server that has it.
+struct Model {
+    random: Prng,
+    seed: u64,
+    cache: ObjectCache,
+    /// What a program must see.
+    truth: Vec<u8>,
+    state: Vec<ByteState>,
+    server: Vec<u8>,
+    server_size: usize,
+    flushes: Vec<(Flush, bool)>,
+    /// With the reply, once it was served.
+    fills: Vec<(FillTicket, Range<u64>, Option<Payload>)>,
+    now: Time,
+    last_value: u8,
+}
+
+const SIZE: u64 = 400 * KIB;
+
+impl Model {
+    fn new(seed: u64) -> Model {
+        Model {
+            random: Prng::new(seed),
+            seed,
+            cache: ObjectCache::default(),
+            truth: vec![0; SIZE as usize],
+            state: vec![ByteState::Clean; SIZE as usize],
+            server: vec![0; SIZE as usize],
+            server_size: 0,
+            flushes: Vec::new(),
+            fills: Vec::new(),
+            now: NOW,
+            last_value: 0,
+        }
+    }
+
+    fn range(&mut self) -> Range<u64> {
+        let longest = *self.random.pick(&[1, 10, 200, 5000, 70_000, 200_000]);
+        let start = self.random.below(SIZE);
+        // Often where another range begins or ends, and at blocks.
+        let start = if self.random.one_in(3) { start - start % 4096 } else { start };
+        let start = match self.cache.segments.overlapping(&(start..SIZE)).next() {
+            Some((span, _)) if self.random.one_in(3) && span.end < SIZE => span.end,
+            _ => start,
+        };
+        start..(start + self.random.range(1, longest + 1)).min(SIZE)
+    }
+
+    fn extent(&mut self) -> Extent {
+        let range = self.range();
+        Extent { start: range.start, end: range.end - 1 }
+    }
+
+    fn step(&mut self) {
+        self.now += Duration::from_millis(100);
+        match self.random.below(20) {
+            0..6 => self.write(),
+            6..8 => self.read(),
+            8..10 => self.begin_flush(),
+            10 => self.serve_flush(),
+            11 | 12 => self.end_flush(),
+            13 => {
+                let range = self.range();
+                self.fills.push((self.cache.begin_fill(range.clone()), range, None));
+            }
+            14 => self.serve_fill(),
+            15 | 16 => self.end_fill(),
+            17 => self.drop_or_truncate(),
+            18 => drop(self.cache.evict_clean(self.random.below(100_000))),
+            _ => drop(self.random.one_in(20).then(|| self.flush_all())),
+        }
+    }
+
+    fn write(&mut self) {
+        let range = self.range();
+        let mut data = Payload::new();
+        while (data.len() as u64) < range.end - range.start {
+            self.last_value = self.last_value.wrapping_add(1);
+            let rest = range.end - range.start - data.len() as u64;
+            let len = if self.random.one_in(2) { rest } else { self.random.range(1, rest + 1) };
+            data.append(bytes(len, self.last_value));
+        }
+        let needed = self.cache.grant_needed(range.start, data.len() as u64);
+        let before = self.cache.dirty_charge();
+        assert_eq!(self.cache.write(range.start, &data, self.now), needed);
+        assert_eq!(self.cache.dirty_charge(), before + needed);
+        let span = range.start as usize..range.end as usize;
+        self.truth[span.clone()].copy_from_slice(&data.to_bytes());
+        self.state[span].fill(ByteState::Dirty);
+    }
+
+    fn read(&mut self) {
+        let range = self.range();
+        let mut at = range.start;
+        for piece in self.cache.read(range.start, range.end - range.start, self.now) {
+            let end = match piece {
+                Piece::Hit(data) => {
+                    let end = at + data.len() as u64;
+                    assert!(data.to_bytes() == self.truth[at as usize..end as usize], "seed {}: stale", self.seed);
+                    end
+                }
+                Piece::Miss(miss) => {
+                    assert_eq!(miss.start, at);
+                    let missed = &self.state[at as usize..miss.end as usize];
+                    assert!(missed.iter().all(|s| *s == ByteState::Clean), "seed {}: lost", self.seed);
+                    miss.end
+                }
+            };
+            assert!(end > at);
+            at = end;
+        }
+        assert_eq!(at, range.end);
+    }
+
+    fn begin_flush(&mut self) {
+        let (within, other) = (self.extent(), self.extent());
+        let within = if within.end < other.start { vec![within, other] } else { vec![within] };
+        let wanted = FlushWanted {
+            max_bytes: *self.random.pick(&[1000, 4096, 16_384, 65_536]),
+            max_extents: self.random.range(1, 10) as usize,
+            within: self.random.one_in(3).then_some(&within),
+            only_full: self.random.one_in(3),
+            min_age: Duration::from_millis(100 * self.random.below(2)),
+        };
+        self.flush(&wanted);
+    }
+
+    fn flush(&mut self, wanted: &FlushWanted<'_>) -> bool {
+        let charge = self.cache.dirty_charge();
+        let Some(flush) = self.cache.next_flush(wanted, self.now) else { return false };
+        assert_eq!(charge - self.cache.dirty_charge(), flush.charge);
+        assert!(flush.charge >= flush.bytes && flush.bytes <= wanted.max_bytes && flush.bytes > 0);
+        assert!(flush.extents.len() <= wanted.max_extents);
+        let mut last = None;
+        for ((offset, data), range) in flush.extents.iter().zip(extents(&flush)) {
+            assert!(last.is_none_or(|last| last < *offset), "ascending, not touching");
+            last = Some(range.end);
+            if let Some(within) = wanted.within {
+                assert!(within.iter().any(|e| e.start <= range.start && range.end - 1 <= e.end));
+            }
+            for (other, _) in &self.flushes {
+                assert!(extents(other).iter().all(|o| common(o, &range).is_none()), "seed {}: overtaking", self.seed);
+            }
+            let span = range.start as usize..range.end as usize;
+            assert!(data.to_bytes() == self.truth[span.clone()]);
+            assert!(self.state[span.clone()].iter().all(|s| *s == ByteState::Dirty));
+            self.state[span].fill(ByteState::Writing(flush.ticket));
+        }
+        self.flushes.push((flush, false));
+        true
+    }
+
+    /// The server executes a write.
+    fn serve_flush(&mut self) {
+        if self.flushes.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.flushes.len() as u64) as usize;
+        let (flush, served) = &mut self.flushes[at];
+        if !std::mem::replace(served, true) {
+            for (offset, data) in &flush.extents {
+                let end = *offset as usize + data.len();
+                self.server[*offset as usize..end].copy_from_slice(&data.to_bytes());
+                self.server_size = self.server_size.max(end);
+            }
+        }
+    }
+
+    fn end_flush(&mut self) {
+        if self.flushes.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.flushes.len() as u64) as usize;
+        let served = self.flushes[at].1;
+        let end = match self.random.below(4) {
+            0 => FlushEnd::Retry,
+            1 => FlushEnd::Lost,
+            _ if served => FlushEnd::Written,
+            _ => return,
+        };
+        let (flush, _) = self.flushes.swap_remove(at);
+        let charge = self.cache.dirty_charge();
+        let dirty = self.cache.flushed(flush.ticket, end, self.now);
+        assert_eq!(charge + dirty.charge, self.cache.dirty_charge());
+        assert!(dirty.charge <= flush.charge, "seed {}: {dirty:?} of {flush:?}", self.seed);
+        let mut ended = 0;
+        for at in extents(&flush).into_iter().flatten().map(|at| at as usize) {
+            if self.state[at] != ByteState::Writing(flush.ticket) {
+                continue;
+            }
+            ended += 1;
+            self.state[at] = if end == FlushEnd::Retry { ByteState::Dirty } else { ByteState::Clean };
+            if end == FlushEnd::Lost {
+                self.truth[at] = self.server[at];
+            }
+        }
+        assert_eq!(dirty.bytes, ended);
+    }
+
+    fn serve_fill(&mut self) {
+        if self.fills.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.fills.len() as u64) as usize;
+        let (_, range, reply) = &mut self.fills[at];
+        let end = (range.end as usize).min(self.server_size).max(range.start as usize);
+        reply.get_or_insert_with(|| self.server[range.start as usize..end].to_vec().into());
+    }
+
+    fn end_fill(&mut self) {
+        if self.fills.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.fills.len() as u64) as usize;
+        let (ticket, _, reply) = self.fills.swap_remove(at);
+        match reply {
+            Some(data) => self.cache.fill(ticket, &data, self.now),
+            None => self.cache.abandon_fill(ticket),
+        }
+    }
+
+    /// As the owner must, only where nothing is on its way.
+    fn drop_or_truncate(&mut self) {
+        let extent = self.extent();
+        let truncates = self.random.one_in(4);
+        let extent = if truncates { Extent { end: u64::MAX, ..extent } } else { extent };
+        let span = extent.start as usize..(extent.end.saturating_add(1).min(SIZE)) as usize;
+        let on_its_way =
+            |f: &(Flush, bool)| extents(&f.0).iter().any(|r| r.end > extent.start && r.start <= extent.end);
+        if self.flushes.iter().any(on_its_way) {
+            return;
+        }
+        let dirty = self.state[span.clone()].iter().filter(|s| **s == ByteState::Dirty).count() as u64;
+        let charge = self.cache.dirty_charge();
+        let lost = if truncates {
+            let lost = self.cache.truncate(extent.start);
+            let range = extent.start..SIZE;
+            self.fills.push((self.cache.begin_fill(range.clone()), range, None));
+            self.serve_fill();
+            self.server[span.clone()].fill(0);
+            self.server_size = self.server_size.min(span.start);
+            self.cache.truncate(extent.start);
+            lost
+        } else {
+            self.cache.drop_ranges(&[extent])
+        };
+        assert_eq!((lost.bytes, lost.charge), (dirty, charge - self.cache.dirty_charge()));
+        self.truth[span.clone()].copy_from_slice(&self.server[span.clone()]);
+        self.state[span].fill(ByteState::Clean);
+    }
+
+    fn flush_all(&mut self) {
+        while self.cache.dirty_bytes() > 0 || !self.flushes.is_empty() {
+            self.flush(&wanted(65_536));
+            self.serve_flush();
+            self.end_flush();
+        }
+        assert!(self.truth == self.server, "seed {}: the server has something else", self.seed);
+    }
+
+    fn check(&self) {
+        let seed = self.seed;
+        let count = |f: fn(&ByteState) -> bool| self.state.iter().filter(|s| f(s)).count() as u64;
+        assert_eq!(self.cache.dirty_bytes(), count(|s| *s == ByteState::Dirty), "seed {seed}");
+        assert_eq!(self.cache.writing_bytes(), count(|s| matches!(s, ByteState::Writing(_))), "seed {seed}");
+        let clean = self.cache.segments.iter().filter(|(_, s)| s.state == State::Clean);
+        assert_eq!(self.cache.clean_bytes(), clean.map(|(_, s)| s.memory()).sum::<u64>(), "seed {seed}");
+        for (span, segment) in self.cache.segments.iter() {
+            let expected = match segment.state {
+                State::Clean => ByteState::Clean,
+                State::Dirty => ByteState::Dirty,
+                State::Writing(ticket) => ByteState::Writing(ticket),
+            };
+            let span = span.start as usize..span.end as usize;
+            assert!(self.state[span].iter().all(|s| *s == expected), "seed {seed}");
+        }
+        let in_flight: u64 = self.flushes.iter().map(|(f, _)| f.bytes).sum();
+        assert_eq!(self.cache.writing.iter().map(|(r, _)| r.end - r.start).sum::<u64>(), in_flight);
+        let blocks = self.state.chunks(BLOCK_BYTES as usize).filter(|b| b.contains(&ByteState::Dirty)).count() as u64;
+        let charge = self.cache.dirty_charge();
+        assert!(charge <= blocks * BLOCK_BYTES && charge >= self.cache.dirty_bytes(), "seed {seed}");
+        assert_eq!(self.cache.grant_needed(0, SIZE), SIZE - charge, "seed {seed}");
+    }
+}
+
+#[test]
+fn nothing_is_stale_lost_or_counted_wrong_in_any_order_of_events() {
+    for seed in 0..60 {
+        let mut model = Model::new(seed);
+        for step in 0..1500 {
+            model.step();
+            if step % 25 == 0 {
+                model.check();
+            }
+        }
+        model.flush_all();
+        model.check();
+    }
+}
