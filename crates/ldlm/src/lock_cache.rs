@@ -591,6 +591,11 @@ impl LockCache {
         self.lru.len()
     }
 
+    /// Handles that are remembered though no lock is held: 0 when no request is under way and every cancel is answered.
+    pub fn tombstone_count(&self) -> usize {
+        self.tombstones.len()
+    }
+
     /// Objects or inodes with locks.
     pub fn resource_count(&self) -> usize {
         self.resources.len()
