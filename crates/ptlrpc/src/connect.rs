@@ -72,12 +72,16 @@ impl ImportShared {
             TargetKind::Mdt => Opcode::MdsConnect,
             TargetKind::Ost => Opcode::OstConnect,
         };
+        let mut data = config.data.clone();
+        if let Some(ask) = self.ask_hook.get() {
+            ask(&mut data);
+        }
         let request = ConnectRequest {
             client: config.client,
             client_name: config.client_name.clone(),
             target: config.target.clone(),
             previous_export: attempt.previous_export,
-            data: config.data.clone(),
+            data,
         };
         let header = RpcHeader { connection_count: attempt.connection, ..RpcHeader::default() };
         let give_up = self.node.rt.now() + attempt.timeout;
@@ -108,6 +112,7 @@ impl ImportShared {
         let has_slots = data.flags & connect_flags::MULTI_MODIFY_RPCS != 0;
         s.calls.set_slots(if has_slots { data.max_modify_rpcs } else { MODIFY_RPCS_DEFAULT });
         s.data = data;
+        let connected = self.connected_hook.get();
         let hooks = match outcome {
             Outcome::Evicted => {
                 s.calls.fail_sent(RpcError::Evicted);
@@ -117,10 +122,14 @@ impl ImportShared {
             Outcome::Restarted => self.restarted_hooks.lock().clone(),
             Outcome::First | Outcome::Reconnected | Outcome::Stale => Vec::new(),
         };
-        if !hooks.is_empty() {
+        if !hooks.is_empty() || connected.is_some() {
+            let data = s.data.clone();
             drop(s);
             // Before anything else is sent: what the caches hold was never, or is no longer, protected.
             hooks.iter().for_each(|hook| hook());
+            if let Some(connected) = connected {
+                connected(&data);
+            }
             s = self.state.lock();
         }
         if s.machine.finish_recovery(rt.now()) {

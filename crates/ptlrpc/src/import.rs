@@ -17,7 +17,7 @@ use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::header::{HEADER_BYTES, flags};
 use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind};
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::AtomicU64;
 use std::task::Poll;
 use std::time::Duration;
@@ -49,6 +49,8 @@ pub struct ImportConfig {
 pub struct Import(pub(crate) Arc<ImportShared>);
 
 type Hook = Arc<dyn Fn() + Send + Sync>;
+type AskHook = Arc<dyn Fn(&mut ConnectData) + Send + Sync>;
+type ConnectedHook = Arc<dyn Fn(&ConnectData) + Send + Sync>;
 
 pub(crate) struct ImportShared {
     pub(crate) node: Arc<NodeShared>,
@@ -58,6 +60,8 @@ pub(crate) struct ImportShared {
     pub(crate) state: Mutex<State>,
     pub(crate) evicted_hooks: Mutex<Vec<Hook>>,
     pub(crate) restarted_hooks: Mutex<Vec<Hook>>,
+    pub(crate) ask_hook: OnceLock<AskHook>,
+    pub(crate) connected_hook: OnceLock<ConnectedHook>,
     /// Cuts short the pause between connects.
     pub(crate) nudge: Notify,
     pub(crate) max_rpcs_in_flight: Arc<AtomicU64>,
@@ -117,6 +121,8 @@ impl Import {
             state: Mutex::new(state),
             evicted_hooks: Mutex::default(),
             restarted_hooks: Mutex::default(),
+            ask_hook: OnceLock::new(),
+            connected_hook: OnceLock::new(),
             nudge: Notify::new(),
             max_rpcs_in_flight,
             is_listed,
@@ -210,6 +216,17 @@ impl Import {
     /// Must not wait.
     pub fn on_restarted(&self, f: impl Fn() + Send + Sync + 'static) {
         self.0.restarted_hooks.lock().push(Arc::new(f));
+    }
+
+    /// Sets what completes each connect request, e.g. with the grant that is held, and what takes each answer, before any
+    /// further request is sent and after the hooks for an eviction or restart. Must not wait. Only the first pair counts.
+    pub fn on_connect(
+        &self,
+        ask: impl Fn(&mut ConnectData) + Send + Sync + 'static,
+        connected: impl Fn(&ConnectData) + Send + Sync + 'static,
+    ) {
+        let _ = self.0.ask_hook.set(Arc::new(ask));
+        let _ = self.0.connected_hook.set(Arc::new(connected));
     }
 }
 
