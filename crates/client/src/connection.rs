@@ -1,11 +1,14 @@
 //! What `mdc` and `osc` have in common: a target by name, an import that exists from the first call on, and what happens
 //! to calls when an administrator deactivates the target. Which operations there are is not here.
 
+use crate::callback_service::{CallbackService, Callbacks};
+use crate::invalidate::Invalidator;
 use crate::params;
 use nacre_base::{Errno, TargetKind, TargetName, Uuid};
 use nacre_ptlrpc::{CallOptions, Import, ImportConfig, Reply, RpcError, RpcNode};
 use nacre_rt::Rt;
 use nacre_wire::connect::{ConnectData, connect_flags};
+use nacre_wire::ldlm::callback_target;
 use nacre_wire::mgs::TargetEntry;
 use nacre_wire::ost::{BRW_SIZE_DEFAULT, CHECKSUM_CRC32C};
 use nacre_wire::{Field, Opcode};
@@ -38,7 +41,6 @@ impl Caller {
 }
 
 /// The mount, as its connections need to know it.
-#[derive(Clone)]
 pub(crate) struct Mount {
     pub(crate) node: RpcNode,
     /// The mount's own scope: its tasks end with it.
@@ -48,11 +50,21 @@ pub(crate) struct Mount {
     /// Tells the mounts of one node apart in parameter names, as Lustre's kernel addresses do: `ffff0123456789ab`.
     pub(crate) instance: String,
     pub(crate) register_params: bool,
+    /// What a door must forget when a lock is called back.
+    pub(crate) invalidate: Invalidator,
+    pub(crate) callbacks: Arc<Callbacks>,
 }
 
 impl Mount {
+    /// Serves the target that servers call back at.
+    pub(crate) fn serve_callbacks(&self) {
+        let service = CallbackService { client: self.client, callbacks: self.callbacks.clone() };
+        self.callbacks.keep(self.node.serve(&callback_target(self.client), Arc::new(service)));
+    }
+
     /// Ends the mount's tasks and takes its parameters away.
     pub(crate) fn close(&self) {
+        self.callbacks.stop();
         self.rt.kill();
         if self.register_params {
             params::remove_mount(self);

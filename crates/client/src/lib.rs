@@ -9,10 +9,13 @@
 // Its engines are ahead of their users.
 #[allow(dead_code)]
 mod cache;
+mod callback_service;
 mod connection;
 mod fids;
 mod file;
 mod flock;
+mod inodes;
+mod invalidate;
 mod llite;
 mod lmv;
 mod lov;
@@ -26,6 +29,7 @@ mod xattr;
 
 pub use file::{FILE_SIZE_MAX, OpenFile};
 pub use flock::{FlockConflict, FlockKind, FlockRequest};
+pub use invalidate::Invalidate;
 pub use llite::{Client, MountConfig, MountError};
 pub use nacre_wire::mds::open_flags;
 

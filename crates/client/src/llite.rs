@@ -3,6 +3,7 @@
 
 use crate::connection::{Caller, Mount};
 use crate::fids::Fids;
+use crate::invalidate::{Invalidate, Invalidator};
 use crate::lmv::Lmv;
 use crate::lov::{Lov, merge};
 use crate::params;
@@ -113,8 +114,11 @@ impl Client {
             // 16 digits beginning with ffff, as scripts expect that are used to Lustre.
             instance: format!("ffff{:012x}", rt.random() >> 16),
             register_params: config.register_params,
+            invalidate: Invalidator::default(),
+            callbacks: Arc::default(),
             rt,
         });
+        mount.serve_callbacks();
         let mgc = Mgc::new(node, config.mgs.clone(), mount.client, &config.client_name);
         let targets = Targets::new(mount.clone(), &config.fsname);
         match find_root(&mount.rt, &config, &mgc, &targets).await {
@@ -152,6 +156,11 @@ impl Client {
         self.targets.close().await;
         self.mgc.stop().await;
         self.mount.close();
+    }
+
+    /// Sets who keeps caches above this client, before anything is asked. The first one stays.
+    pub fn set_invalidate(&self, door: Arc<dyn Invalidate>) {
+        self.mount.invalidate.set(door);
     }
 
     /// The root directory.
@@ -198,7 +207,7 @@ impl Client {
     pub async fn access(&self, cred: &Credentials, fid: Fid, mask: u32) -> Result<(), Errno> {
         let _timed = self.stats.time(Op::Getattr);
         let caller = self.caller(cred);
-        self.lmv.mdc(fid).await?.getattr_if_allowed(&caller, cred, fid, mask).await.map(drop)
+        self.lmv.mdc(fid).await?.access(&caller, cred, fid, mask).await
     }
 
     /// Puts what the objects know into what the MDT said.
@@ -222,7 +231,7 @@ impl Client {
     /// Sends a change to the MDT of `place`.
     pub(crate) async fn reint(&self, cred: &Credentials, place: Fid, record: ReintRecord) -> Result<(), Errno> {
         let body = Reint { cred: cred.clone(), now: self.mount.rt.wall(), want: 0, record };
-        self.lmv.mdc(place).await?.reint(&self.caller(cred), &body).await
+        self.lmv.mdc(place).await?.reint_attr(&self.caller(cred), &body).await.map(drop)
     }
 
     async fn make(&self, cred: &Credentials, create: ReintCreate) -> Result<Attr, Errno> {
@@ -314,7 +323,8 @@ impl Client {
         let _timed = self.stats.time(Op::Rename);
         let (old_name, new_name) = (owned(old_name), owned(new_name));
         let record = ReintRecord::Rename(ReintRename { old_parent, old_name, new_parent, new_name, flags });
-        self.reint(cred, old_parent, record).await
+        let body = Reint { cred: cred.clone(), now: self.mount.rt.wall(), want: 0, record };
+        self.lmv.mdc(old_parent).await?.rename(&self.caller(cred), &body).await
     }
 
     /// Entries of a directory after `cookie` (0 to begin), at most about `max_bytes` of them. With attributes if asked

@@ -1,29 +1,66 @@
-//! One MDT: an RPC for each operation on metadata. What programs expect of the operations is `llite`'s.
+//! One MDT: an RPC for each operation on metadata, unless `inodes` knows the answer. What programs expect of the
+//! operations is `llite`'s, locks are in `locks`.
+
+mod locks;
 
 use crate::connection::{Caller, Connection};
+use crate::inodes::history::Part;
+use crate::inodes::{self, Answer, InodeCache};
 use crate::unsynced::Unsynced;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid};
-use nacre_ptlrpc::CallOptions;
+use nacre_ptlrpc::{CallOptions, Reply};
 use nacre_wire::attr::{Credentials, StatFs};
+use nacre_wire::ldlm::inode_bits::ALL;
 use nacre_wire::ldlm::{Enqueue, EnqueueReply};
+use nacre_wire::mds::open_flags::{O_ACCMODE, O_CREAT, O_TRUNC};
 use nacre_wire::mds::{
     AttrReply, Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, LookupReply, Open, OpenReply, Readpage,
-    ReadpageReply, Reint, ReintRecord, RootReply, Sync, XattrReply,
+    ReadpageReply, Reint, ReintRecord, RenameReply, RootReply, Sync, XattrReply,
 };
-use nacre_wire::{Opcode, RpcHeader};
+use nacre_wire::{Field, Opcode, RpcHeader};
 use parking_lot::Mutex;
+use std::sync::{Arc, Once, Weak};
 use std::time::Duration;
 
 /// One MDT.
 pub(crate) struct Mdc {
+    me: Weak<Mdc>,
     connection: Connection,
     unsynced: Mutex<Unsynced>,
+    inodes: Mutex<InodeCache>,
+    watched: Once,
 }
 
 impl Mdc {
-    pub(crate) fn new(connection: Connection) -> Mdc {
-        Mdc { connection, unsynced: Mutex::default() }
+    pub(crate) fn new(connection: Connection) -> Arc<Mdc> {
+        let mdc = Arc::new_cyclic(|me| Mdc {
+            me: me.clone(),
+            connection,
+            unsynced: Mutex::default(),
+            inodes: Mutex::default(),
+            watched: Once::new(),
+        });
+        let callbacks = &mdc.connection.mount().callbacks;
+        callbacks.register(&mdc.connection.name().to_string(), mdc.me.clone());
+        mdc
+    }
+
+    async fn call<Rep: Field>(
+        &self,
+        opcode: Opcode,
+        body: &impl Field,
+        options: CallOptions,
+    ) -> Result<Reply<Rep>, Errno> {
+        self.watched.call_once(|| {
+            let hook = || {
+                let me = self.me.clone();
+                move || me.upgrade().iter().for_each(|mdc| mdc.lose_locks())
+            };
+            self.connection.import().on_evicted(hook());
+            self.connection.import().on_restarted(hook());
+        });
+        self.connection.call(opcode, body, options).await
     }
 
     /// Remembers that inodes were changed, and not durably yet.
@@ -36,27 +73,42 @@ impl Mdc {
         &self.connection
     }
 
+    /// What is known without asking.
+    pub(crate) fn inodes(&self) -> parking_lot::MutexGuard<'_, InodeCache> {
+        self.inodes.lock()
+    }
+
     /// The root directory.
     pub(crate) async fn root(&self) -> Result<Fid, Errno> {
-        let reply = self.connection.call::<RootReply>(Opcode::MdsGetRoot, &(), CallOptions::default()).await?;
+        let reply = self.call::<RootReply>(Opcode::MdsGetRoot, &(), CallOptions::default()).await?;
         Ok(reply.body.root)
     }
 
     /// Attributes by FID.
     pub(crate) async fn getattr(&self, caller: &Caller, cred: &Credentials, fid: Fid) -> Result<AttrReply, Errno> {
-        self.getattr_if_allowed(caller, cred, fid, 0).await
+        let known = self.inodes.lock().attr(fid, self.now());
+        match known {
+            Some(known) => Ok(known),
+            None => self.ask_attr(caller, cred, fid, 0).await,
+        }
     }
 
-    /// Attributes, if the caller may do what `access` says.
-    pub(crate) async fn getattr_if_allowed(
-        &self,
-        caller: &Caller,
-        cred: &Credentials,
-        fid: Fid,
-        access: u32,
-    ) -> Result<AttrReply, Errno> {
-        let body = Getattr { cred: cred.clone(), fid, access, want: 0 };
-        checked(self.connection.call(Opcode::MdsGetattr, &body, caller.options()).await?.body)
+    /// Whether the caller may do what `access` says; EACCES if not.
+    pub(crate) async fn access(&self, caller: &Caller, cred: &Credentials, fid: Fid, access: u32) -> Result<(), Errno> {
+        let known = self.inodes.lock().permits(fid, cred, access);
+        match known {
+            Some(true) => Ok(()),
+            Some(false) => Err(Errno::EACCES),
+            None => self.ask_attr(caller, cred, fid, access).await.map(drop),
+        }
+    }
+
+    async fn ask_attr(&self, caller: &Caller, cred: &Credentials, fid: Fid, access: u32) -> Result<AttrReply, Errno> {
+        let asking = self.ask();
+        let body = Getattr { cred: cred.clone(), fid, access, want: ALL };
+        let reply = checked(self.call(Opcode::MdsGetattr, &body, caller.options()).await?.body)?;
+        asking.keep(|inodes, asked, now| inodes.keep(asked, &reply, now));
+        Ok(reply)
     }
 
     /// Attributes by name.
@@ -67,52 +119,182 @@ impl Mdc {
         parent: Fid,
         name: &[u8],
     ) -> Result<AttrReply, Errno> {
-        let body =
-            GetattrName { cred: cred.clone(), parent, name: Bytes::copy_from_slice(name), ..GetattrName::default() };
-        let reply = self.connection.call::<LookupReply>(Opcode::MdsGetattrName, &body, caller.options()).await?;
-        checked(reply.body.found.ok_or(Errno::ENOENT)?)
+        let look = || self.inodes.lock().lookup(cred, parent, name, self.now());
+        let answer = match look() {
+            Answer::AskAcl => {
+                match self.getxattr(caller, cred, parent, inodes::ACL).await {
+                    Ok(_) | Err(Errno::ENODATA) => {}
+                    Err(e) => return Err(e),
+                }
+                look()
+            }
+            answer => answer,
+        };
+        match answer {
+            Answer::Found(reply) => return Ok(reply),
+            Answer::Absent => return Err(Errno::ENOENT),
+            Answer::Denied => return Err(Errno::EACCES),
+            Answer::AskAcl | Answer::Unknown => {}
+        }
+        let asking = self.ask();
+        let name = Bytes::copy_from_slice(name);
+        let body = GetattrName { cred: cred.clone(), parent, name: name.clone(), want: ALL, want_parent: ALL };
+        let reply = self.call::<LookupReply>(Opcode::MdsGetattrName, &body, caller.options()).await?.body;
+        reply.found.as_ref().map_or(Ok(()), check)?;
+        asking.keep(|inodes, asked, now| {
+            inodes.keep_lookup(asked, parent, &name, reply.found.as_ref(), reply.parent_lock.as_ref(), now);
+        });
+        reply.found.ok_or(Errno::ENOENT)
     }
 
     /// Opens, perhaps creates.
     pub(crate) async fn open(&self, caller: &Caller, body: &Open) -> Result<OpenReply, Errno> {
-        let reply = self.connection.call::<OpenReply>(Opcode::MdsOpen, body, caller.modify()).await?;
-        let (header, reply) = (reply.header, reply.body);
+        let body = Open { want: ALL, ..body.clone() };
+        let changing = self.begin_change(self.parts_of_open(&body));
+        let reply = self.call::<OpenReply>(Opcode::MdsOpen, &body, caller.modify()).await;
+        let (header, reply) = reply.inspect_err(|e| changing.failed(*e)).map(|r| (r.header, r.body))?;
         self.note_change(&header, [reply.attr.fid, body.parent]);
         if reply.layout.as_ref().is_some_and(|l| l.check().is_err()) {
             return Err(Errno::EPROTO);
         }
+        let fid = reply.attr.fid;
+        let known = AttrReply { attr: reply.attr.clone(), layout: reply.layout.clone(), lock: reply.lock.clone() };
+        if header.transno == 0 {
+            changing.nothing_happened(|inodes, asked, now| inodes.keep(asked, &known, now));
+        } else {
+            let also = if reply.created { Vec::new() } else { vec![Part::Inode(fid)] };
+            changing.happened(also, |inodes, asked, now| {
+                let bits = inodes.keep(asked, &known, now);
+                if body.flags & O_CREAT != 0 && !body.name.is_empty() {
+                    inodes.keep_name(asked, body.parent, &body.name, Some(fid), bits);
+                }
+            });
+        }
         Ok(reply)
+    }
+
+    /// What an open may change: it may make a file, give one its objects, or cut one.
+    fn parts_of_open(&self, body: &Open) -> Vec<Part> {
+        let writes = body.flags & (O_TRUNC | O_ACCMODE) != 0;
+        let mut parts = Vec::new();
+        let mut file = Some(body.parent);
+        if !body.name.is_empty() {
+            file = self.inodes.lock().name(body.parent, &body.name).flatten();
+            if body.flags & O_CREAT != 0 {
+                parts.push(Part::Name(body.parent, body.name.clone()));
+            }
+        }
+        parts.extend(file.filter(|_| writes).map(Part::Inode));
+        parts
     }
 
     /// Closes. A handle that the MDT does not know, because it was restarted, is as good as closed.
     pub(crate) async fn close(&self, caller: &Caller, body: &Close) -> Result<(), Errno> {
-        match self.connection.call::<()>(Opcode::MdsClose, body, caller.modify()).await {
-            Ok(_) | Err(Errno::ESTALE | Errno::EBADF | Errno::ENOENT) => Ok(()),
-            Err(e) => Err(e),
+        let has_news = self.inodes.lock().close_changes(body);
+        let changing = self.begin_change(if has_news { vec![Part::Inode(body.fid)] } else { Vec::new() });
+        match self.call::<()>(Opcode::MdsClose, body, caller.modify()).await {
+            Ok(reply) => {
+                if reply.header.transno == 0 {
+                    changing.nothing_happened(|_, _, _| {});
+                } else {
+                    changing.keep_close(body, reply.header.transno);
+                }
+                Ok(())
+            }
+            Err(e) => {
+                changing.failed(e);
+                if matches!(e, Errno::ESTALE | Errno::EBADF | Errno::ENOENT) { Ok(()) } else { Err(e) }
+            }
         }
     }
 
     /// Entries of a directory.
     pub(crate) async fn readpage(&self, caller: &Caller, body: &Readpage) -> Result<ReadpageReply, Errno> {
-        let reply = self.connection.call::<ReadpageReply>(Opcode::MdsReadpage, body, caller.options()).await?.body;
-        for entry in &reply.entries {
+        if let Some(page) = self.inodes.lock().page(body, self.now()) {
+            return Ok(page);
+        }
+        let asking = self.ask();
+        let body = Readpage { want: if body.with_attr { ALL } else { 0 }, want_parent: ALL, ..body.clone() };
+        let page = self.call::<ReadpageReply>(Opcode::MdsReadpage, &body, caller.options()).await?.body;
+        for entry in &page.entries {
             entry.attr.as_ref().map_or(Ok(()), check)?;
         }
+        asking.keep(|inodes, asked, now| inodes.keep_page(asked, &body, &page, now));
+        Ok(page)
+    }
+
+    /// A change other than a rename: the attributes of what was changed, made or (as it was) removed.
+    pub(crate) async fn reint_attr(&self, caller: &Caller, body: &Reint) -> Result<AttrReply, Errno> {
+        let removes = matches!(body.record, ReintRecord::Unlink(_));
+        // Of what is removed nothing is to be known.
+        let body = Reint { want: if removes { 0 } else { ALL }, ..body.clone() };
+        let changing = self.begin_change(self.parts_of(&body.record));
+        let reply = self.call::<AttrReply>(Opcode::MdsReint, &body, caller.modify()).await;
+        let reply = reply.inspect_err(|e| changing.failed(*e))?;
+        self.note_change(&reply.header, changed_by(&body.record));
+        let reply = checked(reply.body)?;
+        let fid = reply.attr.fid;
+        changing.happened(vec![Part::Inode(fid)], |inodes, asked, now| match &body.record {
+            ReintRecord::Unlink(r) => inodes.keep_name(asked, r.parent, &r.name, None, 0),
+            ReintRecord::Create(r) => {
+                let bits = inodes.keep(asked, &reply, now);
+                inodes.keep_name(asked, r.parent, &r.name, Some(fid), bits);
+                if reply.attr.is_dir() {
+                    inodes.keep_empty(fid, bits);
+                }
+            }
+            ReintRecord::Link(r) => {
+                let bits = inodes.keep(asked, &reply, now);
+                inodes.keep_name(asked, r.parent, &r.name, Some(fid), bits);
+            }
+            _ => {
+                inodes.keep(asked, &reply, now);
+            }
+        });
         Ok(reply)
     }
 
-    /// A change that answers with the attributes of what was changed or made.
-    pub(crate) async fn reint_attr(&self, caller: &Caller, body: &Reint) -> Result<AttrReply, Errno> {
-        let reply = self.connection.call(Opcode::MdsReint, body, caller.modify()).await?;
-        self.note_change(&reply.header, changed_by(&body.record));
-        checked(reply.body)
+    /// A rename.
+    pub(crate) async fn rename(&self, caller: &Caller, body: &Reint) -> Result<(), Errno> {
+        let changing = self.begin_change(self.parts_of(&body.record));
+        let reply = self.call::<RenameReply>(Opcode::MdsReint, body, caller.modify()).await;
+        let (header, reply) = reply.inspect_err(|e| changing.failed(*e)).map(|r| (r.header, r.body))?;
+        self.note_change(&header, changed_by(&body.record));
+        let ReintRecord::Rename(r) = &body.record else { return Ok(()) };
+        let Some(moved) = reply.moved.map(|attr| attr.fid) else {
+            changing.nothing_happened(|_, _, _| {});
+            return Ok(());
+        };
+        let replaced = reply.replaced.map(|attr| attr.fid);
+        let also = [Some(moved), replaced].into_iter().flatten().map(Part::Inode).collect();
+        changing.happened(also, |inodes, asked, _| {
+            let left = replaced.filter(|_| r.flags & RENAME_EXCHANGE != 0);
+            for (directory, name, to) in [(r.old_parent, &r.old_name, left), (r.new_parent, &r.new_name, Some(moved))] {
+                let bits = to.map_or(0, |fid| inodes.bits_since(asked, fid));
+                inodes.keep_name(asked, directory, name, to, bits);
+            }
+        });
+        Ok(())
     }
 
-    /// A change of which only success matters.
-    pub(crate) async fn reint(&self, caller: &Caller, body: &Reint) -> Result<(), Errno> {
-        let reply = self.connection.call::<()>(Opcode::MdsReint, body, caller.modify()).await?;
-        self.note_change(&reply.header, changed_by(&body.record));
-        Ok(())
+    /// What a change changes, as far as that is known before.
+    fn parts_of(&self, record: &ReintRecord) -> Vec<Part> {
+        let inodes = self.inodes.lock();
+        let entry = |directory: Fid, name: &Bytes| {
+            let named = inodes.name(directory, name).flatten().map(Part::Inode);
+            named.into_iter().chain([Part::Name(directory, name.clone())])
+        };
+        match record {
+            ReintRecord::Setattr(r) => vec![Part::Inode(r.fid)],
+            ReintRecord::Create(r) => vec![Part::Name(r.parent, r.name.clone())],
+            ReintRecord::Link(r) => vec![Part::Inode(r.fid), Part::Name(r.parent, r.name.clone())],
+            ReintRecord::Unlink(r) => entry(r.parent, &r.name).collect(),
+            ReintRecord::Rename(r) => {
+                entry(r.old_parent, &r.old_name).chain(entry(r.new_parent, &r.new_name)).collect()
+            }
+            ReintRecord::Setxattr(r) => vec![Part::Inode(r.fid)],
+            ReintRecord::SetLayout(r) => vec![Part::Inode(r.fid)],
+        }
     }
 
     /// An extended attribute, or with an empty name the list of names.
@@ -123,14 +305,23 @@ impl Mdc {
         fid: Fid,
         name: &str,
     ) -> Result<Bytes, Errno> {
+        if let Some(known) = self.inodes.lock().xattr(fid, cred, name, self.now()) {
+            return known.ok_or(Errno::ENODATA);
+        }
+        let asking = self.ask();
         let body = Getxattr { cred: cred.clone(), fid, name: name.to_owned() };
-        let reply = self.connection.call::<XattrReply>(Opcode::MdsGetxattr, &body, caller.options()).await?;
-        Ok(reply.body.value)
+        let value = match self.call::<XattrReply>(Opcode::MdsGetxattr, &body, caller.options()).await {
+            Ok(reply) => Ok(reply.body.value),
+            Err(Errno::ENODATA) => Err(Errno::ENODATA),
+            Err(e) => return Err(e),
+        };
+        asking.keep(|inodes, asked, _| inodes.keep_xattr(asked, fid, cred, name, value.as_ref().ok()));
+        value
     }
 
     /// Makes changes durable. EIO if the MDT crashed since and a change of the file or directory may be lost.
     pub(crate) async fn sync(&self, caller: &Caller, fid: Fid) -> Result<(), Errno> {
-        let reply = self.connection.call::<()>(Opcode::MdsSync, &Sync { fid }, caller.options()).await?;
+        let reply = self.call::<()>(Opcode::MdsSync, &Sync { fid }, caller.options()).await?;
         let instance = self.connection.connect_data().instance;
         self.unsynced.lock().handle_sync(fid, instance, reply.header.last_committed)
     }
@@ -138,28 +329,31 @@ impl Mdc {
     /// Paths of a file.
     pub(crate) async fn fid2path(&self, caller: &Caller, cred: &Credentials, fid: Fid) -> Result<Vec<Bytes>, Errno> {
         let body = Fid2path { cred: cred.clone(), fid };
-        let reply = self.connection.call::<Fid2pathReply>(Opcode::MdsFid2path, &body, caller.options()).await?;
+        let reply = self.call::<Fid2pathReply>(Opcode::MdsFid2path, &body, caller.options()).await?;
         Ok(reply.body.paths)
     }
 
     /// Space and inodes of the target.
     pub(crate) async fn statfs(&self) -> Result<StatFs, Errno> {
-        Ok(self.connection.call(Opcode::MdsStatfs, &(), CallOptions::default()).await?.body)
+        Ok(self.call(Opcode::MdsStatfs, &(), CallOptions::default()).await?.body)
     }
 
     /// As [`Mdc::statfs`], but gives up after `deadline`, and at once if the target cannot be reached.
     pub(crate) async fn try_statfs(&self, deadline: Duration) -> Result<StatFs, Errno> {
         let options = CallOptions { no_delay: true, deadline: Some(deadline), ..CallOptions::default() };
-        Ok(self.connection.call(Opcode::MdsStatfs, &(), options).await?.body)
+        Ok(self.call(Opcode::MdsStatfs, &(), options).await?.body)
     }
 
     /// Asks for a flock or fcntl lock, and waits for it if the flags do not say otherwise.
     pub(crate) async fn enqueue(&self, caller: &Caller, body: &Enqueue) -> Result<EnqueueReply, Errno> {
         // Outside of the window of RPCs in flight, or a few who wait for locks would stop all other metadata.
         let options = CallOptions { high_priority: true, ..caller.options() };
-        Ok(self.connection.call(Opcode::LdlmEnqueue, body, options).await?.body)
+        Ok(self.call(Opcode::LdlmEnqueue, body, options).await?.body)
     }
 }
+
+/// Flag of a rename: both names stay, and lead to the other's inode.
+const RENAME_EXCHANGE: u32 = 2;
 
 /// The inodes that a change is a change of, as far as the client knows them.
 fn changed_by(record: &ReintRecord) -> Vec<Fid> {

@@ -110,7 +110,7 @@ impl Targets {
     }
 
     fn add_mdc(&self, table: &mut Table, index: u32, connection: Connection) {
-        let mdc = Arc::new(Mdc::new(connection));
+        let mdc = Mdc::new(connection);
         if self.mount.register_params {
             mdc.connection().import();
             params::add_mdc(self.mount.node.params(), &mdc);

@@ -1,0 +1,86 @@
+//! The target that a mount serves for its servers: callbacks about locks, passed on to who holds the locks of the server
+//! that calls. What a callback means is decided there.
+
+use nacre_base::{Errno, Tag, Transno, Uuid, Xid};
+use nacre_ptlrpc::{Export, Response, ServedTarget, ServerRequest, TargetHandler};
+use nacre_wire::Opcode;
+use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
+use nacre_wire::ldlm::{BlockingCallback, GlimpseCallback, GlimpseReply};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+/// Who holds the locks of one target. Called in the network's reader: what takes time is for a task.
+pub(crate) trait LockHolder: Send + Sync {
+    /// Somebody waits for a lock. ENOENT if it is neither held nor on its way.
+    fn handle_blocking(self: Arc<Self>, callback: &BlockingCallback) -> Result<(), Errno>;
+
+    /// What is known of an object. ENOENT if the lock is not held.
+    fn handle_glimpse(&self, callback: &GlimpseCallback) -> Result<GlimpseReply, Errno>;
+}
+
+/// The lock holders of a mount by target.
+#[derive(Default)]
+pub(crate) struct Callbacks {
+    holders: Mutex<BTreeMap<String, Weak<dyn LockHolder>>>,
+    /// Held so that it is served.
+    served: Mutex<Option<ServedTarget>>,
+}
+
+impl Callbacks {
+    /// Passes the callbacks of the target named `target` on to `holder` from now on.
+    pub(crate) fn register(&self, target: &str, holder: Weak<dyn LockHolder>) {
+        self.holders.lock().insert(target.to_owned(), holder);
+    }
+
+    /// Keeps the service up until [`Callbacks::stop`].
+    pub(crate) fn keep(&self, served: ServedTarget) {
+        *self.served.lock() = Some(served);
+    }
+
+    pub(crate) fn stop(&self) {
+        *self.served.lock() = None;
+    }
+
+    fn holder(&self, target: &str) -> Result<Arc<dyn LockHolder>, Errno> {
+        self.holders.lock().get(target).and_then(Weak::upgrade).ok_or(Errno::ENOENT)
+    }
+}
+
+/// The handler of the target.
+pub(crate) struct CallbackService {
+    pub(crate) client: Uuid,
+    pub(crate) callbacks: Arc<Callbacks>,
+}
+
+#[async_trait::async_trait]
+impl TargetHandler for CallbackService {
+    async fn connect(&self, _export: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
+        let flags = request.data.flags & (connect_flags::MDS | connect_flags::SHORT_IO);
+        let data = ConnectData { flags, instance: 1, ..ConnectData::default() };
+        Ok(ConnectReply { data, target_uuid: self.client })
+    }
+
+    async fn disconnect(&self, _export: &Arc<Export>) {}
+
+    async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
+        // A target connects under its own name.
+        let holder = self.callbacks.holder(&request.export.client_name)?;
+        match request.opcode {
+            Opcode::LdlmBlCallback => {
+                holder.handle_blocking(&request.decode::<BlockingCallback>()?)?;
+                Ok(Response::new(&()))
+            }
+            Opcode::LdlmGlCallback => Ok(Response::new(&holder.handle_glimpse(&request.decode::<GlimpseCallback>()?)?)),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    fn last_committed(&self, _export: &Export) -> Transno {
+        Transno(0)
+    }
+
+    async fn saved_reply(&self, _export: &Arc<Export>, _xid: Xid, _tag: Tag) -> Option<Result<Response, Errno>> {
+        None
+    }
+}

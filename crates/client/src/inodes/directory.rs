@@ -1,0 +1,149 @@
+//! What is known of a directory's entries: names that are there, names that are not, the whole list. Each piece tells
+//! under which holding of which lock it was learnt; it is believed as long as that lock was never given back since.
+
+use bytes::Bytes;
+use nacre_base::{Fid, FxHashMap};
+use nacre_wire::Field;
+use nacre_wire::mds::{DirEntry, Readpage, ReadpageReply};
+
+/// Entries of a directory beyond which its list is not kept.
+const LISTING_MAX: usize = 65_536;
+/// About what an entry's attributes take in a reply, in bytes.
+const ATTR_BYTES: usize = 320;
+
+/// What a name leads to, and the holdings (numbers of [`super::history`]; 0: none) that make it so.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Name {
+    /// None: there is no such name.
+    pub(super) to: Option<Fid>,
+    /// Of the directory's UPDATE.
+    pub(super) under_directory: u64,
+    /// Of the child's LOOKUP.
+    pub(super) under_child: u64,
+}
+
+/// All entries in the order of their cookies, or the first ones so far.
+#[derive(Debug)]
+pub(super) struct Listing {
+    /// The holding of the directory's UPDATE under which all of it was read.
+    pub(super) under: u64,
+    pub(super) entries: Vec<DirEntry>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Directory {
+    pub(super) names: FxHashMap<Bytes, Name>,
+    /// The holding of UPDATE under which `names` has all that there are; 0: it does not.
+    pub(super) complete: u64,
+    pub(super) listing: Option<Listing>,
+    /// A list that is being read.
+    building: Option<Listing>,
+}
+
+impl Directory {
+    /// UPDATE is lost: what is left is believed for the children's locks.
+    pub(super) fn lose_update(&mut self) {
+        self.complete = 0;
+        self.forget_order();
+        self.names.retain(|_, n| n.under_child != 0);
+    }
+
+    /// An own change: where a new name comes in the list only the server knows.
+    pub(super) fn forget_order(&mut self) {
+        self.listing = None;
+        self.building = None;
+    }
+
+    /// A page was read under the holding `under`.
+    pub(super) fn handle_page(&mut self, asked: &Readpage, page: &ReadpageReply, under: u64) {
+        let goes_on = |b: &Listing| b.under == under && b.entries.last().map_or(0, |e| e.cookie) == asked.cookie;
+        let mut list = match self.building.take() {
+            _ if asked.cookie == 0 => Listing { under, entries: Vec::new() },
+            Some(list) if goes_on(&list) => list,
+            _ => return,
+        };
+        if list.entries.len() + page.entries.len() > LISTING_MAX {
+            return;
+        }
+        list.entries.extend(page.entries.iter().map(|e| DirEntry { attr: None, ..e.clone() }));
+        if !page.end {
+            self.building = Some(list);
+            return;
+        }
+        self.complete = under;
+        self.names.retain(|_, n| n.under_directory == under && n.to.is_some());
+        for e in list.entries.iter().filter(|e| !matches!(&e.name[..], b"." | b"..")) {
+            let name = Name { to: Some(e.fid), under_directory: under, under_child: 0 };
+            self.names.entry(e.name.clone()).or_insert(name);
+        }
+        self.listing = Some(list);
+    }
+}
+
+impl Listing {
+    /// The entries after `cookie` that fit, and whether they are the last.
+    pub(super) fn page(&self, cookie: u64, max_bytes: u32, with_attr: bool) -> (&[DirEntry], bool) {
+        let rest = &self.entries[self.entries.partition_point(|e| e.cookie <= cookie)..];
+        let mut left = max_bytes as usize;
+        let mut count = 0;
+        for e in rest {
+            let size = DirEntry::MIN_SIZE + e.name.len() + if with_attr { ATTR_BYTES } else { 0 };
+            // Names of equal hash come together: there is no cookie between them.
+            let same_hash = count > 0 && rest[count - 1].cookie == e.cookie;
+            if size > left && count > 0 && !same_hash {
+                break;
+            }
+            left = left.saturating_sub(size);
+            count += 1;
+        }
+        (&rest[..count], count == rest.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(oid: u32) -> DirEntry {
+        let fid = Fid { seq: 7, oid, ver: 0 };
+        DirEntry { name: Bytes::from(format!("n{oid}")), fid, cookie: u64::from(oid / 2), ..DirEntry::default() }
+    }
+
+    fn page(oids: std::ops::Range<u32>, end: bool) -> ReadpageReply {
+        ReadpageReply { entries: oids.map(entry).collect(), end, parent_lock: None }
+    }
+
+    fn ask(cookie: u64) -> Readpage {
+        Readpage { cookie, ..Readpage::default() }
+    }
+
+    #[test]
+    fn a_list_is_whole_if_all_its_pages_were_read_under_one_holding() {
+        let mut d = Directory::default();
+        d.handle_page(&ask(0), &page(2..6, false), 10);
+        d.handle_page(&ask(2), &page(6..8, true), 11);
+        assert!(d.listing.is_none() && d.complete == 0, "the lock was given back in between");
+        d.handle_page(&ask(0), &page(2..6, false), 11);
+        d.handle_page(&ask(1), &page(4..8, true), 11);
+        assert!(d.listing.is_none(), "somebody else's page");
+        d.handle_page(&ask(0), &page(2..6, false), 11);
+        d.handle_page(&ask(2), &page(6..8, true), 11);
+        assert_eq!((d.complete, d.names.len()), (11, 6));
+        d.lose_update();
+        assert!(d.listing.is_none() && d.complete == 0 && d.names.is_empty());
+    }
+
+    #[test]
+    fn pages_of_a_list_end_between_cookies() {
+        let list = Listing { under: 1, entries: (2..10).map(entry).collect() };
+        let size = (DirEntry::MIN_SIZE + 2) as u32;
+        let (first, end) = list.page(0, 3 * size, false);
+        assert_eq!((first.len(), end), (4, false), "two names have the third's cookie");
+        let (rest, end) = list.page(2, 4 * size, false);
+        assert_eq!((rest.len(), end), (4, true));
+        let (none, end) = list.page(4, size, false);
+        assert_eq!((none.len(), end), (0, true));
+        assert_eq!(list.page(0, 0, false).0.len(), 2, "an answer goes on");
+    }
+}

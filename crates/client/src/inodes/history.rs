@@ -1,0 +1,176 @@
+//! Which requests are under way, and which of this client's own changes overlap them. The server does not call this
+//! client's locks back for its own changes, so an answer that may be from before such a change must not be kept over
+//! it, and what a change under way makes wrong must not be answered from memory.
+
+use bytes::Bytes;
+use nacre_base::Fid;
+use std::collections::{BTreeSet, VecDeque};
+
+/// What a change changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Anything of an inode but its entries.
+    Inode(Fid),
+    /// A name in a directory, and with it the directory's times and link count.
+    Name(Fid, Bytes),
+}
+
+/// What changes do to an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Touch {
+    /// Nothing.
+    None,
+    /// They change its entries, and so its times and link count.
+    Entries,
+    /// They may change everything.
+    All,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    sequence: u64,
+    /// Requests under way, by the number they began with.
+    under_way: BTreeSet<u64>,
+    /// Changes that have not ended, by the request's number. Of a change that nobody waits for any more the end is never
+    /// known, so it stays.
+    changing: Vec<(u64, Vec<Part>)>,
+    /// Changes that ended, with the number they ended with, as long as a request is under way that is older.
+    changed: VecDeque<(u64, Vec<Part>)>,
+    /// When everything was lost for the last time.
+    lost: u64,
+}
+
+impl History {
+    /// The next number: everything gets one, in order.
+    pub(super) fn next(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    /// A request is about to be sent.
+    pub(super) fn begin(&mut self) -> u64 {
+        let began = self.next();
+        self.under_way.insert(began);
+        began
+    }
+
+    /// It is one that changes something.
+    pub(super) fn begin_change(&mut self, began: u64, parts: Vec<Part>) {
+        self.changing.push((began, parts));
+    }
+
+    /// It changed `also`, too: all that it changed.
+    pub(super) fn add_parts(&mut self, began: u64, also: Vec<Part>) -> Vec<Part> {
+        let Some((_, parts)) = self.changing.iter_mut().find(|c| c.0 == began) else { return also };
+        parts.extend(also);
+        parts.clone()
+    }
+
+    /// It has changed, or not.
+    pub(super) fn end_change(&mut self, began: u64, changed: bool) {
+        let Some(place) = self.changing.iter().position(|c| c.0 == began) else { return };
+        let (_, parts) = self.changing.swap_remove(place);
+        if changed {
+            let ended = self.next();
+            self.changed.push_back((ended, parts));
+        }
+    }
+
+    /// The request is over.
+    pub(super) fn end(&mut self, began: u64) {
+        self.under_way.remove(&began);
+        let oldest = self.under_way.first().copied().unwrap_or(u64::MAX);
+        while self.changed.front().is_some_and(|c| c.0 < oldest) {
+            self.changed.pop_front();
+        }
+        if self.lost > began {
+            // The server has thrown it away together with us.
+            self.end_change(began, false);
+        }
+    }
+
+    /// The server knows us no longer, and does nothing any more that it has not done.
+    pub(super) fn lose(&mut self) {
+        self.lost = self.next();
+        let under_way = &self.under_way;
+        self.changing.retain(|c| under_way.contains(&c.0));
+    }
+
+    /// Parts of all changes under way, or that ended after `since`; but not of the change `except`.
+    fn parts_since(&self, since: u64, except: u64) -> impl Iterator<Item = &Part> {
+        let ended = self.changed.iter().rev().take_while(move |c| c.0 > since);
+        let running = self.changing.iter().filter(move |c| c.0 != except);
+        running.map(|c| &c.1).chain(ended.map(|c| &c.1)).flatten()
+    }
+
+    /// What changes since `since` do to an inode; [`NOW`] for those under way only.
+    pub(super) fn touches(&self, fid: Fid, since: u64, except: u64) -> Touch {
+        let touch = |part: &Part| match part {
+            Part::Inode(f) if *f == fid => Touch::All,
+            Part::Name(f, _) if *f == fid => Touch::Entries,
+            _ => Touch::None,
+        };
+        self.parts_since(since, except).map(touch).max().unwrap_or(Touch::None)
+    }
+
+    /// Whether they change a name.
+    pub(super) fn touches_name(&self, directory: Fid, name: &[u8], since: u64, except: u64) -> bool {
+        self.parts_since(since, except).any(|p| matches!(p, Part::Name(d, n) if *d == directory && n[..] == *name))
+    }
+}
+
+/// As `since`: only what is under way.
+pub(super) const NOW: u64 = u64::MAX;
+/// As `except`: no change.
+pub(super) const NOTHING: u64 = 0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const F: Fid = Fid { seq: 1, oid: 1, ver: 0 };
+    const D: Fid = Fid { seq: 1, oid: 2, ver: 0 };
+
+    #[test]
+    fn a_request_sees_the_changes_that_overlap_it() {
+        let mut h = History::default();
+        let early = h.begin();
+        let change = h.begin();
+        h.begin_change(change, vec![Part::Inode(F), Part::Name(D, Bytes::from_static(b"n"))]);
+        assert_eq!(h.touches(F, NOW, NOTHING), Touch::All);
+        assert_eq!(h.touches(D, NOW, NOTHING), Touch::Entries);
+        assert_eq!(h.touches(F, change, change), Touch::None, "its own reply is not in its own way");
+        assert!(h.touches_name(D, b"n", NOW, NOTHING) && !h.touches_name(D, b"m", NOW, NOTHING));
+        let during = h.begin();
+        h.end_change(change, true);
+        h.end(change);
+        let late = h.begin();
+        assert_eq!(h.touches(F, NOW, NOTHING), Touch::None);
+        assert_eq!((h.touches(F, early, 0), h.touches(F, during, 0)), (Touch::All, Touch::All));
+        assert_eq!(h.touches(F, late, 0), Touch::None);
+        h.end(early);
+        assert_eq!(h.changed.len(), 1);
+        h.end(during);
+        assert!(h.changed.is_empty(), "nobody is left who could see it");
+        h.end(late);
+    }
+
+    #[test]
+    fn a_change_without_an_end_stays_until_all_is_lost() {
+        let mut h = History::default();
+        let (deserted, refused) = (h.begin(), h.begin());
+        h.begin_change(deserted, vec![Part::Inode(F)]);
+        h.begin_change(refused, vec![Part::Inode(D)]);
+        h.end_change(refused, false);
+        h.end(refused);
+        h.end(deserted);
+        assert_eq!((h.touches(F, NOW, 0), h.touches(D, NOW, 0)), (Touch::All, Touch::None));
+        let running = h.begin();
+        h.begin_change(running, vec![Part::Inode(D)]);
+        h.lose();
+        assert_eq!((h.touches(F, NOW, 0), h.touches(D, NOW, 0)), (Touch::None, Touch::All));
+        h.end(running);
+        assert_eq!(h.touches(D, NOW, 0), Touch::None);
+    }
+}

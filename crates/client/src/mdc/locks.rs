@@ -1,0 +1,183 @@
+//! The inode locks of one MDT: requests that may bring some, callbacks, giving back. What is believed under them is
+//! `inodes`'.
+
+use super::Mdc;
+use crate::callback_service::LockHolder;
+use crate::inodes::history::Part;
+use crate::inodes::{Asked, InodeCache, Notice, Out};
+use nacre_base::{Errno, Fid, Time};
+use nacre_ldlm::LockId;
+use nacre_ldlm::lock_cache::{Given, Giving};
+use nacre_ptlrpc::CallOptions;
+use nacre_wire::ldlm::{BlockingCallback, Cancel, Convert, GlimpseCallback, GlimpseReply};
+use nacre_wire::mds::Close;
+use nacre_wire::{Lane, Opcode};
+use std::sync::Arc;
+
+/// A request under way whose answer may be kept. Dropped, it is over.
+pub(super) struct Asking<'a> {
+    mdc: &'a Mdc,
+    asked: Asked,
+}
+
+impl Asking<'_> {
+    /// Keeps what the answer says.
+    pub(super) fn keep<T>(&self, keep: impl FnOnce(&mut InodeCache, Asked, Time) -> T) -> T {
+        keep(&mut self.mdc.inodes.lock(), self.asked, self.mdc.now())
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.mdc.inodes.lock().end(self.asked, self.mdc.now());
+        self.mdc.send_out();
+    }
+}
+
+/// A change under way. Dropped before its end was told it may happen still, so that nothing is kept over it.
+pub(super) struct Changing<'a>(Asking<'a>);
+
+impl Changing<'_> {
+    /// The change has happened, to the inodes `also` too: keeps what the answer says.
+    pub(super) fn happened<T>(&self, also: Vec<Part>, keep: impl FnOnce(&mut InodeCache, Asked, Time) -> T) -> T {
+        self.0.keep(|inodes, asked, now| {
+            inodes.happened(asked, also);
+            let kept = keep(inodes, asked, now);
+            inodes.changed(asked);
+            kept
+        })
+    }
+
+    /// It succeeded and changed nothing.
+    pub(super) fn nothing_happened<T>(&self, keep: impl FnOnce(&mut InodeCache, Asked, Time) -> T) -> T {
+        self.0.keep(|inodes, asked, now| {
+            inodes.refused(asked);
+            keep(inodes, asked, now)
+        })
+    }
+
+    /// It was a close that changed something; `version` is the inode's now.
+    pub(super) fn keep_close(&self, body: &Close, version: u64) {
+        self.0.keep(|inodes, asked, _| inodes.keep_close(asked, body, version));
+    }
+
+    /// It failed. Some errors say that nothing was changed, others nothing.
+    pub(super) fn failed(&self, error: Errno) {
+        let nobody_knows = matches!(
+            error,
+            Errno::EIO | Errno::ESHUTDOWN | Errno::ETIMEDOUT | Errno::EHOSTUNREACH | Errno::EPROTO | Errno::EINTR
+        );
+        if !nobody_knows {
+            self.0.keep(|inodes, asked, _| inodes.refused(asked));
+        }
+    }
+}
+
+impl Mdc {
+    /// To be called before a request is sent whose answer may be kept.
+    pub(super) fn ask(&self) -> Asking<'_> {
+        Asking { mdc: self, asked: self.inodes.lock().begin() }
+    }
+
+    /// To be called before a request is sent that changes `parts`.
+    pub(super) fn begin_change(&self, parts: Vec<Part>) -> Changing<'_> {
+        Changing(Asking { mdc: self, asked: self.inodes.lock().begin_change(parts) })
+    }
+
+    pub(super) fn now(&self) -> Time {
+        self.connection.mount().rt.now()
+    }
+
+    /// Gives back what is to be given back, in a task.
+    pub(super) fn send_out(&self) {
+        let out = self.inodes.lock().take_out();
+        let Some(me) = self.me.upgrade().filter(|_| !out.is_empty()) else { return };
+        self.connection.mount().rt.spawn(async move { me.give_back(out).await });
+    }
+
+    async fn give_back(&self, out: Vec<Out>) {
+        let (mut notices, mut givings, mut cancels) = (Vec::new(), Vec::new(), Vec::new());
+        for out in out {
+            match out {
+                Out::Cancel(id) => cancels.push(id),
+                Out::Tell(fid, notice) => notices.push((fid, notice)),
+                Out::Give(giving) => givings.push(giving),
+            }
+        }
+        let mut converts = Vec::new();
+        while !givings.is_empty() {
+            let told = |g: &Giving| (g.resource, self.inodes.lock().notice(g));
+            notices.extend(givings.iter().map(told));
+            self.tell(&std::mem::take(&mut notices)).await;
+            let mut inodes = self.inodes.lock();
+            for giving in std::mem::take(&mut givings) {
+                match inodes.given(&giving) {
+                    Given::Send if giving.keep == 0 => cancels.push(giving.id),
+                    Given::Send => converts.push((giving.id, giving.keep)),
+                    Given::Stop => {}
+                    Given::Again(more) => givings.push(more),
+                }
+            }
+        }
+        self.tell(&notices).await;
+        let converts = converts.into_iter().map(|(id, keep)| self.convert(id, keep));
+        futures_util::future::join(self.cancel(&cancels), futures_util::future::join_all(converts)).await;
+    }
+
+    /// Has the door forget.
+    async fn tell(&self, notices: &[(Fid, Notice)]) {
+        let Some(door) = self.connection.mount().invalidate.get() else { return };
+        for (fid, _) in notices.iter().filter(|n| n.1.attributes) {
+            door.attributes(*fid).await;
+        }
+        // One word of names makes a door forget those of many directories, if it knows no better.
+        for (fid, _) in notices.iter().filter(|n| n.1.entries) {
+            door.entries(*fid).await;
+        }
+    }
+
+    async fn cancel(&self, ids: &[LockId]) {
+        if ids.is_empty() {
+            return;
+        }
+        let body = Cancel { handles: ids.iter().map(|id| id.0).collect() };
+        // If it fails the server has thrown us out, or will.
+        let _ = self.call::<()>(Opcode::LdlmCancel, &body, giving_back()).await;
+        let mut inodes = self.inodes.lock();
+        ids.iter().for_each(|id| inodes.settled(*id));
+    }
+
+    async fn convert(&self, id: LockId, keep: u64) {
+        let body = Convert { handle: id.0, bits: keep };
+        let _ = self.call::<()>(Opcode::LdlmConvert, &body, giving_back()).await;
+        self.inodes.lock().settled(id);
+    }
+
+    /// The MDT knows none of our locks any more.
+    pub(super) fn lose_locks(&self) {
+        self.inodes.lock().lose();
+        self.send_out();
+    }
+
+    /// Gives all inode locks back.
+    pub(crate) fn clear_locks(&self) {
+        self.inodes.lock().clear();
+        self.send_out();
+    }
+}
+
+fn giving_back() -> CallOptions {
+    CallOptions { lane: Lane::Cancel, high_priority: true, ..CallOptions::default() }
+}
+
+impl LockHolder for Mdc {
+    fn handle_blocking(self: Arc<Self>, callback: &BlockingCallback) -> Result<(), Errno> {
+        let answer = self.inodes.lock().handle_blocking(callback);
+        self.send_out();
+        answer
+    }
+
+    fn handle_glimpse(&self, _: &GlimpseCallback) -> Result<GlimpseReply, Errno> {
+        Err(Errno::ENOENT)
+    }
+}
