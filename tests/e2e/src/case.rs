@@ -3,6 +3,7 @@
 use crate::cases;
 use crate::cluster::Cluster;
 use crate::failure::{Context, Outcome};
+use crate::prng::Prng;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,25 @@ pub(crate) enum Layout {
 /// The four layouts that data cases run on.
 pub(crate) const LAYOUTS: &[Layout] = &[Layout::Count(1), Layout::Count(4), Layout::Count(-1), Layout::Overstripe(8)];
 
+/// What a case proves that the product may not have yet. Such a case runs all the same: it is "not yet" as long as it
+/// fails, and a failure when it passes, so that this list is kept short.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Feature {
+    /// Clients and kernels cache data and metadata under locks, which are called back.
+    Caches,
+    /// A write by a user takes set-user-ID and set-group-ID away.
+    SetIdClearedByWrite,
+}
+
+impl Feature {
+    /// Whether the product has it: to be set when it does.
+    pub(crate) fn is_there(self) -> bool {
+        match self {
+            Feature::Caches | Feature::SetIdClearedByWrite => false,
+        }
+    }
+}
+
 /// One test.
 pub(crate) struct Case {
     /// Name in the table and for `--only`.
@@ -46,6 +66,8 @@ pub(crate) struct Case {
     pub(crate) announced: &'static [&'static str],
     /// Whether it needs the product, so that a plain directory can't stand in for it.
     pub(crate) needs_cluster: bool,
+    /// What the product may not have yet.
+    pub(crate) needs: Option<Feature>,
 }
 
 impl Case {
@@ -61,6 +83,7 @@ impl Case {
             limits: (60, 300),
             announced: &[],
             needs_cluster: false,
+            needs: None,
         }
     }
 
@@ -91,6 +114,12 @@ impl Case {
     /// Only with the product.
     pub(crate) const fn needs_cluster(mut self) -> Case {
         self.needs_cluster = true;
+        self
+    }
+
+    /// Only a proof of something that may not be there yet.
+    pub(crate) const fn needs(mut self, feature: Feature) -> Case {
+        self.needs = Some(feature);
         self
     }
 
@@ -134,6 +163,8 @@ pub(crate) struct Env {
     pub(crate) a: PathBuf,
     /// The same directory through the second mount.
     pub(crate) b: PathBuf,
+    /// The same directory through the third mount.
+    pub(crate) c: PathBuf,
     /// A directory of the case's own on the local disk.
     pub(crate) local: PathBuf,
     /// What is kept between runs: sources, tools, reference results.
@@ -147,6 +178,11 @@ pub(crate) struct Env {
 }
 
 impl Env {
+    /// Random numbers that the seed and the round determine.
+    pub(crate) fn random(&self) -> Prng {
+        Prng::new(self.seed)
+    }
+
     /// One of two values, by profile.
     pub(crate) fn pick<T>(&self, short: T, full: T) -> T {
         if self.profile == Profile::Short { short } else { full }
@@ -182,7 +218,7 @@ pub(crate) fn text(path: &Path) -> String {
 /// Every case, in the order in which they run: the quick and telling ones first.
 pub(crate) fn all() -> Vec<Case> {
     let mut all = cases::litmus::all();
-    all.extend(cases::litmus_locks::all());
+    all.extend(cases::cache::all());
     all.extend(cases::posix::all());
     all.extend(cases::fsx::all());
     all.extend(cases::tools::all());

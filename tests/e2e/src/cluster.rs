@@ -1,5 +1,5 @@
 //! A file system made of separate processes on this machine: one MGS, one MDS, two OSSs with two OSTs each, over TCP on
-//! 127.0.0.1, mounted twice. Everything that the tests know of Nacre's command line is in this file.
+//! 127.0.0.1, mounted three times. Everything that the tests know of Nacre's command line is in this file.
 
 use crate::daemon::Daemon;
 use crate::failure::{Context, Outcome, bail, ensure};
@@ -27,9 +27,9 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The usual one: 2 OSSs with 2 OSTs each, mounted twice.
+    /// The usual one: 2 OSSs with 2 OSTs each, mounted three times.
     pub(crate) fn new(nacre: &Path, root: &Path) -> Plan {
-        Plan { nacre: nacre.to_owned(), root: root.to_owned(), mounts: 2, ost_dirs: BTreeMap::new(), servers: (2, 2) }
+        Plan { nacre: nacre.to_owned(), root: root.to_owned(), mounts: 3, ost_dirs: BTreeMap::new(), servers: (2, 2) }
     }
 }
 

@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 enum Verdict {
     Passed,
     Failed,
+    /// The product is not meant to be able to do this yet; see [`case::Feature`].
+    NotYet,
     Unsupported,
 }
 
@@ -28,6 +30,17 @@ struct Row {
     verdict: Verdict,
     seconds: f64,
     note: String,
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Verdict::Passed => "ok",
+            Verdict::Failed => "FAILED",
+            Verdict::NotYet => "not yet",
+            Verdict::Unsupported => "unsupported",
+        }
+    }
 }
 
 /// The run: its directory and, unless it is on a plain one, the product.
@@ -40,6 +53,8 @@ struct Session<'a> {
     cluster: Option<Arc<Cluster>>,
     clusters_started: usize,
     rows: Vec<Row>,
+    /// The round that is under way, from 0.
+    round: u64,
 }
 
 /// Runs what the options ask for; success if nothing failed.
@@ -104,11 +119,31 @@ impl<'a> Session<'a> {
         fs::create_dir_all(&root)?;
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
         println!("seed {}, logs and files in {}", options.seed, root.display());
-        Ok(Session { options, root, repository, cluster: None, clusters_started: 0, rows: Vec::new() })
+        Ok(Session { options, root, repository, cluster: None, clusters_started: 0, rows: Vec::new(), round: 0 })
     }
 
     fn run_all(&mut self, selected: &[(Case, Layout)]) {
         let width = selected.iter().map(|(c, l)| title(c, *l).len()).max().unwrap_or(0);
+        for round in 0..self.options.rounds {
+            self.round = round;
+            self.run_round(selected, width);
+            let failed = self.rows.iter().filter(|r| r.verdict == Verdict::Failed).count();
+            if self.options.rounds > 1 && ((round + 1) % 10 == 0 || round == 0) {
+                println!("round {} of {}, {failed} failed", round + 1, self.options.rounds);
+            }
+        }
+        if let Some(cluster) = self.cluster.clone().filter(|_| !self.options.keep && !sys::interrupted()) {
+            let begin = Instant::now();
+            let outcome = cluster.stop();
+            let env = self.environment_on(&cluster, "stop");
+            let case = Case::new("stop", |_| Ok(()));
+            let row = self.judge(&case, "stop".to_owned(), &env, outcome, begin.elapsed());
+            self.report(width, row);
+        }
+    }
+
+    /// All cases once.
+    fn run_round(&mut self, selected: &[(Case, Layout)], width: usize) {
         for (case, layout) in selected {
             if sys::interrupted() {
                 break;
@@ -126,21 +161,13 @@ impl<'a> Session<'a> {
             let row = self.judge(case, name, &env, outcome, elapsed);
             self.report(width, row);
         }
-        if let Some(cluster) = self.cluster.clone().filter(|_| !self.options.keep && !sys::interrupted()) {
-            let begin = Instant::now();
-            let outcome = cluster.stop();
-            let env = self.environment_on(&cluster, "stop");
-            let case = Case::new("stop", |_| Ok(()));
-            let row = self.judge(&case, "stop".to_owned(), &env, outcome, begin.elapsed());
-            self.report(width, row);
-        }
     }
 
     /// The case's directories, on a file system that works: a new one if the last case broke it.
     fn environment(&mut self, name: &str) -> Outcome<Env> {
         if let Some(on) = &self.options.on {
             let dir = on.join(format!("{PREFIX}{}", directory_name(name)));
-            return Ok(self.environment_at(dir.clone(), dir, None, name));
+            return Ok(self.environment_at([dir.clone(), dir.clone(), dir], None, name));
         }
         if self.cluster.is_none() {
             let nacre = self.options.nacre.canonicalize();
@@ -156,20 +183,28 @@ impl<'a> Session<'a> {
     }
 
     fn environment_on(&self, cluster: &Arc<Cluster>, name: &str) -> Env {
-        let [a, b] = [1, 2].map(|n| cluster.mount_point(n).join(directory_name(name)));
-        self.environment_at(a, b, Some(cluster.clone()), name)
+        // Names of directories that come back are those that caches may be wrong about; fresh ones have been looked for
+        // by nobody. Rounds have some of each.
+        let directory = match self.round % 4 {
+            0 | 1 => directory_name(name),
+            _ => format!("{}.{}", directory_name(name), self.round),
+        };
+        let at = [1, 2, 3].map(|n| cluster.mount_point(n).join(&directory));
+        self.environment_at(at, Some(cluster.clone()), name)
     }
 
-    fn environment_at(&self, a: PathBuf, b: PathBuf, cluster: Option<Arc<Cluster>>, name: &str) -> Env {
+    fn environment_at(&self, at: [PathBuf; 3], cluster: Option<Arc<Cluster>>, name: &str) -> Env {
+        let [a, b, c] = at;
         Env {
             profile: self.options.profile,
             a,
             b,
+            c,
             local: self.root.join("local").join(directory_name(name)),
             cache: self.repository.join("target"),
             repository: self.repository.clone(),
             cluster,
-            seed: self.options.seed,
+            seed: self.options.seed.wrapping_add(self.round),
         }
     }
 
@@ -221,6 +256,15 @@ impl<'a> Session<'a> {
             verdict = if failure.is_unsupported() { Verdict::Unsupported } else { Verdict::Failed };
             notes.push(failure.to_string());
         }
+        if let Some(missing) = case.needs.filter(|f| !f.is_there() && self.options.on.is_none()) {
+            verdict = match verdict {
+                Verdict::Passed => Verdict::Failed,
+                Verdict::Failed => Verdict::NotYet,
+                other => other,
+            };
+            let what = if verdict == Verdict::Failed { "passed, though {} was not expected" } else { "needs {}" };
+            notes.insert(0, what.replace("{}", &format!("{missing:?}")));
+        }
         if let Some(cluster) = self.cluster.clone() {
             let complaints = cluster.complaints(case.announced);
             if !complaints.is_empty() {
@@ -240,6 +284,9 @@ impl<'a> Session<'a> {
                 self.cluster = None;
             }
         }
+        if outcome.is_err() && self.cluster.is_some() && !self.options.keep {
+            let _ = env.tear_down();
+        }
         if verdict == Verdict::Failed && self.options.on.is_some() && !self.options.keep {
             let _ = fs::remove_dir_all(&env.a);
         }
@@ -247,14 +294,14 @@ impl<'a> Session<'a> {
     }
 
     fn report(&mut self, width: usize, row: Row) {
-        let word = match row.verdict {
-            Verdict::Passed => "ok",
-            Verdict::Failed => "FAILED",
-            Verdict::Unsupported => "unsupported",
-        };
-        println!("{:width$}  {word:11} {:7.1} s", row.name, row.seconds);
-        if !row.note.is_empty() {
-            println!("    {}", row.note);
+        if self.round == 0 || row.verdict == Verdict::Failed {
+            println!("{:width$}  {:11} {:7.1} s", row.name, row.verdict.word(), row.seconds);
+            if !row.note.is_empty() {
+                println!("    {}", row.note);
+            }
+            if row.verdict == Verdict::Failed && self.options.rounds > 1 {
+                println!("    in round {}, seed {}", self.round + 1, self.options.seed.wrapping_add(self.round));
+            }
         }
         self.rows.push(row);
     }
@@ -262,8 +309,7 @@ impl<'a> Session<'a> {
     /// Cleans up and prints the sum.
     fn finish(mut self) -> ExitCode {
         let count = |verdict| self.rows.iter().filter(|r| r.verdict == verdict).count();
-        let (passed, failed, unsupported) =
-            (count(Verdict::Passed), count(Verdict::Failed), count(Verdict::Unsupported));
+        let (passed, failed) = (count(Verdict::Passed), count(Verdict::Failed));
         if self.options.json {
             println!("{}", self.json());
         }
@@ -271,8 +317,10 @@ impl<'a> Session<'a> {
             println!("kept: {}", self.root.display());
             std::mem::forget(self.cluster.take());
         }
-        if unsupported > 0 {
-            println!("{unsupported} unsupported");
+        for verdict in [Verdict::Unsupported, Verdict::NotYet] {
+            if count(verdict) > 0 {
+                println!("{} {}", count(verdict), verdict.word());
+            }
         }
         println!("e2e: {passed} passed, {failed} failed");
         if sys::interrupted() {
@@ -284,12 +332,12 @@ impl<'a> Session<'a> {
 
     fn json(&self) -> String {
         let row = |r: &Row| {
-            let verdict = match r.verdict {
+            let result = match r.verdict {
                 Verdict::Passed => "passed",
                 Verdict::Failed => "failed",
-                Verdict::Unsupported => "unsupported",
+                other => other.word(),
             };
-            serde_json::json!({ "name": r.name, "result": verdict, "seconds": r.seconds, "note": r.note })
+            serde_json::json!({ "name": r.name, "result": result, "seconds": r.seconds, "note": r.note })
         };
         let rows: Vec<_> = self.rows.iter().map(row).collect();
         serde_json::json!({ "seed": self.options.seed, "cases": rows }).to_string()

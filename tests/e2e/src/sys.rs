@@ -1,7 +1,7 @@
 //! Safe wrappers over the few system calls that std lacks: shared mappings, locks, holes, extended attributes, mounts.
 //! All unsafe code of this crate is here.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -74,6 +74,18 @@ impl Map {
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let address =
             unsafe { libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Map { address, len })
+    }
+
+    /// A writable mapping whose stores the file does not get.
+    pub(crate) fn private(file: &File, len: usize) -> io::Result<Map> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let address =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -171,11 +183,154 @@ pub(crate) fn record_lock(file: &File, kind: libc::c_int, start: u64, len: u64, 
     }
 }
 
+/// The lock that is in the way of one of this kind: its kind, start and length (0: to the end of all files).
+pub(crate) fn lock_in_the_way(
+    file: &File,
+    kind: libc::c_int,
+    start: u64,
+    len: u64,
+) -> io::Result<Option<(libc::c_int, u64, u64)>> {
+    let mut lock = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start as libc::off_t,
+        l_len: len as libc::off_t,
+        l_pid: 0,
+    };
+    // SAFETY: a valid descriptor and a live structure.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut lock) })?;
+    let kind = libc::c_int::from(lock.l_type);
+    Ok((kind != libc::F_UNLCK).then_some((kind, lock.l_start as u64, lock.l_len as u64)))
+}
+
+/// Gives up root, for ever: the user, the group, and no other groups.
+pub(crate) fn become_user(user: u32, group: u32) -> io::Result<()> {
+    // SAFETY: an empty list, and plain integers.
+    check(unsafe { libc::setgroups(0, std::ptr::null()) })?;
+    // SAFETY: plain integers.
+    check(unsafe { libc::setgid(group) })?;
+    // SAFETY: plain integers.
+    check(unsafe { libc::setuid(user) })
+}
+
+/// For [`rename`]: refuses to replace.
+pub(crate) const RENAME_NOREPLACE: u32 = libc::RENAME_NOREPLACE;
+/// For [`rename`]: both change places.
+pub(crate) const RENAME_EXCHANGE: u32 = libc::RENAME_EXCHANGE;
+
+/// `renameat2(2)` with its flags.
+pub(crate) fn rename(from: &Path, to: &Path, flags: u32) -> io::Result<()> {
+    let (from, to) = (c_path(from)?, c_path(to)?);
+    // SAFETY: valid C strings.
+    check(unsafe { libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags) })
+}
+
+/// The inode number of a name relative to an open directory.
+pub(crate) fn inode_at(dir: &File, name: &str) -> io::Result<u64> {
+    let name = c_str(OsStr::new(name))?;
+    // SAFETY: stat is plain data for which zero is a valid value.
+    let mut out: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid descriptor and C string, and a live structure.
+    check(unsafe { libc::fstatat(dir.as_raw_fd(), name.as_ptr(), &mut out, 0) })?;
+    Ok(out.st_ino)
+}
+
+/// `mkfifo(3)`.
+pub(crate) fn make_fifo(path: &Path, mode: u32) -> io::Result<()> {
+    let path = c_path(path)?;
+    // SAFETY: a valid C string.
+    check(unsafe { libc::mkfifo(path.as_ptr(), mode) })
+}
+
+/// `copy_file_range(2)`; the bytes copied, never 0.
+pub(crate) fn copy_file_range(from: &File, out: u64, to: &File, into: u64, len: usize) -> io::Result<usize> {
+    let (mut out, mut into) = (out as libc::off64_t, into as libc::off64_t);
+    // SAFETY: valid descriptors, and live offsets.
+    let copied = unsafe { libc::copy_file_range(from.as_raw_fd(), &mut out, to.as_raw_fd(), &mut into, len, 0) };
+    match copied {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        n if n < 0 => Err(io::Error::last_os_error()),
+        n => Ok(n as usize),
+    }
+}
+
+/// An open directory that can be rewound, which std's can't.
+pub(crate) struct Listing(std::ptr::NonNull<libc::DIR>);
+
+impl Listing {
+    /// Opens a directory.
+    pub(crate) fn open(path: &Path) -> io::Result<Listing> {
+        let path = c_path(path)?;
+        // SAFETY: a valid C string.
+        let dir = unsafe { libc::opendir(path.as_ptr()) };
+        std::ptr::NonNull::new(dir).map(Listing).ok_or_else(io::Error::last_os_error)
+    }
+
+    /// Back to the beginning.
+    pub(crate) fn rewind(&mut self) {
+        // SAFETY: an open directory.
+        unsafe { libc::rewinddir(self.0.as_ptr()) };
+    }
+
+    /// The names from here to the end, without `.` and `..`.
+    pub(crate) fn names(&mut self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        loop {
+            // SAFETY: an open directory, that only we use; errno is this thread's own.
+            let entry = unsafe {
+                *libc::__errno_location() = 0;
+                libc::readdir(self.0.as_ptr())
+            };
+            if entry.is_null() {
+                let error = io::Error::last_os_error();
+                return if error.raw_os_error() == Some(0) { Ok(names) } else { Err(error) };
+            }
+            // SAFETY: the entry lives until the next call, and its name ends with a zero.
+            let name = unsafe { CStr::from_ptr((*entry).d_name.as_ptr()) };
+            names.push(name.to_string_lossy().into_owned());
+            if matches!(name.to_bytes(), b"." | b"..") {
+                names.pop();
+            }
+        }
+    }
+}
+
+impl Drop for Listing {
+    fn drop(&mut self) {
+        // SAFETY: an open directory, not used afterwards.
+        unsafe { libc::closedir(self.0.as_ptr()) };
+    }
+}
+
 /// Sets an extended attribute.
 pub(crate) fn set_xattr(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
+    set_xattr_with(path, name, value, 0)
+}
+
+/// Sets an extended attribute that must not be there; EEXIST if it is.
+pub(crate) fn create_xattr(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
+    set_xattr_with(path, name, value, libc::XATTR_CREATE)
+}
+
+/// Names of extended attributes that users may set, sorted.
+pub(crate) fn list_xattrs(path: &Path) -> io::Result<Vec<String>> {
+    let path = c_path(path)?;
+    let mut list = vec![0u8; 65536];
+    // SAFETY: a valid C string and a live buffer of the given length.
+    let len = unsafe { libc::listxattr(path.as_ptr(), list.as_mut_ptr().cast(), list.len()) };
+    if len < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let names = list[..len as usize].split(|b| *b == 0).map(|n| String::from_utf8_lossy(n).into_owned());
+    let mut names: Vec<String> = names.filter(|n| n.starts_with("user.")).collect();
+    names.sort();
+    Ok(names)
+}
+
+fn set_xattr_with(path: &Path, name: &str, value: &[u8], flags: libc::c_int) -> io::Result<()> {
     let (path, name) = (c_path(path)?, c_str(OsStr::new(name))?);
     // SAFETY: valid C strings and a live buffer of the given length.
-    check(unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) })
+    check(unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags) })
 }
 
 /// Reads an extended attribute; ENODATA if it is not there.

@@ -1,7 +1,8 @@
 //! Helpers that must be processes of their own: `nacre-e2e worker NAME ARGS...`. They end with status 1 and a line on
 //! standard error if anything fails.
 
-use crate::cases::{faults, litmus, litmus_locks};
+use crate::cases::faults;
+use crate::cases::litmus::{append, locks, permissions};
 use crate::failure::{Failure, Outcome, bail};
 use std::path::Path;
 use std::str::FromStr;
@@ -10,11 +11,12 @@ use std::str::FromStr;
 pub(crate) fn run(args: &[String]) -> Outcome {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     match words[..] {
-        ["append", path, id, count] => litmus::append_records(Path::new(path), number(id)?, number(count)?),
-        ["lock", path, kind, start, len] => {
-            litmus_locks::hold_lock(Path::new(path), kind, number(start)?, number(len)?)
-        }
-        ["count", path, rounds] => litmus_locks::count_up(Path::new(path), number(rounds)?),
+        ["append", path, id, count] => append::append_records(Path::new(path), number(id)?, number(count)?),
+        ["lock", path, kind, start, len] => locks::hold_lock(Path::new(path), kind, number(start)?, number(len)?),
+        ["try-lock", path, start, len] => locks::try_lock(Path::new(path), number(start)?, number(len)?),
+        ["lock-two", path, first, second] => locks::lock_two(Path::new(path), number(first)?, number(second)?),
+        ["as", user, group, what, path] => permissions::try_as(number(user)?, number(group)?, what, Path::new(path)),
+        ["count", path, rounds] => locks::count_up(Path::new(path), number(rounds)?),
         ["durable", dir, log, seed] => faults::write_durably(Path::new(dir), Path::new(log), number(seed)?),
         _ => bail!("no such worker: {words:?}"),
     }

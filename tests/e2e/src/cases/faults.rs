@@ -309,9 +309,9 @@ fn kill_and_restart(env: &Env, name: &str) -> Outcome {
     verify(&env.b.join("durable"), &log).context("seen by the other mount")?;
     verify(&env.a.join("durable"), &log).context("seen by the writer's mount")?;
     if name == "mgs" {
-        let third = cluster.add_mount(3).context("a new mount after the restart")?;
-        ensure!(fs::read_dir(&third)?.next().is_some(), "the new mount is empty");
-        cluster.remove_mount(3)?;
+        let another = cluster.add_mount(4).context("a new mount after the restart")?;
+        ensure!(fs::read_dir(&another)?.next().is_some(), "the new mount is empty");
+        cluster.remove_mount(4)?;
     }
     Ok(())
 }
@@ -322,7 +322,7 @@ fn power_cut(env: &Env) -> Outcome {
     let mut writer = Writer::start(env)?;
     writer.progress(100, Duration::from_secs(60))?;
     let servers = ["mgs", "mds", "oss1", "oss2"];
-    for name in ["mount1", "mount2"].iter().chain(&servers) {
+    for name in ["mount1", "mount2", "mount3"].iter().chain(&servers) {
         cluster.kill(name)?;
     }
     let log = writer.log.clone();
@@ -333,6 +333,7 @@ fn power_cut(env: &Env) -> Outcome {
     }
     cluster.add_mount(1)?;
     cluster.add_mount(2)?;
+    cluster.add_mount(3)?;
     verify(&env.b.join("durable"), &log)
 }
 

@@ -253,7 +253,7 @@ fn open(path: &Path, mode: Mode) -> Outcome<File> {
 }
 
 /// Fails at the first byte that differs.
-fn compare(got: &[u8], expected: &[u8], offset: usize) -> Outcome {
+pub(crate) fn compare(got: &[u8], expected: &[u8], offset: usize) -> Outcome {
     let differs = got.iter().zip(expected).position(|(g, e)| g != e);
     if let Some(i) = differs {
         let wrong = got.iter().zip(expected).filter(|(g, e)| g != e).count();

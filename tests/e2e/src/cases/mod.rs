@@ -1,9 +1,9 @@
 //! The cases, by what they are about. Each module has `all()`, its part of the list.
 
+pub(crate) mod cache;
 pub(crate) mod faults;
 pub(crate) mod fsx;
 pub(crate) mod litmus;
-pub(crate) mod litmus_locks;
 pub(crate) mod posix;
 pub(crate) mod space;
 pub(crate) mod tools;

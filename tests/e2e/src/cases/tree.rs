@@ -13,7 +13,10 @@ use std::time::Duration;
 /// This module's part of the list.
 pub(crate) fn all() -> Vec<Case> {
     const ONE: &[Layout] = &[Layout::Default];
-    vec![Case::new("tree", tree).layouts(ONE, LAYOUTS).limits(180, 1500).prepare(prepare)]
+    vec![
+        Case::new("tree", tree).layouts(ONE, LAYOUTS).limits(180, 1500).prepare(prepare),
+        Case::new("compile-two-mounts", compile_two_mounts).layouts(ONE, LAYOUTS),
+    ]
 }
 
 /// Unpacks and builds, in the current directory, from the archive `$1`; `$2` is what make is to make.
@@ -118,5 +121,43 @@ fn tree(env: &Env) -> Outcome {
         &differ[..differ.len().min(5)]
     );
     ensure!(got.len() == expected.len(), "{} files, expected {}", got.len(), expected.len());
+    Ok(())
+}
+
+/// Sources are written on one mount, half of the objects compiled there and half on the second, all at once; the third
+/// links them, and each mount runs the program. A changed source is compiled anew on another mount and linked again.
+fn compile_two_mounts(env: &Env) -> Outcome {
+    const UNITS: usize = 8;
+    let cc = |dir: &Path, args: &[String]| Program::new("cc").args(args).dir(dir).limit(Duration::from_secs(50)).run();
+    let sum = |add: usize| (0..UNITS).map(|n| n * n + add).sum::<usize>();
+    let main = "#include \"all.h\"\n#include <stdio.h>\nint main(void) { printf(\"%d\\n\", 0 CALLS); return 0; }\n";
+    let calls: String = (0..UNITS).map(|n| format!(" + f{n}()")).collect();
+    for add in 0..env.pick(2, 20) {
+        let header: String = (0..UNITS).map(|n| format!("int f{n}(void);\n")).collect();
+        fs::write(env.a.join("all.h"), format!("{header}#define ADD {add}\n#define CALLS{calls}\n"))?;
+        fs::write(env.b.join("main.c"), main)?;
+        for n in 0..UNITS {
+            let text = format!("#include \"all.h\"\nint f{n}(void) {{ return {n} * {n} + ADD; }}\n");
+            fs::write(env.a.join(format!("f{n}.c")), text)?;
+        }
+        std::thread::scope(|scope| {
+            let half = |dir, from: usize| {
+                (from..UNITS).step_by(2).try_for_each(|n| {
+                    let [source, object] = ["c", "o"].map(|end| format!("f{n}.{end}"));
+                    cc(dir, &["-c".into(), source, "-o".into(), object]).map(drop)
+                })
+            };
+            let other = scope.spawn(move || half(&env.b, 1));
+            half(&env.a, 0)?;
+            other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })?;
+        let mut link = vec!["main.c".to_owned(), "-o".into(), "program".into()];
+        link.extend((0..UNITS).map(|n| format!("f{n}.o")));
+        cc(&env.c, &link)?;
+        for dir in [&env.a, &env.b, &env.c] {
+            let said = Program::new(dir.join("program")).limit(Duration::from_secs(20)).run()?.stdout;
+            ensure!(said.trim() == sum(add).to_string(), "the program says {said:?}, expected {}", sum(add));
+        }
+    }
     Ok(())
 }
