@@ -148,3 +148,196 @@ impl DirtyAccount {
         self.dropped += lost;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::object::{Flush, FlushEnd, FlushWanted, ObjectCache};
+    use nacre_base::size::{GIB, MIB};
+    use nacre_base::{Payload, Prng, Time};
+    use nacre_ldlm::Extent;
+    use nacre_tgt::grant::{GrantEngine, Reservation, Written};
+    use std::time::Duration;
+
+    const EXPORT: u64 = 1;
+    const BLOCK: u64 = 4096;
+
+    fn account(granted: u64) -> DirtyAccount {
+        let mut account = DirtyAccount::default();
+        account.set_limits(64 * MIB, 4 * MIB, 8);
+        account.handle_connected(granted);
+        account
+    }
+
+    #[test]
+    fn nothing_becomes_dirty_without_grant_nor_beyond_the_bound() {
+        let mut account = account(2 * BLOCK);
+        assert!(account.can_dirty(2 * BLOCK) && !account.can_dirty(2 * BLOCK + 1));
+        account.took(BLOCK);
+        assert!(account.can_dirty(BLOCK) && !account.can_dirty(2 * BLOCK) && account.may_get_more(2 * BLOCK));
+        account.set_limits(BLOCK, 4 * MIB, 8);
+        assert!(!account.can_dirty(1) && !account.may_get_more(2 * BLOCK));
+        account.freed(BLOCK);
+        assert!(account.can_dirty(BLOCK) && !account.may_get_more(BLOCK), "nothing to wait for");
+    }
+
+    #[test]
+    fn the_rest_of_a_block_is_lost_with_the_write_and_reported_with_the_next() {
+        let mut account = account(10 * BLOCK);
+        account.took(BLOCK);
+        let (report, sent) = account.send(BLOCK, 100);
+        assert_eq!((report.dirty, report.grant, report.dropped), (BLOCK, 10 * BLOCK - 100, 0));
+        assert_eq!(report.undirty, 64 * MIB);
+        assert_eq!(account.available(), 9 * BLOCK);
+        account.written(sent, 3 * BLOCK);
+        assert_eq!((account.held(), account.available()), (12 * BLOCK, 12 * BLOCK));
+        let (report, failing) = account.send(0, 0);
+        assert_eq!((report.grant, report.dropped), (12 * BLOCK, BLOCK - 100));
+        account.failed(failing, 0);
+        assert_eq!(account.send(0, 0).0.dropped, BLOCK - 100, "not reported yet");
+    }
+
+    #[test]
+    fn a_new_connection_begins_anew_with_what_is_dirty() {
+        let mut account = account(10 * BLOCK);
+        account.took(6 * BLOCK);
+        let (_, sent) = account.send(4 * BLOCK, 4 * BLOCK);
+        assert_eq!(account.told_at_connect(), 10 * BLOCK);
+        account.handle_connected(5 * BLOCK);
+        assert_eq!((account.held(), account.available()), (BLOCK, 0));
+        account.failed(sent, 4 * BLOCK);
+        assert_eq!((account.held(), account.dirty_and_writing()), (BLOCK, 6 * BLOCK));
+        assert!(!account.can_dirty(1) && account.can_dirty(0));
+    }
+
+    #[test]
+    fn what_is_given_back_is_reported() {
+        let mut account = account(10 * BLOCK);
+        account.took(BLOCK);
+        account.shrink(2 * BLOCK);
+        assert_eq!((account.held(), account.available()), (3 * BLOCK, 2 * BLOCK));
+        assert_eq!(account.send(0, 0).0.dropped, 7 * BLOCK);
+    }
+
+    /// A client that writes, and a server whose other space is taken by somebody without a grant.
+    struct Both {
+        random: Prng,
+        object: ObjectCache,
+        account: DirtyAccount,
+        server: GrantEngine,
+        /// Blocks that nobody has.
+        free: u64,
+        in_flight: Vec<(Flush, Sent, GrantReport, Option<Reservation>)>,
+        now: Time,
+    }
+
+    impl Both {
+        fn write(&mut self) {
+            let offset = self.random.below(MIB);
+            let len = *self.random.pick(&[1, 100, 5000, 100_000]);
+            let charge = self.object.grant_needed(offset, len);
+            if self.account.can_dirty(charge) {
+                self.object.write(offset, &Payload::zeroes(len as usize), self.now);
+                self.account.took(charge);
+            }
+        }
+
+        fn send(&mut self) {
+            let within = [Extent { start: self.random.below(MIB), end: MIB }];
+            let within = self.random.one_in(2).then_some(&within[..]);
+            let max_bytes = self.random.range(1, 200_000);
+            let wanted = FlushWanted { max_bytes, max_extents: 16, within, only_full: false, min_age: Duration::ZERO };
+            let Some(flush) = self.object.next_flush(&wanted, self.now) else { return };
+            let (report, sent) = self.account.send(flush.charge, flush.bytes);
+            self.in_flight.push((flush, sent, report, None));
+        }
+
+        /// The server gets a write. What the client had grant for must have space.
+        fn receive(&mut self) {
+            let Some(at) = self.any() else { return };
+            let (flush, _, _, reservation) = &mut self.in_flight[at];
+            if reservation.is_none() {
+                let left = self.server.left();
+                *reservation = Some(self.server.reserve(EXPORT, flush.bytes, 0).expect("promised"));
+                assert_eq!(self.server.left(), left, "took of what was not promised");
+            }
+        }
+
+        fn end(&mut self) {
+            let Some(at) = self.any() else { return };
+            let (flush, sent, report, reservation) = self.in_flight.swap_remove(at);
+            let is_written = !self.random.one_in(3);
+            match reservation {
+                Some(reservation) if is_written => {
+                    self.server.finish(reservation, Written::All);
+                    self.free -= flush.bytes;
+                    let granted = self.server.allocate(EXPORT, &report);
+                    self.object.flushed(flush.ticket, FlushEnd::Written, self.now);
+                    self.account.written(sent, granted);
+                }
+                reservation => {
+                    reservation.into_iter().for_each(|r| self.server.finish(r, Written::Failed));
+                    let end = if self.random.one_in(2) { FlushEnd::Retry } else { FlushEnd::Lost };
+                    let again = self.object.flushed(flush.ticket, end, self.now).charge;
+                    self.account.failed(sent, again);
+                }
+            }
+            // Somebody deletes, so that this goes on.
+            self.free += self.random.below(4) * 100_000;
+            self.server.refresh(self.now, self.free);
+        }
+
+        fn any(&mut self) -> Option<usize> {
+            let n = self.in_flight.len() as u64;
+            (n > 0).then(|| self.random.below(n) as usize)
+        }
+
+        fn take_the_rest(&mut self) {
+            if let Ok(reservation) = self.server.reserve(99, 0, self.server.left()) {
+                self.server.finish(reservation, Written::All);
+                self.free = self.server.total_granted();
+                self.server.refresh(self.now, self.free);
+            }
+        }
+
+        fn drop_some(&mut self) {
+            let extent = Extent { start: self.random.below(MIB), end: MIB };
+            self.account.freed(self.object.drop_ranges(&[extent]).charge);
+        }
+
+        fn check(&self, seed: u64) {
+            assert_eq!(self.account.dirty, self.object.dirty_charge());
+            // What the server has not heard of yet: writes not received, and lost grant.
+            let unheard: u64 = self.in_flight.iter().filter(|f| f.3.is_none()).map(|f| f.0.bytes).sum();
+            let unreported: u64 = self.in_flight.iter().map(|f| f.1.dropped).sum();
+            let pending: u64 = self.in_flight.iter().filter(|f| f.3.is_some()).map(|f| f.0.bytes).sum();
+            let known = self.account.held + unheard + unreported + self.account.dropped;
+            assert_eq!(self.server.total_granted() - pending, known, "seed {seed}: both know the same grant");
+        }
+    }
+
+    #[test]
+    fn client_and_server_agree_on_every_byte_of_grant() {
+        for seed in 0..100 {
+            let mut server = GrantEngine::default();
+            let free = GIB;
+            server.refresh(Time::ZERO, free);
+            let account = account(server.connect(EXPORT, 0));
+            let (random, now) = (Prng::new(seed), Time::ZERO);
+            let mut both =
+                Both { random, object: ObjectCache::default(), account, server, free, in_flight: Vec::new(), now };
+            for _ in 0..500 {
+                match both.random.below(20) {
+                    0..8 => both.write(),
+                    8..11 => both.send(),
+                    11..14 => both.receive(),
+                    14..17 => both.end(),
+                    17 => both.drop_some(),
+                    18 => both.take_the_rest(),
+                    _ => both.account.shrink(both.random.below(MIB)),
+                }
+                both.check(seed);
+            }
+        }
+    }
+}

@@ -276,6 +276,20 @@ impl ObjectCache {
         lost
     }
 
+    /// Forgets the clean bytes of the ranges; dirty ones, and those on their way, stay.
+    pub(crate) fn drop_clean(&mut self, ranges: &[Extent]) {
+        for extent in ranges {
+            let range = extent.start..extent.end.saturating_add(1);
+            self.spoil(&range);
+            for (span, segment) in self.segments.cut(&range) {
+                match segment.state {
+                    State::Clean => self.clean_bytes -= segment.memory(),
+                    State::Writing(_) | State::Dirty => drop(self.segments.insert(span, segment)),
+                }
+            }
+        }
+    }
+
     /// Forgets everything from `size` on; the dirty bytes that were lost.
     pub(crate) fn truncate(&mut self, size: u64) -> Dirty {
         self.drop_ranges(&[Extent { start: size, end: u64::MAX }])
