@@ -316,6 +316,16 @@ message! {
     }
 }
 
+message! {
+    /// Reply to a rename. Both are none if the two names were of one inode, and nothing happened.
+    pub struct RenameReply {
+        /// What was renamed, as it is now.
+        pub moved: Option<Attr>,
+        /// What had the new name before, if something did: replaced, or in an exchange moved too.
+        pub replaced: Option<Attr>,
+    }
+}
+
 /// A change of the namespace, in one record so that replay needs one entry point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReintRecord {
