@@ -1,9 +1,34 @@
 //! What a program will read next, guessed from what it read: one for each open file, in file offsets. Recognises
 //! several sequential, strided and backward streams at once. It says what to fetch; the caller cuts that to what its
 //! locks cover and what is not cached, and tells what was fetched in vain.
+//!
+//! Reads that fit no stream are remembered; three that adjoin, or four at equal distances, are a new stream. Fewer
+//! would find streams in random reads. The window of a stream is twice what it has read so far, so that what is
+//! fetched in vain when it ends is in proportion.
 
 use nacre_base::Time;
+use std::collections::VecDeque;
 use std::ops::Range;
+use std::time::Duration;
+
+/// Most streams of one file.
+const STREAMS_MAX: usize = 4;
+/// Reads remembered: enough for the beginnings of all streams, interleaved.
+const RECENT_MAX: usize = 16;
+/// Equal distances that make a strided stream.
+const STRIDES_MIN: usize = 3;
+/// A window holds so many requests at least.
+const REQUESTS_MIN: u64 = 4;
+/// Most records told at once for a strided stream: what fits into an RPC.
+const RECORDS_MAX: u64 = 256;
+/// So many requests may overtake each other. A read further away is not of the stream, though it may have been fetched:
+/// random reads would keep a false stream going.
+const REORDERED_MAX: u64 = 8;
+/// Large windows end at multiples of this.
+const ALIGNMENT: u64 = 1 << 20;
+
+/// A stream that was not read for so long has no share of the window any more.
+const IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// Bounds, in bytes: `llite.*.max_read_ahead_per_file_mb` and `max_read_ahead_whole_mb`.
 #[derive(Debug, Clone, Copy)]
@@ -15,17 +40,45 @@ pub(crate) struct ReadAheadLimits {
 }
 
 /// The reads of one open file.
+#[derive(Debug, Default)]
+pub(crate) struct ReadAhead {
+    /// The most recently used one last.
+    streams: Vec<Stream>,
+    /// Reads that were of no stream, the newest last.
+    recent: VecDeque<Range<u64>>,
+    /// The file was told to be fetched whole.
+    is_whole: bool,
+}
+
+/// Reads that continue each other.
 #[derive(Debug)]
-pub(crate) struct ReadAhead {}
+struct Stream {
+    course: Course,
+    /// Bytes read, less what was wasted.
+    consumed: u64,
+    /// When it was read last.
+    used: Time,
+}
+
+#[derive(Debug)]
+enum Course {
+    /// Read up to `end`; told up to `told`.
+    Forward { end: u64, told: u64 },
+    /// Read down to `start`; told down to `told`.
+    Backward { start: u64, told: u64 },
+    /// Records of `len` bytes, `stride` apart (backwards if negative): read up to the one at `last`, and so many more
+    /// `told`.
+    Strided { last: u64, stride: i128, len: u64, told: u64 },
+}
 
 impl ReadAhead {
     /// Of a file just opened.
     pub(crate) fn new() -> ReadAhead {
-        todo!()
+        ReadAhead::default()
     }
 
     /// `len` bytes at `offset` are read, of a file of about `size` bytes. What to fetch ahead, beyond them: ascending
-    /// ranges within `size`, none of which was told before (unless wasted since).
+    /// ranges within `size`, that were not told before for the same stream (unless wasted since).
     pub(crate) fn handle_read(
         &mut self,
         offset: u64,
@@ -34,13 +87,375 @@ impl ReadAhead {
         limits: ReadAheadLimits,
         now: Time,
     ) -> Vec<Range<u64>> {
-        let _ = (offset, len, size, limits, now);
-        todo!()
+        let read = offset..offset.saturating_add(len);
+        if read.is_empty() || limits.per_file == 0 {
+            return Vec::new();
+        }
+        if size <= limits.whole && (self.is_whole || read.start == 0) {
+            let first = !std::mem::replace(&mut self.is_whole, true);
+            return if first && read.end < size { vec![read.end..size] } else { Vec::new() };
+        }
+        let stream = match self.streams.iter_mut().position(|stream| stream.advance(&read)) {
+            Some(at) => self.streams.remove(at),
+            None => match self.recognise(&read) {
+                Some(stream) => stream,
+                None => {
+                    self.remember(read);
+                    return Vec::new();
+                }
+            },
+        };
+        self.streams.retain(|stream| now.since(stream.used) <= IDLE_MAX);
+        if self.streams.len() == STREAMS_MAX {
+            self.streams.remove(0);
+        }
+        self.streams.push(Stream { used: now, ..stream });
+        let most = limits.per_file / self.streams.len() as u64;
+        self.streams.last_mut().map_or_else(Vec::new, |stream| stream.extend(len, size, most))
     }
 
     /// A range that was told to be fetched was not, or left the cache before it was read.
-    pub(crate) fn handle_wasted(&mut self, range: Range<u64>) {
-        let _ = range;
-        todo!()
+    pub(crate) fn handle_wasted(&mut self, range: &Range<u64>) {
+        self.is_whole = false;
+        self.streams.iter_mut().for_each(|stream| stream.shrink(range));
+    }
+
+    fn remember(&mut self, read: Range<u64>) {
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(read);
+    }
+
+    /// Whether the read and recent ones are a stream.
+    fn recognise(&self, read: &Range<u64>) -> Option<Stream> {
+        let len = read.end - read.start;
+        let forward = |at: u64| self.recent.iter().rev().find(|r| r.end == at);
+        let backward = |at: u64| self.recent.iter().rev().find(|r| r.start == at);
+        let stream = |course| Some(Stream { course, consumed: 3 * len, used: Time::ZERO });
+        if let Some(before) = forward(read.start)
+            && (before.start == 0 || forward(before.start).is_some())
+        {
+            return stream(Course::Forward { end: read.end, told: read.end });
+        }
+        if backward(read.end).is_some_and(|after| backward(after.end).is_some()) {
+            return stream(Course::Backward { start: read.start, told: read.start });
+        }
+        let stride = self.stride(read)?;
+        stream(Course::Strided { last: read.start, stride, len, told: 0 })
+    }
+
+    /// The distance at which recent reads led to this one, each as long as it.
+    fn stride(&self, read: &Range<u64>) -> Option<i128> {
+        let len = read.end - read.start;
+        let of_length = || self.recent.iter().rev().filter(|r| r.end - r.start == len);
+        let distances = of_length().map(|before| i128::from(read.start) - i128::from(before.start));
+        distances.filter(|distance| *distance != 0).find(|distance| {
+            // Each of the earlier ones, going back in time.
+            let mut at = i128::from(read.start) - distance;
+            let mut steps = 0;
+            for before in of_length() {
+                if i128::from(before.start) == at {
+                    at -= distance;
+                    steps += 1;
+                }
+            }
+            steps >= STRIDES_MIN
+        })
+    }
+}
+
+impl Stream {
+    /// Whether the read is of this stream, which it moves on.
+    fn advance(&mut self, read: &Range<u64>) -> bool {
+        let len = read.end - read.start;
+        let slack = len.saturating_mul(REORDERED_MAX);
+        match &mut self.course {
+            Course::Forward { end, told } => {
+                let most = (*told).clamp(*end, end.saturating_add(slack));
+                let is_of_this = read.start <= most && read.start.saturating_add(slack) >= *end;
+                if is_of_this {
+                    *end = read.end.max(*end);
+                }
+                self.consumed += if is_of_this { len } else { 0 };
+                is_of_this
+            }
+            Course::Backward { start, told } => {
+                let least = (*told).clamp(start.saturating_sub(slack), *start);
+                let is_of_this = read.end >= least && read.end <= start.saturating_add(slack);
+                if is_of_this {
+                    *start = read.start.min(*start);
+                }
+                self.consumed += if is_of_this { len } else { 0 };
+                is_of_this
+            }
+            Course::Strided { last, stride, len: record, told } => {
+                let distance = i128::from(read.start) - i128::from(*last);
+                let records = distance / *stride;
+                let is_late = (-i128::from(REORDERED_MAX)..=0).contains(&records);
+                let is_next = records > 0 && records <= i128::from((*told).clamp(1, REORDERED_MAX));
+                if len > *record || distance % *stride != 0 || !(is_late || is_next) {
+                    return false;
+                }
+                if is_next {
+                    *last = read.start;
+                    *told = told.saturating_sub(records as u64);
+                }
+                self.consumed += len;
+                true
+            }
+        }
+    }
+
+    /// How far to be ahead, in bytes, for requests of `len` bytes and with at most `most`.
+    fn window(&self, len: u64, most: u64) -> u64 {
+        self.consumed.saturating_mul(2).max(len.saturating_mul(REQUESTS_MIN)).min(most)
+    }
+
+    /// What to fetch now: nothing while three quarters of the window are there, so that requests are large.
+    fn extend(&mut self, len: u64, size: u64, most: u64) -> Vec<Range<u64>> {
+        let window = self.window(len, most);
+        let enough = window - window / 4;
+        match &mut self.course {
+            Course::Forward { end, told } => {
+                let from = (*told).max(*end);
+                let target = end.saturating_add(window);
+                let target = if window >= ALIGNMENT { target - target % ALIGNMENT } else { target }.min(size);
+                if from - *end >= enough || target <= from {
+                    return Vec::new();
+                }
+                *told = target;
+                vec![from..target]
+            }
+            Course::Backward { start, told } => {
+                let from = (*told).min(*start);
+                let target = start.saturating_sub(window);
+                let target = if window >= ALIGNMENT { target.next_multiple_of(ALIGNMENT) } else { target };
+                if *start - from >= enough || target >= from {
+                    return Vec::new();
+                }
+                *told = target;
+                vec![target..from]
+            }
+            Course::Strided { last, stride, len, told } => {
+                let records = (window / *len).min(RECORDS_MAX);
+                if *told > records - records / 4 || *told == records {
+                    return Vec::new();
+                }
+                let starts = (*told + 1..=records).map(|i| i128::from(*last) + *stride * i128::from(i));
+                let inside = starts.filter_map(|start| u64::try_from(start).ok()).filter(|start| *start < size);
+                let mut ranges: Vec<_> = inside.map(|start| start..start.saturating_add(*len).min(size)).collect();
+                *told = (*told).max(records);
+                if *stride < 0 {
+                    ranges.reverse();
+                }
+                ranges
+            }
+        }
+    }
+
+    /// Something of what was told is not there; if it was ahead, it is told again when there is room.
+    fn shrink(&mut self, range: &Range<u64>) {
+        let was_ahead = match &mut self.course {
+            Course::Forward { end, told } if range.start < *told && range.end > *end => {
+                *told = range.start.max(*end);
+                true
+            }
+            Course::Backward { start, told } if range.end > *told && range.start < *start => {
+                *told = range.end.min(*start);
+                true
+            }
+            Course::Strided { last, stride, len, told } => {
+                let distance = i128::from(range.start) - i128::from(*last);
+                let record = distance / *stride;
+                let is_ahead =
+                    record > 0 && record <= i128::from(*told) && (distance % *stride).abs() < i128::from(*len);
+                if is_ahead {
+                    *told = record as u64 - 1;
+                }
+                is_ahead
+            }
+            _ => false,
+        };
+        if was_ahead {
+            self.consumed /= 4;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::spans::{Span, SpanMap};
+    use nacre_base::Prng;
+    use nacre_base::size::{GIB, KIB, MIB};
+
+    const LIMITS: ReadAheadLimits = ReadAheadLimits { per_file: 64 * MIB, whole: 2 * MIB };
+
+    #[derive(Debug, Clone, Copy)]
+    struct Fetched;
+
+    impl Span for Fetched {
+        fn split_off(&mut self, _: u64) -> Fetched {
+            Fetched
+        }
+    }
+
+    fn read(ahead: &mut ReadAhead, range: Range<u64>, size: u64, limits: ReadAheadLimits) -> Vec<Range<u64>> {
+        ahead.handle_read(range.start, range.end - range.start, size, limits, Time::ZERO)
+    }
+
+    /// A file and what was fetched of it ahead.
+    #[derive(Default)]
+    struct Program {
+        ahead: ReadAhead,
+        cached: SpanMap<Fetched>,
+        reads: u64,
+        hits: u64,
+        fetched: u64,
+        /// Fetched and read.
+        used: u64,
+        largest: u64,
+    }
+
+    impl Program {
+        fn read(&mut self, offset: u64, len: u64, size: u64) {
+            let range = offset..offset + len;
+            self.reads += 1;
+            self.hits += u64::from(self.cached.gaps(&range).is_empty());
+            self.used += self.cached.cut(&range).iter().map(|(r, _)| r.end - r.start).sum::<u64>();
+            let told = self.ahead.handle_read(offset, len, size, LIMITS, Time::ZERO);
+            assert!(told.is_sorted_by(|a, b| a.end <= b.start), "{told:?}");
+            for range in told {
+                assert!(range.start < range.end && range.end <= size, "{range:?}");
+                for gap in self.cached.gaps(&range) {
+                    self.fetched += gap.end - gap.start;
+                    self.cached.insert(gap, Fetched);
+                }
+            }
+            self.largest = self.largest.max(self.fetched - self.used);
+        }
+
+        /// Of the reads from the `skip`-th on all but `missed` found everything.
+        fn assert_hits(&self, skip: u64) {
+            assert!(self.hits * 100 >= (self.reads - skip) * 99, "{} of {}", self.hits, self.reads - skip);
+        }
+    }
+
+    #[test]
+    fn sequential_reads_find_everything_and_the_window_is_bounded() {
+        for len in [4 * KIB, 47_008, 128 * KIB, MIB] {
+            let mut program = Program::default();
+            let size = 5000 * len;
+            (10..5000).for_each(|i| program.read(i * len, len, size));
+            program.assert_hits(3);
+            assert_eq!(program.fetched, program.used, "to the end of the file and not beyond");
+            assert!(program.largest <= 64 * MIB && program.largest > 4 * MIB, "{}", program.largest);
+        }
+    }
+
+    #[test]
+    fn a_stream_is_fetched_in_large_requests() {
+        let mut ahead = ReadAhead::default();
+        let told: Vec<_> = (0..1000).flat_map(|i| read(&mut ahead, i * MIB..(i + 1) * MIB, GIB, LIMITS)).collect();
+        assert!(told.len() < 80, "{}", told.len());
+        assert!(told.iter().skip(5).all(|r| r.end.is_multiple_of(MIB) && r.end - r.start >= 4 * MIB));
+    }
+
+    #[test]
+    fn strided_records_are_fetched_and_nothing_between() {
+        for (len, stride) in [(4 * KIB, 64 * KIB), (47_008, 470_080), (MIB, 10 * MIB), (100, 101)] {
+            let mut program = Program::default();
+            let size = 3000 * stride;
+            (0..3000).for_each(|i| program.read(7 + i * stride, len, size));
+            program.assert_hits(4);
+            assert_eq!(program.fetched, program.used);
+            assert!(program.largest <= 64 * MIB);
+        }
+    }
+
+    #[test]
+    fn backward_reads_are_streams_too() {
+        for (len, stride) in [(MIB, MIB), (4 * KIB, 4 * KIB), (4 * KIB, 12 * KIB)] {
+            let mut program = Program::default();
+            let size = 3000 * stride;
+            (0..3000).rev().for_each(|i| program.read(i * stride, len, size));
+            program.assert_hits(4);
+            assert_eq!(program.fetched, program.used);
+        }
+    }
+
+    #[test]
+    fn four_interleaved_streams_of_all_kinds_are_followed() {
+        let mut program = Program::default();
+        let (len, part) = (64 * KIB, GIB);
+        for i in 0..2000 {
+            program.read(i * len, len, 4 * GIB);
+            program.read(2 * part - (i + 1) * len, len, 4 * GIB);
+            program.read(2 * part + i * 5 * len, len, 4 * GIB);
+            program.read(3 * part + i * len, len, 4 * GIB);
+        }
+        program.assert_hits(16);
+        assert!(program.largest <= 80 * MIB, "all together {}", program.largest);
+    }
+
+    #[test]
+    fn requests_that_overtake_each_other_are_still_a_stream() {
+        let mut program = Program::default();
+        let mut order: Vec<u64> = (0..4000).collect();
+        let mut random = Prng::new(1);
+        order[10..].chunks_mut(8).for_each(|chunk| random.shuffle(chunk));
+        order.into_iter().for_each(|i| program.read(i * 128 * KIB, 128 * KIB, 4000 * 128 * KIB));
+        program.assert_hits(10);
+    }
+
+    #[test]
+    fn random_reads_fetch_nothing() {
+        for seed in 0..20 {
+            for (len, blocks) in [(4 * KIB, 520), (4 * KIB, 100_000), (MIB, 1000)] {
+                let mut program = Program::default();
+                let mut random = Prng::new(seed);
+                (0..5000).for_each(|_| program.read(random.below(blocks) * len, len, blocks * len));
+                let wasted = program.fetched - program.used;
+                assert!(wasted * 20 < program.reads * len, "seed {seed}: {wasted} of {} ", program.reads * len);
+            }
+        }
+    }
+
+    #[test]
+    fn a_short_stream_wastes_no_more_than_twice_what_was_read() {
+        for reads in 3..200 {
+            let mut program = Program::default();
+            (10..10 + reads).for_each(|i| program.read(i * 4 * KIB, 4 * KIB, GIB));
+            let read = reads * 4 * KIB;
+            assert!(program.fetched - program.used <= 2 * read, "{} after {read}", program.fetched - program.used);
+        }
+    }
+
+    #[test]
+    fn a_small_file_is_fetched_whole_once_if_read_from_its_beginning() {
+        let mut ahead = ReadAhead::default();
+        assert_eq!(read(&mut ahead, 100..200, 2 * MIB, LIMITS), []);
+        assert_eq!(read(&mut ahead, 0..100, 2 * MIB, LIMITS), [100..2 * MIB]);
+        assert_eq!(read(&mut ahead, 100..200, 2 * MIB, LIMITS), []);
+        assert_eq!(read(&mut ahead, 0..100, 2 * MIB, LIMITS), []);
+        assert_eq!(read(&mut ReadAhead::new(), 0..100, 100, LIMITS), []);
+        assert_eq!(read(&mut ReadAhead::new(), 0..100, 2 * MIB + 1, LIMITS), []);
+        let off = ReadAheadLimits { per_file: 0, ..LIMITS };
+        assert_eq!(read(&mut ReadAhead::new(), 0..100, 2 * MIB, off), []);
+    }
+
+    #[test]
+    fn what_was_wasted_is_told_again_in_a_smaller_window() {
+        let mut ahead = ReadAhead::default();
+        let mut told = 0;
+        for i in 0..100 {
+            told = read(&mut ahead, i * MIB..(i + 1) * MIB, GIB, LIMITS).last().map_or(told, |r| r.end);
+        }
+        assert!(told >= 140 * MIB);
+        ahead.handle_wasted(&(110 * MIB..told));
+        assert_eq!(read(&mut ahead, 100 * MIB..101 * MIB, GIB, LIMITS), [110 * MIB..153 * MIB]);
+        ahead.handle_wasted(&(102 * MIB..GIB));
+        assert_eq!(read(&mut ahead, 101 * MIB..102 * MIB, GIB, LIMITS), [102 * MIB..117 * MIB]);
     }
 }

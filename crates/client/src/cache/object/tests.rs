@@ -496,3 +496,56 @@ fn nothing_is_stale_lost_or_counted_wrong_in_any_order_of_events() {
         model.check();
     }
 }
+
+/// Costs of the common operations: `cargo test --release cache::object::tests::costs -- --ignored --nocapture`.
+#[test]
+#[ignore = "measures"]
+#[allow(clippy::disallowed_methods)]
+fn costs() {
+    // The wall clock is what is measured.
+    let measure = |name: &str, count: u64, run: &mut dyn FnMut(u64)| {
+        let begin = std::time::Instant::now();
+        (0..count).for_each(&mut *run);
+        println!("{name}: {} ns", begin.elapsed().as_nanos() / u128::from(count));
+    };
+    let flush_all = |cache: &mut ObjectCache, wanted: &FlushWanted<'_>| {
+        while let Some(flush) = cache.next_flush(wanted, NOW) {
+            cache.flushed(flush.ticket, FlushEnd::Written, NOW);
+        }
+    };
+    let full = FlushWanted { only_full: true, ..wanted(4 * MIB) };
+    let mut cache = ObjectCache::default();
+    let mib = bytes(MIB, 1);
+    measure("1 MiB sequential write and flush", 1000, &mut |i| {
+        cache.grant_needed(i * MIB, MIB);
+        cache.write(i * MIB, &mib, NOW);
+        flush_all(&mut cache, &full);
+    });
+    assert_eq!(cache.dirty_bytes(), 0);
+    measure("1 MiB cached read", 1000, &mut |i| drop(cache.read(i * MIB, MIB, NOW)));
+    let mut random = Prng::new(1);
+    let page = bytes(4 * KIB, 1);
+    let mut cache = ObjectCache::default();
+    measure("4 KiB random write", 100_000, &mut |_| {
+        let offset = random.below(1 << 18) * 4 * KIB;
+        cache.grant_needed(offset, 4 * KIB);
+        cache.write(offset, &page, NOW);
+        assert!(cache.next_flush(&full, NOW).is_none_or(|f| f.bytes > 0));
+    });
+    println!("  {} runs", cache.dirty.runs().len());
+    measure("flush of all that", 1, &mut |_| flush_all(&mut cache, &wanted(4 * MIB)));
+    measure("4 KiB cached read", 100_000, &mut |i| drop(cache.read((i * 7919 % (1 << 18)) * 4 * KIB, 4 * KIB, NOW)));
+    let mut cache = ObjectCache::default();
+    let record = bytes(100, 1);
+    measure("100-byte append", 1_000_000, &mut |i| {
+        cache.grant_needed(i * 100, 100);
+        cache.write(i * 100, &record, NOW);
+        flush_all(&mut cache, &full);
+    });
+    let mut cache = ObjectCache::default();
+    let record = bytes(47_008, 1);
+    measure("47008-byte strided write and flush", 20_000, &mut |i| {
+        cache.write(i * 10 * 47_008, &record, NOW);
+        flush_all(&mut cache, &full);
+    });
+}
