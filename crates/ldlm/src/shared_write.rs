@@ -65,6 +65,8 @@ const AHEAD_RECORDS: u64 = 256;
 const AHEAD_BYTES: u64 = 64 << 20;
 /// Sets called back unused in succession until a stream no longer asks for sets.
 const FAILURES_MAX: u32 = 3;
+/// So many records it then asks for one by one.
+const PENANCE: u32 = 8;
 /// A lock called back younger than this was in somebody's way.
 const YOUNG: Duration = Duration::from_secs(4);
 /// So was one that served fewer writes.
@@ -132,9 +134,12 @@ impl SharedWrite {
         for stream in self.strides.streams_mut() {
             if stream.has_unused_in(ranges) {
                 self.counts.records_wasted += stream.asked - stream.used;
-                stream.asked = stream.used;
+                stream.advance(stream.used);
                 stream.ahead = AHEAD_FIRST;
                 stream.failures += 1;
+                if stream.failures >= FAILURES_MAX {
+                    stream.failures = FAILURES_MAX + PENANCE;
+                }
             }
         }
         if age < YOUNG || self.writes_since_ask < HARDLY_USED {
@@ -188,8 +193,13 @@ impl SharedWrite {
             }
             return ask;
         }
-        if !contended || self.strides.is_sequential(length) {
+        if !contended {
             return Ask::Grown;
+        }
+        if self.strides.is_sequential(length) {
+            // A grown lock that was lost is followed by an exact one: while everybody has one of these, the server lets
+            // none grow over another, and the next grown ones end where the others write.
+            return if self.last_was_grown { Ask::Exact } else { Ask::Grown };
         }
         self.disorder += 1;
         if self.disorder < DISORDER_MAX { Ask::Exact } else { Ask::ServerSide }
@@ -212,7 +222,9 @@ fn ask_ahead(stream: &mut Stream, record: u64, offset: u64, most: u64) -> (Ask, 
     let wasted = stream.asked.saturating_sub(stream.used.max(record));
     if stream.asked > 0 && record == stream.asked {
         // All that was asked for was written.
-        stream.ahead *= 2;
+        if stream.failures == 0 {
+            stream.ahead *= 2;
+        }
         stream.failures = stream.failures.saturating_sub(1);
     } else if record > stream.asked {
         stream.ahead /= 2;

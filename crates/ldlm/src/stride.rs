@@ -132,7 +132,7 @@ impl Strides {
     pub(crate) fn stream_of(&mut self, offset: u64, length: u64) -> Option<(&mut Stream, u64)> {
         let known = self.streams.iter().enumerate().find_map(|(at, s)| {
             // Far beyond what was asked for it is a coincidence, or the program jumped.
-            let record = s.record_of(offset, length).filter(|r| *r <= s.asked.saturating_mul(2))?;
+            let record = s.record_of(offset, length).filter(|r| *r <= s.asked.max(2) * 2)?;
             Some((at, record))
         });
         let (at, record) = match known {

@@ -420,14 +420,18 @@ struct World {
     /// What the last write to each cell wrote.
     truth: [u64; CELLS],
     last_value: u64,
+    /// Of 14 + twice this steps, so many deliver a message to the server, and so many one to a client.
+    speed: u64,
     hits: u64,
     dead: u64,
 }
 
 impl World {
     fn new(seed: u64) -> World {
+        let mut random = Prng::new(seed);
         World {
-            random: Prng::new(seed),
+            speed: random.range(3, 14),
+            random,
             now: Time::ZERO,
             server: Server::default(),
             clients: (0..CLIENTS).map(|_| Client::new()).collect(),
@@ -443,16 +447,20 @@ impl World {
     fn step(&mut self, working: bool) {
         self.now = Time(self.now.0 + 1);
         let client = self.random.below(CLIENTS as u64) as usize;
-        match self.random.below(if working { 16 } else { 8 }) {
-            0..=1 => self.deliver_to_server(),
-            2..=4 => self.deliver_to_client(),
-            5 => self.release(client),
-            6..=7 => self.give(client),
-            8..=10 => self.stat(client),
-            11 => self.change(client),
-            12..=13 => self.access(client),
-            14 => self.write_mapped(client),
-            _ => self.rare(client),
+        // The slower the network, the more is under way at once.
+        let deliveries = 2 * self.speed;
+        match self.random.below(deliveries + if working { 14 } else { 5 }) {
+            n if n < self.speed => self.deliver_to_server(),
+            n if n < deliveries => self.deliver_to_client(),
+            n => match n - deliveries {
+                0..=1 => self.release(client),
+                2..=4 => self.give(client),
+                5..=7 => self.stat(client),
+                8 => self.change(client),
+                9..=11 => self.access(client),
+                12 => self.write_mapped(client),
+                _ => self.rare(client),
+            },
         }
     }
 
@@ -475,7 +483,7 @@ impl World {
                 }
             }
             let uses = self.clients[client].uses.len();
-            let brings = matches!(message, ToClient::Granted { .. });
+            let brings = matches!(message, ToClient::Granted { .. } | ToClient::Attributes { lock: Some(_), .. });
             let sent = self.clients[client].handle(message, self.now, &self.truth);
             self.dead += u64::from(brings && self.clients[client].uses.len() == uses);
             self.to_server.extend(sent.into_iter().map(|m| (client, m)));
@@ -565,7 +573,7 @@ impl World {
     fn rare(&mut self, client: usize) {
         let ranges = RangeSet::from_extents([cell_extent(self.random.below(CELLS as u64) as usize)]).unwrap();
         let c = &mut self.clients[client];
-        let givings = match self.random.below(24) {
+        let givings = match self.random.below(16) {
             0..=7 => c.cache.shrink(self.now, &LruLimits { size: 1, ..LruLimits::default() }),
             8 => c.cache.clear(),
             9..=10 => c.cache.give_up(object(), &ranges),
@@ -671,7 +679,7 @@ impl World {
 #[test]
 fn a_client_never_believes_what_the_server_has_let_others_change() {
     let (mut hits, mut dead, mut grants) = (0, 0, 0);
-    for seed in 0..400 {
+    for seed in 0..500 {
         let result = std::panic::catch_unwind(|| {
             let mut world = World::new(seed);
             for _ in 0..600 {
@@ -686,6 +694,6 @@ fn a_client_never_believes_what_the_server_has_let_others_change() {
         dead += d;
         grants += g;
     }
-    // The test is worth something only if caches are hit and the rare paths are gone.
-    assert!(hits > 10_000 && dead > 20 && grants > 20_000, "{hits} hits, {dead} dead, {grants} grants");
+    // The test is worth something only if caches are hit and the rare paths are taken.
+    assert!(hits > 5_000 && dead > 1_000 && grants > 10_000, "{hits} hits, {dead} dead, {grants} grants");
 }
