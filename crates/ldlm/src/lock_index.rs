@@ -77,3 +77,49 @@ impl RangeIndex {
         self.ends.range(from..=to).map(|(key, end)| (Extent { start: key.start, end: *end }, key.id))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::Prng;
+    use std::collections::BTreeSet;
+
+    fn random_extent(random: &mut Prng) -> Extent {
+        // Lengths of all orders, at both ends of what there is.
+        let length = random.next_u64() >> random.below(64);
+        let start = random.next_u64() >> random.below(64);
+        let end = start.saturating_add(length);
+        if random.one_in(4) { Extent { start: u64::MAX - end, end: u64::MAX - start } } else { Extent { start, end } }
+    }
+
+    #[test]
+    fn it_finds_what_a_scan_finds() {
+        for seed in 0..300 {
+            let mut random = Prng::new(seed);
+            let mut index = RangeIndex::default();
+            let mut all: Vec<(LockId, RangeSet)> = Vec::new();
+            for id in 1..60 {
+                let count = random.range(1, 4);
+                let set = RangeSet::from_extents((0..count).map(|_| random_extent(&mut random))).unwrap();
+                index.insert(LockId(id), &set);
+                all.push((LockId(id), set));
+                if random.one_in(3) {
+                    let (id, set) = all.swap_remove(random.below(all.len() as u64) as usize);
+                    index.remove(id, &set);
+                }
+                let wanted = random_extent(&mut random);
+                let containing: BTreeSet<LockId> = index.containing(wanted).collect();
+                let overlapping: BTreeSet<LockId> = index.overlapping(wanted).map(|(_, id)| id).collect();
+                let scan = |fits: &dyn Fn(&Extent) -> bool| -> BTreeSet<LockId> {
+                    all.iter().filter(|(_, s)| s.ranges().iter().any(fits)).map(|(id, _)| *id).collect()
+                };
+                assert_eq!(containing, scan(&|e| e.contains(&wanted)));
+                assert_eq!(overlapping, scan(&|e| e.overlaps(&wanted)));
+            }
+            for (id, set) in all.drain(..) {
+                index.remove(id, &set);
+            }
+            assert!(index.is_empty());
+        }
+    }
+}
