@@ -116,6 +116,7 @@ impl Client {
             register_params: config.register_params,
             invalidate: Invalidator::default(),
             callbacks: Arc::default(),
+            memory: Arc::default(),
             rt,
         });
         mount.serve_callbacks();
@@ -214,10 +215,25 @@ impl Client {
     pub(crate) async fn complete(&self, caller: &Caller, reply: AttrReply) -> Result<Attr, Errno> {
         let mut attr = reply.attr;
         if let Some(layout) = reply.layout.filter(|l| l.stripe_count() > 0) {
-            let objects = self.lov.glimpse(caller, &layout).await?;
+            let objects = self.lov.glimpse(caller, attr.fid, &layout).await?;
             merge::merge(&mut attr, &layout, &objects);
         }
         Ok(attr)
+    }
+
+    /// Whether a door may keep these attributes, which it was just answered: it is told before they change by others'
+    /// doing ([`Invalidate::attributes`]).
+    pub fn keeps_attr(&self, attr: &Attr) -> bool {
+        let Some(mdc) = self.lmv.known_mdc(attr.fid) else { return false };
+        let layout = mdc.inodes().show_attr(attr);
+        // Of a regular file the objects tell size and times.
+        layout.is_some_and(|layout| layout.is_none_or(|l| self.lov.knows_size(attr.fid, &l)))
+    }
+
+    /// Whether a door may keep what `name` leads to, or (none) that there is no such name, which it was just answered: it
+    /// is told before that changes by others' doing ([`Invalidate::entries`]).
+    pub fn keeps_name(&self, parent: Fid, name: &[u8], to: Option<Fid>) -> bool {
+        self.lmv.known_mdc(parent).is_some_and(|mdc| mdc.inodes().show_name(parent, name, to))
     }
 
     /// Sends a change of the namespace to the MDT of `place`, and completes the attributes it answers with.

@@ -15,6 +15,11 @@ impl Lmv {
         Lmv { targets }
     }
 
+    /// The MDT that has `fid`, if the configuration has it by now.
+    pub(crate) fn known_mdc(&self, fid: Fid) -> Option<Arc<Mdc>> {
+        self.targets.table().mdts.get(&mdt_of(fid).0).cloned()
+    }
+
     /// The MDT that has `fid`; waits until the configuration has it.
     pub(crate) async fn mdc(&self, fid: Fid) -> Result<Arc<Mdc>, Errno> {
         self.targets.mdc(mdt_of(fid)).await

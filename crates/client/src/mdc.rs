@@ -95,7 +95,7 @@ impl Mdc {
 
     /// Whether the caller may do what `access` says; EACCES if not.
     pub(crate) async fn access(&self, caller: &Caller, cred: &Credentials, fid: Fid, access: u32) -> Result<(), Errno> {
-        let known = self.inodes.lock().permits(fid, cred, access);
+        let known = self.inodes.lock().access(fid, cred, access, self.now());
         match known {
             Some(true) => Ok(()),
             Some(false) => Err(Errno::EACCES),

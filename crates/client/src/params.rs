@@ -6,10 +6,12 @@ use crate::mdc::Mdc;
 use crate::osc::{Osc, PAGES_PER_RPC_MAX};
 use crate::targets::{Table, Targets};
 use nacre_base::param::Params;
+use nacre_base::size::MIB;
 use nacre_wire::layout::STRIPE_SIZE_DEFAULT;
 use nacre_wire::ost::INLINE_MAX;
 use std::fmt::Write;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// Parameters of the mount as a whole.
 pub(crate) fn add_mount(client: &Client) {
@@ -23,6 +25,8 @@ pub(crate) fn add_mount(client: &Client) {
         Ok(())
     };
     params.add_rw(format!("{llite}.stats"), move || shown.show(), clear);
+
+    add_memory(params, &llite, &client.mount);
 
     let lov = format!("lov.{fsname}-clilov-{instance}");
     let targets = Arc::downgrade(&client.targets);
@@ -46,6 +50,28 @@ pub(crate) fn add_mount(client: &Client) {
     params.add(format!("{lmv}.uuid"), move || uuid.to_string());
 }
 
+/// Bounds of what is cached and read ahead.
+fn add_memory(params: &Params, llite: &str, mount: &Arc<Mount>) {
+    let (memory, set) = (mount.memory.clone(), Arc::downgrade(mount));
+    let show = move || {
+        let (limit, used) = memory.limit_and_used();
+        let lines = [("max_cached_mb", limit / MIB), ("used_mb", used / MIB), ("unused_mb", limit.saturating_sub(used) / MIB)];
+        lines.map(|(name, value)| format!("{name}: {value}")).join("\n")
+    };
+    let set = move |text: &str| {
+        // As it is shown, or just the number.
+        let mb = number_in(text.trim().trim_start_matches("max_cached_mb:"), 0..=1 << 24)?;
+        let mount = set.upgrade().ok_or("the mount is gone")?;
+        mount.memory.set_limit(mb * MIB, mount.rt.now());
+        Ok(())
+    };
+    params.add_rw(format!("{llite}.max_cached_mb"), show, set);
+    let names = ["max_read_ahead_mb", "max_read_ahead_per_file_mb", "max_read_ahead_whole_mb"];
+    for (name, value) in names.into_iter().zip(&mount.memory.read_ahead_mb) {
+        params.add_number(format!("{llite}.{name}"), value.clone(), 0..=1 << 20);
+    }
+}
+
 /// Parameters of the connection to an OST.
 pub(crate) fn add_osc(params: &Params, osc: &Arc<Osc>) {
     let prefix = format!("osc.{}", osc.connection().label());
@@ -57,10 +83,52 @@ pub(crate) fn add_osc(params: &Params, osc: &Arc<Osc>) {
     params.add_number(format!("{prefix}.resend_count"), osc.resend_count.clone(), 0..=1000);
     params.add_number(format!("{prefix}.max_pages_per_rpc"), osc.max_pages_per_rpc.clone(), 16..=PAGES_PER_RPC_MAX);
     params.add(format!("{prefix}.short_io_bytes"), fixed(INLINE_MAX));
-    params.add(format!("{prefix}.cur_dirty_bytes"), fixed("0"));
-    let granted = Arc::downgrade(osc);
-    params
-        .add(format!("{prefix}.cur_grant_bytes"), move || granted.upgrade().map_or(0, |o| o.grant_bytes()).to_string());
+    let show = |value: fn(&Osc) -> u64| {
+        let osc = Arc::downgrade(osc);
+        move || osc.upgrade().map_or(0, |o| value(&o)).to_string()
+    };
+    params.add(format!("{prefix}.cur_dirty_bytes"), show(|o| o.dirty_bytes()));
+    params.add(format!("{prefix}.cur_grant_bytes"), show(|o| o.grant_bytes()));
+    let set = Arc::downgrade(osc);
+    let set_max_dirty = move |text: &str| {
+        let mb = number_in(text, 1..=2047)?;
+        set.upgrade().map(|o| o.set_max_dirty_mb(mb)).ok_or_else(|| "the mount is gone".to_owned())
+    };
+    params.add_rw(format!("{prefix}.max_dirty_mb"), show(|o| o.max_dirty_bytes() / MIB), set_max_dirty);
+    add_lock_namespace(params, osc);
+}
+
+/// Parameters of the locks held at an OST.
+fn add_lock_namespace(params: &Params, osc: &Arc<Osc>) {
+    let prefix = format!("ldlm.namespaces.{}", osc.connection().label());
+    let show = |value: fn(&Osc) -> u64| {
+        let osc = Arc::downgrade(osc);
+        move || osc.upgrade().map_or(0, |o| value(&o)).to_string()
+    };
+    params.add(format!("{prefix}.lock_count"), show(|o| o.locks.lock().lock_count() as u64));
+    params.add(format!("{prefix}.lock_unused_count"), show(|o| o.locks.lock().lock_unused_count() as u64));
+    params.add(format!("{prefix}.resource_count"), show(|o| o.locks.lock().resource_count() as u64));
+    let set = Arc::downgrade(osc);
+    let set_size = move |text: &str| {
+        let osc = set.upgrade().ok_or("the mount is gone")?;
+        match text.trim() {
+            "clear" => osc.clear_locks(),
+            text => osc.lru.lock().size = number_in(text, 0..=1 << 20)? as usize,
+        }
+        Ok(())
+    };
+    params.add_rw(format!("{prefix}.lru_size"), show(|o| o.lru.lock().size as u64), set_size);
+    let set = Arc::downgrade(osc);
+    let set_age = move |text: &str| {
+        let age = Duration::from_millis(number_in(text, 1..=1 << 40)?);
+        set.upgrade().map(|o| o.lru.lock().max_age = age).ok_or_else(|| "the mount is gone".to_owned())
+    };
+    params.add_rw(format!("{prefix}.lru_max_age"), show(|o| o.lru.lock().max_age.as_millis() as u64), set_age);
+}
+
+fn number_in(text: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
+    let number = text.trim().parse().ok().filter(|n| range.contains(n));
+    number.ok_or_else(|| format!("{text:?} is not a number from {} to {}", range.start(), range.end()))
 }
 
 /// Parameters of the connection to an MDT.
@@ -69,6 +137,41 @@ pub(crate) fn add_mdc(params: &Params, mdc: &Arc<Mdc>) {
     add_active(params, &prefix, mdc, |m| m.connection());
     params.add(format!("{prefix}.mds_conn_uuid"), connection_uuid(mdc, |m| m.connection()));
     params.add(format!("{prefix}.uuid"), fixed(format!("{}_UUID", mdc.connection().name())));
+    add_inode_locks(params, &format!("ldlm.namespaces.{}", mdc.connection().label()), mdc);
+}
+
+/// Parameters of the locks on inodes.
+fn add_inode_locks(params: &Params, prefix: &str, mdc: &Arc<Mdc>) {
+    let show = |name: &str, get: fn(&Mdc) -> String| {
+        let mdc = Arc::downgrade(mdc);
+        params.add(format!("{prefix}.{name}"), move || mdc.upgrade().map_or_else(String::new, |m| get(&m)));
+    };
+    show("lock_count", |m| m.inodes().locks().lock_count().to_string());
+    show("lock_unused_count", |m| m.inodes().locks().lock_unused_count().to_string());
+    show("resource_count", |m| m.inodes().locks().resource_count().to_string());
+    let rw = |name: &str, get: fn(&Mdc) -> String, set: fn(&Mdc, &str) -> Result<(), String>| {
+        let (shown, changed) = (Arc::downgrade(mdc), Arc::downgrade(mdc));
+        let get = move || shown.upgrade().map_or_else(String::new, |m| get(&m));
+        let set = move |text: &str| changed.upgrade().map_or(Ok(()), |m| set(&m, text.trim()));
+        params.add_rw(format!("{prefix}.{name}"), get, set);
+    };
+    rw("lru_size", |m| m.inodes().locks().lock_unused_count().to_string(), |m, text| {
+        if text == "clear" {
+            m.clear_locks();
+            return Ok(());
+        }
+        m.inodes().limits_mut().size = number(text)? as usize;
+        Ok(())
+    });
+    // In milliseconds, as Lustre has it.
+    rw("lru_max_age", |m| m.inodes().limits_mut().max_age.as_millis().to_string(), |m, text| {
+        m.inodes().limits_mut().max_age = Duration::from_millis(number(text)?);
+        Ok(())
+    });
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text:?} is no number"))
 }
 
 /// Takes the parameters of a mount away.

@@ -55,6 +55,7 @@ pub(crate) struct Server {
     number: u32,
     uuid: Uuid,
     osd: Arc<MemOsd>,
+    pub(crate) node: RpcNode,
     /// Held so that the target is served.
     _target: Box<dyn Any + Send + Sync>,
 }
@@ -64,6 +65,7 @@ pub(crate) struct Server {
 pub(crate) struct TestClient {
     pub(crate) client: Arc<Client>,
     pub(crate) node: RpcNode,
+    number: u32,
 }
 
 impl Deref for TestClient {
@@ -115,7 +117,7 @@ impl Cluster {
             ..MountConfig::default()
         };
         let client = Client::mount(&node, config).await.unwrap();
-        TestClient { client, node }
+        TestClient { client, node, number }
     }
 
     /// A node that is in the network and has nothing mounted.
@@ -131,6 +133,19 @@ impl Cluster {
     pub(crate) async fn start_ost(&mut self, index: usize) {
         let old = &self.oss[index];
         self.oss[index] = Server::start(&self.rt, &self.net, old.number, &self.storage, Some(old)).await;
+    }
+
+    /// Metadata requests that the MDS has served since it was started, and locks given back to it.
+    pub(crate) fn mds_requests(&self) -> u64 {
+        use nacre_wire::Opcode as O;
+        let served = |o: &O| self.mds.node.service_stats(*o).count;
+        let other = [O::ObdPing, O::MdsConnect, O::MdsDisconnect];
+        O::ALL.iter().filter(|o| !other.contains(o)).map(served).sum()
+    }
+
+    /// Separates a client and the MDS, until the network heals.
+    pub(crate) fn cut_off(&self, client: &TestClient) {
+        self.net.partition([MDS], [client.number]);
     }
 
     /// Kills the MDS and starts it again at once. What was not committed is lost.
@@ -173,7 +188,7 @@ impl Server {
                 Box::new(Ost::start(&node, osd.clone(), OstConfig { name, uuid, host }, mgc.clone()).await.unwrap())
             }
         };
-        Server { rt, number, uuid, osd, _target: Box::new((target, mgc, node)) }
+        Server { rt, number, uuid, osd, node, _target: Box::new((target, mgc)) }
     }
 
     /// As by kill -9.

@@ -4,8 +4,11 @@
 
 mod append;
 mod cluster;
+mod coherence;
+mod coherence;
 mod data;
 mod failures;
 mod locks;
+mod metadata_cache;
 mod names;
 mod xattrs;

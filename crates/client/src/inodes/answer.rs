@@ -1,0 +1,215 @@
+//! Answers from memory, and what of them the door may keep.
+
+use super::directory::Name;
+use super::history::{NOTHING, NOW, Touch};
+use super::*;
+
+/// To search a directory.
+const EXEC: u32 = 1;
+/// To list a directory, or to read an inode's attributes.
+const READ: u32 = 4;
+/// A lock counts as used again after this time.
+const USE_INTERVAL: Duration = Duration::from_secs(1);
+
+impl InodeCache {
+    /// The attributes of an inode and, of a regular file, its layout.
+    pub(crate) fn attr(&mut self, fid: Fid, now: Time) -> Option<AttrReply> {
+        let reply = self.known_attr(fid)?;
+        self.use_lock(fid, now);
+        Some(reply)
+    }
+
+    pub(super) fn known_attr(&self, fid: Fid) -> Option<AttrReply> {
+        let inode = self.inodes.get(&fid).filter(|i| i.attr_bits == ATTR)?;
+        let attr = inode.attr.as_ref()?;
+        if self.history.touches(fid, NOW, NOTHING) != Touch::None {
+            return None;
+        }
+        let layout = match &inode.layout {
+            Some((_, layout)) => layout.clone(),
+            None if attr.is_file() => return None,
+            None => None,
+        };
+        Some(AttrReply { attr: attr.clone(), layout, lock: None })
+    }
+
+    /// Whether there is the inode and the asker may do `want` to it, if that is known: access(2).
+    pub(crate) fn access(&mut self, fid: Fid, cred: &Credentials, want: u32, now: Time) -> Option<bool> {
+        self.attr(fid, now)?;
+        self.permits(fid, cred, want)
+    }
+
+    /// Whether the asker may do `want` (read 4, write 2, execute 1) to an inode, if that is known.
+    fn permits(&self, fid: Fid, cred: &Credentials, want: u32) -> Option<bool> {
+        let attr = self.permissions(fid)?;
+        if cred.is_root() {
+            return Some(want & EXEC == 0 || attr.is_dir() || attr.mode & 0o111 != 0);
+        }
+        let class = match () {
+            () if cred.uid == attr.uid => 6,
+            // What a list says of others than the owner is the MDT's to evaluate.
+            () if self.known_xattr(fid, ACL)?.is_some() => return None,
+            () if cred.in_group(attr.gid) => 3,
+            () => 0,
+        };
+        Some(attr.mode >> class & want == want)
+    }
+
+    /// The attributes of which mode, owner and group are true.
+    fn permissions(&self, fid: Fid) -> Option<&Attr> {
+        let inode = self.inodes.get(&fid).filter(|i| i.attr_bits & PERM != 0)?;
+        if self.history.touches(fid, NOW, NOTHING) == Touch::All { None } else { inode.attr.as_ref() }
+    }
+
+    /// Whether it is worth asking for the access control list of an inode to know what is permitted.
+    fn lacks_acl(&self, fid: Fid) -> bool {
+        let bits = self.inodes.get(&fid).map_or(0, |i| i.bits_held(|_| true));
+        let wanted = xattr_bits(ACL);
+        self.permissions(fid).is_some() && bits & wanted == wanted && self.known_xattr(fid, ACL).is_none()
+    }
+
+    /// Looks a name up.
+    pub(crate) fn lookup(&mut self, cred: &Credentials, parent: Fid, name: &[u8], now: Time) -> Answer {
+        if matches!(name, b"" | b"." | b"..") || name.len() > NAME_MAX || name.contains(&b'/') || name.contains(&0) {
+            return Answer::Unknown;
+        }
+        if self.permissions(parent).is_none_or(|attr| !attr.is_dir()) {
+            return Answer::Unknown;
+        }
+        match self.permits(parent, cred, EXEC) {
+            None if self.lacks_acl(parent) => return Answer::AskAcl,
+            None => return Answer::Unknown,
+            Some(false) => return Answer::Denied,
+            Some(true) => {}
+        }
+        let answer = match self.name(parent, name) {
+            None => return Answer::Unknown,
+            Some(None) => Answer::Absent,
+            Some(Some(fid)) => match self.attr(fid, now) {
+                Some(reply) => Answer::Found(reply),
+                None => return Answer::Unknown,
+            },
+        };
+        self.use_lock(parent, now);
+        answer
+    }
+
+    /// What a name leads to: `Some(None)` is that it is not there, `None` that it is not known.
+    pub(crate) fn name(&self, directory: Fid, name: &[u8]) -> Option<Option<Fid>> {
+        if self.history.touches_name(directory, name, NOW, NOTHING) {
+            return None;
+        }
+        self.believed_name(directory, name).map(|n| n.to)
+    }
+
+    /// The same, and what it is believed for, whatever is being changed.
+    fn believed_name(&self, directory: Fid, name: &[u8]) -> Option<Name> {
+        let inode = self.inodes.get(&directory)?;
+        let (d, update) = (inode.directory.as_ref()?, inode.since(UPDATE));
+        let complete = d.complete != 0 && d.complete == update;
+        let absent = || Name { to: None, under_directory: update, under_child: 0 };
+        let Some(known) = d.names.get(name) else { return complete.then(absent) };
+        if known.under_directory != 0 && known.under_directory == update {
+            return Some(Name { under_child: 0, ..*known });
+        }
+        let child = known.to.and_then(|fid| self.inodes.get(&fid)).map_or(0, |i| i.since(LOOKUP));
+        let by_child = known.under_child != 0 && known.under_child == child;
+        by_child.then_some(Name { under_directory: 0, ..*known })
+    }
+
+    /// A page of a directory.
+    pub(crate) fn page(&mut self, body: &Readpage, now: Time) -> Option<ReadpageReply> {
+        let inode = self.inodes.get(&body.fid)?;
+        let listing = inode.directory.as_ref()?.listing.as_ref().filter(|l| l.under == inode.since(UPDATE))?;
+        let touched = self.history.touches(body.fid, NOW, NOTHING) != Touch::None;
+        if touched || self.permits(body.fid, &body.cred, READ) != Some(true) {
+            return None;
+        }
+        let (entries, end) = listing.page(body.cookie, body.max_bytes, body.with_attr);
+        let mut page = ReadpageReply { entries: entries.to_vec(), end, parent_lock: None };
+        if body.with_attr {
+            page.entries.iter_mut().for_each(|e| e.attr = self.known_attr(e.fid));
+            let unknown = page.entries.iter().filter(|e| e.attr.is_none()).count();
+            // One request for a page beats one for each entry.
+            if unknown > page.entries.len() / 4 {
+                return None;
+            }
+            let known: Vec<Fid> = page.entries.iter().filter(|e| e.attr.is_some()).map(|e| e.fid).collect();
+            known.into_iter().for_each(|fid| self.use_lock(fid, now));
+        }
+        self.use_lock(body.fid, now);
+        Some(page)
+    }
+
+    /// An extended attribute, or with an empty name the list of them, as `cred` sees it: `Some(None)` is that there is
+    /// none, `None` that it is not known.
+    pub(crate) fn xattr(&mut self, fid: Fid, cred: &Credentials, name: &str, now: Time) -> Option<Option<Bytes>> {
+        let key = xattr_key(cred, name)?;
+        if name.starts_with("user.") && self.permits(fid, cred, READ) != Some(true) {
+            return None;
+        }
+        let value = self.known_xattr(fid, key)?.cloned();
+        self.use_lock(fid, now);
+        Some(value)
+    }
+
+    fn known_xattr(&self, fid: Fid, key: &str) -> Option<Option<&Bytes>> {
+        if self.history.touches(fid, NOW, NOTHING) == Touch::All {
+            return None;
+        }
+        let known = self.inodes.get(&fid)?.xattrs.iter().find(|(n, _)| n == key)?;
+        Some(known.1.as_ref())
+    }
+
+    fn use_lock(&mut self, fid: Fid, now: Time) {
+        let Some(inode) = self.inodes.get_mut(&fid) else { return };
+        if now.since(inode.used) < USE_INTERVAL {
+            return;
+        }
+        inode.used = now;
+        if let Some(id) = self.locks.find(fid, &Want::Inode { bits: 0 }) {
+            self.release(id, now);
+        }
+    }
+
+    pub(super) fn release(&mut self, id: LockId, now: Time) {
+        if let Some(giving) = self.locks.release(id, now) {
+            self.give(giving);
+        }
+    }
+}
+
+/// What the door may keep.
+impl InodeCache {
+    /// If the inode's attributes are true until the door is told otherwise, which it will be: the layout of the file's
+    /// objects, if it has some.
+    pub(crate) fn show_attr(&mut self, attr: &Attr) -> Option<Option<Layout>> {
+        let known = self.known_attr(attr.fid).filter(|known| known.attr.version == attr.version)?;
+        let inode = self.inodes.get_mut(&attr.fid)?;
+        // A kernel keeps the access control list for as long as the attributes.
+        if inode.since(XATTR) == 0 {
+            return None;
+        }
+        inode.shown |= shown::ATTR;
+        Some(known.layout.filter(|l| l.stripe_count() > 0))
+    }
+
+    /// The same for what a name leads to, or that it is not there.
+    pub(crate) fn show_name(&mut self, directory: Fid, name: &[u8], to: Option<Fid>) -> bool {
+        if self.name(directory, name) != Some(to) {
+            return false;
+        }
+        // A child's lock is called back more rarely than its directory's.
+        let by_child = to.filter(|fid| self.is_believed_by_child(directory, name, *fid));
+        let (fid, flag) = by_child.map_or((directory, shown::ENTRIES), |child| (child, shown::LINKS));
+        let Some(inode) = self.inodes.get_mut(&fid) else { return false };
+        inode.shown |= flag;
+        true
+    }
+
+    fn is_believed_by_child(&self, directory: Fid, name: &[u8], child: Fid) -> bool {
+        let known = self.inodes.get(&directory).and_then(|i| i.directory.as_ref()?.names.get(name));
+        let since = self.inodes.get(&child).map_or(0, |i| i.since(LOOKUP));
+        since != 0 && known.is_some_and(|n| n.under_child == since)
+    }
+}
