@@ -7,6 +7,9 @@ use super::spans::{SpanMap, common};
 use nacre_base::Time;
 use std::ops::Range;
 
+/// Looking for a full RPC gives up after so many extents: it is tried after every write.
+const LOOK_MAX: usize = 512;
+
 /// Bytes may be picked only where nothing is on its way: two writes to the same place could overtake each other.
 pub(crate) struct Picker<'a, W> {
     pub(crate) dirty: &'a DirtySet,
@@ -19,8 +22,8 @@ pub(crate) struct Picker<'a, W> {
 pub(crate) enum Pick {
     /// Write these: ascending, disjoint.
     Write(Vec<Range<u64>>),
-    /// Nothing that was wanted; at best so many bytes would have gone together.
-    Nothing { best: u64 },
+    /// Nothing that was wanted; at best so many bytes would have gone together. The next look begins at `next`.
+    Nothing { best: u64, next: u64 },
 }
 
 impl<W> Picker<'_, W> {
@@ -28,11 +31,14 @@ impl<W> Picker<'_, W> {
     pub(crate) fn pick(&self, cursor: u64) -> Pick {
         let wanted = self.wanted;
         if wanted.max_bytes == 0 || wanted.max_extents == 0 {
-            return Pick::Nothing { best: 0 };
+            return Pick::Nothing { best: 0, next: cursor };
         }
         let mut gather = Gather { wanted, extents: Vec::new(), bytes: 0, is_full: false };
         let mut best = 0;
-        for extent in self.eligible(cursor..u64::MAX).chain(self.eligible(0..cursor)) {
+        for (seen, extent) in self.eligible(cursor..u64::MAX).chain(self.eligible(0..cursor)).enumerate() {
+            if wanted.only_full && seen == LOOK_MAX {
+                return Pick::Nothing { best: wanted.max_bytes, next: extent.start };
+            }
             if let Some(whole) = whole_rpc(&extent, wanted.max_bytes) {
                 return Pick::Write(vec![whole]);
             }
@@ -49,7 +55,7 @@ impl<W> Picker<'_, W> {
             }
         }
         if gather.extents.is_empty() || (wanted.only_full && !gather.is_full) {
-            return Pick::Nothing { best: best.max(gather.bytes) };
+            return Pick::Nothing { best: best.max(gather.bytes), next: cursor };
         }
         Pick::Write(gather.finish())
     }

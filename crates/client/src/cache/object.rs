@@ -231,7 +231,8 @@ impl ObjectCache {
         let picker = Picker { dirty: &self.dirty, writing: &self.writing, wanted, now };
         match picker.pick(self.cursor) {
             Pick::Write(ranges) => Some(self.take(ranges)),
-            Pick::Nothing { best } => {
+            Pick::Nothing { best, next } => {
+                self.cursor = next;
                 if is_gated {
                     let missing = wanted.max_bytes.saturating_sub(best).max(wanted.max_bytes / 16);
                     self.next_full = self.written_bytes + missing;

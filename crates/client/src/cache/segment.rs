@@ -6,10 +6,9 @@ use super::spans::Span;
 use bytes::Bytes;
 use nacre_base::{Payload, Time};
 
-/// Writes from this size on keep the buffers in which they came.
-pub(crate) const SHARE_MIN: usize = 64 << 10;
-/// Pieces below this are copied wherever they come from: small reads come in large buffers, which they would keep.
-const PIECE_MIN: usize = 16 << 10;
+/// Data from this size on keeps the buffer in which it came; smaller pieces are copied. Who hands in a small part of a
+/// large buffer copies it before: that buffer's size is not seen here.
+pub(crate) const SHARE_MIN: usize = 16 << 10;
 /// Size up to which small writes append to a chunk.
 pub(crate) const CHUNK_MAX: usize = 1 << 20;
 /// Of a buffer that is in use for less than this part, the rest is let go by a copy.
@@ -145,10 +144,10 @@ impl Span for Segment {
 pub(crate) fn pieces_to_keep(data: &Payload) -> Vec<Bytes> {
     let (mut kept, mut small) = (Vec::with_capacity(1), Vec::new());
     for piece in data.pieces() {
-        if piece.len() >= PIECE_MIN || small.len() + piece.len() > CHUNK_MAX {
+        if piece.len() >= SHARE_MIN || small.len() + piece.len() > CHUNK_MAX {
             push(&mut kept, &mut small);
         }
-        if piece.len() >= PIECE_MIN {
+        if piece.len() >= SHARE_MIN {
             kept.push(piece.clone());
         } else {
             small.extend_from_slice(piece);
