@@ -12,7 +12,16 @@
 //!
 //! What must not be here: RPCs, tasks, and what the resources are.
 
-pub mod namespace;
+mod contention;
+mod deadlines;
+mod extents;
+mod flocks;
+mod growth;
+mod inodes;
+mod interval_tree;
+mod namespace;
+#[cfg(test)]
+mod tests;
 
 pub use namespace::Namespace;
 

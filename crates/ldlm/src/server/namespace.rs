@@ -1,21 +1,64 @@
-//! All locks of one target: resources by FID, requests in, grants and callbacks out.
+//! All locks of one target: resources by FID, requests in, grants and callbacks out. Also what concerns several
+//! resources: names of locks, a request that is sent again, the locks of one client, deadlines of callbacks.
 
-use super::{Effects, Local, Outcome, Request, Settings, Totals};
+use super::contention::Contention;
+use super::deadlines::Deadlines;
+use super::extents::{Ask, Changes, Extents, Placed, ensure};
+use super::flocks::{FlockGrants, Flocked, Flocks, nothing};
+use super::inodes::{InodeChanges, Inodes, Kept, Wanted};
+use super::{Callback, Effects, GlimpseHolder, GlimpseWork, Grant, Local, Outcome, Request, Settings, Totals};
 use crate::{ClientId, LockId, RangeSet};
-use nacre_base::{Fid, Time};
-use nacre_wire::ldlm::{InodeLock, LockMode};
+use nacre_base::{Errno, Fid, FxHashMap, Time};
+use nacre_wire::ldlm::{BlockingCallback, Enqueue, EnqueueReply, InodeLock, LockKind, LockMode};
+use nacre_wire::ldlm::{enqueue_flags, reply_flags};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The locks of one target.
 pub struct Namespace {
     settings: Settings,
+    objects: FxHashMap<Fid, Extents>,
+    inodes: Inodes,
+    flocks: Flocks,
+    /// What each lock, and each request that waits, is. Granted flocks have no name.
+    names: FxHashMap<LockId, Named>,
+    by_request: BTreeMap<(ClientId, u64), LockId>,
+    deadlines: Deadlines,
+    contention: Contention,
+    totals: Totals,
+    last_id: u64,
 }
 
-#[allow(unused_variables)]
+/// What a [`LockId`] names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Named {
+    /// A client's extent lock, or its request for one.
+    Extent { client: ClientId, xid: u64, resource: Fid },
+    /// A client's flock request that waits.
+    Flock { client: ClientId, xid: u64 },
+    /// A client's inode lock.
+    Inode { client: ClientId, inode: Fid },
+    /// An extent lock of the server's own.
+    LocalExtent { resource: Fid },
+    /// An operation's locks on inodes.
+    LocalInodes,
+}
+
 impl Namespace {
     /// No locks. Ids begin above a number derived from `seed`: a random one keeps handles of an earlier start from
     /// meaning anything.
     pub fn new(seed: u64, settings: Settings) -> Namespace {
-        Namespace { settings }
+        Namespace {
+            settings,
+            objects: FxHashMap::default(),
+            inodes: Inodes::default(),
+            flocks: Flocks::default(),
+            names: FxHashMap::default(),
+            by_request: BTreeMap::new(),
+            deadlines: Deadlines::default(),
+            contention: Contention::default(),
+            totals: Totals::default(),
+            last_id: seed >> 8,
+        }
     }
 
     /// What is tuned.
@@ -29,28 +72,68 @@ impl Namespace {
     }
 
     /// A client asks for an extent lock or a flock, gives up a flock (mode NL), asks what is in the way of one
-    /// (TEST_LOCK), takes back a request of its own that waits (WITHDRAW), or wants an object's size (GLIMPSE).
+    /// (TEST_LOCK), takes back a request of its own that waits (WITHDRAW: the reply's handle is its name), or wants an
+    /// object's size (GLIMPSE). Granted locks that come back on this occasion go first.
     pub fn enqueue(&mut self, request: Request, now: Time, effects: &mut Effects) -> Outcome {
-        todo!()
+        for handle in &request.enqueue.cancels {
+            let id = LockId(*handle);
+            if self.holds(request.client, id) {
+                self.remove(id, now, effects);
+            }
+        }
+        if let Some(id) = self.by_request.get(&(request.client, request.xid)) {
+            return self.reply_of(*id, now).map_or(Outcome::Waiting(*id), Outcome::Done);
+        }
+        if request.enqueue.flags & enqueue_flags::WITHDRAW != 0 {
+            return self.withdraw_like(&request, now, effects);
+        }
+        match request.enqueue.kind {
+            LockKind::Extent => self.enqueue_extent(&request, now, effects),
+            LockKind::Flock => self.enqueue_flock(&request, effects),
+            LockKind::Inodebits => Outcome::Refused(Errno::EOPNOTSUPP),
+        }
     }
 
     /// A client gives a lock back, or takes back a request that waits; whether it has such a one.
     pub fn cancel(&mut self, client: ClientId, id: LockId, now: Time, effects: &mut Effects) -> bool {
-        todo!()
+        let own = self.names.get(&id).and_then(Named::client) == Some(client);
+        if own {
+            self.remove(id, now, effects);
+        }
+        own
     }
 
     /// A client's inode lock keeps only `keep_bits` of its bits; whether it has such a one.
     pub fn convert(&mut self, client: ClientId, id: LockId, keep_bits: u64, now: Time, effects: &mut Effects) -> bool {
-        todo!()
+        match self.names.get(&id).copied() {
+            Some(Named::Inode { client: holder, inode }) if holder == client => {
+                self.keep_bits(client, inode, id, keep_bits, now, effects);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// A client is gone: all its locks go, and its waiting requests, whose ids are returned. Locks that the server took
     /// on its behalf end with their operation.
     pub fn client_gone(&mut self, client: ClientId, now: Time, effects: &mut Effects) -> Vec<LockId> {
-        todo!()
+        let of_client = self.by_request.range((client, 0)..=(client, u64::MAX));
+        let (held, waiting): (Vec<LockId>, Vec<LockId>) =
+            of_client.map(|(_, id)| *id).partition(|id| self.holds(client, *id));
+        // What waits goes first, so that nothing is granted to who is gone.
+        for id in waiting.iter().chain(&held) {
+            self.remove(*id, now, effects);
+        }
+        for (_, id) in self.inodes.of_client(client) {
+            self.remove(id, now, effects);
+        }
+        let mut grants = Vec::new();
+        self.flocks.client_gone(client, &mut grants);
+        self.granted_flocks(grants, effects);
+        waiting
     }
 
-    /// The server takes a lock (PR, or PW) on the ranges of a data RPC that comes without one.
+    /// The server takes a lock on the ranges of a data RPC that comes without one: PR, or PW for any other mode.
     pub fn lock_server(
         &mut self,
         resource: Fid,
@@ -60,7 +143,11 @@ impl Namespace {
         now: Time,
         effects: &mut Effects,
     ) -> Local {
-        todo!()
+        let id = self.next_id();
+        let mode = if mode == LockMode::Pr { LockMode::Pr } else { LockMode::Pw };
+        self.names.insert(id, Named::LocalExtent { resource });
+        let ask = Ask { id, client: on_behalf, local: true, mode, ranges, group: 0, exact: true };
+        if self.place(resource, ask, now, effects) { Local::Granted(id) } else { Local::Waiting(id) }
     }
 
     /// The server takes inode locks, mode EX, on the bits that an operation is going to change: all at once.
@@ -71,18 +158,32 @@ impl Namespace {
         now: Time,
         effects: &mut Effects,
     ) -> Local {
-        todo!()
+        let id = self.next_id();
+        self.names.insert(id, Named::LocalInodes);
+        let mut called_back = Vec::new();
+        let granted = self.inodes.lock(id, on_behalf, wants, &mut called_back);
+        self.call_back_inodes(called_back, now, effects);
+        if granted { Local::Granted(id) } else { Local::Waiting(id) }
     }
 
     /// Ends a lock that the server took, or takes it back while it waits. Unknown ones are no error.
     pub fn unlock(&mut self, id: LockId, now: Time, effects: &mut Effects) {
-        todo!()
+        if self.names.get(&id).is_some_and(|named| named.client().is_none()) {
+            self.remove(id, now, effects);
+        }
     }
 
     /// Lets a client have an inode lock, mode PR, on those of `bits` that nobody changes or waits to change. The reply's
     /// bits are those; None if there are none, or if the client's lock on the inode is called back.
     pub fn grant_inode(&mut self, client: ClientId, inode: Fid, bits: u64) -> Option<InodeLock> {
-        todo!()
+        let new = LockId(self.last_id + 1);
+        let granted = self.inodes.grant(client, inode, bits, || new)?;
+        if granted.is_new {
+            self.last_id = new.0;
+            self.names.insert(new, Named::Inode { client, inode });
+            self.totals.grants += 1;
+        }
+        Some(InodeLock { handle: granted.id.0, bits: granted.bits })
     }
 
     /// Whether the client's granted lock allows a read or write of all these ranges. Working under a lock that is called
@@ -96,56 +197,358 @@ impl Namespace {
         ranges: &RangeSet,
         now: Time,
     ) -> bool {
-        todo!()
+        let named = self.names.get(&id);
+        if !named.is_some_and(
+            |n| matches!(n, Named::Extent { client: c, resource: r, .. } if (*c, *r) == (client, resource)),
+        ) {
+            return false;
+        }
+        let granted = self.objects.get(&resource).filter(|object| object.is_granted(id)).and_then(|o| o.get(id));
+        let covers = granted.is_some_and(|lock| (!write || lock.mode != LockMode::Pr) && lock.ranges.contains(ranges));
+        if covers {
+            self.deadlines.prolong(id, now + self.settings.callback_timeout);
+        }
+        covers
     }
 
     /// A client answered a callback with "I do not have it".
     pub fn handle_not_held(&mut self, client: ClientId, id: LockId, now: Time, effects: &mut Effects) {
-        todo!()
+        if self.holds(client, id) {
+            self.remove(id, now, effects);
+        }
+    }
+
+    /// Whether the lock was called back, is not given back yet, and its holder still has time to.
+    pub fn is_called_back(&self, id: LockId) -> bool {
+        self.deadlines.is_running(id)
     }
 
     /// When [`Namespace::expired`] is to be asked next.
     pub fn next_deadline(&self) -> Time {
-        todo!()
+        self.deadlines.next()
     }
 
     /// Clients that did not give back a lock in time: to be evicted. Each lock is told of once.
     pub fn expired(&mut self, now: Time) -> Vec<ClientId> {
-        todo!()
+        let expired = self.deadlines.expired(now);
+        self.totals.timeouts += expired.len() as u64;
+        let clients: BTreeSet<ClientId> = expired.into_iter().map(|(_, client)| client).collect();
+        clients.into_iter().collect()
     }
 
     /// Whether clients are in each other's way at this object.
     pub fn is_contended(&self, resource: Fid, now: Time) -> bool {
-        todo!()
+        self.contention.is_contended(resource, now)
     }
 
     /// Times that an object became contended.
     pub fn contention_events(&self) -> u64 {
-        todo!()
+        self.contention.events()
     }
 
     /// Locks that clients hold.
     pub fn lock_count(&self) -> usize {
-        todo!()
+        (self.totals.grants - self.totals.cancels) as usize + self.flocks.held_count()
     }
 
     /// Requests that wait, the server's own too.
     pub fn waiting_count(&self) -> usize {
-        todo!()
+        let extents: usize = self.objects.values().map(Extents::waiting_count).sum();
+        extents + self.inodes.waiting_count() + self.flocks.waiting_count()
     }
 
-    /// Resources with a lock or a request.
+    /// Resources with a lock or a request: objects, inodes, and files with flocks.
     pub fn resource_count(&self) -> usize {
-        todo!()
+        self.objects.len() + self.inodes.inode_count() + self.flocks.file_count()
     }
 
     /// Totals since the start.
     pub fn totals(&self) -> Totals {
-        todo!()
+        self.totals
+    }
+}
+
+/// Extents.
+impl Namespace {
+    fn enqueue_extent(&mut self, request: &Request, now: Time, effects: &mut Effects) -> Outcome {
+        let Request { client, xid, enqueue } = request;
+        let Enqueue { resource, mode, flags, group, .. } = *enqueue;
+        let ranges = RangeSet::from_wire(enqueue.start, enqueue.end, &enqueue.more);
+        let group_makes_sense = (mode == LockMode::Group) == (group != 0);
+        let mode_makes_sense = matches!(mode, LockMode::Pr | LockMode::Pw | LockMode::Group) && group_makes_sense;
+        let Some(ranges) = ranges.filter(|_| mode_makes_sense && flags & enqueue_flags::TEST_LOCK == 0) else {
+            return Outcome::Refused(Errno::EINVAL);
+        };
+        let exact = flags & enqueue_flags::NO_EXPANSION != 0;
+        let ask = Ask { id: LockId(self.last_id + 1), client: *client, local: false, mode, ranges, group, exact };
+        let no_wait = flags & (enqueue_flags::GLIMPSE | enqueue_flags::BLOCK_NOWAIT) != 0;
+        if no_wait && self.objects.get(&resource).is_some_and(|object| object.would_wait(&ask)) {
+            let glimpse = flags & enqueue_flags::GLIMPSE != 0;
+            let work = || Outcome::Glimpse(self.glimpse_work(resource, *client, now));
+            return if glimpse { work() } else { Outcome::Refused(Errno::EAGAIN) };
+        }
+        let id = self.next_id();
+        self.names.insert(id, Named::Extent { client: *client, xid: *xid, resource });
+        self.by_request.insert((*client, *xid), id);
+        self.place(resource, ask, now, effects);
+        self.reply_of(id, now).map_or(Outcome::Waiting(id), Outcome::Done)
     }
 
+    /// Grants the lock (true) or lets it wait.
+    fn place(&mut self, resource: Fid, ask: Ask, now: Time, effects: &mut Effects) -> bool {
+        let (id, mode, cover) = (ask.id, ask.mode, ask.ranges.cover());
+        let mut changes = Changes::default();
+        let object = self.objects.entry(resource).or_default();
+        let placed = object.enqueue(ask, self.settings.grow, &mut changes);
+        for lock in changes.called_back {
+            let Some(client) = self.names.get(&lock).and_then(Named::client) else { continue };
+            let message =
+                BlockingCallback { handle: lock.0, resource, mode, start: cover.start, end: cover.end, bits: 0 };
+            self.call_back(client, message, now, effects);
+        }
+        match placed {
+            Placed::Granted => self.handle_granted(resource, id, now),
+            Placed::Waiting { behind_client: true } => {
+                self.contention.handle_conflict(resource, now, &self.settings);
+            }
+            Placed::Waiting { behind_client: false } => {}
+        }
+        self.announce(resource, changes.granted, now, effects);
+        placed == Placed::Granted
+    }
+
+    /// Requests that waited are granted.
+    fn announce(&mut self, resource: Fid, granted: Vec<LockId>, now: Time, effects: &mut Effects) {
+        for id in granted {
+            self.handle_granted(resource, id, now);
+            let reply = self.reply_of(id, now).unwrap_or_else(nothing);
+            effects.grants.push(Grant { id, reply });
+        }
+    }
+
+    /// A lock was granted: counts it, and starts its deadline if somebody waits for it already.
+    fn handle_granted(&mut self, resource: Fid, id: LockId, now: Time) {
+        let Some(client) = self.names.get(&id).and_then(Named::client) else { return };
+        self.totals.grants += 1;
+        if self.objects.get(&resource).is_some_and(|object| object.is_called_back(id)) {
+            self.totals.callbacks += 1;
+            self.deadlines.begin(id, client, now + self.settings.callback_timeout);
+        }
+    }
+
+    fn remove_extent(&mut self, resource: Fid, id: LockId, now: Time, effects: &mut Effects) {
+        let Some(object) = self.objects.get_mut(&resource) else { return };
+        let was_held = object.is_granted(id);
+        let mut changes = Changes::default();
+        let removed = object.remove(id, self.settings.grow, &mut changes);
+        self.totals.cancels += u64::from(was_held && removed.is_some_and(|ask| !ask.local));
+        if object.is_empty() {
+            self.objects.remove(&resource);
+        }
+        self.announce(resource, changes.granted, now, effects);
+    }
+
+    /// The reply that grants a client's extent lock; None as long as it waits.
+    fn reply_of(&self, id: LockId, now: Time) -> Option<EnqueueReply> {
+        let Some(Named::Extent { resource, .. }) = self.names.get(&id).copied() else { return None };
+        let object = self.objects.get(&resource).filter(|object| object.is_granted(id))?;
+        let lock = object.get(id)?;
+        let cover = lock.ranges.cover();
+        let called_back = if object.is_called_back(id) { reply_flags::CALLED_BACK } else { 0 };
+        let flags = called_back | self.contended_flag(resource, now);
+        let (mode, start, end) = (lock.mode, cover.start, cover.end);
+        Some(EnqueueReply { handle: id.0, mode, start, end, flags, ..EnqueueReply::default() })
+    }
+
+    fn contended_flag(&self, resource: Fid, now: Time) -> u32 {
+        if self.is_contended(resource, now) { reply_flags::CONTENDED } else { 0 }
+    }
+
+    fn glimpse_work(&self, resource: Fid, asker: ClientId, now: Time) -> GlimpseWork {
+        let writers = self.objects.get(&resource).map(|object| object.writers(asker)).unwrap_or_default();
+        let holder = |lock: &Ask| {
+            let last = lock.ranges.ranges().last().map_or(u64::MAX, |range| range.start);
+            let settles_above = if lock.mode == LockMode::Group { u64::MAX } else { last };
+            GlimpseHolder { client: lock.client, lock: lock.id, settles_above }
+        };
+        let holders = writers.into_iter().map(holder).collect();
+        GlimpseWork { holders, flags: self.contended_flag(resource, now) }
+    }
+}
+
+/// Inodes and flocks.
+impl Namespace {
+    fn keep_bits(&mut self, client: ClientId, inode: Fid, id: LockId, keep: u64, now: Time, effects: &mut Effects) {
+        let mut changes = InodeChanges::default();
+        let kept = self.inodes.keep_bits(client, inode, keep, &mut changes);
+        if kept != Kept::All {
+            self.deadlines.end(id);
+        }
+        if kept == Kept::Nothing {
+            self.names.remove(&id);
+            self.totals.cancels += 1;
+        }
+        effects.grants.extend(changes.granted.into_iter().map(|id| Grant { id, reply: nothing() }));
+        self.call_back_inodes(changes.called_back, now, effects);
+    }
+
+    fn call_back_inodes(&mut self, called_back: Vec<Wanted>, now: Time, effects: &mut Effects) {
+        for Wanted { client, id, inode, bits } in called_back {
+            let message =
+                BlockingCallback { handle: id.0, resource: inode, mode: LockMode::Ex, start: 0, end: 0, bits };
+            self.call_back(client, message, now, effects);
+        }
+    }
+
+    fn enqueue_flock(&mut self, request: &Request, effects: &mut Effects) -> Outcome {
+        let (client, xid, id) = (request.client, request.xid, self.next_id());
+        let mut grants = Vec::new();
+        let flocked = self.flocks.enqueue(client, &request.enqueue, id, &mut grants);
+        self.granted_flocks(grants, effects);
+        match flocked {
+            Flocked::Done(reply) => Outcome::Done(reply),
+            Flocked::Refused(errno) => Outcome::Refused(errno),
+            Flocked::Waiting => {
+                self.names.insert(id, Named::Flock { client, xid });
+                self.by_request.insert((client, xid), id);
+                Outcome::Waiting(id)
+            }
+        }
+    }
+
+    fn granted_flocks(&mut self, grants: FlockGrants, effects: &mut Effects) {
+        for (_, id, reply) in grants {
+            self.forget(id);
+            effects.grants.push(Grant { id, reply });
+        }
+    }
+}
+
+/// What all kinds have in common.
+impl Namespace {
+    fn next_id(&mut self) -> LockId {
+        self.last_id += 1;
+        LockId(self.last_id)
+    }
+
+    /// Whether the client holds this lock: it does not wait.
+    fn holds(&self, client: ClientId, id: LockId) -> bool {
+        match self.names.get(&id) {
+            Some(Named::Extent { client: holder, resource, .. }) => {
+                *holder == client && self.objects.get(resource).is_some_and(|object| object.is_granted(id))
+            }
+            Some(Named::Inode { client: holder, .. }) => *holder == client,
+            _ => false,
+        }
+    }
+
+    /// Takes back the client's waiting request that asks for the same as `request`. The reply's mode is NL then; it is
+    /// the mode asked for if nothing waited, for then the request was granted before (or never came).
+    fn withdraw_like(&mut self, request: &Request, now: Time, effects: &mut Effects) -> Outcome {
+        let Request { client, enqueue, .. } = request;
+        let found = match enqueue.kind {
+            LockKind::Flock => self.flocks.find_waiting(*client, enqueue),
+            LockKind::Extent => {
+                let Some(ranges) = RangeSet::from_wire(enqueue.start, enqueue.end, &enqueue.more) else {
+                    return Outcome::Refused(Errno::EINVAL);
+                };
+                let object = self.objects.get(&enqueue.resource);
+                object.and_then(|object| object.find_waiting(*client, enqueue.mode, &ranges))
+            }
+            LockKind::Inodebits => return Outcome::Refused(Errno::EOPNOTSUPP),
+        };
+        let Some(id) = found else { return Outcome::Done(EnqueueReply { mode: enqueue.mode, ..nothing() }) };
+        self.remove(id, now, effects);
+        Outcome::Done(EnqueueReply { handle: id.0, ..nothing() })
+    }
+
+    /// A lock or request goes, whatever it is.
+    fn remove(&mut self, id: LockId, now: Time, effects: &mut Effects) {
+        if let Some(Named::Inode { client, inode }) = self.names.get(&id).copied() {
+            return self.keep_bits(client, inode, id, 0, now, effects);
+        }
+        self.deadlines.end(id);
+        match self.forget(id) {
+            Some(Named::Extent { resource, .. } | Named::LocalExtent { resource }) => {
+                self.remove_extent(resource, id, now, effects);
+            }
+            Some(Named::Flock { client, .. }) => {
+                self.flocks.withdraw(client, id);
+            }
+            Some(Named::LocalInodes) => self.inodes.unlock(id),
+            Some(Named::Inode { .. }) | None => {}
+        }
+    }
+
+    /// The name means nothing any more.
+    fn forget(&mut self, id: LockId) -> Option<Named> {
+        let named = self.names.remove(&id)?;
+        if let Named::Extent { client, xid, .. } | Named::Flock { client, xid } = named {
+            self.by_request.remove(&(client, xid));
+        }
+        Some(named)
+    }
+
+    fn call_back(&mut self, client: ClientId, message: BlockingCallback, now: Time, effects: &mut Effects) {
+        self.totals.callbacks += 1;
+        self.deadlines.begin(LockId(message.handle), client, now + self.settings.callback_timeout);
+        effects.callbacks.push(Callback { client, message });
+    }
+}
+
+impl Named {
+    /// The client whose it is; None for the server's own.
+    fn client(&self) -> Option<ClientId> {
+        match self {
+            Named::Extent { client, .. } | Named::Flock { client, .. } | Named::Inode { client, .. } => Some(*client),
+            Named::LocalExtent { .. } | Named::LocalInodes => None,
+        }
+    }
+}
+
+/// Invariants.
+impl Namespace {
     /// Whether all that must hold holds; what does not. For simulators: it looks at everything.
     pub fn check(&self) -> Result<(), String> {
-        todo!()
+        self.inodes.check()?;
+        let mut named = 0;
+        let mut held = 0;
+        let mut called_back = BTreeSet::new();
+        for (fid, object) in &self.objects {
+            object.check().map_err(|what| format!("{fid:?}: {what}"))?;
+            ensure(!object.is_empty(), || format!("{fid:?} is empty"))?;
+            for id in object.ids() {
+                named += 1;
+                held += usize::from(object.is_granted(id) && object.get(id).is_some_and(|ask| !ask.local));
+                called_back.extend(Some(id).filter(|id| object.is_called_back(*id)));
+                let name = self.names.get(&id);
+                let known = matches!(name, Some(Named::Extent { resource, .. } | Named::LocalExtent { resource }) if resource == fid);
+                ensure(known, || format!("{fid:?} has {id:?}, which is {name:?}"))?;
+            }
+        }
+        for (id, client, inode, wanted) in self.inodes.client_locks() {
+            named += 1;
+            held += 1;
+            called_back.extend(Some(id).filter(|_| wanted));
+            let name = self.names.get(&id);
+            ensure(name == Some(&Named::Inode { client, inode }), || {
+                format!("{inode:?} has {id:?}, which is {name:?}")
+            })?;
+        }
+        named += self.inodes.operation_count() + self.flocks.waiting_count();
+        ensure(named == self.names.len(), || format!("{} names for {named} locks and requests", self.names.len()))?;
+        let counted = self.totals.grants - self.totals.cancels;
+        ensure(held as u64 == counted, || format!("clients hold {held} locks, counted are {counted}"))?;
+        let requests = self.names.iter().filter_map(|(id, named)| match named {
+            Named::Extent { client, xid, .. } | Named::Flock { client, xid } => Some(((*client, *xid), *id)),
+            _ => None,
+        });
+        let requests: BTreeMap<(ClientId, u64), LockId> = requests.collect();
+        ensure(requests == self.by_request, || "requests are indexed wrong".into())?;
+        let running: BTreeSet<LockId> = self.deadlines.ids().collect();
+        // A deadline that passed is told of once, and the lock stays until its holder is evicted.
+        let as_wanted =
+            if self.totals.timeouts == 0 { running == called_back } else { running.is_subset(&called_back) };
+        ensure(as_wanted, || format!("called back are {called_back:?}, deadlines run for {running:?}"))
     }
 }

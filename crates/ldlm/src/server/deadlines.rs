@@ -1,0 +1,60 @@
+//! By when the locks that are called back have to be given back.
+
+use crate::{ClientId, LockId};
+use nacre_base::{FxHashMap, Time};
+use std::collections::BTreeSet;
+
+/// The running deadlines of one target.
+#[derive(Default, Debug)]
+pub(super) struct Deadlines {
+    queue: BTreeSet<(Time, LockId)>,
+    of: FxHashMap<LockId, (Time, ClientId)>,
+}
+
+impl Deadlines {
+    /// The lock is called back and has to come back by then.
+    pub(super) fn begin(&mut self, id: LockId, client: ClientId, deadline: Time) {
+        self.end(id);
+        self.queue.insert((deadline, id));
+        self.of.insert(id, (deadline, client));
+    }
+
+    /// The holder works on it: it has until then, if its deadline runs.
+    pub(super) fn prolong(&mut self, id: LockId, deadline: Time) {
+        if let Some((_, client)) = self.of.get(&id).copied() {
+            self.begin(id, client, deadline);
+        }
+    }
+
+    /// The lock came back, or is not wanted any more.
+    pub(super) fn end(&mut self, id: LockId) {
+        if let Some((deadline, _)) = self.of.remove(&id) {
+            self.queue.remove(&(deadline, id));
+        }
+    }
+
+    /// Whether one runs for the lock.
+    pub(super) fn is_running(&self, id: LockId) -> bool {
+        self.of.contains_key(&id)
+    }
+
+    /// When the next one passes.
+    pub(super) fn next(&self) -> Time {
+        self.queue.first().map_or(Time::FAR_FUTURE, |(deadline, _)| *deadline)
+    }
+
+    /// Those that passed: told of once.
+    pub(super) fn expired(&mut self, now: Time) -> Vec<(LockId, ClientId)> {
+        let mut expired = Vec::new();
+        while let Some((_, id)) = self.queue.first().copied().filter(|(deadline, _)| *deadline <= now) {
+            expired.extend(self.of.get(&id).map(|(_, client)| (id, *client)));
+            self.end(id);
+        }
+        expired
+    }
+
+    /// The locks for which one runs.
+    pub(super) fn ids(&self) -> impl Iterator<Item = LockId> + '_ {
+        self.queue.iter().map(|(_, id)| *id)
+    }
+}

@@ -1,0 +1,494 @@
+//! The extent locks of one object. First come, first served: a request waits while it conflicts with a lock that is
+//! granted *or with a request that came before it and waits*, so neither readers nor writers starve. Group requests go
+//! ahead of all others that wait, and the members of a group go together: they may need each other to finish.
+//!
+//! Every waiting request watches one lock or request that it has to wait for, the last before it in the queue where
+//! that is possible. Only when that one goes is it looked at again: what it conflicts with stays in its way until it
+//! goes, for granted ranges never become fewer. So a cancel costs what it lets go, however many wait.
+
+use super::growth::{Conflicting, grow};
+use super::interval_tree::IntervalTree;
+use crate::mode::compatible;
+use crate::{ClientId, Extent, LockId, RangeSet};
+use nacre_base::FxHashMap;
+use nacre_wire::ldlm::LockMode;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A request for an extent lock; once granted, the lock.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    /// Its name. Ids ascend: of two, the lower came first.
+    pub(super) id: LockId,
+    /// The holder; of a lock of the server's own, on whose behalf.
+    pub(super) client: ClientId,
+    /// The server's own lock, for the length of one operation.
+    pub(super) local: bool,
+    /// PR, PW or GROUP.
+    pub(super) mode: LockMode,
+    /// What is asked for; of a lock, what is granted.
+    pub(super) ranges: RangeSet,
+    /// Which group, for mode GROUP.
+    pub(super) group: u64,
+    /// Never grown.
+    pub(super) exact: bool,
+}
+
+impl Ask {
+    /// Whether the two cannot be granted at once.
+    pub(super) fn conflicts(&self, other: &Ask) -> bool {
+        self.modes_conflict(other) && self.ranges.overlaps(&other.ranges)
+    }
+
+    /// Whether the two could not be granted at once, if they overlapped.
+    fn modes_conflict(&self, other: &Ask) -> bool {
+        let groups = self.mode == LockMode::Group && other.mode == LockMode::Group && self.group != other.group;
+        (groups || !compatible(self.mode, other.mode)) && !self.same_holder(other)
+    }
+
+    /// Locks of one client do not conflict, nor do they with those that the server takes on its behalf. But two
+    /// operations of the server exclude each other; and a group lock is a program's, not its whole client's: it keeps
+    /// other programs of that client out as well.
+    fn same_holder(&self, other: &Ask) -> bool {
+        let group = self.mode == LockMode::Group || other.mode == LockMode::Group;
+        self.client == other.client
+            && match (self.local, other.local) {
+                (true, true) => false,
+                (false, false) => !group,
+                _ => true,
+            }
+    }
+
+    /// Whether its holder is told when it is in somebody's way. Operations of the server end by themselves, group locks
+    /// when the program says so.
+    fn is_called_back(&self) -> bool {
+        !self.local && self.mode != LockMode::Group
+    }
+
+    /// Whether it is granted exactly as asked for in any case.
+    fn is_never_grown(&self) -> bool {
+        self.exact
+            || self.local
+            || self.mode == LockMode::Group
+            || !self.ranges.is_single()
+            || self.ranges == RangeSet::ALL
+    }
+}
+
+/// Where a request stands in the queue: group requests first, then by who leads (its group's first member that waits, 0
+/// if the group has the object; of others nobody does), then in order of arrival. Does not change while it waits.
+type Place = (bool, u64, LockId);
+
+/// The locks and requests of one object.
+#[derive(Default, Debug)]
+pub(super) struct Extents {
+    locks: FxHashMap<LockId, Lock>,
+    /// Granted locks by mode (PR, PW, GROUP), each by its cover.
+    granted: [IntervalTree; 3],
+    /// How many of those each client holds, those of the server left out.
+    held: FxHashMap<(ClientId, u8), usize>,
+    waiting: BTreeSet<Place>,
+    /// Who watches whom.
+    watchers: BTreeMap<LockId, BTreeSet<Place>>,
+}
+
+#[derive(Debug)]
+struct Lock {
+    ask: Ask,
+    place: Place,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Granted {
+        /// Somebody waits for it, and the holder knows, or will from the reply that grants it.
+        called_back: bool,
+    },
+    Waiting {
+        /// What it watches.
+        blocker: LockId,
+    },
+}
+
+/// What a change sets off.
+#[derive(Default, Debug)]
+pub(super) struct Changes {
+    /// Requests that are granted now, in order.
+    pub(super) granted: Vec<LockId>,
+    /// Locks to be called back now.
+    pub(super) called_back: Vec<LockId>,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Placed {
+    /// Granted.
+    Granted,
+    /// It waits.
+    Waiting {
+        /// A client's lock or request is in its way, not only operations of the server.
+        behind_client: bool,
+    },
+}
+
+impl Extents {
+    /// Whether the request would have to wait.
+    pub(super) fn would_wait(&self, ask: &Ask) -> bool {
+        self.blocker(ask, self.place(ask)).is_some()
+    }
+
+    /// Grants the request, larger than asked for if that is allowed (`may_grow`), or lets it wait, and calls back the
+    /// locks that are in its way.
+    pub(super) fn enqueue(&mut self, ask: Ask, may_grow: bool, changes: &mut Changes) -> Placed {
+        let place = self.place(&ask);
+        let Some(blocker) = self.blocker(&ask, place) else {
+            self.grant(ask, place, may_grow, changes);
+            return Placed::Granted;
+        };
+        let mut behind_client = self.locks.get(&blocker).is_some_and(|lock| !lock.ask.local);
+        let mut in_the_way = Vec::new();
+        self.granted_conflicts(&ask, &mut |lock| {
+            behind_client |= !lock.ask.local;
+            if lock.ask.is_called_back() && lock.state == (State::Granted { called_back: false }) {
+                in_the_way.push(lock.ask.id);
+            }
+            true
+        });
+        for id in in_the_way {
+            self.set_called_back(id);
+            changes.called_back.push(id);
+        }
+        self.waiting.insert(place);
+        self.watchers.entry(blocker).or_default().insert(place);
+        self.locks.insert(ask.id, Lock { ask, place, state: State::Waiting { blocker } });
+        Placed::Waiting { behind_client }
+    }
+
+    /// Takes a lock or a waiting request away, and grants what goes because of it. What it was; None if it is not here.
+    pub(super) fn remove(&mut self, id: LockId, may_grow: bool, changes: &mut Changes) -> Option<Ask> {
+        let Lock { ask, place, state } = self.locks.remove(&id)?;
+        match state {
+            State::Granted { .. } => {
+                self.granted[index(ask.mode) as usize].remove(ask.ranges.cover(), id);
+                self.count_held(&ask, false);
+            }
+            State::Waiting { blocker } => {
+                self.waiting.remove(&place);
+                self.stop_watching(blocker, place);
+            }
+        }
+        for place in self.watchers.remove(&id).unwrap_or_default() {
+            self.look_again(place, may_grow, changes);
+        }
+        Some(ask)
+    }
+
+    /// The request, or the lock with what is granted.
+    pub(super) fn get(&self, id: LockId) -> Option<&Ask> {
+        self.locks.get(&id).map(|lock| &lock.ask)
+    }
+
+    /// Whether it is a lock, and not a request that waits.
+    pub(super) fn is_granted(&self, id: LockId) -> bool {
+        self.locks.get(&id).is_some_and(|lock| matches!(lock.state, State::Granted { .. }))
+    }
+
+    /// Whether it is a lock that somebody waits for.
+    pub(super) fn is_called_back(&self, id: LockId) -> bool {
+        self.locks.get(&id).is_some_and(|lock| lock.state == State::Granted { called_back: true })
+    }
+
+    /// The client's waiting request for exactly this.
+    pub(super) fn find_waiting(&self, client: ClientId, mode: LockMode, ranges: &RangeSet) -> Option<LockId> {
+        let same = |ask: &Ask| !ask.local && ask.client == client && ask.mode == mode && ask.ranges == *ranges;
+        self.waiting.iter().map(|(.., id)| *id).find(|id| self.get(*id).is_some_and(same))
+    }
+
+    /// Locks of other clients under which the object may have been written: one per client, the one that ends last.
+    pub(super) fn writers(&self, but: ClientId) -> Vec<&Ask> {
+        let mut highest: BTreeMap<ClientId, &Ask> = BTreeMap::new();
+        for mode in [LockMode::Pw, LockMode::Group] {
+            for (_, id) in self.granted[index(mode) as usize].iter() {
+                let Some(ask) = self.get(id).filter(|ask| !ask.local && ask.client != but) else { continue };
+                let best = highest.entry(ask.client).or_insert(ask);
+                if rank(ask) > rank(best) {
+                    *best = ask;
+                }
+            }
+        }
+        let mut writers: Vec<&Ask> = highest.into_values().collect();
+        writers.sort_by_key(|ask| std::cmp::Reverse(rank(ask)));
+        writers
+    }
+
+    /// Requests that wait.
+    pub(super) fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether there is neither a lock nor a request.
+    pub(super) fn is_empty(&self) -> bool {
+        self.locks.is_empty()
+    }
+
+    /// Everything that is here.
+    pub(super) fn ids(&self) -> impl Iterator<Item = LockId> + '_ {
+        self.locks.keys().copied()
+    }
+
+    /// What the request has to wait for: the last conflicting one before it in the queue, else any granted lock.
+    fn blocker(&self, ask: &Ask, place: Place) -> Option<LockId> {
+        // Who waits in front of what the client does under a lock of its own waits for that lock, too.
+        let queues = self.waiting.is_empty() || !self.is_under_own_lock(ask);
+        for (.., id) in self.waiting.range(..place).rev().filter(|_| queues) {
+            if self.get(*id).is_some_and(|earlier| earlier.conflicts(ask)) {
+                return Some(*id);
+            }
+        }
+        let mut found = None;
+        self.granted_conflicts(ask, &mut |lock| {
+            found = Some(lock.ask.id);
+            false
+        });
+        found
+    }
+
+    /// Whether it is an operation on behalf of a client that holds a lock which allows it.
+    fn is_under_own_lock(&self, ask: &Ask) -> bool {
+        if !ask.local {
+            return false;
+        }
+        let allows = |id: LockId| {
+            self.get(id).is_some_and(|own| !own.local && own.client == ask.client && own.ranges.contains(&ask.ranges))
+        };
+        let modes: &[LockMode] = match ask.mode {
+            LockMode::Pr => &[LockMode::Pr, LockMode::Pw, LockMode::Group],
+            _ => &[LockMode::Pw, LockMode::Group],
+        };
+        let held = modes.iter().filter(|mode| self.held.contains_key(&(ask.client, index(**mode))));
+        let mut trees = held.map(|mode| &self.granted[index(*mode) as usize]);
+        trees.any(|tree| !tree.overlapping(ask.ranges.cover(), &mut |id| !allows(id)))
+    }
+
+    /// Where a new request belongs in the queue.
+    fn place(&self, ask: &Ask) -> Place {
+        if ask.mode != LockMode::Group {
+            return (true, 0, ask.id);
+        }
+        let same = |id: LockId| self.get(id).is_some_and(|other| other.group == ask.group);
+        let elsewhere = self.granted[index(LockMode::Group) as usize].overlapping(Extent::ALL, &mut |id| !same(id));
+        if !elsewhere {
+            return (false, 0, ask.id);
+        }
+        let mut groups = self.waiting.iter().take_while(|(not_group, ..)| !not_group);
+        let leader = groups.find(|(.., id)| same(*id)).map_or(ask.id.0, |(_, leader, _)| *leader);
+        (false, leader, ask.id)
+    }
+
+    /// Calls `visit` with every granted lock that conflicts with `ask`, until it returns false.
+    fn granted_conflicts(&self, ask: &Ask, visit: &mut impl FnMut(&Lock) -> bool) {
+        for mode in modes_against(ask.mode) {
+            let tree = &self.granted[index(*mode) as usize];
+            if tree.len() == self.own_count(ask, *mode) {
+                continue;
+            }
+            let go_on = tree.overlapping(ask.ranges.cover(), &mut |id| match self.locks.get(&id) {
+                Some(lock) if lock.ask.conflicts(ask) => visit(lock),
+                _ => true,
+            });
+            if !go_on {
+                return;
+            }
+        }
+    }
+
+    /// How many granted locks of this mode never conflict with `ask` for they are of its holder, as far as is counted.
+    fn own_count(&self, ask: &Ask, mode: LockMode) -> usize {
+        let group = ask.mode == LockMode::Group || mode == LockMode::Group;
+        let counted = ask.local || !group;
+        if counted { self.held.get(&(ask.client, index(mode))).copied().unwrap_or(0) } else { 0 }
+    }
+
+    /// A waiting request lost what it watched, or need not wait for it any more: it finds another one to watch, or is
+    /// granted.
+    fn look_again(&mut self, place: Place, may_grow: bool, changes: &mut Changes) {
+        let id = place.2;
+        // Under the lock that it was looked at for, it may have been granted already.
+        let Some(Lock { ask, state: State::Waiting { blocker: before }, .. }) = self.locks.get(&id) else { return };
+        let (before, blocker) = (*before, self.blocker(ask, place));
+        self.stop_watching(before, place);
+        if let Some(blocker) = blocker {
+            self.watchers.entry(blocker).or_default().insert(place);
+            if let Some(lock) = self.locks.get_mut(&id) {
+                lock.state = State::Waiting { blocker };
+            }
+            return;
+        }
+        self.waiting.remove(&place);
+        if let Some(lock) = self.locks.remove(&id) {
+            changes.granted.push(id);
+            self.grant(lock.ask, place, may_grow, changes);
+        }
+    }
+
+    /// Makes it a lock; one that others wait for already is called back from the start.
+    fn grant(&mut self, mut ask: Ask, place: Place, may_grow: bool, changes: &mut Changes) {
+        if may_grow && !ask.is_never_grown() {
+            ask.ranges = RangeSet::single(self.grown(&ask));
+        }
+        let waiting = || self.waiting.iter().filter_map(|(.., id)| self.locks.get(id));
+        let called_back = ask.is_called_back() && waiting().any(|waiter| waiter.ask.conflicts(&ask));
+        let under_it = |waiter: &&Lock| !ask.local && waiter.ask.local && waiter.ask.client == ask.client;
+        let under_it: Vec<Place> = waiting().filter(under_it).map(|waiter| waiter.place).collect();
+        self.granted[index(ask.mode) as usize].insert(ask.ranges.cover(), ask.id);
+        self.count_held(&ask, true);
+        self.locks.insert(ask.id, Lock { ask, place, state: State::Granted { called_back } });
+        for place in under_it {
+            self.look_again(place, may_grow, changes);
+        }
+    }
+
+    fn grown(&self, ask: &Ask) -> Extent {
+        let asked = ask.ranges.cover();
+        let mut conflicting = Conflicting::default();
+        for mode in modes_against(ask.mode) {
+            let tree = &self.granted[index(*mode) as usize];
+            let others = tree.len() - self.own_count(ask, *mode);
+            if others == 0 {
+                continue;
+            }
+            conflicting.count += others;
+            let next = &mut conflicting.next_start;
+            let mut limit = |start: u64| *next = Some(next.map_or(start, |n| n.min(start)));
+            let conflicts = |id| self.get(id).filter(|other| other.modes_conflict(ask));
+            tree.overlapping(asked, &mut |id| {
+                conflicts(id).and_then(|other| other.ranges.next_start(&asked)).into_iter().for_each(&mut limit);
+                true
+            });
+            tree.starting_after(asked.end, &mut |id, extent| {
+                let found = conflicts(id).is_some();
+                if found {
+                    limit(extent.start);
+                }
+                !found
+            });
+        }
+        let waiting = self.waiting.iter().filter_map(|(.., id)| self.get(*id)).filter(|w| w.modes_conflict(ask));
+        grow(asked, ask.mode != LockMode::Pr, conflicting, waiting.map(|w| &w.ranges))
+    }
+
+    fn set_called_back(&mut self, id: LockId) {
+        if let Some(lock) = self.locks.get_mut(&id) {
+            lock.state = State::Granted { called_back: true };
+        }
+    }
+
+    fn stop_watching(&mut self, blocker: LockId, place: Place) {
+        if let Some(watchers) = self.watchers.get_mut(&blocker) {
+            watchers.remove(&place);
+            if watchers.is_empty() {
+                self.watchers.remove(&blocker);
+            }
+        }
+    }
+
+    fn count_held(&mut self, ask: &Ask, more: bool) {
+        if ask.local {
+            return;
+        }
+        let key = (ask.client, index(ask.mode));
+        let count = self.held.entry(key).or_default();
+        if more {
+            *count += 1;
+        } else {
+            *count -= 1;
+            if *count == 0 {
+                self.held.remove(&key);
+            }
+        }
+    }
+}
+
+/// Which tree the locks of a mode are in. There are no other modes here than these three.
+fn index(mode: LockMode) -> u8 {
+    match mode {
+        LockMode::Pr => 0,
+        LockMode::Group => 2,
+        _ => 1,
+    }
+}
+
+/// Modes of which a lock may conflict with one of `mode`.
+fn modes_against(mode: LockMode) -> &'static [LockMode] {
+    match mode {
+        LockMode::Pr => &[LockMode::Pw, LockMode::Group],
+        _ => &[LockMode::Pr, LockMode::Pw, LockMode::Group],
+    }
+}
+
+/// By end; among equals by name, so that the order is total.
+fn rank(ask: &Ask) -> (u64, LockId) {
+    (ask.ranges.cover().end, ask.id)
+}
+
+impl Extents {
+    /// Whether all that must hold holds; what does not.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let granted = || self.locks.values().filter(|lock| matches!(lock.state, State::Granted { .. }));
+        for (mode, tree) in [LockMode::Pr, LockMode::Pw, LockMode::Group].into_iter().zip(&self.granted) {
+            let mut indexed = tree.iter();
+            let mut held: Vec<(Extent, LockId)> = granted()
+                .filter(|lock| lock.ask.mode == mode)
+                .map(|lock| (lock.ask.ranges.cover(), lock.ask.id))
+                .collect();
+            indexed.sort_unstable();
+            held.sort_unstable();
+            ensure(indexed == held, || format!("the index of {mode:?} has {indexed:?}, granted are {held:?}"))?;
+        }
+        for lock in granted() {
+            let mut conflict = None;
+            self.granted_conflicts(&lock.ask, &mut |other| {
+                conflict = Some(other.ask.id).filter(|id| *id != lock.ask.id);
+                conflict.is_none()
+            });
+            ensure(conflict.is_none(), || format!("{:?} and {conflict:?} are both granted", lock.ask))?;
+            let wanted = self.waiting.iter().filter_map(|(.., id)| self.get(*id)).any(|w| w.conflicts(&lock.ask));
+            let called_back = lock.state == State::Granted { called_back: true };
+            ensure(!wanted || called_back || !lock.ask.is_called_back(), || {
+                format!("not called back: {:?}", lock.ask)
+            })?;
+        }
+        self.check_waiting()?;
+        self.check_held()
+    }
+
+    fn check_waiting(&self) -> Result<(), String> {
+        let mut watchers: BTreeMap<LockId, BTreeSet<Place>> = BTreeMap::new();
+        let mut waiting = BTreeSet::new();
+        for Lock { ask, place, state } in self.locks.values() {
+            let State::Waiting { blocker } = state else { continue };
+            waiting.insert(*place);
+            watchers.entry(*blocker).or_default().insert(*place);
+            let in_the_way = self.locks.get(blocker).is_some_and(|other| {
+                let before = matches!(other.state, State::Granted { .. }) || other.place < *place;
+                before && other.ask.conflicts(ask)
+            });
+            ensure(in_the_way, || format!("{ask:?} waits for {blocker:?}, which is not in its way"))?;
+        }
+        ensure(waiting == self.waiting, || format!("the queue has {:?}, waiting are {waiting:?}", self.waiting))?;
+        ensure(watchers == self.watchers, || format!("watchers are {:?}, not {watchers:?}", self.watchers))
+    }
+
+    fn check_held(&self) -> Result<(), String> {
+        let mut held: FxHashMap<(ClientId, u8), usize> = FxHashMap::default();
+        for lock in self.locks.values().filter(|lock| matches!(lock.state, State::Granted { .. }) && !lock.ask.local) {
+            *held.entry((lock.ask.client, index(lock.ask.mode))).or_default() += 1;
+        }
+        ensure(held == self.held, || format!("clients hold {held:?}, not {:?}", self.held))
+    }
+}
+
+/// An invariant, with what to say when it does not hold.
+pub(super) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(otherwise()) }
+}

@@ -1,0 +1,316 @@
+//! Inode locks: clients hold them, mode PR, on bits of inodes whose attributes, names or layout they cache, at most one
+//! per client and inode; the server takes them, mode EX, on the bits that an operation is about to change.
+//!
+//! A client's lock is granted only if nothing is in its way, so clients never wait. An operation waits until the other
+//! clients' locks on all its bits are gone; while it waits, no new ones are granted on them, so what is in its way only
+//! becomes less, and it holds nothing that others could wait for: there is no deadlock, and nobody starves. Two
+//! operations do not wait for each other: the server orders those itself, and a lock between them would only make every
+//! create in a directory wait for all others'. The locks of the client on whose behalf the operation is stay.
+
+use super::extents::ensure;
+use crate::{ClientId, LockId};
+use nacre_base::{Fid, FxHashMap};
+use nacre_wire::ldlm::inode_bits;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The inode locks of one target.
+#[derive(Default, Debug)]
+pub(super) struct Inodes {
+    inodes: FxHashMap<Fid, Inode>,
+    /// Operations, waiting and under way.
+    changes: FxHashMap<LockId, Change>,
+    of_client: BTreeSet<(ClientId, Fid)>,
+}
+
+#[derive(Default, Debug)]
+struct Inode {
+    /// By client, ascending.
+    held: Vec<Held>,
+    /// How many clients hold each bit.
+    holders: [u32; BITS],
+    /// Operations that change it, waiting and under way: on whose behalf, and which bits.
+    changes: BTreeMap<LockId, (ClientId, u64)>,
+}
+
+/// A client's lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Held {
+    client: ClientId,
+    id: LockId,
+    bits: u64,
+    called_back: bool,
+}
+
+#[derive(Debug)]
+struct Change {
+    client: ClientId,
+    wants: Vec<(Fid, u64)>,
+    /// Client locks in the way, over all its inodes; it waits until there are none.
+    blockers: usize,
+}
+
+/// A lock to be called back, with the bits that are wanted of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Wanted {
+    /// The holder.
+    pub(super) client: ClientId,
+    /// Its lock.
+    pub(super) id: LockId,
+    /// On what.
+    pub(super) inode: Fid,
+    /// Which bits.
+    pub(super) bits: u64,
+}
+
+/// What a change sets off.
+#[derive(Default, Debug)]
+pub(super) struct InodeChanges {
+    /// Operations that can go now, in order of arrival.
+    pub(super) granted: Vec<LockId>,
+    /// Locks to be called back now.
+    pub(super) called_back: Vec<Wanted>,
+}
+
+/// What a lock has after some of its bits were given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kept {
+    /// All that it had: if it was called back, it still is.
+    All,
+    /// Less.
+    Some,
+    /// It is gone.
+    Nothing,
+}
+
+/// A client's new or extended lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Granted {
+    /// Its name.
+    pub(super) id: LockId,
+    /// Those of the bits asked for that it has.
+    pub(super) bits: u64,
+    /// The client had no lock on this inode before.
+    pub(super) is_new: bool,
+}
+
+impl Inodes {
+    /// Grants the client those of `bits` that no operation for another client changes or waits for. `new_id` is called
+    /// if it needs a new lock. A lock that is called back gets no more bits: the client may be giving it back.
+    pub(super) fn grant(
+        &mut self,
+        client: ClientId,
+        fid: Fid,
+        bits: u64,
+        new_id: impl FnOnce() -> LockId,
+    ) -> Option<Granted> {
+        let inode = self.inodes.get(&fid);
+        let others = inode.into_iter().flat_map(|inode| inode.changes.values()).filter(|(owner, _)| *owner != client);
+        let bits = others.fold(bits & inode_bits::ALL, |bits, (_, changed)| bits & !changed);
+        if bits == 0 {
+            return None;
+        }
+        let inode = self.inodes.entry(fid).or_default();
+        let (at, is_new) = match inode.find(client) {
+            Ok(at) if inode.held[at].called_back => return None,
+            Ok(at) => (at, false),
+            Err(at) => {
+                inode.held.insert(at, Held { client, id: new_id(), bits: 0, called_back: false });
+                self.of_client.insert((client, fid));
+                (at, true)
+            }
+        };
+        let id = inode.held[at].id;
+        inode.set_bits(at, inode.held[at].bits | bits);
+        Some(Granted { id, bits, is_new })
+    }
+
+    /// The client's lock on the inode keeps only `keep` of its bits; none of them: it is gone.
+    pub(super) fn keep_bits(&mut self, client: ClientId, fid: Fid, keep: u64, changes: &mut InodeChanges) -> Kept {
+        let Some(inode) = self.inodes.get_mut(&fid) else { return Kept::All };
+        let Ok(at) = inode.find(client) else { return Kept::All };
+        let id = inode.held[at].id;
+        let before = inode.held[at].bits;
+        let bits = before & keep;
+        if bits == before {
+            return Kept::All;
+        }
+        inode.set_bits(at, bits);
+        inode.held[at].called_back = false;
+        let mut still_wanted = 0;
+        for (change, (owner, wanted)) in &inode.changes {
+            if *owner == client || wanted & before == 0 {
+                continue;
+            }
+            if wanted & bits != 0 {
+                still_wanted |= wanted & bits;
+            } else if let Some(operation) = self.changes.get_mut(change) {
+                operation.blockers -= 1;
+                if operation.blockers == 0 {
+                    changes.granted.push(*change);
+                }
+            }
+        }
+        if still_wanted != 0 {
+            inode.held[at].called_back = true;
+            changes.called_back.push(Wanted { client, id, inode: fid, bits: still_wanted });
+        }
+        if bits == 0 {
+            inode.held.remove(at);
+            self.of_client.remove(&(client, fid));
+            self.forget_if_empty(fid);
+            return Kept::Nothing;
+        }
+        Kept::Some
+    }
+
+    /// Takes EX on all of `wants` for an operation, or lets it wait; whether it is granted.
+    pub(super) fn lock(
+        &mut self,
+        id: LockId,
+        client: ClientId,
+        wants: &[(Fid, u64)],
+        called_back: &mut Vec<Wanted>,
+    ) -> bool {
+        let wants = merged(wants);
+        let mut blockers = 0;
+        for (fid, bits) in &wants {
+            let inode = self.inodes.entry(*fid).or_default();
+            inode.changes.insert(id, (client, *bits));
+            if !inode.is_held_by_others(client, *bits) {
+                continue;
+            }
+            for held in inode.held.iter_mut().filter(|held| held.client != client && held.bits & bits != 0) {
+                blockers += 1;
+                if !held.called_back {
+                    held.called_back = true;
+                    called_back.push(Wanted { client: held.client, id: held.id, inode: *fid, bits: held.bits & bits });
+                }
+            }
+        }
+        self.changes.insert(id, Change { client, wants, blockers });
+        blockers == 0
+    }
+
+    /// Ends an operation's locks, or takes them back while they wait.
+    pub(super) fn unlock(&mut self, id: LockId) {
+        let Some(change) = self.changes.remove(&id) else { return };
+        for (fid, _) in change.wants {
+            if let Some(inode) = self.inodes.get_mut(&fid) {
+                inode.changes.remove(&id);
+            }
+            self.forget_if_empty(fid);
+        }
+    }
+
+    /// The inodes on which the client has locks, and the locks.
+    pub(super) fn of_client(&self, client: ClientId) -> Vec<(Fid, LockId)> {
+        let fids = self.of_client.range((client, Fid::ZERO)..).take_while(|(owner, _)| *owner == client);
+        fids.filter_map(|(_, fid)| self.held(client, *fid).map(|held| (*fid, held.id))).collect()
+    }
+
+    /// Operations that wait.
+    pub(super) fn waiting_count(&self) -> usize {
+        self.changes.values().filter(|change| change.blockers > 0).count()
+    }
+
+    /// Operations, waiting and under way.
+    pub(super) fn operation_count(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// Inodes with a lock or an operation.
+    pub(super) fn inode_count(&self) -> usize {
+        self.inodes.len()
+    }
+
+    fn held(&self, client: ClientId, fid: Fid) -> Option<&Held> {
+        let inode = self.inodes.get(&fid)?;
+        inode.find(client).ok().map(|at| &inode.held[at])
+    }
+
+    fn forget_if_empty(&mut self, fid: Fid) {
+        if self.inodes.get(&fid).is_some_and(|inode| inode.held.is_empty() && inode.changes.is_empty()) {
+            self.inodes.remove(&fid);
+        }
+    }
+}
+
+/// Bits that there may be.
+const BITS: usize = 8;
+const _: () = assert!(inode_bits::ALL < 1 << BITS, "every bit has its counter");
+
+impl Inode {
+    /// Where the client's lock is, or belongs.
+    fn find(&self, client: ClientId) -> Result<usize, usize> {
+        self.held.binary_search_by_key(&client, |held| held.client)
+    }
+
+    fn set_bits(&mut self, at: usize, bits: u64) {
+        let before = std::mem::replace(&mut self.held[at].bits, bits);
+        for (bit, holders) in self.holders.iter_mut().enumerate() {
+            *holders += (bits >> bit & 1) as u32;
+            *holders -= (before >> bit & 1) as u32;
+        }
+    }
+
+    /// Whether another client than this holds one of the bits.
+    fn is_held_by_others(&self, client: ClientId, bits: u64) -> bool {
+        let own = self.find(client).map_or(0, |at| self.held[at].bits);
+        self.holders.iter().enumerate().any(|(bit, holders)| bits >> bit & 1 == 1 && *holders > (own >> bit & 1) as u32)
+    }
+}
+
+/// Each inode once, with all bits that are wanted of it.
+fn merged(wants: &[(Fid, u64)]) -> Vec<(Fid, u64)> {
+    let mut merged = wants.to_vec();
+    merged.sort_unstable();
+    merged.dedup_by(|next, first| {
+        let same = next.0 == first.0;
+        if same {
+            first.1 |= next.1;
+        }
+        same
+    });
+    merged
+}
+
+impl Inodes {
+    /// Whether all that must hold holds; what does not.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let mut of_client = BTreeSet::new();
+        let mut changes = 0;
+        for (fid, inode) in &self.inodes {
+            ensure(!inode.held.is_empty() || !inode.changes.is_empty(), || format!("{fid:?} is empty"))?;
+            changes += inode.changes.len();
+            let mut holders = [0; BITS];
+            for held in &inode.held {
+                ensure(of_client.insert((held.client, *fid)), || format!("two locks of one client: {fid:?} {held:?}"))?;
+                ensure(held.bits != 0, || format!("a lock on nothing: {fid:?} {held:?}"))?;
+                holders.iter_mut().enumerate().for_each(|(bit, n)| *n += (held.bits >> bit & 1) as u32);
+                let wanted = inode.changes.values().any(|(owner, bits)| *owner != held.client && held.bits & bits != 0);
+                ensure(!wanted || held.called_back, || format!("not called back: {fid:?} {held:?}"))?;
+            }
+            ensure(inode.held.is_sorted_by_key(|held| held.client), || format!("{fid:?} is not in order"))?;
+            ensure(holders == inode.holders, || format!("{fid:?} counts its holders wrong"))?;
+        }
+        ensure(of_client == self.of_client, || "clients' inodes are indexed wrong".into())?;
+        ensure(changes == self.changes.values().map(|c| c.wants.len()).sum(), || "operations left behind".into())?;
+        self.changes.iter().try_for_each(|(id, change)| self.check_change(*id, change))
+    }
+
+    fn check_change(&self, id: LockId, change: &Change) -> Result<(), String> {
+        let mut blockers = 0;
+        for (fid, bits) in &change.wants {
+            let inode = self.inodes.get(fid).filter(|inode| inode.changes.get(&id) == Some(&(change.client, *bits)));
+            let inode = inode.ok_or_else(|| format!("{fid:?} does not know of {id:?}"))?;
+            blockers += inode.held.iter().filter(|held| held.client != change.client && held.bits & bits != 0).count();
+        }
+        ensure(blockers == change.blockers, || format!("{id:?} {change:?} has {blockers} in its way"))
+    }
+
+    /// Names, holders and state (called back) of all client locks.
+    pub(super) fn client_locks(&self) -> impl Iterator<Item = (LockId, ClientId, Fid, bool)> + '_ {
+        let inodes = self.inodes.iter();
+        inodes.flat_map(|(fid, inode)| inode.held.iter().map(|held| (held.id, held.client, *fid, held.called_back)))
+    }
+}
