@@ -467,9 +467,9 @@ impl Run {
                 self.evict(client);
             }
         } else if !self.model.asks.is_empty() {
-            let wanted = self.model.asks.iter().filter(|ask| ask.called_back).collect::<Vec<_>>();
-            let any = self.model.asks.iter().collect();
-            let ask = (*self.random.pick(if wanted.is_empty() { &any } else { &wanted })).clone();
+            let called_back: Vec<Ask> = self.model.asks.iter().filter(|ask| ask.called_back).cloned().collect();
+            let some = if called_back.is_empty() { &self.model.asks } else { &called_back };
+            let ask = self.random.pick(some).clone();
             let client = if self.random.one_in(4) { self.client() } else { ask.client };
             let (write, wanted) = (self.random.one_in(2), self.ranges());
             let wanted = if self.random.one_in(2) { ask.ranges.clone() } else { wanted };
@@ -478,7 +478,7 @@ impl Run {
             assert_eq!(covers, ask.granted && !ask.local && ask.client == client && fits, "{ask:?}");
             if let Some((deadline, _)) = self.model.deadlines.get_mut(&ask.id).filter(|_| covers) {
                 *deadline = self.model.now + TIMEOUT;
-                self.seen.entry("prolonged").and_modify(|n| *n += 1).or_insert(1);
+                self.saw("prolonged");
             }
         }
     }
