@@ -1,7 +1,7 @@
 //! Tables whose columns align.
 
 /// Rows of cells under a header; numbers to the right, the first column to the left.
-pub(crate) fn print(header: &[&str], rows: &[Vec<String>]) {
+pub fn print(header: &[&str], rows: &[Vec<String>]) {
     let width = |c: usize| {
         let cells = rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count());
         cells.chain([header[c].chars().count()]).max().unwrap_or(0)

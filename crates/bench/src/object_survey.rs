@@ -1,0 +1,180 @@
+//! `nacre bench object-survey`: one OST, some objects, some threads that write and read them by requests of 1 MiB, around
+//! the client's cache: whether one object is enough to fill the OST.
+
+use crate::instance::{Instance, O_CREAT, O_DIRECT, O_EXCL, O_RDWR, root, said};
+use crate::plot::{Line, Plot, svg};
+use crate::{ObjectSurvey, table};
+use nacre_base::{Fid, OstIndex, Payload};
+use nacre_client::OpenFile;
+use nacre_wire::layout::{ComponentSpec, LayoutSpec};
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// One measurement.
+#[derive(Debug, Clone, Serialize)]
+struct Row {
+    objects: u32,
+    threads: u32,
+    write_mb_per_s: f64,
+    read_mb_per_s: f64,
+}
+
+/// Of a request, and the stripe size: consecutive requests of a thread go to one object.
+const REQUEST: u64 = 1 << 20;
+
+pub(crate) fn run(args: &ObjectSurvey, json: bool) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| e.to_string())?;
+    let rows = runtime.block_on(measure(args))?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&rows).map_err(|e| e.to_string())?);
+    } else {
+        let cells = rows.iter().map(|r| {
+            let rate = |v: f64| format!("{v:.0}");
+            vec![r.objects.to_string(), r.threads.to_string(), rate(r.write_mb_per_s), rate(r.read_mb_per_s)]
+        });
+        table::print(&["objects", "threads", "write MB/s", "read MB/s"], &cells.collect::<Vec<_>>());
+        println!("\nRequests of 1 MiB with O_DIRECT from one client to OST {}; writes end with fsync.", args.ost);
+    }
+    if let Some(path) = &args.plot {
+        std::fs::write(path, svg(&plots(&rows))).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+    }
+    Ok(())
+}
+
+async fn measure(args: &ObjectSurvey) -> Result<Vec<Row>, String> {
+    let instance = Instance::mount(&args.source, args.listen, 0).await?;
+    let mut rows = Ok(Vec::new());
+    for objects in &args.objects {
+        for threads in args.threads.iter().filter(|t| *t >= objects) {
+            let row = take(args, &instance, *objects, *threads).await;
+            rows = rows.and_then(|mut rows: Vec<Row>| {
+                rows.push(row?);
+                Ok(rows)
+            });
+        }
+    }
+    instance.unmount().await;
+    rows
+}
+
+async fn take(args: &ObjectSurvey, instance: &Instance, objects: u32, threads: u32) -> Result<Row, String> {
+    let osts = vec![OstIndex(args.ost); objects as usize];
+    let component = ComponentSpec {
+        end: u64::MAX,
+        stripe_size: REQUEST as u32,
+        stripe_count: objects as i32,
+        stripe_offset: -1,
+        overstripe: objects > 1,
+        osts,
+        ..ComponentSpec::default()
+    };
+    let name = format!("object-survey-{}", std::process::id()).into_bytes();
+    let layout = Some(LayoutSpec { components: vec![component] });
+    let flags = O_CREAT | O_EXCL | O_RDWR | O_DIRECT;
+    let made = instance.client.create(&root(), Fid::ROOT, &name, flags, 0o600, 0, layout).await;
+    let (_, file) = made.map_err(said("create"))?;
+    let result = streams(args, instance, &file, objects, threads).await;
+    let closed = instance.client.release(file).await.map_err(said("close"));
+    instance.client.unlink(&root(), Fid::ROOT, &name).await.map_err(said("unlink"))?;
+    closed.and(result)
+}
+
+async fn streams(
+    args: &ObjectSurvey,
+    instance: &Instance,
+    file: &Arc<OpenFile>,
+    objects: u32,
+    threads: u32,
+) -> Result<Row, String> {
+    let requests = (args.size / REQUEST / u64::from(threads)).max(1);
+    let mut rates = [0.0; 2];
+    for (rate, writes) in rates.iter_mut().zip([true, false]) {
+        let begun = Instant::now();
+        let tasks: Vec<_> = (0..threads)
+            .map(|thread| {
+                let (client, file) = (instance.client.clone(), file.clone());
+                tokio::spawn(async move { stream(&client, &file, writes, (objects, thread), requests).await })
+            })
+            .collect();
+        for task in tasks {
+            task.await.map_err(|e| e.to_string())??;
+        }
+        if writes {
+            instance.client.fsync(file, false).await.map_err(said("fsync"))?;
+        }
+        *rate = (requests * REQUEST * u64::from(threads)) as f64 / begun.elapsed().as_secs_f64() / 1e6;
+    }
+    Ok(Row { objects, threads, write_mb_per_s: rates[0], read_mb_per_s: rates[1] })
+}
+
+/// One thread's requests, one after the other: a part of one object, in order.
+async fn stream(
+    client: &nacre_client::Client,
+    file: &Arc<OpenFile>,
+    writes: bool,
+    (objects, thread): (u32, u32),
+    requests: u64,
+) -> Result<(), String> {
+    let data = Payload::from(vec![thread as u8 + 1; REQUEST as usize]);
+    for n in 0..requests {
+        let at = place(objects, thread, requests, n);
+        if writes {
+            client.write(file, at, data.clone()).await.map_err(said("write"))?;
+        } else {
+            let read = client.read(file, at, REQUEST as usize).await.map_err(said("read"))?.to_bytes();
+            if read.len() as u64 != REQUEST || read.iter().any(|b| *b != thread as u8 + 1) {
+                return Err(format!("what was read at {at} is not what was written"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where in the file a thread's n-th request is: threads that share an object have a part of it each.
+fn place(objects: u32, thread: u32, requests: u64, n: u64) -> u64 {
+    let (object, part) = (u64::from(thread % objects), u64::from(thread / objects));
+    ((part * requests + n) * u64::from(objects) + object) * REQUEST
+}
+
+fn plots(rows: &[Row]) -> Vec<Plot> {
+    let mut threads: Vec<u32> = rows.iter().map(|r| r.threads).collect();
+    let mut objects: Vec<u32> = rows.iter().map(|r| r.objects).collect();
+    (threads.sort_unstable(), objects.sort_unstable());
+    (threads.dedup(), objects.dedup());
+    let plot = |title: &str, rate: fn(&Row) -> f64| Plot {
+        title: title.to_owned(),
+        x_title: "threads".to_owned(),
+        y_title: "MB/s".to_owned(),
+        x_labels: threads.iter().map(u32::to_string).collect(),
+        lines: objects
+            .iter()
+            .map(|o| Line {
+                name: format!("{o} objects"),
+                points: rows
+                    .iter()
+                    .filter(|r| r.objects == *o)
+                    .map(|r| (threads.binary_search(&r.threads).unwrap_or(0), rate(r)))
+                    .collect(),
+                dashed: false,
+            })
+            .collect(),
+    };
+    vec![plot("write", |r| r.write_mb_per_s), plot("read", |r| r.read_mb_per_s)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn threads_cover_the_objects_without_overlap() {
+        for (objects, threads) in [(1, 4), (4, 4), (4, 16)] {
+            let places: Vec<u64> = (0..threads).flat_map(|t| (0..8).map(move |n| place(objects, t, 8, n))).collect();
+            let distinct: BTreeSet<u64> = places.iter().copied().collect();
+            assert_eq!(distinct.len(), places.len());
+            assert_eq!(distinct.last(), Some(&((places.len() as u64 - 1) * REQUEST)));
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Line plots as SVG, by hand: a few lines over a few positions, with axes that can be read.
+
+use std::fmt::Write;
+
+/// One line of a plot.
+#[derive(Debug, Clone)]
+pub struct Line {
+    /// For the legend.
+    pub name: String,
+    /// Position on the x axis (an index into the labels) and value.
+    pub points: Vec<(usize, f64)>,
+    /// Whether it is a limit, to be drawn dashed.
+    pub dashed: bool,
+}
+
+/// One pair of axes.
+#[derive(Debug, Clone)]
+pub struct Plot {
+    /// Above it.
+    pub title: String,
+    /// Below the x axis.
+    pub x_title: String,
+    /// Beside the y axis.
+    pub y_title: String,
+    /// Names of positions on the x axis.
+    pub x_labels: Vec<String>,
+    /// What is drawn.
+    pub lines: Vec<Line>,
+}
+
+const WIDTH: f64 = 460.0;
+const HEIGHT: f64 = 300.0;
+const LEFT: f64 = 62.0;
+const RIGHT: f64 = 16.0;
+const TOP: f64 = 34.0;
+const BOTTOM: f64 = 44.0;
+/// Of one entry in the legend.
+const LEGEND: f64 = 16.0;
+/// Distinguishable, also for the colour-blind, and in grey.
+const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999"];
+
+/// Plots side by side, two in a row, as one SVG document.
+pub fn svg(plots: &[Plot]) -> String {
+    let columns = plots.len().clamp(1, 2);
+    let rows = plots.len().div_ceil(columns);
+    let legend = plots.iter().map(|p| p.lines.len()).max().unwrap_or(0) as f64 * LEGEND + 8.0;
+    let (width, height) = (columns as f64 * WIDTH, rows as f64 * (HEIGHT + legend));
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+    );
+    for (i, plot) in plots.iter().enumerate() {
+        let at = ((i % columns) as f64 * WIDTH, (i / columns) as f64 * (HEIGHT + legend));
+        let _ = writeln!(out, "<g transform=\"translate({} {})\">", at.0, at.1);
+        draw(&mut out, plot);
+        out.push_str("</g>\n");
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+fn draw(out: &mut String, plot: &Plot) {
+    let highest = plot.lines.iter().flat_map(|l| &l.points).map(|p| p.1).fold(0.0, f64::max);
+    let top = round_up(highest);
+    let count = plot.x_labels.len().max(1);
+    let x = |i: usize| LEFT + (WIDTH - LEFT - RIGHT) * (i as f64 + 0.5) / count as f64;
+    let y = |v: f64| HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * v / top;
+    text(out, WIDTH / 2.0, 18.0, "middle", &plot.title, " font-weight=\"bold\"");
+    text(out, WIDTH / 2.0, HEIGHT - 8.0, "middle", &plot.x_title, "");
+    let turned = format!(" transform=\"rotate(-90 12 {})\"", HEIGHT / 2.0);
+    text(out, 12.0, HEIGHT / 2.0, "middle", &plot.y_title, &turned);
+    for step in 0..=4 {
+        let value = top * f64::from(step) / 4.0;
+        let (at, right) = (y(value), WIDTH - RIGHT);
+        let _ = writeln!(out, "<line x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{right}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>");
+        text(out, LEFT - 6.0, at + 4.0, "end", &short(value), "");
+    }
+    for (i, label) in plot.x_labels.iter().enumerate() {
+        text(out, x(i), HEIGHT - BOTTOM + 15.0, "middle", label, "");
+    }
+    for (n, line) in plot.lines.iter().enumerate() {
+        let colour = COLOURS[n % COLOURS.len()];
+        let dash = if line.dashed { " stroke-dasharray=\"6 4\"" } else { "" };
+        let points: Vec<String> = line.points.iter().map(|(i, v)| format!("{:.1},{:.1}", x(*i), y(*v))).collect();
+        let points = points.join(" ");
+        let _ =
+            writeln!(out, "<polyline points=\"{points}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/>");
+        for (i, v) in line.points.iter().filter(|_| !line.dashed) {
+            let _ = writeln!(out, "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>", x(*i), y(*v));
+        }
+        let at = HEIGHT + 4.0 + n as f64 * LEGEND;
+        let _ = writeln!(
+            out,
+            "<line x1=\"{LEFT}\" y1=\"{at}\" x2=\"{}\" y2=\"{at}\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/>",
+            LEFT + 24.0
+        );
+        text(out, LEFT + 32.0, at + 4.0, "start", &line.name, "");
+    }
+}
+
+fn text(out: &mut String, x: f64, y: f64, anchor: &str, what: &str, more: &str) {
+    let what = what.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let _ = writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{more}>{what}</text>");
+}
+
+/// The next value up that is 1, 2 or 5, or 4 or 8 for the sake of quarters, times a power of ten.
+fn round_up(value: f64) -> f64 {
+    if value <= 0.0 || !value.is_finite() {
+        return 1.0;
+    }
+    let power = 10f64.powf(value.log10().floor());
+    [1.0, 2.0, 4.0, 5.0, 8.0, 10.0].into_iter().map(|m| m * power).find(|v| *v >= value).unwrap_or(10.0 * power)
+}
+
+fn short(value: f64) -> String {
+    if value >= 10_000.0 {
+        format!("{:.0}k", value / 1000.0)
+    } else if value >= 10.0 || value == 0.0 {
+        format!("{value:.0}")
+    } else {
+        format!("{value:.1}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plot_has_its_lines_labels_and_no_markup_from_texts() {
+        let line = Line { name: "a < b".into(), points: vec![(0, 10.0), (1, 40.0)], dashed: false };
+        let plot = Plot {
+            title: "t".into(),
+            x_title: "x".into(),
+            y_title: "y".into(),
+            x_labels: vec!["1".into(), "2".into()],
+            lines: vec![line],
+        };
+        let out = svg(&[plot.clone(), plot.clone(), plot]);
+        assert_eq!(out.matches("<polyline").count(), 3);
+        assert_eq!(out.matches("<circle").count(), 6);
+        assert!(out.contains("a &lt; b") && out.ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn axes_end_at_round_numbers() {
+        assert_eq!([0.0, 0.9, 3.0, 41.0, 990.0].map(round_up), [1.0, 1.0, 4.0, 50.0, 1000.0]);
+    }
+}

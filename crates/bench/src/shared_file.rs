@@ -1,0 +1,410 @@
+//! `nacre bench shared-file`: many writers of one file, each of every n-th record, beside the same writers with a file
+//! each. Client instances of this process on a running file system: real requests, real disks. Another client than the
+//! writer reads every byte back.
+
+use crate::instance::{self, Counts, Instance, O_CREAT, O_EXCL, O_RDONLY, O_RDWR, counts_of, root, said};
+use crate::plot::{Line, Plot, svg};
+use crate::{SharedFile, table};
+use indicatif::{ProgressBar, ProgressStyle};
+use nacre_base::{Fid, Payload, size};
+use nacre_client::OpenFile;
+use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_SIZE_MIN};
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How the writers are kept from one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Policy {
+    /// Each has a file: what a shared file is compared with.
+    FilePerProcess,
+    /// One file, locks grown by the server: what Lustre does.
+    Grown,
+    /// One file, by the policy that is on unless told otherwise.
+    Default,
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Serialize)]
+struct Row {
+    policy: Policy,
+    clients: usize,
+    writers_per_client: usize,
+    record_bytes: u64,
+    stripes_per_ost: u32,
+    mb_per_s: f64,
+    percent_of_file_per_process: f64,
+    enqueues: u64,
+    cancels: u64,
+    callbacks: u64,
+    rpcs_per_gb: f64,
+}
+
+/// The parameter of a client by which it is told how to write shared files, and its value for grown locks.
+const POLICY_PARAM: &str = "osc.*.shared_write_policy";
+const POLICY_GROWN: &str = "grown";
+
+/// What is measured at a time.
+#[derive(Debug, Clone, Copy)]
+struct Load {
+    writers_per_client: usize,
+    record: u64,
+    /// Of one writer.
+    records: u64,
+}
+
+pub(crate) fn run(args: &SharedFile, json: bool) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| e.to_string())?;
+    let rows = runtime.block_on(measure(args))?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&rows).map_err(|e| e.to_string())?);
+    } else {
+        print_rows(&rows);
+    }
+    if let Some(path) = &args.plot {
+        std::fs::write(path, svg(&plots(&rows))).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+    }
+    Ok(())
+}
+
+async fn measure(args: &SharedFile) -> Result<Vec<Row>, String> {
+    let instances = Instance::mount_all(&args.source, args.listen, args.clients.max(2)).await?;
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template("{msg:44} [{bar:30}] {pos}/{len} {elapsed}") {
+        bar.set_style(style);
+    }
+    let result = measure_all(args, &instances, &bar).await;
+    bar.finish_and_clear();
+    for instance in instances {
+        instance.unmount().await;
+    }
+    result
+}
+
+async fn measure_all(args: &SharedFile, instances: &[Instance], bar: &ProgressBar) -> Result<Vec<Row>, String> {
+    let osts = instance::ost_count(&instances[0]).await?;
+    // A client that can't be told has one policy only.
+    let can_choose = instances[0].set_param(POLICY_PARAM, "default");
+    let shared: &[Policy] = if can_choose { &[Policy::Grown, Policy::Default] } else { &[Policy::Default] };
+    let cases = args.writers.len() * args.records.len();
+    bar.set_length((cases * (1 + shared.len() * args.stripes.len()) * args.runs as usize) as u64);
+    let mut rows = Vec::new();
+    for writers in &args.writers {
+        for record in &args.records {
+            let writer_count = args.clients * *writers;
+            let records = (args.size / *record / writer_count as u64).max(1);
+            let load = Load { writers_per_client: *writers, record: *record, records };
+            let mut baseline = 0.0;
+            let alone = [(Policy::FilePerProcess, 1)];
+            let together = shared.iter().flat_map(|p| args.stripes.iter().map(move |s| (*p, *s)));
+            for (policy, stripes) in alone.into_iter().chain(together) {
+                let mut taken = Vec::new();
+                for _ in 0..args.runs {
+                    bar.set_message(format!("{policy:?}, {writers} x {}, {stripes} stripes", size::human(*record)));
+                    bar.inc(1);
+                    taken.push(take(args, instances, osts, load, policy, stripes).await?);
+                }
+                taken.sort_by(|a, b| a.0.total_cmp(&b.0));
+                let (rate, counts) = taken[taken.len() / 2];
+                if policy == Policy::FilePerProcess {
+                    baseline = rate;
+                }
+                rows.push(row(args, load, policy, stripes, rate, baseline, counts));
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn row(
+    args: &SharedFile,
+    load: Load,
+    policy: Policy,
+    stripes_per_ost: u32,
+    rate: f64,
+    baseline: f64,
+    counts: Counts,
+) -> Row {
+    let bytes = load.record * load.records * (args.clients * load.writers_per_client) as u64;
+    Row {
+        policy,
+        clients: args.clients,
+        writers_per_client: load.writers_per_client,
+        record_bytes: load.record,
+        stripes_per_ost,
+        mb_per_s: rate / 1e6,
+        percent_of_file_per_process: 100.0 * rate / baseline,
+        enqueues: counts.enqueues,
+        cancels: counts.cancels,
+        callbacks: counts.callbacks,
+        rpcs_per_gb: counts.rpcs as f64 / (bytes as f64 / 1e9),
+    }
+}
+
+/// One measurement: bytes per second, and what was sent for it.
+async fn take(
+    args: &SharedFile,
+    instances: &[Instance],
+    osts: u32,
+    load: Load,
+    policy: Policy,
+    stripes: u32,
+) -> Result<(f64, Counts), String> {
+    if policy != Policy::FilePerProcess {
+        let value = if policy == Policy::Grown { POLICY_GROWN } else { "default" };
+        for instance in instances {
+            instance.set_param(POLICY_PARAM, value);
+        }
+    }
+    let writers = args.clients * load.writers_per_client;
+    let files = Files::make(&instances[0], policy, osts, stripes, load.record, writers).await?;
+    let result = write_and_verify(args, instances, load, &files).await;
+    files.remove(&instances[0]).await?;
+    result
+}
+
+async fn write_and_verify(
+    args: &SharedFile,
+    instances: &[Instance],
+    load: Load,
+    files: &Files,
+) -> Result<(f64, Counts), String> {
+    let writers = args.clients * load.writers_per_client;
+    let mut opened = Vec::new();
+    for writer in 0..writers {
+        let client = &instances[writer / load.writers_per_client].client;
+        let file = client.open(&root(), files.of(writer), O_RDWR).await.map_err(said("open"))?;
+        opened.push(file);
+    }
+    let before = counts_of(instances);
+    let begun = Instant::now();
+    let each = opened.iter().enumerate().map(|(writer, file)| {
+        let client = instances[writer / load.writers_per_client].client.clone();
+        let (file, place) = (file.clone(), files.place(writer, writers));
+        async move { write(&client, &file, load, place).await }
+    });
+    side_by_side(each).await?;
+    let rate = (load.record * load.records * writers as u64) as f64 / begun.elapsed().as_secs_f64();
+    let counts = counts_of(instances) - before;
+    for (writer, file) in opened.into_iter().enumerate() {
+        instances[writer / load.writers_per_client].client.release(file).await.map_err(said("close"))?;
+    }
+    let each = (0..writers).map(|writer| {
+        // Another client: what it reads was written back, and comes from the servers.
+        let reader = instances[(writer / load.writers_per_client + 1) % instances.len()].client.clone();
+        let (fid, place) = (files.of(writer), files.place(writer, writers));
+        async move { verify(&reader, fid, load, place).await }
+    });
+    side_by_side(each).await?;
+    Ok((rate, counts))
+}
+
+/// Runs all at once; the first error.
+async fn side_by_side<F>(each: impl Iterator<Item = F>) -> Result<(), String>
+where
+    F: Future<Output = Result<(), String>> + Send + 'static,
+{
+    let tasks: Vec<_> = each.map(tokio::spawn).collect();
+    let mut result = Ok(());
+    for task in tasks {
+        let one = task.await.map_err(|e| e.to_string()).and_then(|r| r);
+        result = result.and(one);
+    }
+    result
+}
+
+/// Where a writer's records go: from which record on, and how many records further each time.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    first: u64,
+    step: u64,
+    /// Makes files of different writers differ.
+    seed: u64,
+}
+
+async fn write(client: &nacre_client::Client, file: &Arc<OpenFile>, load: Load, place: Place) -> Result<(), String> {
+    for n in 0..load.records {
+        let at = (place.first + n * place.step) * load.record;
+        let written = client.write(file, at, Payload::from(content(place.seed, at, load.record))).await;
+        if written.map_err(said("write"))? as u64 != load.record {
+            return Err("a short write".to_owned());
+        }
+    }
+    client.fsync(file, false).await.map_err(said("fsync"))
+}
+
+async fn verify(client: &nacre_client::Client, fid: Fid, load: Load, place: Place) -> Result<(), String> {
+    let file = client.open(&root(), fid, O_RDONLY).await.map_err(said("open to verify"))?;
+    for n in 0..load.records {
+        let at = (place.first + n * place.step) * load.record;
+        let data = client.read(&file, at, load.record as usize).await.map_err(said("read"))?.to_bytes();
+        let expected = content(place.seed, at, load.record);
+        if data[..] != expected[..] {
+            let wrong = data.iter().zip(&expected).position(|(a, b)| a != b).unwrap_or(data.len());
+            return Err(format!("byte {} is not what was written ({} bytes read)", at + wrong as u64, data.len()));
+        }
+    }
+    client.release(file).await.map_err(said("close after verifying"))
+}
+
+/// Bytes that are different at every place of every file; cheap, so that making them costs less than writing them.
+fn content(seed: u64, at: u64, len: u64) -> Vec<u8> {
+    let word = |i: u64| (at / 8 + i ^ seed << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    let mut bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(word).collect();
+    bytes.truncate(len as usize);
+    bytes
+}
+
+/// The files of one measurement.
+struct Files {
+    names: Vec<(Vec<u8>, Fid)>,
+}
+
+impl Files {
+    async fn make(
+        instance: &Instance,
+        policy: Policy,
+        osts: u32,
+        stripes: u32,
+        record: u64,
+        writers: usize,
+    ) -> Result<Files, String> {
+        let alone = policy == Policy::FilePerProcess;
+        let mut component = ComponentSpec { end: u64::MAX, stripe_offset: -1, ..ComponentSpec::default() };
+        // Aligned records are one stripe each, as in the experiments that these repeat.
+        let aligned = record.is_multiple_of(u64::from(STRIPE_SIZE_MIN));
+        component.stripe_size = if aligned && !alone { u32::try_from(record).unwrap_or(1 << 20) } else { 1 << 20 };
+        component.stripe_count = if alone { 1 } else { (osts * stripes) as i32 };
+        component.overstripe = !alone && stripes > 1;
+        let layout = LayoutSpec { components: vec![component] };
+        let mut names = Vec::new();
+        for n in 0..if alone { writers } else { 1 } {
+            let name = format!("shared-file-{}-{n}", std::process::id()).into_bytes();
+            let flags = O_CREAT | O_EXCL | O_RDWR;
+            let made = instance.client.create(&root(), Fid::ROOT, &name, flags, 0o600, 0, Some(layout.clone())).await;
+            let (attr, file) = made.map_err(said("create"))?;
+            instance.client.release(file).await.map_err(said("close"))?;
+            names.push((name, attr.fid));
+        }
+        Ok(Files { names })
+    }
+
+    fn of(&self, writer: usize) -> Fid {
+        self.names[writer % self.names.len()].1
+    }
+
+    fn place(&self, writer: usize, writers: usize) -> Place {
+        if self.names.len() > 1 {
+            return Place { first: 0, step: 1, seed: writer as u64 + 1 };
+        }
+        Place { first: writer as u64, step: writers as u64, seed: 0 }
+    }
+
+    async fn remove(&self, instance: &Instance) -> Result<(), String> {
+        for (name, _) in &self.names {
+            instance.client.unlink(&root(), Fid::ROOT, name).await.map_err(said("unlink"))?;
+        }
+        Ok(())
+    }
+}
+
+fn print_rows(rows: &[Row]) {
+    let header = [
+        "policy",
+        "clients",
+        "writers",
+        "record",
+        "stripes/OST",
+        "MB/s",
+        "of own files",
+        "enqueues",
+        "cancels",
+        "callbacks",
+        "RPCs/GB",
+    ];
+    let cells = rows.iter().map(|r| {
+        vec![
+            name(r.policy).to_owned(),
+            r.clients.to_string(),
+            r.writers_per_client.to_string(),
+            r.record_bytes.to_string(),
+            r.stripes_per_ost.to_string(),
+            format!("{:.0}", r.mb_per_s),
+            format!("{:.0} %", r.percent_of_file_per_process),
+            r.enqueues.to_string(),
+            r.cancels.to_string(),
+            r.callbacks.to_string(),
+            format!("{:.0}", r.rpcs_per_gb),
+        ]
+    });
+    table::print(&header, &cells.collect::<Vec<_>>());
+    println!("\nWriters are those of each client. Writes end with fsync; every byte was read back by another client.");
+}
+
+fn name(policy: Policy) -> &'static str {
+    match policy {
+        Policy::FilePerProcess => "file per process",
+        Policy::Grown => "shared, grown locks",
+        Policy::Default => "shared",
+    }
+}
+
+/// One plot for each number of writers: rate over stripes, a line for each policy and record.
+fn plots(rows: &[Row]) -> Vec<Plot> {
+    let mut stripes: Vec<u32> = rows.iter().map(|r| r.stripes_per_ost).collect();
+    let mut writers: Vec<usize> = rows.iter().map(|r| r.writers_per_client).collect();
+    let mut records: Vec<u64> = rows.iter().map(|r| r.record_bytes).collect();
+    (stripes.sort_unstable(), writers.sort_unstable(), records.sort_unstable());
+    (stripes.dedup(), writers.dedup(), records.dedup());
+    let plot = |writers: usize| {
+        let mut lines = Vec::new();
+        for record in &records {
+            for policy in [Policy::FilePerProcess, Policy::Grown, Policy::Default] {
+                let of = rows
+                    .iter()
+                    .filter(|r| r.writers_per_client == writers && r.record_bytes == *record && r.policy == policy);
+                let dashed = policy == Policy::FilePerProcess;
+                let mut points: Vec<(usize, f64)> =
+                    of.map(|r| (stripes.binary_search(&r.stripes_per_ost).unwrap_or(0), r.mb_per_s)).collect();
+                if let (true, Some(only)) = (dashed, points.first().copied()) {
+                    points = (0..stripes.len()).map(|i| (i, only.1)).collect();
+                }
+                if !points.is_empty() {
+                    lines.push(Line { name: format!("{}, {record} bytes", name(policy)), points, dashed });
+                }
+            }
+        }
+        Plot {
+            title: format!("{writers} writers on each client"),
+            x_title: "stripes on each OST".into(),
+            y_title: "MB/s".into(),
+            x_labels: stripes.iter().map(u32::to_string).collect(),
+            lines,
+        }
+    };
+    writers.iter().map(|w| plot(*w)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_depends_on_file_and_place_only() {
+        let whole = content(3, 0, 4096);
+        assert_eq!(content(3, 1024, 100), whole[1024..1124]);
+        assert_ne!(content(4, 0, 4096), whole);
+        assert_ne!(whole[..8], whole[8..16]);
+    }
+
+    #[test]
+    fn writers_of_one_file_take_turns_and_those_of_their_own_go_on() {
+        let shared = Files { names: vec![(Vec::new(), Fid::ROOT)] };
+        let place = shared.place(2, 8);
+        assert_eq!((place.first, place.step), (2, 8));
+        let own = Files { names: vec![(Vec::new(), Fid::ROOT); 8] };
+        let place = own.place(2, 8);
+        assert_eq!((place.first, place.step), (0, 1));
+    }
+}
