@@ -1,21 +1,17 @@
 //! The lock manager: who may do what to which resource at this moment. Plain state machines: requests in, grants out as
-//! values. One file per kind of lock, [`Namespace`] over them.
+//! values. [`server`] is what a target knows of its locks, [`lock_cache`] what a client does.
 //!
-//! What must not be here: RPCs (the caller sends what is returned), time, and what the resources are.
+//! What must not be here: RPCs (the caller sends what is returned), clocks, and what the resources are.
 
-pub mod extent;
 pub mod flock;
 pub mod lock_cache;
 mod lock_index;
 pub mod mode;
-pub mod namespace;
 pub mod range_set;
 pub mod server;
 pub mod shared_write;
 mod stride;
 
-pub use extent::{ExtentLock, ExtentQueue};
-pub use namespace::{Grant, Namespace, Outcome, Request};
 pub use range_set::{Extent, RangeSet};
 
 /// Names a lock, or a request that waits for one. Never 0, never used twice.

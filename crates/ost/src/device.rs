@@ -91,12 +91,18 @@ impl Ost {
         if let Some(served) = served {
             served.stop().await;
         }
+        self.service.locks.stop();
         let target = &self.service.target;
         target.remove_params();
         if let Err(error) = target.osd().close().await {
             tracing::warn!(target = %target.name(), %error, "the storage did not close cleanly");
         }
         self.tasks.lock().drain(..).for_each(|task| task.abort());
+    }
+
+    /// The locks that clients have; for checks.
+    pub fn locks(&self) -> &LockService {
+        &self.service.locks
     }
 
     /// The target below.

@@ -10,6 +10,7 @@
 
 mod checksum;
 mod device;
+mod extent_queue;
 mod object;
 mod objects;
 mod ops;

@@ -5,7 +5,7 @@ use crate::object::{Known, Object};
 use crate::range_lock::RangeGuard;
 use crate::record::ObjectRecord;
 use nacre_base::{Errno, Fid, FxHashMap};
-use nacre_ldlm::Extent;
+use nacre_ldlm::RangeSet;
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_tgt::Target;
 use parking_lot::Mutex;
@@ -20,7 +20,7 @@ pub(crate) struct Objects {
     cached: Mutex<FxHashMap<Fid, Arc<Object>>>,
 }
 
-/// How a range is locked.
+/// How ranges are locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Access {
     Read,
@@ -64,12 +64,12 @@ impl Objects {
         }
     }
 
-    /// Locks a range of the object's data and tells its record under that lock. The data file is as long as the record
+    /// Locks ranges of the object's data and tells its record under that lock. The data file is as long as the record
     /// says, apart from what others are writing behind it.
     pub(crate) async fn lock<'a>(
         &self,
         object: &'a Object,
-        extent: Extent,
+        ranges: &RangeSet,
         access: Access,
     ) -> Result<(RangeGuard<'a>, ObjectRecord), Errno> {
         loop {
@@ -77,8 +77,8 @@ impl Objects {
                 self.settle(object).await?;
             }
             let guard = match access {
-                Access::Read => object.range.read(extent).await,
-                Access::Write => object.range.write(extent).await,
+                Access::Read => object.range.read(ranges.clone()).await,
+                Access::Write => object.range.write(ranges.clone()).await,
             };
             if object.is_settled() {
                 let record = self.record(object).await?;
@@ -89,7 +89,7 @@ impl Objects {
 
     /// Makes the data file as long as the record says: cuts off what a crash or a failed write left behind the end.
     async fn settle(&self, object: &Object) -> Result<(), Errno> {
-        let _alone = object.range.write(Extent::ALL).await;
+        let _alone = object.range.write(RangeSet::ALL).await;
         if object.is_settled() {
             return Ok(());
         }

@@ -1,8 +1,8 @@
 //! Locks on ranges of one object for the length of one request: reads and writes of an RPC are atomic towards each
 //! other. First come, first served. Clients know nothing of them.
 
-use nacre_ldlm::{Extent, ExtentLock, ExtentQueue, LockId};
-use nacre_wire::ldlm::LockMode;
+use crate::extent_queue::{ExtentLock, ExtentQueue};
+use nacre_ldlm::RangeSet;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -15,7 +15,7 @@ pub(crate) struct RangeLock {
 #[derive(Default)]
 struct State {
     queue: ExtentQueue,
-    waiters: Vec<(LockId, oneshot::Sender<()>)>,
+    waiters: Vec<(u64, oneshot::Sender<()>)>,
     last_id: u64,
 }
 
@@ -23,26 +23,26 @@ struct State {
 #[must_use = "dropping it unlocks"]
 pub(crate) struct RangeGuard<'a> {
     lock: &'a RangeLock,
-    id: LockId,
+    id: u64,
 }
 
 impl RangeLock {
-    /// Waits until nobody writes in the range.
-    pub(crate) async fn read(&self, extent: Extent) -> RangeGuard<'_> {
-        self.lock(extent, LockMode::Pr).await
+    /// Waits until nobody writes in the ranges.
+    pub(crate) async fn read(&self, ranges: RangeSet) -> RangeGuard<'_> {
+        self.lock(ranges, false).await
     }
 
-    /// Waits until nobody reads or writes in the range.
-    pub(crate) async fn write(&self, extent: Extent) -> RangeGuard<'_> {
-        self.lock(extent, LockMode::Pw).await
+    /// Waits until nobody reads or writes in the ranges.
+    pub(crate) async fn write(&self, ranges: RangeSet) -> RangeGuard<'_> {
+        self.lock(ranges, true).await
     }
 
-    async fn lock(&self, extent: Extent, mode: LockMode) -> RangeGuard<'_> {
+    async fn lock(&self, ranges: RangeSet, is_write: bool) -> RangeGuard<'_> {
         let (guard, granted) = {
             let mut state = self.state.lock();
             state.last_id += 1;
-            let id = LockId(state.last_id);
-            let granted = if state.queue.enqueue(ExtentLock { id, mode, extent }) {
+            let id = state.last_id;
+            let granted = if state.queue.enqueue(ExtentLock { id, is_write, ranges }) {
                 None
             } else {
                 let (sender, receiver) = oneshot::channel();
@@ -65,7 +65,7 @@ impl Drop for RangeGuard<'_> {
         let mut state = self.lock.state.lock();
         state.waiters.retain(|(id, _)| *id != self.id);
         for granted in state.queue.remove(self.id) {
-            if let Some(at) = state.waiters.iter().position(|(id, _)| *id == granted.id) {
+            if let Some(at) = state.waiters.iter().position(|(id, _)| *id == granted) {
                 // A waiter that is gone takes its lock back in its own drop.
                 let _ = state.waiters.swap_remove(at).1.send(());
             }
@@ -77,6 +77,7 @@ impl Drop for RangeGuard<'_> {
 mod tests {
     use super::*;
     use nacre_base::Time;
+    use nacre_ldlm::Extent;
     use nacre_rt::Sim;
     use std::sync::Arc;
     use std::time::Duration;
@@ -87,15 +88,15 @@ mod tests {
         let rt = sim.rt();
         sim.block_on(Time::from_secs(60), async move {
             let lock = Arc::new(RangeLock::default());
-            let range = Extent { start: 0, end: 9 };
-            let reader = lock.read(range).await;
-            let second = lock.read(range).await;
-            assert!(rt.timeout(Duration::from_secs(1), lock.write(range)).await.is_err(), "readers are in");
-            let third = rt.timeout(Duration::from_secs(1), lock.read(range)).await.expect("the writer gave up");
+            let range = |start, end| RangeSet::single(Extent { start, end });
+            let reader = lock.read(range(0, 9)).await;
+            let second = lock.read(range(0, 9)).await;
+            assert!(rt.timeout(Duration::from_secs(1), lock.write(range(0, 9))).await.is_err(), "readers are in");
+            let third = rt.timeout(Duration::from_secs(1), lock.read(range(0, 9))).await.expect("the writer gave up");
             drop((reader, second, third));
-            let writer = lock.write(range).await;
-            assert!(rt.timeout(Duration::from_secs(1), lock.read(Extent { start: 9, end: 9 })).await.is_err());
-            let beside = rt.timeout(Duration::from_secs(1), lock.read(Extent { start: 10, end: 10 })).await;
+            let writer = lock.write(range(0, 9)).await;
+            assert!(rt.timeout(Duration::from_secs(1), lock.read(range(9, 9))).await.is_err());
+            let beside = rt.timeout(Duration::from_secs(1), lock.read(range(10, 10))).await;
             drop((writer, beside));
             assert!(lock.state.lock().queue.is_empty());
         });

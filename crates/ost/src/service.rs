@@ -1,6 +1,6 @@
 //! The service on one screen: every operation, and what connecting means to an OST.
 
-use crate::objects::Objects;
+use crate::objects::{self, Objects};
 use crate::ops;
 use crate::record::ObjectRecord;
 use crate::remover::Remover;
@@ -8,14 +8,19 @@ use crate::settings::Settings;
 use crate::space::Space;
 use async_trait::async_trait;
 use nacre_base::{Errno, Fid};
+use nacre_ldlm::RangeSet;
 use nacre_osd::ObjectStat;
 use nacre_ptlrpc::{Export, ServerRequest};
-use nacre_tgt::{Access, Handler, HandlerFuture, LockService, Service, Target};
+use nacre_tgt::{Access, Handler, HandlerFuture, LockService, ServerLockGuard, Service, Target};
 use nacre_wire::Opcode;
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::connect::{ConnectData, connect_flags as features};
+use nacre_wire::ldlm::LockMode;
 use nacre_wire::ost::CHECKSUM_CRC32C;
 use std::sync::Arc;
+
+/// In a request: no lock of the client covers it, the server is to take one.
+pub(crate) const NO_LOCK: u64 = 0;
 
 /// What the handlers work on.
 pub(crate) struct ObjectService {
@@ -42,7 +47,8 @@ const TABLE: &[Handler<ObjectService>] = &[
     line(Opcode::OstSync, "sync", Access::Reads, |s, r| Box::pin(ops::sync::handle(s, r))),
     line(Opcode::OstFallocate, "prealloc", Access::Changes, |s, r| Box::pin(ops::fallocate::handle(s, r))),
     line(Opcode::OstSeek, "seek", Access::Reads, |s, r| Box::pin(ops::seek::handle(s, r))),
-    line(Opcode::LdlmEnqueue, "", Access::Reads, |s, r| Box::pin(async move { s.locks.enqueue(&r).await })),
+    line(Opcode::LdlmEnqueue, "", Access::Reads, |s, r| Box::pin(ops::enqueue::handle(s, r))),
+    line(Opcode::LdlmConvert, "", Access::Reads, |s, r| Box::pin(async move { s.locks.convert(&r) })),
     line(Opcode::LdlmCancel, "", Access::Reads, |s, r| Box::pin(async move { s.locks.cancel(&r) })),
 ];
 
@@ -59,6 +65,26 @@ impl ObjectService {
     /// The attributes of an object with this record.
     pub(crate) async fn attr(&self, fid: Fid, record: &ObjectRecord) -> Result<ObjectAttr, Errno> {
         Ok(record.attr(self.stat(fid).await?))
+    }
+
+    /// Makes sure that other clients' caches agree with an access to these ranges: by `lock`, the client's own extent lock
+    /// (ESTALE if it does not cover them), or by one taken here, which waits for what is in its way. To be held to the
+    /// end of the access, and taken before the ranges are locked against other requests.
+    pub(crate) async fn lock_ranges(
+        &self,
+        request: &ServerRequest,
+        fid: Fid,
+        lock: u64,
+        access: objects::Access,
+        ranges: &RangeSet,
+    ) -> Result<Option<ServerLockGuard>, Errno> {
+        let is_write = access == objects::Access::Write;
+        if lock != NO_LOCK {
+            self.locks.check(&request.export, lock, fid, is_write, ranges)?;
+            return Ok(None);
+        }
+        let mode = if is_write { LockMode::Pw } else { LockMode::Pr };
+        self.locks.lock_server(request, fid, mode, ranges.clone()).await.map(Some)
     }
 
     /// What the device knows of the object's data.

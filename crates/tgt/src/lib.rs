@@ -3,9 +3,12 @@
 //!
 //! What must not be here: which target it serves. A target is a [`Service`]: a table of handlers and its own state.
 
+mod callbacks;
 mod error;
 pub mod grant;
-pub mod ldlm_service;
+mod lock_guards;
+mod lock_params;
+mod lock_service;
 mod operation;
 mod reply;
 mod service;
@@ -15,7 +18,8 @@ mod target;
 mod tests;
 
 pub use error::TargetError;
-pub use ldlm_service::LockService;
+pub use lock_guards::{InodeLocks, InodeLocksWait, ServerLockGuard};
+pub use lock_service::{Enqueued, LockService, client_of};
 pub use operation::Operation;
 pub use service::{Access, Handler, HandlerFuture, Service, serve};
 pub use stats::{Stats, Unit};

@@ -12,6 +12,7 @@ pub struct Operation<'a> {
     target: &'a Target,
     transaction: Box<dyn Transaction>,
     transno: Transno,
+    on_commit: Vec<Box<dyn FnOnce() + Send>>,
     /// Everybody else waits for the turn to end, so it must not be held over an await: not `Send`, it cannot be.
     not_send: PhantomData<*const ()>,
 }
@@ -19,12 +20,18 @@ pub struct Operation<'a> {
 impl<'a> Operation<'a> {
     pub(crate) fn new(target: &'a Target, transaction: Box<dyn Transaction>) -> Operation<'a> {
         let transno = target.next_transno();
-        Operation { target, transaction, transno, not_send: PhantomData }
+        Operation { target, transaction, transno, on_commit: Vec::new(), not_send: PhantomData }
     }
 
     /// The operation's number, if it is finished: the version of what it changes. Undone operations leave no gap.
     pub fn transno(&self) -> Transno {
         self.transno
+    }
+
+    /// Has this done once the operation is durable: when [`Target::last_committed`] says so too, for who is woken by it
+    /// may look at once.
+    pub fn on_commit(&mut self, callback: Box<dyn FnOnce() + Send>) {
+        self.on_commit.push(callback);
     }
 
     /// Keeps the changes, and with them the reply, in the client's slot: when the request comes again, even after a
@@ -40,6 +47,9 @@ impl<'a> Operation<'a> {
     /// Keeps the changes of an operation that no client asked for.
     pub fn finish_local(mut self) -> Transno {
         self.target.keep_transno(self.transno, &mut *self.transaction);
+        for callback in std::mem::take(&mut self.on_commit) {
+            self.transaction.on_commit(callback);
+        }
         self.transaction.finish();
         self.transno
     }

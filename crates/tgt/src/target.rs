@@ -167,9 +167,10 @@ impl Target {
         }));
     }
 
-    /// Takes the target's parameters out of the registry; what a service does when it stops.
+    /// Takes the target's parameters out of the registry, and those of its locks; what a service does when it stops.
     pub fn remove_params(&self) {
         self.node.params().remove_prefix(&self.param_prefix());
+        self.node.params().remove_prefix(&crate::lock_params::prefix(self));
     }
 
     fn register_params(&self) {

@@ -1,14 +1,16 @@
 //! A target over its restarts: identity, numbers, what is committed.
 
-use crate::{TABLES, TARGET, Target, TargetError};
+use crate::{LockService, TABLES, TARGET, Target, TargetError};
 use nacre_base::fault::{Fault, FaultAction};
 use nacre_base::param::Params;
-use nacre_base::{Errno, Faults, MdtIndex, TargetName, Time, Transno, Uuid};
+use nacre_base::{Errno, Faults, Fid, MdtIndex, TargetName, Time, Transno, Uuid};
+use nacre_ldlm::{ClientId, LockId};
 use nacre_lnet::{Lnet, LnetOptions};
 use nacre_osd::Osd;
 use nacre_osd::mem::{Crash, MemOptions, MemOsd};
 use nacre_ptlrpc::RpcNode;
 use nacre_rt::{Rt, Sim};
+use nacre_wire::ldlm::{LockKind, inode_bits};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,6 +94,23 @@ fn last_committed_follows_commits_and_stays_where_the_device_failed() {
 }
 
 #[test]
+fn who_is_told_of_a_commit_finds_it_in_last_committed() {
+    run(|rt| async move {
+        let osd = Arc::new(MemOsd::new(&rt, TABLES, MemOptions::default()));
+        let target = open(&rt, &osd).await;
+        let seen = Arc::new(parking_lot::Mutex::new(None));
+        let told = {
+            let mut operation = target.begin().await.unwrap();
+            let (seen, target) = (seen.clone(), target.clone());
+            operation.on_commit(Box::new(move || *seen.lock() = Some(target.last_committed())));
+            operation.finish_local()
+        };
+        target.commit().await.unwrap();
+        assert_eq!(*seen.lock(), Some(told));
+    });
+}
+
+#[test]
 fn a_device_of_another_target_is_refused() {
     run(|rt| async move {
         let osd = Arc::new(MemOsd::new(&rt, TABLES, MemOptions::default()));
@@ -103,6 +122,36 @@ fn a_device_of_another_target_is_refused() {
         assert!(matches!(reopen(0, 2).await, Err(TargetError::Foreign { .. })));
         assert!(matches!(reopen(1, 1).await, Err(TargetError::Foreign { .. })));
         assert!(reopen(0, 1).await.is_ok());
+    });
+}
+
+#[test]
+fn inode_locks_wait_for_clients_and_end_when_dropped() {
+    run(|rt| async move {
+        let osd = Arc::new(MemOsd::new(&rt, TABLES, MemOptions::default()));
+        let target = open(&rt, &osd).await;
+        let service = LockService::new(&target, LockKind::Flock);
+        let inode = |oid| Fid { seq: 1, oid, ver: 0 };
+        let wants = [(inode(1), inode_bits::UPDATE), (inode(2), inode_bits::UPDATE)];
+        let lock = |wants: &[(Fid, u64)]| service.try_lock_inodes(wants, LockService::NOBODY);
+        drop(lock(&wants).expect("nobody is in the way"));
+
+        let client = ClientId(5);
+        let grant = |oid, bits| service.shared.state.lock().namespace.grant_inode(client, inode(oid), bits);
+        let cached = grant(2, inode_bits::UPDATE).expect("nobody changes it");
+        drop(lock(&[(inode(2), inode_bits::XATTR)]).expect("other bits"));
+        drop(service.try_lock_inodes(&wants, client).expect("its own"));
+        let given_up = lock(&wants).expect_err("the client's is in the way");
+        assert!(rt.timeout(Duration::from_secs(1), given_up.granted(None)).await.is_err());
+        let waiting = lock(&wants).expect_err("as before");
+        assert!(grant(1, inode_bits::UPDATE).is_none(), "about to change");
+        let id = LockId(cached.handle);
+        service.shared.with(|state, now, effects| state.namespace.cancel(client, id, now, effects));
+        let locked = waiting.granted(None).await.unwrap();
+        assert!(grant(1, inode_bits::UPDATE).is_none(), "changing");
+        drop(locked);
+        service.check_invariants().unwrap();
+        assert_eq!(service.counts(), (0, 0));
     });
 }
 

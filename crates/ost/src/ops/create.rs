@@ -19,13 +19,14 @@ const LAST_ID: &[u8] = b"last_id";
 pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
     let create: Create = request.decode()?;
     let count = affordable(ost, &create).await?;
-    let response = {
+    let (response, orphans) = {
         let mut operation = ost.target.begin().await?;
         let mut last_id = last_id(&*operation)?;
+        let mut orphans = Vec::new();
         if create.delete_orphans_after != 0 {
-            let orphans = remove_records_after(&mut *operation, ost.seq, create.delete_orphans_after)?;
+            orphans = remove_records_after(&mut *operation, ost.seq, create.delete_orphans_after)?;
             ost.objects.gone(&orphans);
-            ost.remover.remove_on_commit(&mut operation, orphans);
+            ost.remover.remove_on_commit(&mut operation, orphans.clone());
             // A target restored from an old backup learns which ids are in use.
             last_id = last_id.max(create.delete_orphans_after);
         }
@@ -36,8 +37,9 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
             record.store(&mut *operation, Fid { seq: ost.seq, oid, ver: 0 })?;
         }
         operation.put(TARGET, LAST_ID, &(last_id + count).to_be_bytes())?;
-        operation.finish(&request, Response::new(&CreateReply { seq: ost.seq, first, count }))?
+        (operation.finish(&request, Response::new(&CreateReply { seq: ost.seq, first, count }))?, orphans)
     };
+    orphans.into_iter().for_each(|fid| ost.locks.revoke(fid));
     ost.target.fault("ost.create").await?;
     ost.target.commit().await?;
     Ok(response)

@@ -1,9 +1,10 @@
-//! OST_DESTROY: the records go in the transaction, the data when that is durable.
+//! OST_DESTROY: the records go in the transaction, the data when that is durable. Clients that hold locks on the objects
+//! are told afterwards, and not waited for: what they have not written yet has nowhere to go.
 
 use crate::OBJECTS;
 use crate::service::ObjectService;
 use nacre_base::{Errno, Fid};
-use nacre_ldlm::Extent;
+use nacre_ldlm::RangeSet;
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::Destroy;
 use std::sync::Arc;
@@ -29,9 +30,9 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     }
     let mut alone = Vec::with_capacity(objects.len());
     for object in &objects {
-        alone.push(object.range.write(Extent::ALL).await);
+        alone.push(object.range.write(RangeSet::ALL).await);
     }
-    let response = {
+    let (response, destroyed) = {
         let mut operation = ost.target.begin().await?;
         let mut destroyed: Vec<Fid> = Vec::with_capacity(fids.len());
         for fid in fids {
@@ -40,9 +41,10 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
             }
         }
         ost.objects.gone(&destroyed);
-        ost.remover.remove_on_commit(&mut operation, destroyed);
-        operation.finish(&request, Response::new(&()))?
+        ost.remover.remove_on_commit(&mut operation, destroyed.clone());
+        (operation.finish(&request, Response::new(&()))?, destroyed)
     };
+    destroyed.into_iter().for_each(|fid| ost.locks.revoke(fid));
     ost.space.hurry().await?;
     Ok(response)
 }

@@ -1,15 +1,14 @@
 //! Checks of the extents that a read or a write names.
 
 use nacre_base::Errno;
-use nacre_ldlm::Extent;
+use nacre_ldlm::{Extent, RangeSet};
 use nacre_osd::OBJECT_SIZE_MAX;
 use nacre_wire::ost::{BRW_SIZE_MAX, EXTENTS_MAX, Niobuf};
 
 /// Extents that are in order and within limits.
 pub(crate) struct Extents {
-    /// From the first byte to the last: what is locked. Coarser than it could be for scattered extents, but one lock
-    /// makes them atomic.
-    pub(crate) cover: Extent,
+    /// What is locked: by one lock, so that they are atomic.
+    pub(crate) ranges: RangeSet,
     /// Bytes of all.
     pub(crate) bytes: usize,
     /// First byte after the last extent.
@@ -30,19 +29,20 @@ pub(crate) fn check(extents: &[Niobuf]) -> Result<Extents, Errno> {
     if bytes > BRW_SIZE_MAX.into() {
         return Err(Errno::EINVAL);
     }
-    let cover = Extent { start: first.offset, end: end - 1 };
-    Ok(Extents { cover, bytes: bytes as usize, end })
+    let extent = |e: &Niobuf| Extent { start: e.offset, end: e.offset + u64::from(e.len) - 1 };
+    let ranges = RangeSet::from_extents(extents.iter().map(extent)).ok_or(Errno::EINVAL)?;
+    Ok(Extents { ranges, bytes: bytes as usize, end })
 }
 
-/// The inclusive range of a half-open one; EINVAL if it is empty, EFBIG if no object reaches there.
-pub(crate) fn range(start: u64, end: u64) -> Result<Extent, Errno> {
+/// The inclusive one of a half-open one; EINVAL if it is empty, EFBIG if no object reaches there.
+pub(crate) fn range(start: u64, end: u64) -> Result<RangeSet, Errno> {
     if start >= end {
         return Err(Errno::EINVAL);
     }
     if end > OBJECT_SIZE_MAX {
         return Err(Errno::EFBIG);
     }
-    Ok(Extent { start, end: end - 1 })
+    Ok(RangeSet::single(Extent { start, end: end - 1 }))
 }
 
 #[cfg(test)]
@@ -56,7 +56,8 @@ mod tests {
     #[test]
     fn hostile_extents_are_refused() {
         let e = check(&[at(5, 5), at(10, 1), at(100, 10)]).unwrap();
-        assert_eq!((e.cover, e.bytes, e.end), (Extent { start: 5, end: 109 }, 16, 110));
+        assert_eq!((e.bytes, e.end), (16, 110));
+        assert_eq!(e.ranges.ranges(), [Extent { start: 5, end: 10 }, Extent { start: 100, end: 109 }]);
         for (bad, errno) in [
             (vec![], Errno::EINVAL),
             (vec![at(0, 0)], Errno::EINVAL),

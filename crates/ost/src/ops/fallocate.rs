@@ -22,12 +22,13 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
         m if m == KEEP_SIZE | ZERO_RANGE => (AllocateMode::ZeroRangeKeepSize, false),
         _ => return Err(Errno::EOPNOTSUPP),
     };
-    let extent = extents::range(fallocate.start, fallocate.end)?;
+    let ranges = extents::range(fallocate.start, fallocate.end)?;
     let object = ost.objects.find(fallocate.fid).await?;
     ost.objects.record(&object).await?.check_layout(fallocate.layout_version)?;
+    let _lock = ost.lock_ranges(&request, fallocate.fid, fallocate.lock, Access::Write, &ranges).await?;
     let len = fallocate.end - fallocate.start;
     let reserved = ost.space.reserve(request.export.cookie, 0, len).await?;
-    let (_guard, _) = ost.objects.lock(&object, extent, Access::Write).await?;
+    let (_guard, _) = ost.objects.lock(&object, &ranges, Access::Write).await?;
 
     let data_change = object.begin_change();
     ost.target.osd().allocate(fallocate.fid, fallocate.start..fallocate.end, mode).await?;
@@ -43,7 +44,13 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
             }
             Ok(())
         },
-        |record| Response::new(&WriteReply { attr: record.attr(stat), grant: 0, contended: false }),
+        |record| {
+            Response::new(&WriteReply {
+                attr: record.attr(stat),
+                grant: 0,
+                contended: ost.locks.is_contended(fallocate.fid),
+            })
+        },
     );
     let response = changed.await?;
     data_change.recorded();

@@ -2,6 +2,7 @@
 
 pub(crate) mod create;
 pub(crate) mod destroy;
+pub(crate) mod enqueue;
 pub(crate) mod extents;
 pub(crate) mod fallocate;
 pub(crate) mod getattr;

@@ -5,7 +5,7 @@ use crate::ops::extents;
 use crate::record::Change;
 use crate::service::ObjectService;
 use nacre_base::Errno;
-use nacre_ldlm::Extent;
+use nacre_ldlm::{Extent, RangeSet};
 use nacre_osd::OBJECT_SIZE_MAX;
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::{Punch, WriteReply};
@@ -15,12 +15,18 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     let punch: Punch = request.decode()?;
     let truncates = punch.end == u64::MAX;
     // Nobody may see the size half changed, so a truncation is alone, also where it makes the object longer.
-    let extent = if truncates { Extent::ALL } else { extents::range(punch.start, punch.end)? };
+    let (ranges, locked) = if truncates {
+        (RangeSet::ALL, RangeSet::single(Extent { start: punch.start, end: u64::MAX }))
+    } else {
+        let ranges = extents::range(punch.start, punch.end)?;
+        (ranges.clone(), ranges)
+    };
     if punch.start > OBJECT_SIZE_MAX {
         return Err(Errno::EFBIG);
     }
     let object = ost.objects.find(punch.fid).await?;
-    let (_guard, record) = ost.objects.lock(&object, extent, Access::Write).await?;
+    let _lock = ost.lock_ranges(&request, punch.fid, punch.lock, Access::Write, &locked).await?;
+    let (_guard, record) = ost.objects.lock(&object, &ranges, Access::Write).await?;
     record.check_layout(punch.layout_version)?;
 
     let data_change = object.begin_change();
@@ -46,7 +52,13 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
             }
             Ok(())
         },
-        |record| Response::new(&WriteReply { attr: record.attr(stat), grant: 0, contended: false }),
+        |record| {
+            Response::new(&WriteReply {
+                attr: record.attr(stat),
+                grant: 0,
+                contended: ost.locks.is_contended(punch.fid),
+            })
+        },
     );
     let response = changed.await?;
     data_change.recorded();

@@ -15,13 +15,15 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     let extents = extents::check(&read.extents)?;
     let object = ost.objects.find(read.fid).await?;
     let (record, lens, data) = {
-        let (_guard, record) = ost.objects.lock(&object, extents.cover, Access::Read).await?;
+        let _lock = ost.lock_ranges(&request, read.fid, read.lock, Access::Read, &extents.ranges).await?;
+        let (_guard, record) = ost.objects.lock(&object, &extents.ranges, Access::Read).await?;
         let (lens, data) = fetch(ost, &read, &record).await?;
         (record, lens, data)
     };
     let checksum = read.checksum.then(|| crc32c(&data));
     ost.target.stats().bytes("read_bytes", data.len() as u64);
-    let reply = ReadReply { attr: ost.attr(read.fid, &record).await?, lens, checksum, contended: false };
+    let contended = ost.locks.is_contended(read.fid);
+    let reply = ReadReply { attr: ost.attr(read.fid, &record).await?, lens, checksum, contended };
     if request.fits_inline(data.len()) {
         return Ok(Response::new(&reply).with_data(data));
     }

@@ -1,9 +1,10 @@
-//! OST_SEEK: where data or a hole begins.
+//! OST_SEEK: where data or a hole begins. What other clients have not written yet is written first; the sender has
+//! written its own.
 
 use crate::objects::Access;
-use crate::service::ObjectService;
+use crate::service::{NO_LOCK, ObjectService};
 use nacre_base::Errno;
-use nacre_ldlm::Extent;
+use nacre_ldlm::{Extent, RangeSet};
 use nacre_osd::Seek as What;
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::{Seek, SeekReply};
@@ -12,8 +13,9 @@ use std::sync::Arc;
 pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
     let seek: Seek = request.decode()?;
     let object = ost.objects.find(seek.fid).await?;
-    let extent = Extent { start: seek.offset, end: u64::MAX };
-    let (_guard, record) = ost.objects.lock(&object, extent, Access::Read).await?;
+    let ranges = RangeSet::single(Extent { start: seek.offset, end: u64::MAX });
+    let _lock = ost.lock_ranges(&request, seek.fid, NO_LOCK, Access::Read, &ranges).await?;
+    let (_guard, record) = ost.objects.lock(&object, &ranges, Access::Read).await?;
     let size = record.size;
     if seek.offset >= size {
         return Ok(Response::new(&SeekReply { offset: None }));

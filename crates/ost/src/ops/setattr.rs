@@ -1,7 +1,11 @@
 //! OST_SETATTR: owner and times. A request that a later change has overtaken (by its ctime) leaves the times alone.
+//!
+//! A client that holds a lock up to the end of file answers `stat` from memory: it has to give it up.
 
-use crate::service::ObjectService;
+use crate::objects::Access;
+use crate::service::{NO_LOCK, ObjectService};
 use nacre_base::Errno;
+use nacre_ldlm::{Extent, RangeSet};
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::{Setattr, WriteReply};
 use std::sync::Arc;
@@ -9,6 +13,8 @@ use std::sync::Arc;
 pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
     let set: Setattr = request.decode()?;
     let object = ost.objects.find(set.fid).await?;
+    let end = RangeSet::single(Extent { start: u64::MAX, end: u64::MAX });
+    let _lock = ost.lock_ranges(&request, set.fid, NO_LOCK, Access::Write, &end).await?;
     let stat = ost.stat(set.fid).await?;
     let changed = ost.objects.change(
         &request,
@@ -24,7 +30,9 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
             record.is_precreated = false;
             Ok(())
         },
-        |record| Response::new(&WriteReply { attr: record.attr(stat), grant: 0, contended: false }),
+        |record| {
+            Response::new(&WriteReply { attr: record.attr(stat), grant: 0, contended: ost.locks.is_contended(set.fid) })
+        },
     );
     changed.await
 }

@@ -24,13 +24,14 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     let extents = extents::check(&write.extents)?;
     let object = ost.objects.find(write.fid).await?;
     ost.objects.record(&object).await?.check_layout(write.layout_version)?;
+    let _lock = ost.lock_ranges(&request, write.fid, write.lock, Access::Write, &extents.ranges).await?;
     let reserved = reserve(ost, &request, &write, &object, &extents).await?;
 
     // 2. The data, checked before anything is changed.
     let data = pull(ost, &request, &write, &extents).await?;
 
     // 3. Data to the device.
-    let (_guard, _) = ost.objects.lock(&object, extents.cover, Access::Write).await?;
+    let (_guard, _) = ost.objects.lock(&object, &extents.ranges, Access::Write).await?;
     let change = object.begin_change();
     ost.target.fault("ost.write.before_data").await?;
     store(ost, &object, &write.extents, data).await?;
@@ -71,7 +72,13 @@ async fn record(
             record.size = record.size.max(extents.end);
             Ok(())
         },
-        |record| Response::new(&WriteReply { attr: record.attr(stat), grant: grant(), contended: false }),
+        |record| {
+            Response::new(&WriteReply {
+                attr: record.attr(stat),
+                grant: grant(),
+                contended: ost.locks.is_contended(write.fid),
+            })
+        },
     );
     changed.await
 }
@@ -128,7 +135,7 @@ async fn pull(
         Some(expected) if expected != crc32c(&data) => {
             tracing::warn!(
                 target = %ost.target.name(), fid = %write.fid, client = %request.export.client_name,
-                offset = extents.cover.start, bytes = extents.bytes, "data was damaged on its way: not stored"
+                offset = extents.ranges.cover().start, bytes = extents.bytes, "data was damaged on its way: not stored"
             );
             Err(Errno::EBADMSG)
         }

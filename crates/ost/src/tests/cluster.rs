@@ -84,9 +84,10 @@ impl Cluster {
 
     pub(crate) fn client_with(&self, number: u64, more_features: u64) -> Client {
         let rt = self.rt.child(format!("client {number}"));
-        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
+        let faults = Faults::new();
+        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
         lnet.add_sim(&self.net);
-        let node = RpcNode::new(rt.clone(), lnet, Faults::new(), Params::new());
+        let node = RpcNode::new(rt.clone(), lnet, faults.clone(), Params::new());
         let flags = connect_flags::BRW_SIZE
             | connect_flags::CHECKSUM
             | connect_flags::SHORT_IO
@@ -108,7 +109,7 @@ impl Cluster {
             data,
             label: format!("{}-osc-{number}", name()),
         });
-        Client { rt, import }
+        Client { rt, import, node, faults }
     }
 }
 
@@ -132,6 +133,9 @@ impl Server {
 pub(crate) struct Client {
     pub(crate) rt: Rt,
     pub(crate) import: Arc<Import>,
+    pub(crate) node: RpcNode,
+    /// The client's.
+    pub(crate) faults: Faults,
 }
 
 pub(crate) fn write_of(fid: Fid, extents: &[(u64, usize)]) -> Write {

@@ -47,6 +47,7 @@ fn appends_of_many_clients_do_not_overwrite_each_other() {
 fn a_waiter_is_granted_when_the_holder_goes_and_outlasts_a_long_wait() {
     run(|rt| async move {
         let cluster = Cluster::start(&rt).await;
+        cluster.server.params.set("ldlm.namespaces.filter-*.callback_timeout", "600").unwrap();
         let (a, b) = (cluster.client(1), cluster.client(2));
         let fid = a.object().await;
         enqueue(a.clone(), append_lock(fid)).await.unwrap();

@@ -1,8 +1,10 @@
 //! The object service as its clients see it: over a simulated network, on a device in memory, through crashes.
 
+mod callbacks;
 mod cluster;
 mod crash;
 mod data;
+mod holder;
 mod locks;
 mod once;
 mod space;

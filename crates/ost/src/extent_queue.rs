@@ -1,35 +1,29 @@
-//! Locks on byte ranges of one resource. First come, first served: a request waits while it conflicts with a lock that
-//! is granted *or with a request that came before it and waits*, so neither readers nor writers starve.
-//!
-//! Serves the locks that clients hold, and those that a server takes for the length of one read or write. Extents are
-//! granted as asked for: there is no growth here.
+//! Who reads and writes which ranges of one object at this moment. First come, first served: a request waits while it
+//! conflicts with a lock that is granted *or with a request that came before it and waits*, so neither readers nor
+//! writers starve. A plain state machine; waiting is in [`crate::range_lock`].
 
-use crate::LockId;
-use crate::mode::compatible;
-pub use crate::range_set::Extent;
-use nacre_wire::ldlm::LockMode;
+use nacre_ldlm::RangeSet;
 
 /// A lock, granted or asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ExtentLock {
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ExtentLock {
     /// Its name.
-    pub id: LockId,
-    /// Its mode.
-    pub mode: LockMode,
+    pub(crate) id: u64,
+    pub(crate) is_write: bool,
     /// What it covers.
-    pub extent: Extent,
+    pub(crate) ranges: RangeSet,
 }
 
 impl ExtentLock {
     /// Whether both could not be granted at once.
-    pub fn conflicts(&self, other: &ExtentLock) -> bool {
-        self.extent.overlaps(&other.extent) && !compatible(self.mode, other.mode)
+    fn conflicts(&self, other: &ExtentLock) -> bool {
+        (self.is_write || other.is_write) && self.ranges.overlaps(&other.ranges)
     }
 }
 
-/// The locks of one resource. A conflict scan is linear in their number.
+/// The locks of one object. A conflict scan is linear in their number.
 #[derive(Default, Debug)]
-pub struct ExtentQueue {
+pub(crate) struct ExtentQueue {
     granted: Vec<ExtentLock>,
     /// In order of arrival. Each conflicts with a granted lock or with one before it.
     waiting: Vec<ExtentLock>,
@@ -37,8 +31,8 @@ pub struct ExtentQueue {
 
 impl ExtentQueue {
     /// Grants the lock (true), or lets it wait (false).
-    pub fn enqueue(&mut self, lock: ExtentLock) -> bool {
-        let granted = self.conflict(&lock).is_none();
+    pub(crate) fn enqueue(&mut self, lock: ExtentLock) -> bool {
+        let granted = !self.is_blocked(&lock);
         if granted {
             self.granted.push(lock)
         } else {
@@ -47,13 +41,13 @@ impl ExtentQueue {
         granted
     }
 
-    /// The first lock, granted or waiting, that `lock` would have to wait for.
-    pub fn conflict(&self, lock: &ExtentLock) -> Option<&ExtentLock> {
-        self.granted.iter().chain(&self.waiting).find(|other| other.conflicts(lock))
+    /// Whether there is a lock, granted or waiting, that `lock` would have to wait for.
+    fn is_blocked(&self, lock: &ExtentLock) -> bool {
+        self.granted.iter().chain(&self.waiting).any(|other| other.conflicts(lock))
     }
 
     /// Takes a lock or a waiting request away, if it is there; the requests that are granted for it, in their order.
-    pub fn remove(&mut self, id: LockId) -> Vec<ExtentLock> {
+    pub(crate) fn remove(&mut self, id: u64) -> Vec<u64> {
         if let Some(at) = self.granted.iter().position(|l| l.id == id) {
             self.granted.swap_remove(at);
         } else if let Some(at) = self.waiting.iter().position(|l| l.id == id) {
@@ -65,29 +59,20 @@ impl ExtentQueue {
     }
 
     /// Grants every waiting request that nothing blocks any more. Grants block, they never unblock: one pass is all.
-    fn reprocess(&mut self) -> Vec<ExtentLock> {
+    fn reprocess(&mut self) -> Vec<u64> {
         let mut granted_now = Vec::new();
         for lock in std::mem::take(&mut self.waiting) {
-            let granted = self.enqueue(lock);
-            if granted {
-                granted_now.push(lock);
+            let id = lock.id;
+            if self.enqueue(lock) {
+                granted_now.push(id);
             }
         }
         granted_now
     }
 
-    /// Locks granted.
-    pub fn granted(&self) -> &[ExtentLock] {
-        &self.granted
-    }
-
-    /// Requests that wait, in order of arrival.
-    pub fn waiting(&self) -> &[ExtentLock] {
-        &self.waiting
-    }
-
     /// Whether there is neither a lock nor a request.
-    pub fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
         self.granted.is_empty() && self.waiting.is_empty()
     }
 }
@@ -96,35 +81,39 @@ impl ExtentQueue {
 mod tests {
     use super::*;
     use nacre_base::Prng;
+    use nacre_ldlm::Extent;
 
-    fn lock(id: u64, mode: LockMode, start: u64, end: u64) -> ExtentLock {
-        ExtentLock { id: LockId(id), mode, extent: Extent { start, end } }
+    const READ: bool = false;
+    const WRITE: bool = true;
+
+    fn lock(id: u64, is_write: bool, start: u64, end: u64) -> ExtentLock {
+        ExtentLock { id, is_write, ranges: RangeSet::single(Extent { start, end }) }
     }
 
     fn ids(locks: &[ExtentLock]) -> Vec<u64> {
-        locks.iter().map(|l| l.id.0).collect()
+        locks.iter().map(|l| l.id).collect()
     }
 
     #[test]
     fn a_reader_does_not_overtake_a_waiting_writer() {
         let mut q = ExtentQueue::default();
-        assert!(q.enqueue(lock(1, LockMode::Pr, 0, 99)));
-        assert!(!q.enqueue(lock(2, LockMode::Pw, 50, 60)));
-        assert!(!q.enqueue(lock(3, LockMode::Pr, 55, 55)));
-        assert!(q.enqueue(lock(4, LockMode::Pr, 70, 80)), "nothing in its way");
-        assert_eq!(ids(&q.remove(LockId(1))), [2]);
-        assert_eq!(ids(&q.remove(LockId(2))), [3]);
-        assert_eq!(ids(&q.remove(LockId(9))), [0; 0]);
+        assert!(q.enqueue(lock(1, READ, 0, 99)));
+        assert!(!q.enqueue(lock(2, WRITE, 50, 60)));
+        assert!(!q.enqueue(lock(3, READ, 55, 55)));
+        assert!(q.enqueue(lock(4, READ, 70, 80)), "nothing in its way");
+        assert_eq!(q.remove(1), [2]);
+        assert_eq!(q.remove(2), [3]);
+        assert_eq!(q.remove(9), []);
     }
 
     #[test]
     fn a_waiting_request_that_gives_up_lets_those_behind_it_go() {
         let mut q = ExtentQueue::default();
-        q.enqueue(lock(1, LockMode::Pr, 0, 9));
-        q.enqueue(lock(2, LockMode::Pw, 0, 9));
-        q.enqueue(lock(3, LockMode::Pr, 0, 9));
-        assert_eq!(ids(&q.remove(LockId(2))), [3]);
-        assert_eq!(q.waiting(), []);
+        q.enqueue(lock(1, READ, 0, 9));
+        q.enqueue(lock(2, WRITE, 0, 9));
+        q.enqueue(lock(3, READ, 0, 9));
+        assert_eq!(q.remove(2), [3]);
+        assert_eq!(q.waiting, []);
     }
 
     /// The rule itself, as the model: of all requests in order of arrival, one waits if and only if it conflicts with
@@ -134,7 +123,7 @@ mod tests {
     impl Model {
         fn settle(&mut self) {
             for i in 0..self.0.len() {
-                let (lock, granted) = self.0[i];
+                let (lock, granted) = self.0[i].clone();
                 let blocked = self
                     .0
                     .iter()
@@ -156,18 +145,18 @@ mod tests {
                     q.remove(gone);
                 } else {
                     let start = random.below(40);
-                    let mode = *random.pick(&[LockMode::Pr, LockMode::Pw, LockMode::Cw, LockMode::Cr, LockMode::Ex]);
-                    let new = lock(id, mode, start, start + random.below(10));
-                    model.0.push((new, false));
+                    let is_write = random.one_in(3);
+                    let new = lock(id, is_write, start, start + random.below(10));
+                    model.0.push((new.clone(), false));
                     q.enqueue(new);
                 }
                 model.settle();
-                let mut granted = ids(q.granted());
+                let mut granted = ids(&q.granted);
                 granted.sort_unstable();
                 let expected = |held: bool| -> Vec<u64> {
-                    model.0.iter().filter(|(_, h)| *h == held).map(|(l, _)| l.id.0).collect()
+                    model.0.iter().filter(|(_, h)| *h == held).map(|(l, _)| l.id).collect()
                 };
-                assert_eq!((granted, ids(q.waiting())), (expected(true), expected(false)), "seed {seed}");
+                assert_eq!((granted, ids(&q.waiting)), (expected(true), expected(false)), "seed {seed}");
             }
         }
     }

@@ -1,0 +1,175 @@
+//! Calling clients back about their locks: somebody waits for one (LDLM_BL_CALLBACK), or asks what its holder knows
+//! (LDLM_GL_CALLBACK). A client serves the target [`callback_target`] for it; the import of that is made at the first
+//! callback, and goes with the client's export.
+//!
+//! A callback is sent until it is answered, or the lock is back. Whether that is in time is the engine's concern.
+
+use crate::lock_service::{Shared, client_of};
+use futures_util::future::join_all;
+use nacre_base::{Errno, Fid, Nid, Time};
+use nacre_ldlm::LockId;
+use nacre_ldlm::server::GlimpseHolder;
+use nacre_ptlrpc::{CallOptions, Export, Import, ImportConfig, ImportState, RpcError};
+use nacre_wire::attr::ObjectAttr;
+use nacre_wire::connect::{ConnectData, connect_flags};
+use nacre_wire::ldlm::{BlockingCallback, GlimpseCallback, GlimpseReply, callback_target};
+use nacre_wire::{Field, Lane, Opcode};
+use parking_lot::Mutex;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+/// One try of a callback. Shorter than the RPC layer waits before it doubts a connection: after it the client is looked
+/// for where it is then.
+const TRY_TIMEOUT: Duration = Duration::from_secs(8);
+/// After a try that failed at once.
+const TRY_PAUSE: Duration = Duration::from_secs(1);
+/// A glimpse goes without those who have not answered by then.
+const GLIMPSE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How many holders are asked first, all at once; then twice as many, and so on.
+const GLIMPSE_TOGETHER: usize = 4;
+
+/// A holder of a lock, to be asked what it knows.
+pub(crate) struct Asked {
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) holder: GlimpseHolder,
+}
+
+impl Asked {
+    /// Whether nobody behind this holder can know of a larger size.
+    fn is_settled_by(&self, attr: &ObjectAttr) -> bool {
+        attr.size > self.holder.settles_above
+    }
+}
+
+/// A client that may have locks.
+pub(crate) struct Peer {
+    pub(crate) export: Arc<Export>,
+    import: OnceLock<(Arc<Import>, Mutex<Nid>)>,
+}
+
+impl Peer {
+    pub(crate) fn new(export: Arc<Export>) -> Peer {
+        Peer { export, import: OnceLock::new() }
+    }
+
+    /// The import of the client's callback target, at the place where the client is now.
+    fn import(&self, shared: &Shared) -> Arc<Import> {
+        let nid = self.export.nid();
+        let (import, last) = self.import.get_or_init(|| (new_import(shared, &self.export, nid), Mutex::new(nid)));
+        if std::mem::replace(&mut *last.lock(), nid) != nid {
+            import.set_nids(vec![nid]);
+        }
+        import.clone()
+    }
+}
+
+/// Without parameters and pings: there may be thousands.
+fn new_import(shared: &Shared, export: &Export, nid: Nid) -> Arc<Import> {
+    let target = &shared.target;
+    let name = target.name();
+    target.node().import_unlisted(ImportConfig {
+        client: target.uuid(),
+        client_name: name.to_string(),
+        target: callback_target(export.client),
+        nids: vec![nid],
+        kind: name.kind,
+        data: ConnectData { flags: connect_flags::MDS, ..ConnectData::default() },
+        label: format!("{name}-cb-{}", export.client_name),
+    })
+}
+
+/// Tells the client that somebody waits for its lock, in a task of its own.
+pub(crate) fn call_back(shared: &Arc<Shared>, peer: Arc<Peer>, message: BlockingCallback) {
+    let rt = shared.target.rt();
+    let shared = Arc::downgrade(shared);
+    drop(rt.spawn(async move {
+        let (client, id) = (client_of(&peer.export), LockId(message.handle));
+        let goes_on = |shared: &Shared| shared.state.lock().namespace.is_called_back(id);
+        let answer = ask::<()>(&shared, &peer, Opcode::LdlmBlCallback, &message, goes_on).await;
+        let (Err(RpcError::Status(Errno::ENOENT)), Some(shared)) = (answer, shared.upgrade()) else { return };
+        shared.with(|state, now, effects| state.namespace.handle_not_held(client, id, now, effects));
+    }));
+}
+
+/// Asks holders what they know of the object, until the size is settled. Who does not answer in time, or has nothing to
+/// say, is left out: then the disk knows it, or the client is about to be evicted.
+pub(crate) async fn glimpse(shared: &Arc<Shared>, ask: Vec<Asked>, resource: Fid) -> Vec<ObjectAttr> {
+    let until = shared.target.rt().now() + GLIMPSE_TIMEOUT;
+    let shared = Arc::downgrade(shared);
+    let mut known = Vec::new();
+    // The first few know it most often, and nobody is to wait for a thousand one after the other.
+    let (mut rest, mut together) = (&ask[..], GLIMPSE_TOGETHER);
+    while !rest.is_empty() {
+        let (now, later) = rest.split_at(together.min(rest.len()));
+        let answers = join_all(now.iter().map(|asked| glimpse_one(&shared, asked, resource, until))).await;
+        let settled = now.iter().zip(&answers).any(|(a, answer)| answer.as_ref().is_some_and(|k| a.is_settled_by(k)));
+        known.extend(answers.into_iter().flatten());
+        if settled {
+            break;
+        }
+        (rest, together) = (later, together * 2);
+    }
+    known
+}
+
+async fn glimpse_one(shared: &Weak<Shared>, asked: &Asked, resource: Fid, until: Time) -> Option<ObjectAttr> {
+    let message = GlimpseCallback { handle: asked.holder.lock.0, resource };
+    let goes_on = |shared: &Shared| shared.target.rt().now() < until;
+    match ask::<GlimpseReply>(shared, &asked.peer, Opcode::LdlmGlCallback, &message, goes_on).await {
+        Ok(reply) => Some(reply.attr),
+        Err(error) => {
+            tracing::debug!(client = %asked.peer.export.client_name, %resource, %error, "glimpse not answered");
+            None
+        }
+    }
+}
+
+/// Sends a callback, again and again, until it is answered, the client is gone, or `goes_on` says no.
+async fn ask<Reply: Field>(
+    shared: &Weak<Shared>,
+    peer: &Peer,
+    opcode: Opcode,
+    message: &impl Field,
+    goes_on: impl Fn(&Shared) -> bool,
+) -> Result<Reply, RpcError> {
+    loop {
+        let (rt, import) = {
+            let shared = shared.upgrade().ok_or(RpcError::Closed)?;
+            if !goes_on(&shared) {
+                return Err(RpcError::TimedOut);
+            }
+            (shared.target.rt().clone(), peer.import(&shared))
+        };
+        let now = rt.now();
+        let options = CallOptions {
+            lane: Lane::Callback,
+            high_priority: true,
+            deadline: Some(TRY_TIMEOUT),
+            ..CallOptions::default()
+        };
+        let answer = tokio::select! {
+            biased;
+            () = peer.export.closed() => Err(RpcError::Closed),
+            answer = import.call::<Reply>(opcode, message, options) => answer,
+        };
+        match answer {
+            Ok(reply) => return Ok(reply.body),
+            Err(error @ (RpcError::Closed | RpcError::Status(Errno::ENOENT) | RpcError::Wire(_))) => return Err(error),
+            Err(error) => {
+                tracing::debug!(client = %peer.export.client_name, %opcode, %error, "callback not answered");
+                // A client in the middle of a restart refuses at once.
+                let _ = rt.timeout(TRY_PAUSE.saturating_sub(rt.now().since(now)), peer.export.closed()).await;
+            }
+        }
+    }
+}
+
+/// The client is gone: says goodbye to its callback target, if it was connected.
+pub(crate) fn disconnect(shared: &Shared, peer: &Peer) {
+    let Some((import, _)) = peer.import.get() else { return };
+    if import.state() == ImportState::Full {
+        let import = import.clone();
+        drop(shared.target.rt().spawn(async move { import.disconnect().await }));
+    }
+}

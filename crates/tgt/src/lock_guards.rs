@@ -1,0 +1,77 @@
+//! Locks that a target takes for the length of an operation: they end when they are dropped, also while they are waited
+//! for.
+
+use crate::lock_service::{Answer, Shared, wait};
+use nacre_base::Errno;
+use nacre_ldlm::LockId;
+use nacre_ptlrpc::ServerRequest;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Ranges of an object, locked for one request. Dropping it unlocks.
+#[must_use = "dropping it unlocks"]
+pub struct ServerLockGuard(#[expect(dead_code, reason = "held for its drop")] pub(crate) Held);
+
+/// Parts of inodes, locked for one operation. Dropping it unlocks.
+#[must_use = "dropping it unlocks"]
+pub struct InodeLocks(#[expect(dead_code, reason = "held for its drop")] Option<Held>);
+
+/// A place in the queue for inode locks. Dropping it gives it up.
+#[must_use = "dropping it gives up the place in the queue"]
+pub struct InodeLocksWait(pub(crate) Waiting);
+
+/// A lock that is held, or waited for, until this is dropped.
+pub(crate) struct Held {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) id: LockId,
+}
+
+pub(crate) struct Waiting {
+    pub(crate) held: Held,
+    pub(crate) granted: oneshot::Receiver<Answer>,
+}
+
+impl InodeLocks {
+    /// For an operation that changes nothing that clients cache.
+    pub fn none() -> InodeLocks {
+        InodeLocks(None)
+    }
+
+    pub(crate) fn of(held: Held) -> InodeLocks {
+        InodeLocks(Some(held))
+    }
+}
+
+impl InodeLocksWait {
+    /// Waits until the locks are granted. `request` is the one that is being served, if one is: then the wait is in
+    /// nobody's way, and ends with the client (ESHUTDOWN).
+    pub async fn granted(self, request: Option<&ServerRequest>) -> Result<InodeLocks, Errno> {
+        self.0.granted(request).await.map(InodeLocks::of)
+    }
+}
+
+impl Waiting {
+    pub(crate) async fn granted(self, request: Option<&ServerRequest>) -> Result<Held, Errno> {
+        let Waiting { held, granted } = self;
+        wait(granted, request).await?;
+        Ok(held)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.shared.unlock(self.id);
+    }
+}
+
+impl std::fmt::Debug for InodeLocks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("InodeLocks")
+    }
+}
+
+impl std::fmt::Debug for InodeLocksWait {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("InodeLocksWait")
+    }
+}

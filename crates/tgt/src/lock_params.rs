@@ -1,0 +1,99 @@
+//! What an administrator sees and sets of a target's locks: `ldlm.namespaces.<layer>-<target>_UUID.*`, under Lustre's
+//! names.
+
+use crate::Target;
+use crate::lock_service::{Shared, State};
+use nacre_base::{TargetKind, Time};
+use nacre_ldlm::server::Settings;
+use parking_lot::Mutex;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The prefix of the parameters, with the dot.
+pub(crate) fn prefix(target: &Target) -> String {
+    let layer = if target.name().kind == TargetKind::Mdt { "mdt" } else { "filter" };
+    format!("ldlm.namespaces.{layer}-{}_UUID.", target.name())
+}
+
+/// Registers them. They show nothing once the lock service is gone.
+pub(crate) fn register(shared: &Arc<Shared>) {
+    let prefix = prefix(&shared.target);
+    let params = shared.target.node().params();
+    let show = |name: &str, value: fn(&State) -> u64| {
+        let weak = Arc::downgrade(shared);
+        let text = move || weak.upgrade().map_or_else(String::new, |s| value(&s.state.lock()).to_string());
+        params.add(format!("{prefix}{name}"), text);
+    };
+    show("lock_count", |s| s.namespace.lock_count() as u64);
+    show("waiting_count", |s| s.namespace.waiting_count() as u64);
+    show("resource_count", |s| s.namespace.resource_count() as u64);
+    show("contention_events", |s| s.namespace.contention_events());
+    show("pool.granted", |s| s.namespace.lock_count() as u64);
+    show("pool.grants", |s| s.namespace.totals().grants);
+    show("pool.cancels", |s| s.namespace.totals().cancels);
+    show("pool.callbacks", |s| s.namespace.totals().callbacks);
+    show_rate(shared, "pool.grant_rate", |s| s.namespace.totals().grants);
+    show_rate(shared, "pool.cancel_rate", |s| s.namespace.totals().cancels);
+    show("lock_timeouts", |s| s.namespace.totals().timeouts);
+    set(shared, "contended_locks", 1..=1 << 20, |s| s.contended_locks as u64, |s, n| s.contended_locks = n as usize);
+    set(shared, "contention_seconds", 1..=16, |s| s.contention_seconds, |s, n| s.contention_seconds = n);
+    set(
+        shared,
+        "contention_hold_seconds",
+        10..=60,
+        |s| s.contention_hold_seconds,
+        |s, n| s.contention_hold_seconds = n,
+    );
+    let to_timeout = |s: &mut Settings, n| s.callback_timeout = Duration::from_secs(n);
+    set(shared, "callback_timeout", 1..=3600, |s| s.callback_timeout.as_secs(), to_timeout);
+    set(shared, "grow", 0..=1, |s| s.grow.into(), |s, n| s.grow = n != 0);
+}
+
+/// A count for each second, since the last look that is at least one second ago.
+fn show_rate(shared: &Arc<Shared>, name: &str, count: fn(&State) -> u64) {
+    // When it was looked at last, the count then, and the rate found.
+    let last = Mutex::new((Time::default(), 0, 0));
+    let weak = Arc::downgrade(shared);
+    shared.target.node().params().add(format!("{}{name}", prefix(&shared.target)), move || {
+        let Some(shared) = weak.upgrade() else { return String::new() };
+        let (now, count) = (shared.target.rt().now(), count(&shared.state.lock()));
+        let mut last = last.lock();
+        let passed = now.since(last.0);
+        if passed >= Duration::from_secs(1) {
+            *last = (now, count, ((count - last.1) as f64 / passed.as_secs_f64()) as u64);
+        }
+        last.2.to_string()
+    });
+}
+
+/// A setting that is a number.
+fn set(
+    shared: &Arc<Shared>,
+    name: &str,
+    range: RangeInclusive<u64>,
+    get: fn(&Settings) -> u64,
+    set: fn(&mut Settings, u64),
+) {
+    let (shown, changed) = (Arc::downgrade(shared), Arc::downgrade(shared));
+    shared.target.node().params().add_rw(
+        format!("{}{name}", prefix(&shared.target)),
+        move || {
+            let text = |s: Arc<Shared>| get(&s.state.lock().namespace.settings()).to_string();
+            shown.upgrade().map_or_else(String::new, text)
+        },
+        move |text| {
+            let value: u64 = text.trim().parse().map_err(|_| format!("{text:?} is not a number"))?;
+            if !range.contains(&value) {
+                return Err(format!("must be {} to {}", range.start(), range.end()));
+            }
+            if let Some(shared) = changed.upgrade() {
+                let namespace = &mut shared.state.lock().namespace;
+                let mut settings = namespace.settings();
+                set(&mut settings, value);
+                namespace.set_settings(settings);
+            }
+            Ok(())
+        },
+    );
+}
