@@ -309,7 +309,7 @@ impl LockCache {
             return Arrival::Dead;
         };
         // While it is being given back what came may have been invalidated before it was here.
-        let stale = ticket.0 < self.lost_before || ticket.0 < lock.trusted_from || lock.unsettled > 0;
+        let stale = ticket.0 < lock.trusted_from || lock.unsettled > 0;
         if lock.resource != resource || stale || lock.giving.is_some() {
             return Arrival::Dead;
         }
@@ -529,6 +529,16 @@ impl LockCache {
                 self.fading.insert((next, id));
             }
         }
+    }
+
+    /// The server says that it has no such lock.
+    pub fn vanished(&mut self, id: LockId) {
+        if let Some(lock) = self.locks.get(&id)
+            && lock.idle()
+        {
+            self.lru.remove(&(lock.last_use, id));
+        }
+        self.forget(id);
     }
 
     fn forget(&mut self, id: LockId) {

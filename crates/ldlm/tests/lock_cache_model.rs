@@ -6,7 +6,7 @@ use nacre_ldlm::LockId;
 use nacre_ldlm::lock_cache::{Arrival, Blocking, Cover, Given, Giving, LockCache, LruLimits, Ticket, Want};
 use nacre_ldlm::range_set::{Extent, RangeSet};
 use nacre_wire::ldlm::{BlockingCallback, LockMode};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const CLIENTS: usize = 3;
 const INODES: usize = 2;
@@ -189,18 +189,17 @@ impl Server {
 
     fn run_changes(&mut self, inode: usize, out: &mut Vec<(usize, ToClient)>) {
         while let Some(&(client, ticket, bits, want)) = self.changes[inode].front() {
-            let mut blocked = false;
-            for lock in self.inode_locks[inode].iter_mut().filter(|l| l.client != client && l.bits & bits != 0) {
-                blocked = true;
-                if bits & lock.bits & !lock.called != 0 {
-                    lock.called |= bits & lock.bits;
-                    let callback = BlockingCallback {
-                        handle: lock.id.0,
-                        resource: self::inode(inode),
-                        bits,
-                        ..BlockingCallback::default()
-                    };
-                    out.push((lock.client, ToClient::Callback(callback)));
+            let in_the_way = |l: &InodeLock, client: usize, bits: u64| l.client != client && l.bits & bits != 0;
+            let blocked = self.inode_locks[inode].iter().any(|l| in_the_way(l, client, bits));
+            // All that wait call back, so that a lock is called back for more while it is being given.
+            for &(client, _, bits, _) in self.changes[inode].iter().filter(|_| blocked) {
+                for lock in self.inode_locks[inode].iter_mut().filter(|l| in_the_way(l, client, bits)) {
+                    if bits & lock.bits & !lock.called != 0 {
+                        lock.called |= bits & lock.bits;
+                        let (handle, resource) = (lock.id.0, self::inode(inode));
+                        let callback = BlockingCallback { handle, resource, bits, ..BlockingCallback::default() };
+                        out.push((lock.client, ToClient::Callback(callback)));
+                    }
                 }
             }
             if blocked {
@@ -256,12 +255,11 @@ impl Server {
 /// A use of a lock that takes a while.
 enum Use {
     Idle,
-    /// Waits for data of a cell.
-    Reading {
-        operation: u64,
-    },
+    /// Waits for data of a cell: which operation.
+    Reading(u64),
 }
 
+#[derive(Default)]
 struct Client {
     cache: LockCache,
     /// Requests under way.
@@ -275,22 +273,11 @@ struct Client {
     /// Locks to be given back, and whether a write is under way for them.
     givings: Vec<(Giving, bool)>,
     next_operation: u64,
+    /// Inode locks whose attributes are dropped already.
+    invalidated: BTreeSet<LockId>,
 }
 
 impl Client {
-    fn new() -> Client {
-        Client {
-            cache: LockCache::new(),
-            tickets: Vec::new(),
-            attributes: BTreeMap::new(),
-            seen: [[0; BITS]; INODES],
-            cells: BTreeMap::new(),
-            uses: Vec::new(),
-            givings: Vec::new(),
-            next_operation: 0,
-        }
-    }
-
     fn begin(&mut self) -> Ticket {
         let ticket = self.cache.begin();
         self.tickets.push(ticket);
@@ -331,7 +318,7 @@ impl Client {
                 self.end(ticket)
             }
             ToClient::Data { operation, cell, value } => {
-                let reading = |u: &(LockId, Use)| matches!(u.1, Use::Reading { operation: o } if o == operation);
+                let reading = |u: &(LockId, Use)| matches!(u.1, Use::Reading(o) if o == operation);
                 if let Some(at) = self.uses.iter().position(reading) {
                     // The lock was referenced all the time: what came is true, but for what was written here since.
                     let (value, _) = *self.cells.entry(cell).or_insert((value, false));
@@ -370,9 +357,12 @@ impl Client {
         }
         match &giving.cover {
             Cover::Inode { bits } => {
-                let Some(number) = (0..INODES).find(|n| inode(*n) == giving.resource) else { unreachable!() };
-                for bit in bits_of(bits & !giving.keep) {
-                    self.attributes.remove(&(number, bit));
+                // Invalidated now, sent some time later.
+                if !self.invalidated.remove(&giving.id) {
+                    let dropped = bits & !giving.keep;
+                    self.attributes.retain(|(n, bit), _| inode(*n) != giving.resource || dropped & (1 << bit) == 0);
+                    self.invalidated.insert(giving.id);
+                    return None;
                 }
             }
             Cover::Extent { ranges, mode, .. } => {
@@ -420,6 +410,8 @@ struct World {
     /// What the last write to each cell wrote.
     truth: [u64; CELLS],
     last_value: u64,
+    /// Most requests of one client under way: with few, notes of what was given back are dropped soon.
+    requests_max: usize,
     /// Of 14 + twice this steps, so many deliver a message to the server, and so many one to a client.
     speed: u64,
     hits: u64,
@@ -431,10 +423,11 @@ impl World {
         let mut random = Prng::new(seed);
         World {
             speed: random.range(3, 14),
+            requests_max: random.range(1, 8) as usize,
             random,
             now: Time::ZERO,
             server: Server::default(),
-            clients: (0..CLIENTS).map(|_| Client::new()).collect(),
+            clients: (0..CLIENTS).map(|_| Client::default()).collect(),
             to_server: Vec::new(),
             to_client: Vec::new(),
             truth: [0; CELLS],
@@ -449,6 +442,7 @@ impl World {
         let client = self.random.below(CLIENTS as u64) as usize;
         // The slower the network, the more is under way at once.
         let deliveries = 2 * self.speed;
+        let working = working && self.clients[client].tickets.len() < self.requests_max;
         match self.random.below(deliveries + if working { 14 } else { 5 }) {
             n if n < self.speed => self.deliver_to_server(),
             n if n < deliveries => self.deliver_to_client(),
@@ -550,7 +544,7 @@ impl World {
         } else {
             c.next_operation += 1;
             let operation = c.next_operation;
-            c.uses.push((id, Use::Reading { operation }));
+            c.uses.push((id, Use::Reading(operation)));
             self.to_server.push((client, ToServer::Read { operation, cell }));
         }
     }
@@ -590,6 +584,8 @@ impl World {
         assert!(c.cache.lock_count() == 0 && c.cache.resource_count() == 0 && c.cache.lock_unused_count() == 0);
         assert!(lost.is_sorted_by_key(|(id, ..)| *id));
         c.attributes.clear();
+        c.invalidated.clear();
+        c.givings.clear();
         for (cell, (_, dirty)) in std::mem::take(&mut c.cells) {
             if dirty {
                 self.truth[cell] = self.server.disk[cell];
@@ -631,6 +627,11 @@ impl World {
     }
 
     fn check_inodes(&self, at: usize, client: &Client) {
+        for (number, bit) in client.attributes.keys() {
+            let held = self.server.inode_locks[*number].iter().find_map(|l| client.cache.get(l.id));
+            let covers = matches!(held, Some((_, Cover::Inode { bits })) if bits & (1 << bit) != 0);
+            assert!(covers, "client {at} keeps bit {bit} of inode {number} without a lock");
+        }
         for number in 0..INODES {
             for bit in (0..BITS).filter(|b| client.cache.has(inode(number), &Want::Inode { bits: 1 << b })) {
                 let known = |l: &&InodeLock| l.client == at && l.bits & (1 << bit) != 0;
@@ -679,7 +680,7 @@ impl World {
 #[test]
 fn a_client_never_believes_what_the_server_has_let_others_change() {
     let (mut hits, mut dead, mut grants) = (0, 0, 0);
-    for seed in 0..500 {
+    for seed in 0..600 {
         let result = std::panic::catch_unwind(|| {
             let mut world = World::new(seed);
             for _ in 0..600 {
@@ -695,5 +696,5 @@ fn a_client_never_believes_what_the_server_has_let_others_change() {
         grants += g;
     }
     // The test is worth something only if caches are hit and the rare paths are taken.
-    assert!(hits > 5_000 && dead > 1_000 && grants > 10_000, "{hits} hits, {dead} dead, {grants} grants");
+    assert!(hits > 3_000 && dead > 500 && grants > 8_000, "{hits} hits, {dead} dead, {grants} grants");
 }
