@@ -165,17 +165,21 @@ impl RangeSet {
             let overlaps = |e: &Extent| many.get(first_not_before(many, e.start)).is_some_and(|r| r.overlaps(e));
             return few.iter().any(overlaps);
         }
-        let (mut i, mut j) = (0, 0);
-        while let (Some(a), Some(b)) = (few.get(i), many.get(j)) {
-            if a.overlaps(b) {
+        // Sets of writers that interleave meet here, in long merges without a hit.
+        let (mut few, mut many) = (few.iter(), many.iter());
+        let (Some(mut a), Some(mut b)) = (few.next(), many.next()) else { return false };
+        loop {
+            let next = if a.end < b.start {
+                few.next().map(|next| a = next)
+            } else if b.end < a.start {
+                many.next().map(|next| b = next)
+            } else {
                 return true;
+            };
+            if next.is_none() {
+                return false;
             }
-            // One of the two lies wholly before the other.
-            let behind = a.end < b.start;
-            i += usize::from(behind);
-            j += usize::from(!behind);
         }
-        false
     }
 
     /// The bytes that both have.

@@ -77,6 +77,8 @@ impl Ask {
 /// Where a request stands in the queue: group requests first, then by who leads (its group's first member that waits, 0
 /// if the group has the object; of others nobody does), then in order of arrival. Does not change while it waits.
 type Place = (bool, u64, LockId);
+const FIRST: Place = (false, 0, LockId(0));
+const LAST: Place = (true, u64::MAX, LockId(u64::MAX));
 
 /// The locks and requests of one object.
 #[derive(Default, Debug)]
@@ -87,6 +89,8 @@ pub(super) struct Extents {
     /// How many of those each client holds, those of the server left out.
     held: FxHashMap<(ClientId, u8), usize>,
     waiting: BTreeSet<Place>,
+    /// Those of the server's own that wait, by the client on whose behalf.
+    operations: BTreeSet<(ClientId, Place)>,
     /// Who watches whom.
     watchers: BTreeMap<LockId, BTreeSet<Place>>,
 }
@@ -159,6 +163,9 @@ impl Extents {
             changes.called_back.push(id);
         }
         self.waiting.insert(place);
+        if ask.local {
+            self.operations.insert((ask.client, place));
+        }
         self.watchers.entry(blocker).or_default().insert(place);
         self.locks.insert(ask.id, Lock { ask, place, state: State::Waiting { blocker } });
         Placed::Waiting { behind_client }
@@ -173,7 +180,7 @@ impl Extents {
                 self.count_held(&ask, false);
             }
             State::Waiting { blocker } => {
-                self.waiting.remove(&place);
+                self.leave_queue(ask.client, place);
                 self.stop_watching(blocker, place);
             }
         }
@@ -324,8 +331,8 @@ impl Extents {
             }
             return;
         }
-        self.waiting.remove(&place);
         if let Some(lock) = self.locks.remove(&id) {
+            self.leave_queue(lock.ask.client, place);
             changes.granted.push(id);
             self.grant(lock.ask, place, may_grow, changes);
         }
@@ -336,10 +343,10 @@ impl Extents {
         if may_grow && !ask.is_never_grown() {
             ask.ranges = RangeSet::single(self.grown(&ask));
         }
-        let waiting = || self.waiting.iter().filter_map(|(.., id)| self.locks.get(id));
-        let called_back = ask.is_called_back() && waiting().any(|waiter| waiter.ask.conflicts(&ask));
-        let under_it = |waiter: &&Lock| !ask.local && waiter.ask.local && waiter.ask.client == ask.client;
-        let under_it: Vec<Place> = waiting().filter(under_it).map(|waiter| waiter.place).collect();
+        let wanted = |(.., id): &Place| self.get(*id).is_some_and(|waiter| waiter.conflicts(&ask));
+        let called_back = ask.is_called_back() && self.waiting.iter().any(wanted);
+        let of_client = self.operations.range((ask.client, FIRST)..=(ask.client, LAST)).filter(|_| !ask.local);
+        let under_it: Vec<Place> = of_client.map(|(_, place)| *place).collect();
         self.granted[index(ask.mode) as usize].insert(ask.ranges.cover(), ask.id);
         self.count_held(&ask, true);
         self.locks.insert(ask.id, Lock { ask, place, state: State::Granted { called_back } });
@@ -381,6 +388,11 @@ impl Extents {
         if let Some(lock) = self.locks.get_mut(&id) {
             lock.state = State::Granted { called_back: true };
         }
+    }
+
+    fn leave_queue(&mut self, client: ClientId, place: Place) {
+        self.waiting.remove(&place);
+        self.operations.remove(&(client, place));
     }
 
     fn stop_watching(&mut self, blocker: LockId, place: Place) {
@@ -465,9 +477,11 @@ impl Extents {
     fn check_waiting(&self) -> Result<(), String> {
         let mut watchers: BTreeMap<LockId, BTreeSet<Place>> = BTreeMap::new();
         let mut waiting = BTreeSet::new();
+        let mut operations = BTreeSet::new();
         for Lock { ask, place, state } in self.locks.values() {
             let State::Waiting { blocker } = state else { continue };
             waiting.insert(*place);
+            operations.extend(Some((ask.client, *place)).filter(|_| ask.local));
             watchers.entry(*blocker).or_default().insert(*place);
             let in_the_way = self.locks.get(blocker).is_some_and(|other| {
                 let before = matches!(other.state, State::Granted { .. }) || other.place < *place;
@@ -476,6 +490,7 @@ impl Extents {
             ensure(in_the_way, || format!("{ask:?} waits for {blocker:?}, which is not in its way"))?;
         }
         ensure(waiting == self.waiting, || format!("the queue has {:?}, waiting are {waiting:?}", self.waiting))?;
+        ensure(operations == self.operations, || format!("operations are {operations:?}, not {:?}", self.operations))?;
         ensure(watchers == self.watchers, || format!("watchers are {:?}, not {watchers:?}", self.watchers))
     }
 
