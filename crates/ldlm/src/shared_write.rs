@@ -17,6 +17,9 @@
 //! That is why a wrong guess costs (somebody's lock covers what others need) and why a guess must come true before more
 //! is asked for: the number of records doubles each time all that were asked for were written.
 //!
+//! Contiguous writers that are in each other's way take an exact lock after each grown one that they lost: beside these
+//! the next grown ones find an end. The reasoning at length and the measurements are in `docs/shared-writes.md`.
+//!
 //! A program alone that writes with gaps starts and stays grown. One that was in the way of others stays with sets for a
 //! hold time, which doubles each time that trying grown locks again brings the contention back.
 

@@ -320,3 +320,42 @@ fn a_hundred_thousand_locks_on_one_object_are_found_quickly() {
     }
     assert_eq!(cache.lock_count(), 100_000);
 }
+
+#[test]
+fn each_of_several_converts_must_be_answered_before_new_bits_are_believed() {
+    let mut cache = with_idle(A, bits(7));
+    for wanted in [1, 2] {
+        let _ = give_now(&mut cache, A, wanted);
+        assert_eq!(cache.given(A), Given::Send);
+    }
+    cache.settled(A);
+    let between = cache.begin();
+    assert_eq!(cache.granted(between, A, FILE, bits(1), false, NOW), Arrival::Dead, "the second may still undo it");
+    cache.settled(A);
+    let after = cache.begin();
+    assert_eq!(cache.granted(after, A, FILE, bits(1), false, NOW), Arrival::Usable);
+}
+
+#[test]
+fn the_answer_to_a_convert_is_not_the_answer_to_the_cancel_after_it() {
+    let mut cache = with_idle(A, bits(3));
+    for wanted in [1, 2] {
+        let _ = give_now(&mut cache, A, wanted);
+        assert_eq!(cache.given(A), Given::Send);
+    }
+    cache.settled(A);
+    let between = cache.begin();
+    assert_eq!(cache.granted(between, A, FILE, bits(1), false, NOW), Arrival::Dead);
+}
+
+#[test]
+fn a_lock_given_back_is_remembered_as_long_as_a_reply_can_name_it() {
+    let mut cache = with_idle(A, bits(1));
+    let oldest = cache.begin();
+    let _ = give_now(&mut cache, A, 1);
+    assert_eq!(cache.given(A), Given::Send);
+    let youngest = cache.begin();
+    cache.settled(A);
+    assert!(cache.end(oldest).is_empty());
+    assert_eq!(cache.granted(youngest, A, FILE, bits(1), false, NOW), Arrival::Dead);
+}
