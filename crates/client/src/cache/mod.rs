@@ -4,6 +4,9 @@
 //! [`object`] has the bytes of one object; [`dirty_account`] is the client's half of grants, one for each OST;
 //! [`budget`] bounds the memory of a mount; [`read_ahead`] guesses what will be read next, one for each open file.
 
+// Ranges are values here: a list of one is no mistake.
+#![allow(clippy::single_range_in_vec_init)]
+
 pub(crate) mod budget;
 mod charge;
 pub(crate) mod dirty_account;

@@ -285,7 +285,7 @@ impl ObjectCache {
             for (span, segment) in self.segments.cut(&range) {
                 match segment.state {
                     State::Clean => self.clean_bytes -= segment.memory(),
-                    State::Writing(_) | State::Dirty => drop(self.segments.insert(span, segment)),
+                    State::Writing(_) | State::Dirty => self.segments.insert(span, segment),
                 }
             }
         }
