@@ -109,6 +109,27 @@ fn the_server_locks_for_a_client_that_has_locks_of_its_own() {
     s.assert_empty();
 }
 
+/// A client locks the whole file to append to it, others queue behind it, and then its writes come without naming the
+/// lock: if they queued too, all would wait for each other.
+#[test]
+fn what_a_client_does_under_its_own_lock_does_not_queue_behind_those_who_wait_for_that_lock() {
+    let mut s = Server::new();
+    let whole = held(s.send(1, extent(PW, 0, u64::MAX)));
+    let early = s.lock_server(3, PR, 0, 9);
+    let next = waiting(s.send(2, extent(PW, 0, u64::MAX)));
+    let write = s.lock_server(1, PW, 100, 199);
+    assert!(matches!((early, write), (Local::Waiting(_), Local::Granted(_))));
+    let overlapping = s.lock_server(1, PW, 150, 159);
+    assert!(matches!(overlapping, Local::Waiting(_)), "but operations exclude each other");
+    s.unlock(write.id());
+    assert_eq!(s.granted(), [overlapping.id()]);
+    s.unlock(overlapping.id());
+    s.cancel(1, whole);
+    assert_eq!(s.granted(), [early.id()]);
+    s.unlock(early.id());
+    assert_eq!(s.granted(), [next]);
+}
+
 #[test]
 fn a_set_of_ranges_is_locked_as_it_is() {
     let mut s = Server::new();
