@@ -13,6 +13,7 @@ mod groups;
 pub mod handler;
 mod inline;
 mod interrupt;
+pub mod ioctl;
 pub mod mount;
 mod nodes;
 pub mod notify;
