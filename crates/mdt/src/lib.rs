@@ -1,4 +1,5 @@
-//! The metadata target: names, inodes, permissions, layouts and the choice of OSTs, precreated objects, orphans.
+//! The metadata target: names, inodes, permissions, layouts and the choice of OSTs, precreated objects, orphans, locks on
+//! inodes.
 //!
 //! [`ops`] holds the operations as synchronous functions over the [`tables`]; [`lod`] and [`osp`] choose OSTs and keep
 //! objects of them at hand; [`Mdt`] is the service around them. A name is always reached by (directory's FID, name),
@@ -9,6 +10,7 @@
 pub mod access;
 pub mod acl;
 pub mod check;
+mod inode_locks;
 mod linger;
 pub mod lod;
 mod mdt;

@@ -1,8 +1,10 @@
 //! The metadata target as a service: starting and stopping, dispatch, open handles, and the async steps around the
 //! synchronous operations of [`crate::ops`].
 
+use crate::inode_locks::{Attempt, Held, Locks};
 use crate::linger::{self, LINGER, Lingering};
 use crate::opens::OpenHandles;
+use crate::ops::changed::Changed;
 use crate::ops::close::changes;
 use crate::ops::open::Plan;
 use crate::ops::readpage::Page;
@@ -17,16 +19,15 @@ use nacre_mgc::Mgc;
 use nacre_osd::{Osd, Table};
 use nacre_ptlrpc::{Export, Response, RpcNode, ServedTarget, ServerRequest};
 use nacre_rt::Task;
-use nacre_tgt::{Access, Handler, LockService, Operation, Service, Target, TargetError};
-use nacre_wire::Opcode;
+use nacre_tgt::{Access, Handler, Operation, Service, Target, TargetError};
 use nacre_wire::attr::{Credentials, StatFs, mode};
 use nacre_wire::connect::{ConnectData, connect_flags};
-use nacre_wire::ldlm::LockKind;
 use nacre_wire::mds::{
-    Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, LookupReply, NAME_MAX, Open, OpenReply, Readpage,
-    Reint, ReintRecord, RootReply, Sync, XattrReply,
+    AttrReply, Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, LookupReply, NAME_MAX, Open, OpenReply,
+    Readpage, Reint, ReintRecord, RenameReply, RootReply, Sync, XattrReply,
 };
 use nacre_wire::mgs::TargetReg;
+use nacre_wire::{Field, Opcode};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -63,7 +64,7 @@ pub struct Mdt {
     /// Changed only by who has the turn at the running transaction, so that it agrees with the tables.
     opens: Mutex<OpenHandles>,
     osps: Arc<Osps>,
-    flocks: LockService,
+    locks: Locks,
     /// To [`linger::reap`].
     lingering: mpsc::UnboundedSender<Lingering>,
     running: Mutex<Running>,
@@ -91,7 +92,7 @@ impl Mdt {
             lingering,
             opens: Mutex::new(OpenHandles::new(target.instance())),
             osps: Osps::new(&target),
-            flocks: LockService::new(&target, LockKind::Flock),
+            locks: Locks::new(&target),
             running: Mutex::default(),
             host: config.host,
             mgc,
@@ -133,6 +134,16 @@ impl Mdt {
     /// Open handles; for leak checks.
     pub fn open_count(&self) -> usize {
         self.opens.lock().len()
+    }
+
+    /// Locks that clients hold, and requests that wait for locks; for leak checks.
+    pub fn lock_counts(&self) -> (usize, usize) {
+        self.locks.service.counts()
+    }
+
+    /// What is wrong with the lock tables, if anything is; for simulators.
+    pub fn check_locks(&self) -> Result<(), String> {
+        self.locks.service.check_invariants()
     }
 
     fn fsname(&self) -> String {
@@ -236,12 +247,13 @@ impl Mdt {
     async fn read<T>(&self, cred: &Credentials, f: impl FnOnce(&Context<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
         let mut operation = self.target.begin().await?;
         let is_open = |_| false;
-        let cx = Context { tx: &mut *operation, cred, now: Timestamp::ZERO, version: 0, is_open: &is_open };
+        let (now, changed) = (Timestamp::ZERO, Changed::default());
+        let cx = Context { tx: &mut *operation, cred, now, version: 0, is_open: &is_open, changed };
         f(&cx)
     }
 
     /// Runs `attempt` until it need not wait for objects, or has waited too long.
-    async fn with_objects<F: Future<Output = Attempt>>(
+    async fn with_objects<F: Future<Output = Result<Attempt, Errno>>>(
         &self,
         request: &ServerRequest,
         mut attempt: impl FnMut() -> F,
@@ -249,9 +261,11 @@ impl Mdt {
         let give_up = give_up_at(self.target.rt().now());
         loop {
             let refilled = self.osps.refilled();
-            let in_the_end = match attempt().await {
-                Attempt::Done(result) => return result,
+            let in_the_end = match attempt().await? {
+                Attempt::Done(response) => return Ok(response),
                 Attempt::NoObjects(in_the_end) => in_the_end,
+                // That is waited for within.
+                Attempt::InTheWay(_) => return Err(Errno::EBUSY),
             };
             tokio::select! {
                 biased;
@@ -261,91 +275,127 @@ impl Mdt {
         }
     }
 
-    async fn open(&self, request: &ServerRequest, r: &Open) -> Attempt {
-        let mut operation = match self.target.begin().await {
-            Ok(operation) => operation,
-            Err(e) => return Attempt::Done(Err(e)),
-        };
+    async fn open(&self, request: &ServerRequest, r: &Open, held: Held) -> Result<Attempt, Errno> {
+        let mut operation = self.target.begin().await?;
         let mut objects = self.osps.allocator();
         let version = operation.transno().0;
         let is_open = |fid| self.opens.lock().is_open(fid);
-        let mut cx = Context { tx: &mut *operation, cred: &r.cred, now: r.now, version, is_open: &is_open };
-        let opened = ops::open::plan(&cx, r).and_then(|plan| {
-            let changes = !matches!(plan, Plan::Open(..));
-            Ok((ops::open::carry_out(&mut cx, r, plan, &mut objects)?, changes))
-        });
-        let (opened, changes) = match opened {
-            Ok(done) => done,
-            Err(Errno::EINPROGRESS) => return Attempt::NoObjects(objects.error()),
-            Err(e) => return Attempt::Done(Err(e)),
+        let changed = Changed::default();
+        let mut cx = Context { tx: &mut *operation, cred: &r.cred, now: r.now, version, is_open: &is_open, changed };
+        let plan = ops::open::plan(&cx, r)?;
+        let changes = !matches!(plan, Plan::Open(..));
+        let opened = match ops::open::carry_out(&mut cx, r, plan, &mut objects) {
+            Err(Errno::EINPROGRESS) => return Ok(Attempt::NoObjects(objects.error())),
+            opened => opened?,
+        };
+        let changed = cx.changed;
+        let _held = match self.locks.lock(request, held, &changed) {
+            Ok(held) => held,
+            Err(waiting) => return Ok(Attempt::InTheWay(waiting)),
         };
         let client = request.export.cookie;
-        let handle = match self.opens.lock().open(client, opened.fid, r.flags) {
-            Ok(handle) => handle,
-            Err(e) => return Attempt::Done(Err(e)),
+        let handle = self.opens.lock().open(client, opened.fid, r.flags)?;
+        let AttrReply { attr, layout, lock } = {
+            let answer = opened.inode.attr_reply(opened.fid);
+            let lock = self.locks.grant(&request.export, &answer, r.want);
+            AttrReply { lock, ..answer }
         };
-        let attr = opened.inode.attr(opened.fid);
-        let reply = OpenReply { created: opened.created, attr, layout: opened.inode.layout, handle, lock: None };
-        let response = Response::new(&reply);
+        let mut reply = OpenReply { created: opened.created, attr, layout, handle, lock: None };
         if !changes {
-            return Attempt::Done(Ok(response));
+            reply.lock = lock;
+            return Ok(Attempt::Done(Response::new(&reply)));
         }
-        let result = operation.finish(request, response);
-        match &result {
-            Ok(_) => objects.keep(),
-            Err(_) => drop(self.opens.lock().close(client, handle)),
+        match operation.finish(request, Response::new(&reply)) {
+            Ok(response) => {
+                objects.keep();
+                reply.lock = lock;
+                Ok(Attempt::Done(with_lock(response, reply.lock.is_some(), &reply)))
+            }
+            Err(error) => {
+                self.opens.lock().close(client, handle);
+                Err(error)
+            }
         }
-        Attempt::Done(result)
     }
 
-    async fn close(&self, request: &ServerRequest, r: &Close) -> Result<Response, Errno> {
+    async fn close(&self, request: &ServerRequest, r: &Close, held: Held) -> Result<Attempt, Errno> {
+        let client = request.export.cookie;
         let mut operation = self.target.begin().await?;
-        let closed = self.opens.lock().close(request.export.cookie, r.handle);
+        let closed = self.opens.lock().get(client, r.handle);
         let fid = closed.map_or(r.fid, |c| c.fid);
-        let response = Response::new(&());
-        let Some(inode) = tables::inode(&*operation, fid)? else {
-            return if closed.is_some() { Ok(response) } else { Err(Errno::ESTALE) };
-        };
-        if inode.nlink == 0 && !self.opens.lock().is_open(fid) {
-            self.destroy_orphans(&mut operation, &[fid])?;
-            return operation.finish(request, response);
-        }
-        // Hints are only of use from who had the file open.
+        let inode = tables::inode(&*operation, fid)?;
+        // Hints are only of use from who had the file open, and of a file that others can find.
         let r = &Close {
             size_blocks: r.size_blocks.filter(|_| closed.is_some_and(|c| c.is_writable())),
             atime: r.atime.filter(|_| closed.is_some()),
             fid,
             ..*r
         };
-        if !changes(&inode, r) {
-            return Ok(response);
+        let has_news = inode.as_ref().is_some_and(|inode| inode.nlink > 0 && changes(inode, r));
+        let mut changed = Changed::default();
+        if let Some(inode) = inode.as_ref().filter(|_| has_news) {
+            let (version, cred, is_open) = (operation.transno().0, Credentials::root(), |_| true);
+            let now = inode.ctime;
+            let mut cx = Context { tx: &mut *operation, cred: &cred, now, version, is_open: &is_open, changed };
+            ops::close::close(&mut cx, r)?;
+            changed = cx.changed;
         }
-        let (version, cred, is_open) = (operation.transno().0, Credentials::root(), |_| true);
-        let mut cx = Context { tx: &mut *operation, cred: &cred, now: inode.ctime, version, is_open: &is_open };
-        ops::close::close(&mut cx, r)?;
-        operation.finish(request, response)
+        let _held = match self.locks.lock(request, held, &changed) {
+            Ok(held) => held,
+            Err(waiting) => return Ok(Attempt::InTheWay(waiting)),
+        };
+        self.opens.lock().close(client, r.handle);
+        let response = Response::new(&());
+        let is_unused = inode.as_ref().is_some_and(|i| i.nlink == 0) && !self.opens.lock().is_open(fid);
+        if is_unused {
+            self.destroy_orphans(&mut operation, &[fid])?;
+        }
+        match inode {
+            None if closed.is_none() => Err(Errno::ESTALE),
+            _ if has_news || is_unused => Ok(Attempt::Done(operation.finish(request, response)?)),
+            _ => Ok(Attempt::Done(response)),
+        }
     }
 
-    async fn reint(&self, request: &ServerRequest, reint: &Reint) -> Attempt {
-        let mut operation = match self.target.begin().await {
-            Ok(operation) => operation,
-            Err(e) => return Attempt::Done(Err(e)),
-        };
+    async fn reint(&self, request: &ServerRequest, reint: &Reint, held: Held) -> Result<Attempt, Errno> {
+        let mut operation = self.target.begin().await?;
         let mut objects = self.osps.allocator();
         let nameless = RefCell::new(Vec::new());
-        let response = match self.change(request, reint, &mut operation, &mut objects, &nameless) {
-            Ok(response) => response,
-            Err(Errno::EINPROGRESS) => return Attempt::NoObjects(objects.error()),
-            Err(e) => return Attempt::Done(Err(e)),
+        let (reply, changed) = match self.change(request, reint, &mut operation, &mut objects, &nameless) {
+            Err(Errno::EINPROGRESS) => return Ok(Attempt::NoObjects(objects.error())),
+            done => done?,
         };
-        let result = operation.finish(request, response);
-        if result.is_ok() {
-            objects.keep();
-            self.linger(nameless.into_inner());
-        }
-        Attempt::Done(result)
+        let _held = match self.locks.lock(request, held, &changed) {
+            Ok(held) => held,
+            Err(waiting) => return Ok(Attempt::InTheWay(waiting)),
+        };
+        let mut reply = match reply {
+            Reply::Attr(reply) => reply,
+            Reply::Rename(reply) => {
+                return Ok(Attempt::Done(self.finish(request, operation, Response::new(&reply), nameless)?));
+            }
+        };
+        let lock = self.locks.grant(&request.export, &reply, reint.want);
+        let response = self.finish(request, operation, Response::new(&reply), nameless)?;
+        objects.keep();
+        reply.lock = lock;
+        Ok(Attempt::Done(with_lock(response, reply.lock.is_some(), &reply)))
     }
 
+    /// Keeps a change by which some inodes lost their last name.
+    fn finish(
+        &self,
+        request: &ServerRequest,
+        operation: Operation<'_>,
+        response: Response,
+        nameless: RefCell<Vec<Fid>>,
+    ) -> Result<Response, Errno> {
+        let response = operation.finish(request, response)?;
+        self.linger(nameless.into_inner());
+        Ok(response)
+    }
+
+    /// Makes a change: the answer, and what it changed.
     fn change(
         &self,
         request: &ServerRequest,
@@ -353,7 +403,7 @@ impl Mdt {
         operation: &mut Operation<'_>,
         objects: &mut dyn ops::Objects,
         nameless: &RefCell<Vec<Fid>>,
-    ) -> Result<Response, Errno> {
+    ) -> Result<(Reply, Changed), Errno> {
         let client = request.export.cookie;
         let version = operation.transno().0;
         // Asked of an inode that loses its last name: all of them linger.
@@ -361,7 +411,8 @@ impl Mdt {
             nameless.borrow_mut().push(fid);
             true
         };
-        let mut cx = Context { tx: &mut **operation, cred: &reint.cred, now: reint.now, version, is_open: &is_open };
+        let (cred, now, changed) = (&reint.cred, reint.now, Changed::default());
+        let mut cx = Context { tx: &mut **operation, cred, now, version, is_open: &is_open, changed };
         let reply = match &reint.record {
             ReintRecord::Setattr(r) => {
                 let handle = self.opens.lock().get(client, r.handle);
@@ -372,8 +423,8 @@ impl Mdt {
             ReintRecord::Link(r) => ops::link::link(&mut cx, r)?,
             ReintRecord::Unlink(r) => ops::unlink::unlink(&mut cx, r)?,
             ReintRecord::Rename(r) => {
-                ops::rename::rename(&mut cx, r)?;
-                return Ok(Response::new(&()));
+                let reply = ops::rename::rename(&mut cx, r)?;
+                return Ok((Reply::Rename(reply), cx.changed));
             }
             ReintRecord::Setxattr(r) => {
                 ops::xattr::set(&mut cx, r)?;
@@ -384,7 +435,7 @@ impl Mdt {
                 ops::set_layout::set_layout(&mut cx, r, writes, objects)?
             }
         };
-        Ok(Response::new(&reply))
+        Ok((Reply::Attr(reply), cx.changed))
     }
 
     /// What a test or an administrator wants to go wrong here. Before the change an error or a crash means that it never
@@ -406,11 +457,16 @@ impl Mdt {
     }
 }
 
-/// How an attempt at an operation ended.
-enum Attempt {
-    Done(Result<Response, Errno>),
-    /// There are no objects at hand; the error if that does not change.
-    NoObjects(Errno),
+/// The answer to a change of the namespace.
+enum Reply {
+    Attr(AttrReply),
+    Rename(RenameReply),
+}
+
+/// The response to a change, again if a lock came on the occasion. The one that was saved is without: it may be given by
+/// a later start of this MDT, which knows no locks.
+fn with_lock(saved: Response, is_locked: bool, reply: &impl Field) -> Response {
+    if is_locked { Response { body: nacre_wire::encode(reply), ..saved } } else { saved }
 }
 
 #[async_trait]
@@ -440,8 +496,9 @@ impl Service for Mdt {
             line(MdsGetRoot, "", Reads, |_, _| Box::pin(async { Ok(Response::new(&RootReply { root: Fid::ROOT })) })),
             line(MdsStatfs, "statfs", Reads, |m, _| Box::pin(handle_statfs(m))),
             line(MdsSync, "sync", Reads, |m, r| Box::pin(handle_sync(m, r))),
-            line(LdlmEnqueue, "", Reads, |m, r| Box::pin(async move { m.flocks.enqueue(&r).await })),
-            line(LdlmCancel, "", Reads, |m, r| Box::pin(async move { m.flocks.cancel(&r) })),
+            line(LdlmEnqueue, "", Reads, |m, r| Box::pin(async move { m.locks.service.enqueue(&r).await })),
+            line(LdlmConvert, "", Reads, |m, r| Box::pin(async move { m.locks.service.convert(&r) })),
+            line(LdlmCancel, "", Reads, |m, r| Box::pin(async move { m.locks.service.cancel(&r) })),
         ];
         TABLE
     }
@@ -455,7 +512,7 @@ impl Service for Mdt {
     }
 
     async fn disconnected(&self, export: &Arc<Export>) {
-        self.flocks.export_gone(export);
+        self.locks.service.export_gone(export);
         let destroyed = async {
             let mut operation = self.target.begin().await?;
             let unused = self.opens.lock().close_all(export.cookie);
@@ -473,33 +530,53 @@ impl Service for Mdt {
 
 async fn handle_getattr(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
     let r: Getattr = request.decode()?;
-    Ok(Response::new(&mdt.read(&r.cred, |cx| ops::getattr::getattr_if_allowed(cx, r.fid, r.access)).await?))
+    let found = mdt.read(&r.cred, |cx| {
+        let mut found = ops::getattr::getattr_if_allowed(cx, r.fid, r.access)?;
+        found.lock = mdt.locks.grant(&request.export, &found, r.want);
+        Ok(found)
+    });
+    Ok(Response::new(&found.await?))
 }
 
 async fn handle_lookup(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
     let r: GetattrName = request.decode()?;
-    let found = mdt.read(&r.cred, |cx| ops::getattr::lookup(cx, r.parent, &r.name)).await?;
-    Ok(Response::new(&LookupReply { found: Some(found), parent_lock: None }))
+    let reply = mdt.read(&r.cred, |cx| {
+        let found = match ops::getattr::lookup(cx, r.parent, &r.name) {
+            Ok(mut found) => {
+                found.lock = mdt.locks.grant(&request.export, &found, r.want);
+                Some(found)
+            }
+            // There is the directory, it is only the name that is not.
+            Err(Errno::ENOENT) if r.want_parent != 0 && cx.directory(r.parent).is_ok() => None,
+            Err(error) => return Err(error),
+        };
+        let parent_lock = mdt.locks.grant_entries(&request.export, r.parent, r.want_parent);
+        Ok(LookupReply { found, parent_lock })
+    });
+    Ok(Response::new(&reply.await?))
 }
 
 async fn handle_open(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
     let r: Open = request.decode()?;
     mdt.fault(&request, "mdt.reint.before_commit").await?;
-    let response = mdt.with_objects(&request, || mdt.open(&request, &r)).await?;
+    let attempt = || mdt.locks.with_locks(&request, |held| mdt.open(&request, &r, held));
+    let response = mdt.with_objects(&request, attempt).await?;
     mdt.fault(&request, "mdt.reint.before_reply").await?;
     Ok(response)
 }
 
 async fn handle_close(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
     let r: Close = request.decode()?;
-    mdt.close(&request, &r).await
+    let attempt = || mdt.locks.with_locks(&request, |held| mdt.close(&request, &r, held));
+    mdt.with_objects(&request, attempt).await
 }
 
 async fn handle_reint(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
     let reint: Reint = request.decode()?;
     let begun = mdt.target.rt().now();
     mdt.fault(&request, "mdt.reint.before_commit").await?;
-    let response = mdt.with_objects(&request, || mdt.reint(&request, &reint)).await?;
+    let attempt = || mdt.locks.with_locks(&request, |held| mdt.reint(&request, &reint, held));
+    let response = mdt.with_objects(&request, attempt).await?;
     mdt.target.stats().time(stat_name(&reint.record), mdt.target.rt().now().since(begun));
     mdt.fault(&request, "mdt.reint.before_reply").await?;
     Ok(response)
@@ -508,8 +585,15 @@ async fn handle_reint(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response
 async fn handle_readpage(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
     let r: Readpage = request.decode()?;
     let is_open = mdt.opens.lock().has_open(request.export.cookie, r.fid);
-    let page = Page { fid: r.fid, cookie: r.cookie, max_bytes: r.max_bytes, with_attr: r.with_attr, is_open };
-    Ok(Response::new(&mdt.read(&r.cred, |cx| ops::readpage::readpage(cx, page)).await?))
+    let Readpage { fid, cookie, max_bytes, with_attr, .. } = r;
+    let page = Page { fid, cookie, max_bytes, with_attr, with_lock: r.want != 0, is_open };
+    let page = mdt.read(&r.cred, |cx| {
+        let mut page = ops::readpage::readpage(cx, page)?;
+        mdt.locks.grant_page(&request.export, &mut page, r.want);
+        page.parent_lock = mdt.locks.grant_entries(&request.export, fid, r.want_parent);
+        Ok(page)
+    });
+    Ok(Response::new(&page.await?))
 }
 
 async fn handle_getxattr(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {

@@ -3,8 +3,8 @@
 
 use super::Context;
 use crate::record::Inode;
-use crate::tables;
 use nacre_base::Errno;
+use nacre_wire::ldlm::inode_bits::UPDATE;
 use nacre_wire::mds::Close;
 
 /// A day: how old an access time may become though nothing changed (as relatime has it).
@@ -37,8 +37,7 @@ pub fn close(cx: &mut Context<'_>, r: &Close) -> Result<Closed, Errno> {
     if let Some(atime) = r.atime.filter(|a| wants_atime(&inode, *a)) {
         inode.atime = atime;
     }
-    inode.version = cx.version;
-    tables::put_inode(cx.tx, r.fid, &inode)?;
+    cx.put_silently(r.fid, &mut inode, UPDATE)?;
     Ok(Closed::Changed)
 }
 

@@ -4,6 +4,7 @@ use super::{Context, LINK_MAX};
 use crate::record::Dirent;
 use crate::tables;
 use nacre_base::Errno;
+use nacre_wire::ldlm::inode_bits::UPDATE;
 use nacre_wire::mds::{AttrReply, ReintLink};
 
 /// Makes a hard link. A file whose last name is gone gets no new one, open or not.
@@ -21,7 +22,7 @@ pub fn link(cx: &mut Context<'_>, r: &ReintLink) -> Result<AttrReply, Errno> {
     }
     let entry = Dirent { fid: r.fid, file_type: inode.file_type() };
     tables::put_dirent(cx.tx, r.parent, &r.name, &entry)?;
-    cx.put_changed(r.fid, &mut inode)?;
+    cx.put_changed(r.fid, &mut inode, UPDATE)?;
     cx.put_changed_directory(r.parent, &mut directory)?;
     Ok(inode.attr_reply(r.fid))
 }

@@ -1,7 +1,8 @@
 //! The operations on the namespace, one per file: synchronous functions over a transaction of the device, so that each
 //! is atomic and testable without network or clock. They check permissions, change tables, and return what a reply
-//! needs. Waiting, open handles' life, objects' creation and destruction are the caller's.
+//! needs. Waiting, locks, open handles' life, objects' creation and destruction are the caller's.
 
+pub mod changed;
 pub mod close;
 pub mod create;
 pub mod fid2path;
@@ -18,10 +19,12 @@ pub mod xattr;
 use crate::access::{self, EXEC, WRITE};
 use crate::record::{Dirent, Inode, inode_flags};
 use crate::tables;
+use changed::Changed;
 use nacre_base::{Errno, Fid, Timestamp};
 use nacre_osd::Transaction;
 use nacre_wire::attr::Credentials;
 use nacre_wire::layout::{Layout, LayoutSpec};
+use nacre_wire::ldlm::inode_bits::{LOOKUP, UPDATE};
 use nacre_wire::mds::NAME_MAX;
 
 /// Most names of one inode.
@@ -39,6 +42,8 @@ pub struct Context<'a> {
     pub version: u64,
     /// Tells whether an inode is open.
     pub is_open: &'a dyn Fn(Fid) -> bool,
+    /// What the operation changed so far.
+    pub changed: Changed,
 }
 
 /// Where new files get their objects from.
@@ -93,28 +98,38 @@ impl Context<'_> {
     /// Stores a directory whose entries changed.
     pub(crate) fn put_changed_directory(&mut self, fid: Fid, directory: &mut Inode) -> Result<(), Errno> {
         directory.mtime = self.now;
-        self.put_changed(fid, directory)
+        self.changed.add_entries(fid);
+        self.put_changed(fid, directory, UPDATE)
     }
 
-    /// Stores an inode whose attributes changed.
-    pub(crate) fn put_changed(&mut self, fid: Fid, inode: &mut Inode) -> Result<(), Errno> {
+    /// Stores an inode that changed in what `bits` cover.
+    pub(crate) fn put_changed(&mut self, fid: Fid, inode: &mut Inode, bits: u64) -> Result<(), Errno> {
         inode.ctime = self.now;
+        self.put_silently(fid, inode, bits)
+    }
+
+    /// The same for a change that ctime does not tell of.
+    pub(crate) fn put_silently(&mut self, fid: Fid, inode: &mut Inode, bits: u64) -> Result<(), Errno> {
         inode.version = self.version;
+        self.changed.add(fid, bits);
         tables::put_inode(self.tx, fid, inode)
     }
 
     /// An inode lost a name, which is removed already. Without names it becomes an orphan while it is open, and else
-    /// is destroyed.
-    pub(crate) fn drop_name(&mut self, fid: Fid, mut inode: Inode) -> Result<(), Errno> {
+    /// is destroyed. The inode without the name.
+    pub(crate) fn drop_name(&mut self, fid: Fid, mut inode: Inode) -> Result<Inode, Errno> {
         inode.nlink = if inode.is_dir() { 0 } else { inode.nlink.saturating_sub(1) };
         if inode.nlink > 0 || (self.is_open)(fid) {
-            self.put_changed(fid, &mut inode)?;
+            self.put_changed(fid, &mut inode, LOOKUP | UPDATE)?;
             if inode.nlink == 0 {
                 tables::put_orphan(self.tx, fid)?;
             }
-            return Ok(());
+            return Ok(inode);
         }
-        destroy(self.tx, fid, &inode, self.version)
+        self.changed.add(fid, LOOKUP | UPDATE);
+        destroy(self.tx, fid, &inode, self.version)?;
+        (inode.ctime, inode.version) = (self.now, self.version);
+        Ok(inode)
     }
 }
 

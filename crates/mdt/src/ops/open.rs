@@ -1,6 +1,7 @@
 //! MDS_OPEN: by name, perhaps creating, or by FID. It comes in two halves so that an open that changes nothing needs
 //! no transno: [`plan`] looks and checks, [`carry_out`] makes the file or gives an old one its objects.
 
+use super::changed::Shown;
 use super::create::{NewInode, insert};
 use super::set_layout::check_spec;
 use super::{Context, Objects, is_dots};
@@ -108,6 +109,7 @@ pub fn carry_out(cx: &mut Context<'_>, r: &Open, plan: Plan, objects: &mut dyn O
     match plan {
         Plan::Open(fid, inode) => Ok(Opened { fid, inode: *inode, created: false }),
         Plan::Change(fid, mut inode) => {
+            let before = Shown::of(&inode);
             if writes_data(r.flags) {
                 give_objects(cx, &mut inode, objects)?;
             }
@@ -116,8 +118,8 @@ pub fn carry_out(cx: &mut Context<'_>, r: &Open, plan: Plan, objects: &mut dyn O
                 inode.ctime = cx.now;
             }
             // Objects that only now come into being are no change that a program should see.
-            inode.version = cx.version;
-            tables::put_inode(cx.tx, fid, &inode)?;
+            let bits = before.bits_to(&inode);
+            cx.put_silently(fid, &mut inode, bits)?;
             Ok(Opened { fid, inode: *inode, created: false })
         }
         Plan::Create(mut directory) => {

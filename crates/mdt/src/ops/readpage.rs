@@ -2,13 +2,14 @@
 //! that exists during the whole of a directory's reading is seen exactly once, whatever comes and goes meanwhile.
 
 use super::Context;
-use crate::access::READ;
+use crate::access::{EXEC, READ};
 use crate::record::{Dirent, Inode};
 use crate::tables::{self, COOKIE_DOT, COOKIE_DOT_DOT};
 use bytes::{Bytes, BytesMut};
 use nacre_base::{Errno, Fid};
 use nacre_wire::Field;
 use nacre_wire::attr::mode;
+use nacre_wire::ldlm::InodeLock;
 use nacre_wire::mds::{AttrReply, DirEntry, READPAGE_MAX, ReadpageReply};
 use std::ops::ControlFlow;
 
@@ -21,19 +22,24 @@ pub struct Page {
     pub cookie: u64,
     /// Most bytes of entries; at least one entry comes all the same, and names of equal hash come together.
     pub max_bytes: u32,
-    /// Whether attributes are wanted.
+    /// Whether attributes are wanted. They are told to who may look names up in the directory.
     pub with_attr: bool,
+    /// Whether each entry with attributes will get a lock, which takes room.
+    pub with_lock: bool,
     /// Whether the asker has it open, so that permission was checked already.
     pub is_open: bool,
 }
 
 /// Reads a page of a directory.
-pub fn readpage(cx: &Context<'_>, page: Page) -> Result<ReadpageReply, Errno> {
+pub fn readpage(cx: &Context<'_>, mut page: Page) -> Result<ReadpageReply, Errno> {
     let directory = cx.directory(page.fid)?;
     if !page.is_open {
         cx.check(page.fid, &directory, READ)?;
     }
-    let mut filler = Filler { left: page.max_bytes.min(READPAGE_MAX) as usize, entries: Vec::new() };
+    page.with_attr = page.with_attr && cx.check(page.fid, &directory, EXEC).is_ok();
+    let lock_size = if page.with_lock { InodeLock::MIN_SIZE } else { 0 };
+    let left = page.max_bytes.min(READPAGE_MAX) as usize;
+    let mut filler = Filler { left, lock_size, entries: Vec::new() };
     let end = fill(cx, page, &directory, &mut filler)?;
     Ok(ReadpageReply { entries: filler.entries, end, parent_lock: None })
 }
@@ -66,6 +72,8 @@ fn fill(cx: &Context<'_>, page: Page, directory: &Inode, filler: &mut Filler) ->
 
 struct Filler {
     left: usize,
+    /// What the lock of an entry with attributes takes.
+    lock_size: usize,
     entries: Vec<DirEntry>,
 }
 
@@ -74,7 +82,7 @@ impl Filler {
     fn add(&mut self, cookie: u64, name: &[u8], entry: Dirent, attr: Option<AttrReply>) -> bool {
         let name = Bytes::copy_from_slice(name);
         let added = DirEntry { name, fid: entry.fid, file_type: entry.file_type, cookie, attr };
-        let size = encoded_size(&added);
+        let size = encoded_size(&added) + if added.attr.is_some() { self.lock_size } else { 0 };
         let same_hash = self.entries.last().is_some_and(|last| last.cookie == cookie);
         if size > self.left && !same_hash && !self.entries.is_empty() {
             return false;

@@ -6,7 +6,8 @@ use crate::access::WRITE;
 use crate::record::{Dirent, Inode};
 use crate::tables;
 use nacre_base::{Errno, Fid};
-use nacre_wire::mds::ReintRename;
+use nacre_wire::ldlm::inode_bits::{LOOKUP, UPDATE};
+use nacre_wire::mds::{ReintRename, RenameReply};
 
 /// Fail if the new name exists.
 pub const RENAME_NOREPLACE: u32 = 1;
@@ -25,7 +26,7 @@ struct End<'a> {
 }
 
 /// Renames.
-pub fn rename(cx: &mut Context<'_>, r: &ReintRename) -> Result<(), Errno> {
+pub fn rename(cx: &mut Context<'_>, r: &ReintRename) -> Result<RenameReply, Errno> {
     // 1. What is named, and may it be?
     if r.flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE) != 0 || r.flags == RENAME_NOREPLACE | RENAME_EXCHANGE {
         return Err(Errno::EINVAL);
@@ -49,7 +50,7 @@ pub fn rename(cx: &mut Context<'_>, r: &ReintRename) -> Result<(), Errno> {
     // 2. A directory must not become its own descendant.
     check_no_cycle(cx, r, &old, new.as_ref())?;
     if new.as_ref().is_some_and(|n| n.entry.fid == old.entry.fid) {
-        return Ok(());
+        return Ok(RenameReply::default());
     }
     // 3. May the names be taken?
     check_removable(cx, r.old_parent, &old_parent, &old.inode, old.inode.is_dir())?;
@@ -114,7 +115,13 @@ fn is_ancestor(cx: &Context<'_>, ancestor: Fid, directory: Fid) -> Result<bool, 
     Err(Errno::EIO)
 }
 
-fn move_name(cx: &mut Context<'_>, r: &ReintRename, mut old: End<'_>, new: Option<End<'_>>) -> Result<(), Errno> {
+fn move_name(
+    cx: &mut Context<'_>,
+    r: &ReintRename,
+    mut old: End<'_>,
+    new: Option<End<'_>>,
+) -> Result<RenameReply, Errno> {
+    let mut replaced = None;
     let replaced_directory = new.as_ref().is_some_and(|n| n.inode.is_dir());
     tables::delete_dirent(cx.tx, old.parent, old.name, old.entry.fid)?;
     if let Some(new) = new {
@@ -122,34 +129,37 @@ fn move_name(cx: &mut Context<'_>, r: &ReintRename, mut old: End<'_>, new: Optio
             return Err(Errno::ENOTEMPTY);
         }
         tables::delete_dirent(cx.tx, new.parent, new.name, new.entry.fid)?;
-        cx.drop_name(new.entry.fid, new.inode)?;
+        replaced = Some(cx.drop_name(new.entry.fid, new.inode)?.attr(new.entry.fid));
     }
     tables::put_dirent(cx.tx, r.new_parent, &r.new_name, &old.entry)?;
     let is_dir = old.inode.is_dir();
     if is_dir {
         old.inode.parent = r.new_parent;
     }
-    cx.put_changed(old.entry.fid, &mut old.inode)?;
+    cx.put_changed(old.entry.fid, &mut old.inode, LOOKUP | UPDATE)?;
     let moved = i64::from(is_dir);
     change_directory(cx, r.old_parent, -moved)?;
-    change_directory(cx, r.new_parent, moved - i64::from(replaced_directory))
+    change_directory(cx, r.new_parent, moved - i64::from(replaced_directory))?;
+    Ok(RenameReply { moved: Some(old.inode.attr(old.entry.fid)), replaced })
 }
 
-fn exchange_names(cx: &mut Context<'_>, old: End<'_>, new: End<'_>) -> Result<(), Errno> {
+fn exchange_names<'a>(cx: &mut Context<'_>, mut old: End<'a>, mut new: End<'a>) -> Result<RenameReply, Errno> {
     tables::delete_dirent(cx.tx, old.parent, old.name, old.entry.fid)?;
     tables::delete_dirent(cx.tx, new.parent, new.name, new.entry.fid)?;
     tables::put_dirent(cx.tx, old.parent, old.name, &new.entry)?;
     tables::put_dirent(cx.tx, new.parent, new.name, &old.entry)?;
     let gained = i64::from(new.inode.is_dir()) - i64::from(old.inode.is_dir());
     let (old_parent, new_parent) = (old.parent, new.parent);
-    for (mut end, parent) in [(old, new_parent), (new, old_parent)] {
+    for (end, parent) in [(&mut old, new_parent), (&mut new, old_parent)] {
         if end.inode.is_dir() {
             end.inode.parent = parent;
         }
-        cx.put_changed(end.entry.fid, &mut end.inode)?;
+        cx.put_changed(end.entry.fid, &mut end.inode, LOOKUP | UPDATE)?;
     }
     change_directory(cx, old_parent, gained)?;
-    change_directory(cx, new_parent, -gained)
+    change_directory(cx, new_parent, -gained)?;
+    let [moved, replaced] = [old, new].map(|end| Some(end.inode.attr(end.entry.fid)));
+    Ok(RenameReply { moved, replaced })
 }
 
 /// The entries of a directory changed, and `subdirectories` of them came (or went). Read anew, since both ends of a

@@ -4,9 +4,9 @@ use super::open::give_objects;
 use super::{Context, Objects};
 use crate::access::{self, WRITE};
 use crate::lod;
-use crate::tables;
 use nacre_base::Errno;
 use nacre_wire::layout::{LayoutError, LayoutSpec};
+use nacre_wire::ldlm::inode_bits::{LAYOUT, UPDATE, XATTR};
 use nacre_wire::mds::{AttrReply, ReintSetLayout};
 
 /// Gives a file its objects as `spec` says (without one, as its default says), or sets or removes a directory's default.
@@ -41,10 +41,10 @@ pub fn set_layout(
     }
     if r.spec.is_none() && inode.is_file() {
         // The client that writes first asks for this: no change that a program should see.
-        inode.version = cx.version;
-        tables::put_inode(cx.tx, r.fid, &inode)?;
+        cx.put_silently(r.fid, &mut inode, LAYOUT | UPDATE)?;
     } else {
-        cx.put_changed(r.fid, &mut inode)?;
+        // A directory's default is read as an extended attribute.
+        cx.put_changed(r.fid, &mut inode, LAYOUT | UPDATE | XATTR)?;
     }
     Ok(inode.attr_reply(r.fid))
 }

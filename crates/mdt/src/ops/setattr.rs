@@ -1,5 +1,6 @@
 //! MDS_SETATTR: chmod, chown, utimes and the metadata half of truncate.
 
+use super::changed::Shown;
 use super::open::{give_objects, truncate};
 use super::{Context, Objects};
 use crate::access::{self, WRITE};
@@ -23,6 +24,7 @@ pub fn setattr(
     if r.set == SetAttr::default() {
         return Ok(inode.attr_reply(r.fid));
     }
+    let before = Shown::of(&inode);
     check_owners(cx, &inode, &r.set)?;
     check_mode(cx, r, &inode, writes)?;
     check_times(cx, r, &inode, writes)?;
@@ -38,7 +40,8 @@ pub fn setattr(
     inode.projid = r.set.projid.unwrap_or(inode.projid);
     inode.atime = r.set.atime.unwrap_or(inode.atime);
     inode.mtime = r.set.mtime.unwrap_or(inode.mtime);
-    cx.put_changed(r.fid, &mut inode)?;
+    let bits = before.bits_to(&inode);
+    cx.put_changed(r.fid, &mut inode, bits)?;
     Ok(inode.attr_reply(r.fid))
 }
 

@@ -7,7 +7,7 @@ use crate::tables;
 use nacre_base::{Errno, Fid};
 use nacre_wire::mds::{AttrReply, ReintUnlink};
 
-/// Removes a name; the attributes that the inode had, and its layout.
+/// Removes a name; the inode's attributes without it, and its layout.
 pub fn unlink(cx: &mut Context<'_>, r: &ReintUnlink) -> Result<AttrReply, Errno> {
     let mut directory = cx.directory(r.parent)?;
     if is_dots(&r.name) {
@@ -28,10 +28,7 @@ pub fn unlink(cx: &mut Context<'_>, r: &ReintUnlink) -> Result<AttrReply, Errno>
     }
     tables::delete_dirent(cx.tx, r.parent, &r.name, entry.fid)?;
     cx.put_changed_directory(r.parent, &mut directory)?;
-    let mut reply = victim.attr_reply(entry.fid);
-    reply.attr.nlink = if victim.is_dir() { 0 } else { victim.nlink - 1 };
-    cx.drop_name(entry.fid, victim)?;
-    Ok(reply)
+    Ok(cx.drop_name(entry.fid, victim)?.attr_reply(entry.fid))
 }
 
 /// Checks that a name may be taken from `victim`: write permission in its directory, the sticky bit, and that it is a

@@ -2,6 +2,7 @@
 //! two attributes of POSIX access control lists mean what they say; see [`crate::acl`].
 
 use super::Context;
+use super::changed::Shown;
 use crate::access::{self, READ, WRITE};
 use crate::acl::{self, Acl};
 use crate::record::{Inode, inode_flags};
@@ -10,6 +11,7 @@ use bytes::{Bytes, BytesMut};
 use nacre_base::{Errno, Fid};
 use nacre_osd::Transaction;
 use nacre_wire::attr::mode;
+use nacre_wire::ldlm::inode_bits::{PERM, XATTR};
 use nacre_wire::mds::{ReintSetxattr, XATTR_NAME_MAX, XATTR_SIZE_MAX};
 
 /// Fail if the attribute exists.
@@ -67,13 +69,16 @@ pub fn list(cx: &Context<'_>, fid: Fid) -> Result<Bytes, Errno> {
 pub fn set(cx: &mut Context<'_>, r: &ReintSetxattr) -> Result<(), Errno> {
     let mut inode = cx.inode(r.fid)?;
     check_set(cx, r, &inode)?;
-    if r.name == acl::ACCESS || r.name == acl::DEFAULT {
+    let before = Shown::of(&inode);
+    let is_acl = r.name == acl::ACCESS || r.name == acl::DEFAULT;
+    if is_acl {
         set_acl(cx, r, &mut inode)?;
     } else {
         check_flags(r, value(cx.tx, r.fid, &inode, &r.name)?.is_some())?;
         store(cx.tx, r.fid, &mut inode, &r.name, r.value.as_deref())?;
     }
-    cx.put_changed(r.fid, &mut inode)
+    let bits = before.bits_to(&inode) | XATTR | if is_acl { PERM } else { 0 };
+    cx.put_changed(r.fid, &mut inode, bits)
 }
 
 fn check_set(cx: &Context<'_>, r: &ReintSetxattr, inode: &Inode) -> Result<(), Errno> {

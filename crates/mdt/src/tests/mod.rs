@@ -1,6 +1,7 @@
 //! Tests of the operations: a file system over a device in memory, driven synchronously.
 
 mod acl;
+mod changed;
 mod crash;
 mod inode_objects;
 mod model;
@@ -15,6 +16,7 @@ mod xattrs;
 use crate::check::check;
 use crate::mdt::{TABLES, root_inode};
 use crate::opens::OpenHandles;
+use crate::ops::changed::Changed;
 use crate::ops::{self, Context, Objects};
 use crate::record::{Inode, LastUsed};
 use crate::tables;
@@ -65,6 +67,8 @@ pub(crate) struct Fs {
     /// Seconds; also the version of the next change.
     pub(crate) clock: u64,
     next_oid: u32,
+    /// What the last operation changed.
+    pub(crate) changed: Vec<(Fid, u64)>,
 }
 
 pub(crate) fn user(uid: u32) -> Credentials {
@@ -90,6 +94,7 @@ impl Fs {
             objects: TestObjects::default(),
             clock: 1,
             next_oid: 1,
+            changed: Vec::new(),
         };
         let mut tx = fs.begin();
         tables::put_inode(&mut *tx, ROOT, &root_inode(Timestamp { secs: 1, nanos: 0 }, 1)).unwrap();
@@ -121,8 +126,10 @@ impl Fs {
         let mut tx = self.begin();
         let opens = &self.opens;
         let is_open = |fid| opens.is_open(fid);
-        let mut cx = Context { tx: &mut *tx, cred, now, version: self.clock, is_open: &is_open };
+        let mut cx =
+            Context { tx: &mut *tx, cred, now, version: self.clock, is_open: &is_open, changed: Changed::default() };
         let result = f(&mut cx, &mut self.objects);
+        self.changed = cx.changed.to_vec();
         if result.is_ok() {
             tx.finish();
         }
@@ -204,7 +211,7 @@ impl Fs {
     ) -> Result<(), Errno> {
         let (old_name, new_name) = (name(old.1), name(new.1));
         let r = ReintRename { old_parent: old.0, old_name, new_parent: new.0, new_name, flags };
-        self.op(cred, |cx, _| ops::rename::rename(cx, &r))
+        self.op(cred, |cx, _| ops::rename::rename(cx, &r)).map(drop)
     }
 
     pub(crate) fn setattr(&mut self, cred: &Credentials, fid: Fid, set: SetAttr) -> Result<Attr, Errno> {
@@ -253,7 +260,14 @@ impl Fs {
 
     /// Names in a directory, in the order of readdir.
     pub(crate) fn list(&mut self, fid: Fid) -> Vec<String> {
-        let page = ops::readpage::Page { fid, cookie: 0, max_bytes: u32::MAX, with_attr: false, is_open: true };
+        let page = ops::readpage::Page {
+            fid,
+            cookie: 0,
+            max_bytes: u32::MAX,
+            with_attr: false,
+            with_lock: false,
+            is_open: true,
+        };
         let reply = self.op(&root(), |cx, _| ops::readpage::readpage(cx, page)).unwrap();
         assert!(reply.end);
         reply.entries.iter().map(|e| String::from_utf8_lossy(&e.name).into_owned()).collect()

@@ -7,19 +7,19 @@ use nacre_base::Prng;
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-struct Run {
-    fs: Fs,
+pub(super) struct Run {
+    pub(super) fs: Fs,
     model: Model,
     prng: Prng,
     /// Every inode there ever was: operations also name those that are gone.
     fids: Vec<Fid>,
     handles: Vec<(u64, Fid)>,
     /// How many operations succeeded: a test of errors alone would prove little.
-    succeeded: usize,
+    pub(super) succeeded: usize,
 }
 
 impl Run {
-    fn new(seed: u64) -> Run {
+    pub(super) fn new(seed: u64) -> Run {
         let fs = Fs::new();
         let model = Model::new(Timestamp { secs: 1, nanos: 0 });
         Run { fs, model, prng: Prng::new(seed), fids: vec![ROOT], handles: Vec::new(), succeeded: 0 }
@@ -56,7 +56,7 @@ impl Run {
         *self.prng.pick(&[0o755, 0o644, 0o700, 0o777, 0o1777, 0o2775, 0o4755, 0o6755, 0o6644, 0o070, 0o107, 0])
     }
 
-    fn step(&mut self) {
+    pub(super) fn step(&mut self) {
         self.model.now = Timestamp { secs: self.fs.clock as i64 + 1, nanos: 0 };
         let cred = self.cred();
         let (got, expected, what) = match self.prng.below(14) {

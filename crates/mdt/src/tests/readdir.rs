@@ -6,7 +6,7 @@ use nacre_base::Prng;
 use std::collections::{BTreeMap, BTreeSet};
 
 fn page(fs: &mut Fs, fid: Fid, cookie: u64, max_bytes: u32) -> ReadpageReply {
-    let page = Page { fid, cookie, max_bytes, with_attr: false, is_open: true };
+    let page = Page { fid, cookie, max_bytes, with_attr: false, with_lock: false, is_open: true };
     fs.op(&root(), |cx, _| readpage(cx, page)).unwrap()
 }
 
@@ -71,7 +71,7 @@ fn attributes_come_along_and_pages_keep_their_limit() {
     let mut fs = Fs::new();
     let d = fs.mkdir(ROOT, "d");
     let fids: BTreeSet<Fid> = (0..100).map(|i| fs.mkfile(d, &format!("f{i}"))).collect();
-    let ask = |cookie| Page { fid: d, cookie, max_bytes: 4096, with_attr: true, is_open: false };
+    let ask = |cookie| Page { fid: d, cookie, max_bytes: 4096, with_attr: true, with_lock: false, is_open: false };
     let (mut found, mut cookie, mut pages) = (BTreeSet::new(), 0, 0);
     loop {
         let reply = fs.op(&root(), |cx, _| readpage(cx, ask(cookie))).unwrap();
@@ -95,7 +95,7 @@ fn reading_needs_permission_unless_it_is_open_and_a_removed_directory_is_empty()
     let mut fs = Fs::new();
     let d = fs.mkdir(ROOT, "d");
     fs.chmod(d, 0o311);
-    let ask = |is_open| Page { fid: d, cookie: 0, max_bytes: 4096, with_attr: false, is_open };
+    let ask = |is_open| Page { fid: d, cookie: 0, max_bytes: 4096, with_attr: false, with_lock: false, is_open };
     assert_eq!(fs.op(&user(9), |cx, _| readpage(cx, ask(false))), Err(Errno::EACCES));
     assert!(fs.op(&user(9), |cx, _| readpage(cx, ask(true))).is_ok());
     fs.open(&root(), Open { parent: d, ..Open::default() }).unwrap();

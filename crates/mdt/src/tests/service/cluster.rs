@@ -94,8 +94,9 @@ impl Cluster {
         lnet.add_sim(&self.net);
         let node = RpcNode::new(rt.clone(), lnet, Faults::new(), Params::new());
         let flags = connect_flags::MULTI_MODIFY_RPCS | connect_flags::FLOCK | connect_flags::OVERSTRIPING;
+        let uuid = Uuid::from_random(9, number);
         let import = node.import(ImportConfig {
-            client: Uuid::from_random(9, number),
+            client: uuid,
             client_name: format!("client{number}"),
             target: mdt_name().to_string(),
             nids: vec![Nid::sim(MDS)],
@@ -103,7 +104,7 @@ impl Cluster {
             data: ConnectData { flags, max_modify_rpcs: 7, ..ConnectData::default() },
             label: format!("{}-mdc-{number}", mdt_name()),
         });
-        Client { rt, import, seq: Fid::SEQ_NORMAL + number, next: Arc::default() }
+        Client { rt, node, uuid, import, seq: Fid::SEQ_NORMAL + number, next: Arc::default() }
     }
 
     /// The value of the MDT's parameter.
@@ -137,6 +138,8 @@ impl Server {
 #[derive(Clone)]
 pub(super) struct Client {
     pub(super) rt: Rt,
+    pub(super) node: RpcNode,
+    pub(super) uuid: Uuid,
     pub(super) import: Arc<Import>,
     seq: u64,
     next: Arc<Mutex<u32>>,
@@ -179,7 +182,7 @@ impl Client {
         self.reint(ReintRecord::Unlink(ReintUnlink { parent, name: super::super::name(n), directory: false })).await
     }
 
-    pub(super) async fn rename(&self, old: (Fid, &str), new: (Fid, &str)) -> Result<(), Errno> {
+    pub(super) async fn rename(&self, old: (Fid, &str), new: (Fid, &str)) -> Result<RenameReply, Errno> {
         let (old_name, new_name) = (super::super::name(old.1), super::super::name(new.1));
         let r = ReintRename { old_parent: old.0, old_name, new_parent: new.0, new_name, flags: 0 };
         self.reint(ReintRecord::Rename(r)).await
@@ -251,7 +254,7 @@ impl FakeMgs {
     }
 }
 
-fn accepted(request: &ConnectRequest) -> ConnectReply {
+pub(super) fn accepted(request: &ConnectRequest) -> ConnectReply {
     let data = ConnectData {
         flags: request.data.flags & connect_flags::MULTI_MODIFY_RPCS,
         max_modify_rpcs: request.data.max_modify_rpcs,

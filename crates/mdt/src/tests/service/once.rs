@@ -21,7 +21,7 @@ fn scenario(commit: bool) {
                 match step {
                     0 => c.mkdir(d, "new").await.map(drop),
                     1 => c.open(d, "file", O_CREAT | O_EXCL | O_RDWR).await.map(drop),
-                    2 => c.rename((d, "old"), (d, "renamed")).await,
+                    2 => c.rename((d, "old"), (d, "renamed")).await.map(drop),
                     _ => c.unlink(d, "victim").await.map(drop),
                 }
             });

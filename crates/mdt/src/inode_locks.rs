@@ -1,0 +1,248 @@
+//! Locks on inodes: what clients may believe without asking. Every answer grants what it was asked for, as far as nobody
+//! is in the way; every change waits until the other clients that hold what it changes have given that back.
+//!
+//! Both happen at a turn of the running transaction. A change is made first, which tells exactly what it changes; if
+//! others hold locks on that, it is undone with its turn, and made anew when they have given them back. So what fails
+//! calls back nobody, and what nobody is in the way of costs no wait and no second look.
+//!
+//! What must not be here: the queues of locks, which are the lock manager's.
+
+use crate::ops::changed::Changed;
+use nacre_base::{Errno, Fid, FxHashMap, Time};
+use nacre_ptlrpc::{Export, Response, ServerRequest};
+use nacre_rt::Rt;
+use nacre_tgt::{InodeLocks, InodeLocksWait, LockService, Target, client_of};
+use nacre_wire::attr::mode;
+use nacre_wire::ldlm::inode_bits::{ALL, UPDATE};
+use nacre_wire::ldlm::{InodeLock, LockKind};
+use nacre_wire::mds::{AttrReply, ReadpageReply};
+use parking_lot::Mutex;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How often an operation finds other inodes in its way than those it waited for. Each time another operation has
+/// succeeded meanwhile, so that only a bug gets there.
+const ATTEMPTS_MAX: u32 = 100;
+/// Seconds for which a directory that one client changes is not kept by another.
+const CHANGE_AGE_LIMIT: u64 = 1;
+/// Directories whose changes are remembered.
+const RECENT_MAX: usize = 4096;
+
+/// (FID, bits) of one or more inodes.
+type Wants = Vec<(Fid, u64)>;
+
+/// How an attempt at an operation ended, if not with an error.
+pub(crate) enum Attempt {
+    /// It is done.
+    Done(Response),
+    /// There are no objects at hand; the error if that does not change.
+    NoObjects(Errno),
+    /// Other clients hold locks on what it would change.
+    InTheWay(Waiting),
+}
+
+/// An operation's place in the queues of the inodes that it changes.
+pub(crate) struct Waiting {
+    wait: InodeLocksWait,
+    wants: Wants,
+}
+
+/// What an operation has locked.
+#[derive(Default)]
+pub(crate) struct Held {
+    locks: Option<InodeLocks>,
+    wants: Wants,
+}
+
+/// The locks of an MDT's inodes; its flocks live in the same service.
+pub(crate) struct Locks {
+    pub(crate) service: LockService,
+    rt: Rt,
+    recent: Mutex<Recent>,
+    /// Seconds, see [`Recent`].
+    change_age_limit: Arc<AtomicU64>,
+}
+
+impl Locks {
+    pub(crate) fn new(target: &Arc<Target>) -> Locks {
+        let change_age_limit = Arc::new(AtomicU64::new(CHANGE_AGE_LIMIT));
+        let name = format!("ldlm.namespaces.mdt-{}_UUID.ctime_age_limit", target.name());
+        target.node().params().add_number(name, change_age_limit.clone(), 0..=3600);
+        Locks {
+            service: LockService::new(target, LockKind::Flock),
+            rt: target.rt().clone(),
+            recent: Mutex::default(),
+            change_age_limit,
+        }
+    }
+
+    /// Runs `attempt` until no locks of others are in its way. It gets what is locked for it.
+    pub(crate) async fn with_locks<F: Future<Output = Result<Attempt, Errno>>>(
+        &self,
+        request: &ServerRequest,
+        mut attempt: impl FnMut(Held) -> F,
+    ) -> Result<Attempt, Errno> {
+        let mut held = Held::default();
+        for _ in 0..ATTEMPTS_MAX {
+            let Waiting { wait, wants } = match attempt(held).await? {
+                Attempt::InTheWay(waiting) => waiting,
+                ended => return Ok(ended),
+            };
+            held = Held { locks: Some(wait.granted(Some(request)).await?), wants };
+        }
+        tracing::error!("{} xid {} never has locked what it changes", request.opcode, request.header.xid);
+        Err(Errno::EBUSY)
+    }
+
+    /// At the turn of an operation, when it has made its changes: locks them, unless `held` covers them. If others are
+    /// in the way, the operation must undo what it did by dropping its turn, and wait.
+    pub(crate) fn lock(&self, request: &ServerRequest, held: Held, changed: &Changed) -> Result<Held, Waiting> {
+        let rest = changed.without(&held.wants);
+        if rest.is_empty() {
+            self.handle_change(&request.export, changed);
+            return Ok(held);
+        }
+        // Nobody waits for others while it holds something. What it held it may need again: names come and go.
+        let mut wants = held.wants;
+        drop(held.locks);
+        let all = if wants.is_empty() { &rest[..] } else { merge(&mut wants, &rest) };
+        match self.service.try_lock_inodes(all, client_of(&request.export)) {
+            Ok(locks) => {
+                self.handle_change(&request.export, changed);
+                Ok(Held { locks: Some(locks), wants: Wants::new() })
+            }
+            Err(wait) => Err(Waiting { wait, wants: all.to_vec() }),
+        }
+    }
+
+    fn handle_change(&self, export: &Export, changed: &Changed) {
+        for directory in changed.directories() {
+            self.recent.lock().handle_change(directory, export.cookie, self.rt.now(), self.age_limit());
+        }
+    }
+
+    fn age_limit(&self) -> Duration {
+        Duration::from_secs(self.change_age_limit.load(Ordering::Relaxed))
+    }
+
+    /// At the turn that the answer's data was read or changed in: grants `want` of its inode to the asker.
+    pub(crate) fn grant(&self, export: &Arc<Export>, answer: &AttrReply, want: u64) -> Option<InodeLock> {
+        let attr = &answer.attr;
+        // Nothing leads to an inode without names, so that nobody asks for it again.
+        if want == 0 || attr.nlink == 0 {
+            return None;
+        }
+        self.grant_bits(export, attr.fid, want & ALL, attr.mode & mode::S_IFMT == mode::S_IFDIR)
+    }
+
+    /// The same for a directory of which the answer tells entries, or that there is none of a name.
+    pub(crate) fn grant_entries(&self, export: &Arc<Export>, directory: Fid, want: u64) -> Option<InodeLock> {
+        self.grant_bits(export, directory, want & UPDATE, true)
+    }
+
+    /// The same for a page of a directory.
+    pub(crate) fn grant_page(&self, export: &Arc<Export>, page: &mut ReadpageReply, want: u64) {
+        for answer in page.entries.iter_mut().filter_map(|e| e.attr.as_mut()) {
+            answer.lock = self.grant(export, answer, want);
+        }
+    }
+
+    fn grant_bits(&self, export: &Arc<Export>, fid: Fid, bits: u64, is_directory: bool) -> Option<InodeLock> {
+        let contended = bits & UPDATE != 0
+            && is_directory
+            && self.recent.lock().is_changed_by_others(fid, export.cookie, self.rt.now(), self.age_limit());
+        let bits = if contended { bits & !UPDATE } else { bits };
+        if bits == 0 { None } else { self.service.grant_inode(export, fid, bits) }
+    }
+}
+
+fn merge<'a>(wants: &'a mut Wants, more: &[(Fid, u64)]) -> &'a [(Fid, u64)] {
+    for (fid, bits) in more {
+        match wants.iter_mut().find(|w| w.0 == *fid) {
+            Some(want) => want.1 |= bits,
+            None => wants.push((*fid, *bits)),
+        }
+    }
+    wants
+}
+
+/// Which directories were changed a moment ago, and by whom. Clients that make files in one directory would call each
+/// other back at every operation if they were let to keep it between two of their own changes.
+#[derive(Default)]
+struct Recent(FxHashMap<Fid, LastChange>);
+
+struct LastChange {
+    client: u64,
+    at: Time,
+    /// When another than `client` changed it last.
+    by_others: Option<Time>,
+}
+
+impl Recent {
+    fn handle_change(&mut self, directory: Fid, client: u64, now: Time, limit: Duration) {
+        match self.0.get_mut(&directory) {
+            Some(last) if last.client == client => last.at = now,
+            Some(last) => *last = LastChange { client, at: now, by_others: Some(last.at) },
+            None => {
+                self.make_room(now, limit);
+                self.0.insert(directory, LastChange { client, at: now, by_others: None });
+            }
+        }
+    }
+
+    /// Whether another than `client` changed it within `limit`.
+    fn is_changed_by_others(&self, directory: Fid, client: u64, now: Time, limit: Duration) -> bool {
+        let Some(last) = self.0.get(&directory) else { return false };
+        let at = if last.client == client { last.by_others } else { Some(last.at) };
+        at.is_some_and(|at| now.since(at) < limit)
+    }
+
+    fn make_room(&mut self, now: Time, limit: Duration) {
+        if self.0.len() < RECENT_MAX {
+            return;
+        }
+        self.0.retain(|_, last| now.since(last.at) < limit);
+        // To forget costs a callback, no more. The halves make the walk rare.
+        if self.0.len() > RECENT_MAX / 2 {
+            self.0.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(1);
+    const D: Fid = Fid { seq: 9, oid: 1, ver: 0 };
+
+    fn at(millis: u64) -> Time {
+        Time(millis * 1_000_000)
+    }
+
+    #[test]
+    fn a_directory_is_kept_from_those_whose_rivals_just_changed_it() {
+        let mut r = Recent::default();
+        let foreign = |r: &Recent, client, now| r.is_changed_by_others(D, client, at(now), LIMIT);
+        r.handle_change(D, 1, at(0), LIMIT);
+        assert!(!foreign(&r, 1, 1) && foreign(&r, 2, 1) && foreign(&r, 2, 999) && !foreign(&r, 2, 1000));
+        r.handle_change(D, 2, at(100), LIMIT);
+        r.handle_change(D, 2, at(500), LIMIT);
+        assert!(foreign(&r, 2, 999), "1 was there at 0");
+        assert!(!foreign(&r, 2, 1000));
+        assert!(foreign(&r, 1, 1499) && !foreign(&r, 1, 1500));
+        assert!(!r.is_changed_by_others(D, 1, at(500), Duration::ZERO), "0 turns it off");
+    }
+
+    #[test]
+    fn only_so_many_directories_are_remembered() {
+        let mut r = Recent::default();
+        for oid in 0..3 * RECENT_MAX as u32 {
+            r.handle_change(Fid { oid, ..D }, 1, at(oid.into()), LIMIT);
+            assert!(r.0.len() <= RECENT_MAX);
+            assert!(r.is_changed_by_others(Fid { oid, ..D }, 2, at(oid.into()), LIMIT));
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What an operation changed, as the bits of inode locks under which clients may believe the contrary. The operations
+//! note it while they change the tables, so that it is exactly what they did: what fails changes nothing, and takes no
+//! lock from anybody.
+
+use crate::record::{Inode, inode_flags};
+use nacre_base::Fid;
+use nacre_wire::ldlm::inode_bits::{LAYOUT, LOOKUP, PERM, UPDATE, XATTR};
+use std::ops::Deref;
+
+/// Most inodes of one operation: the directories and the inodes at both ends of a rename.
+const INODES_MAX: usize = 4;
+
+/// The inodes that an operation changed, each once, with bits of [`nacre_wire::ldlm::inode_bits`]. Inodes that it made
+/// are not among them: nobody knows of those.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Changed {
+    inodes: [(Fid, u64); INODES_MAX],
+    len: usize,
+    /// The inode at this place is a directory whose entries changed.
+    is_directory: [bool; INODES_MAX],
+}
+
+impl Changed {
+    /// Notes that `bits` of an inode changed.
+    pub fn add(&mut self, fid: Fid, bits: u64) {
+        let place = self.inodes[..self.len].iter().position(|i| i.0 == fid).unwrap_or(self.len);
+        // No operation changes more than both ends of a rename; the stress test of the service holds it to that.
+        let Some(inode) = self.inodes.get_mut(place) else {
+            return tracing::error!("an operation changed more than {INODES_MAX} inodes");
+        };
+        *inode = (fid, inode.1 | bits);
+        self.len = self.len.max(place + 1);
+    }
+
+    /// Notes that the entries of a directory changed.
+    pub fn add_entries(&mut self, directory: Fid) {
+        self.add(directory, UPDATE);
+        if let Some(place) = self.iter().position(|i| i.0 == directory) {
+            self.is_directory[place] = true;
+        }
+    }
+
+    /// The directories whose entries changed.
+    pub fn directories(&self) -> impl Iterator<Item = Fid> {
+        self.iter().zip(&self.is_directory).filter(|(_, is)| **is).map(|(i, _)| i.0)
+    }
+
+    /// What of this is not in `covered`.
+    pub fn without(&self, covered: &[(Fid, u64)]) -> Changed {
+        let mut rest = Changed::default();
+        for (fid, bits) in self.iter() {
+            let held = covered.iter().find(|c| c.0 == *fid).map_or(0, |c| c.1);
+            if bits & !held != 0 {
+                rest.add(*fid, bits & !held);
+            }
+        }
+        rest
+    }
+}
+
+impl Deref for Changed {
+    type Target = [(Fid, u64)];
+    fn deref(&self) -> &[(Fid, u64)] {
+        &self.inodes[..self.len]
+    }
+}
+
+/// What of an inode shows under other bits than UPDATE, for [`Shown::bits_to`].
+pub(crate) struct Shown {
+    permissions: (u32, u32, u32),
+    has_layout: bool,
+    xattrs: usize,
+}
+
+impl Shown {
+    /// Of the inode before a change.
+    pub(crate) fn of(inode: &Inode) -> Shown {
+        let permissions = (inode.mode, inode.uid, inode.gid);
+        Shown { permissions, has_layout: inode.layout.is_some(), xattrs: inode.xattrs.len() }
+    }
+
+    /// The bits of a change from this to `inode`.
+    pub(crate) fn bits_to(&self, inode: &Inode) -> u64 {
+        let new = Shown::of(inode);
+        let mut bits = UPDATE;
+        if self.permissions != new.permissions {
+            // Clients' kernels check by it what a name may be looked up for. An access control list follows the mode.
+            bits |= PERM | LOOKUP;
+            let has_xattrs = new.xattrs > 0 || inode.flags & inode_flags::EXTERNAL_XATTRS != 0;
+            bits |= if has_xattrs { XATTR } else { 0 };
+        }
+        if self.has_layout != new.has_layout {
+            bits |= LAYOUT;
+        }
+        if self.xattrs != new.xattrs {
+            bits |= XATTR;
+        }
+        bits
+    }
+}

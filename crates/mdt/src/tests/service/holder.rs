@@ -1,0 +1,240 @@
+//! A client that keeps inode locks and serves callbacks about them, in the manners that it is told.
+
+use super::cluster::*;
+use async_trait::async_trait;
+use nacre_base::{Errno, Fid, Tag, Transno, Xid};
+use nacre_ptlrpc::{CallOptions, Export, Import, Response, ServedTarget, ServerRequest, TargetHandler};
+use nacre_rt::Rt;
+use nacre_wire::connect::{ConnectReply, ConnectRequest};
+use nacre_wire::ldlm::{BlockingCallback, Cancel, Convert, InodeLock, callback_target, inode_bits};
+use nacre_wire::mds::*;
+use nacre_wire::{Field, Lane, Opcode};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// All that an answer with attributes can be locked for.
+pub(super) const ATTR: u64 = inode_bits::LOOKUP | inode_bits::UPDATE | inode_bits::PERM | inode_bits::LAYOUT;
+
+/// What a holder does when it is called back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manners {
+    /// Cancels at once.
+    GivesBack,
+    /// Keeps the bits that nobody waits for.
+    Converts,
+    /// Answers, and does nothing.
+    Keeps,
+    /// Does not even answer.
+    Silent,
+}
+
+pub(super) struct Holder {
+    pub(super) client: Client,
+    pub(super) state: Arc<HolderState>,
+    _served: ServedTarget,
+}
+
+pub(super) struct HolderState {
+    rt: Rt,
+    import: Arc<Import>,
+    pub(super) inner: Mutex<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) manners: Manners,
+    /// Locks held: the inode and the bits.
+    pub(super) locks: BTreeMap<u64, (Fid, u64)>,
+    /// All callbacks that came.
+    pub(super) callbacks: Vec<BlockingCallback>,
+    /// Whether a request that may bring a lock is under way.
+    pub(super) asking: bool,
+    /// How often each bit of an inode was lost.
+    losses: BTreeMap<(Fid, u64), u64>,
+}
+
+impl Inner {
+    /// How often `bit` of an inode was lost: what was learned before is not to be believed any more.
+    pub(super) fn losses(&self, fid: Fid, bit: u64) -> u64 {
+        self.losses.get(&(fid, bit)).copied().unwrap_or(0)
+    }
+
+    /// Keeps only `kept` of a lock.
+    fn lose(&mut self, handle: u64, kept: u64) {
+        let Some((fid, held)) = self.locks.remove(&handle) else { return };
+        for bit in (0..u64::BITS).map(|i| 1 << i).filter(|bit| held & !kept & bit != 0) {
+            *self.losses.entry((fid, bit)).or_default() += 1;
+        }
+        if held & kept != 0 {
+            self.locks.insert(handle, (fid, held & kept));
+        }
+    }
+
+    /// The bits held of an inode.
+    pub(super) fn bits(&self, fid: Fid) -> u64 {
+        self.locks.values().filter(|l| l.0 == fid).map(|l| l.1).sum()
+    }
+}
+
+impl Cluster {
+    pub(super) fn holder(&self, number: u64) -> Holder {
+        let client = self.client(number);
+        let inner = Inner {
+            manners: Manners::GivesBack,
+            locks: BTreeMap::new(),
+            callbacks: Vec::new(),
+            asking: false,
+            losses: BTreeMap::new(),
+        };
+        let (rt, import) = (client.rt.clone(), client.import.clone());
+        let state = Arc::new(HolderState { rt, import, inner: Mutex::new(inner) });
+        let served = client.node.serve(&callback_target(client.uuid), state.clone());
+        Holder { client, state, _served: served }
+    }
+}
+
+impl Holder {
+    pub(super) fn set_manners(&self, manners: Manners) {
+        self.state.inner.lock().manners = manners;
+    }
+
+    /// Bits held of an inode.
+    pub(super) fn bits(&self, fid: Fid) -> u64 {
+        self.state.inner.lock().bits(fid)
+    }
+
+    /// Callbacks that came, as (inode, bits), and forgets them.
+    pub(super) fn callbacks(&self) -> Vec<(Fid, u64)> {
+        let callbacks = std::mem::take(&mut self.state.inner.lock().callbacks);
+        callbacks.iter().map(|c| (c.resource, c.bits)).collect()
+    }
+
+    /// Calls, and keeps the locks that `locks` finds in the reply. False: a lock was called back before it came, and is
+    /// given back; what came with it must not be believed.
+    pub(super) async fn ask<R: Field>(
+        &self,
+        opcode: Opcode,
+        body: &impl Field,
+        locks: impl FnOnce(&R) -> Vec<(Fid, InodeLock)>,
+    ) -> Result<(R, bool), Errno> {
+        let seen = {
+            let mut inner = self.state.inner.lock();
+            inner.asking = true;
+            inner.callbacks.len()
+        };
+        let modify = matches!(opcode, Opcode::MdsReint | Opcode::MdsOpen | Opcode::MdsClose);
+        let result = self.client.import.call::<R>(opcode, body, CallOptions { modify, ..CallOptions::default() }).await;
+        let mut dead = Vec::new();
+        let reply = {
+            let mut inner = self.state.inner.lock();
+            inner.asking = false;
+            let reply = result.map_err(|e| e.errno())?.body;
+            for (fid, lock) in locks(&reply) {
+                if inner.callbacks[seen..].iter().any(|c| c.handle == lock.handle) {
+                    inner.lose(lock.handle, 0);
+                    dead.push(lock.handle);
+                } else {
+                    inner.locks.entry(lock.handle).or_insert((fid, 0)).1 |= lock.bits;
+                }
+            }
+            reply
+        };
+        let believed = dead.is_empty();
+        if !believed {
+            give_back(self.client.import.clone(), dead).await;
+        }
+        Ok((reply, believed))
+    }
+
+    pub(super) async fn getattr(&self, fid: Fid, want: u64) -> Result<AttrReply, Errno> {
+        let body = Getattr { fid, want, ..Getattr::default() };
+        self.ask(Opcode::MdsGetattr, &body, |r: &AttrReply| of_attr(r).collect()).await.map(|r| r.0)
+    }
+
+    pub(super) async fn lookup(&self, parent: Fid, n: &str, want: u64, want_parent: u64) -> Result<LookupReply, Errno> {
+        let body = GetattrName { parent, name: super::super::name(n), want, want_parent, ..GetattrName::default() };
+        let locks = |r: &LookupReply| {
+            let found = r.found.iter().flat_map(of_attr);
+            found.chain(r.parent_lock.iter().map(|l| (parent, l.clone()))).collect()
+        };
+        self.ask(Opcode::MdsGetattrName, &body, locks).await.map(|r| r.0)
+    }
+
+    pub(super) async fn readpage(&self, fid: Fid, want: u64, want_parent: u64) -> Result<ReadpageReply, Errno> {
+        let (max_bytes, with_attr) = (READPAGE_MAX, true);
+        let body = Readpage { fid, max_bytes, with_attr, want, want_parent, ..Readpage::default() };
+        self.ask(Opcode::MdsReadpage, &body, |r: &ReadpageReply| of_page(fid, r)).await.map(|r| r.0)
+    }
+
+    /// Gives back what it has.
+    pub(super) async fn give_back_all(&self) {
+        let handles: Vec<u64> = std::mem::take(&mut self.state.inner.lock().locks).into_keys().collect();
+        give_back(self.client.import.clone(), handles).await;
+    }
+}
+
+pub(super) fn of_attr(reply: &AttrReply) -> impl Iterator<Item = (Fid, InodeLock)> {
+    reply.lock.iter().map(|l| (reply.attr.fid, l.clone()))
+}
+
+pub(super) fn of_page(directory: Fid, reply: &ReadpageReply) -> Vec<(Fid, InodeLock)> {
+    let entries = reply.entries.iter().flat_map(|e| e.attr.iter().flat_map(of_attr));
+    entries.chain(reply.parent_lock.iter().map(|l| (directory, l.clone()))).collect()
+}
+
+async fn give_back(import: Arc<Import>, handles: Vec<u64>) {
+    let options = CallOptions { lane: Lane::Cancel, ..CallOptions::default() };
+    let _ = import.call::<()>(Opcode::LdlmCancel, &Cancel { handles }, options).await;
+}
+
+async fn convert(import: Arc<Import>, handle: u64, bits: u64) {
+    let options = CallOptions { lane: Lane::Cancel, ..CallOptions::default() };
+    let _ = import.call::<()>(Opcode::LdlmConvert, &Convert { handle, bits }, options).await;
+}
+
+impl HolderState {
+    /// Stops believing, and says so in the background.
+    fn handle_callback(&self, callback: BlockingCallback) -> Result<(), Errno> {
+        let mut inner = self.inner.lock();
+        let held = inner.locks.get(&callback.handle).copied();
+        if held.is_none() && !inner.asking {
+            return Err(Errno::ENOENT);
+        }
+        let (handle, bits) = (callback.handle, callback.bits);
+        inner.callbacks.push(callback);
+        let (Some((_, held)), true) = (held, inner.manners != Manners::Keeps) else { return Ok(()) };
+        let kept = if inner.manners == Manners::Converts { held & !bits } else { 0 };
+        inner.lose(handle, kept);
+        let import = self.import.clone();
+        if kept == 0 {
+            drop(self.rt.spawn(give_back(import, vec![handle])));
+        } else {
+            drop(self.rt.spawn(convert(import, handle, kept)));
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl TargetHandler for HolderState {
+    async fn connect(&self, _: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
+        Ok(accepted(request))
+    }
+    async fn disconnect(&self, _: &Arc<Export>) {}
+    async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
+        if self.inner.lock().manners == Manners::Silent {
+            request.abandoned().await;
+            return Err(Errno::ESHUTDOWN);
+        }
+        match request.opcode {
+            Opcode::LdlmBlCallback => self.handle_callback(request.decode()?).map(|()| Response::new(&())),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+    fn last_committed(&self, _: &Export) -> Transno {
+        Transno(0)
+    }
+    async fn saved_reply(&self, _: &Arc<Export>, _: Xid, _: Tag) -> Option<Result<Response, Errno>> {
+        None
+    }
+}
