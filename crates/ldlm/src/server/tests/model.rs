@@ -202,7 +202,7 @@ struct Run {
 
 impl Run {
     fn new(seed: u64) -> Run {
-        let settings = Settings { grow: seed % 3 != 0, callback_timeout: TIMEOUT, ..Settings::default() };
+        let settings = Settings { grow: !seed.is_multiple_of(3), callback_timeout: TIMEOUT, ..Settings::default() };
         Run { random: Prng::new(seed), s: Server::with(settings), model: Model::default(), seen: BTreeMap::new() }
     }
 
