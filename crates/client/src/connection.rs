@@ -3,6 +3,7 @@
 
 use crate::callback_service::{CallbackService, Callbacks};
 use crate::invalidate::Invalidator;
+use crate::osc::memory::Memory;
 use crate::params;
 use nacre_base::{Errno, TargetKind, TargetName, Uuid};
 use nacre_ptlrpc::{CallOptions, Import, ImportConfig, Reply, RpcError, RpcNode};
@@ -15,7 +16,7 @@ use nacre_wire::{Field, Opcode};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -53,6 +54,23 @@ pub(crate) struct Mount {
     /// What a door must forget when a lock is called back.
     pub(crate) invalidate: Invalidator,
     pub(crate) callbacks: Arc<Callbacks>,
+    /// Cached file data.
+    pub(crate) memory: Arc<Memory>,
+}
+
+/// Who has something to do when the connection to a target changes. Called before any further request is sent; must not
+/// wait.
+pub(crate) trait Observer: Send + Sync {
+    /// The server threw this client out: locks, open files and what was not written are void.
+    fn handle_evicted(&self);
+    /// The server was started anew: it knows no locks.
+    fn handle_restarted(&self);
+    /// Grant held, in bytes, to be told when connecting.
+    fn grant_held(&self) -> u64 {
+        0
+    }
+    /// Connected, and this was negotiated.
+    fn handle_connected(&self, _data: &ConnectData) {}
 }
 
 impl Mount {
@@ -81,6 +99,7 @@ pub(crate) struct Connection {
     entry: Mutex<TargetEntry>,
     /// Made at the first call, if parameters do not want it earlier: a mount that talks to few of many OSTs pays for few.
     import: OnceLock<Arc<Import>>,
+    observer: OnceLock<Weak<dyn Observer>>,
     active: watch::Sender<bool>,
 }
 
@@ -92,7 +111,7 @@ impl Connection {
         let device = if name.kind == TargetKind::Ost { "osc" } else { "mdc" };
         let label = format!("{name}-{device}-{}", mount.instance);
         let (entry, active) = (Mutex::new(entry), watch::channel(true).0);
-        Connection { mount, name, label, entry, import: OnceLock::new(), active }
+        Connection { mount, name, label, entry, import: OnceLock::new(), observer: OnceLock::new(), active }
     }
 
     /// The target's name.
@@ -129,7 +148,7 @@ impl Connection {
     /// The import, made now if need be: it has parameters of its own. It connects at the first call only.
     pub(crate) fn import(&self) -> &Arc<Import> {
         self.import.get_or_init(|| {
-            self.mount.node.import(ImportConfig {
+            let import = self.mount.node.import(ImportConfig {
                 client: self.mount.client,
                 client_name: self.mount.client_name.clone(),
                 target: self.name.to_string(),
@@ -137,8 +156,17 @@ impl Connection {
                 kind: self.name.kind,
                 data: wanted(self.name.kind),
                 label: self.label.clone(),
-            })
+            });
+            if let Some(observer) = self.observer.get() {
+                observe(&import, observer);
+            }
+            import
         })
+    }
+
+    /// Tells `observer` of evictions, restarts and connects. To be called before the first call.
+    pub(crate) fn observe(&self, observer: Weak<dyn Observer>) {
+        let _ = self.observer.set(observer);
     }
 
     /// What was negotiated; what will be asked for, before the first connection.
@@ -168,6 +196,27 @@ impl Connection {
         body: &impl Field,
         options: CallOptions,
     ) -> Result<Reply<Rep>, Errno> {
+        let repeat = !options.modify;
+        self.call_or_repeat(opcode, body, options, repeat).await
+    }
+
+    /// The same for what a lock allows, and so not any more after an eviction: EIO then.
+    pub(crate) async fn call_once<Rep: Field>(
+        &self,
+        opcode: Opcode,
+        body: &impl Field,
+        options: CallOptions,
+    ) -> Result<Reply<Rep>, Errno> {
+        self.call_or_repeat(opcode, body, options, false).await
+    }
+
+    async fn call_or_repeat<Rep: Field>(
+        &self,
+        opcode: Opcode,
+        body: &impl Field,
+        options: CallOptions,
+        repeat: bool,
+    ) -> Result<Reply<Rep>, Errno> {
         let mut evicted_before = false;
         loop {
             let answer = self.while_active(self.import().call(opcode, body, options.clone())).await?;
@@ -175,9 +224,8 @@ impl Connection {
                 Ok(reply) => return Ok(reply),
                 // As a new request: the server has forgotten this one.
                 Err(RpcError::Status(Errno::EINPROGRESS)) => self.mount.rt.sleep(RETRY_PAUSE).await,
-                // Nothing is cached here that an eviction could have made stale, so what is harmless to do twice is
-                // simply done on the next connection.
-                Err(RpcError::Evicted) if !options.modify && !evicted_before => evicted_before = true,
+                // What is harmless to do twice, and needs no lock from before, is simply done on the next connection.
+                Err(RpcError::Evicted) if repeat && !evicted_before => evicted_before = true,
                 Err(e) => return Err(e.errno()),
             }
         }
@@ -198,11 +246,35 @@ impl Connection {
     }
 }
 
-/// What a client asks a target for. No grant: it keeps no dirty data, and space promised to it would be lost to others.
+fn observe(import: &Import, observer: &Weak<dyn Observer>) {
+    let who = observer.clone();
+    import.on_evicted(move || {
+        if let Some(o) = who.upgrade() {
+            o.handle_evicted();
+        }
+    });
+    let who = observer.clone();
+    import.on_restarted(move || {
+        if let Some(o) = who.upgrade() {
+            o.handle_restarted();
+        }
+    });
+    let (asked, connected) = (observer.clone(), observer.clone());
+    import.on_connect(
+        move |data| data.grant = asked.upgrade().map_or(0, |o| o.grant_held()),
+        move |data| {
+            if let Some(o) = connected.upgrade() {
+                o.handle_connected(data);
+            }
+        },
+    );
+}
+
+/// What a client asks a target for.
 fn wanted(kind: TargetKind) -> ConnectData {
     let both = connect_flags::SHORT_IO | connect_flags::OVERSTRIPING | connect_flags::CREDITS;
     let flags = match kind {
-        TargetKind::Ost => both | connect_flags::BRW_SIZE | connect_flags::CHECKSUM,
+        TargetKind::Ost => both | connect_flags::BRW_SIZE | connect_flags::CHECKSUM | connect_flags::GRANT,
         _ => both | connect_flags::MULTI_MODIFY_RPCS | connect_flags::FLOCK,
     };
     ConnectData {

@@ -1,17 +1,19 @@
 //! Open files: open, create, read, write, sizes, allocation, durability, close.
 
+use crate::cache::read_ahead::ReadAhead;
 use crate::connection::Caller;
 use crate::llite::Client;
+use crate::lov::file_state::FileState;
 use crate::lov::merge::{self, ObjectAttrs};
-use crate::lov::{Striped, Written};
+use crate::lov::{Striped, Way, Written};
 use crate::stats::Op;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid, Payload, Timestamp};
-use nacre_wire::attr::{Attr, Credentials, ObjectAttr, SetAttr};
+use nacre_wire::attr::{Attr, Credentials, SetAttr};
 use nacre_wire::layout::{Layout, LayoutSpec};
 use nacre_wire::mds::{Close, Open, OpenReply, Reint, ReintRecord, ReintSetLayout, ReintSetattr};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nacre_wire::mds::open_flags::{
@@ -28,6 +30,8 @@ mod fallocate_mode {
 /// No file reaches beyond this offset.
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
+/// Data goes around the cache.
+const O_DIRECT: u32 = 0o40000;
 /// How often an operation is begun again because the layout changed under it.
 const LAYOUT_RETRIES: u32 = 5;
 
@@ -39,6 +43,9 @@ pub struct OpenFile {
     caller: Caller,
     /// The MDT's name for this open.
     handle: u64,
+    /// Shared with others who use the file in this mount.
+    shared: Arc<FileState>,
+    ahead: Mutex<ReadAhead>,
     state: Mutex<State>,
 }
 
@@ -48,9 +55,7 @@ struct State {
     layout: Option<Arc<Layout>>,
     uid: u32,
     gid: u32,
-    /// Objects as our own changes left them, by number of the stripe: the size hint for close is made of them.
-    objects: BTreeMap<usize, ObjectAttr>,
-    /// The file was empty when we opened it: objects not in `objects` are empty.
+    /// The file was empty when we opened it: objects that nothing is known of are empty.
     began_empty: bool,
     wrote: bool,
     /// When we last read.
@@ -64,7 +69,7 @@ struct State {
 }
 
 impl OpenFile {
-    fn new(caller: Caller, cred: &Credentials, flags: u32, reply: OpenReply) -> OpenFile {
+    fn new(caller: Caller, cred: &Credentials, flags: u32, reply: OpenReply, shared: Arc<FileState>) -> OpenFile {
         let emptied = reply.created || flags & O_TRUNC != 0;
         let state = State {
             layout: reply.layout.filter(|l| l.stripe_count() > 0).map(Arc::new),
@@ -74,7 +79,8 @@ impl OpenFile {
             ..State::default()
         };
         let (fid, handle) = (reply.attr.fid, reply.handle);
-        OpenFile { fid, flags, cred: cred.clone(), caller, handle, state: Mutex::new(state) }
+        let ahead = Mutex::new(ReadAhead::new());
+        OpenFile { fid, flags, cred: cred.clone(), caller, handle, shared, ahead, state: Mutex::new(state) }
     }
 
     /// Which file.
@@ -117,7 +123,7 @@ impl OpenFile {
 
     fn striped(&self, layout: Arc<Layout>) -> Striped {
         let state = self.state.lock();
-        Striped { fid: self.fid, layout, uid: state.uid, gid: state.gid }
+        Striped { state: self.shared.clone(), layout, uid: state.uid, gid: state.gid }
     }
 
     /// Takes over another layout. What was known of the old objects says nothing of the new ones.
@@ -128,36 +134,19 @@ impl OpenFile {
             state.layout = Some(layout);
             state.inode_synced = false;
             if !first {
-                state.objects.clear();
                 state.began_empty = false;
             }
         }
     }
 
-    fn note_objects(&self, objects: impl IntoIterator<Item = (usize, ObjectAttr)>) {
-        let mut state = self.state.lock();
-        state.wrote = true;
-        for (index, new) in objects {
-            let known = state.objects.entry(index).or_default();
-            // Replies may overtake each other: the higher version is the later one.
-            if new.version >= known.version {
-                *known = new;
-            }
-        }
-    }
-
     fn take_error(&self) -> Result<(), Errno> {
-        self.state.lock().error.take().map_or(Ok(()), Err)
+        let own = self.state.lock().error.take();
+        let shared = self.shared.take_error();
+        own.map_or(shared, Err)
     }
 
-    /// What close tells the MDT: size and blocks if we changed them and know them.
-    fn size_hint(&self) -> Option<(u64, u64)> {
-        let state = self.state.lock();
-        let layout = state.layout.as_ref().filter(|_| state.wrote)?;
-        let complete = state.began_empty || state.objects.len() == layout.stripe_count();
-        let size_of = |i: usize| state.objects.get(&i).map_or(0, |o| o.size);
-        let size = layout.file_size((0..layout.stripe_count()).map(size_of));
-        complete.then(|| (size, state.objects.values().map(|o| o.blocks).sum()))
+    fn way(&self) -> Way {
+        if self.flags & O_DIRECT != 0 { Way::Direct } else { Way::Cached }
     }
 }
 
@@ -205,7 +194,8 @@ impl Client {
         let body = Open { cred: cred.clone(), now, ..body };
         let reply = self.lmv.mdc(body.parent).await?.open(&caller, &body).await?;
         let (created, mut attr) = (reply.created, reply.attr.clone());
-        let file = Arc::new(OpenFile::new(caller, cred, body.flags, reply));
+        let shared = self.lov.file(reply.attr.fid);
+        let file = Arc::new(OpenFile::new(caller, cred, body.flags, reply, shared));
         let Some(layout) = file.known_layout().filter(|_| !created) else { return Ok((attr, file)) };
         let objects = if body.flags & O_TRUNC != 0 {
             self.lov.truncate(&caller, &file.striped(layout.clone()), now, 0).await
@@ -213,7 +203,7 @@ impl Client {
             // Opened by FID: nobody asked for the attributes.
             return Ok((attr, file));
         } else {
-            self.lov.glimpse(&caller, &layout).await
+            self.lov.glimpse(&caller, file.fid, &layout).await
         };
         match objects {
             Ok(objects) => {
@@ -241,7 +231,8 @@ impl Client {
             file.state.lock().read_at = Some(self.mount.rt.wall());
         }
         let Some(layout) = self.layout_to_read(file).await? else { return Ok(Payload::new()) };
-        let data = self.lov.read(&file.caller, &layout, offset, len).await?;
+        let striped = file.striped(layout);
+        let data = self.lov.read(&file.caller, &striped, file.way(), &file.ahead, offset, len).await?;
         self.stats.count(Op::ReadBytes, data.len() as u64);
         Ok(data)
     }
@@ -293,15 +284,16 @@ impl Client {
     /// the file, whatever `offset` says, if it was opened with O_APPEND: other clients' appends come before or after.
     pub async fn write(&self, file: &OpenFile, offset: u64, data: Payload) -> Result<usize, Errno> {
         let place = if file.flags & O_APPEND != 0 { Place::End } else { Place::At(offset) };
-        self.write_to(file, place, data).await
+        self.write_to(file, place, file.way(), data).await
     }
 
-    /// Writes at `offset` even if the file was opened with O_APPEND: what a shared mapping of it does.
+    /// Writes at `offset` even if the file was opened with O_APPEND: what a shared mapping of it does, also while the door
+    /// is told to forget the data ([`crate::Invalidate::data`]).
     pub async fn write_at(&self, file: &OpenFile, offset: u64, data: Payload) -> Result<usize, Errno> {
-        self.write_to(file, Place::At(offset), data).await
+        self.write_to(file, Place::At(offset), Way::UnderCallback, data).await
     }
 
-    async fn write_to(&self, file: &OpenFile, place: Place, data: Payload) -> Result<usize, Errno> {
+    async fn write_to(&self, file: &OpenFile, place: Place, way: Way, data: Payload) -> Result<usize, Errno> {
         let _timed = self.stats.time(Op::Write);
         if !file.is_writable() {
             return Err(Errno::EBADF);
@@ -311,7 +303,7 @@ impl Client {
         }
         let mut layout = self.layout_to_write(file).await?;
         for _ in 0..LAYOUT_RETRIES {
-            match self.write_by(file, layout, place, &data).await {
+            match self.write_by(file, layout, place, way, &data).await {
                 Err(Errno::ESTALE) => layout = self.newest_layout(file).await?,
                 Err(e) => return Err(e),
                 Ok(written) => return self.finish_write(file, written).await,
@@ -325,6 +317,7 @@ impl Client {
         file: &OpenFile,
         layout: Arc<Layout>,
         place: Place,
+        way: Way,
         data: &Payload,
     ) -> Result<Written, Errno> {
         let (striped, now) = (file.striped(layout), self.mount.rt.wall());
@@ -335,13 +328,16 @@ impl Client {
         if room == 0 {
             return Err(Errno::EFBIG);
         }
-        self.lov.write(&file.caller, &striped, now, offset, &data.slice(0, room)).await
+        self.lov.write(&file.caller, &striped, way, now, offset, &data.slice(0, room)).await
     }
 
     async fn finish_write(&self, file: &OpenFile, written: Written) -> Result<usize, Errno> {
-        file.note_objects(written.objects);
-        if written.error.is_some() {
-            file.state.lock().error = written.error;
+        {
+            let mut state = file.state.lock();
+            state.wrote = true;
+            if written.error.is_some() {
+                state.error = written.error;
+            }
         }
         if file.flags & O_DSYNC != 0 {
             self.fsync(file, file.flags & O_SYNC_INODE == 0).await?;
@@ -397,9 +393,29 @@ impl Client {
         for owner in owners {
             unlocked = unlocked.and(self.unlock_flock(&file, owner).await);
         }
-        let body = Close { fid: file.fid, handle: file.handle, size_blocks: file.size_hint(), atime };
+        let body = Close { fid: file.fid, handle: file.handle, size_blocks: self.size_hint(&file), atime };
         self.lmv.mdc(file.fid).await?.close(&file.caller, &body).await?;
         unlocked
+    }
+
+    /// What close tells the MDT: size and blocks if we changed them and know them.
+    fn size_hint(&self, file: &OpenFile) -> Option<(u64, u64)> {
+        let (layout, began_empty) = {
+            let state = file.state.lock();
+            (state.layout.clone().filter(|_| state.wrote)?, state.began_empty)
+        };
+        let objects = self.lov.known_or_new(&layout, began_empty)?;
+        let size = layout.file_size(objects.iter().map(|o| o.size));
+        Some((size, objects.iter().map(|o| o.blocks).sum()))
+    }
+
+    /// Writes back everything that is dirty and makes it durable: syncfs(2). What failed is reported by the files.
+    pub async fn sync(&self) -> Result<(), Errno> {
+        let caller = Caller::default();
+        let oscs: Vec<_> = self.targets.table().osts.values().cloned().collect();
+        let synced = futures_util::future::join_all(oscs.iter().map(|osc| osc.sync_all(&caller))).await;
+        let inodes = self.lmv.mdc(self.root()).await?.sync(&caller, self.root()).await;
+        synced.into_iter().collect::<Result<(), Errno>>().and(inodes)
     }
 
     /// Changes attributes. A size truncates, or makes the file longer; with an open file that is writable this needs no
@@ -430,17 +446,18 @@ impl Client {
             (None, Some(_)) => self.instantiate(&caller, fid).await?,
             (Some(layout), _) => layout,
         };
-        let mut striped = Striped { fid, layout: Arc::new(layout), uid: attr.uid, gid: attr.gid };
+        let mut striped =
+            Striped { state: self.lov.file(fid), layout: Arc::new(layout), uid: attr.uid, gid: attr.gid };
         let mut objects = match size {
             Some(size) => self.truncate(&caller, &mut striped, now, size).await?,
-            None => self.lov.glimpse(&caller, &striped.layout).await?,
+            None => self.lov.glimpse(&caller, fid, &striped.layout).await?,
         };
         if let Some(mtime) = mtime {
             self.lov.set_mtime(&caller, &striped, &mut objects, mtime, attr.ctime).await?;
         }
         if let Some(file) = file.filter(|_| size.is_some()) {
             file.set_layout(striped.layout.clone());
-            file.note_objects(objects.iter().cloned().enumerate().filter_map(|(i, o)| Some((i, o?))));
+            file.state.lock().wrote = true;
         }
         merge::merge(&mut attr, &striped.layout, &objects);
         Ok(attr)
@@ -456,7 +473,7 @@ impl Client {
     ) -> Result<ObjectAttrs, Errno> {
         for _ in 0..LAYOUT_RETRIES {
             match self.lov.truncate(caller, file, now, size).await {
-                Err(Errno::ESTALE) => file.layout = Arc::new(self.instantiate(caller, file.fid).await?),
+                Err(Errno::ESTALE) => file.layout = Arc::new(self.instantiate(caller, file.state.fid).await?),
                 answer => return answer,
             }
         }
@@ -488,7 +505,7 @@ impl Client {
             };
             match done {
                 Err(Errno::ESTALE) => layout = self.newest_layout(file).await?,
-                done => return done.inspect(|()| file.forget_objects()),
+                done => return done.inspect(|()| file.state.lock().wrote = true),
             }
         }
         Err(Errno::EIO)
@@ -499,15 +516,6 @@ impl Client {
         let _timed = self.stats.time(Op::Seek);
         let Some(layout) = self.layout_to_read(file).await? else { return Err(Errno::ENXIO) };
         self.lov.seek(&file.caller, &file.striped(layout), offset, hole).await?.ok_or(Errno::ENXIO)
-    }
-}
-
-impl OpenFile {
-    /// The objects changed in a way that we were not told.
-    fn forget_objects(&self) {
-        let mut state = self.state.lock();
-        state.objects.clear();
-        state.began_empty = false;
     }
 }
 
@@ -535,26 +543,8 @@ mod tests {
 
     fn opened(flags: u32, created: bool) -> OpenFile {
         let reply = OpenReply { created, layout: Some(layout(2)), ..OpenReply::default() };
-        OpenFile::new(Caller::default(), &Credentials::root(), flags, reply)
-    }
-
-    fn object(size: u64, version: u64) -> ObjectAttr {
-        ObjectAttr { size, blocks: 8, version, ..ObjectAttr::default() }
-    }
-
-    #[test]
-    fn close_tells_the_size_only_if_all_of_it_is_known() {
-        let file = opened(O_WRONLY, true);
-        assert_eq!(file.size_hint(), None, "nothing was written");
-        file.note_objects([(0, object(100, 5))]);
-        assert_eq!(file.size_hint(), Some((100, 8)), "a new file: the other object is empty");
-        let file = opened(O_WRONLY, false);
-        file.note_objects([(0, object(100, 5))]);
-        assert_eq!(file.size_hint(), None, "the other object may be longer");
-        file.note_objects([(1, object(10, 1)), (0, object(50, 4))]);
-        assert_eq!(file.size_hint(), Some((65546, 16)), "a late reply does not undo a newer one");
-        file.set_layout(Arc::new(Layout { generation: 2, ..layout(2) }));
-        assert_eq!(file.size_hint(), None);
+        let shared = crate::lov::file_state::Files::default().get(reply.attr.fid);
+        OpenFile::new(Caller::default(), &Credentials::root(), flags, reply, shared)
     }
 
     #[test]
@@ -562,6 +552,9 @@ mod tests {
         let file = opened(O_RDWR, true);
         file.state.lock().error = Some(Errno::ENOSPC);
         assert_eq!(file.take_error(), Err(Errno::ENOSPC));
+        assert_eq!(file.take_error(), Ok(()));
+        file.shared.report(Errno::EIO);
+        assert_eq!(file.take_error(), Err(Errno::EIO));
         assert_eq!(file.take_error(), Ok(()));
     }
 

@@ -1,27 +1,40 @@
-//! One OST: an RPC for each operation on an object. Checksums both ways, and the repetition of what they caught; the lock
-//! that makes appends and truncates atomic. How a file is spread over objects is `lov`'s.
+//! One OST: its objects' data and attributes, cached under extent locks. How a file is spread over objects is `lov`'s.
+//!
+//! `locks` gets locks and `giving` gives them back; `object` is what is known of one object, `read` and `write` use and
+//! change it, `write_back` brings what is dirty to the server, `memory` bounds what is cached; `rpc` has the requests.
+//!
+//! Order of the mutexes: locks, objects, an object's state, then queue, grant account and memory. None is held over a wait.
 
-use crate::connection::{Caller, Connection};
-use crate::lov::plan::ObjectIo;
+pub(crate) mod giving;
+pub(crate) mod locks;
+pub(crate) mod memory;
+pub(crate) mod object;
+mod read;
+pub(crate) mod rpc;
+pub(crate) mod write;
+pub(crate) mod write_back;
+
+use crate::cache::dirty_account::DirtyAccount;
+use crate::callback_service::LockHolder;
+use crate::connection::{Caller, Connection, Observer};
 use crate::unsynced::Unsynced;
-use bytes::Bytes;
-use crc_fast::{CrcAlgorithm, Digest};
-use nacre_base::fault::FaultAction;
-use nacre_base::{Errno, Fid, Payload, Timestamp};
-use nacre_ptlrpc::{Bulk, CallOptions, Reply};
-use nacre_wire::attr::{ObjectAttr, StatFs};
+use memory::Memory;
+use nacre_base::size::MIB;
+use nacre_base::{Errno, Fid, FxHashMap, Time, Timestamp};
+use nacre_ldlm::lock_cache::{LockCache, LruLimits};
+use nacre_wire::attr::ObjectAttr;
 use nacre_wire::connect::connect_flags;
-use nacre_wire::ldlm::{Cancel, Enqueue, EnqueueReply, LockKind, LockMode};
-use nacre_wire::ost::{
-    self, BRW_SIZE_DEFAULT, BRW_SIZE_MAX, CHECKSUM_CRC32C, GrantReport, Niobuf, ReadReply, SeekReply, WriteReply,
-};
-use nacre_wire::{Lane, Opcode};
+use nacre_wire::ost::{BRW_SIZE_DEFAULT, BRW_SIZE_MAX};
+use object::Object;
 use parking_lot::Mutex;
-use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use rpc::ObjectOf;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::Notify;
+use write_back::{Which, WriteBack};
 
 /// The unit of `max_pages_per_rpc`.
 const PAGE_SIZE: u64 = 4096;
@@ -29,9 +42,16 @@ const PAGE_SIZE: u64 = 4096;
 pub(crate) const PAGES_PER_RPC_MAX: u64 = BRW_SIZE_MAX as u64 / PAGE_SIZE;
 /// How often a transfer whose checksum does not match is repeated, unless told otherwise.
 const RESEND_COUNT_DEFAULT: u64 = 10;
+/// Bytes that may be dirty, in MiB, unless told otherwise.
+const MAX_DIRTY_MB_DEFAULT: u64 = 64;
+/// RPCs in flight that the grant is to suffice for.
+const RPCS_IN_FLIGHT: u64 = 8;
+/// What is due at a time may wait for this long.
+const UPKEEP_PAUSE: Duration = Duration::from_millis(500);
 
 /// One OST.
 pub(crate) struct Osc {
+    this: Weak<Osc>,
     connection: Connection,
     /// Whether data is checked: 1 or 0.
     pub(crate) checksums: Arc<AtomicU64>,
@@ -39,47 +59,99 @@ pub(crate) struct Osc {
     pub(crate) resend_count: Arc<AtomicU64>,
     /// Size of read and write RPCs in pages of 4 KiB; the server may set a lower limit.
     pub(crate) max_pages_per_rpc: Arc<AtomicU64>,
-    /// Bytes of grant the server has given without being asked.
-    grant_bytes: AtomicU64,
+    max_dirty_mb: AtomicU64,
+    pub(crate) locks: Mutex<LockCache>,
+    pub(crate) lru: Mutex<LruLimits>,
+    /// How often all locks were lost.
+    epoch: AtomicU64,
+    /// How often by an eviction.
+    evictions: AtomicU64,
+    objects: Mutex<FxHashMap<Fid, Arc<Object>>>,
+    /// With so many objects it is worth looking for those that nobody uses.
+    sweep_at: AtomicUsize,
+    account: Mutex<DirtyAccount>,
+    write_back: Mutex<WriteBack>,
+    /// Writers who wait for room.
+    waiters: AtomicU64,
+    /// A flush ended.
+    room: Notify,
     unsynced: Mutex<Unsynced>,
-}
-
-/// An object of a file, as operations that change it name it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ObjectOf {
-    pub(crate) object: Fid,
-    /// The file.
-    pub(crate) parent: Fid,
-    /// Which of the file's stripes it is, over all components.
-    pub(crate) stripe_index: u32,
-    /// Generation of the layout that told so.
-    pub(crate) layout_version: u32,
-    /// Owner of the file, to whom new space is charged.
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    /// The client's time.
-    pub(crate) now: Timestamp,
+    /// The task for what is due at a time is there.
+    upkeep: AtomicBool,
+    /// It sleeps too long.
+    nudge: Arc<Notify>,
 }
 
 impl Osc {
-    pub(crate) fn new(connection: Connection) -> Osc {
-        Osc {
+    pub(crate) fn new(connection: Connection) -> Arc<Osc> {
+        let osc = Arc::new_cyclic(|this| Osc {
+            this: this.clone(),
             connection,
             checksums: Arc::new(AtomicU64::new(1)),
             resend_count: Arc::new(AtomicU64::new(RESEND_COUNT_DEFAULT)),
             max_pages_per_rpc: Arc::new(AtomicU64::new(u64::from(BRW_SIZE_DEFAULT) / PAGE_SIZE)),
-            grant_bytes: AtomicU64::new(0),
+            max_dirty_mb: AtomicU64::new(MAX_DIRTY_MB_DEFAULT),
+            locks: Mutex::default(),
+            lru: Mutex::default(),
+            epoch: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
+            objects: Mutex::default(),
+            sweep_at: AtomicUsize::new(256),
+            account: Mutex::default(),
+            write_back: Mutex::default(),
+            waiters: AtomicU64::new(0),
+            room: Notify::new(),
             unsynced: Mutex::default(),
-        }
+            upkeep: AtomicBool::new(false),
+            nudge: Arc::default(),
+        });
+        osc.update_limits();
+        let weak = Arc::downgrade(&osc);
+        osc.connection.observe(weak.clone() as Weak<dyn Observer>);
+        let target = osc.connection.name().to_string();
+        osc.connection.mount().callbacks.register(&target, weak as Weak<dyn LockHolder>);
+        osc
     }
 
     pub(crate) fn connection(&self) -> &Connection {
         &self.connection
     }
 
+    fn now(&self) -> Time {
+        self.connection.mount().rt.now()
+    }
+
+    fn memory(&self) -> &Arc<Memory> {
+        &self.connection.mount().memory
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        drop(self.connection.mount().rt.spawn(task));
+    }
+
     /// Grant held, in bytes.
     pub(crate) fn grant_bytes(&self) -> u64 {
-        self.grant_bytes.load(Ordering::Relaxed)
+        self.account.lock().held()
+    }
+
+    /// Bytes dirty or being written, rounded to blocks.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.account.lock().dirty_and_writing()
+    }
+
+    /// Most bytes that may be dirty.
+    pub(crate) fn max_dirty_bytes(&self) -> u64 {
+        self.max_dirty_mb.load(Ordering::Relaxed) * MIB
+    }
+
+    pub(crate) fn set_max_dirty_mb(&self, mb: u64) {
+        self.max_dirty_mb.store(mb, Ordering::Relaxed);
+        self.update_limits();
+    }
+
+    fn update_limits(&self) {
+        let (dirty_max, rpc) = (self.max_dirty_bytes(), self.brw_size());
+        self.account.lock().set_limits(dirty_max, rpc, RPCS_IN_FLIGHT);
     }
 
     /// Bytes of one read or write RPC at most.
@@ -90,241 +162,108 @@ impl Osc {
         if negotiated { own.min(data.brw_size.into()) } else { own }
     }
 
-    fn uses_checksums(&self) -> bool {
-        let data = self.connection.connect_data();
-        let negotiated = data.flags & connect_flags::CHECKSUM != 0 && data.checksum_types & CHECKSUM_CRC32C != 0;
-        negotiated && self.checksums.load(Ordering::Relaxed) != 0
-    }
-
-    fn corrupts(&self, point: &str) -> bool {
-        self.connection.mount().node.faults().check(point) == Some(FaultAction::Corrupt)
-    }
-
-    /// Reads what `io` says. Fewer bytes than asked for mean that the object ends there.
-    pub(crate) async fn read(&self, caller: &Caller, io: &ObjectIo) -> Result<Payload, Errno> {
-        let checksum = self.uses_checksums();
-        let body = ost::Read { fid: io.object, extents: vec![niobuf(io)], checksum, lock: 0 };
-        for _ in 0..=self.resend_count.load(Ordering::Relaxed) {
-            let bulk = Bulk::Receive { max_len: io.len };
-            let options = CallOptions { lane: Lane::Io, bulk, ..caller.options() };
-            let reply = self.connection.call::<ReadReply>(Opcode::OstRead, &body, options).await?;
-            let data = if self.corrupts("osc.read.corrupt") { damaged(&reply.data) } else { reply.data };
-            if data.len() > io.len || !reply.body.lens.iter().map(|l| *l as usize).eq([data.len()]) {
-                return Err(Errno::EPROTO);
-            }
-            match reply.body.checksum {
-                Some(told) if checksum && told != crc32c(&data) => self.warn_mismatch("read", io),
-                _ => return Ok(data),
-            }
+    /// The object; made known if it was not.
+    pub(crate) fn object(&self, fid: Fid) -> Arc<Object> {
+        let mut objects = self.objects.lock();
+        if let Some(object) = objects.get(&fid) {
+            return object.clone();
         }
-        Err(Errno::EIO)
-    }
-
-    /// Writes `data`, as long as `io` says; the object afterwards.
-    pub(crate) async fn write(
-        &self,
-        caller: &Caller,
-        of: &ObjectOf,
-        io: &ObjectIo,
-        data: Payload,
-    ) -> Result<ObjectAttr, Errno> {
-        let body = ost::Write {
-            fid: of.object,
-            parent: of.parent,
-            stripe_index: of.stripe_index,
-            layout_version: of.layout_version,
-            uid: of.uid,
-            gid: of.gid,
-            now: of.now,
-            extents: vec![niobuf(io)],
-            // Nothing is dirty here after a write returned, and nothing is wanted for later.
-            grant: GrantReport { grant: self.grant_bytes(), ..GrantReport::default() },
-            checksum: self.uses_checksums().then(|| crc32c(&data)),
-            lock: 0,
-        };
-        for _ in 0..=self.resend_count.load(Ordering::Relaxed) {
-            let sent = if self.corrupts("osc.write.corrupt") { damaged(&data) } else { data.clone() };
-            let options = CallOptions { lane: Lane::Io, bulk: Bulk::Send(sent), ..caller.options() };
-            match self.connection.call::<WriteReply>(Opcode::OstWrite, &body, options).await {
-                Err(Errno::EBADMSG) => self.warn_mismatch("write", io),
-                Err(e) => return Err(e),
-                Ok(reply) => return Ok(self.take_reply(of.object, reply)),
-            }
+        let object = Object::new(fid, self.memory());
+        objects.insert(fid, object.clone());
+        let many = objects.len() > self.sweep_at.load(Ordering::Relaxed);
+        drop(objects);
+        if many {
+            self.sweep();
         }
-        Err(Errno::EIO)
+        object
     }
 
-    /// The object after a change, which is not durable yet.
-    fn take_reply(&self, object: Fid, reply: Reply<WriteReply>) -> ObjectAttr {
-        self.grant_bytes.fetch_add(reply.body.grant, Ordering::Relaxed);
-        self.unsynced.lock().handle_change(object, reply.header.transno, reply.header.last_committed);
-        reply.body.attr
-    }
-
-    fn warn_mismatch(&self, what: &str, io: &ObjectIo) {
-        let target = self.connection.label();
-        tracing::warn!(target, what, object = %io.object, offset = io.offset, len = io.len, "checksum mismatch, repeating");
-    }
-
-    /// The object's size and times, all zero if it was never written.
-    pub(crate) async fn getattr(&self, caller: &Caller, object: Fid) -> Result<ObjectAttr, Errno> {
-        let body = ost::Getattr { fid: object };
-        Ok(self.connection.call(Opcode::OstGetattr, &body, caller.options()).await?.body)
-    }
-
-    /// Sets the object's mtime.
+    /// Sets the object's mtime, after what is dirty was written: that is older.
     pub(crate) async fn set_mtime(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         of: &ObjectOf,
         mtime: Timestamp,
     ) -> Result<ObjectAttr, Errno> {
-        let body = ost::Setattr { fid: of.object, mtime: Some(mtime), now: of.now, ..ost::Setattr::default() };
-        let reply = self.connection.call::<WriteReply>(Opcode::OstSetattr, &body, caller.options()).await?;
-        Ok(self.take_reply(of.object, reply))
+        let object = self.object(of.object);
+        self.flush(&object, &Which::all(self.now())).await;
+        let attr = self.setattr_rpc(caller, of, mtime).await?;
+        let mut state = object.state.lock();
+        state.learn(&attr);
+        Ok(state.visible())
     }
 
-    /// Sets the object's size to `range.start` if the range ends at `u64::MAX`, else makes a hole.
-    pub(crate) async fn punch(&self, caller: &Caller, of: &ObjectOf, range: Range<u64>) -> Result<ObjectAttr, Errno> {
-        let body = ost::Punch {
-            fid: of.object,
-            parent: of.parent,
-            stripe_index: of.stripe_index,
-            layout_version: of.layout_version,
-            start: range.start,
-            end: range.end,
-            now: of.now,
-            lock: 0,
-        };
-        let reply = self.connection.call::<WriteReply>(Opcode::OstPunch, &body, caller.options()).await?;
-        Ok(self.take_reply(of.object, reply))
-    }
-
-    /// Allocates the range, or makes it zeros; `mode` has fallocate's KEEP_SIZE and ZERO_RANGE bits.
-    pub(crate) async fn fallocate(
-        &self,
-        caller: &Caller,
-        of: &ObjectOf,
-        range: Range<u64>,
-        mode: u32,
-    ) -> Result<ObjectAttr, Errno> {
-        let (layout_version, now) = (of.layout_version, of.now);
-        let body =
-            ost::Fallocate { fid: of.object, layout_version, start: range.start, end: range.end, mode, now, lock: 0 };
-        let reply = self.connection.call::<WriteReply>(Opcode::OstFallocate, &body, caller.options()).await?;
-        Ok(self.take_reply(of.object, reply))
-    }
-
-    /// Where data, or a hole, begins at or after `offset` of the object.
+    /// Where data, or a hole, begins at or after `offset`, under a lock from there to the end.
     pub(crate) async fn seek(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
-        object: Fid,
+        object: &Arc<Object>,
         offset: u64,
         hole: bool,
     ) -> Result<Option<u64>, Errno> {
-        let body = ost::Seek { fid: object, offset, hole };
-        let reply = self.connection.call::<SeekReply>(Opcode::OstSeek, &body, caller.options()).await?;
-        Ok(reply.body.offset)
+        self.flush(object, &Which::all(self.now())).await;
+        self.seek_rpc(caller, object.fid, offset, hole).await
     }
 
-    /// Makes what was written to the object durable. EIO if the OST crashed since and some of it may be lost.
-    pub(crate) async fn sync(&self, caller: &Caller, object: Fid) -> Result<(), Errno> {
-        let body = ost::Sync { fid: object };
-        let reply = self.connection.call::<()>(Opcode::OstSync, &body, caller.options()).await?;
-        let instance = self.connection.connect_data().instance;
-        self.unsynced.lock().handle_sync(object, instance, reply.header.last_committed)
+    /// Makes everything this client wrote to the object durable. Errors of writing back are the file's.
+    pub(crate) async fn sync(self: &Arc<Self>, caller: &Caller, fid: Fid) -> Result<(), Errno> {
+        if let Some(object) = self.known_object(fid) {
+            self.flush(&object, &Which::all(self.now())).await;
+        }
+        self.sync_rpc(caller, fid).await
     }
 
-    /// Space on the target; gives up after `deadline`, and at once if the target cannot be reached.
-    pub(crate) async fn statfs(&self, deadline: Duration) -> Result<StatFs, Errno> {
-        let options = CallOptions { no_delay: true, deadline: Some(deadline), ..CallOptions::default() };
-        Ok(self.connection.call(Opcode::OstStatfs, &(), options).await?.body)
+    /// Writes everything back and makes it durable.
+    pub(crate) async fn sync_all(self: &Arc<Self>, caller: &Caller) -> Result<(), Errno> {
+        self.flush_all().await;
+        let used = self.unsynced.lock().any();
+        if used { self.sync_rpc(caller, Fid::default()).await } else { Ok(()) }
     }
 
-    /// Locks the whole object against every other holder; waits until they let go.
-    pub(crate) async fn lock(self: &Arc<Self>, caller: &Caller, object: Fid) -> Result<ExtentLock, Errno> {
-        let (osc, caller) = (self.clone(), *caller);
-        let (send, receive) = oneshot::channel();
-        // A task, so that a lock granted to a caller who no longer waits is given back: the guard is dropped then.
-        self.connection.mount().rt.spawn(async move {
-            let answer = osc.enqueue(&caller, object).await;
-            let _ = send.send(answer.map(|handle| ExtentLock { osc, caller, handle }));
-        });
-        receive.await.unwrap_or(Err(Errno::ESHUTDOWN))
-    }
-
-    async fn enqueue(&self, caller: &Caller, object: Fid) -> Result<u64, Errno> {
-        let body = Enqueue {
-            kind: LockKind::Extent,
-            resource: object,
-            mode: LockMode::Pw,
-            start: 0,
-            end: u64::MAX,
-            ..Enqueue::default()
-        };
-        // Outside of the window of RPCs in flight, or those who wait for a lock would keep its holder from writing.
-        let options = CallOptions { high_priority: true, ..caller.options() };
-        let reply = self.connection.call::<EnqueueReply>(Opcode::LdlmEnqueue, &body, options).await?;
-        Ok(reply.body.handle)
-    }
-
-    async fn cancel(&self, caller: &Caller, handle: u64) {
-        let options = CallOptions { lane: Lane::Cancel, high_priority: true, ..caller.options() };
-        let body = Cancel { handles: vec![handle] };
-        if let Err(error) = self.connection.call::<()>(Opcode::LdlmCancel, &body, options).await {
-            tracing::debug!(target = self.connection.label(), %error, "a lock was not cancelled: its connection is gone");
+    /// Sees to it that there is a task for what is due at a time.
+    pub(crate) fn wake_upkeep(self: &Arc<Self>) {
+        if !self.upkeep.swap(true, Ordering::AcqRel) {
+            let osc = Arc::downgrade(self);
+            let rt = self.connection.mount().rt.clone();
+            self.spawn(async move {
+                while let Some((next, nudge)) = osc.upgrade().and_then(|osc| osc.keep_up()) {
+                    let _ = rt.timeout_at(next, nudge.notified()).await;
+                }
+            });
         }
     }
-}
 
-/// A lock on a whole object, given back when dropped.
-pub(crate) struct ExtentLock {
-    osc: Arc<Osc>,
-    caller: Caller,
-    handle: u64,
-}
-
-impl Drop for ExtentLock {
-    fn drop(&mut self) {
-        let (osc, caller, handle) = (self.osc.clone(), self.caller, self.handle);
-        self.osc.connection.mount().rt.spawn(async move { osc.cancel(&caller, handle).await });
+    /// Does what is due; when there is more, and what tells that it is sooner. None, and the end of the task, if there is
+    /// nothing.
+    fn keep_up(self: &Arc<Self>) -> Option<(Time, Arc<Notify>)> {
+        self.start_flushes();
+        let limits = *self.lru.lock();
+        let (givings, expiry) = {
+            let mut locks = self.locks.lock();
+            (locks.shrink(self.now(), &limits), locks.next_expiry(&limits))
+        };
+        givings.into_iter().for_each(|giving| self.start_giving(giving));
+        let next = || self.next_age().into_iter().chain(expiry).min();
+        if next().is_none() {
+            self.upkeep.store(false, Ordering::Release);
+            // Something may have come just before.
+            next().filter(|_| !self.upkeep.swap(true, Ordering::AcqRel))?;
+        }
+        next().map(|next| (next.max(self.now() + UPKEEP_PAUSE), self.nudge.clone()))
     }
-}
 
-fn niobuf(io: &ObjectIo) -> Niobuf {
-    let len = u32::try_from(io.len).expect("an RPC is cut to the brw size, which is at most 64 MiB");
-    Niobuf { offset: io.offset, len, flags: 0 }
-}
-
-/// CRC32C (Castagnoli) over all pieces.
-pub(crate) fn crc32c(data: &Payload) -> u32 {
-    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    data.pieces().iter().for_each(|p| digest.update(p));
-    digest.finalize() as u32
-}
-
-/// A copy with one bit turned, as a bad wire or memory would leave it.
-fn damaged(data: &Payload) -> Payload {
-    let mut bytes = data.to_bytes().to_vec();
-    if let Some(b) = bytes.last_mut() {
-        *b ^= 0x10;
+    /// Gives all unused locks back (`lru_size=clear`).
+    pub(crate) fn clear_locks(self: &Arc<Self>) {
+        let givings = self.locks.lock().clear();
+        givings.into_iter().for_each(|giving| self.start_giving(giving));
     }
-    Bytes::from(bytes).into()
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_checksum_does_not_depend_on_the_pieces() {
-        let whole = Payload::from(b"123456789".to_vec());
-        assert_eq!(crc32c(&whole), 0xe306_9283, "the check value of CRC-32C");
-        let mut pieces = whole.slice(0, 4);
-        pieces.append(whole.slice(4, 5));
-        assert_eq!(crc32c(&pieces), crc32c(&whole));
-        assert_ne!(crc32c(&damaged(&whole)), crc32c(&whole));
-        assert_eq!(damaged(&Payload::new()).len(), 0);
+    /// Writes everything back and says goodbye; gives up waiting after `deadline`.
+    pub(crate) async fn close(self: &Arc<Self>, deadline: Duration) {
+        let flushed = pin!(self.flush_all());
+        if self.connection.mount().rt.timeout(deadline, flushed).await.is_err() {
+            tracing::warn!(target = self.connection.label(), "unmounted before everything was written");
+        }
+        self.connection.disconnect().await;
     }
 }

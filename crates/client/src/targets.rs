@@ -12,7 +12,11 @@ use nacre_wire::mgs::Config;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::sync::watch;
+
+/// How long an unmount waits for dirty data to be written.
+const FLUSH_DEADLINE: Duration = Duration::from_secs(60);
 
 /// All targets of a mount.
 pub(crate) struct Targets {
@@ -101,7 +105,7 @@ impl Targets {
     }
 
     fn add_osc(&self, table: &mut Table, index: u32, connection: Connection) {
-        let osc = Arc::new(Osc::new(connection));
+        let osc = Osc::new(connection);
         if self.mount.register_params {
             osc.connection().import();
             params::add_osc(self.mount.node.params(), &osc);
@@ -133,11 +137,11 @@ impl Targets {
         }
     }
 
-    /// Disconnects from all targets, and fails those who wait for one.
+    /// Writes back what is dirty, disconnects from all targets, and fails those who wait for one.
     pub(crate) async fn close(&self) {
         let table = self.table();
         self.table.send_replace(Arc::new(Table { closed: true, ..Table::default() }));
-        join_all(table.osts.values().map(|osc| osc.connection().disconnect())).await;
+        join_all(table.osts.values().map(|osc| osc.close(FLUSH_DEADLINE))).await;
         join_all(table.mdts.values().map(|mdc| mdc.connection().disconnect())).await;
     }
 }

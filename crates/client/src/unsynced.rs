@@ -44,6 +44,11 @@ impl Unsynced {
         }
     }
 
+    /// Whether anything may not be durable.
+    pub(crate) fn any(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
     /// The target has synced `fid`, and with its reply came `last_committed`. EIO if a change was acknowledged by an
     /// instance before `instance`: it may be lost. That is told once.
     pub(crate) fn handle_sync(&mut self, fid: Fid, instance: u64, last_committed: u64) -> Result<(), Errno> {

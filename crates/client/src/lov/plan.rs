@@ -2,7 +2,7 @@
 //! mapped back. Pure rules; the RPCs are sent by `lov`.
 
 use nacre_base::{Fid, OstIndex, Payload};
-use nacre_wire::layout::{Component, Layout};
+use nacre_wire::layout::{Component, Layout, Stripe};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -60,6 +60,47 @@ pub(crate) fn cut(layout: &Layout, offset: u64, len: u64, brw_size: impl Fn(OstI
     ios
 }
 
+/// A range of the file that lies in one object, in one run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Single<'a> {
+    /// Number of the stripe, over all components.
+    pub(crate) stripe: usize,
+    pub(crate) of: &'a Stripe,
+    /// First byte in the object.
+    pub(crate) offset: u64,
+}
+
+/// The one object that has all of a range of the file, without a gap; most ranges are such, and cost nothing to plan.
+pub(crate) fn single(layout: &Layout, offset: u64, len: u64) -> Option<Single<'_>> {
+    let last = offset.checked_add(len)?.checked_sub(1)?;
+    let mut before = 0;
+    for c in &layout.components {
+        if offset >= c.start && last < c.end {
+            let unit = u64::from(c.stripe_size);
+            if c.stripes.len() > 1 && offset / unit != last / unit {
+                return None;
+            }
+            let index = ((offset / unit) % c.stripes.len().max(1) as u64) as usize;
+            let of = c.stripes.get(index)?;
+            return Some(Single { stripe: before + index, of, offset: StripeMap::new(c, index).object_offset(offset) });
+        }
+        before += c.stripes.len();
+    }
+    None
+}
+
+/// How a stripe maps, by its number over all components, which must be one of the layout's.
+pub(crate) fn stripe_map(layout: &Layout, stripe: usize) -> StripeMap {
+    let mut index = stripe;
+    for c in &layout.components {
+        if index < c.stripes.len() {
+            return StripeMap::new(c, index);
+        }
+        index -= c.stripes.len();
+    }
+    unreachable!("stripe {stripe} of {} was made from the layout", layout.stripe_count())
+}
+
 /// The number of each component's first stripe.
 fn first_stripes(layout: &Layout) -> Vec<usize> {
     let mut next = 0;
@@ -78,6 +119,18 @@ impl ObjectIo {
             out.append(data.slice((p.file_offset - offset) as usize, p.len));
         }
         out
+    }
+
+    /// Where in the file byte number `index` of the run is; the end of its last piece for the byte after the last.
+    pub(crate) fn file_offset_of(&self, index: usize) -> u64 {
+        let mut left = index;
+        for (i, p) in self.pieces.iter().enumerate() {
+            if left < p.len || i + 1 == self.pieces.len() {
+                return p.file_offset + left as u64;
+            }
+            left -= p.len;
+        }
+        0
     }
 
     /// What was read, put to its places in the file.
@@ -102,7 +155,7 @@ pub(crate) struct Filled {
 
 impl Filled {
     /// First byte of the file after the data.
-    fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.piece.file_offset + self.data.len() as u64
     }
 }
@@ -194,6 +247,11 @@ impl StripeMap {
         let (start, end) = (file_range.start.max(self.start), file_range.end.min(self.end));
         let range = self.object_offset(start)..self.object_offset(end);
         (start < end && !range.is_empty()).then_some(range)
+    }
+
+    /// Where the file ends if it ends with this object, which has `size` bytes.
+    pub(crate) fn file_end(&self, size: u64) -> u64 {
+        size.checked_sub(1).map_or(0, |last| self.file_offset(last).map_or(self.end, |at| at + 1))
     }
 
     /// Where a byte of the object is in the file; none if beyond the component.
@@ -362,6 +420,15 @@ mod tests {
             let map = StripeMap::new(&layout.components[run.component], run.stripe);
             assert_eq!(map.file_offset(run.object_offset), Some(at));
             assert_eq!(map.first_from(at), Some(run.object_offset));
+            let one = single(&layout, at, 1).expect("one byte is in one object");
+            assert_eq!((one.offset, one.of), (run.object_offset, &layout.components[run.component].stripes[run.stripe]));
+            assert_eq!(stripe_map(&layout, one.stripe).file_offset(one.offset), Some(at));
+            let len = prng.range(1, 1 << 18);
+            let runs = layout.runs(at, len);
+            if let Some(one) = single(&layout, at, len) {
+                assert!(runs.iter().all(|r| layout.components[r.component].stripes[r.stripe] == *one.of));
+                assert_eq!(runs[0].object_offset, one.offset);
+            }
             for (c, s, _) in layout.stripes() {
                 let map = StripeMap::new(&layout.components[c], s);
                 let Some(first) = map.first_from(at) else { continue };

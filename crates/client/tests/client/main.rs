@@ -4,11 +4,11 @@
 
 mod append;
 mod cluster;
-mod coherence;
-mod coherence;
 mod data;
+mod data_coherence;
 mod failures;
 mod locks;
 mod metadata_cache;
+mod metadata_coherence;
 mod names;
 mod xattrs;

@@ -1,0 +1,236 @@
+//! Giving locks back: what a callback, a full lock cache, a lost connection mean for the data under the locks. In this
+//! order: doors forget, dirty bytes are written, all bytes that no other lock covers are dropped, the server is told.
+
+use crate::callback_service::LockHolder;
+use crate::connection::Observer;
+use crate::osc::Osc;
+use crate::osc::object::Object;
+use crate::osc::write_back::Which;
+use nacre_base::{Errno, Fid};
+use nacre_ldlm::lock_cache::{Blocking, Cover, Given, Giving};
+use nacre_ldlm::{Extent, LockId, RangeSet};
+use nacre_ptlrpc::CallOptions;
+use nacre_wire::attr::ObjectAttr;
+use nacre_wire::connect::{ConnectData, connect_flags};
+use nacre_wire::ldlm::{BlockingCallback, Cancel, GlimpseCallback, GlimpseReply, LockMode};
+use nacre_wire::{Lane, Opcode};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What can be done with a lock whose bytes were written back.
+enum Readiness {
+    /// Bytes became dirty meanwhile, under another lock.
+    Busy,
+    Ready(Given),
+}
+
+impl Osc {
+    /// Gives a lock back, in the background.
+    pub(crate) fn start_giving(self: &Arc<Self>, giving: Giving) {
+        let osc = self.clone();
+        self.spawn(async move { osc.give(giving).await });
+    }
+
+    /// Gives a lock back.
+    pub(crate) async fn give(self: Arc<Self>, giving: Giving) {
+        let Cover::Extent { mode, ranges, .. } = &giving.cover else { return };
+        let object = self.known_object(giving.resource);
+        if let Some(object) = &object {
+            self.invalidate(object, *mode, ranges).await;
+        }
+        loop {
+            if let Some(object) = &object {
+                let which = Which {
+                    within: Some(ranges.ranges()),
+                    lock: Some(giving.id),
+                    urgent: true,
+                    ..Which::all(self.now())
+                };
+                self.flush(object, &which).await;
+            }
+            match self.drop_lock(object.as_deref(), giving.id, ranges) {
+                Readiness::Busy => {}
+                Readiness::Ready(Given::Send) => break,
+                // Extent locks are given back whole, so there is nothing to do again.
+                Readiness::Ready(Given::Stop | Given::Again(_)) => return,
+            }
+        }
+        self.cancel(vec![giving.id]).await;
+        self.sweep();
+    }
+
+    /// Tells the door, if it may have cached what the lock protected.
+    async fn invalidate(&self, object: &Object, mode: LockMode, ranges: &RangeSet) {
+        let (Some(hook), Some(place)) = (self.connection.mount().invalidate.get(), object.place()) else { return };
+        let file = place.file.fid;
+        let cover = ranges.cover();
+        let first = place.map.file_offset(cover.start);
+        let end = place.map.file_offset(cover.end).filter(|_| cover.end != u64::MAX);
+        if let Some(first) = first {
+            hook.data(file, first, end.map_or(u64::MAX, |end| end - first + 1)).await;
+        }
+        if cover.end == u64::MAX || mode != LockMode::Pr {
+            hook.attributes(file).await;
+        }
+    }
+
+    /// Drops the bytes that only this lock covers, and the lock, at one moment: if nothing of them is dirty.
+    fn drop_lock(&self, object: Option<&Object>, id: LockId, ranges: &RangeSet) -> Readiness {
+        let mut locks = self.locks.lock();
+        let Some(object) = object else { return Readiness::Ready(locks.given(id)) };
+        let mut state = object.state.lock();
+        let going = match locks.others_cover(id) {
+            Some(others) => ranges.subtract(&others),
+            None => Some(ranges.clone()),
+        };
+        let busy = going.as_ref().is_some_and(|r| state.cache.is_busy_in(r.ranges()));
+        if busy || state.flushes.values().any(|lock| *lock == id) {
+            return Readiness::Busy;
+        }
+        let given = locks.given(id);
+        if given == Given::Send {
+            if let Some(going) = going {
+                state.cache.drop_ranges(going.ranges());
+            }
+            state.dirty_locks.remove(&id);
+            object.account(&state, self.now());
+        }
+        Readiness::Ready(given)
+    }
+
+    /// Tells the server that locks are given back, in the background.
+    pub(crate) fn start_cancel(self: &Arc<Self>, ids: Vec<LockId>) {
+        let osc = self.clone();
+        self.spawn(async move { osc.cancel(ids).await });
+    }
+
+    async fn cancel(&self, ids: Vec<LockId>) {
+        let options = CallOptions { lane: Lane::Cancel, high_priority: true, ..CallOptions::default() };
+        let body = Cancel { handles: ids.iter().map(|id| id.0).collect() };
+        if let Err(error) = self.connection.call::<()>(Opcode::LdlmCancel, &body, options).await {
+            tracing::debug!(target = self.connection.label(), %error, "locks were not cancelled: the connection is gone");
+        }
+        let mut locks = self.locks.lock();
+        ids.into_iter().for_each(|id| locks.settled(id));
+    }
+
+    /// The server knows none of the locks any more. Clean bytes go, dirty ones too if `evicted`: others may have written
+    /// there since.
+    fn lose_locks(self: &Arc<Self>, evicted: bool) {
+        {
+            let mut locks = self.locks.lock();
+            self.epoch.fetch_add(1, Ordering::AcqRel);
+            if evicted {
+                self.evictions.fetch_add(1, Ordering::AcqRel);
+            }
+            drop(locks.lost());
+        }
+        let objects: Vec<_> = self.objects.lock().values().cloned().collect();
+        for object in objects {
+            let mut state = object.state.lock();
+            state.unlearn();
+            state.dirty_locks.clear();
+            if evicted {
+                let lost = state.cache.drop_ranges(&[Extent::ALL]);
+                self.account.lock().freed(lost.charge);
+                if lost.bytes > 0 || !state.flushes.is_empty() {
+                    object.report(Errno::EIO);
+                }
+            } else {
+                state.cache.drop_clean(&[Extent::ALL]);
+            }
+            object.account(&state, self.now());
+            drop(state);
+            object.changed.notify_waiters();
+            self.start_invalidate_all(&object);
+        }
+        self.room.notify_waiters();
+    }
+
+    fn start_invalidate_all(self: &Arc<Self>, object: &Arc<Object>) {
+        if self.connection.mount().invalidate.get().is_some() {
+            let (osc, object) = (self.clone(), object.clone());
+            self.spawn(async move { osc.invalidate(&object, LockMode::Pw, &RangeSet::ALL).await });
+        }
+    }
+
+    /// Forgets objects that nobody uses, now and then.
+    pub(crate) fn sweep(&self) {
+        let locks = self.locks.lock();
+        let mut objects = self.objects.lock();
+        if objects.len() <= self.sweep_at.load(Ordering::Relaxed) {
+            return;
+        }
+        objects.retain(|fid, object| {
+            Arc::strong_count(object) > 1
+                || object.state.lock().cache.has_any()
+                || locks.in_the_way(*fid, &RangeSet::ALL)
+        });
+        self.sweep_at.store((objects.len() * 2).max(256), Ordering::Relaxed);
+    }
+}
+
+impl LockHolder for Osc {
+    fn handle_blocking(self: Arc<Self>, callback: &BlockingCallback) -> Result<(), Errno> {
+        let blocking = self.locks.lock().handle_blocking(callback);
+        match blocking {
+            Blocking::NotHeld => Err(Errno::ENOENT),
+            Blocking::Later => Ok(()),
+            Blocking::Now(giving) => {
+                self.start_giving(giving);
+                Ok(())
+            }
+        }
+    }
+
+    fn handle_glimpse(&self, callback: &GlimpseCallback) -> Result<GlimpseReply, Errno> {
+        if !self.locks.lock().may_hold(LockId(callback.handle)) {
+            return Err(Errno::ENOENT);
+        }
+        // Only what the server can not know: it has the rest, and newer perhaps.
+        let unwritten = |o: Arc<Object>| o.state.lock().merged(ObjectAttr::default());
+        let attr = self.known_object(callback.resource).map_or_else(ObjectAttr::default, unwritten);
+        Ok(GlimpseReply { attr })
+    }
+}
+
+impl Observer for Osc {
+    fn handle_evicted(&self) {
+        if let Some(osc) = self.this.upgrade() {
+            osc.lose_locks(true);
+        }
+    }
+
+    fn handle_restarted(&self) {
+        if let Some(osc) = self.this.upgrade() {
+            osc.lose_locks(false);
+        }
+    }
+
+    fn grant_held(&self) -> u64 {
+        self.account.lock().told_at_connect()
+    }
+
+    fn handle_connected(&self, data: &ConnectData) {
+        let granted = if data.flags & connect_flags::GRANT != 0 { data.grant } else { 0 };
+        self.account.lock().handle_connected(granted);
+        self.update_limits();
+        if let Some(osc) = self.this.upgrade() {
+            // What a restart left without locks is written at once.
+            let objects: Vec<_> = osc.objects.lock().values().cloned().collect();
+            for object in objects {
+                if object.state.lock().cache.dirty_bytes() > 0 && object.state.lock().dirty_locks.is_empty() {
+                    let osc = osc.clone();
+                    self.spawn(async move { osc.flush(&object, &Which::all(osc.now())).await });
+                }
+            }
+        }
+    }
+}
+
+impl Osc {
+    /// The object, if anything is known of it.
+    pub(crate) fn known_object(&self, fid: Fid) -> Option<Arc<Object>> {
+        self.objects.lock().get(&fid).cloned()
+    }
+}

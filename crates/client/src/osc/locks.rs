@@ -1,0 +1,244 @@
+//! Getting extent locks: found in the cache, or asked for; one enqueue for all who want the same. Giving them back is in
+//! `giving`; what a lock means for data is the owner's.
+
+use crate::connection::Caller;
+use crate::osc::Osc;
+use crate::osc::object::{Enqueueing, Object};
+use nacre_base::Errno;
+use nacre_ldlm::lock_cache::{Arrival, Cover, LockCache, Ticket, Want};
+use nacre_ldlm::{LockId, RangeSet};
+use nacre_ptlrpc::CallOptions;
+use nacre_wire::Opcode;
+use nacre_wire::attr::ObjectAttr;
+use nacre_wire::ldlm::{Enqueue, EnqueueReply, LockKind, LockMode, enqueue_flags, reply_flags};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::sync::oneshot;
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Ask {
+    /// PR or PW.
+    pub(crate) mode: LockMode,
+    /// What the operation needs.
+    pub(crate) ranges: RangeSet,
+    /// What to ask for if no lock is there that has it, and no more than that; none lets the server give more than
+    /// `ranges`.
+    pub(crate) exactly: Option<RangeSet>,
+    /// A lock that is called back, and not given back yet, will do: for what a door writes out because of that callback.
+    pub(crate) under_callback: bool,
+}
+
+impl Ask {
+    /// A lock on these bytes or more.
+    pub(crate) fn grown(mode: LockMode, ranges: RangeSet) -> Ask {
+        Ask { mode, ranges, exactly: None, under_callback: false }
+    }
+}
+
+/// A lock in use: it is not given back before this is dropped.
+pub(crate) struct LockGuard {
+    osc: Arc<Osc>,
+    pub(crate) id: LockId,
+    /// Locks are lost all at once, and this counts how often.
+    epoch: u64,
+    /// The server said that clients are in each other's way.
+    pub(crate) contended: bool,
+}
+
+impl LockGuard {
+    /// Whether an eviction or restart of the server has taken it.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.osc.epoch.load(Ordering::Acquire) != self.epoch
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        let giving = self.osc.locks.lock().release(self.id, self.osc.now());
+        if let Some(giving) = giving {
+            self.osc.start_giving(giving);
+        }
+    }
+}
+
+impl Osc {
+    fn guard(self: &Arc<Self>, id: LockId, contended: bool) -> LockGuard {
+        LockGuard { osc: self.clone(), id, epoch: self.epoch.load(Ordering::Acquire), contended }
+    }
+
+    /// A lock that is here already.
+    pub(crate) fn find_lock(self: &Arc<Self>, object: &Object, ask: &Ask) -> Option<LockGuard> {
+        let want = Want::Extent { mode: ask.mode, ranges: ask.ranges.clone(), group: 0 };
+        let mut locks = self.locks.lock();
+        let mut found = locks.find(object.fid, &want);
+        if found.is_none() && ask.under_callback {
+            found = locks.find_even_called_back(object.fid, &want);
+        }
+        // Under the mutex, so that the epoch is the lock's.
+        found.map(|id| self.guard(id, false))
+    }
+
+    /// A lock that covers what is asked for: from the cache, or from the server.
+    pub(crate) async fn lock(
+        self: &Arc<Self>,
+        caller: &Caller,
+        object: &Arc<Object>,
+        ask: &Ask,
+    ) -> Result<LockGuard, Errno> {
+        loop {
+            if let Some(guard) = self.find_lock(object, ask) {
+                return Ok(guard);
+            }
+            let others = {
+                let mut state = object.state.lock();
+                let others = state.enqueues.iter().any(|e| e.may_serve(ask.mode, &ask.ranges));
+                if !others {
+                    let ranges = ask.exactly.clone().unwrap_or_else(|| ask.ranges.clone());
+                    state.enqueues.push(Enqueueing { mode: ask.mode, ranges, grows: ask.exactly.is_none() });
+                }
+                others
+            };
+            if !others {
+                return self.ask_server(caller, object, ask).await;
+            }
+            let served = |e: &Enqueueing| e.may_serve(ask.mode, &ask.ranges);
+            object.wait_for(|state| (!state.enqueues.iter().any(served)).then_some(())).await;
+        }
+    }
+
+    /// In a task of its own, so that what is granted to somebody who no longer waits is kept or given back in order.
+    async fn ask_server(
+        self: &Arc<Self>,
+        caller: &Caller,
+        object: &Arc<Object>,
+        ask: &Ask,
+    ) -> Result<LockGuard, Errno> {
+        let (osc, object, caller, ask) = (self.clone(), object.clone(), *caller, ask.clone());
+        let (send, receive) = oneshot::channel();
+        self.connection.mount().rt.spawn(async move {
+            let answer = osc.enqueue(&caller, &object, &ask).await;
+            {
+                let mut state = object.state.lock();
+                let ranges = ask.exactly.as_ref().unwrap_or(&ask.ranges);
+                let this = |e: &Enqueueing| {
+                    e.mode == ask.mode && e.ranges == *ranges && e.grows == ask.exactly.is_none()
+                };
+                if let Some(at) = state.enqueues.iter().position(this) {
+                    state.enqueues.swap_remove(at);
+                }
+            }
+            let _ = send.send(answer);
+            object.changed.notify_waiters();
+        });
+        receive.await.unwrap_or(Err(Errno::ESHUTDOWN))
+    }
+
+    async fn enqueue(
+        self: &Arc<Self>,
+        caller: &Caller,
+        object: &Arc<Object>,
+        ask: &Ask,
+    ) -> Result<LockGuard, Errno> {
+        let (start, end, more) = ask.exactly.as_ref().unwrap_or(&ask.ranges).to_wire();
+        let flags = if ask.exactly.is_some() { enqueue_flags::NO_EXPANSION } else { 0 };
+        let (kind, resource, mode) = (LockKind::Extent, object.fid, ask.mode);
+        let body = Enqueue { kind, resource, mode, start, end, flags, more, ..Enqueue::default() };
+        loop {
+            if let (Some(guard), _) = self.send_enqueue(caller, object, &body).await? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// Sends an enqueue and books the lock it brings, if it brings one that is good.
+    async fn send_enqueue(
+        self: &Arc<Self>,
+        caller: &Caller,
+        object: &Arc<Object>,
+        body: &Enqueue,
+    ) -> Result<(Option<LockGuard>, EnqueueReply), Errno> {
+        // Outside of the window of RPCs in flight, or those who wait for a lock would keep its holder from writing.
+        let options = CallOptions { high_priority: true, ..caller.options() };
+        let ticket = self.locks.lock().begin();
+        let answer = self.connection.call::<EnqueueReply>(Opcode::LdlmEnqueue, body, options).await;
+        let (guard, cancels) = {
+            let mut locks = self.locks.lock();
+            let guard = match &answer {
+                Ok(reply) => self.take_lock(&mut locks, ticket, object, body, &reply.body),
+                Err(_) => Ok(None),
+            };
+            (guard, locks.end(ticket))
+        };
+        if !cancels.is_empty() {
+            self.start_cancel(cancels);
+        }
+        self.wake_upkeep();
+        Ok((guard?, answer?.body))
+    }
+
+    fn take_lock(
+        self: &Arc<Self>,
+        locks: &mut LockCache,
+        ticket: Ticket,
+        object: &Object,
+        body: &Enqueue,
+        reply: &EnqueueReply,
+    ) -> Result<Option<LockGuard>, Errno> {
+        if reply.mode == LockMode::Nl {
+            return Ok(None);
+        }
+        // A set is granted as it was asked for; a single range may have grown.
+        let ranges = match body.more.is_empty() {
+            true => RangeSet::from_wire(reply.start, reply.end, &[]),
+            false => RangeSet::from_wire(body.start, body.end, &body.more),
+        };
+        let cover = Cover::Extent { mode: reply.mode, ranges: ranges.ok_or(Errno::EPROTO)?, group: 0 };
+        let (id, called_back) = (LockId(reply.handle), reply.flags & reply_flags::CALLED_BACK != 0);
+        if locks.granted(ticket, id, object.fid, cover, called_back, self.now()) == Arrival::Dead {
+            return Ok(None);
+        }
+        // Before anybody can find the lock, which says that this is true.
+        if let Some(attr) = &reply.attr {
+            object.state.lock().learn(attr);
+        }
+        Ok(Some(self.guard(id, reply.flags & reply_flags::CONTENDED != 0)))
+    }
+
+    /// The attributes of an object, with what this client has not written yet, and others neither: from memory where a
+    /// lock allows, else the server is asked, who asks the writers.
+    pub(crate) async fn glimpse(self: &Arc<Self>, caller: &Caller, object: &Arc<Object>) -> Result<ObjectAttr, Errno> {
+        if let Some(attr) = self.known_attr(object) {
+            return Ok(attr);
+        }
+        let body = Enqueue {
+            kind: LockKind::Extent,
+            resource: object.fid,
+            mode: LockMode::Pr,
+            start: 0,
+            end: u64::MAX,
+            flags: enqueue_flags::GLIMPSE,
+            ..Enqueue::default()
+        };
+        let (guard, reply) = self.send_enqueue(caller, object, &body).await?;
+        let state = object.state.lock();
+        match (&guard, reply.attr) {
+            (Some(_), _) => Ok(state.visible()),
+            (None, Some(attr)) => Ok(state.merged(attr)),
+            (None, None) => Err(Errno::EPROTO),
+        }
+    }
+
+    /// The attributes, if a lock on the whole object makes them known.
+    pub(crate) fn known_attr(&self, object: &Object) -> Option<ObjectAttr> {
+        let locks = self.locks.lock();
+        locks.covers_to_eof(object.fid, 0).then(|| object.state.lock().visible())
+    }
+
+    /// The size, if a lock on the object's end makes it known.
+    pub(crate) fn known_size(&self, object: &Object) -> Option<u64> {
+        let locks = self.locks.lock();
+        let size = object.state.lock().size();
+        locks.covers_to_eof(object.fid, size).then_some(size)
+    }
+}

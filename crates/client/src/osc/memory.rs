@@ -1,0 +1,111 @@
+//! The memory of a mount's cached file data, over all its objects: the bound, and the evictions that keep it.
+
+use crate::cache::budget::{Budget, CacheId};
+use crate::cache::object::ObjectCache;
+use crate::cache::read_ahead::ReadAheadLimits;
+use crate::osc::object::Object;
+use nacre_base::size::MIB;
+use nacre_base::{FxHashMap, Time};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use tokio::sync::Notify;
+
+/// Cached data of one mount, in MiB, unless told otherwise.
+const CACHED_MB_DEFAULT: u64 = 512;
+/// Read-ahead under way of one mount, of one file, and size up to which a file is read whole, in MiB.
+const READ_AHEAD_MB_DEFAULT: (u64, u64, u64) = (128, 64, 2);
+
+/// The cached data of a mount.
+pub(crate) struct Memory {
+    budget: Mutex<Budget>,
+    objects: Mutex<FxHashMap<CacheId, Weak<Object>>>,
+    /// Something was written back: there may be room.
+    pub(crate) room: Notify,
+    /// `llite.*.max_read_ahead_mb`, `max_read_ahead_per_file_mb` and `max_read_ahead_whole_mb`.
+    pub(crate) read_ahead_mb: [Arc<AtomicU64>; 3],
+    /// Bytes of read-ahead under way.
+    ahead: AtomicU64,
+}
+
+impl Default for Memory {
+    fn default() -> Memory {
+        let (all, file, whole) = READ_AHEAD_MB_DEFAULT;
+        Memory {
+            budget: Mutex::new(Budget::new(CACHED_MB_DEFAULT * MIB)),
+            objects: Mutex::default(),
+            room: Notify::new(),
+            read_ahead_mb: [all, file, whole].map(|mb| Arc::new(AtomicU64::new(mb))),
+            ahead: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Memory {
+    /// A name for a new cache.
+    pub(crate) fn register(&self) -> CacheId {
+        self.budget.lock().register()
+    }
+
+    /// The object may be asked to evict from now on.
+    pub(crate) fn add(&self, id: CacheId, object: Weak<Object>) {
+        self.objects.lock().insert(id, object);
+    }
+
+    /// The object is gone.
+    pub(crate) fn forget(&self, id: CacheId) {
+        self.objects.lock().remove(&id);
+        self.budget.lock().forget(id);
+    }
+
+    /// Books what an object has now. Under the object's lock, so that the books follow its changes in their order.
+    pub(crate) fn update(&self, id: CacheId, cache: &ObjectCache, now: Time) {
+        let pinned = cache.dirty_bytes() + cache.writing_bytes();
+        self.budget.lock().update(id, cache.clean_bytes(), pinned, now);
+    }
+
+    /// Whether there is no room for `bytes` more dirty ones.
+    pub(crate) fn is_full_of_dirty(&self, bytes: u64) -> bool {
+        self.budget.lock().is_full_of_dirty(bytes)
+    }
+
+    /// Evicts what is too much. Not to be called under an object's lock.
+    pub(crate) fn shrink(&self, now: Time) {
+        loop {
+            let Some(eviction) = self.budget.lock().next_eviction() else { return };
+            let object = self.objects.lock().get(&eviction.object).and_then(Weak::upgrade);
+            match object {
+                Some(object) => object.evict(eviction.bytes, now),
+                None => self.budget.lock().forget(eviction.object),
+            }
+        }
+    }
+
+    /// The bound in bytes, and what is used.
+    pub(crate) fn limit_and_used(&self) -> (u64, u64) {
+        let budget = self.budget.lock();
+        (budget.limit(), budget.used())
+    }
+
+    /// Another bound, in bytes.
+    pub(crate) fn set_limit(&self, limit: u64, now: Time) {
+        self.budget.lock().set_limit(limit);
+        self.shrink(now);
+    }
+
+    pub(crate) fn read_ahead_limits(&self) -> ReadAheadLimits {
+        let bytes = |i: usize| self.read_ahead_mb[i].load(Ordering::Relaxed) * MIB;
+        ReadAheadLimits { per_file: bytes(1).min(bytes(0)), whole: bytes(2) }
+    }
+
+    /// Takes `bytes` of what may be read ahead at once; false if that is too much.
+    pub(crate) fn begin_ahead(&self, bytes: u64) -> bool {
+        let limit = self.read_ahead_mb[0].load(Ordering::Relaxed) * MIB;
+        let take = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
+        self.ahead.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+
+    pub(crate) fn end_ahead(&self, bytes: u64) {
+        self.ahead.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,196 @@
+//! One object as this client knows it: its cached bytes, its attributes with what is not written yet, and the file it
+//! belongs to. Which locks cover it is in `locks`; RPCs are elsewhere.
+
+use crate::cache::budget::CacheId;
+use crate::cache::object::ObjectCache;
+use crate::connection::Caller;
+use crate::lov::file_state::FileState;
+use crate::lov::plan::StripeMap;
+use crate::osc::memory::Memory;
+use crate::osc::rpc::ObjectOf;
+use nacre_base::{Errno, Fid, Time, Timestamp};
+use nacre_ldlm::{Extent, LockId, RangeSet};
+use nacre_wire::attr::ObjectAttr;
+use nacre_wire::ldlm::LockMode;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use tokio::sync::Notify;
+
+/// One object.
+pub(crate) struct Object {
+    pub(crate) fid: Fid,
+    place: OnceLock<Place>,
+    pub(crate) state: Mutex<ObjectState>,
+    /// Something in `state` changed that somebody may wait for.
+    pub(crate) changed: Notify,
+    cache_id: CacheId,
+    memory: Arc<Memory>,
+}
+
+/// Where an object is in its file.
+pub(crate) struct Place {
+    pub(crate) file: Arc<FileState>,
+    pub(crate) map: StripeMap,
+}
+
+/// What changes.
+#[derive(Default)]
+pub(crate) struct ObjectState {
+    pub(crate) cache: ObjectCache,
+    /// As of the server, without what it was not sent; true only while locks say so.
+    attr: ObjectAttr,
+    /// When the dirty bytes were last written to.
+    written_at: Timestamp,
+    /// For whom and how they are to be written back.
+    pub(crate) writer: Option<(ObjectOf, Caller)>,
+    /// The locks that bytes were made dirty under since they were last all written.
+    pub(crate) dirty_locks: BTreeSet<LockId>,
+    /// The object waits in the queue of those that are written back when their time comes.
+    pub(crate) aging: bool,
+    /// It waits in the queue of those with enough for a full RPC.
+    pub(crate) ready: bool,
+    /// Flushes under way, by number, with the lock each names.
+    pub(crate) flushes: BTreeMap<u64, LockId>,
+    pub(crate) next_flush: u64,
+    pub(crate) flushes_ended: u64,
+    /// Ranges that something is done to at the server that no cached write may come into.
+    pub(crate) exclusive: Vec<Extent>,
+    /// Enqueues under way.
+    pub(crate) enqueues: Vec<Enqueueing>,
+}
+
+/// An enqueue under way.
+pub(crate) struct Enqueueing {
+    pub(crate) mode: LockMode,
+    pub(crate) ranges: RangeSet,
+    /// The server may grant more than was asked for.
+    pub(crate) grows: bool,
+}
+
+impl Enqueueing {
+    /// Whether what it brings will probably do for `ranges` in `mode`.
+    pub(crate) fn may_serve(&self, mode: LockMode, ranges: &RangeSet) -> bool {
+        let mode_fits = self.mode == mode || (mode == LockMode::Pr && self.mode == LockMode::Pw);
+        mode_fits && (self.grows || self.ranges.contains(ranges))
+    }
+}
+
+impl Object {
+    pub(crate) fn new(fid: Fid, memory: &Arc<Memory>) -> Arc<Object> {
+        let object = Arc::new(Object {
+            fid,
+            place: OnceLock::new(),
+            state: Mutex::default(),
+            changed: Notify::new(),
+            cache_id: memory.register(),
+            memory: memory.clone(),
+        });
+        memory.add(object.cache_id, Arc::downgrade(&object));
+        object
+    }
+
+    /// Says which file it belongs to, and which of its stripes it is.
+    pub(crate) fn set_place(&self, file: &Arc<FileState>, map: impl FnOnce() -> StripeMap) {
+        if self.place.get().is_none() {
+            let _ = self.place.set(Place { file: file.clone(), map: map() });
+        }
+    }
+
+    pub(crate) fn place(&self) -> Option<&Place> {
+        self.place.get()
+    }
+
+    /// Books the memory of the cache; to be called with the state after a change.
+    pub(crate) fn account(&self, state: &ObjectState, now: Time) {
+        self.memory.update(self.cache_id, &state.cache, now);
+    }
+
+    /// Gives up clean bytes.
+    pub(crate) fn evict(&self, bytes: u64, now: Time) {
+        let mut state = self.state.lock();
+        state.cache.evict_clean(bytes);
+        self.account(&state, now);
+    }
+
+    /// Waits until `check` finds what it looks for.
+    pub(crate) async fn wait_for<T>(&self, mut check: impl FnMut(&mut ObjectState) -> Option<T>) -> T {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if let Some(found) = check(&mut self.state.lock()) {
+                return found;
+            }
+            changed.await;
+        }
+    }
+
+    /// Remembers that data was lost, for the next fsync or close of the file.
+    pub(crate) fn report(&self, error: Errno) {
+        match self.place() {
+            Some(place) => place.file.report(error),
+            None => tracing::warn!(object = %self.fid, %error, "data was lost, and its file is unknown"),
+        }
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        self.memory.forget(self.cache_id);
+    }
+}
+
+impl ObjectState {
+    /// A reply told the attributes: the latest count.
+    pub(crate) fn learn(&mut self, attr: &ObjectAttr) {
+        if attr.version >= self.attr.version {
+            self.attr = attr.clone();
+        }
+    }
+
+    /// Nothing is known any more, not even how late.
+    pub(crate) fn unlearn(&mut self) {
+        self.attr = ObjectAttr::default();
+    }
+
+    /// Bytes were written to the cache at this time.
+    pub(crate) fn note_write(&mut self, of: &ObjectOf, caller: &Caller, lock: LockId) {
+        self.written_at = if self.has_unwritten() { self.written_at.max(of.now) } else { of.now };
+        self.writer = Some((*of, *caller));
+        self.dirty_locks.insert(lock);
+    }
+
+    /// When the dirty bytes were written.
+    pub(crate) fn written_at(&self) -> Timestamp {
+        self.written_at
+    }
+
+    pub(crate) fn has_unwritten(&self) -> bool {
+        self.cache.dirty_bytes() > 0 || !self.flushes.is_empty()
+    }
+
+    /// The size, as true as the locks make it.
+    pub(crate) fn size(&self) -> u64 {
+        self.attr.size.max(self.cache.end_of_dirty().unwrap_or(0))
+    }
+
+    /// The attributes with what is not written yet, on top of what the server knows.
+    pub(crate) fn visible(&self) -> ObjectAttr {
+        self.merged(self.attr.clone())
+    }
+
+    /// `attr` with what is not written yet.
+    pub(crate) fn merged(&self, mut attr: ObjectAttr) -> ObjectAttr {
+        attr.size = attr.size.max(self.cache.end_of_dirty().unwrap_or(0));
+        if self.has_unwritten() && self.written_at >= attr.ctime {
+            attr.mtime = self.written_at;
+            attr.ctime = self.written_at;
+        }
+        let unwritten = (self.cache.dirty_bytes() + self.cache.writing_bytes()).div_ceil(512);
+        // Some of it may overwrite what has its blocks.
+        let full = attr.blocks.max(attr.size.div_ceil(4096) * 8);
+        attr.blocks = (attr.blocks + unwritten).min(full);
+        attr
+    }
+}

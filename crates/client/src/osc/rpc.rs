@@ -1,0 +1,265 @@
+//! The RPCs of an OST, one function each: checksums both ways, and the repetition of what they caught. Which lock goes
+//! along, what is cached of the answer and when to write is decided elsewhere.
+
+use crate::connection::Caller;
+use crate::osc::Osc;
+use bytes::Bytes;
+use crc_fast::{CrcAlgorithm, Digest};
+use nacre_base::fault::FaultAction;
+use nacre_base::{Errno, Fid, Payload, Timestamp};
+use nacre_ptlrpc::{Bulk, CallOptions, Reply};
+use nacre_wire::attr::{ObjectAttr, StatFs};
+use nacre_wire::connect::connect_flags;
+use nacre_wire::ost::{
+    self, CHECKSUM_CRC32C, GrantReport, Niobuf, ReadReply, SeekReply, WriteReply, niobuf_flags,
+};
+use nacre_wire::{Lane, Opcode};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// An object of a file, as operations that change it name it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ObjectOf {
+    pub(crate) object: Fid,
+    /// The file.
+    pub(crate) parent: Fid,
+    /// Which of the file's stripes it is, over all components.
+    pub(crate) stripe_index: u32,
+    /// Generation of the layout that told so.
+    pub(crate) layout_version: u32,
+    /// Owner of the file, to whom new space is charged.
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// The client's time.
+    pub(crate) now: Timestamp,
+}
+
+/// A write RPC.
+pub(crate) struct WriteOut {
+    pub(crate) of: ObjectOf,
+    pub(crate) caller: Caller,
+    /// Ascending, not touching.
+    pub(crate) extents: Vec<(u64, Payload)>,
+    /// Whether the space was granted.
+    pub(crate) granted: bool,
+    pub(crate) report: GrantReport,
+    /// The lock's handle; 0 if the server is to take one.
+    pub(crate) lock: u64,
+    /// Others wait for it.
+    pub(crate) urgent: bool,
+}
+
+impl Osc {
+    fn uses_checksums(&self) -> bool {
+        let data = self.connection.connect_data();
+        let negotiated = data.flags & connect_flags::CHECKSUM != 0 && data.checksum_types & CHECKSUM_CRC32C != 0;
+        negotiated && self.checksums.load(Ordering::Relaxed) != 0
+    }
+
+    fn corrupts(&self, point: &str) -> bool {
+        self.connection.mount().node.faults().check(point) == Some(FaultAction::Corrupt)
+    }
+
+    fn io_options(&self, caller: &Caller, bulk: Bulk, lock: u64, urgent: bool) -> CallOptions {
+        // Without a lock of ours the server may have to wait for other clients' locks. So such a request is outside of the
+        // window of RPCs in flight: else it could keep from being written what those other clients wait for.
+        CallOptions { lane: Lane::Io, bulk, high_priority: urgent || lock == 0, ..caller.options() }
+    }
+
+    /// Reads from an object. Fewer bytes than asked for mean that the object ends there.
+    pub(crate) async fn read_rpc(
+        &self,
+        caller: &Caller,
+        object: Fid,
+        range: Range<u64>,
+        lock: u64,
+    ) -> Result<(Payload, ObjectAttr, bool), Errno> {
+        let checksum = self.uses_checksums();
+        let max_len = (range.end - range.start) as usize;
+        let body = ost::Read { fid: object, extents: vec![niobuf(range.start, max_len, 0)], checksum, lock };
+        for _ in 0..=self.resend_count.load(Ordering::Relaxed) {
+            let options = self.io_options(caller, Bulk::Receive { max_len }, lock, false);
+            let call = (Opcode::OstRead, &body, options);
+            let reply = match lock {
+                0 => self.connection.call::<ReadReply>(call.0, call.1, call.2).await?,
+                _ => self.connection.call_once::<ReadReply>(call.0, call.1, call.2).await?,
+            };
+            let data = if self.corrupts("osc.read.corrupt") { damaged(&reply.data) } else { reply.data };
+            if data.len() > max_len || !reply.body.lens.iter().map(|l| *l as usize).eq([data.len()]) {
+                return Err(Errno::EPROTO);
+            }
+            match reply.body.checksum {
+                Some(told) if checksum && told != crc32c(&data) => self.warn_mismatch("read", object, range.start, max_len),
+                _ => return Ok((data, reply.body.attr, reply.body.contended)),
+            }
+        }
+        Err(Errno::EIO)
+    }
+
+    /// Writes to an object.
+    pub(crate) async fn write_rpc(&self, out: &WriteOut) -> Result<WriteReply, Errno> {
+        let mut data = Payload::new();
+        out.extents.iter().for_each(|(_, d)| data.append(d.clone()));
+        let flags = if out.granted { niobuf_flags::FROM_GRANT } else { 0 };
+        let of = &out.of;
+        let body = ost::Write {
+            fid: of.object,
+            parent: of.parent,
+            stripe_index: of.stripe_index,
+            layout_version: of.layout_version,
+            uid: of.uid,
+            gid: of.gid,
+            now: of.now,
+            extents: out.extents.iter().map(|(offset, d)| niobuf(*offset, d.len(), flags)).collect(),
+            grant: out.report.clone(),
+            checksum: self.uses_checksums().then(|| crc32c(&data)),
+            lock: out.lock,
+        };
+        for _ in 0..=self.resend_count.load(Ordering::Relaxed) {
+            let sent = if self.corrupts("osc.write.corrupt") { damaged(&data) } else { data.clone() };
+            let options = self.io_options(&out.caller, Bulk::Send(sent), out.lock, out.urgent);
+            // After an eviction others may have written there.
+            match self.connection.call_once::<WriteReply>(Opcode::OstWrite, &body, options).await {
+                Err(Errno::EBADMSG) => {
+                    self.warn_mismatch("write", of.object, body.extents[0].offset, data.len());
+                }
+                Err(e) => return Err(e),
+                Ok(reply) => return Ok(self.take_reply(of.object, reply)),
+            }
+        }
+        Err(Errno::EIO)
+    }
+
+    /// The answer to a change, which is not durable yet.
+    fn take_reply(&self, object: Fid, reply: Reply<WriteReply>) -> WriteReply {
+        self.unsynced.lock().handle_change(object, reply.header.transno, reply.header.last_committed);
+        reply.body
+    }
+
+    fn warn_mismatch(&self, what: &str, object: Fid, offset: u64, len: usize) {
+        let target = self.connection.label();
+        tracing::warn!(target, what, %object, offset, len, "checksum mismatch, repeating");
+    }
+
+    /// The object's size and times, as of the server.
+    pub(crate) async fn getattr_rpc(&self, caller: &Caller, object: Fid) -> Result<ObjectAttr, Errno> {
+        let body = ost::Getattr { fid: object };
+        Ok(self.connection.call(Opcode::OstGetattr, &body, caller.options()).await?.body)
+    }
+
+    /// Sets the object's mtime.
+    pub(crate) async fn setattr_rpc(
+        &self,
+        caller: &Caller,
+        of: &ObjectOf,
+        mtime: Timestamp,
+    ) -> Result<ObjectAttr, Errno> {
+        let body = ost::Setattr { fid: of.object, mtime: Some(mtime), now: of.now, ..ost::Setattr::default() };
+        let reply = self.connection.call::<WriteReply>(Opcode::OstSetattr, &body, caller.options()).await?;
+        Ok(self.take_reply(of.object, reply).attr)
+    }
+
+    /// Sets the object's size to `range.start` if the range ends at `u64::MAX`, else makes a hole.
+    pub(crate) async fn punch_rpc(
+        &self,
+        caller: &Caller,
+        of: &ObjectOf,
+        range: Range<u64>,
+        lock: u64,
+    ) -> Result<ObjectAttr, Errno> {
+        let body = ost::Punch {
+            fid: of.object,
+            parent: of.parent,
+            stripe_index: of.stripe_index,
+            layout_version: of.layout_version,
+            start: range.start,
+            end: range.end,
+            now: of.now,
+            lock,
+        };
+        let reply = self.connection.call_once::<WriteReply>(Opcode::OstPunch, &body, caller.options()).await?;
+        Ok(self.take_reply(of.object, reply).attr)
+    }
+
+    /// Allocates the range, or makes it zeros; `mode` has fallocate's KEEP_SIZE and ZERO_RANGE bits.
+    pub(crate) async fn fallocate_rpc(
+        &self,
+        caller: &Caller,
+        of: &ObjectOf,
+        range: Range<u64>,
+        mode: u32,
+        lock: u64,
+    ) -> Result<ObjectAttr, Errno> {
+        let (layout_version, now) = (of.layout_version, of.now);
+        let body =
+            ost::Fallocate { fid: of.object, layout_version, start: range.start, end: range.end, mode, now, lock };
+        let reply = self.connection.call_once::<WriteReply>(Opcode::OstFallocate, &body, caller.options()).await?;
+        Ok(self.take_reply(of.object, reply).attr)
+    }
+
+    /// Where data, or a hole, begins at or after `offset` of the object, as of the server.
+    pub(crate) async fn seek_rpc(
+        &self,
+        caller: &Caller,
+        object: Fid,
+        offset: u64,
+        hole: bool,
+    ) -> Result<Option<u64>, Errno> {
+        let body = ost::Seek { fid: object, offset, hole };
+        let reply = self.connection.call::<SeekReply>(Opcode::OstSeek, &body, caller.options()).await?;
+        Ok(reply.body.offset)
+    }
+
+    /// Makes what the server has of the object durable; of all objects if it is zero. EIO if the OST crashed since it was
+    /// written, and some of it may be lost.
+    pub(crate) async fn sync_rpc(&self, caller: &Caller, object: Fid) -> Result<(), Errno> {
+        let body = ost::Sync { fid: object };
+        let reply = self.connection.call::<()>(Opcode::OstSync, &body, caller.options()).await?;
+        let instance = self.connection.connect_data().instance;
+        self.unsynced.lock().handle_sync(object, instance, reply.header.last_committed)
+    }
+
+    /// Space on the target; gives up after `deadline`, and at once if the target cannot be reached.
+    pub(crate) async fn statfs(&self, deadline: Duration) -> Result<StatFs, Errno> {
+        let options = CallOptions { no_delay: true, deadline: Some(deadline), ..CallOptions::default() };
+        Ok(self.connection.call(Opcode::OstStatfs, &(), options).await?.body)
+    }
+}
+
+fn niobuf(offset: u64, len: usize, flags: u32) -> Niobuf {
+    let len = u32::try_from(len).expect("an RPC is cut to the brw size, which is at most 64 MiB");
+    Niobuf { offset, len, flags }
+}
+
+/// CRC32C (Castagnoli) over all pieces.
+pub(crate) fn crc32c(data: &Payload) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    data.pieces().iter().for_each(|p| digest.update(p));
+    digest.finalize() as u32
+}
+
+/// A copy with one bit turned, as a bad wire or memory would leave it.
+fn damaged(data: &Payload) -> Payload {
+    let mut bytes = data.to_bytes().to_vec();
+    if let Some(b) = bytes.last_mut() {
+        *b ^= 0x10;
+    }
+    Bytes::from(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksum_does_not_depend_on_the_pieces() {
+        let whole = Payload::from(b"123456789".to_vec());
+        assert_eq!(crc32c(&whole), 0xe306_9283, "the check value of CRC-32C");
+        let mut pieces = whole.slice(0, 4);
+        pieces.append(whole.slice(4, 5));
+        assert_eq!(crc32c(&pieces), crc32c(&whole));
+        assert_ne!(crc32c(&damaged(&whole)), crc32c(&whole));
+        assert_eq!(damaged(&Payload::new()).len(), 0);
+    }
+}

@@ -1,0 +1,419 @@
+//! Changing an object: into the cache where grant and room allow, else through to the server; around the cache; and the
+//! operations that the server does (truncate, holes, allocation). All under a lock, or, where said, without.
+
+use crate::connection::Caller;
+use crate::osc::Osc;
+use crate::osc::locks::{Ask, LockGuard};
+use crate::osc::object::{Object, ObjectState};
+use crate::osc::rpc::{ObjectOf, WriteOut};
+use crate::osc::write_back::Which;
+use nacre_base::{Errno, Payload};
+use nacre_ldlm::{Extent, RangeSet};
+use nacre_wire::attr::ObjectAttr;
+use nacre_wire::ldlm::LockMode;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// A writer who waits for memory looks again after this time, whatever happens.
+const MEMORY_PAUSE: Duration = Duration::from_millis(100);
+
+/// What became of an attempt to put bytes into the cache.
+enum Put {
+    Done,
+    /// The range is being changed at the server.
+    Excluded,
+    /// There is no room: some will be when a flush ends.
+    Full,
+    /// There is no grant, and none will come.
+    NoGrant,
+    /// The lock is not any more.
+    Lost,
+}
+
+impl Osc {
+    /// Writes under a lock: how many bytes, from the beginning, and why not all. ESTALE if the lock was lost, or the
+    /// layout is not the one to write by: begin again.
+    pub(crate) async fn write(
+        self: &Arc<Self>,
+        guard: &LockGuard,
+        object: &Arc<Object>,
+        of: &ObjectOf,
+        caller: &Caller,
+        offset: u64,
+        data: Payload,
+    ) -> (usize, Option<Errno>) {
+        // Pieces of an RPC's size, so that one write never needs more room than there can be.
+        let size = self.brw_size().min(self.max_dirty_bytes()).max(1);
+        let (mut at, end) = (offset, offset + data.len() as u64);
+        while at < end {
+            let len = (size - at % size).min(end - at);
+            let done = (at - offset) as usize;
+            let piece = if len == data.len() as u64 { data.clone() } else { data.slice(done, len as usize) };
+            if let Err(error) = self.write_piece(guard, object, of, caller, at, piece).await {
+                return (done, Some(error));
+            }
+            at += len;
+        }
+        (data.len(), None)
+    }
+
+    async fn write_piece(
+        self: &Arc<Self>,
+        guard: &LockGuard,
+        object: &Arc<Object>,
+        of: &ObjectOf,
+        caller: &Caller,
+        offset: u64,
+        data: Payload,
+    ) -> Result<(), Errno> {
+        let mut patient = None;
+        loop {
+            let mut room = pin!(self.room.notified());
+            if patient.is_some() {
+                room.as_mut().enable();
+            }
+            match self.put(guard, object, of, caller, offset, &data) {
+                Put::Done => return Ok(()),
+                Put::Lost => return Err(Errno::ESTALE),
+                Put::Excluded => {
+                    let range = extent(&(offset..offset + data.len() as u64));
+                    object.wait_for(|state| (!state.excludes(&range)).then_some(())).await;
+                }
+                // Now the flushes know that somebody waits.
+                Put::Full if patient.is_none() => patient = Some(Waiting::new(self)),
+                Put::Full => {
+                    self.start_flushes();
+                    let _ = self.connection.mount().rt.timeout(MEMORY_PAUSE, room).await;
+                }
+                Put::NoGrant => return self.write_through(guard, object, of, caller, offset, data).await,
+            }
+        }
+    }
+
+    /// Puts bytes into the cache, if there is room for them.
+    fn put(
+        self: &Arc<Self>,
+        guard: &LockGuard,
+        object: &Arc<Object>,
+        of: &ObjectOf,
+        caller: &Caller,
+        offset: u64,
+        data: &Payload,
+    ) -> Put {
+        let (now, len) = (self.now(), data.len() as u64);
+        let range = extent(&(offset..offset + len));
+        let mut state = object.state.lock();
+        if guard.is_lost() {
+            return Put::Lost;
+        }
+        if state.excludes(&range) {
+            return Put::Excluded;
+        }
+        let charge = state.cache.grant_needed(offset, len);
+        {
+            let mut account = self.account.lock();
+            let memory_full = self.memory().is_full_of_dirty(len);
+            if !account.can_dirty(charge) || memory_full {
+                let may_wait = account.may_get_more(charge) || (memory_full && account.dirty_and_writing() > 0);
+                return if may_wait { Put::Full } else { Put::NoGrant };
+            }
+            account.took(charge);
+        }
+        state.note_write(of, caller, guard.id);
+        state.cache.write(offset, data, now);
+        object.account(&state, now);
+        self.note_dirty(object, &mut state);
+        drop(state);
+        if self.has_ready() {
+            self.start_flushes();
+        }
+        self.memory().shrink(now);
+        self.wake_upkeep();
+        Put::Done
+    }
+
+    /// Writes at once, without grant: so the server may answer ENOSPC, and who writes is told.
+    async fn write_through(
+        self: &Arc<Self>,
+        guard: &LockGuard,
+        object: &Arc<Object>,
+        of: &ObjectOf,
+        caller: &Caller,
+        offset: u64,
+        data: Payload,
+    ) -> Result<(), Errno> {
+        if guard.is_lost() {
+            return Err(Errno::ESTALE);
+        }
+        self.write_around(object, of, caller, offset, data, guard.id.0).await
+    }
+
+    /// Writes around the cache (O_DIRECT), under a lock if one is here, else with one that the server takes for as long:
+    /// how many bytes, from the beginning, and why not all.
+    pub(crate) async fn write_unlocked(
+        self: &Arc<Self>,
+        object: &Arc<Object>,
+        of: &ObjectOf,
+        caller: &Caller,
+        offset: u64,
+        data: Payload,
+    ) -> (usize, Option<Errno>) {
+        let size = self.brw_size().max(1);
+        let (mut at, end) = (offset, offset + data.len() as u64);
+        while at < end {
+            let len = (size - at % size).min(end - at);
+            let done = (at - offset) as usize;
+            let piece = data.slice(done, len as usize);
+            if let Err(error) = self.write_piece_unlocked(object, of, caller, at, piece).await {
+                return (done, Some(error));
+            }
+            at += len;
+        }
+        (data.len(), None)
+    }
+
+    async fn write_piece_unlocked(
+        self: &Arc<Self>,
+        object: &Arc<Object>,
+        of: &ObjectOf,
+        caller: &Caller,
+        offset: u64,
+        data: Payload,
+    ) -> Result<(), Errno> {
+        let range = offset..offset + data.len() as u64;
+        let ask = Ask::grown(LockMode::Pw, RangeSet::single(extent(&range)));
+        if let Some(guard) = self.find_lock(object, &ask) {
+            return self.write_through(&guard, object, of, caller, offset, data).await;
+        }
+        // Nobody is kept out meanwhile: who is, and holds a lock, might be waited for at the server.
+        self.flush_range(object, &range).await;
+        let answer = self.write_at_server(object, of, caller, offset, data, 0).await;
+        // What others of this mount wrote meanwhile comes after, and is what is true then.
+        self.flush_range(object, &range).await;
+        self.drop_clean(object, &range);
+        answer
+    }
+
+    /// Reads around the cache (O_DIRECT), after what is dirty was written.
+    pub(crate) async fn read_around(
+        self: &Arc<Self>,
+        object: &Arc<Object>,
+        caller: &Caller,
+        range: Range<u64>,
+    ) -> Result<Payload, Errno> {
+        self.flush_range(object, &range).await;
+        let ask = Ask::grown(LockMode::Pr, RangeSet::single(extent(&range)));
+        let guard = self.find_lock(object, &ask);
+        let lock = guard.as_ref().map_or(0, |guard| guard.id.0);
+        match self.read_rpc(caller, object.fid, range.clone(), lock).await {
+            Err(Errno::ESTALE) if lock != 0 => {
+                drop(guard);
+                Ok(self.read_rpc(caller, object.fid, range, 0).await?.0)
+            }
+            answer => Ok(answer?.0),
+        }
+    }
+
+    /// Writes around the cache under a lock.
+    async fn write_around(
+        self: &Arc<Self>,
+        object: &Arc<Object>,
+        of: &ObjectOf,
+        caller: &Caller,
+        offset: u64,
+        data: Payload,
+        lock: u64,
+    ) -> Result<(), Errno> {
+        let range = offset..offset + data.len() as u64;
+        let _excluding = self.exclude(object, &range).await;
+        // What is dirty there was accepted before: it is written first, for this write may fail.
+        self.flush_range(object, &range).await;
+        let answer = self.write_at_server(object, of, caller, offset, data, lock).await;
+        // Reads that began before may have brought what was there.
+        self.drop_clean(object, &range);
+        answer
+    }
+
+    async fn write_at_server(
+        self: &Arc<Self>,
+        object: &Arc<Object>,
+        of: &ObjectOf,
+        caller: &Caller,
+        offset: u64,
+        data: Payload,
+        lock: u64,
+    ) -> Result<(), Errno> {
+        let (report, sent) = self.account.lock().send(0, 0);
+        let (of, caller, extents) = (*of, *caller, vec![(offset, data)]);
+        let write = WriteOut { of, caller, extents, granted: false, report, lock, urgent: false };
+        match self.write_rpc(&write).await {
+            Ok(reply) => {
+                object.state.lock().learn(&reply.attr);
+                self.account.lock().written(sent, reply.grant);
+                Ok(())
+            }
+            Err(error) => {
+                self.account.lock().failed(sent, 0);
+                Err(error)
+            }
+        }
+    }
+
+    fn drop_clean(&self, object: &Object, range: &Range<u64>) {
+        let mut state = object.state.lock();
+        state.cache.drop_clean(&[extent(range)]);
+        object.account(&state, self.now());
+    }
+
+    /// Cuts the object or makes a hole, under a lock on the range.
+    pub(crate) async fn punch(
+        self: &Arc<Self>,
+        guard: &LockGuard,
+        object: &Arc<Object>,
+        of: &ObjectOf,
+        caller: &Caller,
+        range: Range<u64>,
+    ) -> Result<ObjectAttr, Errno> {
+        let _excluding = self.exclude(object, &range).await;
+        let all = [extent(&range)];
+        // What is dirty there need not be written any more; what is on its way must have come first.
+        let drop_dirty = |state: &mut ObjectState| {
+            let lost = state.cache.drop_ranges(&all);
+            self.account.lock().freed(lost.charge);
+            object.account(state, self.now());
+        };
+        drop_dirty(&mut object.state.lock());
+        object.wait_for(|state| (!state.cache.is_busy_in(&all)).then_some(())).await;
+        drop_dirty(&mut object.state.lock());
+        if guard.is_lost() {
+            return Err(Errno::ESTALE);
+        }
+        let answer = self.punch_rpc(caller, of, range, guard.id.0).await;
+        let mut state = object.state.lock();
+        state.cache.drop_ranges(&all);
+        object.account(&state, self.now());
+        let attr = answer?;
+        state.learn(&attr);
+        Ok(state.visible())
+    }
+
+    /// Makes a hole, under a lock on the range; the size stays.
+    pub(crate) async fn punch_hole(
+        self: &Arc<Self>,
+        guard: &LockGuard,
+        object: &Arc<Object>,
+        of: &ObjectOf,
+        caller: &Caller,
+        range: Range<u64>,
+    ) -> Result<ObjectAttr, Errno> {
+        let punch = self.punch_rpc(caller, of, range.clone(), guard.id.0);
+        self.change_range(guard, object, &range, punch).await
+    }
+
+    /// Allocates the range, or makes it zeros, under a lock on it.
+    pub(crate) async fn fallocate(
+        self: &Arc<Self>,
+        guard: &LockGuard,
+        object: &Arc<Object>,
+        of: &ObjectOf,
+        caller: &Caller,
+        range: Range<u64>,
+        mode: u32,
+    ) -> Result<ObjectAttr, Errno> {
+        let allocate = self.fallocate_rpc(caller, of, range.clone(), mode, guard.id.0);
+        self.change_range(guard, object, &range, allocate).await
+    }
+
+    /// Does something to a range at the server, after what is dirty there was written: it may count for the size.
+    async fn change_range(
+        self: &Arc<Self>,
+        guard: &LockGuard,
+        object: &Arc<Object>,
+        range: &Range<u64>,
+        change: impl Future<Output = Result<ObjectAttr, Errno>>,
+    ) -> Result<ObjectAttr, Errno> {
+        let _excluding = self.exclude(object, range).await;
+        self.flush_range(object, range).await;
+        if guard.is_lost() {
+            return Err(Errno::ESTALE);
+        }
+        let answer = change.await;
+        self.drop_clean(object, range);
+        let attr = answer?;
+        let mut state = object.state.lock();
+        state.learn(&attr);
+        Ok(state.visible())
+    }
+
+    /// Writes back what is dirty in a range that nobody makes dirty meanwhile.
+    pub(crate) async fn flush_range(self: &Arc<Self>, object: &Arc<Object>, range: &Range<u64>) {
+        let within = [extent(range)];
+        self.flush(object, &Which { within: Some(&within), ..Which::all(self.now()) }).await;
+    }
+
+    /// Keeps cached writes out of a range until the guard is dropped.
+    async fn exclude(&self, object: &Arc<Object>, range: &Range<u64>) -> Excluding {
+        let range = extent(range);
+        let mut excluding = None;
+        object
+            .wait_for(|state| {
+                if state.excludes(&range) {
+                    return None;
+                }
+                state.exclusive.push(range);
+                excluding = Some(Excluding { object: object.clone(), range });
+                Some(())
+            })
+            .await;
+        excluding.expect("the wait ended when it was made")
+    }
+}
+
+/// A range that no cached write comes into.
+struct Excluding {
+    object: Arc<Object>,
+    range: Extent,
+}
+
+impl Drop for Excluding {
+    fn drop(&mut self) {
+        let mut state = self.object.state.lock();
+        if let Some(at) = state.exclusive.iter().position(|r| *r == self.range) {
+            state.exclusive.swap_remove(at);
+        }
+        drop(state);
+        self.object.changed.notify_waiters();
+    }
+}
+
+/// Somebody waits for room.
+struct Waiting<'a>(&'a Osc);
+
+impl Waiting<'_> {
+    fn new(osc: &Osc) -> Waiting<'_> {
+        osc.waiters.fetch_add(1, Ordering::Relaxed);
+        Waiting(osc)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiters.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl ObjectState {
+    fn excludes(&self, range: &Extent) -> bool {
+        !self.exclusive.is_empty() && self.exclusive.iter().any(|r| r.overlaps(range))
+    }
+}
+
+/// The bytes of a range that is not empty; up to the end of file if it ends at `u64::MAX`.
+pub(crate) fn extent(range: &Range<u64>) -> Extent {
+    let end = if range.end == u64::MAX { u64::MAX } else { range.end - 1 };
+    Extent { start: range.start, end }
+}

@@ -1,0 +1,307 @@
+//! Writing dirty bytes back: full RPCs at once, the rest when it is old, when room is short, when somebody waits for it
+//! to be written. Each RPC names a lock that covers it, so that it never waits for other clients at the server; only what
+//! a restart of the server left without locks goes without.
+
+use crate::cache::dirty_account::Sent;
+use crate::cache::object::{Flush, FlushEnd, FlushTicket, FlushWanted};
+use crate::osc::Osc;
+use crate::osc::object::{Object, ObjectState};
+use crate::osc::rpc::{ObjectOf, WriteOut};
+use futures_util::future::join_all;
+use nacre_base::{Errno, Time};
+use nacre_ldlm::lock_cache::{Cover, LockCache};
+use nacre_ldlm::{Extent, LockId, RangeSet};
+use nacre_wire::ost::{EXTENTS_MAX, WriteReply};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Dirty bytes are written back at this age.
+const AGE_MAX: Duration = Duration::from_secs(2);
+/// Background flushes under way at once; the import's window of RPCs in flight may admit fewer.
+const FLUSHES_MAX: u32 = 16;
+
+/// What waits to be written back.
+#[derive(Default)]
+pub(crate) struct WriteBack {
+    /// Objects with enough for a full RPC.
+    ready: VecDeque<Arc<Object>>,
+    /// Objects with dirty bytes, by the time when they got them.
+    aging: VecDeque<(Time, Arc<Object>)>,
+    /// Background flushes under way.
+    under_way: u32,
+}
+
+/// Which bytes of an object, and how.
+#[derive(Clone, Copy)]
+pub(crate) struct Which<'a> {
+    /// Only these.
+    pub(crate) within: Option<&'a [Extent]>,
+    /// Only full RPCs.
+    pub(crate) only_full: bool,
+    /// Only what was dirty then.
+    pub(crate) since: Time,
+    /// Name this lock.
+    pub(crate) lock: Option<LockId>,
+    /// Others wait for it.
+    pub(crate) urgent: bool,
+}
+
+impl Which<'_> {
+    /// All that is dirty now.
+    pub(crate) fn all(now: Time) -> Which<'static> {
+        Which { within: None, only_full: false, since: now, lock: None, urgent: false }
+    }
+}
+
+/// Why it is an object's turn.
+#[derive(Clone, Copy)]
+enum Due {
+    /// There is enough for a full RPC.
+    Full,
+    /// It is old, or room is short.
+    Old,
+}
+
+/// A flush to be sent.
+struct Outgoing {
+    number: u64,
+    ticket: FlushTicket,
+    sent: Sent,
+    write: WriteOut,
+}
+
+impl Osc {
+    /// Dirty bytes were added. Under the object's lock.
+    pub(crate) fn note_dirty(&self, object: &Arc<Object>, state: &mut ObjectState) {
+        let dirty = state.cache.dirty_bytes();
+        let full = dirty >= self.brw_size();
+        if dirty == 0 || state.aging && (state.ready || !full) {
+            return;
+        }
+        let mut queue = self.write_back.lock();
+        if !state.aging {
+            state.aging = true;
+            if queue.aging.is_empty() {
+                self.nudge.notify_one();
+            }
+            let since = state.cache.oldest_dirty().unwrap_or(self.now());
+            match queue.aging.front() {
+                // What is left of it is as old as what was just taken.
+                Some((first, _)) if since < *first => queue.aging.push_front((since, object.clone())),
+                _ => queue.aging.push_back((since, object.clone())),
+            }
+        }
+        if full && !state.ready {
+            state.ready = true;
+            queue.ready.push_back(object.clone());
+        }
+    }
+
+    /// Whether there is something that [`Osc::start_flushes`] would send at once.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.write_back.lock().ready.is_empty()
+    }
+
+    /// Starts the flushes that are due.
+    pub(crate) fn start_flushes(self: &Arc<Self>) {
+        while let Some((object, due)) = self.next_due() {
+            let which = Which::all(self.now());
+            match self.take_flush(&object, &which, Some(due)) {
+                Some(out) => {
+                    let osc = self.clone();
+                    self.spawn(async move {
+                        osc.send_flush(&object, out).await;
+                        osc.write_back.lock().under_way -= 1;
+                        osc.start_flushes();
+                    });
+                }
+                None => self.write_back.lock().under_way -= 1,
+            }
+        }
+    }
+
+    /// An object whose turn it is. Counted as a flush under way.
+    fn next_due(&self) -> Option<(Arc<Object>, Due)> {
+        let now = self.now();
+        let half = self.max_dirty_bytes() / 2;
+        let pressed = self.waiters.load(Ordering::Relaxed) > 0 || self.account.lock().dirty_and_writing() > half;
+        let mut queue = self.write_back.lock();
+        if queue.under_way >= FLUSHES_MAX {
+            return None;
+        }
+        let old = |since: Time| pressed || now.since(since) >= AGE_MAX;
+        let found = match queue.ready.pop_front() {
+            Some(object) => (object, Due::Full),
+            None if queue.aging.front().is_some_and(|(since, _)| old(*since)) => (queue.aging.pop_front()?.1, Due::Old),
+            None => return None,
+        };
+        queue.under_way += 1;
+        Some(found)
+    }
+
+    /// When the next dirty bytes will be old enough.
+    pub(crate) fn next_age(&self) -> Option<Time> {
+        self.write_back.lock().aging.front().map(|(since, _)| *since + AGE_MAX)
+    }
+
+    /// The next flush of an object, booked as under way. `due` says which queue it was taken from, if from one.
+    fn take_flush(&self, object: &Arc<Object>, which: &Which<'_>, due: Option<Due>) -> Option<Outgoing> {
+        let locks = self.locks.lock();
+        let mut state = object.state.lock();
+        let found = match due {
+            Some(Due::Full) => {
+                state.ready = false;
+                let full = self.next_flush(&locks, &mut state, &Which { only_full: true, ..*which });
+                full.or_else(|| self.next_flush(&locks, &mut state, which))
+            }
+            Some(Due::Old) => {
+                state.aging = false;
+                self.next_flush(&locks, &mut state, which)
+            }
+            None => self.next_flush(&locks, &mut state, which),
+        };
+        // What nothing was found of waits for a flush under way, whose end queues it again.
+        let (lock, flush) = found?;
+        self.note_dirty(object, &mut state);
+        Some(self.book(&mut state, lock, flush, which.urgent))
+    }
+
+    /// The next flush, and the lock that covers it.
+    fn next_flush(&self, locks: &LockCache, state: &mut ObjectState, which: &Which<'_>) -> Option<(LockId, Flush)> {
+        let now = self.now();
+        let wanted = FlushWanted {
+            max_bytes: self.brw_size(),
+            max_extents: EXTENTS_MAX,
+            within: which.within,
+            only_full: which.only_full,
+            min_age: now.since(which.since),
+        };
+        if let Some(id) = which.lock {
+            return state.cache.next_flush(&wanted, now).map(|flush| (id, flush));
+        }
+        let ids: Vec<LockId> = state.dirty_locks.iter().copied().collect();
+        for id in ids {
+            let Some((_, Cover::Extent { ranges, .. })) = locks.get(id) else {
+                state.dirty_locks.remove(&id);
+                continue;
+            };
+            let inner = which.within.map(|within| intersect(ranges.ranges(), within));
+            let within = inner.as_deref().unwrap_or(ranges.ranges());
+            if let Some(flush) = state.cache.next_flush(&FlushWanted { within: Some(within), ..wanted }, now) {
+                return Some((id, flush));
+            }
+            if !state.cache.is_dirty_in(ranges.ranges()) {
+                state.dirty_locks.remove(&id);
+            }
+        }
+        if !state.dirty_locks.is_empty() {
+            return None;
+        }
+        // A restart of the server took the locks.
+        state.cache.next_flush(&wanted, now).map(|flush| (LockId(0), flush))
+    }
+
+    fn book(&self, state: &mut ObjectState, lock: LockId, flush: Flush, urgent: bool) -> Outgoing {
+        let number = state.next_flush;
+        state.next_flush += 1;
+        state.flushes.insert(number, lock);
+        let (report, sent) = self.account.lock().send(flush.charge, flush.bytes);
+        let (of, caller) = state.writer.unwrap_or_default();
+        let of = ObjectOf { now: state.written_at(), ..of };
+        let write = WriteOut { of, caller, extents: flush.extents, granted: true, report, lock: lock.0, urgent };
+        Outgoing { number, ticket: flush.ticket, sent, write }
+    }
+
+    async fn send_flush(self: &Arc<Self>, object: &Arc<Object>, mut out: Outgoing) {
+        let epoch = self.epoch.load(Ordering::Acquire);
+        let evictions = self.evictions.load(Ordering::Acquire);
+        let mut answer = self.write_rpc(&out.write).await;
+        if answer.as_ref().err() == Some(&Errno::ESTALE) && out.write.lock != 0 {
+            // The server has no such lock: it was restarted. After an eviction the bytes must not be written any more.
+            self.locks.lock().vanished(LockId(out.write.lock));
+            if self.evictions.load(Ordering::Acquire) == evictions {
+                out.write.lock = 0;
+                answer = self.write_rpc(&out.write).await;
+            }
+        }
+        let uncovered = out.write.lock == 0 || self.epoch.load(Ordering::Acquire) != epoch;
+        self.end_flush(object, out, answer, uncovered);
+        object.changed.notify_waiters();
+        self.room.notify_waiters();
+        self.memory().room.notify_waiters();
+    }
+
+    fn end_flush(&self, object: &Arc<Object>, out: Outgoing, answer: Result<WriteReply, Errno>, uncovered: bool) {
+        let now = self.now();
+        let locks = self.locks.lock();
+        let mut state = object.state.lock();
+        state.flushes.remove(&out.number);
+        state.flushes_ended += 1;
+        match answer {
+            Ok(reply) => {
+                state.learn(&reply.attr);
+                state.cache.flushed(out.ticket, FlushEnd::Written, now);
+                self.account.lock().written(out.sent, reply.grant);
+                if uncovered && !locks.in_the_way(object.fid, &RangeSet::ALL) {
+                    // No lock says that it stays true.
+                    state.cache.drop_clean(&[Extent::ALL]);
+                }
+            }
+            Err(error) => {
+                state.cache.flushed(out.ticket, FlushEnd::Lost, now);
+                self.account.lock().failed(out.sent, 0);
+                // Who writes to a file that is gone loses nothing.
+                if error != Errno::ENOENT {
+                    let target = self.connection.label();
+                    tracing::warn!(target, object = %object.fid, %error, "data was not written");
+                    object.report(if error == Errno::ESTALE { Errno::EIO } else { error });
+                }
+            }
+        }
+        object.account(&state, now);
+        if state.cache.dirty_bytes() > 0 {
+            self.note_dirty(object, &mut state);
+        }
+    }
+
+    /// Writes back what `which` says, and waits until it is written; also for what was under way before.
+    pub(crate) async fn flush(self: &Arc<Self>, object: &Arc<Object>, which: &Which<'_>) {
+        let mut newest = object.state.lock().next_flush;
+        loop {
+            while let Some(out) = self.take_flush(object, which, None) {
+                newest = out.number + 1;
+                let (osc, object) = (self.clone(), object.clone());
+                self.spawn(async move {
+                    osc.send_flush(&object, out).await;
+                    osc.start_flushes();
+                });
+            }
+            let ended = object.state.lock().flushes_ended;
+            let is_over = |state: &mut ObjectState| match which.within {
+                Some(within) => !state.cache.is_busy_in(within),
+                None => state.flushes.keys().next().is_none_or(|first| *first >= newest),
+            };
+            let over = object.wait_for(|state| {
+                let over = is_over(state);
+                (over || state.flushes_ended != ended).then_some(over)
+            });
+            if over.await {
+                return;
+            }
+        }
+    }
+
+    /// Writes back all dirty bytes of all objects.
+    pub(crate) async fn flush_all(self: &Arc<Self>) {
+        let objects: Vec<_> = self.objects.lock().values().cloned().collect();
+        let which = Which::all(self.now());
+        let dirty = objects.iter().filter(|o| o.state.lock().has_unwritten());
+        join_all(dirty.map(|object| self.flush(object, &which))).await;
+    }
+}
+
+fn intersect(a: &[Extent], b: &[Extent]) -> Vec<Extent> {
+    a.iter().flat_map(|x| b.iter().filter_map(|y| x.intersect(y))).collect()
+}
