@@ -39,7 +39,8 @@ impl Osc {
             self.invalidate(object, *mode, ranges).await;
         }
         loop {
-            if let Some(object) = &object {
+            // What is dirty under a lock to read was made so under another one.
+            if let (Some(object), LockMode::Pw | LockMode::Group) = (&object, mode) {
                 let which = Which {
                     within: Some(ranges.ranges()),
                     lock: Some(giving.id),
@@ -48,7 +49,7 @@ impl Osc {
                 };
                 self.flush(object, &which).await;
             }
-            match self.drop_lock(object.as_deref(), giving.id, ranges) {
+            match self.drop_lock(object.as_deref(), giving.id, *mode, ranges) {
                 Readiness::Busy => {}
                 Readiness::Ready(Given::Send) => break,
                 // Extent locks are given back whole, so there is nothing to do again.
@@ -75,7 +76,7 @@ impl Osc {
     }
 
     /// Drops the bytes that only this lock covers, and the lock, at one moment: if nothing of them is dirty.
-    fn drop_lock(&self, object: Option<&Object>, id: LockId, ranges: &RangeSet) -> Readiness {
+    fn drop_lock(&self, object: Option<&Object>, id: LockId, mode: LockMode, ranges: &RangeSet) -> Readiness {
         let mut locks = self.locks.lock();
         let Some(object) = object else { return Readiness::Ready(locks.given(id)) };
         let mut state = object.state.lock();
@@ -83,14 +84,14 @@ impl Osc {
             Some(others) => ranges.subtract(&others),
             None => Some(ranges.clone()),
         };
-        let busy = going.as_ref().is_some_and(|r| state.cache.is_busy_in(r.ranges()));
+        let busy = mode != LockMode::Pr && going.as_ref().is_some_and(|r| state.cache.is_busy_in(r.ranges()));
         if busy || state.flushes.values().any(|lock| *lock == id) {
             return Readiness::Busy;
         }
         let given = locks.given(id);
         if given == Given::Send {
             if let Some(going) = going {
-                state.cache.drop_ranges(going.ranges());
+                state.cache.drop_clean(going.ranges());
             }
             state.dirty_locks.remove(&id);
             object.account(&state, self.now());
