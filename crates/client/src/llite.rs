@@ -353,21 +353,28 @@ impl Client {
         with_attr: bool,
         max_bytes: u32,
     ) -> Result<ReadpageReply, Errno> {
-        let _timed = self.stats.time(Op::Readdir);
+        let mut page = self.readdir_mdt(cred, fid, cookie, with_attr, max_bytes).await?;
         let caller = self.caller(cred);
-        let body = Readpage {
-            cred: cred.clone(),
-            fid,
-            cookie,
-            max_bytes: max_bytes.min(READPAGE_MAX),
-            with_attr,
-            ..Readpage::default()
-        };
-        let mut page = self.lmv.mdc(fid).await?.readpage(&caller, &body).await?;
         for entries in page.entries.chunks_mut(READDIR_GLIMPSES) {
             join_all(entries.iter_mut().map(|e| self.complete_entry(&caller, &mut e.attr))).await;
         }
         Ok(page)
+    }
+
+    /// As [`Client::readdir`], but attributes are those of the MDT: for who will ask for some of the files then, which is
+    /// answered from memory as far as locks allow.
+    pub async fn readdir_mdt(
+        &self,
+        cred: &Credentials,
+        fid: Fid,
+        cookie: u64,
+        with_attr: bool,
+        max_bytes: u32,
+    ) -> Result<ReadpageReply, Errno> {
+        let _timed = self.stats.time(Op::Readdir);
+        let (cred, max_bytes) = (cred.clone(), max_bytes.min(READPAGE_MAX));
+        let body = Readpage { cred, fid, cookie, max_bytes, with_attr, ..Readpage::default() };
+        self.lmv.mdc(fid).await?.readpage(&self.caller(&body.cred), &body).await
     }
 
     async fn complete_entry(&self, caller: &Caller, slot: &mut Option<AttrReply>) {

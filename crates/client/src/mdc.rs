@@ -9,7 +9,7 @@ use crate::inodes::{self, Answer, InodeCache};
 use crate::unsynced::Unsynced;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid};
-use nacre_ptlrpc::{CallOptions, Reply};
+use nacre_ptlrpc::CallOptions;
 use nacre_wire::attr::{Credentials, StatFs};
 use nacre_wire::ldlm::inode_bits::ALL;
 use nacre_wire::ldlm::{Enqueue, EnqueueReply};
@@ -18,9 +18,10 @@ use nacre_wire::mds::{
     AttrReply, Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, LookupReply, Open, OpenReply, Readpage,
     ReadpageReply, Reint, ReintRecord, RenameReply, RootReply, Sync, XattrReply,
 };
-use nacre_wire::{Field, Opcode, RpcHeader};
+use nacre_wire::{Opcode, RpcHeader};
 use parking_lot::Mutex;
-use std::sync::{Arc, Once, Weak};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// One MDT.
@@ -29,7 +30,8 @@ pub(crate) struct Mdc {
     connection: Connection,
     unsynced: Mutex<Unsynced>,
     inodes: Mutex<InodeCache>,
-    watched: Once,
+    /// Whether the import pings, because we hold locks.
+    kept_alive: AtomicBool,
 }
 
 impl Mdc {
@@ -39,28 +41,12 @@ impl Mdc {
             connection,
             unsynced: Mutex::default(),
             inodes: Mutex::default(),
-            watched: Once::new(),
+            kept_alive: AtomicBool::new(false),
         });
         let callbacks = &mdc.connection.mount().callbacks;
         callbacks.register(&mdc.connection.name().to_string(), mdc.me.clone());
+        mdc.connection.observe(mdc.me.clone());
         mdc
-    }
-
-    async fn call<Rep: Field>(
-        &self,
-        opcode: Opcode,
-        body: &impl Field,
-        options: CallOptions,
-    ) -> Result<Reply<Rep>, Errno> {
-        self.watched.call_once(|| {
-            let hook = || {
-                let me = self.me.clone();
-                move || me.upgrade().iter().for_each(|mdc| mdc.lose_locks())
-            };
-            self.connection.import().on_evicted(hook());
-            self.connection.import().on_restarted(hook());
-        });
-        self.connection.call(opcode, body, options).await
     }
 
     /// Remembers that inodes were changed, and not durably yet.
@@ -80,7 +66,7 @@ impl Mdc {
 
     /// The root directory.
     pub(crate) async fn root(&self) -> Result<Fid, Errno> {
-        let reply = self.call::<RootReply>(Opcode::MdsGetRoot, &(), CallOptions::default()).await?;
+        let reply = self.connection.call::<RootReply>(Opcode::MdsGetRoot, &(), CallOptions::default()).await?;
         Ok(reply.body.root)
     }
 
@@ -106,7 +92,7 @@ impl Mdc {
     async fn ask_attr(&self, caller: &Caller, cred: &Credentials, fid: Fid, access: u32) -> Result<AttrReply, Errno> {
         let asking = self.ask();
         let body = Getattr { cred: cred.clone(), fid, access, want: ALL };
-        let reply = checked(self.call(Opcode::MdsGetattr, &body, caller.options()).await?.body)?;
+        let reply = checked(self.connection.call(Opcode::MdsGetattr, &body, caller.options()).await?.body)?;
         asking.keep(|inodes, asked, now| inodes.keep(asked, &reply, now));
         Ok(reply)
     }
@@ -139,7 +125,7 @@ impl Mdc {
         let asking = self.ask();
         let name = Bytes::copy_from_slice(name);
         let body = GetattrName { cred: cred.clone(), parent, name: name.clone(), want: ALL, want_parent: ALL };
-        let reply = self.call::<LookupReply>(Opcode::MdsGetattrName, &body, caller.options()).await?.body;
+        let reply = self.connection.call::<LookupReply>(Opcode::MdsGetattrName, &body, caller.options()).await?.body;
         reply.found.as_ref().map_or(Ok(()), check)?;
         asking.keep(|inodes, asked, now| {
             inodes.keep_lookup(asked, parent, &name, reply.found.as_ref(), reply.parent_lock.as_ref(), now);
@@ -151,7 +137,7 @@ impl Mdc {
     pub(crate) async fn open(&self, caller: &Caller, body: &Open) -> Result<OpenReply, Errno> {
         let body = Open { want: ALL, ..body.clone() };
         let changing = self.begin_change(self.parts_of_open(&body));
-        let reply = self.call::<OpenReply>(Opcode::MdsOpen, &body, caller.modify()).await;
+        let reply = self.connection.call::<OpenReply>(Opcode::MdsOpen, &body, caller.modify()).await;
         let (header, reply) = reply.inspect_err(|e| changing.failed(*e)).map(|r| (r.header, r.body))?;
         self.note_change(&header, [reply.attr.fid, body.parent]);
         if reply.layout.as_ref().is_some_and(|l| l.check().is_err()) {
@@ -192,7 +178,7 @@ impl Mdc {
     pub(crate) async fn close(&self, caller: &Caller, body: &Close) -> Result<(), Errno> {
         let has_news = self.inodes.lock().close_changes(body);
         let changing = self.begin_change(if has_news { vec![Part::Inode(body.fid)] } else { Vec::new() });
-        match self.call::<()>(Opcode::MdsClose, body, caller.modify()).await {
+        match self.connection.call::<()>(Opcode::MdsClose, body, caller.modify()).await {
             Ok(reply) => {
                 if reply.header.transno == 0 {
                     changing.nothing_happened(|_, _, _| {});
@@ -215,7 +201,7 @@ impl Mdc {
         }
         let asking = self.ask();
         let body = Readpage { want: if body.with_attr { ALL } else { 0 }, want_parent: ALL, ..body.clone() };
-        let page = self.call::<ReadpageReply>(Opcode::MdsReadpage, &body, caller.options()).await?.body;
+        let page = self.connection.call::<ReadpageReply>(Opcode::MdsReadpage, &body, caller.options()).await?.body;
         for entry in &page.entries {
             entry.attr.as_ref().map_or(Ok(()), check)?;
         }
@@ -229,7 +215,7 @@ impl Mdc {
         // Of what is removed nothing is to be known.
         let body = Reint { want: if removes { 0 } else { ALL }, ..body.clone() };
         let changing = self.begin_change(self.parts_of(&body.record));
-        let reply = self.call::<AttrReply>(Opcode::MdsReint, &body, caller.modify()).await;
+        let reply = self.connection.call::<AttrReply>(Opcode::MdsReint, &body, caller.modify()).await;
         let reply = reply.inspect_err(|e| changing.failed(*e))?;
         self.note_change(&reply.header, changed_by(&body.record));
         let reply = checked(reply.body)?;
@@ -257,7 +243,7 @@ impl Mdc {
     /// A rename.
     pub(crate) async fn rename(&self, caller: &Caller, body: &Reint) -> Result<(), Errno> {
         let changing = self.begin_change(self.parts_of(&body.record));
-        let reply = self.call::<RenameReply>(Opcode::MdsReint, body, caller.modify()).await;
+        let reply = self.connection.call::<RenameReply>(Opcode::MdsReint, body, caller.modify()).await;
         let (header, reply) = reply.inspect_err(|e| changing.failed(*e)).map(|r| (r.header, r.body))?;
         self.note_change(&header, changed_by(&body.record));
         let ReintRecord::Rename(r) = &body.record else { return Ok(()) };
@@ -310,7 +296,7 @@ impl Mdc {
         }
         let asking = self.ask();
         let body = Getxattr { cred: cred.clone(), fid, name: name.to_owned() };
-        let value = match self.call::<XattrReply>(Opcode::MdsGetxattr, &body, caller.options()).await {
+        let value = match self.connection.call::<XattrReply>(Opcode::MdsGetxattr, &body, caller.options()).await {
             Ok(reply) => Ok(reply.body.value),
             Err(Errno::ENODATA) => Err(Errno::ENODATA),
             Err(e) => return Err(e),
@@ -321,7 +307,7 @@ impl Mdc {
 
     /// Makes changes durable. EIO if the MDT crashed since and a change of the file or directory may be lost.
     pub(crate) async fn sync(&self, caller: &Caller, fid: Fid) -> Result<(), Errno> {
-        let reply = self.call::<()>(Opcode::MdsSync, &Sync { fid }, caller.options()).await?;
+        let reply = self.connection.call::<()>(Opcode::MdsSync, &Sync { fid }, caller.options()).await?;
         let instance = self.connection.connect_data().instance;
         self.unsynced.lock().handle_sync(fid, instance, reply.header.last_committed)
     }
@@ -329,26 +315,26 @@ impl Mdc {
     /// Paths of a file.
     pub(crate) async fn fid2path(&self, caller: &Caller, cred: &Credentials, fid: Fid) -> Result<Vec<Bytes>, Errno> {
         let body = Fid2path { cred: cred.clone(), fid };
-        let reply = self.call::<Fid2pathReply>(Opcode::MdsFid2path, &body, caller.options()).await?;
+        let reply = self.connection.call::<Fid2pathReply>(Opcode::MdsFid2path, &body, caller.options()).await?;
         Ok(reply.body.paths)
     }
 
     /// Space and inodes of the target.
     pub(crate) async fn statfs(&self) -> Result<StatFs, Errno> {
-        Ok(self.call(Opcode::MdsStatfs, &(), CallOptions::default()).await?.body)
+        Ok(self.connection.call(Opcode::MdsStatfs, &(), CallOptions::default()).await?.body)
     }
 
     /// As [`Mdc::statfs`], but gives up after `deadline`, and at once if the target cannot be reached.
     pub(crate) async fn try_statfs(&self, deadline: Duration) -> Result<StatFs, Errno> {
         let options = CallOptions { no_delay: true, deadline: Some(deadline), ..CallOptions::default() };
-        Ok(self.call(Opcode::MdsStatfs, &(), options).await?.body)
+        Ok(self.connection.call(Opcode::MdsStatfs, &(), options).await?.body)
     }
 
     /// Asks for a flock or fcntl lock, and waits for it if the flags do not say otherwise.
     pub(crate) async fn enqueue(&self, caller: &Caller, body: &Enqueue) -> Result<EnqueueReply, Errno> {
         // Outside of the window of RPCs in flight, or a few who wait for locks would stop all other metadata.
         let options = CallOptions { high_priority: true, ..caller.options() };
-        Ok(self.call(Opcode::LdlmEnqueue, body, options).await?.body)
+        Ok(self.connection.call(Opcode::LdlmEnqueue, body, options).await?.body)
     }
 }
 

@@ -137,12 +137,14 @@ pub(crate) mod init {
     pub(crate) const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
     pub(crate) const BIG_WRITES: u64 = 1 << 5;
+    pub(crate) const DONT_MASK: u64 = 1 << 6;
     pub(crate) const FLOCK_LOCKS: u64 = 1 << 10;
     pub(crate) const HAS_IOCTL_DIR: u64 = 1 << 11;
     pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;
     pub(crate) const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub(crate) const ASYNC_DIO: u64 = 1 << 15;
     pub(crate) const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub(crate) const POSIX_ACL: u64 = 1 << 20;
     pub(crate) const ABORT_ERROR: u64 = 1 << 21;
     pub(crate) const MAX_PAGES: u64 = 1 << 22;
     pub(crate) const CACHE_SYMLINKS: u64 = 1 << 23;

@@ -1,11 +1,14 @@
 //! The door itself: the kernel's requests become calls of the client, its nodes become FIDs.
 //!
-//! While no lock covers what the kernel would cache, it caches nothing: names and attributes are valid for no time,
-//! files are open for direct I/O. So two mounts always agree, and a stat costs a request.
+//! The kernel keeps names and attributes for as long as the client holds the locks that make them true, and is told
+//! before one is given back ([`crate::kernel_cache`]). Files are open for direct I/O: the client caches their data. So two
+//! mounts always agree.
 
 use crate::handler::{Context, Handler};
+use crate::kernel_cache::KernelCache;
 use crate::mount::{FuseError, MountOptions};
 use crate::nodes::Nodes;
+use crate::notify::Notifier;
 use crate::reply::*;
 use crate::request::{self, FileLock, LockKind, LockSpace, SetTime};
 use crate::session::{Session, serve};
@@ -28,15 +31,19 @@ pub async fn mount_client(
     mountpoint: &Path,
     options: MountOptions,
 ) -> Result<Session, FuseError> {
-    let door =
-        Door { client, rt: rt.clone(), nodes: Nodes::new(), files: Mutex::default(), directories: Mutex::default() };
+    let nodes = Arc::new(Nodes::new());
+    let kernel = KernelCache::new(rt, nodes.clone());
+    client.set_invalidate(kernel.clone());
+    let (files, directories) = (Mutex::default(), Mutex::default());
+    let door = Door { client, rt: rt.clone(), nodes, kernel, files, directories };
     serve(rt.clone(), mountpoint, options, Arc::new(door)).await
 }
 
 struct Door {
     client: Arc<Client>,
     rt: Rt,
-    nodes: Nodes,
+    nodes: Arc<Nodes>,
+    kernel: Arc<KernelCache>,
     files: Mutex<Slab<Arc<OpenFile>>>,
     directories: Mutex<Slab<Arc<OpenDirectory>>>,
 }
@@ -63,9 +70,6 @@ impl Batch {
     }
 }
 
-/// Nothing may be believed for longer than it takes to answer.
-const VALID: Duration = Duration::ZERO;
-
 /// Best I/O size that stat tells: one stripe's worth of read-ahead for tools like cp.
 const BLOCK_SIZE: u32 = 1 << 20;
 
@@ -84,9 +88,15 @@ impl Door {
     }
 
     /// The kernel gets one more lookup count with this.
-    fn entry(&self, attr: &attr::Attr) -> Entry {
+    fn entry(&self, parent: Fid, name: &[u8], attr: &attr::Attr) -> Entry {
+        // First, so that who takes attributes or names away finds it.
         let node = self.nodes.looked_up(attr.fid);
-        Entry { node, generation: 0, entry_valid: VALID, attr_valid: VALID, attr: to_kernel(attr) }
+        let entry_valid = self.kernel.entry_valid(|| self.client.keeps_name(parent, name, Some(attr.fid)));
+        Entry { node, generation: 0, entry_valid, attr_valid: self.attr_valid(attr), attr: to_kernel(attr) }
+    }
+
+    fn attr_valid(&self, attr: &attr::Attr) -> Duration {
+        self.kernel.attr_valid(self.client.keeps_attr(attr))
     }
 
     fn opened(&self, file: Arc<OpenFile>) -> Opened {
@@ -94,16 +104,34 @@ impl Door {
         Opened { handle, flags: OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES }
     }
 
-    fn answer_entry(&self, result: Result<attr::Attr, Errno>, reply: ReplyEntry) {
+    fn answer_entry(&self, parent: u64, name: &[u8], result: Result<attr::Attr, Errno>, reply: ReplyEntry) {
+        match (result, self.fid(parent)) {
+            (Ok(attr), Ok(parent)) => reply.ok(&self.entry(parent, name, &attr)),
+            (Err(e), _) | (_, Err(e)) => reply.error(e),
+        }
+    }
+
+    fn answer_attr(&self, result: Result<attr::Attr, Errno>, reply: ReplyAttr) {
         match result {
-            Ok(attr) => reply.ok(&self.entry(&attr)),
+            Ok(attr) => reply.ok(&to_kernel(&attr), self.attr_valid(&attr)),
             Err(e) => reply.error(e),
         }
     }
 
     /// The batch of entries that follows `cookie`.
-    async fn fill(&self, cred: &Credentials, fid: Fid, cookie: u64, batch: &mut Batch) -> Result<(), Errno> {
-        let reply = self.client.readdir(cred, fid, cookie, false, READPAGE_MAX).await?;
+    async fn fill(
+        &self,
+        cred: &Credentials,
+        fid: Fid,
+        cookie: u64,
+        plus: bool,
+        batch: &mut Batch,
+    ) -> Result<(), Errno> {
+        let reply = match plus {
+            // Further on the kernel only asks for attributes if somebody uses them.
+            true if cookie != 0 => self.client.readdir(cred, fid, cookie, true, READPAGE_MAX).await?,
+            plus => self.client.readdir_mdt(cred, fid, cookie, plus, READPAGE_MAX).await?,
+        };
         *batch = Batch { from: cookie, entries: reply.entries, end: reply.end };
         Ok(())
     }
@@ -113,6 +141,7 @@ impl Door {
         &self,
         ctx: &Context,
         op: &request::ReadDir,
+        plus: bool,
         mut add: impl FnMut(&DirEntry<'_>) -> bool + Send,
     ) -> Result<(), Errno> {
         let (fid, directory, cred) = (self.fid(op.node)?, self.directory(op.handle)?, credentials(ctx));
@@ -121,7 +150,7 @@ impl Door {
         let mut added = 0;
         loop {
             if !batch.goes_on_after(cookie) {
-                self.fill(&cred, fid, cookie, &mut batch).await?;
+                self.fill(&cred, fid, cookie, plus, &mut batch).await?;
             }
             for e in batch.entries.iter().filter(|e| e.cookie > cookie) {
                 let entry = DirEntry { ino: e.fid.inode(), next_offset: e.cookie, mode: e.file_type, name: &e.name };
@@ -156,12 +185,23 @@ impl Door {
 
 #[async_trait]
 impl Handler for Door {
+    fn init(&self, notifier: Notifier) {
+        self.kernel.begin(notifier);
+    }
+
     async fn lookup(self: Arc<Self>, ctx: Context, op: request::Lookup, reply: ReplyEntry) {
-        let found = match self.fid(op.parent) {
-            Ok(parent) => self.client.lookup(&credentials(&ctx), parent, &op.name).await,
-            Err(e) => Err(e),
+        let parent = match self.fid(op.parent) {
+            Ok(parent) => parent,
+            Err(e) => return reply.error(e),
         };
-        self.answer_entry(found, reply);
+        match self.client.lookup(&credentials(&ctx), parent, &op.name).await {
+            Ok(attr) => reply.ok(&self.entry(parent, &op.name, &attr)),
+            Err(Errno::ENOENT) => match self.kernel.entry_valid(|| self.client.keeps_name(parent, &op.name, None)) {
+                Duration::ZERO => reply.error(Errno::ENOENT),
+                valid => reply.absent(valid),
+            },
+            Err(e) => reply.error(e),
+        }
     }
 
     async fn forget(self: Arc<Self>, forgets: Vec<request::Forget>) {
@@ -170,16 +210,13 @@ impl Handler for Door {
 
     async fn get_attr(self: Arc<Self>, ctx: Context, op: request::GetAttr, reply: ReplyAttr) {
         let attr = async { self.client.getattr(&credentials(&ctx), self.fid(op.node)?).await };
-        match attr.await {
-            Ok(attr) => reply.ok(&to_kernel(&attr), VALID),
-            Err(e) => reply.error(e),
-        }
+        self.answer_attr(attr.await, reply);
     }
 
     async fn stat_x(self: Arc<Self>, ctx: Context, op: request::StatX, reply: ReplyStatX) {
         let attr = async { self.client.getattr(&credentials(&ctx), self.fid(op.node)?).await };
         match attr.await {
-            Ok(attr) => reply.ok(&to_kernel(&attr), Some(attr.btime), VALID),
+            Ok(attr) => reply.ok(&to_kernel(&attr), Some(attr.btime), self.attr_valid(&attr)),
             Err(e) => reply.error(e),
         }
     }
@@ -206,10 +243,7 @@ impl Handler for Door {
             let file = op.handle.and_then(|h| self.file(h).ok());
             self.client.setattr(&credentials(&ctx), fid, set, file.as_deref()).await
         };
-        match attr.await {
-            Ok(attr) => reply.ok(&to_kernel(&attr), VALID),
-            Err(e) => reply.error(e),
-        }
+        self.answer_attr(attr.await, reply);
     }
 
     async fn read_link(self: Arc<Self>, ctx: Context, op: request::ReadLink, reply: ReplyLink) {
@@ -223,23 +257,23 @@ impl Handler for Door {
     async fn sym_link(self: Arc<Self>, ctx: Context, op: request::SymLink, reply: ReplyEntry) {
         let made = async { self.client.symlink(&credentials(&ctx), self.fid(op.parent)?, &op.name, &op.target).await };
         let made = made.await;
-        self.answer_entry(made, reply);
+        self.answer_entry(op.parent, &op.name, made, reply);
     }
 
     async fn mk_nod(self: Arc<Self>, ctx: Context, op: request::MkNod, reply: ReplyEntry) {
         let made = async {
             let (cred, parent) = (credentials(&ctx), self.fid(op.parent)?);
-            self.client.mknod(&cred, parent, &op.name, op.mode, NO_UMASK, op.rdev.into()).await
+            self.client.mknod(&cred, parent, &op.name, op.mode, op.umask, op.rdev.into()).await
         };
         let made = made.await;
-        self.answer_entry(made, reply);
+        self.answer_entry(op.parent, &op.name, made, reply);
     }
 
     async fn mk_dir(self: Arc<Self>, ctx: Context, op: request::MkDir, reply: ReplyEntry) {
         let made =
-            async { self.client.mkdir(&credentials(&ctx), self.fid(op.parent)?, &op.name, op.mode, NO_UMASK).await };
+            async { self.client.mkdir(&credentials(&ctx), self.fid(op.parent)?, &op.name, op.mode, op.umask).await };
         let made = made.await;
-        self.answer_entry(made, reply);
+        self.answer_entry(op.parent, &op.name, made, reply);
     }
 
     async fn unlink(self: Arc<Self>, ctx: Context, op: request::Unlink, reply: ReplyEmpty) {
@@ -266,7 +300,7 @@ impl Handler for Door {
             self.client.link(&credentials(&ctx), fid, parent, &op.new_name).await
         };
         let made = made.await;
-        self.answer_entry(made, reply);
+        self.answer_entry(op.new_parent, &op.new_name, made, reply);
     }
 
     async fn open(self: Arc<Self>, ctx: Context, op: request::Open, reply: ReplyOpen) {
@@ -280,15 +314,18 @@ impl Handler for Door {
     async fn create(self: Arc<Self>, ctx: Context, op: request::Create, reply: ReplyCreate) {
         let created = async {
             let (cred, parent) = (credentials(&ctx), self.fid(op.parent)?);
-            self.client.create(&cred, parent, &op.name, op.flags, op.mode, NO_UMASK, None).await
+            self.client.create(&cred, parent, &op.name, op.flags, op.mode, op.umask, None).await
         };
-        match created.await {
-            Ok((attr, file)) => reply.ok(&self.entry(&attr), self.opened(file)),
-            Err(e) => reply.error(e),
+        match (created.await, self.fid(op.parent)) {
+            (Ok((attr, file)), Ok(parent)) => reply.ok(&self.entry(parent, &op.name, &attr), self.opened(file)),
+            (Err(e), _) | (_, Err(e)) => reply.error(e),
         }
     }
 
     async fn read(self: Arc<Self>, _: Context, op: request::Read, reply: ReplyData) {
+        if op.lock_owner.is_none() {
+            self.nodes.set_mapped(op.node);
+        }
         let data = async { self.client.read(&*self.file(op.handle)?, op.offset, op.size as usize).await };
         match data.await {
             Ok(data) => reply.ok(data),
@@ -302,6 +339,7 @@ impl Handler for Door {
             // A shared mapping's pages go where they are, even if the file is open for appending.
             let data = Payload::from(op.data);
             if op.from_cache {
+                self.nodes.set_mapped(op.node);
                 self.client.write_at(&file, op.offset, data).await
             } else {
                 self.client.write(&file, op.offset, data).await
@@ -349,6 +387,10 @@ impl Handler for Door {
         reply.result(done.await);
     }
 
+    async fn sync_fs(self: Arc<Self>, _: Context, _: request::SyncFs, reply: ReplyEmpty) {
+        reply.result(self.client.sync().await);
+    }
+
     async fn set_xattr(self: Arc<Self>, ctx: Context, op: request::SetXattr, reply: ReplyEmpty) {
         let done =
             async { self.client.setxattr(&credentials(&ctx), self.fid(op.node)?, &op.name, &op.value, op.flags).await };
@@ -394,16 +436,17 @@ impl Handler for Door {
     }
 
     async fn read_dir(self: Arc<Self>, ctx: Context, op: request::ReadDir, mut reply: ReplyDirectory) {
-        match self.list(&ctx, &op, |entry| reply.add(entry)).await {
+        match self.list(&ctx, &op, false, |entry| reply.add(entry)).await {
             Ok(()) => reply.ok(),
             Err(e) => reply.error(e),
         }
     }
 
-    /// While attributes are valid for no time the kernel would ask for them again at once, so none are sent: the
-    /// entries come without, as the protocol allows.
+    /// The client asks the MDT for attributes and locks, to have them when the kernel looks names up; the entries are
+    /// sent without. A name sent along here would be believed even if it was taken away before the kernel has read it:
+    /// it dates such names by when it reads them.
     async fn read_dir_plus(self: Arc<Self>, ctx: Context, op: request::ReadDir, mut reply: ReplyDirectoryPlus) {
-        match self.list(&ctx, &op, |entry| reply.add(&Entry::default(), entry)).await {
+        match self.list(&ctx, &op, true, |entry| reply.add(&Entry::default(), entry)).await {
             Ok(()) => reply.ok(),
             Err(e) => reply.error(e),
         }
@@ -466,9 +509,6 @@ impl Handler for Door {
         }
     }
 }
-
-/// The kernel has applied the umask already.
-const NO_UMASK: u32 = 0;
 
 fn to_kernel(a: &attr::Attr) -> Attr {
     Attr {

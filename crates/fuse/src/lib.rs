@@ -14,6 +14,7 @@ pub mod handler;
 mod inline;
 mod interrupt;
 pub mod ioctl;
+mod kernel_cache;
 pub mod mount;
 mod nodes;
 pub mod notify;

@@ -27,7 +27,8 @@ pub struct MountOptions {
     pub no_atime: bool,
     /// Let users other than root in.
     pub allow_other: bool,
-    /// The kernel checks permissions by mode, owner and group before it asks us.
+    /// The kernel checks permissions by mode, owner, group and list before it asks us. It must, if it keeps names: it
+    /// does not ask for those.
     pub default_permissions: bool,
     /// How far the kernel reads ahead in files read through its page cache, in KiB; 0 leaves the kernel's default.
     pub read_ahead_kib: u32,
@@ -44,7 +45,7 @@ impl Default for MountOptions {
             no_exec: false,
             no_atime: false,
             allow_other: true,
-            default_permissions: false,
+            default_permissions: true,
             read_ahead_kib: 1024,
         }
     }

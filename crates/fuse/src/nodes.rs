@@ -15,6 +15,8 @@ struct Tables {
 struct Known {
     fid: Fid,
     lookups: u64,
+    /// The kernel may have pages of it.
+    mapped: bool,
 }
 
 /// The node that the kernel begins with.
@@ -34,6 +36,23 @@ impl Nodes {
         self.0.lock().by_node.get(&node).map(|k| k.fid)
     }
 
+    /// The node of a FID that the kernel knows, or will know by a reply on its way.
+    pub(crate) fn node(&self, fid: Fid) -> Option<u64> {
+        self.0.lock().by_fid.get(&fid).copied()
+    }
+
+    /// The kernel reads or writes pages of it: a program has it mapped.
+    pub(crate) fn set_mapped(&self, node: u64) {
+        self.0.lock().by_node.get_mut(&node).into_iter().for_each(|k| k.mapped = true);
+    }
+
+    /// The node of a FID of which the kernel may have pages.
+    pub(crate) fn mapped_node(&self, fid: Fid) -> Option<u64> {
+        let tables = self.0.lock();
+        let node = tables.by_fid.get(&fid)?;
+        tables.by_node.get(node).filter(|k| k.mapped).map(|_| *node)
+    }
+
     /// The kernel is told of `fid` once more: its node.
     pub(crate) fn looked_up(&self, fid: Fid) -> u64 {
         let tables = &mut *self.0.lock();
@@ -44,7 +63,7 @@ impl Nodes {
             }
             node
         });
-        tables.by_node.entry(node).or_insert(Known { fid, lookups: 0 }).lookups += 1;
+        tables.by_node.entry(node).or_insert(Known { fid, lookups: 0, mapped: false }).lookups += 1;
         node
     }
 
@@ -71,9 +90,11 @@ mod tests {
         let node = nodes.looked_up(fid);
         assert_eq!(nodes.looked_up(fid), node);
         nodes.forget(node, 1);
-        assert_eq!(nodes.fid(node), Some(fid));
+        assert_eq!((nodes.fid(node), nodes.node(fid), nodes.mapped_node(fid)), (Some(fid), Some(node), None));
+        nodes.set_mapped(node);
+        assert_eq!(nodes.mapped_node(fid), Some(node));
         nodes.forget(node, 1);
-        assert_eq!(nodes.fid(node), None);
+        assert_eq!((nodes.fid(node), nodes.node(fid), nodes.mapped_node(fid)), (None, None, None));
         nodes.forget(ROOT_NODE, 5);
         assert_eq!(nodes.fid(ROOT_NODE), Some(Fid::ROOT));
     }

@@ -21,8 +21,8 @@ const NOTIFICATIONS_MAX: usize = 64;
 
 /// Sends notifications to the kernel of one session. Cloning shares.
 ///
-/// Every method answers when the kernel has obeyed; it goes on if the future is dropped after it was polled. ENOENT, that
-/// the kernel did not know the inode or name, is success.
+/// Every method answers when the kernel has obeyed; it goes on if the future is dropped after it was polled. ENOENT is that
+/// the kernel does not know the inode or name, perhaps not yet: a reply that tells it may be on its way.
 #[derive(Clone)]
 pub struct Notifier {
     sink: Arc<dyn Sink>,
@@ -85,10 +85,7 @@ impl Notifier {
             let header = abi::OutHeader { len, error: code, unique: 0 };
             sink.send(&[IoSlice::new(header.as_bytes()), IoSlice::new(&body)])
         });
-        match sent.await.map_err(|_| Errno::ESHUTDOWN)? {
-            Err(e) if e.raw_os_error() != Some(libc::ENOENT) => Err(Errno::from_io(&e)),
-            _ => Ok(()),
-        }
+        sent.await.map_err(|_| Errno::ESHUTDOWN)?.map(drop).map_err(|e| Errno::from_io(&e))
     }
 }
 

@@ -76,7 +76,7 @@ requests! {
         parent: u64,
         /// Its name.
         name: Bytes,
-        /// Type and permissions, umask already applied.
+        /// Type and permissions, umask not applied.
         mode: u32,
         /// Device number, as the kernel encodes it for user space (32 bits).
         rdev: u32,
@@ -89,7 +89,7 @@ requests! {
         parent: u64,
         /// Its name.
         name: Bytes,
-        /// Permissions, umask already applied.
+        /// Permissions, umask not applied.
         mode: u32,
         /// The caller's umask.
         umask: u32,
@@ -147,7 +147,7 @@ requests! {
         name: Bytes,
         /// open(2)'s flags.
         flags: u32,
-        /// Type and permissions, umask already applied.
+        /// Type and permissions, umask not applied.
         mode: u32,
         /// The caller's umask.
         umask: u32,
@@ -160,7 +160,7 @@ requests! {
         parent: u64,
         /// open(2)'s flags.
         flags: u32,
-        /// Type and permissions, umask already applied.
+        /// Type and permissions, umask not applied.
         mode: u32,
         /// The caller's umask.
         umask: u32,

@@ -32,19 +32,22 @@ const BUFFERS_FREE_MAX: usize = 32;
 
 /// What we ask for where the kernel offers it. Not among them, on purpose: WRITEBACK_CACHE, which hides writes from the
 /// lock manager; AUTO_INVAL_DATA, because lock callbacks say what is stale; NO_OPEN, because opens carry state; SPLICE,
-/// slower than copying here; POSIX_ACL and DONT_MASK, which belong together and come with ACLs; HANDLE_KILLPRIV, because
-/// its first version makes the kernel forget set-id bits that it should ask us to clear.
+/// slower than copying here; HANDLE_KILLPRIV, because its first version makes the kernel forget set-id bits that it should
+/// ask us to clear. POSIX_ACL makes the kernel check permissions, lists included, which it must if it keeps names;
+/// DONT_MASK belongs to it, because a directory's default list takes the umask's place.
 const WANTED: u64 = init::ASYNC_READ
     | init::POSIX_LOCKS
     | init::ATOMIC_O_TRUNC
     | init::EXPORT_SUPPORT
     | init::BIG_WRITES
+    | init::DONT_MASK
     | init::FLOCK_LOCKS
     | init::HAS_IOCTL_DIR
     | init::DO_READDIRPLUS
     | init::READDIRPLUS_AUTO
     | init::ASYNC_DIO
     | init::PARALLEL_DIROPS
+    | init::POSIX_ACL
     | init::ABORT_ERROR
     | init::MAX_PAGES
     | init::CACHE_SYMLINKS

@@ -3,6 +3,7 @@
 
 use super::Mdc;
 use crate::callback_service::LockHolder;
+use crate::connection::Observer;
 use crate::inodes::history::Part;
 use crate::inodes::{Asked, InodeCache, Notice, Out};
 use nacre_base::{Errno, Fid, Time};
@@ -13,6 +14,7 @@ use nacre_wire::ldlm::{BlockingCallback, Cancel, Convert, GlimpseCallback, Glimp
 use nacre_wire::mds::Close;
 use nacre_wire::{Lane, Opcode};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A request under way whose answer may be kept. Dropped, it is over.
 pub(super) struct Asking<'a> {
@@ -30,6 +32,7 @@ impl Asking<'_> {
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         self.mdc.inodes.lock().end(self.asked, self.mdc.now());
+        self.mdc.keep_alive();
         self.mdc.send_out();
     }
 }
@@ -88,6 +91,14 @@ impl Mdc {
         self.connection.mount().rt.now()
     }
 
+    /// Pings while there are locks: who is silent does not learn that it was evicted, and believes what it knows.
+    fn keep_alive(&self) {
+        let holds = self.inodes.lock().locks().lock_count() > 0;
+        if self.kept_alive.swap(holds, Ordering::Relaxed) != holds {
+            self.connection.import().set_keep_alive(holds);
+        }
+    }
+
     /// Gives back what is to be given back, in a task.
     pub(super) fn send_out(&self) {
         let out = self.inodes.lock().take_out();
@@ -142,19 +153,19 @@ impl Mdc {
         }
         let body = Cancel { handles: ids.iter().map(|id| id.0).collect() };
         // If it fails the server has thrown us out, or will.
-        let _ = self.call::<()>(Opcode::LdlmCancel, &body, giving_back()).await;
+        let _ = self.connection.call::<()>(Opcode::LdlmCancel, &body, giving_back()).await;
         let mut inodes = self.inodes.lock();
         ids.iter().for_each(|id| inodes.settled(*id));
     }
 
     async fn convert(&self, id: LockId, keep: u64) {
         let body = Convert { handle: id.0, bits: keep };
-        let _ = self.call::<()>(Opcode::LdlmConvert, &body, giving_back()).await;
+        let _ = self.connection.call::<()>(Opcode::LdlmConvert, &body, giving_back()).await;
         self.inodes.lock().settled(id);
     }
 
     /// The MDT knows none of our locks any more.
-    pub(super) fn lose_locks(&self) {
+    fn lose_locks(&self) {
         self.inodes.lock().lose();
         self.send_out();
     }
@@ -168,6 +179,16 @@ impl Mdc {
 
 fn giving_back() -> CallOptions {
     CallOptions { lane: Lane::Cancel, high_priority: true, ..CallOptions::default() }
+}
+
+impl Observer for Mdc {
+    fn handle_evicted(&self) {
+        self.lose_locks();
+    }
+
+    fn handle_restarted(&self) {
+        self.lose_locks();
+    }
 }
 
 impl LockHolder for Mdc {
