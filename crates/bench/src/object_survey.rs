@@ -138,10 +138,8 @@ fn place(objects: u32, thread: u32, requests: u64, n: u64) -> u64 {
 }
 
 fn plots(rows: &[Row]) -> Vec<Plot> {
-    let mut threads: Vec<u32> = rows.iter().map(|r| r.threads).collect();
-    let mut objects: Vec<u32> = rows.iter().map(|r| r.objects).collect();
-    (threads.sort_unstable(), objects.sort_unstable());
-    (threads.dedup(), objects.dedup());
+    let threads = table::distinct(rows.iter().map(|r| r.threads));
+    let objects = table::distinct(rows.iter().map(|r| r.objects));
     let plot = |title: &str, rate: fn(&Row) -> f64| Plot {
         title: title.to_owned(),
         x_title: "threads".to_owned(),

@@ -250,7 +250,7 @@ async fn verify(client: &nacre_client::Client, fid: Fid, load: Load, place: Plac
 
 /// Bytes that are different at every place of every file; cheap, so that making them costs less than writing them.
 fn content(seed: u64, at: u64, len: u64) -> Vec<u8> {
-    let word = |i: u64| (at / 8 + i ^ seed << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    let word = |i: u64| ((at / 8 + i) ^ (seed << 40)).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
     let mut bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(word).collect();
     bytes.truncate(len as usize);
     bytes
@@ -352,11 +352,9 @@ fn name(policy: Policy) -> &'static str {
 
 /// One plot for each number of writers: rate over stripes, a line for each policy and record.
 fn plots(rows: &[Row]) -> Vec<Plot> {
-    let mut stripes: Vec<u32> = rows.iter().map(|r| r.stripes_per_ost).collect();
-    let mut writers: Vec<usize> = rows.iter().map(|r| r.writers_per_client).collect();
-    let mut records: Vec<u64> = rows.iter().map(|r| r.record_bytes).collect();
-    (stripes.sort_unstable(), writers.sort_unstable(), records.sort_unstable());
-    (stripes.dedup(), writers.dedup(), records.dedup());
+    let stripes = table::distinct(rows.iter().map(|r| r.stripes_per_ost));
+    let writers = table::distinct(rows.iter().map(|r| r.writers_per_client));
+    let records = table::distinct(rows.iter().map(|r| r.record_bytes));
     let plot = |writers: usize| {
         let mut lines = Vec::new();
         for record in &records {

@@ -17,3 +17,8 @@ pub fn print(header: &[&str], rows: &[Vec<String>]) {
     line(&header.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>());
     rows.iter().for_each(|r| line(r));
 }
+
+/// Every value once, in order.
+pub fn distinct<T: Ord>(values: impl Iterator<Item = T>) -> Vec<T> {
+    values.collect::<std::collections::BTreeSet<T>>().into_iter().collect()
+}

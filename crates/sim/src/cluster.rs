@@ -14,9 +14,9 @@ use nacre_osd::mem::{Crash, MemOptions, MemOsd};
 use nacre_ost::{Ost, OstConfig};
 use nacre_ptlrpc::RpcNode;
 use nacre_rt::{Rt, Sim};
-use nacre_wire::attr::Credentials;
 use nacre_wire::{Lane, Opcode};
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +49,8 @@ pub struct Cluster {
     builder: Builder,
     servers: Mutex<Vec<ServerNode>>,
     clients: Vec<ClientNode>,
+    /// Clients that were killed.
+    dead: Mutex<BTreeSet<usize>>,
 }
 
 struct ServerNode {
@@ -122,6 +124,23 @@ impl Cluster {
         &self.clients[index].node
     }
 
+    /// The scope of a client's tasks: what runs there dies with it.
+    pub fn client_rt(&self, index: usize) -> &Rt {
+        &self.clients[index].rt
+    }
+
+    /// The client's process dies, as by kill -9: nobody hears of it.
+    pub fn kill_client(&self, index: usize) {
+        self.dead.lock().insert(index);
+        self.net.crash(self.clients[index].number);
+        self.clients[index].rt.kill();
+    }
+
+    fn living_clients(&self) -> Vec<&ClientNode> {
+        let dead = self.dead.lock().clone();
+        self.clients.iter().enumerate().filter(|(i, _)| !dead.contains(i)).map(|(_, c)| c).collect()
+    }
+
     /// How many clients there are.
     pub fn client_count(&self) -> usize {
         self.clients.len()
@@ -178,18 +197,19 @@ impl Cluster {
     /// Unmounts all clients, and panics if they leave anything: work at rest before, exports and tasks after.
     pub async fn unmount_all(&self) {
         assert_eq!(self.leaks(), [] as [String; 0], "left over at rest");
-        for c in &self.clients {
+        for c in self.living_clients() {
             c.client.unmount().await;
             c.node.shutdown().await;
         }
         self.rt.sleep(Duration::from_secs(1)).await;
         assert_eq!(self.client_tasks(), 0, "tasks of unmounted clients still run");
-        for c in &self.clients {
+        for c in self.living_clients() {
             self.net.crash(c.number);
             c.rt.kill();
         }
         // A goodbye may be lost, or never sent for want of a connection: then the server must notice by itself.
         if self.deserted_export(0).is_none() {
+            assert_eq!(self.lock_counts(), [], "locks left though nobody is mounted");
             return;
         }
         // A server that hears nobody suspects itself. So somebody has to speak.
@@ -198,10 +218,33 @@ impl Cluster {
         while let Some((server, exports)) = self.deserted_export(1) {
             let waited = self.rt.now().since(begun);
             assert!(waited < EVICTION_MAX, "{server:?} still has {exports} exports after {waited:?}");
-            witness.getattr(&Credentials::root(), witness.root()).await.expect("the root is there");
+            // Nothing that a cache could answer.
+            witness.statfs().await.expect("statfs");
             self.rt.sleep(Duration::from_secs(10)).await;
         }
         witness.unmount().await;
+        self.rt.sleep(Duration::from_secs(1)).await;
+        assert_eq!(self.lock_counts(), [], "locks left though nobody is mounted");
+    }
+
+    /// Namespaces that have locks, and how many.
+    fn lock_counts(&self) -> Vec<(String, String)> {
+        let counts = self.servers().into_iter().flat_map(|s| self.param(s, "ldlm.namespaces.*.lock_count"));
+        counts.filter(|(_, n)| n != "0").collect()
+    }
+
+    /// Whether every target's lock tables are as they must be at any moment; what is wrong if not.
+    pub fn check_locks(&self) -> Result<(), String> {
+        let servers = self.servers.lock();
+        for (server, running) in servers.iter().filter_map(|s| Some((s.server, s.running.as_ref()?))) {
+            let checked = match &running.target {
+                AnyTarget::Mgs(_) => Ok(()),
+                AnyTarget::Mdt(mdt, _) => mdt.check_locks(),
+                AnyTarget::Ost(ost, _) => ost.locks().check_invariants(),
+            };
+            checked.map_err(|e| format!("{server:?}: {e}"))?;
+        }
+        Ok(())
     }
 
     /// A server that has more exports than `clients` and other servers account for: the MDT is a client of the OSTs, all
@@ -240,7 +283,7 @@ impl Cluster {
 
     /// Tasks that still run on any client, for leak checks.
     pub fn client_tasks(&self) -> usize {
-        self.clients.iter().map(|c| c.rt.live_tasks()).sum()
+        self.living_clients().iter().map(|c| c.rt.live_tasks()).sum()
     }
 
     /// What is left of work that is over, in words; empty if nothing is. To be asked when nobody works, has a file open
@@ -265,7 +308,7 @@ impl Cluster {
             count(format!("{server:?}, messages"), running.node.lnet().stats().msgs_alloc);
             count(format!("{server:?}, gets"), running.node.lnet().stats().rst_alloc);
         }
-        for c in &self.clients {
+        for c in self.living_clients() {
             count(format!("client {}, messages", c.number), c.node.lnet().stats().msgs_alloc);
             count(format!("client {}, gets", c.number), c.node.lnet().stats().rst_alloc);
         }
@@ -351,8 +394,14 @@ impl Builder {
             servers.push(ServerNode { server, number, storage, running: Some(running), uuid });
         }
         let oss = self.oss.to_string();
-        let mut cluster =
-            Cluster { rt: rt.clone(), net, builder: self, servers: Mutex::new(servers), clients: Vec::new() };
+        let mut cluster = Cluster {
+            rt: rt.clone(),
+            net,
+            builder: self,
+            servers: Mutex::new(servers),
+            clients: Vec::new(),
+            dead: Mutex::default(),
+        };
         while cluster.param(Server::Mds, "lod.*.activeobd").iter().any(|(_, n)| *n != oss) {
             rt.sleep(Duration::from_millis(10)).await;
         }

@@ -4,6 +4,7 @@
 
 use crate::scale::Crowd;
 use crate::scenario::{Trouble, run_seed};
+use crate::sharing::{self, Hazard};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use nacre_rt::SimStats;
@@ -43,11 +44,26 @@ enum SimCommand {
         #[arg(long, default_value_t = 2000)]
         steps: u32,
     },
+    /// Many seeds of clients that share files at the same time: linearizable answers, sound lock tables
+    Locks {
+        /// How many seeds
+        #[arg(long, default_value_t = 2000)]
+        seeds: u64,
+        /// The first seed
+        #[arg(long, default_value_t = 0)]
+        from: u64,
+        /// Operations of each client
+        #[arg(long, default_value_t = 120)]
+        steps: u32,
+    },
     /// One seed, with its failure in full
     Replay {
         /// The seed
         #[arg(long)]
         seed: u64,
+        /// A seed of `locks`, not of `sweep`
+        #[arg(long)]
+        locks: bool,
         /// Steps of the run: as in the sweep that failed
         #[arg(long, default_value_t = 2000)]
         steps: u32,
@@ -67,11 +83,37 @@ enum SimCommand {
 pub fn main(args: SimArgs) -> ExitCode {
     match args.command {
         SimCommand::Smoke { steps } => smoke(steps, args.json),
-        SimCommand::Sweep { seeds, from, steps } => sweep(from, seeds, steps, args.json),
-        SimCommand::Replay { seed, steps } => replay(seed, steps, args.json),
+        SimCommand::Sweep { seeds, from, steps } => sweep(&SWEEP, from, seeds, steps, args.json),
+        SimCommand::Locks { seeds, from, steps } => sweep(&LOCKS, from, seeds, steps, args.json),
+        SimCommand::Replay { seed, locks, steps } => {
+            replay(if locks { &LOCKS } else { &SWEEP }, seed, steps, args.json)
+        }
         SimCommand::Scale { clients, oss } => scale(clients, oss, args.json),
     }
 }
+
+/// A kind of run that a seed determines.
+struct Story {
+    name: &'static str,
+    run: fn(u64, u32) -> SimStats,
+    trouble: fn(u64) -> String,
+    /// How to ask for one seed of it.
+    replay: &'static str,
+}
+
+const SWEEP: Story = Story {
+    name: "sweep",
+    run: run_seed,
+    trouble: |seed| format!("{:?}", Trouble::of_seed(seed)).to_lowercase(),
+    replay: "nacre sim replay",
+};
+
+const LOCKS: Story = Story {
+    name: "locks",
+    run: sharing::run_seed,
+    trouble: |seed| format!("{:?}", Hazard::of_seed(seed)).to_lowercase(),
+    replay: "nacre sim replay --locks",
+};
 
 /// The outcome of one seed.
 #[derive(Debug, Clone, Serialize)]
@@ -84,9 +126,9 @@ struct Outcome {
     failure: Option<String>,
 }
 
-fn attempt(seed: u64, steps: u32) -> Outcome {
-    let result = std::panic::catch_unwind(AssertUnwindSafe(|| run_seed(seed, steps)));
-    let trouble = format!("{:?}", Trouble::of_seed(seed)).to_lowercase();
+fn attempt(story: &Story, seed: u64, steps: u32) -> Outcome {
+    let result = std::panic::catch_unwind(AssertUnwindSafe(|| (story.run)(seed, steps)));
+    let trouble = (story.trouble)(seed);
     match result {
         Ok(SimStats { now, polls, trace, .. }) => Outcome {
             seed,
@@ -106,7 +148,7 @@ fn attempt(seed: u64, steps: u32) -> Outcome {
 }
 
 /// Runs seeds side by side, one thread for each processor; in order of seed.
-fn attempt_all(seeds: std::ops::Range<u64>, steps: u32, what: &'static str) -> Vec<Outcome> {
+fn attempt_all(story: &Story, seeds: std::ops::Range<u64>, steps: u32, what: &'static str) -> Vec<Outcome> {
     // Failures are told at the end, in order, not by the panic's own message from some thread.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
@@ -125,7 +167,7 @@ fn attempt_all(seeds: std::ops::Range<u64>, steps: u32, what: &'static str) -> V
                 if seed >= seeds.end {
                     return done;
                 }
-                done.push(attempt(seed, steps));
+                done.push(attempt(story, seed, steps));
                 bar.inc(1);
             }
         };
@@ -138,14 +180,14 @@ fn attempt_all(seeds: std::ops::Range<u64>, steps: u32, what: &'static str) -> V
     outcomes
 }
 
-fn report(outcomes: &[Outcome], steps: u32, elapsed: Duration, json: bool) -> ExitCode {
+fn report(story: &Story, outcomes: &[Outcome], steps: u32, elapsed: Duration, json: bool) -> ExitCode {
     let failed: Vec<_> = outcomes.iter().filter(|o| o.failure.is_some()).collect();
     if json {
         print_json(&outcomes);
     } else {
         for o in &failed {
             println!("seed {} ({}) failed: {}", o.seed, o.trouble, o.failure.as_deref().unwrap_or_default());
-            println!("  repeat it with: nacre sim replay --seed {} --steps {steps}\n", o.seed);
+            println!("  repeat it with: {} --seed {} --steps {steps}\n", story.replay, o.seed);
         }
         let events: u64 = outcomes.iter().map(|o| o.events).sum();
         let virtual_hours: f64 = outcomes.iter().map(|o| o.virtual_seconds).sum::<f64>() / 3600.0;
@@ -171,29 +213,29 @@ const SMOKE_SEEDS: u64 = 4 * Trouble::ALL.len() as u64;
 
 fn smoke(steps: u32, json: bool) -> ExitCode {
     let begun = Instant::now();
-    let mut first = attempt_all(0..SMOKE_SEEDS, steps, "smoke");
-    let second = attempt_all(0..SMOKE_SEEDS, steps, "again");
+    let mut first = attempt_all(&SWEEP, 0..SMOKE_SEEDS, steps, "smoke");
+    let second = attempt_all(&SWEEP, 0..SMOKE_SEEDS, steps, "again");
     for (a, b) in first.iter_mut().zip(&second) {
         if a.failure.is_none() && a.trace != b.trace {
             a.failure = Some(format!("two runs differ: traces {} and {}", a.trace, b.trace));
         }
     }
-    report(&first, steps, begun.elapsed(), json)
+    report(&SWEEP, &first, steps, begun.elapsed(), json)
 }
 
-fn sweep(from: u64, seeds: u64, steps: u32, json: bool) -> ExitCode {
+fn sweep(story: &Story, from: u64, seeds: u64, steps: u32, json: bool) -> ExitCode {
     let begun = Instant::now();
-    let outcomes = attempt_all(from..from.saturating_add(seeds), steps, "sweep");
-    report(&outcomes, steps, begun.elapsed(), json)
+    let outcomes = attempt_all(story, from..from.saturating_add(seeds), steps, story.name);
+    report(story, &outcomes, steps, begun.elapsed(), json)
 }
 
-fn replay(seed: u64, steps: u32, json: bool) -> ExitCode {
+fn replay(story: &Story, seed: u64, steps: u32, json: bool) -> ExitCode {
     let begun = Instant::now();
-    let outcome = attempt(seed, steps);
+    let outcome = attempt(story, seed, steps);
     if !json && outcome.failure.is_none() {
         println!("seed {seed} ({}): trace {}", outcome.trouble, outcome.trace);
     }
-    report(&[outcome], steps, begun.elapsed(), json)
+    report(story, &[outcome], steps, begun.elapsed(), json)
 }
 
 #[derive(Serialize)]

@@ -1,12 +1,14 @@
 //! Nacre in virtual time: clusters of the production code on a simulated network and simulated disks, workloads that
-//! a POSIX model checks, faults, and the commands `nacre sim smoke|sweep|replay|scale`.
+//! a POSIX model checks, faults, and the commands `nacre sim smoke|sweep|locks|replay|scale`.
 //!
 //! A run is determined by its seed, on every machine; a failure prints the command that repeats it. What must not be
 //! here: code that production runs.
 
+pub mod checker;
 pub mod cluster;
 pub mod command;
 pub mod model;
 pub mod scale;
 pub mod scenario;
+pub mod sharing;
 pub mod workload;

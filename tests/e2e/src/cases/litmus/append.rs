@@ -209,7 +209,7 @@ fn append_and_write(env: &Env) -> Outcome {
         tail.write_all(&[n; 3])?;
         model.extend([n; 3]);
         head.seek(SeekFrom::Start(u64::from(n)))?;
-        head.write_all(&[b'#'])?;
+        head.write_all(b"#")?;
         model[usize::from(n)] = b'#';
     }
     ensure_content(env, "f", &model)
