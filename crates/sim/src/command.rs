@@ -53,7 +53,7 @@ enum SimCommand {
         #[arg(long, default_value_t = 0)]
         from: u64,
         /// Operations of each client
-        #[arg(long, default_value_t = 120)]
+        #[arg(long, default_value_t = 80)]
         steps: u32,
     },
     /// One seed, with its failure in full
