@@ -58,6 +58,19 @@ pub(crate) struct Asked {
     ticket: Ticket,
 }
 
+/// What a change did, as its reply tells.
+#[derive(Debug, Default)]
+pub(crate) struct Effect {
+    /// Inodes that it changed, beside those that were known before.
+    pub(crate) inodes: Vec<Fid>,
+    /// Directories whose entries it changed, and how many subdirectories each gained.
+    pub(crate) directories: Vec<(Fid, i32)>,
+    /// The times that these have now.
+    pub(crate) now: Timestamp,
+    /// The version that these have now.
+    pub(crate) version: u64,
+}
+
 /// What the door must forget.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Notice {
@@ -159,11 +172,24 @@ impl InodeCache {
         self.history.end_change(asked.began, false);
     }
 
-    /// A change has happened, to the inodes `also` too: to be told before what its reply says is kept, with all names
-    /// that it changed ([`InodeCache::keep_name`]).
-    pub(crate) fn happened(&mut self, asked: Asked, also: Vec<Part>) {
+    /// A change has happened: to be told before what its reply says is kept, with all names that it changed
+    /// ([`InodeCache::keep_name`]).
+    pub(crate) fn happened(&mut self, asked: Asked, effect: &Effect) {
+        let also = effect.inodes.iter().copied().map(Part::Inode).collect();
         let parts = self.history.add_parts(asked.began, also);
         parts.iter().for_each(|part| self.forget_part(part));
+        effect.directories.iter().for_each(|(fid, gained)| self.apply_entries(*fid, *gained, effect));
+    }
+
+    /// Entries of a directory changed. While others are locked out its attributes can be kept up with: the times are
+    /// those of the latest change, whatever the order in which we hear of them.
+    fn apply_entries(&mut self, fid: Fid, subdirectories: i32, effect: &Effect) {
+        let Some(inode) = self.inodes.get_mut(&fid).filter(|i| i.attr_bits & UPDATE != 0) else { return };
+        let Some(attr) = &mut inode.attr else { return };
+        attr.nlink = attr.nlink.saturating_add_signed(subdirectories);
+        if effect.version > attr.version {
+            (attr.mtime, attr.ctime, attr.version) = (effect.now, effect.now, effect.version);
+        }
     }
 
     /// What its reply says has been kept.
@@ -175,9 +201,8 @@ impl InodeCache {
         match part {
             Part::Inode(fid) => self.forget_inode(*fid),
             Part::Name(directory, _) => {
-                let Some(inode) = self.inodes.get_mut(directory) else { return };
-                inode.attr_bits &= !UPDATE;
-                inode.directory.iter_mut().for_each(|d| d.forget_order());
+                let inode = self.inodes.get_mut(directory);
+                inode.and_then(|i| i.directory.as_mut()).into_iter().for_each(|d| d.forget_order());
             }
         }
     }

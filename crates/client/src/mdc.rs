@@ -5,12 +5,13 @@ mod locks;
 
 use crate::connection::{Caller, Connection};
 use crate::inodes::history::Part;
-use crate::inodes::{self, Answer, InodeCache};
+use crate::inodes::{self, Answer, Effect, InodeCache};
 use crate::unsynced::Unsynced;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid};
 use nacre_ptlrpc::CallOptions;
-use nacre_wire::attr::{Credentials, StatFs};
+use nacre_wire::attr::{Attr, Credentials, StatFs};
+use nacre_wire::layout::Layout;
 use nacre_wire::ldlm::inode_bits::ALL;
 use nacre_wire::ldlm::{Enqueue, EnqueueReply};
 use nacre_wire::mds::open_flags::{O_ACCMODE, O_CREAT, O_TRUNC};
@@ -77,6 +78,25 @@ impl Mdc {
             Some(known) => Ok(known),
             None => self.ask_attr(caller, cred, fid, 0).await,
         }
+    }
+
+    /// The newest layout of a file that has objects, which may be `known`; others may make objects for more of it at any time.
+    pub(crate) async fn newest_layout(
+        &self,
+        caller: &Caller,
+        cred: &Credentials,
+        fid: Fid,
+        known: &Arc<Layout>,
+    ) -> Result<Arc<Layout>, Errno> {
+        if known.is_complete() {
+            return Ok(known.clone());
+        }
+        let is_newest = self.inodes.lock().is_newest_layout(fid, known.generation, self.now());
+        if is_newest == Some(true) {
+            return Ok(known.clone());
+        }
+        let newest = self.ask_attr(caller, cred, fid, 0).await?.layout.ok_or(Errno::EIO)?;
+        Ok(if newest == **known { known.clone() } else { Arc::new(newest) })
     }
 
     /// Whether the caller may do what `access` says; EACCES if not.
@@ -148,8 +168,12 @@ impl Mdc {
         if header.transno == 0 {
             changing.nothing_happened(|inodes, asked, now| inodes.keep(asked, &known, now));
         } else {
-            let also = if reply.created { Vec::new() } else { vec![Part::Inode(fid)] };
-            changing.happened(also, |inodes, asked, now| {
+            let mut effect = Effect { now: body.now, version: header.transno, ..Effect::default() };
+            match reply.created {
+                true => effect.directories.push((body.parent, 0)),
+                false => effect.inodes.push(fid),
+            }
+            changing.happened(&effect, |inodes, asked, now| {
                 let bits = inodes.keep(asked, &known, now);
                 if body.flags & O_CREAT != 0 && !body.name.is_empty() {
                     inodes.keep_name(asked, body.parent, &body.name, Some(fid), bits);
@@ -218,9 +242,17 @@ impl Mdc {
         let reply = self.connection.call::<AttrReply>(Opcode::MdsReint, &body, caller.modify()).await;
         let reply = reply.inspect_err(|e| changing.failed(*e))?;
         self.note_change(&reply.header, changed_by(&body.record));
+        let version = reply.header.transno;
         let reply = checked(reply.body)?;
         let fid = reply.attr.fid;
-        changing.happened(vec![Part::Inode(fid)], |inodes, asked, now| match &body.record {
+        let directories = match &body.record {
+            ReintRecord::Unlink(r) => vec![(r.parent, -i32::from(r.directory))],
+            ReintRecord::Create(r) => vec![(r.parent, i32::from(reply.attr.is_dir()))],
+            ReintRecord::Link(r) => vec![(r.parent, 0)],
+            _ => Vec::new(),
+        };
+        let effect = Effect { inodes: vec![fid], directories, now: body.now, version };
+        changing.happened(&effect, |inodes, asked, now| match &body.record {
             ReintRecord::Unlink(r) => inodes.keep_name(asked, r.parent, &r.name, None, 0),
             ReintRecord::Create(r) => {
                 let bits = inodes.keep(asked, &reply, now);
@@ -247,14 +279,26 @@ impl Mdc {
         let (header, reply) = reply.inspect_err(|e| changing.failed(*e)).map(|r| (r.header, r.body))?;
         self.note_change(&header, changed_by(&body.record));
         let ReintRecord::Rename(r) = &body.record else { return Ok(()) };
-        let Some(moved) = reply.moved.map(|attr| attr.fid) else {
+        let Some(moved) = reply.moved else {
             changing.nothing_happened(|_, _, _| {});
             return Ok(());
         };
-        let replaced = reply.replaced.map(|attr| attr.fid);
-        let also = [Some(moved), replaced].into_iter().flatten().map(Part::Inode).collect();
-        changing.happened(also, |inodes, asked, _| {
-            let left = replaced.filter(|_| r.flags & RENAME_EXCHANGE != 0);
+        let exchanges = r.flags & RENAME_EXCHANGE != 0;
+        let replaced_directory = i32::from(reply.replaced.as_ref().is_some_and(Attr::is_dir));
+        let moved_directory = i32::from(moved.is_dir());
+        let back = if exchanges { replaced_directory } else { 0 };
+        let (moved, replaced) = (moved.fid, reply.replaced.map(|attr| attr.fid));
+        let effect = Effect {
+            inodes: [moved].into_iter().chain(replaced).collect(),
+            directories: vec![
+                (r.old_parent, back - moved_directory),
+                (r.new_parent, moved_directory - replaced_directory),
+            ],
+            now: body.now,
+            version: header.transno,
+        };
+        changing.happened(&effect, |inodes, asked, _| {
+            let left = replaced.filter(|_| exchanges);
             for (directory, name, to) in [(r.old_parent, &r.old_name, left), (r.new_parent, &r.new_name, Some(moved))] {
                 let bits = to.map_or(0, |fid| inodes.bits_since(asked, fid));
                 inodes.keep_name(asked, directory, name, to, bits);

@@ -13,7 +13,7 @@ use crate::reply::*;
 use crate::request::{self, FileLock, LockKind, LockSpace, SetTime};
 use crate::session::{Session, serve};
 use async_trait::async_trait;
-use nacre_base::{Errno, Fid, Payload};
+use nacre_base::{Errno, Fid, FxHashMap, Payload};
 use nacre_client::{Client, FlockKind, FlockRequest, OpenFile};
 use nacre_rt::Rt;
 use nacre_wire::attr::{self, Credentials};
@@ -34,8 +34,8 @@ pub async fn mount_client(
     let nodes = Arc::new(Nodes::new());
     let kernel = KernelCache::new(rt, nodes.clone());
     client.set_invalidate(kernel.clone());
-    let (files, directories) = (Mutex::default(), Mutex::default());
-    let door = Door { client, rt: rt.clone(), nodes, kernel, files, directories };
+    let (files, directories, created) = (Mutex::default(), Mutex::default(), Mutex::default());
+    let door = Door { client, rt: rt.clone(), nodes, kernel, files, directories, created };
     serve(rt.clone(), mountpoint, options, Arc::new(door)).await
 }
 
@@ -46,7 +46,12 @@ struct Door {
     kernel: Arc<KernelCache>,
     files: Mutex<Slab<Arc<OpenFile>>>,
     directories: Mutex<Slab<Arc<OpenDirectory>>>,
+    /// Files whose creation was answered last, by node: the thread that waits in open(2), and the answer.
+    created: Mutex<FxHashMap<u64, (u32, attr::Attr)>>,
 }
+
+/// Most files in [`Door::created`].
+const CREATED_MAX: usize = 1024;
 
 /// An open directory: what the last answer of the MDT held is served piece by piece.
 struct OpenDirectory {
@@ -108,6 +113,25 @@ impl Door {
         match (result, self.fid(parent)) {
             (Ok(attr), Ok(parent)) => reply.ok(&self.entry(parent, name, &attr)),
             (Err(e), _) | (_, Err(e)) => reply.error(e),
+        }
+    }
+
+    /// The kernel checks permissions before open(2) returns to who created a file, and asks for attributes if it may not
+    /// believe the ones it was just given. Until then that thread can do nothing with the file, and if nobody else has
+    /// opened it either, the same answer is as good as new: the objects need not be asked.
+    fn attr_of_created(&self, ctx: &Context, op: &request::GetAttr) -> Option<attr::Attr> {
+        let mut created = self.created.lock();
+        let (thread, attr) = created.remove(&op.node)?;
+        (thread == ctx.pid && op.handle.is_none()).then_some(attr)
+    }
+
+    fn note_created(&self, ctx: &Context, entry: &Entry, attr: attr::Attr) {
+        let mut created = self.created.lock();
+        if created.len() >= CREATED_MAX {
+            created.clear();
+        }
+        if entry.attr_valid.is_zero() {
+            created.insert(entry.node, (ctx.pid, attr));
         }
     }
 
@@ -209,6 +233,9 @@ impl Handler for Door {
     }
 
     async fn get_attr(self: Arc<Self>, ctx: Context, op: request::GetAttr, reply: ReplyAttr) {
+        if let Some(attr) = self.attr_of_created(&ctx, &op) {
+            return reply.ok(&to_kernel(&attr), Duration::ZERO);
+        }
         let attr = async { self.client.getattr(&credentials(&ctx), self.fid(op.node)?).await };
         self.answer_attr(attr.await, reply);
     }
@@ -222,6 +249,7 @@ impl Handler for Door {
     }
 
     async fn set_attr(self: Arc<Self>, ctx: Context, op: request::SetAttr, reply: ReplyAttr) {
+        self.created.lock().remove(&op.node);
         let now = self.rt.wall();
         let time = |t: SetTime| match t {
             SetTime::Now => now,
@@ -304,6 +332,7 @@ impl Handler for Door {
     }
 
     async fn open(self: Arc<Self>, ctx: Context, op: request::Open, reply: ReplyOpen) {
+        self.created.lock().remove(&op.node);
         let opened = async { self.client.open(&credentials(&ctx), self.fid(op.node)?, op.flags).await };
         match opened.await {
             Ok(file) => reply.ok(self.opened(file)),
@@ -317,7 +346,11 @@ impl Handler for Door {
             self.client.create(&cred, parent, &op.name, op.flags, op.mode, op.umask, None).await
         };
         match (created.await, self.fid(op.parent)) {
-            (Ok((attr, file)), Ok(parent)) => reply.ok(&self.entry(parent, &op.name, &attr), self.opened(file)),
+            (Ok((attr, file)), Ok(parent)) => {
+                let entry = self.entry(parent, &op.name, &attr);
+                self.note_created(&ctx, &entry, attr);
+                reply.ok(&entry, self.opened(file));
+            }
             (Err(e), _) | (_, Err(e)) => reply.error(e),
         }
     }

@@ -33,6 +33,17 @@ impl InodeCache {
         Some(AttrReply { attr: attr.clone(), layout, lock: None })
     }
 
+    /// Whether a layout of this generation is the newest one of a file, if that is known.
+    pub(crate) fn is_newest_layout(&mut self, fid: Fid, generation: u32, now: Time) -> Option<bool> {
+        if self.history.touches(fid, NOW, NOTHING) == Touch::All {
+            return None;
+        }
+        let (_, layout) = self.inodes.get(&fid)?.layout.as_ref()?;
+        let is_newest = layout.as_ref().is_some_and(|l| l.generation == generation);
+        self.use_lock(fid, now);
+        Some(is_newest)
+    }
+
     /// Whether there is the inode and the asker may do `want` to it, if that is known: access(2).
     pub(crate) fn access(&mut self, fid: Fid, cred: &Credentials, want: u32, now: Time) -> Option<bool> {
         self.attr(fid, now)?;

@@ -127,7 +127,7 @@ fn own_changes_call_nothing_back_and_yet_nothing_stale_is_answered_or_kept() {
     let change = c.begin_change(vec![Part::Inode(F)]);
     assert_eq!(c.version(F), None, "it may have happened already");
     let during = c.begin();
-    c.happened(change, Vec::new());
+    c.happened(change, &Effect::default());
     c.keep(change, &fifo(F, 8, ALL), NOW);
     c.changed(change);
     c.end(change, NOW);
@@ -207,7 +207,7 @@ fn a_whole_list_knows_what_is_not_there_and_goes_on_over_own_changes() {
     let made = c.begin_change(vec![Part::Name(D, name("g"))]);
     assert_eq!((c.look("g"), c.page(&body, NOW)), (Answer::Unknown, None));
     assert_eq!(c.look("h"), Answer::Absent, "another name");
-    c.happened(made, Vec::new());
+    c.happened(made, &Effect { directories: vec![(D, 0)], version: 6, ..Effect::default() });
     let bits = c.keep(made, &fifo(G, 6, ALL), NOW);
     c.keep_name(made, D, &name("g"), Some(G), bits);
     c.changed(made);
@@ -216,7 +216,7 @@ fn a_whole_list_knows_what_is_not_there_and_goes_on_over_own_changes() {
     assert_eq!((c.look("h"), c.page(&body, NOW)), (Answer::Absent, None), "the server knows where g comes in the list");
 
     let removed = c.begin_change(vec![Part::Name(D, name("g")), Part::Inode(G)]);
-    c.happened(removed, vec![Part::Inode(G)]);
+    c.happened(removed, &Effect { inodes: vec![G], ..Effect::default() });
     c.keep_name(removed, D, &name("g"), None, 0);
     c.changed(removed);
     c.end(removed, NOW);
@@ -325,4 +325,34 @@ fn a_close_is_applied_as_the_mdt_applies_it() {
     assert_eq!((new.size, new.blocks, new.atime, new.version), (6, 8, at(20), 7));
     assert_eq!(after_close(&new, &close(None, Some(at(30))), 8), None, "relatime");
     assert!(after_close(&new, &close(None, Some(at(30 + 86_400))), 8).is_some());
+}
+
+#[test]
+fn a_directorys_attributes_are_kept_up_with_own_changes() {
+    let mut c = InodeCache::default();
+    c.tell(&directory(1, ALL));
+    let at = |secs| Timestamp { secs, nanos: 0 };
+    let effect = |version, gained| Effect {
+        directories: vec![(D, gained)],
+        now: at(version as i64),
+        version,
+        ..Effect::default()
+    };
+    let (first, second) =
+        (c.begin_change(vec![Part::Name(D, name("a"))]), c.begin_change(vec![Part::Name(D, name("b"))]));
+    c.happened(second, &effect(7, 1));
+    c.changed(second);
+    c.end(second, NOW);
+    assert_eq!(c.version(D), None, "another change may have happened");
+    c.happened(first, &effect(6, 1));
+    c.changed(first);
+    c.end(first, NOW);
+    let attr = c.attr(D, NOW).unwrap().attr;
+    assert_eq!((attr.version, attr.nlink, attr.mtime, attr.ctime), (7, 4, at(7), at(7)));
+    c.handle_blocking(&called_back(D, UPDATE)).unwrap();
+    let third = c.begin_change(vec![Part::Name(D, name("c"))]);
+    c.happened(third, &effect(9, 0));
+    c.changed(third);
+    c.end(third, NOW);
+    assert_eq!(c.version(D), None, "what others did meanwhile is not known");
 }

@@ -5,7 +5,7 @@ use super::Mdc;
 use crate::callback_service::LockHolder;
 use crate::connection::Observer;
 use crate::inodes::history::Part;
-use crate::inodes::{Asked, InodeCache, Notice, Out};
+use crate::inodes::{Asked, Effect, InodeCache, Notice, Out};
 use nacre_base::{Errno, Fid, Time};
 use nacre_ldlm::LockId;
 use nacre_ldlm::lock_cache::{Given, Giving};
@@ -41,10 +41,10 @@ impl Drop for Asking<'_> {
 pub(super) struct Changing<'a>(Asking<'a>);
 
 impl Changing<'_> {
-    /// The change has happened, to the inodes `also` too: keeps what the answer says.
-    pub(super) fn happened<T>(&self, also: Vec<Part>, keep: impl FnOnce(&mut InodeCache, Asked, Time) -> T) -> T {
+    /// The change has happened: keeps what the answer says.
+    pub(super) fn happened<T>(&self, effect: &Effect, keep: impl FnOnce(&mut InodeCache, Asked, Time) -> T) -> T {
         self.0.keep(|inodes, asked, now| {
-            inodes.happened(asked, also);
+            inodes.happened(asked, effect);
             let kept = keep(inodes, asked, now);
             inodes.changed(asked);
             kept
