@@ -242,7 +242,7 @@ impl Osc {
             let mut locks = self.locks.lock();
             (locks.shrink(self.now(), &limits), locks.next_expiry(&limits))
         };
-        givings.into_iter().for_each(|giving| self.start_giving(giving));
+        givings.into_iter().for_each(|giving| self.start_giving_up(giving));
         let next = || self.next_age().into_iter().chain(expiry).min();
         if next().is_none() {
             self.upkeep.store(false, Ordering::Release);
@@ -255,7 +255,7 @@ impl Osc {
     /// Gives all unused locks back (`lru_size=clear`).
     pub(crate) fn clear_locks(self: &Arc<Self>) {
         let givings = self.locks.lock().clear();
-        givings.into_iter().for_each(|giving| self.start_giving(giving));
+        givings.into_iter().for_each(|giving| self.start_giving_up(giving));
     }
 
     /// Writes everything back and says goodbye; gives up waiting after `deadline`.

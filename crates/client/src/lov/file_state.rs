@@ -1,9 +1,12 @@
 //! What all users of a file in this mount share: who may find out its end, and what became of its data. By FID, for as
 //! long as somebody uses it.
 
-use nacre_base::{Errno, Fid, FxHashMap};
+use nacre_base::{Errno, Fid, FxHashMap, Time};
+use nacre_ldlm::Extent;
+use nacre_ldlm::shared_write::SharedWrite;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::sync::RwLock;
 
 /// A file in use.
@@ -14,9 +17,26 @@ pub(crate) struct FileState {
     pub(crate) gate: RwLock<()>,
     /// What writing back failed with. Reported once.
     error: Mutex<Option<Errno>>,
+    /// How those write who have it open.
+    writers: Mutex<Vec<Weak<Mutex<SharedWrite>>>>,
 }
 
 impl FileState {
+    /// How a new writer gets its locks, of a file with so many objects.
+    pub(crate) fn add_writer(&self, objects: u32) -> Arc<Mutex<SharedWrite>> {
+        let writer = Arc::new(Mutex::new(SharedWrite::new(objects)));
+        let mut writers = self.writers.lock();
+        writers.retain(|w| w.strong_count() > 0);
+        writers.push(Arc::downgrade(&writer));
+        writer
+    }
+
+    /// A lock to write was called back, `age` after it was granted.
+    pub(crate) fn handle_called_back(&self, ranges: &[Extent], age: Duration, now: Time) {
+        let writers: Vec<_> = self.writers.lock().iter().filter_map(Weak::upgrade).collect();
+        writers.iter().for_each(|w| w.lock().handle_called_back(ranges, age, now));
+    }
+
     /// Data was lost.
     pub(crate) fn report(&self, error: Errno) {
         self.error.lock().get_or_insert(error);
@@ -46,7 +66,7 @@ impl Files {
         if let Some(file) = table.files.get(&fid).and_then(Weak::upgrade) {
             return file;
         }
-        let file = Arc::new(FileState { fid, gate: RwLock::default(), error: Mutex::default() });
+        let file = Arc::new(FileState { fid, gate: RwLock::default(), error: Mutex::default(), writers: Mutex::default() });
         table.files.insert(fid, Arc::downgrade(&file));
         if table.files.len() > table.sweep_at {
             table.files.retain(|_, f| f.strong_count() > 0);

@@ -25,8 +25,14 @@ enum Readiness {
 }
 
 impl Osc {
-    /// Gives a lock back, in the background.
+    /// Gives a lock back that was called back, in the background.
     pub(crate) fn start_giving(self: &Arc<Self>, giving: Giving) {
+        self.tell_writers(&giving);
+        self.start_giving_up(giving);
+    }
+
+    /// Gives a lock back, in the background.
+    pub(crate) fn start_giving_up(self: &Arc<Self>, giving: Giving) {
         let osc = self.clone();
         self.spawn(async move { osc.give(giving).await });
     }
@@ -58,6 +64,20 @@ impl Osc {
         }
         self.cancel(vec![giving.id]).await;
         self.sweep();
+    }
+
+    /// Whoever writes to the file learns that others do.
+    fn tell_writers(&self, giving: &Giving) {
+        let Cover::Extent { mode: LockMode::Pw, ranges, .. } = &giving.cover else { return };
+        let Some(object) = self.known_object(giving.resource) else { return };
+        let Some(place) = object.place() else { return };
+        let in_file = |e: &Extent| {
+            let start = place.map.file_offset(e.start)?;
+            Extent::new(start, place.map.file_offset(e.end).unwrap_or(u64::MAX))
+        };
+        let ranges: Vec<Extent> = ranges.ranges().iter().filter_map(in_file).collect();
+        let now = self.now();
+        place.file.handle_called_back(&ranges, now.since(giving.granted), now);
     }
 
     /// Tells the door, if it may have cached what the lock protected.

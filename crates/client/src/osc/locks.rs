@@ -229,6 +229,11 @@ impl Osc {
         }
     }
 
+    /// An answer to what was done under a lock. An error is ESTALE if the lock was lost: it may be begun again.
+    pub(crate) fn or_lost<T>(&self, guard: &LockGuard, answer: Result<T, Errno>) -> Result<T, Errno> {
+        answer.map_err(|error| if guard.is_lost() { Errno::ESTALE } else { error })
+    }
+
     /// The attributes, if a lock on the whole object makes them known.
     pub(crate) fn known_attr(&self, object: &Object) -> Option<ObjectAttr> {
         let locks = self.locks.lock();

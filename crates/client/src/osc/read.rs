@@ -129,7 +129,7 @@ impl Osc {
         if answer.as_ref().err() == Some(&Errno::ESTALE) {
             self.locks.lock().vanished(guard.id);
         }
-        let (data, attr, _) = answer?;
+        let (data, attr, _) = self.or_lost(guard, answer)?;
         let now = self.now();
         {
             let mut state = object.state.lock();

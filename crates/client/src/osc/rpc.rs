@@ -142,12 +142,6 @@ impl Osc {
         tracing::warn!(target, what, %object, offset, len, "checksum mismatch, repeating");
     }
 
-    /// The object's size and times, as of the server.
-    pub(crate) async fn getattr_rpc(&self, caller: &Caller, object: Fid) -> Result<ObjectAttr, Errno> {
-        let body = ost::Getattr { fid: object };
-        Ok(self.connection.call(Opcode::OstGetattr, &body, caller.options()).await?.body)
-    }
-
     /// Sets the object's mtime.
     pub(crate) async fn setattr_rpc(
         &self,

@@ -149,7 +149,8 @@ impl Osc {
         if guard.is_lost() {
             return Err(Errno::ESTALE);
         }
-        self.write_around(object, of, caller, offset, data, guard.id.0).await
+        let answer = self.write_around(object, of, caller, offset, data, guard.id.0).await;
+        self.or_lost(guard, answer)
     }
 
     /// Writes around the cache (O_DIRECT), under a lock if one is here, else with one that the server takes for as long:
@@ -293,6 +294,7 @@ impl Osc {
             return Err(Errno::ESTALE);
         }
         let answer = self.punch_rpc(caller, of, range, guard.id.0).await;
+        let answer = self.or_lost(guard, answer);
         let mut state = object.state.lock();
         state.cache.drop_ranges(&all);
         object.account(&state, self.now());
@@ -341,7 +343,7 @@ impl Osc {
         if guard.is_lost() {
             return Err(Errno::ESTALE);
         }
-        let answer = change.await;
+        let answer = self.or_lost(guard, change.await);
         self.drop_clean(object, range);
         let attr = answer?;
         let mut state = object.state.lock();

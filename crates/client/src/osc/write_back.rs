@@ -40,7 +40,7 @@ pub(crate) struct Which<'a> {
     pub(crate) within: Option<&'a [Extent]>,
     /// Only full RPCs.
     pub(crate) only_full: bool,
-    /// Only what was dirty then.
+    /// Only what was dirty then. Not for `within`: there nobody makes anything dirty, or soon nobody will.
     pub(crate) since: Time,
     /// Name this lock.
     pub(crate) lock: Option<LockId>,
@@ -176,7 +176,7 @@ impl Osc {
             max_extents: EXTENTS_MAX,
             within: which.within,
             only_full: which.only_full,
-            min_age: now.since(which.since),
+            min_age: if which.within.is_some() { Duration::ZERO } else { now.since(which.since) },
         };
         if let Some(id) = which.lock {
             return state.cache.next_flush(&wanted, now).map(|flush| (id, flush));

@@ -15,9 +15,11 @@ fn records_appended_by_many_clients_are_all_there_and_whole() {
             let mut cluster = Cluster::start(&rt, 3).await;
             let first = cluster.client().await;
             let (attr, _file) = first.make("log", Some(striped(3, 65536))).await;
-            let mut tasks = Vec::new();
+            let (mut tasks, mut clients) = (Vec::new(), Vec::new());
             for writer in 0..4u8 {
                 let c = cluster.client().await;
+                // A mount that is dropped loses what it has not written.
+                clients.push(c.clone());
                 let flags = open_flags::O_WRONLY | open_flags::O_APPEND;
                 let file = c.open(&root(), attr.fid, flags).await.unwrap();
                 tasks.push(rt.spawn(async move {

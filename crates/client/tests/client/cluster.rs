@@ -245,6 +245,14 @@ impl TestClient {
         self.getattr(&root(), fid).await.unwrap()
     }
 
+    /// Writes back and forgets all cached data.
+    pub(crate) async fn drop_caches(&self, rt: &Rt) {
+        self.node.params().set("ldlm.namespaces.*-osc-*.lru_size", "clear").unwrap();
+        rt.sleep(Duration::from_secs(1)).await;
+        let locks = self.node.params().get("ldlm.namespaces.*-osc-*.lock_count").unwrap();
+        assert!(locks.iter().all(|(_, count)| count == "0"), "{locks:?}");
+    }
+
     /// Index of the OST that has a stripe of the file.
     pub(crate) async fn ost_of(&self, file: &OpenFile, stripe: usize) -> u32 {
         let value = self.getxattr(&root(), file.fid(), b"lustre.lov").await.unwrap();
