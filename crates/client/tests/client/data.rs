@@ -140,10 +140,11 @@ fn a_reader_who_follows_a_writer_sees_no_zeros() {
             let jitter = Duration::from_micros(300);
             cluster.net.set_links(LinkOptions { jitter, ..LinkOptions::default() });
             const END: u64 = 2_000_000;
+            let a2 = a.clone();
             let writer = rt.spawn(async move {
                 let mut at = 0;
                 while at < END {
-                    at += a.put(&file, at, &[7; 50_000]).await.unwrap() as u64;
+                    at += a2.put(&file, at, &[7; 50_000]).await.unwrap() as u64;
                 }
             });
             let (file, mut at) = (b.open(&root(), attr.fid, 0).await.unwrap(), 0);
