@@ -278,7 +278,7 @@ fn cluster(env: &Env) -> Outcome<&Cluster> {
 fn background_fio(env: &Env) -> Outcome<Running> {
     let dir = env.a.join("fio");
     fs::create_dir(&dir)?;
-    Program::new("fio")
+    let fio = Program::new("fio")
         .args(["--name=beside", "--rw=randwrite", "--bs=16k", "--fsync=16", "--size=12m", "--rate=2m", "--numjobs=2"])
         .args([
             "--verify=crc32c",
@@ -290,7 +290,13 @@ fn background_fio(env: &Env) -> Outcome<Running> {
         ])
         .arg(format!("--directory={}", dir.display()))
         .dir(&env.local)
-        .start()
+        .start()?;
+    // A file that nobody synced may go with the MDS that made it, and fio's first fsync would say so.
+    for file in ["beside.0.0", "beside.1.0"].map(|name| dir.join(name)) {
+        ensure!(wait_for(Duration::from_secs(20), || Ok(file.exists()))?, "fio has not begun after 20 s");
+        File::open(&file)?.sync_all()?;
+    }
+    Ok(fio)
 }
 
 fn kill_and_restart(env: &Env, name: &str) -> Outcome {
