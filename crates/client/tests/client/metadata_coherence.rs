@@ -269,12 +269,20 @@ fn check(seed: u64) {
         };
         cluster.net.set_links(link);
         let (history, known) = (Arc::default(), Arc::default());
-        let actors = clients.into_iter().enumerate().map(|(number, client)| {
+        let actors = clients.clone().into_iter().enumerate().map(|(number, client)| {
             let (rt, history, known) = (rt.clone(), Arc::clone(&history), Arc::clone(&known));
             rt.clone().spawn(Actor { client, rt, number, dirs, history, known }.run())
         });
         for actor in actors.collect::<Vec<_>>() {
             actor.await;
+        }
+        // What each has kept of the directories, which everybody changed, is what the MDT says.
+        for dir in dirs {
+            let stats = [clients[0].stat(dir).await, clients[1].stat(dir).await, clients[2].stat(dir).await];
+            clients[0].node.params().set("ldlm.namespaces.*-mdc-*.lru_size", "clear").unwrap();
+            rt.sleep(Duration::from_secs(1)).await;
+            let truth = clients[0].stat(dir).await;
+            assert!(stats.iter().all(|s| *s == truth), "seed {seed}: {stats:?} {truth:?}");
         }
         let history: Vec<Entry> = history.lock().clone();
         assert!(history.len() > CLIENTS * OPERATIONS / 2);
