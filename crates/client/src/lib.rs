@@ -3,8 +3,9 @@
 //!
 //! Modules are Lustre's layers. `llite`, `file`, `xattr` and `flock` are what POSIX asks; `lmv` picks the MDT and `mdc`
 //! speaks to it; `lov` spreads a file over its objects and `osc` speaks to one OST; `targets` follows the
-//! configuration and `connection` is what `mdc` and `osc` have in common. Nothing is cached that another client could
-//! change. No paths, no inode numbers, no kernel interfaces here: those are the doors'.
+//! configuration and `connection` is what `mdc` and `osc` have in common. What another client could change is
+//! cached under locks only: inodes and names by `inodes`, data by `osc` and `cache`; a door above with caches of its own
+//! implements [`Invalidate`]. No paths, no inode numbers, no kernel interfaces here: those are the doors'.
 
 // Its engines are ahead of their users.
 #[allow(dead_code)]

@@ -1,3 +1,5 @@
+//! The cache of inodes and names alone: what it answers after which messages, in every order that matters.
+
 use super::*;
 use nacre_wire::attr::mode;
 use nacre_wire::ldlm::LockMode;

@@ -18,7 +18,7 @@ const NAMES: u64 = 4;
 type Place = (usize, u64);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Did {
+enum Deed {
     Lookup(Place, Result<Shown, Errno>),
     Getattr(Fid, Result<Shown, Errno>),
     Make(Place, Result<Fid, Errno>),
@@ -44,7 +44,7 @@ struct Entry {
     client: usize,
     began: Time,
     ended: Time,
-    did: Did,
+    deed: Deed,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,29 +71,29 @@ impl Model {
     }
 
     /// Does it; false if the answer cannot be.
-    fn step(&mut self, did: &Did) -> bool {
-        match did {
-            Did::Lookup(at, answer) => match self.names.get(at) {
+    fn step(&mut self, deed: &Deed) -> bool {
+        match deed {
+            Deed::Lookup(at, answer) => match self.names.get(at) {
                 Some(fid) => answer.is_ok() && self.explains(*fid, answer),
                 None => *answer == Err(Errno::ENOENT),
             },
-            Did::Getattr(fid, answer) => self.explains(*fid, answer),
-            Did::Make(at, answer) => match answer {
+            Deed::Getattr(fid, answer) => self.explains(*fid, answer),
+            Deed::Make(at, answer) => match answer {
                 Ok(fid) => {
                     self.inodes.insert(*fid, (0o600, None));
                     self.names.insert(*at, *fid).is_none()
                 }
                 Err(e) => *e == Errno::EEXIST && self.names.contains_key(at),
             },
-            Did::Link(fid, at, answer) => match answer {
+            Deed::Link(fid, at, answer) => match answer {
                 Ok(_) => {
                     self.shown(*fid).is_some() && self.names.insert(*at, *fid).is_none() && self.explains(*fid, answer)
                 }
                 Err(Errno::EEXIST) => self.names.contains_key(at),
                 Err(_) => self.shown(*fid).is_none(),
             },
-            Did::Unlink(at, answer) => answer.is_ok() == self.names.remove(at).is_some(),
-            Did::Rename(from, to, answer) => match (self.names.get(from).copied(), answer) {
+            Deed::Unlink(at, answer) => answer.is_ok() == self.names.remove(at).is_some(),
+            Deed::Rename(from, to, answer) => match (self.names.get(from).copied(), answer) {
                 (Some(moved), Ok(())) if self.names.get(to) == Some(&moved) => true,
                 (Some(moved), Ok(())) => {
                     self.names.remove(from);
@@ -102,19 +102,19 @@ impl Model {
                 }
                 (moved, answer) => moved.is_none() && *answer == Err(Errno::ENOENT),
             },
-            Did::Chmod(fid, mode, answer) => {
+            Deed::Chmod(fid, mode, answer) => {
                 self.inodes.get_mut(fid).into_iter().for_each(|i| i.0 = *mode);
                 self.explains(*fid, answer)
             }
-            Did::Setxattr(fid, value, answer) => {
+            Deed::Setxattr(fid, value, answer) => {
                 self.inodes.get_mut(fid).into_iter().for_each(|i| i.1 = Some(*value));
                 answer.is_ok() || self.shown(*fid).is_none()
             }
-            Did::Getxattr(fid, answer) => match self.shown(*fid) {
+            Deed::Getxattr(fid, answer) => match self.shown(*fid) {
                 None => true,
                 Some(_) => self.inodes[fid].1.ok_or(Errno::ENODATA) == *answer,
             },
-            Did::List(dir, entries) => {
+            Deed::List(dir, entries) => {
                 let here = self.names.iter().filter(|((d, _), _)| d == dir);
                 here.map(|((_, n), fid)| (*n, *fid)).eq(entries.iter().copied())
             }
@@ -141,7 +141,7 @@ fn explain(history: &[Entry]) -> Result<(), String> {
         let Some(first_end) = next.iter().map(|e| e.ended).min() else { continue };
         for e in next.iter().filter(|e| e.began <= first_end) {
             let mut after = model.clone();
-            if after.step(&e.did) {
+            if after.step(&e.deed) {
                 let mut at = at.clone();
                 at[e.client] += 1;
                 if seen.insert((at.clone(), after.clone())) {
@@ -191,39 +191,39 @@ impl Actor {
         (recent > 0).then(|| known[known.len() - 1 - self.below(recent) as usize])
     }
 
-    async fn act(&self) -> Option<Did> {
+    async fn act(&self) -> Option<Deed> {
         let (c, cred) = (&self.client, root());
         let dir = |at: Place| self.dirs[at.0];
         let (at, to) = (self.place(), self.place());
         Some(match self.below(20) {
-            0..4 => Did::Lookup(at, c.lookup(&cred, dir(at), &name(at)).await.map(|a| shown(&a))),
+            0..4 => Deed::Lookup(at, c.lookup(&cred, dir(at), &name(at)).await.map(|a| shown(&a))),
             4..7 => {
                 let fid = self.fid()?;
-                Did::Getattr(fid, c.getattr(&cred, fid).await.map(|a| shown(&a)))
+                Deed::Getattr(fid, c.getattr(&cred, fid).await.map(|a| shown(&a)))
             }
             7..10 => {
                 let made = c.mknod(&cred, dir(at), &name(at), mode::S_IFIFO | 0o600, 0, 0).await;
                 made.iter().for_each(|a| self.known.lock().push(a.fid));
-                Did::Make(at, made.map(|a| a.fid))
+                Deed::Make(at, made.map(|a| a.fid))
             }
             10 => {
                 let fid = self.fid()?;
-                Did::Link(fid, at, c.link(&cred, fid, dir(at), &name(at)).await.map(|a| shown(&a)))
+                Deed::Link(fid, at, c.link(&cred, fid, dir(at), &name(at)).await.map(|a| shown(&a)))
             }
-            11..13 => Did::Unlink(at, c.unlink(&cred, dir(at), &name(at)).await),
-            13..15 => Did::Rename(at, to, c.rename(&cred, dir(at), &name(at), dir(to), &name(to), 0).await),
+            11..13 => Deed::Unlink(at, c.unlink(&cred, dir(at), &name(at)).await),
+            13..15 => Deed::Rename(at, to, c.rename(&cred, dir(at), &name(at), dir(to), &name(to), 0).await),
             15 => {
                 let (fid, mode) = (self.fid()?, 0o600 + self.below(0o100) as u32);
                 let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-                Did::Chmod(fid, mode, c.setattr(&cred, fid, set, None).await.map(|a| shown(&a)))
+                Deed::Chmod(fid, mode, c.setattr(&cred, fid, set, None).await.map(|a| shown(&a)))
             }
             16 => {
                 let (fid, value) = (self.fid()?, self.below(200) as u8);
-                Did::Setxattr(fid, value, c.setxattr(&cred, fid, b"security.x", &[value], 0).await)
+                Deed::Setxattr(fid, value, c.setxattr(&cred, fid, b"security.x", &[value], 0).await)
             }
             17 => {
                 let fid = self.fid()?;
-                Did::Getxattr(fid, c.getxattr(&cred, fid, b"security.x").await.map(|v| v[0]))
+                Deed::Getxattr(fid, c.getxattr(&cred, fid, b"security.x").await.map(|v| v[0]))
             }
             _ => {
                 let with_attr = self.below(2) == 0;
@@ -232,7 +232,7 @@ impl Actor {
                 let entries = page.entries.iter().filter_map(|e| Some((number(&e.name)?, e.fid)));
                 let mut entries: Vec<_> = entries.collect();
                 entries.sort_unstable();
-                Did::List(at.0, entries)
+                Deed::List(at.0, entries)
             }
         })
     }
@@ -240,9 +240,9 @@ impl Actor {
     async fn run(self) {
         for _ in 0..OPERATIONS {
             let began = self.rt.now();
-            if let Some(did) = self.act().await {
+            if let Some(deed) = self.act().await {
                 let (client, ended) = (self.number, self.rt.now());
-                self.history.lock().push(Entry { client, began, ended, did });
+                self.history.lock().push(Entry { client, began, ended, deed });
             }
             if self.below(3) == 0 {
                 self.rt.sleep(Duration::from_micros(self.below(400_000))).await;
@@ -300,9 +300,9 @@ fn some_order_explains_every_answer() {
 #[test]
 fn the_search_finds_lies() {
     let (f, g) = (Fid { seq: 1, oid: 1, ver: 0 }, Fid { seq: 1, oid: 2, ver: 0 });
-    let at = |client, began, ended, did| Entry { client, began: Time(began), ended: Time(ended), did };
-    let made = at(0, 0, 10, Did::Make((0, 0), Ok(f)));
-    let listed = |began, entries| at(1, began, began + 5, Did::List(0, entries));
+    let at = |client, began, ended, deed| Entry { client, began: Time(began), ended: Time(ended), deed };
+    let made = at(0, 0, 10, Deed::Make((0, 0), Ok(f)));
+    let listed = |began, entries| at(1, began, began + 5, Deed::List(0, entries));
     assert!(explain(&[made.clone(), listed(11, vec![(0, f)])]).is_ok());
     assert!(explain(&[made.clone(), listed(11, vec![])]).is_err());
     assert!(explain(&[made.clone(), listed(3, vec![])]).is_ok(), "they overlap");
