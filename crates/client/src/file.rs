@@ -6,15 +6,18 @@ use crate::llite::Client;
 use crate::lov::file_state::FileState;
 use crate::lov::merge::{self, ObjectAttrs};
 use crate::lov::{Striped, Way, Written};
+use crate::mdc::Mdc;
 use crate::stats::Op;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid, Payload, Timestamp};
+use nacre_ldlm::shared_write::SharedWrite;
 use nacre_wire::attr::{Attr, Credentials, SetAttr};
 use nacre_wire::layout::{Layout, LayoutSpec};
 use nacre_wire::mds::{Close, Open, OpenReply, Reint, ReintRecord, ReintSetLayout, ReintSetattr};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 
 use nacre_wire::mds::open_flags::{
     O_ACCMODE, O_APPEND, O_CREAT, O_DSYNC, O_NOATIME, O_RDWR, O_SYNC_INODE, O_TRUNC, O_WRONLY,
@@ -46,6 +49,8 @@ pub struct OpenFile {
     /// Shared with others who use the file in this mount.
     shared: Arc<FileState>,
     ahead: Mutex<ReadAhead>,
+    /// How it gets its locks to write, from the first write on.
+    writer: OnceLock<Arc<Mutex<SharedWrite>>>,
     state: Mutex<State>,
 }
 
@@ -80,7 +85,7 @@ impl OpenFile {
         };
         let (fid, handle) = (reply.attr.fid, reply.handle);
         let ahead = Mutex::new(ReadAhead::new());
-        OpenFile { fid, flags, cred: cred.clone(), caller, handle, shared, ahead, state: Mutex::new(state) }
+        OpenFile { fid, flags, cred: cred.clone(), caller, handle, shared, ahead, writer: OnceLock::new(), state: Mutex::new(state) }
     }
 
     /// Which file.
@@ -129,7 +134,8 @@ impl OpenFile {
     /// Takes over another layout. What was known of the old objects says nothing of the new ones.
     fn set_layout(&self, layout: Arc<Layout>) {
         let mut state = self.state.lock();
-        if state.layout.as_ref() != Some(&layout) {
+        let is_news = |old: &Arc<Layout>| old.generation <= layout.generation && *old != layout;
+        if state.layout.as_ref().is_none_or(is_news) {
             let first = state.layout.is_none();
             state.layout = Some(layout);
             state.inode_synced = false;
@@ -145,8 +151,12 @@ impl OpenFile {
         own.map_or(shared, Err)
     }
 
-    fn way(&self) -> Way {
-        if self.flags & O_DIRECT != 0 { Way::Direct } else { Way::Cached }
+    fn is_direct(&self) -> bool {
+        self.flags & O_DIRECT != 0
+    }
+
+    fn writer(&self, layout: &Layout) -> &Mutex<SharedWrite> {
+        self.writer.get_or_init(|| self.shared.add_writer(layout.stripe_count() as u32))
     }
 }
 
@@ -156,6 +166,18 @@ enum Place {
     At(u64),
     /// The end of the file at that moment.
     End,
+}
+
+impl Place {
+    /// The range of the file that `len` bytes go to, if the file ends at `end`.
+    fn range(self, end: u64, len: usize) -> Range<u64> {
+        let start = match self {
+            Place::At(offset) => offset,
+            Place::End => end,
+        };
+        let start = start.min(FILE_SIZE_MAX - 1);
+        start..start.saturating_add(len as u64).min(FILE_SIZE_MAX)
+    }
 }
 
 impl Client {
@@ -197,17 +219,19 @@ impl Client {
         let shared = self.lov.file(reply.attr.fid);
         let file = Arc::new(OpenFile::new(caller, cred, body.flags, reply, shared));
         let Some(layout) = file.known_layout().filter(|_| !created) else { return Ok((attr, file)) };
+        let mut striped = file.striped(layout);
         let objects = if body.flags & O_TRUNC != 0 {
-            self.lov.truncate(&caller, &file.striped(layout.clone()), now, 0).await
+            self.truncate(&caller, &mut striped, now, 0).await
         } else if body.name.is_empty() {
             // Opened by FID: nobody asked for the attributes.
             return Ok((attr, file));
         } else {
-            self.lov.glimpse(&caller, file.fid, &layout).await
+            self.lov.glimpse(&caller, file.fid, &striped.layout).await
         };
         match objects {
             Ok(objects) => {
-                merge::merge(&mut attr, &layout, &objects);
+                merge::merge(&mut attr, &striped.layout, &objects);
+                file.set_layout(striped.layout);
                 Ok((attr, file))
             }
             Err(e) => {
@@ -230,17 +254,25 @@ impl Client {
         if file.flags & O_NOATIME == 0 {
             file.state.lock().read_at = Some(self.mount.rt.wall());
         }
-        let Some(layout) = self.layout_to_read(file).await? else { return Ok(Payload::new()) };
-        let striped = file.striped(layout);
-        let data = self.lov.read(&file.caller, &striped, file.way(), &file.ahead, offset, len).await?;
+        let Some(mut layout) = self.layout_to_read(file).await? else { return Ok(Payload::new()) };
+        let data = loop {
+            let striped = file.striped(layout.clone());
+            let data = self.lov.read(&file.caller, &striped, file.is_direct(), &file.ahead, offset, len).await?;
+            // What had no objects when we began may have got some, and data, before we had our locks.
+            let newest = self.newest_layout(file, &layout).await?;
+            if Arc::ptr_eq(&newest, &layout) {
+                break data;
+            }
+            layout = newest;
+        };
         self.stats.count(Op::ReadBytes, data.len() as u64);
         Ok(data)
     }
 
-    /// The layout; asks again for one as long as the file has no objects, as others may write to it.
+    /// The newest layout; none if the file has no objects.
     async fn layout_to_read(&self, file: &OpenFile) -> Result<Option<Arc<Layout>>, Errno> {
         if let Some(layout) = file.known_layout() {
-            return Ok(Some(layout));
+            return self.newest_layout(file, &layout).await.map(Some);
         }
         let reply = self.lmv.mdc(file.fid).await?.getattr(&file.caller, &file.cred, file.fid).await?;
         if reply.attr.is_dir() {
@@ -251,31 +283,43 @@ impl Client {
         Ok(layout)
     }
 
-    async fn layout_to_write(&self, file: &OpenFile) -> Result<Arc<Layout>, Errno> {
-        match file.known_layout() {
+    /// The newest layout, which is `known` unless others wrote to more of the file.
+    async fn newest_layout(&self, file: &OpenFile, known: &Arc<Layout>) -> Result<Arc<Layout>, Errno> {
+        if known.is_complete() {
+            return Ok(known.clone());
+        }
+        let mdc = self.lmv.mdc(file.fid).await?;
+        let newest = mdc.newest_layout(&file.caller, &file.cred, file.fid, known).await?;
+        if !Arc::ptr_eq(&newest, known) {
+            file.set_layout(newest.clone());
+        }
+        Ok(newest)
+    }
+
+    /// A layout that has objects for a range.
+    async fn layout_to_write(&self, file: &OpenFile, range: &Range<u64>) -> Result<Arc<Layout>, Errno> {
+        match file.known_layout().filter(|layout| !layout.lacks(range)) {
             Some(layout) => Ok(layout),
-            None => self.newest_layout(file).await,
+            None => self.layout_again(file, range).await,
         }
     }
 
-    async fn newest_layout(&self, file: &OpenFile) -> Result<Arc<Layout>, Errno> {
-        let layout = Arc::new(self.instantiate(&file.caller, file.fid).await?);
+    /// The same, after the one that was known did not do.
+    async fn layout_again(&self, file: &OpenFile, range: &Range<u64>) -> Result<Arc<Layout>, Errno> {
+        let layout = Arc::new(self.instantiate(&file.caller, file.fid, range).await?);
         file.set_layout(layout.clone());
         Ok(layout)
     }
 
-    /// The file's newest layout; gives the file objects if it has none. For callers who were found to have write permission.
-    async fn instantiate(&self, caller: &Caller, fid: Fid) -> Result<Layout, Errno> {
+    /// The file's newest layout; gives the file objects for a range if it has none there. For callers who were found to have
+    /// write permission.
+    async fn instantiate(&self, caller: &Caller, fid: Fid, range: &Range<u64>) -> Result<Layout, Errno> {
         let (cred, mdc) = (Credentials::root(), self.lmv.mdc(fid).await?);
         let mut reply = mdc.getattr(caller, &cred, fid).await?;
-        if reply.layout.is_none() {
-            let record = ReintRecord::SetLayout(ReintSetLayout { fid, spec: None });
-            let body = Reint { cred: cred.clone(), now: self.mount.rt.wall(), want: 0, record };
-            reply = match mdc.reint_attr(caller, &body).await {
-                // Another client was faster.
-                Err(Errno::EEXIST) => mdc.getattr(caller, &cred, fid).await?,
-                answer => answer?,
-            };
+        if reply.layout.as_ref().is_none_or(|layout| layout.lacks(range)) {
+            let record = ReintSetLayout { fid, spec: None, start: range.start, end: range.end };
+            let record = ReintRecord::SetLayout(record);
+            reply = mdc.reint_attr(caller, &Reint { cred, now: self.mount.rt.wall(), want: 0, record }).await?;
         }
         reply.layout.filter(|l| l.stripe_count() > 0).ok_or(Errno::EIO)
     }
@@ -284,16 +328,16 @@ impl Client {
     /// the file, whatever `offset` says, if it was opened with O_APPEND: other clients' appends come before or after.
     pub async fn write(&self, file: &OpenFile, offset: u64, data: Payload) -> Result<usize, Errno> {
         let place = if file.flags & O_APPEND != 0 { Place::End } else { Place::At(offset) };
-        self.write_to(file, place, file.way(), data).await
+        self.write_to(file, place, false, data).await
     }
 
     /// Writes at `offset` even if the file was opened with O_APPEND: what a shared mapping of it does, also while the door
     /// is told to forget the data ([`crate::Invalidate::data`]).
     pub async fn write_at(&self, file: &OpenFile, offset: u64, data: Payload) -> Result<usize, Errno> {
-        self.write_to(file, Place::At(offset), Way::UnderCallback, data).await
+        self.write_to(file, Place::At(offset), true, data).await
     }
 
-    async fn write_to(&self, file: &OpenFile, place: Place, way: Way, data: Payload) -> Result<usize, Errno> {
+    async fn write_to(&self, file: &OpenFile, place: Place, mapped: bool, data: Payload) -> Result<usize, Errno> {
         let _timed = self.stats.time(Op::Write);
         if !file.is_writable() {
             return Err(Errno::EBADF);
@@ -301,10 +345,16 @@ impl Client {
         if data.is_empty() {
             return Ok(0);
         }
-        let mut layout = self.layout_to_write(file).await?;
+        let mut layout = self.layout_to_write(file, &place.range(0, data.len())).await?;
         for _ in 0..LAYOUT_RETRIES {
-            match self.write_by(file, layout, place, way, &data).await {
-                Err(Errno::ESTALE) => layout = self.newest_layout(file).await?,
+            match self.write_by(file, layout.clone(), place, mapped, &data).await {
+                Err(Errno::ESTALE) => {
+                    let end = match place {
+                        Place::End if !layout.is_complete() => self.end_of(file, &layout).await?,
+                        _ => 0,
+                    };
+                    layout = self.layout_again(file, &place.range(end, data.len())).await?;
+                }
                 Err(e) => return Err(e),
                 Ok(written) => return self.finish_write(file, written).await,
             }
@@ -312,22 +362,37 @@ impl Client {
         Err(Errno::EIO)
     }
 
+    /// Where the file ends now.
+    async fn end_of(&self, file: &OpenFile, layout: &Arc<Layout>) -> Result<u64, Errno> {
+        let layout = self.newest_layout(file, layout).await?;
+        self.lov.glimpse_size(&file.caller, &file.striped(layout)).await
+    }
+
     async fn write_by(
         &self,
         file: &OpenFile,
         layout: Arc<Layout>,
         place: Place,
-        way: Way,
+        mapped: bool,
         data: &Payload,
     ) -> Result<Written, Errno> {
-        let (striped, now) = (file.striped(layout), self.mount.rt.wall());
+        let (striped, now) = (file.striped(layout.clone()), self.mount.rt.wall());
         let Place::At(offset) = place else {
-            return self.lov.append(&file.caller, &striped, now, data).await.map(|(_, written)| written);
+            let confirm = async {
+                let newest = self.newest_layout(file, &layout).await?;
+                if Arc::ptr_eq(&newest, &layout) { Ok(()) } else { Err(Errno::ESTALE) }
+            };
+            return self.lov.append(&file.caller, &striped, now, data, confirm).await.map(|(_, written)| written);
         };
         let room = FILE_SIZE_MAX.saturating_sub(offset).min(data.len() as u64) as usize;
         if room == 0 {
             return Err(Errno::EFBIG);
         }
+        let way = match (mapped, file.is_direct()) {
+            (true, _) => Way::UnderCallback,
+            (false, true) => Way::Direct,
+            (false, false) => Way::Cached(file.writer(&striped.layout)),
+        };
         self.lov.write(&file.caller, &striped, way, now, offset, &data.slice(0, room)).await
     }
 
@@ -358,7 +423,7 @@ impl Client {
         let inode_synced = data_only && file.state.lock().inode_synced;
         let objects = async {
             match file.known_layout() {
-                Some(layout) => self.lov.sync(&file.caller, &layout).await,
+                Some(layout) => self.lov.sync(&file.caller, &*self.newest_layout(file, &layout).await?).await,
                 None => Ok(()),
             }
         };
@@ -393,17 +458,22 @@ impl Client {
         for owner in owners {
             unlocked = unlocked.and(self.unlock_flock(&file, owner).await);
         }
-        let body = Close { fid: file.fid, handle: file.handle, size_blocks: self.size_hint(&file), atime };
-        self.lmv.mdc(file.fid).await?.close(&file.caller, &body).await?;
+        let mdc = self.lmv.mdc(file.fid).await?;
+        let body = Close { fid: file.fid, handle: file.handle, size_blocks: self.size_hint(&file, &mdc), atime };
+        mdc.close(&file.caller, &body).await?;
         unlocked
     }
 
     /// What close tells the MDT: size and blocks if we changed them and know them.
-    fn size_hint(&self, file: &OpenFile) -> Option<(u64, u64)> {
+    fn size_hint(&self, file: &OpenFile, mdc: &Mdc) -> Option<(u64, u64)> {
         let (layout, began_empty) = {
             let state = file.state.lock();
             (state.layout.clone().filter(|_| state.wrote)?, state.began_empty)
         };
+        let now = self.mount.rt.now();
+        if !layout.is_complete() && mdc.inodes().is_newest_layout(file.fid, layout.generation, now) != Some(true) {
+            return None;
+        }
         let objects = self.lov.known_or_new(&layout, began_empty)?;
         let size = layout.file_size(objects.iter().map(|o| o.size));
         Some((size, objects.iter().map(|o| o.blocks).sum()))
@@ -443,7 +513,7 @@ impl Client {
         let layout = reply.layout.filter(|l| l.stripe_count() > 0);
         let layout = match (layout, size) {
             (None, None | Some(0)) => return Ok(attr),
-            (None, Some(_)) => self.instantiate(&caller, fid).await?,
+            (None, Some(size)) => self.instantiate(&caller, fid, &(size - 1..size)).await?,
             (Some(layout), _) => layout,
         };
         let mut striped =
@@ -463,7 +533,7 @@ impl Client {
         Ok(attr)
     }
 
-    /// Cuts the objects, by a newer layout if need be.
+    /// Cuts the objects, by the newest layout.
     async fn truncate(
         &self,
         caller: &Caller,
@@ -472,9 +542,21 @@ impl Client {
         size: u64,
     ) -> Result<ObjectAttrs, Errno> {
         for _ in 0..LAYOUT_RETRIES {
+            let fid = file.state.fid;
+            let range = size.saturating_sub(1)..size;
             match self.lov.truncate(caller, file, now, size).await {
-                Err(Errno::ESTALE) => file.layout = Arc::new(self.instantiate(caller, file.state.fid).await?),
-                answer => return answer,
+                Err(Errno::ESTALE) => file.layout = Arc::new(self.instantiate(caller, fid, &range).await?),
+                Err(e) => return Err(e),
+                Ok(objects) if file.layout.is_complete() => return Ok(objects),
+                Ok(objects) => {
+                    let mdc = self.lmv.mdc(fid).await?;
+                    let newest = mdc.newest_layout(caller, &Credentials::root(), fid, &file.layout).await?;
+                    if Arc::ptr_eq(&newest, &file.layout) {
+                        return Ok(objects);
+                    }
+                    // There were more objects to be cut when we had our locks.
+                    file.layout = newest;
+                }
             }
         }
         Err(Errno::EIO)
@@ -496,7 +578,11 @@ impl Client {
             return Err(Errno::EINVAL);
         }
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
-        let (range, mut layout) = (offset..end, self.layout_to_write(file).await?);
+        let range = offset..end;
+        let mut layout = match (punch, file.known_layout()) {
+            (true, Some(layout)) => self.newest_layout(file, &layout).await?,
+            _ => self.layout_to_write(file, &range).await?,
+        };
         for _ in 0..LAYOUT_RETRIES {
             let (striped, now) = (file.striped(layout.clone()), self.mount.rt.wall());
             let done = match punch {
@@ -504,7 +590,7 @@ impl Client {
                 false => self.lov.fallocate(&file.caller, &striped, now, &range, mode).await,
             };
             match done {
-                Err(Errno::ESTALE) => layout = self.newest_layout(file).await?,
+                Err(Errno::ESTALE) => layout = self.layout_again(file, &range).await?,
                 done => return done.inspect(|()| file.state.lock().wrote = true),
             }
         }

@@ -215,8 +215,18 @@ impl Client {
     pub(crate) async fn complete(&self, caller: &Caller, reply: AttrReply) -> Result<Attr, Errno> {
         let mut attr = reply.attr;
         if let Some(layout) = reply.layout.filter(|l| l.stripe_count() > 0) {
-            let objects = self.lov.glimpse(caller, attr.fid, &layout).await?;
-            merge::merge(&mut attr, &layout, &objects);
+            let mut layout = Arc::new(layout);
+            loop {
+                let objects = self.lov.glimpse(caller, attr.fid, &layout).await?;
+                let mdc = self.lmv.mdc(attr.fid).await?;
+                // Others may have written to objects that were not there when we asked for the layout.
+                let newest = mdc.newest_layout(caller, &Credentials::root(), attr.fid, &layout).await?;
+                if Arc::ptr_eq(&newest, &layout) {
+                    merge::merge(&mut attr, &layout, &objects);
+                    break;
+                }
+                layout = newest;
+            }
         }
         Ok(attr)
     }

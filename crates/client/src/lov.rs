@@ -19,10 +19,11 @@ use file_state::{FileState, Files};
 use futures_util::future::{join_all, try_join_all};
 use merge::ObjectAttrs;
 use nacre_base::{Errno, Fid, Payload, Timestamp};
-use nacre_ldlm::RangeSet;
+use nacre_ldlm::shared_write::{self, SharedWrite};
+use nacre_ldlm::{Extent, RangeSet};
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::layout::{Layout, Stripe};
-use nacre_wire::ldlm::LockMode;
+use nacre_wire::ldlm::{LockMode, RANGES_MAX};
 use parking_lot::Mutex;
 use plan::{Filled, ObjectIo, StripeMap};
 use std::ops::Range;
@@ -48,10 +49,10 @@ pub(crate) struct Striped {
 }
 
 /// How data goes between a caller and the file.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// By the cache.
-    Cached,
+#[derive(Clone, Copy)]
+pub(crate) enum Way<'a> {
+    /// By the cache; how a writer gets its locks.
+    Cached(&'a Mutex<SharedWrite>),
     /// By the cache, for a door that writes out what it must forget: locks that are called back will do.
     UnderCallback,
     /// Around it (O_DIRECT).
@@ -86,7 +87,7 @@ impl Striped {
             object,
             parent: self.state.fid,
             stripe_index: index as u32,
-            layout_version: self.layout.generation,
+            layout_version: self.layout.fence(),
             uid: self.uid,
             gid: self.gid,
             now,
@@ -134,11 +135,11 @@ impl Lov {
     }
 
     /// Locks parts, which are in the order of their stripes.
-    async fn lock_all(&self, caller: &Caller, mode: LockMode, under_callback: bool, parts: Vec<Part>) -> Result<Vec<Locked>, Errno> {
+    async fn lock_all(&self, caller: &Caller, mode: LockMode, parts: Vec<Part>) -> Result<Vec<Locked>, Errno> {
         let mut locked = Vec::with_capacity(parts.len());
         for part in parts {
             let ranges = RangeSet::single(extent(&part.range));
-            let ask = Ask { under_callback, ..Ask::grown(mode, ranges) };
+            let ask = Ask::grown(mode, ranges);
             let guard = part.osc.lock(caller, &part.object, &ask).await?;
             locked.push(Locked { part, guard });
         }
@@ -159,7 +160,7 @@ impl Lov {
                 parts.push(self.part(&file.state, index, &stripe, || map, range).await?);
             }
         }
-        self.lock_all(caller, mode, false, parts).await
+        self.lock_all(caller, mode, parts).await
     }
 
     /// Sizes and times of all objects. A deactivated target's objects are skipped, so that what else is known of their
@@ -191,7 +192,7 @@ impl Lov {
         }
     }
 
-    async fn glimpse_size(&self, caller: &Caller, file: &Striped) -> Result<u64, Errno> {
+    pub(crate) async fn glimpse_size(&self, caller: &Caller, file: &Striped) -> Result<u64, Errno> {
         let objects = self.glimpse(caller, file.state.fid, &file.layout).await?;
         Ok(file.layout.file_size(objects.iter().map(|o| o.as_ref().map_or(0, |o| o.size))))
     }
@@ -229,12 +230,12 @@ impl Lov {
         &self,
         caller: &Caller,
         file: &Striped,
-        way: Way,
+        direct: bool,
         ahead: &Mutex<ReadAhead>,
         offset: u64,
         len: u64,
     ) -> Result<Payload, Errno> {
-        if way == Way::Direct {
+        if direct {
             return self.read_direct(caller, file, offset, len).await;
         }
         for _ in 0..LOCK_RETRIES {
@@ -272,7 +273,7 @@ impl Lov {
         }
         let parts = self.parts(file, offset, len).await?;
         let (parts, ios): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-        let locked = self.lock_all(caller, LockMode::Pr, false, parts).await?;
+        let locked = self.lock_all(caller, LockMode::Pr, parts).await?;
         if let Some(last) = locked.last() {
             self.start_ahead(caller, file, ahead, &last.part, offset, len);
         }
@@ -378,36 +379,83 @@ impl Lov {
         &self,
         caller: &Caller,
         file: &Striped,
-        way: Way,
+        way: Way<'_>,
         now: Timestamp,
         offset: u64,
         data: &Payload,
     ) -> Result<Written, Errno> {
         let len = data.len() as u64;
+        if let Way::Cached(writer) = way {
+            writer.lock().handle_write(offset, len);
+        }
         let single = plan::single(&file.layout, offset, len);
-        if let Some(place) = single.filter(|_| way != Way::Direct) {
+        if let Some(place) = single.filter(|_| !matches!(way, Way::Direct)) {
             let map = || plan::stripe_map(&file.layout, place.stripe);
             let range = place.offset..place.offset + len;
             let part = self.part(&file.state, place.stripe, place.of, map, range).await?;
-            let ranges = RangeSet::single(extent(&part.range));
-            let ask = Ask { under_callback: way == Way::UnderCallback, ..Ask::grown(LockMode::Pw, ranges) };
-            let guard = part.osc.lock(caller, &part.object, &ask).await?;
-            let _gate = file.state.gate.read().await;
-            let of = file.object(place.stripe, part.object.fid, now);
-            let answer = part.osc.write(&guard, &part.object, &of, caller, place.offset, data.clone()).await;
-            return sum_up(offset, data.len(), [(offset + answer.0 as u64, answer.1)]);
+            if let Some(guard) = self.lock_to_write(caller, file, way, &part, &mut None, offset, len).await? {
+                let _gate = file.state.gate.read().await;
+                let of = file.object(place.stripe, part.object.fid, now);
+                let answer = part.osc.write(&guard, &part.object, &of, caller, place.offset, data.clone()).await;
+                return sum_up(offset, data.len(), [(offset + answer.0 as u64, answer.1)]);
+            }
         }
         let parts = self.parts(file, offset, len).await?;
         if parts.iter().map(|(_, io)| io.len).sum::<usize>() < data.len() {
             return Err(Errno::ESTALE);
         }
         let (parts, ios): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-        if way == Way::Direct {
+        let (mut guards, mut asked) = (Vec::with_capacity(parts.len()), None);
+        if !matches!(way, Way::Direct) {
+            for part in &parts {
+                let Some(guard) = self.lock_to_write(caller, file, way, part, &mut asked, offset, len).await? else {
+                    break;
+                };
+                guards.push(guard);
+            }
+        }
+        if guards.len() < parts.len() {
+            // None of them may be held while the server takes its own.
+            drop(guards);
             return self.write_direct(caller, file, now, offset, data, &parts, &ios).await;
         }
-        let locked = self.lock_all(caller, LockMode::Pw, way == Way::UnderCallback, parts).await?;
+        let locked: Vec<_> = parts.into_iter().zip(guards).map(|(part, guard)| Locked { part, guard }).collect();
         let _gate = file.state.gate.read().await;
         self.write_locked(caller, file, now, offset, data, locked.iter().zip(&ios)).await
+    }
+
+    /// The lock for a part of a write: one that is here, or one that is asked for in the way that is best for how the file is
+    /// written to; `asked` is for all parts of one write. None if there is to be none: the server locks while it writes.
+    #[allow(clippy::too_many_arguments, reason = "the operation has as many")]
+    async fn lock_to_write(
+        &self,
+        caller: &Caller,
+        file: &Striped,
+        way: Way<'_>,
+        part: &Part,
+        asked: &mut Option<shared_write::Ask>,
+        offset: u64,
+        len: u64,
+    ) -> Result<Option<LockGuard>, Errno> {
+        let ranges = RangeSet::single(extent(&part.range));
+        let mut ask = Ask::grown(LockMode::Pw, ranges.clone());
+        let Way::Cached(writer) = way else {
+            ask.under_callback = matches!(way, Way::UnderCallback);
+            return part.osc.lock(caller, &part.object, &ask).await.map(Some);
+        };
+        if let Some(guard) = part.osc.find_lock(&part.object, &ask) {
+            return Ok(Some(guard));
+        }
+        let now = || part.osc.connection().mount().rt.now();
+        ask.exactly = match asked.get_or_insert_with(|| writer.lock().ask(offset, len, now())) {
+            shared_write::Ask::Grown => None,
+            shared_write::Ask::Exact => Some(ranges),
+            shared_write::Ask::Ahead(extents) => Some(ahead_in(file, part, extents).unwrap_or(ranges)),
+            shared_write::Ask::ServerSide => return Ok(None),
+        };
+        let guard = part.osc.lock(caller, &part.object, &ask).await?;
+        writer.lock().handle_contended(guard.contended, now());
+        Ok(Some(guard))
     }
 
     /// Writes the parts under their locks.
@@ -456,16 +504,19 @@ impl Lov {
         sum_up(offset, data.len(), answers)
     }
 
-    /// Writes at the end of the file, wherever that is when the locks are granted; also that offset.
+    /// Writes at the end of the file, wherever that is when the locks are granted; also that offset. `confirm` is waited for
+    /// with the locks held: an error if the end may be in objects that the layout does not have.
     pub(crate) async fn append(
         &self,
         caller: &Caller,
         file: &Striped,
         now: Timestamp,
         data: &Payload,
+        confirm: impl Future<Output = Result<(), Errno>>,
     ) -> Result<(u64, Written), Errno> {
         let locked = self.lock_objects(caller, file, LockMode::Pw, |_, _| Some(0..u64::MAX)).await?;
         let _gate = file.state.gate.write().await;
+        confirm.await?;
         let sizes = locked.iter().map(|l| l.part.object.state.lock().size());
         let size = file.layout.file_size(sizes);
         if locked.iter().any(|l| l.guard.is_lost()) {
@@ -609,6 +660,18 @@ impl Lov {
         *objects = try_join_all(file.stripes().map(set).collect::<Vec<_>>()).await?;
         Ok(())
     }
+}
+
+/// The bytes of a part's object that some ranges of the file have, with the part itself.
+fn ahead_in(file: &Striped, part: &Part, extents: &[Extent]) -> Option<RangeSet> {
+    let in_object = extents.iter().flat_map(|e| {
+        let len = (e.end - e.start).saturating_add(1);
+        let ios = plan::cut(&file.layout, e.start, len, |_| u64::MAX);
+        let own = ios.into_iter().filter(|io| io.stripe == part.stripe);
+        own.map(|io| extent(&(io.offset..io.offset + io.len as u64))).collect::<Vec<_>>()
+    });
+    let all = RangeSet::from_extents(in_object.chain([extent(&part.range)]))?;
+    (all.ranges().len() <= RANGES_MAX).then_some(all)
 }
 
 /// What parts say about the whole: how far in the file each came, and why not further.

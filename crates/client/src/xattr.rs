@@ -98,7 +98,7 @@ impl Client {
 
     async fn set_layout(&self, cred: &Credentials, fid: Fid, value: &[u8]) -> Result<(), Errno> {
         let spec = lov_ea::decode_spec(value).map_err(|_| Errno::EINVAL)?;
-        let record = ReintRecord::SetLayout(ReintSetLayout { fid, spec: Some(spec) });
+        let record = ReintRecord::SetLayout(ReintSetLayout { fid, spec: Some(spec), ..ReintSetLayout::default() });
         match self.reint(cred, fid, record).await {
             // A program that copies all attributes of a file brings that file's layout; the copy keeps its own.
             Err(Errno::EEXIST) if has_objects(value) => Ok(()),
@@ -130,7 +130,7 @@ impl Client {
         let _timed = self.stats.time(Op::Removexattr);
         let record = match text(name)? {
             LUSTRE_LOV | TRUSTED_LOV if self.is_dir(cred, fid).await? => {
-                ReintRecord::SetLayout(ReintSetLayout { fid, spec: None })
+                ReintRecord::SetLayout(ReintSetLayout { fid, ..ReintSetLayout::default() })
             }
             // A file keeps its layout. Programs that mirror attributes try to remove it, and go on when that succeeds.
             LUSTRE_LOV | TRUSTED_LOV => return Ok(()),

@@ -25,7 +25,7 @@ use std::time::Duration;
 /// How often an operation finds other inodes in its way than those it waited for. Each time another operation has
 /// succeeded meanwhile, so that only a bug gets there.
 const ATTEMPTS_MAX: u32 = 100;
-/// Seconds for which a directory that one client changes is not kept by another.
+/// Seconds for which a directory that one client had to take from others to change it is not kept by them.
 const CHANGE_AGE_LIMIT: u64 = 1;
 /// Directories whose changes are remembered.
 const RECENT_MAX: usize = 4096;
@@ -101,7 +101,6 @@ impl Locks {
     pub(crate) fn lock(&self, request: &ServerRequest, held: Held, changed: &Changed) -> Result<Held, Waiting> {
         let rest = changed.without(&held.wants);
         if rest.is_empty() {
-            self.handle_change(&request.export, changed);
             return Ok(held);
         }
         // Nobody waits for others while it holds something. What it held it may need again: names come and go.
@@ -109,15 +108,17 @@ impl Locks {
         drop(held.locks);
         let all = if wants.is_empty() { &rest[..] } else { merge(&mut wants, &rest) };
         match self.service.try_lock_inodes(all, client_of(&request.export)) {
-            Ok(locks) => {
-                self.handle_change(&request.export, changed);
-                Ok(Held { locks: Some(locks), wants: Wants::new() })
+            Ok(locks) => Ok(Held { locks: Some(locks), wants: Wants::new() }),
+            Err(wait) => {
+                let wants = all.to_vec();
+                self.handle_contended(&request.export, changed);
+                Err(Waiting { wait, wants })
             }
-            Err(wait) => Err(Waiting { wait, wants: all.to_vec() }),
         }
     }
 
-    fn handle_change(&self, export: &Export, changed: &Changed) {
+    /// A change had to call back others.
+    fn handle_contended(&self, export: &Export, changed: &Changed) {
         for directory in changed.directories() {
             self.recent.lock().handle_change(directory, export.cookie, self.rt.now(), self.age_limit());
         }
@@ -168,8 +169,8 @@ fn merge<'a>(wants: &'a mut Wants, more: &[(Fid, u64)]) -> &'a [(Fid, u64)] {
     wants
 }
 
-/// Which directories were changed a moment ago, and by whom. Clients that make files in one directory would call each
-/// other back at every operation if they were let to keep it between two of their own changes.
+/// Which directories were changed a moment ago while others kept them, and by whom. Clients that make files in one
+/// directory would call each other back at every operation if they were let to keep it between two of their own changes.
 #[derive(Default)]
 struct Recent(FxHashMap<Fid, LastChange>);
 

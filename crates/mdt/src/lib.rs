@@ -1,7 +1,7 @@
 //! The metadata target: names, inodes, permissions, layouts and the choice of OSTs, precreated objects, orphans, locks on
 //! inodes.
 //!
-//! [`ops`] holds the operations as synchronous functions over the [`tables`]; [`lod`] and [`osp`] choose OSTs and keep
+//! [`ops`] holds the operations as synchronous functions over the [`tables`]; [`lod`], [`auto_stripe`] and [`osp`] choose OSTs and keep
 //! objects of them at hand; [`Mdt`] is the service around them. A name is always reached by (directory's FID, name),
 //! never by path, so that directories can live on other MDTs one day.
 //!
@@ -9,6 +9,7 @@
 
 pub mod access;
 pub mod acl;
+pub mod auto_stripe;
 pub mod check;
 mod inode_locks;
 mod linger;
@@ -17,6 +18,7 @@ mod mdt;
 pub mod opens;
 pub mod ops;
 pub mod osp;
+mod overstriping;
 pub mod pool;
 pub mod record;
 pub mod tables;

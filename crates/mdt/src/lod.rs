@@ -1,9 +1,12 @@
 //! Which OSTs a new file's stripes go to: Lustre's logical object device as an engine. It is told of OSTs, their space
 //! and their state, and answers with lists of OSTs; it makes no objects. Deterministic for a given seed and history.
 
+use crate::auto_stripe;
 use nacre_base::{Errno, OstIndex, Prng};
 use nacre_wire::attr::{StatFs, statfs_state};
-use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_COUNT_MAX, STRIPE_SIZE_DEFAULT};
+use nacre_wire::layout::{
+    Component, ComponentSpec, Layout, LayoutSpec, STRIPE_COUNT_MAX, STRIPE_SIZE_DEFAULT, pattern,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Spread of free space, in percent, above which placement follows free space (`qos_threshold_rr`).
@@ -98,6 +101,8 @@ pub struct Lod {
     pub default_stripe_count: i32,
     /// Bytes of a stripe of such a file.
     pub default_stripe_size: u32,
+    /// Such a file is striped as will be best, whatever `default_stripe_count` says.
+    pub auto_stripe: bool,
 }
 
 impl Lod {
@@ -112,6 +117,7 @@ impl Lod {
             qos_prio_free: QOS_PRIO_FREE_DEFAULT,
             default_stripe_count: 1,
             default_stripe_size: STRIPE_SIZE_DEFAULT,
+            auto_stripe: false,
         }
     }
 
@@ -170,6 +176,60 @@ impl Lod {
         self.osts.values().filter(|o| o.active).count()
     }
 
+    /// The layout of a new file of which `spec` is asked: what was left open is filled in, and no component has objects.
+    pub fn lay_out(&self, spec: &LayoutSpec) -> Result<Layout, LodError> {
+        let auto = self.auto_stripe && spec.components.len() == 1 && leaves_striping_open(&spec.components[0]);
+        let whole = auto.then(|| self.automatic(&spec.components[0]));
+        let asked = whole.as_ref().unwrap_or(spec);
+        let expanded = auto_stripe::expand(asked);
+        let mut start = 0;
+        let mut components = Vec::new();
+        for (i, c) in expanded.as_ref().unwrap_or(asked).components.iter().enumerate() {
+            let named = c.osts.iter().copied().chain(explicit_start(c));
+            if let Some(unknown) = named.into_iter().find(|o| !self.osts.contains_key(o)) {
+                return Err(LodError::Unknown(unknown));
+            }
+            components.push(self.component(i as u32 + 1, start, c));
+            start = c.end;
+        }
+        // As Lustre counts: a plain layout is generation 0, a composite one begins with its components.
+        let generation = if components.len() == 1 { 0 } else { components.len() as u32 };
+        Ok(Layout { generation, components })
+    }
+
+    fn automatic(&self, asked: &ComponentSpec) -> LayoutSpec {
+        let mut spec = auto_stripe::whole_file();
+        let whole = &mut spec.components[0];
+        (whole.end, whole.stripe_size) = (asked.end, asked.stripe_size);
+        spec
+    }
+
+    fn component(&self, id: u32, start: u64, asked: &ComponentSpec) -> Component {
+        let mut wanted = asked.clone();
+        if wanted.stripe_size == 0 {
+            wanted.stripe_size = self.default_stripe_size;
+        }
+        if wanted.stripe_count == 0 {
+            wanted.stripe_count = self.default_stripe_count;
+        }
+        Component {
+            id,
+            flags: 0,
+            start,
+            end: asked.end,
+            pattern: pattern::RAID0 | if asked.overstripe { pattern::OVERSTRIPING } else { 0 },
+            stripe_size: wanted.stripe_size,
+            pool: asked.pool.clone(),
+            stripes: Vec::new(),
+            wanted: Some(wanted),
+        }
+    }
+
+    /// OSTs that take new objects.
+    pub fn usable_count(&self) -> usize {
+        self.osts.values().filter(|o| o.is_usable()).count()
+    }
+
     /// Chooses OSTs for one component. `ready` tells how many objects an OST has at hand: OSTs without are avoided.
     pub fn choose(&mut self, spec: &ComponentSpec, ready: &dyn Fn(OstIndex) -> u32) -> Result<Choice, LodError> {
         let stripe_size = if spec.stripe_size == 0 { self.default_stripe_size } else { spec.stripe_size };
@@ -200,7 +260,7 @@ impl Lod {
     }
 
     fn choose_any(&mut self, spec: &ComponentSpec, ready: &dyn Fn(OstIndex) -> u32) -> Result<Vec<OstIndex>, LodError> {
-        let usable = self.osts.values().filter(|o| o.is_usable()).count();
+        let usable = self.usable_count();
         if let Some(start) = explicit_start(spec) {
             self.check_named(start)?;
         }
@@ -372,6 +432,10 @@ impl OstState {
 
 fn explicit_start(spec: &ComponentSpec) -> Option<OstIndex> {
     u32::try_from(spec.stripe_offset).ok().map(OstIndex)
+}
+
+fn leaves_striping_open(c: &ComponentSpec) -> bool {
+    c.end == u64::MAX && c.stripe_count == 0 && c.osts.is_empty() && c.stripe_offset < 0 && c.pool.is_empty()
 }
 
 fn rotated(all: &[OstIndex], is_first: impl FnMut(&OstIndex) -> bool) -> Vec<OstIndex> {

@@ -10,6 +10,7 @@ use crate::ops::open::Plan;
 use crate::ops::readpage::Page;
 use crate::ops::{self, Context};
 use crate::osp::{Osps, give_up_at};
+use crate::overstriping;
 use crate::record::{DIRECTORY_SIZE, Inode};
 use crate::tables;
 use async_trait::async_trait;
@@ -277,7 +278,9 @@ impl Mdt {
 
     async fn open(&self, request: &ServerRequest, r: &Open, held: Held) -> Result<Attempt, Errno> {
         let mut operation = self.target.begin().await?;
-        let mut objects = self.osps.allocator();
+        // Who opens it now is one of them, if it is written to.
+        let writers = |fid| self.opens.lock().writers(fid) + 1;
+        let mut objects = self.osps.allocator(&writers);
         let version = operation.transno().0;
         let is_open = |fid| self.opens.lock().is_open(fid);
         let changed = Changed::default();
@@ -289,6 +292,7 @@ impl Mdt {
             opened => opened?,
         };
         let changed = cx.changed;
+        overstriping::check(&request.export, opened.inode.layout.as_ref())?;
         let _held = match self.locks.lock(request, held, &changed) {
             Ok(held) => held,
             Err(waiting) => return Ok(Attempt::InTheWay(waiting)),
@@ -359,7 +363,8 @@ impl Mdt {
 
     async fn reint(&self, request: &ServerRequest, reint: &Reint, held: Held) -> Result<Attempt, Errno> {
         let mut operation = self.target.begin().await?;
-        let mut objects = self.osps.allocator();
+        let writers = |fid| self.opens.lock().writers(fid);
+        let mut objects = self.osps.allocator(&writers);
         let nameless = RefCell::new(Vec::new());
         let (reply, changed) = match self.change(request, reint, &mut operation, &mut objects, &nameless) {
             Err(Errno::EINPROGRESS) => return Ok(Attempt::NoObjects(objects.error())),
@@ -435,6 +440,7 @@ impl Mdt {
                 ops::set_layout::set_layout(&mut cx, r, writes, objects)?
             }
         };
+        let reply = overstriping::answer_to(&request.export, &reint.record, reply)?;
         Ok((Reply::Attr(reply), cx.changed))
     }
 
@@ -531,7 +537,8 @@ impl Service for Mdt {
 async fn handle_getattr(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
     let r: Getattr = request.decode()?;
     let found = mdt.read(&r.cred, |cx| {
-        let mut found = ops::getattr::getattr_if_allowed(cx, r.fid, r.access)?;
+        let found = ops::getattr::getattr_if_allowed(cx, r.fid, r.access)?;
+        let mut found = overstriping::withhold(&request.export, found);
         found.lock = mdt.locks.grant(&request.export, &found, r.want);
         Ok(found)
     });
@@ -542,7 +549,8 @@ async fn handle_lookup(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Respons
     let r: GetattrName = request.decode()?;
     let reply = mdt.read(&r.cred, |cx| {
         let found = match ops::getattr::lookup(cx, r.parent, &r.name) {
-            Ok(mut found) => {
+            Ok(found) => {
+                let mut found = overstriping::withhold(&request.export, found);
                 found.lock = mdt.locks.grant(&request.export, &found, r.want);
                 Some(found)
             }
@@ -589,6 +597,9 @@ async fn handle_readpage(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Respo
     let page = Page { fid, cookie, max_bytes, with_attr, with_lock: r.want != 0, is_open };
     let page = mdt.read(&r.cred, |cx| {
         let mut page = ops::readpage::readpage(cx, page)?;
+        for answer in page.entries.iter_mut().filter_map(|e| e.attr.as_mut()) {
+            *answer = overstriping::withhold(&request.export, std::mem::take(answer));
+        }
         mdt.locks.grant_page(&request.export, &mut page, r.want);
         page.parent_lock = mdt.locks.grant_entries(&request.export, fid, r.want_parent);
         Ok(page)

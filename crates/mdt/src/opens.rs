@@ -29,8 +29,14 @@ impl OpenHandle {
 pub struct OpenHandles {
     clients: BTreeMap<u64, BTreeMap<u64, OpenHandle>>,
     /// Handles that each client has of each inode.
-    counts: BTreeMap<(Fid, u64), usize>,
+    counts: BTreeMap<(Fid, u64), Count>,
     next: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Count {
+    all: usize,
+    writable: usize,
 }
 
 impl OpenHandles {
@@ -47,8 +53,11 @@ impl OpenHandles {
         }
         let number = self.next;
         self.next += 1;
-        handles.insert(number, OpenHandle { fid, flags });
-        *self.counts.entry((fid, client)).or_default() += 1;
+        let handle = OpenHandle { fid, flags };
+        handles.insert(number, handle);
+        let count = self.counts.entry((fid, client)).or_default();
+        count.all += 1;
+        count.writable += usize::from(handle.is_writable());
         Ok(number)
     }
 
@@ -64,7 +73,7 @@ impl OpenHandles {
         if handles.is_empty() {
             self.clients.remove(&client);
         }
-        self.uncount(closed.fid, client);
+        self.uncount(closed, client);
         Some(closed)
     }
 
@@ -73,7 +82,7 @@ impl OpenHandles {
         let handles = self.clients.remove(&client).unwrap_or_default();
         let mut unused = Vec::new();
         for handle in handles.values() {
-            self.uncount(handle.fid, client);
+            self.uncount(*handle, client);
             if !self.is_open(handle.fid) {
                 unused.push(handle.fid);
             }
@@ -86,6 +95,11 @@ impl OpenHandles {
         self.counts.range((fid, 0)..=(fid, u64::MAX)).next().is_some()
     }
 
+    /// Clients that have the inode open for writing.
+    pub fn writers(&self, fid: Fid) -> usize {
+        self.counts.range((fid, 0)..=(fid, u64::MAX)).filter(|(_, count)| count.writable > 0).count()
+    }
+
     /// Whether a client has the inode open.
     pub fn has_open(&self, client: u64, fid: Fid) -> bool {
         self.counts.contains_key(&(fid, client))
@@ -93,7 +107,7 @@ impl OpenHandles {
 
     /// Handles there are.
     pub fn len(&self) -> usize {
-        self.counts.values().sum()
+        self.counts.values().map(|count| count.all).sum()
     }
 
     /// Whether there is none.
@@ -101,11 +115,13 @@ impl OpenHandles {
         self.counts.is_empty()
     }
 
-    fn uncount(&mut self, fid: Fid, client: u64) {
-        if let Some(n) = self.counts.get_mut(&(fid, client)) {
-            *n -= 1;
-            if *n == 0 {
-                self.counts.remove(&(fid, client));
+    fn uncount(&mut self, handle: OpenHandle, client: u64) {
+        let key = (handle.fid, client);
+        if let Some(count) = self.counts.get_mut(&key) {
+            count.all -= 1;
+            count.writable -= usize::from(handle.is_writable());
+            if count.all == 0 {
+                self.counts.remove(&key);
             }
         }
     }
@@ -124,9 +140,13 @@ mod tests {
         let mut o = OpenHandles::new(3);
         let (a, b) = (o.open(A, F, flags::O_RDWR).unwrap(), o.open(B, F, 0).unwrap());
         assert!(o.get(A, a).unwrap().is_writable());
+        let again = o.open(A, F, flags::O_WRONLY).unwrap();
+        assert_eq!(o.writers(F), 1, "clients, not handles");
+        o.close(A, again);
+        assert_eq!(o.writers(F), 1);
         assert_eq!(o.close(A, b), None, "another client's handle");
         assert_eq!(o.close(A, a).unwrap().fid, F);
-        assert_eq!(o.close(A, a), None);
+        assert_eq!((o.close(A, a), o.writers(F)), (None, 0));
         assert!(o.is_open(F));
         assert_eq!(o.close_all(B), [F]);
         assert!(o.is_empty());

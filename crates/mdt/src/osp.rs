@@ -5,6 +5,7 @@
 //! for objects after a start names it, and the OST destroys what is above: objects that were precreated, or given to
 //! files that the crash took away.
 
+use crate::auto_stripe;
 use crate::lod::{Choice, Lod, LodError};
 use crate::ops::Objects;
 use crate::ops::set_layout::check_spec;
@@ -27,6 +28,7 @@ use nacre_wire::mgs::{Config, TargetEntry};
 use nacre_wire::ost::{Create, CreateReply, Destroy};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -142,9 +144,9 @@ impl Osps {
         self.state.lock().osts.values().for_each(|o| o.destroys_durable.notify_one());
     }
 
-    /// Gives layouts their objects for one operation.
-    pub fn allocator(&self) -> Allocator<'_> {
-        Allocator { osps: self, taken: Vec::new(), in_the_end: Errno::ENOSPC }
+    /// Gives layouts their objects for one operation. `writers` tells how many clients have a file open for writing.
+    pub fn allocator<'a>(&'a self, writers: &'a (dyn Fn(Fid) -> usize + Sync)) -> Allocator<'a> {
+        Allocator { osps: self, writers, taken: Vec::new(), in_the_end: Errno::ENOSPC }
     }
 
     /// Waits until an attempt that began after this was called, and found no objects, is worth repeating.
@@ -191,6 +193,8 @@ impl Osp {
 /// the operation's turn at the running transaction ends: so ids are used in the order of operations.
 pub struct Allocator<'a> {
     osps: &'a Osps,
+    /// How many clients have a file open for writing.
+    writers: &'a (dyn Fn(Fid) -> usize + Sync),
     taken: Vec<(Arc<Osp>, Vec<Fid>)>,
     /// The error if waiting for objects does not help.
     in_the_end: Errno,
@@ -207,16 +211,22 @@ impl Allocator<'_> {
         self.in_the_end
     }
 
-    fn choose(&mut self, spec: &LayoutSpec) -> Result<Vec<Choice>, Errno> {
+    /// OSTs for a component that has a wish, of a file that has room for `room` more stripes.
+    fn choose(&mut self, file: Fid, component: &Component, room: usize) -> Result<Choice, Errno> {
+        let mut spec = component.wanted.clone().ok_or(Errno::EIO)?;
         let mut state = self.osps.state.lock();
         let State { lod, osts } = &mut *state;
+        if spec.is_automatic() {
+            let count = auto_stripe::stripe_count(component.start, (self.writers)(file), lod.usable_count());
+            spec.stripe_count = count.min(room) as i32;
+        }
         let ready = |ost: OstIndex| osts.get(&ost).map_or(0, |o| o.pool.lock().available());
-        let chosen: Result<Vec<Choice>, LodError> = spec.components.iter().map(|c| lod.choose(c, &ready)).collect();
-        chosen.map_err(|e| {
+        let choice = lod.choose(&spec, &ready).map_err(|e| {
             self.in_the_end = e.errno();
             // OSTs may be on their way: after a start none is active for a moment.
             if e == LodError::NoneActive { Errno::EINPROGRESS } else { e.errno() }
-        })
+        })?;
+        if choice.osts.len() > room { Err(Errno::E2BIG) } else { Ok(choice) }
     }
 
     /// Takes the objects for all stripes, or none.
@@ -240,20 +250,69 @@ impl Allocator<'_> {
 }
 
 impl Objects for Allocator<'_> {
-    fn allocate(&mut self, tx: &mut dyn Transaction, spec: &LayoutSpec) -> Result<Layout, Errno> {
+    fn lay_out(&mut self, spec: &LayoutSpec) -> Result<Layout, Errno> {
         check_spec(spec)?;
-        let choices = self.choose(spec)?;
+        let state = self.osps.state.lock();
+        let layout = state.lod.lay_out(spec).map_err(LodError::errno)?;
+        let osts = state.lod.count();
+        let asked = |c: &Component| match usize::try_from(c.stripe_count()) {
+            Ok(count) if count > STRIPE_COUNT_MAX => 0,
+            Ok(count) if c.is_overstriped() => count,
+            Ok(count) => count.min(osts),
+            Err(_) => 0,
+        };
+        // Else a later write would fail.
+        let total: usize = layout.components.iter().map(asked).sum();
+        if total > LAYOUT_STRIPES_MAX { Err(Errno::E2BIG) } else { Ok(layout) }
+    }
+
+    fn instantiate(
+        &mut self,
+        tx: &mut dyn Transaction,
+        file: Fid,
+        layout: &mut Layout,
+        range: &Range<u64>,
+    ) -> Result<bool, Errno> {
+        let had = layout.stripe_count();
+        let lacking = |c: &Component| c.stripes.is_empty() && c.overlaps(range);
+        let lacking: Vec<usize> = (0..layout.components.len()).filter(|i| lacking(&layout.components[*i])).collect();
+        if lacking.is_empty() {
+            return Ok(false);
+        }
+        let mut room = LAYOUT_STRIPES_MAX.saturating_sub(had);
+        let mut choices = Vec::with_capacity(lacking.len());
         let mut counts = BTreeMap::<OstIndex, u32>::new();
-        choices.iter().flat_map(|c| &c.osts).for_each(|o| *counts.entry(*o).or_default() += 1);
-        if choices.iter().map(|c| c.osts.len()).sum::<usize>() > LAYOUT_STRIPES_MAX {
-            return Err(Errno::E2BIG);
+        for i in lacking {
+            let choice = self.choose(file, &layout.components[i], room)?;
+            room -= choice.osts.len();
+            choice.osts.iter().for_each(|o| *counts.entry(*o).or_default() += 1);
+            choices.push((i, choice));
         }
         let objects = self.take(&counts)?;
         for (ost, fids) in &objects {
             note_used(tx, *ost, fids)?;
         }
-        Ok(layout(spec, &choices, objects))
+        let mut objects: BTreeMap<OstIndex, _> = objects.into_iter().map(|(o, fids)| (o, fids.into_iter())).collect();
+        for (i, choice) in choices {
+            fill(&mut layout.components[i], &choice, &mut objects);
+        }
+        // As Lustre counts: a new file's first objects are no change.
+        layout.generation += u32::from(had > 0);
+        Ok(true)
     }
+}
+
+/// Gives a component its objects.
+fn fill(component: &mut Component, choice: &Choice, objects: &mut BTreeMap<OstIndex, std::vec::IntoIter<Fid>>) {
+    let mut stripe = |ost: &OstIndex| {
+        let object = objects.get_mut(ost)?.next()?;
+        Some(Stripe { ost: *ost, object })
+    };
+    component.stripes = choice.osts.iter().filter_map(&mut stripe).collect();
+    component.stripe_size = choice.stripe_size;
+    component.pattern = pattern::RAID0 | if choice.is_overstriped() { pattern::OVERSTRIPING } else { 0 };
+    component.flags |= component_flags::INIT;
+    component.wanted = None;
 }
 
 /// Stores the last object of an OST that is in use now. It never goes back, though objects of a failed operation are
@@ -273,33 +332,6 @@ impl Drop for Allocator<'_> {
             osp.pool.lock().give_back(&fids);
         }
     }
-}
-
-/// The layout with these OSTs and objects.
-fn layout(spec: &LayoutSpec, choices: &[Choice], objects: BTreeMap<OstIndex, Vec<Fid>>) -> Layout {
-    let mut objects: BTreeMap<OstIndex, _> = objects.into_iter().map(|(o, fids)| (o, fids.into_iter())).collect();
-    let mut start = 0;
-    let mut components = Vec::with_capacity(choices.len());
-    for (i, (asked, choice)) in spec.components.iter().zip(choices).enumerate() {
-        let mut stripe = |ost: &OstIndex| {
-            let object = objects.get_mut(ost)?.next()?;
-            Some(Stripe { ost: *ost, object })
-        };
-        components.push(Component {
-            id: i as u32 + 1,
-            flags: component_flags::INIT,
-            start,
-            end: asked.end,
-            pattern: pattern::RAID0 | if choice.is_overstriped() { pattern::OVERSTRIPING } else { 0 },
-            stripe_size: choice.stripe_size,
-            pool: asked.pool.clone(),
-            stripes: choice.osts.iter().filter_map(&mut stripe).collect(),
-        });
-        start = asked.end;
-    }
-    // As Lustre counts: a plain layout is generation 0, a composite one counts its components' instantiation.
-    let generation = if components.len() == 1 { 0 } else { components.len() as u32 };
-    Layout { generation, components }
 }
 
 /// Keeps the pool of one OST filled.
@@ -458,6 +490,14 @@ impl Osps {
                     return Err("must be a multiple of 65536".to_owned());
                 }
                 l.default_stripe_size = size;
+                Ok(())
+            },
+        );
+        self.add_lod_param(
+            "auto_stripe",
+            |l| u8::from(l.auto_stripe).to_string(),
+            |l, text| {
+                l.auto_stripe = number(text, 0, 1)? == 1;
                 Ok(())
             },
         );

@@ -67,6 +67,9 @@ fn messages() {
     );
     check(ConnectReply { data, target_uuid: Uuid([8; 16]) }, 0xa90f0d3f6dafaa5e);
     check(layout(), 0x7e1ce0ac19a021a8);
+    let wanted = LayoutSpec::plain().components.pop();
+    let rest = Component { id: 2, start: 9, end: u64::MAX, wanted, ..Component::default() };
+    check(Layout { generation: 3, components: [layout().components, vec![rest]].concat() }, 0x9f053350bb6210c9);
     check(LayoutSpec::plain(), 0xf35fc440d4cdbf70);
 }
 
@@ -100,6 +103,8 @@ fn metadata_messages() {
     check(mds::Reint { cred: cred(), now: NOW, want: 0, record: mds::ReintRecord::Create(create) }, 0x8b2f994b7fb3317f);
     let set = mds::ReintSetattr { fid: FID, set: SetAttr { uid: Some(4), ..SetAttr::default() }, handle: 3 };
     check(mds::Reint { cred: cred(), now: NOW, want: 0, record: mds::ReintRecord::Setattr(set) }, 0x8764424335bf13ab);
+    let set = mds::ReintSetLayout { fid: FID, spec: None, start: 1 << 40, end: 1 << 41 };
+    check(mds::Reint { cred: cred(), now: NOW, want: 0, record: mds::ReintRecord::SetLayout(set) }, 0x3e43591ea5e4be6e);
 }
 
 #[test]

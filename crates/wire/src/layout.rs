@@ -4,6 +4,7 @@
 use crate::codec::{Field, Reader, WireError};
 use bytes::BytesMut;
 use nacre_base::{Fid, OstIndex};
+use std::ops::Range;
 
 /// Most stripes of one component (Lustre's LOV_MAX_STRIPE_COUNT).
 pub const STRIPE_COUNT_MAX: usize = 2000;
@@ -13,6 +14,9 @@ pub const STRIPE_SIZE_MIN: u32 = 64 << 10;
 pub const STRIPE_SIZE_DEFAULT: u32 = 4 << 20;
 /// Largest OST index that a layout can name (Lustre's limit, as higher values mean "any").
 pub const OST_INDEX_MAX: u32 = 0xffdf;
+/// Stripe count that means: to be chosen when the component gets its objects, from who writes and what OSTs there are.
+/// With overstriping only. No count of stripes reaches it, and Lustre gives it no meaning.
+pub const STRIPE_COUNT_AUTO: i32 = 0x7fff;
 /// Most components of a layout.
 pub const COMPONENTS_MAX: usize = 256;
 
@@ -43,26 +47,6 @@ message! {
         pub object: Fid,
     }
 
-    /// A range of the file with its own striping.
-    pub struct Component {
-        /// Mirror id << 16 | number, never used again within the layout.
-        pub id: u32,
-        /// Bits of [`component_flags`].
-        pub flags: u32,
-        /// First byte of the file.
-        pub start: u64,
-        /// First byte after, `u64::MAX` for the end of file.
-        pub end: u64,
-        /// Bits of [`pattern`].
-        pub pattern: u32,
-        /// Bytes of a stripe.
-        pub stripe_size: u32,
-        /// Name of the pool the OSTs are from, if any.
-        pub pool: String,
-        /// The objects; empty if the component is not instantiated.
-        pub stripes: Vec<Stripe>,
-    }
-
     /// The layout of a file.
     pub struct Layout {
         /// Grows with every change: sent with writes as the layout version.
@@ -77,7 +61,8 @@ message! {
         pub end: u64,
         /// Bytes of a stripe, 0 for the default.
         pub stripe_size: u32,
-        /// Stripes: 0 the default, -1 one on each OST; with `overstripe` -1 to -32 means 1 to 32 on each OST.
+        /// Stripes: 0 the default, -1 one on each OST; with `overstripe` -1 to -32 means 1 to 32 on each OST, and
+        /// [`STRIPE_COUNT_AUTO`] as many as will be best.
         pub stripe_count: i32,
         /// Whether several stripes may be on one OST.
         pub overstripe: bool,
@@ -93,6 +78,66 @@ message! {
     pub struct LayoutSpec {
         /// At least one; ordered by end.
         pub components: Vec<ComponentSpec>,
+    }
+}
+
+/// A range of the file with its own striping.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Component {
+    /// Mirror id << 16 | number, never used again within the layout.
+    pub id: u32,
+    /// Bits of [`component_flags`].
+    pub flags: u32,
+    /// First byte of the file.
+    pub start: u64,
+    /// First byte after, `u64::MAX` for the end of file.
+    pub end: u64,
+    /// Bits of [`pattern`].
+    pub pattern: u32,
+    /// Bytes of a stripe.
+    pub stripe_size: u32,
+    /// Name of the pool the OSTs are from, if any.
+    pub pool: String,
+    /// The objects; empty if the component is not instantiated.
+    pub stripes: Vec<Stripe>,
+    /// What its objects are to be; only as long as it has none.
+    pub wanted: Option<ComponentSpec>,
+}
+
+/// With objects there is no wish, and no byte for one.
+impl Field for Component {
+    const MIN_SIZE: usize = 4 * 4 + 2 * 8 + String::MIN_SIZE + Vec::<Stripe>::MIN_SIZE;
+
+    fn put(&self, out: &mut BytesMut) {
+        self.id.put(out);
+        self.flags.put(out);
+        self.start.put(out);
+        self.end.put(out);
+        self.pattern.put(out);
+        self.stripe_size.put(out);
+        self.pool.put(out);
+        self.stripes.put(out);
+        if self.stripes.is_empty() {
+            self.wanted.put(out);
+        }
+    }
+
+    fn take(from: &mut Reader) -> Result<Component, WireError> {
+        let mut c = Component {
+            id: Field::take(from)?,
+            flags: Field::take(from)?,
+            start: Field::take(from)?,
+            end: Field::take(from)?,
+            pattern: Field::take(from)?,
+            stripe_size: Field::take(from)?,
+            pool: Field::take(from)?,
+            stripes: Field::take(from)?,
+            wanted: None,
+        };
+        if c.stripes.is_empty() {
+            c.wanted = Field::take(from)?;
+        }
+        Ok(c)
     }
 }
 
@@ -152,12 +197,18 @@ impl LayoutSpec {
 }
 
 impl ComponentSpec {
+    /// Whether its stripes are counted when it gets its objects.
+    pub fn is_automatic(&self) -> bool {
+        self.stripe_count == STRIPE_COUNT_AUTO
+    }
+
     fn check(&self) -> Result<(), LayoutError> {
         if !self.stripe_size.is_multiple_of(STRIPE_SIZE_MIN) {
             return Err(LayoutError::StripeSize(self.stripe_size.into()));
         }
         let lowest = if self.overstripe { -32 } else { -1 };
-        if self.stripe_count < lowest || self.stripe_count > STRIPE_COUNT_MAX as i32 {
+        let automatic = self.is_automatic() && self.overstripe && self.osts.is_empty();
+        if !automatic && (self.stripe_count < lowest || self.stripe_count > STRIPE_COUNT_MAX as i32) {
             return Err(LayoutError::StripeCount(self.stripe_count.into()));
         }
         if self.stripe_offset < -1 || self.stripe_offset > OST_INDEX_MAX as i32 {
@@ -195,6 +246,23 @@ impl Layout {
     /// Total number of stripes.
     pub fn stripe_count(&self) -> usize {
         self.components.iter().map(|c| c.stripes.len()).sum()
+    }
+
+    /// Whether all components have objects.
+    pub fn is_complete(&self) -> bool {
+        self.components.iter().all(|c| !c.stripes.is_empty())
+    }
+
+    /// Whether a part of a range has no objects yet.
+    pub fn lacks(&self, range: &Range<u64>) -> bool {
+        self.components.iter().any(|c| c.stripes.is_empty() && c.overlaps(range))
+    }
+
+    /// Sent with data as the layout version: an object refuses data by an older one than it has seen. It rises when
+    /// objects are replaced, which nothing does yet; not when components get theirs, as that is no reason to refuse
+    /// what was written to the cache before.
+    pub fn fence(&self) -> u32 {
+        0
     }
 
     /// All stripes with (component, stripe) index, in order.
@@ -288,7 +356,21 @@ impl Component {
         }
     }
 
-    /// Whether several stripes are on one OST.
+    /// Whether a part of a range of the file is in it.
+    pub fn overlaps(&self, range: &Range<u64>) -> bool {
+        self.start.max(range.start) < self.end.min(range.end)
+    }
+
+    /// Stripes that it has, or is to have, as in [`ComponentSpec`].
+    pub fn stripe_count(&self) -> i32 {
+        match &self.wanted {
+            Some(wanted) if !wanted.osts.is_empty() => wanted.osts.len() as i32,
+            Some(wanted) => wanted.stripe_count,
+            None => self.stripes.len() as i32,
+        }
+    }
+
+    /// Whether several stripes are, or may be, on one OST.
     pub fn is_overstriped(&self) -> bool {
         self.pattern & pattern::OVERSTRIPING != 0
     }
@@ -351,6 +433,24 @@ mod tests {
     }
 
     #[test]
+    fn components_without_objects_say_what_they_are_to_be() {
+        let mut l = layout(2, 65536);
+        l.components[0].end = 1 << 20;
+        let complete = crate::encode(&l);
+        let wanted = ComponentSpec { stripe_count: STRIPE_COUNT_AUTO, overstripe: true, ..ComponentSpec::default() };
+        let rest = Component { start: 1 << 20, end: u64::MAX, wanted: Some(wanted), ..l.components[0].clone() };
+        l.components.push(Component { stripes: Vec::new(), ..rest });
+        assert_eq!(crate::decode::<Layout>(&crate::encode(&l)), Ok(l.clone()));
+        assert_eq!(crate::decode::<Layout>(&complete).unwrap().components, l.components[..1]);
+        assert!(!l.is_complete() && l.lacks(&(0..(1 << 20) + 1)) && l.lacks(&(5 << 20..6 << 20)));
+        assert!(!l.lacks(&(0..1 << 20)) && !l.lacks(&(5 << 20..5 << 20)), "nothing lacks nothing");
+        assert_eq!((l.components[0].stripe_count(), l.components[1].stripe_count()), (2, STRIPE_COUNT_AUTO));
+        let runs: u64 = l.runs(0, 2 << 20).iter().map(|r| r.len).sum();
+        assert_eq!(runs, 1 << 20, "nowhere to write the rest");
+        assert_eq!(l.file_size([0, 100]), 65536 + 100);
+    }
+
+    #[test]
     fn impossible_wishes_are_refused() {
         let with = |f: fn(&mut ComponentSpec)| {
             let mut s = LayoutSpec::plain();
@@ -367,6 +467,15 @@ mod tests {
                 c.overstripe = true
             })
             .is_ok()
+        );
+        assert_eq!(with(|c| c.stripe_count = STRIPE_COUNT_AUTO), Err(LayoutError::StripeCount(0x7fff)));
+        assert_eq!(with(|c| (c.stripe_count, c.overstripe) = (STRIPE_COUNT_AUTO, true)), Ok(()));
+        assert!(
+            with(|c| {
+                (c.stripe_count, c.overstripe) = (STRIPE_COUNT_AUTO, true);
+                c.osts = vec![OstIndex(0)]
+            })
+            .is_err()
         );
         assert!(
             with(|c| {

@@ -4,7 +4,7 @@
 //! Plain (`LOV_USER_MAGIC_V1`, and V3 with a pool name after the header): magic u32, pattern u32, object id u64, sequence u64,
 //! stripe size u32, stripe count u16, generation u16 (when setting: OST of the first stripe), [pool 16 bytes], then for
 //! each stripe FID 16 bytes, generation u32, OST index u32. Composite (`COMP_V1`): header 32 bytes, entries of 48 bytes, then
-//! plain blobs. All little-endian.
+//! plain blobs. All little-endian. A component that is not instantiated has a stripe count but no stripes.
 
 use crate::layout::{
     Component, ComponentSpec, Layout, LayoutError, LayoutSpec, STRIPE_COUNT_MAX, Stripe, component_flags, pattern,
@@ -42,7 +42,7 @@ fn encode_plain(c: &Component, file: Fid, generation: u16) -> Vec<u8> {
     out.put_u64_le(file.oid.into());
     out.put_u64_le(file.seq);
     out.put_u32_le(c.stripe_size);
-    out.put_u16_le(c.stripes.len() as u16);
+    out.put_u16_le(count_to_wire(c.stripe_count()));
     out.put_u16_le(generation);
     put_pool(&mut out, &c.pool);
     for s in &c.stripes {
@@ -65,7 +65,7 @@ fn put_pool(out: &mut Vec<u8>, pool: &str) {
 }
 
 fn encode_composite(layout: &Layout, components: &[Component], file: Fid) -> Vec<u8> {
-    let blobs: Vec<_> = components.iter().map(|c| encode_plain(c, file, 0)).collect();
+    let blobs: Vec<_> = components.iter().map(|c| encode_plain(c, file, u16::MAX)).collect();
     let mut offset = COMP_HEADER_BYTES + components.len() * COMP_ENTRY_BYTES;
     let total = offset + blobs.iter().map(Vec::len).sum::<usize>();
     let mut out = Vec::with_capacity(total);
@@ -93,7 +93,7 @@ fn encode_composite(layout: &Layout, components: &[Component], file: Fid) -> Vec
 pub fn decode_layout(value: &[u8]) -> Result<(Layout, Fid), LayoutError> {
     let mut header = value;
     if magic(value)? != MAGIC_COMP_V1 {
-        let (component, file, generation) = decode_plain(value)?;
+        let (component, file, generation) = decode_plain(value, true)?;
         let whole = Component { id: 1, flags: component_flags::INIT, end: u64::MAX, ..component };
         return Ok((Layout { generation: generation.into(), components: vec![whole] }, file));
     }
@@ -110,15 +110,31 @@ pub fn decode_layout(value: &[u8]) -> Result<(Layout, Fid), LayoutError> {
         let (id, flags, start, end) = (e.get_u32_le(), e.get_u32_le(), e.get_u64_le(), e.get_u64_le());
         let (offset, size) = (e.get_u32_le() as usize, e.get_u32_le() as usize);
         let blob = offset.checked_add(size).and_then(|to| value.get(offset..to));
-        let (component, of, _) = decode_plain(blob.ok_or(LayoutError::Malformed("a component lies outside"))?)?;
+        let (component, of, _) = decode_plain(
+            blob.ok_or(LayoutError::Malformed("a component lies outside"))?,
+            flags & component_flags::INIT != 0,
+        )?;
         file = of;
         layout.components.push(Component { id, flags, start, end, ..component });
     }
     Ok((layout, file))
 }
 
-fn decode_plain(value: &[u8]) -> Result<(Component, Fid, u16), LayoutError> {
+fn decode_plain(value: &[u8], has_objects: bool) -> Result<(Component, Fid, u16), LayoutError> {
     let head = PlainHead::decode(value)?;
+    if !has_objects {
+        let wanted = ComponentSpec {
+            stripe_size: head.stripe_size,
+            stripe_count: count_from_wire(head.stripe_count),
+            overstripe: head.pattern & pattern::OVERSTRIPING != 0,
+            stripe_offset: -1,
+            pool: head.pool.clone(),
+            ..ComponentSpec::default()
+        };
+        let (pattern, stripe_size, wanted) = (head.pattern, head.stripe_size, Some(wanted));
+        let component = Component { pattern, stripe_size, pool: head.pool, wanted, ..Component::default() };
+        return Ok((component, head.file, head.generation));
+    }
     need(head.rest, usize::from(head.stripe_count) * STRIPE_BYTES)?;
     let stripes = head.rest.chunks_exact(STRIPE_BYTES).take(head.stripe_count.into()).map(decode_stripe).collect();
     let component = Component {
@@ -306,6 +322,7 @@ fn decode_plain_spec(value: &[u8]) -> Result<ComponentSpec, LayoutError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::STRIPE_COUNT_AUTO;
 
     const FILE: Fid = Fid { seq: 0x200000401, oid: 2, ver: 0 };
 
@@ -338,17 +355,48 @@ mod tests {
         let mut l = c2();
         assert_eq!(decode_layout(&encode_layout(&l, FILE)), Ok((l.clone(), FILE)));
         l.components[0].end = 1 << 20;
-        let rest = Component { id: 2, start: 1 << 20, end: u64::MAX, stripes: vec![], ..l.components[0].clone() };
-        l.components.push(rest);
+        let rest = |start, end, count: i32, overstripe| Component {
+            id: 2,
+            flags: 0,
+            start,
+            end,
+            pattern: pattern::RAID0 | if overstripe { pattern::OVERSTRIPING } else { 0 },
+            stripes: vec![],
+            wanted: Some(ComponentSpec {
+                stripe_size: 1 << 20,
+                stripe_count: count,
+                overstripe,
+                stripe_offset: -1,
+                ..ComponentSpec::default()
+            }),
+            ..c2().components[0].clone()
+        };
+        l.components.push(rest(1 << 20, 2 << 20, 2, false));
+        l.components.push(rest(2 << 20, 3 << 20, -1, false));
+        l.components.push(rest(3 << 20, 4 << 20, -7, true));
+        l.components.push(rest(4 << 20, u64::MAX, STRIPE_COUNT_AUTO, true));
         assert_eq!(decode_layout(&encode_layout(&l, FILE)), Ok((l, FILE)));
+    }
+
+    /// The blob of a real Lustre 2.17's third component (`-E -1 -C 8`) that has no objects.
+    #[test]
+    fn a_component_without_objects_has_a_count_and_no_stripes() {
+        let wanted = ComponentSpec { stripe_count: 8, overstripe: true, ..ComponentSpec::default() };
+        let c = Component { pattern: 0x201, stripe_size: 4 << 20, wanted: Some(wanted), ..Component::default() };
+        let hex: String = encode_plain(&c, Fid::ZERO, u16::MAX).iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hex, "d00bd10b0102000000000000000000000000000000000000000040000800ffff");
     }
 
     #[test]
     fn wishes_round_trip() {
         let mut s = LayoutSpec::plain();
-        for (count, over, osts) in
-            [(0, false, vec![]), (-1, false, vec![]), (-7, true, vec![]), (3, true, vec![1, 0, 1])]
-        {
+        for (count, over, osts) in [
+            (0, false, vec![]),
+            (-1, false, vec![]),
+            (-7, true, vec![]),
+            (3, true, vec![1, 0, 1]),
+            (STRIPE_COUNT_AUTO, true, vec![]),
+        ] {
             s.components[0].stripe_count = count;
             s.components[0].overstripe = over;
             s.components[0].osts = osts.into_iter().map(OstIndex).collect();

@@ -307,12 +307,17 @@ message! {
         pub flags: u32,
     }
 
-    /// Sets the layout of a file that has none, or the default layout of a directory (none takes it away).
+    /// Sets the layout of a file that has none, or the default layout of a directory (none takes it away), or makes the
+    /// objects for a range of a file.
     pub struct ReintSetLayout {
         /// Which file or directory.
         pub fid: Fid,
         /// What is wanted.
         pub spec: Option<LayoutSpec>,
+        /// First byte of the file that is going to be written.
+        pub start: u64,
+        /// First byte after; 0 if none is.
+        pub end: u64,
     }
 }
 

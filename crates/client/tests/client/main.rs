@@ -11,4 +11,5 @@ mod locks;
 mod metadata_cache;
 mod metadata_coherence;
 mod names;
+mod progressive;
 mod xattrs;

@@ -68,7 +68,7 @@ impl Deref for Changed {
 /// What of an inode shows under other bits than UPDATE, for [`Shown::bits_to`].
 pub(crate) struct Shown {
     permissions: (u32, u32, u32),
-    has_layout: bool,
+    layout: Option<(u32, usize)>,
     xattrs: usize,
 }
 
@@ -76,7 +76,8 @@ impl Shown {
     /// Of the inode before a change.
     pub(crate) fn of(inode: &Inode) -> Shown {
         let permissions = (inode.mode, inode.uid, inode.gid);
-        Shown { permissions, has_layout: inode.layout.is_some(), xattrs: inode.xattrs.len() }
+        let layout = inode.layout.as_ref().map(|l| (l.generation, l.stripe_count()));
+        Shown { permissions, layout, xattrs: inode.xattrs.len() }
     }
 
     /// The bits of a change from this to `inode`.
@@ -89,7 +90,7 @@ impl Shown {
             let has_xattrs = new.xattrs > 0 || inode.flags & inode_flags::EXTERNAL_XATTRS != 0;
             bits |= if has_xattrs { XATTR } else { 0 };
         }
-        if self.has_layout != new.has_layout {
+        if self.layout != new.layout {
             bits |= LAYOUT;
         }
         if self.xattrs != new.xattrs {

@@ -26,6 +26,7 @@ use nacre_wire::attr::Credentials;
 use nacre_wire::layout::{Layout, LayoutSpec};
 use nacre_wire::ldlm::inode_bits::{LOOKUP, UPDATE};
 use nacre_wire::mds::NAME_MAX;
+use std::ops::Range;
 
 /// Most names of one inode.
 pub const LINK_MAX: u32 = 65_000;
@@ -48,8 +49,18 @@ pub struct Context<'a> {
 
 /// Where new files get their objects from.
 pub trait Objects {
-    /// A layout as `spec` asks for it, with objects that are nobody else's; EINPROGRESS if they must be waited for.
-    fn allocate(&mut self, tx: &mut dyn Transaction, spec: &LayoutSpec) -> Result<Layout, Errno>;
+    /// The layout of a new file of which `spec` is asked, without objects.
+    fn lay_out(&mut self, spec: &LayoutSpec) -> Result<Layout, Errno>;
+
+    /// Gives all components that hold a part of `range`, and have no objects, objects that are nobody else's: whether
+    /// there were such components. EINPROGRESS if objects must be waited for.
+    fn instantiate(
+        &mut self,
+        tx: &mut dyn Transaction,
+        file: Fid,
+        layout: &mut Layout,
+        range: &Range<u64>,
+    ) -> Result<bool, Errno>;
 }
 
 impl Context<'_> {

@@ -15,6 +15,7 @@ use nacre_wire::mds::Open;
 use nacre_wire::mds::open_flags::{
     FASYNC, FMODE_EXEC, O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY,
 };
+use std::ops::Range;
 
 /// What an open will do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,7 +112,7 @@ pub fn carry_out(cx: &mut Context<'_>, r: &Open, plan: Plan, objects: &mut dyn O
         Plan::Change(fid, mut inode) => {
             let before = Shown::of(&inode);
             if writes_data(r.flags) {
-                give_objects(cx, &mut inode, objects)?;
+                give_objects(cx, fid, &mut inode, objects, &FIRST)?;
             }
             if r.flags & O_TRUNC != 0 {
                 truncate(cx, &mut inode, 0);
@@ -129,7 +130,7 @@ pub fn carry_out(cx: &mut Context<'_>, r: &Open, plan: Plan, objects: &mut dyn O
             let new = NewInode { parent: r.parent, name: &r.name, fid: r.child, umask: r.umask };
             let mut inode = insert(cx, &new, &mut directory, inode)?;
             if r.layout.is_some() || writes_data(r.flags) {
-                give_objects(cx, &mut inode, objects)?;
+                give_objects(cx, r.child, &mut inode, objects, &FIRST)?;
                 tables::put_inode(cx.tx, r.child, &inode)?;
             }
             Ok(Opened { fid: r.child, inode, created: true })
@@ -137,14 +138,31 @@ pub fn carry_out(cx: &mut Context<'_>, r: &Open, plan: Plan, objects: &mut dyn O
     }
 }
 
-/// Gives a file without objects the layout it is to have. The inode is not stored here.
-pub(crate) fn give_objects(cx: &mut Context<'_>, inode: &mut Inode, objects: &mut dyn Objects) -> Result<(), Errno> {
-    if inode.layout.is_none() {
-        let spec = inode.default_layout.clone().unwrap_or_else(LayoutSpec::plain);
-        inode.layout = Some(objects.allocate(cx.tx, &spec)?);
-        inode.default_layout = None;
-    }
-    Ok(())
+/// The range of which a file with a layout has the objects: those of the first component come with it.
+pub(crate) const FIRST: Range<u64> = 0..1;
+
+/// Gives a file that has none the layout it is to have, and all components that hold a part of `range` their objects:
+/// whether anything changed. The inode is not stored here.
+pub(crate) fn give_objects(
+    cx: &mut Context<'_>,
+    fid: Fid,
+    inode: &mut Inode,
+    objects: &mut dyn Objects,
+    range: &Range<u64>,
+) -> Result<bool, Errno> {
+    let mut changed = false;
+    let mut layout = match inode.layout.take() {
+        Some(layout) => layout,
+        None => {
+            let spec = inode.default_layout.take().unwrap_or_else(LayoutSpec::plain);
+            let mut layout = objects.lay_out(&spec)?;
+            changed = objects.instantiate(cx.tx, fid, &mut layout, &FIRST)?;
+            layout
+        }
+    };
+    changed |= objects.instantiate(cx.tx, fid, &mut layout, range)?;
+    inode.layout = Some(layout);
+    Ok(changed)
 }
 
 /// What a change of size does to a file's inode. The client cuts the objects.

@@ -1,4 +1,5 @@
-//! MDS_REINT set layout: `lfs setstripe` on a file that has no objects yet, or on a directory.
+//! MDS_REINT set layout: `lfs setstripe` on a file that has no objects yet, or on a directory; and the objects of a
+//! component that is written to for the first time.
 
 use super::open::give_objects;
 use super::{Context, Objects};
@@ -10,7 +11,8 @@ use nacre_wire::ldlm::inode_bits::{LAYOUT, UPDATE, XATTR};
 use nacre_wire::mds::{AttrReply, ReintSetLayout};
 
 /// Gives a file its objects as `spec` says (without one, as its default says), or sets or removes a directory's default.
-/// `writes` tells that the asker has the file open for writing. EEXIST if the file has objects.
+/// Without a `spec` and with a range that is going to be written, gives a file the objects that it lacks there.
+/// `writes` tells that the asker has the file open for writing. EEXIST if the file has objects and no range is given.
 pub fn set_layout(
     cx: &mut Context<'_>,
     r: &ReintSetLayout,
@@ -28,14 +30,18 @@ pub fn set_layout(
         if !writes {
             cx.check(r.fid, &inode, WRITE)?;
         }
-        if inode.layout.is_some() {
+        let range = r.start..r.end;
+        if inode.layout.is_some() && (r.spec.is_some() || range.is_empty()) {
             return Err(Errno::EEXIST);
         }
         if let Some(mut spec) = r.spec.clone() {
             lod::fill_from_default(&mut spec, inode.default_layout.as_ref());
             inode.default_layout = Some(spec);
         }
-        give_objects(cx, &mut inode, objects)?;
+        if !give_objects(cx, r.fid, &mut inode, objects, &range)? {
+            // Another client was faster.
+            return Ok(inode.attr_reply(r.fid));
+        }
     } else {
         return Err(Errno::ENOTTY);
     }

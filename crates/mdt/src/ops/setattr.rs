@@ -30,8 +30,9 @@ pub fn setattr(
     check_times(cx, r, &inode, writes)?;
     check_size(cx, r, &inode, writes)?;
 
-    if r.set.size.is_some_and(|size| size > 0) {
-        give_objects(cx, &mut inode, objects)?;
+    if let Some(size) = r.set.size.filter(|size| *size > 0) {
+        // The object of the last byte is what says how long the file is.
+        give_objects(cx, r.fid, &mut inode, objects, &(size - 1..size))?;
     }
     apply_size_and_owners(cx, &mut inode, &r.set);
     if let Some(new) = r.set.mode {

@@ -46,7 +46,7 @@ impl Small {
     }
 
     fn set_layout(&mut self, fid: Fid) {
-        let r = ReintSetLayout { fid, spec: Some(LayoutSpec::plain()) };
+        let r = ReintSetLayout { fid, spec: Some(LayoutSpec::plain()), ..ReintSetLayout::default() };
         self.fs.op(&root(), |cx, objects| ops::set_layout::set_layout(cx, &r, true, objects)).unwrap();
     }
 }

@@ -10,7 +10,7 @@ fn stripes(count: i32) -> LayoutSpec {
 }
 
 fn set_layout(fs: &mut Fs, cred: &Credentials, fid: Fid, spec: Option<LayoutSpec>) -> Result<(), Errno> {
-    let r = ReintSetLayout { fid, spec };
+    let r = ReintSetLayout { fid, spec, ..ReintSetLayout::default() };
     fs.op(cred, |cx, objects| ops::set_layout::set_layout(cx, &r, false, objects)).map(drop)
 }
 

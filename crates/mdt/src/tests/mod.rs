@@ -14,6 +14,7 @@ mod service;
 mod xattrs;
 
 use crate::check::check;
+use crate::lod::{Lod, LodError};
 use crate::mdt::{TABLES, root_inode};
 use crate::opens::OpenHandles;
 use crate::ops::changed::Changed;
@@ -27,34 +28,45 @@ use nacre_osd::mem::{Crash, MemOptions, MemOsd};
 use nacre_osd::{Osd, Transaction};
 use nacre_rt::Sim;
 use nacre_wire::attr::{Attr, Credentials, SetAttr, mode};
-use nacre_wire::layout::{Component, Layout, LayoutSpec, Stripe};
+use nacre_wire::layout::{Layout, LayoutSpec, Stripe};
 use nacre_wire::mds::*;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub(crate) const ROOT: Fid = Fid::ROOT;
 /// The only client.
 const CLIENT: u64 = 1;
 
-/// Hands out objects of one OST, one for each component.
+/// Hands out objects of one OST, as many for each component as are asked for.
 #[derive(Default)]
 pub(crate) struct TestObjects {
     next: u32,
 }
 
 impl Objects for TestObjects {
-    fn allocate(&mut self, tx: &mut dyn Transaction, spec: &LayoutSpec) -> Result<Layout, Errno> {
-        let stripe = |i| Stripe { ost: OstIndex(0), object: Fid { seq: 0x240000400, oid: self.next + i, ver: 0 } };
-        let count = spec.components.iter().map(|c| c.stripe_count.max(1) as u32).sum();
-        let component = Component {
-            id: 1,
-            end: u64::MAX,
-            stripe_size: 65536,
-            stripes: (1..=count).map(stripe).collect(),
-            ..Component::default()
-        };
-        self.next += count;
-        tables::put_last_used(tx, OstIndex(0), &LastUsed { seq: 0x240000400, oid: self.next })?;
-        Ok(Layout { generation: 0, components: vec![component] })
+    fn lay_out(&mut self, spec: &LayoutSpec) -> Result<Layout, Errno> {
+        let mut lod = Lod::new(1);
+        lod.default_stripe_size = 65536;
+        lod.lay_out(spec).map_err(LodError::errno)
+    }
+
+    fn instantiate(
+        &mut self,
+        tx: &mut dyn Transaction,
+        _: Fid,
+        layout: &mut Layout,
+        range: &Range<u64>,
+    ) -> Result<bool, Errno> {
+        let had = layout.stripe_count();
+        for c in layout.components.iter_mut().filter(|c| c.stripes.is_empty() && c.overlaps(range)) {
+            let stripe = |i| Stripe { ost: OstIndex(0), object: Fid { seq: 0x240000400, oid: self.next + i, ver: 0 } };
+            let count = c.wanted.take().unwrap().stripe_count.max(1) as u32;
+            c.stripes = (1..=count).map(stripe).collect();
+            self.next += count;
+            tables::put_last_used(tx, OstIndex(0), &LastUsed { seq: 0x240000400, oid: self.next })?;
+        }
+        layout.generation += u32::from(had > 0 && layout.stripe_count() > had);
+        Ok(layout.stripe_count() > had)
     }
 }
 

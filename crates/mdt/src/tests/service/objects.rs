@@ -138,7 +138,7 @@ fn wide_and_overstriped_files_get_what_they_ask_for() {
             let opened = client.open(Fid::ROOT, n, O_CREAT).await.unwrap();
             let mut spec = LayoutSpec::plain();
             (spec.components[0].stripe_count, spec.components[0].overstripe) = (count, overstripe);
-            let r = ReintSetLayout { fid: opened.attr.fid, spec: Some(spec) };
+            let r = ReintSetLayout { fid: opened.attr.fid, spec: Some(spec), ..ReintSetLayout::default() };
             let reply: Result<AttrReply, Errno> = client.reint(ReintRecord::SetLayout(r)).await;
             client.close(opened.attr.fid, opened.handle).await.unwrap();
             reply.map(|r| r.layout.unwrap())
