@@ -253,7 +253,7 @@ impl Cluster {
         let known = |server| match server {
             Server::Mgs => clients + u64::from(self.builder.oss) + 1,
             Server::Mds => clients,
-            Server::Oss(_) => 1,
+            Server::Oss(_) => clients + 1,
         };
         self.servers().into_iter().map(|s| (s, self.exports(s))).find(|(s, n)| *n > known(*s))
     }
