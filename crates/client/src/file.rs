@@ -85,7 +85,17 @@ impl OpenFile {
         };
         let (fid, handle) = (reply.attr.fid, reply.handle);
         let ahead = Mutex::new(ReadAhead::new());
-        OpenFile { fid, flags, cred: cred.clone(), caller, handle, shared, ahead, writer: OnceLock::new(), state: Mutex::new(state) }
+        OpenFile {
+            fid,
+            flags,
+            cred: cred.clone(),
+            caller,
+            handle,
+            shared,
+            ahead,
+            writer: OnceLock::new(),
+            state: Mutex::new(state),
+        }
     }
 
     /// Which file.
@@ -516,8 +526,7 @@ impl Client {
             (None, Some(size)) => self.instantiate(&caller, fid, &(size - 1..size)).await?,
             (Some(layout), _) => layout,
         };
-        let mut striped =
-            Striped { state: self.lov.file(fid), layout: Arc::new(layout), uid: attr.uid, gid: attr.gid };
+        let mut striped = Striped { state: self.lov.file(fid), layout: Arc::new(layout), uid: attr.uid, gid: attr.gid };
         let mut objects = match size {
             Some(size) => self.truncate(&caller, &mut striped, now, size).await?,
             None => self.lov.glimpse(&caller, fid, &striped.layout).await?,

@@ -10,7 +10,7 @@ pub(crate) mod plan;
 use crate::cache::read_ahead::ReadAhead;
 use crate::connection::Caller;
 use crate::osc::Osc;
-use crate::osc::locks::{Ask, LockGuard};
+use crate::osc::locks::{LockGuard, Wanted};
 use crate::osc::object::Object;
 use crate::osc::rpc::ObjectOf;
 use crate::osc::write::extent;
@@ -112,7 +112,14 @@ impl Lov {
         self.files.get(fid)
     }
 
-    async fn part(&self, file: &Arc<FileState>, stripe: usize, of: &Stripe, map: impl FnOnce() -> StripeMap, range: Range<u64>) -> Result<Part, Errno> {
+    async fn part(
+        &self,
+        file: &Arc<FileState>,
+        stripe: usize,
+        of: &Stripe,
+        map: impl FnOnce() -> StripeMap,
+        range: Range<u64>,
+    ) -> Result<Part, Errno> {
         let osc = self.targets.osc(of.ost).await?;
         let object = osc.object(of.object);
         object.set_place(file, map);
@@ -139,7 +146,7 @@ impl Lov {
         let mut locked = Vec::with_capacity(parts.len());
         for part in parts {
             let ranges = RangeSet::single(extent(&part.range));
-            let ask = Ask::grown(mode, ranges);
+            let ask = Wanted::grown(mode, ranges);
             let guard = part.osc.lock(caller, &part.object, &ask).await?;
             locked.push(Locked { part, guard });
         }
@@ -260,7 +267,7 @@ impl Lov {
             let map = || plan::stripe_map(&file.layout, place.stripe);
             let range = place.offset..place.offset + len;
             let part = self.part(&file.state, place.stripe, place.of, map, range).await?;
-            let ask = Ask::grown(LockMode::Pr, RangeSet::single(extent(&part.range)));
+            let ask = Wanted::grown(LockMode::Pr, RangeSet::single(extent(&part.range)));
             let guard = part.osc.lock(caller, &part.object, &ask).await?;
             self.start_ahead(caller, file, ahead, &part, offset, len);
             let data = part.osc.read(&guard, &part.object, caller, part.range.clone()).await?;
@@ -302,7 +309,15 @@ impl Lov {
     }
 
     /// Reads ahead what will probably be read next, under the locks that are here.
-    fn start_ahead(&self, caller: &Caller, file: &Striped, ahead: &Mutex<ReadAhead>, part: &Part, offset: u64, len: u64) {
+    fn start_ahead(
+        &self,
+        caller: &Caller,
+        file: &Striped,
+        ahead: &Mutex<ReadAhead>,
+        part: &Part,
+        offset: u64,
+        len: u64,
+    ) {
         let limits = part.osc.connection().mount().memory.read_ahead_limits();
         let size = plan::stripe_map(&file.layout, part.stripe).file_end(part.object.state.lock().size());
         let now = part.osc.connection().mount().rt.now();
@@ -323,7 +338,7 @@ impl Lov {
         let object = osc.object(io.object);
         object.set_place(&file.state, || plan::stripe_map(&file.layout, io.stripe));
         let range = io.offset..io.offset + io.len as u64;
-        let ask = Ask::grown(LockMode::Pr, RangeSet::single(extent(&range)));
+        let ask = Wanted::grown(LockMode::Pr, RangeSet::single(extent(&range)));
         let Some(guard) = osc.find_lock(&object, &ask) else { return false };
         osc.read_ahead(&object, caller, guard, range)
     }
@@ -356,7 +371,8 @@ impl Lov {
         file: &Striped,
         ranges: Vec<(u64, u64)>,
     ) -> Result<Vec<Filled>, Errno> {
-        let size = |ost| self.targets.known_osc(ost).map_or(u64::from(nacre_wire::ost::BRW_SIZE_DEFAULT), |o| o.brw_size());
+        let size =
+            |ost| self.targets.known_osc(ost).map_or(u64::from(nacre_wire::ost::BRW_SIZE_DEFAULT), |o| o.brw_size());
         let ios: Vec<_> = ranges.into_iter().flat_map(|(o, len)| plan::cut(&file.layout, o, len, size)).collect();
         let read = |io: &ObjectIo| {
             let io = io.clone();
@@ -438,7 +454,7 @@ impl Lov {
         len: u64,
     ) -> Result<Option<LockGuard>, Errno> {
         let ranges = RangeSet::single(extent(&part.range));
-        let mut ask = Ask::grown(LockMode::Pw, ranges.clone());
+        let mut ask = Wanted::grown(LockMode::Pw, ranges.clone());
         let Way::Cached(writer) = way else {
             ask.under_callback = matches!(way, Way::UnderCallback);
             return part.osc.lock(caller, &part.object, &ask).await.map(Some);
@@ -675,11 +691,7 @@ fn ahead_in(file: &Striped, part: &Part, extents: &[Extent]) -> Option<RangeSet>
 }
 
 /// What parts say about the whole: how far in the file each came, and why not further.
-fn sum_up(
-    offset: u64,
-    len: usize,
-    answers: impl IntoIterator<Item = (u64, Option<Errno>)>,
-) -> Result<Written, Errno> {
+fn sum_up(offset: u64, len: usize, answers: impl IntoIterator<Item = (u64, Option<Errno>)>) -> Result<Written, Errno> {
     let mut first = None::<(u64, Errno)>;
     for (at, error) in answers {
         match error {

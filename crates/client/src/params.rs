@@ -55,7 +55,8 @@ fn add_memory(params: &Params, llite: &str, mount: &Arc<Mount>) {
     let (memory, set) = (mount.memory.clone(), Arc::downgrade(mount));
     let show = move || {
         let (limit, used) = memory.limit_and_used();
-        let lines = [("max_cached_mb", limit / MIB), ("used_mb", used / MIB), ("unused_mb", limit.saturating_sub(used) / MIB)];
+        let lines =
+            [("max_cached_mb", limit / MIB), ("used_mb", used / MIB), ("unused_mb", limit.saturating_sub(used) / MIB)];
         lines.map(|(name, value)| format!("{name}: {value}")).join("\n")
     };
     let set = move |text: &str| {
@@ -155,19 +156,27 @@ fn add_inode_locks(params: &Params, prefix: &str, mdc: &Arc<Mdc>) {
         let set = move |text: &str| changed.upgrade().map_or(Ok(()), |m| set(&m, text.trim()));
         params.add_rw(format!("{prefix}.{name}"), get, set);
     };
-    rw("lru_size", |m| m.inodes().locks().lock_unused_count().to_string(), |m, text| {
-        if text == "clear" {
-            m.clear_locks();
-            return Ok(());
-        }
-        m.inodes().limits_mut().size = number(text)? as usize;
-        Ok(())
-    });
+    rw(
+        "lru_size",
+        |m| m.inodes().locks().lock_unused_count().to_string(),
+        |m, text| {
+            if text == "clear" {
+                m.clear_locks();
+                return Ok(());
+            }
+            m.inodes().limits_mut().size = number(text)? as usize;
+            Ok(())
+        },
+    );
     // In milliseconds, as Lustre has it.
-    rw("lru_max_age", |m| m.inodes().limits_mut().max_age.as_millis().to_string(), |m, text| {
-        m.inodes().limits_mut().max_age = Duration::from_millis(number(text)?);
-        Ok(())
-    });
+    rw(
+        "lru_max_age",
+        |m| m.inodes().limits_mut().max_age.as_millis().to_string(),
+        |m, text| {
+            m.inodes().limits_mut().max_age = Duration::from_millis(number(text)?);
+            Ok(())
+        },
+    );
 }
 
 fn number(text: &str) -> Result<u64, String> {

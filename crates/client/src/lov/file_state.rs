@@ -66,7 +66,8 @@ impl Files {
         if let Some(file) = table.files.get(&fid).and_then(Weak::upgrade) {
             return file;
         }
-        let file = Arc::new(FileState { fid, gate: RwLock::default(), error: Mutex::default(), writers: Mutex::default() });
+        let file =
+            Arc::new(FileState { fid, gate: RwLock::default(), error: Mutex::default(), writers: Mutex::default() });
         table.files.insert(fid, Arc::downgrade(&file));
         if table.files.len() > table.sweep_at {
             table.files.retain(|_, f| f.strong_count() > 0);

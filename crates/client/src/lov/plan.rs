@@ -421,7 +421,10 @@ mod tests {
             assert_eq!(map.file_offset(run.object_offset), Some(at));
             assert_eq!(map.first_from(at), Some(run.object_offset));
             let one = single(&layout, at, 1).expect("one byte is in one object");
-            assert_eq!((one.offset, one.of), (run.object_offset, &layout.components[run.component].stripes[run.stripe]));
+            assert_eq!(
+                (one.offset, one.of),
+                (run.object_offset, &layout.components[run.component].stripes[run.stripe])
+            );
             assert_eq!(stripe_map(&layout, one.stripe).file_offset(one.offset), Some(at));
             let len = prng.range(1, 1 << 18);
             let runs = layout.runs(at, len);

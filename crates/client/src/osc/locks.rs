@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 /// What is asked for.
 #[derive(Debug, Clone)]
-pub(crate) struct Ask {
+pub(crate) struct Wanted {
     /// PR or PW.
     pub(crate) mode: LockMode,
     /// What the operation needs.
@@ -29,10 +29,10 @@ pub(crate) struct Ask {
     pub(crate) under_callback: bool,
 }
 
-impl Ask {
+impl Wanted {
     /// A lock on these bytes or more.
-    pub(crate) fn grown(mode: LockMode, ranges: RangeSet) -> Ask {
-        Ask { mode, ranges, exactly: None, under_callback: false }
+    pub(crate) fn grown(mode: LockMode, ranges: RangeSet) -> Wanted {
+        Wanted { mode, ranges, exactly: None, under_callback: false }
     }
 }
 
@@ -68,7 +68,7 @@ impl Osc {
     }
 
     /// A lock that is here already.
-    pub(crate) fn find_lock(self: &Arc<Self>, object: &Object, ask: &Ask) -> Option<LockGuard> {
+    pub(crate) fn find_lock(self: &Arc<Self>, object: &Object, ask: &Wanted) -> Option<LockGuard> {
         let want = Want::Extent { mode: ask.mode, ranges: ask.ranges.clone(), group: 0 };
         let mut locks = self.locks.lock();
         let mut found = locks.find(object.fid, &want);
@@ -84,7 +84,7 @@ impl Osc {
         self: &Arc<Self>,
         caller: &Caller,
         object: &Arc<Object>,
-        ask: &Ask,
+        ask: &Wanted,
     ) -> Result<LockGuard, Errno> {
         loop {
             if let Some(guard) = self.find_lock(object, ask) {
@@ -112,7 +112,7 @@ impl Osc {
         self: &Arc<Self>,
         caller: &Caller,
         object: &Arc<Object>,
-        ask: &Ask,
+        ask: &Wanted,
     ) -> Result<LockGuard, Errno> {
         let (osc, object, caller, ask) = (self.clone(), object.clone(), *caller, ask.clone());
         let (send, receive) = oneshot::channel();
@@ -121,9 +121,8 @@ impl Osc {
             {
                 let mut state = object.state.lock();
                 let ranges = ask.exactly.as_ref().unwrap_or(&ask.ranges);
-                let this = |e: &Enqueueing| {
-                    e.mode == ask.mode && e.ranges == *ranges && e.grows == ask.exactly.is_none()
-                };
+                let this =
+                    |e: &Enqueueing| e.mode == ask.mode && e.ranges == *ranges && e.grows == ask.exactly.is_none();
                 if let Some(at) = state.enqueues.iter().position(this) {
                     state.enqueues.swap_remove(at);
                 }
@@ -138,7 +137,7 @@ impl Osc {
         self: &Arc<Self>,
         caller: &Caller,
         object: &Arc<Object>,
-        ask: &Ask,
+        ask: &Wanted,
     ) -> Result<LockGuard, Errno> {
         let (start, end, more) = ask.exactly.as_ref().unwrap_or(&ask.ranges).to_wire();
         let flags = if ask.exactly.is_some() { enqueue_flags::NO_EXPANSION } else { 0 };

@@ -168,7 +168,13 @@ impl Osc {
     }
 
     /// Fetches a range into the cache, if a lock is here that covers it and room for it: in the background. False if not.
-    pub(crate) fn read_ahead(self: &Arc<Self>, object: &Arc<Object>, caller: &Caller, guard: LockGuard, range: Range<u64>) -> bool {
+    pub(crate) fn read_ahead(
+        self: &Arc<Self>,
+        object: &Arc<Object>,
+        caller: &Caller,
+        guard: LockGuard,
+        range: Range<u64>,
+    ) -> bool {
         let fills = {
             let mut state = object.state.lock();
             let range = range.start..range.end.min(state.size());

@@ -10,9 +10,7 @@ use nacre_base::{Errno, Fid, Payload, Timestamp};
 use nacre_ptlrpc::{Bulk, CallOptions, Reply};
 use nacre_wire::attr::{ObjectAttr, StatFs};
 use nacre_wire::connect::connect_flags;
-use nacre_wire::ost::{
-    self, CHECKSUM_CRC32C, GrantReport, Niobuf, ReadReply, SeekReply, WriteReply, niobuf_flags,
-};
+use nacre_wire::ost::{self, CHECKSUM_CRC32C, GrantReport, Niobuf, ReadReply, SeekReply, WriteReply, niobuf_flags};
 use nacre_wire::{Lane, Opcode};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -90,7 +88,9 @@ impl Osc {
                 return Err(Errno::EPROTO);
             }
             match reply.body.checksum {
-                Some(told) if checksum && told != crc32c(&data) => self.warn_mismatch("read", object, range.start, max_len),
+                Some(told) if checksum && told != crc32c(&data) => {
+                    self.warn_mismatch("read", object, range.start, max_len)
+                }
                 _ => return Ok((data, reply.body.attr, reply.body.contended)),
             }
         }

@@ -3,7 +3,7 @@
 
 use crate::connection::Caller;
 use crate::osc::Osc;
-use crate::osc::locks::{Ask, LockGuard};
+use crate::osc::locks::{LockGuard, Wanted};
 use crate::osc::object::{Object, ObjectState};
 use crate::osc::rpc::{ObjectOf, WriteOut};
 use crate::osc::write_back::Which;
@@ -186,7 +186,7 @@ impl Osc {
         data: Payload,
     ) -> Result<(), Errno> {
         let range = offset..offset + data.len() as u64;
-        let ask = Ask::grown(LockMode::Pw, RangeSet::single(extent(&range)));
+        let ask = Wanted::grown(LockMode::Pw, RangeSet::single(extent(&range)));
         if let Some(guard) = self.find_lock(object, &ask) {
             return self.write_through(&guard, object, of, caller, offset, data).await;
         }
@@ -207,7 +207,7 @@ impl Osc {
         range: Range<u64>,
     ) -> Result<Payload, Errno> {
         self.flush_range(object, &range).await;
-        let ask = Ask::grown(LockMode::Pr, RangeSet::single(extent(&range)));
+        let ask = Wanted::grown(LockMode::Pr, RangeSet::single(extent(&range)));
         let guard = self.find_lock(object, &ask);
         let lock = guard.as_ref().map_or(0, |guard| guard.id.0);
         match self.read_rpc(caller, object.fid, range.clone(), lock).await {

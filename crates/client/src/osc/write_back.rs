@@ -57,7 +57,7 @@ impl Which<'_> {
 
 /// Why it is an object's turn.
 #[derive(Clone, Copy)]
-enum Due {
+enum Reason {
     /// There is enough for a full RPC.
     Full,
     /// It is old, or room is short.
@@ -123,7 +123,7 @@ impl Osc {
     }
 
     /// An object whose turn it is. Counted as a flush under way.
-    fn next_due(&self) -> Option<(Arc<Object>, Due)> {
+    fn next_due(&self) -> Option<(Arc<Object>, Reason)> {
         let now = self.now();
         let half = self.max_dirty_bytes() / 2;
         let pressed = self.waiters.load(Ordering::Relaxed) > 0 || self.account.lock().dirty_and_writing() > half;
@@ -133,8 +133,10 @@ impl Osc {
         }
         let old = |since: Time| pressed || now.since(since) >= AGE_MAX;
         let found = match queue.ready.pop_front() {
-            Some(object) => (object, Due::Full),
-            None if queue.aging.front().is_some_and(|(since, _)| old(*since)) => (queue.aging.pop_front()?.1, Due::Old),
+            Some(object) => (object, Reason::Full),
+            None if queue.aging.front().is_some_and(|(since, _)| old(*since)) => {
+                (queue.aging.pop_front()?.1, Reason::Old)
+            }
             None => return None,
         };
         queue.under_way += 1;
@@ -147,16 +149,16 @@ impl Osc {
     }
 
     /// The next flush of an object, booked as under way. `due` says which queue it was taken from, if from one.
-    fn take_flush(&self, object: &Arc<Object>, which: &Which<'_>, due: Option<Due>) -> Option<Outgoing> {
+    fn take_flush(&self, object: &Arc<Object>, which: &Which<'_>, due: Option<Reason>) -> Option<Outgoing> {
         let locks = self.locks.lock();
         let mut state = object.state.lock();
         let found = match due {
-            Some(Due::Full) => {
+            Some(Reason::Full) => {
                 state.ready = false;
                 let full = self.next_flush(&locks, &mut state, &Which { only_full: true, ..*which });
                 full.or_else(|| self.next_flush(&locks, &mut state, which))
             }
-            Some(Due::Old) => {
+            Some(Reason::Old) => {
                 state.aging = false;
                 self.next_flush(&locks, &mut state, which)
             }
