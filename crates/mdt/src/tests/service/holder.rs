@@ -35,10 +35,11 @@ pub(super) struct Holder {
     _served: ServedTarget,
 }
 
+#[derive(Clone)]
 pub(super) struct HolderState {
     rt: Rt,
     import: Arc<Import>,
-    pub(super) inner: Mutex<Inner>,
+    pub(super) inner: Arc<Mutex<Inner>>,
 }
 
 pub(super) struct Inner {
@@ -49,11 +50,50 @@ pub(super) struct Inner {
     pub(super) callbacks: Vec<BlockingCallback>,
     /// Whether a request that may bring a lock is under way.
     pub(super) asking: bool,
+    /// Locks given back, whole or in part: while that is under way the server may still grant them in an answer.
+    giving: BTreeMap<u64, Giving>,
+    /// Counts what began and what ended.
+    moment: u64,
     /// How often each bit of an inode was lost.
     losses: BTreeMap<(Fid, u64), u64>,
 }
 
+/// A cancel or convert of a lock.
+#[derive(Default)]
+struct Giving {
+    under_way: u32,
+    /// When the last of them was answered.
+    settled: u64,
+}
+
 impl Inner {
+    fn next_moment(&mut self) -> u64 {
+        self.moment += 1;
+        self.moment
+    }
+
+    /// Takes over the locks that an answer brought. Those to be given back: called back meanwhile, whether or not they came,
+    /// or in doubt.
+    fn keep(&mut self, locks: &[(Fid, InodeLock)], seen: usize, began: u64) -> Vec<u64> {
+        let called_back: Vec<u64> = self.callbacks[seen..].iter().map(|c| c.handle).collect();
+        let never_came = |h: &u64| !self.locks.contains_key(h) && !self.giving.contains_key(h);
+        let mut dead: Vec<u64> = called_back.iter().copied().filter(never_came).collect();
+        for (fid, lock) in locks {
+            if called_back.contains(&lock.handle) || self.is_doubtful(lock.handle, began) {
+                self.lose(lock.handle, 0);
+                dead.push(lock.handle);
+            } else {
+                self.locks.entry(lock.handle).or_insert((*fid, 0)).1 |= lock.bits;
+            }
+        }
+        dead
+    }
+
+    /// Whether an answer to what was asked at `began` may speak of a lock as it was before it was given back.
+    fn is_doubtful(&self, handle: u64, began: u64) -> bool {
+        self.giving.get(&handle).is_some_and(|g| g.under_way > 0 || g.settled > began)
+    }
+
     /// How often `bit` of an inode was lost: what was learned before is not to be believed any more.
     pub(super) fn losses(&self, fid: Fid, bit: u64) -> u64 {
         self.losses.get(&(fid, bit)).copied().unwrap_or(0)
@@ -84,10 +124,12 @@ impl Cluster {
             locks: BTreeMap::new(),
             callbacks: Vec::new(),
             asking: false,
+            giving: BTreeMap::new(),
+            moment: 0,
             losses: BTreeMap::new(),
         };
         let (rt, import) = (client.rt.clone(), client.import.clone());
-        let state = Arc::new(HolderState { rt, import, inner: Mutex::new(inner) });
+        let state = Arc::new(HolderState { rt, import, inner: Arc::new(Mutex::new(inner)) });
         let served = client.node.serve(&callback_target(client.uuid), state.clone());
         Holder { client, state, _served: served }
     }
@@ -117,33 +159,25 @@ impl Holder {
         body: &impl Field,
         locks: impl FnOnce(&R) -> Vec<(Fid, InodeLock)>,
     ) -> Result<(R, bool), Errno> {
-        let seen = {
+        let (seen, began) = {
             let mut inner = self.state.inner.lock();
             inner.asking = true;
-            inner.callbacks.len()
+            (inner.callbacks.len(), inner.next_moment())
         };
         let modify = matches!(opcode, Opcode::MdsReint | Opcode::MdsOpen | Opcode::MdsClose);
         let result = self.client.import.call::<R>(opcode, body, CallOptions { modify, ..CallOptions::default() }).await;
-        let mut dead = Vec::new();
-        let reply = {
+        let (mut dead, locks) = {
             let mut inner = self.state.inner.lock();
             inner.asking = false;
-            let reply = result.map_err(|e| e.errno())?.body;
-            for (fid, lock) in locks(&reply) {
-                if inner.callbacks[seen..].iter().any(|c| c.handle == lock.handle) {
-                    inner.lose(lock.handle, 0);
-                    dead.push(lock.handle);
-                } else {
-                    inner.locks.entry(lock.handle).or_insert((fid, 0)).1 |= lock.bits;
-                }
-            }
-            reply
+            let locks = result.as_ref().map_or(Vec::new(), |r| locks(&r.body));
+            (inner.keep(&locks, seen, began), locks)
         };
-        let believed = dead.is_empty();
-        if !believed {
-            give_back(self.client.import.clone(), dead).await;
+        let believed = !locks.iter().any(|(_, lock)| dead.contains(&lock.handle));
+        dead.dedup();
+        if !dead.is_empty() {
+            self.state.give_back(dead).await;
         }
-        Ok((reply, believed))
+        Ok((result.map_err(|e| e.errno())?.body, believed))
     }
 
     pub(super) async fn getattr(&self, fid: Fid, want: u64) -> Result<AttrReply, Errno> {
@@ -169,7 +203,7 @@ impl Holder {
     /// Gives back what it has.
     pub(super) async fn give_back_all(&self) {
         let handles: Vec<u64> = std::mem::take(&mut self.state.inner.lock().locks).into_keys().collect();
-        give_back(self.client.import.clone(), handles).await;
+        self.state.give_back(handles).await;
     }
 }
 
@@ -182,17 +216,27 @@ pub(super) fn of_page(directory: Fid, reply: &ReadpageReply) -> Vec<(Fid, InodeL
     entries.chain(reply.parent_lock.iter().map(|l| (directory, l.clone()))).collect()
 }
 
-async fn give_back(import: Arc<Import>, handles: Vec<u64>) {
-    let options = CallOptions { lane: Lane::Cancel, ..CallOptions::default() };
-    let _ = import.call::<()>(Opcode::LdlmCancel, &Cancel { handles }, options).await;
-}
-
-async fn convert(import: Arc<Import>, handle: u64, bits: u64) {
-    let options = CallOptions { lane: Lane::Cancel, ..CallOptions::default() };
-    let _ = import.call::<()>(Opcode::LdlmConvert, &Convert { handle, bits }, options).await;
-}
-
 impl HolderState {
+    async fn give_back(&self, handles: Vec<u64>) {
+        self.give(&handles, Opcode::LdlmCancel, &Cancel { handles: handles.clone() }).await;
+    }
+
+    async fn give(&self, handles: &[u64], opcode: Opcode, body: &impl Field) {
+        {
+            let mut inner = self.inner.lock();
+            handles.iter().for_each(|h| inner.giving.entry(*h).or_default().under_way += 1);
+        }
+        let options = CallOptions { lane: Lane::Cancel, ..CallOptions::default() };
+        let _ = self.import.call::<()>(opcode, body, options).await;
+        let mut inner = self.inner.lock();
+        let settled = inner.next_moment();
+        for handle in handles {
+            let giving = inner.giving.entry(*handle).or_default();
+            giving.under_way -= 1;
+            giving.settled = settled;
+        }
+    }
+
     /// Stops believing, and says so in the background.
     fn handle_callback(&self, callback: BlockingCallback) -> Result<(), Errno> {
         let mut inner = self.inner.lock();
@@ -205,12 +249,17 @@ impl HolderState {
         let (Some((_, held)), true) = (held, inner.manners != Manners::Keeps) else { return Ok(()) };
         let kept = if inner.manners == Manners::Converts { held & !bits } else { 0 };
         inner.lose(handle, kept);
-        let import = self.import.clone();
-        if kept == 0 {
-            drop(self.rt.spawn(give_back(import, vec![handle])));
-        } else {
-            drop(self.rt.spawn(convert(import, handle, kept)));
-        }
+        let state = self.clone();
+        // Before anything else is asked, so that its answer is in doubt.
+        inner.giving.entry(handle).or_default().under_way += 1;
+        drop(self.rt.spawn(async move {
+            if kept == 0 {
+                state.give_back(vec![handle]).await;
+            } else {
+                state.give(&[handle], Opcode::LdlmConvert, &Convert { handle, bits: kept }).await;
+            }
+            state.inner.lock().giving.entry(handle).or_default().under_way -= 1;
+        }));
         Ok(())
     }
 }
