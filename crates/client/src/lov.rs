@@ -404,12 +404,13 @@ impl Lov {
         if let Way::Cached(writer) = way {
             writer.lock().handle_write(offset, len);
         }
+        let mut asked = None;
         let single = plan::single(&file.layout, offset, len);
         if let Some(place) = single.filter(|_| !matches!(way, Way::Direct)) {
             let map = || plan::stripe_map(&file.layout, place.stripe);
             let range = place.offset..place.offset + len;
             let part = self.part(&file.state, place.stripe, place.of, map, range).await?;
-            if let Some(guard) = self.lock_to_write(caller, file, way, &part, &mut None, offset, len).await? {
+            if let Some(guard) = self.lock_to_write(caller, file, way, &part, &mut asked, offset, len).await? {
                 let _gate = file.state.gate.read().await;
                 let of = file.object(place.stripe, part.object.fid, now);
                 let answer = part.osc.write(&guard, &part.object, &of, caller, place.offset, data.clone()).await;
@@ -421,7 +422,7 @@ impl Lov {
             return Err(Errno::ESTALE);
         }
         let (parts, ios): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-        let (mut guards, mut asked) = (Vec::with_capacity(parts.len()), None);
+        let mut guards = Vec::with_capacity(parts.len());
         if !matches!(way, Way::Direct) {
             for part in &parts {
                 let Some(guard) = self.lock_to_write(caller, file, way, part, &mut asked, offset, len).await? else {

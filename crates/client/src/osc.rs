@@ -23,7 +23,6 @@ use nacre_base::size::MIB;
 use nacre_base::{Errno, Fid, FxHashMap, Time, Timestamp};
 use nacre_ldlm::lock_cache::{LockCache, LruLimits};
 use nacre_wire::attr::ObjectAttr;
-use nacre_wire::connect::connect_flags;
 use nacre_wire::ost::{BRW_SIZE_DEFAULT, BRW_SIZE_MAX};
 use object::Object;
 use parking_lot::Mutex;
@@ -59,6 +58,8 @@ pub(crate) struct Osc {
     pub(crate) resend_count: Arc<AtomicU64>,
     /// Size of read and write RPCs in pages of 4 KiB; the server may set a lower limit.
     pub(crate) max_pages_per_rpc: Arc<AtomicU64>,
+    /// What the server allows.
+    negotiated_brw_size: AtomicU64,
     max_dirty_mb: AtomicU64,
     pub(crate) locks: Mutex<LockCache>,
     pub(crate) lru: Mutex<LruLimits>,
@@ -90,6 +91,7 @@ impl Osc {
             checksums: Arc::new(AtomicU64::new(1)),
             resend_count: Arc::new(AtomicU64::new(RESEND_COUNT_DEFAULT)),
             max_pages_per_rpc: Arc::new(AtomicU64::new(u64::from(BRW_SIZE_DEFAULT) / PAGE_SIZE)),
+            negotiated_brw_size: AtomicU64::new(BRW_SIZE_DEFAULT.into()),
             max_dirty_mb: AtomicU64::new(MAX_DIRTY_MB_DEFAULT),
             locks: Mutex::default(),
             lru: Mutex::default(),
@@ -157,9 +159,7 @@ impl Osc {
     /// Bytes of one read or write RPC at most.
     pub(crate) fn brw_size(&self) -> u64 {
         let own = self.max_pages_per_rpc.load(Ordering::Relaxed) * PAGE_SIZE;
-        let data = self.connection.connect_data();
-        let negotiated = data.flags & connect_flags::BRW_SIZE != 0 && data.brw_size > 0;
-        if negotiated { own.min(data.brw_size.into()) } else { own }
+        own.min(self.negotiated_brw_size.load(Ordering::Relaxed))
     }
 
     /// The object; made known if it was not.

@@ -235,6 +235,9 @@ impl Observer for Osc {
     fn handle_connected(&self, data: &ConnectData) {
         let granted = if data.flags & connect_flags::GRANT != 0 { data.grant } else { 0 };
         self.account.lock().handle_connected(granted);
+        let limited = data.flags & connect_flags::BRW_SIZE != 0 && data.brw_size > 0;
+        let size = if limited { data.brw_size.into() } else { u64::MAX };
+        self.negotiated_brw_size.store(size, Ordering::Relaxed);
         self.update_limits();
         if let Some(osc) = self.this.upgrade() {
             // What a restart left without locks is written at once.

@@ -433,3 +433,43 @@ fn a_large_file_is_read_ahead_and_right() {
         assert!(sent < 64, "256 reads of 32 MiB took {sent} RPCs");
     });
 }
+
+/// Four clients write records in turn, each every fourth one: soon nobody calls anybody back.
+#[test]
+fn strided_writers_of_one_file_do_not_meet() {
+    for (seed, stripes) in [(1, 1), (2, 3)] {
+        run_seed(seed, move |rt| async move {
+            const RECORD: usize = 10_000;
+            const ROUNDS: u64 = 200;
+            let mut cluster = Cluster::start(&rt, 3).await;
+            let mut clients = Vec::new();
+            for _ in 0..4 {
+                clients.push(cluster.client().await);
+            }
+            let (attr, _file) = clients[0].make("f", Some(striped(stripes, 65536))).await;
+            let mut tasks = Vec::new();
+            for (n, client) in clients.iter().enumerate() {
+                let file = client.open(&root(), attr.fid, open_flags::O_RDWR).await.unwrap();
+                let (client, rt2) = (client.clone(), rt.clone());
+                tasks.push(rt.spawn(async move {
+                    for round in 0..ROUNDS {
+                        let at = (round * 4 + n as u64) * RECORD as u64;
+                        assert_eq!(client.put(&file, at, &[n as u8 + 1; RECORD]).await, Ok(RECORD));
+                        rt2.sleep(Duration::from_micros(50)).await;
+                    }
+                }));
+            }
+            for task in tasks {
+                task.await;
+            }
+            let sent: u64 = clients.iter().map(rpcs).sum();
+            assert!(sent < ROUNDS * 4 / 2, "{} records took {sent} RPCs", ROUNDS * 4);
+            let file = clients[3].open(&root(), attr.fid, 0).await.unwrap();
+            let all = clients[3].get(&file, 0, 64 << 20).await;
+            assert_eq!(all.len(), ROUNDS as usize * 4 * RECORD);
+            for (i, record) in all.chunks(RECORD).enumerate() {
+                assert!(record.iter().all(|b| *b == (i % 4) as u8 + 1), "record {i}");
+            }
+        });
+    }
+}
