@@ -2,6 +2,7 @@
 
 use super::*;
 use nacre_wire::layout::ComponentSpec;
+use nacre_wire::ldlm::inode_bits::{LAYOUT, UPDATE};
 use nacre_wire::mds::open_flags::{FASYNC, O_CREAT, O_RDWR, O_TRUNC, O_WRONLY};
 
 fn stripes(count: i32) -> LayoutSpec {
@@ -109,4 +110,62 @@ fn objects_are_destroyed_with_the_last_name() {
     let tx = fs.begin();
     assert_eq!(tables::destroys(&*tx, OstIndex(0), fs.clock - 1, 9).unwrap(), [], "not before the unlink is durable");
     assert_eq!(tables::destroys(&*tx, OstIndex(1), u64::MAX, 9).unwrap(), []);
+}
+
+fn progressive() -> LayoutSpec {
+    let c = |end, stripe_count| ComponentSpec { end, stripe_count, stripe_offset: -1, ..ComponentSpec::default() };
+    LayoutSpec { components: vec![c(1 << 20, 1), c(2 << 20, 2), c(u64::MAX, 4)] }
+}
+
+/// Asks for the objects of a range; the objects of each component afterwards, and the generation.
+fn write_to(fs: &mut Fs, fid: Fid, start: u64, end: u64) -> Result<(Vec<usize>, u32), Errno> {
+    let r = ReintSetLayout { fid, spec: None, start, end };
+    let reply = fs.op(&root(), |cx, objects| ops::set_layout::set_layout(cx, &r, true, objects))?;
+    let layout = fs.inode(fid).unwrap().layout;
+    assert_eq!(reply.layout, layout);
+    let layout = layout.unwrap();
+    assert!(layout.components.iter().all(|c| c.stripes.is_empty() == c.wanted.is_some()));
+    Ok((layout.components.iter().map(|c| c.stripes.len()).collect(), layout.generation))
+}
+
+#[test]
+fn a_component_gets_objects_when_it_is_written_to() {
+    let mut fs = Fs::new();
+    let f = fs.mkfile(ROOT, "f");
+    set_layout(&mut fs, &root(), f, Some(progressive())).unwrap();
+    assert_eq!(count(&fs, f), Some(1), "only the first");
+    assert_eq!(write_to(&mut fs, f, 0, 1 << 20), Ok((vec![1, 0, 0], 3)));
+    assert!(fs.changed.is_empty(), "nothing new calls nobody back");
+    let before = fs.attr(f).ctime;
+    assert_eq!(write_to(&mut fs, f, 0, (1 << 20) + 1), Ok((vec![1, 2, 0], 4)));
+    assert_eq!(fs.changed, [(f, LAYOUT | UPDATE)]);
+    assert_eq!(fs.attr(f).ctime, before, "no program sees objects come");
+    assert_eq!(write_to(&mut fs, f, 0, (1 << 20) + 1), Ok((vec![1, 2, 0], 4)));
+    assert_eq!(write_to(&mut fs, f, u64::MAX - 1, u64::MAX), Ok((vec![1, 2, 4], 5)));
+    assert_eq!(write_to(&mut fs, f, 0, 0), Err(Errno::EEXIST), "a range of nothing asks for a new file's objects");
+    assert_eq!(set_layout(&mut fs, &root(), f, Some(progressive())), Err(Errno::EEXIST));
+    fs.unlink(&root(), ROOT, "f", false).unwrap();
+    assert_eq!(fs.destroys(), 7);
+    fs.check();
+}
+
+#[test]
+fn a_file_without_objects_gets_those_of_the_range_and_the_first() {
+    let mut fs = Fs::new();
+    fs.op(&root(), |cx, objects| {
+        let r = ReintSetLayout { fid: ROOT, spec: Some(progressive()), ..ReintSetLayout::default() };
+        ops::set_layout::set_layout(cx, &r, true, objects)
+    })
+    .unwrap();
+    let f = fs.mkfile(ROOT, "f");
+    assert_eq!(write_to(&mut fs, f, 5 << 20, 6 << 20), Ok((vec![1, 0, 4], 4)));
+    // Open for writing makes the first; a size those that say how long the file is.
+    let (g, _) = fs.open_name(&root(), ROOT, "g", O_CREAT | O_WRONLY).unwrap();
+    assert_eq!(count(&fs, g), Some(1));
+    fs.setattr(&root(), g, SetAttr { size: Some(1 << 20), ..SetAttr::default() }).unwrap();
+    assert_eq!(count(&fs, g), Some(1), "the last byte is in the first");
+    fs.setattr(&root(), g, SetAttr { size: Some((1 << 20) + 1), ..SetAttr::default() }).unwrap();
+    assert_eq!((count(&fs, g), fs.changed[0].1 & LAYOUT), (Some(3), LAYOUT));
+    fs.crash();
+    fs.check();
 }

@@ -89,6 +89,11 @@ impl Cluster {
     }
 
     pub(super) fn client(&self, number: u64) -> Client {
+        self.client_with(number, u64::MAX)
+    }
+
+    /// A client that asks for no other features than `features`.
+    pub(super) fn client_with(&self, number: u64, features: u64) -> Client {
         let rt = self.rt.child(format!("client {number}"));
         let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
         lnet.add_sim(&self.net);
@@ -101,7 +106,7 @@ impl Cluster {
             target: mdt_name().to_string(),
             nids: vec![Nid::sim(MDS)],
             kind: TargetKind::Mdt,
-            data: ConnectData { flags, max_modify_rpcs: 7, ..ConnectData::default() },
+            data: ConnectData { flags: flags & features, max_modify_rpcs: 7, ..ConnectData::default() },
             label: format!("{}-mdc-{number}", mdt_name()),
         });
         Client { rt, node, uuid, import, seq: Fid::SEQ_NORMAL + number, next: Arc::default() }

@@ -7,3 +7,4 @@ mod locks;
 mod objects;
 mod once;
 mod open;
+mod striping;
