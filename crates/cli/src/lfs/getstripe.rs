@@ -4,7 +4,9 @@ use super::path::{fid_of, get_xattr};
 use super::{Options, USAGE_EXIT};
 use crate::output::{fail, json};
 use nacre_base::{Errno, Fid};
-use nacre_wire::layout::{Component, Layout, LayoutSpec, STRIPE_SIZE_DEFAULT, component_flags, pattern};
+use nacre_wire::layout::{
+    Component, Layout, LayoutSpec, STRIPE_COUNT_AUTO, STRIPE_SIZE_DEFAULT, component_flags, pattern,
+};
 use nacre_wire::lov_ea;
 use serde_json::json;
 use std::fmt::Write;
@@ -140,7 +142,8 @@ fn show_directory(path: &Path, wanted: &Wanted) -> Result<(), Errno> {
     };
     let plain = LayoutSpec::plain();
     let c = &spec.as_ref().unwrap_or(&plain).components[0];
-    let count = if c.stripe_count == 0 { 1 } else { c.stripe_count };
+    let number = if c.stripe_count == 0 { 1 } else { c.stripe_count };
+    let count = count_name(number);
     let size = if c.stripe_size == 0 { STRIPE_SIZE_DEFAULT } else { c.stripe_size };
     let pattern = match (&spec, c.overstripe) {
         (None, _) => "",
@@ -161,8 +164,12 @@ fn show_directory(path: &Path, wanted: &Wanted) -> Result<(), Errno> {
         return Ok(());
     }
     if wanted.json {
-        json(&json!({"path": path, "stripe_count": count, "stripe_size": size, "pattern": pattern,
+        json(&json!({"path": path, "stripe_count": number, "stripe_size": size, "pattern": pattern,
             "stripe_offset": c.stripe_offset, "pool": c.pool, "inherited": spec.is_none()}));
+        return Ok(());
+    }
+    if let Some(spec) = spec.as_ref().filter(|s| s.components.len() > 1) {
+        print!("{}", composite_default(path, spec));
         return Ok(());
     }
     if wanted.yaml {
@@ -183,6 +190,25 @@ fn show_directory(path: &Path, wanted: &Wanted) -> Result<(), Errno> {
     Ok(())
 }
 
+/// A default of several components; as Lustre has it, without ids.
+fn composite_default(path: &Path, spec: &LayoutSpec) -> String {
+    let count = spec.components.len();
+    let mut out = format!("{}\n  lcm_layout_gen:    0\n", path.display());
+    let _ = writeln!(out, "  lcm_mirror_count:  1\n  lcm_entry_count:   {count}");
+    let mut start = 0;
+    for c in &spec.components {
+        let size = if c.stripe_size == 0 { STRIPE_SIZE_DEFAULT } else { c.stripe_size };
+        let (end, stripes) = (end_name(c.end), count_name(if c.stripe_count == 0 { 1 } else { c.stripe_count }));
+        let pattern = if c.overstripe { "raid0,overstriped" } else { "raid0" };
+        let _ = writeln!(out, "    lcme_id:             N/A\n    lcme_mirror_id:      N/A\n    lcme_flags:          0");
+        let _ = writeln!(out, "    lcme_extent.e_start: {start}\n    lcme_extent.e_end:   {end}");
+        let _ = write!(out, "      stripe_count:  {stripes}       stripe_size:   {size}");
+        let _ = writeln!(out, "       pattern:       {pattern}       stripe_offset: {}\n", c.stripe_offset);
+        start = c.end;
+    }
+    out
+}
+
 fn pattern_name(c: &Component) -> String {
     let mut names = Vec::new();
     if c.pattern & pattern::RAID0 != 0 {
@@ -197,6 +223,11 @@ fn pattern_name(c: &Component) -> String {
     names.join(",")
 }
 
+/// A stripe count as it is asked for.
+fn count_name(count: i32) -> String {
+    if count == STRIPE_COUNT_AUTO { "auto".to_owned() } else { count.to_string() }
+}
+
 fn stripe_offset(c: &Component) -> i64 {
     c.stripes.first().map_or(-1, |s| i64::from(s.ost.0))
 }
@@ -209,7 +240,7 @@ fn current(layout: &Layout) -> &Component {
 fn select(selector: &str, layout: &Layout, fid: Fid) -> String {
     let c = current(layout);
     match selector {
-        "c" => c.stripes.len().to_string(),
+        "c" => count_name(c.stripe_count()),
         "S" => c.stripe_size.to_string(),
         "i" => stripe_offset(c).to_string(),
         "L" => pattern_name(c),
@@ -271,7 +302,7 @@ fn plain_text(out: &mut String, layout: &Layout, fid: Fid, wanted: &Wanted) {
 }
 
 fn plain_fields(out: &mut String, indent: &str, c: &Component, generation: u32) {
-    let _ = writeln!(out, "{indent}lmm_stripe_count:  {}", c.stripes.len());
+    let _ = writeln!(out, "{indent}lmm_stripe_count:  {}", count_name(c.stripe_count()));
     let _ = writeln!(out, "{indent}lmm_stripe_size:   {}", c.stripe_size);
     let _ = writeln!(out, "{indent}lmm_pattern:       {}", pattern_name(c));
     let _ = writeln!(out, "{indent}lmm_layout_gen:    {generation}");
@@ -331,9 +362,89 @@ fn describe(path: &Path, layout: &Layout, fid: Fid) -> serde_json::Value {
         .map(|c| {
             let objects = c.stripes.iter().map(|s| json!({"ost": s.ost.0, "fid": s.object.to_string()}));
             json!({"id": c.id, "start": c.start, "end": if c.end == u64::MAX { None } else { Some(c.end) },
-                "pattern": pattern_name(c), "stripe_size": c.stripe_size, "stripe_count": c.stripes.len(),
+                "pattern": pattern_name(c), "stripe_size": c.stripe_size, "stripe_count": c.stripes.len(), "stripe_count_wanted": c.stripe_count(),
                 "pool": c.pool, "objects": objects.collect::<Vec<_>>()})
         })
         .collect();
     json!({"path": path, "fid": fid.to_string(), "layout_gen": layout.generation, "components": components})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::OstIndex;
+    use nacre_wire::layout::{ComponentSpec, Stripe};
+
+    /// What Lustre 2.17 prints for `setstripe -E 4M -c 1 -E -1 -C 8`, before anything is written beyond 4 MiB.
+    const UNWRITTEN: &str = "/mnt/pfl
+  lcm_layout_gen:    3
+  lcm_mirror_count:  1
+  lcm_entry_count:   2
+    lcme_id:             1
+    lcme_mirror_id:      0
+    lcme_flags:          init
+    lcme_extent.e_start: 0
+    lcme_extent.e_end:   4194304
+      lmm_stripe_count:  1
+      lmm_stripe_size:   4194304
+      lmm_pattern:       raid0
+      lmm_layout_gen:    0
+      lmm_stripe_offset: 3
+      lmm_objects:
+      -   0: { l_ost_idx:   3, l_fid: [0x2c0000400:0x22e:0x0] }
+
+    lcme_id:             2
+    lcme_mirror_id:      0
+    lcme_flags:          0
+    lcme_extent.e_start: 4194304
+    lcme_extent.e_end:   EOF
+      lmm_stripe_count:  8
+      lmm_stripe_size:   4194304
+      lmm_pattern:       raid0,overstriped
+      lmm_layout_gen:    0
+      lmm_stripe_offset: -1
+
+";
+
+    #[test]
+    fn a_component_that_was_never_written_to_shows_what_it_is_to_be() {
+        let stripe = Stripe { ost: OstIndex(3), object: Fid { seq: 0x2c0000400, oid: 0x22e, ver: 0 } };
+        let first = Component {
+            id: 1,
+            flags: component_flags::INIT,
+            end: 4 << 20,
+            pattern: pattern::RAID0,
+            stripe_size: 4 << 20,
+            stripes: vec![stripe],
+            ..Component::default()
+        };
+        let wanted = ComponentSpec { stripe_count: 8, overstripe: true, ..ComponentSpec::default() };
+        let second = Component {
+            id: 2,
+            flags: 0,
+            start: 4 << 20,
+            end: u64::MAX,
+            pattern: pattern::RAID0 | pattern::OVERSTRIPING,
+            stripes: Vec::new(),
+            wanted: Some(wanted),
+            ..first.clone()
+        };
+        let mut layout = Layout { generation: 3, components: vec![first, second] };
+        // The way it comes to the command.
+        let value = lov_ea::encode_layout(&layout, Fid::ROOT);
+        layout = lov_ea::decode_layout(&value).unwrap().0;
+        assert_eq!(text(Path::new("/mnt/pfl"), &layout, Fid::ROOT, &Wanted::default()), UNWRITTEN);
+        assert_eq!(select("c", &layout, Fid::ROOT), "1", "of the last that has objects");
+        layout.components[1].wanted.as_mut().unwrap().stripe_count = STRIPE_COUNT_AUTO;
+        let shown = text(Path::new("/mnt/pfl"), &layout, Fid::ROOT, &Wanted::default());
+        assert!(shown.contains("lmm_stripe_count:  auto\n"));
+    }
+
+    #[test]
+    fn a_default_of_several_components_shows_them_all() {
+        let spec = super::super::setstripe::tests::spec("-E 64M -c 1 -E -1 -C auto d");
+        let shown = composite_default(Path::new("d"), &spec);
+        assert!(shown.contains("lcm_entry_count:   2\n") && shown.contains("e_start: 67108864\n"));
+        assert!(shown.contains("stripe_count:  auto       stripe_size:   4194304       pattern:       raid0,overstriped"));
+    }
 }

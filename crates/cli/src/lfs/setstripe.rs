@@ -4,7 +4,9 @@ use super::path::{fid_of, get_xattr, make_file, remove_xattr, set_xattr};
 use super::{Options, USAGE_EXIT};
 use crate::output::fail;
 use nacre_base::{Errno, OstIndex, size};
-use nacre_wire::layout::{ComponentSpec, LayoutError, LayoutSpec, STRIPE_COUNT_MAX, STRIPE_SIZE_MIN};
+use nacre_wire::layout::{
+    ComponentSpec, LayoutError, LayoutSpec, STRIPE_COUNT_AUTO, STRIPE_COUNT_MAX, STRIPE_SIZE_MIN,
+};
 use nacre_wire::lov_ea;
 use std::path::Path;
 use std::process::ExitCode;
@@ -22,7 +24,9 @@ Usage: setstripe [--component-end|-E END_OFFSET]
                  [--stripe-size|-S STRIPE_SIZE]
                  FILENAME|DIRECTORY...
   STRIPE_COUNT   1 to 2000; -1 is one stripe on each OST; with -C several stripes may be
-                 on one OST, and -1 to -32 mean 1 to 32 stripes on each
+                 on one OST, -1 to -32 mean 1 to 32 stripes on each, and auto as many as
+                 suit the writers when the first byte is written: without -E for a large
+                 file only, as one stripe holds the first 64 MiB
   STRIPE_SIZE    a multiple of 64K; suffixes k, m, g
   OST_INDEX      single indexes and ranges, such as 0,1,4-7; a repeated one means overstriping
   END_OFFSET     a multiple of 64K, or -1 for the end of file; options after it are the
@@ -75,7 +79,10 @@ fn parse(args: &[String]) -> Result<Wish, String> {
             "mode" => wish.mode = parse_mode(value()?)?,
             "c" | "stripe-count" => (current.stripe_count, current.overstripe) = (parse_count(value()?, -1)?, false),
             "C" | "overstripe-count" => {
-                (current.stripe_count, current.overstripe) = (parse_count(value()?, -32)?, true)
+                let count = value()?;
+                let automatic = count == "auto";
+                current.stripe_count = if automatic { STRIPE_COUNT_AUTO } else { parse_count(count, -32)? };
+                current.overstripe = true;
             }
             "S" | "s" | "stripe-size" => current.stripe_size = parse_size(value()?)?,
             "i" | "stripe-index" => current.stripe_offset = parse_index(value()?)?,
@@ -204,8 +211,13 @@ fn drop_default(path: &Path) -> Result<(), Errno> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// The layout that a command line asks for.
+    pub(in crate::lfs) fn spec(line: &str) -> LayoutSpec {
+        wish(line).unwrap().spec
+    }
 
     fn wish(line: &str) -> Result<Wish, String> {
         parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
@@ -220,6 +232,8 @@ mod tests {
         assert_eq!(w.spec.components[0].osts, [0, 1, 0, 2, 3].map(OstIndex));
         assert!(w.spec.components[0].overstripe);
         assert_eq!(wish("-C -2 f").unwrap().spec.components[0].stripe_count, -2);
+        let c = &wish("-C auto -S 1M f").unwrap().spec.components[0];
+        assert!(c.is_automatic() && c.overstripe);
         assert_eq!(wish("-E 4M -c 1 -E -1 -c 4 f").unwrap().spec.components.len(), 2);
     }
 
@@ -227,6 +241,7 @@ mod tests {
     fn errors_are_lustres() {
         for (line, message) in [
             ("-c x f", "invalid stripe count 'x'"),
+            ("-c auto f", "invalid stripe count 'auto'"),
             ("-c 3000 f", "invalid stripe count '3000'"),
             ("-C 2001 f", "invalid stripe count '2001'"),
             ("-c -2 f", "invalid stripe count '-2'"),
