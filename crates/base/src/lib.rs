@@ -1,5 +1,6 @@
 //! What every layer of Nacre speaks of and none owns: identifiers, error numbers, sizes, placement hashes and the
-//! pseudo-random generator, time values, fault points, parameters, and aligned refcounted buffers.
+//! pseudo-random generator, time values, fault points, parameters, aligned refcounted buffers, and the form of tables and
+//! plots.
 //!
 //! Nothing here does IO, reads a clock or knows a layer above.
 
@@ -10,8 +11,10 @@ pub mod hash;
 pub mod id;
 pub mod nid;
 pub mod param;
+pub mod plot;
 pub mod prng;
 pub mod size;
+pub mod table;
 pub mod time;
 
 pub use buf::Payload;

@@ -5,10 +5,8 @@
 mod instance;
 mod load;
 mod object_survey;
-pub mod plot;
 mod roofline;
 mod shared_file;
-pub mod table;
 
 use clap::{Args, Subcommand};
 use std::net::Ipv4Addr;

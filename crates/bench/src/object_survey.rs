@@ -1,10 +1,10 @@
 //! `nacre bench object-survey`: one OST, some objects, some threads that write and read them by requests of 1 MiB, around
 //! the client's cache: whether one object is enough to fill the OST.
 
+use crate::ObjectSurvey;
 use crate::instance::{Instance, O_CREAT, O_DIRECT, O_EXCL, O_RDWR, root, said};
-use crate::plot::{Line, Plot, svg};
-use crate::{ObjectSurvey, table};
-use nacre_base::{Fid, OstIndex, Payload};
+use nacre_base::plot::{Line, Plot, svg};
+use nacre_base::{Fid, OstIndex, Payload, table};
 use nacre_client::OpenFile;
 use nacre_wire::layout::{ComponentSpec, LayoutSpec};
 use serde::Serialize;
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &ObjectSurvey, json: bool) -> Result<(), String> {
             let rate = |v: f64| format!("{v:.0}");
             vec![r.objects.to_string(), r.threads.to_string(), rate(r.write_mb_per_s), rate(r.read_mb_per_s)]
         });
-        table::print(&["objects", "threads", "write MB/s", "read MB/s"], &cells.collect::<Vec<_>>());
+        print!("{}", table::text(&["objects", "threads", "write MB/s", "read MB/s"], &cells.collect::<Vec<_>>()));
         println!("\nRequests of 1 MiB with O_DIRECT from one client to OST {}; writes end with fsync.", args.ost);
     }
     if let Some(path) = &args.plot {

@@ -1,9 +1,10 @@
 //! `nacre bench roofline`: how near a mount comes to its limits: the disk under it, the null FUSE file system through
 //! the same FUSE code, and loopback TCP. All are taken in one run, in turn, as machines drift.
 
+use crate::Roofline;
 use crate::load::{self, Cache, Metadata, MetadataRates};
-use crate::{Roofline, table};
 use indicatif::{ProgressBar, ProgressStyle};
+use nacre_base::table;
 use nacre_fuse::{MountOptions, Unmount, null};
 use nacre_rt::Rt;
 use serde::Serialize;
@@ -155,7 +156,7 @@ fn print_rows(rows: &[Row]) {
         let tcp = r.loopback_tcp.map_or_else(String::new, n);
         vec![r.what.clone(), n(r.nacre), n(r.raw), n(r.null_fuse), tcp, format!("{:.0} %", r.percent_of_limit)]
     });
-    table::print(&header, &cells.collect::<Vec<_>>());
+    print!("{}", table::text(&header, &cells.collect::<Vec<_>>()));
     println!(
         "\nThe limit is the smaller of raw disk and null FUSE. Medians; writes end with fsync; the null file system caches nothing."
     );

@@ -2,11 +2,11 @@
 //! each. Client instances of this process on a running file system: real requests, real disks. Another client than the
 //! writer reads every byte back.
 
+use crate::SharedFile;
 use crate::instance::{self, Counts, Instance, O_CREAT, O_EXCL, O_RDONLY, O_RDWR, counts_of, root, said};
-use crate::plot::{Line, Plot, svg};
-use crate::{SharedFile, table};
 use indicatif::{ProgressBar, ProgressStyle};
-use nacre_base::{Fid, Payload, size};
+use nacre_base::plot::{Line, Plot, svg};
+use nacre_base::{Fid, Payload, size, table};
 use nacre_client::OpenFile;
 use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_SIZE_MIN};
 use serde::Serialize;
@@ -338,7 +338,7 @@ fn print_rows(rows: &[Row]) {
             format!("{:.0}", r.rpcs_per_gb),
         ]
     });
-    table::print(&header, &cells.collect::<Vec<_>>());
+    print!("{}", table::text(&header, &cells.collect::<Vec<_>>()));
     println!("\nWriters are those of each client. Writes end with fsync; every byte was read back by another client.");
 }
 

@@ -28,6 +28,7 @@ use parking_lot::Mutex;
 use plan::{Filled, ObjectIo, StripeMap};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// How often an operation is begun again because the server lost the locks under it.
 const LOCK_RETRIES: u32 = 5;
@@ -462,6 +463,9 @@ impl Lov {
         };
         if let Some(guard) = part.osc.find_lock(&part.object, &ask) {
             return Ok(Some(guard));
+        }
+        if part.osc.only_grown_locks.load(Ordering::Relaxed) {
+            return part.osc.lock(caller, &part.object, &ask).await.map(Some);
         }
         let now = || part.osc.connection().mount().rt.now();
         ask.exactly = match asked.get_or_insert_with(|| writer.lock().ask(offset, len, now())) {

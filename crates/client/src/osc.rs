@@ -61,6 +61,8 @@ pub(crate) struct Osc {
     /// What the server allows.
     negotiated_brw_size: AtomicU64,
     max_dirty_mb: AtomicU64,
+    /// Whether writers of shared files always ask for locks that the server grows, as if there were no better way.
+    pub(crate) only_grown_locks: AtomicBool,
     pub(crate) locks: Mutex<LockCache>,
     pub(crate) lru: Mutex<LruLimits>,
     /// How often all locks were lost.
@@ -93,6 +95,7 @@ impl Osc {
             max_pages_per_rpc: Arc::new(AtomicU64::new(u64::from(BRW_SIZE_DEFAULT) / PAGE_SIZE)),
             negotiated_brw_size: AtomicU64::new(BRW_SIZE_DEFAULT.into()),
             max_dirty_mb: AtomicU64::new(MAX_DIRTY_MB_DEFAULT),
+            only_grown_locks: AtomicBool::new(false),
             locks: Mutex::default(),
             lru: Mutex::default(),
             epoch: AtomicU64::new(0),

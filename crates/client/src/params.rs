@@ -10,6 +10,7 @@ use nacre_base::size::MIB;
 use nacre_wire::layout::STRIPE_SIZE_DEFAULT;
 use nacre_wire::ost::INLINE_MAX;
 use std::fmt::Write;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -96,7 +97,29 @@ pub(crate) fn add_osc(params: &Params, osc: &Arc<Osc>) {
         set.upgrade().map(|o| o.set_max_dirty_mb(mb)).ok_or_else(|| "the mount is gone".to_owned())
     };
     params.add_rw(format!("{prefix}.max_dirty_mb"), show(|o| o.max_dirty_bytes() / MIB), set_max_dirty);
+    add_shared_write_policy(params, &prefix, osc);
     add_lock_namespace(params, osc);
+}
+
+/// How writers of shared files get their locks: the way that suits how they write (`default`), or as every Lustre does it
+/// (`grown`), to compare.
+fn add_shared_write_policy(params: &Params, prefix: &str, osc: &Arc<Osc>) {
+    let (show, set) = (Arc::downgrade(osc), Arc::downgrade(osc));
+    let show = move || {
+        let grown = show.upgrade().is_some_and(|o| o.only_grown_locks.load(Ordering::Relaxed));
+        if grown { "grown" } else { "default" }.to_owned()
+    };
+    let set = move |text: &str| {
+        let grown = match text.trim() {
+            "grown" => true,
+            "default" => false,
+            other => return Err(format!("{other:?} is neither default nor grown")),
+        };
+        let osc = set.upgrade().ok_or("the mount is gone")?;
+        osc.only_grown_locks.store(grown, Ordering::Relaxed);
+        Ok(())
+    };
+    params.add_rw(format!("{prefix}.shared_write_policy"), show, set);
 }
 
 /// Parameters of the locks held at an OST.

@@ -30,7 +30,8 @@ pub struct SimNet(Arc<Shared>);
 pub struct SimNetOptions {
     /// Every link, unless [`SimNet::set_link`] says otherwise.
     pub link: LinkOptions,
-    /// Bytes a second that each node can send, and as many that it can receive; 0 is without limit.
+    /// Bytes a second that each node can send, and as many that it can receive, unless [`SimNet::set_bandwidth`] says
+    /// otherwise; 0 is without limit.
     pub bandwidth: u64,
     /// Decides what is lost and what is late.
     pub seed: u64,
@@ -117,6 +118,13 @@ impl SimNet {
         self.0.state.lock().options.link = options;
     }
 
+    /// Gives a node a bandwidth of its own, as long as it lives; see [`SimNetOptions::bandwidth`].
+    pub fn set_bandwidth(&self, node: u32, bandwidth: u64) {
+        if let Some(member) = self.0.state.lock().nodes.get_mut(&node) {
+            member.bandwidth = bandwidth;
+        }
+    }
+
     /// Lets nothing pass between the two sets.
     pub fn partition(&self, a: impl IntoIterator<Item = u32>, b: impl IntoIterator<Item = u32>) {
         self.apply(SimFault::Partition(a.into_iter().collect(), b.into_iter().collect()));
@@ -167,7 +175,13 @@ impl SimNet {
         let number = number.unwrap_or(s.next_node);
         s.next_node = s.next_node.max(number.saturating_add(1));
         let life = s.nodes.get(&number).map_or(0, |n| n.life + 1);
-        let member = Member { node: Arc::downgrade(node), life, sent_until: Time::ZERO, received_until: Time::ZERO };
+        let member = Member {
+            node: Arc::downgrade(node),
+            life,
+            bandwidth: s.options.bandwidth,
+            sent_until: Time::ZERO,
+            received_until: Time::ZERO,
+        };
         s.nodes.insert(number, member);
         drop(s);
         (Nid::sim(number), Arc::new(Port { net: Arc::downgrade(&self.0), number, life }))
@@ -241,6 +255,7 @@ struct Member {
     node: Weak<Node>,
     /// Counts the lives under one number: a message belongs to the lives of its sender and its receiver.
     life: u32,
+    bandwidth: u64,
     /// When its last byte so far will have left.
     sent_until: Time,
     /// When its last byte so far will have arrived.
@@ -332,9 +347,8 @@ impl Shared {
 impl State {
     /// When the message has left its sender, whose link it then blocks until that time.
     fn leave(&mut self, from: u32, now: Time, bytes: u64) -> Time {
-        let takes = self.transmission(bytes);
         let Some(member) = self.nodes.get_mut(&from) else { return now };
-        member.sent_until = member.sent_until.max(now) + takes;
+        member.sent_until = member.sent_until.max(now) + transmission(bytes, member.bandwidth);
         member.sent_until
     }
 
@@ -355,13 +369,6 @@ impl State {
             *last = arrives;
         }
         Some(arrives)
-    }
-
-    fn transmission(&self, bytes: u64) -> Duration {
-        match self.options.bandwidth {
-            0 => Duration::ZERO,
-            bw => Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(bw)) as u64),
-        }
     }
 
     fn chance(&mut self, ppm: u32) -> bool {
@@ -405,9 +412,9 @@ impl State {
 
     /// A message has reached its receiver's end; the node that it is for, when it has come in entirely.
     fn arrive(&mut self, flight: Flight, now: Time) -> Option<(Arc<Node>, Message)> {
-        let takes = self.transmission(wire_size(&flight.message));
         let Some(member) = self.nodes.get_mut(&flight.to) else { return self.lose() };
         // A message alone takes no longer for having a receiver: its bytes come in as they went out.
+        let takes = transmission(wire_size(&flight.message), member.bandwidth);
         member.received_until = (member.received_until + takes).max(now);
         let at = member.received_until;
         if at > now {
@@ -450,6 +457,13 @@ impl State {
                 self.in_order.retain(|(from, to), _| *from != number && *to != number);
             }
         }
+    }
+}
+
+fn transmission(bytes: u64, bandwidth: u64) -> Duration {
+    match bandwidth {
+        0 => Duration::ZERO,
+        bandwidth => Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(bandwidth)) as u64),
     }
 }
 

@@ -4,14 +4,16 @@
 
 use crate::scale::Crowd;
 use crate::scenario::{Trouble, run_seed};
+use crate::shared_file::{self, Load, Medium, Policy, RECORD_MAX, Row};
 use crate::sharing::{self, Hazard};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use nacre_rt::SimStats;
 use serde::Serialize;
 use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Run the file system in virtual time, with faults.
@@ -77,6 +79,46 @@ enum SimCommand {
         #[arg(long, default_value_t = 8)]
         oss: u32,
     },
+    /// Many writers of one file, by records that alternate, beside a file for each: one OST with the speed of a real one
+    SharedFile(SharedFile),
+}
+
+/// Arguments of `nacre sim shared-file`.
+#[derive(Args, Debug)]
+struct SharedFile {
+    /// Clients
+    #[arg(long, default_value_t = 48)]
+    clients: u32,
+    /// Processes of each client
+    #[arg(long, value_delimiter = ',', default_value = "1,16")]
+    processes: Vec<u32>,
+    /// Bytes of a record, at most 16M
+    #[arg(long = "record", value_delimiter = ',', default_value = "1M,4M,16M,47008", value_parser = parse_record)]
+    records: Vec<u64>,
+    /// Stripes of the shared file
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32")]
+    stripes: Vec<u32>,
+    /// Kinds of OST
+    #[arg(long = "ost", value_delimiter = ',', default_value = "disk,flash")]
+    media: Vec<Medium>,
+    /// Policies; file-per-process is what the others are compared with
+    #[arg(long = "policy", value_delimiter = ',', default_value = "file-per-process,grown,default")]
+    policies: Vec<Policy>,
+    /// Records that all processes of a measurement write together
+    #[arg(long, default_value_t = 49_152)]
+    total: u64,
+    /// The seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// File for a plot (SVG)
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+fn parse_record(text: &str) -> Result<u64, String> {
+    nacre_base::size::parse(text, 1)
+        .filter(|s| (1..=RECORD_MAX).contains(s))
+        .ok_or_else(|| format!("{text:?} is not a size of at most 16M"))
 }
 
 /// Runs the command.
@@ -89,6 +131,7 @@ pub fn main(args: SimArgs) -> ExitCode {
             replay(if locks { &LOCKS } else { &SWEEP }, seed, steps, args.json)
         }
         SimCommand::Scale { clients, oss } => scale(clients, oss, args.json),
+        SimCommand::SharedFile(experiment) => shared_files(&experiment, args.json),
     }
 }
 
@@ -139,35 +182,45 @@ fn attempt(story: &Story, seed: u64, steps: u32) -> Outcome {
             failure: None,
         },
         Err(panic) => {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
-            let failure = Some(text.unwrap_or_else(|| "a panic without text".into()));
+            let failure = Some(text_of(&*panic));
             Outcome { seed, trouble, trace: String::new(), events: 0, virtual_seconds: 0.0, failure }
         }
     }
 }
 
-/// Runs seeds side by side, one thread for each processor; in order of seed.
+/// What a panic says.
+fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+    text.unwrap_or_else(|| "a panic without text".into())
+}
+
+/// Runs seeds side by side; in order of seed.
 fn attempt_all(story: &Story, seeds: std::ops::Range<u64>, steps: u32, what: &'static str) -> Vec<Outcome> {
+    let seeds: Vec<u64> = seeds.collect();
+    side_by_side(&seeds, what, |seed| attempt(story, *seed, steps))
+}
+
+/// Runs simulations side by side, one thread for each processor; results in the order of what they are for. `run` must
+/// catch panics, whose own messages are kept quiet meanwhile.
+fn side_by_side<T: Sync, R: Send>(all: &[T], what: &'static str, run: impl Fn(&T) -> R + Sync) -> Vec<R> {
     // Failures are told at the end, in order, not by the panic's own message from some thread.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
-    let bar = ProgressBar::new(seeds.end - seeds.start);
+    let bar = ProgressBar::new(all.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:40}] {pos}/{len} {elapsed}") {
         bar.set_style(style);
     }
     bar.set_prefix(what);
-    let next = AtomicU64::new(seeds.start);
+    let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let mut outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+    let mut results: Vec<(usize, R)> = std::thread::scope(|scope| {
         let work = || {
             let mut done = Vec::new();
             loop {
-                let seed = next.fetch_add(1, Ordering::Relaxed);
-                if seed >= seeds.end {
-                    return done;
-                }
-                done.push(attempt(story, seed, steps));
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(item) = all.get(index) else { return done };
+                done.push((index, run(item)));
                 bar.inc(1);
             }
         };
@@ -176,8 +229,8 @@ fn attempt_all(story: &Story, seeds: std::ops::Range<u64>, steps: u32, what: &'s
     });
     bar.finish_and_clear();
     std::panic::set_hook(hook);
-    outcomes.sort_by_key(|o| o.seed);
-    outcomes
+    results.sort_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 fn report(story: &Story, outcomes: &[Outcome], steps: u32, elapsed: Duration, json: bool) -> ExitCode {
@@ -236,6 +289,48 @@ fn replay(story: &Story, seed: u64, steps: u32, json: bool) -> ExitCode {
         println!("seed {seed} ({}): trace {}", outcome.trouble, outcome.trace);
     }
     report(story, &[outcome], steps, begun.elapsed(), json)
+}
+
+fn shared_files(args: &SharedFile, json: bool) -> ExitCode {
+    let loads = loads(args);
+    let mut rows = side_by_side(&loads, "shared-file", |load| {
+        let measured = std::panic::catch_unwind(|| shared_file::measure(args.seed, *load));
+        measured.unwrap_or_else(|panic| Row::failed(*load, text_of(&*panic)))
+    });
+    shared_file::compare(&mut rows);
+    if json {
+        print_json(&rows);
+    } else {
+        shared_file::print(&rows);
+    }
+    if let Some(path) = &args.plot
+        && let Err(e) = std::fs::write(path, nacre_base::plot::svg(&shared_file::plots(&rows)))
+    {
+        eprintln!("nacre sim: cannot write {}: {e}", path.display());
+        return ExitCode::FAILURE;
+    }
+    if rows.iter().all(|r| r.failure.is_none()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What the arguments ask for; files per process once for all numbers of stripes.
+fn loads(args: &SharedFile) -> Vec<Load> {
+    let mut loads = Vec::new();
+    for medium in args.media.iter().copied() {
+        for processes in args.processes.iter().copied() {
+            for record in args.records.iter().copied() {
+                let writers = u64::from(args.clients) * u64::from(processes);
+                let records = (args.total / writers.max(1)).max(1);
+                for policy in args.policies.iter().copied() {
+                    let alone = policy == Policy::FilePerProcess;
+                    let stripes = if alone { &[1] } else { args.stripes.as_slice() };
+                    let clients = args.clients;
+                    let load = |s: &u32| Load { medium, policy, clients, processes, record, records, stripes: *s };
+                    loads.extend(stripes.iter().map(load));
+                }
+            }
+        }
+    }
+    loads
 }
 
 #[derive(Serialize)]

@@ -1,0 +1,399 @@
+//! Many writers of one file, as many as a real cluster has: clients of a simulated file system with one OST write records
+//! that alternate, beside the same writers with a file each. Virtual time: networks and disks take the time that their
+//! models say, processors take none. What is written is zeroes, so that hundreds of gigabytes fit into memory.
+
+mod report;
+
+pub use report::{plots, print};
+
+use crate::cluster::{Cluster, run};
+use bytes::Bytes;
+use clap::ValueEnum;
+use futures_util::future::try_join_all;
+use nacre_base::{Fid, Payload, size};
+use nacre_client::{Client, OpenFile};
+use nacre_lnet::{LinkOptions, SimNetOptions};
+use nacre_osd::mem::{DiskModel, MemOptions};
+use nacre_wire::Opcode;
+use nacre_wire::attr::Credentials;
+use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_SIZE_MIN};
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the OST is made of. The speeds are those that were measured for the two kinds of OST in "Exploring Lustre
+/// Overstriping For Shared File Performance on Disk and Flash" (Moore and Farrell, 2019).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Medium {
+    /// 41 disks, 6 GB/s in all, that one object can have; requests here and there take longer.
+    Disk,
+    /// 11.7 GB/s, of which one object can have 7.
+    Flash,
+}
+
+/// How the writers are kept from one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// Each has a file: what a shared file is compared with.
+    FilePerProcess,
+    /// One file, locks grown by the server: what Lustre does.
+    Grown,
+    /// One file, by the policy that is on unless told otherwise.
+    Default,
+}
+
+/// What is measured at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Load {
+    /// Of the OST.
+    pub medium: Medium,
+    /// Of the writers.
+    pub policy: Policy,
+    /// Clients.
+    pub clients: u32,
+    /// Processes of each client; neighbours in the file.
+    pub processes: u32,
+    /// Bytes of a record, at most [`RECORD_MAX`].
+    pub record: u64,
+    /// Records of each process.
+    pub records: u64,
+    /// Stripes of the shared file.
+    pub stripes: u32,
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// What was measured.
+    #[serde(flatten)]
+    pub load: Load,
+    /// 10^9 bytes a second, from the first write until all is on the OST.
+    pub gb_per_s: f64,
+    /// Of the same writers with a file each, if that was measured too.
+    pub percent_of_file_per_process: Option<f64>,
+    /// Locks asked for.
+    pub enqueues_per_record: f64,
+    /// Locks called back.
+    pub callbacks_per_record: f64,
+    /// Requests to the OST.
+    pub rpcs: u64,
+    /// The time that it took in the simulation.
+    pub virtual_seconds: f64,
+    /// What went wrong, if something did.
+    pub failure: Option<String>,
+}
+
+/// The longest record.
+pub const RECORD_MAX: u64 = 16 << 20;
+
+/// What all records consist of.
+static ZEROES: [u8; RECORD_MAX as usize] = [0; RECORD_MAX as usize];
+
+/// What a client can send and receive a second, as one of the experiments' clients could at best.
+const CLIENT_BANDWIDTH: u64 = 6_000_000_000;
+/// What a server can send and receive a second: more than its OST.
+const SERVER_BANDWIDTH: u64 = 25_000_000_000;
+/// One way, with the software on both sides.
+const LATENCY: Duration = Duration::from_micros(15);
+/// Whoever takes longer in virtual time hangs.
+const LIMIT: Duration = Duration::from_secs(3600);
+
+/// The parameter by which a client is told how to write shared files, and its values.
+const POLICY_PARAM: &str = "osc.*.shared_write_policy";
+const POLICY_GROWN: &str = "grown";
+const POLICY_DEFAULT: &str = "default";
+
+const O_CREAT: u32 = 0o100;
+const O_EXCL: u32 = 0o200;
+const O_RDWR: u32 = 2;
+
+impl Medium {
+    /// How it behaves.
+    pub const fn model(self) -> DiskModel {
+        match self {
+            Medium::Disk => DiskModel {
+                latency: Duration::from_millis(2),
+                seek: Duration::from_micros(100),
+                streams: 64,
+                bandwidth: 6_200_000_000,
+                object_bandwidth: 0,
+                queue_depth: 128,
+                flush: Duration::ZERO,
+            },
+            Medium::Flash => DiskModel {
+                latency: Duration::from_micros(60),
+                seek: Duration::from_micros(4),
+                streams: 64,
+                bandwidth: 11_700_000_000,
+                object_bandwidth: 7_000_000_000,
+                queue_depth: 128,
+                flush: Duration::ZERO,
+            },
+        }
+    }
+}
+
+impl Load {
+    /// Processes of all clients.
+    pub fn writers(&self) -> u64 {
+        u64::from(self.clients) * u64::from(self.processes)
+    }
+
+    /// Bytes that all write.
+    pub fn bytes(&self) -> u64 {
+        self.writers() * self.records * self.record
+    }
+
+    /// In a few words.
+    pub fn title(&self) -> String {
+        let record = size::human(self.record);
+        format!("{:?}, {} x {record}, {} stripes, {:?}", self.medium, self.processes, self.stripes, self.policy)
+    }
+
+    fn layout(&self) -> LayoutSpec {
+        let alone = self.policy == Policy::FilePerProcess;
+        // Aligned records are one stripe each, as in the experiments that these repeat.
+        let aligned = !alone && self.record.is_multiple_of(u64::from(STRIPE_SIZE_MIN));
+        let stripes = if alone { 1 } else { self.stripes };
+        let component = ComponentSpec {
+            end: u64::MAX,
+            stripe_offset: -1,
+            stripe_size: if aligned { u32::try_from(self.record).unwrap_or(1 << 20) } else { 1 << 20 },
+            stripe_count: i32::try_from(stripes).unwrap_or(i32::MAX),
+            overstripe: stripes > 1,
+            ..ComponentSpec::default()
+        };
+        LayoutSpec { components: vec![component] }
+    }
+}
+
+/// Takes one measurement. Panics if the simulation hangs.
+pub fn measure(seed: u64, load: Load) -> Row {
+    let storage = MemOptions { model: load.medium.model(), ..MemOptions::default() };
+    let link = LinkOptions { latency: LATENCY, ..LinkOptions::default() };
+    let network = SimNetOptions { link, bandwidth: CLIENT_BANDWIDTH, seed };
+    let builder = Cluster::builder().clients(load.clients).network(network).storage(storage);
+    let (result, _) = run(seed, LIMIT, builder, move |cluster| async move {
+        for server in cluster.server_numbers() {
+            cluster.net().set_bandwidth(server, SERVER_BANDWIDTH);
+        }
+        work(&cluster, load).await
+    });
+    let records = (load.writers() * load.records) as f64;
+    let (elapsed, counts, failure) = match result {
+        Ok((elapsed, counts)) => (elapsed.as_secs_f64(), counts, None),
+        Err(error) => (0.0, Counts::default(), Some(error)),
+    };
+    Row {
+        load,
+        gb_per_s: if elapsed > 0.0 { load.bytes() as f64 / 1e9 / elapsed } else { 0.0 },
+        percent_of_file_per_process: None,
+        enqueues_per_record: counts.enqueues as f64 / records,
+        callbacks_per_record: counts.callbacks as f64 / records,
+        rpcs: counts.rpcs,
+        virtual_seconds: elapsed,
+        failure,
+    }
+}
+
+impl Row {
+    /// Nothing was measured.
+    pub fn failed(load: Load, why: String) -> Row {
+        Row {
+            load,
+            gb_per_s: 0.0,
+            percent_of_file_per_process: None,
+            enqueues_per_record: 0.0,
+            callbacks_per_record: 0.0,
+            rpcs: 0,
+            virtual_seconds: 0.0,
+            failure: Some(why),
+        }
+    }
+}
+
+/// Gives every row its share of what the same writers reach with a file each.
+pub fn compare(rows: &mut [Row]) {
+    let alike = |a: &Load, b: &Load| {
+        (a.medium, a.clients, a.processes, a.record, a.records)
+            == (b.medium, b.clients, b.processes, b.record, b.records)
+    };
+    let alone: Vec<(Load, f64)> = rows
+        .iter()
+        .filter(|r| r.load.policy == Policy::FilePerProcess && r.failure.is_none())
+        .map(|r| (r.load, r.gb_per_s))
+        .collect();
+    for row in rows {
+        let base = alone.iter().find(|(load, _)| alike(load, &row.load)).map(|(_, rate)| *rate);
+        row.percent_of_file_per_process =
+            base.filter(|_| row.failure.is_none()).map(|rate| 100.0 * row.gb_per_s / rate);
+    }
+}
+
+/// Writes it all; the time that it took and what was sent for it.
+async fn work(cluster: &Arc<Cluster>, load: Load) -> Result<(Duration, Counts), String> {
+    choose_policy(cluster, load.policy)?;
+    let files = make_files(cluster.client(0), &load).await?;
+    let mut opened = Vec::new();
+    for writer in 0..load.writers() {
+        let (client, fid) = (client_of(cluster, &load, writer), files[writer as usize % files.len()]);
+        opened.push(client.open(&Credentials::root(), fid, O_RDWR).await.map_err(|e| format!("open: {e}"))?);
+    }
+    let (before, begun) = (Counts::of(cluster), cluster.rt().now());
+    let each = opened.iter().zip(0..).map(|(file, writer)| {
+        let place = if files.len() > 1 { (0, 1) } else { (writer, load.writers()) };
+        write(client_of(cluster, &load, writer), file, load, place)
+    });
+    try_join_all(each).await?;
+    let (elapsed, counts) = (cluster.rt().now().since(begun), Counts::of(cluster) - before);
+    for (file, writer) in opened.into_iter().zip(0..) {
+        client_of(cluster, &load, writer).release(file).await.map_err(|e| format!("close: {e}"))?;
+    }
+    check_sizes(cluster, &load, &files).await?;
+    Ok((elapsed, counts))
+}
+
+fn choose_policy(cluster: &Cluster, policy: Policy) -> Result<(), String> {
+    let value = if policy == Policy::Grown { POLICY_GROWN } else { POLICY_DEFAULT };
+    for i in 0..cluster.client_count() {
+        let set = cluster.client_node(i).params().set(POLICY_PARAM, value);
+        if set.is_ok_and(|names| names.is_empty()) && policy == Policy::Grown {
+            return Err(format!("clients have no parameter {POLICY_PARAM}"));
+        }
+    }
+    Ok(())
+}
+
+/// The shared file, or one for each writer.
+async fn make_files(client: &Client, load: &Load) -> Result<Vec<Fid>, String> {
+    let count = if load.policy == Policy::FilePerProcess { load.writers() } else { 1 };
+    let root = Credentials::root();
+    let mut files = Vec::new();
+    for n in 0..count {
+        let name = format!("file-{n}").into_bytes();
+        let flags = O_CREAT | O_EXCL | O_RDWR;
+        let made = client.create(&root, Fid::ROOT, &name, flags, 0o600, 0, Some(load.layout())).await;
+        let (attr, file) = made.map_err(|e| format!("create: {e}"))?;
+        client.release(file).await.map_err(|e| format!("close: {e}"))?;
+        files.push(attr.fid);
+    }
+    Ok(files)
+}
+
+fn client_of<'a>(cluster: &'a Cluster, load: &Load, writer: u64) -> &'a Arc<Client> {
+    cluster.client((writer / u64::from(load.processes)) as usize)
+}
+
+/// One writer: from which record on, and how many records further each time.
+async fn write(client: &Client, file: &OpenFile, load: Load, place: (u64, u64)) -> Result<(), String> {
+    for n in 0..load.records {
+        let at = (place.0 + n * place.1) * load.record;
+        let data = Payload::from(Bytes::from_static(&ZEROES[..load.record as usize]));
+        let written = client.write(file, at, data).await.map_err(|e| format!("write: {e}"))?;
+        if written as u64 != load.record {
+            return Err("a short write".to_owned());
+        }
+    }
+    client.fsync(file, true).await.map_err(|e| format!("fsync: {e}"))
+}
+
+/// Everything is there, as another client sees it that never wrote.
+async fn check_sizes(cluster: &Cluster, load: &Load, files: &[Fid]) -> Result<(), String> {
+    let witness = cluster.mount_another(WITNESS).await?;
+    for fid in files {
+        let attr = witness.getattr(&Credentials::root(), *fid).await.map_err(|e| format!("stat: {e}"))?;
+        let expected = load.bytes() / files.len() as u64;
+        if attr.size != expected {
+            return Err(format!("a file has {} bytes where {expected} were written", attr.size));
+        }
+    }
+    witness.unmount().await;
+    Ok(())
+}
+
+/// The number of the client that looks at the result.
+const WITNESS: u32 = 60_000;
+
+/// What clients sent and were sent.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    enqueues: u64,
+    callbacks: u64,
+    rpcs: u64,
+}
+
+impl Counts {
+    /// The sum over all clients.
+    fn of(cluster: &Cluster) -> Counts {
+        let mut counts = Counts::default();
+        for i in 0..cluster.client_count() {
+            let node = cluster.client_node(i);
+            counts.callbacks += node.service_stats(Opcode::LdlmBlCallback).count;
+            for (_, stats) in node.params().get("osc.*.stats").unwrap_or_default() {
+                stats.lines().for_each(|line| counts.add(line));
+            }
+        }
+        counts
+    }
+
+    /// A line `name n samples ...`. What a clock sends does not count.
+    fn add(&mut self, line: &str) {
+        let mut words = line.split_whitespace();
+        let (Some(name), Some(n), Some("samples")) = (words.next(), words.next(), words.next()) else { return };
+        let n = n.parse::<u64>().unwrap_or(0);
+        if name.starts_with("ldlm_") && name.ends_with("enqueue") {
+            self.enqueues += n;
+        }
+        if name.starts_with("ldlm_") || name.starts_with("ost_") && name != "ost_statfs" {
+            self.rpcs += n;
+        }
+    }
+}
+
+impl std::ops::Sub for Counts {
+    type Output = Counts;
+    fn sub(self, before: Counts) -> Counts {
+        Counts {
+            enqueues: self.enqueues - before.enqueues,
+            callbacks: self.callbacks - before.callbacks,
+            rpcs: self.rpcs - before.rpcs,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(policy: Policy, stripes: u32) -> Load {
+        Load { medium: Medium::Flash, policy, clients: 4, processes: 2, record: 1 << 20, records: 24, stripes }
+    }
+
+    #[test]
+    fn files_of_their_own_reach_what_the_ost_can_without_callbacks() {
+        let row = measure(1, load(Policy::FilePerProcess, 1));
+        assert_eq!(row.failure, None);
+        assert!((8.0..11.71).contains(&row.gb_per_s), "{row:?}");
+        assert_eq!(row.callbacks_per_record, 0.0, "{row:?}");
+    }
+
+    #[test]
+    fn one_object_holds_a_shared_file_back_and_several_do_not() {
+        let mut rows = [Policy::FilePerProcess, Policy::Default, Policy::Default].map(|p| load(p, 1));
+        rows[2].stripes = 8;
+        let mut rows = rows.map(|l| measure(1, l));
+        compare(&mut rows);
+        assert!(rows.iter().all(|r| r.failure.is_none()), "{rows:?}");
+        assert!(rows[1].gb_per_s < 7.01, "more than an object can: {rows:?}");
+        assert!(rows[2].gb_per_s > rows[1].gb_per_s, "{rows:?}");
+        assert!(rows[0].percent_of_file_per_process == Some(100.0), "{rows:?}");
+    }
+
+    #[test]
+    fn a_run_is_determined_by_its_seed() {
+        let [a, b] = [0, 0].map(|_| measure(7, load(Policy::Default, 2)));
+        assert_eq!((a.gb_per_s, a.rpcs), (b.gb_per_s, b.rpcs));
+    }
+}
