@@ -26,7 +26,11 @@ pub fn stripe_count(start: u64, writers: usize, usable: usize) -> usize {
         0 | 1 => usable.min(FOR_ONE_WRITER),
         _ => writers.div_ceil(usable).min(ON_EACH_OST_MAX) * usable,
     };
-    if count <= STRIPE_COUNT_MAX { count } else { (STRIPE_COUNT_MAX / usable * usable).max(STRIPE_COUNT_MAX.min(usable)) }
+    if count <= STRIPE_COUNT_MAX {
+        count
+    } else {
+        (STRIPE_COUNT_MAX / usable * usable).max(STRIPE_COUNT_MAX.min(usable))
+    }
 }
 
 /// The components of a file for which somebody asked for one automatic component over the whole; none for other wishes.

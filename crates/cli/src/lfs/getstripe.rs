@@ -445,6 +445,8 @@ mod tests {
         let spec = super::super::setstripe::tests::spec("-E 64M -c 1 -E -1 -C auto d");
         let shown = composite_default(Path::new("d"), &spec);
         assert!(shown.contains("lcm_entry_count:   2\n") && shown.contains("e_start: 67108864\n"));
-        assert!(shown.contains("stripe_count:  auto       stripe_size:   4194304       pattern:       raid0,overstriped"));
+        assert!(
+            shown.contains("stripe_count:  auto       stripe_size:   4194304       pattern:       raid0,overstriped")
+        );
     }
 }

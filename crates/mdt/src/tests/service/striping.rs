@@ -46,7 +46,8 @@ fn clients_that_write_at_once_get_the_same_objects_and_unlink_frees_them() {
         let (fid, layout) = make(&client, "f", spec).await.unwrap();
         assert_eq!((counts(&layout), layout.generation), (vec![1, 0, 0], 3));
         assert_eq!(layout.components[2].stripe_count(), 12, "as it will be");
-        let writers = (2..8).map(|n| cluster.client(n).start(move |c| async move { write_to(&c, fid, 0, 9 * M).await }));
+        let writers =
+            (2..8).map(|n| cluster.client(n).start(move |c| async move { write_to(&c, fid, 0, 9 * M).await }));
         let mut layouts = Vec::new();
         for writer in writers.collect::<Vec<_>>() {
             layouts.push(writer.await.unwrap().unwrap());
