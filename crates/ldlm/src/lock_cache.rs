@@ -453,6 +453,15 @@ impl LockCache {
         ids.into_iter().filter_map(|id| self.call_back(id, EVERYTHING)).collect()
     }
 
+    /// A lock that somebody asks the size for, if it was idle for `age`: to be given back, so that the next one who asks
+    /// can keep the answer.
+    #[must_use = "nobody finds it any more"]
+    pub fn give_idle(&mut self, id: LockId, now: Time, age: Duration) -> Option<Giving> {
+        let lock = self.locks.get(&id)?;
+        let due = lock.idle() && now.since(lock.last_use) >= age;
+        if due { self.call_back(id, EVERYTHING) } else { None }
+    }
+
     /// Whether own locks, usable or being given back, overlap with `ranges`.
     pub fn in_the_way(&self, resource: Fid, ranges: &RangeSet) -> bool {
         !self.overlapping(resource, ranges).is_empty()

@@ -359,3 +359,15 @@ fn a_lock_given_back_is_remembered_as_long_as_a_reply_can_name_it() {
     assert!(cache.end(oldest).is_empty());
     assert_eq!(cache.granted(youngest, A, FILE, bits(1), false, NOW), Arrival::Dead);
 }
+
+#[test]
+fn a_lock_that_is_asked_about_is_given_back_if_it_was_idle_for_long() {
+    let mut cache = with_idle(A, extent(LockMode::Pw, &[(0, u64::MAX)]));
+    let age = Duration::from_secs(2);
+    assert_eq!(cache.give_idle(A, NOW + Duration::from_secs(1), age), None);
+    assert_eq!(cache.find(FILE, &want(LockMode::Pw, &[(0, 9)])), Some(A));
+    assert_eq!(cache.give_idle(A, NOW + age, age), None, "in use");
+    assert_eq!(cache.release(A, NOW + age), None);
+    assert_eq!(cache.give_idle(A, NOW + 2 * age, age).map(|g| g.id), Some(A));
+    assert_eq!(cache.give_idle(A, NOW + 2 * age, age), None, "once");
+}

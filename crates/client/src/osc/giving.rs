@@ -16,6 +16,10 @@ use nacre_wire::ldlm::{BlockingCallback, Cancel, GlimpseCallback, GlimpseReply, 
 use nacre_wire::{Lane, Opcode};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// A lock that was not used for so long is given back when another client asks for the size: it can then keep the answer.
+const GLIMPSED_AGE: Duration = Duration::from_secs(2);
 
 /// What can be done with a lock whose bytes were written back.
 enum Readiness {
@@ -85,6 +89,7 @@ impl Osc {
         let (Some(hook), Some(place)) = (self.connection.mount().invalidate.get(), object.place()) else { return };
         let file = place.file.fid;
         let cover = ranges.cover();
+        let _hooking = Hooking::begin(object);
         let first = place.map.file_offset(cover.start);
         let end = place.map.file_offset(cover.end).filter(|_| cover.end != u64::MAX);
         if let Some(first) = first {
@@ -191,6 +196,28 @@ impl Osc {
     }
 }
 
+/// The door is told to forget. It may have to wait for a read that it is in the midst of (a page fault), so reads under the
+/// very lock go on: see [`Osc::lock`].
+struct Hooking<'a>(&'a Object);
+
+impl Hooking<'_> {
+    fn begin(object: &Object) -> Hooking<'_> {
+        {
+            let mut state = object.state.lock();
+            state.hooks += 1;
+            state.hooks_begun += 1;
+        }
+        object.changed.notify_waiters();
+        Hooking(object)
+    }
+}
+
+impl Drop for Hooking<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().hooks -= 1;
+    }
+}
+
 impl LockHolder for Osc {
     fn handle_blocking(self: Arc<Self>, callback: &BlockingCallback) -> Result<(), Errno> {
         let blocking = self.locks.lock().handle_blocking(callback);
@@ -211,6 +238,10 @@ impl LockHolder for Osc {
         // Only what the server can not know: it has the rest, and newer perhaps.
         let unwritten = |o: Arc<Object>| o.state.lock().merged(ObjectAttr::default());
         let attr = self.known_object(callback.resource).map_or_else(ObjectAttr::default, unwritten);
+        let idle = self.locks.lock().give_idle(LockId(callback.handle), self.now(), GLIMPSED_AGE);
+        if let (Some(giving), Some(osc)) = (idle, self.this.upgrade()) {
+            osc.start_giving_up(giving);
+        }
         Ok(GlimpseReply { attr })
     }
 }

@@ -80,40 +80,63 @@ impl Osc {
     }
 
     /// A lock that covers what is asked for: from the cache, or from the server.
+    ///
+    /// Who only reads is content with a lock that is being given back while the door is told to forget what it protects:
+    /// the door may wait for this very read.
     pub(crate) async fn lock(
         self: &Arc<Self>,
         caller: &Caller,
         object: &Arc<Object>,
-        ask: &Wanted,
+        wanted: &Wanted,
     ) -> Result<LockGuard, Errno> {
+        let reads = wanted.mode == LockMode::Pr;
         loop {
-            if let Some(guard) = self.find_lock(object, ask) {
+            if let Some(guard) = self.find_lock(object, wanted) {
                 return Ok(guard);
             }
-            let others = {
+            let (others, hooks, seen) = {
                 let mut state = object.state.lock();
-                let others = state.enqueues.iter().any(|e| e.may_serve(ask.mode, &ask.ranges));
+                let others = state.enqueues.iter().any(|e| e.may_serve(wanted.mode, &wanted.ranges));
                 if !others {
-                    let ranges = ask.exactly.clone().unwrap_or_else(|| ask.ranges.clone());
-                    state.enqueues.push(Enqueueing { mode: ask.mode, ranges, grows: ask.exactly.is_none() });
+                    let ranges = wanted.exactly.clone().unwrap_or_else(|| wanted.ranges.clone());
+                    state.enqueues.push(Enqueueing { mode: wanted.mode, ranges, grows: wanted.exactly.is_none() });
                 }
-                others
+                (others, state.hooks, state.hooks_begun)
             };
-            if !others {
-                return self.ask_server(caller, object, ask).await;
+            let answer = (!others).then(|| self.ask_server(caller, object, wanted));
+            if reads && hooks > 0 {
+                let even = Wanted { under_callback: true, ..wanted.clone() };
+                if let Some(guard) = self.find_lock(object, &even) {
+                    return Ok(guard);
+                }
             }
-            let served = |e: &Enqueueing| e.may_serve(ask.mode, &ask.ranges);
-            object.wait_for(|state| (!state.enqueues.iter().any(served)).then_some(())).await;
+            let hooked = object.wait_for(|state| (reads && state.hooks_begun != seen).then_some(()));
+            let served = |e: &Enqueueing| e.may_serve(wanted.mode, &wanted.ranges);
+            match answer {
+                Some(answer) => tokio::select! {
+                    biased;
+                    answer = answer => return answer.unwrap_or(Err(Errno::ESHUTDOWN)),
+                    () = hooked => {}
+                },
+                None => {
+                    let over = object.wait_for(|state| (!state.enqueues.iter().any(served)).then_some(()));
+                    tokio::select! {
+                        biased;
+                        () = over => {}
+                        () = hooked => {}
+                    }
+                }
+            }
         }
     }
 
     /// In a task of its own, so that what is granted to somebody who no longer waits is kept or given back in order.
-    async fn ask_server(
+    fn ask_server(
         self: &Arc<Self>,
         caller: &Caller,
         object: &Arc<Object>,
         ask: &Wanted,
-    ) -> Result<LockGuard, Errno> {
+    ) -> oneshot::Receiver<Result<LockGuard, Errno>> {
         let (osc, object, caller, ask) = (self.clone(), object.clone(), *caller, ask.clone());
         let (send, receive) = oneshot::channel();
         self.connection.mount().rt.spawn(async move {
@@ -130,7 +153,7 @@ impl Osc {
             let _ = send.send(answer);
             object.changed.notify_waiters();
         });
-        receive.await.unwrap_or(Err(Errno::ESHUTDOWN))
+        receive
     }
 
     async fn enqueue(

@@ -59,6 +59,9 @@ pub(crate) struct ObjectState {
     pub(crate) exclusive: Vec<Extent>,
     /// Enqueues under way.
     pub(crate) enqueues: Vec<Enqueueing>,
+    /// Locks that a door is being told to forget the data of, and how often one was.
+    pub(crate) hooks: u32,
+    pub(crate) hooks_begun: u64,
 }
 
 /// An enqueue under way.

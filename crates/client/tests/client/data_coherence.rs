@@ -473,3 +473,44 @@ fn strided_writers_of_one_file_do_not_meet() {
         });
     }
 }
+
+/// A door that cannot forget a page while it reads it: as the kernel does.
+struct Page(tokio::sync::Mutex<()>);
+
+#[async_trait::async_trait]
+impl nacre_client::Invalidate for Page {
+    async fn data(&self, _: nacre_base::Fid, _: u64, _: u64) {
+        drop(self.0.lock().await);
+    }
+    async fn attributes(&self, _: nacre_base::Fid) {}
+    async fn entries(&self, _: nacre_base::Fid) {}
+}
+
+#[test]
+fn a_read_that_the_door_is_in_the_midst_of_does_not_wait_for_what_waits_for_it() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let (a, b) = (cluster.client().await, cluster.client().await);
+        let page = Arc::new(Page(tokio::sync::Mutex::new(())));
+        a.set_invalidate(page.clone());
+        let (attr, file) = a.make("f", None).await;
+        b.put(&b.open(&root(), attr.fid, open_flags::O_RDWR).await.unwrap(), 0, b"first").await.unwrap();
+        assert_eq!(a.get(&file, 0, 10).await, b"first");
+        let begun = rt.now();
+        let locked = page.0.lock().await;
+        let write = {
+            let (b, fid) = (b.clone(), attr.fid);
+            rt.spawn(async move {
+                let file = b.open(&root(), fid, open_flags::O_RDWR).await.unwrap();
+                b.put(&file, 0, b"other").await.unwrap();
+            })
+        };
+        rt.sleep(Duration::from_secs(1)).await;
+        assert!(!write.is_finished(), "the door has not forgotten the page");
+        assert_eq!(a.get(&file, 0, 10).await, b"first");
+        drop(locked);
+        write.await;
+        assert_eq!(a.get(&file, 0, 10).await, b"other");
+        assert!(rt.now().since(begun) < Duration::from_secs(2), "nobody was evicted for it");
+    });
+}
