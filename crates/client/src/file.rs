@@ -11,7 +11,7 @@ use crate::stats::Op;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid, Payload, Timestamp};
 use nacre_ldlm::shared_write::SharedWrite;
-use nacre_wire::attr::{Attr, Credentials, SetAttr};
+use nacre_wire::attr::{Attr, Credentials, SetAttr, mode as bits};
 use nacre_wire::layout::{Layout, LayoutSpec};
 use nacre_wire::mds::{Close, Open, OpenReply, Reint, ReintRecord, ReintSetLayout, ReintSetattr};
 use parking_lot::Mutex;
@@ -419,6 +419,19 @@ impl Client {
         }
         self.stats.count(Op::WriteBytes, written.bytes as u64);
         Ok(written.bytes)
+    }
+
+    /// What a write by who is not privileged does to the file's mode: takes set-user-ID away, and set-group-ID of a file that
+    /// its group may run. Asks only what is mostly known already.
+    pub async fn drop_set_id(&self, file: &OpenFile) -> Result<(), Errno> {
+        let mode = self.lmv.mdc(file.fid).await?.getattr(&file.caller, &file.cred, file.fid).await?.attr.mode;
+        let set_gid = if mode & 0o010 != 0 { bits::S_ISGID } else { 0 };
+        let set_id = mode & (bits::S_ISUID | set_gid);
+        if set_id == 0 {
+            return Ok(());
+        }
+        let set = SetAttr { mode: Some(mode & 0o7777 & !set_id), ..SetAttr::default() };
+        self.setattr(&file.cred, file.fid, set, Some(file)).await.map(drop)
     }
 
     /// To be called at each close of a descriptor: reports an error of an earlier write that was not reported yet.

@@ -369,6 +369,9 @@ impl Handler for Door {
     async fn write(self: Arc<Self>, _: Context, op: request::Write, reply: ReplyWrite) {
         let written = async {
             let file = self.file(op.handle)?;
+            if op.kill_suidgid {
+                self.client.drop_set_id(&file).await?;
+            }
             // A shared mapping's pages go where they are, even if the file is open for appending.
             let data = Payload::from(op.data);
             if op.from_cache {

@@ -37,17 +37,15 @@ pub(crate) const LAYOUTS: &[Layout] = &[Layout::Count(1), Layout::Count(4), Layo
 /// fails, and a failure when it passes, so that this list is kept short.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Feature {
-    /// Clients and kernels cache data and metadata under locks, which are called back.
-    Caches,
-    /// A write by a user takes set-user-ID and set-group-ID away.
-    SetIdClearedByWrite,
+    /// An open of what is cached sends no request.
+    LocalOpens,
 }
 
 impl Feature {
     /// Whether the product has it: to be set when it does.
     pub(crate) fn is_there(self) -> bool {
         match self {
-            Feature::Caches | Feature::SetIdClearedByWrite => false,
+            Feature::LocalOpens => false,
         }
     }
 }
@@ -224,6 +222,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(cases::tools::all());
     all.extend(cases::tree::all());
     all.extend(cases::faults::all());
+    all.extend(cases::progressive::all());
     all.extend(cases::space::all());
     all.extend(cases::up::all());
     all

@@ -8,14 +8,16 @@ use crate::prng::pattern;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 /// This module's part of the list.
 pub(crate) fn all() -> Vec<Case> {
-    let case = |name, run| Case::new(name, run).needs_cluster().needs(Feature::Caches);
+    let case = |name, run| Case::new(name, run).needs_cluster();
     vec![
         case("cache.reread", reread),
+        case("cache.reopen", reopen).needs(Feature::LocalOpens),
         case("cache.restat", restat),
-        case("cache.relist", relist),
+        case("cache.relist", relist).needs(Feature::LocalOpens),
         case("cache.missing", missing),
         case("cache.rewrite", rewrite),
     ]
@@ -41,18 +43,25 @@ fn requests(cluster: &Cluster) -> Outcome<BTreeMap<String, u64>> {
     Ok(sums)
 }
 
-/// Runs `pass` twice; the second time no request may be sent.
-fn second_is_silent(env: &Env, pass: impl Fn() -> Outcome) -> Outcome {
+/// The requests that `pass` sends.
+fn sent_by(env: &Env, pass: impl Fn() -> Outcome) -> Outcome<BTreeMap<String, u64>> {
     let cluster = env.cluster.as_ref().ok_or_else(|| Failure::new("no file system"))?;
-    pass()?;
     let before = requests(cluster)?;
     pass()?;
-    let after = requests(cluster)?;
-    let sent: BTreeMap<&String, u64> = after
-        .iter()
-        .map(|(name, n)| (name, n - before.get(name).copied().unwrap_or(0)))
-        .filter(|(_, n)| *n > 0)
-        .collect();
+    let sent =
+        requests(cluster)?.into_iter().map(|(name, n)| (name.clone(), n - before.get(&name).copied().unwrap_or(0)));
+    Ok(sent.filter(|(_, n)| *n > 0).collect())
+}
+
+/// Runs `pass` until what the making of the files left behind is settled; from then on no request may be sent. A directory
+/// is kept a second after another client had to take it away, and a file's size two seconds after another wrote it.
+fn is_silent_in_the_end(env: &Env, pass: impl Fn() -> Outcome) -> Outcome {
+    for _ in 0..2 {
+        pass()?;
+        std::thread::sleep(Duration::from_millis(2200));
+    }
+    pass()?;
+    let sent = sent_by(env, pass)?;
     ensure!(sent.is_empty(), "requests sent: {sent:?}");
     Ok(())
 }
@@ -65,10 +74,26 @@ fn make_files(dir: &Path) -> Outcome {
     Ok(())
 }
 
-/// Reading what was read.
+/// Reading what was read, through files that stay open.
 fn reread(env: &Env) -> Outcome {
+    use std::os::unix::fs::FileExt;
     make_files(&env.a)?;
-    second_is_silent(env, || {
+    let files = (0..20).map(|n| fs::File::open(env.b.join(format!("f{n}")))).collect::<Result<Vec<_>, _>>()?;
+    is_silent_in_the_end(env, || {
+        for (n, file) in (0..).zip(&files) {
+            let expected = pattern(n, 1000 + n as usize * 20_000);
+            let mut data = vec![0; expected.len() + 1];
+            let len = file.read_at(&mut data, 0)?;
+            ensure!(data[..len] == expected, "content of f{n}");
+        }
+        Ok(())
+    })
+}
+
+/// Reading what was read, opened anew.
+fn reopen(env: &Env) -> Outcome {
+    make_files(&env.a)?;
+    is_silent_in_the_end(env, || {
         for n in 0..20u64 {
             let data = fs::read(env.b.join(format!("f{n}")))?;
             ensure!(data == pattern(n, 1000 + n as usize * 20_000), "content of f{n}");
@@ -83,7 +108,7 @@ fn restat(env: &Env) -> Outcome {
         fs::create_dir(env.a.join(format!("d{d}")))?;
         make_files(&env.a.join(format!("d{d}")))?;
     }
-    second_is_silent(env, || {
+    is_silent_in_the_end(env, || {
         for d in 0..4 {
             for n in 0..20u64 {
                 let len = fs::metadata(env.b.join(format!("d{d}/f{n}")))?.len();
@@ -97,7 +122,7 @@ fn restat(env: &Env) -> Outcome {
 /// Listing.
 fn relist(env: &Env) -> Outcome {
     make_files(&env.a)?;
-    second_is_silent(env, || {
+    is_silent_in_the_end(env, || {
         ensure!(fs::read_dir(&env.b)?.count() == 20, "names");
         Ok(())
     })
@@ -106,7 +131,7 @@ fn relist(env: &Env) -> Outcome {
 /// Asking for names that are not there, as compilers do for every header.
 fn missing(env: &Env) -> Outcome {
     make_files(&env.a)?;
-    second_is_silent(env, || {
+    is_silent_in_the_end(env, || {
         for n in 0..50 {
             ensure!(!env.b.join(format!("g{n}")).exists(), "g{n} is there");
         }
@@ -118,9 +143,12 @@ fn missing(env: &Env) -> Outcome {
 fn rewrite(env: &Env) -> Outcome {
     use std::os::unix::fs::FileExt;
     let file = fs::File::create(env.a.join("f"))?;
-    second_is_silent(env, || {
-        (0..200u64).try_for_each(|n| file.write_all_at(&pattern(n, 4096), n % 10 * 4096).map_err(Failure::from))
-    })?;
+    let write =
+        || (0..200u64).try_for_each(|n| file.write_all_at(&pattern(n, 4096), n % 10 * 4096).map_err(Failure::from));
+    write()?;
+    let sent = sent_by(env, || (0..10).try_for_each(|_| write()))?;
+    let (writes, kinds) = (sent.get("ost_write").copied().unwrap_or(0), sent.len());
+    ensure!(kinds <= 1 && writes <= 10, "requests sent for 2,000 writes: {sent:?}");
     let expected: Vec<u8> = (190..200).flat_map(|n| pattern(n, 4096)).collect();
     ensure!(fs::read(env.b.join("f"))? == expected, "what the other mount reads");
     Ok(())

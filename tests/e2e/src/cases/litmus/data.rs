@@ -3,7 +3,7 @@
 use super::{
     any_mount, compare, ensure_content, in_parallel, mounts, new_file, open, open_all, race, read_at, watch_while,
 };
-use crate::case::{Case, Env, Feature, Layout};
+use crate::case::{Case, Env, Layout};
 use crate::failure::{Context, Outcome, ensure, ensure_eq};
 use crate::prng::pattern;
 use crate::sys;
@@ -36,7 +36,7 @@ pub(super) fn all() -> Vec<Case> {
         Case::new("litmus.two-descriptors", two_descriptors),
         Case::new("litmus.many-small-files", many_small_files),
         // The kernel copies through its page cache.
-        Case::new("litmus.copy-file-range", copy_file_range).needs(Feature::Caches),
+        Case::new("litmus.copy-file-range", copy_file_range),
         Case::new("litmus.three-readers", three_readers),
     ]
 }

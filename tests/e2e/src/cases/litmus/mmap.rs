@@ -2,7 +2,7 @@
 //! others write is in every mapping made afterwards and, once kernels' pages are called back, in those that stand.
 
 use super::{compare, ensure_content, new_file, open, read_at};
-use crate::case::{Case, Env, Feature};
+use crate::case::{Case, Env};
 use crate::failure::{Context, Outcome, ensure};
 use crate::prng::pattern;
 use crate::sys::Map;
@@ -20,8 +20,8 @@ pub(super) fn all() -> Vec<Case> {
         Case::new("litmus.mmap-hole", mmap_hole),
         Case::new("litmus.mmap-truncate", mmap_truncate),
         Case::new("litmus.mmap-and-write", mmap_and_write),
-        Case::new("litmus.mmap-standing-read", mmap_standing_read).needs(Feature::Caches),
-        Case::new("litmus.mmap-standing-write", mmap_standing_write).needs(Feature::Caches),
+        Case::new("litmus.mmap-standing-read", mmap_standing_read),
+        Case::new("litmus.mmap-standing-write", mmap_standing_write),
     ]
 }
 

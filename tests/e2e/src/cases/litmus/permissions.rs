@@ -2,7 +2,7 @@
 //! The users are child processes that give up root.
 
 use super::mounts;
-use crate::case::{Case, Env, Feature, text};
+use crate::case::{Case, Env, text};
 use crate::failure::{Outcome, bail, ensure_eq};
 use crate::process::Program;
 use crate::sys;
@@ -26,7 +26,7 @@ pub(super) fn all() -> Vec<Case> {
         Case::new("litmus.acl", acl),
         Case::new("litmus.acl-default", acl_default),
         Case::new("litmus.set-user-id", set_user_id),
-        Case::new("litmus.set-user-id-write", set_user_id_write).needs(Feature::SetIdClearedByWrite),
+        Case::new("litmus.set-user-id-write", set_user_id_write),
     ]
 }
 
