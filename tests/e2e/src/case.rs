@@ -223,7 +223,6 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(cases::tree::all());
     all.extend(cases::faults::all());
     all.extend(cases::progressive::all());
-    all.extend(cases::progressive::all());
     all.extend(cases::space::all());
     all.extend(cases::up::all());
     all
