@@ -1,6 +1,7 @@
 //! Many writers of one file, as many as a real cluster has: clients of a simulated file system with one OST write records
-//! that alternate, beside the same writers with a file each. Virtual time: networks and disks take the time that their
-//! models say, processors take none. What is written is zeroes, so that hundreds of gigabytes fit into memory.
+//! that alternate, beside the same writers with a file each. Virtual time: networks, disks and copying a record into the
+//! cache take the time that their models say, servers' processors take none. What is written is zeroes, so that hundreds
+//! of gigabytes fit into memory.
 
 mod report;
 
@@ -10,10 +11,11 @@ use crate::cluster::{Cluster, run};
 use bytes::Bytes;
 use clap::ValueEnum;
 use futures_util::future::try_join_all;
-use nacre_base::{Fid, Payload, size};
+use nacre_base::{Fid, Payload, Prng, size};
 use nacre_client::{Client, OpenFile};
 use nacre_lnet::{LinkOptions, SimNetOptions};
 use nacre_osd::mem::{DiskModel, MemOptions};
+use nacre_rt::Rt;
 use nacre_wire::Opcode;
 use nacre_wire::attr::Credentials;
 use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_SIZE_MIN};
@@ -95,8 +97,11 @@ static ZEROES: [u8; RECORD_MAX as usize] = [0; RECORD_MAX as usize];
 const CLIENT_BANDWIDTH: u64 = 6_000_000_000;
 /// What a server can send and receive a second: more than its OST.
 const SERVER_BANDWIDTH: u64 = 25_000_000_000;
-/// One way, with the software on both sides.
+/// One way, with the software on both sides; up to twice as long.
 const LATENCY: Duration = Duration::from_micros(15);
+/// What a process needs to make a record and copy it into the cache, on average, in bytes a second: each record takes from
+/// half of that time to half as much again, or the writers would be in step as no real ones are.
+const COPY_BANDWIDTH: u64 = 1_500_000_000;
 /// Whoever takes longer in virtual time hangs.
 const LIMIT: Duration = Duration::from_secs(3600);
 
@@ -172,7 +177,7 @@ impl Load {
 /// Takes one measurement. Panics if the simulation hangs.
 pub fn measure(seed: u64, load: Load) -> Row {
     let storage = MemOptions { model: load.medium.model(), ..MemOptions::default() };
-    let link = LinkOptions { latency: LATENCY, ..LinkOptions::default() };
+    let link = LinkOptions { latency: LATENCY, jitter: LATENCY, ..LinkOptions::default() };
     let network = SimNetOptions { link, bandwidth: CLIENT_BANDWIDTH, seed };
     let builder = Cluster::builder().clients(load.clients).network(network).storage(storage);
     let (result, _) = run(seed, LIMIT, builder, move |cluster| async move {
@@ -244,7 +249,7 @@ async fn work(cluster: &Arc<Cluster>, load: Load) -> Result<(Duration, Counts), 
     let (before, begun) = (Counts::of(cluster), cluster.rt().now());
     let each = opened.iter().zip(0..).map(|(file, writer)| {
         let place = if files.len() > 1 { (0, 1) } else { (writer, load.writers()) };
-        write(client_of(cluster, &load, writer), file, load, place)
+        write(cluster.rt(), client_of(cluster, &load, writer), file, load, place)
     });
     try_join_all(each).await?;
     let (elapsed, counts) = (cluster.rt().now().since(begun), Counts::of(cluster) - before);
@@ -287,8 +292,11 @@ fn client_of<'a>(cluster: &'a Cluster, load: &Load, writer: u64) -> &'a Arc<Clie
 }
 
 /// One writer: from which record on, and how many records further each time.
-async fn write(client: &Client, file: &OpenFile, load: Load, place: (u64, u64)) -> Result<(), String> {
+async fn write(rt: &Rt, client: &Client, file: &OpenFile, load: Load, place: (u64, u64)) -> Result<(), String> {
+    let mut prng = Prng::new(rt.random());
+    let copy = load.record * 1_000_000_000 / COPY_BANDWIDTH;
     for n in 0..load.records {
+        rt.sleep(Duration::from_nanos(copy / 2 + prng.below(copy + 1))).await;
         let at = (place.0 + n * place.1) * load.record;
         let data = Payload::from(Bytes::from_static(&ZEROES[..load.record as usize]));
         let written = client.write(file, at, data).await.map_err(|e| format!("write: {e}"))?;

@@ -39,7 +39,7 @@ pub fn print(rows: &[Row]) {
     print!("{}", table::text(&header, &cells.collect::<Vec<_>>()));
     println!(
         "\nOne OST. Records are those of each process: fewer than in the experiments (64 GB for each client). Writes end with \
-         fsync.\nNetworks and the OST's medium take virtual time, processors take none: rates of small records are upper bounds."
+         fsync.\nNetworks, the OST's medium and copying into the cache take virtual time, servers' processors take none: rates of small\n         records are upper bounds."
     );
 }
 
