@@ -451,7 +451,7 @@ impl Lov {
         file: &Striped,
         way: Way<'_>,
         part: &Part,
-        asked: &mut Option<shared_write::Ask>,
+        asked: &mut Option<shared_write::LockPlan>,
         offset: u64,
         len: u64,
     ) -> Result<Option<LockGuard>, Errno> {
@@ -469,10 +469,10 @@ impl Lov {
         }
         let now = || part.osc.connection().mount().rt.now();
         ask.exactly = match asked.get_or_insert_with(|| writer.lock().ask(offset, len, now())) {
-            shared_write::Ask::Grown => None,
-            shared_write::Ask::Exact => Some(ranges),
-            shared_write::Ask::Ahead(extents) => Some(ahead_in(file, part, extents).unwrap_or(ranges)),
-            shared_write::Ask::ServerSide => return Ok(None),
+            shared_write::LockPlan::Grown => None,
+            shared_write::LockPlan::Exact => Some(ranges),
+            shared_write::LockPlan::Ahead(extents) => Some(ahead_in(file, part, extents).unwrap_or(ranges)),
+            shared_write::LockPlan::ServerSide => return Ok(None),
         };
         let guard = part.osc.lock(caller, &part.object, &ask).await?;
         writer.lock().handle_contended(guard.contended, now());

@@ -8,10 +8,10 @@
 //!
 //! | who writes                                | way                   | what it costs                               |
 //! |-------------------------------------------|-----------------------|---------------------------------------------|
-//! | nobody else, or each in its own segment   | [`Ask::Grown`]        | one lock in all                             |
-//! | others too, records at equal distances    | [`Ask::Ahead`]        | one lock for up to 256 records, no callback |
-//! | others too, no distance known yet         | [`Ask::Exact`]        | a lock for each write                       |
-//! | others too, no order in it                | [`Ask::ServerSide`]   | no lock; the write isn't cached             |
+//! | nobody else, or each in its own segment   | [`LockPlan::Grown`]        | one lock in all                             |
+//! | others too, records at equal distances    | [`LockPlan::Ahead`]        | one lock for up to 256 records, no callback |
+//! | others too, no distance known yet         | [`LockPlan::Exact`]        | a lock for each write                       |
+//! | others too, no order in it                | [`LockPlan::ServerSide`]   | no lock; the write isn't cached             |
 //!
 //! Sets asked for ahead by writers of one pattern never overlap: they hold nothing but the records that each will write.
 //! That is why a wrong guess costs (somebody's lock covers what others need) and why a guess must come true before more
@@ -31,7 +31,7 @@ use std::time::Duration;
 
 /// How to get the lock for a write.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Ask {
+pub enum LockPlan {
     /// For the write; the server may give more.
     Grown,
     /// For the write and no more.
@@ -46,13 +46,13 @@ pub enum Ask {
 /// What was asked for in which way.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Counts {
-    /// Times [`Ask::Grown`].
+    /// Times [`LockPlan::Grown`].
     pub grown: u64,
-    /// Times [`Ask::Exact`].
+    /// Times [`LockPlan::Exact`].
     pub exact: u64,
-    /// Times [`Ask::Ahead`].
+    /// Times [`LockPlan::Ahead`].
     pub ahead: u64,
-    /// Times [`Ask::ServerSide`].
+    /// Times [`LockPlan::ServerSide`].
     pub server_side: u64,
     /// Records in all that was asked for ahead.
     pub records_ahead: u64,
@@ -151,15 +151,15 @@ impl SharedWrite {
     }
 
     /// How to get the lock for the write that was handled last, which no lock that is held serves.
-    pub fn ask(&mut self, offset: u64, length: u64, now: Time) -> Ask {
+    pub fn ask(&mut self, offset: u64, length: u64, now: Time) -> LockPlan {
         let ask = self.decide(offset, length.max(1), now);
         match &ask {
-            Ask::Grown => self.counts.grown += 1,
-            Ask::Exact => self.counts.exact += 1,
-            Ask::Ahead(_) => self.counts.ahead += 1,
-            Ask::ServerSide => self.counts.server_side += 1,
+            LockPlan::Grown => self.counts.grown += 1,
+            LockPlan::Exact => self.counts.exact += 1,
+            LockPlan::Ahead(_) => self.counts.ahead += 1,
+            LockPlan::ServerSide => self.counts.server_side += 1,
         }
-        self.last_was_grown = ask == Ask::Grown;
+        self.last_was_grown = ask == LockPlan::Grown;
         self.writes_since_ask = 0;
         ask
     }
@@ -174,7 +174,7 @@ impl SharedWrite {
         &self.counts
     }
 
-    fn decide(&mut self, offset: u64, length: u64, now: Time) -> Ask {
+    fn decide(&mut self, offset: u64, length: u64, now: Time) -> LockPlan {
         let short = self.last_was_grown && self.writes_since_ask <= 1;
         self.short_grown = if short { self.short_grown + 1 } else { 0 };
         let contended = self.is_contended(now);
@@ -183,12 +183,12 @@ impl SharedWrite {
         if let Some((stream, record)) = self.strides.stream_of(offset, length) {
             self.disorder = 0;
             if !contended && self.short_grown < SHORT_MAX {
-                return Ask::Grown;
+                return LockPlan::Grown;
             }
             let most = limit.min((bytes / stream.length()).max(AHEAD_FIRST));
             let (ask, wasted) = ask_ahead(stream, record, offset, most);
             self.counts.records_wasted += wasted;
-            if let Ask::Ahead(_) = ask {
+            if let LockPlan::Ahead(_) = ask {
                 self.counts.records_ahead += stream.asked;
             }
             if !contended {
@@ -197,15 +197,15 @@ impl SharedWrite {
             return ask;
         }
         if !contended {
-            return Ask::Grown;
+            return LockPlan::Grown;
         }
         if self.strides.is_sequential(length) {
             // A grown lock that was lost is followed by an exact one: while everybody has one of these, the server lets
             // none grow over another, and the next grown ones end where the others write.
-            return if self.last_was_grown { Ask::Exact } else { Ask::Grown };
+            return if self.last_was_grown { LockPlan::Exact } else { LockPlan::Grown };
         }
         self.disorder += 1;
-        if self.disorder < DISORDER_MAX { Ask::Exact } else { Ask::ServerSide }
+        if self.disorder < DISORDER_MAX { LockPlan::Exact } else { LockPlan::ServerSide }
     }
 
     fn contend(&mut self, now: Time) {
@@ -221,7 +221,7 @@ impl SharedWrite {
 }
 
 /// The set that begins with a record of a stream, and how many records of the one before were never written.
-fn ask_ahead(stream: &mut Stream, record: u64, offset: u64, most: u64) -> (Ask, u64) {
+fn ask_ahead(stream: &mut Stream, record: u64, offset: u64, most: u64) -> (LockPlan, u64) {
     let wasted = stream.asked.saturating_sub(stream.used.max(record));
     if stream.asked > 0 && record == stream.asked {
         // All that was asked for was written.
@@ -237,7 +237,7 @@ fn ask_ahead(stream: &mut Stream, record: u64, offset: u64, most: u64) -> (Ask, 
     if stream.failures >= FAILURES_MAX {
         stream.asked = 1;
         stream.used = 1;
-        return (Ask::Exact, wasted);
+        return (LockPlan::Exact, wasted);
     }
     let records: Vec<Extent> = (0..stream.ahead).map_while(|index| stream.record(index)).collect();
     stream.asked = records.len() as u64;
@@ -246,7 +246,7 @@ fn ask_ahead(stream: &mut Stream, record: u64, offset: u64, most: u64) -> (Ask, 
     let from_offset =
         |r: Extent| Extent { start: if r.start <= offset && offset <= r.end { offset } else { r.start }, ..r };
     match RangeSet::from_extents(records.into_iter().map(from_offset)) {
-        Some(ranges) => (Ask::Ahead(ranges.ranges().to_vec()), wasted),
-        None => (Ask::Exact, wasted),
+        Some(ranges) => (LockPlan::Ahead(ranges.ranges().to_vec()), wasted),
+        None => (LockPlan::Exact, wasted),
     }
 }

@@ -2,7 +2,7 @@
 
 use nacre_base::Time;
 use nacre_ldlm::range_set::Extent;
-use nacre_ldlm::shared_write::{Ask, SharedWrite};
+use nacre_ldlm::shared_write::{LockPlan, SharedWrite};
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -13,7 +13,7 @@ fn bytes(start: u64, length: u64) -> Extent {
 }
 
 /// The write, and what is asked for it if no lock serves it.
-fn miss(policy: &mut SharedWrite, offset: u64, length: u64, now: Time) -> Ask {
+fn miss(policy: &mut SharedWrite, offset: u64, length: u64, now: Time) -> LockPlan {
     policy.handle_write(offset, length);
     policy.ask(offset, length, now)
 }
@@ -25,15 +25,15 @@ fn contended(objects: u32) -> SharedWrite {
 }
 
 /// Records of `length` bytes, `distance` apart.
-fn set(start: u64, length: u64, distance: u64, count: u64) -> Ask {
-    Ask::Ahead((0..count).map(|i| bytes(start + i * distance, length)).collect())
+fn set(start: u64, length: u64, distance: u64, count: u64) -> LockPlan {
+    LockPlan::Ahead((0..count).map(|i| bytes(start + i * distance, length)).collect())
 }
 
 #[test]
 fn a_writer_alone_has_grown_locks_whatever_it_writes() {
     let mut policy = SharedWrite::new(1);
     for i in 0..3 {
-        assert_eq!(miss(&mut policy, i * 16 * MIB, MIB, NOW), Ask::Grown);
+        assert_eq!(miss(&mut policy, i * 16 * MIB, MIB, NOW), LockPlan::Grown);
     }
     for i in 3..100 {
         policy.handle_write(i * 16 * MIB, MIB);
@@ -44,8 +44,8 @@ fn a_writer_alone_has_grown_locks_whatever_it_writes() {
 #[test]
 fn the_third_record_of_a_contended_strided_writer_brings_a_set() {
     let mut policy = contended(1);
-    assert_eq!(miss(&mut policy, 5 * MIB, MIB, NOW), Ask::Exact);
-    assert_eq!(miss(&mut policy, 21 * MIB, MIB, NOW), Ask::Exact);
+    assert_eq!(miss(&mut policy, 5 * MIB, MIB, NOW), LockPlan::Exact);
+    assert_eq!(miss(&mut policy, 21 * MIB, MIB, NOW), LockPlan::Exact);
     assert_eq!(miss(&mut policy, 37 * MIB, MIB, NOW), set(37 * MIB, MIB, 16 * MIB, 4));
 }
 
@@ -58,11 +58,11 @@ fn a_set_that_was_written_brings_twice_as_many_up_to_64_mib() {
         policy.handle_write(i * 16 * MIB, MIB);
         if i >= held {
             match policy.ask(i * 16 * MIB, MIB, NOW) {
-                Ask::Ahead(set) => {
+                LockPlan::Ahead(set) => {
                     held = i + set.len() as u64;
                     sizes.push(set.len());
                 }
-                other => assert!(i < 2 && other == Ask::Exact),
+                other => assert!(i < 2 && other == LockPlan::Exact),
             }
         }
     }
@@ -78,7 +78,7 @@ fn small_records_are_asked_for_256_at_a_time() {
     for i in 0..2000 {
         policy.handle_write(i * 640_000, 47_008);
         if i >= held
-            && let Ask::Ahead(set) = policy.ask(i * 640_000, 47_008, NOW)
+            && let LockPlan::Ahead(set) = policy.ask(i * 640_000, 47_008, NOW)
         {
             held = i + set.len() as u64;
             largest = largest.max(set.len());
@@ -93,7 +93,7 @@ fn backward_is_a_stride_too() {
     let _ = miss(&mut policy, 900, 10, NOW);
     let _ = miss(&mut policy, 800, 10, NOW);
     let down = [bytes(400, 10), bytes(500, 10), bytes(600, 10), bytes(700, 10)];
-    assert_eq!(miss(&mut policy, 700, 10, NOW), Ask::Ahead(down.to_vec()));
+    assert_eq!(miss(&mut policy, 700, 10, NOW), LockPlan::Ahead(down.to_vec()));
 }
 
 #[test]
@@ -101,13 +101,13 @@ fn a_set_ends_where_files_begin_and_end() {
     let mut policy = contended(1);
     for start in [250, 150, 50] {
         let ask = miss(&mut policy, start, 10, NOW);
-        assert!(start != 50 || ask == Ask::Ahead(vec![bytes(50, 10)]));
+        assert!(start != 50 || ask == LockPlan::Ahead(vec![bytes(50, 10)]));
     }
     let mut policy = contended(1);
     let end = i64::MAX as u64;
     for start in [end - 290, end - 190, end - 90] {
         let ask = miss(&mut policy, start, 10, NOW);
-        assert!(start != end - 90 || ask == Ask::Ahead(vec![bytes(start, 10)]));
+        assert!(start != end - 90 || ask == LockPlan::Ahead(vec![bytes(start, 10)]));
     }
 }
 
@@ -139,8 +139,9 @@ fn threads_that_share_an_open_file_are_told_apart() {
     for (i, order) in orders.iter().enumerate() {
         last = order.map(|thread| miss(&mut policy, thread * 1_000_003 + i as u64 * 10_000, 100, NOW)).to_vec();
     }
-    let first =
-        |ask: &Ask| if let Ask::Ahead(set) = ask { (set[0].start, set[1].start - set[0].start) } else { (0, 0) };
+    let first = |ask: &LockPlan| {
+        if let LockPlan::Ahead(set) = ask { (set[0].start, set[1].start - set[0].start) } else { (0, 0) }
+    };
     let found: Vec<_> = last.iter().map(first).collect();
     let expected: Vec<_> = [0, 2, 1, 3].map(|thread| (thread * 1_000_003 + 40_000, 10_000)).to_vec();
     assert_eq!(found, expected);
@@ -149,9 +150,9 @@ fn threads_that_share_an_open_file_are_told_apart() {
 #[test]
 fn a_writer_of_one_contiguous_part_keeps_growing_under_contention() {
     let mut policy = contended(1);
-    let asks: Vec<Ask> = (0..7).map(|i| miss(&mut policy, i * MIB, MIB, NOW)).collect();
+    let asks: Vec<LockPlan> = (0..7).map(|i| miss(&mut policy, i * MIB, MIB, NOW)).collect();
     // An exact one after each grown one that was taken away: so the others' find an end there.
-    use Ask::{Exact, Grown};
+    use LockPlan::{Exact, Grown};
     assert_eq!(asks, [Exact, Exact, Grown, Exact, Grown, Exact, Grown]);
 }
 
@@ -159,9 +160,9 @@ fn a_writer_of_one_contiguous_part_keeps_growing_under_contention() {
 fn a_contended_writer_without_order_goes_without_locks() {
     let mut policy = contended(1);
     let offsets = [7u64, 1000, 350, 90_000, 4_711, 60_000, 123, 200_000, 5, 77_777];
-    let asks: Vec<Ask> = offsets.iter().map(|o| miss(&mut policy, o * 4096, 4096, NOW)).collect();
-    assert!(asks[..7].iter().all(|a| *a == Ask::Exact), "{asks:?}");
-    assert!(asks[7..].iter().all(|a| *a == Ask::ServerSide), "{asks:?}");
+    let asks: Vec<LockPlan> = offsets.iter().map(|o| miss(&mut policy, o * 4096, 4096, NOW)).collect();
+    assert!(asks[..7].iter().all(|a| *a == LockPlan::Exact), "{asks:?}");
+    assert!(asks[7..].iter().all(|a| *a == LockPlan::ServerSide), "{asks:?}");
 }
 
 #[test]
@@ -180,9 +181,9 @@ fn after_the_hold_time_locks_grow_again() {
     let mut policy = contended(1);
     let later = NOW + Duration::from_secs(29);
     (0..2).for_each(|i| drop(miss(&mut policy, i * 1000, 100, later)));
-    assert!(matches!(miss(&mut policy, 2000, 100, later), Ask::Ahead(_)));
+    assert!(matches!(miss(&mut policy, 2000, 100, later), LockPlan::Ahead(_)));
     let later = NOW + Duration::from_secs(31);
-    assert_eq!(miss(&mut policy, 6000, 100, later), Ask::Grown);
+    assert_eq!(miss(&mut policy, 6000, 100, later), LockPlan::Grown);
 }
 
 #[test]
@@ -202,9 +203,9 @@ fn contention_that_comes_back_at_once_is_held_longer() {
 #[test]
 fn a_strided_writer_whose_locks_cannot_grow_takes_sets() {
     let mut policy = SharedWrite::new(1);
-    let asks: Vec<Ask> = (0..6).map(|i| miss(&mut policy, i * 1000, 100, NOW)).collect();
-    assert_eq!(asks[..3], [Ask::Grown, Ask::Grown, Ask::Grown]);
-    assert!(matches!(asks[3..], [.., Ask::Ahead(_)]), "{asks:?}");
+    let asks: Vec<LockPlan> = (0..6).map(|i| miss(&mut policy, i * 1000, 100, NOW)).collect();
+    assert_eq!(asks[..3], [LockPlan::Grown, LockPlan::Grown, LockPlan::Grown]);
+    assert!(matches!(asks[3..], [.., LockPlan::Ahead(_)]), "{asks:?}");
 }
 
 #[test]
@@ -213,14 +214,14 @@ fn sets_called_back_unused_shrink_and_then_end() {
     (0..2).for_each(|i| drop(miss(&mut policy, i * 1000, 100, NOW)));
     let mut at = 2;
     for _ in 0..3 {
-        let Ask::Ahead(set) = miss(&mut policy, at * 1000, 100, NOW) else { panic!("no set at record {at}") };
+        let LockPlan::Ahead(set) = miss(&mut policy, at * 1000, 100, NOW) else { panic!("no set at record {at}") };
         policy.handle_called_back(&set, Duration::from_millis(1), NOW);
         at += 1;
     }
     assert_eq!(policy.counts().records_wasted, 9);
-    assert_eq!(miss(&mut policy, at * 1000, 100, NOW), Ask::Exact);
+    assert_eq!(miss(&mut policy, at * 1000, 100, NOW), LockPlan::Exact);
     // Predictions that come true all the same are trusted again in the end.
-    let again = (1..20).map(|i| miss(&mut policy, (at + i) * 1000, 100, NOW)).any(|a| matches!(a, Ask::Ahead(_)));
+    let again = (1..20).map(|i| miss(&mut policy, (at + i) * 1000, 100, NOW)).any(|a| matches!(a, LockPlan::Ahead(_)));
     assert!(again);
 }
 
@@ -228,7 +229,7 @@ fn sets_called_back_unused_shrink_and_then_end() {
 fn a_callback_for_ranges_of_another_open_file_is_no_failure() {
     let mut policy = contended(1);
     (0..2).for_each(|i| drop(miss(&mut policy, i * 1000, 100, NOW)));
-    let Ask::Ahead(_) = miss(&mut policy, 2000, 100, NOW) else { panic!() };
+    let LockPlan::Ahead(_) = miss(&mut policy, 2000, 100, NOW) else { panic!() };
     let others: Vec<Extent> = (2..6).map(|i| bytes(i * 1000 + 100, 100)).collect();
     policy.handle_called_back(&others, Duration::from_millis(1), NOW);
     assert_eq!(policy.counts().records_wasted, 0);
@@ -244,7 +245,7 @@ fn a_file_of_many_objects_is_asked_for_further_ahead() {
     for i in 0..3000 {
         policy.handle_write(i * 16 * MIB, MIB);
         if i >= held
-            && let Ask::Ahead(set) = policy.ask(i * 16 * MIB, MIB, NOW)
+            && let LockPlan::Ahead(set) = policy.ask(i * 16 * MIB, MIB, NOW)
         {
             held = i + set.len() as u64;
             largest = largest.max(set.len());
@@ -257,5 +258,5 @@ fn a_file_of_many_objects_is_asked_for_further_ahead() {
 fn a_write_of_nothing_is_nothing() {
     let mut policy = contended(1);
     policy.handle_write(5, 0);
-    assert_eq!(policy.ask(5, 0, NOW), Ask::Exact);
+    assert_eq!(policy.ask(5, 0, NOW), LockPlan::Exact);
 }

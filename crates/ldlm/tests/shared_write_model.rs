@@ -4,7 +4,7 @@
 
 use nacre_base::{Prng, Time};
 use nacre_ldlm::range_set::{Extent, RangeSet};
-use nacre_ldlm::shared_write::{Ask, SharedWrite};
+use nacre_ldlm::shared_write::{LockPlan, SharedWrite};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -94,19 +94,19 @@ impl World {
         if self.locks.iter().any(|l| l.rank == rank && l.ranges.contains_extent(&wanted)) {
             return;
         }
-        let ask = self.policies.as_mut().map_or(Ask::Grown, |p| p[rank].ask(offset, length, self.now));
+        let ask = self.policies.as_mut().map_or(LockPlan::Grown, |p| p[rank].ask(offset, length, self.now));
         let exact = RangeSet::from_extents([wanted]).unwrap();
         match ask {
-            Ask::Grown => {
+            LockPlan::Grown => {
                 self.call_back(rank, &exact);
                 let ranges = self.grow(rank, wanted);
                 self.grant(rank, ranges, false);
             }
-            Ask::Exact => {
+            LockPlan::Exact => {
                 self.call_back(rank, &exact);
                 self.grant(rank, exact, false);
             }
-            Ask::Ahead(ranges) => {
+            LockPlan::Ahead(ranges) => {
                 assert!(ranges.is_sorted() && ranges.len() <= 256);
                 let set = RangeSet::from_extents(ranges.iter().copied()).unwrap();
                 assert_eq!(set.ranges(), ranges, "ranges that touch");
@@ -116,7 +116,7 @@ impl World {
                 self.call_back(rank, &set);
                 self.grant(rank, set, true);
             }
-            Ask::ServerSide => {
+            LockPlan::ServerSide => {
                 self.cost.server_side += 1;
                 self.call_back(rank, &exact);
             }

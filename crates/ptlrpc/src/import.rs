@@ -49,7 +49,7 @@ pub struct ImportConfig {
 pub struct Import(pub(crate) Arc<ImportShared>);
 
 type Hook = Arc<dyn Fn() + Send + Sync>;
-type AskHook = Arc<dyn Fn(&mut ConnectData) + Send + Sync>;
+type ConnectHook = Arc<dyn Fn(&mut ConnectData) + Send + Sync>;
 type ConnectedHook = Arc<dyn Fn(&ConnectData) + Send + Sync>;
 
 pub(crate) struct ImportShared {
@@ -60,7 +60,7 @@ pub(crate) struct ImportShared {
     pub(crate) state: Mutex<State>,
     pub(crate) evicted_hooks: Mutex<Vec<Hook>>,
     pub(crate) restarted_hooks: Mutex<Vec<Hook>>,
-    pub(crate) ask_hook: OnceLock<AskHook>,
+    pub(crate) ask_hook: OnceLock<ConnectHook>,
     pub(crate) connected_hook: OnceLock<ConnectedHook>,
     /// Cuts short the pause between connects.
     pub(crate) nudge: Notify,

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A request for an extent lock; once granted, the lock.
 #[derive(Clone, Debug)]
-pub(super) struct Ask {
+pub(super) struct Asked {
     /// Its name. Ids ascend: of two, the lower came first.
     pub(super) id: LockId,
     /// The holder; of a lock of the server's own, on whose behalf.
@@ -33,14 +33,14 @@ pub(super) struct Ask {
     pub(super) exact: bool,
 }
 
-impl Ask {
+impl Asked {
     /// Whether the two cannot be granted at once.
-    pub(super) fn conflicts(&self, other: &Ask) -> bool {
+    pub(super) fn conflicts(&self, other: &Asked) -> bool {
         self.modes_conflict(other) && self.ranges.overlaps(&other.ranges)
     }
 
     /// Whether the two could not be granted at once, if they overlapped.
-    fn modes_conflict(&self, other: &Ask) -> bool {
+    fn modes_conflict(&self, other: &Asked) -> bool {
         let groups = self.mode == LockMode::Group && other.mode == LockMode::Group && self.group != other.group;
         (groups || !compatible(self.mode, other.mode)) && !self.same_holder(other)
     }
@@ -48,7 +48,7 @@ impl Ask {
     /// Locks of one client do not conflict, nor do they with those that the server takes on its behalf. But two
     /// operations of the server exclude each other; and a group lock is a program's, not its whole client's: it keeps
     /// other programs of that client out as well.
-    fn same_holder(&self, other: &Ask) -> bool {
+    fn same_holder(&self, other: &Asked) -> bool {
         let group = self.mode == LockMode::Group || other.mode == LockMode::Group;
         self.client == other.client
             && match (self.local, other.local) {
@@ -97,7 +97,7 @@ pub(super) struct Extents {
 
 #[derive(Debug)]
 struct Lock {
-    ask: Ask,
+    ask: Asked,
     place: Place,
     state: State,
 }
@@ -137,13 +137,13 @@ pub(super) enum Placed {
 
 impl Extents {
     /// Whether the request would have to wait.
-    pub(super) fn would_wait(&self, ask: &Ask) -> bool {
+    pub(super) fn would_wait(&self, ask: &Asked) -> bool {
         self.blocker(ask, self.place(ask)).is_some()
     }
 
     /// Grants the request, larger than asked for if that is allowed (`may_grow`), or lets it wait, and calls back the
     /// locks that are in its way.
-    pub(super) fn enqueue(&mut self, ask: Ask, may_grow: bool, changes: &mut Changes) -> Placed {
+    pub(super) fn enqueue(&mut self, ask: Asked, may_grow: bool, changes: &mut Changes) -> Placed {
         let place = self.place(&ask);
         let Some(blocker) = self.blocker(&ask, place) else {
             self.grant(ask, place, may_grow, changes);
@@ -172,7 +172,7 @@ impl Extents {
     }
 
     /// Takes a lock or a waiting request away, and grants what goes because of it. What it was; None if it is not here.
-    pub(super) fn remove(&mut self, id: LockId, may_grow: bool, changes: &mut Changes) -> Option<Ask> {
+    pub(super) fn remove(&mut self, id: LockId, may_grow: bool, changes: &mut Changes) -> Option<Asked> {
         let Lock { ask, place, state } = self.locks.remove(&id)?;
         match state {
             State::Granted { .. } => {
@@ -191,7 +191,7 @@ impl Extents {
     }
 
     /// The request, or the lock with what is granted.
-    pub(super) fn get(&self, id: LockId) -> Option<&Ask> {
+    pub(super) fn get(&self, id: LockId) -> Option<&Asked> {
         self.locks.get(&id).map(|lock| &lock.ask)
     }
 
@@ -207,13 +207,13 @@ impl Extents {
 
     /// The client's waiting request for exactly this.
     pub(super) fn find_waiting(&self, client: ClientId, mode: LockMode, ranges: &RangeSet) -> Option<LockId> {
-        let same = |ask: &Ask| !ask.local && ask.client == client && ask.mode == mode && ask.ranges == *ranges;
+        let same = |ask: &Asked| !ask.local && ask.client == client && ask.mode == mode && ask.ranges == *ranges;
         self.waiting.iter().map(|(.., id)| *id).find(|id| self.get(*id).is_some_and(same))
     }
 
     /// Locks of other clients under which the object may have been written: one per client, the one that ends last.
-    pub(super) fn writers(&self, but: ClientId) -> Vec<&Ask> {
-        let mut highest: BTreeMap<ClientId, &Ask> = BTreeMap::new();
+    pub(super) fn writers(&self, but: ClientId) -> Vec<&Asked> {
+        let mut highest: BTreeMap<ClientId, &Asked> = BTreeMap::new();
         for mode in [LockMode::Pw, LockMode::Group] {
             for (_, id) in self.granted[index(mode) as usize].iter() {
                 let Some(ask) = self.get(id).filter(|ask| !ask.local && ask.client != but) else { continue };
@@ -223,7 +223,7 @@ impl Extents {
                 }
             }
         }
-        let mut writers: Vec<&Ask> = highest.into_values().collect();
+        let mut writers: Vec<&Asked> = highest.into_values().collect();
         writers.sort_by_key(|ask| std::cmp::Reverse(rank(ask)));
         writers
     }
@@ -244,7 +244,7 @@ impl Extents {
     }
 
     /// What the request has to wait for: the last conflicting one before it in the queue, else any granted lock.
-    fn blocker(&self, ask: &Ask, place: Place) -> Option<LockId> {
+    fn blocker(&self, ask: &Asked, place: Place) -> Option<LockId> {
         // Who waits in front of what the client does under a lock of its own waits for that lock, too.
         let queues = self.waiting.is_empty() || !self.is_under_own_lock(ask);
         for (.., id) in self.waiting.range(..place).rev().filter(|_| queues) {
@@ -261,7 +261,7 @@ impl Extents {
     }
 
     /// Whether it is an operation on behalf of a client that holds a lock which allows it.
-    fn is_under_own_lock(&self, ask: &Ask) -> bool {
+    fn is_under_own_lock(&self, ask: &Asked) -> bool {
         if !ask.local {
             return false;
         }
@@ -278,7 +278,7 @@ impl Extents {
     }
 
     /// Where a new request belongs in the queue.
-    fn place(&self, ask: &Ask) -> Place {
+    fn place(&self, ask: &Asked) -> Place {
         if ask.mode != LockMode::Group {
             return (true, 0, ask.id);
         }
@@ -293,7 +293,7 @@ impl Extents {
     }
 
     /// Calls `visit` with every granted lock that conflicts with `ask`, until it returns false.
-    fn granted_conflicts(&self, ask: &Ask, visit: &mut impl FnMut(&Lock) -> bool) {
+    fn granted_conflicts(&self, ask: &Asked, visit: &mut impl FnMut(&Lock) -> bool) {
         for mode in modes_against(ask.mode) {
             let tree = &self.granted[index(*mode) as usize];
             if tree.len() == self.own_count(ask, *mode) {
@@ -310,7 +310,7 @@ impl Extents {
     }
 
     /// How many granted locks of this mode never conflict with `ask` for they are of its holder, as far as is counted.
-    fn own_count(&self, ask: &Ask, mode: LockMode) -> usize {
+    fn own_count(&self, ask: &Asked, mode: LockMode) -> usize {
         let group = ask.mode == LockMode::Group || mode == LockMode::Group;
         let counted = ask.local || !group;
         if counted { self.held.get(&(ask.client, index(mode))).copied().unwrap_or(0) } else { 0 }
@@ -339,7 +339,7 @@ impl Extents {
     }
 
     /// Makes it a lock; one that others wait for already is called back from the start.
-    fn grant(&mut self, mut ask: Ask, place: Place, may_grow: bool, changes: &mut Changes) {
+    fn grant(&mut self, mut ask: Asked, place: Place, may_grow: bool, changes: &mut Changes) {
         if may_grow && !ask.is_never_grown() {
             ask.ranges = RangeSet::single(self.grown(&ask));
         }
@@ -355,7 +355,7 @@ impl Extents {
         }
     }
 
-    fn grown(&self, ask: &Ask) -> Extent {
+    fn grown(&self, ask: &Asked) -> Extent {
         let asked = ask.ranges.cover();
         let mut conflicting = Conflicting::default();
         for mode in modes_against(ask.mode) {
@@ -404,7 +404,7 @@ impl Extents {
         }
     }
 
-    fn count_held(&mut self, ask: &Ask, more: bool) {
+    fn count_held(&mut self, ask: &Asked, more: bool) {
         if ask.local {
             return;
         }
@@ -439,7 +439,7 @@ fn modes_against(mode: LockMode) -> &'static [LockMode] {
 }
 
 /// By end; among equals by name, so that the order is total.
-fn rank(ask: &Ask) -> (u64, LockId) {
+fn rank(ask: &Asked) -> (u64, LockId) {
     (ask.ranges.cover().end, ask.id)
 }
 

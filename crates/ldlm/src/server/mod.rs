@@ -57,7 +57,7 @@ pub enum Outcome {
 /// Who may know more of an object's size than the server does.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct GlimpseWork {
-    /// One per client, the one whose lock ends last first; never the client that asks. Ask them in this order, until
+    /// One per client, the one whose lock ends last first; never the client that asks. Asked them in this order, until
     /// one tells a size above its `settles_above`: those behind it hold locks on lower bytes only. A holder that has
     /// written nothing yet under its lock settles nothing.
     pub holders: Vec<GlimpseHolder>,

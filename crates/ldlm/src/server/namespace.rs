@@ -3,7 +3,7 @@
 
 use super::contention::Contention;
 use super::deadlines::Deadlines;
-use super::extents::{Ask, Changes, Extents, Placed, ensure};
+use super::extents::{Asked, Changes, Extents, Placed, ensure};
 use super::flocks::{FlockGrants, Flocked, Flocks, nothing};
 use super::inodes::{InodeChanges, Inodes, Kept, Wanted};
 use super::{Callback, Effects, GlimpseHolder, GlimpseWork, Grant, Local, Outcome, Request, Settings, Totals};
@@ -146,7 +146,7 @@ impl Namespace {
         let id = self.next_id();
         let mode = if mode == LockMode::Pr { LockMode::Pr } else { LockMode::Pw };
         self.names.insert(id, Named::LocalExtent { resource });
-        let ask = Ask { id, client: on_behalf, local: true, mode, ranges, group: 0, exact: true };
+        let ask = Asked { id, client: on_behalf, local: true, mode, ranges, group: 0, exact: true };
         if self.place(resource, ask, now, effects) { Local::Granted(id) } else { Local::Waiting(id) }
     }
 
@@ -280,7 +280,7 @@ impl Namespace {
             return Outcome::Refused(Errno::EINVAL);
         };
         let exact = flags & enqueue_flags::NO_EXPANSION != 0;
-        let ask = Ask { id: LockId(self.last_id + 1), client: *client, local: false, mode, ranges, group, exact };
+        let ask = Asked { id: LockId(self.last_id + 1), client: *client, local: false, mode, ranges, group, exact };
         let no_wait = flags & (enqueue_flags::GLIMPSE | enqueue_flags::BLOCK_NOWAIT) != 0;
         if no_wait && self.objects.get(&resource).is_some_and(|object| object.would_wait(&ask)) {
             let glimpse = flags & enqueue_flags::GLIMPSE != 0;
@@ -295,7 +295,7 @@ impl Namespace {
     }
 
     /// Grants the lock (true) or lets it wait.
-    fn place(&mut self, resource: Fid, ask: Ask, now: Time, effects: &mut Effects) -> bool {
+    fn place(&mut self, resource: Fid, ask: Asked, now: Time, effects: &mut Effects) -> bool {
         let (id, mode, cover) = (ask.id, ask.mode, ask.ranges.cover());
         let mut changes = Changes::default();
         let object = self.objects.entry(resource).or_default();
@@ -366,7 +366,7 @@ impl Namespace {
 
     fn glimpse_work(&self, resource: Fid, asker: ClientId, now: Time) -> GlimpseWork {
         let writers = self.objects.get(&resource).map(|object| object.writers(asker)).unwrap_or_default();
-        let holder = |lock: &Ask| {
+        let holder = |lock: &Asked| {
             let last = lock.ranges.ranges().last().map_or(u64::MAX, |range| range.start);
             let settles_above = if lock.mode == LockMode::Group { u64::MAX } else { last };
             GlimpseHolder { client: lock.client, lock: lock.id, settles_above }

@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(100);
 
 /// An extent lock or request. Those of clients and the server's own.
 #[derive(Clone, Debug)]
-struct Ask {
+struct Asked {
     id: LockId,
     client: u64,
     local: bool,
@@ -30,9 +30,9 @@ struct Ask {
     leader: Option<u64>,
 }
 
-impl Ask {
-    fn conflicts(&self, other: &Ask) -> bool {
-        let group = |ask: &Ask| ask.mode == LockMode::Group;
+impl Asked {
+    fn conflicts(&self, other: &Asked) -> bool {
+        let group = |ask: &Asked| ask.mode == LockMode::Group;
         let readers = self.mode == LockMode::Pr && other.mode == LockMode::Pr;
         let one_group = group(self) && group(other) && self.group == other.group;
         let own =
@@ -42,7 +42,7 @@ impl Ask {
     }
 
     /// Whether it comes before the other in the queue.
-    fn is_before(&self, other: &Ask) -> bool {
+    fn is_before(&self, other: &Asked) -> bool {
         self.place() < other.place()
     }
 
@@ -81,7 +81,7 @@ impl Operation {
 
 #[derive(Default)]
 struct Model {
-    asks: Vec<Ask>,
+    asks: Vec<Asked>,
     held: Vec<InodeHeld>,
     operations: Vec<Operation>,
     deadlines: BTreeMap<LockId, (Time, u64)>,
@@ -93,7 +93,7 @@ struct Model {
 }
 
 impl Model {
-    fn blocked(&self, ask: &Ask) -> bool {
+    fn blocked(&self, ask: &Asked) -> bool {
         // What is done under a lock of the client's own does not queue: who is before it waits for that lock.
         let under_own = ask.local
             && self.asks.iter().any(|own| {
@@ -101,14 +101,14 @@ impl Model {
                 let own_lock = own.granted && !own.local && own.client == ask.client && own.file == ask.file;
                 own_lock && allows && own.ranges.contains(&ask.ranges)
             });
-        let in_the_way = |other: &&Ask| other.id != ask.id && other.conflicts(ask);
+        let in_the_way = |other: &&Asked| other.id != ask.id && other.conflicts(ask);
         self.asks.iter().filter(in_the_way).any(|other| other.granted || !under_own && other.is_before(ask))
     }
 
     /// Where a new group request joins its group.
     fn leader(&self, file: Fid, group: u64) -> Option<u64> {
         let of_group = || self.asks.iter().filter(|a| a.file == file && a.mode == LockMode::Group && a.group == group);
-        if of_group().any(|a| a.granted) { Some(0) } else { of_group().map(Ask::place).min().map(|place| place.1) }
+        if of_group().any(|a| a.granted) { Some(0) } else { of_group().map(Asked::place).min().map(|place| place.1) }
     }
 
     /// Takes what the engine granted as long as it is right; then nothing may wait that nothing blocks.
@@ -149,7 +149,7 @@ impl Model {
     }
 
     /// A new request that has to wait calls back what is in its way.
-    fn call_back_for(&mut self, ask: &Ask) {
+    fn call_back_for(&mut self, ask: &Asked) {
         for other in &mut self.asks {
             if other.granted && other.conflicts(ask) && other.may_be_called_back() && !other.called_back {
                 other.called_back = true;
@@ -272,12 +272,12 @@ impl Run {
         let exact = flags & enqueue_flags::NO_EXPANSION != 0;
         let leader = self.model.leader(file, group).filter(|_| group != 0);
         let (id, local, granted, called_back) = (LockId(u64::MAX), false, false, false);
-        let ask = Ask { id, client, local, file, mode, group, exact, ranges, granted, called_back, leader };
+        let ask = Asked { id, client, local, file, mode, group, exact, ranges, granted, called_back, leader };
         self.place(ask, outcome, flags);
     }
 
     /// What should become of a client's request became of it.
-    fn place(&mut self, mut ask: Ask, outcome: Outcome, flags: u32) {
+    fn place(&mut self, mut ask: Asked, outcome: Outcome, flags: u32) {
         let blocked = self.model.blocked(&ask);
         match outcome {
             Outcome::Done(reply) => {
@@ -316,7 +316,7 @@ impl Run {
     }
 
     /// Every client that may have written is asked, by the lock that ends last; what settles the size is true.
-    fn check_glimpse(&self, ask: &Ask, work: &GlimpseWork) {
+    fn check_glimpse(&self, ask: &Asked, work: &GlimpseWork) {
         let writers = |client: u64| {
             self.model.asks.iter().filter(move |a| {
                 a.granted && !a.local && a.client == client && a.file == ask.file && a.mode != LockMode::Pr
@@ -348,13 +348,13 @@ impl Run {
         self.take_effects();
         let granted = matches!(local, Local::Granted(_));
         let (id, group, exact, local, called_back, leader) = (local.id(), 0, true, true, false, None);
-        let ask = Ask { id, client, local, file, mode, group, exact, ranges, granted: false, called_back, leader };
+        let ask = Asked { id, client, local, file, mode, group, exact, ranges, granted: false, called_back, leader };
         assert_eq!(granted, !self.model.blocked(&ask), "{ask:?}");
         if !granted {
             self.saw("server waits");
             self.model.call_back_for(&ask);
         }
-        self.model.asks.push(Ask { granted, ..ask });
+        self.model.asks.push(Asked { granted, ..ask });
     }
 
     /// Any lock or request goes: preferably one that is called back, as clients do.
@@ -467,7 +467,7 @@ impl Run {
                 self.evict(client);
             }
         } else if !self.model.asks.is_empty() {
-            let called_back: Vec<Ask> = self.model.asks.iter().filter(|ask| ask.called_back).cloned().collect();
+            let called_back: Vec<Asked> = self.model.asks.iter().filter(|ask| ask.called_back).cloned().collect();
             let some = if called_back.is_empty() { &self.model.asks } else { &called_back };
             let ask = self.random.pick(some).clone();
             let client = if self.random.one_in(4) { self.client() } else { ask.client };
@@ -505,7 +505,7 @@ impl Run {
     }
 
     fn withdraw(&mut self) {
-        let waiting: Vec<&Ask> = self.model.asks.iter().filter(|ask| !ask.granted && !ask.local).collect();
+        let waiting: Vec<&Asked> = self.model.asks.iter().filter(|ask| !ask.granted && !ask.local).collect();
         if waiting.is_empty() {
             return;
         }
