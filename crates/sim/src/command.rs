@@ -105,7 +105,7 @@ struct SharedFile {
     #[arg(long = "policy", value_delimiter = ',', default_value = "file-per-process,grown,default")]
     policies: Vec<Policy>,
     /// Records that all processes of a measurement write together
-    #[arg(long, default_value_t = 49_152)]
+    #[arg(long, default_value_t = 12_288)]
     total: u64,
     /// The seed
     #[arg(long, default_value_t = 1)]
