@@ -1,11 +1,13 @@
 //! Progressive layouts as scripts see them: `lfs getstripe` before and after writes, and the file through two mounts.
 
 use crate::case::{Case, Env, text};
+use crate::cases::litmus::wait_for;
 use crate::failure::{Outcome, ensure, ensure_eq};
 use crate::prng::pattern;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
 /// This module's part of the list.
 pub(crate) fn all() -> Vec<Case> {
@@ -27,6 +29,14 @@ fn components(env: &Env, file: &Path) -> Outcome<Vec<String>> {
 fn progressive(env: &Env) -> Outcome {
     let (a, b) = (env.a.join("f"), env.b.join("f"));
     let Some(cluster) = &env.cluster else { return Ok(()) };
+    let all_serve = || {
+        let probe = text(&env.a.join("probe"));
+        let made =
+            cluster.lfs(&["setstripe", "-c", "-1", &probe]).and_then(|_| cluster.lfs(&["getstripe", "-c", &probe]));
+        let _ = fs::remove_file(&probe);
+        Ok(made.is_ok_and(|count| count.trim() == "4"))
+    };
+    ensure!(wait_for(Duration::from_secs(30), all_serve)?, "files do not get all four OSTs");
     cluster.lfs(&["setstripe", "-E", "1M", "-c", "1", "-E", "4M", "-c", "2", "-E", "-1", "-C", "8", &text(&a)])?;
     ensure_eq!(components(env, &a)?, ["init 1 some", "0 2 none", "0 8 none"], "a new file");
     let data = pattern(5, 3 << 20);
