@@ -13,7 +13,6 @@ mod groups;
 pub mod handler;
 mod inline;
 mod interrupt;
-pub mod ioctl;
 mod kernel_cache;
 pub mod mount;
 mod nodes;

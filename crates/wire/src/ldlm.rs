@@ -53,7 +53,7 @@ pub mod enqueue_flags {
     /// The size is wanted (a glimpse): grant the lock if nothing is in its way, else ask the holders what they know and
     /// answer with attributes and mode NL. Never calls a lock back.
     pub const GLIMPSE: u32 = 0x4;
-    /// Grant exactly what is asked for (lockahead, `lfs ladvise -a locknoexpand`).
+    /// Grant exactly what is asked for.
     pub const NO_EXPANSION: u32 = 0x8;
 }
 

@@ -2,7 +2,6 @@
 
 use nacre_base::Errno;
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -77,22 +76,4 @@ fn unescape(text: &str) -> String {
 pub(crate) fn mount_of(path: &Path) -> Option<(String, PathBuf)> {
     let path = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path)).ok()?;
     mounts().into_iter().filter(|(_, m)| path.starts_with(m)).max_by_key(|(_, m)| m.as_os_str().len())
-}
-
-/// Opens a file so that advice on it can be given.
-pub(crate) fn open_for_advice(path: &Path) -> Result<OwnedFd, Errno> {
-    let path = c_path(path)?;
-    // Advice of writing needs no permission to write.
-    // SAFETY: the string ends in NUL.
-    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    // SAFETY: the descriptor is new and nobody else's.
-    if fd < 0 { Err(last_errno()) } else { Ok(unsafe { OwnedFd::from_raw_fd(fd) }) }
-}
-
-/// An ioctl on one of our files; ENOTTY elsewhere. `argument` must be as long as `number` says.
-pub(crate) fn send_ioctl(file: &OwnedFd, number: u32, argument: &mut [u8]) -> Result<(), Errno> {
-    debug_assert_eq!(number >> 16 & 0x3fff, argument.len() as u32);
-    // SAFETY: the kernel reads as many bytes as the number says, and the argument has them.
-    let r = unsafe { libc::ioctl(file.as_raw_fd(), number.into(), argument.as_mut_ptr()) };
-    if r < 0 { Err(last_errno()) } else { Ok(()) }
 }
