@@ -94,6 +94,10 @@ impl Ost {
         self.service.locks.stop();
         let target = &self.service.target;
         target.remove_params();
+        // What was destroyed goes now, while the device is open, or the next start has to look for it.
+        if target.commit().await.is_ok() {
+            self.service.remover.drained().await;
+        }
         if let Err(error) = target.osd().close().await {
             tracing::warn!(target = %target.name(), %error, "the storage did not close cleanly");
         }
