@@ -50,10 +50,15 @@ impl Change {
             Change::Setxattr => u.setxattr(&root(), s.dir, b"user.x", b"1", XATTR_CREATE).await,
             Change::Chmod => u.chmod(s.dir, 0o700).await.map(drop),
             Change::Close => u.release(u.reopen(s.file.fid()).await).await,
-            Change::Write => u.put(&s.file, 2, b"XY").await.map(drop),
+            // A write is a request when it is written back.
+            Change::Write => {
+                u.put(&s.file, 2, b"XY").await?;
+                u.fsync(&s.file, false).await
+            }
             Change::Append => {
                 let file = u.open(&root(), s.file.fid(), O_RDWR | O_APPEND).await?;
                 u.put(&file, 0, b"XY").await?;
+                u.fsync(&file, false).await?;
                 u.release(file).await
             }
             Change::Truncate => u.truncate(s.file.fid(), 3).await.map(drop),
@@ -213,20 +218,25 @@ fn what_was_synced_survives_every_server() {
 
 #[test]
 fn a_read_waits_for_its_server() {
-    story(1, 1, |c| async move {
+    story(1, 2, |c| async move {
         let u = user(&c, 0);
         let file = u.new_file(ROOT, "f", 0).await.unwrap();
         u.put(&file, 0, b"data").await.unwrap();
         u.fsync(&file, false).await.unwrap();
+        // Of a client that has nothing of it in its cache.
+        let reader = user(&c, 1);
+        let handle = reader.open(&root(), file.fid(), 0).await.unwrap();
+        let opened = handle.clone();
         c.crash(Server::Oss(0));
-        let (reader, handle) = (u.clone(), file.clone());
-        let reading = c.rt().spawn(async move { assert_eq!(reader.get(&handle, 0, 10).await, b"data") });
+        let reads = reader.clone();
+        let reading = c.rt().spawn(async move { assert_eq!(reads.get(&handle, 0, 10).await, b"data") });
         c.rt().sleep(secs(300)).await;
         assert!(!reading.is_finished());
         c.restart(Server::Oss(0)).await.unwrap();
         let back = c.rt().now();
         reading.await;
         assert!(c.rt().now().since(back) < secs(40), "the client comes back soon: {:?}", c.rt().now().since(back));
+        reader.release(opened).await.unwrap();
         u.release(file).await.unwrap();
     });
 }
@@ -254,9 +264,12 @@ fn a_client_cut_off_for_a_minute_goes_on() {
         u.put(&file, 0, b"before").await.unwrap();
         c.net().partition([c.client_numbers()[0]], c.server_numbers());
         let (writer, handle) = (u.clone(), file.clone());
-        let writing = c.rt().spawn(async move { assert_eq!(writer.put(&handle, 0, b"behind").await, Ok(6)) });
+        let writing = c.rt().spawn(async move {
+            assert_eq!(writer.put(&handle, 0, b"behind").await, Ok(6));
+            assert_eq!(writer.fsync(&handle, false).await, Ok(()));
+        });
         c.rt().sleep(secs(60)).await;
-        assert_eq!(user(&c, 1).content(file.fid()).await, b"before");
+        assert!(!writing.is_finished());
         c.net().heal();
         writing.await;
         assert_eq!(user(&c, 1).content(file.fid()).await, b"behind");

@@ -99,6 +99,7 @@ fn stripes_make_one_file() {
         assert_eq!(u.get(&file, 12_345, data.len()).await, data);
         assert_eq!(u.get(&file, 0, 12_345).await, vec![0; 12_345], "before the first byte are zeros");
         assert_eq!(u.stat(file.fid()).await.unwrap().size, 1_012_345);
+        u.fsync(&file, false).await.unwrap();
         for ost in 0..4 {
             assert!(c.executed(Server::Oss(ost), Opcode::OstWrite) > 0, "OST {ost} has no part of it");
         }
@@ -208,7 +209,7 @@ fn extended_attributes_are_kept_listed_and_removed() {
 
 #[test]
 fn an_open_file_outlives_its_name() {
-    story(2, 1, |c| async move {
+    story(2, 2, |c| async move {
         let u = user(&c, 0);
         let file = u.new_file(ROOT, "f", 0).await.unwrap();
         u.put(&file, 0, b"still here").await.unwrap();
@@ -218,7 +219,7 @@ fn an_open_file_outlives_its_name() {
         assert_eq!(u.stat(file.fid()).await.map(|a| (a.nlink, a.size)), Ok((0, 23)));
         let fid = file.fid();
         u.release(file).await.unwrap();
-        assert!(u.is_gone(&c, fid).await);
+        assert!(user(&c, 1).is_gone(&c, fid).await);
     });
 }
 
