@@ -2,8 +2,8 @@
 //! that they are as separate for the servers as mounts of different hosts; and what they sent, counted.
 
 use nacre_base::param::Params;
-use nacre_base::{Errno, Faults, Network, Nid, TargetName};
-use nacre_client::{Client, MountConfig};
+use nacre_base::{Errno, Faults, Network};
+use nacre_client::{Client, MountConfig, MountSource};
 use nacre_lnet::{Lnet, LnetOptions, TcpListen};
 use nacre_ptlrpc::RpcNode;
 use nacre_rt::Rt;
@@ -11,26 +11,6 @@ use nacre_wire::Opcode;
 use nacre_wire::attr::Credentials;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-
-/// What to mount: `MGSNID[,NID]:/FSNAME`.
-#[derive(Debug, Clone)]
-pub(crate) struct Source {
-    mgs: Vec<Nid>,
-    fsname: String,
-}
-
-impl std::str::FromStr for Source {
-    type Err = String;
-    fn from_str(s: &str) -> Result<Source, String> {
-        let usage = || format!("{s:?} is not MGSNID:/FSNAME, such as 10.0.0.1@tcp:/nacre");
-        let (nids, fsname) = s.rsplit_once(":/").ok_or_else(usage)?;
-        let mgs: Result<Vec<Nid>, _> = nids.split(',').map(str::parse).collect();
-        if !TargetName::is_fsname(fsname) {
-            return Err(usage());
-        }
-        Ok(Source { mgs: mgs.map_err(|e| e.to_string())?, fsname: fsname.to_owned() })
-    }
-}
 
 /// One client.
 pub(crate) struct Instance {
@@ -53,7 +33,7 @@ pub(crate) struct Counts {
 
 impl Instance {
     /// Mounts, as client number `n`, on a port of its own at `address`.
-    pub(crate) async fn mount(source: &Source, address: Ipv4Addr, n: usize) -> Result<Instance, String> {
+    pub(crate) async fn mount(source: &MountSource, address: Ipv4Addr, n: usize) -> Result<Instance, String> {
         let (rt, params, faults) = (Rt::production(), Params::new(), Faults::new());
         let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
         let listen = TcpListen { address, port: 0, network: Network::TCP };
@@ -70,7 +50,11 @@ impl Instance {
     }
 
     /// Mounts `count` of them.
-    pub(crate) async fn mount_all(source: &Source, address: Ipv4Addr, count: usize) -> Result<Vec<Instance>, String> {
+    pub(crate) async fn mount_all(
+        source: &MountSource,
+        address: Ipv4Addr,
+        count: usize,
+    ) -> Result<Vec<Instance>, String> {
         let mut all = Vec::new();
         for n in 0..count {
             all.push(Instance::mount(source, address, n).await?);

@@ -37,7 +37,7 @@ enum BenchCommand {
 #[derive(Args, Debug)]
 pub(crate) struct SharedFile {
     /// The running file system: MGSNID[,NID]:/FSNAME
-    source: instance::Source,
+    source: nacre_client::MountSource,
     /// Clients, each with locks and a cache of its own
     #[arg(long, default_value_t = 4)]
     clients: usize,
@@ -68,7 +68,7 @@ pub(crate) struct SharedFile {
 #[derive(Args, Debug)]
 pub(crate) struct ObjectSurvey {
     /// The running file system: MGSNID[,NID]:/FSNAME
-    source: instance::Source,
+    source: nacre_client::MountSource,
     /// Index of the OST
     #[arg(long, default_value_t = 0)]
     ost: u32,

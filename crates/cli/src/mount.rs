@@ -4,8 +4,8 @@ use crate::daemon;
 use crate::node::{Listen, Node, host_name};
 use crate::output::fail;
 use crate::rundir;
-use nacre_base::{Nid, TargetName};
-use nacre_client::{Client, MountConfig};
+use nacre_base::Nid;
+use nacre_client::{Client, MountConfig, MountSource};
 use nacre_fuse::{MountOptions, Unmount};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -31,26 +31,6 @@ pub(crate) struct Mount {
     /// File for the log of a mount in the background
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-}
-
-/// `MGSNID[,NID]:/FSNAME` taken apart.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Source {
-    pub(crate) mgs: Vec<Nid>,
-    pub(crate) fsname: String,
-}
-
-impl std::str::FromStr for Source {
-    type Err = String;
-    fn from_str(s: &str) -> Result<Source, String> {
-        let usage = || format!("{s:?} is not MGSNID:/FSNAME, such as 10.0.0.1@tcp:/nacre");
-        let (nids, fsname) = s.rsplit_once(":/").ok_or_else(usage)?;
-        let mgs: Result<Vec<Nid>, _> = nids.split(',').map(str::parse).collect();
-        if !TargetName::is_fsname(fsname) {
-            return Err(format!("{fsname:?} is not a file system's name: 1 to 8 letters, digits, - or _"));
-        }
-        Ok(Source { mgs: mgs.map_err(|e| e.to_string())?, fsname: fsname.to_owned() })
-    }
 }
 
 /// Options of mount(8) that need nothing from us, or that every mount has.
@@ -105,8 +85,8 @@ pub(crate) fn main(args: Mount) -> ExitCode {
     }
 }
 
-fn check(args: &Mount) -> Result<Source, String> {
-    let source: Source = args.source.parse()?;
+fn check(args: &Mount) -> Result<MountSource, String> {
+    let source: MountSource = args.source.parse()?;
     if !args.mountpoint.is_dir() {
         return Err(format!("{} is not a directory: make it first", args.mountpoint.display()));
     }

@@ -23,6 +23,7 @@ mod lov;
 mod mdc;
 mod osc;
 mod params;
+mod source;
 mod stats;
 mod targets;
 mod unsynced;
@@ -33,6 +34,7 @@ pub use flock::{FlockConflict, FlockKind, FlockRequest};
 pub use invalidate::Invalidate;
 pub use llite::{Client, MountConfig, MountError};
 pub use nacre_wire::mds::open_flags;
+pub use source::MountSource;
 
 #[cfg(test)]
 mod tests {

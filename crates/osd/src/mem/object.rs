@@ -280,7 +280,7 @@ mod tests {
         let mut o = Object::default();
         write(&mut o, 10, b"synced");
         o.mark_synced(o.changes());
-        write(&mut o, 12, b"XXXXXXXXXX");
+        write(&mut o, 12, b"unsynced..");
         o.apply(Change::Truncate { size: 3 });
         o.cut_power(None);
         assert_eq!(&all(&o)[10..], b"synced");

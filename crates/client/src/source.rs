@@ -1,0 +1,40 @@
+//! What to mount, as people write it.
+
+use nacre_base::{Nid, TargetName};
+use std::str::FromStr;
+
+/// `MGSNID[,NID]:/FSNAME` taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountSource {
+    /// Where the MGS may be.
+    pub mgs: Vec<Nid>,
+    /// The file system.
+    pub fsname: String,
+}
+
+impl FromStr for MountSource {
+    type Err = String;
+    fn from_str(s: &str) -> Result<MountSource, String> {
+        let usage = || format!("{s:?} is not MGSNID:/FSNAME, such as 10.0.0.1@tcp:/nacre");
+        let (nids, fsname) = s.rsplit_once(":/").ok_or_else(usage)?;
+        let mgs: Result<Vec<Nid>, _> = nids.split(',').map(str::parse).collect();
+        if !TargetName::is_fsname(fsname) {
+            return Err(format!("{fsname:?} is not a file system's name: 1 to 8 letters, digits, - or _"));
+        }
+        Ok(MountSource { mgs: mgs.map_err(|e| e.to_string())?, fsname: fsname.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_names_where_the_mgs_may_be_and_the_file_system() {
+        let source: MountSource = "10.0.0.1@tcp,10.0.0.2@tcp:/scratch".parse().unwrap();
+        assert_eq!((source.mgs.len(), source.fsname.as_str()), (2, "scratch"));
+        for (wrong, why) in [("scratch", "MGSNID"), ("10.0.0.1@tcp:/much-too-long", "name"), ("x:/scratch", "x")] {
+            assert!(wrong.parse::<MountSource>().unwrap_err().contains(why), "{wrong}");
+        }
+    }
+}
