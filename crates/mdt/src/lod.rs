@@ -47,9 +47,12 @@ pub enum LodError {
     /// The layout names an OST that does not exist.
     #[error("there is no OST {0:?}")]
     Unknown(OstIndex),
-    /// The layout names an OST that does not answer or takes no new objects.
+    /// The layout names an OST that does not answer at the moment.
+    #[error("OST {0:?} is not active")]
+    Inactive(OstIndex),
+    /// The layout names an OST that is full, or takes no new objects.
     #[error("OST {0:?} takes no new objects")]
-    Unusable(OstIndex),
+    NoSpaceOn(OstIndex),
     /// More stripes than a component can have.
     #[error("more than {STRIPE_COUNT_MAX} stripes")]
     TooManyStripes,
@@ -59,11 +62,16 @@ impl LodError {
     /// The error number for the client.
     pub fn errno(self) -> Errno {
         match self {
-            LodError::NoneActive | LodError::Unusable(_) => Errno::ENXIO,
-            LodError::NoSpace => Errno::ENOSPC,
+            LodError::NoneActive | LodError::Inactive(_) => Errno::ENXIO,
+            LodError::NoSpace | LodError::NoSpaceOn(_) => Errno::ENOSPC,
             LodError::Unknown(_) => Errno::EINVAL,
             LodError::TooManyStripes => Errno::E2BIG,
         }
+    }
+
+    /// Whether OSTs may be on their way: after a start, or a failover, they are inactive for a moment.
+    pub fn may_pass(self) -> bool {
+        matches!(self, LodError::NoneActive | LodError::Inactive(_))
     }
 }
 
@@ -255,7 +263,8 @@ impl Lod {
         match self.osts.get(&ost) {
             None => Err(LodError::Unknown(ost)),
             Some(o) if o.is_usable() => Ok(()),
-            Some(_) => Err(LodError::Unusable(ost)),
+            Some(o) if o.active => Err(LodError::NoSpaceOn(ost)),
+            Some(_) => Err(LodError::Inactive(ost)),
         }
     }
 
@@ -542,7 +551,10 @@ mod tests {
         assert!(!l.choose(&list(&[2, 0]), &plenty).unwrap().is_overstriped());
         assert_eq!(l.choose(&list(&[0, 9]), &plenty), Err(LodError::Unknown(OstIndex(9))));
         l.set_active(OstIndex(2), false);
-        assert_eq!(l.choose(&list(&[2, 0]), &plenty), Err(LodError::Unusable(OstIndex(2))));
+        assert_eq!(l.choose(&list(&[2, 0]), &plenty), Err(LodError::Inactive(OstIndex(2))));
+        l.set_active(OstIndex(2), true);
+        l.set_no_create(OstIndex(2), true);
+        assert_eq!(l.choose(&list(&[2, 0]), &plenty), Err(LodError::NoSpaceOn(OstIndex(2))));
         assert_eq!(LodError::Unknown(OstIndex(9)).errno(), Errno::EINVAL);
     }
 

@@ -223,8 +223,7 @@ impl Allocator<'_> {
         let ready = |ost: OstIndex| osts.get(&ost).map_or(0, |o| o.pool.lock().available());
         let choice = lod.choose(&spec, &ready).map_err(|e| {
             self.in_the_end = e.errno();
-            // OSTs may be on their way: after a start none is active for a moment.
-            if e == LodError::NoneActive { Errno::EINPROGRESS } else { e.errno() }
+            if e.may_pass() { Errno::EINPROGRESS } else { e.errno() }
         })?;
         if choice.osts.len() > room { Err(Errno::E2BIG) } else { Ok(choice) }
     }
