@@ -1,0 +1,172 @@
+//! Reading a file: from the cache, under locks; around it; and ahead of who reads.
+
+use super::{LOCK_RETRIES, Locked, Lov, Part, Striped};
+use crate::cache::read_ahead::ReadAhead;
+use crate::connection::Caller;
+use crate::lov::plan::{self, Filled, ObjectIo};
+use crate::osc::locks::Wanted;
+use crate::osc::write::extent;
+use futures_util::future::try_join_all;
+use nacre_base::{Errno, Payload};
+use nacre_ldlm::RangeSet;
+use nacre_wire::ldlm::LockMode;
+use parking_lot::Mutex;
+
+impl Lov {
+    /// Reads up to `len` bytes; fewer only at the end of the file.
+    pub(crate) async fn read(
+        &self,
+        caller: &Caller,
+        file: &Striped,
+        direct: bool,
+        ahead: &Mutex<ReadAhead>,
+        offset: u64,
+        len: u64,
+    ) -> Result<Payload, Errno> {
+        if direct {
+            return self.read_direct(caller, file, offset, len).await;
+        }
+        for _ in 0..LOCK_RETRIES {
+            match self.read_cached(caller, file, ahead, offset, len).await {
+                Err(Errno::ESTALE) => {}
+                answer => return answer,
+            }
+        }
+        Err(Errno::EIO)
+    }
+
+    async fn read_cached(
+        &self,
+        caller: &Caller,
+        file: &Striped,
+        ahead: &Mutex<ReadAhead>,
+        offset: u64,
+        len: u64,
+    ) -> Result<Payload, Errno> {
+        let end = offset.saturating_add(len);
+        if let Some(place) = plan::single(&file.layout, offset, len) {
+            let map = || plan::stripe_map(&file.layout, place.stripe);
+            let range = place.offset..place.offset + len;
+            let part = self.part(&file.state, place.stripe, place.of, map, range).await?;
+            let ask = Wanted::grown(LockMode::Pr, RangeSet::single(extent(&part.range)));
+            let guard = part.osc.lock(caller, &part.object, &ask).await?;
+            self.start_ahead(caller, file, ahead, &part, offset, len);
+            let data = part.osc.read(&guard, &part.object, caller, part.range.clone()).await?;
+            if data.len() as u64 == len {
+                return Ok(data);
+            }
+            let filled = Filled { piece: plan::Piece { file_offset: offset, len: len as usize }, data };
+            let end = self.end_of_file(caller, file, &part, end).await?;
+            return Ok(plan::assemble(offset, end.max(offset), &[filled]));
+        }
+        let parts = self.parts(file, offset, len).await?;
+        let (parts, ios): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+        let locked = self.lock_all(caller, LockMode::Pr, parts).await?;
+        if let Some(last) = locked.last() {
+            self.start_ahead(caller, file, ahead, &last.part, offset, len);
+        }
+        let read = |l| {
+            let l: &Locked = l;
+            let (osc, object, range) = (l.part.osc.clone(), l.part.object.clone(), l.part.range.clone());
+            async move { osc.read(&l.guard, &object, caller, range).await }
+        };
+        let answers = try_join_all(locked.iter().map(read).collect::<Vec<_>>()).await?;
+        let scattered = ios.iter().zip(&answers).flat_map(|(io, data)| io.scatter(data));
+        let mut filled: Vec<Filled> = scattered.collect();
+        filled.sort_by_key(|f| f.piece.file_offset);
+        let reaches = filled.last().is_some_and(|f| f.end() == end);
+        let end = if reaches { end } else { end.min(self.glimpse_size(caller, file).await?) };
+        Ok(plan::assemble(offset, end.max(offset), &filled))
+    }
+
+    /// Where a read that found the end of its object before `end` has to end.
+    async fn end_of_file(&self, caller: &Caller, file: &Striped, part: &Part, end: u64) -> Result<u64, Errno> {
+        if file.layout.stripe_count() == 1
+            && let Some(size) = part.osc.known_size(&part.object)
+        {
+            return Ok(plan::stripe_map(&file.layout, part.stripe).file_end(size).min(end));
+        }
+        Ok(end.min(self.glimpse_size(caller, file).await?))
+    }
+
+    /// Reads ahead what will probably be read next, under the locks that are here.
+    fn start_ahead(
+        &self,
+        caller: &Caller,
+        file: &Striped,
+        ahead: &Mutex<ReadAhead>,
+        part: &Part,
+        offset: u64,
+        len: u64,
+    ) {
+        let limits = part.osc.connection().mount().memory.read_ahead_limits();
+        let size = plan::stripe_map(&file.layout, part.stripe).file_end(part.object.state.lock().size());
+        let now = part.osc.connection().mount().rt.now();
+        let ranges = ahead.lock().handle_read(offset, len, size, limits, now);
+        for range in ranges {
+            for io in plan::cut(&file.layout, range.start, range.end - range.start, |_| part.osc.brw_size()) {
+                if !self.read_ahead(caller, file, &io) {
+                    for piece in &io.pieces {
+                        ahead.lock().handle_wasted(&(piece.file_offset..piece.file_offset + piece.len as u64));
+                    }
+                }
+            }
+        }
+    }
+
+    fn read_ahead(&self, caller: &Caller, file: &Striped, io: &ObjectIo) -> bool {
+        let Some(osc) = self.targets.known_osc(io.ost) else { return false };
+        let object = osc.object(io.object);
+        object.set_place(&file.state, || plan::stripe_map(&file.layout, io.stripe));
+        let range = io.offset..io.offset + io.len as u64;
+        let ask = Wanted::grown(LockMode::Pr, RangeSet::single(extent(&range)));
+        let Some(guard) = osc.find_lock(&object, &ask) else { return false };
+        osc.read_ahead(&object, caller, guard, range)
+    }
+
+    /// Reads around the cache; what is dirty is written first.
+    async fn read_direct(&self, caller: &Caller, file: &Striped, offset: u64, len: u64) -> Result<Payload, Errno> {
+        let end = offset.saturating_add(len);
+        let mut filled = self.read_pieces(caller, file, vec![(offset, len)]).await?;
+        let gapless = plan::gapless_until(offset, &filled);
+        if gapless == end || file.layout.stripe_count() <= 1 {
+            // With one object, where it ends the file ends.
+            return Ok(plan::assemble(offset, gapless, &filled));
+        }
+        let end = end.min(self.glimpse_size(caller, file).await?);
+        if end <= offset {
+            return Ok(Payload::new());
+        }
+        // A short object below the file's end is a hole. It may have been filled since we read it and before others made
+        // the file longer: so look once more, now that the size is known, or a reader would see the end of what a
+        // writer wrote without its beginning.
+        let holes = plan::missing(&filled, end);
+        filled.extend(self.read_pieces(caller, file, holes).await?);
+        filled.sort_by_key(|f| f.piece.file_offset);
+        Ok(plan::assemble(offset, end, &filled))
+    }
+
+    async fn read_pieces(
+        &self,
+        caller: &Caller,
+        file: &Striped,
+        ranges: Vec<(u64, u64)>,
+    ) -> Result<Vec<Filled>, Errno> {
+        let size =
+            |ost| self.targets.known_osc(ost).map_or(u64::from(nacre_wire::ost::BRW_SIZE_DEFAULT), |o| o.brw_size());
+        let ios: Vec<_> = ranges.into_iter().flat_map(|(o, len)| plan::cut(&file.layout, o, len, size)).collect();
+        let read = |io: &ObjectIo| {
+            let io = io.clone();
+            async move {
+                let osc = self.targets.osc(io.ost).await?;
+                let object = osc.object(io.object);
+                let data = osc.read_around(&object, caller, io.offset..io.offset + io.len as u64).await?;
+                Ok::<_, Errno>(io.scatter(&data))
+            }
+        };
+        let answers = try_join_all(ios.iter().map(read).collect::<Vec<_>>()).await?;
+        let mut filled: Vec<Filled> = answers.into_iter().flatten().collect();
+        filled.sort_by_key(|f| f.piece.file_offset);
+        Ok(filled)
+    }
+}
