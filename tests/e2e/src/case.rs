@@ -66,6 +66,8 @@ pub(crate) struct Case {
     pub(crate) needs_cluster: bool,
     /// What the product may not have yet.
     pub(crate) needs: Option<Feature>,
+    /// Whether other cases may run beside it (`--jobs`).
+    pub(crate) shares: bool,
 }
 
 impl Case {
@@ -82,6 +84,7 @@ impl Case {
             announced: &[],
             needs_cluster: false,
             needs: None,
+            shares: false,
         }
     }
 
@@ -94,6 +97,12 @@ impl Case {
     /// Seconds after which it is given up, in the short and the full profile.
     pub(crate) const fn limits(mut self, short: u64, full: u64) -> Case {
         self.limits = (short, full);
+        self
+    }
+
+    /// Others may run beside it: it looks at nothing but its own directory, and kills no process.
+    pub(crate) const fn shares(mut self, shares: bool) -> Case {
+        self.shares = shares;
         self
     }
 

@@ -1,8 +1,8 @@
 //! End-to-end tests: the product's own processes, real sockets, disks and FUSE mounts, and programs that know nothing of
 //! us. `docs/testing.md` says how to run and read it. This file knows the command line; `run` knows how cases are run.
 //!
-//! `nacre-e2e [--profile short|full] [--only NAME,...] [--rounds N] [--on DIR] [--keep] [--json] [--list]
-//! [--nacre FILE] [--seed N]`
+//! `nacre-e2e [--profile short|full] [--only NAME,...] [--rounds N] [--jobs N] [--on DIR] [--keep] [--json]
+//! [--list] [--nacre FILE] [--seed N]`
 
 mod case;
 mod cases;
@@ -36,15 +36,18 @@ pub(crate) struct Options {
     seed: u64,
     /// How often each case runs, each time with a seed of its own.
     rounds: u64,
+    /// How many of the cases that can share a file system run at once.
+    jobs: usize,
 }
 
 const USAGE: &str =
-    "usage: nacre-e2e [--profile short|full] [--only NAME,...] [--rounds N] [--on DIR] [--keep] [--json]
-                 [--list] [--nacre FILE] [--seed N]
+    "usage: nacre-e2e [--profile short|full] [--only NAME,...] [--rounds N] [--jobs N] [--on DIR] [--keep]
+                 [--json] [--list] [--nacre FILE] [--seed N]
 
   --profile  short (the default, under 8 minutes) or full
   --only     only cases of these names, or whose names begin so: litmus., fsx, kill.mds
   --rounds   run all of it so often, each time with the next seed; from the second time on only failures are printed
+  --jobs     run up to so many litmus cases at once, in an order that changes with the round
   --on       on this plain directory, without the product: shows that the tests themselves are right
   --keep     leave the directory, the mounts and the processes for a look
   --json     print the results as JSON at the end
@@ -84,6 +87,7 @@ fn parse(args: &[String]) -> Result<Options, String> {
         nacre: std::env::var_os("NACRE").map(PathBuf::from).or(beside).unwrap_or_else(|| PathBuf::from("nacre")),
         seed: std::time::UNIX_EPOCH.elapsed().map_or(1, |d| d.as_nanos() as u64) % 1_000_000,
         rounds: 1,
+        jobs: 1,
     };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
@@ -101,6 +105,7 @@ fn parse(args: &[String]) -> Result<Options, String> {
             "--nacre" => options.nacre = PathBuf::from(value()?),
             "--seed" => options.seed = value()?.parse().map_err(|e| format!("--seed: {e}"))?,
             "--rounds" => options.rounds = value()?.parse().map_err(|e| format!("--rounds: {e}"))?,
+            "--jobs" => options.jobs = value()?.parse().map_err(|e| format!("--jobs: {e}"))?,
             "--keep" => options.keep = true,
             "--json" => options.json = true,
             "--list" => options.list = true,
@@ -117,9 +122,9 @@ mod tests {
     #[test]
     fn the_command_line_is_understood() {
         let words = |s: &str| s.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        let o = parse(&words("--profile full --only git,kill. --on /x --seed 7 --rounds 3 --json")).unwrap();
+        let o = parse(&words("--profile full --only git,kill. --on /x --seed 7 --rounds 3 --jobs 8 --json")).unwrap();
         assert_eq!((o.profile, o.only, o.on, o.seed), (Profile::Full, words("git kill."), Some("/x".into()), 7));
-        assert!(o.json && !o.keep && o.rounds == 3);
+        assert!(o.json && !o.keep && o.rounds == 3 && o.jobs == 8);
         assert!(parse(&words("--profile other")).is_err());
         assert!(parse(&words("--only")).is_err());
         assert!(parse(&words("tests")).is_err());

@@ -24,6 +24,13 @@ impl Prng {
         if bound == 0 { 0 } else { (self.next() % bound as u64) as usize }
     }
 
+    /// Brings a list into random order.
+    pub(crate) fn shuffle<T>(&mut self, list: &mut [T]) {
+        for last in (1..list.len()).rev() {
+            list.swap(last, self.below(last + 1));
+        }
+    }
+
     /// `len` random bytes.
     pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(len + 8);

@@ -1,17 +1,18 @@
-//! Runs the cases one after the other, each on a thread with a time limit, judges the logs after each, prints the table,
+//! Runs the cases, one after the other or some at once, each on a thread with a time limit, judges the logs after each, prints the table,
 //! and leaves nothing behind, however it ends.
 
 use crate::Options;
 use crate::case::{self, Case, Env, Layout};
 use crate::cluster::{Cluster, Plan, unmount_below};
 use crate::failure::{Context, Failure, Outcome, bail};
+use crate::prng::Prng;
 use crate::process;
 use crate::sys;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// How a case ended.
@@ -30,6 +31,12 @@ struct Row {
     verdict: Verdict,
     seconds: f64,
     note: String,
+}
+
+/// A case under way.
+struct Running {
+    begin: Instant,
+    outcome: Receiver<(Outcome, Duration)>,
 }
 
 impl Verdict {
@@ -142,22 +149,44 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// All cases once.
+    /// All cases once: those that share the file system several at a time, as the options say, the others alone.
     fn run_round(&mut self, selected: &[(Case, Layout)], width: usize) {
-        for (case, layout) in selected {
+        // Taken from the end.
+        let mut selected: Vec<_> = selected.iter().rev().collect();
+        if self.options.jobs > 1 {
+            // Others meet in each round.
+            Prng::new(self.options.seed.wrapping_add(self.round)).shuffle(&mut selected);
+        }
+        while let Some(first) = selected.pop() {
             if sys::interrupted() {
                 break;
             }
+            let mut together = vec![first];
+            while first.0.shares && together.len() < self.options.jobs {
+                let Some(next) = selected.pop_if(|(case, _)| case.shares) else { break };
+                together.push(next);
+            }
+            self.run_together(&together, width);
+        }
+    }
+
+    /// Some cases at once, on one file system.
+    fn run_together(&mut self, cases: &[&(Case, Layout)], width: usize) {
+        let mut started = Vec::new();
+        for (case, layout) in cases {
             let name = title(case, *layout);
-            let env = match self.environment(&name) {
-                Ok(env) => env,
+            match self.environment(&name) {
+                Ok(env) => started.push((case, name, self.start(case, *layout, &env), env)),
                 Err(e) => {
                     let note = format!("no file system to run on: {e}");
                     self.report(width, Row { name, verdict: Verdict::Failed, seconds: 0.0, note });
-                    continue;
                 }
-            };
-            let (outcome, elapsed) = self.run_one(case, *layout, &env);
+            }
+        }
+        // All of them are over before the logs are read, and what is left of their processes is killed.
+        let wait = |(case, name, running, env)| (case, name, self.wait_for(case, running), env);
+        let ended: Vec<_> = started.into_iter().map(wait).collect();
+        for (case, name, (outcome, elapsed), env) in ended {
             let row = self.judge(case, name, &env, outcome, elapsed);
             self.report(width, row);
         }
@@ -208,15 +237,16 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Prepares, sets up, runs and tears down, on a thread that is left behind if it takes too long.
-    fn run_one(&self, case: &Case, layout: Layout, env: &Env) -> (Outcome, Duration) {
+    /// Prepares a case, and has it set up, run and torn down on a thread that is left behind if it takes too long.
+    fn start(&self, case: &Case, layout: Layout, env: &Env) -> Running {
+        let (sender, outcome) = channel();
         let prepared = fs::create_dir_all(&env.local).map_err(Failure::from).and_then(|()| case.do_prepare(env));
-        let begin = Instant::now();
+        let running = Running { begin: Instant::now(), outcome };
         if let Err(e) = prepared {
-            return (Err(e).context("preparing"), Duration::ZERO);
+            let _ = sender.send((Err(e).context("preparing"), Duration::ZERO));
+            return running;
         }
-        let (sender, receiver) = channel();
-        let (thread_env, keep) = (env.clone(), self.options.keep);
+        let (begin, thread_env, keep) = (running.begin, env.clone(), self.options.keep);
         let same = case::all().into_iter().find(|c| c.name == case.name);
         std::thread::spawn(move || {
             let Some(case) = same else { return };
@@ -226,24 +256,27 @@ impl<'a> Session<'a> {
                 if keep { Ok(()) } else { thread_env.tear_down() }
             };
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
-            let _ = sender.send(outcome.unwrap_or_else(|panic| Err(Failure::new(panic_text(&*panic)))));
+            let outcome = outcome.unwrap_or_else(|panic| Err(Failure::new(panic_text(&*panic))));
+            let _ = sender.send((outcome, begin.elapsed()));
         });
+        running
+    }
+
+    /// Waits until the case is over, or its time.
+    fn wait_for(&self, case: &Case, running: Running) -> (Outcome, Duration) {
+        let Running { begin, outcome } = running;
         let limit = case.limit_of(self.options.profile);
         loop {
-            match receiver.recv_timeout(Duration::from_millis(50)) {
-                Ok(outcome) => return (outcome, begin.elapsed()),
-                Err(RecvTimeoutError::Disconnected) => {
-                    return (Err(Failure::new("the case's thread ended without a word")), begin.elapsed());
-                }
-                Err(RecvTimeoutError::Timeout) if sys::interrupted() => {
-                    return (Err(Failure::new("interrupted")), begin.elapsed());
-                }
+            let failure = match outcome.recv_timeout(Duration::from_millis(50)) {
+                Ok(ended) => return ended,
+                Err(RecvTimeoutError::Disconnected) => "the case's thread ended without a word".to_owned(),
+                Err(RecvTimeoutError::Timeout) if sys::interrupted() => "interrupted".to_owned(),
                 Err(RecvTimeoutError::Timeout) if begin.elapsed() > limit => {
-                    let text = format!("not finished after {} s; given up", limit.as_secs());
-                    return (Err(Failure::new(text)), begin.elapsed());
+                    format!("not finished after {} s; given up", limit.as_secs())
                 }
-                Err(RecvTimeoutError::Timeout) => {}
-            }
+                Err(RecvTimeoutError::Timeout) => continue,
+            };
+            return (Err(Failure::new(failure)), begin.elapsed());
         }
     }
 

@@ -50,7 +50,13 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(times::all());
     all.extend(locks::all());
     // Each takes less than a second: what takes so long waits for something that does not come.
-    all.into_iter().map(|case| case.limits(20, 120)).collect()
+    // One looks at the whole file system's free space.
+    all.into_iter()
+        .map(|case| {
+            let shares = case.name != "litmus.statfs";
+            case.limits(20, 120).shares(shares)
+        })
+        .collect()
 }
 
 /// The case's directory through each mount.
