@@ -3,11 +3,10 @@
 
 use nacre_base::param::Params;
 use nacre_base::{Errno, Faults, Network};
-use nacre_client::{Client, MountConfig, MountSource};
+use nacre_client::{Client, MountConfig, MountSource, RpcCounts};
 use nacre_lnet::{Lnet, LnetOptions, TcpListen};
 use nacre_ptlrpc::RpcNode;
 use nacre_rt::Rt;
-use nacre_wire::Opcode;
 use nacre_wire::attr::Credentials;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -16,19 +15,6 @@ use std::sync::Arc;
 pub(crate) struct Instance {
     pub(crate) client: Arc<Client>,
     node: RpcNode,
-}
-
-/// What clients sent and were sent.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Counts {
-    /// Locks asked for.
-    pub(crate) enqueues: u64,
-    /// Locks given back.
-    pub(crate) cancels: u64,
-    /// Locks called back.
-    pub(crate) callbacks: u64,
-    /// Requests to OSTs, of all kinds, but for those that a clock sends.
-    pub(crate) rpcs: u64,
 }
 
 impl Instance {
@@ -74,50 +60,14 @@ impl Instance {
     }
 
     /// Requests so far.
-    pub(crate) fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
-        for (_, stats) in self.node.params().get("osc.*.stats").unwrap_or_default() {
-            for line in stats.lines() {
-                let mut words = line.split_whitespace();
-                let (Some(name), Some(n), Some("samples")) = (words.next(), words.next(), words.next()) else {
-                    continue;
-                };
-                let n = n.parse::<u64>().unwrap_or(0);
-                match name {
-                    "ldlm_enqueue" | "ldlm_extent_enqueue" | "ldlm_glimpse_enqueue" => counts.enqueues += n,
-                    "ldlm_cancel" => counts.cancels += n,
-                    _ => {}
-                }
-                if name.starts_with("ost_") && name != "ost_statfs" || name.starts_with("ldlm_") {
-                    counts.rpcs += n;
-                }
-            }
-        }
-        counts.callbacks = self.node.service_stats(Opcode::LdlmBlCallback).count;
-        counts
-    }
-}
-
-impl std::ops::Sub for Counts {
-    type Output = Counts;
-    fn sub(self, before: Counts) -> Counts {
-        Counts {
-            enqueues: self.enqueues - before.enqueues,
-            cancels: self.cancels - before.cancels,
-            callbacks: self.callbacks - before.callbacks,
-            rpcs: self.rpcs - before.rpcs,
-        }
+    pub(crate) fn counts(&self) -> RpcCounts {
+        RpcCounts::of(&self.node)
     }
 }
 
 /// The sum over clients.
-pub(crate) fn counts_of(instances: &[Instance]) -> Counts {
-    instances.iter().map(Instance::counts).fold(Counts::default(), |a, b| Counts {
-        enqueues: a.enqueues + b.enqueues,
-        cancels: a.cancels + b.cancels,
-        callbacks: a.callbacks + b.callbacks,
-        rpcs: a.rpcs + b.rpcs,
-    })
+pub(crate) fn counts_of(instances: &[Instance]) -> RpcCounts {
+    instances.iter().map(Instance::counts).sum()
 }
 
 /// How many OSTs the file system has.

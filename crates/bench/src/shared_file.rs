@@ -3,11 +3,11 @@
 //! writer reads every byte back.
 
 use crate::SharedFile;
-use crate::instance::{self, Counts, Instance, O_CREAT, O_EXCL, O_RDONLY, O_RDWR, counts_of, root, said};
+use crate::instance::{self, Instance, O_CREAT, O_EXCL, O_RDONLY, O_RDWR, counts_of, root, said};
 use indicatif::{ProgressBar, ProgressStyle};
 use nacre_base::plot::{Line, Plot, svg};
 use nacre_base::{Fid, Payload, size, table};
-use nacre_client::OpenFile;
+use nacre_client::{OpenFile, RpcCounts};
 use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_SIZE_MIN};
 use serde::Serialize;
 use std::sync::Arc;
@@ -124,7 +124,7 @@ fn row(
     stripes_per_ost: u32,
     rate: f64,
     baseline: f64,
-    counts: Counts,
+    counts: RpcCounts,
 ) -> Row {
     let bytes = load.record * load.records * (args.clients * load.writers_per_client) as u64;
     Row {
@@ -150,7 +150,7 @@ async fn take(
     load: Load,
     policy: Policy,
     stripes: u32,
-) -> Result<(f64, Counts), String> {
+) -> Result<(f64, RpcCounts), String> {
     if policy != Policy::FilePerProcess {
         let value = if policy == Policy::Grown { POLICY_GROWN } else { "default" };
         for instance in instances {
@@ -169,7 +169,7 @@ async fn write_and_verify(
     instances: &[Instance],
     load: Load,
     files: &Files,
-) -> Result<(f64, Counts), String> {
+) -> Result<(f64, RpcCounts), String> {
     let writers = args.clients * load.writers_per_client;
     let mut opened = Vec::new();
     for writer in 0..writers {

@@ -12,6 +12,7 @@
 mod cache;
 mod callback_service;
 mod connection;
+mod counts;
 mod fids;
 mod file;
 mod flock;
@@ -29,6 +30,7 @@ mod targets;
 mod unsynced;
 mod xattr;
 
+pub use counts::RpcCounts;
 pub use file::{FILE_SIZE_MAX, OpenFile};
 pub use flock::{FlockConflict, FlockKind, FlockRequest};
 pub use invalidate::Invalidate;
