@@ -15,7 +15,8 @@
 //!
 //! Sets asked for ahead by writers of one pattern never overlap: they hold nothing but the records that each will write.
 //! That is why a wrong guess costs (somebody's lock covers what others need) and why a guess must come true before more
-//! is asked for: the number of records doubles each time all that were asked for were written.
+//! is asked for: the number of records doubles each time all that were asked for were written. A set is one of the file,
+//! whatever its layout: each object is asked for its part of it when the program comes there.
 //!
 //! Contiguous writers that are in each other's way take an exact lock after each grown one that they lost: beside these
 //! the next grown ones find an end. The reasoning at length and the measurements are in `docs/shared-writes.md`.
@@ -27,6 +28,7 @@ use crate::range_set::{Extent, RangeSet};
 use crate::stride::{Stream, Strides};
 use nacre_base::Time;
 use nacre_wire::ldlm::RANGES_MAX;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// How to get the lock for a write.
@@ -36,8 +38,9 @@ pub enum LockPlan {
     Grown,
     /// For the write and no more.
     Exact,
-    /// For all of these bytes of the file, in which those of the write are: ascending, not touching, at most
-    /// [`RANGES_MAX`]. One enqueue for each object that has some of them, each granted exactly.
+    /// For all of these records of the file, of which the first has the bytes of the write and the others come after it in
+    /// this order; they don't touch. Each object that a write misses a lock on is asked for its part of them, see
+    /// [`part_of_set`]; granted exactly.
     Ahead(Vec<Extent>),
     /// Not at all: the write RPC goes without, the server locks while it works.
     ServerSide,
@@ -60,12 +63,15 @@ pub struct Counts {
     pub records_wasted: u64,
 }
 
-/// Records in the first set of a new stride.
+/// Records in the first set of a new stride, for each object of the file.
 const AHEAD_FIRST: u64 = 4;
 /// Most records in a set, for each object of the file.
 const AHEAD_RECORDS: u64 = 256;
+const _: () = assert!(AHEAD_RECORDS <= RANGES_MAX as u64);
+/// Most records in a set of all objects: what the program is thought to go on with, in any case.
+const AHEAD_RECORDS_MAX: u64 = 4096;
 /// Most bytes in a set, for each object of the file; [`AHEAD_FIRST`] records are allowed in any case.
-const AHEAD_BYTES: u64 = 64 << 20;
+const AHEAD_BYTES: u64 = 1 << 30;
 /// Sets called back unused in succession until a stream no longer asks for sets.
 const FAILURES_MAX: u32 = 3;
 /// So many records it then asks for one by one.
@@ -131,14 +137,14 @@ impl SharedWrite {
         }
     }
 
-    /// A write lock on these ranges of the file, ascending, was called back `age` after it was granted; one range of
-    /// everything if the ranges are not known.
+    /// A write lock on these ranges of the file, ascending, was called back `age` after it was granted. A range longer than
+    /// a stream's records was grown, and says nothing about the stream's guesses.
     pub fn handle_called_back(&mut self, ranges: &[Extent], age: Duration, now: Time) {
         for stream in self.strides.streams_mut() {
             if stream.has_unused_in(ranges) {
                 self.counts.records_wasted += stream.asked - stream.used;
                 stream.advance(stream.used);
-                stream.ahead = AHEAD_FIRST;
+                stream.ahead = 0;
                 stream.failures += 1;
                 if stream.failures >= FAILURES_MAX {
                     stream.failures = FAILURES_MAX + PENANCE;
@@ -178,19 +184,19 @@ impl SharedWrite {
         let short = self.last_was_grown && self.writes_since_ask <= 1;
         self.short_grown = if short { self.short_grown + 1 } else { 0 };
         let contended = self.is_contended(now);
-        let limit = AHEAD_RECORDS.saturating_mul(self.objects).min(RANGES_MAX as u64);
+        let first = AHEAD_FIRST * self.objects.min(AHEAD_RECORDS_MAX / AHEAD_FIRST);
+        let limit = AHEAD_RECORDS.saturating_mul(self.objects).min(AHEAD_RECORDS_MAX);
         let bytes = AHEAD_BYTES.saturating_mul(self.objects);
         if let Some((stream, record)) = self.strides.stream_of(offset, length) {
             self.disorder = 0;
             if !contended && self.short_grown < SHORT_MAX {
                 return LockPlan::Grown;
             }
-            let most = limit.min((bytes / stream.length()).max(AHEAD_FIRST));
-            let (ask, wasted) = ask_ahead(stream, record, offset, most);
-            self.counts.records_wasted += wasted;
-            if let LockPlan::Ahead(_) = ask {
-                self.counts.records_ahead += stream.asked;
-            }
+            let most = limit.min((bytes / stream.length()).max(first));
+            let set = ask_ahead(stream, record, offset, first..=most);
+            self.counts.records_wasted += set.wasted;
+            self.counts.records_ahead += set.new_records;
+            let ask = set.plan;
             if !contended {
                 self.contend(now);
             }
@@ -220,33 +226,64 @@ impl SharedWrite {
     }
 }
 
-/// The set that begins with a record of a stream, and how many records of the one before were never written.
-fn ask_ahead(stream: &mut Stream, record: u64, offset: u64, most: u64) -> (LockPlan, u64) {
-    let wasted = stream.asked.saturating_sub(stream.used.max(record));
-    if stream.asked > 0 && record == stream.asked {
-        // All that was asked for was written.
-        if stream.failures == 0 {
-            stream.ahead *= 2;
+/// What an object is asked for: its parts of a set's records, in the order of the set, as many as one enqueue may have;
+/// `write` is the part that is written now. The rest is asked for when the program comes there.
+pub fn part_of_set(write: Extent, parts: impl IntoIterator<Item = Extent>) -> RangeSet {
+    let mut bytes = 0;
+    let within_limits = |(count, part): &(u64, Extent)| {
+        bytes += part.end - part.start;
+        *count < AHEAD_FIRST || *count < AHEAD_RECORDS - 1 && bytes < AHEAD_BYTES
+    };
+    let taken = (0..).zip(parts).take_while(within_limits).map(|(_, part)| part);
+    RangeSet::from_extents(taken.chain([write])).unwrap_or(RangeSet::single(write))
+}
+
+/// What came of [`ask_ahead`].
+struct Set {
+    plan: LockPlan,
+    /// Records that were not asked for before.
+    new_records: u64,
+    /// Records of the set before that were never written.
+    wasted: u64,
+}
+
+/// The set that begins with a record of a stream; of how many records it may be at least and at most.
+fn ask_ahead(stream: &mut Stream, record: u64, offset: u64, records: RangeInclusive<u64>) -> Set {
+    let mut set = Set { plan: LockPlan::Exact, new_records: 0, wasted: 0 };
+    if record >= stream.asked {
+        set.wasted = stream.asked.saturating_sub(stream.used);
+        if stream.asked > 0 && record == stream.asked {
+            // All that was asked for was written.
+            if stream.failures == 0 {
+                stream.ahead *= 2;
+            }
+            stream.failures = stream.failures.saturating_sub(1);
+        } else if record > stream.asked {
+            stream.ahead /= 2;
         }
-        stream.failures = stream.failures.saturating_sub(1);
-    } else if record > stream.asked {
-        stream.ahead /= 2;
-    }
-    stream.ahead = stream.ahead.clamp(AHEAD_FIRST, most.max(AHEAD_FIRST));
-    stream.advance(record);
-    if stream.failures >= FAILURES_MAX {
-        stream.asked = 1;
+        stream.ahead = stream.ahead.clamp(*records.start(), (*records.end()).max(*records.start()));
+        stream.advance(record);
         stream.used = 1;
-        return (LockPlan::Exact, wasted);
+        if stream.failures >= FAILURES_MAX {
+            stream.asked = 1;
+            return set;
+        }
+        stream.asked = (0..stream.ahead).take_while(|index| stream.record(*index).is_some()).count() as u64;
+        set.new_records = stream.asked;
+        return Set { plan: plan_of(stream, 0, offset), ..set };
     }
-    let records: Vec<Extent> = (0..stream.ahead).map_while(|index| stream.record(index)).collect();
-    stream.asked = records.len() as u64;
-    stream.used = 1;
+    // Another object's part of the set that was asked for last.
+    Set { plan: plan_of(stream, record, offset), ..set }
+}
+
+/// The records of a stream's set from one on.
+fn plan_of(stream: &Stream, from: u64, offset: u64) -> LockPlan {
+    let records: Vec<Extent> = (from..stream.asked).filter_map(|index| stream.record(index)).collect();
     // What is before the write in its own record was written before.
     let from_offset =
         |r: Extent| Extent { start: if r.start <= offset && offset <= r.end { offset } else { r.start }, ..r };
-    match RangeSet::from_extents(records.into_iter().map(from_offset)) {
-        Some(ranges) => (LockPlan::Ahead(ranges.ranges().to_vec()), wasted),
-        None => (LockPlan::Exact, wasted),
+    match records.is_empty() {
+        false => LockPlan::Ahead(records.into_iter().map(from_offset).collect()),
+        true => LockPlan::Exact,
     }
 }

@@ -71,11 +71,12 @@ impl Stream {
         self.length
     }
 
-    /// Whether one of these ascending ranges holds a record that was asked for and is not written yet.
+    /// Whether one of these ascending ranges, and no longer one than a record, has bytes of a record that was asked for and
+    /// is not written yet.
     pub(crate) fn has_unused_in(&self, ranges: &[Extent]) -> bool {
         (self.used..self.asked).filter_map(|index| self.record(index)).any(|record| {
             let at = ranges.partition_point(|r| r.end < record.start);
-            ranges.get(at).is_some_and(|r| r.start <= record.end)
+            ranges.get(at).is_some_and(|r| r.start <= record.end && r.end - r.start < self.length)
         })
     }
 

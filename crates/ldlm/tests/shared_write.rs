@@ -2,7 +2,7 @@
 
 use nacre_base::Time;
 use nacre_ldlm::range_set::Extent;
-use nacre_ldlm::shared_write::{LockPlan, SharedWrite};
+use nacre_ldlm::shared_write::{LockPlan, SharedWrite, part_of_set};
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -50,14 +50,14 @@ fn the_third_record_of_a_contended_strided_writer_brings_a_set() {
 }
 
 #[test]
-fn a_set_that_was_written_brings_twice_as_many_up_to_64_mib() {
+fn a_set_that_was_written_brings_twice_as_many_up_to_1_gib() {
     let mut policy = contended(1);
     let mut sizes = Vec::new();
     let mut held = 0;
     for i in 0..300 {
-        policy.handle_write(i * 16 * MIB, MIB);
+        policy.handle_write(i * 256 * MIB, 16 * MIB);
         if i >= held {
-            match policy.ask(i * 16 * MIB, MIB, NOW) {
+            match policy.ask(i * 256 * MIB, 16 * MIB, NOW) {
                 LockPlan::Ahead(set) => {
                     held = i + set.len() as u64;
                     sizes.push(set.len());
@@ -92,7 +92,7 @@ fn backward_is_a_stride_too() {
     let mut policy = contended(1);
     let _ = miss(&mut policy, 900, 10, NOW);
     let _ = miss(&mut policy, 800, 10, NOW);
-    let down = [bytes(400, 10), bytes(500, 10), bytes(600, 10), bytes(700, 10)];
+    let down = [bytes(700, 10), bytes(600, 10), bytes(500, 10), bytes(400, 10)];
     assert_eq!(miss(&mut policy, 700, 10, NOW), LockPlan::Ahead(down.to_vec()));
 }
 
@@ -241,17 +241,53 @@ fn a_callback_for_ranges_of_another_open_file_is_no_failure() {
 fn a_file_of_many_objects_is_asked_for_further_ahead() {
     let mut policy = contended(4);
     let mut held = 0;
-    let mut largest = 0;
-    for i in 0..3000 {
+    let mut sizes = Vec::new();
+    for i in 0..800 {
         policy.handle_write(i * 16 * MIB, MIB);
         if i >= held
             && let LockPlan::Ahead(set) = policy.ask(i * 16 * MIB, MIB, NOW)
         {
             held = i + set.len() as u64;
-            largest = largest.max(set.len());
+            sizes.push(set.len());
         }
     }
-    assert_eq!(largest, 256);
+    assert_eq!(sizes, [16, 32, 64, 128, 256, 512]);
+}
+
+#[test]
+fn each_object_is_asked_for_its_part_of_one_set() {
+    let mut policy = contended(4);
+    (0..2).for_each(|i| drop(miss(&mut policy, i * 1000, 100, NOW)));
+    assert_eq!(miss(&mut policy, 2000, 100, NOW), set(2000, 100, 1000, 16));
+    // Records of another object, on which no lock is held yet.
+    assert_eq!(miss(&mut policy, 3000, 100, NOW), set(3000, 100, 1000, 15));
+    policy.handle_write(4000, 100);
+    assert_eq!(miss(&mut policy, 5000, 100, NOW), set(5000, 100, 1000, 13));
+    (6..18).for_each(|i| policy.handle_write(i * 1000, 100));
+    assert_eq!(miss(&mut policy, 18_000, 100, NOW), set(18_000, 100, 1000, 32));
+    assert_eq!(policy.counts().records_ahead, 48);
+    assert_eq!(policy.counts().records_wasted, 0);
+}
+
+#[test]
+fn a_grown_lock_on_one_object_that_is_called_back_is_no_wrong_guess() {
+    let mut policy = contended(4);
+    (0..2).for_each(|i| drop(miss(&mut policy, i * 1000, 100, NOW)));
+    let LockPlan::Ahead(_) = miss(&mut policy, 2000, 100, NOW) else { panic!() };
+    policy.handle_called_back(&[Extent::ALL], Duration::from_millis(1), NOW);
+    assert_eq!(miss(&mut policy, 3000, 100, NOW), set(3000, 100, 1000, 15));
+}
+
+#[test]
+fn an_object_is_asked_for_as_much_of_a_set_as_an_enqueue_may_have() {
+    let records = |length: u64| (0..4000).map(move |i| bytes(i * 16 * MIB, length));
+    let small = part_of_set(bytes(0, 10), records(10));
+    assert_eq!((small.ranges().len(), small.cover()), (255, Extent { start: 0, end: 254 * 16 * MIB + 9 }));
+    assert_eq!(part_of_set(bytes(0, 10), records(8 * MIB)).byte_count(), 1024 * MIB);
+    let long = (0..10).map(|i| bytes(i << 40, 1 << 39));
+    assert_eq!(part_of_set(bytes(0, 10), long).ranges().len(), 4);
+    let behind = part_of_set(bytes(5000 * 16 * MIB, 10), records(10));
+    assert!(behind.ranges().len() == 256 && behind.contains_extent(&bytes(5000 * 16 * MIB, 10)));
 }
 
 #[test]
