@@ -1,16 +1,16 @@
 //! Writing to a file: each object's part under a lock that suits how the file is written to, or around the cache, or at
 //! the end of the file, wherever that is.
 
-use super::{Locked, Lov, Part, Striped};
+use super::{Lov, Part, Striped};
 use crate::connection::Caller;
 use crate::lov::plan::{self, ObjectIo};
 use crate::osc::locks::{LockGuard, Wanted};
-use crate::osc::write::extent;
+use crate::osc::write::{ObjectWrite, extent};
 use futures_util::future::join_all;
 use nacre_base::{Errno, Payload, Timestamp};
 use nacre_ldlm::shared_write::{self, SharedWrite};
 use nacre_ldlm::{Extent, RangeSet};
-use nacre_wire::ldlm::{LockMode, RANGES_MAX};
+use nacre_wire::ldlm::LockMode;
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
 
@@ -33,6 +33,43 @@ pub(crate) struct Written {
     pub(crate) error: Option<Errno>,
 }
 
+/// A write to a file.
+#[derive(Clone, Copy)]
+struct FileWrite<'a> {
+    caller: &'a Caller,
+    file: &'a Striped,
+    now: Timestamp,
+    offset: u64,
+    data: &'a Payload,
+}
+
+impl FileWrite<'_> {
+    fn len(&self) -> u64 {
+        self.data.len() as u64
+    }
+
+    /// Writes the parts, each under its lock or, if it has none, with one that the server takes.
+    async fn write_parts<'a>(
+        &self,
+        parts: impl Iterator<Item = (&'a Part, Option<&'a LockGuard>, &'a ObjectIo)>,
+    ) -> Result<Written, Errno> {
+        let write = |(part, guard, io): (&'a Part, Option<&'a LockGuard>, &'a ObjectIo)| {
+            let of = self.file.object(part.stripe, part.object.fid, self.now);
+            let (object, caller, data) = (&part.object, self.caller, io.gather(self.offset, self.data));
+            async move {
+                let write = ObjectWrite { object, of, caller, offset: io.offset, data };
+                let (done, error) = match guard {
+                    Some(guard) => part.osc.write(guard, &write).await,
+                    None => part.osc.write_unlocked(&write).await,
+                };
+                (io.file_offset_of(done), error)
+            }
+        };
+        let answers = join_all(parts.map(write).collect::<Vec<_>>()).await;
+        sum_up(self.offset, self.data.len(), answers)
+    }
+}
+
 impl Lov {
     /// Writes all of `data`, which is not empty, or as much as can be without a gap; an error only if nothing was
     /// written. ESTALE if the layout is not, or no longer, the one to write by.
@@ -45,128 +82,75 @@ impl Lov {
         offset: u64,
         data: &Payload,
     ) -> Result<Written, Errno> {
-        let len = data.len() as u64;
+        let write = FileWrite { caller, file, now, offset, data };
         if let Way::Cached(writer) = way {
-            writer.lock().handle_write(offset, len);
+            writer.lock().handle_write(offset, write.len());
         }
         let mut asked = None;
-        let single = plan::single(&file.layout, offset, len);
+        let single = plan::single(&file.layout, offset, write.len());
         if let Some(place) = single.filter(|_| !matches!(way, Way::Direct)) {
             let map = || plan::stripe_map(&file.layout, place.stripe);
-            let range = place.offset..place.offset + len;
+            let range = place.offset..place.offset + write.len();
             let part = self.part(&file.state, place.stripe, place.of, map, range).await?;
-            if let Some(guard) = self.lock_to_write(caller, file, way, &part, &mut asked, offset, len).await? {
+            if let Some(guard) = self.lock_to_write(&write, way, &part, &mut asked).await? {
                 let _gate = file.state.gate.read().await;
-                let of = file.object(place.stripe, part.object.fid, now);
-                let answer = part.osc.write(&guard, &part.object, &of, caller, place.offset, data.clone()).await;
-                return sum_up(offset, data.len(), [(offset + answer.0 as u64, answer.1)]);
+                let (of, object) = (file.object(place.stripe, part.object.fid, now), &part.object);
+                let write = ObjectWrite { object, of, caller, offset: place.offset, data: data.clone() };
+                let (done, error) = part.osc.write(&guard, &write).await;
+                return sum_up(offset, data.len(), [(offset + done as u64, error)]);
             }
         }
-        let parts = self.parts(file, offset, len).await?;
+        let parts = self.parts(file, offset, write.len()).await?;
         if parts.iter().map(|(_, io)| io.len).sum::<usize>() < data.len() {
             return Err(Errno::ESTALE);
         }
-        let (parts, ios): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         let mut guards = Vec::with_capacity(parts.len());
         if !matches!(way, Way::Direct) {
-            for part in &parts {
-                let Some(guard) = self.lock_to_write(caller, file, way, part, &mut asked, offset, len).await? else {
-                    break;
-                };
+            for (part, _) in &parts {
+                let Some(guard) = self.lock_to_write(&write, way, part, &mut asked).await? else { break };
                 guards.push(guard);
             }
         }
         if guards.len() < parts.len() {
             // None of them may be held while the server takes its own.
             drop(guards);
-            return self.write_direct(caller, file, now, offset, data, &parts, &ios).await;
+            return write.write_parts(parts.iter().map(|(part, io)| (part, None, io))).await;
         }
-        let locked: Vec<_> = parts.into_iter().zip(guards).map(|(part, guard)| Locked { part, guard }).collect();
         let _gate = file.state.gate.read().await;
-        self.write_locked(caller, file, now, offset, data, locked.iter().zip(&ios)).await
+        write.write_parts(parts.iter().zip(&guards).map(|((part, io), guard)| (part, Some(guard), io))).await
     }
 
     /// The lock for a part of a write: one that is here, or one that is asked for in the way that is best for how the file is
     /// written to; `asked` is for all parts of one write. None if there is to be none: the server locks while it writes.
-    #[allow(clippy::too_many_arguments, reason = "the operation has as many")]
     async fn lock_to_write(
         &self,
-        caller: &Caller,
-        file: &Striped,
+        write: &FileWrite<'_>,
         way: Way<'_>,
         part: &Part,
         asked: &mut Option<shared_write::LockPlan>,
-        offset: u64,
-        len: u64,
     ) -> Result<Option<LockGuard>, Errno> {
         let ranges = RangeSet::single(extent(&part.range));
         let mut ask = Wanted::grown(LockMode::Pw, ranges.clone());
         let Way::Cached(writer) = way else {
             ask.under_callback = matches!(way, Way::UnderCallback);
-            return part.osc.lock(caller, &part.object, &ask).await.map(Some);
+            return part.osc.lock(write.caller, &part.object, &ask).await.map(Some);
         };
         if let Some(guard) = part.osc.find_lock(&part.object, &ask) {
             return Ok(Some(guard));
         }
         if part.osc.only_grown_locks.load(Ordering::Relaxed) {
-            return part.osc.lock(caller, &part.object, &ask).await.map(Some);
+            return part.osc.lock(write.caller, &part.object, &ask).await.map(Some);
         }
         let now = || part.osc.connection().mount().rt.now();
-        ask.exactly = match asked.get_or_insert_with(|| writer.lock().ask(offset, len, now())) {
+        ask.exactly = match asked.get_or_insert_with(|| writer.lock().ask(write.offset, write.len(), now())) {
             shared_write::LockPlan::Grown => None,
             shared_write::LockPlan::Exact => Some(ranges),
-            shared_write::LockPlan::Ahead(extents) => Some(ahead_in(file, part, extents).unwrap_or(ranges)),
+            shared_write::LockPlan::Ahead(extents) => Some(ahead_in(write.file, part, extents)),
             shared_write::LockPlan::ServerSide => return Ok(None),
         };
-        let guard = part.osc.lock(caller, &part.object, &ask).await?;
+        let guard = part.osc.lock(write.caller, &part.object, &ask).await?;
         writer.lock().handle_contended(guard.contended, now());
         Ok(Some(guard))
-    }
-
-    /// Writes the parts under their locks.
-    async fn write_locked<'a>(
-        &self,
-        caller: &Caller,
-        file: &Striped,
-        now: Timestamp,
-        offset: u64,
-        data: &Payload,
-        parts: impl Iterator<Item = (&'a Locked, &'a ObjectIo)>,
-    ) -> Result<Written, Errno> {
-        let write = |(l, io): (&'a Locked, &'a ObjectIo)| {
-            let of = file.object(l.part.stripe, l.part.object.fid, now);
-            let data = io.gather(offset, data);
-            async move {
-                let (done, error) = l.part.osc.write(&l.guard, &l.part.object, &of, caller, io.offset, data).await;
-                (io.file_offset_of(done), error)
-            }
-        };
-        let answers = join_all(parts.map(write).collect::<Vec<_>>()).await;
-        sum_up(offset, data.len(), answers)
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "the operation has as many")]
-    async fn write_direct(
-        &self,
-        caller: &Caller,
-        file: &Striped,
-        now: Timestamp,
-        offset: u64,
-        data: &Payload,
-        parts: &[Part],
-        ios: &[ObjectIo],
-    ) -> Result<Written, Errno> {
-        let write = |(part, io)| {
-            let (part, io): (&Part, &ObjectIo) = (part, io);
-            let of = file.object(part.stripe, part.object.fid, now);
-            let (osc, object, data) = (part.osc.clone(), part.object.clone(), io.gather(offset, data));
-            async move {
-                let (done, error) = osc.write_unlocked(&object, &of, caller, io.offset, data).await;
-                (io.file_offset_of(done), error)
-            }
-        };
-        let answers = join_all(parts.iter().zip(ios).map(write).collect::<Vec<_>>()).await;
-        sum_up(offset, data.len(), answers)
     }
 
     /// Writes at the end of the file, wherever that is when the locks are granted; also that offset. `confirm` is waited for
@@ -197,21 +181,17 @@ impl Lov {
             return Err(Errno::ESTALE);
         }
         // A lock on each stripe, in their order.
-        let parts = ios.iter().map(|io| (&locked[io.stripe], io));
-        Ok((size, self.write_locked(caller, file, now, size, &data, parts).await?))
+        let parts = ios.iter().map(|io| (&locked[io.stripe].part, Some(&locked[io.stripe].guard), io));
+        let write = FileWrite { caller, file, now, offset: size, data: &data };
+        Ok((size, write.write_parts(parts).await?))
     }
 }
 
-/// The bytes of a part's object that some ranges of the file have, with the part itself.
-fn ahead_in(file: &Striped, part: &Part, extents: &[Extent]) -> Option<RangeSet> {
-    let in_object = extents.iter().flat_map(|e| {
-        let len = (e.end - e.start).saturating_add(1);
-        let ios = plan::cut(&file.layout, e.start, len, |_| u64::MAX);
-        let own = ios.into_iter().filter(|io| io.stripe == part.stripe);
-        own.map(|io| extent(&(io.offset..io.offset + io.len as u64))).collect::<Vec<_>>()
-    });
-    let all = RangeSet::from_extents(in_object.chain([extent(&part.range)]))?;
-    (all.ranges().len() <= RANGES_MAX).then_some(all)
+/// What a part's object is asked for, of a set of records of the file.
+fn ahead_in(file: &Striped, part: &Part, records: &[Extent]) -> RangeSet {
+    let map = plan::stripe_map(&file.layout, part.stripe);
+    let in_object = records.iter().filter_map(|r| map.object_range(&(r.start..r.end.saturating_add(1))));
+    shared_write::part_of_set(extent(&part.range), in_object.map(|range| extent(&range)))
 }
 
 /// What parts say about the whole: how far in the file each came, and why not further.

@@ -21,6 +21,38 @@ use std::time::Duration;
 /// A writer who waits for memory looks again after this time, whatever happens.
 const MEMORY_PAUSE: Duration = Duration::from_millis(100);
 
+/// Bytes on their way into an object.
+#[derive(Clone)]
+pub(crate) struct ObjectWrite<'a> {
+    pub(crate) object: &'a Arc<Object>,
+    pub(crate) of: ObjectOf,
+    pub(crate) caller: &'a Caller,
+    /// Where in the object.
+    pub(crate) offset: u64,
+    /// Not empty.
+    pub(crate) data: Payload,
+}
+
+impl ObjectWrite<'_> {
+    fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.data.len() as u64
+    }
+
+    /// Cut at multiples of `size`, each with how many bytes go before it.
+    fn pieces(&self, size: u64) -> impl Iterator<Item = (usize, ObjectWrite<'_>)> {
+        let Range { start, end } = self.range();
+        let mut at = start;
+        std::iter::from_fn(move || {
+            let len = (size - at % size).min(end.checked_sub(at).filter(|left| *left > 0)?);
+            let (before, offset) = ((at - start) as usize, at);
+            at += len;
+            let whole = len == self.data.len() as u64;
+            let data = if whole { self.data.clone() } else { self.data.slice(before, len as usize) };
+            Some((before, ObjectWrite { offset, data, ..*self }))
+        })
+    }
+}
+
 /// What became of an attempt to put bytes into the cache.
 enum Put {
     Done,
@@ -37,51 +69,30 @@ enum Put {
 impl Osc {
     /// Writes under a lock: how many bytes, from the beginning, and why not all. ESTALE if the lock was lost, or the
     /// layout is not the one to write by: begin again.
-    pub(crate) async fn write(
-        self: &Arc<Self>,
-        guard: &LockGuard,
-        object: &Arc<Object>,
-        of: &ObjectOf,
-        caller: &Caller,
-        offset: u64,
-        data: Payload,
-    ) -> (usize, Option<Errno>) {
+    pub(crate) async fn write(self: &Arc<Self>, guard: &LockGuard, write: &ObjectWrite<'_>) -> (usize, Option<Errno>) {
         // Pieces of an RPC's size, so that one write never needs more room than there can be.
         let size = self.brw_size().min(self.max_dirty_bytes()).max(1);
-        let (mut at, end) = (offset, offset + data.len() as u64);
-        while at < end {
-            let len = (size - at % size).min(end - at);
-            let done = (at - offset) as usize;
-            let piece = if len == data.len() as u64 { data.clone() } else { data.slice(done, len as usize) };
-            if let Err(error) = self.write_piece(guard, object, of, caller, at, piece).await {
+        for (done, piece) in write.pieces(size) {
+            if let Err(error) = self.write_piece(guard, &piece).await {
                 return (done, Some(error));
             }
-            at += len;
         }
-        (data.len(), None)
+        (write.data.len(), None)
     }
 
-    async fn write_piece(
-        self: &Arc<Self>,
-        guard: &LockGuard,
-        object: &Arc<Object>,
-        of: &ObjectOf,
-        caller: &Caller,
-        offset: u64,
-        data: Payload,
-    ) -> Result<(), Errno> {
+    async fn write_piece(self: &Arc<Self>, guard: &LockGuard, write: &ObjectWrite<'_>) -> Result<(), Errno> {
         let mut patient = None;
         loop {
             let mut room = pin!(self.room.notified());
             if patient.is_some() {
                 room.as_mut().enable();
             }
-            match self.put(guard, object, of, caller, offset, &data) {
+            match self.put(guard, write) {
                 Put::Done => return Ok(()),
                 Put::Lost => return Err(Errno::ESTALE),
                 Put::Excluded => {
-                    let range = extent(&(offset..offset + data.len() as u64));
-                    object.wait_for(|state| (!state.excludes(&range)).then_some(())).await;
+                    let range = extent(&write.range());
+                    write.object.wait_for(|state| (!state.excludes(&range)).then_some(())).await;
                 }
                 // Now the flushes know that somebody waits.
                 Put::Full if patient.is_none() => patient = Some(Waiting::new(self)),
@@ -89,23 +100,16 @@ impl Osc {
                     self.start_flushes();
                     let _ = self.connection.mount().rt.timeout(MEMORY_PAUSE, room).await;
                 }
-                Put::NoGrant => return self.write_through(guard, object, of, caller, offset, data).await,
+                Put::NoGrant => return self.write_through(guard, write).await,
             }
         }
     }
 
     /// Puts bytes into the cache, if there is room for them.
-    fn put(
-        self: &Arc<Self>,
-        guard: &LockGuard,
-        object: &Arc<Object>,
-        of: &ObjectOf,
-        caller: &Caller,
-        offset: u64,
-        data: &Payload,
-    ) -> Put {
+    fn put(self: &Arc<Self>, guard: &LockGuard, write: &ObjectWrite<'_>) -> Put {
+        let ObjectWrite { object, of, caller, offset, data } = write;
         let (now, len) = (self.now(), data.len() as u64);
-        let range = extent(&(offset..offset + len));
+        let range = extent(&write.range());
         let mut state = object.state.lock();
         if guard.is_lost() {
             return Put::Lost;
@@ -113,7 +117,7 @@ impl Osc {
         if state.excludes(&range) {
             return Put::Excluded;
         }
-        let charge = state.cache.grant_needed(offset, len);
+        let charge = state.cache.grant_needed(*offset, len);
         {
             let mut account = self.account.lock();
             let memory_full = self.memory().is_full_of_dirty(len);
@@ -124,7 +128,7 @@ impl Osc {
             account.took(charge);
         }
         state.note_write(of, caller, guard.id);
-        state.cache.write(offset, data, now);
+        state.cache.write(*offset, data, now);
         object.account(&state, now);
         self.note_dirty(object, &mut state);
         drop(state);
@@ -137,62 +141,34 @@ impl Osc {
     }
 
     /// Writes at once, without grant: so the server may answer ENOSPC, and who writes is told.
-    async fn write_through(
-        self: &Arc<Self>,
-        guard: &LockGuard,
-        object: &Arc<Object>,
-        of: &ObjectOf,
-        caller: &Caller,
-        offset: u64,
-        data: Payload,
-    ) -> Result<(), Errno> {
+    async fn write_through(self: &Arc<Self>, guard: &LockGuard, write: &ObjectWrite<'_>) -> Result<(), Errno> {
         if guard.is_lost() {
             return Err(Errno::ESTALE);
         }
-        let answer = self.write_around(object, of, caller, offset, data, guard.id.0).await;
+        let answer = self.write_around(write, guard.id.0).await;
         self.or_lost(guard, answer)
     }
 
     /// Writes around the cache (O_DIRECT), under a lock if one is here, else with one that the server takes for as long:
     /// how many bytes, from the beginning, and why not all.
-    pub(crate) async fn write_unlocked(
-        self: &Arc<Self>,
-        object: &Arc<Object>,
-        of: &ObjectOf,
-        caller: &Caller,
-        offset: u64,
-        data: Payload,
-    ) -> (usize, Option<Errno>) {
-        let size = self.brw_size().max(1);
-        let (mut at, end) = (offset, offset + data.len() as u64);
-        while at < end {
-            let len = (size - at % size).min(end - at);
-            let done = (at - offset) as usize;
-            let piece = data.slice(done, len as usize);
-            if let Err(error) = self.write_piece_unlocked(object, of, caller, at, piece).await {
+    pub(crate) async fn write_unlocked(self: &Arc<Self>, write: &ObjectWrite<'_>) -> (usize, Option<Errno>) {
+        for (done, piece) in write.pieces(self.brw_size().max(1)) {
+            if let Err(error) = self.write_piece_unlocked(&piece).await {
                 return (done, Some(error));
             }
-            at += len;
         }
-        (data.len(), None)
+        (write.data.len(), None)
     }
 
-    async fn write_piece_unlocked(
-        self: &Arc<Self>,
-        object: &Arc<Object>,
-        of: &ObjectOf,
-        caller: &Caller,
-        offset: u64,
-        data: Payload,
-    ) -> Result<(), Errno> {
-        let range = offset..offset + data.len() as u64;
+    async fn write_piece_unlocked(self: &Arc<Self>, write: &ObjectWrite<'_>) -> Result<(), Errno> {
+        let (object, range) = (write.object, write.range());
         let ask = Wanted::grown(LockMode::Pw, RangeSet::single(extent(&range)));
         if let Some(guard) = self.find_lock(object, &ask) {
-            return self.write_through(&guard, object, of, caller, offset, data).await;
+            return self.write_through(&guard, write).await;
         }
         // Nobody is kept out meanwhile: who is, and holds a lock, might be waited for at the server.
         self.flush_range(object, &range).await;
-        let answer = self.write_at_server(object, of, caller, offset, data, 0).await;
+        let answer = self.write_at_server(write, 0).await;
         // What others of this mount wrote meanwhile comes after, and is what is true then.
         self.flush_range(object, &range).await;
         self.drop_clean(object, &range);
@@ -220,40 +196,23 @@ impl Osc {
     }
 
     /// Writes around the cache under a lock.
-    async fn write_around(
-        self: &Arc<Self>,
-        object: &Arc<Object>,
-        of: &ObjectOf,
-        caller: &Caller,
-        offset: u64,
-        data: Payload,
-        lock: u64,
-    ) -> Result<(), Errno> {
-        let range = offset..offset + data.len() as u64;
+    async fn write_around(self: &Arc<Self>, write: &ObjectWrite<'_>, lock: u64) -> Result<(), Errno> {
+        let (object, range) = (write.object, write.range());
         let _excluding = self.exclude(object, &range).await;
         // What is dirty there was accepted before: it is written first, for this write may fail.
         self.flush_range(object, &range).await;
-        let answer = self.write_at_server(object, of, caller, offset, data, lock).await;
+        let answer = self.write_at_server(write, lock).await;
         // Reads that began before may have brought what was there.
         self.drop_clean(object, &range);
         answer
     }
 
-    async fn write_at_server(
-        self: &Arc<Self>,
-        object: &Arc<Object>,
-        of: &ObjectOf,
-        caller: &Caller,
-        offset: u64,
-        data: Payload,
-        lock: u64,
-    ) -> Result<(), Errno> {
+    async fn write_at_server(self: &Arc<Self>, write: &ObjectWrite<'_>, lock: u64) -> Result<(), Errno> {
         let (report, sent) = self.account.lock().send(0, 0);
-        let (of, caller, extents) = (*of, *caller, vec![(offset, data)]);
-        let write = WriteOut { of, caller, extents, granted: false, report, lock, urgent: false };
-        match self.write_rpc(&write).await {
+        let (of, caller, extents) = (write.of, *write.caller, vec![(write.offset, write.data.clone())]);
+        match self.write_rpc(&WriteOut { of, caller, extents, granted: false, report, lock, urgent: false }).await {
             Ok(reply) => {
-                object.state.lock().learn(&reply.attr);
+                write.object.state.lock().learn(&reply.attr);
                 self.account.lock().written(sent, reply.grant);
                 Ok(())
             }
