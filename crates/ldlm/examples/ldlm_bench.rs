@@ -26,7 +26,7 @@ impl Bench {
 
     fn enqueue(&mut self, client: u64, enqueue: Enqueue) -> LockId {
         self.xid += 1;
-        let request = Request { client: ClientId(client), xid: self.xid, enqueue };
+        let request = Request { client: ClientId(client), xid: self.xid, part: 0, enqueue };
         match self.namespace.enqueue(request, Time::ZERO, &mut self.effects) {
             Outcome::Done(reply) => LockId(reply.handle),
             Outcome::Waiting(id) => id,

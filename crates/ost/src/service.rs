@@ -47,6 +47,7 @@ const TABLE: &[Handler<ObjectService>] = &[
     line(Opcode::OstSync, "sync", Access::Reads, |s, r| Box::pin(ops::sync::handle(s, r))),
     line(Opcode::OstFallocate, "prealloc", Access::Changes, |s, r| Box::pin(ops::fallocate::handle(s, r))),
     line(Opcode::OstSeek, "seek", Access::Reads, |s, r| Box::pin(ops::seek::handle(s, r))),
+    line(Opcode::OstGlimpse, "glimpse", Access::Reads, |s, r| Box::pin(ops::glimpse::handle(s, r))),
     line(Opcode::LdlmEnqueue, "", Access::Reads, |s, r| Box::pin(ops::enqueue::handle(s, r))),
     line(Opcode::LdlmConvert, "", Access::Reads, |s, r| Box::pin(async move { s.locks.convert(&r) })),
     line(Opcode::LdlmCancel, "", Access::Reads, |s, r| Box::pin(async move { s.locks.cancel(&r) })),

@@ -100,7 +100,7 @@ impl LockService {
         let client = client_of(&request.export);
         let outcome = self.shared.with(|state, now, effects| {
             state.remember(&request.export);
-            state.enqueue(Request { client, xid: request.header.xid, enqueue }, now, effects)
+            state.enqueue(Request { client, xid: request.header.xid, part: 0, enqueue }, now, effects)
         });
         let reply = match outcome {
             Enqueueing::Answered(answer) => answer?,
@@ -116,6 +116,23 @@ impl LockService {
             }
         };
         Ok(Enqueued { reply, glimpsed: Vec::new() })
+    }
+
+    /// Grants a lock to read all of an object, as number `part` of those that the request asks for, if no other client is in
+    /// its way; does not wait, and calls nobody back.
+    pub fn try_lock_object(&self, request: &ServerRequest, part: u32, object: Fid) -> Option<EnqueueReply> {
+        let (kind, mode, flags) = (LockKind::Extent, LockMode::Pr, enqueue_flags::BLOCK_NOWAIT);
+        let enqueue = Enqueue { kind, resource: object, mode, end: u64::MAX, flags, ..Enqueue::default() };
+        let (client, xid) = (client_of(&request.export), request.header.xid);
+        let outcome = self.shared.with(|state, now, effects| {
+            state.remember(&request.export);
+            state.namespace.enqueue(Request { client, xid, part, enqueue }, now, effects)
+        });
+        match outcome {
+            Outcome::Done(reply) => Some(reply),
+            // Never waiting: it was asked not to, and the same request again finds what was granted.
+            Outcome::Refused(_) | Outcome::Waiting(_) | Outcome::Glimpse(_) => None,
+        }
     }
 
     /// Handles LDLM_CANCEL.

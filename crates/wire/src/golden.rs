@@ -117,6 +117,9 @@ fn object_messages() {
     check(ost::WriteReply { grant: 4096, ..Default::default() }, 0xce509fa07c991a5f);
     check(ost::Read { fid: FID, extents, checksum: true, lock: 6 }, 0x64d12e391df4585c);
     check(ost::ReadReply { lens: vec![1, 2], ..Default::default() }, 0x90b164eea5f49c84);
+    check(ost::Glimpse { fids: vec![FID] }, 0x8053e55d010c94d9);
+    let lock = ldlm::EnqueueReply { handle: 3, mode: ldlm::LockMode::Pr, ..Default::default() };
+    check(ost::GlimpseReply { objects: vec![None, Some(lock)] }, 0xc5d68638ae70e211);
     check(ost::Punch { fid: FID, start: 1, end: u64::MAX, now: NOW, ..Default::default() }, 0x2ec09737589d98f5);
     check(ost::Create { count: 32, delete_orphans_after: 7 }, 0xe97f12f7c78fbff2);
     check(ost::CreateReply { seq: 0x240000400, first: 2, count: 32 }, 0xa8c8cfd123301379);
@@ -159,6 +162,7 @@ fn random_bytes_never_panic_any_decoder() {
         let _ = decode::<mds::OpenReply>(&bytes);
         let _ = decode::<ost::Write>(&bytes);
         let _ = decode::<ost::ReadReply>(&bytes);
+        let _ = decode::<ost::GlimpseReply>(&bytes);
         let _ = decode::<mgs::Config>(&bytes);
         let _ = decode::<ConnectRequest>(&bytes);
         let _ = decode::<ldlm::Enqueue>(&bytes);

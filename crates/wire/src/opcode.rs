@@ -46,6 +46,8 @@ opcodes! {
     OstFallocate = 22, "OST_FALLOCATE";
     /// Finds data or a hole.
     OstSeek = 23, "OST_SEEK";
+    /// Sizes of several objects, as far as nobody writes them.
+    OstGlimpse = 24, "OST_GLIMPSE";
     /// Attributes by FID.
     MdsGetattr = 33, "MDS_GETATTR";
     /// Attributes by name: lookup.

@@ -1,6 +1,7 @@
 //! Messages of the object service.
 
 use crate::attr::ObjectAttr;
+use crate::ldlm::EnqueueReply;
 use nacre_base::{Fid, Timestamp};
 
 /// Data up to this many bytes travels inline, in the request or the reply.
@@ -11,6 +12,8 @@ pub const BRW_SIZE_MAX: u32 = 64 << 20;
 pub const BRW_SIZE_DEFAULT: u32 = 4 << 20;
 /// Most extents in one read or write.
 pub const EXTENTS_MAX: usize = 256;
+/// Most objects in one [`Glimpse`].
+pub const GLIMPSES_MAX: usize = 256;
 /// [`crate::connect::ConnectData::checksum_types`]: CRC32C (Castagnoli).
 pub const CHECKSUM_CRC32C: u32 = 0x4;
 
@@ -61,6 +64,8 @@ message! {
         pub gid: u32,
         /// The client's time: becomes mtime and ctime.
         pub now: Timestamp,
+        /// What mtime becomes instead, if a program set it after it wrote; `now` is when.
+        pub mtime: Option<Timestamp>,
         /// Where, in ascending order, not overlapping.
         pub extents: Vec<Niobuf>,
         /// The client's grant.
@@ -109,6 +114,20 @@ message! {
     pub struct Getattr {
         /// The object.
         pub fid: Fid,
+    }
+
+    /// OST_GLIMPSE: what the sender expects to be asked for soon, at most [`GLIMPSES_MAX`] objects. Calls no lock back and
+    /// asks no holder.
+    pub struct Glimpse {
+        /// The objects.
+        pub fids: Vec<Fid>,
+    }
+
+    /// Reply to a glimpse of several objects.
+    pub struct GlimpseReply {
+        /// For each object, in their order, a lock (PR) on all of it and its attributes; none if others hold locks that are in the
+        /// way, or it is not there.
+        pub objects: Vec<Option<EnqueueReply>>,
     }
 
     /// OST_SETATTR: owner and times.

@@ -39,6 +39,8 @@ pub struct Request {
     pub xid: u64,
     /// What is asked for.
     pub enqueue: Enqueue,
+    /// Which lock of several that the RPC asks for; 0 if it asks for one.
+    pub part: u32,
 }
 
 /// What becomes of an enqueue.
@@ -48,7 +50,7 @@ pub enum Outcome {
     Done(EnqueueReply),
     /// Answer when a [`Grant`] with this id comes.
     Waiting(LockId),
-    /// Answer with an error: EAGAIN (would wait), EDEADLK, EINVAL, EOPNOTSUPP.
+    /// Answer with an error: EAGAIN (would wait), EDEADLK, EINVAL, EOPNOTSUPP, EINPROGRESS (too many locks: ask again).
     Refused(Errno),
     /// A glimpse that found others in its way: ask them, then answer with attributes, handle 0 and mode NL.
     Glimpse(GlimpseWork),

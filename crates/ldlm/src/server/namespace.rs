@@ -21,7 +21,7 @@ pub struct Namespace {
     flocks: Flocks,
     /// What each lock, and each request that waits, is. Granted flocks have no name.
     names: FxHashMap<LockId, Named>,
-    by_request: BTreeMap<(ClientId, u64), LockId>,
+    by_request: BTreeMap<(ClientId, u64, u32), LockId>,
     deadlines: Deadlines,
     contention: Contention,
     totals: Totals,
@@ -32,7 +32,7 @@ pub struct Namespace {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Named {
     /// A client's extent lock, or its request for one.
-    Extent { client: ClientId, xid: u64, resource: Fid },
+    Extent { client: ClientId, xid: u64, part: u32, resource: Fid },
     /// A client's flock request that waits.
     Flock { client: ClientId, xid: u64 },
     /// A client's inode lock.
@@ -81,7 +81,7 @@ impl Namespace {
                 self.remove(id, now, effects);
             }
         }
-        if let Some(id) = self.by_request.get(&(request.client, request.xid)) {
+        if let Some(id) = self.by_request.get(&(request.client, request.xid, request.part)) {
             return self.reply_of(*id, now).map_or(Outcome::Waiting(*id), Outcome::Done);
         }
         if request.enqueue.flags & enqueue_flags::WITHDRAW != 0 {
@@ -117,7 +117,7 @@ impl Namespace {
     /// A client is gone: all its locks go, and its waiting requests, whose ids are returned. Locks that the server took
     /// on its behalf end with their operation.
     pub fn client_gone(&mut self, client: ClientId, now: Time, effects: &mut Effects) -> Vec<LockId> {
-        let of_client = self.by_request.range((client, 0)..=(client, u64::MAX));
+        let of_client = self.by_request.range((client, 0, 0)..=(client, u64::MAX, u32::MAX));
         let (held, waiting): (Vec<LockId>, Vec<LockId>) =
             of_client.map(|(_, id)| *id).partition(|id| self.holds(client, *id));
         // What waits goes first, so that nothing is granted to who is gone.
@@ -271,7 +271,7 @@ impl Namespace {
 /// Extents.
 impl Namespace {
     fn enqueue_extent(&mut self, request: &Request, now: Time, effects: &mut Effects) -> Outcome {
-        let Request { client, xid, enqueue } = request;
+        let Request { client, xid, part, enqueue } = request;
         let Enqueue { resource, mode, flags, group, .. } = *enqueue;
         let ranges = RangeSet::from_wire(enqueue.start, enqueue.end, &enqueue.more);
         let group_makes_sense = (mode == LockMode::Group) == (group != 0);
@@ -288,8 +288,8 @@ impl Namespace {
             return if glimpse { work() } else { Outcome::Refused(Errno::EAGAIN) };
         }
         let id = self.next_id();
-        self.names.insert(id, Named::Extent { client: *client, xid: *xid, resource });
-        self.by_request.insert((*client, *xid), id);
+        self.names.insert(id, Named::Extent { client: *client, xid: *xid, part: *part, resource });
+        self.by_request.insert((*client, *xid, *part), id);
         self.place(resource, ask, now, effects);
         self.reply_of(id, now).map_or(Outcome::Waiting(id), Outcome::Done)
     }
@@ -410,7 +410,7 @@ impl Namespace {
             Flocked::Refused(errno) => Outcome::Refused(errno),
             Flocked::Waiting => {
                 self.names.insert(id, Named::Flock { client, xid });
-                self.by_request.insert((client, xid), id);
+                self.by_request.insert((client, xid, 0), id);
                 Outcome::Waiting(id)
             }
         }
@@ -483,8 +483,8 @@ impl Namespace {
     /// The name means nothing any more.
     fn forget(&mut self, id: LockId) -> Option<Named> {
         let named = self.names.remove(&id)?;
-        if let Named::Extent { client, xid, .. } | Named::Flock { client, xid } = named {
-            self.by_request.remove(&(client, xid));
+        if let Some(request) = named.request() {
+            self.by_request.remove(&request);
         }
         Some(named)
     }
@@ -524,6 +524,15 @@ impl Namespace {
                 let name = self.names.get(&id);
                 let known = matches!(name, Some(Named::Extent { resource, .. } | Named::LocalExtent { resource }) if resource == fid);
                 ensure(known, || format!("{fid:?} has {id:?}, which is {name:?}"))?;
+    /// The request that asked for it, if it is known by that.
+    fn request(&self) -> Option<(ClientId, u64, u32)> {
+        match self {
+            Named::Extent { client, xid, part, .. } => Some((*client, *xid, *part)),
+            Named::Flock { client, xid } => Some((*client, *xid, 0)),
+            Named::Inode { .. } | Named::LocalExtent { .. } | Named::LocalInodes => None,
+        }
+    }
+
             }
         }
         for (id, client, inode, wanted) in self.inodes.client_locks() {
@@ -539,11 +548,8 @@ impl Namespace {
         ensure(named == self.names.len(), || format!("{} names for {named} locks and requests", self.names.len()))?;
         let counted = self.totals.grants - self.totals.cancels;
         ensure(held as u64 == counted, || format!("clients hold {held} locks, counted are {counted}"))?;
-        let requests = self.names.iter().filter_map(|(id, named)| match named {
-            Named::Extent { client, xid, .. } | Named::Flock { client, xid } => Some(((*client, *xid), *id)),
-            _ => None,
-        });
-        let requests: BTreeMap<(ClientId, u64), LockId> = requests.collect();
+        let requests = self.names.iter().filter_map(|(id, named)| Some((named.request()?, *id)));
+        let requests: BTreeMap<(ClientId, u64, u32), LockId> = requests.collect();
         ensure(requests == self.by_request, || "requests are indexed wrong".into())?;
         let running: BTreeSet<LockId> = self.deadlines.ids().collect();
         // A deadline that passed is told of once, and the lock stays until its holder is evicted.

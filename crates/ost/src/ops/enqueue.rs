@@ -34,7 +34,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     Ok(Response::new(&reply))
 }
 
-async fn attr(ost: &ObjectService, fid: Fid) -> Result<ObjectAttr, Errno> {
+pub(super) async fn attr(ost: &ObjectService, fid: Fid) -> Result<ObjectAttr, Errno> {
     let object = ost.objects.find(fid).await?;
     let record = ost.objects.record(&object).await?;
     ost.attr(fid, &record).await

@@ -6,6 +6,7 @@ pub(crate) mod enqueue;
 pub(crate) mod extents;
 pub(crate) mod fallocate;
 pub(crate) mod getattr;
+pub(crate) mod glimpse;
 pub(crate) mod punch;
 pub(crate) mod read;
 pub(crate) mod seek;

@@ -4,6 +4,7 @@ mod callbacks;
 mod cluster;
 mod crash;
 mod data;
+mod glimpse;
 mod holder;
 mod locks;
 mod once;

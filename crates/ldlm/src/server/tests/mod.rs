@@ -37,7 +37,7 @@ impl Server {
     }
 
     fn send_as(&mut self, client: u64, xid: u64, enqueue: Enqueue) -> Outcome {
-        let request = Request { client: ClientId(client), xid, enqueue };
+        let request = Request { client: ClientId(client), xid, part: 0, enqueue };
         let outcome = self.namespace.enqueue(request, self.now, &mut self.effects);
         self.checked(outcome)
     }

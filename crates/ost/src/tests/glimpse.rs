@@ -1,0 +1,66 @@
+//! Glimpses of many objects at once: locks and sizes of what nobody writes, and nobody is disturbed.
+
+use super::cluster::*;
+use super::holder::{Behaviour, Holder};
+use nacre_base::fault::{Fault, FaultAction};
+use nacre_base::{Errno, Fid};
+use nacre_wire::Opcode;
+use nacre_wire::ldlm::{EnqueueReply, LockMode};
+use nacre_wire::ost::{GLIMPSES_MAX, Glimpse, GlimpseReply};
+
+const EOF: u64 = u64::MAX;
+
+impl Client {
+    async fn glimpse_all(&self, fids: Vec<Fid>) -> Result<Vec<Option<EnqueueReply>>, Errno> {
+        Ok(self.call::<GlimpseReply>(Opcode::OstGlimpse, &Glimpse { fids }).await?.objects)
+    }
+}
+
+fn lock_count(cluster: &Cluster) -> String {
+    cluster.server.params.get("ldlm.namespaces.filter-*.lock_count").unwrap()[0].1.clone()
+}
+
+#[test]
+fn objects_that_nobody_writes_are_told_with_locks_and_writers_hear_nothing() {
+    run(|rt| async move {
+        let cluster = Cluster::start(&rt).await;
+        let writer = Holder::new(cluster.client(1), Behaviour::Cancels);
+        let reader = Holder::new(cluster.client(2), Behaviour::Cancels);
+        let other = cluster.client(3);
+        let (idle, written, read, gone) =
+            (other.object().await, other.object().await, other.object().await, other.object().await);
+        other.write(idle, 0, &[1; 5000]).await.unwrap();
+        other.destroy(gone).await.unwrap();
+        writer.client.lock(written, LockMode::Pw, 100, 199).await;
+        reader.client.lock(read, LockMode::Pr, 0, EOF).await;
+
+        let objects = other.glimpse_all(vec![idle, written, gone, read]).await.unwrap();
+        let told =
+            |o: &Option<EnqueueReply>| o.as_ref().map(|r| (r.mode, r.start, r.end, r.attr.as_ref().unwrap().size));
+        let whole = |size| Some((LockMode::Pr, 0, EOF, size));
+        assert_eq!(objects.iter().map(told).collect::<Vec<_>>(), [whole(5000), None, None, whole(0)]);
+        assert_eq!((writer.called_back().len(), reader.called_back().len()), (0, 0));
+        assert_eq!(lock_count(&cluster), "4");
+        for lock in objects.iter().flatten() {
+            other.cancel(lock.handle).await;
+        }
+        assert_eq!(lock_count(&cluster), "2");
+    });
+}
+
+#[test]
+fn the_same_glimpses_sent_again_get_the_same_locks() {
+    run(|rt| async move {
+        let cluster = Cluster::start(&rt).await;
+        let client = cluster.client(1);
+        let fids = vec![client.object().await, client.object().await];
+        client.glimpse_all(vec![]).await.unwrap();
+        cluster.faults.arm("rpc.OST_GLIMPSE.drop_reply", Fault::once(FaultAction::Drop));
+        let objects = client.glimpse_all(fids.clone()).await.unwrap();
+        assert!(objects.iter().all(Option::is_some));
+        assert_eq!(lock_count(&cluster), "2");
+
+        let many = vec![fids[0]; GLIMPSES_MAX + 1];
+        assert_eq!(client.glimpse_all(many).await, Err(Errno::EINVAL));
+    });
+}
