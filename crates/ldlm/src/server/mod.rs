@@ -37,10 +37,10 @@ pub struct Request {
     pub client: ClientId,
     /// The RPC's number: the same request again has the same one.
     pub xid: u64,
-    /// What is asked for.
-    pub enqueue: Enqueue,
     /// Which lock of several that the RPC asks for; 0 if it asks for one.
     pub part: u32,
+    /// What is asked for.
+    pub enqueue: Enqueue,
 }
 
 /// What becomes of an enqueue.

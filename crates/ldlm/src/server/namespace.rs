@@ -497,6 +497,15 @@ impl Namespace {
 }
 
 impl Named {
+    /// The request that asked for it, if it is known by that.
+    fn request(&self) -> Option<(ClientId, u64, u32)> {
+        match self {
+            Named::Extent { client, xid, part, .. } => Some((*client, *xid, *part)),
+            Named::Flock { client, xid } => Some((*client, *xid, 0)),
+            Named::Inode { .. } | Named::LocalExtent { .. } | Named::LocalInodes => None,
+        }
+    }
+
     /// The client whose it is; None for the server's own.
     fn client(&self) -> Option<ClientId> {
         match self {
@@ -524,15 +533,6 @@ impl Namespace {
                 let name = self.names.get(&id);
                 let known = matches!(name, Some(Named::Extent { resource, .. } | Named::LocalExtent { resource }) if resource == fid);
                 ensure(known, || format!("{fid:?} has {id:?}, which is {name:?}"))?;
-    /// The request that asked for it, if it is known by that.
-    fn request(&self) -> Option<(ClientId, u64, u32)> {
-        match self {
-            Named::Extent { client, xid, part, .. } => Some((*client, *xid, *part)),
-            Named::Flock { client, xid } => Some((*client, *xid, 0)),
-            Named::Inode { .. } | Named::LocalExtent { .. } | Named::LocalInodes => None,
-        }
-    }
-
             }
         }
         for (id, client, inode, wanted) in self.inodes.client_locks() {
