@@ -205,6 +205,11 @@ enum Tombstone {
     /// Called back before it came.
     CalledBack { bits: u64, fades: u64 },
     /// Given back, or about to be: so many cancels and converts have no reply yet.
+    /// A group lock is held for as long as a program says, and never kept for later: nobody calls it back.
+    fn is_group(&self) -> bool {
+        matches!(self.cover, Cover::Extent { mode: LockMode::Group, .. })
+    }
+
     Given { unsettled: u32 },
 }
 
@@ -401,7 +406,7 @@ impl LockCache {
             return None;
         }
         lock.last_use = now;
-        if lock.called_back != 0 {
+        if lock.called_back != 0 || lock.is_group() {
             return Some(lock.give(id));
         }
         self.lru.insert((now, id));
@@ -489,6 +494,14 @@ impl LockCache {
     /// When [`LockCache::shrink`] has something to do for the sake of age, if nothing is used before.
     pub fn next_expiry(&self, limits: &LruLimits) -> Option<Time> {
         self.lru.first().map(|&(last_use, _)| last_use + limits.max_age)
+    /// Idle locks on nothing but `ranges`, to be given back.
+    #[must_use = "nobody finds them any more"]
+    pub fn give_idle_within(&mut self, resource: Fid, ranges: &RangeSet) -> Vec<Giving> {
+        let mut ids = self.overlapping(resource, ranges);
+        ids.retain(|id| self.locks.get(id).is_some_and(|lock| lock.idle() && is_within(&lock.cover, ranges)));
+        ids.into_iter().filter_map(|id| self.call_back(id, EVERYTHING)).collect()
+    }
+
     }
 
     /// All idle locks, to be given back (`lru_size=clear`).
@@ -638,3 +651,7 @@ fn satisfies(cover: &Cover, want: &Want) -> bool {
         _ => false,
     }
 }
+fn is_within(cover: &Cover, bounds: &RangeSet) -> bool {
+    matches!(cover, Cover::Extent { ranges, .. } if bounds.contains(ranges))
+}
+

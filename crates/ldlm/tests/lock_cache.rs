@@ -82,10 +82,36 @@ fn a_write_lock_serves_reads_and_no_read_lock_serves_writes() {
 }
 
 #[test]
+fn a_group_lock_goes_with_its_last_user() {
+    let group = Want::Extent { mode: LockMode::Group, ranges: ranges(&[(0, u64::MAX)]), group: 7 };
+    let cover = Cover::Extent { mode: LockMode::Group, ranges: ranges(&[(0, u64::MAX)]), group: 7 };
+    let mut cache = with(A, cover);
+    assert_eq!(cache.find(FILE, &group), Some(A));
+    assert_eq!(cache.release(A, NOW), None, "one still uses it");
+    let giving = cache.release(A, NOW).expect("it is not kept for later");
+    assert_eq!((giving.id, cache.has(FILE, &group)), (A, false));
+    assert_eq!(cache.given(A), Given::Send);
+    assert_eq!(cache.lock_unused_count(), 0);
+}
+
+#[test]
+fn idle_locks_within_a_range_are_given_up_and_larger_ones_stay() {
+    let mut cache = with_idle(A, extent(LockMode::Pw, &[(0, 9), (20, 29)]));
+    bring(&mut cache, B, extent(LockMode::Pr, &[(5, 19)]));
+    let within = |cache: &mut LockCache, end| -> Vec<LockId> {
+        cache.give_idle_within(FILE, &ranges(&[(0, end)])).into_iter().map(|giving| giving.id).collect()
+    };
+    assert_eq!(within(&mut cache, 28), [], "one reaches further, the other is in use");
+    assert_eq!(cache.release(B, NOW), None);
+    assert_eq!(within(&mut cache, 28), [B]);
+    assert_eq!(within(&mut cache, 29), [A]);
+}
+
+#[test]
 fn a_group_lock_serves_its_group_alone() {
     let group = |group| Want::Extent { mode: LockMode::Group, ranges: ranges(&[(5, 6)]), group };
     let cover = Cover::Extent { mode: LockMode::Group, ranges: ranges(&[(0, u64::MAX)]), group: 7 };
-    let cache = with_idle(A, cover);
+    let cache = with(A, cover);
     assert!(cache.has(FILE, &group(7)) && !cache.has(FILE, &group(8)));
     assert!(!cache.has(FILE, &want(LockMode::Pr, &[(5, 6)])));
     assert!(!cache.covers_to_eof(FILE, 0), "others of the group write too");

@@ -53,8 +53,11 @@ pub mod enqueue_flags {
     /// The size is wanted (a glimpse): grant the lock if nothing is in its way, else ask the holders what they know and
     /// answer with attributes and mode NL. Never calls a lock back.
     pub const GLIMPSE: u32 = 0x4;
-    /// Grant exactly what is asked for.
+    /// Grant exactly what is asked for (sets asked for ahead, `lfs ladvise -a lockahead` and `locknoexpand`).
     pub const NO_EXPANSION: u32 = 0x8;
+    /// Answer EAGAIN instead of waiting for a group lock or a group's request, which may take for ever. Other locks in the
+    /// way are called back and waited for.
+    pub const GROUP_NOWAIT: u32 = 0x10;
 }
 
 /// Bits of [`EnqueueReply::flags`].

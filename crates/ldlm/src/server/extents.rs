@@ -141,6 +141,18 @@ impl Extents {
         self.blocker(ask, self.place(ask)).is_some()
     }
 
+    /// Whether the request would have to wait for a group lock, or behind a group's request: without a limit of time.
+    pub(super) fn would_wait_for_group(&self, ask: &Asked) -> bool {
+        let is_group = |lock: &Lock| lock.ask.mode == LockMode::Group && lock.ask.conflicts(ask);
+        let queue = self.waiting.range(..self.place(ask));
+        let mut found = queue.filter_map(|(.., id)| self.locks.get(id)).any(is_group);
+        self.granted_conflicts(ask, &mut |lock| {
+            found |= is_group(lock);
+            !found
+        });
+        found
+    }
+
     /// Grants the request, larger than asked for if that is allowed (`may_grow`), or lets it wait, and calls back the
     /// locks that are in its way.
     pub(super) fn enqueue(&mut self, ask: Asked, may_grow: bool, changes: &mut Changes) -> Placed {

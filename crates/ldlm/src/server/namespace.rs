@@ -323,6 +323,10 @@ impl Namespace {
             self.handle_granted(resource, id, now);
             let reply = self.reply_of(id, now).unwrap_or_else(nothing);
             effects.grants.push(Grant { id, reply });
+        let group_no_wait = flags & enqueue_flags::GROUP_NOWAIT != 0;
+        if group_no_wait && self.objects.get(&resource).is_some_and(|object| object.would_wait_for_group(&ask)) {
+            return Outcome::Refused(Errno::EAGAIN);
+        }
         }
     }
 

@@ -235,6 +235,23 @@ fn nobody_waits_who_does_not_want_to() {
 }
 
 #[test]
+fn who_does_not_want_to_wait_for_a_group_waits_for_others() {
+    let mut s = Server::new();
+    let writer = held(s.send(1, extent(PW, 0, 9)));
+    let nowait = |number| Enqueue { flags: enqueue_flags::GROUP_NOWAIT, ..group(number) };
+    let first = waiting(s.send(2, nowait(7)));
+    assert_eq!(s.called_back(), [(1, writer)]);
+    assert_eq!(s.send(3, nowait(8)), Outcome::Refused(Errno::EAGAIN), "behind a group's request");
+    s.cancel(1, writer);
+    assert_eq!(s.granted(), [first]);
+    assert_eq!(s.send(3, nowait(8)), Outcome::Refused(Errno::EAGAIN));
+    let write = Enqueue { flags: enqueue_flags::GROUP_NOWAIT, ..extent(PW, 0, 9) };
+    assert_eq!(s.send(2, write), Outcome::Refused(Errno::EAGAIN), "a group lock is a program's, not its client's");
+    held(s.send(3, nowait(7)));
+    assert_eq!((s.called_back(), s.namespace.waiting_count()), (vec![], 0));
+}
+
+#[test]
 fn a_glimpse_is_a_lock_if_nobody_writes_and_else_names_who_may_know_the_size() {
     let mut s = Server::new();
     let glimpse = || Enqueue { flags: enqueue_flags::GLIMPSE, ..extent(PR, 0, u64::MAX) };
