@@ -25,6 +25,7 @@ mod mdc;
 mod osc;
 mod params;
 mod source;
+mod statahead;
 mod stats;
 mod targets;
 mod unsynced;

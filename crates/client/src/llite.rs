@@ -7,6 +7,7 @@ use crate::invalidate::{Invalidate, Invalidator};
 use crate::lmv::Lmv;
 use crate::lov::{Lov, merge};
 use crate::params;
+use crate::statahead::Statahead;
 use crate::stats::{Op, Stats};
 use crate::targets::{self, Targets};
 use bytes::Bytes;
@@ -17,8 +18,8 @@ use nacre_ptlrpc::RpcNode;
 use nacre_rt::Rt;
 use nacre_wire::attr::{Attr, Credentials, StatFs, mode};
 use nacre_wire::mds::{
-    AttrReply, READPAGE_MAX, Readpage, ReadpageReply, Reint, ReintCreate, ReintLink, ReintRecord, ReintRename,
-    ReintUnlink,
+    AttrReply, DirEntry, READPAGE_MAX, Readpage, ReadpageReply, Reint, ReintCreate, ReintLink, ReintRecord,
+    ReintRename, ReintUnlink,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -87,7 +88,8 @@ pub struct Client {
     mgc: Arc<Mgc>,
     pub(crate) targets: Arc<Targets>,
     pub(crate) lmv: Lmv,
-    pub(crate) lov: Lov,
+    pub(crate) lov: Arc<Lov>,
+    pub(crate) statahead: Arc<Statahead>,
     pub(crate) fids: Fids,
     pub(crate) stats: Arc<Stats>,
     /// (file, owner) of those who may hold fcntl locks, so that a close without locks costs no RPC.
@@ -134,9 +136,11 @@ impl Client {
     }
 
     fn new(mount: Arc<Mount>, config: MountConfig, mgc: Arc<Mgc>, targets: Arc<Targets>, root: Fid) -> Arc<Client> {
+        let lov = Arc::new(Lov::new(targets.clone()));
         let client = Client {
             lmv: Lmv::new(targets.clone()),
-            lov: Lov::new(targets.clone()),
+            statahead: Statahead::new(mount.rt.clone(), Lmv::new(targets.clone()), lov.clone()),
+            lov,
             fids: Fids::new(mgc.clone(), config.fsname.clone()),
             stats: Arc::new(Stats::new(mount.rt.clone())),
             posix_owners: Mutex::default(),
@@ -192,7 +196,9 @@ impl Client {
     pub async fn lookup(&self, cred: &Credentials, parent: Fid, name: &[u8]) -> Result<Attr, Errno> {
         let _timed = self.stats.time(Op::Lookup);
         let caller = self.caller(cred);
+        let stat = self.statahead.begin_lookup(&caller, cred, parent, name).await;
         let reply = self.lmv.mdc(parent).await?.getattr_name(&caller, cred, parent, name).await?;
+        self.statahead.end(&caller, cred, stat);
         self.complete(&caller, reply).await
     }
 
@@ -200,7 +206,9 @@ impl Client {
     pub async fn getattr(&self, cred: &Credentials, fid: Fid) -> Result<Attr, Errno> {
         let _timed = self.stats.time(Op::Getattr);
         let caller = self.caller(cred);
+        let stat = self.statahead.begin_getattr(&caller, cred, fid).await;
         let reply = self.lmv.mdc(fid).await?.getattr(&caller, cred, fid).await?;
+        self.statahead.end(&caller, cred, stat);
         self.complete(&caller, reply).await
     }
 
@@ -365,6 +373,9 @@ impl Client {
     ) -> Result<ReadpageReply, Errno> {
         let mut page = self.readdir_mdt(cred, fid, cookie, with_attr, max_bytes).await?;
         let caller = self.caller(cred);
+        let layout = |e: &DirEntry| Some((e.fid, e.attr.as_ref()?.layout.clone()?));
+        let files: Vec<_> = page.entries.iter().filter_map(layout).collect();
+        self.lov.glimpse_ahead(&caller, &files).await;
         for entries in page.entries.chunks_mut(READDIR_GLIMPSES) {
             join_all(entries.iter_mut().map(|e| self.complete_entry(&caller, &mut e.attr))).await;
         }
@@ -382,6 +393,19 @@ impl Client {
         max_bytes: u32,
     ) -> Result<ReadpageReply, Errno> {
         let _timed = self.stats.time(Op::Readdir);
+        let page = self.readpage(cred, fid, cookie, with_attr, max_bytes).await?;
+        self.statahead.handle_page(&self.caller(cred), cred, fid, cookie, &page);
+        Ok(page)
+    }
+
+    async fn readpage(
+        &self,
+        cred: &Credentials,
+        fid: Fid,
+        cookie: u64,
+        with_attr: bool,
+        max_bytes: u32,
+    ) -> Result<ReadpageReply, Errno> {
         let (cred, max_bytes) = (cred.clone(), max_bytes.min(READPAGE_MAX));
         let body = Readpage { cred, fid, cookie, max_bytes, with_attr, ..Readpage::default() };
         self.lmv.mdc(fid).await?.readpage(&self.caller(&body.cred), &body).await

@@ -3,6 +3,8 @@
 //! everybody, so that no two wait for each other. The arithmetic is in `plan`, the attributes in `merge`, what the users
 //! of a file share in `file_state`, reading in `read`, writing in `write`; objects are `osc`'s.
 
+mod advice;
+mod ahead;
 pub(crate) mod file_state;
 pub(crate) mod merge;
 pub(crate) mod plan;

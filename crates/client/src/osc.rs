@@ -5,6 +5,8 @@
 //!
 //! Order of the mutexes: locks, objects, an object's state, then queue, grant account and memory. None is held over a wait.
 
+pub(crate) mod advice;
+mod ahead;
 pub(crate) mod giving;
 pub(crate) mod locks;
 pub(crate) mod memory;

@@ -4,6 +4,7 @@ use crate::Client;
 use crate::connection::{Connection, Mount};
 use crate::mdc::Mdc;
 use crate::osc::{Osc, PAGES_PER_RPC_MAX};
+use crate::statahead::STATAHEAD_MAX_MAX;
 use crate::targets::{Table, Targets};
 use nacre_base::param::Params;
 use nacre_base::size::MIB;
@@ -28,6 +29,7 @@ pub(crate) fn add_mount(client: &Client) {
     params.add_rw(format!("{llite}.stats"), move || shown.show(), clear);
 
     add_memory(params, &llite, &client.mount);
+    add_statahead(params, &llite, client);
 
     let lov = format!("lov.{fsname}-clilov-{instance}");
     let targets = Arc::downgrade(&client.targets);
@@ -72,6 +74,23 @@ fn add_memory(params: &Params, llite: &str, mount: &Arc<Mount>) {
     for (name, value) in names.into_iter().zip(&mount.memory.read_ahead_mb) {
         params.add_number(format!("{llite}.{name}"), value.clone(), 0..=1 << 20);
     }
+}
+
+/// What is fetched before it is asked for.
+fn add_statahead(params: &Params, llite: &str, client: &Client) {
+    let (shown, set) = (client.statahead.clone(), client.statahead.clone());
+    let set_max = move |text: &str| {
+        set.set_max(number_in(text, 0..=STATAHEAD_MAX_MAX)? as usize);
+        Ok(())
+    };
+    params.add_rw(format!("{llite}.statahead_max"), move || shown.max().to_string(), set_max);
+    params.add_number(format!("{llite}.statahead_agl"), client.statahead.agl.clone(), 0..=1);
+    let (shown, cleared) = (client.statahead.clone(), client.statahead.clone());
+    let clear = move |_: &str| {
+        cleared.clear();
+        Ok(())
+    };
+    params.add_rw(format!("{llite}.statahead_stats"), move || shown.show(), clear);
 }
 
 /// Parameters of the connection to an OST.

@@ -199,7 +199,7 @@ impl Osc {
         Ok((guard?, answer?.body))
     }
 
-    fn take_lock(
+    pub(super) fn take_lock(
         self: &Arc<Self>,
         locks: &mut LockCache,
         ticket: Ticket,

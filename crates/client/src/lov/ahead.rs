@@ -1,0 +1,29 @@
+//! Sizes of files that will probably be asked for.
+
+use super::{Lov, StripeMap};
+use crate::connection::Caller;
+use futures_util::future::join_all;
+use nacre_base::Fid;
+use nacre_wire::layout::Layout;
+use std::collections::BTreeMap;
+
+impl Lov {
+    /// Gets the attributes of the files' objects and locks that keep them true, as far as that disturbs nobody: few requests,
+    /// all at the same time. What was not to be had, [`Lov::glimpse`] asks for.
+    pub(crate) async fn glimpse_ahead(&self, caller: &Caller, files: &[(Fid, Layout)]) {
+        let mut objects = BTreeMap::new();
+        for (fid, layout) in files {
+            let file = self.file(*fid);
+            for (component, number, stripe) in layout.stripes() {
+                // Nobody waits for a target here that is not known yet.
+                let Some(osc) = self.targets.known_osc(stripe.ost) else { continue };
+                let object = osc.object(stripe.object);
+                object.set_place(&file, || StripeMap::new(&layout.components[component], number));
+                if osc.known_attr(&object).is_none() {
+                    objects.entry(stripe.ost.0).or_insert_with(|| (osc, Vec::new())).1.push(object);
+                }
+            }
+        }
+        join_all(objects.values().map(|(osc, objects)| osc.glimpse_ahead(caller, objects))).await;
+    }
+}

@@ -1,0 +1,45 @@
+//! Glimpses ahead of time: sizes and locks of many objects in one request, where that disturbs nobody.
+
+use crate::connection::Caller;
+use crate::osc::Osc;
+use crate::osc::object::Object;
+use futures_util::future::join_all;
+use nacre_ptlrpc::CallOptions;
+use nacre_wire::Opcode;
+use nacre_wire::ldlm::Enqueue;
+use nacre_wire::ost::{GLIMPSES_MAX, Glimpse, GlimpseReply};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// After this time who wants to know asks for himself.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+impl Osc {
+    /// Gets locks on objects and their attributes, where nobody writes. What cannot be had now is left.
+    pub(crate) async fn glimpse_ahead(self: &Arc<Self>, caller: &Caller, objects: &[Arc<Object>]) {
+        join_all(objects.chunks(GLIMPSES_MAX).map(|some| self.glimpse_some(caller, some))).await;
+    }
+
+    async fn glimpse_some(self: &Arc<Self>, caller: &Caller, objects: &[Arc<Object>]) {
+        // Somebody will wait for it soon, so not behind data.
+        let options = CallOptions { high_priority: true, no_delay: true, deadline: Some(DEADLINE), ..caller.options() };
+        let body = Glimpse { fids: objects.iter().map(|o| o.fid).collect() };
+        let ticket = self.locks.lock().begin();
+        let answer = self.connection().call::<GlimpseReply>(Opcode::OstGlimpse, &body, options).await;
+        let answers = answer.map(|reply| reply.body.objects).unwrap_or_default();
+        let (guards, cancels) = {
+            let mut locks = self.locks.lock();
+            let granted = objects.iter().zip(&answers).filter_map(|(object, reply)| Some((object, reply.as_ref()?)));
+            // An answer that makes no sense is none.
+            let guards = granted
+                .filter_map(|(o, reply)| self.take_lock(&mut locks, ticket, o, &Enqueue::default(), reply).ok()?)
+                .collect::<Vec<_>>();
+            (guards, locks.end(ticket))
+        };
+        drop(guards);
+        if !cancels.is_empty() {
+            self.start_cancel(cancels);
+        }
+        self.wake_upkeep();
+    }
+}

@@ -1,0 +1,232 @@
+//! Statahead: what a program that goes through a directory will ask for next is fetched before it asks, many entries at
+//! once: attributes with their locks by pages of the directory, sizes by glimpses of many objects in one request. What is
+//! worth it is [`engine`]'s to say.
+//!
+//! Nothing is answered from here. All that is fetched goes into the caches that locks keep true, and who asks finds it
+//! there or asks the servers, as if there were no statahead.
+
+mod engine;
+
+use crate::connection::Caller;
+use crate::lmv::Lmv;
+use crate::lov::Lov;
+use engine::{Ahead, Counts, Engine, Seen};
+use nacre_base::{Errno, Fid};
+use nacre_rt::Rt;
+use nacre_wire::attr::Credentials;
+use nacre_wire::layout::Layout;
+use nacre_wire::mds::{READPAGE_MAX, Readpage, ReadpageReply};
+use parking_lot::Mutex;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::Notify;
+
+/// Entries ahead at most, unless told otherwise; and what may be told.
+const STATAHEAD_MAX_DEFAULT: usize = 128;
+pub(crate) const STATAHEAD_MAX_MAX: u64 = 8192;
+/// About what an entry takes in a reply, with attributes, a lock and a layout of few stripes.
+const ENTRY_BYTES: usize = 512;
+/// Most pages asked for at a time.
+const PAGES_MAX: usize = 8;
+
+/// Statahead of one mount.
+pub(crate) struct Statahead {
+    rt: Rt,
+    lmv: Lmv,
+    lov: Arc<Lov>,
+    engine: Mutex<Engine>,
+    /// Whether sizes are fetched, too: 1 or 0.
+    pub(crate) agl: Arc<AtomicU64>,
+    /// Files whose sizes were fetched.
+    agl_total: AtomicU64,
+    fetched: Notify,
+}
+
+/// A stat that is about to be answered.
+#[derive(Default)]
+pub(crate) struct Stat {
+    /// It comes out of order and has to ask the servers: in which directory.
+    asks_in: Option<Fid>,
+}
+
+impl Statahead {
+    pub(crate) fn new(rt: Rt, lmv: Lmv, lov: Arc<Lov>) -> Arc<Statahead> {
+        Arc::new(Statahead {
+            rt,
+            lmv,
+            lov,
+            engine: Mutex::new(Engine::new(STATAHEAD_MAX_DEFAULT)),
+            agl: Arc::new(AtomicU64::new(1)),
+            agl_total: AtomicU64::new(0),
+            fetched: Notify::new(),
+        })
+    }
+
+    /// A page of a directory was listed.
+    pub(crate) fn handle_page(
+        self: &Arc<Self>,
+        caller: &Caller,
+        cred: &Credentials,
+        at: Fid,
+        after: u64,
+        page: &ReadpageReply,
+    ) {
+        let ahead = self.engine.lock().handle_page(at, after, &page.entries, page.end, self.rt.now());
+        self.start(caller, cred, ahead);
+    }
+
+    /// A name is to be looked up. Waits if what it leads to is being fetched.
+    pub(crate) async fn begin_lookup(
+        self: &Arc<Self>,
+        caller: &Caller,
+        cred: &Credentials,
+        at: Fid,
+        name: &[u8],
+    ) -> Stat {
+        let seen = self.engine.lock().handle_lookup(at, name, self.rt.now());
+        let known = || self.lmv.known_mdc(at)?.inodes().name(at, name).flatten();
+        self.begin(caller, cred, seen, known).await
+    }
+
+    /// Attributes are to be told. Waits if they are being fetched.
+    pub(crate) async fn begin_getattr(self: &Arc<Self>, caller: &Caller, cred: &Credentials, fid: Fid) -> Stat {
+        let seen = self.engine.lock().handle_getattr(fid, self.rt.now());
+        self.begin(caller, cred, seen, || Some(fid)).await
+    }
+
+    async fn begin(
+        self: &Arc<Self>,
+        caller: &Caller,
+        cred: &Credentials,
+        seen: Seen,
+        fid: impl FnOnce() -> Option<Fid>,
+    ) -> Stat {
+        self.start(caller, cred, seen.ahead);
+        if let Some(fid) = seen.under_way {
+            self.wait_for(fid).await;
+            return Stat::default();
+        }
+        let asks_in = seen.unexpected.filter(|_| !fid().is_some_and(|fid| self.knows(fid)));
+        Stat { asks_in }
+    }
+
+    /// It was answered: the file is there.
+    pub(crate) fn end(self: &Arc<Self>, caller: &Caller, cred: &Credentials, stat: Stat) {
+        if let Some(at) = stat.asks_in {
+            let ahead = self.engine.lock().handle_miss(at, self.rt.now());
+            self.start(caller, cred, ahead);
+        }
+    }
+
+    /// Whether all that stat tells is known without asking.
+    fn knows(&self, fid: Fid) -> bool {
+        let reply = self.lmv.known_mdc(fid).and_then(|mdc| mdc.inodes().attr(fid, self.rt.now()));
+        let size_known = |layout: &Layout| self.lov.knows_size(fid, layout);
+        reply.is_some_and(|r| r.layout.as_ref().is_none_or(size_known))
+    }
+
+    async fn wait_for(&self, fid: Fid) {
+        loop {
+            let mut fetched = pin!(self.fetched.notified());
+            fetched.as_mut().enable();
+            if !self.engine.lock().is_under_way(fid) {
+                return;
+            }
+            fetched.await;
+        }
+    }
+
+    fn start(self: &Arc<Self>, caller: &Caller, cred: &Credentials, ahead: Option<Ahead>) {
+        let Some(ahead) = ahead else { return };
+        let (this, caller, cred) = (self.clone(), *caller, cred.clone());
+        drop(self.rt.spawn(async move { this.fetch(&caller, &cred, ahead).await }));
+    }
+
+    async fn fetch(&self, caller: &Caller, cred: &Credentials, mut ahead: Ahead) {
+        let files = match self.known_files(&ahead) {
+            Some(files) => files,
+            // What cannot be fetched is asked for by who needs it, and told what is wrong.
+            None => self.read_files(caller, cred, &mut ahead).await.unwrap_or_default(),
+        };
+        if self.agl.load(Ordering::Relaxed) != 0 {
+            self.agl_total.fetch_add(files.len() as u64, Ordering::Relaxed);
+            self.lov.glimpse_ahead(caller, &files).await;
+        }
+        self.engine.lock().handle_fetched(&ahead);
+        self.fetched.notify_waiters();
+    }
+
+    /// The layouts of the files among the entries, if the attributes of most are known.
+    fn known_files(&self, ahead: &Ahead) -> Option<Vec<(Fid, Layout)>> {
+        let mdc = self.lmv.known_mdc(ahead.directory).filter(|_| ahead.to.is_some())?;
+        let now = self.rt.now();
+        let known: Vec<_> = ahead.fids.iter().filter_map(|fid| mdc.inodes().attr(*fid, now)).collect();
+        // One request for a page beats one for each entry.
+        let most = known.len() * 4 >= ahead.fids.len() * 3;
+        most.then(|| known.into_iter().filter_map(|r| Some((r.attr.fid, r.layout?))).collect())
+    }
+
+    /// Reads pages of the directory with attributes and locks: the layouts of the files.
+    async fn read_files(
+        &self,
+        caller: &Caller,
+        cred: &Credentials,
+        ahead: &mut Ahead,
+    ) -> Result<Vec<(Fid, Layout)>, Errno> {
+        let mdc = self.lmv.mdc(ahead.directory).await?;
+        let (mut files, mut after, mut left) = (Vec::new(), ahead.after, ahead.count);
+        for _ in 0..PAGES_MAX {
+            let max_bytes = (left * ENTRY_BYTES).min(READPAGE_MAX as usize) as u32;
+            let (cred, fid) = (cred.clone(), ahead.directory);
+            let body = Readpage { cred, fid, cookie: after, max_bytes, with_attr: true, ..Readpage::default() };
+            let page = mdc.readpage(caller, &body).await?;
+            self.engine.lock().handle_own_page(ahead, after, &page.entries, page.end);
+            left = left.saturating_sub(page.entries.len());
+            let Some(last) = page.entries.last().map(|e| e.cookie) else { break };
+            let wanted = page.entries.into_iter().filter(|e| ahead.to.is_none_or(|to| e.cookie <= to));
+            files.extend(wanted.filter_map(|e| Some((e.fid, e.attr?.layout?))));
+            let enough = ahead.to.map_or(left == 0, |to| last >= to);
+            if page.end || enough {
+                break;
+            }
+            (after, left) = (last, left.max(1));
+        }
+        Ok(files)
+    }
+}
+
+/// Parameters.
+impl Statahead {
+    /// Entries ahead at most.
+    pub(crate) fn max(&self) -> usize {
+        self.engine.lock().max()
+    }
+
+    /// Sets how many entries ahead at most; 0 turns it off.
+    pub(crate) fn set_max(&self, max: usize) {
+        self.engine.lock().set_max(max);
+        self.fetched.notify_waiters();
+    }
+
+    /// `statahead_stats`, in Lustre's format.
+    pub(crate) fn show(&self) -> String {
+        let Counts { total, wrong, list_total, scan_total, hit_total, miss_total } = self.engine.lock().counts();
+        let lines = [
+            ("statahead total", total),
+            ("statahead wrong", wrong),
+            ("agl total", self.agl_total.load(Ordering::Relaxed)),
+            ("list_total", list_total),
+            ("scan_total", scan_total),
+            ("hit_total", hit_total),
+            ("miss_total", miss_total),
+        ];
+        lines.map(|(name, value)| format!("{name}: {value}")).join("\n")
+    }
+
+    /// Counts from nothing again.
+    pub(crate) fn clear(&self) {
+        self.engine.lock().clear_counts();
+        self.agl_total.store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,475 @@
+//! Which entries of a directory will be asked for next. A plain state machine: it hears of listings and of stats, and says
+//! what is worth fetching ahead; it decides nothing about what is true.
+//!
+//! Two habits are recognised in a directory.
+//! - *In order*: entries are asked for in the order of the listing (`ls -l`, `find`), skipping some. A window ahead of them
+//!   is fetched, which doubles as long as that goes on.
+//! - *All over*: entries are asked for in another order (`git status`, a list by name). For each one that had to be asked
+//!   for, a few that come next in the listing are fetched too, many at once; in the end most of the directory is here. Who
+//!   asks for few entries of a large directory wastes no more than a bounded number.
+
+use bytes::Bytes;
+use nacre_base::{Fid, FxHashMap, Time};
+use nacre_wire::mds::DirEntry;
+use std::time::Duration;
+
+/// The first window, in entries.
+const WINDOW_MIN: usize = 8;
+/// So many entries may be left out between two, and it is still the same order.
+const SKIP_MAX: usize = 8;
+/// So many in order make a habit.
+const RUN_MIN: u32 = 2;
+/// Who asks for entries of one directory at the same time, in order each.
+const STREAMS_MAX: usize = 4;
+/// Entries fetched for each that was asked for all over the directory.
+const PER_MISS: usize = 8;
+/// Entries fetched at once at first, and what of it is given in advance: the second miss starts it.
+const CHUNK_MIN: usize = 32;
+const CREDIT: usize = CHUNK_MIN - 2 * PER_MISS;
+/// With so many fetched all over a directory it must have been of use: this part of the misses, at least, were spared.
+const PROOF: usize = 2048;
+const PROOF_SHARE: usize = 16;
+/// Directories remembered, their entries in all, and for how long without use.
+const DIRECTORIES_MAX: usize = 256;
+const ENTRIES_MAX: usize = 1 << 18;
+const MAX_AGE: Duration = Duration::from_secs(30);
+
+/// What is to be fetched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ahead {
+    pub(crate) directory: Fid,
+    /// The entries that are known, in order.
+    pub(crate) fids: Vec<Fid>,
+    /// The cookie before the first, and that of the last; none if there are more than are known.
+    pub(crate) after: u64,
+    pub(crate) to: Option<u64>,
+    /// How many are wanted.
+    pub(crate) count: usize,
+}
+
+/// What is known of an entry that is asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// To be fetched now.
+    pub(crate) ahead: Option<Ahead>,
+    /// It is being fetched: its FID.
+    pub(crate) under_way: Option<Fid>,
+    /// It comes out of order: if it has to be asked for, [`Engine::handle_miss`] wants to know.
+    pub(crate) unexpected: Option<Fid>,
+}
+
+/// Totals, named as Lustre's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Times that statahead began.
+    pub(crate) total: u64,
+    /// Of which so many fetched more for nothing than not.
+    pub(crate) wrong: u64,
+    /// Entries fetched in order.
+    pub(crate) list_total: u64,
+    /// Entries fetched because of others.
+    pub(crate) scan_total: u64,
+    /// Entries fetched before they were asked for.
+    pub(crate) hit_total: u64,
+    /// Entries asked for that could have been fetched.
+    pub(crate) miss_total: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fetch {
+    No,
+    UnderWay,
+    Done,
+}
+
+#[derive(Debug)]
+struct Entry {
+    fid: Fid,
+    cookie: u64,
+    name: Bytes,
+    fetch: Fetch,
+    used: bool,
+}
+
+impl Entry {
+    fn is_hidden(&self) -> bool {
+        self.name.first() == Some(&b'.')
+    }
+}
+
+/// Somebody who asks in order.
+#[derive(Debug, Clone, Copy)]
+struct Stream {
+    last: usize,
+    run: u32,
+    window: usize,
+    fetched_to: usize,
+    fetched: u64,
+    hits: u64,
+    /// Hidden entries are asked for, too.
+    hidden: bool,
+    used: Time,
+}
+
+#[derive(Debug, Default)]
+struct Directory {
+    /// In the order of their cookies, from the first one on.
+    entries: Vec<Entry>,
+    names: FxHashMap<Bytes, usize>,
+    /// There are no more.
+    end: bool,
+    streams: Vec<Stream>,
+    credit: usize,
+    chunk: usize,
+    /// All over the directory: fetched up to here, how many, how many of them were used, and how often one was not there.
+    scanned_to: usize,
+    scanned: usize,
+    scan_hits: usize,
+    misses: usize,
+    /// A scan is under way that will tell of entries that are not known yet.
+    reading: bool,
+    used: Time,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Engine {
+    /// The largest window; 0: nothing is done.
+    max: usize,
+    directories: FxHashMap<Fid, Directory>,
+    places: FxHashMap<Fid, (Fid, usize)>,
+    entries: usize,
+    counts: Counts,
+}
+
+impl Engine {
+    pub(crate) fn new(max: usize) -> Engine {
+        Engine { max, ..Engine::default() }
+    }
+
+    pub(crate) fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Sets the largest window; 0 turns it off.
+    pub(crate) fn set_max(&mut self, max: usize) {
+        *self = Engine { counts: self.counts, ..Engine::new(max) };
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    pub(crate) fn clear_counts(&mut self) {
+        self.counts = Counts::default();
+    }
+
+    /// Somebody listed entries after `after`, not for us. What may be worth fetching of them at once.
+    pub(crate) fn handle_page(
+        &mut self,
+        at: Fid,
+        after: u64,
+        page: &[DirEntry],
+        end: bool,
+        now: Time,
+    ) -> Option<Ahead> {
+        if self.max == 0 || (page.is_empty() && !self.directories.contains_key(&at)) {
+            return None;
+        }
+        self.make_room(at, page.len(), now);
+        let directory = self.directories.entry(at).or_default();
+        directory.used = now;
+        if after == 0 {
+            directory.rewind();
+        }
+        self.add_page(at, after, page, end);
+        let directory = self.directories.get_mut(&at)?;
+        let stream = directory.streams.iter_mut().max_by_key(|s| s.used).copied()?;
+        if stream.run < RUN_MIN { None } else { self.look_ahead(at, stream.last) }
+    }
+
+    /// A page that was asked for because of `ahead` came: the entries of it, if they were not known, are being fetched now.
+    pub(crate) fn handle_own_page(&mut self, ahead: &mut Ahead, after: u64, page: &[DirEntry], end: bool) {
+        self.add_page(ahead.directory, after, page, end);
+        let Some(directory) = self.directories.get_mut(&ahead.directory).filter(|_| ahead.to.is_none()) else { return };
+        for e in page {
+            let known = directory.names.get(&e.name).and_then(|index| directory.entries.get_mut(*index));
+            if let Some(entry) = known.filter(|known| known.fid == e.fid && known.fetch == Fetch::No) {
+                entry.fetch = Fetch::UnderWay;
+                ahead.fids.push(e.fid);
+            }
+        }
+    }
+
+    /// A name is looked up.
+    pub(crate) fn handle_lookup(&mut self, at: Fid, name: &[u8], now: Time) -> Seen {
+        if self.max == 0 {
+            return Seen::default();
+        }
+        match self.directories.get(&at).and_then(|d| d.names.get(name)) {
+            Some(index) => self.handle_stat(at, *index, now),
+            None => Seen { unexpected: Some(at), ..Seen::default() },
+        }
+    }
+
+    /// Attributes are asked for by FID.
+    pub(crate) fn handle_getattr(&mut self, fid: Fid, now: Time) -> Seen {
+        match self.places.get(&fid) {
+            Some((at, index)) => self.handle_stat(*at, *index, now),
+            None => Seen::default(),
+        }
+    }
+
+    fn handle_stat(&mut self, at: Fid, index: usize, now: Time) -> Seen {
+        let Some(directory) = self.directories.get_mut(&at) else { return Seen::default() };
+        directory.used = now;
+        let Some(entry) = directory.entries.get(index) else { return Seen::default() };
+        let (fid, was_used) = (entry.fid, entry.used);
+        let hit = entry.fetch != Fetch::No && !was_used;
+        let under_way = (entry.fetch == Fetch::UnderWay).then_some(fid);
+        self.counts.hit_total += u64::from(hit);
+        let expected = directory.advance(index, was_used, hit, now, &mut self.counts);
+        directory.entries[index].used = true;
+        directory.scan_hits += usize::from(hit && !expected);
+        let unexpected = (!expected).then_some(at);
+        let ahead = if expected { self.look_ahead(at, index) } else { None };
+        Seen { ahead, under_way, unexpected }
+    }
+
+    /// An entry out of order was there, and had to be asked for.
+    pub(crate) fn handle_miss(&mut self, at: Fid, now: Time) -> Option<Ahead> {
+        self.counts.miss_total += 1;
+        self.make_room(at, 0, now);
+        let max = self.max;
+        let directory = self.directories.entry(at).or_default();
+        directory.used = now;
+        if directory.chunk == 0 {
+            (directory.credit, directory.chunk) = (CREDIT, CHUNK_MIN.min(max));
+        }
+        directory.misses += 1;
+        directory.credit = (directory.credit + PER_MISS).min(2 * max);
+        let useless = directory.scanned >= PROOF && directory.scan_hits < directory.misses / PROOF_SHARE;
+        if directory.credit < directory.chunk || directory.reading || useless {
+            return None;
+        }
+        let ahead = directory.scan(at)?;
+        directory.credit -= directory.chunk;
+        directory.chunk = (directory.chunk * 2).min(max);
+        self.counts.total += u64::from(directory.scanned == 0);
+        directory.scanned += ahead.count;
+        self.counts.scan_total += ahead.count as u64;
+        Some(ahead)
+    }
+
+    /// What was to be fetched is here, or will not come.
+    pub(crate) fn handle_fetched(&mut self, ahead: &Ahead) {
+        let Some(directory) = self.directories.get_mut(&ahead.directory) else { return };
+        directory.reading &= ahead.to.is_some();
+        for fid in &ahead.fids {
+            let place = self.places.get(fid).filter(|(at, _)| *at == ahead.directory);
+            if let Some(entry) = place.and_then(|(_, index)| directory.entries.get_mut(*index))
+                && entry.fetch == Fetch::UnderWay
+            {
+                entry.fetch = Fetch::Done;
+            }
+        }
+    }
+
+    /// Whether the attributes of an inode are being fetched.
+    pub(crate) fn is_under_way(&self, fid: Fid) -> bool {
+        let entry = self.places.get(&fid).and_then(|(at, index)| self.directories.get(at)?.entries.get(*index));
+        entry.is_some_and(|e| e.fetch == Fetch::UnderWay)
+    }
+
+    fn look_ahead(&mut self, at: Fid, index: usize) -> Option<Ahead> {
+        let directory = self.directories.get_mut(&at)?;
+        let (ahead, begins) = directory.look_ahead(at, index, self.max)?;
+        self.counts.total += u64::from(begins);
+        self.counts.list_total += ahead.count as u64;
+        Some(ahead)
+    }
+
+    /// Takes over entries after the cookie `after`. What is not as it was known is forgotten, and all behind it.
+    fn add_page(&mut self, at: Fid, after: u64, page: &[DirEntry], end: bool) {
+        let Some(directory) = self.directories.get_mut(&at) else { return };
+        let from = directory.entries.partition_point(|e| e.cookie <= after);
+        let goes_on = directory.entries.last().map_or(0, |e| e.cookie) >= after;
+        if !goes_on {
+            return;
+        }
+        let page = || page.iter().filter(|e| !matches!(&e.name[..], b"." | b".."));
+        let same = |(known, new): &(&Entry, &DirEntry)| known.fid == new.fid && known.name == new.name;
+        let known = directory.entries[from..].iter().zip(page()).take_while(same).count();
+        let new = page().count();
+        if known < new && from + known < directory.entries.len() {
+            self.entries -= directory.entries.len() - from - known;
+            for gone in directory.entries.drain(from + known..) {
+                directory.names.remove(&gone.name);
+                self.places.remove(&gone.fid);
+            }
+            directory.end = false;
+            directory.scanned_to = directory.scanned_to.min(from + known);
+            directory.streams.retain(|s| s.fetched_to <= from + known);
+        }
+        for e in page().skip(known) {
+            let index = directory.entries.len();
+            directory.names.insert(e.name.clone(), index);
+            self.places.insert(e.fid, (at, index));
+            let (fid, cookie, name) = (e.fid, e.cookie, e.name.clone());
+            directory.entries.push(Entry { fid, cookie, name, fetch: Fetch::No, used: false });
+        }
+        self.entries += new - known;
+        directory.end |= end && from + new == directory.entries.len();
+    }
+
+    /// Forgets directories that were not used for long, and those used least recently if there are too many.
+    fn make_room(&mut self, for_directory: Fid, more: usize, now: Time) {
+        let is_new = !self.directories.contains_key(&for_directory);
+        if is_new {
+            let old = |d: &Directory| now.since(d.used) > MAX_AGE && !d.is_busy();
+            let old: Vec<Fid> = self.directories.iter().filter(|(_, d)| old(d)).map(|(fid, _)| *fid).collect();
+            old.into_iter().for_each(|fid| self.forget(fid));
+        }
+        while self.directories.len() + usize::from(is_new) > DIRECTORIES_MAX || self.entries + more > ENTRIES_MAX {
+            let oldest = self.directories.iter().min_by_key(|(fid, d)| (d.used, **fid)).map(|(fid, _)| *fid);
+            let Some(oldest) = oldest else { return };
+            self.forget(oldest);
+        }
+    }
+
+    fn forget(&mut self, at: Fid) {
+        let Some(directory) = self.directories.remove(&at) else { return };
+        self.entries -= directory.entries.len();
+        for entry in &directory.entries {
+            if self.places.get(&entry.fid).is_some_and(|(of, _)| *of == at) {
+                self.places.remove(&entry.fid);
+            }
+        }
+        directory.streams.iter().for_each(|s| self.counts.wrong += u64::from(s.is_wrong()));
+    }
+}
+
+impl Stream {
+    fn begin(index: usize, run: u32, now: Time) -> Stream {
+        let (last, window) = (index, WINDOW_MIN);
+        Stream { last, run, window, fetched_to: 0, fetched: 0, hits: 0, hidden: false, used: now }
+    }
+
+    fn is_wrong(&self) -> bool {
+        self.fetched > 2 * self.hits
+    }
+}
+
+impl Directory {
+    fn is_busy(&self) -> bool {
+        self.reading || self.entries.iter().any(|e| e.fetch == Fetch::UnderWay)
+    }
+
+    /// It is gone through anew: what was fetched may have been given back since.
+    fn rewind(&mut self) {
+        self.forget_use();
+        self.streams.clear();
+        (self.chunk, self.scanned, self.scan_hits, self.misses) = (0, 0, 0, 0);
+    }
+
+    fn forget_use(&mut self) {
+        self.scanned_to = 0;
+        for entry in &mut self.entries {
+            entry.used = false;
+            if entry.fetch == Fetch::Done {
+                entry.fetch = Fetch::No;
+            }
+        }
+    }
+
+    /// An entry is asked for: whether that was to be expected.
+    fn advance(&mut self, index: usize, was_used: bool, hit: bool, now: Time, counts: &mut Counts) -> bool {
+        let entries = &self.entries;
+        let is_hidden = entries[index].is_hidden();
+        let skipped = |from: usize, hidden: bool| {
+            // Long runs of hidden files are not worth looking through.
+            let from = from.max(index.saturating_sub(1024));
+            entries[from..index].iter().filter(|e| hidden || !e.is_hidden()).take(SKIP_MAX + 1).count()
+        };
+        let follows = |s: &&mut Stream| match index > s.last {
+            true => skipped(s.last + 1, s.hidden || is_hidden) <= SKIP_MAX,
+            // Several ask in parallel, or the same again.
+            false => index == s.last || (index + SKIP_MAX >= s.last && s.run >= RUN_MIN),
+        };
+        if let Some(stream) = self.streams.iter_mut().find(follows) {
+            stream.run += u32::from(index > stream.last);
+            stream.last = stream.last.max(index);
+            stream.hits += u64::from(hit);
+            stream.hidden |= is_hidden;
+            stream.used = now;
+            return true;
+        }
+        let is_first = skipped(0, is_hidden) == 0;
+        if is_first && was_used {
+            self.rewind();
+        }
+        let stream = Stream::begin(index, u32::from(is_first), now);
+        if self.streams.len() == STREAMS_MAX
+            && let Some(oldest) = (0..STREAMS_MAX).min_by_key(|i| self.streams[*i].used)
+        {
+            counts.wrong += u64::from(self.streams.swap_remove(oldest).is_wrong());
+        }
+        self.streams.push(stream);
+        is_first
+    }
+
+    /// What to fetch for the one who just asked for `index` in order, and whether that is the first time.
+    fn look_ahead(&mut self, at: Fid, index: usize, max: usize) -> Option<(Ahead, bool)> {
+        let stream = self.streams.iter_mut().find(|s| s.last == index && s.run >= RUN_MIN)?;
+        let from = stream.fetched_to.max(index + 1);
+        let window = stream.window.min(max);
+        let to = (index + 1 + window).min(self.entries.len());
+        if from >= to || from - index - 1 > window / 2 {
+            return None;
+        }
+        let begins = stream.fetched == 0;
+        stream.fetched_to = to;
+        stream.window = (window * 2).min(max);
+        let mut fids = Vec::with_capacity(to - from);
+        for entry in &mut self.entries[from..to] {
+            if entry.fetch == Fetch::No && (stream.hidden || !entry.is_hidden()) {
+                entry.fetch = Fetch::UnderWay;
+                fids.push(entry.fid);
+            }
+        }
+        stream.fetched += fids.len() as u64;
+        let ahead = Ahead {
+            directory: at,
+            after: self.entries[from - 1].cookie,
+            to: Some(self.entries[to - 1].cookie),
+            count: fids.len(),
+            fids,
+        };
+        (ahead.count > 0).then_some((ahead, begins))
+    }
+
+    /// The next ones that were not fetched yet, wherever they are.
+    fn scan(&mut self, at: Fid) -> Option<Ahead> {
+        let fetched = |e: &&Entry| e.fetch != Fetch::No || e.used;
+        self.scanned_to += self.entries[self.scanned_to..].iter().take_while(fetched).count();
+        if self.end && self.scanned_to == self.entries.len() {
+            self.forget_use();
+        }
+        let from = self.scanned_to;
+        let after = if from == 0 { 0 } else { self.entries[from - 1].cookie };
+        if from == self.entries.len() {
+            self.reading = !self.end;
+            let ahead = Ahead { directory: at, fids: Vec::new(), after, to: None, count: self.chunk };
+            return (!self.end).then_some(ahead);
+        }
+        let to = (from + self.chunk).min(self.entries.len());
+        self.scanned_to = to;
+        let mut fids = Vec::with_capacity(to - from);
+        for entry in self.entries[from..to].iter_mut().filter(|e| e.fetch == Fetch::No && !e.used) {
+            entry.fetch = Fetch::UnderWay;
+            fids.push(entry.fid);
+        }
+        let count = fids.len();
+        Some(Ahead { directory: at, fids, after, to: Some(self.entries[to - 1].cookie), count })
+    }
+}
