@@ -14,7 +14,7 @@ use nacre_base::buf::AlignedBuf;
 use nacre_base::{Fid, Prng, Time, Uuid};
 use nacre_osd::disk::{self, DiskOptions, DiskOsd, IoEngine, Label};
 use nacre_osd::mem::{MemOptions, MemOsd};
-use nacre_osd::{Osd, Table};
+use nacre_osd::{Osd, PARTS_MAX, Table};
 use nacre_rt::Sim;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -48,7 +48,8 @@ fn main() {
 fn open(dir: &Path, options: DiskOptions) -> DiskOsd {
     let _ = std::fs::remove_dir_all(dir);
     let target = "bench-OST0000".parse().unwrap();
-    disk::format(dir, &Label { uuid: Uuid::from_random(1, 1), target, options: Default::default() }).unwrap();
+    let label = Label { uuid: Uuid::from_random(1, 1), target, parts: PARTS_MAX, options: Default::default() };
+    disk::format(dir, &label).unwrap();
     DiskOsd::open(dir, TABLES, options).unwrap()
 }
 

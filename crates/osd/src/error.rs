@@ -40,7 +40,7 @@ pub enum OsdError {
     #[error("{} is not empty", .0.display())]
     NotEmpty(PathBuf),
     /// The target was formatted by a version that this one cannot read.
-    #[error("{} has format version {found}, this program reads version {}", .path.display(), crate::disk::FORMAT_VERSION)]
+    #[error("{} has format version {found}, this program reads versions 1 to {}", .path.display(), crate::disk::FORMAT_VERSION)]
     Version {
         /// The target's directory.
         path: PathBuf,

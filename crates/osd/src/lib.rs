@@ -8,6 +8,7 @@
 //! before it. *Object data* lives in sparse files named by FID, which are not transactional: a write is in the file
 //! when it returns, and durable after the next commit or [`Osd::sync_object`]. A commit makes data durable before the
 //! index, so a committed record never speaks of data that a crash can still take away.
+//! Below an object are up to [`PARTS_MAX`] files, so that one object can be as fast as the device.
 //!
 //! What must not be here: the network, and what the records mean.
 
@@ -16,8 +17,10 @@ mod conformance;
 pub mod disk;
 mod error;
 pub mod mem;
+mod parts;
 
 pub use error::OsdError;
+pub use parts::{PARTS_MAX, REGION_BYTES};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -55,9 +58,15 @@ pub trait Osd: Send + Sync + 'static {
     /// empty.
     async fn read(&self, object: Fid, offset: u64, len: usize) -> Result<Payload, OsdError>;
 
-    /// Writes `data` at `offset`; the object springs into being. Writes that overlap in time and range have no order:
-    /// locks are the caller's. ENOSPC may leave a part written.
-    async fn write(&self, object: Fid, offset: u64, data: Payload) -> Result<(), OsdError>;
+    /// Writes `data` at `offset`: [`Osd::write_extents`] with one extent.
+    async fn write(&self, object: Fid, offset: u64, data: Payload) -> Result<(), OsdError> {
+        self.write_extents(object, vec![(offset, data)]).await
+    }
+
+    /// Writes each extent's data at its offset; the object springs into being. Extents must not overlap; the device does
+    /// best if they ascend. Writes that overlap in time and range have no order: locks are the caller's. A failure may
+    /// leave some of it written.
+    async fn write_extents(&self, object: Fid, extents: Vec<(u64, Payload)>) -> Result<(), OsdError>;
 
     /// Sets the object's size, cutting off or adding zeros; the object springs into being.
     async fn truncate(&self, object: Fid, size: u64) -> Result<(), OsdError>;
@@ -142,6 +151,11 @@ pub enum AllocateMode {
 impl AllocateMode {
     fn keeps_size(self) -> bool {
         matches!(self, AllocateMode::KeepSize | AllocateMode::ZeroRangeKeepSize)
+    }
+
+    /// The same without growth.
+    fn keeping_size(self) -> AllocateMode {
+        if self.zeroes() { AllocateMode::ZeroRangeKeepSize } else { AllocateMode::KeepSize }
     }
 
     fn zeroes(self) -> bool {

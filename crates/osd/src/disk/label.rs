@@ -4,7 +4,7 @@
 
 use super::index::Index;
 use super::objects;
-use crate::OsdError;
+use crate::{OsdError, PARTS_MAX};
 use nacre_base::hash::fnv_1a_64;
 use nacre_base::{TargetName, Uuid};
 use std::collections::BTreeMap;
@@ -13,8 +13,9 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 
-/// The version of a target's layout on disk that this program reads and writes.
-pub const FORMAT_VERSION: u32 = 1;
+/// The newest version of a target's layout on disk that this program reads, and writes. In version 1 an object is one
+/// file; version 2 says in how many parts objects are.
+pub const FORMAT_VERSION: u32 = 2;
 
 /// A label is never longer, so that a damaged one cannot fill memory.
 const LABEL_BYTES_MAX: u64 = 65_536;
@@ -28,6 +29,8 @@ pub struct Label {
     pub uuid: Uuid,
     /// Which target it holds.
     pub target: TargetName,
+    /// Files over which the data of an object is spread, 1 to [`PARTS_MAX`], which is best. It never changes.
+    pub parts: u32,
     /// What the administrator set when formatting, such as `mgsnode`. Keys and values hold no line breaks, keys no
     /// spaces.
     pub options: BTreeMap<String, String>,
@@ -77,9 +80,14 @@ pub fn write_label(dir: &Path, label: &Label) -> Result<(), OsdError> {
 }
 
 fn print(label: &Label) -> String {
-    let mut text = format!("{MAGIC} {FORMAT_VERSION}\nuuid {}\ntarget {}\n", label.uuid, label.target);
+    // As old as it can be, so that older programs read what they know.
+    let version = if label.parts == 1 { 1 } else { FORMAT_VERSION };
+    let mut text = format!("{MAGIC} {version}\nuuid {}\ntarget {}\n", label.uuid, label.target);
+    if version > 1 {
+        let _ = writeln!(text, "parts {}", label.parts); // a String takes all
+    }
     for (key, value) in &label.options {
-        let _ = writeln!(text, "option {key} {value}"); // a String takes all
+        let _ = writeln!(text, "option {key} {value}");
     }
     let sum = fnv_1a_64(text.as_bytes());
     let _ = writeln!(text, "checksum {sum:016x}");
@@ -91,7 +99,7 @@ fn parse(dir: &Path, path: &Path, text: &str) -> Result<Label, OsdError> {
     let first = text.lines().next().unwrap_or_default();
     let Some(version) = first.strip_prefix(MAGIC) else { return Err(OsdError::NotFormatted(dir.to_owned())) };
     let version = version.trim().parse().map_err(|_| corrupt("no version"))?;
-    if version != FORMAT_VERSION {
+    if !(1..=FORMAT_VERSION).contains(&version) {
         return Err(OsdError::Version { path: dir.to_owned(), found: version });
     }
     let (body, sum) = text.rsplit_once("checksum ").ok_or_else(|| corrupt("no checksum"))?;
@@ -99,10 +107,12 @@ fn parse(dir: &Path, path: &Path, text: &str) -> Result<Label, OsdError> {
         return Err(corrupt("wrong checksum"));
     }
     let (mut uuid, mut target, mut options) = (None, None, BTreeMap::new());
+    let mut parts = (version == 1).then_some(1);
     for line in body.lines().skip(1) {
         match line.split_once(' ') {
             Some(("uuid", v)) => uuid = parse_uuid(v),
             Some(("target", v)) => target = v.parse().ok(),
+            Some(("parts", v)) if version > 1 => parts = v.parse().ok().filter(|n| (1..=PARTS_MAX).contains(n)),
             Some(("option", v)) => {
                 let (key, value) = v.split_once(' ').unwrap_or((v, ""));
                 options.insert(key.to_owned(), value.to_owned());
@@ -110,9 +120,9 @@ fn parse(dir: &Path, path: &Path, text: &str) -> Result<Label, OsdError> {
             _ => return Err(corrupt("unknown line")),
         }
     }
-    match (uuid, target) {
-        (Some(uuid), Some(target)) => Ok(Label { uuid, target, options }),
-        _ => Err(corrupt("no valid uuid or target name")),
+    match (uuid, target, parts) {
+        (Some(uuid), Some(target), Some(parts)) => Ok(Label { uuid, target, parts, options }),
+        _ => Err(corrupt("no valid uuid, target name or number of parts")),
     }
 }
 
@@ -131,6 +141,7 @@ mod tests {
         Label {
             uuid: Uuid::from_random(0x0123, 0xfedc),
             target: "nacre-OST0003".parse().unwrap(),
+            parts: PARTS_MAX,
             options: options.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
         }
     }
@@ -145,6 +156,19 @@ mod tests {
         changed.options.clear();
         write_label(&target, &changed).unwrap();
         assert_eq!(read_label(&target), Ok(changed));
+    }
+
+    #[test]
+    fn labels_of_version_1_stay_what_they_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let body = "nacre-target 1\nuuid 00000000-0000-0123-0000-00000000fedc\ntarget nacre-OST0003\noption a b\n";
+        let old = format!("{body}checksum {:016x}\n", fnv_1a_64(body.as_bytes()));
+        fs::write(dir.path().join(FILE), &old).unwrap();
+        let label = read_label(dir.path()).unwrap();
+        assert_eq!(label.parts, 1);
+        write_label(dir.path(), &label).unwrap();
+        assert_eq!(fs::read_to_string(dir.path().join(FILE)).unwrap(), old);
+        assert!(print(&Label { parts: 8, ..label }).starts_with("nacre-target 2\n"));
     }
 
     #[test]
@@ -168,6 +192,9 @@ mod tests {
         let body = "nacre-target 1\nuuid 12\n";
         let sum = fnv_1a_64(body.as_bytes());
         assert!(refusal(&format!("{body}checksum {sum:x}\n")).contains("no valid uuid"));
+        for parts in [0, 9, 1000] {
+            assert!(refusal(&print(&Label { parts, ..label() })).contains("number of parts"));
+        }
         fs::write(path.join(FILE), [0xff; 100]).unwrap();
         assert!(read_label(path).unwrap_err().to_string().contains("not text"));
     }

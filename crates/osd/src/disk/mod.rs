@@ -2,7 +2,7 @@
 //!
 //! - `format`: who the target is ([`Label`]);
 //! - `lock`: locked while the target is open, so that no two processes open it;
-//! - `data/00` to `data/ff`: object files, sparse, named by FID, spread by a hash of it;
+//! - `data/00` to `data/ff`: object files, sparse, named by FID and part, spread by a hash of the FID;
 //! - `index/data.mdb`, `index/durable`: the index store, LMDB.
 //!
 //! Operations run on the callers' own threads, in turn, under an async mutex that holds the running transaction; a
@@ -12,18 +12,23 @@
 //! from thread to thread instead, which LMDB allows where its own lock is not used.
 #![allow(clippy::disallowed_methods)] // An IO edge: the files and threads of the device.
 
+mod calls;
 mod commit;
+mod file;
 mod index;
 mod label;
+mod names;
 mod objects;
 mod ring;
 mod transaction;
+mod unsynced;
 
 pub use label::{FORMAT_VERSION, Label, format, read_label, write_label};
 pub use objects::IoEngine;
 
 use crate::{
     AllocateMode, CommitCallback, ObjectStat, Osd, OsdError, OsdStats, Seek, StatFs, Table, Transaction, check_range,
+    parts::Parts,
 };
 use async_trait::async_trait;
 use commit::Commits;
@@ -53,7 +58,7 @@ pub struct DiskOptions {
     /// Space that object data must leave free, so that the index can always commit: a target that is full refuses
     /// writes, and goes on. By default 256 MiB, but at most a 32nd of the file system.
     pub reserve_bytes: Option<u64>,
-    /// Object files kept open. Each may take two descriptors.
+    /// Object files kept open, the parts of an object counted each. One may take two descriptors.
     pub open_files_max: usize,
     /// Address space that the index may grow by between two commits; the map grows as needed.
     pub map_headroom_bytes: u64,
@@ -143,7 +148,8 @@ impl DiskOsd {
         let lock = lock(dir)?;
         let index = Arc::new(Index::open(&dir.join("index"), tables, options.map_headroom_bytes)?);
         let open_max = options.open_files_max.min(descriptors_max() / 8);
-        let objects = Objects::open(dir.join("data"), options.io_engine, options.direct_io, open_max)?;
+        let parts = Parts::new(label.parts);
+        let objects = Objects::open(dir.join("data"), parts, options.io_engine, options.direct_io, open_max)?;
         let running = Running {
             txn: Some(index.begin()?),
             pages_max: index.pages_max(),
@@ -217,10 +223,10 @@ impl Osd for DiskOsd {
         self.device.objects.read(object, offset, len).await
     }
 
-    async fn write(&self, object: Fid, offset: u64, data: Payload) -> Result<(), OsdError> {
+    async fn write_extents(&self, object: Fid, extents: Vec<(u64, Payload)>) -> Result<(), OsdError> {
         self.device.check()?;
-        self.device.check_room(data.len() as u64)?;
-        if self.device.objects.write(object, offset, data).await.inspect_err(|e| self.device.note_error(e))? {
+        self.device.check_room(extents.iter().map(|(_, data)| data.len() as u64).sum())?;
+        if self.device.objects.write(object, extents).await.inspect_err(|e| self.device.note_error(e))? {
             self.device.commits.hint();
         }
         Ok(())
@@ -241,6 +247,7 @@ impl Osd for DiskOsd {
         self.device.check()?;
         check_range(&range)?;
         self.device.check_room(range.end - range.start)?;
+        self.device.check_allocation(object, &range).await?;
         self.device.objects.allocate(object, range, mode).await.inspect_err(|e| self.device.note_error(e))
     }
 
@@ -334,6 +341,19 @@ impl Device {
         }
         if self.space_low.load(Ordering::Relaxed) {
             return Err(OsdError::Io { what: "write", errno: Errno::ENOSPC });
+        }
+        Ok(())
+    }
+
+    /// Refuses to reserve more than there is: done part by part, it would fill the device before it failed.
+    async fn check_allocation(&self, object: Fid, range: &Range<u64>) -> Result<(), OsdError> {
+        let available = self.statfs()?.available_bytes;
+        if range.end - range.start <= available {
+            return Ok(());
+        }
+        let has = self.objects.stat(object).await?.unwrap_or_default().blocks.saturating_mul(512);
+        if range.end - range.start > available.saturating_add(has) {
+            return Err(OsdError::Io { what: "allocate", errno: Errno::ENOSPC });
         }
         Ok(())
     }

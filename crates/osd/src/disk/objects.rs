@@ -1,60 +1,47 @@
-//! Object files: their names, a bounded cache of open ones, which of them are not synced, and how requests reach the
+//! Object data: the files' names, a bounded cache of open objects, which parts are not synced, and how requests reach the
 //! kernel: straight to the disk where size and alignment allow it, through the page cache otherwise.
 #![allow(clippy::disallowed_methods)] // An IO edge: owns the object files.
 
-use super::ring::{self, Request, Ring};
+use super::calls::{self, none_if, refuses_direct};
+use super::file::{self, MODE, ObjectFile, Part};
+use super::names::{SHARDS, file_name, parse_file_name, shard_of};
+use super::ring::{Request, Ring};
+use super::unsynced::Unsynced;
+use crate::parts::{DIRECT_MIN, PARTS_MAX, PartSet, Parts, direct_middle};
 use crate::{AllocateMode, OBJECT_SIZE_MAX, ObjectStat, OsdError, Seek, range_end};
 use nacre_base::buf::{AlignedBuf, DIRECT_IO_ALIGNMENT};
-use nacre_base::hash::mix64;
 use nacre_base::{Errno, Fid, FxHashMap, Payload};
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{Semaphore, oneshot};
 
-/// Requests below this go through the page cache: copying is cheaper than waiting for the disk.
-const DIRECT_MIN: usize = 128 * 1024;
-/// Directories that objects are spread over, lest one grows too large.
-const SHARDS: usize = 256;
-/// Threads that requests may block at a time where there is no io_uring.
+/// Threads that requests may block at a time: those through the page cache, and all where there is no io_uring.
 const BLOCKING_MAX: usize = 16;
 
 /// All objects of a target.
 pub(super) struct Objects {
     dir: PathBuf,
-    engine: Engine,
+    parts: Parts,
+    /// Where it can be had.
+    ring: Option<Ring>,
+    threads: Arc<Semaphore>,
     direct_allowed: bool,
     cache: Mutex<Cache>,
     open_max: usize,
-    /// Objects with changes since the last commit. They stay open, so that an error of writing them back, which the
+    /// Parts with changes since the last commit. They stay open, so that an error of writing them back, which the
     /// kernel tells once and to open files only, is not missed.
-    unsynced: Mutex<FxHashMap<Fid, Arc<ObjectFile>>>,
-    /// Shard directories in which objects were made since the last commit.
+    unsynced: Mutex<FxHashMap<(Fid, usize), Arc<Part>>>,
+    /// Shard directories in which files were made since the last commit.
     unsynced_shards: [AtomicBool; SHARDS],
-}
-
-/// An open object file.
-pub(super) struct ObjectFile {
-    file: File,
-    /// The same file opened for direct I/O, at first use; `None` if it cannot be.
-    direct: OnceLock<Option<File>>,
-    /// Whether the file system has refused a direct request although it could open the file.
-    direct_refused: AtomicBool,
-    /// Changes completed, and how many of them the last sync covered.
-    changes: AtomicU64,
-    synced: AtomicU64,
-}
-
-enum Engine {
-    Ring(Ring),
-    /// The runtime's threads for blocking calls.
-    Blocking(Arc<Semaphore>),
+    /// Objects of which a crash has left parts without the first one, as far as anybody has looked.
+    remains: Mutex<BTreeSet<Fid>>,
 }
 
 /// How requests reach the kernel.
@@ -71,10 +58,24 @@ pub enum IoEngine {
 struct Cache {
     /// With the time of last use, counted in uses.
     files: FxHashMap<Fid, (Arc<ObjectFile>, u64)>,
+    /// Parts of them that were open when they were last looked at.
+    parts: usize,
     uses: u64,
     /// Removals begun and ended: an object opened while this changed may be gone, and must not enter the cache.
     removals: u64,
 }
+
+/// A write to one part.
+struct Piece {
+    part: usize,
+    offset: u64,
+    data: Payload,
+    /// Straight to the disk.
+    direct: bool,
+}
+
+/// The outcome of a request to the ring, to be waited for.
+type Outcome<T> = oneshot::Receiver<io::Result<T>>;
 
 /// Makes the directories of a target without objects.
 pub(super) fn format(dir: &Path) -> Result<(), OsdError> {
@@ -90,29 +91,33 @@ pub(super) fn format(dir: &Path) -> Result<(), OsdError> {
 
 impl Objects {
     /// `open_max` bounds the files that are kept open.
-    pub(super) fn open(dir: PathBuf, engine: IoEngine, direct: bool, open_max: usize) -> Result<Objects, OsdError> {
+    pub(super) fn open(
+        dir: PathBuf,
+        parts: Parts,
+        engine: IoEngine,
+        direct: bool,
+        open_max: usize,
+    ) -> Result<Objects, OsdError> {
         if !dir.join("ff").is_dir() {
             return Err(OsdError::corrupt(&dir, "object directories are missing"));
         }
-        let threads = || Engine::Blocking(Arc::new(Semaphore::new(BLOCKING_MAX)));
-        let engine = match engine {
-            IoEngine::Threads => threads(),
-            IoEngine::Auto => match Ring::start("osd-io") {
-                Ok(ring) => Engine::Ring(ring),
-                Err(e) => {
-                    tracing::info!("no io_uring ({e}): object data goes through threads");
-                    threads()
-                }
-            },
+        let ring = match engine {
+            IoEngine::Threads => None,
+            IoEngine::Auto => Ring::start("osd-io")
+                .inspect_err(|e| tracing::info!("no io_uring ({e}): object data goes through threads"))
+                .ok(),
         };
         Ok(Objects {
             dir,
-            engine,
+            parts,
+            ring,
+            threads: Arc::new(Semaphore::new(BLOCKING_MAX)),
             direct_allowed: direct,
             cache: Mutex::default(),
             open_max: open_max.max(8),
             unsynced: Mutex::default(),
             unsynced_shards: std::array::from_fn(|_| AtomicBool::new(false)),
+            remains: Mutex::default(),
         })
     }
 
@@ -121,69 +126,147 @@ impl Objects {
         if len == 0 || offset >= OBJECT_SIZE_MAX {
             return Ok(Payload::new());
         }
-        let len = len.min((OBJECT_SIZE_MAX - offset) as usize);
+        let end = offset.saturating_add(len as u64).min(OBJECT_SIZE_MAX);
         let Some(file) = self.existing(object).await? else { return Ok(Payload::new()) };
-        let direct = self.direct_allowed && len >= DIRECT_MIN && is_aligned(offset as usize) && file.can_direct();
-        if direct {
-            // The buffer's memory is whole blocks anyway.
-            match self.read_file(&file, true, offset, len.next_multiple_of(DIRECT_IO_ALIGNMENT)).await {
-                Err(e) if refuses_direct(&e) => file.direct_refused.store(true, Ordering::Relaxed),
-                other => return payload(other, len),
-            }
+        // All begin before the first is waited for.
+        let begun: Vec<_> =
+            self.parts.split(offset..end).map(|(n, range)| (self.begin_read(file.part(n), &range), range)).collect();
+        let (mut data, mut is_short) = (Payload::new(), false);
+        for (read, range) in begun {
+            let mut piece = match read {
+                Some(read) => read.finish(self, &range).await.map_err(|e| OsdError::io("read", &e))?,
+                None => Payload::new(),
+            };
+            let missing = (range.end - range.start) as usize - piece.len();
+            is_short |= missing > 0;
+            piece.append(Payload::zeroes(missing));
+            data.append(piece);
         }
-        payload(self.read_file(&file, false, offset, len).await, len)
+        if is_short {
+            // A part ended: a hole if others reach beyond, else the object's end.
+            let size = file.stat().map_err(|e| OsdError::io("read", &e))?.size;
+            data.truncate(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
+        }
+        Ok(data)
     }
 
-    /// Writes all of `data`; true if so much is unsynced now that a commit should come soon.
-    pub(super) async fn write(self: &Arc<Self>, object: Fid, offset: u64, data: Payload) -> Result<bool, OsdError> {
-        range_end(offset, data.len() as u64)?;
-        if data.is_empty() {
+    /// Writes all extents; true if so much is unsynced now that a commit should come soon. What goes through the page cache
+    /// does so in one job of one thread, whatever its extents: to hand a small one over costs more than to write it, and
+    /// the kernel's ring would hand over each.
+    pub(super) async fn write(self: &Arc<Self>, object: Fid, extents: Vec<(u64, Payload)>) -> Result<bool, OsdError> {
+        for (offset, data) in &extents {
+            range_end(*offset, data.len() as u64)?;
+        }
+        let pieces = pieces(extents, self.parts, self.direct_allowed);
+        if pieces.is_empty() {
             return Ok(false);
         }
-        let file = self.existing_or_new(object).await?;
-        let mut written = Err(io::ErrorKind::InvalidInput.into());
-        let mut direct = self.direct_allowed && can_write_direct(offset, &data) && file.can_direct();
-        if direct {
-            written = self.write_file(&file, true, offset, data.clone()).await;
-            if written.as_ref().is_err_and(refuses_direct) {
-                file.direct_refused.store(true, Ordering::Relaxed);
-                direct = false;
+        let touched: PartSet = pieces.iter().map(|piece| piece.part).collect();
+        let file = self.with_parts(object, touched).await?;
+        self.write_pieces(&file, pieces).await.map_err(|e| OsdError::io("write", &e))?;
+        Ok(self.changed(object, &file, touched))
+    }
+
+    async fn write_pieces(&self, file: &Arc<ObjectFile>, pieces: Vec<Piece>) -> io::Result<()> {
+        let is_direct = |piece: &Piece| piece.direct && file.part(piece.part).is_some_and(|part| part.can_direct());
+        let (direct, mut cached): (Vec<_>, Vec<_>) = pieces.into_iter().partition(is_direct);
+        let Some(ring) = &self.ring else {
+            let direct = direct.into_iter().map(|piece| Piece { direct: true, ..piece });
+            cached.iter_mut().for_each(|piece| piece.direct = false);
+            return self.write_blocking(file, direct.chain(cached).collect()).await;
+        };
+        let begin = |piece: Piece| {
+            let (reply, outcome) = oneshot::channel();
+            if let Some(file) = file.part(piece.part).cloned() {
+                let (offset, data) = (piece.offset, piece.data.clone());
+                ring.submit(Request::Write { file, direct: true, offset, data, reply });
+            }
+            (piece, outcome)
+        };
+        let begun: Vec<(Piece, Outcome<()>)> = direct.into_iter().map(begin).collect();
+        cached.iter_mut().for_each(|piece| piece.direct = false);
+        let mut written = self.write_blocking(file, cached).await;
+        let mut refused = Vec::new();
+        for (piece, outcome) in begun {
+            match received(outcome).await {
+                Err(e) if refuses_direct(&e) => refused.push(Piece { direct: false, ..piece }),
+                other => written = written.and(other),
             }
         }
-        if !direct {
-            written = self.write_file(&file, false, offset, data).await;
+        refused.iter().filter_map(|piece| file.part(piece.part)).for_each(|part| part.refused_direct());
+        written?;
+        self.write_blocking(file, refused).await
+    }
+
+    /// Writes pieces one after another on one thread.
+    async fn write_blocking(&self, file: &Arc<ObjectFile>, pieces: Vec<Piece>) -> io::Result<()> {
+        if pieces.is_empty() {
+            return Ok(());
         }
-        written.map_err(|e| OsdError::io("write", &e))?;
-        Ok(self.changed(object, file))
+        let file = file.clone();
+        let _permit = self.threads.acquire().await;
+        run_blocking(move || {
+            pieces.into_iter().try_for_each(|Piece { part, offset, data, direct }| {
+                let part = file.part(part).ok_or(ErrorKind::NotFound)?;
+                match calls::write_all(part.for_io(direct), offset, &data) {
+                    Err(e) if direct && refuses_direct(&e) => {
+                        part.refused_direct();
+                        calls::write_all(part.for_io(false), offset, &data)
+                    }
+                    other => other,
+                }
+            })
+        })
+        .await
     }
 
     pub(super) async fn truncate(self: &Arc<Self>, object: Fid, size: u64) -> Result<(), OsdError> {
         range_end(size, 0)?;
-        let file = self.existing_or_new(object).await?;
+        let file = self.with_parts(object, PartSet::FIRST).await?;
         let f = file.clone();
-        blocking("truncate", move || f.file.set_len(size)).await?;
-        self.changed(object, file);
+        blocking("truncate", move || f.set_len(size)).await?;
+        self.changed(object, &file, file.parts().map(|(n, _)| n).collect());
         Ok(())
     }
 
     pub(super) async fn punch(self: &Arc<Self>, object: Fid, range: Range<u64>) -> Result<(), OsdError> {
         let Some(file) = self.existing(object).await? else { return Ok(()) };
+        let touched = self.parts.touched(&range);
         let f = file.clone();
-        let punched = blocking("punch", move || punch(&f.file, range)).await;
-        self.changed(object, file);
+        let punched = blocking("punch", move || {
+            // What is not a part's own is a hole in it already.
+            let mut parts = touched.iter().filter_map(|n| f.part(n));
+            parts.try_for_each(|part| calls::punch(part.for_io(false), range.clone()))
+        });
+        let punched = punched.await;
+        self.changed(object, &file, touched);
         punched
     }
 
+    /// The caller has made sure that there is space.
     pub(super) async fn allocate(
         self: &Arc<Self>,
         object: Fid,
         range: Range<u64>,
         mode: AllocateMode,
     ) -> Result<(), OsdError> {
-        let file = self.existing_or_new(object).await?;
-        let f = file.clone();
-        let allocated = blocking("allocate", move || allocate(&f.file, &range, mode)).await;
-        self.changed(object, file);
+        let touched = self.parts.touched(&range);
+        let file = self.with_parts(object, touched).await?;
+        let (f, parts) = (file.clone(), self.parts);
+        let allocated = blocking("allocate", move || {
+            let allocate = |n: usize, range: Range<u64>, mode| {
+                let part = f.part(n).ok_or(ErrorKind::NotFound)?;
+                calls::allocate(part.for_io(false), &range, mode)
+            };
+            // The last piece first: it alone makes the object longer, and tells if files can't reach so far.
+            let last = range.end - 1;
+            let last_start = (parts.region_end(last).saturating_sub(crate::REGION_BYTES)).max(range.start);
+            let last_start = if parts.count() == 1 { range.start } else { last_start };
+            allocate(parts.of(last), last_start..range.end, mode)?;
+            parts.split(range.start..last_start).try_for_each(|(n, range)| allocate(n, range, mode.keeping_size()))
+        });
+        let allocated = allocated.await;
+        self.changed(object, &file, touched);
         allocated
     }
 
@@ -192,56 +275,41 @@ impl Objects {
             return Ok(None);
         }
         let Some(file) = self.existing(object).await? else { return Ok(None) };
-        let whence = match what {
-            Seek::Data => libc::SEEK_DATA,
-            Seek::Hole => libc::SEEK_HOLE,
-        };
-        blocking("seek", move || {
-            // SAFETY: lseek touches no memory of ours. Nobody uses the file's position.
-            match unsafe { libc::lseek(file.file.as_raw_fd(), offset as i64, whence) } {
-                -1 => Err(io::Error::last_os_error()).or_else(|e| none_if(e, libc::ENXIO)),
-                found => Ok(Some(found as u64)),
-            }
-        })
-        .await
+        let parts = self.parts;
+        blocking("seek", move || file.seek(parts, offset, what)).await
     }
 
     pub(super) async fn stat(self: &Arc<Self>, object: Fid) -> Result<Option<ObjectStat>, OsdError> {
         let Some(file) = self.existing(object).await? else { return Ok(None) };
-        // The inode of an open file is in memory: this does not block.
-        let m = file.file.metadata().map_err(|e| OsdError::io("stat", &e))?;
-        Ok(Some(ObjectStat { size: m.len(), blocks: m.blocks() }))
+        file.stat().map(Some).map_err(|e| OsdError::io("stat", &e))
     }
 
     /// Makes one object's data durable. An error poisons the device: the caller sees to that.
     pub(super) async fn sync(self: &Arc<Self>, object: Fid) -> Result<(), OsdError> {
         let Some(file) = self.existing(object).await? else { return Ok(()) };
-        let upto = file.changes.load(Ordering::Acquire);
-        if file.synced.load(Ordering::Acquire) >= upto {
-            return Ok(());
-        }
-        let synced = match &self.engine {
-            Engine::Ring(ring) => {
-                let (reply, outcome) = oneshot::channel();
-                ring.submit(Request::Sync { file: file.clone(), reply });
-                received(outcome).await
-            }
-            Engine::Blocking(_) => {
-                let f = file.clone();
-                run_blocking(move || f.file.sync_data()).await
-            }
+        let synced = match &self.ring {
+            Some(ring) => sync_by_ring(ring, &file).await,
+            None => run_blocking(move || file.parts().try_for_each(|(_, part)| part.sync())).await,
         };
-        synced.map_err(|e| OsdError::io(SYNC, &e))?;
-        file.synced.fetch_max(upto, Ordering::AcqRel);
-        Ok(())
+        synced.map_err(|e| OsdError::io(SYNC, &e))
     }
 
     pub(super) async fn remove(self: &Arc<Self>, object: Fid) -> Result<(), OsdError> {
         let this = self.clone();
         blocking("remove", move || {
             this.forget(object);
-            let removed =
-                fs::remove_file(this.path(object)).or_else(|e| none_if(e, libc::ENOENT).map(|_: Option<()>| ()));
+            let remove = |part| {
+                fs::remove_file(this.path(object, part)).or_else(|e| none_if(e, libc::ENOENT).map(|_: Option<()>| ()))
+            };
+            if this.parts.count() > 1 {
+                let first = fs::metadata(this.path(object, 0)).map(Some).or_else(|e| none_if(e, libc::ENOENT))?;
+                let remains = this.remains.lock().remove(&object);
+                if remains || first.is_some_and(|first| file::has_several(&first)) {
+                    (1..PARTS_MAX as usize).try_for_each(remove)?;
+                }
+            }
+            // Last: an object without it is another one.
+            let removed = remove(0);
             // Who opened it in between has put it into the cache by now, or will see that the number has changed.
             this.forget(object);
             removed
@@ -252,61 +320,52 @@ impl Objects {
     pub(super) async fn list(self: &Arc<Self>) -> Result<Vec<Fid>, OsdError> {
         let this = self.clone();
         blocking("listing objects", move || {
-            let mut all = Vec::new();
+            let (mut firsts, mut others) = (BTreeSet::new(), BTreeSet::new());
             for shard in 0..SHARDS {
-                for entry in fs::read_dir(this.dir.join(format!("{shard:02x}")))? {
-                    all.extend(entry?.file_name().to_str().and_then(parse_file_name));
+                for entry in fs::read_dir(this.shard(shard))? {
+                    match entry?.file_name().to_str().and_then(parse_file_name) {
+                        Some((object, 0)) => firsts.insert(object),
+                        Some((object, part)) if part < this.parts.count() => others.insert(object),
+                        _ => false,
+                    };
                 }
             }
-            all.sort_unstable();
-            Ok(all)
+            this.remains.lock().extend(others.difference(&firsts));
+            firsts.extend(others);
+            Ok(firsts.into_iter().collect())
         })
         .await
     }
 
     /// Takes over what must be synced for a commit: everything changed so far.
     pub(super) fn take_unsynced(&self) -> Unsynced {
-        let files = std::mem::take(&mut *self.unsynced.lock());
+        let parts = std::mem::take(&mut *self.unsynced.lock());
         let shards = (0..SHARDS).filter(|s| self.unsynced_shards[*s].swap(false, Ordering::AcqRel));
-        Unsynced { files: files.into_values().collect(), shards: shards.map(|s| self.shard(s)).collect() }
+        Unsynced { parts: parts.into_values().collect(), shards: shards.map(|s| self.shard(s)).collect() }
     }
 
-    async fn read_file(&self, file: &Arc<ObjectFile>, direct: bool, offset: u64, len: usize) -> io::Result<AlignedBuf> {
-        let buf = AlignedBuf::for_overwrite(len);
-        let file = file.clone();
-        match &self.engine {
-            Engine::Ring(ring) => {
-                let (reply, outcome) = oneshot::channel();
-                ring.submit(Request::Read { file, direct, offset, buf, reply });
-                received(outcome).await
-            }
-            Engine::Blocking(threads) => {
-                let _permit = threads.acquire().await;
-                run_blocking(move || read_all(file.for_io(direct), offset, buf)).await
-            }
-        }
+    /// Begins to read a range of a part, if the part is there.
+    fn begin_read(&self, part: Option<&Arc<Part>>, range: &Range<u64>) -> Option<PartRead> {
+        let (part, len) = (part?.clone(), range.end - range.start);
+        let aligned = range.start.is_multiple_of(DIRECT_IO_ALIGNMENT as u64);
+        let direct = self.direct_allowed && len >= DIRECT_MIN && aligned && part.can_direct();
+        let outcome = self.ring.as_ref().map(|ring| submit_read(ring, &part, direct, range));
+        Some(PartRead { part, direct, outcome })
     }
 
-    async fn write_file(&self, file: &Arc<ObjectFile>, direct: bool, offset: u64, data: Payload) -> io::Result<()> {
-        let file = file.clone();
-        match &self.engine {
-            Engine::Ring(ring) => {
-                let (reply, outcome) = oneshot::channel();
-                ring.submit(Request::Write { file, direct, offset, data, reply });
-                received(outcome).await
-            }
-            Engine::Blocking(threads) => {
-                let _permit = threads.acquire().await;
-                run_blocking(move || write_all(file.for_io(direct), offset, &data)).await
-            }
-        }
+    async fn read_blocking(&self, part: &Arc<Part>, direct: bool, range: &Range<u64>) -> io::Result<AlignedBuf> {
+        let (part, offset, buf) = (part.clone(), range.start, read_buffer(direct, range));
+        let _permit = self.threads.acquire().await;
+        run_blocking(move || calls::read_all(part.for_io(direct), offset, buf)).await
     }
 
     /// Notes a completed change. It must not be noted before: a sync that ran meanwhile would not have covered it.
-    fn changed(&self, object: Fid, file: Arc<ObjectFile>) -> bool {
-        file.changes.fetch_add(1, Ordering::AcqRel);
+    fn changed(&self, object: Fid, file: &ObjectFile, parts: PartSet) -> bool {
         let mut unsynced = self.unsynced.lock();
-        unsynced.insert(object, file);
+        for (n, part) in parts.iter().filter_map(|n| Some((n, file.part(n)?))) {
+            part.changed();
+            unsynced.insert((object, n), part.clone());
+        }
         unsynced.len() >= self.open_max
     }
 
@@ -314,9 +373,33 @@ impl Objects {
         self.open_object(object, false).await
     }
 
-    async fn existing_or_new(self: &Arc<Self>, object: Fid) -> Result<Arc<ObjectFile>, OsdError> {
-        let missing = OsdError::Io { what: "creating an object", errno: Errno::ENOENT };
-        self.open_object(object, true).await?.ok_or(missing)
+    /// The object, made if it is missing, with these parts.
+    async fn with_parts(self: &Arc<Self>, object: Fid, parts: PartSet) -> Result<Arc<ObjectFile>, OsdError> {
+        loop {
+            let missing = OsdError::Io { what: "creating an object", errno: Errno::ENOENT };
+            let file = self.open_object(object, true).await?.ok_or(missing)?;
+            if file.has(parts) {
+                return Ok(file);
+            }
+            let (this, f) = (self.clone(), file.clone());
+            if blocking("creating a part of an object", move || this.make_parts(object, &f, parts)).await? {
+                return Ok(file);
+            }
+        }
+    }
+
+    /// Makes the missing ones of these parts; false if the object was removed.
+    fn make_parts(&self, object: Fid, file: &ObjectFile, parts: PartSet) -> io::Result<bool> {
+        // Whatever has the name is left from before a crash, or the object would have been opened with it.
+        let made = file.make(parts, |part| {
+            self.open_path(OpenOptions::new().create(true).truncate(true).mode(MODE), &self.path(object, part))
+        })?;
+        if made {
+            // Not before: a commit that ran meanwhile would not have covered the new names and the first part's mark.
+            self.unsynced_shards[shard_of(object)].store(true, Ordering::Release);
+            self.changed(object, file, PartSet::FIRST);
+        }
+        Ok(made)
     }
 
     async fn open_object(self: &Arc<Self>, object: Fid, create: bool) -> Result<Option<Arc<ObjectFile>>, OsdError> {
@@ -338,49 +421,75 @@ impl Objects {
     }
 
     fn open_file(&self, object: Fid, create: bool) -> io::Result<Option<Arc<ObjectFile>>> {
-        let path = self.path(object);
+        let path = self.path(object, 0);
         loop {
             let removals = self.cache.lock().removals;
             let mut options = OpenOptions::new();
-            options.read(true).write(true).mode(0o600);
-            let mut file = options.open(&path);
-            if file.as_ref().is_err_and(|e| matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))) {
-                self.cache.lock().evict(8);
-                file = options.open(&path);
-            }
-            if file.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+            let mut first = self.open_path(options.mode(MODE), &path);
+            if first.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
                 if !create {
                     return Ok(None);
                 }
-                file = options.create(true).open(&path);
+                first = self.open_path(options.create(true), &path);
                 // Not before: a commit that ran meanwhile would not have covered the new name.
                 self.unsynced_shards[shard_of(object)].store(true, Ordering::Release);
             }
-            let file = Arc::new(ObjectFile::new(file?));
+            let file = Arc::new(self.with_existing_parts(object, first?)?);
             let mut cache = self.cache.lock();
             if cache.removals == removals {
                 cache.uses += 1;
                 let now = cache.uses;
-                if cache.files.len() >= self.open_max {
+                if cache.parts >= self.open_max {
                     cache.evict(self.open_max - self.open_max / 8);
                 }
-                // Who opened it at the same time may have been first: one file for all.
-                return Ok(Some(cache.files.entry(object).or_insert((file, now)).0.clone()));
+                // Who opened it at the same time may have been first: one for all.
+                let parts = file.parts().count();
+                let entry = cache.files.entry(object).or_insert((file, now)).0.clone();
+                cache.parts += parts;
+                return Ok(Some(entry));
             }
+        }
+    }
+
+    fn with_existing_parts(&self, object: Fid, first: File) -> io::Result<ObjectFile> {
+        let several = self.parts.count() > 1 && file::has_several(&first.metadata()?);
+        let file = ObjectFile::new(first);
+        for part in (1..self.parts.count()).filter(|_| several) {
+            let opened = self.open_path(&mut OpenOptions::new(), &self.path(object, part));
+            if let Some(opened) = opened.map(Some).or_else(|e| none_if(e, libc::ENOENT))? {
+                file.add(part, opened);
+            }
+        }
+        Ok(file)
+    }
+
+    /// Opens a file, if need be at the cost of others that are open.
+    fn open_path(&self, options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+        options.read(true).write(true);
+        match options.open(path) {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                self.cache.lock().evict(8);
+                options.open(path)
+            }
+            other => other,
         }
     }
 
     fn forget(&self, object: Fid) {
         let mut cache = self.cache.lock();
         cache.removals += 1;
-        cache.files.remove(&object);
+        let file = cache.files.remove(&object);
         drop(cache);
-        self.unsynced.lock().remove(&object);
+        if let Some((file, _)) = file {
+            file.set_removed();
+        }
+        let mut unsynced = self.unsynced.lock();
+        (0..self.parts.count()).for_each(|part| drop(unsynced.remove(&(object, part))));
     }
 
-    fn path(&self, object: Fid) -> PathBuf {
+    fn path(&self, object: Fid, part: usize) -> PathBuf {
         let mut path = self.shard(shard_of(object));
-        path.push(file_name(object));
+        path.push(file_name(object, part));
         path
     }
 
@@ -390,96 +499,84 @@ impl Objects {
 }
 
 impl Cache {
-    /// Keeps the `keep` most recently used.
+    /// Keeps the most recently used, up to `keep` parts, and those in use: of an object there must not be two.
     fn evict(&mut self, keep: usize) {
-        let mut used: Vec<u64> = self.files.values().map(|(_, used)| *used).collect();
-        if used.len() > keep {
-            used.sort_unstable();
-            let oldest_kept = used[used.len() - keep];
-            self.files.retain(|_, (_, used)| *used >= oldest_kept);
-        }
+        let mut used: Vec<(u64, usize)> = self.files.values().map(|(f, used)| (*used, f.parts().count())).collect();
+        used.sort_unstable_by(|a, b| b.cmp(a));
+        let mut parts = 0;
+        let oldest_kept = used.iter().take_while(|(_, count)| {
+            parts += count;
+            parts <= keep
+        });
+        let oldest_kept = oldest_kept.last().map_or(u64::MAX, |(used, _)| *used);
+        self.files.retain(|_, (file, used)| *used >= oldest_kept || Arc::strong_count(file) > 1);
+        self.parts = self.files.values().map(|(file, _)| file.parts().count()).sum();
     }
 }
 
-impl ObjectFile {
-    pub(super) fn new(file: File) -> ObjectFile {
-        ObjectFile {
-            file,
-            direct: OnceLock::new(),
-            direct_refused: AtomicBool::new(false),
-            // An earlier opening may have left changes that are not synced.
-            changes: AtomicU64::new(1),
-            synced: AtomicU64::new(0),
-        }
-    }
-
-    /// The file opened for direct I/O, if the file system can do that.
-    fn direct(&self) -> Option<&File> {
-        self.direct
-            .get_or_init(|| {
-                // By descriptor, not by name: it must be this very file. Its inode is in memory, so this is quick.
-                let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-                OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path).ok()
-            })
-            .as_ref()
-    }
-
-    fn can_direct(&self) -> bool {
-        !self.direct_refused.load(Ordering::Relaxed) && self.direct().is_some()
-    }
-
-    /// The file that a request goes to.
-    pub(super) fn for_io(&self, direct: bool) -> &File {
-        self.direct().filter(|_| direct).unwrap_or(&self.file)
-    }
+/// A read of a part that may have begun.
+struct PartRead {
+    part: Arc<Part>,
+    direct: bool,
+    /// `None` where there is no ring.
+    outcome: Option<Outcome<AlignedBuf>>,
 }
 
-/// What a commit syncs before the index.
-pub(super) struct Unsynced {
-    files: Vec<Arc<ObjectFile>>,
-    shards: Vec<PathBuf>,
-}
-
-/// Threads that sync at a time. File systems put syncs that come together into one journal commit.
-const SYNC_THREADS: usize = 8;
-
-impl Unsynced {
-    pub(super) fn is_empty(&self) -> bool {
-        self.files.is_empty() && self.shards.is_empty()
-    }
-
-    /// Makes it all durable. Blocks.
-    pub(super) fn sync(self) -> io::Result<()> {
-        let sync_file = |f: &Arc<ObjectFile>| {
-            let upto = f.changes.load(Ordering::Acquire);
-            if f.synced.load(Ordering::Acquire) < upto {
-                f.file.sync_data()?;
-                f.synced.fetch_max(upto, Ordering::AcqRel);
-            }
-            Ok(())
+impl PartRead {
+    async fn finish(self, objects: &Objects, range: &Range<u64>) -> io::Result<Payload> {
+        let mut read = match self.outcome {
+            Some(outcome) => received(outcome).await,
+            None => objects.read_blocking(&self.part, self.direct, range).await,
         };
-        in_parallel(&self.files, sync_file)?;
-        in_parallel(&self.shards, |path| File::open(path)?.sync_all())
+        if self.direct && read.as_ref().is_err_and(refuses_direct) {
+            self.part.refused_direct();
+            read = match &objects.ring {
+                Some(ring) => received(submit_read(ring, &self.part, false, range)).await,
+                None => objects.read_blocking(&self.part, false, range).await,
+            };
+        }
+        let mut buf = read?;
+        buf.truncate((range.end - range.start) as usize);
+        Ok(bytes::Bytes::from(buf).into())
     }
 }
 
-fn in_parallel<T: Sync>(items: &[T], f: impl Fn(&T) -> io::Result<()> + Sync) -> io::Result<()> {
-    if items.len() <= 2 {
-        return items.iter().try_for_each(f);
+fn submit_read(ring: &Ring, part: &Arc<Part>, direct: bool, range: &Range<u64>) -> Outcome<AlignedBuf> {
+    let (reply, outcome) = oneshot::channel();
+    let (file, offset, buf) = (part.clone(), range.start, read_buffer(direct, range));
+    ring.submit(Request::Read { file, direct, offset, buf, reply });
+    outcome
+}
+
+/// Where a range is read to: of whole blocks for a direct read, as its memory is anyway.
+fn read_buffer(direct: bool, range: &Range<u64>) -> AlignedBuf {
+    let len = (range.end - range.start) as usize;
+    AlignedBuf::for_overwrite(if direct { len.next_multiple_of(DIRECT_IO_ALIGNMENT) } else { len })
+}
+
+async fn sync_by_ring(ring: &Ring, file: &ObjectFile) -> io::Result<()> {
+    let mut begun = Vec::new();
+    for (_, part) in file.parts() {
+        let Some(sync) = part.begin_sync() else { continue };
+        let (reply, outcome) = oneshot::channel();
+        ring.submit(Request::Sync { file: part.clone(), data_only: sync.data_only, reply });
+        begun.push((part, sync, outcome));
     }
-    std::thread::scope(|scope| {
-        let chunks = items.chunks(items.len().div_ceil(SYNC_THREADS));
-        let f = &f;
-        let threads: Vec<_> = chunks.map(|c| scope.spawn(move || c.iter().try_for_each(f))).collect();
-        let outcome = |t: std::thread::ScopedJoinHandle<'_, _>| t.join().unwrap_or(Err(io::ErrorKind::Other.into()));
-        threads.into_iter().map(outcome).fold(Ok(()), io::Result::and)
-    })
+    let mut synced = Ok(());
+    for (part, sync, outcome) in begun {
+        let outcome = received(outcome).await;
+        if outcome.is_ok() {
+            part.end_sync(&sync);
+        }
+        synced = synced.and(outcome);
+    }
+    synced
 }
 
 /// What is said when making data durable failed.
 pub(super) const SYNC: &str = "syncing object data";
 
-async fn received<T>(outcome: oneshot::Receiver<io::Result<T>>) -> io::Result<T> {
+async fn received<T>(outcome: Outcome<T>) -> io::Result<T> {
     outcome.await.unwrap_or_else(|_| Err(io::Error::other("the I/O thread is gone")))
 }
 
@@ -494,121 +591,42 @@ async fn blocking<T: Send + 'static>(
     run_blocking(f).await.map_err(|e| OsdError::io(what, &e))
 }
 
-fn read_all(file: &File, offset: u64, mut buf: AlignedBuf) -> io::Result<AlignedBuf> {
-    let mut done = 0;
-    while done < buf.len() {
-        match file.read_at(&mut buf[done..], offset + done as u64) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            // A direct read that ended within a block has reached the end of the file and cannot go on.
-            Err(e) if refuses_direct(&e) && !is_aligned(done) => break,
-            Err(e) => return Err(e),
+/// What is to be written where: neighbours together, cut where parts begin, and what can go straight to the disk cut out.
+fn pieces(extents: Vec<(u64, Payload)>, parts: Parts, direct_allowed: bool) -> Vec<Piece> {
+    let mut runs: Vec<(u64, Payload)> = Vec::new();
+    for (offset, data) in extents.into_iter().filter(|(_, data)| !data.is_empty()) {
+        match runs.last_mut() {
+            Some((start, run)) if *start + run.len() as u64 == offset => run.append(data),
+            _ => runs.push((offset, data)),
         }
     }
-    buf.truncate(done);
-    Ok(buf)
-}
-
-fn write_all(file: &File, offset: u64, data: &Payload) -> io::Result<()> {
-    let mut done = 0;
-    while done < data.len() {
-        let pieces = ring::pieces(data, done);
-        let at = (offset + done as u64) as i64;
-        // SAFETY: the pieces point into `data`, which is borrowed, and are only read.
-        match unsafe { libc::pwritev(file.as_raw_fd(), pieces.as_ptr(), pieces.len() as i32, at) } {
-            0 => return Err(ErrorKind::WriteZero.into()),
-            n if n > 0 => done += n as usize,
-            _ => {
-                let e = io::Error::last_os_error();
-                if e.kind() != ErrorKind::Interrupted {
-                    return Err(e);
+    let mut pieces = Vec::new();
+    for (start, run) in runs {
+        for (part, range) in parts.split(start..start + run.len() as u64) {
+            let mut push = |range: Range<u64>, direct| {
+                if !range.is_empty() {
+                    let data = run.slice((range.start - start) as usize, (range.end - range.start) as usize);
+                    pieces.push(Piece { part, offset: range.start, data, direct });
                 }
+            };
+            let middle = direct_middle(&range);
+            let in_memory = (middle.start - start) as usize..(middle.end - start) as usize;
+            if direct_allowed && !middle.is_empty() && is_aligned(&run.slice(in_memory.start, in_memory.len())) {
+                push(range.start..middle.start, false);
+                push(middle.clone(), true);
+                push(middle.end..range.end, false);
+            } else {
+                push(range, false);
             }
         }
     }
-    Ok(())
+    pieces
 }
 
-fn punch(file: &File, mut range: Range<u64>) -> io::Result<()> {
-    let size = file.metadata()?.len();
-    // "To the end" may be farther than the file system's files can reach.
-    range.end = range.end.min(size.next_multiple_of(DIRECT_IO_ALIGNMENT as u64));
-    if range.is_empty() {
-        return Ok(());
-    }
-    fallocate(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, &range)
-}
-
-fn allocate(file: &File, range: &Range<u64>, mode: AllocateMode) -> io::Result<()> {
-    let keep = if mode.keeps_size() { libc::FALLOC_FL_KEEP_SIZE } else { 0 };
-    if !mode.zeroes() {
-        return fallocate(file, keep, range);
-    }
-    match fallocate(file, libc::FALLOC_FL_ZERO_RANGE | keep, range) {
-        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-            punch(file, range.clone())?;
-            fallocate(file, keep, range)
-        }
-        other => other,
-    }
-}
-
-fn fallocate(file: &File, mode: i32, range: &Range<u64>) -> io::Result<()> {
-    loop {
-        // SAFETY: fallocate touches no memory of ours. The range was checked to fit.
-        let r =
-            unsafe { libc::fallocate(file.as_raw_fd(), mode, range.start as i64, (range.end - range.start) as i64) };
-        match (r, io::Error::last_os_error()) {
-            (0, _) => return Ok(()),
-            (_, e) if e.kind() == ErrorKind::Interrupted => {}
-            (_, e) => return Err(e),
-        }
-    }
-}
-
-/// What was read, at most `len` bytes of it.
-fn payload(read: io::Result<AlignedBuf>, len: usize) -> Result<Payload, OsdError> {
-    let mut buf = read.map_err(|e| OsdError::io("read", &e))?;
-    buf.truncate(len);
-    Ok(bytes::Bytes::from(buf).into())
-}
-
-fn can_write_direct(offset: u64, data: &Payload) -> bool {
-    let aligned = |p: &bytes::Bytes| is_aligned(p.as_ptr() as usize) && is_aligned(p.len());
-    data.len() >= DIRECT_MIN && is_aligned(offset as usize) && data.pieces().iter().all(aligned)
-}
-
-fn is_aligned(n: usize) -> bool {
-    n.is_multiple_of(DIRECT_IO_ALIGNMENT)
-}
-
-fn refuses_direct(e: &io::Error) -> bool {
-    e.raw_os_error() == Some(libc::EINVAL)
-}
-
-/// `None` for an error that means "there is none".
-fn none_if<T>(e: io::Error, errno: i32) -> io::Result<Option<T>> {
-    if e.raw_os_error() == Some(errno) { Ok(None) } else { Err(e) }
-}
-
-/// Spreads objects evenly whatever their FIDs' pattern. Frozen: it decides where objects are found.
-fn shard_of(object: Fid) -> usize {
-    (mix64(mix64(object.seq) ^ (u64::from(object.oid) << 32 | u64::from(object.ver))) % SHARDS as u64) as usize
-}
-
-fn file_name(object: Fid) -> String {
-    format!("{:x}-{:x}-{:x}", object.seq, object.oid, object.ver)
-}
-
-fn parse_file_name(name: &str) -> Option<Fid> {
-    let mut parts = name.split('-');
-    let seq = u64::from_str_radix(parts.next()?, 16).ok()?;
-    let oid = u32::from_str_radix(parts.next()?, 16).ok()?;
-    let ver = u32::from_str_radix(parts.next()?, 16).ok()?;
-    let object = Fid { seq, oid, ver };
-    // Only the one name that we would give it.
-    (file_name(object) == name).then_some(object)
+/// Whether memory is as direct I/O needs it.
+fn is_aligned(data: &Payload) -> bool {
+    let aligned = |n: usize| n.is_multiple_of(DIRECT_IO_ALIGNMENT);
+    data.pieces().iter().all(|p| aligned(p.as_ptr() as usize) && aligned(p.len()))
 }
 
 #[cfg(test)]
@@ -616,46 +634,59 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_places_of_objects_are_frozen() {
-        let object = Fid { seq: 0x2_0000_0401, oid: 0x1f, ver: 0 };
-        assert_eq!(file_name(object), "200000401-1f-0");
-        assert_eq!(parse_file_name("200000401-1f-0"), Some(object));
-        for foreign in ["", "200000401-1f", "0200000401-1f-0", "200000401-1f-0-0", "x-y-z", "200000401-1F-0"] {
-            assert_eq!(parse_file_name(foreign), None, "{foreign}");
-        }
-        assert_eq!(shard_of(object), 121);
-        let mut count = [0; SHARDS];
-        (0..25_600).for_each(|oid| count[shard_of(Fid { seq: 0x2_0000_0402, oid, ver: 0 })] += 1);
-        assert!(count.iter().all(|c| (50..150).contains(c)), "uneven: {count:?}");
-    }
-
-    #[test]
-    fn the_cache_keeps_the_most_recently_used() {
-        let file = Arc::new(ObjectFile::new(File::open("/").unwrap()));
+    fn the_cache_keeps_the_most_recently_used_and_what_is_in_use() {
+        let open = || Arc::new(ObjectFile::new(File::open("/").unwrap()));
         let mut cache = Cache::default();
+        let in_use = open();
         for oid in 0..100 {
-            cache.files.insert(Fid { seq: 1, oid, ver: 0 }, (file.clone(), 1000 - u64::from(oid)));
+            let file = if oid == 99 { in_use.clone() } else { open() };
+            cache.files.insert(Fid { seq: 1, oid, ver: 0 }, (file, 1000 - u64::from(oid)));
         }
         cache.evict(10);
         let mut kept: Vec<u32> = cache.files.keys().map(|f| f.oid).collect();
         kept.sort_unstable();
-        assert_eq!(kept, (0..10).collect::<Vec<_>>());
+        assert_eq!(kept, (0..10).chain([99]).collect::<Vec<_>>());
+        assert_eq!(cache.parts, 11);
+    }
+
+    fn of(pieces: &[bytes::Bytes]) -> Payload {
+        let mut payload = Payload::new();
+        pieces.iter().for_each(|p| payload.push(p.clone()));
+        payload
+    }
+
+    /// Part, offset, length, and whether it goes straight to the disk, of all pieces.
+    fn planned(extents: Vec<(u64, Payload)>) -> Vec<(usize, u64, usize, bool)> {
+        pieces(extents, Parts::new(8), true).iter().map(|p| (p.part, p.offset, p.data.len(), p.direct)).collect()
     }
 
     #[test]
-    fn only_large_and_fully_aligned_writes_go_direct() {
+    fn only_large_aligned_middles_go_direct() {
+        const MIN: usize = DIRECT_MIN as usize;
         let aligned = |len| bytes::Bytes::from(AlignedBuf::zeroed(len));
-        let of = |pieces: &[bytes::Bytes]| {
-            pieces.iter().cloned().fold(Payload::new(), |mut p, b| {
-                p.push(b);
-                p
-            })
-        };
-        assert!(can_write_direct(4096, &of(&[aligned(DIRECT_MIN)])));
-        assert!(can_write_direct(0, &of(&[aligned(65_536), aligned(65_536)])));
-        assert!(!can_write_direct(512, &of(&[aligned(DIRECT_MIN)])));
-        assert!(!can_write_direct(0, &of(&[aligned(DIRECT_MIN - 4096)])));
-        assert!(!can_write_direct(0, &of(&[aligned(DIRECT_MIN), aligned(100)])));
-        assert!(!can_write_direct(0, &of(&[aligned(DIRECT_MIN + 4096).slice(100..100 + DIRECT_MIN)])));
+        assert_eq!(planned(vec![(4096, of(&[aligned(MIN)]))]), [(0, 4096, MIN, true)]);
+        assert_eq!(planned(vec![(0, of(&[aligned(65_536), aligned(65_536)]))]), [(0, 0, MIN, true)]);
+        assert_eq!(planned(vec![(512, of(&[aligned(MIN)]))]), [(0, 512, MIN, false)]);
+        assert_eq!(planned(vec![(0, of(&[aligned(MIN - 4096)]))]), [(0, 0, MIN - 4096, false)]);
+        assert_eq!(
+            planned(vec![(0, of(&[aligned(MIN), aligned(100)]))]),
+            [(0, 0, MIN, true), (0, MIN as u64, 100, false)]
+        );
+        let shifted = aligned(MIN + 4096).slice(100..100 + MIN);
+        assert_eq!(planned(vec![(0, of(&[shifted.clone()]))]), [(0, 0, MIN, false)]);
+        let unaligned_start = of(&[aligned(4096 * 2 + MIN).slice(4000..)]);
+        assert_eq!(planned(vec![(4000, unaligned_start)]), [(0, 4000, 96, false), (0, 4096, MIN + 4096, true)]);
+    }
+
+    #[test]
+    fn neighbours_are_written_together_and_parts_apart() {
+        let data = |len: usize| Payload::zeroes(len);
+        assert_eq!(
+            planned(vec![(100, data(50)), (150, data(50)), (201, data(9))]),
+            [(0, 100, 100, false), (0, 201, 9, false)]
+        );
+        let border = crate::REGION_BYTES;
+        assert_eq!(planned(vec![(border - 10, data(30))]), [(0, border - 10, 10, false), (1, border, 20, false)]);
+        assert_eq!(planned(vec![(7, Payload::new())]), []);
     }
 }

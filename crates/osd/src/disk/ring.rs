@@ -2,7 +2,7 @@
 //! finishes what the kernel did in part. One system call serves many requests under load.
 #![allow(clippy::disallowed_methods)] // An IO edge: the thread that talks to the kernel's ring.
 
-use super::objects::ObjectFile;
+use super::file::Part;
 use io_uring::{IoUring, opcode, squeue, types};
 use nacre_base::Payload;
 use nacre_base::buf::AlignedBuf;
@@ -36,11 +36,11 @@ pub(super) struct Ring {
 /// What is asked of the thread.
 pub(super) enum Request {
     /// Fill `buf` from `offset`; it comes back as long as what was read.
-    Read { file: Arc<ObjectFile>, direct: bool, offset: u64, buf: AlignedBuf, reply: Reply<AlignedBuf> },
+    Read { file: Arc<Part>, direct: bool, offset: u64, buf: AlignedBuf, reply: Reply<AlignedBuf> },
     /// Write all of `data` at `offset`.
-    Write { file: Arc<ObjectFile>, direct: bool, offset: u64, data: Payload, reply: Reply<()> },
-    /// Make the file's data durable.
-    Sync { file: Arc<ObjectFile>, reply: Reply<()> },
+    Write { file: Arc<Part>, direct: bool, offset: u64, data: Payload, reply: Reply<()> },
+    /// Make the file's data durable, and what else is known of it unless `data_only`.
+    Sync { file: Arc<Part>, data_only: bool, reply: Reply<()> },
 }
 
 /// Where the outcome goes. Nobody may be there any more; the request is finished all the same.
@@ -222,8 +222,9 @@ impl Running {
                 let count = self.pieces.len() as u32;
                 opcode::Writev::new(fd, self.pieces.as_ptr(), count).offset(*offset + done as u64).build()
             }
-            Request::Sync { file, .. } => {
-                opcode::Fsync::new(types::Fd(file.for_io(false).as_raw_fd())).flags(types::FsyncFlags::DATASYNC).build()
+            Request::Sync { file, data_only, .. } => {
+                let flags = if *data_only { types::FsyncFlags::DATASYNC } else { types::FsyncFlags::empty() };
+                opcode::Fsync::new(types::Fd(file.for_io(false).as_raw_fd())).flags(flags).build()
             }
         }
     }
@@ -290,8 +291,8 @@ pub(super) fn pieces(data: &Payload, done: usize) -> Vec<libc::iovec> {
 mod tests {
     use super::*;
 
-    fn running(request: impl FnOnce(Arc<ObjectFile>) -> Request) -> Running {
-        let file = Arc::new(ObjectFile::new(File::open("/dev/null").unwrap()));
+    fn running(request: impl FnOnce(Arc<Part>) -> Request) -> Running {
+        let file = Arc::new(Part::new(File::open("/dev/null").unwrap()));
         Running { request: request(file), done: 0, pieces: Vec::new() }
     }
 

@@ -18,10 +18,14 @@ fn block_on<T>(f: impl Future<Output = T>) -> T {
 
 /// A formatted target that is deleted in the end.
 fn target() -> (TempDir, PathBuf) {
+    target_with(crate::PARTS_MAX)
+}
+
+fn target_with(parts: u32) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ost0");
     let target = "nacre-OST0000".parse().unwrap();
-    format(&path, &Label { uuid: Uuid::from_random(1, 2), target, options: Default::default() }).unwrap();
+    format(&path, &Label { uuid: Uuid::from_random(1, 2), target, parts, options: Default::default() }).unwrap();
     (dir, path)
 }
 
@@ -34,7 +38,14 @@ fn short_interval() -> DiskOptions {
 }
 
 fn run_with<F: Future<Output = ()>>(options: DiskOptions, test: impl Fn(Arc<dyn Osd>, Rt) -> F) {
-    let (_dir, path) = target();
+    run_on(target(), options, test);
+}
+
+fn run_on<F: Future<Output = ()>>(
+    (_dir, path): (TempDir, PathBuf),
+    options: DiskOptions,
+    test: impl Fn(Arc<dyn Osd>, Rt) -> F,
+) {
     block_on(async {
         let osd = Arc::new(open(&path, options));
         test(osd.clone(), Rt::production()).await;
@@ -54,6 +65,14 @@ mod threads {
     use super::*;
     fn run<F: Future<Output = ()>>(test: impl Fn(Arc<dyn Osd>, Rt) -> F) {
         run_with(DiskOptions { io_engine: IoEngine::Threads, ..short_interval() }, test);
+    }
+    crate::conformance::conformance_tests!(run);
+}
+
+mod one_part {
+    use super::*;
+    fn run<F: Future<Output = ()>>(test: impl Fn(Arc<dyn Osd>, Rt) -> F) {
+        run_on(target_with(1), short_interval(), test);
     }
     crate::conformance::conformance_tests!(run);
 }

@@ -8,6 +8,7 @@
 mod index;
 mod model;
 mod object;
+mod page_cache;
 
 pub use model::DiskModel;
 
@@ -182,7 +183,7 @@ impl Osd for MemOsd {
     async fn read(&self, object: Fid, offset: u64, len: usize) -> Result<Payload, OsdError> {
         drop(self.inner.live()?);
         let fault = self.inner.fault("osd.read").await?;
-        self.inner.pay(|disk, now| disk.handle_request(now, object, offset, len as u64)).await;
+        self.inner.pay(|disk, now| disk.handle_read(now, object, offset..offset.saturating_add(len as u64))).await;
         let medium = self.inner.live()?;
         let mut data = medium.objects.get(&object).map(|o| o.read(offset, len)).unwrap_or_default();
         if fault == Some(FaultAction::Corrupt) {
@@ -191,19 +192,26 @@ impl Osd for MemOsd {
         Ok(data)
     }
 
-    async fn write(&self, object: Fid, offset: u64, data: Payload) -> Result<(), OsdError> {
-        range_end(offset, data.len() as u64)?;
+    async fn write_extents(&self, object: Fid, mut extents: Vec<(u64, Payload)>) -> Result<(), OsdError> {
+        for (offset, data) in &extents {
+            range_end(*offset, data.len() as u64)?;
+        }
         drop(self.inner.live()?);
-        if data.is_empty() {
+        extents.retain(|(_, data)| !data.is_empty());
+        if extents.is_empty() {
             return Ok(());
         }
         let fault = self.inner.fault("osd.write").await?;
-        self.inner.pay(|disk, now| disk.handle_request(now, object, offset, data.len() as u64)).await;
-        match fault {
-            Some(FaultAction::Drop) => Ok(()),
-            Some(FaultAction::Corrupt) => self.inner.change(object, Change::Write { offset, data: corrupted(&data) }),
-            _ => self.inner.change(object, Change::Write { offset, data }),
+        let ranges: Vec<_> = extents.iter().map(|(offset, data)| *offset..offset + data.len() as u64).collect();
+        self.inner.pay(|disk, now| disk.handle_write(now, object, &ranges)).await;
+        if fault == Some(FaultAction::Drop) {
+            return Ok(());
         }
+        for (offset, data) in extents {
+            let data = if fault == Some(FaultAction::Corrupt) { corrupted(&data) } else { data };
+            self.inner.change(object, Change::Write { offset, data })?;
+        }
+        Ok(())
     }
 
     async fn truncate(&self, object: Fid, size: u64) -> Result<(), OsdError> {
@@ -237,7 +245,7 @@ impl Osd for MemOsd {
             Some(o) => o.changes(),
             None => return Ok(()),
         };
-        self.inner.pay(|disk, now| disk.handle_flush(now, 0)).await;
+        self.inner.pay(|disk, now| disk.handle_sync(now, object)).await;
         self.inner.live_mut()?.synced(object, upto);
         Ok(())
     }
@@ -251,6 +259,7 @@ impl Osd for MemOsd {
             medium.removed.push((object, o));
         }
         drop(medium);
+        self.inner.disk.lock().handle_remove(object);
         self.inner.wake_if(was_clean);
         Ok(())
     }
@@ -396,7 +405,7 @@ impl Inner {
             }
             return Err(if e == OsdError::Closed { e } else { OsdError::Poisoned });
         }
-        self.pay(|disk, now| disk.handle_flush(now, commit.index.bytes)).await;
+        self.pay(|disk, now| disk.handle_commit(now, commit.index.bytes)).await;
         self.live_mut()?.end_commit(&commit);
         self.stats.lock().handle_commit(self.rt.now() - begin, Duration::ZERO);
         commit.index.callbacks.into_iter().for_each(|f| f());

@@ -1,0 +1,112 @@
+//! What object files are asked for with a system call that blocks, complete and with interruptions seen to.
+#![allow(clippy::disallowed_methods)] // An IO edge: calls on object files.
+
+use super::ring;
+use crate::{AllocateMode, Seek};
+use nacre_base::Payload;
+use nacre_base::buf::{AlignedBuf, DIRECT_IO_ALIGNMENT};
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+/// Fills `buf` from `offset`; it comes back as long as what was read.
+pub(super) fn read_all(file: &File, offset: u64, mut buf: AlignedBuf) -> io::Result<AlignedBuf> {
+    let mut done = 0;
+    while done < buf.len() {
+        match file.read_at(&mut buf[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            // A direct read that ended within a block has reached the end of the file and cannot go on.
+            Err(e) if refuses_direct(&e) && !done.is_multiple_of(DIRECT_IO_ALIGNMENT) => break,
+            Err(e) => return Err(e),
+        }
+    }
+    buf.truncate(done);
+    Ok(buf)
+}
+
+/// Writes all of `data`.
+pub(super) fn write_all(file: &File, offset: u64, data: &Payload) -> io::Result<()> {
+    let mut done = 0;
+    while done < data.len() {
+        let pieces = ring::pieces(data, done);
+        let at = (offset + done as u64) as i64;
+        // SAFETY: the pieces point into `data`, which is borrowed, and are only read.
+        match unsafe { libc::pwritev(file.as_raw_fd(), pieces.as_ptr(), pieces.len() as i32, at) } {
+            0 => return Err(ErrorKind::WriteZero.into()),
+            n if n > 0 => done += n as usize,
+            _ => {
+                let e = io::Error::last_os_error();
+                if e.kind() != ErrorKind::Interrupted {
+                    return Err(e);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes a hole of what the file has of `range`.
+pub(super) fn punch(file: &File, mut range: Range<u64>) -> io::Result<()> {
+    let size = file.metadata()?.len();
+    // "To the end" may be farther than the file system's files can reach.
+    range.end = range.end.min(size.next_multiple_of(DIRECT_IO_ALIGNMENT as u64));
+    if range.is_empty() {
+        return Ok(());
+    }
+    fallocate(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, &range)
+}
+
+/// Reserves `range` or makes it zeros.
+pub(super) fn allocate(file: &File, range: &Range<u64>, mode: AllocateMode) -> io::Result<()> {
+    let keep = if mode.keeps_size() { libc::FALLOC_FL_KEEP_SIZE } else { 0 };
+    if !mode.zeroes() {
+        return fallocate(file, keep, range);
+    }
+    match fallocate(file, libc::FALLOC_FL_ZERO_RANGE | keep, range) {
+        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+            punch(file, range.clone())?;
+            fallocate(file, keep, range)
+        }
+        other => other,
+    }
+}
+
+fn fallocate(file: &File, mode: i32, range: &Range<u64>) -> io::Result<()> {
+    loop {
+        // SAFETY: fallocate touches no memory of ours. The range was checked to fit.
+        let r =
+            unsafe { libc::fallocate(file.as_raw_fd(), mode, range.start as i64, (range.end - range.start) as i64) };
+        match (r, io::Error::last_os_error()) {
+            (0, _) => return Ok(()),
+            (_, e) if e.kind() == ErrorKind::Interrupted => {}
+            (_, e) => return Err(e),
+        }
+    }
+}
+
+/// Where data or a hole begins at or after `offset`; `None` if there is no such place.
+pub(super) fn seek(file: &File, offset: u64, what: Seek) -> io::Result<Option<u64>> {
+    let whence = match what {
+        Seek::Data => libc::SEEK_DATA,
+        Seek::Hole => libc::SEEK_HOLE,
+    };
+    // SAFETY: lseek touches no memory of ours. Nobody uses the file's position.
+    match unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) } {
+        -1 => Err(io::Error::last_os_error()).or_else(|e| none_if(e, libc::ENXIO)),
+        found => Ok(Some(found as u64)),
+    }
+}
+
+/// Whether a request failed because it went around the page cache.
+pub(super) fn refuses_direct(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::EINVAL)
+}
+
+/// `None` for an error that means "there is none".
+pub(super) fn none_if<T>(e: io::Error, errno: i32) -> io::Result<Option<T>> {
+    if e.raw_os_error() == Some(errno) { Ok(None) } else { Err(e) }
+}

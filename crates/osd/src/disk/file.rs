@@ -1,0 +1,239 @@
+//! An opened object: its parts, each an opened file, and how one part is made durable.
+//!
+//! Part 0 is made with the object, the others when something is first written to them. That an object has others is a
+//! bit of part 0's permissions, execution by the owner, set before the first of them is made: so to open a small object
+//! takes one name, and what a crash left of parts whose making was not durable is cut when they are made again.
+#![allow(clippy::disallowed_methods)] // An IO edge: owns the object files.
+
+use crate::parts::{PARTS_MAX, PartSet};
+use crate::{ObjectStat, Seek, parts::Parts};
+use parking_lot::Mutex;
+use std::fs::{File, Metadata, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Permissions of object files.
+pub(super) const MODE: u32 = 0o600;
+/// Of part 0 of an object that has other parts.
+const MODE_OF_SEVERAL: u32 = 0o700;
+
+/// An opened object. There is one at a time for everybody who uses the object.
+pub(super) struct ObjectFile {
+    parts: [OnceLock<Arc<Part>>; PARTS_MAX as usize],
+    /// Held while parts are made; whether the object was removed, so that none must be made any more.
+    removed: Mutex<bool>,
+}
+
+/// An opened part of an object.
+pub(super) struct Part {
+    file: File,
+    /// The same file opened for direct I/O, at first use; `None` if it cannot be.
+    direct: OnceLock<Option<File>>,
+    /// Whether the file system has refused a direct request although it could open the file.
+    direct_refused: AtomicBool,
+    /// Changes completed, and how many of them the last sync covered.
+    changes: AtomicU64,
+    synced: AtomicU64,
+    /// Its permissions have changed since they were last synced.
+    permissions_changed: AtomicBool,
+}
+
+/// Whether the object has parts other than this first one.
+pub(super) fn has_several(part0: &Metadata) -> bool {
+    part0.permissions().mode() & 0o777 == MODE_OF_SEVERAL
+}
+
+impl ObjectFile {
+    /// An object with this part 0.
+    pub(super) fn new(part0: File) -> ObjectFile {
+        let parts: [OnceLock<Arc<Part>>; PARTS_MAX as usize] = Default::default();
+        let file = ObjectFile { parts, removed: Mutex::new(false) };
+        file.add(0, part0);
+        file
+    }
+
+    /// The part is there, in this file.
+    pub(super) fn add(&self, part: usize, file: File) {
+        let _ = self.parts[part].set(Arc::new(Part::new(file)));
+    }
+
+    /// The part, if there is one.
+    pub(super) fn part(&self, part: usize) -> Option<&Arc<Part>> {
+        self.parts[part].get()
+    }
+
+    /// The first part, which every object has.
+    fn first(&self) -> io::Result<&Arc<Part>> {
+        self.part(0).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// The parts there are, with their numbers.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (usize, &Arc<Part>)> {
+        self.parts.iter().enumerate().filter_map(|(n, part)| Some((n, part.get()?)))
+    }
+
+    /// Whether all these parts are there.
+    pub(super) fn has(&self, parts: PartSet) -> bool {
+        parts.iter().all(|part| self.part(part).is_some())
+    }
+
+    /// Makes those of `parts` that are missing, with `open`; false if the object was removed. Blocks.
+    pub(super) fn make(&self, parts: PartSet, open: impl Fn(usize) -> io::Result<File>) -> io::Result<bool> {
+        let removed = self.removed.lock();
+        if *removed {
+            return Ok(false);
+        }
+        let first = self.first()?;
+        if !has_several(&first.file.metadata()?) {
+            first.file.set_permissions(Permissions::from_mode(MODE_OF_SEVERAL))?;
+            first.permissions_changed.store(true, Ordering::Release);
+            if !has_several(&first.file.metadata()?) {
+                return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+            }
+        }
+        for part in parts.iter() {
+            if self.part(part).is_none() {
+                self.add(part, open(part)?);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The object was removed: nobody may make another part of it, which would be one of its successor.
+    pub(super) fn set_removed(&self) {
+        *self.removed.lock() = true;
+    }
+
+    /// Size and space of all parts. The inodes of open files are in memory: this does not block.
+    pub(super) fn stat(&self) -> io::Result<ObjectStat> {
+        let mut stat = ObjectStat::default();
+        for (_, part) in self.parts() {
+            let m = part.file.metadata()?;
+            stat.size = stat.size.max(m.len());
+            stat.blocks += m.blocks();
+        }
+        Ok(stat)
+    }
+
+    /// Sets the size. Blocks.
+    pub(super) fn set_len(&self, size: u64) -> io::Result<()> {
+        for (n, part) in self.parts() {
+            // Part 0 alone tells of the size if nothing is written there.
+            if n == 0 || part.file.metadata()?.len() > size {
+                part.file.set_len(size)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where data or a hole begins. Blocks.
+    pub(super) fn seek(&self, parts: Parts, offset: u64, what: Seek) -> io::Result<Option<u64>> {
+        match what {
+            Seek::Data => {
+                // What is not a part's own is a hole in it.
+                let found: Result<Vec<_>, _> =
+                    self.parts().map(|(_, part)| super::calls::seek(&part.file, offset, what)).collect();
+                Ok(found?.into_iter().flatten().min())
+            }
+            Seek::Hole => self.seek_hole(parts, offset),
+        }
+    }
+
+    fn seek_hole(&self, parts: Parts, offset: u64) -> io::Result<Option<u64>> {
+        let (size, mut at) = (self.stat()?.size, offset);
+        if at >= size {
+            return Ok(None);
+        }
+        while at < size {
+            let end = parts.region_end(at);
+            let hole = match self.part(parts.of(at)) {
+                Some(part) => super::calls::seek(&part.file, at, Seek::Hole)?.unwrap_or(at),
+                None => at,
+            };
+            if hole < end {
+                return Ok(Some(hole.min(size)));
+            }
+            at = end;
+        }
+        Ok(Some(size))
+    }
+}
+
+impl Part {
+    pub(super) fn new(file: File) -> Part {
+        Part {
+            file,
+            direct: OnceLock::new(),
+            direct_refused: AtomicBool::new(false),
+            // An earlier opening may have left changes that are not synced.
+            changes: AtomicU64::new(1),
+            synced: AtomicU64::new(0),
+            permissions_changed: AtomicBool::new(false),
+        }
+    }
+
+    /// The file opened for direct I/O, if the file system can do that.
+    fn direct(&self) -> Option<&File> {
+        self.direct
+            .get_or_init(|| {
+                // By descriptor, not by name: it must be this very file. Its inode is in memory, so this is quick.
+                let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+                OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path).ok()
+            })
+            .as_ref()
+    }
+
+    /// Whether direct requests are worth a try.
+    pub(super) fn can_direct(&self) -> bool {
+        !self.direct_refused.load(Ordering::Relaxed) && self.direct().is_some()
+    }
+
+    /// A direct request failed because it was one.
+    pub(super) fn refused_direct(&self) {
+        self.direct_refused.store(true, Ordering::Relaxed);
+    }
+
+    /// The file that a request goes to.
+    pub(super) fn for_io(&self, direct: bool) -> &File {
+        self.direct().filter(|_| direct).unwrap_or(&self.file)
+    }
+
+    /// A change is complete.
+    pub(super) fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// What a sync has to do now.
+    pub(super) fn begin_sync(&self) -> Option<PartSync> {
+        let upto = self.changes.load(Ordering::Acquire);
+        let data_only = !self.permissions_changed.load(Ordering::Acquire);
+        (self.synced.load(Ordering::Acquire) < upto).then_some(PartSync { upto, data_only })
+    }
+
+    /// It was done.
+    pub(super) fn end_sync(&self, sync: &PartSync) {
+        if !sync.data_only {
+            // They change once, and this sync began after that.
+            self.permissions_changed.store(false, Ordering::Release);
+        }
+        self.synced.fetch_max(sync.upto, Ordering::AcqRel);
+    }
+
+    /// Makes what was changed durable. Blocks.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        let Some(sync) = self.begin_sync() else { return Ok(()) };
+        if sync.data_only { self.file.sync_data() } else { self.file.sync_all() }?;
+        self.end_sync(&sync);
+        Ok(())
+    }
+}
+
+/// A sync of a part.
+pub(super) struct PartSync {
+    upto: u64,
+    /// Whether its permissions are as they were.
+    pub(super) data_only: bool,
+}

@@ -1,0 +1,115 @@
+//! Where an object's data goes: which of its parts a byte belongs to, and what bypasses the page cache.
+//!
+//! A file has one lock for whoever changes it, and one file is slower than the disks below it. So an object's data is
+//! spread over several files, its *parts*: regions of [`REGION_BYTES`] go to the parts in turn, each byte at the same
+//! offset in its part as in the object. Part 0 has the first region, so that a small object is one file.
+
+use nacre_base::buf::DIRECT_IO_ALIGNMENT;
+use std::ops::Range;
+
+/// Bytes that are together in one part. Frozen: it decides where data is found.
+pub const REGION_BYTES: u64 = 4 << 20;
+
+/// An object has at most this many parts.
+pub const PARTS_MAX: u32 = 8;
+
+/// Requests below this go through the page cache: copying is cheaper than waiting for the disk.
+pub(crate) const DIRECT_MIN: u64 = 128 * 1024;
+
+/// How many parts objects have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Parts(u32);
+
+impl Parts {
+    /// So many, within 1 and [`PARTS_MAX`].
+    pub(crate) fn new(count: u32) -> Parts {
+        Parts(count.clamp(1, PARTS_MAX))
+    }
+
+    /// How many.
+    pub(crate) fn count(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The part that the byte at `offset` belongs to.
+    pub(crate) fn of(self, offset: u64) -> usize {
+        (offset / REGION_BYTES % u64::from(self.0)) as usize
+    }
+
+    /// A range cut where another part begins, in order.
+    pub(crate) fn split(self, range: Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> {
+        let mut at = range.start;
+        std::iter::from_fn(move || {
+            let start = at;
+            at = self.region_end(start).min(range.end);
+            (start < range.end).then(|| (self.of(start), start..at))
+        })
+    }
+
+    /// The first byte after the one at `offset` that belongs to another part.
+    pub(crate) fn region_end(self, offset: u64) -> u64 {
+        if self.0 == 1 { u64::MAX } else { (offset / REGION_BYTES + 1).saturating_mul(REGION_BYTES) }
+    }
+
+    /// The parts that a range touches.
+    pub(crate) fn touched(self, range: &Range<u64>) -> PartSet {
+        self.split(range.clone()).take(self.count()).map(|(part, _)| part).collect()
+    }
+}
+
+/// A set of parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PartSet(u32);
+
+impl PartSet {
+    /// Only part 0, which every object has.
+    pub(crate) const FIRST: PartSet = PartSet(1);
+
+    /// Those in the set, in order.
+    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
+        (0..PARTS_MAX as usize).filter(move |part| self.0 & 1 << part != 0)
+    }
+}
+
+impl FromIterator<usize> for PartSet {
+    fn from_iter<I: IntoIterator<Item = usize>>(parts: I) -> PartSet {
+        PartSet(parts.into_iter().fold(0, |set, part| set | 1 << part))
+    }
+}
+
+/// What of a range goes straight to the disk: whole blocks, if they are worth it; empty if not.
+pub(crate) fn direct_middle(range: &Range<u64>) -> Range<u64> {
+    let block = DIRECT_IO_ALIGNMENT as u64;
+    let (start, end) = (range.start.next_multiple_of(block), range.end / block * block);
+    if end.saturating_sub(start) >= DIRECT_MIN { start..end } else { range.start..range.start }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const R: u64 = REGION_BYTES;
+
+    #[test]
+    fn regions_go_to_the_parts_in_turn() {
+        let parts = Parts::new(8);
+        let pieces: Vec<_> = parts.split(R - 1..3 * R).collect();
+        assert_eq!(pieces, [(0, R - 1..R), (1, R..2 * R), (2, 2 * R..3 * R)]);
+        assert_eq!((parts.of(8 * R), parts.of(15 * R + 7)), (0, 7));
+        assert_eq!(parts.touched(&(R..2 * R + 1)).iter().collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(parts.touched(&(0..1 << 60)).iter().count(), 8);
+        assert_eq!(parts.split(5..5).count(), 0);
+        assert_eq!(parts.split(u64::MAX - 1..u64::MAX).count(), 1);
+        assert_eq!(Parts::new(1).split(3..1 << 50).collect::<Vec<_>>(), [(0, 3..1 << 50)]);
+    }
+
+    #[test]
+    fn large_aligned_middles_go_straight_to_the_disk() {
+        assert_eq!(direct_middle(&(0..DIRECT_MIN)), 0..DIRECT_MIN);
+        assert_eq!(direct_middle(&(1..DIRECT_MIN + 8191)), 4096..DIRECT_MIN + 4096);
+        assert_eq!(direct_middle(&(R..2 * R + 5)), R..2 * R);
+        for small in [0..DIRECT_MIN - 1, 1..DIRECT_MIN + 4095, 100..47_108] {
+            assert!(direct_middle(&small).is_empty(), "{small:?}");
+        }
+    }
+}
