@@ -1,5 +1,9 @@
 //! Open files: open, create, read, write, sizes, allocation, durability, close.
 
+mod advice;
+
+pub use advice::Advice;
+
 use crate::cache::read_ahead::ReadAhead;
 use crate::connection::Caller;
 use crate::llite::Client;
@@ -7,7 +11,9 @@ use crate::lov::file_state::FileState;
 use crate::lov::merge::{self, ObjectAttrs};
 use crate::lov::{Striped, Way, Written};
 use crate::mdc::Mdc;
+use crate::osc::locks::Locking;
 use crate::stats::Op;
+use advice::FileAdvice;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid, Payload, Timestamp};
 use nacre_ldlm::shared_write::SharedWrite;
@@ -51,6 +57,8 @@ pub struct OpenFile {
     ahead: Mutex<ReadAhead>,
     /// How it gets its locks to write, from the first write on.
     writer: OnceLock<Arc<Mutex<SharedWrite>>>,
+    /// What its program has told.
+    told: FileAdvice,
     state: Mutex<State>,
 }
 
@@ -94,6 +102,7 @@ impl OpenFile {
             shared,
             ahead,
             writer: OnceLock::new(),
+            told: FileAdvice::default(),
             state: Mutex::new(state),
         }
     }
@@ -138,7 +147,7 @@ impl OpenFile {
 
     fn striped(&self, layout: Arc<Layout>) -> Striped {
         let state = self.state.lock();
-        Striped { state: self.shared.clone(), layout, uid: state.uid, gid: state.gid }
+        Striped { state: self.shared.clone(), layout, uid: state.uid, gid: state.gid, locking: self.locking() }
     }
 
     /// Takes over another layout. What was known of the old objects says nothing of the new ones.
@@ -261,6 +270,7 @@ impl Client {
         if len == 0 {
             return Ok(Payload::new());
         }
+        self.keep_group(file).await?;
         if file.flags & O_NOATIME == 0 {
             file.state.lock().read_at = Some(self.mount.rt.wall());
         }
@@ -355,6 +365,7 @@ impl Client {
         if data.is_empty() {
             return Ok(0);
         }
+        self.keep_group(file).await?;
         let mut layout = self.layout_to_write(file, &place.range(0, data.len())).await?;
         for _ in 0..LAYOUT_RETRIES {
             match self.write_by(file, layout.clone(), place, mapped, &data).await {
@@ -470,13 +481,14 @@ impl Client {
         self.lmv.mdc(file.fid).await?.sync(&file.caller, file.fid).await
     }
 
-    /// Closes for good: drops flock(2) locks, tells the MDT what the size is now.
+    /// Closes for good: gives a group lock back, drops flock(2) locks, tells the MDT what the size is now.
     pub async fn release(&self, file: Arc<OpenFile>) -> Result<(), Errno> {
         let _timed = self.stats.time(Op::Close);
         let (owners, atime) = {
             let mut state = file.state.lock();
             (std::mem::take(&mut state.flock_owners), state.read_at)
         };
+        self.leave_group(&file).await;
         let mut unlocked = Ok(());
         for owner in owners {
             unlocked = unlocked.and(self.unlock_flock(&file, owner).await);
@@ -539,7 +551,9 @@ impl Client {
             (None, Some(size)) => self.instantiate(&caller, fid, &(size - 1..size)).await?,
             (Some(layout), _) => layout,
         };
-        let mut striped = Striped { state: self.lov.file(fid), layout: Arc::new(layout), uid: attr.uid, gid: attr.gid };
+        let locking = file.map_or_else(Locking::default, OpenFile::locking);
+        let (state, layout) = (self.lov.file(fid), Arc::new(layout));
+        let mut striped = Striped { state, layout, uid: attr.uid, gid: attr.gid, locking };
         let mut objects = match size {
             Some(size) => self.truncate(&caller, &mut striped, now, size).await?,
             None => self.lov.glimpse(&caller, fid, &striped.layout).await?,
@@ -601,6 +615,7 @@ impl Client {
         }
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
         let range = offset..end;
+        self.keep_group(file).await?;
         let mut layout = match (punch, file.known_layout()) {
             (true, Some(layout)) => self.newest_layout(file, &layout).await?,
             _ => self.layout_to_write(file, &range).await?,
@@ -622,6 +637,7 @@ impl Client {
     /// Where data, or a hole, begins at or after `offset`; the end of the file counts as a hole. ENXIO if nowhere.
     pub async fn seek(&self, file: &OpenFile, offset: u64, hole: bool) -> Result<u64, Errno> {
         let _timed = self.stats.time(Op::Seek);
+        self.keep_group(file).await?;
         let Some(layout) = self.layout_to_read(file).await? else { return Err(Errno::ENXIO) };
         self.lov.seek(&file.caller, &file.striped(layout), offset, hole).await?.ok_or(Errno::ENXIO)
     }

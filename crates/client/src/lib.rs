@@ -32,11 +32,12 @@ mod unsynced;
 mod xattr;
 
 pub use counts::RpcCounts;
-pub use file::{FILE_SIZE_MAX, OpenFile};
+pub use file::{Advice, FILE_SIZE_MAX, OpenFile};
 pub use flock::{FlockConflict, FlockKind, FlockRequest};
 pub use invalidate::Invalidate;
 pub use llite::{Client, MountConfig, MountError};
 pub use nacre_wire::mds::open_flags;
+pub use osc::advice::LockAhead;
 pub use source::MountSource;
 
 #[cfg(test)]

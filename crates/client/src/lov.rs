@@ -13,7 +13,7 @@ mod write;
 
 use crate::connection::Caller;
 use crate::osc::Osc;
-use crate::osc::locks::{LockGuard, Wanted};
+use crate::osc::locks::{LockGuard, Locking};
 use crate::osc::object::Object;
 use crate::osc::rpc::ObjectOf;
 use crate::osc::write::extent;
@@ -31,9 +31,6 @@ use std::ops::Range;
 use std::sync::Arc;
 pub(crate) use write::{Way, Written};
 
-/// How often an operation is begun again because the server lost the locks under it.
-const LOCK_RETRIES: u32 = 5;
-
 /// The object layer of a mount.
 pub(crate) struct Lov {
     targets: Arc<Targets>,
@@ -48,6 +45,8 @@ pub(crate) struct Striped {
     /// Owner, to whom new space is charged.
     pub(crate) uid: u32,
     pub(crate) gid: u32,
+    /// How it gets its locks.
+    pub(crate) locking: Locking,
 }
 
 /// A part of an operation: a range of one object.
@@ -125,12 +124,19 @@ impl Lov {
     }
 
     /// Locks parts, which are in the order of their stripes.
-    async fn lock_all(&self, caller: &Caller, mode: LockMode, parts: Vec<Part>) -> Result<Vec<Locked>, Errno> {
+    async fn lock_all(
+        &self,
+        caller: &Caller,
+        file: &Striped,
+        mode: LockMode,
+        parts: Vec<Part>,
+    ) -> Result<Vec<Locked>, Errno> {
         let mut locked = Vec::with_capacity(parts.len());
         for part in parts {
             let ranges = RangeSet::single(extent(&part.range));
-            let ask = Wanted::grown(mode, ranges);
+            let ask = file.locking.wanted(mode, ranges);
             let guard = part.osc.lock(caller, &part.object, &ask).await?;
+            self.refresh(caller, file, &part).await?;
             locked.push(Locked { part, guard });
         }
         Ok(locked)
@@ -150,7 +156,7 @@ impl Lov {
                 parts.push(self.part(&file.state, index, &stripe, || map, range).await?);
             }
         }
-        self.lock_all(caller, mode, parts).await
+        self.lock_all(caller, file, mode, parts).await
     }
 
     /// Sizes and times of all objects. A deactivated target's objects are skipped, so that what else is known of their

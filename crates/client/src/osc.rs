@@ -1,7 +1,8 @@
 //! One OST: its objects' data and attributes, cached under extent locks. How a file is spread over objects is `lov`'s.
 //!
 //! `locks` gets locks and `giving` gives them back; `object` is what is known of one object, `read` and `write` use and
-//! change it, `write_back` brings what is dirty to the server, `memory` bounds what is cached; `rpc` has the requests.
+//! change it, `advice` is what programs know better, `write_back` brings what is dirty to the server, `memory` bounds what
+//! is cached; `rpc` has the requests.
 //!
 //! Order of the mutexes: locks, objects, an object's state, then queue, grant account and memory. None is held over a wait.
 

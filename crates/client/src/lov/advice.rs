@@ -50,7 +50,7 @@ impl Lov {
     ) -> Result<LockAhead, Errno> {
         let mut all = Vec::new();
         for (index, stripe, map) in file.stripes() {
-            let Some(range) = map.object_range(range) else { continue };
+            let Some(range) = object_range(&map, range) else { continue };
             let part = self.part(&file.state, index, &stripe, || map, range).await?;
             all.push(part.osc.lock_ahead(caller, &part.object, mode, &part.range)?);
         }
@@ -71,7 +71,7 @@ impl Lov {
     /// Writes back what is dirty and forgets a range, with locks on nothing else that nobody uses.
     pub(crate) async fn drop_cached(&self, file: &Striped, range: &Range<u64>) {
         let drop = |(_, stripe, map): (usize, Stripe, StripeMap)| async move {
-            let Some(range) = map.object_range(range) else { return };
+            let Some(range) = object_range(&map, range) else { return };
             let Some(osc) = self.targets.known_osc(stripe.ost) else { return };
             if let Some(object) = osc.known_object(stripe.object) {
                 osc.drop_cached(&object, &range).await;
@@ -109,4 +109,10 @@ impl Lov {
         };
         Ok(stream::iter(parts).map(fetch).buffer_unordered(PREFETCHES_MAX).for_each(|()| async {}))
     }
+}
+
+/// The part of an object that lies in a range of the file: to the object's end, if the range goes to the file's.
+fn object_range(map: &StripeMap, range: &Range<u64>) -> Option<Range<u64>> {
+    let part = map.object_range(range)?;
+    Some(if range.end == u64::MAX { part.start..u64::MAX } else { part })
 }

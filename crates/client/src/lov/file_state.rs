@@ -5,6 +5,7 @@ use nacre_base::{Errno, Fid, FxHashMap, Time};
 use nacre_ldlm::Extent;
 use nacre_ldlm::shared_write::SharedWrite;
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::RwLock;
@@ -17,6 +18,8 @@ pub(crate) struct FileState {
     pub(crate) gate: RwLock<()>,
     /// What writing back failed with. Reported once.
     error: Mutex<Option<Errno>>,
+    /// Descriptors under group locks.
+    groups: AtomicUsize,
     /// How those write who have it open.
     writers: Mutex<Vec<Weak<Mutex<SharedWrite>>>>,
 }
@@ -29,6 +32,21 @@ impl FileState {
         writers.retain(|w| w.strong_count() > 0);
         writers.push(Arc::downgrade(&writer));
         writer
+    }
+
+    /// Whether somebody in this mount holds a group lock.
+    pub(crate) fn has_groups(&self) -> bool {
+        self.groups.load(Ordering::Acquire) > 0
+    }
+
+    /// Somebody takes a group lock.
+    pub(crate) fn add_group(&self) {
+        self.groups.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Somebody has given it back.
+    pub(crate) fn remove_group(&self) {
+        self.groups.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// A lock to write was called back, `age` after it was granted.
@@ -66,8 +84,13 @@ impl Files {
         if let Some(file) = table.files.get(&fid).and_then(Weak::upgrade) {
             return file;
         }
-        let file =
-            Arc::new(FileState { fid, gate: RwLock::default(), error: Mutex::default(), writers: Mutex::default() });
+        let file = Arc::new(FileState {
+            fid,
+            gate: RwLock::default(),
+            error: Mutex::default(),
+            groups: AtomicUsize::new(0),
+            writers: Mutex::default(),
+        });
         table.files.insert(fid, Arc::downgrade(&file));
         if table.files.len() > table.sweep_at {
             table.files.retain(|_, f| f.strong_count() > 0);

@@ -1,10 +1,9 @@
 //! Reading a file: from the cache, under locks; around it; and ahead of who reads.
 
-use super::{LOCK_RETRIES, Locked, Lov, Part, Striped};
+use super::{Locked, Lov, Part, Striped};
 use crate::cache::read_ahead::ReadAhead;
 use crate::connection::Caller;
 use crate::lov::plan::{self, Filled, ObjectIo};
-use crate::osc::locks::Wanted;
 use crate::osc::write::extent;
 use futures_util::future::try_join_all;
 use nacre_base::{Errno, Payload};
@@ -26,13 +25,11 @@ impl Lov {
         if direct {
             return self.read_direct(caller, file, offset, len).await;
         }
-        for _ in 0..LOCK_RETRIES {
-            match self.read_cached(caller, file, ahead, offset, len).await {
-                Err(Errno::ESTALE) => {}
-                answer => return answer,
-            }
+        match self.read_cached(caller, file, ahead, offset, len).await {
+            // What is here may be old: the server knows.
+            Err(Errno::ESTALE) => self.read_direct(caller, file, offset, len).await,
+            answer => answer,
         }
-        Err(Errno::EIO)
     }
 
     async fn read_cached(
@@ -48,8 +45,9 @@ impl Lov {
             let map = || plan::stripe_map(&file.layout, place.stripe);
             let range = place.offset..place.offset + len;
             let part = self.part(&file.state, place.stripe, place.of, map, range).await?;
-            let ask = Wanted::grown(LockMode::Pr, RangeSet::single(extent(&part.range)));
+            let ask = file.locking.wanted(LockMode::Pr, RangeSet::single(extent(&part.range)));
             let guard = part.osc.lock(caller, &part.object, &ask).await?;
+            self.refresh(caller, file, &part).await?;
             self.start_ahead(caller, file, ahead, &part, offset, len);
             let data = part.osc.read(&guard, &part.object, caller, part.range.clone()).await?;
             if data.len() as u64 == len {
@@ -61,7 +59,7 @@ impl Lov {
         }
         let parts = self.parts(file, offset, len).await?;
         let (parts, ios): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-        let locked = self.lock_all(caller, LockMode::Pr, parts).await?;
+        let locked = self.lock_all(caller, file, LockMode::Pr, parts).await?;
         if let Some(last) = locked.last() {
             self.start_ahead(caller, file, ahead, &last.part, offset, len);
         }
@@ -119,7 +117,7 @@ impl Lov {
         let object = osc.object(io.object);
         object.set_place(&file.state, || plan::stripe_map(&file.layout, io.stripe));
         let range = io.offset..io.offset + io.len as u64;
-        let ask = Wanted::grown(LockMode::Pr, RangeSet::single(extent(&range)));
+        let ask = file.locking.wanted(LockMode::Pr, RangeSet::single(extent(&range)));
         let Some(guard) = osc.find_lock(&object, &ask) else { return false };
         osc.read_ahead(&object, caller, guard, range)
     }
@@ -160,7 +158,7 @@ impl Lov {
             async move {
                 let osc = self.targets.osc(io.ost).await?;
                 let object = osc.object(io.object);
-                let data = osc.read_around(&object, caller, io.offset..io.offset + io.len as u64).await?;
+                let data = osc.read_around(&object, caller, file.locking, io.offset..io.offset + io.len as u64).await?;
                 Ok::<_, Errno>(io.scatter(&data))
             }
         };

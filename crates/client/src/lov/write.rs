@@ -4,7 +4,7 @@
 use super::{Lov, Part, Striped};
 use crate::connection::Caller;
 use crate::lov::plan::{self, ObjectIo};
-use crate::osc::locks::{LockGuard, Wanted};
+use crate::osc::locks::LockGuard;
 use crate::osc::write::{ObjectWrite, extent};
 use futures_util::future::join_all;
 use nacre_base::{Errno, Payload, Timestamp};
@@ -57,7 +57,8 @@ impl FileWrite<'_> {
             let of = self.file.object(part.stripe, part.object.fid, self.now);
             let (object, caller, data) = (&part.object, self.caller, io.gather(self.offset, self.data));
             async move {
-                let write = ObjectWrite { object, of, caller, offset: io.offset, data };
+                let (offset, locking) = (io.offset, self.file.locking);
+                let write = ObjectWrite { object, of, caller, locking, offset, data };
                 let (done, error) = match guard {
                     Some(guard) => part.osc.write(guard, &write).await,
                     None => part.osc.write_unlocked(&write).await,
@@ -95,9 +96,10 @@ impl Lov {
             if let Some(guard) = self.lock_to_write(&write, way, &part, &mut asked).await? {
                 let _gate = file.state.gate.read().await;
                 let (of, object) = (file.object(place.stripe, part.object.fid, now), &part.object);
-                let write = ObjectWrite { object, of, caller, offset: place.offset, data: data.clone() };
+                let (locking, data, len) = (file.locking, data.clone(), data.len());
+                let write = ObjectWrite { object, of, caller, locking, offset: place.offset, data };
                 let (done, error) = part.osc.write(&guard, &write).await;
-                return sum_up(offset, data.len(), [(offset + done as u64, error)]);
+                return sum_up(offset, len, [(offset + done as u64, error)]);
             }
         }
         let parts = self.parts(file, offset, write.len()).await?;
@@ -130,7 +132,8 @@ impl Lov {
         asked: &mut Option<shared_write::LockPlan>,
     ) -> Result<Option<LockGuard>, Errno> {
         let ranges = RangeSet::single(extent(&part.range));
-        let mut ask = Wanted::grown(LockMode::Pw, ranges.clone());
+        let locking = write.file.locking;
+        let mut ask = locking.wanted(LockMode::Pw, ranges.clone());
         let Way::Cached(writer) = way else {
             ask.under_callback = matches!(way, Way::UnderCallback);
             return part.osc.lock(write.caller, &part.object, &ask).await.map(Some);
@@ -138,7 +141,7 @@ impl Lov {
         if let Some(guard) = part.osc.find_lock(&part.object, &ask) {
             return Ok(Some(guard));
         }
-        if part.osc.only_grown_locks.load(Ordering::Relaxed) {
+        if locking.is_told() || part.osc.only_grown_locks.load(Ordering::Relaxed) {
             return part.osc.lock(write.caller, &part.object, &ask).await.map(Some);
         }
         let now = || part.osc.connection().mount().rt.now();

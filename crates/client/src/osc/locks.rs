@@ -27,12 +27,63 @@ pub(crate) struct Wanted {
     pub(crate) exactly: Option<RangeSet>,
     /// A lock that is called back, and not given back yet, will do: for what a door writes out because of that callback.
     pub(crate) under_callback: bool,
+    /// Which group's lock, with mode GROUP; else 0.
+    pub(crate) group: u64,
+    /// Bits of [`enqueue_flags`] beside NO_EXPANSION.
+    pub(crate) flags: u32,
 }
 
 impl Wanted {
     /// A lock on these bytes or more.
     pub(crate) fn grown(mode: LockMode, ranges: RangeSet) -> Wanted {
-        Wanted { mode, ranges, exactly: None, under_callback: false }
+        Wanted { mode, ranges, exactly: None, under_callback: false, group: 0, flags: 0 }
+    }
+
+    /// A lock on exactly these bytes.
+    pub(crate) fn exact(mode: LockMode, ranges: RangeSet) -> Wanted {
+        Wanted { exactly: Some(ranges.clone()), ..Wanted::grown(mode, ranges) }
+    }
+
+    /// The lock of a group, which is always on all of an object.
+    pub(crate) fn of_group(group: u64) -> Wanted {
+        Wanted { group, ..Wanted::grown(LockMode::Group, RangeSet::ALL) }
+    }
+
+    fn want(&self) -> Want {
+        Want::Extent { mode: self.mode, ranges: self.ranges.clone(), group: self.group }
+    }
+}
+
+/// How an open file gets its locks, by what its program has told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Locking {
+    /// All is done under this group's locks; 0: it is in no group.
+    pub(crate) group: u64,
+    /// Locks are to cover no more than is accessed.
+    pub(crate) exact: bool,
+    /// Others of this mount hold a group lock. The server takes what it locks by itself to be theirs, so nothing is to be
+    /// left to that.
+    pub(crate) beside_group: bool,
+}
+
+impl Locking {
+    /// The lock to ask for, for these bytes.
+    pub(crate) fn wanted(self, mode: LockMode, ranges: RangeSet) -> Wanted {
+        match self {
+            Locking { group: 1.., .. } => Wanted::of_group(self.group),
+            Locking { exact: true, .. } => Wanted::exact(mode, ranges),
+            _ => Wanted::grown(mode, ranges),
+        }
+    }
+
+    /// Whether the program has told how.
+    pub(crate) fn is_told(self) -> bool {
+        self.group != 0 || self.exact
+    }
+
+    /// Whether data that goes around the cache needs a lock of its own, too.
+    pub(crate) fn always(self) -> bool {
+        self.group != 0 || self.beside_group
     }
 }
 
@@ -40,8 +91,9 @@ impl Wanted {
 pub(crate) struct LockGuard {
     osc: Arc<Osc>,
     pub(crate) id: LockId,
-    /// Locks are lost all at once, and this counts how often.
+    /// Locks are lost all at once, and this counts how often; the other one, how often by an eviction.
     epoch: u64,
+    evictions: u64,
     /// The server said that clients are in each other's way.
     pub(crate) contended: bool,
 }
@@ -50,6 +102,11 @@ impl LockGuard {
     /// Whether an eviction or restart of the server has taken it.
     pub(crate) fn is_lost(&self) -> bool {
         self.osc.epoch.load(Ordering::Acquire) != self.epoch
+    }
+
+    /// Whether an eviction has taken it: others may have had the bytes since.
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.osc.evictions.load(Ordering::Acquire) != self.evictions
     }
 }
 
@@ -64,12 +121,13 @@ impl Drop for LockGuard {
 
 impl Osc {
     fn guard(self: &Arc<Self>, id: LockId, contended: bool) -> LockGuard {
-        LockGuard { osc: self.clone(), id, epoch: self.epoch.load(Ordering::Acquire), contended }
+        let (epoch, evictions) = (self.epoch.load(Ordering::Acquire), self.evictions.load(Ordering::Acquire));
+        LockGuard { osc: self.clone(), id, epoch, evictions, contended }
     }
 
     /// A lock that is here already.
     pub(crate) fn find_lock(self: &Arc<Self>, object: &Object, ask: &Wanted) -> Option<LockGuard> {
-        let want = Want::Extent { mode: ask.mode, ranges: ask.ranges.clone(), group: 0 };
+        let want = ask.want();
         let mut locks = self.locks.lock();
         let mut found = locks.find(object.fid, &want);
         if found.is_none() && ask.under_callback {
@@ -90,6 +148,9 @@ impl Osc {
         wanted: &Wanted,
     ) -> Result<LockGuard, Errno> {
         let reads = wanted.mode == LockMode::Pr;
+        if wanted.group != 0 {
+            return self.group_lock(caller, object, wanted).await;
+        }
         loop {
             if let Some(guard) = self.find_lock(object, wanted) {
                 return Ok(guard);
@@ -130,8 +191,21 @@ impl Osc {
         }
     }
 
+    /// A group's lock: whoever else of this client asks for one may be of another group.
+    async fn group_lock(
+        self: &Arc<Self>,
+        caller: &Caller,
+        object: &Arc<Object>,
+        wanted: &Wanted,
+    ) -> Result<LockGuard, Errno> {
+        match self.find_lock(object, wanted) {
+            Some(guard) => Ok(guard),
+            None => self.ask_server(caller, object, wanted).await.unwrap_or(Err(Errno::ESHUTDOWN)),
+        }
+    }
+
     /// In a task of its own, so that what is granted to somebody who no longer waits is kept or given back in order.
-    fn ask_server(
+    pub(super) fn ask_server(
         self: &Arc<Self>,
         caller: &Caller,
         object: &Arc<Object>,
@@ -163,9 +237,10 @@ impl Osc {
         ask: &Wanted,
     ) -> Result<LockGuard, Errno> {
         let (start, end, more) = ask.exactly.as_ref().unwrap_or(&ask.ranges).to_wire();
-        let flags = if ask.exactly.is_some() { enqueue_flags::NO_EXPANSION } else { 0 };
-        let (kind, resource, mode) = (LockKind::Extent, object.fid, ask.mode);
-        let body = Enqueue { kind, resource, mode, start, end, flags, more, ..Enqueue::default() };
+        let exact = if ask.exactly.is_some() { enqueue_flags::NO_EXPANSION } else { 0 };
+        let (kind, resource, mode, flags) = (LockKind::Extent, object.fid, ask.mode, exact | ask.flags);
+        let group = ask.group;
+        let body = Enqueue { kind, resource, mode, start, end, flags, more, group, ..Enqueue::default() };
         loop {
             if let (Some(guard), _) = self.send_enqueue(caller, object, &body).await? {
                 return Ok(guard);
@@ -215,7 +290,7 @@ impl Osc {
             true => RangeSet::from_wire(reply.start, reply.end, &[]),
             false => RangeSet::from_wire(body.start, body.end, &body.more),
         };
-        let cover = Cover::Extent { mode: reply.mode, ranges: ranges.ok_or(Errno::EPROTO)?, group: 0 };
+        let cover = Cover::Extent { mode: reply.mode, ranges: ranges.ok_or(Errno::EPROTO)?, group: body.group };
         let (id, called_back) = (LockId(reply.handle), reply.flags & reply_flags::CALLED_BACK != 0);
         if locks.granted(ticket, id, object.fid, cover, called_back, self.now()) == Arrival::Dead {
             return Ok(None);
@@ -230,9 +305,19 @@ impl Osc {
     /// The attributes of an object, with what this client has not written yet, and others neither: from memory where a
     /// lock allows, else the server is asked, who asks the writers.
     pub(crate) async fn glimpse(self: &Arc<Self>, caller: &Caller, object: &Arc<Object>) -> Result<ObjectAttr, Errno> {
-        if let Some(attr) = self.known_attr(object) {
-            return Ok(attr);
+        match self.known_attr(object) {
+            Some(attr) => Ok(attr),
+            None => self.glimpse_server(caller, object, false).await,
         }
+    }
+
+    /// What the server knows of an object, with what other clients have not written yet. `learn`: also this client's.
+    pub(super) async fn glimpse_server(
+        self: &Arc<Self>,
+        caller: &Caller,
+        object: &Arc<Object>,
+        learn: bool,
+    ) -> Result<ObjectAttr, Errno> {
         let body = Enqueue {
             kind: LockKind::Extent,
             resource: object.fid,
@@ -243,7 +328,11 @@ impl Osc {
             ..Enqueue::default()
         };
         let (guard, reply) = self.send_enqueue(caller, object, &body).await?;
-        let state = object.state.lock();
+        let mut state = object.state.lock();
+        if let (None, Some(attr), true) = (&guard, &reply.attr, learn) {
+            state.learn_grown(attr);
+            object.account(&state, self.now());
+        }
         match (&guard, reply.attr) {
             (Some(_), _) => Ok(state.visible()),
             (None, Some(attr)) => Ok(state.merged(attr)),
@@ -259,13 +348,16 @@ impl Osc {
     /// The attributes, if a lock on the whole object makes them known.
     pub(crate) fn known_attr(&self, object: &Object) -> Option<ObjectAttr> {
         let locks = self.locks.lock();
-        locks.covers_to_eof(object.fid, 0).then(|| object.state.lock().visible())
+        let known = locks.covers_to_eof(object.fid, 0);
+        let state = object.state.lock();
+        (known && state.outdated.is_empty()).then(|| state.visible())
     }
 
     /// The size, if a lock on the object's end makes it known.
     pub(crate) fn known_size(&self, object: &Object) -> Option<u64> {
         let locks = self.locks.lock();
-        let size = object.state.lock().size();
-        locks.covers_to_eof(object.fid, size).then_some(size)
+        let state = object.state.lock();
+        let size = state.size();
+        (state.outdated.is_empty() && locks.covers_to_eof(object.fid, size)).then_some(size)
     }
 }

@@ -59,6 +59,9 @@ pub(crate) struct ObjectState {
     pub(crate) exclusive: Vec<Extent>,
     /// Enqueues under way.
     pub(crate) enqueues: Vec<Enqueueing>,
+    /// Ranges being written at the server without a lock of ours: others may see the new bytes already, so what is here
+    /// may be old.
+    pub(crate) outdated: Vec<Extent>,
     /// Locks that a door is being told to forget the data of, and how often one was.
     pub(crate) hooks: u32,
     pub(crate) hooks_begun: u64,
@@ -154,6 +157,15 @@ impl ObjectState {
 
     /// Nothing is known any more, not even how late.
     pub(crate) fn unlearn(&mut self) {
+    /// The same, of an object that others make longer at the same time: where it ended there is more now.
+    pub(crate) fn learn_grown(&mut self, attr: &ObjectAttr) {
+        let end = self.size();
+        if let Some(beyond) = Extent::new(end, u64::MAX).filter(|_| attr.size > end) {
+            self.cache.drop_clean(&[beyond]);
+        }
+        self.learn(attr);
+    }
+
         self.attr = ObjectAttr::default();
     }
 

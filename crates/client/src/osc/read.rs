@@ -5,8 +5,10 @@ use crate::connection::Caller;
 use crate::osc::Osc;
 use crate::osc::locks::LockGuard;
 use crate::osc::object::{Object, ObjectState};
+use crate::osc::write::extent;
 use futures_util::future::try_join_all;
 use nacre_base::{Errno, Payload};
+use nacre_ldlm::RangeSet;
 use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
@@ -28,7 +30,9 @@ impl Drop for Fill {
 }
 
 impl Osc {
-    /// Reads under a lock on the range: fewer bytes if the object ends within. ESTALE if the lock was lost: begin again.
+    /// Reads under a lock on the range: fewer bytes if the object ends within. ESTALE if the lock was lost, or this
+    /// client writes there without one: then the server knows, who must be asked without this lock in hand, for the
+    /// write may be waiting for it.
     pub(crate) async fn read(
         self: &Arc<Self>,
         guard: &LockGuard,
@@ -43,7 +47,7 @@ impl Osc {
             changed.as_mut().enable();
             let fills = {
                 let mut state = object.state.lock();
-                if guard.is_lost() {
+                if guard.is_lost() || state.is_outdated(&RangeSet::single(extent(&range))) {
                     return Err(Errno::ESTALE);
                 }
                 // Beyond the object's end there is nothing to fetch.

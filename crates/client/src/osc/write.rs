@@ -3,7 +3,7 @@
 
 use crate::connection::Caller;
 use crate::osc::Osc;
-use crate::osc::locks::{LockGuard, Wanted};
+use crate::osc::locks::{LockGuard, Locking};
 use crate::osc::object::{Object, ObjectState};
 use crate::osc::rpc::{ObjectOf, WriteOut};
 use crate::osc::write_back::Which;
@@ -27,6 +27,7 @@ pub(crate) struct ObjectWrite<'a> {
     pub(crate) object: &'a Arc<Object>,
     pub(crate) of: ObjectOf,
     pub(crate) caller: &'a Caller,
+    pub(crate) locking: Locking,
     /// Where in the object.
     pub(crate) offset: u64,
     /// Not empty.
@@ -107,7 +108,7 @@ impl Osc {
 
     /// Puts bytes into the cache, if there is room for them.
     fn put(self: &Arc<Self>, guard: &LockGuard, write: &ObjectWrite<'_>) -> Put {
-        let ObjectWrite { object, of, caller, offset, data } = write;
+        let ObjectWrite { object, of, caller, offset, data, .. } = write;
         let (now, len) = (self.now(), data.len() as u64);
         let range = extent(&write.range());
         let mut state = object.state.lock();
@@ -162,11 +163,17 @@ impl Osc {
 
     async fn write_piece_unlocked(self: &Arc<Self>, write: &ObjectWrite<'_>) -> Result<(), Errno> {
         let (object, range) = (write.object, write.range());
-        let ask = Wanted::grown(LockMode::Pw, RangeSet::single(extent(&range)));
-        if let Some(guard) = self.find_lock(object, &ask) {
+        let ask = write.locking.wanted(LockMode::Pw, RangeSet::single(extent(&range)));
+        let guard = match write.locking.always() {
+            true => Some(self.lock(write.caller, object, &ask).await?),
+            false => self.find_lock(object, &ask),
+        };
+        if let Some(guard) = guard {
             return self.write_through(&guard, write).await;
         }
-        // Nobody is kept out meanwhile: who is, and holds a lock, might be waited for at the server.
+        // Writers are not kept out meanwhile: who is, and holds a lock, might be waited for at the server. Readers
+        // ask the server.
+        let _outdated = Outdated::new(object, extent(&range));
         self.flush_range(object, &range).await;
         let answer = self.write_at_server(write, 0).await;
         // What others of this mount wrote meanwhile comes after, and is what is true then.
@@ -180,11 +187,15 @@ impl Osc {
         self: &Arc<Self>,
         object: &Arc<Object>,
         caller: &Caller,
+        locking: Locking,
         range: Range<u64>,
     ) -> Result<Payload, Errno> {
+        let ask = locking.wanted(LockMode::Pr, RangeSet::single(extent(&range)));
+        let guard = match locking.always() {
+            true => Some(self.lock(caller, object, &ask).await?),
+            false => self.find_lock(object, &ask),
+        };
         self.flush_range(object, &range).await;
-        let ask = Wanted::grown(LockMode::Pr, RangeSet::single(extent(&range)));
-        let guard = self.find_lock(object, &ask);
         let lock = guard.as_ref().map_or(0, |guard| guard.id.0);
         match self.read_rpc(caller, object.fid, range.clone(), lock).await {
             Err(Errno::ESTALE) if lock != 0 => {
@@ -342,16 +353,38 @@ struct Excluding {
 
 impl Drop for Excluding {
     fn drop(&mut self) {
-        let mut state = self.object.state.lock();
-        if let Some(at) = state.exclusive.iter().position(|r| *r == self.range) {
-            state.exclusive.swap_remove(at);
-        }
-        drop(state);
+        take_out(&mut self.object.state.lock().exclusive, self.range);
         self.object.changed.notify_waiters();
     }
 }
 
 /// Somebody waits for room.
+/// A range of which the server, and so others, may have newer bytes than the cache.
+struct Outdated {
+    object: Arc<Object>,
+    range: Extent,
+}
+
+impl Outdated {
+    fn new(object: &Arc<Object>, range: Extent) -> Outdated {
+        object.state.lock().outdated.push(range);
+        Outdated { object: object.clone(), range }
+    }
+}
+
+impl Drop for Outdated {
+    fn drop(&mut self) {
+        take_out(&mut self.object.state.lock().outdated, self.range);
+        self.object.changed.notify_waiters();
+    }
+}
+
+fn take_out(ranges: &mut Vec<Extent>, range: Extent) {
+    if let Some(at) = ranges.iter().position(|r| *r == range) {
+        ranges.swap_remove(at);
+    }
+}
+
 struct Waiting<'a>(&'a Osc);
 
 impl Waiting<'_> {
