@@ -1,4 +1,4 @@
-//! Line plots as SVG, by hand: a few lines over a few positions, with axes that can be read.
+//! Plots as SVG, by hand: a few lines over a few positions, or bars beside one another, with axes that can be read.
 
 use std::fmt::Write;
 
@@ -58,6 +58,68 @@ pub fn svg(plots: &[Plot]) -> String {
     }
     out.push_str("</svg>\n");
     out
+}
+
+/// Values in groups, as horizontal bars.
+#[derive(Debug, Clone)]
+pub struct Bars {
+    /// Above it.
+    pub title: String,
+    /// Below the axis of values.
+    pub value_title: String,
+    /// What each bar of a group is.
+    pub names: Vec<String>,
+    /// A label and its values, in the order of `names`; what has no number has no bar.
+    pub groups: Vec<(String, Vec<f64>)>,
+}
+
+const BAR: f64 = 9.0;
+const BAR_LEFT: f64 = 130.0;
+const BARS_WIDTH: f64 = 640.0;
+
+/// Groups of bars below one another, as an SVG document.
+pub fn svg_bars(bars: &Bars) -> String {
+    let group = bars.names.len() as f64 * BAR + 10.0;
+    let bottom = TOP + bars.groups.len() as f64 * group;
+    let height = bottom + BOTTOM + bars.names.len() as f64 * LEGEND;
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{BARS_WIDTH}\" height=\"{height}\" \
+         viewBox=\"0 0 {BARS_WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+    );
+    let top = round_up(bars.groups.iter().flat_map(|g| &g.1).copied().filter(|v| v.is_finite()).fold(0.0, f64::max));
+    let x = |v: f64| BAR_LEFT + (BARS_WIDTH - BAR_LEFT - RIGHT - 30.0) * v / top;
+    text(&mut out, BARS_WIDTH / 2.0, 18.0, "middle", &bars.title, " font-weight=\"bold\"");
+    for step in 0..=4 {
+        let value = top * f64::from(step) / 4.0;
+        let at = x(value);
+        let _ = writeln!(out, "<line x1=\"{at:.1}\" y1=\"{TOP}\" x2=\"{at:.1}\" y2=\"{bottom}\" stroke=\"#ddd\"/>");
+        text(&mut out, at, bottom + 14.0, "middle", &short(value), "");
+    }
+    text(&mut out, x(top / 2.0), bottom + 30.0, "middle", &bars.value_title, "");
+    for (n, (label, values)) in bars.groups.iter().enumerate() {
+        let begin = TOP + n as f64 * group + 5.0;
+        text(&mut out, BAR_LEFT - 8.0, begin + group / 2.0 - 2.0, "end", label, "");
+        for (i, value) in values.iter().enumerate().filter(|(_, v)| v.is_finite()) {
+            bar(&mut out, begin + i as f64 * BAR, x(*value), COLOURS[i % COLOURS.len()]);
+            text(&mut out, x(*value) + 4.0, begin + (i + 1) as f64 * BAR - 1.0, "start", &short(*value), "");
+        }
+    }
+    for (i, name) in bars.names.iter().enumerate() {
+        let at = bottom + BOTTOM + i as f64 * LEGEND - 4.0;
+        bar(&mut out, at, BAR_LEFT + 24.0, COLOURS[i % COLOURS.len()]);
+        text(&mut out, BAR_LEFT + 32.0, at + 8.0, "start", name, "");
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+fn bar(out: &mut String, y: f64, to: f64, colour: &str) {
+    let (width, height) = ((to - BAR_LEFT).max(0.5), BAR - 1.0);
+    let _ = writeln!(
+        out,
+        "<rect x=\"{BAR_LEFT}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height}\" fill=\"{colour}\"/>"
+    );
 }
 
 fn draw(out: &mut String, plot: &Plot) {
@@ -141,6 +203,21 @@ mod tests {
         assert_eq!(out.matches("<polyline").count(), 3);
         assert_eq!(out.matches("<circle").count(), 6);
         assert!(out.contains("a &lt; b") && out.ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn bars_are_as_long_as_their_values_and_missing_where_there_is_none() {
+        let bars = Bars {
+            title: "t".into(),
+            value_title: "seconds".into(),
+            names: vec!["a".into(), "b".into()],
+            groups: vec![("one".into(), vec![1.0, 4.0]), ("two".into(), vec![f64::NAN, 2.0])],
+        };
+        let out = svg_bars(&bars);
+        // The background, three bars, two of the legend.
+        assert_eq!(out.matches("<rect").count(), 6);
+        let widths: Vec<f64> = out.split("width=\"").filter_map(|w| w.split('"').next()?.parse().ok()).collect();
+        assert!(widths.contains(&116.0) && widths.contains(&464.0) && widths.contains(&232.0), "{widths:?}");
     }
 
     #[test]

@@ -2,11 +2,16 @@
 //! it drives real mounts with system calls, or real servers by clients of its own, and reads the wall clock.
 #![allow(clippy::disallowed_methods)] // It measures the real world.
 
+mod applications;
 mod instance;
 mod load;
 mod object_survey;
+mod output;
+mod places;
 mod roofline;
 mod shared_file;
+mod source_tree;
+mod warm_cache;
 
 use clap::{Args, Subcommand};
 use std::net::Ipv4Addr;
@@ -31,6 +36,51 @@ enum BenchCommand {
     SharedFile(SharedFile),
     /// Some objects of one OST, written and read by some threads
     ObjectSurvey(ObjectSurvey),
+    /// Programs on a source tree: the local disk, a null FUSE file system, and a file system made for it
+    Applications(Applications),
+    /// Rates of what is cached, beside a null FUSE file system and the local disk's, and requests sent meanwhile
+    WarmCache(WarmCache),
+}
+
+/// Arguments of `nacre bench applications`.
+#[derive(Args, Debug)]
+pub(crate) struct Applications {
+    /// A directory on a local disk: what is compared with, and where the file system's storage is made
+    dir: PathBuf,
+    /// Files of the tree
+    #[arg(long, default_value_t = 4000)]
+    files: u32,
+    /// C files among them that are built
+    #[arg(long, default_value_t = 80)]
+    units: u32,
+    /// Times each measurement is taken; the median counts
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// File for a plot (SVG)
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+/// Arguments of `nacre bench warm-cache`.
+#[derive(Args, Debug)]
+pub(crate) struct WarmCache {
+    /// A directory on a local disk: what is compared with, and where the file system's storage is made
+    dir: PathBuf,
+    /// Bytes of the file that is read again
+    #[arg(long, default_value = "256M", value_parser = parse_size)]
+    size: u64,
+    /// Bytes of it that are read by 4 KiB
+    #[arg(long, default_value = "64M", value_parser = parse_size)]
+    size_small: u64,
+    /// Files of the tree
+    #[arg(long, default_value_t = 4000)]
+    files: u32,
+    /// Times each measurement is taken; the median counts
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// File for a plot (SVG)
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 /// Arguments of `nacre bench shared-file`.
@@ -54,7 +104,7 @@ pub(crate) struct SharedFile {
     #[arg(long, default_value = "1G", value_parser = parse_size)]
     size: u64,
     /// Times each measurement is taken; the median counts
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     /// Address of this host for the clients
     #[arg(long, default_value = "127.0.0.1", value_name = "IP")]
@@ -104,7 +154,7 @@ pub(crate) struct Roofline {
     #[arg(long, default_value_t = 4000)]
     files: u32,
     /// Times each measurement is taken; the median counts
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
 }
 
@@ -126,6 +176,8 @@ pub fn main(args: BenchArgs) -> ExitCode {
         BenchCommand::Roofline(a) => roofline::run(&a, args.json),
         BenchCommand::SharedFile(a) => shared_file::run(&a, args.json),
         BenchCommand::ObjectSurvey(a) => object_survey::run(&a, args.json),
+        BenchCommand::Applications(a) => applications::run(&a, args.json),
+        BenchCommand::WarmCache(a) => warm_cache::run(&a, args.json),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

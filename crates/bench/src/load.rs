@@ -19,7 +19,8 @@ pub(crate) enum Cache {
     Direct,
 }
 
-fn path_of(dir: &Path, job: usize) -> PathBuf {
+/// The file of a job.
+pub(crate) fn path_of(dir: &Path, job: usize) -> PathBuf {
     dir.join(format!("stream-{job}"))
 }
 

@@ -3,6 +3,7 @@
 
 use crate::ObjectSurvey;
 use crate::instance::{Instance, O_CREAT, O_DIRECT, O_EXCL, O_RDWR, root, said};
+use crate::output;
 use nacre_base::plot::{Line, Plot, svg};
 use nacre_base::{Fid, OstIndex, Payload, table};
 use nacre_client::OpenFile;
@@ -26,34 +27,33 @@ const REQUEST: u64 = 1 << 20;
 pub(crate) fn run(args: &ObjectSurvey, json: bool) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| e.to_string())?;
     let rows = runtime.block_on(measure(args))?;
-    if json {
-        println!("{}", serde_json::to_string_pretty(&rows).map_err(|e| e.to_string())?);
-    } else {
-        let cells = rows.iter().map(|r| {
-            let rate = |v: f64| format!("{v:.0}");
-            vec![r.objects.to_string(), r.threads.to_string(), rate(r.write_mb_per_s), rate(r.read_mb_per_s)]
-        });
-        print!("{}", table::text(&["objects", "threads", "write MB/s", "read MB/s"], &cells.collect::<Vec<_>>()));
-        println!("\nRequests of 1 MiB with O_DIRECT from one client to OST {}; writes end with fsync.", args.ost);
-    }
-    if let Some(path) = &args.plot {
-        std::fs::write(path, svg(&plots(&rows))).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
-    }
-    Ok(())
+    output::show(&rows, json, |rows| print_rows(args, rows))?;
+    output::plot(args.plot.as_deref(), || svg(&plots(&rows)))
+}
+
+fn print_rows(args: &ObjectSurvey, rows: &[Row]) {
+    let cells = rows.iter().map(|r| {
+        let rate = |v: f64| format!("{v:.0}");
+        vec![r.objects.to_string(), r.threads.to_string(), rate(r.write_mb_per_s), rate(r.read_mb_per_s)]
+    });
+    print!("{}", table::text(&["objects", "threads", "write MB/s", "read MB/s"], &cells.collect::<Vec<_>>()));
+    println!("\nRequests of 1 MiB with O_DIRECT from one client to OST {}; writes end with fsync.", args.ost);
 }
 
 async fn measure(args: &ObjectSurvey) -> Result<Vec<Row>, String> {
     let instance = Instance::mount(&args.source, args.listen, 0).await?;
+    let pairs = args.objects.iter().flat_map(|o| args.threads.iter().filter(move |t| *t >= o).map(move |t| (o, t)));
+    let bar = output::progress(pairs.clone().count() as u64);
     let mut rows = Ok(Vec::new());
-    for objects in &args.objects {
-        for threads in args.threads.iter().filter(|t| *t >= objects) {
-            let row = take(args, &instance, *objects, *threads).await;
-            rows = rows.and_then(|mut rows: Vec<Row>| {
-                rows.push(row?);
-                Ok(rows)
-            });
-        }
+    for (objects, threads) in pairs {
+        output::step(&bar, format!("{objects} objects, {threads} threads"));
+        let row = take(args, &instance, *objects, *threads).await;
+        rows = rows.and_then(|mut rows: Vec<Row>| {
+            rows.push(row?);
+            Ok(rows)
+        });
     }
+    bar.finish_and_clear();
     instance.unmount().await;
     rows
 }

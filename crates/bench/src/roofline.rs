@@ -3,13 +3,15 @@
 
 use crate::Roofline;
 use crate::load::{self, Cache, Metadata, MetadataRates};
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::output::{self, median};
+use crate::places::{NullMount, Scratch};
+use indicatif::ProgressBar;
 use nacre_base::table;
-use nacre_fuse::{MountOptions, Unmount, null};
-use nacre_rt::Rt;
+use nacre_fuse::null::NullOptions;
 use serde::Serialize;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::time::Duration;
 
 /// One figure of the mount beside its limits.
 #[derive(Debug, Clone, Serialize)]
@@ -29,73 +31,20 @@ struct Row {
 const JOBS: [usize; 2] = [1, 4];
 
 pub(crate) fn run(args: &Roofline, json: bool) -> Result<(), String> {
-    let null = NullMount::new().map_err(|e| format!("cannot mount the null file system: {e}"))?;
-    let nacre_dir = scratch(&args.dir)?;
-    let raw_dir = scratch(&args.raw)?;
+    // As the mount is measured: nothing may be cached by the kernel.
+    let null = NullMount::new(NullOptions { valid: Duration::ZERO, ..NullOptions::default() })?;
+    let (nacre, raw) = (Scratch::new(&args.dir)?, Scratch::new(&args.raw)?);
     let steps = u64::from(args.runs) * (JOBS.len() as u64 * 6 + 4);
-    let bar = ProgressBar::new(steps);
-    if let Ok(style) = ProgressStyle::with_template("{msg:28} [{bar:40}] {pos}/{len} {elapsed}") {
-        bar.set_style(style);
-    }
-    let result = measure(args, &nacre_dir, &raw_dir, &null.dir, &bar);
+    let bar = output::progress(steps);
+    let result = measure(args, &nacre.0, &raw.0, &null.dir, &bar);
     bar.finish_and_clear();
-    for dir in [&nacre_dir, &raw_dir] {
-        let _ = std::fs::remove_dir_all(dir);
-    }
-    let rows = result.map_err(|e| e.to_string())?;
-    if json {
-        println!("{}", serde_json::to_string_pretty(&rows).map_err(|e| e.to_string())?);
-    } else {
-        print_rows(&rows);
-    }
-    Ok(())
-}
-
-fn scratch(parent: &Path) -> Result<PathBuf, String> {
-    let dir = parent.join(format!("roofline-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
-    Ok(dir)
-}
-
-/// The null file system on a mount point of its own, with a runtime to serve it.
-struct NullMount {
-    dir: PathBuf,
-    session: Option<nacre_fuse::Session>,
-    runtime: tokio::runtime::Runtime,
-}
-
-impl NullMount {
-    fn new() -> Result<NullMount, String> {
-        let dir = std::env::temp_dir().join(format!("nacre-null-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).map_err(|e| e.to_string())?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| e.to_string())?;
-        // As the mount is measured: nothing may be cached by the kernel.
-        let options = null::NullOptions { valid: std::time::Duration::ZERO, ..null::NullOptions::default() };
-        let mount = async { null::mount(Rt::production(), &dir, MountOptions::default(), options).await };
-        let session = runtime.block_on(mount).map_err(|e| e.to_string())?;
-        Ok(NullMount { dir, session: Some(session), runtime })
-    }
-}
-
-impl Drop for NullMount {
-    fn drop(&mut self) {
-        if let Some(session) = self.session.take() {
-            let _ = self.runtime.block_on(session.unmount(Unmount::Lazy));
-        }
-        let _ = std::fs::remove_dir(&self.dir);
-    }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    output::show(&result.map_err(|e| e.to_string())?, json, print_rows)
 }
 
 fn measure(args: &Roofline, nacre: &Path, raw: &Path, null: &Path, bar: &ProgressBar) -> io::Result<Vec<Row>> {
     let mut rows = Vec::new();
     let take = |what: &str, f: &mut dyn FnMut() -> io::Result<f64>| -> io::Result<f64> {
-        bar.set_message(what.to_owned());
-        bar.inc(1);
+        output::step(bar, what);
         f()
     };
     let mut tcp = Vec::new();
@@ -132,8 +81,7 @@ fn measure(args: &Roofline, nacre: &Path, raw: &Path, null: &Path, bar: &Progres
     let mut rates: [Vec<MetadataRates>; 3] = Default::default();
     for _ in 0..args.runs {
         for (place, dir) in [nacre, raw, null].into_iter().enumerate() {
-            bar.set_message(format!("metadata, {}", ["nacre", "raw disk", "null FUSE"][place]));
-            bar.inc(1);
+            output::step(bar, format!("metadata, {}", ["nacre", "raw disk", "null FUSE"][place]));
             rates[place].push(load::metadata(dir, args.files)?);
         }
     }

@@ -4,7 +4,8 @@
 
 use crate::SharedFile;
 use crate::instance::{self, Instance, O_CREAT, O_EXCL, O_RDONLY, O_RDWR, counts_of, root, said};
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::output;
+use indicatif::ProgressBar;
 use nacre_base::plot::{Line, Plot, svg};
 use nacre_base::{Fid, Payload, size, table};
 use nacre_client::{OpenFile, RpcCounts};
@@ -57,23 +58,13 @@ struct Load {
 pub(crate) fn run(args: &SharedFile, json: bool) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| e.to_string())?;
     let rows = runtime.block_on(measure(args))?;
-    if json {
-        println!("{}", serde_json::to_string_pretty(&rows).map_err(|e| e.to_string())?);
-    } else {
-        print_rows(&rows);
-    }
-    if let Some(path) = &args.plot {
-        std::fs::write(path, svg(&plots(&rows))).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
-    }
-    Ok(())
+    output::show(&rows, json, print_rows)?;
+    output::plot(args.plot.as_deref(), || svg(&plots(&rows)))
 }
 
 async fn measure(args: &SharedFile) -> Result<Vec<Row>, String> {
     let instances = Instance::mount_all(&args.source, args.listen, args.clients.max(2)).await?;
-    let bar = ProgressBar::new(0);
-    if let Ok(style) = ProgressStyle::with_template("{msg:44} [{bar:30}] {pos}/{len} {elapsed}") {
-        bar.set_style(style);
-    }
+    let bar = output::progress(0);
     let result = measure_all(args, &instances, &bar).await;
     bar.finish_and_clear();
     for instance in instances {
@@ -101,8 +92,7 @@ async fn measure_all(args: &SharedFile, instances: &[Instance], bar: &ProgressBa
             for (policy, stripes) in alone.into_iter().chain(together) {
                 let mut taken = Vec::new();
                 for _ in 0..args.runs {
-                    bar.set_message(format!("{policy:?}, {writers} x {}, {stripes} stripes", size::human(*record)));
-                    bar.inc(1);
+                    output::step(bar, format!("{policy:?}, {writers} x {}, {stripes} stripes", size::human(*record)));
                     taken.push(take(args, instances, osts, load, policy, stripes).await?);
                 }
                 taken.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -6,6 +6,7 @@ pub(crate) use nacre_bench::BenchArgs as Bench;
 
 /// Runs the command.
 pub(crate) fn main(args: Bench) -> ExitCode {
-    crate::daemon::init_logs();
+    // Its clients' comings and goings would run through the table.
+    crate::daemon::init_logs_from("warn");
     nacre_bench::main(args)
 }

@@ -31,8 +31,13 @@ pub(crate) fn run(main: impl Future<Output = Result<(), String>>, who: &str) -> 
 
 /// Logs go to standard error; `NACRE_LOG` sets the level (`info` unless set), as `RUST_LOG` filters do.
 pub(crate) fn init_logs() {
+    init_logs_from("info");
+}
+
+/// The same with another level for when none is set.
+pub(crate) fn init_logs_from(level: &str) {
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("NACRE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_env("NACRE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).try_init();
 }

@@ -1,5 +1,6 @@
 //! A file system that stores nothing but its tree, in memory: writes are discarded, reads give zeroes. It shows the most
-//! that FUSE can do on a machine, and is the test object of this crate. Not a place for data.
+//! that FUSE can do on a machine, and is the test object of this crate. If asked to, it keeps the data too, so that
+//! programs can run on it. Not a place for data that matters.
 
 use crate::handler::{Context, Handler};
 use crate::mount::{FuseError, MountOptions};
@@ -23,12 +24,14 @@ pub struct NullOptions {
     pub open_flags: OpenFlags,
     /// How long names and attributes are valid.
     pub valid: Duration,
+    /// Whether data is kept, in memory.
+    pub keeps_data: bool,
 }
 
 impl Default for NullOptions {
     fn default() -> NullOptions {
         let open_flags = OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES | OpenFlags::NOFLUSH;
-        NullOptions { open_flags, valid: Duration::from_secs(60) }
+        NullOptions { open_flags, valid: Duration::from_secs(60), keeps_data: false }
     }
 }
 
@@ -46,6 +49,8 @@ pub struct Null {
 }
 
 const ROOT: u64 = 1;
+/// Largest file whose data is kept, holes included.
+const DATA_MAX: u64 = 4 << 30;
 
 struct Tree {
     inodes: FxHashMap<u64, Inode>,
@@ -62,7 +67,8 @@ struct Inode {
 enum Content {
     Directory(Directory),
     Link(Bytes),
-    Other,
+    /// Or a special file. The data, if it is kept.
+    File(Vec<u8>),
 }
 
 /// Names in the order of their making, so that a position in it stays what it is while others come and go.
@@ -130,11 +136,12 @@ impl Null {
             SetTime::At(t) => t,
         };
         let mut tree = self.tree.lock();
-        let attr = &mut tree.inode(op.node)?.attr;
+        let inode = tree.inode(op.node)?;
+        op.size.into_iter().for_each(|size| inode.truncate(size, now));
+        let attr = &mut inode.attr;
         attr.mode = op.mode.map_or(attr.mode, |m| attr.mode & libc::S_IFMT | m & 0o7777);
         attr.uid = op.uid.unwrap_or(attr.uid);
         attr.gid = op.gid.unwrap_or(attr.gid);
-        attr.size = op.size.unwrap_or(attr.size);
         attr.atime = op.atime.map_or(attr.atime, time);
         attr.mtime = op.mtime.map_or(attr.mtime, time);
         attr.ctime = op.ctime.unwrap_or(now);
@@ -163,6 +170,51 @@ impl Null {
     }
 }
 
+impl Inode {
+    fn truncate(&mut self, size: u64, now: Timestamp) {
+        if let Content::File(data) = &mut self.content
+            && size < data.len() as u64
+        {
+            data.truncate(size as usize);
+        }
+        self.attr.size = size;
+        (self.attr.mtime, self.attr.ctime) = (now, now);
+    }
+
+    /// What is beyond the kept data up to the size reads as zeroes.
+    fn read(&self, offset: u64, size: u32) -> Payload {
+        let len = self.attr.size.saturating_sub(offset).min(u64::from(size)) as usize;
+        let Content::File(data) = &self.content else { return Payload::new() };
+        let start = data.len().min(usize::try_from(offset).unwrap_or(usize::MAX));
+        let kept = &data[start..data.len().min(start + len)];
+        let mut found = Payload::new();
+        if !kept.is_empty() {
+            found.push(Bytes::copy_from_slice(kept));
+        }
+        found.append(Payload::zeroes(len - kept.len()));
+        found
+    }
+
+    /// `keeps` says whether the data is wanted, or just its length.
+    fn write(&mut self, offset: u64, bytes: &[u8], keeps: bool, now: Timestamp) -> Result<(), Errno> {
+        let end = offset.saturating_add(bytes.len() as u64);
+        if keeps && end > DATA_MAX {
+            return Err(Errno::EFBIG);
+        }
+        if let (Content::File(data), true) = (&mut self.content, keeps) {
+            let (start, end) = (offset as usize, end as usize);
+            if data.len() < end {
+                data.resize(end, 0);
+            }
+            data[start..end].copy_from_slice(bytes);
+        }
+        self.attr.size = self.attr.size.max(end);
+        self.attr.blocks = self.attr.size.div_ceil(512);
+        (self.attr.mtime, self.attr.ctime) = (now, now);
+        Ok(())
+    }
+}
+
 /// What an inode is made as.
 struct New {
     mode: u32,
@@ -172,7 +224,7 @@ struct New {
 
 impl New {
     fn file(mode: u32) -> New {
-        New { mode, rdev: 0, content: Content::Other }
+        New { mode, rdev: 0, content: Content::File(Vec::new()) }
     }
 }
 
@@ -208,6 +260,7 @@ impl Tree {
         }
         directory.insert(name, node);
         self.last_node = node;
+        self.touch(parent, now);
         let nlink = if matches!(new.content, Content::Directory(_)) { 2 } else { 1 };
         let (mode, rdev, uid, gid) = (new.mode, new.rdev, ctx.uid, ctx.gid);
         let size = if let Content::Link(target) = &new.content { target.len() as u64 } else { 0 };
@@ -216,12 +269,33 @@ impl Tree {
         Ok(attr)
     }
 
+    /// Entries of a directory changed.
+    fn touch(&mut self, directory: u64, now: Timestamp) {
+        if let Ok(inode) = self.inode(directory) {
+            (inode.attr.mtime, inode.attr.ctime) = (now, now);
+        }
+    }
+
+    fn link(&mut self, node: u64, parent: u64, name: Bytes, now: Timestamp) -> Result<Attr, Errno> {
+        let directory = self.directory(parent)?;
+        if directory.get(&name).is_some() {
+            return Err(Errno::EEXIST);
+        }
+        directory.insert(name, node);
+        self.touch(parent, now);
+        let inode = self.inode(node)?;
+        inode.lookups += 1;
+        inode.attr.nlink += 1;
+        inode.attr.ctime = now;
+        Ok(inode.attr)
+    }
+
     fn remove(&mut self, parent: u64, name: &[u8], what: Removal) -> Result<(), Errno> {
         let node = self.directory(parent)?.get(name).ok_or(Errno::ENOENT)?;
         match (&self.inode(node)?.content, what) {
             (Content::Directory(_), Removal::Unlink) => return Err(Errno::EISDIR),
             (Content::Directory(d), Removal::RmDir) if !d.names.is_empty() => return Err(Errno::ENOTEMPTY),
-            (Content::Link(_) | Content::Other, Removal::RmDir) => return Err(Errno::ENOTDIR),
+            (Content::Link(_) | Content::File(_), Removal::RmDir) => return Err(Errno::ENOTDIR),
             _ => {}
         }
         self.directory(parent)?.remove(name);
@@ -341,11 +415,17 @@ impl Handler for Null {
         reply.result(result);
     }
 
+    async fn link(self: Arc<Self>, _: Context, op: request::Link, reply: ReplyEntry) {
+        let now = self.rt.wall();
+        let made = self.tree.lock().link(op.node, op.new_parent, op.new_name, now);
+        answer(reply, made.map(|attr| self.entry(&attr)));
+    }
+
     async fn open(self: Arc<Self>, _: Context, op: request::Open, reply: ReplyOpen) {
         if op.flags & libc::O_TRUNC as u32 != 0
             && let Ok(inode) = self.tree.lock().inode(op.node)
         {
-            inode.attr.size = 0;
+            inode.truncate(0, self.rt.wall());
         }
         reply.ok(self.opened());
     }
@@ -358,17 +438,17 @@ impl Handler for Null {
     }
 
     async fn read(self: Arc<Self>, _: Context, op: request::Read, reply: ReplyData) {
-        let size = self.tree.lock().inode(op.node).map_or(0, |i| i.attr.size);
-        let len = size.saturating_sub(op.offset).min(u64::from(op.size));
-        reply.ok(Payload::zeroes(len as usize));
+        let found = self.tree.lock().inode(op.node).map(|i| i.read(op.offset, op.size));
+        reply.ok(found.unwrap_or_default());
     }
 
     async fn write(self: Arc<Self>, _: Context, op: request::Write, reply: ReplyWrite) {
-        let len = op.data.len() as u32; // the kernel's own field has 32 bits
-        if let Ok(inode) = self.tree.lock().inode(op.node) {
-            inode.attr.size = inode.attr.size.max(op.offset.saturating_add(u64::from(len)));
+        let (keeps, now) = (self.options.keeps_data, self.rt.wall());
+        let written = self.tree.lock().inode(op.node).and_then(|i| i.write(op.offset, &op.data, keeps, now));
+        match written {
+            Ok(()) => reply.ok(op.data.len() as u32), // the kernel's own field has 32 bits
+            Err(e) => reply.error(e),
         }
-        reply.ok(len);
     }
 
     async fn stat_fs(self: Arc<Self>, _: Context, _: request::StatFs, reply: ReplyStatFs) {

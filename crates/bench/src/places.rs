@@ -1,0 +1,212 @@
+//! Where programs are measured: the local disk, a null FUSE file system on the same FUSE code, and a file system of our
+//! own that is made for the measurement and goes with it.
+
+use nacre_fuse::null::{self, NullOptions};
+use nacre_fuse::{MountOptions, Unmount};
+use nacre_rt::Rt;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// How long the kernel believes the null file system's names and attributes where it may cache: as it does ours.
+pub(crate) const VALID: Duration = Duration::from_secs(3600);
+
+/// One of the places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A directory of the disk that also has our storage.
+    Local,
+    /// FUSE with nothing behind it.
+    NullFuse,
+    /// Ours.
+    Nacre,
+}
+
+/// In the order in which they take turns.
+pub(crate) const PLACES: [Place; 3] = [Place::Local, Place::NullFuse, Place::Nacre];
+
+impl Place {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Place::Local => "local disk",
+            Place::NullFuse => "null FUSE",
+            Place::Nacre => "nacre",
+        }
+    }
+}
+
+/// All of them, in a directory that is removed in the end.
+pub(crate) struct Places {
+    // In the order in which they are taken down.
+    nacre: OwnFileSystem,
+    null: NullMount,
+    scratch: Scratch,
+}
+
+impl Places {
+    /// `keeps_data` says whether the null file system stores what is written, in memory.
+    pub(crate) fn new(parent: &Path, keeps_data: bool) -> Result<Places, String> {
+        let scratch = Scratch::new(parent)?;
+        std::fs::create_dir(scratch.0.join("local")).map_err(|e| e.to_string())?;
+        let options = NullOptions { valid: VALID, keeps_data, ..NullOptions::default() };
+        let null = NullMount::new(options)?;
+        let nacre = OwnFileSystem::new(&scratch.0.join("nacre"))?;
+        Ok(Places { nacre, null, scratch })
+    }
+
+    /// A directory there.
+    pub(crate) fn dir(&self, place: Place) -> PathBuf {
+        match place {
+            Place::Local => self.scratch.0.join("local"),
+            Place::NullFuse => self.null.dir.clone(),
+            Place::Nacre => self.nacre.mountpoint.clone(),
+        }
+    }
+
+    /// A directory on the local disk for what is not measured.
+    pub(crate) fn scratch(&self) -> &Path {
+        &self.scratch.0
+    }
+
+    pub(crate) fn nacre(&self) -> &OwnFileSystem {
+        &self.nacre
+    }
+
+    /// Makes clients forget: the kernel all that is clean, of all places, and our client its locks with what they cover.
+    pub(crate) fn drop_caches(&self) -> Result<(), String> {
+        settle();
+        self.nacre.set_param("ldlm.namespaces.*.lru_size", "clear")?;
+        std::fs::write("/proc/sys/vm/drop_caches", "3").map_err(|e| format!("cannot drop the kernel's caches: {e}"))
+    }
+}
+
+/// Writes out what is dirty, so that nobody pays for who came before.
+pub(crate) fn settle() {
+    // SAFETY: no preconditions.
+    unsafe { libc::sync() };
+}
+
+/// A directory of our own, removed in the end.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(parent: &Path) -> Result<Scratch, String> {
+        let dir = std::path::absolute(parent).map_err(|e| e.to_string())?.join(format!("bench-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
+        Ok(Scratch(dir))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The null file system on a mount point of its own, with a runtime to serve it.
+pub(crate) struct NullMount {
+    pub(crate) dir: PathBuf,
+    session: Option<nacre_fuse::Session>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl NullMount {
+    pub(crate) fn new(options: NullOptions) -> Result<NullMount, String> {
+        let failed = |e: &dyn std::fmt::Display| format!("cannot mount the null file system: {e}");
+        let dir = std::env::temp_dir().join(format!("nacre-null-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).map_err(|e| failed(&e))?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| failed(&e))?;
+        let mount = async { null::mount(Rt::production(), &dir, MountOptions::default(), options).await };
+        let session = runtime.block_on(mount).map_err(|e| failed(&e))?;
+        runtime.spawn(leave_no_mount(dir.clone()));
+        Ok(NullMount { dir, session: Some(session), runtime })
+    }
+}
+
+/// Whoever interrupts a measurement finds no dead mount.
+async fn leave_no_mount(dir: PathBuf) {
+    if tokio::signal::ctrl_c().await.is_ok() {
+        let _ = nacre_fuse::mount::unmount(&dir, Unmount::Lazy);
+        let _ = std::fs::remove_dir(&dir);
+        std::process::exit(130);
+    }
+}
+
+impl Drop for NullMount {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            let _ = self.runtime.block_on(session.unmount(Unmount::Lazy));
+        }
+        let _ = std::fs::remove_dir(&self.dir);
+    }
+}
+
+/// A file system of this program, all of it in one process, with storage of its own.
+pub(crate) struct OwnFileSystem {
+    process: Child,
+    /// Where its parameters are found, apart from those of other file systems of this host.
+    run_dir: PathBuf,
+    pub(crate) mountpoint: PathBuf,
+}
+
+impl OwnFileSystem {
+    /// Makes and mounts it, all in `dir`.
+    fn new(dir: &Path) -> Result<OwnFileSystem, String> {
+        let (storage, mountpoint, run_dir) = (dir.join("storage"), dir.join("mnt"), dir.join("run"));
+        let make = |d: &PathBuf| std::fs::create_dir_all(d).map_err(|e| format!("cannot make {}: {e}", d.display()));
+        [&storage, &mountpoint, &run_dir].into_iter().try_for_each(make)?;
+        let log_path = dir.join("log");
+        let log = File::create(&log_path).map_err(|e| format!("cannot write {}: {e}", log_path.display()))?;
+        // In the foreground: an interrupt from the keyboard ends it, too.
+        let mut command = program(&run_dir)?;
+        command.args(["up", "-f", "--listen", "127.0.0.1:0"]).arg(&storage).arg(&mountpoint);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        let process = command.spawn().map_err(|e| format!("cannot start nacre up: {e}"))?;
+        let mut own = OwnFileSystem { process, run_dir, mountpoint };
+        let mut line = String::new();
+        if let Some(stdout) = own.process.stdout.take() {
+            let _ = BufReader::new(stdout).read_line(&mut line);
+        }
+        match line.strip_prefix("ready ") {
+            Some(_) => Ok(own),
+            None => Err(format!("nacre up failed: {}", line.trim_start_matches("failed ").trim())),
+        }
+    }
+
+    /// Sets parameters of its process.
+    pub(crate) fn set_param(&self, pattern: &str, value: &str) -> Result<(), String> {
+        self.lctl(&["set_param", "-n", &format!("{pattern}={value}")]).map(drop)
+    }
+
+    /// The values of its parameters that match, one after the other.
+    pub(crate) fn get_param(&self, pattern: &str) -> Result<String, String> {
+        self.lctl(&["get_param", "-n", pattern])
+    }
+
+    fn lctl(&self, args: &[&str]) -> Result<String, String> {
+        let output = program(&self.run_dir)?.arg("lctl").args(args).output().map_err(|e| format!("lctl: {e}"))?;
+        if !output.status.success() {
+            return Err(format!("lctl {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim()));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+impl Drop for OwnFileSystem {
+    fn drop(&mut self) {
+        // SAFETY: a signal to a child that has not been waited for, so that the number is still its own.
+        unsafe { libc::kill(self.process.id().cast_signed(), libc::SIGTERM) };
+        let _ = self.process.wait();
+        let _ = nacre_fuse::mount::unmount(&self.mountpoint, Unmount::Lazy);
+    }
+}
+
+/// This program again.
+fn program(run_dir: &Path) -> Result<Command, String> {
+    let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+    let mut command = Command::new(program);
+    command.env("NACRE_RUN_DIR", run_dir);
+    Ok(command)
+}

@@ -1,0 +1,226 @@
+//! `nacre bench warm-cache`: what is cached, used again: beside the null FUSE file system, which has nothing else to do
+//! than to answer, and the local disk's page cache. The requests sent meanwhile are counted: there should be none.
+
+use crate::WarmCache;
+use crate::load;
+use crate::output::{self, median};
+use crate::places::{PLACES, Place, Places, settle};
+use indicatif::ProgressBar;
+use nacre_base::plot::{Bars, svg_bars};
+use nacre_base::{size, table};
+use serde::Serialize;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// What is done again.
+#[derive(Debug, Clone, Copy)]
+enum What {
+    ReadLarge,
+    ReadSmall,
+    Stat,
+    List,
+    Open,
+}
+
+const ALL: [What; 5] = [What::ReadLarge, What::ReadSmall, What::Stat, What::List, What::Open];
+
+impl What {
+    fn name(self) -> &'static str {
+        match self {
+            What::ReadLarge => "read 1 MiB",
+            What::ReadSmall => "read 4 KiB",
+            What::Stat => "stat",
+            What::List => "list, per entry",
+            What::Open => "open, close",
+        }
+    }
+
+    fn unit(self) -> &'static str {
+        match self {
+            What::ReadLarge | What::ReadSmall => "MB/s",
+            What::Stat | What::List | What::Open => "op/s",
+        }
+    }
+}
+
+/// One kind at all places: medians.
+#[derive(Debug, Clone, Serialize)]
+struct Row {
+    what: &'static str,
+    /// MB/s for reads, operations per second otherwise.
+    unit: &'static str,
+    nacre: f64,
+    null_fuse: f64,
+    local_disk: f64,
+    percent_of_null_fuse: f64,
+    /// Requests that Nacre's client sent during all timed passes.
+    rpcs: u64,
+}
+
+/// Directories of the tree.
+const DIRECTORIES: u32 = 20;
+
+/// What is used again at a place.
+struct Cached {
+    stream: PathBuf,
+    directories: Vec<PathBuf>,
+    files: Vec<PathBuf>,
+}
+
+pub(crate) fn run(args: &WarmCache, json: bool) -> Result<(), String> {
+    let bar = output::progress((ALL.len() * PLACES.len()) as u64 * u64::from(args.runs) + 1);
+    let result = measure(args, &bar);
+    bar.finish_and_clear();
+    let rows = result?;
+    output::show(&rows, json, |rows| print_rows(args, rows))?;
+    output::plot(args.plot.as_deref(), || svg_bars(&bars(&rows)))
+}
+
+fn measure(args: &WarmCache, bar: &ProgressBar) -> Result<Vec<Row>, String> {
+    output::step(bar, "making files");
+    let places = Places::new(&args.dir, false)?;
+    let mut cached = Vec::new();
+    for place in PLACES {
+        let made = make(&places.dir(place), args);
+        cached.push(made.map_err(|e| format!("cannot make files on {}: {e}", place.name()))?);
+    }
+    settle();
+    let mut rows = Vec::new();
+    for what in ALL {
+        let mut taken: [Vec<f64>; 3] = Default::default();
+        let mut rpcs = 0;
+        for _ in 0..args.runs {
+            for ((place, cached), taken) in PLACES.into_iter().zip(&cached).zip(&mut taken) {
+                output::step(bar, format!("{}, {}", what.name(), place.name()));
+                let failed = |e: io::Error| format!("{} on {}: {e}", what.name(), place.name());
+                // Twice: what is kept of one pass may be shown to the kernel in the next.
+                for _ in 0..2 {
+                    pass(what, cached, args).map_err(failed)?;
+                }
+                let before = if place == Place::Nacre { requests(&places)? } else { 0 };
+                let begun = Instant::now();
+                let amount = pass(what, cached, args).map_err(failed)?;
+                taken.push(amount / begun.elapsed().as_secs_f64());
+                rpcs += if place == Place::Nacre { requests(&places)? - before } else { 0 };
+            }
+        }
+        rows.push(row(what, taken.map(median), rpcs));
+    }
+    Ok(rows)
+}
+
+fn row(what: What, [local_disk, null_fuse, nacre]: [f64; 3], rpcs: u64) -> Row {
+    let percent_of_null_fuse = 100.0 * nacre / null_fuse;
+    Row { what: what.name(), unit: what.unit(), nacre, null_fuse, local_disk, percent_of_null_fuse, rpcs }
+}
+
+fn make(dir: &Path, args: &WarmCache) -> io::Result<Cached> {
+    load::write(dir, 1, args.size, load::Cache::Default)?;
+    let directories: Vec<PathBuf> = (0..DIRECTORIES).map(|d| dir.join(format!("d{d}"))).collect();
+    directories.iter().try_for_each(std::fs::create_dir)?;
+    let files: Vec<PathBuf> =
+        (0..args.files).map(|f| directories[(f % DIRECTORIES) as usize].join(format!("f{f}"))).collect();
+    files.iter().try_for_each(|f| std::fs::write(f, [7; 1000]))?;
+    Ok(Cached { stream: load::path_of(dir, 0), directories, files })
+}
+
+/// One pass over all: bytes in MB, or how many operations.
+fn pass(what: What, cached: &Cached, args: &WarmCache) -> io::Result<f64> {
+    match what {
+        What::ReadLarge => read(&cached.stream, args.size, load::BLOCK),
+        What::ReadSmall => read(&cached.stream, args.size.min(args.size_small), 4096),
+        What::Stat => {
+            cached.files.iter().try_for_each(|f| std::fs::symlink_metadata(f).map(drop))?;
+            Ok(cached.files.len() as f64)
+        }
+        What::List => {
+            let mut count = 0;
+            for d in &cached.directories {
+                count += std::fs::read_dir(d)?.count();
+            }
+            if count != cached.files.len() {
+                return Err(io::Error::other(format!("{count} entries listed of {}", cached.files.len())));
+            }
+            Ok(count as f64)
+        }
+        What::Open => {
+            cached.files.iter().try_for_each(|f| File::open(f).map(drop))?;
+            Ok(cached.files.len() as f64)
+        }
+    }
+}
+
+fn read(path: &Path, size: u64, block: usize) -> io::Result<f64> {
+    let file = File::open(path)?;
+    let mut buffer = vec![0; block];
+    let mut at = 0;
+    while at < size {
+        match file.read_at(&mut buffer, at)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            n => at += n as u64,
+        }
+    }
+    Ok(size as f64 / 1e6)
+}
+
+/// Requests that the client has sent to MDT and OSTs, but for those that a clock sends.
+fn requests(places: &Places) -> Result<u64, String> {
+    let mut count = 0;
+    for pattern in ["mdc.*.stats", "osc.*.stats"] {
+        count += places.nacre().get_param(pattern)?.lines().map(count_of).sum::<u64>();
+    }
+    Ok(count)
+}
+
+/// Of a line `NAME N samples ...`.
+fn count_of(line: &str) -> u64 {
+    let mut words = line.split_whitespace();
+    let (Some(name), Some(n), Some("samples")) = (words.next(), words.next(), words.next()) else { return 0 };
+    let is_request = ["ldlm_", "mds_", "ost_"].iter().any(|kind| name.starts_with(kind)) && !name.ends_with("_statfs");
+    if is_request { n.parse().unwrap_or(0) } else { 0 }
+}
+
+fn print_rows(args: &WarmCache, rows: &[Row]) {
+    let header = ["", "nacre", "null FUSE", "local disk", "of null FUSE", "RPCs"];
+    let cells = rows.iter().map(|r| {
+        let rate = |v: f64| format!("{v:.0} {}", r.unit);
+        vec![
+            r.what.to_owned(),
+            rate(r.nacre),
+            rate(r.null_fuse),
+            rate(r.local_disk),
+            format!("{:.0} %", r.percent_of_null_fuse),
+            r.rpcs.to_string(),
+        ]
+    });
+    print!("{}", table::text(&header, &cells.collect::<Vec<_>>()));
+    println!(
+        "\nOf a file of {} and {} small ones in {DIRECTORIES} directories, used before. Medians of {} runs; requests of all of \
+         them. The null file system gives zeroes for data; the kernel may keep its names and attributes, as Nacre's.",
+        size::human(args.size),
+        args.files,
+        args.runs
+    );
+}
+
+fn bars(rows: &[Row]) -> Bars {
+    let names = [Place::Nacre, Place::NullFuse].map(|p| p.name().to_owned()).to_vec();
+    let groups = rows.iter().map(|r| (r.what.to_owned(), vec![r.percent_of_null_fuse, 100.0])).collect();
+    let value_title = "% of the null FUSE file system's rate".to_owned();
+    Bars { title: "What is cached, used again".to_owned(), value_title, names, groups }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pings_and_averages_are_no_requests() {
+        let stats = "req_waittime 40 samples [usec] 1 2 3\nmds_getattr 3 samples [usec] 1 1 3\nldlm_cancel 2 samples [usec]\n\
+            obd_ping 7 samples [usec]\nmds_statfs 1 samples [usec]\nost_read 4 samples";
+        assert_eq!(stats.lines().map(count_of).sum::<u64>(), 9);
+    }
+}
