@@ -181,6 +181,11 @@ impl ObjectState {
         self.written_at
     }
 
+    /// Whether somebody else may know newer bytes of these ranges than the cache, whatever locks are here.
+    pub(crate) fn is_outdated(&self, ranges: &RangeSet) -> bool {
+        self.outdated.iter().any(|r| ranges.overlaps(&RangeSet::single(*r)))
+    }
+
     pub(crate) fn has_unwritten(&self) -> bool {
         self.cache.dirty_bytes() > 0 || !self.flushes.is_empty()
     }
