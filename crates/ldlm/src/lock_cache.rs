@@ -184,6 +184,11 @@ impl Lock {
         self.called_back == 0 && self.giving.is_none()
     }
 
+    /// A group lock is held for as long as a program says, and never kept for later: nobody calls it back.
+    fn is_group(&self) -> bool {
+        matches!(self.cover, Cover::Extent { mode: LockMode::Group, .. })
+    }
+
     fn idle(&self) -> bool {
         self.usable() && self.references == 0
     }
@@ -205,11 +210,6 @@ enum Tombstone {
     /// Called back before it came.
     CalledBack { bits: u64, fades: u64 },
     /// Given back, or about to be: so many cancels and converts have no reply yet.
-    /// A group lock is held for as long as a program says, and never kept for later: nobody calls it back.
-    fn is_group(&self) -> bool {
-        matches!(self.cover, Cover::Extent { mode: LockMode::Group, .. })
-    }
-
     Given { unsettled: u32 },
 }
 
@@ -467,6 +467,14 @@ impl LockCache {
         if due { self.call_back(id, EVERYTHING) } else { None }
     }
 
+    /// Idle locks on nothing but `ranges`, to be given back.
+    #[must_use = "nobody finds them any more"]
+    pub fn give_idle_within(&mut self, resource: Fid, ranges: &RangeSet) -> Vec<Giving> {
+        let mut ids = self.overlapping(resource, ranges);
+        ids.retain(|id| self.locks.get(id).is_some_and(|lock| lock.idle() && is_within(&lock.cover, ranges)));
+        ids.into_iter().filter_map(|id| self.call_back(id, EVERYTHING)).collect()
+    }
+
     /// Whether own locks, usable or being given back, overlap with `ranges`.
     pub fn in_the_way(&self, resource: Fid, ranges: &RangeSet) -> bool {
         !self.overlapping(resource, ranges).is_empty()
@@ -494,14 +502,6 @@ impl LockCache {
     /// When [`LockCache::shrink`] has something to do for the sake of age, if nothing is used before.
     pub fn next_expiry(&self, limits: &LruLimits) -> Option<Time> {
         self.lru.first().map(|&(last_use, _)| last_use + limits.max_age)
-    /// Idle locks on nothing but `ranges`, to be given back.
-    #[must_use = "nobody finds them any more"]
-    pub fn give_idle_within(&mut self, resource: Fid, ranges: &RangeSet) -> Vec<Giving> {
-        let mut ids = self.overlapping(resource, ranges);
-        ids.retain(|id| self.locks.get(id).is_some_and(|lock| lock.idle() && is_within(&lock.cover, ranges)));
-        ids.into_iter().filter_map(|id| self.call_back(id, EVERYTHING)).collect()
-    }
-
     }
 
     /// All idle locks, to be given back (`lru_size=clear`).
@@ -634,6 +634,10 @@ impl LockCache {
     }
 }
 
+fn is_within(cover: &Cover, bounds: &RangeSet) -> bool {
+    matches!(cover, Cover::Extent { ranges, .. } if bounds.contains(ranges))
+}
+
 fn satisfies(cover: &Cover, want: &Want) -> bool {
     match (cover, want) {
         (Cover::Inode { bits }, Want::Inode { bits: wanted }) => wanted & !bits == 0,
@@ -651,7 +655,3 @@ fn satisfies(cover: &Cover, want: &Want) -> bool {
         _ => false,
     }
 }
-fn is_within(cover: &Cover, bounds: &RangeSet) -> bool {
-    matches!(cover, Cover::Extent { ranges, .. } if bounds.contains(ranges))
-}
-

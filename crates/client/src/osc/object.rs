@@ -155,8 +155,6 @@ impl ObjectState {
         }
     }
 
-    /// Nothing is known any more, not even how late.
-    pub(crate) fn unlearn(&mut self) {
     /// The same, of an object that others make longer at the same time: where it ended there is more now.
     pub(crate) fn learn_grown(&mut self, attr: &ObjectAttr) {
         let end = self.size();
@@ -166,6 +164,8 @@ impl ObjectState {
         self.learn(attr);
     }
 
+    /// Nothing is known any more, not even how late.
+    pub(crate) fn unlearn(&mut self) {
         self.attr = ObjectAttr::default();
     }
 

@@ -358,7 +358,6 @@ impl Drop for Excluding {
     }
 }
 
-/// Somebody waits for room.
 /// A range of which the server, and so others, may have newer bytes than the cache.
 struct Outdated {
     object: Arc<Object>,
@@ -385,6 +384,7 @@ fn take_out(ranges: &mut Vec<Extent>, range: Extent) {
     }
 }
 
+/// Somebody waits for room.
 struct Waiting<'a>(&'a Osc);
 
 impl Waiting<'_> {

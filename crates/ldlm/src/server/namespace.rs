@@ -287,6 +287,10 @@ impl Namespace {
             let work = || Outcome::Glimpse(self.glimpse_work(resource, *client, now));
             return if glimpse { work() } else { Outcome::Refused(Errno::EAGAIN) };
         }
+        let group_no_wait = flags & enqueue_flags::GROUP_NOWAIT != 0;
+        if group_no_wait && self.objects.get(&resource).is_some_and(|object| object.would_wait_for_group(&ask)) {
+            return Outcome::Refused(Errno::EAGAIN);
+        }
         let id = self.next_id();
         self.names.insert(id, Named::Extent { client: *client, xid: *xid, part: *part, resource });
         self.by_request.insert((*client, *xid, *part), id);
@@ -323,10 +327,6 @@ impl Namespace {
             self.handle_granted(resource, id, now);
             let reply = self.reply_of(id, now).unwrap_or_else(nothing);
             effects.grants.push(Grant { id, reply });
-        let group_no_wait = flags & enqueue_flags::GROUP_NOWAIT != 0;
-        if group_no_wait && self.objects.get(&resource).is_some_and(|object| object.would_wait_for_group(&ask)) {
-            return Outcome::Refused(Errno::EAGAIN);
-        }
         }
     }
 
