@@ -6,6 +6,7 @@ mod dir;
 mod fid;
 mod find;
 mod getstripe;
+mod ladvise;
 mod path;
 mod setstripe;
 
@@ -33,6 +34,7 @@ const COMMANDS: &[Command] = &[
     Command { name: "getdirstripe", about: "print on which MDT a directory is", run: dir::getdirstripe },
     Command { name: "path2fid", about: "print the FID of a path", run: fid::path2fid },
     Command { name: "fid2path", about: "print the paths of a FID", run: fid::fid2path },
+    Command { name: "ladvise", about: "tell a file how it will be used", run: ladvise::main },
     Command { name: "getname", about: "print the name of a mount's file system", run: df::getname },
 ];
 

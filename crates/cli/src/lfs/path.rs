@@ -1,7 +1,8 @@
-//! Extended attributes and mount points, the two things that `lfs` asks the kernel for.
+//! Extended attributes, ioctls and mount points: what `lfs` asks the kernel for.
 
 use nacre_base::Errno;
 use std::ffi::CString;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -76,4 +77,23 @@ fn unescape(text: &str) -> String {
 pub(crate) fn mount_of(path: &Path) -> Option<(String, PathBuf)> {
     let path = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path)).ok()?;
     mounts().into_iter().filter(|(_, m)| path.starts_with(m)).max_by_key(|(_, m)| m.as_os_str().len())
+}
+
+/// Opens a file for an ioctl.
+pub(crate) fn open_for_ioctl(path: &Path, write: bool) -> Result<OwnedFd, Errno> {
+    let path = c_path(path)?;
+    let mode = if write { libc::O_RDWR } else { libc::O_RDONLY };
+    // SAFETY: the string ends in NUL.
+    let fd = unsafe { libc::open(path.as_ptr(), mode | libc::O_CLOEXEC) };
+    // SAFETY: the descriptor is new and nobody else's.
+    if fd < 0 { Err(last_errno()) } else { Ok(unsafe { OwnedFd::from_raw_fd(fd) }) }
+}
+
+/// An ioctl on one of our files that passes `argument`, which is as long as `number` says; its result. ENOTTY on files that are
+/// not ours.
+pub(crate) fn send_ioctl(file: &OwnedFd, number: u32, argument: &[u8]) -> Result<i32, Errno> {
+    assert_eq!(number >> 16 & 0x3fff, argument.len() as u32, "the kernel reads as many bytes as the number says");
+    // SAFETY: the kernel only reads, as many bytes as the argument has.
+    let r = unsafe { libc::ioctl(file.as_raw_fd(), number.into(), argument.as_ptr()) };
+    if r < 0 { Err(last_errno()) } else { Ok(r) }
 }

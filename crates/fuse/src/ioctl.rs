@@ -1,0 +1,129 @@
+//! What programs ask of an open file beside POSIX: advice and group locks, as ioctls on a mounted file.
+//!
+//! Lustre's own numbers cannot be served through FUSE: the kernel copies what an ioctl's number says, and Lustre passes a
+//! group's number in place of a pointer, and lists of advice behind a fixed header. So these are ours, each with one
+//! struct of numbers in the machine's byte order. `lfs ladvise` is the tool for people.
+//!
+//! ```c
+//! struct nacre_ladvise { uint32_t advice, flag; uint64_t start, end; };   /* end: the first byte after, ~0 for all */
+//! #define NACRE_IOC_LADVISE      _IOW('N', 1, struct nacre_ladvise)
+//! #define NACRE_IOC_GROUP_LOCK   _IOW('N', 2, uint64_t)
+//! #define NACRE_IOC_GROUP_UNLOCK _IOW('N', 3, uint64_t)
+//! ```
+//!
+//! `advice` is numbered as in liblustreapi: 1 willread, 2 dontneed, 3 locknoexpand (flag 1: unset), 4 lockahead (flag 1:
+//! for writing). For lockahead the result of ioctl(2) is 0 if the request was sent, 1 if another lock that is here does, 2
+//! if the very lock is here; else it is 0.
+
+use nacre_base::Errno;
+use nacre_client::Advice;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Gives advice: [`advice_to_bytes`].
+pub const IOC_LADVISE: u32 = number(1, LADVISE_BYTES);
+/// Takes the group lock whose number, a u64 that is not 0, the argument points to. Waits unless the file is open with
+/// O_NONBLOCK (EAGAIN if another group has the file).
+pub const IOC_GROUP_LOCK: u32 = number(2, size_of::<u64>());
+/// Gives the group lock back.
+pub const IOC_GROUP_UNLOCK: u32 = number(3, size_of::<u64>());
+/// Bytes of [`IOC_LADVISE`]'s struct.
+pub const LADVISE_BYTES: usize = size_of::<Ladvise>();
+
+const fn number(n: u32, size: usize) -> u32 {
+    // _IOW('N', n, size): a direction, a size, a letter and a number, as Linux has it.
+    1 << 30 | (size as u32) << 16 | (b'N' as u32) << 8 | n
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Ladvise {
+    advice: u32,
+    flag: u32,
+    start: u64,
+    end: u64,
+}
+
+/// What an ioctl of ours asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileControl {
+    /// [`IOC_LADVISE`].
+    Advise(Advice),
+    /// [`IOC_GROUP_LOCK`] with the group.
+    GroupLock(u64),
+    /// [`IOC_GROUP_UNLOCK`] with the group.
+    GroupUnlock(u64),
+}
+
+impl FileControl {
+    /// An ioctl's number and what its argument points to. ENOTTY: not ours; EINVAL: it makes no sense.
+    pub fn parse(number: u32, argument: &[u8]) -> Result<FileControl, Errno> {
+        let group = || u64::read_from_bytes(argument).map_err(|_| Errno::EINVAL);
+        match number {
+            IOC_LADVISE => advice_from_bytes(argument).map(FileControl::Advise),
+            IOC_GROUP_LOCK => group().map(FileControl::GroupLock),
+            IOC_GROUP_UNLOCK => group().map(FileControl::GroupUnlock),
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+}
+
+/// Advice as [`IOC_LADVISE`]'s struct.
+pub fn advice_to_bytes(advice: &Advice) -> [u8; LADVISE_BYTES] {
+    let (advice, flag, range) = match advice {
+        Advice::WillRead(range) => (1, 0, range),
+        Advice::DontNeed(range) => (2, 0, range),
+        Advice::LockNoExpand(on) => (3, u32::from(!on), &(0..u64::MAX)),
+        Advice::LockAhead { range, write } => (4, u32::from(*write), range),
+    };
+    zerocopy::transmute!(Ladvise { advice, flag, start: range.start, end: range.end })
+}
+
+/// The opposite; EINVAL if it makes no sense.
+fn advice_from_bytes(bytes: &[u8]) -> Result<Advice, Errno> {
+    let Ladvise { advice, flag, start, end } = Ladvise::read_from_bytes(bytes).map_err(|_| Errno::EINVAL)?;
+    if start >= end {
+        return Err(Errno::EINVAL);
+    }
+    match (advice, flag) {
+        (1, 0) => Ok(Advice::WillRead(start..end)),
+        (2, 0) => Ok(Advice::DontNeed(start..end)),
+        (3, 0 | 1) => Ok(Advice::LockNoExpand(flag == 0)),
+        (4, 0 | 1) => Ok(Advice::LockAhead { range: start..end, write: flag == 1 }),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_survives_the_ioctl_and_nonsense_does_not() {
+        let all = [
+            Advice::WillRead(1..2),
+            Advice::DontNeed(0..u64::MAX),
+            Advice::LockNoExpand(true),
+            Advice::LockNoExpand(false),
+            Advice::LockAhead { range: 1 << 40..1 << 41, write: true },
+        ];
+        for advice in all {
+            let bytes = advice_to_bytes(&advice);
+            assert_eq!(FileControl::parse(IOC_LADVISE, &bytes), Ok(FileControl::Advise(advice)));
+            assert_eq!(FileControl::parse(IOC_LADVISE, &bytes[..20]), Err(Errno::EINVAL));
+        }
+        let empty = advice_to_bytes(&Advice::WillRead(2..2));
+        assert_eq!(FileControl::parse(IOC_LADVISE, &empty), Err(Errno::EINVAL));
+        let mut unknown = advice_to_bytes(&Advice::WillRead(0..2));
+        unknown[0] = 9;
+        assert_eq!(FileControl::parse(IOC_LADVISE, &unknown), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn numbers_as_the_kernel_reads_them() {
+        assert_eq!((IOC_LADVISE, IOC_GROUP_LOCK, IOC_GROUP_UNLOCK), (0x4018_4e01, 0x4008_4e02, 0x4008_4e03));
+        let group = 7u64.to_ne_bytes();
+        assert_eq!(FileControl::parse(IOC_GROUP_LOCK, &group), Ok(FileControl::GroupLock(7)));
+        assert_eq!(FileControl::parse(IOC_GROUP_UNLOCK, &group), Ok(FileControl::GroupUnlock(7)));
+        assert_eq!(FileControl::parse(0x4008_4e04, &group), Err(Errno::ENOTTY));
+    }
+}
