@@ -6,6 +6,7 @@
 pub mod flock;
 pub mod lock_cache;
 mod lock_index;
+mod lru;
 pub mod mode;
 pub mod range_set;
 pub mod server;

@@ -31,13 +31,14 @@
 
 use crate::LockId;
 use crate::lock_index::RangeIndex;
+use crate::lru::{Lru, REUSED_AFTER};
 use crate::range_set::{Extent, RangeSet};
 use nacre_base::{Fid, FxHashMap, Time};
 use nacre_wire::ldlm::{BlockingCallback, LockMode};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What a lock covers.
+/// What a lock covers, or an operation needs covered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Cover {
     /// Bytes of an object.
@@ -56,24 +57,8 @@ pub enum Cover {
     },
 }
 
-/// What an operation needs.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Want {
-    /// All of these bytes of an object under one lock.
-    Extent {
-        /// PR (a PW lock will do), PW or GROUP.
-        mode: LockMode,
-        /// Which bytes.
-        ranges: RangeSet,
-        /// Which group, with mode GROUP; else 0.
-        group: u64,
-    },
-    /// All of these parts of an inode.
-    Inode {
-        /// Bits of [`nacre_wire::ldlm::inode_bits`].
-        bits: u64,
-    },
-}
+/// What an operation needs: all of it under one lock. A PW lock will do for PR.
+pub type Want = Cover;
 
 /// A request whose reply may bring a lock, from [`LockCache::begin`] to [`LockCache::end`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -133,29 +118,61 @@ pub enum Given {
     Again(Giving),
 }
 
+/// In which order unused locks leave (Lustre's `lock_cache_policy`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LruPolicy {
+    /// The least recently used first; those that are used again and again last.
+    #[default]
+    Lfru,
+    /// The least recently used first.
+    Lru,
+}
+
 /// How many unused locks are kept and for how long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LruLimits {
-    /// Most unused locks; 0: as many as [`LruLimits::DYNAMIC_SIZE`] (Lustre's `lru_size`).
+    /// Most unused locks; 0: as many as the server's lock volume allows (Lustre's `lru_size`).
     pub size: usize,
     /// Longest time unused (Lustre's `lru_max_age`).
     pub max_age: Duration,
+    /// Weight of this client's locks against the server's volume, in percent: the larger, the fewer it keeps.
+    pub volume_factor: u64,
+    /// Order.
+    pub policy: LruPolicy,
 }
 
 impl LruLimits {
-    /// The bound that stands for "dynamic".
-    pub const DYNAMIC_SIZE: usize = 100_000;
-    /// Most locks that one [`LockCache::shrink`] returns: they are flushed and cancelled together.
+    /// However much the server allows, no more unused locks than this are kept.
+    pub const DYNAMIC_MAX: usize = 100_000;
+    /// How often locks leave because of their age or the server's volume: so they leave together.
+    pub const PERIOD: Duration = Duration::from_secs(10);
+    /// Most locks that one [`LockCache::shrink`] returns.
     const BATCH: usize = 1024;
+    /// What is above `size` is given back when it is worth a message.
+    const SLACK_MAX: usize = 32;
 
-    fn size(&self) -> usize {
-        if self.size == 0 { LruLimits::DYNAMIC_SIZE } else { self.size }
+    fn is_over(&self, unused: usize) -> bool {
+        let (size, slack) = match self.size {
+            0 => (LruLimits::DYNAMIC_MAX, LruLimits::SLACK_MAX),
+            size => (size, LruLimits::SLACK_MAX.min(size / 8)),
+        };
+        unused > size + slack
+    }
+
+    fn surplus(&self, unused: usize) -> usize {
+        unused.saturating_sub(if self.size == 0 { LruLimits::DYNAMIC_MAX } else { self.size })
+    }
+
+    /// The client lock volume of `unused` locks that were not used for `age`.
+    fn volume(&self, age: Duration, unused: usize) -> u64 {
+        let seconds = age.as_millis().saturating_mul(u128::from(self.volume_factor)) / 100_000;
+        seconds.saturating_mul(unused as u128).try_into().unwrap_or(u64::MAX)
     }
 }
 
 impl Default for LruLimits {
     fn default() -> LruLimits {
-        LruLimits { size: 0, max_age: Duration::from_secs(600) }
+        LruLimits { size: 0, max_age: Duration::from_secs(600), volume_factor: 100, policy: LruPolicy::default() }
     }
 }
 
@@ -177,6 +194,10 @@ struct Lock {
     trusted_from: u64,
     granted: Time,
     last_use: Time,
+    /// It was taken when it was unused.
+    reused: bool,
+    /// It is used again and again.
+    privileged: bool,
 }
 
 impl Lock {
@@ -230,8 +251,10 @@ impl Resource {
 pub struct LockCache {
     locks: FxHashMap<LockId, Lock>,
     resources: FxHashMap<Fid, Resource>,
-    /// Idle locks by last use.
-    lru: BTreeSet<(Time, LockId)>,
+    /// Idle locks.
+    lru: Lru,
+    /// When locks left last because of their age or the server's volume.
+    shrunk: Time,
     /// Tickets of requests under way.
     under_way: BTreeSet<u64>,
     next_ticket: u64,
@@ -320,7 +343,7 @@ impl LockCache {
         }
         *bits |= more;
         if lock.idle() {
-            self.lru.remove(&(lock.last_use, id));
+            self.lru.remove(lock.last_use, id);
         }
         lock.references += 1;
         if called_back {
@@ -345,6 +368,8 @@ impl LockCache {
             trusted_from: 0,
             granted: now,
             last_use: now,
+            reused: false,
+            privileged: false,
         };
         self.locks.insert(id, lock);
     }
@@ -384,7 +409,8 @@ impl LockCache {
     fn reference(&mut self, id: LockId) {
         if let Some(lock) = self.locks.get_mut(&id) {
             if lock.idle() {
-                self.lru.remove(&(lock.last_use, id));
+                self.lru.remove(lock.last_use, id);
+                lock.reused = true;
             }
             lock.references += 1;
         }
@@ -405,11 +431,12 @@ impl LockCache {
         if lock.references > 0 || lock.giving.is_some() {
             return None;
         }
+        lock.privileged |= std::mem::take(&mut lock.reused) && now.since(lock.last_use) >= REUSED_AFTER;
         lock.last_use = now;
         if lock.called_back != 0 || lock.is_group() {
             return Some(lock.give(id));
         }
-        self.lru.insert((now, id));
+        self.lru.insert(now, id, lock.privileged);
         None
     }
 
@@ -441,7 +468,7 @@ impl LockCache {
     fn call_back(&mut self, id: LockId, bits: u64) -> Option<Giving> {
         let lock = self.locks.get_mut(&id)?;
         if lock.idle() {
-            self.lru.remove(&(lock.last_use, id));
+            self.lru.remove(lock.last_use, id);
         }
         lock.called_back |= match lock.cover {
             Cover::Extent { .. } => EVERYTHING,
@@ -485,29 +512,77 @@ impl LockCache {
         ranges.ranges().iter().flat_map(|r| place.extents.overlapping(*r)).map(|(_, id)| id).collect()
     }
 
-    /// The idle locks that are too many or too old, the longest unused first, some at a time.
+    /// The idle locks that are too many, too old or more than the server's lock `volume` allows (None: it said nothing), some
+    /// at a time. Those that `is_heavy` says to be dear, because there is dirty data under them, leave last.
     #[must_use = "nobody finds them any more"]
-    pub fn shrink(&mut self, now: Time, limits: &LruLimits) -> Vec<Giving> {
-        let mut givings = Vec::new();
-        while givings.len() < LruLimits::BATCH
-            && let Some(&(last_use, id)) = self.lru.first()
-            && (self.lru.len() > limits.size() || now.since(last_use) >= limits.max_age)
+    pub fn shrink(
+        &mut self,
+        now: Time,
+        limits: &LruLimits,
+        volume: Option<u64>,
+        is_heavy: impl Fn(Fid, &Cover) -> bool,
+    ) -> Vec<Giving> {
+        self.lru.set_privileges(limits.policy == LruPolicy::Lfru);
+        let surplus = if limits.is_over(self.lru.len()) { limits.surplus(self.lru.len()) } else { 0 };
+        let by_time = now.since(self.shrunk) >= LruLimits::PERIOD;
+        let volume = volume.filter(|_| by_time && limits.size == 0);
+        let mut left = self.lru.len();
+        let (mut leaving, mut heavy) = (Vec::new(), Vec::new());
+        while by_time
+            && leaving.len() < LruLimits::BATCH
+            && let Some((last_use, id)) = self.lru.oldest()
+            && now.since(last_use) >= limits.max_age
         {
-            self.lru.pop_first();
-            givings.extend(self.call_back(id, EVERYTHING));
+            self.lru.remove(last_use, id);
+            leaving.push(id);
+            left -= 1;
         }
-        givings
+        let must_leave = |last_use: Time, left: usize, leaving: usize| {
+            let too_much = volume.is_some_and(|v| limits.volume(now.since(last_use), left) > v);
+            leaving < LruLimits::BATCH && (leaving < surplus || too_much)
+        };
+        for (last_use, id) in self.lru.iter() {
+            if !must_leave(last_use, left, leaving.len()) || heavy.len() >= LruLimits::BATCH {
+                break;
+            }
+            if self.locks.get(&id).is_some_and(|lock| is_heavy(lock.resource, &lock.cover)) {
+                heavy.push((last_use, id));
+                continue;
+            }
+            leaving.push(id);
+            left -= 1;
+        }
+        for (last_use, id) in heavy {
+            if must_leave(last_use, left, leaving.len()) {
+                leaving.push(id);
+                left -= 1;
+            }
+        }
+        // If there may be more, there is no waiting.
+        if by_time && leaving.len() < LruLimits::BATCH {
+            self.shrunk = now;
+        }
+        leaving.into_iter().filter_map(|id| self.call_back(id, EVERYTHING)).collect()
     }
 
-    /// When [`LockCache::shrink`] has something to do for the sake of age, if nothing is used before.
-    pub fn next_expiry(&self, limits: &LruLimits) -> Option<Time> {
-        self.lru.first().map(|&(last_use, _)| last_use + limits.max_age)
+    /// When [`LockCache::shrink`] is to be called, if nothing is used before.
+    pub fn next_expiry(&self, limits: &LruLimits, volume: Option<u64>) -> Option<Time> {
+        let (oldest, _) = self.lru.oldest()?;
+        // The volume may be another one then.
+        let next = if volume.is_some() && limits.size == 0 { Time::ZERO } else { oldest + limits.max_age };
+        Some(next.max(self.shrunk + LruLimits::PERIOD))
+    }
+
+    /// The volume of the unused locks, to compare with the server's.
+    pub fn client_lock_volume(&self, limits: &LruLimits, now: Time) -> u64 {
+        let age = self.lru.iter().next().map_or(Duration::ZERO, |(last_use, _)| now.since(last_use));
+        limits.volume(age, self.lru.len())
     }
 
     /// All idle locks, to be given back (`lru_size=clear`).
     #[must_use = "nobody finds them any more"]
     pub fn clear(&mut self) -> Vec<Giving> {
-        let idle = std::mem::take(&mut self.lru);
+        let idle: Vec<_> = self.lru.iter().collect();
         idle.into_iter().filter_map(|(_, id)| self.call_back(id, EVERYTHING)).collect()
     }
 
@@ -529,7 +604,7 @@ impl LockCache {
         } else {
             lock.cover = Cover::Inode { bits: keep };
             lock.called_back = 0;
-            self.lru.insert((lock.last_use, id));
+            self.lru.insert(lock.last_use, id, lock.privileged);
         }
         Given::Send
     }
@@ -558,7 +633,7 @@ impl LockCache {
         if let Some(lock) = self.locks.get(&id)
             && lock.idle()
         {
-            self.lru.remove(&(lock.last_use, id));
+            self.lru.remove(lock.last_use, id);
         }
         self.forget(id);
     }
@@ -640,10 +715,10 @@ fn is_within(cover: &Cover, bounds: &RangeSet) -> bool {
 
 fn satisfies(cover: &Cover, want: &Want) -> bool {
     match (cover, want) {
-        (Cover::Inode { bits }, Want::Inode { bits: wanted }) => wanted & !bits == 0,
+        (Cover::Inode { bits }, Cover::Inode { bits: wanted }) => wanted & !bits == 0,
         (
             Cover::Extent { mode, ranges, group },
-            Want::Extent { mode: wanted_mode, ranges: wanted, group: wanted_group },
+            Cover::Extent { mode: wanted_mode, ranges: wanted, group: wanted_group },
         ) => {
             let mode_fits = match wanted_mode {
                 LockMode::Pr => matches!(mode, LockMode::Pr | LockMode::Pw),

@@ -322,11 +322,11 @@ fn unused_locks_go_when_too_many_or_too_old_and_used_ones_stay() {
         assert_eq!(cache.release(LockId(id), NOW + Duration::from_secs(id)), None);
     }
     assert_eq!(cache.find(FILE, &want(LockMode::Pr, &[(10, 11)])), Some(LockId(1)));
-    let limits = LruLimits { size: 2, max_age: Duration::from_secs(600) };
+    let limits = LruLimits { size: 2, ..LruLimits::default() };
     let ids = |givings: Vec<nacre_ldlm::lock_cache::Giving>| givings.iter().map(|g| g.id.0).collect::<Vec<_>>();
-    assert_eq!(ids(cache.shrink(NOW + Duration::from_secs(5), &limits)), [2]);
-    assert_eq!(cache.next_expiry(&limits), Some(NOW + Duration::from_secs(603)));
-    assert_eq!(ids(cache.shrink(NOW + Duration::from_secs(603), &limits)), [3]);
+    assert_eq!(ids(cache.shrink(NOW + Duration::from_secs(5), &limits, None, |_, _| false)), [2]);
+    assert_eq!(cache.next_expiry(&limits, None), Some(NOW + Duration::from_secs(603)));
+    assert_eq!(ids(cache.shrink(NOW + Duration::from_secs(603), &limits, None, |_, _| false)), [3]);
     assert_eq!(ids(cache.clear()), [4]);
     assert_eq!(cache.lock_unused_count(), 0);
     assert!(cache.has(FILE, &want(LockMode::Pr, &[(50, 51)])));

@@ -568,7 +568,7 @@ impl World {
         let ranges = RangeSet::from_extents([cell_extent(self.random.below(CELLS as u64) as usize)]).unwrap();
         let c = &mut self.clients[client];
         let givings = match self.random.below(16) {
-            0..=7 => c.cache.shrink(self.now, &LruLimits { size: 1, ..LruLimits::default() }),
+            0..=7 => c.cache.shrink(self.now, &LruLimits { size: 1, ..LruLimits::default() }, None, |_, _| false),
             8 => c.cache.clear(),
             9..=10 => c.cache.give_up(object(), &ranges),
             11 => return self.evict(client),

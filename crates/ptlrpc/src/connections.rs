@@ -113,10 +113,13 @@ impl NodeShared {
         known: bool,
         reply_to: ReplyTo,
     ) {
+        let pool = export.entry.handler.lock_pool();
         let header = RpcHeader {
             lane: request.lane,
             opcode: request.opcode,
             xid: request.xid,
+            server_lock_volume: pool.volume,
+            lock_limit: pool.limit,
             flags: if known { flags::RECONNECT } else { 0 },
             export: export.cookie,
             connection_count: request.connection_count,

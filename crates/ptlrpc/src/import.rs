@@ -9,6 +9,7 @@ use crate::import_state::ImportMachine;
 use crate::message::{Incoming, encode, request_portal};
 use crate::node::NodeShared;
 use crate::stats::OpStats;
+use crate::target::LockPool;
 use crate::window::Credits;
 use bytes::Bytes;
 use nacre_base::{Errno, Nid, Payload, TargetKind, Time, Uuid};
@@ -84,6 +85,8 @@ pub(crate) struct State {
     last_sent: Time,
     pub(crate) last_reply: Option<Time>,
     pub(crate) last_committed: u64,
+    /// What the server said last.
+    pub(crate) lock_pool: LockPool,
     pub(crate) timeouts: u64,
     pub(crate) stats: OpStats,
 }
@@ -111,6 +114,7 @@ impl Import {
             last_sent: now,
             last_reply: None,
             last_committed: 0,
+            lock_pool: LockPool::default(),
             timeouts: 0,
             stats: OpStats::default(),
         };
@@ -191,6 +195,11 @@ impl Import {
         self.0.state.lock().machine.generation()
     }
 
+    /// What the server said last of how many locks may be kept; limit 0 if it said nothing.
+    pub fn lock_pool(&self) -> LockPool {
+        self.0.state.lock().lock_pool
+    }
+
     /// Changes of this client up to this transno are durable, as of the last reply.
     pub fn last_committed(&self) -> nacre_base::Transno {
         nacre_base::Transno(self.0.state.lock().last_committed)
@@ -262,6 +271,7 @@ impl ImportShared {
         let spent = Duration::from_micros(u64::from(header.service_time_us) + u64::from(header.queue_time_us));
         let (committed, granted) =
             (header.last_committed, Credits { rpcs: header.credits_granted, bytes: header.bytes_granted });
+        let pool = LockPool { volume: header.server_lock_volume, limit: header.lock_limit };
         let Some(answered) = s.calls.handle_reply(message) else { return };
         let s = &mut *s;
         s.service[answered.lane as usize].handle_sample(now, service_estimate.min(crate::adaptive_timeout::AT_MAX));
@@ -272,6 +282,9 @@ impl ImportShared {
         s.stats.add(answered.opcode, round_trip);
         s.last_reply = Some(now);
         s.last_committed = s.last_committed.max(committed);
+        if pool.limit != 0 {
+            s.lock_pool = pool;
+        }
         if s.data.flags & connect_flags::CREDITS != 0 {
             s.calls.handle_grant(granted);
         }

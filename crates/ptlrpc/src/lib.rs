@@ -55,5 +55,5 @@ pub use import::{Import, ImportConfig, ImportState, MAX_RPCS_IN_FLIGHT, PING_INT
 pub use node::{RpcNode, ServedTarget};
 pub use service::LaneCounts;
 pub use stats::Tally;
-pub use target::{Response, ServerRequest, TargetHandler};
+pub use target::{LockPool, Response, ServerRequest, TargetHandler};
 pub use window::{CongestionControl, Credits, FixedWindow, GrantRequest};

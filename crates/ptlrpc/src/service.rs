@@ -324,7 +324,10 @@ impl NodeShared {
             }
             Err(e) => (-e.0, Response::default()),
         };
+        let pool = q.export.entry.handler.lock_pool();
         let header = RpcHeader {
+            server_lock_volume: pool.volume,
+            lock_limit: pool.limit,
             flags: if response.data.is_empty() { 0 } else { flags::INLINE },
             transno: response.transno.0,
             last_committed: q.export.entry.handler.last_committed(&q.export).0,
@@ -356,7 +359,10 @@ impl NodeShared {
     }
 
     fn answer_ping(&self, export: &Arc<Export>, request: &RpcHeader, reply_to: ReplyTo) {
+        let pool = export.entry.handler.lock_pool();
         let header = RpcHeader {
+            server_lock_volume: pool.volume,
+            lock_limit: pool.limit,
             lane: request.lane,
             opcode: request.opcode,
             xid: request.xid,

@@ -29,9 +29,23 @@ pub trait TargetHandler: Send + Sync + 'static {
     /// Changes of this client up to here are durable. Goes into every reply.
     fn last_committed(&self, export: &Export) -> Transno;
 
+    /// What clients are to know of how many locks they may keep. Goes into every reply.
+    fn lock_pool(&self) -> LockPool {
+        LockPool::default()
+    }
+
     /// A resent request whose reply is not in memory any more, because the server restarted: what the reply slots on
     /// disk say; `None` if it was never executed.
     async fn saved_reply(&self, export: &Arc<Export>, xid: Xid, tag: Tag) -> Option<Result<Response, Errno>>;
+}
+
+/// How many locks a server lets its clients keep.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LockPool {
+    /// The server lock volume: a client gives locks back whose age in seconds times the number of its unused locks is larger.
+    pub volume: u64,
+    /// Locks that all clients together should hold at most; 0: nothing is said.
+    pub limit: u32,
 }
 
 /// A request as its handler sees it.

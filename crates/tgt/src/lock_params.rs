@@ -29,7 +29,15 @@ pub(crate) fn register(shared: &Arc<Shared>) {
     show("waiting_count", |s| s.namespace.waiting_count() as u64);
     show("resource_count", |s| s.namespace.resource_count() as u64);
     show("contention_events", |s| s.namespace.contention_events());
+    // The unused locks are the clients' to know.
+    show("lock_unused_count", |_| 0);
     show("pool.granted", |s| s.namespace.lock_count() as u64);
+    show("pool.server_lock_volume", |s| s.namespace.pool().volume);
+    show("pool.grant_plan", |s| s.namespace.pool().plan);
+    show("pool.recalc_period", |_| 1);
+    let weak = Arc::downgrade(shared);
+    let speed = move || weak.upgrade().map_or(0, |s| s.state.lock().namespace.pool().speed).to_string();
+    params.add(format!("{prefix}pool.grant_speed"), speed);
     show("pool.grants", |s| s.namespace.totals().grants);
     show("pool.cancels", |s| s.namespace.totals().cancels);
     show("pool.callbacks", |s| s.namespace.totals().callbacks);
@@ -47,6 +55,7 @@ pub(crate) fn register(shared: &Arc<Shared>) {
     );
     let to_timeout = |s: &mut Settings, n| s.callback_timeout = Duration::from_secs(n);
     set(shared, "callback_timeout", 1..=3600, |s| s.callback_timeout.as_secs(), to_timeout);
+    set(shared, "pool.limit", 1..=u32::MAX.into(), |s| s.lock_limit, |s, n| s.lock_limit = n);
     set(shared, "grow", 0..=1, |s| s.grow.into(), |s, n| s.grow = n != 0);
 }
 
@@ -88,10 +97,12 @@ fn set(
                 return Err(format!("must be {} to {}", range.start(), range.end()));
             }
             if let Some(shared) = changed.upgrade() {
-                let namespace = &mut shared.state.lock().namespace;
-                let mut settings = namespace.settings();
-                set(&mut settings, value);
-                namespace.set_settings(settings);
+                shared.with(|state, _, _| {
+                    let mut settings = state.namespace.settings();
+                    set(&mut settings, value);
+                    state.namespace.set_settings(settings);
+                    shared.publish_pool(state);
+                });
             }
             Ok(())
         },

@@ -14,7 +14,7 @@ use crate::{Target, lock_params};
 use nacre_base::{Errno, Fid, FxHashMap, Time};
 use nacre_ldlm::server::{Effects, GlimpseHolder, Grant, Local, Namespace, Outcome, Request, Settings};
 use nacre_ldlm::{ClientId, LockId, RangeSet};
-use nacre_ptlrpc::{Export, Response, ServerRequest};
+use nacre_ptlrpc::{Export, LockPool, Response, ServerRequest};
 use nacre_rt::Task;
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::ldlm::{
@@ -30,7 +30,7 @@ pub(crate) type Answer = Result<EnqueueReply, Errno>;
 pub struct LockService {
     kind: LockKind,
     pub(crate) shared: Arc<Shared>,
-    evictor: Task,
+    keeper: Task,
 }
 
 /// What became of an enqueue that was not refused.
@@ -45,8 +45,8 @@ pub struct Enqueued {
 pub(crate) struct Shared {
     pub(crate) target: Arc<Target>,
     pub(crate) state: Mutex<State>,
-    /// A deadline may be nearer than the one that the evictor sleeps for.
-    wake_evictor: Notify,
+    /// Something is due sooner than the keeper wakes.
+    wake_keeper: Notify,
 }
 
 pub(crate) struct State {
@@ -55,8 +55,8 @@ pub(crate) struct State {
     waiters: FxHashMap<LockId, oneshot::Sender<Answer>>,
     /// The clients that may have locks.
     peers: FxHashMap<ClientId, Arc<Peer>>,
-    /// When the evictor looks next.
-    evictor_wakes: Time,
+    /// When the keeper wakes.
+    keeper_wakes: Time,
 }
 
 enum Enqueueing {
@@ -77,12 +77,13 @@ impl LockService {
             namespace,
             waiters: FxHashMap::default(),
             peers: FxHashMap::default(),
-            evictor_wakes: Time::FAR_FUTURE,
+            keeper_wakes: Time::FAR_FUTURE,
         };
-        let shared = Arc::new(Shared { target: target.clone(), state: Mutex::new(state), wake_evictor: Notify::new() });
+        let shared = Arc::new(Shared { target: target.clone(), state: Mutex::new(state), wake_keeper: Notify::new() });
+        shared.publish_pool(&shared.state.lock());
         lock_params::register(&shared);
-        let evictor = target.rt().spawn(evict_expired(Arc::downgrade(&shared)));
-        LockService { kind, shared, evictor }
+        let keeper = target.rt().spawn(keep_up(Arc::downgrade(&shared)));
+        LockService { kind, shared, keeper }
     }
 
     /// Handles LDLM_ENQUEUE where the reply needs no attributes.
@@ -194,7 +195,7 @@ impl LockService {
     pub fn revoke(&self, resource: Fid) {
         if let Err(waiting) = self.begin_server_lock(resource, LockMode::Pw, RangeSet::ALL, Self::NOBODY) {
             let rt = self.shared.target.rt();
-            // Keeps its place until all have gone: the evictor is not to forget them.
+            // Keeps its place until all have gone: the keeper is not to forget them.
             drop(rt.spawn(async move { drop(waiting.granted(None).await) }));
         }
     }
@@ -232,9 +233,10 @@ impl LockService {
     /// Grants the client a lock on those of the inode's `bits` that nobody's change is in the way of. To be called from
     /// one of its requests: not once it is gone.
     pub fn grant_inode(&self, export: &Arc<Export>, inode: Fid, bits: u64) -> Option<InodeLock> {
-        let mut state = self.shared.state.lock();
-        state.remember(export);
-        state.namespace.grant_inode(client_of(export), inode, bits)
+        self.shared.with(|state, _, _| {
+            state.remember(export);
+            state.namespace.grant_inode(client_of(export), inode, bits)
+        })
     }
 
     /// Whether clients are in each other's way at this object.
@@ -269,7 +271,7 @@ impl LockService {
 
     /// Ends all waiting and calling back: the target has stopped. Clients keep nothing from here.
     pub fn stop(&self) {
-        self.evictor.abort();
+        self.keeper.abort();
         let (waiters, peers) = {
             let mut state = self.shared.state.lock();
             (std::mem::take(&mut state.waiters), std::mem::take(&mut state.peers))
@@ -302,14 +304,14 @@ impl Shared {
     pub(crate) fn with<T>(self: &Arc<Self>, act: impl FnOnce(&mut State, Time, &mut Effects) -> T) -> T {
         let now = self.target.rt().now();
         let mut effects = Effects::default();
-        let (result, callbacks, deadline_is_nearer) = {
+        let (result, callbacks, is_due_sooner) = {
             let mut state = self.state.lock();
             let result = act(&mut state, now, &mut effects);
             let callbacks = state.carry_out(effects);
-            (result, callbacks, state.namespace.next_deadline() < state.evictor_wakes)
+            (result, callbacks, state.next_due() < state.keeper_wakes)
         };
-        if deadline_is_nearer {
-            self.wake_evictor.notify_one();
+        if is_due_sooner {
+            self.wake_keeper.notify_one();
         }
         callbacks.into_iter().for_each(|(peer, message)| callbacks::call_back(self, peer, message));
         result
@@ -336,6 +338,13 @@ impl Shared {
         });
     }
 
+    /// What clients are told of how many locks they may keep goes into the replies from now on.
+    pub(crate) fn publish_pool(&self, state: &State) {
+        let pool = state.namespace.pool();
+        let limit = u32::try_from(pool.limit).unwrap_or(u32::MAX);
+        self.target.set_lock_pool(LockPool { volume: pool.volume, limit });
+    }
+
     fn evict(self: &Arc<Self>, client: ClientId) {
         let Some(peer) = self.state.lock().peers.get(&client).cloned() else { return };
         let target = self.target.clone();
@@ -347,6 +356,11 @@ impl Shared {
 }
 
 impl State {
+    /// When there is something to do next if nothing happens.
+    fn next_due(&self) -> Time {
+        self.namespace.next_deadline().min(self.namespace.next_recompute())
+    }
+
     /// The client may be called back from now on.
     fn remember(&mut self, export: &Arc<Export>) {
         self.peers.entry(client_of(export)).or_insert_with(|| Arc::new(Peer::new(export.clone())));
@@ -420,19 +434,21 @@ pub(crate) async fn wait(granted: oneshot::Receiver<Answer>, request: Option<&Se
     }
 }
 
-/// Evicts clients that were called back and did not give their locks back.
-async fn evict_expired(shared: Weak<Shared>) {
+/// Evicts clients that were called back and did not give their locks back, and recomputes how many locks clients may keep.
+async fn keep_up(shared: Weak<Shared>) {
     loop {
         let Some(this) = shared.upgrade() else { return };
         let rt = this.target.rt();
         let (expired, next) = {
             let state = &mut *this.state.lock();
             let expired = state.namespace.expired(rt.now());
-            state.evictor_wakes = state.namespace.next_deadline();
-            (expired, state.evictor_wakes)
+            state.namespace.recompute_pool(rt.now());
+            this.publish_pool(state);
+            state.keeper_wakes = state.next_due();
+            (expired, state.keeper_wakes)
         };
         expired.into_iter().for_each(|client| this.evict(client));
-        let _ = rt.timeout_at(next, this.wake_evictor.notified()).await;
+        let _ = rt.timeout_at(next, this.wake_keeper.notified()).await;
     }
 }
 

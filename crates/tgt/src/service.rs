@@ -4,7 +4,7 @@
 use crate::{MODIFY_RPCS_MAX, Stats, Target, reply};
 use async_trait::async_trait;
 use nacre_base::{Errno, FxHashMap, Payload, Tag, Transno, Xid};
-use nacre_ptlrpc::{Export, Response, ServedTarget, ServerRequest, TargetHandler};
+use nacre_ptlrpc::{Export, LockPool, Response, ServedTarget, ServerRequest, TargetHandler};
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
 use parking_lot::Mutex;
@@ -166,6 +166,10 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
 
     fn last_committed(&self, _: &Export) -> Transno {
         self.service.target().last_committed()
+    }
+
+    fn lock_pool(&self) -> LockPool {
+        self.service.target().lock_pool()
     }
 
     async fn saved_reply(&self, export: &Arc<Export>, xid: Xid, tag: Tag) -> Option<Result<Response, Errno>> {

@@ -8,8 +8,9 @@ use crate::{Operation, Stats, TARGET, TargetError};
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, Faults, TargetKind, TargetName, Transno, Uuid};
 use nacre_osd::{Osd, Transaction};
-use nacre_ptlrpc::RpcNode;
+use nacre_ptlrpc::{LockPool, RpcNode};
 use nacre_rt::Rt;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,6 +26,8 @@ pub struct Target {
     /// Shared with the commit callbacks, which alone raise it.
     last_committed: Arc<AtomicU64>,
     stats: Stats,
+    /// What clients are told of how many locks they may keep.
+    lock_pool: Mutex<LockPool>,
 }
 
 impl Target {
@@ -58,6 +61,7 @@ impl Target {
             instance,
             last_transno: AtomicU64::new(instance << 32),
             last_committed: Arc::new(AtomicU64::new(last_committed.0)),
+            lock_pool: Mutex::default(),
         };
         target.register_params();
         Ok(Arc::new(target))
@@ -91,6 +95,15 @@ impl Target {
     /// The clock.
     pub fn rt(&self) -> &Rt {
         self.node.rt()
+    }
+
+    /// How many locks clients may keep: goes into every reply.
+    pub(crate) fn lock_pool(&self) -> LockPool {
+        *self.lock_pool.lock()
+    }
+
+    pub(crate) fn set_lock_pool(&self, pool: LockPool) {
+        *self.lock_pool.lock() = pool;
     }
 
     /// The fault points.

@@ -20,10 +20,12 @@ mod growth;
 mod inodes;
 mod interval_tree;
 mod namespace;
+mod pool;
 #[cfg(test)]
 mod tests;
 
 pub use namespace::Namespace;
+pub use pool::limit_for_memory;
 
 use crate::{ClientId, LockId};
 use nacre_base::Errno;
@@ -136,7 +138,13 @@ pub struct Settings {
     pub callback_timeout: Duration,
     /// Whether single ranges are granted larger than asked for.
     pub grow: bool,
+    /// Locks that all clients together should hold at most: what they are told to keep is made to fit. At twice as many
+    /// no extent or inode lock is granted to a client.
+    pub lock_limit: u64,
 }
+
+/// Memory of a server that does not say how much it has, in bytes.
+const MEMORY_DEFAULT: u64 = 8 << 30;
 
 impl Default for Settings {
     fn default() -> Settings {
@@ -146,8 +154,23 @@ impl Default for Settings {
             contention_hold_seconds: 30,
             callback_timeout: Duration::from_secs(100),
             grow: true,
+            lock_limit: limit_for_memory(MEMORY_DEFAULT),
         }
     }
+}
+
+/// What is known of the number of locks, and what clients are told of it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct PoolState {
+    /// [`Settings::lock_limit`].
+    pub limit: u64,
+    /// The server lock volume: a client gives back unused locks whose age in seconds times the number of its unused locks
+    /// is larger.
+    pub volume: u64,
+    /// The number that is aimed at.
+    pub plan: u64,
+    /// Locks gained in the last second; lost if negative.
+    pub speed: i64,
 }
 
 /// Totals since the start.

@@ -6,7 +6,10 @@ use super::deadlines::Deadlines;
 use super::extents::{Asked, Changes, Extents, Placed, ensure};
 use super::flocks::{FlockGrants, Flocked, Flocks, nothing};
 use super::inodes::{InodeChanges, Inodes, Kept, Wanted};
-use super::{Callback, Effects, GlimpseHolder, GlimpseWork, Grant, Local, Outcome, Request, Settings, Totals};
+use super::pool::Pool;
+use super::{
+    Callback, Effects, GlimpseHolder, GlimpseWork, Grant, Local, Outcome, PoolState, Request, Settings, Totals,
+};
 use crate::{ClientId, LockId, RangeSet};
 use nacre_base::{Errno, Fid, FxHashMap, Time};
 use nacre_wire::ldlm::{BlockingCallback, Enqueue, EnqueueReply, InodeLock, LockKind, LockMode};
@@ -24,6 +27,7 @@ pub struct Namespace {
     by_request: BTreeMap<(ClientId, u64, u32), LockId>,
     deadlines: Deadlines,
     contention: Contention,
+    pool: Pool,
     totals: Totals,
     last_id: u64,
 }
@@ -56,6 +60,7 @@ impl Namespace {
             by_request: BTreeMap::new(),
             deadlines: Deadlines::default(),
             contention: Contention::default(),
+            pool: Pool::new(settings.lock_limit),
             totals: Totals::default(),
             last_id: seed >> 8,
         }
@@ -69,6 +74,23 @@ impl Namespace {
     /// Tunes. Deadlines that run keep running.
     pub fn set_settings(&mut self, settings: Settings) {
         self.settings = settings;
+        self.pool.set_limit(settings.lock_limit);
+    }
+
+    /// Recomputes what clients are told of how many locks they may keep, if it is time.
+    pub fn recompute_pool(&mut self, now: Time) {
+        self.pool.recompute(self.counted(), now);
+    }
+
+    /// When to recompute next; `Time::FAR_FUTURE` while there is room.
+    pub fn next_recompute(&self) -> Time {
+        self.pool.next(self.counted()).unwrap_or(Time::FAR_FUTURE)
+    }
+
+    /// What clients are told of how many locks they may keep, and why.
+    pub fn pool(&self) -> PoolState {
+        let pool = &self.pool;
+        PoolState { limit: pool.limit(), volume: pool.volume(), plan: pool.plan(), speed: pool.speed() }
     }
 
     /// A client asks for an extent lock or a flock, gives up a flock (mode NL), asks what is in the way of one
@@ -176,6 +198,9 @@ impl Namespace {
     /// Lets a client have an inode lock, mode PR, on those of `bits` that nobody changes or waits to change. The reply's
     /// bits are those; None if there are none, or if the client's lock on the inode is called back.
     pub fn grant_inode(&mut self, client: ClientId, inode: Fid, bits: u64) -> Option<InodeLock> {
+        if self.pool.is_exhausted(self.counted()) {
+            return None;
+        }
         let new = LockId(self.last_id + 1);
         let granted = self.inodes.grant(client, inode, bits, || new)?;
         if granted.is_new {
@@ -248,7 +273,12 @@ impl Namespace {
 
     /// Locks that clients hold.
     pub fn lock_count(&self) -> usize {
-        (self.totals.grants - self.totals.cancels) as usize + self.flocks.held_count()
+        self.counted() as usize + self.flocks.held_count()
+    }
+
+    /// Those that can be given back without a program noticing: all but flocks.
+    fn counted(&self) -> u64 {
+        self.totals.grants - self.totals.cancels
     }
 
     /// Requests that wait, the server's own too.
@@ -281,9 +311,15 @@ impl Namespace {
         };
         let exact = flags & enqueue_flags::NO_EXPANSION != 0;
         let ask = Asked { id: LockId(self.last_id + 1), client: *client, local: false, mode, ranges, group, exact };
-        let no_wait = flags & (enqueue_flags::GLIMPSE | enqueue_flags::BLOCK_NOWAIT) != 0;
-        if no_wait && self.objects.get(&resource).is_some_and(|object| object.would_wait(&ask)) {
-            let glimpse = flags & enqueue_flags::GLIMPSE != 0;
+        let glimpse = flags & enqueue_flags::GLIMPSE != 0;
+        let exhausted = self.pool.is_exhausted(self.counted());
+        if exhausted && !glimpse {
+            // As a new request, in a while: what is unused has gone then.
+            return Outcome::Refused(Errno::EINPROGRESS);
+        }
+        let no_wait = glimpse || flags & enqueue_flags::BLOCK_NOWAIT != 0;
+        let would_wait = |object: &Extents| object.would_wait(&ask);
+        if no_wait && (exhausted || self.objects.get(&resource).is_some_and(would_wait)) {
             let work = || Outcome::Glimpse(self.glimpse_work(resource, *client, now));
             return if glimpse { work() } else { Outcome::Refused(Errno::EAGAIN) };
         }

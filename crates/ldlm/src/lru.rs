@@ -1,0 +1,109 @@
+//! The order in which unused locks leave a client's cache: least recently used first, but those that were used again
+//! after a rest come last (LFRU). So who reads a million files once does not push out what is used all the time. The
+//! privileged ones are a part of the whole at most: who was privileged and is used no more loses it to others.
+//!
+//! What must not be here: what the locks are, and how many may stay.
+
+use crate::LockId;
+use nacre_base::Time;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// A lock that is used again after so long was not taken for one operation only.
+pub(crate) const REUSED_AFTER: Duration = Duration::from_secs(1);
+/// Of the unused locks, in percent, are privileged at most.
+const PRIVILEGED_PERCENT: usize = 30;
+
+/// See the module.
+#[derive(Default, Debug)]
+pub(crate) struct Lru {
+    /// By last use.
+    ordinary: BTreeSet<(Time, LockId)>,
+    privileged: BTreeSet<(Time, LockId)>,
+    /// Nobody is privileged.
+    is_plain: bool,
+}
+
+impl Lru {
+    /// Whether there are privileges.
+    pub(crate) fn set_privileges(&mut self, allowed: bool) {
+        self.is_plain = !allowed;
+        if self.is_plain {
+            self.ordinary.append(&mut self.privileged);
+        }
+    }
+
+    /// A lock is unused from now on.
+    pub(crate) fn insert(&mut self, last_use: Time, id: LockId, privileged: bool) {
+        let queue = if privileged && !self.is_plain { &mut self.privileged } else { &mut self.ordinary };
+        queue.insert((last_use, id));
+        while self.privileged.len() * 100 > self.len() * PRIVILEGED_PERCENT
+            && let Some(oldest) = self.privileged.pop_first()
+        {
+            self.ordinary.insert(oldest);
+        }
+    }
+
+    /// It is used, or goes.
+    pub(crate) fn remove(&mut self, last_use: Time, id: LockId) {
+        let _ = self.ordinary.remove(&(last_use, id)) || self.privileged.remove(&(last_use, id));
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.ordinary.len() + self.privileged.len()
+    }
+
+    /// In the order in which they leave.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Time, LockId)> + '_ {
+        self.ordinary.iter().chain(&self.privileged).copied()
+    }
+
+    /// The one that was not used for the longest time, privileged or not.
+    pub(crate) fn oldest(&self) -> Option<(Time, LockId)> {
+        self.ordinary.first().into_iter().chain(self.privileged.first()).min().copied()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.ordinary.clear();
+        self.privileged.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time {
+        Time::from_secs(seconds)
+    }
+
+    fn order(lru: &Lru) -> Vec<u64> {
+        lru.iter().map(|(_, id)| id.0).collect()
+    }
+
+    #[test]
+    fn what_was_used_again_leaves_last_though_it_is_older() {
+        let mut lru = Lru::default();
+        for id in 10..20 {
+            lru.insert(at(id), LockId(id), false);
+        }
+        lru.insert(at(1), LockId(1), true);
+        assert_eq!(order(&lru).last(), Some(&1));
+        assert_eq!(lru.oldest(), Some((at(1), LockId(1))));
+        lru.remove(at(1), LockId(1));
+        assert_eq!(lru.len(), 10);
+    }
+
+    #[test]
+    fn at_most_three_in_ten_are_privileged_and_the_longest_unused_loses_it() {
+        let mut lru = Lru::default();
+        for id in 1..=10 {
+            lru.insert(at(id), LockId(id), true);
+        }
+        assert_eq!(order(&lru), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "the last three are privileged");
+        lru.insert(at(11), LockId(11), false);
+        assert_eq!(order(&lru), [1, 2, 3, 4, 5, 6, 7, 11, 8, 9, 10]);
+        lru.clear();
+        assert_eq!(lru.len(), 0);
+    }
+}

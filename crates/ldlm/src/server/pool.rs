@@ -1,0 +1,102 @@
+//! How many locks the clients of a target keep. Only they know which of their locks they will not need again, and only the
+//! server knows how many there are. So the server publishes one number, the *server lock volume*, with every reply, and
+//! each client gives back those unused locks whose age in seconds times the number of its unused locks is larger: idle
+//! clients shrink first, and so does one that keeps very many.
+//!
+//! The volume is recomputed every second. Below the plan it grows, above it falls, the faster the further; what was granted
+//! in the last second counts as if it were granted in the next one too, so that a rush is met before the limit is reached.
+//! (Lustre's idea; the rule is our own.)
+//!
+//! What must not be here: locks.
+
+use nacre_base::Time;
+use std::time::Duration;
+
+/// Locks for a MiB of memory, by default.
+const LOCKS_PER_MIB: u64 = 50;
+/// The volume under which one client could keep all locks for so many seconds: there is room, and it says so.
+const AGE_MAX: u64 = 36_000;
+/// Of the limit, in percent: where the number of locks is kept.
+const PLAN_PERCENT: u64 = 95;
+/// How often the volume is recomputed.
+const PERIOD: Duration = Duration::from_secs(1);
+/// What a change in one period is at most: clients hear of it with their next reply, and obey within ten seconds.
+const FALL_MAX: f64 = 0.3;
+const RISE_MAX: f64 = 0.05;
+
+/// The limit for a server with so much memory, in bytes.
+pub fn limit_for_memory(bytes: u64) -> u64 {
+    (bytes >> 20).saturating_mul(LOCKS_PER_MIB).clamp(LOCKS_PER_MIB, u32::MAX.into())
+}
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pool {
+    limit: u64,
+    volume: u64,
+    recomputed: Time,
+    /// Locks then.
+    granted: u64,
+    /// Locks gained in the last period; lost if negative.
+    speed: i64,
+}
+
+impl Pool {
+    pub(super) fn new(limit: u64) -> Pool {
+        Pool { limit, volume: volume_max(limit), recomputed: Time::ZERO, granted: 0, speed: 0 }
+    }
+
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    pub(super) fn set_limit(&mut self, limit: u64) {
+        if limit != self.limit {
+            self.limit = limit;
+            self.volume = self.volume.min(volume_max(limit));
+        }
+    }
+
+    pub(super) fn volume(&self) -> u64 {
+        self.volume
+    }
+
+    pub(super) fn plan(&self) -> u64 {
+        self.limit * PLAN_PERCENT / 100
+    }
+
+    pub(super) fn speed(&self) -> i64 {
+        self.speed
+    }
+
+    /// Whether there are so many locks that no more are granted: twice the limit.
+    pub(super) fn is_exhausted(&self, granted: u64) -> bool {
+        granted >= self.limit * 2
+    }
+
+    /// When to recompute next; None while there is nothing to say.
+    pub(super) fn next(&self, granted: u64) -> Option<Time> {
+        let at_rest = self.volume == volume_max(self.limit) && granted < self.plan() / 2;
+        (!at_rest).then_some(self.recomputed + PERIOD)
+    }
+
+    /// Recomputes the volume, if it is time.
+    pub(super) fn recompute(&mut self, granted: u64, now: Time) {
+        let passed = now.since(self.recomputed);
+        if passed < PERIOD {
+            return;
+        }
+        let seconds = passed.as_secs_f64();
+        self.speed = ((granted as f64 - self.granted as f64) / seconds) as i64;
+        (self.granted, self.recomputed) = (granted, now);
+        let expected = granted as f64 + self.speed as f64;
+        let free = (self.plan() as f64 - expected) / self.limit.max(1) as f64;
+        let change = if free < 0.0 { (3.0 * free).max(-FALL_MAX) } else { (0.1 * free).min(RISE_MAX) };
+        let volume = self.volume as f64 * (1.0 + change).powf(seconds.min(10.0));
+        self.volume = (volume.ceil() as u64).clamp(1, volume_max(self.limit));
+    }
+}
+
+fn volume_max(limit: u64) -> u64 {
+    limit.max(1) * AGE_MAX
+}
