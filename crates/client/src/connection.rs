@@ -169,6 +169,12 @@ impl Connection {
         let _ = self.observer.set(observer);
     }
 
+    /// The server lock volume, as it was told last; none if it never was.
+    pub(crate) fn lock_volume(&self) -> Option<u64> {
+        let pool = self.import.get()?.lock_pool();
+        (pool.limit != 0).then_some(pool.volume)
+    }
+
     /// What was negotiated; what will be asked for, before the first connection.
     pub(crate) fn connect_data(&self) -> ConnectData {
         self.import.get().map_or_else(|| wanted(self.name.kind), |i| i.connect_data())

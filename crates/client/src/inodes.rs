@@ -14,6 +14,8 @@ mod answer;
 mod directory;
 pub(crate) mod history;
 mod keep;
+mod opening;
+mod opens;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +30,8 @@ use nacre_wire::layout::Layout;
 use nacre_wire::ldlm::inode_bits::{ALL, LAYOUT, LOOKUP, PERM, UPDATE, XATTR};
 use nacre_wire::ldlm::{BlockingCallback, InodeLock};
 use nacre_wire::mds::{AttrReply, Close, NAME_MAX, Readpage, ReadpageReply};
+use opens::Opens;
+pub(crate) use opens::{Arrived, writes};
 use std::time::Duration;
 
 /// What attributes are believed under.
@@ -49,6 +53,8 @@ mod shown {
     pub(super) const LINKS: u8 = 2;
     /// Names in the directory, and that some are not there.
     pub(super) const ENTRIES: u8 = 4;
+    /// The list of all names in the directory.
+    pub(super) const LIST: u8 = 8;
 }
 
 /// A request under way.
@@ -76,6 +82,7 @@ pub(crate) struct Effect {
 pub(crate) struct Notice {
     pub(crate) attributes: bool,
     pub(crate) entries: bool,
+    pub(crate) list: bool,
 }
 
 /// What is to be sent.
@@ -87,6 +94,8 @@ pub(crate) enum Out {
     Cancel(LockId),
     /// Only something for the door.
     Tell(Fid, Notice),
+    /// What is open here, and the MDT should know of again.
+    Open(Fid),
 }
 
 /// An answer to a lookup.
@@ -140,9 +149,14 @@ impl Inode {
 pub(crate) struct InodeCache {
     locks: LockCache,
     limits: LruLimits,
+    /// The server's lock volume.
+    volume: Option<u64>,
     history: History,
     inodes: FxHashMap<Fid, Inode>,
     names: usize,
+    opens: Opens,
+    /// Inodes that this client took the last name from. Their locks are of no use; they are given back many at a time.
+    nameless: Vec<Fid>,
     out: Vec<Out>,
 }
 
@@ -236,7 +250,7 @@ impl InodeCache {
             }
             // The door did not ask for this change, so that it does not know of it.
             if inode.shown & shown::ATTR != 0 {
-                self.out.push(Out::Tell(body.fid, Notice { attributes: true, entries: false }));
+                self.out.push(Out::Tell(body.fid, Notice { attributes: true, ..Notice::default() }));
             }
         }
         self.changed(asked);
@@ -286,8 +300,9 @@ impl InodeCache {
         let of = |flag, bit| if bits & bit != 0 { inode.shown & flag } else { 0 };
         let (attributes, names) =
             (of(shown::ATTR, ATTR | XATTR), of(shown::LINKS, LOOKUP) | of(shown::ENTRIES, UPDATE));
-        inode.shown &= !(attributes | names);
-        Notice { attributes: attributes != 0, entries: names != 0 }
+        let list = of(shown::LIST, UPDATE);
+        inode.shown &= !(attributes | names | list);
+        Notice { attributes: attributes != 0, entries: names != 0, list: list != 0 }
     }
 
     /// The door was told: whether, and what, is to be sent now.
@@ -316,13 +331,17 @@ impl InodeCache {
         drop(self.locks.lost());
         // The server wants none of it back.
         self.out.retain(|out| matches!(out, Out::Tell(..)));
+        self.nameless.clear();
+        let open = self.opens.lose();
+        self.out.extend(open.into_iter().map(Out::Open));
         let mut all: Vec<_> = self.inodes.drain().filter(|(_, inode)| inode.shown != 0).collect();
         self.names = 0;
         all.sort_unstable_by_key(|(fid, _)| *fid);
         let mut entries_told = false;
         for (fid, inode) in all {
             let entries = inode.shown & (shown::LINKS | shown::ENTRIES) != 0;
-            let notice = Notice { attributes: inode.shown & shown::ATTR != 0, entries: entries && !entries_told };
+            let (attributes, list) = (inode.shown & shown::ATTR != 0, inode.shown & shown::LIST != 0);
+            let notice = Notice { attributes, entries: entries && !entries_told, list };
             entries_told |= entries;
             self.out.push(Out::Tell(fid, notice));
         }
@@ -330,9 +349,16 @@ impl InodeCache {
 
     /// Gives locks back that are too many or too old.
     fn shrink(&mut self, now: Time) {
-        for giving in self.locks.shrink(now, &self.limits) {
+        for giving in self.locks.shrink(now, &self.limits, self.volume, |_, _| false) {
             self.give(giving);
         }
+    }
+
+    /// Gives locks back that are too many or too old, of which the server's lock volume has a say; when to do so again.
+    pub(crate) fn keep_up(&mut self, volume: Option<u64>, now: Time) -> Option<Time> {
+        self.volume = volume;
+        self.shrink(now);
+        self.locks.next_expiry(&self.limits, volume)
     }
 
     /// Gives all locks back (`lru_size=clear`).

@@ -2,6 +2,7 @@
 //! operations is `llite`'s, locks are in `locks`.
 
 mod locks;
+mod opens;
 
 use crate::connection::{Caller, Connection};
 use crate::inodes::history::Part;
@@ -33,6 +34,8 @@ pub(crate) struct Mdc {
     inodes: Mutex<InodeCache>,
     /// Whether the import pings, because we hold locks.
     kept_alive: AtomicBool,
+    /// The task that gives back what is too old is there.
+    upkeep: AtomicBool,
 }
 
 impl Mdc {
@@ -43,6 +46,7 @@ impl Mdc {
             unsynced: Mutex::default(),
             inodes: Mutex::default(),
             kept_alive: AtomicBool::new(false),
+            upkeep: AtomicBool::new(false),
         });
         let callbacks = &mdc.connection.mount().callbacks;
         callbacks.register(&mdc.connection.name().to_string(), mdc.me.clone());
@@ -164,6 +168,7 @@ impl Mdc {
             return Err(Errno::EPROTO);
         }
         let fid = reply.attr.fid;
+        self.inodes.lock().opened(fid);
         let known = AttrReply { attr: reply.attr.clone(), layout: reply.layout.clone(), lock: reply.lock.clone() };
         if header.transno == 0 {
             changing.nothing_happened(|inodes, asked, now| inodes.keep(asked, &known, now));
@@ -200,6 +205,13 @@ impl Mdc {
 
     /// Closes. A handle that the MDT does not know, because it was restarted, is as good as closed.
     pub(crate) async fn close(&self, caller: &Caller, body: &Close) -> Result<(), Errno> {
+        let closed = self.send_close(caller, body).await;
+        self.inodes.lock().closed(body.fid, self.now());
+        self.send_out();
+        closed
+    }
+
+    async fn send_close(&self, caller: &Caller, body: &Close) -> Result<(), Errno> {
         let has_news = self.inodes.lock().close_changes(body);
         let changing = self.begin_change(if has_news { vec![Part::Inode(body.fid)] } else { Vec::new() });
         match self.connection.call::<()>(Opcode::MdsClose, body, caller.modify()).await {
@@ -238,7 +250,9 @@ impl Mdc {
         let removes = matches!(body.record, ReintRecord::Unlink(_));
         // Of what is removed nothing is to be known.
         let body = Reint { want: if removes { 0 } else { ALL }, ..body.clone() };
-        let changing = self.begin_change(self.parts_of(&body.record));
+        let victim = self.victim(caller, &body).await;
+        let changing = self.begin_change(self.parts_of(&body.record, victim));
+        self.open_for_real(victim).await;
         let reply = self.connection.call::<AttrReply>(Opcode::MdsReint, &body, caller.modify()).await;
         let reply = reply.inspect_err(|e| changing.failed(*e))?;
         self.note_change(&reply.header, changed_by(&body.record));
@@ -253,7 +267,12 @@ impl Mdc {
         };
         let effect = Effect { inodes: vec![fid], directories, now: body.now, version };
         changing.happened(&effect, |inodes, asked, now| match &body.record {
-            ReintRecord::Unlink(r) => inodes.keep_name(asked, r.parent, &r.name, None, 0),
+            ReintRecord::Unlink(r) => {
+                inodes.keep_name(asked, r.parent, &r.name, None, 0);
+                if reply.attr.nlink == 0 {
+                    inodes.lost_last_name(fid, now);
+                }
+            }
             ReintRecord::Create(r) => {
                 let bits = inodes.keep(asked, &reply, now);
                 inodes.keep_name(asked, r.parent, &r.name, Some(fid), bits);
@@ -269,12 +288,18 @@ impl Mdc {
                 inodes.keep(asked, &reply, now);
             }
         });
+        if removes && reply.attr.nlink == 0 {
+            // Another program may have changed what the name led to, and opened it, at the last moment.
+            self.open_for_real(Some(fid)).await;
+        }
         Ok(reply)
     }
 
     /// A rename.
     pub(crate) async fn rename(&self, caller: &Caller, body: &Reint) -> Result<(), Errno> {
-        let changing = self.begin_change(self.parts_of(&body.record));
+        let victim = self.victim(caller, body).await;
+        let changing = self.begin_change(self.parts_of(&body.record, victim));
+        self.open_for_real(victim).await;
         let reply = self.connection.call::<RenameReply>(Opcode::MdsReint, body, caller.modify()).await;
         let (header, reply) = reply.inspect_err(|e| changing.failed(*e)).map(|r| (r.header, r.body))?;
         self.note_change(&header, changed_by(&body.record));
@@ -287,6 +312,7 @@ impl Mdc {
         let replaced_directory = i32::from(reply.replaced.as_ref().is_some_and(Attr::is_dir));
         let moved_directory = i32::from(moved.is_dir());
         let back = if exchanges { replaced_directory } else { 0 };
+        let nameless = reply.replaced.as_ref().filter(|attr| attr.nlink == 0).map(|attr| attr.fid);
         let (moved, replaced) = (moved.fid, reply.replaced.map(|attr| attr.fid));
         let effect = Effect {
             inodes: [moved].into_iter().chain(replaced).collect(),
@@ -297,22 +323,26 @@ impl Mdc {
             now: body.now,
             version: header.transno,
         };
-        changing.happened(&effect, |inodes, asked, _| {
+        changing.happened(&effect, |inodes, asked, now| {
             let left = replaced.filter(|_| exchanges);
             for (directory, name, to) in [(r.old_parent, &r.old_name, left), (r.new_parent, &r.new_name, Some(moved))] {
                 let bits = to.map_or(0, |fid| inodes.bits_since(asked, fid));
                 inodes.keep_name(asked, directory, name, to, bits);
             }
+            nameless.into_iter().for_each(|fid| inodes.lost_last_name(fid, now));
         });
+        self.open_for_real(nameless).await;
         Ok(())
     }
 
-    /// What a change changes, as far as that is known before.
-    fn parts_of(&self, record: &ReintRecord) -> Vec<Part> {
+    /// What a change changes, as far as that is known before; `victim` may lose its last name.
+    fn parts_of(&self, record: &ReintRecord, victim: Option<Fid>) -> Vec<Part> {
         let inodes = self.inodes.lock();
         let entry = |directory: Fid, name: &Bytes| {
-            let named = inodes.name(directory, name).flatten().map(Part::Inode);
-            named.into_iter().chain([Part::Name(directory, name.clone())])
+            let named = inodes.name(directory, name).flatten();
+            let victim = victim.filter(|victim| named != Some(*victim));
+            let named = named.into_iter().chain(victim).map(Part::Inode);
+            named.chain([Part::Name(directory, name.clone())])
         };
         match record {
             ReintRecord::Setattr(r) => vec![Part::Inode(r.fid)],

@@ -24,7 +24,7 @@ use crate::unsynced::Unsynced;
 use memory::Memory;
 use nacre_base::size::MIB;
 use nacre_base::{Errno, Fid, FxHashMap, Time, Timestamp};
-use nacre_ldlm::lock_cache::{LockCache, LruLimits};
+use nacre_ldlm::lock_cache::{Cover, LockCache, LruLimits};
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::ost::{BRW_SIZE_DEFAULT, BRW_SIZE_MAX};
 use object::Object;
@@ -184,7 +184,8 @@ impl Osc {
         object
     }
 
-    /// Sets the object's mtime, after what is dirty was written: that is older.
+    /// Sets the object's mtime. If nobody else can write to it, what is dirty will carry it; else that is written before,
+    /// since it is older.
     pub(crate) async fn set_mtime(
         self: &Arc<Self>,
         caller: &Caller,
@@ -192,6 +193,15 @@ impl Osc {
         mtime: Timestamp,
     ) -> Result<ObjectAttr, Errno> {
         let object = self.object(of.object);
+        let carried = {
+            let locks = self.locks.lock();
+            let mut state = object.state.lock();
+            let carries = locks.covers_to_eof(object.fid, 0) && state.set_mtime(mtime, of.now);
+            carries.then(|| state.visible())
+        };
+        if let Some(attr) = carried {
+            return Ok(attr);
+        }
         self.flush(&object, &Which::all(self.now())).await;
         let attr = self.setattr_rpc(caller, of, mtime).await?;
         let mut state = object.state.lock();
@@ -243,12 +253,13 @@ impl Osc {
     /// nothing.
     fn keep_up(self: &Arc<Self>) -> Option<(Time, Arc<Notify>)> {
         self.start_flushes();
-        let limits = *self.lru.lock();
+        let (limits, volume) = (*self.lru.lock(), self.connection.lock_volume());
         let (givings, expiry) = {
             let mut locks = self.locks.lock();
-            (locks.shrink(self.now(), &limits), locks.next_expiry(&limits))
+            let is_heavy = |fid, cover: &Cover| self.is_dirty_under(fid, cover);
+            (locks.shrink(self.now(), &limits, volume, is_heavy), locks.next_expiry(&limits, volume))
         };
-        givings.into_iter().for_each(|giving| self.start_giving_up(giving));
+        self.start_giving_unused(givings);
         let next = || self.next_age().into_iter().chain(expiry).min();
         if next().is_none() {
             self.upkeep.store(false, Ordering::Release);
@@ -261,7 +272,7 @@ impl Osc {
     /// Gives all unused locks back (`lru_size=clear`).
     pub(crate) fn clear_locks(self: &Arc<Self>) {
         let givings = self.locks.lock().clear();
-        givings.into_iter().for_each(|giving| self.start_giving_up(giving));
+        self.start_giving_unused(givings);
     }
 
     /// Writes everything back and says goodbye; gives up waiting after `deadline`.

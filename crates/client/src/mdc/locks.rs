@@ -10,11 +10,16 @@ use nacre_base::{Errno, Fid, Time};
 use nacre_ldlm::LockId;
 use nacre_ldlm::lock_cache::{Given, Giving};
 use nacre_ptlrpc::CallOptions;
+use nacre_wire::ldlm::inode_bits::LOOKUP;
 use nacre_wire::ldlm::{BlockingCallback, Cancel, Convert, GlimpseCallback, GlimpseReply};
 use nacre_wire::mds::Close;
 use nacre_wire::{Lane, Opcode};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Locks leave together.
+const UPKEEP_PAUSE: Duration = Duration::from_secs(1);
 
 /// A request under way whose answer may be kept. Dropped, it is over.
 pub(super) struct Asking<'a> {
@@ -34,6 +39,7 @@ impl Drop for Asking<'_> {
         self.mdc.inodes.lock().end(self.asked, self.mdc.now());
         self.mdc.keep_alive();
         self.mdc.send_out();
+        self.mdc.wake_upkeep();
     }
 }
 
@@ -99,6 +105,32 @@ impl Mdc {
         }
     }
 
+    /// Sees to it that there is a task that gives locks back when they are too old or too many.
+    fn wake_upkeep(&self) {
+        if self.upkeep.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (mdc, rt) = (self.me.clone(), self.connection.mount().rt.clone());
+        self.connection.mount().rt.spawn(async move {
+            while let Some(next) = mdc.upgrade().and_then(|mdc| mdc.keep_up()) {
+                rt.sleep_until(next).await;
+            }
+        });
+    }
+
+    /// Gives back what is too old or too many; when to look again. None, and the end of the task, without locks.
+    fn keep_up(&self) -> Option<Time> {
+        let look = || self.inodes.lock().keep_up(self.connection.lock_volume(), self.now());
+        let mut next = look();
+        self.send_out();
+        if next.is_none() {
+            self.upkeep.store(false, Ordering::Release);
+            // Something may have come just before.
+            next = look().filter(|_| !self.upkeep.swap(true, Ordering::AcqRel));
+        }
+        next.map(|next| next.max(self.now() + UPKEEP_PAUSE))
+    }
+
     /// Gives back what is to be given back, in a task.
     pub(super) fn send_out(&self) {
         let out = self.inodes.lock().take_out();
@@ -107,9 +139,10 @@ impl Mdc {
     }
 
     async fn give_back(&self, out: Vec<Out>) {
-        let (mut notices, mut givings, mut cancels) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut notices, mut givings, mut cancels, mut opens) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for out in out {
             match out {
+                Out::Open(fid) => opens.push(fid),
                 Out::Cancel(id) => cancels.push(id),
                 Out::Tell(fid, notice) => notices.push((fid, notice)),
                 Out::Give(giving) => givings.push(giving),
@@ -119,7 +152,10 @@ impl Mdc {
         while !givings.is_empty() {
             let told = |g: &Giving| (g.resource, self.inodes.lock().notice(g));
             notices.extend(givings.iter().map(told));
-            self.tell(&std::mem::take(&mut notices)).await;
+            // Whoever takes the last name waits for this lock: what is open under it is opened for real before.
+            opens.extend(givings.iter().filter(|g| g.keep & LOOKUP == 0).map(|g| g.resource));
+            let (notices, opens) = (std::mem::take(&mut notices), std::mem::take(&mut opens));
+            futures_util::future::join(self.tell(&notices), self.open_all_for_real(opens)).await;
             let mut inodes = self.inodes.lock();
             for giving in std::mem::take(&mut givings) {
                 match inodes.given(&giving) {
@@ -130,7 +166,7 @@ impl Mdc {
                 }
             }
         }
-        self.tell(&notices).await;
+        futures_util::future::join(self.tell(&notices), self.open_all_for_real(opens)).await;
         let converts = converts.into_iter().map(|(id, keep)| self.convert(id, keep));
         futures_util::future::join(self.cancel(&cancels), futures_util::future::join_all(converts)).await;
     }
@@ -140,6 +176,9 @@ impl Mdc {
         let Some(door) = self.connection.mount().invalidate.get() else { return };
         for (fid, _) in notices.iter().filter(|n| n.1.attributes) {
             door.attributes(*fid).await;
+        }
+        for (fid, _) in notices.iter().filter(|n| n.1.list) {
+            door.list(*fid).await;
         }
         // One word of names makes a door forget those of many directories, if it knows no better.
         for (fid, _) in notices.iter().filter(|n| n.1.entries) {
@@ -177,7 +216,7 @@ impl Mdc {
     }
 }
 
-fn giving_back() -> CallOptions {
+pub(super) fn giving_back() -> CallOptions {
     CallOptions { lane: Lane::Cancel, high_priority: true, ..CallOptions::default() }
 }
 

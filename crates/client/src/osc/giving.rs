@@ -6,6 +6,7 @@ use crate::connection::Observer;
 use crate::osc::Osc;
 use crate::osc::object::Object;
 use crate::osc::write_back::Which;
+use futures_util::future::join_all;
 use nacre_base::{Errno, Fid};
 use nacre_ldlm::lock_cache::{Blocking, Cover, Given, Giving};
 use nacre_ldlm::{Extent, LockId, RangeSet};
@@ -20,6 +21,9 @@ use std::time::Duration;
 
 /// A lock that was not used for so long is given back when another client asks for the size: it can then keep the answer.
 const GLIMPSED_AGE: Duration = Duration::from_secs(2);
+
+/// Most locks given back with one message.
+const CANCELS_MAX: usize = 1024;
 
 /// What can be done with a lock whose bytes were written back.
 enum Readiness {
@@ -39,6 +43,46 @@ impl Osc {
     pub(crate) fn start_giving_up(self: &Arc<Self>, giving: Giving) {
         let osc = self.clone();
         self.spawn(async move { osc.give(giving).await });
+    }
+
+    /// Gives locks back that nobody uses nor waits for, in the background: many in one message, but for those whose data must
+    /// be written first.
+    pub(crate) fn start_giving_unused(self: &Arc<Self>, givings: Vec<Giving>) {
+        if givings.is_empty() {
+            return;
+        }
+        let osc = self.clone();
+        self.spawn(async move {
+            let clean = join_all(givings.into_iter().map(|giving| osc.prepare_unused(giving))).await;
+            let ids: Vec<LockId> = clean.into_iter().flatten().collect();
+            for ids in ids.chunks(CANCELS_MAX) {
+                osc.cancel(ids.to_vec()).await;
+            }
+            osc.sweep();
+        });
+    }
+
+    /// The lock, if its cancel can be sent now. Else it is given back when it can.
+    async fn prepare_unused(self: &Arc<Self>, giving: Giving) -> Option<LockId> {
+        let Cover::Extent { mode, ranges, .. } = &giving.cover else { return None };
+        let object = self.known_object(giving.resource);
+        if let Some(object) = &object {
+            self.invalidate(object, *mode, ranges).await;
+        }
+        match self.drop_lock(object.as_deref(), giving.id, *mode, ranges) {
+            Readiness::Ready(Given::Send) => Some(giving.id),
+            Readiness::Ready(Given::Stop | Given::Again(_)) => None,
+            Readiness::Busy => {
+                self.start_giving_up(giving);
+                None
+            }
+        }
+    }
+
+    /// Whether there is something under the lock that must be written before it is given back.
+    pub(crate) fn is_dirty_under(&self, fid: Fid, cover: &Cover) -> bool {
+        let Cover::Extent { mode: LockMode::Pw | LockMode::Group, ranges, .. } = cover else { return false };
+        self.known_object(fid).is_some_and(|object| object.state.lock().cache.is_busy_in(ranges.ranges()))
     }
 
     /// Gives a lock back.
