@@ -1,4 +1,4 @@
-//! Clients that share a few files, all at the same time, each in its own order, while the network misbehaves and clients
+//! Clients that share a few files, each with one to three processes, all at the same time, each in its own order, while the network misbehaves and clients
 //! die or are cut off. Every answer goes to the linearizability checker. What clients do one after another, checked against
 //! POSIX step by step, is `workload`'s.
 
@@ -79,14 +79,19 @@ async fn tell(cluster: Arc<Cluster>, hazard: Hazard, seed: u64, steps: u32) {
     let rt = cluster.rt().clone();
     let pause = hazard.duration() / steps.max(1);
     let (sender, mut working) = tokio::sync::mpsc::channel::<()>(1);
+    let mut prng = Prng::new(seed ^ 0x3043);
     for client in 0..cluster.client_count() {
-        let (story, sender) = (story.clone(), sender.clone());
-        // In the client's own scope: it dies with its node.
-        drop(cluster.client_rt(client).spawn(async move {
-            let mut worker = Worker::new(&story, client, seed).await;
-            worker.work(steps, pause).await;
-            drop(sender);
-        }));
+        // Of what an eviction lost, one process is told: the checker could not tell what the others may rely on.
+        let processes = if hazard == Hazard::Eviction { 1 } else { prng.range(1, 4) as u32 };
+        for process in 0..processes {
+            let (story, sender) = (story.clone(), sender.clone());
+            // In the client's own scope: it dies with its node.
+            drop(cluster.client_rt(client).spawn(async move {
+                let mut worker = Worker::new(&story, client, process, seed).await;
+                worker.work(steps / processes, pause).await;
+                drop(sender);
+            }));
+        }
     }
     drop(sender);
     let trouble = {
@@ -149,6 +154,7 @@ struct State {
 /// A record that was appended, or may have been.
 struct Appended {
     client: usize,
+    process: u32,
     /// Whether it must be there.
     certain: bool,
 }
@@ -231,7 +237,7 @@ impl Story {
             if self.state.lock().dead.contains(&client) {
                 continue;
             }
-            let mut worker = Worker::new(self, client, seed).await;
+            let mut worker = Worker::new(self, client, 0, seed).await;
             for file in 0..FILES {
                 worker.read_slots(file, 0, SLOTS).await;
             }
@@ -269,7 +275,7 @@ impl Story {
     }
 }
 
-/// Every record that must be there is, once; each client's are in its order. Lost records may have left holes.
+/// Every record that must be there is, once; each process's are in its order. Lost records may have left holes.
 fn check_log(bytes: &[u8], appended: &BTreeMap<u64, Appended>) {
     assert_eq!(bytes.len() % RECORD, 0, "a torn record at the end of the log");
     let mut seen = BTreeSet::new();
@@ -281,7 +287,7 @@ fn check_log(bytes: &[u8], appended: &BTreeMap<u64, Appended>) {
         }
         let of = appended.get(&value).unwrap_or_else(|| panic!("nobody appended {value:#x}"));
         assert!(seen.insert(value), "{value:#x} was appended twice");
-        let before = last.insert(of.client, value);
+        let before = last.insert((of.client, of.process), value);
         assert!(before.is_none_or(|b| b < value), "{value:#x} of client {} is out of order", of.client);
     }
     let lost: Vec<_> = appended.iter().filter(|(v, a)| a.certain && !seen.contains(v)).map(|(v, _)| v).collect();
@@ -313,10 +319,11 @@ fn repeated(value: u64, len: usize) -> Vec<u8> {
     value.to_le_bytes().repeat(len / 8)
 }
 
-/// One client's work.
+/// The work of a client's process.
 struct Worker {
     story: Arc<Story>,
     client: usize,
+    process: u32,
     prng: Prng,
     files: Vec<Arc<OpenFile>>,
     log: Arc<OpenFile>,
@@ -324,7 +331,7 @@ struct Worker {
 }
 
 impl Worker {
-    async fn new(story: &Arc<Story>, client: usize, seed: u64) -> Worker {
+    async fn new(story: &Arc<Story>, client: usize, process: u32, seed: u64) -> Worker {
         let cred = Credentials::root();
         let c = story.cluster.client(client).clone();
         let open = async |fid, flags| loop {
@@ -342,8 +349,8 @@ impl Worker {
             files.push(open(*fid, O_RDWR).await);
         }
         let log = open(story.log, O_RDWR | O_APPEND).await;
-        let prng = Prng::new(seed.wrapping_mul(31) + client as u64);
-        Worker { story: story.clone(), client, prng, files, log, cred }
+        let prng = Prng::new(seed.wrapping_mul(31) + client as u64 + (u64::from(process) << 32));
+        Worker { story: story.clone(), client, process, prng, files, log, cred }
     }
 
     fn me(&self) -> u32 {
@@ -478,7 +485,7 @@ impl Worker {
 
     async fn append(&mut self) {
         let value = self.story.new_value();
-        let appended = Appended { client: self.client, certain: false };
+        let appended = Appended { client: self.client, process: self.process, certain: false };
         self.story.state.lock().appended.insert(value, appended);
         let written = self.fs().write(&self.log, 0, Payload::from(repeated(value, RECORD))).await;
         let whole = self.judge("append", written).is_some_and(|n| n == RECORD);
@@ -566,7 +573,7 @@ mod tests {
 
     #[test]
     fn losses_and_doubles_in_the_log_are_found() {
-        let appended = |certain| [(1, Appended { client: 0, certain })].into_iter().collect::<BTreeMap<_, _>>();
+        let appended = |certain| [(1, Appended { client: 0, process: 0, certain })].into_iter().collect::<BTreeMap<_, _>>();
         check_log(&repeated(1, RECORD), &appended(true));
         check_log(&[], &appended(false));
         assert!(std::panic::catch_unwind(|| check_log(&[], &appended(true))).is_err());

@@ -1,8 +1,11 @@
 //! Two clients: what one does the other sees, at once.
 
 use super::*;
+use nacre_base::fault::{Fault, FaultAction};
 use nacre_client::{FlockKind, FlockRequest};
 use nacre_sim::cluster::Server;
+
+const O_DIRECT: u32 = 0o40000;
 
 /// A cluster of two OSSs and two clients.
 fn two_users<F, Fut>(tell: F)
@@ -45,6 +48,36 @@ fn data_and_size_are_seen_at_once() {
         assert_eq!(one.get(&mine, 0, 100).await, data[..5]);
         one.release(mine).await.unwrap();
         two.release(theirs).await.unwrap();
+    });
+}
+
+/// A write around the cache takes no lock of the writer's: while it is under way at the server, what the writer's own
+/// client has cached may be older than what others have read.
+#[test]
+fn who_writes_around_its_cache_does_not_read_older_bytes_than_others_did() {
+    story(1, 2, |c| async move {
+        let (one, two) = (user(&c, 0), user(&c, 1));
+        let cached = one.new_file(ROOT, "f", 0).await.unwrap();
+        one.put(&cached, 0, b"old").await.unwrap();
+        let theirs = two.reopen(cached.fid()).await;
+        assert_eq!(two.get(&theirs, 0, 10).await, b"old");
+        assert_eq!(one.get(&cached, 0, 10).await, b"old", "now under a lock for reading");
+        let direct = one.open(&root(), cached.fid(), O_RDWR | O_DIRECT).await.unwrap();
+        let faults = c.faults(Server::Oss(0)).expect("it runs");
+        faults.arm("rpc.OST_WRITE.drop_reply", Fault::once(FaultAction::Drop));
+        let writing = c.rt().spawn({
+            let (one, direct) = (one.clone(), direct.clone());
+            async move { assert_eq!(one.put(&direct, 0, b"newer").await, Ok(5)) }
+        });
+        c.rt().sleep(Duration::from_millis(100)).await;
+        assert_eq!(two.get(&theirs, 0, 10).await, b"newer", "the server has it, and lost only its answer");
+        assert_eq!(one.get(&cached, 0, 10).await, b"newer");
+        assert_eq!(one.stat(cached.fid()).await.unwrap().size, 5);
+        writing.await;
+        assert_eq!(one.get(&cached, 0, 10).await, b"newer");
+        for (user, file) in [(&one, cached), (&one, direct), (&two, theirs)] {
+            user.release(file).await.unwrap();
+        }
     });
 }
 
