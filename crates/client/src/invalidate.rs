@@ -14,6 +14,8 @@ pub trait Invalidate: Send + Sync {
     async fn attributes(&self, file: Fid);
     /// Names in a directory, and that others are not there.
     async fn entries(&self, directory: Fid);
+    /// The list of all names in a directory.
+    async fn list(&self, directory: Fid);
 }
 
 /// The door's hook, once there is one.

@@ -254,6 +254,13 @@ impl Client {
         self.lmv.known_mdc(parent).is_some_and(|mdc| mdc.inodes().show_name(parent, name, to))
     }
 
+    /// Whether a door may keep the list of a directory's entries as it is answered it now: then it is told before that
+    /// changes by others' doing ([`Invalidate::list`]). 0 if not, else a number that is another one if it was told in
+    /// between.
+    pub fn keeps_list(&self, directory: Fid) -> u64 {
+        self.lmv.known_mdc(directory).map_or(0, |mdc| mdc.inodes().show_list(directory))
+    }
+
     /// Sends a change of the namespace to the MDT of `place`, and completes the attributes it answers with.
     async fn reint_attr(&self, cred: &Credentials, place: Fid, record: ReintRecord) -> Result<Attr, Errno> {
         let caller = self.caller(cred);

@@ -4,6 +4,8 @@
 //! before one is given back ([`crate::kernel_cache`]). Files are open for direct I/O: the client caches their data. So two
 //! mounts always agree.
 
+mod listing;
+
 use crate::handler::{Context, Handler};
 use crate::ioctl::FileControl;
 use crate::kernel_cache::KernelCache;
@@ -14,11 +16,11 @@ use crate::reply::*;
 use crate::request::{self, FileLock, LockKind, LockSpace, SetTime};
 use crate::session::{Session, serve};
 use async_trait::async_trait;
+use listing::OpenDirectory;
 use nacre_base::{Errno, Fid, FxHashMap, Payload};
 use nacre_client::{Client, FlockKind, FlockRequest, OpenFile};
 use nacre_rt::Rt;
 use nacre_wire::attr::{self, Credentials};
-use nacre_wire::mds::{DirEntry as WireEntry, READPAGE_MAX};
 use parking_lot::Mutex;
 use slab::Slab;
 use std::path::Path;
@@ -54,28 +56,6 @@ struct Door {
 /// Most files in [`Door::created`].
 const CREATED_MAX: usize = 1024;
 
-/// An open directory: what the last answer of the MDT held is served piece by piece.
-struct OpenDirectory {
-    file: Arc<OpenFile>,
-    batch: tokio::sync::Mutex<Batch>,
-}
-
-#[derive(Default)]
-struct Batch {
-    /// The cookie that the batch was asked for with.
-    from: u64,
-    entries: Vec<WireEntry>,
-    end: bool,
-}
-
-impl Batch {
-    /// Whether what follows `cookie` is at hand. A rewind (0) always asks anew.
-    fn goes_on_after(&self, cookie: u64) -> bool {
-        let known = cookie != 0 && (cookie == self.from || self.entries.iter().any(|e| e.cookie == cookie));
-        known && (self.end || self.entries.last().is_some_and(|e| e.cookie > cookie))
-    }
-}
-
 /// Best I/O size that stat tells: one stripe's worth of read-ahead for tools like cp.
 const BLOCK_SIZE: u32 = 1 << 20;
 
@@ -87,10 +67,6 @@ impl Door {
     fn file(&self, handle: u64) -> Result<Arc<OpenFile>, Errno> {
         let files = self.files.lock();
         files.get(handle as usize).cloned().ok_or(Errno::EBADF)
-    }
-
-    fn directory(&self, handle: u64) -> Result<Arc<OpenDirectory>, Errno> {
-        self.directories.lock().get(handle as usize).cloned().ok_or(Errno::EBADF)
     }
 
     /// The kernel gets one more lookup count with this.
@@ -140,55 +116,6 @@ impl Door {
         match result {
             Ok(attr) => reply.ok(&to_kernel(&attr), self.attr_valid(&attr)),
             Err(e) => reply.error(e),
-        }
-    }
-
-    /// The batch of entries that follows `cookie`.
-    async fn fill(
-        &self,
-        cred: &Credentials,
-        fid: Fid,
-        cookie: u64,
-        plus: bool,
-        batch: &mut Batch,
-    ) -> Result<(), Errno> {
-        let reply = match plus {
-            // Further on the kernel only asks for attributes if somebody uses them.
-            true if cookie != 0 => self.client.readdir(cred, fid, cookie, true, READPAGE_MAX).await?,
-            plus => self.client.readdir_mdt(cred, fid, cookie, plus, READPAGE_MAX).await?,
-        };
-        *batch = Batch { from: cookie, entries: reply.entries, end: reply.end };
-        Ok(())
-    }
-
-    /// Calls `add` with the entries after `op.offset` until it has no room.
-    async fn list(
-        &self,
-        ctx: &Context,
-        op: &request::ReadDir,
-        plus: bool,
-        mut add: impl FnMut(&DirEntry<'_>) -> bool + Send,
-    ) -> Result<(), Errno> {
-        let (fid, directory, cred) = (self.fid(op.node)?, self.directory(op.handle)?, credentials(ctx));
-        let mut batch = directory.batch.lock().await;
-        let mut cookie = op.offset;
-        let mut added = 0;
-        loop {
-            if !batch.goes_on_after(cookie) {
-                self.fill(&cred, fid, cookie, plus, &mut batch).await?;
-            }
-            for e in batch.entries.iter().filter(|e| e.cookie > cookie) {
-                let entry = DirEntry { ino: e.fid.inode(), next_offset: e.cookie, mode: e.file_type, name: &e.name };
-                if !add(&entry) {
-                    return Ok(());
-                }
-                added += 1;
-            }
-            match batch.entries.last() {
-                // An answer that is not the last is full enough: the kernel comes again.
-                Some(last) if !batch.end && added == 0 => cookie = last.cookie,
-                _ => return Ok(()),
-            }
         }
     }
 
@@ -485,11 +412,7 @@ impl Handler for Door {
         let flags = op.flags | libc::O_DIRECTORY as u32;
         let opened = async { self.client.open(&credentials(&ctx), self.fid(op.node)?, flags).await };
         match opened.await {
-            Ok(file) => {
-                let directory = Arc::new(OpenDirectory { file, batch: tokio::sync::Mutex::default() });
-                let handle = self.directories.lock().insert(directory) as u64;
-                reply.ok(Opened { handle, flags: OpenFlags::NONE });
-            }
+            Ok(file) => reply.ok(self.opened_directory(op.node, file)),
             Err(e) => reply.error(e),
         }
     }
@@ -512,15 +435,14 @@ impl Handler for Door {
     }
 
     async fn release_dir(self: Arc<Self>, _: Context, op: request::Release, reply: ReplyEmpty) {
-        let removed = self.directories.lock().try_remove(op.handle as usize);
-        match removed {
-            Some(directory) => reply.result(self.client.release(directory.file.clone()).await),
-            None => reply.error(Errno::EBADF),
+        match self.closed_directory(&op).await {
+            Ok(file) => reply.result(self.client.release(file).await),
+            Err(e) => reply.error(e),
         }
     }
 
     async fn fsync_dir(self: Arc<Self>, _: Context, op: request::FSync, reply: ReplyEmpty) {
-        let done = async { self.client.fsyncdir(&self.directory(op.handle)?.file).await };
+        let done = async { self.client.fsyncdir(&*self.directory_file(op.handle)?).await };
         reply.result(done.await);
     }
 

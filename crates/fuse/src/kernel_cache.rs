@@ -1,7 +1,7 @@
 //! What the kernel caches of the client's files, and taking it away before a lock is given back that kept it true.
 //!
-//! Attributes and names are given to the kernel for a long time exactly if the client says that it will tell. Pages are
-//! cached only of what is mapped: all else is direct I/O.
+//! Attributes, names and lists of directories are given to the kernel for a long time exactly if the client says that it
+//! will tell. Pages are cached only of what is mapped: all else is direct I/O.
 
 use crate::nodes::Nodes;
 use crate::notify::Notifier;
@@ -56,6 +56,15 @@ impl KernelCache {
         if keeps { VALID } else { Duration::ZERO }
     }
 
+    /// The kernel forgets its list of a directory. It never waits for us to do so: pages of lists are filled from answers
+    /// that it has.
+    pub(crate) async fn drop_list(&self, node: u64) {
+        if let Some(notifier) = self.notifier.get() {
+            // A directory that it does not know has no list.
+            let _ = notifier.inval_inode(node, 0, 0).await;
+        }
+    }
+
     /// How long attributes may be believed.
     pub(crate) fn attr_valid(&self, keeps: bool) -> Duration {
         if keeps { VALID } else { Duration::ZERO }
@@ -82,6 +91,12 @@ impl Invalidate for KernelCache {
                 _ => return,
             }
             pause *= 2;
+        }
+    }
+
+    async fn list(&self, directory: Fid) {
+        if let Some(node) = self.nodes.invalidate_list(directory) {
+            self.drop_list(node).await;
         }
     }
 

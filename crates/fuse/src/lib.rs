@@ -15,6 +15,7 @@ mod inline;
 mod interrupt;
 pub mod ioctl;
 mod kernel_cache;
+mod lists;
 pub mod mount;
 mod nodes;
 pub mod notify;

@@ -1,5 +1,6 @@
 //! The kernel's names for inodes: which FID a node is, and how many lookups the kernel holds of it.
 
+use crate::lists::List;
 use nacre_base::{Fid, FxHashMap};
 use parking_lot::Mutex;
 
@@ -17,6 +18,8 @@ struct Known {
     lookups: u64,
     /// The kernel may have pages of it.
     mapped: bool,
+    /// The kernel's list of it, once it was opened as a directory.
+    list: Option<Box<List>>,
 }
 
 /// The node that the kernel begins with.
@@ -53,6 +56,20 @@ impl Nodes {
         tables.by_node.get(node).filter(|k| k.mapped).map(|_| *node)
     }
 
+    /// Does something with what is known of the kernel's list of a directory; none if the kernel does not know the node.
+    pub(crate) fn with_list<T>(&self, node: u64, f: impl FnOnce(&mut List) -> T) -> Option<T> {
+        let tables = &mut *self.0.lock();
+        tables.by_node.get_mut(&node).map(|k| f(k.list.get_or_insert_default()))
+    }
+
+    /// Entries of a directory are about to change: its node, if the kernel may have a list.
+    pub(crate) fn invalidate_list(&self, fid: Fid) -> Option<u64> {
+        let tables = &mut *self.0.lock();
+        let node = *tables.by_fid.get(&fid)?;
+        let list = tables.by_node.get_mut(&node)?.list.as_mut()?;
+        list.invalidate().then_some(node)
+    }
+
     /// The kernel is told of `fid` once more: its node.
     pub(crate) fn looked_up(&self, fid: Fid) -> u64 {
         let tables = &mut *self.0.lock();
@@ -63,7 +80,7 @@ impl Nodes {
             }
             node
         });
-        tables.by_node.entry(node).or_insert(Known { fid, lookups: 0, mapped: false }).lookups += 1;
+        tables.by_node.entry(node).or_insert(Known { fid, lookups: 0, mapped: false, list: None }).lookups += 1;
         node
     }
 

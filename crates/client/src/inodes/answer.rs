@@ -218,6 +218,19 @@ impl InodeCache {
         true
     }
 
+    /// The same for all entries of a directory as they are known now: the number of the holding of its lock under which
+    /// they are true. 0 if they may change without notice.
+    pub(crate) fn show_list(&mut self, directory: Fid) -> u64 {
+        // The end of a change under way may never be told.
+        if self.history.touches(directory, NOW, NOTHING) != Touch::None {
+            return 0;
+        }
+        let Some(inode) = self.inodes.get_mut(&directory) else { return 0 };
+        let under = inode.since(UPDATE);
+        inode.shown |= if under != 0 { shown::LIST } else { 0 };
+        under
+    }
+
     fn is_believed_by_child(&self, directory: Fid, name: &[u8], child: Fid) -> bool {
         let known = self.inodes.get(&directory).and_then(|i| i.directory.as_ref()?.names.get(name));
         let since = self.inodes.get(&child).map_or(0, |i| i.since(LOOKUP));

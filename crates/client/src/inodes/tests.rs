@@ -270,11 +270,11 @@ fn the_door_is_told_what_it_was_allowed_to_keep_and_once() {
     assert!(c.show_attr(&fifo5.attr).is_some() && c.show_attr(&fifo(F, 4, 0).attr).is_none());
     assert!(c.show_name(D, b"f", Some(F)) && !c.show_name(D, b"f", Some(G)) && c.show_name(D, b"absent", None));
     c.handle_blocking(&called_back(F, UPDATE)).unwrap();
-    assert_eq!(c.send_all(), [(F, Notice { attributes: true, entries: false }, ALL & !UPDATE)]);
+    assert_eq!(c.send_all(), [(F, Notice { attributes: true, ..Notice::default() }, ALL & !UPDATE)]);
     c.handle_blocking(&called_back(F, LOOKUP)).unwrap();
-    assert_eq!(c.send_all(), [(F, Notice { attributes: false, entries: true }, LAYOUT | PERM | XATTR)]);
+    assert_eq!(c.send_all(), [(F, Notice { entries: true, ..Notice::default() }, LAYOUT | PERM | XATTR)]);
     c.handle_blocking(&called_back(D, UPDATE)).unwrap();
-    assert_eq!(c.send_all(), [(D, Notice { attributes: false, entries: true }, ALL & !UPDATE)]);
+    assert_eq!(c.send_all(), [(D, Notice { entries: true, ..Notice::default() }, ALL & !UPDATE)]);
     c.show_attr(&directory(1, 0).attr);
     c.lose();
     assert_eq!(c.take_out(), [], "nothing was kept any more");
@@ -294,8 +294,8 @@ fn an_eviction_forgets_all_and_tells_the_door_of_entries_once() {
     c.end(asked, NOW);
     assert_eq!((c.look("f"), c.version(F)), (Answer::Unknown, None), "also what was under way");
     let told: Vec<_> = c.take_out().into_iter().filter(|o| matches!(o, Out::Tell(..))).collect();
-    let entries = |n: bool| Notice { attributes: false, entries: n };
-    assert_eq!(told, [Out::Tell(F, Notice { attributes: true, entries: true }), Out::Tell(G, entries(false)),]);
+    let entries = |n: bool| Notice { entries: n, ..Notice::default() };
+    assert_eq!(told, [Out::Tell(F, Notice { attributes: true, entries: true, list: false }), Out::Tell(G, entries(false)),]);
 }
 
 #[test]

@@ -484,6 +484,7 @@ impl nacre_client::Invalidate for Page {
     }
     async fn attributes(&self, _: nacre_base::Fid) {}
     async fn entries(&self, _: nacre_base::Fid) {}
+    async fn list(&self, _: nacre_base::Fid) {}
 }
 
 #[test]

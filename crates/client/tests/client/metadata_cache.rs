@@ -273,6 +273,35 @@ impl Invalidate for Door {
     async fn entries(&self, directory: Fid) {
         self.0.lock().push(("entries", directory));
     }
+    async fn list(&self, directory: Fid) {
+        self.0.lock().push(("list", directory));
+    }
+}
+
+#[test]
+fn a_door_keeps_a_list_until_it_is_told() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let (a, b) = (cluster.client().await, cluster.client().await);
+        let door = Arc::new(Door::default());
+        b.set_invalidate(door.clone());
+        let told = || std::mem::take(&mut *door.0.lock());
+        let dir = a.mkdir(&root(), a.root(), b"dir", 0o755, 0).await.unwrap().fid;
+        a.fifo(dir, "f").await;
+        rt.sleep(Duration::from_secs(5)).await;
+        assert_eq!(b.keeps_list(dir), 0, "nothing is known of it");
+        b.stat(dir).await;
+        let under = b.keeps_list(dir);
+        assert!(under != 0 && b.keeps_list(dir) == under);
+        b.fifo(dir, "own").await;
+        assert_eq!((b.keeps_list(dir), told()), (under, vec![]), "who changes it itself need not be told");
+        a.fifo(dir, "g").await;
+        assert_eq!(told(), [("list", dir)]);
+        a.fifo(dir, "h").await;
+        assert_eq!(told(), [], "once is enough");
+        b.stat(dir).await;
+        assert!(![0, under].contains(&b.keeps_list(dir)), "what was listed before is not what is listed now");
+    });
 }
 
 #[test]
