@@ -171,9 +171,13 @@ impl Osc {
         if let Some(guard) = guard {
             return self.write_through(&guard, write).await;
         }
-        // Writers are not kept out meanwhile: who is, and holds a lock, might be waited for at the server. Readers
-        // ask the server.
+        // Writers are not kept out meanwhile: who is, and holds a lock, might be waited for at the server. Who reads, or
+        // wants the size, asks the server.
+        let was_known = self.known_attr(object).is_some();
         let _outdated = Outdated::new(object, extent(&range));
+        if was_known && let (Some(door), Some(place)) = (self.connection.mount().invalidate.get(), object.place()) {
+            door.attributes(place.file.fid).await;
+        }
         self.flush_range(object, &range).await;
         let answer = self.write_at_server(write, 0).await;
         // What others of this mount wrote meanwhile comes after, and is what is true then.
@@ -221,7 +225,8 @@ impl Osc {
     async fn write_at_server(self: &Arc<Self>, write: &ObjectWrite<'_>, lock: u64) -> Result<(), Errno> {
         let (report, sent) = self.account.lock().send(0, 0);
         let (of, caller, extents) = (write.of, *write.caller, vec![(write.offset, write.data.clone())]);
-        match self.write_rpc(&WriteOut { of, caller, extents, granted: false, report, lock, urgent: false }).await {
+        let (mtime, granted, urgent) = (None, false, false);
+        match self.write_rpc(&WriteOut { of, caller, extents, mtime, granted, report, lock, urgent }).await {
             Ok(reply) => {
                 write.object.state.lock().learn(&reply.attr);
                 self.account.lock().written(sent, reply.grant);
