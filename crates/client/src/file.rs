@@ -1,4 +1,6 @@
-//! Open files: open, create, read, write, sizes, allocation, durability, close.
+//! Open files: open, create, read, write, allocation, durability, close. Attributes are changed in `setattr`.
+
+mod setattr;
 
 mod advice;
 
@@ -8,18 +10,17 @@ use crate::cache::read_ahead::ReadAhead;
 use crate::connection::Caller;
 use crate::llite::Client;
 use crate::lov::file_state::FileState;
-use crate::lov::merge::{self, ObjectAttrs};
+use crate::lov::merge;
 use crate::lov::{Striped, Way, Written};
 use crate::mdc::Mdc;
-use crate::osc::locks::Locking;
 use crate::stats::Op;
 use advice::FileAdvice;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid, Payload, Timestamp};
 use nacre_ldlm::shared_write::SharedWrite;
-use nacre_wire::attr::{Attr, Credentials, SetAttr, mode as bits};
+use nacre_wire::attr::{Attr, Credentials};
 use nacre_wire::layout::{Layout, LayoutSpec};
-use nacre_wire::mds::{Close, Open, OpenReply, Reint, ReintRecord, ReintSetLayout, ReintSetattr};
+use nacre_wire::mds::{Close, Open, OpenReply, Reint, ReintRecord, ReintSetLayout};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -50,7 +51,7 @@ pub struct OpenFile {
     flags: u32,
     cred: Credentials,
     caller: Caller,
-    /// The MDT's name for this open.
+    /// The MDT's name for this open; 0 if it does not know of it ([`Mdc::open_by_fid`]).
     handle: u64,
     /// Shared with others who use the file in this mount.
     shared: Arc<FileState>,
@@ -75,6 +76,8 @@ struct State {
     read_at: Option<Timestamp>,
     /// What a write failed with after it had reported a part as written. Reported once, by flush or fsync.
     error: Option<Errno>,
+    /// The mode was asked for and has no set-id bits, and no lock came with it that would tell of them.
+    no_set_id: bool,
     /// The inode with its layout is durable since an earlier fsync.
     inode_synced: bool,
     /// Owners who may hold flock(2) locks through this open file.
@@ -233,7 +236,10 @@ impl Client {
     async fn send_open(&self, cred: &Credentials, body: Open) -> Result<(Attr, Arc<OpenFile>), Errno> {
         let (caller, now) = (self.caller(cred), self.mount.rt.wall());
         let body = Open { cred: cred.clone(), now, ..body };
-        let reply = self.lmv.mdc(body.parent).await?.open(&caller, &body).await?;
+        let mdc = self.lmv.mdc(body.parent).await?;
+        let reply =
+            if body.name.is_empty() { mdc.open_by_fid(&caller, &body).await } else { mdc.open(&caller, &body).await };
+        let reply = reply?;
         let (created, mut attr) = (reply.created, reply.attr.clone());
         let shared = self.lov.file(reply.attr.fid);
         let file = Arc::new(OpenFile::new(caller, cred, body.flags, reply, shared));
@@ -432,19 +438,6 @@ impl Client {
         Ok(written.bytes)
     }
 
-    /// What a write by who is not privileged does to the file's mode: takes set-user-ID away, and set-group-ID of a file that
-    /// its group may run. Asks only what is mostly known already.
-    pub async fn drop_set_id(&self, file: &OpenFile) -> Result<(), Errno> {
-        let mode = self.lmv.mdc(file.fid).await?.getattr(&file.caller, &file.cred, file.fid).await?.attr.mode;
-        let set_gid = if mode & 0o010 != 0 { bits::S_ISGID } else { 0 };
-        let set_id = mode & (bits::S_ISUID | set_gid);
-        if set_id == 0 {
-            return Ok(());
-        }
-        let set = SetAttr { mode: Some(mode & 0o7777 & !set_id), ..SetAttr::default() };
-        self.setattr(&file.cred, file.fid, set, Some(file)).await.map(drop)
-    }
-
     /// To be called at each close of a descriptor: reports an error of an earlier write that was not reported yet.
     pub async fn flush(&self, file: &OpenFile) -> Result<(), Errno> {
         file.take_error()
@@ -495,7 +488,10 @@ impl Client {
         }
         let mdc = self.lmv.mdc(file.fid).await?;
         let body = Close { fid: file.fid, handle: file.handle, size_blocks: self.size_hint(&file, &mdc), atime };
-        mdc.close(&file.caller, &body).await?;
+        match file.handle {
+            0 => mdc.close_locally(&file.caller, &body, file.flags).await?,
+            _ => mdc.close(&file.caller, &body).await?,
+        }
         unlocked
     }
 
@@ -521,81 +517,6 @@ impl Client {
         let synced = futures_util::future::join_all(oscs.iter().map(|osc| osc.sync_all(&caller))).await;
         let inodes = self.lmv.mdc(self.root()).await?.sync(&caller, self.root()).await;
         synced.into_iter().collect::<Result<(), Errno>>().and(inodes)
-    }
-
-    /// Changes attributes. A size truncates, or makes the file longer; with an open file that is writable this needs no
-    /// permission.
-    pub async fn setattr(
-        &self,
-        cred: &Credentials,
-        fid: Fid,
-        set: SetAttr,
-        file: Option<&OpenFile>,
-    ) -> Result<Attr, Errno> {
-        let _timed = self.stats.time(if set.size.is_some() { Op::Truncate } else { Op::Setattr });
-        if set.size.is_some_and(|size| size > FILE_SIZE_MAX) {
-            return Err(Errno::EFBIG);
-        }
-        let (caller, now) = (self.caller(cred), self.mount.rt.wall());
-        let set = with_times(set, now);
-        let (size, mtime) = (set.size, set.mtime);
-        let handle = file.filter(|f| f.is_writable()).map_or(0, |f| f.handle);
-        let record = ReintRecord::Setattr(ReintSetattr { fid, set, handle });
-        let mdc = self.lmv.mdc(fid).await?;
-        let reply = mdc.reint_attr(&caller, &Reint { cred: cred.clone(), now, want: 0, record }).await?;
-
-        let mut attr = reply.attr;
-        let layout = reply.layout.filter(|l| l.stripe_count() > 0);
-        let layout = match (layout, size) {
-            (None, None | Some(0)) => return Ok(attr),
-            (None, Some(size)) => self.instantiate(&caller, fid, &(size - 1..size)).await?,
-            (Some(layout), _) => layout,
-        };
-        let locking = file.map_or_else(Locking::default, OpenFile::locking);
-        let (state, layout) = (self.lov.file(fid), Arc::new(layout));
-        let mut striped = Striped { state, layout, uid: attr.uid, gid: attr.gid, locking };
-        let mut objects = match size {
-            Some(size) => self.truncate(&caller, &mut striped, now, size).await?,
-            None => self.lov.glimpse(&caller, fid, &striped.layout).await?,
-        };
-        if let Some(mtime) = mtime {
-            self.lov.set_mtime(&caller, &striped, &mut objects, mtime, attr.ctime).await?;
-        }
-        if let Some(file) = file.filter(|_| size.is_some()) {
-            file.set_layout(striped.layout.clone());
-            file.state.lock().wrote = true;
-        }
-        merge::merge(&mut attr, &striped.layout, &objects);
-        Ok(attr)
-    }
-
-    /// Cuts the objects, by the newest layout.
-    async fn truncate(
-        &self,
-        caller: &Caller,
-        file: &mut Striped,
-        now: Timestamp,
-        size: u64,
-    ) -> Result<ObjectAttrs, Errno> {
-        for _ in 0..LAYOUT_RETRIES {
-            let fid = file.state.fid;
-            let range = size.saturating_sub(1)..size;
-            match self.lov.truncate(caller, file, now, size).await {
-                Err(Errno::ESTALE) => file.layout = Arc::new(self.instantiate(caller, fid, &range).await?),
-                Err(e) => return Err(e),
-                Ok(objects) if file.layout.is_complete() => return Ok(objects),
-                Ok(objects) => {
-                    let mdc = self.lmv.mdc(fid).await?;
-                    let newest = mdc.newest_layout(caller, &Credentials::root(), fid, &file.layout).await?;
-                    if Arc::ptr_eq(&newest, &file.layout) {
-                        return Ok(objects);
-                    }
-                    // There were more objects to be cut when we had our locks.
-                    file.layout = newest;
-                }
-            }
-        }
-        Err(Errno::EIO)
     }
 
     /// Allocates space, makes a hole or makes zeros: `mode` 0, KEEP_SIZE, PUNCH_HOLE with KEEP_SIZE, ZERO_RANGE with or
@@ -641,15 +562,6 @@ impl Client {
         let Some(layout) = self.layout_to_read(file).await? else { return Err(Errno::ENXIO) };
         self.lov.seek(&file.caller, &file.striped(layout), offset, hole).await?.ok_or(Errno::ENXIO)
     }
-}
-
-/// "Now" is the client's time, like that of everything else it does.
-fn with_times(mut set: SetAttr, now: Timestamp) -> SetAttr {
-    if set.times_are_now {
-        set.atime = set.atime.map(|_| now);
-        set.mtime = set.mtime.map(|_| now);
-    }
-    set
 }
 
 #[cfg(test)]

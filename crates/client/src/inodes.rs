@@ -30,8 +30,8 @@ use nacre_wire::layout::Layout;
 use nacre_wire::ldlm::inode_bits::{ALL, LAYOUT, LOOKUP, PERM, UPDATE, XATTR};
 use nacre_wire::ldlm::{BlockingCallback, InodeLock};
 use nacre_wire::mds::{AttrReply, Close, NAME_MAX, Readpage, ReadpageReply};
+pub(crate) use opens::Arrived;
 use opens::Opens;
-pub(crate) use opens::{Arrived, writes};
 use std::time::Duration;
 
 /// What attributes are believed under.

@@ -328,10 +328,12 @@ impl Mdt {
         let closed = self.opens.lock().get(client, r.handle);
         let fid = closed.map_or(r.fid, |c| c.fid);
         let inode = tables::inode(&*operation, fid)?;
-        // Hints are only of use from who had the file open, and of a file that others can find.
+        // Hints are only of use from who had the file open (without a handle it was so under a lock), and of a file that
+        // others can find.
+        let is_local = r.handle == 0;
         let r = &Close {
-            size_blocks: r.size_blocks.filter(|_| closed.is_some_and(|c| c.is_writable())),
-            atime: r.atime.filter(|_| closed.is_some()),
+            size_blocks: r.size_blocks.filter(|_| is_local || closed.is_some_and(|c| c.is_writable())),
+            atime: r.atime.filter(|_| is_local || closed.is_some()),
             fid,
             ..*r
         };

@@ -112,7 +112,7 @@ fn object_messages() {
     let extents = vec![ost::Niobuf { offset: 1 << 40, len: 1 << 20, flags: 1 }];
     check(
         ost::Write { fid: FID, extents: extents.clone(), now: NOW, checksum: Some(5), ..Default::default() },
-        0x91e7fe0249b7af07,
+        0xa4e3a4e3431e68e5,
     );
     check(ost::WriteReply { grant: 4096, ..Default::default() }, 0xce509fa07c991a5f);
     check(ost::Read { fid: FID, extents, checksum: true, lock: 6 }, 0x64d12e391df4585c);

@@ -137,7 +137,7 @@ message! {
     pub struct Close {
         /// Which file.
         pub fid: Fid,
-        /// The handle from open.
+        /// The handle from open; 0 if the file was open under a lock of its inode and the MDT was not told.
         pub handle: u64,
         /// Size and blocks as the client last knew them, if it wrote: hints for `find` (lazy size on MDT).
         pub size_blocks: Option<(u64, u64)>,

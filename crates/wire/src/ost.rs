@@ -64,8 +64,6 @@ message! {
         pub gid: u32,
         /// The client's time: becomes mtime and ctime.
         pub now: Timestamp,
-        /// What mtime becomes instead, if a program set it after it wrote; `now` is when.
-        pub mtime: Option<Timestamp>,
         /// Where, in ascending order, not overlapping.
         pub extents: Vec<Niobuf>,
         /// The client's grant.
@@ -74,6 +72,8 @@ message! {
         pub checksum: Option<u32>,
         /// The client's extent lock that covers all of it; 0 lets the server take one while it writes.
         pub lock: u64,
+        /// What mtime becomes instead, if a program set it after it wrote; `now` is when.
+        pub mtime: Option<Timestamp>,
     }
 
     /// Reply to a write, punch, fallocate or setattr.

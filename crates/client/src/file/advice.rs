@@ -45,7 +45,7 @@ pub(super) struct FileAdvice {
 
 impl OpenFile {
     /// How it gets its locks.
-    pub(super) fn locking(&self) -> Locking {
+    pub(crate) fn locking(&self) -> Locking {
         let group = self.told.group.load(Ordering::Acquire);
         let beside_group = group == 0 && self.shared.has_groups();
         Locking { group, exact: self.told.no_expand.load(Ordering::Relaxed), beside_group }

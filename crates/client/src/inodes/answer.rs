@@ -51,7 +51,7 @@ impl InodeCache {
     }
 
     /// Whether the asker may do `want` (read 4, write 2, execute 1) to an inode, if that is known.
-    fn permits(&self, fid: Fid, cred: &Credentials, want: u32) -> Option<bool> {
+    pub(super) fn permits(&self, fid: Fid, cred: &Credentials, want: u32) -> Option<bool> {
         let attr = self.permissions(fid)?;
         if cred.is_root() {
             return Some(want & EXEC == 0 || attr.is_dir() || attr.mode & 0o111 != 0);
@@ -67,13 +67,13 @@ impl InodeCache {
     }
 
     /// The attributes of which mode, owner and group are true.
-    fn permissions(&self, fid: Fid) -> Option<&Attr> {
+    pub(super) fn permissions(&self, fid: Fid) -> Option<&Attr> {
         let inode = self.inodes.get(&fid).filter(|i| i.attr_bits & PERM != 0)?;
         if self.history.touches(fid, NOW, NOTHING) == Touch::All { None } else { inode.attr.as_ref() }
     }
 
     /// Whether it is worth asking for the access control list of an inode to know what is permitted.
-    fn lacks_acl(&self, fid: Fid) -> bool {
+    pub(super) fn lacks_acl(&self, fid: Fid) -> bool {
         let bits = self.inodes.get(&fid).map_or(0, |i| i.bits_held(|_| true));
         let wanted = xattr_bits(ACL);
         self.permissions(fid).is_some() && bits & wanted == wanted && self.known_xattr(fid, ACL).is_none()
@@ -172,7 +172,7 @@ impl InodeCache {
         Some(known.1.as_ref())
     }
 
-    fn use_lock(&mut self, fid: Fid, now: Time) {
+    pub(super) fn use_lock(&mut self, fid: Fid, now: Time) {
         let Some(inode) = self.inodes.get_mut(&fid) else { return };
         if now.since(inode.used) < USE_INTERVAL {
             return;

@@ -45,6 +45,10 @@ impl InodeCache {
     pub(crate) fn keep(&mut self, asked: Asked, reply: &AttrReply, now: Time) -> u64 {
         let (fid, version) = (reply.attr.fid, reply.attr.version);
         let believed = self.take_lock(asked, fid, reply.lock.as_ref(), now);
+        if reply.attr.nlink == 0 && !self.opens.is_open(fid) {
+            // It may be destroyed at any moment, and nobody would call a lock back for that.
+            return 0;
+        }
         let touch = self.history.touches(fid, asked.began, asked.began);
         let Some(inode) = self.inodes.get_mut(&fid) else { return 0 };
         let bits = match touch {

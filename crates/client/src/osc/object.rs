@@ -41,8 +41,10 @@ pub(crate) struct ObjectState {
     pub(crate) cache: ObjectCache,
     /// As of the server, without what it was not sent; true only while locks say so.
     attr: ObjectAttr,
-    /// When the dirty bytes were last written to.
+    /// When the dirty bytes were last written to, or their mtime was set.
     written_at: Timestamp,
+    /// The mtime that a program set after they were written.
+    mtime_set: Option<Timestamp>,
     /// For whom and how they are to be written back.
     pub(crate) writer: Option<(ObjectOf, Caller)>,
     /// The locks that bytes were made dirty under since they were last all written.
@@ -171,7 +173,9 @@ impl ObjectState {
 
     /// Bytes were written to the cache at this time.
     pub(crate) fn note_write(&mut self, of: &ObjectOf, caller: &Caller, lock: LockId) {
-        self.written_at = if self.has_unwritten() { self.written_at.max(of.now) } else { of.now };
+        if !self.has_unwritten() || of.now >= self.written_at {
+            (self.written_at, self.mtime_set) = (of.now, None);
+        }
         self.writer = Some((*of, *caller));
         self.dirty_locks.insert(lock);
     }
@@ -184,6 +188,22 @@ impl ObjectState {
     /// Whether somebody else may know newer bytes of these ranges than the cache, whatever locks are here.
     pub(crate) fn is_outdated(&self, ranges: &RangeSet) -> bool {
         self.outdated.iter().any(|r| ranges.overlaps(&RangeSet::single(*r)))
+    }
+
+    /// The mtime that goes with them, if it is another.
+    pub(crate) fn mtime_set(&self) -> Option<Timestamp> {
+        self.mtime_set
+    }
+
+    /// Has the dirty bytes carry an mtime that was set at `ctime`: whether there are some that will be written after all
+    /// that is being written, or by a later ctime.
+    pub(crate) fn set_mtime(&mut self, mtime: Timestamp, ctime: Timestamp) -> bool {
+        let is_last = ctime > self.written_at || ctime == self.written_at && self.flushes.is_empty();
+        let carries = is_last && self.cache.dirty_bytes() > 0;
+        if carries {
+            (self.written_at, self.mtime_set) = (ctime, Some(mtime));
+        }
+        carries
     }
 
     pub(crate) fn has_unwritten(&self) -> bool {
@@ -204,7 +224,7 @@ impl ObjectState {
     pub(crate) fn merged(&self, mut attr: ObjectAttr) -> ObjectAttr {
         attr.size = attr.size.max(self.cache.end_of_dirty().unwrap_or(0));
         if self.has_unwritten() && self.written_at >= attr.ctime {
-            attr.mtime = self.written_at;
+            attr.mtime = self.mtime_set.unwrap_or(self.written_at);
             attr.ctime = self.written_at;
         }
         let unwritten = (self.cache.dirty_bytes() + self.cache.writing_bytes()).div_ceil(512);

@@ -39,6 +39,8 @@ pub(crate) struct WriteOut {
     pub(crate) caller: Caller,
     /// Ascending, not touching.
     pub(crate) extents: Vec<(u64, Payload)>,
+    /// What mtime becomes, if not the time of the write.
+    pub(crate) mtime: Option<Timestamp>,
     /// Whether the space was granted.
     pub(crate) granted: bool,
     pub(crate) report: GrantReport,
@@ -111,6 +113,7 @@ impl Osc {
             uid: of.uid,
             gid: of.gid,
             now: of.now,
+            mtime: out.mtime,
             extents: out.extents.iter().map(|(offset, d)| niobuf(*offset, d.len(), flags)).collect(),
             grant: out.report.clone(),
             checksum: self.uses_checksums().then(|| crc32c(&data)),

@@ -212,7 +212,8 @@ impl Osc {
         let (report, sent) = self.account.lock().send(flush.charge, flush.bytes);
         let (of, caller) = state.writer.unwrap_or_default();
         let of = ObjectOf { now: state.written_at(), ..of };
-        let write = WriteOut { of, caller, extents: flush.extents, granted: true, report, lock: lock.0, urgent };
+        let (mtime, extents) = (state.mtime_set(), flush.extents);
+        let write = WriteOut { of, caller, extents, mtime, granted: true, report, lock: lock.0, urgent };
         Outgoing { number, ticket: flush.ticket, sent, write }
     }
 

@@ -11,5 +11,6 @@ mod locks;
 mod metadata_cache;
 mod metadata_coherence;
 mod names;
+mod opens;
 mod progressive;
 mod xattrs;

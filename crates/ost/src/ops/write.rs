@@ -69,6 +69,9 @@ async fn record(
         object,
         |record| {
             record.changed(&change)?;
+            if let Some(mtime) = write.mtime.filter(|_| record.ctime == write.now) {
+                record.mtime = mtime;
+            }
             record.size = record.size.max(extents.end);
             Ok(())
         },

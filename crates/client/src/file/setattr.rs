@@ -1,0 +1,128 @@
+//! Changing attributes, which of a regular file are the MDT's and its objects'.
+
+use super::{FILE_SIZE_MAX, LAYOUT_RETRIES, OpenFile};
+use crate::connection::Caller;
+use crate::llite::Client;
+use crate::lov::Striped;
+use crate::lov::merge::{self, ObjectAttrs};
+use crate::osc::locks::Locking;
+use crate::stats::Op;
+use nacre_base::{Errno, Fid, Timestamp};
+use nacre_wire::attr::{Attr, Credentials, SetAttr, mode as bits};
+use nacre_wire::mds::{Reint, ReintRecord, ReintSetattr};
+use std::sync::Arc;
+
+impl Client {
+    /// Changes attributes. A size truncates, or makes the file longer; with an open file that is writable this needs no
+    /// permission.
+    pub async fn setattr(
+        &self,
+        cred: &Credentials,
+        fid: Fid,
+        set: SetAttr,
+        file: Option<&OpenFile>,
+    ) -> Result<Attr, Errno> {
+        let _timed = self.stats.time(if set.size.is_some() { Op::Truncate } else { Op::Setattr });
+        if set.size.is_some_and(|size| size > FILE_SIZE_MAX) {
+            return Err(Errno::EFBIG);
+        }
+        let (caller, now) = (self.caller(cred), self.mount.rt.wall());
+        let set = with_times(set, now);
+        let (size, mtime) = (set.size, set.mtime);
+        let mdc = self.lmv.mdc(fid).await?;
+        let writer = file.filter(|f| f.is_writable());
+        let send = async || {
+            let handle = writer.map_or(0, |f| if f.handle == 0 { mdc.inodes().writable_handle(fid) } else { f.handle });
+            let record = ReintRecord::Setattr(ReintSetattr { fid, set: set.clone(), handle });
+            mdc.reint_attr(&caller, &Reint { cred: cred.clone(), now, want: 0, record }).await
+        };
+        let reply = match send().await {
+            // The MDT does not know that the file is open for writing.
+            Err(Errno::EACCES | Errno::EPERM) if writer.is_some() && mdc.is_open_for_real(fid).await => send().await?,
+            reply => reply?,
+        };
+
+        let mut attr = reply.attr;
+        let layout = reply.layout.filter(|l| l.stripe_count() > 0);
+        let layout = match (layout, size) {
+            (None, None | Some(0)) => return Ok(attr),
+            (None, Some(size)) => self.instantiate(&caller, fid, &(size - 1..size)).await?,
+            (Some(layout), _) => layout,
+        };
+        let locking = file.map_or_else(Locking::default, OpenFile::locking);
+        let (state, layout) = (self.lov.file(fid), Arc::new(layout));
+        let mut striped = Striped { state, layout, uid: attr.uid, gid: attr.gid, locking };
+        let mut objects = match size {
+            Some(size) => self.truncate(&caller, &mut striped, now, size).await?,
+            None => self.lov.glimpse(&caller, fid, &striped.layout).await?,
+        };
+        if let Some(mtime) = mtime {
+            self.lov.set_mtime(&caller, &striped, &mut objects, mtime, attr.ctime).await?;
+        }
+        if let Some(file) = file.filter(|_| size.is_some()) {
+            file.set_layout(striped.layout.clone());
+            file.state.lock().wrote = true;
+        }
+        merge::merge(&mut attr, &striped.layout, &objects);
+        Ok(attr)
+    }
+
+    /// Cuts the objects, by the newest layout.
+    pub(super) async fn truncate(
+        &self,
+        caller: &Caller,
+        file: &mut Striped,
+        now: Timestamp,
+        size: u64,
+    ) -> Result<ObjectAttrs, Errno> {
+        for _ in 0..LAYOUT_RETRIES {
+            let fid = file.state.fid;
+            let range = size.saturating_sub(1)..size;
+            match self.lov.truncate(caller, file, now, size).await {
+                Err(Errno::ESTALE) => file.layout = Arc::new(self.instantiate(caller, fid, &range).await?),
+                Err(e) => return Err(e),
+                Ok(objects) if file.layout.is_complete() => return Ok(objects),
+                Ok(objects) => {
+                    let mdc = self.lmv.mdc(fid).await?;
+                    let newest = mdc.newest_layout(caller, &Credentials::root(), fid, &file.layout).await?;
+                    if Arc::ptr_eq(&newest, &file.layout) {
+                        return Ok(objects);
+                    }
+                    // There were more objects to be cut when we had our locks.
+                    file.layout = newest;
+                }
+            }
+        }
+        Err(Errno::EIO)
+    }
+
+    /// What a write by who is not privileged does to the file's mode: takes set-user-ID away, and set-group-ID of a file that
+    /// its group may run. Asks once for an open file, and again when others may have changed the mode.
+    pub async fn drop_set_id(&self, file: &OpenFile) -> Result<(), Errno> {
+        let mdc = self.lmv.mdc(file.fid).await?;
+        let known = mdc.inodes().mode(file.fid);
+        let mode = match known {
+            Some(mode) => mode,
+            None if file.state.lock().no_set_id => return Ok(()),
+            None => mdc.getattr(&file.caller, &file.cred, file.fid).await?.attr.mode,
+        };
+        let set_gid = if mode & 0o010 != 0 { bits::S_ISGID } else { 0 };
+        let set_id = mode & (bits::S_ISUID | set_gid);
+        if set_id == 0 {
+            let is_told = mdc.inodes().mode(file.fid).is_some();
+            file.state.lock().no_set_id = !is_told;
+            return Ok(());
+        }
+        let set = SetAttr { mode: Some(mode & 0o7777 & !set_id), ..SetAttr::default() };
+        self.setattr(&file.cred, file.fid, set, Some(file)).await.map(drop)
+    }
+}
+
+/// "Now" is the client's time, like that of everything else it does.
+fn with_times(mut set: SetAttr, now: Timestamp) -> SetAttr {
+    if set.times_are_now {
+        set.atime = set.atime.map(|_| now);
+        set.mtime = set.mtime.map(|_| now);
+    }
+    set
+}

@@ -1,0 +1,216 @@
+//! What programs of this client have open. An open of an inode whose lock is held need not be known to the MDT: whoever
+//! takes the inode's last name away calls the lock back first, and so does every change of who may open it. Only when
+//! that lock goes, or this client itself takes the name away, the MDT is told, by one handle that stands for all of them:
+//! else it would destroy an inode that is open here.
+//!
+//! What must not be here: requests, which are `mdc`'s, and what is known of inodes.
+
+use nacre_base::Fid;
+use nacre_wire::mds::open_flags::{O_ACCMODE, O_RDWR, O_WRONLY};
+use std::collections::BTreeMap;
+
+/// A handle at the MDT that stands for opens which it does not know one by one.
+#[derive(Debug, Clone, Copy)]
+struct Handle {
+    number: u64,
+    writable: bool,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    /// Opens that the MDT knows one by one.
+    known: usize,
+    /// Local opens, which it does not.
+    local: usize,
+    /// Those of the local ones that are for writing.
+    writers: usize,
+    handles: Vec<Handle>,
+    /// It lost its last name by this client's doing.
+    nameless: bool,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Opens {
+    inodes: BTreeMap<Fid, Open>,
+    /// How often the MDT forgot all handles.
+    losses: u64,
+}
+
+/// An open for real that is to be sent to the MDT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Of open(2).
+    pub(crate) flags: u32,
+    losses: u64,
+}
+
+/// What to do with a handle that came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrived {
+    /// Nothing.
+    Kept,
+    /// The file was closed meanwhile: close the handle, too.
+    NotNeeded,
+    /// It is from before a restart or an eviction: ask again.
+    Stale,
+}
+
+/// What is left to do when a file is closed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Closed {
+    /// Handles to be closed at the MDT.
+    pub(crate) handles: Vec<u64>,
+    /// It was the last open of an inode that this client took the last name from.
+    pub(super) is_gone: bool,
+}
+
+/// Whether an open is for writing.
+pub(crate) fn writes(flags: u32) -> bool {
+    matches!(flags & O_ACCMODE, O_WRONLY | O_RDWR)
+}
+
+impl Opens {
+    /// Opened without telling the MDT.
+    pub(super) fn open_locally(&mut self, fid: Fid, flags: u32) {
+        let open = self.inodes.entry(fid).or_default();
+        open.local += 1;
+        open.writers += usize::from(writes(flags));
+    }
+
+    /// The end of a local open.
+    pub(super) fn close_locally(&mut self, fid: Fid, flags: u32) -> Closed {
+        let Some(open) = self.inodes.get_mut(&fid) else { return Closed::default() };
+        open.local = open.local.saturating_sub(1);
+        open.writers = open.writers.saturating_sub(usize::from(writes(flags)));
+        let handles = if open.local == 0 { std::mem::take(&mut open.handles) } else { Vec::new() };
+        let handles = handles.into_iter().map(|handle| handle.number).collect();
+        Closed { handles, is_gone: self.drop_if_closed(fid) }
+    }
+
+    /// Opened at the MDT.
+    pub(super) fn open_known(&mut self, fid: Fid) {
+        self.inodes.entry(fid).or_default().known += 1;
+    }
+
+    /// The end of an open that the MDT knows.
+    pub(super) fn close_known(&mut self, fid: Fid) -> Closed {
+        let Some(open) = self.inodes.get_mut(&fid) else { return Closed::default() };
+        open.known = open.known.saturating_sub(1);
+        Closed { handles: Vec::new(), is_gone: self.drop_if_closed(fid) }
+    }
+
+    /// Whether it was nameless.
+    fn drop_if_closed(&mut self, fid: Fid) -> bool {
+        let closed = self.inodes.get(&fid).is_some_and(|open| open.known + open.local == 0);
+        closed && self.inodes.remove(&fid).is_some_and(|open| open.nameless)
+    }
+
+    /// Whether the inode is open here, after it lost its last name by this client's doing.
+    pub(super) fn is_open_nameless(&mut self, fid: Fid) -> bool {
+        let open = self.inodes.get_mut(&fid);
+        open.map(|open| open.nameless = true).is_some()
+    }
+
+    /// Whether the inode is open here.
+    pub(super) fn is_open(&self, fid: Fid) -> bool {
+        self.inodes.contains_key(&fid)
+    }
+
+    /// Whether there are local opens that no handle stands for.
+    pub(super) fn any_without_handle(&self) -> bool {
+        self.inodes.values().any(|open| open.local > 0 && open.handles.is_empty())
+    }
+
+    /// How the inode is to be opened at the MDT, so that it knows of all that is done with it here.
+    pub(super) fn lacks_handle(&self, fid: Fid) -> Option<Wanted> {
+        let open = self.inodes.get(&fid).filter(|open| open.local > 0)?;
+        let lacks = match open.writers {
+            0 => open.handles.is_empty(),
+            _ => !open.handles.iter().any(|handle| handle.writable),
+        };
+        let flags = if open.writers > 0 { O_RDWR } else { 0 };
+        lacks.then_some(Wanted { flags, losses: self.losses })
+    }
+
+    /// The MDT opened what [`Opens::lacks_handle`] said.
+    pub(super) fn take_handle(&mut self, fid: Fid, wanted: Wanted, number: u64) -> Arrived {
+        if wanted.losses != self.losses {
+            return Arrived::Stale;
+        }
+        let Some(open) = self.inodes.get_mut(&fid).filter(|open| open.local > 0) else { return Arrived::NotNeeded };
+        open.handles.push(Handle { number, writable: writes(wanted.flags) });
+        Arrived::Kept
+    }
+
+    /// A handle that tells the MDT that the inode is open for writing here; 0 if there is none.
+    pub(super) fn writable_handle(&self, fid: Fid) -> u64 {
+        let handles = self.inodes.get(&fid).map_or(&[][..], |open| &open.handles);
+        handles.iter().find(|handle| handle.writable).map_or(0, |handle| handle.number)
+    }
+
+    /// The MDT knows no handle any more: the inodes that it is to open again.
+    pub(super) fn lose(&mut self) -> Vec<Fid> {
+        self.losses += 1;
+        self.inodes.values_mut().for_each(|open| open.handles.clear());
+        self.inodes.iter().filter(|(_, open)| open.local > 0).map(|(fid, _)| *fid).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const F: Fid = Fid { seq: 1, oid: 1, ver: 0 };
+
+    #[test]
+    fn one_handle_stands_for_all_local_opens_until_the_last_is_closed() {
+        let mut o = Opens::default();
+        o.open_locally(F, 0);
+        o.open_locally(F, 0);
+        let wanted = o.lacks_handle(F).unwrap();
+        assert_eq!(wanted.flags, 0);
+        assert_eq!(o.take_handle(F, wanted, 7), Arrived::Kept);
+        assert_eq!((o.lacks_handle(F), o.writable_handle(F)), (None, 0));
+        o.open_locally(F, O_WRONLY);
+        let wanted = o.lacks_handle(F).unwrap();
+        assert_eq!(o.take_handle(F, wanted, 8), Arrived::Kept, "a writer needs one that says so");
+        assert_eq!((o.lacks_handle(F), o.writable_handle(F)), (None, 8));
+        assert_eq!(o.close_locally(F, 0), Closed::default());
+        assert_eq!(o.close_locally(F, O_WRONLY), Closed::default());
+        assert_eq!(o.close_locally(F, 0).handles, [7, 8]);
+        assert!(!o.is_open(F));
+    }
+
+    #[test]
+    fn a_handle_that_comes_after_the_last_close_is_closed() {
+        let mut o = Opens::default();
+        o.open_locally(F, 0);
+        let wanted = o.lacks_handle(F).unwrap();
+        assert_eq!(o.close_locally(F, 0), Closed::default());
+        assert_eq!(o.take_handle(F, wanted, 7), Arrived::NotNeeded);
+    }
+
+    #[test]
+    fn a_handle_from_before_a_restart_stands_for_nothing() {
+        let mut o = Opens::default();
+        o.open_locally(F, 0);
+        let wanted = o.lacks_handle(F).unwrap();
+        assert_eq!(o.take_handle(F, wanted, 7), Arrived::Kept);
+        let late = o.lacks_handle(F);
+        assert_eq!((late, o.lose()), (None, vec![F]));
+        assert_eq!(o.take_handle(F, wanted, 8), Arrived::Stale);
+        assert!(o.lacks_handle(F).is_some() && o.any_without_handle());
+    }
+
+    #[test]
+    fn what_lost_its_name_is_gone_at_the_last_close() {
+        let mut o = Opens::default();
+        assert!(!o.is_open_nameless(F));
+        o.open_known(F);
+        o.open_locally(F, 0);
+        assert!(o.is_open_nameless(F));
+        assert!(!o.close_locally(F, 0).is_gone);
+        assert!(o.close_known(F).is_gone);
+    }
+}

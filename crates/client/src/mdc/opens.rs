@@ -1,0 +1,110 @@
+//! Opens that need no request, and what makes up for it: the MDT is told of them before it may destroy what is open.
+//! Which opens there are is `inodes`'.
+
+use super::Mdc;
+use super::locks::giving_back;
+use crate::connection::Caller;
+use crate::inodes::{self, Answer, Arrived};
+use nacre_base::{Errno, Fid};
+use nacre_wire::Opcode;
+use nacre_wire::attr::Credentials;
+use nacre_wire::mds::{Close, Open, OpenReply, Reint, ReintRecord};
+
+/// How often an open for real is repeated because the MDT was restarted meanwhile.
+const RETRIES: u32 = 5;
+
+impl Mdc {
+    /// Opens by FID. The handle is 0 if the MDT was not asked: then the end is told to [`Mdc::close_locally`].
+    pub(crate) async fn open_by_fid(&self, caller: &Caller, body: &Open) -> Result<OpenReply, Errno> {
+        let look = || self.inodes.lock().open(body.parent, &body.cred, body.flags, self.now());
+        let answer = match look() {
+            Answer::AskAcl => match self.getxattr(caller, &body.cred, body.parent, inodes::ACL).await {
+                Ok(_) | Err(Errno::ENODATA) => look(),
+                Err(e) => return Err(e),
+            },
+            answer => answer,
+        };
+        match answer {
+            Answer::Found(known) => Ok(OpenReply { attr: known.attr, layout: known.layout, ..OpenReply::default() }),
+            _ => self.open(caller, body).await,
+        }
+    }
+
+    /// Closes what [`Mdc::open_by_fid`] opened with `flags` and without the MDT, which is only told what is news to it.
+    pub(crate) async fn close_locally(&self, caller: &Caller, body: &Close, flags: u32) -> Result<(), Errno> {
+        let has_news = self.inodes.lock().close_changes(body);
+        let handles = self.inodes.lock().close_locally(body.fid, flags, self.now());
+        self.send_out();
+        let mut closed = Ok(());
+        if has_news {
+            closed = self.send_close(caller, body).await;
+        }
+        for handle in handles {
+            let body = Close { fid: body.fid, handle, ..Close::default() };
+            closed = closed.and(self.send_close(caller, &body).await);
+        }
+        closed
+    }
+
+    /// The inode that a change takes a name from, as far as is known. Asks only if programs have something open that
+    /// nothing but a lock keeps.
+    pub(super) async fn victim(&self, caller: &Caller, body: &Reint) -> Option<Fid> {
+        let (directory, name) = match &body.record {
+            ReintRecord::Unlink(r) => (r.parent, &r.name),
+            ReintRecord::Rename(r) => (r.new_parent, &r.new_name),
+            _ => return None,
+        };
+        let (known, ask) = {
+            let inodes = self.inodes.lock();
+            (inodes.name(directory, name), inodes.any_open_locally())
+        };
+        match known {
+            Some(named) => named,
+            None if ask => self.getattr_name(caller, &body.cred, directory, name).await.ok().map(|r| r.attr.fid),
+            None => None,
+        }
+    }
+
+    /// Tells the MDT that the inode is open here, unless it knows or it is not.
+    pub(super) async fn open_for_real(&self, fid: Option<Fid>) {
+        let Some(fid) = fid else { return };
+        for _ in 0..RETRIES {
+            let Some(wanted) = self.inodes.lock().lacks_handle(fid) else { return };
+            // Who has it open was let to it then. Nothing that others wait for may keep this from being sent.
+            let now = self.connection.mount().rt.wall();
+            let body = Open { cred: Credentials::root(), parent: fid, flags: wanted.flags, now, ..Open::default() };
+            let handle = match self.connection.call::<OpenReply>(Opcode::MdsOpen, &body, giving_back()).await {
+                Ok(reply) => reply.body.handle,
+                Err(error) => {
+                    tracing::debug!(%fid, %error, "what is open here may be destroyed");
+                    return;
+                }
+            };
+            let arrived = self.inodes.lock().take_handle(fid, wanted, handle);
+            match arrived {
+                Arrived::Kept => return,
+                Arrived::Stale => {}
+                Arrived::NotNeeded => {
+                    // Not waited for: somebody waits for us.
+                    let Some(me) = self.me.upgrade() else { return };
+                    self.connection.mount().rt.spawn(async move {
+                        let body = Close { fid, handle, ..Close::default() };
+                        let _ = me.send_close(&Caller::default(), &body).await;
+                    });
+                    return;
+                }
+            }
+        }
+    }
+
+    pub(super) async fn open_all_for_real(&self, fids: Vec<Fid>) {
+        futures_util::future::join_all(fids.into_iter().map(|fid| self.open_for_real(Some(fid)))).await;
+    }
+
+    /// As [`Mdc::open_for_real`], for who was refused what an open file or directory allows: whether to try again.
+    pub(crate) async fn is_open_for_real(&self, fid: Fid) -> bool {
+        let lacks = self.inodes.lock().lacks_handle(fid).is_some();
+        self.open_for_real(Some(fid)).await;
+        lacks
+    }
+}
