@@ -104,7 +104,7 @@ impl Mdt {
         mdt.osps.add_params();
         let task = mdt.target.rt().spawn(follow_config(mdt.mgc.clone(), mdt.osps.clone(), mdt.fsname()));
         let reaper = mdt.target.rt().spawn(linger::reap(Arc::downgrade(&mdt), to_reap));
-        let served = nacre_tgt::serve(&mdt);
+        let served = nacre_tgt::serve(&mdt).await?;
         *mdt.running.lock() = Running { served: Some(served), config: Some(task), reaper: Some(reaper) };
         if let Err(error) = mdt.register().await {
             mdt.stop().await;

@@ -49,7 +49,7 @@ impl Mgs {
             stopping: AtomicBool::new(false),
             served: Mutex::default(),
         });
-        *mgs.served.lock() = Some(nacre_tgt::serve(&mgs));
+        *mgs.served.lock() = Some(nacre_tgt::serve(&mgs).await?);
         Ok(mgs)
     }
 

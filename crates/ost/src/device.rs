@@ -81,7 +81,7 @@ impl Ost {
             target: target.clone(),
         });
         let tasks = vec![target.rt().spawn(run_remover), target.rt().spawn(remove_orphans(target.clone()))];
-        let served = nacre_tgt::serve(&service);
+        let served = nacre_tgt::serve(&service).await?;
         Arc::new(Ost { service, served: Mutex::new(Some(served)), tasks: Mutex::new(tasks) })
     }
 

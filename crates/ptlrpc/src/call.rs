@@ -1,5 +1,6 @@
 //! What a caller says about one call, and what it gets back.
 
+use crate::replay::CommitCallback;
 use nacre_base::Payload;
 use nacre_wire::{Lane, RpcHeader};
 use std::time::Duration;
@@ -23,6 +24,13 @@ pub struct CallOptions {
     pub high_priority: bool,
     /// Fail with [`crate::RpcError::Unreachable`] rather than wait for a server that cannot be reached.
     pub no_delay: bool,
+    /// A server that was started anew gets it again if it lost it: the request and its answer are kept until what it
+    /// changed is durable.
+    pub replay: bool,
+    /// Told when what it changed is durable, or lost. Only with `replay`.
+    pub on_commit: Option<CommitCallback>,
+    /// Part of a recovery: goes while other requests wait for its end, and fails if the connection is lost.
+    pub recovery: bool,
     /// Give up after this time, with [`crate::RpcError::TimedOut`]. Whether the server acted is then unknown.
     pub deadline: Option<Duration>,
     /// Who asks, for scheduling and accounting.
@@ -41,6 +49,9 @@ impl Default for CallOptions {
             bulk: Bulk::None,
             high_priority: false,
             no_delay: false,
+            replay: false,
+            on_commit: None,
+            recovery: false,
             deadline: None,
             uid: 0,
             gid: 0,

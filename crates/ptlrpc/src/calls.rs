@@ -7,10 +7,12 @@ use crate::error::RpcError;
 use crate::import_state::Connection;
 use crate::message::Incoming;
 use crate::modify_slots::ModifySlots;
+use crate::replay::Replayable;
 use crate::window::{Credits, Window};
 use nacre_base::{Tag, Time};
 use nacre_wire::{Lane, Opcode};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::task::Waker;
 
 /// What a call is, as far as waiting is concerned.
@@ -24,6 +26,10 @@ pub(crate) struct Spec {
     pub(crate) no_delay: bool,
     /// Connect, disconnect, ping: goes at once, whatever the import's state, and is never sent again.
     pub(crate) control: bool,
+    /// Part of a recovery: goes during it, over no other connection.
+    pub(crate) recovery: bool,
+    /// What is kept of it if its answer says that it changed something.
+    pub(crate) replay: Option<Arc<Replayable>>,
     pub(crate) give_up: Time,
 }
 
@@ -74,8 +80,9 @@ pub(crate) struct Calls {
 }
 
 /// What a reply tells the import.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Answered {
+    pub(crate) xid: u64,
     pub(crate) lane: Lane,
     pub(crate) opcode: Opcode,
     pub(crate) sent_at: Time,
@@ -83,6 +90,8 @@ pub(crate) struct Answered {
     pub(crate) sent_once: bool,
     pub(crate) sent_on: u32,
     pub(crate) control: bool,
+    pub(crate) tag: Tag,
+    pub(crate) replay: Option<Arc<Replayable>>,
 }
 
 /// What the passing of time did.
@@ -133,8 +142,15 @@ impl Calls {
         self.enter_window(xid);
     }
 
-    /// What the call's future is to do, and whom to wake when that changes.
-    pub(crate) fn poll(&mut self, xid: u64, connection: Option<Connection>, waker: &Waker) -> Step {
+    /// What the call's future is to do, and whom to wake when that changes. `recovery` is the connection for what belongs
+    /// to one.
+    pub(crate) fn poll(
+        &mut self,
+        xid: u64,
+        connection: Option<Connection>,
+        recovery: Option<Connection>,
+        waker: &Waker,
+    ) -> Step {
         let Some(call) = self.calls.get_mut(&xid) else {
             return Step::Done(Box::new(Err(RpcError::Closed)));
         };
@@ -142,8 +158,12 @@ impl Calls {
             Phase::Done(result) => return Step::Done(result),
             other => other,
         };
+        let connection = if call.spec.recovery { recovery } else { connection };
         if matches!(call.phase, Phase::Ready) && (call.spec.control || connection.is_some()) {
             return Step::Send;
+        }
+        if matches!(call.phase, Phase::Ready) && call.spec.recovery {
+            return Step::Done(Box::new(Err(RpcError::Unreachable)));
         }
         if call.waker.as_ref().is_none_or(|w| !w.will_wake(waker)) {
             call.waker = Some(waker.clone());
@@ -174,7 +194,7 @@ impl Calls {
         if call.sends == 0 || over || reply.header.opcode != call.spec.opcode as u32 {
             return None;
         }
-        let answered = call.answered();
+        let answered = call.answered(reply.header.xid);
         call.finish(Ok(reply));
         Some(answered)
     }
@@ -183,12 +203,12 @@ impl Calls {
     pub(crate) fn handle_early_reply(&mut self, xid: u64, deadline: Time) -> Option<Answered> {
         let call = self.calls.get_mut(&xid)?;
         call.deadline = call.deadline.max(deadline);
-        Some(call.answered())
+        Some(call.answered(xid))
     }
 
     /// Who the request is that the server does not know the export of.
     pub(crate) fn answered(&self, xid: u64) -> Option<Answered> {
-        self.calls.get(&xid).map(Call::answered)
+        self.calls.get(&xid).map(|call| call.answered(xid))
     }
 
     /// The reply came but its bulk did not: the request must be sent again.
@@ -212,7 +232,7 @@ impl Calls {
 
     /// The connection is lost: whoever did not want to wait fails.
     pub(crate) fn fail_no_delay(&mut self) {
-        self.fail(RpcError::Unreachable, |c| c.spec.no_delay && !c.spec.control);
+        self.fail(RpcError::Unreachable, |c| (c.spec.no_delay || c.spec.recovery) && !c.spec.control);
     }
 
     /// Control calls to a place that cannot be reached.
@@ -381,14 +401,17 @@ impl Call {
         }
     }
 
-    fn answered(&self) -> Answered {
+    fn answered(&self, xid: u64) -> Answered {
         Answered {
+            xid,
             lane: self.spec.lane,
             opcode: self.spec.opcode,
             sent_at: self.sent_at,
             sent_once: self.sends == 1,
             sent_on: self.sent_on,
             control: self.spec.control,
+            tag: self.tag,
+            replay: self.spec.replay.clone(),
         }
     }
 }
@@ -398,7 +421,6 @@ mod tests {
     use super::*;
     use nacre_base::{Nid, Payload, Prng};
     use nacre_wire::{RpcHeader, RpcKind};
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     struct Count(AtomicUsize);
@@ -416,6 +438,8 @@ mod tests {
             window: None,
             no_delay: false,
             control: false,
+            recovery: false,
+            replay: None,
             give_up: Time::FAR_FUTURE,
         }
     }
@@ -431,7 +455,7 @@ mod tests {
 
     /// What a call's future would be told, in a word; a request that is to be sent is sent.
     fn poll(c: &mut Calls, xid: u64, connection: Option<Connection>) -> String {
-        match c.poll(xid, connection, Waker::noop()) {
+        match c.poll(xid, connection, connection, Waker::noop()) {
             Step::Wait => "wait".to_owned(),
             Step::Send => {
                 let (tag, again) = c.handle_sent(xid, connection.unwrap().connection, Time::ZERO, Time::from_secs(11));
@@ -447,7 +471,7 @@ mod tests {
         c.start(5, spec());
         assert_eq!(poll(&mut c, 5, None), "wait");
         let woken = Arc::new(Count(AtomicUsize::new(0)));
-        assert!(matches!(c.poll(5, None, &woken.clone().into()), Step::Wait));
+        assert!(matches!(c.poll(5, None, None, &woken.clone().into()), Step::Wait));
         c.handle_connected(1);
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
         assert_eq!(poll(&mut c, 5, connection(1)), "send tag 0");
@@ -458,7 +482,7 @@ mod tests {
         assert_eq!(poll(&mut c, 5, connection(2)), "resend tag 0");
         let answered = c.handle_reply(reply(5)).unwrap();
         assert_eq!((answered.sent_on, answered.sent_once), (2, false));
-        assert_eq!(c.handle_reply(reply(5)), None, "a doubled reply");
+        assert!(c.handle_reply(reply(5)).is_none(), "a doubled reply");
         assert_eq!(poll(&mut c, 5, connection(2)), "reply 5");
         c.finish(5);
         assert!(c.is_empty());
@@ -478,12 +502,12 @@ mod tests {
     fn replies_to_what_was_not_sent_or_was_another_question_are_ignored() {
         let mut c = Calls::new(8);
         c.start(5, spec());
-        assert_eq!(c.handle_reply(reply(5)), None);
+        assert!(c.handle_reply(reply(5)).is_none());
         poll(&mut c, 5, connection(1));
         let mut other = reply(5);
         other.header.opcode = Opcode::MdsClose as u32;
-        assert_eq!(c.handle_reply(other), None);
-        assert_eq!(c.handle_reply(reply(6)), None);
+        assert!(c.handle_reply(other).is_none());
+        assert!(c.handle_reply(reply(6)).is_none());
     }
 
     #[test]

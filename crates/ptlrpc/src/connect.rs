@@ -2,8 +2,9 @@
 //! connected; what to do is decided by the engine in `import_state`.
 
 use crate::error::RpcError;
-use crate::import::{ImportShared, State};
+use crate::import::{ImportShared, tell_all};
 use crate::import_state::{Accepted, Attempt, Outcome};
+use crate::replay::Fate;
 use nacre_base::{Errno, TargetKind};
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
 use nacre_wire::header::flags;
@@ -36,8 +37,10 @@ impl ImportShared {
     async fn connect(self: Arc<Self>) {
         while let Some(attempt) = self.start_attempt() {
             let failure = match self.attempt(&attempt).await {
-                Ok((accepted, data)) => {
-                    self.handle_accepted(&attempt, accepted, data);
+                Ok((accepted, data, committed)) => {
+                    if self.handle_accepted(&attempt, accepted, data) == Outcome::Recovering {
+                        self.recover(&attempt, committed).await;
+                    }
                     continue;
                 }
                 Err(failure) => failure,
@@ -65,7 +68,8 @@ impl ImportShared {
         attempt
     }
 
-    async fn attempt(self: &Arc<Self>, attempt: &Attempt) -> Result<(Accepted, ConnectData), Failure> {
+    /// What the server says, and up to where it knows changes to be durable.
+    async fn attempt(self: &Arc<Self>, attempt: &Attempt) -> Result<(Accepted, ConnectData, u64), Failure> {
         let config = &self.config;
         let opcode = match config.kind {
             TargetKind::Mgt => Opcode::MgsConnect,
@@ -73,6 +77,7 @@ impl ImportShared {
             TargetKind::Ost => Opcode::OstConnect,
         };
         let mut data = config.data.clone();
+        data.flags |= connect_flags::RECOVERY;
         if let Some(ask) = self.ask_hook.get() {
             ask(&mut data);
         }
@@ -90,7 +95,7 @@ impl ImportShared {
         Errno::from_status(reply.header.status).map_err(Failure::from_status)?;
         let answer: ConnectReply = nacre_wire::decode(&reply.body).map_err(|_| Failure::Final(Errno::EPROTO))?;
         let (asked, got) = (&config.data, answer.data);
-        if got.flags & !asked.flags != 0 || got.flags2 & !asked.flags2 != 0 || reply.header.export == 0 {
+        if got.flags & !(asked.flags | connect_flags::RECOVERY) != 0 || got.flags2 & !asked.flags2 != 0 || reply.header.export == 0 {
             return Err(Failure::Final(Errno::EPROTO));
         }
         let accepted = Accepted {
@@ -98,33 +103,38 @@ impl ImportShared {
             instance: got.instance,
             target_uuid: answer.target_uuid,
             reconnect: reply.header.has(flags::RECONNECT),
+            recovering: reply.header.has(flags::RECOVERING),
+            remembers: got.flags & connect_flags::RECOVERY != 0,
         };
-        Ok((accepted, got))
+        Ok((accepted, got, reply.header.last_committed))
     }
 
-    fn handle_accepted(self: &Arc<Self>, attempt: &Attempt, accepted: Accepted, data: ConnectData) {
+    fn handle_accepted(self: &Arc<Self>, attempt: &Attempt, accepted: Accepted, data: ConnectData) -> Outcome {
         let (rt, label) = (&self.node.rt, &self.config.label);
         let mut s = self.state.lock();
         let outcome = s.machine.handle_accepted(rt.now(), attempt.connection, accepted);
         if outcome == Outcome::Stale {
-            return;
+            return outcome;
         }
         let has_slots = data.flags & connect_flags::MULTI_MODIFY_RPCS != 0;
         s.calls.set_slots(if has_slots { data.max_modify_rpcs } else { MODIFY_RPCS_DEFAULT });
         s.data = data;
         let connected = self.connected_hook.get();
+        let mut lost = Vec::new();
         let hooks = match outcome {
             Outcome::Evicted => {
                 s.calls.fail_sent(RpcError::Evicted);
+                lost = s.replays.handle_lost();
                 tracing::warn!("{label}: evicted by {} at {}", self.config.target, attempt.nid);
                 self.evicted_hooks.lock().clone()
             }
             Outcome::Restarted => self.restarted_hooks.lock().clone(),
-            Outcome::First | Outcome::Reconnected | Outcome::Stale => Vec::new(),
+            Outcome::First | Outcome::Reconnected | Outcome::Recovering | Outcome::Stale => Vec::new(),
         };
-        if !hooks.is_empty() || connected.is_some() {
+        if !hooks.is_empty() || !lost.is_empty() || connected.is_some() {
             let data = s.data.clone();
             drop(s);
+            tell_all(&lost, Fate::Lost);
             // Before anything else is sent: what the caches hold was never, or is no longer, protected.
             hooks.iter().for_each(|hook| hook());
             if let Some(connected) = connected {
@@ -132,11 +142,11 @@ impl ImportShared {
             }
             s = self.state.lock();
         }
-        if s.machine.finish_recovery(rt.now()) {
-            let State { calls, .. } = &mut *s;
-            calls.handle_connected(attempt.connection);
+        if outcome != Outcome::Recovering && s.machine.finish_recovery(rt.now()) {
+            s.calls.handle_connected(attempt.connection);
         }
         tracing::info!("{label}: connected to {} at {} ({outcome:?})", self.config.target, attempt.nid);
+        outcome
     }
 
     /// How long to pause.

@@ -108,19 +108,20 @@ impl NodeShared {
     fn answer_connect(
         &self,
         request: &RpcHeader,
-        export: &Export,
+        export: &Arc<Export>,
         reply: &ConnectReply,
         known: bool,
         reply_to: ReplyTo,
     ) {
         let pool = export.entry.handler.lock_pool();
+        let recovering = export.entry.handler.recovery(export, 0);
         let header = RpcHeader {
             lane: request.lane,
             opcode: request.opcode,
             xid: request.xid,
             server_lock_volume: pool.volume,
             lock_limit: pool.limit,
-            flags: if known { flags::RECONNECT } else { 0 },
+            flags: (if known { flags::RECONNECT } else { 0 }) | (if recovering { flags::RECOVERING } else { 0 }),
             export: export.cookie,
             connection_count: request.connection_count,
             last_committed: export.entry.handler.last_committed(export).0,

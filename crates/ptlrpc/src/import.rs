@@ -8,6 +8,7 @@ use crate::error::RpcError;
 use crate::import_state::ImportMachine;
 use crate::message::{Incoming, encode, request_portal};
 use crate::node::NodeShared;
+use crate::replay::{CommitCallback, Fate, Kept, Replayable, Replays};
 use crate::stats::OpStats;
 use crate::target::LockPool;
 use crate::window::Credits;
@@ -18,11 +19,12 @@ use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::header::{HEADER_BYTES, flags};
 use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind};
 use parking_lot::Mutex;
+use std::pin::Pin;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 pub use crate::import_state::ImportState;
 
@@ -52,6 +54,9 @@ pub struct Import(pub(crate) Arc<ImportShared>);
 type Hook = Arc<dyn Fn() + Send + Sync>;
 type ConnectHook = Arc<dyn Fn(&mut ConnectData) + Send + Sync>;
 type ConnectedHook = Arc<dyn Fn(&ConnectData) + Send + Sync>;
+/// Something under way that is part of a recovery.
+pub type Recovering = Pin<Box<dyn Future<Output = Result<(), RpcError>> + Send>>;
+type RecoverHook = Arc<dyn Fn() -> Recovering + Send + Sync>;
 
 pub(crate) struct ImportShared {
     pub(crate) node: Arc<NodeShared>,
@@ -61,6 +66,7 @@ pub(crate) struct ImportShared {
     pub(crate) state: Mutex<State>,
     pub(crate) evicted_hooks: Mutex<Vec<Hook>>,
     pub(crate) restarted_hooks: Mutex<Vec<Hook>>,
+    pub(crate) recover_hooks: Mutex<Vec<RecoverHook>>,
     pub(crate) ask_hook: OnceLock<ConnectHook>,
     pub(crate) connected_hook: OnceLock<ConnectedHook>,
     /// Cuts short the pause between connects.
@@ -73,6 +79,10 @@ pub(crate) struct ImportShared {
 pub(crate) struct State {
     pub(crate) machine: ImportMachine,
     pub(crate) calls: Calls,
+    /// What was answered and is not durable yet.
+    pub(crate) replays: Replays,
+    /// The replay that waits for its answer.
+    pub(crate) replaying: Option<Replaying>,
     /// What was negotiated.
     pub(crate) data: ConnectData,
     /// By lane.
@@ -91,6 +101,15 @@ pub(crate) struct State {
     pub(crate) stats: OpStats,
 }
 
+/// A replay under way.
+pub(crate) struct Replaying {
+    pub(crate) xid: u64,
+    pub(crate) export: u64,
+    /// Moved by early replies.
+    pub(crate) deadline: Time,
+    pub(crate) answer: oneshot::Sender<Incoming>,
+}
+
 /// RPCs in flight on the I/O lane, by default (`max_rpcs_in_flight`).
 pub const MAX_RPCS_IN_FLIGHT: u64 = 8;
 /// With keep-alive, an idle import pings this often.
@@ -106,6 +125,8 @@ impl Import {
         let state = State {
             machine: ImportMachine::new(now, &config.nids),
             calls: Calls::new(MAX_RPCS_IN_FLIGHT as u32),
+            replays: Replays::default(),
+            replaying: None,
             data: config.data.clone(),
             service: Default::default(),
             network: Estimator::default(),
@@ -125,6 +146,7 @@ impl Import {
             state: Mutex::new(state),
             evicted_hooks: Mutex::default(),
             restarted_hooks: Mutex::default(),
+            recover_hooks: Mutex::default(),
             ask_hook: OnceLock::new(),
             connected_hook: OnceLock::new(),
             nudge: Notify::new(),
@@ -205,6 +227,12 @@ impl Import {
         nacre_base::Transno(self.0.state.lock().last_committed)
     }
 
+    /// Changes that were answered and are not durable yet, and the bytes of data in them.
+    pub fn unstable(&self) -> (usize, u64) {
+        let s = self.0.state.lock();
+        (s.replays.len(), s.replays.unstable_bytes())
+    }
+
     /// What the import was made with.
     pub fn config(&self) -> &ImportConfig {
         &self.0.config
@@ -221,7 +249,14 @@ impl Import {
         self.0.evicted_hooks.lock().push(Arc::new(f));
     }
 
-    /// Adds what to do when the server was started anew, before any further request is sent: it knows no locks any more.
+    /// Adds what brings back at a server that was started anew what is no request's doing: open files, locks. It runs after
+    /// requests were replayed, again if the connection is lost meanwhile, and makes calls with
+    /// [`CallOptions::recovery`].
+    pub fn on_recover(&self, f: impl Fn() -> Recovering + Send + Sync + 'static) {
+        self.0.recover_hooks.lock().push(Arc::new(f));
+    }
+
+    /// Adds what to do when the server was started anew and remembers nothing, before any further request is sent: it knows no locks any more.
     /// Must not wait.
     pub fn on_restarted(&self, f: impl Fn() + Send + Sync + 'static) {
         self.0.restarted_hooks.lock().push(Arc::new(f));
@@ -258,7 +293,11 @@ impl ImportShared {
         let service_estimate = Duration::from_millis(header.timeout_ms.into());
         if message.kind == RpcKind::EarlyReply {
             let network = s.network.estimate(now);
-            s.calls.handle_early_reply(header.xid, now + service_estimate + network);
+            let deadline = now + service_estimate + network;
+            s.calls.handle_early_reply(header.xid, deadline);
+            if let Some(r) = s.replaying.as_mut().filter(|r| r.xid == header.xid) {
+                r.deadline = r.deadline.max(deadline);
+            }
             return;
         }
         if header.status == -Errno::ENOTCONN.0 && header.export == 0 {
@@ -268,12 +307,21 @@ impl ImportShared {
                 return self.handle_lost(asked.sent_on, "the server does not know the export");
             }
         }
+        // A reply of the server's former life may still be on its way: that was of another export.
+        let replaying = |r: &mut Replaying| r.xid == header.xid && r.export == header.export;
+        if let Some(replaying) = s.replaying.take_if(replaying) {
+            drop(s);
+            let _ = replaying.answer.send(message);
+            return;
+        }
         let spent = Duration::from_micros(u64::from(header.service_time_us) + u64::from(header.queue_time_us));
         let (committed, granted) =
             (header.last_committed, Credits { rpcs: header.credits_granted, bytes: header.bytes_granted });
         let pool = LockPool { volume: header.server_lock_volume, limit: header.lock_limit };
+        let (transno, body) = (header.transno, message.body.clone());
         let Some(answered) = s.calls.handle_reply(message) else { return };
-        let s = &mut *s;
+        let (xid, mut guard) = (answered.xid, s);
+        let s = &mut *guard;
         s.service[answered.lane as usize].handle_sample(now, service_estimate.min(crate::adaptive_timeout::AT_MAX));
         let round_trip = now.since(answered.sent_at);
         if answered.sent_once {
@@ -282,12 +330,22 @@ impl ImportShared {
         s.stats.add(answered.opcode, round_trip);
         s.last_reply = Some(now);
         s.last_committed = s.last_committed.max(committed);
+        let mut durable = s.replays.handle_committed(committed);
+        match answered.replay {
+            Some(request) if transno > s.last_committed => {
+                s.replays.keep(transno, Kept { request, xid, tag: answered.tag.0, reply: body });
+            }
+            Some(request) => durable.extend(request.on_commit.clone()),
+            None => {}
+        }
         if pool.limit != 0 {
             s.lock_pool = pool;
         }
         if s.data.flags & connect_flags::CREDITS != 0 {
             s.calls.handle_grant(granted);
         }
+        drop(guard);
+        tell_all(&durable, Fate::Durable);
     }
 
     /// The connection with this number is lost, if it is the one in use: connect again.
@@ -322,7 +380,7 @@ impl ImportShared {
     /// Time has come to `now`. When to ask again.
     pub(crate) fn handle_time(self: &Arc<Self>, now: Time) -> Time {
         let mut s = self.state.lock();
-        let connection = s.machine.connection().map(|c| c.connection);
+        let connection = s.machine.recovery_connection().map(|c| c.connection);
         let expired = s.calls.handle_time(now, connection);
         let mut next = expired.next;
         if s.keep_alive && connection.is_some() {
@@ -380,8 +438,17 @@ impl ImportShared {
         body: Bytes,
         give_up: Time,
     ) -> Result<Incoming, RpcError> {
-        let spec =
-            Spec { opcode, lane: Lane::Control, modify: false, window: None, no_delay: true, control: true, give_up };
+        let spec = Spec {
+            opcode,
+            lane: Lane::Control,
+            modify: false,
+            window: None,
+            no_delay: true,
+            control: true,
+            recovery: false,
+            replay: None,
+            give_up,
+        };
         let (rt, now) = (&self.node.rt, self.node.rt.now());
         let mut call = Ongoing::register(self, spec, body)?;
         call.request().begin(&mut self.state.lock(), &mut header, now, give_up);
@@ -432,6 +499,20 @@ impl Ongoing {
         if bulk_len > BULK_MAX || body.len() + HEADER_BYTES + INLINE_MAX > MAX_PAYLOAD {
             return Err(RpcError::Status(Errno::E2BIG));
         }
+        let header = RpcHeader {
+            flags: (if options.high_priority { flags::HIGH_PRIORITY } else { 0 })
+                | (if options.recovery { flags::REPLAY } else { 0 }),
+            uid: options.uid,
+            gid: options.gid,
+            jobid: options.jobid,
+            bulk_bytes: bulk_len as u32,
+            ..RpcHeader::default()
+        };
+        let replay = options.replay.then(|| {
+            let data = if let Bulk::Send(data) = &options.bulk { data.clone() } else { Payload::new() };
+            let (header, body) = (header.clone(), body.clone());
+            Arc::new(Replayable { opcode, lane: options.lane, header, body, data, on_commit: options.on_commit })
+        });
         let spec = Spec {
             opcode,
             lane: options.lane,
@@ -439,14 +520,13 @@ impl Ongoing {
             window: (options.lane == Lane::Io && !options.high_priority).then_some(bulk_len as u64),
             no_delay: options.no_delay,
             control: false,
+            recovery: options.recovery,
+            replay,
             give_up: options.deadline.map_or(Time::FAR_FUTURE, |d| now + d),
         };
         let mut call = Ongoing::register(import, spec, body)?;
         let request = call.request();
-        let h = &mut request.header;
-        h.flags = if options.high_priority { flags::HIGH_PRIORITY } else { 0 };
-        (h.uid, h.gid, h.jobid) = (options.uid, options.gid, options.jobid);
-        h.bulk_bytes = bulk_len as u32;
+        request.header = header;
         request.attach_bulk(options.bulk);
         if options.deadline.is_some() {
             import.node.timer.arm(request.spec.give_up);
@@ -520,8 +600,8 @@ impl Request {
         loop {
             let step = std::future::poll_fn(|cx| {
                 let mut s = self.import.state.lock();
-                let connection = s.machine.connection();
-                match s.calls.poll(self.xid, connection, cx.waker()) {
+                let (connection, recovery) = (s.machine.connection(), s.machine.recovery_connection());
+                match s.calls.poll(self.xid, connection, recovery, cx.waker()) {
                     Step::Wait => {
                         let idle = s.machine.wants_connect() && !s.connecting;
                         drop(s);
@@ -553,7 +633,9 @@ impl Request {
         let now = node.rt.now();
         let mut header = self.header.clone();
         let mut s = import.state.lock();
-        let Some(connection) = s.machine.connection() else { return };
+        let connection =
+            if self.spec.recovery { s.machine.recovery_connection() } else { s.machine.connection() };
+        let Some(connection) = connection else { return };
         let timeout = request_timeout(s.service[self.spec.lane as usize].estimate(now), s.network.estimate(now));
         (header.export, header.connection_count) = (connection.export, connection.connection);
         header.timeout_ms = millis(timeout);
@@ -617,6 +699,10 @@ impl Drop for Request {
     fn drop(&mut self) {
         self.import.state.lock().calls.finish(self.xid);
     }
+}
+
+pub(crate) fn tell_all(callbacks: &[CommitCallback], fate: Fate) {
+    callbacks.iter().for_each(|c| c.tell(fate));
 }
 
 pub(crate) fn millis(d: Duration) -> u32 {

@@ -16,11 +16,11 @@ pub enum ImportState {
     Discon,
     /// A connect is under way.
     Connecting,
-    /// Reserved for recovery: replaying what the restarted server lost.
+    /// The server was restarted and waits for its clients: replaying what it may have lost.
     Replay,
-    /// Reserved for recovery: replaying locks.
+    /// The same: replaying open files and locks.
     ReplayLocks,
-    /// Reserved for recovery: waiting until the other clients have replayed.
+    /// The same: waiting until the other clients have replayed.
     ReplayWait,
     /// Connected; resending what was not answered.
     Recover,
@@ -52,17 +52,22 @@ impl ImportState {
 
     /// The transition table: the states that may follow.
     fn successors(self) -> &'static [ImportState] {
-        use ImportState::{Closed, Connecting, Discon, Evicted, Full, New, Recover};
+        use ImportState::{
+            Closed, Connecting, Discon, Evicted, Full, New, Recover, Replay, ReplayLocks, ReplayWait,
+        };
         match self {
             Closed => &[],
             New => &[Connecting, Closed],
-            Connecting => &[Full, Recover, Evicted, Discon, Closed],
+            Connecting => &[Full, Recover, Replay, Evicted, Discon, Closed],
             Evicted => &[Recover, Closed],
+            Replay => &[ReplayLocks, Discon, Closed],
+            ReplayLocks => &[ReplayWait, Discon, Closed],
+            ReplayWait => &[Recover, Discon, Closed],
             Recover => &[Full, Closed],
             Full => &[Discon, Closed],
             Discon => &[Connecting, Closed],
             // Not entered in this version.
-            ImportState::Replay | ImportState::ReplayLocks | ImportState::ReplayWait | ImportState::Idle => &[],
+            ImportState::Idle => &[],
         }
     }
 }
@@ -87,6 +92,10 @@ pub(crate) struct Accepted {
     pub(crate) target_uuid: Uuid,
     /// The server still knew our export.
     pub(crate) reconnect: bool,
+    /// The server was restarted, remembers us, and waits for what we have to replay.
+    pub(crate) recovering: bool,
+    /// A server of this kind remembers its clients over a restart: one that does not has evicted us.
+    pub(crate) remembers: bool,
 }
 
 /// What a successful connect means for the calls.
@@ -96,8 +105,10 @@ pub(crate) enum Outcome {
     First,
     /// The server kept our state: resend what was not answered.
     Reconnected,
-    /// The server was started anew: resend what was not answered; its reply slots know what was done.
+    /// The server was started anew and remembers nothing: resend what was not answered.
     Restarted,
+    /// The server was started anew and waits for replays.
+    Recovering,
     /// The same server does not know us any more: everything in flight fails.
     Evicted,
     /// The attempt was given up before; the reply means nothing.
@@ -196,8 +207,18 @@ impl ImportMachine {
 
     /// The connection that requests go over.
     pub(crate) fn connection(&self) -> Option<Connection> {
-        let accepted = self.accepted.filter(|_| self.state == ImportState::Full)?;
+        self.recovery_connection().filter(|_| self.state == ImportState::Full)
+    }
+
+    /// The connection that what belongs to a recovery goes over, also while requests wait for its end.
+    pub(crate) fn recovery_connection(&self) -> Option<Connection> {
+        let accepted = self.accepted.filter(|_| self.state == ImportState::Full || self.is_recovering())?;
         Some(Connection { nid: self.current_nid()?, export: accepted.export, connection: self.connection })
+    }
+
+    /// Whether it replays, or waits for others to do so.
+    pub(crate) fn is_recovering(&self) -> bool {
+        matches!(self.state, ImportState::Replay | ImportState::ReplayLocks | ImportState::ReplayWait)
     }
 
     /// The server's instance, as of the last connection.
@@ -244,10 +265,12 @@ impl ImportMachine {
             return Outcome::Stale;
         }
         let outcome = match self.accepted {
+            _ if new.recovering => Outcome::Recovering,
             None => Outcome::First,
             Some(old) if new.reconnect && new.export == old.export => Outcome::Reconnected,
             // Storage that was made anew under the old name knows nothing of us either.
             Some(old) if new.target_uuid != old.target_uuid || new.instance == old.instance => Outcome::Evicted,
+            Some(_) if new.remembers => Outcome::Evicted,
             Some(_) => Outcome::Restarted,
         };
         self.accepted = Some(new);
@@ -258,16 +281,31 @@ impl ImportMachine {
                 self.generation += 1;
                 self.enter(now, ImportState::Evicted);
             }
+            Outcome::Recovering => self.enter(now, ImportState::Replay),
             Outcome::Reconnected | Outcome::Restarted => self.enter(now, ImportState::Recover),
             Outcome::First | Outcome::Stale => self.enter(now, ImportState::Full),
         }
         outcome
     }
 
+    /// The next step of a recovery over the connection number `connection`; false if that is lost.
+    pub(crate) fn advance_recovery(&mut self, now: Time, connection: u32) -> bool {
+        let next = match self.state {
+            ImportState::Replay => ImportState::ReplayLocks,
+            ImportState::ReplayLocks => ImportState::ReplayWait,
+            _ => return false,
+        };
+        let current = connection == self.connection;
+        if current {
+            self.enter(now, next);
+        }
+        current
+    }
+
     /// What an eviction made void is dropped, or what was lost is replayed: requests may go. False if the import was
     /// closed meanwhile.
     pub(crate) fn finish_recovery(&mut self, now: Time) -> bool {
-        if self.state == ImportState::Evicted {
+        if matches!(self.state, ImportState::Evicted | ImportState::ReplayWait) {
             self.enter(now, ImportState::Recover);
         }
         if self.state == ImportState::Recover {
@@ -297,7 +335,7 @@ impl ImportMachine {
 
     /// The connection number `connection` is lost. False if it was not the one in use.
     pub(crate) fn handle_lost(&mut self, now: Time, connection: u32) -> bool {
-        let lost = self.state == ImportState::Full && connection == self.connection;
+        let lost = (self.state == ImportState::Full || self.is_recovering()) && connection == self.connection;
         if lost {
             self.enter(now, ImportState::Discon);
         }
@@ -355,7 +393,8 @@ mod tests {
     const T: Time = Time::ZERO;
 
     fn accepted(export: u64, instance: u64, reconnect: bool) -> Accepted {
-        Accepted { export, instance, target_uuid: Uuid([9; 16]), reconnect }
+        let target_uuid = Uuid([9; 16]);
+        Accepted { export, instance, target_uuid, reconnect, recovering: false, remembers: false }
     }
 
     fn connected(nids: &[Nid]) -> ImportMachine {
@@ -380,8 +419,31 @@ mod tests {
         assert_eq!(again(&mut connected(&[A]), accepted(7, 1, true)), Outcome::Reconnected);
         assert_eq!(again(&mut connected(&[A]), accepted(8, 1, false)), Outcome::Evicted);
         assert_eq!(again(&mut connected(&[A]), accepted(8, 2, false)), Outcome::Restarted);
+        let forgotten = Accepted { remembers: true, ..accepted(8, 2, false) };
+        assert_eq!(again(&mut connected(&[A]), forgotten), Outcome::Evicted, "it had its time");
         let other_storage = Accepted { target_uuid: Uuid([1; 16]), ..accepted(8, 2, false) };
         assert_eq!(again(&mut connected(&[A]), other_storage), Outcome::Evicted);
+    }
+
+    #[test]
+    fn a_recovery_goes_step_by_step_and_begins_anew_with_each_connection() {
+        let mut m = connected(&[A]);
+        let waits = Accepted { recovering: true, remembers: true, ..accepted(8, 2, false) };
+        m.handle_lost(T, m.connection);
+        let a = m.start_connect(T).unwrap();
+        assert_eq!(m.handle_accepted(T, a.connection, waits), Outcome::Recovering);
+        assert_eq!((m.connection(), m.recovery_connection().unwrap().export), (None, 8));
+        assert!(m.advance_recovery(T, a.connection));
+        assert!(m.handle_lost(T, a.connection));
+        assert!(!m.advance_recovery(T, a.connection));
+        let b = m.start_connect(T).unwrap();
+        assert_eq!(m.handle_accepted(T, b.connection, Accepted { reconnect: true, ..waits }), Outcome::Recovering);
+        assert!(m.advance_recovery(T, b.connection) && m.advance_recovery(T, b.connection));
+        assert!(m.finish_recovery(T));
+        let names: Vec<_> = m.history().map(|(_, s)| s.name()).collect();
+        let want = ["CONNECTING", "REPLAY", "REPLAY_LOCKS", "REPLAY_WAIT", "RECOVER", "FULL"];
+        assert_eq!(names[names.len() - 6..], want);
+        assert_eq!(m.generation(), 0);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, FxHashMap, FxHashSet, Payload, Tag, Time, Transno, Uuid};
 use nacre_lnet::{IncomingPut, MAX_PAYLOAD};
-use nacre_wire::header::{HEADER_BYTES, flags};
+use nacre_wire::header::{HEADER_BYTES, Replayed, flags};
 use nacre_wire::{Lane, Opcode, RpcHeader, RpcKind};
 use parking_lot::Mutex;
 use std::future::Future;
@@ -203,7 +203,15 @@ impl NodeShared {
             Verdict::Answered(reply) => return self.post(reply_to, reply),
         };
         self.service_timer.arm(early_at(deadline));
-        let Incoming { header, body, data, .. } = m;
+        let Incoming { header, mut body, data, .. } = m;
+        let mut replayed = None;
+        if header.has(flags::REPLAY) && header.transno != 0 {
+            let Ok(inner) = nacre_wire::decode::<Replayed>(&body) else {
+                export.handle_executed(header.xid, None);
+                return self.refuse(&header, reply_to, Errno::EPROTO);
+            };
+            (body, replayed) = (inner.request, Some(inner.reply));
+        }
         if control == Some(Control::Disconnect) {
             let node = self.clone();
             return self.poll_or_spawn(async move { node.handle_disconnect(export, header).await });
@@ -216,7 +224,7 @@ impl NodeShared {
             left_lane: AtomicBool::new(false),
             transfer: Transfer::new(data),
         };
-        let request = ServerRequest { header, opcode, body, export, arrival: Arc::new(arrival) };
+        let request = ServerRequest { header, opcode, body, export, replayed, arrival: Arc::new(arrival) };
         self.admit(Work { request, ask_target });
     }
 

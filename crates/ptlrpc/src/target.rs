@@ -29,6 +29,12 @@ pub trait TargetHandler: Send + Sync + 'static {
     /// Changes of this client up to here are durable. Goes into every reply.
     fn last_committed(&self, export: &Export) -> Transno;
 
+    /// The client says how far it is with its replays ([`flags::REQ_REPLAY_DONE`], [`flags::LOCK_REPLAY_DONE`], or nothing
+    /// new): whether the target is in recovery, so that other requests have to wait. Also asked when it connects.
+    fn recovery(&self, _export: &Arc<Export>, _told: u32) -> bool {
+        false
+    }
+
     /// What clients are to know of how many locks they may keep. Goes into every reply.
     fn lock_pool(&self) -> LockPool {
         LockPool::default()
@@ -58,6 +64,8 @@ pub struct ServerRequest {
     pub body: Bytes,
     /// Who asks.
     pub export: Arc<Export>,
+    /// For a request that is replayed: the body of its first answer.
+    pub replayed: Option<Bytes>,
     pub(crate) arrival: Arc<Arrival>,
 }
 
@@ -93,6 +101,17 @@ impl ServerRequest {
     /// Whether the client sent it before: it may have been executed by an earlier life of this target.
     pub fn is_resent(&self) -> bool {
         self.header.has(flags::RESENT)
+    }
+
+    /// Whether it was executed and answered by an earlier life of this target, and is to be executed again with the
+    /// same number and the same outcome.
+    pub fn is_replay(&self) -> bool {
+        self.replayed.is_some()
+    }
+
+    /// Whether it is part of a recovery: a replay, or what brings back open files and locks.
+    pub fn is_recovery(&self) -> bool {
+        self.header.has(flags::REPLAY)
     }
 
     /// The request's number.

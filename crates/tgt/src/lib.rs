@@ -10,6 +10,8 @@ mod lock_guards;
 mod lock_params;
 mod lock_service;
 mod operation;
+pub mod recovery;
+mod recovery_service;
 mod reply;
 mod service;
 mod stats;

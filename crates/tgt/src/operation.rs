@@ -18,8 +18,13 @@ pub struct Operation<'a> {
 }
 
 impl<'a> Operation<'a> {
-    pub(crate) fn new(target: &'a Target, transaction: Box<dyn Transaction>) -> Operation<'a> {
-        let transno = target.next_transno();
+    /// `replayed` is the number of an operation that is replayed.
+    pub(crate) fn new(
+        target: &'a Target,
+        transaction: Box<dyn Transaction>,
+        replayed: Option<Transno>,
+    ) -> Operation<'a> {
+        let transno = replayed.unwrap_or_else(|| target.next_transno());
         Operation { target, transaction, transno, on_commit: Vec::new(), not_send: PhantomData }
     }
 

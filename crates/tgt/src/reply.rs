@@ -69,6 +69,19 @@ pub(crate) fn remember_client(transaction: &mut dyn Transaction, client: Uuid, n
     transaction.put(LAST_RCVD, &client.0, name.as_bytes())
 }
 
+/// The clients that were connected when the target was last up.
+pub(crate) fn known_clients(transaction: &dyn Transaction) -> Result<Vec<Uuid>, TargetError> {
+    let (mut known, mut damaged) = (Vec::new(), false);
+    transaction.scan(LAST_RCVD, &[], &mut |key, _| {
+        match key.try_into() {
+            Ok(uuid) => known.push(Uuid(uuid)),
+            Err(_) => damaged = true,
+        }
+        ControlFlow::Continue(())
+    })?;
+    if damaged { Err(TargetError::Corrupt(LAST_RCVD.0)) } else { Ok(known) }
+}
+
 /// Whether the client is remembered.
 pub(crate) fn knows_client(transaction: &dyn Transaction, client: Uuid) -> Result<bool, OsdError> {
     Ok(transaction.get(LAST_RCVD, &client.0)?.is_some())

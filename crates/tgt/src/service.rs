@@ -1,7 +1,8 @@
 //! Dispatch: a service is a table of handlers, on one screen, and [`serve`] makes it a target of the RPC layer, with
 //! connecting, saved replies, statistics and the read-only check in one place.
 
-use crate::{MODIFY_RPCS_MAX, Stats, Target, reply};
+use crate::recovery_service::RecoveryService;
+use crate::{MODIFY_RPCS_MAX, Stats, Target, TargetError, reply};
 use async_trait::async_trait;
 use nacre_base::{Errno, FxHashMap, Payload, Tag, Transno, Xid};
 use nacre_ptlrpc::{Export, LockPool, Response, ServedTarget, ServerRequest, TargetHandler};
@@ -43,6 +44,9 @@ pub trait Service: Send + Sync + Sized + 'static {
     /// Bits of [`connect_flags`] that it supports; a client gets those of them that it asks for.
     const FEATURES: u64;
 
+    /// Whether it waits for the clients of its last start, and has them replay what was lost.
+    const RECOVERS: bool = false;
+
     /// All its operations.
     fn table() -> &'static [Handler<Self>];
 
@@ -63,37 +67,39 @@ pub trait Service: Send + Sync + Sized + 'static {
 }
 
 /// Serves the target until what this returns is stopped or dropped.
-pub fn serve<S: Service>(service: &Arc<S>) -> ServedTarget {
+pub async fn serve<S: Service>(service: &Arc<S>) -> Result<ServedTarget, TargetError> {
     let target = service.target();
-    let dispatcher = Arc::new(Dispatcher::new(service.clone()));
+    let recovery = RecoveryService::open(target, S::RECOVERS).await?;
+    let dispatcher = Arc::new(Dispatcher::new(service.clone(), recovery));
     let exports = dispatcher.exports.clone();
     target
         .node()
         .params()
         .add(format!("{}num_exports", target.param_prefix()), move || exports.lock().len().to_string());
-    target.node().serve(&target.name().to_string(), dispatcher)
+    Ok(target.node().serve(&target.name().to_string(), dispatcher))
 }
 
 struct Dispatcher<S: Service> {
     service: Arc<S>,
     handlers: FxHashMap<u32, &'static Handler<S>>,
     stats: Stats,
+    recovery: Arc<RecoveryService>,
     /// Connected clients by cookie.
     exports: Arc<Mutex<BTreeMap<u64, Arc<Export>>>>,
 }
 
 impl<S: Service> Dispatcher<S> {
-    fn new(service: Arc<S>) -> Dispatcher<S> {
+    fn new(service: Arc<S>, recovery: Arc<RecoveryService>) -> Dispatcher<S> {
         let handlers = S::table().iter().map(|h| (h.opcode as u32, h)).collect();
         let stats = service.target().stats().clone();
-        Dispatcher { service, handlers, stats, exports: Arc::default() }
+        Dispatcher { service, handlers, stats, recovery, exports: Arc::default() }
     }
 
     /// What the target answers to every client, before the service adds its own.
     fn answer(&self, asked: &ConnectData) -> ConnectData {
         let target = self.service.target();
         let mut answer = ConnectData {
-            flags: asked.flags & S::FEATURES,
+            flags: asked.flags & (S::FEATURES | if S::RECOVERS { connect_flags::RECOVERY } else { 0 }),
             index: target.name().index,
             instance: target.instance(),
             max_bytes: nacre_osd::OBJECT_SIZE_MAX,
@@ -110,6 +116,10 @@ impl<S: Service> Dispatcher<S> {
 impl<S: Service> TargetHandler for Dispatcher<S> {
     async fn connect(&self, export: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
         let target = self.service.target();
+        // A stranger has to wait until those who were here before have what they had.
+        if !self.recovery.admits(request.client) {
+            return Err(Errno::EBUSY);
+        }
         {
             let mut operation = target.begin().await?;
             if !reply::knows_client(&*operation, request.client)? {
@@ -120,6 +130,7 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
         let mut data = self.answer(&request.data);
         self.service.connected(export, &request.data, &mut data).await?;
         self.exports.lock().insert(export.cookie, export.clone());
+        self.recovery.handle_connect(request.client);
         Ok(ConnectReply { data, target_uuid: target.uuid() })
     }
 
@@ -133,6 +144,7 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
         if !is_last {
             return;
         }
+        self.recovery.handle_disconnect(export.client);
         let forgotten = async {
             let mut operation = self.service.target().begin().await?;
             reply::forget_client(&mut *operation, export.client)?;
@@ -155,6 +167,13 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
         if handler.access == Access::Changes && self.service.is_read_only() {
             return Err(Errno::EROFS);
         }
+        // Held until it is executed: the next replay's turn comes then.
+        let turn = if request.is_recovery() { self.recovery.turn(&request).await? } else { None };
+        if turn.is_some()
+            && let Some(saved) = self.saved_reply(&request.export, request.xid(), request.tag()).await
+        {
+            return saved;
+        }
         let rt = self.service.target().rt();
         let begun = rt.now();
         let result = (handler.run)(&self.service, request).await;
@@ -162,6 +181,10 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
             self.stats.time(handler.stat, rt.now().since(begun));
         }
         result
+    }
+
+    fn recovery(&self, export: &Arc<Export>, told: u32) -> bool {
+        self.recovery.handle_told(export.client, told)
     }
 
     fn last_committed(&self, _: &Export) -> Transno {

@@ -8,11 +8,11 @@ use crate::{Operation, Stats, TARGET, TargetError};
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, Faults, TargetKind, TargetName, Transno, Uuid};
 use nacre_osd::{Osd, Transaction};
-use nacre_ptlrpc::{LockPool, RpcNode};
+use nacre_ptlrpc::{LockPool, RpcNode, ServerRequest};
 use nacre_rt::Rt;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What MDT, OST and MGS have in common.
 pub struct Target {
@@ -25,6 +25,9 @@ pub struct Target {
     last_transno: AtomicU64,
     /// Shared with the commit callbacks, which alone raise it.
     last_committed: Arc<AtomicU64>,
+    /// The same, of replays alone; what clients are told during recovery, when numbers of this start mean nothing to them.
+    replays_committed: Arc<AtomicU64>,
+    recovers: AtomicBool,
     stats: Stats,
     /// What clients are told of how many locks they may keep.
     lock_pool: Mutex<LockPool>,
@@ -61,6 +64,8 @@ impl Target {
             instance,
             last_transno: AtomicU64::new(instance << 32),
             last_committed: Arc::new(AtomicU64::new(last_committed.0)),
+            replays_committed: Arc::new(AtomicU64::new(last_committed.0)),
+            recovers: AtomicBool::new(false),
             lock_pool: Mutex::default(),
         };
         target.register_params();
@@ -144,10 +149,16 @@ impl Target {
         format!("{layer}.{}.", self.name)
     }
 
+    /// The same for a request of a client; one that is replayed gets the number that it had.
+    pub async fn begin_for(&self, request: &ServerRequest) -> Result<Operation<'_>, Errno> {
+        let replayed = request.is_replay().then_some(Transno(request.header.transno));
+        Ok(Operation::new(self, self.osd.begin().await?, replayed))
+    }
+
     /// Waits for its turn at the running transaction. From here to [`Operation::finish`] or the drop, which undoes,
     /// there must be no await: an operation cannot be sent between threads, so the compiler refuses one.
     pub async fn begin(&self) -> Result<Operation<'_>, Errno> {
-        Ok(Operation::new(self, self.osd.begin().await?))
+        Ok(Operation::new(self, self.osd.begin().await?, None))
     }
 
     /// Makes everything durable that finished before.
@@ -157,7 +168,19 @@ impl Target {
 
     /// Every change up to this one is durable. Of an earlier instance until the first commit of this one.
     pub fn last_committed(&self) -> Transno {
-        Transno(self.last_committed.load(Ordering::Acquire))
+        let recovers = self.recovers.load(Ordering::Acquire);
+        let counted = if recovers { &self.replays_committed } else { &self.last_committed };
+        Transno(counted.load(Ordering::Acquire))
+    }
+
+    /// Clients are waited for.
+    pub(crate) fn begin_recovery(&self) {
+        self.recovers.store(true, Ordering::Release);
+    }
+
+    /// All is replayed, and durable.
+    pub(crate) fn end_recovery(&self) {
+        self.recovers.store(false, Ordering::Release);
     }
 
     /// What the reply slots say of this request: `None` if it was not executed, or a later one has taken its slot.
@@ -173,10 +196,11 @@ impl Target {
 
     /// The operation at its turn keeps `transno`.
     pub(crate) fn keep_transno(&self, transno: Transno, transaction: &mut dyn Transaction) {
-        self.last_transno.store(transno.0, Ordering::Relaxed);
-        let last_committed = self.last_committed.clone();
+        self.last_transno.fetch_max(transno.0, Ordering::Relaxed);
+        let is_replay = transno.0 >> 32 < self.instance;
+        let counted = if is_replay { &self.replays_committed } else { &self.last_committed }.clone();
         transaction.on_commit(Box::new(move || {
-            last_committed.fetch_max(transno.0, Ordering::Release);
+            counted.fetch_max(transno.0, Ordering::Release);
         }));
     }
 

@@ -27,6 +27,8 @@ pub mod connect_flags {
     pub const CREDITS: u64 = 0x8000_0000_0000;
     /// The connecting peer is a server (the MDT's connections to OSTs): no grant, no eviction for silence.
     pub const MDS: u64 = 0x1_0000_0000_0000;
+    /// The server remembers its clients over a restart, and waits for their replays.
+    pub const RECOVERY: u64 = 0x2_0000_0000_0000;
 }
 
 message! {

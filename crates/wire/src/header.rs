@@ -77,7 +77,8 @@ message! {
         pub last_xid: u64,
         /// Reply: number of the change made, 0 if none. Replay: the number it had.
         pub transno: u64,
-        /// Reply: changes of this client up to here are durable.
+        /// Reply: changes of this client up to here are durable. Replay: the transno of the client's replay before it, 0 for
+        /// the first, so that the server knows whether one is missing.
         pub last_committed: u64,
         /// The export's cookie, from the connect reply; 0 in a connect.
         pub export: u64,
@@ -119,6 +120,16 @@ message! {
         pub trace_id: u64,
         /// Job of the asking process, padded with zeroes.
         pub jobid: [u8; 32],
+    }
+}
+
+message! {
+    /// Body of a replayed request ([`flags::REPLAY`] with a transno).
+    pub struct Replayed {
+        /// The body as it was sent first.
+        pub request: Bytes,
+        /// The body of the answer: what was decided then (ids, handles, objects) is decided again.
+        pub reply: Bytes,
     }
 }
 

@@ -1,0 +1,170 @@
+//! What an import does when its server was started anew and waits for its clients: replays what was answered and is not
+//! durable, has open files and locks brought back, and waits until the other clients have done so too. Requests that were
+//! never answered go after that. Which requests, and in what order, is told by the engine in `replay`.
+
+use crate::call::INLINE_MAX;
+use crate::error::RpcError;
+use crate::import::{ImportShared, Replaying, millis, tell_all};
+use crate::import_state::{Attempt, Connection};
+use crate::message::{Incoming, encode, request_portal};
+use crate::replay::{Fate, Replayable};
+use bytes::Bytes;
+use nacre_base::{Errno, Payload, Time};
+use nacre_wire::header::{Replayed, flags};
+use nacre_wire::{Opcode, RpcHeader, RpcKind};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How long the server may take to answer, or to say that it takes longer.
+const REPLAY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often it is asked whether the other clients are done: at first, and at most.
+const WAIT_FIRST: Duration = Duration::from_millis(20);
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// A replay as it is to be sent.
+struct Replay {
+    request: Arc<Replayable>,
+    xid: u64,
+    tag: u16,
+    transno: u64,
+    /// The transno of the one before; 0 for the first.
+    previous: u64,
+    reply: Bytes,
+}
+
+impl ImportShared {
+    /// Recovers over the connection that `attempt` made; `committed` is what the server still has of the changes. If the
+    /// connection is lost the import connects again, and recovers again.
+    pub(crate) async fn recover(self: &Arc<Self>, attempt: &Attempt, committed: u64) {
+        match self.replay_all(attempt, committed).await {
+            Ok(()) => {
+                let mut s = self.state.lock();
+                if s.machine.finish_recovery(self.node.rt.now()) {
+                    s.calls.handle_connected(attempt.connection);
+                    tracing::info!("{}: recovered", self.config.label);
+                }
+            }
+            Err(e) => self.handle_lost(attempt.connection, &format!("recovery broke off: {e}")),
+        }
+    }
+
+    async fn replay_all(self: &Arc<Self>, attempt: &Attempt, committed: u64) -> Result<(), RpcError> {
+        let durable = self.state.lock().replays.handle_committed(committed);
+        tell_all(&durable, Fate::Durable);
+        let mut previous = 0;
+        while let Some(replay) = self.next_replay(previous) {
+            let transno = replay.transno;
+            self.replay(attempt.connection, replay).await?;
+            previous = transno;
+        }
+        self.tell(attempt.connection, flags::REQ_REPLAY_DONE).await?;
+        self.advance(attempt)?;
+        let hooks = self.recover_hooks.lock().clone();
+        for hook in hooks {
+            hook().await?;
+        }
+        self.tell(attempt.connection, flags::LOCK_REPLAY_DONE).await?;
+        self.advance(attempt)?;
+        let mut pause = WAIT_FIRST;
+        while self.tell(attempt.connection, 0).await? {
+            self.node.rt.sleep(pause).await;
+            pause = (pause * 2).min(WAIT_MAX);
+        }
+        Ok(())
+    }
+
+    fn advance(&self, attempt: &Attempt) -> Result<(), RpcError> {
+        let advanced = self.state.lock().machine.advance_recovery(self.node.rt.now(), attempt.connection);
+        if advanced { Ok(()) } else { Err(RpcError::Unreachable) }
+    }
+
+    fn next_replay(&self, previous: u64) -> Option<Replay> {
+        let s = self.state.lock();
+        let (transno, kept) = s.replays.next_after(previous)?;
+        let (request, reply) = (kept.request.clone(), kept.reply.clone());
+        Some(Replay { request, xid: kept.xid, tag: kept.tag, transno, previous, reply })
+    }
+
+    /// The connection, if it is still the one that the recovery began over.
+    fn recovering_over(&self, connection: u32) -> Result<Connection, RpcError> {
+        let current = self.state.lock().machine.recovery_connection();
+        current.filter(|c| c.connection == connection).ok_or(RpcError::Unreachable)
+    }
+
+    /// Has one request done again. An error of the request itself is logged: it was answered once, and others must be
+    /// replayed all the same.
+    async fn replay(self: &Arc<Self>, connection: u32, replay: Replay) -> Result<(), RpcError> {
+        let (xid, opcode) = (replay.xid, replay.request.opcode);
+        let reply = self.send_replay(connection, replay).await?;
+        if reply.header.status == -Errno::ENOTCONN.0 {
+            return Err(RpcError::Unreachable);
+        }
+        if let Err(e) = Errno::from_status(reply.header.status) {
+            tracing::warn!("{}: replay of {opcode} xid {xid}: {e}", self.config.label);
+        }
+        Ok(())
+    }
+
+    async fn send_replay(self: &Arc<Self>, connection: u32, replay: Replay) -> Result<Incoming, RpcError> {
+        let (node, Replay { request, xid, tag, transno, previous, reply }) = (&self.node, replay);
+        let to = self.recovering_over(connection)?;
+        let mut header = RpcHeader {
+            flags: request.header.flags | flags::REPLAY,
+            export: to.export,
+            connection_count: to.connection,
+            lane: request.lane as u8,
+            opcode: request.opcode as u32,
+            xid,
+            tag,
+            transno,
+            last_committed: previous,
+            timeout_ms: millis(REPLAY_TIMEOUT),
+            trace_id: xid,
+            ..request.header.clone()
+        };
+        let mut inline = Payload::new();
+        let mut _source = None;
+        if request.data.len() > INLINE_MAX {
+            header.match_bits = xid;
+            _source = Some(node.lnet.expose_source(xid, request.data.clone()));
+        } else if !request.data.is_empty() {
+            header.flags |= flags::INLINE;
+            inline = request.data.clone();
+        }
+        let body = nacre_wire::encode(&Replayed { request: request.body.clone(), reply });
+        let (sender, mut answer) = oneshot::channel();
+        let deadline = node.rt.now() + REPLAY_TIMEOUT;
+        self.state.lock().replaying = Some(Replaying { xid, export: to.export, deadline, answer: sender });
+        let payload = encode(RpcKind::Request, &header, &body, inline);
+        if node.lnet.post(to.nid, request_portal(request.lane), self.id, payload).is_err() {
+            return Err(RpcError::Unreachable);
+        }
+        loop {
+            let deadline = self.state.lock().replaying.as_ref().map_or(Time::ZERO, |r| r.deadline);
+            match node.rt.timeout_at(deadline, &mut answer).await {
+                Ok(answer) => return answer.map_err(|_| RpcError::Unreachable),
+                // An early reply may have moved it.
+                Err(_) => {
+                    let mut s = self.state.lock();
+                    let now = node.rt.now();
+                    if s.replaying.as_ref().is_none_or(|r| r.deadline <= now) {
+                        s.replaying = None;
+                        return Err(RpcError::TimedOut);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells the server how far this client is; whether the recovery still goes on.
+    async fn tell(self: &Arc<Self>, connection: u32, what: u32) -> Result<bool, RpcError> {
+        let to = self.recovering_over(connection)?;
+        let header =
+            RpcHeader { flags: what, export: to.export, connection_count: to.connection, ..RpcHeader::default() };
+        let give_up = self.node.rt.now() + REPLAY_TIMEOUT;
+        let reply = self.control_call(to.nid, Opcode::ObdPing, header, Bytes::new(), give_up).await?;
+        Errno::from_status(reply.header.status).map_err(RpcError::Status)?;
+        Ok(reply.header.has(flags::RECOVERING))
+    }
+}

@@ -1,0 +1,171 @@
+//! What an import keeps of requests that were answered, until the server says that their changes are durable, and the
+//! order in which a server that was started anew gets them again. A sans-IO engine; sending is `recover`'s.
+
+use bytes::Bytes;
+use nacre_base::Payload;
+use nacre_wire::{Lane, Opcode, RpcHeader};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What to do when a change is durable, or is known to be lost. Must not wait.
+#[derive(Clone)]
+pub struct CommitCallback(Arc<dyn Fn(Fate) + Send + Sync>);
+
+impl CommitCallback {
+    /// A callback that is called once.
+    pub fn new(tell: impl Fn(Fate) + Send + Sync + 'static) -> CommitCallback {
+        CommitCallback(Arc::new(tell))
+    }
+
+    pub(crate) fn tell(&self, fate: Fate) {
+        (self.0)(fate);
+    }
+}
+
+impl std::fmt::Debug for CommitCallback {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CommitCallback")
+    }
+}
+
+/// What became of a change that was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It is on the server's disk.
+    Durable,
+    /// The server lost it, and this client was not let in to do it again.
+    Lost,
+}
+
+/// A request as it was sent.
+#[derive(Debug)]
+pub(crate) struct Replayable {
+    pub(crate) opcode: Opcode,
+    pub(crate) lane: Lane,
+    /// Flags, owner and job; the rest is filled in when it goes out.
+    pub(crate) header: RpcHeader,
+    pub(crate) body: Bytes,
+    /// What was written, inline or in bulk.
+    pub(crate) data: Payload,
+    pub(crate) on_commit: Option<CommitCallback>,
+}
+
+/// A request that was answered, and is not durable yet.
+pub(crate) struct Kept {
+    pub(crate) request: Arc<Replayable>,
+    pub(crate) xid: u64,
+    pub(crate) tag: u16,
+    /// The body of its reply: what was decided then must be decided again.
+    pub(crate) reply: Bytes,
+}
+
+/// The engine.
+#[derive(Default)]
+pub(crate) struct Replays {
+    /// By transno.
+    kept: BTreeMap<u64, Kept>,
+    /// Bytes of data of what is kept.
+    unstable: u64,
+}
+
+impl Replays {
+    /// A request was answered with this transno. One that comes again, because its first answer was lost, is kept once.
+    pub(crate) fn keep(&mut self, transno: u64, kept: Kept) {
+        self.unstable += kept.request.data.len() as u64;
+        if let Some(before) = self.kept.insert(transno, kept) {
+            self.unstable -= before.request.data.len() as u64;
+        }
+    }
+
+    /// All up to this transno is durable: who wants to know that.
+    #[must_use]
+    pub(crate) fn handle_committed(&mut self, upto: u64) -> Vec<CommitCallback> {
+        let mut callbacks = Vec::new();
+        while let Some(first) = self.kept.first_entry().filter(|e| *e.key() <= upto) {
+            let kept = first.remove();
+            self.unstable -= kept.request.data.len() as u64;
+            callbacks.extend(kept.request.on_commit.clone());
+        }
+        callbacks
+    }
+
+    /// The server will never do them again: who wants to know that.
+    #[must_use]
+    pub(crate) fn handle_lost(&mut self) -> Vec<CommitCallback> {
+        self.unstable = 0;
+        std::mem::take(&mut self.kept).into_values().filter_map(|kept| kept.request.on_commit.clone()).collect()
+    }
+
+    /// The next to be sent again after the one with the transno `after`.
+    pub(crate) fn next_after(&self, after: u64) -> Option<(u64, &Kept)> {
+        let (transno, kept) = self.kept.range(after + 1..).next()?;
+        Some((*transno, kept))
+    }
+
+    /// How many are kept.
+    pub(crate) fn len(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Bytes that were written and answered, and that the server may yet lose.
+    pub(crate) fn unstable_bytes(&self) -> u64 {
+        self.unstable
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    fn kept(xid: u64, bytes: usize, told: &Arc<Mutex<Vec<(u64, Fate)>>>) -> Kept {
+        let data = Payload::zeroes(bytes);
+        let told = told.clone();
+        let request = Replayable {
+            opcode: Opcode::OstWrite,
+            lane: Lane::Io,
+            header: RpcHeader::default(),
+            body: Bytes::new(),
+            data,
+            on_commit: Some(CommitCallback::new(move |fate| told.lock().unwrap().push((xid, fate)))),
+        };
+        Kept { request: Arc::new(request), xid, tag: 0, reply: Bytes::new() }
+    }
+
+    #[test]
+    fn what_is_durable_is_let_go_in_order_and_told() {
+        let (mut replays, told) = (Replays::default(), Arc::default());
+        for (transno, xid) in [(30, 1), (10, 2), (20, 3)] {
+            replays.keep(transno, kept(xid, 100, &told));
+        }
+        assert_eq!((replays.len(), replays.unstable_bytes()), (3, 300));
+        replays.handle_committed(20).into_iter().for_each(|c| c.tell(Fate::Durable));
+        assert_eq!(*told.lock().unwrap(), [(2, Fate::Durable), (3, Fate::Durable)]);
+        assert_eq!((replays.len(), replays.unstable_bytes()), (1, 100));
+        replays.handle_lost().into_iter().for_each(|c| c.tell(Fate::Lost));
+        assert_eq!(told.lock().unwrap().last(), Some(&(1, Fate::Lost)));
+        assert_eq!((replays.len(), replays.unstable_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn they_are_sent_again_in_the_order_of_their_transnos() {
+        let (mut replays, told) = (Replays::default(), Arc::default());
+        for (transno, xid) in [(30, 1), (10, 2), (20, 3)] {
+            replays.keep(transno, kept(xid, 0, &told));
+        }
+        let (mut order, mut after) = (Vec::new(), 0);
+        while let Some((transno, kept)) = replays.next_after(after) {
+            order.push(kept.xid);
+            after = transno;
+        }
+        assert_eq!(order, [2, 3, 1]);
+    }
+
+    #[test]
+    fn an_answer_that_comes_twice_counts_once() {
+        let (mut replays, told) = (Replays::default(), Arc::default());
+        replays.keep(5, kept(1, 10, &told));
+        replays.keep(5, kept(1, 10, &told));
+        assert_eq!((replays.len(), replays.unstable_bytes()), (1, 10));
+    }
+}

@@ -1,0 +1,538 @@
+//! The recovery of a target after a start, as a sans-IO engine: who is waited for, whose replay comes next, and when it is
+//! over. Whom it lets in and what they replay is the dispatcher's to carry out.
+//!
+//! Clients that were connected at the end of the last start come back and replay what they were answered and the crash
+//! took away, in the order of their transaction numbers over all clients. So a replay runs when it is the direct successor
+//! of the last one, or when every client has shown its next replay and this is the lowest. Then come locks, then requests
+//! that were never answered. Clients that do not come in time are evicted, and from then on what is replayed is checked
+//! against the versions of what it changes (version-based recovery).
+
+use nacre_base::{FxHashMap, Time, Uuid};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long clients are waited for.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// From the first client's return; each step of progress gives as much again, within `hard`.
+    pub soft: Duration,
+    /// From the first client's return, whatever happens.
+    pub hard: Duration,
+}
+
+impl Default for Settings {
+    /// Lustre's `recovery_time_soft` and `recovery_time_hard`.
+    fn default() -> Settings {
+        Settings { soft: Duration::from_secs(300), hard: Duration::from_secs(900) }
+    }
+}
+
+/// How far a recovery is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Nobody has come back yet.
+    Waiting,
+    /// Requests are replayed.
+    Replay,
+    /// Locks are replayed.
+    Locks,
+    /// It is over.
+    Complete,
+}
+
+impl Phase {
+    /// As `recovery_status` prints it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Waiting => "WAITING_FOR_CLIENTS",
+            Phase::Replay | Phase::Locks => "RECOVERING",
+            Phase::Complete => "COMPLETE",
+        }
+    }
+}
+
+/// Names a replay that waits for its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket {
+    /// Of the client's export.
+    pub client: Uuid,
+    /// The number that the request had.
+    pub transno: u64,
+}
+
+/// What is to be done now.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// This replay's turn has come: it runs, and `executed` is called.
+    pub run: Option<Ticket>,
+    /// These clients did not come back in time, or did not go on: they are forgotten.
+    pub evict: Vec<Uuid>,
+    /// The phase is another now: who waits for one looks again.
+    pub phase_changed: bool,
+}
+
+/// The engine.
+#[derive(Debug)]
+pub struct Recovery {
+    settings: Settings,
+    phase: Phase,
+    clients: FxHashMap<Uuid, Client>,
+    /// The highest transno that is executed: what was committed, or replayed.
+    last: u64,
+    running: Option<Ticket>,
+    /// Some client is missing: versions are checked.
+    by_version: bool,
+    began: Option<Time>,
+    ended: Option<Time>,
+    soft_deadline: Time,
+    counts: Counts,
+}
+
+/// What `recovery_status` tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Clients that were connected before.
+    pub known: usize,
+    /// Of them, those that came back and were not evicted.
+    pub connected: usize,
+    /// Of them, those that have replayed all.
+    pub completed: usize,
+    /// Evicted for not coming, or for stopping midway.
+    pub evicted: usize,
+    /// Requests replayed.
+    pub replayed: u64,
+}
+
+#[derive(Debug, Default)]
+struct Client {
+    is_back: bool,
+    /// Replays that wait, with the number of the client's replay before.
+    waiting: BTreeMap<u64, u64>,
+    /// The client's last executed replay; 0 at the beginning.
+    last: u64,
+    requests_done: bool,
+    locks_done: bool,
+}
+
+impl Client {
+    /// The client's next replay, if it is here: not only a later one that overtook it.
+    fn next(&self) -> Option<u64> {
+        let (transno, previous) = self.waiting.first_key_value()?;
+        (*previous <= self.last).then_some(*transno)
+    }
+}
+
+impl Recovery {
+    /// A target starts, on which everything up to `committed` is durable and these clients were connected.
+    pub fn new(settings: Settings, committed: u64, known: impl IntoIterator<Item = Uuid>) -> Recovery {
+        let clients: FxHashMap<_, _> = known.into_iter().map(|c| (c, Client::default())).collect();
+        let phase = if clients.is_empty() { Phase::Complete } else { Phase::Waiting };
+        let counts = Counts { known: clients.len(), ..Counts::default() };
+        Recovery {
+            settings,
+            phase,
+            clients,
+            last: committed,
+            running: None,
+            by_version: false,
+            began: None,
+            ended: None,
+            soft_deadline: Time::FAR_FUTURE,
+            counts,
+        }
+    }
+
+    /// How far it is.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Whether replays are to be checked against the versions of what they change.
+    pub fn is_by_version(&self) -> bool {
+        self.by_version
+    }
+
+    /// When the first client came back, and when it was over.
+    pub fn times(&self) -> (Option<Time>, Option<Time>) {
+        (self.began, self.ended)
+    }
+
+    /// What it has seen.
+    pub fn counts(&self) -> Counts {
+        let connected = self.clients.values().filter(|c| c.is_back).count();
+        let completed = self.clients.values().filter(|c| c.locks_done).count();
+        Counts { connected, completed, ..self.counts }
+    }
+
+    /// The last transno that was executed.
+    pub fn last_transno(&self) -> u64 {
+        self.last
+    }
+
+    /// Whether the client may connect now: one that is waited for, or anybody once it is over.
+    pub fn admits(&self, client: Uuid) -> bool {
+        self.phase == Phase::Complete || self.clients.contains_key(&client)
+    }
+
+    /// A client that is waited for has connected, perhaps again. Replays of it that are here still wait for their turn.
+    pub fn handle_connect(&mut self, client: Uuid, now: Time) -> Effects {
+        let Some(c) = self.clients.get_mut(&client).filter(|_| self.phase != Phase::Complete) else {
+            return Effects::default();
+        };
+        c.is_back = true;
+        self.began.get_or_insert(now);
+        self.progress(now);
+        self.advance(now)
+    }
+
+    /// A replay has come. `previous` is the number of the client's replay before it, 0 for the first. False if it has no
+    /// business here: nobody waits for this client's replays any more.
+    pub fn handle_replay(&mut self, client: Uuid, transno: u64, previous: u64, now: Time) -> (bool, Effects) {
+        let replaying = self.phase <= Phase::Replay;
+        let Some(c) = self.clients.get_mut(&client).filter(|c| replaying && c.is_back && !c.requests_done) else {
+            return (false, Effects::default());
+        };
+        c.waiting.insert(transno, previous);
+        self.progress(now);
+        (true, self.advance(now))
+    }
+
+    /// The replay whose turn it was has been executed, or failed, or its client went away.
+    pub fn handle_executed(&mut self, ticket: Ticket, now: Time) -> Effects {
+        if self.running == Some(ticket) {
+            self.running = None;
+            self.last = self.last.max(ticket.transno);
+            self.counts.replayed += 1;
+            if let Some(c) = self.clients.get_mut(&ticket.client) {
+                c.waiting.remove(&ticket.transno);
+                c.last = ticket.transno;
+            }
+            self.progress(now);
+        }
+        self.advance(now)
+    }
+
+    /// A replay that waited will not be asked for any more: its connection is lost. The client sends it again.
+    pub fn handle_withdrawn(&mut self, ticket: Ticket) {
+        if let Some(c) = self.clients.get_mut(&ticket.client) {
+            c.waiting.remove(&ticket.transno);
+        }
+    }
+
+    /// The client has no further request to replay.
+    pub fn handle_requests_done(&mut self, client: Uuid, now: Time) -> Effects {
+        if let Some(c) = self.clients.get_mut(&client).filter(|c| c.is_back) {
+            c.requests_done = true;
+            self.progress(now);
+        }
+        self.advance(now)
+    }
+
+    /// The client has no further lock to replay.
+    pub fn handle_locks_done(&mut self, client: Uuid, now: Time) -> Effects {
+        if let Some(c) = self.clients.get_mut(&client).filter(|c| c.is_back) {
+            (c.requests_done, c.locks_done) = (true, true);
+            self.progress(now);
+        }
+        self.advance(now)
+    }
+
+    /// The client says goodbye: it is not waited for, and what it has not replayed is nobody's.
+    pub fn handle_disconnect(&mut self, client: Uuid, now: Time) -> Effects {
+        self.clients.remove(&client);
+        self.advance(now)
+    }
+
+    /// The administrator does not want to wait: whoever is not here is evicted.
+    pub fn abort(&mut self, now: Time) -> Effects {
+        let mut effects = self.evict(|_| true);
+        self.finish(now, &mut effects);
+        effects
+    }
+
+    /// When to look at the time again.
+    pub fn next_deadline(&self) -> Time {
+        match (self.phase, self.began) {
+            (Phase::Replay | Phase::Locks, Some(began)) => self.soft_deadline.min(began + self.settings.hard),
+            _ => Time::FAR_FUTURE,
+        }
+    }
+
+    /// Time has come to `now`.
+    pub fn handle_time(&mut self, now: Time) -> Effects {
+        let Some(began) = self.began.filter(|_| self.phase < Phase::Complete && self.next_deadline() <= now) else {
+            return Effects::default();
+        };
+        let out_of_time = now >= began + self.settings.hard;
+        let phase = self.phase;
+        // Whoever holds all others up: not here, or here and silent. One whose replay runs is not silent.
+        let holds_up = |c: &Client| match phase {
+            _ if out_of_time => !c.locks_done,
+            Phase::Waiting | Phase::Replay => !c.is_back || !(c.requests_done || c.next().is_some()),
+            Phase::Locks => !c.locks_done,
+            Phase::Complete => false,
+        };
+        let mut effects = self.evict(holds_up);
+        self.progress(now);
+        let more = self.advance(now);
+        effects.run = more.run;
+        effects.phase_changed |= more.phase_changed;
+        effects
+    }
+
+    fn evict(&mut self, which: impl Fn(&Client) -> bool) -> Effects {
+        let mut evict: Vec<Uuid> = self.clients.iter().filter(|(_, c)| which(c)).map(|(u, _)| *u).collect();
+        evict.sort_unstable();
+        for client in &evict {
+            self.clients.remove(client);
+        }
+        self.counts.evicted += evict.len();
+        self.by_version |= !evict.is_empty();
+        Effects { evict, ..Effects::default() }
+    }
+
+    /// Something happened: patience begins anew.
+    fn progress(&mut self, now: Time) {
+        self.soft_deadline = now + self.settings.soft;
+        if self.phase == Phase::Waiting && self.began.is_some() {
+            self.phase = Phase::Replay;
+        }
+    }
+
+    /// Goes on as far as possible.
+    fn advance(&mut self, now: Time) -> Effects {
+        let mut effects = Effects::default();
+        if self.phase == Phase::Replay && self.running.is_none() {
+            effects.run = self.next_turn();
+            self.running = effects.run;
+            if self.running.is_none() && self.clients.values().all(|c| c.requests_done) {
+                self.phase = Phase::Locks;
+                effects.phase_changed = true;
+            }
+        }
+        if self.phase == Phase::Locks && self.clients.values().all(|c| c.locks_done) {
+            self.finish(now, &mut effects);
+        }
+        effects
+    }
+
+    fn finish(&mut self, now: Time, effects: &mut Effects) {
+        self.phase = Phase::Complete;
+        self.ended = Some(now);
+        effects.phase_changed = true;
+    }
+
+    /// The replay to run next: the successor of the last, or the lowest once every client has shown its next.
+    fn next_turn(&self) -> Option<Ticket> {
+        let mut lowest: Option<Ticket> = None;
+        let mut all_shown = true;
+        for (client, c) in &self.clients {
+            match c.next() {
+                Some(transno) => {
+                    let ticket = Ticket { client: *client, transno };
+                    if lowest.is_none_or(|l| transno < l.transno) {
+                        lowest = Some(ticket);
+                    }
+                }
+                None => all_shown &= c.requests_done,
+            }
+        }
+        lowest.filter(|l| all_shown || l.transno <= self.last + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::Prng;
+
+    fn client(n: u8) -> Uuid {
+        Uuid([n; 16])
+    }
+
+    fn at(seconds: u64) -> Time {
+        Time::from_secs(seconds)
+    }
+
+    fn recovery(clients: u8) -> Recovery {
+        Recovery::new(Settings::default(), 100, (1..=clients).map(client))
+    }
+
+    fn ticket(n: u8, transno: u64) -> Option<Ticket> {
+        Some(Ticket { client: client(n), transno })
+    }
+
+    #[test]
+    fn a_target_that_nobody_was_connected_to_has_nothing_to_recover() {
+        let r = recovery(0);
+        assert_eq!(r.phase(), Phase::Complete);
+        assert!(r.admits(client(1)));
+    }
+
+    #[test]
+    fn strangers_wait_until_it_is_over() {
+        let mut r = recovery(1);
+        assert!(r.admits(client(1)) && !r.admits(client(9)));
+        r.handle_connect(client(1), at(0));
+        r.handle_requests_done(client(1), at(0));
+        assert_eq!(r.phase(), Phase::Locks);
+        assert!(!r.admits(client(9)));
+        assert!(r.handle_locks_done(client(1), at(0)).phase_changed);
+        assert!(r.phase() == Phase::Complete && r.admits(client(9)));
+    }
+
+    #[test]
+    fn replays_run_in_the_order_of_their_numbers_over_all_clients() {
+        let mut r = recovery(2);
+        r.handle_connect(client(1), at(0));
+        r.handle_connect(client(2), at(0));
+        let (here, effects) = r.handle_replay(client(1), 105, 0, at(0));
+        assert!(here && effects.run.is_none(), "the other may have a lower one");
+        let (_, effects) = r.handle_replay(client(2), 103, 0, at(0));
+        assert_eq!(effects.run, ticket(2, 103));
+        let effects = r.handle_executed(effects.run.unwrap(), at(0));
+        assert_eq!(effects.run, None, "the other's next is not known");
+        assert_eq!(r.handle_requests_done(client(2), at(0)).run, ticket(1, 105));
+    }
+
+    #[test]
+    fn the_direct_successor_need_not_wait_for_anybody() {
+        let mut r = recovery(2);
+        r.handle_connect(client(1), at(0));
+        let (_, effects) = r.handle_replay(client(1), 101, 0, at(0));
+        assert_eq!(effects.run, ticket(1, 101));
+        assert_eq!(r.handle_executed(effects.run.unwrap(), at(0)).run, None);
+        let (_, effects) = r.handle_replay(client(1), 102, 101, at(0));
+        assert_eq!(effects.run, ticket(1, 102));
+    }
+
+    #[test]
+    fn a_replay_that_overtook_another_of_its_client_waits_for_it() {
+        let mut r = recovery(1);
+        r.handle_connect(client(1), at(0));
+        assert_eq!(r.handle_replay(client(1), 120, 110, at(0)).1.run, None);
+        let effects = r.handle_replay(client(1), 110, 0, at(0)).1;
+        assert_eq!(effects.run, ticket(1, 110));
+        assert_eq!(r.handle_executed(effects.run.unwrap(), at(0)).run, ticket(1, 120));
+    }
+
+    #[test]
+    fn who_does_not_come_is_evicted_and_versions_count_from_then_on() {
+        let mut r = recovery(2);
+        assert_eq!(r.next_deadline(), Time::FAR_FUTURE, "time runs from the first return");
+        r.handle_connect(client(1), at(1000));
+        r.handle_replay(client(1), 140, 0, at(1000));
+        assert_eq!(r.handle_time(at(1299)), Effects::default());
+        let effects = r.handle_time(at(1300));
+        assert_eq!((effects.evict, effects.run), (vec![client(2)], ticket(1, 140)));
+        assert!(r.is_by_version() && !r.admits(client(2)));
+        r.handle_executed(ticket(1, 140).unwrap(), at(1300));
+        r.handle_requests_done(client(1), at(1300));
+        r.handle_locks_done(client(1), at(1300));
+        assert_eq!(r.counts(), Counts { known: 2, connected: 1, completed: 1, evicted: 1, replayed: 1 });
+    }
+
+    #[test]
+    fn who_comes_and_then_says_nothing_is_evicted_too() {
+        let mut r = recovery(2);
+        r.handle_connect(client(1), at(0));
+        r.handle_connect(client(2), at(200));
+        r.handle_requests_done(client(2), at(210));
+        assert_eq!(r.handle_time(at(509)), Effects::default(), "progress gives time");
+        let effects = r.handle_time(at(510));
+        assert_eq!((effects.evict, effects.phase_changed), (vec![client(1)], true));
+        assert_eq!(r.phase(), Phase::Locks);
+    }
+
+    #[test]
+    fn the_hard_limit_ends_it_whatever_happens() {
+        let mut r = recovery(2);
+        r.handle_connect(client(1), at(0));
+        r.handle_connect(client(2), at(0));
+        for second in (0..=900).step_by(100) {
+            assert_eq!(r.handle_time(at(second)).evict.len(), if second == 900 { 2 } else { 0 });
+            r.handle_connect(client(1), at(second));
+        }
+        assert_eq!(r.phase(), Phase::Complete);
+    }
+
+    #[test]
+    fn a_connection_lost_midway_begins_again_after_what_is_executed() {
+        let mut r = recovery(1);
+        r.handle_connect(client(1), at(0));
+        let effects = r.handle_replay(client(1), 110, 0, at(0)).1;
+        r.handle_executed(effects.run.unwrap(), at(0));
+        r.handle_replay(client(1), 130, 120, at(0));
+        r.handle_connect(client(1), at(1));
+        assert_eq!(r.handle_replay(client(1), 120, 0, at(1)).1.run, ticket(1, 120));
+    }
+
+    #[test]
+    fn an_administrator_can_end_it() {
+        let mut r = recovery(2);
+        r.handle_connect(client(1), at(0));
+        let effects = r.abort(at(1));
+        assert_eq!((effects.evict, r.phase()), (vec![client(1), client(2)], Phase::Complete));
+        assert!(!r.handle_replay(client(1), 101, 0, at(1)).0);
+    }
+
+    /// Clients with random shares of a history replay it over connections that reorder and break: all is executed once, in
+    /// order.
+    #[test]
+    fn any_order_of_arrival_gives_the_history_again() {
+        for seed in 0..500 {
+            let mut prng = Prng::new(seed);
+            let count = prng.range(1, 6) as u8;
+            let mut histories: Vec<Vec<u64>> = vec![Vec::new(); usize::from(count)];
+            for transno in 101..101 + prng.range(1, 60) {
+                // Some numbers were the server's own.
+                if !prng.one_in(5) {
+                    histories[prng.below(u64::from(count)) as usize].push(transno);
+                }
+            }
+            let mut r = recovery(count);
+            let mut sent: Vec<Vec<u64>> = histories.iter().map(|_| Vec::new()).collect();
+            let (mut done, mut executed) = (vec![false; usize::from(count)], Vec::new());
+            let mut running: Option<Ticket> = None;
+            for n in 1..=count {
+                running = running.or(r.handle_connect(client(n), at(0)).run);
+            }
+            while r.phase() < Phase::Locks {
+                let n = prng.below(u64::from(count)) as usize;
+                let who = client(n as u8 + 1);
+                let left: Vec<u64> =
+                    histories[n].iter().copied().filter(|t| !executed.contains(t) && !sent[n].contains(t)).collect();
+                let effects = match prng.below(4) {
+                    0 if running.is_some() => {
+                        let ticket = running.take().unwrap();
+                        executed.push(ticket.transno);
+                        r.handle_executed(ticket, at(0))
+                    }
+                    1 if prng.one_in(10) && !done[n] && running.is_none_or(|t| t.client != who) => {
+                        sent[n].clear();
+                        r.handle_connect(who, at(0))
+                    }
+                    _ if done[n] => continue,
+                    _ if left.is_empty() => {
+                        if histories[n].iter().any(|t| !executed.contains(t)) {
+                            continue;
+                        }
+                        done[n] = true;
+                        r.handle_requests_done(who, at(0))
+                    }
+                    _ => {
+                        // Several are on their way at a time, and any may come first.
+                        let transno = left[prng.below(left.len().min(3) as u64) as usize];
+                        let previous = histories[n].iter().copied().filter(|t| *t < transno).next_back().unwrap_or(0);
+                        sent[n].push(transno);
+                        r.handle_replay(who, transno, previous, at(0)).1
+                    }
+                };
+                running = running.or(effects.run);
+            }
+            let mut want: Vec<u64> = histories.concat();
+            want.sort_unstable();
+            assert_eq!(executed, want, "seed {seed}");
+        }
+    }
+}

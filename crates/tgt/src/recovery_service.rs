@@ -1,0 +1,233 @@
+//! A target's recovery as requests meet it: replays wait here for the turn that the engine in `recovery` gives them.
+
+use crate::recovery::{Counts, Effects, Phase, Recovery, Settings, Ticket};
+use crate::reply;
+use crate::{Target, TargetError};
+use nacre_base::{Errno, FxHashMap, Time, Uuid};
+use nacre_ptlrpc::ServerRequest;
+use nacre_wire::header::flags;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::{Notify, oneshot};
+
+/// The recovery of one target, from its start until it is over.
+pub(crate) struct RecoveryService {
+    target: Arc<Target>,
+    engine: Mutex<Recovery>,
+    turns: Mutex<FxHashMap<Ticket, oneshot::Sender<()>>>,
+    /// The phase is another, or time limits are.
+    changed: Notify,
+    /// It is over, and what was replayed is durable.
+    over: AtomicBool,
+}
+
+/// A replay's turn: the next comes when this is dropped.
+pub(crate) struct Turn {
+    service: Arc<RecoveryService>,
+    ticket: Ticket,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let service = self.service.clone();
+        service.apply(|r, now| r.handle_executed(self.ticket, now));
+    }
+}
+
+/// A replay that waits. Dropped: its client's connection is gone, and it will come again.
+struct Queued<'a> {
+    service: &'a Arc<RecoveryService>,
+    ticket: Option<Ticket>,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.service.turns.lock().remove(&ticket);
+            self.service.engine.lock().handle_withdrawn(ticket);
+        }
+    }
+}
+
+impl RecoveryService {
+    /// Reads which clients the target knew when it was last up, and waits for them. Without `recovers` for none.
+    pub(crate) async fn open(target: &Arc<Target>, recovers: bool) -> Result<Arc<RecoveryService>, TargetError> {
+        let known = if recovers { reply::known_clients(&*target.osd().begin().await?)? } else { Vec::new() };
+        let committed = target.last_committed().0;
+        let engine = Recovery::new(Settings::default(), committed, known);
+        let over = engine.phase() == Phase::Complete;
+        if !over {
+            target.begin_recovery();
+            tracing::info!(target = %target.name(), clients = engine.counts().known, "waits for clients to recover");
+        }
+        let service = Arc::new(RecoveryService {
+            target: target.clone(),
+            engine: Mutex::new(engine),
+            turns: Mutex::default(),
+            changed: Notify::new(),
+            over: AtomicBool::new(over),
+        });
+        if !over {
+            let watched = service.clone();
+            drop(target.rt().spawn(async move { watched.watch_time().await }));
+        }
+        Ok(service)
+    }
+
+    /// Whether replays are still awaited.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Whether this client may connect now.
+    pub(crate) fn admits(&self, client: Uuid) -> bool {
+        self.is_over() || self.engine.lock().admits(client)
+    }
+
+    /// A client has connected.
+    pub(crate) fn handle_connect(self: &Arc<Self>, client: Uuid) {
+        self.apply(|r, now| r.handle_connect(client, now));
+    }
+
+    /// A client has disconnected, or was evicted.
+    pub(crate) fn handle_disconnect(self: &Arc<Self>, client: Uuid) {
+        self.apply(|r, now| r.handle_disconnect(client, now));
+    }
+
+    /// A client says how far it is; whether it has to wait.
+    pub(crate) fn handle_told(self: &Arc<Self>, client: Uuid, told: u32) -> bool {
+        if told & flags::REQ_REPLAY_DONE != 0 {
+            self.apply(|r, now| r.handle_requests_done(client, now));
+        }
+        if told & flags::LOCK_REPLAY_DONE != 0 {
+            self.apply(|r, now| r.handle_locks_done(client, now));
+        }
+        !self.is_over()
+    }
+
+    /// Waits until a request that belongs to the recovery may run. EAGAIN if the recovery has no place for it.
+    pub(crate) async fn turn(self: &Arc<Self>, request: &ServerRequest) -> Result<Option<Turn>, Errno> {
+        if !request.is_replay() {
+            return self.until(Phase::Locks, request).await.map(|()| None);
+        }
+        let ticket = Ticket { client: request.export.client, transno: request.header.transno };
+        let (sender, turn) = oneshot::channel();
+        self.turns.lock().insert(ticket, sender);
+        let mut queued = Queued { service: self, ticket: Some(ticket) };
+        let mut has_place = false;
+        self.apply(|r, now| {
+            let (place, effects) =
+                r.handle_replay(ticket.client, ticket.transno, request.header.last_committed, now);
+            has_place = place;
+            effects
+        });
+        if !has_place {
+            return Err(Errno::EAGAIN);
+        }
+        tokio::select! {
+            biased;
+            granted = turn => {
+                queued.ticket = None;
+                granted.map_err(|_| Errno::EAGAIN)?;
+                Ok(Some(Turn { service: self.clone(), ticket }))
+            }
+            () = request.abandoned() => Err(Errno::ENOTCONN),
+        }
+    }
+
+    async fn until(&self, phase: Phase, request: &ServerRequest) -> Result<(), Errno> {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let current = self.engine.lock().phase();
+            if current == Phase::Complete && phase != Phase::Complete {
+                return Err(Errno::EAGAIN);
+            }
+            if current >= phase {
+                return Ok(());
+            }
+            tokio::select! {
+                biased;
+                () = changed => {}
+                () = request.abandoned() => return Err(Errno::ENOTCONN),
+            }
+        }
+    }
+
+    /// Ends the waiting: who is not here is evicted.
+    pub(crate) fn abort(self: &Arc<Self>) {
+        self.apply(Recovery::abort);
+    }
+
+    /// What it has seen, for `recovery_status`.
+    pub(crate) fn status(&self) -> (Phase, Counts, (Option<Time>, Option<Time>)) {
+        let engine = self.engine.lock();
+        (engine.phase(), engine.counts(), engine.times())
+    }
+
+    async fn watch_time(self: Arc<Self>) {
+        while !self.is_over() {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let deadline = self.engine.lock().next_deadline();
+            if self.target.rt().timeout_at(deadline, changed).await.is_err() {
+                self.apply(Recovery::handle_time);
+            }
+        }
+    }
+
+    fn apply(self: &Arc<Self>, change: impl FnOnce(&mut Recovery, Time) -> Effects) {
+        if self.is_over() {
+            return;
+        }
+        let now = self.target.rt().now();
+        let (effects, phase) = {
+            let mut engine = self.engine.lock();
+            let effects = change(&mut engine, now);
+            (effects, engine.phase())
+        };
+        if let Some(ticket) = effects.run {
+            let turn = self.turns.lock().remove(&ticket);
+            // Without anybody who waits the turn is over at once.
+            if turn.is_none_or(|turn| turn.send(()).is_err()) {
+                self.apply(|r, now| r.handle_executed(ticket, now));
+            }
+        }
+        self.changed.notify_waiters();
+        if !effects.evict.is_empty() || phase == Phase::Complete {
+            let service = self.clone();
+            drop(self.target.rt().spawn(async move { service.carry_out(effects.evict, phase).await }));
+        }
+    }
+
+    /// Forgets who was evicted, and opens the doors once what was replayed is durable: numbers of this start, which are
+    /// higher, are told to clients only then.
+    async fn carry_out(self: Arc<Self>, evict: Vec<Uuid>, phase: Phase) {
+        let name = self.target.name();
+        for client in evict {
+            tracing::warn!(target = %name, %client, "did not recover in time: evicted");
+            if let Err(error) = self.forget(client).await {
+                tracing::warn!(target = %name, %client, %error, "client not forgotten");
+            }
+        }
+        if phase == Phase::Complete && !self.is_over() {
+            if let Err(error) = self.target.commit().await {
+                tracing::error!(target = %name, %error, "what was replayed is not durable");
+                return;
+            }
+            self.target.end_recovery();
+            self.over.store(true, Ordering::Release);
+            self.changed.notify_waiters();
+            let counts = self.engine.lock().counts();
+            tracing::info!(target = %name, replayed = counts.replayed, evicted = counts.evicted, "recovered");
+        }
+    }
+
+    async fn forget(&self, client: Uuid) -> Result<(), Errno> {
+        let mut operation = self.target.begin().await?;
+        reply::forget_client(&mut *operation, client)?;
+        operation.finish_local();
+        Ok(())
+    }
+}
