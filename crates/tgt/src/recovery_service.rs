@@ -3,10 +3,11 @@
 use crate::recovery::{Counts, Effects, Phase, Recovery, Settings, Ticket};
 use crate::reply;
 use crate::{Target, TargetError};
-use nacre_base::{Errno, FxHashMap, Time, Uuid};
+use nacre_base::{Errno, Time, Uuid};
 use nacre_ptlrpc::ServerRequest;
 use nacre_wire::header::flags;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{Notify, oneshot};
@@ -15,7 +16,7 @@ use tokio::sync::{Notify, oneshot};
 pub(crate) struct RecoveryService {
     target: Arc<Target>,
     engine: Mutex<Recovery>,
-    turns: Mutex<FxHashMap<Ticket, oneshot::Sender<()>>>,
+    turns: Mutex<BTreeMap<Ticket, oneshot::Sender<()>>>,
     /// The phase is another, or time limits are.
     changed: Notify,
     /// It is over, and what was replayed is durable.
