@@ -100,7 +100,6 @@ impl Mdt {
             target,
         });
         mdt.make_root().await?;
-        mdt.destroy_all_orphans().await?;
         mdt.osps.add_params();
         let task = mdt.target.rt().spawn(follow_config(mdt.mgc.clone(), mdt.osps.clone(), mdt.fsname()));
         let reaper = mdt.target.rt().spawn(linger::reap(Arc::downgrade(&mdt), to_reap));
@@ -277,17 +276,20 @@ impl Mdt {
     }
 
     async fn open(&self, request: &ServerRequest, r: &Open, held: Held) -> Result<Attempt, Errno> {
-        let mut operation = self.target.begin().await?;
+        let mut operation = self.target.begin_for(request).await?;
+        let before = request.first_answer::<OpenReply>()?;
         // Who opens it now is one of them, if it is written to.
         let writers = |fid| self.opens.lock().writers(fid) + 1;
         let mut objects = self.osps.allocator(&writers);
+        let mut replayed = before.as_ref().map(|b| ReplayedObjects::new(b.layout.clone()));
         let version = operation.transno().0;
         let is_open = |fid| self.opens.lock().is_open(fid);
         let changed = Changed::default();
         let mut cx = Context { tx: &mut *operation, cred: &r.cred, now: r.now, version, is_open: &is_open, changed };
         let plan = ops::open::plan(&cx, r)?;
         let changes = !matches!(plan, Plan::Open(..));
-        let opened = match ops::open::carry_out(&mut cx, r, plan, &mut objects) {
+        let source = replayed.as_mut().map_or(&mut objects as &mut dyn Objects, |r| r);
+        let opened = match ops::open::carry_out(&mut cx, r, plan, source) {
             Err(Errno::EINPROGRESS) => return Ok(Attempt::NoObjects(objects.error())),
             opened => opened?,
         };
@@ -298,10 +300,14 @@ impl Mdt {
             Err(waiting) => return Ok(Attempt::InTheWay(waiting)),
         };
         let client = request.export.cookie;
-        let handle = self.opens.lock().open(client, opened.fid, r.flags)?;
+        // What is replayed is opened later, if it still is open.
+        let handle = match &before {
+            Some(before) => before.handle,
+            None => self.opens.lock().open(client, opened.fid, r.flags)?,
+        };
         let AttrReply { attr, layout, lock } = {
             let answer = opened.inode.attr_reply(opened.fid);
-            let lock = self.locks.grant(&request.export, &answer, r.want);
+            let lock = self.locks.grant(&request.export, &answer, wanted(request, r.want));
             AttrReply { lock, ..answer }
         };
         let mut reply = OpenReply { created: opened.created, attr, layout, handle, lock: None };
@@ -324,13 +330,13 @@ impl Mdt {
 
     async fn close(&self, request: &ServerRequest, r: &Close, held: Held) -> Result<Attempt, Errno> {
         let client = request.export.cookie;
-        let mut operation = self.target.begin().await?;
+        let mut operation = self.target.begin_for(request).await?;
         let closed = self.opens.lock().get(client, r.handle);
         let fid = closed.map_or(r.fid, |c| c.fid);
         let inode = tables::inode(&*operation, fid)?;
         // Hints are only of use from who had the file open (without a handle it was so under a lock), and of a file that
         // others can find.
-        let is_local = r.handle == 0;
+        let is_local = r.handle == 0 || request.is_replay();
         let r = &Close {
             size_blocks: r.size_blocks.filter(|_| is_local || closed.is_some_and(|c| c.is_writable())),
             atime: r.atime.filter(|_| is_local || closed.is_some()),
@@ -352,23 +358,31 @@ impl Mdt {
         };
         self.opens.lock().close(client, r.handle);
         let response = Response::new(&());
-        let is_unused = inode.as_ref().is_some_and(|i| i.nlink == 0) && !self.opens.lock().is_open(fid);
+        // In recovery others have not yet said what they have open.
+        let is_unused = inode.as_ref().is_some_and(|i| i.nlink == 0)
+            && !self.opens.lock().is_open(fid)
+            && !self.target.is_recovering();
         if is_unused {
             self.destroy_orphans(&mut operation, &[fid])?;
         }
         match inode {
-            None if closed.is_none() => Err(Errno::ESTALE),
+            None if closed.is_none() && !request.is_replay() => Err(Errno::ESTALE),
             _ if has_news || is_unused => Ok(Attempt::Done(operation.finish(request, response)?)),
             _ => Ok(Attempt::Done(response)),
         }
     }
 
     async fn reint(&self, request: &ServerRequest, reint: &Reint, held: Held) -> Result<Attempt, Errno> {
-        let mut operation = self.target.begin().await?;
+        let mut operation = self.target.begin_for(request).await?;
         let writers = |fid| self.opens.lock().writers(fid);
         let mut objects = self.osps.allocator(&writers);
+        let mut replayed = match &reint.record {
+            ReintRecord::Rename(_) => None,
+            _ => request.first_answer::<AttrReply>()?.map(|before| ReplayedObjects::new(before.layout)),
+        };
+        let source = replayed.as_mut().map_or(&mut objects as &mut dyn Objects, |r| r);
         let nameless = RefCell::new(Vec::new());
-        let (reply, changed) = match self.change(request, reint, &mut operation, &mut objects, &nameless) {
+        let (reply, changed) = match self.change(request, reint, &mut operation, source, &nameless) {
             Err(Errno::EINPROGRESS) => return Ok(Attempt::NoObjects(objects.error())),
             done => done?,
         };
@@ -382,7 +396,7 @@ impl Mdt {
                 return Ok(Attempt::Done(self.finish(request, operation, Response::new(&reply), nameless)?));
             }
         };
-        let lock = self.locks.grant(&request.export, &reply, reint.want);
+        let lock = self.locks.grant(&request.export, &reply, wanted(request, reint.want));
         let response = self.finish(request, operation, Response::new(&reply), nameless)?;
         objects.keep();
         reply.lock = lock;
@@ -398,7 +412,10 @@ impl Mdt {
         nameless: RefCell<Vec<Fid>>,
     ) -> Result<Response, Errno> {
         let response = operation.finish(request, response)?;
-        self.linger(nameless.into_inner());
+        // In recovery all orphans stay until its end.
+        if !self.target.is_recovering() {
+            self.linger(nameless.into_inner());
+        }
         Ok(response)
     }
 
@@ -423,7 +440,7 @@ impl Mdt {
         let reply = match &reint.record {
             ReintRecord::Setattr(r) => {
                 let handle = self.opens.lock().get(client, r.handle);
-                let writes = handle.is_some_and(|h| h.fid == r.fid && h.is_writable());
+                let writes = request.is_replay() || handle.is_some_and(|h| h.fid == r.fid && h.is_writable());
                 ops::setattr::setattr(&mut cx, r, writes, objects)?
             }
             ReintRecord::Create(r) => ops::create::create(&mut cx, r, self.target.name().index)?,
@@ -438,7 +455,7 @@ impl Mdt {
                 ops::getattr::getattr(&cx, r.fid)?
             }
             ReintRecord::SetLayout(r) => {
-                let writes = self.opens.lock().has_open(client, r.fid);
+                let writes = request.is_replay() || self.opens.lock().has_open(client, r.fid);
                 ops::set_layout::set_layout(&mut cx, r, writes, objects)?
             }
         };

@@ -53,12 +53,22 @@ impl OpenHandles {
         }
         let number = self.next;
         self.next += 1;
-        let handle = OpenHandle { fid, flags };
-        handles.insert(number, handle);
-        let count = self.counts.entry((fid, client)).or_default();
+        self.insert(client, number, OpenHandle { fid, flags });
+        Ok(number)
+    }
+
+    /// Opens again what a client had open, as `number`, when the MDT was last up.
+    pub fn reopen(&mut self, client: u64, number: u64, fid: Fid, flags: u32) {
+        if self.get(client, number).is_none() {
+            self.insert(client, number, OpenHandle { fid, flags });
+        }
+    }
+
+    fn insert(&mut self, client: u64, number: u64, handle: OpenHandle) {
+        self.clients.entry(client).or_default().insert(number, handle);
+        let count = self.counts.entry((handle.fid, client)).or_default();
         count.all += 1;
         count.writable += usize::from(handle.is_writable());
-        Ok(number)
     }
 
     /// A client's handle.

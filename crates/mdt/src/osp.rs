@@ -316,7 +316,7 @@ fn fill(component: &mut Component, choice: &Choice, objects: &mut BTreeMap<OstIn
 
 /// Stores the last object of an OST that is in use now. It never goes back, though objects of a failed operation are
 /// handed out again later: an object above it would be destroyed as an orphan.
-fn note_used(tx: &mut dyn Transaction, ost: OstIndex, fids: &[Fid]) -> Result<(), Errno> {
+pub(crate) fn note_used(tx: &mut dyn Transaction, ost: OstIndex, fids: &[Fid]) -> Result<(), Errno> {
     let Some(fid) = fids.last() else { return Ok(()) };
     let known = tables::last_used(tx, ost)?;
     if known.is_none_or(|k| k.seq != fid.seq || k.oid < fid.oid) {

@@ -109,6 +109,11 @@ impl ServerRequest {
         self.replayed.is_some()
     }
 
+    /// What was answered the first time, if it is replayed.
+    pub fn first_answer<M: Field>(&self) -> Result<Option<M>, Errno> {
+        self.replayed.as_ref().map(nacre_wire::decode).transpose().map_err(Errno::from)
+    }
+
     /// Whether it is part of a recovery: a replay, or what brings back open files and locks.
     pub fn is_recovery(&self) -> bool {
         self.header.has(flags::REPLAY)

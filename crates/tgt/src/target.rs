@@ -173,6 +173,11 @@ impl Target {
         Transno(counted.load(Ordering::Acquire))
     }
 
+    /// Whether clients of the last start are waited for, and have not yet brought back what they had.
+    pub fn is_recovering(&self) -> bool {
+        self.recovers.load(Ordering::Acquire)
+    }
+
     /// Clients are waited for.
     pub(crate) fn begin_recovery(&self) {
         self.recovers.store(true, Ordering::Release);
