@@ -21,6 +21,7 @@ pub mod osp;
 mod overstriping;
 pub mod pool;
 pub mod record;
+mod replay;
 pub mod tables;
 
 pub use mdt::{Mdt, MdtConfig, TABLES};

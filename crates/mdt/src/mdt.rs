@@ -4,6 +4,7 @@
 use crate::inode_locks::{Attempt, Held, Locks};
 use crate::linger::{self, LINGER, Lingering};
 use crate::opens::OpenHandles;
+use crate::replay::ReplayedObjects;
 use crate::ops::changed::Changed;
 use crate::ops::close::changes;
 use crate::ops::open::Plan;
@@ -163,17 +164,20 @@ impl Mdt {
         self.target.commit().await
     }
 
-    /// At a start nothing is open, so every orphan goes.
-    async fn destroy_all_orphans(&self) -> Result<(), Errno> {
+    async fn destroy_unopened_orphans(&self) -> Result<(), Errno> {
+        let mut after = None;
         loop {
             let mut operation = self.target.begin().await?;
-            let orphans = tables::orphans(&*operation, ORPHANS_BATCH)?;
-            if orphans.is_empty() {
-                return Ok(());
+            let orphans = tables::orphans(&*operation, after, ORPHANS_BATCH)?;
+            let Some(last) = orphans.last().copied() else { return Ok(()) };
+            after = Some(last);
+            let unopened = |fid: &Fid| !self.opens.lock().is_open(*fid);
+            let orphans: Vec<Fid> = orphans.into_iter().filter(unopened).collect();
+            if !orphans.is_empty() {
+                tracing::info!(mdt = %self.target.name(), "{} open-unlinked files of the last run are destroyed", orphans.len());
+                self.destroy_orphans(&mut operation, &orphans)?;
+                operation.finish_local();
             }
-            tracing::info!(mdt = %self.target.name(), "{} open-unlinked files of the last run are destroyed", orphans.len());
-            self.destroy_orphans(&mut operation, &orphans)?;
-            operation.finish_local();
         }
     }
 
@@ -288,7 +292,7 @@ impl Mdt {
         let mut cx = Context { tx: &mut *operation, cred: &r.cred, now: r.now, version, is_open: &is_open, changed };
         let plan = ops::open::plan(&cx, r)?;
         let changes = !matches!(plan, Plan::Open(..));
-        let source = replayed.as_mut().map_or(&mut objects as &mut dyn Objects, |r| r);
+        let source = replayed.as_mut().map_or(&mut objects as &mut dyn ops::Objects, |r| r);
         let opened = match ops::open::carry_out(&mut cx, r, plan, source) {
             Err(Errno::EINPROGRESS) => return Ok(Attempt::NoObjects(objects.error())),
             opened => opened?,
@@ -326,6 +330,22 @@ impl Mdt {
                 Err(error)
             }
         }
+    }
+
+    /// Opens again what a client had open when the MDT was last up, whatever has become of its names and permissions.
+    async fn reopen(&self, request: &ServerRequest, r: &Open) -> Result<Response, Errno> {
+        let client = request.export.cookie;
+        let operation = self.target.begin().await?;
+        let inode = tables::inode(&*operation, r.parent)?.ok_or(Errno::ESTALE)?;
+        let handle = match r.handle {
+            0 => self.opens.lock().open(client, r.parent, r.flags)?,
+            handle => {
+                self.opens.lock().reopen(client, handle, r.parent, r.flags);
+                handle
+            }
+        };
+        let AttrReply { attr, layout, .. } = inode.attr_reply(r.parent);
+        Ok(Response::new(&OpenReply { created: false, attr, layout, handle, lock: None }))
     }
 
     async fn close(&self, request: &ServerRequest, r: &Close, held: Held) -> Result<Attempt, Errno> {
@@ -380,7 +400,7 @@ impl Mdt {
             ReintRecord::Rename(_) => None,
             _ => request.first_answer::<AttrReply>()?.map(|before| ReplayedObjects::new(before.layout)),
         };
-        let source = replayed.as_mut().map_or(&mut objects as &mut dyn Objects, |r| r);
+        let source = replayed.as_mut().map_or(&mut objects as &mut dyn ops::Objects, |r| r);
         let nameless = RefCell::new(Vec::new());
         let (reply, changed) = match self.change(request, reint, &mut operation, source, &nameless) {
             Err(Errno::EINPROGRESS) => return Ok(Attempt::NoObjects(objects.error())),
@@ -488,6 +508,11 @@ enum Reply {
     Rename(RenameReply),
 }
 
+/// The bits to grant on the occasion of a request; none in a recovery, whose answers nobody reads.
+fn wanted(request: &ServerRequest, bits: u64) -> u64 {
+    if request.is_recovery() { 0 } else { bits }
+}
+
 /// The response to a change, again if a lock came on the occasion. The one that was saved is without: it may be given by
 /// a later start of this MDT, which knows no locks.
 fn with_lock(saved: Response, is_locked: bool, reply: &impl Field) -> Response {
@@ -497,6 +522,7 @@ fn with_lock(saved: Response, is_locked: bool, reply: &impl Field) -> Response {
 #[async_trait]
 impl Service for Mdt {
     const FEATURES: u64 = connect_flags::FLOCK | connect_flags::MULTI_MODIFY_RPCS | connect_flags::OVERSTRIPING;
+    const RECOVERS: bool = true;
 
     fn table() -> &'static [Handler<Mdt>] {
         use Access::{Changes, Reads};
@@ -534,6 +560,15 @@ impl Service for Mdt {
 
     async fn connected(&self, _: &Arc<Export>, _: &ConnectData, _: &mut ConnectData) -> Result<(), Errno> {
         Ok(())
+    }
+
+    /// Everybody has said what is open: what lost its last name and is not open goes. The OSTs may make and destroy
+    /// objects.
+    async fn recovered(&self) {
+        if let Err(error) = self.destroy_unopened_orphans().await {
+            tracing::warn!(mdt = %self.target.name(), %error, "orphans stay until the next start");
+        }
+        self.osps.handle_recovered();
     }
 
     async fn disconnected(&self, export: &Arc<Export>) {
@@ -585,6 +620,9 @@ async fn handle_lookup(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Respons
 
 async fn handle_open(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
     let r: Open = request.decode()?;
+    if request.is_recovery() && !request.is_replay() {
+        return mdt.reopen(&request, &r).await;
+    }
     mdt.fault(&request, "mdt.reint.before_commit").await?;
     let attempt = || mdt.locks.with_locks(&request, |held| mdt.open(&request, &r, held));
     let response = mdt.with_objects(&request, attempt).await?;

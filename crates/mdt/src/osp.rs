@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// How often an OST is asked for its space.
 const STATFS_INTERVAL: Duration = Duration::from_secs(5);
@@ -54,6 +54,8 @@ pub struct Osps {
     state: Mutex<State>,
     /// Told when an OST has new objects or came back: creates that wait try again.
     refilled: Notify,
+    /// The MDT knows which objects are in use: until then none is made or destroyed.
+    recovered: watch::Sender<bool>,
 }
 
 struct State {
@@ -81,7 +83,7 @@ impl Osps {
         let rt = target.rt().child(format!("{}-osp", target.name()));
         let lod = Lod::new(rt.random());
         let state = State { lod, osts: BTreeMap::new() };
-        Arc::new(Osps { target: target.clone(), rt, state: Mutex::new(state), refilled: Notify::new() })
+        Arc::new(Osps { target: target.clone(), rt, state: Mutex::new(state), refilled: Notify::new(), recovered: watch::Sender::new(false) })
     }
 
     /// Whether new objects may go to an OST.
@@ -125,6 +127,15 @@ impl Osps {
             self.rt.spawn(send_destroys(self.clone(), osp.clone())),
         ];
         osp.tasks.lock().extend(tasks);
+    }
+
+    /// Replays are over: what is in use is known.
+    pub fn handle_recovered(&self) {
+        self.recovered.send_replace(true);
+    }
+
+    async fn recovered(&self) {
+        let _ = self.recovered.subscribe().wait_for(|recovered| *recovered).await;
     }
 
     /// Ends all tasks and disconnects.
@@ -335,6 +346,7 @@ impl Drop for Allocator<'_> {
 
 /// Keeps the pool of one OST filled.
 async fn precreate(osps: Arc<Osps>, osp: Arc<Osp>) {
+    osps.recovered().await;
     let mut orphans_after = None;
     loop {
         let low = osp.pool_low.notified();
@@ -410,6 +422,7 @@ async fn poll_statfs(osps: Arc<Osps>, osp: Arc<Osp>) {
 
 /// Destroys the objects of files that are gone for good, oldest first, and again until the OST says that it did.
 async fn send_destroys(osps: Arc<Osps>, osp: Arc<Osp>) {
+    osps.recovered().await;
     loop {
         let durable = osp.destroys_durable.notified();
         match destroy_batch(&osps, &osp).await {

@@ -216,11 +216,12 @@ pub fn delete_orphan(tx: Tx<'_>, fid: Fid) -> Result<bool, Errno> {
     Ok(tx.delete(ORPHANS, &fid.to_key())?)
 }
 
-/// Orphans, at most `limit` of them.
-pub fn orphans(tx: &dyn Transaction, limit: usize) -> Result<Vec<Fid>, Errno> {
+/// Inodes without names that are kept because they were open, those after `after`, at most `limit`.
+pub fn orphans(tx: &dyn Transaction, after: Option<Fid>, limit: usize) -> Result<Vec<Fid>, Errno> {
     let mut found = Vec::new();
-    scan_prefix(tx, ORPHANS, &[], &mut |key, _| {
-        found.extend(Fid::from_key(key));
+    let start = after.map_or(Vec::new(), |fid| fid.to_key().to_vec());
+    tx.scan(ORPHANS, &start, &mut |key, _| {
+        found.extend(Fid::from_key(key).filter(|fid| Some(*fid) != after));
         if found.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     Ok(found)

@@ -81,6 +81,18 @@ impl RecoveryService {
         self.over.load(Ordering::Acquire)
     }
 
+    /// Ready when it is over.
+    pub(crate) async fn over(&self) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if self.is_over() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// Whether this client may connect now.
     pub(crate) fn admits(&self, client: Uuid) -> bool {
         self.is_over() || self.engine.lock().admits(client)

@@ -62,6 +62,10 @@ pub trait Service: Send + Sync + Sized + 'static {
     async fn connected(&self, export: &Arc<Export>, asked: &ConnectData, answer: &mut ConnectData)
     -> Result<(), Errno>;
 
+    /// Clients of the last start have brought back what they had, or are evicted; also called if there were none. Once for
+    /// each start, after which clients' requests are served.
+    async fn recovered(&self) {}
+
     /// The client is gone, cleanly or not: its handles, locks and grants go too.
     async fn disconnected(&self, export: &Arc<Export>);
 }
@@ -76,6 +80,11 @@ pub async fn serve<S: Service>(service: &Arc<S>) -> Result<ServedTarget, TargetE
         .node()
         .params()
         .add(format!("{}num_exports", target.param_prefix()), move || exports.lock().len().to_string());
+    let (recovery, recovered) = (dispatcher.recovery.clone(), service.clone());
+    drop(target.rt().spawn(async move {
+        recovery.over().await;
+        recovered.recovered().await;
+    }));
     Ok(target.node().serve(&target.name().to_string(), dispatcher))
 }
 

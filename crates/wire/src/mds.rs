@@ -117,6 +117,8 @@ message! {
         pub now: Timestamp,
         /// Bits wanted on the file, as in [`Getattr`].
         pub want: u64,
+        /// In a recovery: the handle that the client has, 0 for a new one.
+        pub handle: u64,
     }
 
     /// What became of an open.
