@@ -20,6 +20,8 @@ pub(crate) mod write_back;
 use crate::cache::dirty_account::DirtyAccount;
 use crate::callback_service::LockHolder;
 use crate::connection::{Caller, Connection, Observer};
+use crate::lock_params::LockOwner;
+use crate::rpc_stats::RpcStats;
 use crate::unsynced::Unsynced;
 use memory::Memory;
 use nacre_base::size::MIB;
@@ -67,7 +69,7 @@ pub(crate) struct Osc {
     /// Whether writers of shared files always ask for locks that the server grows, as if there were no better way.
     pub(crate) only_grown_locks: AtomicBool,
     pub(crate) locks: Mutex<LockCache>,
-    pub(crate) lru: Mutex<LruLimits>,
+    lru: Mutex<LruLimits>,
     /// How often all locks were lost.
     epoch: AtomicU64,
     /// How often by an eviction.
@@ -82,6 +84,7 @@ pub(crate) struct Osc {
     /// A flush ended.
     room: Notify,
     unsynced: Mutex<Unsynced>,
+    rpc_stats: RpcStats,
     /// The task for what is due at a time is there.
     upkeep: AtomicBool,
     /// It sleeps too long.
@@ -90,6 +93,7 @@ pub(crate) struct Osc {
 
 impl Osc {
     pub(crate) fn new(connection: Connection) -> Arc<Osc> {
+        let rpc_stats = RpcStats::new(connection.mount().rt.clone());
         let osc = Arc::new_cyclic(|this| Osc {
             this: this.clone(),
             connection,
@@ -110,6 +114,7 @@ impl Osc {
             waiters: AtomicU64::new(0),
             room: Notify::new(),
             unsynced: Mutex::default(),
+            rpc_stats,
             upkeep: AtomicBool::new(false),
             nudge: Arc::default(),
         });
@@ -269,12 +274,6 @@ impl Osc {
         next().map(|next| (next.max(self.now() + UPKEEP_PAUSE), self.nudge.clone()))
     }
 
-    /// Gives all unused locks back (`lru_size=clear`).
-    pub(crate) fn clear_locks(self: &Arc<Self>) {
-        let givings = self.locks.lock().clear();
-        self.start_giving_unused(givings);
-    }
-
     /// Writes everything back and says goodbye; gives up waiting after `deadline`.
     pub(crate) async fn close(self: &Arc<Self>, deadline: Duration) {
         let flushed = pin!(self.flush_all());
@@ -282,5 +281,28 @@ impl Osc {
             tracing::warn!(target = self.connection.label(), "unmounted before everything was written");
         }
         self.connection.disconnect().await;
+    }
+}
+
+impl LockOwner for Osc {
+    fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    fn with_locks(&self, look: &mut dyn FnMut(&LockCache, &LruLimits)) {
+        let limits = *self.lru.lock();
+        look(&self.locks.lock(), &limits);
+    }
+
+    fn set_limits(&self, change: &mut dyn FnMut(&mut LruLimits)) {
+        change(&mut self.lru.lock());
+        self.nudge.notify_one();
+    }
+
+    fn clear_locks(&self) {
+        let givings = self.locks.lock().clear();
+        if let Some(osc) = self.this.upgrade() {
+            osc.start_giving_unused(givings);
+        }
     }
 }
