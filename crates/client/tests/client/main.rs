@@ -13,4 +13,5 @@ mod metadata_coherence;
 mod names;
 mod opens;
 mod progressive;
+mod statahead;
 mod xattrs;
