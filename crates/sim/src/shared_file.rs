@@ -45,7 +45,7 @@ pub enum Policy {
     /// One file, locks grown by the server as far as no other lock is in the way, whoever waits: writers take turns, as
     /// the experiments describe it of Lustre.
     Grown,
-    /// The same, but a lock ends where a waiting request begins, as the code of Lustre has it since.
+    /// The same, but a lock also ends where a waiting request begins, as in the code of Lustre.
     GrownApart,
     /// One file, by the policy that is on unless told otherwise.
     Default,
@@ -278,14 +278,14 @@ async fn work(cluster: &Arc<Cluster>, load: Load) -> Result<(Duration, RpcCounts
         let (client, fid) = (client_of(cluster, &load, writer), files[writer as usize % files.len()]);
         opened.push(client.open(&Credentials::root(), fid, O_RDWR).await.map_err(|e| format!("open: {e}"))?);
     }
-    let (before, called_back, begun) = (counts_of(cluster), called_back(cluster), cluster.rt().now());
+    let (before, callbacks, begun) = (counts_of(cluster), called_back(cluster), cluster.rt().now());
     let each = opened.iter().zip(0..).map(|(file, writer)| {
         let place = if files.len() > 1 { (0, 1) } else { (writer, load.writers()) };
         write(cluster.rt(), client_of(cluster, &load, writer), file, load, place)
     });
     try_join_all(each).await?;
     let (elapsed, counts) = (cluster.rt().now().since(begun), counts_of(cluster) - before);
-    let counts = RpcCounts { callbacks: self::called_back(cluster) - called_back, ..counts };
+    let counts = RpcCounts { callbacks: called_back(cluster) - callbacks, ..counts };
     for (file, writer) in opened.into_iter().zip(0..) {
         client_of(cluster, &load, writer).release(file).await.map_err(|e| format!("close: {e}"))?;
     }
