@@ -23,6 +23,7 @@ use crate::connection::{Caller, Connection, Observer};
 use crate::lock_params::LockOwner;
 use crate::rpc_stats::RpcStats;
 use crate::unsynced::Unsynced;
+use locks::LockGuard;
 use memory::Memory;
 use nacre_base::size::MIB;
 use nacre_base::{Errno, Fid, FxHashMap, Time, Timestamp};
@@ -221,9 +222,13 @@ impl Osc {
         object: &Arc<Object>,
         offset: u64,
         hole: bool,
+        guard: &LockGuard,
     ) -> Result<Option<u64>, Errno> {
         self.flush(object, &Which::all(self.now())).await;
-        self.seek_rpc(caller, object.fid, offset, hole).await
+        match self.seek_rpc(caller, object.fid, offset, hole, guard.id.0).await {
+            Err(Errno::ESTALE) => self.seek_rpc(caller, object.fid, offset, hole, 0).await,
+            found => found,
+        }
     }
 
     /// Makes everything this client wrote to the object durable. Errors of writing back are the file's.

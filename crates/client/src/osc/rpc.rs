@@ -221,8 +221,9 @@ impl Osc {
         object: Fid,
         offset: u64,
         hole: bool,
+        lock: u64,
     ) -> Result<Option<u64>, Errno> {
-        let body = ost::Seek { fid: object, offset, hole };
+        let body = ost::Seek { fid: object, offset, hole, lock };
         let reply = self.connection.call::<SeekReply>(Opcode::OstSeek, &body, caller.options()).await?;
         Ok(reply.body.offset)
     }

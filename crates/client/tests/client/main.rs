@@ -2,6 +2,7 @@
 
 #![allow(missing_docs, reason = "tests")]
 
+mod advice;
 mod append;
 mod cluster;
 mod data;
