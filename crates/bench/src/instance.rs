@@ -79,7 +79,9 @@ pub(crate) fn counts_of(instances: &[Instance]) -> RpcCounts {
 
 /// Has all clients give all locks on objects back, and waits until they have.
 pub(crate) async fn give_all_locks_back(instances: &[Instance]) -> Result<(), String> {
-    instances.iter().for_each(|i| drop(i.set_param("ldlm.namespaces.*-OST*.lru_size", "clear")));
+    if !instances.iter().all(|i| i.set_param("ldlm.namespaces.*-OST*.lru_size", "clear")) {
+        return Err("a client cannot be told to give its locks back".to_owned());
+    }
     let held = || instances.iter().map(Instance::lock_count).sum::<u64>();
     for _ in 0..GIVING_WAITS {
         if held() == 0 {
