@@ -10,6 +10,7 @@ use nacre_rt::Rt;
 use nacre_wire::attr::Credentials;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One client.
 pub(crate) struct Instance {
@@ -59,6 +60,12 @@ impl Instance {
         self.node.params().set(pattern, value).is_ok_and(|names| !names.is_empty())
     }
 
+    /// Locks on objects that it holds.
+    fn lock_count(&self) -> u64 {
+        let counts = self.node.params().get("ldlm.namespaces.*-OST*.lock_count").unwrap_or_default();
+        counts.iter().filter_map(|(_, n)| n.trim().parse::<u64>().ok()).sum()
+    }
+
     /// Requests so far.
     pub(crate) fn counts(&self) -> RpcCounts {
         RpcCounts::of(&self.node)
@@ -69,6 +76,25 @@ impl Instance {
 pub(crate) fn counts_of(instances: &[Instance]) -> RpcCounts {
     instances.iter().map(Instance::counts).sum()
 }
+
+/// Has all clients give all locks on objects back, and waits until they have.
+pub(crate) async fn give_all_locks_back(instances: &[Instance]) -> Result<(), String> {
+    if !instances.iter().all(|i| i.set_param("ldlm.namespaces.*-OST*.lru_size", "clear")) {
+        return Err("a client cannot be told to give its locks back".to_owned());
+    }
+    let held = || instances.iter().map(Instance::lock_count).sum::<u64>();
+    for _ in 0..GIVING_WAITS {
+        if held() == 0 {
+            return Ok(());
+        }
+        tokio::time::sleep(GIVING_WAIT).await;
+    }
+    Err(format!("{} locks are not given back", held()))
+}
+
+/// How long giving locks back is waited for, altogether ten seconds.
+const GIVING_WAITS: u32 = 1000;
+const GIVING_WAIT: Duration = Duration::from_millis(10);
 
 /// How many OSTs the file system has.
 pub(crate) async fn ost_count(instance: &Instance) -> Result<u32, String> {

@@ -150,6 +150,8 @@ async fn take(
     let writers = args.clients * load.writers_per_client;
     let files = Files::make(&instances[0], policy, osts, stripes, load.record, writers).await?;
     let result = write_and_verify(args, instances, load, &files).await;
+    // Else the OSTs would call the locks back as they remove the objects, in the midst of what is measured next.
+    instance::give_all_locks_back(instances).await?;
     files.remove(&instances[0]).await?;
     result
 }

@@ -4,7 +4,7 @@
 use crate::WarmCache;
 use crate::load;
 use crate::output::{self, median};
-use crate::places::{PLACES, Place, Places, settle};
+use crate::places::{PLACES, Place, Places};
 use indicatif::ProgressBar;
 use nacre_base::plot::{Bars, svg_bars};
 use nacre_base::{size, table};
@@ -87,7 +87,8 @@ fn measure(args: &WarmCache, bar: &ProgressBar) -> Result<Vec<Row>, String> {
         let made = make(&places.dir(place), args);
         cached.push(made.map_err(|e| format!("cannot make files on {}: {e}", place.name()))?);
     }
-    settle();
+    // Also what is dirty goes, which would be written back while others are measured.
+    places.drop_caches()?;
     let mut rows = Vec::new();
     for what in ALL {
         let mut taken: [Vec<f64>; 3] = Default::default();

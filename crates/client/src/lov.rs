@@ -297,13 +297,14 @@ impl Lov {
             return Ok(None);
         }
         let sizes = &sizes;
-        let find = |(l, map): (&Locked, StripeMap)| {
+        let find = |(l, map)| {
+            let (l, map): (&Locked, StripeMap) = (l, map);
             let (osc, object, index) = (l.part.osc.clone(), l.part.object.clone(), l.part.stripe);
             async move {
                 let Some(from) = map.first_from(offset) else { return Ok(None) };
                 let found = match sizes[index] {
                     size if from >= size => hole.then_some(from),
-                    _ => osc.seek(caller, &object, from, hole).await?,
+                    _ => osc.seek(caller, &object, from, hole, &l.guard).await?,
                 };
                 Ok::<_, Errno>(found.and_then(|at| map.file_offset(at)))
             }

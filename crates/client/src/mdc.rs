@@ -7,6 +7,7 @@ mod opens;
 use crate::connection::{Caller, Connection};
 use crate::inodes::history::Part;
 use crate::inodes::{self, Answer, Effect, InodeCache};
+use crate::rpc_stats::RpcStats;
 use crate::unsynced::Unsynced;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid};
@@ -34,18 +35,21 @@ pub(crate) struct Mdc {
     inodes: Mutex<InodeCache>,
     /// Whether the import pings, because we hold locks.
     kept_alive: AtomicBool,
+    rpc_stats: RpcStats,
     /// The task that gives back what is too old is there.
     upkeep: AtomicBool,
 }
 
 impl Mdc {
     pub(crate) fn new(connection: Connection) -> Arc<Mdc> {
+        let rpc_stats = RpcStats::new(connection.mount().rt.clone());
         let mdc = Arc::new_cyclic(|me| Mdc {
             me: me.clone(),
             connection,
             unsynced: Mutex::default(),
             inodes: Mutex::default(),
             kept_alive: AtomicBool::new(false),
+            rpc_stats,
             upkeep: AtomicBool::new(false),
         });
         let callbacks = &mdc.connection.mount().callbacks;

@@ -20,7 +20,10 @@ pub(crate) mod write_back;
 use crate::cache::dirty_account::DirtyAccount;
 use crate::callback_service::LockHolder;
 use crate::connection::{Caller, Connection, Observer};
+use crate::lock_params::LockOwner;
+use crate::rpc_stats::RpcStats;
 use crate::unsynced::Unsynced;
+use locks::LockGuard;
 use memory::Memory;
 use nacre_base::size::MIB;
 use nacre_base::{Errno, Fid, FxHashMap, Time, Timestamp};
@@ -67,7 +70,7 @@ pub(crate) struct Osc {
     /// Whether writers of shared files always ask for locks that the server grows, as if there were no better way.
     pub(crate) only_grown_locks: AtomicBool,
     pub(crate) locks: Mutex<LockCache>,
-    pub(crate) lru: Mutex<LruLimits>,
+    lru: Mutex<LruLimits>,
     /// How often all locks were lost.
     epoch: AtomicU64,
     /// How often by an eviction.
@@ -82,6 +85,7 @@ pub(crate) struct Osc {
     /// A flush ended.
     room: Notify,
     unsynced: Mutex<Unsynced>,
+    rpc_stats: RpcStats,
     /// The task for what is due at a time is there.
     upkeep: AtomicBool,
     /// It sleeps too long.
@@ -90,6 +94,7 @@ pub(crate) struct Osc {
 
 impl Osc {
     pub(crate) fn new(connection: Connection) -> Arc<Osc> {
+        let rpc_stats = RpcStats::new(connection.mount().rt.clone());
         let osc = Arc::new_cyclic(|this| Osc {
             this: this.clone(),
             connection,
@@ -110,6 +115,7 @@ impl Osc {
             waiters: AtomicU64::new(0),
             room: Notify::new(),
             unsynced: Mutex::default(),
+            rpc_stats,
             upkeep: AtomicBool::new(false),
             nudge: Arc::default(),
         });
@@ -216,9 +222,13 @@ impl Osc {
         object: &Arc<Object>,
         offset: u64,
         hole: bool,
+        guard: &LockGuard,
     ) -> Result<Option<u64>, Errno> {
         self.flush(object, &Which::all(self.now())).await;
-        self.seek_rpc(caller, object.fid, offset, hole).await
+        match self.seek_rpc(caller, object.fid, offset, hole, guard.id.0).await {
+            Err(Errno::ESTALE) => self.seek_rpc(caller, object.fid, offset, hole, 0).await,
+            found => found,
+        }
     }
 
     /// Makes everything this client wrote to the object durable. Errors of writing back are the file's.
@@ -269,12 +279,6 @@ impl Osc {
         next().map(|next| (next.max(self.now() + UPKEEP_PAUSE), self.nudge.clone()))
     }
 
-    /// Gives all unused locks back (`lru_size=clear`).
-    pub(crate) fn clear_locks(self: &Arc<Self>) {
-        let givings = self.locks.lock().clear();
-        self.start_giving_unused(givings);
-    }
-
     /// Writes everything back and says goodbye; gives up waiting after `deadline`.
     pub(crate) async fn close(self: &Arc<Self>, deadline: Duration) {
         let flushed = pin!(self.flush_all());
@@ -282,5 +286,28 @@ impl Osc {
             tracing::warn!(target = self.connection.label(), "unmounted before everything was written");
         }
         self.connection.disconnect().await;
+    }
+}
+
+impl LockOwner for Osc {
+    fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    fn with_locks(&self, look: &mut dyn FnMut(&LockCache, &LruLimits)) {
+        let limits = *self.lru.lock();
+        look(&self.locks.lock(), &limits);
+    }
+
+    fn set_limits(&self, change: &mut dyn FnMut(&mut LruLimits)) {
+        change(&mut self.lru.lock());
+        self.nudge.notify_one();
+    }
+
+    fn clear_locks(&self) {
+        let givings = self.locks.lock().clear();
+        if let Some(osc) = self.this.upgrade() {
+            osc.start_giving_unused(givings);
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::Client;
 use crate::connection::{Connection, Mount};
+use crate::lock_params;
 use crate::mdc::Mdc;
 use crate::osc::{Osc, PAGES_PER_RPC_MAX};
 use crate::statahead::STATAHEAD_MAX_MAX;
@@ -13,7 +14,6 @@ use nacre_wire::ost::INLINE_MAX;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 /// Parameters of the mount as a whole.
 pub(crate) fn add_mount(client: &Client) {
@@ -55,6 +55,13 @@ pub(crate) fn add_mount(client: &Client) {
 
 /// Bounds of what is cached and read ahead.
 fn add_memory(params: &Params, llite: &str, mount: &Arc<Mount>) {
+    let (shown, cleared) = (mount.memory.clone(), mount.memory.clone());
+    let rt = mount.rt.clone();
+    let clear = move |_: &str| {
+        cleared.read_ahead_stats.clear();
+        Ok(())
+    };
+    params.add_rw(format!("{llite}.read_ahead_stats"), move || shown.read_ahead_stats.show(rt.wall()), clear);
     let (memory, set) = (mount.memory.clone(), Arc::downgrade(mount));
     let show = move || {
         let (limit, used) = memory.limit_and_used();
@@ -117,7 +124,14 @@ pub(crate) fn add_osc(params: &Params, osc: &Arc<Osc>) {
     };
     params.add_rw(format!("{prefix}.max_dirty_mb"), show(|o| o.max_dirty_bytes() / MIB), set_max_dirty);
     add_shared_write_policy(params, &prefix, osc);
-    add_lock_namespace(params, osc);
+    lock_params::add(params, osc);
+    let (shown, cleared) = (Arc::downgrade(osc), Arc::downgrade(osc));
+    let show = move || shown.upgrade().map_or_else(String::new, |o| o.show_rpc_stats());
+    let clear = move |_: &str| {
+        cleared.upgrade().into_iter().for_each(|o| o.clear_rpc_stats());
+        Ok(())
+    };
+    params.add_rw(format!("{prefix}.rpc_stats"), show, clear);
 }
 
 /// How writers of shared files get their locks: the way that suits how they write (`default`), or as every Lustre does it
@@ -141,35 +155,7 @@ fn add_shared_write_policy(params: &Params, prefix: &str, osc: &Arc<Osc>) {
     params.add_rw(format!("{prefix}.shared_write_policy"), show, set);
 }
 
-/// Parameters of the locks held at an OST.
-fn add_lock_namespace(params: &Params, osc: &Arc<Osc>) {
-    let prefix = format!("ldlm.namespaces.{}", osc.connection().label());
-    let show = |value: fn(&Osc) -> u64| {
-        let osc = Arc::downgrade(osc);
-        move || osc.upgrade().map_or(0, |o| value(&o)).to_string()
-    };
-    params.add(format!("{prefix}.lock_count"), show(|o| o.locks.lock().lock_count() as u64));
-    params.add(format!("{prefix}.lock_unused_count"), show(|o| o.locks.lock().lock_unused_count() as u64));
-    params.add(format!("{prefix}.resource_count"), show(|o| o.locks.lock().resource_count() as u64));
-    let set = Arc::downgrade(osc);
-    let set_size = move |text: &str| {
-        let osc = set.upgrade().ok_or("the mount is gone")?;
-        match text.trim() {
-            "clear" => osc.clear_locks(),
-            text => osc.lru.lock().size = number_in(text, 0..=1 << 20)? as usize,
-        }
-        Ok(())
-    };
-    params.add_rw(format!("{prefix}.lru_size"), show(|o| o.lru.lock().size as u64), set_size);
-    let set = Arc::downgrade(osc);
-    let set_age = move |text: &str| {
-        let age = Duration::from_millis(number_in(text, 1..=1 << 40)?);
-        set.upgrade().map(|o| o.lru.lock().max_age = age).ok_or_else(|| "the mount is gone".to_owned())
-    };
-    params.add_rw(format!("{prefix}.lru_max_age"), show(|o| o.lru.lock().max_age.as_millis() as u64), set_age);
-}
-
-fn number_in(text: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
+pub(crate) fn number_in(text: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
     let number = text.trim().parse().ok().filter(|n| range.contains(n));
     number.ok_or_else(|| format!("{text:?} is not a number from {} to {}", range.start(), range.end()))
 }
@@ -180,49 +166,14 @@ pub(crate) fn add_mdc(params: &Params, mdc: &Arc<Mdc>) {
     add_active(params, &prefix, mdc, |m| m.connection());
     params.add(format!("{prefix}.mds_conn_uuid"), connection_uuid(mdc, |m| m.connection()));
     params.add(format!("{prefix}.uuid"), fixed(format!("{}_UUID", mdc.connection().name())));
-    add_inode_locks(params, &format!("ldlm.namespaces.{}", mdc.connection().label()), mdc);
-}
-
-/// Parameters of the locks on inodes.
-fn add_inode_locks(params: &Params, prefix: &str, mdc: &Arc<Mdc>) {
-    let show = |name: &str, get: fn(&Mdc) -> String| {
-        let mdc = Arc::downgrade(mdc);
-        params.add(format!("{prefix}.{name}"), move || mdc.upgrade().map_or_else(String::new, |m| get(&m)));
+    lock_params::add(params, mdc);
+    let (shown, cleared) = (Arc::downgrade(mdc), Arc::downgrade(mdc));
+    let show = move || shown.upgrade().map_or_else(String::new, |m| m.show_rpc_stats());
+    let clear = move |_: &str| {
+        cleared.upgrade().into_iter().for_each(|m| m.clear_rpc_stats());
+        Ok(())
     };
-    show("lock_count", |m| m.inodes().locks().lock_count().to_string());
-    show("lock_unused_count", |m| m.inodes().locks().lock_unused_count().to_string());
-    show("resource_count", |m| m.inodes().locks().resource_count().to_string());
-    let rw = |name: &str, get: fn(&Mdc) -> String, set: fn(&Mdc, &str) -> Result<(), String>| {
-        let (shown, changed) = (Arc::downgrade(mdc), Arc::downgrade(mdc));
-        let get = move || shown.upgrade().map_or_else(String::new, |m| get(&m));
-        let set = move |text: &str| changed.upgrade().map_or(Ok(()), |m| set(&m, text.trim()));
-        params.add_rw(format!("{prefix}.{name}"), get, set);
-    };
-    rw(
-        "lru_size",
-        |m| m.inodes().locks().lock_unused_count().to_string(),
-        |m, text| {
-            if text == "clear" {
-                m.clear_locks();
-                return Ok(());
-            }
-            m.inodes().limits_mut().size = number(text)? as usize;
-            Ok(())
-        },
-    );
-    // In milliseconds, as Lustre has it.
-    rw(
-        "lru_max_age",
-        |m| m.inodes().limits_mut().max_age.as_millis().to_string(),
-        |m, text| {
-            m.inodes().limits_mut().max_age = Duration::from_millis(number(text)?);
-            Ok(())
-        },
-    );
-}
-
-fn number(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("{text:?} is no number"))
+    params.add_rw(format!("{prefix}.rpc_stats"), show, clear);
 }
 
 /// Takes the parameters of a mount away.

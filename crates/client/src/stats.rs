@@ -4,6 +4,7 @@ use nacre_base::{Time, Timestamp};
 use nacre_rt::Rt;
 use parking_lot::Mutex;
 use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! operations {
     ($($name:ident = $text:literal, $unit:literal;)*) => {
@@ -130,6 +131,52 @@ impl Drop for Timed<'_> {
     }
 }
 
+/// How reads met what was in memory: `llite.*.read_ahead_stats`, in pages of 4 KiB.
+#[derive(Default)]
+pub(crate) struct ReadAheadStats {
+    /// Read, and there.
+    pub(crate) hits: AtomicU64,
+    /// Read, and fetched then.
+    pub(crate) misses: AtomicU64,
+    /// Fetched before they were read.
+    pub(crate) fetched: AtomicU64,
+    /// Not fetched ahead: there was no lock here that covers them, or no room.
+    pub(crate) failed_lock_match: AtomicU64,
+}
+
+impl ReadAheadStats {
+    fn all(&self) -> [(&'static str, &AtomicU64); 4] {
+        [
+            ("hits", &self.hits),
+            ("misses", &self.misses),
+            ("readahead_pages", &self.fetched),
+            ("failed lock match", &self.failed_lock_match),
+        ]
+    }
+
+    /// Counts a piece of so many bytes.
+    pub(crate) fn count(counter: &AtomicU64, bytes: u64) {
+        counter.fetch_add(bytes.div_ceil(4096), Ordering::Relaxed);
+    }
+
+    /// Begins anew.
+    pub(crate) fn clear(&self) {
+        self.all().iter().for_each(|(_, counter)| counter.store(0, Ordering::Relaxed));
+    }
+
+    /// The parameter's text: what never happened is left out.
+    pub(crate) fn show(&self, wall: Timestamp) -> String {
+        let mut out = format!("{:<26}{}.{:09} secs.nsecs", "snapshot_time", wall.secs, wall.nanos);
+        for (name, counter) in self.all() {
+            let pages = counter.load(Ordering::Relaxed);
+            if pages > 0 {
+                let _ = write!(out, "\n{name:<26}{pages} samples [pages]");
+            }
+        }
+        out
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,5 +195,17 @@ mod tests {
         assert_eq!(lines[4], "open                                1 samples [usecs] 0 0 0 0");
         stats.clear();
         assert_eq!(stats.show().lines().count(), 3);
+    }
+
+    #[test]
+    fn read_ahead_stats_count_pages() {
+        let stats = ReadAheadStats::default();
+        ReadAheadStats::count(&stats.hits, 4097);
+        let text = stats.show(Timestamp { secs: 7, nanos: 5 });
+        assert_eq!(text.lines().nth(0), Some("snapshot_time             7.000000005 secs.nsecs"));
+        assert_eq!(text.lines().nth(1), Some("hits                      2 samples [pages]"));
+        assert_eq!(text.lines().nth(2), None);
+        stats.clear();
+        assert_eq!(stats.show(Timestamp::default()).lines().count(), 1);
     }
 }

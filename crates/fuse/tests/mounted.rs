@@ -111,6 +111,26 @@ async fn data_goes_through_directly_and_through_the_page_cache() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_kept_is_read_again_with_holes_as_zeroes() {
+    let m = mount_null(NullOptions { keeps_data: true, ..NullOptions::default() }).await;
+    let (path, other) = (m.path("file"), m.path("other"));
+    calls(move || {
+        let file = OpenOptions::new().create_new(true).read(true).write(true).open(&path).unwrap();
+        file.write_all_at(b"head", 0).unwrap();
+        file.write_all_at(b"tail", 10).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"head\0\0\0\0\0\0tail");
+        file.set_len(2).unwrap();
+        file.set_len(6).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"he\0\0\0\0", "what was cut off does not come back");
+        fs::hard_link(&path, &other).unwrap();
+        fs::remove_file(&path).unwrap();
+        assert_eq!((fs::read(&other).unwrap().len(), fs::metadata(&other).unwrap().nlink()), (6, 1));
+        assert_eq!(errno(file.write_all_at(b"far", 1 << 40)), libc::EFBIG);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn mount_shows_name_and_type_and_unmounting_ends_the_session() {
     let m = mount_null(NullOptions::default()).await;

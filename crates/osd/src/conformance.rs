@@ -1,7 +1,9 @@
 //! What every device must do, as tests generic over [`Osd`]. Each implementation runs all of them through
 //! [`conformance_tests`], with a way to make a fresh device and an executor of its own.
 
-use crate::{AllocateMode, KEY_MAX, OBJECT_SIZE_MAX, Osd, OsdError, Seek, Table, Transaction};
+use crate::{
+    AllocateMode, KEY_MAX, OBJECT_SIZE_MAX, ObjectStat, Osd, OsdError, REGION_BYTES, Seek, Table, Transaction,
+};
 use bytes::Bytes;
 use nacre_base::buf::AlignedBuf;
 use nacre_base::{Errno, Fid, Payload, Prng};
@@ -33,6 +35,9 @@ macro_rules! conformance_tests {
             random_transactions_agree_with_a_map
             a_missing_object_is_empty_and_springs_into_being
             random_data_agrees_with_a_flat_file
+            data_across_parts_agrees_with_a_flat_file
+            holes_and_space_are_told_across_parts
+            extents_are_written_together
             large_and_odd_payloads_come_back
             space_and_holes_are_told
             objects_are_listed_and_removed
@@ -397,6 +402,128 @@ pub(crate) async fn random_data_agrees_with_a_flat_file(osd: Device, _: Rt) {
         assert_eq!(size, flat.len() as u64, "round {round}");
     }
     assert!(osd.read(fid(1), 0, 2 * SPACE as usize).await.unwrap().to_bytes()[..] == flat[..]);
+}
+
+fn filled(len: usize, with: u8) -> AlignedBuf {
+    let mut buf = AlignedBuf::for_overwrite(len);
+    buf.fill(with);
+    buf
+}
+
+/// A place near the border of two parts, or in the middle of one.
+fn near_a_border(prng: &mut Prng) -> u64 {
+    (1 + prng.below(18)) * (REGION_BYTES / 2) + prng.below(20) * 4096 / (1 + prng.below(3)) - 40_960
+}
+
+pub(crate) async fn data_across_parts_agrees_with_a_flat_file(osd: Device, _: Rt) {
+    let (o, mut prng, mut flat) = (fid(1), Prng::new(13), Vec::new());
+    for round in 0..250u32 {
+        let at = near_a_border(&mut prng);
+        let len = if prng.one_in(8) { prng.below(9 << 20) } else { prng.below(200_000) } + 1;
+        let (from, to) = (at as usize, (at + len) as usize);
+        match prng.below(12) {
+            0 => {
+                osd.truncate(o, at).await.unwrap();
+                flat.resize(from, 0);
+            }
+            1 => {
+                osd.punch(o, at..at + len).await.unwrap();
+                let size = flat.len();
+                flat[from.min(size)..to.min(size)].fill(0);
+            }
+            2 => {
+                let mode = *prng.pick(&[AllocateMode::Extend, AllocateMode::KeepSize, AllocateMode::ZeroRange]);
+                osd.allocate(o, at..at + len, mode).await.unwrap();
+                if mode != AllocateMode::KeepSize {
+                    grow(&mut flat, to);
+                }
+                if mode == AllocateMode::ZeroRange {
+                    flat[from..to].fill(0);
+                }
+            }
+            3..=6 => {
+                let data = filled(len as usize, 1 + (round % 255) as u8);
+                grow(&mut flat, to);
+                flat[from..to].copy_from_slice(&data);
+                osd.write(o, at, Bytes::from(data).into()).await.unwrap();
+            }
+            7 => osd.sync_object(o).await.unwrap(),
+            8 => osd.commit().await.unwrap(),
+            _ => {
+                let size = flat.len();
+                let got = osd.read(o, at, len as usize).await.unwrap().to_bytes();
+                assert!(got[..] == flat[from.min(size)..to.min(size)], "read {at}+{len} of {size} in round {round}");
+            }
+        }
+        let size = osd.stat(o).await.unwrap().map_or(0, |s| s.size);
+        assert_eq!(size, flat.len() as u64, "round {round}");
+    }
+    assert!(osd.read(o, 0, flat.len() + 1).await.unwrap().to_bytes()[..] == flat[..]);
+    osd.remove(o).await.unwrap();
+    assert_eq!((osd.stat(o).await.unwrap(), osd.list_objects().await.unwrap()), (None, Vec::new()));
+    osd.truncate(o, 40 << 20).await.unwrap();
+    assert!(osd.read(o, 0, 40 << 20).await.unwrap() == Payload::zeroes(40 << 20), "nothing of it comes back");
+}
+
+pub(crate) async fn holes_and_space_are_told_across_parts(osd: Device, _: Rt) {
+    const R: u64 = REGION_BYTES;
+    let o = fid(1);
+    // The last 64 KiB of a region, the whole next one, and the first 64 KiB of the one behind.
+    osd.write(o, 3 * R - 65_536, vec![1; R as usize + 131_072].into()).await.unwrap();
+    osd.truncate(o, 20 * R).await.unwrap();
+    osd.sync_object(o).await.unwrap();
+    let stat = osd.stat(o).await.unwrap().unwrap();
+    assert_eq!(stat.size, 20 * R);
+    let (data, end) = (3 * R - 65_536, 4 * R + 65_536);
+    assert!((0..256).contains(&(stat.blocks - (end - data) / 512)), "{} blocks", stat.blocks);
+    for (offset, what, expected) in [
+        (0, Seek::Hole, Some(0)),
+        (0, Seek::Data, Some(data)),
+        (data, Seek::Hole, Some(end)),
+        (3 * R + 1, Seek::Data, Some(3 * R + 1)),
+        (3 * R + 1, Seek::Hole, Some(end)),
+        (end, Seek::Data, None),
+        (19 * R, Seek::Hole, Some(19 * R)),
+        (20 * R, Seek::Hole, None),
+    ] {
+        assert_eq!(osd.seek(o, offset, what).await.unwrap(), expected, "{what:?} from {offset}");
+    }
+    osd.truncate(o, 3 * R + 5).await.unwrap();
+    assert_eq!(osd.seek(o, data, Seek::Hole).await.unwrap(), Some(3 * R + 5), "the end is a hole");
+    osd.truncate(o, 0).await.unwrap();
+    assert_eq!(osd.stat(o).await.unwrap().unwrap(), ObjectStat { size: 0, blocks: 0 });
+
+    osd.allocate(o, R - 4096..3 * R, AllocateMode::KeepSize).await.unwrap();
+    assert_eq!(osd.stat(o).await.unwrap().unwrap().size, 0, "no part tells of it");
+    osd.allocate(o, R - 4096..3 * R, AllocateMode::Extend).await.unwrap();
+    assert_eq!(osd.stat(o).await.unwrap().unwrap().size, 3 * R);
+}
+
+pub(crate) async fn extents_are_written_together(osd: Device, _: Rt) {
+    let (o, mut prng) = (fid(1), Prng::new(17));
+    let mut flat = vec![0; 24 << 20];
+    for round in 0..20u8 {
+        // As a write of interleaved records comes: neighbours, gaps, borders of parts, one large extent among small ones.
+        let (mut at, mut extents) = (prng.below(8 << 20), Vec::new());
+        for n in 0..40 {
+            let len = if n == 20 { 600_000 } else { 1 + prng.below(60_000) } as usize;
+            let data = filled(len, 1 + round);
+            flat[at as usize..at as usize + len].copy_from_slice(&data);
+            extents.push((at, Bytes::from(data).into()));
+            at += len as u64 + if prng.one_in(3) { 0 } else { prng.below(150_000) };
+        }
+        osd.write_extents(o, extents).await.unwrap();
+    }
+    let size = osd.stat(o).await.unwrap().unwrap().size as usize;
+    assert!(osd.read(o, 0, flat.len()).await.unwrap().to_bytes()[..] == flat[..size]);
+    assert!(flat[size..].iter().all(|b| *b == 0));
+
+    osd.write_extents(fid(2), vec![(5, Payload::new())]).await.unwrap();
+    osd.write_extents(fid(2), Vec::new()).await.unwrap();
+    assert_eq!(osd.stat(fid(2)).await.unwrap(), None, "nothing was written");
+    let refused = osd.write_extents(fid(2), vec![(0, vec![1].into()), (OBJECT_SIZE_MAX, vec![1].into())]).await;
+    assert_eq!(refused.unwrap_err().errno(), Errno::EFBIG);
+    assert_eq!(osd.stat(fid(2)).await.unwrap(), None, "all or none of what can be told before");
 }
 
 fn patterned(len: usize, seed: u64) -> AlignedBuf {

@@ -5,6 +5,7 @@
 //! offset in its part as in the object. Part 0 has the first region, so that a small object is one file.
 
 use nacre_base::buf::DIRECT_IO_ALIGNMENT;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Bytes that are together in one part. Frozen: it decides where data is found.
@@ -84,9 +85,55 @@ pub(crate) fn direct_middle(range: &Range<u64>) -> Range<u64> {
     if end.saturating_sub(start) >= DIRECT_MIN { start..end } else { range.start..range.start }
 }
 
+/// Which regions of an object were written whole through the page cache, by records of whatever size and order, so that
+/// it is time to write them back: in one run, and before a commit has to wait for it. It counts bytes, so what is written
+/// twice makes it a little early.
+#[derive(Debug, Default)]
+pub(crate) struct Filling {
+    /// Bytes written to each region that is not full.
+    written: BTreeMap<u64, u64>,
+}
+
+/// Regions whose bytes are counted; more have their commit.
+const FILLING_MAX: usize = 4096;
+
+impl Filling {
+    /// A range was written; the regions that are full now.
+    pub(crate) fn handle_written(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let mut full = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let region = at / REGION_BYTES;
+            let (start, end) = (region * REGION_BYTES, (region + 1) * REGION_BYTES);
+            let written = self.written.entry(region).or_insert(0);
+            *written += range.end.min(end) - at;
+            if *written >= REGION_BYTES {
+                self.written.remove(&region);
+                full.push(start..end);
+            }
+            at = end;
+        }
+        if self.written.len() > FILLING_MAX {
+            self.written.pop_first();
+        }
+        full
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_region_is_full_when_its_last_record_has_come() {
+        let mut filling = Filling::default();
+        let record = |n: u64| n * 47_008..(n + 1) * 47_008;
+        let order = (0..200).step_by(2).chain((1..200).step_by(2));
+        let full: Vec<_> =
+            order.flat_map(|n| filling.handle_written(&record(n)).into_iter().map(move |f| (n, f))).collect();
+        assert_eq!(full, [(89, 0..R), (177, R..2 * R)]);
+        assert_eq!(filling.handle_written(&(5 * R..7 * R + 1)), [5 * R..6 * R, 6 * R..7 * R]);
+    }
 
     const R: u64 = REGION_BYTES;
 

@@ -4,6 +4,7 @@
 //! then it is sent, and sent again over every new connection until it is answered.
 
 use crate::error::RpcError;
+use crate::flights::AllFlights;
 use crate::import_state::Connection;
 use crate::message::Incoming;
 use crate::modify_slots::ModifySlots;
@@ -77,6 +78,7 @@ pub(crate) struct Calls {
     window: Window,
     for_slot: VecDeque<u64>,
     for_window: VecDeque<u64>,
+    pub(crate) flights: AllFlights,
 }
 
 /// What a reply tells the import.
@@ -111,6 +113,7 @@ impl Calls {
             window: Window::new(window),
             for_slot: VecDeque::new(),
             for_window: VecDeque::new(),
+            flights: AllFlights::default(),
         }
     }
 
@@ -177,6 +180,9 @@ impl Calls {
         call.phase = Phase::Sent;
         call.sent_on = connection;
         call.sends += 1;
+        if call.sends == 1 {
+            self.flights.handle_sent(&call.spec);
+        }
         call.sent_at = now;
         call.deadline = deadline;
         (call.tag, call.sends > 1)
@@ -280,6 +286,9 @@ impl Calls {
     /// The call's future is done with it: what it held goes to those that wait.
     pub(crate) fn finish(&mut self, xid: u64) {
         let Some(call) = self.calls.remove(&xid) else { return };
+        if call.sends > 0 {
+            self.flights.handle_over(&call.spec);
+        }
         if matches!(call.phase, Phase::Queued) {
             self.for_slot.retain(|x| *x != xid);
             self.for_window.retain(|x| *x != xid);
@@ -327,6 +336,12 @@ impl Calls {
     /// RPCs sent and not answered.
     pub(crate) fn in_flight(&self) -> usize {
         self.calls.values().filter(|c| matches!(c.phase, Phase::Sent)).count()
+    }
+
+    /// Bytes of the calls with this opcode that wait to be sent.
+    pub(crate) fn queued_bytes(&self, opcode: Opcode) -> u64 {
+        let queued = self.calls.values().filter(|c| c.spec.opcode == opcode && c.sends == 0);
+        queued.filter_map(|c| c.spec.window).sum()
     }
 
     /// Whether there is no call at all.

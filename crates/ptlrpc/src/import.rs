@@ -5,6 +5,7 @@ use crate::adaptive_timeout::{Estimator, request_timeout};
 use crate::call::{BULK_MAX, Bulk, CallOptions, INLINE_MAX, Reply};
 use crate::calls::{Calls, Spec, Step};
 use crate::error::RpcError;
+use crate::flights::{Flights, Traffic};
 use crate::import_state::ImportMachine;
 use crate::message::{Incoming, encode, request_portal};
 use crate::node::NodeShared;
@@ -220,6 +221,21 @@ impl Import {
     /// What the server said last of how many locks may be kept; limit 0 if it said nothing.
     pub fn lock_pool(&self) -> LockPool {
         self.0.state.lock().lock_pool
+    }
+
+    /// Requests of a kind in flight, now and since the last [`Import::clear_flights`].
+    pub fn flights(&self, traffic: Traffic) -> Flights {
+        self.0.state.lock().calls.flights.get(traffic).clone()
+    }
+
+    /// Begins to count anew what is in flight.
+    pub fn clear_flights(&self) {
+        self.0.state.lock().calls.flights.clear();
+    }
+
+    /// Bytes of the calls with this opcode that wait to be sent.
+    pub fn queued_bytes(&self, opcode: Opcode) -> u64 {
+        self.0.state.lock().calls.queued_bytes(opcode)
     }
 
     /// Changes of this client up to this transno are durable, as of the last reply.

@@ -327,6 +327,13 @@ impl Cluster {
         running.and_then(|r| r.node.params().get(pattern).ok()).unwrap_or_default()
     }
 
+    /// Sets parameters of a running server that match a pattern; how many.
+    pub fn set_param(&self, server: Server, pattern: &str, value: &str) -> usize {
+        let servers = self.servers.lock();
+        let running = servers.iter().find(|s| s.server == server).and_then(|s| s.running.as_ref());
+        running.and_then(|r| r.node.params().set(pattern, value).ok()).map_or(0, |names| names.len())
+    }
+
     /// How often a client's request of this kind was executed by a server since it started.
     pub fn executed(&self, server: Server, opcode: Opcode) -> u64 {
         let servers = self.servers.lock();

@@ -7,17 +7,16 @@ mod report;
 
 pub use report::{plots, print};
 
-use crate::cluster::{Cluster, run};
+use crate::cluster::{Cluster, Server, run};
 use bytes::Bytes;
 use clap::ValueEnum;
 use futures_util::future::try_join_all;
 use nacre_base::{Fid, Payload, Prng, size};
-use nacre_client::{Client, OpenFile};
+use nacre_client::{Client, OpenFile, RpcCounts};
 use nacre_lnet::{LinkOptions, SimNetOptions};
 use nacre_osd::PARTS_MAX;
 use nacre_osd::mem::{DiskModel, MemOptions};
 use nacre_rt::Rt;
-use nacre_wire::Opcode;
 use nacre_wire::attr::Credentials;
 use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_SIZE_MIN};
 use serde::Serialize;
@@ -43,8 +42,11 @@ pub enum Medium {
 pub enum Policy {
     /// Each has a file: what a shared file is compared with.
     FilePerProcess,
-    /// One file, locks grown by the server: what Lustre does.
+    /// One file, locks grown by the server as far as no other lock is in the way, whoever waits: writers take turns, as
+    /// the experiments describe it of Lustre.
     Grown,
+    /// The same, but a lock also ends where a waiting request begins, as in the code of Lustre.
+    GrownApart,
     /// One file, by the policy that is on unless told otherwise.
     Default,
 }
@@ -114,6 +116,10 @@ const LIMIT: Duration = Duration::from_secs(3600);
 const POLICY_PARAM: &str = "osc.*.shared_write_policy";
 const POLICY_GROWN: &str = "grown";
 const POLICY_DEFAULT: &str = "default";
+/// The parameter by which an OST is told whether grown locks end where waiting requests begin.
+const ROOM_PARAM: &str = "ldlm.namespaces.*.leave_room";
+/// How many locks an OST called back.
+const CALLBACKS_PARAM: &str = "ldlm.namespaces.*.pool.callbacks";
 
 const O_CREAT: u32 = 0o100;
 const O_EXCL: u32 = 0o200;
@@ -129,6 +135,7 @@ impl Medium {
                 streams: 64,
                 bandwidth: 6_200_000_000,
                 queue_depth: 128,
+                rotational: true,
                 cache_bytes: CACHE_BYTES,
                 cache_bandwidth: COPY_BANDWIDTH,
                 ..DiskModel::FREE
@@ -149,9 +156,18 @@ impl Medium {
 }
 
 impl Policy {
-    /// In how many files the server stores an object: Lustre, whose locks grow, has one for each.
-    const fn object_parts(self) -> u32 {
-        if matches!(self, Policy::Grown) { 1 } else { PARTS_MAX }
+    /// The locks of one file are grown, nothing else.
+    const fn grows(self) -> bool {
+        matches!(self, Policy::Grown | Policy::GrownApart)
+    }
+
+    /// How the server stores objects: Lustre, whose locks grow, has a file for each, and answers a write when it is on the
+    /// medium.
+    const fn storage(self, model: DiskModel) -> DiskModel {
+        match self.grows() {
+            true => DiskModel { object_parts: 1, cache_bytes: 0, ..model },
+            false => DiskModel { object_parts: PARTS_MAX, ..model },
+        }
     }
 }
 
@@ -191,7 +207,7 @@ impl Load {
 
 /// Takes one measurement. Panics if the simulation hangs.
 pub fn measure(seed: u64, load: Load) -> Row {
-    let model = DiskModel { object_parts: load.policy.object_parts(), ..load.medium.model() };
+    let model = load.policy.storage(load.medium.model());
     let storage = MemOptions { model, ..MemOptions::default() };
     let link = LinkOptions { latency: LATENCY, jitter: LATENCY, ..LinkOptions::default() };
     let network = SimNetOptions { link, bandwidth: CLIENT_BANDWIDTH, seed };
@@ -205,7 +221,7 @@ pub fn measure(seed: u64, load: Load) -> Row {
     let records = (load.writers() * load.records) as f64;
     let (elapsed, counts, failure) = match result {
         Ok((elapsed, counts)) => (elapsed.as_secs_f64(), counts, None),
-        Err(error) => (0.0, Counts::default(), Some(error)),
+        Err(error) => (0.0, RpcCounts::default(), Some(error)),
     };
     Row {
         load,
@@ -254,7 +270,7 @@ pub fn compare(rows: &mut [Row]) {
 }
 
 /// Writes it all; the time that it took and what was sent for it.
-async fn work(cluster: &Arc<Cluster>, load: Load) -> Result<(Duration, Counts), String> {
+async fn work(cluster: &Arc<Cluster>, load: Load) -> Result<(Duration, RpcCounts), String> {
     choose_policy(cluster, load.policy)?;
     let files = make_files(cluster.client(0), &load).await?;
     let mut opened = Vec::new();
@@ -262,13 +278,14 @@ async fn work(cluster: &Arc<Cluster>, load: Load) -> Result<(Duration, Counts), 
         let (client, fid) = (client_of(cluster, &load, writer), files[writer as usize % files.len()]);
         opened.push(client.open(&Credentials::root(), fid, O_RDWR).await.map_err(|e| format!("open: {e}"))?);
     }
-    let (before, begun) = (Counts::of(cluster), cluster.rt().now());
+    let (before, callbacks, begun) = (counts_of(cluster), called_back(cluster), cluster.rt().now());
     let each = opened.iter().zip(0..).map(|(file, writer)| {
         let place = if files.len() > 1 { (0, 1) } else { (writer, load.writers()) };
         write(cluster.rt(), client_of(cluster, &load, writer), file, load, place)
     });
     try_join_all(each).await?;
-    let (elapsed, counts) = (cluster.rt().now().since(begun), Counts::of(cluster) - before);
+    let (elapsed, counts) = (cluster.rt().now().since(begun), counts_of(cluster) - before);
+    let counts = RpcCounts { callbacks: called_back(cluster) - callbacks, ..counts };
     for (file, writer) in opened.into_iter().zip(0..) {
         client_of(cluster, &load, writer).release(file).await.map_err(|e| format!("close: {e}"))?;
     }
@@ -277,14 +294,18 @@ async fn work(cluster: &Arc<Cluster>, load: Load) -> Result<(Duration, Counts), 
 }
 
 fn choose_policy(cluster: &Cluster, policy: Policy) -> Result<(), String> {
-    let value = if policy == Policy::Grown { POLICY_GROWN } else { POLICY_DEFAULT };
+    let value = if policy.grows() { POLICY_GROWN } else { POLICY_DEFAULT };
     for i in 0..cluster.client_count() {
         let set = cluster.client_node(i).params().set(POLICY_PARAM, value);
-        if set.is_ok_and(|names| names.is_empty()) && policy == Policy::Grown {
+        if set.is_ok_and(|names| names.is_empty()) && policy.grows() {
             return Err(format!("clients have no parameter {POLICY_PARAM}"));
         }
     }
-    Ok(())
+    let leave_room = if matches!(policy, Policy::Grown) { "0" } else { "1" };
+    match cluster.set_param(Server::Oss(0), ROOM_PARAM, leave_room) {
+        0 => Err(format!("the OST has no parameter {ROOM_PARAM}")),
+        _ => Ok(()),
+    }
 }
 
 /// The shared file, or one for each writer.
@@ -337,55 +358,19 @@ async fn check_sizes(cluster: &Cluster, load: &Load, files: &[Fid]) -> Result<()
     Ok(())
 }
 
+/// What all clients sent and were sent.
+fn counts_of(cluster: &Cluster) -> RpcCounts {
+    (0..cluster.client_count()).map(|i| RpcCounts::of(cluster.client_node(i))).sum()
+}
+
+/// Locks that the OST called back so far; also those that it did in the reply that granted them.
+fn called_back(cluster: &Cluster) -> u64 {
+    let counts = cluster.param(Server::Oss(0), CALLBACKS_PARAM);
+    counts.iter().map(|(_, n)| n.trim().parse::<u64>().unwrap_or(0)).sum()
+}
+
 /// The number of the client that looks at the result.
 const WITNESS: u32 = 60_000;
-
-/// What clients sent and were sent.
-#[derive(Debug, Clone, Copy, Default)]
-struct Counts {
-    enqueues: u64,
-    callbacks: u64,
-    rpcs: u64,
-}
-
-impl Counts {
-    /// The sum over all clients.
-    fn of(cluster: &Cluster) -> Counts {
-        let mut counts = Counts::default();
-        for i in 0..cluster.client_count() {
-            let node = cluster.client_node(i);
-            counts.callbacks += node.service_stats(Opcode::LdlmBlCallback).count;
-            for (_, stats) in node.params().get("osc.*.stats").unwrap_or_default() {
-                stats.lines().for_each(|line| counts.add(line));
-            }
-        }
-        counts
-    }
-
-    /// A line `name n samples ...`. What a clock sends does not count.
-    fn add(&mut self, line: &str) {
-        let mut words = line.split_whitespace();
-        let (Some(name), Some(n), Some("samples")) = (words.next(), words.next(), words.next()) else { return };
-        let n = n.parse::<u64>().unwrap_or(0);
-        if name.starts_with("ldlm_") && name.ends_with("enqueue") {
-            self.enqueues += n;
-        }
-        if name.starts_with("ldlm_") || name.starts_with("ost_") && name != "ost_statfs" {
-            self.rpcs += n;
-        }
-    }
-}
-
-impl std::ops::Sub for Counts {
-    type Output = Counts;
-    fn sub(self, before: Counts) -> Counts {
-        Counts {
-            enqueues: self.enqueues - before.enqueues,
-            callbacks: self.callbacks - before.callbacks,
-            rpcs: self.rpcs - before.rpcs,
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -192,6 +192,8 @@ message! {
         pub offset: u64,
         /// Whether a hole is wanted, not data.
         pub hole: bool,
+        /// The lock that covers from there to the end; 0: the server is to take one.
+        pub lock: u64,
     }
 
     /// Where it is; none if there is none at or after the offset.

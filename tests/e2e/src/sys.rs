@@ -159,6 +159,14 @@ pub(crate) fn seek(file: &File, offset: u64, whence: libc::c_int) -> io::Result<
     if at < 0 { Err(io::Error::last_os_error()) } else { Ok(at as u64) }
 }
 
+/// `ioctl(2)` that passes as many bytes as its number says; its result.
+pub(crate) fn file_control(file: &File, number: u32, argument: &[u8]) -> io::Result<i32> {
+    assert_eq!(number >> 16 & 0x3fff, argument.len() as u32);
+    // SAFETY: a valid descriptor, and the kernel reads as many bytes as the argument has.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), number.into(), argument.as_ptr()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
 /// `flock(2)`; with LOCK_NB a conflict is `WouldBlock`.
 pub(crate) fn flock(file: &File, operation: libc::c_int) -> io::Result<()> {
     // SAFETY: a valid descriptor.

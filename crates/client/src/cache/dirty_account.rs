@@ -132,6 +132,11 @@ impl DirtyAccount {
         self.held.saturating_sub(self.dirty + self.writing - self.writing_bytes)
     }
 
+    /// Charge of dirty bytes that are not on their way.
+    pub(crate) fn dirty(&self) -> u64 {
+        self.dirty
+    }
+
     /// Charge of dirty bytes and of writes under way.
     pub(crate) fn dirty_and_writing(&self) -> u64 {
         self.dirty + self.writing

@@ -150,7 +150,10 @@ impl Client {
                 let fetched = self.lov.prefetch(&file.caller, &striped, &range, bytes_max).await?;
                 drop(self.mount.rt.spawn(fetched));
             }
-            Advice::DontNeed(range) => self.lov.drop_cached(&striped, &range).await,
+            Advice::DontNeed(range) => {
+                self.lov.drop_cached(&striped, &range).await;
+                self.lov.refresh_all(&file.caller, &striped).await?;
+            }
             Advice::LockAhead { .. } if striped.locking.group != 0 => return Ok(LockAhead::Different),
             Advice::LockAhead { range, write } => {
                 let mode = if write { LockMode::Pw } else { LockMode::Pr };

@@ -295,7 +295,10 @@ fn an_eviction_forgets_all_and_tells_the_door_of_entries_once() {
     assert_eq!((c.look("f"), c.version(F)), (Answer::Unknown, None), "also what was under way");
     let told: Vec<_> = c.take_out().into_iter().filter(|o| matches!(o, Out::Tell(..))).collect();
     let entries = |n: bool| Notice { entries: n, ..Notice::default() };
-    assert_eq!(told, [Out::Tell(F, Notice { attributes: true, entries: true, list: false }), Out::Tell(G, entries(false)),]);
+    assert_eq!(
+        told,
+        [Out::Tell(F, Notice { attributes: true, entries: true, list: false }), Out::Tell(G, entries(false)),]
+    );
 }
 
 #[test]

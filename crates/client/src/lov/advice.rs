@@ -68,6 +68,14 @@ impl Lov {
         if file.locking.group != 0 && beyond_end() { part.osc.refresh(caller, &part.object).await } else { Ok(()) }
     }
 
+    /// The same for the whole file.
+    pub(crate) async fn refresh_all(&self, caller: &Caller, file: &Striped) -> Result<(), Errno> {
+        match file.locking.group {
+            0 => Ok(()),
+            _ => self.lock_objects(caller, file, LockMode::Pr, |_, _| Some(0..u64::MAX)).await.map(drop),
+        }
+    }
+
     /// Writes back what is dirty and forgets a range, with locks on nothing else that nobody uses.
     pub(crate) async fn drop_cached(&self, file: &Striped, range: &Range<u64>) {
         let drop = |(_, stripe, map): (usize, Stripe, StripeMap)| async move {

@@ -5,6 +5,7 @@ use crate::cache::read_ahead::ReadAhead;
 use crate::connection::Caller;
 use crate::lov::plan::{self, Filled, ObjectIo};
 use crate::osc::write::extent;
+use crate::stats::ReadAheadStats;
 use futures_util::future::try_join_all;
 use nacre_base::{Errno, Payload};
 use nacre_ldlm::RangeSet;
@@ -104,6 +105,8 @@ impl Lov {
         for range in ranges {
             for io in plan::cut(&file.layout, range.start, range.end - range.start, |_| part.osc.brw_size()) {
                 if !self.read_ahead(caller, file, &io) {
+                    let stats = &part.osc.connection().mount().memory.read_ahead_stats;
+                    ReadAheadStats::count(&stats.failed_lock_match, io.len as u64);
                     for piece in &io.pieces {
                         ahead.lock().handle_wasted(&(piece.file_offset..piece.file_offset + piece.len as u64));
                     }

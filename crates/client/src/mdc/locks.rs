@@ -3,13 +3,14 @@
 
 use super::Mdc;
 use crate::callback_service::LockHolder;
-use crate::connection::Observer;
+use crate::connection::{Connection, Observer};
 use crate::inodes::history::Part;
 use crate::inodes::{Asked, Effect, InodeCache, Notice, Out};
+use crate::lock_params::LockOwner;
 use nacre_base::{Errno, Fid, Time};
 use nacre_ldlm::LockId;
-use nacre_ldlm::lock_cache::{Given, Giving};
-use nacre_ptlrpc::CallOptions;
+use nacre_ldlm::lock_cache::{Given, Giving, LockCache, LruLimits};
+use nacre_ptlrpc::{CallOptions, Traffic};
 use nacre_wire::ldlm::inode_bits::LOOKUP;
 use nacre_wire::ldlm::{BlockingCallback, Cancel, Convert, GlimpseCallback, GlimpseReply};
 use nacre_wire::mds::Close;
@@ -209,8 +210,33 @@ impl Mdc {
         self.send_out();
     }
 
-    /// Gives all inode locks back.
-    pub(crate) fn clear_locks(&self) {
+    /// `rpc_stats`.
+    pub(crate) fn show_rpc_stats(&self) -> String {
+        self.rpc_stats.show_modify(&self.connection.import().flights(Traffic::Modify))
+    }
+
+    pub(crate) fn clear_rpc_stats(&self) {
+        self.rpc_stats.clear();
+        self.connection.import().clear_flights();
+    }
+}
+
+impl LockOwner for Mdc {
+    fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    fn with_locks(&self, look: &mut dyn FnMut(&LockCache, &LruLimits)) {
+        let mut inodes = self.inodes.lock();
+        let limits = *inodes.limits_mut();
+        look(inodes.locks(), &limits);
+    }
+
+    fn set_limits(&self, change: &mut dyn FnMut(&mut LruLimits)) {
+        change(self.inodes.lock().limits_mut());
+    }
+
+    fn clear_locks(&self) {
         self.inodes.lock().clear();
         self.send_out();
     }

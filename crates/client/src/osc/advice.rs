@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub enum LockAhead {
     /// It was sent. Whether the lock is granted is not told.
     Sent = 0,
-    /// A lock with other bounds or another mode is here already, or asked for, and will do.
+    /// A lock with other bounds or another mode is here already and does as well.
     Different = 1,
     /// The very lock is here already, or asked for.
     Same = 2,
@@ -40,15 +40,15 @@ impl Osc {
     ) -> Result<LockAhead, Errno> {
         let ranges = RangeSet::single(extent(range));
         let wanted = Wanted { flags: enqueue_flags::BLOCK_NOWAIT, ..Wanted::exact(mode, ranges.clone()) };
-        let as_asked = |same: bool| if same { LockAhead::Same } else { LockAhead::Different };
         if let Some(guard) = self.find_lock(object, &wanted) {
             let very = Cover::Extent { mode, ranges, group: 0 };
-            return Ok(as_asked(self.locks.lock().get(guard.id).is_some_and(|(_, cover)| *cover == very)));
+            let is_very = self.locks.lock().get(guard.id).is_some_and(|(_, cover)| *cover == very);
+            return Ok(if is_very { LockAhead::Same } else { LockAhead::Different });
         }
         {
             let mut state = object.state.lock();
-            if let Some(asked) = state.enqueues.iter().find(|e| e.may_serve(mode, &ranges)) {
-                return Ok(as_asked(asked.mode == mode && asked.ranges == ranges && !asked.grows));
+            if state.enqueues.iter().any(|e| e.mode == mode && e.ranges == ranges && !e.grows) {
+                return Ok(LockAhead::Same);
             }
             if state.enqueues.len() >= ENQUEUES_MAX {
                 return Err(Errno::EAGAIN);

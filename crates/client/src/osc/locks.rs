@@ -157,7 +157,8 @@ impl Osc {
             }
             let (others, hooks, seen) = {
                 let mut state = object.state.lock();
-                let others = state.enqueues.iter().any(|e| e.may_serve(wanted.mode, &wanted.ranges));
+                let shares = !self.only_grown_locks.load(Ordering::Relaxed);
+                let others = shares && state.enqueues.iter().any(|e| e.may_serve(wanted.mode, &wanted.ranges));
                 if !others {
                     let ranges = wanted.exactly.clone().unwrap_or_else(|| wanted.ranges.clone());
                     state.enqueues.push(Enqueueing { mode: wanted.mode, ranges, grows: wanted.exactly.is_none() });

@@ -4,6 +4,7 @@ use crate::cache::budget::{Budget, CacheId};
 use crate::cache::object::ObjectCache;
 use crate::cache::read_ahead::ReadAheadLimits;
 use crate::osc::object::Object;
+use crate::stats::ReadAheadStats;
 use nacre_base::size::MIB;
 use nacre_base::{FxHashMap, Time};
 use parking_lot::Mutex;
@@ -26,6 +27,8 @@ pub(crate) struct Memory {
     pub(crate) read_ahead_mb: [Arc<AtomicU64>; 3],
     /// Bytes of read-ahead under way.
     ahead: AtomicU64,
+    /// `llite.*.read_ahead_stats`.
+    pub(crate) read_ahead_stats: ReadAheadStats,
 }
 
 impl Default for Memory {
@@ -37,6 +40,7 @@ impl Default for Memory {
             room: Notify::new(),
             read_ahead_mb: [all, file, whole].map(|mb| Arc::new(AtomicU64::new(mb))),
             ahead: AtomicU64::new(0),
+            read_ahead_stats: ReadAheadStats::default(),
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::osc::Osc;
 use crate::osc::locks::LockGuard;
 use crate::osc::object::{Object, ObjectState};
 use crate::osc::write::extent;
+use crate::stats::ReadAheadStats;
 use futures_util::future::try_join_all;
 use nacre_base::{Errno, Payload};
 use nacre_ldlm::RangeSet;
@@ -80,12 +81,14 @@ impl Osc {
         open: &mut Vec<Range<u64>>,
     ) -> Vec<Fill> {
         let mut fills = Vec::new();
+        let stats = &self.memory().read_ahead_stats;
         for range in ranges {
             let mut at = range.start;
             for piece in state.cache.read(range.start, range.end - range.start, self.now()) {
                 match piece {
                     Piece::Hit(data) => {
                         let len = data.len() as u64;
+                        ReadAheadStats::count(&stats.hits, len);
                         found.push((at, data));
                         at += len;
                     }
@@ -97,6 +100,7 @@ impl Osc {
                                 open.push(next..hole.start);
                             }
                             next = hole.end;
+                            ReadAheadStats::count(&stats.misses, hole.end - hole.start);
                             fills.extend(self.begin_fills(object, state, hole));
                         }
                         if next < miss.end {
@@ -193,6 +197,7 @@ impl Osc {
             if !self.memory().begin_ahead(bytes) {
                 return false;
             }
+            ReadAheadStats::count(&self.memory().read_ahead_stats.fetched, bytes);
             let begin = |hole: Range<u64>| self.begin_fills(object, &mut state, hole);
             (holes.into_iter().flat_map(begin).collect::<Vec<_>>(), bytes)
         };

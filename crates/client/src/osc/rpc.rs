@@ -3,11 +3,12 @@
 
 use crate::connection::Caller;
 use crate::osc::Osc;
+use crate::rpc_stats::Traffics;
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, Fid, Payload, Timestamp};
-use nacre_ptlrpc::{Bulk, CallOptions, Reply};
+use nacre_ptlrpc::{Bulk, CallOptions, Reply, Traffic};
 use nacre_wire::attr::{ObjectAttr, StatFs};
 use nacre_wire::connect::connect_flags;
 use nacre_wire::ost::{self, CHECKSUM_CRC32C, GrantReport, Niobuf, ReadReply, SeekReply, WriteReply, niobuf_flags};
@@ -79,6 +80,7 @@ impl Osc {
         let max_len = (range.end - range.start) as usize;
         let body = ost::Read { fid: object, extents: vec![niobuf(range.start, max_len, 0)], checksum, lock };
         for _ in 0..=self.resend_count.load(Ordering::Relaxed) {
+            self.rpc_stats.count_read(range.start, max_len as u64);
             let options = self.io_options(caller, Bulk::Receive { max_len }, lock, false);
             let call = (Opcode::OstRead, &body, options);
             let reply = match lock {
@@ -120,6 +122,7 @@ impl Osc {
             lock: out.lock,
         };
         for _ in 0..=self.resend_count.load(Ordering::Relaxed) {
+            self.rpc_stats.count_write(body.extents.first().map_or(0, |e| e.offset), data.len() as u64);
             let sent = if self.corrupts("osc.write.corrupt") { damaged(&data) } else { data.clone() };
             let options = self.io_options(&out.caller, Bulk::Send(sent), out.lock, out.urgent);
             // After an eviction others may have written there.
@@ -132,6 +135,22 @@ impl Osc {
             }
         }
         Err(Errno::EIO)
+    }
+
+    /// `rpc_stats`.
+    pub(crate) fn show_rpc_stats(&self) -> String {
+        let import = self.connection.import();
+        self.rpc_stats.show_data(&Traffics {
+            reads: import.flights(Traffic::Read),
+            writes: import.flights(Traffic::Write),
+            pending_read: import.queued_bytes(Opcode::OstRead),
+            pending_write: self.account.lock().dirty() + import.queued_bytes(Opcode::OstWrite),
+        })
+    }
+
+    pub(crate) fn clear_rpc_stats(&self) {
+        self.rpc_stats.clear();
+        self.connection.import().clear_flights();
     }
 
     /// The answer to a change, which is not durable yet.
@@ -202,8 +221,9 @@ impl Osc {
         object: Fid,
         offset: u64,
         hole: bool,
+        lock: u64,
     ) -> Result<Option<u64>, Errno> {
-        let body = ost::Seek { fid: object, offset, hole };
+        let body = ost::Seek { fid: object, offset, hole, lock };
         let reply = self.connection.call::<SeekReply>(Opcode::OstSeek, &body, caller.options()).await?;
         Ok(reply.body.offset)
     }

@@ -8,6 +8,9 @@
 //!   for, a few that come next in the listing are fetched too, many at once; in the end most of the directory is here. Who
 //!   asks for few entries of a large directory wastes no more than a bounded number.
 
+#[cfg(test)]
+mod tests;
+
 use bytes::Bytes;
 use nacre_base::{Fid, FxHashMap, Time};
 use nacre_wire::mds::DirEntry;
@@ -422,14 +425,14 @@ impl Directory {
     fn look_ahead(&mut self, at: Fid, index: usize, max: usize) -> Option<(Ahead, bool)> {
         let stream = self.streams.iter_mut().find(|s| s.last == index && s.run >= RUN_MIN)?;
         let from = stream.fetched_to.max(index + 1);
-        let window = stream.window.min(max);
+        let begins = stream.fetched == 0;
+        // The next one is fetched when half of the last one was used.
+        let window = if begins { stream.window } else { stream.window * 2 }.min(max);
         let to = (index + 1 + window).min(self.entries.len());
-        if from >= to || from - index - 1 > window / 2 {
+        if from >= to || from - index - 1 > stream.window / 2 {
             return None;
         }
-        let begins = stream.fetched == 0;
-        stream.fetched_to = to;
-        stream.window = (window * 2).min(max);
+        (stream.fetched_to, stream.window) = (to, window);
         let mut fids = Vec::with_capacity(to - from);
         for entry in &mut self.entries[from..to] {
             if entry.fetch == Fetch::No && (stream.hidden || !entry.is_hidden()) {

@@ -2,6 +2,7 @@
 
 #![allow(missing_docs, reason = "tests")]
 
+mod advice;
 mod append;
 mod cluster;
 mod data;
@@ -13,4 +14,5 @@ mod metadata_coherence;
 mod names;
 mod opens;
 mod progressive;
+mod statahead;
 mod xattrs;

@@ -43,9 +43,9 @@ impl TestClient {
     /// Opens a file that is known here, without a request.
     async fn open_here(&self, cluster: &Cluster, name: &str, flags: u32) -> Arc<OpenFile> {
         self.look_up(name).await;
-        let before = cluster.mds_requests();
+        let before = cluster.served(Opcode::MdsOpen);
         let file = self.open_name(name, flags).await.unwrap();
-        assert_eq!(cluster.mds_requests(), before, "{name} was not opened from memory");
+        assert_eq!(cluster.served(Opcode::MdsOpen), before, "{name} was not opened from memory");
         file
     }
 

@@ -80,6 +80,13 @@ type Place = (bool, u64, LockId);
 const FIRST: Place = (false, 0, LockId(0));
 const LAST: Place = (true, u64::MAX, LockId(u64::MAX));
 
+/// What holds for all objects of a target; see [`super::Settings`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    pub(super) grow: bool,
+    pub(super) leave_room: bool,
+}
+
 /// The locks and requests of one object.
 #[derive(Default, Debug)]
 pub(super) struct Extents {
@@ -153,12 +160,12 @@ impl Extents {
         found
     }
 
-    /// Grants the request, larger than asked for if that is allowed (`may_grow`), or lets it wait, and calls back the
+    /// Grants the request, larger than asked for if that is allowed (`rules`), or lets it wait, and calls back the
     /// locks that are in its way.
-    pub(super) fn enqueue(&mut self, ask: Asked, may_grow: bool, changes: &mut Changes) -> Placed {
+    pub(super) fn enqueue(&mut self, ask: Asked, rules: Rules, changes: &mut Changes) -> Placed {
         let place = self.place(&ask);
         let Some(blocker) = self.blocker(&ask, place) else {
-            self.grant(ask, place, may_grow, changes);
+            self.grant(ask, place, rules, changes);
             return Placed::Granted;
         };
         let mut behind_client = self.locks.get(&blocker).is_some_and(|lock| !lock.ask.local);
@@ -184,7 +191,7 @@ impl Extents {
     }
 
     /// Takes a lock or a waiting request away, and grants what goes because of it. What it was; None if it is not here.
-    pub(super) fn remove(&mut self, id: LockId, may_grow: bool, changes: &mut Changes) -> Option<Asked> {
+    pub(super) fn remove(&mut self, id: LockId, rules: Rules, changes: &mut Changes) -> Option<Asked> {
         let Lock { ask, place, state } = self.locks.remove(&id)?;
         match state {
             State::Granted { .. } => {
@@ -197,7 +204,7 @@ impl Extents {
             }
         }
         for place in self.watchers.remove(&id).unwrap_or_default() {
-            self.look_again(place, may_grow, changes);
+            self.look_again(place, rules, changes);
         }
         Some(ask)
     }
@@ -330,7 +337,7 @@ impl Extents {
 
     /// A waiting request lost what it watched, or need not wait for it any more: it finds another one to watch, or is
     /// granted.
-    fn look_again(&mut self, place: Place, may_grow: bool, changes: &mut Changes) {
+    fn look_again(&mut self, place: Place, rules: Rules, changes: &mut Changes) {
         let id = place.2;
         // Under the lock that it was looked at for, it may have been granted already.
         let Some(Lock { ask, state: State::Waiting { blocker: before }, .. }) = self.locks.get(&id) else { return };
@@ -346,14 +353,14 @@ impl Extents {
         if let Some(lock) = self.locks.remove(&id) {
             self.leave_queue(lock.ask.client, place);
             changes.granted.push(id);
-            self.grant(lock.ask, place, may_grow, changes);
+            self.grant(lock.ask, place, rules, changes);
         }
     }
 
     /// Makes it a lock; one that others wait for already is called back from the start.
-    fn grant(&mut self, mut ask: Asked, place: Place, may_grow: bool, changes: &mut Changes) {
-        if may_grow && !ask.is_never_grown() {
-            ask.ranges = RangeSet::single(self.grown(&ask));
+    fn grant(&mut self, mut ask: Asked, place: Place, rules: Rules, changes: &mut Changes) {
+        if rules.grow && !ask.is_never_grown() {
+            ask.ranges = RangeSet::single(self.grown(&ask, rules));
         }
         let wanted = |(.., id): &Place| self.get(*id).is_some_and(|waiter| waiter.conflicts(&ask));
         let called_back = ask.is_called_back() && self.waiting.iter().any(wanted);
@@ -363,11 +370,11 @@ impl Extents {
         self.count_held(&ask, true);
         self.locks.insert(ask.id, Lock { ask, place, state: State::Granted { called_back } });
         for place in under_it {
-            self.look_again(place, may_grow, changes);
+            self.look_again(place, rules, changes);
         }
     }
 
-    fn grown(&self, ask: &Asked) -> Extent {
+    fn grown(&self, ask: &Asked, rules: Rules) -> Extent {
         let asked = ask.ranges.cover();
         let mut conflicting = Conflicting::default();
         for mode in modes_against(ask.mode) {
@@ -393,6 +400,7 @@ impl Extents {
             });
         }
         let waiting = self.waiting.iter().filter_map(|(.., id)| self.get(*id)).filter(|w| w.modes_conflict(ask));
+        let waiting = waiting.filter(|_| rules.leave_room);
         grow(asked, ask.mode != LockMode::Pr, conflicting, waiting.map(|w| &w.ranges))
     }
 

@@ -138,6 +138,8 @@ pub struct Settings {
     pub callback_timeout: Duration,
     /// Whether single ranges are granted larger than asked for.
     pub grow: bool,
+    /// Whether they end where a waiting request begins. Without, writers of interleaved records take turns.
+    pub leave_room: bool,
     /// Locks that all clients together should hold at most: what they are told to keep is made to fit. At twice as many
     /// no extent or inode lock is granted to a client.
     pub lock_limit: u64,
@@ -145,6 +147,12 @@ pub struct Settings {
 
 /// Memory of a server that does not say how much it has, in bytes.
 const MEMORY_DEFAULT: u64 = 8 << 30;
+
+impl Settings {
+    fn rules(&self) -> extents::Rules {
+        extents::Rules { grow: self.grow, leave_room: self.leave_room }
+    }
+}
 
 impl Default for Settings {
     fn default() -> Settings {
@@ -154,6 +162,7 @@ impl Default for Settings {
             contention_hold_seconds: 30,
             callback_timeout: Duration::from_secs(100),
             grow: true,
+            leave_room: true,
             lock_limit: limit_for_memory(MEMORY_DEFAULT),
         }
     }

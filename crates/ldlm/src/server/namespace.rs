@@ -339,7 +339,7 @@ impl Namespace {
         let (id, mode, cover) = (ask.id, ask.mode, ask.ranges.cover());
         let mut changes = Changes::default();
         let object = self.objects.entry(resource).or_default();
-        let placed = object.enqueue(ask, self.settings.grow, &mut changes);
+        let placed = object.enqueue(ask, self.settings.rules(), &mut changes);
         for lock in changes.called_back {
             let Some(client) = self.names.get(&lock).and_then(Named::client) else { continue };
             let message =
@@ -380,7 +380,7 @@ impl Namespace {
         let Some(object) = self.objects.get_mut(&resource) else { return };
         let was_held = object.is_granted(id);
         let mut changes = Changes::default();
-        let removed = object.remove(id, self.settings.grow, &mut changes);
+        let removed = object.remove(id, self.settings.rules(), &mut changes);
         self.totals.cancels += u64::from(was_held && removed.is_some_and(|ask| !ask.local));
         if object.is_empty() {
             self.objects.remove(&resource);

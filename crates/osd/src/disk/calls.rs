@@ -5,11 +5,11 @@ use super::ring;
 use crate::{AllocateMode, Seek};
 use nacre_base::Payload;
 use nacre_base::buf::{AlignedBuf, DIRECT_IO_ALIGNMENT};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// Fills `buf` from `offset`; it comes back as long as what was read.
 pub(super) fn read_all(file: &File, offset: u64, mut buf: AlignedBuf) -> io::Result<AlignedBuf> {
@@ -47,6 +47,22 @@ pub(super) fn write_all(file: &File, offset: u64, data: &Payload) -> io::Result<
         }
     }
     Ok(())
+}
+
+/// Begins to write back a range of the page cache. If that fails, the next sync says so.
+pub(super) fn begin_write_back(file: &File, range: &Range<u64>) {
+    let (start, len) = (range.start as i64, (range.end - range.start) as i64);
+    // SAFETY: sync_file_range touches no memory of ours.
+    unsafe { libc::sync_file_range(file.as_raw_fd(), start, len, libc::SYNC_FILE_RANGE_WRITE) };
+}
+
+/// Whether the disk below a file has a head that moves; not if nobody knows.
+pub(super) fn is_rotational(file: &File) -> bool {
+    let Ok(device) = file.metadata().map(|m| m.dev()) else { return false };
+    let dir = format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device));
+    // A partition's queue is its disk's.
+    let told = ["queue", "../queue"].into_iter().find_map(|q| fs::read_to_string(format!("{dir}/{q}/rotational")).ok());
+    told.is_some_and(|told| told.trim() == "1")
 }
 
 /// Makes a hole of what the file has of `range`.

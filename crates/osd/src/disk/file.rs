@@ -5,8 +5,10 @@
 //! takes one name, and what a crash left of parts whose making was not durable is cut when they are made again.
 #![allow(clippy::disallowed_methods)] // An IO edge: owns the object files.
 
-use crate::parts::{PARTS_MAX, PartSet};
-use crate::{ObjectStat, Seek, parts::Parts};
+use super::calls;
+use crate::parts::{Filling, PARTS_MAX, PartSet, Parts};
+use crate::{ObjectStat, Seek};
+use nacre_base::Payload;
 use parking_lot::Mutex;
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io;
@@ -25,6 +27,8 @@ pub(super) struct ObjectFile {
     parts: [OnceLock<Arc<Part>>; PARTS_MAX as usize],
     /// Held while parts are made; whether the object was removed, so that none must be made any more.
     removed: Mutex<bool>,
+    /// What was written through the page cache lately.
+    filling: Mutex<Filling>,
 }
 
 /// An opened part of an object.
@@ -50,7 +54,7 @@ impl ObjectFile {
     /// An object with this part 0.
     pub(super) fn new(part0: File) -> ObjectFile {
         let parts: [OnceLock<Arc<Part>>; PARTS_MAX as usize] = Default::default();
-        let file = ObjectFile { parts, removed: Mutex::new(false) };
+        let file = ObjectFile { parts, removed: Mutex::new(false), filling: Mutex::default() };
         file.add(0, part0);
         file
     }
@@ -107,6 +111,14 @@ impl ObjectFile {
         *self.removed.lock() = true;
     }
 
+    /// Writes through the page cache, and has the kernel begin to write back what has become whole. Blocks.
+    pub(super) fn write_cached(&self, part: &Part, offset: u64, data: &Payload) -> io::Result<()> {
+        calls::write_all(&part.file, offset, data)?;
+        let full = self.filling.lock().handle_written(&(offset..offset + data.len() as u64));
+        full.iter().for_each(|range| calls::begin_write_back(&part.file, range));
+        Ok(())
+    }
+
     /// Size and space of all parts. The inodes of open files are in memory: this does not block.
     pub(super) fn stat(&self) -> io::Result<ObjectStat> {
         let mut stat = ObjectStat::default();
@@ -135,7 +147,7 @@ impl ObjectFile {
             Seek::Data => {
                 // What is not a part's own is a hole in it.
                 let found: Result<Vec<_>, _> =
-                    self.parts().map(|(_, part)| super::calls::seek(&part.file, offset, what)).collect();
+                    self.parts().map(|(_, part)| calls::seek(&part.file, offset, what)).collect();
                 Ok(found?.into_iter().flatten().min())
             }
             Seek::Hole => self.seek_hole(parts, offset),
@@ -150,7 +162,7 @@ impl ObjectFile {
         while at < size {
             let end = parts.region_end(at);
             let hole = match self.part(parts.of(at)) {
-                Some(part) => super::calls::seek(&part.file, at, Seek::Hole)?.unwrap_or(at),
+                Some(part) => calls::seek(&part.file, at, Seek::Hole)?.unwrap_or(at),
                 None => at,
             };
             if hole < end {

@@ -19,6 +19,7 @@ mod index;
 mod label;
 mod names;
 mod objects;
+mod pieces;
 mod ring;
 mod transaction;
 mod unsynced;
@@ -36,6 +37,7 @@ use index::{Index, WriteTxn};
 use nacre_base::{Errno, Faults, Fid, Payload};
 use objects::Objects;
 use parking_lot::Mutex;
+use pieces::Direct;
 use std::fs::{File, TryLockError};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -64,7 +66,7 @@ pub struct DiskOptions {
     pub map_headroom_bytes: u64,
     /// How requests for object data reach the kernel.
     pub io_engine: IoEngine,
-    /// Whether large aligned requests bypass the page cache.
+    /// Whether large aligned requests bypass the page cache; on disks with moving heads only those in one piece do.
     pub direct_io: bool,
     /// The process's fault points: `osd.commit` (fail poisons the device as a failed sync does, delay).
     pub faults: Faults,
@@ -149,7 +151,12 @@ impl DiskOsd {
         let index = Arc::new(Index::open(&dir.join("index"), tables, options.map_headroom_bytes)?);
         let open_max = options.open_files_max.min(descriptors_max() / 8);
         let parts = Parts::new(label.parts);
-        let objects = Objects::open(dir.join("data"), parts, options.io_engine, options.direct_io, open_max)?;
+        let direct = match options.direct_io {
+            false => Direct::Never,
+            true if calls::is_rotational(&lock.0) => Direct::Unscattered,
+            true => Direct::Always,
+        };
+        let objects = Objects::open(dir.join("data"), parts, options.io_engine, direct, open_max)?;
         let running = Running {
             txn: Some(index.begin()?),
             pages_max: index.pages_max(),

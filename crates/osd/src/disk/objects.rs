@@ -5,9 +5,10 @@
 use super::calls::{self, none_if, refuses_direct};
 use super::file::{self, MODE, ObjectFile, Part};
 use super::names::{SHARDS, file_name, parse_file_name, shard_of};
+use super::pieces::{Direct, Piece, pieces};
 use super::ring::{Request, Ring};
 use super::unsynced::Unsynced;
-use crate::parts::{DIRECT_MIN, PARTS_MAX, PartSet, Parts, direct_middle};
+use crate::parts::{DIRECT_MIN, PARTS_MAX, PartSet, Parts};
 use crate::{AllocateMode, OBJECT_SIZE_MAX, ObjectStat, OsdError, Seek, range_end};
 use nacre_base::buf::{AlignedBuf, DIRECT_IO_ALIGNMENT};
 use nacre_base::{Errno, Fid, FxHashMap, Payload};
@@ -32,7 +33,7 @@ pub(super) struct Objects {
     /// Where it can be had.
     ring: Option<Ring>,
     threads: Arc<Semaphore>,
-    direct_allowed: bool,
+    direct: Direct,
     cache: Mutex<Cache>,
     open_max: usize,
     /// Parts with changes since the last commit. They stay open, so that an error of writing them back, which the
@@ -65,15 +66,6 @@ struct Cache {
     removals: u64,
 }
 
-/// A write to one part.
-struct Piece {
-    part: usize,
-    offset: u64,
-    data: Payload,
-    /// Straight to the disk.
-    direct: bool,
-}
-
 /// The outcome of a request to the ring, to be waited for.
 type Outcome<T> = oneshot::Receiver<io::Result<T>>;
 
@@ -95,7 +87,7 @@ impl Objects {
         dir: PathBuf,
         parts: Parts,
         engine: IoEngine,
-        direct: bool,
+        direct: Direct,
         open_max: usize,
     ) -> Result<Objects, OsdError> {
         if !dir.join("ff").is_dir() {
@@ -112,7 +104,7 @@ impl Objects {
             parts,
             ring,
             threads: Arc::new(Semaphore::new(BLOCKING_MAX)),
-            direct_allowed: direct,
+            direct,
             cache: Mutex::default(),
             open_max: open_max.max(8),
             unsynced: Mutex::default(),
@@ -157,7 +149,7 @@ impl Objects {
         for (offset, data) in &extents {
             range_end(*offset, data.len() as u64)?;
         }
-        let pieces = pieces(extents, self.parts, self.direct_allowed);
+        let pieces = pieces(extents, self.parts, self.direct);
         if pieces.is_empty() {
             return Ok(false);
         }
@@ -208,10 +200,13 @@ impl Objects {
         run_blocking(move || {
             pieces.into_iter().try_for_each(|Piece { part, offset, data, direct }| {
                 let part = file.part(part).ok_or(ErrorKind::NotFound)?;
-                match calls::write_all(part.for_io(direct), offset, &data) {
-                    Err(e) if direct && refuses_direct(&e) => {
+                if !direct {
+                    return file.write_cached(part, offset, &data);
+                }
+                match calls::write_all(part.for_io(true), offset, &data) {
+                    Err(e) if refuses_direct(&e) => {
                         part.refused_direct();
-                        calls::write_all(part.for_io(false), offset, &data)
+                        file.write_cached(part, offset, &data)
                     }
                     other => other,
                 }
@@ -348,7 +343,7 @@ impl Objects {
     fn begin_read(&self, part: Option<&Arc<Part>>, range: &Range<u64>) -> Option<PartRead> {
         let (part, len) = (part?.clone(), range.end - range.start);
         let aligned = range.start.is_multiple_of(DIRECT_IO_ALIGNMENT as u64);
-        let direct = self.direct_allowed && len >= DIRECT_MIN && aligned && part.can_direct();
+        let direct = self.direct != Direct::Never && len >= DIRECT_MIN && aligned && part.can_direct();
         let outcome = self.ring.as_ref().map(|ring| submit_read(ring, &part, direct, range));
         Some(PartRead { part, direct, outcome })
     }
@@ -591,44 +586,6 @@ async fn blocking<T: Send + 'static>(
     run_blocking(f).await.map_err(|e| OsdError::io(what, &e))
 }
 
-/// What is to be written where: neighbours together, cut where parts begin, and what can go straight to the disk cut out.
-fn pieces(extents: Vec<(u64, Payload)>, parts: Parts, direct_allowed: bool) -> Vec<Piece> {
-    let mut runs: Vec<(u64, Payload)> = Vec::new();
-    for (offset, data) in extents.into_iter().filter(|(_, data)| !data.is_empty()) {
-        match runs.last_mut() {
-            Some((start, run)) if *start + run.len() as u64 == offset => run.append(data),
-            _ => runs.push((offset, data)),
-        }
-    }
-    let mut pieces = Vec::new();
-    for (start, run) in runs {
-        for (part, range) in parts.split(start..start + run.len() as u64) {
-            let mut push = |range: Range<u64>, direct| {
-                if !range.is_empty() {
-                    let data = run.slice((range.start - start) as usize, (range.end - range.start) as usize);
-                    pieces.push(Piece { part, offset: range.start, data, direct });
-                }
-            };
-            let middle = direct_middle(&range);
-            let in_memory = (middle.start - start) as usize..(middle.end - start) as usize;
-            if direct_allowed && !middle.is_empty() && is_aligned(&run.slice(in_memory.start, in_memory.len())) {
-                push(range.start..middle.start, false);
-                push(middle.clone(), true);
-                push(middle.end..range.end, false);
-            } else {
-                push(range, false);
-            }
-        }
-    }
-    pieces
-}
-
-/// Whether memory is as direct I/O needs it.
-fn is_aligned(data: &Payload) -> bool {
-    let aligned = |n: usize| n.is_multiple_of(DIRECT_IO_ALIGNMENT);
-    data.pieces().iter().all(|p| aligned(p.as_ptr() as usize) && aligned(p.len()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -647,46 +604,5 @@ mod tests {
         kept.sort_unstable();
         assert_eq!(kept, (0..10).chain([99]).collect::<Vec<_>>());
         assert_eq!(cache.parts, 11);
-    }
-
-    fn of(pieces: &[bytes::Bytes]) -> Payload {
-        let mut payload = Payload::new();
-        pieces.iter().for_each(|p| payload.push(p.clone()));
-        payload
-    }
-
-    /// Part, offset, length, and whether it goes straight to the disk, of all pieces.
-    fn planned(extents: Vec<(u64, Payload)>) -> Vec<(usize, u64, usize, bool)> {
-        pieces(extents, Parts::new(8), true).iter().map(|p| (p.part, p.offset, p.data.len(), p.direct)).collect()
-    }
-
-    #[test]
-    fn only_large_aligned_middles_go_direct() {
-        const MIN: usize = DIRECT_MIN as usize;
-        let aligned = |len| bytes::Bytes::from(AlignedBuf::zeroed(len));
-        assert_eq!(planned(vec![(4096, of(&[aligned(MIN)]))]), [(0, 4096, MIN, true)]);
-        assert_eq!(planned(vec![(0, of(&[aligned(65_536), aligned(65_536)]))]), [(0, 0, MIN, true)]);
-        assert_eq!(planned(vec![(512, of(&[aligned(MIN)]))]), [(0, 512, MIN, false)]);
-        assert_eq!(planned(vec![(0, of(&[aligned(MIN - 4096)]))]), [(0, 0, MIN - 4096, false)]);
-        assert_eq!(
-            planned(vec![(0, of(&[aligned(MIN), aligned(100)]))]),
-            [(0, 0, MIN, true), (0, MIN as u64, 100, false)]
-        );
-        let shifted = aligned(MIN + 4096).slice(100..100 + MIN);
-        assert_eq!(planned(vec![(0, of(&[shifted.clone()]))]), [(0, 0, MIN, false)]);
-        let unaligned_start = of(&[aligned(4096 * 2 + MIN).slice(4000..)]);
-        assert_eq!(planned(vec![(4000, unaligned_start)]), [(0, 4000, 96, false), (0, 4096, MIN + 4096, true)]);
-    }
-
-    #[test]
-    fn neighbours_are_written_together_and_parts_apart() {
-        let data = |len: usize| Payload::zeroes(len);
-        assert_eq!(
-            planned(vec![(100, data(50)), (150, data(50)), (201, data(9))]),
-            [(0, 100, 100, false), (0, 201, 9, false)]
-        );
-        let border = crate::REGION_BYTES;
-        assert_eq!(planned(vec![(border - 10, data(30))]), [(0, border - 10, 10, false), (1, border, 20, false)]);
-        assert_eq!(planned(vec![(7, Payload::new())]), []);
     }
 }

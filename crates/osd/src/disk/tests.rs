@@ -316,8 +316,99 @@ fn objects_removed_and_made_again_while_others_use_them_are_never_lost() {
     });
 }
 
+/// The files of object `o`, by name, with their sizes.
+fn files_of(path: &Path, o: Fid) -> Vec<(String, u64)> {
+    let dir = path.join(format!("data/{:02x}", names::shard_of(o)));
+    let entries = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap());
+    let named = entries.map(|e| (e.file_name().into_string().unwrap(), e.metadata().unwrap().len()));
+    let mut files: Vec<_> = named.filter(|(name, _)| name.starts_with(&names::file_name(o, 0))).collect();
+    files.sort_unstable();
+    files
+}
+
+const R: u64 = crate::REGION_BYTES;
+
+#[test]
+fn an_object_is_one_file_until_it_is_large_and_all_its_files_go_with_it() {
+    let (_dir, path) = target();
+    block_on(async {
+        let osd = open(&path, DiskOptions::default());
+        let (o, name) = (fid(1), |part| names::file_name(fid(1), part));
+        osd.write(o, 0, vec![1; R as usize].into()).await.unwrap();
+        osd.truncate(o, R + 7).await.unwrap();
+        assert_eq!(files_of(&path, o), [(name(0), R + 7)], "to be long takes no part");
+        osd.write(o, 3 * R - 1, vec![2; 2].into()).await.unwrap();
+        assert_eq!(files_of(&path, o), [(name(0), R + 7), (name(2), 3 * R), (name(3), 3 * R + 1)]);
+        osd.close().await.unwrap();
+
+        let osd = open(&path, DiskOptions::default());
+        assert_eq!(osd.stat(o).await.unwrap().unwrap().size, 3 * R + 1);
+        assert_eq!(osd.read(o, 3 * R - 1, 9).await.unwrap().to_bytes(), vec![2; 2]);
+        osd.write(o, 9 * R, vec![3].into()).await.unwrap();
+        assert_eq!(osd.list_objects().await.unwrap(), [o]);
+        osd.remove(o).await.unwrap();
+        assert_eq!(files_of(&path, o), []);
+    });
+}
+
+#[test]
+fn targets_of_version_1_keep_one_file_for_each_object() {
+    let (_dir, path) = target_with(1);
+    block_on(async {
+        for n in 0..2 {
+            let osd = open(&path, DiskOptions::default());
+            osd.write(fid(1), n * 5 * R, vec![1; 2 * R as usize].into()).await.unwrap();
+            assert_eq!(files_of(&path, fid(1)), [(names::file_name(fid(1), 0), (n * 5 + 2) * R)]);
+            assert_eq!(osd.read(fid(1), R, 1).await.unwrap().to_bytes(), vec![1]);
+            // What looks like a part is none here.
+            std::fs::write(path.join("data/07").join("1-1-0.3"), "x").unwrap();
+            assert_eq!(osd.list_objects().await.unwrap(), [fid(1)]);
+            osd.close().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn parts_that_a_crash_left_behind_are_found_and_never_read() {
+    let (_dir, path) = target();
+    block_on(async {
+        // The names of two parts were durable, what says that they are parts was not.
+        let leave = |o, part, with: &str| {
+            let dir = path.join(format!("data/{:02x}", names::shard_of(o)));
+            std::fs::write(dir.join(names::file_name(o, part)), with.repeat(2 * R as usize)).unwrap();
+        };
+        let osd = open(&path, DiskOptions::default());
+        leave(fid(1), 1, "x");
+        leave(fid(2), 1, "y");
+        assert_eq!(osd.list_objects().await.unwrap(), [fid(1), fid(2)]);
+        osd.remove(fid(1)).await.unwrap();
+        assert_eq!(files_of(&path, fid(1)), [], "an orphan's");
+        osd.write(fid(2), 0, vec![1].into()).await.unwrap();
+        assert_eq!(osd.stat(fid(2)).await.unwrap().unwrap().size, 1);
+        osd.write(fid(2), R + 5, vec![2].into()).await.unwrap();
+        assert_eq!(osd.read(fid(2), R, 100).await.unwrap().to_bytes(), [0, 0, 0, 0, 0, 2][..]);
+    });
+}
+
+#[test]
+fn a_reservation_that_does_not_fit_takes_nothing() {
+    let (_dir, path) = target();
+    block_on(async {
+        let osd = open(&path, DiskOptions::default());
+        let free = osd.statfs().await.unwrap().available_bytes;
+        let refused = osd.allocate(fid(1), 0..free + (64 << 30), AllocateMode::KeepSize).await.unwrap_err();
+        assert_eq!(refused.errno(), Errno::ENOSPC);
+        assert_eq!(osd.stat(fid(1)).await.unwrap(), None);
+    });
+}
+
 /// Where the child of the next test finds its target.
 const CHILD_DIR: &str = "NACRE_OSD_CRASH_TARGET";
+
+/// Where operation `n` writes: in all parts of its object.
+fn place(n: u64) -> u64 {
+    n * 8 + n % 11 * R
+}
 
 /// Not a test by itself: the process that is killed. Operation n sets a counter, adds record n, removes an older one
 /// and writes an object; what a commit has acknowledged is printed.
@@ -332,7 +423,7 @@ fn crash_child() {
         let mut n = start.map_or(0, |v| u64::from_le_bytes(v[..].try_into().unwrap()));
         loop {
             n += 1;
-            osd.write(fid((n % 50) as u32), n * 8, n.to_le_bytes().to_vec().into()).await.unwrap();
+            osd.write(fid((n % 50) as u32), place(n), n.to_le_bytes().to_vec().into()).await.unwrap();
             let mut t = osd.begin().await.unwrap();
             t.put(A, b"count", &n.to_le_bytes()).unwrap();
             t.put(A, &n.to_be_bytes(), &vec![n as u8; (n % 5000) as usize]).unwrap();
@@ -386,7 +477,7 @@ async fn check_after_crash(path: &Path, acknowledged: u64, round: u32) -> u64 {
     assert!(records == expected, "round {round}: not the state after {n} operations");
     drop(t);
     for i in n.saturating_sub(1000).max(1)..=n {
-        let data = osd.read(fid((i % 50) as u32), i * 8, 8).await.unwrap().to_bytes();
+        let data = osd.read(fid((i % 50) as u32), place(i), 8).await.unwrap().to_bytes();
         assert!(data[..] == i.to_le_bytes(), "round {round}: record {i} survived, its data did not");
     }
     n

@@ -3,12 +3,12 @@
 //! [`crate::disk`]), and a seek before every request that does not join one of the latest. It does not reorder requests.
 //!
 //! Before it is a page cache for writes that [`crate::disk`] puts into the kernel's: small and unaligned ones. They take
-//! the time of the copy; the pages are written back together with their neighbours from other requests when half of
-//! the cache is dirty, when a writer must wait for room, and at commits and syncs, which wait for it. Not modelled: reads
+//! the time of the copy; the pages are written back together with their neighbours from other requests when a region of
+//! an object was written whole, when half of the cache is dirty, when a writer must wait for room, and at commits and syncs, which wait for it. Not modelled: reads
 //! always go to the medium, and to write part of a page never reads the rest.
 
 use super::page_cache::DirtyPages;
-use crate::parts::{PARTS_MAX, Parts, direct_middle};
+use crate::parts::{Filling, PARTS_MAX, Parts, direct_middle};
 use nacre_base::{Fid, FxHashMap, Time};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -37,6 +37,8 @@ pub struct DiskModel {
     pub flush: Duration,
     /// Bytes of dirty pages that fit into memory; with 0 every write goes to the medium.
     pub cache_bytes: u64,
+    /// A head moves: of a write with several extents all go through the cache, large ones too.
+    pub rotational: bool,
     /// Bytes per second at which one request is copied into the page cache; 0 is infinite.
     pub cache_bandwidth: u64,
 }
@@ -53,6 +55,7 @@ impl DiskModel {
         queue_depth: 0,
         flush: Duration::ZERO,
         cache_bytes: 0,
+        rotational: false,
         cache_bandwidth: 0,
     };
 
@@ -64,6 +67,7 @@ impl DiskModel {
         queue_depth: 1,
         flush: Duration::from_millis(12),
         cache_bytes: 1 << 30,
+        rotational: true,
         cache_bandwidth: COPY_BANDWIDTH,
         ..DiskModel::FREE
     };
@@ -119,6 +123,8 @@ pub(super) struct Disk {
     /// Until when each part of an object that was busy lately is, if one has a limit.
     parts_busy: FxHashMap<(Fid, usize), Time>,
     dirty: DirtyPages,
+    /// What was written to the cache lately, by object.
+    filling: FxHashMap<Fid, Filling>,
     /// When pages were last made dirty.
     dirtied: Time,
     /// Bytes being written back, and when they are on the medium; in order of time.
@@ -138,6 +144,7 @@ impl Disk {
             recent: VecDeque::new(),
             parts_busy: FxHashMap::default(),
             dirty: DirtyPages::default(),
+            filling: FxHashMap::default(),
             dirtied: Time::ZERO,
             writing: VecDeque::new(),
         }
@@ -163,8 +170,9 @@ impl Disk {
             return runs.iter().map(|run| self.handle_request(now, object, run)).max().unwrap_or(now);
         }
         let (mut done, mut cached) = (now, Vec::new());
+        let all_cached = self.model.rotational && runs.len() > 1;
         for (_, piece) in runs.into_iter().flat_map(|run| self.parts.split(run)).collect::<Vec<_>>() {
-            let direct = direct_middle(&piece);
+            let direct = if all_cached { piece.start..piece.start } else { direct_middle(&piece) };
             if !direct.is_empty() {
                 done = done.max(self.handle_request(now, object, &direct));
             }
@@ -180,6 +188,7 @@ impl Disk {
         while let Some((object, range)) = self.dirty.take(WRITE_BACK_BYTES) {
             self.write_back(now, object, &range);
         }
+        self.filling.clear();
         self.flush(now, len)
     }
 
@@ -195,6 +204,7 @@ impl Disk {
     /// An object was removed: what is dirty of it need not be written.
     pub(super) fn handle_remove(&mut self, object: Fid) {
         self.dirty.forget(object);
+        self.filling.remove(&object);
     }
 
     fn handle_request(&mut self, now: Time, object: Fid, range: &Range<u64>) -> Time {
@@ -223,6 +233,11 @@ impl Disk {
         for range in ranges {
             done = done.max(self.occupy_parts(now, object, range));
             self.dirty.add(object, range);
+            for full in self.filling.entry(object).or_default().handle_written(range) {
+                while let Some(range) = self.dirty.take_within(object, &full) {
+                    self.write_back(now, object, &range);
+                }
+            }
         }
         self.dirtied = now;
         self.write_back_idle(now);

@@ -59,6 +59,18 @@ impl DirtyPages {
         self.take_at(object, start, max)
     }
 
+    /// Takes what there is in a range of whole pages, range by range.
+    pub(super) fn take_within(&mut self, object: Fid, within: &Range<u64>) -> Option<Range<u64>> {
+        let ranges = self.ranges.get_mut(&object)?;
+        let before = ranges.range(..within.start).next_back().map(|(s, e)| (*s, *e));
+        if let Some((start, end)) = before.filter(|(_, end)| *end > within.start) {
+            ranges.insert(start, within.start);
+            ranges.insert(within.start, end);
+        }
+        let start = *ranges.range(within.clone()).next()?.0;
+        self.take_at(object, start, within.end - start)
+    }
+
     fn take_at(&mut self, object: Fid, start: u64, max: u64) -> Option<Range<u64>> {
         let ranges = self.ranges.get_mut(&object)?;
         let end = ranges.remove(&start)?;
@@ -113,6 +125,10 @@ mod tests {
         dirty.add(A, &(0..PAGE));
         dirty.add(B, &(5 * PAGE..6 * PAGE));
         assert_eq!(dirty.take_of(B, PAGE), Some(5 * PAGE..6 * PAGE));
+        dirty.add(A, &(10 * PAGE..30 * PAGE));
+        assert_eq!(dirty.take_within(A, &(12 * PAGE..20 * PAGE)), Some(12 * PAGE..20 * PAGE));
+        assert_eq!(dirty.take_within(A, &(12 * PAGE..20 * PAGE)), None);
+        assert_eq!(dirty.take_within(A, &(5 * PAGE..11 * PAGE)), Some(10 * PAGE..11 * PAGE));
         dirty.forget(A);
         assert_eq!((dirty.take(PAGE), dirty.bytes()), (None, 0));
     }

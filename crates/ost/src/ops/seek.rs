@@ -2,7 +2,7 @@
 //! written its own.
 
 use crate::objects::Access;
-use crate::service::{NO_LOCK, ObjectService};
+use crate::service::ObjectService;
 use nacre_base::Errno;
 use nacre_ldlm::{Extent, RangeSet};
 use nacre_osd::Seek as What;
@@ -14,7 +14,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     let seek: Seek = request.decode()?;
     let object = ost.objects.find(seek.fid).await?;
     let ranges = RangeSet::single(Extent { start: seek.offset, end: u64::MAX });
-    let _lock = ost.lock_ranges(&request, seek.fid, NO_LOCK, Access::Read, &ranges).await?;
+    let _lock = ost.lock_ranges(&request, seek.fid, seek.lock, Access::Read, &ranges).await?;
     let (_guard, record) = ost.objects.lock(&object, &ranges, Access::Read).await?;
     let size = record.size;
     if seek.offset >= size {

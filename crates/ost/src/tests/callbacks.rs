@@ -211,7 +211,7 @@ fn a_data_rpc_without_a_lock_waits_until_other_clients_have_written() {
 
         holder.client.lock(fid, LockMode::Pw, 0, EOF).await;
         holder.set(flushes(&[7; 5000]));
-        let seek = Seek { fid, offset: 100, hole: true };
+        let seek = Seek { fid, offset: 100, hole: true, lock: 0 };
         let reply: SeekReply = other.call(Opcode::OstSeek, &seek).await.unwrap();
         assert_eq!(reply.offset, Some(5000));
 

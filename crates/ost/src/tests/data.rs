@@ -151,7 +151,7 @@ fn seek_finds_data_and_holes_up_to_the_recorded_size() {
             (3 << 20, true, None),
             (u64::MAX, false, None),
         ] {
-            let reply: SeekReply = client.call(Opcode::OstSeek, &Seek { fid, offset, hole }).await.unwrap();
+            let reply: SeekReply = client.call(Opcode::OstSeek, &Seek { fid, offset, hole, lock: 0 }).await.unwrap();
             assert_eq!(reply.offset, expected, "{offset} hole {hole}");
         }
     });

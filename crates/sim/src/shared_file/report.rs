@@ -47,6 +47,7 @@ fn name(policy: Policy) -> &'static str {
     match policy {
         Policy::FilePerProcess => "file per process",
         Policy::Grown => "shared, grown locks",
+        Policy::GrownApart => "shared, grown apart",
         Policy::Default => "shared",
     }
 }

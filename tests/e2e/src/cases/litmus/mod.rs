@@ -4,6 +4,7 @@
 //! Every case must be able to fail: where a mount is asked, it has seen an older answer before, so that one that believes
 //! its cache without a right to is caught.
 
+mod advice;
 pub(crate) mod append;
 mod attributes;
 mod data;
@@ -49,6 +50,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(permissions::all());
     all.extend(times::all());
     all.extend(locks::all());
+    all.extend(advice::all());
     // Each takes less than a second: what takes so long waits for something that does not come.
     // One looks at the whole file system's free space; the other finds a directory that is open at its new place, which
     // the kernel refuses with ESTALE while the mount has any other rename between directories (`__d_unalias`).

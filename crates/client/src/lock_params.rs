@@ -1,0 +1,101 @@
+//! What an administrator sees and sets of the locks that a mount holds at one target: `ldlm.namespaces.<device>.*`, under
+//! Lustre's names. The same for OSTs and MDTs.
+
+use crate::connection::Connection;
+use crate::params::number_in;
+use nacre_base::Time;
+use nacre_base::param::Params;
+use nacre_ldlm::lock_cache::{LockCache, LruLimits, LruPolicy};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Who holds locks at a target.
+pub(crate) trait LockOwner: Send + Sync + 'static {
+    /// The connection to the target.
+    fn connection(&self) -> &Connection;
+    /// Looks at the locks.
+    fn with_locks(&self, look: &mut dyn FnMut(&LockCache, &LruLimits));
+    /// Changes how many are kept, and for how long.
+    fn set_limits(&self, change: &mut dyn FnMut(&mut LruLimits));
+    /// Gives back what is unused.
+    fn clear_locks(&self);
+}
+
+/// Registers the parameters. They show nothing once the owner is gone.
+pub(crate) fn add<T: LockOwner>(params: &Params, owner: &Arc<T>) {
+    let prefix = format!("ldlm.namespaces.{}", owner.connection().label());
+    let show = |name: &str, value: fn(&LockCache, &LruLimits, Time) -> String| {
+        let owner = Arc::downgrade(owner);
+        let text = move || {
+            let mut text = String::new();
+            if let Some(owner) = owner.upgrade() {
+                let now = owner.connection().mount().rt.now();
+                owner.with_locks(&mut |locks, limits| text = value(locks, limits, now));
+            }
+            text
+        };
+        params.add(format!("{prefix}.{name}"), text);
+    };
+    show("lock_count", |locks, _, _| locks.lock_count().to_string());
+    show("lock_unused_count", |locks, _, _| locks.lock_unused_count().to_string());
+    show("resource_count", |locks, _, _| locks.resource_count().to_string());
+    show("pool.granted", |locks, _, _| locks.lock_count().to_string());
+    show("pool.client_lock_volume", |locks, limits, now| locks.client_lock_volume(limits, now).to_string());
+    show("pool.recalc_period", |_, _, _| LruLimits::PERIOD.as_secs().to_string());
+    let pool = |name: &str, value: fn(&Connection) -> u64| {
+        let owner = Arc::downgrade(owner);
+        let text = move || owner.upgrade().map_or(0, |o| value(o.connection())).to_string();
+        params.add(format!("{prefix}.pool.{name}"), text);
+    };
+    pool("server_lock_volume", |c| c.lock_volume().unwrap_or(0));
+    pool("limit", |c| c.import().lock_pool().limit.into());
+    add_settings(params, &prefix, owner);
+}
+
+fn add_settings<T: LockOwner>(params: &Params, prefix: &str, owner: &Arc<T>) {
+    let add = |name: &str, get: fn(&LruLimits) -> String, set: fn(&mut LruLimits, &str) -> Result<(), String>| {
+        let (shown, changed) = (Arc::downgrade(owner), Arc::downgrade(owner));
+        let get = move || {
+            let mut text = String::new();
+            if let Some(owner) = shown.upgrade() {
+                owner.with_locks(&mut |_, limits| text = get(limits));
+            }
+            text
+        };
+        let set = move |text: &str| {
+            let owner = changed.upgrade().ok_or("the mount is gone")?;
+            if text.trim() == "clear" {
+                owner.clear_locks();
+                return Ok(());
+            }
+            let mut answer = Ok(());
+            owner.set_limits(&mut |limits| answer = set(limits, text.trim()));
+            answer
+        };
+        params.add_rw(format!("{prefix}.{name}"), get, set);
+    };
+    add("lru_size", |l| l.size.to_string(), |l, text| number_in(text, 0..=1 << 20).map(|size| l.size = size as usize));
+    // In milliseconds, as Lustre has it.
+    add(
+        "lru_max_age",
+        |l| l.max_age.as_millis().to_string(),
+        |l, text| number_in(text, 1..=1 << 40).map(|age| l.max_age = Duration::from_millis(age)),
+    );
+    add(
+        "lock_cache_policy",
+        |l| if l.policy == LruPolicy::Lfru { "LFRU" } else { "LRU" }.into(),
+        |l, text| {
+            l.policy = match text.to_ascii_uppercase().as_str() {
+                "LFRU" => LruPolicy::Lfru,
+                "LRU" => LruPolicy::Lru,
+                _ => return Err(format!("{text:?} is neither LRU nor LFRU")),
+            };
+            Ok(())
+        },
+    );
+    add(
+        "pool.lock_volume_factor",
+        |l| l.volume_factor.to_string(),
+        |l, text| number_in(text, 1..=1 << 20).map(|factor| l.volume_factor = factor),
+    );
+}

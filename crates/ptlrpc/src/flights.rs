@@ -1,0 +1,69 @@
+//! How many requests of a kind were in flight together: for `rpc_stats`.
+
+use crate::calls::Spec;
+use nacre_wire::Opcode;
+
+/// Kinds of requests whose number in flight is of interest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Traffic {
+    /// Reads of data.
+    Read,
+    /// Writes of data.
+    Write,
+    /// What takes a modify slot.
+    Modify,
+}
+
+/// Requests of one kind.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Flights {
+    /// Sent, and not answered.
+    pub in_flight: usize,
+    /// How many were sent when, with them, so many were in flight: at 1 those that were alone. Nothing is at 0.
+    pub sent: Vec<u64>,
+}
+
+impl Flights {
+    fn handle_sent(&mut self) {
+        self.in_flight += 1;
+        if self.sent.len() <= self.in_flight {
+            self.sent.resize(self.in_flight + 1, 0);
+        }
+        self.sent[self.in_flight] += 1;
+    }
+}
+
+/// All kinds.
+#[derive(Debug, Default)]
+pub(crate) struct AllFlights([Flights; 3]);
+
+impl AllFlights {
+    fn of(&mut self, spec: &Spec) -> Option<&mut Flights> {
+        let traffic = match spec.opcode {
+            Opcode::OstRead => Traffic::Read,
+            Opcode::OstWrite => Traffic::Write,
+            _ if spec.modify => Traffic::Modify,
+            _ => return None,
+        };
+        Some(&mut self.0[traffic as usize])
+    }
+
+    /// A request is sent for the first time.
+    pub(crate) fn handle_sent(&mut self, spec: &Spec) {
+        self.of(spec).into_iter().for_each(Flights::handle_sent);
+    }
+
+    /// A request that was sent is over.
+    pub(crate) fn handle_over(&mut self, spec: &Spec) {
+        self.of(spec).into_iter().for_each(|f| f.in_flight -= 1);
+    }
+
+    pub(crate) fn get(&self, traffic: Traffic) -> &Flights {
+        &self.0[traffic as usize]
+    }
+
+    /// Counts anew; what is in flight stays.
+    pub(crate) fn clear(&mut self) {
+        self.0.iter_mut().for_each(|f| f.sent.clear());
+    }
+}
