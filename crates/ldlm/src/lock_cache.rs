@@ -565,11 +565,15 @@ impl LockCache {
         leaving.into_iter().filter_map(|id| self.call_back(id, EVERYTHING)).collect()
     }
 
-    /// When [`LockCache::shrink`] is to be called, if nothing is used before.
+    /// When [`LockCache::shrink`] is to be called, if nothing is used before; None without locks.
     pub fn next_expiry(&self, limits: &LruLimits, volume: Option<u64>) -> Option<Time> {
-        let (oldest, _) = self.lru.oldest()?;
-        // The volume may be another one then.
-        let next = if volume.is_some() && limits.size == 0 { Time::ZERO } else { oldest + limits.max_age };
+        if self.locks.is_empty() {
+            return None;
+        }
+        // The volume may be another one then, and what is in use may be unused.
+        let is_dynamic = volume.is_some() && limits.size == 0;
+        let oldest = self.lru.oldest().filter(|_| !is_dynamic);
+        let next = oldest.map_or(Time::ZERO, |(last_use, _)| last_use + limits.max_age);
         Some(next.max(self.shrunk + LruLimits::PERIOD))
     }
 
