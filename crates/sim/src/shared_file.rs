@@ -399,6 +399,15 @@ mod tests {
     }
 
     #[test]
+    fn writers_with_grown_locks_take_turns_unless_each_has_a_stripe() {
+        let [turns, stripes, ours] =
+            [(Policy::Grown, 1), (Policy::Grown, 8), (Policy::Default, 1)].map(|(p, n)| measure(1, load(p, n)));
+        assert!(turns.failure.is_none() && turns.callbacks_per_record > 0.9, "{turns:?}");
+        assert!(stripes.gb_per_s > 2.0 * turns.gb_per_s && stripes.callbacks_per_record < 0.01, "{stripes:?}");
+        assert!(ours.gb_per_s > 1.5 * turns.gb_per_s && ours.callbacks_per_record < 0.05, "{ours:?}");
+    }
+
+    #[test]
     fn a_run_is_determined_by_its_seed() {
         let [a, b] = [0, 0].map(|_| measure(7, load(Policy::Default, 2)));
         assert_eq!((a.gb_per_s, a.rpcs), (b.gb_per_s, b.rpcs));
