@@ -43,7 +43,7 @@ pub enum Policy {
     /// Each has a file: what a shared file is compared with.
     FilePerProcess,
     /// One file, locks grown by the server as far as no other lock is in the way, whoever waits: writers take turns, as
-    /// the experiments describe it of Lustre.
+    /// the experiments describe it of Lustre. Not the rule of Lustre's code, and chosen because its rates are near theirs.
     Grown,
     /// The same, but a lock also ends where a waiting request begins, as in the code of Lustre.
     GrownApart,
