@@ -390,12 +390,14 @@ mod tests {
 
     #[test]
     fn one_local_file_holds_a_shared_file_back_and_its_parts_do_not() {
-        let mut rows = [Policy::FilePerProcess, Policy::Grown, Policy::Default].map(|p| measure(1, load(p, 1)));
+        // Enough writers, for long enough, that the device is what they wait for.
+        let many = |policy| Load { clients: 16, processes: 1, records: 192, ..load(policy, 1) };
+        let mut rows = [Policy::FilePerProcess, Policy::Grown, Policy::Default].map(|p| measure(1, many(p)));
         compare(&mut rows);
         assert!(rows.iter().all(|r| r.failure.is_none()), "{rows:?}");
         assert!(rows[1].gb_per_s < 7.01, "more than a local file can: {rows:?}");
-        assert!(rows[2].gb_per_s > 7.5, "no more than a local file can: {rows:?}");
-        assert!(rows[0].percent_of_file_per_process == Some(100.0), "{rows:?}");
+        assert!(rows[2].gb_per_s > 10.0, "hardly more than a local file can: {rows:?}");
+        assert_eq!(rows[0].percent_of_file_per_process.map(f64::round), Some(100.0), "{rows:?}");
     }
 
     #[test]
