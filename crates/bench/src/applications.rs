@@ -120,7 +120,7 @@ fn is_installed(program: &str) -> bool {
 
 fn measure(args: &Applications, steps: &[Step], bar: &ProgressBar) -> Result<Vec<Row>, String> {
     output::step(bar, "making the tree");
-    let places = Places::new(&args.dir, true)?;
+    let places = Places::new(&args.dir)?;
     let archive = make_archive(places.scratch(), args)?;
     let mut taken: Vec<[Vec<f64>; 3]> = steps.iter().map(|_| Default::default()).collect();
     for _ in 0..args.runs {

@@ -46,11 +46,11 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// `keeps_data` says whether the null file system stores what is written, in memory.
-    pub(crate) fn new(parent: &Path, keeps_data: bool) -> Result<Places, String> {
+    /// The null file system keeps data in memory: zeroes out of one page would be read at the speed of the CPU's caches.
+    pub(crate) fn new(parent: &Path) -> Result<Places, String> {
         let scratch = Scratch::new(parent)?;
         std::fs::create_dir(scratch.0.join("local")).map_err(|e| e.to_string())?;
-        let options = NullOptions { valid: VALID, keeps_data, ..NullOptions::default() };
+        let options = NullOptions { valid: VALID, keeps_data: true, ..NullOptions::default() };
         let null = NullMount::new(options)?;
         let nacre = OwnFileSystem::new(&scratch.0.join("nacre"))?;
         Ok(Places { nacre, null, scratch })

@@ -81,7 +81,7 @@ pub(crate) fn run(args: &WarmCache, json: bool) -> Result<(), String> {
 
 fn measure(args: &WarmCache, bar: &ProgressBar) -> Result<Vec<Row>, String> {
     output::step(bar, "making files");
-    let places = Places::new(&args.dir, false)?;
+    let places = Places::new(&args.dir)?;
     let mut cached = Vec::new();
     for place in PLACES {
         let made = make(&places.dir(place), args);
@@ -200,7 +200,7 @@ fn print_rows(args: &WarmCache, rows: &[Row]) {
     print!("{}", table::text(&header, &cells.collect::<Vec<_>>()));
     println!(
         "\nOf a file of {} and {} small ones in {DIRECTORIES} directories, used before. Medians of {} runs; requests of all of \
-         them. The null file system gives zeroes for data; the kernel may keep its names and attributes, as Nacre's.",
+         them. The null file system has its data in memory; the kernel may keep its names and attributes, as Nacre's.",
         size::human(args.size),
         args.files,
         args.runs

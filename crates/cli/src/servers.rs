@@ -74,6 +74,13 @@ async fn serve(role: Role, args: Serve) -> Result<(), String> {
     Ok(())
 }
 
+/// Memory of this machine, if it says.
+fn memory_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(total.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
+}
+
 /// The targets that a process serves.
 #[derive(Default)]
 pub(crate) struct Targets {
@@ -105,6 +112,9 @@ impl Targets {
                 let config = OstConfig { name, uuid, host: host_name() };
                 self.osts.push(Ost::start(&node.rpc, osd, config, mgc).await.map_err(|e| failed(&e))?);
             }
+        }
+        if let Some(bytes) = memory_bytes() {
+            nacre_tgt::set_lock_memory(node.rpc.params(), &label.target, bytes);
         }
         Ok(())
     }

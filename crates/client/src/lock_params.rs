@@ -62,9 +62,10 @@ fn add_settings<T: LockOwner>(params: &Params, prefix: &str, owner: &Arc<T>) {
             }
             text
         };
+        let may_clear = name == "lru_size";
         let set = move |text: &str| {
             let owner = changed.upgrade().ok_or("the mount is gone")?;
-            if text.trim() == "clear" {
+            if may_clear && text.trim() == "clear" {
                 owner.clear_locks();
                 return Ok(());
             }

@@ -13,13 +13,13 @@ mod write;
 
 use crate::connection::Caller;
 use crate::osc::Osc;
-use crate::osc::locks::{LockGuard, Locking};
+use crate::osc::locks::{LockGuard, Locking, Wanted};
 use crate::osc::object::Object;
 use crate::osc::rpc::ObjectOf;
 use crate::osc::write::extent;
 use crate::targets::Targets;
 use file_state::{FileState, Files};
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use merge::ObjectAttrs;
 use nacre_base::{Errno, Fid, Timestamp};
 use nacre_ldlm::RangeSet;
@@ -131,6 +131,7 @@ impl Lov {
         mode: LockMode,
         parts: Vec<Part>,
     ) -> Result<Vec<Locked>, Errno> {
+        self.fetch_locks(caller, file, mode, &parts).await;
         let mut locked = Vec::with_capacity(parts.len());
         for part in parts {
             let ranges = RangeSet::single(extent(&part.range));
@@ -140,6 +141,29 @@ impl Lov {
             locked.push(Locked { part, guard });
         }
         Ok(locked)
+    }
+
+    /// Asks for the locks that are not here all at once, and holds none of them: whoever wants one that came gets it, though
+    /// others have not come, so that nobody waits in a circle. What is still here when it is needed, in the order of the
+    /// stripes, need not be asked for then. Where clients change the file in turns little would be.
+    async fn fetch_locks(&self, caller: &Caller, file: &Striped, mode: LockMode, parts: &[Part]) {
+        let locking = file.locking;
+        // A group's lock is given back when nobody uses it.
+        if parts.len() < 2 || locking.group != 0 {
+            return;
+        }
+        let asks = parts.iter().map(|part| (part, locking.wanted(mode, RangeSet::single(extent(&part.range)))));
+        let missing: Vec<_> = asks.filter(|(part, ask)| part.osc.find_lock(&part.object, ask).is_none()).collect();
+        let now = parts[0].osc.connection().mount().rt.now();
+        if missing.len() < 2 || file.state.was_called_back(now) {
+            return;
+        }
+        let fetch = |(part, ask): &(&Part, Wanted)| {
+            let (osc, object, ask) = (part.osc.clone(), part.object.clone(), ask.clone());
+            // What fails here fails again when it is needed.
+            async move { drop(osc.lock(caller, &object, &ask).await) }
+        };
+        join_all(missing.iter().map(fetch).collect::<Vec<_>>()).await;
     }
 
     /// Locks a range of each object, in the order of the stripes; none for those it returns none for.

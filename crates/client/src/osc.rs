@@ -67,7 +67,8 @@ pub(crate) struct Osc {
     /// What the server allows.
     negotiated_brw_size: AtomicU64,
     max_dirty_mb: AtomicU64,
-    /// Whether writers of shared files always ask for locks that the server grows, as if there were no better way.
+    /// Whether writers of shared files always ask for locks that the server grows, each for its own, as if there were no
+    /// better way.
     pub(crate) only_grown_locks: AtomicBool,
     pub(crate) locks: Mutex<LockCache>,
     lru: Mutex<LruLimits>,
@@ -86,6 +87,8 @@ pub(crate) struct Osc {
     room: Notify,
     unsynced: Mutex<Unsynced>,
     rpc_stats: RpcStats,
+    /// Whether the import pings, because we hold locks.
+    kept_alive: AtomicBool,
     /// The task for what is due at a time is there.
     upkeep: AtomicBool,
     /// It sleeps too long.
@@ -116,6 +119,7 @@ impl Osc {
             room: Notify::new(),
             unsynced: Mutex::default(),
             rpc_stats,
+            kept_alive: AtomicBool::new(false),
             upkeep: AtomicBool::new(false),
             nudge: Arc::default(),
         });
@@ -270,6 +274,11 @@ impl Osc {
             (locks.shrink(self.now(), &limits, volume, is_heavy), locks.next_expiry(&limits, volume))
         };
         self.start_giving_unused(givings);
+        // Who is silent does not learn that it was evicted, and believes what it knows; nor does it learn the lock volume.
+        let holds = expiry.is_some();
+        if self.kept_alive.swap(holds, Ordering::Relaxed) != holds {
+            self.connection.import().set_keep_alive(holds);
+        }
         let next = || self.next_age().into_iter().chain(expiry).min();
         if next().is_none() {
             self.upkeep.store(false, Ordering::Release);

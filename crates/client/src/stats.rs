@@ -202,7 +202,7 @@ mod tests {
         let stats = ReadAheadStats::default();
         ReadAheadStats::count(&stats.hits, 4097);
         let text = stats.show(Timestamp { secs: 7, nanos: 5 });
-        assert_eq!(text.lines().nth(0), Some("snapshot_time             7.000000005 secs.nsecs"));
+        assert_eq!(text.lines().next(), Some("snapshot_time             7.000000005 secs.nsecs"));
         assert_eq!(text.lines().nth(1), Some("hits                      2 samples [pages]"));
         assert_eq!(text.lines().nth(2), None);
         stats.clear();

@@ -8,7 +8,7 @@ use crate::reply::*;
 use crate::request::{self, FileLock, LockKind, SetTime};
 use crate::session::{Session, serve};
 use async_trait::async_trait;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use nacre_base::{Errno, FxHashMap, Payload, Timestamp};
 use nacre_rt::Rt;
 use parking_lot::Mutex;
@@ -68,7 +68,7 @@ enum Content {
     Directory(Directory),
     Link(Bytes),
     /// Or a special file. The data, if it is kept.
-    File(Vec<u8>),
+    File(Bytes),
 }
 
 /// Names in the order of their making, so that a position in it stays what it is while others come and go.
@@ -186,12 +186,10 @@ impl Inode {
         let len = self.attr.size.saturating_sub(offset).min(u64::from(size)) as usize;
         let Content::File(data) = &self.content else { return Payload::new() };
         let start = data.len().min(usize::try_from(offset).unwrap_or(usize::MAX));
-        let kept = &data[start..data.len().min(start + len)];
-        let mut found = Payload::new();
-        if !kept.is_empty() {
-            found.push(Bytes::copy_from_slice(kept));
-        }
-        found.append(Payload::zeroes(len - kept.len()));
+        let kept = data.slice(start..data.len().min(start + len));
+        let zeroes = Payload::zeroes(len - kept.len());
+        let mut found = Payload::from(kept);
+        found.append(zeroes);
         found
     }
 
@@ -203,10 +201,13 @@ impl Inode {
         }
         if let (Content::File(data), true) = (&mut self.content, keeps) {
             let (start, end) = (offset as usize, end as usize);
-            if data.len() < end {
-                data.resize(end, 0);
+            // In place, unless somebody is reading it.
+            let mut new = std::mem::take(data).try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+            if new.len() < end {
+                new.resize(end, 0);
             }
-            data[start..end].copy_from_slice(bytes);
+            new[start..end].copy_from_slice(bytes);
+            *data = new.freeze();
         }
         self.attr.size = self.attr.size.max(end);
         self.attr.blocks = self.attr.size.div_ceil(512);
@@ -224,7 +225,7 @@ struct New {
 
 impl New {
     fn file(mode: u32) -> New {
-        New { mode, rdev: 0, content: Content::File(Vec::new()) }
+        New { mode, rdev: 0, content: Content::File(Bytes::new()) }
     }
 }
 

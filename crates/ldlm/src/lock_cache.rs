@@ -32,6 +32,7 @@
 use crate::LockId;
 use crate::lock_index::RangeIndex;
 use crate::lru::{Lru, REUSED_AFTER};
+pub use crate::lru::{LruLimits, LruPolicy};
 use crate::range_set::{Extent, RangeSet};
 use nacre_base::{Fid, FxHashMap, Time};
 use nacre_wire::ldlm::{BlockingCallback, LockMode};
@@ -116,64 +117,6 @@ pub enum Given {
     Stop,
     /// More of it was called back meanwhile: do this in place of the first.
     Again(Giving),
-}
-
-/// In which order unused locks leave (Lustre's `lock_cache_policy`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum LruPolicy {
-    /// The least recently used first; those that are used again and again last.
-    #[default]
-    Lfru,
-    /// The least recently used first.
-    Lru,
-}
-
-/// How many unused locks are kept and for how long.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LruLimits {
-    /// Most unused locks; 0: as many as the server's lock volume allows (Lustre's `lru_size`).
-    pub size: usize,
-    /// Longest time unused (Lustre's `lru_max_age`).
-    pub max_age: Duration,
-    /// Weight of this client's locks against the server's volume, in percent: the larger, the fewer it keeps.
-    pub volume_factor: u64,
-    /// Order.
-    pub policy: LruPolicy,
-}
-
-impl LruLimits {
-    /// However much the server allows, no more unused locks than this are kept.
-    pub const DYNAMIC_MAX: usize = 100_000;
-    /// How often locks leave because of their age or the server's volume: so they leave together.
-    pub const PERIOD: Duration = Duration::from_secs(10);
-    /// Most locks that one [`LockCache::shrink`] returns.
-    const BATCH: usize = 1024;
-    /// What is above `size` is given back when it is worth a message.
-    const SLACK_MAX: usize = 32;
-
-    fn is_over(&self, unused: usize) -> bool {
-        let (size, slack) = match self.size {
-            0 => (LruLimits::DYNAMIC_MAX, LruLimits::SLACK_MAX),
-            size => (size, LruLimits::SLACK_MAX.min(size / 8)),
-        };
-        unused > size + slack
-    }
-
-    fn surplus(&self, unused: usize) -> usize {
-        unused.saturating_sub(if self.size == 0 { LruLimits::DYNAMIC_MAX } else { self.size })
-    }
-
-    /// The client lock volume of `unused` locks that were not used for `age`.
-    fn volume(&self, age: Duration, unused: usize) -> u64 {
-        let seconds = age.as_millis().saturating_mul(u128::from(self.volume_factor)) / 100_000;
-        seconds.saturating_mul(unused as u128).try_into().unwrap_or(u64::MAX)
-    }
-}
-
-impl Default for LruLimits {
-    fn default() -> LruLimits {
-        LruLimits { size: 0, max_age: Duration::from_secs(600), volume_factor: 100, policy: LruPolicy::default() }
-    }
 }
 
 /// All bits, and "the whole lock" for extents.
@@ -565,11 +508,15 @@ impl LockCache {
         leaving.into_iter().filter_map(|id| self.call_back(id, EVERYTHING)).collect()
     }
 
-    /// When [`LockCache::shrink`] is to be called, if nothing is used before.
+    /// When [`LockCache::shrink`] is to be called, if nothing is used before; None without locks.
     pub fn next_expiry(&self, limits: &LruLimits, volume: Option<u64>) -> Option<Time> {
-        let (oldest, _) = self.lru.oldest()?;
-        // The volume may be another one then.
-        let next = if volume.is_some() && limits.size == 0 { Time::ZERO } else { oldest + limits.max_age };
+        if self.locks.is_empty() {
+            return None;
+        }
+        // The volume may be another one then, and what is in use may be unused.
+        let is_dynamic = volume.is_some() && limits.size == 0;
+        let oldest = self.lru.oldest().filter(|_| !is_dynamic);
+        let next = oldest.map_or(Time::ZERO, |(last_use, _)| last_use + limits.max_age);
         Some(next.max(self.shrunk + LruLimits::PERIOD))
     }
 

@@ -2,7 +2,7 @@
 //! after a rest come last (LFRU). So who reads a million files once does not push out what is used all the time. The
 //! privileged ones are a part of the whole at most: who was privileged and is used no more loses it to others.
 //!
-//! What must not be here: what the locks are, and how many may stay.
+//! What must not be here: what the locks are.
 
 use crate::LockId;
 use nacre_base::Time;
@@ -13,6 +13,64 @@ use std::time::Duration;
 pub(crate) const REUSED_AFTER: Duration = Duration::from_secs(1);
 /// Of the unused locks, in percent, are privileged at most.
 const PRIVILEGED_PERCENT: usize = 30;
+
+/// In which order unused locks leave (Lustre's `lock_cache_policy`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LruPolicy {
+    /// The least recently used first; those that are used again and again last.
+    #[default]
+    Lfru,
+    /// The least recently used first.
+    Lru,
+}
+
+/// How many unused locks are kept and for how long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LruLimits {
+    /// Most unused locks; 0: as many as the server's lock volume allows (Lustre's `lru_size`).
+    pub size: usize,
+    /// Longest time unused (Lustre's `lru_max_age`).
+    pub max_age: Duration,
+    /// Weight of this client's locks against the server's volume, in percent: the larger, the fewer it keeps.
+    pub volume_factor: u64,
+    /// Order.
+    pub policy: LruPolicy,
+}
+
+impl LruLimits {
+    /// However much the server allows, no more unused locks than this are kept.
+    pub const DYNAMIC_MAX: usize = 100_000;
+    /// How often locks leave because of their age or the server's volume: so they leave together.
+    pub const PERIOD: Duration = Duration::from_secs(10);
+    /// Most locks that one [`crate::lock_cache::LockCache::shrink`] returns.
+    pub(crate) const BATCH: usize = 1024;
+    /// What is above `size` is given back when it is worth a message.
+    const SLACK_MAX: usize = 32;
+
+    pub(crate) fn is_over(&self, unused: usize) -> bool {
+        let (size, slack) = match self.size {
+            0 => (LruLimits::DYNAMIC_MAX, LruLimits::SLACK_MAX),
+            size => (size, LruLimits::SLACK_MAX.min(size / 8)),
+        };
+        unused > size + slack
+    }
+
+    pub(crate) fn surplus(&self, unused: usize) -> usize {
+        unused.saturating_sub(if self.size == 0 { LruLimits::DYNAMIC_MAX } else { self.size })
+    }
+
+    /// The client lock volume of `unused` locks that were not used for `age`.
+    pub(crate) fn volume(&self, age: Duration, unused: usize) -> u64 {
+        let seconds = age.as_millis().saturating_mul(u128::from(self.volume_factor)) / 100_000;
+        seconds.saturating_mul(unused as u128).try_into().unwrap_or(u64::MAX)
+    }
+}
+
+impl Default for LruLimits {
+    fn default() -> LruLimits {
+        LruLimits { size: 0, max_age: Duration::from_secs(600), volume_factor: 100, policy: LruPolicy::default() }
+    }
+}
 
 /// See the module.
 #[derive(Default, Debug)]

@@ -5,7 +5,10 @@
 //! - the longest that an operation waited for its turn while commits went on, and the longest commit;
 //! - what one apply thread per device would cost instead of the turn: a request to a thread and its answer;
 //! - the same operations on the device in memory, in virtual time;
-//! - MB/s and CPU seconds per GB of 1 MiB writes and reads, beside a plain loop of pwrite and pread with O_DIRECT.
+//! - MB/s and CPU seconds per GB of 1 MiB writes and reads, beside a plain loop of pwrite and pread with O_DIRECT;
+//! - the same of interleaved records of 47,008 bytes, 80 in each write, given to the device together and one by one.
+//!
+//! Data goes to an object in one part and to one in eight.
 #![allow(clippy::disallowed_methods)] // A benchmark of an IO edge: real files and real time.
 #![allow(clippy::unwrap_used)]
 
@@ -38,17 +41,22 @@ fn main() {
     }
     rt.block_on(thread_round_trip());
     in_memory();
-    for engine in [IoEngine::Auto, IoEngine::Threads] {
-        rt.block_on(streams(&dir, engine));
+    for parts in [1, PARTS_MAX] {
+        for engine in [IoEngine::Auto, IoEngine::Threads] {
+            rt.block_on(streams(&dir, parts, engine));
+        }
+        for together in [false, true] {
+            rt.block_on(interleaved(&dir, parts, together));
+        }
     }
     plain_loop(&dir);
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-fn open(dir: &Path, options: DiskOptions) -> DiskOsd {
+fn open(dir: &Path, parts: u32, options: DiskOptions) -> DiskOsd {
     let _ = std::fs::remove_dir_all(dir);
     let target = "bench-OST0000".parse().unwrap();
-    let label = Label { uuid: Uuid::from_random(1, 1), target, parts: PARTS_MAX, options: Default::default() };
+    let label = Label { uuid: Uuid::from_random(1, 1), target, parts, options: Default::default() };
     disk::format(dir, &label).unwrap();
     DiskOsd::open(dir, TABLES, options).unwrap()
 }
@@ -70,7 +78,7 @@ async fn operation(osd: &dyn Osd, prng: &mut Prng, n: u64) -> Duration {
 }
 
 async fn operations(dir: &Path, tasks: u64, duration: Duration) {
-    let osd = Arc::new(open(dir, DiskOptions::default()));
+    let osd = Arc::new(open(dir, PARTS_MAX, DiskOptions::default()));
     let cpu = cpu_seconds();
     let begin = Instant::now();
     let workers: Vec<_> = (0..tasks)
@@ -151,8 +159,8 @@ fn in_memory() {
 const STREAM_MIB: usize = 2048;
 const IN_FLIGHT: usize = 8;
 
-async fn streams(dir: &Path, engine: IoEngine) {
-    let osd = Arc::new(open(dir, DiskOptions { io_engine: engine, ..DiskOptions::default() }));
+async fn streams(dir: &Path, parts: u32, engine: IoEngine) {
+    let osd = Arc::new(open(dir, parts, DiskOptions { io_engine: engine, ..DiskOptions::default() }));
     let fid = Fid { seq: 1, oid: 1, ver: 0 };
     let data: Bytes = patterned().into();
     for round in ["write", "overwrite", "read"] {
@@ -177,8 +185,46 @@ async fn streams(dir: &Path, engine: IoEngine) {
             w.await.unwrap();
         }
         osd.sync_object(fid).await.unwrap();
-        report(&format!("{engine:?}, {IN_FLIGHT} in flight, {round}"), begin, cpu);
+        report(&format!("{engine:?}, {parts} parts, {IN_FLIGHT} in flight, {round}"), begin, cpu);
     }
+    osd.close().await.unwrap();
+}
+
+/// Four writers of one object, each with every fourth record.
+async fn interleaved(dir: &Path, parts: u32, together: bool) {
+    const RECORD: usize = 47_008;
+    const RECORDS: usize = 80;
+    const WRITERS: usize = 4;
+    let osd = Arc::new(open(dir, parts, DiskOptions::default()));
+    let fid = Fid { seq: 1, oid: 1, ver: 0 };
+    let record: Bytes = Bytes::from(patterned()).slice(..RECORD);
+    let (begin, cpu) = (Instant::now(), cpu_seconds());
+    let requests = STREAM_MIB * MIB / RECORD / RECORDS / WRITERS;
+    let workers: Vec<_> = (0..WRITERS)
+        .map(|w| {
+            let (osd, record) = (osd.clone(), record.clone());
+            tokio::spawn(async move {
+                for request in 0..requests {
+                    let at = |n: usize| (((request * RECORDS + n) * WRITERS + w) * RECORD) as u64;
+                    let extents: Vec<_> = (0..RECORDS).map(|n| (at(n), record.clone().into())).collect();
+                    if together {
+                        osd.write_extents(fid, extents).await.unwrap();
+                    } else {
+                        for (offset, data) in extents {
+                            osd.write(fid, offset, data).await.unwrap();
+                        }
+                    }
+                }
+            })
+        })
+        .collect();
+    for w in workers {
+        w.await.unwrap();
+    }
+    let how = if together { "together" } else { "one by one" };
+    report(&format!("{parts} parts, records of {RECORD} {how}, to the page cache"), begin, cpu);
+    osd.sync_object(fid).await.unwrap();
+    report(&format!("{parts} parts, records of {RECORD} {how}, to the disk"), begin, cpu);
     osd.close().await.unwrap();
 }
 

@@ -43,7 +43,7 @@ pub enum Policy {
     /// Each has a file: what a shared file is compared with.
     FilePerProcess,
     /// One file, locks grown by the server as far as no other lock is in the way, whoever waits: writers take turns, as
-    /// the experiments describe it of Lustre.
+    /// the experiments describe it of Lustre. Not the rule of Lustre's code, and chosen because its rates are near theirs.
     Grown,
     /// The same, but a lock also ends where a waiting request begins, as in the code of Lustre.
     GrownApart,
@@ -107,8 +107,8 @@ const LATENCY: Duration = Duration::from_micros(15);
 /// What a process needs to make a record and copy it into the cache, on average, in bytes a second: each record takes from
 /// half of that time to half as much again, or the writers would be in step as no real ones are.
 const COPY_BANDWIDTH: u64 = 1_500_000_000;
-/// Dirty pages that fit into the server's memory.
-const CACHE_BYTES: u64 = 2 << 30;
+/// Dirty pages that a server has room for: of a fifth of 128 GB, as by default, part.
+const CACHE_BYTES: u64 = 16 << 30;
 /// Whoever takes longer in virtual time hangs.
 const LIMIT: Duration = Duration::from_secs(3600);
 
@@ -390,12 +390,23 @@ mod tests {
 
     #[test]
     fn one_local_file_holds_a_shared_file_back_and_its_parts_do_not() {
-        let mut rows = [Policy::FilePerProcess, Policy::Grown, Policy::Default].map(|p| measure(1, load(p, 1)));
+        // Enough writers, for long enough, that the device is what they wait for.
+        let many = |policy| Load { clients: 16, processes: 1, records: 192, ..load(policy, 1) };
+        let mut rows = [Policy::FilePerProcess, Policy::Grown, Policy::Default].map(|p| measure(1, many(p)));
         compare(&mut rows);
         assert!(rows.iter().all(|r| r.failure.is_none()), "{rows:?}");
         assert!(rows[1].gb_per_s < 7.01, "more than a local file can: {rows:?}");
-        assert!(rows[2].gb_per_s > 7.5, "no more than a local file can: {rows:?}");
-        assert!(rows[0].percent_of_file_per_process == Some(100.0), "{rows:?}");
+        assert!(rows[2].gb_per_s > 10.0, "hardly more than a local file can: {rows:?}");
+        assert_eq!(rows[0].percent_of_file_per_process.map(f64::round), Some(100.0), "{rows:?}");
+    }
+
+    #[test]
+    fn writers_with_grown_locks_take_turns_unless_each_has_a_stripe() {
+        let [turns, stripes, ours] =
+            [(Policy::Grown, 1), (Policy::Grown, 8), (Policy::Default, 1)].map(|(p, n)| measure(1, load(p, n)));
+        assert!(turns.failure.is_none() && turns.callbacks_per_record > 0.9, "{turns:?}");
+        assert!(stripes.gb_per_s > 2.0 * turns.gb_per_s && stripes.callbacks_per_record < 0.01, "{stripes:?}");
+        assert!(ours.gb_per_s > 1.5 * turns.gb_per_s && ours.callbacks_per_record < 0.05, "{ours:?}");
     }
 
     #[test]

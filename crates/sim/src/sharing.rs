@@ -573,7 +573,8 @@ mod tests {
 
     #[test]
     fn losses_and_doubles_in_the_log_are_found() {
-        let appended = |certain| [(1, Appended { client: 0, process: 0, certain })].into_iter().collect::<BTreeMap<_, _>>();
+        let appended =
+            |certain| [(1, Appended { client: 0, process: 0, certain })].into_iter().collect::<BTreeMap<_, _>>();
         check_log(&repeated(1, RECORD), &appended(true));
         check_log(&[], &appended(false));
         assert!(std::panic::catch_unwind(|| check_log(&[], &appended(true))).is_err());

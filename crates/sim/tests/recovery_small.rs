@@ -49,7 +49,8 @@ impl Change {
             Change::Rename => u.move_to(s.dir, "victim", s.dir, "new").await,
             Change::Setxattr => u.setxattr(&root(), s.dir, b"user.x", b"1", XATTR_CREATE).await,
             Change::Chmod => u.chmod(s.dir, 0o700).await.map(drop),
-            Change::Close => u.release(u.reopen(s.file.fid()).await).await,
+            // By name with O_CREAT, for the MDT to know of it: what is open under a lock only is closed without a request.
+            Change::Close => u.release(u.new_file(s.dir, "file", 0).await?).await,
             // A write is a request when it is written back.
             Change::Write => {
                 u.put(&s.file, 2, b"XY").await?;

@@ -21,6 +21,7 @@ mod tests;
 
 pub use error::TargetError;
 pub use lock_guards::{InodeLocks, InodeLocksWait, ServerLockGuard};
+pub use lock_params::set_lock_memory;
 pub use lock_service::{Enqueued, LockService, client_of};
 pub use operation::Operation;
 pub use service::{Access, Handler, HandlerFuture, Service, serve};

@@ -3,8 +3,9 @@
 
 use crate::Target;
 use crate::lock_service::{Shared, State};
-use nacre_base::{TargetKind, Time};
-use nacre_ldlm::server::Settings;
+use nacre_base::param::Params;
+use nacre_base::{TargetKind, TargetName, Time};
+use nacre_ldlm::server::{Settings, limit_for_memory};
 use parking_lot::Mutex;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -14,6 +15,12 @@ use std::time::Duration;
 pub(crate) fn prefix(target: &Target) -> String {
     let layer = if target.name().kind == TargetKind::Mdt { "mdt" } else { "filter" };
     format!("ldlm.namespaces.{layer}-{}_UUID.", target.name())
+}
+
+/// Gives a target that was just started a limit of locks that fits the machine's memory.
+pub fn set_lock_memory(params: &Params, target: &TargetName, bytes: u64) {
+    // An MGS has no such parameter.
+    let _ = params.set(&format!("ldlm.namespaces.*-{target}_UUID.pool.limit"), &limit_for_memory(bytes).to_string());
 }
 
 /// Registers them. They show nothing once the lock service is gone.

@@ -33,23 +33,6 @@ pub(crate) enum Layout {
 /// The four layouts that data cases run on.
 pub(crate) const LAYOUTS: &[Layout] = &[Layout::Count(1), Layout::Count(4), Layout::Count(-1), Layout::Overstripe(8)];
 
-/// What a case proves that the product may not have yet. Such a case runs all the same: it is "not yet" as long as it
-/// fails, and a failure when it passes, so that this list is kept short.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Feature {
-    /// An open of what is cached sends no request.
-    LocalOpens,
-}
-
-impl Feature {
-    /// Whether the product has it: to be set when it does.
-    pub(crate) fn is_there(self) -> bool {
-        match self {
-            Feature::LocalOpens => false,
-        }
-    }
-}
-
 /// One test.
 pub(crate) struct Case {
     /// Name in the table and for `--only`.
@@ -64,8 +47,6 @@ pub(crate) struct Case {
     pub(crate) announced: &'static [&'static str],
     /// Whether it needs the product, so that a plain directory can't stand in for it.
     pub(crate) needs_cluster: bool,
-    /// What the product may not have yet.
-    pub(crate) needs: Option<Feature>,
     /// Whether other cases may run beside it (`--jobs`).
     pub(crate) shares: bool,
 }
@@ -83,7 +64,6 @@ impl Case {
             limits: (60, 300),
             announced: &[],
             needs_cluster: false,
-            needs: None,
             shares: false,
         }
     }
@@ -121,12 +101,6 @@ impl Case {
     /// Only with the product.
     pub(crate) const fn needs_cluster(mut self) -> Case {
         self.needs_cluster = true;
-        self
-    }
-
-    /// Only a proof of something that may not be there yet.
-    pub(crate) const fn needs(mut self, feature: Feature) -> Case {
-        self.needs = Some(feature);
         self
     }
 

@@ -20,8 +20,6 @@ use std::time::{Duration, Instant};
 enum Verdict {
     Passed,
     Failed,
-    /// The product is not meant to be able to do this yet; see [`case::Feature`].
-    NotYet,
     Unsupported,
 }
 
@@ -44,7 +42,6 @@ impl Verdict {
         match self {
             Verdict::Passed => "ok",
             Verdict::Failed => "FAILED",
-            Verdict::NotYet => "not yet",
             Verdict::Unsupported => "unsupported",
         }
     }
@@ -289,15 +286,6 @@ impl<'a> Session<'a> {
             verdict = if failure.is_unsupported() { Verdict::Unsupported } else { Verdict::Failed };
             notes.push(failure.to_string());
         }
-        if let Some(missing) = case.needs.filter(|f| !f.is_there() && self.options.on.is_none()) {
-            verdict = match verdict {
-                Verdict::Passed => Verdict::Failed,
-                Verdict::Failed => Verdict::NotYet,
-                other => other,
-            };
-            let what = if verdict == Verdict::Failed { "passed, though {} was not expected" } else { "needs {}" };
-            notes.insert(0, what.replace("{}", &format!("{missing:?}")));
-        }
         if let Some(cluster) = self.cluster.clone() {
             let complaints = cluster.complaints(case.announced);
             if !complaints.is_empty() {
@@ -350,10 +338,8 @@ impl<'a> Session<'a> {
             println!("kept: {}", self.root.display());
             std::mem::forget(self.cluster.take());
         }
-        for verdict in [Verdict::Unsupported, Verdict::NotYet] {
-            if count(verdict) > 0 {
-                println!("{} {}", count(verdict), verdict.word());
-            }
+        if count(Verdict::Unsupported) > 0 {
+            println!("{} {}", count(Verdict::Unsupported), Verdict::Unsupported.word());
         }
         println!("e2e: {passed} passed, {failed} failed");
         if sys::interrupted() {

@@ -6,6 +6,7 @@ use crate::llite::Client;
 use crate::lov::file_state::FileState;
 use crate::osc::advice::LockAhead;
 use crate::osc::locks::{LockGuard, Locking};
+use futures_util::future::join_all;
 use nacre_base::Errno;
 use nacre_wire::ldlm::LockMode;
 use std::ops::Range;
@@ -118,7 +119,9 @@ impl Client {
         if let Some(layout) = file.known_layout() {
             self.lov.drop_cached(&file.striped(layout), &(0..u64::MAX)).await;
         }
-        *held = None;
+        // Whoever waits gets it before this returns.
+        let Some(Group { guards, _member }) = held.take() else { return };
+        join_all(guards.into_iter().map(LockGuard::give_back)).await;
     }
 
     /// Takes advice. What became of a request for locks ahead of time; [`LockAhead::Sent`] for all other advice. EINVAL for an

@@ -100,7 +100,7 @@ impl Lov {
         let len = end.saturating_sub(range.start).min(bytes_max);
         let brw_size = |ost| self.targets.known_osc(ost).map_or(BRW_SIZE_DEFAULT.into(), |osc| osc.brw_size());
         let mut parts = Vec::new();
-        for io in plan::cut(&file.layout, range.start, len, |ost| brw_size(ost)) {
+        for io in plan::cut(&file.layout, range.start, len, brw_size) {
             let of = Stripe { ost: io.ost, object: io.object };
             let range = io.offset..io.offset + io.len as u64;
             parts.push(

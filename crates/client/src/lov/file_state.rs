@@ -10,6 +10,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::RwLock;
 
+/// For so long after a callback a file counts as one that several clients change.
+const CALLED_BACK_FOR: Duration = Duration::from_secs(5);
+
 /// A file in use.
 pub(crate) struct FileState {
     pub(crate) fid: Fid,
@@ -22,6 +25,8 @@ pub(crate) struct FileState {
     groups: AtomicUsize,
     /// How those write who have it open.
     writers: Mutex<Vec<Weak<Mutex<SharedWrite>>>>,
+    /// When a lock to write was called back last.
+    called_back: Mutex<Option<Time>>,
 }
 
 impl FileState {
@@ -51,8 +56,14 @@ impl FileState {
 
     /// A lock to write was called back, `age` after it was granted.
     pub(crate) fn handle_called_back(&self, ranges: &[Extent], age: Duration, now: Time) {
+        *self.called_back.lock() = Some(now);
         let writers: Vec<_> = self.writers.lock().iter().filter_map(Weak::upgrade).collect();
         writers.iter().for_each(|w| w.lock().handle_called_back(ranges, age, now));
+    }
+
+    /// Whether others wanted a lock to write of this client a moment ago.
+    pub(crate) fn was_called_back(&self, now: Time) -> bool {
+        self.called_back.lock().is_some_and(|last| now.since(last) < CALLED_BACK_FOR)
     }
 
     /// Data was lost.
@@ -90,6 +101,7 @@ impl Files {
             error: Mutex::default(),
             groups: AtomicUsize::new(0),
             writers: Mutex::default(),
+            called_back: Mutex::default(),
         });
         table.files.insert(fid, Arc::downgrade(&file));
         if table.files.len() > table.sweep_at {

@@ -5,7 +5,7 @@ use crate::connection::Caller;
 use crate::osc::Osc;
 use crate::osc::object::{Enqueueing, Object};
 use nacre_base::Errno;
-use nacre_ldlm::lock_cache::{Arrival, Cover, LockCache, Ticket, Want};
+use nacre_ldlm::lock_cache::{Arrival, Cover, Giving, LockCache, Ticket, Want};
 use nacre_ldlm::{LockId, RangeSet};
 use nacre_ptlrpc::CallOptions;
 use nacre_wire::Opcode;
@@ -96,9 +96,22 @@ pub(crate) struct LockGuard {
     evictions: u64,
     /// The server said that clients are in each other's way.
     pub(crate) contended: bool,
+    is_released: bool,
 }
 
 impl LockGuard {
+    /// Ends the use, and waits until the lock is given back if that is due.
+    pub(crate) async fn give_back(mut self) {
+        if let Some(giving) = self.release() {
+            self.osc.clone().give(giving).await;
+        }
+    }
+
+    fn release(&mut self) -> Option<Giving> {
+        let released = std::mem::replace(&mut self.is_released, true);
+        if released { None } else { self.osc.locks.lock().release(self.id, self.osc.now()) }
+    }
+
     /// Whether an eviction or restart of the server has taken it.
     pub(crate) fn is_lost(&self) -> bool {
         self.osc.epoch.load(Ordering::Acquire) != self.epoch
@@ -112,8 +125,7 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        let giving = self.osc.locks.lock().release(self.id, self.osc.now());
-        if let Some(giving) = giving {
+        if let Some(giving) = self.release() {
             self.osc.start_giving(giving);
         }
     }
@@ -122,7 +134,7 @@ impl Drop for LockGuard {
 impl Osc {
     fn guard(self: &Arc<Self>, id: LockId, contended: bool) -> LockGuard {
         let (epoch, evictions) = (self.epoch.load(Ordering::Acquire), self.evictions.load(Ordering::Acquire));
-        LockGuard { osc: self.clone(), id, epoch, evictions, contended }
+        LockGuard { osc: self.clone(), id, epoch, evictions, contended, is_released: false }
     }
 
     /// A lock that is here already.

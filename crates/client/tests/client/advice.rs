@@ -425,7 +425,7 @@ fn advice_that_makes_no_sense_is_refused() {
         let mut cluster = Cluster::start(&rt, 1).await;
         let [a] = clients(&mut cluster).await;
         let (_, file) = a.make("f", None).await;
-        for advice in [Advice::WillRead(5..5), Advice::DontNeed(9..3), ahead(7..7, true)] {
+        for advice in [Advice::WillRead(5..5), Advice::DontNeed(9..9), ahead(7..7, true)] {
             assert_eq!(a.advise(&file, advice).await, Err(Errno::EINVAL));
         }
         let reader = a.open(&root(), file.fid(), 0).await.unwrap();

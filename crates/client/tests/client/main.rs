@@ -8,6 +8,7 @@ mod cluster;
 mod data;
 mod data_coherence;
 mod failures;
+mod lock_volume;
 mod locks;
 mod metadata_cache;
 mod metadata_coherence;

@@ -300,6 +300,9 @@ fn a_door_keeps_a_list_until_it_is_told() {
         a.fifo(dir, "h").await;
         assert_eq!(told(), [], "once is enough");
         b.stat(dir).await;
+        assert_eq!(b.keeps_list(dir), 0, "a directory that others have just changed is not locked for who looks at it");
+        rt.sleep(Duration::from_secs(5)).await;
+        b.stat(dir).await;
         assert!(![0, under].contains(&b.keeps_list(dir)), "what was listed before is not what is listed now");
     });
 }

@@ -257,7 +257,7 @@ fn race(seed: u64) {
             for round in 0..60 {
                 let name = format!("f{}", rt.random() % 3);
                 client.write_file("new", b"data").await;
-                if rt.random() % 2 == 0 {
+                if rt.random().is_multiple_of(2) {
                     let _ = client.unlink(&root(), client.root(), name.as_bytes()).await;
                 }
                 client.move_to("new", &name).await;

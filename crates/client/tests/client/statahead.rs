@@ -161,7 +161,8 @@ fn a_writer_is_left_alone_and_its_size_is_right() {
         let before = Requests::of(&cluster);
         for name in reader.names(directory, true).await {
             let number: usize = name[5..].parse().unwrap();
-            let expected = if number < 70 && number % 7 == 0 { 100_016 + number as u64 / 7 } else { size(number) };
+            let expected =
+                if number < 70 && number.is_multiple_of(7) { 100_016 + number as u64 / 7 } else { size(number) };
             assert_eq!(reader.look_in(directory, &name).await.unwrap().size, expected, "{name}");
         }
         assert_eq!(RpcCounts::of(&writer.node).callbacks, 0);

@@ -107,7 +107,7 @@ mod tests {
             [(0, 0, MIN, true), (0, MIN as u64, 100, false)]
         );
         let shifted = aligned(MIN + 4096).slice(100..100 + MIN);
-        assert_eq!(planned(vec![(0, of(&[shifted.clone()]))]), [(0, 0, MIN, false)]);
+        assert_eq!(planned(vec![(0, of(&[shifted]))]), [(0, 0, MIN, false)]);
         let unaligned_start = of(&[aligned(4096 * 2 + MIN).slice(4000..)]);
         assert_eq!(planned(vec![(4000, unaligned_start)]), [(0, 4000, 96, false), (0, 4096, MIN + 4096, true)]);
     }

@@ -201,15 +201,17 @@ impl Osd for MemOsd {
         if extents.is_empty() {
             return Ok(());
         }
-        let fault = self.inner.fault("osd.write").await?;
         let ranges: Vec<_> = extents.iter().map(|(offset, data)| *offset..offset + data.len() as u64).collect();
         self.inner.pay(|disk, now| disk.handle_write(now, object, &ranges)).await;
-        if fault == Some(FaultAction::Drop) {
-            return Ok(());
-        }
         for (offset, data) in extents {
-            let data = if fault == Some(FaultAction::Corrupt) { corrupted(&data) } else { data };
-            self.inner.change(object, Change::Write { offset, data })?;
+            // At each, so that a write can fail half way.
+            match self.inner.fault("osd.write").await? {
+                Some(FaultAction::Drop) => {}
+                Some(FaultAction::Corrupt) => {
+                    self.inner.change(object, Change::Write { offset, data: corrupted(&data) })?;
+                }
+                _ => self.inner.change(object, Change::Write { offset, data })?,
+            }
         }
         Ok(())
     }

@@ -20,7 +20,8 @@ use std::time::Duration;
 pub struct DiskModel {
     /// Time from a request to its first byte; requests in the queue wait for theirs at the same time.
     pub latency: Duration,
-    /// Additional time, exclusive, for a request that does not join one before (see `streams`).
+    /// Additional time, exclusive, for a request that does not join one before (see `streams`); less if it is shorter to
+    /// pass over what is between.
     pub seek: Duration,
     /// So many places where data came lately are remembered, as an elevator or a write cache does: a request that begins
     /// at the end of one, or ends at its beginning, needs no seek. With 1 (or 0) only what follows the last request.
@@ -273,18 +274,31 @@ impl Disk {
         self.writing.push_back((self.busy_until, len(range)));
     }
 
-    /// The time to get to a range: none if it is next to one of the latest. It is itself one of them now.
+    /// The time to get to a range: none if it is next to one of the latest, and never more than to pass over what is between.
+    /// It is itself one of them now.
     fn seek_to(&mut self, object: Fid, range: &Range<u64>) -> Duration {
         let keep = self.model.streams.max(1);
         let is_next =
             |(o, r): &(Fid, Range<u64>)| *o == object && (r.end == range.start || (keep > 1 && r.start == range.end));
-        let joined = self.recent.iter().rposition(is_next).and_then(|i| self.recent.remove(i));
-        let whole = joined.as_ref().map_or(range.clone(), |(_, r)| r.start.min(range.start)..r.end.max(range.end));
+        let (place, seek) = match self.recent.iter().rposition(is_next) {
+            Some(place) => (Some(place), Duration::ZERO),
+            None => self.pass_over_to(object, range.start).map_or((None, self.model.seek), |(p, d)| (Some(p), d)),
+        };
+        let joined = place.and_then(|place| self.recent.remove(place));
+        let whole = joined.map_or(range.clone(), |(_, r)| r.start.min(range.start)..r.end.max(range.end));
         self.recent.push_back((object, whole));
         if self.recent.len() > keep {
             self.recent.pop_front();
         }
-        if joined.is_some() { Duration::ZERO } else { self.model.seek }
+        seek
+    }
+
+    /// The place from which it is shorter to pass over the gap than to seek, and the time of that.
+    fn pass_over_to(&self, object: Fid, start: u64) -> Option<(usize, Duration)> {
+        let before = |(_, (o, r)): &(usize, &(Fid, Range<u64>))| *o == object && r.end <= start;
+        let (place, (_, nearest)) = self.recent.iter().enumerate().filter(before).max_by_key(|(_, (_, r))| r.end)?;
+        let gap = transfer(start - nearest.end, self.model.bandwidth);
+        (self.model.bandwidth > 0 && gap < self.model.seek).then_some((place, gap))
     }
 
     /// When the object's parts are done with one more range.
@@ -445,6 +459,14 @@ mod tests {
     }
 
     #[test]
+    fn short_gaps_are_passed_over() {
+        let mut d = cached();
+        let start = request(&mut d, ms(0), FID, 0, MB);
+        assert_eq!(request(&mut d, start, FID, MB + MB / 10, MB), start + Duration::from_millis(1 + 10));
+        assert_eq!(request(&mut d, ms(100), FID, 9 * MB, MB), ms(100 + SEEK + 10), "a seek is shorter");
+    }
+
+    #[test]
     fn writers_wait_when_the_cache_is_full_and_go_on_at_the_speed_of_the_medium() {
         let mut d = cached();
         let (mut now, total) = (ms(0), 10_000);
@@ -459,7 +481,7 @@ mod tests {
     #[test]
     fn large_aligned_writes_and_middles_go_to_the_medium_at_once() {
         let mut d = cached();
-        assert!(d.handle_write(ms(0), FID, &[0..MIB]) > ms(SEEK + 10));
+        assert!(d.handle_write(ms(0), FID, std::slice::from_ref(&(0..MIB))) > ms(SEEK + 10));
         assert!(d.handle_write(ms(100), FID, &[MIB..2 * MIB, 2 * MIB..2 * MIB + 100]) > ms(110));
         assert_eq!(d.dirty.bytes(), 4096, "the end of the last");
         d.handle_remove(FID);

@@ -1,7 +1,7 @@
 //! What is cached is not asked for again: the second pass over files or a tree sends no request. Counted by the mounts'
 //! own statistics.
 
-use crate::case::{Case, Env, Feature};
+use crate::case::{Case, Env};
 use crate::cluster::Cluster;
 use crate::failure::{Failure, Outcome, ensure};
 use crate::prng::pattern;
@@ -15,9 +15,9 @@ pub(crate) fn all() -> Vec<Case> {
     let case = |name, run| Case::new(name, run).needs_cluster();
     vec![
         case("cache.reread", reread),
-        case("cache.reopen", reopen).needs(Feature::LocalOpens),
+        case("cache.reopen", reopen),
         case("cache.restat", restat),
-        case("cache.relist", relist).needs(Feature::LocalOpens),
+        case("cache.relist", relist),
         case("cache.missing", missing),
         case("cache.rewrite", rewrite),
     ]

@@ -98,7 +98,7 @@ fn advice_lfs(env: &Env) -> Outcome {
         &["-a", "locknoexpand", "-u"],
     ] {
         let printed = cluster.lfs(&[&["ladvise"], advice, &[&path[..]]].concat()).context(format!("{advice:?}"))?;
-        ensure_eq!(printed, "");
+        ensure_eq!(printed, "", "{advice:?}");
     }
     for advice in [&["-a", "dream"][..], &["-a", "lockahead"], &["-a", "willread", "-s", "5", "-e", "5"], &[]] {
         ensure!(cluster.lfs(&[&["ladvise"], advice, &[&path[..]]].concat()).is_err(), "{advice:?} was taken");
@@ -111,18 +111,19 @@ fn advice_lfs(env: &Env) -> Outcome {
 
 /// A lock that was asked for ahead is on exactly the range, disturbs nobody, and goes when somebody else writes there.
 fn advice_lock_ahead(env: &Env) -> Outcome {
-    new_file(&env.a.join("f"))?;
-    let [a, b, _] = open_all(env, "f")?;
-    ensure_eq!(lock_ahead(&a, 0..4096)?, SENT);
-    ensure_eq!(lock_ahead(&a, 0..4096)?, SAME);
-    ensure_eq!(lock_ahead(&a, 8192..12288)?, SENT);
-    ensure_eq!(lock_ahead(&a, 0..100)?, DIFFERENT);
+    let a = new_file(&env.a.join("f"))?;
+    ensure_eq!(lock_ahead(&a, 0..4096)?, SENT, "the first");
+    ensure_eq!(lock_ahead(&a, 0..4096)?, SAME, "the very lock");
+    ensure_eq!(lock_ahead(&a, 8192..12288)?, SENT, "another one");
+    ensure_eq!(lock_ahead(&a, 0..100)?, DIFFERENT, "a part");
+    // Not before: who looks at a file nobody writes to gets a lock on all of it, and would be in the way.
+    let b = open(&env.b.join("f"))?;
     b.write_all_at(&[2; 4096], 4096)?;
     ensure_eq!(lock_ahead(&a, 0..4096)?, SAME, "nobody wanted that");
     a.write_all_at(&[1; 4096], 0)?;
-    ensure_eq!(lock_ahead(&b, 0..100)?, SENT);
+    ensure_eq!(lock_ahead(&b, 0..100)?, SENT, "in somebody's way");
     ensure_eq!(lock_ahead(&b, 0..100)?, SENT, "the first was refused, and the holder not asked");
-    ensure_eq!(lock_ahead(&a, 0..4096)?, SAME);
+    ensure_eq!(lock_ahead(&a, 0..4096)?, SAME, "the very lock");
     b.write_all_at(&[2; 96], 4000)?;
     ensure_eq!(lock_ahead(&a, 0..4096)?, SENT, "it was called back");
     let expected = [&[1; 4000][..], &[2; 96 + 4096]].concat();
@@ -134,7 +135,7 @@ fn advice_no_expand(env: &Env) -> Outcome {
     new_file(&env.a.join("f"))?;
     let [a, b, _] = open_all(env, "f")?;
     for file in [&a, &b] {
-        ensure_eq!(advise(file, LOCKNOEXPAND, 0, 0..u64::MAX)?, 0);
+        ensure_eq!(advise(file, LOCKNOEXPAND, 0, 0..u64::MAX)?, 0, "locknoexpand");
     }
     let mut expected = vec![0; 0];
     for record in 0..20u64 {
@@ -162,14 +163,14 @@ fn advice_read_and_drop(env: &Env) -> Outcome {
     let data = pattern(env.seed, 3_000_000);
     fs::write(env.a.join("f"), &data)?;
     let a = open(&env.a.join("f"))?;
-    ensure_eq!(advise(&a, DONTNEED, 0, 0..u64::MAX)?, 0);
+    ensure_eq!(advise(&a, DONTNEED, 0, 0..u64::MAX)?, 0, "dontneed");
     let b = open(&env.b.join("f"))?;
-    ensure_eq!(advise(&b, WILLREAD, 0, 0..u64::MAX)?, 0);
+    ensure_eq!(advise(&b, WILLREAD, 0, 0..u64::MAX)?, 0, "willread");
     let fetched = || Ok(advise(&b, LOCKAHEAD, 0, 0..4096)? != SENT);
     ensure!(super::wait_for(Duration::from_secs(5), fetched)?, "nothing was fetched");
     compare(&read_at(&b, 0, data.len() + 1)?, &data, 0)?;
     b.write_all_at(b"dirty", 1_000_000)?;
-    ensure_eq!(advise(&b, DONTNEED, 0, 0..u64::MAX)?, 0);
+    ensure_eq!(advise(&b, DONTNEED, 0, 0..u64::MAX)?, 0, "dontneed");
     let mut expected = data;
     expected[1_000_000..1_000_005].copy_from_slice(b"dirty");
     compare(&read_at(&b, 0, expected.len())?, &expected, 0)?;
@@ -179,14 +180,14 @@ fn advice_read_and_drop(env: &Env) -> Outcome {
 /// Advice that makes no sense, and ioctls that are not ours.
 fn advice_refused(env: &Env) -> Outcome {
     let file = new_file(&env.a.join("f"))?;
-    ensure_eq!(errno(advise(&file, WILLREAD, 0, 5..5)), Some(libc::EINVAL));
-    ensure_eq!(errno(advise(&file, 77, 0, 0..5)), Some(libc::EINVAL));
-    ensure_eq!(errno(advise(&file, LOCKAHEAD, 2, 0..5)), Some(libc::EINVAL));
+    ensure_eq!(errno(advise(&file, WILLREAD, 0, 5..5)), Some(libc::EINVAL), "an empty range");
+    ensure_eq!(errno(advise(&file, 77, 0, 0..5)), Some(libc::EINVAL), "unknown advice");
+    ensure_eq!(errno(advise(&file, LOCKAHEAD, 2, 0..5)), Some(libc::EINVAL), "an unknown flag");
     let reader = File::open(env.a.join("f"))?;
-    ensure_eq!(errno(advise(&reader, LOCKAHEAD, 1, 0..5)), Some(libc::EBADF));
-    ensure_eq!(errno(file_control(&file, 0x4008_4e7f, &[0; 8])), Some(libc::ENOTTY));
+    ensure_eq!(errno(advise(&reader, LOCKAHEAD, 1, 0..5)), Some(libc::EBADF), "a lock to write, of who only reads");
+    ensure_eq!(errno(file_control(&file, 0x4008_4e7f, &[0; 8])), Some(libc::ENOTTY), "an unknown ioctl");
     let directory = File::open(&env.a)?;
-    ensure_eq!(errno(group_lock(&directory, 7)), Some(libc::ENOTTY));
+    ensure_eq!(errno(group_lock(&directory, 7)), Some(libc::ENOTTY), "a directory");
     Ok(())
 }
 
@@ -216,12 +217,12 @@ fn group_nonblock(env: &Env) -> Outcome {
     let [a, ..] = open_all(env, "f")?;
     let b = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(env.b.join("f"))?;
     b.write_all_at(b"cached", 0)?;
-    ensure_eq!(errno(group_lock(&a, 0)), Some(libc::EINVAL));
-    ensure_eq!(errno(group_unlock(&a, 7)), Some(libc::EINVAL));
+    ensure_eq!(errno(group_lock(&a, 0)), Some(libc::EINVAL), "no group");
+    ensure_eq!(errno(group_unlock(&a, 7)), Some(libc::EINVAL), "not held");
     group_lock(&a, 7)?;
     ensure_eq!(errno(group_lock(&a, 7)), Some(libc::EINVAL), "a second time");
     ensure_eq!(errno(group_unlock(&a, 8)), Some(libc::EINVAL), "another group");
-    ensure_eq!(errno(group_lock(&b, 8)), Some(libc::EAGAIN));
+    ensure_eq!(errno(group_lock(&b, 8)), Some(libc::EAGAIN), "another group has it");
     group_lock(&b, 7)?;
     group_unlock(&b, 7)?;
     group_unlock(&a, 7)?;
