@@ -6,7 +6,7 @@ use crate::invalidate::Invalidator;
 use crate::osc::memory::Memory;
 use crate::params;
 use nacre_base::{Errno, TargetKind, TargetName, Uuid};
-use nacre_ptlrpc::{CallOptions, Import, ImportConfig, Reply, RpcError, RpcNode};
+use nacre_ptlrpc::{CallOptions, Import, ImportConfig, Recovering, Reply, RpcError, RpcNode};
 use nacre_rt::Rt;
 use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::ldlm::callback_target;
@@ -65,6 +65,11 @@ pub(crate) trait Observer: Send + Sync {
     fn handle_evicted(&self);
     /// The server was started anew: it knows no locks.
     fn handle_restarted(&self);
+    /// The server was started anew and waits for its clients, who have replayed their requests: brings back open files and
+    /// locks.
+    fn recover(self: Arc<Self>) -> Recovering {
+        Box::pin(async { Ok(()) })
+    }
     /// Grant held, in bytes, to be told when connecting.
     fn grant_held(&self) -> u64 {
         0
@@ -264,6 +269,11 @@ fn observe(import: &Import, observer: &Weak<dyn Observer>) {
         if let Some(o) = who.upgrade() {
             o.handle_restarted();
         }
+    });
+    let who = observer.clone();
+    import.on_recover(move || match who.upgrade() {
+        Some(o) => o.recover(),
+        None => Box::pin(async { Ok(()) }),
     });
     let (asked, connected) = (observer.clone(), observer.clone());
     import.on_connect(

@@ -325,15 +325,20 @@ impl InodeCache {
         self.locks.settled(id);
     }
 
-    /// The server knows none of our locks any more: everything is forgotten. Whether the door must forget, too.
+    /// The server threw us out, and knows none of our locks and handles any more: everything is forgotten.
     pub(crate) fn lose(&mut self) {
+        self.lose_locks();
+        let open = self.opens.lose();
+        self.out.extend(open.into_iter().map(Out::Open));
+    }
+
+    /// The server knows none of our locks any more: all that they kept true is forgotten.
+    pub(crate) fn lose_locks(&mut self) {
         self.history.lose();
         drop(self.locks.lost());
         // The server wants none of it back.
         self.out.retain(|out| matches!(out, Out::Tell(..)));
         self.nameless.clear();
-        let open = self.opens.lose();
-        self.out.extend(open.into_iter().map(Out::Open));
         let mut all: Vec<_> = self.inodes.drain().filter(|(_, inode)| inode.shown != 0).collect();
         self.names = 0;
         all.sort_unstable_by_key(|(fid, _)| *fid);

@@ -16,7 +16,7 @@ use nacre_wire::attr::{Attr, Credentials, StatFs};
 use nacre_wire::layout::Layout;
 use nacre_wire::ldlm::inode_bits::ALL;
 use nacre_wire::ldlm::{Enqueue, EnqueueReply};
-use nacre_wire::mds::open_flags::{O_ACCMODE, O_CREAT, O_TRUNC};
+use nacre_wire::mds::open_flags::{O_ACCMODE, O_CREAT, O_EXCL, O_TRUNC};
 use nacre_wire::mds::{
     AttrReply, Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, LookupReply, Open, OpenReply, Readpage,
     ReadpageReply, Reint, ReintRecord, RenameReply, RootReply, Sync, XattrReply,
@@ -26,6 +26,14 @@ use parking_lot::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+/// Flags of an open that have had their effect when the file is open.
+const ONLY_ONCE: u32 = O_CREAT | O_EXCL | O_TRUNC;
+
+/// A change is made again if the MDT loses it.
+fn changing_options(caller: &Caller) -> CallOptions {
+    CallOptions { replay: true, ..caller.modify() }
+}
 
 /// One MDT.
 pub(crate) struct Mdc {
@@ -165,14 +173,14 @@ impl Mdc {
     pub(crate) async fn open(&self, caller: &Caller, body: &Open) -> Result<OpenReply, Errno> {
         let body = Open { want: ALL, ..body.clone() };
         let changing = self.begin_change(self.parts_of_open(&body));
-        let reply = self.connection.call::<OpenReply>(Opcode::MdsOpen, &body, caller.modify()).await;
+        let reply = self.connection.call::<OpenReply>(Opcode::MdsOpen, &body, changing_options(caller)).await;
         let (header, reply) = reply.inspect_err(|e| changing.failed(*e)).map(|r| (r.header, r.body))?;
         self.note_change(&header, [reply.attr.fid, body.parent]);
         if reply.layout.as_ref().is_some_and(|l| l.check().is_err()) {
             return Err(Errno::EPROTO);
         }
         let fid = reply.attr.fid;
-        self.inodes.lock().opened(fid);
+        self.inodes.lock().opened(fid, reply.handle, body.flags & !ONLY_ONCE);
         let known = AttrReply { attr: reply.attr.clone(), layout: reply.layout.clone(), lock: reply.lock.clone() };
         if header.transno == 0 {
             changing.nothing_happened(|inodes, asked, now| inodes.keep(asked, &known, now));
@@ -210,7 +218,7 @@ impl Mdc {
     /// Closes. A handle that the MDT does not know, because it was restarted, is as good as closed.
     pub(crate) async fn close(&self, caller: &Caller, body: &Close) -> Result<(), Errno> {
         let closed = self.send_close(caller, body).await;
-        self.inodes.lock().closed(body.fid, self.now());
+        self.inodes.lock().closed(body.fid, body.handle, self.now());
         self.send_out();
         closed
     }
@@ -218,7 +226,7 @@ impl Mdc {
     async fn send_close(&self, caller: &Caller, body: &Close) -> Result<(), Errno> {
         let has_news = self.inodes.lock().close_changes(body);
         let changing = self.begin_change(if has_news { vec![Part::Inode(body.fid)] } else { Vec::new() });
-        match self.connection.call::<()>(Opcode::MdsClose, body, caller.modify()).await {
+        match self.connection.call::<()>(Opcode::MdsClose, body, changing_options(caller)).await {
             Ok(reply) => {
                 if reply.header.transno == 0 {
                     changing.nothing_happened(|_, _, _| {});
@@ -257,7 +265,7 @@ impl Mdc {
         let victim = self.victim(caller, &body).await;
         let changing = self.begin_change(self.parts_of(&body.record, victim));
         self.open_for_real(victim).await;
-        let reply = self.connection.call::<AttrReply>(Opcode::MdsReint, &body, caller.modify()).await;
+        let reply = self.connection.call::<AttrReply>(Opcode::MdsReint, &body, changing_options(caller)).await;
         let reply = reply.inspect_err(|e| changing.failed(*e))?;
         self.note_change(&reply.header, changed_by(&body.record));
         let version = reply.header.transno;
@@ -304,7 +312,7 @@ impl Mdc {
         let victim = self.victim(caller, body).await;
         let changing = self.begin_change(self.parts_of(&body.record, victim));
         self.open_for_real(victim).await;
-        let reply = self.connection.call::<RenameReply>(Opcode::MdsReint, body, caller.modify()).await;
+        let reply = self.connection.call::<RenameReply>(Opcode::MdsReint, body, changing_options(caller)).await;
         let (header, reply) = reply.inspect_err(|e| changing.failed(*e)).map(|r| (r.header, r.body))?;
         self.note_change(&header, changed_by(&body.record));
         let ReintRecord::Rename(r) = &body.record else { return Ok(()) };

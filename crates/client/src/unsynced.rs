@@ -44,6 +44,12 @@ impl Unsynced {
         }
     }
 
+    /// The target was started anew, and has again all that it had acknowledged; it makes that durable before it serves
+    /// anything else.
+    pub(crate) fn handle_recovered(&mut self) {
+        self.changes.clear();
+    }
+
     /// Whether anything may not be durable.
     pub(crate) fn any(&self) -> bool {
         !self.changes.is_empty()

@@ -128,7 +128,10 @@ impl ImportShared {
                 tracing::warn!("{label}: evicted by {} at {}", self.config.target, attempt.nid);
                 self.evicted_hooks.lock().clone()
             }
-            Outcome::Restarted => self.restarted_hooks.lock().clone(),
+            Outcome::Restarted => {
+                lost = s.replays.handle_lost();
+                self.restarted_hooks.lock().clone()
+            }
             Outcome::First | Outcome::Reconnected | Outcome::Recovering | Outcome::Stale => Vec::new(),
         };
         if !hooks.is_empty() || !lost.is_empty() || connected.is_some() {

@@ -48,13 +48,18 @@ impl InodeCache {
     }
 
     /// The MDT opened an inode.
-    pub(crate) fn opened(&mut self, fid: Fid) {
-        self.opens.open_known(fid);
+    pub(crate) fn opened(&mut self, fid: Fid, handle: u64, flags: u32) {
+        self.opens.open_known(fid, handle, flags);
+    }
+
+    /// What the MDT is to be told of if it was started anew: its handles, and local opens that only locks have kept.
+    pub(crate) fn to_reopen(&self) -> (Vec<(Fid, u64, u32)>, Vec<(Fid, Wanted)>) {
+        (self.opens.at_mdt(), self.opens.lacking())
     }
 
     /// What the MDT opened is closed.
-    pub(crate) fn closed(&mut self, fid: Fid, now: Time) {
-        let closed = self.opens.close_known(fid);
+    pub(crate) fn closed(&mut self, fid: Fid, handle: u64, now: Time) {
+        let closed = self.opens.close_known(fid, handle);
         self.forget_gone(fid, &closed, now);
     }
 

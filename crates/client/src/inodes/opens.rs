@@ -9,21 +9,23 @@ use nacre_base::Fid;
 use nacre_wire::mds::open_flags::{O_ACCMODE, O_RDWR, O_WRONLY};
 use std::collections::BTreeMap;
 
-/// A handle at the MDT that stands for opens which it does not know one by one.
+/// A handle at the MDT.
 #[derive(Debug, Clone, Copy)]
 struct Handle {
     number: u64,
-    writable: bool,
+    /// Of open(2).
+    flags: u32,
 }
 
 #[derive(Debug, Default)]
 struct Open {
     /// Opens that the MDT knows one by one.
-    known: usize,
+    known: Vec<Handle>,
     /// Local opens, which it does not.
     local: usize,
     /// Those of the local ones that are for writing.
     writers: usize,
+    /// Stand for the local ones.
     handles: Vec<Handle>,
     /// It lost its last name by this client's doing.
     nameless: bool,
@@ -89,20 +91,20 @@ impl Opens {
     }
 
     /// Opened at the MDT.
-    pub(super) fn open_known(&mut self, fid: Fid) {
-        self.inodes.entry(fid).or_default().known += 1;
+    pub(super) fn open_known(&mut self, fid: Fid, number: u64, flags: u32) {
+        self.inodes.entry(fid).or_default().known.push(Handle { number, flags });
     }
 
     /// The end of an open that the MDT knows.
-    pub(super) fn close_known(&mut self, fid: Fid) -> Closed {
+    pub(super) fn close_known(&mut self, fid: Fid, number: u64) -> Closed {
         let Some(open) = self.inodes.get_mut(&fid) else { return Closed::default() };
-        open.known = open.known.saturating_sub(1);
+        open.known.retain(|handle| handle.number != number);
         Closed { handles: Vec::new(), is_gone: self.drop_if_closed(fid) }
     }
 
     /// Whether it was nameless.
     fn drop_if_closed(&mut self, fid: Fid) -> bool {
-        let closed = self.inodes.get(&fid).is_some_and(|open| open.known + open.local == 0);
+        let closed = self.inodes.get(&fid).is_some_and(|open| open.known.is_empty() && open.local == 0);
         closed && self.inodes.remove(&fid).is_some_and(|open| open.nameless)
     }
 
@@ -127,7 +129,7 @@ impl Opens {
         let open = self.inodes.get(&fid).filter(|open| open.local > 0)?;
         let lacks = match open.writers {
             0 => open.handles.is_empty(),
-            _ => !open.handles.iter().any(|handle| handle.writable),
+            _ => !open.handles.iter().any(|handle| writes(handle.flags)),
         };
         let flags = if open.writers > 0 { O_RDWR } else { 0 };
         lacks.then_some(Wanted { flags, losses: self.losses })
@@ -139,14 +141,30 @@ impl Opens {
             return Arrived::Stale;
         }
         let Some(open) = self.inodes.get_mut(&fid).filter(|open| open.local > 0) else { return Arrived::NotNeeded };
-        open.handles.push(Handle { number, writable: writes(wanted.flags) });
+        open.handles.push(Handle { number, flags: wanted.flags });
         Arrived::Kept
     }
 
     /// A handle that tells the MDT that the inode is open for writing here; 0 if there is none.
     pub(super) fn writable_handle(&self, fid: Fid) -> u64 {
         let handles = self.inodes.get(&fid).map_or(&[][..], |open| &open.handles);
-        handles.iter().find(|handle| handle.writable).map_or(0, |handle| handle.number)
+        handles.iter().find(|handle| writes(handle.flags)).map_or(0, |handle| handle.number)
+    }
+
+    /// What the MDT is to be told if it was started anew and lets its clients recover: all its handles, with what they are of
+    /// and how it was opened.
+    pub(super) fn at_mdt(&self) -> Vec<(Fid, u64, u32)> {
+        let of = |(fid, open): (&Fid, &Open)| {
+            let fid = *fid;
+            let handles = open.known.iter().chain(&open.handles);
+            handles.map(move |handle| (fid, handle.number, handle.flags)).collect::<Vec<_>>()
+        };
+        self.inodes.iter().flat_map(of).collect()
+    }
+
+    /// Inodes with local opens that the MDT should know of, and how.
+    pub(super) fn lacking(&self) -> Vec<(Fid, Wanted)> {
+        self.inodes.keys().filter_map(|fid| Some((*fid, self.lacks_handle(*fid)?))).collect()
     }
 
     /// The MDT knows no handle any more: the inodes that it is to open again.
@@ -207,10 +225,10 @@ mod tests {
     fn what_lost_its_name_is_gone_at_the_last_close() {
         let mut o = Opens::default();
         assert!(!o.is_open_nameless(F));
-        o.open_known(F);
+        o.open_known(F, 5, 0);
         o.open_locally(F, 0);
         assert!(o.is_open_nameless(F));
         assert!(!o.close_locally(F, 0).is_gone);
-        assert!(o.close_known(F).is_gone);
+        assert!(o.close_known(F, 5).is_gone);
     }
 }

@@ -10,7 +10,7 @@ use crate::lock_params::LockOwner;
 use nacre_base::{Errno, Fid, Time};
 use nacre_ldlm::LockId;
 use nacre_ldlm::lock_cache::{Given, Giving, LockCache, LruLimits};
-use nacre_ptlrpc::{CallOptions, Traffic};
+use nacre_ptlrpc::{CallOptions, Recovering, Traffic};
 use nacre_wire::ldlm::inode_bits::LOOKUP;
 use nacre_wire::ldlm::{BlockingCallback, Cancel, Convert, GlimpseCallback, GlimpseReply};
 use nacre_wire::mds::Close;
@@ -253,6 +253,12 @@ impl Observer for Mdc {
 
     fn handle_restarted(&self) {
         self.lose_locks();
+    }
+
+    fn recover(self: Arc<Self>) -> Recovering {
+        self.inodes.lock().lose_locks();
+        self.send_out();
+        Box::pin(async move { self.reopen().await })
     }
 }
 

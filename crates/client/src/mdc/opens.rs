@@ -6,6 +6,7 @@ use super::locks::giving_back;
 use crate::connection::Caller;
 use crate::inodes::{self, Answer, Arrived};
 use nacre_base::{Errno, Fid};
+use nacre_ptlrpc::{CallOptions, RpcError};
 use nacre_wire::Opcode;
 use nacre_wire::attr::Credentials;
 use nacre_wire::mds::{Close, Open, OpenReply, Reint, ReintRecord};
@@ -94,6 +95,37 @@ impl Mdc {
                     return;
                 }
             }
+        }
+    }
+
+    /// Opens again at an MDT that was started anew what is open here, under the handles that it had given; and for real what
+    /// only locks have kept, which it does not know any more.
+    pub(super) async fn reopen(&self) -> Result<(), RpcError> {
+        let (known, lacking) = self.inodes.lock().to_reopen();
+        for (fid, handle, flags) in known {
+            self.send_reopen(fid, handle, flags).await?;
+        }
+        for (fid, wanted) in lacking {
+            if let Some(handle) = self.send_reopen(fid, 0, wanted.flags).await? {
+                self.inodes.lock().take_handle(fid, wanted, handle);
+            }
+        }
+        self.unsynced.lock().handle_recovered();
+        Ok(())
+    }
+
+    /// The handle; none if the inode is not any more.
+    async fn send_reopen(&self, fid: Fid, handle: u64, flags: u32) -> Result<Option<u64>, RpcError> {
+        let now = self.connection.mount().rt.wall();
+        let body = Open { cred: Credentials::root(), parent: fid, flags, now, handle, ..Open::default() };
+        let options = CallOptions { recovery: true, ..CallOptions::default() };
+        match self.connection.import().call::<OpenReply>(Opcode::MdsOpen, &body, options).await {
+            Ok(reply) => Ok(Some(reply.body.handle)),
+            Err(RpcError::Status(error)) => {
+                tracing::debug!(%fid, %error, "what was open here is not any more");
+                Ok(None)
+            }
+            Err(error) => Err(error),
         }
     }
 
