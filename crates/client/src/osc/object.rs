@@ -61,8 +61,8 @@ pub(crate) struct ObjectState {
     pub(crate) exclusive: Vec<Extent>,
     /// Enqueues under way.
     pub(crate) enqueues: Vec<Enqueueing>,
-    /// Ranges being written at the server without a lock of ours: others may see the new bytes already, so what is here
-    /// may be old.
+    /// Ranges being changed at the server, without a lock of ours or under one: others may see the new bytes, or the new
+    /// size, already, so what is here may be old.
     pub(crate) outdated: Vec<Extent>,
     /// Locks that a door is being told to forget the data of, and how often one was.
     pub(crate) hooks: u32,

@@ -214,6 +214,7 @@ impl Osc {
     async fn write_around(self: &Arc<Self>, write: &ObjectWrite<'_>, lock: u64) -> Result<(), Errno> {
         let (object, range) = (write.object, write.range());
         let _excluding = self.exclude(object, &range).await;
+        let _outdated = Outdated::new(object, extent(&range));
         // What is dirty there was accepted before: it is written first, for this write may fail.
         self.flush_range(object, &range).await;
         let answer = self.write_at_server(write, lock).await;
@@ -255,6 +256,7 @@ impl Osc {
         range: Range<u64>,
     ) -> Result<ObjectAttr, Errno> {
         let _excluding = self.exclude(object, &range).await;
+        let _outdated = Outdated::new(object, extent(&range));
         let all = [extent(&range)];
         // What is dirty there need not be written any more; what is on its way must have come first.
         let drop_dirty = |state: &mut ObjectState| {
@@ -314,6 +316,7 @@ impl Osc {
         change: impl Future<Output = Result<ObjectAttr, Errno>>,
     ) -> Result<ObjectAttr, Errno> {
         let _excluding = self.exclude(object, range).await;
+        let _outdated = Outdated::new(object, extent(range));
         self.flush_range(object, range).await;
         if guard.is_lost() {
             return Err(Errno::ESTALE);
@@ -363,7 +366,8 @@ impl Drop for Excluding {
     }
 }
 
-/// A range of which the server, and so others, may have newer bytes than the cache.
+/// A range of which the server, and so others, may have newer bytes than the cache; and with any such range the size may
+/// be newer there: who looks at a file is told it whatever locks are held.
 struct Outdated {
     object: Arc<Object>,
     range: Extent,
