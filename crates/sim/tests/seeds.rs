@@ -57,3 +57,12 @@ fn seed_100007_was_never_evicted_by_the_mgs() {
 fn seed_10_created_before_the_mdt_knew_the_ost() {
     run_seed(10, STEPS);
 }
+
+/// While one process of a client truncates, and the answer is lost, another one of the same client asked its own locks for the
+/// size, when others had already been told the new one.
+#[test]
+fn a_size_is_not_older_for_the_client_that_changes_it() {
+    for seed in [141, 1671, 1706] {
+        nacre_sim::sharing::run_seed(seed, 80);
+    }
+}

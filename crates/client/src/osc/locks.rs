@@ -358,19 +358,19 @@ impl Osc {
         answer.map_err(|error| if guard.is_lost() { Errno::ESTALE } else { error })
     }
 
-    /// The attributes, if a lock on the whole object makes them known.
+    /// The attributes, if a lock on the whole object makes them known; not while this client has them changed at the server.
     pub(crate) fn known_attr(&self, object: &Object) -> Option<ObjectAttr> {
         let locks = self.locks.lock();
         let known = locks.covers_to_eof(object.fid, 0);
         let state = object.state.lock();
-        (known && state.outdated.is_empty()).then(|| state.visible())
+        (known && state.changes.is_empty()).then(|| state.visible())
     }
 
-    /// The size, if a lock on the object's end makes it known.
+    /// The size, if a lock on the object's end makes it known; as for [`Osc::known_attr`].
     pub(crate) fn known_size(&self, object: &Object) -> Option<u64> {
         let locks = self.locks.lock();
         let state = object.state.lock();
         let size = state.size();
-        (state.outdated.is_empty() && locks.covers_to_eof(object.fid, size)).then_some(size)
+        (state.changes.is_empty() && locks.covers_to_eof(object.fid, size)).then_some(size)
     }
 }

@@ -57,16 +57,22 @@ pub(crate) struct ObjectState {
     pub(crate) flushes: BTreeMap<u64, LockId>,
     pub(crate) next_flush: u64,
     pub(crate) flushes_ended: u64,
-    /// Ranges that something is done to at the server that no cached write may come into.
-    pub(crate) exclusive: Vec<Extent>,
+    /// What is being changed at the server.
+    pub(crate) changes: Vec<Change>,
     /// Enqueues under way.
     pub(crate) enqueues: Vec<Enqueueing>,
-    /// Ranges being written at the server without a lock of ours: others may see the new bytes already, so what is here
-    /// may be old.
-    pub(crate) outdated: Vec<Extent>,
     /// Locks that a door is being told to forget the data of, and how often one was.
     pub(crate) hooks: u32,
     pub(crate) hooks_begun: u64,
+}
+
+/// A range being changed at the server, without a lock of ours or under one. Others may see the new bytes, or the new size,
+/// before we have the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) range: Extent,
+    /// No cached write may come into it meanwhile.
+    pub(crate) exclusive: bool,
 }
 
 /// An enqueue under way.
@@ -185,9 +191,14 @@ impl ObjectState {
         self.written_at
     }
 
-    /// Whether somebody else may know newer bytes of these ranges than the cache, whatever locks are here.
-    pub(crate) fn is_outdated(&self, ranges: &RangeSet) -> bool {
-        self.outdated.iter().any(|r| ranges.overlaps(&RangeSet::single(*r)))
+    /// Whether cached writes are kept out of a part of the range.
+    pub(crate) fn excludes(&self, range: &Extent) -> bool {
+        self.changes.iter().any(|change| change.exclusive && change.range.overlaps(range))
+    }
+
+    /// Whether others may know newer bytes of the range than the cache, whatever locks are here.
+    pub(crate) fn is_outdated(&self, range: &Extent) -> bool {
+        self.changes.iter().any(|change| change.range.overlaps(range))
     }
 
     /// The mtime that goes with them, if it is another.

@@ -9,7 +9,6 @@ use crate::osc::write::extent;
 use crate::stats::ReadAheadStats;
 use futures_util::future::try_join_all;
 use nacre_base::{Errno, Payload};
-use nacre_ldlm::RangeSet;
 use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
@@ -48,7 +47,7 @@ impl Osc {
             changed.as_mut().enable();
             let fills = {
                 let mut state = object.state.lock();
-                if guard.is_lost() || state.is_outdated(&RangeSet::single(extent(&range))) {
+                if guard.is_lost() || state.is_outdated(&extent(&range)) {
                     return Err(Errno::ESTALE);
                 }
                 // Beyond the object's end there is nothing to fetch.

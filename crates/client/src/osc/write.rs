@@ -4,7 +4,7 @@
 use crate::connection::Caller;
 use crate::osc::Osc;
 use crate::osc::locks::{LockGuard, Locking};
-use crate::osc::object::{Object, ObjectState};
+use crate::osc::object::{Change, Object, ObjectState};
 use crate::osc::rpc::{ObjectOf, WriteOut};
 use crate::osc::write_back::Which;
 use nacre_base::{Errno, Payload};
@@ -57,7 +57,7 @@ impl ObjectWrite<'_> {
 /// What became of an attempt to put bytes into the cache.
 enum Put {
     Done,
-    /// The range is being changed at the server.
+    /// The range is being changed at the server, and writes must not come in between.
     Excluded,
     /// There is no room: some will be when a flush ends.
     Full,
@@ -171,13 +171,8 @@ impl Osc {
         if let Some(guard) = guard {
             return self.write_through(&guard, write).await;
         }
-        // Writers are not kept out meanwhile: who is, and holds a lock, might be waited for at the server. Who reads, or
-        // wants the size, asks the server.
-        let was_known = self.known_attr(object).is_some();
-        let _outdated = Outdated::new(object, extent(&range));
-        if was_known && let (Some(door), Some(place)) = (self.connection.mount().invalidate.get(), object.place()) {
-            door.attributes(place.file.fid).await;
-        }
+        // Writers are not kept out meanwhile: who is, and holds a lock, might be waited for at the server.
+        let _changing = self.begin_change(object, &range, false).await;
         self.flush_range(object, &range).await;
         let answer = self.write_at_server(write, 0).await;
         // What others of this mount wrote meanwhile comes after, and is what is true then.
@@ -213,7 +208,7 @@ impl Osc {
     /// Writes around the cache under a lock.
     async fn write_around(self: &Arc<Self>, write: &ObjectWrite<'_>, lock: u64) -> Result<(), Errno> {
         let (object, range) = (write.object, write.range());
-        let _excluding = self.exclude(object, &range).await;
+        let _changing = self.begin_change(object, &range, true).await;
         // What is dirty there was accepted before: it is written first, for this write may fail.
         self.flush_range(object, &range).await;
         let answer = self.write_at_server(write, lock).await;
@@ -254,7 +249,7 @@ impl Osc {
         caller: &Caller,
         range: Range<u64>,
     ) -> Result<ObjectAttr, Errno> {
-        let _excluding = self.exclude(object, &range).await;
+        let _changing = self.begin_change(object, &range, true).await;
         let all = [extent(&range)];
         // What is dirty there need not be written any more; what is on its way must have come first.
         let drop_dirty = |state: &mut ObjectState| {
@@ -313,7 +308,7 @@ impl Osc {
         range: &Range<u64>,
         change: impl Future<Output = Result<ObjectAttr, Errno>>,
     ) -> Result<ObjectAttr, Errno> {
-        let _excluding = self.exclude(object, range).await;
+        let _changing = self.begin_change(object, range, true).await;
         self.flush_range(object, range).await;
         if guard.is_lost() {
             return Err(Errno::ESTALE);
@@ -332,60 +327,39 @@ impl Osc {
         self.flush(object, &Which { within: Some(&within), ..Which::all(self.now()) }).await;
     }
 
-    /// Keeps cached writes out of a range until the guard is dropped.
-    async fn exclude(&self, object: &Arc<Object>, range: &Range<u64>) -> Excluding {
-        let range = extent(range);
-        let mut excluding = None;
-        object
-            .wait_for(|state| {
-                if state.excludes(&range) {
-                    return None;
-                }
-                state.exclusive.push(range);
-                excluding = Some(Excluding { object: object.clone(), range });
-                Some(())
-            })
-            .await;
-        excluding.expect("the wait ended when it was made")
+    /// Begins to change a range at the server. Until the guard is dropped, who reads it, or wants the size, asks the server; if
+    /// it is exclusive, cached writes are kept out.
+    async fn begin_change(&self, object: &Arc<Object>, range: &Range<u64>, exclusive: bool) -> Changing {
+        let change = Change { range: extent(range), exclusive };
+        let resizes = self.known_attr(object).is_some_and(|attr| change.range.end >= attr.size);
+        let begin = |state: &mut ObjectState| {
+            let may = !exclusive || !state.excludes(&change.range);
+            may.then(|| state.changes.push(change))
+        };
+        object.wait_for(begin).await;
+        let changing = Changing { object: object.clone(), change };
+        if resizes && let (Some(door), Some(place)) = (self.connection.mount().invalidate.get(), object.place()) {
+            door.attributes(place.file.fid).await;
+        }
+        changing
     }
 }
 
-/// A range that no cached write comes into.
-struct Excluding {
+/// A change at the server under way.
+struct Changing {
     object: Arc<Object>,
-    range: Extent,
+    change: Change,
 }
 
-impl Drop for Excluding {
+impl Drop for Changing {
     fn drop(&mut self) {
-        take_out(&mut self.object.state.lock().exclusive, self.range);
+        {
+            let changes = &mut self.object.state.lock().changes;
+            if let Some(at) = changes.iter().position(|change| *change == self.change) {
+                changes.swap_remove(at);
+            }
+        }
         self.object.changed.notify_waiters();
-    }
-}
-
-/// A range of which the server, and so others, may have newer bytes than the cache.
-struct Outdated {
-    object: Arc<Object>,
-    range: Extent,
-}
-
-impl Outdated {
-    fn new(object: &Arc<Object>, range: Extent) -> Outdated {
-        object.state.lock().outdated.push(range);
-        Outdated { object: object.clone(), range }
-    }
-}
-
-impl Drop for Outdated {
-    fn drop(&mut self) {
-        take_out(&mut self.object.state.lock().outdated, self.range);
-        self.object.changed.notify_waiters();
-    }
-}
-
-fn take_out(ranges: &mut Vec<Extent>, range: Extent) {
-    if let Some(at) = ranges.iter().position(|r| *r == range) {
-        ranges.swap_remove(at);
     }
 }
 
@@ -402,12 +376,6 @@ impl Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.waiters.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl ObjectState {
-    fn excludes(&self, range: &Extent) -> bool {
-        !self.exclusive.is_empty() && self.exclusive.iter().any(|r| r.overlaps(range))
     }
 }
 

@@ -56,10 +56,14 @@ pub(super) fn begin_write_back(file: &File, range: &Range<u64>) {
     unsafe { libc::sync_file_range(file.as_raw_fd(), start, len, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
-/// Whether the disk below a file has a head that moves; not if nobody knows.
+/// Whether the disk below a file has a head that moves; not if nobody knows. What virtual disks say of that is the
+/// kernel's default, not the truth.
 pub(super) fn is_rotational(file: &File) -> bool {
     let Ok(device) = file.metadata().map(|m| m.dev()) else { return false };
     let dir = format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device));
+    if fs::canonicalize(&dir).is_ok_and(|device| device.to_string_lossy().contains("/virtio")) {
+        return false;
+    }
     // A partition's queue is its disk's.
     let told = ["queue", "../queue"].into_iter().find_map(|q| fs::read_to_string(format!("{dir}/{q}/rotational")).ok());
     told.is_some_and(|told| told.trim() == "1")
