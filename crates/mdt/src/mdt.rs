@@ -4,7 +4,6 @@
 use crate::inode_locks::{Attempt, Held, Locks};
 use crate::linger::{self, LINGER, Lingering};
 use crate::opens::OpenHandles;
-use crate::replay::ReplayedObjects;
 use crate::ops::changed::Changed;
 use crate::ops::close::changes;
 use crate::ops::open::Plan;
@@ -13,6 +12,7 @@ use crate::ops::{self, Context};
 use crate::osp::{Osps, give_up_at};
 use crate::overstriping;
 use crate::record::{DIRECTORY_SIZE, Inode};
+use crate::replay::ReplayedObjects;
 use crate::tables;
 use async_trait::async_trait;
 use nacre_base::fault::FaultAction;

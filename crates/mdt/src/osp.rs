@@ -83,7 +83,13 @@ impl Osps {
         let rt = target.rt().child(format!("{}-osp", target.name()));
         let lod = Lod::new(rt.random());
         let state = State { lod, osts: BTreeMap::new() };
-        Arc::new(Osps { target: target.clone(), rt, state: Mutex::new(state), refilled: Notify::new(), recovered: watch::Sender::new(false) })
+        Arc::new(Osps {
+            target: target.clone(),
+            rt,
+            state: Mutex::new(state),
+            refilled: Notify::new(),
+            recovered: watch::Sender::new(false),
+        })
     }
 
     /// Whether new objects may go to an OST.

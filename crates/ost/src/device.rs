@@ -60,7 +60,7 @@ impl Ost {
                 reply.object_seq
             }
         };
-        let ost = Ost::serve(target, seq);
+        let ost = Ost::serve(target, seq).await?;
         if known.is_some() {
             ost.tasks.lock().push(node.rt().spawn(register(mgc, registration, seq)));
         }
@@ -68,7 +68,7 @@ impl Ost {
     }
 
     /// Serves the target, whose objects have sequence `seq`, without telling anybody.
-    pub(crate) fn serve(target: Arc<Target>, seq: u64) -> Arc<Ost> {
+    pub(crate) async fn serve(target: Arc<Target>, seq: u64) -> Result<Arc<Ost>, TargetError> {
         let (remover, run_remover) = Remover::new(target.clone());
         let space = Arc::new(Space::new(target.clone(), remover.clone()));
         let service = Arc::new(ObjectService {
@@ -82,7 +82,7 @@ impl Ost {
         });
         let tasks = vec![target.rt().spawn(run_remover), target.rt().spawn(remove_orphans(target.clone()))];
         let served = nacre_tgt::serve(&service).await?;
-        Arc::new(Ost { service, served: Mutex::new(Some(served)), tasks: Mutex::new(tasks) })
+        Ok(Arc::new(Ost { service, served: Mutex::new(Some(served)), tasks: Mutex::new(tasks) }))
     }
 
     /// Ends the service, commits and closes the storage.

@@ -649,8 +649,7 @@ impl Request {
         let now = node.rt.now();
         let mut header = self.header.clone();
         let mut s = import.state.lock();
-        let connection =
-            if self.spec.recovery { s.machine.recovery_connection() } else { s.machine.connection() };
+        let connection = if self.spec.recovery { s.machine.recovery_connection() } else { s.machine.connection() };
         let Some(connection) = connection else { return };
         let timeout = request_timeout(s.service[self.spec.lane as usize].estimate(now), s.network.estimate(now));
         (header.export, header.connection_count) = (connection.export, connection.connection);

@@ -52,9 +52,7 @@ impl ImportState {
 
     /// The transition table: the states that may follow.
     fn successors(self) -> &'static [ImportState] {
-        use ImportState::{
-            Closed, Connecting, Discon, Evicted, Full, New, Recover, Replay, ReplayLocks, ReplayWait,
-        };
+        use ImportState::{Closed, Connecting, Discon, Evicted, Full, New, Recover, Replay, ReplayLocks, ReplayWait};
         match self {
             Closed => &[],
             New => &[Connecting, Closed],

@@ -130,8 +130,7 @@ impl RecoveryService {
         let mut queued = Queued { service: self, ticket: Some(ticket) };
         let mut has_place = false;
         self.apply(|r, now| {
-            let (place, effects) =
-                r.handle_replay(ticket.client, ticket.transno, request.header.last_committed, now);
+            let (place, effects) = r.handle_replay(ticket.client, ticket.transno, request.header.last_committed, now);
             has_place = place;
             effects
         });

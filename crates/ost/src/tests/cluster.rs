@@ -125,7 +125,7 @@ impl Server {
         let node = RpcNode::new(rt.clone(), lnet, faults.clone(), params.clone());
         let osd = Arc::new(osd);
         let target = Target::open(&node, osd.clone(), name(), Uuid::from_random(1, 1)).await.unwrap();
-        Server { rt, osd, ost: Ost::serve(target, SEQ), params }
+        Server { rt, osd, ost: Ost::serve(target, SEQ).await.unwrap(), params }
     }
 }
 
