@@ -174,6 +174,11 @@ impl Connection {
         let _ = self.observer.set(observer);
     }
 
+    /// Changes that were acknowledged and are not durable yet, and the bytes of data in them.
+    pub(crate) fn unstable(&self) -> (usize, u64) {
+        self.import.get().map_or((0, 0), |import| import.unstable())
+    }
+
     /// The server lock volume, as it was told last; none if it never was.
     pub(crate) fn lock_volume(&self) -> Option<u64> {
         let pool = self.import.get()?.lock_pool();
@@ -288,7 +293,7 @@ fn observe(import: &Import, observer: &Weak<dyn Observer>) {
 
 /// What a client asks a target for.
 fn wanted(kind: TargetKind) -> ConnectData {
-    let both = connect_flags::SHORT_IO | connect_flags::OVERSTRIPING | connect_flags::CREDITS;
+    let both = connect_flags::SHORT_IO | connect_flags::OVERSTRIPING | connect_flags::CREDITS | connect_flags::RECOVERY;
     let flags = match kind {
         TargetKind::Ost => both | connect_flags::BRW_SIZE | connect_flags::CHECKSUM | connect_flags::GRANT,
         _ => both | connect_flags::MULTI_MODIFY_RPCS | connect_flags::FLOCK,

@@ -21,6 +21,7 @@ mod invalidate;
 mod llite;
 mod lmv;
 mod lock_params;
+mod lost;
 mod lov;
 mod mdc;
 mod osc;
@@ -30,7 +31,6 @@ mod source;
 mod statahead;
 mod stats;
 mod targets;
-mod unsynced;
 mod xattr;
 
 pub use counts::RpcCounts;

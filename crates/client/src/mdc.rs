@@ -1,17 +1,19 @@
 //! One MDT: an RPC for each operation on metadata, unless `inodes` knows the answer. What programs expect of the
 //! operations is `llite`'s, locks are in `locks`.
 
+mod flocks;
 mod locks;
 mod opens;
 
 use crate::connection::{Caller, Connection};
 use crate::inodes::history::Part;
 use crate::inodes::{self, Answer, Effect, InodeCache};
+use crate::lost::LostChanges;
 use crate::rpc_stats::RpcStats;
-use crate::unsynced::Unsynced;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid};
 use nacre_ptlrpc::CallOptions;
+use nacre_wire::Opcode;
 use nacre_wire::attr::{Attr, Credentials, StatFs};
 use nacre_wire::layout::Layout;
 use nacre_wire::ldlm::inode_bits::ALL;
@@ -21,7 +23,6 @@ use nacre_wire::mds::{
     AttrReply, Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, LookupReply, Open, OpenReply, Readpage,
     ReadpageReply, Reint, ReintRecord, RenameReply, RootReply, Sync, XattrReply,
 };
-use nacre_wire::{Opcode, RpcHeader};
 use parking_lot::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
@@ -30,16 +31,12 @@ use std::time::Duration;
 /// Flags of an open that have had their effect when the file is open.
 const ONLY_ONCE: u32 = O_CREAT | O_EXCL | O_TRUNC;
 
-/// A change is made again if the MDT loses it.
-fn changing_options(caller: &Caller) -> CallOptions {
-    CallOptions { replay: true, ..caller.modify() }
-}
-
 /// One MDT.
 pub(crate) struct Mdc {
     me: Weak<Mdc>,
     connection: Connection,
-    unsynced: Mutex<Unsynced>,
+    lost: LostChanges,
+    flocks: Mutex<flocks::HeldFlocks>,
     inodes: Mutex<InodeCache>,
     /// Whether the import pings, because we hold locks.
     kept_alive: AtomicBool,
@@ -54,7 +51,8 @@ impl Mdc {
         let mdc = Arc::new_cyclic(|me| Mdc {
             me: me.clone(),
             connection,
-            unsynced: Mutex::default(),
+            lost: LostChanges::default(),
+            flocks: Mutex::default(),
             inodes: Mutex::default(),
             kept_alive: AtomicBool::new(false),
             rpc_stats,
@@ -66,10 +64,9 @@ impl Mdc {
         mdc
     }
 
-    /// Remembers that inodes were changed, and not durably yet.
-    fn note_change(&self, header: &RpcHeader, fids: impl IntoIterator<Item = Fid>) {
-        let mut unsynced = self.unsynced.lock();
-        fids.into_iter().for_each(|fid| unsynced.handle_change(fid, header.transno, header.last_committed));
+    /// For a request that changes these inodes, and is made again if the MDT loses it.
+    fn changing(&self, caller: &Caller, fids: impl IntoIterator<Item = Fid>) -> CallOptions {
+        CallOptions { replay: true, on_commit: Some(self.lost.watch(fids)), ..caller.modify() }
     }
 
     pub(crate) fn connection(&self) -> &Connection {
@@ -173,9 +170,9 @@ impl Mdc {
     pub(crate) async fn open(&self, caller: &Caller, body: &Open) -> Result<OpenReply, Errno> {
         let body = Open { want: ALL, ..body.clone() };
         let changing = self.begin_change(self.parts_of_open(&body));
-        let reply = self.connection.call::<OpenReply>(Opcode::MdsOpen, &body, changing_options(caller)).await;
+        let options = self.changing(caller, [body.child, body.parent]);
+        let reply = self.connection.call::<OpenReply>(Opcode::MdsOpen, &body, options).await;
         let (header, reply) = reply.inspect_err(|e| changing.failed(*e)).map(|r| (r.header, r.body))?;
-        self.note_change(&header, [reply.attr.fid, body.parent]);
         if reply.layout.as_ref().is_some_and(|l| l.check().is_err()) {
             return Err(Errno::EPROTO);
         }
@@ -226,7 +223,7 @@ impl Mdc {
     async fn send_close(&self, caller: &Caller, body: &Close) -> Result<(), Errno> {
         let has_news = self.inodes.lock().close_changes(body);
         let changing = self.begin_change(if has_news { vec![Part::Inode(body.fid)] } else { Vec::new() });
-        match self.connection.call::<()>(Opcode::MdsClose, body, changing_options(caller)).await {
+        match self.connection.call::<()>(Opcode::MdsClose, body, self.changing(caller, [body.fid])).await {
             Ok(reply) => {
                 if reply.header.transno == 0 {
                     changing.nothing_happened(|_, _, _| {});
@@ -265,9 +262,9 @@ impl Mdc {
         let victim = self.victim(caller, &body).await;
         let changing = self.begin_change(self.parts_of(&body.record, victim));
         self.open_for_real(victim).await;
-        let reply = self.connection.call::<AttrReply>(Opcode::MdsReint, &body, changing_options(caller)).await;
+        let options = self.changing(caller, changed_by(&body.record));
+        let reply = self.connection.call::<AttrReply>(Opcode::MdsReint, &body, options).await;
         let reply = reply.inspect_err(|e| changing.failed(*e))?;
-        self.note_change(&reply.header, changed_by(&body.record));
         let version = reply.header.transno;
         let reply = checked(reply.body)?;
         let fid = reply.attr.fid;
@@ -312,9 +309,9 @@ impl Mdc {
         let victim = self.victim(caller, body).await;
         let changing = self.begin_change(self.parts_of(&body.record, victim));
         self.open_for_real(victim).await;
-        let reply = self.connection.call::<RenameReply>(Opcode::MdsReint, body, changing_options(caller)).await;
+        let options = self.changing(caller, changed_by(&body.record));
+        let reply = self.connection.call::<RenameReply>(Opcode::MdsReint, body, options).await;
         let (header, reply) = reply.inspect_err(|e| changing.failed(*e)).map(|r| (r.header, r.body))?;
-        self.note_change(&header, changed_by(&body.record));
         let ReintRecord::Rename(r) = &body.record else { return Ok(()) };
         let Some(moved) = reply.moved else {
             changing.nothing_happened(|_, _, _| {});
@@ -393,9 +390,8 @@ impl Mdc {
 
     /// Makes changes durable. EIO if the MDT crashed since and a change of the file or directory may be lost.
     pub(crate) async fn sync(&self, caller: &Caller, fid: Fid) -> Result<(), Errno> {
-        let reply = self.connection.call::<()>(Opcode::MdsSync, &Sync { fid }, caller.options()).await?;
-        let instance = self.connection.connect_data().instance;
-        self.unsynced.lock().handle_sync(fid, instance, reply.header.last_committed)
+        self.connection.call::<()>(Opcode::MdsSync, &Sync { fid }, caller.options()).await?;
+        self.lost.check(fid)
     }
 
     /// Paths of a file.
@@ -420,7 +416,9 @@ impl Mdc {
     pub(crate) async fn enqueue(&self, caller: &Caller, body: &Enqueue) -> Result<EnqueueReply, Errno> {
         // Outside of the window of RPCs in flight, or a few who wait for locks would stop all other metadata.
         let options = CallOptions { high_priority: true, ..caller.options() };
-        Ok(self.connection.call(Opcode::LdlmEnqueue, body, options).await?.body)
+        let reply = self.connection.call(Opcode::LdlmEnqueue, body, options).await?.body;
+        self.flocks.lock().handle_granted(body);
+        Ok(reply)
     }
 }
 

@@ -13,6 +13,7 @@ pub(crate) mod locks;
 pub(crate) mod memory;
 pub(crate) mod object;
 mod read;
+mod recovery;
 pub(crate) mod rpc;
 pub(crate) mod write;
 pub(crate) mod write_back;
@@ -21,8 +22,8 @@ use crate::cache::dirty_account::DirtyAccount;
 use crate::callback_service::LockHolder;
 use crate::connection::{Caller, Connection, Observer};
 use crate::lock_params::LockOwner;
+use crate::lost::LostChanges;
 use crate::rpc_stats::RpcStats;
-use crate::unsynced::Unsynced;
 use locks::LockGuard;
 use memory::Memory;
 use nacre_base::size::MIB;
@@ -85,7 +86,7 @@ pub(crate) struct Osc {
     waiters: AtomicU64,
     /// A flush ended.
     room: Notify,
-    unsynced: Mutex<Unsynced>,
+    lost: LostChanges,
     rpc_stats: RpcStats,
     /// Whether the import pings, because we hold locks.
     kept_alive: AtomicBool,
@@ -117,7 +118,7 @@ impl Osc {
             write_back: Mutex::default(),
             waiters: AtomicU64::new(0),
             room: Notify::new(),
-            unsynced: Mutex::default(),
+            lost: LostChanges::default(),
             rpc_stats,
             kept_alive: AtomicBool::new(false),
             upkeep: AtomicBool::new(false),
@@ -246,8 +247,10 @@ impl Osc {
     /// Writes everything back and makes it durable.
     pub(crate) async fn sync_all(self: &Arc<Self>, caller: &Caller) -> Result<(), Errno> {
         self.flush_all().await;
-        let used = self.unsynced.lock().any();
-        if used { self.sync_rpc(caller, Fid::default()).await } else { Ok(()) }
+        if self.connection.unstable().0 > 0 {
+            return self.sync_rpc(caller, Fid::default()).await;
+        }
+        self.lost.check(Fid::default())
     }
 
     /// Sees to it that there is a task for what is due at a time.

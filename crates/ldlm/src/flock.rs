@@ -93,6 +93,11 @@ impl FlockSet {
         self.held.get(&owner).map_or(&[], Vec::as_slice)
     }
 
+    /// All that is held.
+    pub fn held(&self) -> impl Iterator<Item = (Owner, Held)> + '_ {
+        self.held.iter().flat_map(|(owner, list)| list.iter().map(|held| (*owner, *held)))
+    }
+
     /// Requests that wait, in order of arrival.
     pub fn waiting(&self) -> &[FlockRequest] {
         &self.waiting

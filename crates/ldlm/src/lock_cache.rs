@@ -611,6 +611,13 @@ impl LockCache {
         lost
     }
 
+    /// Every lock that the server believes to be here, with those being given back, in the order of their names.
+    pub fn all(&self) -> Vec<(LockId, Fid, Cover)> {
+        let mut all: Vec<_> = self.locks.iter().map(|(id, lock)| (*id, lock.resource, lock.cover.clone())).collect();
+        all.sort_unstable_by_key(|(id, ..)| *id);
+        all
+    }
+
     /// What of this extent lock other usable locks of this client cover: clean data there stays when it is given back.
     pub fn others_cover(&self, id: LockId) -> Option<RangeSet> {
         let lock = self.locks.get(&id)?;

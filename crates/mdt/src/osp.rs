@@ -183,8 +183,8 @@ impl Osps {
 
 impl Osp {
     fn new(target: &Target, index: OstIndex, entry: &TargetEntry) -> Osp {
-        let data =
-            ConnectData { flags: connect_flags::MDS | connect_flags::MULTI_MODIFY_RPCS, ..ConnectData::default() };
+        let flags = connect_flags::MDS | connect_flags::MULTI_MODIFY_RPCS | connect_flags::RECOVERY;
+        let data = ConnectData { flags, ..ConnectData::default() };
         let import = target.node().import(ImportConfig {
             client: target.uuid(),
             client_name: target.name().to_string(),
@@ -457,7 +457,9 @@ async fn destroy_batch(osps: &Osps, osp: &Osp) -> Result<usize, Errno> {
         return Ok(0);
     }
     let fids = batch.iter().map(|(_, fid)| *fid).collect();
-    osp.import.call::<()>(Opcode::OstDestroy, &Destroy { fids }, CallOptions::default()).await?;
+    // The OST may yet lose it.
+    let options = CallOptions { replay: true, ..CallOptions::default() };
+    osp.import.call::<()>(Opcode::OstDestroy, &Destroy { fids }, options).await?;
     let mut operation = osps.target.begin().await?;
     for (transno, fid) in &batch {
         tables::delete_destroy(&mut *operation, osp.index, *transno, *fid)?;

@@ -110,7 +110,7 @@ impl Objects {
         change: impl FnOnce(&mut ObjectRecord) -> Result<(), Errno>,
         respond: impl FnOnce(&ObjectRecord) -> Response,
     ) -> Result<Response, Errno> {
-        let mut operation = self.target.begin().await?;
+        let mut operation = self.target.begin_for(request).await?;
         let mut record = ObjectRecord::load(&*operation, object.fid)?.ok_or(Errno::ENOENT)?;
         change(&mut record)?;
         record.version = operation.transno().0;

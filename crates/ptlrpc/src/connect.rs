@@ -77,7 +77,6 @@ impl ImportShared {
             TargetKind::Ost => Opcode::OstConnect,
         };
         let mut data = config.data.clone();
-        data.flags |= connect_flags::RECOVERY;
         if let Some(ask) = self.ask_hook.get() {
             ask(&mut data);
         }
@@ -95,10 +94,7 @@ impl ImportShared {
         Errno::from_status(reply.header.status).map_err(Failure::from_status)?;
         let answer: ConnectReply = nacre_wire::decode(&reply.body).map_err(|_| Failure::Final(Errno::EPROTO))?;
         let (asked, got) = (&config.data, answer.data);
-        if got.flags & !(asked.flags | connect_flags::RECOVERY) != 0
-            || got.flags2 & !asked.flags2 != 0
-            || reply.header.export == 0
-        {
+        if got.flags & !asked.flags != 0 || got.flags2 & !asked.flags2 != 0 || reply.header.export == 0 {
             return Err(Failure::Final(Errno::EPROTO));
         }
         let accepted = Accepted {

@@ -102,6 +102,17 @@ pub(crate) struct State {
     pub(crate) stats: OpStats,
 }
 
+impl State {
+    /// When idle for so long the server is pinged; never, if it has nothing to tell.
+    fn ping_interval(&self) -> Option<Duration> {
+        match self.keep_alive {
+            _ if self.replays.len() > 0 => Some(COMMIT_PING_INTERVAL),
+            true => Some(PING_INTERVAL),
+            false => None,
+        }
+    }
+}
+
 /// A replay under way.
 pub(crate) struct Replaying {
     pub(crate) xid: u64,
@@ -113,6 +124,9 @@ pub(crate) struct Replaying {
 
 /// RPCs in flight on the I/O lane, by default (`max_rpcs_in_flight`).
 pub const MAX_RPCS_IN_FLIGHT: u64 = 8;
+/// An idle import that keeps what is not durable yet asks so often whether it is by now, as in the paper on asynchronous
+/// journal commits.
+pub(crate) const COMMIT_PING_INTERVAL: Duration = Duration::from_secs(7);
 /// With keep-alive, an idle import pings this often.
 pub const PING_INTERVAL: Duration = Duration::from_secs(25);
 /// How long the bulk may come after the reply that it belongs to.
@@ -349,6 +363,9 @@ impl ImportShared {
         let mut durable = s.replays.handle_committed(committed);
         match answered.replay {
             Some(request) if transno > s.last_committed => {
+                if s.replays.len() == 0 {
+                    self.node.timer.arm(now + COMMIT_PING_INTERVAL);
+                }
                 s.replays.keep(transno, Kept { request, xid, tag: answered.tag.0, reply: body });
             }
             Some(request) => durable.extend(request.on_commit.clone()),
@@ -370,6 +387,7 @@ impl ImportShared {
         if s.machine.handle_lost(self.node.rt.now(), connection) {
             tracing::info!("{}: connection to {} lost: {why}", self.config.label, self.config.target);
             s.calls.fail_no_delay();
+            s.replaying = None;
             drop(s);
             self.connect_if_wanted();
         }
@@ -381,10 +399,11 @@ impl ImportShared {
         if s.machine.current_nid() != Some(peer) {
             return;
         }
-        let connection = s.machine.connection().map(|c| c.connection);
+        let connection = s.machine.recovery_connection().map(|c| c.connection);
         match connection {
-            // An idle import will notice when it has something to say; the peer may only have closed an idle socket.
-            Some(connection) if s.calls.in_flight() > 0 => {
+            // An import without state at the server will notice when it has something to say; the peer may only have closed
+            // an idle socket.
+            Some(connection) if s.calls.in_flight() > 0 || s.ping_interval().is_some() || s.machine.is_recovering() => {
                 drop(s);
                 self.handle_lost(connection, "the peer is down");
             }
@@ -399,13 +418,12 @@ impl ImportShared {
         let connection = s.machine.recovery_connection().map(|c| c.connection);
         let expired = s.calls.handle_time(now, connection);
         let mut next = expired.next;
-        if s.keep_alive && connection.is_some() {
-            let ping_at = s.last_sent + PING_INTERVAL;
-            if ping_at <= now {
+        if let Some(interval) = s.ping_interval().filter(|_| connection.is_some()) {
+            if s.last_sent + interval <= now {
                 s.last_sent = now;
                 drop(self.node.rt.spawn(self.clone().ping()));
             }
-            next = next.min(s.last_sent + PING_INTERVAL);
+            next = next.min(s.last_sent + interval);
         }
         if let Some(connection) = expired.lost {
             s.timeouts += 1;

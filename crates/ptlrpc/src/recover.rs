@@ -95,13 +95,15 @@ impl ImportShared {
     /// Has one request done again. An error of the request itself is logged: it was answered once, and others must be
     /// replayed all the same.
     async fn replay(self: &Arc<Self>, connection: u32, replay: Replay) -> Result<(), RpcError> {
-        let (xid, opcode) = (replay.xid, replay.request.opcode);
+        let (xid, transno, opcode) = (replay.xid, replay.transno, replay.request.opcode);
         let reply = self.send_replay(connection, replay).await?;
         if reply.header.status == -Errno::ENOTCONN.0 {
             return Err(RpcError::Unreachable);
         }
         if let Err(e) = Errno::from_status(reply.header.status) {
             tracing::warn!("{}: replay of {opcode} xid {xid}: {e}", self.config.label);
+            let lost = self.state.lock().replays.handle_failed(transno);
+            tell_all(&Vec::from_iter(lost), Fate::Lost);
         }
         Ok(())
     }

@@ -17,7 +17,8 @@ impl CommitCallback {
         CommitCallback(Arc::new(tell))
     }
 
-    pub(crate) fn tell(&self, fate: Fate) {
+    /// Tells it.
+    pub fn tell(&self, fate: Fate) {
         (self.0)(fate);
     }
 }
@@ -87,6 +88,14 @@ impl Replays {
             callbacks.extend(kept.request.on_commit.clone());
         }
         callbacks
+    }
+
+    /// The server cannot do it again: who wants to know that.
+    #[must_use]
+    pub(crate) fn handle_failed(&mut self, transno: u64) -> Option<CommitCallback> {
+        let kept = self.kept.remove(&transno)?;
+        self.unstable -= kept.request.data.len() as u64;
+        kept.request.on_commit.clone()
     }
 
     /// The server will never do them again: who wants to know that.

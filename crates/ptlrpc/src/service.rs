@@ -366,16 +366,21 @@ impl NodeShared {
                 || self.faults.check(&format!("rpc.{opcode}.drop_reply")).is_some())
     }
 
+    /// A ping also tells how far a client is with a recovery, and its answer whether that goes on.
     fn answer_ping(&self, export: &Arc<Export>, request: &RpcHeader, reply_to: ReplyTo) {
-        let pool = export.entry.handler.lock_pool();
+        let handler = &export.entry.handler;
+        let told = request.flags & (flags::REQ_REPLAY_DONE | flags::LOCK_REPLAY_DONE);
+        let recovering = handler.recovery(export, told);
+        let pool = handler.lock_pool();
         let header = RpcHeader {
+            flags: if recovering { flags::RECOVERING } else { 0 },
             server_lock_volume: pool.volume,
             lock_limit: pool.limit,
             lane: request.lane,
             opcode: request.opcode,
             xid: request.xid,
             export: export.cookie,
-            last_committed: export.entry.handler.last_committed(export).0,
+            last_committed: handler.last_committed(export).0,
             ..RpcHeader::default()
         };
         if !self.reply_fault(Opcode::ObdPing) {

@@ -11,6 +11,7 @@ mod lock_params;
 mod lock_service;
 mod operation;
 pub mod recovery;
+mod recovery_params;
 mod recovery_service;
 mod reply;
 mod service;

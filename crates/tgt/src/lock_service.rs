@@ -97,6 +97,9 @@ impl LockService {
         if enqueue.kind != self.kind {
             return Err(Errno::EOPNOTSUPP);
         }
+        if enqueue.flags & enqueue_flags::REPLAY != 0 && !request.is_recovery() {
+            return Err(Errno::EINVAL);
+        }
         let resource = enqueue.resource;
         let client = client_of(&request.export);
         let outcome = self.shared.with(|state, now, effects| {

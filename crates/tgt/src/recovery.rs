@@ -95,12 +95,35 @@ pub struct Counts {
     pub known: usize,
     /// Of them, those that came back and were not evicted.
     pub connected: usize,
-    /// Of them, those that have replayed all.
+    /// Of them, those that have replayed all requests.
+    pub requests_done: usize,
+    /// Of them, those that have replayed their locks, too.
     pub completed: usize,
+    /// Replays that wait for their turn.
+    pub waiting: usize,
     /// Evicted for not coming, or for stopping midway.
     pub evicted: usize,
     /// Requests replayed.
     pub replayed: u64,
+}
+
+/// A recovery as it is now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    /// How far it is.
+    pub phase: Phase,
+    /// Who and what was seen.
+    pub counts: Counts,
+    /// When the first client came back.
+    pub began: Option<Time>,
+    /// When it was over.
+    pub ended: Option<Time>,
+    /// When patience ends.
+    pub deadline: Time,
+    /// The last number that was executed.
+    pub last_transno: u64,
+    /// Some client is missing: replays are checked against the versions of what they change.
+    pub by_version: bool,
 }
 
 #[derive(Debug, Default)]
@@ -147,26 +170,39 @@ impl Recovery {
         self.phase
     }
 
-    /// Whether replays are to be checked against the versions of what they change.
-    pub fn is_by_version(&self) -> bool {
-        self.by_version
+    /// How it goes.
+    pub fn status(&self) -> Status {
+        let count = |which: fn(&Client) -> bool| self.clients.values().filter(|c| which(c)).count();
+        let counts = Counts {
+            connected: count(|c| c.is_back),
+            requests_done: count(|c| c.requests_done),
+            completed: count(|c| c.locks_done),
+            waiting: self.clients.values().map(|c| c.waiting.len()).sum(),
+            ..self.counts
+        };
+        Status {
+            phase: self.phase,
+            counts,
+            began: self.began,
+            ended: self.ended,
+            deadline: self.next_deadline(),
+            last_transno: self.last,
+            by_version: self.by_version,
+        }
     }
 
-    /// When the first client came back, and when it was over.
-    pub fn times(&self) -> (Option<Time>, Option<Time>) {
-        (self.began, self.ended)
+    /// How long clients are waited for.
+    pub fn settings(&self) -> Settings {
+        self.settings
     }
 
-    /// What it has seen.
-    pub fn counts(&self) -> Counts {
-        let connected = self.clients.values().filter(|c| c.is_back).count();
-        let completed = self.clients.values().filter(|c| c.locks_done).count();
-        Counts { connected, completed, ..self.counts }
-    }
-
-    /// The last transno that was executed.
-    pub fn last_transno(&self) -> u64 {
-        self.last
+    /// Changes that.
+    pub fn set_settings(&mut self, settings: Settings) {
+        if self.soft_deadline != Time::FAR_FUTURE {
+            let since = self.soft_deadline.0.saturating_sub(self.settings.soft.as_nanos() as u64);
+            self.soft_deadline = Time(since) + settings.soft;
+        }
+        self.settings = settings;
     }
 
     /// Whether the client may connect now: one that is waited for, or anybody once it is over.
@@ -183,6 +219,15 @@ impl Recovery {
         self.began.get_or_insert(now);
         self.progress(now);
         self.advance(now)
+    }
+
+    /// Somebody wants to connect who is not waited for: patience begins now.
+    pub fn handle_stranger(&mut self, now: Time) -> Effects {
+        if self.began.is_none() && self.phase != Phase::Complete {
+            self.began = Some(now);
+            self.progress(now);
+        }
+        Effects::default()
     }
 
     /// A replay has come. `previous` is the number of the client's replay before it, 0 for the first. False if it has no
@@ -425,11 +470,13 @@ mod tests {
         assert_eq!(r.handle_time(at(1299)), Effects::default());
         let effects = r.handle_time(at(1300));
         assert_eq!((effects.evict, effects.run), (vec![client(2)], ticket(1, 140)));
-        assert!(r.is_by_version() && !r.admits(client(2)));
+        assert!(r.status().by_version && !r.admits(client(2)));
         r.handle_executed(ticket(1, 140).unwrap(), at(1300));
         r.handle_requests_done(client(1), at(1300));
         r.handle_locks_done(client(1), at(1300));
-        assert_eq!(r.counts(), Counts { known: 2, connected: 1, completed: 1, evicted: 1, replayed: 1 });
+        let seen =
+            Counts { known: 2, connected: 1, requests_done: 1, completed: 1, waiting: 0, evicted: 1, replayed: 1 };
+        assert_eq!(r.status().counts, seen);
     }
 
     #[test]

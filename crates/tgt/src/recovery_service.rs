@@ -1,10 +1,11 @@
 //! A target's recovery as requests meet it: replays wait here for the turn that the engine in `recovery` gives them.
 
-use crate::recovery::{Counts, Effects, Phase, Recovery, Settings, Ticket};
+use crate::recovery::{Effects, Phase, Recovery, Settings, Status, Ticket};
+use crate::recovery_params;
 use crate::reply;
 use crate::{Target, TargetError};
 use nacre_base::{Errno, Time, Uuid};
-use nacre_ptlrpc::ServerRequest;
+use nacre_ptlrpc::{Export, ServerRequest};
 use nacre_wire::header::flags;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -12,11 +13,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{Notify, oneshot};
 
+/// Connected clients by cookie.
+pub(crate) type Exports = Arc<Mutex<BTreeMap<u64, Arc<Export>>>>;
+
 /// The recovery of one target, from its start until it is over.
 pub(crate) struct RecoveryService {
     target: Arc<Target>,
     engine: Mutex<Recovery>,
     turns: Mutex<BTreeMap<Ticket, oneshot::Sender<()>>>,
+    exports: Exports,
     /// The phase is another, or time limits are.
     changed: Notify,
     /// It is over, and what was replayed is durable.
@@ -53,22 +58,30 @@ impl Drop for Queued<'_> {
 
 impl RecoveryService {
     /// Reads which clients the target knew when it was last up, and waits for them. Without `recovers` for none.
-    pub(crate) async fn open(target: &Arc<Target>, recovers: bool) -> Result<Arc<RecoveryService>, TargetError> {
+    pub(crate) async fn open(
+        target: &Arc<Target>,
+        recovers: bool,
+        exports: Exports,
+    ) -> Result<Arc<RecoveryService>, TargetError> {
         let known = if recovers { reply::known_clients(&*target.osd().begin().await?)? } else { Vec::new() };
         let committed = target.last_committed().0;
         let engine = Recovery::new(Settings::default(), committed, known);
         let over = engine.phase() == Phase::Complete;
         if !over {
             target.begin_recovery();
-            tracing::info!(target = %target.name(), clients = engine.counts().known, "waits for clients to recover");
+            tracing::info!(target = %target.name(), clients = engine.status().counts.known, "waits for clients to recover");
         }
         let service = Arc::new(RecoveryService {
             target: target.clone(),
             engine: Mutex::new(engine),
             turns: Mutex::default(),
+            exports,
             changed: Notify::new(),
             over: AtomicBool::new(over),
         });
+        if recovers {
+            recovery_params::register(&service);
+        }
         if !over {
             let watched = service.clone();
             drop(target.rt().spawn(async move { watched.watch_time().await }));
@@ -93,9 +106,13 @@ impl RecoveryService {
         }
     }
 
-    /// Whether this client may connect now.
-    pub(crate) fn admits(&self, client: Uuid) -> bool {
-        self.is_over() || self.engine.lock().admits(client)
+    /// Whether this client may connect now. A stranger may not, but from now on the others are not waited for without end.
+    pub(crate) fn admits(self: &Arc<Self>, client: Uuid) -> bool {
+        let admits = self.is_over() || self.engine.lock().admits(client);
+        if !admits {
+            self.apply(|r, now| r.handle_stranger(now));
+        }
+        admits
     }
 
     /// A client has connected.
@@ -173,9 +190,23 @@ impl RecoveryService {
     }
 
     /// What it has seen, for `recovery_status`.
-    pub(crate) fn status(&self) -> (Phase, Counts, (Option<Time>, Option<Time>)) {
-        let engine = self.engine.lock();
-        (engine.phase(), engine.counts(), engine.times())
+    pub(crate) fn status(&self) -> Status {
+        self.engine.lock().status()
+    }
+
+    pub(crate) fn target(&self) -> &Arc<Target> {
+        &self.target
+    }
+
+    /// How long clients are waited for.
+    pub(crate) fn settings(&self) -> Settings {
+        self.engine.lock().settings()
+    }
+
+    /// Changes that, also for a recovery under way.
+    pub(crate) fn set_settings(&self, settings: Settings) {
+        self.engine.lock().set_settings(settings);
+        self.changed.notify_waiters();
     }
 
     async fn watch_time(self: Arc<Self>) {
@@ -196,21 +227,25 @@ impl RecoveryService {
         let now = self.target.rt().now();
         let (effects, phase) = {
             let mut engine = self.engine.lock();
-            let effects = change(&mut engine, now);
+            let mut effects = change(&mut engine, now);
+            // Without anybody who waits for it a turn is over at once.
+            while let Some(ticket) = effects.run.take_if(|ticket| !self.give_turn(*ticket)) {
+                let more = engine.handle_executed(ticket, now);
+                effects.run = more.run;
+                effects.evict.extend(more.evict);
+            }
             (effects, engine.phase())
         };
-        if let Some(ticket) = effects.run {
-            let turn = self.turns.lock().remove(&ticket);
-            // Without anybody who waits the turn is over at once.
-            if turn.is_none_or(|turn| turn.send(()).is_err()) {
-                self.apply(|r, now| r.handle_executed(ticket, now));
-            }
-        }
         self.changed.notify_waiters();
         if !effects.evict.is_empty() || phase == Phase::Complete {
             let service = self.clone();
             drop(self.target.rt().spawn(async move { service.carry_out(effects.evict, phase).await }));
         }
+    }
+
+    fn give_turn(&self, ticket: Ticket) -> bool {
+        let turn = self.turns.lock().remove(&ticket);
+        turn.is_some_and(|turn| turn.send(()).is_ok())
     }
 
     /// Forgets who was evicted, and opens the doors once what was replayed is durable: numbers of this start, which are
@@ -219,7 +254,10 @@ impl RecoveryService {
         let name = self.target.name();
         for client in evict {
             tracing::warn!(target = %name, %client, "did not recover in time: evicted");
-            if let Err(error) = self.forget(client).await {
+            let export = self.exports.lock().values().find(|export| export.client == client).cloned();
+            if let Some(export) = export {
+                self.target.node().evict(&export).await;
+            } else if let Err(error) = self.forget(client).await {
                 tracing::warn!(target = %name, %client, %error, "client not forgotten");
             }
         }
@@ -231,7 +269,7 @@ impl RecoveryService {
             self.target.end_recovery();
             self.over.store(true, Ordering::Release);
             self.changed.notify_waiters();
-            let counts = self.engine.lock().counts();
+            let counts = self.engine.lock().status().counts;
             tracing::info!(target = %name, replayed = counts.replayed, evicted = counts.evicted, "recovered");
         }
     }

@@ -1,15 +1,13 @@
 //! Dispatch: a service is a table of handlers, on one screen, and [`serve`] makes it a target of the RPC layer, with
 //! connecting, saved replies, statistics and the read-only check in one place.
 
-use crate::recovery_service::RecoveryService;
+use crate::recovery_service::{Exports, RecoveryService};
 use crate::{MODIFY_RPCS_MAX, Stats, Target, TargetError, reply};
 use async_trait::async_trait;
 use nacre_base::{Errno, FxHashMap, Payload, Tag, Transno, Xid};
 use nacre_ptlrpc::{Export, LockPool, Response, ServedTarget, ServerRequest, TargetHandler};
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -73,9 +71,9 @@ pub trait Service: Send + Sync + Sized + 'static {
 /// Serves the target until what this returns is stopped or dropped.
 pub async fn serve<S: Service>(service: &Arc<S>) -> Result<ServedTarget, TargetError> {
     let target = service.target();
-    let recovery = RecoveryService::open(target, S::RECOVERS).await?;
-    let dispatcher = Arc::new(Dispatcher::new(service.clone(), recovery));
-    let exports = dispatcher.exports.clone();
+    let exports = Exports::default();
+    let recovery = RecoveryService::open(target, S::RECOVERS, exports.clone()).await?;
+    let dispatcher = Arc::new(Dispatcher::new(service.clone(), recovery, exports.clone()));
     target
         .node()
         .params()
@@ -93,15 +91,14 @@ struct Dispatcher<S: Service> {
     handlers: FxHashMap<u32, &'static Handler<S>>,
     stats: Stats,
     recovery: Arc<RecoveryService>,
-    /// Connected clients by cookie.
-    exports: Arc<Mutex<BTreeMap<u64, Arc<Export>>>>,
+    exports: Exports,
 }
 
 impl<S: Service> Dispatcher<S> {
-    fn new(service: Arc<S>, recovery: Arc<RecoveryService>) -> Dispatcher<S> {
+    fn new(service: Arc<S>, recovery: Arc<RecoveryService>, exports: Exports) -> Dispatcher<S> {
         let handlers = S::table().iter().map(|h| (h.opcode as u32, h)).collect();
         let stats = service.target().stats().clone();
-        Dispatcher { service, handlers, stats, recovery, exports: Arc::default() }
+        Dispatcher { service, handlers, stats, recovery, exports }
     }
 
     /// What the target answers to every client, before the service adds its own.
@@ -129,12 +126,19 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
         if !self.recovery.admits(request.client) {
             return Err(Errno::EBUSY);
         }
+        let is_remembered = S::RECOVERS && request.data.flags & connect_flags::RECOVERY != 0;
+        let is_new;
         {
             let mut operation = target.begin().await?;
-            if !reply::knows_client(&*operation, request.client)? {
+            is_new = is_remembered && !reply::knows_client(&*operation, request.client)?;
+            if is_new {
                 reply::remember_client(&mut *operation, request.client, &request.client_name)?;
                 operation.finish_local();
             }
+        }
+        // After a crash only those are waited for that are known, and the first change may be answered before any commit.
+        if is_new {
+            target.commit().await?;
         }
         let mut data = self.answer(&request.data);
         self.service.connected(export, &request.data, &mut data).await?;
@@ -175,6 +179,9 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
         }
         if handler.access == Access::Changes && self.service.is_read_only() {
             return Err(Errno::EROFS);
+        }
+        if !request.is_recovery() && !self.recovery.is_over() {
+            return Err(Errno::EAGAIN);
         }
         // Held until it is executed: the next replay's turn comes then.
         let turn = if request.is_recovery() { self.recovery.turn(&request).await? } else { None };

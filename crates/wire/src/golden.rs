@@ -85,7 +85,7 @@ fn metadata_messages() {
     check(mds::LookupReply { found: None, parent_lock }, 0x3a19b96f5814f0b9);
     check(
         mds::Open { cred: cred(), parent: Fid::ROOT, name: name.clone(), flags: 0o101, now: NOW, ..Default::default() },
-        0x64ca66e2d2b3da27,
+        0x3ccf8cf256a76507,
     );
     check(
         mds::LookupReply { found: None, parent_lock: Some(ldlm::InodeLock { handle: 1, bits: 2 }) },

@@ -58,6 +58,9 @@ pub mod enqueue_flags {
     /// Answer EAGAIN instead of waiting for a group lock or a group's request, which may take for ever. Other locks in the
     /// way are called back and waited for.
     pub const GROUP_NOWAIT: u32 = 0x10;
+    /// The client has this lock, extent or flock, from a target that was started anew: it is to have it again, an extent lock
+    /// exactly as it is and under the same handle. Only in a recovery.
+    pub const REPLAY: u32 = 0x20;
 }
 
 /// Bits of [`EnqueueReply::flags`].
@@ -112,6 +115,8 @@ message! {
         pub group: u64,
         /// Locks of the same target given back on this occasion (early cancel).
         pub cancels: Vec<u64>,
+        /// With REPLAY, of an extent lock: its handle.
+        pub handle: u64,
     }
 
     /// A byte range, both ends inclusive.

@@ -207,6 +207,7 @@ impl Mdc {
     /// The MDT knows none of our locks any more.
     fn lose_locks(&self) {
         self.inodes.lock().lose();
+        self.flocks.lock().lose();
         self.send_out();
     }
 
@@ -258,7 +259,10 @@ impl Observer for Mdc {
     fn recover(self: Arc<Self>) -> Recovering {
         self.inodes.lock().lose_locks();
         self.send_out();
-        Box::pin(async move { self.reopen().await })
+        Box::pin(async move {
+            self.reopen().await?;
+            self.replay_flocks().await
+        })
     }
 }
 

@@ -9,6 +9,7 @@ use nacre_base::{Errno, Fid};
 use nacre_ptlrpc::{CallOptions, RpcError};
 use nacre_wire::Opcode;
 use nacre_wire::attr::Credentials;
+use nacre_wire::ldlm::EnqueueReply;
 use nacre_wire::mds::{Close, Open, OpenReply, Reint, ReintRecord};
 
 /// How often an open for real is repeated because the MDT was restarted meanwhile.
@@ -110,7 +111,6 @@ impl Mdc {
                 self.inodes.lock().take_handle(fid, wanted, handle);
             }
         }
-        self.unsynced.lock().handle_recovered();
         Ok(())
     }
 
@@ -127,6 +127,21 @@ impl Mdc {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Takes again at an MDT that was started anew what programs have locked.
+    pub(super) async fn replay_flocks(&self) -> Result<(), RpcError> {
+        let replays = self.flocks.lock().replays();
+        for body in replays {
+            let options = CallOptions { recovery: true, ..CallOptions::default() };
+            match self.connection.import().call::<EnqueueReply>(Opcode::LdlmEnqueue, &body, options).await {
+                Err(RpcError::Status(error)) => {
+                    tracing::warn!(fid = %body.resource, owner = body.owner, %error, "a program's lock is lost");
+                }
+                answer => drop(answer?),
+            }
+        }
+        Ok(())
     }
 
     pub(super) async fn open_all_for_real(&self, fids: Vec<Fid>) {

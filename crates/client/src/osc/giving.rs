@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use nacre_base::{Errno, Fid};
 use nacre_ldlm::lock_cache::{Blocking, Cover, Given, Giving};
 use nacre_ldlm::{Extent, LockId, RangeSet};
-use nacre_ptlrpc::CallOptions;
+use nacre_ptlrpc::{CallOptions, Recovering};
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::ldlm::{BlockingCallback, Cancel, GlimpseCallback, GlimpseReply, LockMode};
@@ -301,6 +301,10 @@ impl Observer for Osc {
         if let Some(osc) = self.this.upgrade() {
             osc.lose_locks(false);
         }
+    }
+
+    fn recover(self: Arc<Self>) -> Recovering {
+        Box::pin(self.replay_locks())
     }
 
     fn grant_held(&self) -> u64 {

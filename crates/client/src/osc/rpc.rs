@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, Fid, Payload, Timestamp};
-use nacre_ptlrpc::{Bulk, CallOptions, Reply, Traffic};
+use nacre_ptlrpc::{Bulk, CallOptions, Traffic};
 use nacre_wire::attr::{ObjectAttr, StatFs};
 use nacre_wire::connect::connect_flags;
 use nacre_wire::ost::{self, CHECKSUM_CRC32C, GrantReport, Niobuf, ReadReply, SeekReply, WriteReply, niobuf_flags};
@@ -68,6 +68,11 @@ impl Osc {
         CallOptions { lane: Lane::Io, bulk, high_priority: urgent || lock == 0, ..caller.options() }
     }
 
+    /// A change is made again if the server loses it.
+    fn changing(&self, object: Fid, options: CallOptions) -> CallOptions {
+        CallOptions { replay: true, on_commit: Some(self.lost.watch([object])), ..options }
+    }
+
     /// Reads from an object. Fewer bytes than asked for mean that the object ends there.
     pub(crate) async fn read_rpc(
         &self,
@@ -125,13 +130,14 @@ impl Osc {
             self.rpc_stats.count_write(body.extents.first().map_or(0, |e| e.offset), data.len() as u64);
             let sent = if self.corrupts("osc.write.corrupt") { damaged(&data) } else { data.clone() };
             let options = self.io_options(&out.caller, Bulk::Send(sent), out.lock, out.urgent);
+            let options = self.changing(of.object, options);
             // After an eviction others may have written there.
             match self.connection.call_once::<WriteReply>(Opcode::OstWrite, &body, options).await {
                 Err(Errno::EBADMSG) => {
                     self.warn_mismatch("write", of.object, body.extents[0].offset, data.len());
                 }
                 Err(e) => return Err(e),
-                Ok(reply) => return Ok(self.take_reply(of.object, reply)),
+                Ok(reply) => return Ok(reply.body),
             }
         }
         Err(Errno::EIO)
@@ -153,12 +159,6 @@ impl Osc {
         self.connection.import().clear_flights();
     }
 
-    /// The answer to a change, which is not durable yet.
-    fn take_reply(&self, object: Fid, reply: Reply<WriteReply>) -> WriteReply {
-        self.unsynced.lock().handle_change(object, reply.header.transno, reply.header.last_committed);
-        reply.body
-    }
-
     fn warn_mismatch(&self, what: &str, object: Fid, offset: u64, len: usize) {
         let target = self.connection.label();
         tracing::warn!(target, what, %object, offset, len, "checksum mismatch, repeating");
@@ -172,8 +172,8 @@ impl Osc {
         mtime: Timestamp,
     ) -> Result<ObjectAttr, Errno> {
         let body = ost::Setattr { fid: of.object, mtime: Some(mtime), now: of.now, ..ost::Setattr::default() };
-        let reply = self.connection.call::<WriteReply>(Opcode::OstSetattr, &body, caller.options()).await?;
-        Ok(self.take_reply(of.object, reply).attr)
+        let options = self.changing(of.object, caller.options());
+        Ok(self.connection.call::<WriteReply>(Opcode::OstSetattr, &body, options).await?.body.attr)
     }
 
     /// Sets the object's size to `range.start` if the range ends at `u64::MAX`, else makes a hole.
@@ -194,8 +194,8 @@ impl Osc {
             now: of.now,
             lock,
         };
-        let reply = self.connection.call_once::<WriteReply>(Opcode::OstPunch, &body, caller.options()).await?;
-        Ok(self.take_reply(of.object, reply).attr)
+        let options = self.changing(of.object, caller.options());
+        Ok(self.connection.call_once::<WriteReply>(Opcode::OstPunch, &body, options).await?.body.attr)
     }
 
     /// Allocates the range, or makes it zeros; `mode` has fallocate's KEEP_SIZE and ZERO_RANGE bits.
@@ -210,8 +210,8 @@ impl Osc {
         let (layout_version, now) = (of.layout_version, of.now);
         let body =
             ost::Fallocate { fid: of.object, layout_version, start: range.start, end: range.end, mode, now, lock };
-        let reply = self.connection.call_once::<WriteReply>(Opcode::OstFallocate, &body, caller.options()).await?;
-        Ok(self.take_reply(of.object, reply).attr)
+        let options = self.changing(of.object, caller.options());
+        Ok(self.connection.call_once::<WriteReply>(Opcode::OstFallocate, &body, options).await?.body.attr)
     }
 
     /// Where data, or a hole, begins at or after `offset` of the object, as of the server.
@@ -232,9 +232,8 @@ impl Osc {
     /// written, and some of it may be lost.
     pub(crate) async fn sync_rpc(&self, caller: &Caller, object: Fid) -> Result<(), Errno> {
         let body = ost::Sync { fid: object };
-        let reply = self.connection.call::<()>(Opcode::OstSync, &body, caller.options()).await?;
-        let instance = self.connection.connect_data().instance;
-        self.unsynced.lock().handle_sync(object, instance, reply.header.last_committed)
+        self.connection.call::<()>(Opcode::OstSync, &body, caller.options()).await?;
+        self.lost.check(object)
     }
 
     /// Space on the target; gives up after `deadline`, and at once if the target cannot be reached.

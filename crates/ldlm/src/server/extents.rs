@@ -15,7 +15,7 @@ use nacre_wire::ldlm::LockMode;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A request for an extent lock; once granted, the lock.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Asked {
     /// Its name. Ids ascend: of two, the lower came first.
     pub(super) id: LockId,

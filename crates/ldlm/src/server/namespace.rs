@@ -201,7 +201,7 @@ impl Namespace {
         if self.pool.is_exhausted(self.counted()) {
             return None;
         }
-        let new = LockId(self.last_id + 1);
+        let new = self.unused_id();
         let granted = self.inodes.grant(client, inode, bits, || new)?;
         if granted.is_new {
             self.last_id = new.0;
@@ -310,7 +310,11 @@ impl Namespace {
             return Outcome::Refused(Errno::EINVAL);
         };
         let exact = flags & enqueue_flags::NO_EXPANSION != 0;
-        let ask = Asked { id: LockId(self.last_id + 1), client: *client, local: false, mode, ranges, group, exact };
+        let id = if flags & enqueue_flags::REPLAY != 0 { LockId(enqueue.handle) } else { self.unused_id() };
+        let ask = Asked { id, client: *client, local: false, mode, ranges, group, exact };
+        if flags & enqueue_flags::REPLAY != 0 {
+            return self.replay_extent(request, ask, now, effects);
+        }
         let glimpse = flags & enqueue_flags::GLIMPSE != 0;
         let exhausted = self.pool.is_exhausted(self.counted());
         if exhausted && !glimpse {
@@ -332,6 +336,26 @@ impl Namespace {
         self.by_request.insert((*client, *xid, *part), id);
         self.place(resource, ask, now, effects);
         self.reply_of(id, now).map_or(Outcome::Waiting(id), Outcome::Done)
+    }
+
+    /// A client brings back a lock that it has. EEXIST if somebody else has one of that name, EBUSY if it is in the way of
+    /// another: then it cannot be true.
+    fn replay_extent(&mut self, request: &Request, ask: Asked, now: Time, effects: &mut Effects) -> Outcome {
+        let (id, resource) = (ask.id, request.enqueue.resource);
+        if self.names.contains_key(&id) {
+            let is_same =
+                self.objects.get(&resource).and_then(|object| object.get(id)).is_some_and(|held| *held == ask);
+            let again = if is_same { self.reply_of(id, now) } else { None };
+            return again.map_or(Outcome::Refused(Errno::EEXIST), Outcome::Done);
+        }
+        if id.0 == 0 || self.objects.get(&resource).is_some_and(|object| object.would_wait(&ask)) {
+            return Outcome::Refused(Errno::EBUSY);
+        }
+        let Request { client, xid, part, .. } = *request;
+        self.names.insert(id, Named::Extent { client, xid, part, resource });
+        self.by_request.insert((client, xid, part), id);
+        self.place(resource, Asked { exact: true, ..ask }, now, effects);
+        self.reply_of(id, now).map_or(Outcome::Refused(Errno::EBUSY), Outcome::Done)
     }
 
     /// Grants the lock (true) or lets it wait.
@@ -467,8 +491,18 @@ impl Namespace {
 /// What all kinds have in common.
 impl Namespace {
     fn next_id(&mut self) -> LockId {
-        self.last_id += 1;
-        LockId(self.last_id)
+        let id = self.unused_id();
+        self.last_id = id.0;
+        id
+    }
+
+    /// The next name. Names that clients brought back from an earlier start may be anywhere.
+    fn unused_id(&self) -> LockId {
+        let mut id = self.last_id.wrapping_add(1);
+        while id == 0 || self.names.contains_key(&LockId(id)) {
+            id = id.wrapping_add(1);
+        }
+        LockId(id)
     }
 
     /// Whether the client holds this lock: it does not wait.

@@ -169,7 +169,7 @@ impl Fs {
         self.osd = Arc::new(self.osd.reopen(&self.sim.rt(), TABLES));
         self.opens = OpenHandles::new(2);
         let mut tx = self.begin();
-        for fid in tables::orphans(&*tx, usize::MAX).unwrap() {
+        for fid in tables::orphans(&*tx, None, usize::MAX).unwrap() {
             ops::destroy_orphan(&mut *tx, fid, self.clock).unwrap();
         }
         tx.finish();

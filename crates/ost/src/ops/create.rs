@@ -20,7 +20,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     let create: Create = request.decode()?;
     let count = affordable(ost, &create).await?;
     let (response, orphans) = {
-        let mut operation = ost.target.begin().await?;
+        let mut operation = ost.target.begin_for(&request).await?;
         let mut last_id = last_id(&*operation)?;
         let mut orphans = Vec::new();
         if create.delete_orphans_after != 0 {

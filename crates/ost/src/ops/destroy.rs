@@ -33,7 +33,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
         alone.push(object.range.write(RangeSet::ALL).await);
     }
     let (response, destroyed) = {
-        let mut operation = ost.target.begin().await?;
+        let mut operation = ost.target.begin_for(&request).await?;
         let mut destroyed: Vec<Fid> = Vec::with_capacity(fids.len());
         for fid in fids {
             if operation.delete(OBJECTS, &fid.to_key())? {

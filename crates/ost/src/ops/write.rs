@@ -63,7 +63,13 @@ async fn record(
         now: write.now,
     };
     // A request sent again tells what was true when it was sent first.
-    let grant = || if request.is_resent() { 0 } else { ost.space.allocate(request.export.cookie, &write.grant) };
+    let grant = || {
+        if request.is_resent() || request.is_replay() {
+            0
+        } else {
+            ost.space.allocate(request.export.cookie, &write.grant)
+        }
+    };
     let changed = ost.objects.change(
         request,
         object,
@@ -95,7 +101,7 @@ async fn reserve(
     object: &Object,
     extents: &Extents,
 ) -> Result<Option<Reserved>, Errno> {
-    if request.is_resent() {
+    if request.is_resent() || request.is_replay() {
         return Ok(None);
     }
     let of_grant = |e: &&Niobuf| e.flags & niobuf_flags::FROM_GRANT != 0;

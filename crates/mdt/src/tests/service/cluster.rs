@@ -98,7 +98,10 @@ impl Cluster {
         let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
         lnet.add_sim(&self.net);
         let node = RpcNode::new(rt.clone(), lnet, Faults::new(), Params::new());
-        let flags = connect_flags::MULTI_MODIFY_RPCS | connect_flags::FLOCK | connect_flags::OVERSTRIPING;
+        let flags = connect_flags::MULTI_MODIFY_RPCS
+            | connect_flags::FLOCK
+            | connect_flags::OVERSTRIPING
+            | connect_flags::RECOVERY;
         let uuid = Uuid::from_random(9, number);
         let import = node.import(ImportConfig {
             client: uuid,
@@ -162,7 +165,7 @@ impl Client {
     }
 
     pub(super) async fn modify<R: Field>(&self, opcode: Opcode, body: &impl Field) -> Result<R, Errno> {
-        let options = CallOptions { modify: true, ..CallOptions::default() };
+        let options = CallOptions { modify: true, replay: true, ..CallOptions::default() };
         self.import.call(opcode, body, options).await.map(|r| r.body).map_err(|e| e.errno())
     }
 

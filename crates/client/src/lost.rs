@@ -1,0 +1,53 @@
+//! Changes that a target acknowledged and then lost for good: it crashed, and this client was not let in to make them again.
+//! So that an fsync never vouches for them, the first one of what was changed fails with EIO, as a local disk's does after a
+//! lost write.
+
+use nacre_base::{Errno, Fid};
+use nacre_ptlrpc::{CommitCallback, Fate};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What was lost at one target and not told yet.
+#[derive(Clone, Default)]
+pub(crate) struct LostChanges(Arc<Mutex<BTreeSet<Fid>>>);
+
+impl LostChanges {
+    /// Notes, for a request that changes these, if that is lost.
+    pub(crate) fn watch(&self, fids: impl IntoIterator<Item = Fid>) -> CommitCallback {
+        let (lost, fids) = (self.0.clone(), fids.into_iter().collect::<Vec<_>>());
+        CommitCallback::new(move |fate| {
+            if fate == Fate::Lost {
+                lost.lock().extend(fids.iter().copied());
+            }
+        })
+    }
+
+    /// EIO if a change of `fid` was lost; with a FID that is zero, of anything. That is told once.
+    pub(crate) fn check(&self, fid: Fid) -> Result<(), Errno> {
+        let mut lost = self.0.lock();
+        let is_lost = match fid == Fid::default() {
+            true => !std::mem::take(&mut *lost).is_empty(),
+            false => lost.remove(&fid),
+        };
+        if is_lost { Err(Errno::EIO) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const F: Fid = Fid { seq: 1, oid: 1, ver: 0 };
+    const G: Fid = Fid { seq: 1, oid: 2, ver: 0 };
+
+    #[test]
+    fn what_is_lost_is_told_once_to_whoever_syncs_it() {
+        let lost = LostChanges::default();
+        lost.watch([F, G]).tell(Fate::Durable);
+        assert_eq!(lost.check(F), Ok(()));
+        lost.watch([F, G]).tell(Fate::Lost);
+        assert_eq!((lost.check(F), lost.check(F)), (Err(Errno::EIO), Ok(())));
+        assert_eq!((lost.check(Fid::default()), lost.check(G)), (Err(Errno::EIO), Ok(())));
+    }
+}

@@ -1,0 +1,91 @@
+//! The flocks and fcntl locks that programs of this mount hold: an MDT that is started anew is told of them.
+
+use nacre_base::Fid;
+use nacre_ldlm::ClientId;
+use nacre_ldlm::Extent;
+use nacre_ldlm::flock::{FlockSet, Held, Owner};
+use nacre_wire::ldlm::{Enqueue, LockKind, enqueue_flags};
+use std::collections::BTreeMap;
+
+/// Enqueues that grant nothing.
+const NOT_A_GRANT: u32 = enqueue_flags::TEST_LOCK | enqueue_flags::WITHDRAW;
+
+/// The locks of one MDT's files: by file and by kind (`true`: flock(2)).
+#[derive(Default)]
+pub(super) struct HeldFlocks(BTreeMap<(Fid, bool), FlockSet>);
+
+fn owner(owner: u64) -> Owner {
+    Owner { client: ClientId(0), owner }
+}
+
+impl HeldFlocks {
+    /// The MDT said yes to an enqueue: a lock, or the end of one.
+    pub(super) fn handle_granted(&mut self, enqueue: &Enqueue) {
+        let Some(extent) = Extent::new(enqueue.start, enqueue.end).filter(|_| enqueue.flags & NOT_A_GRANT == 0) else {
+            return;
+        };
+        let key = (enqueue.resource, enqueue.flags & enqueue_flags::FLOCK_BSD != 0);
+        let set = self.0.entry(key).or_default();
+        set.grant(owner(enqueue.owner), Held { extent, mode: enqueue.mode, pid: enqueue.pid });
+        if set.is_empty() {
+            self.0.remove(&key);
+        }
+    }
+
+    /// The MDT knows none of them any more.
+    pub(super) fn lose(&mut self) {
+        self.0.clear();
+    }
+
+    /// The enqueues that bring all of them back.
+    pub(super) fn replays(&self) -> Vec<Enqueue> {
+        let replay = |fid: Fid, is_bsd: bool, owner: Owner, held: Held| Enqueue {
+            kind: LockKind::Flock,
+            resource: fid,
+            mode: held.mode,
+            start: held.extent.start,
+            end: held.extent.end,
+            owner: owner.owner,
+            pid: held.pid,
+            flags: enqueue_flags::REPLAY
+                | enqueue_flags::BLOCK_NOWAIT
+                | if is_bsd { enqueue_flags::FLOCK_BSD } else { 0 },
+            ..Enqueue::default()
+        };
+        let sets = self.0.iter();
+        sets.flat_map(|((fid, bsd), set)| set.held().map(|(owner, held)| replay(*fid, *bsd, owner, held))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_wire::ldlm::LockMode;
+
+    #[test]
+    fn what_is_held_is_brought_back_as_it_is_and_nothing_else() {
+        let fid = Fid { seq: 1, oid: 1, ver: 0 };
+        let ask = |owner, mode, start, end, flags| Enqueue {
+            kind: LockKind::Flock,
+            resource: fid,
+            mode,
+            start,
+            end,
+            owner,
+            flags,
+            ..Enqueue::default()
+        };
+        let mut held = HeldFlocks::default();
+        held.handle_granted(&ask(1, LockMode::Pw, 0, 99, 0));
+        held.handle_granted(&ask(1, LockMode::Nl, 40, 59, 0));
+        held.handle_granted(&ask(2, LockMode::Pr, 0, u64::MAX, enqueue_flags::FLOCK_BSD));
+        held.handle_granted(&ask(3, LockMode::Pw, 0, 9, enqueue_flags::TEST_LOCK));
+        let replays: Vec<_> = held.replays().iter().map(|e| (e.owner, e.mode, e.start, e.end)).collect();
+        let expected = [(1, LockMode::Pw, 0, 39), (1, LockMode::Pw, 60, 99), (2, LockMode::Pr, 0, u64::MAX)];
+        assert_eq!(replays, expected);
+        assert!(held.replays().iter().all(|e| e.flags & enqueue_flags::REPLAY != 0));
+        held.handle_granted(&ask(1, LockMode::Nl, 0, u64::MAX, 0));
+        held.handle_granted(&ask(2, LockMode::Nl, 0, u64::MAX, enqueue_flags::FLOCK_BSD));
+        assert!(held.replays().is_empty() && held.0.is_empty());
+    }
+}

@@ -1,0 +1,54 @@
+//! What an OST that was started anew is told of the locks that this client has, so that it has them again under the names
+//! that requests carry. Bytes that were written and not committed come back before, by the import's own doing.
+
+use crate::osc::Osc;
+use futures_util::stream::{self, StreamExt};
+use nacre_base::Fid;
+use nacre_ldlm::LockId;
+use nacre_ldlm::lock_cache::Cover;
+use nacre_ptlrpc::{CallOptions, RpcError};
+use nacre_wire::Opcode;
+use nacre_wire::ldlm::{Enqueue, EnqueueReply, LockKind, enqueue_flags};
+use std::sync::Arc;
+
+/// Locks under way at once.
+const WINDOW: usize = 64;
+
+impl Osc {
+    /// Brings back all locks, also those that are being given back: what is written under them is on its way.
+    pub(super) async fn replay_locks(self: Arc<Self>) -> Result<(), RpcError> {
+        let all = self.locks.lock().all();
+        let replays = all.into_iter().map(|(id, object, cover)| self.replay_lock(id, object, cover));
+        let mut replays = stream::iter(replays).buffer_unordered(WINDOW);
+        while let Some(replayed) = replays.next().await {
+            replayed?;
+        }
+        Ok(())
+    }
+
+    async fn replay_lock(&self, id: LockId, object: Fid, cover: Cover) -> Result<(), RpcError> {
+        let Cover::Extent { mode, ranges, group } = cover else { return Ok(()) };
+        let (start, end, more) = ranges.to_wire();
+        let body = Enqueue {
+            kind: LockKind::Extent,
+            resource: object,
+            mode,
+            start,
+            end,
+            more,
+            group,
+            flags: enqueue_flags::REPLAY | enqueue_flags::NO_EXPANSION,
+            handle: id.0,
+            ..Enqueue::default()
+        };
+        let options = CallOptions { recovery: true, ..CallOptions::default() };
+        match self.connection.import().call::<EnqueueReply>(Opcode::LdlmEnqueue, &body, options).await {
+            Err(RpcError::Status(error)) => {
+                tracing::warn!(target = self.connection.label(), %object, %error, "a lock is lost");
+                self.locks.lock().vanished(id);
+                Ok(())
+            }
+            answer => answer.map(drop),
+        }
+    }
+}

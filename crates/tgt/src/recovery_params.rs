@@ -1,0 +1,83 @@
+//! A target's recovery as an administrator sees and steers it, under Lustre's names: `recovery_status`,
+//! `recovery_time_soft`, `recovery_time_hard` (seconds), and `abort_recovery`.
+
+use crate::recovery::{Phase, Settings};
+use crate::recovery_service::RecoveryService;
+use nacre_base::Time;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest that may be set.
+const LIMIT_MAX: u64 = 24 * 3600;
+
+/// Registers them.
+pub(crate) fn register(service: &Arc<RecoveryService>) {
+    let target = service.target();
+    let (params, prefix) = (target.node().params(), target.param_prefix());
+    let shown = service.clone();
+    params.add(format!("{prefix}recovery_status"), move || status(&shown));
+    limit(service, "recovery_time_soft", |s| &mut s.soft);
+    limit(service, "recovery_time_hard", |s| &mut s.hard);
+    let aborted = service.clone();
+    params.add_rw(format!("{prefix}abort_recovery"), String::new, move |_| {
+        aborted.abort();
+        Ok(())
+    });
+}
+
+fn limit(service: &Arc<RecoveryService>, name: &str, field: fn(&mut Settings) -> &mut Duration) {
+    let target = service.target();
+    let (shown, set) = (service.clone(), service.clone());
+    target.node().params().add_rw(
+        format!("{}{name}", target.param_prefix()),
+        move || field(&mut shown.settings()).as_secs().to_string(),
+        move |text| {
+            let seconds = text.trim().parse().ok().filter(|s| (1..=LIMIT_MAX).contains(s));
+            let seconds =
+                seconds.ok_or_else(|| format!("'{text}' is not a number of seconds from 1 to {LIMIT_MAX}"))?;
+            let mut settings = set.settings();
+            *field(&mut settings) = Duration::from_secs(seconds);
+            set.set_settings(settings);
+            Ok(())
+        },
+    );
+}
+
+/// As Lustre prints it.
+fn status(service: &RecoveryService) -> String {
+    let status = service.status();
+    let (now, target) = (service.target().rt().now(), service.target());
+    let wall = |at: Time| target.rt().wall().secs - now.since(at).as_secs() as i64;
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name}: {value}");
+    };
+    if status.counts.known == 0 {
+        line("status", "INACTIVE".to_owned());
+        return text.trim_end().to_owned();
+    }
+    line("status", status.phase.name().to_owned());
+    let began = status.began.map_or(0, wall);
+    line("recovery_start", began.to_string());
+    let counts = status.counts;
+    if let (Phase::Complete, Some(began), Some(ended)) = (status.phase, status.began, status.ended) {
+        line("recovery_duration", ended.since(began).as_secs().to_string());
+        line("completed_clients", format!("{}/{}", counts.known - counts.evicted, counts.known));
+        line("replayed_requests", counts.replayed.to_string());
+        line("last_transno", target.last_committed().0.to_string());
+    } else {
+        let left = if status.deadline == Time::FAR_FUTURE { 0 } else { status.deadline.since(now).as_secs() };
+        line("time_remaining", left.to_string());
+        line("connected_clients", format!("{}/{}", counts.connected, counts.known));
+        line("req_replay_clients", (counts.connected - counts.requests_done).to_string());
+        line("lock_repay_clients", (counts.connected - counts.completed).to_string());
+        line("completed_clients", counts.completed.to_string());
+        line("evicted_clients", counts.evicted.to_string());
+        line("replayed_requests", counts.replayed.to_string());
+        line("queued_requests", counts.waiting.to_string());
+        line("next_transno", (status.last_transno + 1).to_string());
+    }
+    line("VBR", if status.by_version { "ENABLED" } else { "DISABLED" }.to_owned());
+    text.trim_end().to_owned()
+}
