@@ -167,15 +167,15 @@ impl Cluster {
         servers.iter().find(|s| s.server == server)?.running.as_ref().map(|r| r.faults.clone())
     }
 
-    /// The server's process dies, as by kill -9: what it had not committed is lost.
-    pub fn crash(&self, server: Server) {
+    /// The server's process dies, or its node with it: what it had not committed is lost.
+    pub fn crash(&self, server: Server, how: Crash) {
         let mut servers = self.servers.lock();
         let node = servers.iter_mut().find(|s| s.server == server).expect("a server of this cluster");
         self.net.crash(node.number);
         if let Some(running) = node.running.take() {
             running.rt.kill();
         }
-        node.storage.crash(Crash::Process);
+        node.storage.crash(how);
     }
 
     /// The server starts again on its storage.

@@ -2,6 +2,7 @@
 //! and starts threads to use several processors; what runs inside a simulation sees none of it.
 #![allow(clippy::disallowed_methods)] // Measures real time, and runs simulations side by side.
 
+use crate::crashes::{self, When};
 use crate::scale::Crowd;
 use crate::scenario::{Trouble, run_seed};
 use crate::shared_file::{self, Load, Medium, Policy, RECORD_MAX, Row};
@@ -58,14 +59,29 @@ enum SimCommand {
         #[arg(long, default_value_t = 80)]
         steps: u32,
     },
+    /// Many seeds of servers that die while clients work: nothing acknowledged is lost or done twice
+    Crashes {
+        /// How many seeds
+        #[arg(long, default_value_t = 1000)]
+        seeds: u64,
+        /// The first seed
+        #[arg(long, default_value_t = 0)]
+        from: u64,
+        /// Steps of each run
+        #[arg(long, default_value_t = 400)]
+        steps: u32,
+    },
     /// One seed, with its failure in full
     Replay {
         /// The seed
         #[arg(long)]
         seed: u64,
         /// A seed of `locks`, not of `sweep`
-        #[arg(long)]
+        #[arg(long, conflicts_with = "crashes")]
         locks: bool,
+        /// A seed of `crashes`, not of `sweep`
+        #[arg(long)]
+        crashes: bool,
         /// Steps of the run: as in the sweep that failed
         #[arg(long, default_value_t = 2000)]
         steps: u32,
@@ -127,8 +143,14 @@ pub fn main(args: SimArgs) -> ExitCode {
         SimCommand::Smoke { steps } => smoke(steps, args.json),
         SimCommand::Sweep { seeds, from, steps } => sweep(&SWEEP, from, seeds, steps, args.json),
         SimCommand::Locks { seeds, from, steps } => sweep(&LOCKS, from, seeds, steps, args.json),
-        SimCommand::Replay { seed, locks, steps } => {
-            replay(if locks { &LOCKS } else { &SWEEP }, seed, steps, args.json)
+        SimCommand::Crashes { seeds, from, steps } => sweep(&CRASHES, from, seeds, steps, args.json),
+        SimCommand::Replay { seed, locks, crashes, steps } => {
+            let story = match (locks, crashes) {
+                (true, _) => &LOCKS,
+                (_, true) => &CRASHES,
+                _ => &SWEEP,
+            };
+            replay(story, seed, steps, args.json)
         }
         SimCommand::Scale { clients, oss } => scale(clients, oss, args.json),
         SimCommand::SharedFile(experiment) => shared_files(&experiment, args.json),
@@ -149,6 +171,13 @@ const SWEEP: Story = Story {
     run: run_seed,
     trouble: |seed| format!("{:?}", Trouble::of_seed(seed)).to_lowercase(),
     replay: "nacre sim replay",
+};
+
+const CRASHES: Story = Story {
+    name: "crashes",
+    run: crashes::run_seed,
+    trouble: |seed| format!("{:?}", When::of_seed(seed)).to_lowercase(),
+    replay: "nacre sim replay --crashes",
 };
 
 const LOCKS: Story = Story {

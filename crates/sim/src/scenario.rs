@@ -5,6 +5,7 @@ use crate::cluster::{Cluster, Server, run};
 use crate::workload::Workload;
 use nacre_base::{Fid, Payload, Prng};
 use nacre_lnet::{FaultPlan, LinkOptions, SimNetOptions};
+use nacre_osd::mem::Crash;
 use nacre_rt::SimStats;
 use nacre_wire::attr::Credentials;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ pub enum Trouble {
     Lossy,
     /// Nodes are cut off from one another for seconds at a time.
     Partitions,
-    /// Servers die and start again, after what was done was made durable.
+    /// Servers die and start again, in the order that operations are done.
     Restarts,
     /// Clients work at the same time, on directories of their own and on one file together.
     Together,
@@ -51,7 +52,7 @@ pub fn run_seed(seed: u64, steps: u32) -> SimStats {
     run(seed, LIMIT, builder, story).1
 }
 
-fn network(trouble: Trouble, seed: u64) -> SimNetOptions {
+pub(crate) fn network(trouble: Trouble, seed: u64) -> SimNetOptions {
     let mut link =
         LinkOptions { latency: Duration::from_micros(20), jitter: Duration::from_micros(30), ..LinkOptions::default() };
     if trouble == Trouble::Lossy {
@@ -88,11 +89,6 @@ async fn one_after_another(cluster: &Arc<Cluster>, trouble: Trouble, seed: u64, 
         work.run(steps / rounds).await;
         if trouble == Trouble::Restarts {
             let server = *Prng::new(seed + u64::from(round)).pick(&cluster.servers());
-            if server == Server::Mds {
-                // Opens are not replayed yet: what is open would lose its data with its last name.
-                work.close_all().await;
-            }
-            work.sync_all().await;
             restart(cluster, server, seed).await;
         }
     }
@@ -102,13 +98,13 @@ async fn one_after_another(cluster: &Arc<Cluster>, trouble: Trouble, seed: u64, 
 }
 
 async fn restart(cluster: &Cluster, server: Server, seed: u64) {
-    cluster.crash(server);
+    cluster.crash(server, Crash::Process);
     cluster.rt().sleep(Duration::from_millis(Prng::new(!seed).range(0, 8000))).await;
     cluster.restart(server).await.unwrap_or_else(|e| panic!("{server:?} does not start again: {e}"));
 }
 
 /// Each client works on a directory of its own, in which nobody else may leave a trace; all append to one file.
-async fn together(cluster: &Arc<Cluster>, seed: u64, steps: u32) {
+pub(crate) async fn together(cluster: &Arc<Cluster>, seed: u64, steps: u32) {
     let cred = Credentials::root();
     let count = cluster.client_count();
     let (_, log) = cluster

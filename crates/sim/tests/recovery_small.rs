@@ -2,6 +2,7 @@
 
 use super::*;
 use nacre_base::fault::{Fault, FaultAction};
+use nacre_osd::mem::Crash;
 use nacre_sim::cluster::Server;
 use nacre_wire::Opcode;
 
@@ -145,7 +146,7 @@ fn survives_a_crash(change: Change, committed: bool) {
             other.release(file).await.unwrap();
         }
         assert!(!making.is_finished());
-        c.crash(server);
+        c.crash(server, Crash::Process);
         c.rt().sleep(secs(3)).await;
         c.restart(server).await.unwrap();
         making.await;
@@ -209,7 +210,7 @@ fn what_was_synced_survives_every_server() {
         u.put(&file, 0, &data).await.unwrap();
         u.fsync(&file, false).await.unwrap();
         for server in c.servers() {
-            c.crash(server);
+            c.crash(server, Crash::Process);
             c.restart(server).await.unwrap();
         }
         assert!(u.content(file.fid()).await == data);
@@ -228,7 +229,7 @@ fn a_read_waits_for_its_server() {
         let reader = user(&c, 1);
         let handle = reader.open(&root(), file.fid(), 0).await.unwrap();
         let opened = handle.clone();
-        c.crash(Server::Oss(0));
+        c.crash(Server::Oss(0), Crash::Process);
         let reads = reader.clone();
         let reading = c.rt().spawn(async move { assert_eq!(reads.get(&handle, 0, 10).await, b"data") });
         c.rt().sleep(secs(300)).await;
@@ -247,7 +248,7 @@ fn work_goes_on_without_the_mgs() {
     story(1, 1, |c| async move {
         let u = user(&c, 0);
         u.file(ROOT, "before", b"1").await;
-        c.crash(Server::Mgs);
+        c.crash(Server::Mgs, Crash::Process);
         let fid = u.file(ROOT, "during", b"2").await;
         assert_eq!(u.content(fid).await, b"2");
         c.restart(Server::Mgs).await.unwrap();

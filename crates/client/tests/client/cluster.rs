@@ -95,6 +95,8 @@ impl Cluster {
         for _ in 0..osts {
             cluster.add_ost().await;
         }
+        // The MDT has met them all, and has objects of each.
+        rt.sleep(Duration::from_secs(1)).await;
         cluster
     }
 

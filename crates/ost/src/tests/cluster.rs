@@ -27,7 +27,8 @@ pub(crate) const SERVER: u32 = 1;
 pub(crate) fn run<F: Future<Output = ()> + Send + 'static>(scenario: impl FnOnce(Rt) -> F) {
     let mut sim = Sim::new(1);
     let rt = sim.rt();
-    sim.block_on(Time::from_secs(900), scenario(rt));
+    // Long enough to give up on clients that do not come back after a crash, several times.
+    sim.block_on(Time::from_secs(9000), scenario(rt));
 }
 
 pub(crate) struct Cluster {
@@ -92,6 +93,7 @@ impl Cluster {
             | connect_flags::CHECKSUM
             | connect_flags::SHORT_IO
             | connect_flags::MULTI_MODIFY_RPCS
+            | connect_flags::RECOVERY
             | more_features;
         let data = ConnectData {
             flags,

@@ -1,0 +1,128 @@
+//! Servers that die while clients work, some at once, by kill and by power cut, and start again on what their disks have.
+//! Nothing that was acknowledged may be lost, done twice or out of order: clients see a pause and nothing else. What they do
+//! is [`Workload`]'s and [`scenario::together`]'s; when servers die, and how, is here.
+
+use crate::cluster::{Cluster, Server, run};
+use crate::scenario::{self, Trouble};
+use crate::workload::Workload;
+use nacre_base::Prng;
+use nacre_osd::mem::Crash;
+use nacre_rt::SimStats;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// When servers die.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    /// Between operations, nothing of which was made durable.
+    Between,
+    /// At any moment of operations that clients do one after another, each compared with what POSIX says.
+    During,
+    /// The same, over a network that loses and delays messages.
+    DuringLosses,
+    /// At any moment while all clients work at the same time.
+    Together,
+}
+
+impl When {
+    /// All kinds.
+    pub const ALL: [When; 4] = [When::Between, When::During, When::DuringLosses, When::Together];
+
+    /// The kind that `seed` gets.
+    pub fn of_seed(seed: u64) -> When {
+        When::ALL[(seed % When::ALL.len() as u64) as usize]
+    }
+}
+
+/// Virtual time that a run may take.
+const LIMIT: Duration = Duration::from_secs(100_000);
+
+/// Clients must get on when servers stay up: a run has no more crashes than this.
+const CRASHES_MAX: u32 = 20;
+
+/// Runs `seed`: panics if anything is wrong.
+pub fn run_seed(seed: u64, steps: u32) -> SimStats {
+    let when = When::of_seed(seed);
+    let mut prng = Prng::new(seed);
+    let trouble = if when == When::DuringLosses { Trouble::Lossy } else { Trouble::Calm };
+    let builder = Cluster::builder()
+        .oss(prng.range(1, 4) as u32)
+        .clients(prng.range(1, 4) as u32)
+        .network(scenario::network(trouble, seed));
+    run(seed, LIMIT, builder, move |cluster| tell(cluster, when, seed, steps)).1
+}
+
+async fn tell(cluster: Arc<Cluster>, when: When, seed: u64, steps: u32) {
+    let mut crashes = Crashes { cluster: cluster.clone(), prng: Prng::new(!seed) };
+    if when == When::Between {
+        let mut work = Workload::new(cluster.clone(), seed);
+        for _ in 0..4 {
+            work.run(steps / 4).await;
+            crashes.crash_some().await;
+        }
+        finish(work).await;
+    } else {
+        let over = Arc::new(AtomicBool::new(false));
+        let crashing = cluster.rt().spawn({
+            let over = over.clone();
+            async move { crashes.keep_crashing(&over).await }
+        });
+        if when == When::Together {
+            scenario::together(&cluster, seed, steps).await;
+        } else {
+            let mut work = Workload::new(cluster.clone(), seed);
+            work.run(steps).await;
+            finish(work).await;
+        }
+        over.store(true, Ordering::Release);
+        crashing.await;
+    }
+    cluster.net().set_links(scenario::network(Trouble::Calm, seed).link);
+    cluster.rt().sleep(Duration::from_secs(200)).await;
+    cluster.stop().await;
+}
+
+async fn finish(mut work: Workload) {
+    work.check_all().await;
+    work.close_all().await;
+}
+
+struct Crashes {
+    cluster: Arc<Cluster>,
+    prng: Prng,
+}
+
+impl Crashes {
+    async fn keep_crashing(&mut self, over: &AtomicBool) {
+        for _ in 0..CRASHES_MAX {
+            if over.load(Ordering::Acquire) {
+                return;
+            }
+            // Often in the middle of what follows a start, seldom long after it.
+            let scale = 1 << self.prng.range(0, 14);
+            self.cluster.rt().sleep(Duration::from_millis(self.prng.range(1, scale + 2))).await;
+            self.crash_some().await;
+        }
+    }
+
+    /// Some servers die, mostly one, and all start again.
+    async fn crash_some(&mut self) {
+        let mut servers = self.cluster.servers();
+        self.prng.shuffle(&mut servers);
+        let count = if self.prng.below(3) == 0 { self.prng.range(1, servers.len() as u64 + 1) } else { 1 };
+        servers.truncate(count as usize);
+        for server in &servers {
+            let seed = self.prng.next_u64();
+            let how = *self.prng.pick(&[Crash::Process, Crash::PowerCut, Crash::PowerCutTorn { seed }]);
+            self.cluster.crash(*server, how);
+        }
+        self.cluster.rt().sleep(Duration::from_millis(self.prng.range(0, 8000))).await;
+        // The others ask the MGS when they start.
+        servers.sort_by_key(|server| *server != Server::Mgs);
+        for server in servers {
+            let started = self.cluster.restart(server).await;
+            started.unwrap_or_else(|e| panic!("{server:?} does not start again: {e}"));
+        }
+    }
+}
