@@ -238,7 +238,12 @@ impl Calls {
 
     /// The connection is lost: whoever did not want to wait fails.
     pub(crate) fn fail_no_delay(&mut self) {
-        self.fail(RpcError::Unreachable, |c| (c.spec.no_delay || c.spec.recovery) && !c.spec.control);
+        self.fail(RpcError::Unreachable, |c| c.spec.no_delay && !c.spec.control);
+    }
+
+    /// The connection that a recovery went over is lost: it begins anew.
+    pub(crate) fn fail_recovery(&mut self) {
+        self.fail(RpcError::Unreachable, |c| c.spec.recovery);
     }
 
     /// Control calls to a place that cannot be reached.

@@ -103,6 +103,12 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// The connection that a recovery went over, if one did, is lost.
+    fn break_off_recovery(&mut self) {
+        self.calls.fail_recovery();
+        self.replaying = None;
+    }
+
     /// When idle for so long the server is pinged; never, if it has nothing to tell.
     fn ping_interval(&self) -> Option<Duration> {
         match self.keep_alive {
@@ -201,8 +207,12 @@ impl Import {
     /// The target was started anew as `instance` (imperative recovery): reconnect now if that is news.
     pub fn notify_restart(&self, instance: u64) {
         let now = self.0.node.rt.now();
-        if self.0.state.lock().machine.handle_restart(now, instance) {
-            tracing::info!("{}: the target was restarted, reconnecting", self.0.config.label);
+        {
+            let mut s = self.0.state.lock();
+            if s.machine.handle_restart(now, instance) {
+                tracing::info!("{}: the target was restarted, reconnecting", self.0.config.label);
+                s.break_off_recovery();
+            }
         }
         self.0.nudge.notify_one();
         self.0.connect_if_wanted();
@@ -387,7 +397,7 @@ impl ImportShared {
         if s.machine.handle_lost(self.node.rt.now(), connection) {
             tracing::info!("{}: connection to {} lost: {why}", self.config.label, self.config.target);
             s.calls.fail_no_delay();
-            s.replaying = None;
+            s.break_off_recovery();
             drop(s);
             self.connect_if_wanted();
         }

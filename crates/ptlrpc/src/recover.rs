@@ -17,7 +17,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// How long the server may take to answer, or to say that it takes longer.
-const REPLAY_TIMEOUT: Duration = Duration::from_secs(30);
+const REPLAY_TIMEOUT: Duration = Duration::from_secs(10);
+/// A message that may be lost is sent so often.
+const TELLS: u32 = 6;
+/// And waited for so long.
+const TELL_TIMEOUT: Duration = Duration::from_secs(3);
 /// How often it is asked whether the other clients are done: at first, and at most.
 const WAIT_FIRST: Duration = Duration::from_millis(20);
 const WAIT_MAX: Duration = Duration::from_secs(1);
@@ -164,9 +168,18 @@ impl ImportShared {
         let to = self.recovering_over(connection)?;
         let header =
             RpcHeader { flags: what, export: to.export, connection_count: to.connection, ..RpcHeader::default() };
-        let give_up = self.node.rt.now() + REPLAY_TIMEOUT;
-        let reply = self.control_call(to.nid, Opcode::ObdPing, header, Bytes::new(), give_up).await?;
-        Errno::from_status(reply.header.status).map_err(RpcError::Status)?;
-        Ok(reply.header.has(flags::RECOVERING))
+        for tell in 1.. {
+            self.recovering_over(connection)?;
+            let give_up = self.node.rt.now() + TELL_TIMEOUT * tell;
+            match self.control_call(to.nid, Opcode::ObdPing, header.clone(), Bytes::new(), give_up).await {
+                Err(RpcError::TimedOut) if tell < TELLS => {}
+                Err(e) => return Err(e),
+                Ok(reply) => {
+                    Errno::from_status(reply.header.status).map_err(RpcError::Status)?;
+                    return Ok(reply.header.has(flags::RECOVERING));
+                }
+            }
+        }
+        Err(RpcError::TimedOut)
     }
 }
