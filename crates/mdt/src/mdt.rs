@@ -337,13 +337,8 @@ impl Mdt {
         let client = request.export.cookie;
         let operation = self.target.begin().await?;
         let inode = tables::inode(&*operation, r.parent)?.ok_or(Errno::ESTALE)?;
-        let handle = match r.handle {
-            0 => self.opens.lock().open(client, r.parent, r.flags)?,
-            handle => {
-                self.opens.lock().reopen(client, handle, r.parent, r.flags);
-                handle
-            }
-        };
+        self.opens.lock().reopen(client, r.handle, r.parent, r.flags)?;
+        let handle = r.handle;
         let AttrReply { attr, layout, .. } = inode.attr_reply(r.parent);
         Ok(Response::new(&OpenReply { created: false, attr, layout, handle, lock: None }))
     }

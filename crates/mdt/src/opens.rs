@@ -1,5 +1,5 @@
 //! Open handles: which client (by the cookie of its export) has which inode open. Volatile: after a restart of the MDT
-//! there are none; files with names do not need them, and files without are gone.
+//! clients open again what they have open.
 
 use nacre_base::{Errno, Fid};
 use nacre_wire::mds::open_flags as flags;
@@ -57,11 +57,17 @@ impl OpenHandles {
         Ok(number)
     }
 
-    /// Opens again what a client had open, as `number`, when the MDT was last up.
-    pub fn reopen(&mut self, client: u64, number: u64, fid: Fid, flags: u32) {
-        if self.get(client, number).is_none() {
-            self.insert(client, number, OpenHandle { fid, flags });
+    /// Opens again what a client had open, as `number`, when the MDT was last up. ENFILE if it has too many.
+    pub fn reopen(&mut self, client: u64, number: u64, fid: Fid, flags: u32) -> Result<(), Errno> {
+        let handles = self.clients.entry(client).or_default();
+        if handles.contains_key(&number) {
+            return Ok(());
         }
+        if handles.len() >= HANDLES_PER_CLIENT_MAX {
+            return Err(Errno::ENFILE);
+        }
+        self.insert(client, number, OpenHandle { fid, flags });
+        Ok(())
     }
 
     fn insert(&mut self, client: u64, number: u64, handle: OpenHandle) {

@@ -269,6 +269,10 @@ impl Objects for Allocator<'_> {
     fn lay_out(&mut self, spec: &LayoutSpec) -> Result<Layout, Errno> {
         check_spec(spec)?;
         let state = self.osps.state.lock();
+        if state.osts.is_empty() {
+            // The MDT was just started, and has not read yet which OSTs there are.
+            return Err(Errno::EINPROGRESS);
+        }
         let layout = state.lod.lay_out(spec).map_err(LodError::errno)?;
         let osts = state.lod.count();
         let asked = |c: &Component| match usize::try_from(c.stripe_count()) {
@@ -589,7 +593,8 @@ fn number(text: &str, least: i64, most: i64) -> Result<i64, String> {
     if (least..=most).contains(&n) { Ok(n) } else { Err(format!("must be {least} to {most}")) }
 }
 
-/// The time by which a create that found no objects gives up.
+/// The time by which a create that found no objects gives up: longer than an OST takes to recover, if all its clients are
+/// there. Lustre waits as long (`obd_timeout`).
 pub(crate) fn give_up_at(now: Time) -> Time {
-    now + Duration::from_secs(20)
+    now + Duration::from_secs(100)
 }

@@ -50,7 +50,11 @@ impl NodeShared {
         if existing.as_ref().is_some_and(|e| !e.is_news(header.xid)) {
             return;
         }
-        let known = existing.as_ref().is_some_and(|e| e.cookie == request.previous_export && !e.is_closed());
+        let living = existing.as_ref().filter(|e| !e.is_closed());
+        let is_reconnect = living.is_some_and(|e| e.cookie == request.previous_export);
+        // The answer that told the client of its export was lost: it has no other life, but asks again.
+        let known =
+            is_reconnect || living.is_some_and(|e| e.is_asked_again(request.previous_export, header.connection_count));
         if existing.is_none() && self.exports.read().len() >= EXPORTS_MAX {
             return self.refuse(&header, reply_to, Errno::EBUSY);
         }
@@ -67,7 +71,7 @@ impl NodeShared {
                     old.gone().await;
                 }
                 let cookie = random_nonzero(&self);
-                Export::new(entry.clone(), cookie, request.client, request.client_name.clone(), &from)
+                Export::new(entry.clone(), cookie, &request, &from)
             }
         };
         match entry.handler.connect(&export, &request).await {
@@ -81,7 +85,7 @@ impl NodeShared {
                 if !known {
                     self.add_export(&entry, &export);
                 }
-                self.answer_connect(&header, &export, &reply, known, reply_to);
+                self.answer_connect(&header, &export, &reply, is_reconnect, reply_to);
             }
         }
     }
@@ -110,7 +114,7 @@ impl NodeShared {
         request: &RpcHeader,
         export: &Arc<Export>,
         reply: &ConnectReply,
-        known: bool,
+        is_reconnect: bool,
         reply_to: ReplyTo,
     ) {
         let pool = export.entry.handler.lock_pool();
@@ -121,7 +125,7 @@ impl NodeShared {
             xid: request.xid,
             server_lock_volume: pool.volume,
             lock_limit: pool.limit,
-            flags: (if known { flags::RECONNECT } else { 0 }) | (if recovering { flags::RECOVERING } else { 0 }),
+            flags: (if is_reconnect { flags::RECONNECT } else { 0 }) | (if recovering { flags::RECOVERING } else { 0 }),
             export: export.cookie,
             connection_count: request.connection_count,
             last_committed: export.entry.handler.last_committed(export).0,

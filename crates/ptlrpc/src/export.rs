@@ -3,7 +3,7 @@
 use crate::request_log::{Early, Received, ReplyTo, RequestLog, Verdict};
 use crate::service::TargetEntry;
 use nacre_base::{Nid, Payload, Time, Uuid};
-use nacre_wire::connect::{ConnectData, connect_flags};
+use nacre_wire::connect::{ConnectData, ConnectRequest, connect_flags};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,6 +18,8 @@ pub struct Export {
     pub client: Uuid,
     /// The client's name for people.
     pub client_name: String,
+    /// The export that the client had before this one.
+    previous: u64,
     /// The target.
     pub target: String,
     pub(crate) entry: Arc<TargetEntry>,
@@ -65,8 +67,7 @@ impl Export {
     pub(crate) fn new(
         entry: Arc<TargetEntry>,
         cookie: u64,
-        client: Uuid,
-        client_name: String,
+        request: &ConnectRequest,
         from: &Connecting,
     ) -> Arc<Export> {
         let state = State {
@@ -79,8 +80,9 @@ impl Export {
         };
         Arc::new(Export {
             cookie,
-            client,
-            client_name,
+            client: request.client,
+            client_name: request.client_name.clone(),
+            previous: request.previous_export,
             target: entry.name.clone(),
             entry,
             state: Mutex::new(state),
@@ -90,6 +92,11 @@ impl Export {
             changed: Notify::new(),
             extension: OnceLock::new(),
         })
+    }
+
+    /// Whether this connect, after the client's export `previous`, is one more of those that made this one.
+    pub(crate) fn is_asked_again(&self, previous: u64, connection: u32) -> bool {
+        self.previous == previous && connection > self.state.lock().connection
     }
 
     /// Where the client is now.

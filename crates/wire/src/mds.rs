@@ -117,7 +117,7 @@ message! {
         pub now: Timestamp,
         /// Bits wanted on the file, as in [`Getattr`].
         pub want: u64,
-        /// In a recovery: the handle that the client has, 0 for a new one.
+        /// In a recovery: the handle that the client has. It may have chosen the number itself; then the highest bit is set.
         pub handle: u64,
     }
 

@@ -52,9 +52,13 @@ impl InodeCache {
         self.opens.open_known(fid, handle, flags);
     }
 
-    /// What the MDT is to be told of if it was started anew: its handles, and local opens that only locks have kept.
-    pub(crate) fn to_reopen(&self) -> (Vec<(Fid, u64, u32)>, Vec<(Fid, Wanted)>) {
-        (self.opens.at_mdt(), self.opens.lacking())
+    /// What the MDT is to be told of if it was started anew: its handles, and local opens that only locks have kept, which
+    /// get handles of `number`s from here. Inode, handle, flags.
+    pub(crate) fn to_reopen(&mut self, mut number: impl FnMut() -> u64) -> Vec<(Fid, u64, u32)> {
+        for (fid, wanted) in self.opens.lacking() {
+            self.opens.take_handle(fid, wanted, number());
+        }
+        self.opens.at_mdt()
     }
 
     /// What the MDT opened is closed.

@@ -14,6 +14,8 @@ use nacre_wire::mds::{Close, Open, OpenReply, Reint, ReintRecord};
 
 /// How often an open for real is repeated because the MDT was restarted meanwhile.
 const RETRIES: u32 = 5;
+/// Handles whose numbers a client chose have this bit: those of an MDT do not.
+const OWN_NUMBER: u64 = 1 << 63;
 
 impl Mdc {
     /// Opens by FID. The handle is 0 if the MDT was not asked: then the end is told to [`Mdc::close_locally`].
@@ -102,30 +104,25 @@ impl Mdc {
     /// Opens again at an MDT that was started anew what is open here, under the handles that it had given; and for real what
     /// only locks have kept, which it does not know any more.
     pub(super) async fn reopen(&self) -> Result<(), RpcError> {
-        let (known, lacking) = self.inodes.lock().to_reopen();
-        for (fid, handle, flags) in known {
+        let rt = &self.connection.mount().rt;
+        // Known by numbers of ours, and from now on: who says the same twice, for an answer was lost, opens it once.
+        let handles = self.inodes.lock().to_reopen(|| rt.random() | OWN_NUMBER);
+        for (fid, handle, flags) in handles {
             self.send_reopen(fid, handle, flags).await?;
-        }
-        for (fid, wanted) in lacking {
-            if let Some(handle) = self.send_reopen(fid, 0, wanted.flags).await? {
-                self.inodes.lock().take_handle(fid, wanted, handle);
-            }
         }
         Ok(())
     }
 
-    /// The handle; none if the inode is not any more.
-    async fn send_reopen(&self, fid: Fid, handle: u64, flags: u32) -> Result<Option<u64>, RpcError> {
+    async fn send_reopen(&self, fid: Fid, handle: u64, flags: u32) -> Result<(), RpcError> {
         let now = self.connection.mount().rt.wall();
         let body = Open { cred: Credentials::root(), parent: fid, flags, now, handle, ..Open::default() };
         let options = CallOptions { recovery: true, ..CallOptions::default() };
         match self.connection.import().call::<OpenReply>(Opcode::MdsOpen, &body, options).await {
-            Ok(reply) => Ok(Some(reply.body.handle)),
             Err(RpcError::Status(error)) => {
                 tracing::debug!(%fid, %error, "what was open here is not any more");
-                Ok(None)
+                Ok(())
             }
-            Err(error) => Err(error),
+            answer => answer.map(drop),
         }
     }
 

@@ -6,6 +6,7 @@ pub(crate) mod fsx;
 pub(crate) mod litmus;
 pub(crate) mod posix;
 pub(crate) mod progressive;
+pub(crate) mod soak;
 pub(crate) mod space;
 pub(crate) mod tools;
 pub(crate) mod tree;

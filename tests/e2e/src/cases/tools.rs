@@ -53,7 +53,7 @@ fn git(env: &Env) -> Outcome {
 }
 
 /// Runs SQL; what it printed, trimmed.
-fn sql(database: &Path, script: &str) -> Outcome<String> {
+pub(crate) fn sql(database: &Path, script: &str) -> Outcome<String> {
     let file = database.with_extension("sql");
     // The script comes from the local disk by `.read`, for it may be larger than a command line.
     let local = std::env::temp_dir().join(format!("nacre-e2e-{}-{}", std::process::id(), file_name(&file)));
@@ -68,7 +68,7 @@ fn file_name(path: &Path) -> String {
 }
 
 /// One transaction for each number: an insert, an update, a delete.
-fn transactions(count: usize) -> String {
+pub(crate) fn transactions(count: usize) -> String {
     (0..count)
         .map(|n| {
             format!(
@@ -81,7 +81,7 @@ fn transactions(count: usize) -> String {
         .collect()
 }
 
-const SCHEMA: &str = "CREATE TABLE t(k INTEGER, v TEXT); CREATE INDEX i ON t(k); CREATE TABLE sums(n INTEGER); INSERT INTO sums VALUES(0);";
+pub(crate) const SCHEMA: &str = "CREATE TABLE t(k INTEGER, v TEXT); CREATE INDEX i ON t(k); CREATE TABLE sums(n INTEGER); INSERT INTO sums VALUES(0);";
 
 /// Many transactions in each rollback-journal mode; the database is whole afterwards, for the other mount, too.
 fn sqlite(env: &Env) -> Outcome {
@@ -98,7 +98,7 @@ fn sqlite(env: &Env) -> Outcome {
     Ok(())
 }
 
-fn check_database(database: &Path, count: usize) -> Outcome {
+pub(crate) fn check_database(database: &Path, count: usize) -> Outcome {
     let said = sql(database, "PRAGMA integrity_check; SELECT n FROM sums; SELECT count(*) FROM t;")?;
     ensure_eq!(said, format!("ok\n{count}\n{}", count.min(100)), "integrity, transactions, rows");
     Ok(())

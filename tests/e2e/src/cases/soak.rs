@@ -1,0 +1,128 @@
+//! Servers are killed and started again every 20 s while programs work. Nothing was lost and nothing failed: the programs
+//! only notice a pause. The full profile goes on for 15 minutes.
+
+use crate::case::{Case, Env, text};
+use crate::cases::faults::{WARNINGS, Writer, cluster, verify};
+use crate::cases::tools::{SCHEMA, check_database, sql, transactions};
+use crate::failure::{Context, Failure, Outcome, bail, ensure, ensure_eq};
+use crate::process::Program;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// This module's part of the list.
+pub(crate) fn all() -> Vec<Case> {
+    vec![Case::new("kill.soak", soak).needs_cluster().announces(WARNINGS).limits(300, 1500)]
+}
+
+/// What works meanwhile: each is repeated until it is enough.
+const PROGRAMS: [(&str, fn(&Env, &Path, usize) -> Outcome); 4] =
+    [("fio", fio), ("dbench", dbench), ("sqlite", sqlite), ("compile", compile)];
+/// What is killed, in turn.
+const VICTIMS: [&str; 3] = ["mds", "oss1", "oss2"];
+const INTERVAL: Duration = Duration::from_secs(20);
+
+fn soak(env: &Env) -> Outcome {
+    let enough = AtomicBool::new(false);
+    let mut writer = Writer::start(env)?;
+    std::thread::scope(|scope| {
+        let work = |name: &'static str, run: fn(&Env, &Path, usize) -> Outcome| {
+            let dir = env.a.join(name);
+            let enough = &enough;
+            move || -> Outcome<usize> {
+                fs::create_dir(&dir)?;
+                let mut rounds = 0;
+                while !enough.load(Ordering::Relaxed) {
+                    run(env, &dir, rounds).context(format!("{name}, round {rounds}"))?;
+                    rounds += 1;
+                }
+                Ok(rounds)
+            }
+        };
+        let running: Vec<_> = PROGRAMS.iter().map(|(name, run)| (name, scope.spawn(work(name, *run)))).collect();
+        let killed = kill_in_turn(env, &mut writer, || running.iter().any(|(_, thread)| thread.is_finished()));
+        enough.store(true, Ordering::Relaxed);
+        let mut failures: Vec<Failure> = killed.err().into_iter().collect();
+        for (name, thread) in running {
+            match thread.join() {
+                Ok(Ok(0)) => failures.push(Failure::new(format!("{name} never came to its end"))),
+                Ok(Ok(_)) => {}
+                Ok(Err(failure)) => failures.push(failure),
+                Err(_) => failures.push(Failure::new(format!("{name} panicked"))),
+            }
+        }
+        failures.into_iter().next_back().map_or(Ok(()), Err)
+    })?;
+    let (_, log) = writer.finish()?;
+    verify(&env.b.join("durable"), &log).context("seen by the other mount")
+}
+
+/// Until the time is over, or a program ended by an error.
+fn kill_in_turn(env: &Env, writer: &mut Writer, has_failed: impl Fn() -> bool) -> Outcome {
+    let (cluster, begin, limit) = (cluster(env)?, Instant::now(), Duration::from_secs(env.pick(60, 900)));
+    for victim in VICTIMS.iter().cycle() {
+        let next = Instant::now() + INTERVAL;
+        while Instant::now() < next {
+            if has_failed() {
+                bail!("a program ended by itself");
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        if begin.elapsed() > limit {
+            return Ok(());
+        }
+        cluster.kill(victim)?;
+        std::thread::sleep(Duration::from_millis(500));
+        cluster.restart(victim).context(format!("restart of {victim}"))?;
+        writer.progress(3, Duration::from_secs(100)).context(format!("after the restart of {victim}"))?;
+    }
+    Ok(())
+}
+
+/// Writes, syncs every few blocks, and reads all of it back.
+fn fio(env: &Env, dir: &Path, _: usize) -> Outcome {
+    let fio = Program::new("fio").args(["--name=soak", "--rw=randwrite", "--bs=16k", "--fsync=16", "--size=8m"]);
+    let fio = fio.args(["--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--thread", "--output-format=terse"]);
+    let fio = fio.args(["--numjobs=2", "--fallocate=none"]).arg(format!("--directory={}", dir.display()));
+    fio.dir(&env.local).limit(Duration::from_secs(200)).run()?;
+    for file in fs::read_dir(dir)? {
+        fs::remove_file(file?.path())?;
+    }
+    Ok(())
+}
+
+fn dbench(env: &Env, dir: &Path, _: usize) -> Outcome {
+    let dbench = Program::new("dbench").args(["-D", &text(dir), "-t", "10", "2"]).dir(&env.local);
+    let printed = dbench.limit(Duration::from_secs(200)).run()?;
+    let said = format!("{}\n{}", printed.stdout, printed.stderr);
+    let bad = said.lines().find(|l| l.contains("failed") || l.contains("ERROR"));
+    ensure!(bad.is_none() && said.contains("Throughput"), "{}", bad.unwrap_or("it printed no throughput"));
+    Ok(())
+}
+
+fn sqlite(_: &Env, dir: &Path, round: usize) -> Outcome {
+    const COUNT: usize = 40;
+    let database = dir.join(format!("{round}.db"));
+    sql(&database, SCHEMA)?;
+    sql(&database, &transactions(COUNT))?;
+    check_database(&database, COUNT)?;
+    Ok(fs::remove_file(&database)?)
+}
+
+/// Compiles and runs a program of many files.
+fn compile(_: &Env, dir: &Path, round: usize) -> Outcome {
+    let at = dir.join(round.to_string());
+    let made = Program::shell(
+        r#"mkdir "$D" && cd "$D" && sum=0
+           for n in $(seq 30); do
+             printf '#include <stdio.h>\nint f%d(int x) { return x + %d; }\n' $n $n > f$n.c
+             printf 'int f%d(int);\n' $n >> all.h; sum="f$n($sum)"; done
+           printf '#include <stdio.h>\n#include "all.h"\nint main(void) { printf("%%d\\n", %s); return 0; }\n' "$sum" > main.c
+           for n in $(seq 30); do cc -c f$n.c -o f$n.o || exit 1; done
+           cc -c main.c -o main.o && cc -o program *.o && ./program"#,
+    );
+    let printed = made.env("D", &at).limit(Duration::from_secs(200)).run()?;
+    ensure_eq!(printed.stdout.trim(), "465", "what the program prints");
+    Ok(fs::remove_dir_all(&at)?)
+}
