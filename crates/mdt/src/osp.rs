@@ -271,6 +271,7 @@ impl Objects for Allocator<'_> {
         let state = self.osps.state.lock();
         if state.osts.is_empty() {
             // The MDT was just started, and has not read yet which OSTs there are.
+            self.in_the_end = Errno::ENXIO;
             return Err(Errno::EINPROGRESS);
         }
         let layout = state.lod.lay_out(spec).map_err(LodError::errno)?;

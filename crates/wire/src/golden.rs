@@ -130,7 +130,7 @@ fn object_messages() {
 fn lock_and_management_messages() {
     let lock =
         ldlm::Enqueue { kind: ldlm::LockKind::Flock, resource: FID, mode: ldlm::LockMode::Pw, ..Default::default() };
-    check(lock, 0x36f85d8aebfd9fdc);
+    check(lock, 0xfaff13e2924b335c);
     let more = vec![ldlm::LockRange { start: 10, end: 19 }];
     check(
         ldlm::Enqueue { resource: FID, end: 4, more, group: 1, cancels: vec![5], ..Default::default() },
