@@ -168,7 +168,7 @@ impl Namespace {
         let id = self.next_id();
         let mode = if mode == LockMode::Pr { LockMode::Pr } else { LockMode::Pw };
         self.names.insert(id, Named::LocalExtent { resource });
-        let ask = Asked { id, client: on_behalf, local: true, mode, ranges, group: 0, exact: true };
+        let ask = Asked { id, client: on_behalf, local: true, mode, ranges, group: 0, exact: true, alone: false };
         if self.place(resource, ask, now, effects) { Local::Granted(id) } else { Local::Waiting(id) }
     }
 
@@ -310,7 +310,8 @@ impl Namespace {
             return Outcome::Refused(Errno::EINVAL);
         };
         let exact = flags & enqueue_flags::NO_EXPANSION != 0;
-        let ask = Asked { id: LockId(self.last_id + 1), client: *client, local: false, mode, ranges, group, exact };
+        let (id, alone) = (LockId(self.last_id + 1), self.settings.own_locks_conflict);
+        let ask = Asked { id, client: *client, local: false, mode, ranges, group, exact, alone };
         let glimpse = flags & enqueue_flags::GLIMPSE != 0;
         let exhausted = self.pool.is_exhausted(self.counted());
         if exhausted && !glimpse {
