@@ -55,7 +55,7 @@ impl Asked {
         self.client == other.client
             && match (self.local, other.local) {
                 (true, true) => false,
-                (false, false) => !group && !(self.alone && other.alone),
+                (false, false) => !(group || self.alone && other.alone),
                 _ => true,
             }
     }

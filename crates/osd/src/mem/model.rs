@@ -483,6 +483,20 @@ mod tests {
     }
 
     #[test]
+    fn before_a_moving_head_records_wait_until_a_long_run_is_whole() {
+        let mut d = Disk::new(DiskModel { rotational: true, cache_bytes: 1 << 30, ..cached().model });
+        let run = Gathering::MOVING.run_bytes;
+        for record in (0..run / MIB).step_by(2).chain((1..run / MIB).step_by(2)) {
+            assert_eq!(d.busy_until, Time::ZERO);
+            d.handle_write(ms(0), FID, &[record * MIB..(record + 1) * MIB]);
+        }
+        assert_eq!(d.dirty.bytes(), 0);
+        assert_eq!(d.busy_until, ms(SEEK) + transfer(run, 100 * MB));
+        let done = d.handle_write(ms(9000), FID, std::slice::from_ref(&(run..run + 4 * MIB)));
+        assert_eq!(done, ms(9000) + transfer(4 * MIB, 100 * MB), "at once");
+    }
+
+    #[test]
     fn large_aligned_writes_and_middles_go_to_the_medium_at_once() {
         let mut d = cached();
         assert!(d.handle_write(ms(0), FID, std::slice::from_ref(&(0..MIB))) > ms(SEEK + 10));
