@@ -2,7 +2,6 @@
 
 use crate::output::{fail, json};
 use nacre_base::{MdtIndex, Nid, OstIndex, TargetName, Uuid};
-use nacre_osd::PARTS_MAX;
 use nacre_osd::disk::{self, Label};
 use nacre_rt::Rt;
 use std::path::{Path, PathBuf};
@@ -91,7 +90,7 @@ pub(crate) fn format_target(dir: &Path, name: &TargetName, mgs: &[Nid]) -> Resul
     });
     let nids: Vec<_> = mgs.iter().map(Nid::to_string).collect();
     let options = [(MGSNODE.to_owned(), nids.join(","))].into_iter().filter(|(_, v)| !v.is_empty()).collect();
-    let label = Label { uuid, target: name.clone(), parts: PARTS_MAX, options };
+    let label = Label { uuid, target: name.clone(), parts: disk::suitable_parts(dir), options };
     disk::format(dir, &label).map_err(|e| format!("{}: {e}", dir.display()))?;
     Ok(uuid)
 }

@@ -148,6 +148,10 @@ impl Lock {
         self.called_back == 0 && self.giving.is_none()
     }
 
+    fn allows_writing(&self) -> bool {
+        matches!(self.cover, Cover::Extent { mode: LockMode::Pw | LockMode::Group, .. })
+    }
+
     /// A group lock is held for as long as a program says, and never kept for later: nobody calls it back.
     fn is_group(&self) -> bool {
         matches!(self.cover, Cover::Extent { mode: LockMode::Group, .. })
@@ -618,17 +622,38 @@ impl LockCache {
         all
     }
 
-    /// What of this extent lock other usable locks of this client cover: clean data there stays when it is given back.
-    pub fn others_cover(&self, id: LockId) -> Option<RangeSet> {
+    /// What of this extent lock other usable locks of this client cover: clean data there stays when it is given back. For
+    /// PW only those that allow writing count: dirty data there stays too.
+    pub fn others_cover(&self, id: LockId, mode: LockMode) -> Option<RangeSet> {
         let lock = self.locks.get(&id)?;
         let Cover::Extent { ranges, .. } = &lock.cover else { return None };
         let place = self.resources.get(&lock.resource)?;
         let shared = ranges.ranges().iter().flat_map(|range| {
             let others = place.extents.overlapping(*range);
-            let others = others.filter(|(_, other)| *other != id && self.locks.get(other).is_some_and(Lock::usable));
+            let stays = move |other: &Lock| other.usable() && (mode == LockMode::Pr || other.allows_writing());
+            let others = others.filter(move |(_, other)| *other != id && self.locks.get(other).is_some_and(stays));
             others.map(|(e, _)| Extent { start: e.start.max(range.start), end: e.end.min(range.end) })
         });
         RangeSet::from_extents(shared)
+    }
+
+    /// Where it is for this lock to have dirty data written: everywhere, or, once it is being given back, where no other
+    /// usable lock allows writing. None: nowhere.
+    pub fn to_be_written(&self, id: LockId) -> Option<RangeSet> {
+        let lock = self.locks.get(&id)?;
+        let Cover::Extent { ranges, .. } = &lock.cover else { return None };
+        match self.others_cover(id, LockMode::Pw).filter(|_| !lock.usable()) {
+            Some(others) => ranges.subtract(&others),
+            None => Some(ranges.clone()),
+        }
+    }
+
+    /// Other usable locks of this client that allow writing where this one does.
+    pub fn other_writers(&self, id: LockId) -> Vec<LockId> {
+        let Some((resource, Cover::Extent { ranges, .. })) = self.get(id) else { return Vec::new() };
+        let writes = |lock: &Lock| lock.usable() && lock.allows_writing();
+        let ids = self.overlapping(resource, ranges).into_iter();
+        ids.filter(|other| *other != id && self.locks.get(other).is_some_and(writes)).collect()
     }
 
     /// What a held lock is on, and what it covers.

@@ -11,6 +11,7 @@ const FILE: Fid = Fid { seq: Fid::SEQ_NORMAL, oid: 1, ver: 0 };
 const NOW: Time = Time::from_secs(10);
 const A: LockId = LockId(101);
 const B: LockId = LockId(102);
+const C: LockId = LockId(103);
 
 fn ranges(list: &[(u64, u64)]) -> RangeSet {
     RangeSet::from_extents(list.iter().map(|(start, end)| Extent { start: *start, end: *end })).unwrap()
@@ -291,11 +292,25 @@ fn what_comes_from_before_an_eviction_is_dead_and_cancelled() {
 #[test]
 fn data_stays_where_another_usable_lock_covers_it() {
     let mut cache = with_idle(A, extent(LockMode::Pw, &[(0, 99), (200, 299)]));
-    assert_eq!(cache.others_cover(A), None);
+    assert_eq!(cache.others_cover(A, LockMode::Pr), None);
     bring(&mut cache, B, extent(LockMode::Pr, &[(50, 249)]));
-    assert_eq!(cache.others_cover(A), Some(ranges(&[(50, 99), (200, 249)])));
+    assert_eq!(cache.others_cover(A, LockMode::Pr), Some(ranges(&[(50, 99), (200, 249)])));
     assert_eq!(cache.handle_blocking(&call_back(B, 0)), Blocking::Later);
-    assert_eq!(cache.others_cover(A), None, "that one goes too");
+    assert_eq!(cache.others_cover(A, LockMode::Pr), None, "that one goes too");
+}
+
+#[test]
+fn a_lock_given_back_has_written_what_no_other_lock_allows_to_stay_dirty() {
+    let mut cache = with_idle(A, extent(LockMode::Pw, &[(0, 99), (200, 299)]));
+    bring(&mut cache, B, extent(LockMode::Pw, &[(50, 249)]));
+    bring(&mut cache, C, extent(LockMode::Pr, &[(0, 20)]));
+    assert_eq!(cache.others_cover(A, LockMode::Pw), Some(ranges(&[(50, 99), (200, 249)])), "C only reads");
+    assert_eq!(cache.other_writers(A), [B]);
+    assert_eq!(cache.to_be_written(A), Some(ranges(&[(0, 99), (200, 299)])), "it stays itself");
+    assert!(matches!(cache.handle_blocking(&call_back(A, 0)), Blocking::Now(_)));
+    assert_eq!(cache.to_be_written(A), Some(ranges(&[(0, 49), (250, 299)])));
+    assert_eq!(cache.handle_blocking(&call_back(B, 0)), Blocking::Later);
+    assert_eq!(cache.to_be_written(A), Some(ranges(&[(0, 99), (200, 299)])), "that one goes too");
 }
 
 #[test]

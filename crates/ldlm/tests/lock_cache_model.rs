@@ -372,7 +372,7 @@ impl Client {
                     *writing = true;
                     return Some(ToServer::Write { giving: giving.id, cells: dirty });
                 }
-                let stays = self.cache.others_cover(giving.id);
+                let stays = self.cache.others_cover(giving.id, LockMode::Pr);
                 let stays = |c: usize| stays.as_ref().is_some_and(|s| s.contains_extent(&cell_extent(c)));
                 for cell in cells_of(ranges).filter(|c| !stays(*c)) {
                     self.cells.remove(&cell);

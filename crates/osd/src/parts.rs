@@ -14,8 +14,40 @@ pub const REGION_BYTES: u64 = 4 << 20;
 /// An object has at most this many parts.
 pub const PARTS_MAX: u32 = 8;
 
-/// Requests below this go through the page cache: copying is cheaper than waiting for the disk.
+/// Reads below this go through the page cache, as do writes where no head moves: copying is cheaper than waiting for the
+/// disk.
 pub(crate) const DIRECT_MIN: u64 = 128 * 1024;
+
+/// Which writes go straight to the medium, and in which runs the others reach it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gathering {
+    /// Whole blocks next to each other in one write go straight to the medium from so many bytes on.
+    pub(crate) direct_min: u64,
+    /// What is gathered in the page cache is written back in aligned runs of so many bytes, each when it is whole.
+    pub(crate) run_bytes: u64,
+}
+
+impl Gathering {
+    /// For a medium that does not care where data goes.
+    pub(crate) const STILL: Gathering = Gathering { direct_min: DIRECT_MIN, run_bytes: REGION_BYTES };
+
+    /// For a head that moves. Records of several writers meet their neighbours in the page cache: beside the transfer of a
+    /// run the way to it is short, 3 % of it where the way takes 8 ms and a second 220 MB. A lone writer's full requests of
+    /// the usual size follow each other, and go straight to the disk.
+    pub(crate) const MOVING: Gathering = Gathering { direct_min: 4 << 20, run_bytes: 64 << 20 };
+
+    /// Nothing goes around the page cache.
+    pub(crate) const fn all(self) -> Gathering {
+        Gathering { direct_min: u64::MAX, ..self }
+    }
+
+    /// What of a range goes straight to the medium: whole blocks, if they are worth it; empty if not.
+    pub(crate) fn direct_middle(self, range: &Range<u64>) -> Range<u64> {
+        let block = DIRECT_IO_ALIGNMENT as u64;
+        let (start, end) = (range.start.next_multiple_of(block), range.end / block * block);
+        if end.saturating_sub(start) >= self.direct_min { start..end } else { range.start..range.start }
+    }
+}
 
 /// How many parts objects have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,45 +110,38 @@ impl FromIterator<usize> for PartSet {
     }
 }
 
-/// What of a range goes straight to the disk: whole blocks, if they are worth it; empty if not.
-pub(crate) fn direct_middle(range: &Range<u64>) -> Range<u64> {
-    let block = DIRECT_IO_ALIGNMENT as u64;
-    let (start, end) = (range.start.next_multiple_of(block), range.end / block * block);
-    if end.saturating_sub(start) >= DIRECT_MIN { start..end } else { range.start..range.start }
-}
-
-/// Which regions of an object were written whole through the page cache, by records of whatever size and order, so that
-/// it is time to write them back: in one run, and before a commit has to wait for it. It counts bytes, so what is written
+/// Which runs of an object were written whole through the page cache, by records of whatever size and order, so that it is
+/// time to write them back: in one piece, and before a commit has to wait for it. It counts bytes, so what is written
 /// twice makes it a little early.
 #[derive(Debug, Default)]
 pub(crate) struct Filling {
-    /// Bytes written to each region that is not full.
+    /// Bytes written to each run that is not whole.
     written: BTreeMap<u64, u64>,
 }
 
-/// Regions whose bytes are counted; more have their commit.
+/// Runs whose bytes are counted; more have their commit.
 const FILLING_MAX: usize = 4096;
 
 impl Filling {
-    /// A range was written; the regions that are full now.
-    pub(crate) fn handle_written(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
-        let mut full = Vec::new();
+    /// A range was written; the runs of `run_bytes` that are whole now.
+    pub(crate) fn handle_written(&mut self, range: &Range<u64>, run_bytes: u64) -> Vec<Range<u64>> {
+        let mut whole = Vec::new();
         let mut at = range.start;
         while at < range.end {
-            let region = at / REGION_BYTES;
-            let (start, end) = (region * REGION_BYTES, (region + 1) * REGION_BYTES);
-            let written = self.written.entry(region).or_insert(0);
+            let run = at / run_bytes;
+            let (start, end) = (run * run_bytes, (run + 1) * run_bytes);
+            let written = self.written.entry(run).or_insert(0);
             *written += range.end.min(end) - at;
-            if *written >= REGION_BYTES {
-                self.written.remove(&region);
-                full.push(start..end);
+            if *written >= run_bytes {
+                self.written.remove(&run);
+                whole.push(start..end);
             }
             at = end;
         }
         if self.written.len() > FILLING_MAX {
             self.written.pop_first();
         }
-        full
+        whole
     }
 }
 
@@ -125,14 +150,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_region_is_full_when_its_last_record_has_come() {
+    fn a_run_is_whole_when_its_last_record_has_come() {
+        const RUN: u64 = 16 << 20;
         let mut filling = Filling::default();
         let record = |n: u64| n * 47_008..(n + 1) * 47_008;
-        let order = (0..200).step_by(2).chain((1..200).step_by(2));
-        let full: Vec<_> =
-            order.flat_map(|n| filling.handle_written(&record(n)).into_iter().map(move |f| (n, f))).collect();
-        assert_eq!(full, [(89, 0..R), (177, R..2 * R)]);
-        assert_eq!(filling.handle_written(&(5 * R..7 * R + 1)), [5 * R..6 * R, 6 * R..7 * R]);
+        let order = (0..800).step_by(2).chain((1..800).step_by(2));
+        let whole: Vec<_> =
+            order.flat_map(|n| filling.handle_written(&record(n), RUN).into_iter().map(move |w| (n, w))).collect();
+        assert_eq!(whole, [(355, 0..RUN), (713, RUN..2 * RUN)]);
+        assert_eq!(filling.handle_written(&(5 * RUN..7 * RUN + 1), RUN), [5 * RUN..6 * RUN, 6 * RUN..7 * RUN]);
     }
 
     const R: u64 = REGION_BYTES;
@@ -152,9 +178,13 @@ mod tests {
 
     #[test]
     fn large_aligned_middles_go_straight_to_the_disk() {
+        let direct_middle = |range: &Range<u64>| Gathering::STILL.direct_middle(range);
         assert_eq!(direct_middle(&(0..DIRECT_MIN)), 0..DIRECT_MIN);
         assert_eq!(direct_middle(&(1..DIRECT_MIN + 8191)), 4096..DIRECT_MIN + 4096);
         assert_eq!(direct_middle(&(R..2 * R + 5)), R..2 * R);
+        assert_eq!(Gathering::MOVING.direct_middle(&(R..2 * R + 5)), R..2 * R);
+        assert!(Gathering::MOVING.direct_middle(&(R + 4096..2 * R)).is_empty());
+        assert!(Gathering::STILL.all().direct_middle(&(0..1 << 40)).is_empty());
         for small in [0..DIRECT_MIN - 1, 1..DIRECT_MIN + 4095, 100..47_108] {
             assert!(direct_middle(&small).is_empty(), "{small:?}");
         }

@@ -5,11 +5,12 @@
 use crate::crashes::{self, When};
 use crate::scale::Crowd;
 use crate::scenario::{Trouble, run_seed};
-use crate::shared_file::{self, Load, Medium, Policy, RECORD_MAX, Row};
+use crate::shared_file::{self, AUTOMATIC, Load, Medium, Policy, RECORD_MAX, Row};
 use crate::sharing::{self, Hazard};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use nacre_rt::SimStats;
+use nacre_wire::layout::STRIPE_COUNT_MAX;
 use serde::Serialize;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -111,14 +112,14 @@ struct SharedFile {
     /// Bytes of a record, at most 16M
     #[arg(long = "record", value_delimiter = ',', default_value = "1M,4M,16M,47008", value_parser = parse_record)]
     records: Vec<u64>,
-    /// Stripes of the shared file
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32")]
+    /// Stripes of the shared file; auto: as many as the MDS thinks best
+    #[arg(long, value_delimiter = ',', default_value = "1,2,8,32,auto", value_parser = parse_stripes)]
     stripes: Vec<u32>,
     /// Kinds of OST
     #[arg(long = "ost", value_delimiter = ',', default_value = "disk,flash")]
     media: Vec<Medium>,
     /// Policies; file-per-process is what the others are compared with
-    #[arg(long = "policy", value_delimiter = ',', default_value = "file-per-process,grown,default")]
+    #[arg(long = "policy", value_delimiter = ',', default_value = "file-per-process,grown,grown-apart,default")]
     policies: Vec<Policy>,
     /// Records that all processes of a measurement write together
     #[arg(long, default_value_t = 12_288)]
@@ -135,6 +136,12 @@ fn parse_record(text: &str) -> Result<u64, String> {
     nacre_base::size::parse(text, 1)
         .filter(|s| (1..=RECORD_MAX).contains(s))
         .ok_or_else(|| format!("{text:?} is not a size of at most 16M"))
+}
+
+fn parse_stripes(text: &str) -> Result<u32, String> {
+    let number = || text.parse().ok().filter(|n| (1..=STRIPE_COUNT_MAX as u32).contains(n));
+    let stripes = if text == "auto" { Some(AUTOMATIC) } else { number() };
+    stripes.ok_or_else(|| format!("{text:?} is neither a number of stripes nor auto"))
 }
 
 /// Runs the command.

@@ -65,6 +65,7 @@ pub(crate) fn register(shared: &Arc<Shared>) {
     set(shared, "pool.limit", 1..=u32::MAX.into(), |s| s.lock_limit, |s, n| s.lock_limit = n);
     set(shared, "grow", 0..=1, |s| s.grow.into(), |s, n| s.grow = n != 0);
     set(shared, "leave_room", 0..=1, |s| s.leave_room.into(), |s, n| s.leave_room = n != 0);
+    set(shared, "own_locks_conflict", 0..=1, |s| s.own_locks_conflict.into(), |s, n| s.own_locks_conflict = n != 0);
 }
 
 /// A count for each second, since the last look that is at least one second ago.

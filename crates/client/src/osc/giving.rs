@@ -4,7 +4,7 @@
 use crate::callback_service::LockHolder;
 use crate::connection::Observer;
 use crate::osc::Osc;
-use crate::osc::object::Object;
+use crate::osc::object::{Object, ObjectState};
 use crate::osc::write_back::Which;
 use futures_util::future::join_all;
 use nacre_base::{Errno, Fid};
@@ -95,13 +95,7 @@ impl Osc {
         loop {
             // What is dirty under a lock to read was made so under another one.
             if let (Some(object), LockMode::Pw | LockMode::Group) = (&object, mode) {
-                let which = Which {
-                    within: Some(ranges.ranges()),
-                    lock: Some(giving.id),
-                    urgent: true,
-                    ..Which::all(self.now())
-                };
-                self.flush(object, &which).await;
+                self.flush_under(object, giving.id).await;
             }
             match self.drop_lock(object.as_deref(), giving.id, *mode, ranges) {
                 Readiness::Busy => {}
@@ -112,6 +106,21 @@ impl Osc {
         }
         self.cancel(vec![giving.id]).await;
         self.sweep();
+    }
+
+    /// Writes back what is dirty under a lock that is given back, but for what other locks of this client allow to stay: a
+    /// program that goes on writing gets such locks, and would be waited for as long as it does.
+    async fn flush_under(self: &Arc<Self>, object: &Arc<Object>, id: LockId) {
+        let mut newest = 0;
+        loop {
+            let Some(ranges) = self.locks.lock().to_be_written(id) else { break };
+            let which = Which { within: Some(ranges.ranges()), lock: Some(id), urgent: true, ..Which::all(self.now()) };
+            if self.flush_some(object, &which, &mut newest).await {
+                break;
+            }
+        }
+        let names_it = |state: &ObjectState| state.flushes.values().any(|lock| *lock == id);
+        object.wait_for(|state| (!names_it(state)).then_some(())).await;
     }
 
     /// Whoever writes to the file learns that others do.
@@ -149,20 +158,26 @@ impl Osc {
         let mut locks = self.locks.lock();
         let Some(object) = object else { return Readiness::Ready(locks.given(id)) };
         let mut state = object.state.lock();
-        let going = match locks.others_cover(id) {
+        let without = |others: Option<RangeSet>| match others {
             Some(others) => ranges.subtract(&others),
             None => Some(ranges.clone()),
         };
-        let busy = mode != LockMode::Pr && going.as_ref().is_some_and(|r| state.cache.is_busy_in(r.ranges()));
+        let going = without(locks.others_cover(id, LockMode::Pr));
+        let clean = without(locks.others_cover(id, LockMode::Pw));
+        let busy = mode != LockMode::Pr && clean.is_some_and(|r| state.cache.is_busy_in(r.ranges()));
         if busy || state.flushes.values().any(|lock| *lock == id) {
             return Readiness::Busy;
         }
+        let heirs = locks.other_writers(id);
         let given = locks.given(id);
         if given == Given::Send {
             if let Some(going) = going {
                 state.cache.drop_clean(going.ranges());
             }
-            state.dirty_locks.remove(&id);
+            // What is still dirty is so under these, too.
+            if state.dirty_locks.remove(&id) {
+                state.dirty_locks.extend(heirs);
+            }
             object.account(&state, self.now());
         }
         Readiness::Ready(given)

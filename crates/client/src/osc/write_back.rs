@@ -185,16 +185,18 @@ impl Osc {
         }
         let ids: Vec<LockId> = state.dirty_locks.iter().copied().collect();
         for id in ids {
-            let Some((_, Cover::Extent { ranges, .. })) = locks.get(id) else {
+            let Some((_, Cover::Extent { ranges: all, .. })) = locks.get(id) else {
                 state.dirty_locks.remove(&id);
                 continue;
             };
+            // What other locks allow to stay must not be written under one that is given back: that would not end.
+            let Some(ranges) = locks.to_be_written(id) else { continue };
             let inner = which.within.map(|within| intersect(ranges.ranges(), within));
             let within = inner.as_deref().unwrap_or(ranges.ranges());
             if let Some(flush) = state.cache.next_flush(&FlushWanted { within: Some(within), ..wanted }, now) {
                 return Some((id, flush));
             }
-            if !state.cache.is_dirty_in(ranges.ranges()) {
+            if !state.cache.is_dirty_in(all.ranges()) {
                 state.dirty_locks.remove(&id);
             }
         }
@@ -272,28 +274,35 @@ impl Osc {
     /// Writes back what `which` says, and waits until it is written; also for what was under way before.
     pub(crate) async fn flush(self: &Arc<Self>, object: &Arc<Object>, which: &Which<'_>) {
         let mut newest = object.state.lock().next_flush;
-        loop {
-            while let Some(out) = self.take_flush(object, which, None) {
-                newest = out.number + 1;
-                let (osc, object) = (self.clone(), object.clone());
-                self.spawn(async move {
-                    osc.send_flush(&object, out).await;
-                    osc.start_flushes();
-                });
-            }
-            let ended = object.state.lock().flushes_ended;
-            let is_over = |state: &mut ObjectState| match which.within {
-                Some(within) => !state.cache.is_busy_in(within),
-                None => state.flushes.keys().next().is_none_or(|first| *first >= newest),
-            };
-            let over = object.wait_for(|state| {
-                let over = is_over(state);
-                (over || state.flushes_ended != ended).then_some(over)
+        while !self.flush_some(object, which, &mut newest).await {}
+    }
+
+    /// Sends all flushes that there are, and waits until one ends, or until all is written: whether it is. `newest`: the
+    /// number after the last one that counts.
+    pub(crate) async fn flush_some(
+        self: &Arc<Self>,
+        object: &Arc<Object>,
+        which: &Which<'_>,
+        newest: &mut u64,
+    ) -> bool {
+        while let Some(out) = self.take_flush(object, which, None) {
+            *newest = out.number + 1;
+            let (osc, object) = (self.clone(), object.clone());
+            self.spawn(async move {
+                osc.send_flush(&object, out).await;
+                osc.start_flushes();
             });
-            if over.await {
-                return;
-            }
         }
+        let ended = object.state.lock().flushes_ended;
+        let is_over = |state: &mut ObjectState| match which.within {
+            Some(within) => !state.cache.is_busy_in(within),
+            None => state.flushes.keys().next().is_none_or(|first| *first >= *newest),
+        };
+        let over = object.wait_for(|state| {
+            let over = is_over(state);
+            (over || state.flushes_ended != ended).then_some(over)
+        });
+        over.await
     }
 
     /// Writes back all dirty bytes of all objects.

@@ -31,6 +31,8 @@ pub(super) struct Asked {
     pub(super) group: u64,
     /// Never grown.
     pub(super) exact: bool,
+    /// The client waits for its own locks, too.
+    pub(super) alone: bool,
 }
 
 impl Asked {
@@ -45,7 +47,7 @@ impl Asked {
         (groups || !compatible(self.mode, other.mode)) && !self.same_holder(other)
     }
 
-    /// Locks of one client do not conflict, nor do they with those that the server takes on its behalf. But two
+    /// Locks of one client do not conflict unless they are asked for so, nor do they with those that the server takes on its behalf. But two
     /// operations of the server exclude each other; and a group lock is a program's, not its whole client's: it keeps
     /// other programs of that client out as well.
     fn same_holder(&self, other: &Asked) -> bool {
@@ -53,7 +55,7 @@ impl Asked {
         self.client == other.client
             && match (self.local, other.local) {
                 (true, true) => false,
-                (false, false) => !group,
+                (false, false) => !(group || self.alone && other.alone),
                 _ => true,
             }
     }
@@ -331,7 +333,7 @@ impl Extents {
     /// How many granted locks of this mode never conflict with `ask` for they are of its holder, as far as is counted.
     fn own_count(&self, ask: &Asked, mode: LockMode) -> usize {
         let group = ask.mode == LockMode::Group || mode == LockMode::Group;
-        let counted = ask.local || !group;
+        let counted = ask.local || !(group || ask.alone);
         if counted { self.held.get(&(ask.client, index(mode))).copied().unwrap_or(0) } else { 0 }
     }
 

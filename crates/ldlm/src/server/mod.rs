@@ -140,6 +140,8 @@ pub struct Settings {
     pub grow: bool,
     /// Whether they end where a waiting request begins. Without, writers of interleaved records take turns.
     pub leave_room: bool,
+    /// Whether a new lock of a client waits for its older ones as for those of others, as in Lustre.
+    pub own_locks_conflict: bool,
     /// Locks that all clients together should hold at most: what they are told to keep is made to fit. At twice as many
     /// no extent or inode lock is granted to a client.
     pub lock_limit: u64,
@@ -163,6 +165,7 @@ impl Default for Settings {
             callback_timeout: Duration::from_secs(100),
             grow: true,
             leave_room: true,
+            own_locks_conflict: false,
             lock_limit: limit_for_memory(MEMORY_DEFAULT),
         }
     }

@@ -168,7 +168,7 @@ impl Namespace {
         let id = self.next_id();
         let mode = if mode == LockMode::Pr { LockMode::Pr } else { LockMode::Pw };
         self.names.insert(id, Named::LocalExtent { resource });
-        let ask = Asked { id, client: on_behalf, local: true, mode, ranges, group: 0, exact: true };
+        let ask = Asked { id, client: on_behalf, local: true, mode, ranges, group: 0, exact: true, alone: false };
         if self.place(resource, ask, now, effects) { Local::Granted(id) } else { Local::Waiting(id) }
     }
 
@@ -310,9 +310,11 @@ impl Namespace {
             return Outcome::Refused(Errno::EINVAL);
         };
         let exact = flags & enqueue_flags::NO_EXPANSION != 0;
-        let id = if flags & enqueue_flags::REPLAY != 0 { LockId(enqueue.handle) } else { self.unused_id() };
-        let ask = Asked { id, client: *client, local: false, mode, ranges, group, exact };
-        if flags & enqueue_flags::REPLAY != 0 {
+        let is_replay = flags & enqueue_flags::REPLAY != 0;
+        let id = if is_replay { LockId(enqueue.handle) } else { self.unused_id() };
+        let alone = self.settings.own_locks_conflict;
+        let ask = Asked { id, client: *client, local: false, mode, ranges, group, exact, alone };
+        if is_replay {
             return self.replay_extent(request, ask, now, effects);
         }
         let glimpse = flags & enqueue_flags::GLIMPSE != 0;

@@ -6,7 +6,7 @@
 #![allow(clippy::disallowed_methods)] // An IO edge: owns the object files.
 
 use super::calls;
-use crate::parts::{Filling, PARTS_MAX, PartSet, Parts};
+use crate::parts::{Filling, Gathering, PARTS_MAX, PartSet, Parts};
 use crate::{ObjectStat, Seek};
 use nacre_base::Payload;
 use parking_lot::Mutex;
@@ -112,10 +112,22 @@ impl ObjectFile {
     }
 
     /// Writes through the page cache, and has the kernel begin to write back what has become whole. Blocks.
-    pub(super) fn write_cached(&self, part: &Part, offset: u64, data: &Payload) -> io::Result<()> {
+    pub(super) fn write_cached(
+        &self,
+        how: (Parts, Gathering),
+        part: &Part,
+        offset: u64,
+        data: &Payload,
+    ) -> io::Result<()> {
+        let (parts, gathering) = how;
         calls::write_all(&part.file, offset, data)?;
-        let full = self.filling.lock().handle_written(&(offset..offset + data.len() as u64));
-        full.iter().for_each(|range| calls::begin_write_back(&part.file, range));
+        let written = offset..offset + data.len() as u64;
+        let whole = self.filling.lock().handle_written(&written, gathering.run_bytes);
+        for (index, piece) in whole.into_iter().flat_map(|run| parts.split(run)) {
+            if let Some(part) = self.part(index) {
+                calls::begin_write_back(&part.file, &piece);
+            }
+        }
         Ok(())
     }
 

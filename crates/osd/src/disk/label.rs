@@ -29,7 +29,7 @@ pub struct Label {
     pub uuid: Uuid,
     /// Which target it holds.
     pub target: TargetName,
-    /// Files over which the data of an object is spread, 1 to [`PARTS_MAX`], which is best. It never changes.
+    /// Files over which the data of an object is spread, 1 to [`PARTS_MAX`]; see [`super::suitable_parts`]. It never changes.
     pub parts: u32,
     /// What the administrator set when formatting, such as `mgsnode`. Keys and values hold no line breaks, keys no
     /// spaces.

@@ -27,9 +27,10 @@ mod unsynced;
 pub use label::{FORMAT_VERSION, Label, format, read_label, write_label};
 pub use objects::IoEngine;
 
+use crate::parts::{Gathering, Parts};
 use crate::{
-    AllocateMode, CommitCallback, ObjectStat, Osd, OsdError, OsdStats, Seek, StatFs, Table, Transaction, check_range,
-    parts::Parts,
+    AllocateMode, CommitCallback, ObjectStat, Osd, OsdError, OsdStats, PARTS_MAX, Seek, StatFs, Table, Transaction,
+    check_range,
 };
 use async_trait::async_trait;
 use commit::Commits;
@@ -37,7 +38,7 @@ use index::{Index, WriteTxn};
 use nacre_base::{Errno, Faults, Fid, Payload};
 use objects::Objects;
 use parking_lot::Mutex;
-use pieces::Direct;
+
 use std::fs::{File, TryLockError};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -66,7 +67,7 @@ pub struct DiskOptions {
     pub map_headroom_bytes: u64,
     /// How requests for object data reach the kernel.
     pub io_engine: IoEngine,
-    /// Whether large aligned requests bypass the page cache; on disks with moving heads only those in one piece do.
+    /// Whether large aligned requests bypass the page cache; where a head moves, of writes only the largest do.
     pub direct_io: bool,
     /// The process's fault points: `osd.commit` (fail poisons the device as a failed sync does, delay).
     pub faults: Faults,
@@ -143,6 +144,13 @@ struct Running {
     pages_max: u64,
 }
 
+/// How many parts the objects of a target in `dir` should have: several, or one where a head moves, for what is next to
+/// each other in an object should be so on the disk. See [`Label::parts`].
+pub fn suitable_parts(dir: &Path) -> u32 {
+    let existing = dir.ancestors().find_map(|dir| File::open(dir).ok());
+    if existing.is_some_and(|dir| calls::is_rotational(&dir)) { 1 } else { PARTS_MAX }
+}
+
 impl DiskOsd {
     /// Opens the target in `dir`, at its last durable commit. Tables that are not there yet are made. Blocks.
     pub fn open(dir: &Path, tables: &[Table], options: DiskOptions) -> Result<DiskOsd, OsdError> {
@@ -151,12 +159,8 @@ impl DiskOsd {
         let index = Arc::new(Index::open(&dir.join("index"), tables, options.map_headroom_bytes)?);
         let open_max = options.open_files_max.min(descriptors_max() / 8);
         let parts = Parts::new(label.parts);
-        let direct = match options.direct_io {
-            false => Direct::Never,
-            true if calls::is_rotational(&lock.0) => Direct::Unscattered,
-            true => Direct::Always,
-        };
-        let objects = Objects::open(dir.join("data"), parts, options.io_engine, direct, open_max)?;
+        let gathering = if calls::is_rotational(&lock.0) { Gathering::MOVING } else { Gathering::STILL };
+        let objects = Objects::open(dir.join("data"), parts, gathering, &options, open_max)?;
         let running = Running {
             txn: Some(index.begin()?),
             pages_max: index.pages_max(),

@@ -2,13 +2,14 @@
 //! kernel: straight to the disk where size and alignment allow it, through the page cache otherwise.
 #![allow(clippy::disallowed_methods)] // An IO edge: owns the object files.
 
+use super::DiskOptions;
 use super::calls::{self, none_if, refuses_direct};
 use super::file::{self, MODE, ObjectFile, Part};
 use super::names::{SHARDS, file_name, parse_file_name, shard_of};
-use super::pieces::{Direct, Piece, pieces};
+use super::pieces::{Piece, pieces};
 use super::ring::{Request, Ring};
 use super::unsynced::Unsynced;
-use crate::parts::{DIRECT_MIN, PARTS_MAX, PartSet, Parts};
+use crate::parts::{DIRECT_MIN, Gathering, PARTS_MAX, PartSet, Parts};
 use crate::{AllocateMode, OBJECT_SIZE_MAX, ObjectStat, OsdError, Seek, range_end};
 use nacre_base::buf::{AlignedBuf, DIRECT_IO_ALIGNMENT};
 use nacre_base::{Errno, Fid, FxHashMap, Payload};
@@ -33,7 +34,9 @@ pub(super) struct Objects {
     /// Where it can be had.
     ring: Option<Ring>,
     threads: Arc<Semaphore>,
-    direct: Direct,
+    gathering: Gathering,
+    /// Whether large and aligned reads go around the page cache.
+    reads_direct: bool,
     cache: Mutex<Cache>,
     open_max: usize,
     /// Parts with changes since the last commit. They stay open, so that an error of writing them back, which the
@@ -86,14 +89,14 @@ impl Objects {
     pub(super) fn open(
         dir: PathBuf,
         parts: Parts,
-        engine: IoEngine,
-        direct: Direct,
+        gathering: Gathering,
+        options: &DiskOptions,
         open_max: usize,
     ) -> Result<Objects, OsdError> {
         if !dir.join("ff").is_dir() {
             return Err(OsdError::corrupt(&dir, "object directories are missing"));
         }
-        let ring = match engine {
+        let ring = match options.io_engine {
             IoEngine::Threads => None,
             IoEngine::Auto => Ring::start("osd-io")
                 .inspect_err(|e| tracing::info!("no io_uring ({e}): object data goes through threads"))
@@ -104,7 +107,8 @@ impl Objects {
             parts,
             ring,
             threads: Arc::new(Semaphore::new(BLOCKING_MAX)),
-            direct,
+            gathering: if options.direct_io { gathering } else { gathering.all() },
+            reads_direct: options.direct_io,
             cache: Mutex::default(),
             open_max: open_max.max(8),
             unsynced: Mutex::default(),
@@ -149,7 +153,7 @@ impl Objects {
         for (offset, data) in &extents {
             range_end(*offset, data.len() as u64)?;
         }
-        let pieces = pieces(extents, self.parts, self.direct);
+        let pieces = pieces(extents, self.parts, self.gathering);
         if pieces.is_empty() {
             return Ok(false);
         }
@@ -195,18 +199,18 @@ impl Objects {
         if pieces.is_empty() {
             return Ok(());
         }
-        let file = file.clone();
+        let (file, how) = (file.clone(), (self.parts, self.gathering));
         let _permit = self.threads.acquire().await;
         run_blocking(move || {
             pieces.into_iter().try_for_each(|Piece { part, offset, data, direct }| {
                 let part = file.part(part).ok_or(ErrorKind::NotFound)?;
                 if !direct {
-                    return file.write_cached(part, offset, &data);
+                    return file.write_cached(how, part, offset, &data);
                 }
                 match calls::write_all(part.for_io(true), offset, &data) {
                     Err(e) if refuses_direct(&e) => {
                         part.refused_direct();
-                        file.write_cached(part, offset, &data)
+                        file.write_cached(how, part, offset, &data)
                     }
                     other => other,
                 }
@@ -343,7 +347,7 @@ impl Objects {
     fn begin_read(&self, part: Option<&Arc<Part>>, range: &Range<u64>) -> Option<PartRead> {
         let (part, len) = (part?.clone(), range.end - range.start);
         let aligned = range.start.is_multiple_of(DIRECT_IO_ALIGNMENT as u64);
-        let direct = self.direct != Direct::Never && len >= DIRECT_MIN && aligned && part.can_direct();
+        let direct = self.reads_direct && len >= DIRECT_MIN && aligned && part.can_direct();
         let outcome = self.ring.as_ref().map(|ring| submit_read(ring, &part, direct, range));
         Some(PartRead { part, direct, outcome })
     }

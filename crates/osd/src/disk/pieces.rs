@@ -1,7 +1,7 @@
 //! How the extents of a write are cut: at the borders of parts, and into what goes straight to the disk and what goes
 //! through the page cache.
 
-use crate::parts::{Parts, direct_middle};
+use crate::parts::{Gathering, Parts};
 use nacre_base::Payload;
 use nacre_base::buf::DIRECT_IO_ALIGNMENT;
 use std::ops::Range;
@@ -15,25 +15,8 @@ pub(super) struct Piece {
     pub(super) direct: bool,
 }
 
-/// Which large and aligned requests go around the page cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direct {
-    /// None.
-    Never,
-    /// Those of writes in one piece, and reads: for a disk whose head would have to move for each piece.
-    Unscattered,
-    /// All.
-    Always,
-}
-
-impl Direct {
-    fn allows(self, scattered: bool) -> bool {
-        self == Direct::Always || self == Direct::Unscattered && !scattered
-    }
-}
-
 /// What is to be written where: neighbours together, cut where parts begin, and what can go straight to the disk cut out.
-pub(super) fn pieces(extents: Vec<(u64, Payload)>, parts: Parts, direct: Direct) -> Vec<Piece> {
+pub(super) fn pieces(extents: Vec<(u64, Payload)>, parts: Parts, gathering: Gathering) -> Vec<Piece> {
     let mut runs: Vec<(u64, Payload)> = Vec::new();
     for (offset, data) in extents.into_iter().filter(|(_, data)| !data.is_empty()) {
         match runs.last_mut() {
@@ -41,7 +24,6 @@ pub(super) fn pieces(extents: Vec<(u64, Payload)>, parts: Parts, direct: Direct)
             _ => runs.push((offset, data)),
         }
     }
-    let scattered = runs.len() > 1;
     let mut pieces = Vec::new();
     for (start, run) in runs {
         for (part, range) in parts.split(start..start + run.len() as u64) {
@@ -51,12 +33,9 @@ pub(super) fn pieces(extents: Vec<(u64, Payload)>, parts: Parts, direct: Direct)
                     pieces.push(Piece { part, offset: range.start, data, direct });
                 }
             };
-            let middle = direct_middle(&range);
+            let middle = gathering.direct_middle(&range);
             let in_memory = (middle.start - start) as usize..(middle.end - start) as usize;
-            if direct.allows(scattered)
-                && !middle.is_empty()
-                && is_aligned(&run.slice(in_memory.start, in_memory.len()))
-            {
+            if !middle.is_empty() && is_aligned(&run.slice(in_memory.start, in_memory.len())) {
                 push(range.start..middle.start, false);
                 push(middle.clone(), true);
                 push(middle.end..range.end, false);
@@ -88,7 +67,7 @@ mod tests {
 
     /// Part, offset, length, and whether it goes straight to the disk, of all pieces.
     fn planned(extents: Vec<(u64, Payload)>) -> Vec<(usize, u64, usize, bool)> {
-        pieces(extents, Parts::new(8), Direct::Always)
+        pieces(extents, Parts::new(8), Gathering::STILL)
             .iter()
             .map(|p| (p.part, p.offset, p.data.len(), p.direct))
             .collect()
@@ -125,17 +104,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_scattered_meets_its_neighbours_in_the_page_cache_before_a_moving_head() {
-        let data = || Payload::from(bytes::Bytes::from(AlignedBuf::zeroed(1 << 20)));
-        let direct = |second: u64, direct| {
-            pieces(vec![(0, data()), (second, data())], Parts::new(8), direct)
-                .iter()
-                .map(|p| p.direct)
-                .collect::<Vec<_>>()
+    fn short_pieces_meet_their_neighbours_in_the_page_cache_before_a_moving_head() {
+        let direct = |len: usize, gathering| {
+            let data = || Payload::from(bytes::Bytes::from(AlignedBuf::zeroed(len)));
+            let extents = vec![(0, data()), (8 * len as u64, data())];
+            pieces(extents, Parts::new(1), gathering).iter().map(|p| p.direct).collect::<Vec<_>>()
         };
-        assert_eq!(direct(2 << 20, Direct::Always), [true, true]);
-        assert_eq!(direct(2 << 20, Direct::Unscattered), [false, false]);
-        assert_eq!(direct(1 << 20, Direct::Unscattered), [true]);
-        assert_eq!(direct(2 << 20, Direct::Never), [false, false]);
+        assert_eq!(direct(1 << 20, Gathering::STILL), [true, true]);
+        assert_eq!(direct(1 << 20, Gathering::MOVING), [false, false]);
+        assert_eq!(direct(4 << 20, Gathering::MOVING), [true, true]);
+        assert_eq!(direct(4 << 20, Gathering::MOVING.all()), [false, false]);
     }
 }

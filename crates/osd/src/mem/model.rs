@@ -3,12 +3,12 @@
 //! [`crate::disk`]), and a seek before every request that does not join one of the latest. It does not reorder requests.
 //!
 //! Before it is a page cache for writes that [`crate::disk`] puts into the kernel's: small and unaligned ones. They take
-//! the time of the copy; the pages are written back together with their neighbours from other requests when a region of
-//! an object was written whole, when half of the cache is dirty, when a writer must wait for room, and at commits and syncs, which wait for it. Not modelled: reads
-//! always go to the medium, and to write part of a page never reads the rest.
+//! the time of the copy; the pages are written back together with their neighbours from other requests when a run of an
+//! object was written whole, when half of the cache is dirty, when a writer must wait for room, and at commits and syncs,
+//! which wait for it. Not modelled: reads always go to the medium, and to write part of a page never reads the rest.
 
 use super::page_cache::DirtyPages;
-use crate::parts::{Filling, PARTS_MAX, Parts, direct_middle};
+use crate::parts::{Filling, Gathering, PARTS_MAX, Parts};
 use nacre_base::{Fid, FxHashMap, Time};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -38,7 +38,7 @@ pub struct DiskModel {
     pub flush: Duration,
     /// Bytes of dirty pages that fit into memory; with 0 every write goes to the medium.
     pub cache_bytes: u64,
-    /// A head moves: of a write with several extents all go through the cache, large ones too.
+    /// A head moves: more is gathered in the cache, and for longer, as [`crate::disk`] does it.
     pub rotational: bool,
     /// Bytes per second at which one request is copied into the page cache; 0 is infinite.
     pub cache_bandwidth: u64,
@@ -171,9 +171,9 @@ impl Disk {
             return runs.iter().map(|run| self.handle_request(now, object, run)).max().unwrap_or(now);
         }
         let (mut done, mut cached) = (now, Vec::new());
-        let all_cached = self.model.rotational && runs.len() > 1;
+        let gathering = self.gathering();
         for (_, piece) in runs.into_iter().flat_map(|run| self.parts.split(run)).collect::<Vec<_>>() {
-            let direct = if all_cached { piece.start..piece.start } else { direct_middle(&piece) };
+            let direct = gathering.direct_middle(&piece);
             if !direct.is_empty() {
                 done = done.max(self.handle_request(now, object, &direct));
             }
@@ -208,6 +208,10 @@ impl Disk {
         self.filling.remove(&object);
     }
 
+    fn gathering(&self) -> Gathering {
+        if self.model.rotational { Gathering::MOVING } else { Gathering::STILL }
+    }
+
     fn handle_request(&mut self, now: Time, object: Fid, range: &Range<u64>) -> Time {
         let from = self.slot(now) + self.model.latency;
         let seek = self.seek_to(object, range);
@@ -229,13 +233,13 @@ impl Disk {
         if ranges.is_empty() {
             return now;
         }
-        let bytes = ranges.iter().map(len).sum();
+        let (bytes, run_bytes) = (ranges.iter().map(len).sum(), self.gathering().run_bytes);
         let mut done = now + transfer(bytes, self.model.cache_bandwidth);
         for range in ranges {
             done = done.max(self.occupy_parts(now, object, range));
             self.dirty.add(object, range);
-            for full in self.filling.entry(object).or_default().handle_written(range) {
-                while let Some(range) = self.dirty.take_within(object, &full) {
+            for whole in self.filling.entry(object).or_default().handle_written(range, run_bytes) {
+                while let Some(range) = self.dirty.take_within(object, &whole) {
                     self.write_back(now, object, &range);
                 }
             }
@@ -476,6 +480,20 @@ mod tests {
         let medium = transfer(total * RECORD - (64 << 20), 100 * MB);
         let (least, most) = (medium, medium + Duration::from_millis(200));
         assert!((least..most).contains(&now.since(Time::ZERO)), "{now:?} instead of {medium:?}");
+    }
+
+    #[test]
+    fn before_a_moving_head_records_wait_until_a_long_run_is_whole() {
+        let mut d = Disk::new(DiskModel { rotational: true, cache_bytes: 1 << 30, ..cached().model });
+        let run = Gathering::MOVING.run_bytes;
+        for record in (0..run / MIB).step_by(2).chain((1..run / MIB).step_by(2)) {
+            assert_eq!(d.busy_until, Time::ZERO);
+            d.handle_write(ms(0), FID, &[record * MIB..(record + 1) * MIB]);
+        }
+        assert_eq!(d.dirty.bytes(), 0);
+        assert_eq!(d.busy_until, ms(SEEK) + transfer(run, 100 * MB));
+        let done = d.handle_write(ms(9000), FID, std::slice::from_ref(&(run..run + 4 * MIB)));
+        assert_eq!(done, ms(9000) + transfer(4 * MIB, 100 * MB), "at once");
     }
 
     #[test]

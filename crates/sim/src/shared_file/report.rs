@@ -1,6 +1,6 @@
 //! What came out of shared files, as a table and as plots.
 
-use super::{Load, Policy, Row};
+use super::{Load, Policy, Row, stripes_text};
 use nacre_base::plot::{Line, Plot};
 use nacre_base::{size, table};
 
@@ -26,7 +26,7 @@ pub fn print(rows: &[Row]) {
             format!("{:?}", r.load.medium).to_lowercase(),
             format!("{} x {}", r.load.clients, r.load.processes),
             size::human(r.load.record),
-            r.load.stripes.to_string(),
+            r.load.stripes_text(),
             r.load.records.to_string(),
             format!("{:.2}", r.gb_per_s),
             r.percent_of_file_per_process.map_or_else(String::new, |p| format!("{p:.0} %")),
@@ -39,7 +39,8 @@ pub fn print(rows: &[Row]) {
     print!("{}", table::text(&header, &cells.collect::<Vec<_>>()));
     println!(
         "\nOne OST. Records are those of each process: fewer than in the experiments (64 GB for each client). Writes end with \
-         fsync.\nNetworks, the OST's medium and copying into the cache take virtual time, servers' processors take none: rates of small\n         records are upper bounds."
+         fsync.\nNetworks, the OST's medium and copying into the cache take virtual time, servers' processors and checksums \
+         take none:\nrates of small records are upper bounds."
     );
 }
 
@@ -66,7 +67,7 @@ pub fn plots(rows: &[Row]) -> Vec<Plot> {
             title: format!("{medium:?}, {clients} clients of {processes} processes"),
             x_title: "stripes".into(),
             y_title: "GB/s".into(),
-            x_labels: stripes.iter().map(u32::to_string).collect(),
+            x_labels: stripes.iter().map(|n| stripes_text(*n)).collect(),
             lines,
         }
     };

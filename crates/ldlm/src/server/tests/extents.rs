@@ -154,6 +154,19 @@ fn a_set_of_ranges_is_locked_as_it_is() {
 }
 
 #[test]
+fn an_object_grants_one_grown_lock_at_a_time_where_own_locks_conflict_and_nobody_is_left_room() {
+    let mut s = Server::with(Settings { own_locks_conflict: true, leave_room: false, ..Settings::default() });
+    let first = held(s.send(1, extent(PW, 0, MIB - 1)));
+    let own = waiting(s.send(1, extent(PW, 4 * MIB, 5 * MIB - 1)));
+    let other = waiting(s.send(2, extent(PW, 8 * MIB, 9 * MIB - 1)));
+    assert_eq!(s.called_back(), [(1, first)]);
+    s.cancel(1, first);
+    assert_eq!(s.granted(), [own]);
+    s.cancel(1, own);
+    assert_eq!(s.granted(), [other]);
+}
+
+#[test]
 fn growth_stays_in_the_gaps_of_a_set() {
     let mut s = Server::new();
     let more = vec![LockRange { start: 8 * MIB, end: 9 * MIB - 1 }];
