@@ -68,7 +68,8 @@ pub struct DiskOptions {
     pub io_engine: IoEngine,
     /// Whether large aligned requests bypass the page cache; on disks with moving heads only those in one piece do.
     pub direct_io: bool,
-    /// The process's fault points: `osd.commit` (fail poisons the device as a failed sync does, delay).
+    /// The process's fault points, in front of the steps of a commit: `osd.commit` (object data), `osd.commit.index`,
+    /// `osd.commit.tell` (callbacks). Fail poisons the device as a failed sync does.
     pub faults: Faults,
 }
 

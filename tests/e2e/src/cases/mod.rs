@@ -5,6 +5,7 @@ pub(crate) mod faults;
 pub(crate) mod fsx;
 pub(crate) mod litmus;
 pub(crate) mod posix;
+pub(crate) mod power_cut;
 pub(crate) mod progressive;
 pub(crate) mod space;
 pub(crate) mod tools;
