@@ -99,6 +99,9 @@ impl Device {
         if self.poisoned.load(Ordering::Acquire) {
             return Err(OsdError::Poisoned);
         }
+        if !self.wait_until_ours() {
+            return Err(OsdError::Poisoned);
+        }
         let begin = Instant::now();
         // 1. What the commit covers. The index goes to the page cache, and operations go on in the next transaction.
         let callbacks = std::mem::take(&mut running.callbacks);
@@ -149,6 +152,9 @@ impl Device {
             Some(FaultAction::Crash) => std::process::abort(),
             Some(FaultAction::Drop) => return Ok(()),
             Some(FaultAction::Corrupt) | None => {}
+        }
+        if !self.wait_until_ours() {
+            return Err(io::ErrorKind::ResourceBusy.into());
         }
         act()
     }
