@@ -2,13 +2,13 @@
 //! and serves the target whose label it finds there.
 
 use crate::daemon;
-use crate::mkfs::mgs_nids;
 use crate::node::{Listen, Node, host_name};
+use crate::target_options::{TargetOptions, describe_mmp};
 use nacre_base::TargetKind;
 use nacre_mdt::{Mdt, MdtConfig};
 use nacre_mgc::Mgc;
 use nacre_mgs::Mgs;
-use nacre_osd::Osd;
+use nacre_osd::{Osd, Table};
 use nacre_osd::disk::{self, DiskOptions, DiskOsd, Label};
 use nacre_ost::{Ost, OstConfig};
 use std::path::{Path, PathBuf};
@@ -97,17 +97,17 @@ impl Targets {
         let failed = |e: &dyn std::fmt::Display| format!("{} in {}: {e}", label.target, dir.display());
         match name.kind {
             TargetKind::Mgt => {
-                let osd = open(dir, nacre_mgs::TABLES)?;
+                let osd = open(node, dir, label, nacre_mgs::TABLES).await?;
                 self.mgs = Some(Mgs::start(&node.rpc, osd, uuid).await.map_err(|e| failed(&e))?);
             }
             TargetKind::Mdt => {
-                let osd = open(dir, nacre_mdt::TABLES)?;
+                let osd = open(node, dir, label, nacre_mdt::TABLES).await?;
                 let mgc = self.mgc(node, label)?;
                 let config = MdtConfig { name, uuid, host: host_name() };
                 self.mdts.push(Mdt::start(&node.rpc, osd, config, mgc).await.map_err(|e| failed(&e))?);
             }
             TargetKind::Ost => {
-                let osd = open(dir, nacre_ost::TABLES)?;
+                let osd = open(node, dir, label, nacre_ost::TABLES).await?;
                 let mgc = self.mgc(node, label)?;
                 let config = OstConfig { name, uuid, host: host_name() };
                 self.osts.push(Ost::start(&node.rpc, osd, config, mgc).await.map_err(|e| failed(&e))?);
@@ -121,7 +121,13 @@ impl Targets {
 
     /// One MGC for each set of MGS NIDs would do; one for each target is simpler and costs one idle connection.
     fn mgc(&mut self, node: &Node, label: &Label) -> Result<Arc<Mgc>, String> {
-        let mgc = Mgc::new(&node.rpc, mgs_nids(label)?, label.uuid, &label.target.to_string());
+        let options = TargetOptions::of(label)?;
+        let service_nodes = &options.service_nodes;
+        if !service_nodes.is_empty() && !service_nodes.contains(&node.nid) {
+            tracing::warn!("{} is served at {}, which is none of its service nodes", label.target, node.nid);
+        }
+        let mgc = Mgc::new(&node.rpc, options.mgs, label.uuid, &label.target.to_string());
+        mgc.set_service_nodes(options.service_nodes);
         self.mgcs.push(mgc.clone());
         Ok(mgc)
     }
@@ -143,7 +149,18 @@ impl Targets {
     }
 }
 
-fn open(dir: &Path, tables: &[nacre_osd::Table]) -> Result<Arc<dyn Osd>, String> {
-    let osd = DiskOsd::open(dir, tables, DiskOptions::default()).map_err(|e| format!("{}: {e}", dir.display()))?;
-    Ok(Arc::new(osd))
+/// Opens a target's storage. Where several nodes may serve it, this may take a while: the last holder may be alive.
+async fn open(node: &Node, dir: &Path, label: &Label, tables: &'static [Table]) -> Result<Arc<dyn Osd>, String> {
+    let name = format!("{} ({})", host_name(), node.nid);
+    let mmp = TargetOptions::of(label)?.mmp(&name, node.rpc.rt().random());
+    let options = DiskOptions { mmp, faults: node.rpc.faults().clone(), ..DiskOptions::default() };
+    let dir = dir.to_owned();
+    let opened = tokio::task::spawn_blocking(move || {
+        DiskOsd::open(&dir, tables, options).map_err(|e| format!("{}: {e}", dir.display()))
+    });
+    let osd = Arc::new(opened.await.map_err(|e| e.to_string())??);
+    let shown = Arc::downgrade(&osd);
+    let show = move || describe_mmp(shown.upgrade().and_then(|osd| osd.mmp_status()).as_ref());
+    node.rpc.params().add(&format!("osd-disk.{}.mmp", label.target), show);
+    Ok(osd)
 }

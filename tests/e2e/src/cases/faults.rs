@@ -187,7 +187,7 @@ fn read_log(log: &Path) -> Outcome<Acknowledged> {
 }
 
 /// Checks that all that was acknowledged is in the directory, and nothing else in its place.
-fn verify(dir: &Path, log: &Path) -> Outcome {
+pub(crate) fn verify(dir: &Path, log: &Path) -> Outcome {
     let acknowledged = read_log(log)?;
     ensure!(acknowledged.count > 0, "nothing was acknowledged");
     let files = (0..FILES).map(|n| fs::read(dir.join(format!("data-{n}")))).collect::<std::io::Result<Vec<_>>>()?;
@@ -220,7 +220,7 @@ fn verify(dir: &Path, log: &Path) -> Outcome {
 }
 
 /// The writer and its log.
-struct Writer {
+pub(crate) struct Writer {
     running: Running,
     dir: PathBuf,
     log: PathBuf,
@@ -228,14 +228,19 @@ struct Writer {
 
 impl Writer {
     fn start(env: &Env) -> Outcome<Writer> {
-        let (dir, log) = (env.a.join("durable"), env.local.join("acknowledged.log"));
+        Writer::start_in(&env.a, &env.local, env.seed)
+    }
+
+    /// In a directory of the file system under test, with its log on the local disk.
+    pub(crate) fn start_in(parent: &Path, local: &Path, seed: u64) -> Outcome<Writer> {
+        let (dir, log) = (parent.join("durable"), local.join("acknowledged.log"));
         fs::create_dir(&dir)?;
-        let running = Program::worker("durable")?.args([text(&dir), text(&log), env.seed.to_string()]).start()?;
+        let running = Program::worker("durable")?.args([text(&dir), text(&log), seed.to_string()]).start()?;
         Ok(Writer { running, dir, log })
     }
 
     /// Waits until so many more things have been acknowledged.
-    fn progress(&mut self, more: usize, limit: Duration) -> Outcome {
+    pub(crate) fn progress(&mut self, more: usize, limit: Duration) -> Outcome {
         let (before, begin) = (read_log(&self.log)?.count, Instant::now());
         loop {
             let count = read_log(&self.log)?.count - before;
@@ -251,7 +256,7 @@ impl Writer {
     }
 
     /// Ends the writer, which must not have met any error.
-    fn finish(mut self) -> Outcome<(PathBuf, PathBuf)> {
+    pub(crate) fn finish(mut self) -> Outcome<(PathBuf, PathBuf)> {
         self.running.end_input();
         self.running.finish(Duration::from_secs(90)).context("the writer")?;
         Ok((self.dir, self.log))

@@ -9,7 +9,7 @@
 //! What it can't see: a flush that was issued before a write had ended and came to the disk after it counts for that
 //! write too. Power cuts of several targets at the same time are another question, for whole file systems.
 
-mod device;
+pub(crate) mod device;
 mod history;
 mod medium;
 pub(crate) mod recorder;
