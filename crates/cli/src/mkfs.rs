@@ -83,7 +83,9 @@ fn run(args: &Mkfs) -> Result<Label, String> {
         return Err("--mgsnode is needed: the NID of the MGS, such as 10.0.0.1@tcp".into());
     }
     if args.mgs && !args.servicenode.is_empty() {
-        return Err("--servicenode is for MDTs and OSTs: the other nodes of an MGS are listed in --mgsnode of these".into());
+        return Err(
+            "--servicenode is for MDTs and OSTs: the other nodes of an MGS are listed in --mgsnode of these".into()
+        );
     }
     let options = TargetOptions {
         mgs: args.mgsnode.clone(),

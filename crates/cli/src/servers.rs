@@ -8,7 +8,7 @@ use nacre_base::TargetKind;
 use nacre_mdt::{Mdt, MdtConfig};
 use nacre_mgc::Mgc;
 use nacre_mgs::Mgs;
-use nacre_osd::{Osd, Table};
+use nacre_osd::Osd;
 use nacre_osd::disk::{self, DiskOptions, DiskOsd, Label};
 use nacre_ost::{Ost, OstConfig};
 use std::path::{Path, PathBuf};
@@ -59,13 +59,18 @@ pub(crate) fn main(role: Role, args: Serve) -> ExitCode {
 
 async fn serve(role: Role, args: Serve) -> Result<(), String> {
     let node = Node::start(role.name(), args.listen.unwrap_or_else(Listen::standard)).await?;
-    let mut targets = Targets::default();
+    // All begin before the first is waited for: to take a target over from a node that died takes its time.
+    let mut opening = Vec::new();
     for dir in &args.dirs {
         let label = disk::read_label(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
         if label.target.kind != role.kind() {
             return Err(format!("{} holds {}: it is not for nacre {}", dir.display(), label.target, role.name()));
         }
-        targets.start(&node, dir, &label).await?;
+        opening.push(Opening::begin(&node, dir, label)?);
+    }
+    let mut targets = Targets::default();
+    for opening in opening {
+        targets.start_on(&node, opening).await?;
     }
     daemon::say_ready(node.nid);
     daemon::stop_signal().await;
@@ -93,22 +98,26 @@ pub(crate) struct Targets {
 impl Targets {
     /// Opens the storage in `dir` and serves its target.
     pub(crate) async fn start(&mut self, node: &Node, dir: &Path, label: &Label) -> Result<(), String> {
+        self.start_on(node, Opening::begin(node, dir, label.clone())?).await
+    }
+
+    /// Serves the target on storage that is being opened.
+    async fn start_on(&mut self, node: &Node, opening: Opening) -> Result<(), String> {
+        let Opening { dir, label, osd } = opening;
+        let osd: Arc<dyn Osd> = osd.await.map_err(|e| e.to_string())??;
         let (name, uuid) = (label.target.clone(), label.uuid);
         let failed = |e: &dyn std::fmt::Display| format!("{} in {}: {e}", label.target, dir.display());
         match name.kind {
             TargetKind::Mgt => {
-                let osd = open(node, dir, label, nacre_mgs::TABLES).await?;
                 self.mgs = Some(Mgs::start(&node.rpc, osd, uuid).await.map_err(|e| failed(&e))?);
             }
             TargetKind::Mdt => {
-                let osd = open(node, dir, label, nacre_mdt::TABLES).await?;
-                let mgc = self.mgc(node, label)?;
+                let mgc = self.mgc(node, &label)?;
                 let config = MdtConfig { name, uuid, host: host_name() };
                 self.mdts.push(Mdt::start(&node.rpc, osd, config, mgc).await.map_err(|e| failed(&e))?);
             }
             TargetKind::Ost => {
-                let osd = open(node, dir, label, nacre_ost::TABLES).await?;
-                let mgc = self.mgc(node, label)?;
+                let mgc = self.mgc(node, &label)?;
                 let config = OstConfig { name, uuid, host: host_name() };
                 self.osts.push(Ost::start(&node.rpc, osd, config, mgc).await.map_err(|e| failed(&e))?);
             }
@@ -149,18 +158,33 @@ impl Targets {
     }
 }
 
-/// Opens a target's storage. Where several nodes may serve it, this may take a while: the last holder may be alive.
-async fn open(node: &Node, dir: &Path, label: &Label, tables: &'static [Table]) -> Result<Arc<dyn Osd>, String> {
-    let name = format!("{} ({})", host_name(), node.nid);
-    let mmp = TargetOptions::of(label)?.mmp(&name, node.rpc.rt().random());
-    let options = DiskOptions { mmp, faults: node.rpc.faults().clone(), ..DiskOptions::default() };
-    let dir = dir.to_owned();
-    let opened = tokio::task::spawn_blocking(move || {
-        DiskOsd::open(&dir, tables, options).map_err(|e| format!("{}: {e}", dir.display()))
-    });
-    let osd = Arc::new(opened.await.map_err(|e| e.to_string())??);
-    let shown = Arc::downgrade(&osd);
-    let show = move || describe_mmp(shown.upgrade().and_then(|osd| osd.mmp_status()).as_ref());
-    node.rpc.params().add(&format!("osd-disk.{}.mmp", label.target), show);
-    Ok(osd)
+/// A target's storage that is being opened. Where several nodes may serve it, this may take a while: the last holder may
+/// be alive.
+struct Opening {
+    dir: PathBuf,
+    label: Label,
+    osd: tokio::task::JoinHandle<Result<Arc<DiskOsd>, String>>,
+}
+
+impl Opening {
+    fn begin(node: &Node, dir: &Path, label: Label) -> Result<Opening, String> {
+        let tables = match label.target.kind {
+            TargetKind::Mgt => nacre_mgs::TABLES,
+            TargetKind::Mdt => nacre_mdt::TABLES,
+            TargetKind::Ost => nacre_ost::TABLES,
+        };
+        let name = format!("{} ({})", host_name(), node.nid);
+        let mmp = TargetOptions::of(&label)?.mmp(&name, node.rpc.rt().random());
+        let options = DiskOptions { mmp, faults: node.rpc.faults().clone(), ..DiskOptions::default() };
+        let (path, params, shown) = (dir.to_owned(), node.rpc.params().clone(), label.target.clone());
+        let osd = tokio::task::spawn_blocking(move || {
+            let osd = DiskOsd::open(&path, tables, options).map_err(|e| format!("{}: {e}", path.display()))?;
+            let osd = Arc::new(osd);
+            let opened = Arc::downgrade(&osd);
+            let show = move || describe_mmp(opened.upgrade().and_then(|osd| osd.mmp_status()).as_ref());
+            params.add(&format!("osd-disk.{shown}.mmp"), show);
+            Ok(osd)
+        });
+        Ok(Opening { dir: dir.to_owned(), label, osd })
+    }
 }

@@ -121,7 +121,10 @@ mod tests {
         options.put_into(&mut label);
         assert_eq!(TargetOptions::of(&label), Ok(options.clone()));
         let text = describe(&label);
-        assert!(text.contains("Parameters: failover.node=10.0.0.2@tcp,10.0.0.3:7000@tcp mgsnode=10.0.0.1@tcp"), "{text}");
+        assert!(
+            text.contains("Parameters: failover.node=10.0.0.2@tcp,10.0.0.3:7000@tcp mgsnode=10.0.0.1@tcp"),
+            "{text}"
+        );
         assert_eq!(options.mmp("n", 0).unwrap().holder, 1, "0 is nobody");
         let alone = TargetOptions { service_nodes: Vec::new(), ..options };
         alone.put_into(&mut label);

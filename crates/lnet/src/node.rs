@@ -170,7 +170,7 @@ impl Node {
                 return;
             }
             Some(FaultAction::Corrupt) => message.damaged = true,
-            Some(FaultAction::Crash) => return self.rt.kill(),
+            Some(FaultAction::Crash) => return self.rt.crash(),
         }
         self.submit_now(message, waiter);
     }
@@ -226,7 +226,7 @@ impl Node {
                 return;
             }
             Some(FaultAction::Corrupt) => message.payload = flip_bit(&message.payload),
-            Some(FaultAction::Crash) => return self.rt.kill(),
+            Some(FaultAction::Crash) => return self.rt.crash(),
         }
         self.deliver(via, message);
     }

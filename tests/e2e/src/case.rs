@@ -205,6 +205,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(cases::tools::all());
     all.extend(cases::tree::all());
     all.extend(cases::faults::all());
+    all.extend(cases::crash_points::all());
     all.extend(cases::failover::all());
     all.extend(cases::power_cut::all());
     all.extend(cases::progressive::all());

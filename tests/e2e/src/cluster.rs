@@ -22,6 +22,8 @@ pub(crate) struct Plan {
     pub(crate) mounts: usize,
     /// Directories of OSTs by index, where they are not to be under `root`.
     pub(crate) ost_dirs: BTreeMap<usize, PathBuf>,
+    /// Where the other targets are to be, if not under `root`.
+    pub(crate) targets: Option<PathBuf>,
     /// OSSs, and OSTs on each.
     pub(crate) servers: (usize, usize),
     /// Whether the MDS and each OSS has a twin at another address that can take its targets over, by multi-mount protection
@@ -36,7 +38,15 @@ const TWIN_ADDRESS: &str = "127.0.0.2";
 impl Plan {
     /// The usual one: 2 OSSs with 2 OSTs each, mounted three times.
     pub(crate) fn new(nacre: &Path, root: &Path) -> Plan {
-        Plan { nacre: nacre.to_owned(), root: root.to_owned(), mounts: 3, ost_dirs: BTreeMap::new(), servers: (2, 2), twins: None }
+        Plan {
+            nacre: nacre.to_owned(),
+            root: root.to_owned(),
+            mounts: 3,
+            ost_dirs: BTreeMap::new(),
+            targets: None,
+            servers: (2, 2),
+            twins: None,
+        }
     }
 }
 
@@ -78,17 +88,17 @@ impl Cluster {
         let (oss_count, osts_each) = self.plan.servers;
         let mut ports = free_ports(2 + oss_count)?.into_iter();
         let mut port = || ports.next().unwrap_or(0);
-        let mgs = self.plan.root.join("targets/mgs");
+        let mgs = self.target("mgs");
         let mgs_port = port();
         self.format("--mgs", 0, &mgs, mgs_port)?;
         self.mgs_nid = self.start_server("mgs", "mgs", mgs_port, &[mgs])?;
-        let (mdt, mds_port) = (self.plan.root.join("targets/mdt0"), port());
+        let (mdt, mds_port) = (self.target("mdt0"), port());
         self.format("--mdt", 0, &mdt, mds_port)?;
         self.start_server("mds", "mds", mds_port, &[mdt])?;
         for oss in 0..oss_count {
             let (mut dirs, oss_port) = (Vec::new(), port());
             for ost in oss * osts_each..(oss + 1) * osts_each {
-                let usual = self.plan.root.join(format!("targets/ost{ost}"));
+                let usual = self.target(&format!("ost{ost}"));
                 let dir = self.plan.ost_dirs.get(&ost).cloned().unwrap_or(usual);
                 self.format("--ost", ost, &dir, oss_port)?;
                 dirs.push(dir);
@@ -96,6 +106,10 @@ impl Cluster {
             self.start_server(&format!("oss{}", oss + 1), "oss", oss_port, &dirs)?;
         }
         Ok(())
+    }
+
+    fn target(&self, name: &str) -> PathBuf {
+        self.plan.targets.clone().unwrap_or_else(|| self.plan.root.join("targets")).join(name)
     }
 
     /// `nacre mkfs` of one target, that will be served at this port.
@@ -251,6 +265,29 @@ impl Cluster {
     pub(crate) fn arm_fault(&self, point: &str, action: &str, times: u32) -> Outcome {
         let times = if times == 1 { "once".to_owned() } else { times.to_string() };
         self.lctl(&["set_param", &format!("fail_loc={point}:{action}:{times}")]).map(drop)
+    }
+
+    /// Arms a fault point of one process.
+    pub(crate) fn arm_fault_of(&self, name: &str, point: &str, action: &str) -> Outcome {
+        let pid = self.with(name, |daemon| daemon.id())?;
+        let (all, one) = (self.plan.root.join("run"), self.plan.root.join("run1"));
+        fs::create_dir_all(&one)?;
+        let mine = format!("-{pid}.sock");
+        for entry in fs::read_dir(&all)? {
+            let socket = entry?.file_name();
+            if socket.to_string_lossy().ends_with(&mine) {
+                std::os::unix::fs::symlink(all.join(&socket), one.join(&socket))?;
+            }
+        }
+        let lctl = Program::new(self.plan.root.join("bin/lctl")).env("NACRE_RUN_DIR", &one);
+        let set = lctl.args(["set_param", &format!("fail_loc={point}:{action}:once")]).run();
+        fs::remove_dir_all(&one)?;
+        set.map(drop)
+    }
+
+    /// Whether a server has ended by itself.
+    pub(crate) fn has_ended(&self, name: &str) -> Outcome<bool> {
+        self.with(name, |daemon| Ok(daemon.ended().is_some()))
     }
 
     /// Disarms every fault point.

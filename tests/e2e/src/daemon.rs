@@ -117,6 +117,14 @@ impl Daemon {
         }
     }
 
+    /// Its process.
+    pub(crate) fn id(&self) -> Outcome<u32> {
+        match &self.child {
+            Some(child) => Ok(child.id()),
+            None => bail!("{} does not run", self.name),
+        }
+    }
+
     /// Sends it a signal.
     pub(crate) fn signal(&self, signal: i32) {
         if let Some(child) = &self.child {

@@ -1,7 +1,7 @@
 //! Targets that another node takes over, and nodes that must not have a target at the same time. Each case runs on a file
 //! system of its own whose servers have twins at another address, over the same storage.
 
-use crate::case::{Case, Env, Layout};
+use crate::case::{Case, Env};
 use crate::cases::faults::{Writer, verify};
 use crate::cases::litmus::wait_for;
 use crate::cluster::{Cluster, Plan};
@@ -16,8 +16,7 @@ use std::time::{Duration, Instant};
 
 /// This module's part of the list.
 pub(crate) fn all() -> Vec<Case> {
-    const ONCE: &[Layout] = &[Layout::Default];
-    let case = |name, run| Case::new(name, run).needs_cluster().limits(240, 400).layouts(ONCE, ONCE);
+    let case = |name, run| Case::new(name, run).needs_cluster().limits(240, 400);
     vec![
         case("failover.oss", |env| failover(env, "oss1")),
         case("failover.mds", |env| failover(env, "mds")),
@@ -117,9 +116,8 @@ impl Probe {
 
     /// Waits until it has been around once.
     fn has_worked(&self) -> Outcome {
-        let worked = wait_for(Duration::from_secs(20), || {
-            Ok(self.worked.load(Ordering::Relaxed) || self.thread.is_finished())
-        })?;
+        let worked =
+            wait_for(Duration::from_secs(20), || Ok(self.worked.load(Ordering::Relaxed) || self.thread.is_finished()))?;
         ensure!(worked, "no small file could be made within 20 s");
         Ok(())
     }

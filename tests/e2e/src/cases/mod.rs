@@ -1,6 +1,7 @@
 //! The cases, by what they are about. Each module has `all()`, its part of the list.
 
 pub(crate) mod cache;
+pub(crate) mod crash_points;
 pub(crate) mod failover;
 pub(crate) mod faults;
 pub(crate) mod fsx;

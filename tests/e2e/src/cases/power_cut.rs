@@ -1,15 +1,25 @@
 //! Power cuts under a target on a recorded disk; and that they would be noticed if a commit left out one of its steps.
 
-use crate::case::{Case, Env, Layout};
-use crate::failure::Outcome;
-use crate::power_cut::{Plan, STEPS, judge, run};
+use crate::case::{Case, Env};
+use crate::failure::{Outcome, bail};
+use crate::power_cut::{Plan, STEPS, judge, run, stack};
+use std::time::Duration;
 
 /// This module's part of the list.
 pub(crate) fn all() -> Vec<Case> {
     vec![
         Case::new("power-cut", power_cuts).needs_cluster().limits(90, 600),
-        Case::new("power-cut-noticed", noticed).needs_cluster().limits(90, 300).layouts(&[Layout::Default], &[Layout::Default]),
+        Case::new("power-cut-noticed", noticed).needs_cluster().limits(90, 300),
+        Case::new("power-cut-of-all", of_all).needs_cluster().limits(120, 600),
     ]
+}
+
+fn of_all(env: &Env) -> Outcome {
+    let Some(cluster) = &env.cluster else { bail!("this case needs the product") };
+    let plan = Plan { points: env.pick(6, 100), seed: env.seed, operations: 0, without: None };
+    let time = Duration::from_secs(env.pick(4, 20));
+    let report = stack::run(cluster.nacre(), &env.local, &plan, time)?;
+    judge(&report, &plan)
 }
 
 fn power_cuts(env: &Env) -> Outcome {

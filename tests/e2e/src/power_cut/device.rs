@@ -25,7 +25,8 @@ impl Disk {
 
     /// Makes an ext4, with a small journal that comes around often.
     pub(crate) fn make_file_system(&self) -> Outcome {
-        let options = ["-q", "-F", "-b", "4096", "-J", "size=8", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"];
+        let options =
+            ["-q", "-F", "-b", "4096", "-J", "size=8", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"];
         Program::new("mkfs.ext4").args(options).arg(&self.path).run().map(drop)
     }
 }

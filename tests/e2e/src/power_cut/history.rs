@@ -240,14 +240,16 @@ impl Object {
         if expected == content {
             return Ok(());
         }
-        let is_wrong = |at: usize| {
-            content[at] != expected[at] && !later.iter().any(|c| c.byte(at as u64) == Some(content[at]))
-        };
+        let is_wrong =
+            |at: usize| content[at] != expected[at] && !later.iter().any(|c| c.byte(at as u64) == Some(content[at]));
         match (0..content.len()).find(|at| is_wrong(*at)) {
             Some(at) => {
                 let count = (at..content.len()).filter(|at| is_wrong(*at)).count();
                 let (is, should) = (content[at], expected[at]);
-                Err(format!("byte {at} is {is} instead of {should}, {count} bytes wrong; {} later changes", later.len()))
+                Err(format!(
+                    "byte {at} is {is} instead of {should}, {count} bytes wrong; {} later changes",
+                    later.len()
+                ))
             }
             None => Ok(()),
         }
@@ -277,7 +279,13 @@ impl Change {
         match self {
             Change::Write(_, ranges) => ranges.iter().map(|r| r.end).max().unwrap_or(0).max(before),
             Change::Truncate(size) => *size,
-            Change::Zero(range, grows) => if *grows { range.end.max(before) } else { before },
+            Change::Zero(range, grows) => {
+                if *grows {
+                    range.end.max(before)
+                } else {
+                    before
+                }
+            }
         }
     }
 

@@ -6,26 +6,28 @@
 //! recovers, the target is opened, and what it holds is held against what was done and acknowledged ([`history`]).
 //! This is what dm-log-writes does in a kernel, without one.
 //!
+//! [`stack`] does the same with a whole file system on the disk.
+//!
 //! What it can't see: a flush that was issued before a write had ended and came to the disk after it counts for that
-//! write too. Power cuts of several targets at the same time are another question, for whole file systems.
+//! write too.
 
 pub(crate) mod device;
 mod history;
 mod medium;
 pub(crate) mod recorder;
+pub(crate) mod stack;
 mod workload;
 
-use crate::failure::{Context, Outcome, bail, ensure};
+use crate::failure::{Context, Failure, Outcome, bail, ensure};
 use crate::prng::Prng;
 use crate::process::Program;
 use crate::sys;
 use device::{Disk, Mounted, Scratch};
-use history::{Found, History};
 use medium::Medium;
-use recorder::Recording;
+use recorder::{Position, Recording};
 use std::fmt;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// What to do.
@@ -59,6 +61,13 @@ pub(crate) struct Report {
     seconds: (f64, f64),
 }
 
+impl Report {
+    fn of(recording: &Recording, begin: Instant) -> Report {
+        let seconds = (begin.elapsed().as_secs_f64(), 0.0);
+        Report { recorded: recording.sums(), seconds, ..Report::default() }
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (writes, flushes, bytes) = self.recorded;
@@ -77,10 +86,15 @@ const DISK_BYTES: u64 = 256 << 20;
 /// Records the workload and cuts the power. `dir` must be below the run's directory, which is cleared of mounts and
 /// processes whatever happens.
 pub(crate) fn run(dir: &Path, plan: &Plan) -> Outcome<Report> {
+    with_memory(dir, |memory| run_in(memory, plan))
+}
+
+/// Has a place in memory for the images.
+fn with_memory<T>(dir: &Path, in_memory: impl FnOnce(&Path) -> Outcome<T>) -> Outcome<T> {
     let memory = dir.join("memory");
     fs::create_dir_all(&memory)?;
     sys::mount("tmpfs", &memory, "tmpfs", "").context("mounting a tmpfs")?;
-    let outcome = run_in(&memory, plan);
+    let outcome = in_memory(&memory);
     if let Err(e) = sys::unmount(&memory, true) {
         eprintln!("{}: {e}", memory.display());
     }
@@ -89,21 +103,25 @@ pub(crate) fn run(dir: &Path, plan: &Plan) -> Outcome<Report> {
 
 fn run_in(dir: &Path, plan: &Plan) -> Outcome<Report> {
     let begin = Instant::now();
-    let (recording, history) = record(dir, plan)?;
-    let mut report = Report {
-        recorded: recording.sums(),
-        workload: history.sums(),
-        seconds: (begin.elapsed().as_secs_f64(), 0.0),
-        ..Report::default()
-    };
-    let begin = Instant::now();
-    cut_all(dir, plan, &recording, &history, &mut report)?;
-    report.seconds.1 = begin.elapsed().as_secs_f64();
+    let (recording, history) = record(dir, |mounted, position| workload::run(&mounted.join("target"), position, plan))?;
+    let mut report = Report { workload: history.sums(), ..Report::of(&recording, begin) };
+    cut_all(dir, plan, &recording, history.begins_at(), &mut report, |point, mounted, report| {
+        let found = workload::look(&mounted.join("target"))?;
+        report.bytes_checked += found.bytes();
+        let unasked = history.check(point as u64, &found).map_err(Failure::new)?;
+        report.unasked_max = report.unasked_max.max(unasked);
+        Ok(())
+    })?;
     Ok(report)
 }
 
-/// Runs the workload on a recorded disk.
-fn record(dir: &Path, plan: &Plan) -> Outcome<(Recording, History)> {
+/// Where the disk is mounted, recorded and after power cuts alike: so that whoever worked on it finds it there again.
+fn mounted_at(dir: &Path) -> PathBuf {
+    dir.join("mounted")
+}
+
+/// Has `work` done on a recorded disk.
+fn record<H>(dir: &Path, work: impl FnOnce(&Path, Position) -> Outcome<H>) -> Outcome<(Recording, H)> {
     let (log, at) = (dir.join("log"), dir.join("recorder"));
     fs::create_dir_all(&log)?;
     fs::create_dir_all(&at)?;
@@ -118,9 +136,8 @@ fn record(dir: &Path, plan: &Plan) -> Outcome<(Recording, History)> {
     }
     let disk = Disk::attach(&disk_file)?;
     disk.make_file_system()?;
-    let mounted = Mounted::at(disk, &dir.join("workload"))?;
-    let position = recorder::Position::of(&log)?;
-    let history = workload::run(&mounted.path().join("target"), position, plan).context("the workload")?;
+    let mounted = Mounted::at(disk, &mounted_at(dir))?;
+    let history = work(mounted.path(), Position::of(&log)?).context("the workload")?;
     drop(mounted);
     sys::unmount(&at, false).context("unmounting the recorder")?;
     recorder.end_input();
@@ -128,15 +145,22 @@ fn record(dir: &Path, plan: &Plan) -> Outcome<(Recording, History)> {
     Ok((Recording::read(&log)?, history))
 }
 
-/// Cuts the power at random moments, in order, and checks what is there after each.
-fn cut_all(dir: &Path, plan: &Plan, recording: &Recording, history: &History, report: &mut Report) -> Outcome {
+/// Cuts the power at random moments, in order, and has what is there after each checked.
+fn cut_all(
+    dir: &Path,
+    plan: &Plan,
+    recording: &Recording,
+    begins_at: usize,
+    report: &mut Report,
+    mut check: impl FnMut(usize, &Path, &mut Report) -> Outcome,
+) -> Outcome {
+    let begin = Instant::now();
     let mut random = Prng::new(plan.seed ^ 0x6375_7421);
-    let moments = history.begins_at()..=recording.len();
-    let span = moments.end() - moments.start();
-    let mut points: Vec<usize> = (0..plan.points).map(|_| moments.start() + random.below(span + 1)).collect();
+    let span = recording.len() - begins_at;
+    let mut points: Vec<usize> = (0..plan.points).map(|_| begins_at + random.below(span + 1)).collect();
     points.sort_unstable();
     let mut medium = Medium::new(recording, &dir.join("durable"), DISK_BYTES)?;
-    let mut scratch = Scratch::new(&dir.join("scratch"), DISK_BYTES, &dir.join("cut"))?;
+    let mut scratch = Scratch::new(&dir.join("scratch"), DISK_BYTES, &mounted_at(dir))?;
     for (n, point) in points.into_iter().enumerate() {
         if sys::interrupted() {
             bail!("interrupted");
@@ -144,25 +168,16 @@ fn cut_all(dir: &Path, plan: &Plan, recording: &Recording, history: &History, re
         medium.advance(point)?;
         let lost = medium.cut(point, &mut random);
         scratch.fill(&medium, &lost)?;
-        let outcome = scratch.mount(n % 25 == 0).and_then(|mounted| {
-            let found = workload::look(&mounted.path().join("target"))?;
-            drop(mounted);
-            Ok(found)
-        });
+        let outcome = scratch.mount(n % 25 == 0).and_then(|mounted| check(point, mounted.path(), report));
         report.points += 1;
-        let verdict = outcome.map_err(|e| e.to_string()).and_then(|found: Found| {
-            report.bytes_checked += found.bytes();
-            let unasked = history.check(point as u64, &found)?;
-            report.unasked_max = report.unasked_max.max(unasked);
-            Ok(())
-        });
-        if let Err(wrong) = verdict {
+        if let Err(wrong) = outcome {
             report.wrong.push(format!("power cut {n}, after event {point}, {lost}: {wrong}"));
             if plan.without.is_some() || report.wrong.len() >= WRONG_MAX {
                 break;
             }
         }
     }
+    report.seconds.1 = begin.elapsed().as_secs_f64();
     Ok(())
 }
 

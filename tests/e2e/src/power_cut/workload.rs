@@ -2,9 +2,9 @@
 //! callbacks; object data written small and large, aligned and not, in several pieces and parts, cut off, punched,
 //! zeroed, removed; syncs and commits between; all by several tasks at the same time.
 
+use super::Plan;
 use super::history::{Change, Entry, Found, History, LAST, TABLES, Tables, fill};
 use super::recorder::Position;
-use super::Plan;
 use crate::failure::{Context, Outcome};
 use crate::prng::Prng;
 use bytes::Bytes;
@@ -232,7 +232,11 @@ impl Worker {
             _ => at..at + 100_000 + below(100_000),
         };
         let (first, len) = (range.start, range.end - range.start);
-        if below(5) == 0 { vec![range, first + len + 1..first + 2 * len + 1, first + 3 * len..first + 4 * len] } else { vec![range] }
+        if below(5) == 0 {
+            vec![range, first + len + 1..first + 2 * len + 1, first + 3 * len..first + 4 * len]
+        } else {
+            vec![range]
+        }
     }
 
     /// Truncate, punch, zero.
