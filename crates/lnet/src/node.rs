@@ -417,6 +417,10 @@ impl Interface {
         }
     }
 
+    pub(crate) fn forget_failures(&self, peer: Nid) {
+        self.lnd.forget_failures(peer);
+    }
+
     pub(crate) fn peers(&self) -> Vec<PeerStatus> {
         let s = self.state.lock();
         let mut all: Vec<_> = s.peers.iter().map(|(nid, peer)| s.peer_status(*nid, peer)).collect();

@@ -165,7 +165,13 @@ impl Import {
     /// The target was started anew as `instance` (imperative recovery): reconnect now if that is news.
     pub fn notify_restart(&self, instance: u64) {
         let now = self.0.node.rt.now();
-        if self.0.state.lock().machine.handle_restart(now, instance) {
+        let (news, nids) = {
+            let machine = &mut self.0.state.lock().machine;
+            (machine.handle_restart(now, instance), machine.nids())
+        };
+        // One of them was started a moment ago, after we may have tried it in vain.
+        nids.into_iter().for_each(|nid| self.0.node.lnet.forget_failures(nid));
+        if news {
             tracing::info!("{}: the target was restarted, reconnecting", self.0.config.label);
         }
         self.0.nudge.notify_one();

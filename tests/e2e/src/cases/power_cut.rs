@@ -1,6 +1,6 @@
 //! Power cuts under a target on a recorded disk; and that they would be noticed if a commit left out one of its steps.
 
-use crate::case::{Case, Env};
+use crate::case::{Case, Env, Profile};
 use crate::failure::{Outcome, bail};
 use crate::power_cut::{Plan, STEPS, judge, run, stack};
 use std::time::Duration;
@@ -19,12 +19,20 @@ fn of_all(env: &Env) -> Outcome {
     let plan = Plan { points: env.pick(6, 100), seed: env.seed, operations: 0, without: None };
     let time = Duration::from_secs(env.pick(4, 20));
     let report = stack::run(cluster.nacre(), &env.local, &plan, time)?;
-    judge(&report, &plan)
+    println!("    {}", report.to_string().replace('\n', "\n    "));
+    judge(&report, &plan)?;
+    if env.profile == Profile::Short {
+        return Ok(());
+    }
+    let plan = Plan { points: 30, without: Some(STEPS[0]), ..plan };
+    judge(&stack::run(cluster.nacre(), &env.local.join("broken"), &plan, Duration::from_secs(3))?, &plan)
 }
 
 fn power_cuts(env: &Env) -> Outcome {
     let plan = Plan { points: env.pick(40, 1000), seed: env.seed, operations: env.pick(800, 3000), without: None };
-    judge(&run(&env.local, &plan)?, &plan)
+    let report = run(&env.local, &plan)?;
+    println!("    {}", report.to_string().replace('\n', "\n    "));
+    judge(&report, &plan)
 }
 
 fn noticed(env: &Env) -> Outcome {

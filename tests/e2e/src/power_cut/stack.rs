@@ -54,6 +54,9 @@ fn work(nacre: &Path, dir: &Path, disk: &Path, position: &Position, plan: &Plan,
     let mount = cluster.mount_point(1);
     let joined = wait_for(Duration::from_secs(20), || Ok(File::create(mount.join("first")).is_ok()))?;
     ensure!(joined, "no file can be made 20 s after the start");
+    if let Some(step) = plan.without {
+        cluster.arm_fault(step, "drop", u32::MAX - 1)?;
+    }
     let mut writer = Writer::start_in(&mount, dir, plan.seed)?;
     writer.progress(4, Duration::from_secs(30))?;
     File::open(&mount)?.sync_all()?;
