@@ -426,3 +426,31 @@ pub(crate) fn attach_loop(file: &File) -> io::Result<(File, std::path::PathBuf)>
     }
     Err(io::ErrorKind::ResourceBusy.into())
 }
+
+/// A frozen file system: nothing is written to its disk until this is dropped.
+pub(crate) struct Frozen(File);
+
+const FIFREEZE: libc::c_ulong = 0xC004_5877;
+const FITHAW: libc::c_ulong = 0xC004_5878;
+
+impl Frozen {
+    /// Freezes the file system that this directory is on.
+    pub(crate) fn new(dir: File) -> io::Result<Frozen> {
+        // SAFETY: a valid descriptor; this request takes no argument.
+        check(unsafe { libc::ioctl(dir.as_raw_fd(), FIFREEZE as _) })?;
+        Ok(Frozen(dir))
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { libc::ioctl(self.0.as_raw_fd(), FITHAW as _) };
+    }
+}
+
+/// `syncfs(2)`.
+pub(crate) fn sync(file: &File) -> io::Result<()> {
+    // SAFETY: a valid descriptor.
+    check(unsafe { libc::syncfs(file.as_raw_fd()) })
+}

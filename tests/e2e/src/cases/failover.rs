@@ -7,6 +7,7 @@ use crate::cases::litmus::wait_for;
 use crate::cluster::{Cluster, Plan};
 use crate::failure::{Context, Outcome, bail, ensure};
 use crate::power_cut::device::{Disk, Mounted};
+use crate::sys;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -144,51 +145,70 @@ fn probe_once(path: &Path) -> Outcome {
 }
 
 /// One storage and two hosts that do not see each other's file locks: two loop devices over one image, each with an ext4 of
-/// its own above it, which is what two hosts on a shared disk are.
+/// its own above it, which is what two hosts on a shared disk are. Two live ext4 on one disk damage it, so each question
+/// has a disk of its own.
 fn two_hosts(env: &Env) -> Outcome {
     let cluster = cluster_with_twins(env, 0, (0, 0))?;
-    let outcome = two_hosts_on(env, &cluster);
+    let outcome = second_host_is_refused(env, &cluster).and_then(|()| suspended_host_is_overtaken(env, &cluster));
     // The one that is overtaken says so, and stops.
     judge(env, &cluster, outcome, &[" WARN ", "multi-mount protection"])
 }
 
-fn two_hosts_on(env: &Env, cluster: &Cluster) -> Outcome {
-    let image = env.local.join("shared.img");
-    File::create(&image)?.set_len(192 << 20)?;
-    let host = |name: &str| -> Outcome<Mounted> { Mounted::at(Disk::attach(&image)?, &env.local.join(name)) };
-    Disk::attach(&image)?.make_file_system()?;
-    let first = host("host1")?;
-    let dir = |host: &Mounted| -> Vec<PathBuf> { vec![host.path().join("ost")] };
-    cluster.format("--ost", 0, &dir(&first)[0], 0)?;
-    cluster.add_server("first", "oss", "127.0.0.1:0", &dir(&first));
-    cluster.restart("first")?;
+/// A disk with the target of an OST, that two hosts can mount.
+struct SharedDisk {
+    image: PathBuf,
+}
 
-    // A second host comes while the first one serves.
-    File::open(first.path())?.sync_all()?;
-    let second = host("host2")?;
-    cluster.add_server("second", "oss", "127.0.0.2:0", &dir(&second));
-    let refusal = cluster.restart("second").err().map(|e| e.to_string()).unwrap_or_default();
+impl SharedDisk {
+    fn new(env: &Env, index: usize) -> Outcome<SharedDisk> {
+        let image = env.local.join(format!("shared{index}.img"));
+        File::create(&image)?.set_len(192 << 20)?;
+        Disk::attach(&image)?.make_file_system()?;
+        Ok(SharedDisk { image })
+    }
+
+    /// Mounts it on a host, at an address, with a server that is not started yet.
+    fn on_host(&self, env: &Env, cluster: &Cluster, host: &str, address: &str) -> Outcome<Mounted> {
+        let mounted = Mounted::at(Disk::attach(&self.image)?, &env.local.join(host))?;
+        cluster.add_server(host, "oss", &format!("{address}:0"), &[mounted.path().join("ost")]);
+        Ok(mounted)
+    }
+}
+
+fn second_host_is_refused(env: &Env, cluster: &Cluster) -> Outcome {
+    let disk = SharedDisk::new(env, 0)?;
+    let first = disk.on_host(env, cluster, "host1", "127.0.0.1")?;
+    cluster.format("--ost", 0, &first.path().join("ost"), 0)?;
+    cluster.restart("host1")?;
+    sys::sync(&File::open(first.path())?)?;
+    let _second = disk.on_host(env, cluster, "host2", "127.0.0.2")?;
+    let refusal = cluster.restart("host2").err().map(|e| e.to_string()).unwrap_or_default();
     ensure!(refusal.contains("is in use by"), "a second node was not refused: {refusal:?}");
-    cluster.kill("second")?;
-    drop(second);
+    cluster.kill("host2")?;
+    cluster.kill("host1")
+}
 
-    // The first host stands still for longer than it may; the second takes over; the first one wakes up.
-    cluster.signal("first", libc::SIGSTOP)?;
+/// A host stands still, processes and file system; another one takes over; the first one wakes up.
+fn suspended_host_is_overtaken(env: &Env, cluster: &Cluster) -> Outcome {
+    let disk = SharedDisk::new(env, 1)?;
+    let first = disk.on_host(env, cluster, "host3", "127.0.0.1")?;
+    cluster.format("--ost", 1, &first.path().join("ost"), 0)?;
+    cluster.restart("host3")?;
+    cluster.signal("host3", libc::SIGSTOP)?;
+    let frozen = sys::Frozen::new(File::open(first.path())?).context("freezing ext4")?;
     let begin = Instant::now();
-    let second = host("host2")?;
-    cluster.add_server("third", "oss", "127.0.0.2:0", &dir(&second));
-    cluster.restart("third").context("taking over from a node that stands still")?;
+    let second = disk.on_host(env, cluster, "host4", "127.0.0.2")?;
+    cluster.restart("host4").context("taking over from a node that stands still")?;
     let took = begin.elapsed();
     ensure!(took > 4 * Duration::from_millis(INTERVAL_MS.into()), "taken over after {took:?}: too soon");
     println!("    taken over after {:.2} s from a node that stood still", took.as_secs_f64());
-    cluster.signal("first", libc::SIGCONT)?;
+    cluster.signal("host3", libc::SIGCONT)?;
     let stopped = wait_for(Duration::from_secs(20), || {
-        Ok(cluster.log_of("first")?.contains("has taken the target over; the target stops"))
+        Ok(cluster.log_of("host3")?.contains("has taken the target over; the target stops"))
     })?;
     ensure!(stopped, "the node that was overtaken goes on");
-    cluster.kill("first")?;
-    cluster.stop_server("third")?;
+    cluster.stop_server("host4")?;
     drop(second);
-    drop(first);
-    Ok(())
+    drop(frozen);
+    cluster.kill("host3")
 }

@@ -16,7 +16,7 @@ pub(crate) fn all() -> Vec<Case> {
 
 fn of_all(env: &Env) -> Outcome {
     let Some(cluster) = &env.cluster else { bail!("this case needs the product") };
-    let plan = Plan { points: env.pick(6, 100), seed: env.seed, operations: 0, without: None };
+    let plan = Plan { points: env.pick(6, 40), seed: env.seed, operations: 0, without: None };
     let time = Duration::from_secs(env.pick(4, 20));
     let report = stack::run(cluster.nacre(), &env.local, &plan, time)?;
     println!("    {}", report.to_string().replace('\n', "\n    "));
