@@ -1,5 +1,5 @@
 //! The one binary. Called as `nacre` it offers every role; through a symbolic link named `lfs`, `lctl`, `lnetctl`,
-//! `mkfs.nacre` or `mount.nacre` it is that tool. This file only decides which.
+//! `mkfs.nacre`, `tunefs.nacre` or `mount.nacre` it is that tool. This file only decides which.
 #![allow(clippy::disallowed_methods)] // The command line is an IO edge: it reads files and starts the runtime.
 
 mod admin;
@@ -15,7 +15,9 @@ mod output;
 mod rundir;
 mod servers;
 mod sim;
+mod target_options;
 mod tool;
+mod tunefs;
 mod up;
 
 use clap::{Parser, Subcommand};
@@ -43,6 +45,8 @@ enum Command {
     Status(up::Status),
     /// Format storage for a target
     Mkfs(mkfs::Mkfs),
+    /// Show what a target was formatted with, and change it
+    Tunefs(tunefs::Tunefs),
     /// Run a management server
     Mgs(servers::Serve),
     /// Run a metadata server
@@ -83,6 +87,7 @@ fn main() -> ExitCode {
         Some("lctl") => lctl::main(rest()),
         Some("lnetctl") => lnetctl::main(rest()),
         Some("mkfs.nacre") => mkfs::main(mkfs::Mkfs::parse()),
+        Some("tunefs.nacre") => tunefs::main(tunefs::Tunefs::parse()),
         Some("mount.nacre") => mount::main_from_fstab(rest()),
         _ => dispatch(Cli::parse()),
     }
@@ -94,6 +99,7 @@ fn dispatch(cli: Cli) -> ExitCode {
         Command::Down(a) => up::down(a),
         Command::Status(a) => up::status(a),
         Command::Mkfs(a) => mkfs::main(a),
+        Command::Tunefs(a) => tunefs::main(a),
         Command::Mgs(a) => servers::main(servers::Role::Mgs, a),
         Command::Mds(a) => servers::main(servers::Role::Mds, a),
         Command::Oss(a) => servers::main(servers::Role::Oss, a),

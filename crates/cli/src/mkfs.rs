@@ -1,11 +1,14 @@
 //! `nacre mkfs`, also `mkfs.nacre`: formats a directory as the storage of a target.
 
 use crate::output::{fail, json};
+use crate::target_options::{TargetOptions, describe, mmp_interval};
 use nacre_base::{MdtIndex, Nid, OstIndex, TargetName, Uuid};
 use nacre_osd::disk::{self, Label};
 use nacre_rt::Rt;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Format storage for a target.
 #[derive(clap::Parser, Debug)]
@@ -29,6 +32,12 @@ pub(crate) struct Mkfs {
     /// NID of the MGS, such as 10.0.0.1@tcp; several separated by commas
     #[arg(long, value_delimiter = ',')]
     mgsnode: Vec<Nid>,
+    /// NID of a node that may serve the target: all of them, separated by commas, if there are several
+    #[arg(long, alias = "failnode", value_delimiter = ',')]
+    servicenode: Vec<Nid>,
+    /// Milliseconds between two signs of life of the node that serves the target, if several may
+    #[arg(long, value_name = "MS", value_parser = mmp_interval)]
+    mmp_update_interval: Option<Duration>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -36,31 +45,26 @@ pub(crate) struct Mkfs {
     dir: PathBuf,
 }
 
-/// The label's option that holds the MGS's NIDs, separated by commas.
-const MGSNODE: &str = "mgsnode";
-
-/// The NIDs of the MGS that a target was formatted with.
-pub(crate) fn mgs_nids(label: &Label) -> Result<Vec<Nid>, String> {
-    let text = label.options.get(MGSNODE).map_or("", String::as_str);
-    text.split(',').map(|n| n.parse().map_err(|e| format!("mgsnode of {}: {e}", label.target))).collect()
-}
-
 /// Runs the command.
 pub(crate) fn main(args: Mkfs) -> ExitCode {
     match run(&args) {
-        Ok((name, uuid)) if args.json => {
-            json(&serde_json::json!({"target": name.to_string(), "uuid": uuid.to_string(), "dir": args.dir}));
+        Ok(label) if args.json => {
+            let (target, uuid) = (label.target.to_string(), label.uuid.to_string());
+            json(&serde_json::json!({"target": target, "uuid": uuid, "dir": args.dir}));
             ExitCode::SUCCESS
         }
-        Ok((name, uuid)) => {
-            println!("Formatted {} as {name} (uuid {uuid})", args.dir.display());
+        Ok(label) => {
+            println!("Formatted {} as {} (uuid {})", args.dir.display(), label.target, label.uuid);
+            if !args.servicenode.is_empty() {
+                print!("{}", describe(&label));
+            }
             ExitCode::SUCCESS
         }
         Err(e) => fail("mkfs.nacre", e, 1),
     }
 }
 
-fn run(args: &Mkfs) -> Result<(TargetName, Uuid), String> {
+fn run(args: &Mkfs) -> Result<Label, String> {
     if !TargetName::is_fsname(&args.fsname) {
         return Err(format!("--fsname {:?} must be 1 to 8 letters, digits, - or _", args.fsname));
     }
@@ -77,20 +81,30 @@ fn run(args: &Mkfs) -> Result<(TargetName, Uuid), String> {
     if !args.mgs && args.mgsnode.is_empty() {
         return Err("--mgsnode is needed: the NID of the MGS, such as 10.0.0.1@tcp".into());
     }
-    format_target(&args.dir, &name, &args.mgsnode).map(|uuid| (name, uuid))
+    if args.mgs && !args.servicenode.is_empty() {
+        return Err(
+            "--servicenode is for MDTs and OSTs: the other nodes of an MGS are listed in --mgsnode of these".into()
+        );
+    }
+    let options = TargetOptions {
+        mgs: args.mgsnode.clone(),
+        service_nodes: args.servicenode.clone(),
+        mmp_interval: args.mmp_update_interval,
+    };
+    format_target(&args.dir, &name, &options)
 }
 
 /// Formats `dir` for `name`.
-pub(crate) fn format_target(dir: &Path, name: &TargetName, mgs: &[Nid]) -> Result<Uuid, String> {
+pub(crate) fn format_target(dir: &Path, name: &TargetName, options: &TargetOptions) -> Result<Label, String> {
     // A runtime only for its source of randomness.
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|e| e.to_string())?;
     let uuid = runtime.block_on(async {
         let rt = Rt::production();
         Uuid::from_random(rt.random(), rt.random())
     });
-    let nids: Vec<_> = mgs.iter().map(Nid::to_string).collect();
-    let options = [(MGSNODE.to_owned(), nids.join(","))].into_iter().filter(|(_, v)| !v.is_empty()).collect();
-    let label = Label { uuid, target: name.clone(), parts: disk::suitable_parts(dir), options };
+    let parts = disk::suitable_parts(dir);
+    let mut label = Label { uuid, target: name.clone(), parts, options: BTreeMap::new() };
+    options.put_into(&mut label);
     disk::format(dir, &label).map_err(|e| format!("{}: {e}", dir.display()))?;
-    Ok(uuid)
+    Ok(label)
 }

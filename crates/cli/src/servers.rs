@@ -2,8 +2,8 @@
 //! and serves the target whose label it finds there.
 
 use crate::daemon;
-use crate::mkfs::mgs_nids;
 use crate::node::{Listen, Node, host_name};
+use crate::target_options::{TargetOptions, describe_mmp};
 use nacre_base::TargetKind;
 use nacre_mdt::{Mdt, MdtConfig};
 use nacre_mgc::Mgc;
@@ -59,13 +59,18 @@ pub(crate) fn main(role: Role, args: Serve) -> ExitCode {
 
 async fn serve(role: Role, args: Serve) -> Result<(), String> {
     let node = Node::start(role.name(), args.listen.unwrap_or_else(Listen::standard)).await?;
-    let mut targets = Targets::default();
+    // All begin before the first is waited for: to take a target over from a node that died takes its time.
+    let mut opening = Vec::new();
     for dir in &args.dirs {
         let label = disk::read_label(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
         if label.target.kind != role.kind() {
             return Err(format!("{} holds {}: it is not for nacre {}", dir.display(), label.target, role.name()));
         }
-        targets.start(&node, dir, &label).await?;
+        opening.push(Opening::begin(&node, dir, label)?);
+    }
+    let mut targets = Targets::default();
+    for opening in opening {
+        targets.start_on(&node, opening).await?;
     }
     daemon::say_ready(node.nid);
     daemon::stop_signal().await;
@@ -93,22 +98,26 @@ pub(crate) struct Targets {
 impl Targets {
     /// Opens the storage in `dir` and serves its target.
     pub(crate) async fn start(&mut self, node: &Node, dir: &Path, label: &Label) -> Result<(), String> {
+        self.start_on(node, Opening::begin(node, dir, label.clone())?).await
+    }
+
+    /// Serves the target on storage that is being opened.
+    async fn start_on(&mut self, node: &Node, opening: Opening) -> Result<(), String> {
+        let Opening { dir, label, osd } = opening;
+        let osd: Arc<dyn Osd> = osd.await.map_err(|e| e.to_string())??;
         let (name, uuid) = (label.target.clone(), label.uuid);
         let failed = |e: &dyn std::fmt::Display| format!("{} in {}: {e}", label.target, dir.display());
         match name.kind {
             TargetKind::Mgt => {
-                let osd = open(dir, nacre_mgs::TABLES)?;
                 self.mgs = Some(Mgs::start(&node.rpc, osd, uuid).await.map_err(|e| failed(&e))?);
             }
             TargetKind::Mdt => {
-                let osd = open(dir, nacre_mdt::TABLES)?;
-                let mgc = self.mgc(node, label)?;
+                let mgc = self.mgc(node, &label)?;
                 let config = MdtConfig { name, uuid, host: host_name() };
                 self.mdts.push(Mdt::start(&node.rpc, osd, config, mgc).await.map_err(|e| failed(&e))?);
             }
             TargetKind::Ost => {
-                let osd = open(dir, nacre_ost::TABLES)?;
-                let mgc = self.mgc(node, label)?;
+                let mgc = self.mgc(node, &label)?;
                 let config = OstConfig { name, uuid, host: host_name() };
                 self.osts.push(Ost::start(&node.rpc, osd, config, mgc).await.map_err(|e| failed(&e))?);
             }
@@ -121,7 +130,13 @@ impl Targets {
 
     /// One MGC for each set of MGS NIDs would do; one for each target is simpler and costs one idle connection.
     fn mgc(&mut self, node: &Node, label: &Label) -> Result<Arc<Mgc>, String> {
-        let mgc = Mgc::new(&node.rpc, mgs_nids(label)?, label.uuid, &label.target.to_string());
+        let options = TargetOptions::of(label)?;
+        let service_nodes = &options.service_nodes;
+        if !service_nodes.is_empty() && !service_nodes.contains(&node.nid) {
+            tracing::warn!("{} is served at {}, which is none of its service nodes", label.target, node.nid);
+        }
+        let mgc = Mgc::new(&node.rpc, options.mgs, label.uuid, &label.target.to_string());
+        mgc.set_service_nodes(options.service_nodes);
         self.mgcs.push(mgc.clone());
         Ok(mgc)
     }
@@ -143,7 +158,33 @@ impl Targets {
     }
 }
 
-fn open(dir: &Path, tables: &[nacre_osd::Table]) -> Result<Arc<dyn Osd>, String> {
-    let osd = DiskOsd::open(dir, tables, DiskOptions::default()).map_err(|e| format!("{}: {e}", dir.display()))?;
-    Ok(Arc::new(osd))
+/// A target's storage that is being opened. Where several nodes may serve it, this may take a while: the last holder may
+/// be alive.
+struct Opening {
+    dir: PathBuf,
+    label: Label,
+    osd: tokio::task::JoinHandle<Result<Arc<DiskOsd>, String>>,
+}
+
+impl Opening {
+    fn begin(node: &Node, dir: &Path, label: Label) -> Result<Opening, String> {
+        let tables = match label.target.kind {
+            TargetKind::Mgt => nacre_mgs::TABLES,
+            TargetKind::Mdt => nacre_mdt::TABLES,
+            TargetKind::Ost => nacre_ost::TABLES,
+        };
+        let name = format!("{} ({})", host_name(), node.nid);
+        let mmp = TargetOptions::of(&label)?.mmp(&name, node.rpc.rt().random());
+        let options = DiskOptions { mmp, faults: node.rpc.faults().clone(), ..DiskOptions::default() };
+        let (path, params, shown) = (dir.to_owned(), node.rpc.params().clone(), label.target.clone());
+        let osd = tokio::task::spawn_blocking(move || {
+            let osd = DiskOsd::open(&path, tables, options).map_err(|e| format!("{}: {e}", path.display()))?;
+            let osd = Arc::new(osd);
+            let opened = Arc::downgrade(&osd);
+            let show = move || describe_mmp(opened.upgrade().and_then(|osd| osd.mmp_status()).as_ref());
+            params.add(&format!("osd-disk.{shown}.mmp"), show);
+            Ok(osd)
+        });
+        Ok(Opening { dir: dir.to_owned(), label, osd })
+    }
 }

@@ -7,6 +7,7 @@ use crate::mount::{attach, connect, unmount};
 use crate::node::{Listen, Node};
 use crate::output::{fail, json};
 use crate::servers::Targets;
+use crate::target_options::TargetOptions;
 use nacre_base::{MdtIndex, Nid, OstIndex, TargetName};
 use nacre_osd::disk;
 use serde::{Deserialize, Serialize};
@@ -188,7 +189,8 @@ fn format_if_new(args: &Up, nid: Nid) -> Result<(), String> {
 /// Formatting makes a small runtime of its own, which must not nest in ours.
 fn format_in_thread(dir: PathBuf, name: TargetName) -> Result<(), String> {
     let _ = std::fs::remove_dir_all(&dir);
-    let thread = std::thread::spawn(move || format_target(&dir, &name, &[Nid::LO]));
+    let options = TargetOptions { mgs: vec![Nid::LO], ..TargetOptions::default() };
+    let thread = std::thread::spawn(move || format_target(&dir, &name, &options));
     thread.join().map_err(|_| "formatting panicked".to_owned())?.map(drop)
 }
 

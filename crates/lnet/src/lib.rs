@@ -213,6 +213,11 @@ impl Lnet {
         self.0.peer_down_hooks.write().push(hook);
     }
 
+    /// Somebody who knows says that a peer is up: the next message to it goes out at once, whatever failed lately.
+    pub fn forget_failures(&self, peer: Nid) {
+        self.0.interfaces().iter().for_each(|i| i.forget_failures(peer));
+    }
+
     /// The interfaces, `lo` first.
     pub fn interfaces(&self) -> Vec<InterfaceStatus> {
         let lo = self.0.lo().status(&self.0.options);

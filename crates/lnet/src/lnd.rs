@@ -20,6 +20,9 @@ pub(crate) trait Lnd: Send + Sync {
     /// Carries a message to its next hop. Must not block, and may complete the message at once.
     fn send(&self, message: Outbound);
 
+    /// A peer is said to be up: whatever is known of failures to reach it is out of date.
+    fn forget_failures(&self, _peer: Nid) {}
+
     /// Open connections to a peer.
     fn connections(&self, _peer: Nid) -> usize {
         0

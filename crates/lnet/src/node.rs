@@ -170,7 +170,7 @@ impl Node {
                 return;
             }
             Some(FaultAction::Corrupt) => message.damaged = true,
-            Some(FaultAction::Crash) => return self.rt.kill(),
+            Some(FaultAction::Crash) => return self.rt.crash(),
         }
         self.submit_now(message, waiter);
     }
@@ -226,7 +226,7 @@ impl Node {
                 return;
             }
             Some(FaultAction::Corrupt) => message.payload = flip_bit(&message.payload),
-            Some(FaultAction::Crash) => return self.rt.kill(),
+            Some(FaultAction::Crash) => return self.rt.crash(),
         }
         self.deliver(via, message);
     }
@@ -415,6 +415,10 @@ impl Interface {
             conns_per_peer: lnd.conns_per_peer,
             timeout_secs: lnd.timeout_secs,
         }
+    }
+
+    pub(crate) fn forget_failures(&self, peer: Nid) {
+        self.lnd.forget_failures(peer);
     }
 
     pub(crate) fn peers(&self) -> Vec<PeerStatus> {

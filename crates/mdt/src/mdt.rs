@@ -489,7 +489,7 @@ impl Mdt {
                 return Ok(());
             }
             Some(FaultAction::Drop) => {}
-            Some(FaultAction::Crash) => self.target.rt().kill(),
+            Some(FaultAction::Crash) => self.target.rt().crash(),
         }
         // No answer: the client sends the request again, on this connection or on another.
         request.abandoned().await;

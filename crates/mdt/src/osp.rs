@@ -389,7 +389,7 @@ async fn create(osps: &Osps, osp: &Osp, body: Create) -> Result<CreateReply, Rpc
         Some(FaultAction::Fail(errno)) => return Err(RpcError::Status(errno)),
         Some(FaultAction::Drop | FaultAction::Corrupt) => return Err(RpcError::Unreachable),
         Some(FaultAction::Delay(d)) => osps.rt.sleep(d).await,
-        Some(FaultAction::Crash) => osps.target.rt().kill(),
+        Some(FaultAction::Crash) => osps.target.rt().crash(),
         None => {}
     }
     let options = CallOptions { modify: true, ..CallOptions::default() };

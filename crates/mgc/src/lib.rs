@@ -18,6 +18,8 @@ pub struct Mgc {
     node: RpcNode,
     import: Arc<Import>,
     watched: Mutex<BTreeMap<String, Watched>>,
+    /// Where else the targets that register here may be served.
+    service_nodes: Mutex<Vec<Nid>>,
 }
 
 struct Watched {
@@ -43,7 +45,7 @@ impl Mgc {
             data: ConnectData::default(),
             label: format!("MGC{nid}"),
         });
-        Arc::new(Mgc { node: node.clone(), import, watched: Mutex::default() })
+        Arc::new(Mgc { node: node.clone(), import, watched: Mutex::default(), service_nodes: Mutex::default() })
     }
 
     /// The import, for `lfs check` and `lctl dl`.
@@ -73,8 +75,16 @@ impl Mgc {
         entry.sender.subscribe()
     }
 
-    /// Announces a target; waits until the MGS has it.
-    pub async fn register(&self, target: TargetReg) -> Result<TargetRegReply, RpcError> {
+    /// All places where a target that registers from now on may be served, this one among them or not. Clients that lose
+    /// it try them in turn.
+    pub fn set_service_nodes(&self, nids: Vec<Nid>) {
+        *self.service_nodes.lock() = nids;
+    }
+
+    /// Announces a target, with its other service nodes behind the place where it is now; waits until the MGS has it.
+    pub async fn register(&self, mut target: TargetReg) -> Result<TargetRegReply, RpcError> {
+        let others: Vec<Nid> = self.service_nodes.lock().iter().filter(|n| !target.nids.contains(n)).copied().collect();
+        target.nids.extend(others);
         loop {
             match self.import.call(Opcode::MgsTargetReg, &target, CallOptions::default()).await {
                 Ok(reply) => return Ok(reply.body),

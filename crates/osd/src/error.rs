@@ -33,6 +33,14 @@ pub enum OsdError {
     /// Another process, or this one, has the target open.
     #[error("{} is in use by another process", .0.display())]
     InUse(PathBuf),
+    /// Another node has the target open, says multi-mount protection.
+    #[error("{} is in use by {node}, which still updates {}/mmp", .path.display(), .path.display())]
+    HeldBy {
+        /// The target's directory.
+        path: PathBuf,
+        /// The node's name for people.
+        node: String,
+    },
     /// The directory is no target.
     #[error("{} is not formatted as a nacre target", .0.display())]
     NotFormatted(PathBuf),
@@ -65,7 +73,7 @@ impl OsdError {
             OsdError::Closed => Errno::ESHUTDOWN,
             OsdError::KeyLength(_) => Errno::ENAMETOOLONG,
             OsdError::TransactionTooLarge => Errno::E2BIG,
-            OsdError::InUse(_) => Errno::EBUSY,
+            OsdError::InUse(_) | OsdError::HeldBy { .. } => Errno::EBUSY,
             OsdError::NotFormatted(_) => Errno::ENODEV,
             OsdError::NotEmpty(_) => Errno::ENOTEMPTY,
             OsdError::Version { .. } => Errno::EPROTO,

@@ -17,9 +17,11 @@ mod conformance;
 pub mod disk;
 mod error;
 pub mod mem;
+mod mmp;
 mod parts;
 
 pub use error::OsdError;
+pub use mmp::{INTERVAL_MAX as MMP_INTERVAL_MAX, Record as MmpRecord};
 pub use parts::{PARTS_MAX, REGION_BYTES};
 
 use async_trait::async_trait;

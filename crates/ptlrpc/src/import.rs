@@ -207,13 +207,16 @@ impl Import {
     /// The target was started anew as `instance` (imperative recovery): reconnect now if that is news.
     pub fn notify_restart(&self, instance: u64) {
         let now = self.0.node.rt.now();
-        {
+        let nids = {
             let mut s = self.0.state.lock();
             if s.machine.handle_restart(now, instance) {
                 tracing::info!("{}: the target was restarted, reconnecting", self.0.config.label);
                 s.break_off_recovery();
             }
-        }
+            s.machine.nids()
+        };
+        // One of them was started a moment ago, after we may have tried it in vain.
+        nids.into_iter().for_each(|nid| self.0.node.lnet.forget_failures(nid));
         self.0.nudge.notify_one();
         self.0.connect_if_wanted();
     }

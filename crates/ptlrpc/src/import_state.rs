@@ -353,7 +353,8 @@ impl ImportMachine {
                 self.candidates.push(Candidate { nid, tried, listed });
             }
         }
-        self.current = self.candidates.iter().position(|c| Some(c.nid) == current).unwrap_or(0);
+        // Without a connection the first one listed is next: that is where the target was started last.
+        self.current = self.candidates.iter().position(|c| Some(c.nid) == keep).unwrap_or(0);
         self.failures = 0;
     }
 
@@ -362,7 +363,11 @@ impl ImportMachine {
     pub(crate) fn handle_restart(&mut self, now: Time, instance: u64) -> bool {
         let news = self.instance().is_some_and(|i| i != instance);
         self.failures = 0;
-        news && self.handle_lost(now, self.connection)
+        let lost = news && self.handle_lost(now, self.connection);
+        if lost {
+            self.current = 0;
+        }
+        lost
     }
 
     /// Never connects again.
@@ -505,6 +510,24 @@ mod tests {
         assert_eq!(none.start_connect(T), None);
         none.handle_nids(&[A]);
         assert_eq!(none.start_connect(T).unwrap().nid, A);
+    }
+
+    #[test]
+    fn after_a_failover_the_place_that_is_listed_first_is_tried_first() {
+        let mut m = connected(&[A, B]);
+        m.handle_lost(T, m.connection);
+        m.handle_nids(&[B, A]);
+        m.handle_restart(T, 2);
+        assert_eq!(m.start_connect(T).unwrap().nid, B);
+        // While it works, nothing is changed by another order.
+        let mut m = connected(&[A, B]);
+        m.handle_nids(&[B, A]);
+        m.handle_lost(T, m.connection);
+        assert_eq!(m.start_connect(T).unwrap().nid, A);
+        let mut m = connected(&[A, B]);
+        m.handle_nids(&[B, A]);
+        assert!(m.handle_restart(T, 2));
+        assert_eq!(m.start_connect(T).unwrap().nid, B);
     }
 
     #[test]

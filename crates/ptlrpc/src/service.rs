@@ -138,7 +138,7 @@ impl NodeShared {
             None | Some(FaultAction::Corrupt) => self.handle_request(lane, opcode, message, reply_to),
             Some(FaultAction::Drop) => tracing::debug!("fault: dropped {opcode} xid {}", message.header.xid),
             Some(FaultAction::Fail(e)) => self.refuse(&message.header, reply_to, e),
-            Some(FaultAction::Crash) => self.rt.kill(),
+            Some(FaultAction::Crash) => self.rt.crash(),
             Some(FaultAction::Delay(d)) => {
                 let node = self.clone();
                 drop(self.rt.spawn(async move {

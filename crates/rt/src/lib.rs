@@ -177,6 +177,14 @@ impl Rt {
         self.scope.kill();
     }
 
+    /// Dies on the spot, as a node that loses power: the whole process, without cleaning up; in simulation this scope.
+    pub fn crash(&self) {
+        if !self.is_simulated() {
+            std::process::abort();
+        }
+        self.kill();
+    }
+
     /// Whether the scope was killed.
     pub fn is_dead(&self) -> bool {
         self.scope.state.lock().dead

@@ -51,11 +51,13 @@ impl<'a> Operation<'a> {
 
     /// Keeps the changes of an operation that no client asked for.
     pub fn finish_local(mut self) -> Transno {
+        self.target.crash_point("tgt.operation.before_finish");
         self.target.keep_transno(self.transno, &mut *self.transaction);
         for callback in std::mem::take(&mut self.on_commit) {
             self.transaction.on_commit(callback);
         }
         self.transaction.finish();
+        self.target.crash_point("tgt.operation.after_finish");
         self.transno
     }
 }

@@ -125,12 +125,18 @@ impl Target {
                 self.rt().sleep(duration).await;
                 Ok(None)
             }
-            Some(FaultAction::Crash) if self.rt().is_simulated() => {
-                self.rt().kill();
+            Some(FaultAction::Crash) => {
+                self.rt().crash();
                 std::future::pending().await
             }
-            Some(FaultAction::Crash) => std::process::abort(),
             other => Ok(other),
+        }
+    }
+
+    /// Passes the fault point `name`, where nothing can happen but that the node dies.
+    pub(crate) fn crash_point(&self, name: &str) {
+        if self.faults().check(name) == Some(FaultAction::Crash) {
+            self.rt().crash();
         }
     }
 

@@ -206,6 +206,9 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(cases::tree::all());
     all.extend(cases::faults::all());
     all.extend(cases::soak::all());
+    all.extend(cases::crash_points::all());
+    all.extend(cases::failover::all());
+    all.extend(cases::power_cut::all());
     all.extend(cases::progressive::all());
     all.extend(cases::space::all());
     all.extend(cases::up::all());

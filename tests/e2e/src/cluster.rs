@@ -22,14 +22,31 @@ pub(crate) struct Plan {
     pub(crate) mounts: usize,
     /// Directories of OSTs by index, where they are not to be under `root`.
     pub(crate) ost_dirs: BTreeMap<usize, PathBuf>,
+    /// Where the other targets are to be, if not under `root`.
+    pub(crate) targets: Option<PathBuf>,
     /// OSSs, and OSTs on each.
     pub(crate) servers: (usize, usize),
+    /// Whether the MDS and each OSS has a twin at another address that can take its targets over, by multi-mount protection
+    /// with this interval in milliseconds.
+    pub(crate) twins: Option<u32>,
 }
+
+/// Where servers are, and where their twins.
+const ADDRESS: &str = "127.0.0.1";
+const TWIN_ADDRESS: &str = "127.0.0.2";
 
 impl Plan {
     /// The usual one: 2 OSSs with 2 OSTs each, mounted three times.
     pub(crate) fn new(nacre: &Path, root: &Path) -> Plan {
-        Plan { nacre: nacre.to_owned(), root: root.to_owned(), mounts: 3, ost_dirs: BTreeMap::new(), servers: (2, 2) }
+        Plan {
+            nacre: nacre.to_owned(),
+            root: root.to_owned(),
+            mounts: 3,
+            ost_dirs: BTreeMap::new(),
+            targets: None,
+            servers: (2, 2),
+            twins: None,
+        }
     }
 }
 
@@ -70,45 +87,68 @@ impl Cluster {
     fn start_servers(&mut self) -> Outcome {
         let (oss_count, osts_each) = self.plan.servers;
         let mut ports = free_ports(2 + oss_count)?.into_iter();
-        let mgs = self.plan.root.join("targets/mgs");
-        self.format("--mgs", 0, &mgs)?;
-        self.mgs_nid = self.start_server("mgs", "mgs", ports.next().unwrap_or(0), &[mgs])?;
-        let mdt = self.plan.root.join("targets/mdt0");
-        self.format("--mdt", 0, &mdt)?;
-        self.start_server("mds", "mds", ports.next().unwrap_or(0), &[mdt])?;
+        let mut port = || ports.next().unwrap_or(0);
+        let mgs = self.target("mgs");
+        let mgs_port = port();
+        self.format("--mgs", 0, &mgs, mgs_port)?;
+        self.mgs_nid = self.start_server("mgs", "mgs", mgs_port, &[mgs])?;
+        let (mdt, mds_port) = (self.target("mdt0"), port());
+        self.format("--mdt", 0, &mdt, mds_port)?;
+        self.start_server("mds", "mds", mds_port, &[mdt])?;
         for oss in 0..oss_count {
-            let mut dirs = Vec::new();
+            let (mut dirs, oss_port) = (Vec::new(), port());
             for ost in oss * osts_each..(oss + 1) * osts_each {
-                let usual = self.plan.root.join(format!("targets/ost{ost}"));
+                let usual = self.target(&format!("ost{ost}"));
                 let dir = self.plan.ost_dirs.get(&ost).cloned().unwrap_or(usual);
-                self.format("--ost", ost, &dir)?;
+                self.format("--ost", ost, &dir, oss_port)?;
                 dirs.push(dir);
             }
-            self.start_server(&format!("oss{}", oss + 1), "oss", ports.next().unwrap_or(0), &dirs)?;
+            self.start_server(&format!("oss{}", oss + 1), "oss", oss_port, &dirs)?;
         }
         Ok(())
     }
 
-    /// `nacre mkfs` of one target.
-    fn format(&self, kind: &str, index: usize, dir: &Path) -> Outcome {
+    fn target(&self, name: &str) -> PathBuf {
+        self.plan.targets.clone().unwrap_or_else(|| self.plan.root.join("targets")).join(name)
+    }
+
+    /// `nacre mkfs` of one target, that will be served at this port.
+    pub(crate) fn format(&self, kind: &str, index: usize, dir: &Path, port: u16) -> Outcome {
         let mut mkfs = Program::new(&self.plan.nacre).args(["mkfs", kind, "--fsname", FSNAME]);
         if kind != "--mgs" {
             mkfs = mkfs.args(["--index", &index.to_string(), "--mgsnode", &self.mgs_nid]);
+            if let Some(interval) = self.plan.twins {
+                let nodes = format!("{ADDRESS}:{port}@tcp,{TWIN_ADDRESS}:{port}@tcp");
+                mkfs = mkfs.args(["--servicenode", &nodes, "--mmp-update-interval", &interval.to_string()]);
+            }
         }
         mkfs.arg(dir).limit(Duration::from_secs(60)).run()?;
         Ok(())
     }
 
-    /// Starts a server process and waits until it serves; its NID.
+    /// Starts a server process and waits until it serves; its NID. Its twin, `NAME-twin`, waits for [`Cluster::restart`].
     fn start_server(&self, name: &str, role: &str, port: u16, dirs: &[PathBuf]) -> Outcome<String> {
-        let mut args = vec![role.to_owned(), "--listen".to_owned(), format!("127.0.0.1:{port}")];
-        args.extend(dirs.iter().map(|d| d.to_string_lossy().into_owned()));
-        let mut daemon = Daemon::new(name, &self.plan.nacre, args, &self.plan.root);
+        let mut daemon = self.server(name, role, &format!("{ADDRESS}:{port}"), dirs);
         daemon.port = Some(port);
         daemon.start()?;
         let nid = daemon.wait_ready(READY_LIMIT);
         self.daemons().push(daemon);
+        if self.plan.twins.is_some() {
+            self.add_server(&format!("{name}-twin"), role, &format!("{TWIN_ADDRESS}:{port}"), dirs);
+        }
         nid
+    }
+
+    /// A further server process, not started yet.
+    pub(crate) fn add_server(&self, name: &str, role: &str, listen: &str, dirs: &[PathBuf]) {
+        let daemon = self.server(name, role, listen, dirs);
+        self.daemons().push(daemon);
+    }
+
+    fn server(&self, name: &str, role: &str, listen: &str, dirs: &[PathBuf]) -> Daemon {
+        let mut args = vec![role.to_owned(), "--listen".to_owned(), listen.to_owned()];
+        args.extend(dirs.iter().map(|d| d.to_string_lossy().into_owned()));
+        Daemon::new(name, &self.plan.nacre, args, &self.plan.root)
     }
 
     /// Mounts once more, as mount number `n` from 1.
@@ -180,6 +220,24 @@ impl Cluster {
         })
     }
 
+    /// Ends a server in order: it commits, and gives its targets up.
+    pub(crate) fn stop_server(&self, name: &str) -> Outcome {
+        self.with(name, |daemon| daemon.terminate(STOP_LIMIT))
+    }
+
+    /// Sends a signal to a server: SIGSTOP, SIGCONT.
+    pub(crate) fn signal(&self, name: &str, signal: i32) -> Outcome {
+        self.with(name, |daemon| {
+            daemon.signal(signal);
+            Ok(())
+        })
+    }
+
+    /// What a server has logged, from its first start on.
+    pub(crate) fn log_of(&self, name: &str) -> Outcome<String> {
+        self.with(name, |daemon| Ok(daemon.log_text()))
+    }
+
     /// Starts a killed server again, on the same port and directories, and waits until it serves.
     pub(crate) fn restart(&self, name: &str) -> Outcome {
         self.with(name, |daemon| {
@@ -207,6 +265,29 @@ impl Cluster {
     pub(crate) fn arm_fault(&self, point: &str, action: &str, times: u32) -> Outcome {
         let times = if times == 1 { "once".to_owned() } else { times.to_string() };
         self.lctl(&["set_param", &format!("fail_loc={point}:{action}:{times}")]).map(drop)
+    }
+
+    /// Arms a fault point of one process.
+    pub(crate) fn arm_fault_of(&self, name: &str, point: &str, action: &str) -> Outcome {
+        let pid = self.with(name, |daemon| daemon.id())?;
+        let (all, one) = (self.plan.root.join("run"), self.plan.root.join("run1"));
+        fs::create_dir_all(&one)?;
+        let mine = format!("-{pid}.sock");
+        for entry in fs::read_dir(&all)? {
+            let socket = entry?.file_name();
+            if socket.to_string_lossy().ends_with(&mine) {
+                std::os::unix::fs::symlink(all.join(&socket), one.join(&socket))?;
+            }
+        }
+        let lctl = Program::new(self.plan.root.join("bin/lctl")).env("NACRE_RUN_DIR", &one);
+        let set = lctl.args(["set_param", &format!("fail_loc={point}:{action}:once")]).run();
+        fs::remove_dir_all(&one)?;
+        set.map(drop)
+    }
+
+    /// Whether a server has ended by itself.
+    pub(crate) fn has_ended(&self, name: &str) -> Outcome<bool> {
+        self.with(name, |daemon| Ok(daemon.ended().is_some()))
     }
 
     /// Disarms every fault point.

@@ -117,6 +117,21 @@ impl Daemon {
         }
     }
 
+    /// Its process.
+    pub(crate) fn id(&self) -> Outcome<u32> {
+        match &self.child {
+            Some(child) => Ok(child.id()),
+            None => bail!("{} does not run", self.name),
+        }
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: i32) {
+        if let Some(child) = &self.child {
+            sys::kill(child.id() as i32, signal);
+        }
+    }
+
     /// SIGTERM; it must end with status 0 in time.
     pub(crate) fn terminate(&mut self, limit: Duration) -> Outcome {
         match &self.child {

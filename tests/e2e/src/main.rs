@@ -3,12 +3,14 @@
 //!
 //! `nacre-e2e [--profile short|full] [--only NAME,...] [--rounds N] [--jobs N] [--on DIR] [--keep] [--json]
 //! [--list] [--nacre FILE] [--seed N]`
+//! `nacre-e2e power-cut [--points N] [--seed N] [--operations N] [--without STEP]`
 
 mod case;
 mod cases;
 mod cluster;
 mod daemon;
 mod failure;
+mod power_cut;
 mod prng;
 mod process;
 mod run;
@@ -66,6 +68,15 @@ fn main() -> ExitCode {
             }
         };
     }
+    if args.first().map(String::as_str) == Some("power-cut") {
+        return match parse_power_cut(&args[1..]) {
+            Ok(plan) => run::power_cut(&plan),
+            Err(message) => {
+                eprintln!("{message}\n{POWER_CUT_USAGE}");
+                ExitCode::from(2)
+            }
+        };
+    }
     match parse(&args) {
         Ok(options) => run::run(&options),
         Err(message) => {
@@ -73,6 +84,35 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+const POWER_CUT_USAGE: &str = "usage: nacre-e2e power-cut [--points N] [--seed N] [--operations N] [--without STEP]
+
+Cuts the power of a target at N moments of a workload (1000), and checks what is left. --without leaves out a step of
+each commit, osd.commit or osd.commit.index, to see that it is noticed.";
+
+fn parse_power_cut(args: &[String]) -> Result<power_cut::Plan, String> {
+    let mut plan = power_cut::Plan { points: 1000, seed: seed_of_clock(), operations: 3000, without: None };
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let value = args.next().ok_or(format!("{arg} needs a value"))?;
+        let number = || value.parse::<usize>().map_err(|e| format!("{arg}: {e}"));
+        match arg.as_str() {
+            "--points" => plan.points = number()?,
+            "--seed" => plan.seed = number()? as u64,
+            "--operations" => plan.operations = number()?,
+            "--without" => {
+                let step = power_cut::STEPS.iter().find(|s| *s == value);
+                plan.without = Some(step.ok_or(format!("no step is named {value}"))?);
+            }
+            other => return Err(format!("unknown argument {other}")),
+        }
+    }
+    Ok(plan)
+}
+
+fn seed_of_clock() -> u64 {
+    std::time::UNIX_EPOCH.elapsed().map_or(1, |d| d.as_nanos() as u64) % 1_000_000
 }
 
 fn parse(args: &[String]) -> Result<Options, String> {
@@ -85,7 +125,7 @@ fn parse(args: &[String]) -> Result<Options, String> {
         json: false,
         list: false,
         nacre: std::env::var_os("NACRE").map(PathBuf::from).or(beside).unwrap_or_else(|| PathBuf::from("nacre")),
-        seed: std::time::UNIX_EPOCH.elapsed().map_or(1, |d| d.as_nanos() as u64) % 1_000_000,
+        seed: seed_of_clock(),
         rounds: 1,
         jobs: 1,
     };

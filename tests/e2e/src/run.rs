@@ -5,6 +5,7 @@ use crate::Options;
 use crate::case::{self, Case, Env, Layout};
 use crate::cluster::{Cluster, Plan, unmount_below};
 use crate::failure::{Context, Failure, Outcome, bail};
+use crate::power_cut;
 use crate::prng::Prng;
 use crate::process;
 use crate::sys;
@@ -83,6 +84,32 @@ pub(crate) fn run(options: &Options) -> ExitCode {
             session.run_all(&selected);
             session.finish()
         }
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Cuts the power of one target as the plan says, without a file system around it.
+pub(crate) fn power_cut(plan: &power_cut::Plan) -> ExitCode {
+    if !sys::is_root() {
+        eprintln!("loop devices and mounting need root");
+        return ExitCode::from(2);
+    }
+    sys::catch_signals();
+    remove_leftovers();
+    let root = std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id()));
+    println!("seed {}, files in {}", plan.seed, root.display());
+    let report = std::panic::catch_unwind(|| power_cut::run(&root, plan));
+    process::kill_all();
+    clear_away(&root);
+    let report = report.unwrap_or_else(|panic| Err(Failure::new(panic_text(&*panic))));
+    if let Ok(report) = &report {
+        println!("{report}");
+    }
+    match report.and_then(|report| power_cut::judge(&report, plan)) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("{e}");
             ExitCode::FAILURE

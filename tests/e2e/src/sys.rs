@@ -370,3 +370,87 @@ pub(crate) fn space(path: &Path) -> io::Result<(u64, u64)> {
     check(unsafe { libc::statvfs(path.as_ptr(), &mut out) })?;
     Ok((out.f_blocks * out.f_frsize, out.f_bavail * out.f_frsize))
 }
+
+/// `mount(2)`.
+pub(crate) fn mount(source: &str, at: &Path, kind: &str, data: &str) -> io::Result<()> {
+    let (source, at) = (c_str(OsStr::new(source))?, c_path(at)?);
+    let (kind, data) = (c_str(OsStr::new(kind))?, c_str(OsStr::new(data))?);
+    // SAFETY: valid C strings.
+    check(unsafe { libc::mount(source.as_ptr(), at.as_ptr(), kind.as_ptr(), libc::MS_NOATIME, data.as_ptr().cast()) })
+}
+
+/// Linux `struct loop_info64`.
+#[repr(C)]
+struct LoopInfo {
+    numbers: [u64; 5],
+    /// Number, kind and size of a key, flags.
+    words: [u32; 4],
+    names_and_key: [u8; 64 + 64 + 32],
+    init: [u64; 2],
+}
+
+/// Linux `struct loop_config`.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+
+const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
+const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+const LO_FLAGS_DIRECT_IO: u32 = 16;
+/// Others may take the free device that we were told of.
+const LOOP_TRIES: usize = 100;
+
+/// Makes a loop device over a file, with direct I/O if the file can do that. It goes with its last opening or mount.
+pub(crate) fn attach_loop(file: &File) -> io::Result<(File, std::path::PathBuf)> {
+    let control = File::options().read(true).write(true).open("/dev/loop-control")?;
+    for _ in 0..LOOP_TRIES {
+        // SAFETY: a valid descriptor; this request takes no argument.
+        let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE as _) };
+        check(number)?;
+        let path = std::path::PathBuf::from(format!("/dev/loop{number}"));
+        let device = File::options().read(true).write(true).open(&path)?;
+        let flags = LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO;
+        let info = LoopInfo { numbers: [0; 5], words: [0, 0, 0, flags], names_and_key: [0; 160], init: [0; 2] };
+        let config = LoopConfig { fd: file.as_raw_fd() as u32, block_size: 512, info, reserved: [0; 8] };
+        // SAFETY: valid descriptors, and the kernel reads a `loop_config`, which lives and has its layout.
+        match check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE as _, &raw const config) }) {
+            Ok(()) => return Ok((device, path)),
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Err(io::ErrorKind::ResourceBusy.into())
+}
+
+/// A frozen file system: nothing is written to its disk until this is dropped.
+pub(crate) struct Frozen(File);
+
+const FIFREEZE: libc::c_ulong = 0xC004_5877;
+const FITHAW: libc::c_ulong = 0xC004_5878;
+
+impl Frozen {
+    /// Freezes the file system that this directory is on.
+    pub(crate) fn new(dir: File) -> io::Result<Frozen> {
+        // SAFETY: a valid descriptor; this request takes no argument.
+        check(unsafe { libc::ioctl(dir.as_raw_fd(), FIFREEZE as _) })?;
+        Ok(Frozen(dir))
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { libc::ioctl(self.0.as_raw_fd(), FITHAW as _) };
+    }
+}
+
+/// `syncfs(2)`.
+pub(crate) fn sync(file: &File) -> io::Result<()> {
+    // SAFETY: a valid descriptor.
+    check(unsafe { libc::syncfs(file.as_raw_fd()) })
+}

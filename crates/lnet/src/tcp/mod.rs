@@ -178,6 +178,12 @@ impl Lnd for Tcp {
         }
     }
 
+    fn forget_failures(&self, peer: Nid) {
+        if let Some(peer) = self.0.peers.lock().get_mut(&peer) {
+            peer.backoff.handle_success();
+        }
+    }
+
     fn connections(&self, peer: Nid) -> usize {
         self.0.peers.lock().get(&peer).map_or(0, |p| p.connections.len())
     }

@@ -99,6 +99,9 @@ impl Device {
         if self.poisoned.load(Ordering::Acquire) {
             return Err(OsdError::Poisoned);
         }
+        if !self.wait_until_ours() {
+            return Err(OsdError::Poisoned);
+        }
         let begin = Instant::now();
         // 1. What the commit covers. The index goes to the page cache, and operations go on in the next transaction.
         let callbacks = std::mem::take(&mut running.callbacks);
@@ -110,12 +113,12 @@ impl Device {
         drop(running);
         let stall = begin.elapsed();
         // 2. Data first, so that no durable record speaks of data that can still be lost.
-        self.fault_point().and_then(|()| unsynced.sync()).map_err(|e| self.poison(super::objects::SYNC, &e))?;
+        self.step("osd.commit", || unsynced.sync()).map_err(|e| self.poison(super::objects::SYNC, &e))?;
         // 3. The index: from here on it is committed.
-        if let Some((index, id)) = flushed {
-            index.sync(id).map_err(|e| self.poison("syncing the index", &e))?;
-        }
+        let sync_index = || flushed.map_or(Ok(()), |(index, id)| index.sync(id));
+        self.step("osd.commit.index", sync_index).map_err(|e| self.poison("syncing the index", &e))?;
         // 4. Tell.
+        self.step("osd.commit.tell", || Ok(())).map_err(|e| self.poison("telling of a commit", &e))?;
         for f in callbacks {
             if catch_unwind(AssertUnwindSafe(f)).is_err() {
                 tracing::error!("{}: a commit callback panicked", self.label.target);
@@ -140,14 +143,19 @@ impl Device {
         flushed.map_err(|e| self.poison("committing the index", &e))
     }
 
-    fn fault_point(&self) -> io::Result<()> {
-        match self.options.faults.check("osd.commit") {
-            Some(FaultAction::Fail(errno)) => Err(io::Error::from_raw_os_error(errno.0)),
-            Some(FaultAction::Delay(d)) => {
-                std::thread::sleep(d);
-                Ok(())
-            }
-            _ => Ok(()),
+    /// One step of a commit, unless a fault strikes in front of it. To drop it is to break the commit's promise: tests of
+    /// power cuts see whether they notice.
+    fn step(&self, name: &str, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        match self.options.faults.check(name) {
+            Some(FaultAction::Fail(errno)) => return Err(io::Error::from_raw_os_error(errno.0)),
+            Some(FaultAction::Delay(d)) => std::thread::sleep(d),
+            Some(FaultAction::Crash) => std::process::abort(),
+            Some(FaultAction::Drop) => return Ok(()),
+            Some(FaultAction::Corrupt) | None => {}
         }
+        if !self.wait_until_ours() {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        act()
     }
 }

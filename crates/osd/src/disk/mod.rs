@@ -2,6 +2,7 @@
 //!
 //! - `format`: who the target is ([`Label`]);
 //! - `lock`: locked while the target is open, so that no two processes open it;
+//! - `mmp`: who has the target, where several nodes can reach it (multi-mount protection);
 //! - `data/00` to `data/ff`: object files, sparse, named by FID and part, spread by a hash of the FID;
 //! - `index/data.mdb`, `index/durable`: the index store, LMDB.
 //!
@@ -17,6 +18,7 @@ mod commit;
 mod file;
 mod index;
 mod label;
+mod mmp;
 mod names;
 mod objects;
 mod pieces;
@@ -25,6 +27,7 @@ mod transaction;
 mod unsynced;
 
 pub use label::{FORMAT_VERSION, Label, format, read_label, write_label};
+pub use mmp::{MmpOptions, MmpStatus};
 pub use objects::IoEngine;
 
 use crate::parts::{Gathering, Parts};
@@ -35,6 +38,7 @@ use crate::{
 use async_trait::async_trait;
 use commit::Commits;
 use index::{Index, WriteTxn};
+use mmp::Mmp;
 use nacre_base::{Errno, Faults, Fid, Payload};
 use objects::Objects;
 use parking_lot::Mutex;
@@ -44,8 +48,8 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use transaction::{DiskTransaction, UndoLog};
@@ -69,7 +73,10 @@ pub struct DiskOptions {
     pub io_engine: IoEngine,
     /// Whether large aligned requests bypass the page cache; where a head moves, of writes only the largest do.
     pub direct_io: bool,
-    /// The process's fault points: `osd.commit` (fail poisons the device as a failed sync does, delay).
+    /// Protection against several nodes that open the target, where that can happen.
+    pub mmp: Option<MmpOptions>,
+    /// The process's fault points, in front of the steps of a commit: `osd.commit` (object data), `osd.commit.index`,
+    /// `osd.commit.tell` (callbacks). Fail poisons the device as a failed sync does.
     pub faults: Faults,
 }
 
@@ -83,6 +90,7 @@ impl Default for DiskOptions {
             map_headroom_bytes: 64 << 30,
             io_engine: IoEngine::Auto,
             direct_io: true,
+            mmp: None,
             faults: Faults::new(),
         }
     }
@@ -110,6 +118,7 @@ struct Device {
     /// Bytes written since the free space was last looked at.
     written: AtomicU64,
     stats: Mutex<OsdStats>,
+    mmp: Option<Mmp>,
     /// Also a handle on the file system. Declared, and so dropped, last.
     lock: Lock,
 }
@@ -156,6 +165,8 @@ impl DiskOsd {
     pub fn open(dir: &Path, tables: &[Table], options: DiskOptions) -> Result<DiskOsd, OsdError> {
         let label = read_label(dir)?;
         let lock = lock(dir)?;
+        let itself = Arc::new(OnceLock::<Weak<Device>>::new());
+        let mmp = options.mmp.as_ref().map(|options| claim(dir, options, itself.clone())).transpose()?;
         let index = Arc::new(Index::open(&dir.join("index"), tables, options.map_headroom_bytes)?);
         let open_max = options.open_files_max.min(descriptors_max() / 8);
         let parts = Parts::new(label.parts);
@@ -182,13 +193,20 @@ impl DiskOsd {
             space_low: AtomicBool::new(false),
             written: AtomicU64::new(0),
             stats: Mutex::default(),
+            mmp,
             lock,
         });
+        let _ = itself.set(Arc::downgrade(&device)); // The first time.
         device.check_space();
         let committing = device.clone();
         let thread = std::thread::Builder::new().name("osd-commit".to_owned());
         let thread = thread.spawn(move || commit::run(&committing)).map_err(|e| OsdError::io("commit thread", &e))?;
         Ok(DiskOsd { device, committer: Mutex::new(Some(thread)) })
+    }
+
+    /// What multi-mount protection says, if it is on.
+    pub fn mmp_status(&self) -> Option<MmpStatus> {
+        self.device.mmp.as_ref().map(Mmp::status)
     }
 
     /// Who the target is.
@@ -212,7 +230,7 @@ impl Drop for DiskOsd {
 impl Osd for DiskOsd {
     async fn begin(&self) -> Result<Box<dyn Transaction>, OsdError> {
         loop {
-            self.device.check()?;
+            self.device.admit().await?;
             let running = self.device.running.clone().lock_owned().await;
             self.device.check()?;
             if running.pages <= running.pages_max / 4 {
@@ -235,7 +253,7 @@ impl Osd for DiskOsd {
     }
 
     async fn write_extents(&self, object: Fid, extents: Vec<(u64, Payload)>) -> Result<(), OsdError> {
-        self.device.check()?;
+        self.device.admit().await?;
         self.device.check_room(extents.iter().map(|(_, data)| data.len() as u64).sum())?;
         if self.device.objects.write(object, extents).await.inspect_err(|e| self.device.note_error(e))? {
             self.device.commits.hint();
@@ -244,18 +262,18 @@ impl Osd for DiskOsd {
     }
 
     async fn truncate(&self, object: Fid, size: u64) -> Result<(), OsdError> {
-        self.device.check()?;
+        self.device.admit().await?;
         self.device.objects.truncate(object, size).await
     }
 
     async fn punch(&self, object: Fid, range: Range<u64>) -> Result<(), OsdError> {
-        self.device.check()?;
+        self.device.admit().await?;
         check_range(&range)?;
         self.device.objects.punch(object, range).await
     }
 
     async fn allocate(&self, object: Fid, range: Range<u64>, mode: AllocateMode) -> Result<(), OsdError> {
-        self.device.check()?;
+        self.device.admit().await?;
         check_range(&range)?;
         self.device.check_room(range.end - range.start)?;
         self.device.check_allocation(object, &range).await?;
@@ -281,7 +299,7 @@ impl Osd for DiskOsd {
     }
 
     async fn remove(&self, object: Fid) -> Result<(), OsdError> {
-        self.device.check()?;
+        self.device.admit().await?;
         self.device.objects.remove(object).await
     }
 
@@ -318,6 +336,8 @@ impl Osd for DiskOsd {
         running.txn = None;
         running.index = None;
         drop(running);
+        let device = self.device.clone();
+        let _ = tokio::task::spawn_blocking(move || device.mmp.as_ref().map(Mmp::release)).await;
         let _ = self.device.lock.0.unlock();
         committed
     }
@@ -332,6 +352,21 @@ impl Device {
             return Err(OsdError::Poisoned);
         }
         Ok(())
+    }
+
+    /// As [`Device::check`], for what changes the target: waits while it may not be ours any more.
+    async fn admit(&self) -> Result<(), OsdError> {
+        self.check()?;
+        while self.mmp.as_ref().is_some_and(|mmp| !mmp.is_valid()) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            self.check()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the target may be changed; false if it never may again. Blocks.
+    fn wait_until_ours(&self) -> bool {
+        self.mmp.as_ref().is_none_or(Mmp::wait_valid)
     }
 
     /// Stops the device for good: after a failed sync the kernel may have dropped what it could not write, so trying
@@ -407,6 +442,15 @@ impl Device {
 const RESERVE_BYTES: u64 = 256 << 20;
 /// Data written between two looks at the free space.
 const SPACE_CHECK_BYTES: u64 = RESERVE_BYTES / 4;
+
+/// Takes the target over; when it is lost, the device stops.
+fn claim(dir: &Path, options: &MmpOptions, device: Arc<OnceLock<Weak<Device>>>) -> Result<Mmp, OsdError> {
+    Mmp::claim(dir, options, move |by| {
+        if let Some(device) = device.get().and_then(Weak::upgrade) {
+            device.poison("multi-mount protection", &format!("{by} has taken the target over"));
+        }
+    })
+}
 
 fn lock(dir: &Path) -> Result<Lock, OsdError> {
     let file = File::options().create(true).truncate(false).write(true).open(dir.join("lock"));

@@ -2,6 +2,7 @@
 //! real processes, two openings at once, full file systems, failing syncs.
 
 use super::*;
+use crate::MmpRecord;
 use crate::conformance::{A, B, TABLES, entries, fid};
 use nacre_base::fault::{Fault, FaultAction};
 use nacre_base::{Prng, Uuid};
@@ -481,4 +482,65 @@ async fn check_after_crash(path: &Path, acknowledged: u64, round: u32) -> u64 {
         assert!(data[..] == i.to_le_bytes(), "round {round}: record {i} survived, its data did not");
     }
     n
+}
+
+mod multi_mount_protection {
+    use super::*;
+    use std::time::Instant;
+
+    const INTERVAL: Duration = Duration::from_millis(60);
+
+    fn protected(holder: u64) -> DiskOptions {
+        let mmp = Some(MmpOptions { interval: INTERVAL, node: format!("node{holder}"), holder });
+        DiskOptions { mmp, ..short_interval() }
+    }
+
+    #[test]
+    fn a_closed_target_is_taken_over_at_once_and_a_crashed_one_after_a_while() {
+        let (_dir, path) = target();
+        let took = |holder, close: bool| {
+            let begin = Instant::now();
+            block_on(async {
+                let osd = open(&path, protected(holder));
+                let took = begin.elapsed();
+                osd.begin().await.unwrap().finish();
+                assert_eq!(osd.mmp_status().unwrap().record.node, format!("node{holder}"));
+                if close {
+                    osd.close().await.unwrap();
+                }
+                took
+            })
+        };
+        assert!(took(1, true) < 3 * INTERVAL);
+        assert!(took(2, false) < 3 * INTERVAL);
+        assert!(took(3, true) >= 4 * INTERVAL);
+    }
+
+    /// As on two hosts that do not see each other's file locks: the second opening is of a link to the same files.
+    #[test]
+    fn where_locks_do_not_reach_a_second_node_is_refused_and_an_overtaken_one_stops() {
+        let (dir, path) = target();
+        let other_host = dir.path().join("other-host");
+        std::fs::create_dir(&other_host).unwrap();
+        for name in ["format", "data", "index", "mmp"] {
+            std::os::unix::fs::symlink(path.join(name), other_host.join(name)).unwrap();
+        }
+        block_on(async {
+            let first = open(&path, protected(1));
+            let refused = DiskOsd::open(&other_host, TABLES, protected(2)).err().unwrap();
+            assert_eq!(refused, OsdError::HeldBy { path: other_host.clone(), node: "node1".into() });
+            // What a holder finds that was suspended for so long that another one came.
+            let usurper = MmpRecord { holder: 2, count: 0, interval: INTERVAL, node: "node2".into() };
+            let mut block = [0; 4096];
+            block[..512].copy_from_slice(&usurper.encode());
+            std::fs::write(path.join("mmp"), block).unwrap();
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while !first.is_poisoned() && Instant::now() < deadline {
+                tokio::time::sleep(INTERVAL / 4).await;
+            }
+            assert_eq!(first.begin().await.err(), Some(OsdError::Poisoned));
+            assert_eq!(first.commit().await, Err(OsdError::Poisoned));
+            assert_eq!(first.mmp_status().unwrap().lost_to, Some("node2".into()));
+        });
+    }
 }

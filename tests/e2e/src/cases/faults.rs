@@ -210,9 +210,14 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn start(env: &Env) -> Outcome<Writer> {
-        let (dir, log) = (env.a.join("durable"), env.local.join("acknowledged.log"));
+        Writer::start_in(&env.a, &env.local, env.seed)
+    }
+
+    /// In a directory of the file system under test, with its log on the local disk.
+    pub(crate) fn start_in(parent: &Path, local: &Path, seed: u64) -> Outcome<Writer> {
+        let (dir, log) = (parent.join("durable"), local.join("acknowledged.log"));
         fs::create_dir(&dir)?;
-        let running = Program::worker("durable")?.args([text(&dir), text(&log), env.seed.to_string()]).start()?;
+        let running = Program::worker("durable")?.args([text(&dir), text(&log), seed.to_string()]).start()?;
         Ok(Writer { running, dir, log })
     }
 

@@ -1,10 +1,13 @@
 //! The cases, by what they are about. Each module has `all()`, its part of the list.
 
 pub(crate) mod cache;
+pub(crate) mod crash_points;
+pub(crate) mod failover;
 pub(crate) mod faults;
 pub(crate) mod fsx;
 pub(crate) mod litmus;
 pub(crate) mod posix;
+pub(crate) mod power_cut;
 pub(crate) mod progressive;
 pub(crate) mod soak;
 pub(crate) mod space;

@@ -1,0 +1,214 @@
+//! Targets that another node takes over, and nodes that must not have a target at the same time. Each case runs on a file
+//! system of its own whose servers have twins at another address, over the same storage.
+
+use crate::case::{Case, Env};
+use crate::cases::faults::{Writer, verify};
+use crate::cases::litmus::wait_for;
+use crate::cluster::{Cluster, Plan};
+use crate::failure::{Context, Outcome, bail, ensure};
+use crate::power_cut::device::{Disk, Mounted};
+use crate::sys;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// This module's part of the list.
+pub(crate) fn all() -> Vec<Case> {
+    let case = |name, run| Case::new(name, run).needs_cluster().limits(240, 400);
+    vec![
+        case("failover.oss", |env| failover(env, "oss1")),
+        case("failover.mds", |env| failover(env, "mds")),
+        case("multi-mount", two_hosts),
+    ]
+}
+
+/// Between two signs of life of a holder.
+const INTERVAL_MS: u32 = 250;
+/// How long a program on a client may have to wait for the other node: the wait for a dead holder is one second of it.
+const PAUSE_LIMIT: Duration = Duration::from_secs(60);
+
+/// A file system with twins: one MDS, one OSS with two OSTs.
+fn cluster_with_twins(env: &Env, mounts: usize, servers: (usize, usize)) -> Outcome<Cluster> {
+    let Some(main) = &env.cluster else { bail!("this case needs the product") };
+    let mut plan = Plan::new(main.nacre(), &env.local.join("c"));
+    (plan.mounts, plan.servers, plan.twins) = (mounts, servers, Some(INTERVAL_MS));
+    Cluster::start(plan)
+}
+
+/// Ends a case on a file system of its own: its logs are judged like the main one's.
+fn judge(env: &Env, cluster: &Cluster, outcome: Outcome, announced: &[&str]) -> Outcome {
+    let wrong = cluster.complaints(announced);
+    if outcome.is_err() || !wrong.is_empty() {
+        let name = env.local.file_name().unwrap_or_default();
+        let kept = env.cache.join("e2e/logs").join(name).join("own");
+        let _ = cluster.keep_logs(&kept);
+    }
+    outcome?;
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n    "));
+    cluster.stop()
+}
+
+/// There, back in order, there again: killed, stopped, killed.
+fn failover(env: &Env, server: &str) -> Outcome {
+    let cluster = cluster_with_twins(env, 2, (1, 2))?;
+    let outcome = fail_over_and_back(env, &cluster, server);
+    judge(env, &cluster, outcome, &[" WARN "])
+}
+
+fn fail_over_and_back(env: &Env, cluster: &Cluster, server: &str) -> Outcome {
+    let (a, b) = (cluster.mount_point(1), cluster.mount_point(2));
+    let joined = wait_for(Duration::from_secs(20), || Ok(File::create(a.join("first")).is_ok()))?;
+    ensure!(joined, "no file can be made 20 s after the start");
+    let mut writer = Writer::start_in(&a, &env.local, env.seed)?;
+    let twin = format!("{server}-twin");
+    for (from, to, how) in [(server, &*twin, "kill -9"), (&*twin, server, "clean"), (server, &*twin, "kill -9")] {
+        writer.progress(15, PAUSE_LIMIT)?;
+        let probe = Probe::start(&b)?;
+        probe.has_worked()?;
+        let begin = Instant::now();
+        if how == "clean" { cluster.stop_server(from) } else { cluster.kill(from) }?;
+        let down = begin.elapsed();
+        cluster.restart(to).context(format!("{to} takes over from {from}, {how}"))?;
+        let ready = begin.elapsed();
+        writer.progress(15, PAUSE_LIMIT).context(format!("after the failover to {to}, {how}"))?;
+        let pause = probe.finish()?;
+        println!(
+            "    {from} -> {to}, {how}: down after {:.2} s, the other ready after {:.2} s, longest pause of a client {:.2} s",
+            down.as_secs_f64(),
+            ready.as_secs_f64(),
+            pause.as_secs_f64()
+        );
+        ensure!(pause < PAUSE_LIMIT, "a client waited {} s", pause.as_secs());
+        let status = cluster.lctl(&["get_param", "-n", "osd-disk.*.mmp"])?;
+        ensure!(status.contains("state: held") && status.contains("127.0.0."), "mmp: {status}");
+    }
+    let (dir, log) = writer.finish()?;
+    verify(&b.join("durable"), &log).context("seen by the other mount")?;
+    verify(&dir, &log).context("seen by the writer's mount")
+}
+
+/// A program that makes, syncs and removes a small file over and over, and notes the longest time that this took.
+struct Probe {
+    enough: Arc<AtomicBool>,
+    worked: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<Outcome<Duration>>,
+}
+
+impl Probe {
+    fn start(dir: &Path) -> Outcome<Probe> {
+        let (enough, worked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (stop, tell, path) = (enough.clone(), worked.clone(), dir.join("probe"));
+        let thread = std::thread::spawn(move || {
+            let mut longest = Duration::ZERO;
+            while !stop.load(Ordering::Relaxed) {
+                let begin = Instant::now();
+                probe_once(&path)?;
+                longest = longest.max(begin.elapsed());
+                tell.store(true, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Ok(longest)
+        });
+        Ok(Probe { enough, worked, thread })
+    }
+
+    /// Waits until it has been around once.
+    fn has_worked(&self) -> Outcome {
+        let worked =
+            wait_for(Duration::from_secs(20), || Ok(self.worked.load(Ordering::Relaxed) || self.thread.is_finished()))?;
+        ensure!(worked, "no small file could be made within 20 s");
+        Ok(())
+    }
+
+    fn finish(self) -> Outcome<Duration> {
+        self.enough.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or_else(|_| bail!("the probe panicked"))
+    }
+}
+
+/// What was not synced when a server died may be lost: then a sync says so, or the file is not there any more.
+fn probe_once(path: &Path) -> Outcome {
+    let lost = |e: &std::io::Error| matches!(e.raw_os_error(), Some(libc::EIO | libc::ESTALE | libc::ENOENT));
+    let once = || {
+        let file = File::create(path)?;
+        file.write_all_at(&[7; 5000], 0)?;
+        file.sync_all()?;
+        fs::remove_file(path)
+    };
+    match once() {
+        Err(e) if !lost(&e) => Err(e).context("the probe"),
+        _ => Ok(()),
+    }
+}
+
+/// One storage and two hosts that do not see each other's file locks: two loop devices over one image, each with an ext4 of
+/// its own above it, which is what two hosts on a shared disk are. Two live ext4 on one disk damage it, so each question
+/// has a disk of its own.
+fn two_hosts(env: &Env) -> Outcome {
+    let cluster = cluster_with_twins(env, 0, (0, 0))?;
+    let outcome = second_host_is_refused(env, &cluster).and_then(|()| suspended_host_is_overtaken(env, &cluster));
+    // The one that is overtaken says so, and stops.
+    judge(env, &cluster, outcome, &[" WARN ", "multi-mount protection"])
+}
+
+/// A disk with the target of an OST, that two hosts can mount.
+struct SharedDisk {
+    image: PathBuf,
+}
+
+impl SharedDisk {
+    fn new(env: &Env, index: usize) -> Outcome<SharedDisk> {
+        let image = env.local.join(format!("shared{index}.img"));
+        File::create(&image)?.set_len(192 << 20)?;
+        Disk::attach(&image)?.make_file_system()?;
+        Ok(SharedDisk { image })
+    }
+
+    /// Mounts it on a host, at an address, with a server that is not started yet.
+    fn on_host(&self, env: &Env, cluster: &Cluster, host: &str, address: &str) -> Outcome<Mounted> {
+        let mounted = Mounted::at(Disk::attach(&self.image)?, &env.local.join(host))?;
+        cluster.add_server(host, "oss", &format!("{address}:0"), &[mounted.path().join("ost")]);
+        Ok(mounted)
+    }
+}
+
+fn second_host_is_refused(env: &Env, cluster: &Cluster) -> Outcome {
+    let disk = SharedDisk::new(env, 0)?;
+    let first = disk.on_host(env, cluster, "host1", "127.0.0.1")?;
+    cluster.format("--ost", 0, &first.path().join("ost"), 0)?;
+    cluster.restart("host1")?;
+    sys::sync(&File::open(first.path())?)?;
+    let _second = disk.on_host(env, cluster, "host2", "127.0.0.2")?;
+    let refusal = cluster.restart("host2").err().map(|e| e.to_string()).unwrap_or_default();
+    ensure!(refusal.contains("is in use by"), "a second node was not refused: {refusal:?}");
+    cluster.kill("host2")?;
+    cluster.kill("host1")
+}
+
+/// A host stands still, processes and file system; another one takes over; the first one wakes up.
+fn suspended_host_is_overtaken(env: &Env, cluster: &Cluster) -> Outcome {
+    let disk = SharedDisk::new(env, 1)?;
+    let first = disk.on_host(env, cluster, "host3", "127.0.0.1")?;
+    cluster.format("--ost", 1, &first.path().join("ost"), 0)?;
+    cluster.restart("host3")?;
+    cluster.signal("host3", libc::SIGSTOP)?;
+    let frozen = sys::Frozen::new(File::open(first.path())?).context("freezing ext4")?;
+    let begin = Instant::now();
+    let second = disk.on_host(env, cluster, "host4", "127.0.0.2")?;
+    cluster.restart("host4").context("taking over from a node that stands still")?;
+    let took = begin.elapsed();
+    ensure!(took > 4 * Duration::from_millis(INTERVAL_MS.into()), "taken over after {took:?}: too soon");
+    println!("    taken over after {:.2} s from a node that stood still", took.as_secs_f64());
+    cluster.signal("host3", libc::SIGCONT)?;
+    let stopped = wait_for(Duration::from_secs(20), || {
+        Ok(cluster.log_of("host3")?.contains("has taken the target over; the target stops"))
+    })?;
+    ensure!(stopped, "the node that was overtaken goes on");
+    cluster.stop_server("host4")?;
+    drop(second);
+    drop(frozen);
+    cluster.kill("host3")
+}

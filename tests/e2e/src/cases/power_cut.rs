@@ -1,0 +1,43 @@
+//! Power cuts under a target on a recorded disk; and that they would be noticed if a commit left out one of its steps.
+
+use crate::case::{Case, Env, Profile};
+use crate::failure::{Outcome, bail};
+use crate::power_cut::{Plan, STEPS, judge, run, stack};
+use std::time::Duration;
+
+/// This module's part of the list.
+pub(crate) fn all() -> Vec<Case> {
+    vec![
+        Case::new("power-cut", power_cuts).needs_cluster().limits(90, 600),
+        Case::new("power-cut-noticed", noticed).needs_cluster().limits(90, 300),
+        Case::new("power-cut-of-all", of_all).needs_cluster().limits(120, 600),
+    ]
+}
+
+fn of_all(env: &Env) -> Outcome {
+    let Some(cluster) = &env.cluster else { bail!("this case needs the product") };
+    let plan = Plan { points: env.pick(6, 40), seed: env.seed, operations: 0, without: None };
+    let time = Duration::from_secs(env.pick(4, 20));
+    let report = stack::run(cluster.nacre(), &env.local, &plan, time)?;
+    println!("    {}", report.to_string().replace('\n', "\n    "));
+    judge(&report, &plan)?;
+    if env.profile == Profile::Short {
+        return Ok(());
+    }
+    let plan = Plan { points: 30, without: Some(STEPS[0]), ..plan };
+    judge(&stack::run(cluster.nacre(), &env.local.join("broken"), &plan, Duration::from_secs(3))?, &plan)
+}
+
+fn power_cuts(env: &Env) -> Outcome {
+    let plan = Plan { points: env.pick(40, 1000), seed: env.seed, operations: env.pick(800, 3000), without: None };
+    let report = run(&env.local, &plan)?;
+    println!("    {}", report.to_string().replace('\n', "\n    "));
+    judge(&report, &plan)
+}
+
+fn noticed(env: &Env) -> Outcome {
+    STEPS.iter().try_for_each(|step| {
+        let plan = Plan { points: 200, seed: env.seed, operations: 400, without: Some(step) };
+        judge(&run(&env.local, &plan)?, &plan)
+    })
+}
