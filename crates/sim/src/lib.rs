@@ -6,6 +6,7 @@
 
 pub mod checker;
 pub mod cluster;
+mod fsck;
 pub mod command;
 pub mod model;
 pub mod scale;
