@@ -1,11 +1,13 @@
 //! The one binary. Called as `nacre` it offers every role; through a symbolic link named `lfs`, `lctl`, `lnetctl`,
-//! `mkfs.nacre` or `mount.nacre` it is that tool. This file only decides which.
+//! `mkfs.nacre`, `fsck.nacre` or `mount.nacre` it is that tool. This file only decides which.
 #![allow(clippy::disallowed_methods)] // The command line is an IO edge: it reads files and starts the runtime.
 
 mod admin;
 mod bench;
 mod daemon;
+mod fsck;
 mod lctl;
+mod lfsck;
 mod lfs;
 mod lnetctl;
 mod mkfs;
@@ -43,6 +45,8 @@ enum Command {
     Status(up::Status),
     /// Format storage for a target
     Mkfs(mkfs::Mkfs),
+    /// Check and repair stopped targets
+    Fsck(fsck::Fsck),
     /// Run a management server
     Mgs(servers::Serve),
     /// Run a metadata server
@@ -83,7 +87,11 @@ fn main() -> ExitCode {
         Some("lctl") => lctl::main(rest()),
         Some("lnetctl") => lnetctl::main(rest()),
         Some("mkfs.nacre") => mkfs::main(mkfs::Mkfs::parse()),
+        Some("fsck.nacre") => fsck::Fsck::try_parse().map_or_else(|e| fsck::usage_error(&e), fsck::main),
         Some("mount.nacre") => mount::main_from_fstab(rest()),
+        _ if args.get(1).is_some_and(|a| a == "fsck") => {
+            Cli::try_parse().map_or_else(|e| fsck::usage_error(&e), dispatch)
+        }
         _ => dispatch(Cli::parse()),
     }
 }
@@ -94,6 +102,7 @@ fn dispatch(cli: Cli) -> ExitCode {
         Command::Down(a) => up::down(a),
         Command::Status(a) => up::status(a),
         Command::Mkfs(a) => mkfs::main(a),
+        Command::Fsck(a) => fsck::main(a),
         Command::Mgs(a) => servers::main(servers::Role::Mgs, a),
         Command::Mds(a) => servers::main(servers::Role::Mds, a),
         Command::Oss(a) => servers::main(servers::Role::Oss, a),

@@ -98,6 +98,7 @@ pub async fn check(
         namespace: options.namespace,
         layout: options.layout,
         create_objects: options.create_objects,
+        orphans: true,
         compare_owners: options.compare_owners,
         is_live: false,
         is_recovering: !report.clients.is_empty(),

@@ -33,6 +33,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
+mod lfsck;
+
 /// How often an OST is asked for its space.
 const STATFS_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause before an OST that failed is asked again.

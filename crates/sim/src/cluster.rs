@@ -283,6 +283,12 @@ impl Cluster {
         *self.servers.lock() = servers;
     }
 
+    /// The storage of a running server: what a test does there behind the server's back is damage.
+    pub fn running_storage(&self, server: Server) -> Arc<MemOsd> {
+        let servers = self.servers.lock();
+        servers.iter().find(|s| s.server == server).expect("a server of this cluster").storage.clone()
+    }
+
     /// The storage of all servers, opened again; none may be running.
     pub fn stopped_storage(&self) -> Vec<(Server, Arc<MemOsd>)> {
         let mut servers = self.servers.lock();

@@ -83,6 +83,8 @@ pub struct Options {
     pub layout: bool,
     /// Objects that are missing are made again, empty (`-C`).
     pub create_objects: bool,
+    /// Objects that no file has are looked for (`-o`).
+    pub orphans: bool,
     /// Owners of objects are compared with those of files.
     pub compare_owners: bool,
     /// Clients are at work.

@@ -14,6 +14,8 @@ mod names;
 mod object_rules;
 mod overlay;
 mod rules;
+mod status;
+pub(crate) mod task;
 
 pub use course::{Course, Metadata, ObjectStore, Options, Progress, Stage, TurnWork, Work};
 pub use finding::{Finding, Kind, Outcome, Part, Tally};

@@ -166,7 +166,7 @@ impl Course<'_> {
         for fact in objects {
             let in_flux = self.options.is_live || self.options.is_recovering;
             let is_unused = object_rules::is_unused(&fact, self.used.get(&ost), in_flux);
-            if is_unused || self.claims.contains(ost, fact.fid) {
+            if !self.options.orphans || is_unused || self.claims.contains(ost, fact.fid) {
                 continue;
             }
             // Those that do not know their file have nothing in common.
