@@ -2,6 +2,7 @@
 
 pub(crate) mod cache;
 pub(crate) mod faults;
+pub(crate) mod fsck;
 pub(crate) mod fsx;
 pub(crate) mod litmus;
 pub(crate) mod posix;
