@@ -128,9 +128,11 @@ impl Drop for Ost {
 fn add_lfsck_param(service: &Arc<ObjectService>) {
     let shown = Arc::downgrade(service);
     let name = format!("{}lfsck_layout", service.target.param_prefix());
-    service.target.node().params().add(name, move || {
-        shown.upgrade().map_or_else(String::new, |s| s.lfsck.show(s.target.rt().wall()))
-    });
+    service
+        .target
+        .node()
+        .params()
+        .add(name, move || shown.upgrade().map_or_else(String::new, |s| s.lfsck.show(s.target.rt().wall())));
 }
 
 /// Tells the MGS that a known target is up again, where and in which instance.

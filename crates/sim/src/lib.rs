@@ -6,8 +6,8 @@
 
 pub mod checker;
 pub mod cluster;
-mod fsck;
 pub mod command;
+mod fsck;
 pub mod model;
 pub mod scale;
 pub mod scenario;

@@ -16,9 +16,7 @@ use crate::tables::INODES;
 use async_trait::async_trait;
 use nacre_base::{Errno, Fid, OstIndex, Timestamp};
 use nacre_osd::Transaction;
-use nacre_wire::lfsck::{
-    ObjectAction, ObjectFact, ObjectFacts, ObjectQuery, ObjectRepair, ObjectRepairs,
-};
+use nacre_wire::lfsck::{ObjectAction, ObjectFact, ObjectFacts, ObjectQuery, ObjectRepair, ObjectRepairs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -197,7 +195,9 @@ impl<'a> Course<'a> {
         let (mut stage, mut after) = (Some(from.0), from.1);
         while let Some(at) = stage {
             match at {
-                Stage::Names(pass) if self.options.namespace => self.check_names(pass, std::mem::take(&mut after)).await?,
+                Stage::Names(pass) if self.options.namespace => {
+                    self.check_names(pass, std::mem::take(&mut after)).await?
+                }
                 Stage::Claims if self.options.layout => self.claim().await?,
                 Stage::Objects if self.options.layout => self.check_objects().await?,
                 Stage::Stripes if self.options.layout => self.check_stripes().await?,

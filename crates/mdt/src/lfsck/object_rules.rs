@@ -247,7 +247,11 @@ mod tests {
         let kind = |f: ObjectFact| check_object(OstIndex(0), &f).map(|(kind, ..)| kind);
         assert_eq!(kind(fact(1, 0, 5)), None);
         assert_eq!(kind(ObjectFact { data_size: None, ..fact(1, 0, 0) }), None);
-        assert_eq!(kind(ObjectFact { data_size: Some(3), ..fact(1, 0, 5) }), None, "a truncation that a crash cut short");
+        assert_eq!(
+            kind(ObjectFact { data_size: Some(3), ..fact(1, 0, 5) }),
+            None,
+            "a truncation that a crash cut short"
+        );
         assert_eq!(kind(ObjectFact { data_size: None, ..fact(1, 0, 5) }), Some(Kind::LostData));
         assert_eq!(kind(ObjectFact { is_readable: false, ..fact(1, 0, 5) }), Some(Kind::UnreadableObject));
     }

@@ -110,15 +110,8 @@ pub(crate) fn check_inode(fid: Fid, inode: &Inode, has_entries: bool) -> Vec<Ver
 
 /// The type that all else of the inode speaks for.
 fn evident_type(fid: Fid, inode: &Inode, has_entries: bool) -> u32 {
-    let known = [
-        mode::S_IFREG,
-        mode::S_IFDIR,
-        mode::S_IFLNK,
-        mode::S_IFCHR,
-        mode::S_IFBLK,
-        mode::S_IFIFO,
-        mode::S_IFSOCK,
-    ];
+    let known =
+        [mode::S_IFREG, mode::S_IFDIR, mode::S_IFLNK, mode::S_IFCHR, mode::S_IFBLK, mode::S_IFIFO, mode::S_IFSOCK];
     let has_objects = inode.layout.as_ref().is_some_and(|l| l.stripe_count() > 0 && l.check().is_ok());
     match inode.file_type() {
         mode::S_IFDIR if fid == Fid::ROOT || has_entries => mode::S_IFDIR,
@@ -370,10 +363,10 @@ mod tests {
         let dir = inode(mode::S_IFDIR, 2);
         assert_eq!(names(&dir, &[link(P, "a", Good)], false, false), []);
         assert_eq!(names(&dir, &[link(Q, "a", Good)], false, false), [Kind::WrongParent]);
-        assert_eq!(names(&dir, &[link(Q, "a", Good), link(P, "b", NoEntry)], false, true), [
-            Kind::StaleLink,
-            Kind::WrongParent
-        ]);
+        assert_eq!(
+            names(&dir, &[link(Q, "a", Good), link(P, "b", NoEntry)], false, true),
+            [Kind::StaleLink, Kind::WrongParent]
+        );
         let deleted = inode(mode::S_IFDIR, 0);
         assert_eq!(names(&deleted, &[], true, false), []);
         assert_eq!(names(&deleted, &[], true, true), [Kind::WrongOrphan, Kind::NamelessInode], "it is not empty");

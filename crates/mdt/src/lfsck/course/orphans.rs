@@ -3,7 +3,7 @@
 use super::{BATCH, Course, ObjectStore, Stage, repair_of};
 use crate::lfsck::claims::Claims;
 use crate::lfsck::finding::{Finding, Kind};
-use crate::lfsck::mend::records_after;
+use crate::lfsck::mend::{Mender, records_after};
 use crate::lfsck::object_rules::{self, Fate};
 use crate::lfsck::rules::objects;
 use crate::record::{Inode, LastUsed};
@@ -17,20 +17,16 @@ use std::sync::Arc;
 
 /// Objects without a file that are kept in memory; should there be more, the rest are files of their own.
 const ORPHANS_MAX: usize = 1 << 20;
+/// Rounds of looking for objects without a file: the second finds what the first made useless.
+const ROUNDS_MAX: usize = 3;
 /// Ids by which two targets' ideas of the last one may differ; beyond, one of the records is wrong.
 const IDS_APART_MAX: u32 = 1 << 20;
 
 impl Course<'_> {
     /// Reads which objects files have, and which are to be destroyed.
     pub(super) async fn claim(&mut self) -> Result<(), Errno> {
-        let osts: Vec<OstIndex> = self.osts.keys().copied().collect();
-        let (used, begun) = self
-            .turn(|m| {
-                let used = osts.iter().filter_map(|ost| Some((*ost, tables::last_used(m.tx, *ost).ok()??))).collect();
-                Ok((used, m.version))
-            })
-            .await?;
-        self.used = used;
+        let begun = self.turn(|m| Ok(m.version)).await?;
+        self.used = self.last_used().await?;
         let mut most: BTreeMap<OstIndex, Fid> = BTreeMap::new();
         let mut after = Vec::new();
         loop {
@@ -121,8 +117,28 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Looks at every object of every OST, and finds those that no file has.
+    /// Looks at every object of every OST, and finds those that no file has. If one of them is above what was known to be in
+    /// use, those made ahead below it will never be used: they go in another round.
     pub(super) async fn check_objects(&mut self) -> Result<(), Errno> {
+        for _ in 0..ROUNDS_MAX {
+            self.check_objects_once().await?;
+            let used = self.last_used().await?;
+            if used == self.used || self.options.is_live {
+                break;
+            }
+            self.used = used;
+        }
+        Ok(())
+    }
+
+    /// The last objects in use, as the MDT has stored them.
+    async fn last_used(&mut self) -> Result<BTreeMap<OstIndex, LastUsed>, Errno> {
+        let osts: Vec<OstIndex> = self.osts.keys().copied().collect();
+        let used = |m: &mut Mender<'_>, ost| Some((ost, tables::last_used(m.tx, ost).ok()??));
+        self.turn(|m| Ok(osts.iter().filter_map(|ost| used(m, *ost)).collect())).await
+    }
+
+    async fn check_objects_once(&mut self) -> Result<(), Errno> {
         for (ost, store) in self.osts {
             self.check_stray_data(*ost, store).await?;
             let mut after = Fid::ZERO;
@@ -142,7 +158,12 @@ impl Course<'_> {
         Ok(())
     }
 
-    async fn check_page(&mut self, ost: OstIndex, store: &Arc<dyn ObjectStore>, facts: ObjectFacts) -> Result<(), Errno> {
+    async fn check_page(
+        &mut self,
+        ost: OstIndex,
+        store: &Arc<dyn ObjectStore>,
+        facts: ObjectFacts,
+    ) -> Result<(), Errno> {
         let ObjectFacts { seq, last_id, mut objects } = facts;
         let beyond = objects.iter().rev().find(|f| f.fid.seq == seq && f.fid.oid > last_id).map(|f| f.fid);
         let mut repairs = Vec::new();
@@ -222,7 +243,8 @@ impl Course<'_> {
                 for (ost, fact) in &group {
                     self.claims.insert(*ost, fact.fid);
                 }
-                let assumed = if group.len() > 1 { format!(" with stripes of {stripe_size} bytes") } else { String::new() };
+                let assumed =
+                    if group.len() > 1 { format!(" with stripes of {stripe_size} bytes") } else { String::new() };
                 format!("{objects}; file {parent} has it again{assumed}")
             }
             Fate::Apart => {

@@ -128,8 +128,10 @@ impl Course<'_> {
             return Ok(());
         };
         let used = self.used.get(&ost).filter(|u| u.seq == facts.seq).map_or(0, |u| u.oid);
-        let oid = used.checked_add(1).ok_or(Errno::ENOSPC)?;
-        let object = Fid { seq: facts.seq, oid, ver: 0 };
+        let object = |oid| Fid { seq: facts.seq, oid, ver: 0 };
+        let free = (used..u32::MAX).map(|oid| oid + 1).find(|oid| !self.claims.contains(ost, object(*oid)));
+        let oid = free.ok_or(Errno::ENOSPC)?;
+        let object = object(oid);
         let owner = self.turn(|m| Ok(m.inode(file)?.map_or((0, 0), |i| (i.uid, i.gid)))).await?;
         self.repair_one(ost, repair_of(object, ObjectAction::Create, file, index, owner)).await?;
         self.repair_one(ost, repair_of(object, ObjectAction::SetParent, file, index, owner)).await?;
