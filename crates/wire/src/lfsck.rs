@@ -8,6 +8,7 @@ pub const LFSCK_OBJECTS_MAX: usize = 512;
 
 wire_enum! {
     /// What is to be done about an object. Each is done once however often it is asked for.
+    #[derive(Default)]
     pub enum ObjectAction: u32 {
         /// Make it, empty, of this file and owner, unless it is there; no id up to it is handed out again.
         Create = 1,
@@ -22,13 +23,8 @@ wire_enum! {
         /// Make its recorded size that of its data, which is missing.
         SetSize = 6,
         /// No id up to it is handed out again.
+        #[default]
         RaiseLastId = 7,
-    }
-}
-
-impl Default for ObjectAction {
-    fn default() -> ObjectAction {
-        ObjectAction::RaiseLastId
     }
 }
 
