@@ -21,6 +21,13 @@ const COMMANDS: &[Command] = &[
     Command { name: "device_list", about: "the same as dl", run: device_list },
     Command { name: "list_nids", about: "[--json]: print this host's NIDs", run: list_nids },
     Command { name: "which_nid", about: "NID...: print the first that is reachable", run: which_nid },
+    Command {
+        name: "lfsck_start",
+        about: "-M MDT [-t namespace,layout|all] [-n] [-c] [-o] [-s SPEED]: check a running file system",
+        run: crate::lfsck::start,
+    },
+    Command { name: "lfsck_stop", about: "-M MDT: stop that", run: crate::lfsck::stop },
+    Command { name: "lfsck_query", about: "[-M MDT] [-w]: how far it is; wait for its end", run: crate::lfsck::query },
     Command { name: "ping", about: "NID [TIMEOUT_SECONDS]: ask a node for its NIDs", run: ping },
 ];
 
@@ -43,7 +50,7 @@ fn options(args: &[String]) -> (Vec<char>, bool, Vec<&str>) {
 }
 
 /// Merges the answers of all processes in name order. The error counts only if no process had anything.
-fn merged(request: &Request) -> Result<BTreeMap<String, String>, (i32, String)> {
+pub(crate) fn merged(request: &Request) -> Result<BTreeMap<String, String>, (i32, String)> {
     let mut all = BTreeMap::new();
     let mut error = None;
     let answers = ask_all(request);

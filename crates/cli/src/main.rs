@@ -1,12 +1,14 @@
 //! The one binary. Called as `nacre` it offers every role; through a symbolic link named `lfs`, `lctl`, `lnetctl`,
-//! `mkfs.nacre`, `tunefs.nacre` or `mount.nacre` it is that tool. This file only decides which.
+//! `mkfs.nacre`, `fsck.nacre`, `tunefs.nacre` or `mount.nacre` it is that tool. This file only decides which.
 #![allow(clippy::disallowed_methods)] // The command line is an IO edge: it reads files and starts the runtime.
 
 mod admin;
 mod bench;
 mod daemon;
+mod fsck;
 mod lctl;
 mod lfs;
+mod lfsck;
 mod lnetctl;
 mod mkfs;
 mod mount;
@@ -47,6 +49,8 @@ enum Command {
     Mkfs(mkfs::Mkfs),
     /// Show what a target was formatted with, and change it
     Tunefs(tunefs::Tunefs),
+    /// Check and repair stopped targets
+    Fsck(fsck::Fsck),
     /// Run a management server
     Mgs(servers::Serve),
     /// Run a metadata server
@@ -88,7 +92,11 @@ fn main() -> ExitCode {
         Some("lnetctl") => lnetctl::main(rest()),
         Some("mkfs.nacre") => mkfs::main(mkfs::Mkfs::parse()),
         Some("tunefs.nacre") => tunefs::main(tunefs::Tunefs::parse()),
+        Some("fsck.nacre") => fsck::Fsck::try_parse().map_or_else(|e| fsck::usage_error(&e), fsck::main),
         Some("mount.nacre") => mount::main_from_fstab(rest()),
+        _ if args.get(1).is_some_and(|a| a == "fsck") => {
+            Cli::try_parse().map_or_else(|e| fsck::usage_error(&e), dispatch)
+        }
         _ => dispatch(Cli::parse()),
     }
 }
@@ -100,6 +108,7 @@ fn dispatch(cli: Cli) -> ExitCode {
         Command::Status(a) => up::status(a),
         Command::Mkfs(a) => mkfs::main(a),
         Command::Tunefs(a) => tunefs::main(a),
+        Command::Fsck(a) => fsck::main(a),
         Command::Mgs(a) => servers::main(servers::Role::Mgs, a),
         Command::Mds(a) => servers::main(servers::Role::Mds, a),
         Command::Oss(a) => servers::main(servers::Role::Oss, a),

@@ -10,8 +10,8 @@
 pub mod access;
 pub mod acl;
 pub mod auto_stripe;
-pub mod check;
 mod inode_locks;
+pub mod lfsck;
 mod linger;
 pub mod lod;
 mod mdt;

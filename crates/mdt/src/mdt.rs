@@ -2,6 +2,7 @@
 //! synchronous operations of [`crate::ops`].
 
 use crate::inode_locks::{Attempt, Held, Locks};
+use crate::lfsck::task::Lfsck;
 use crate::linger::{self, LINGER, Lingering};
 use crate::opens::OpenHandles;
 use crate::ops::changed::Changed;
@@ -65,8 +66,8 @@ pub struct Mdt {
     host: String,
     /// Changed only by who has the turn at the running transaction, so that it agrees with the tables.
     opens: Mutex<OpenHandles>,
-    osps: Arc<Osps>,
-    locks: Locks,
+    pub(crate) osps: Arc<Osps>,
+    pub(crate) locks: Locks,
     /// To [`linger::reap`].
     lingering: mpsc::UnboundedSender<Lingering>,
     running: Mutex<Running>,
@@ -77,6 +78,7 @@ struct Running {
     served: Option<ServedTarget>,
     config: Option<Task>,
     reaper: Option<Task>,
+    lfsck: Option<Arc<Lfsck>>,
 }
 
 impl Mdt {
@@ -105,7 +107,8 @@ impl Mdt {
         let task = mdt.target.rt().spawn(follow_config(mdt.mgc.clone(), mdt.osps.clone(), mdt.fsname()));
         let reaper = mdt.target.rt().spawn(linger::reap(Arc::downgrade(&mdt), to_reap));
         let served = nacre_tgt::serve(&mdt).await?;
-        *mdt.running.lock() = Running { served: Some(served), config: Some(task), reaper: Some(reaper) };
+        let lfsck = Some(Lfsck::start(&mdt).await);
+        *mdt.running.lock() = Running { served: Some(served), config: Some(task), reaper: Some(reaper), lfsck };
         if let Err(error) = mdt.register().await {
             mdt.stop().await;
             return Err(error);
@@ -117,6 +120,9 @@ impl Mdt {
     pub async fn stop(&self) {
         let running = std::mem::take(&mut *self.running.lock());
         running.config.iter().chain(&running.reaper).for_each(Task::abort);
+        if let Some(lfsck) = running.lfsck {
+            lfsck.end(self);
+        }
         if let Some(served) = running.served {
             served.stop().await;
         }

@@ -33,6 +33,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
+mod lfsck;
+
 /// How often an OST is asked for its space.
 const STATFS_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause before an OST that failed is asked again.
@@ -140,7 +142,8 @@ impl Osps {
         self.recovered.send_replace(true);
     }
 
-    async fn recovered(&self) {
+    /// Waits until it is.
+    pub(crate) async fn recovered(&self) {
         let _ = self.recovered.subscribe().wait_for(|recovered| *recovered).await;
     }
 

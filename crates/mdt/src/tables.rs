@@ -122,6 +122,17 @@ pub fn delete_dirent(tx: Tx<'_>, parent: Fid, name: &[u8], fid: Fid) -> Result<(
     Ok(())
 }
 
+/// Removes a link record alone; for repairs.
+pub fn delete_link(tx: Tx<'_>, fid: Fid, parent: Fid, name: &[u8]) -> Result<(), Errno> {
+    tx.delete(LINKS, &link_key(fid, parent, name))?;
+    Ok(())
+}
+
+/// Whether the link record of a name is there.
+pub fn has_link(tx: &dyn Transaction, fid: Fid, parent: Fid, name: &[u8]) -> Result<bool, Errno> {
+    Ok(tx.get(LINKS, &link_key(fid, parent, name))?.is_some())
+}
+
 /// Visits the entries of `parent` whose cookie is above `after`, in order of cookie: cookie, name, entry.
 pub fn scan_dirents(tx: &dyn Transaction, parent: Fid, after: u64, visit: &mut EntryVisitor<'_>) -> Result<(), Errno> {
     let prefix = parent.to_key();

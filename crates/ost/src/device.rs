@@ -1,5 +1,7 @@
 //! Starting and stopping an OST.
 
+use crate::TARGET_SEQ;
+use crate::lfsck_status::LfsckStatus;
 use crate::objects::Objects;
 use crate::remover::{Remover, remove_orphans};
 use crate::service::ObjectService;
@@ -76,10 +78,12 @@ impl Ost {
             locks: LockService::new(&target, LockKind::Extent),
             settings: Settings::register(&target, &space),
             space,
+            lfsck: LfsckStatus::default(),
             remover,
             seq,
             target: target.clone(),
         });
+        add_lfsck_param(&service);
         let tasks = vec![target.rt().spawn(run_remover), target.rt().spawn(remove_orphans(target.clone()))];
         let served = nacre_tgt::serve(&service).await?;
         Ok(Arc::new(Ost { service, served: Mutex::new(Some(served)), tasks: Mutex::new(tasks) }))
@@ -121,6 +125,16 @@ impl Drop for Ost {
     }
 }
 
+fn add_lfsck_param(service: &Arc<ObjectService>) {
+    let shown = Arc::downgrade(service);
+    let name = format!("{}lfsck_layout", service.target.param_prefix());
+    service
+        .target
+        .node()
+        .params()
+        .add(name, move || shown.upgrade().map_or_else(String::new, |s| s.lfsck.show(s.target.rt().wall())));
+}
+
 /// Tells the MGS that a known target is up again, where and in which instance.
 async fn register(mgc: Arc<Mgc>, registration: TargetReg, seq: u64) {
     let name = registration.target.clone();
@@ -133,7 +147,7 @@ async fn register(mgc: Arc<Mgc>, registration: TargetReg, seq: u64) {
 
 async fn object_seq(target: &Target) -> Result<Option<u64>, TargetError> {
     let operation = target.begin().await?;
-    match operation.get(TARGET, b"object_seq")? {
+    match operation.get(TARGET, TARGET_SEQ)? {
         Some(v) => v[..].try_into().map(|b| Some(u64::from_be_bytes(b))).map_err(|_| TargetError::Corrupt(TARGET.0)),
         None => Ok(None),
     }
@@ -145,7 +159,7 @@ async fn keep_object_seq(target: &Target, seq: u64) -> Result<(), TargetError> {
     }
     {
         let mut operation = target.begin().await?;
-        operation.put(TARGET, b"object_seq", &seq.to_be_bytes())?;
+        operation.put(TARGET, TARGET_SEQ, &seq.to_be_bytes())?;
         operation.finish_local();
     }
     Ok(target.commit().await?)

@@ -8,9 +8,11 @@
 //!
 //! What must not be here: names, files, stripes.
 
+pub mod check;
 mod checksum;
 mod device;
 mod extent_queue;
+mod lfsck_status;
 mod object;
 mod objects;
 mod ops;
@@ -30,6 +32,9 @@ use nacre_osd::Table;
 
 /// Objects: FID to record.
 pub(crate) const OBJECTS: Table = Table("objects");
+
+/// Key in table `target` of the sequence of this OST's objects.
+pub(crate) const TARGET_SEQ: &[u8] = b"object_seq";
 
 /// The tables to open an OST's storage with.
 pub const TABLES: &[Table] = &[OBJECTS, nacre_tgt::TABLES[0], nacre_tgt::TABLES[1], nacre_tgt::TABLES[2]];

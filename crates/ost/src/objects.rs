@@ -123,6 +123,13 @@ impl Objects {
         finished
     }
 
+    /// The object's record was changed by the operation whose turn it is, in a way of its own.
+    pub(crate) fn forget(&self, fid: Fid) {
+        if let Some(object) = self.cached.lock().get(&fid) {
+            object.set_known(Known::Nothing);
+        }
+    }
+
     /// The objects were destroyed by the operation whose turn it is.
     pub(crate) fn gone(&self, fids: &[Fid]) {
         let mut cached = self.cached.lock();

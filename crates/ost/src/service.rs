@@ -1,5 +1,6 @@
 //! The service on one screen: every operation, and what connecting means to an OST.
 
+use crate::lfsck_status::LfsckStatus;
 use crate::objects::{self, Objects};
 use crate::ops;
 use crate::record::ObjectRecord;
@@ -30,6 +31,7 @@ pub(crate) struct ObjectService {
     pub(crate) locks: LockService,
     pub(crate) settings: Settings,
     pub(crate) remover: Remover,
+    pub(crate) lfsck: LfsckStatus,
     /// The sequence of all objects of this OST, for its whole life.
     pub(crate) seq: u64,
 }
@@ -48,6 +50,8 @@ const TABLE: &[Handler<ObjectService>] = &[
     line(Opcode::OstFallocate, "prealloc", Access::Changes, |s, r| Box::pin(ops::fallocate::handle(s, r))),
     line(Opcode::OstSeek, "seek", Access::Reads, |s, r| Box::pin(ops::seek::handle(s, r))),
     line(Opcode::OstGlimpse, "glimpse", Access::Reads, |s, r| Box::pin(ops::glimpse::handle(s, r))),
+    line(Opcode::LfsckQuery, "", Access::Reads, |s, r| Box::pin(ops::lfsck::handle_query(s, r))),
+    line(Opcode::LfsckNotify, "", Access::Changes, |s, r| Box::pin(ops::lfsck::handle_notify(s, r))),
     line(Opcode::LdlmEnqueue, "", Access::Reads, |s, r| Box::pin(ops::enqueue::handle(s, r))),
     line(Opcode::LdlmConvert, "", Access::Reads, |s, r| Box::pin(async move { s.locks.convert(&r) })),
     line(Opcode::LdlmCancel, "", Access::Reads, |s, r| Box::pin(async move { s.locks.cancel(&r) })),

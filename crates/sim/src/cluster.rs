@@ -258,7 +258,7 @@ impl Cluster {
         self.servers().into_iter().map(|s| (s, self.exports(s))).find(|(s, n)| *n > known(*s))
     }
 
-    /// Unmounts all clients and stops all servers.
+    /// Unmounts all clients and stops all servers. Their storage stays.
     pub async fn stop(&self) {
         self.unmount_all().await;
         // Targets before the MGS, which they take leave of.
@@ -279,6 +279,25 @@ impl Cluster {
             }
             running.node.shutdown().await;
         }
+        servers.reverse();
+        *self.servers.lock() = servers;
+    }
+
+    /// The storage of a running server: what a test does there behind the server's back is damage.
+    pub fn running_storage(&self, server: Server) -> Arc<MemOsd> {
+        let servers = self.servers.lock();
+        servers.iter().find(|s| s.server == server).expect("a server of this cluster").storage.clone()
+    }
+
+    /// The storage of all servers, opened again; none may be running.
+    pub fn stopped_storage(&self) -> Vec<(Server, Arc<MemOsd>)> {
+        let mut servers = self.servers.lock();
+        let reopen = |node: &mut ServerNode| {
+            assert!(node.running.is_none(), "{:?} runs", node.server);
+            node.storage = Arc::new(node.storage.reopen(&self.rt, tables(node.server)));
+            (node.server, node.storage.clone())
+        };
+        servers.iter_mut().map(reopen).collect()
     }
 
     /// Tasks that still run on any client, for leak checks.

@@ -8,6 +8,7 @@ pub mod checker;
 pub mod cluster;
 pub mod command;
 pub mod crashes;
+mod fsck;
 pub mod model;
 pub mod scale;
 pub mod scenario;

@@ -74,6 +74,7 @@ async fn tell(cluster: Arc<Cluster>, trouble: Trouble, seed: u64, steps: u32) {
     // Whatever was sent again and again has an end, and closed files' objects are destroyed.
     cluster.rt().sleep(Duration::from_secs(200)).await;
     cluster.stop().await;
+    cluster.check_storage().await;
 }
 
 async fn one_after_another(cluster: &Arc<Cluster>, trouble: Trouble, seed: u64, steps: u32) {

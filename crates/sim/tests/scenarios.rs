@@ -1,5 +1,6 @@
 //! Scenarios on simulated clusters, in suites with Lustre's names. A case is a story: arrange, fail, act, check.
 
+mod fsck;
 mod recovery_small;
 mod sanity;
 mod sanityn;
@@ -32,6 +33,7 @@ where
         cluster.net().heal();
         cluster.rt().sleep(Duration::from_secs(200)).await;
         cluster.stop().await;
+        cluster.check_storage().await;
     });
 }
 

@@ -4,6 +4,7 @@
 //! What must not be here: which target it serves. A target is a [`Service`]: a table of handlers and its own state.
 
 mod callbacks;
+pub mod check;
 mod error;
 pub mod grant;
 mod lock_guards;

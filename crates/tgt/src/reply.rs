@@ -31,6 +31,11 @@ fn decode_slot(value: &[u8]) -> Option<ReplySlot> {
     Some(ReplySlot { xid, transno, body })
 }
 
+/// Whether these are the bytes of a saved reply.
+pub(crate) fn is_readable(value: &[u8]) -> bool {
+    decode_slot(value).is_some()
+}
+
 /// Saves `response` as the answer to the client's request `xid` in slot `tag`.
 pub(crate) fn put(
     transaction: &mut dyn Transaction,

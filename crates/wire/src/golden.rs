@@ -6,7 +6,7 @@ use crate::codec::{Field, decode, encode};
 use crate::connect::{ConnectData, ConnectReply, ConnectRequest};
 use crate::header::{HEADER_BYTES, RpcHeader, RpcKind, RpcMessage};
 use crate::layout::{Component, Layout, LayoutSpec, Stripe};
-use crate::{ldlm, mds, mgs, ost};
+use crate::{ldlm, lfsck, mds, mgs, ost};
 use bytes::Bytes;
 use nacre_base::hash::fnv_1a_64;
 use nacre_base::{Fid, Nid, OstIndex, Prng, Timestamp, Uuid};
@@ -127,6 +127,15 @@ fn object_messages() {
 }
 
 #[test]
+fn messages_of_checks() {
+    check(lfsck::ObjectQuery { fids: vec![FID], after: FID, count: 7 }, 0xa8820d4ee5058c93);
+    let fact = lfsck::ObjectFact { fid: FID, size: 5, data_size: Some(6), parent: FID, ..Default::default() };
+    check(lfsck::ObjectFacts { seq: 3, last_id: 4, objects: vec![fact] }, 0x4f9b1191dab07a4b);
+    let repair = lfsck::ObjectRepair { fid: FID, action: lfsck::ObjectAction::Create, uid: 1, ..Default::default() };
+    check(lfsck::ObjectRepairs { repairs: vec![repair] }, 0x17ad7d816f0c4af9);
+}
+
+#[test]
 fn lock_and_management_messages() {
     let lock =
         ldlm::Enqueue { kind: ldlm::LockKind::Flock, resource: FID, mode: ldlm::LockMode::Pw, ..Default::default() };
@@ -163,6 +172,8 @@ fn random_bytes_never_panic_any_decoder() {
         let _ = decode::<ost::Write>(&bytes);
         let _ = decode::<ost::ReadReply>(&bytes);
         let _ = decode::<ost::GlimpseReply>(&bytes);
+        let _ = decode::<lfsck::ObjectFacts>(&bytes);
+        let _ = decode::<lfsck::ObjectRepairs>(&bytes);
         let _ = decode::<mgs::Config>(&bytes);
         let _ = decode::<ConnectRequest>(&bytes);
         let _ = decode::<ldlm::Enqueue>(&bytes);

@@ -13,6 +13,7 @@ pub mod connect;
 pub mod header;
 pub mod layout;
 pub mod ldlm;
+pub mod lfsck;
 pub mod lov_ea;
 pub mod mds;
 pub mod mgs;

@@ -100,6 +100,10 @@ opcodes! {
     ObdPing = 400, "OBD_PING";
     /// Leases FID sequences.
     SeqQuery = 700, "SEQ_QUERY";
+    /// MDT to OST: repairs of objects that a check found wrong.
+    LfsckNotify = 1101, "LFSCK_NOTIFY";
+    /// MDT to OST: what is known of objects.
+    LfsckQuery = 1102, "LFSCK_QUERY";
 }
 
 impl std::fmt::Display for Opcode {

@@ -212,5 +212,6 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(cases::progressive::all());
     all.extend(cases::space::all());
     all.extend(cases::up::all());
+    all.extend(cases::fsck::all());
     all
 }

@@ -13,7 +13,7 @@ mod rename;
 mod service;
 mod xattrs;
 
-use crate::check::check;
+use crate::lfsck::check;
 use crate::lod::{Lod, LodError};
 use crate::mdt::{TABLES, root_inode};
 use crate::opens::OpenHandles;
@@ -178,7 +178,7 @@ impl Fs {
     /// Panics unless the tables agree.
     #[track_caller]
     pub(crate) fn check(&self) {
-        let wrong = check(&*self.begin()).unwrap();
+        let wrong = check(&mut *self.begin()).unwrap();
         assert!(wrong.is_empty(), "{wrong:#?}");
     }
 

@@ -58,11 +58,28 @@ async fn affordable(ost: &ObjectService, create: &Create) -> Result<u32, Errno> 
     }
 }
 
-fn last_id(transaction: &dyn Transaction) -> Result<u32, Errno> {
+/// The last id that was handed out.
+pub(crate) fn last_id(transaction: &dyn Transaction) -> Result<u32, Errno> {
     match transaction.get(TARGET, LAST_ID)? {
         Some(v) => v[..].try_into().map(u32::from_be_bytes).map_err(|_| Errno::EIO),
         None => Ok(0),
     }
+}
+
+/// No id up to `oid` is handed out again.
+pub(crate) fn raise_last_id(transaction: &mut dyn Transaction, oid: u32) -> Result<(), Errno> {
+    let last_id = last_id(transaction)?.max(oid);
+    Ok(transaction.put(TARGET, LAST_ID, &last_id.to_be_bytes())?)
+}
+
+/// Forgets the last id that was handed out, and raises it to the highest that there is.
+pub(crate) fn raise_last_id_anew(transaction: &mut dyn Transaction) -> Result<(), Errno> {
+    let mut highest = 0;
+    transaction.scan(crate::OBJECTS, &[], &mut |key, _| {
+        highest = Fid::from_key(key).map_or(highest, |fid| highest.max(fid.oid));
+        ControlFlow::Continue(())
+    })?;
+    Ok(transaction.put(TARGET, LAST_ID, &highest.to_be_bytes())?)
 }
 
 /// Removes the records of all objects of `seq` above `oid`; which they were.

@@ -7,6 +7,7 @@ pub(crate) mod extents;
 pub(crate) mod fallocate;
 pub(crate) mod getattr;
 pub(crate) mod glimpse;
+pub(crate) mod lfsck;
 pub(crate) mod punch;
 pub(crate) mod read;
 pub(crate) mod seek;

@@ -4,6 +4,7 @@ pub(crate) mod cache;
 pub(crate) mod crash_points;
 pub(crate) mod failover;
 pub(crate) mod faults;
+pub(crate) mod fsck;
 pub(crate) mod fsx;
 pub(crate) mod litmus;
 pub(crate) mod posix;

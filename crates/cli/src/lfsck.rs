@@ -1,0 +1,156 @@
+//! `lctl lfsck_start`, `lfsck_stop` and `lfsck_query`: the check of a running file system, through the MDT's parameters.
+
+use crate::admin::Request;
+use crate::lctl::merged;
+use crate::output::fail;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How often a check that is waited for is looked at.
+const POLL: Duration = Duration::from_millis(500);
+
+/// What the options say.
+#[derive(Default, Debug, PartialEq, Eq)]
+struct Asked {
+    mdt: Option<String>,
+    /// Words for the MDT.
+    words: Vec<String>,
+    types: Vec<String>,
+    wait: bool,
+}
+
+fn parse(args: &[String]) -> Result<Asked, String> {
+    let mut asked = Asked::default();
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let (name, glued) = arg.split_once('=').map_or((arg.as_str(), None), |(name, value)| (name, Some(value)));
+        let mut value = || match glued {
+            Some(value) => Ok(value.to_owned()),
+            None => args.next().cloned().ok_or(format!("{arg} needs a value")),
+        };
+        match name {
+            "-M" | "--device" => asked.mdt = Some(value()?),
+            "-t" | "--type" => asked.types = value()?.split(',').map(str::to_owned).collect(),
+            "-s" | "--speed" => asked.words.push(format!("speed={}", value()?)),
+            "-n" | "--dryrun" => asked.words.push("dryrun".to_owned()),
+            "-c" | "--create-ostobj" => asked.words.push("create".to_owned()),
+            "-o" | "--orphan" => asked.words.push("orphan".to_owned()),
+            "-w" | "--wait" => asked.wait = true,
+            // There is one MDT, and a check begins at the beginning unless it was interrupted.
+            "-A" | "--all" | "-r" | "--reset" => {}
+            other => return Err(format!("unknown option {other}")),
+        }
+    }
+    for kind in &asked.types {
+        match kind.as_str() {
+            "all" | "lfsck" => asked.words.extend(["namespace".to_owned(), "layout".to_owned()]),
+            "namespace" | "layout" => asked.words.push(kind.clone()),
+            // Records are found by their keys: there is no second index to rebuild.
+            "scrub" => {}
+            other => return Err(format!("{other:?} is no type: namespace, layout or all")),
+        }
+    }
+    Ok(asked)
+}
+
+fn control(mdt: &str) -> String {
+    format!("mdd.{mdt}.lfsck_control")
+}
+
+/// Starts a check.
+pub(crate) fn start(args: &[String]) -> ExitCode {
+    let asked = match parse(args) {
+        Ok(asked) => asked,
+        Err(why) => return fail("lctl lfsck_start", why, 22),
+    };
+    let Some(mdt) = asked.mdt else { return fail("lctl lfsck_start", "-M is needed, such as -M nacre-MDT0000", 22) };
+    let value = format!("start {}", asked.words.join(" "));
+    match merged(&Request::SetParam { pattern: control(&mdt), value }) {
+        Ok(_) => {
+            let types = if asked.types.is_empty() { "namespace layout".to_owned() } else { asked.types.join(" ") };
+            println!("Started LFSCK on the device {mdt}: {types}");
+            if asked.wait { wait(&mdt) } else { ExitCode::SUCCESS }
+        }
+        Err((errno, text)) => fail("lctl lfsck_start", format!("{mdt}: {text}"), errno as u8),
+    }
+}
+
+/// Stops it.
+pub(crate) fn stop(args: &[String]) -> ExitCode {
+    let mdt = match parse(args) {
+        Ok(Asked { mdt: Some(mdt), .. }) => mdt,
+        Ok(_) => return fail("lctl lfsck_stop", "-M is needed, such as -M nacre-MDT0000", 22),
+        Err(why) => return fail("lctl lfsck_stop", why, 22),
+    };
+    match merged(&Request::SetParam { pattern: control(&mdt), value: "stop".to_owned() }) {
+        Ok(_) => {
+            println!("Stopped LFSCK on the device {mdt}.");
+            ExitCode::SUCCESS
+        }
+        Err((errno, text)) => fail("lctl lfsck_stop", format!("{mdt}: {text}"), errno as u8),
+    }
+}
+
+/// Prints how far it is.
+pub(crate) fn query(args: &[String]) -> ExitCode {
+    let asked = match parse(args) {
+        Ok(asked) => asked,
+        Err(why) => return fail("lctl lfsck_query", why, 22),
+    };
+    let mdt = asked.mdt.unwrap_or_else(|| "*".to_owned());
+    if asked.wait { wait(&mdt) } else { print(&mdt).1 }
+}
+
+/// Prints the state at the end.
+fn wait(mdt: &str) -> ExitCode {
+    while let Ok(states) = states(mdt) {
+        if !is_scanning(&states) {
+            break;
+        }
+        std::thread::sleep(POLL);
+    }
+    print(mdt).1
+}
+
+fn is_scanning(states: &str) -> bool {
+    states.lines().any(|line| line.contains("_scanning-") && !line.ends_with(": 0"))
+}
+
+fn states(mdt: &str) -> Result<String, (i32, String)> {
+    let found = merged(&Request::GetParam { pattern: control(mdt) })?;
+    Ok(found.into_values().collect())
+}
+
+fn print(mdt: &str) -> (bool, ExitCode) {
+    match states(mdt) {
+        Ok(states) => {
+            print!("{states}");
+            (is_scanning(&states), ExitCode::SUCCESS)
+        }
+        Err((errno, text)) => (false, fail("lctl lfsck_query", text, errno as u8)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Result<Asked, String> {
+        parse(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_are_lustres() {
+        let asked = words("-M nacre-MDT0000 -t layout,scrub -n -c --speed=100 -o -A").unwrap();
+        assert_eq!(asked.mdt.as_deref(), Some("nacre-MDT0000"));
+        assert_eq!(asked.words, ["dryrun", "create", "speed=100", "orphan", "layout"]);
+        assert_eq!(words("-t all").unwrap().words, ["namespace", "layout"]);
+        assert!(words("-t quota").is_err() && words("-M").is_err() && words("-z").is_err());
+    }
+
+    #[test]
+    fn a_scan_is_told_from_its_end() {
+        assert!(is_scanning("layout_mdts_init: 0\nlayout_mdts_scanning-phase1: 1\n"));
+        assert!(!is_scanning("layout_mdts_scanning-phase1: 0\nlayout_mdts_completed: 1\n"));
+    }
+}

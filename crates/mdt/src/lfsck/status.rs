@@ -1,0 +1,248 @@
+//! What a check of a running file system tells of itself, as Lustre prints it: `mdd.*.lfsck_namespace`,
+//! `mdd.*.lfsck_layout`, `lctl lfsck_query`.
+
+use super::course::{Progress, Stage};
+use super::finding::{Kind, Part, Tally};
+use nacre_base::{Errno, Timestamp};
+use std::fmt::Write as _;
+
+/// Which parts run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Parts {
+    pub(crate) namespace: bool,
+    pub(crate) layout: bool,
+}
+
+/// The last check, or the one that runs.
+#[derive(Debug, Default)]
+pub(crate) struct Status {
+    pub(crate) is_running: bool,
+    parts: Parts,
+    dry_run: bool,
+    stage: Option<Stage>,
+    position: Vec<u8>,
+    checked: (u64, u64),
+    tally: Tally,
+    /// How it ended.
+    outcome: Option<Outcome>,
+    unreachable: usize,
+    /// Seconds since 1970; 0 for never.
+    pub(crate) begun: i64,
+    ended: i64,
+    completed: i64,
+    success_count: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Completed,
+    /// Some OSTs did not answer.
+    Partial,
+    Stopped,
+    Failed,
+}
+
+impl Status {
+    /// A check begins.
+    pub(crate) fn start(&mut self, parts: Parts, dry_run: bool) {
+        let (begun, completed, success_count) = (self.begun, self.completed, self.success_count);
+        *self = Status { is_running: true, parts, dry_run, begun, completed, success_count, ..Status::default() };
+    }
+
+    /// It made a step.
+    pub(crate) fn advance(&mut self, progress: &Progress<'_>) {
+        self.stage = Some(progress.stage);
+        self.position = progress.position.to_vec();
+        self.checked = progress.checked;
+        if self.tally.total() != progress.tally.total() {
+            self.tally = progress.tally.clone();
+        }
+    }
+
+    /// It came to its end.
+    pub(crate) fn complete(&mut self, tally: &Tally, unreachable: usize, now: i64) {
+        self.tally = tally.clone();
+        self.unreachable = unreachable;
+        self.outcome = Some(if unreachable == 0 { Outcome::Completed } else { Outcome::Partial });
+        (self.is_running, self.ended, self.completed) = (false, now, now);
+        self.success_count += 1;
+    }
+
+    /// It was stopped, or failed.
+    pub(crate) fn stop(&mut self, error: Errno, now: i64) {
+        self.outcome = Some(if error == Errno::EINTR { Outcome::Stopped } else { Outcome::Failed });
+        (self.is_running, self.ended) = (false, now);
+    }
+
+    fn status(&self, part: Part) -> &'static str {
+        let runs = if part == Part::Layout { self.parts.layout } else { self.parts.namespace };
+        match self.outcome {
+            _ if !runs => "init",
+            None if !self.is_running => "init",
+            // Of the layout, the second phase is where orphans are looked for and stripes compared.
+            None if part == Part::Layout && self.stage.is_some_and(|s| s > Stage::Claims) => "scanning-phase2",
+            None => "scanning-phase1",
+            Some(Outcome::Completed) => "completed",
+            Some(Outcome::Partial) if part == Part::Layout => "partial",
+            Some(Outcome::Partial) => "completed",
+            Some(Outcome::Stopped) => "stopped",
+            Some(Outcome::Failed) => "failed",
+        }
+    }
+
+    fn head(&self, name: &str, magic: u32, part: Part, now: Timestamp) -> String {
+        let status = self.status(part);
+        let flags = if self.unreachable > 0 && part == Part::Layout { " incomplete" } else { "" };
+        let param = if self.dry_run { " dryrun" } else { "" };
+        let mut text =
+            format!("name: {name}\nmagic: {magic:#x}\nversion: 2\nstatus: {status}\nflags:{flags}\nparam:{param}\n");
+        for (name, at) in [("last_completed", self.completed), ("latest_start", self.begun)] {
+            let (time, since) = match at {
+                0 => ("N/A".to_owned(), "N/A".to_owned()),
+                at => (at.to_string(), format!("{} seconds", now.secs - at)),
+            };
+            let _ = write!(text, "{name}_time: {time}\ntime_since_{name}: {since}\n"); // a String takes all
+        }
+        text
+    }
+
+    fn tail(&self, text: &mut String, checked: u64, now: Timestamp) {
+        let until = if self.is_running { now.secs } else { self.ended };
+        let seconds = (until - self.begun).max(0).unsigned_abs();
+        let position = match self.stage.filter(|_| self.is_running) {
+            Some(stage) => format!("{stage:?} {}", hex(&self.position)),
+            None => "N/A".to_owned(),
+        };
+        let _ = write!(
+            text,
+            "success_count: {}\nrun_time_phase1: {seconds} seconds\nrun_time_phase2: 0 seconds\n\
+             average_speed_phase1: {} items/sec\naverage_speed_phase2: N/A\ncurrent_position: {position}\n",
+            self.success_count,
+            checked / seconds.max(1),
+        );
+    }
+
+    /// The value of `lfsck_namespace`.
+    pub(crate) fn show_namespace(&self, now: Timestamp) -> String {
+        let mut text = self.head("lfsck_namespace", 0xa062_49ff, Part::Namespace, now);
+        let repaired = |kinds: &[Kind]| self.tally.repaired(kinds);
+        let (total, failed) = self.tally.part(Part::Namespace);
+        let numbers = [
+            ("checked_phase1", self.checked.0),
+            ("checked_phase2", 0),
+            (if self.dry_run { "inconsistent_phase1" } else { "updated_phase1" }, total),
+            (if self.dry_run { "inconsistent_phase2" } else { "updated_phase2" }, 0),
+            ("failed_phase1", failed),
+            ("failed_phase2", 0),
+            ("dirent_repaired", repaired(&[Kind::LostEntry, Kind::MisplacedEntry])),
+            ("linkea_repaired", repaired(&[Kind::MissingLink, Kind::StaleLink])),
+            ("nlinks_repaired", repaired(&[Kind::WrongLinkCount])),
+            ("multiple_linked_repaired", repaired(&[Kind::SecondName])),
+            ("unknown_inconsistency", repaired(&[Kind::UnreadableRecord, Kind::BadInode, Kind::StrayXattr])),
+            ("unmatched_pairs_repaired", repaired(&[Kind::WrongParent, Kind::Unreachable])),
+            ("dangling_repaired", repaired(&[Kind::DanglingEntry])),
+            ("multiple_referenced_repaired", 0),
+            ("bad_file_type_repaired", repaired(&[Kind::WrongFileType])),
+            ("lost_dirent_repaired", repaired(&[Kind::NamelessInode, Kind::LostDirectory, Kind::WrongOrphan])),
+            ("name_hash_repaired", repaired(&[Kind::BadName])),
+        ];
+        for (name, number) in numbers {
+            let _ = writeln!(text, "{name}: {number}");
+        }
+        self.tail(&mut text, self.checked.0, now);
+        text
+    }
+
+    /// The value of `lfsck_layout`.
+    pub(crate) fn show_layout(&self, now: Timestamp) -> String {
+        let mut text = self.head("lfsck_layout", 0xb173_71b9, Part::Layout, now);
+        let repaired = |kinds: &[Kind]| self.tally.repaired(kinds);
+        let failed = self.tally.part(Part::Layout).1 + self.tally.part(Part::Target).1;
+        let others = [
+            Kind::BadLayout,
+            Kind::WrongDestroy,
+            Kind::IdsReusable,
+            Kind::UnreadableObject,
+            Kind::LostData,
+            Kind::StrayData,
+        ];
+        let numbers = [
+            ("repaired_dangling", repaired(&[Kind::DanglingObject])),
+            ("repaired_unmatched_pair", repaired(&[Kind::UnmatchedPair])),
+            ("repaired_multiple_referenced", repaired(&[Kind::MultipleReferenced])),
+            ("repaired_orphan", repaired(&[Kind::OrphanObject])),
+            ("repaired_inconsistent_owner", repaired(&[Kind::InconsistentOwner])),
+            ("repaired_others", repaired(&others)),
+            ("skipped", self.unreachable as u64),
+            ("failed_phase1", failed),
+            ("failed_phase2", 0),
+            ("checked_phase1", self.checked.1),
+            ("checked_phase2", 0),
+        ];
+        for (name, number) in numbers {
+            let _ = writeln!(text, "{name}: {number}");
+        }
+        self.tail(&mut text, self.checked.1, now);
+        text
+    }
+
+    /// What `lctl lfsck_query` prints.
+    pub(crate) fn show_query(&self) -> String {
+        const STATES: [&str; 7] =
+            ["init", "scanning-phase1", "scanning-phase2", "completed", "failed", "stopped", "partial"];
+        let mut text = String::new();
+        for (name, part) in [("layout", Part::Layout), ("namespace", Part::Namespace)] {
+            let status = self.status(part);
+            for state in STATES {
+                let _ = writeln!(text, "{name}_mdts_{state}: {}", u8::from(state == status));
+            }
+            let (repaired, _) = self.tally.part(part);
+            let of_objects = if part == Part::Layout { self.tally.part(Part::Target).0 } else { 0 };
+            let _ = writeln!(text, "{name}_repaired: {}", repaired + of_objects);
+        }
+        text
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lfsck::finding::Finding;
+
+    fn line<'a>(text: &'a str, name: &str) -> &'a str {
+        text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(": ")).unwrap_or("missing")
+    }
+
+    #[test]
+    fn a_check_tells_how_far_it_is_and_what_it_mended() {
+        let mut status = Status::default();
+        let now = Timestamp { secs: 110, nanos: 0 };
+        assert_eq!(line(&status.show_layout(now), "status"), "init");
+        status.begun = 100;
+        status.start(Parts { namespace: true, layout: true }, false);
+        assert_eq!(line(&status.show_namespace(now), "status"), "scanning-phase1");
+        let mut tally = Tally::default();
+        tally.add(&Finding::repaired(Kind::WrongLinkCount, String::new()));
+        tally.add(&Finding::left(Kind::DanglingObject, String::new(), "why"));
+        status.advance(&Progress { stage: Stage::Stripes, position: &[1], checked: (50, 7), tally: &tally });
+        assert_eq!(line(&status.show_layout(now), "status"), "scanning-phase2");
+        assert_eq!(line(&status.show_layout(now), "current_position"), "Stripes 01");
+        status.complete(&tally, 1, 105);
+        let (names, layout) = (status.show_namespace(now), status.show_layout(now));
+        assert_eq!((line(&names, "status"), line(&layout, "status")), ("completed", "partial"));
+        assert_eq!((line(&names, "nlinks_repaired"), line(&layout, "failed_phase1")), ("1", "1"));
+        assert_eq!(line(&names, "average_speed_phase1"), "10 items/sec");
+        assert_eq!(line(&layout, "time_since_last_completed"), "5 seconds");
+        let query = status.show_query();
+        assert_eq!((line(&query, "layout_mdts_partial"), line(&query, "namespace_repaired")), ("1", "1"));
+        status.start(Parts { namespace: true, layout: false }, true);
+        status.stop(Errno::EINTR, 120);
+        assert_eq!(line(&status.show_namespace(now), "status"), "stopped");
+        assert_eq!(line(&status.show_layout(now), "status"), "init");
+        assert_eq!(line(&status.show_namespace(now), "success_count"), "1");
+    }
+}

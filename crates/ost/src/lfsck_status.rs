@@ -1,0 +1,89 @@
+//! `obdfilter.*.lfsck_layout`: what the MDT that checks the file system had this OST look up and repair, as Lustre prints
+//! it.
+
+use nacre_base::Timestamp;
+use nacre_wire::lfsck::{ObjectAction, ObjectQuery};
+use parking_lot::Mutex;
+use std::fmt::Write as _;
+
+/// Counts of this OST's part in checks.
+#[derive(Default)]
+pub(crate) struct LfsckStatus(Mutex<Counts>);
+
+#[derive(Default)]
+struct Counts {
+    /// When the last check began and ended; zero if none did.
+    begun: i64,
+    completed: i64,
+    checked: u64,
+    repaired_orphan: u64,
+    repaired_unmatched_pair: u64,
+    repaired_inconsistent_owner: u64,
+    repaired_others: u64,
+    success_count: u64,
+}
+
+impl LfsckStatus {
+    /// Objects were asked for, and so many are told.
+    pub(crate) fn handle_query(&self, query: &ObjectQuery, told: usize, now: Timestamp) {
+        if !query.fids.is_empty() || query.count <= 1 {
+            return;
+        }
+        let mut counts = self.0.lock();
+        if query.after.is_zero() {
+            *counts = Counts { begun: now.secs, success_count: counts.success_count, ..Counts::default() };
+        }
+        counts.checked += told as u64;
+        if told == 0 && counts.completed == 0 {
+            counts.completed = now.secs;
+            counts.success_count += 1;
+        }
+    }
+
+    /// A repair was carried out.
+    pub(crate) fn handle_repair(&self, action: ObjectAction) {
+        let mut counts = self.0.lock();
+        *match action {
+            ObjectAction::DestroyEmpty => &mut counts.repaired_orphan,
+            ObjectAction::SetParent => &mut counts.repaired_unmatched_pair,
+            ObjectAction::SetOwner => &mut counts.repaired_inconsistent_owner,
+            _ => &mut counts.repaired_others,
+        } += 1;
+    }
+
+    /// The parameter's value.
+    pub(crate) fn show(&self, now: Timestamp) -> String {
+        let counts = self.0.lock();
+        let status = match (counts.begun, counts.completed) {
+            (0, _) => "init",
+            (_, 0) => "scanning-phase1",
+            _ => "completed",
+        };
+        let mut text = format!("name: lfsck_layout\nmagic: 0xb17371b9\nversion: 2\nstatus: {status}\nflags:\nparam:\n");
+        for (name, at) in [("last_completed", counts.completed), ("latest_start", counts.begun)] {
+            let (time, since) = match at {
+                0 => ("N/A".to_owned(), "N/A".to_owned()),
+                at => (at.to_string(), format!("{} seconds", now.secs - at)),
+            };
+            let _ = write!(text, "{name}_time: {time}\ntime_since_{name}: {since}\n"); // a String takes all
+        }
+        let numbers = [
+            ("success_count", counts.success_count),
+            ("repaired_dangling", 0),
+            ("repaired_unmatched_pair", counts.repaired_unmatched_pair),
+            ("repaired_multiple_referenced", 0),
+            ("repaired_orphan", counts.repaired_orphan),
+            ("repaired_inconsistent_owner", counts.repaired_inconsistent_owner),
+            ("repaired_others", counts.repaired_others),
+            ("skipped", 0),
+            ("failed_phase1", 0),
+            ("failed_phase2", 0),
+            ("checked_phase1", counts.checked),
+            ("checked_phase2", 0),
+        ];
+        for (name, number) in numbers {
+            let _ = writeln!(text, "{name}: {number}");
+        }
+        text
+    }
+}
