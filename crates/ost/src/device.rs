@@ -1,5 +1,6 @@
 //! Starting and stopping an OST.
 
+use crate::memory::Memory;
 use crate::objects::Objects;
 use crate::remover::{Remover, remove_orphans};
 use crate::service::ObjectService;
@@ -77,6 +78,7 @@ impl Ost {
             settings: Settings::register(&target, &space),
             space,
             remover,
+            memory: Memory::default(),
             seq,
             target: target.clone(),
         });

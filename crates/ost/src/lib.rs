@@ -11,6 +11,7 @@
 mod checksum;
 mod device;
 mod extent_queue;
+mod memory;
 mod object;
 mod objects;
 mod ops;

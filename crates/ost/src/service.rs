@@ -1,10 +1,11 @@
 //! The service on one screen: every operation, and what connecting means to an OST.
 
+use crate::memory::Memory;
 use crate::objects::{self, Objects};
 use crate::ops;
 use crate::record::ObjectRecord;
 use crate::remover::Remover;
-use crate::settings::Settings;
+use crate::settings::{Settings, SyncOnLockCancel};
 use crate::space::Space;
 use async_trait::async_trait;
 use nacre_base::{Errno, Fid};
@@ -30,6 +31,7 @@ pub(crate) struct ObjectService {
     pub(crate) locks: LockService,
     pub(crate) settings: Settings,
     pub(crate) remover: Remover,
+    pub(crate) memory: Memory,
     /// The sequence of all objects of this OST, for its whole life.
     pub(crate) seq: u64,
 }
@@ -50,7 +52,7 @@ const TABLE: &[Handler<ObjectService>] = &[
     line(Opcode::OstGlimpse, "glimpse", Access::Reads, |s, r| Box::pin(ops::glimpse::handle(s, r))),
     line(Opcode::LdlmEnqueue, "", Access::Reads, |s, r| Box::pin(ops::enqueue::handle(s, r))),
     line(Opcode::LdlmConvert, "", Access::Reads, |s, r| Box::pin(async move { s.locks.convert(&r) })),
-    line(Opcode::LdlmCancel, "", Access::Reads, |s, r| Box::pin(async move { s.locks.cancel(&r) })),
+    line(Opcode::LdlmCancel, "", Access::Reads, |s, r| Box::pin(ops::cancel::handle(s, r))),
 ];
 
 const fn line(
@@ -138,6 +140,10 @@ impl Service for ObjectService {
     }
 
     async fn disconnected(&self, export: &Arc<Export>) {
+        // What it wrote must not be seen and lost either, and it will not come back to write it again.
+        if self.settings.sync_on_lock_cancel() != SyncOnLockCancel::Never {
+            let _ = self.target.commit().await;
+        }
         self.locks.export_gone(export);
         self.space.disconnect(export.cookie);
     }

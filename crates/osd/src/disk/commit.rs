@@ -5,7 +5,8 @@
 
 use super::index::Index;
 use super::{Device, Running};
-use crate::OsdError;
+use crate::io_stats::CommitTimes;
+use crate::{OsdError, PendingData};
 use nacre_base::fault::FaultAction;
 use parking_lot::{Condvar, Mutex};
 use std::io;
@@ -102,14 +103,18 @@ impl Device {
         let begin = Instant::now();
         // 1. What the commit covers. The index goes to the page cache, and operations go on in the next transaction.
         let callbacks = std::mem::take(&mut running.callbacks);
-        let unsynced = self.objects.take_unsynced();
-        if !running.changed && callbacks.is_empty() && unsynced.is_empty() {
-            return Ok(());
-        }
+        let pending = std::mem::take(&mut running.pending);
+        let changes = running.changes;
         let flushed = if running.changed { Some(self.flush_running(&mut running)?) } else { None };
         drop(running);
         let stall = begin.elapsed();
-        // 2. Data first, so that no durable record speaks of data that can still be lost.
+        // 2. Data first, so that no durable record speaks of data that can still be lost: what is still on its way to the
+        //    files, then what the files have.
+        self.wait_for(pending)?;
+        let unsynced = self.objects.take_unsynced();
+        if flushed.is_none() && callbacks.is_empty() && unsynced.is_empty() {
+            return Ok(());
+        }
         self.fault_point().and_then(|()| unsynced.sync()).map_err(|e| self.poison(super::objects::SYNC, &e))?;
         // 3. The index: from here on it is committed.
         if let Some((index, id)) = flushed {
@@ -122,7 +127,21 @@ impl Device {
             }
         }
         self.check_space();
-        self.stats.lock().handle_commit(begin.elapsed(), stall);
+        self.recorder.commit(CommitTimes { took: begin.elapsed(), stall, changes });
+        Ok(())
+    }
+
+    /// Waits for data whose operations are finished.
+    fn wait_for(&self, pending: Vec<PendingData>) -> Result<(), OsdError> {
+        for data in pending {
+            match data.blocking_recv() {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => return Err(self.poison("writing data that was answered for", &e)),
+                // Whoever was to write it died with its process.
+                Err(_) if self.closed.load(Ordering::Acquire) => return Err(OsdError::Closed),
+                Err(_) => return Err(self.poison("writing data that was answered for", &"it was given up")),
+            }
+        }
         Ok(())
     }
 

@@ -28,8 +28,8 @@ pub use label::{FORMAT_VERSION, Label, format, read_label, write_label};
 pub use objects::IoEngine;
 
 use crate::{
-    AllocateMode, CommitCallback, ObjectStat, Osd, OsdError, OsdStats, Seek, StatFs, Table, Transaction, check_range,
-    parts::Parts,
+    AllocateMode, CommitCallback, IoStats, ObjectStat, Osd, OsdError, OsdStats, PendingData, Seek, StatFs, Table,
+    Transaction, check_range, io_stats::Recorder, parts::Parts,
 };
 use async_trait::async_trait;
 use commit::Commits;
@@ -108,7 +108,7 @@ struct Device {
     space_low: AtomicBool,
     /// Bytes written since the free space was last looked at.
     written: AtomicU64,
-    stats: Mutex<OsdStats>,
+    recorder: Arc<Recorder>,
     /// Also a handle on the file system. Declared, and so dropped, last.
     lock: Lock,
 }
@@ -131,6 +131,8 @@ struct Running {
     index: Option<Arc<Index>>,
     /// Of finished operations, in order.
     callbacks: Vec<CommitCallback>,
+    /// Data of finished operations that the commit must wait for.
+    pending: Vec<PendingData>,
     /// The operation's changes, empty between operations.
     undo: UndoLog,
     /// Whether anything was changed since the last commit began, even if it was undone.
@@ -156,12 +158,14 @@ impl DiskOsd {
             true if calls::is_rotational(&lock.0) => Direct::Unscattered,
             true => Direct::Always,
         };
-        let objects = Objects::open(dir.join("data"), parts, options.io_engine, direct, open_max)?;
+        let recorder = Arc::new(Recorder::default());
+        let objects = Objects::open(dir.join("data"), parts, options.io_engine, direct, open_max, recorder.clone())?;
         let running = Running {
             txn: Some(index.begin()?),
             pages_max: index.pages_max(),
             index: Some(index),
             callbacks: Vec::new(),
+            pending: Vec::new(),
             undo: UndoLog::default(),
             changed: false,
             changes: 0,
@@ -177,7 +181,7 @@ impl DiskOsd {
             closed: AtomicBool::new(false),
             space_low: AtomicBool::new(false),
             written: AtomicU64::new(0),
-            stats: Mutex::default(),
+            recorder,
             lock,
         });
         device.check_space();
@@ -292,7 +296,15 @@ impl Osd for DiskOsd {
     }
 
     fn stats(&self) -> OsdStats {
-        *self.device.stats.lock()
+        self.device.recorder.counters()
+    }
+
+    fn io_stats(&self) -> IoStats {
+        self.device.recorder.shapes()
+    }
+
+    fn clear_io_stats(&self) {
+        self.device.recorder.clear_shapes();
     }
 
     fn is_poisoned(&self) -> bool {

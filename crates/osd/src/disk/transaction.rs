@@ -2,7 +2,7 @@
 
 use super::index::{Index, WriteTxn};
 use super::{Device, Running};
-use crate::{CommitCallback, OsdError, Table, Transaction, Visitor, check_key};
+use crate::{CommitCallback, OsdError, PendingData, Table, Transaction, Visitor, check_key};
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,6 +15,8 @@ pub(super) struct DiskTransaction {
     running: OwnedMutexGuard<Running>,
     /// Callbacks of the running transaction when the turn began; those after are this operation's.
     callbacks_before: usize,
+    /// The same of data that it is waited for.
+    pending_before: usize,
     finished: bool,
 }
 
@@ -57,7 +59,8 @@ impl UndoLog {
 impl DiskTransaction {
     pub(super) fn new(device: Arc<Device>, running: OwnedMutexGuard<Running>) -> DiskTransaction {
         let callbacks_before = running.callbacks.len();
-        DiskTransaction { device, running, callbacks_before, finished: false }
+        let pending_before = running.pending.len();
+        DiskTransaction { device, running, callbacks_before, pending_before, finished: false }
     }
 
     /// Accounts for a change before it is made. Half of the room is for taking changes back.
@@ -150,6 +153,10 @@ impl Transaction for DiskTransaction {
         self.running.callbacks.push(f);
     }
 
+    fn commit_after(&mut self, data: PendingData) {
+        self.running.pending.push(data);
+    }
+
     fn finish(mut self: Box<Self>) {
         self.finished = true;
     }
@@ -158,8 +165,9 @@ impl Transaction for DiskTransaction {
 impl Drop for DiskTransaction {
     fn drop(&mut self) {
         if !self.finished {
-            let callbacks_before = self.callbacks_before;
-            self.running.callbacks.truncate(callbacks_before);
+            let (callbacks, pending) = (self.callbacks_before, self.pending_before);
+            self.running.callbacks.truncate(callbacks);
+            self.running.pending.truncate(pending);
             // Even if the device is closing, for it commits once more.
             if !self.device.poisoned.load(Ordering::Acquire)
                 && let Err(e) = self.undo()
