@@ -1,5 +1,6 @@
 //! Starting and stopping an OST.
 
+use crate::brw_stats::BrwStats;
 use crate::memory::Memory;
 use crate::objects::Objects;
 use crate::remover::{Remover, remove_orphans};
@@ -79,6 +80,7 @@ impl Ost {
             space,
             remover,
             memory: Memory::default(),
+            brw_stats: BrwStats::register(&target),
             seq,
             target: target.clone(),
         });

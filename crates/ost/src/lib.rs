@@ -8,6 +8,7 @@
 //!
 //! What must not be here: names, files, stripes.
 
+mod brw_stats;
 mod checksum;
 mod device;
 mod extent_queue;

@@ -1,5 +1,6 @@
 //! The service on one screen: every operation, and what connecting means to an OST.
 
+use crate::brw_stats::BrwStats;
 use crate::memory::Memory;
 use crate::objects::{self, Objects};
 use crate::ops;
@@ -32,6 +33,7 @@ pub(crate) struct ObjectService {
     pub(crate) settings: Settings,
     pub(crate) remover: Remover,
     pub(crate) memory: Memory,
+    pub(crate) brw_stats: BrwStats,
     /// The sequence of all objects of this OST, for its whole life.
     pub(crate) seq: u64,
 }

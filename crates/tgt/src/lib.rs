@@ -4,6 +4,7 @@
 //! What must not be here: which target it serves. A target is a [`Service`]: a table of handlers and its own state.
 
 mod callbacks;
+mod device_stats;
 mod error;
 pub mod grant;
 mod lock_guards;
@@ -17,6 +18,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
+pub use device_stats::{Since, disk_tables};
 pub use error::TargetError;
 pub use lock_guards::{InodeLocks, InodeLocksWait, ServerLockGuard};
 pub use lock_params::set_lock_memory;

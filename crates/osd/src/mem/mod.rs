@@ -453,7 +453,9 @@ impl Inner {
         let Some(journal) = self.options.model.journal else {
             return self.pay(|disk, now| disk.handle_commit(now, bytes)).await;
         };
-        self.pay(|disk, now| disk.handle_commit(now, 0)).await;
+        if self.options.model.cache_bytes > 0 || !self.options.model.flush.is_zero() {
+            self.pay(|disk, now| disk.handle_commit(now, 0)).await;
+        }
         let turn = match journal.external {
             true => None,
             false => Some(self.spindle.turn(journal.urgent).await),

@@ -54,12 +54,14 @@ pub struct Journal {
     pub external: bool,
     /// Bytes of each of a commit's writes, one after the other. What the transaction holds beyond a page goes into the first.
     pub writes: &'static [u64],
+    /// Each of its writes is at a place of its own, and costs a seek; if not, only the first does.
+    pub scattered: bool,
     /// Its writes go before data that waits for the medium.
     pub urgent: bool,
     /// Time of each write to a device of its own.
     pub latency: Duration,
     /// Pages that each commit leaves to be written where they belong, on the medium, after it was told; each costs
-    /// `home_seek` there and back.
+    /// `home_seek`, there and back.
     pub home_writes: u32,
     /// See `home_writes`.
     pub home_seek: Duration,
@@ -199,7 +201,7 @@ impl Disk {
             let begun = done;
             done += match (journal.external, n) {
                 (true, _) => journal.latency,
-                (false, 0) => self.model.seek + transfer(bytes, self.model.bandwidth),
+                (false, n) if n == 0 || journal.scattered => self.model.seek + transfer(bytes, self.model.bandwidth),
                 (false, _) => transfer(bytes, self.model.bandwidth),
             };
             self.count(Direction::Write, bytes, begun, done);
@@ -541,6 +543,28 @@ mod tests {
         assert!(d.handle_sync(ms(1), Fid { oid: 2, ..FID }) < ms(2), "another object has nothing to wait for");
         let done = d.handle_sync(ms(1), FID);
         assert!(done > ms(100 * SEEK) && done < ms(100 * SEEK + 10), "{done:?}");
+    }
+
+    #[test]
+    fn a_journal_costs_the_way_there_and_back_or_the_time_of_its_own_device() {
+        const WRITES: &[u64] = &[16 << 10, 4 << 10];
+        let journal = Journal {
+            external: false,
+            writes: WRITES,
+            scattered: false,
+            urgent: true,
+            latency: Duration::from_millis(1),
+            home_writes: 1,
+            home_seek: Duration::from_millis(3),
+        };
+        let model = DiskModel { seek: Duration::from_millis(8), journal: Some(journal), ..DiskModel::FREE };
+        let mut d = Disk::new(model);
+        assert_eq!(d.handle_journal(ms(0), &journal, 100), ms(16));
+        assert_eq!(d.handle_journal(ms(20), &Journal { scattered: true, ..journal }, 100), ms(20 + 24));
+        assert_eq!(d.handle_journal(ms(50), &Journal { external: true, ..journal }, 100), ms(52));
+        assert_eq!(d.handle_home_write(ms(60), &journal), ms(63));
+        let writes = &d.shapes().writes;
+        assert_eq!((writes.count(), writes.small_count, writes.bytes_total), (7, 7, 3 * (20 << 10) + 4096));
     }
 
     #[test]

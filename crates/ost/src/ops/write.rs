@@ -55,6 +55,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
         }
     };
     ost.target.stats().bytes("write_bytes", extents.bytes as u64);
+    ost.brw_stats.count_write(&write.extents);
 
     // 4. The commit, if somebody depends on it.
     if after == ReplyAfter::Commit {
