@@ -3,7 +3,9 @@
 //! - `format`: who the target is ([`Label`]);
 //! - `lock`: locked while the target is open, so that no two processes open it;
 //! - `data/00` to `data/ff`: object files, sparse, named by FID and part, spread by a hash of the FID;
-//! - `index/data.mdb`, `index/durable`: the index store, LMDB.
+//! - `index/data.mdb`, `index/durable`: the index store, LMDB;
+//!
+//! and, if the label says so, a journal elsewhere, to which commits go first.
 //!
 //! Operations run on the callers' own threads, in turn, under an async mutex that holds the running transaction; a
 //! commit runs on a thread of its own, object data on an io_uring thread. The alternative, one thread that applies all
@@ -16,6 +18,7 @@ mod calls;
 mod commit;
 mod file;
 mod index;
+mod journal;
 mod label;
 mod names;
 mod objects;
@@ -34,6 +37,7 @@ use crate::{
 use async_trait::async_trait;
 use commit::Commits;
 use index::{Index, WriteTxn};
+use journal::{Changes, Journal};
 use nacre_base::{Errno, Faults, Fid, Payload};
 use objects::Objects;
 use parking_lot::Mutex;
@@ -46,7 +50,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transaction::{DiskTransaction, UndoLog};
 
 /// How a device on disk behaves.
@@ -68,6 +72,10 @@ pub struct DiskOptions {
     pub io_engine: IoEngine,
     /// Whether large aligned requests bypass the page cache; on disks with moving heads only those in one piece do.
     pub direct_io: bool,
+    /// Of a target with a journal: the longest time between two flushes of its index, and the most changes.
+    pub checkpoint_interval: Duration,
+    /// See `checkpoint_interval`. It bounds the memory of the running transaction, and what opening has to do again.
+    pub checkpoint_changes: u64,
     /// The process's fault points: `osd.commit` (fail poisons the device as a failed sync does, delay).
     pub faults: Faults,
 }
@@ -82,6 +90,8 @@ impl Default for DiskOptions {
             map_headroom_bytes: 64 << 30,
             io_engine: IoEngine::Auto,
             direct_io: true,
+            checkpoint_interval: Duration::from_secs(30),
+            checkpoint_changes: 65_536,
             faults: Faults::new(),
         }
     }
@@ -101,6 +111,8 @@ struct Device {
     /// Whoever has the lock has the turn.
     running: Arc<tokio::sync::Mutex<Running>>,
     commits: Commits,
+    /// If there is one. Only commits use it.
+    journal: Mutex<Option<Journal>>,
     /// Set at most once, at the first failure that leaves the medium unknown.
     poisoned: AtomicBool,
     closed: AtomicBool,
@@ -143,6 +155,23 @@ struct Running {
     pages: u64,
     /// Pages that there is room for.
     pages_max: u64,
+    /// Of a target with a journal.
+    logging: Option<Logging>,
+}
+
+/// What a target with a journal has besides.
+struct Logging {
+    /// Changes since the last commit began, in order.
+    changes: Changes,
+    /// Changes since the index was flushed, and when that was.
+    unflushed: u64,
+    flushed: Instant,
+}
+
+impl Default for Logging {
+    fn default() -> Logging {
+        Logging { changes: Changes::default(), unflushed: 0, flushed: Instant::now() }
+    }
 }
 
 impl DiskOsd {
@@ -150,7 +179,10 @@ impl DiskOsd {
     pub fn open(dir: &Path, tables: &[Table], options: DiskOptions) -> Result<DiskOsd, OsdError> {
         let label = read_label(dir)?;
         let lock = lock(dir)?;
-        let index = Arc::new(Index::open(&dir.join("index"), tables, options.map_headroom_bytes)?);
+        let tables: Vec<Table> = tables.iter().copied().chain(label.journal().map(|_| journal::TABLE)).collect();
+        let index = Arc::new(Index::open(&dir.join("index"), &tables, options.map_headroom_bytes)?);
+        let journal = label.journal().map(|place| recover(place, &label, &index, &tables)).transpose()?;
+        let logging = journal.as_ref().map(|_| Logging::default());
         let open_max = options.open_files_max.min(descriptors_max() / 8);
         let parts = Parts::new(label.parts);
         let direct = match options.direct_io {
@@ -170,6 +202,7 @@ impl DiskOsd {
             changed: false,
             changes: 0,
             pages: 0,
+            logging,
         };
         let device = Arc::new(Device {
             label,
@@ -177,6 +210,7 @@ impl DiskOsd {
             objects: Arc::new(objects),
             running: Arc::new(tokio::sync::Mutex::new(running)),
             commits: Commits::default(),
+            journal: Mutex::new(journal),
             poisoned: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             space_low: AtomicBool::new(false),
@@ -326,6 +360,7 @@ impl Osd for DiskOsd {
         running.txn = None;
         running.index = None;
         drop(running);
+        *self.device.journal.lock() = None;
         let _ = self.device.lock.0.unlock();
         committed
     }
@@ -409,6 +444,34 @@ impl Device {
             files_free: fs.f_favail,
         })
     }
+}
+
+/// Opens the journal, and has the index carry out what it says.
+fn recover(place: &Path, label: &Label, index: &Index, tables: &[Table]) -> Result<Journal, OsdError> {
+    let mut txn = index.begin()?;
+    let seq = match index.get(&txn, journal::TABLE, journal::SEQ)? {
+        Some(seq) => {
+            u64::from_le_bytes(seq.try_into().map_err(|_| OsdError::corrupt(place, "no number in the index"))?)
+        }
+        None => 0,
+    };
+    let mut carry_out = |change: journal::Change<'_>| {
+        let unknown = || OsdError::corrupt(place, format!("speaks of a table {:?}", change.table));
+        let table = *tables.iter().find(|table| table.0 == change.table).ok_or_else(unknown)?;
+        match change.value {
+            Some(value) => index.put(&mut txn, table, change.key, value),
+            None => index.delete(&mut txn, table, change.key).map(drop),
+        }
+    };
+    let mut journal = Journal::open(place, &label.target, label.uuid, seq, &mut carry_out)?;
+    if journal.seq() > seq {
+        tracing::info!(target = %label.target, records = journal.seq() - seq, "recovered from the journal");
+        index.put(&mut txn, journal::TABLE, journal::SEQ, &journal.seq().to_le_bytes())?;
+        let id = index.flush(txn)?;
+        index.sync(id).map_err(|e| OsdError::io("syncing the index", &e))?;
+    }
+    journal.restart();
+    Ok(journal)
 }
 
 /// Space that is kept for the index by default.

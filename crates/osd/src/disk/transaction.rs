@@ -17,6 +17,8 @@ pub(super) struct DiskTransaction {
     callbacks_before: usize,
     /// The same of data that it is waited for.
     pending_before: usize,
+    /// The same of the journal's next record.
+    logged_before: usize,
     finished: bool,
 }
 
@@ -60,7 +62,8 @@ impl DiskTransaction {
     pub(super) fn new(device: Arc<Device>, running: OwnedMutexGuard<Running>) -> DiskTransaction {
         let callbacks_before = running.callbacks.len();
         let pending_before = running.pending.len();
-        DiskTransaction { device, running, callbacks_before, pending_before, finished: false }
+        let logged_before = running.logging.as_ref().map_or(0, |logging| logging.changes.len());
+        DiskTransaction { device, running, callbacks_before, pending_before, logged_before, finished: false }
     }
 
     /// Accounts for a change before it is made. Half of the room is for taking changes back.
@@ -73,6 +76,14 @@ impl DiskTransaction {
         self.running.changes += 1;
         self.running.changed = true;
         Ok(())
+    }
+
+    /// Keeps a change that was made for the journal, if there is one.
+    fn log(&mut self, table: Table, key: &[u8], value: Option<&[u8]>) {
+        if let Some(logging) = &mut self.running.logging {
+            logging.changes.push(table, key, value);
+            logging.unflushed += 1;
+        }
     }
 
     /// Passes on the outcome of a call into the index. A failure there leaves the write transaction unusable.
@@ -130,7 +141,9 @@ impl Transaction for DiskTransaction {
         let (index, txn, undo) = self.running.open_mut()?;
         let logged = index.get(txn, table, key).map(|old| undo.push(table, key, old));
         let put = logged.and_then(|()| index.put(txn, table, key, value));
-        self.checked(put)
+        self.checked(put)?;
+        self.log(table, key, Some(value));
+        Ok(())
     }
 
     fn delete(&mut self, table: Table, key: &[u8]) -> Result<bool, OsdError> {
@@ -140,7 +153,11 @@ impl Transaction for DiskTransaction {
         let (index, txn, undo) = self.running.open_mut()?;
         let found = index.get(txn, table, key).map(|old| old.map(|old| undo.push(table, key, Some(old))).is_some());
         let deleted = found.and_then(|found| Ok(found && index.delete(txn, table, key)?));
-        self.checked(deleted)
+        let deleted = self.checked(deleted)?;
+        if deleted {
+            self.log(table, key, None);
+        }
+        Ok(deleted)
     }
 
     fn scan(&self, table: Table, from: &[u8], visit: &mut Visitor<'_>) -> Result<(), OsdError> {
@@ -168,6 +185,9 @@ impl Drop for DiskTransaction {
             let (callbacks, pending) = (self.callbacks_before, self.pending_before);
             self.running.callbacks.truncate(callbacks);
             self.running.pending.truncate(pending);
+            if let Some(logging) = &mut self.running.logging {
+                logging.changes.truncate(self.logged_before);
+            }
             // Even if the device is closing, for it commits once more.
             if !self.device.poisoned.load(Ordering::Acquire)
                 && let Err(e) = self.undo()
