@@ -30,6 +30,9 @@ pub(crate) struct Mkfs {
     /// NID of the MGS, such as 10.0.0.1@tcp; several separated by commas
     #[arg(long, value_delimiter = ',')]
     mgsnode: Vec<Nid>,
+    /// Where commits go first: a directory on another disk, or a block device, whose content is lost
+    #[arg(long, value_name = "DIR|DEVICE")]
+    journal: Option<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -78,11 +81,16 @@ fn run(args: &Mkfs) -> Result<(TargetName, Uuid), String> {
     if !args.mgs && args.mgsnode.is_empty() {
         return Err("--mgsnode is needed: the NID of the MGS, such as 10.0.0.1@tcp".into());
     }
-    format_target(&args.dir, &name, &args.mgsnode).map(|uuid| (name, uuid))
+    format_target(&args.dir, &name, &args.mgsnode, args.journal.as_deref()).map(|uuid| (name, uuid))
 }
 
 /// Formats `dir` for `name`.
-pub(crate) fn format_target(dir: &Path, name: &TargetName, mgs: &[Nid]) -> Result<Uuid, String> {
+pub(crate) fn format_target(
+    dir: &Path,
+    name: &TargetName,
+    mgs: &[Nid],
+    journal: Option<&Path>,
+) -> Result<Uuid, String> {
     // A runtime only for its source of randomness.
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|e| e.to_string())?;
     let uuid = runtime.block_on(async {
@@ -90,7 +98,11 @@ pub(crate) fn format_target(dir: &Path, name: &TargetName, mgs: &[Nid]) -> Resul
         Uuid::from_random(rt.random(), rt.random())
     });
     let nids: Vec<_> = mgs.iter().map(Nid::to_string).collect();
-    let options = [(MGSNODE.to_owned(), nids.join(","))].into_iter().filter(|(_, v)| !v.is_empty()).collect();
+    // As it is found from anywhere.
+    let journal = journal.map(|j| std::fs::canonicalize(j).map_err(|e| format!("{}: {e}", j.display()))).transpose()?;
+    let journal = journal.map_or_else(String::new, |j| j.display().to_string());
+    let options = [(MGSNODE, nids.join(",")), (Label::JOURNAL, journal)];
+    let options = options.into_iter().filter(|(_, v)| !v.is_empty()).map(|(k, v)| (k.to_owned(), v)).collect();
     let label = Label { uuid, target: name.clone(), parts: PARTS_MAX, options };
     disk::format(dir, &label).map_err(|e| format!("{}: {e}", dir.display()))?;
     Ok(uuid)

@@ -188,7 +188,7 @@ fn format_if_new(args: &Up, nid: Nid) -> Result<(), String> {
 /// Formatting makes a small runtime of its own, which must not nest in ours.
 fn format_in_thread(dir: PathBuf, name: TargetName) -> Result<(), String> {
     let _ = std::fs::remove_dir_all(&dir);
-    let thread = std::thread::spawn(move || format_target(&dir, &name, &[Nid::LO]));
+    let thread = std::thread::spawn(move || format_target(&dir, &name, &[Nid::LO], None));
     thread.join().map_err(|_| "formatting panicked".to_owned())?.map(drop)
 }
 
