@@ -354,7 +354,7 @@ struct JournalReport {
     /// RPCs in flight, and 10^6 bytes a second of the arrays alone.
     raw: Vec<(u32, f64)>,
     rows: Vec<journal::Row>,
-    application: Vec<journal::AppRow>,
+    application: Vec<journal::ApplicationRow>,
 }
 
 /// What is compared; ours elsewhere is not the paper's.

@@ -103,7 +103,7 @@ pub struct Application {
 
 /// One run of the application.
 #[derive(Debug, Clone, Serialize)]
-pub struct AppRow {
+pub struct ApplicationRow {
     /// Of the OSTs.
     pub storage: Storage,
     /// Of the OSTs.
@@ -249,7 +249,7 @@ pub fn measure(seed: u64, load: Load, raw: f64) -> Result<Row, String> {
 }
 
 /// Runs the application.
-pub fn run_application(seed: u64, app: Application, storage: Storage, mode: Mode) -> Result<AppRow, String> {
+pub fn run_application(seed: u64, app: Application, storage: Storage, mode: Mode) -> Result<ApplicationRow, String> {
     let clients = app.osts * 2;
     let builder = builder(storage, mode, app.osts, clients, seed);
     let (result, _) = run(seed, LIMIT, builder, move |cluster| async move {
@@ -271,7 +271,7 @@ pub fn run_application(seed: u64, app: Application, storage: Storage, mode: Mode
     });
     let (elapsed, io, Seen { writes, commits }) = result?;
     let bytes = (app.bytes + HEADER) * u64::from(app.processes) * u64::from(app.checkpoints);
-    Ok(AppRow {
+    Ok(ApplicationRow {
         storage,
         mode,
         run_seconds: elapsed.as_secs_f64(),

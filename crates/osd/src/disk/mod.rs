@@ -91,7 +91,7 @@ impl Default for DiskOptions {
             io_engine: IoEngine::Auto,
             direct_io: true,
             checkpoint_interval: Duration::from_secs(30),
-            checkpoint_changes: 65_536,
+            checkpoint_changes: 16_384,
             faults: Faults::new(),
         }
     }

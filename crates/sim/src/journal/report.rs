@@ -1,12 +1,12 @@
 //! What came out of ways to commit, as tables and as a plot.
 
-use super::{AppRow, Mode, Row, Storage};
+use super::{ApplicationRow, Mode, Row, Storage};
 use nacre_base::plot::{Line, Plot};
 use nacre_base::table;
 
 /// The tables, and what must be known to read them. `raw` is the rate of the arrays alone, in bytes a second, with so many
 /// requests at a time.
-pub fn print(raw: &[(u32, f64)], rows: &[Row], app: &[AppRow]) {
+pub fn print(raw: &[(u32, f64)], rows: &[Row], app: &[ApplicationRow]) {
     let header = ["OST", "answers", "RPCs in flight", "MB/s", "of raw", "paper", "commits", "small requests"];
     let bare = raw.iter().map(|(in_flight, rate)| {
         let empty = String::new;
