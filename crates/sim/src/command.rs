@@ -93,10 +93,10 @@ struct JournalArgs {
     #[arg(long, default_value_t = 28)]
     osts: u32,
     /// RPCs of 1 MiB that a client has in flight
-    #[arg(long, value_delimiter = ',', default_value = "1,8,32")]
+    #[arg(long, value_delimiter = ',', default_value = "1,8")]
     rpcs_in_flight: Vec<u32>,
     /// MiB that each client writes
-    #[arg(long, default_value_t = 2048)]
+    #[arg(long, default_value_t = 1024)]
     size_mb: u64,
     /// Processes of the application
     #[arg(long, default_value_t = 1344)]
@@ -105,7 +105,7 @@ struct JournalArgs {
     #[arg(long, default_value_t = 8)]
     checkpoint_mb: u64,
     /// Checkpoints of the application
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 2)]
     checkpoints: u32,
     /// Time that it computes between two, as a multiple of what the raw arrays need for a checkpoint; as given the
     /// synchronous journal makes writing 70 % of the run

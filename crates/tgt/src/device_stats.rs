@@ -15,11 +15,13 @@ pub(crate) fn prefix(target: &Target) -> String {
     format!("osd-nacre.{}.", target.name())
 }
 
+/// Appends tables of what a device did.
+type Show = fn(&mut String, &IoStats);
+
 /// Registers the tables. They are empty once the device is gone.
 pub(crate) fn register(target: &Target) {
     let since = Since::new(target.rt().clone());
-    let tables: [(&str, fn(&mut String, &IoStats)); 2] = [("brw_stats", disk_tables), ("commit_stats", commit_tables)];
-    for (name, table) in tables {
+    for (name, table) in [("brw_stats", disk_tables as Show), ("commit_stats", commit_tables)] {
         let (shown, cleared) = (Arc::downgrade(target.osd()), Arc::downgrade(target.osd()));
         let (since, again) = (since.clone(), since.clone());
         let show = move || {
