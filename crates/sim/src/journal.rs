@@ -1,5 +1,5 @@
-//! When writes are answered, and where the journal is: "Asynchronous journal commits" (Oral and others, FAST 2010) in virtual
-//! time. One storage couplet of the experiments, 28 OSTs of eight data disks and two of parity each, is written to by a
+//! When writes are answered, and where the journal is: "Efficient Object Storage Journaling in a Distributed Parallel File
+//! System" (Oral and others, FAST 2010) in virtual time. One storage couplet of the experiments, 28 OSTs of eight data disks and two of parity each, is written to by a
 //! client for each OST, with RPCs of 1 MiB; then by an application that computes and writes checkpoints in turn.
 //!
 //! From the paper are: the number of OSTs; 5.6 GB/s for all raw disks together; 16 KiB and 4 KiB that ext3 writes to its
