@@ -362,7 +362,7 @@ mod tests {
     use super::*;
 
     fn share(storage: Storage, mode: Mode) -> Row {
-        let load = Load { storage, mode, osts: 2, rpcs_in_flight: 8, bytes: 256 << 20 };
+        let load = Load { storage, mode, osts: 2, rpcs_in_flight: 8, bytes: 1 << 30 };
         let row = measure(1, load, raw(1, load.osts, load.rpcs_in_flight, load.bytes)).unwrap();
         println!("{row:?}");
         row
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn the_papers_order_comes_out_and_ours_is_before_it() {
-        let raw = raw(1, 2, 8, 256 << 20);
+        let raw = raw(1, 2, 8, 1 << 30);
         assert!((399e6..=400e6).contains(&raw), "two arrays of 200 MB/s: {raw}");
         let of_ext3 = [Mode::Sync, Mode::External, Mode::Async].map(|mode| share(Storage::Ext3, mode));
         let [sync, external, later] = of_ext3.map(|row| row.percent_of_raw);
