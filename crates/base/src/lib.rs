@@ -8,6 +8,7 @@ pub mod buf;
 pub mod errno;
 pub mod fault;
 pub mod hash;
+pub mod histogram;
 pub mod id;
 pub mod nid;
 pub mod param;

@@ -5,6 +5,7 @@
 mod applications;
 mod instance;
 mod load;
+mod obdfilter_survey;
 mod object_survey;
 mod output;
 mod places;
@@ -36,6 +37,8 @@ enum BenchCommand {
     SharedFile(SharedFile),
     /// Some objects of one OST, written and read by some threads
     ObjectSurvey(ObjectSurvey),
+    /// An OST by itself beside fio on the same disk: objects, threads, sizes of requests, and when writes are answered
+    ObdfilterSurvey(ObdfilterSurvey),
     /// Programs on a source tree: the local disk, a null FUSE file system, and a file system made for it
     Applications(Applications),
     /// Rates of what is cached, beside a null FUSE file system and the local disk's, and requests sent meanwhile
@@ -139,6 +142,46 @@ pub(crate) struct ObjectSurvey {
     plot: Option<PathBuf>,
 }
 
+/// Arguments of `nacre bench obdfilter-survey`: the original's variables, each axis in powers of two.
+#[derive(Args, Debug)]
+pub(crate) struct ObdfilterSurvey {
+    /// A directory on the disk to measure
+    dir: PathBuf,
+    /// A directory on another disk for the journal of mode external
+    #[arg(long, value_name = "DIR")]
+    journal: Option<PathBuf>,
+    /// Bytes of each test
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    size: u64,
+    /// Fewest objects
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    nobjlo: u32,
+    /// Most objects
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    nobjhi: u32,
+    /// Fewest threads; there is at least one for each object
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    thrlo: u32,
+    /// Most threads
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    thrhi: u32,
+    /// KiB of the smallest request
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(4..=65536))]
+    rszlo: u32,
+    /// KiB of the largest
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(4..=65536))]
+    rszhi: u32,
+    /// Tests, in this order
+    #[arg(long, value_delimiter = ',', default_value = "write,rewrite,read")]
+    tests: Vec<obdfilter_survey::Test>,
+    /// When writes are answered
+    #[arg(long, value_delimiter = ',', default_value = "sync,async,memory")]
+    modes: Vec<obdfilter_survey::Mode>,
+    /// Times each measurement is taken; the median counts
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+}
+
 /// Arguments of `nacre bench roofline`.
 #[derive(Args, Debug)]
 pub(crate) struct Roofline {
@@ -176,6 +219,7 @@ pub fn main(args: BenchArgs) -> ExitCode {
         BenchCommand::Roofline(a) => roofline::run(&a, args.json),
         BenchCommand::SharedFile(a) => shared_file::run(&a, args.json),
         BenchCommand::ObjectSurvey(a) => object_survey::run(&a, args.json),
+        BenchCommand::ObdfilterSurvey(a) => obdfilter_survey::run(&a, args.json),
         BenchCommand::Applications(a) => applications::run(&a, args.json),
         BenchCommand::WarmCache(a) => warm_cache::run(&a, args.json),
     };

@@ -38,6 +38,9 @@ pub(crate) struct Mkfs {
     /// Milliseconds between two signs of life of the node that serves the target, if several may
     #[arg(long, value_name = "MS", value_parser = mmp_interval)]
     mmp_update_interval: Option<Duration>,
+    /// Where commits go first: a directory on another disk, or a block device, whose content is lost
+    #[arg(long, value_name = "DIR|DEVICE")]
+    journal: Option<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -86,10 +89,13 @@ fn run(args: &Mkfs) -> Result<Label, String> {
             "--servicenode is for MDTs and OSTs: the other nodes of an MGS are listed in --mgsnode of these".into()
         );
     }
+    // As it is found from anywhere.
+    let journal = args.journal.as_ref().map(|j| std::fs::canonicalize(j).map_err(|e| format!("{}: {e}", j.display())));
     let options = TargetOptions {
         mgs: args.mgsnode.clone(),
         service_nodes: args.servicenode.clone(),
         mmp_interval: args.mmp_update_interval,
+        journal: journal.transpose()?,
     };
     format_target(&args.dir, &name, &options)
 }

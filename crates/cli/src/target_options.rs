@@ -4,6 +4,7 @@
 use nacre_base::Nid;
 use nacre_osd::MMP_INTERVAL_MAX;
 use nacre_osd::disk::{Label, MmpOptions, MmpStatus};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// NIDs of the MGS, separated by commas.
@@ -27,6 +28,8 @@ pub(crate) struct TargetOptions {
     pub(crate) service_nodes: Vec<Nid>,
     /// If it is not the default.
     pub(crate) mmp_interval: Option<Duration>,
+    /// Where commits go first, if not to the target itself.
+    pub(crate) journal: Option<PathBuf>,
 }
 
 impl TargetOptions {
@@ -43,6 +46,7 @@ impl TargetOptions {
             mgs: nids(MGSNODE)?,
             service_nodes: nids(SERVICE_NODES)?,
             mmp_interval: interval.transpose()?,
+            journal: option(Label::JOURNAL).map(PathBuf::from),
         })
     }
 
@@ -54,6 +58,7 @@ impl TargetOptions {
             (MGSNODE, nids(&self.mgs)),
             (SERVICE_NODES, nids(&self.service_nodes)),
             (MMP_INTERVAL, interval.unwrap_or_default()),
+            (Label::JOURNAL, self.journal.as_ref().map_or_else(String::new, |j| j.display().to_string())),
         ];
         for (name, value) in options {
             match value.is_empty() {
@@ -117,6 +122,7 @@ mod tests {
             mgs: nids("10.0.0.1@tcp"),
             service_nodes: nids("10.0.0.2@tcp 10.0.0.3:7000@tcp"),
             mmp_interval: Some(Duration::from_millis(500)),
+            journal: Some("/journals/ost3".into()),
         };
         options.put_into(&mut label);
         assert_eq!(TargetOptions::of(&label), Ok(options.clone()));

@@ -1,5 +1,6 @@
 //! What the RPCs of one target looked like: `osc.*.rpc_stats` and `mdc.*.rpc_stats`, in Lustre's format.
 
+use nacre_base::histogram::{Histogram, Rows, read_write_table};
 use nacre_base::{Time, Timestamp};
 use nacre_ptlrpc::Flights;
 use nacre_rt::Rt;
@@ -9,14 +10,12 @@ use std::fmt::Write;
 /// The unit of sizes and offsets.
 const PAGE_SIZE: u64 = 4096;
 
-/// Counts by powers of two: the first is of 0 or 1, each further one of up to twice as much.
-type Histogram = Vec<u64>;
-
 /// Reads or writes.
 #[derive(Default)]
 struct Shapes {
     pages: Histogram,
-    offsets: Histogram,
+    /// 0; 1; 2 and 3; 4 to 7 …
+    offsets: Vec<u64>,
 }
 
 /// Reads and writes of one OST; of an MDT, only since when its requests are counted.
@@ -78,15 +77,13 @@ impl RpcStats {
         let _ = writeln!(out, "write RPCs in flight: {}", writes.in_flight);
         let _ = writeln!(out, "pending write pages:  {}", pending_write.div_ceil(PAGE_SIZE));
         let _ = writeln!(out, "pending read pages:   {}", pending_read.div_ceil(PAGE_SIZE));
-        both(&mut out, "pages per rpc", &state.reads.pages, &state.writes.pages, |i| 1 << i);
-        both(&mut out, "rpcs in flight", &reads.sent, &writes.sent, |i| i as u64);
-        both(
-            &mut out,
-            "offset",
-            &state.reads.offsets,
-            &state.writes.offsets,
-            |i| if i == 0 { 0 } else { 1 << (i - 1) },
-        );
+        let number = |row: usize| row.to_string();
+        let power = |row: usize| (1u64 << row).to_string();
+        let offset = |row: usize| row.checked_sub(1).map_or(0, |bit| 1u64 << bit).to_string();
+        let (read, write) = (&state.reads, &state.writes);
+        read_write_table(&mut out, ("pages per rpc", "rpcs"), read.pages.rows(), write.pages.rows(), power);
+        read_write_table(&mut out, ("rpcs in flight", "rpcs"), &reads.sent, &writes.sent, number);
+        read_write_table(&mut out, ("offset", "rpcs"), &read.offsets, &write.offsets, offset);
         out.truncate(out.trim_end().len());
         out
     }
@@ -96,7 +93,7 @@ impl RpcStats {
         let mut out = self.times();
         let _ = writeln!(out, "modify_RPCs_in_flight:  {}\n", flights.in_flight);
         let _ = writeln!(out, "\t\t\tmodify\nrpcs in flight        rpcs   % cum %");
-        let mut sums = Sums::new(&flights.sent);
+        let mut sums = Rows::new(&flights.sent);
         for i in 0..flights.sent.len().max(1) {
             let _ = writeln!(out, "{i}:\t\t{}", sums.cell(i));
         }
@@ -122,44 +119,12 @@ impl RpcStats {
 impl Shapes {
     fn count(&mut self, offset: u64, bytes: u64) {
         let pages = bytes.div_ceil(PAGE_SIZE).max(1);
-        add(&mut self.pages, pages.next_power_of_two().trailing_zeros() as usize);
-        // 0; 1; 2 and 3; 4 to 7 …
-        add(&mut self.offsets, (u64::BITS - (offset / PAGE_SIZE).leading_zeros()) as usize);
-    }
-}
-
-fn add(histogram: &mut Histogram, at: usize) {
-    if histogram.len() <= at {
-        histogram.resize(at + 1, 0);
-    }
-    histogram[at] += 1;
-}
-
-/// A histogram with each row's share and the share of all rows up to it.
-struct Sums<'a> {
-    counts: &'a [u64],
-    total: u64,
-    so_far: u64,
-}
-
-impl Sums<'_> {
-    fn new(counts: &[u64]) -> Sums<'_> {
-        Sums { counts, total: counts.iter().sum(), so_far: 0 }
-    }
-
-    fn cell(&mut self, row: usize) -> String {
-        let count = self.counts.get(row).copied().unwrap_or(0);
-        self.so_far += count;
-        let percent = |n: u64| (n * 100).checked_div(self.total).unwrap_or(0);
-        format!("{count:>10} {:>3} {:>3}", percent(count), percent(self.so_far))
-    }
-}
-
-fn both(out: &mut String, title: &str, reads: &[u64], writes: &[u64], label: impl Fn(usize) -> u64) {
-    let _ = writeln!(out, "\n\t\t\tread\t\t\twrite\n{title:<22}rpcs   % cum % |       rpcs   % cum %");
-    let (mut read, mut write) = (Sums::new(reads), Sums::new(writes));
-    for i in 0..reads.len().max(writes.len()).max(1) {
-        let _ = writeln!(out, "{}:\t\t{}   | {}", label(i), read.cell(i), write.cell(i));
+        self.pages.add(pages);
+        let row = (u64::BITS - (offset / PAGE_SIZE).leading_zeros()) as usize;
+        if self.offsets.len() <= row {
+            self.offsets.resize(row + 1, 0);
+        }
+        self.offsets[row] += 1;
     }
 }
 

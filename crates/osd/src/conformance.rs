@@ -32,6 +32,7 @@ macro_rules! conformance_tests {
             beginning_during_commits_does_not_deadlock
             commits_join
             a_callback_may_start_an_operation
+            a_commit_waits_for_the_data_of_what_it_covers
             random_transactions_agree_with_a_map
             a_missing_object_is_empty_and_springs_into_being
             random_data_agrees_with_a_flat_file
@@ -283,6 +284,35 @@ pub(crate) async fn a_callback_may_start_an_operation(osd: Device, rt: Rt) {
     told.await.unwrap();
     assert_eq!(osd.stat(fid(1)).await.unwrap(), None);
     assert!(get(&osd, A, b"destroyed").await.is_some());
+}
+
+pub(crate) async fn a_commit_waits_for_the_data_of_what_it_covers(osd: Device, rt: Rt) {
+    let (tell, data) = tokio::sync::oneshot::channel();
+    {
+        let mut undone = osd.begin().await.unwrap();
+        undone.put(A, b"undone", b"v").unwrap();
+        undone.commit_after(tokio::sync::oneshot::channel().1);
+    }
+    let mut t = osd.begin().await.unwrap();
+    t.put(A, b"k", b"v").unwrap();
+    t.commit_after(data);
+    t.finish();
+    let committed = Arc::new(Mutex::new(false));
+    let task = rt.spawn({
+        let (osd, committed) = (osd.clone(), committed.clone());
+        async move {
+            osd.commit().await.unwrap();
+            *committed.lock() = true;
+        }
+    });
+    rt.sleep(std::time::Duration::from_millis(30)).await;
+    assert!(!*committed.lock(), "its data is not there yet");
+    assert!(get(&osd, A, b"k").await.is_some(), "others go on meanwhile");
+    osd.write(fid(1), 0, b"data".to_vec().into()).await.unwrap();
+    tell.send(Ok(())).unwrap();
+    task.await;
+    assert!(*committed.lock());
+    assert_eq!(osd.io_stats().commits.changes.total(), osd.stats().commits_count);
 }
 
 pub(crate) async fn random_transactions_agree_with_a_map(osd: Device, _: Rt) {

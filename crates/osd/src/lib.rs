@@ -16,11 +16,13 @@
 mod conformance;
 pub mod disk;
 mod error;
+mod io_stats;
 pub mod mem;
 mod mmp;
 mod parts;
 
 pub use error::OsdError;
+pub use io_stats::{CommitShapes, IoShapes, IoStats, OsdStats};
 pub use mmp::{INTERVAL_MAX as MMP_INTERVAL_MAX, Record as MmpRecord};
 pub use parts::{PARTS_MAX, REGION_BYTES};
 
@@ -28,7 +30,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid, Payload};
 use std::ops::{ControlFlow, Range};
-use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// A table of the index store: an ordered map from keys to values. A device is opened with the fixed list of its
 /// tables; using another one is a bug and panics.
@@ -43,6 +45,9 @@ pub const OBJECT_SIZE_MAX: u64 = i64::MAX as u64;
 
 /// What runs once an operation is durable. It must be short and must not block: others wait behind it.
 pub type CommitCallback = Box<dyn FnOnce() + Send>;
+
+/// Data of a finished operation that is still on its way to the device; see [`Transaction::commit_after`].
+pub type PendingData = oneshot::Receiver<Result<(), OsdError>>;
 
 /// An object storage device. Every method fails with [`OsdError::Poisoned`] once the device is poisoned: after a
 /// failed sync nobody knows what is on the medium, so it stops, and says so once in the log.
@@ -103,6 +108,12 @@ pub trait Osd: Send + Sync + 'static {
     /// Counters since the device was opened.
     fn stats(&self) -> OsdStats;
 
+    /// What its requests and commits were like since it was opened, or since [`Osd::clear_io_stats`].
+    fn io_stats(&self) -> IoStats;
+
+    /// Has [`Osd::io_stats`] begin anew.
+    fn clear_io_stats(&self);
+
     /// Whether a failure has stopped the device for good.
     fn is_poisoned(&self) -> bool;
 
@@ -129,6 +140,11 @@ pub trait Transaction: Send {
 
     /// Calls `f` once this operation is durable; drops it uncalled if the operation is undone or lost.
     fn on_commit(&mut self, f: CommitCallback);
+
+    /// Lets the operation be finished before its data is written: the commit that covers it waits for `data` first. If
+    /// that fails or is dropped unsent, the device is poisoned, for what others have seen of the operation cannot be
+    /// taken back. Whoever sends it has called [`Osd::write_extents`], and keeps readers away until then.
+    fn commit_after(&mut self, data: PendingData);
 
     /// Keeps what was done.
     fn finish(self: Box<Self>);
@@ -196,30 +212,6 @@ pub struct StatFs {
     pub files_total: u64,
     /// Files not in use.
     pub files_free: u64,
-}
-
-/// Counters of a device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct OsdStats {
-    /// Commits that had something to do.
-    pub commits_count: u64,
-    /// Time they took in all, in nanoseconds.
-    pub commit_nanos_total: u64,
-    /// Time that the longest took, in nanoseconds.
-    pub commit_nanos_max: u64,
-    /// Longest time for which a commit kept operations from beginning, in nanoseconds.
-    pub stall_nanos_max: u64,
-}
-
-impl OsdStats {
-    /// A commit took `took`, and kept operations from beginning for `stall` of it.
-    fn handle_commit(&mut self, took: Duration, stall: Duration) {
-        let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
-        self.commits_count += 1;
-        self.commit_nanos_total = self.commit_nanos_total.saturating_add(nanos(took));
-        self.commit_nanos_max = self.commit_nanos_max.max(nanos(took));
-        self.stall_nanos_max = self.stall_nanos_max.max(nanos(stall));
-    }
 }
 
 fn check_key(key: &[u8]) -> Result<(), OsdError> {

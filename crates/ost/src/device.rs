@@ -1,7 +1,9 @@
 //! Starting and stopping an OST.
 
 use crate::TARGET_SEQ;
+use crate::brw_stats::BrwStats;
 use crate::lfsck_status::LfsckStatus;
+use crate::memory::Memory;
 use crate::objects::Objects;
 use crate::remover::{Remover, remove_orphans};
 use crate::service::ObjectService;
@@ -80,6 +82,8 @@ impl Ost {
             space,
             lfsck: LfsckStatus::default(),
             remover,
+            memory: Memory::default(),
+            brw_stats: BrwStats::register(&target),
             seq,
             target: target.clone(),
         });

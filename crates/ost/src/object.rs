@@ -5,13 +5,14 @@ use crate::range_lock::RangeLock;
 use crate::record::ObjectRecord;
 use nacre_base::Fid;
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// An object in use.
 pub(crate) struct Object {
     pub(crate) fid: Fid,
     /// Held for every access to the data.
-    pub(crate) range: RangeLock,
+    pub(crate) range: Arc<RangeLock>,
     /// Changed only by who has the turn at the running transaction.
     record: Mutex<Known>,
     /// False at first, and after a write that failed: the data file may be longer or shorter than recorded.
@@ -31,12 +32,7 @@ pub(crate) enum Known {
 
 impl Object {
     pub(crate) fn new(fid: Fid) -> Object {
-        Object {
-            fid,
-            range: RangeLock::default(),
-            record: Mutex::new(Known::Nothing),
-            is_settled: AtomicBool::new(false),
-        }
+        Object { fid, range: Arc::default(), record: Mutex::new(Known::Nothing), is_settled: AtomicBool::new(false) }
     }
 
     pub(crate) fn known(&self) -> Known {

@@ -6,6 +6,7 @@ use crate::range_lock::RangeGuard;
 use crate::record::ObjectRecord;
 use nacre_base::{Errno, Fid, FxHashMap};
 use nacre_ldlm::RangeSet;
+use nacre_osd::PendingData;
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_tgt::Target;
 use parking_lot::Mutex;
@@ -66,12 +67,12 @@ impl Objects {
 
     /// Locks ranges of the object's data and tells its record under that lock. The data file is as long as the record
     /// says, apart from what others are writing behind it.
-    pub(crate) async fn lock<'a>(
+    pub(crate) async fn lock(
         &self,
-        object: &'a Object,
+        object: &Object,
         ranges: &RangeSet,
         access: Access,
-    ) -> Result<(RangeGuard<'a>, ObjectRecord), Errno> {
+    ) -> Result<(RangeGuard, ObjectRecord), Errno> {
         loop {
             if !object.is_settled() {
                 self.settle(object).await?;
@@ -110,11 +111,26 @@ impl Objects {
         change: impl FnOnce(&mut ObjectRecord) -> Result<(), Errno>,
         respond: impl FnOnce(&ObjectRecord) -> Response,
     ) -> Result<Response, Errno> {
+        self.change_before(None, request, object, change, respond).await
+    }
+
+    /// The same, where data that the record will speak of is still on its way to the device: the commit waits for it.
+    pub(crate) async fn change_before(
+        &self,
+        data: Option<PendingData>,
+        request: &ServerRequest,
+        object: &Object,
+        change: impl FnOnce(&mut ObjectRecord) -> Result<(), Errno>,
+        respond: impl FnOnce(&ObjectRecord) -> Response,
+    ) -> Result<Response, Errno> {
         let mut operation = self.target.begin_for(request).await?;
         let mut record = ObjectRecord::load(&*operation, object.fid)?.ok_or(Errno::ENOENT)?;
         change(&mut record)?;
         record.version = operation.transno().0;
         record.store(&mut *operation, object.fid)?;
+        if let Some(data) = data {
+            operation.commit_after(data);
+        }
         object.set_known(Known::Record(record));
         let finished = operation.finish(request, respond(&record));
         if finished.is_err() {
@@ -128,6 +144,18 @@ impl Objects {
         if let Some(object) = self.cached.lock().get(&fid) {
             object.set_known(Known::Nothing);
         }
+    }
+
+    /// The objects of these that are in memory and have changes that are not committed. What is not in memory has not been
+    /// changed for long, or is gone.
+    pub(crate) fn any_uncommitted(&self, fids: &[Fid]) -> bool {
+        let last_committed = self.target.last_committed();
+        let cached = self.cached.lock();
+        fids.iter().filter_map(|fid| cached.get(fid)).any(|object| match object.known() {
+            Known::Record(record) => record.version > last_committed.0,
+            Known::Nothing => true,
+            Known::Gone => false,
+        })
     }
 
     /// The objects were destroyed by the operation whose turn it is.

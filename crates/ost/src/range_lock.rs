@@ -4,6 +4,7 @@
 use crate::extent_queue::{ExtentLock, ExtentQueue};
 use nacre_ldlm::RangeSet;
 use parking_lot::Mutex;
+use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// The range locks of one object.
@@ -21,23 +22,23 @@ struct State {
 
 /// A lock that is held, or waited for, until this is dropped.
 #[must_use = "dropping it unlocks"]
-pub(crate) struct RangeGuard<'a> {
-    lock: &'a RangeLock,
+pub(crate) struct RangeGuard {
+    lock: Arc<RangeLock>,
     id: u64,
 }
 
 impl RangeLock {
     /// Waits until nobody writes in the ranges.
-    pub(crate) async fn read(&self, ranges: RangeSet) -> RangeGuard<'_> {
+    pub(crate) async fn read(self: &Arc<Self>, ranges: RangeSet) -> RangeGuard {
         self.lock(ranges, false).await
     }
 
     /// Waits until nobody reads or writes in the ranges.
-    pub(crate) async fn write(&self, ranges: RangeSet) -> RangeGuard<'_> {
+    pub(crate) async fn write(self: &Arc<Self>, ranges: RangeSet) -> RangeGuard {
         self.lock(ranges, true).await
     }
 
-    async fn lock(&self, ranges: RangeSet, is_write: bool) -> RangeGuard<'_> {
+    async fn lock(self: &Arc<Self>, ranges: RangeSet, is_write: bool) -> RangeGuard {
         let (guard, granted) = {
             let mut state = self.state.lock();
             state.last_id += 1;
@@ -50,7 +51,7 @@ impl RangeLock {
                 Some(receiver)
             };
             // From here the guard takes the lock back, also if this future is dropped while it waits.
-            (RangeGuard { lock: self, id }, granted)
+            (RangeGuard { lock: self.clone(), id }, granted)
         };
         if let Some(granted) = granted {
             // The sender is kept until it has sent, or until the guard above is dropped.
@@ -60,7 +61,7 @@ impl RangeLock {
     }
 }
 
-impl Drop for RangeGuard<'_> {
+impl Drop for RangeGuard {
     fn drop(&mut self) {
         let mut state = self.lock.state.lock();
         state.waiters.retain(|(id, _)| *id != self.id);
@@ -79,7 +80,6 @@ mod tests {
     use nacre_base::Time;
     use nacre_ldlm::Extent;
     use nacre_rt::Sim;
-    use std::sync::Arc;
     use std::time::Duration;
 
     #[test]

@@ -1,11 +1,13 @@
 //! The service on one screen: every operation, and what connecting means to an OST.
 
+use crate::brw_stats::BrwStats;
 use crate::lfsck_status::LfsckStatus;
+use crate::memory::Memory;
 use crate::objects::{self, Objects};
 use crate::ops;
 use crate::record::ObjectRecord;
 use crate::remover::Remover;
-use crate::settings::Settings;
+use crate::settings::{Settings, SyncOnLockCancel};
 use crate::space::Space;
 use async_trait::async_trait;
 use nacre_base::{Errno, Fid};
@@ -32,6 +34,8 @@ pub(crate) struct ObjectService {
     pub(crate) settings: Settings,
     pub(crate) remover: Remover,
     pub(crate) lfsck: LfsckStatus,
+    pub(crate) memory: Memory,
+    pub(crate) brw_stats: BrwStats,
     /// The sequence of all objects of this OST, for its whole life.
     pub(crate) seq: u64,
 }
@@ -54,7 +58,7 @@ const TABLE: &[Handler<ObjectService>] = &[
     line(Opcode::LfsckNotify, "", Access::Changes, |s, r| Box::pin(ops::lfsck::handle_notify(s, r))),
     line(Opcode::LdlmEnqueue, "", Access::Reads, |s, r| Box::pin(ops::enqueue::handle(s, r))),
     line(Opcode::LdlmConvert, "", Access::Reads, |s, r| Box::pin(async move { s.locks.convert(&r) })),
-    line(Opcode::LdlmCancel, "", Access::Reads, |s, r| Box::pin(async move { s.locks.cancel(&r) })),
+    line(Opcode::LdlmCancel, "", Access::Reads, |s, r| Box::pin(ops::cancel::handle(s, r))),
 ];
 
 const fn line(
@@ -147,6 +151,10 @@ impl Service for ObjectService {
     }
 
     async fn disconnected(&self, export: &Arc<Export>) {
+        // What it wrote must not be seen and lost either, and it will not come back to write it again.
+        if self.settings.sync_on_lock_cancel() != SyncOnLockCancel::Never {
+            let _ = self.target.commit().await;
+        }
         self.locks.export_gone(export);
         self.space.disconnect(export.cookie);
     }

@@ -15,19 +15,61 @@ pub(crate) struct Settings {
     read_only: Arc<AtomicU64>,
     /// Largest read or write RPC, in MiB.
     brw_size: Arc<AtomicU64>,
+    sync_journal: Arc<AtomicU64>,
+    /// How much of what was answered for may be in memory only, in MiB; with 0 nothing.
+    reply_from_memory_mb: Arc<AtomicU64>,
+    sync_on_lock_cancel: Arc<AtomicU64>,
 }
+
+/// When a write is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReplyAfter {
+    /// Its data is received and its record changed; data goes to the device later, and before the commit.
+    Memory,
+    /// Its data is on the device and its record changed.
+    Device,
+    /// It is committed.
+    Commit,
+}
+
+/// Whether giving back a lock over what is not committed waits for a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SyncOnLockCancel {
+    /// No.
+    Never,
+    /// If somebody waits for the lock.
+    Blocking,
+    /// Yes.
+    Always,
+}
+
+/// By number, as Lustre has them.
+const SYNC_ON_LOCK_CANCEL: [(&str, SyncOnLockCancel); 3] = [
+    ("never", SyncOnLockCancel::Never),
+    ("blocking", SyncOnLockCancel::Blocking),
+    ("always", SyncOnLockCancel::Always),
+];
 
 impl Settings {
     /// The defaults, registered as parameters together with what can only be seen.
     pub(crate) fn register(target: &Target, space: &Arc<Space>) -> Settings {
-        let settings = Settings { brw_size: Arc::new(AtomicU64::new(4)), ..Settings::default() };
+        let number = |n| Arc::new(AtomicU64::new(n));
+        let (brw_size, sync_on_lock_cancel) = (number(4), number(SyncOnLockCancel::Blocking as u64));
+        let settings = Settings { brw_size, sync_on_lock_cancel, ..Settings::default() };
         let (params, prefix) = (target.node().params(), target.param_prefix());
         let name = |n: &str| format!("{prefix}{n}");
         params.add_number(name("degraded"), settings.degraded.clone(), 0..=1);
         params.add_number(name("no_create"), settings.no_create.clone(), 0..=1);
         params.add_number(name("readonly"), settings.read_only.clone(), 0..=1);
         params.add_number(name("brw_size"), settings.brw_size.clone(), 1..=64);
-        params.add(name("sync_journal"), || "0".to_owned());
+        params.add_number(name("sync_journal"), settings.sync_journal.clone(), 0..=1);
+        params.add_number(name("reply_from_memory_mb"), settings.reply_from_memory_mb.clone(), 0..=MEMORY_MB_MAX);
+        let (shown, set) = (settings.clone(), settings.clone());
+        params.add_rw(
+            name("sync_on_lock_cancel"),
+            move || SYNC_ON_LOCK_CANCEL[shown.sync_on_lock_cancel() as usize].0.to_owned(),
+            move |text| set.set_sync_on_lock_cancel(text),
+        );
         let shown = |n: &str, value: fn(&Space) -> u64| {
             let space = space.clone();
             params.add(name(n), move || value(&space).to_string());
@@ -55,6 +97,36 @@ impl Settings {
         (self.brw_size.load(Ordering::Relaxed) * MIB) as u32
     }
 
+    /// When a write is answered whose client keeps the data until it is committed, or does not.
+    pub(crate) fn reply_after(&self, client_keeps_data: bool) -> ReplyAfter {
+        if !client_keeps_data || is_on(&self.sync_journal) {
+            ReplyAfter::Commit
+        } else if is_on(&self.reply_from_memory_mb) {
+            ReplyAfter::Memory
+        } else {
+            ReplyAfter::Device
+        }
+    }
+
+    /// Bytes that may be in memory only though they were answered for.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.reply_from_memory_mb.load(Ordering::Relaxed) * MIB
+    }
+
+    pub(crate) fn sync_on_lock_cancel(&self) -> SyncOnLockCancel {
+        let number = self.sync_on_lock_cancel.load(Ordering::Relaxed) as usize;
+        SYNC_ON_LOCK_CANCEL.get(number).map_or(SyncOnLockCancel::Always, |(_, value)| *value)
+    }
+
+    fn set_sync_on_lock_cancel(&self, text: &str) -> Result<(), String> {
+        let known =
+            |(n, (name, _)): &(usize, &(&str, SyncOnLockCancel))| text.trim() == *name || text.trim() == n.to_string();
+        let (number, _) =
+            SYNC_ON_LOCK_CANCEL.iter().enumerate().find(known).ok_or("must be never, blocking or always")?;
+        self.sync_on_lock_cancel.store(number as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// The bits of `statfs` that the administrator set.
     pub(crate) fn state(&self) -> u32 {
         let mut state = 0;
@@ -70,6 +142,9 @@ impl Settings {
         state
     }
 }
+
+/// Most that `reply_from_memory_mb` may be.
+const MEMORY_MB_MAX: u64 = 64 << 10;
 
 fn is_on(cell: &AtomicU64) -> bool {
     cell.load(Ordering::Relaxed) != 0

@@ -9,8 +9,8 @@ use nacre_lnet::{SimNet, SimNetOptions};
 use nacre_mdt::{Mdt, MdtConfig};
 use nacre_mgc::Mgc;
 use nacre_mgs::Mgs;
-use nacre_osd::Osd;
 use nacre_osd::mem::{Crash, MemOptions, MemOsd};
+use nacre_osd::{IoStats, Osd};
 use nacre_ost::{Ost, OstConfig};
 use nacre_ptlrpc::RpcNode;
 use nacre_rt::{Rt, Sim};
@@ -28,6 +28,8 @@ pub struct Builder {
     clients: u32,
     network: SimNetOptions,
     storage: MemOptions,
+    /// Of OSTs, if they are different.
+    ost_storage: Option<MemOptions>,
     client_params: bool,
 }
 
@@ -100,6 +102,7 @@ impl Cluster {
             clients: 1,
             network: SimNetOptions::default(),
             storage: MemOptions::default(),
+            ost_storage: None,
             client_params: true,
         }
     }
@@ -353,6 +356,12 @@ impl Cluster {
         running.and_then(|r| r.node.params().set(pattern, value).ok()).map_or(0, |names| names.len())
     }
 
+    /// What the device of a server did.
+    pub fn io_stats(&self, server: Server) -> IoStats {
+        let servers = self.servers.lock();
+        servers.iter().find(|s| s.server == server).map(|s| s.storage.io_stats()).unwrap_or_default()
+    }
+
     /// How often a client's request of this kind was executed by a server since it started.
     pub fn executed(&self, server: Server, opcode: Opcode) -> u64 {
         let servers = self.servers.lock();
@@ -400,6 +409,12 @@ impl Builder {
         self
     }
 
+    /// How the disks of OSTs behave, if differently.
+    pub fn ost_storage(mut self, options: MemOptions) -> Builder {
+        self.ost_storage = Some(options);
+        self
+    }
+
     /// Whether clients have parameters, which take memory.
     pub fn client_params(mut self, wanted: bool) -> Builder {
         self.client_params = wanted;
@@ -414,7 +429,9 @@ impl Builder {
         all.extend((0..self.oss).map(|i| (Server::Oss(i), OSS_NODE + i)));
         for (server, number) in all {
             let node_rt = rt.child(format!("{server:?}"));
-            let storage = Arc::new(MemOsd::new(&node_rt, tables(server), self.storage.clone()));
+            let of_ost = self.ost_storage.as_ref().filter(|_| matches!(server, Server::Oss(_)));
+            let options = of_ost.unwrap_or(&self.storage).clone();
+            let storage = Arc::new(MemOsd::new(&node_rt, tables(server), options));
             let uuid = Uuid::from_random(rt.random(), rt.random());
             let running = self.start_server(&node_rt, &net, server, number, uuid, storage.clone()).await?;
             servers.push(ServerNode { server, number, storage, running: Some(running), uuid });

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods)] // Measures real time, and runs simulations side by side.
 
 use crate::crashes::{self, When};
+use crate::journal::{self, Mode, Storage};
 use crate::scale::Crowd;
 use crate::scenario::{Trouble, run_seed};
 use crate::shared_file::{self, AUTOMATIC, Load, Medium, Policy, RECORD_MAX, Row};
@@ -98,6 +99,41 @@ enum SimCommand {
     },
     /// Many writers of one file, by records that alternate, beside a file for each: one OST with the speed of a real one
     SharedFile(SharedFile),
+    /// When writes are answered and where the journal is: rates of 28 OSTs of slow-seeking arrays, and an application
+    Journal(JournalArgs),
+}
+
+/// Arguments of `nacre sim journal`.
+#[derive(Args, Debug)]
+struct JournalArgs {
+    /// OSTs, and clients
+    #[arg(long, default_value_t = 28)]
+    osts: u32,
+    /// RPCs of 1 MiB that a client has in flight
+    #[arg(long, value_delimiter = ',', default_value = "1,8")]
+    rpcs_in_flight: Vec<u32>,
+    /// MiB that each client writes
+    #[arg(long, default_value_t = 1024)]
+    size_mb: u64,
+    /// Processes of the application
+    #[arg(long, default_value_t = 1344)]
+    processes: u32,
+    /// MiB that each process writes at a checkpoint, besides a header of 64 KiB
+    #[arg(long, default_value_t = 8)]
+    checkpoint_mb: u64,
+    /// Checkpoints of the application
+    #[arg(long, default_value_t = 2)]
+    checkpoints: u32,
+    /// Time that it computes between two, as a multiple of what the raw arrays need for a checkpoint; as given the
+    /// synchronous journal makes writing 70 % of the run
+    #[arg(long, default_value_t = 1.72)]
+    compute: f64,
+    /// The seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// File for a plot (SVG)
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 /// Arguments of `nacre sim shared-file`.
@@ -161,6 +197,7 @@ pub fn main(args: SimArgs) -> ExitCode {
         }
         SimCommand::Scale { clients, oss } => scale(clients, oss, args.json),
         SimCommand::SharedFile(experiment) => shared_files(&experiment, args.json),
+        SimCommand::Journal(experiment) => journals(&experiment, args.json),
     }
 }
 
@@ -346,6 +383,76 @@ fn shared_files(args: &SharedFile, json: bool) -> ExitCode {
         return ExitCode::FAILURE;
     }
     if rows.iter().all(|r| r.failure.is_none()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[derive(Serialize)]
+struct JournalReport {
+    /// RPCs in flight, and 10^6 bytes a second of the arrays alone.
+    raw: Vec<(u32, f64)>,
+    rows: Vec<journal::Row>,
+    application: Vec<journal::ApplicationRow>,
+}
+
+/// What is compared; ours elsewhere is not the paper's.
+const WAYS: [(Storage, Mode); 7] = [
+    (Storage::Ext3, Mode::Sync),
+    (Storage::Ext3, Mode::External),
+    (Storage::Ext3, Mode::Async),
+    (Storage::Nacre, Mode::Sync),
+    (Storage::Nacre, Mode::External),
+    (Storage::Nacre, Mode::Async),
+    (Storage::Nacre, Mode::Memory),
+];
+
+fn journals(args: &JournalArgs, json: bool) -> ExitCode {
+    let bytes = args.size_mb << 20;
+    let raw = side_by_side(&args.rpcs_in_flight, "raw", |n| (*n, journal::raw(args.seed, args.osts, *n, bytes)));
+    let loads: Vec<(journal::Load, f64)> = raw
+        .iter()
+        .flat_map(|(n, rate)| {
+            let load = |(storage, mode)| journal::Load { storage, mode, osts: args.osts, rpcs_in_flight: *n, bytes };
+            WAYS.map(|way| (load(way), *rate))
+        })
+        .collect();
+    let rows = side_by_side(&loads, "journal", |(load, raw)| journal::measure(args.seed, *load, *raw));
+    let each = args.checkpoint_mb << 20;
+    let fastest = raw.iter().map(|(_, rate)| *rate).fold(1.0, f64::max);
+    let compute = args.compute * (u64::from(args.processes) * each) as f64 / fastest;
+    let app = journal::Application {
+        osts: args.osts,
+        processes: args.processes,
+        checkpoints: args.checkpoints,
+        bytes: each,
+        compute: Duration::from_secs_f64(compute),
+    };
+    let runs =
+        side_by_side(&WAYS, "application", |(storage, mode)| journal::run_application(args.seed, app, *storage, *mode));
+    let result = || {
+        Ok::<_, String>((
+            rows.into_iter().collect::<Result<Vec<_>, _>>()?,
+            runs.into_iter().collect::<Result<Vec<_>, _>>()?,
+        ))
+    };
+    let (rows, application) = match result() {
+        Ok(all) => all,
+        Err(e) => {
+            eprintln!("nacre sim: {e}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if let Some(path) = &args.plot
+        && let Err(e) = std::fs::write(path, nacre_base::plot::svg(&journal::plots(&rows)))
+    {
+        eprintln!("nacre sim: cannot write {}: {e}", path.display());
+        return ExitCode::FAILURE;
+    }
+    if json {
+        let raw = raw.into_iter().map(|(n, rate)| (n, rate / 1e6)).collect();
+        print_json(&JournalReport { raw, rows, application });
+    } else {
+        journal::print(&raw, &rows, &application);
+    }
+    ExitCode::SUCCESS
 }
 
 /// What the arguments ask for; files per process once for all numbers of stripes.

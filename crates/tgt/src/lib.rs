@@ -5,6 +5,7 @@
 
 mod callbacks;
 pub mod check;
+mod device_stats;
 mod error;
 pub mod grant;
 mod lock_guards;
@@ -21,6 +22,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
+pub use device_stats::{Since, disk_tables};
 pub use error::TargetError;
 pub use lock_guards::{InodeLocks, InodeLocksWait, ServerLockGuard};
 pub use lock_params::set_lock_memory;

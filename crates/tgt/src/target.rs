@@ -219,9 +219,11 @@ impl Target {
     pub fn remove_params(&self) {
         self.node.params().remove_prefix(&self.param_prefix());
         self.node.params().remove_prefix(&crate::lock_params::prefix(self));
+        self.node.params().remove_prefix(&crate::device_stats::prefix(self));
     }
 
     fn register_params(&self) {
+        crate::device_stats::register(self);
         let (params, prefix) = (self.node.params(), self.param_prefix());
         let (uuid, instance) = (format!("{}_UUID", self.name), self.instance);
         params.add(format!("{prefix}uuid"), move || uuid.clone());

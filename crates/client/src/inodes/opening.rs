@@ -54,7 +54,7 @@ impl InodeCache {
 
     /// What the MDT is to be told of if it was started anew: its handles, and local opens that only locks have kept, which
     /// get handles of `number`s from here. Inode, handle, flags.
-    pub(crate) fn to_reopen(&mut self, mut number: impl FnMut() -> u64) -> Vec<(Fid, u64, u32)> {
+    pub(crate) fn reopened(&mut self, mut number: impl FnMut() -> u64) -> Vec<(Fid, u64, u32)> {
         for (fid, wanted) in self.opens.lacking() {
             self.opens.take_handle(fid, wanted, number());
         }

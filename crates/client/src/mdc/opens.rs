@@ -106,7 +106,7 @@ impl Mdc {
     pub(super) async fn reopen(&self) -> Result<(), RpcError> {
         let rt = &self.connection.mount().rt;
         // Known by numbers of ours, and from now on: who says the same twice, for an answer was lost, opens it once.
-        let handles = self.inodes.lock().to_reopen(|| rt.random() | OWN_NUMBER);
+        let handles = self.inodes.lock().reopened(|| rt.random() | OWN_NUMBER);
         for (fid, handle, flags) in handles {
             self.send_reopen(fid, handle, flags).await?;
         }

@@ -110,7 +110,9 @@ impl Osc {
     pub(crate) async fn write_rpc(&self, out: &WriteOut) -> Result<WriteReply, Errno> {
         let mut data = Payload::new();
         out.extents.iter().for_each(|(_, d)| data.append(d.clone()));
-        let flags = if out.granted { niobuf_flags::FROM_GRANT } else { 0 };
+        let keeps = self.connection.connect_data().flags & connect_flags::RECOVERY != 0;
+        let flags =
+            if keeps { niobuf_flags::ASYNC } else { 0 } | if out.granted { niobuf_flags::FROM_GRANT } else { 0 };
         let of = &out.of;
         let body = ost::Write {
             fid: of.object,

@@ -236,6 +236,19 @@ impl Namespace {
         covers
     }
 
+    /// The object that the client's granted lock allows it to write, and whether the lock is called back.
+    pub fn written_by(&self, client: ClientId, id: LockId) -> Option<(Fid, bool)> {
+        let Some(Named::Extent { client: holder, resource, .. }) = self.names.get(&id).copied() else { return None };
+        let object = self.objects.get(&resource).filter(|object| object.is_granted(id) && holder == client)?;
+        let writes = object.get(id).is_some_and(|lock| lock.mode != LockMode::Pr);
+        writes.then(|| (resource, object.is_called_back(id)))
+    }
+
+    /// Whether somebody waits for a lock on the object.
+    pub fn is_waited_for(&self, resource: Fid) -> bool {
+        self.objects.get(&resource).is_some_and(|object| object.waiting_count() > 0)
+    }
+
     /// A client answered a callback with "I do not have it".
     pub fn handle_not_held(&mut self, client: ClientId, id: LockId, now: Time, effects: &mut Effects) {
         if self.holds(client, id) {

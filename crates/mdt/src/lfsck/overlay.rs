@@ -2,7 +2,7 @@
 //! must, and nobody else does.
 
 use bytes::Bytes;
-use nacre_osd::{CommitCallback, OsdError, Table, Transaction, Visitor};
+use nacre_osd::{CommitCallback, OsdError, PendingData, Table, Transaction, Visitor};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 
@@ -97,6 +97,8 @@ impl Transaction for Overlay<'_> {
     }
 
     fn on_commit(&mut self, _: CommitCallback) {}
+
+    fn commit_after(&mut self, _: PendingData) {}
 
     fn finish(self: Box<Self>) {}
 }

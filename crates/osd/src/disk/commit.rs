@@ -1,11 +1,13 @@
 //! The commit thread of a device: waits until someone asks or the interval ends, then makes the running transaction
 //! durable. Nothing here runs on the callers' threads, and operations wait only while the index is flushed to the page
-//! cache, not while the disk syncs.
+//! cache, not while the disk syncs; with a journal not even that, but now and then.
 #![allow(clippy::disallowed_methods)] // An IO edge: a thread that blocks on syncs, and the time they take.
 
 use super::index::Index;
+use super::journal::{self, Changes};
 use super::{Device, Running};
-use crate::OsdError;
+use crate::io_stats::CommitTimes;
+use crate::{OsdError, PendingData};
 use nacre_base::fault::FaultAction;
 use parking_lot::{Condvar, Mutex};
 use std::io;
@@ -75,6 +77,14 @@ impl Commits {
     }
 }
 
+/// What a commit takes over from the running transaction.
+enum Covered {
+    /// Its changes, for the journal.
+    Logged(Changes),
+    /// All of it, as a transaction of the index.
+    Flushed(Arc<Index>, u64),
+}
+
 /// The commit thread.
 pub(super) fn run(device: &Arc<Device>) {
     while device.commits.wait(device.options.commit_interval) {
@@ -103,20 +113,34 @@ impl Device {
             return Err(OsdError::Poisoned);
         }
         let begin = Instant::now();
-        // 1. What the commit covers. The index goes to the page cache, and operations go on in the next transaction.
+        // 1. What the commit covers. Operations go on in the same transaction, if the journal takes the changes, else in
+        //    the next one.
         let callbacks = std::mem::take(&mut running.callbacks);
+        let pending = std::mem::take(&mut running.pending);
+        let changes = running.changes;
+        let changed = if running.changed { Some(self.take_changes(&mut running)?) } else { None };
+        (running.changed, running.changes) = (false, 0);
+        let stall = begin.elapsed();
+        drop(running);
+        // 2. Data first, so that no durable record speaks of data that can still be lost: what is still on its way to the
+        //    files, then what the files have.
+        self.wait_for(pending)?;
         let unsynced = self.objects.take_unsynced();
-        if !running.changed && callbacks.is_empty() && unsynced.is_empty() {
+        if changed.is_none() && callbacks.is_empty() && unsynced.is_empty() {
             return Ok(());
         }
-        let flushed = if running.changed { Some(self.flush_running(&mut running)?) } else { None };
-        drop(running);
-        let stall = begin.elapsed();
-        // 2. Data first, so that no durable record speaks of data that can still be lost.
         self.step("osd.commit", || unsynced.sync()).map_err(|e| self.poison(super::objects::SYNC, &e))?;
-        // 3. The index: from here on it is committed.
-        let sync_index = || flushed.map_or(Ok(()), |(index, id)| index.sync(id));
-        self.step("osd.commit.index", sync_index).map_err(|e| self.poison("syncing the index", &e))?;
+        // 3. The changes: from here on they are committed.
+        let make_durable = || match &changed {
+            Some(Covered::Logged(changes)) => self.append(changes),
+            Some(Covered::Flushed(index, id)) => {
+                index.sync(*id)?;
+                self.restart_journal();
+                Ok(())
+            }
+            None => Ok(()),
+        };
+        self.step("osd.commit.index", make_durable).map_err(|e| self.poison("making changes durable", &e))?;
         // 4. Tell.
         self.step("osd.commit.tell", || Ok(())).map_err(|e| self.poison("telling of a commit", &e))?;
         for f in callbacks {
@@ -125,21 +149,66 @@ impl Device {
             }
         }
         self.check_space();
-        self.stats.lock().handle_commit(begin.elapsed(), stall);
+        self.recorder.commit(CommitTimes { took: begin.elapsed(), stall, changes });
         Ok(())
     }
 
-    /// Ends the running transaction and begins the next.
-    fn flush_running(&self, running: &mut Running) -> Result<(Arc<Index>, u64), OsdError> {
+    /// Takes the changes of the running transaction: for the journal, or by ending the transaction.
+    fn take_changes(&self, running: &mut Running) -> Result<Covered, OsdError> {
+        let Running { txn, index, logging, pages, pages_max, .. } = &mut *running;
+        let Some(logging) = logging else { return self.flush_running(running) };
+        let journal = self.journal.lock();
+        let Some(journal) = &*journal else { return Err(OsdError::Closed) };
+        let is_due = self.closed.load(Ordering::Acquire)
+            || *pages > *pages_max / 8
+            || logging.unflushed >= self.options.checkpoint_changes
+            || logging.flushed.elapsed() >= self.options.checkpoint_interval;
+        let changes = std::mem::take(&mut logging.changes);
+        if !is_due && journal.fits(&changes) {
+            return Ok(Covered::Logged(changes));
+        }
+        (logging.unflushed, logging.flushed) = (0, Instant::now());
+        // Nothing is recorded before this is durable, so the number stays.
+        let (Some(index), Some(txn)) = (index, txn) else { return Err(OsdError::Closed) };
+        index
+            .put(txn, journal::TABLE, journal::SEQ, &journal.seq().to_le_bytes())
+            .map_err(|e| self.poison("committing the index", &e))?;
+        self.flush_running(running)
+    }
+
+    fn append(&self, changes: &Changes) -> io::Result<()> {
+        self.journal.lock().as_mut().ok_or(io::ErrorKind::NotConnected)?.append(changes)
+    }
+
+    fn restart_journal(&self) {
+        if let Some(journal) = &mut *self.journal.lock() {
+            journal.restart();
+        }
+    }
+
+    /// Waits for data whose operations are finished.
+    fn wait_for(&self, pending: Vec<PendingData>) -> Result<(), OsdError> {
+        for data in pending {
+            match data.blocking_recv() {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => return Err(self.poison("writing data that was answered for", &e)),
+                // Whoever was to write it died with its process.
+                Err(_) if self.closed.load(Ordering::Acquire) => return Err(OsdError::Closed),
+                Err(_) => return Err(self.poison("writing data that was answered for", &"it was given up")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the running transaction, whose pages go to the page cache, and begins the next.
+    fn flush_running(&self, running: &mut Running) -> Result<Covered, OsdError> {
         let index = running.index.clone().ok_or(OsdError::Closed)?;
         let txn = running.txn.take().ok_or(OsdError::Closed)?;
         let flushed = index.flush(txn).and_then(|id| {
             running.txn = Some(index.begin()?);
-            Ok((index, id))
+            Ok(Covered::Flushed(index, id))
         });
-        running.changed = false;
         running.pages = 0;
-        running.changes = 0;
         flushed.map_err(|e| self.poison("committing the index", &e))
     }
 

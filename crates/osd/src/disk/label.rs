@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods)] // An IO edge: formats directories on a real file system.
 
 use super::index::Index;
-use super::objects;
+use super::{journal, objects};
 use crate::{OsdError, PARTS_MAX};
 use nacre_base::hash::fnv_1a_64;
 use nacre_base::{TargetName, Uuid};
@@ -36,7 +36,18 @@ pub struct Label {
     pub options: BTreeMap<String, String>,
 }
 
-/// Makes `dir` a target with nothing in it. The directory is made if need be; it must be empty but for `lost+found`.
+impl Label {
+    /// The option that says where the target's journal is: a directory or a block device. A target without one has its
+    /// index do without a journal.
+    pub const JOURNAL: &str = journal::OPTION;
+
+    /// Where the journal is, if there is one.
+    pub fn journal(&self) -> Option<&Path> {
+        self.options.get(Label::JOURNAL).map(Path::new)
+    }
+}
+
+/// Makes `dir` a target with nothing in it, and its journal, if the label says where. The directory is made if need be; it must be empty but for `lost+found`.
 pub fn format(dir: &Path, label: &Label) -> Result<(), OsdError> {
     fs::create_dir_all(dir).map_err(|e| OsdError::io("making the target's directory", &e))?;
     let entries = fs::read_dir(dir).map_err(|e| OsdError::io("reading the target's directory", &e))?;
@@ -45,6 +56,9 @@ pub fn format(dir: &Path, label: &Label) -> Result<(), OsdError> {
         if entry.file_name() != "lost+found" {
             return Err(OsdError::NotEmpty(dir.to_owned()));
         }
+    }
+    if let Some(place) = label.journal() {
+        journal::format(place, &label.target, label.uuid)?;
     }
     objects::format(&dir.join("data"))?;
     Index::format(&dir.join("index"))?;

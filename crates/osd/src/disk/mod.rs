@@ -4,7 +4,9 @@
 //! - `lock`: locked while the target is open, so that no two processes open it;
 //! - `mmp`: who has the target, where several nodes can reach it (multi-mount protection);
 //! - `data/00` to `data/ff`: object files, sparse, named by FID and part, spread by a hash of the FID;
-//! - `index/data.mdb`, `index/durable`: the index store, LMDB.
+//! - `index/data.mdb`, `index/durable`: the index store, LMDB;
+//!
+//! and, if the label says so, a journal elsewhere, to which commits go first.
 //!
 //! Operations run on the callers' own threads, in turn, under an async mutex that holds the running transaction; a
 //! commit runs on a thread of its own, object data on an io_uring thread. The alternative, one thread that applies all
@@ -17,6 +19,7 @@ mod calls;
 mod commit;
 mod file;
 mod index;
+mod journal;
 mod label;
 mod mmp;
 mod names;
@@ -32,12 +35,13 @@ pub use objects::IoEngine;
 
 use crate::parts::{Gathering, Parts};
 use crate::{
-    AllocateMode, CommitCallback, ObjectStat, Osd, OsdError, OsdStats, PARTS_MAX, Seek, StatFs, Table, Transaction,
-    check_range,
+    AllocateMode, CommitCallback, IoStats, ObjectStat, Osd, OsdError, OsdStats, PARTS_MAX, PendingData, Seek, StatFs,
+    Table, Transaction, check_range, io_stats::Recorder,
 };
 use async_trait::async_trait;
 use commit::Commits;
 use index::{Index, WriteTxn};
+use journal::{Changes, Journal};
 use mmp::Mmp;
 use nacre_base::{Errno, Faults, Fid, Payload};
 use objects::Objects;
@@ -51,7 +55,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transaction::{DiskTransaction, UndoLog};
 
 /// How a device on disk behaves.
@@ -75,6 +79,10 @@ pub struct DiskOptions {
     pub direct_io: bool,
     /// Protection against several nodes that open the target, where that can happen.
     pub mmp: Option<MmpOptions>,
+    /// Of a target with a journal: the longest time between two flushes of its index, and the most changes.
+    pub checkpoint_interval: Duration,
+    /// See `checkpoint_interval`. It bounds the memory of the running transaction, and what opening has to do again.
+    pub checkpoint_changes: u64,
     /// The process's fault points, in front of the steps of a commit: `osd.commit` (object data), `osd.commit.index`,
     /// `osd.commit.tell` (callbacks). Fail poisons the device as a failed sync does.
     pub faults: Faults,
@@ -91,6 +99,8 @@ impl Default for DiskOptions {
             io_engine: IoEngine::Auto,
             direct_io: true,
             mmp: None,
+            checkpoint_interval: Duration::from_secs(30),
+            checkpoint_changes: 16_384,
             faults: Faults::new(),
         }
     }
@@ -110,6 +120,8 @@ struct Device {
     /// Whoever has the lock has the turn.
     running: Arc<tokio::sync::Mutex<Running>>,
     commits: Commits,
+    /// If there is one. Only commits use it.
+    journal: Mutex<Option<Journal>>,
     /// Set at most once, at the first failure that leaves the medium unknown.
     poisoned: AtomicBool,
     closed: AtomicBool,
@@ -117,7 +129,7 @@ struct Device {
     space_low: AtomicBool,
     /// Bytes written since the free space was last looked at.
     written: AtomicU64,
-    stats: Mutex<OsdStats>,
+    recorder: Arc<Recorder>,
     mmp: Option<Mmp>,
     /// Also a handle on the file system. Declared, and so dropped, last.
     lock: Lock,
@@ -141,6 +153,8 @@ struct Running {
     index: Option<Arc<Index>>,
     /// Of finished operations, in order.
     callbacks: Vec<CommitCallback>,
+    /// Data of finished operations that the commit must wait for.
+    pending: Vec<PendingData>,
     /// The operation's changes, empty between operations.
     undo: UndoLog,
     /// Whether anything was changed since the last commit began, even if it was undone.
@@ -151,6 +165,23 @@ struct Running {
     pages: u64,
     /// Pages that there is room for.
     pages_max: u64,
+    /// Of a target with a journal.
+    logging: Option<Logging>,
+}
+
+/// What a target with a journal has besides.
+struct Logging {
+    /// Changes since the last commit began, in order.
+    changes: Changes,
+    /// Changes since the index was flushed, and when that was.
+    unflushed: u64,
+    flushed: Instant,
+}
+
+impl Default for Logging {
+    fn default() -> Logging {
+        Logging { changes: Changes::default(), unflushed: 0, flushed: Instant::now() }
+    }
 }
 
 /// How many parts the objects of a target in `dir` should have: several, or one where a head moves, for what is next to
@@ -167,20 +198,26 @@ impl DiskOsd {
         let lock = lock(dir)?;
         let itself = Arc::new(OnceLock::<Weak<Device>>::new());
         let mmp = options.mmp.as_ref().map(|options| claim(dir, options, itself.clone())).transpose()?;
-        let index = Arc::new(Index::open(&dir.join("index"), tables, options.map_headroom_bytes)?);
+        let tables: Vec<Table> = tables.iter().copied().chain(label.journal().map(|_| journal::TABLE)).collect();
+        let index = Arc::new(Index::open(&dir.join("index"), &tables, options.map_headroom_bytes)?);
+        let journal = label.journal().map(|place| recover(place, &label, &index, &tables)).transpose()?;
+        let logging = journal.as_ref().map(|_| Logging::default());
         let open_max = options.open_files_max.min(descriptors_max() / 8);
         let parts = Parts::new(label.parts);
         let gathering = if calls::is_rotational(&lock.0) { Gathering::MOVING } else { Gathering::STILL };
-        let objects = Objects::open(dir.join("data"), parts, gathering, &options, open_max)?;
+        let recorder = Arc::new(Recorder::default());
+        let objects = Objects::open(dir.join("data"), parts, gathering, &options, open_max, recorder.clone())?;
         let running = Running {
             txn: Some(index.begin()?),
             pages_max: index.pages_max(),
             index: Some(index),
             callbacks: Vec::new(),
+            pending: Vec::new(),
             undo: UndoLog::default(),
             changed: false,
             changes: 0,
             pages: 0,
+            logging,
         };
         let device = Arc::new(Device {
             label,
@@ -188,11 +225,12 @@ impl DiskOsd {
             objects: Arc::new(objects),
             running: Arc::new(tokio::sync::Mutex::new(running)),
             commits: Commits::default(),
+            journal: Mutex::new(journal),
             poisoned: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             space_low: AtomicBool::new(false),
             written: AtomicU64::new(0),
-            stats: Mutex::default(),
+            recorder,
             mmp,
             lock,
         });
@@ -314,7 +352,15 @@ impl Osd for DiskOsd {
     }
 
     fn stats(&self) -> OsdStats {
-        *self.device.stats.lock()
+        self.device.recorder.counters()
+    }
+
+    fn io_stats(&self) -> IoStats {
+        self.device.recorder.shapes()
+    }
+
+    fn clear_io_stats(&self) {
+        self.device.recorder.clear_shapes();
     }
 
     fn is_poisoned(&self) -> bool {
@@ -336,6 +382,7 @@ impl Osd for DiskOsd {
         running.txn = None;
         running.index = None;
         drop(running);
+        *self.device.journal.lock() = None;
         let device = self.device.clone();
         let _ = tokio::task::spawn_blocking(move || device.mmp.as_ref().map(Mmp::release)).await;
         let _ = self.device.lock.0.unlock();
@@ -436,6 +483,34 @@ impl Device {
             files_free: fs.f_favail,
         })
     }
+}
+
+/// Opens the journal, and has the index carry out what it says.
+fn recover(place: &Path, label: &Label, index: &Index, tables: &[Table]) -> Result<Journal, OsdError> {
+    let mut txn = index.begin()?;
+    let seq = match index.get(&txn, journal::TABLE, journal::SEQ)? {
+        Some(seq) => {
+            u64::from_le_bytes(seq.try_into().map_err(|_| OsdError::corrupt(place, "no number in the index"))?)
+        }
+        None => 0,
+    };
+    let mut carry_out = |change: journal::Change<'_>| {
+        let unknown = || OsdError::corrupt(place, format!("speaks of a table {:?}", change.table));
+        let table = *tables.iter().find(|table| table.0 == change.table).ok_or_else(unknown)?;
+        match change.value {
+            Some(value) => index.put(&mut txn, table, change.key, value),
+            None => index.delete(&mut txn, table, change.key).map(drop),
+        }
+    };
+    let mut journal = Journal::open(place, &label.target, label.uuid, seq, &mut carry_out)?;
+    if journal.seq() > seq {
+        tracing::info!(target = %label.target, records = journal.seq() - seq, "recovered from the journal");
+        index.put(&mut txn, journal::TABLE, journal::SEQ, &journal.seq().to_le_bytes())?;
+        let id = index.flush(txn)?;
+        index.sync(id).map_err(|e| OsdError::io("syncing the index", &e))?;
+    }
+    journal.restart();
+    Ok(journal)
 }
 
 /// Space that is kept for the index by default.

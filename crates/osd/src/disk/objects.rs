@@ -9,6 +9,7 @@ use super::names::{SHARDS, file_name, parse_file_name, shard_of};
 use super::pieces::{Piece, pieces};
 use super::ring::{Request, Ring};
 use super::unsynced::Unsynced;
+use crate::io_stats::{Direction, Recorder};
 use crate::parts::{DIRECT_MIN, Gathering, PARTS_MAX, PartSet, Parts};
 use crate::{AllocateMode, OBJECT_SIZE_MAX, ObjectStat, OsdError, Seek, range_end};
 use nacre_base::buf::{AlignedBuf, DIRECT_IO_ALIGNMENT};
@@ -22,6 +23,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 use tokio::sync::{Semaphore, oneshot};
 
 /// Threads that requests may block at a time: those through the page cache, and all where there is no io_uring.
@@ -46,6 +48,22 @@ pub(super) struct Objects {
     unsynced_shards: [AtomicBool; SHARDS],
     /// Objects of which a crash has left parts without the first one, as far as anybody has looked.
     remains: Mutex<BTreeSet<Fid>>,
+    recorder: Arc<Recorder>,
+}
+
+/// A request for data on its way to the kernel and back; it ends, and is counted, when this is dropped.
+struct UnderWay {
+    recorder: Arc<Recorder>,
+    direction: Direction,
+    bytes: u64,
+    in_flight: usize,
+    begun: Instant,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.recorder.end(self.direction, self.bytes, self.begun.elapsed(), self.in_flight);
+    }
 }
 
 /// How requests reach the kernel.
@@ -92,6 +110,7 @@ impl Objects {
         gathering: Gathering,
         options: &DiskOptions,
         open_max: usize,
+        recorder: Arc<Recorder>,
     ) -> Result<Objects, OsdError> {
         if !dir.join("ff").is_dir() {
             return Err(OsdError::corrupt(&dir, "object directories are missing"));
@@ -114,7 +133,14 @@ impl Objects {
             unsynced: Mutex::default(),
             unsynced_shards: std::array::from_fn(|_| AtomicBool::new(false)),
             remains: Mutex::default(),
+            recorder,
         })
+    }
+
+    /// A request begins.
+    fn under_way(&self, direction: Direction, bytes: u64) -> UnderWay {
+        let recorder = self.recorder.clone();
+        UnderWay { in_flight: recorder.begin(direction), recorder, direction, bytes, begun: Instant::now() }
     }
 
     /// Reads up to `len` bytes.
@@ -177,14 +203,17 @@ impl Objects {
                 let (offset, data) = (piece.offset, piece.data.clone());
                 ring.submit(Request::Write { file, direct: true, offset, data, reply });
             }
-            (piece, outcome)
+            let under_way = self.under_way(Direction::Write, piece.data.len() as u64);
+            (piece, outcome, under_way)
         };
-        let begun: Vec<(Piece, Outcome<()>)> = direct.into_iter().map(begin).collect();
+        let begun: Vec<(Piece, Outcome<()>, UnderWay)> = direct.into_iter().map(begin).collect();
         cached.iter_mut().for_each(|piece| piece.direct = false);
         let mut written = self.write_blocking(file, cached).await;
         let mut refused = Vec::new();
-        for (piece, outcome) in begun {
-            match received(outcome).await {
+        for (piece, outcome, under_way) in begun {
+            let outcome = received(outcome).await;
+            drop(under_way);
+            match outcome {
                 Err(e) if refuses_direct(&e) => refused.push(Piece { direct: false, ..piece }),
                 other => written = written.and(other),
             }
@@ -201,6 +230,8 @@ impl Objects {
         }
         let (file, how) = (file.clone(), (self.parts, self.gathering));
         let _permit = self.threads.acquire().await;
+        let bytes = pieces.iter().map(|piece| piece.data.len() as u64).sum();
+        let _under_way = self.under_way(Direction::Write, bytes);
         run_blocking(move || {
             pieces.into_iter().try_for_each(|Piece { part, offset, data, direct }| {
                 let part = file.part(part).ok_or(ErrorKind::NotFound)?;
@@ -349,7 +380,7 @@ impl Objects {
         let aligned = range.start.is_multiple_of(DIRECT_IO_ALIGNMENT as u64);
         let direct = self.reads_direct && len >= DIRECT_MIN && aligned && part.can_direct();
         let outcome = self.ring.as_ref().map(|ring| submit_read(ring, &part, direct, range));
-        Some(PartRead { part, direct, outcome })
+        Some(PartRead { part, direct, outcome, under_way: self.under_way(Direction::Read, len) })
     }
 
     async fn read_blocking(&self, part: &Arc<Part>, direct: bool, range: &Range<u64>) -> io::Result<AlignedBuf> {
@@ -519,6 +550,8 @@ struct PartRead {
     direct: bool,
     /// `None` where there is no ring.
     outcome: Option<Outcome<AlignedBuf>>,
+    #[expect(dead_code, reason = "held until the data is there")]
+    under_way: UnderWay,
 }
 
 impl PartRead {

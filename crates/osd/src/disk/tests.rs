@@ -30,6 +30,17 @@ fn target_with(parts: u32) -> (TempDir, PathBuf) {
     (dir, path)
 }
 
+/// A target whose journal is beside it.
+fn target_with_journal() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, journals) = (dir.path().join("ost0"), dir.path().join("journals"));
+    std::fs::create_dir(&journals).unwrap();
+    let options = [(Label::JOURNAL.to_owned(), journals.display().to_string())].into();
+    let target = "nacre-OST0000".parse().unwrap();
+    format(&path, &Label { uuid: Uuid::from_random(1, 2), target, parts: 1, options }).unwrap();
+    (dir, path)
+}
+
 fn open(path: &Path, options: DiskOptions) -> DiskOsd {
     DiskOsd::open(path, TABLES, options).unwrap()
 }
@@ -66,6 +77,22 @@ mod threads {
     use super::*;
     fn run<F: Future<Output = ()>>(test: impl Fn(Arc<dyn Osd>, Rt) -> F) {
         run_with(DiskOptions { io_engine: IoEngine::Threads, ..short_interval() }, test);
+    }
+    crate::conformance::conformance_tests!(run);
+}
+
+mod with_a_journal {
+    use super::*;
+    fn run<F: Future<Output = ()>>(test: impl Fn(Arc<dyn Osd>, Rt) -> F) {
+        run_on(target_with_journal(), short_interval(), test);
+    }
+    crate::conformance::conformance_tests!(run);
+}
+
+mod with_a_journal_and_few_changes_between_flushes {
+    use super::*;
+    fn run<F: Future<Output = ()>>(test: impl Fn(Arc<dyn Osd>, Rt) -> F) {
+        run_on(target_with_journal(), DiskOptions { checkpoint_changes: 20, ..short_interval() }, test);
     }
     crate::conformance::conformance_tests!(run);
 }
@@ -445,7 +472,15 @@ fn crash_child() {
 
 #[test]
 fn a_killed_process_leaves_a_prefix_with_all_that_was_acknowledged() {
-    let (_dir, path) = target();
+    kill_again_and_again(target());
+}
+
+#[test]
+fn so_it_does_with_a_journal() {
+    kill_again_and_again(target_with_journal());
+}
+
+fn kill_again_and_again((_dir, path): (TempDir, PathBuf)) {
     let mut prng = Prng::new(5);
     let mut survived = 0;
     for round in 0..12 {

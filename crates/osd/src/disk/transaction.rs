@@ -2,7 +2,7 @@
 
 use super::index::{Index, WriteTxn};
 use super::{Device, Running};
-use crate::{CommitCallback, OsdError, Table, Transaction, Visitor, check_key};
+use crate::{CommitCallback, OsdError, PendingData, Table, Transaction, Visitor, check_key};
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,6 +15,10 @@ pub(super) struct DiskTransaction {
     running: OwnedMutexGuard<Running>,
     /// Callbacks of the running transaction when the turn began; those after are this operation's.
     callbacks_before: usize,
+    /// The same of data that it is waited for.
+    pending_before: usize,
+    /// The same of the journal's next record.
+    logged_before: usize,
     finished: bool,
 }
 
@@ -57,7 +61,9 @@ impl UndoLog {
 impl DiskTransaction {
     pub(super) fn new(device: Arc<Device>, running: OwnedMutexGuard<Running>) -> DiskTransaction {
         let callbacks_before = running.callbacks.len();
-        DiskTransaction { device, running, callbacks_before, finished: false }
+        let pending_before = running.pending.len();
+        let logged_before = running.logging.as_ref().map_or(0, |logging| logging.changes.len());
+        DiskTransaction { device, running, callbacks_before, pending_before, logged_before, finished: false }
     }
 
     /// Accounts for a change before it is made. Half of the room is for taking changes back.
@@ -70,6 +76,14 @@ impl DiskTransaction {
         self.running.changes += 1;
         self.running.changed = true;
         Ok(())
+    }
+
+    /// Keeps a change that was made for the journal, if there is one.
+    fn log(&mut self, table: Table, key: &[u8], value: Option<&[u8]>) {
+        if let Some(logging) = &mut self.running.logging {
+            logging.changes.push(table, key, value);
+            logging.unflushed += 1;
+        }
     }
 
     /// Passes on the outcome of a call into the index. A failure there leaves the write transaction unusable.
@@ -127,7 +141,9 @@ impl Transaction for DiskTransaction {
         let (index, txn, undo) = self.running.open_mut()?;
         let logged = index.get(txn, table, key).map(|old| undo.push(table, key, old));
         let put = logged.and_then(|()| index.put(txn, table, key, value));
-        self.checked(put)
+        self.checked(put)?;
+        self.log(table, key, Some(value));
+        Ok(())
     }
 
     fn delete(&mut self, table: Table, key: &[u8]) -> Result<bool, OsdError> {
@@ -137,7 +153,11 @@ impl Transaction for DiskTransaction {
         let (index, txn, undo) = self.running.open_mut()?;
         let found = index.get(txn, table, key).map(|old| old.map(|old| undo.push(table, key, Some(old))).is_some());
         let deleted = found.and_then(|found| Ok(found && index.delete(txn, table, key)?));
-        self.checked(deleted)
+        let deleted = self.checked(deleted)?;
+        if deleted {
+            self.log(table, key, None);
+        }
+        Ok(deleted)
     }
 
     fn scan(&self, table: Table, from: &[u8], visit: &mut Visitor<'_>) -> Result<(), OsdError> {
@@ -150,6 +170,10 @@ impl Transaction for DiskTransaction {
         self.running.callbacks.push(f);
     }
 
+    fn commit_after(&mut self, data: PendingData) {
+        self.running.pending.push(data);
+    }
+
     fn finish(mut self: Box<Self>) {
         self.finished = true;
     }
@@ -158,8 +182,12 @@ impl Transaction for DiskTransaction {
 impl Drop for DiskTransaction {
     fn drop(&mut self) {
         if !self.finished {
-            let callbacks_before = self.callbacks_before;
-            self.running.callbacks.truncate(callbacks_before);
+            let (callbacks, pending) = (self.callbacks_before, self.pending_before);
+            self.running.callbacks.truncate(callbacks);
+            self.running.pending.truncate(pending);
+            if let Some(logging) = &mut self.running.logging {
+                logging.changes.truncate(self.logged_before);
+            }
             // Even if the device is closing, for it commits once more.
             if !self.device.poisoned.load(Ordering::Acquire)
                 && let Err(e) = self.undo()

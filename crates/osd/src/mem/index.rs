@@ -18,6 +18,8 @@ pub(super) struct Index {
     callbacks: Mutex<Vec<CommitCallback>>,
     /// Keys and values written since the last commit began: what the commit will transfer.
     bytes: u64,
+    /// Changes of records since the last commit began, undone ones too.
+    changed: u64,
 }
 
 type Records = BTreeMap<Box<[u8]>, Bytes>;
@@ -36,12 +38,14 @@ pub(super) struct Commit {
     pub(super) callbacks: Vec<CommitCallback>,
     /// Size of what is written.
     pub(super) bytes: u64,
+    /// Changes of records among them.
+    pub(super) changes: u64,
 }
 
 impl Index {
     pub(super) fn new(tables: &[Table]) -> Index {
         let tables = tables.iter().map(|t| (*t, Records::new())).collect();
-        Index { tables, undo: VecDeque::new(), durable: 0, callbacks: Mutex::default(), bytes: 0 }
+        Index { tables, undo: VecDeque::new(), durable: 0, callbacks: Mutex::default(), bytes: 0, changed: 0 }
     }
 
     /// Adds tables that are not there yet, as opening a device does.
@@ -111,7 +115,8 @@ impl Index {
     /// A commit begins: it covers everything finished so far.
     pub(super) fn begin_commit(&mut self) -> Commit {
         let callbacks = std::mem::take(self.callbacks.get_mut());
-        Commit { upto: self.changes(), callbacks, bytes: std::mem::take(&mut self.bytes) }
+        let (bytes, changes) = (std::mem::take(&mut self.bytes), std::mem::take(&mut self.changed));
+        Commit { upto: self.changes(), callbacks, bytes, changes }
     }
 
     /// Changes up to number `upto` are durable.
@@ -124,12 +129,13 @@ impl Index {
     /// The running transaction is lost; the callbacks that will never be called.
     pub(super) fn crash(&mut self) -> Vec<CommitCallback> {
         self.undo_to(self.durable);
-        self.bytes = 0;
+        (self.bytes, self.changed) = (0, 0);
         std::mem::take(self.callbacks.get_mut())
     }
 
     fn replaced(&mut self, table: usize, key: &[u8], value: Option<Bytes>) {
         self.bytes += key.len() as u64;
+        self.changed += 1;
         self.undo.push_back(Replaced { table, key: key.into(), value });
     }
 

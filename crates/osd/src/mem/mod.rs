@@ -9,12 +9,14 @@ mod index;
 mod model;
 mod object;
 mod page_cache;
+mod spindle;
 
-pub use model::DiskModel;
+pub use model::{DiskModel, Journal};
 
+use crate::io_stats::{CommitTimes, Recorder};
 use crate::{
-    AllocateMode, CommitCallback, ObjectStat, Osd, OsdError, OsdStats, Seek, StatFs, Table, Transaction, Visitor,
-    check_key, check_range, range_end,
+    AllocateMode, CommitCallback, IoStats, ObjectStat, Osd, OsdError, OsdStats, PendingData, Seek, StatFs, Table,
+    Transaction, Visitor, check_key, check_range, range_end,
 };
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
@@ -24,6 +26,7 @@ use nacre_base::{Errno, Faults, Fid, Payload, Prng, Time};
 use nacre_rt::Rt;
 use object::{Change, Object};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use spindle::Spindle;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,7 +83,9 @@ struct Inner {
     rt: Rt,
     options: MemOptions,
     medium: Arc<RwLock<Medium>>,
-    disk: Mutex<model::Disk>,
+    disk: Arc<Mutex<model::Disk>>,
+    /// Turns at the medium, where it does one thing at a time.
+    spindle: Arc<Spindle>,
     /// Which opening of the medium this is; it is over when the medium's number has moved on.
     generation: u64,
     /// Whose turn it is at the running transaction.
@@ -90,7 +95,7 @@ struct Inner {
     /// Wakes the committer: someone waits, the first change after a commit was made, or the device is dropped.
     wake: Arc<Notify>,
     poisoned: AtomicBool,
-    stats: Mutex<OsdStats>,
+    recorder: Recorder,
 }
 
 /// What survives: the running state, with logs to take back what is not durable.
@@ -106,6 +111,8 @@ struct Medium {
     removed: Vec<(Fid, Object)>,
     /// The commit under way covers index changes up to this number.
     committing: Option<u64>,
+    /// Data of finished operations that the next commit must wait for. In a mutex only to be `Sync`.
+    pending: Mutex<Vec<PendingData>>,
 }
 
 impl MemOsd {
@@ -119,6 +126,7 @@ impl MemOsd {
             unsynced: BTreeSet::new(),
             removed: Vec::new(),
             committing: None,
+            pending: Mutex::default(),
         };
         MemOsd::open(rt, Arc::new(RwLock::new(medium)), options)
     }
@@ -140,7 +148,8 @@ impl MemOsd {
         let generation = medium.read().generation;
         let inner = Arc::new(Inner {
             rt: rt.clone(),
-            disk: Mutex::new(model::Disk::new(options.model)),
+            disk: Arc::new(Mutex::new(model::Disk::new(options.model))),
+            spindle: Arc::default(),
             options,
             medium,
             generation,
@@ -148,7 +157,7 @@ impl MemOsd {
             waiting: Mutex::default(),
             wake: Arc::default(),
             poisoned: AtomicBool::new(false),
-            stats: Mutex::default(),
+            recorder: Recorder::default(),
         });
         rt.spawn(run_committer(Arc::downgrade(&inner), inner.wake.clone(), rt.clone()));
         MemOsd { inner }
@@ -173,7 +182,15 @@ impl Osd for MemOsd {
             (medium.index.changes(), medium.is_clean())
         };
         let device = self.inner.clone();
-        Ok(Box::new(MemTransaction { device, undo_to, was_clean, callbacks: Vec::new(), done: false, turn }))
+        Ok(Box::new(MemTransaction {
+            device,
+            undo_to,
+            was_clean,
+            callbacks: Vec::new(),
+            pending: Vec::new(),
+            done: false,
+            turn,
+        }))
     }
 
     async fn commit(&self) -> Result<(), OsdError> {
@@ -287,7 +304,17 @@ impl Osd for MemOsd {
     }
 
     fn stats(&self) -> OsdStats {
-        *self.inner.stats.lock()
+        self.inner.recorder.counters()
+    }
+
+    fn io_stats(&self) -> IoStats {
+        let disk = self.inner.disk.lock();
+        IoStats { commits: self.inner.recorder.shapes().commits, ..disk.shapes().clone() }
+    }
+
+    fn clear_io_stats(&self) {
+        self.inner.recorder.clear_shapes();
+        self.inner.disk.lock().clear_shapes();
     }
 
     fn is_poisoned(&self) -> bool {
@@ -344,6 +371,10 @@ impl Inner {
     /// Waits as long as the disk takes.
     async fn pay(&self, request: impl FnOnce(&mut model::Disk, Time) -> Time) {
         if self.options.model != DiskModel::FREE {
+            let _turn = match self.options.model.journal {
+                Some(_) => Some(self.spindle.turn(false).await),
+                None => None,
+            };
             let now = self.rt.now();
             let done = request(&mut self.disk.lock(), now);
             if done > now {
@@ -388,10 +419,10 @@ impl Inner {
         // With the turn taken no operation is half done.
         let turn = self.turn.lock().await;
         let waiting = std::mem::take(&mut *self.waiting.lock());
-        let begun = self.live_mut().map(|mut m| m.begin_commit());
+        let begun = self.live_mut().map(|mut m| (m.index.begin_commit(), std::mem::take(m.pending.get_mut())));
         drop(turn);
         let result = match begun {
-            Ok(commit) => self.finish_commit(commit).await,
+            Ok((index, pending)) => self.finish_commit(index, pending).await,
             Err(e) => Err(e),
         };
         for waiter in waiting {
@@ -399,19 +430,71 @@ impl Inner {
         }
     }
 
-    async fn finish_commit(&self, commit: MediumCommit) -> Result<(), OsdError> {
+    async fn finish_commit(&self, index: index::Commit, pending: Vec<PendingData>) -> Result<(), OsdError> {
         let begin = self.rt.now();
-        if let Err(e) = self.fault("osd.commit").await {
-            if e != OsdError::Closed && !self.poisoned.swap(true, Ordering::Relaxed) {
-                tracing::error!("{}: commit failed, the device stops: {e}", self.rt.name());
-            }
-            return Err(if e == OsdError::Closed { e } else { OsdError::Poisoned });
+        if let Err(e) = self.wait_for(pending).await {
+            return Err(self.poison(e));
         }
-        self.pay(|disk, now| disk.handle_commit(now, commit.index.bytes)).await;
+        // Only now may any of it become durable.
+        let commit = self.live_mut()?.begin_commit(index);
+        if let Err(e) = self.fault("osd.commit").await {
+            return Err(self.poison(e));
+        }
+        self.pay_commit(commit.index.bytes).await;
         self.live_mut()?.end_commit(&commit);
-        self.stats.lock().handle_commit(self.rt.now() - begin, Duration::ZERO);
+        let took = self.rt.now() - begin;
+        self.recorder.commit(CommitTimes { took, stall: Duration::ZERO, changes: commit.index.changes });
         commit.index.callbacks.into_iter().for_each(|f| f());
         Ok(())
+    }
+
+    /// Waits as long as the disk takes for a commit of `bytes` of records.
+    async fn pay_commit(&self, bytes: u64) {
+        let Some(journal) = self.options.model.journal else {
+            return self.pay(|disk, now| disk.handle_commit(now, bytes)).await;
+        };
+        if self.options.model.cache_bytes > 0 || !self.options.model.flush.is_zero() {
+            self.pay(|disk, now| disk.handle_commit(now, 0)).await;
+        }
+        let turn = match journal.external {
+            true => None,
+            false => Some(self.spindle.turn(journal.urgent).await),
+        };
+        let done = self.disk.lock().handle_journal(self.rt.now(), &journal, bytes);
+        self.rt.sleep_until(done).await;
+        drop(turn);
+        for _ in 0..journal.home_writes {
+            self.write_home(journal);
+        }
+    }
+
+    /// Writes a page to where it belongs; nobody waits for it.
+    fn write_home(&self, journal: Journal) {
+        let (rt, spindle, disk) = (self.rt.clone(), self.spindle.clone(), self.disk.clone());
+        drop(self.rt.spawn(async move {
+            let _turn = spindle.turn(false).await;
+            let done = disk.lock().handle_home_write(rt.now(), &journal);
+            rt.sleep_until(done).await;
+        }));
+    }
+
+    /// Waits for data whose operations are finished.
+    async fn wait_for(&self, pending: Vec<PendingData>) -> Result<(), OsdError> {
+        for data in pending {
+            data.await.unwrap_or(Err(OsdError::Io { what: "data that was given up", errno: Errno::EIO }))?;
+        }
+        Ok(())
+    }
+
+    /// Stops the device, if a crash has not done so already.
+    fn poison(&self, why: OsdError) -> OsdError {
+        if why == OsdError::Closed || self.medium.read().generation != self.generation {
+            return OsdError::Closed;
+        }
+        if !self.poisoned.swap(true, Ordering::Relaxed) {
+            tracing::error!("{}: commit failed, the device stops: {why}", self.rt.name());
+        }
+        OsdError::Poisoned
     }
 
     /// What the committer has to do.
@@ -470,7 +553,7 @@ struct MediumCommit {
 
 impl Medium {
     fn is_clean(&self) -> bool {
-        self.unsynced.is_empty() && self.removed.is_empty() && !self.index.is_dirty()
+        self.unsynced.is_empty() && self.removed.is_empty() && !self.index.is_dirty() && self.pending.lock().is_empty()
     }
 
     fn change(&mut self, fid: Fid, change: Change, capacity: u64) -> Result<(), OsdError> {
@@ -497,8 +580,8 @@ impl Medium {
         }
     }
 
-    fn begin_commit(&mut self) -> MediumCommit {
-        let index = self.index.begin_commit();
+    /// All that the commit covers is on its way to the medium from here on.
+    fn begin_commit(&mut self, index: index::Commit) -> MediumCommit {
         self.committing = Some(index.upto);
         let changes = |fid: &Fid| self.objects.get(fid).map(|o| (*fid, o.changes()));
         MediumCommit { index, objects: self.unsynced.iter().filter_map(changes).collect(), removed: self.removed.len() }
@@ -521,6 +604,7 @@ impl Medium {
             Crash::Process | Crash::PowerCut => None,
         };
         let committing = self.committing.take();
+        self.pending.get_mut().clear();
         if let (Some(prng), Some(upto)) = (&mut prng, committing)
             && prng.one_in(2)
         {
@@ -560,6 +644,7 @@ struct MemTransaction {
     /// Whether there was nothing to commit when the turn began.
     was_clean: bool,
     callbacks: Vec<CommitCallback>,
+    pending: Vec<PendingData>,
     done: bool,
     /// Given back last.
     #[allow(dead_code)] // held, not read
@@ -592,11 +677,16 @@ impl Transaction for MemTransaction {
         self.callbacks.push(f);
     }
 
+    fn commit_after(&mut self, data: PendingData) {
+        self.pending.push(data);
+    }
+
     fn finish(mut self: Box<Self>) {
         self.done = true;
         let callbacks = std::mem::take(&mut self.callbacks);
         let Ok(mut medium) = self.device.live_mut() else { return };
         medium.index.add_callbacks(callbacks);
+        medium.pending.get_mut().append(&mut self.pending);
         let is_clean = medium.is_clean();
         drop(medium);
         self.device.wake_if(self.was_clean && !is_clean);

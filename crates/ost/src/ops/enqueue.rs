@@ -1,6 +1,7 @@
 //! LDLM_ENQUEUE of an extent lock: the reply tells the object's attributes, with what other clients know better and have
 //! not written yet, if they had to be asked (a glimpse).
 
+use crate::ops::cancel;
 use crate::service::ObjectService;
 use nacre_base::{Errno, Fid};
 use nacre_ptlrpc::{Response, ServerRequest};
@@ -18,6 +19,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     if !is_withdrawal {
         ost.objects.find(fid).await?;
     }
+    cancel::before_cancel(ost, &request.export, &enqueue.cancels).await;
     let Enqueued { mut reply, glimpsed } = ost.locks.enqueue_decoded(&request, enqueue).await?;
     if is_withdrawal {
         return Ok(Response::new(&reply));

@@ -1,5 +1,6 @@
 //! The operations, one per file. Each is a function `handle(service, request)`.
 
+pub(crate) mod cancel;
 pub(crate) mod create;
 pub(crate) mod destroy;
 pub(crate) mod enqueue;

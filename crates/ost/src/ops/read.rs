@@ -22,6 +22,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     };
     let checksum = read.checksum.then(|| crc32c(&data));
     ost.target.stats().bytes("read_bytes", data.len() as u64);
+    ost.brw_stats.count_read(&read.extents);
     let contended = ost.locks.is_contended(read.fid);
     let reply = ReadReply { attr: ost.attr(read.fid, &record).await?, lens, checksum, contended };
     if request.fits_inline(data.len()) {

@@ -1,22 +1,31 @@
 //! OST_WRITE: data to the device, then one transaction for record, transno and saved reply, then the reply.
 //!
-//! All extents of one RPC are written under one range lock. A write is never forced to disk here, whether or not the
-//! client keeps the data ([`nacre_wire::ost::niobuf_flags::ASYNC`]): OST_SYNC does that.
+//! All extents of one RPC are written under one range lock. Whether the reply waits for the commit is a matter of what the
+//! client says and the administrator wants: a client that does not keep the data until it is committed
+//! ([`niobuf_flags::ASYNC`]) gets its reply after the commit, as does everybody with `sync_journal`. With
+//! `reply_from_memory_mb` the record comes before the data: the range stays locked, and the next commit waits, until the
+//! device has it.
 
 use crate::checksum::crc32c;
+use crate::memory::Taken;
 use crate::object::Object;
 use crate::objects::Access;
+use crate::ops::cancel;
 use crate::ops::extents::{self, Extents};
+use crate::range_lock::RangeGuard;
 use crate::record::Change;
 use crate::service::ObjectService;
+use crate::settings::ReplyAfter;
 use crate::space::Reserved;
 use bytes::Bytes;
 use nacre_base::fault::FaultAction;
-use nacre_base::{Errno, Payload};
-use nacre_osd::Seek;
+use nacre_base::{Errno, Fid, Payload};
+use nacre_osd::{OsdError, PendingData, Seek};
 use nacre_ptlrpc::{Response, ServerRequest};
+use nacre_tgt::Target;
 use nacre_wire::ost::{Niobuf, Write, WriteReply, niobuf_flags};
 use std::sync::Arc;
+use tokio::sync::oneshot;
 
 pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
     // 1. What is to be written, and whether it may be.
@@ -24,28 +33,115 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     let extents = extents::check(&write.extents)?;
     let object = ost.objects.find(write.fid).await?;
     ost.objects.record(&object).await?.check_layout(write.layout_version)?;
-    let _lock = ost.lock_ranges(&request, write.fid, write.lock, Access::Write, &extents.ranges).await?;
+    let lock = ost.lock_ranges(&request, write.fid, write.lock, Access::Write, &extents.ranges).await?;
     let reserved = reserve(ost, &request, &write, &object, &extents).await?;
 
     // 2. The data, checked before anything is changed.
     let data = pull(ost, &request, &write, &extents).await?;
 
-    // 3. Data to the device.
-    let (_guard, _) = ost.objects.lock(&object, &extents.ranges, Access::Write).await?;
-    let change = object.begin_change();
-    ost.target.fault("ost.write.before_data").await?;
-    store(ost, &object, &write.extents, data).await?;
-    ost.target.fault("ost.write.after_data").await?;
-    if let Some(reserved) = reserved {
-        reserved.written();
-    }
-
-    // 4. The record.
-    let response = record(ost, &request, &write, &object, &extents).await?;
-    change.recorded();
+    // 3. Data to the device and the record, in the order that was chosen.
+    let (guard, _) = ost.objects.lock(&object, &extents.ranges, Access::Write).await?;
+    // A recovery ends with a commit.
+    let keeps = request.is_replay() || write.extents.iter().all(|e| e.flags & niobuf_flags::ASYNC != 0);
+    let after = ost.settings.reply_after(keeps);
+    let memory =
+        (after == ReplyAfter::Memory).then(|| ost.memory.take(extents.bytes as u64, ost.settings.memory_bytes()));
+    let work = Work { ost, request: &request, write: &write, object: &object, extents: &extents };
+    let response = match memory.flatten() {
+        Some(memory) => work.record_first(data, Held { guard, reserved, memory }).await?,
+        None => {
+            let response = work.store_first(data, reserved).await?;
+            drop(guard);
+            response
+        }
+    };
     ost.target.stats().bytes("write_bytes", extents.bytes as u64);
+    ost.brw_stats.count_write(&write.extents);
+
+    // 4. The commit, if somebody depends on it.
+    if after == ReplyAfter::Commit {
+        ost.target.commit().await?;
+    } else if lock.is_some() {
+        cancel::before_unlock(ost, write.fid).await;
+    }
+    drop(lock);
     ost.target.fault("ost.write.before_reply").await?;
     Ok(response)
+}
+
+/// A write whose data is here.
+struct Work<'a> {
+    ost: &'a Arc<ObjectService>,
+    request: &'a ServerRequest,
+    write: &'a Write,
+    object: &'a Object,
+    extents: &'a Extents,
+}
+
+/// What is given back once data is on the device: others may look, space is taken, memory is free.
+struct Held {
+    guard: RangeGuard,
+    reserved: Option<Reserved>,
+    memory: Taken,
+}
+
+impl Work<'_> {
+    /// The data, then the record.
+    async fn store_first(&self, data: Payload, reserved: Option<Reserved>) -> Result<Response, Errno> {
+        let Work { ost, request, write, object, extents } = *self;
+        let change = object.begin_change();
+        ost.target.fault("ost.write.before_data").await?;
+        ost.target.osd().write_extents(object.fid, split(&write.extents, &data)).await?;
+        ost.target.fault("ost.write.after_data").await?;
+        if let Some(reserved) = reserved {
+            reserved.written();
+        }
+        let response = record(ost, request, write, object, extents, None).await?;
+        change.recorded();
+        Ok(response)
+    }
+
+    /// The record, then the data, by a task that nobody waits for but the next commit and who wants to see the range.
+    async fn record_first(&self, data: Payload, held: Held) -> Result<Response, Errno> {
+        let Work { ost, request, write, object, extents } = *self;
+        let (stored, pending) = oneshot::channel();
+        let response = record(ost, request, write, object, extents, Some(pending)).await?;
+        // No await from the record to here: a request whose client is gone ends at any of them.
+        let data = split(&write.extents, &data);
+        drop(ost.target.rt().spawn(store_later(ost.target.clone(), object.fid, data, stored, held)));
+        Ok(response)
+    }
+}
+
+/// Writes data that was answered for. If that fails the target stops: nobody can be told any more.
+async fn store_later(
+    target: Arc<Target>,
+    fid: Fid,
+    data: Vec<(u64, Payload)>,
+    stored: oneshot::Sender<Result<(), OsdError>>,
+    held: Held,
+) {
+    let written = match target.fault("ost.write.from_memory").await {
+        Ok(_) => target.osd().write_extents(fid, data).await,
+        Err(errno) => Err(OsdError::Io { what: "ost.write.from_memory", errno }),
+    };
+    let failed = written.as_ref().err().cloned();
+    // The commit may have given up waiting: then the device is closed.
+    let _ = stored.send(written);
+    match failed {
+        None => {
+            if let Some(reserved) = held.reserved {
+                reserved.written();
+            }
+        }
+        Some(OsdError::Closed) => {}
+        Some(error) => {
+            tracing::error!(target = %target.name(), %fid, %error, "data that was answered for cannot be written");
+            // Poisons the device, before anybody can look at the range.
+            let _ = target.commit().await;
+        }
+    }
+    drop((held.guard, held.memory));
 }
 
 async fn record(
@@ -54,6 +150,7 @@ async fn record(
     write: &Write,
     object: &Object,
     extents: &Extents,
+    data: Option<PendingData>,
 ) -> Result<Response, Errno> {
     let stat = ost.stat(write.fid).await?;
     let change = Change {
@@ -70,7 +167,8 @@ async fn record(
             ost.space.allocate(request.export.cookie, &write.grant)
         }
     };
-    let changed = ost.objects.change(
+    let changed = ost.objects.change_before(
+        data,
         request,
         object,
         |record| {
@@ -152,16 +250,15 @@ async fn pull(
     }
 }
 
-/// Gives all extents to the device at once: it knows best which of them to write together.
-async fn store(ost: &ObjectService, object: &Object, extents: &[Niobuf], data: Payload) -> Result<(), Errno> {
+/// The extents with their data, to be given to the device at once: it knows best which of them to write together.
+fn split(extents: &[Niobuf], data: &Payload) -> Vec<(u64, Payload)> {
     let mut at = 0;
     let of_data = |extent: &Niobuf| {
         let piece = data.slice(at, extent.len as usize);
         at += extent.len as usize;
         (extent.offset, piece)
     };
-    let extents = extents.iter().map(of_data).collect();
-    Ok(ost.target.osd().write_extents(object.fid, extents).await?)
+    extents.iter().map(of_data).collect()
 }
 
 fn with_first_bit_flipped(data: &Payload) -> Payload {

@@ -13,7 +13,7 @@ use nacre_wire::attr::ObjectAttr;
 use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::ost::{
     CHECKSUM_CRC32C, Create, CreateReply, Destroy, Getattr, GrantReport, Niobuf, Punch, Read, ReadReply, Sync, Write,
-    WriteReply,
+    WriteReply, niobuf_flags,
 };
 use nacre_wire::{Field, Lane, Opcode};
 use std::future::Future;
@@ -140,8 +140,10 @@ pub(crate) struct Client {
     pub(crate) faults: Faults,
 }
 
+/// A write of a client that keeps what it wrote until it is committed.
 pub(crate) fn write_of(fid: Fid, extents: &[(u64, usize)]) -> Write {
-    let extent = |(offset, len): &(u64, usize)| Niobuf { offset: *offset, len: *len as u32, flags: 0 };
+    let flags = niobuf_flags::ASYNC;
+    let extent = |(offset, len): &(u64, usize)| Niobuf { offset: *offset, len: *len as u32, flags };
     Write {
         fid,
         parent: Fid { seq: 7, oid: 7, ver: 0 },
@@ -207,7 +209,7 @@ impl Client {
         grant: GrantReport,
     ) -> Result<u64, Errno> {
         let mut write = Write { grant, ..write_of(fid, &[(0, len)]) };
-        write.extents[0].flags = flags;
+        write.extents[0].flags |= flags;
         self.send_write(&write, &vec![1; len]).await.map(|reply| reply.grant)
     }
 

@@ -224,6 +224,7 @@ fn parameters_are_lustres() {
         assert_eq!((get("brw_size"), get("sync_journal"), get("degraded")), ("4".into(), "0".into(), "0".into()));
         let kbytes = |n| get(n).parse::<u64>().unwrap();
         assert!(kbytes("kbytestotal") > kbytes("kbytesavail"), "4096 bytes are in use");
+        assert_eq!((get("reply_from_memory_mb"), get("sync_on_lock_cancel")), ("0".into(), "blocking".into()));
         assert!(get("stats").contains("\nwrite_bytes                         1 samples [bytes] 4096 4096 4096"));
 
         params.set("obdfilter.*.readonly", "1").unwrap();
@@ -235,5 +236,41 @@ fn parameters_are_lustres() {
 
         cluster.server.ost.stop().await;
         assert!(params.get("obdfilter.*").is_err(), "nothing is left of a stopped target");
+    });
+}
+
+#[test]
+fn brw_stats_show_requests_as_they_came_and_as_the_disk_saw_them() {
+    run(|rt| async move {
+        let cluster = Cluster::with_disk(&rt, DiskModel::NVME).await;
+        let client = cluster.client(1);
+        let fid = client.object().await;
+        client.write(fid, 0, &vec![1; 1 << 20]).await.unwrap();
+        client.send_write(&write_of(fid, &[(2 << 20, 4096), (3 << 20, 4096)]), &[1; 8192]).await.unwrap();
+        client.read(fid, 0, 1 << 20).await.unwrap();
+        let params = &cluster.server.params;
+        let get = || params.get("obdfilter.*.brw_stats").unwrap()[0].1.clone();
+        let text = get();
+        for line in [
+            "pages per bulk r/w    rpcs   % cum % |       rpcs   % cum %",
+            "2:\t\t         0   0   0   |          1  50  50",
+            "256:\t\t         1 100 100   |          1  50 100",
+            "discontiguous pages   rpcs   % cum % |       rpcs   % cum %",
+            "1:\t\t         0   0 100   |          1  50 100",
+            "disk I/Os in flight   ios    % cum % |       ios    % cum %",
+            "I/O time (1/1000s)    ios    % cum % |       ios    % cum %",
+            "disk I/O size         ios    % cum % |       ios    % cum %",
+            "1M:\t\t         1 100 100   |          1 100 100",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line:?} is not in {text}");
+        }
+        client.sync().await;
+        let commits = params.get("osd-nacre.nacre-OST0000.commit_stats").unwrap()[0].1.clone();
+        assert!(commits.contains("\ncommit time (1/1000s) count  % cum %\n1:\t\t"), "{commits}");
+        let disk = params.get("osd-nacre.*.brw_stats").unwrap()[0].1.clone();
+        assert!(disk.contains("disk I/O size") && !disk.contains("pages per bulk"), "{disk}");
+
+        params.set("obdfilter.*.brw_stats", "0").unwrap();
+        assert!(!get().contains("1M:"), "{}", get());
     });
 }

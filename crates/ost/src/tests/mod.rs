@@ -7,5 +7,6 @@ mod data;
 mod glimpse;
 mod holder;
 mod locks;
+mod modes;
 mod once;
 mod space;

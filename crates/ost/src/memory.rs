@@ -1,0 +1,46 @@
+//! Memory for data that was answered for and is not on the device yet: how much of it there is, and never too much.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many bytes are in memory only.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Memory(Arc<AtomicU64>);
+
+/// Bytes in memory only; given back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    memory: Memory,
+    bytes: u64,
+}
+
+impl Memory {
+    /// Takes `bytes`, if no more than `max` are taken with them.
+    pub(crate) fn take(&self, bytes: u64, max: u64) -> Option<Taken> {
+        let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= max);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
+        Some(Taken { memory: self.clone(), bytes })
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.memory.0.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_taken_than_there_may_be() {
+        let memory = Memory::default();
+        let first = memory.take(60, 100).unwrap();
+        assert!(memory.take(41, 100).is_none() && memory.take(u64::MAX, 100).is_none());
+        assert!(memory.take(40, 100).is_some(), "and given back at once");
+        drop(first);
+        assert!(memory.take(100, 100).is_some());
+        assert!(memory.take(1, 0).is_none());
+    }
+}

@@ -1,0 +1,47 @@
+//! LDLM_CANCEL. What was written under a lock and is not committed is committed before another client can see it
+//! (`sync_on_lock_cancel`): should the OST crash then, and the writer with it, what was seen would be gone.
+
+use crate::service::ObjectService;
+use crate::settings::SyncOnLockCancel;
+use nacre_base::{Errno, Fid};
+use nacre_ptlrpc::{Export, Response, ServerRequest};
+use nacre_wire::ldlm::Cancel;
+use std::sync::Arc;
+
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+    let cancel: Cancel = request.decode()?;
+    before_cancel(ost, &request.export, &cancel.handles).await;
+    ost.locks.cancel(&request)
+}
+
+/// The client gives these locks back: commits what it wrote under them, if it must be.
+pub(super) async fn before_cancel(ost: &ObjectService, export: &Export, handles: &[u64]) {
+    let sync = ost.settings.sync_on_lock_cancel();
+    if sync == SyncOnLockCancel::Never {
+        return;
+    }
+    let must = |(fid, is_called_back): (Fid, bool)| (is_called_back || sync == SyncOnLockCancel::Always).then_some(fid);
+    let written: Vec<Fid> = ost.locks.written_by(export, handles).filter_map(must).collect();
+    commit_if_uncommitted(ost, &written).await;
+}
+
+/// A lock that the server took for the writes of one request is about to go.
+pub(super) async fn before_unlock(ost: &ObjectService, fid: Fid) {
+    let must = match ost.settings.sync_on_lock_cancel() {
+        SyncOnLockCancel::Never => false,
+        SyncOnLockCancel::Blocking => ost.locks.is_waited_for(fid),
+        SyncOnLockCancel::Always => true,
+    };
+    if must {
+        commit_if_uncommitted(ost, &[fid]).await;
+    }
+}
+
+async fn commit_if_uncommitted(ost: &ObjectService, fids: &[Fid]) {
+    if ost.objects.any_uncommitted(fids)
+        && let Err(error) = ost.target.commit().await
+    {
+        // The lock goes all the same: the target has stopped, and answers nobody any more.
+        tracing::warn!(target = %ost.target.name(), %error, "cannot commit before a lock is given back");
+    }
+}
