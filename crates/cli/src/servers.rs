@@ -182,7 +182,7 @@ impl Opening {
             let osd = Arc::new(osd);
             let opened = Arc::downgrade(&osd);
             let show = move || describe_mmp(opened.upgrade().and_then(|osd| osd.mmp_status()).as_ref());
-            params.add(&format!("osd-disk.{shown}.mmp"), show);
+            params.add(format!("osd-disk.{shown}.mmp"), show);
             Ok(osd)
         });
         Ok(Opening { dir: dir.to_owned(), label, osd })
