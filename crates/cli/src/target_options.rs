@@ -128,7 +128,9 @@ mod tests {
         assert_eq!(TargetOptions::of(&label), Ok(options.clone()));
         let text = describe(&label);
         assert!(
-            text.contains("Parameters: failover.node=10.0.0.2@tcp,10.0.0.3:7000@tcp mgsnode=10.0.0.1@tcp"),
+            text.contains(
+                "Parameters: failover.node=10.0.0.2@tcp,10.0.0.3:7000@tcp journal=/journals/ost3 mgsnode=10.0.0.1@tcp"
+            ),
             "{text}"
         );
         assert_eq!(options.mmp("n", 0).unwrap().holder, 1, "0 is nobody");

@@ -213,6 +213,8 @@ impl Import {
                 tracing::info!("{}: the target was restarted, reconnecting", self.0.config.label);
                 s.break_off_recovery();
             }
+            // A connect under way may have gone to a place that was dead then.
+            s.calls.fail_control();
             s.machine.nids()
         };
         // One of them was started a moment ago, after we may have tried it in vain.

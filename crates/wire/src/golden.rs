@@ -143,7 +143,7 @@ fn lock_and_management_messages() {
     let more = vec![ldlm::LockRange { start: 10, end: 19 }];
     check(
         ldlm::Enqueue { resource: FID, end: 4, more, group: 1, cancels: vec![5], ..Default::default() },
-        0x97fff29855ce184e,
+        0x1cfff38a5f69ae0e,
     );
     check(ldlm::BlockingCallback { handle: 3, resource: FID, bits: 2, ..Default::default() }, 0x40874ac0d18e16c9);
     check(ldlm::GlimpseCallback { handle: 3, resource: FID }, 0xc3519cf77223579b);

@@ -597,7 +597,7 @@ mod tests {
         let run = Gathering::MOVING.run_bytes;
         for record in (0..run / MIB).step_by(2).chain((1..run / MIB).step_by(2)) {
             assert_eq!(d.busy_until, Time::ZERO);
-            d.handle_write(ms(0), FID, &[record * MIB..(record + 1) * MIB]);
+            d.handle_write(ms(0), FID, std::slice::from_ref(&(record * MIB..(record + 1) * MIB)));
         }
         assert_eq!(d.dirty.bytes(), 0);
         assert_eq!(d.busy_until, ms(SEEK) + transfer(run, 100 * MB));
