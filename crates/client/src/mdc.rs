@@ -214,6 +214,7 @@ impl Mdc {
 
     /// Closes. A handle that the MDT does not know, because it was restarted, is as good as closed.
     pub(crate) async fn close(&self, caller: &Caller, body: &Close) -> Result<(), Errno> {
+        self.inodes.lock().closing(body.fid, body.handle);
         let closed = self.send_close(caller, body).await;
         self.inodes.lock().closed(body.fid, body.handle, self.now());
         self.send_out();

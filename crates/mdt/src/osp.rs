@@ -30,6 +30,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
@@ -69,6 +70,8 @@ struct State {
 struct Osp {
     index: OstIndex,
     import: Arc<Import>,
+    /// Of the OST, as the configuration told last.
+    instance: AtomicU64,
     pool: Mutex<Pool>,
     /// The pool may want a refill.
     pool_low: Notify,
@@ -122,7 +125,9 @@ impl Osps {
         }
         if let Some(osp) = state.osts.get(&index) {
             osp.import.set_nids(entry.nids.clone());
-            osp.import.notify_restart(entry.instance);
+            if osp.instance.swap(entry.instance, Ordering::Relaxed) != entry.instance {
+                osp.import.notify_restart(entry.instance);
+            }
             return;
         }
         let osp = Arc::new(Osp::new(&self.target, index, entry));
@@ -200,6 +205,7 @@ impl Osp {
         Osp {
             index,
             import,
+            instance: AtomicU64::new(entry.instance),
             pool: Mutex::default(),
             pool_low: Notify::new(),
             destroys_durable: Notify::new(),

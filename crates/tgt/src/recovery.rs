@@ -242,6 +242,11 @@ impl Recovery {
         (true, self.advance(now))
     }
 
+    /// Whether the client's replay was executed: it comes again, because its answer was lost, or the connection.
+    pub fn is_executed(&self, client: Uuid, transno: u64) -> bool {
+        self.clients.get(&client).is_some_and(|c| transno <= c.last)
+    }
+
     /// The replay whose turn it was has been executed, or failed, or its client went away.
     pub fn handle_executed(&mut self, ticket: Ticket, now: Time) -> Effects {
         if self.running == Some(ticket) {
@@ -441,6 +446,18 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_comes_again_after_its_last_replay_finds_them_all_executed() {
+        let mut r = recovery(2);
+        r.handle_connect(client(1), at(0));
+        let (_, effects) = r.handle_replay(client(1), 101, 0, at(0));
+        r.handle_executed(effects.run.unwrap(), at(0));
+        r.handle_requests_done(client(1), at(0));
+        r.handle_connect(client(1), at(1));
+        assert!(r.is_executed(client(1), 101) && !r.is_executed(client(1), 102));
+        assert!(!r.is_executed(client(2), 101), "each for itself");
+    }
+
+    #[test]
     fn the_direct_successor_need_not_wait_for_anybody() {
         let mut r = recovery(2);
         r.handle_connect(client(1), at(0));
@@ -570,7 +587,7 @@ mod tests {
                     _ => {
                         // Several are on their way at a time, and any may come first.
                         let transno = left[prng.below(left.len().min(3) as u64) as usize];
-                        let previous = histories[n].iter().copied().filter(|t| *t < transno).next_back().unwrap_or(0);
+                        let previous = histories[n].iter().copied().rfind(|t| *t < transno).unwrap_or(0);
                         sent[n].push(transno);
                         r.handle_replay(who, transno, previous, at(0)).1
                     }

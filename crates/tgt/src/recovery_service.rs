@@ -28,6 +28,16 @@ pub(crate) struct RecoveryService {
     over: AtomicBool,
 }
 
+/// What becomes of a request that belongs to a recovery.
+pub(crate) enum Admission {
+    /// It runs.
+    Now,
+    /// It runs, and its turn ends with this.
+    Turn(#[expect(dead_code, reason = "held for its drop")] Turn),
+    /// It was executed before.
+    Executed,
+}
+
 /// A replay's turn: the next comes when this is dropped.
 pub(crate) struct Turn {
     service: Arc<RecoveryService>,
@@ -137,9 +147,12 @@ impl RecoveryService {
     }
 
     /// Waits until a request that belongs to the recovery may run. EAGAIN if the recovery has no place for it.
-    pub(crate) async fn turn(self: &Arc<Self>, request: &ServerRequest) -> Result<Option<Turn>, Errno> {
+    pub(crate) async fn turn(self: &Arc<Self>, request: &ServerRequest) -> Result<Admission, Errno> {
         if !request.is_replay() {
-            return self.until(Phase::Locks, request).await.map(|()| None);
+            return self.until(Phase::Locks, request).await.map(|()| Admission::Now);
+        }
+        if self.engine.lock().is_executed(request.export.client, request.header.transno) {
+            return Ok(Admission::Executed);
         }
         let ticket = Ticket { client: request.export.client, transno: request.header.transno };
         let (sender, turn) = oneshot::channel();
@@ -159,7 +172,7 @@ impl RecoveryService {
             granted = turn => {
                 queued.ticket = None;
                 granted.map_err(|_| Errno::EAGAIN)?;
-                Ok(Some(Turn { service: self.clone(), ticket }))
+                Ok(Admission::Turn(Turn { service: self.clone(), ticket }))
             }
             () = request.abandoned() => Err(Errno::ENOTCONN),
         }
@@ -169,11 +182,8 @@ impl RecoveryService {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            let current = self.engine.lock().phase();
-            if current == Phase::Complete && phase != Phase::Complete {
-                return Err(Errno::EAGAIN);
-            }
-            if current >= phase {
+            // Also when it is over: a client that lost its connection after its last word says everything again.
+            if self.engine.lock().phase() >= phase {
                 return Ok(());
             }
             tokio::select! {

@@ -1,7 +1,7 @@
 //! Dispatch: a service is a table of handlers, on one screen, and [`serve`] makes it a target of the RPC layer, with
 //! connecting, saved replies, statistics and the read-only check in one place.
 
-use crate::recovery_service::{Exports, RecoveryService};
+use crate::recovery_service::{Admission, Exports, RecoveryService};
 use crate::{MODIFY_RPCS_MAX, Stats, Target, TargetError, reply};
 use async_trait::async_trait;
 use nacre_base::{Errno, FxHashMap, Payload, Tag, Transno, Xid};
@@ -184,8 +184,15 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
             return Err(Errno::EAGAIN);
         }
         // Held until it is executed: the next replay's turn comes then.
-        let turn = if request.is_recovery() { self.recovery.turn(&request).await? } else { None };
-        if turn.is_some()
+        let admission = match request.is_recovery() {
+            false => Admission::Now,
+            true => self.recovery.turn(&request).await?,
+        };
+        if let Admission::Executed = admission {
+            // Nobody reads the answer to a replay.
+            return Ok(Response { transno: Transno(request.header.transno), ..Response::new(&()) });
+        }
+        if request.is_replay()
             && let Some(saved) = self.saved_reply(&request.export, request.xid(), request.tag()).await
         {
             return saved;

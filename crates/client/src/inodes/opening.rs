@@ -61,6 +61,11 @@ impl InodeCache {
         self.opens.at_mdt()
     }
 
+    /// What the MDT opened is being closed.
+    pub(crate) fn closing(&mut self, fid: Fid, handle: u64) {
+        self.opens.closing(fid, handle);
+    }
+
     /// What the MDT opened is closed.
     pub(crate) fn closed(&mut self, fid: Fid, handle: u64, now: Time) {
         let closed = self.opens.close_known(fid, handle);

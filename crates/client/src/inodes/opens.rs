@@ -15,6 +15,8 @@ struct Handle {
     number: u64,
     /// Of open(2).
     flags: u32,
+    /// Its close is on its way, and finds it closed if the MDT was started anew meanwhile.
+    closing: bool,
 }
 
 #[derive(Debug, Default)]
@@ -92,7 +94,13 @@ impl Opens {
 
     /// Opened at the MDT.
     pub(super) fn open_known(&mut self, fid: Fid, number: u64, flags: u32) {
-        self.inodes.entry(fid).or_default().known.push(Handle { number, flags });
+        self.inodes.entry(fid).or_default().known.push(Handle { number, flags, closing: false });
+    }
+
+    /// A close is about to be sent.
+    pub(super) fn closing(&mut self, fid: Fid, number: u64) {
+        let known = self.inodes.get_mut(&fid).into_iter().flat_map(|open| &mut open.known);
+        known.filter(|handle| handle.number == number).for_each(|handle| handle.closing = true);
     }
 
     /// The end of an open that the MDT knows.
@@ -141,7 +149,7 @@ impl Opens {
             return Arrived::Stale;
         }
         let Some(open) = self.inodes.get_mut(&fid).filter(|open| open.local > 0) else { return Arrived::NotNeeded };
-        open.handles.push(Handle { number, flags: wanted.flags });
+        open.handles.push(Handle { number, flags: wanted.flags, closing: false });
         Arrived::Kept
     }
 
@@ -156,7 +164,7 @@ impl Opens {
     pub(super) fn at_mdt(&self) -> Vec<(Fid, u64, u32)> {
         let of = |(fid, open): (&Fid, &Open)| {
             let fid = *fid;
-            let handles = open.known.iter().chain(&open.handles);
+            let handles = open.known.iter().chain(&open.handles).filter(|handle| !handle.closing);
             handles.map(move |handle| (fid, handle.number, handle.flags)).collect::<Vec<_>>()
         };
         self.inodes.iter().flat_map(of).collect()
