@@ -16,9 +16,11 @@ pub(crate) fn all() -> Vec<Case> {
     vec![Case::new("kill.soak", soak).needs_cluster().announces(WARNINGS).limits(300, 1500)]
 }
 
+/// One round of a program in a directory of its own.
+type Round = fn(&Env, &Path, usize) -> Outcome;
+
 /// What works meanwhile: each is repeated until it is enough.
-const PROGRAMS: [(&str, fn(&Env, &Path, usize) -> Outcome); 4] =
-    [("fio", fio), ("dbench", dbench), ("sqlite", sqlite), ("compile", compile)];
+const PROGRAMS: [(&str, Round); 4] = [("fio", fio), ("dbench", dbench), ("sqlite", sqlite), ("compile", compile)];
 /// What is killed, in turn.
 const VICTIMS: [&str; 3] = ["mds", "oss1", "oss2"];
 const INTERVAL: Duration = Duration::from_secs(20);
@@ -27,7 +29,7 @@ fn soak(env: &Env) -> Outcome {
     let enough = AtomicBool::new(false);
     let mut writer = Writer::start(env)?;
     std::thread::scope(|scope| {
-        let work = |name: &'static str, run: fn(&Env, &Path, usize) -> Outcome| {
+        let work = |name: &'static str, run: Round| {
             let dir = env.a.join(name);
             let enough = &enough;
             move || -> Outcome<usize> {
