@@ -43,7 +43,7 @@ use tokio::sync::Notify;
 use write_back::{Which, WriteBack};
 
 /// The unit of `max_pages_per_rpc`.
-const PAGE_SIZE: u64 = 4096;
+pub(crate) const PAGE_SIZE: u64 = 4096;
 /// The largest value of `max_pages_per_rpc`.
 pub(crate) const PAGES_PER_RPC_MAX: u64 = BRW_SIZE_MAX as u64 / PAGE_SIZE;
 /// How often a transfer whose checksum does not match is repeated, unless told otherwise.
@@ -87,6 +87,8 @@ pub(crate) struct Osc {
     /// A flush ended.
     room: Notify,
     lost: LostChanges,
+    /// The OST is being asked to commit.
+    committing: AtomicBool,
     rpc_stats: RpcStats,
     /// Whether the import pings, because we hold locks.
     kept_alive: AtomicBool,
@@ -119,6 +121,7 @@ impl Osc {
             waiters: AtomicU64::new(0),
             room: Notify::new(),
             lost: LostChanges::default(),
+            committing: AtomicBool::new(false),
             rpc_stats,
             kept_alive: AtomicBool::new(false),
             upkeep: AtomicBool::new(false),

@@ -4,7 +4,7 @@ use crate::Client;
 use crate::connection::{Connection, Mount};
 use crate::lock_params;
 use crate::mdc::Mdc;
-use crate::osc::{Osc, PAGES_PER_RPC_MAX};
+use crate::osc::{Osc, PAGE_SIZE, PAGES_PER_RPC_MAX};
 use crate::statahead::STATAHEAD_MAX_MAX;
 use crate::targets::{Table, Targets};
 use nacre_base::param::Params;
@@ -115,6 +115,11 @@ pub(crate) fn add_osc(params: &Params, osc: &Arc<Osc>) {
         let osc = Arc::downgrade(osc);
         move || osc.upgrade().map_or(0, |o| value(&o)).to_string()
     };
+    let unstable = Arc::downgrade(osc);
+    params.add(format!("{prefix}.unstable_stats"), move || {
+        let bytes = unstable.upgrade().map_or(0, |o| o.connection().unstable().1);
+        format!("unstable_pages: {:>20}\nunstable_mb:    {:>20}", bytes.div_ceil(PAGE_SIZE), bytes / MIB)
+    });
     params.add(format!("{prefix}.cur_dirty_bytes"), show(|o| o.dirty_bytes()));
     params.add(format!("{prefix}.cur_grant_bytes"), show(|o| o.grant_bytes()));
     let set = Arc::downgrade(osc);

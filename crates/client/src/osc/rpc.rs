@@ -17,6 +17,9 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+/// Bytes that an OST may have acknowledged and not committed before it is asked to commit; with twice as many writes wait.
+pub(crate) const UNSTABLE_MAX: u64 = 256 << 20;
+
 /// An object of a file, as operations that change it name it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ObjectOf {
@@ -106,8 +109,32 @@ impl Osc {
         Err(Errno::EIO)
     }
 
+    /// Sees to it that what is kept until it is durable does not fill the memory: has the OST commit in good time, and
+    /// waits for that if it does not keep up.
+    async fn bound_unstable(&self) {
+        let unstable = self.connection.unstable().1;
+        if unstable >= 2 * UNSTABLE_MAX {
+            self.have_committed().await;
+        } else if unstable >= UNSTABLE_MAX
+            && !self.committing.swap(true, Ordering::AcqRel)
+            && let Some(osc) = self.this.upgrade()
+        {
+            self.spawn(async move {
+                osc.have_committed().await;
+                osc.committing.store(false, Ordering::Release);
+            });
+        }
+    }
+
+    /// Has the OST commit what it has; the reply tells what is durable. If it fails, others will notice.
+    async fn have_committed(&self) {
+        let body = ost::Sync { fid: Fid::default() };
+        let _ = self.connection.call::<()>(Opcode::OstSync, &body, CallOptions::default()).await;
+    }
+
     /// Writes to an object.
     pub(crate) async fn write_rpc(&self, out: &WriteOut) -> Result<WriteReply, Errno> {
+        self.bound_unstable().await;
         let mut data = Payload::new();
         out.extents.iter().for_each(|(_, d)| data.append(d.clone()));
         let keeps = self.connection.connect_data().flags & connect_flags::RECOVERY != 0;

@@ -15,5 +15,6 @@ mod metadata_coherence;
 mod names;
 mod opens;
 mod progressive;
+mod recovery;
 mod statahead;
 mod xattrs;
