@@ -338,7 +338,8 @@ impl Mdt {
         }
     }
 
-    /// Opens again what a client had open when the MDT was last up, whatever has become of its names and permissions.
+    /// Opens under a number that the client knows already what it has open, by a lock or since the MDT was last up, whatever
+    /// has become of its names and permissions.
     async fn reopen(&self, request: &ServerRequest, r: &Open) -> Result<Response, Errno> {
         let client = request.export.cookie;
         let operation = self.target.begin().await?;
@@ -621,7 +622,7 @@ async fn handle_lookup(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Respons
 
 async fn handle_open(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
     let r: Open = request.decode()?;
-    if request.is_recovery() && !request.is_replay() {
+    if r.handle != 0 {
         return mdt.reopen(&request, &r).await;
     }
     mdt.fault(&request, "mdt.reint.before_commit").await?;

@@ -367,20 +367,17 @@ impl Drop for Allocator<'_> {
 /// Keeps the pool of one OST filled.
 async fn precreate(osps: Arc<Osps>, osp: Arc<Osp>) {
     osps.recovered().await;
-    let mut orphans_after = None;
+    let mut is_first = true;
     loop {
         let low = osp.pool_low.notified();
         let Some(count) = osp.pool.lock().poll_request(osps.rt.now()) else {
             low.await;
             continue;
         };
-        let after = match orphans_after {
-            Some(after) => after,
-            None => last_used(&osps, osp.index).await,
-        };
-        match create(&osps, &osp, Create { count, delete_orphans_after: after }).await {
+        let delete_orphans_after = if is_first { last_used(&osps, osp.index).await } else { None };
+        match create(&osps, &osp, Create { count, delete_orphans_after }).await {
             Ok(reply) => {
-                orphans_after = Some(0);
+                is_first = false;
                 handle_created(&osps, &osp, &reply).await;
             }
             Err(error) => {
@@ -414,10 +411,11 @@ async fn handle_created(osps: &Osps, osp: &Osp, reply: &CreateReply) {
     }
 }
 
-/// The last object of an OST that a file had when the MDT was started; 0 if none ever had.
-async fn last_used(osps: &Osps, ost: OstIndex) -> u32 {
-    let Ok(operation) = osps.target.begin().await else { return 0 };
-    tables::last_used(&*operation, ost).ok().flatten().map_or(0, |last| last.oid)
+/// The last object of an OST that a file had when the MDT was started, 0 if none ever had; `None` if that can't be read.
+async fn last_used(osps: &Osps, ost: OstIndex) -> Option<u32> {
+    let operation = osps.target.begin().await.ok()?;
+    let last = tables::last_used(&*operation, ost).ok()?;
+    Some(last.map_or(0, |last| last.oid))
 }
 
 /// Keeps what is known of one OST's space and health up to date.

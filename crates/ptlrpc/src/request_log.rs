@@ -19,6 +19,9 @@ pub(crate) struct Received {
     pub(crate) last_xid: u64,
     pub(crate) tag: Tag,
     pub(crate) resent: bool,
+    /// In a recovery, of what was answered before. Its answer may be seen and it comes again all the same: a recovery that
+    /// is broken off begins anew.
+    pub(crate) replay: bool,
     pub(crate) reply_to: ReplyTo,
     pub(crate) at: Time,
     /// The client gives up then, unless told to wait longer.
@@ -81,7 +84,7 @@ impl RequestLog {
         if let Some((_, reply)) = self.saved.get(&r.xid) {
             return Verdict::Answered(reply.clone());
         }
-        if r.xid <= self.last_xid {
+        if r.xid <= self.last_xid && !r.replay {
             return Verdict::Seen;
         }
         let running = Running { reply_to: r.reply_to, tag: r.tag, arrived: r.at, deadline: r.deadline };
@@ -175,7 +178,7 @@ mod tests {
 
     fn received(xid: u64, tag: u16) -> Received {
         let (at, deadline) = (Time::ZERO, Time::from_secs(11));
-        Received { xid, last_xid: 0, tag: Tag(tag), resent: false, reply_to: to(1), at, deadline }
+        Received { xid, last_xid: 0, tag: Tag(tag), resent: false, replay: false, reply_to: to(1), at, deadline }
     }
 
     fn resent(xid: u64, tag: u16) -> Received {
@@ -184,6 +187,19 @@ mod tests {
 
     fn reply(n: u8) -> Payload {
         Payload::from(vec![n])
+    }
+
+    #[test]
+    fn a_replay_is_answered_again_whatever_the_client_has_seen() {
+        let mut log = RequestLog::default();
+        let replay = Received { replay: true, ..received(5, 1) };
+        assert_eq!(log.handle_request(replay), Verdict::Execute);
+        log.handle_executed(5, Some(reply(5)));
+        // A later request of the same recovery says that all before it are answered.
+        assert_eq!(log.handle_request(Received { last_xid: 8, ..received(9, 0) }), Verdict::Execute);
+        assert_eq!(log.handle_request(received(5, 1)), Verdict::Seen);
+        assert_eq!(log.handle_request(replay), Verdict::Execute, "the target knows whether it was done");
+        assert_eq!(log.handle_request(replay), Verdict::Running);
     }
 
     #[test]

@@ -187,6 +187,7 @@ impl NodeShared {
             last_xid: m.header.last_xid,
             tag: Tag(m.header.tag),
             resent: m.header.has(flags::RESENT),
+            replay: m.header.has(flags::REPLAY),
             reply_to,
             at: now,
             deadline,

@@ -58,6 +58,25 @@ fn seed_10_created_before_the_mdt_knew_the_ost() {
     run_seed(10, STEPS);
 }
 
+/// Over a lossy network while servers die. An open that only a lock had kept was told to the MDT twice, as its answer was
+/// lost (10106); a glimpse named a lock that was on its way back, and the client did not tell what it had written under
+/// another one (12318); a recovery that was broken off after its replays began anew, and they were taken for late
+/// duplicates and never answered (15142).
+#[test]
+fn what_is_said_twice_while_servers_die_is_answered_twice() {
+    for seed in [10_106, 12_318, 12_702, 15_142, 16_602] {
+        nacre_sim::crashes::run_seed(seed, 400);
+    }
+}
+
+/// An MDT that had not used any object of an OST before it crashed had the next ones made, and those from before stayed.
+#[test]
+fn objects_made_ahead_for_nobody_do_not_stay() {
+    for seed in [208, 283] {
+        run_seed(seed, STEPS);
+    }
+}
+
 /// While one process of a client truncates, and the answer is lost, another one of the same client asked its own locks for the
 /// size, when others had already been told the new one.
 #[test]

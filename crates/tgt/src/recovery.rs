@@ -263,10 +263,13 @@ impl Recovery {
     }
 
     /// A replay that waited will not be asked for any more: its connection is lost. The client sends it again.
-    pub fn handle_withdrawn(&mut self, ticket: Ticket) {
+    pub fn handle_withdrawn(&mut self, ticket: Ticket, now: Time) -> Effects {
         if let Some(c) = self.clients.get_mut(&ticket.client) {
             c.waiting.remove(&ticket.transno);
         }
+        // It may have been its turn.
+        self.running.take_if(|running| *running == ticket);
+        self.advance(now)
     }
 
     /// The client has no further request to replay.
@@ -466,6 +469,19 @@ mod tests {
         assert_eq!(r.handle_executed(effects.run.unwrap(), at(0)).run, None);
         let (_, effects) = r.handle_replay(client(1), 102, 101, at(0));
         assert_eq!(effects.run, ticket(1, 102));
+    }
+
+    #[test]
+    fn a_replay_whose_client_is_cut_off_when_its_turn_comes_is_not_taken_for_done() {
+        let mut r = recovery(2);
+        r.handle_connect(client(1), at(0));
+        r.handle_connect(client(2), at(0));
+        r.handle_replay(client(1), 110, 0, at(0));
+        assert_eq!(r.handle_replay(client(2), 120, 0, at(0)).1.run, ticket(1, 110));
+        assert_eq!(r.handle_withdrawn(ticket(1, 110).unwrap(), at(0)).run, None, "it comes again");
+        assert!(!r.is_executed(client(1), 110));
+        assert_eq!(r.handle_replay(client(1), 110, 0, at(1)).1.run, ticket(1, 110));
+        assert_eq!(r.handle_executed(ticket(1, 110).unwrap(), at(1)).run, None);
     }
 
     #[test]

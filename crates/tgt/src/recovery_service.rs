@@ -61,7 +61,7 @@ impl Drop for Queued<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             self.service.turns.lock().remove(&ticket);
-            self.service.engine.lock().handle_withdrawn(ticket);
+            self.service.apply(|r, now| r.handle_withdrawn(ticket, now));
         }
     }
 }
@@ -238,9 +238,9 @@ impl RecoveryService {
         let (effects, phase) = {
             let mut engine = self.engine.lock();
             let mut effects = change(&mut engine, now);
-            // Without anybody who waits for it a turn is over at once.
+            // Its client's connection was lost just now: it will come again.
             while let Some(ticket) = effects.run.take_if(|ticket| !self.give_turn(*ticket)) {
-                let more = engine.handle_executed(ticket, now);
+                let more = engine.handle_withdrawn(ticket, now);
                 effects.run = more.run;
                 effects.evict.extend(more.evict);
             }

@@ -117,7 +117,8 @@ message! {
         pub now: Timestamp,
         /// Bits wanted on the file, as in [`Getattr`].
         pub want: u64,
-        /// In a recovery: the handle that the client has. It may have chosen the number itself; then the highest bit is set.
+        /// The handle that the client knows already, in a recovery or for what was open under a lock only; 0 for a new one. It
+        /// may have chosen the number itself; then the highest bit is set.
         pub handle: u64,
     }
 

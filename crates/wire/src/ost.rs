@@ -212,8 +212,9 @@ message! {
     pub struct Create {
         /// How many more.
         pub count: u32,
-        /// First start of the MDT after a crash: objects above this one are orphans and are destroyed. 0 for none.
-        pub delete_orphans_after: u32,
+        /// The first since the MDT was started: no file uses an object above this one, so they are orphans and are destroyed.
+        /// An MDT that knows of no use at all says 0, and as it may be a new one that is only what was never written to.
+        pub delete_orphans_after: Option<u32>,
     }
 
     /// Objects `first .. first + count` of `seq` exist.

@@ -123,7 +123,7 @@ impl TestOst {
         let mut objects = Vec::new();
         while (objects.len() as u32) < count {
             let wanted = count - objects.len() as u32;
-            let body = Create { count: wanted, delete_orphans_after: 0 };
+            let body = Create { count: wanted, delete_orphans_after: None };
             let made: CreateReply = served.modify(Opcode::OstCreate, &body).await?;
             objects.extend((0..made.count.min(wanted)).map(|n| Fid { seq: made.seq, oid: made.first + n, ver: 0 }));
         }

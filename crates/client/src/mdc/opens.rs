@@ -74,16 +74,14 @@ impl Mdc {
         let Some(fid) = fid else { return };
         for _ in 0..RETRIES {
             let Some(wanted) = self.inodes.lock().lacks_handle(fid) else { return };
-            // Who has it open was let to it then. Nothing that others wait for may keep this from being sent.
-            let now = self.connection.mount().rt.wall();
-            let body = Open { cred: Credentials::root(), parent: fid, flags: wanted.flags, now, ..Open::default() };
-            let handle = match self.connection.call::<OpenReply>(Opcode::MdsOpen, &body, giving_back()).await {
-                Ok(reply) => reply.body.handle,
-                Err(error) => {
-                    tracing::debug!(%fid, %error, "what is open here may be destroyed");
-                    return;
-                }
-            };
+            // Who has it open was let to it then. Nothing that others wait for may keep this from being sent: not even a
+            // modify slot, so the MDT does not keep the answer, and knows by the number if this comes twice.
+            let handle = self.own_number();
+            let body = self.open_as(fid, handle, wanted.flags);
+            if let Err(error) = self.connection.call::<OpenReply>(Opcode::MdsOpen, &body, giving_back()).await {
+                tracing::debug!(%fid, %error, "what is open here may be destroyed");
+                return;
+            }
             let arrived = self.inodes.lock().take_handle(fid, wanted, handle);
             match arrived {
                 Arrived::Kept => return,
@@ -104,18 +102,26 @@ impl Mdc {
     /// Opens again at an MDT that was started anew what is open here, under the handles that it had given; and for real what
     /// only locks have kept, which it does not know any more.
     pub(super) async fn reopen(&self) -> Result<(), RpcError> {
-        let rt = &self.connection.mount().rt;
         // Known by numbers of ours, and from now on: who says the same twice, for an answer was lost, opens it once.
-        let handles = self.inodes.lock().reopened(|| rt.random() | OWN_NUMBER);
+        let handles = self.inodes.lock().reopened(|| self.own_number());
         for (fid, handle, flags) in handles {
             self.send_reopen(fid, handle, flags).await?;
         }
         Ok(())
     }
 
-    async fn send_reopen(&self, fid: Fid, handle: u64, flags: u32) -> Result<(), RpcError> {
+    fn own_number(&self) -> u64 {
+        self.connection.mount().rt.random() | OWN_NUMBER
+    }
+
+    /// What opens an inode under a number that is known already.
+    fn open_as(&self, fid: Fid, handle: u64, flags: u32) -> Open {
         let now = self.connection.mount().rt.wall();
-        let body = Open { cred: Credentials::root(), parent: fid, flags, now, handle, ..Open::default() };
+        Open { cred: Credentials::root(), parent: fid, flags, now, handle, ..Open::default() }
+    }
+
+    async fn send_reopen(&self, fid: Fid, handle: u64, flags: u32) -> Result<(), RpcError> {
+        let body = self.open_as(fid, handle, flags);
         let options = CallOptions { recovery: true, ..CallOptions::default() };
         match self.connection.import().call::<OpenReply>(Opcode::MdsOpen, &body, options).await {
             Err(RpcError::Status(error)) => {

@@ -291,7 +291,12 @@ impl LockHolder for Osc {
     }
 
     fn handle_glimpse(&self, callback: &GlimpseCallback) -> Result<GlimpseReply, Errno> {
-        if !self.locks.lock().may_hold(LockId(callback.handle)) {
+        // The lock that the server knows may be on its way back, and the changes be made under another one.
+        let holds = {
+            let locks = self.locks.lock();
+            locks.may_hold(LockId(callback.handle)) || locks.in_the_way(callback.resource, &RangeSet::ALL)
+        };
+        if !holds {
             return Err(Errno::ENOENT);
         }
         // Only what the server can not know: it has the rest, and newer perhaps.

@@ -3,10 +3,12 @@
 
 use crate::record::ObjectRecord;
 use crate::service::ObjectService;
+use bytes::Bytes;
 use nacre_base::{Errno, Fid};
 use nacre_osd::Transaction;
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_tgt::TARGET;
+use nacre_wire::decode;
 use nacre_wire::ost::{Create, CreateReply};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -23,12 +25,12 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
         let mut operation = ost.target.begin_for(&request).await?;
         let mut last_id = last_id(&*operation)?;
         let mut orphans = Vec::new();
-        if create.delete_orphans_after != 0 {
-            orphans = remove_records_after(&mut *operation, ost.seq, create.delete_orphans_after)?;
+        if let Some(used) = create.delete_orphans_after {
+            orphans = remove_orphans_after(&mut *operation, ost.seq, used)?;
             ost.objects.gone(&orphans);
             ost.remover.remove_on_commit(&mut operation, orphans.clone());
             // A target restored from an old backup learns which ids are in use.
-            last_id = last_id.max(create.delete_orphans_after);
+            last_id = last_id.max(used);
         }
         let first = last_id.checked_add(1).ok_or(Errno::ENOSPC)?;
         let count = count.min(u32::MAX - last_id);
@@ -82,17 +84,26 @@ pub(crate) fn raise_last_id_anew(transaction: &mut dyn Transaction) -> Result<()
     Ok(transaction.put(TARGET, LAST_ID, &highest.to_be_bytes())?)
 }
 
-/// Removes the records of all objects of `seq` above `oid`; which they were.
-fn remove_records_after(transaction: &mut dyn Transaction, seq: u64, oid: u32) -> Result<Vec<Fid>, Errno> {
-    let Some(oid) = oid.checked_add(1) else { return Ok(Vec::new()) };
+/// Removes the records of all objects of `seq` above `used`, the last one of a file; which they were. If there is none, an
+/// MDT that was made anew would otherwise take an old one's data along: what was written to stays, for lfsck to find.
+fn remove_orphans_after(transaction: &mut dyn Transaction, seq: u64, used: u32) -> Result<Vec<Fid>, Errno> {
+    let Some(oid) = used.checked_add(1) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
-    transaction.scan(crate::OBJECTS, &Fid { seq, oid, ver: 0 }.to_key(), &mut |key, _| match Fid::from_key(key) {
-        Some(fid) if fid.seq == seq => {
-            found.push(fid);
-            ControlFlow::Continue(())
-        }
-        _ => ControlFlow::Break(()),
-    })?;
+    transaction.scan(
+        crate::OBJECTS,
+        &Fid { seq, oid, ver: 0 }.to_key(),
+        &mut |key, value| match Fid::from_key(key) {
+            Some(fid) if fid.seq == seq => {
+                let untouched =
+                    || decode::<ObjectRecord>(&Bytes::copy_from_slice(value)).is_ok_and(|r| r.is_precreated);
+                if used != 0 || untouched() {
+                    found.push(fid);
+                }
+                ControlFlow::Continue(())
+            }
+            _ => ControlFlow::Break(()),
+        },
+    )?;
     for fid in &found {
         transaction.delete(crate::OBJECTS, &fid.to_key())?;
     }

@@ -176,7 +176,7 @@ impl Client {
     }
 
     pub(crate) async fn create(&self, count: u32) -> Result<CreateReply, Errno> {
-        self.modify(Opcode::OstCreate, &Create { count, delete_orphans_after: 0 }).await
+        self.modify(Opcode::OstCreate, &Create { count, delete_orphans_after: None }).await
     }
 
     /// Creates one object.

@@ -107,7 +107,7 @@ fn orphans_of_a_crashed_mdt_are_destroyed_and_their_ids_not_used_again() {
         let fid = |oid| Fid { seq: SEQ, oid, ver: 0 };
         mdt.write(fid(8), 0, b"used").await.unwrap();
         mdt.write(fid(9), 0, b"orphan").await.unwrap();
-        let after_crash = Create { count: 3, delete_orphans_after: 8 };
+        let after_crash = Create { count: 3, delete_orphans_after: Some(8) };
         let reply: CreateReply = mdt.modify(Opcode::OstCreate, &after_crash).await.unwrap();
         assert_eq!((reply.first, reply.count), (21, 3));
         assert_eq!(mdt.read(fid(8), 0, 9).await.unwrap(), b"used");
@@ -115,8 +115,13 @@ fn orphans_of_a_crashed_mdt_are_destroyed_and_their_ids_not_used_again() {
             assert_eq!(mdt.getattr(fid(orphan)).await, Err(Errno::ENOENT));
         }
         // The target was restored from a backup that does not know the newest ids.
-        let ahead = Create { count: 1, delete_orphans_after: 500 };
+        let ahead = Create { count: 1, delete_orphans_after: Some(500) };
         let reply: CreateReply = mdt.modify(Opcode::OstCreate, &ahead).await.unwrap();
         assert_eq!(reply.first, 501);
+        // The MDT knows of no object in use: it is a new one, or its files have had none yet.
+        let unused = Create { count: 0, delete_orphans_after: Some(0) };
+        let _: CreateReply = mdt.modify(Opcode::OstCreate, &unused).await.unwrap();
+        assert_eq!(mdt.read(fid(8), 0, 9).await.unwrap(), b"used");
+        assert_eq!(mdt.getattr(fid(501)).await, Err(Errno::ENOENT));
     });
 }
