@@ -218,11 +218,12 @@ impl Cluster {
         // A server that hears nobody suspects itself. So somebody has to speak.
         let witness = self.mount_another(WITNESS).await.expect("a new client can mount");
         let begun = self.rt.now();
-        while let Some((server, exports)) = self.deserted_export(1) {
+        loop {
+            // Nothing that a cache could answer; and it has an export at every target then.
+            witness.statfs().await.expect("statfs");
+            let Some((server, exports)) = self.deserted_export(1) else { break };
             let waited = self.rt.now().since(begun);
             assert!(waited < EVICTION_MAX, "{server:?} still has {exports} exports after {waited:?}");
-            // Nothing that a cache could answer.
-            witness.statfs().await.expect("statfs");
             self.rt.sleep(Duration::from_secs(10)).await;
         }
         witness.unmount().await;
