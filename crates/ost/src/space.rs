@@ -74,11 +74,16 @@ impl Space {
         second.map(|reservation| self.reserved(reservation)).map_err(|_| Errno::ENOSPC)
     }
 
+    /// Whether so little is free that the device may yet refuse what was reserved: it has other users, perhaps.
+    pub(crate) fn is_short(&self) -> bool {
+        let last = *self.last.lock();
+        last.available_bytes <= last.total_bytes / SHORT_FRACTION
+    }
+
     /// To be called when objects were destroyed: on a target that is short of space their space must come back now, not
     /// at the next commit, for somebody waits for it.
     pub(crate) async fn hurry(&self) -> Result<(), Errno> {
-        let last = *self.last.lock();
-        if last.available_bytes > last.total_bytes / SHORT_FRACTION {
+        if !self.is_short() {
             return Ok(());
         }
         self.target.commit().await?;

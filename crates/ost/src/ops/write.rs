@@ -44,8 +44,9 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     // A recovery ends with a commit.
     let keeps = request.is_replay() || write.extents.iter().all(|e| e.flags & niobuf_flags::ASYNC != 0);
     let after = ost.settings.reply_after(keeps);
-    let memory =
-        (after == ReplyAfter::Memory).then(|| ost.memory.take(extents.bytes as u64, ost.settings.memory_bytes()));
+    // What was answered for can't be refused any more.
+    let from_memory = after == ReplyAfter::Memory && !ost.space.is_short();
+    let memory = from_memory.then(|| ost.memory.take(extents.bytes as u64, ost.settings.memory_bytes()));
     let work = Work { ost, request: &request, write: &write, object: &object, extents: &extents };
     let response = match memory.flatten() {
         Some(memory) => work.record_first(data, Held { guard, reserved, memory }).await?,

@@ -4,9 +4,12 @@
 use super::cluster::*;
 use super::holder::{Behaviour, Holder};
 use nacre_base::fault::{Fault, FaultAction};
-use nacre_base::{Errno, Fid};
+use nacre_base::size::{GIB, MIB};
+use nacre_base::{Errno, Fid, Payload};
 use nacre_osd::Osd;
 use nacre_osd::mem::{Crash, DiskModel};
+use nacre_wire::Opcode;
+use nacre_wire::attr::StatFs;
 use nacre_wire::ldlm::LockMode;
 use std::time::Duration;
 
@@ -143,6 +146,30 @@ fn data_that_was_answered_for_and_cannot_be_written_stops_the_target() {
         rt.sleep(secs(1)).await;
         assert!(cluster.server.osd.is_poisoned());
         assert_eq!(other.read(fid, 0, 10).await, Err(Errno::EIO), "nobody is shown what is not there");
+    });
+}
+
+#[test]
+fn where_space_is_short_data_that_does_not_fit_is_refused_and_not_answered_for() {
+    run(|rt| async move {
+        let cluster = Cluster::with_capacity(&rt, 8 * GIB).await;
+        set(&cluster, "reply_from_memory_mb", "64");
+        let client = cluster.client(1);
+        let fid = client.object().await;
+        let block = Payload::zeroes(MIB as usize);
+        let fill = async |n: u64| {
+            for offset in 0..n {
+                let object = Fid { seq: 99, oid: n as u32, ver: 0 };
+                cluster.server.osd.write(object, offset * MIB, block.clone()).await.unwrap();
+            }
+        };
+        fill(8 * 1024 - 500).await;
+        let _: StatFs = client.call(Opcode::OstStatfs, &()).await.unwrap();
+        // Another user of the device; the target has not looked since.
+        fill(500).await;
+        assert_eq!(client.write(fid, 0, &[1; 10_000]).await.map(drop), Err(Errno::ENOSPC));
+        rt.sleep(secs(1)).await;
+        assert!(!cluster.server.osd.is_poisoned());
     });
 }
 
