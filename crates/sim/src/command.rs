@@ -154,8 +154,8 @@ struct SharedFile {
     /// Kinds of OST
     #[arg(long = "ost", value_delimiter = ',', default_value = "disk,flash")]
     media: Vec<Medium>,
-    /// Policies; file-per-process is what the others are compared with
-    #[arg(long = "policy", value_delimiter = ',', default_value = "file-per-process,grown,grown-apart,default")]
+    /// Policies; file-per-process is what the others are compared with. There is grown-apart, too
+    #[arg(long = "policy", value_delimiter = ',', default_value = "file-per-process,grown,default")]
     policies: Vec<Policy>,
     /// Records that all processes of a measurement write together
     #[arg(long, default_value_t = 12_288)]
