@@ -301,6 +301,11 @@ impl Cluster {
         self.daemons().iter_mut().flat_map(|d| d.complaints(announced)).collect()
     }
 
+    /// CPU time that its processes have used so far.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        self.daemons().iter().map(Daemon::cpu_time).sum()
+    }
+
     /// Whether any log holds a line, since its daemon's first start, for which `matches` is true.
     pub(crate) fn any_log_line(&self, matches: impl Fn(&str) -> bool) -> bool {
         self.daemons().iter().any(|d| d.log_text().lines().any(&matches))
