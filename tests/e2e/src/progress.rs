@@ -72,7 +72,8 @@ impl Progress {
     }
 
     fn text(&self, state: State, elapsed: Duration) -> String {
-        let mut text = format!("round {} of {}: {} runs, {} failed", state.rounds, self.rounds, state.runs, state.failed);
+        let mut text =
+            format!("round {} of {}: {} runs, {} failed", state.rounds, self.rounds, state.runs, state.failed);
         let left = elapsed.mul_f64((self.rounds - state.rounds) as f64 / state.rounds.max(1) as f64);
         let _ = write!(text, "; {}; {} left", self.each(state), minutes(left));
         text

@@ -287,9 +287,10 @@ impl<'a> Session<'a> {
 
     fn environment_on(&self, cluster: &Arc<Cluster>, name: &str) -> Env {
         // Names of directories that come back are those that caches may be wrong about; fresh ones have been looked for
-        // by nobody. Rounds have some of each.
+        // by nobody. Rounds have some of each, unless the old ones are kept.
         let directory = match self.round % 4 {
-            0 | 1 => directory_name(name),
+            0 => directory_name(name),
+            1 if !self.options.keep => directory_name(name),
             _ => format!("{}.{}", directory_name(name), self.round),
         };
         let at = [1, 2, 3].map(|n| cluster.mount_point(n).join(&directory));
@@ -410,7 +411,10 @@ impl<'a> Session<'a> {
             if row.verdict == Verdict::Failed && self.options.rounds > 1 {
                 let seed = self.options.seed.wrapping_add(self.round);
                 let case = row.name.split(' ').next().unwrap_or_default();
-                println!("    in round {}; alone with the same choices: nacre-e2e --only {case} --seed {seed}", self.round + 1);
+                println!(
+                    "    in round {}; alone with the same choices: nacre-e2e --only {case} --seed {seed}",
+                    self.round + 1
+                );
                 if self.options.jobs > 1 {
                     let (only, jobs) = (self.options.only.join(","), self.options.jobs);
                     println!("    and beside the same cases: nacre-e2e --only {only} --jobs {jobs} --seed {seed}");
@@ -435,7 +439,11 @@ impl<'a> Session<'a> {
         }
         if self.options.rounds > 1 {
             let (rounds, of) = (state.rounds, self.options.rounds);
-            println!("{rounds} of {of} rounds, {} runs, {failed} violations; {}", state.runs, self.progress.each(state));
+            println!(
+                "{rounds} of {of} rounds, {} runs, {failed} violations; {}",
+                state.runs,
+                self.progress.each(state)
+            );
         }
         println!("e2e: {} passed, {failed} failed", self.count(Verdict::Passed));
         if sys::interrupted() {
