@@ -4,7 +4,6 @@ use crate::daemon;
 use crate::node::{Listen, Node, host_name};
 use crate::output::fail;
 use crate::rundir;
-use nacre_base::Nid;
 use nacre_client::{Client, MountConfig, MountSource};
 use nacre_fuse::{MountOptions, Unmount};
 use std::ffi::OsString;
@@ -22,7 +21,7 @@ pub(crate) struct Mount {
     /// Stay in the foreground, logs on standard error
     #[arg(short = 'f', long)]
     foreground: bool,
-    /// Mount options, separated by commas: ro, noatime, ...; unknown ones are refused
+    /// Mount options, separated by commas: noir (no imperative recovery), noatime, ...; unknown ones are refused
     #[arg(short = 'o', value_delimiter = ',')]
     options: Vec<String>,
     /// Address to use for this mount's connections
@@ -32,6 +31,9 @@ pub(crate) struct Mount {
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
 }
+
+/// The option that turns imperative recovery off.
+const NO_IMPERATIVE_RECOVERY: &str = "noir";
 
 /// Options of mount(8) that need nothing from us, or that every mount has.
 const ACCEPTED_OPTIONS: &[&str] = &[
@@ -91,8 +93,10 @@ fn check(args: &Mount) -> Result<MountSource, String> {
         return Err(format!("{} is not a directory: make it first", args.mountpoint.display()));
     }
     for option in &args.options {
-        if !ACCEPTED_OPTIONS.contains(&option.as_str()) && !option.starts_with("x-") {
-            return Err(format!("mount option {option:?} is not known; known are {}", ACCEPTED_OPTIONS.join(", ")));
+        let is_ours = option == NO_IMPERATIVE_RECOVERY;
+        if !is_ours && !ACCEPTED_OPTIONS.contains(&option.as_str()) && !option.starts_with("x-") {
+            let known = ACCEPTED_OPTIONS.join(", ");
+            return Err(format!("mount option {option:?} is not known; known are {NO_IMPERATIVE_RECOVERY}, {known}"));
         }
     }
     Ok(source)
@@ -109,6 +113,9 @@ fn start_in_background(args: &Mount) -> Result<(), String> {
         }
     };
     let mut again = vec!["mount".to_owned(), "-f".into(), args.source.clone(), absolute.to_string_lossy().into_owned()];
+    if !args.options.is_empty() {
+        again.extend(["-o".to_owned(), args.options.join(",")]);
+    }
     if let Some(l) = args.listen {
         again.extend(["--listen".to_owned(), l.0.to_string()]);
     }
@@ -119,7 +126,9 @@ async fn serve(args: Mount) -> Result<(), String> {
     let source = check(&args)?;
     let listen = args.listen.unwrap_or_else(|| Listen::client(source.mgs.first().copied()));
     let node = Node::start("mount", listen).await?;
-    let client = connect(&node, &source.mgs, &source.fsname).await?;
+    let imperative_recovery = !args.options.iter().any(|o| o == NO_IMPERATIVE_RECOVERY);
+    let config = MountConfig { fsname: source.fsname, mgs: source.mgs, imperative_recovery, ..MountConfig::default() };
+    let client = connect(&node, config).await?;
     let session = attach(&node, &client, &args.mountpoint, &args.source).await?;
     daemon::say_ready(args.mountpoint.display());
     tokio::select! {
@@ -132,9 +141,8 @@ async fn serve(args: Mount) -> Result<(), String> {
 }
 
 /// Connects to a file system, without a mount point yet.
-pub(crate) async fn connect(node: &Node, mgs: &[Nid], fsname: &str) -> Result<Arc<Client>, String> {
-    let client_name = format!("{}-{}", host_name(), std::process::id());
-    let config = MountConfig { fsname: fsname.to_owned(), mgs: mgs.to_vec(), client_name, ..MountConfig::default() };
+pub(crate) async fn connect(node: &Node, config: MountConfig) -> Result<Arc<Client>, String> {
+    let config = MountConfig { client_name: format!("{}-{}", host_name(), std::process::id()), ..config };
     Client::mount(&node.rpc, config).await.map_err(|e| e.to_string())
 }
 

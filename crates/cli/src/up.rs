@@ -9,6 +9,7 @@ use crate::output::{fail, json};
 use crate::servers::Targets;
 use crate::target_options::TargetOptions;
 use nacre_base::{MdtIndex, Nid, OstIndex, TargetName};
+use nacre_client::MountConfig;
 use nacre_osd::disk;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -139,7 +140,8 @@ async fn serve(args: Up) -> Result<(), String> {
     }
     let osts = dirs.len() as u32 - 2;
     wait_for_osts(&node, osts).await;
-    let client = connect(&node, &[Nid::LO], &fsname).await?;
+    let config = MountConfig { fsname: fsname.clone(), mgs: vec![Nid::LO], ..MountConfig::default() };
+    let client = connect(&node, config).await?;
     let session = attach(&node, &client, &args.mountpoint, &format!("{}:/{fsname}", node.nid)).await?;
     let mountpoint = args.mountpoint.clone();
     let running =

@@ -51,6 +51,8 @@ pub(crate) struct Mount {
     /// Tells the mounts of one node apart in parameter names, as Lustre's kernel addresses do: `ffff0123456789ab`.
     pub(crate) instance: String,
     pub(crate) register_params: bool,
+    /// Whether to connect to a restarted target as soon as the MGS tells of it.
+    pub(crate) imperative_recovery: bool,
     /// What a door must forget when a lock is called back.
     pub(crate) invalidate: Invalidator,
     pub(crate) callbacks: Arc<Callbacks>,
@@ -145,7 +147,7 @@ impl Connection {
         if old.nids != new.nids {
             import.set_nids(new.nids.clone());
         }
-        if old.instance != new.instance {
+        if old.instance != new.instance && self.mount.imperative_recovery {
             import.notify_restart(new.instance);
         }
     }

@@ -43,6 +43,9 @@ pub struct MountConfig {
     /// Whether to register parameters (`llite.*`, `osc.*` and so on). Thousands of simulated clients do without, for
     /// the memory.
     pub register_params: bool,
+    /// Imperative recovery: whether to connect to a restarted target as soon as the MGS tells of it. Without, it is found by
+    /// trying again after a pause, which grows with the tries.
+    pub imperative_recovery: bool,
 }
 
 impl Default for MountConfig {
@@ -54,6 +57,7 @@ impl Default for MountConfig {
             jobid: "uid.%u".to_owned(),
             timeout: Duration::from_secs(60),
             register_params: true,
+            imperative_recovery: true,
         }
     }
 }
@@ -116,6 +120,7 @@ impl Client {
             // 16 digits beginning with ffff, as scripts expect that are used to Lustre.
             instance: format!("ffff{:012x}", rt.random() >> 16),
             register_params: config.register_params,
+            imperative_recovery: config.imperative_recovery,
             invalidate: Invalidator::default(),
             callbacks: Arc::default(),
             memory: Arc::default(),

@@ -28,6 +28,8 @@ pub(crate) fn add_mount(client: &Client) {
     };
     params.add_rw(format!("{llite}.stats"), move || shown.show(), clear);
 
+    let state = if client.mount.imperative_recovery { "ENABLED" } else { "DISABLED" };
+    params.add(format!("mgc.{fsname}-mgc-{instance}.ir_state"), fixed(format!("imperative_recovery: {state}")));
     add_memory(params, &llite, &client.mount);
     add_statahead(params, &llite, client);
 

@@ -31,6 +31,7 @@ pub struct Builder {
     /// Of OSTs, if they are different.
     ost_storage: Option<MemOptions>,
     client_params: bool,
+    imperative_recovery: bool,
 }
 
 /// A server's place in the cluster.
@@ -104,6 +105,7 @@ impl Cluster {
             storage: MemOptions::default(),
             ost_storage: None,
             client_params: true,
+            imperative_recovery: true,
         }
     }
 
@@ -422,6 +424,12 @@ impl Builder {
         self
     }
 
+    /// Whether clients connect to a restarted target as soon as the MGS tells of it.
+    pub fn imperative_recovery(mut self, wanted: bool) -> Builder {
+        self.imperative_recovery = wanted;
+        self
+    }
+
     /// Starts it all, from within a task of a simulation. Ready when the MDT knows every OST and every client is mounted.
     pub async fn build(self, rt: &Rt) -> Result<Cluster, String> {
         let net = SimNet::new(rt.clone(), self.network);
@@ -501,6 +509,7 @@ impl Builder {
             mgs: vec![Nid::sim(MGS_NODE)],
             client_name: format!("client-{number}"),
             register_params: self.client_params,
+            imperative_recovery: self.imperative_recovery,
             ..MountConfig::default()
         };
         let client = Client::mount(&node, config).await.map_err(|e| e.to_string())?;

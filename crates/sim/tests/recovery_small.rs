@@ -243,6 +243,33 @@ fn a_read_waits_for_its_server() {
     });
 }
 
+/// Imperative recovery: who hears of the restart comes back at once, who does not at its next try, up to ten seconds later.
+#[test]
+fn who_is_told_of_a_restart_need_not_wait_for_the_next_try() {
+    let pause = |told: bool| {
+        story_in(Cluster::builder().oss(1).clients(1).imperative_recovery(told), |c| async move {
+            let u = user(&c, 0);
+            let file = u.new_file(ROOT, "f", 0).await.unwrap();
+            u.put(&file, 0, b"data").await.unwrap();
+            c.crash(Server::Oss(0), Crash::Process);
+            let (writer, opened) = (u.clone(), file.clone());
+            let syncing = c.rt().spawn(async move { writer.fsync(&opened, false).await.unwrap() });
+            // Long enough for the pauses between tries to have grown to their full length.
+            c.rt().sleep(secs(100)).await;
+            c.restart(Server::Oss(0)).await.unwrap();
+            let back = c.rt().now();
+            syncing.await;
+            let pause = c.rt().now().since(back);
+            assert_eq!(u.content(file.fid()).await, b"data");
+            u.release(file).await.unwrap();
+            pause
+        })
+    };
+    let (told, untold) = (pause(true), pause(false));
+    assert!(told < secs(1), "told of the restart, and {told:?} later");
+    assert!(untold > secs(1) && untold < secs(15), "not told of it: {untold:?}");
+}
+
 #[test]
 fn work_goes_on_without_the_mgs() {
     story(1, 1, |c| async move {

@@ -8,7 +8,7 @@ mod seeds;
 
 use nacre_base::{Errno, Fid, Payload};
 use nacre_client::{Client, OpenFile};
-use nacre_sim::cluster::{Cluster, run};
+use nacre_sim::cluster::{Builder, Cluster, run};
 use nacre_wire::attr::{Attr, Credentials, SetAttr};
 use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_SIZE_MIN};
 use std::sync::Arc;
@@ -27,14 +27,26 @@ where
     F: FnOnce(Arc<Cluster>) -> Fut + Send + 'static,
     Fut: Future<Output = ()> + Send + 'static,
 {
+    story_in(Cluster::builder().oss(oss).clients(clients), tell);
+}
+
+/// The same, in a cluster of another kind; what the story tells in the end.
+fn story_in<F, Fut, T>(builder: Builder, tell: F) -> T
+where
+    F: FnOnce(Arc<Cluster>) -> Fut + Send + 'static,
+    Fut: Future<Output = T> + Send + 'static,
+    T: Send + 'static,
+{
     let limit = Duration::from_secs(10_000);
-    run(1, limit, Cluster::builder().oss(oss).clients(clients), |cluster| async move {
-        tell(cluster.clone()).await;
+    let story = |cluster: Arc<Cluster>| async move {
+        let told = tell(cluster.clone()).await;
         cluster.net().heal();
         cluster.rt().sleep(Duration::from_secs(200)).await;
         cluster.stop().await;
         cluster.check_storage().await;
-    });
+        told
+    };
+    run(1, limit, builder, story).0
 }
 
 /// A client as its superuser sees it, with names for what the stories do most.

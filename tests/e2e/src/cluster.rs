@@ -29,6 +29,8 @@ pub(crate) struct Plan {
     /// Whether the MDS and each OSS has a twin at another address that can take its targets over, by multi-mount protection
     /// with this interval in milliseconds.
     pub(crate) twins: Option<u32>,
+    /// Options of mounts, as mount(8) takes them; none if empty.
+    pub(crate) mount_options: &'static str,
 }
 
 /// Where servers are, and where their twins.
@@ -46,6 +48,7 @@ impl Plan {
             targets: None,
             servers: (2, 2),
             twins: None,
+            mount_options: "",
         }
     }
 }
@@ -155,7 +158,10 @@ impl Cluster {
     pub(crate) fn add_mount(&self, n: usize) -> Outcome<PathBuf> {
         let at = self.mount_point(n);
         fs::create_dir_all(&at)?;
-        let args = ["mount", &self.source(), &at.to_string_lossy(), "-f"].map(str::to_owned).to_vec();
+        let mut args = ["mount", &self.source(), &at.to_string_lossy(), "-f"].map(str::to_owned).to_vec();
+        if !self.plan.mount_options.is_empty() {
+            args.extend(["-o".to_owned(), self.plan.mount_options.to_owned()]);
+        }
         let mut daemon = Daemon::new(&format!("mount{n}"), &self.plan.nacre, args, &self.plan.root);
         daemon.start()?;
         let deadline = Instant::now() + READY_LIMIT;
@@ -299,6 +305,11 @@ impl Cluster {
     /// ended. Empty means all is well.
     pub(crate) fn complaints(&self, announced: &[&str]) -> Vec<String> {
         self.daemons().iter_mut().flat_map(|d| d.complaints(announced)).collect()
+    }
+
+    /// CPU time that its processes have used so far.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        self.daemons().iter().map(Daemon::cpu_time).sum()
     }
 
     /// Whether any log holds a line, since its daemon's first start, for which `matches` is true.

@@ -4,8 +4,8 @@
 use crate::failure::{Failure, Outcome, bail, ensure};
 use crate::process::tail;
 use crate::sys;
-use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader};
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -24,7 +24,7 @@ pub(crate) struct Daemon {
     run_dir: PathBuf,
     log: PathBuf,
     /// Bytes of the log that were judged.
-    judged: usize,
+    judged: u64,
     child: Option<Child>,
     stdout: Option<Receiver<String>>,
     /// Whether its absence is meant.
@@ -169,13 +169,25 @@ impl Daemon {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
+    fn log_since(&self, offset: u64) -> std::io::Result<Vec<u8>> {
+        let (mut log, mut bytes) = (File::open(&self.log)?, Vec::new());
+        log.seek(SeekFrom::Start(offset))?;
+        log.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// CPU time that its process has used so far; none if it does not run.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        self.child.as_ref().and_then(|c| sys::cpu_time(c.id())).unwrap_or_default()
+    }
+
     /// What is wrong since the last call; see [`crate::cluster::Cluster::complaints`].
     pub(crate) fn complaints(&mut self, announced: &[&str]) -> Vec<String> {
-        let log = fs::read(&self.log).unwrap_or_default();
+        let log = self.log_since(self.judged).unwrap_or_default();
         // Only whole lines are judged; the rest waits for the next call.
-        let end = log.iter().rposition(|&b| b == b'\n').map_or(0, |i| i + 1).max(self.judged.min(log.len()));
-        let text = String::from_utf8_lossy(&log[self.judged.min(end)..end]).into_owned();
-        self.judged = end;
+        let end = log.iter().rposition(|&b| b == b'\n').map_or(0, |i| i + 1);
+        let text = String::from_utf8_lossy(&log[..end]).into_owned();
+        self.judged += end as u64;
         let mut out: Vec<String> = text
             .lines()
             .filter(|l| is_complaint(l, announced))

@@ -13,6 +13,7 @@ mod failure;
 mod power_cut;
 mod prng;
 mod process;
+mod progress;
 mod run;
 mod sys;
 mod worker;

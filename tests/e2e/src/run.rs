@@ -8,12 +8,13 @@ use crate::failure::{Context, Failure, Outcome, bail};
 use crate::power_cut;
 use crate::prng::Prng;
 use crate::process;
+use crate::progress::{Progress, State};
 use crate::sys;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// How a case ended.
@@ -22,6 +23,8 @@ enum Verdict {
     Passed,
     Failed,
     Unsupported,
+    /// Given up because somebody ended the run: neither passed nor failed.
+    Interrupted,
 }
 
 /// One line of the table.
@@ -29,14 +32,30 @@ struct Row {
     name: String,
     verdict: Verdict,
     seconds: f64,
+    /// Of all processes of the run, if no other case ran beside it.
+    cpu: Option<Duration>,
     note: String,
 }
 
 /// A case under way.
-struct Running {
+struct Running<'a> {
+    case: &'a Case,
+    name: String,
+    env: Env,
     begin: Instant,
-    outcome: Receiver<(Outcome, Duration)>,
+    /// How it ended, and after how long.
+    ended: Option<(Ending, Duration)>,
 }
+
+/// How a case came to its end, before the logs are read.
+enum Ending {
+    Over(Outcome),
+    /// Nobody knows how it would have ended.
+    Interrupted,
+}
+
+/// What the thread of a case tells: which of those that run together it was, how it ended and after how long.
+type Told = (usize, Outcome, Duration);
 
 impl Verdict {
     fn word(self) -> &'static str {
@@ -44,6 +63,7 @@ impl Verdict {
             Verdict::Passed => "ok",
             Verdict::Failed => "FAILED",
             Verdict::Unsupported => "unsupported",
+            Verdict::Interrupted => "interrupted",
         }
     }
 }
@@ -60,6 +80,7 @@ struct Session<'a> {
     rows: Vec<Row>,
     /// The round that is under way, from 0.
     round: u64,
+    progress: Progress,
 }
 
 /// Runs what the options ask for; success if nothing failed.
@@ -150,25 +171,29 @@ impl<'a> Session<'a> {
         fs::create_dir_all(&root)?;
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
         println!("seed {}, logs and files in {}", options.seed, root.display());
-        Ok(Session { options, root, repository, cluster: None, clusters_started: 0, rows: Vec::new(), round: 0 })
+        let progress = Progress::new(options.rounds, Duration::ZERO);
+        let (cluster, rows) = (None, Vec::new());
+        Ok(Session { options, root, repository, cluster, clusters_started: 0, rows, round: 0, progress })
     }
 
     fn run_all(&mut self, selected: &[(Case, Layout)]) {
         let width = selected.iter().map(|(c, l)| title(c, *l).len()).max().unwrap_or(0);
-        for round in 0..self.options.rounds {
-            self.round = round;
+        while self.round < self.options.rounds && !sys::interrupted() {
             self.run_round(selected, width);
-            let failed = self.rows.iter().filter(|r| r.verdict == Verdict::Failed).count();
-            if self.options.rounds > 1 && ((round + 1) % 10 == 0 || round == 0) {
-                println!("round {} of {}, {failed} failed", round + 1, self.options.rounds);
+            if sys::interrupted() {
+                break;
             }
+            self.round += 1;
+            let state = self.state();
+            self.progress.tell(state);
         }
+        self.progress.make_room();
         if let Some(cluster) = self.cluster.clone().filter(|_| !self.options.keep && !sys::interrupted()) {
             let begin = Instant::now();
             let outcome = cluster.stop();
             let env = self.environment_on(&cluster, "stop");
             let case = Case::new("stop", |_| Ok(()));
-            let row = self.judge(&case, "stop".to_owned(), &env, outcome, begin.elapsed());
+            let row = self.judge(&case, "stop".to_owned(), &env, Ending::Over(outcome), begin.elapsed());
             self.report(width, row);
         }
     }
@@ -176,44 +201,69 @@ impl<'a> Session<'a> {
     /// All cases once: those that share the file system several at a time, as the options say, the others alone.
     fn run_round(&mut self, selected: &[(Case, Layout)], width: usize) {
         // Taken from the end.
-        let mut selected: Vec<_> = selected.iter().rev().collect();
+        let mut queue: Vec<_> = selected.iter().rev().collect();
         if self.options.jobs > 1 {
-            // Others meet in each round.
-            Prng::new(self.options.seed.wrapping_add(self.round)).shuffle(&mut selected);
+            // Others meet in each round. Those that must be alone are the last, so that nobody waits for them.
+            Prng::new(self.options.seed.wrapping_add(self.round)).shuffle(&mut queue);
+            queue.sort_by_key(|(case, _)| case.shares);
         }
-        while let Some(first) = selected.pop() {
-            if sys::interrupted() {
-                break;
-            }
-            let mut together = vec![first];
-            while first.0.shares && together.len() < self.options.jobs {
-                let Some(next) = selected.pop_if(|(case, _)| case.shares) else { break };
-                together.push(next);
-            }
-            self.run_together(&together, width);
+        while !queue.is_empty() && !sys::interrupted() {
+            self.run_together(&mut queue, width);
         }
     }
 
-    /// Some cases at once, on one file system.
-    fn run_together(&mut self, cases: &[&(Case, Layout)], width: usize) {
-        let mut started = Vec::new();
-        for (case, layout) in cases {
-            let name = title(case, *layout);
-            match self.environment(&name) {
-                Ok(env) => started.push((case, name, self.start(case, *layout, &env), env)),
-                Err(e) => {
-                    let note = format!("no file system to run on: {e}");
-                    self.report(width, Row { name, verdict: Verdict::Failed, seconds: 0.0, note });
+    /// The next case of the queue; if it shares, those behind it that do, too, as many at once as the options say, and if one
+    /// fails no more: it needs a file system that works.
+    fn run_together(&mut self, queue: &mut Vec<&(Case, Layout)>, width: usize) {
+        let (tell, told) = channel();
+        let (cpu, mut started, mut enough) = (self.cpu_time(), Vec::<Running<'_>>::new(), false);
+        loop {
+            while !enough && started.iter().filter(|s| s.ended.is_none()).count() < self.options.jobs {
+                let may_join = |next: &mut &(Case, Layout)| next.0.shares && self.options.jobs > 1;
+                let next = if started.is_empty() { queue.pop() } else { queue.pop_if(may_join) };
+                let Some((case, layout)) = next else { break };
+                enough = !case.shares || self.options.jobs == 1;
+                let name = title(case, *layout);
+                match self.environment(&name) {
+                    Ok(env) => {
+                        self.start(case, *layout, &env, (started.len(), tell.clone()));
+                        started.push(Running { case, name, env, begin: Instant::now(), ended: None });
+                    }
+                    Err(e) => {
+                        let note = format!("no file system to run on: {e}");
+                        self.report(width, Row { name, verdict: Verdict::Failed, seconds: 0.0, cpu: None, note });
+                        enough = true;
+                    }
                 }
             }
+            if started.iter().all(|s| s.ended.is_some()) {
+                break;
+            }
+            enough |= self.wait_for_one(&mut started, &told);
         }
+        let is_alone = started.len() == 1;
         // All of them are over before the logs are read, and what is left of their processes is killed.
-        let wait = |(case, name, running, env)| (case, name, self.wait_for(case, running), env);
-        let ended: Vec<_> = started.into_iter().map(wait).collect();
-        for (case, name, (outcome, elapsed), env) in ended {
-            let row = self.judge(case, name, &env, outcome, elapsed);
+        for Running { case, name, env, ended, .. } in started {
+            let Some((ending, elapsed)) = ended else { continue };
+            let mut row = self.judge(case, name, &env, ending, elapsed);
+            row.cpu = is_alone.then(|| self.cpu_time().saturating_sub(cpu));
             self.report(width, row);
         }
+    }
+
+    /// CPU time that the run has used so far: this process, what it waited for, and the product's processes.
+    fn cpu_time(&self) -> Duration {
+        let own = sys::cpu_time(std::process::id()).unwrap_or_default();
+        own + self.cluster.as_ref().map_or(Duration::ZERO, |c| c.cpu_time())
+    }
+
+    fn count(&self, verdict: Verdict) -> usize {
+        self.rows.iter().filter(|r| r.verdict == verdict).count()
+    }
+
+    fn state(&self) -> State {
+        let runs = self.rows.len() - self.count(Verdict::Interrupted);
+        State { rounds: self.round, runs, failed: self.count(Verdict::Failed), cpu: self.cpu_time() }
     }
 
     /// The case's directories, on a file system that works: a new one if the last case broke it.
@@ -237,9 +287,10 @@ impl<'a> Session<'a> {
 
     fn environment_on(&self, cluster: &Arc<Cluster>, name: &str) -> Env {
         // Names of directories that come back are those that caches may be wrong about; fresh ones have been looked for
-        // by nobody. Rounds have some of each.
+        // by nobody. Rounds have some of each, unless the old ones are kept.
         let directory = match self.round % 4 {
-            0 | 1 => directory_name(name),
+            0 => directory_name(name),
+            1 if !self.options.keep => directory_name(name),
             _ => format!("{}.{}", directory_name(name), self.round),
         };
         let at = [1, 2, 3].map(|n| cluster.mount_point(n).join(&directory));
@@ -262,15 +313,13 @@ impl<'a> Session<'a> {
     }
 
     /// Prepares a case, and has it set up, run and torn down on a thread that is left behind if it takes too long.
-    fn start(&self, case: &Case, layout: Layout, env: &Env) -> Running {
-        let (sender, outcome) = channel();
+    fn start(&self, case: &Case, layout: Layout, env: &Env, (index, tell): (usize, Sender<Told>)) {
         let prepared = fs::create_dir_all(&env.local).map_err(Failure::from).and_then(|()| case.do_prepare(env));
-        let running = Running { begin: Instant::now(), outcome };
         if let Err(e) = prepared {
-            let _ = sender.send((Err(e).context("preparing"), Duration::ZERO));
-            return running;
+            let _ = tell.send((index, Err(e).context("preparing"), Duration::ZERO));
+            return;
         }
-        let (begin, thread_env, keep) = (running.begin, env.clone(), self.options.keep);
+        let (begin, thread_env, keep) = (Instant::now(), env.clone(), self.options.keep);
         let same = case::all().into_iter().find(|c| c.name == case.name);
         std::thread::spawn(move || {
             let Some(case) = same else { return };
@@ -281,31 +330,40 @@ impl<'a> Session<'a> {
             };
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
             let outcome = outcome.unwrap_or_else(|panic| Err(Failure::new(panic_text(&*panic))));
-            let _ = sender.send((outcome, begin.elapsed()));
+            let _ = tell.send((index, outcome, begin.elapsed()));
         });
-        running
     }
 
-    /// Waits until the case is over, or its time.
-    fn wait_for(&self, case: &Case, running: Running) -> (Outcome, Duration) {
-        let Running { begin, outcome } = running;
-        let limit = case.limit_of(self.options.profile);
-        loop {
-            let failure = match outcome.recv_timeout(Duration::from_millis(50)) {
-                Ok(ended) => return ended,
-                Err(RecvTimeoutError::Disconnected) => "the case's thread ended without a word".to_owned(),
-                Err(RecvTimeoutError::Timeout) if sys::interrupted() => "interrupted".to_owned(),
-                Err(RecvTimeoutError::Timeout) if begin.elapsed() > limit => {
-                    format!("not finished after {} s; given up", limit.as_secs())
-                }
-                Err(RecvTimeoutError::Timeout) => continue,
-            };
-            return (Err(Failure::new(failure)), begin.elapsed());
+    /// Waits a moment for one of these to end, or for the end of its time. Whether one did not pass.
+    fn wait_for_one(&self, started: &mut [Running<'_>], told: &Receiver<Told>) -> bool {
+        if let Ok((index, outcome, elapsed)) = told.recv_timeout(Duration::from_millis(50)) {
+            let failed = outcome.as_ref().is_err_and(|e| !e.is_unsupported());
+            // Who was given up may tell us later all the same.
+            started[index].ended.get_or_insert((Ending::Over(outcome), elapsed));
+            return failed;
         }
+        let mut given_up = false;
+        for running in started.iter_mut().filter(|r| r.ended.is_none()) {
+            let (elapsed, limit) = (running.begin.elapsed(), running.case.limit_of(self.options.profile));
+            let ending = if sys::interrupted() {
+                Ending::Interrupted
+            } else if elapsed > limit {
+                Ending::Over(Err(Failure::new(format!("not finished after {} s; given up", limit.as_secs()))))
+            } else {
+                continue;
+            };
+            running.ended = Some((ending, elapsed));
+            given_up = true;
+        }
+        given_up
     }
 
     /// Adds what the logs say to what the case says; drops a file system that can't be trusted any more.
-    fn judge(&mut self, case: &Case, name: String, env: &Env, outcome: Outcome, elapsed: Duration) -> Row {
+    fn judge(&mut self, case: &Case, name: String, env: &Env, ending: Ending, elapsed: Duration) -> Row {
+        let seconds = elapsed.as_secs_f64();
+        let Ending::Over(outcome) = ending else {
+            return Row { name, verdict: Verdict::Interrupted, seconds, cpu: None, note: String::new() };
+        };
         process::kill_all();
         let mut notes = Vec::new();
         let mut verdict = Verdict::Passed;
@@ -338,17 +396,29 @@ impl<'a> Session<'a> {
         if verdict == Verdict::Failed && self.options.on.is_some() && !self.options.keep {
             let _ = fs::remove_dir_all(&env.a);
         }
-        Row { name, verdict, seconds: elapsed.as_secs_f64(), note: notes.join("\n    ") }
+        Row { name, verdict, seconds, cpu: None, note: notes.join("\n    ") }
     }
 
     fn report(&mut self, width: usize, row: Row) {
-        if self.round == 0 || row.verdict == Verdict::Failed {
-            println!("{:width$}  {:11} {:7.1} s", row.name, row.verdict.word(), row.seconds);
+        let is_news = matches!(row.verdict, Verdict::Failed | Verdict::Interrupted);
+        if self.round == 0 || is_news {
+            self.progress.make_room();
+            let cpu = row.cpu.map_or_else(String::new, |c| format!("  {:7.2} CPU-s", c.as_secs_f64()));
+            println!("{:width$}  {:11} {:7.1} s{cpu}", row.name, row.verdict.word(), row.seconds);
             if !row.note.is_empty() {
                 println!("    {}", row.note);
             }
             if row.verdict == Verdict::Failed && self.options.rounds > 1 {
-                println!("    in round {}, seed {}", self.round + 1, self.options.seed.wrapping_add(self.round));
+                let seed = self.options.seed.wrapping_add(self.round);
+                let case = row.name.split(' ').next().unwrap_or_default();
+                println!(
+                    "    in round {}; alone with the same choices: nacre-e2e --only {case} --seed {seed}",
+                    self.round + 1
+                );
+                if self.options.jobs > 1 {
+                    let (only, jobs) = (self.options.only.join(","), self.options.jobs);
+                    println!("    and beside the same cases: nacre-e2e --only {only} --jobs {jobs} --seed {seed}");
+                }
             }
         }
         self.rows.push(row);
@@ -356,8 +426,7 @@ impl<'a> Session<'a> {
 
     /// Cleans up and prints the sum.
     fn finish(mut self) -> ExitCode {
-        let count = |verdict| self.rows.iter().filter(|r| r.verdict == verdict).count();
-        let (passed, failed) = (count(Verdict::Passed), count(Verdict::Failed));
+        let (state, failed, given_up) = (self.state(), self.count(Verdict::Failed), self.count(Verdict::Interrupted));
         if self.options.json {
             println!("{}", self.json());
         }
@@ -365,12 +434,20 @@ impl<'a> Session<'a> {
             println!("kept: {}", self.root.display());
             std::mem::forget(self.cluster.take());
         }
-        if count(Verdict::Unsupported) > 0 {
-            println!("{} {}", count(Verdict::Unsupported), Verdict::Unsupported.word());
+        if self.count(Verdict::Unsupported) > 0 {
+            println!("{} {}", self.count(Verdict::Unsupported), Verdict::Unsupported.word());
         }
-        println!("e2e: {passed} passed, {failed} failed");
+        if self.options.rounds > 1 {
+            let (rounds, of) = (state.rounds, self.options.rounds);
+            println!(
+                "{rounds} of {of} rounds, {} runs, {failed} violations; {}",
+                state.runs,
+                self.progress.each(state)
+            );
+        }
+        println!("e2e: {} passed, {failed} failed", self.count(Verdict::Passed));
         if sys::interrupted() {
-            println!("interrupted");
+            println!("interrupted; {given_up} cases were under way");
             return ExitCode::from(130);
         }
         if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

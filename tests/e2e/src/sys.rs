@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Set by SIGINT, SIGTERM and SIGHUP.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -52,6 +53,17 @@ pub(crate) fn is_root() -> bool {
 pub(crate) fn kill(pid: i32, signal: libc::c_int) {
     // SAFETY: plain integers; a stale id gives ESRCH, which is what callers want ignored.
     unsafe { libc::kill(pid, signal) };
+}
+
+/// CPU time of a process and of its children that have ended, in user and kernel mode; none if there is no such process.
+pub(crate) fn cpu_time(pid: u32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which may hold anything: the state is field 3; utime, stime, cutime and cstime are 14 to 17.
+    let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(14 - 3).take(4);
+    let ticks: u64 = fields.filter_map(|f| f.parse::<u64>().ok()).sum();
+    // SAFETY: no pointers.
+    let per_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok()?;
+    Some(Duration::from_millis(ticks * 1000 / per_second))
 }
 
 /// Detaches a mount at once, whatever its state.

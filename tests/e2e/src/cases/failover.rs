@@ -11,8 +11,8 @@ use crate::sys;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// This module's part of the list.
@@ -22,6 +22,7 @@ pub(crate) fn all() -> Vec<Case> {
         case("failover.oss", |env| failover(env, "oss1")),
         case("failover.mds", |env| failover(env, "mds")),
         case("multi-mount", two_hosts),
+        case("imperative-recovery", imperative_recovery),
     ]
 }
 
@@ -94,13 +95,16 @@ fn fail_over_and_back(env: &Env, cluster: &Cluster, server: &str) -> Outcome {
 struct Probe {
     enough: Arc<AtomicBool>,
     worked: Arc<AtomicBool>,
+    /// When the last file was begun that was made, synced and removed.
+    last: Arc<Mutex<Option<Instant>>>,
     thread: std::thread::JoinHandle<Outcome<Duration>>,
 }
 
 impl Probe {
     fn start(dir: &Path) -> Outcome<Probe> {
         let (enough, worked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        let (stop, tell, path) = (enough.clone(), worked.clone(), dir.join("probe"));
+        let last = Arc::new(Mutex::new(None));
+        let (stop, tell, path, note) = (enough.clone(), worked.clone(), dir.join("probe"), last.clone());
         let thread = std::thread::spawn(move || {
             let mut longest = Duration::ZERO;
             while !stop.load(Ordering::Relaxed) {
@@ -108,11 +112,18 @@ impl Probe {
                 probe_once(&path)?;
                 longest = longest.max(begin.elapsed());
                 tell.store(true, Ordering::Relaxed);
+                *note.lock().unwrap_or_else(|e| e.into_inner()) = Some(begin);
                 std::thread::sleep(Duration::from_millis(2));
             }
             Ok(longest)
         });
-        Ok(Probe { enough, worked, thread })
+        Ok(Probe { enough, worked, last, thread })
+    }
+
+    /// Whether a file that was begun after `since` has been made, synced and removed, or the probe has failed.
+    fn has_worked_since(&self, since: Instant) -> Outcome<bool> {
+        Ok(self.thread.is_finished()
+            || self.last.lock().unwrap_or_else(|e| e.into_inner()).is_some_and(|last| last > since))
     }
 
     /// Waits until it has been around once.
@@ -129,19 +140,60 @@ impl Probe {
     }
 }
 
-/// What was not synced when a server died may be lost: then a sync says so, or the file is not there any more.
+/// What a server had answered and not committed when it died, its clients bring back: a program notices a pause and nothing else.
 fn probe_once(path: &Path) -> Outcome {
-    let lost = |e: &std::io::Error| matches!(e.raw_os_error(), Some(libc::EIO | libc::ESTALE | libc::ENOENT));
-    let once = || {
-        let file = File::create(path)?;
-        file.write_all_at(&[7; 5000], 0)?;
-        file.sync_all()?;
-        fs::remove_file(path)
-    };
-    match once() {
-        Err(e) if !lost(&e) => Err(e).context("the probe"),
-        _ => Ok(()),
+    let file = File::create(path).context("the probe: create")?;
+    file.write_all_at(&[7; 5000], 0).context("the probe: write")?;
+    file.sync_all().context("the probe: fsync")?;
+    fs::remove_file(path).context("the probe: unlink")
+}
+
+/// How long an OSS is away, in seconds.
+const ABSENCES: [f64; 3] = [0.0, 4.0, 15.0];
+/// The longest that a program may wait after an OSS is back if its client is told of that: many times what it takes.
+const TOLD_LIMIT: Duration = Duration::from_secs(5);
+
+/// What imperative recovery saves: the same deaths of an OSS for a client that hears of the restart from the MGS, and for one
+/// that is mounted with `noir` and tries again after a pause. Alone each, for a server waits for all of its clients.
+fn imperative_recovery(env: &Env) -> Outcome {
+    let Some(main) = &env.cluster else { bail!("this case needs the product") };
+    for (options, state) in [("", "ENABLED"), ("noir", "DISABLED")] {
+        let mut plan = Plan::new(main.nacre(), &env.local.join(state));
+        (plan.mounts, plan.servers, plan.mount_options) = (1, (1, 2), options);
+        let cluster = Cluster::start(plan)?;
+        let outcome = print_pauses(&cluster, state);
+        judge(env, &cluster, outcome, &[" WARN "])?;
     }
+    Ok(())
+}
+
+fn print_pauses(cluster: &Cluster, state: &str) -> Outcome {
+    let shown = cluster.lctl(&["get_param", "-n", "mgc.*.ir_state"])?;
+    ensure!(shown.trim() == format!("imperative_recovery: {state}"), "ir_state: {shown}");
+    let dir = cluster.mount_point(1);
+    let joined = wait_for(Duration::from_secs(20), || Ok(File::create(dir.join("first")).is_ok()))?;
+    ensure!(joined, "no file can be made 20 s after the start");
+    for absence in ABSENCES {
+        let probe = Probe::start(&dir)?;
+        probe.has_worked()?;
+        let begin = Instant::now();
+        cluster.kill("oss1")?;
+        std::thread::sleep(Duration::from_secs_f64(absence));
+        cluster.restart("oss1")?;
+        let ready = begin.elapsed();
+        let worked = wait_for(PAUSE_LIMIT, || probe.has_worked_since(begin))?;
+        ensure!(worked, "nothing works {} s after the restart", PAUSE_LIMIT.as_secs());
+        let pause = probe.finish()?;
+        let after = pause.saturating_sub(ready);
+        println!(
+            "    {state}: killed, ready after {:.2} s, pause of a program {:.2} s, {:.2} s of it after that",
+            ready.as_secs_f64(),
+            pause.as_secs_f64(),
+            after.as_secs_f64()
+        );
+        ensure!(state != "ENABLED" || after < TOLD_LIMIT, "told of the restart, and {} s later", after.as_secs());
+    }
+    Ok(())
 }
 
 /// One storage and two hosts that do not see each other's file locks: two loop devices over one image, each with an ext4 of
