@@ -363,7 +363,7 @@ impl ImportShared {
         let (committed, granted) =
             (header.last_committed, Credits { rpcs: header.credits_granted, bytes: header.bytes_granted });
         let pool = LockPool { volume: header.server_lock_volume, limit: header.lock_limit };
-        let (transno, body) = (header.transno, message.body.clone());
+        let (transno, pre_versions, body) = (header.transno, header.pre_versions, message.body.clone());
         let Some(answered) = s.calls.handle_reply(message) else { return };
         let (xid, mut guard) = (answered.xid, s);
         let s = &mut *guard;
@@ -381,7 +381,8 @@ impl ImportShared {
                 if s.replays.len() == 0 {
                     self.node.timer.arm(now + COMMIT_PING_INTERVAL);
                 }
-                s.replays.keep(transno, Kept { request, xid, tag: answered.tag.0, reply: body });
+                let tag = answered.tag.0;
+                s.replays.keep(transno, Kept { request, xid, tag, reply: body, pre_versions });
             }
             Some(request) => durable.extend(request.on_commit.clone()),
             None => {}
