@@ -512,7 +512,8 @@ mod tests {
         let mut r = recovery(1);
         r.handle_connect(client(1), at(0));
         for transno in 101..101 + 2 * FAILED_MAX as u64 {
-            let effects = r.handle_replay(client(1), transno, transno - 1, at(0)).1;
+            let previous = if transno == 101 { 0 } else { transno - 1 };
+            let effects = r.handle_replay(client(1), transno, previous, at(0)).1;
             r.handle_failed(effects.run.unwrap(), Errno::ENOENT, at(0));
         }
         assert_eq!(r.clients[&client(1)].failed.len(), FAILED_MAX);
