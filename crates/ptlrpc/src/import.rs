@@ -103,6 +103,13 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// The server says that all up to this change is durable: who wants to know that.
+    #[must_use]
+    pub(crate) fn handle_committed(&mut self, upto: u64) -> Vec<CommitCallback> {
+        self.last_committed = self.last_committed.max(upto);
+        self.replays.handle_committed(upto)
+    }
+
     /// The connection that a recovery went over, if one did, is lost.
     fn break_off_recovery(&mut self) {
         self.calls.fail_recovery();
@@ -374,8 +381,8 @@ impl ImportShared {
         }
         s.stats.add(answered.opcode, round_trip);
         s.last_reply = Some(now);
-        s.last_committed = s.last_committed.max(committed);
-        let mut durable = s.replays.handle_committed(committed);
+        // A server's numbers say nothing of its former life, and it is not known yet whether this is another.
+        let mut durable = if answered.is_connect() { Vec::new() } else { s.handle_committed(committed) };
         match answered.replay {
             Some(request) if transno > s.last_committed => {
                 if s.replays.len() == 0 {

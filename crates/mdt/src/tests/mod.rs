@@ -3,6 +3,7 @@
 mod acl;
 mod changed;
 mod crash;
+mod found;
 mod inode_objects;
 mod model;
 mod permissions;
