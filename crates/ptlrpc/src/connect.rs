@@ -117,7 +117,7 @@ impl ImportShared {
     ) -> Outcome {
         let (rt, label) = (&self.node.rt, &self.config.label);
         let mut s = self.state.lock();
-        let is_same_life = s.machine.instance() == Some(accepted.instance);
+        let instance = accepted.instance;
         let outcome = s.machine.handle_accepted(rt.now(), attempt.connection, accepted);
         if outcome == Outcome::Stale {
             return outcome;
@@ -127,7 +127,7 @@ impl ImportShared {
         s.data = data;
         let connected = self.connected_hook.get();
         // What is not known to be durable when the server does not know us any more may be lost.
-        let durable = if is_same_life { s.handle_committed(committed) } else { Vec::new() };
+        let durable = if s.recovered_at == Some(instance) { s.handle_committed(committed) } else { Vec::new() };
         let mut lost = Vec::new();
         let hooks = match outcome {
             Outcome::Evicted => {
@@ -155,6 +155,7 @@ impl ImportShared {
             s = self.state.lock();
         }
         if outcome != Outcome::Recovering && s.machine.finish_recovery(rt.now()) {
+            s.recovered_at = Some(instance);
             s.calls.handle_connected(attempt.connection);
         }
         tracing::info!("{label}: connected to {} at {} ({outcome:?})", self.config.target, attempt.nid);

@@ -96,6 +96,8 @@ pub(crate) struct State {
     last_sent: Time,
     pub(crate) last_reply: Option<Time>,
     pub(crate) last_committed: u64,
+    /// The start of the server at which what is kept was made, or made again.
+    pub(crate) recovered_at: Option<u64>,
     /// What the server said last.
     pub(crate) lock_pool: LockPool,
     pub(crate) timeouts: u64,
@@ -163,6 +165,7 @@ impl Import {
             last_sent: now,
             last_reply: None,
             last_committed: 0,
+            recovered_at: None,
             lock_pool: LockPool::default(),
             timeouts: 0,
             stats: OpStats::default(),

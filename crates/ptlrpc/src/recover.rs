@@ -46,6 +46,7 @@ impl ImportShared {
             Ok(()) => {
                 let mut s = self.state.lock();
                 if s.machine.finish_recovery(self.node.rt.now()) {
+                    s.recovered_at = s.machine.instance();
                     s.calls.handle_connected(attempt.connection);
                     tracing::info!("{}: recovered", self.config.label);
                 }

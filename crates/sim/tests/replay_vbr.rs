@@ -56,7 +56,8 @@ impl Scene {
     /// The server dies, and the missing client with it; the server is started, and does not wait for the missing for long.
     async fn crash(&self, server: Server) {
         self.c.kill_client(MISSING);
-        self.c.crash(server, Crash::Process);
+        // What was written to an object is not there by chance.
+        self.c.crash(server, Crash::PowerCut);
         self.c.restart(server).await.unwrap();
         assert_eq!(self.c.set_param(server, "*.*.recovery_time_soft", "20"), 1);
         // Answered when it is over.
