@@ -583,8 +583,15 @@ mod tests {
         r.handle_executed(ticket(1, 140).unwrap(), at(1300));
         r.handle_requests_done(client(1), at(1300));
         r.handle_locks_done(client(1), at(1300));
-        let seen =
-            Counts { known: 2, connected: 1, requests_done: 1, completed: 1, evicted: 1, replayed: 1, ..Counts::default() };
+        let seen = Counts {
+            known: 2,
+            connected: 1,
+            requests_done: 1,
+            completed: 1,
+            evicted: 1,
+            replayed: 1,
+            ..Counts::default()
+        };
         assert_eq!(r.status().counts, seen);
     }
 
