@@ -26,7 +26,7 @@ use nacre_rt::Task;
 use nacre_tgt::{Access, Handler, Operation, Service, Target, TargetError};
 use nacre_wire::attr::{Credentials, StatFs, mode};
 use nacre_wire::connect::{ConnectData, connect_flags};
-use nacre_wire::header::PreVersions;
+use nacre_wire::header::Versions;
 use nacre_wire::mds::{
     AttrReply, Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, LookupReply, NAME_MAX, Open, OpenReply,
     Readpage, Reint, ReintRecord, RenameReply, RootReply, Sync, XattrReply,
@@ -513,7 +513,7 @@ struct Made {
     reply: Reply,
     changed: Changed,
     /// What it was based on.
-    found: PreVersions,
+    found: Versions,
 }
 
 /// The answer to a change of the namespace.

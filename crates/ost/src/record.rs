@@ -6,7 +6,7 @@ use nacre_base::{Errno, Fid, Timestamp};
 use nacre_osd::{ObjectStat, Transaction};
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::codec::{Field, Reader};
-use nacre_wire::header::PreVersions;
+use nacre_wire::header::Versions;
 use nacre_wire::{WireError, decode, encode};
 
 /// An object's record.
@@ -71,8 +71,8 @@ impl ObjectRecord {
     }
 
     /// What a change of data is based on.
-    pub(crate) fn pre_versions(&self) -> PreVersions {
-        PreVersions([self.vbr_version, 0, 0, 0])
+    pub(crate) fn pre_versions(&self) -> Versions {
+        Versions([self.vbr_version, 0, 0, 0])
     }
 
     /// The attributes that clients see.

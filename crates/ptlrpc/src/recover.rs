@@ -10,7 +10,7 @@ use crate::message::{Incoming, encode, request_portal};
 use crate::replay::{Fate, Replayable};
 use bytes::Bytes;
 use nacre_base::{Errno, Payload, Time};
-use nacre_wire::header::{PreVersions, Replayed, flags};
+use nacre_wire::header::{Replayed, Versions, flags};
 use nacre_wire::{Opcode, RpcHeader, RpcKind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ struct Replay {
     /// The transno of the one before; 0 for the first.
     previous: u64,
     reply: Bytes,
-    pre_versions: PreVersions,
+    pre_versions: Versions,
 }
 
 impl ImportShared {

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use nacre_base::Payload;
-use nacre_wire::header::PreVersions;
+use nacre_wire::header::Versions;
 use nacre_wire::{Lane, Opcode, RpcHeader};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ pub(crate) struct Kept {
     /// The body of its reply: what was decided then must be decided again.
     pub(crate) reply: Bytes,
     /// What it was based on, as the reply told.
-    pub(crate) pre_versions: PreVersions,
+    pub(crate) pre_versions: Versions,
 }
 
 /// The engine.
@@ -141,7 +141,7 @@ mod tests {
             data,
             on_commit: Some(CommitCallback::new(move |fate| told.lock().unwrap().push((xid, fate)))),
         };
-        Kept { request: Arc::new(request), xid, tag: 0, reply: Bytes::new(), pre_versions: PreVersions::default() }
+        Kept { request: Arc::new(request), xid, tag: 0, reply: Bytes::new(), pre_versions: Versions::default() }
     }
 
     #[test]

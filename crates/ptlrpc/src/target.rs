@@ -6,7 +6,7 @@ use crate::service::Arrival;
 use bytes::Bytes;
 use nacre_base::{Errno, Payload, Tag, Transno, Xid};
 use nacre_wire::connect::{ConnectReply, ConnectRequest};
-use nacre_wire::header::{PreVersions, flags};
+use nacre_wire::header::{Versions, flags};
 use nacre_wire::{Field, Opcode, RpcHeader};
 use std::sync::Arc;
 
@@ -116,7 +116,7 @@ impl ServerRequest {
 
     /// If it is replayed: whether what it was based on is what is `found` now. EOVERFLOW, Lustre's word for it, if
     /// not: somebody's change before it is missing, and it must not be made.
-    pub fn check_pre_versions(&self, found: &PreVersions) -> Result<(), Errno> {
+    pub fn check_pre_versions(&self, found: &Versions) -> Result<(), Errno> {
         let agree = !self.is_replay() || self.header.pre_versions.agree_with(found);
         if agree { Ok(()) } else { Err(Errno::EOVERFLOW) }
     }
@@ -170,7 +170,7 @@ pub struct Response {
     /// Number of the change made; 0 if none.
     pub transno: Transno,
     /// What the change was based on: comes back with the request if it is replayed.
-    pub pre_versions: PreVersions,
+    pub pre_versions: Versions,
 }
 
 impl Response {
@@ -186,7 +186,7 @@ impl Response {
     }
 
     /// The same with what the change that it reports was based on.
-    pub fn based_on(mut self, pre_versions: PreVersions) -> Response {
+    pub fn based_on(mut self, pre_versions: Versions) -> Response {
         self.pre_versions = pre_versions;
         self
     }

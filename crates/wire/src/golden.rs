@@ -4,7 +4,7 @@
 use crate::attr::{Attr, Credentials, ObjectAttr, SetAttr, StatFs};
 use crate::codec::{Field, decode, encode};
 use crate::connect::{ConnectData, ConnectReply, ConnectRequest};
-use crate::header::{HEADER_BYTES, PreVersions, RpcHeader, RpcKind, RpcMessage};
+use crate::header::{HEADER_BYTES, RpcHeader, RpcKind, RpcMessage, Versions};
 use crate::layout::{Component, Layout, LayoutSpec, Stripe};
 use crate::{ldlm, lfsck, mds, mgs, ost};
 use bytes::Bytes;
@@ -41,7 +41,7 @@ fn cred() -> Credentials {
 
 #[test]
 fn header() {
-    let pre_versions = PreVersions([1 << 32, 0, u64::MAX, 3]);
+    let pre_versions = Versions([1 << 32, 0, u64::MAX, 3]);
     let ids = RpcHeader { opcode: 36, xid: 0x1122334455667788, pre_versions, ..RpcHeader::default() };
     let header = RpcHeader { status: -2, jobid: [7; 32], ..ids };
     let m = RpcMessage { kind: RpcKind::Reply, header, body: Bytes::from_static(b"body"), inline: Bytes::new() };
@@ -58,7 +58,7 @@ fn header() {
 
 #[test]
 fn what_a_replay_was_based_on_must_be_there() {
-    let was = PreVersions([5, 0, u64::MAX, 7]);
+    let was = Versions([5, 0, u64::MAX, 7]);
     for (found, agrees) in [
         ([5, 0, u64::MAX, 7], true),
         ([5, 9, u64::MAX, 7], true),
@@ -66,9 +66,9 @@ fn what_a_replay_was_based_on_must_be_there() {
         ([5, 0, 6, 7], false),
         ([5, 0, u64::MAX, 0], false),
     ] {
-        assert_eq!(was.agree_with(&PreVersions(found)), agrees, "{found:?}");
+        assert_eq!(was.agree_with(&Versions(found)), agrees, "{found:?}");
     }
-    assert!(PreVersions::default().agree_with(&was), "of a client that knows no versions");
+    assert!(Versions::default().agree_with(&was), "of a client that knows no versions");
 }
 
 #[test]

@@ -13,7 +13,7 @@
 
 use crate::record::{Dirent, Inode};
 use nacre_base::hash::fnv_1a_64;
-use nacre_wire::header::PreVersions;
+use nacre_wire::header::Versions;
 use std::cell::Cell;
 
 /// Stands for a name that was not there.
@@ -22,8 +22,8 @@ const NO_ENTRY: u64 = u64::MAX;
 /// What an operation found so far.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// In the order found; [`PreVersions::COUNT`] is what a rename finds.
-    versions: Cell<PreVersions>,
+    /// In the order found; [`Versions::COUNT`] is what a rename finds.
+    versions: Cell<Versions>,
     len: Cell<usize>,
 }
 
@@ -40,7 +40,7 @@ impl Found {
     }
 
     /// All of it.
-    pub fn pre_versions(&self) -> PreVersions {
+    pub fn pre_versions(&self) -> Versions {
         self.versions.get()
     }
 
@@ -48,7 +48,7 @@ impl Found {
         let (mut versions, len) = (self.versions.get(), self.len.get());
         match versions.0.get_mut(len) {
             Some(place) => *place = version,
-            None => return tracing::error!("an operation builds on more than {} things", PreVersions::COUNT),
+            None => return tracing::error!("an operation builds on more than {} things", Versions::COUNT),
         }
         self.versions.set(versions);
         self.len.set(len + 1);

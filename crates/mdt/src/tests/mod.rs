@@ -30,7 +30,7 @@ use nacre_osd::mem::{Crash, MemOptions, MemOsd};
 use nacre_osd::{Osd, Transaction};
 use nacre_rt::Sim;
 use nacre_wire::attr::{Attr, Credentials, SetAttr, mode};
-use nacre_wire::header::PreVersions;
+use nacre_wire::header::Versions;
 use nacre_wire::layout::{Layout, LayoutSpec, Stripe};
 use nacre_wire::mds::*;
 use std::ops::Range;
@@ -85,7 +85,7 @@ pub(crate) struct Fs {
     /// What the last operation changed.
     pub(crate) changed: Vec<(Fid, u64)>,
     /// What the last operation was based on.
-    pub(crate) found: PreVersions,
+    pub(crate) found: Versions,
 }
 
 pub(crate) fn user(uid: u32) -> Credentials {
@@ -112,7 +112,7 @@ impl Fs {
             clock: 1,
             next_oid: 1,
             changed: Vec::new(),
-            found: PreVersions::default(),
+            found: Versions::default(),
         };
         let mut tx = fs.begin();
         tables::put_inode(&mut *tx, ROOT, &root_inode(Timestamp { secs: 1, nanos: 0 }, 1)).unwrap();
