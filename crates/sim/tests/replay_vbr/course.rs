@@ -168,3 +168,32 @@ fn an_administrator_who_does_not_wait_loses_only_what_is_missing() {
         assert!(s.is_told(s.dir).await);
     });
 }
+
+/// The data of a replay is on its way when the network breaks. The OST gives up, which must not count as done when the client
+/// comes again.
+#[test]
+fn a_replay_whose_data_did_not_come_is_made_when_it_is_sent_again() {
+    story(1, 3, |c| async move {
+        let s = Scene::new(c.clone()).await;
+        let data = pattern(4 << 20, 1);
+        let file = s.u.reopen(s.x).await;
+        s.u.put(&file, 0, &data).await.unwrap();
+        c.rt().sleep(secs(3)).await;
+        let number = c.client_numbers()[SURVIVOR];
+        // The data takes four seconds.
+        c.net().set_bandwidth(number, 1 << 20);
+        c.crash(Server::Oss(0), Crash::PowerCut);
+        c.restart(Server::Oss(0)).await.unwrap();
+        c.rt().sleep(secs(2)).await;
+        assert_eq!(status(&c, Server::Oss(0), "replayed_requests"), "0");
+        c.net().partition([number], c.server_numbers());
+        c.rt().sleep(secs(60)).await;
+        assert_eq!(status(&c, Server::Oss(0), "status"), "RECOVERING");
+        c.net().set_bandwidth(number, 0);
+        c.net().heal();
+        assert_eq!(s.u.fsync(&file, false).await, Ok(()));
+        assert!(user(&c, OTHER).content(s.x).await == data);
+        s.check_failed(Server::Oss(0), 0);
+        s.u.release(file).await.unwrap();
+    });
+}
