@@ -515,7 +515,7 @@ impl Client {
         let caller = Caller::default();
         let oscs: Vec<_> = self.targets.table().osts.values().cloned().collect();
         let synced = futures_util::future::join_all(oscs.iter().map(|osc| osc.sync_all(&caller))).await;
-        let inodes = self.lmv.mdc(self.root()).await?.sync(&caller, self.root()).await;
+        let inodes = self.lmv.mdc(self.root()).await?.sync(&caller, Fid::default()).await;
         synced.into_iter().collect::<Result<(), Errno>>().and(inodes)
     }
 

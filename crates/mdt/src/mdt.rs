@@ -7,6 +7,7 @@ use crate::linger::{self, LINGER, Lingering};
 use crate::opens::OpenHandles;
 use crate::ops::changed::Changed;
 use crate::ops::close::changes;
+use crate::ops::found::Found;
 use crate::ops::open::Plan;
 use crate::ops::readpage::Page;
 use crate::ops::{self, Context};
@@ -25,6 +26,7 @@ use nacre_rt::Task;
 use nacre_tgt::{Access, Handler, Operation, Service, Target, TargetError};
 use nacre_wire::attr::{Credentials, StatFs, mode};
 use nacre_wire::connect::{ConnectData, connect_flags};
+use nacre_wire::header::Versions;
 use nacre_wire::mds::{
     AttrReply, Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, LookupReply, NAME_MAX, Open, OpenReply,
     Readpage, Reint, ReintRecord, RenameReply, RootReply, Sync, XattrReply,
@@ -257,8 +259,8 @@ impl Mdt {
     async fn read<T>(&self, cred: &Credentials, f: impl FnOnce(&Context<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
         let mut operation = self.target.begin().await?;
         let is_open = |_| false;
-        let (now, changed) = (Timestamp::ZERO, Changed::default());
-        let cx = Context { tx: &mut *operation, cred, now, version: 0, is_open: &is_open, changed };
+        let (now, changed, found) = (Timestamp::ZERO, Changed::default(), Found::default());
+        let cx = Context { tx: &mut *operation, cred, now, version: 0, is_open: &is_open, changed, found };
         f(&cx)
     }
 
@@ -294,8 +296,8 @@ impl Mdt {
         let mut replayed = before.as_ref().map(|b| ReplayedObjects::new(b.layout.clone()));
         let version = operation.transno().0;
         let is_open = |fid| self.opens.lock().is_open(fid);
-        let changed = Changed::default();
-        let mut cx = Context { tx: &mut *operation, cred: &r.cred, now: r.now, version, is_open: &is_open, changed };
+        let (cred, now, changed, found) = (&r.cred, r.now, Changed::default(), Found::default());
+        let mut cx = Context { tx: &mut *operation, cred, now, version, is_open: &is_open, changed, found };
         let plan = ops::open::plan(&cx, r)?;
         let changes = !matches!(plan, Plan::Open(..));
         let source = replayed.as_mut().map_or(&mut objects as &mut dyn ops::Objects, |r| r);
@@ -303,7 +305,8 @@ impl Mdt {
             Err(Errno::EINPROGRESS) => return Ok(Attempt::NoObjects(objects.error())),
             opened => opened?,
         };
-        let changed = cx.changed;
+        let (changed, found) = (cx.changed, cx.found.pre_versions());
+        request.check_pre_versions(&found)?;
         overstriping::check(&request.export, opened.inode.layout.as_ref())?;
         let _held = match self.locks.lock(request, held, &changed) {
             Ok(held) => held,
@@ -325,7 +328,7 @@ impl Mdt {
             reply.lock = lock;
             return Ok(Attempt::Done(Response::new(&reply)));
         }
-        match operation.finish(request, Response::new(&reply)) {
+        match operation.finish(request, Response::new(&reply).based_on(found)) {
             Ok(response) => {
                 objects.keep();
                 reply.lock = lock;
@@ -369,8 +372,8 @@ impl Mdt {
         let mut changed = Changed::default();
         if let Some(inode) = inode.as_ref().filter(|_| has_news) {
             let (version, cred, is_open) = (operation.transno().0, Credentials::root(), |_| true);
-            let now = inode.ctime;
-            let mut cx = Context { tx: &mut *operation, cred: &cred, now, version, is_open: &is_open, changed };
+            let (now, found) = (inode.ctime, Found::default());
+            let mut cx = Context { tx: &mut *operation, cred: &cred, now, version, is_open: &is_open, changed, found };
             ops::close::close(&mut cx, r)?;
             changed = cx.changed;
         }
@@ -404,10 +407,11 @@ impl Mdt {
         };
         let source = replayed.as_mut().map_or(&mut objects as &mut dyn ops::Objects, |r| r);
         let nameless = RefCell::new(Vec::new());
-        let (reply, changed) = match self.change(request, reint, &mut operation, source, &nameless) {
+        let Made { reply, changed, found } = match self.change(request, reint, &mut operation, source, &nameless) {
             Err(Errno::EINPROGRESS) => return Ok(Attempt::NoObjects(objects.error())),
-            done => done?,
+            made => made?,
         };
+        request.check_pre_versions(&found)?;
         let _held = match self.locks.lock(request, held, &changed) {
             Ok(held) => held,
             Err(waiting) => return Ok(Attempt::InTheWay(waiting)),
@@ -415,11 +419,12 @@ impl Mdt {
         let mut reply = match reply {
             Reply::Attr(reply) => reply,
             Reply::Rename(reply) => {
-                return Ok(Attempt::Done(self.finish(request, operation, Response::new(&reply), nameless)?));
+                let response = Response::new(&reply).based_on(found);
+                return Ok(Attempt::Done(self.finish(request, operation, response, nameless)?));
             }
         };
         let lock = self.locks.grant(&request.export, &reply, wanted(request, reint.want));
-        let response = self.finish(request, operation, Response::new(&reply), nameless)?;
+        let response = self.finish(request, operation, Response::new(&reply).based_on(found), nameless)?;
         objects.keep();
         reply.lock = lock;
         Ok(Attempt::Done(with_lock(response, reply.lock.is_some(), &reply)))
@@ -441,7 +446,7 @@ impl Mdt {
         Ok(response)
     }
 
-    /// Makes a change: the answer, and what it changed.
+    /// Makes a change.
     fn change(
         &self,
         request: &ServerRequest,
@@ -449,7 +454,7 @@ impl Mdt {
         operation: &mut Operation<'_>,
         objects: &mut dyn ops::Objects,
         nameless: &RefCell<Vec<Fid>>,
-    ) -> Result<(Reply, Changed), Errno> {
+    ) -> Result<Made, Errno> {
         let client = request.export.cookie;
         let version = operation.transno().0;
         // Asked of an inode that loses its last name: all of them linger.
@@ -457,8 +462,8 @@ impl Mdt {
             nameless.borrow_mut().push(fid);
             true
         };
-        let (cred, now, changed) = (&reint.cred, reint.now, Changed::default());
-        let mut cx = Context { tx: &mut **operation, cred, now, version, is_open: &is_open, changed };
+        let (cred, now, changed, found) = (&reint.cred, reint.now, Changed::default(), Found::default());
+        let mut cx = Context { tx: &mut **operation, cred, now, version, is_open: &is_open, changed, found };
         let reply = match &reint.record {
             ReintRecord::Setattr(r) => {
                 let handle = self.opens.lock().get(client, r.handle);
@@ -469,8 +474,8 @@ impl Mdt {
             ReintRecord::Link(r) => ops::link::link(&mut cx, r)?,
             ReintRecord::Unlink(r) => ops::unlink::unlink(&mut cx, r)?,
             ReintRecord::Rename(r) => {
-                let reply = ops::rename::rename(&mut cx, r)?;
-                return Ok((Reply::Rename(reply), cx.changed));
+                let reply = Reply::Rename(ops::rename::rename(&mut cx, r)?);
+                return Ok(Made { reply, changed: cx.changed, found: cx.found.pre_versions() });
             }
             ReintRecord::Setxattr(r) => {
                 ops::xattr::set(&mut cx, r)?;
@@ -481,8 +486,8 @@ impl Mdt {
                 ops::set_layout::set_layout(&mut cx, r, writes, objects)?
             }
         };
-        let reply = overstriping::answer_to(&request.export, &reint.record, reply)?;
-        Ok((Reply::Attr(reply), cx.changed))
+        let reply = Reply::Attr(overstriping::answer_to(&request.export, &reint.record, reply)?);
+        Ok(Made { reply, changed: cx.changed, found: cx.found.pre_versions() })
     }
 
     /// What a test or an administrator wants to go wrong here. Before the change an error or a crash means that it never
@@ -502,6 +507,14 @@ impl Mdt {
         request.abandoned().await;
         Err(Errno::ESHUTDOWN)
     }
+}
+
+/// A change of the namespace that is made, and not finished.
+struct Made {
+    reply: Reply,
+    changed: Changed,
+    /// What it was based on.
+    found: Versions,
 }
 
 /// The answer to a change of the namespace.
@@ -732,6 +745,7 @@ pub(crate) fn root_inode(now: Timestamp, version: u64) -> Inode {
         ctime: now,
         btime: now,
         version,
+        vbr_version: version,
         parent: Fid::ROOT,
         ..Inode::default()
     }

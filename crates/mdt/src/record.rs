@@ -8,7 +8,7 @@ use nacre_wire::layout::{Layout, LayoutSpec};
 use nacre_wire::mds::AttrReply;
 use nacre_wire::{Field, Reader, WireError};
 
-/// The version that all records are written in.
+/// The version that all records are written in, but those with fields that came later.
 pub const RECORD_VERSION: u8 = 1;
 
 /// Bits of [`Inode::flags`].
@@ -17,28 +17,45 @@ pub mod inode_flags {
     pub const EXTERNAL_XATTRS: u32 = 0x1;
 }
 
+/// Declares records. The fields after `since` are at the end of records of that version, and have their default in older
+/// ones.
 macro_rules! record {
-    ($($(#[$meta:meta])* pub struct $name:ident { $($(#[$fmeta:meta])* pub $field:ident: $t:ty,)* })*) => {$(
+    ($(
+        $(#[$meta:meta])* pub struct $name:ident { $($(#[$fmeta:meta])* pub $field:ident: $t:ty,)* }
+        $(since $version:literal { $($(#[$nmeta:meta])* pub $new:ident: $nt:ty,)* })?
+    )*) => {$(
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq, Eq, Default)]
-        pub struct $name { $($(#[$fmeta])* pub $field: $t,)* }
+        pub struct $name {
+            $($(#[$fmeta])* pub $field: $t,)*
+            $($($(#[$nmeta])* pub $new: $nt,)*)?
+        }
 
         impl $name {
+            /// The version that it is written in.
+            const VERSION: u8 = { let _v = RECORD_VERSION; $(let _v = $version;)? _v };
+
             /// The bytes to store.
             pub fn encode(&self) -> Bytes {
                 let mut out = BytesMut::with_capacity(256);
-                out.put_u8(RECORD_VERSION);
+                out.put_u8(Self::VERSION);
                 $(self.$field.put(&mut out);)*
+                $($(self.$new.put(&mut out);)*)?
                 out.freeze()
             }
 
             /// Reads stored bytes.
             pub fn decode(bytes: Bytes) -> Result<$name, WireError> {
                 let mut from = Reader::new(bytes);
-                match u8::take(&mut from)? {
-                    RECORD_VERSION => Ok($name { $($field: Field::take(&mut from)?,)* }),
-                    v => Err(WireError::BadValue { what: concat!("the version of a stored ", stringify!($name)), value: v.into() }),
+                let version = u8::take(&mut from)?;
+                if !(RECORD_VERSION..=Self::VERSION).contains(&version) {
+                    let what = concat!("the version of a stored ", stringify!($name));
+                    return Err(WireError::BadValue { what, value: version.into() });
                 }
+                Ok($name {
+                    $($field: Field::take(&mut from)?,)*
+                    $($($new: if version < $version { Default::default() } else { Field::take(&mut from)? },)*)?
+                })
             }
         }
     )*};
@@ -85,6 +102,11 @@ record! {
         pub target: Bytes,
         /// Extended attributes that are small, ordered by name.
         pub xattrs: Vec<(String, Bytes)>,
+    }
+    since 2 {
+        /// Transno of the last change that changes of other clients build on ([`crate::ops::found`]): of permissions,
+        /// owners, or a directory's default layout. 0 if there was none since this is kept.
+        pub vbr_version: u64,
     }
 
     /// An entry of a directory.
@@ -181,6 +203,7 @@ mod tests {
             size: 5,
             mtime: NOW,
             version: 9,
+            vbr_version: 8,
             layout: Some(Layout { generation: 7, components: vec![component] }),
             default_layout: Some(LayoutSpec { components: vec![spec] }),
             target: Bytes::from_static(b"target"),
@@ -199,8 +222,8 @@ mod tests {
         assert_eq!(fnv_1a_64(&inode().encode()), GOLDEN_FULL, "{:02x?}", inode().encode());
     }
 
-    const GOLDEN_EMPTY: u64 = 0x2db0_27fd_1e47_490c;
-    const GOLDEN_FULL: u64 = 0xc23e_5455_d5c8_fef7;
+    const GOLDEN_EMPTY: u64 = 0x9e50_1d98_49b7_6aad;
+    const GOLDEN_FULL: u64 = 0xc35e_af12_faba_a4b6;
 
     #[test]
     fn records_round_trip_and_damage_is_found() {
@@ -210,7 +233,16 @@ mod tests {
             assert!(Inode::decode(bytes.slice(..cut)).is_err(), "{cut} bytes decode");
         }
         let mut newer = bytes.to_vec();
-        newer[0] = 2;
+        newer[0] = 3;
         assert!(Inode::decode(newer.into()).is_err());
+    }
+
+    #[test]
+    fn inodes_of_the_first_version_are_read() {
+        let mut first = inode().encode().to_vec();
+        first[0] = 1;
+        first.truncate(first.len() - size_of::<u64>());
+        assert_eq!(fnv_1a_64(&first), 0xc23e_5455_d5c8_fef7, "as they were written then");
+        assert_eq!(Inode::decode(first.into()), Ok(Inode { vbr_version: 0, ..inode() }));
     }
 }

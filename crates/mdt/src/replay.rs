@@ -2,11 +2,19 @@
 
 use crate::ops::Objects;
 use crate::osp::note_used;
+use crate::tables;
 use nacre_base::{Errno, Fid, OstIndex};
 use nacre_osd::Transaction;
 use nacre_wire::layout::{Layout, LayoutSpec, component_flags};
 use std::collections::BTreeMap;
 use std::ops::Range;
+
+/// Objects between two that are replayed belong to changes that are missing, or fail. They are queued for destruction under
+/// this number, which is durable at any time: destroys begin when the recovery is over.
+const MISSED: u64 = 0;
+/// Most objects that are missed between two: more than all clients make between two commits, so that nobody's bytes can make
+/// us queue billions.
+const MISSED_MAX: u32 = 1 << 17;
 
 /// Gives a file the layout of the first answer; the OSTs keep the objects until the recovery is over.
 pub(crate) struct ReplayedObjects {
@@ -44,9 +52,31 @@ impl Objects for ReplayedObjects {
         }
         for (ost, mut objects) in used {
             objects.sort_unstable();
+            queue_missed(tx, ost, &objects)?;
             note_used(tx, ost, &objects)?;
         }
         *layout = replayed.clone();
         Ok(true)
     }
+}
+
+/// The objects of this OST, in ascending order, are a file's again. Objects were given out in about the order of operations:
+/// those before them that nobody has got back are missed, until somebody gets them back after all.
+fn queue_missed(tx: &mut dyn Transaction, ost: OstIndex, objects: &[Fid]) -> Result<(), Errno> {
+    for object in objects {
+        tables::delete_destroy(tx, ost, MISSED, *object)?;
+    }
+    let Some(last) = objects.last() else { return Ok(()) };
+    let used = tables::last_used(tx, ost)?.filter(|used| used.seq == last.seq).map_or(0, |used| used.oid);
+    if last.oid.saturating_sub(used) > MISSED_MAX {
+        tracing::warn!("OST{:04x}: objects from {used} to {} are not looked after: lfsck finds them", ost.0, last.oid);
+        return Ok(());
+    }
+    for oid in used.saturating_add(1)..last.oid {
+        let object = Fid { oid, ..*last };
+        if objects.binary_search(&object).is_err() {
+            tables::put_destroy(tx, ost, MISSED, object)?;
+        }
+    }
+    Ok(())
 }

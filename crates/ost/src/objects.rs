@@ -125,14 +125,15 @@ impl Objects {
     ) -> Result<Response, Errno> {
         let mut operation = self.target.begin_for(request).await?;
         let mut record = ObjectRecord::load(&*operation, object.fid)?.ok_or(Errno::ENOENT)?;
-        change(&mut record)?;
+        let found = record.pre_versions();
         record.version = operation.transno().0;
+        change(&mut record)?;
         record.store(&mut *operation, object.fid)?;
         if let Some(data) = data {
             operation.commit_after(data);
         }
         object.set_known(Known::Record(record));
-        let finished = operation.finish(request, respond(&record));
+        let finished = operation.finish(request, respond(&record).based_on(found));
         if finished.is_err() {
             object.set_known(Known::Nothing);
         }

@@ -6,6 +6,7 @@ use nacre_base::{Errno, Fid, Timestamp};
 use nacre_osd::{ObjectStat, Transaction};
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::codec::{Field, Reader};
+use nacre_wire::header::Versions;
 use nacre_wire::{WireError, decode, encode};
 
 /// An object's record.
@@ -27,6 +28,9 @@ pub(crate) struct ObjectRecord {
     pub(crate) version: u64,
     /// Created ahead of use, and never changed since.
     pub(crate) is_precreated: bool,
+    /// Transno of the last truncation: what is written before and after one must not be mixed (version-based recovery). 0 if
+    /// there was none since this is kept.
+    pub(crate) vbr_version: u64,
 }
 
 /// Who changes an object's data, and when: what all such requests tell.
@@ -64,6 +68,11 @@ impl ObjectRecord {
         }
         self.is_precreated = false;
         Ok(())
+    }
+
+    /// What a change of data is based on.
+    pub(crate) fn pre_versions(&self) -> Versions {
+        Versions([self.vbr_version, 0, 0, 0])
     }
 
     /// The attributes that clients see.
@@ -107,6 +116,7 @@ impl Field for ObjectRecord {
         self.layout_version.put(out);
         self.version.put(out);
         self.is_precreated.put(out);
+        self.vbr_version.put(out);
     }
 
     fn take(from: &mut Reader) -> Result<ObjectRecord, WireError> {
@@ -122,6 +132,8 @@ impl Field for ObjectRecord {
             layout_version: Field::take(from)?,
             version: Field::take(from)?,
             is_precreated: Field::take(from)?,
+            // Older records end here.
+            vbr_version: if from.remaining() == 0 { 0 } else { Field::take(from)? },
         })
     }
 }
@@ -136,11 +148,15 @@ mod tests {
 
     #[test]
     fn records_keep_their_encoding() {
-        let record = ObjectRecord { size: 7, version: 0x1_0000_0002, layout_version: 3, ..ObjectRecord::default() };
+        let versions = ObjectRecord { version: 0x1_0000_0002, layout_version: 3, vbr_version: 9, ..Default::default() };
+        let record = ObjectRecord { size: 7, ..versions };
         let bytes = encode(&record);
-        assert_eq!(bytes.len(), ObjectRecord::MIN_SIZE);
+        assert_eq!(bytes.len(), ObjectRecord::MIN_SIZE + size_of::<u64>());
         assert_eq!(decode::<ObjectRecord>(&bytes), Ok(record));
-        assert_eq!((bytes[0], bytes[72], bytes[76], bytes[80]), (7, 3, 2, 1));
+        assert_eq!((bytes[0], bytes[72], bytes[76], bytes[80], bytes[85]), (7, 3, 2, 1, 9));
+        let older = bytes.slice(..ObjectRecord::MIN_SIZE);
+        assert_eq!(decode::<ObjectRecord>(&older), Ok(ObjectRecord { vbr_version: 0, ..record }));
+        assert!(decode::<ObjectRecord>(&bytes.slice(..bytes.len() - 1)).is_err());
     }
 
     #[test]

@@ -96,6 +96,13 @@ pub(crate) struct Answered {
     pub(crate) replay: Option<Arc<Replayable>>,
 }
 
+impl Answered {
+    /// Whether it was a connect.
+    pub(crate) fn is_connect(&self) -> bool {
+        matches!(self.opcode, Opcode::MgsConnect | Opcode::MdsConnect | Opcode::OstConnect)
+    }
+}
+
 /// What the passing of time did.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Expired {

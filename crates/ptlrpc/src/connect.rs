@@ -38,7 +38,7 @@ impl ImportShared {
         while let Some(attempt) = self.start_attempt() {
             let failure = match self.attempt(&attempt).await {
                 Ok((accepted, data, committed)) => {
-                    if self.handle_accepted(&attempt, accepted, data) == Outcome::Recovering {
+                    if self.handle_accepted(&attempt, accepted, data, committed) == Outcome::Recovering {
                         self.recover(&attempt, committed).await;
                     }
                     continue;
@@ -108,9 +108,16 @@ impl ImportShared {
         Ok((accepted, got, reply.header.last_committed))
     }
 
-    fn handle_accepted(self: &Arc<Self>, attempt: &Attempt, accepted: Accepted, data: ConnectData) -> Outcome {
+    fn handle_accepted(
+        self: &Arc<Self>,
+        attempt: &Attempt,
+        accepted: Accepted,
+        data: ConnectData,
+        committed: u64,
+    ) -> Outcome {
         let (rt, label) = (&self.node.rt, &self.config.label);
         let mut s = self.state.lock();
+        let instance = accepted.instance;
         let outcome = s.machine.handle_accepted(rt.now(), attempt.connection, accepted);
         if outcome == Outcome::Stale {
             return outcome;
@@ -119,6 +126,8 @@ impl ImportShared {
         s.calls.set_slots(if has_slots { data.max_modify_rpcs } else { MODIFY_RPCS_DEFAULT });
         s.data = data;
         let connected = self.connected_hook.get();
+        // What is not known to be durable when the server does not know us any more may be lost.
+        let durable = if s.recovered_at == Some(instance) { s.handle_committed(committed) } else { Vec::new() };
         let mut lost = Vec::new();
         let hooks = match outcome {
             Outcome::Evicted => {
@@ -133,9 +142,10 @@ impl ImportShared {
             }
             Outcome::First | Outcome::Reconnected | Outcome::Recovering | Outcome::Stale => Vec::new(),
         };
-        if !hooks.is_empty() || !lost.is_empty() || connected.is_some() {
+        if !hooks.is_empty() || !lost.is_empty() || !durable.is_empty() || connected.is_some() {
             let data = s.data.clone();
             drop(s);
+            tell_all(&durable, Fate::Durable);
             tell_all(&lost, Fate::Lost);
             // Before anything else is sent: what the caches hold was never, or is no longer, protected.
             hooks.iter().for_each(|hook| hook());
@@ -145,6 +155,7 @@ impl ImportShared {
             s = self.state.lock();
         }
         if outcome != Outcome::Recovering && s.machine.finish_recovery(rt.now()) {
+            s.recovered_at = Some(instance);
             s.calls.handle_connected(attempt.connection);
         }
         tracing::info!("{label}: connected to {} at {} ({outcome:?})", self.config.target, attempt.nid);

@@ -96,6 +96,8 @@ pub(crate) struct State {
     last_sent: Time,
     pub(crate) last_reply: Option<Time>,
     pub(crate) last_committed: u64,
+    /// The start of the server at which what is kept was made, or made again.
+    pub(crate) recovered_at: Option<u64>,
     /// What the server said last.
     pub(crate) lock_pool: LockPool,
     pub(crate) timeouts: u64,
@@ -103,6 +105,13 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// The server says that all up to this change is durable: who wants to know that.
+    #[must_use]
+    pub(crate) fn handle_committed(&mut self, upto: u64) -> Vec<CommitCallback> {
+        self.last_committed = self.last_committed.max(upto);
+        self.replays.handle_committed(upto)
+    }
+
     /// The connection that a recovery went over, if one did, is lost.
     fn break_off_recovery(&mut self) {
         self.calls.fail_recovery();
@@ -156,6 +165,7 @@ impl Import {
             last_sent: now,
             last_reply: None,
             last_committed: 0,
+            recovered_at: None,
             lock_pool: LockPool::default(),
             timeouts: 0,
             stats: OpStats::default(),
@@ -363,7 +373,7 @@ impl ImportShared {
         let (committed, granted) =
             (header.last_committed, Credits { rpcs: header.credits_granted, bytes: header.bytes_granted });
         let pool = LockPool { volume: header.server_lock_volume, limit: header.lock_limit };
-        let (transno, body) = (header.transno, message.body.clone());
+        let (transno, pre_versions, body) = (header.transno, header.pre_versions, message.body.clone());
         let Some(answered) = s.calls.handle_reply(message) else { return };
         let (xid, mut guard) = (answered.xid, s);
         let s = &mut *guard;
@@ -374,14 +384,15 @@ impl ImportShared {
         }
         s.stats.add(answered.opcode, round_trip);
         s.last_reply = Some(now);
-        s.last_committed = s.last_committed.max(committed);
-        let mut durable = s.replays.handle_committed(committed);
+        // A server's numbers say nothing of its former life, and it is not known yet whether this is another.
+        let mut durable = if answered.is_connect() { Vec::new() } else { s.handle_committed(committed) };
         match answered.replay {
             Some(request) if transno > s.last_committed => {
                 if s.replays.len() == 0 {
                     self.node.timer.arm(now + COMMIT_PING_INTERVAL);
                 }
-                s.replays.keep(transno, Kept { request, xid, tag: answered.tag.0, reply: body });
+                let tag = answered.tag.0;
+                s.replays.keep(transno, Kept { request, xid, tag, reply: body, pre_versions });
             }
             Some(request) => durable.extend(request.on_commit.clone()),
             None => {}

@@ -60,5 +60,5 @@ pub use node::{RpcNode, ServedTarget};
 pub use replay::{CommitCallback, Fate};
 pub use service::LaneCounts;
 pub use stats::Tally;
-pub use target::{LockPool, Response, ServerRequest, TargetHandler};
+pub use target::{Delivery, LockPool, Response, ServerRequest, TargetHandler};
 pub use window::{CongestionControl, Credits, FixedWindow, GrantRequest};

@@ -10,7 +10,7 @@ use crate::message::{Incoming, encode, request_portal};
 use crate::replay::{Fate, Replayable};
 use bytes::Bytes;
 use nacre_base::{Errno, Payload, Time};
-use nacre_wire::header::{Replayed, flags};
+use nacre_wire::header::{Replayed, Versions, flags};
 use nacre_wire::{Opcode, RpcHeader, RpcKind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +35,7 @@ struct Replay {
     /// The transno of the one before; 0 for the first.
     previous: u64,
     reply: Bytes,
+    pre_versions: Versions,
 }
 
 impl ImportShared {
@@ -45,6 +46,7 @@ impl ImportShared {
             Ok(()) => {
                 let mut s = self.state.lock();
                 if s.machine.finish_recovery(self.node.rt.now()) {
+                    s.recovered_at = s.machine.instance();
                     s.calls.handle_connected(attempt.connection);
                     tracing::info!("{}: recovered", self.config.label);
                 }
@@ -86,8 +88,8 @@ impl ImportShared {
     fn next_replay(&self, previous: u64) -> Option<Replay> {
         let s = self.state.lock();
         let (transno, kept) = s.replays.next_after(previous)?;
-        let (request, reply) = (kept.request.clone(), kept.reply.clone());
-        Some(Replay { request, xid: kept.xid, tag: kept.tag, transno, previous, reply })
+        let (request, reply, pre_versions) = (kept.request.clone(), kept.reply.clone(), kept.pre_versions);
+        Some(Replay { request, xid: kept.xid, tag: kept.tag, transno, previous, reply, pre_versions })
     }
 
     /// The connection, if it is still the one that the recovery began over.
@@ -96,8 +98,8 @@ impl ImportShared {
         current.filter(|c| c.connection == connection).ok_or(RpcError::Unreachable)
     }
 
-    /// Has one request done again. An error of the request itself is logged: it was answered once, and others must be
-    /// replayed all the same.
+    /// Has one request done again. An error of the request itself means that what it was based on is missing, with the
+    /// client whose change that was: who made it is told, and others are replayed all the same.
     async fn replay(self: &Arc<Self>, connection: u32, replay: Replay) -> Result<(), RpcError> {
         let (xid, transno, opcode) = (replay.xid, replay.transno, replay.request.opcode);
         let reply = self.send_replay(connection, replay).await?;
@@ -113,7 +115,7 @@ impl ImportShared {
     }
 
     async fn send_replay(self: &Arc<Self>, connection: u32, replay: Replay) -> Result<Incoming, RpcError> {
-        let (node, Replay { request, xid, tag, transno, previous, reply }) = (&self.node, replay);
+        let (node, Replay { request, xid, tag, transno, previous, reply, pre_versions }) = (&self.node, replay);
         let to = self.recovering_over(connection)?;
         let mut header = RpcHeader {
             flags: request.header.flags | flags::REPLAY,
@@ -125,6 +127,7 @@ impl ImportShared {
             tag,
             transno,
             last_committed: previous,
+            pre_versions,
             timeout_ms: millis(REPLAY_TIMEOUT),
             trace_id: xid,
             ..request.header.clone()

@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use nacre_base::Payload;
+use nacre_wire::header::Versions;
 use nacre_wire::{Lane, Opcode, RpcHeader};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,6 +59,8 @@ pub(crate) struct Kept {
     pub(crate) tag: u16,
     /// The body of its reply: what was decided then must be decided again.
     pub(crate) reply: Bytes,
+    /// What it was based on, as the reply told.
+    pub(crate) pre_versions: Versions,
 }
 
 /// The engine.
@@ -138,7 +141,7 @@ mod tests {
             data,
             on_commit: Some(CommitCallback::new(move |fate| told.lock().unwrap().push((xid, fate)))),
         };
-        Kept { request: Arc::new(request), xid, tag: 0, reply: Bytes::new() }
+        Kept { request: Arc::new(request), xid, tag: 0, reply: Bytes::new(), pre_versions: Versions::default() }
     }
 
     #[test]

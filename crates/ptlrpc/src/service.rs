@@ -329,7 +329,7 @@ impl NodeShared {
             Ok(r) if HEADER_BYTES + r.body.len() + r.data.len() <= MAX_PAYLOAD => (0, r),
             Ok(r) => {
                 tracing::error!("{}: reply of {} bytes", q.opcode, r.body.len() + r.data.len());
-                (-Errno::E2BIG.0, Response { transno: r.transno, ..Response::default() })
+                (-Errno::E2BIG.0, Response { transno: r.transno, pre_versions: r.pre_versions, ..Response::default() })
             }
             Err(e) => (-e.0, Response::default()),
         };
@@ -339,6 +339,7 @@ impl NodeShared {
             lock_limit: pool.limit,
             flags: if response.data.is_empty() { 0 } else { flags::INLINE },
             transno: response.transno.0,
+            pre_versions: response.pre_versions,
             last_committed: q.export.entry.handler.last_committed(&q.export).0,
             export: q.export.cookie,
             connection_count: q.connection,

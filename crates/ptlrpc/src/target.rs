@@ -6,7 +6,7 @@ use crate::service::Arrival;
 use bytes::Bytes;
 use nacre_base::{Errno, Payload, Tag, Transno, Xid};
 use nacre_wire::connect::{ConnectReply, ConnectRequest};
-use nacre_wire::header::flags;
+use nacre_wire::header::{Versions, flags};
 use nacre_wire::{Field, Opcode, RpcHeader};
 use std::sync::Arc;
 
@@ -114,9 +114,21 @@ impl ServerRequest {
         self.replayed.as_ref().map(nacre_wire::decode).transpose().map_err(Errno::from)
     }
 
+    /// If it is replayed: whether what it was based on is what is `found` now. EOVERFLOW, Lustre's word for it, if
+    /// not: somebody's change before it is missing, and it must not be made.
+    pub fn check_pre_versions(&self, found: &Versions) -> Result<(), Errno> {
+        let agree = !self.is_replay() || self.header.pre_versions.agree_with(found);
+        if agree { Ok(()) } else { Err(Errno::EOVERFLOW) }
+    }
+
     /// Whether it is part of a recovery: a replay, or what brings back open files and locks.
     pub fn is_recovery(&self) -> bool {
         self.header.has(flags::REPLAY)
+    }
+
+    /// Tells, also when the request is gone, whether it stays unanswered because its data did not get through.
+    pub fn delivery(&self) -> Delivery {
+        Delivery(self.arrival.clone())
     }
 
     /// The request's number.
@@ -138,6 +150,16 @@ impl ServerRequest {
     }
 }
 
+/// What becomes of a request's data.
+pub struct Delivery(Arc<Arrival>);
+
+impl Delivery {
+    /// Whether it did not get through: the client will send the request again.
+    pub fn is_broken(&self) -> bool {
+        self.0.transfer.is_broken()
+    }
+}
+
 /// A successful answer. An error is an `Errno`.
 #[derive(Debug, Clone, Default)]
 pub struct Response {
@@ -147,17 +169,25 @@ pub struct Response {
     pub data: Payload,
     /// Number of the change made; 0 if none.
     pub transno: Transno,
+    /// What the change was based on: comes back with the request if it is replayed.
+    pub pre_versions: Versions,
 }
 
 impl Response {
     /// A response with this body.
     pub fn new(body: &impl Field) -> Response {
-        Response { body: nacre_wire::encode(body), data: Payload::new(), transno: Transno(0) }
+        Response { body: nacre_wire::encode(body), ..Response::default() }
     }
 
     /// The same with inline data, at most [`INLINE_MAX`] bytes.
     pub fn with_data(mut self, data: Payload) -> Response {
         self.data = data;
+        self
+    }
+
+    /// The same with what the change that it reports was based on.
+    pub fn based_on(mut self, pre_versions: Versions) -> Response {
+        self.pre_versions = pre_versions;
         self
     }
 

@@ -2,6 +2,7 @@
 
 mod fsck;
 mod recovery_small;
+mod replay_vbr;
 mod sanity;
 mod sanityn;
 mod seeds;

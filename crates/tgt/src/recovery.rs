@@ -4,10 +4,11 @@
 //! Clients that were connected at the end of the last start come back and replay what they were answered and the crash
 //! took away, in the order of their transaction numbers over all clients. So a replay runs when it is the direct successor
 //! of the last one, or when every client has shown its next replay and this is the lowest. Then come locks, then requests
-//! that were never answered. Clients that do not come in time are evicted, and from then on what is replayed is checked
-//! against the versions of what it changes (version-based recovery).
+//! that were never answered. Clients that do not come in time are evicted, and others go on without their changes
+//! (version-based recovery): what was based on those fails, as the target finds by the versions of what it changes, and is
+//! the loss of the client that made it.
 
-use nacre_base::{FxHashMap, Time, Uuid};
+use nacre_base::{Errno, FxHashMap, Time, Uuid};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -60,6 +61,10 @@ pub struct Ticket {
     pub transno: u64,
 }
 
+/// Failures that are remembered of one client. It sends one replay after the other and takes each error to heart, so that
+/// only the last few can be unknown to it.
+const FAILED_MAX: usize = 1024;
+
 /// What is to be done now.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Effects {
@@ -80,7 +85,7 @@ pub struct Recovery {
     /// The highest transno that is executed: what was committed, or replayed.
     last: u64,
     running: Option<Ticket>,
-    /// Some client is missing: versions are checked.
+    /// Some change is missing: what was based on it fails.
     by_version: bool,
     began: Option<Time>,
     ended: Option<Time>,
@@ -105,6 +110,8 @@ pub struct Counts {
     pub evicted: usize,
     /// Requests replayed.
     pub replayed: u64,
+    /// Of them, those that failed: what they were based on was missing.
+    pub failed: u64,
 }
 
 /// A recovery as it is now.
@@ -122,7 +129,7 @@ pub struct Status {
     pub deadline: Time,
     /// The last number that was executed.
     pub last_transno: u64,
-    /// Some client is missing: replays are checked against the versions of what they change.
+    /// Some change is missing, so that what was based on it fails (`VBR`).
     pub by_version: bool,
 }
 
@@ -133,6 +140,8 @@ struct Client {
     waiting: BTreeMap<u64, u64>,
     /// The client's last executed replay; 0 at the beginning.
     last: u64,
+    /// The last of those that failed: the answers may have been lost.
+    failed: BTreeMap<u64, Errno>,
     requests_done: bool,
     locks_done: bool,
 }
@@ -242,12 +251,13 @@ impl Recovery {
         (true, self.advance(now))
     }
 
-    /// Whether the client's replay was executed: it comes again, because its answer was lost, or the connection.
-    pub fn is_executed(&self, client: Uuid, transno: u64) -> bool {
-        self.clients.get(&client).is_some_and(|c| transno <= c.last)
+    /// How the client's replay ended, if it was executed: it comes again, because its answer was lost, or the connection.
+    pub fn executed(&self, client: Uuid, transno: u64) -> Option<Result<(), Errno>> {
+        let c = self.clients.get(&client).filter(|c| transno <= c.last)?;
+        Some(c.failed.get(&transno).map_or(Ok(()), |error| Err(*error)))
     }
 
-    /// The replay whose turn it was has been executed, or failed, or its client went away.
+    /// The replay whose turn it was has been executed.
     pub fn handle_executed(&mut self, ticket: Ticket, now: Time) -> Effects {
         if self.running == Some(ticket) {
             self.running = None;
@@ -262,7 +272,23 @@ impl Recovery {
         self.advance(now)
     }
 
-    /// A replay that waited will not be asked for any more: its connection is lost. The client sends it again.
+    /// The replay whose turn it was cannot be executed: what it was based on is missing.
+    pub fn handle_failed(&mut self, ticket: Ticket, error: Errno, now: Time) -> Effects {
+        if self.running == Some(ticket) {
+            self.counts.failed += 1;
+            self.by_version = true;
+            if let Some(c) = self.clients.get_mut(&ticket.client) {
+                c.failed.insert(ticket.transno, error);
+                if c.failed.len() > FAILED_MAX {
+                    c.failed.pop_first();
+                }
+            }
+        }
+        self.handle_executed(ticket, now)
+    }
+
+    /// A replay that waited, or whose turn it was, has not been executed: its data did not come, or its connection is lost. The
+    /// client sends it again.
     pub fn handle_withdrawn(&mut self, ticket: Ticket, now: Time) -> Effects {
         if let Some(c) = self.clients.get_mut(&ticket.client) {
             c.waiting.remove(&ticket.transno);
@@ -292,7 +318,8 @@ impl Recovery {
 
     /// The client says goodbye: it is not waited for, and what it has not replayed is nobody's.
     pub fn handle_disconnect(&mut self, client: Uuid, now: Time) -> Effects {
-        self.clients.remove(&client);
+        let gone = self.clients.remove(&client);
+        self.by_version |= self.phase < Phase::Locks && gone.is_some_and(|c| !c.requests_done);
         self.advance(now)
     }
 
@@ -456,8 +483,65 @@ mod tests {
         r.handle_executed(effects.run.unwrap(), at(0));
         r.handle_requests_done(client(1), at(0));
         r.handle_connect(client(1), at(1));
-        assert!(r.is_executed(client(1), 101) && !r.is_executed(client(1), 102));
-        assert!(!r.is_executed(client(2), 101), "each for itself");
+        assert_eq!((r.executed(client(1), 101), r.executed(client(1), 102)), (Some(Ok(())), None));
+        assert_eq!(r.executed(client(2), 101), None, "each for itself");
+    }
+
+    #[test]
+    fn what_failed_fails_again_for_a_client_that_did_not_hear_of_it() {
+        let mut r = recovery(1);
+        r.handle_connect(client(1), at(0));
+        let effects = r.handle_replay(client(1), 110, 0, at(0)).1;
+        r.handle_failed(effects.run.unwrap(), Errno::EOVERFLOW, at(0));
+        let effects = r.handle_replay(client(1), 120, 110, at(0)).1;
+        r.handle_executed(effects.run.unwrap(), at(0));
+        r.handle_connect(client(1), at(1));
+        assert_eq!(r.executed(client(1), 110), Some(Err(Errno::EOVERFLOW)));
+        assert_eq!(r.executed(client(1), 120), Some(Ok(())));
+        assert_eq!((r.status().counts.failed, r.status().counts.replayed), (1, 2));
+        assert!(r.status().by_version, "whoever built on it fails too");
+    }
+
+    #[test]
+    fn only_so_many_failures_are_remembered() {
+        let mut r = recovery(1);
+        r.handle_connect(client(1), at(0));
+        for transno in 101..101 + 2 * FAILED_MAX as u64 {
+            let previous = if transno == 101 { 0 } else { transno - 1 };
+            let effects = r.handle_replay(client(1), transno, previous, at(0)).1;
+            r.handle_failed(effects.run.unwrap(), Errno::ENOENT, at(0));
+        }
+        assert_eq!(r.clients[&client(1)].failed.len(), FAILED_MAX);
+    }
+
+    #[test]
+    fn a_replay_whose_data_did_not_come_is_not_executed() {
+        let mut r = recovery(2);
+        r.handle_connect(client(1), at(0));
+        r.handle_connect(client(2), at(0));
+        r.handle_replay(client(2), 120, 0, at(0));
+        let effects = r.handle_replay(client(1), 110, 0, at(0)).1;
+        assert_eq!(effects.run, ticket(1, 110));
+        assert_eq!(r.handle_withdrawn(effects.run.unwrap(), at(0)).run, None, "the other waits for it");
+        assert_eq!(r.executed(client(1), 110), None);
+        r.handle_connect(client(1), at(1));
+        let effects = r.handle_replay(client(1), 110, 0, at(1)).1;
+        assert_eq!(effects.run, ticket(1, 110));
+        assert_eq!(r.handle_executed(effects.run.unwrap(), at(1)).run, None);
+        assert_eq!(r.handle_requests_done(client(1), at(1)).run, ticket(2, 120));
+    }
+
+    #[test]
+    fn who_leaves_midway_is_missed_and_who_has_replayed_all_is_not() {
+        for (done, missed) in [(true, false), (false, true)] {
+            let mut r = recovery(2);
+            r.handle_connect(client(1), at(0));
+            if done {
+                r.handle_requests_done(client(1), at(0));
+            }
+            r.handle_disconnect(client(1), at(0));
+            assert_eq!(r.status().by_version, missed);
+        }
     }
 
     #[test]
@@ -479,7 +563,7 @@ mod tests {
         r.handle_replay(client(1), 110, 0, at(0));
         assert_eq!(r.handle_replay(client(2), 120, 0, at(0)).1.run, ticket(1, 110));
         assert_eq!(r.handle_withdrawn(ticket(1, 110).unwrap(), at(0)).run, None, "it comes again");
-        assert!(!r.is_executed(client(1), 110));
+        assert_eq!(r.executed(client(1), 110), None);
         assert_eq!(r.handle_replay(client(1), 110, 0, at(1)).1.run, ticket(1, 110));
         assert_eq!(r.handle_executed(ticket(1, 110).unwrap(), at(1)).run, None);
     }
@@ -507,8 +591,15 @@ mod tests {
         r.handle_executed(ticket(1, 140).unwrap(), at(1300));
         r.handle_requests_done(client(1), at(1300));
         r.handle_locks_done(client(1), at(1300));
-        let seen =
-            Counts { known: 2, connected: 1, requests_done: 1, completed: 1, waiting: 0, evicted: 1, replayed: 1 };
+        let seen = Counts {
+            known: 2,
+            connected: 1,
+            requests_done: 1,
+            completed: 1,
+            evicted: 1,
+            replayed: 1,
+            ..Counts::default()
+        };
         assert_eq!(r.status().counts, seen);
     }
 
@@ -583,10 +674,19 @@ mod tests {
                 let left: Vec<u64> =
                     histories[n].iter().copied().filter(|t| !executed.contains(t) && !sent[n].contains(t)).collect();
                 let effects = match prng.below(4) {
+                    0 if running.is_some() && prng.one_in(10) => {
+                        let ticket = running.take().unwrap();
+                        sent[usize::from(ticket.client.0[0]) - 1].retain(|t| *t != ticket.transno);
+                        r.handle_withdrawn(ticket, at(0))
+                    }
                     0 if running.is_some() => {
                         let ticket = running.take().unwrap();
                         executed.push(ticket.transno);
-                        r.handle_executed(ticket, at(0))
+                        if prng.one_in(10) {
+                            r.handle_failed(ticket, Errno::EOVERFLOW, at(0))
+                        } else {
+                            r.handle_executed(ticket, at(0))
+                        }
                     }
                     1 if prng.one_in(10) && !done[n] && running.is_none_or(|t| t.client != who) => {
                         sent[n].clear();

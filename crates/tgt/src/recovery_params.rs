@@ -65,6 +65,9 @@ fn status(service: &RecoveryService) -> String {
         line("recovery_duration", ended.since(began).as_secs().to_string());
         line("completed_clients", format!("{}/{}", counts.known - counts.evicted, counts.known));
         line("replayed_requests", counts.replayed.to_string());
+        if counts.failed > 0 {
+            line("failed_requests", counts.failed.to_string());
+        }
         line("last_transno", target.last_committed().0.to_string());
     } else {
         let left = if status.deadline == Time::FAR_FUTURE { 0 } else { status.deadline.since(now).as_secs() };
@@ -75,6 +78,9 @@ fn status(service: &RecoveryService) -> String {
         line("completed_clients", counts.completed.to_string());
         line("evicted_clients", counts.evicted.to_string());
         line("replayed_requests", counts.replayed.to_string());
+        if counts.failed > 0 {
+            line("failed_requests", counts.failed.to_string());
+        }
         line("queued_requests", counts.waiting.to_string());
         line("next_transno", (status.last_transno + 1).to_string());
     }

@@ -1,6 +1,6 @@
 //! A target's recovery as requests meet it: replays wait here for the turn that the engine in `recovery` gives them.
 
-use crate::recovery::{Effects, Phase, Recovery, Settings, Status, Ticket};
+use crate::recovery::{Counts, Effects, Phase, Recovery, Settings, Status, Ticket};
 use crate::recovery_params;
 use crate::reply;
 use crate::{Target, TargetError};
@@ -32,22 +32,44 @@ pub(crate) struct RecoveryService {
 pub(crate) enum Admission {
     /// It runs.
     Now,
-    /// It runs, and its turn ends with this.
-    Turn(#[expect(dead_code, reason = "held for its drop")] Turn),
-    /// It was executed before.
-    Executed,
+    /// It runs, and tells how that ended.
+    Turn(Turn),
+    /// It was executed before, in this recovery, or failed.
+    Executed(Result<(), Errno>),
 }
 
-/// A replay's turn: the next comes when this is dropped.
+/// A replay's turn: the next comes when this is over.
 pub(crate) struct Turn {
     service: Arc<RecoveryService>,
-    ticket: Ticket,
+    ticket: Option<Ticket>,
+}
+
+impl Turn {
+    /// It is executed.
+    pub(crate) fn executed(mut self) {
+        self.end(Recovery::handle_executed);
+    }
+
+    /// It cannot be executed, now or later.
+    pub(crate) fn failed(mut self, error: Errno) {
+        self.end(|r, ticket, now| r.handle_failed(ticket, error, now));
+    }
+
+    /// It was not executed: its client sends it again.
+    pub(crate) fn broken_off(mut self) {
+        self.end(Recovery::handle_withdrawn);
+    }
+
+    fn end(&mut self, how: impl FnOnce(&mut Recovery, Ticket, Time) -> Effects) {
+        if let Some(ticket) = self.ticket.take() {
+            self.service.apply(|r, now| how(r, ticket, now));
+        }
+    }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let service = self.service.clone();
-        service.apply(|r, now| r.handle_executed(self.ticket, now));
+        self.end(Recovery::handle_withdrawn);
     }
 }
 
@@ -151,8 +173,8 @@ impl RecoveryService {
         if !request.is_replay() {
             return self.until(Phase::Locks, request).await.map(|()| Admission::Now);
         }
-        if self.engine.lock().is_executed(request.export.client, request.header.transno) {
-            return Ok(Admission::Executed);
+        if let Some(result) = self.engine.lock().executed(request.export.client, request.header.transno) {
+            return Ok(Admission::Executed(result));
         }
         let ticket = Ticket { client: request.export.client, transno: request.header.transno };
         let (sender, turn) = oneshot::channel();
@@ -172,7 +194,7 @@ impl RecoveryService {
             granted = turn => {
                 queued.ticket = None;
                 granted.map_err(|_| Errno::EAGAIN)?;
-                Ok(Admission::Turn(Turn { service: self.clone(), ticket }))
+                Ok(Admission::Turn(Turn { service: self.clone(), ticket: Some(ticket) }))
             }
             () = request.abandoned() => Err(Errno::ENOTCONN),
         }
@@ -280,7 +302,8 @@ impl RecoveryService {
             self.over.store(true, Ordering::Release);
             self.changed.notify_waiters();
             let counts = self.engine.lock().status().counts;
-            tracing::info!(target = %name, replayed = counts.replayed, evicted = counts.evicted, "recovered");
+            let Counts { replayed, failed, evicted, .. } = counts;
+            tracing::info!(target = %name, replayed, failed, evicted, "recovered");
         }
     }
 

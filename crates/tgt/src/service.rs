@@ -1,10 +1,10 @@
 //! Dispatch: a service is a table of handlers, on one screen, and [`serve`] makes it a target of the RPC layer, with
 //! connecting, saved replies, statistics and the read-only check in one place.
 
-use crate::recovery_service::{Admission, Exports, RecoveryService};
+use crate::recovery_service::{Admission, Exports, RecoveryService, Turn};
 use crate::{MODIFY_RPCS_MAX, Stats, Target, TargetError, reply};
 use async_trait::async_trait;
-use nacre_base::{Errno, FxHashMap, Payload, Tag, Transno, Xid};
+use nacre_base::{Errno, FxHashMap, Tag, Transno, Xid};
 use nacre_ptlrpc::{Export, LockPool, Response, ServedTarget, ServerRequest, TargetHandler};
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
@@ -101,6 +101,38 @@ impl<S: Service> Dispatcher<S> {
         Dispatcher { service, handlers, stats, recovery, exports }
     }
 
+    async fn run(&self, handler: &Handler<S>, request: ServerRequest) -> Result<Response, Errno> {
+        let rt = self.service.target().rt();
+        let begun = rt.now();
+        let result = (handler.run)(&self.service, request).await;
+        if !handler.stat.is_empty() && result.is_ok() {
+            self.stats.time(handler.stat, rt.now().since(begun));
+        }
+        result
+    }
+
+    /// Executes a replay at its turn, unless that was done before the crash. It fails if what it was based on is another
+    /// now, or is not there.
+    async fn replay(&self, handler: &Handler<S>, request: ServerRequest, turn: Turn) -> Result<Response, Errno> {
+        let (export, delivery) = (request.export.clone(), request.delivery());
+        let (xid, opcode, transno) = (request.xid(), request.opcode, request.header.transno);
+        let result = match self.saved_reply(&export, xid, request.tag()).await {
+            Some(saved) => saved,
+            None => self.run(handler, request).await,
+        };
+        match &result {
+            // It comes again, or its client is gone.
+            Err(_) if delivery.is_broken() || export.is_closed() => turn.broken_off(),
+            Err(error) => {
+                let (target, client) = (self.service.target().name(), &export.client_name);
+                tracing::warn!(target = %target, client, transno, "{opcode} cannot be replayed: {error}");
+                turn.failed(*error);
+            }
+            Ok(_) => turn.executed(),
+        }
+        result
+    }
+
     /// What the target answers to every client, before the service adds its own.
     fn answer(&self, asked: &ConnectData) -> ConnectData {
         let target = self.service.target();
@@ -188,22 +220,14 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
             false => Admission::Now,
             true => self.recovery.turn(&request).await?,
         };
-        if let Admission::Executed = admission {
-            // Nobody reads the answer to a replay.
-            return Ok(Response { transno: Transno(request.header.transno), ..Response::new(&()) });
+        match admission {
+            Admission::Now => self.run(handler, request).await,
+            Admission::Turn(turn) => self.replay(handler, request, turn).await,
+            // Nobody reads the answer to a replay, but whether it is an error.
+            Admission::Executed(result) => {
+                result.map(|()| Response::new(&()).with_transno(Transno(request.header.transno)))
+            }
         }
-        if request.is_replay()
-            && let Some(saved) = self.saved_reply(&request.export, request.xid(), request.tag()).await
-        {
-            return saved;
-        }
-        let rt = self.service.target().rt();
-        let begun = rt.now();
-        let result = (handler.run)(&self.service, request).await;
-        if !handler.stat.is_empty() && result.is_ok() {
-            self.stats.time(handler.stat, rt.now().since(begun));
-        }
-        result
     }
 
     fn recovery(&self, export: &Arc<Export>, told: u32) -> bool {
@@ -221,7 +245,7 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
     async fn saved_reply(&self, export: &Arc<Export>, xid: Xid, tag: Tag) -> Option<Result<Response, Errno>> {
         match self.service.target().saved_reply(export.client, tag.0).await {
             Ok(Some(slot)) if slot.xid == xid.0 => {
-                Some(Ok(Response { body: slot.body, data: Payload::new(), transno: slot.transno }))
+                Some(Ok(Response { body: slot.body, transno: slot.transno, ..Response::default() }))
             }
             Ok(_) => None,
             Err(error) => Some(Err(error)),

@@ -4,7 +4,7 @@
 use crate::attr::{Attr, Credentials, ObjectAttr, SetAttr, StatFs};
 use crate::codec::{Field, decode, encode};
 use crate::connect::{ConnectData, ConnectReply, ConnectRequest};
-use crate::header::{HEADER_BYTES, RpcHeader, RpcKind, RpcMessage};
+use crate::header::{HEADER_BYTES, RpcHeader, RpcKind, RpcMessage, Versions};
 use crate::layout::{Component, Layout, LayoutSpec, Stripe};
 use crate::{ldlm, lfsck, mds, mgs, ost};
 use bytes::Bytes;
@@ -41,17 +41,34 @@ fn cred() -> Credentials {
 
 #[test]
 fn header() {
-    let header = RpcHeader { opcode: 36, xid: 0x1122334455667788, status: -2, jobid: [7; 32], ..RpcHeader::default() };
+    let pre_versions = Versions([1 << 32, 0, u64::MAX, 3]);
+    let ids = RpcHeader { opcode: 36, xid: 0x1122334455667788, pre_versions, ..RpcHeader::default() };
+    let header = RpcHeader { status: -2, jobid: [7; 32], ..ids };
     let m = RpcMessage { kind: RpcKind::Reply, header, body: Bytes::from_static(b"body"), inline: Bytes::new() };
     let head = m.encode_head();
     assert_eq!(head.len(), HEADER_BYTES + 4);
     assert_eq!(&head[..8], b"NCR1\x01\x00\x02\x00");
-    assert_eq!(fnv_1a_64(&head), 0x4911204c33706be9);
+    assert_eq!(fnv_1a_64(&head), 0xba1bc663cbef910b);
     let back = RpcMessage::decode([&head[..], b"inline"].concat().into()).unwrap();
     assert_eq!(
         (back.kind, &back.header, &back.body[..], &back.inline[..]),
         (m.kind, &m.header, &b"body"[..], &b"inline"[..])
     );
+}
+
+#[test]
+fn what_a_replay_was_based_on_must_be_there() {
+    let was = Versions([5, 0, u64::MAX, 7]);
+    for (found, agrees) in [
+        ([5, 0, u64::MAX, 7], true),
+        ([5, 9, u64::MAX, 7], true),
+        ([4, 0, u64::MAX, 7], false),
+        ([5, 0, 6, 7], false),
+        ([5, 0, u64::MAX, 0], false),
+    ] {
+        assert_eq!(was.agree_with(&Versions(found)), agrees, "{found:?}");
+    }
+    assert!(Versions::default().agree_with(&was), "of a client that knows no versions");
 }
 
 #[test]

@@ -108,8 +108,8 @@ message! {
         pub match_bits: u64,
         /// Bytes of the bulk that the client exposes.
         pub bulk_bytes: u32,
-        /// Versions of the objects concerned before the operation (version-based recovery).
-        pub pre_versions: [u8; 32],
+        /// Reply: what the change was based on (version-based recovery). Replay: the same, as the first reply told it.
+        pub pre_versions: Versions,
         /// Who asked, for NRS and accounting.
         pub uid: u32,
         /// As `uid`.
@@ -120,6 +120,39 @@ message! {
         pub trace_id: u64,
         /// Job of the asking process, padded with zeroes.
         pub jobid: [u8; 32],
+    }
+}
+
+/// What a change was based on: the versions of up to four things that it found, 0 for none. Which things, and in what
+/// order, is the server's alone, the same each time it executes the same request; to clients they are just numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Versions(pub [u64; Versions::COUNT]);
+
+impl Versions {
+    /// Most versions: a rename's two directories, and what its two names led to.
+    pub const COUNT: usize = 4;
+
+    /// Whether a change that was based on this may be made again where `found` is found. A version of 0 agrees with
+    /// everything: there was none, or what had it was written before versions were kept and not changed since, so that
+    /// a crash brings back nothing older.
+    pub fn agree_with(&self, found: &Versions) -> bool {
+        self.0.iter().zip(found.0).all(|(was, is)| *was == 0 || *was == is)
+    }
+}
+
+impl Field for Versions {
+    const MIN_SIZE: usize = 8 * Versions::COUNT;
+
+    fn put(&self, out: &mut bytes::BytesMut) {
+        self.0.iter().for_each(|version| version.put(out));
+    }
+
+    fn take(from: &mut Reader) -> Result<Versions, WireError> {
+        let mut versions = Versions::default();
+        for version in &mut versions.0 {
+            *version = u64::take(from)?;
+        }
+        Ok(versions)
     }
 }
 

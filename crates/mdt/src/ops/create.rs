@@ -75,7 +75,7 @@ pub(crate) fn insert(
     (inode.gid, inode.mode) = inherit_group(directory, inode.mode, cx.cred);
     inherit_acl(cx, new, directory, &mut inode)?;
     (inode.atime, inode.mtime, inode.ctime, inode.btime) = (cx.now, cx.now, cx.now, cx.now);
-    inode.version = cx.version;
+    (inode.version, inode.vbr_version) = (cx.version, cx.version);
     if inode.is_dir() {
         (inode.nlink, inode.parent) = (2, new.parent);
         (inode.size, inode.blocks) = (DIRECTORY_SIZE, DIRECTORY_SIZE / 512);

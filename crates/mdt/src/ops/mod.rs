@@ -6,6 +6,7 @@ pub mod changed;
 pub mod close;
 pub mod create;
 pub mod fid2path;
+pub mod found;
 pub mod getattr;
 pub mod link;
 pub mod open;
@@ -20,6 +21,7 @@ use crate::access::{self, EXEC, WRITE};
 use crate::record::{Dirent, Inode, inode_flags};
 use crate::tables;
 use changed::Changed;
+use found::Found;
 use nacre_base::{Errno, Fid, Timestamp};
 use nacre_osd::Transaction;
 use nacre_wire::attr::Credentials;
@@ -45,6 +47,8 @@ pub struct Context<'a> {
     pub is_open: &'a dyn Fn(Fid) -> bool,
     /// What the operation changed so far.
     pub changed: Changed,
+    /// What the operation built on.
+    pub found: Found,
 }
 
 /// Where new files get their objects from.
@@ -91,11 +95,13 @@ impl Context<'_> {
         access::check(self.tx, fid, inode, self.cred, want)
     }
 
-    /// Looks up an ordinary name, which needs search permission.
+    /// Looks up an ordinary name, which needs search permission. The operation builds on what it finds.
     pub(crate) fn find(&self, parent: Fid, directory: &Inode, name: &[u8]) -> Result<Option<Dirent>, Errno> {
         self.check(parent, directory, EXEC)?;
         check_name(name)?;
-        tables::dirent(self.tx, parent, name)
+        let entry = tables::dirent(self.tx, parent, name)?;
+        self.found.name(directory, entry.as_ref());
+        Ok(entry)
     }
 
     /// Prepares a new name: search and write permission, and that it is free.

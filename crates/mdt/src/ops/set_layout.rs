@@ -26,6 +26,8 @@ pub fn set_layout(
     if inode.is_dir() {
         access::check_owner(&inode, cx.cred)?;
         inode.default_layout = r.spec.clone();
+        cx.found.inode(&inode);
+        inode.vbr_version = cx.version;
     } else if inode.is_file() {
         if !writes {
             cx.check(r.fid, &inode, WRITE)?;

@@ -41,6 +41,11 @@ pub fn setattr(
     inode.projid = r.set.projid.unwrap_or(inode.projid);
     inode.atime = r.set.atime.unwrap_or(inode.atime);
     inode.mtime = r.set.mtime.unwrap_or(inode.mtime);
+    if r.set.mode.is_some() || r.set.uid.is_some() || r.set.gid.is_some() || r.set.projid.is_some() {
+        // Times and sizes are set whatever they were; these together say who may do what.
+        cx.found.inode(&inode);
+        inode.vbr_version = cx.version;
+    }
     let bits = before.bits_to(&inode);
     cx.put_changed(r.fid, &mut inode, bits)?;
     Ok(inode.attr_reply(r.fid))

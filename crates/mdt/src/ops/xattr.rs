@@ -77,6 +77,10 @@ pub fn set(cx: &mut Context<'_>, r: &ReintSetxattr) -> Result<(), Errno> {
         check_flags(r, value(cx.tx, r.fid, &inode, &r.name)?.is_some())?;
         store(cx.tx, r.fid, &mut inode, &r.name, r.value.as_deref())?;
     }
+    if is_acl || r.name.starts_with("security.") {
+        cx.found.inode(&inode);
+        inode.vbr_version = cx.version;
+    }
     let bits = before.bits_to(&inode) | XATTR | if is_acl { PERM } else { 0 };
     cx.put_changed(r.fid, &mut inode, bits)
 }

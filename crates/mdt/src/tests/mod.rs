@@ -3,6 +3,7 @@
 mod acl;
 mod changed;
 mod crash;
+mod found;
 mod inode_objects;
 mod model;
 mod permissions;
@@ -18,6 +19,7 @@ use crate::lod::{Lod, LodError};
 use crate::mdt::{TABLES, root_inode};
 use crate::opens::OpenHandles;
 use crate::ops::changed::Changed;
+use crate::ops::found::Found;
 use crate::ops::{self, Context, Objects};
 use crate::record::{Inode, LastUsed};
 use crate::tables;
@@ -28,6 +30,7 @@ use nacre_osd::mem::{Crash, MemOptions, MemOsd};
 use nacre_osd::{Osd, Transaction};
 use nacre_rt::Sim;
 use nacre_wire::attr::{Attr, Credentials, SetAttr, mode};
+use nacre_wire::header::Versions;
 use nacre_wire::layout::{Layout, LayoutSpec, Stripe};
 use nacre_wire::mds::*;
 use std::ops::Range;
@@ -81,6 +84,8 @@ pub(crate) struct Fs {
     next_oid: u32,
     /// What the last operation changed.
     pub(crate) changed: Vec<(Fid, u64)>,
+    /// What the last operation was based on.
+    pub(crate) found: Versions,
 }
 
 pub(crate) fn user(uid: u32) -> Credentials {
@@ -107,6 +112,7 @@ impl Fs {
             clock: 1,
             next_oid: 1,
             changed: Vec::new(),
+            found: Versions::default(),
         };
         let mut tx = fs.begin();
         tables::put_inode(&mut *tx, ROOT, &root_inode(Timestamp { secs: 1, nanos: 0 }, 1)).unwrap();
@@ -138,10 +144,11 @@ impl Fs {
         let mut tx = self.begin();
         let opens = &self.opens;
         let is_open = |fid| opens.is_open(fid);
-        let mut cx =
-            Context { tx: &mut *tx, cred, now, version: self.clock, is_open: &is_open, changed: Changed::default() };
+        let (version, changed, found) = (self.clock, Changed::default(), Found::default());
+        let mut cx = Context { tx: &mut *tx, cred, now, version, is_open: &is_open, changed, found };
         let result = f(&mut cx, &mut self.objects);
         self.changed = cx.changed.to_vec();
+        self.found = cx.found.pre_versions();
         if result.is_ok() {
             tx.finish();
         }

@@ -28,6 +28,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     let _lock = ost.lock_ranges(&request, punch.fid, punch.lock, Access::Write, &locked).await?;
     let (_guard, record) = ost.objects.lock(&object, &ranges, Access::Write).await?;
     record.check_layout(punch.layout_version)?;
+    request.check_pre_versions(&record.pre_versions())?;
 
     let data_change = object.begin_change();
     if truncates {
@@ -49,6 +50,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
             record.changed(&change)?;
             if truncates {
                 record.size = punch.start;
+                record.vbr_version = record.version;
             }
             Ok(())
         },

@@ -40,7 +40,8 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     let data = pull(ost, &request, &write, &extents).await?;
 
     // 3. Data to the device and the record, in the order that was chosen.
-    let (guard, _) = ost.objects.lock(&object, &extents.ranges, Access::Write).await?;
+    let (guard, found) = ost.objects.lock(&object, &extents.ranges, Access::Write).await?;
+    request.check_pre_versions(&found.pre_versions())?;
     // A recovery ends with a commit.
     let keeps = request.is_replay() || write.extents.iter().all(|e| e.flags & niobuf_flags::ASYNC != 0);
     let after = ost.settings.reply_after(keeps);
