@@ -366,6 +366,11 @@ impl NodeShared {
                 || self.faults.check(&format!("rpc.{opcode}.drop_reply")).is_some())
     }
 
+    /// Whether a fault point has a transfer of a request's data get lost: it is neither refused nor ever finished.
+    pub(crate) fn is_bulk_lost(&self, opcode: Opcode) -> bool {
+        self.faults.any_armed() && self.faults.check(&format!("rpc.{opcode}.drop_bulk")).is_some()
+    }
+
     /// A ping also tells how far a client is with a recovery, and its answer whether that goes on.
     fn answer_ping(&self, export: &Arc<Export>, request: &RpcHeader, reply_to: ReplyTo) {
         let handler = &export.entry.handler;
