@@ -6,5 +6,7 @@ use super::*;
 use nacre_sim::failures::{Locks, Mishap};
 use nacre_wire::Opcode;
 
+mod attributes;
+mod data;
 mod names;
 mod opens;

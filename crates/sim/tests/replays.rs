@@ -2,7 +2,7 @@
 
 use super::*;
 use nacre_client::{FlockKind, FlockRequest};
-use nacre_sim::cluster::Server;
+pub use nacre_sim::cluster::Server;
 use nacre_wire::layout::Layout;
 
 pub const MDS: Server = Server::Mds;

@@ -22,6 +22,7 @@ const O_CREAT: u32 = 0o100;
 const O_EXCL: u32 = 0o200;
 const O_TRUNC: u32 = 0o1000;
 const O_APPEND: u32 = 0o2000;
+const O_DIRECT: u32 = 0o40000;
 
 /// Tells a story to a cluster with so many OSSs and clients; afterwards nothing may be left of it.
 fn story<F, Fut>(oss: u32, clients: u32, tell: F)
