@@ -7,6 +7,7 @@ use nacre_sim::failures::{Locks, Mishap};
 use nacre_wire::Opcode;
 
 mod attributes;
+mod course;
 mod data;
 mod names;
 mod opens;

@@ -204,6 +204,7 @@ fn progressive() -> LayoutSpec {
         stripe_size: 65536,
         stripe_count,
         stripe_offset: -1,
+        overstripe: stripe_count == STRIPE_COUNT_AUTO,
         ..ComponentSpec::default()
     };
     LayoutSpec { components: vec![component(256 << 10, 1), component(1 << 20, -1), component(u64::MAX, STRIPE_COUNT_AUTO)] }
