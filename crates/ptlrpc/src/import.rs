@@ -360,13 +360,17 @@ impl ImportShared {
             return;
         }
         let spent = Duration::from_micros(u64::from(header.service_time_us) + u64::from(header.queue_time_us));
-        let (committed, granted) =
-            (header.last_committed, Credits { rpcs: header.credits_granted, bytes: header.bytes_granted });
+        let granted = Credits { rpcs: header.credits_granted, bytes: header.bytes_granted };
+        let last_committed = header.last_committed;
         let pool = LockPool { volume: header.server_lock_volume, limit: header.lock_limit };
         let (transno, body) = (header.transno, message.body.clone());
         let Some(answered) = s.calls.handle_reply(message) else { return };
         let (xid, mut guard) = (answered.xid, s);
         let s = &mut *guard;
+        // What a server that was started anew has committed says nothing of our changes before it has taken us back: it may
+        // have gone on without them.
+        let is_connect = matches!(answered.opcode, Opcode::MgsConnect | Opcode::MdsConnect | Opcode::OstConnect);
+        let committed = if is_connect { 0 } else { last_committed };
         s.service[answered.lane as usize].handle_sample(now, service_estimate.min(crate::adaptive_timeout::AT_MAX));
         let round_trip = now.since(answered.sent_at);
         if answered.sent_once {

@@ -2,6 +2,8 @@
 
 mod fsck;
 mod recovery_small;
+mod replay_dual;
+mod replay_ost_single;
 mod replay_single;
 mod replays;
 mod sanity;
