@@ -200,6 +200,7 @@ impl NodeShared {
             Verdict::Execute => false,
             Verdict::AskTarget => true,
             Verdict::Running | Verdict::Seen => return,
+            Verdict::Answered(_) if self.reply_fault(opcode) => return,
             Verdict::Answered(reply) => return self.post(reply_to, reply),
         };
         self.service_timer.arm(early_at(deadline));

@@ -399,7 +399,9 @@ impl Cluster {
     /// Mounts once more on the node of a client; to be unmounted before the story ends.
     pub async fn mount_beside(&self, client: usize) -> Result<Arc<Client>, String> {
         let ClientNode { node, number, .. } = &self.clients[client];
-        Client::mount(node, self.builder.mount_config(&format!("client-{number}-beside"))).await.map_err(|e| e.to_string())
+        Client::mount(node, self.builder.mount_config(&format!("client-{number}-beside")))
+            .await
+            .map_err(|e| e.to_string())
     }
 
     /// Mounts one more client, on a node of its own.

@@ -99,7 +99,8 @@ impl Cluster {
 
     /// Living clients that have a connection to a server.
     fn connected_to(&self, server: Server) -> Vec<usize> {
-        let is_connected = |c: &usize| self.is_alive(*c) && self.import(*c, server).is_some_and(|i| i.contains(": FULL"));
+        let is_connected =
+            |c: &usize| self.is_alive(*c) && self.import(*c, server).is_some_and(|i| i.contains(": FULL"));
         (0..self.client_count()).filter(is_connected).collect()
     }
 

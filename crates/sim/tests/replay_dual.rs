@@ -13,10 +13,8 @@ use nacre_wire::Opcode;
 mod missing;
 
 /// What both do behind a barrier is lost with the MDS, and is there again.
-fn interwoven<F, G>(
-    work: impl FnOnce(User, User) -> F + Send + 'static,
-    check: impl Fn(User) -> G + Send + 'static,
-) where
+fn interwoven<F, G>(work: impl FnOnce(User, User) -> F + Send + 'static, check: impl Fn(User) -> G + Send + 'static)
+where
     F: Future<Output = ()> + Send + 'static,
     G: Future<Output = ()> + Send + 'static,
 {
@@ -335,7 +333,8 @@ fn ranges_locked_by_both_are_each_ones_own_after_the_crash() {
     witnessed(1, |c, a, b| async move {
         let mine = a.new_file(ROOT, "f", 0).await.unwrap();
         let theirs = b.reopen(mine.fid()).await;
-        let range = |owner, n: u64| FlockRequest { start: n * 10, end: n * 10 + 9, ..whole_file(owner, Write, false, false) };
+        let range =
+            |owner, n: u64| FlockRequest { start: n * 10, end: n * 10 + 9, ..whole_file(owner, Write, false, false) };
         for n in 0..10 {
             let (user, file) = if n % 2 == 0 { (&a, &mine) } else { (&b, &theirs) };
             user.flock(file, range(1 + n % 2, n)).await.unwrap();
@@ -387,7 +386,9 @@ fn the_mds_dies_again_in_the_recovery_of_both() {
         for skip in [3, 9, 15] {
             c.crash(MDS, Crash::Process);
             c.restart(MDS).await.unwrap();
-            c.faults(MDS).unwrap().arm("rpc.MDS_REINT.drop_request", Fault { action: FaultAction::Drop, skip, times: 1 });
+            c.faults(MDS)
+                .unwrap()
+                .arm("rpc.MDS_REINT.drop_request", Fault { action: FaultAction::Drop, skip, times: 1 });
             c.rt().sleep(secs(3)).await;
             assert_eq!(c.recovery_status(MDS, "status"), "RECOVERING");
         }
@@ -408,13 +409,16 @@ fn a_change_is_made_once_however_often_it_is_said() {
         b.link(&root(), f, ROOT, b"b1").await.unwrap();
         c.crash(MDS, Crash::Process);
         c.restart(MDS).await.unwrap();
-        c.mishaps(MDS, Opcode::MdsReint, Mishap::LostReply, 4);
+        c.mishaps(MDS, Opcode::MdsReint, Mishap::LostReply, 3);
         c.until_connected(0, MDS).await;
         c.until_connected(1, MDS).await;
         assert!(c.has_struck(MDS));
         c.until_recovered(MDS).await;
         assert_eq!((c.recovered(MDS).replayed, c.recovered(MDS).completed), (3, 2));
-        assert_eq!((a.stat(f).await.unwrap().nlink, b.names(ROOT).await), (4, ["a0", "b0", "b1", "f"].map(String::from).to_vec()));
+        assert_eq!(
+            (a.stat(f).await.unwrap().nlink, b.names(ROOT).await),
+            (4, ["a0", "b0", "b1", "f"].map(String::from).to_vec())
+        );
     });
 }
 

@@ -277,12 +277,12 @@ where
 
 #[test]
 fn a_truncation_is_replayed() {
-    on_an_object(|u, f| async move { drop(u.truncate(f.fid(), 4).await.unwrap()) }, b"0123".to_vec());
+    on_an_object(|u, f| async move { assert!(u.truncate(f.fid(), 4).await.is_ok()) }, b"0123".to_vec());
 }
 
 #[test]
 fn a_growth_is_replayed() {
-    on_an_object(|u, f| async move { drop(u.truncate(f.fid(), 12).await.unwrap()) }, b"0123456789\0\0".to_vec());
+    on_an_object(|u, f| async move { assert!(u.truncate(f.fid(), 12).await.is_ok()) }, b"0123456789\0\0".to_vec());
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn an_allocation_is_replayed() {
 #[test]
 fn an_allocation_of_zeros_is_replayed() {
     const ZERO_RANGE: u32 = 0x10;
-    on_an_object(|u, f| async move { u.fallocate(&f, ZERO_RANGE, 2, 3).await.unwrap() }, b"01\0\0\056789".to_vec());
+    on_an_object(|u, f| async move { u.fallocate(&f, ZERO_RANGE, 2, 3).await.unwrap() }, b"01\0\0\x0056789".to_vec());
 }
 
 #[test]

@@ -44,7 +44,10 @@ fn a_client_that_dies_while_others_wait_for_its_replay_is_waited_for_and_evicted
         c.restart(MDS).await.unwrap();
         c.set_param(MDS, "mdt.*.recovery_time_soft", "60");
         c.rt().sleep(secs(20)).await;
-        assert_eq!((c.recovery_status(MDS, "connected_clients"), c.recovery_status(MDS, "queued_requests")), ("1/2".into(), "1".into()));
+        assert_eq!(
+            (c.recovery_status(MDS, "connected_clients"), c.recovery_status(MDS, "queued_requests")),
+            ("1/2".into(), "1".into())
+        );
         c.kill_client(0);
         c.until_recovered(MDS).await;
         assert_eq!(b.names(ROOT).await, ["b"]);
@@ -173,7 +176,10 @@ fn an_ost_that_waited_in_vain_has_what_the_other_wrote() {
         c.until_recovered(OSS).await;
         assert_eq!(c.recovered(OSS).known - c.recovered(OSS).completed, 1);
         assert_eq!(b.fsync(&theirs, false).await, Ok(()));
-        assert_eq!((b.content(theirs.fid()).await, b.content(mine.fid()).await), (b"saved".to_vec(), b"committed".to_vec()));
+        assert_eq!(
+            (b.content(theirs.fid()).await, b.content(mine.fid()).await),
+            (b"saved".to_vec(), b"committed".to_vec())
+        );
         b.release(theirs).await.unwrap();
     });
 }

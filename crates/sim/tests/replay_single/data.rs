@@ -3,8 +3,12 @@
 use super::*;
 
 /// 70f
-fn written<F>(flags: u32, fails: &'static [Server], write: impl FnOnce(User, Arc<OpenFile>) -> F + Send + 'static, want: Vec<u8>)
-where
+fn written<F>(
+    flags: u32,
+    fails: &'static [Server],
+    write: impl FnOnce(User, Arc<OpenFile>) -> F + Send + 'static,
+    want: Vec<u8>,
+) where
     F: Future<Output = ()> + Send + 'static,
 {
     witnessed(2, move |c, u, w| async move {
@@ -135,7 +139,9 @@ fn bytes_changed_after_their_first_write_are_the_new_ones() {
         u.put(&file, 50_000, &[9; 100]).await.unwrap();
         fail(&c, OSS).await;
         let content = w.content(file.fid()).await;
-        assert!(content[..50_000] == [3; 50_000] && content[50_000..50_100] == [9; 100] && content[50_100..] == [3; 49_900]);
+        assert!(
+            content[..50_000] == [3; 50_000] && content[50_000..50_100] == [9; 100] && content[50_100..] == [3; 49_900]
+        );
         u.release(file).await.unwrap();
     });
 }
