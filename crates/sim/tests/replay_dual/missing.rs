@@ -183,3 +183,32 @@ fn an_ost_that_waited_in_vain_has_what_the_other_wrote() {
         b.release(theirs).await.unwrap();
     });
 }
+
+/// What an OST had answered, lost, and did not wait for: the next fsync must not vouch for it.
+#[test]
+fn bytes_answered_and_lost_by_an_ost_that_waited_in_vain_are_told_by_fsync_once() {
+    witnessed(1, |c, a, b| async move {
+        let file = a.new_file(ROOT, "f", 0).await.unwrap();
+        a.put(&file, 0, b"durable").await.unwrap();
+        a.fsync(&file, false).await.unwrap();
+        c.replay_barrier(OSS).await;
+        a.put(&file, 0, b"ghostly").await.unwrap();
+        c.rt().sleep(secs(5)).await;
+        assert_eq!(c.unstable_pages(0), 1, "written back and answered");
+        c.net().partition([c.client_numbers()[0]], [10]);
+        c.crash(OSS, Crash::PowerCut);
+        c.restart(OSS).await.unwrap();
+        c.set_param(OSS, "obdfilter.*.recovery_time_soft", "30");
+        c.until_recovered(OSS).await;
+        c.net().heal();
+        c.rt().sleep(secs(60)).await;
+        assert_eq!(c.unstable_pages(0), 0);
+        assert_eq!(a.fsync(&file, false).await, Err(Errno::EIO));
+        assert_eq!(a.fsync(&file, false).await, Ok(()));
+        assert_eq!(
+            (a.get(&file, 0, 10).await, b.content(file.fid()).await),
+            (b"durable".to_vec(), b"durable".to_vec())
+        );
+        a.release(file).await.unwrap();
+    });
+}
