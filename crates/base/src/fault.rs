@@ -39,6 +39,16 @@ impl Fault {
     pub fn once(action: FaultAction) -> Fault {
         Fault { action, skip: 0, times: 1 }
     }
+
+    /// Strikes at the next passes, so many times.
+    pub fn times(action: FaultAction, times: u32) -> Fault {
+        Fault { action, skip: 0, times }
+    }
+
+    /// Strikes at every pass until it is disarmed.
+    pub fn always(action: FaultAction) -> Fault {
+        Fault::times(action, u32::MAX)
+    }
 }
 
 /// The fault points of one node. Cloning shares. Asking costs one relaxed load while nothing is armed.
@@ -61,6 +71,13 @@ impl Faults {
     pub fn arm(&self, name: &str, fault: Fault) {
         self.0.armed.lock().insert(name.to_owned(), fault);
         self.0.any_armed.store(true, Ordering::Relaxed);
+    }
+
+    /// Disarms `name`: what was armed there strikes no more.
+    pub fn disarm(&self, name: &str) {
+        let mut armed = self.0.armed.lock();
+        armed.remove(name);
+        self.0.any_armed.store(!armed.is_empty(), Ordering::Relaxed);
     }
 
     /// Disarms every point.
@@ -113,5 +130,17 @@ mod tests {
         assert_eq!(f.check("b"), None);
         let seen: Vec<_> = (0..4).map(|_| f.check("a")).collect();
         assert_eq!(seen, [None, Some(FaultAction::Drop), Some(FaultAction::Drop), None]);
+    }
+
+    #[test]
+    fn a_fault_strikes_until_it_is_disarmed() {
+        let f = Faults::new();
+        f.arm("a", Fault::always(FaultAction::Drop));
+        f.arm("b", Fault::times(FaultAction::Drop, 1));
+        assert_eq!((f.check("a"), f.check("a")), (Some(FaultAction::Drop), Some(FaultAction::Drop)));
+        f.disarm("a");
+        assert_eq!((f.check("a"), f.any_armed(), f.check("b")), (None, true, Some(FaultAction::Drop)));
+        f.disarm("b");
+        assert!(!f.any_armed());
     }
 }

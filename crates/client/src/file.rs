@@ -462,8 +462,9 @@ impl Client {
         };
         let (objects, inode) = futures_util::future::join(objects, inode).await;
         file.take_error()?;
-        objects?;
+        // The inode first: objects may be missing because it was lost.
         inode?;
+        objects?;
         file.state.lock().inode_synced = true;
         Ok(())
     }

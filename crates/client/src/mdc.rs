@@ -391,8 +391,10 @@ impl Mdc {
 
     /// Makes changes durable. EIO if the MDT crashed since and a change of the file or directory may be lost.
     pub(crate) async fn sync(&self, caller: &Caller, fid: Fid) -> Result<(), Errno> {
-        self.connection.call::<()>(Opcode::MdsSync, &Sync { fid }, caller.options()).await?;
-        self.lost.check(fid)
+        let synced = self.connection.call::<()>(Opcode::MdsSync, &Sync { fid }, caller.options()).await;
+        // That is why, should the MDT not know the inode.
+        self.lost.check(fid)?;
+        synced.map(drop)
     }
 
     /// Paths of a file.

@@ -474,7 +474,8 @@ impl ImportShared {
     }
 
     pub(crate) async fn disconnect(self: &Arc<Self>) {
-        let connection = self.state.lock().machine.connection();
+        // Also in the middle of a recovery: or the server would wait for us.
+        let connection = self.state.lock().machine.recovery_connection();
         // Closed first: what still waits must not connect again because the server lets go of it.
         self.close();
         if let Some(c) = connection {

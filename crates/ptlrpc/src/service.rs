@@ -201,6 +201,7 @@ impl NodeShared {
             Verdict::Execute => false,
             Verdict::AskTarget => true,
             Verdict::Running | Verdict::Seen => return,
+            Verdict::Answered(_) if self.reply_fault(opcode) => return,
             Verdict::Answered(reply) => return self.post(reply_to, reply),
         };
         self.service_timer.arm(early_at(deadline));
@@ -366,6 +367,11 @@ impl NodeShared {
         self.faults.any_armed()
             && (self.faults.check("rpc.reply.drop").is_some()
                 || self.faults.check(&format!("rpc.{opcode}.drop_reply")).is_some())
+    }
+
+    /// Whether a fault point has a transfer of a request's data get lost: it is neither refused nor ever finished.
+    pub(crate) fn is_bulk_lost(&self, opcode: Opcode) -> bool {
+        self.faults.any_armed() && self.faults.check(&format!("rpc.{opcode}.drop_bulk")).is_some()
     }
 
     /// A ping also tells how far a client is with a recovery, and its answer whether that goes on.

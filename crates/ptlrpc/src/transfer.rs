@@ -84,7 +84,14 @@ impl Arrival {
         for _ in 0..TRIES {
             let to = request.export.reply_to(request.header.xid).filter(|_| !request.export.is_closed());
             let Some(to) = to else { break };
-            match self.node.rt.timeout(patience, start(to)).await {
+            let is_lost = self.node.is_bulk_lost(request.opcode);
+            let done = async {
+                match is_lost {
+                    true => std::future::pending().await,
+                    false => start(to).await,
+                }
+            };
+            match self.node.rt.timeout(patience, done).await {
                 Ok(Ok(done)) => return Ok(done),
                 // The client gave the call up.
                 Ok(Err(LnetError::NoMatch(..))) => {

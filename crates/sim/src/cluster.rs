@@ -60,6 +60,8 @@ struct ServerNode {
     server: Server,
     number: u32,
     storage: Arc<MemOsd>,
+    /// The fault points of its storage, over all restarts.
+    storage_faults: Faults,
     running: Option<Running>,
     uuid: Uuid,
 }
@@ -85,6 +87,8 @@ struct ClientNode {
     client: Arc<Client>,
 }
 
+/// Where commits can be held up or made to fail.
+pub(crate) const COMMIT_POINT: &str = "osd.commit";
 /// Within this time a server must have noticed that a client is no more.
 const EVICTION_MAX: Duration = Duration::from_secs(1000);
 /// The client that speaks while the servers notice who does not.
@@ -141,6 +145,21 @@ impl Cluster {
         self.clients[index].rt.kill();
     }
 
+    /// Whether the client was not killed.
+    pub(crate) fn is_alive(&self, client: usize) -> bool {
+        !self.dead.lock().contains(&client)
+    }
+
+    /// The name of a server's target, and the layer that its parameters are under.
+    pub(crate) fn target_of(&self, server: Server) -> (TargetName, &'static str) {
+        let fsname = &self.builder.fsname;
+        match server {
+            Server::Mgs => (TargetName::mgs(), "mgs"),
+            Server::Mds => (TargetName::mdt(fsname, MdtIndex(0)), "mdt"),
+            Server::Oss(i) => (TargetName::ost(fsname, OstIndex(i)), "obdfilter"),
+        }
+    }
+
     fn living_clients(&self) -> Vec<&ClientNode> {
         let dead = self.dead.lock().clone();
         self.clients.iter().enumerate().filter(|(i, _)| !dead.contains(i)).map(|(_, c)| c).collect()
@@ -172,6 +191,12 @@ impl Cluster {
         servers.iter().find(|s| s.server == server)?.running.as_ref().map(|r| r.faults.clone())
     }
 
+    /// The fault points of a server's storage (`osd.read`, `osd.write`, `osd.commit`): they stay over its restarts.
+    pub fn storage_faults(&self, server: Server) -> Faults {
+        let servers = self.servers.lock();
+        servers.iter().find(|s| s.server == server).expect("a server of this cluster").storage_faults.clone()
+    }
+
     /// The server's process dies, or its node with it: what it had not committed is lost.
     pub fn crash(&self, server: Server, how: Crash) {
         let mut servers = self.servers.lock();
@@ -181,6 +206,8 @@ impl Cluster {
             running.rt.kill();
         }
         node.storage.crash(how);
+        // A replay barrier ends here.
+        node.storage_faults.disarm(COMMIT_POINT);
     }
 
     /// The server starts again on its storage.
@@ -372,6 +399,14 @@ impl Cluster {
         running.map_or(0, |r| r.node.service_stats(opcode).count)
     }
 
+    /// Mounts once more on the node of a client; to be unmounted before the story ends.
+    pub async fn mount_beside(&self, client: usize) -> Result<Arc<Client>, String> {
+        let ClientNode { node, number, .. } = &self.clients[client];
+        Client::mount(node, self.builder.mount_config(&format!("client-{number}-beside")))
+            .await
+            .map_err(|e| e.to_string())
+    }
+
     /// Mounts one more client, on a node of its own.
     pub async fn mount_another(&self, number: u32) -> Result<Arc<Client>, String> {
         let node = self.builder.start_client(&self.rt, &self.net, CLIENT_NODE + number).await?;
@@ -439,11 +474,12 @@ impl Builder {
         for (server, number) in all {
             let node_rt = rt.child(format!("{server:?}"));
             let of_ost = self.ost_storage.as_ref().filter(|_| matches!(server, Server::Oss(_)));
-            let options = of_ost.unwrap_or(&self.storage).clone();
+            let storage_faults = Faults::new();
+            let options = MemOptions { faults: storage_faults.clone(), ..of_ost.unwrap_or(&self.storage).clone() };
             let storage = Arc::new(MemOsd::new(&node_rt, tables(server), options));
             let uuid = Uuid::from_random(rt.random(), rt.random());
             let running = self.start_server(&node_rt, &net, server, number, uuid, storage.clone()).await?;
-            servers.push(ServerNode { server, number, storage, running: Some(running), uuid });
+            servers.push(ServerNode { server, number, storage, storage_faults, running: Some(running), uuid });
         }
         let oss = self.oss.to_string();
         let mut cluster = Cluster {
@@ -504,16 +540,20 @@ impl Builder {
     async fn start_client(&self, rt: &Rt, net: &SimNet, number: u32) -> Result<ClientNode, String> {
         let rt = rt.child(format!("client-{number}"));
         let (node, _) = self.node(&rt, net, number);
-        let config = MountConfig {
+        let config = self.mount_config(&format!("client-{number}"));
+        let client = Client::mount(&node, config).await.map_err(|e| e.to_string())?;
+        Ok(ClientNode { number, rt, node, client })
+    }
+
+    fn mount_config(&self, client_name: &str) -> MountConfig {
+        MountConfig {
             fsname: self.fsname.clone(),
             mgs: vec![Nid::sim(MGS_NODE)],
-            client_name: format!("client-{number}"),
+            client_name: client_name.to_owned(),
             register_params: self.client_params,
             imperative_recovery: self.imperative_recovery,
             ..MountConfig::default()
-        };
-        let client = Client::mount(&node, config).await.map_err(|e| e.to_string())?;
-        Ok(ClientNode { number, rt, node, client })
+        }
     }
 }
 

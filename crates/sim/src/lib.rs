@@ -8,6 +8,7 @@ pub mod checker;
 pub mod cluster;
 pub mod command;
 pub mod crashes;
+pub mod failures;
 mod fsck;
 pub mod journal;
 pub mod model;

@@ -1,10 +1,16 @@
 //! Requests and replies that get lost, servers that die with requests in flight, clients that are cut off.
 
+use super::replays::*;
 use super::*;
 use nacre_base::fault::{Fault, FaultAction};
 use nacre_osd::mem::Crash;
-use nacre_sim::cluster::Server;
+use nacre_sim::failures::{Locks, Mishap};
 use nacre_wire::Opcode;
+
+mod callbacks;
+mod eviction;
+mod requests;
+mod storage;
 
 /// A change that must happen exactly once, made in a directory with `victim`, `empty` (a directory) and `file`.
 #[derive(Clone, Copy, Debug)]

@@ -101,8 +101,13 @@ impl Scene {
         told.is_err()
     }
 
-    /// Whether the survivor's program hears that its open file is no more.
+    /// Whether the survivor's program hears that what it made is lost, and finds it gone then.
     async fn is_lost(&self, file: &OpenFile) -> bool {
+        self.u.fsync(file, false).await == Err(Errno::EIO) && self.is_gone(file).await
+    }
+
+    /// Whether the survivor's program hears that its open file is no more.
+    async fn is_gone(&self, file: &OpenFile) -> bool {
         // Of the MDT, or of an OST that has destroyed the objects.
         matches!(self.u.fsync(file, false).await, Err(Errno::ESTALE | Errno::ENOENT))
     }
@@ -526,7 +531,7 @@ mod open {
             s.u.put(&file, 0, b"mine").await.unwrap();
             s.crash_mds(0).await;
             s.names_are(s.dir, &["from", "to", "x", "y"]).await;
-            assert!(s.is_lost(&file).await);
+            assert!(s.is_gone(&file).await);
             s.u.release(file).await.unwrap();
         });
     }

@@ -5,8 +5,6 @@ use nacre_base::fault::{Fault, FaultAction};
 use nacre_client::{FlockKind, FlockRequest};
 use nacre_sim::cluster::Server;
 
-const O_DIRECT: u32 = 0o40000;
-
 /// A cluster of two OSSs and two clients.
 fn two_users<F, Fut>(tell: F)
 where

@@ -2,7 +2,11 @@
 
 mod fsck;
 mod recovery_small;
+mod replay_dual;
+mod replay_ost_single;
+mod replay_single;
 mod replay_vbr;
+mod replays;
 mod sanity;
 mod sanityn;
 mod seeds;
@@ -21,6 +25,7 @@ const O_CREAT: u32 = 0o100;
 const O_EXCL: u32 = 0o200;
 const O_TRUNC: u32 = 0o1000;
 const O_APPEND: u32 = 0o2000;
+const O_DIRECT: u32 = 0o40000;
 
 /// Tells a story to a cluster with so many OSSs and clients; afterwards nothing may be left of it.
 fn story<F, Fut>(oss: u32, clients: u32, tell: F)

@@ -1,5 +1,6 @@
 //! A target's recovery as an administrator sees and steers it, under Lustre's names: `recovery_status`,
-//! `recovery_time_soft`, `recovery_time_hard` (seconds), and `abort_recovery`.
+//! `recovery_time_soft`, `recovery_time_hard` (seconds), and `abort_recovery`; and `evict_client`, which throws out a client,
+//! by UUID or as `nid:NID`.
 
 use crate::recovery::{Phase, Settings};
 use crate::recovery_service::RecoveryService;
@@ -20,6 +21,8 @@ pub(crate) fn register(service: &Arc<RecoveryService>) {
     limit(service, "recovery_time_soft", |s| &mut s.soft);
     limit(service, "recovery_time_hard", |s| &mut s.hard);
     let aborted = service.clone();
+    let evicting = service.clone();
+    params.add_rw(format!("{prefix}evict_client"), String::new, move |text| evicting.evict_clients(text.trim()));
     params.add_rw(format!("{prefix}abort_recovery"), String::new, move |_| {
         aborted.abort();
         Ok(())

@@ -221,6 +221,25 @@ impl RecoveryService {
         self.apply(Recovery::abort);
     }
 
+    /// Throws out the connected clients that `which` names: one by its UUID, or all of a node as `nid:NID`.
+    pub(crate) fn evict_clients(&self, which: &str) -> Result<(), String> {
+        let is_meant = |export: &Export| match which.strip_prefix("nid:") {
+            Some(nid) => export.nid().to_string() == nid,
+            None => export.client.to_string() == which,
+        };
+        let mut meant: Vec<_> = self.exports.lock().values().filter(|e| is_meant(e)).cloned().collect();
+        if meant.is_empty() {
+            return Err(format!("no client {which:?} is connected"));
+        }
+        let target = self.target.clone();
+        drop(self.target.rt().spawn(async move {
+            for export in meant.drain(..) {
+                target.node().evict(&export).await;
+            }
+        }));
+        Ok(())
+    }
+
     /// What it has seen, for `recovery_status`.
     pub(crate) fn status(&self) -> Status {
         self.engine.lock().status()

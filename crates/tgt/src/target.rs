@@ -189,8 +189,9 @@ impl Target {
         self.recovers.store(true, Ordering::Release);
     }
 
-    /// All is replayed, and durable.
+    /// All is replayed, and durable: clients need to keep none of it, also if nothing new is ever committed.
     pub(crate) fn end_recovery(&self) {
+        self.last_committed.fetch_max(self.replays_committed.load(Ordering::Acquire), Ordering::Release);
         self.recovers.store(false, Ordering::Release);
     }
 

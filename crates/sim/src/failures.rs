@@ -1,0 +1,222 @@
+//! What stories of failures are made of, after Lustre's test framework: a barrier behind which nothing becomes durable, a
+//! server that fails and comes back, faults that strike once, a client thrown out, locks given up, requests counted.
+
+use crate::cluster::{COMMIT_POINT, Cluster, Server};
+use nacre_base::Errno;
+use nacre_base::fault::{Fault, FaultAction};
+use nacre_osd::Osd;
+use nacre_osd::mem::Crash;
+use nacre_wire::Opcode;
+use std::time::Duration;
+
+/// What becomes of a request, or of one of a server's callbacks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mishap {
+    /// It is lost on its way: never executed.
+    LostRequest,
+    /// It is executed, and the answer is lost.
+    LostReply,
+    /// It arrives so much later.
+    Late(Duration),
+    /// It is refused, without being executed.
+    Refused(Errno),
+    /// It is executed up to where data is to be transferred, and none is; for one of the server's tries.
+    LostBulk,
+}
+
+impl Mishap {
+    /// The end of the fault point's name, and what strikes there.
+    fn fault(self) -> (&'static str, FaultAction) {
+        match self {
+            Mishap::LostRequest => ("drop_request", FaultAction::Drop),
+            Mishap::LostReply => ("drop_reply", FaultAction::Drop),
+            Mishap::Late(by) => ("delay", FaultAction::Delay(by)),
+            Mishap::Refused(error) => ("fail", FaultAction::Fail(error)),
+            Mishap::LostBulk => ("drop_bulk", FaultAction::Drop),
+        }
+    }
+}
+
+/// Which of a client's locks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Locks {
+    /// On file data, at the OSTs.
+    Osc,
+    /// On inodes, at the MDT.
+    Mdc,
+}
+
+/// A recovery that is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Recovered {
+    /// From the server's start until every client that was connected before is connected to it again.
+    pub pause: Duration,
+    /// Requests replayed.
+    pub replayed: u64,
+    /// Clients that were connected before: other servers among them.
+    pub known: u64,
+    /// Of them, those that recovered.
+    pub completed: u64,
+}
+
+/// A client that is not back by then never will be.
+const RECOVERY_MAX: Duration = Duration::from_secs(2000);
+
+impl Cluster {
+    /// Makes durable what the server has done; from now on nothing that it does becomes durable, until it crashes. Who waits
+    /// for a commit waits until then.
+    pub async fn replay_barrier(&self, server: Server) {
+        self.running_storage(server).commit().await.expect("the device works");
+        let forever = Duration::from_secs(1 << 30);
+        self.storage_faults(server).arm(COMMIT_POINT, Fault::always(FaultAction::Delay(forever)));
+    }
+
+    /// The server's process dies and starts again at once; ready when the clients that were connected are again.
+    pub async fn fail(&self, server: Server) -> Recovered {
+        self.fail_together(&[server], Duration::ZERO).await[0]
+    }
+
+    /// The same of several servers at once, which start again `after` they died.
+    pub async fn fail_together(&self, servers: &[Server], after: Duration) -> Vec<Recovered> {
+        let connected: Vec<_> = servers.iter().map(|s| self.connected_to(*s)).collect();
+        servers.iter().for_each(|s| self.crash(*s, Crash::Process));
+        self.rt().sleep(after).await;
+        let begun = self.rt().now();
+        for server in servers {
+            self.restart(*server).await.expect("it starts again");
+        }
+        let mut recovered = Vec::new();
+        for (server, clients) in servers.iter().zip(connected) {
+            for client in clients {
+                self.until_connected(client, *server).await;
+            }
+            self.until_recovered(*server).await;
+            let pause = self.rt().now().since(begun);
+            recovered.push(Recovered { pause, ..self.recovered(*server) });
+        }
+        recovered
+    }
+
+    /// Living clients that have a connection to a server.
+    fn connected_to(&self, server: Server) -> Vec<usize> {
+        let is_connected =
+            |c: &usize| self.is_alive(*c) && self.import(*c, server).is_some_and(|i| i.contains(": FULL"));
+        (0..self.client_count()).filter(is_connected).collect()
+    }
+
+    /// What a client shows of its connection to a server; none if it has no use for one.
+    fn import(&self, client: usize, server: Server) -> Option<String> {
+        let (name, layer) = self.target_of(server);
+        let device = match layer {
+            "mdt" => "mdc",
+            "obdfilter" => "osc",
+            _ => "mgc",
+        };
+        let shown = self.client_node(client).params().get(&format!("{device}.{name}-*.import")).ok()?;
+        shown.into_iter().next().map(|(_, text)| text)
+    }
+
+    /// Waits until a client is connected to a server as it was started last, and has recovered.
+    pub async fn until_connected(&self, client: usize, server: Server) {
+        let (name, layer) = self.target_of(server);
+        let instance = self.param(server, &format!("{layer}.{name}.instance"));
+        let instance = format!("   instance: {}\n", instance.first().expect("the server runs").1);
+        let begun = self.rt().now();
+        while self.is_alive(client) {
+            let import = self.import(client, server).unwrap_or_default();
+            if import.contains("state: FULL") && import.contains(&instance) {
+                return;
+            }
+            assert!(self.rt().now().since(begun) < RECOVERY_MAX, "client {client} does not come back: {import}");
+            self.rt().sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Waits until a server waits for no client of its last start.
+    pub async fn until_recovered(&self, server: Server) {
+        let begun = self.rt().now();
+        while !matches!(self.recovery_status(server, "status").as_str(), "COMPLETE" | "INACTIVE") {
+            assert!(self.rt().now().since(begun) < RECOVERY_MAX, "{server:?} does not recover");
+            self.rt().sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// A line of a server's `recovery_status`; empty if it has none such now.
+    pub fn recovery_status(&self, server: Server, name: &str) -> String {
+        let (target, layer) = self.target_of(server);
+        let shown = self.param(server, &format!("{layer}.{target}.recovery_status"));
+        let lines = shown.first().map_or("", |(_, text)| text.as_str()).lines();
+        lines.filter_map(|l| l.split_once(": ")).find(|(n, _)| *n == name).map_or(String::new(), |(_, v)| v.to_owned())
+    }
+
+    /// What a server counted in its recovery, which is over.
+    pub fn recovered(&self, server: Server) -> Recovered {
+        let number = |text: &str| text.parse().unwrap_or(0);
+        let clients = self.recovery_status(server, "completed_clients");
+        let (completed, known) = clients.split_once('/').map_or((0, 0), |(c, k)| (number(c), number(k)));
+        let replayed = number(&self.recovery_status(server, "replayed_requests"));
+        Recovered { pause: Duration::ZERO, replayed, known, completed }
+    }
+
+    /// Something happens to the next request of this kind that comes to a server, once.
+    pub fn mishap(&self, server: Server, opcode: Opcode, mishap: Mishap) {
+        self.mishaps(server, opcode, mishap, 1);
+    }
+
+    /// The same, so many times.
+    pub fn mishaps(&self, server: Server, opcode: Opcode, mishap: Mishap, times: u32) {
+        let (point, action) = mishap.fault();
+        let faults = self.faults(server).expect("the server runs");
+        faults.arm(&format!("rpc.{opcode}.{point}"), Fault::times(action, times));
+    }
+
+    /// The same of a callback that comes to a client (LDLM_BL_CALLBACK, LDLM_GL_CALLBACK).
+    pub fn callback_mishaps(&self, client: usize, opcode: Opcode, mishap: Mishap, times: u32) {
+        let (point, action) = mishap.fault();
+        self.client_node(client).faults().arm(&format!("rpc.{opcode}.{point}"), Fault::times(action, times));
+    }
+
+    /// Whether no fault waits to strike at a server.
+    pub fn has_struck(&self, server: Server) -> bool {
+        self.faults(server).is_none_or(|f| f.armed().is_empty())
+    }
+
+    /// A server throws a client out, as by `lctl set_param *.evict_client=UUID`.
+    pub async fn evict(&self, server: Server, client: usize) {
+        let (name, layer) = self.target_of(server);
+        let uuid = self.client(client).uuid().to_string();
+        assert_eq!(self.set_param(server, &format!("{layer}.{name}.evict_client"), &uuid), 1, "it was connected");
+        self.rt().sleep(Duration::from_millis(1)).await;
+    }
+
+    /// A client gives up the locks that it does not need: what is dirty under them is written first.
+    pub fn cancel_lru_locks(&self, client: usize, which: Locks) {
+        let device = match which {
+            Locks::Osc => "osc",
+            Locks::Mdc => "mdc",
+        };
+        let pattern = format!("ldlm.namespaces.*-{device}-*.lru_size");
+        // Without a single connection of the kind there is nothing to give up.
+        let _ = self.client_node(client).params().set(&pattern, "clear");
+    }
+
+    /// A client's requests to a server that were answered, of a kind as its `stats` name it (`mds_reint`, `ost_write`).
+    pub fn answered(&self, client: usize, server: Server, name: &str) -> u64 {
+        let (target, layer) = self.target_of(server);
+        let device = if layer == "mdt" { "mdc" } else { "osc" };
+        let stats = self.client_node(client).params().get(&format!("{device}.{target}-*.stats")).unwrap_or_default();
+        let lines = stats.iter().flat_map(|(_, text)| text.lines());
+        let counts = lines.filter_map(|l| {
+            let mut words = l.split_whitespace();
+            (words.next() == Some(name)).then(|| words.next()?.parse::<u64>().ok())?
+        });
+        counts.sum()
+    }
+
+    /// Pages that a client wrote, that OSTs answered for, and that they may yet lose.
+    pub fn unstable_pages(&self, client: usize) -> u64 {
+        let shown = self.client_node(client).params().get("osc.*.unstable_stats").unwrap_or_default();
+        let lines = shown.iter().flat_map(|(_, text)| text.lines());
+        lines.filter_map(|l| l.strip_prefix("unstable_pages:")?.trim().parse::<u64>().ok()).sum()
+    }
+}

@@ -1,0 +1,57 @@
+//! What the replay suites share: one who works, and a witness on another node who finds what the servers know.
+
+use super::*;
+use nacre_client::{FlockKind, FlockRequest};
+pub(crate) use nacre_sim::cluster::Server;
+use nacre_wire::layout::Layout;
+
+pub(crate) const MDS: Server = Server::Mds;
+pub(crate) const OSS: Server = Server::Oss(0);
+
+/// Longer than this nobody waits for a server that is up again, if all its clients are there.
+pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(12);
+
+/// A user and a witness, of a file system with so many OSTs.
+pub(crate) fn witnessed<F, Fut>(oss: u32, tell: F)
+where
+    F: FnOnce(Arc<Cluster>, User, User) -> Fut + Send + 'static,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    story(oss, 2, |c| async move {
+        let (one, two) = (user(&c, 0), user(&c, 1));
+        // A server commits who is new: behind a barrier that would take for ever.
+        for client in [&one, &two] {
+            client.statfs().await.unwrap();
+        }
+        tell(c, one, two).await;
+    });
+}
+
+/// The server fails and comes back: soon, and for everybody. How many requests were replayed.
+pub(crate) async fn fail(c: &Cluster, server: Server) -> u64 {
+    let recovered = c.fail(server).await;
+    assert!(recovered.pause < PAUSE_MAX, "{server:?} was away for {:?}", recovered.pause);
+    assert_eq!(recovered.completed, recovered.known, "{server:?} evicted clients");
+    recovered.replayed
+}
+
+/// Who has no such name says ENOENT.
+pub(crate) fn gone<T>(found: Result<T, Errno>) -> bool {
+    found.map(drop) == Err(Errno::ENOENT)
+}
+
+pub(crate) async fn layout_of(u: &User, fid: Fid) -> Layout {
+    let value = u.getxattr(&root(), fid, b"lustre.lov").await.unwrap();
+    nacre_wire::lov_ea::decode_layout(&value).unwrap().0
+}
+
+/// Bytes that can be written.
+pub(crate) async fn available(u: &User) -> u64 {
+    let space = u.statfs().await.unwrap();
+    space.blocks_available * u64::from(space.block_size)
+}
+
+/// A lock on a whole file: fcntl's, or flock's if `bsd`.
+pub(crate) fn whole_file(owner: u64, kind: FlockKind, wait: bool, bsd: bool) -> FlockRequest {
+    FlockRequest { owner, pid: owner as u32, kind, start: 0, end: u64::MAX, wait, bsd }
+}
