@@ -152,6 +152,13 @@ impl Connection {
         }
     }
 
+    /// Whether a restart of the target would be heard of, if `mgs_answers`.
+    pub(crate) fn set_told_of_restarts(&self, mgs_answers: bool) {
+        if let Some(import) = self.import.get() {
+            import.set_told_of_restarts(mgs_answers && self.mount.imperative_recovery);
+        }
+    }
+
     /// The import, made now if need be: it has parameters of its own. It connects at the first call only.
     pub(crate) fn import(&self) -> &Arc<Import> {
         self.import.get_or_init(|| {
@@ -164,6 +171,7 @@ impl Connection {
                 data: wanted(self.name.kind),
                 label: self.label.clone(),
             });
+            import.set_told_of_restarts(self.mount.imperative_recovery);
             if let Some(observer) = self.observer.get() {
                 observe(&import, observer);
             }

@@ -475,11 +475,20 @@ async fn find_root(rt: &Rt, config: &MountConfig, mgc: &Arc<Mgc>, targets: &Arc<
     let no_file_system = || MountError::NoFileSystem(config.fsname.clone());
     let newest = newest.map_err(|_| no_file_system())?.map_err(|_| no_file_system())?.clone();
     targets.handle_config(&newest);
-    rt.spawn(targets::follow(Arc::downgrade(targets), changes));
+    rt.spawn(targets::follow(rt.clone(), Arc::downgrade(targets), mgc.import().clone(), changes));
 
     let mdc = targets.mdc(nacre_base::MdtIndex(0)).await.map_err(MountError::Refused)?;
-    let root = rt.timeout_at(deadline, mdc.root()).await;
-    root.map_err(|_| MountError::MdtUnreachable(name))?.map_err(MountError::Refused)
+    let mut deadline = deadline;
+    loop {
+        match rt.timeout_at(deadline, mdc.root()).await {
+            Ok(root) => return root.map_err(MountError::Refused),
+            Err(_) if mdc.connection().import().waits_for_recovery() => {
+                tracing::info!("{name} recovers: it lets new clients in when its former ones are back, or evicted");
+                deadline = rt.now() + config.timeout;
+            }
+            Err(_) => return Err(MountError::MdtUnreachable(name)),
+        }
+    }
 }
 
 fn owned(name: &[u8]) -> Bytes {

@@ -8,6 +8,8 @@ use crate::params;
 use futures_util::future::join_all;
 use nacre_base::param::ParamError;
 use nacre_base::{Errno, MdtIndex, OstIndex, TargetKind, TargetName};
+use nacre_ptlrpc::{Import, ImportState};
+use nacre_rt::Rt;
 use nacre_wire::mgs::Config;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -137,6 +139,12 @@ impl Targets {
         }
     }
 
+    fn set_told_of_restarts(&self, mgs_answers: bool) {
+        let table = self.table();
+        table.osts.values().for_each(|osc| osc.connection().set_told_of_restarts(mgs_answers));
+        table.mdts.values().for_each(|mdc| mdc.connection().set_told_of_restarts(mgs_answers));
+    }
+
     /// Writes back what is dirty, disconnects from all targets, and fails those who wait for one.
     pub(crate) async fn close(&self) {
         let table = self.table();
@@ -146,11 +154,21 @@ impl Targets {
     }
 }
 
+/// How often it is looked whether the MGS answers.
+const MGS_CHECK_INTERVAL: Duration = Duration::from_secs(30);
+
 /// Follows the configuration until the mount is gone.
-pub(crate) async fn follow(targets: Weak<Targets>, mut config: watch::Receiver<Arc<Config>>) {
-    while config.changed().await.is_ok() {
+pub(crate) async fn follow(rt: Rt, targets: Weak<Targets>, mgc: Arc<Import>, mut config: watch::Receiver<Arc<Config>>) {
+    loop {
+        let changed = rt.timeout(MGS_CHECK_INTERVAL, config.changed()).await;
         let Some(targets) = targets.upgrade() else { return };
-        let newest = config.borrow_and_update().clone();
-        targets.handle_config(&newest);
+        match changed {
+            Ok(Ok(())) => {
+                let newest = config.borrow_and_update().clone();
+                targets.handle_config(&newest);
+            }
+            Ok(Err(_)) => return,
+            Err(_) => targets.set_told_of_restarts(mgc.state() == ImportState::Full),
+        }
     }
 }

@@ -118,6 +118,7 @@ impl ImportShared {
         let (rt, label) = (&self.node.rt, &self.config.label);
         let mut s = self.state.lock();
         let instance = accepted.instance;
+        s.turned_down = None;
         let outcome = s.machine.handle_accepted(rt.now(), attempt.connection, accepted);
         if outcome == Outcome::Stale {
             return outcome;
@@ -166,6 +167,10 @@ impl ImportShared {
     fn handle_failure(&self, attempt: &Attempt, failure: &Failure) -> Duration {
         let mut s = self.state.lock();
         let pause = s.machine.handle_connect_failed(self.node.rt.now(), attempt.connection);
+        s.turned_down = match failure {
+            Failure::Temporary(RpcError::Status(e)) => Some(*e),
+            Failure::Temporary(_) | Failure::Final(_) => None,
+        };
         match failure {
             Failure::Final(e) => {
                 tracing::warn!("{}: {} refused the connection: {e}", self.config.label, self.config.target);

@@ -93,6 +93,9 @@ pub(crate) struct State {
     pub(crate) connecting: bool,
     /// Ping when idle.
     keep_alive: bool,
+    told_of_restarts: bool,
+    /// Why the server turned the last attempt to connect down, though a later one may succeed.
+    pub(crate) turned_down: Option<Errno>,
     last_sent: Time,
     pub(crate) last_reply: Option<Time>,
     pub(crate) last_committed: u64,
@@ -120,7 +123,7 @@ impl State {
 
     /// When idle for so long the server is pinged; never, if it has nothing to tell.
     fn ping_interval(&self) -> Option<Duration> {
-        match self.keep_alive {
+        match self.keep_alive || !self.told_of_restarts {
             _ if self.replays.len() > 0 => Some(COMMIT_PING_INTERVAL),
             true => Some(PING_INTERVAL),
             false => None,
@@ -162,6 +165,8 @@ impl Import {
             network: Estimator::default(),
             connecting: false,
             keep_alive: false,
+            told_of_restarts: true,
+            turned_down: None,
             last_sent: now,
             last_reply: None,
             last_committed: 0,
@@ -240,6 +245,20 @@ impl Import {
         if on {
             self.0.node.timer.arm(self.0.node.rt.now() + PING_INTERVAL);
         }
+    }
+
+    /// Whether somebody tells of a restart of the server ([`Import::notify_restart`]). If not, the target is pinged when idle
+    /// too: all its other clients would wait in its recovery for one that has not heard of it.
+    pub fn set_told_of_restarts(&self, told: bool) {
+        self.0.state.lock().told_of_restarts = told;
+        if !told {
+            self.0.node.timer.arm(self.0.node.rt.now() + PING_INTERVAL);
+        }
+    }
+
+    /// Whether the server is up, and lets nobody in whom it does not know because it recovers.
+    pub fn waits_for_recovery(&self) -> bool {
+        self.0.state.lock().turned_down == Some(Errno::EBUSY)
     }
 
     /// What was negotiated; what is asked for, before the first connection.

@@ -350,6 +350,43 @@ fn a_mount_during_a_recovery_is_let_in_at_its_end() {
     });
 }
 
+/// Nor does it give up because the recovery takes longer than an MDT that does not answer is waited for.
+#[test]
+fn a_mount_waits_as_long_as_the_recovery_takes() {
+    witnessed(1, |c, u, _w| async move {
+        c.replay_barrier(MDS).await;
+        u.file(ROOT, "f", b"x").await;
+        c.net().partition([c.client_numbers()[0]], [2]);
+        c.crash(MDS, Crash::Process);
+        c.restart(MDS).await.unwrap();
+        let healing = c.rt().spawn({
+            let c = c.clone();
+            async move {
+                c.rt().sleep(secs(200)).await;
+                c.net().heal();
+            }
+        });
+        let late = User(c.mount_another(7).await.unwrap());
+        healing.await;
+        assert_eq!(late.names(ROOT).await, ["f"]);
+        late.unmount().await;
+    });
+}
+
+/// Clients that have nothing to do and hear nothing from the MGS look by themselves whether servers were restarted: who is
+/// waited for in a recovery must not be the last to know.
+#[test]
+fn idle_clients_come_back_soon_without_the_mgs() {
+    witnessed(1, |c, _u, _w| async move {
+        c.net().partition(c.client_numbers(), [1]);
+        c.rt().sleep(secs(300)).await;
+        let recovered = c.fail(OSS).await;
+        assert_eq!((recovered.known, recovered.completed), (3, 3), "two clients and the MDT");
+        assert!(recovered.pause < secs(60), "{:?}", recovered.pause);
+        c.net().heal();
+    });
+}
+
 /// 86, recovery-small 138 in spirit: who unmounts during the recovery is not waited for
 #[test]
 fn a_client_that_unmounts_during_a_recovery_does_not_hold_it_up() {
