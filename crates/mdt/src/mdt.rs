@@ -573,6 +573,15 @@ impl Service for Mdt {
         &self.target
     }
 
+    async fn reconstruct(&self, request: &ServerRequest, reply: &Response) {
+        let (Opcode::MdsOpen, Ok(r)) = (request.opcode, request.decode::<Open>()) else { return };
+        let Ok(OpenReply { attr, handle, .. }) = nacre_wire::decode::<OpenReply>(&reply.body) else { return };
+        // Its client did not know of the handle when open files were brought back.
+        if let Err(error) = self.reopen(request, &Open { parent: attr.fid, handle, ..r }).await {
+            tracing::debug!(fid = %attr.fid, %error, "an open before the crash, unheard of until now, is lost");
+        }
+    }
+
     async fn connected(&self, _: &Arc<Export>, _: &ConnectData, _: &mut ConnectData) -> Result<(), Errno> {
         Ok(())
     }

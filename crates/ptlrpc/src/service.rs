@@ -288,7 +288,12 @@ impl NodeShared {
         let handler = &export.entry.handler;
         let saved = if ask_target { handler.saved_reply(export, request.xid(), question.tag).await } else { None };
         let result = match saved {
-            Some(result) => result,
+            Some(result) => {
+                if let Ok(reply) = &result {
+                    handler.reconstruct(&request, reply).await;
+                }
+                result
+            }
             None => handler.handle(request).await,
         };
         let now = self.rt.now();

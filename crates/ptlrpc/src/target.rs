@@ -43,6 +43,10 @@ pub trait TargetHandler: Send + Sync + 'static {
     /// A resent request whose reply is not in memory any more, because the server restarted: what the reply slots on
     /// disk say; `None` if it was never executed.
     async fn saved_reply(&self, export: &Arc<Export>, xid: Xid, tag: Tag) -> Option<Result<Response, Errno>>;
+
+    /// Such a reply is about to be given: what it speaks of and was in memory only, such as an open handle, must be there
+    /// again.
+    async fn reconstruct(&self, _request: &ServerRequest, _reply: &Response) {}
 }
 
 /// How many locks a server lets its clients keep.

@@ -224,6 +224,35 @@ fn what_was_synced_survives_every_server() {
     });
 }
 
+/// The answer comes from the disk of a server that was started anew: the file is open there all the same.
+#[test]
+fn an_open_that_was_committed_and_not_answered_keeps_its_file() {
+    story(1, 2, |c| async move {
+        let (u, other) = (user(&c, 0), user(&c, 1));
+        let synced = other.new_file(ROOT, "synced", 0).await.unwrap();
+        arm(&c, Change::Create, "drop_reply");
+        let opened = Arc::new(parking_lot::Mutex::new(None));
+        let opening = c.rt().spawn({
+            let (u, opened) = (u.clone(), opened.clone());
+            async move { *opened.lock() = Some(u.new_file(ROOT, "f", O_EXCL).await.unwrap()) }
+        });
+        c.rt().sleep(Duration::from_millis(100)).await;
+        other.fsync(&synced, false).await.unwrap();
+        assert!(!opening.is_finished());
+        c.crash(Server::Mds, Crash::Process);
+        c.restart(Server::Mds).await.unwrap();
+        opening.await;
+        let file = opened.lock().take().unwrap();
+        other.remove(ROOT, "f").await.unwrap();
+        c.rt().sleep(secs(100)).await;
+        u.put(&file, 0, b"still open").await.unwrap();
+        assert_eq!(u.fsync(&file, false).await, Ok(()));
+        assert_eq!(u.get(&file, 0, 20).await, b"still open");
+        u.release(file).await.unwrap();
+        other.release(synced).await.unwrap();
+    });
+}
+
 #[test]
 fn a_read_waits_for_its_server() {
     story(1, 2, |c| async move {

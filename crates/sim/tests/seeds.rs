@@ -61,10 +61,11 @@ fn seed_10_created_before_the_mdt_knew_the_ost() {
 /// Over a lossy network while servers die. An open that only a lock had kept was told to the MDT twice, as its answer was
 /// lost (10106); a glimpse named a lock that was on its way back, and the client did not tell what it had written under
 /// another one (12318); a recovery that was broken off after its replays began anew, and they were taken for late
-/// duplicates and never answered (15142).
+/// duplicates and never answered (15142); an open whose answer was lost and whose change was committed got that answer from
+/// the restarted MDT, which did not know the file to be open and destroyed it with its last name (44582).
 #[test]
 fn what_is_said_twice_while_servers_die_is_answered_twice() {
-    for seed in [10_106, 12_318, 12_702, 15_142, 16_602] {
+    for seed in [10_106, 12_318, 12_702, 15_142, 16_602, 44_582] {
         nacre_sim::crashes::run_seed(seed, 400);
     }
 }

@@ -64,6 +64,10 @@ pub trait Service: Send + Sync + Sized + 'static {
     /// each start, after which clients' requests are served.
     async fn recovered(&self) {}
 
+    /// A request that was executed before the last crash is answered with its saved reply: see
+    /// [`TargetHandler::reconstruct`].
+    async fn reconstruct(&self, _request: &ServerRequest, _reply: &Response) {}
+
     /// The client is gone, cleanly or not: its handles, locks and grants go too.
     async fn disconnected(&self, export: &Arc<Export>);
 }
@@ -240,6 +244,10 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
 
     fn lock_pool(&self) -> LockPool {
         self.service.target().lock_pool()
+    }
+
+    async fn reconstruct(&self, request: &ServerRequest, reply: &Response) {
+        self.service.reconstruct(request, reply).await;
     }
 
     async fn saved_reply(&self, export: &Arc<Export>, xid: Xid, tag: Tag) -> Option<Result<Response, Errno>> {
