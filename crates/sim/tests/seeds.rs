@@ -62,10 +62,11 @@ fn seed_10_created_before_the_mdt_knew_the_ost() {
 /// lost (10106); a glimpse named a lock that was on its way back, and the client did not tell what it had written under
 /// another one (12318); a recovery that was broken off after its replays began anew, and they were taken for late
 /// duplicates and never answered (15142); an open whose answer was lost and whose change was committed got that answer from
-/// the restarted MDT, which did not know the file to be open and destroyed it with its last name (44582).
+/// the restarted MDT, which did not know the file to be open and destroyed it with its last name (44582);
+/// and who gave a lock back did not wait for a flush under another one, but asked without end (40982).
 #[test]
 fn what_is_said_twice_while_servers_die_is_answered_twice() {
-    for seed in [10_106, 12_318, 12_702, 15_142, 16_602, 44_582] {
+    for seed in [10_106, 12_318, 12_702, 15_142, 16_602, 40_982, 44_582] {
         nacre_sim::crashes::run_seed(seed, 400);
     }
 }

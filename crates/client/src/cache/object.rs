@@ -350,7 +350,12 @@ impl ObjectCache {
 
     /// Whether bytes of the ranges are dirty, or in a flush under way.
     pub(crate) fn is_busy_in(&self, ranges: &[Extent]) -> bool {
-        self.is_dirty_in(ranges) || ranges.iter().any(|e| self.writing.overlaps(&(e.start..e.end.saturating_add(1))))
+        self.is_dirty_in(ranges) || self.is_writing_in(ranges)
+    }
+
+    /// Whether bytes of the ranges are in a flush under way.
+    pub(crate) fn is_writing_in(&self, ranges: &[Extent]) -> bool {
+        ranges.iter().any(|e| self.writing.overlaps(&(e.start..e.end.saturating_add(1))))
     }
 
     /// Whether there is anything at all, requests under way included.

@@ -98,7 +98,13 @@ impl Osc {
                 self.flush_under(object, giving.id).await;
             }
             match self.drop_lock(object.as_deref(), giving.id, *mode, ranges) {
-                Readiness::Busy => {}
+                Readiness::Busy => {
+                    // A flush under another lock, perhaps, which there is nothing to do about but to wait for it.
+                    if let Some(object) = &object {
+                        let is_over = |state: &ObjectState| !state.cache.is_writing_in(ranges.ranges());
+                        object.wait_for(|state| is_over(state).then_some(())).await;
+                    }
+                }
                 Readiness::Ready(Given::Send) => break,
                 // Extent locks are given back whole, so there is nothing to do again.
                 Readiness::Ready(Given::Stop | Given::Again(_)) => return,
