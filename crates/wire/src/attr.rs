@@ -58,7 +58,8 @@ message! {
         pub ctime: Timestamp,
         /// Creation.
         pub btime: Timestamp,
-        /// Transno of the last change: the version of version-based recovery.
+        /// Transno of the last change: which of two answers about the inode is newer. Version-based recovery has a number of its
+        /// own, which clients see in replies only (`RpcHeader::pre_versions`).
         pub version: u64,
     }
 

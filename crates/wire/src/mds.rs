@@ -117,8 +117,10 @@ message! {
         pub now: Timestamp,
         /// Bits wanted on the file, as in [`Getattr`].
         pub want: u64,
-        /// The handle that the client knows already, in a recovery or for what was open under a lock only; 0 for a new one. It
-        /// may have chosen the number itself; then the highest bit is set.
+        /// The handle that the client knows already, in a recovery or for what was open under a lock only; 0 for a new one.
+        /// With one only `parent` and `flags` count, nothing is checked but that the inode is there, and who says it twice has
+        /// opened it once. Of what the MDT has not heard of the client chooses the number, with the highest bit set, which
+        /// those of the MDT do not have.
         pub handle: u64,
     }
 

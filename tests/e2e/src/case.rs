@@ -13,7 +13,7 @@ use std::time::Duration;
 /// How much to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Profile {
-    /// For every change: all cases in under eight minutes.
+    /// For every change: all cases in some eleven minutes.
     Short,
     /// For releases.
     Full,
