@@ -27,7 +27,7 @@ pub(super) fn all() -> Vec<Case> {
 fn chmod_stat(env: &Env) -> Outcome {
     fs::write(env.a.join("f"), b"x")?;
     let mut random = Prng::new(env.seed);
-    for _ in 0..100 {
+    for _ in 0..env.times(100) {
         let mode = random.below(0o7777) as u32;
         fs::set_permissions(env.a.join("f"), fs::Permissions::from_mode(mode))?;
         ensure_eq!(fs::metadata(env.b.join("f"))?.mode() & 0o7777, mode, "mode");

@@ -104,7 +104,7 @@ fn direct_random(env: &Env) -> Outcome {
     fs::write(env.a.join("f"), &model)?;
     let cached = open_all(env, "f")?;
     let direct = [open_direct(&env.a.join("f"))?, open_direct(&env.b.join("f"))?, open_direct(&env.c.join("f"))?];
-    for round in 0..100 {
+    for round in 0..env.times(100) {
         let (mount, blocks) = (random.below(3), 1 + random.below(20));
         let (at, len) = (random.below(BLOCKS - blocks) * BLOCK, blocks * BLOCK);
         let is_direct = random.below(2) == 0;

@@ -84,7 +84,7 @@ fn punch_of_cached(env: &Env) -> Outcome {
 
 /// A hole stays one though the bytes there were not written back yet when it was punched.
 fn punch_of_dirty(env: &Env) -> Outcome {
-    for round in 0..12u64 {
+    for round in env.turns(12) {
         let name = format!("f{round}");
         let writer = new_file(&env.a.join(&name))?;
         let mut model = pattern(round, 60_000);
@@ -107,7 +107,7 @@ fn punch_random(env: &Env) -> Outcome {
     let mut model = pattern(env.seed, 400_000);
     fs::write(env.a.join("f"), &model)?;
     let files = open_all(env, "f")?;
-    for round in 0..60 {
+    for round in 0..env.times(60) {
         let file = &files[random.below(3)];
         let len = 1 + random.below(70_000);
         let at = random.below(model.len() - len);

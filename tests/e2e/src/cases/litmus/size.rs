@@ -35,7 +35,7 @@ pub(super) fn all() -> Vec<Case> {
 /// A truncated file is short for the other mount at once, and zeros where it grew again.
 fn truncate_read(env: &Env) -> Outcome {
     let (a, b) = (env.a.join("f"), env.b.join("f"));
-    for round in 0..20u64 {
+    for round in env.turns(20) {
         fs::write(&a, pattern(round, 1 << 20))?;
         ensure_eq!(fs::read(&b)?.len(), 1 << 20, "size before");
         let cut = 10 + round * 4096;
@@ -69,7 +69,7 @@ fn o_trunc(env: &Env) -> Outcome {
 fn size_after_extend(env: &Env) -> Outcome {
     let mut file = File::create(env.a.join("f"))?;
     let mut size = 0;
-    for step in 1..=200u64 {
+    for step in 1..=env.times(200u64) {
         let len = step * 37 % 5000;
         file.write_all(&vec![7; len as usize])?;
         size += len;
@@ -101,7 +101,7 @@ fn truncate_grow(env: &Env) -> Outcome {
 
 /// Another mount's truncate stands, though the writer has the bytes behind the cut not written back yet, and closes later.
 fn truncate_of_dirty(env: &Env) -> Outcome {
-    for round in 0..12u64 {
+    for round in env.turns(12) {
         let name = format!("f{round}");
         let writer = new_file(&env.a.join(&name))?;
         writer.write_all_at(&pattern(round, 100_000), 0)?;
@@ -121,7 +121,7 @@ fn truncate_of_dirty(env: &Env) -> Outcome {
 fn truncate_then_extend(env: &Env) -> Outcome {
     let writer = new_file(&env.a.join("f"))?;
     let cutter = open(&env.b.join("f"))?;
-    for round in 0..15u64 {
+    for round in env.turns(15) {
         writer.write_all_at(&[7; 40_000], 0)?;
         let cut = 100 + round * 2500;
         cutter.set_len(cut)?;
@@ -154,7 +154,7 @@ fn truncate_reader(env: &Env) -> Outcome {
 
 /// After truncates to different sizes at once all mounts agree on one of them.
 fn truncate_race(env: &Env) -> Outcome {
-    for round in 0..15 {
+    for round in 0..env.times(15) {
         fs::write(env.a.join("f"), [1; 9000])?;
         race(env, 3, |dir, id| {
             open(&dir.join("f"))?.set_len(1000 * (id as u64 + 1))?;

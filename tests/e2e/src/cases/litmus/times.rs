@@ -91,7 +91,7 @@ fn stat_of_writer(env: &Env) -> Outcome {
 
 /// A time that another mount sets stays, though bytes written before are written back later.
 fn set_stays(env: &Env) -> Outcome {
-    for round in 0..12u64 {
+    for round in env.turns(12) {
         let name = format!("f{round}");
         let writer = new_file(&env.a.join(&name))?;
         writer.write_all_at(&vec![1; 1000 + round as usize * 9000], 0)?;
