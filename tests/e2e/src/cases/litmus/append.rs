@@ -64,7 +64,7 @@ fn append_both(env: &Env) -> Outcome {
 
 /// The same with four processes on each mount.
 fn append_processes(env: &Env) -> Outcome {
-    let count = env.pick(100, 1000);
+    let count = env.times(env.pick(100, 1000));
     let mut workers = Vec::new();
     for id in 0..8 {
         let dir = if id % 2 == 0 { &env.a } else { &env.b };
@@ -149,7 +149,7 @@ fn append_after_extend(env: &Env) -> Outcome {
     let mut appenders = [appender(&env.b.join("f"))?, appender(&env.c.join("f"))?];
     let mut random = env.random();
     let mut model: Vec<u8> = Vec::new();
-    for round in 0..30 {
+    for round in 0..env.times(30) {
         let at = model.len() + random.below(9000);
         writer.write_all_at(b"far", at as u64)?;
         model.resize(at, 0);
@@ -184,13 +184,13 @@ fn append_against_truncate(env: &Env) -> Outcome {
     in_parallel(mounts(env).into_iter().enumerate(), |(id, dir)| {
         if id == 2 {
             let file = open(&dir.join("log"))?;
-            for _ in 0..25 {
+            for _ in 0..env.times(25).max(12) {
                 file.set_len(0)?;
                 std::thread::sleep(Duration::from_millis(1));
             }
             return Ok(());
         }
-        append_records(&dir.join("log"), id, 120)
+        append_records(&dir.join("log"), id, env.times(120))
     })?;
     let data = fs::read(env.a.join("log"))?;
     let lines = String::from_utf8_lossy(&data).into_owned();

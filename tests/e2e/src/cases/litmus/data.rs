@@ -73,7 +73,7 @@ fn overwrite_of_cached(env: &Env) -> Outcome {
 fn strided_writers(env: &Env) -> Outcome {
     const WRITERS: usize = 8;
     const LEN: usize = 777;
-    let rounds = env.pick(60, 600);
+    let rounds = env.times(env.pick(60, 600));
     File::create(env.a.join("f"))?;
     in_parallel(0..WRITERS, |id| {
         let dir = if id % 2 == 0 { &env.a } else { &env.b };
@@ -175,7 +175,7 @@ fn read_beyond_end(env: &Env) -> Outcome {
     let reader = File::open(env.b.join("f"))?;
     let mut random = env.random();
     let mut model = Vec::new();
-    for step in 0..40 {
+    for step in 0..env.times(40) {
         let end = model.len();
         ensure_eq!(read_at(&reader, end as u64, 100)?, b"", "step {step}: at the end");
         ensure_eq!(read_at(&reader, end as u64 + 5000, 100)?, b"", "step {step}: beyond the end");
@@ -204,7 +204,7 @@ fn whole_writes(env: &Env) -> Outcome {
     const LEN: usize = 40_000;
     new_file(&env.a.join("f"))?;
     let mut random = env.random();
-    for round in 0..12 {
+    for round in 0..env.times(12) {
         let at = random.below(5000);
         race(env, 3, |dir, id| {
             open(&dir.join("f"))?.write_all_at(&[round * 3 + id as u8 + 1; LEN], at as u64)?;
@@ -343,7 +343,7 @@ fn two_descriptors(env: &Env) -> Outcome {
     fs::write(env.a.join("f"), [0; 30_000])?;
     let pair = [open(&env.b.join("f"))?, File::open(env.b.join("f"))?];
     let writer = open(&env.a.join("f"))?;
-    for round in 1..=40u8 {
+    for round in 1..=env.times(40u8) {
         let who = if round % 3 == 0 { &pair[0] } else { &writer };
         who.write_all_at(&[round; 6000], u64::from(round) * 500)?;
         for file in &pair {
@@ -380,7 +380,7 @@ fn copy_file_range(env: &Env) -> Outcome {
     fs::write(env.a.join("to"), pattern(2, 100_000))?;
     let (from, to) = (open(&env.b.join("from"))?, open(&env.b.join("to"))?);
     let mut expected = fs::read(env.c.join("to"))?;
-    for round in 0..10 {
+    for round in 0..env.times(10) {
         let data = pattern(round + env.seed, 40_000);
         open(&env.a.join("from"))?.write_all_at(&data, 777)?;
         let mut done = 0;
@@ -399,7 +399,7 @@ fn three_readers(env: &Env) -> Outcome {
     let mut random = env.random();
     let mut model = pattern(env.seed, 70_000);
     fs::write(env.a.join("f"), &model)?;
-    for round in 0..15 {
+    for round in 0..env.times(15) {
         ensure_content(env, "f", &model).context(format!("round {round}"))?;
         let (at, data) = (random.below(60_000), random.bytes(1 + round * 500));
         open(&any_mount(env, &mut random).join("f"))?.write_all_at(&data, at as u64)?;

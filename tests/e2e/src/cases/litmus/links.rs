@@ -157,7 +157,7 @@ fn link_outlives(env: &Env) -> Outcome {
 
 /// A FIFO made by one mount is one for the others, whatever its name was before.
 fn fifo(env: &Env) -> Outcome {
-    for round in 0..10 {
+    for round in 0..env.times(10) {
         new_file(&env.a.join("n"))?;
         ensure!(fs::metadata(env.b.join("n"))?.is_file(), "round {round}: the file");
         fs::remove_file(env.a.join("n"))?;

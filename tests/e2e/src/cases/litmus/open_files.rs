@@ -52,7 +52,7 @@ fn unlink_open_shared(env: &Env) -> Outcome {
     compare(&read_at(&files[0], 0, 40_000)?, &model, 0)?;
     fs::remove_file(env.a.join("f"))?;
     let mut random = env.random();
-    for round in 0..20 {
+    for round in 0..env.times(20) {
         let (at, data) = (random.below(40_000), random.bytes(500));
         files[round % 2].write_all_at(&data, at as u64)?;
         model.resize(model.len().max(at + 500), 0);
@@ -138,7 +138,7 @@ fn rename_of_open(env: &Env) -> Outcome {
 
 /// A directory that is open, or a place to work in, on one mount is removed by another: empty, and no place any more.
 fn rmdir_open(env: &Env) -> Outcome {
-    for round in 0..15 {
+    for round in 0..env.times(15) {
         let dir = format!("d{round}");
         fs::create_dir(env.a.join(&dir))?;
         let held = File::open(env.b.join(&dir))?;

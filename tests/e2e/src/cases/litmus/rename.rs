@@ -254,7 +254,7 @@ fn rename_parent(env: &Env) -> Outcome {
     }
     fs::create_dir(env.a.join("p0/d"))?;
     let held = File::open(env.b.join("p0/d"))?;
-    for round in 0..15 {
+    for round in 0..env.times(15) {
         let (from, to) = (format!("p{}/d", round % 2), format!("p{}/d", (round + 1) % 2));
         fs::rename(env.a.join(&from), env.a.join(&to))?;
         let expected = ((round + 1) % 2).to_string();
