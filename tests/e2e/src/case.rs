@@ -6,6 +6,7 @@ use crate::failure::{Context, Outcome};
 use crate::prng::Prng;
 use std::fmt;
 use std::fs;
+use std::ops::Div;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,6 +157,8 @@ pub(crate) struct Env {
     pub(crate) cluster: Option<Arc<Cluster>>,
     /// For random choices; printed with failures.
     pub(crate) seed: u64,
+    /// Whether other rounds of the run ask the same.
+    pub(crate) has_many_rounds: bool,
 }
 
 impl Env {
@@ -167,6 +170,19 @@ impl Env {
     /// One of two values, by profile.
     pub(crate) fn pick<T>(&self, short: T, full: T) -> T {
         if self.profile == Profile::Short { short } else { full }
+    }
+
+    /// How often to repeat what a run of one round repeats `n` times: a quarter as often in one of many rounds, which are
+    /// the repetition, but three times at least.
+    pub(crate) fn times<T: Copy + Ord + Div<Output = T> + From<u8>>(&self, n: T) -> T {
+        if self.has_many_rounds { (n / T::from(4)).max(T::from(3)).min(n) } else { n }
+    }
+
+    /// The turns that a case takes whose numbers are part of the question: of `n`, in one of many rounds, each fourth,
+    /// and others in the next.
+    pub(crate) fn turns(&self, n: u64) -> impl Iterator<Item = u64> {
+        let step = if self.has_many_rounds { 4 } else { 1 };
+        (self.seed % step..n).step_by(step as usize)
     }
 
     /// Makes the case's directories and sets the layout.

@@ -309,6 +309,7 @@ impl<'a> Session<'a> {
             repository: self.repository.clone(),
             cluster,
             seed: self.options.seed.wrapping_add(self.round),
+            has_many_rounds: self.options.rounds > 1,
         }
     }
 

@@ -263,7 +263,7 @@ fn group_same_mount(env: &Env) -> Outcome {
 fn group_segments(env: &Env) -> Outcome {
     new_file(&env.a.join("f"))?;
     let files = open_all(env, "f")?;
-    let data = pattern(env.seed, 30 * 50_000);
+    let data = pattern(env.seed, env.times(30) * 50_000);
     for round in 0..env.pick(3, 20) {
         in_parallel(files.iter().enumerate(), |(id, file)| {
             group_lock(file, 100 + round).context("lock")?;

@@ -57,14 +57,14 @@ fn check_appended(path: &Path, writers: usize, count: usize) -> Outcome {
 
 /// Appenders on both mounts lose nothing and tear nothing.
 fn append_both(env: &Env) -> Outcome {
-    let count = env.pick(300, 3000);
+    let count = env.times(env.pick(300, 3000));
     in_parallel([(&env.a, 0), (&env.b, 1)], |(dir, id)| append_records(&dir.join("log"), id, count))?;
     check_appended(&env.b.join("log"), 2, count)
 }
 
 /// The same with four processes on each mount.
 fn append_processes(env: &Env) -> Outcome {
-    let count = env.pick(100, 1000);
+    let count = env.times(env.pick(100, 1000));
     let mut workers = Vec::new();
     for id in 0..8 {
         let dir = if id % 2 == 0 { &env.a } else { &env.b };
@@ -79,7 +79,7 @@ fn append_processes(env: &Env) -> Outcome {
 
 /// Three mounts append to a striped file: records cross stripes.
 fn append_three(env: &Env) -> Outcome {
-    let count = env.pick(250, 2500);
+    let count = env.times(env.pick(250, 2500));
     in_parallel(mounts(env).into_iter().enumerate(), |(id, dir)| append_records(&dir.join("log"), id, count))?;
     mounts(env).into_iter().try_for_each(|dir| check_appended(&dir.join("log"), 3, count))
 }
@@ -112,6 +112,7 @@ fn append_large(env: &Env) -> Outcome {
 
 /// Who follows a growing file, as `tail -f` does, reads what was appended and never a zero in its place.
 fn append_tail(env: &Env) -> Outcome {
+    let count = env.times(150);
     let mut writer = appender(&env.a.join("log"))?;
     let readers = [File::open(env.b.join("log"))?, File::open(env.c.join("log"))?];
     let mut at = [0u64; 2];
@@ -128,7 +129,7 @@ fn append_tail(env: &Env) -> Outcome {
         },
         || {
             let mut end = 0;
-            for n in 0..150 {
+            for n in 0..count {
                 let record: Vec<u8> = (end..end + 37 + n % 300).map(byte).collect();
                 writer.write_all(&record)?;
                 end += record.len() as u64;
@@ -138,7 +139,7 @@ fn append_tail(env: &Env) -> Outcome {
     )?;
     let end = size_of(&env.b.join("log"))?;
     let whole: Vec<u8> = (0..end).map(byte).collect();
-    ensure!(end > 150 * 37, "only {end} bytes");
+    ensure!(end > count * 37, "only {end} bytes");
     ensure_content(env, "log", &whole)
 }
 
@@ -148,7 +149,7 @@ fn append_after_extend(env: &Env) -> Outcome {
     let mut appenders = [appender(&env.b.join("f"))?, appender(&env.c.join("f"))?];
     let mut random = env.random();
     let mut model: Vec<u8> = Vec::new();
-    for round in 0..30 {
+    for round in 0..env.times(30) {
         let at = model.len() + random.below(9000);
         writer.write_all_at(b"far", at as u64)?;
         model.resize(at, 0);
@@ -164,7 +165,7 @@ fn append_after_extend(env: &Env) -> Outcome {
 /// After a truncate by another mount the next record is at the new end: no hole, nothing of the old.
 fn append_after_truncate(env: &Env) -> Outcome {
     let mut file = appender(&env.b.join("f"))?;
-    for round in 0..20u64 {
+    for round in 0..env.times(20u64) {
         file.write_all(&[round as u8 + 1; 5000])?;
         let cut = round * 37 % 4000;
         open(&env.a.join("f"))?.set_len(cut)?;
@@ -183,13 +184,13 @@ fn append_against_truncate(env: &Env) -> Outcome {
     in_parallel(mounts(env).into_iter().enumerate(), |(id, dir)| {
         if id == 2 {
             let file = open(&dir.join("log"))?;
-            for _ in 0..25 {
+            for _ in 0..env.times(25).max(12) {
                 file.set_len(0)?;
                 std::thread::sleep(Duration::from_millis(1));
             }
             return Ok(());
         }
-        append_records(&dir.join("log"), id, 120)
+        append_records(&dir.join("log"), id, env.times(120))
     })?;
     let data = fs::read(env.a.join("log"))?;
     let lines = String::from_utf8_lossy(&data).into_owned();
@@ -205,7 +206,7 @@ fn append_and_write(env: &Env) -> Outcome {
     tail.write_all(&[b'.'; 100])?;
     let mut head = open(&env.b.join("f"))?;
     let mut model = vec![b'.'; 100];
-    for n in 0..60u8 {
+    for n in 0..env.times(60u8) {
         tail.write_all(&[n; 3])?;
         model.extend([n; 3]);
         head.seek(SeekFrom::Start(u64::from(n)))?;

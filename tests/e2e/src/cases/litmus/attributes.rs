@@ -27,7 +27,7 @@ pub(super) fn all() -> Vec<Case> {
 fn chmod_stat(env: &Env) -> Outcome {
     fs::write(env.a.join("f"), b"x")?;
     let mut random = Prng::new(env.seed);
-    for _ in 0..100 {
+    for _ in 0..env.times(100) {
         let mode = random.below(0o7777) as u32;
         fs::set_permissions(env.a.join("f"), fs::Permissions::from_mode(mode))?;
         ensure_eq!(fs::metadata(env.b.join("f"))?.mode() & 0o7777, mode, "mode");
@@ -44,7 +44,7 @@ fn chmod_stat(env: &Env) -> Outcome {
 fn chmod_of_open(env: &Env) -> Outcome {
     fs::write(env.a.join("f"), b"x")?;
     let files = super::open_all(env, "f")?;
-    for round in 0..30u32 {
+    for round in 0..env.times(30u32) {
         let mode = 0o600 + round;
         if round % 2 == 0 {
             files[round as usize % 3].set_permissions(fs::Permissions::from_mode(mode))?;
@@ -66,7 +66,7 @@ fn chown_stat(env: &Env) -> Outcome {
     }
     fs::write(env.a.join("f"), b"x")?;
     fs::create_dir(env.a.join("d"))?;
-    for round in 0..20u32 {
+    for round in 0..env.times(20u32) {
         let path = ["f", "d"][round as usize % 2];
         chown(mounts(env)[round as usize % 3].join(path), Some(1000 + round), Some(2000 + round))?;
         for dir in mounts(env) {
@@ -121,7 +121,7 @@ fn xattr_list(env: &Env) -> Outcome {
 /// Of those that set an attribute with XATTR_CREATE, one wins; all read its value.
 fn xattr_create_race(env: &Env) -> Outcome {
     fs::write(env.a.join("f"), b"x")?;
-    for round in 0..15 {
+    for round in 0..env.times(15) {
         let name = format!("user.r{round}");
         let winners = race(env, 3, |dir, id| match sys::create_xattr(&dir.join("f"), &name, &[id as u8]) {
             Ok(()) => Ok(true),
@@ -140,7 +140,7 @@ fn xattr_create_race(env: &Env) -> Outcome {
 fn xattr_of_directory(env: &Env) -> Outcome {
     fs::create_dir(env.a.join("d"))?;
     let mut random = env.random();
-    for round in 0..25 {
+    for round in 0..env.times(25) {
         let value = random.bytes([0, 1, 100, 1000][round % 4]);
         sys::set_xattr(&mounts(env)[round % 3].join("d"), "user.v", &value)?;
         for dir in mounts(env) {
@@ -153,7 +153,7 @@ fn xattr_of_directory(env: &Env) -> Outcome {
 /// Different attributes set by three mounts at once are all set.
 fn attributes_race(env: &Env) -> Outcome {
     fs::write(env.a.join("f"), b"0123456789")?;
-    for round in 0..15u32 {
+    for round in 0..env.times(15u32) {
         race(env, 3, |dir, id| {
             match id {
                 0 => fs::set_permissions(dir.join("f"), fs::Permissions::from_mode(0o600 + round))?,

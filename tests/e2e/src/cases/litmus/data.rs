@@ -43,7 +43,9 @@ pub(super) fn all() -> Vec<Case> {
 
 /// What one mount wrote the other reads, for many sizes and both ways.
 fn write_read(env: &Env) -> Outcome {
-    for (i, len) in [0, 1, 511, 4096, 4097, 65_536, 1 << 20, (1 << 22) + 13].into_iter().cycle().take(32).enumerate() {
+    for (i, len) in
+        [0, 1, 511, 4096, 4097, 65_536, 1 << 20, (1 << 22) + 13].into_iter().cycle().take(env.times(32)).enumerate()
+    {
         let (writer, reader) = if i % 2 == 0 { (&env.a, &env.b) } else { (&env.b, &env.a) };
         let data = pattern(i as u64, len);
         fs::write(writer.join("f"), &data)?;
@@ -57,7 +59,7 @@ fn overwrite_of_cached(env: &Env) -> Outcome {
     let writer = File::options().write(true).create(true).truncate(true).open(env.a.join("f"))?;
     writer.write_all_at(&[0; 20_000], 0)?;
     let reader = File::open(env.b.join("f"))?;
-    for round in 1..=100u8 {
+    for round in 1..=env.times(100u8) {
         writer.write_all_at(&[round; 9000], 3000)?;
         let mut got = [0; 20_000];
         reader.read_exact_at(&mut got, 0)?;
@@ -71,7 +73,7 @@ fn overwrite_of_cached(env: &Env) -> Outcome {
 fn strided_writers(env: &Env) -> Outcome {
     const WRITERS: usize = 8;
     const LEN: usize = 777;
-    let rounds = env.pick(60, 600);
+    let rounds = env.times(env.pick(60, 600));
     File::create(env.a.join("f"))?;
     in_parallel(0..WRITERS, |id| {
         let dir = if id % 2 == 0 { &env.a } else { &env.b };
@@ -98,7 +100,7 @@ fn ping_pong(env: &Env) -> Outcome {
     let mut model = vec![0; 50_000];
     new_file(&env.a.join("f"))?.write_all_at(&model, 0)?;
     let files = [open(&env.a.join("f"))?, open(&env.b.join("f"))?];
-    for turn in 0..60 {
+    for turn in 0..env.times(60) {
         let file = &files[turn % 2];
         compare(&read_at(file, 0, model.len())?, &model, 0).context(format!("turn {turn}"))?;
         let len = 1 + random.below(9000);
@@ -116,7 +118,7 @@ fn random_turns(env: &Env) -> Outcome {
     let mut model: Vec<u8> = Vec::new();
     new_file(&env.a.join("f"))?;
     let files = open_all(env, "f")?;
-    for turn in 0..120 {
+    for turn in 0..env.times(120) {
         let file = &files[random.below(3)];
         let (at, len) = (random.below(900_000), 1 + random.below(100_000));
         if random.below(2) == 0 {
@@ -155,7 +157,7 @@ fn stripe_borders(env: &Env) -> Outcome {
 
 /// A file that was empty when the reader opened it, and said so, has what was written since.
 fn reader_opens_first(env: &Env) -> Outcome {
-    for round in 0..20 {
+    for round in 0..env.times(20) {
         let name = format!("f{round}");
         let writer = new_file(&env.a.join(&name))?;
         let reader = File::open(env.b.join(&name))?;
@@ -173,7 +175,7 @@ fn read_beyond_end(env: &Env) -> Outcome {
     let reader = File::open(env.b.join("f"))?;
     let mut random = env.random();
     let mut model = Vec::new();
-    for step in 0..40 {
+    for step in 0..env.times(40) {
         let end = model.len();
         ensure_eq!(read_at(&reader, end as u64, 100)?, b"", "step {step}: at the end");
         ensure_eq!(read_at(&reader, end as u64 + 5000, 100)?, b"", "step {step}: beyond the end");
@@ -202,7 +204,7 @@ fn whole_writes(env: &Env) -> Outcome {
     const LEN: usize = 40_000;
     new_file(&env.a.join("f"))?;
     let mut random = env.random();
-    for round in 0..12 {
+    for round in 0..env.times(12) {
         let at = random.below(5000);
         race(env, 3, |dir, id| {
             open(&dir.join("f"))?.write_all_at(&[round * 3 + id as u8 + 1; LEN], at as u64)?;
@@ -246,7 +248,7 @@ fn message_passing(env: &Env) -> Outcome {
             Ok(())
         },
         || {
-            for n in 1..=150 {
+            for n in 1..=env.times(150) {
                 store(&data[0], 50, n)?;
                 store(&flag[0], 0, n)?;
             }
@@ -261,7 +263,7 @@ fn store_buffering(env: &Env) -> Outcome {
     zeros(&env.a, "y")?;
     let files =
         [(open(&env.a.join("x"))?, open(&env.a.join("y"))?), (open(&env.b.join("y"))?, open(&env.b.join("x"))?)];
-    for round in 1..=80 {
+    for round in 1..=env.times(80) {
         let start = Barrier::new(2);
         let act = |id: usize| {
             let (mine, theirs) = &files[id];
@@ -284,7 +286,7 @@ fn independent_reads(env: &Env) -> Outcome {
     zeros(&env.a, "x")?;
     zeros(&env.a, "y")?;
     let (x, y) = (&open_all(env, "x")?, &open_all(env, "y")?);
-    for round in 1..=60 {
+    for round in 1..=env.times(60) {
         let start = &Barrier::new(4);
         let seen = std::thread::scope(|scope| {
             let write = move |file| {
@@ -320,7 +322,7 @@ fn never_back(env: &Env) -> Outcome {
             }
             Ok(())
         },
-        || (1..=200).try_for_each(|n| store(&files[0], 0, n)),
+        || (1..=env.times(200)).try_for_each(|n| store(&files[0], 0, n)),
     )
 }
 
@@ -328,7 +330,7 @@ fn never_back(env: &Env) -> Outcome {
 fn writers_agree(env: &Env) -> Outcome {
     zeros(&env.a, "f")?;
     let files = open_all(env, "f")?;
-    for round in 1..=30u64 {
+    for round in 1..=env.times(30u64) {
         race(env, 3, |_, id| store(&files[id], 12, round * 10 + id as u64).map(|()| true))?;
         let seen = [load(&files[0], 12)?, load(&files[1], 12)?, load(&files[2], 12)?];
         ensure!(seen[0] / 10 == round && seen.iter().all(|s| *s == seen[0]), "round {round}: {seen:?}");
@@ -341,7 +343,7 @@ fn two_descriptors(env: &Env) -> Outcome {
     fs::write(env.a.join("f"), [0; 30_000])?;
     let pair = [open(&env.b.join("f"))?, File::open(env.b.join("f"))?];
     let writer = open(&env.a.join("f"))?;
-    for round in 1..=40u8 {
+    for round in 1..=env.times(40u8) {
         let who = if round % 3 == 0 { &pair[0] } else { &writer };
         who.write_all_at(&[round; 6000], u64::from(round) * 500)?;
         for file in &pair {
@@ -354,15 +356,16 @@ fn two_descriptors(env: &Env) -> Outcome {
 
 /// Many small files made by one mount, read by the second, changed by the third, read again.
 fn many_small_files(env: &Env) -> Outcome {
+    let count = env.times(30);
     let name = |n: u64| format!("f{n}");
-    for n in 0..30 {
+    for n in 0..count {
         fs::write(env.a.join(name(n)), pattern(env.seed + n, 100 + n as usize * 50))?;
     }
-    for n in 0..30 {
+    for n in 0..count {
         compare(&fs::read(env.b.join(name(n)))?, &pattern(env.seed + n, 100 + n as usize * 50), 0)?;
         fs::write(env.c.join(name(n)), pattern(env.seed ^ n, 2000 - n as usize * 60))?;
     }
-    for n in 0..30 {
+    for n in 0..count {
         let expected = pattern(env.seed ^ n, 2000 - n as usize * 60);
         for dir in [&env.a, &env.b] {
             compare(&fs::read(dir.join(name(n)))?, &expected, 0).context(format!("file {n}"))?;
@@ -377,7 +380,7 @@ fn copy_file_range(env: &Env) -> Outcome {
     fs::write(env.a.join("to"), pattern(2, 100_000))?;
     let (from, to) = (open(&env.b.join("from"))?, open(&env.b.join("to"))?);
     let mut expected = fs::read(env.c.join("to"))?;
-    for round in 0..10 {
+    for round in 0..env.times(10) {
         let data = pattern(round + env.seed, 40_000);
         open(&env.a.join("from"))?.write_all_at(&data, 777)?;
         let mut done = 0;
@@ -396,7 +399,7 @@ fn three_readers(env: &Env) -> Outcome {
     let mut random = env.random();
     let mut model = pattern(env.seed, 70_000);
     fs::write(env.a.join("f"), &model)?;
-    for round in 0..15 {
+    for round in 0..env.times(15) {
         ensure_content(env, "f", &model).context(format!("round {round}"))?;
         let (at, data) = (random.below(60_000), random.bytes(1 + round * 500));
         open(&any_mount(env, &mut random).join("f"))?.write_all_at(&data, at as u64)?;

@@ -50,7 +50,7 @@ fn direct_read_of_dirty(env: &Env) -> Outcome {
     let writer = new_file(&env.a.join("f"))?;
     writer.write_all_at(&[0; 8 * BLOCK], 0)?;
     let reader = open_direct(&env.b.join("f"))?;
-    for round in 1..=40u8 {
+    for round in 1..=env.times(40u8) {
         let at = u64::from(round) * 700;
         writer.write_all_at(&[round; 100], at)?;
         let start = at / BLOCK as u64 * BLOCK as u64;
@@ -67,7 +67,7 @@ fn direct_write_under_cached(env: &Env) -> Outcome {
     fs::write(env.a.join("f"), &model)?;
     let writer = open_direct(&env.a.join("f"))?;
     let readers = [File::open(env.b.join("f"))?, File::open(env.c.join("f"))?];
-    for round in 0..30 {
+    for round in 0..env.times(30) {
         for reader in &readers {
             compare(&read_at(reader, 0, model.len())?, &model, 0).context(format!("round {round}"))?;
         }
@@ -83,7 +83,7 @@ fn direct_same_mount(env: &Env) -> Outcome {
     let (cached, direct) = (new_file(&env.a.join("f"))?, open_direct(&env.a.join("f"))?);
     let mut model = vec![0; 6 * BLOCK];
     cached.write_all_at(&model, 0)?;
-    for round in 1..=40u8 {
+    for round in 1..=env.times(40u8) {
         let at = usize::from(round) * 500;
         cached.write_all_at(&[round; 300], at as u64)?;
         model[at..at + 300].fill(round);
@@ -104,7 +104,7 @@ fn direct_random(env: &Env) -> Outcome {
     fs::write(env.a.join("f"), &model)?;
     let cached = open_all(env, "f")?;
     let direct = [open_direct(&env.a.join("f"))?, open_direct(&env.b.join("f"))?, open_direct(&env.c.join("f"))?];
-    for round in 0..100 {
+    for round in 0..env.times(100) {
         let (mount, blocks) = (random.below(3), 1 + random.below(20));
         let (at, len) = (random.below(BLOCKS - blocks) * BLOCK, blocks * BLOCK);
         let is_direct = random.below(2) == 0;
@@ -132,7 +132,7 @@ fn direct_random(env: &Env) -> Outcome {
 fn direct_extend(env: &Env) -> Outcome {
     let direct = open_direct(&env.a.join("f"))?;
     let watchers = [File::open(env.b.join("f"))?, File::open(env.a.join("f"))?];
-    for round in 0..20usize {
+    for round in 0..env.times(20usize) {
         let end = (round * 2 + 1) * BLOCK;
         write_direct(&direct, &[round as u8 + 1; BLOCK], (end - BLOCK) as u64)?;
         for file in &watchers {
@@ -203,7 +203,7 @@ fn direct_append(env: &Env) -> Outcome {
     let flags = |extra| File::options().append(true).custom_flags(extra).clone();
     let mut files = [flags(libc::O_DIRECT).open(env.a.join("f"))?, flags(0).open(env.b.join("f"))?];
     let mut model = Vec::new();
-    for round in 0..30u8 {
+    for round in 0..env.times(30u8) {
         let mut buffer = AlignedBuffer::new(BLOCK);
         buffer.bytes().fill(round);
         files[usize::from(round % 2)].write_all(buffer.bytes())?;

@@ -166,7 +166,7 @@ pub(crate) fn count_up(path: &Path, rounds: usize) -> Outcome {
 
 /// A counter under a lock loses no increment of 2 mounts with 3 processes each.
 fn fcntl_counter(env: &Env) -> Outcome {
-    let rounds = env.pick(60, 600);
+    let rounds = env.times(env.pick(60, 600));
     fs::write(env.a.join("counter"), 0u64.to_le_bytes())?;
     let mut workers = Vec::new();
     for id in 0..6 {

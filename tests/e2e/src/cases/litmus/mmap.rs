@@ -32,7 +32,7 @@ fn mmap_read(env: &Env) -> Outcome {
     let writer = File::create(env.a.join("f"))?;
     writer.write_all_at(&[1; 65_536], 0)?;
     let reader = File::open(env.b.join("f"))?;
-    for round in 1..=50u8 {
+    for round in 1..=env.times(50u8) {
         let at = usize::from(round) * 1000;
         writer.write_all_at(&[round; 2000], at as u64)?;
         let map = Map::shared(&reader, 65_536, false)?;
@@ -47,7 +47,7 @@ fn mmap_write(env: &Env) -> Outcome {
     writer.set_len(65_536)?;
     let map = Map::shared(&writer, 65_536, true)?;
     let reader = File::open(env.b.join("f"))?;
-    for round in 1..=50u8 {
+    for round in 1..=env.times(50u8) {
         let at = usize::from(round) * 1000;
         map.write(at, &[round; 2000]);
         map.sync()?;
@@ -63,7 +63,7 @@ fn mmap_unmap(env: &Env) -> Outcome {
     let mut model = pattern(env.seed, LEN);
     fs::write(env.a.join("f"), &model)?;
     let mut random = env.random();
-    for round in 0..20 {
+    for round in 0..env.times(20) {
         let file = open(&[&env.a, &env.b][round % 2].join("f"))?;
         let (at, data) = (random.below(60_000), random.bytes(1 + round * 200));
         let map = Map::shared(&file, LEN, true)?;
@@ -98,7 +98,7 @@ fn mmap_both_ways(env: &Env) -> Outcome {
     let mut model = vec![0; LEN];
     fs::write(env.a.join("f"), &model)?;
     let mut random = env.random();
-    for round in 0..30 {
+    for round in 0..env.times(30) {
         let file = open(&[&env.a, &env.b][round % 2].join("f"))?;
         let map = Map::shared(&file, LEN, true)?;
         compare(&map.read(0, LEN), &model, 0).context(format!("round {round}"))?;
@@ -130,16 +130,16 @@ fn mmap_hole(env: &Env) -> Outcome {
 
 /// A cut by the other mount is in the next mapping: the bytes behind it are zeros when the file has grown again.
 fn mmap_truncate(env: &Env) -> Outcome {
-    for round in 0..15usize {
+    for round in env.turns(15) {
         fs::write(env.a.join("f"), [9; LEN])?;
         let file = open(&env.a.join("f"))?;
         drop(Map::shared(&file, LEN, false)?.read(0, LEN));
         let cutter = open(&env.b.join("f"))?;
         let cut = 100 + round * 4000;
-        cutter.set_len(cut as u64)?;
+        cutter.set_len(cut)?;
         cutter.set_len(LEN as u64)?;
         ensure!(file.metadata()?.len() == LEN as u64, "round {round}: size");
-        let mut expected = vec![9; cut];
+        let mut expected = vec![9; cut as usize];
         expected.resize(LEN, 0);
         compare(&Map::shared(&file, LEN, false)?.read(0, LEN), &expected, 0).context(format!("round {round}"))?;
     }
@@ -171,7 +171,7 @@ fn mmap_standing_read(env: &Env) -> Outcome {
     writer.write_all_at(&[0; LEN], 0)?;
     let reader = File::open(env.b.join("f"))?;
     let map = Map::shared(&reader, LEN, false)?;
-    for round in 1..=40u8 {
+    for round in 1..=env.times(40u8) {
         let at = usize::from(round) * 1500;
         writer.write_all_at(&[round; 800], at as u64)?;
         compare(&map.read(at, 800), &[round; 800], at).context(format!("round {round}"))?;
@@ -185,7 +185,7 @@ fn mmap_standing_write(env: &Env) -> Outcome {
     let files = [open(&env.a.join("f"))?, open(&env.b.join("f"))?];
     let maps = [Map::shared(&files[0], LEN, true)?, Map::shared(&files[1], LEN, true)?];
     let mut model = vec![0; LEN];
-    for round in 1..=40u8 {
+    for round in 1..=env.times(40u8) {
         let at = usize::from(round) * 1111;
         maps[usize::from(round % 2)].write(at, &[round; 300]);
         maps[usize::from(round % 2)].sync()?;

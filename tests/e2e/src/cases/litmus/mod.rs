@@ -138,11 +138,19 @@ fn race(env: &Env, count: usize, act: impl Fn(&Path, usize) -> Outcome<bool> + S
     Ok(results.into_iter().flatten().collect())
 }
 
-/// Runs `act` for each item on a thread of its own; the first failure.
+/// Runs `act` for each item on a thread of its own, from one starting shot; the first failure.
 pub(crate) fn in_parallel<T: Send>(items: impl IntoIterator<Item = T>, act: impl Fn(T) -> Outcome + Sync) -> Outcome {
+    let items: Vec<_> = items.into_iter().collect();
+    let start = Barrier::new(items.len());
     std::thread::scope(|scope| {
-        let act = &act;
-        let threads: Vec<_> = items.into_iter().map(|item| scope.spawn(move || act(item))).collect();
+        let (start, act) = (&start, &act);
+        let run = |item| {
+            scope.spawn(move || {
+                start.wait();
+                act(item)
+            })
+        };
+        let threads: Vec<_> = items.into_iter().map(run).collect();
         threads.into_iter().try_for_each(|t| joined(t.join()))
     })
 }

@@ -52,7 +52,7 @@ fn unlink_open_shared(env: &Env) -> Outcome {
     compare(&read_at(&files[0], 0, 40_000)?, &model, 0)?;
     fs::remove_file(env.a.join("f"))?;
     let mut random = env.random();
-    for round in 0..20 {
+    for round in 0..env.times(20) {
         let (at, data) = (random.below(40_000), random.bytes(500));
         files[round % 2].write_all_at(&data, at as u64)?;
         model.resize(model.len().max(at + 500), 0);
@@ -85,7 +85,7 @@ fn unlink_open_truncate(env: &Env) -> Outcome {
 /// A name that another mount removes while bytes are not written back: the writer is not disturbed, a new file of that
 /// name has nothing of the old.
 fn unlink_of_dirty(env: &Env) -> Outcome {
-    for round in 0..15u8 {
+    for round in 0..env.times(15u8) {
         let writer = new_file(&env.a.join("f"))?;
         writer.write_all_at(&[0xaa; 50_000], 0)?;
         fs::remove_file(env.b.join("f"))?;
@@ -104,7 +104,7 @@ fn unlink_of_dirty(env: &Env) -> Outcome {
 fn rename_over_open(env: &Env) -> Outcome {
     fs::write(env.a.join("f"), pattern(0, 20_000))?;
     let mut held = Vec::new();
-    for round in 1..=10u64 {
+    for round in 1..=env.times(10u64) {
         held.push(open(&env.b.join("f"))?);
         fs::write(env.a.join("new"), pattern(round, 20_000 + round as usize))?;
         fs::rename(env.a.join("new"), env.a.join("f"))?;
@@ -123,7 +123,7 @@ fn rename_of_open(env: &Env) -> Outcome {
     let file = new_file(&env.b.join("n0"))?;
     fs::create_dir(env.a.join("d"))?;
     let mut model = Vec::new();
-    for n in 0..20 {
+    for n in 0..env.times(20) {
         let name = |n: usize| if n % 3 == 2 { format!("d/n{n}") } else { format!("n{n}") };
         let from = if n == 0 { "n0".to_owned() } else { name(n) };
         let mover = if n % 2 == 0 { &env.a } else { &env.c };
@@ -138,7 +138,7 @@ fn rename_of_open(env: &Env) -> Outcome {
 
 /// A directory that is open, or a place to work in, on one mount is removed by another: empty, and no place any more.
 fn rmdir_open(env: &Env) -> Outcome {
-    for round in 0..15 {
+    for round in 0..env.times(15) {
         let dir = format!("d{round}");
         fs::create_dir(env.a.join(&dir))?;
         let held = File::open(env.b.join(&dir))?;
@@ -163,7 +163,7 @@ fn new_file_in(dir: &File, name: &str) -> std::io::Result<File> {
 
 /// A name is removed and made again, as another file, over and over; who opens it has the new file, never the old.
 fn replace_many(env: &Env) -> Outcome {
-    for round in 0..60u64 {
+    for round in 0..env.times(60u64) {
         let maker = [&env.a, &env.b, &env.c][round as usize % 3];
         fs::write(maker.join("f"), round.to_string())?;
         for dir in [&env.a, &env.b, &env.c] {

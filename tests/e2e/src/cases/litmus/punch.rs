@@ -71,7 +71,7 @@ fn punch_of_cached(env: &Env) -> Outcome {
     fs::write(env.a.join("f"), &model)?;
     let files = open_all(env, "f")?;
     let mut random = env.random();
-    for round in 0..20 {
+    for round in 0..env.times(20) {
         let (at, len) = (random.below(140_000), 1 + random.below(10_000));
         sys::fallocate(&files[round % 3], PUNCH, at as u64, len as u64).context("punch")?;
         model[at..at + len].fill(0);
@@ -84,7 +84,7 @@ fn punch_of_cached(env: &Env) -> Outcome {
 
 /// A hole stays one though the bytes there were not written back yet when it was punched.
 fn punch_of_dirty(env: &Env) -> Outcome {
-    for round in 0..12u64 {
+    for round in env.turns(12) {
         let name = format!("f{round}");
         let writer = new_file(&env.a.join(&name))?;
         let mut model = pattern(round, 60_000);
@@ -107,7 +107,7 @@ fn punch_random(env: &Env) -> Outcome {
     let mut model = pattern(env.seed, 400_000);
     fs::write(env.a.join("f"), &model)?;
     let files = open_all(env, "f")?;
-    for round in 0..60 {
+    for round in 0..env.times(60) {
         let file = &files[random.below(3)];
         let len = 1 + random.below(70_000);
         let at = random.below(model.len() - len);
@@ -134,7 +134,7 @@ fn fallocate_then_write(env: &Env) -> Outcome {
     fs::write(env.a.join("f"), b"start")?;
     let files = open_all(env, "f")?;
     let mut model = b"start".to_vec();
-    for round in 0..12 {
+    for round in 0..env.times(12) {
         let end = model.len();
         sys::fallocate(&files[round % 3], 0, end as u64, 10_000).context("fallocate")?;
         model.resize(end + 10_000, 0);

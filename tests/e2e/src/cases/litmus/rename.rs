@@ -30,7 +30,7 @@ pub(super) fn all() -> Vec<Case> {
 
 /// While one mount replaces a file by rename, the other always reads one whole version, and never an older one again.
 fn rename_over(env: &Env) -> Outcome {
-    let versions = env.pick(200, 2000);
+    let versions = env.times(env.pick(200, 2000));
     let body = |version: usize| format!("{version:08}").repeat(100 + version % 50);
     fs::write(env.a.join("current"), body(0))?;
     let done = AtomicBool::new(false);
@@ -64,7 +64,7 @@ fn rename_over(env: &Env) -> Outcome {
 
 /// Of many that rename one file away at once, exactly one wins.
 fn rename_race(env: &Env) -> Outcome {
-    for round in 0..env.pick(20, 200) {
+    for round in 0..env.times(env.pick(20, 200)) {
         fs::write(env.a.join("prize"), b"x")?;
         let winners = race(env, 8, |dir, id| match fs::rename(dir.join("prize"), dir.join(format!("won-{id}"))) {
             Ok(()) => Ok(true),
@@ -81,7 +81,7 @@ fn rename_race(env: &Env) -> Outcome {
 
 /// Two renames that would together make a loop of directories: never both succeed.
 fn rename_cycle(env: &Env) -> Outcome {
-    for round in 0..env.pick(30, 300) {
+    for round in 0..env.times(env.pick(30, 300)) {
         fs::create_dir(env.a.join("x"))?;
         fs::create_dir(env.a.join("y"))?;
         let winners = race(env, 2, |dir, id| {
@@ -129,7 +129,7 @@ fn rename_exchange(env: &Env) -> Outcome {
     fs::write(env.a.join("x"), b"one")?;
     fs::create_dir(env.a.join("y"))?;
     fs::write(env.a.join("y/in"), b"in")?;
-    for round in 0..20 {
+    for round in 0..env.times(20) {
         let (file, dir) = if round % 2 == 0 { ("x", "y") } else { ("y", "x") };
         ensure_content(env, file, b"one").context(format!("round {round}"))?;
         ensure_content(env, &format!("{dir}/in"), b"in").context(format!("round {round}"))?;
@@ -143,7 +143,7 @@ fn rename_exchange(env: &Env) -> Outcome {
 fn rename_swap(env: &Env) -> Outcome {
     fs::write(env.a.join("x"), b"0")?;
     fs::write(env.a.join("y"), b"1")?;
-    for round in 0..20usize {
+    for round in 0..env.times(20usize) {
         let mover = mounts(env)[round % 3];
         for (from, to) in [("x", "t"), ("y", "x"), ("t", "y")] {
             fs::rename(mover.join(from), mover.join(to))?;
@@ -158,7 +158,7 @@ fn rename_swap(env: &Env) -> Outcome {
 
 /// RENAME_NOREPLACE is refused for a name that another mount made a moment ago; of several, one wins.
 fn rename_no_replace(env: &Env) -> Outcome {
-    for round in 0..15 {
+    for round in 0..env.times(15) {
         ensure_gone(env, "goal")?;
         for id in 0..3 {
             fs::write(env.a.join(format!("s{id}")), id.to_string())?;
@@ -182,7 +182,7 @@ fn rename_no_replace(env: &Env) -> Outcome {
 
 /// A directory replaces an empty one, and not one that another mount put something into.
 fn rename_directory_over(env: &Env) -> Outcome {
-    for round in 0..15 {
+    for round in 0..env.times(15) {
         fs::create_dir(env.a.join("from"))?;
         fs::write(env.a.join("from/f"), b"x")?;
         fs::create_dir(env.a.join("to"))?;
@@ -203,7 +203,7 @@ fn rename_across(env: &Env) -> Outcome {
     fs::create_dir(env.a.join("d0"))?;
     fs::create_dir(env.a.join("d1"))?;
     fs::write(env.a.join("d0/f"), b"moving")?;
-    for round in 0..30 {
+    for round in 0..env.times(30) {
         let (from, to) = (format!("d{}", round % 2), format!("d{}", (round + 1) % 2));
         let mover = mounts(env)[round % 3];
         fs::rename(mover.join(&from).join("f"), mover.join(&to).join("f"))?;
@@ -254,7 +254,7 @@ fn rename_parent(env: &Env) -> Outcome {
     }
     fs::create_dir(env.a.join("p0/d"))?;
     let held = File::open(env.b.join("p0/d"))?;
-    for round in 0..15 {
+    for round in 0..env.times(15) {
         let (from, to) = (format!("p{}/d", round % 2), format!("p{}/d", (round + 1) % 2));
         fs::rename(env.a.join(&from), env.a.join(&to))?;
         let expected = ((round + 1) % 2).to_string();

@@ -35,7 +35,7 @@ pub(super) fn all() -> Vec<Case> {
 /// A truncated file is short for the other mount at once, and zeros where it grew again.
 fn truncate_read(env: &Env) -> Outcome {
     let (a, b) = (env.a.join("f"), env.b.join("f"));
-    for round in 0..20u64 {
+    for round in env.turns(20) {
         fs::write(&a, pattern(round, 1 << 20))?;
         ensure_eq!(fs::read(&b)?.len(), 1 << 20, "size before");
         let cut = 10 + round * 4096;
@@ -69,7 +69,7 @@ fn o_trunc(env: &Env) -> Outcome {
 fn size_after_extend(env: &Env) -> Outcome {
     let mut file = File::create(env.a.join("f"))?;
     let mut size = 0;
-    for step in 1..=200u64 {
+    for step in 1..=env.times(200u64) {
         let len = step * 37 % 5000;
         file.write_all(&vec![7; len as usize])?;
         size += len;
@@ -87,7 +87,7 @@ fn truncate_grow(env: &Env) -> Outcome {
     let reader = File::open(env.b.join("f"))?;
     let mut random = env.random();
     let mut size = 4;
-    for round in 0..25 {
+    for round in 0..env.times(25) {
         ensure_eq!(read_at(&reader, size, 1)?, b"", "round {round}: at the old end");
         let old = size;
         size += 1 + random.below(20_000) as u64;
@@ -101,7 +101,7 @@ fn truncate_grow(env: &Env) -> Outcome {
 
 /// Another mount's truncate stands, though the writer has the bytes behind the cut not written back yet, and closes later.
 fn truncate_of_dirty(env: &Env) -> Outcome {
-    for round in 0..12u64 {
+    for round in env.turns(12) {
         let name = format!("f{round}");
         let writer = new_file(&env.a.join(&name))?;
         writer.write_all_at(&pattern(round, 100_000), 0)?;
@@ -121,7 +121,7 @@ fn truncate_of_dirty(env: &Env) -> Outcome {
 fn truncate_then_extend(env: &Env) -> Outcome {
     let writer = new_file(&env.a.join("f"))?;
     let cutter = open(&env.b.join("f"))?;
-    for round in 0..15u64 {
+    for round in env.turns(15) {
         writer.write_all_at(&[7; 40_000], 0)?;
         let cut = 100 + round * 2500;
         cutter.set_len(cut)?;
@@ -154,7 +154,7 @@ fn truncate_reader(env: &Env) -> Outcome {
 
 /// After truncates to different sizes at once all mounts agree on one of them.
 fn truncate_race(env: &Env) -> Outcome {
-    for round in 0..15 {
+    for round in 0..env.times(15) {
         fs::write(env.a.join("f"), [1; 9000])?;
         race(env, 3, |dir, id| {
             open(&dir.join("f"))?.set_len(1000 * (id as u64 + 1))?;
@@ -176,9 +176,9 @@ fn truncate_race(env: &Env) -> Outcome {
 fn truncate_stripes(env: &Env) -> Outcome {
     const STRIPE: u64 = 64 << 10;
     let data = pattern(env.seed, 6 * STRIPE as usize);
-    for (round, cut) in
-        [5 * STRIPE + 1, 5 * STRIPE, 5 * STRIPE - 1, 2 * STRIPE + 4096, STRIPE, 1].into_iter().enumerate()
-    {
+    let cuts = [5 * STRIPE + 1, 5 * STRIPE, 5 * STRIPE - 1, 2 * STRIPE + 4096, STRIPE, 1];
+    for round in env.turns(6) {
+        let cut = cuts[round as usize];
         let (cutter, other) = if round % 2 == 0 { (&env.a, &env.b) } else { (&env.b, &env.a) };
         fs::write(other.join("f"), &data)?;
         ensure_content(env, "f", &data)?;
@@ -198,7 +198,8 @@ fn truncate_tail_of_page(env: &Env) -> Outcome {
         fs::write(env.a.join("f"), b"")?;
         open_all(env, "f")?
     };
-    for round in 0..12 {
+    for round in env.turns(12) {
+        let round = round as usize;
         let (writer, cutter, grower) = (&files[round % 3], &files[(round + 1) % 3], &files[(round + 2) % 3]);
         writer.write_all_at(&[0xff; 10_000], 0)?;
         let cut = 4097 + 101 * round;
@@ -216,7 +217,7 @@ fn truncate_tail_of_page(env: &Env) -> Outcome {
 /// A writer whose file another mount emptied by O_TRUNC goes on at its old position, behind a hole.
 fn o_trunc_under_writer(env: &Env) -> Outcome {
     let mut writer = new_file(&env.a.join("f"))?;
-    for round in 0..10u8 {
+    for round in 0..env.times(10u8) {
         writer.seek(SeekFrom::Start(0))?;
         writer.write_all(&[round + 1; 5000])?;
         drop(File::create(env.b.join("f"))?);
@@ -255,7 +256,7 @@ fn size_both_extend(env: &Env) -> Outcome {
     let files = open_all(env, "f")?;
     let mut random = env.random();
     let mut end = 0;
-    for round in 0..40 {
+    for round in 0..env.times(40) {
         end += 1 + random.below(100_000) as u64;
         files[random.below(3)].write_all_at(b"x", end - 1)?;
         for (mount, file) in files.iter().enumerate() {

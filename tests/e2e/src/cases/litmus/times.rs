@@ -91,7 +91,7 @@ fn stat_of_writer(env: &Env) -> Outcome {
 
 /// A time that another mount sets stays, though bytes written before are written back later.
 fn set_stays(env: &Env) -> Outcome {
-    for round in 0..12u64 {
+    for round in env.turns(12) {
         let name = format!("f{round}");
         let writer = new_file(&env.a.join(&name))?;
         writer.write_all_at(&vec![1; 1000 + round as usize * 9000], 0)?;
@@ -129,7 +129,7 @@ fn times_never_back(env: &Env) -> Outcome {
     new_file(&env.a.join("f"))?;
     let files = super::open_all(env, "f")?;
     let mut last = (0, 0);
-    for round in 0..60u64 {
+    for round in 0..env.times(60u64) {
         files[round as usize % 3].write_all_at(&[1; 10], round * 10)?;
         let now = times(&mounts(env)[(round as usize / 3) % 3].join("f"))?;
         ensure!(now >= last, "round {round}: {now:?} after {last:?}");
