@@ -167,6 +167,14 @@ impl OpenFile {
         }
     }
 
+    /// Takes over what a file has instead of a layout that was lost; unless that was done already.
+    fn replace_layout(&self, lost: &Arc<Layout>, now: Option<Arc<Layout>>) {
+        let mut state = self.state.lock();
+        if state.layout.as_ref() == Some(lost) {
+            (state.layout, state.began_empty, state.inode_synced) = (now, false, false);
+        }
+    }
+
     fn take_error(&self) -> Result<(), Errno> {
         let own = self.state.lock().error.take();
         let shared = self.shared.take_error();
@@ -283,7 +291,14 @@ impl Client {
         let Some(mut layout) = self.layout_to_read(file).await? else { return Ok(Payload::new()) };
         let data = loop {
             let striped = file.striped(layout.clone());
-            let data = self.lov.read(&file.caller, &striped, file.is_direct(), &file.ahead, offset, len).await?;
+            let data = match self.lov.read(&file.caller, &striped, file.is_direct(), &file.ahead, offset, len).await {
+                Err(Errno::ENOENT) if self.has_lost(file, &layout).await? => {
+                    let Some(instead) = self.layout_to_read(file).await? else { return Ok(Payload::new()) };
+                    layout = instead;
+                    continue;
+                }
+                read => read?,
+            };
             // What had no objects when we began may have got some, and data, before we had our locks.
             let newest = self.newest_layout(file, &layout).await?;
             if Arc::ptr_eq(&newest, &layout) {
@@ -320,6 +335,18 @@ impl Client {
             file.set_layout(newest.clone());
         }
         Ok(newest)
+    }
+
+    /// Whether objects that are gone were lost: they were given to the file by a client that the MDT, after a crash, has
+    /// evicted. Then it has another layout by now, or none, which is taken over.
+    async fn has_lost(&self, file: &OpenFile, known: &Arc<Layout>) -> Result<bool, Errno> {
+        let reply = self.lmv.mdc(file.fid).await?.getattr(&file.caller, &Credentials::root(), file.fid).await?;
+        let now = reply.layout.filter(|l| l.stripe_count() > 0).map(Arc::new);
+        let is_lost = now.as_ref() != Some(known);
+        if is_lost {
+            file.replace_layout(known, now);
+        }
+        Ok(is_lost)
     }
 
     /// A layout that has objects for a range.
@@ -381,6 +408,9 @@ impl Client {
                         _ => 0,
                     };
                     layout = self.layout_again(file, &place.range(end, data.len())).await?;
+                }
+                Err(Errno::ENOENT) if self.has_lost(file, &layout).await? => {
+                    layout = self.layout_to_write(file, &place.range(0, data.len())).await?;
                 }
                 Err(e) => return Err(e),
                 Ok(written) => return self.finish_write(file, written).await,
@@ -450,7 +480,13 @@ impl Client {
         let inode_synced = data_only && file.state.lock().inode_synced;
         let objects = async {
             match file.known_layout() {
-                Some(layout) => self.lov.sync(&file.caller, &*self.newest_layout(file, &layout).await?).await,
+                Some(layout) => {
+                    let layout = self.newest_layout(file, &layout).await?;
+                    match self.lov.sync(&file.caller, &layout).await {
+                        Err(Errno::ENOENT) if self.has_lost(file, &layout).await? => Err(Errno::EIO),
+                        synced => synced,
+                    }
+                }
                 None => Ok(()),
             }
         };

@@ -71,7 +71,10 @@ impl OpenHandles {
     }
 
     fn insert(&mut self, client: u64, number: u64, handle: OpenHandle) {
-        self.clients.entry(client).or_default().insert(number, handle);
+        // Clients choose numbers, too: whoever chose the next one of ours has it no more.
+        if let Some(replaced) = self.clients.entry(client).or_default().insert(number, handle) {
+            self.uncount(replaced, client);
+        }
         let count = self.counts.entry((handle.fid, client)).or_default();
         count.all += 1;
         count.writable += usize::from(handle.is_writable());
@@ -167,5 +170,16 @@ mod tests {
         assert_eq!(o.close_all(B), [F]);
         assert!(o.is_empty());
         assert_ne!(OpenHandles::new(4).open(A, F, 0).unwrap(), a, "instances share no handles");
+    }
+
+    #[test]
+    fn a_client_that_chooses_the_next_number_keeps_nothing_open_by_it() {
+        let mut o = OpenHandles::new(3);
+        let next = o.open(A, F, 0).unwrap() + 1;
+        o.reopen(A, next, Fid { oid: 2, ..F }, flags::O_RDWR).unwrap();
+        assert_eq!(o.open(A, F, 0), Ok(next));
+        assert_eq!(o.len(), 2);
+        assert_eq!(o.close_all(A), [F]);
+        assert!(o.is_empty());
     }
 }

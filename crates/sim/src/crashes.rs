@@ -81,6 +81,7 @@ async fn tell(cluster: Arc<Cluster>, when: When, seed: u64, steps: u32) {
     cluster.net().set_links(scenario::network(Trouble::Calm, seed).link);
     cluster.rt().sleep(Duration::from_secs(200)).await;
     cluster.stop().await;
+    cluster.check_storage().await;
 }
 
 async fn finish(mut work: Workload) {

@@ -388,3 +388,29 @@ fn an_ost_dies_in_the_middle_of_its_recovery() {
         u.release(file).await.unwrap();
     });
 }
+
+/// The OST makes a truncation, whose answer is lost, and what the same client writes elsewhere in the object: only that one
+/// would be replayed, and refused for the other one is missing.
+#[test]
+fn written_beside_a_truncation_that_is_not_answered_is_kept() {
+    witnessed(1, |c, u, w| async move {
+        let file = u.new_file(ROOT, "f", 0).await.unwrap();
+        u.put(&file, 0, &pattern(300_000, 3)).await.unwrap();
+        assert_eq!(u.fsync(&file, false).await, Ok(()));
+        c.replay_barrier(OSS).await;
+        c.mishap(OSS, Opcode::OstPunch, Mishap::LostReply);
+        u.put(&file, 0, b"new").await.unwrap();
+        let crash = async {
+            // Long enough for what is dirty to be written back.
+            c.rt().sleep(secs(4)).await;
+            assert!(c.has_struck(OSS));
+            fail(&c, OSS).await;
+        };
+        let (cut, ()) = futures_util::future::join(u.truncate(file.fid(), 200_000), crash).await;
+        assert_eq!(cut.unwrap().size, 200_000);
+        assert_eq!(u.fsync(&file, false).await, Ok(()));
+        let content = w.content(file.fid()).await;
+        assert!(content.starts_with(b"new") && content[3..] == pattern(300_000, 3)[3..200_000]);
+        u.release(file).await.unwrap();
+    });
+}

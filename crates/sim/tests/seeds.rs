@@ -71,6 +71,13 @@ fn what_is_said_twice_while_servers_die_is_answered_twice() {
     }
 }
 
+/// A truncation was made and its answer lost; a write to the same object, made after it, was answered. The restarted OST refused
+/// that one's replay, for the truncation was missing.
+#[test]
+fn seed_51422_wrote_while_it_truncated() {
+    nacre_sim::crashes::run_seed(51_422, 400);
+}
+
 /// An MDT that had not used any object of an OST before it crashed had the next ones made, and those from before stayed.
 #[test]
 fn objects_made_ahead_for_nobody_do_not_stay() {

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, RwLock, RwLockReadGuard};
 
 /// One object.
 pub(crate) struct Object {
@@ -25,6 +25,10 @@ pub(crate) struct Object {
     pub(crate) state: Mutex<ObjectState>,
     /// Something in `state` changed that somebody may wait for.
     pub(crate) changed: Notify,
+    /// Held alone while a truncation is at the server, and shared while other changes of data are, all under locks of ours:
+    /// a change that the server made after a truncation can be replayed after that one only, and of a truncation without
+    /// an answer there is no replay.
+    pub(crate) truncating: RwLock<()>,
     cache_id: CacheId,
     memory: Arc<Memory>,
 }
@@ -98,6 +102,7 @@ impl Object {
             place: OnceLock::new(),
             state: Mutex::default(),
             changed: Notify::new(),
+            truncating: RwLock::new(()),
             cache_id: memory.register(),
             memory: memory.clone(),
         });
@@ -126,6 +131,15 @@ impl Object {
         let mut state = self.state.lock();
         state.cache.evict_clean(bytes);
         self.account(&state, now);
+    }
+
+    /// Keeps truncations by this client off from a change of data under a lock. Without a lock, the server may have to wait
+    /// for other clients, and nobody may wait for that.
+    pub(crate) async fn without_truncation(&self, lock: LockId) -> Option<RwLockReadGuard<'_, ()>> {
+        match lock {
+            LockId(0) => None,
+            _ => Some(self.truncating.read().await),
+        }
     }
 
     /// Waits until `check` finds what it looks for.

@@ -8,7 +8,7 @@ use crate::osc::object::{Change, Object, ObjectState};
 use crate::osc::rpc::{ObjectOf, WriteOut};
 use crate::osc::write_back::Which;
 use nacre_base::{Errno, Payload};
-use nacre_ldlm::{Extent, RangeSet};
+use nacre_ldlm::{Extent, LockId, RangeSet};
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::ldlm::LockMode;
 use std::future::Future;
@@ -221,6 +221,7 @@ impl Osc {
         let (report, sent) = self.account.lock().send(0, 0);
         let (of, caller, extents) = (write.of, *write.caller, vec![(write.offset, write.data.clone())]);
         let (mtime, granted, urgent) = (None, false, false);
+        let _whole = write.object.without_truncation(LockId(lock)).await;
         match self.write_rpc(&WriteOut { of, caller, extents, mtime, granted, report, lock, urgent }).await {
             Ok(reply) => {
                 write.object.state.lock().learn(&reply.attr);
@@ -263,7 +264,9 @@ impl Osc {
         if guard.is_lost() {
             return Err(Errno::ESTALE);
         }
+        let alone = object.truncating.write().await;
         let answer = self.punch_rpc(caller, of, range, guard.id.0).await;
+        drop(alone);
         let answer = self.or_lost(guard, answer);
         let mut state = object.state.lock();
         state.cache.drop_ranges(&all);
@@ -313,7 +316,9 @@ impl Osc {
         if guard.is_lost() {
             return Err(Errno::ESTALE);
         }
+        let whole = object.without_truncation(guard.id).await;
         let answer = self.or_lost(guard, change.await);
+        drop(whole);
         self.drop_clean(object, range);
         let attr = answer?;
         let mut state = object.state.lock();

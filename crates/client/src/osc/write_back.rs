@@ -222,7 +222,9 @@ impl Osc {
     async fn send_flush(self: &Arc<Self>, object: &Arc<Object>, mut out: Outgoing) {
         let epoch = self.epoch.load(Ordering::Acquire);
         let evictions = self.evictions.load(Ordering::Acquire);
+        let whole = object.without_truncation(LockId(out.write.lock)).await;
         let mut answer = self.write_rpc(&out.write).await;
+        drop(whole);
         if answer.as_ref().err() == Some(&Errno::ESTALE) && out.write.lock != 0 {
             // The server has no such lock: it was restarted. After an eviction the bytes must not be written any more.
             self.locks.lock().vanished(LockId(out.write.lock));
@@ -257,12 +259,16 @@ impl Osc {
             Err(error) => {
                 state.cache.flushed(out.ticket, FlushEnd::Lost, now);
                 self.account.lock().failed(out.sent, 0);
-                // Who writes to a file that is gone loses nothing.
-                if error != Errno::ENOENT {
-                    let target = self.connection.label();
-                    tracing::warn!(target, object = %object.fid, %error, "data was not written");
-                    object.report(if error == Errno::ESTALE { Errno::EIO } else { error });
+                let target = self.connection.label();
+                match error {
+                    // Of a file that is gone nobody will hear this.
+                    Errno::ENOENT => {
+                        tracing::debug!(target, object = %object.fid, "data was not written: no such object")
+                    }
+                    error => tracing::warn!(target, object = %object.fid, %error, "data was not written"),
                 }
+                let is_lost = matches!(error, Errno::ENOENT | Errno::ESTALE);
+                object.report(if is_lost { Errno::EIO } else { error });
             }
         }
         object.account(&state, now);

@@ -1,6 +1,8 @@
 //! An OSS crashes. Locks move between clients without a commit here, which is not the default.
 
 use super::*;
+use nacre_client::open_flags::O_RDWR;
+use nacre_wire::attr::mode::S_IFREG;
 
 /// Locks move between clients without a commit: only then an OST can lose what others have seen.
 async fn never_commits_for_others(s: &Scene) {
@@ -99,5 +101,31 @@ fn written_after_a_truncation_of_ones_own_is_kept() {
         assert_eq!(user(&s.c, OTHER).content(s.x).await, b"old\0\0new");
         assert!(!s.is_told(s.x).await);
         s.u.release(file).await.unwrap();
+    });
+}
+
+/// The missing client gave a file its first objects. What others have written there is lost with them: who keeps the file
+/// open hears of it, and goes on with new objects as everybody else does.
+#[test]
+fn written_to_objects_that_are_missing_is_lost() {
+    vbr(|s| async move {
+        let made = s.u.mknod(&root(), s.dir, b"bare", S_IFREG | 0o644, 0, 0).await.unwrap().fid;
+        s.all_is_durable().await;
+        let beside = s.u.reopen(s.y).await;
+        let theirs = s.missing.open(&root(), made, O_RDWR).await.unwrap();
+        s.missing.put(&theirs, 0, b"theirs").await.unwrap();
+        let mine = s.u.open(&root(), made, O_RDWR).await.unwrap();
+        s.u.put(&mine, 10, b"mine").await.unwrap();
+        s.u.put(&beside, 0, b"new").await.unwrap();
+        s.crash_mds(0).await;
+        assert_eq!(s.u.fsync(&mine, false).await, Err(Errno::EIO));
+        assert_eq!(s.u.fsync(&mine, false).await, Ok(()), "told once");
+        assert_eq!((s.u.content(made).await, user(&s.c, OTHER).content(made).await), (Vec::new(), Vec::new()));
+        s.u.put(&mine, 0, b"again").await.unwrap();
+        assert_eq!(s.u.fsync(&mine, false).await, Ok(()), "the file is good again");
+        assert_eq!(user(&s.c, OTHER).content(made).await, b"again");
+        assert!(!s.is_told(s.y).await);
+        s.u.release(mine).await.unwrap();
+        s.u.release(beside).await.unwrap();
     });
 }
