@@ -172,8 +172,8 @@ impl Env {
         if self.profile == Profile::Short { short } else { full }
     }
 
-    /// How often to repeat what a run of one round repeats `n` times: a quarter as often in one of many rounds, which are
-    /// the repetition, but three times at least.
+    /// How often to repeat what a run of one round repeats `n` times: in one of many rounds a quarter as often, but three
+    /// times at least, for the rounds are the repetition. Who needs more to meet others says `max`.
     pub(crate) fn times<T: Copy + Ord + Div<Output = T> + From<u8>>(&self, n: T) -> T {
         if self.has_many_rounds { (n / T::from(4)).max(T::from(3)).min(n) } else { n }
     }

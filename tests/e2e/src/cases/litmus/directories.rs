@@ -181,7 +181,7 @@ fn negative_storm(env: &Env) -> Outcome {
             Ok(())
         },
         || {
-            for n in 0..env.times(100) {
+            for n in 0..env.times(100).max(50) {
                 new_file(&env.a.join(format!("n{n}")))?;
                 made.store(n + 1, Ordering::SeqCst);
             }
@@ -259,7 +259,7 @@ fn readdir_churn(env: &Env) -> Outcome {
             Ok(())
         },
         || {
-            for n in 0..env.times(60) {
+            for n in 0..env.times(60).max(30) {
                 new_file(&env.a.join(format!("goes-{n}")))?;
                 if n > 3 {
                     fs::remove_file(env.a.join(format!("goes-{}", n - 3)))?;

@@ -86,7 +86,7 @@ fn symlink_replaced(env: &Env) -> Outcome {
 
 /// While a link is switched between two directories by rename, a path through it always leads to one of them.
 fn symlink_to_directory(env: &Env) -> Outcome {
-    let count = env.times(60);
+    let count = env.times(60).max(30);
     for n in 0..2 {
         fs::create_dir(env.a.join(format!("v{n}")))?;
         fs::write(env.a.join(format!("v{n}/f")), n.to_string())?;

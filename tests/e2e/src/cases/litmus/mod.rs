@@ -32,6 +32,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// This module's part of the list.
@@ -155,16 +156,22 @@ pub(crate) fn in_parallel<T: Send>(items: impl IntoIterator<Item = T>, act: impl
     })
 }
 
-/// Runs `watch` again and again beside `work`, at least once, and once more when it is over.
+/// Runs `watch` again and again beside `work`: once before, so that it has seen what was, and once more when it is over.
 fn watch_while(mut watch: impl FnMut() -> Outcome + Send, work: impl FnOnce() -> Outcome) -> Outcome {
     let over = AtomicBool::new(false);
+    let (tell, has_begun) = channel();
     std::thread::scope(|scope| {
-        let watcher = scope.spawn(|| {
+        let over = &over;
+        let watcher = scope.spawn(move || {
+            let first = watch();
+            let _ = tell.send(());
+            first?;
             while !over.load(Ordering::Relaxed) {
                 watch()?;
             }
             watch()
         });
+        let _ = has_begun.recv();
         let worked = work();
         over.store(true, Ordering::Relaxed);
         joined(watcher.join())?;
