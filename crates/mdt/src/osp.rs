@@ -25,7 +25,7 @@ use nacre_wire::layout::{
     COMPONENTS_MAX, Component, Layout, LayoutSpec, STRIPE_COUNT_MAX, Stripe, component_flags, pattern,
 };
 use nacre_wire::mgs::{Config, TargetEntry};
-use nacre_wire::ost::{Create, CreateReply, Destroy};
+use nacre_wire::ost::{Create, CreateReply};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,16 +34,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
+mod destroys;
 mod lfsck;
 
 /// How often an OST is asked for its space.
 const STATFS_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause before an OST that failed is asked again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Most objects of one destroy request.
-const DESTROY_BATCH: usize = 512;
-/// How long committed destroys may go unnoticed if nobody told of them.
-const DESTROY_POLL: Duration = Duration::from_secs(60);
 /// Most stripes of all components of a layout together: what a reply can carry.
 const LAYOUT_STRIPES_MAX: usize = 2 * STRIPE_COUNT_MAX;
 
@@ -137,7 +134,7 @@ impl Osps {
         let tasks = [
             self.rt.spawn(precreate(self.clone(), osp.clone())),
             self.rt.spawn(poll_statfs(self.clone(), osp.clone())),
-            self.rt.spawn(send_destroys(self.clone(), osp.clone())),
+            self.rt.spawn(destroys::send_destroys(self.clone(), osp.clone())),
         ];
         osp.tasks.lock().extend(tasks);
     }
@@ -436,48 +433,6 @@ async fn poll_statfs(osps: Arc<Osps>, osp: Arc<Osp>) {
         };
         let _ = osps.rt.timeout(pause, osp.space_freed.notified()).await;
     }
-}
-
-/// Destroys the objects of files that are gone for good, oldest first, and again until the OST says that it did.
-async fn send_destroys(osps: Arc<Osps>, osp: Arc<Osp>) {
-    osps.recovered().await;
-    loop {
-        let durable = osp.destroys_durable.notified();
-        match destroy_batch(&osps, &osp).await {
-            Ok(0) => {
-                let _ = osps.rt.timeout(DESTROY_POLL, durable).await;
-            }
-            // Creates may wait for just this space.
-            Ok(_) if !osps.is_usable(osp.index) => osp.space_freed.notify_one(),
-            Ok(_) => {}
-            Err(errno) => {
-                tracing::debug!(mdt = %osps.target.name(), "OST{:04x} destroys no objects: {errno}", osp.index.0);
-                osps.rt.sleep(RETRY_PAUSE).await;
-            }
-        }
-    }
-}
-
-async fn destroy_batch(osps: &Osps, osp: &Osp) -> Result<usize, Errno> {
-    // All that earlier instances left is durable, for it was read from the device.
-    let durable = osps.target.last_committed().0.max(osps.target.instance() << 32);
-    let batch = {
-        let operation = osps.target.begin().await?;
-        tables::destroys(&*operation, osp.index, durable, DESTROY_BATCH)?
-    };
-    if batch.is_empty() {
-        return Ok(0);
-    }
-    let fids = batch.iter().map(|(_, fid)| *fid).collect();
-    // The OST may yet lose it.
-    let options = CallOptions { replay: true, ..CallOptions::default() };
-    osp.import.call::<()>(Opcode::OstDestroy, &Destroy { fids }, options).await?;
-    let mut operation = osps.target.begin().await?;
-    for (transno, fid) in &batch {
-        tables::delete_destroy(&mut *operation, osp.index, *transno, *fid)?;
-    }
-    operation.finish_local();
-    Ok(batch.len())
 }
 
 impl Osps {

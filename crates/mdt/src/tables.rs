@@ -240,20 +240,29 @@ pub fn orphans(tx: &dyn Transaction, after: Option<Fid>, limit: usize) -> Result
 
 /// Queues an object for destruction once `transno` is durable.
 pub fn put_destroy(tx: Tx<'_>, ost: OstIndex, transno: u64, object: Fid) -> Result<(), Errno> {
-    let key = [&ost.0.to_be_bytes()[..], &transno.to_be_bytes(), &object.to_key()].concat();
-    Ok(tx.put(DESTROYS, &key, &[RECORD_VERSION])?)
+    Ok(tx.put(DESTROYS, &destroy_key(ost, transno, object), &[RECORD_VERSION])?)
 }
 
-/// The oldest objects of an OST to destroy, of changes up to `durable`, at most `limit`: transno and object.
-pub fn destroys(tx: &dyn Transaction, ost: OstIndex, durable: u64, limit: usize) -> Result<Vec<(u64, Fid)>, Errno> {
+/// The oldest objects of an OST to destroy after `after`, of changes up to `durable`, at most `limit`: transno and object.
+pub fn destroys(
+    tx: &dyn Transaction,
+    ost: OstIndex,
+    after: Option<(u64, Fid)>,
+    durable: u64,
+    limit: usize,
+) -> Result<Vec<(u64, Fid)>, Errno> {
+    let prefix = ost.0.to_be_bytes();
+    let start = after.map_or(prefix.to_vec(), |(transno, object)| destroy_key(ost, transno, object));
     let mut found = Vec::new();
-    scan_prefix(tx, DESTROYS, &ost.0.to_be_bytes(), &mut |rest, _| {
+    tx.scan(DESTROYS, &start, &mut |key, _| {
+        let Some(rest) = key.strip_prefix(&prefix) else { return ControlFlow::Break(()) };
         let Some((transno, object)) = rest.split_first_chunk::<8>() else { return ControlFlow::Continue(()) };
         let transno = u64::from_be_bytes(*transno);
         if transno > durable || found.len() == limit {
             return ControlFlow::Break(());
         }
-        found.extend(Fid::from_key(object).map(|fid| (transno, fid)));
+        let queued = Fid::from_key(object).map(|fid| (transno, fid));
+        found.extend(queued.filter(|queued| Some(*queued) != after));
         ControlFlow::Continue(())
     })?;
     Ok(found)
@@ -261,9 +270,12 @@ pub fn destroys(tx: &dyn Transaction, ost: OstIndex, durable: u64, limit: usize)
 
 /// Takes an object off the queue.
 pub fn delete_destroy(tx: Tx<'_>, ost: OstIndex, transno: u64, object: Fid) -> Result<(), Errno> {
-    let key = [&ost.0.to_be_bytes()[..], &transno.to_be_bytes(), &object.to_key()].concat();
-    tx.delete(DESTROYS, &key)?;
+    tx.delete(DESTROYS, &destroy_key(ost, transno, object))?;
     Ok(())
+}
+
+fn destroy_key(ost: OstIndex, transno: u64, object: Fid) -> Vec<u8> {
+    [&ost.0.to_be_bytes()[..], &transno.to_be_bytes(), &object.to_key()].concat()
 }
 
 /// The last object of an OST that a file has.

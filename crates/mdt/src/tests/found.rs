@@ -177,7 +177,7 @@ fn objects_that_nobody_gets_back_are_destroyed() {
         let mut replayed = ReplayedObjects::new(Some(layout));
         s.fs.op(&root(), |cx, _| replayed.instantiate(cx.tx, s.y, &mut Layout::default(), &(0..1))).unwrap();
         let tx = s.fs.begin();
-        let missed = tables::destroys(&*tx, OstIndex(0), 0, usize::MAX).unwrap();
+        let missed = tables::destroys(&*tx, OstIndex(0), None, 0, usize::MAX).unwrap();
         missed.into_iter().map(|(_, object)| object.oid).collect::<Vec<_>>()
     };
     assert_eq!(replay(&[2]), [1]);

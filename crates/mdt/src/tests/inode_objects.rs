@@ -108,8 +108,12 @@ fn objects_are_destroyed_with_the_last_name() {
     assert_eq!(fs.destroys(), 4);
     fs.check();
     let tx = fs.begin();
-    assert_eq!(tables::destroys(&*tx, OstIndex(0), fs.clock - 1, 9).unwrap(), [], "not before the unlink is durable");
-    assert_eq!(tables::destroys(&*tx, OstIndex(1), u64::MAX, 9).unwrap(), []);
+    assert_eq!(
+        tables::destroys(&*tx, OstIndex(0), None, fs.clock - 1, 9).unwrap(),
+        [],
+        "not before the unlink is durable"
+    );
+    assert_eq!(tables::destroys(&*tx, OstIndex(1), None, u64::MAX, 9).unwrap(), []);
 }
 
 fn progressive() -> LayoutSpec {

@@ -294,6 +294,6 @@ impl Fs {
 
     /// Objects queued for destruction.
     pub(crate) fn destroys(&self) -> usize {
-        tables::destroys(&*self.begin(), OstIndex(0), u64::MAX, usize::MAX).unwrap().len()
+        tables::destroys(&*self.begin(), OstIndex(0), None, u64::MAX, usize::MAX).unwrap().len()
     }
 }
