@@ -166,6 +166,27 @@ fn mds_and_oss_that_die_at_once_have_objects_for_new_files() {
     });
 }
 
+/// The OST has destroyed objects, the MDT has heard so, and neither has that on its disk but the unlink.
+#[test]
+fn objects_whose_destruction_is_lost_with_who_asked_for_it_are_destroyed_again() {
+    witnessed(1, |c, u, _w| async move {
+        for n in 0..600 {
+            u.file(ROOT, &format!("f{n}"), b"x").await;
+        }
+        u.sync().await.unwrap();
+        c.replay_barrier(OSS).await;
+        for n in 0..600 {
+            u.remove(ROOT, &format!("f{n}")).await.unwrap();
+        }
+        let asked = c.executed(OSS, Opcode::OstDestroy);
+        // They linger a moment, then the MDT commits, asks, and commits what it has heard.
+        c.rt().sleep(secs(30)).await;
+        assert!(c.executed(OSS, Opcode::OstDestroy) > asked);
+        c.fail_together(&[MDS, OSS], secs(1)).await;
+        // The story ends with a look for objects of no file.
+    });
+}
+
 /// 88, 101: objects that files of before the crash have are given to no other
 #[test]
 fn objects_are_given_to_no_second_file_after_a_crash_of_the_mds() {
