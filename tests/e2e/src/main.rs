@@ -3,7 +3,7 @@
 //!
 //! `nacre-e2e [--profile short|full] [--only NAME,...] [--rounds N] [--jobs N] [--on DIR] [--keep] [--json]
 //! [--list] [--nacre FILE] [--seed N]`
-//! `nacre-e2e power-cut [--points N] [--seed N] [--operations N] [--without STEP]`
+//! `nacre-e2e power-cut [--journal] [--points N] [--seed N] [--operations N] [--without STEP]`
 
 mod case;
 mod cases;
@@ -87,15 +87,22 @@ fn main() -> ExitCode {
     }
 }
 
-const POWER_CUT_USAGE: &str = "usage: nacre-e2e power-cut [--points N] [--seed N] [--operations N] [--without STEP]
+const POWER_CUT_USAGE: &str =
+    "usage: nacre-e2e power-cut [--journal] [--points N] [--seed N] [--operations N] [--without STEP]
 
-Cuts the power of a target at N moments of a workload (1000), and checks what is left. --without leaves out a step of
-each commit, osd.commit or osd.commit.index, to see that it is noticed.";
+Cuts the power of a target at N moments of a workload (1000), and checks what is left. --journal gives the target a
+journal in another directory. --without leaves out a step of each commit, osd.commit or osd.commit.index, to see that it
+is noticed.";
 
 fn parse_power_cut(args: &[String]) -> Result<power_cut::Plan, String> {
-    let mut plan = power_cut::Plan { points: 1000, seed: seed_of_clock(), operations: 3000, without: None };
+    let mut plan =
+        power_cut::Plan { points: 1000, seed: seed_of_clock(), operations: 3000, without: None, journal: false };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
+        if arg == "--journal" {
+            plan.journal = true;
+            continue;
+        }
         let value = args.next().ok_or(format!("{arg} needs a value"))?;
         let number = || value.parse::<usize>().map_err(|e| format!("{arg}: {e}"));
         match arg.as_str() {

@@ -9,6 +9,7 @@ use std::time::Duration;
 pub(crate) fn all() -> Vec<Case> {
     vec![
         Case::new("power-cut", power_cuts).needs_cluster().limits(90, 600),
+        Case::new("power-cut-journal", with_journal).needs_cluster().limits(90, 600),
         Case::new("power-cut-noticed", noticed).needs_cluster().limits(90, 300),
         Case::new("power-cut-of-all", of_all).needs_cluster().limits(120, 600),
     ]
@@ -16,7 +17,7 @@ pub(crate) fn all() -> Vec<Case> {
 
 fn of_all(env: &Env) -> Outcome {
     let Some(cluster) = &env.cluster else { bail!("this case needs the product") };
-    let plan = Plan { points: env.pick(6, 40), seed: env.seed, operations: 0, without: None };
+    let plan = Plan { points: env.pick(6, 40), seed: env.seed, operations: 0, without: None, journal: false };
     let time = Duration::from_secs(env.pick(4, 20));
     let report = stack::run(cluster.nacre(), &env.local, &plan, time)?;
     println!("    {}", report.to_string().replace('\n', "\n    "));
@@ -29,7 +30,16 @@ fn of_all(env: &Env) -> Outcome {
 }
 
 fn power_cuts(env: &Env) -> Outcome {
-    let plan = Plan { points: env.pick(40, 1000), seed: env.seed, operations: env.pick(800, 3000), without: None };
+    cut(env, false)
+}
+
+fn with_journal(env: &Env) -> Outcome {
+    cut(env, true)
+}
+
+fn cut(env: &Env, journal: bool) -> Outcome {
+    let (points, operations) = (env.pick(40, 1000), env.pick(800, 3000));
+    let plan = Plan { points, seed: env.seed, operations, without: None, journal };
     let report = run(&env.local, &plan)?;
     println!("    {}", report.to_string().replace('\n', "\n    "));
     judge(&report, &plan)
@@ -37,7 +47,9 @@ fn power_cuts(env: &Env) -> Outcome {
 
 fn noticed(env: &Env) -> Outcome {
     STEPS.iter().try_for_each(|step| {
-        let plan = Plan { points: 200, seed: env.seed, operations: 400, without: Some(step) };
-        judge(&run(&env.local, &plan)?, &plan)
+        [false, true].into_iter().try_for_each(|journal| {
+            let plan = Plan { points: 200, seed: env.seed, operations: 400, without: Some(step), journal };
+            judge(&run(&env.local, &plan)?, &plan)
+        })
     })
 }

@@ -41,6 +41,8 @@ pub(crate) struct Plan {
     pub(crate) operations: usize,
     /// A step of the commit to leave out, to see that it is noticed.
     pub(crate) without: Option<&'static str>,
+    /// Whether the target has a journal, in another directory of the disk.
+    pub(crate) journal: bool,
 }
 
 /// Steps of a commit that can be left out, by the fault point in front of each.
@@ -103,10 +105,10 @@ fn with_memory<T>(dir: &Path, in_memory: impl FnOnce(&Path) -> Outcome<T>) -> Ou
 
 fn run_in(dir: &Path, plan: &Plan) -> Outcome<Report> {
     let begin = Instant::now();
-    let (recording, history) = record(dir, |mounted, position| workload::run(&mounted.join("target"), position, plan))?;
+    let (recording, history) = record(dir, |mounted, position| workload::run(mounted, position, plan))?;
     let mut report = Report { workload: history.sums(), ..Report::of(&recording, begin) };
     cut_all(dir, plan, &recording, history.begins_at(), &mut report, |point, mounted, report| {
-        let found = workload::look(&mounted.join("target"))?;
+        let found = workload::look(mounted)?;
         report.bytes_checked += found.bytes();
         let unasked = history.check(point as u64, &found).map_err(Failure::new)?;
         report.unasked_max = report.unasked_max.max(unasked);

@@ -31,14 +31,32 @@ const KEYS: usize = 400;
 
 fn options(faults: &Faults) -> DiskOptions {
     let commit_interval = Duration::from_millis(40);
-    DiskOptions { commit_interval, map_headroom_bytes: 1 << 30, faults: faults.clone(), ..DiskOptions::default() }
+    // So that a journal begins anew many times.
+    let checkpoint_changes = 300;
+    DiskOptions {
+        commit_interval,
+        checkpoint_changes,
+        map_headroom_bytes: 1 << 30,
+        faults: faults.clone(),
+        ..DiskOptions::default()
+    }
 }
 
-/// Formats a target in `dir` and works on it.
-pub(crate) fn run(dir: &Path, position: Position, plan: &Plan) -> Outcome<History> {
+/// Where the target is on a disk.
+const TARGET: &str = "target";
+
+/// Formats a target on the disk that is mounted in `disk`, and works on it.
+pub(crate) fn run(disk: &Path, position: Position, plan: &Plan) -> Outcome<History> {
     let target = "cut-OST0000".parse().map_err(|_| crate::failure::Failure::new("target name"))?;
     let uuid = Uuid::from_random(plan.seed, 1);
-    format(dir, &Label { uuid, target, parts: PARTS_MAX, options: BTreeMap::new() })?;
+    let dir = &disk.join(TARGET);
+    let mut label = Label { uuid, target, parts: PARTS_MAX, options: BTreeMap::new() };
+    if plan.journal {
+        let place = disk.join("journal");
+        std::fs::create_dir(&place)?;
+        label.options.insert(Label::JOURNAL.to_owned(), place.display().to_string());
+    }
+    format(dir, &label)?;
     let mut history = History::default();
     history.begin(position.now());
     let faults = Faults::new();
@@ -282,10 +300,10 @@ fn data(version: u64, range: &Range<u64>) -> Payload {
 }
 
 /// Opens the target as it was left, and reads all there is.
-pub(crate) fn look(dir: &Path) -> Outcome<Found> {
+pub(crate) fn look(disk: &Path) -> Outcome<Found> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let osd = DiskOsd::open(dir, &NAMES, options(&Faults::new())).context("opening")?;
+        let osd = DiskOsd::open(&disk.join(TARGET), &NAMES, options(&Faults::new())).context("opening")?;
         let mut tables = Tables::default();
         let turn = osd.begin().await?;
         for (name, table) in NAMES.iter().zip(&mut tables) {
