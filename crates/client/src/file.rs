@@ -586,6 +586,9 @@ impl Client {
             };
             match done {
                 Err(Errno::ESTALE) => layout = self.layout_again(file, &range).await?,
+                Err(Errno::ENOENT) if self.has_lost(file, &layout).await? => {
+                    layout = self.layout_to_write(file, &range).await?;
+                }
                 done => return done.inspect(|()| file.state.lock().wrote = true),
             }
         }
@@ -596,8 +599,13 @@ impl Client {
     pub async fn seek(&self, file: &OpenFile, offset: u64, hole: bool) -> Result<u64, Errno> {
         let _timed = self.stats.time(Op::Seek);
         self.keep_group(file).await?;
-        let Some(layout) = self.layout_to_read(file).await? else { return Err(Errno::ENXIO) };
-        self.lov.seek(&file.caller, &file.striped(layout), offset, hole).await?.ok_or(Errno::ENXIO)
+        loop {
+            let layout = self.layout_to_read(file).await?.ok_or(Errno::ENXIO)?;
+            match self.lov.seek(&file.caller, &file.striped(layout.clone()), offset, hole).await {
+                Err(Errno::ENOENT) if self.has_lost(file, &layout).await? => {}
+                found => return found?.ok_or(Errno::ENXIO),
+            }
+        }
     }
 }
 

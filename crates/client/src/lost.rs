@@ -10,7 +10,15 @@ use std::sync::Arc;
 
 /// What was lost at one target and not told yet.
 #[derive(Clone, Default)]
-pub(crate) struct LostChanges(Arc<Mutex<BTreeSet<Fid>>>);
+pub(crate) struct LostChanges(Arc<Mutex<Lost>>);
+
+#[derive(Default)]
+struct Lost {
+    /// Whose loss no fsync has told.
+    fids: BTreeSet<Fid>,
+    /// There is a loss that no syncfs has told. It takes nothing away from fsync: sync(2) drops what it says.
+    is_untold: bool,
+}
 
 impl LostChanges {
     /// Notes, for a request that changes these, if that is lost.
@@ -18,17 +26,19 @@ impl LostChanges {
         let (lost, fids) = (self.0.clone(), fids.into_iter().collect::<Vec<_>>());
         CommitCallback::new(move |fate| {
             if fate == Fate::Lost {
-                lost.lock().extend(fids.iter().copied());
+                let mut lost = lost.lock();
+                lost.fids.extend(fids.iter().copied());
+                lost.is_untold = true;
             }
         })
     }
 
-    /// EIO if a change of `fid` was lost; with a FID that is zero, of anything. That is told once.
+    /// EIO if a change of `fid` was lost; with a FID that is zero, of anything. Each of the two is told once.
     pub(crate) fn check(&self, fid: Fid) -> Result<(), Errno> {
         let mut lost = self.0.lock();
         let is_lost = match fid == Fid::default() {
-            true => !std::mem::take(&mut *lost).is_empty(),
-            false => lost.remove(&fid),
+            true => std::mem::take(&mut lost.is_untold),
+            false => lost.fids.remove(&fid),
         };
         if is_lost { Err(Errno::EIO) } else { Ok(()) }
     }
@@ -48,6 +58,11 @@ mod tests {
         assert_eq!(lost.check(F), Ok(()));
         lost.watch([F, G]).tell(Fate::Lost);
         assert_eq!((lost.check(F), lost.check(F)), (Err(Errno::EIO), Ok(())));
-        assert_eq!((lost.check(Fid::default()), lost.check(G)), (Err(Errno::EIO), Ok(())));
+        assert_eq!((lost.check(Fid::default()), lost.check(Fid::default())), (Err(Errno::EIO), Ok(())));
+        assert_eq!(
+            (lost.check(G), lost.check(G)),
+            (Err(Errno::EIO), Ok(())),
+            "who syncs all takes nothing from others"
+        );
     }
 }

@@ -129,6 +129,10 @@ impl ImportShared {
         let connected = self.connected_hook.get();
         // What is not known to be durable when the server does not know us any more may be lost.
         let durable = if s.recovered_at == Some(instance) { s.handle_committed(committed) } else { Vec::new() };
+        if outcome != Outcome::Reconnected {
+            // Lower than before if the target was restored from a backup, or made anew.
+            s.last_committed = committed;
+        }
         let mut lost = Vec::new();
         let hooks = match outcome {
             Outcome::Evicted => {
@@ -156,6 +160,7 @@ impl ImportShared {
             s = self.state.lock();
         }
         if outcome != Outcome::Recovering && s.machine.finish_recovery(rt.now()) {
+            s.unanswered.clear();
             s.recovered_at = Some(instance);
             s.calls.handle_connected(attempt.connection);
         }

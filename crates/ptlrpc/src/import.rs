@@ -20,6 +20,7 @@ use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::header::{HEADER_BYTES, flags};
 use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind};
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -101,6 +102,8 @@ pub(crate) struct State {
     pub(crate) last_committed: u64,
     /// The start of the server at which what is kept was made, or made again.
     pub(crate) recovered_at: Option<u64>,
+    /// Transnos of replays that were sent and not answered: they may have failed, whatever was committed after them.
+    pub(crate) unanswered: BTreeSet<u64>,
     /// What the server said last.
     pub(crate) lock_pool: LockPool,
     pub(crate) timeouts: u64,
@@ -171,6 +174,7 @@ impl Import {
             last_reply: None,
             last_committed: 0,
             recovered_at: None,
+            unanswered: BTreeSet::new(),
             lock_pool: LockPool::default(),
             timeouts: 0,
             stats: OpStats::default(),
@@ -294,11 +298,6 @@ impl Import {
     /// Bytes of the calls with this opcode that wait to be sent.
     pub fn queued_bytes(&self, opcode: Opcode) -> u64 {
         self.0.state.lock().calls.queued_bytes(opcode)
-    }
-
-    /// Changes of this client up to this transno are durable, as of the last reply.
-    pub fn last_committed(&self) -> nacre_base::Transno {
-        nacre_base::Transno(self.0.state.lock().last_committed)
     }
 
     /// Changes that were answered and are not durable yet, and the bytes of data in them.

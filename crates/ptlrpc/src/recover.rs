@@ -56,7 +56,11 @@ impl ImportShared {
     }
 
     async fn replay_all(self: &Arc<Self>, attempt: &Attempt, committed: u64) -> Result<(), RpcError> {
-        let durable = self.state.lock().replays.handle_committed(committed);
+        let durable = {
+            let mut s = self.state.lock();
+            let heard_upto = s.unanswered.first().map_or(u64::MAX, |transno| transno.saturating_sub(1));
+            s.replays.handle_committed(committed.min(heard_upto))
+        };
         tell_all(&durable, Fate::Durable);
         let mut previous = 0;
         while let Some(replay) = self.next_replay(previous) {
@@ -102,10 +106,15 @@ impl ImportShared {
     /// client whose change that was: who made it is told, and others are replayed all the same.
     async fn replay(self: &Arc<Self>, connection: u32, replay: Replay) -> Result<(), RpcError> {
         let (xid, transno, opcode) = (replay.xid, replay.transno, replay.request.opcode);
+        // One without a reply slot could be done twice.
+        if replay.tag != 0 {
+            self.state.lock().unanswered.insert(transno);
+        }
         let reply = self.send_replay(connection, replay).await?;
         if reply.header.status == -Errno::ENOTCONN.0 {
             return Err(RpcError::Unreachable);
         }
+        self.state.lock().unanswered.remove(&transno);
         if let Err(e) = Errno::from_status(reply.header.status) {
             tracing::warn!("{}: replay of {opcode} xid {xid}: {e}", self.config.label);
             let lost = self.state.lock().replays.handle_failed(transno);

@@ -196,8 +196,11 @@ impl Cluster {
             Locks::Mdc => "mdc",
         };
         let pattern = format!("ldlm.namespaces.*-{device}-*.lru_size");
+        let params = self.client_node(client).params();
         // Without a single connection of the kind there is nothing to give up.
-        let _ = self.client_node(client).params().set(&pattern, "clear");
+        if !params.list(&format!("*.*-{device}-*.active")).is_empty() {
+            params.set(&pattern, "clear").expect("namespaces have it");
+        }
     }
 
     /// A client's requests to a server that were answered, of a kind as its `stats` name it (`mds_reint`, `ost_write`).

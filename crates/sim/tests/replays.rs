@@ -31,6 +31,7 @@ where
 pub(crate) async fn fail(c: &Cluster, server: Server) -> u64 {
     let recovered = c.fail(server).await;
     assert!(recovered.pause < PAUSE_MAX, "{server:?} was away for {:?}", recovered.pause);
+    assert!(recovered.known >= 2, "{server:?} knew of {recovered:?}");
     assert_eq!(recovered.completed, recovered.known, "{server:?} evicted clients");
     recovered.replayed
 }

@@ -214,9 +214,15 @@ impl Recovery {
         self.settings = settings;
     }
 
-    /// Whether the client may connect now: one that is waited for, or anybody once it is over.
+    /// Whether the client may connect before what was replayed is durable: one that is, or was, waited for and not evicted.
     pub fn admits(&self, client: Uuid) -> bool {
-        self.phase == Phase::Complete || self.clients.contains_key(&client)
+        self.clients.contains_key(&client)
+    }
+
+    /// The first of the client's replays that failed. It may not have heard so: until the recovery is over it must not be told
+    /// that this one, or one after it, is durable.
+    pub fn first_failed(&self, client: Uuid) -> Option<u64> {
+        self.clients.get(&client)?.failed.keys().next().copied()
     }
 
     /// A client that is waited for has connected, perhaps again. Replays of it that are here still wait for their turn.
@@ -323,9 +329,9 @@ impl Recovery {
         self.advance(now)
     }
 
-    /// The administrator does not want to wait: whoever is not here is evicted.
+    /// The administrator does not want to wait: whoever is not done is evicted.
     pub fn abort(&mut self, now: Time) -> Effects {
-        let mut effects = self.evict(|_| true);
+        let mut effects = self.evict(|c| !c.locks_done);
         self.finish(now, &mut effects);
         effects
     }
@@ -446,11 +452,10 @@ mod tests {
     fn a_target_that_nobody_was_connected_to_has_nothing_to_recover() {
         let r = recovery(0);
         assert_eq!(r.phase(), Phase::Complete);
-        assert!(r.admits(client(1)));
     }
 
     #[test]
-    fn strangers_wait_until_it_is_over() {
+    fn strangers_wait_until_what_was_replayed_is_durable() {
         let mut r = recovery(1);
         assert!(r.admits(client(1)) && !r.admits(client(9)));
         r.handle_connect(client(1), at(0));
@@ -458,7 +463,38 @@ mod tests {
         assert_eq!(r.phase(), Phase::Locks);
         assert!(!r.admits(client(9)));
         assert!(r.handle_locks_done(client(1), at(0)).phase_changed);
-        assert!(r.phase() == Phase::Complete && r.admits(client(9)));
+        assert_eq!(r.phase(), Phase::Complete);
+        assert!(r.admits(client(1)) && !r.admits(client(9)));
+    }
+
+    #[test]
+    fn who_is_evicted_is_a_stranger() {
+        let mut r = recovery(2);
+        r.handle_connect(client(1), at(0));
+        r.handle_connect(client(2), at(0));
+        r.handle_requests_done(client(1), at(0));
+        r.handle_requests_done(client(2), at(0));
+        r.handle_locks_done(client(1), at(0));
+        assert_eq!(r.abort(at(1)).evict, [client(2)], "the other one has brought everything back");
+        assert!(r.admits(client(1)) && !r.admits(client(2)));
+    }
+
+    #[test]
+    fn what_failed_bounds_what_its_client_is_told_to_be_durable() {
+        let mut r = recovery(1);
+        r.handle_connect(client(1), at(0));
+        for transno in [110, 120, 130] {
+            let (_, effects) = r.handle_replay(client(1), transno, transno - 10, at(0));
+            let (_, effects) = match effects.run {
+                Some(_) => (true, effects),
+                None => r.handle_replay(client(1), transno, 0, at(0)),
+            };
+            match transno {
+                110 => r.handle_executed(effects.run.unwrap(), at(0)),
+                _ => r.handle_failed(effects.run.unwrap(), Errno::EOVERFLOW, at(0)),
+            };
+        }
+        assert_eq!((r.first_failed(client(1)), r.first_failed(client(2))), (Some(120), None));
     }
 
     #[test]

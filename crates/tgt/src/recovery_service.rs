@@ -4,7 +4,7 @@ use crate::recovery::{Counts, Effects, Phase, Recovery, Settings, Status, Ticket
 use crate::recovery_params;
 use crate::reply;
 use crate::{Target, TargetError};
-use nacre_base::{Errno, Time, Uuid};
+use nacre_base::{Errno, Time, Transno, Uuid};
 use nacre_ptlrpc::{Export, ServerRequest};
 use nacre_wire::header::flags;
 use parking_lot::Mutex;
@@ -216,7 +216,18 @@ impl RecoveryService {
         }
     }
 
-    /// Ends the waiting: who is not here is evicted.
+    /// Up to where this client may take its changes to be durable, if the target has committed so far.
+    pub(crate) fn told_committed(&self, client: Uuid, committed: Transno) -> Transno {
+        if self.is_over() {
+            return committed;
+        }
+        match self.engine.lock().first_failed(client) {
+            Some(failed) => committed.min(Transno(failed.saturating_sub(1))),
+            None => committed,
+        }
+    }
+
+    /// Ends the waiting: who is not done is evicted.
     pub(crate) fn abort(self: &Arc<Self>) {
         self.apply(Recovery::abort);
     }
@@ -276,18 +287,23 @@ impl RecoveryService {
             return;
         }
         let now = self.target.rt().now();
-        let (effects, phase) = {
+        let (effects, phase, is_nearer) = {
             let mut engine = self.engine.lock();
+            let deadline = engine.next_deadline();
             let mut effects = change(&mut engine, now);
             // Its client's connection was lost just now: it will come again.
             while let Some(ticket) = effects.run.take_if(|ticket| !self.give_turn(*ticket)) {
                 let more = engine.handle_withdrawn(ticket, now);
                 effects.run = more.run;
                 effects.evict.extend(more.evict);
+                effects.phase_changed |= more.phase_changed;
             }
-            (effects, engine.phase())
+            (effects, engine.phase(), engine.next_deadline() < deadline)
         };
-        self.changed.notify_waiters();
+        // Not at each replay: all clients may wait here. Who waits for a time that is later now looks once in vain.
+        if effects.phase_changed || is_nearer {
+            self.changed.notify_waiters();
+        }
         if !effects.evict.is_empty() || phase == Phase::Complete {
             let service = self.clone();
             drop(self.target.rt().spawn(async move { service.carry_out(effects.evict, phase).await }));

@@ -11,6 +11,7 @@ use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_fla
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a handler returns.
 pub type HandlerFuture<'a> = Pin<Box<dyn Future<Output = Result<Response, Errno>> + Send + 'a>>;
@@ -72,6 +73,9 @@ pub trait Service: Send + Sync + Sized + 'static {
     async fn disconnected(&self, export: &Arc<Export>);
 }
 
+/// How long a replay waits at a target that can change nothing any more.
+const POISONED_PAUSE: Duration = Duration::from_secs(5);
+
 /// Serves the target until what this returns is stopped or dropped.
 pub async fn serve<S: Service>(service: &Arc<S>) -> Result<ServedTarget, TargetError> {
     let target = service.target();
@@ -127,6 +131,10 @@ impl<S: Service> Dispatcher<S> {
         match &result {
             // It comes again, or its client is gone.
             Err(_) if delivery.is_broken() || export.is_closed() => turn.broken_off(),
+            Err(_) if self.service.target().osd().is_poisoned() => {
+                turn.broken_off();
+                return Err(self.refuse_poisoned(&export).await);
+            }
             Err(error) => {
                 let (target, client) = (self.service.target().name(), &export.client_name);
                 tracing::warn!(target = %target, client, transno, "{opcode} cannot be replayed: {error}");
@@ -135,6 +143,13 @@ impl<S: Service> Dispatcher<S> {
             Ok(_) => turn.executed(),
         }
         result
+    }
+
+    /// A target that can change nothing any more fails no replay: another start of it can make that. So its client is sent to
+    /// look for one.
+    async fn refuse_poisoned(&self, export: &Export) -> Errno {
+        let _ = self.service.target().rt().timeout(POISONED_PAUSE, export.closed()).await;
+        Errno::ENOTCONN
     }
 
     /// What the target answers to every client, before the service adds its own.
@@ -178,6 +193,11 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
         }
         let mut data = self.answer(&request.data);
         self.service.connected(export, &request.data, &mut data).await?;
+        // Its time may have run out meanwhile.
+        if !self.recovery.admits(request.client) {
+            self.service.disconnected(export).await;
+            return Err(Errno::EBUSY);
+        }
         self.exports.lock().insert(export.cookie, export.clone());
         self.recovery.handle_connect(request.client);
         Ok(ConnectReply { data, target_uuid: target.uuid() })
@@ -211,9 +231,12 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
             return Err(Errno::EPROTO);
         }
         if self.service.target().osd().is_poisoned() {
-            return Err(Errno::EIO);
+            return Err(match request.is_replay() {
+                true => self.refuse_poisoned(&request.export).await,
+                false => Errno::EIO,
+            });
         }
-        if handler.access == Access::Changes && self.service.is_read_only() {
+        if handler.access == Access::Changes && self.service.is_read_only() && !request.is_replay() {
             return Err(Errno::EROFS);
         }
         if !request.is_recovery() && !self.recovery.is_over() {
@@ -238,8 +261,8 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
         self.recovery.handle_told(export.client, told)
     }
 
-    fn last_committed(&self, _: &Export) -> Transno {
-        self.service.target().last_committed()
+    fn last_committed(&self, export: &Export) -> Transno {
+        self.recovery.told_committed(export.client, self.service.target().last_committed())
     }
 
     fn lock_pool(&self) -> LockPool {

@@ -2,7 +2,7 @@
 //! and leaves nothing behind, however it ends.
 
 use crate::Options;
-use crate::case::{self, Case, Env, Layout};
+use crate::case::{self, Case, Env, Layout, Profile};
 use crate::cluster::{Cluster, Plan, unmount_below};
 use crate::failure::{Context, Failure, Outcome, bail};
 use crate::power_cut;
@@ -239,7 +239,7 @@ impl<'a> Session<'a> {
             if started.iter().all(|s| s.ended.is_some()) {
                 break;
             }
-            enough |= self.wait_for_one(&mut started, &told);
+            enough |= self.wait_for_one(&mut started, &told) || sys::interrupted();
         }
         let is_alone = started.len() == 1;
         // All of them are over before the logs are read, and what is left of their processes is killed.
@@ -288,10 +288,10 @@ impl<'a> Session<'a> {
     fn environment_on(&self, cluster: &Arc<Cluster>, name: &str) -> Env {
         // Names of directories that come back are those that caches may be wrong about; fresh ones have been looked for
         // by nobody. Rounds have some of each, unless the old ones are kept.
-        let directory = match self.round % 4 {
-            0 => directory_name(name),
-            1 if !self.options.keep => directory_name(name),
-            _ => format!("{}.{}", directory_name(name), self.round),
+        let comes_back = self.round % 4 < 2 && !self.options.keep || self.round == 0;
+        let directory = match comes_back {
+            true => directory_name(name),
+            false => format!("{}.{}", directory_name(name), self.round),
         };
         let at = [1, 2, 3].map(|n| cluster.mount_point(n).join(&directory));
         self.environment_at(at, Some(cluster.clone()), name)
@@ -412,13 +412,18 @@ impl<'a> Session<'a> {
             if row.verdict == Verdict::Failed && self.options.rounds > 1 {
                 let seed = self.options.seed.wrapping_add(self.round);
                 let case = row.name.split(' ').next().unwrap_or_default();
+                let full = if self.options.profile == Profile::Full { " --profile full" } else { "" };
                 println!(
-                    "    in round {}; alone with the same choices: nacre-e2e --only {case} --seed {seed}",
+                    "    in round {}; alone with the same seed: nacre-e2e --only {case} --seed {seed}{full}",
                     self.round + 1
                 );
                 if self.options.jobs > 1 {
-                    let (only, jobs) = (self.options.only.join(","), self.options.jobs);
-                    println!("    and beside the same cases: nacre-e2e --only {only} --jobs {jobs} --seed {seed}");
+                    let only = match self.options.only.is_empty() {
+                        true => String::new(),
+                        false => format!(" --only {}", self.options.only.join(",")),
+                    };
+                    let jobs = self.options.jobs;
+                    println!("    and beside the same cases: nacre-e2e{only} --jobs {jobs} --seed {seed}{full}");
                 }
             }
         }

@@ -97,11 +97,14 @@ impl Osc {
             if let (Some(object), LockMode::Pw | LockMode::Group) = (&object, mode) {
                 self.flush_under(object, giving.id).await;
             }
+            let ended = object.as_ref().map_or(0, |object| object.state.lock().flushes_ended);
             match self.drop_lock(object.as_deref(), giving.id, *mode, ranges) {
                 Readiness::Busy => {
                     // A flush under another lock, perhaps, which there is nothing to do about but to wait for it.
                     if let Some(object) = &object {
-                        let is_over = |state: &ObjectState| !state.cache.is_writing_in(ranges.ranges());
+                        let is_over = |state: &ObjectState| {
+                            state.flushes_ended != ended || !state.cache.is_writing_in(ranges.ranges())
+                        };
                         object.wait_for(|state| is_over(state).then_some(())).await;
                     }
                 }
@@ -162,6 +165,8 @@ impl Osc {
     /// Drops the bytes that only this lock covers, and the lock, at one moment: if nothing of them is dirty.
     fn drop_lock(&self, object: Option<&Object>, id: LockId, mode: LockMode, ranges: &RangeSet) -> Readiness {
         let mut locks = self.locks.lock();
+        // Of one that was lost meanwhile, what is dirty there is so under other locks.
+        let object = object.filter(|_| locks.get(id).is_some());
         let Some(object) = object else { return Readiness::Ready(locks.given(id)) };
         let mut state = object.state.lock();
         let without = |others: Option<RangeSet>| match others {

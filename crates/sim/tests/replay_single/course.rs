@@ -96,6 +96,7 @@ fn any_ping_of_a_recovery_may_be_lost() {
             c.until_connected(0, MDS).await;
             assert!(c.rt().now().since(begun) < secs(20), "{:?}", c.rt().now().since(begun));
             c.until_recovered(MDS).await;
+            assert!(c.has_struck(MDS), "there is no ping {skip}");
             assert_eq!(c.recovered(MDS).completed, 2);
             assert_eq!(w.find(ROOT, "f").await.unwrap().fid, fid);
         });

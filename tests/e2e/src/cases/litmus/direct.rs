@@ -50,7 +50,7 @@ fn direct_read_of_dirty(env: &Env) -> Outcome {
     let writer = new_file(&env.a.join("f"))?;
     writer.write_all_at(&[0; 8 * BLOCK], 0)?;
     let reader = open_direct(&env.b.join("f"))?;
-    for round in 1..=env.times(40u8) {
+    for round in env.turns(40).map(|n| n as u8 + 1) {
         let at = u64::from(round) * 700;
         writer.write_all_at(&[round; 100], at)?;
         let start = at / BLOCK as u64 * BLOCK as u64;

@@ -32,7 +32,7 @@ fn mmap_read(env: &Env) -> Outcome {
     let writer = File::create(env.a.join("f"))?;
     writer.write_all_at(&[1; 65_536], 0)?;
     let reader = File::open(env.b.join("f"))?;
-    for round in 1..=env.times(50u8) {
+    for round in env.turns(50).map(|n| n as u8 + 1) {
         let at = usize::from(round) * 1000;
         writer.write_all_at(&[round; 2000], at as u64)?;
         let map = Map::shared(&reader, 65_536, false)?;
@@ -47,7 +47,7 @@ fn mmap_write(env: &Env) -> Outcome {
     writer.set_len(65_536)?;
     let map = Map::shared(&writer, 65_536, true)?;
     let reader = File::open(env.b.join("f"))?;
-    for round in 1..=env.times(50u8) {
+    for round in env.turns(50).map(|n| n as u8 + 1) {
         let at = usize::from(round) * 1000;
         map.write(at, &[round; 2000]);
         map.sync()?;
@@ -171,7 +171,7 @@ fn mmap_standing_read(env: &Env) -> Outcome {
     writer.write_all_at(&[0; LEN], 0)?;
     let reader = File::open(env.b.join("f"))?;
     let map = Map::shared(&reader, LEN, false)?;
-    for round in 1..=env.times(40u8) {
+    for round in env.turns(40).map(|n| n as u8 + 1) {
         let at = usize::from(round) * 1500;
         writer.write_all_at(&[round; 800], at as u64)?;
         compare(&map.read(at, 800), &[round; 800], at).context(format!("round {round}"))?;
