@@ -128,6 +128,28 @@ fn an_mdt_whose_commit_fails_loses_nothing_when_it_is_started_again() {
     after_a_failed_commit(MDS);
 }
 
+/// The device fails in the middle of a recovery. What was not replayed by then is not lost: another start can make it.
+#[test]
+fn an_mdt_whose_commit_fails_while_clients_replay_loses_nothing() {
+    witnessed(1, |c, u, w| async move {
+        c.replay_barrier(MDS).await;
+        for n in 0..4 {
+            u.dir(ROOT, &format!("d{n}")).await.unwrap();
+        }
+        c.crash(MDS, Crash::PowerCut);
+        c.restart(MDS).await.unwrap();
+        // The second replay comes after the commit that has the first.
+        let late = Fault { action: FaultAction::Delay(secs(8)), skip: 1, times: 1 };
+        c.faults(MDS).unwrap().arm("rpc.MDS_REINT.delay", late);
+        c.storage_faults(MDS).arm("osd.commit", Fault::once(FaultAction::Fail(Errno::EIO)));
+        c.rt().sleep(secs(40)).await;
+        assert!(c.storage_faults(MDS).armed().is_empty() && c.has_struck(MDS), "both struck");
+        assert_eq!(fail(&c, MDS).await, 4);
+        assert_eq!(u.sync().await, Ok(()));
+        assert_eq!(w.names(ROOT).await, ["d0", "d1", "d2", "d3"]);
+    });
+}
+
 #[test]
 fn a_slow_commit_is_waited_for() {
     witnessed(1, |c, u, w| async move {
