@@ -447,6 +447,16 @@ mod tests {
         assert!(ours.gb_per_s > 1.5 * turns.gb_per_s && ours.callbacks_per_record < 0.05, "{ours:?}");
     }
 
+    /// A writer under a lock that was called back waited for room; what filled it was under that lock and under another one,
+    /// which was to be written and which nobody thought of. So the lock was never given back, and its client evicted.
+    #[test]
+    fn who_waits_for_room_under_a_lock_that_is_called_back_gets_it() {
+        let many = Load { clients: 48, processes: 16, record: 4 << 20, records: 16, ..load(Policy::Default, 2) };
+        let row = measure(1, many);
+        assert_eq!(row.failure, None, "{row:?}");
+        assert!(row.gb_per_s > 10.0, "{row:?}");
+    }
+
     #[test]
     fn a_run_is_determined_by_its_seed() {
         let [a, b] = [0, 0].map(|_| measure(7, load(Policy::Default, 2)));

@@ -183,8 +183,8 @@ impl Osc {
         if let Some(id) = which.lock {
             return state.cache.next_flush(&wanted, now).map(|flush| (id, flush));
         }
-        let ids: Vec<LockId> = state.dirty_locks.iter().copied().collect();
-        for id in ids {
+        let mut ids: VecDeque<LockId> = state.dirty_locks.iter().copied().collect();
+        while let Some(id) = ids.pop_front() {
             let Some((_, Cover::Extent { ranges: all, .. })) = locks.get(id) else {
                 state.dirty_locks.remove(&id);
                 continue;
@@ -198,6 +198,9 @@ impl Osc {
             }
             if !state.cache.is_dirty_in(all.ranges()) {
                 state.dirty_locks.remove(&id);
+            } else if ranges != *all {
+                // It is written under those others: the lock may be in use by who waits for just this room.
+                ids.extend(locks.other_writers(id).into_iter().filter(|other| state.dirty_locks.insert(*other)));
             }
         }
         if !state.dirty_locks.is_empty() {
