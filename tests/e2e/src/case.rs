@@ -2,7 +2,7 @@
 
 use crate::cases;
 use crate::cluster::Cluster;
-use crate::failure::{Context, Outcome};
+use crate::failure::{Context, Outcome, bail};
 use crate::prng::Prng;
 use std::fmt;
 use std::fs;
@@ -198,6 +198,19 @@ impl Env {
             Layout::Overstripe(n) => ("-C", n.to_string()),
         };
         cluster.lfs(&["setstripe", option, &n, "-S", "64k", &dir]).map(drop)
+    }
+
+    /// Judges a file system of the case's own as the main one is: by its logs, too, which are kept if anything is wrong.
+    pub(crate) fn judge_own(&self, cluster: &Cluster, outcome: Outcome, announced: &[&str]) -> Outcome {
+        let wrong = cluster.complaints(announced);
+        if outcome.is_ok() && wrong.is_empty() {
+            return Ok(());
+        }
+        let name = self.local.file_name().unwrap_or_default().to_string_lossy();
+        let kept = self.cache.join("e2e/logs").join(format!("{name}.own"));
+        cluster.keep_logs(&kept)?;
+        outcome.context(format!("with logs in {}", kept.display()))?;
+        bail!("{}\n    logs in {}", wrong.join("\n    "), kept.display())
     }
 
     /// Removes the case's directories.

@@ -33,9 +33,10 @@ pub(crate) struct Plan {
     pub(crate) mount_options: &'static str,
 }
 
-/// Where servers are, and where their twins.
-const ADDRESS: &str = "127.0.0.1";
-const TWIN_ADDRESS: &str = "127.0.0.2";
+/// Where servers are.
+pub(crate) const ADDRESS: &str = "127.0.0.1";
+/// Where their twins are.
+pub(crate) const TWIN_ADDRESS: &str = "127.0.0.2";
 
 impl Plan {
     /// The usual one: 2 OSSs with 2 OSTs each, mounted three times.

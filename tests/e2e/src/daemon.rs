@@ -201,9 +201,11 @@ impl Daemon {
         out
     }
 
-    /// Copies the log somewhere before the directory goes.
+    /// Copies the log, if it was ever started, somewhere before the directory goes.
     pub(crate) fn keep_log(&self, to: &Path) -> Outcome {
-        fs::copy(&self.log, to.join(format!("{}.log", self.name)))?;
+        if self.log.exists() {
+            fs::copy(&self.log, to.join(format!("{}.log", self.name)))?;
+        }
         Ok(())
     }
 }

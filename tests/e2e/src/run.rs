@@ -299,12 +299,14 @@ impl<'a> Session<'a> {
 
     fn environment_at(&self, at: [PathBuf; 3], cluster: Option<Arc<Cluster>>, name: &str) -> Env {
         let [a, b, c] = at;
+        // What a failed round leaves behind is not in the way of the next.
+        let local = format!("{}.{}", directory_name(name), self.round);
         Env {
             profile: self.options.profile,
             a,
             b,
             c,
-            local: self.root.join("local").join(directory_name(name)),
+            local: self.root.join("local").join(local),
             cache: self.repository.join("target"),
             repository: self.repository.clone(),
             cluster,

@@ -65,12 +65,7 @@ fn full_ost(env: &Env) -> Outcome {
     let joined = wait_for(Duration::from_secs(20), || Ok(File::create(a.join("f")).is_ok()))?;
     ensure!(joined, "no file can be made on OST0000 20 s after its start");
     let filled = fill(&a, &b);
-    let wrong = cluster.complaints(&[" WARN "]);
-    if filled.is_err() || !wrong.is_empty() {
-        cluster.keep_logs(&env.cache.join("e2e/logs/full-ost.own"))?;
-    }
-    filled.context("its logs are in target/e2e/logs/full-ost.own")?;
-    ensure!(wrong.is_empty(), "{}", wrong.join("; "));
+    env.judge_own(&cluster, filled, &[" WARN "])?;
     fs::write(other.join("f"), pattern(9, 8 << 20)).context("writing to the OST that is not full")?;
     cluster.stop()?;
     let wrong = cluster.complaints(&[" WARN "]);

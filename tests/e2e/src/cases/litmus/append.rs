@@ -40,18 +40,18 @@ pub(crate) fn append_records(path: &Path, id: usize, count: usize) -> Outcome {
     Ok(())
 }
 
-/// Checks that a file holds each writer's records whole, in order and no more than once.
-fn check_appended(path: &Path, writers: usize, count: usize) -> Outcome {
+/// Checks that a file holds each writer's records whole, in order and no more than once: so many of each.
+fn check_appended(path: &Path, counts: &[usize]) -> Outcome {
     let text = fs::read_to_string(path)?;
-    let mut next = vec![0; writers];
+    let mut next = vec![0; counts.len()];
     for (n, line) in text.split_inclusive('\n').enumerate() {
         let mut parts = line.trim_start_matches('<').split(':');
         let id: Option<usize> = parts.next().and_then(|p| p.parse().ok());
-        let Some(id) = id.filter(|&id| id < writers) else { bail!("line {n} is damaged: {line:?}") };
+        let Some(id) = id.filter(|&id| id < counts.len()) else { bail!("line {n} is damaged: {line:?}") };
         ensure_eq!(line, record(id, next[id]), "line {n}, by writer {id}");
         next[id] += 1;
     }
-    ensure_eq!(next, vec![count; writers], "records of each writer");
+    ensure_eq!(next, counts, "records of each writer");
     Ok(())
 }
 
@@ -59,7 +59,7 @@ fn check_appended(path: &Path, writers: usize, count: usize) -> Outcome {
 fn append_both(env: &Env) -> Outcome {
     let count = env.times(env.pick(300, 3000));
     in_parallel([(&env.a, 0), (&env.b, 1)], |(dir, id)| append_records(&dir.join("log"), id, count))?;
-    check_appended(&env.b.join("log"), 2, count)
+    check_appended(&env.b.join("log"), &[count; 2])
 }
 
 /// The same with four processes on each mount.
@@ -74,14 +74,18 @@ fn append_processes(env: &Env) -> Outcome {
     for worker in workers {
         worker.finish(Duration::from_secs(120))?;
     }
-    check_appended(&env.a.join("log"), 8, count)
+    check_appended(&env.a.join("log"), &[count; 8])
 }
 
-/// Three mounts append to a striped file: records cross stripes.
+/// Three mounts append to a file with stripes of 64 KiB, from just before the end of the first: records cross stripes.
 fn append_three(env: &Env) -> Outcome {
     let count = env.times(env.pick(250, 2500));
+    let before = 900;
+    let first: String = (0..before).map(|sequence| record(3, sequence)).collect();
+    ensure!((56 << 10..64 << 10).contains(&first.len()), "{} bytes first", first.len());
+    fs::write(env.b.join("log"), first)?;
     in_parallel(mounts(env).into_iter().enumerate(), |(id, dir)| append_records(&dir.join("log"), id, count))?;
-    mounts(env).into_iter().try_for_each(|dir| check_appended(&dir.join("log"), 3, count))
+    mounts(env).into_iter().try_for_each(|dir| check_appended(&dir.join("log"), &[count, count, count, before]))
 }
 
 fn appender(path: &Path) -> Outcome<File> {
