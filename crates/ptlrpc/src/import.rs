@@ -161,7 +161,7 @@ impl Import {
         let state = State {
             machine: ImportMachine::new(now, &config.nids),
             calls: Calls::new(MAX_RPCS_IN_FLIGHT as u32),
-            replays: Replays::default(),
+            replays: Replays::new(node.unstable.clone()),
             replaying: None,
             data: config.data.clone(),
             service: Default::default(),

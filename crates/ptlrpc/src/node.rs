@@ -47,6 +47,8 @@ pub(crate) struct NodeShared {
     /// Probes whose answer is awaited, by xid.
     pub(crate) probes: Mutex<FxHashMap<u64, oneshot::Sender<bool>>>,
     pub(crate) malformed: AtomicU64,
+    /// Bytes that servers have answered and may yet lose, of all imports.
+    pub(crate) unstable: Arc<AtomicU64>,
 }
 
 /// A target being served, until this is dropped.
@@ -80,6 +82,7 @@ impl RpcNode {
             next_probe: Mutex::default(),
             probes: Mutex::default(),
             malformed: AtomicU64::new(0),
+            unstable: Arc::default(),
         });
         node.attach();
         RpcNode(node)
@@ -163,6 +166,11 @@ impl RpcNode {
     /// How long requests of an opcode took at this node as a server.
     pub fn service_stats(&self, opcode: Opcode) -> Tally {
         self.0.stats().get(opcode)
+    }
+
+    /// Bytes of data that are kept, over all imports, because they were answered and are not durable yet.
+    pub fn unstable_bytes(&self) -> u64 {
+        self.0.unstable.load(Ordering::Relaxed)
     }
 
     /// How busy a lane is, and what it dropped.

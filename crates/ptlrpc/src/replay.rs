@@ -7,6 +7,7 @@ use nacre_wire::header::Versions;
 use nacre_wire::{Lane, Opcode, RpcHeader};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What to do when a change is durable, or is known to be lost. Must not wait.
 #[derive(Clone)]
@@ -70,15 +71,35 @@ pub(crate) struct Replays {
     kept: BTreeMap<u64, Kept>,
     /// Bytes of data of what is kept.
     unstable: u64,
+    /// The same of all imports of the node.
+    total: Arc<AtomicU64>,
+}
+
+impl Drop for Replays {
+    fn drop(&mut self) {
+        self.forget(self.unstable);
+    }
 }
 
 impl Replays {
+    /// None yet; their bytes are counted in `total`, too.
+    pub(crate) fn new(total: Arc<AtomicU64>) -> Replays {
+        Replays { kept: BTreeMap::new(), unstable: 0, total }
+    }
+
     /// A request was answered with this transno. One that comes again, because its first answer was lost, is kept once.
     pub(crate) fn keep(&mut self, transno: u64, kept: Kept) {
-        self.unstable += kept.request.data.len() as u64;
+        let bytes = kept.request.data.len() as u64;
+        self.unstable += bytes;
+        self.total.fetch_add(bytes, Ordering::Relaxed);
         if let Some(before) = self.kept.insert(transno, kept) {
-            self.unstable -= before.request.data.len() as u64;
+            self.forget(before.request.data.len() as u64);
         }
+    }
+
+    fn forget(&mut self, bytes: u64) {
+        self.unstable -= bytes;
+        self.total.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// All up to this transno is durable: who wants to know that.
@@ -87,7 +108,7 @@ impl Replays {
         let mut callbacks = Vec::new();
         while let Some(first) = self.kept.first_entry().filter(|e| *e.key() <= upto) {
             let kept = first.remove();
-            self.unstable -= kept.request.data.len() as u64;
+            self.forget(kept.request.data.len() as u64);
             callbacks.extend(kept.request.on_commit.clone());
         }
         callbacks
@@ -97,14 +118,14 @@ impl Replays {
     #[must_use]
     pub(crate) fn handle_failed(&mut self, transno: u64) -> Option<CommitCallback> {
         let kept = self.kept.remove(&transno)?;
-        self.unstable -= kept.request.data.len() as u64;
+        self.forget(kept.request.data.len() as u64);
         kept.request.on_commit.clone()
     }
 
     /// The server will never do them again: who wants to know that.
     #[must_use]
     pub(crate) fn handle_lost(&mut self) -> Vec<CommitCallback> {
-        self.unstable = 0;
+        self.forget(self.unstable);
         std::mem::take(&mut self.kept).into_values().filter_map(|kept| kept.request.on_commit.clone()).collect()
     }
 

@@ -18,7 +18,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Bytes that an OST may have acknowledged and not committed before it is asked to commit; with twice as many writes wait.
+/// All OSTs together: as many as the mount may cache (`max_cached_mb`).
 pub(crate) const UNSTABLE_MAX: u64 = 256 << 20;
+/// An OST that has less is not what fills the memory: to ask it for a commit would only cost time.
+const UNSTABLE_MIN: u64 = 4 << 20;
 
 /// An object of a file, as operations that change it name it.
 #[derive(Debug, Clone, Copy, Default)]
@@ -112,10 +115,12 @@ impl Osc {
     /// Sees to it that what is kept until it is durable does not fill the memory: has the OST commit in good time, and
     /// waits for that if it does not keep up.
     async fn bound_unstable(&self) {
-        let unstable = self.connection.unstable().1;
-        if unstable >= 2 * UNSTABLE_MAX {
+        let (own, mount) = (self.connection.unstable().1, self.connection.mount());
+        let all_max = mount.memory.limit_and_used().0;
+        let is_over = |n| own >= n * UNSTABLE_MAX || own >= UNSTABLE_MIN && mount.node.unstable_bytes() >= n * all_max;
+        if is_over(2) {
             self.have_committed().await;
-        } else if unstable >= UNSTABLE_MAX
+        } else if is_over(1)
             && !self.committing.swap(true, Ordering::AcqRel)
             && let Some(osc) = self.this.upgrade()
         {

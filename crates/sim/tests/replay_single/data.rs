@@ -107,6 +107,25 @@ fn what_was_written_around_the_cache_is_written_again() {
     });
 }
 
+/// A client with many OSTs must not keep for each of them what it may keep for one.
+#[test]
+fn what_osts_may_yet_lose_is_bounded_over_all_of_them() {
+    witnessed(1, |c, u, _| async move {
+        c.client_node(0).params().set("llite.*.max_cached_mb", "16").unwrap();
+        let file = u.striped_file(ROOT, "f", O_DIRECT, stripes(2, false)).await.unwrap();
+        let (mut most, data) = (0, pattern(4 << 20, 9));
+        for n in 0..24 {
+            u.put(&file, n << 22, &data).await.unwrap();
+            most = most.max(c.unstable_pages(0));
+        }
+        assert!(
+            (4096..=8192 + 1024).contains(&most),
+            "{most} pages, with 16 MiB to be asked for and 32 MiB to be waited for"
+        );
+        u.release(file).await.unwrap();
+    });
+}
+
 /// 87a
 #[test]
 fn what_an_ost_answered_and_lost_is_written_again() {
