@@ -14,6 +14,7 @@ use nacre_ost::{Ost, OstConfig};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use tokio::task::JoinSet;
 
 /// Run a server in the foreground: logs go to standard error, and `ready NID` to standard output once it serves.
 #[derive(clap::Args, Debug)]
@@ -93,6 +94,8 @@ pub(crate) struct Targets {
     mdts: Vec<Arc<Mdt>>,
     osts: Vec<Arc<Ost>>,
     mgcs: Vec<Arc<Mgc>>,
+    /// Each ends the service of a target when another node takes it over.
+    watchers: JoinSet<()>,
 }
 
 impl Targets {
@@ -104,28 +107,49 @@ impl Targets {
     /// Serves the target on storage that is being opened.
     async fn start_on(&mut self, node: &Node, opening: Opening) -> Result<(), String> {
         let Opening { dir, label, osd } = opening;
-        let osd: Arc<dyn Osd> = osd.await.map_err(|e| e.to_string())??;
+        let osd = osd.await.map_err(|e| e.to_string())??;
+        let taken = osd.taken();
+        let osd: Arc<dyn Osd> = osd;
         let (name, uuid) = (label.target.clone(), label.uuid);
         let failed = |e: &dyn std::fmt::Display| format!("{} in {}: {e}", label.target, dir.display());
         match name.kind {
             TargetKind::Mgt => {
-                self.mgs = Some(Mgs::start(&node.rpc, osd, uuid).await.map_err(|e| failed(&e))?);
+                let mgs = Mgs::start(&node.rpc, osd, uuid).await.map_err(|e| failed(&e))?;
+                self.mgs = Some(mgs.clone());
+                self.when_taken(taken, async move { mgs.stop().await });
             }
             TargetKind::Mdt => {
                 let mgc = self.mgc(node, &label)?;
                 let config = MdtConfig { name, uuid, host: host_name() };
-                self.mdts.push(Mdt::start(&node.rpc, osd, config, mgc).await.map_err(|e| failed(&e))?);
+                let mdt = Mdt::start(&node.rpc, osd, config, mgc.clone()).await.map_err(|e| failed(&e))?;
+                self.mdts.push(mdt.clone());
+                self.when_taken(taken, async move { tokio::join!(mdt.stop(), mgc.stop()) });
             }
             TargetKind::Ost => {
                 let mgc = self.mgc(node, &label)?;
                 let config = OstConfig { name, uuid, host: host_name() };
-                self.osts.push(Ost::start(&node.rpc, osd, config, mgc).await.map_err(|e| failed(&e))?);
+                let ost = Ost::start(&node.rpc, osd, config, mgc.clone()).await.map_err(|e| failed(&e))?;
+                self.osts.push(ost.clone());
+                self.when_taken(taken, async move { tokio::join!(ost.stop(), mgc.stop()) });
             }
         }
         if let Some(bytes) = memory_bytes() {
             nacre_tgt::set_lock_memory(node.rpc.params(), &label.target, bytes);
         }
         Ok(())
+    }
+
+    /// The process goes on with its other targets.
+    fn when_taken<T>(
+        &mut self,
+        taken: impl Future<Output = bool> + Send + 'static,
+        stop: impl Future<Output = T> + Send + 'static,
+    ) {
+        self.watchers.spawn(async move {
+            if taken.await {
+                stop.await;
+            }
+        });
     }
 
     /// One MGC for each set of MGS NIDs would do; one for each target is simpler and costs one idle connection.

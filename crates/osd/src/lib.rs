@@ -117,6 +117,12 @@ pub trait Osd: Send + Sync + 'static {
     /// Whether a failure has stopped the device for good.
     fn is_poisoned(&self) -> bool;
 
+    /// Whether another node has taken the device over: what happens here does not count any more. Known before any call
+    /// fails for that.
+    fn is_taken(&self) -> bool {
+        false
+    }
+
     /// Commits and closes; every later call fails with [`OsdError::Closed`]. Dropping the device without closing it
     /// loses the running transaction, as a crash does.
     async fn close(&self) -> Result<(), OsdError>;

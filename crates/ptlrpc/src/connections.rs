@@ -37,7 +37,7 @@ impl NodeShared {
         let Ok(request) = nacre_wire::decode::<ConnectRequest>(&body) else {
             return self.refuse(&header, reply_to, Errno::EPROTO);
         };
-        let Some(entry) = self.target(&request.target) else {
+        let Some(entry) = self.target(&request.target).filter(|entry| !self.leave_if_taken(entry)) else {
             return self.refuse(&header, reply_to, Errno::ENODEV);
         };
         if !entry.connecting.lock().insert(request.client) {
@@ -75,8 +75,10 @@ impl NodeShared {
             }
         };
         match entry.handler.connect(&export, &request).await {
+            _ if self.leave_if_taken(&entry) || entry.stopped.load(Ordering::Acquire) => {
+                self.refuse(&header, reply_to, Errno::ENODEV);
+            }
             Err(e) => self.refuse(&header, reply_to, e),
-            Ok(_) if entry.stopped.load(Ordering::Acquire) => self.refuse(&header, reply_to, Errno::ENODEV),
             Ok(mut reply) => {
                 if reply.data.instance == 0 {
                     reply.data.instance = entry.incarnation;
@@ -178,6 +180,15 @@ impl NodeShared {
         exports.sort_by_key(|e| e.cookie);
         exports.iter().for_each(|e| self.drop_export(e));
         exports
+    }
+
+    /// Whether another node has the target; if so it is not served here any more.
+    pub(crate) fn leave_if_taken(&self, entry: &Arc<TargetEntry>) -> bool {
+        let is_taken = entry.handler.is_taken();
+        if is_taken && !entry.stopped.load(Ordering::Acquire) {
+            self.stop_target(entry);
+        }
+        is_taken
     }
 
     /// Looks for clients that are dead; when to look again.

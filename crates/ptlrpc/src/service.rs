@@ -173,6 +173,9 @@ impl NodeShared {
         let Some(export) = self.export(m.header.export) else {
             return self.refuse_unconnected(&m.header, reply_to);
         };
+        if self.leave_if_taken(&export.entry) {
+            return self.refuse_unconnected(&m.header, reply_to);
+        }
         let now = self.rt.now();
         if control == Some(Control::Ping) {
             return match export.handle_ping(m.header.connection_count, now) {
@@ -310,8 +313,9 @@ impl NodeShared {
             // The client must send again: no reply, and no memory of it.
             tracing::debug!("{opcode} xid {xid}: bulk failed, not answered");
             export.handle_executed(xid, None);
-        } else if result.is_err() && export.is_closed() {
-            // It failed because of that, perhaps: the client must find out, and may do it again elsewhere.
+        } else if self.leave_if_taken(&export.entry) || result.is_err() && export.is_closed() {
+            // It failed because of that, perhaps: the client must find out, and may do it again elsewhere. What was done on
+            // storage that is another node's is not done.
             if let Some(reply_to) = export.handle_executed(xid, None) {
                 self.refuse_unconnected(&question.header(), reply_to);
             }

@@ -40,6 +40,12 @@ pub trait TargetHandler: Send + Sync + 'static {
         LockPool::default()
     }
 
+    /// Whether another node has the target now. What is asked of it here then ends as if this node had died: it is neither
+    /// executed nor refused with an error of the target, and the clients go and look for the other node.
+    fn is_taken(&self) -> bool {
+        false
+    }
+
     /// A resent request whose reply is not in memory any more, because the server restarted: what the reply slots on
     /// disk say; `None` if it was never executed.
     async fn saved_reply(&self, export: &Arc<Export>, xid: Xid, tag: Tag) -> Option<Result<Response, Errno>>;

@@ -269,6 +269,10 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
         self.service.target().lock_pool()
     }
 
+    fn is_taken(&self) -> bool {
+        self.service.target().osd().is_taken()
+    }
+
     async fn reconstruct(&self, request: &ServerRequest, reply: &Response) {
         self.service.reconstruct(request, reply).await;
     }

@@ -109,9 +109,7 @@ impl Device {
         if self.poisoned.load(Ordering::Acquire) {
             return Err(OsdError::Poisoned);
         }
-        if !self.wait_until_ours() {
-            return Err(OsdError::Poisoned);
-        }
+        self.wait_until_ours()?;
         let begin = Instant::now();
         // 1. What the commit covers. Operations go on in the same transaction, if the journal takes the changes, else in
         //    the next one.
@@ -222,9 +220,7 @@ impl Device {
             Some(FaultAction::Drop) => return Ok(()),
             Some(FaultAction::Corrupt) | None => {}
         }
-        if !self.wait_until_ours() {
-            return Err(io::ErrorKind::ResourceBusy.into());
-        }
+        self.wait_until_ours().map_err(|_| io::ErrorKind::ResourceBusy)?;
         act()
     }
 }

@@ -1,10 +1,10 @@
-//! Multi-mount protection of a target's directory: the block is the file `mmp`, read and written around the page cache, so
+//! Multi-mount protection of a target's directory: the blocks are the file `mmp`, read and written around the page cache, so
 //! that two hosts on the same storage see each other. The rules are in [`crate::mmp`]; here are the file, the clock and the
 //! thread that renews the lease.
 #![allow(clippy::disallowed_methods)] // An IO edge: a file, a thread and the clock.
 
 use crate::OsdError;
-use crate::mmp::{Claim, Claimed, Lease, RECORD_BYTES, Record, Step};
+use crate::mmp::{Blocks, Claim, Claimed, Lease, RECORD_BYTES, Record, Step};
 use nacre_base::Time;
 use nacre_base::buf::AlignedBuf;
 use parking_lot::{Condvar, Mutex};
@@ -20,11 +20,15 @@ use std::time::{Duration, Instant};
 const FILE: &str = "mmp";
 /// What direct I/O takes at a time.
 const BLOCK: usize = 4096;
+/// Where the claim is.
+const CLAIM: u64 = 0;
+/// Where the sign of life is.
+const LIFE: u64 = BLOCK as u64;
 
 /// How to protect a target against two nodes that open it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MmpOptions {
-    /// How often the holder says that it lives. Who takes over from a dead holder waits for four, from one that closed the
+    /// How often the holder says that it lives. Who takes over from a dead holder waits for five, from one that closed the
     /// target for one. The same on all nodes, or the longest counts.
     pub interval: Duration,
     /// Name of this node, for people.
@@ -36,20 +40,20 @@ pub struct MmpOptions {
 /// What is known of a target's protection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MmpStatus {
-    /// What we wrote into the block last.
+    /// Our last sign of life.
     pub record: Record,
     /// Who has the target, if it was lost.
     pub lost_to: Option<String>,
 }
 
-/// The lease of an opened target. Dropping it leaves the block as a crash does; [`Mmp::release`] frees it.
+/// The lease of an opened target. Dropping it leaves the blocks as a crash does; [`Mmp::release`] frees the target.
 pub(super) struct Mmp {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Shared {
-    block: Block,
+    file: BlockFile,
     clock: Clock,
     state: Mutex<State>,
     /// The lease was renewed or lost, or the thread shall end.
@@ -80,7 +84,7 @@ impl Mmp {
         on_lost: impl FnOnce(&str) + Send + 'static,
     ) -> Result<Mmp, OsdError> {
         let io_error = |e: io::Error| OsdError::io("multi-mount protection", &e);
-        let block = Block::open(dir).map_err(io_error)?;
+        let file = BlockFile::open(dir).map_err(io_error)?;
         let clock = Clock(Instant::now());
         let mut claim = Claim::new(options.holder, &options.node, options.interval);
         let lease = loop {
@@ -88,8 +92,9 @@ impl Mmp {
                 Step::Read(when) => {
                     std::thread::sleep(when.since(clock.now()));
                     let began = clock.now();
-                    let found = block.read().map_err(io_error)?;
-                    let found = found.ok_or_else(|| OsdError::corrupt(&block.path, "not a record of a holder"))?;
+                    let damaged = || OsdError::corrupt(&file.path, "not a record of a holder");
+                    let block = |at| file.read(at).map_err(io_error)?.ok_or_else(damaged);
+                    let found = Blocks { claim: block(CLAIM)?, life: block(LIFE)? };
                     match claim.handle_read(began, &found) {
                         Claimed::Undecided => {}
                         Claimed::Held(lease) => break lease,
@@ -97,13 +102,13 @@ impl Mmp {
                     }
                 }
                 Step::Write(record) => {
-                    block.write(&record).map_err(io_error)?;
+                    file.write(CLAIM, &record).map_err(io_error)?;
                     claim.handle_written(clock.now());
                 }
             }
         };
         let state = Mutex::new(State { lease, stop: false });
-        let shared = Arc::new(Shared { block, clock, state, changed: Condvar::new() });
+        let shared = Arc::new(Shared { file, clock, state, changed: Condvar::new() });
         let renewing = shared.clone();
         let thread = std::thread::Builder::new().name("osd-mmp".to_owned());
         let thread = thread.spawn(move || renewing.renew(on_lost)).map_err(io_error)?;
@@ -113,6 +118,11 @@ impl Mmp {
     /// Whether the target may be changed now.
     pub(super) fn is_valid(&self) -> bool {
         self.shared.state.lock().lease.is_valid(self.shared.clock.now())
+    }
+
+    /// Whether another node has the target.
+    pub(super) fn is_lost(&self) -> bool {
+        self.shared.state.lock().lease.lost().is_some()
     }
 
     /// Waits until the target may be changed; false if it never may again. Blocks.
@@ -139,14 +149,11 @@ impl Mmp {
     pub(super) fn release(&self) {
         self.stop();
         let state = self.shared.state.lock();
-        // Only what is still ours: its last moment may have been long ago.
-        let mut lease = state.lease.clone();
-        let found = self.shared.block.read();
-        if !found.is_ok_and(|found| found.is_some_and(|found| lease.handle_read(&found).is_some())) {
+        if state.lease.lost().is_some() {
             return;
         }
-        if let Err(e) = self.shared.block.write(&lease.farewell()) {
-            tracing::warn!("{}: {e}; the next node waits for us in vain", self.shared.block.path.display());
+        if let Err(e) = self.shared.file.write(LIFE, &state.lease.farewell()) {
+            tracing::warn!("{}: {e}; the next node waits for us in vain", self.shared.file.path.display());
         }
     }
 
@@ -184,7 +191,7 @@ impl Shared {
             drop(state);
             if let Err(e) = self.update() {
                 // The storage may come back. Until then nothing is changed, as the lease ends by itself.
-                tracing::warn!("{}: {e}", self.block.path.display());
+                tracing::warn!("{}: {e}", self.file.path.display());
                 std::thread::sleep(Duration::from_millis(100));
             }
             let lost = self.state.lock().lease.lost().map(|by| by.node.clone());
@@ -195,33 +202,34 @@ impl Shared {
         }
     }
 
-    /// One update. The lock is not held meanwhile: the storage may be slow.
+    /// One sign of life. The lock is not held meanwhile: the storage may be slow.
     fn update(&self) -> io::Result<()> {
         let read = self.clock.now();
         // Damage can only be somebody else's doing.
-        let found = self.block.read()?.unwrap_or_default();
-        let Some(next) = self.state.lock().lease.handle_read(&found) else { return Ok(()) };
-        self.block.write(&next)?;
-        self.state.lock().lease.handle_written(read, self.clock.now());
+        let claim = self.file.read(CLAIM)?.unwrap_or_default();
+        let Some(next) = self.state.lock().lease.handle_read(&claim) else { return Ok(()) };
+        self.file.write(LIFE, &next)?;
+        self.state.lock().lease.handle_written(read);
         Ok(())
     }
 }
 
-/// The file with the record.
-struct Block {
+/// The file with the two blocks.
+struct BlockFile {
     file: File,
     path: PathBuf,
     /// Whether it goes around the page cache; where it can't, it is dropped from it before each read.
     direct: bool,
 }
 
-impl Block {
-    fn open(dir: &Path) -> io::Result<Block> {
+impl BlockFile {
+    fn open(dir: &Path) -> io::Result<BlockFile> {
         let path = dir.join(FILE);
-        if !path.exists() {
-            // Its block is allocated once and for all: later writes change no metadata.
+        let len = path.metadata().map_or(0, |m| m.len());
+        if len < LIFE + BLOCK as u64 {
+            // Its blocks are allocated once and for all: later writes change no metadata.
             let file = File::options().create(true).truncate(false).write(true).open(&path)?;
-            file.write_all_at(&[0; BLOCK], 0)?;
+            file.write_all_at(&[0; 2 * BLOCK][len as usize..], len)?;
             file.sync_all()?;
             File::open(dir)?.sync_all()?;
         }
@@ -230,25 +238,25 @@ impl Block {
             Ok(file) => (file, true),
             Err(_) => (open(libc::O_DSYNC)?, false),
         };
-        Ok(Block { file, path, direct })
+        Ok(BlockFile { file, path, direct })
     }
 
-    fn read(&self) -> io::Result<Option<Record>> {
+    fn read(&self, at: u64) -> io::Result<Option<Record>> {
         if !self.direct {
             // SAFETY: posix_fadvise touches no memory of ours.
             unsafe { libc::posix_fadvise(self.file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
         }
         let mut buf = AlignedBuf::zeroed(BLOCK);
-        self.file.read_exact_at(&mut buf, 0)?;
+        self.file.read_exact_at(&mut buf, at)?;
         let mut record = [0; RECORD_BYTES];
         record.copy_from_slice(&buf[..RECORD_BYTES]);
         Ok(Record::decode(&record))
     }
 
-    fn write(&self, record: &Record) -> io::Result<()> {
+    fn write(&self, at: u64, record: &Record) -> io::Result<()> {
         let mut buf = AlignedBuf::zeroed(BLOCK);
         buf[..RECORD_BYTES].copy_from_slice(&record.encode());
-        self.file.write_all_at(&buf, 0)
+        self.file.write_all_at(&buf, at)
     }
 }
 
@@ -282,20 +290,22 @@ mod tests {
         drop(second);
         let begin = Instant::now();
         claim(dir.path(), 3).unwrap();
-        assert!(begin.elapsed() >= 4 * I, "a dead holder must be watched");
+        assert!(begin.elapsed() >= 5 * I, "a dead holder must be watched");
     }
 
     #[test]
-    fn who_finds_another_in_the_block_has_lost_the_target() {
+    fn who_finds_anothers_claim_has_lost_the_target() {
         let dir = tempfile::tempdir().unwrap();
         let (tell, told) = channel();
         let mmp = Mmp::claim(dir.path(), &options(1), move |by| tell.send(by.to_owned()).unwrap()).unwrap();
         let other = Record { holder: 2, count: 9, interval: I, node: "other".into() };
-        Block::open(dir.path()).unwrap().write(&other).unwrap();
+        BlockFile::open(dir.path()).unwrap().write(CLAIM, &other).unwrap();
         assert_eq!(told.recv_timeout(Duration::from_secs(10)).unwrap(), "other");
         assert!(!mmp.is_valid() && !mmp.wait_valid());
         mmp.release();
-        assert_eq!(Block::open(dir.path()).unwrap().read().unwrap(), Some(other), "it is not ours to free");
+        let begin = Instant::now();
+        claim(dir.path(), 3).unwrap();
+        assert!(begin.elapsed() >= 5 * I, "it was not ours to free");
     }
 
     #[test]

@@ -56,6 +56,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 use transaction::{DiskTransaction, UndoLog};
 
 /// How a device on disk behaves.
@@ -131,6 +132,8 @@ struct Device {
     written: AtomicU64,
     recorder: Arc<Recorder>,
     mmp: Option<Mmp>,
+    /// Becomes true when another node has taken the target over.
+    taken: watch::Sender<bool>,
     /// Also a handle on the file system. Declared, and so dropped, last.
     lock: Lock,
 }
@@ -232,6 +235,7 @@ impl DiskOsd {
             written: AtomicU64::new(0),
             recorder,
             mmp,
+            taken: watch::Sender::new(false),
             lock,
         });
         let _ = itself.set(Arc::downgrade(&device)); // The first time.
@@ -240,6 +244,12 @@ impl DiskOsd {
         let thread = std::thread::Builder::new().name("osd-commit".to_owned());
         let thread = thread.spawn(move || commit::run(&committing)).map_err(|e| OsdError::io("commit thread", &e))?;
         Ok(DiskOsd { device, committer: Mutex::new(Some(thread)) })
+    }
+
+    /// Waits until another node has taken the target over; false if the device is dropped before that.
+    pub fn taken(&self) -> impl Future<Output = bool> + Send + use<> {
+        let mut taken = self.device.taken.subscribe();
+        async move { taken.wait_for(|taken| *taken).await.is_ok() }
     }
 
     /// What multi-mount protection says, if it is on.
@@ -367,6 +377,10 @@ impl Osd for DiskOsd {
         self.device.poisoned.load(Ordering::Acquire)
     }
 
+    fn is_taken(&self) -> bool {
+        self.device.mmp.as_ref().is_some_and(Mmp::is_lost)
+    }
+
     async fn close(&self) -> Result<(), OsdError> {
         if self.device.closed.swap(true, Ordering::AcqRel) {
             return Err(OsdError::Closed);
@@ -411,9 +425,20 @@ impl Device {
         Ok(())
     }
 
-    /// Waits until the target may be changed; false if it never may again. Blocks.
-    fn wait_until_ours(&self) -> bool {
-        self.mmp.as_ref().is_none_or(Mmp::wait_valid)
+    /// Waits until the target may be changed; an error if it never may again. Blocks.
+    fn wait_until_ours(&self) -> Result<(), OsdError> {
+        match &self.mmp {
+            Some(mmp) if !mmp.wait_valid() => Err(self.handle_taken(mmp.status().lost_to.as_deref())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Another node has the target: the device stops.
+    fn handle_taken(&self, by: Option<&str>) -> OsdError {
+        let by = by.unwrap_or("another node");
+        let error = self.poison("multi-mount protection", &format!("{by} has taken the target over"));
+        self.taken.send_replace(true);
+        error
     }
 
     /// Stops the device for good: after a failed sync the kernel may have dropped what it could not write, so trying
@@ -522,7 +547,7 @@ const SPACE_CHECK_BYTES: u64 = RESERVE_BYTES / 4;
 fn claim(dir: &Path, options: &MmpOptions, device: Arc<OnceLock<Weak<Device>>>) -> Result<Mmp, OsdError> {
     Mmp::claim(dir, options, move |by| {
         if let Some(device) = device.get().and_then(Weak::upgrade) {
-            device.poison("multi-mount protection", &format!("{by} has taken the target over"));
+            device.handle_taken(Some(by));
         }
     })
 }

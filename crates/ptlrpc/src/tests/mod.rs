@@ -47,6 +47,8 @@ pub(super) struct TestTarget {
     disconnects: AtomicUsize,
     released: AtomicBool,
     release: Notify,
+    /// Another node has the target.
+    taken: AtomicBool,
     /// Features that are in every answer, asked for or not.
     pushy_flags: AtomicU64,
     max_modify_rpcs: u16,
@@ -175,6 +177,7 @@ impl TestTarget {
             disconnects: AtomicUsize::new(0),
             released: AtomicBool::new(false),
             release: Notify::new(),
+            taken: AtomicBool::new(false),
             pushy_flags: AtomicU64::new(0),
             max_modify_rpcs: 7,
         }
@@ -265,13 +268,18 @@ impl TargetHandler for TestTarget {
         self.executed.fetch_add(1, Ordering::Relaxed);
         let running = self.running.fetch_add(1, Ordering::Relaxed) + 1;
         self.running_max.fetch_max(running, Ordering::Relaxed);
-        let result = self.dispatch(&request).await;
+        // As a device that is not ours any more: whatever is asked of it fails.
+        let result = if self.is_taken() { Err(Errno::EIO) } else { self.dispatch(&request).await };
         self.running.fetch_sub(1, Ordering::Relaxed);
         result
     }
 
     fn last_committed(&self, _: &Export) -> Transno {
         Transno(0)
+    }
+
+    fn is_taken(&self) -> bool {
+        self.taken.load(Ordering::Relaxed)
     }
 
     async fn saved_reply(&self, export: &Arc<Export>, xid: Xid, tag: Tag) -> Option<Result<Response, Errno>> {

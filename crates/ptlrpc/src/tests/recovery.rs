@@ -136,6 +136,30 @@ fn a_target_that_moves_is_found() {
 }
 
 #[test]
+fn what_was_asked_of_a_target_that_another_node_has_taken_is_asked_there() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.client.import(ImportConfig { nids: vec![Nid::sim(SERVER), Nid::sim(9)], ..config(1) });
+        apply(&import, 1).await.unwrap();
+        let begun = rt.now();
+        let another_takes_it = async {
+            rt.sleep(SECOND).await;
+            let other = Server::start(&rt, &w.net, 9, &w.disk);
+            w.server.target.taken.store(true, Ordering::Relaxed);
+            assert_eq!(apply(&import, 2).await, Ok(2), "told at once, and without an error");
+            other
+        };
+        let (under_way, other) = tokio::join!(wait_ms(&import, 5000), another_takes_it);
+        assert_eq!((under_way, rt.now().since(begun).as_secs()), (Ok(5000), 6), "asked again there");
+        assert_eq!((w.server.served.exports().len(), other.served.exports().len()), (0, 1));
+        // Who comes anew, too.
+        let late = w.client.import(ImportConfig { nids: vec![Nid::sim(SERVER), Nid::sim(9)], ..config(2) });
+        assert_eq!(apply(&late, 3).await, Ok(3));
+        assert_eq!(w.applied(), [1, 2, 3]);
+    });
+}
+
+#[test]
 fn a_place_without_the_target_is_passed_over() {
     run(1, 60, |rt| async move {
         let w = World::new(&rt);
