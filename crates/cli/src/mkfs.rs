@@ -3,6 +3,7 @@
 use crate::output::{fail, json};
 use crate::target_options::{TargetOptions, describe, mmp_interval};
 use nacre_base::{MdtIndex, Nid, OstIndex, TargetName, Uuid};
+use nacre_osd::PARTS_MAX;
 use nacre_osd::disk::{self, Label};
 use nacre_rt::Rt;
 use std::collections::BTreeMap;
@@ -41,6 +42,10 @@ pub(crate) struct Mkfs {
     /// Where commits go first: a directory on another disk, or a block device, whose content is lost
     #[arg(long, value_name = "DIR|DEVICE")]
     journal: Option<PathBuf>,
+    /// Files over which the data of an object is spread, 1 to 8, for good: many for writers that share a file, one for readers;
+    /// without it 1 on disks with heads, else 8
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(PARTS_MAX)))]
+    parts: Option<u32>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -97,18 +102,23 @@ fn run(args: &Mkfs) -> Result<Label, String> {
         mmp_interval: args.mmp_update_interval,
         journal: journal.transpose()?,
     };
-    format_target(&args.dir, &name, &options)
+    format_target(&args.dir, &name, &options, args.parts)
 }
 
-/// Formats `dir` for `name`.
-pub(crate) fn format_target(dir: &Path, name: &TargetName, options: &TargetOptions) -> Result<Label, String> {
+/// Formats `dir` for `name`, with objects of so many parts, or of as many as suit its disk.
+pub(crate) fn format_target(
+    dir: &Path,
+    name: &TargetName,
+    options: &TargetOptions,
+    parts: Option<u32>,
+) -> Result<Label, String> {
     // A runtime only for its source of randomness.
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|e| e.to_string())?;
     let uuid = runtime.block_on(async {
         let rt = Rt::production();
         Uuid::from_random(rt.random(), rt.random())
     });
-    let parts = disk::suitable_parts(dir);
+    let parts = parts.unwrap_or_else(|| disk::suitable_parts(dir));
     let mut label = Label { uuid, target: name.clone(), parts, options: BTreeMap::new() };
     options.put_into(&mut label);
     disk::format(dir, &label).map_err(|e| format!("{}: {e}", dir.display()))?;

@@ -192,7 +192,7 @@ fn format_if_new(args: &Up, nid: Nid) -> Result<(), String> {
 fn format_in_thread(dir: PathBuf, name: TargetName) -> Result<(), String> {
     let _ = std::fs::remove_dir_all(&dir);
     let options = TargetOptions { mgs: vec![Nid::LO], ..TargetOptions::default() };
-    let thread = std::thread::spawn(move || format_target(&dir, &name, &options));
+    let thread = std::thread::spawn(move || format_target(&dir, &name, &options, None));
     thread.join().map_err(|_| "formatting panicked".to_owned())?.map(drop)
 }
 

@@ -9,7 +9,6 @@ use nacre_base::{Faults, Fid, Nid, OstIndex, Payload, TargetKind, TargetName, Uu
 use nacre_lnet::{Lnet, LnetOptions};
 use nacre_mgc::Mgc;
 use nacre_mgs::Mgs;
-use nacre_osd::PARTS_MAX;
 use nacre_osd::disk::{self, DiskOptions, DiskOsd, Label};
 use nacre_osd::mem::{MemOptions, MemOsd};
 use nacre_ost::{Ost, OstConfig};
@@ -86,7 +85,7 @@ impl TestOst {
         let (name, uuid) = (TargetName::ost("survey", OstIndex(u32::from(journal.is_some()))), random_uuid(rt));
         let options = journal.map(|j| (Label::JOURNAL.to_owned(), j.display().to_string())).into_iter().collect();
         let dir = dir.join("ost");
-        let label = Label { uuid, target: name.clone(), parts: PARTS_MAX, options };
+        let label = Label { uuid, target: name.clone(), parts: disk::suitable_parts(&dir), options };
         disk::format(&dir, &label).map_err(|e| e.to_string())?;
         let osd = DiskOsd::open(&dir, nacre_ost::TABLES, DiskOptions::default()).map_err(|e| e.to_string())?;
         let mgc = Mgc::new(&self.node, vec![Nid::LO], uuid, &name.to_string());
@@ -149,11 +148,13 @@ impl TestOst {
         let begun = Instant::now();
         let threads: Vec<_> = (0..point.threads)
             .map(|thread| {
-                let object = objects[thread as usize % objects.len()];
-                let first = u64::from(thread) / objects.len() as u64 * requests;
+                // The threads of one object take its requests in turns, as the original's do and those of a raw file are.
+                let (object, first) = (thread % point.objects, thread / point.objects);
+                let turn = (point.threads - object).div_ceil(point.objects) as usize;
+                let object = objects[object as usize];
                 let (import, data, done) = (served.import.clone(), data.clone(), done.clone());
                 tokio::spawn(async move {
-                    for n in first..first + requests {
+                    for n in (u64::from(first)..).step_by(turn).take(requests as usize) {
                         match test {
                             Test::Write | Test::Rewrite => write(&import, object, n * point.request, &data).await?,
                             Test::Read => read(&import, object, n * point.request, &data).await?,
