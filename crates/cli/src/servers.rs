@@ -139,7 +139,7 @@ impl Targets {
         Ok(())
     }
 
-    /// The process goes on with its other targets.
+    /// Has a target stopped once another node has taken it over; the process goes on with its other targets.
     fn when_taken<T>(
         &mut self,
         taken: impl Future<Output = bool> + Send + 'static,
