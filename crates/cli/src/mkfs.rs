@@ -42,9 +42,9 @@ pub(crate) struct Mkfs {
     /// Where commits go first: a directory on another disk, or a block device, whose content is lost
     #[arg(long, value_name = "DIR|DEVICE")]
     journal: Option<PathBuf>,
-    /// Files over which the data of an object is spread, 1 to 8, for good: many for writers that share a file, one for readers;
+    /// Files over which an OST spreads the data of an object, 1 to 8, for good: many for writers that share a file, one for readers;
     /// without it 1 on disks with heads, else 8
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(PARTS_MAX)))]
+    #[arg(long, requires = "ost", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(PARTS_MAX)))]
     parts: Option<u32>,
     /// Print the result as JSON
     #[arg(long)]

@@ -118,7 +118,7 @@ impl Mdt {
         Ok(mdt)
     }
 
-    /// Stops serving, and commits.
+    /// Ends the service, commits and closes the storage.
     pub async fn stop(&self) {
         let running = std::mem::take(&mut *self.running.lock());
         running.config.iter().chain(&running.reaper).for_each(Task::abort);
@@ -129,10 +129,8 @@ impl Mdt {
             served.stop().await;
         }
         self.osps.stop().await;
-        if let Err(error) = self.target.commit().await {
-            tracing::warn!(mdt = %self.target.name(), %error, "last commit");
-        }
         self.target.remove_params();
+        self.target.close().await;
     }
 
     /// What is below the service.

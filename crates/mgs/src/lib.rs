@@ -62,9 +62,7 @@ impl Mgs {
             served.stop().await;
         }
         self.target.remove_params();
-        if let Err(error) = self.target.osd().close().await {
-            tracing::warn!(%error, "the MGT's storage did not close cleanly");
-        }
+        self.target.close().await;
     }
 
     async fn read(&self, fsname: &str) -> Result<Config, Errno> {

@@ -106,9 +106,7 @@ impl Ost {
         if target.commit().await.is_ok() {
             self.service.remover.drained().await;
         }
-        if let Err(error) = target.osd().close().await {
-            tracing::warn!(target = %target.name(), %error, "the storage did not close cleanly");
-        }
+        target.close().await;
         self.tasks.lock().drain(..).for_each(|task| task.abort());
     }
 

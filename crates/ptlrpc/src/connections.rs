@@ -8,10 +8,11 @@ use crate::node::NodeShared;
 use crate::request_log::ReplyTo;
 use crate::service::{TargetEntry, random_nonzero};
 use bytes::Bytes;
-use nacre_base::{Errno, Payload, Time, Uuid};
+use nacre_base::{Errno, Payload, Time};
 use nacre_wire::connect::{ConnectReply, ConnectRequest};
 use nacre_wire::header::flags;
 use nacre_wire::{Lane, Opcode, RpcHeader, RpcKind};
+use std::collections::hash_map;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,16 +24,17 @@ const PROBES: u32 = 3;
 /// Most clients of one node; more are refused until others leave. Lustre's limit for a target.
 const EXPORTS_MAX: usize = 128 << 10;
 
-/// Only one connect of a client is handled at a time; this marks which.
-struct ConnectGuard<'a>(&'a TargetEntry, Uuid);
-
-impl Drop for ConnectGuard<'_> {
-    fn drop(&mut self) {
-        self.0.connecting.lock().remove(&self.1);
-    }
+/// A connect as it arrived.
+pub(crate) struct Connect {
+    header: RpcHeader,
+    request: ConnectRequest,
+    reply_to: ReplyTo,
 }
 
 impl NodeShared {
+    /// Takes a connect up, or leaves it to the task that is at an earlier one of the same client: the newest of those that
+    /// wait follows. It must not be dropped, since a client may have given the earlier one up without having to wait, as
+    /// when it is told of a restart.
     pub(crate) async fn handle_connect(self: Arc<Self>, header: RpcHeader, body: Bytes, reply_to: ReplyTo) {
         let Ok(request) = nacre_wire::decode::<ConnectRequest>(&body) else {
             return self.refuse(&header, reply_to, Errno::EPROTO);
@@ -40,11 +42,32 @@ impl NodeShared {
         let Some(entry) = self.target(&request.target).filter(|entry| !self.leave_if_taken(entry)) else {
             return self.refuse(&header, reply_to, Errno::ENODEV);
         };
-        if !entry.connecting.lock().insert(request.client) {
-            // The client will try again; answering would only make it do so sooner.
-            return;
+        let client = request.client;
+        let mut next = Connect { header, request, reply_to };
+        match entry.connecting.lock().entry(client) {
+            hash_map::Entry::Occupied(mut waiting) => {
+                if waiting.get().as_ref().is_none_or(|w| w.header.xid < next.header.xid) {
+                    waiting.insert(Some(next));
+                }
+                return;
+            }
+            hash_map::Entry::Vacant(free) => free.insert(None),
+        };
+        loop {
+            self.connect(&entry, next).await;
+            let mut connecting = entry.connecting.lock();
+            match connecting.get_mut(&client).and_then(Option::take) {
+                Some(waiting) => next = waiting,
+                None => {
+                    connecting.remove(&client);
+                    return;
+                }
+            }
         }
-        let _guard = ConnectGuard(&entry, request.client);
+    }
+
+    async fn connect(&self, entry: &Arc<TargetEntry>, connect: Connect) {
+        let Connect { header, request, reply_to } = connect;
         let from = Connecting { nid: reply_to.nid, connection: header.connection_count, xid: header.xid };
         let existing = entry.clients.lock().get(&request.client).cloned();
         if existing.as_ref().is_some_and(|e| !e.is_news(header.xid)) {
@@ -70,12 +93,12 @@ impl NodeShared {
                     self.close_export(&old, "its client connected anew").await;
                     old.gone().await;
                 }
-                let cookie = random_nonzero(&self);
+                let cookie = random_nonzero(self);
                 Export::new(entry.clone(), cookie, &request, &from)
             }
         };
         match entry.handler.connect(&export, &request).await {
-            _ if self.leave_if_taken(&entry) || entry.stopped.load(Ordering::Acquire) => {
+            _ if self.leave_if_taken(entry) || entry.stopped.load(Ordering::Acquire) => {
                 self.refuse(&header, reply_to, Errno::ENODEV);
             }
             Err(e) => self.refuse(&header, reply_to, e),
@@ -85,7 +108,7 @@ impl NodeShared {
                 }
                 export.handle_connected(&from, reply.data.clone(), self.rt.now());
                 if !known {
-                    self.add_export(&entry, &export);
+                    self.add_export(entry, &export);
                 }
                 self.answer_connect(&header, &export, &reply, is_reconnect, reply_to);
             }

@@ -4,6 +4,7 @@
 //! task. Each lane runs so many at once and queues the rest (`nrs`). What was executed before, or runs already, is told
 //! by the export's log (`request_log`). Connects are in `connections`.
 
+use crate::connections::Connect;
 use crate::export::{Entry, Export};
 use crate::message::{Incoming, REPLY_PORTAL, decode, encode, opcode};
 use crate::node::NodeShared;
@@ -16,7 +17,7 @@ use crate::window::{CongestionControl, GrantRequest};
 use crate::{adaptive_timeout::Estimator, import::millis, window::Credits};
 use bytes::Bytes;
 use nacre_base::fault::FaultAction;
-use nacre_base::{Errno, FxHashMap, FxHashSet, Payload, Tag, Time, Transno, Uuid};
+use nacre_base::{Errno, FxHashMap, Payload, Tag, Time, Transno, Uuid};
 use nacre_lnet::{IncomingPut, MAX_PAYLOAD};
 use nacre_wire::header::{HEADER_BYTES, Replayed, flags};
 use nacre_wire::{Lane, Opcode, RpcHeader, RpcKind};
@@ -36,8 +37,8 @@ pub(crate) struct TargetEntry {
     pub(crate) incarnation: u64,
     pub(crate) stopped: AtomicBool,
     pub(crate) clients: Mutex<FxHashMap<Uuid, Arc<Export>>>,
-    /// Clients whose connect is being handled: one at a time.
-    pub(crate) connecting: Mutex<FxHashSet<Uuid>>,
+    /// Clients whose connect is being handled, one of each at a time, and the one that is to follow.
+    pub(crate) connecting: Mutex<FxHashMap<Uuid, Option<Connect>>>,
     pub(crate) congestion: Mutex<Box<dyn CongestionControl>>,
 }
 

@@ -7,7 +7,7 @@ use crate::reply::{self, ReplySlot};
 use crate::{Operation, Stats, TARGET, TargetError};
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, Faults, TargetKind, TargetName, Transno, Uuid};
-use nacre_osd::{Osd, Transaction};
+use nacre_osd::{Osd, OsdError, Transaction};
 use nacre_ptlrpc::{LockPool, RpcNode, ServerRequest};
 use nacre_rt::Rt;
 use parking_lot::Mutex;
@@ -170,6 +170,15 @@ impl Target {
     /// Makes everything durable that finished before.
     pub async fn commit(&self) -> Result<(), Errno> {
         Ok(self.osd.commit().await?)
+    }
+
+    /// Commits and closes the storage: the last of a stop in order, after which the next node need not wait for this one.
+    pub async fn close(&self) {
+        match self.osd.close().await {
+            // It was stopped before, as when another node took it.
+            Ok(()) | Err(OsdError::Closed) => {}
+            Err(error) => tracing::warn!(target = %self.name(), %error, "the storage did not close cleanly"),
+        }
     }
 
     /// Every change up to this one is durable. Of an earlier instance until the first commit of this one.

@@ -126,8 +126,10 @@ impl Cluster {
                 mkfs = mkfs.args(["--servicenode", &nodes, "--mmp-update-interval", &interval.to_string()]);
             }
         }
-        // Of both kinds, whatever the disk.
-        mkfs = mkfs.args(["--parts", if index.is_multiple_of(2) { "8" } else { "1" }]);
+        if kind == "--ost" {
+            // Of both kinds, whatever the disk.
+            mkfs = mkfs.args(["--parts", if index.is_multiple_of(2) { "8" } else { "1" }]);
+        }
         mkfs.arg(dir).limit(Duration::from_secs(60)).run()?;
         Ok(())
     }

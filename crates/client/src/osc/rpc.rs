@@ -116,8 +116,10 @@ impl Osc {
     /// waits for that if it does not keep up.
     async fn bound_unstable(&self) {
         let (own, mount) = (self.connection.unstable().1, self.connection.mount());
-        let all_max = mount.memory.limit_and_used().0;
-        let is_over = |n| own >= n * UNSTABLE_MAX || own >= UNSTABLE_MIN && mount.node.unstable_bytes() >= n * all_max;
+        let is_over = |n| {
+            let all_are = || mount.node.unstable_bytes() >= n * mount.memory.limit_and_used().0;
+            own >= n * UNSTABLE_MAX || own >= UNSTABLE_MIN && all_are()
+        };
         if is_over(2) {
             self.have_committed().await;
         } else if is_over(1)

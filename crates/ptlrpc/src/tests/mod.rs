@@ -33,6 +33,8 @@ pub(super) struct Disk {
     slots: Mutex<FxHashMap<(Uuid, Tag), (Xid, Response)>>,
     written: Mutex<Option<Payload>>,
     instance: AtomicU64,
+    /// How long a target over it is at a connect.
+    connect_takes: Mutex<Duration>,
 }
 
 /// A target that applies numbers (MDS_REINT), waits so many ms (MDS_GETATTR), takes and gives data (OST_WRITE, OST_READ)
@@ -249,6 +251,8 @@ impl TestTarget {
 #[async_trait::async_trait]
 impl TargetHandler for TestTarget {
     async fn connect(&self, _: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
+        let takes = *self.disk.connect_takes.lock();
+        self.rt.sleep(takes).await;
         let known = connect_flags::MULTI_MODIFY_RPCS | connect_flags::CREDITS | connect_flags::MDS;
         let data = ConnectData {
             flags: request.data.flags & known | self.pushy_flags.load(Ordering::Relaxed),

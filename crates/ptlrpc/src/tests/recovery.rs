@@ -103,6 +103,28 @@ fn a_restart_notice_saves_the_waiting() {
 }
 
 #[test]
+fn a_connect_that_is_given_up_at_a_restart_notice_does_not_hold_up_the_next_one() {
+    run(1, 3600, |rt| async move {
+        let mut w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        *w.disk.connect_takes.lock() = SECOND;
+        w.crash_server();
+        w.restart_server();
+        let caller = import.clone();
+        let call = rt.spawn(async move { assert_eq!(apply(&caller, 2).await, Ok(2)) });
+        let before = rt.now();
+        rt.sleep(SECOND / 2).await;
+        assert_eq!(import.state().name(), "CONNECTING");
+        import.notify_restart(2);
+        call.await;
+        let took = rt.now().since(before);
+        assert!(took > SECOND * 2 && took < SECOND * 2 + SECOND / 10, "the server is at each for a second: {took:?}");
+        assert_eq!((w.server.served.exports().len(), import.generation()), (1, 0));
+    });
+}
+
+#[test]
 fn without_a_notice_the_new_server_itself_tells() {
     run(1, 3600, |rt| async move {
         let mut w = World::new(&rt);

@@ -2,7 +2,7 @@
 //! system of its own whose servers have twins at another address, over the same storage.
 
 use crate::case::{Case, Env};
-use crate::cases::faults::{Writer, verify};
+use crate::cases::faults::{Writer, make_first_file, verify};
 use crate::cases::litmus::wait_for;
 use crate::cluster::{ADDRESS, Cluster, Plan, TWIN_ADDRESS, free_ports};
 use crate::failure::{Context, Outcome, bail, ensure};
@@ -54,8 +54,7 @@ fn failover(env: &Env, server: &str) -> Outcome {
 
 fn fail_over_and_back(env: &Env, cluster: &Cluster, server: &str) -> Outcome {
     let (a, b) = (cluster.mount_point(1), cluster.mount_point(2));
-    let joined = wait_for(Duration::from_secs(20), || Ok(File::create(a.join("first")).is_ok()))?;
-    ensure!(joined, "no file can be made 20 s after the start");
+    make_first_file(&a.join("first"))?;
     let mut writer = Writer::start_in(&a, &env.local, env.seed)?;
     let twin = format!("{server}-twin");
     for (from, to, how) in [(server, &*twin, "kill -9"), (&*twin, server, "clean"), (server, &*twin, "kill -9")] {
@@ -164,8 +163,7 @@ fn print_pauses(cluster: &Cluster, state: &str) -> Outcome {
     let shown = cluster.lctl(&["get_param", "-n", "mgc.*.ir_state"])?;
     ensure!(shown.trim() == format!("imperative_recovery: {state}"), "ir_state: {shown}");
     let dir = cluster.mount_point(1);
-    let joined = wait_for(Duration::from_secs(20), || Ok(File::create(dir.join("first")).is_ok()))?;
-    ensure!(joined, "no file can be made 20 s after the start");
+    make_first_file(&dir.join("first"))?;
     for absence in ABSENCES {
         let probe = Probe::start(&dir)?;
         probe.has_worked()?;
@@ -236,8 +234,7 @@ fn suspended_host_is_overtaken(env: &Env, cluster: &Cluster) -> Outcome {
     let disk = SharedDisk::new(env, 0)?;
     let first = disk.on_first_host(env, cluster, "host1")?;
     let mount = cluster.add_mount(1)?;
-    let joined = wait_for(Duration::from_secs(20), || Ok(File::create(mount.join("first")).is_ok()))?;
-    ensure!(joined, "no file can be made 20 s after the start");
+    make_first_file(&mount.join("first"))?;
     let mut writer = Writer::start_in(&mount, &env.local, env.seed)?;
     writer.progress(15, PAUSE_LIMIT)?;
     cluster.signal("host1", libc::SIGSTOP)?;

@@ -201,6 +201,13 @@ pub(crate) fn verify(dir: &Path, log: &Path) -> Outcome {
     Ok(())
 }
 
+/// Makes a file as soon as that is possible: the MDT hears of a new OST from the MGS, a moment after the OST serves.
+pub(crate) fn make_first_file(file: &Path) -> Outcome {
+    let made = wait_for(Duration::from_secs(20), || Ok(File::create(file).is_ok()))?;
+    ensure!(made, "{}: no file can be made 20 s after the start", file.display());
+    Ok(())
+}
+
 /// The writer and its log.
 pub(crate) struct Writer {
     running: Running,

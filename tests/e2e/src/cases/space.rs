@@ -2,6 +2,7 @@
 //! on a file system of its own whose first OST lives on a small disk image.
 
 use crate::case::{Case, Env, text};
+use crate::cases::faults::make_first_file;
 use crate::cases::litmus::wait_for;
 use crate::cluster::{Cluster, Plan};
 use crate::failure::{Context, Outcome, bail, ensure};
@@ -61,9 +62,7 @@ fn full_ost(env: &Env) -> Outcome {
     let other = cluster.mount_point(1).join("other");
     fs::create_dir(&other)?;
     cluster.lfs(&["setstripe", "-c", "1", "-i", "1", &text(&other)])?;
-    // The MDT hears of a new OST from the MGS, a moment after the OST serves.
-    let joined = wait_for(Duration::from_secs(20), || Ok(File::create(a.join("f")).is_ok()))?;
-    ensure!(joined, "no file can be made on OST0000 20 s after its start");
+    make_first_file(&a.join("f"))?;
     let filled = fill(&a, &b);
     env.judge_own(&cluster, filled, &[" WARN "])?;
     fs::write(other.join("f"), pattern(9, 8 << 20)).context("writing to the OST that is not full")?;

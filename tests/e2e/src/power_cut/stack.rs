@@ -3,8 +3,7 @@
 //! new mount must show what had been acknowledged by then.
 
 use super::{Plan, Position, Report, cut_all, record, with_memory};
-use crate::cases::faults::{Writer, verify};
-use crate::cases::litmus::wait_for;
+use crate::cases::faults::{Writer, make_first_file, verify};
 use crate::cluster::{self, Cluster};
 use crate::failure::{Context, Outcome, ensure};
 use std::fs::{self, File};
@@ -52,8 +51,7 @@ fn work(nacre: &Path, dir: &Path, disk: &Path, position: &Position, plan: &Plan,
     (cluster.mounts, cluster.servers, cluster.targets) = (1, (1, 2), Some(disk.to_owned()));
     let cluster = Cluster::start(cluster)?;
     let mount = cluster.mount_point(1);
-    let joined = wait_for(Duration::from_secs(20), || Ok(File::create(mount.join("first")).is_ok()))?;
-    ensure!(joined, "no file can be made 20 s after the start");
+    make_first_file(&mount.join("first"))?;
     if let Some(step) = plan.without {
         cluster.arm_fault(step, "drop", u32::MAX - 1)?;
     }
@@ -105,8 +103,7 @@ impl Noted {
         verify(&mount.join("durable"), log)?;
         // It can be changed, too.
         let file = mount.join("after-the-cut");
-        let made = wait_for(Duration::from_secs(20), || Ok(File::create(&file).is_ok()))?;
-        ensure!(made, "no file can be made 20 s after the start");
+        make_first_file(&file)?;
         Ok(fs::remove_file(&file)?)
     }
 }

@@ -3,6 +3,7 @@
 use super::cluster::*;
 use crate::linger::LINGER;
 use nacre_base::{Errno, Fid};
+use nacre_osd::OsdError;
 use nacre_wire::Opcode;
 use nacre_wire::attr::StatFs;
 use nacre_wire::ldlm::{Enqueue, EnqueueReply, LockKind, LockMode, enqueue_flags};
@@ -123,6 +124,11 @@ fn small_requests_and_parameters() {
         assert!(cluster.server.params.set("lod.*.stripesize", "1000").is_err());
         assert_eq!(cluster.mgs.registered.lock()[0].target, "nacre-MDT0000");
         cluster.server.mdt.stop().await;
+        assert_eq!(
+            cluster.server.mdt.target().osd().commit().await,
+            Err(OsdError::Closed),
+            "nobody has to wait for it"
+        );
         for pattern in ["mdt.*.*", "lod.*.*", "osp.*.*"] {
             assert!(cluster.server.params.list(pattern).is_empty(), "{:?}", cluster.server.params.list(pattern));
         }
