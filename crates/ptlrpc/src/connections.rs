@@ -8,7 +8,7 @@ use crate::node::NodeShared;
 use crate::request_log::ReplyTo;
 use crate::service::{TargetEntry, random_nonzero};
 use bytes::Bytes;
-use nacre_base::{Errno, Payload, Time};
+use nacre_base::{Errno, Payload, Time, Uuid};
 use nacre_wire::connect::{ConnectReply, ConnectRequest};
 use nacre_wire::header::flags;
 use nacre_wire::{Lane, Opcode, RpcHeader, RpcKind};
@@ -31,6 +31,34 @@ pub(crate) struct Connect {
     reply_to: ReplyTo,
 }
 
+/// A client's turn: its connects are handled one at a time. Over when none waits any more, or one could not be handled to its end.
+struct Turn<'a> {
+    entry: &'a TargetEntry,
+    client: Uuid,
+    is_over: bool,
+}
+
+impl Turn<'_> {
+    /// The connect that has come meanwhile.
+    fn next(&mut self) -> Option<Connect> {
+        let mut connecting = self.entry.connecting.lock();
+        let next = connecting.get_mut(&self.client).and_then(Option::take);
+        self.is_over = next.is_none();
+        if self.is_over {
+            connecting.remove(&self.client);
+        }
+        next
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.entry.connecting.lock().remove(&self.client);
+        }
+    }
+}
+
 impl NodeShared {
     /// Takes a connect up, or leaves it to the task that is at an earlier one of the same client: the newest of those that
     /// wait follows. It must not be dropped, since a client may have given the earlier one up without having to wait, as
@@ -43,26 +71,21 @@ impl NodeShared {
             return self.refuse(&header, reply_to, Errno::ENODEV);
         };
         let client = request.client;
-        let mut next = Connect { header, request, reply_to };
+        let first = Connect { header, request, reply_to };
         match entry.connecting.lock().entry(client) {
             hash_map::Entry::Occupied(mut waiting) => {
-                if waiting.get().as_ref().is_none_or(|w| w.header.xid < next.header.xid) {
-                    waiting.insert(Some(next));
+                if waiting.get().as_ref().is_none_or(|w| w.header.xid < first.header.xid) {
+                    waiting.insert(Some(first));
                 }
                 return;
             }
             hash_map::Entry::Vacant(free) => free.insert(None),
         };
-        loop {
-            self.connect(&entry, next).await;
-            let mut connecting = entry.connecting.lock();
-            match connecting.get_mut(&client).and_then(Option::take) {
-                Some(waiting) => next = waiting,
-                None => {
-                    connecting.remove(&client);
-                    return;
-                }
-            }
+        let mut turn = Turn { entry: &entry, client, is_over: false };
+        let mut next = Some(first);
+        while let Some(connect) = next {
+            self.connect(&entry, connect).await;
+            next = turn.next();
         }
     }
 
