@@ -3,8 +3,8 @@
 
 use crate::case::{Case, Env, text};
 use crate::cases::faults::{WARNINGS, Writer, cluster, verify};
-use crate::cases::tools::{SCHEMA, check_database, sql, transactions};
-use crate::failure::{Context, Failure, Outcome, bail, ensure, ensure_eq};
+use crate::cases::tools::{SCHEMA, check_database, judge_dbench, sql, transactions};
+use crate::failure::{Context, Failure, Outcome, bail, ensure_eq};
 use crate::process::Program;
 use std::fs;
 use std::path::Path;
@@ -96,11 +96,7 @@ fn fio(env: &Env, dir: &Path, _: usize) -> Outcome {
 
 fn dbench(env: &Env, dir: &Path, _: usize) -> Outcome {
     let dbench = Program::new("dbench").args(["-D", &text(dir), "-t", "10", "2"]).dir(&env.local);
-    let printed = dbench.limit(Duration::from_secs(200)).run()?;
-    let said = format!("{}\n{}", printed.stdout, printed.stderr);
-    let bad = said.lines().find(|l| l.contains("failed") || l.contains("ERROR"));
-    ensure!(bad.is_none() && said.contains("Throughput"), "{}", bad.unwrap_or("it printed no throughput"));
-    Ok(())
+    judge_dbench(&dbench.limit(Duration::from_secs(200)).run()?)
 }
 
 fn sqlite(_: &Env, dir: &Path, round: usize) -> Outcome {

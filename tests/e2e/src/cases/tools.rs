@@ -198,9 +198,15 @@ fn fio(env: &Env) -> Outcome {
 /// Eight clients of a file server's load.
 fn dbench(env: &Env) -> Outcome {
     let seconds = env.pick("6", "60");
-    let printed = Program::new("dbench").args(["-D", &text(&env.a), "-t", seconds, "8"]).dir(&env.local).run()?;
-    let bad =
-        printed.stdout.lines().chain(printed.stderr.lines()).find(|l| l.contains("failed") || l.contains("ERROR"));
+    let dbench = Program::new("dbench").args(["-D", &text(&env.a), "-t", seconds, "8"]).dir(&env.local);
+    judge_dbench(&dbench.run()?)
+}
+
+/// Whether dbench says that all went well.
+pub(crate) fn judge_dbench(printed: &Printed) -> Outcome {
+    // It takes the first semaphore of a machine, whose number is 0, for a failure, says so and works all the same.
+    let is_bad = |l: &&str| (l.contains("failed") && !l.contains("barrier semaphore")) || l.contains("ERROR");
+    let bad = printed.stdout.lines().chain(printed.stderr.lines()).find(is_bad);
     ensure!(bad.is_none() && printed.stdout.contains("Throughput"), "{}", bad.unwrap_or("it printed no throughput"));
     Ok(())
 }
