@@ -238,7 +238,8 @@ impl Export {
         self.last_heard.store(now.0, Ordering::Relaxed);
     }
 
-    pub(crate) fn last_heard(&self) -> Time {
+    /// When the client sent its last request, ping or connect.
+    pub fn last_heard(&self) -> Time {
         Time(self.last_heard.load(Ordering::Relaxed))
     }
 

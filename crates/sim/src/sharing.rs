@@ -571,6 +571,14 @@ mod tests {
         }
     }
 
+    /// A client that lives was called back while it waited, elsewhere, for locks of dead ones, whose time began no sooner than
+    /// its own: it was evicted first.
+    #[test]
+    fn who_waits_for_the_lock_of_a_dead_client_is_not_evicted_with_it() {
+        assert!(matches!(Hazard::of_seed(300_463), Hazard::Deaths));
+        run_seed(300_463, 80);
+    }
+
     #[test]
     fn losses_and_doubles_in_the_log_are_found() {
         let appended =

@@ -2,7 +2,9 @@
 //! (LDLM_GL_CALLBACK). A client serves the target [`callback_target`] for it; the import of that is made at the first
 //! callback, and goes with the client's export.
 //!
-//! A callback is sent until it is answered, or the lock is back. Whether that is in time is the engine's concern.
+//! A callback is sent until it is answered, or the lock is back. Whether that is in time is the engine's concern; but a
+//! client that does not answer, and was not heard of for as long as that, is evicted at once. Whoever waits for its lock
+//! may have to give one back too, at another target, and can't before: a dead client must not have as long as one that lives.
 
 use crate::lock_service::{Shared, client_of};
 use futures_util::future::join_all;
@@ -23,6 +25,8 @@ use std::time::Duration;
 const TRY_TIMEOUT: Duration = Duration::from_secs(8);
 /// After a try that failed at once.
 const TRY_PAUSE: Duration = Duration::from_secs(1);
+/// Who has not answered a callback by then, after a few tries, is evicted if it was not heard of for long.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(24);
 /// A glimpse goes without those who have not answered by then.
 const GLIMPSE_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -62,6 +66,11 @@ impl Peer {
         }
         import.clone()
     }
+
+    /// Whether the client was not heard of for `timeout`, and has not answered a callback since `begin` either.
+    fn is_gone(&self, begin: Time, now: Time, timeout: Duration) -> bool {
+        now.since(begin) >= ANSWER_TIMEOUT && now.since(self.export.last_heard()) >= timeout
+    }
 }
 
 /// Without parameters and pings: there may be thousands.
@@ -81,11 +90,21 @@ fn new_import(shared: &Shared, export: &Export, nid: Nid) -> Arc<Import> {
 
 /// Tells the client that somebody waits for its lock, in a task of its own.
 pub(crate) fn call_back(shared: &Arc<Shared>, peer: Arc<Peer>, message: BlockingCallback) {
-    let rt = shared.target.rt();
+    let (rt, begin) = (shared.target.rt(), shared.target.rt().now());
     let shared = Arc::downgrade(shared);
     drop(rt.spawn(async move {
         let (client, id) = (client_of(&peer.export), LockId(message.handle));
-        let goes_on = |shared: &Shared| shared.state.lock().namespace.is_called_back(id);
+        let goes_on = |shared: &Arc<Shared>| {
+            let (is_called_back, timeout) = {
+                let namespace = &shared.state.lock().namespace;
+                (namespace.is_called_back(id), namespace.settings().callback_timeout)
+            };
+            let is_gone = is_called_back && peer.is_gone(begin, shared.target.rt().now(), timeout);
+            if is_gone {
+                shared.evict(client);
+            }
+            is_called_back && !is_gone
+        };
         let answer = ask::<()>(&shared, &peer, Opcode::LdlmBlCallback, &message, goes_on).await;
         let (Err(RpcError::Status(Errno::ENOENT)), Some(shared)) = (answer, shared.upgrade()) else { return };
         shared.with(|state, now, effects| state.namespace.handle_not_held(client, id, now, effects));
@@ -115,7 +134,7 @@ pub(crate) async fn glimpse(shared: &Arc<Shared>, ask: Vec<Asked>, resource: Fid
 
 async fn glimpse_one(shared: &Weak<Shared>, asked: &Asked, resource: Fid, until: Time) -> Option<ObjectAttr> {
     let message = GlimpseCallback { handle: asked.holder.lock.0, resource };
-    let goes_on = |shared: &Shared| shared.target.rt().now() < until;
+    let goes_on = |shared: &Arc<Shared>| shared.target.rt().now() < until;
     match ask::<GlimpseReply>(shared, &asked.peer, Opcode::LdlmGlCallback, &message, goes_on).await {
         Ok(reply) => Some(reply.attr),
         Err(error) => {
@@ -131,7 +150,7 @@ async fn ask<Reply: Field>(
     peer: &Peer,
     opcode: Opcode,
     message: &impl Field,
-    goes_on: impl Fn(&Shared) -> bool,
+    goes_on: impl Fn(&Arc<Shared>) -> bool,
 ) -> Result<Reply, RpcError> {
     loop {
         let (rt, import) = {

@@ -363,7 +363,7 @@ impl Shared {
         self.target.set_lock_pool(LockPool { volume: pool.volume, limit });
     }
 
-    fn evict(self: &Arc<Self>, client: ClientId) {
+    pub(crate) fn evict(self: &Arc<Self>, client: ClientId) {
         let Some(peer) = self.state.lock().peers.get(&client).cloned() else { return };
         let target = self.target.clone();
         let client = &peer.export.client_name;
