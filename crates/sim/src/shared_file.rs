@@ -26,7 +26,8 @@ use std::time::Duration;
 /// What the OST is made of. The speeds are those that were measured for the two kinds of OST in "Exploring Lustre
 /// Overstriping For Shared File Performance on Disk and Flash" (Moore and Farrell, 2019). Only the bandwidths are: what a
 /// seek costs (100 us, 4 us), how many streams a device follows, latencies and the writers' own speed are assumed here, and
-/// for small records the assumed seek decides the rate. Compare policies with each other, not with the paper.
+/// for small records the assumed seek decides the rate. Compare policies with each other; with the paper only
+/// [`Policy::Grown`], as `docs/shared-writes.md` does, to whose figures on flash some of that was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Medium {

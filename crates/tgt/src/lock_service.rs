@@ -366,10 +366,13 @@ impl Shared {
     pub(crate) fn evict(self: &Arc<Self>, client: ClientId) {
         let Some(peer) = self.state.lock().peers.get(&client).cloned() else { return };
         let target = self.target.clone();
-        let client = &peer.export.client_name;
-        tracing::warn!(target = %target.name(), client, "did not give back a lock in time");
-        let node = target.node().clone();
-        drop(target.rt().spawn(async move { node.evict(&peer.export).await }));
+        drop(self.target.rt().spawn(async move {
+            // Once, however many of its locks are waited for.
+            if !peer.export.is_closed() {
+                tracing::warn!(target = %target.name(), client = %peer.export.client_name, "did not give back a lock in time");
+                target.node().evict(&peer.export).await;
+            }
+        }));
     }
 }
 

@@ -86,14 +86,20 @@ fn a_restarted_server_executes_what_was_not_done_and_nothing_twice() {
     }
 }
 
+/// A client made change 1, and its server was restarted without its noticing.
+async fn restarted(rt: &Rt) -> (World, Arc<Import>) {
+    let mut w = World::new(rt);
+    let import = w.import();
+    apply(&import, 1).await.unwrap();
+    w.crash_server();
+    w.restart_server();
+    (w, import)
+}
+
 #[test]
 fn a_restart_notice_saves_the_waiting() {
     run(1, 3600, |rt| async move {
-        let mut w = World::new(&rt);
-        let import = w.import();
-        apply(&import, 1).await.unwrap();
-        w.crash_server();
-        w.restart_server();
+        let (_w, import) = restarted(&rt).await;
         import.notify_restart(1);
         assert_eq!(import.state().name(), "FULL", "no news");
         import.notify_restart(2);
@@ -105,12 +111,8 @@ fn a_restart_notice_saves_the_waiting() {
 #[test]
 fn a_connect_that_is_given_up_at_a_restart_notice_does_not_hold_up_the_next_one() {
     run(1, 3600, |rt| async move {
-        let mut w = World::new(&rt);
-        let import = w.import();
-        apply(&import, 1).await.unwrap();
+        let (w, import) = restarted(&rt).await;
         *w.disk.connect_takes.lock() = SECOND;
-        w.crash_server();
-        w.restart_server();
         let caller = import.clone();
         let call = rt.spawn(async move { assert_eq!(apply(&caller, 2).await, Ok(2)) });
         let before = rt.now();
@@ -127,11 +129,7 @@ fn a_connect_that_is_given_up_at_a_restart_notice_does_not_hold_up_the_next_one(
 #[test]
 fn without_a_notice_the_new_server_itself_tells() {
     run(1, 3600, |rt| async move {
-        let mut w = World::new(&rt);
-        let import = w.import();
-        apply(&import, 1).await.unwrap();
-        w.crash_server();
-        w.restart_server();
+        let (_w, import) = restarted(&rt).await;
         let before = rt.now();
         assert_eq!(apply(&import, 2).await, Ok(2));
         assert!(rt.now().since(before) < SECOND, "ENOTCONN, connect, resend");

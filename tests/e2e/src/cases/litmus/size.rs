@@ -289,7 +289,8 @@ fn statfs(env: &Env) -> Outcome {
     ensure!(available > 0 && available <= total_a, "available {available} of {total_a}");
     let file = File::create(env.a.join("f"))?;
     let mut seen = Vec::new();
-    // The machine's other users, and the cases beside this one, move the figure, too; and a client may keep it for a second.
+    // The machine's other users move the figure, too, and what earlier cases removed is freed some seconds later; and a client
+    // may keep it for a second.
     for part in 0..4 {
         let (_, before) = sys::space(&env.b)?;
         file.write_all_at(&pattern(5, PART as usize), part * PART)?;
