@@ -92,6 +92,31 @@ pub(crate) async fn give_all_locks_back(instances: &[Instance]) -> Result<(), St
     Err(format!("{} locks are not given back", held()))
 }
 
+/// Free space of the file system, in bytes.
+pub(crate) async fn free_space(instance: &Instance) -> Result<u64, String> {
+    let space = instance.client.statfs().await.map_err(said("statfs"))?;
+    Ok(space.blocks_free.saturating_mul(u64::from(space.block_size)))
+}
+
+/// Waits until so much space is free, half a minute at most, since others may have taken it. Objects of removed files go with
+/// the commit after the next, and a disk that discards what is freed is busy with them for seconds: not while something is
+/// measured.
+pub(crate) async fn wait_until_free(instance: &Instance, bytes: u64) -> Result<(), String> {
+    for _ in 0..FREEING_WAITS {
+        // Commits at once, at the MDTs and at the OSTs.
+        instance.client.sync().await.map_err(said("sync"))?;
+        if free_space(instance).await? >= bytes {
+            break;
+        }
+        tokio::time::sleep(FREEING_WAIT).await;
+    }
+    Ok(())
+}
+
+/// How long removing is waited for, altogether half a minute.
+const FREEING_WAITS: u32 = 300;
+const FREEING_WAIT: Duration = Duration::from_millis(100);
+
 /// How long giving locks back is waited for, altogether ten seconds.
 const GIVING_WAITS: u32 = 1000;
 const GIVING_WAIT: Duration = Duration::from_millis(10);

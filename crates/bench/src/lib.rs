@@ -100,6 +100,9 @@ pub(crate) struct SharedFile {
     /// Bytes of a record
     #[arg(long, value_delimiter = ',', default_value = "1M,4M,16M,47008", value_parser = parse_record)]
     records: Vec<u64>,
+    /// Policies; file-per-process, what the others are compared with, is always measured
+    #[arg(long = "policy", value_delimiter = ',', default_value = "file-per-process,grown,default")]
+    policies: Vec<shared_file::Policy>,
     /// Stripes of the shared file on each OST
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32")]
     stripes: Vec<u32>,

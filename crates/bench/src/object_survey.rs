@@ -2,7 +2,7 @@
 //! the client's cache: whether one object is enough to fill the OST.
 
 use crate::ObjectSurvey;
-use crate::instance::{Instance, O_CREAT, O_DIRECT, O_EXCL, O_RDWR, root, said};
+use crate::instance::{self, Instance, O_CREAT, O_DIRECT, O_EXCL, O_RDWR, root, said};
 use crate::output;
 use nacre_base::plot::{Line, Plot, svg};
 use nacre_base::{Fid, OstIndex, Payload, table};
@@ -69,6 +69,7 @@ async fn take(args: &ObjectSurvey, instance: &Instance, objects: u32, threads: u
         osts,
         ..ComponentSpec::default()
     };
+    let free = instance::free_space(instance).await?;
     let name = format!("object-survey-{}", std::process::id()).into_bytes();
     let layout = Some(LayoutSpec { components: vec![component] });
     let flags = O_CREAT | O_EXCL | O_RDWR | O_DIRECT;
@@ -77,6 +78,7 @@ async fn take(args: &ObjectSurvey, instance: &Instance, objects: u32, threads: u
     let result = streams(args, instance, &file, objects, threads).await;
     let closed = instance.client.release(file).await.map_err(said("close"));
     instance.client.unlink(&root(), Fid::ROOT, &name).await.map_err(said("unlink"))?;
+    instance::wait_until_free(instance, free.saturating_sub(args.size / 16)).await?;
     closed.and(result)
 }
 

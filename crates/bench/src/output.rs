@@ -40,3 +40,40 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
+
+/// Between these lies the median of what the values were drawn from, with 95 % confidence and whatever their distribution:
+/// the sign test's interval. Of fewer than six values none is so sure: it is the smallest and the largest.
+pub(crate) fn median_interval(mut values: Vec<f64>) -> (f64, f64) {
+    values.sort_by(f64::total_cmp);
+    let count = values.len();
+    // So many heads in `count` tosses of a coin, and so many or fewer: how probable it is that all values but so many lie
+    // on one side of the median.
+    let mut heads = 0;
+    let mut exactly = 0.5f64.powi(count as i32);
+    let mut at_most = exactly;
+    let left_out = loop {
+        exactly *= (count - heads) as f64 / (heads + 1) as f64;
+        at_most += exactly;
+        if at_most > 0.025 {
+            break heads;
+        }
+        heads += 1;
+    };
+    (values[left_out], values[count - 1 - left_out])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_of_a_median_leaves_out_what_the_tables_of_the_sign_test_do() {
+        let values = |count: i32| (1..=count).rev().map(f64::from).collect::<Vec<_>>();
+        assert_eq!(median_interval(values(1)), (1.0, 1.0));
+        assert_eq!(median_interval(values(5)), (1.0, 5.0));
+        assert_eq!(median_interval(values(6)), (1.0, 6.0));
+        assert_eq!(median_interval(values(9)), (2.0, 8.0));
+        assert_eq!(median_interval(values(15)), (4.0, 12.0));
+        assert_eq!(median_interval(values(25)), (8.0, 18.0));
+    }
+}

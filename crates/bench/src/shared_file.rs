@@ -4,7 +4,8 @@
 
 use crate::SharedFile;
 use crate::instance::{self, Instance, O_CREAT, O_EXCL, O_RDONLY, O_RDWR, counts_of, root, said};
-use crate::output;
+use crate::output::{self, median, median_interval};
+use clap::ValueEnum;
 use indicatif::ProgressBar;
 use nacre_base::plot::{Line, Plot, svg};
 use nacre_base::{Fid, Payload, size, table};
@@ -15,9 +16,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// How the writers are kept from one another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-enum Policy {
+pub(crate) enum Policy {
     /// Each has a file: what a shared file is compared with.
     FilePerProcess,
     /// One file, locks grown by the server: what Lustre does.
@@ -36,6 +37,9 @@ struct Row {
     stripes_per_ost: u32,
     mb_per_s: f64,
     percent_of_file_per_process: f64,
+    /// With 95 % confidence it lies between these, if there were six runs or more.
+    percent_low: f64,
+    percent_high: f64,
     enqueues: u64,
     cancels: u64,
     callbacks: u64,
@@ -53,6 +57,13 @@ struct Load {
     record: u64,
     /// Of one writer.
     records: u64,
+}
+
+impl Load {
+    /// Of so many writers.
+    fn bytes(self, writers: usize) -> u64 {
+        self.record * self.records * writers as u64
+    }
 }
 
 pub(crate) fn run(args: &SharedFile, json: bool) -> Result<(), String> {
@@ -75,48 +86,69 @@ async fn measure(args: &SharedFile) -> Result<Vec<Row>, String> {
 
 async fn measure_all(args: &SharedFile, instances: &[Instance], bar: &ProgressBar) -> Result<Vec<Row>, String> {
     let osts = instance::ost_count(&instances[0]).await?;
-    // A client that can't be told has one policy only.
-    let can_choose = instances[0].set_param(POLICY_PARAM, "default");
-    let shared: &[Policy] = if can_choose { &[Policy::Grown, Policy::Default] } else { &[Policy::Default] };
+    // What the others are compared with.
+    let alone = [(Policy::FilePerProcess, 1)];
+    let shared = args.policies.iter().filter(|p| **p != Policy::FilePerProcess);
+    let together = shared.flat_map(|p| args.stripes.iter().map(move |s| (*p, *s)));
+    let variants: Vec<_> = alone.into_iter().chain(together).collect();
     let cases = args.writers.len() * args.records.len();
-    bar.set_length((cases * (1 + shared.len() * args.stripes.len()) * args.runs as usize) as u64);
+    bar.set_length((cases * variants.len() * args.runs as usize) as u64);
     let mut rows = Vec::new();
     for writers in &args.writers {
         for record in &args.records {
             let writer_count = args.clients * *writers;
             let records = (args.size / *record / writer_count as u64).max(1);
             let load = Load { writers_per_client: *writers, record: *record, records };
-            let mut baseline = 0.0;
-            let alone = [(Policy::FilePerProcess, 1)];
-            let together = shared.iter().flat_map(|p| args.stripes.iter().map(move |s| (*p, *s)));
-            for (policy, stripes) in alone.into_iter().chain(together) {
-                let mut taken = Vec::new();
-                for _ in 0..args.runs {
-                    output::step(bar, format!("{policy:?}, {writers} x {}, {stripes} stripes", size::human(*record)));
-                    taken.push(take(args, instances, osts, load, policy, stripes).await?);
-                }
-                taken.sort_by(|a, b| a.0.total_cmp(&b.0));
-                let (rate, counts) = taken[taken.len() / 2];
-                if policy == Policy::FilePerProcess {
-                    baseline = rate;
-                }
-                rows.push(row(args, load, policy, stripes, rate, baseline, counts));
-            }
+            let taken = measure_variants(args, instances, osts, load, &variants, bar).await?;
+            rows.extend(
+                variants.iter().enumerate().map(|(n, variant)| row(args, load, *variant, &taken[n], &taken[0])),
+            );
         }
     }
     Ok(rows)
 }
 
+/// Bytes per second, and what was sent meanwhile.
+type Taken = (f64, RpcCounts);
+
+/// All variants in each run, so that what the disk does meanwhile meets all of them; each run begins with another one. For
+/// each variant one measurement of each run, in order.
+async fn measure_variants(
+    args: &SharedFile,
+    instances: &[Instance],
+    osts: u32,
+    load: Load,
+    variants: &[(Policy, u32)],
+    bar: &ProgressBar,
+) -> Result<Vec<Vec<Taken>>, String> {
+    let mut taken = vec![Vec::new(); variants.len()];
+    for run in 0..args.runs as usize {
+        for n in 0..variants.len() {
+            let which = (run + n) % variants.len();
+            let (policy, stripes) = variants[which];
+            let (writers, record) = (load.writers_per_client, size::human(load.record));
+            output::step(bar, format!("{policy:?}, {writers} x {record}, {stripes} stripes"));
+            taken[which].push(take(args, instances, osts, load, policy, stripes).await?);
+        }
+    }
+    Ok(taken)
+}
+
+/// Medians: of the rates, and of their shares in what `alone` reached in the same run; what was sent is that of the run with
+/// the median rate.
 fn row(
     args: &SharedFile,
     load: Load,
-    policy: Policy,
-    stripes_per_ost: u32,
-    rate: f64,
-    baseline: f64,
-    counts: RpcCounts,
+    (policy, stripes_per_ost): (Policy, u32),
+    taken: &[Taken],
+    alone: &[Taken],
 ) -> Row {
-    let bytes = load.record * load.records * (args.clients * load.writers_per_client) as u64;
+    let bytes = load.bytes(args.clients * load.writers_per_client);
+    let shares: Vec<f64> = taken.iter().zip(alone).map(|((rate, _), (alone, _))| 100.0 * rate / alone).collect();
+    let mut by_rate = taken.to_vec();
+    by_rate.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (rate, counts) = by_rate[by_rate.len() / 2];
+    let (low, high) = median_interval(shares.clone());
     Row {
         policy,
         clients: args.clients,
@@ -124,7 +156,9 @@ fn row(
         record_bytes: load.record,
         stripes_per_ost,
         mb_per_s: rate / 1e6,
-        percent_of_file_per_process: 100.0 * rate / baseline,
+        percent_of_file_per_process: median(shares),
+        percent_low: low,
+        percent_high: high,
         enqueues: counts.enqueues,
         cancels: counts.cancels,
         callbacks: counts.callbacks,
@@ -132,7 +166,7 @@ fn row(
     }
 }
 
-/// One measurement: bytes per second, and what was sent for it.
+/// One measurement.
 async fn take(
     args: &SharedFile,
     instances: &[Instance],
@@ -140,19 +174,21 @@ async fn take(
     load: Load,
     policy: Policy,
     stripes: u32,
-) -> Result<(f64, RpcCounts), String> {
+) -> Result<Taken, String> {
     if policy != Policy::FilePerProcess {
         let value = if policy == Policy::Grown { POLICY_GROWN } else { "default" };
-        for instance in instances {
-            instance.set_param(POLICY_PARAM, value);
+        if !instances.iter().all(|i| i.set_param(POLICY_PARAM, value)) {
+            return Err("a client cannot be told how to write shared files".to_owned());
         }
     }
     let writers = args.clients * load.writers_per_client;
+    let free = instance::free_space(&instances[0]).await?;
     let files = Files::make(&instances[0], policy, osts, stripes, load.record, writers).await?;
     let result = write_and_verify(args, instances, load, &files).await;
     // Else the OSTs would call the locks back as they remove the objects, in the midst of what is measured next.
     instance::give_all_locks_back(instances).await?;
     files.remove(&instances[0]).await?;
+    instance::wait_until_free(&instances[0], free.saturating_sub(load.bytes(writers) / 16)).await?;
     result
 }
 
@@ -161,7 +197,7 @@ async fn write_and_verify(
     instances: &[Instance],
     load: Load,
     files: &Files,
-) -> Result<(f64, RpcCounts), String> {
+) -> Result<Taken, String> {
     let writers = args.clients * load.writers_per_client;
     let mut opened = Vec::new();
     for writer in 0..writers {
@@ -177,7 +213,7 @@ async fn write_and_verify(
         async move { write(&client, &file, load, place).await }
     });
     side_by_side(each).await?;
-    let rate = (load.record * load.records * writers as u64) as f64 / begun.elapsed().as_secs_f64();
+    let rate = load.bytes(writers) as f64 / begun.elapsed().as_secs_f64();
     let counts = counts_of(instances) - before;
     for (writer, file) in opened.into_iter().enumerate() {
         instances[writer / load.writers_per_client].client.release(file).await.map_err(said("close"))?;
@@ -310,6 +346,7 @@ fn print_rows(rows: &[Row]) {
         "stripes/OST",
         "MB/s",
         "of own files",
+        "95 % sure",
         "enqueues",
         "cancels",
         "callbacks",
@@ -324,6 +361,7 @@ fn print_rows(rows: &[Row]) {
             r.stripes_per_ost.to_string(),
             format!("{:.0}", r.mb_per_s),
             format!("{:.0} %", r.percent_of_file_per_process),
+            format!("{:.0} to {:.0} %", r.percent_low, r.percent_high),
             r.enqueues.to_string(),
             r.cancels.to_string(),
             r.callbacks.to_string(),
@@ -332,6 +370,9 @@ fn print_rows(rows: &[Row]) {
     });
     print!("{}", table::text(&header, &cells.collect::<Vec<_>>()));
     println!("\nWriters are those of each client. Writes end with fsync; every byte was read back by another client.");
+    println!(
+        "Medians of all runs; the share is that of the same run. Its median is surely between the two, if there were six runs or more."
+    );
 }
 
 fn name(policy: Policy) -> &'static str {

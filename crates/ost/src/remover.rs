@@ -2,6 +2,8 @@
 //! crash brings a record back without its data. What a crash leaves undone is found at the next start.
 
 use crate::record::ObjectRecord;
+use futures_util::StreamExt;
+use futures_util::stream;
 use nacre_base::{Errno, Fid};
 use nacre_tgt::{Operation, Target};
 use std::sync::Arc;
@@ -9,8 +11,11 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Objects looked up at one turn while orphans are searched.
 const SEARCH_BATCH: usize = 256;
+/// Objects whose data is removed at a time: a device that discards what is freed, and is waited for, takes seconds for each
+/// GiB, and what is written meanwhile must not outrun it.
+const REMOVED_AT_A_TIME: usize = 8;
 
-/// Takes destroyed objects. What waits in its queue was destroyed since the commit before the last: bounded by that.
+/// Takes destroyed objects. Its queue is as long as the device is slower at removing than clients are at destroying.
 #[derive(Clone)]
 pub(crate) struct Remover {
     queue: mpsc::UnboundedSender<Job>,
@@ -57,11 +62,12 @@ impl Remover {
 }
 
 async fn remove(target: &Target, fids: Vec<Fid>) {
-    for fid in fids {
+    let remove_one = |fid| async move {
         if let Err(error) = target.osd().remove(fid).await {
             tracing::warn!(target = %target.name(), %fid, %error, "a destroyed object's data remains");
         }
-    }
+    };
+    stream::iter(fids).for_each_concurrent(REMOVED_AT_A_TIME, remove_one).await;
 }
 
 /// Removes data without a record: what a crash left between the durable removal of a record and that of its data.

@@ -2,13 +2,14 @@
 
 use super::{compare, ensure_content, mounts, new_file, open, open_all, race, read_at, size_of, wait_for, watch_while};
 use crate::case::{Case, Env, Layout};
-use crate::failure::{Context, Outcome, bail, ensure, ensure_eq};
+use crate::failure::{Context, Outcome, ensure, ensure_eq};
 use crate::prng::pattern;
 use crate::sys;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// This module's part of the list.
 pub(super) fn all() -> Vec<Case> {
@@ -288,17 +289,36 @@ fn statfs(env: &Env) -> Outcome {
     ensure_eq!(total_a, total_b, "total size");
     ensure!(available > 0 && available <= total_a, "available {available} of {total_a}");
     let file = File::create(env.a.join("f"))?;
-    let mut seen = Vec::new();
-    // The machine's other users move the figure, too, and what earlier cases removed is freed some seconds later; and a client
-    // may keep it for a second.
-    for part in 0..4 {
+    let write_part = |part: u64| -> Outcome<(u64, u64)> {
         let (_, before) = sys::space(&env.b)?;
         file.write_all_at(&pattern(5, PART as usize), part * PART)?;
         file.sync_all()?;
-        if wait_for(Duration::from_secs(5), || Ok(sys::space(&env.b)?.1 + PART / 4 < before))? {
-            return Ok(());
-        }
-        seen.push((before, sys::space(&env.b)?.1));
+        // A client may keep it for a second.
+        wait_for(Duration::from_secs(5), || Ok(sys::space(&env.b)?.1 + PART / 4 < before))?;
+        Ok((before, sys::space(&env.b)?.1))
+    };
+    let (before, after) = write_part(0)?;
+    if after + PART / 4 < before {
+        return Ok(());
     }
-    bail!("32 MiB written four times, but the available space, before and after, was {seen:?}");
+    // Earlier cases' files, which are freed up to a commit's interval after the last of them: as much as is written here.
+    wait_until_settled(&env.b)?;
+    let (before, after) = write_part(1)?;
+    ensure!(after + PART / 4 < before, "32 MiB written, but the available space went from {before} to {after}");
+    Ok(())
+}
+
+/// Waits until the available space was the same for longer than a commit's interval.
+fn wait_until_settled(dir: &Path) -> Outcome {
+    let mut last = sys::space(dir)?.1;
+    let mut since = Instant::now();
+    let settled = wait_for(Duration::from_secs(60), || {
+        let now = sys::space(dir)?.1;
+        if now.abs_diff(last) > 1 << 20 {
+            (last, since) = (now, Instant::now());
+        }
+        Ok(since.elapsed() > Duration::from_secs(7))
+    })?;
+    ensure!(settled, "the available space did not come to rest within a minute");
+    Ok(())
 }
