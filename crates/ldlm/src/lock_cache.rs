@@ -36,6 +36,7 @@ pub use crate::lru::{LruLimits, LruPolicy};
 use crate::range_set::{Extent, RangeSet};
 use nacre_base::{Fid, FxHashMap, Time};
 use nacre_wire::ldlm::{BlockingCallback, LockMode};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -639,12 +640,15 @@ impl LockCache {
 
     /// Where it is for this lock to have dirty data written: everywhere, or, once it is being given back, where no other
     /// usable lock allows writing. None: nowhere.
-    pub fn to_be_written(&self, id: LockId) -> Option<RangeSet> {
+    pub fn to_be_written(&self, id: LockId) -> Option<Cow<'_, RangeSet>> {
         let lock = self.locks.get(&id)?;
         let Cover::Extent { ranges, .. } = &lock.cover else { return None };
-        match self.others_cover(id, LockMode::Pw).filter(|_| !lock.usable()) {
-            Some(others) => ranges.subtract(&others),
-            None => Some(ranges.clone()),
+        // Others are looked for only where it matters: this is asked for every dirty lock before each write, and a set has
+        // hundreds of ranges.
+        let others = if lock.usable() { None } else { self.others_cover(id, LockMode::Pw) };
+        match others {
+            Some(others) => ranges.subtract(&others).map(Cow::Owned),
+            None => Some(Cow::Borrowed(ranges)),
         }
     }
 

@@ -15,6 +15,7 @@ use nacre_wire::attr::ObjectAttr;
 use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::ldlm::{BlockingCallback, Cancel, GlimpseCallback, GlimpseReply, LockMode};
 use nacre_wire::{Lane, Opcode};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -122,7 +123,7 @@ impl Osc {
     async fn flush_under(self: &Arc<Self>, object: &Arc<Object>, id: LockId) {
         let mut newest = 0;
         loop {
-            let Some(ranges) = self.locks.lock().to_be_written(id) else { break };
+            let Some(ranges) = self.locks.lock().to_be_written(id).map(Cow::into_owned) else { break };
             let which = Which { within: Some(ranges.ranges()), lock: Some(id), urgent: true, ..Which::all(self.now()) };
             if self.flush_some(object, &which, &mut newest).await {
                 break;

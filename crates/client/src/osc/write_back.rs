@@ -198,7 +198,7 @@ impl Osc {
             }
             if !state.cache.is_dirty_in(all.ranges()) {
                 state.dirty_locks.remove(&id);
-            } else if ranges != *all {
+            } else if *ranges != *all {
                 // It is written under those others: the lock may be in use by who waits for just this room.
                 ids.extend(locks.other_writers(id).into_iter().filter(|other| state.dirty_locks.insert(*other)));
             }
