@@ -346,7 +346,7 @@ fn print_rows(rows: &[Row]) {
         "stripes/OST",
         "MB/s",
         "of own files",
-        "95 % sure",
+        "95 % interval",
         "enqueues",
         "cancels",
         "callbacks",
@@ -370,9 +370,7 @@ fn print_rows(rows: &[Row]) {
     });
     print!("{}", table::text(&header, &cells.collect::<Vec<_>>()));
     println!("\nWriters are those of each client. Writes end with fsync; every byte was read back by another client.");
-    println!(
-        "Medians of all runs; the share is that of the same run. Its median is surely between the two, if there were six runs or more."
-    );
+    println!("Medians of all runs; a share is of the same run, and its interval has 95 % confidence from six runs on.");
 }
 
 fn name(policy: Policy) -> &'static str {
