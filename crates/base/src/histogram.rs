@@ -49,7 +49,8 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Appends a table of reads beside writes. `unit` is what is counted (`rpcs`, `ios`); `label` names a row.
+/// Appends a table of reads beside writes as `rpc_stats` has it. `unit` is what is counted (`rpcs`, `ios`); `label` names a
+/// row.
 pub fn read_write_table(
     out: &mut String,
     (title, unit): (&str, &str),
@@ -59,6 +60,24 @@ pub fn read_write_table(
 ) {
     // A String takes all.
     let _ = writeln!(out, "\n\t\t\tread\t\t\twrite\n{title:<22}{unit:<4}   % cum % |       {unit:<4}   % cum %");
+    read_write_rows(out, reads, writes, label);
+}
+
+/// The same as `brw_stats` has it, whose heads Lustre draws in another way: exporters look for the bar between `read` and
+/// `write`.
+pub fn brw_table(
+    out: &mut String,
+    (title, unit): (&str, &str),
+    reads: &[u64],
+    writes: &[u64],
+    label: impl Fn(usize) -> String,
+) {
+    // A String takes all.
+    let _ = writeln!(out, "\n{:27}read      |     write\n{title:<23}{unit:<4}  % cum % |  {unit:<10}  % cum %", "");
+    read_write_rows(out, reads, writes, label);
+}
+
+fn read_write_rows(out: &mut String, reads: &[u64], writes: &[u64], label: impl Fn(usize) -> String) {
     let (mut read, mut write) = (Rows::new(reads), Rows::new(writes));
     for row in 0..reads.len().max(writes.len()).max(1) {
         let _ = writeln!(out, "{}:\t\t{}   | {}", label(row), read.cell(row), write.cell(row));

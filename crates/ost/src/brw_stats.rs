@@ -1,7 +1,7 @@
 //! `obdfilter.<target>.brw_stats`: what bulk reads and writes looked like when they came, and at the device, in Lustre's
 //! format.
 
-use nacre_base::histogram::{Histogram, read_write_table};
+use nacre_base::histogram::{Histogram, brw_table};
 use nacre_osd::Osd;
 use nacre_tgt::{Since, Target, disk_tables};
 use nacre_wire::ost::Niobuf;
@@ -58,11 +58,9 @@ impl BrwStats {
         {
             let [reads, writes] = &*self.shapes.lock();
             let pages = ("pages per bulk r/w", "rpcs");
-            read_write_table(&mut out, pages, reads.pages.rows(), writes.pages.rows(), |row| (1u64 << row).to_string());
+            brw_table(&mut out, pages, reads.pages.rows(), writes.pages.rows(), |row| (1u64 << row).to_string());
             let discontiguous = ("discontiguous pages", "rpcs");
-            read_write_table(&mut out, discontiguous, &reads.discontiguous, &writes.discontiguous, |row| {
-                row.to_string()
-            });
+            brw_table(&mut out, discontiguous, &reads.discontiguous, &writes.discontiguous, |row| row.to_string());
         }
         disk_tables(&mut out, &osd.upgrade().map(|osd| osd.io_stats()).unwrap_or_default());
         out.trim_end().to_owned()

@@ -24,6 +24,7 @@ mod remover;
 mod service;
 mod settings;
 mod space;
+mod uncommitted;
 
 #[cfg(test)]
 mod tests;

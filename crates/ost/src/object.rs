@@ -3,6 +3,7 @@
 
 use crate::range_lock::RangeLock;
 use crate::record::ObjectRecord;
+use crate::uncommitted::Uncommitted;
 use nacre_base::Fid;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -17,6 +18,8 @@ pub(crate) struct Object {
     record: Mutex<Known>,
     /// False at first, and after a write that failed: the data file may be longer or shorter than recorded.
     is_settled: AtomicBool,
+    /// Who changed which bytes since the last commit.
+    pub(crate) uncommitted: Mutex<Uncommitted>,
 }
 
 /// What is known of a record without asking the index.
@@ -32,7 +35,13 @@ pub(crate) enum Known {
 
 impl Object {
     pub(crate) fn new(fid: Fid) -> Object {
-        Object { fid, range: Arc::default(), record: Mutex::new(Known::Nothing), is_settled: AtomicBool::new(false) }
+        Object {
+            fid,
+            range: Arc::default(),
+            record: Mutex::new(Known::Nothing),
+            is_settled: AtomicBool::new(false),
+            uncommitted: Mutex::default(),
+        }
     }
 
     pub(crate) fn known(&self) -> Known {

@@ -4,7 +4,7 @@
 use crate::object::{Known, Object};
 use crate::range_lock::RangeGuard;
 use crate::record::ObjectRecord;
-use nacre_base::{Errno, Fid, FxHashMap};
+use nacre_base::{Errno, Fid, FxHashMap, Transno};
 use nacre_ldlm::RangeSet;
 use nacre_osd::PendingData;
 use nacre_ptlrpc::{Response, ServerRequest};
@@ -12,13 +12,33 @@ use nacre_tgt::Target;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Objects kept in memory before those not in use are dropped.
+/// Objects kept in memory before those that nobody uses are dropped.
 const OBJECTS_CACHED_MAX: usize = 1 << 16;
 
 /// The objects in use, by FID.
 pub(crate) struct Objects {
     target: Arc<Target>,
-    cached: Mutex<FxHashMap<Fid, Arc<Object>>>,
+    cached: Mutex<Cached>,
+}
+
+/// The objects in memory.
+struct Cached {
+    objects: FxHashMap<Fid, Arc<Object>>,
+    /// Those that may go are looked for when there are so many.
+    sweep_at: usize,
+}
+
+impl Cached {
+    /// Drops objects that nobody uses, but for those with changes that are not committed: who made these must be known.
+    fn sweep(&mut self, committed: Transno) {
+        let is_committed = |object: &Object| match object.known() {
+            Known::Record(record) => record.version <= committed.0,
+            Known::Nothing => false,
+            Known::Gone => true,
+        };
+        self.objects.retain(|_, object| Arc::strong_count(object) > 1 || !is_committed(object));
+        self.sweep_at = OBJECTS_CACHED_MAX.max(2 * self.objects.len());
+    }
 }
 
 /// How ranges are locked.
@@ -30,12 +50,13 @@ pub(crate) enum Access {
 
 impl Objects {
     pub(crate) fn new(target: Arc<Target>) -> Objects {
-        Objects { target, cached: Mutex::default() }
+        let cached = Cached { objects: FxHashMap::default(), sweep_at: OBJECTS_CACHED_MAX };
+        Objects { target, cached: Mutex::new(cached) }
     }
 
     /// The object; ENOENT if there is none.
     pub(crate) async fn find(&self, fid: Fid) -> Result<Arc<Object>, Errno> {
-        let object = self.cached.lock().get(&fid).cloned();
+        let object = self.cached.lock().objects.get(&fid).cloned();
         if let Some(object) = object {
             self.record(&object).await?;
             return Ok(object);
@@ -43,10 +64,10 @@ impl Objects {
         let operation = self.target.begin().await?;
         let record = ObjectRecord::load(&*operation, fid)?.ok_or(Errno::ENOENT)?;
         let mut cached = self.cached.lock();
-        if cached.len() >= OBJECTS_CACHED_MAX {
-            cached.retain(|_, object| Arc::strong_count(object) > 1);
+        if cached.objects.len() >= cached.sweep_at {
+            cached.sweep(self.target.last_committed());
         }
-        let object = cached.entry(fid).or_insert_with(|| Arc::new(Object::new(fid))).clone();
+        let object = cached.objects.entry(fid).or_insert_with(|| Arc::new(Object::new(fid))).clone();
         object.set_known(Known::Record(record));
         Ok(object)
     }
@@ -140,19 +161,43 @@ impl Objects {
         finished
     }
 
+    /// Notes that the client of `request` changed `ranges` of the object's data in the transaction of `response`. To be
+    /// called before the range lock is given back.
+    pub(crate) fn note_change(&self, object: &Object, ranges: &RangeSet, request: &ServerRequest, response: &Response) {
+        assert!(response.transno != Transno(0), "a change of data has a transaction");
+        let committed = self.target.last_committed();
+        let mut uncommitted = object.uncommitted.lock();
+        uncommitted.handle_change(ranges, request.export.client, response.transno, committed);
+    }
+
+    /// Waits until what other clients wrote of `ranges` is committed, so that no crash can take back what the client of
+    /// `request` is about to see.
+    pub(crate) async fn commit_what_others_wrote(
+        &self,
+        object: &Object,
+        ranges: &RangeSet,
+        request: &ServerRequest,
+    ) -> Result<(), Errno> {
+        let committed = self.target.last_committed();
+        let is_seen = object.uncommitted.lock().is_seen_by(ranges, request.export.client, committed);
+        if is_seen {
+            self.target.commit().await?;
+        }
+        Ok(())
+    }
+
     /// The object's record was changed by the operation whose turn it is, in a way of its own.
     pub(crate) fn forget(&self, fid: Fid) {
-        if let Some(object) = self.cached.lock().get(&fid) {
+        if let Some(object) = self.cached.lock().objects.get(&fid) {
             object.set_known(Known::Nothing);
         }
     }
 
-    /// The objects of these that are in memory and have changes that are not committed. What is not in memory has not been
-    /// changed for long, or is gone.
+    /// Returns whether any of these objects has changes that are not committed. Objects that are not in memory have none.
     pub(crate) fn any_uncommitted(&self, fids: &[Fid]) -> bool {
         let last_committed = self.target.last_committed();
         let cached = self.cached.lock();
-        fids.iter().filter_map(|fid| cached.get(fid)).any(|object| match object.known() {
+        fids.iter().filter_map(|fid| cached.objects.get(fid)).any(|object| match object.known() {
             Known::Record(record) => record.version > last_committed.0,
             Known::Nothing => true,
             Known::Gone => false,
@@ -162,7 +207,7 @@ impl Objects {
     /// The objects were destroyed by the operation whose turn it is.
     pub(crate) fn gone(&self, fids: &[Fid]) {
         let mut cached = self.cached.lock();
-        for object in fids.iter().filter_map(|fid| cached.remove(fid)) {
+        for object in fids.iter().filter_map(|fid| cached.objects.remove(fid)) {
             object.set_known(Known::Gone);
         }
     }

@@ -12,7 +12,8 @@
 //!
 //! **Exactly once.** A request keeps its xid over resends. The server knows what runs and keeps the replies of changes
 //! (a transno, or a tag) until the client's last_xid passes them; after a restart it asks the target's reply slots.
-//! A restarted server has no replay yet: requests that were not answered are sent to it again.
+//! A client keeps what a server acknowledged and has not committed, and replays it to a restarted server in the order of the
+//! transnos (`replay`, `recover`); requests that were not answered are sent again after that.
 //!
 //! **Fault points**, all at the server: `rpc.request.drop`, `rpc.request.delay`, `rpc.reply.drop`, `rpc.bulk.corrupt`, and
 //! per opcode `rpc.OST_WRITE.drop_request`, `.delay`, `.fail` and `.drop_reply`.

@@ -32,6 +32,8 @@ pub struct Builder {
     ost_storage: Option<MemOptions>,
     client_params: bool,
     imperative_recovery: bool,
+    /// Parameters of `obdfilter.*` that every OST has from each of its starts on.
+    ost_params: Vec<(&'static str, &'static str)>,
 }
 
 /// A server's place in the cluster.
@@ -110,6 +112,7 @@ impl Cluster {
             ost_storage: None,
             client_params: true,
             imperative_recovery: true,
+            ost_params: Vec::new(),
         }
     }
 
@@ -453,6 +456,12 @@ impl Builder {
         self
     }
 
+    /// Parameters of `obdfilter.*` that every OST gets when it starts, before clients can reach it.
+    pub fn ost_params(mut self, params: &[(&'static str, &'static str)]) -> Builder {
+        self.ost_params = params.to_vec();
+        self
+    }
+
     /// Whether clients have parameters, which take memory.
     pub fn client_params(mut self, wanted: bool) -> Builder {
         self.client_params = wanted;
@@ -531,7 +540,11 @@ impl Builder {
                 let name = TargetName::ost(&self.fsname, OstIndex(i));
                 let mgc = mgc(&name);
                 let ost = Ost::start(&node, osd, OstConfig { name, uuid, host }, mgc.clone()).await;
-                AnyTarget::Ost(ost.map_err(|e| e.to_string())?, mgc)
+                let ost = ost.map_err(|e| e.to_string())?;
+                for (name, value) in &self.ost_params {
+                    node.params().set(&format!("obdfilter.*.{name}"), value).map_err(|e| e.to_string())?;
+                }
+                AnyTarget::Ost(ost, mgc)
             }
         };
         Ok(Running { rt: rt.clone(), faults, node, target })

@@ -2,6 +2,7 @@
 //! and starts threads to use several processors; what runs inside a simulation sees none of it.
 #![allow(clippy::disallowed_methods)] // Measures real time, and runs simulations side by side.
 
+use crate::conditions::Answers;
 use crate::crashes::{self, When};
 use crate::journal::{self, Mode, Storage};
 use crate::scale::Crowd;
@@ -72,6 +73,9 @@ enum SimCommand {
         /// Steps of each run
         #[arg(long, default_value_t = 400)]
         steps: u32,
+        /// When OSTs answer writes; drawn for each seed if not given
+        #[arg(long)]
+        answers: Option<Answers>,
     },
     /// One seed, with its failure in full
     Replay {
@@ -84,6 +88,9 @@ enum SimCommand {
         /// A seed of `crashes`, not of `sweep`
         #[arg(long)]
         crashes: bool,
+        /// With --crashes: what the sweep that failed was given
+        #[arg(long, requires = "crashes")]
+        answers: Option<Answers>,
         /// Steps of the run: as in the sweep that failed
         #[arg(long, default_value_t = 2000)]
         steps: u32,
@@ -186,11 +193,13 @@ pub fn main(args: SimArgs) -> ExitCode {
         SimCommand::Smoke { steps } => smoke(steps, args.json),
         SimCommand::Sweep { seeds, from, steps } => sweep(&SWEEP, from, seeds, steps, args.json),
         SimCommand::Locks { seeds, from, steps } => sweep(&LOCKS, from, seeds, steps, args.json),
-        SimCommand::Crashes { seeds, from, steps } => sweep(&CRASHES, from, seeds, steps, args.json),
-        SimCommand::Replay { seed, locks, crashes, steps } => {
+        SimCommand::Crashes { seeds, from, steps, answers } => {
+            sweep(crashes_answering(answers), from, seeds, steps, args.json)
+        }
+        SimCommand::Replay { seed, locks, crashes, answers, steps } => {
             let story = match (locks, crashes) {
                 (true, _) => &LOCKS,
-                (_, true) => &CRASHES,
+                (_, true) => crashes_answering(answers),
                 _ => &SWEEP,
             };
             replay(story, seed, steps, args.json)
@@ -217,12 +226,35 @@ const SWEEP: Story = Story {
     replay: "nacre sim replay",
 };
 
-const CRASHES: Story = Story {
-    name: "crashes",
-    run: crashes::run_seed,
-    trouble: |seed| format!("{:?}", When::of_seed(seed)).to_lowercase(),
-    replay: "nacre sim replay --crashes",
-};
+const CRASHES: Story = crashes(crashes::run_seed, "nacre sim replay --crashes");
+
+const CRASHES_COMMIT: Story = crashes(
+    |seed, steps| crashes::run_answering(Answers::Commit, seed, steps),
+    "nacre sim replay --crashes --answers commit",
+);
+
+const CRASHES_DEVICE: Story = crashes(
+    |seed, steps| crashes::run_answering(Answers::Device, seed, steps),
+    "nacre sim replay --crashes --answers device",
+);
+
+const CRASHES_MEMORY: Story = crashes(
+    |seed, steps| crashes::run_answering(Answers::Memory, seed, steps),
+    "nacre sim replay --crashes --answers memory",
+);
+
+const fn crashes(run: fn(u64, u32) -> SimStats, replay: &'static str) -> Story {
+    Story { name: "crashes", run, trouble: |seed| format!("{:?}", When::of_seed(seed)).to_lowercase(), replay }
+}
+
+fn crashes_answering(answers: Option<Answers>) -> &'static Story {
+    match answers {
+        None => &CRASHES,
+        Some(Answers::Commit) => &CRASHES_COMMIT,
+        Some(Answers::Device) => &CRASHES_DEVICE,
+        Some(Answers::Memory) => &CRASHES_MEMORY,
+    }
+}
 
 const LOCKS: Story = Story {
     name: "locks",

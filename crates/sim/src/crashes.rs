@@ -3,9 +3,11 @@
 //! is [`Workload`]'s and [`scenario::together`]'s; when servers die, and how, is here.
 
 use crate::cluster::{Cluster, Server, run};
+use crate::conditions::{Answers, Conditions};
 use crate::scenario::{self, Trouble};
 use crate::workload::Workload;
 use nacre_base::Prng;
+use nacre_lnet::FaultPlan;
 use nacre_osd::mem::Crash;
 use nacre_rt::SimStats;
 use std::sync::Arc;
@@ -38,11 +40,25 @@ impl When {
 /// Virtual time that a run may take.
 const LIMIT: Duration = Duration::from_secs(100_000);
 
+/// For how long nodes are cut off from one another now and then, and how often.
+const PARTITIONS_TIME: Duration = Duration::from_secs(300);
+const PARTITIONS: u32 = 15;
+
 /// Clients must get on when servers stay up: a run has no more crashes than this.
 const CRASHES_MAX: u32 = 20;
 
-/// Runs `seed`: panics if anything is wrong.
+/// Runs `seed` under conditions that it draws as well: panics if anything is wrong.
 pub fn run_seed(seed: u64, steps: u32) -> SimStats {
+    run_under(Conditions::of_seed(seed, None), seed, steps)
+}
+
+/// The same, where OSTs answer in one way.
+pub fn run_answering(answers: Answers, seed: u64, steps: u32) -> SimStats {
+    run_under(Conditions::of_seed(seed, Some(answers)), seed, steps)
+}
+
+/// Runs `seed` under these conditions.
+pub fn run_under(conditions: Conditions, seed: u64, steps: u32) -> SimStats {
     let when = When::of_seed(seed);
     let mut prng = Prng::new(seed);
     let trouble = if when == When::DuringLosses { Trouble::Lossy } else { Trouble::Calm };
@@ -50,7 +66,21 @@ pub fn run_seed(seed: u64, steps: u32) -> SimStats {
         .oss(prng.range(1, 4) as u32)
         .clients(prng.range(1, 4) as u32)
         .network(scenario::network(trouble, seed));
-    run(seed, LIMIT, builder, move |cluster| tell(cluster, when, seed, steps)).1
+    let builder = conditions.apply(builder);
+    run(seed, LIMIT, builder, move |cluster| async move {
+        if conditions.partitions {
+            schedule_partitions(&cluster, seed);
+        }
+        tell(cluster, when, seed, steps).await;
+    })
+    .1
+}
+
+/// Nodes are cut off from one another for seconds at a time, from now on.
+fn schedule_partitions(cluster: &Cluster, seed: u64) {
+    let nodes = [cluster.server_numbers(), cluster.client_numbers()].concat();
+    let now = cluster.rt().now();
+    FaultPlan::random(seed, &nodes, now, now + PARTITIONS_TIME, PARTITIONS).schedule(cluster.net());
 }
 
 async fn tell(cluster: Arc<Cluster>, when: When, seed: u64, steps: u32) {
@@ -78,6 +108,7 @@ async fn tell(cluster: Arc<Cluster>, when: When, seed: u64, steps: u32) {
         over.store(true, Ordering::Release);
         crashing.await;
     }
+    cluster.net().heal();
     cluster.net().set_links(scenario::network(Trouble::Calm, seed).link);
     cluster.rt().sleep(Duration::from_secs(200)).await;
     cluster.stop().await;

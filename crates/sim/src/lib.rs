@@ -7,6 +7,7 @@
 pub mod checker;
 pub mod cluster;
 pub mod command;
+pub mod conditions;
 pub mod crashes;
 pub mod failures;
 mod fsck;

@@ -3,10 +3,11 @@
 //! POSIX step by step, is `workload`'s.
 
 use crate::checker::{History, INITIAL, OperationId, Register};
-use crate::cluster::{Cluster, run};
+use crate::cluster::{Cluster, Server, run};
 use nacre_base::{Errno, Fid, Payload, Prng};
 use nacre_client::OpenFile;
 use nacre_lnet::{FaultPlan, LinkOptions, SimNetOptions};
+use nacre_osd::mem::Crash;
 use nacre_rt::SimStats;
 use nacre_wire::attr::{Credentials, SetAttr};
 use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_SIZE_MIN};
@@ -28,15 +29,24 @@ pub enum Hazard {
     Deaths,
     /// A client is cut off until it is evicted, and comes back.
     Eviction,
+    /// A client dies, and at the same moment every OSS does.
+    DeathsWithServers,
 }
 
 impl Hazard {
     /// All kinds.
-    pub const ALL: [Hazard; 5] = [Hazard::Calm, Hazard::Lossy, Hazard::Partitions, Hazard::Deaths, Hazard::Eviction];
+    pub const ALL: [Hazard; 6] =
+        [Hazard::Calm, Hazard::Lossy, Hazard::Partitions, Hazard::Deaths, Hazard::Eviction, Hazard::DeathsWithServers];
 
     /// The kind that `seed` gets.
     pub fn of_seed(seed: u64) -> Hazard {
         Hazard::ALL[(seed % Hazard::ALL.len() as u64) as usize]
+    }
+
+    /// Returns whether clients change and read sizes. A size may come from a writer's cache, so nothing keeps it if the
+    /// writer and the server die together.
+    fn asks_sizes(self) -> bool {
+        self != Hazard::DeathsWithServers
     }
 
     /// How long the clients work, roughly: long enough for what is to go wrong.
@@ -44,7 +54,7 @@ impl Hazard {
         match self {
             Hazard::Calm | Hazard::Lossy => Duration::from_millis(500),
             Hazard::Partitions => Duration::from_secs(100),
-            Hazard::Deaths => Duration::from_secs(60),
+            Hazard::Deaths | Hazard::DeathsWithServers => Duration::from_secs(60),
             Hazard::Eviction => CUT + BACK + Duration::from_secs(60),
         }
     }
@@ -59,8 +69,12 @@ const BACK: Duration = Duration::from_secs(150);
 
 /// Runs `seed`, with `steps` operations of each client: panics if anything is wrong.
 pub fn run_seed(seed: u64, steps: u32) -> SimStats {
+    run_hazard(Hazard::of_seed(seed), seed, steps)
+}
+
+/// The same with another hazard than the seed's own.
+pub fn run_hazard(hazard: Hazard, seed: u64, steps: u32) -> SimStats {
     let mut prng = Prng::new(seed);
-    let hazard = Hazard::of_seed(seed);
     let link =
         LinkOptions { latency: Duration::from_micros(20), jitter: Duration::from_micros(50), ..LinkOptions::default() };
     let link = match hazard {
@@ -109,7 +123,7 @@ async fn tell(cluster: Arc<Cluster>, hazard: Hazard, seed: u64, steps: u32) {
     cluster.net().set_links(LinkOptions::default());
     rt.sleep(Duration::from_secs(200)).await;
     story.look_at_all(seed).await;
-    if hazard == Hazard::Deaths {
+    if matches!(hazard, Hazard::Deaths | Hazard::DeathsWithServers) {
         story.until_the_dead_are_evicted().await;
     }
     cluster.check_locks().unwrap_or_else(|e| panic!("lock tables: {e}"));
@@ -206,15 +220,13 @@ impl Story {
                 let deaths = prng.range(1, count as u64);
                 for _ in 0..deaths {
                     rt.sleep(Duration::from_millis(prng.range(100, 25_000))).await;
-                    let victim = prng.below(count as u64) as usize;
-                    let mut state = self.state.lock();
-                    // One survives, to look at what is left.
-                    if state.dead.len() + 1 < count && state.dead.insert(victim) {
-                        self.cluster.kill_client(victim);
-                        state.history.died(victim as u32);
-                        state.appended.values_mut().filter(|a| a.client == victim).for_each(|a| a.certain = false);
-                    }
+                    self.kill_client(prng.below(count as u64) as usize);
                 }
+            }
+            Hazard::DeathsWithServers => {
+                rt.sleep(Duration::from_millis(prng.range(100, 50_000))).await;
+                self.kill_client(prng.below(self.cluster.client_count() as u64) as usize);
+                self.restart_object_servers(&mut prng).await;
             }
             Hazard::Eviction => {
                 rt.sleep(Duration::from_millis(prng.range(100, 30_000))).await;
@@ -228,6 +240,29 @@ impl Story {
                 self.with(|h| h.forget_reads(victim as u32, moment));
                 self.state.lock().in_trouble.remove(&victim);
             }
+        }
+    }
+
+    /// Kills a client, unless it is dead or the last: one survives, to look at what is left.
+    fn kill_client(&self, victim: usize) {
+        let mut state = self.state.lock();
+        if state.dead.len() + 1 < self.cluster.client_count() && state.dead.insert(victim) {
+            self.cluster.kill_client(victim);
+            state.history.died(victim as u32);
+            state.appended.values_mut().filter(|a| a.client == victim).for_each(|a| a.certain = false);
+        }
+    }
+
+    /// Cuts the power of all OSSs at this moment, and starts them again on what their disks have.
+    async fn restart_object_servers(&self, prng: &mut Prng) {
+        let servers = self.cluster.servers();
+        let servers: Vec<Server> = servers.into_iter().filter(|s| matches!(s, Server::Oss(_))).collect();
+        for server in &servers {
+            self.cluster.crash(*server, Crash::PowerCut);
+        }
+        self.cluster.rt().sleep(Duration::from_millis(prng.range(0, 5000))).await;
+        for server in servers {
+            self.cluster.restart(server).await.unwrap_or_else(|e| panic!("{server:?} does not start again: {e}"));
         }
     }
 
@@ -373,6 +408,7 @@ impl Worker {
                 62..67 => self.read_slots(file, slot, several).await,
                 67..72 => self.sync(file).await,
                 72..78 => self.append().await,
+                78..86 if !self.story.hazard.asks_sizes() => self.read_slots(file, slot, 1).await,
                 78..81 => self.write_size().await,
                 81..86 => self.read_size().await,
                 86..89 => self.write_name().await,
@@ -575,8 +611,7 @@ mod tests {
     /// its own: it was evicted first.
     #[test]
     fn who_waits_for_the_lock_of_a_dead_client_is_not_evicted_with_it() {
-        assert!(matches!(Hazard::of_seed(300_463), Hazard::Deaths));
-        run_seed(300_463, 80);
+        run_hazard(Hazard::Deaths, 300_463, 80);
     }
 
     #[test]

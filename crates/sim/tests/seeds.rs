@@ -1,6 +1,8 @@
 //! Seeds of random runs: one of each kind of trouble, and every one that found a bug, with its story.
 
+use nacre_sim::conditions::Conditions;
 use nacre_sim::scenario::{Trouble, run_seed};
+use nacre_sim::sharing::{Hazard, run_hazard};
 
 /// Steps of a run: enough for files to be renamed, opened, unlinked and written to in every order.
 const STEPS: u32 = 200;
@@ -67,7 +69,7 @@ fn seed_10_created_before_the_mdt_knew_the_ost() {
 #[test]
 fn what_is_said_twice_while_servers_die_is_answered_twice() {
     for seed in [10_106, 12_318, 12_702, 15_142, 16_602, 40_982, 44_582] {
-        nacre_sim::crashes::run_seed(seed, 400);
+        nacre_sim::crashes::run_under(Conditions::default(), seed, 400);
     }
 }
 
@@ -75,7 +77,7 @@ fn what_is_said_twice_while_servers_die_is_answered_twice() {
 /// that one's replay, for the truncation was missing.
 #[test]
 fn seed_51422_wrote_while_it_truncated() {
-    nacre_sim::crashes::run_seed(51_422, 400);
+    nacre_sim::crashes::run_under(Conditions::default(), 51_422, 400);
 }
 
 /// An MDT that had not used any object of an OST before it crashed had the next ones made, and those from before stayed.
@@ -91,6 +93,6 @@ fn objects_made_ahead_for_nobody_do_not_stay() {
 #[test]
 fn a_size_is_not_older_for_the_client_that_changes_it() {
     for seed in [141, 1671, 1706] {
-        nacre_sim::sharing::run_seed(seed, 80);
+        run_hazard(Hazard::ALL[seed as usize % 5], seed, 80);
     }
 }

@@ -2,7 +2,7 @@
 //! to either begins both anew.
 
 use crate::Target;
-use nacre_base::histogram::{Rows, read_write_table};
+use nacre_base::histogram::{Rows, brw_table};
 use nacre_base::{Time, Timestamp};
 use nacre_osd::IoStats;
 use nacre_rt::Rt;
@@ -78,12 +78,12 @@ pub fn disk_tables(out: &mut String, stats: &IoStats) {
     let (reads, writes) = (&stats.reads, &stats.writes);
     // There is none with nothing in flight.
     let (read, write) = (reads.in_flight.get(1..).unwrap_or(&[]), writes.in_flight.get(1..).unwrap_or(&[]));
-    read_write_table(out, ("disk I/Os in flight", "ios"), read, write, |row| (row + 1).to_string());
+    brw_table(out, ("disk I/Os in flight", "ios"), read, write, |row| (row + 1).to_string());
     let power = |row: usize| 1u64.checked_shl(row as u32).unwrap_or(u64::MAX);
-    read_write_table(out, ("I/O time (1/1000s)", "ios"), reads.millis.rows(), writes.millis.rows(), |row| {
+    brw_table(out, ("I/O time (1/1000s)", "ios"), reads.millis.rows(), writes.millis.rows(), |row| {
         power(row).to_string()
     });
-    read_write_table(out, ("disk I/O size", "ios"), reads.bytes.rows(), writes.bytes.rows(), |row| {
+    brw_table(out, ("disk I/O size", "ios"), reads.bytes.rows(), writes.bytes.rows(), |row| {
         // 4096 is 4K.
         format!("{}{}", 1 << (row % 10), ["", "K", "M", "G", "T", "P", "E"][(row / 10).min(6)])
     });

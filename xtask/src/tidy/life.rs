@@ -4,7 +4,8 @@
 use super::section;
 use crate::source::Source;
 
-const TOURS: &[&str] = &["## Life of a write", "## Life of a create"];
+const TOURS: &[&str] =
+    &["## Life of a write", "## Life of a create", "## Life of a lock that is called back", "## Life of a recovery"];
 
 pub(crate) fn check(architecture: &str, sources: &[Source]) -> Vec<String> {
     let mut out = Vec::new();
@@ -59,8 +60,8 @@ mod tests {
 
     #[test]
     fn every_stop_must_exist() {
-        let document =
-            "## Life of a write\n1. `a.rs: go`: x\n   more\n2. `a.rs: gone`\n\n## Life of a create\n1. `b.rs: go`\n";
+        let document = "## Life of a write\n1. `a.rs: go`: x\n   more\n2. `a.rs: gone`\n\n## Life of a create\n1. `b.rs: go`\n\n\
+             ## Life of a lock that is called back\n1. `a.rs: go`\n\n## Life of a recovery\n1. `a.rs: go`\n";
         let found = check(document, &[Source::new("a.rs", "fn go() {}")]);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].contains("a.rs has no function gone") && found[1].contains("there is no b.rs"));

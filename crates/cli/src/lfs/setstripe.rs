@@ -42,8 +42,9 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
         }
         Ok(w) => w,
         Err(message) => {
-            print!("{USAGE}");
-            return fail("lfs setstripe setstripe", message, USAGE_EXIT);
+            let code = fail("lfs setstripe setstripe", message, USAGE_EXIT);
+            print!("\n{USAGE}");
+            return code;
         }
     };
     let mut code = ExitCode::SUCCESS;

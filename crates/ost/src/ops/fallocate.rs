@@ -54,6 +54,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
         },
     );
     let response = changed.await?;
+    ost.objects.note_change(&object, &ranges, &request, &response);
     data_change.recorded();
     reserved.written();
     Ok(response)

@@ -63,6 +63,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
         },
     );
     let response = changed.await?;
+    ost.objects.note_change(&object, &locked, &request, &response);
     data_change.recorded();
     Ok(response)
 }

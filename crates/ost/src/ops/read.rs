@@ -5,6 +5,7 @@ use crate::objects::Access;
 use crate::ops::extents;
 use crate::record::ObjectRecord;
 use crate::service::ObjectService;
+use crate::settings::SyncOnLockCancel;
 use nacre_base::{Errno, Payload};
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::{Niobuf, Read, ReadReply};
@@ -17,6 +18,9 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     let (record, lens, data) = {
         let _lock = ost.lock_ranges(&request, read.fid, read.lock, Access::Read, &extents.ranges).await?;
         let (_guard, record) = ost.objects.lock(&object, &extents.ranges, Access::Read).await?;
+        if ost.settings.sync_on_lock_cancel() != SyncOnLockCancel::Never {
+            ost.objects.commit_what_others_wrote(&object, &extents.ranges, &request).await?;
+        }
         let (lens, data) = fetch(ost, &read, &record).await?;
         (record, lens, data)
     };

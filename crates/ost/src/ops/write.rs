@@ -99,6 +99,7 @@ impl Work<'_> {
             reserved.written();
         }
         let response = record(ost, request, write, object, extents, None).await?;
+        ost.objects.note_change(object, &extents.ranges, request, &response);
         change.recorded();
         Ok(response)
     }
@@ -108,6 +109,7 @@ impl Work<'_> {
         let Work { ost, request, write, object, extents } = *self;
         let (stored, pending) = oneshot::channel();
         let response = record(ost, request, write, object, extents, Some(pending)).await?;
+        ost.objects.note_change(object, &extents.ranges, request, &response);
         // No await from the record to here: a request whose client is gone ends at any of them.
         let data = split(&write.extents, &data);
         drop(ost.target.rt().spawn(store_later(ost.target.clone(), object.fid, data, stored, held)));

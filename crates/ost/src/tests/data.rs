@@ -252,14 +252,15 @@ fn brw_stats_show_requests_as_they_came_and_as_the_disk_saw_them() {
         let get = || params.get("obdfilter.*.brw_stats").unwrap()[0].1.clone();
         let text = get();
         for line in [
-            "pages per bulk r/w    rpcs   % cum % |       rpcs   % cum %",
+            "                           read      |     write",
+            "pages per bulk r/w     rpcs  % cum % |  rpcs        % cum %",
             "2:\t\t         0   0   0   |          1  50  50",
             "256:\t\t         1 100 100   |          1  50 100",
-            "discontiguous pages   rpcs   % cum % |       rpcs   % cum %",
+            "discontiguous pages    rpcs  % cum % |  rpcs        % cum %",
             "1:\t\t         0   0 100   |          1  50 100",
-            "disk I/Os in flight   ios    % cum % |       ios    % cum %",
-            "I/O time (1/1000s)    ios    % cum % |       ios    % cum %",
-            "disk I/O size         ios    % cum % |       ios    % cum %",
+            "disk I/Os in flight    ios   % cum % |  ios         % cum %",
+            "I/O time (1/1000s)     ios   % cum % |  ios         % cum %",
+            "disk I/O size          ios   % cum % |  ios         % cum %",
             "1M:\t\t         1 100 100   |          1 100 100",
         ] {
             assert!(text.lines().any(|l| l == line), "{line:?} is not in {text}");

@@ -1,0 +1,92 @@
+//! What a run of `nacre sim crashes` works under, besides who dies and when: how OSTs answer writes, what their disks cost,
+//! how often they commit, and whether the network is cut meanwhile. A seed decides; nothing may depend on the outcome.
+
+use crate::cluster::Builder;
+use nacre_base::Prng;
+use nacre_osd::mem::{DiskModel, MemOptions};
+use std::time::Duration;
+
+/// When OSTs answer a write whose client keeps the data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Answers {
+    /// After the commit (`sync_journal=1`).
+    Commit,
+    /// Once the data is on the device: the default.
+    Device,
+    /// Once the data is received (`reply_from_memory_mb`).
+    Memory,
+}
+
+impl Answers {
+    /// All of them.
+    pub const ALL: [Answers; 3] = [Answers::Commit, Answers::Device, Answers::Memory];
+
+    /// The parameter of `obdfilter.*` that asks for it, if it is not the default.
+    fn param(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Answers::Commit => Some(("sync_journal", "1")),
+            Answers::Device => None,
+            Answers::Memory => Some(("reply_from_memory_mb", "16")),
+        }
+    }
+}
+
+/// The conditions of one run.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Conditions {
+    /// How OSTs answer writes.
+    pub answers: Answers,
+    /// Value of `obdfilter.*.sync_on_lock_cancel`.
+    pub sync_on_lock_cancel: &'static str,
+    /// What requests to any server's disk cost.
+    pub disk: DiskModel,
+    /// The longest time between a change and its commit, of every target.
+    pub commit_interval: Duration,
+    /// True if nodes are cut off from one another meanwhile.
+    pub partitions: bool,
+}
+
+impl Default for Conditions {
+    /// The product's defaults, on disks that cost no time.
+    fn default() -> Conditions {
+        let MemOptions { model, commit_interval, .. } = MemOptions::default();
+        Conditions {
+            answers: Answers::Device,
+            sync_on_lock_cancel: "blocking",
+            disk: model,
+            commit_interval,
+            partitions: false,
+        }
+    }
+}
+
+impl Conditions {
+    /// What `seed` draws, with these answers or any.
+    pub fn of_seed(seed: u64, answers: Option<Answers>) -> Conditions {
+        // Other numbers than those that decide who dies, so that a seed keeps its crashes whatever is drawn here.
+        let mut prng = Prng::new(seed.rotate_left(32) ^ 0x636f_6e64);
+        let drawn = *prng.pick(&Answers::ALL);
+        // A flush that takes its time is what a crash must be able to land in.
+        let flush = Duration::from_millis(prng.range(1, 400));
+        let disk = *prng.pick(&[
+            DiskModel::FREE,
+            DiskModel { flush, ..DiskModel::NVME },
+            DiskModel { flush, ..DiskModel::HDD },
+        ]);
+        Conditions {
+            answers: answers.unwrap_or(drawn),
+            sync_on_lock_cancel: *prng.pick(&["never", "blocking", "always"]),
+            disk,
+            commit_interval: Duration::from_millis(*prng.pick(&[100, 1000, 5000, 20_000])),
+            partitions: prng.one_in(4),
+        }
+    }
+
+    /// A cluster under these conditions.
+    pub(crate) fn apply(&self, builder: Builder) -> Builder {
+        let storage = MemOptions { model: self.disk, commit_interval: self.commit_interval, ..MemOptions::default() };
+        let mut params = vec![("sync_on_lock_cancel", self.sync_on_lock_cancel)];
+        params.extend(self.answers.param());
+        builder.storage(storage).ost_params(&params)
+    }
+}
