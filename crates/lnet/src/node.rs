@@ -316,7 +316,7 @@ impl Node {
         interface.state.lock().peer(*primary, interface.peers_max).nids = nids.to_vec();
     }
 
-    fn interface(&self, nid: Nid) -> Option<Arc<Interface>> {
+    pub(crate) fn interface(&self, nid: Nid) -> Option<Arc<Interface>> {
         if nid == Nid::LO {
             return Some(self.lo.clone());
         }

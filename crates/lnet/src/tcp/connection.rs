@@ -25,6 +25,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -38,6 +39,8 @@ pub(super) struct Connection {
     pub(super) connection_type: ConnectionType,
     /// Whether this node opened it.
     pub(super) dialed: bool,
+    /// How often bytes have arrived, the HELLO included: what a probe of the peer looks at.
+    heard: AtomicU64,
     shared: Weak<Shared>,
     socket: OwnedWriteHalf,
     outgoing: Mutex<Outgoing>,
@@ -96,6 +99,7 @@ impl Connection {
             peer,
             connection_type,
             dialed,
+            heard: AtomicU64::new(1),
             shared: Arc::downgrade(shared),
             socket,
             outgoing: Mutex::default(),
@@ -105,14 +109,19 @@ impl Connection {
     }
 
     /// Starts to read and write. Only after the connection is in its peer's list, where a reader that fails looks for it.
-    pub(super) fn start(self: &Arc<Self>, shared: &Arc<Shared>, half: OwnedReadHalf, peer_nids: Vec<Nid>) {
-        let reader = shared.rt.spawn(run_reader(self.clone(), shared.clone(), half, peer_nids));
+    pub(super) fn start(self: &Arc<Self>, shared: &Arc<Shared>, half: OwnedReadHalf) {
+        let reader = shared.rt.spawn(run_reader(self.clone(), shared.clone(), half));
         let writer = shared.rt.spawn(run_writer(self.clone(), shared.clone()));
         let mut tasks = self.tasks.lock();
         tasks.extend([reader, writer]);
         if self.outgoing.lock().closed {
             tasks.drain(..).for_each(|t| t.abort());
         }
+    }
+
+    /// How often bytes have arrived.
+    pub(super) fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_bulk(&self) -> bool {
@@ -302,10 +311,9 @@ impl Drop for CloseOnDrop {
     }
 }
 
-async fn run_reader(connection: Arc<Connection>, shared: Arc<Shared>, half: OwnedReadHalf, peer_nids: Vec<Nid>) {
+async fn run_reader(connection: Arc<Connection>, shared: Arc<Shared>, half: OwnedReadHalf) {
     let _close = CloseOnDrop(connection.clone());
-    let bulk = connection.is_bulk();
-    let mut reader = Reader { half, bulk, leftover: Vec::new(), peer_nids, shared: shared.clone() };
+    let mut reader = Reader { half, connection: connection.clone(), leftover: Vec::new(), shared: shared.clone() };
     let Err(e) = reader.run().await;
     match e {
         Ended::Protocol(_) => {
@@ -321,12 +329,9 @@ async fn run_reader(connection: Arc<Connection>, shared: Arc<Shared>, half: Owne
 
 struct Reader {
     half: OwnedReadHalf,
-    /// Whether this is a bulk connection.
-    bulk: bool,
+    connection: Arc<Connection>,
     /// The beginning of a frame whose rest has not come: less than a header, or a header and less than its small payload.
     leftover: Vec<u8>,
-    /// Whom messages may come from.
-    peer_nids: Vec<Nid>,
     shared: Arc<Shared>,
 }
 
@@ -347,6 +352,7 @@ impl Reader {
                         0 => return Err(Ended::ByPeer),
                         n => large.filled += n,
                     }
+                    bump(&self.connection.heard);
                 }
                 self.handle_frame(&large.frame, Bytes::from(large.buf))?;
             }
@@ -358,12 +364,15 @@ impl Reader {
         with_scratch(|scratch| {
             let have = self.leftover.len();
             scratch[..have].copy_from_slice(&self.leftover);
-            let want = if self.bulk { self.missing()? } else { READ_AHEAD };
+            let want = if self.connection.is_bulk() { self.missing()? } else { READ_AHEAD };
             let mut space = ReadBuf::new(&mut scratch[have..have + want]);
             ready!(Pin::new(&mut self.half).poll_read(cx, &mut space))?;
             match space.filled().len() {
                 0 => Poll::Ready(Err(Ended::ByPeer)),
-                n => Poll::Ready(self.handle_bytes(&scratch[..have + n])),
+                n => {
+                    bump(&self.connection.heard);
+                    Poll::Ready(self.handle_bytes(&scratch[..have + n]))
+                }
             }
         })
     }
@@ -404,13 +413,14 @@ impl Reader {
             return Err(FrameError::PayloadChecksum);
         }
         let header = frame.header;
-        // When there are routers, what comes from one may have been sent by anybody behind it.
-        if !self.peer_nids.contains(&header.source) {
+        // Only the NID whose address was checked, not another that the peer says it has as well. When there are routers,
+        // what comes from one may have been sent by anybody behind it.
+        if header.source != self.connection.peer {
             return Err(FrameError::Source(header.source));
         }
         let Some(node) = self.node() else { return Ok(()) };
         if frame.want_bulk {
-            self.shared.handle_want_bulk(self.peer_nids[0]);
+            self.shared.handle_want_bulk(self.connection.peer);
         }
         node.handle_message(self.shared.nid, Message { header, payload: payload.into(), damaged: false });
         Ok(())

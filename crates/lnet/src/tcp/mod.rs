@@ -10,27 +10,37 @@
 //! A connection that breaks takes all others of its peer with it: what is under way on them is of a peer that may have
 //! died. Nothing is sent again here; senders and waiting GETs get `PeerDown`, and the upper layer decides.
 //!
-//! A peer is who it says it is: until networks carry TLS, NIDs are trusted, as Lustre's are.
+//! The address of a peer's NID must be the address that its socket comes from, and every dial leaves from the address of
+//! the own NID, so that this holds on hosts with several addresses. The port of a NID cannot be checked: whoever shares
+//! the peer's address may claim it, but does not get it while the peer lives (`claim`).
 #![allow(clippy::disallowed_methods)] // Sockets are opened here.
 
 mod backoff;
+mod claim;
 mod connection;
+mod refusals;
 
+use crate::bulk::GetInFlight;
 use crate::error::LnetError;
 use crate::frame::{ConnectionType, FrameError, HELLO_PREFIX_LEN, Hello};
-use crate::lnd::{Lnd, LndStatus, Outbound};
-use crate::node::Node;
+use crate::lnd::{Lnd, LndStatus, Outbound, Waiter};
+use crate::message::{MAX_PAYLOAD, Message, Portal};
+use crate::node::{Node, PING_MATCH_BITS};
 use crate::options::TcpOptions;
 use crate::status::bump;
 use backoff::Backoff;
+use claim::{Claim, Holder, Verdict};
 use connection::Connection;
 use nacre_base::{Errno, FxHashMap, Network, Nid};
 use nacre_rt::{Rt, Task};
 use parking_lot::Mutex;
+use refusals::Refusals;
 use std::collections::VecDeque;
 use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -60,10 +70,13 @@ struct Shared {
     rt: Rt,
     node: Weak<Node>,
     nid: Nid,
-    incarnation: u64,
+    /// Makes this start's incarnation for each peer. Peers get different ones, so that nobody who asks this node learns
+    /// what another peer knows it by.
+    incarnations: RandomState,
     options: TcpOptions,
     checksums: Checksums,
     peers: Mutex<FxHashMap<Nid, Peer>>,
+    refusals: Mutex<Refusals>,
     acceptor: Mutex<Option<Task>>,
     half_open: Arc<Semaphore>,
 }
@@ -103,9 +116,19 @@ enum HelloError {
     SomebodyElse(Nid),
     #[error("it looks for {0}, which is not here")]
     NotHere(Nid),
+    #[error("it claims to be {0}, which has another address")]
+    ForeignAddress(Nid),
+    #[error("it claims to be {0}, which is connected and answers")]
+    Held(Nid),
+    #[error("{0} has {CONNECTIONS_PER_PEER_MAX} connections already")]
+    TooMany(Nid),
 }
 
 const LISTEN_BACKLOG: u32 = 4096;
+/// Most connections of one peer: a control connection and bulk ones, dialed by both sides.
+const CONNECTIONS_PER_PEER_MAX: usize = 256;
+/// A newcomer's claim to a NID is judged so often while its holder is probed.
+const CLAIM_POLL: Duration = Duration::from_millis(20);
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
@@ -122,11 +145,12 @@ impl Tcp {
             rt: node.rt.child(format!("lnet {nid}")),
             node: Arc::downgrade(node),
             nid,
-            incarnation: node.rt.random(),
+            incarnations: RandomState::new(),
             half_open: Arc::new(Semaphore::new(options.half_open_max)),
             options,
             checksums: Checksums { messages: node.options.checksums, bulk: node.options.bulk_checksums },
             peers: Mutex::default(),
+            refusals: Mutex::default(),
             acceptor: Mutex::default(),
         });
         let task = shared.rt.spawn(accept_loop(shared.clone(), listener));
@@ -227,6 +251,12 @@ impl Peer {
         of(ConnectionType::Control).next().or(self.connections.first()).cloned()
     }
 
+    /// Who holds the peer's NID; `None` if no connection is open.
+    fn holder(&self) -> Option<Holder> {
+        let heard = self.connections.iter().map(|c| c.heard()).sum();
+        (!self.connections.is_empty()).then_some(Holder { incarnation: self.incarnation, heard })
+    }
+
     /// Bulk connections are opened by whoever opened the control connection: the other may not be able to.
     fn may_dial_bulk(&self, now: nacre_base::Time) -> bool {
         let control = self.connections.iter().any(|c| c.dialed && c.connection_type == ConnectionType::Control);
@@ -304,13 +334,8 @@ async fn accept_loop(shared: Arc<Shared>, listener: TcpListener) {
                 let shared2 = shared.clone();
                 drop(shared.rt.spawn(async move {
                     let _permit = permit;
-                    match shared2.welcome(stream).await {
-                        Ok(()) => {}
-                        // Whoever connects and leaves, or is silent, has done no wrong.
-                        Err(e @ (HelloError::Io(_) | HelloError::TimedOut)) => {
-                            tracing::debug!("{}: connection from {address} ended: {e}", shared2.nid);
-                        }
-                        Err(e) => tracing::warn!("{}: connection from {address} refused: {e}", shared2.nid),
+                    if let Err(e) = shared2.welcome(stream, address.ip()).await {
+                        shared2.log_refused(address, &e);
                     }
                 }));
             }
@@ -327,7 +352,7 @@ impl Shared {
     async fn dial(self: &Arc<Self>, to: Nid, connection_type: ConnectionType) -> Result<(), HelloError> {
         let address = SocketAddr::V4(SocketAddrV4::new(to.ip(), to.tcp_port()));
         let introduction = async {
-            let mut stream = TcpStream::connect(address).await?;
+            let mut stream = connect_from(self.nid.ip(), address).await?;
             set_options(&stream, self.options.timeout)?;
             stream.write_all(&self.hello(to, connection_type).encode()).await?;
             let hello = read_hello(&mut stream).await?;
@@ -335,71 +360,122 @@ impl Shared {
         };
         let limited = self.rt.timeout(self.options.connect_timeout, introduction).await;
         let (stream, hello) = limited.map_err(|_| HelloError::TimedOut)??;
-        if !hello.sources.contains(&to) {
+        if hello.sources[0] != to {
             return Err(HelloError::SomebodyElse(hello.sources[0]));
         }
-        self.install(to, hello, stream, connection_type, true);
-        Ok(())
+        self.install(&Claim::dialed(hello.incarnation), hello, stream, connection_type)
     }
 
     /// Takes an accepted connection through its introduction.
-    async fn welcome(self: &Arc<Self>, mut stream: TcpStream) -> Result<(), HelloError> {
+    async fn welcome(self: &Arc<Self>, mut stream: TcpStream, address: IpAddr) -> Result<(), HelloError> {
         set_options(&stream, self.options.timeout)?;
-        let introduction = async {
-            let hello = read_hello(&mut stream).await?;
-            let from = hello.sources[0];
-            if hello.destination != self.nid {
-                return Err(HelloError::NotHere(hello.destination));
-            }
-            if from.network != self.nid.network || from == self.nid {
-                return Err(HelloError::SomebodyElse(from));
-            }
-            stream.write_all(&self.hello(from, hello.connection_type).encode()).await?;
-            Ok(hello)
-        };
-        let limited = self.rt.timeout(self.options.hello_timeout, introduction).await;
+        let limited = self.rt.timeout(self.options.hello_timeout, read_hello(&mut stream)).await;
         let hello = limited.map_err(|_| HelloError::TimedOut)??;
+        let from = hello.sources[0];
+        if hello.destination != self.nid {
+            return Err(HelloError::NotHere(hello.destination));
+        }
+        if from.network != self.nid.network || from == self.nid {
+            return Err(HelloError::SomebodyElse(from));
+        }
+        if IpAddr::V4(from.ip()) != address {
+            return Err(HelloError::ForeignAddress(from));
+        }
+        let claim = self.settle_claim(from, hello.incarnation).await?;
+        let answer = self.hello(from, hello.connection_type).encode();
+        let limited = self.rt.timeout(self.options.hello_timeout, stream.write_all(&answer)).await;
+        limited.map_err(|_| HelloError::TimedOut)??;
         let ours = hello.connection_type.inverted();
-        self.install(hello.sources[0], hello, stream, ours, false);
-        Ok(())
+        self.install(&claim, hello, stream, ours)
+    }
+
+    /// Waits until a newcomer may have the NID that it claims: at once if nobody else has it.
+    async fn settle_claim(&self, nid: Nid, incarnation: u64) -> Result<Claim, HelloError> {
+        let holder = || self.peers.lock().get(&nid).and_then(Peer::holder);
+        let claim = Claim::accepted(incarnation, holder(), self.rt.now());
+        let mut probes = None;
+        loop {
+            match claim.verdict(holder(), self.rt.now()) {
+                Verdict::Granted => return Ok(claim),
+                Verdict::Refused => return Err(HelloError::Held(nid)),
+                Verdict::Wait => {}
+            }
+            probes.get_or_insert_with(|| self.probe(nid));
+            self.rt.sleep(CLAIM_POLL).await;
+        }
+    }
+
+    /// Sends a ping over each connection of a peer, past the credits: those may all be held by messages that nobody takes.
+    /// Any answer is heard by the connection itself; the GETs are kept so that an answer is not counted as a stray.
+    fn probe(&self, peer: Nid) -> Vec<GetInFlight> {
+        let node = self.node.upgrade();
+        let Some((node, interface)) = node.and_then(|n| n.interface(self.nid).map(|i| (n, i))) else {
+            return Vec::new();
+        };
+        let connections = self.peers.lock().get(&peer).map_or_else(Vec::new, |p| p.connections.clone());
+        let probe_one = |connection: Arc<Connection>| {
+            let get = node.gets.start(peer, PING_MATCH_BITS, MAX_PAYLOAD as u64, self.rt.now());
+            let range = (0, MAX_PAYLOAD as u64);
+            let mut ping = Message::get(peer, Portal::RESERVED, PING_MATCH_BITS, get.id, range);
+            ping.header.source = self.nid;
+            connection.send(Outbound::new(&node, interface.clone(), peer, ping, Waiter::Get(get.id)), false);
+            get
+        };
+        connections.into_iter().map(probe_one).collect()
+    }
+
+    fn log_refused(&self, address: SocketAddr, e: &HelloError) {
+        // Whoever connects and leaves, or is silent, has done no wrong.
+        let harmless = matches!(e, HelloError::Io(_) | HelloError::TimedOut);
+        if !harmless && self.refusals.lock().handle_refused(address.ip(), self.rt.now()) {
+            tracing::warn!("{}: connection from {address} refused, and so will others be: {e}", self.nid);
+        } else {
+            tracing::debug!("{}: connection from {address} ended: {e}", self.nid);
+        }
     }
 
     fn hello(&self, destination: Nid, connection_type: ConnectionType) -> Hello {
         let mut sources = self.node.upgrade().map_or_else(Vec::new, |n| n.nids());
         sources.retain(|n| *n != self.nid);
         sources.insert(0, self.nid);
-        Hello { connection_type, incarnation: self.incarnation, destination, sources }
+        Hello { connection_type, incarnation: self.incarnations.hash_one(destination), destination, sources }
     }
 
-    /// Puts a new connection to use. Connections of the peer's former life are closed.
+    /// Puts a new connection to use, if its peer still may have the NID. Connections of the NID's former holder are closed.
     fn install(
         self: &Arc<Self>,
-        peer_nid: Nid,
+        claim: &Claim,
         hello: Hello,
         stream: TcpStream,
         connection_type: ConnectionType,
-        dialed: bool,
-    ) {
-        let Some(node) = self.node.upgrade() else { return };
-        node.handle_hello(self.nid, &hello.sources);
-        let incarnation = hello.incarnation;
+    ) -> Result<(), HelloError> {
+        let Some(node) = self.node.upgrade() else { return Ok(()) };
+        let peer_nid = hello.sources[0];
         let (read_half, write_half) = stream.into_split();
-        let connection = Connection::new(self, peer_nid, write_half, connection_type, dialed);
+        let connection = Connection::new(self, peer_nid, write_half, connection_type, claim.dialed);
         let (old, waiting) = {
             let mut peers = self.peers.lock();
             if self.rt.is_dead() {
                 drop(peers);
-                return connection.close();
+                connection.close();
+                return Ok(());
             }
             let peer = peers.entry(peer_nid).or_default();
-            let reborn = !peer.connections.is_empty() && peer.incarnation != incarnation;
+            if claim.verdict(peer.holder(), self.rt.now()) != Verdict::Granted {
+                return Err(HelloError::Held(peer_nid));
+            }
+            let reborn = !peer.connections.is_empty() && peer.incarnation != hello.incarnation;
             let old = if reborn { std::mem::take(&mut peer.connections) } else { Vec::new() };
-            peer.incarnation = incarnation;
+            if peer.connections.len() >= CONNECTIONS_PER_PEER_MAX {
+                return Err(HelloError::TooMany(peer_nid));
+            }
+            peer.incarnation = hello.incarnation;
             peer.connections.push(connection.clone());
             peer.backoff.handle_success();
             (old, std::mem::take(&mut peer.waiting))
         };
-        connection.start(self, read_half, hello.sources);
+        node.handle_hello(self.nid, &hello.sources);
+        connection.start(self, read_half);
         tracing::debug!("{}: {connection_type:?} connection with {peer_nid}", self.nid);
         if !old.is_empty() {
             tracing::info!("{}: {peer_nid} has restarted", self.nid);
@@ -410,6 +486,7 @@ impl Shared {
             let want_bulk = out.payload_len >= BULK_MIN && !connection.is_bulk();
             connection.send(out, want_bulk);
         }
+        Ok(())
     }
 
     /// A connection ended: closes the others of its peer too.
@@ -442,6 +519,32 @@ impl Shared {
             drop(self.rt.spawn(dial_bulk_connections(self.clone(), from)));
         }
     }
+}
+
+/// Dials `to` from the address `own`, which the peer holds against the NID that this node says it has.
+async fn connect_from(own: Ipv4Addr, to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    choose_port_late(&socket)?;
+    socket.bind(SocketAddr::V4(SocketAddrV4::new(own, 0)))?;
+    socket.connect(to).await
+}
+
+/// Has the kernel choose the port when the socket is connected, not when it is bound: then each port serves as many
+/// connections as there are peers, and a server can dial more of them than there are ports.
+fn choose_port_late(socket: &TcpSocket) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let len = size_of_val(&on) as libc::socklen_t;
+    // SAFETY: the descriptor is open while `socket` is borrowed, and the kernel reads `len` bytes from `on`.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const on).cast(),
+            len,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 async fn read_hello(stream: &mut TcpStream) -> Result<Hello, HelloError> {

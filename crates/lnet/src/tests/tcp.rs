@@ -237,7 +237,8 @@ async fn read_frame(s: &mut TcpStream) -> (FrameHeader, Vec<u8>) {
     (header, payload)
 }
 
-const UNREACHABLE: Nid = Nid { network: Network::TCP, address: 0x0a00_0009, port: 1 };
+/// A NID of this host's that nobody listens at.
+const UNREACHABLE: Nid = Nid { network: Network::TCP, address: 0x7f00_0001, port: 1 };
 
 #[tokio::test]
 async fn a_server_speaks_to_a_client_that_cannot_be_dialed() {
@@ -257,19 +258,89 @@ async fn a_server_speaks_to_a_client_that_cannot_be_dialed() {
     until("the hint", || *lost.lock() == [UNREACHABLE]).await;
 }
 
+/// Says HELLO to `server` as `me`, of the given incarnation, and returns the connection and what was answered: nothing if
+/// the server closed it.
+async fn knock(server: Nid, me: Nid, incarnation: u64) -> (TcpStream, Vec<u8>) {
+    let mut s = TcpStream::connect((server.ip(), server.tcp_port())).await.unwrap();
+    let connection_type = ConnectionType::Control;
+    let hello = Hello { connection_type, incarnation, destination: server, sources: vec![me] }.encode();
+    s.write_all(&hello).await.unwrap();
+    let mut answer = vec![0; hello.len()];
+    let read = Rt::production().timeout(10 * SECOND, s.read(&mut answer)).await.expect("an answer or the end in time");
+    answer.truncate(read.unwrap_or(0));
+    (s, answer)
+}
+
 #[tokio::test]
-async fn a_new_incarnation_ends_the_connections_of_the_old_one() {
-    let ((client, _), (server, server_nid)) = pair().await;
-    let mut old = introduce(server_nid, UNREACHABLE).await;
-    let lost = lost_peers(&server);
+async fn a_nid_of_another_address_is_refused() {
+    let ((client, client_nid), (server, server_nid)) = pair().await;
+    let stranger = Nid::tcp(Ipv4Addr::new(127, 0, 0, 7), client_nid.port);
+    for _ in 0..3 {
+        let (_, answer) = knock(server_nid, stranger, 1).await;
+        assert!(answer.is_empty(), "whoever comes from 127.0.0.1 is not {stranger}");
+    }
+    assert_eq!(server.peers().len(), 0, "a refused HELLO leaves nothing behind");
+    // A second NID of the client's own making does not let it speak for another.
+    let sources = vec![client_nid, stranger];
     let mut s = TcpStream::connect((server_nid.ip(), server_nid.tcp_port())).await.unwrap();
     let connection_type = ConnectionType::Control;
-    let hello = Hello { connection_type, incarnation: 2, destination: server_nid, sources: vec![UNREACHABLE] };
-    s.write_all(&hello.encode()).await.unwrap();
-    assert_eq!(old.read(&mut [0]).await.unwrap_or(0), 0);
-    assert_eq!(*lost.lock(), [UNREACHABLE]);
-    assert_eq!(server.peers()[0].connections, 1);
-    assert!(client.ping(server_nid, SECOND).await.is_ok());
+    s.write_all(&Hello { connection_type, incarnation: 1, destination: server_nid, sources }.encode()).await.unwrap();
+    let mut requests = inbox(&server, REQUEST);
+    write_frame(&mut s, Message::put(server_nid, REQUEST, 7, Payload::new()), stranger).await;
+    until("the end of the connection", || server.stats().errors == 1).await;
+    assert!(requests.try_recv().is_err());
+    client.ping(server_nid, SECOND).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_node_dials_from_the_address_of_its_nid() {
+    let (server, server_nid) = start(quick(), 0).await;
+    let client = Lnet::new(Rt::production(), quick(), Faults::new());
+    let address = Ipv4Addr::new(127, 0, 0, 2); // The kernel alone would choose 127.0.0.1 to reach the server.
+    let nid = client.add_tcp(TcpListen { address, port: 0, network: Network::TCP }).await.unwrap();
+    assert_eq!(client.ping(server_nid, SECOND).await, Ok(vec![Nid::LO, server_nid]));
+    assert_eq!(server.peers()[0].primary_nid, nid);
+}
+
+#[tokio::test]
+async fn an_impostor_at_the_same_address_does_not_cut_a_live_connection() {
+    let ((client, client_nid), (server, server_nid)) = pair().await;
+    client.ping(server_nid, SECOND).await.unwrap();
+    let lost = lost_peers(&server);
+    for incarnation in [1, 2] {
+        let (_, answer) = knock(server_nid, client_nid, incarnation).await;
+        assert!(answer.is_empty(), "{client_nid} is connected, and lives");
+    }
+    assert_eq!((lost.lock().len(), server.peers()[0].connections), (0, 1));
+    client.ping(server_nid, SECOND).await.unwrap();
+}
+
+#[tokio::test]
+async fn nobody_learns_what_incarnation_another_peer_knows() {
+    let (_server, server_nid) = start(quick(), 0).await;
+    let (_one, first) = knock(server_nid, UNREACHABLE, 1).await;
+    let (_two, same) = knock(server_nid, UNREACHABLE, 1).await;
+    let (_three, other) = knock(server_nid, Nid { port: 2, ..UNREACHABLE }, 1).await;
+    let incarnation = |answer: &[u8]| Hello::decode(answer).unwrap().incarnation;
+    assert_eq!(incarnation(&first), incarnation(&same));
+    assert_ne!(incarnation(&first), incarnation(&other));
+}
+
+#[tokio::test]
+async fn a_node_that_died_without_a_word_is_back_within_three_seconds() {
+    let (server, server_nid) = start(quick(), 0).await;
+    let (former, nid) = start(quick(), 0).await;
+    former.shutdown().await;
+    // Its machine lost power: the connection stands, and nobody answers on it.
+    let mut old = introduce(server_nid, nid).await;
+    let lost = lost_peers(&server);
+    let (again, _) = start(quick(), nid.port).await;
+    let back = Rt::production().timeout(3 * SECOND, again.ping(server_nid, 3 * SECOND)).await;
+    assert_eq!(back, Ok(Ok(vec![Nid::LO, server_nid])));
+    assert_eq!(*lost.lock(), [nid], "what the former one had under way is given up");
+    let mut rest = Vec::new();
+    old.read_to_end(&mut rest).await.unwrap();
+    assert!(!rest.is_empty(), "it was asked before it was cut");
 }
 
 #[tokio::test]
