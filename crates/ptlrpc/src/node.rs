@@ -41,7 +41,6 @@ pub(crate) struct NodeShared {
     imports: RwLock<BTreeMap<u64, Weak<ImportShared>>>,
     pub(crate) targets: RwLock<BTreeMap<String, Arc<TargetEntry>>>,
     pub(crate) exports: RwLock<FxHashMap<u64, Arc<Export>>>,
-    lanes: [LaneService; 5],
     pub(crate) evictor: Mutex<Evictor>,
     pub(crate) next_probe: Mutex<Time>,
     /// Probes whose answer is awaited, by xid.
@@ -77,7 +76,6 @@ impl RpcNode {
             imports: RwLock::default(),
             targets: RwLock::default(),
             exports: RwLock::default(),
-            lanes: Lane::ALL.map(LaneService::new),
             evictor: Mutex::default(),
             next_probe: Mutex::default(),
             probes: Mutex::default(),
@@ -118,6 +116,7 @@ impl RpcNode {
             clients: Mutex::default(),
             connecting: Mutex::default(),
             congestion: Mutex::new(Box::new(FixedWindow::default())),
+            lanes: Lane::ALL.map(LaneService::new),
         });
         let before = self.0.targets.write().insert(target.to_owned(), entry.clone());
         if let Some(before) = before {
@@ -173,9 +172,10 @@ impl RpcNode {
         self.0.unstable.load(Ordering::Relaxed)
     }
 
-    /// How busy a lane is, and what it dropped.
+    /// How busy a lane of all targets together is, and what it dropped.
     pub fn lane_counts(&self, lane: Lane) -> LaneCounts {
-        self.0.lane(lane).counts()
+        let targets = self.0.targets.read();
+        targets.values().fold(LaneCounts::default(), |sum, t| sum.plus(t.lanes[lane as usize].counts()))
     }
 
     fn register_service_params(&self, target: &str) {
@@ -299,13 +299,9 @@ impl NodeShared {
         self.targets.read().get(name).cloned()
     }
 
-    pub(crate) fn lane(&self, lane: Lane) -> &LaneService {
-        &self.lanes[lane as usize]
-    }
-
     fn stats(&self) -> OpStats {
         let mut all = OpStats::default();
-        self.lanes.iter().for_each(|l| all.merge(&l.stats()));
+        self.targets.read().values().flat_map(|t| &t.lanes).for_each(|l| all.merge(&l.stats()));
         all
     }
 }

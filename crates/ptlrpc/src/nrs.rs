@@ -1,53 +1,21 @@
-//! The network request scheduler: which requests of a lane run, and in which order the others wait. A sans-IO engine.
+//! The network request scheduler: which requests of a target's lane run, and in which order the others wait. A sans-IO
+//! engine.
+//!
+//! Clients take turns, as with Lustre's CRR-N: a client is a NID, and each turn is one request. So a client waits for one
+//! request of each other client, however many those have sent. A slot of the lane is for work, not for waiting: a request
+//! whose data is slow to come gives its slot back (`handle_slow`), and a client with [`SLOW_MAX`] such requests gets no
+//! further slot until one of them has ended.
 
+use nacre_base::{FxHashMap, Nid};
 use nacre_wire::RpcHeader;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
-/// What a policy can order requests by.
+/// What requests are ordered by.
 pub trait Classified: Send {
     /// The request's header: who, what, how much.
     fn header(&self) -> &RpcHeader;
-}
-
-/// Orders what waits.
-pub trait Policy<T: Classified>: Send {
-    /// Name, as `nrs_policies` shows it.
-    fn name(&self) -> &'static str;
-    /// A request has to wait.
-    fn enqueue(&mut self, request: T);
-    /// The request that is to run next.
-    fn dequeue(&mut self) -> Option<T>;
-    /// How many wait.
-    fn len(&self) -> usize;
-    /// Whether none waits.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// First in, first out.
-#[derive(Debug)]
-pub struct Fifo<T>(VecDeque<T>);
-
-impl<T> Default for Fifo<T> {
-    fn default() -> Fifo<T> {
-        Fifo(VecDeque::new())
-    }
-}
-
-impl<T: Classified> Policy<T> for Fifo<T> {
-    fn name(&self) -> &'static str {
-        "fifo"
-    }
-    fn enqueue(&mut self, request: T) {
-        self.0.push_back(request);
-    }
-    fn dequeue(&mut self) -> Option<T> {
-        self.0.pop_front()
-    }
-    fn len(&self) -> usize {
-        self.0.len()
-    }
+    /// The node that sent it.
+    fn client(&self) -> Nid;
 }
 
 /// What becomes of a request.
@@ -57,7 +25,7 @@ pub(crate) enum Admission<T> {
     Run(T),
     /// It waits.
     Queued,
-    /// Too many wait: it is dropped.
+    /// Too many requests of its client wait: it is dropped.
     Full,
 }
 
@@ -72,39 +40,47 @@ pub(crate) struct LaneQueue<T: Classified> {
     high_priority: Class<T>,
     /// High-priority requests started since the last regular one.
     in_a_row: u32,
+    /// Requests without a slot that wait for their data, of the clients that have any.
+    slow: FxHashMap<Nid, usize>,
 }
 
+/// Requests of one priority.
 struct Class<T: Classified> {
     running: usize,
-    queue: Box<dyn Policy<T>>,
+    queued: usize,
+    /// The waiting requests of each client that has any.
+    clients: FxHashMap<Nid, VecDeque<T>>,
+    /// The clients of `clients` in the order of their turns, but those in `held_back`.
+    turns: VecDeque<Nid>,
+    /// Clients of `clients` that had a turn while too many of their requests were slow.
+    held_back: BTreeSet<Nid>,
 }
 
 /// After so many high-priority requests a regular one has its turn.
 const HIGH_PRIORITY_RATIO: u32 = 10;
-/// Most requests that wait in each queue of a lane.
-const QUEUE_MAX: usize = 65_536;
+/// Most requests of one client that wait in each queue of a lane.
+const CLIENT_QUEUE_MAX: usize = 8192;
+/// Requests of one client that may wait for their data beside the slots of a lane.
+pub(crate) const SLOW_MAX: usize = 4;
 
 impl<T: Classified + 'static> LaneQueue<T> {
     pub(crate) fn new(limit: usize) -> LaneQueue<T> {
-        let class = || Class { running: 0, queue: Box::new(Fifo::default()) as Box<dyn Policy<T>> };
         let limit_all = limit.saturating_add((limit / 8).max(1));
-        LaneQueue { limit, limit_all, regular: class(), high_priority: class(), in_a_row: 0 }
+        let (regular, high_priority) = (Class::new(), Class::new());
+        LaneQueue { limit, limit_all, regular, high_priority, in_a_row: 0, slow: FxHashMap::default() }
     }
 
     /// A request arrived.
     pub(crate) fn handle_arrival(&mut self, request: T) -> Admission<T> {
         let high = is_high_priority(request.header());
         let fits = self.running() < if high { self.limit_all } else { self.limit };
+        let may_run = fits && !is_held_back(&self.slow, request.client());
         let class = self.class(high);
-        if fits {
+        if may_run {
             class.running += 1;
             return Admission::Run(request);
         }
-        if class.queue.len() >= QUEUE_MAX {
-            return Admission::Full;
-        }
-        class.queue.enqueue(request);
-        Admission::Queued
+        if class.enqueue(request) { Admission::Queued } else { Admission::Full }
     }
 
     /// A request of this class is done, or does not count any more: what runs in its place.
@@ -112,16 +88,45 @@ impl<T: Classified + 'static> LaneQueue<T> {
         let done = self.class(high_priority);
         assert!(done.running > 0, "a request was done twice");
         done.running -= 1;
-        let regular_fits = self.regular.running < self.limit;
-        let regular_turn = regular_fits && self.in_a_row >= HIGH_PRIORITY_RATIO && !self.regular.queue.is_empty();
-        let high = !self.high_priority.queue.is_empty() && !regular_turn;
-        if !high && !regular_fits {
+        self.next()
+    }
+
+    /// The data of a request of `client` is slow to come. Its slot, if it still has one, is given back by `handle_done`,
+    /// after this.
+    pub(crate) fn handle_slow(&mut self, client: Nid) {
+        *self.slow.entry(client).or_default() += 1;
+    }
+
+    /// Such a request has its data, or will not get it: what may run now.
+    pub(crate) fn handle_slow_done(&mut self, client: Nid) -> Vec<T> {
+        let slow = self.slow.get_mut(&client).expect("a slow request was counted");
+        *slow -= 1;
+        if *slow == 0 {
+            self.slow.remove(&client);
+        }
+        self.regular.let_go(client);
+        self.high_priority.let_go(client);
+        std::iter::from_fn(|| self.next()).collect()
+    }
+
+    /// Starts the next request if there is a slot for it.
+    fn next(&mut self) -> Option<T> {
+        if self.running() >= self.limit_all {
             return None;
         }
-        let next = self.class(high).queue.dequeue()?;
-        self.class(high).running += 1;
-        self.in_a_row = if high { self.in_a_row + 1 } else { 0 };
-        Some(next)
+        let regular_fits = self.regular.running < self.limit;
+        let regular_first = self.in_a_row >= HIGH_PRIORITY_RATIO;
+        for high in [!regular_first, regular_first] {
+            if !high && !regular_fits {
+                continue;
+            }
+            let class = if high { &mut self.high_priority } else { &mut self.regular };
+            if let Some(next) = class.dequeue(&self.slow) {
+                self.in_a_row = if high { self.in_a_row + 1 } else { 0 };
+                return Some(next);
+            }
+        }
+        None
     }
 
     fn class(&mut self, high: bool) -> &mut Class<T> {
@@ -133,8 +138,61 @@ impl<T: Classified + 'static> LaneQueue<T> {
     }
 
     pub(crate) fn queued(&self) -> usize {
-        self.regular.queue.len() + self.high_priority.queue.len()
+        self.regular.queued + self.high_priority.queued
     }
+}
+
+impl<T: Classified> Class<T> {
+    fn new() -> Class<T> {
+        let (clients, turns, held_back) = Default::default();
+        Class { running: 0, queued: 0, clients, turns, held_back }
+    }
+
+    /// Puts a request at the end of its client's queue; false if that is full.
+    fn enqueue(&mut self, request: T) -> bool {
+        let client = request.client();
+        let queue = self.clients.entry(client).or_default();
+        if queue.len() >= CLIENT_QUEUE_MAX {
+            return false;
+        }
+        if queue.is_empty() {
+            self.turns.push_back(client);
+        }
+        queue.push_back(request);
+        self.queued += 1;
+        true
+    }
+
+    /// Starts the first request of the client whose turn it is. Clients with too many slow requests lose their turns.
+    fn dequeue(&mut self, slow: &FxHashMap<Nid, usize>) -> Option<T> {
+        while let Some(client) = self.turns.pop_front() {
+            if is_held_back(slow, client) {
+                self.held_back.insert(client);
+                continue;
+            }
+            let queue = self.clients.get_mut(&client).expect("who has a turn has a request");
+            let next = queue.pop_front();
+            match queue.is_empty() {
+                true => drop(self.clients.remove(&client)),
+                false => self.turns.push_back(client),
+            }
+            self.queued -= 1;
+            self.running += 1;
+            return next;
+        }
+        None
+    }
+
+    /// A client has fewer slow requests: it takes turns again.
+    fn let_go(&mut self, client: Nid) {
+        if self.held_back.remove(&client) {
+            self.turns.push_back(client);
+        }
+    }
+}
+
+fn is_held_back(slow: &FxHashMap<Nid, usize>, client: Nid) -> bool {
+    slow.get(&client).is_some_and(|n| *n >= SLOW_MAX)
 }
 
 pub(crate) fn is_high_priority(header: &RpcHeader) -> bool {
@@ -153,6 +211,13 @@ mod tests {
         fn header(&self) -> &RpcHeader {
             &self.1
         }
+        fn client(&self) -> Nid {
+            Nid::sim(self.1.export as u32)
+        }
+    }
+
+    fn of(client: u64, n: u32) -> Request {
+        Request(n, RpcHeader { export: client, ..RpcHeader::default() })
     }
 
     fn regular(n: u32) -> Request {
@@ -213,9 +278,92 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_drops() {
+    fn a_client_whose_queue_is_full_is_not_heard_and_others_are() {
         let mut q = LaneQueue::new(1);
-        assert!((0..=QUEUE_MAX as u32).all(|i| arrive(&mut q, regular(i)) != "is dropped"));
-        assert_eq!(arrive(&mut q, regular(0)), "is dropped");
+        assert!((0..=CLIENT_QUEUE_MAX as u32).all(|i| arrive(&mut q, of(1, i)) != "is dropped"));
+        assert_eq!(arrive(&mut q, of(1, 0)), "is dropped");
+        assert_eq!(arrive(&mut q, of(2, 77)), "waits");
+        assert_eq!([done(&mut q, false), done(&mut q, false)], [Some(1), Some(77)]);
+    }
+
+    #[test]
+    fn clients_take_turns() {
+        let mut q = LaneQueue::new(1);
+        for n in 0..4 {
+            arrive(&mut q, of(1, n));
+        }
+        for n in 10..12 {
+            arrive(&mut q, of(2, n));
+        }
+        arrive(&mut q, of(3, 20));
+        let order: Vec<_> = (0..7).map(|_| done(&mut q, false)).collect();
+        assert_eq!(order, [Some(1), Some(10), Some(20), Some(2), Some(11), Some(3), None]);
+    }
+
+    /// Client 1 never serves its data: it keeps no slot, and gets no more of them than it may have slow requests.
+    #[test]
+    fn slow_requests_hold_no_slot_and_hold_back_their_client() {
+        let mut q = LaneQueue::new(2);
+        for n in 0..20 {
+            arrive(&mut q, of(1, n));
+        }
+        let mut started = 2;
+        for _ in 0..SLOW_MAX {
+            q.handle_slow(Nid::sim(1));
+            started += u32::from(done(&mut q, false).is_some());
+        }
+        // The two that got the slots before the limit was reached run on.
+        assert_eq!((started, q.running(), q.queued()), (SLOW_MAX as u32 + 1, 1, 20 - SLOW_MAX - 1));
+        assert_eq!((arrive(&mut q, of(1, 20)), arrive(&mut q, of(2, 30))), ("waits", "runs"));
+        assert_eq!(done(&mut q, false), None, "client 1 is held back");
+        let next: Vec<_> = q.handle_slow_done(Nid::sim(1)).into_iter().map(|r| r.0).collect();
+        assert_eq!(next, [5], "the only free slot");
+        assert_eq!(q.queued(), 15);
+    }
+
+    /// Whatever clients do, no request is lost, none runs twice, and the limits hold.
+    #[test]
+    fn random_traffic_keeps_the_books() {
+        for seed in 0..200 {
+            let mut prng = nacre_base::Prng::new(seed);
+            let mut q = LaneQueue::new(4);
+            let (mut sent, mut running, mut slow, mut finished) = (0, Vec::new(), Vec::new(), 0);
+            while sent < 300 || finished < 300 {
+                let mut started = Vec::new();
+                match prng.below(4) {
+                    0 | 1 if sent < 300 => {
+                        let flags = if prng.one_in(4) { flags::HIGH_PRIORITY } else { 0 };
+                        let header = RpcHeader { export: prng.below(5), flags, ..RpcHeader::default() };
+                        sent += 1;
+                        match q.handle_arrival(Request(sent, header)) {
+                            Admission::Run(r) => started.push(r),
+                            Admission::Queued => {}
+                            Admission::Full => panic!("seed {seed}: far from full"),
+                        }
+                    }
+                    2 if !slow.is_empty() => {
+                        let r: Request = slow.swap_remove(prng.below(slow.len() as u64) as usize);
+                        started.extend(q.handle_slow_done(r.client()));
+                        finished += 1;
+                    }
+                    _ if !running.is_empty() => {
+                        let r: Request = running.swap_remove(prng.below(running.len() as u64) as usize);
+                        let high = is_high_priority(&r.1);
+                        if prng.one_in(3) {
+                            q.handle_slow(r.client());
+                            slow.push(r);
+                        } else {
+                            finished += 1;
+                        }
+                        started.extend(q.handle_done(high));
+                    }
+                    _ => {}
+                }
+                running.extend(started);
+                assert_eq!(q.running(), running.len(), "seed {seed}");
+                assert!(running.len() <= 5, "seed {seed}");
+                assert_eq!(q.queued() + running.len() + slow.len() + finished, sent as usize, "seed {seed}");
+            }
+        }
     }
 }

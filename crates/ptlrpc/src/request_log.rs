@@ -41,6 +41,8 @@ pub(crate) enum Verdict {
     Answered(Payload),
     /// The client has seen the reply: a late duplicate.
     Seen,
+    /// The client has too many requests here that run or wait: forget this one, the client sends it again.
+    TooMany,
 }
 
 /// An early reply to be sent.
@@ -69,6 +71,9 @@ struct Running {
     deadline: Time,
 }
 
+/// Requests of a client that run or wait at a time, for a slot, a lock or the end of a recovery. A mount with a few
+/// thousand processes that all wait for locks stays below.
+const RUNNING_MAX: usize = 16_384;
 /// Replies kept for a client; beyond, the oldest is forgotten. More than modify slots and window allow.
 const SAVED_MAX: usize = 1024;
 
@@ -86,6 +91,9 @@ impl RequestLog {
         }
         if r.xid <= self.last_xid && !r.replay {
             return Verdict::Seen;
+        }
+        if self.running.len() >= RUNNING_MAX {
+            return Verdict::TooMany;
         }
         let running = Running { reply_to: r.reply_to, tag: r.tag, arrived: r.at, deadline: r.deadline };
         self.running.insert(r.xid, running);
@@ -200,6 +208,17 @@ mod tests {
         assert_eq!(log.handle_request(received(5, 1)), Verdict::Seen);
         assert_eq!(log.handle_request(replay), Verdict::Execute, "the target knows whether it was done");
         assert_eq!(log.handle_request(replay), Verdict::Running);
+    }
+
+    #[test]
+    fn a_client_has_so_many_requests_in_hand_and_what_is_beyond_comes_again() {
+        let mut log = RequestLog::default();
+        let most = RUNNING_MAX as u64;
+        assert!((1..=most).all(|xid| log.handle_request(received(xid, 0)) == Verdict::Execute));
+        assert_eq!(log.handle_request(received(most + 1, 0)), Verdict::TooMany);
+        assert_eq!(log.handle_request(received(7, 0)), Verdict::Running, "what is in hand is known");
+        log.handle_executed(7, None);
+        assert_eq!(log.handle_request(resent(most + 1, 0)), Verdict::Execute);
     }
 
     #[test]

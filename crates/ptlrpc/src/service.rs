@@ -16,13 +16,16 @@ use crate::transfer::Transfer;
 use crate::window::{CongestionControl, GrantRequest};
 use crate::{adaptive_timeout::Estimator, import::millis, window::Credits};
 use bytes::Bytes;
+use futures_util::FutureExt;
 use nacre_base::fault::FaultAction;
-use nacre_base::{Errno, FxHashMap, Payload, Tag, Time, Transno, Uuid};
+use nacre_base::{Errno, FxHashMap, Nid, Payload, Tag, Time, Transno, Uuid};
 use nacre_lnet::{IncomingPut, MAX_PAYLOAD};
 use nacre_wire::header::{HEADER_BYTES, Replayed, flags};
 use nacre_wire::{Lane, Opcode, RpcHeader, RpcKind};
 use parking_lot::Mutex;
+use std::any::Any;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,9 +43,11 @@ pub(crate) struct TargetEntry {
     /// Clients whose connect is being handled, one of each at a time, and the one that is to follow.
     pub(crate) connecting: Mutex<FxHashMap<Uuid, Option<Connect>>>,
     pub(crate) congestion: Mutex<Box<dyn CongestionControl>>,
+    /// A slow target's requests take no slot from those of other targets of the node.
+    pub(crate) lanes: [LaneService; Lane::ALL.len()],
 }
 
-/// A lane's queue and its books.
+/// The queue and the books of one target's lane.
 pub(crate) struct LaneService {
     state: Mutex<LaneState>,
 }
@@ -60,7 +65,7 @@ struct LaneState {
 pub struct LaneCounts {
     /// Dropped because their client had given up when their turn came.
     pub late: u64,
-    /// Dropped because the queue was full.
+    /// Dropped because its client had too many requests in the queue, or in hand.
     pub overflow: u64,
     /// Running now.
     pub running: u64,
@@ -68,9 +73,22 @@ pub struct LaneCounts {
     pub queued: u64,
 }
 
+impl LaneCounts {
+    pub(crate) fn plus(self, other: LaneCounts) -> LaneCounts {
+        LaneCounts {
+            late: self.late + other.late,
+            overflow: self.overflow + other.overflow,
+            running: self.running + other.running,
+            queued: self.queued + other.queued,
+        }
+    }
+}
+
 /// A request on its way to the handler.
 pub(crate) struct Work {
     request: ServerRequest,
+    /// The node that sent it.
+    client: Nid,
     /// It was sent before, and its tag may have a reply on disk.
     ask_target: bool,
 }
@@ -79,11 +97,17 @@ impl Classified for Work {
     fn header(&self) -> &RpcHeader {
         &self.request.header
     }
+
+    fn client(&self) -> Nid {
+        self.client
+    }
 }
 
 /// What outlives the handler's hold on a request.
 pub(crate) struct Arrival {
     pub(crate) node: Arc<NodeShared>,
+    entry: Arc<TargetEntry>,
+    client: Nid,
     lane: Lane,
     high_priority: bool,
     at: Time,
@@ -205,6 +229,7 @@ impl NodeShared {
             Verdict::Execute => false,
             Verdict::AskTarget => true,
             Verdict::Running | Verdict::Seen => return,
+            Verdict::TooMany => return export.entry.lanes[lane as usize].handle_overflow(),
             Verdict::Answered(_) if self.reply_fault(opcode) => return,
             Verdict::Answered(reply) => return self.post(reply_to, reply),
         };
@@ -224,6 +249,8 @@ impl NodeShared {
         }
         let arrival = Arrival {
             node: self.clone(),
+            entry: export.entry.clone(),
+            client: reply_to.nid,
             lane,
             high_priority: is_high_priority(&header),
             at: now,
@@ -231,13 +258,13 @@ impl NodeShared {
             transfer: Transfer::new(data),
         };
         let request = ServerRequest { header, opcode, body, export, replayed, arrival: Arc::new(arrival) };
-        self.admit(Work { request, ask_target });
+        self.admit(Work { request, client: reply_to.nid, ask_target });
     }
 
     fn admit(self: &Arc<Self>, work: Work) {
-        let lane = self.lane(work.request.arrival.lane);
         let (export, xid) = (work.request.export.clone(), work.request.header.xid);
-        let mut s = lane.state.lock();
+        let arrival = work.request.arrival.clone();
+        let mut s = arrival.lane().state.lock();
         match s.queue.handle_arrival(work) {
             Admission::Run(work) => {
                 drop(s);
@@ -246,8 +273,8 @@ impl NodeShared {
             }
             Admission::Queued => {}
             Admission::Full => {
-                s.counts.overflow += 1;
                 drop(s);
+                arrival.lane().handle_overflow();
                 export.handle_executed(xid, None);
             }
         }
@@ -262,6 +289,11 @@ impl NodeShared {
         }
     }
 
+    fn spawn_worker(self: &Arc<Self>, work: Work) {
+        let node = self.clone();
+        drop(self.rt.spawn(async move { node.serve(work).await }));
+    }
+
     /// Runs a request, and then, as a worker of the lane, those that wait.
     pub(crate) async fn serve(self: Arc<Self>, work: Work) {
         let mut next = Some(work);
@@ -274,7 +306,7 @@ impl NodeShared {
     }
 
     async fn serve_one(self: &Arc<Self>, work: Work) -> Option<Work> {
-        let Work { request, ask_target } = work;
+        let Work { request, ask_target, .. } = work;
         let arrival = request.arrival.clone();
         let question = Question::of(&request);
         let started = self.rt.now();
@@ -289,17 +321,8 @@ impl NodeShared {
             }
             return next;
         }
-        let handler = &export.entry.handler;
-        let saved = if ask_target { handler.saved_reply(export, request.xid(), question.tag).await } else { None };
-        let result = match saved {
-            Some(result) => {
-                if let Ok(reply) = &result {
-                    handler.reconstruct(&request, reply).await;
-                }
-                result
-            }
-            None => handler.handle(request).await,
-        };
+        let handled = AssertUnwindSafe(handle(request, ask_target)).catch_unwind().await;
+        let result = handled.unwrap_or_else(|panic| self.handle_panic(&question, panic));
         let now = self.rt.now();
         let (took, opcode) = (now.since(started), question.opcode);
         let mut load = None;
@@ -309,7 +332,7 @@ impl NodeShared {
             load = Some(s.load(now));
         });
         // One that left its lane long ago is no worker any more, and counts nowhere.
-        let load = load.unwrap_or_else(|| self.lane(arrival.lane).state.lock().load(now));
+        let load = load.unwrap_or_else(|| arrival.lane().state.lock().load(now));
         if arrival.transfer.is_broken() {
             // The client must send again: no reply, and no memory of it.
             tracing::debug!("{opcode} xid {xid}: bulk failed, not answered");
@@ -326,6 +349,22 @@ impl NodeShared {
             self.respond(&question, result, &arrival, times, granted);
         }
         next
+    }
+
+    /// A handler panicked: its client gets EIO, and all others are served on. What the request had in hand (its turn at
+    /// the running transaction, a lock table) tells its target by itself when it is dropped.
+    fn handle_panic(&self, q: &Question, panic: Box<dyn Any + Send>) -> Result<Response, Errno> {
+        if self.rt.is_simulated() {
+            // An assertion that fails must fail the simulation.
+            std::panic::resume_unwind(panic);
+        }
+        let said = panic.downcast_ref::<String>().map(String::as_str);
+        let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        tracing::error!(
+            target = %q.export.target, client = %q.export.client_name, xid = q.xid, tag = q.tag.0, trace_id = q.trace_id,
+            "{}: the handler panicked, which is a bug; the request is answered with EIO: {said}", q.opcode
+        );
+        Err(Errno::EIO)
     }
 
     fn respond(
@@ -463,6 +502,22 @@ impl NodeShared {
     }
 }
 
+/// Has the target answer a request: from what it saved if it was executed before, else by executing it.
+async fn handle(request: ServerRequest, ask_target: bool) -> Result<Response, Errno> {
+    let export = request.export.clone();
+    let handler = &export.entry.handler;
+    let saved = if ask_target { handler.saved_reply(&export, request.xid(), request.tag()).await } else { None };
+    match saved {
+        Some(result) => {
+            if let Ok(reply) = &result {
+                handler.reconstruct(&request, reply).await;
+            }
+            result
+        }
+        None => handler.handle(request).await,
+    }
+}
+
 /// How busy a lane is.
 struct Load {
     estimate: Duration,
@@ -546,18 +601,39 @@ impl Arrival {
         if self.left_lane.swap(true, Ordering::Relaxed) {
             return None;
         }
-        let mut s = self.node.lane(self.lane).state.lock();
+        let mut s = self.lane().state.lock();
         book(&mut s);
         s.queue.handle_done(self.high_priority)
+    }
+
+    fn lane(&self) -> &LaneService {
+        &self.entry.lanes[self.lane as usize]
+    }
+
+    /// The client is slow to serve or to take the data: the request gives its slot back, and the client gets no more slots
+    /// for a while if that happens to several of its requests. Until what this returns is dropped.
+    pub(crate) fn handle_slow_transfer(self: &Arc<Self>) -> SlowTransfer {
+        self.lane().state.lock().queue.handle_slow(self.client);
+        self.handle_long_wait();
+        SlowTransfer(self.clone())
     }
 
     /// The handler is about to wait for other clients: it must not keep the lane from those it waits for, nor count in
     /// the estimate of how long requests take.
     pub(crate) fn handle_long_wait(&self) {
         if let Some(work) = self.leave_lane(|_| {}) {
-            let node = self.node.clone();
-            drop(self.node.rt.spawn(async move { node.serve(work).await }));
+            self.node.spawn_worker(work);
         }
+    }
+}
+
+/// A transfer that waits for its client, beside the slots of the lane.
+pub(crate) struct SlowTransfer(Arc<Arrival>);
+
+impl Drop for SlowTransfer {
+    fn drop(&mut self) {
+        let next = self.0.lane().state.lock().queue.handle_slow_done(self.0.client);
+        next.into_iter().for_each(|work| self.0.node.spawn_worker(work));
     }
 }
 
@@ -570,6 +646,11 @@ impl LaneService {
             counts: LaneCounts::default(),
         };
         LaneService { state: Mutex::new(state) }
+    }
+
+    /// A request is dropped: its client has too many of them here already, and sends it again later.
+    fn handle_overflow(&self) {
+        self.state.lock().counts.overflow += 1;
     }
 
     pub(crate) fn counts(&self) -> LaneCounts {

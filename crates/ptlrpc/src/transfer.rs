@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 use nacre_base::{Errno, Payload};
 use nacre_lnet::LnetError;
 use nacre_wire::header::flags;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ pub(crate) struct Transfer {
     pushed: AtomicU32,
 }
 
+/// A transfer that takes longer gives the request's slot in its lane to others.
+const SLOT_PATIENCE: Duration = Duration::from_millis(250);
 /// A transfer is tried so often; each time the client may be somewhere else.
 const TRIES: u32 = 3;
 /// One try may take this long, and a second more for each of the slowest megabytes.
@@ -41,7 +44,7 @@ impl Transfer {
 }
 
 impl Arrival {
-    pub(crate) async fn pull(&self, request: &ServerRequest) -> Result<Payload, Errno> {
+    pub(crate) async fn pull(self: &Arc<Self>, request: &ServerRequest) -> Result<Payload, Errno> {
         let (header, len) = (&request.header, request.bulk_len());
         if header.has(flags::INLINE) || header.match_bits == 0 {
             return Ok(self.transfer.inline.clone());
@@ -58,7 +61,7 @@ impl Arrival {
         Ok(if corrupt { flip_bit(&data) } else { data })
     }
 
-    pub(crate) async fn push(&self, request: &ServerRequest, data: Payload) -> Result<(), Errno> {
+    pub(crate) async fn push(self: &Arc<Self>, request: &ServerRequest, data: Payload) -> Result<(), Errno> {
         let (match_bits, len) = (request.header.match_bits, data.len());
         if match_bits == 0 || len > request.bulk_len() {
             return Err(Errno::EPROTO);
@@ -69,8 +72,28 @@ impl Arrival {
         Ok(())
     }
 
-    /// Tries a transfer with the client, wherever it asked from last.
+    /// Does a transfer with the client. The request keeps its slot only as long as an honest client takes.
     async fn transfer<T, F>(
+        self: &Arc<Self>,
+        request: &ServerRequest,
+        len: usize,
+        start: impl Fn(ReplyTo) -> F,
+    ) -> Result<T, Errno>
+    where
+        F: Future<Output = Result<T, LnetError>>,
+    {
+        let mut done = std::pin::pin!(self.try_transfer(request, len, start));
+        match self.node.rt.timeout(SLOT_PATIENCE, &mut done).await {
+            Ok(result) => result,
+            Err(_) => {
+                let _slow = self.handle_slow_transfer();
+                done.await
+            }
+        }
+    }
+
+    /// Tries a transfer with the client, wherever it asked from last.
+    async fn try_transfer<T, F>(
         &self,
         request: &ServerRequest,
         len: usize,

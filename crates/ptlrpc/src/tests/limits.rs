@@ -103,6 +103,93 @@ fn a_lane_runs_so_many_and_queues_the_rest() {
     });
 }
 
+/// Calls a target of the server's that sleeps so many ms, in the I/O lane.
+fn io_wait(rt: &Rt, import: &Arc<Import>, ms: u64) -> Task {
+    let import = import.clone();
+    rt.spawn(async move {
+        let options = CallOptions { lane: Lane::Io, ..CallOptions::default() };
+        import.call::<u64>(Opcode::MdsGetattr, &ms, options).await.unwrap();
+    })
+}
+
+#[test]
+fn a_slow_target_takes_no_slot_from_another_of_its_node() {
+    run(1, 600, |rt| async move {
+        let w = World::new(&rt);
+        let other = Arc::new(TestTarget::new(w.server.node.rt(), &Arc::new(Disk::default())));
+        let _served = w.server.node.serve("test-OST0001", other);
+        let (slow, quick) = (w.import(), w.client.import(ImportConfig { target: "test-OST0001".into(), ..config(1) }));
+        let busy: Vec<_> = (3..11)
+            .map(|n| {
+                let node = node(&rt, &w.net, n);
+                let import = node.import(config(n as u8));
+                (0..8).map(|_| io_wait(&rt, &import, 30_000)).collect::<Vec<_>>()
+            })
+            .collect();
+        wait_ms(&slow, 1000).await.unwrap();
+        assert_eq!(w.server.node.lane_counts(Lane::Io).running, 64);
+        let begun = rt.now();
+        io_wait(&rt, &quick, 1).await;
+        assert!(rt.now().since(begun) < SECOND, "its lane is empty: {:?}", rt.now().since(begun));
+        all(busy.into_iter().flatten().collect()).await;
+    });
+}
+
+/// 64 clients send writes and never serve their data, as clients do that are cut off or mean ill.
+#[test]
+fn clients_that_never_serve_their_bulk_do_not_hold_the_server() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let honest = w.import();
+        write(&honest, pattern(100_000)).await.unwrap();
+        for n in 3..67 {
+            let hostile = node(&rt, &w.net, n);
+            let import = hostile.import(config(n as u8));
+            wait_ms(&import, 0).await.unwrap();
+            // What the server asks of it is never answered.
+            hostile
+                .faults()
+                .arm("lnet.receive", nacre_base::fault::Fault::always(nacre_base::fault::FaultAction::Drop));
+            for _ in 0..20 {
+                let import = import.clone();
+                drop(rt.spawn(async move {
+                    let (bulk, high_priority) = (Bulk::Send(pattern(100_000)), true); // No window holds these back.
+                    let options = CallOptions { lane: Lane::Io, bulk, high_priority, ..CallOptions::default() };
+                    let _ = import.call::<u64>(Opcode::OstWrite, &0u64, options).await;
+                }));
+            }
+        }
+        let mut longest = Duration::ZERO;
+        for _ in 0..200 {
+            let begun = rt.now();
+            write(&honest, pattern(100_000)).await.unwrap();
+            longest = longest.max(rt.now().since(begun));
+            rt.sleep(Duration::from_millis(300)).await;
+        }
+        assert!(longest < 3 * SECOND, "an honest write took {longest:?}");
+    });
+}
+
+#[test]
+fn a_client_with_a_long_queue_does_not_delay_another() {
+    run(1, 600, |rt| async move {
+        let w = World::new(&rt);
+        let quick = w.import();
+        wait_ms(&quick, 0).await.unwrap();
+        let greedy = node(&rt, &w.net, 3).import(config(3));
+        let tasks = many(&rt, 4000, |_| {
+            let greedy = greedy.clone();
+            rt.spawn(async move { wait_ms(&greedy, 100).await.map(drop).unwrap() })
+        });
+        rt.sleep(Duration::from_millis(50)).await;
+        assert!(w.server.node.lane_counts(Lane::Request).queued > 3000);
+        let begun = rt.now();
+        wait_ms(&quick, 1).await.unwrap();
+        assert!(rt.now().since(begun) < Duration::from_millis(300), "its turn is next: {:?}", rt.now().since(begun));
+        all(tasks).await;
+    });
+}
+
 #[test]
 fn those_who_wait_for_others_do_not_keep_the_lane() {
     run(1, 3600, |rt| async move {

@@ -23,6 +23,9 @@ use tokio::sync::Notify;
 pub(super) const TARGET: &str = "test-MDT0000";
 pub(super) const SERVER: u32 = 1;
 pub(super) const CLIENT: u32 = 2;
+/// Waits that have the target panic.
+pub(super) const PANIC_AT_ONCE: u64 = u64::MAX;
+pub(super) const PANIC_LATER: u64 = u64::MAX - 1;
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 /// What a target keeps over its restarts.
@@ -207,7 +210,9 @@ impl TestTarget {
             }
             Opcode::MdsGetattr => {
                 let ms: u64 = request.decode()?;
-                self.rt.sleep(Duration::from_millis(ms)).await;
+                assert!(ms != PANIC_AT_ONCE, "a bug before the first wait");
+                self.rt.sleep(Duration::from_millis(ms % PANIC_LATER)).await;
+                assert!(ms != PANIC_LATER, "a bug after a wait");
                 Ok(Response::new(&ms))
             }
             Opcode::OstWrite => {

@@ -44,3 +44,22 @@ fn many_threads_over_lo_with_restarts_of_the_service() {
         drop(served);
     });
 }
+
+#[test]
+fn a_handler_that_panics_costs_its_request_and_nothing_else() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let rt = Rt::production();
+        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
+        let node = RpcNode::new(rt.clone(), lnet, Faults::new(), Params::new());
+        let served = node.serve(TARGET, Arc::new(TestTarget::new(node.rt(), &Arc::new(Disk::default()))));
+        let import = node.import(ImportConfig { nids: vec![Nid::LO], ..config(1) });
+        for ms in [PANIC_AT_ONCE, PANIC_LATER] {
+            let answer = rt.timeout(10 * SECOND, wait_ms(&import, ms)).await;
+            assert_eq!(answer, Ok(Err(RpcError::Status(Errno::EIO))));
+        }
+        assert_eq!(wait_ms(&import, 1).await, Ok(1), "others are served on");
+        assert_eq!(node.lane_counts(Lane::Request).running, 0, "the slots are free");
+        rt.timeout(10 * SECOND, served.stop()).await.expect("nothing is left running");
+    });
+}
