@@ -34,6 +34,8 @@ pub struct MountConfig {
     pub fsname: String,
     /// Where the MGS may be, the most likely first.
     pub mgs: Vec<Nid>,
+    /// Identity of this client at the servers: a new one for each mount, random unless set.
+    pub client: Option<Uuid>,
     /// Name of this client for people, e.g. host and process.
     pub client_name: String,
     /// Job that requests are accounted to; `%u` becomes the user id, `%g` the group id. At most 32 bytes count.
@@ -53,6 +55,7 @@ impl Default for MountConfig {
         MountConfig {
             fsname: String::new(),
             mgs: Vec::new(),
+            client: None,
             client_name: String::new(),
             jobid: "uid.%u".to_owned(),
             timeout: Duration::from_secs(60),
@@ -115,7 +118,7 @@ impl Client {
         let rt = node.rt().child(format!("mount of {}", config.fsname));
         let mount = Arc::new(Mount {
             node: node.clone(),
-            client: Uuid::from_random(rt.random(), rt.random()),
+            client: config.client.unwrap_or_else(|| Uuid::from_random(rt.random(), rt.random())),
             client_name: config.client_name.clone(),
             // 16 digits beginning with ffff, as scripts expect that are used to Lustre.
             instance: format!("ffff{:012x}", rt.random() >> 16),

@@ -72,6 +72,8 @@ pub struct Effects {
     pub run: Option<Ticket>,
     /// These clients did not come back in time, or did not go on: they are forgotten.
     pub evict: Vec<Uuid>,
+    /// This client is known to be dead: it is forgotten.
+    pub dead: Option<Uuid>,
     /// The phase is another now: who waits for one looks again.
     pub phase_changed: bool,
 }
@@ -327,6 +329,31 @@ impl Recovery {
         let gone = self.clients.remove(&client);
         self.by_version |= self.phase < Phase::Locks && gone.is_some_and(|c| !c.requests_done);
         self.advance(now)
+    }
+
+    /// The client is known to be dead, so nobody waits for it any longer, and what it has not replayed is lost. Nothing happens
+    /// if it is not waited for, or has come back.
+    pub fn handle_dead(&mut self, client: Uuid, now: Time) -> Effects {
+        if self.phase == Phase::Complete || self.clients.get(&client).is_none_or(|c| c.is_back) {
+            return Effects::default();
+        }
+        self.clients.remove(&client);
+        self.counts.evicted += 1;
+        self.by_version = true;
+        let mut effects = self.advance(now);
+        // Nobody is left whose return would begin the replay.
+        if self.phase == Phase::Waiting && self.clients.is_empty() {
+            self.finish(now, &mut effects);
+        }
+        effects.dead = Some(client);
+        effects
+    }
+
+    /// Clients that have not brought back all that they had.
+    pub fn missing(&self) -> Vec<Uuid> {
+        let mut missing: Vec<Uuid> = self.clients.iter().filter(|(_, c)| !c.locks_done).map(|(u, _)| *u).collect();
+        missing.sort_unstable();
+        missing
     }
 
     /// The administrator does not want to wait: whoever is not done is evicted.
@@ -672,6 +699,31 @@ mod tests {
         r.handle_replay(client(1), 130, 120, at(0));
         r.handle_connect(client(1), at(1));
         assert_eq!(r.handle_replay(client(1), 120, 0, at(1)).1.run, ticket(1, 120));
+    }
+
+    #[test]
+    fn a_client_that_is_known_to_be_dead_is_not_waited_for() {
+        let mut r = recovery(1);
+        let effects = r.handle_dead(client(1), at(0));
+        assert_eq!((effects.dead, effects.phase_changed), (Some(client(1)), true));
+        assert_eq!((r.phase(), r.status().counts.evicted), (Phase::Complete, 1), "nobody else is waited for");
+        assert_eq!(r.handle_dead(client(1), at(0)), Effects::default());
+    }
+
+    #[test]
+    fn the_death_of_one_client_takes_no_time_from_the_others() {
+        let mut r = recovery(3);
+        r.handle_dead(client(1), at(0));
+        assert_eq!((r.phase(), r.next_deadline()), (Phase::Waiting, Time::FAR_FUTURE));
+        assert_eq!(r.missing(), [client(2), client(3)]);
+        r.handle_connect(client(2), at(10));
+        assert_eq!(r.handle_dead(client(2), at(10)).dead, None, "it has come back");
+        r.handle_requests_done(client(2), at(10));
+        assert_eq!(r.next_deadline(), at(310));
+        assert_eq!(r.handle_dead(client(3), at(10)).dead, Some(client(3)));
+        assert_eq!((r.phase(), r.status().by_version), (Phase::Locks, true), "the one that is left had nothing else");
+        assert!(r.handle_locks_done(client(2), at(10)).phase_changed);
+        assert_eq!(r.missing(), []);
     }
 
     #[test]

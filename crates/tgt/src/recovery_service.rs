@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
 /// Connected clients by cookie.
@@ -21,11 +22,24 @@ pub(crate) struct RecoveryService {
     target: Arc<Target>,
     engine: Mutex<Recovery>,
     turns: Mutex<BTreeMap<Ticket, oneshot::Sender<()>>>,
+    /// Names of the clients that the target knew when it was last up; empty once the recovery is over.
+    names: Mutex<BTreeMap<Uuid, String>>,
     exports: Exports,
     /// The phase is another, or time limits are.
     changed: Notify,
     /// It is over, and what was replayed is durable.
     over: AtomicBool,
+}
+
+/// Whom a target's recovery waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecoveryWait {
+    /// Names of the clients that have not brought back all that they had.
+    pub missing: Vec<String>,
+    /// Clients that were connected when the target was last up.
+    pub known: usize,
+    /// Until when they are waited for at most, unless there is progress; unknown before the first client comes.
+    pub left: Option<Duration>,
 }
 
 /// What becomes of a request that belongs to a recovery.
@@ -95,9 +109,9 @@ impl RecoveryService {
         recovers: bool,
         exports: Exports,
     ) -> Result<Arc<RecoveryService>, TargetError> {
-        let known = if recovers { reply::known_clients(&*target.osd().begin().await?)? } else { Vec::new() };
+        let known = if recovers { reply::known_clients(&*target.osd().begin().await?)? } else { BTreeMap::new() };
         let committed = target.last_committed().0;
-        let engine = Recovery::new(Settings::default(), committed, known);
+        let engine = Recovery::new(Settings::default(), committed, known.keys().copied());
         let over = engine.phase() == Phase::Complete;
         if !over {
             target.begin_recovery();
@@ -107,6 +121,7 @@ impl RecoveryService {
             target: target.clone(),
             engine: Mutex::new(engine),
             turns: Mutex::default(),
+            names: Mutex::new(known),
             exports,
             changed: Notify::new(),
             over: AtomicBool::new(over),
@@ -115,6 +130,7 @@ impl RecoveryService {
             recovery_params::register(&service);
         }
         if !over {
+            target.set_recovery(&service);
             let watched = service.clone();
             drop(target.rt().spawn(async move { watched.watch_time().await }));
         }
@@ -232,15 +248,48 @@ impl RecoveryService {
         self.apply(Recovery::abort);
     }
 
-    /// Throws out the connected clients that `which` names: one by its UUID, or all of a node as `nid:NID`.
-    pub(crate) fn evict_clients(&self, which: &str) -> Result<(), String> {
+    /// Whom it waits for, unless it is over.
+    pub(crate) fn wait(&self) -> Option<RecoveryWait> {
+        if self.is_over() {
+            return None;
+        }
+        let (status, missing) = {
+            let engine = self.engine.lock();
+            (engine.status(), engine.missing())
+        };
+        let names = self.names.lock();
+        let name = |client: Uuid| names.get(&client).cloned().unwrap_or_else(|| client.to_string());
+        let now = self.target.rt().now();
+        Some(RecoveryWait {
+            missing: missing.into_iter().map(name).collect(),
+            known: status.counts.known,
+            left: (status.deadline != Time::FAR_FUTURE).then(|| status.deadline.since(now)),
+        })
+    }
+
+    /// Stops waiting for a client that is known to be dead, and forgets it. Returns false if it is not waited for.
+    pub(crate) fn evict_dead(self: &Arc<Self>, client: Uuid) -> bool {
+        let mut was_missing = false;
+        self.apply(|r, now| {
+            let effects = r.handle_dead(client, now);
+            was_missing = effects.dead.is_some();
+            effects
+        });
+        was_missing
+    }
+
+    /// Throws out the clients that `which` names: one by its UUID, also if the recovery still waits for it, or all that are
+    /// connected from a node as `nid:NID`.
+    pub(crate) fn evict_clients(self: &Arc<Self>, which: &str) -> Result<(), String> {
         let is_meant = |export: &Export| match which.strip_prefix("nid:") {
             Some(nid) => export.nid().to_string() == nid,
             None => export.client.to_string() == which,
         };
         let mut meant: Vec<_> = self.exports.lock().values().filter(|e| is_meant(e)).cloned().collect();
         if meant.is_empty() {
-            return Err(format!("no client {which:?} is connected"));
+            let missing = self.engine.lock().missing();
+            let was_missing = missing.iter().any(|client| client.to_string() == which && self.evict_dead(*client));
+            return if was_missing { Ok(()) } else { Err(format!("no client {which:?} is connected, or waited for")) };
         }
         let target = self.target.clone();
         drop(self.target.rt().spawn(async move {
@@ -304,9 +353,9 @@ impl RecoveryService {
         if effects.phase_changed || is_nearer {
             self.changed.notify_waiters();
         }
-        if !effects.evict.is_empty() || phase == Phase::Complete {
+        if !effects.evict.is_empty() || effects.dead.is_some() || phase == Phase::Complete {
             let service = self.clone();
-            drop(self.target.rt().spawn(async move { service.carry_out(effects.evict, phase).await }));
+            drop(self.target.rt().spawn(async move { service.carry_out(effects, phase).await }));
         }
     }
 
@@ -317,9 +366,16 @@ impl RecoveryService {
 
     /// Forgets who was evicted, and opens the doors once what was replayed is durable: numbers of this start, which are
     /// higher, are told to clients only then.
-    async fn carry_out(self: Arc<Self>, evict: Vec<Uuid>, phase: Phase) {
+    async fn carry_out(self: Arc<Self>, effects: Effects, phase: Phase) {
         let name = self.target.name();
-        for client in evict {
+        if let Some(client) = effects.dead {
+            let known_as = self.names.lock().get(&client).cloned().unwrap_or_default();
+            tracing::info!(target = %name, %client, "{known_as} is dead: evicted, and not waited for");
+            if let Err(error) = self.forget(client).await {
+                tracing::warn!(target = %name, %client, %error, "client not forgotten");
+            }
+        }
+        for client in effects.evict {
             tracing::warn!(target = %name, %client, "did not recover in time: evicted");
             let export = self.exports.lock().values().find(|export| export.client == client).cloned();
             if let Some(export) = export {
@@ -335,6 +391,7 @@ impl RecoveryService {
             }
             self.target.end_recovery();
             self.over.store(true, Ordering::Release);
+            self.names.lock().clear();
             self.changed.notify_waiters();
             let counts = self.engine.lock().status().counts;
             let Counts { replayed, failed, evicted, .. } = counts;

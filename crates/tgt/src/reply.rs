@@ -7,6 +7,7 @@ use nacre_base::{Errno, Transno, Uuid};
 use nacre_osd::{OsdError, Table, Transaction};
 use nacre_ptlrpc::Response;
 use nacre_wire::{decode, encode};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 /// A saved reply.
@@ -74,12 +75,12 @@ pub(crate) fn remember_client(transaction: &mut dyn Transaction, client: Uuid, n
     transaction.put(LAST_RCVD, &client.0, name.as_bytes())
 }
 
-/// The clients that were connected when the target was last up.
-pub(crate) fn known_clients(transaction: &dyn Transaction) -> Result<Vec<Uuid>, TargetError> {
-    let (mut known, mut damaged) = (Vec::new(), false);
-    transaction.scan(LAST_RCVD, &[], &mut |key, _| {
+/// The clients that were connected when the target was last up, and their names.
+pub(crate) fn known_clients(transaction: &dyn Transaction) -> Result<BTreeMap<Uuid, String>, TargetError> {
+    let (mut known, mut damaged) = (BTreeMap::new(), false);
+    transaction.scan(LAST_RCVD, &[], &mut |key, name| {
         match key.try_into() {
-            Ok(uuid) => known.push(Uuid(uuid)),
+            Ok(uuid) => drop(known.insert(Uuid(uuid), String::from_utf8_lossy(name).into_owned())),
             Err(_) => damaged = true,
         }
         ControlFlow::Continue(())

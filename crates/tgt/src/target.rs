@@ -3,6 +3,7 @@
 //! A transaction number is the instance in the upper half and a count in the lower, so that no number of an earlier
 //! start is ever used again, whether or not it was committed.
 
+use crate::recovery_service::{RecoveryService, RecoveryWait};
 use crate::reply::{self, ReplySlot};
 use crate::{Operation, Stats, TARGET, TargetError};
 use nacre_base::fault::FaultAction;
@@ -11,8 +12,8 @@ use nacre_osd::{Osd, OsdError, Transaction};
 use nacre_ptlrpc::{LockPool, RpcNode, ServerRequest};
 use nacre_rt::Rt;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// What MDT, OST and MGS have in common.
 pub struct Target {
@@ -28,6 +29,8 @@ pub struct Target {
     /// The same, of replays alone; what clients are told during recovery, when numbers of this start mean nothing to them.
     replays_committed: Arc<AtomicU64>,
     recovers: AtomicBool,
+    /// The recovery of this start; not set if there was nothing to recover.
+    recovery: OnceLock<Weak<RecoveryService>>,
     stats: Stats,
     /// What clients are told of how many locks they may keep.
     lock_pool: Mutex<LockPool>,
@@ -66,6 +69,7 @@ impl Target {
             last_committed: Arc::new(AtomicU64::new(last_committed.0)),
             replays_committed: Arc::new(AtomicU64::new(last_committed.0)),
             recovers: AtomicBool::new(false),
+            recovery: OnceLock::new(),
             lock_pool: Mutex::default(),
         };
         target.register_params();
@@ -191,6 +195,25 @@ impl Target {
     /// Whether clients of the last start are waited for, and have not yet brought back what they had.
     pub fn is_recovering(&self) -> bool {
         self.recovers.load(Ordering::Acquire)
+    }
+
+    /// Whom the target waits for before it serves new clients; none once its recovery is over.
+    pub fn recovery_wait(&self) -> Option<RecoveryWait> {
+        self.recovery()?.wait()
+    }
+
+    /// Stops waiting for a client that is known to be dead, such as one of a process that has ended: its return would be
+    /// awaited in vain. Returns false if it is not waited for.
+    pub fn evict_dead(&self, client: Uuid) -> bool {
+        self.recovery().is_some_and(|recovery| recovery.evict_dead(client))
+    }
+
+    fn recovery(&self) -> Option<Arc<RecoveryService>> {
+        self.recovery.get()?.upgrade()
+    }
+
+    pub(crate) fn set_recovery(&self, recovery: &Arc<RecoveryService>) {
+        let _ = self.recovery.set(Arc::downgrade(recovery)); // A target is served once for each start.
     }
 
     /// Clients are waited for.
