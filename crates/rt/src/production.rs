@@ -3,8 +3,6 @@
 
 use nacre_base::{Time, Timestamp};
 use std::cell::RefCell;
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 #[allow(unreachable_pub)] // named in the variant of a public enum
@@ -34,8 +32,15 @@ impl Production {
     }
 
     pub(crate) fn random(&self) -> u64 {
-        thread_local! { static PRNG: RefCell<nacre_base::Prng> = RefCell::new(nacre_base::Prng::new(os_seed())); }
-        PRNG.with_borrow_mut(nacre_base::Prng::next_u64)
+        thread_local! { static POOL: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) }; }
+        POOL.with_borrow_mut(|pool| {
+            loop {
+                match pool.pop() {
+                    Some(number) => return number,
+                    None => pool.extend(system_randomness()),
+                }
+            }
+        })
     }
 
     pub(crate) fn spawn(&self, future: super::BoxFuture) {
@@ -50,10 +55,56 @@ impl Production {
     }
 }
 
-/// std's hasher keys come from the OS: the portable way to 64 random bits without a dependency.
-fn os_seed() -> u64 {
-    let mut h = RandomState::new().build_hasher();
-    h.write_u64(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64));
-    h.write_u32(std::process::id());
-    h.finish()
+/// Numbers fetched from the system at once: a call costs as much as some hundred instructions.
+const FETCHED: usize = 32;
+
+/// Numbers that nobody can guess from those before: they name exports and locks on the wire. A machine without a source of them
+/// cannot run a server.
+fn system_randomness() -> [u64; FETCHED] {
+    let mut bytes = [0u8; FETCHED * 8];
+    // SAFETY: the buffer is ours and as long as is said; up to 256 bytes come whole or not at all.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    assert_eq!(usize::try_from(got), Ok(bytes.len()), "the system has no randomness");
+    std::array::from_fn(|i| {
+        let number: &[u8; 8] = bytes[i * 8..].first_chunk().expect("eight bytes for each number");
+        u64::from_le_bytes(*number)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Cookies of exports came from SplitMix64, which one output inverts: a client could compute from its own cookie those
+    /// of all others of its thread.
+    #[test]
+    fn no_number_follows_from_another() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let numbers: Vec<u64> = runtime.block_on(async {
+            let production = Production::new();
+            (0..1000).map(|_| production.random()).collect()
+        });
+        // In SplitMix64 the states, which the outputs are a permutation of, are one constant apart.
+        let state = |output: u64| unmix64(output);
+        let steps: std::collections::BTreeSet<u64> =
+            numbers.windows(2).map(|pair| state(pair[1]).wrapping_sub(state(pair[0]))).collect();
+        assert_eq!(steps.len(), 999);
+        assert_eq!(numbers.iter().collect::<std::collections::BTreeSet<_>>().len(), 1000);
+    }
+
+    /// Takes `nacre_base::hash::mix64` back.
+    fn unmix64(mut z: u64) -> u64 {
+        z = z ^ (z >> 31) ^ (z >> 62);
+        z = z.wrapping_mul(0x3196_42b2_d24d_8ec3);
+        z = z ^ (z >> 27) ^ (z >> 54);
+        z = z.wrapping_mul(0x96de_1b17_3f11_9089);
+        z ^ (z >> 30) ^ (z >> 60)
+    }
+
+    #[test]
+    fn the_mixer_can_be_taken_back() {
+        for z in [0, 1, 42, u64::MAX, 0x0123_4567_89ab_cdef] {
+            assert_eq!(unmix64(nacre_base::hash::mix64(z)), z);
+        }
+    }
 }
