@@ -1,5 +1,5 @@
-//! Fault points: named places at network edges and commit points where a test, or an administrator with
-//! `lctl set_param fail_loc=...`, makes things go wrong. Names are dotted: `ost.write.before_reply`.
+//! Fault points: named places at network edges and commit points where a test makes things go wrong. In a real process
+//! `lctl set_param fail_loc=...` arms them, if it was started with `--faults`. Names are dotted: `ost.write.before_reply`.
 
 use crate::Errno;
 use parking_lot::Mutex;

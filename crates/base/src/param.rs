@@ -1,6 +1,8 @@
 //! The parameter registry that all roles of a process share: what `lctl get_param` and `set_param` see. Names are
 //! Lustre's dotted paths (`osc.nacre-OST0000-osc.max_rpcs_in_flight`).
 
+pub mod declared;
+
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;

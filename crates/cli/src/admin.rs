@@ -5,6 +5,7 @@ use crate::rundir;
 use nacre_base::param::ParamError;
 use nacre_base::{Errno, Nid};
 use nacre_ptlrpc::RpcNode;
+use nacre_wire::mgs::{ReplaceNids, SetParam};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -19,6 +20,10 @@ pub(crate) enum Request {
     GetParam { pattern: String },
     /// Sets the parameters that match.
     SetParam { pattern: String, value: String },
+    /// Has the MGS keep a setting for a file system, or for all if `fsname` is empty; without a value, forget it.
+    KeepParam { fsname: String, name: String, value: Option<String> },
+    /// Tells the MGS where a target is that was moved.
+    ReplaceNids { target: String, nids: Vec<String> },
     /// Names of the parameters that match.
     ListParam { pattern: String },
     /// The process's NIDs.
@@ -103,12 +108,36 @@ async fn answer(node: &RpcNode, request: Request) -> Answer {
             Ok(names) => Answer::Params(names.into_iter().map(|n| (n, value.clone())).collect()),
             Err(e) => param_error(e),
         },
+        Request::KeepParam { fsname, name, value } => {
+            let param = SetParam { fsname, name: name.clone(), value };
+            change_config(node, nacre_mgc::keep_param(node, &param), name).await
+        }
+        Request::ReplaceNids { target, nids } => {
+            match nids.iter().map(|nid| nid.parse()).collect::<Result<Vec<Nid>, _>>() {
+                Ok(nids) => {
+                    let replaced = ReplaceNids { target: target.clone(), nids };
+                    change_config(node, nacre_mgc::replace_nids(node, &replaced), target).await
+                }
+                Err(error) => Answer::errno(Errno::EINVAL, error),
+            }
+        }
         Request::ListParam { pattern } => Answer::Names(node.params().list(&pattern)),
         Request::Nids => Answer::Nids(node.lnet().nids().iter().map(Nid::to_string).collect()),
         Request::Ping { nid, timeout_ms } => ping(node, &nid, timeout_ms).await,
         Request::Interfaces => Answer::Value(crate::lnetctl::describe_interfaces(node.lnet())),
         Request::Peers => Answer::Value(crate::lnetctl::describe_peers(node.lnet())),
         Request::Stats => Answer::Value(crate::lnetctl::describe_stats(node.lnet())),
+    }
+}
+
+/// Asks the MGS for a change, if it is in this process.
+async fn change_config(node: &RpcNode, change: impl Future<Output = Result<(), String>>, what: String) -> Answer {
+    if node.params().list("mgs.MGS.uuid").is_empty() {
+        return Answer::errno(Errno::ENOENT, "the MGS is not in this process");
+    }
+    match change.await {
+        Ok(()) => Answer::Params(vec![(what, String::new())]),
+        Err(why) => Answer::errno(Errno::EINVAL, why),
     }
 }
 

@@ -76,6 +76,7 @@ pub(crate) fn start_in_background(args: &[String], log: &Path) -> Result<(u32, S
     let log_file = std::fs::OpenOptions::new().create(true).append(true).open(log);
     let log_file = log_file.map_err(|e| format!("cannot write {}: {e}", log.display()))?;
     let mut command = Command::new(program);
+    command.args(crate::node::faults_allowed().then_some("--faults"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
     // SAFETY: setsid is async-signal-safe and touches no memory of ours.
     unsafe {

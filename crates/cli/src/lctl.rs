@@ -13,8 +13,18 @@ const COMMANDS: &[Command] = &[
     Command { name: "get_param", about: "[-n|-N|-F|-y|--json] PATTERN...: print parameters", run: get_param },
     Command {
         name: "set_param",
-        about: "[-n] PATTERN=VALUE...: set parameters of this host's processes",
+        about: "[-n] PATTERN=VALUE...: set parameters of this host's processes; -P [-d] on the MGS's host: have the MGS keep them",
         run: set_param,
+    },
+    Command {
+        name: "conf_param",
+        about: "[-d] FSNAME|TARGET.LAYER.NAME=VALUE: on the MGS's host, have the MGS keep a parameter for a file system",
+        run: crate::mgs_changes::conf_param,
+    },
+    Command {
+        name: "replace_nids",
+        about: "TARGET NID[,NID...]: on the MGS's host, say where a target is that was moved",
+        run: crate::mgs_changes::replace_nids,
     },
     Command { name: "list_param", about: "[-F] [-R] PATTERN...: print names of parameters", run: list_param },
     Command { name: "dl", about: "[--json]: list devices", run: device_list },
@@ -37,7 +47,7 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
 }
 
 /// Splits single-letter options and `--json` from operands.
-fn options(args: &[String]) -> (Vec<char>, bool, Vec<&str>) {
+pub(crate) fn options(args: &[String]) -> (Vec<char>, bool, Vec<&str>) {
     let (mut letters, mut as_json, mut operands) = (Vec::new(), false, Vec::new());
     for a in args {
         match a.strip_prefix('-') {
@@ -123,7 +133,7 @@ fn print_param(letters: &[char], name: &str, value: &str) {
 fn set_param(args: &[String]) -> ExitCode {
     let (letters, _, operands) = options(args);
     if letters.contains(&'P') {
-        return fail("error: set_param", "-P (keep on the MGS) is not there yet: set it on each host", 95);
+        return crate::mgs_changes::set_param(&operands, letters.contains(&'d'));
     }
     // Both `name=value` and `name value` are understood.
     let pairs: Vec<(&str, &str)> = match operands.as_slice() {

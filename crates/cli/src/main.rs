@@ -10,6 +10,7 @@ mod lctl;
 mod lfs;
 mod lfsck;
 mod lnetctl;
+mod mgs_changes;
 mod mkfs;
 mod mount;
 mod node;
@@ -30,6 +31,9 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "nacre", version, max_term_width = 100, after_help = GETTING_STARTED)]
 struct Cli {
+    /// Let `lctl set_param fail_loc=...` inject faults into this process; for tests
+    #[arg(long, global = true, hide = true)]
+    faults: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -102,6 +106,9 @@ fn main() -> ExitCode {
 }
 
 fn dispatch(cli: Cli) -> ExitCode {
+    if cli.faults {
+        node::allow_faults();
+    }
     match cli.command {
         Command::Up(a) => up::up(a),
         Command::Down(a) => up::down(a),

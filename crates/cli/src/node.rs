@@ -7,6 +7,7 @@ use nacre_lnet::{Lnet, LnetOptions, TcpListen};
 use nacre_ptlrpc::RpcNode;
 use nacre_rt::Rt;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A running node.
 pub(crate) struct Node {
@@ -21,7 +22,10 @@ impl Node {
     pub(crate) async fn start(role: &str, listen: Listen) -> Result<Node, String> {
         let rt = Rt::production();
         let (params, faults) = (Params::new(), Faults::new());
-        add_global_params(&params, &faults);
+        add_global_params(&params);
+        if faults_allowed() {
+            add_fault_param(&params, &faults);
+        }
         let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
         let address = listen.0.ip();
         let tcp = TcpListen { address: *address, port: listen.0.port(), network: Network::TCP };
@@ -81,9 +85,25 @@ pub(crate) fn host_name() -> String {
 }
 
 /// Parameters that every process has.
-fn add_global_params(params: &Params, faults: &Faults) {
+fn add_global_params(params: &Params) {
     params.add("version", || format!("nacre: {}", env!("CARGO_PKG_VERSION")));
     params.add("health_check", || "healthy".to_owned());
+}
+
+/// Set once, by the command line, before the first node starts.
+static FAULTS_ALLOWED: AtomicBool = AtomicBool::new(false);
+
+/// Lets nodes of this process have the parameter that arms fault points. Without it nothing can arm one.
+pub(crate) fn allow_faults() {
+    FAULTS_ALLOWED.store(true, Ordering::Relaxed);
+}
+
+/// True if this process was started with `--faults`.
+pub(crate) fn faults_allowed() -> bool {
+    FAULTS_ALLOWED.load(Ordering::Relaxed)
+}
+
+fn add_fault_param(params: &Params, faults: &Faults) {
     let (shown, set) = (faults.clone(), faults.clone());
     params.add_rw(
         "fail_loc",

@@ -1,8 +1,11 @@
 //! The target that a mount serves for its servers: callbacks about locks, passed on to who holds the locks of the server
 //! that calls. What a callback means is decided there.
 
-use nacre_base::{Errno, Tag, Transno, Uuid, Xid};
-use nacre_ptlrpc::{Export, Response, ServedTarget, ServerRequest, TargetHandler};
+use nacre_base::{Errno, Tag, TargetName, Transno, Uuid, Xid};
+use nacre_ptlrpc::{
+    Export, Identity, Refusals, Response, Roles, ServedTarget, ServerRequest, Servers, Standing, TargetHandler,
+};
+use nacre_rt::Rt;
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
 use nacre_wire::ldlm::{BlockingCallback, GlimpseCallback, GlimpseReply};
@@ -47,14 +50,59 @@ impl Callbacks {
     }
 }
 
+/// One line of the service's table.
+struct Handler {
+    opcode: Opcode,
+    /// Who may ask for it; of these only the server of the target that the lock is of.
+    from: Roles,
+    run: fn(Arc<dyn LockHolder>, &ServerRequest) -> Result<Response, Errno>,
+}
+
+/// All operations.
+const TABLE: &[Handler] = &[
+    Handler { opcode: Opcode::LdlmBlCallback, from: SERVERS, run: handle_blocking },
+    Handler { opcode: Opcode::LdlmGlCallback, from: SERVERS, run: handle_glimpse },
+];
+const SERVERS: Roles = Roles::MDT.or(Roles::OST);
+
+fn handle_blocking(holder: Arc<dyn LockHolder>, request: &ServerRequest) -> Result<Response, Errno> {
+    holder.handle_blocking(&request.decode::<BlockingCallback>()?)?;
+    Ok(Response::new(&()))
+}
+
+fn handle_glimpse(holder: Arc<dyn LockHolder>, request: &ServerRequest) -> Result<Response, Errno> {
+    Ok(Response::new(&holder.handle_glimpse(&request.decode::<GlimpseCallback>()?)?))
+}
+
 /// The handler of the target.
 pub(crate) struct CallbackService {
     pub(crate) client: Uuid,
     pub(crate) callbacks: Arc<Callbacks>,
+    pub(crate) servers: Servers,
+    pub(crate) rt: Rt,
+    pub(crate) refusals: Refusals,
 }
 
 #[async_trait::async_trait]
 impl TargetHandler for CallbackService {
+    /// A target connects under its own name and from one of its own NIDs; its requests come from there from then on.
+    async fn admit(&self, who: Identity, request: &ConnectRequest) -> Result<Standing, Errno> {
+        let name = &request.client_name;
+        match self.servers.is_server(who, |entry| entry.target == *name).await {
+            Ok(true) => Ok(Standing::Proven),
+            Ok(false) => {
+                if self.refusals.is_worth_a_line(self.rt.now()) {
+                    tracing::warn!(
+                        "refused {}, which would call back as {name}: the MGS lists no such server there",
+                        who.nid
+                    );
+                }
+                Err(Errno::EPERM)
+            }
+            Err(_) => Err(Errno::EAGAIN),
+        }
+    }
+
     async fn connect(&self, _export: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
         let flags = request.data.flags & (connect_flags::MDS | connect_flags::SHORT_IO);
         let data = ConnectData { flags, instance: 1, ..ConnectData::default() };
@@ -64,16 +112,14 @@ impl TargetHandler for CallbackService {
     async fn disconnect(&self, _export: &Arc<Export>) {}
 
     async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
-        // A target connects under its own name.
-        let holder = self.callbacks.holder(&request.export.client_name)?;
-        match request.opcode {
-            Opcode::LdlmBlCallback => {
-                holder.handle_blocking(&request.decode::<BlockingCallback>()?)?;
-                Ok(Response::new(&()))
-            }
-            Opcode::LdlmGlCallback => Ok(Response::new(&holder.handle_glimpse(&request.decode::<GlimpseCallback>()?)?)),
-            _ => Err(Errno::EOPNOTSUPP),
+        let handler = TABLE.iter().find(|h| h.opcode == request.opcode).ok_or(Errno::EOPNOTSUPP)?;
+        // The name was held against the NID when it connected.
+        let target = &request.export.client_name;
+        let kind = target.parse::<TargetName>().map_err(|_| Errno::EPERM)?.kind;
+        if !handler.from.includes(Roles::of(kind)) {
+            return Err(Errno::EPERM);
         }
+        (handler.run)(self.callbacks.holder(target)?, &request)
     }
 
     fn last_committed(&self, _export: &Export) -> Transno {

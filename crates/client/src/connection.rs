@@ -6,7 +6,7 @@ use crate::invalidate::Invalidator;
 use crate::osc::memory::Memory;
 use crate::params;
 use nacre_base::{Errno, TargetKind, TargetName, Uuid};
-use nacre_ptlrpc::{CallOptions, Import, ImportConfig, Recovering, Reply, RpcError, RpcNode};
+use nacre_ptlrpc::{CallOptions, Import, ImportConfig, Recovering, Refusals, Reply, RpcError, RpcNode, Servers};
 use nacre_rt::Rt;
 use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::ldlm::callback_target;
@@ -81,9 +81,10 @@ pub(crate) trait Observer: Send + Sync {
 }
 
 impl Mount {
-    /// Serves the target that servers call back at.
-    pub(crate) fn serve_callbacks(&self) {
-        let service = CallbackService { client: self.client, callbacks: self.callbacks.clone() };
+    /// Serves the target that `servers` call back at.
+    pub(crate) fn serve_callbacks(&self, servers: Servers) {
+        let (client, callbacks, rt) = (self.client, self.callbacks.clone(), self.rt.clone());
+        let service = CallbackService { client, callbacks, servers, rt, refusals: Refusals::default() };
         self.callbacks.keep(self.node.serve(&callback_target(self.client), Arc::new(service)));
     }
 

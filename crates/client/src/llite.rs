@@ -129,9 +129,9 @@ impl Client {
             memory: Arc::default(),
             rt,
         });
-        mount.serve_callbacks();
         let mgc = Mgc::new(node, config.mgs.clone(), mount.client, &config.client_name);
-        let targets = Targets::new(mount.clone(), &config.fsname);
+        mount.serve_callbacks(mgc.servers(&config.fsname));
+        let targets = Targets::new(mount.clone());
         match find_root(&mount.rt, &config, &mgc, &targets).await {
             Ok(root) => Ok(Client::new(mount, config, mgc, targets, root)),
             Err(e) => {

@@ -6,12 +6,11 @@ use crate::mdc::Mdc;
 use crate::osc::Osc;
 use crate::params;
 use futures_util::future::join_all;
-use nacre_base::param::ParamError;
 use nacre_base::{Errno, MdtIndex, OstIndex, TargetKind, TargetName};
+use nacre_mgc::Settings;
 use nacre_ptlrpc::{Import, ImportState};
 use nacre_rt::Rt;
 use nacre_wire::mgs::Config;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -23,10 +22,8 @@ const FLUSH_DEADLINE: Duration = Duration::from_secs(60);
 /// All targets of a mount.
 pub(crate) struct Targets {
     mount: Arc<Mount>,
-    fsname: String,
     table: watch::Sender<Arc<Table>>,
-    /// Settings applied so far: a setting is applied when it is new, so that a later `set_param` on this node holds.
-    applied: Mutex<Vec<(String, String)>>,
+    settings: Settings,
 }
 
 /// The targets at one moment.
@@ -39,9 +36,9 @@ pub(crate) struct Table {
 }
 
 impl Targets {
-    pub(crate) fn new(mount: Arc<Mount>, fsname: &str) -> Arc<Targets> {
+    pub(crate) fn new(mount: Arc<Mount>) -> Arc<Targets> {
         let table = watch::channel(Arc::default()).0;
-        Arc::new(Targets { mount, fsname: fsname.to_owned(), table, applied: Mutex::default() })
+        Arc::new(Targets { mount, table, settings: Settings::default() })
     }
 
     /// The targets as they are now.
@@ -103,7 +100,7 @@ impl Targets {
         if added && !self.table.borrow().closed {
             self.table.send_replace(Arc::new(table));
         }
-        self.apply_params(config, added);
+        self.settings.handle_config(self.mount.node.params(), config);
     }
 
     fn add_osc(&self, table: &mut Table, index: u32, connection: Connection) {
@@ -122,21 +119,6 @@ impl Targets {
             params::add_mdc(self.mount.node.params(), &mdc);
         }
         table.mdts.insert(index, mdc);
-    }
-
-    /// Applies the settings that are new; all of them if there are new targets.
-    fn apply_params(&self, config: &Config, all: bool) {
-        let old = std::mem::replace(&mut *self.applied.lock(), config.params.clone());
-        for setting in config.params.iter().filter(|s| all || !old.contains(s)) {
-            let (name, value) = setting;
-            match self.mount.node.params().set(name, value) {
-                // It is for another role.
-                Ok(_) | Err(ParamError::NotFound(_)) => {}
-                Err(error) => {
-                    tracing::warn!(fsname = self.fsname, %error, "a setting of the file system does not apply")
-                }
-            }
-        }
     }
 
     fn set_told_of_restarts(&self, mgs_answers: bool) {

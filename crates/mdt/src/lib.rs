@@ -22,6 +22,7 @@ mod overstriping;
 pub mod pool;
 pub mod record;
 mod replay;
+mod squash;
 pub mod tables;
 
 pub use mdt::{Mdt, MdtConfig, TABLES};

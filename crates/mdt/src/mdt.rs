@@ -15,17 +15,18 @@ use crate::osp::{Osps, give_up_at};
 use crate::overstriping;
 use crate::record::{DIRECTORY_SIZE, Inode};
 use crate::replay::ReplayedObjects;
+use crate::squash::Squash;
 use crate::tables;
 use async_trait::async_trait;
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, Fid, TargetName, Timestamp, Uuid};
-use nacre_mgc::Mgc;
+use nacre_mgc::{Mgc, Settings};
 use nacre_osd::{Osd, Table};
-use nacre_ptlrpc::{Export, Response, RpcNode, ServedTarget, ServerRequest};
+use nacre_ptlrpc::{Export, Identity, Response, Roles, RpcNode, ServedTarget, ServerRequest, Servers, Standing};
 use nacre_rt::Task;
 use nacre_tgt::{Access, Handler, Operation, Service, Target, TargetError};
 use nacre_wire::attr::{Credentials, StatFs, mode};
-use nacre_wire::connect::{ConnectData, connect_flags};
+use nacre_wire::connect::{ConnectData, ConnectRequest, connect_flags};
 use nacre_wire::header::Versions;
 use nacre_wire::mds::{
     AttrReply, Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, LookupReply, NAME_MAX, Open, OpenReply,
@@ -65,6 +66,8 @@ pub struct MdtConfig {
 pub struct Mdt {
     target: Arc<Target>,
     mgc: Arc<Mgc>,
+    servers: Servers,
+    squash: Squash,
     host: String,
     /// Changed only by who has the turn at the running transaction, so that it agrees with the tables.
     opens: Mutex<OpenHandles>,
@@ -101,20 +104,24 @@ impl Mdt {
             locks: Locks::new(&target),
             running: Mutex::default(),
             host: config.host,
+            servers: mgc.servers(&target.name().fsname),
+            squash: Squash::register(&target),
             mgc,
             target,
         });
         mdt.make_root().await?;
         mdt.osps.add_params();
-        let task = mdt.target.rt().spawn(follow_config(mdt.mgc.clone(), mdt.osps.clone(), mdt.fsname()));
         let reaper = mdt.target.rt().spawn(linger::reap(Arc::downgrade(&mdt), to_reap));
         let served = nacre_tgt::serve(&mdt).await?;
         let lfsck = Some(Lfsck::start(&mdt).await);
-        *mdt.running.lock() = Running { served: Some(served), config: Some(task), reaper: Some(reaper), lfsck };
+        *mdt.running.lock() = Running { served: Some(served), config: None, reaper: Some(reaper), lfsck };
         if let Err(error) = mdt.register().await {
             mdt.stop().await;
             return Err(error);
         }
+        // Not before: OSTs do what it asks for only if they find it in the MGS's list.
+        let follow = follow_config(mdt.mgc.clone(), mdt.osps.clone(), mdt.target.clone());
+        mdt.running.lock().config = Some(mdt.target.rt().spawn(follow));
         Ok(mdt)
     }
 
@@ -151,10 +158,6 @@ impl Mdt {
     /// What is wrong with the lock tables, if anything is; for simulators.
     pub fn check_locks(&self) -> Result<(), String> {
         self.locks.service.check_invariants()
-    }
-
-    fn fsname(&self) -> String {
-        self.target.name().fsname.clone()
     }
 
     async fn make_root(&self) -> Result<(), Errno> {
@@ -540,35 +543,47 @@ impl Service for Mdt {
     fn table() -> &'static [Handler<Mdt>] {
         use Access::{Changes, Reads};
         use Opcode::*;
+        const CLIENT: Roles = Roles::CLIENT;
         const fn line(
             opcode: Opcode,
             stat: &'static str,
             access: Access,
+            from: Roles,
             run: for<'a> fn(&'a Arc<Mdt>, ServerRequest) -> nacre_tgt::HandlerFuture<'a>,
         ) -> Handler<Mdt> {
-            Handler { opcode, stat, access, run }
+            Handler { opcode, stat, access, from, run }
         }
         static TABLE: &[Handler<Mdt>] = &[
-            line(MdsGetattr, "getattr", Reads, |m, r| Box::pin(handle_getattr(m, r))),
-            line(MdsGetattrName, "getattr", Reads, |m, r| Box::pin(handle_lookup(m, r))),
-            line(MdsOpen, "open", Changes, |m, r| Box::pin(handle_open(m, r))),
-            line(MdsClose, "close", Changes, |m, r| Box::pin(handle_close(m, r))),
-            line(MdsReint, "", Changes, |m, r| Box::pin(handle_reint(m, r))),
-            line(MdsReadpage, "readpage", Reads, |m, r| Box::pin(handle_readpage(m, r))),
-            line(MdsGetxattr, "getxattr", Reads, |m, r| Box::pin(handle_getxattr(m, r))),
-            line(MdsFid2path, "fid2path", Reads, |m, r| Box::pin(handle_fid2path(m, r))),
-            line(MdsGetRoot, "", Reads, |_, _| Box::pin(async { Ok(Response::new(&RootReply { root: Fid::ROOT })) })),
-            line(MdsStatfs, "statfs", Reads, |m, _| Box::pin(handle_statfs(m))),
-            line(MdsSync, "sync", Reads, |m, r| Box::pin(handle_sync(m, r))),
-            line(LdlmEnqueue, "", Reads, |m, r| Box::pin(async move { m.locks.service.enqueue(&r).await })),
-            line(LdlmConvert, "", Reads, |m, r| Box::pin(async move { m.locks.service.convert(&r) })),
-            line(LdlmCancel, "", Reads, |m, r| Box::pin(async move { m.locks.service.cancel(&r) })),
+            line(MdsGetattr, "getattr", Reads, CLIENT, |m, r| Box::pin(handle_getattr(m, r))),
+            line(MdsGetattrName, "getattr", Reads, CLIENT, |m, r| Box::pin(handle_lookup(m, r))),
+            line(MdsOpen, "open", Changes, CLIENT, |m, r| Box::pin(handle_open(m, r))),
+            line(MdsClose, "close", Changes, CLIENT, |m, r| Box::pin(handle_close(m, r))),
+            line(MdsReint, "", Changes, CLIENT, |m, r| Box::pin(handle_reint(m, r))),
+            line(MdsReadpage, "readpage", Reads, CLIENT, |m, r| Box::pin(handle_readpage(m, r))),
+            line(MdsGetxattr, "getxattr", Reads, CLIENT, |m, r| Box::pin(handle_getxattr(m, r))),
+            line(MdsFid2path, "fid2path", Reads, CLIENT, |m, r| Box::pin(handle_fid2path(m, r))),
+            line(MdsGetRoot, "", Reads, CLIENT, |_, _| {
+                Box::pin(async { Ok(Response::new(&RootReply { root: Fid::ROOT })) })
+            }),
+            line(MdsStatfs, "statfs", Reads, CLIENT, |m, _| Box::pin(handle_statfs(m))),
+            line(MdsSync, "sync", Reads, CLIENT, |m, r| Box::pin(handle_sync(m, r))),
+            line(LdlmEnqueue, "", Reads, CLIENT, |m, r| Box::pin(async move { m.locks.service.enqueue(&r).await })),
+            line(LdlmConvert, "", Reads, CLIENT, |m, r| Box::pin(async move { m.locks.service.convert(&r) })),
+            line(LdlmCancel, "", Reads, CLIENT, |m, r| Box::pin(async move { m.locks.service.cancel(&r) })),
         ];
         TABLE
     }
 
     fn target(&self) -> &Arc<Target> {
         &self.target
+    }
+
+    fn servers(&self) -> Option<&Servers> {
+        Some(&self.servers)
+    }
+
+    async fn admit(&self, who: Identity, request: &ConnectRequest) -> Result<Standing, Errno> {
+        nacre_tgt::admit_listed(&self.target, &self.servers, who, request).await
     }
 
     async fn reconstruct(&self, request: &ServerRequest, reply: &Response) {
@@ -611,7 +626,7 @@ impl Service for Mdt {
 }
 
 async fn handle_getattr(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
-    let r: Getattr = request.decode()?;
+    let r: Getattr = mdt.squash.decode(&request)?;
     let found = mdt.read(&r.cred, |cx| {
         let found = ops::getattr::getattr_if_allowed(cx, r.fid, r.access)?;
         let mut found = overstriping::withhold(&request.export, found);
@@ -622,7 +637,7 @@ async fn handle_getattr(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Respon
 }
 
 async fn handle_lookup(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
-    let r: GetattrName = request.decode()?;
+    let r: GetattrName = mdt.squash.decode(&request)?;
     let reply = mdt.read(&r.cred, |cx| {
         let found = match ops::getattr::lookup(cx, r.parent, &r.name) {
             Ok(found) => {
@@ -641,7 +656,7 @@ async fn handle_lookup(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Respons
 }
 
 async fn handle_open(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
-    let r: Open = request.decode()?;
+    let r: Open = mdt.squash.decode(&request)?;
     if r.handle != 0 {
         return mdt.reopen(&request, &r).await;
     }
@@ -659,7 +674,7 @@ async fn handle_close(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response
 }
 
 async fn handle_reint(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
-    let reint: Reint = request.decode()?;
+    let reint: Reint = mdt.squash.decode(&request)?;
     let begun = mdt.target.rt().now();
     mdt.fault(&request, "mdt.reint.before_commit").await?;
     let attempt = || mdt.locks.with_locks(&request, |held| mdt.reint(&request, &reint, held));
@@ -670,7 +685,7 @@ async fn handle_reint(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response
 }
 
 async fn handle_readpage(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
-    let r: Readpage = request.decode()?;
+    let r: Readpage = mdt.squash.decode(&request)?;
     let is_open = mdt.opens.lock().has_open(request.export.cookie, r.fid);
     let Readpage { fid, cookie, max_bytes, with_attr, .. } = r;
     let page = Page { fid, cookie, max_bytes, with_attr, with_lock: r.want != 0, is_open };
@@ -687,7 +702,7 @@ async fn handle_readpage(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Respo
 }
 
 async fn handle_getxattr(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
-    let r: Getxattr = request.decode()?;
+    let r: Getxattr = mdt.squash.decode(&request)?;
     let value = mdt.read(&r.cred, |cx| match r.name.as_str() {
         "" => ops::xattr::list(cx, r.fid),
         name => ops::xattr::get(cx, r.fid, name),
@@ -696,7 +711,7 @@ async fn handle_getxattr(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Respo
 }
 
 async fn handle_fid2path(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
-    let r: Fid2path = request.decode()?;
+    let r: Fid2path = mdt.squash.decode(&request)?;
     let paths = mdt.read(&r.cred, |cx| ops::fid2path::fid2path(cx, r.fid)).await?;
     Ok(Response::new(&Fid2pathReply { paths }))
 }
@@ -759,11 +774,13 @@ pub(crate) fn root_inode(now: Timestamp, version: u64) -> Inode {
 }
 
 /// Keeps the OSTs as the configuration has them.
-async fn follow_config(mgc: Arc<Mgc>, osps: Arc<Osps>, fsname: String) {
-    let mut watch = mgc.watch(&fsname);
+async fn follow_config(mgc: Arc<Mgc>, osps: Arc<Osps>, target: Arc<Target>) {
+    let mut watch = mgc.watch(&target.name().fsname);
+    let settings = Settings::default();
     loop {
         let config = watch.borrow_and_update().clone();
         osps.handle_config(&config);
+        settings.handle_config(target.node().params(), &config);
         if watch.changed().await.is_err() {
             return;
         }

@@ -1,12 +1,18 @@
 //! The client of the management service: keeps a file system's configuration current, registers targets, leases FID
 //! sequences. Every client and every target has one. It knows nothing of data.
 
+mod settings;
+
+pub use settings::Settings;
+
 use nacre_base::{Nid, TargetKind, TargetName, Uuid};
-use nacre_ptlrpc::{CallOptions, Import, ImportConfig, RpcError, RpcNode};
+use nacre_ptlrpc::{AskMgs, CallOptions, Import, ImportConfig, RpcError, RpcNode, Servers};
 use nacre_rt::Task;
-use nacre_wire::Opcode;
 use nacre_wire::connect::ConnectData;
-use nacre_wire::mgs::{Config, ConfigRead, SeqQuery, SeqReply, SetParam, TargetReg, TargetRegReply};
+use nacre_wire::mgs::{
+    ChangeReply, Config, ConfigRead, ReplaceNids, SeqQuery, SeqReply, SetParam, TargetReg, TargetRegReply,
+};
+use nacre_wire::{Field, Opcode};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,6 +35,10 @@ struct Watched {
 
 /// How long one question for a newer configuration stays at the MGS: short enough that a lost answer costs little.
 const WATCH_WAIT: Duration = Duration::from_secs(60);
+/// Whether a peer is a server stays undecided without an answer by then.
+const ASK_DEADLINE: Duration = Duration::from_secs(5);
+/// A person waits for the answer.
+const KEEP_DEADLINE: Duration = Duration::from_secs(30);
 /// Pause after a failed question.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
@@ -75,6 +85,21 @@ impl Mgc {
         entry.sender.subscribe()
     }
 
+    /// The servers of the file system, for those who have to know whether a peer is one.
+    pub fn servers(self: &Arc<Self>, fsname: &str) -> Servers {
+        let (mgc, fsname_asked) = (Arc::downgrade(self), fsname.to_owned());
+        let ask: AskMgs = Box::new(move || {
+            let (mgc, fsname) = (mgc.clone(), fsname_asked.clone());
+            Box::pin(async move {
+                let import = mgc.upgrade().ok_or(RpcError::Closed)?.import.clone();
+                let body = ConfigRead { fsname, version: 0, wait_ms: 0 };
+                let options = CallOptions { deadline: Some(ASK_DEADLINE), ..CallOptions::default() };
+                Ok(import.call::<Config>(Opcode::MgsConfigRead, &body, options).await?.body)
+            })
+        });
+        Servers::new(self.node.rt(), self.watch(fsname), ask)
+    }
+
     /// All places where a target that registers from now on may be served, this one among them or not. Clients that lose
     /// it try them in turn.
     pub fn set_service_nodes(&self, nids: Vec<Nid>) {
@@ -101,16 +126,41 @@ impl Mgc {
         Ok(self.import.call(Opcode::SeqQuery, &body, CallOptions::default()).await?.body)
     }
 
-    /// Sets a parameter for the whole file system.
-    pub async fn set_param(&self, param: SetParam) -> Result<(), RpcError> {
-        self.import.call::<()>(Opcode::MgsSetParam, &param, CallOptions::default()).await.map(drop)
-    }
-
     /// Ends the watching tasks and disconnects.
     pub async fn stop(&self) {
         let watched = std::mem::take(&mut *self.watched.lock());
         watched.values().for_each(|w| w.task.abort());
         self.import.disconnect().await;
+    }
+}
+
+/// Has the MGS of this very process keep a setting, or forget it. The error says why it does not.
+pub async fn keep_param(node: &RpcNode, param: &SetParam) -> Result<(), String> {
+    change(node, Opcode::MgsSetParam, param).await
+}
+
+/// Tells the MGS of this very process where a target is that was moved. The error says why it does not take it over.
+pub async fn replace_nids(node: &RpcNode, replaced: &ReplaceNids) -> Result<(), String> {
+    change(node, Opcode::MgsReplaceNids, replaced).await
+}
+
+async fn change(node: &RpcNode, opcode: Opcode, body: &impl Field) -> Result<(), String> {
+    let rt = node.rt();
+    let import = node.import_unlisted(ImportConfig {
+        client: Uuid::from_random(rt.random(), rt.random()),
+        client_name: "lctl".to_owned(),
+        target: TargetName::mgs().to_string(),
+        nids: vec![Nid::LO],
+        kind: TargetKind::Mgt,
+        data: ConnectData::default(),
+        label: "MGC-lctl".to_owned(),
+    });
+    let options = CallOptions { deadline: Some(KEEP_DEADLINE), ..CallOptions::default() };
+    let answer = import.call::<ChangeReply>(opcode, body, options).await;
+    import.disconnect().await;
+    match answer.map_err(|e| e.to_string())?.body.refused {
+        None => Ok(()),
+        Some(why) => Err(why),
     }
 }
 

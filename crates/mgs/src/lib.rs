@@ -5,14 +5,16 @@ mod config;
 
 pub use config::ConfigError;
 
+use config::From;
+
 use async_trait::async_trait;
 use nacre_base::{Errno, TargetName, Uuid};
-use nacre_osd::{Osd, Table};
-use nacre_ptlrpc::{Export, Response, RpcNode, ServedTarget, ServerRequest};
+use nacre_osd::{Osd, Table, Transaction};
+use nacre_ptlrpc::{Export, Identity, Response, Roles, RpcNode, ServedTarget, ServerRequest, Servers, Standing};
 use nacre_tgt::{Access, Handler, Service, Target, TargetError};
 use nacre_wire::Opcode;
-use nacre_wire::connect::ConnectData;
-use nacre_wire::mgs::{Config, ConfigRead, SeqQuery, SetParam, TargetReg, TargetRegReply};
+use nacre_wire::connect::{ConnectData, ConnectRequest};
+use nacre_wire::mgs::{ChangeReply, Config, ConfigRead, ReplaceNids, SeqQuery, SetParam, TargetReg, TargetRegReply};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,7 +87,12 @@ fn logged(error: ConfigError) -> Errno {
             tracing::warn!(%error, "registration refused");
             Errno::EADDRINUSE
         }
-        ConfigError::BadName(_) => Errno::EINVAL,
+        ConfigError::BadName(_)
+        | ConfigError::BadFsname(_)
+        | ConfigError::Undeclared(_)
+        | ConfigError::NotSet(_)
+        | ConfigError::NoTarget(_) => Errno::EINVAL,
+        ConfigError::OtherNode { .. } | ConfigError::Stranger { .. } | ConfigError::FurtherMdt { .. } => Errno::EPERM,
         ConfigError::Osd(_) | ConfigError::Damaged(_) => {
             tracing::error!(%error, "the configuration cannot be used");
             Errno::EIO
@@ -104,24 +111,36 @@ impl Service for Mgs {
                 opcode: Opcode::MgsConfigRead,
                 stat: "mgs_config_read",
                 access: Reads,
+                from: Roles::CLIENT,
                 run: |s, r| Box::pin(config_read(s, r)),
             },
             Handler {
                 opcode: Opcode::MgsTargetReg,
                 stat: "mgs_target_reg",
                 access: Changes,
+                // What may be registered from where is in `config::register`: a new server is in no list yet.
+                from: Roles::CLIENT,
                 run: |s, r| Box::pin(target_reg(s, r)),
             },
             Handler {
                 opcode: Opcode::MgsSetParam,
                 stat: "mgs_set_info",
                 access: Changes,
+                from: Roles::LOCAL,
                 run: |s, r| Box::pin(set_param(s, r)),
+            },
+            Handler {
+                opcode: Opcode::MgsReplaceNids,
+                stat: "mgs_replace_nids",
+                access: Changes,
+                from: Roles::LOCAL,
+                run: |s, r| Box::pin(replace_nids(s, r)),
             },
             Handler {
                 opcode: Opcode::SeqQuery,
                 stat: "seq_query",
                 access: Changes,
+                from: Roles::CLIENT,
                 run: |s, r| Box::pin(seq_query(s, r)),
             },
         ]
@@ -129,6 +148,17 @@ impl Service for Mgs {
 
     fn target(&self) -> &Arc<Target> {
         &self.target
+    }
+
+    fn servers(&self) -> Option<&Servers> {
+        None
+    }
+
+    /// A target that another of its nodes took over connects at once, whether or not the node before answers.
+    async fn admit(&self, who: Identity, request: &ConnectRequest) -> Result<Standing, Errno> {
+        let operation = self.target.begin().await?;
+        let listed = config::is_listed(&*operation, request.client, &request.client_name, who.nid).map_err(logged)?;
+        Ok(if listed { Standing::Proven } else { Standing::Claimed })
     }
 
     async fn connected(&self, _: &Arc<Export>, _: &ConnectData, _: &mut ConnectData) -> Result<(), Errno> {
@@ -165,7 +195,17 @@ async fn target_reg(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, 
     let target: TargetReg = request.decode()?;
     let response = {
         let mut operation = mgs.target.begin().await?;
-        let object_seq = config::register(&mut *operation, &target).map_err(logged)?;
+        let who = request.identity.nid;
+        let from = if mgs.target.node().lnet().is_local(who) { From::Here } else { From::Peer(who) };
+        let object_seq = match config::register(&mut *operation, &target, from) {
+            Err(
+                error @ (ConfigError::OtherNode { .. } | ConfigError::Stranger { .. } | ConfigError::FurtherMdt { .. }),
+            ) => {
+                mgs.target.log_refusal(format_args!("{}: refused: {error}", mgs.target.name()));
+                return Err(Errno::EPERM);
+            }
+            registered => registered.map_err(logged)?,
+        };
         operation.finish(&request, Response::new(&TargetRegReply { object_seq }))?
     };
     mgs.settle().await?;
@@ -175,10 +215,30 @@ async fn target_reg(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, 
 
 async fn set_param(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
     let param: SetParam = request.decode()?;
+    change(mgs, request, |tx| config::set_param(tx, &param)).await
+}
+
+async fn replace_nids(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
+    let replaced: ReplaceNids = request.decode()?;
+    change(mgs, request, |tx| config::replace_nids(tx, &replaced)).await
+}
+
+/// Makes a change that a person asks for, or answers why not.
+async fn change(
+    mgs: &Arc<Mgs>,
+    request: ServerRequest,
+    make: impl FnOnce(&mut dyn Transaction) -> Result<(), ConfigError>,
+) -> Result<Response, Errno> {
     let response = {
         let mut operation = mgs.target.begin().await?;
-        config::set_param(&mut *operation, &param).map_err(logged)?;
-        operation.finish(&request, Response::new(&()))?
+        match make(&mut *operation) {
+            Ok(()) => operation.finish(&request, Response::new(&ChangeReply { refused: None }))?,
+            Err(error @ (ConfigError::Osd(_) | ConfigError::Damaged(_))) => return Err(logged(error)),
+            Err(error) => {
+                tracing::info!(%error, "{} is refused", request.opcode);
+                return Ok(Response::new(&ChangeReply { refused: Some(error.to_string()) }));
+            }
+        }
     };
     mgs.settle().await?;
     Ok(response)

@@ -9,16 +9,19 @@ use crate::remover::{Remover, remove_orphans};
 use crate::service::ObjectService;
 use crate::settings::Settings;
 use crate::space::Space;
-use nacre_base::{Errno, TargetName, Uuid};
+use nacre_base::{Errno, TargetKind, TargetName, Uuid};
 use nacre_mgc::Mgc;
 use nacre_osd::Osd;
-use nacre_ptlrpc::{RpcNode, ServedTarget};
+use nacre_ptlrpc::{RpcNode, ServedTarget, Servers};
 use nacre_rt::Task;
 use nacre_tgt::{LockService, TARGET, Target, TargetError};
 use nacre_wire::ldlm::LockKind;
-use nacre_wire::mgs::{TargetReg, TargetRegReply};
+use nacre_wire::mgs::{Config, TargetEntry, TargetReg, TargetRegReply};
 use parking_lot::Mutex;
 use std::sync::Arc;
+
+/// Key in the table of the target: the MDTs, as a configuration without anything else.
+const MDTS: &[u8] = b"mdts";
 
 /// Which OST it is.
 #[derive(Debug, Clone)]
@@ -64,7 +67,10 @@ impl Ost {
                 reply.object_seq
             }
         };
-        let ost = Ost::serve(target, seq).await?;
+        let servers = Arc::new(mgc.servers(&target.name().fsname));
+        servers.keep(kept_mdts(&target).await?);
+        let ost = Ost::serve(target.clone(), seq, servers).await?;
+        ost.tasks.lock().push(node.rt().spawn(follow_config(mgc.clone(), target)));
         if known.is_some() {
             ost.tasks.lock().push(node.rt().spawn(register(mgc, registration, seq)));
         }
@@ -72,7 +78,7 @@ impl Ost {
     }
 
     /// Serves the target, whose objects have sequence `seq`, without telling anybody.
-    pub(crate) async fn serve(target: Arc<Target>, seq: u64) -> Result<Arc<Ost>, TargetError> {
+    pub(crate) async fn serve(target: Arc<Target>, seq: u64, servers: Arc<Servers>) -> Result<Arc<Ost>, TargetError> {
         let (remover, run_remover) = Remover::new(target.clone());
         let space = Arc::new(Space::new(target.clone(), remover.clone()));
         let service = Arc::new(ObjectService {
@@ -85,6 +91,7 @@ impl Ost {
             memory: Memory::default(),
             brw_stats: BrwStats::register(&target),
             seq,
+            servers,
             target: target.clone(),
         });
         add_lfsck_param(&service);
@@ -137,13 +144,58 @@ fn add_lfsck_param(service: &Arc<ObjectService>) {
         .add(name, move || shown.upgrade().map_or_else(String::new, |s| s.lfsck.show(s.target.rt().wall())));
 }
 
+/// Applies what the MGS keeps for the file system, and remembers where the MDTs are for a start without the MGS.
+async fn follow_config(mgc: Arc<Mgc>, target: Arc<Target>) {
+    let mut watch = mgc.watch(&target.name().fsname);
+    let (settings, mut kept) = (nacre_mgc::Settings::default(), Vec::new());
+    loop {
+        let config = watch.borrow_and_update().clone();
+        settings.handle_config(target.node().params(), &config);
+        let mdts: Vec<TargetEntry> = config.targets.iter().filter(|entry| is_mdt(entry)).cloned().collect();
+        if config.version != 0 && mdts != kept {
+            match keep_mdts(&target, &mdts).await {
+                Ok(()) => kept = mdts,
+                Err(error) => tracing::debug!(target = %target.name(), %error, "the places of the MDTs are not kept"),
+            }
+        }
+        if watch.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+fn is_mdt(entry: &TargetEntry) -> bool {
+    entry.target.parse::<TargetName>().is_ok_and(|name| name.kind == TargetKind::Mdt)
+}
+
+/// The MDTs that the MGS listed when the OST was up before.
+async fn kept_mdts(target: &Target) -> Result<Vec<TargetEntry>, TargetError> {
+    let operation = target.begin().await?;
+    let Some(bytes) = operation.get(TARGET, MDTS)? else { return Ok(Vec::new()) };
+    let config: Config = nacre_wire::decode(&bytes).map_err(|_| TargetError::Corrupt(TARGET.0))?;
+    Ok(config.targets)
+}
+
+async fn keep_mdts(target: &Target, mdts: &[TargetEntry]) -> Result<(), Errno> {
+    let mut operation = target.begin().await?;
+    let config = Config { targets: mdts.to_vec(), ..Config::default() };
+    operation.put(TARGET, MDTS, &nacre_wire::encode(&config))?;
+    operation.finish_local();
+    Ok(())
+}
+
 /// Tells the MGS that a known target is up again, where and in which instance.
 async fn register(mgc: Arc<Mgc>, registration: TargetReg, seq: u64) {
     let name = registration.target.clone();
     match mgc.register(registration).await {
         Ok(TargetRegReply { object_seq }) if object_seq == seq => {}
         Ok(reply) => tracing::error!(target = name, seq, told = reply.object_seq, "the MGS says another sequence"),
-        Err(error) => tracing::error!(target = name, %error, "the MGS refused the target: clients will not find it"),
+        Err(error) => tracing::error!(
+            target = name,
+            %error,
+            "the MGS refused the target, so that clients will not find it: its log says why; a target that was moved to a node \
+             that was none of its service nodes needs lctl replace_nids there"
+        ),
     }
 }
 

@@ -13,11 +13,11 @@ use async_trait::async_trait;
 use nacre_base::{Errno, Fid};
 use nacre_ldlm::RangeSet;
 use nacre_osd::ObjectStat;
-use nacre_ptlrpc::{Export, ServerRequest};
+use nacre_ptlrpc::{Export, Identity, Roles, ServerRequest, Servers, Standing};
 use nacre_tgt::{Access, Handler, HandlerFuture, LockService, ServerLockGuard, Service, Target};
 use nacre_wire::Opcode;
 use nacre_wire::attr::ObjectAttr;
-use nacre_wire::connect::{ConnectData, connect_flags as features};
+use nacre_wire::connect::{ConnectData, ConnectRequest, connect_flags as features};
 use nacre_wire::ldlm::LockMode;
 use nacre_wire::ost::CHECKSUM_CRC32C;
 use std::sync::Arc;
@@ -36,38 +36,43 @@ pub(crate) struct ObjectService {
     pub(crate) lfsck: LfsckStatus,
     pub(crate) memory: Memory,
     pub(crate) brw_stats: BrwStats,
+    pub(crate) servers: Arc<Servers>,
     /// The sequence of all objects of this OST, for its whole life.
     pub(crate) seq: u64,
 }
 
-/// Every operation: opcode, name in the statistics, whether it changes something, handler.
+const CLIENT: Roles = Roles::CLIENT;
+const MDT: Roles = Roles::MDT;
+
+/// Every operation: opcode, name in the statistics, whether it changes something, who may ask for it, handler.
 const TABLE: &[Handler<ObjectService>] = &[
-    line(Opcode::OstGetattr, "getattr", Access::Reads, |s, r| Box::pin(ops::getattr::handle(s, r))),
-    line(Opcode::OstSetattr, "setattr", Access::Changes, |s, r| Box::pin(ops::setattr::handle(s, r))),
-    line(Opcode::OstRead, "read", Access::Reads, |s, r| Box::pin(ops::read::handle(s, r))),
-    line(Opcode::OstWrite, "write", Access::Changes, |s, r| Box::pin(ops::write::handle(s, r))),
-    line(Opcode::OstCreate, "create", Access::Changes, |s, r| Box::pin(ops::create::handle(s, r))),
-    line(Opcode::OstDestroy, "destroy", Access::Changes, |s, r| Box::pin(ops::destroy::handle(s, r))),
-    line(Opcode::OstPunch, "punch", Access::Changes, |s, r| Box::pin(ops::punch::handle(s, r))),
-    line(Opcode::OstStatfs, "statfs", Access::Reads, |s, r| Box::pin(ops::statfs::handle(s, r))),
-    line(Opcode::OstSync, "sync", Access::Reads, |s, r| Box::pin(ops::sync::handle(s, r))),
-    line(Opcode::OstFallocate, "prealloc", Access::Changes, |s, r| Box::pin(ops::fallocate::handle(s, r))),
-    line(Opcode::OstSeek, "seek", Access::Reads, |s, r| Box::pin(ops::seek::handle(s, r))),
-    line(Opcode::OstGlimpse, "glimpse", Access::Reads, |s, r| Box::pin(ops::glimpse::handle(s, r))),
-    line(Opcode::LfsckQuery, "", Access::Reads, |s, r| Box::pin(ops::lfsck::handle_query(s, r))),
-    line(Opcode::LfsckNotify, "", Access::Changes, |s, r| Box::pin(ops::lfsck::handle_notify(s, r))),
-    line(Opcode::LdlmEnqueue, "", Access::Reads, |s, r| Box::pin(ops::enqueue::handle(s, r))),
-    line(Opcode::LdlmConvert, "", Access::Reads, |s, r| Box::pin(async move { s.locks.convert(&r) })),
-    line(Opcode::LdlmCancel, "", Access::Reads, |s, r| Box::pin(ops::cancel::handle(s, r))),
+    line(Opcode::OstGetattr, "getattr", Access::Reads, CLIENT, |s, r| Box::pin(ops::getattr::handle(s, r))),
+    line(Opcode::OstSetattr, "setattr", Access::Changes, CLIENT, |s, r| Box::pin(ops::setattr::handle(s, r))),
+    line(Opcode::OstRead, "read", Access::Reads, CLIENT, |s, r| Box::pin(ops::read::handle(s, r))),
+    line(Opcode::OstWrite, "write", Access::Changes, CLIENT, |s, r| Box::pin(ops::write::handle(s, r))),
+    line(Opcode::OstCreate, "create", Access::Changes, MDT, |s, r| Box::pin(ops::create::handle(s, r))),
+    line(Opcode::OstDestroy, "destroy", Access::Changes, MDT, |s, r| Box::pin(ops::destroy::handle(s, r))),
+    line(Opcode::OstPunch, "punch", Access::Changes, CLIENT, |s, r| Box::pin(ops::punch::handle(s, r))),
+    line(Opcode::OstStatfs, "statfs", Access::Reads, CLIENT, |s, r| Box::pin(ops::statfs::handle(s, r))),
+    line(Opcode::OstSync, "sync", Access::Reads, CLIENT, |s, r| Box::pin(ops::sync::handle(s, r))),
+    line(Opcode::OstFallocate, "prealloc", Access::Changes, CLIENT, |s, r| Box::pin(ops::fallocate::handle(s, r))),
+    line(Opcode::OstSeek, "seek", Access::Reads, CLIENT, |s, r| Box::pin(ops::seek::handle(s, r))),
+    line(Opcode::OstGlimpse, "glimpse", Access::Reads, CLIENT, |s, r| Box::pin(ops::glimpse::handle(s, r))),
+    line(Opcode::LfsckQuery, "", Access::Reads, MDT, |s, r| Box::pin(ops::lfsck::handle_query(s, r))),
+    line(Opcode::LfsckNotify, "", Access::Changes, MDT, |s, r| Box::pin(ops::lfsck::handle_notify(s, r))),
+    line(Opcode::LdlmEnqueue, "", Access::Reads, CLIENT, |s, r| Box::pin(ops::enqueue::handle(s, r))),
+    line(Opcode::LdlmConvert, "", Access::Reads, CLIENT, |s, r| Box::pin(async move { s.locks.convert(&r) })),
+    line(Opcode::LdlmCancel, "", Access::Reads, CLIENT, |s, r| Box::pin(ops::cancel::handle(s, r))),
 ];
 
 const fn line(
     opcode: Opcode,
     stat: &'static str,
     access: Access,
+    from: Roles,
     run: for<'a> fn(&'a Arc<ObjectService>, ServerRequest) -> HandlerFuture<'a>,
 ) -> Handler<ObjectService> {
-    Handler { opcode, stat, access, run }
+    Handler { opcode, stat, access, from, run }
 }
 
 impl ObjectService {
@@ -123,6 +128,14 @@ impl Service for ObjectService {
 
     fn target(&self) -> &Arc<Target> {
         &self.target
+    }
+
+    fn servers(&self) -> Option<&Servers> {
+        Some(&self.servers)
+    }
+
+    async fn admit(&self, who: Identity, request: &ConnectRequest) -> Result<Standing, Errno> {
+        nacre_tgt::admit_listed(&self.target, &self.servers, who, request).await
     }
 
     fn is_read_only(&self) -> bool {

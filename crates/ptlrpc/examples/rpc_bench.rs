@@ -23,6 +23,14 @@ struct Null(Payload);
 
 #[async_trait::async_trait]
 impl TargetHandler for Null {
+    async fn admit(
+        &self,
+        _who: nacre_ptlrpc::Identity,
+        _request: &ConnectRequest,
+    ) -> Result<nacre_ptlrpc::Standing, Errno> {
+        Ok(nacre_ptlrpc::Standing::Claimed)
+    }
+
     async fn connect(&self, _: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
         let data = ConnectData { max_modify_rpcs: 128, ..request.data.clone() };
         Ok(ConnectReply { data, target_uuid: Uuid([1; 16]) })

@@ -2,13 +2,14 @@
 
 use crate::evictor::{self, Seen};
 use crate::export::{Connecting, Export};
+use crate::identity::{Identity, Standing};
 use crate::import::millis;
 use crate::message::{PROBE_MATCH_BITS, encode, request_portal};
 use crate::node::NodeShared;
 use crate::request_log::ReplyTo;
 use crate::service::{TargetEntry, random_nonzero};
 use bytes::Bytes;
-use nacre_base::{Errno, Payload, Time, Uuid};
+use nacre_base::{Errno, Nid, Payload, Time, Uuid};
 use nacre_wire::connect::{ConnectReply, ConnectRequest};
 use nacre_wire::header::flags;
 use nacre_wire::{Lane, Opcode, RpcHeader, RpcKind};
@@ -104,6 +105,17 @@ impl NodeShared {
         if existing.is_none() && self.exports.read().len() >= EXPORTS_MAX {
             return self.refuse(&header, reply_to, Errno::EBUSY);
         }
+        let standing = match entry.handler.admit(Identity { nid: from.nid }, &request).await {
+            Ok(standing) => standing,
+            Err(e) => return self.refuse(&header, reply_to, e),
+        };
+        if let Some(old) = living
+            && !is_reconnect
+            && standing == Standing::Claimed
+            && self.is_held_elsewhere(old, from.nid).await
+        {
+            return self.refuse(&header, reply_to, Errno::EBUSY);
+        }
         let export = match existing {
             Some(export) if known => {
                 export.handle_reconnecting();
@@ -136,6 +148,17 @@ impl NodeShared {
                 self.answer_connect(&header, &export, &reply, is_reconnect, reply_to);
             }
         }
+    }
+
+    /// Whether somebody at another NID wants to take the place of a client that answers where it is. The name of a client is
+    /// no secret, so it does not suffice to have the client thrown out.
+    async fn is_held_elsewhere(&self, old: &Export, newcomer: Nid) -> bool {
+        let is_held = old.nid() != newcomer && self.is_alive(old).await;
+        if is_held && self.refusals.is_worth_a_line(self.rt.now()) {
+            let (target, client, nid) = (&old.target, &old.client_name, old.nid());
+            tracing::warn!("{target}: refused {newcomer}, which connects as {client}, which is at {nid} and answers");
+        }
+        is_held
     }
 
     fn add_export(&self, entry: &Arc<TargetEntry>, export: &Arc<Export>) {

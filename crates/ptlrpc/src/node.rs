@@ -2,6 +2,7 @@
 
 use crate::evictor::Evictor;
 use crate::export::Export;
+use crate::identity::Refusals;
 use crate::import::{Import, ImportConfig, ImportShared};
 use crate::message::{PROBE_MATCH_BITS, REPLY_PORTAL, decode, request_portal};
 use crate::service::{LaneCounts, LaneService, TargetEntry, random_nonzero};
@@ -46,6 +47,8 @@ pub(crate) struct NodeShared {
     /// Probes whose answer is awaited, by xid.
     pub(crate) probes: Mutex<FxHashMap<u64, oneshot::Sender<bool>>>,
     pub(crate) malformed: AtomicU64,
+    /// Of requests and connects from NIDs that they must not come from.
+    pub(crate) refusals: Refusals,
     /// Bytes that servers have answered and may yet lose, of all imports.
     pub(crate) unstable: Arc<AtomicU64>,
 }
@@ -80,6 +83,7 @@ impl RpcNode {
             next_probe: Mutex::default(),
             probes: Mutex::default(),
             malformed: AtomicU64::new(0),
+            refusals: Refusals::default(),
             unstable: Arc::default(),
         });
         node.attach();

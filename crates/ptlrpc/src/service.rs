@@ -6,6 +6,7 @@
 
 use crate::connections::Connect;
 use crate::export::{Entry, Export};
+use crate::identity::Identity;
 use crate::message::{Incoming, REPLY_PORTAL, decode, encode, opcode};
 use crate::node::NodeShared;
 use crate::nrs::{Admission, Classified, LaneQueue, is_high_priority};
@@ -198,10 +199,14 @@ impl NodeShared {
         let Some(export) = self.export(m.header.export) else {
             return self.refuse_unconnected(&m.header, reply_to);
         };
+        let now = self.rt.now();
+        if export.nid() != reply_to.nid {
+            self.log_stranger(&export, reply_to.nid, now);
+            return self.refuse_unconnected(&m.header, reply_to);
+        }
         if self.leave_if_taken(&export.entry) {
             return self.refuse_unconnected(&m.header, reply_to);
         }
-        let now = self.rt.now();
         if control == Some(Control::Ping) {
             return match export.handle_ping(m.header.connection_count, now) {
                 Entry::Stale => {}
@@ -257,8 +262,19 @@ impl NodeShared {
             left_lane: AtomicBool::new(false),
             transfer: Transfer::new(data),
         };
-        let request = ServerRequest { header, opcode, body, export, replayed, arrival: Arc::new(arrival) };
+        let identity = Identity { nid: reply_to.nid };
+        let request = ServerRequest { header, opcode, identity, body, export, replayed, arrival: Arc::new(arrival) };
         self.admit(Work { request, client: reply_to.nid, ask_target });
+    }
+
+    /// Somebody used the export of a client that connected from another NID. A client that really has moved connects again.
+    fn log_stranger(&self, export: &Export, from: Nid, now: Time) {
+        let (target, client, nid) = (&export.target, &export.client_name, export.nid());
+        if self.refusals.is_worth_a_line(now) {
+            tracing::warn!("{target}: refused a request from {from} over the export of {client}, which is at {nid}");
+        } else {
+            tracing::debug!("{target}: refused a request from {from} over the export of {client}, which is at {nid}");
+        }
     }
 
     fn admit(self: &Arc<Self>, work: Work) {

@@ -2,6 +2,7 @@
 
 use crate::call::INLINE_MAX;
 use crate::export::Export;
+use crate::identity::{Identity, Standing};
 use crate::service::Arrival;
 use bytes::Bytes;
 use nacre_base::{Errno, Payload, Tag, Transno, Xid};
@@ -16,6 +17,10 @@ use std::sync::Arc;
 /// polls may come from different threads, and many requests run at once.
 #[async_trait::async_trait]
 pub trait TargetHandler: Send + Sync + 'static {
+    /// Somebody wants to connect: whether the peer may be what it says it is. Asked before anything is done about a client of
+    /// that name that is connected already. The error refuses the connection.
+    async fn admit(&self, who: Identity, request: &ConnectRequest) -> Result<Standing, Errno>;
+
     /// A client connects, or reconnects ([`Export::is_reconnect`]). Answers what was negotiated; a feature that was
     /// not asked for must not be in the answer. The error refuses the connection.
     async fn connect(&self, export: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno>;
@@ -70,6 +75,8 @@ pub struct ServerRequest {
     pub header: RpcHeader,
     /// What it asks for.
     pub opcode: Opcode,
+    /// Who asks: the NID that the export connected from.
+    pub identity: Identity,
     /// Its encoded body.
     pub body: Bytes,
     /// Who asks.

@@ -188,6 +188,12 @@ impl Cluster {
         self.servers.lock().iter().map(|s| s.server).collect()
     }
 
+    /// The RPC node of a running server.
+    pub fn server_node(&self, server: Server) -> Option<RpcNode> {
+        let servers = self.servers.lock();
+        servers.iter().find(|s| s.server == server)?.running.as_ref().map(|r| r.node.clone())
+    }
+
     /// The fault points of a running server.
     pub fn faults(&self, server: Server) -> Option<Faults> {
         let servers = self.servers.lock();

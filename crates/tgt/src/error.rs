@@ -22,7 +22,7 @@ pub enum TargetError {
     #[error("a record in table {0} is damaged")]
     Corrupt(&'static str),
     /// The management server refused the target.
-    #[error("registration with the MGS: {0}")]
+    #[error("registration with the MGS: {0}; the log of the MGS says why")]
     Register(RpcError),
     /// An operation of the start failed.
     #[error("start: {0}")]

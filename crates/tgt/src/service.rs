@@ -5,7 +5,9 @@ use crate::recovery_service::{Admission, Exports, RecoveryService, Turn};
 use crate::{MODIFY_RPCS_MAX, Stats, Target, TargetError, reply};
 use async_trait::async_trait;
 use nacre_base::{Errno, FxHashMap, Tag, Transno, Xid};
-use nacre_ptlrpc::{Export, LockPool, Response, ServedTarget, ServerRequest, TargetHandler};
+use nacre_ptlrpc::{
+    Export, Identity, LockPool, Response, Roles, ServedTarget, ServerRequest, Servers, Standing, TargetHandler,
+};
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
 use std::future::Future;
@@ -33,6 +35,8 @@ pub struct Handler<S> {
     pub stat: &'static str,
     /// Whether it changes the target.
     pub access: Access,
+    /// Who may ask for it.
+    pub from: Roles,
     /// What does it: `|s, r| Box::pin(ops::write::handle(s, r))`.
     pub run: for<'a> fn(&'a Arc<S>, ServerRequest) -> HandlerFuture<'a>,
 }
@@ -51,6 +55,12 @@ pub trait Service: Send + Sync + Sized + 'static {
 
     /// The target below.
     fn target(&self) -> &Arc<Target>;
+
+    /// The servers of its file system; none at an MGS, whose table has no line for them.
+    fn servers(&self) -> Option<&Servers>;
+
+    /// Somebody connects; see [`TargetHandler::admit`]. [`admit_listed`] is the answer of targets that know the servers.
+    async fn admit(&self, who: Identity, request: &ConnectRequest) -> Result<Standing, Errno>;
 
     /// Whether changes are refused.
     fn is_read_only(&self) -> bool {
@@ -94,6 +104,35 @@ pub async fn serve<S: Service>(service: &Arc<S>) -> Result<ServedTarget, TargetE
     Ok(target.node().serve(&target.name().to_string(), dispatcher))
 }
 
+/// Who says that it is an MDT, or has the name of a server's storage, must come from where the MGS says that this server is.
+pub async fn admit_listed(
+    target: &Target,
+    servers: &Servers,
+    who: Identity,
+    request: &ConnectRequest,
+) -> Result<Standing, Errno> {
+    let is_named = servers.known(|listed| listed.iter().any(|entry| entry.uuid == request.client));
+    let listed = if request.data.flags & connect_flags::MDS != 0 {
+        servers.has_role(who, Roles::MDT).await
+    } else if is_named {
+        servers.is_server(who, |entry| entry.uuid == request.client).await
+    } else {
+        return Ok(Standing::Claimed);
+    };
+    match listed {
+        Ok(true) => Ok(Standing::Proven),
+        Ok(false) => {
+            let (name, client) = (target.name(), &request.client_name);
+            target.log_refusal(format_args!(
+                "{name}: refused {}, which connects as {client}: the MGS lists no such server there",
+                who.nid
+            ));
+            Err(Errno::EPERM)
+        }
+        Err(_) => Err(Errno::EAGAIN),
+    }
+}
+
 struct Dispatcher<S: Service> {
     service: Arc<S>,
     handlers: FxHashMap<u32, &'static Handler<S>>,
@@ -107,6 +146,35 @@ impl<S: Service> Dispatcher<S> {
         let handlers = S::table().iter().map(|h| (h.opcode as u32, h)).collect();
         let stats = service.target().stats().clone();
         Dispatcher { service, handlers, stats, recovery, exports }
+    }
+
+    /// Holds the request against the table's roles. While it is not known who the servers are, the client has to try again.
+    async fn check_role(&self, handler: &Handler<S>, request: &ServerRequest) -> Result<(), Errno> {
+        if handler.from.includes(Roles::CLIENT) {
+            return Ok(());
+        }
+        let (target, who) = (self.service.target(), request.identity);
+        let has_role = match self.service.servers() {
+            _ if handler.from.includes(Roles::LOCAL) && target.node().lnet().is_local(who.nid) => Ok(true),
+            None => Ok(false),
+            Some(servers) => tokio::select! {
+                biased;
+                has_role = servers.has_role(who, handler.from) => has_role,
+                // Others need its place in the lane while the MGS is asked.
+                () = request.abandoned() => return Err(Errno::ESHUTDOWN),
+            },
+        };
+        match has_role {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                let (name, opcode, client) = (target.name(), request.opcode, &request.export.client_name);
+                let (nid, from) = (who.nid, handler.from);
+                target
+                    .log_refusal(format_args!("{name}: refused {opcode} of {client} at {nid}: it is for {from} only"));
+                Err(Errno::EPERM)
+            }
+            Err(_) => Err(Errno::EAGAIN),
+        }
     }
 
     async fn run(&self, handler: &Handler<S>, request: ServerRequest) -> Result<Response, Errno> {
@@ -171,6 +239,10 @@ impl<S: Service> Dispatcher<S> {
 
 #[async_trait]
 impl<S: Service> TargetHandler for Dispatcher<S> {
+    async fn admit(&self, who: Identity, request: &ConnectRequest) -> Result<Standing, Errno> {
+        self.service.admit(who, request).await
+    }
+
     async fn connect(&self, export: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
         let target = self.service.target();
         // A stranger has to wait until those who were here before have what they had.
@@ -230,6 +302,7 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
         if request.header.tag > MODIFY_RPCS_MAX {
             return Err(Errno::EPROTO);
         }
+        self.check_role(handler, &request).await?;
         if self.service.target().osd().is_poisoned() {
             return Err(match request.is_replay() {
                 true => self.refuse_poisoned(&request.export).await,

@@ -9,7 +9,7 @@ use crate::{Operation, Stats, TARGET, TargetError};
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, Faults, TargetKind, TargetName, Transno, Uuid};
 use nacre_osd::{Osd, OsdError, Transaction};
-use nacre_ptlrpc::{LockPool, RpcNode, ServerRequest};
+use nacre_ptlrpc::{LockPool, Refusals, RpcNode, ServerRequest};
 use nacre_rt::Rt;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,6 +34,7 @@ pub struct Target {
     stats: Stats,
     /// What clients are told of how many locks they may keep.
     lock_pool: Mutex<LockPool>,
+    refusals: Refusals,
 }
 
 impl Target {
@@ -71,6 +72,7 @@ impl Target {
             recovers: AtomicBool::new(false),
             recovery: OnceLock::new(),
             lock_pool: Mutex::default(),
+            refusals: Refusals::default(),
         };
         target.register_params();
         Ok(Arc::new(target))
@@ -113,6 +115,16 @@ impl Target {
 
     pub(crate) fn set_lock_pool(&self, pool: LockPool) {
         *self.lock_pool.lock() = pool;
+    }
+
+    /// Logs that a peer was refused what its role does not allow. A stranger can cause any number of these, so that only one a
+    /// second is a warning.
+    pub fn log_refusal(&self, text: std::fmt::Arguments<'_>) {
+        if self.refusals.is_worth_a_line(self.rt().now()) {
+            tracing::warn!("{text}");
+        } else {
+            tracing::debug!("{text}");
+        }
     }
 
     /// The fault points.

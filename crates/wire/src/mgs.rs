@@ -61,12 +61,26 @@ message! {
 
     /// MGS_SET_PARAM; no value takes the setting away.
     pub struct SetParam {
-        /// Which file system.
+        /// Which file system; empty for every one that the MGS has or will have.
         pub fsname: String,
-        /// The parameter's path, wildcards allowed.
+        /// The parameter's path. Only its device part may have wildcards.
         pub name: String,
         /// The value.
         pub value: Option<String>,
+    }
+
+    /// MGS_REPLACE_NIDS: a target was moved to nodes that it could not be served by before.
+    pub struct ReplaceNids {
+        /// e.g. `nacre-OST0000`.
+        pub target: String,
+        /// Where it may be served from now on.
+        pub nids: Vec<Nid>,
+    }
+
+    /// Whether a person's change of the configuration was made.
+    pub struct ChangeReply {
+        /// The reason, for that person, why it was not.
+        pub refused: Option<String>,
     }
 
     /// SEQ_QUERY: leases sequences that nobody else will ever get.

@@ -96,6 +96,8 @@ opcodes! {
     MgsSetParam = 255, "MGS_SET_PARAM";
     /// The configuration, when it is newer than the one the asker has.
     MgsConfigRead = 256, "MGS_CONFIG_READ";
+    /// Says where a target is that was moved.
+    MgsReplaceNids = 257, "MGS_REPLACE_NIDS";
     /// Is the server there? Also carries last_committed.
     ObdPing = 400, "OBD_PING";
     /// Leases FID sequences.

@@ -241,6 +241,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(cases::progressive::all());
     all.extend(cases::space::all());
     all.extend(cases::up::all());
+    all.extend(cases::doors::all());
     all.extend(cases::fsck::all());
     all
 }

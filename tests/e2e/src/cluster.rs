@@ -154,7 +154,7 @@ impl Cluster {
     }
 
     fn server(&self, name: &str, role: &str, listen: &str, dirs: &[PathBuf]) -> Daemon {
-        let mut args = vec![role.to_owned(), "--listen".to_owned(), listen.to_owned()];
+        let mut args = vec!["--faults".to_owned(), role.to_owned(), "--listen".to_owned(), listen.to_owned()];
         args.extend(dirs.iter().map(|d| d.to_string_lossy().into_owned()));
         Daemon::new(name, &self.plan.nacre, args, &self.plan.root)
     }
@@ -163,7 +163,7 @@ impl Cluster {
     pub(crate) fn add_mount(&self, n: usize) -> Outcome<PathBuf> {
         let at = self.mount_point(n);
         fs::create_dir_all(&at)?;
-        let mut args = ["mount", &self.source(), &at.to_string_lossy(), "-f"].map(str::to_owned).to_vec();
+        let mut args = ["--faults", "mount", &self.source(), &at.to_string_lossy(), "-f"].map(str::to_owned).to_vec();
         if !self.plan.mount_options.is_empty() {
             args.extend(["-o".to_owned(), self.plan.mount_options.to_owned()]);
         }
@@ -268,8 +268,13 @@ impl Cluster {
     }
 
     fn tool(&self, name: &str, args: &[&str]) -> Outcome<String> {
+        Ok(self.tool_program(name).args(args).run()?.stdout)
+    }
+
+    /// `lctl`, `lfs` or `lnetctl`, to be given its arguments.
+    pub(crate) fn tool_program(&self, name: &str) -> Program {
         let tool = Program::new(self.plan.root.join("bin").join(name)).env("NACRE_RUN_DIR", self.plan.root.join("run"));
-        Ok(tool.args(args).limit(Duration::from_secs(60)).run()?.stdout)
+        tool.limit(Duration::from_secs(60))
     }
 
     /// Arms a fault point (`lnet.send`) with an action (`corrupt`) for so many times. The one place that knows the syntax.

@@ -6,11 +6,12 @@ use nacre_base::param::Params;
 use nacre_base::{Errno, Faults, Fid, OstIndex, Payload, TargetKind, TargetName, Time, Timestamp, Uuid};
 use nacre_lnet::{Lnet, LnetOptions, SimNet, SimNetOptions};
 use nacre_osd::mem::{Crash, DiskModel, MemOptions, MemOsd};
-use nacre_ptlrpc::{Bulk, CallOptions, Import, ImportConfig, Reply, RpcError, RpcNode};
+use nacre_ptlrpc::{Bulk, CallOptions, Import, ImportConfig, Reply, RpcError, RpcNode, Servers};
 use nacre_rt::{Rt, Sim};
 use nacre_tgt::Target;
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::connect::{ConnectData, connect_flags};
+use nacre_wire::mgs::{Config, TargetEntry};
 use nacre_wire::ost::{
     CHECKSUM_CRC32C, Create, CreateReply, Destroy, Getattr, GrantReport, Niobuf, Punch, Read, ReadReply, Sync, Write,
     WriteReply, niobuf_flags,
@@ -127,8 +128,22 @@ impl Server {
         let node = RpcNode::new(rt.clone(), lnet, faults.clone(), params.clone());
         let osd = Arc::new(osd);
         let target = Target::open(&node, osd.clone(), name(), Uuid::from_random(1, 1)).await.unwrap();
-        Server { rt, osd, ost: Ost::serve(target, SEQ).await.unwrap(), params }
+        Server { rt, osd, ost: Ost::serve(target, SEQ, servers(&node)).await.unwrap(), params }
     }
+}
+
+/// A list in which every node that the tests have is an MDT's: what roles may do is not what they are about.
+fn servers(node: &RpcNode) -> Arc<Servers> {
+    let mdt = TargetEntry {
+        target: "nacre-MDT0000".to_owned(),
+        nids: (0..10_000).map(nacre_base::Nid::sim).collect(),
+        ..TargetEntry::default()
+    };
+    let config = Arc::new(Config { version: 1, targets: vec![mdt], ..Config::default() });
+    let ask = Box::new(|| -> std::pin::Pin<Box<dyn Future<Output = _> + Send>> {
+        Box::pin(async { Err(RpcError::Unreachable) })
+    });
+    Arc::new(Servers::new(node.rt(), tokio::sync::watch::channel(config).1, ask))
 }
 
 #[derive(Clone)]

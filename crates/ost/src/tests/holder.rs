@@ -120,6 +120,14 @@ impl Callbacks {
 
 #[async_trait]
 impl TargetHandler for Callbacks {
+    async fn admit(
+        &self,
+        _who: nacre_ptlrpc::Identity,
+        _request: &ConnectRequest,
+    ) -> Result<nacre_ptlrpc::Standing, Errno> {
+        Ok(nacre_ptlrpc::Standing::Claimed)
+    }
+
     async fn connect(&self, _: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
         assert_eq!(request.client_name, name().to_string(), "it tells who it is");
         assert_eq!(request.data.flags, connect_flags::MDS);

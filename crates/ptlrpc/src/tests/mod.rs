@@ -4,6 +4,7 @@ mod chaos;
 mod delivery;
 mod limits;
 mod recovery;
+mod strangers;
 mod threads;
 
 use crate::{Bulk, TargetHandler};
@@ -255,6 +256,10 @@ impl TestTarget {
 
 #[async_trait::async_trait]
 impl TargetHandler for TestTarget {
+    async fn admit(&self, _who: crate::Identity, _request: &ConnectRequest) -> Result<crate::Standing, Errno> {
+        Ok(crate::Standing::Claimed)
+    }
+
     async fn connect(&self, _: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
         let takes = *self.disk.connect_takes.lock();
         self.rt.sleep(takes).await;

@@ -2,6 +2,7 @@
 
 pub(crate) mod cache;
 pub(crate) mod crash_points;
+pub(crate) mod doors;
 pub(crate) mod failover;
 pub(crate) mod faults;
 pub(crate) mod fsck;

@@ -274,6 +274,14 @@ pub(super) fn accepted(request: &ConnectRequest) -> ConnectReply {
 
 #[async_trait]
 impl TargetHandler for FakeMgs {
+    async fn admit(
+        &self,
+        _who: nacre_ptlrpc::Identity,
+        _request: &ConnectRequest,
+    ) -> Result<nacre_ptlrpc::Standing, Errno> {
+        Ok(nacre_ptlrpc::Standing::Claimed)
+    }
+
     async fn connect(&self, _: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
         Ok(accepted(request))
     }
@@ -348,6 +356,14 @@ impl FakeOst {
 
 #[async_trait]
 impl TargetHandler for OstInner {
+    async fn admit(
+        &self,
+        _who: nacre_ptlrpc::Identity,
+        _request: &ConnectRequest,
+    ) -> Result<nacre_ptlrpc::Standing, Errno> {
+        Ok(nacre_ptlrpc::Standing::Claimed)
+    }
+
     async fn connect(&self, _: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
         Ok(accepted(request))
     }

@@ -266,6 +266,14 @@ impl HolderState {
 
 #[async_trait]
 impl TargetHandler for HolderState {
+    async fn admit(
+        &self,
+        _who: nacre_ptlrpc::Identity,
+        _request: &ConnectRequest,
+    ) -> Result<nacre_ptlrpc::Standing, Errno> {
+        Ok(nacre_ptlrpc::Standing::Claimed)
+    }
+
     async fn connect(&self, _: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
         Ok(accepted(request))
     }

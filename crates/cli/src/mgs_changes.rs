@@ -1,0 +1,120 @@
+//! What an administrator changes at the MGS: settings that it keeps and gives to every node (`lctl set_param -P`, `lctl
+//! conf_param`), and the place of a target that was moved (`lctl replace_nids`). All are for the host of the MGS, as in Lustre:
+//! the MGS takes them from its own node only.
+
+use crate::admin::Request;
+use crate::lctl::{merged, options};
+use crate::output::fail;
+use nacre_base::TargetName;
+use std::process::ExitCode;
+
+/// A setting to be kept, or without a value to be forgotten.
+#[derive(Debug, PartialEq, Eq)]
+struct Kept {
+    /// Empty for every file system.
+    fsname: String,
+    name: String,
+    value: Option<String>,
+}
+
+/// `set_param -P [-d] LAYER.DEVICE.NAME=VALUE...`: for every file system of the MGS.
+pub(crate) fn set_param(operands: &[&str], forget: bool) -> ExitCode {
+    keep_all("set_param", operands, forget, |name| Some((String::new(), name.to_owned())))
+}
+
+/// `conf_param [-d] FSNAME|TARGET.LAYER.NAME=VALUE`: for one file system.
+pub(crate) fn conf_param(args: &[String]) -> ExitCode {
+    let (letters, _, operands) = options(args);
+    keep_all("conf_param", &operands, letters.contains(&'d'), conf_name)
+}
+
+/// `replace_nids TARGET NID[,NID...]`: a target was moved to nodes that are none of its service nodes so far.
+pub(crate) fn replace_nids(args: &[String]) -> ExitCode {
+    const WHO: &str = "error: replace_nids";
+    let (_, _, operands) = options(args);
+    let [target, nids] = operands.as_slice() else {
+        return fail(WHO, "TARGET NID[,NID...] are needed, such as nacre-OST0000 10.0.0.5@tcp", 22);
+    };
+    let nids = nids.split(',').map(str::to_owned).collect();
+    match change(&Request::ReplaceNids { target: (*target).to_owned(), nids }) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err((errno, why)) => fail(WHO, why, errno as u8),
+    }
+}
+
+fn keep_all(
+    command: &str,
+    operands: &[&str],
+    forget: bool,
+    translate: impl Fn(&str) -> Option<(String, String)>,
+) -> ExitCode {
+    let who = format!("error: {command}");
+    if operands.is_empty() {
+        return fail(&who, "NAME=VALUE is needed", 22);
+    }
+    let mut code = ExitCode::SUCCESS;
+    for operand in operands {
+        let (name, value) = match operand.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (*operand, None),
+        };
+        let kept = translate(name).map(|(fsname, name)| Kept { fsname, name, value: value.filter(|_| !forget) });
+        let outcome = match kept {
+            None => Err((
+                22,
+                format!("{name:?} is not FSNAME.LAYER.NAME or TARGET.LAYER.NAME, such as nacre.llite.max_cached_mb"),
+            )),
+            Some(kept) if kept.value.is_none() && !forget => {
+                Err((22, format!("{name:?} needs =VALUE, or -d to be forgotten")))
+            }
+            Some(kept) => keep(kept),
+        };
+        if let Err((errno, why)) = outcome {
+            code = fail(&who, why, errno as u8);
+        }
+    }
+    code
+}
+
+fn keep(kept: Kept) -> Result<(), (i32, String)> {
+    let Kept { fsname, name, value } = kept;
+    change(&Request::KeepParam { fsname, name, value })
+}
+
+fn change(request: &Request) -> Result<(), (i32, String)> {
+    merged(request).map(drop).map_err(|(errno, why)| match errno {
+        libc::ENOENT => (errno, format!("{why}: run this on the host of the MGS")),
+        _ => (errno, why),
+    })
+}
+
+/// Lustre's form of a name, as the file system and the name with a pattern for the devices: `nacre-OST0000.osc.max_dirty_mb` is
+/// `osc.nacre-OST0000*.max_dirty_mb` of `nacre`.
+fn conf_name(name: &str) -> Option<(String, String)> {
+    let mut parts = name.splitn(3, '.');
+    let (device, layer, rest) = (parts.next()?, parts.next()?, parts.next()?);
+    let fsname = device.parse().map_or_else(|_| device.to_owned(), |target: TargetName| target.fsname);
+    let layer = match layer {
+        "ost" => "obdfilter",
+        "lov" => "lod",
+        layer => layer,
+    };
+    TargetName::is_fsname(&fsname).then(|| (fsname, format!("{layer}.{device}*.{rest}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_lustres_form_become_patterns() {
+        let found = |name| conf_name(name).map(|(fsname, name)| format!("{fsname} {name}"));
+        assert_eq!(found("nacre.llite.max_cached_mb").unwrap(), "nacre llite.nacre*.max_cached_mb");
+        assert_eq!(found("nacre-OST0000.osc.max_dirty_mb").unwrap(), "nacre osc.nacre-OST0000*.max_dirty_mb");
+        assert_eq!(found("nacre-OST0000.ost.readonly").unwrap(), "nacre obdfilter.nacre-OST0000*.readonly");
+        assert_eq!(found("nacre-MDT0000.lov.stripesize").unwrap(), "nacre lod.nacre-MDT0000*.stripesize");
+        for bad in ["fail_loc", "a.b", "much-too-long.llite.max_cached_mb", ""] {
+            assert_eq!(found(bad), None, "{bad}");
+        }
+    }
+}

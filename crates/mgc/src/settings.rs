@@ -1,0 +1,82 @@
+//! Settings that the MGS keeps for a file system, applied to the parameters of this process as they come.
+
+use nacre_base::param::{ParamError, Params, declared};
+use nacre_wire::mgs::Config;
+use parking_lot::Mutex;
+
+/// What one mount or target has applied so far.
+#[derive(Default)]
+pub struct Settings(Mutex<Applied>);
+
+#[derive(Default)]
+struct Applied {
+    params: Vec<(String, String)>,
+    /// With a new target come new devices, which have none of the settings yet.
+    targets: Vec<String>,
+}
+
+impl Settings {
+    /// Applies the settings that are new, so that a later `set_param` on this node holds; all of them if a target is new. A
+    /// setting that is not declared is logged and left out: no MGS that obeys the rules has one.
+    pub fn handle_config(&self, params: &Params, config: &Config) {
+        let targets: Vec<String> = config.targets.iter().map(|t| t.target.clone()).collect();
+        let old = std::mem::replace(&mut *self.0.lock(), Applied { params: config.params.clone(), targets });
+        let all = config.targets.iter().any(|t| !old.targets.contains(&t.target));
+        let fsname = &config.fsname;
+        for setting in config.params.iter().filter(|s| all || !old.params.contains(s)) {
+            let (name, value) = setting;
+            if let Err(error) = declared::check(name, value) {
+                tracing::warn!(fsname, %error, "a setting of the file system is ignored");
+                continue;
+            }
+            match params.set(name, value) {
+                // It is for another role.
+                Ok(_) | Err(ParamError::NotFound(_)) => {}
+                Err(error) => tracing::warn!(fsname, %error, "a setting of the file system does not apply"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::Faults;
+    use nacre_base::fault::{Fault, FaultAction};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// A client set whatever the MGS's configuration named: one hostile MGS_SET_PARAM armed `fail_loc` on every mount.
+    #[test]
+    fn what_is_not_declared_is_never_applied() {
+        let (params, faults, cell) = (Params::new(), Faults::new(), Arc::new(AtomicU64::new(32)));
+        params.add_number("osc.n-OST0000-osc-1.max_dirty_mb", cell.clone(), 1..=2047);
+        let armed = faults.clone();
+        params.add_rw("fail_loc", String::new, move |name| {
+            armed.arm(name, Fault::once(FaultAction::Crash));
+            Ok(())
+        });
+        let setting = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let hostile = [setting("fail_loc", "rpc.request.drop"), setting("**", "5"), setting("osc.*.*", "6")];
+        let config =
+            Config { params: [&hostile[..], &[setting("osc.*.max_dirty_mb", "64")]].concat(), ..Config::default() };
+        Settings::default().handle_config(&params, &config);
+        assert!(!faults.any_armed());
+        assert_eq!(cell.load(Ordering::Relaxed), 64, "the others are applied all the same");
+    }
+
+    #[test]
+    fn a_setting_is_applied_once_and_again_for_new_targets() {
+        let (params, cell) = (Params::new(), Arc::new(AtomicU64::new(32)));
+        params.add_number("osc.n-OST0000-osc-1.max_dirty_mb", cell.clone(), 1..=2047);
+        let settings = Settings::default();
+        let mut config = Config { params: vec![("osc.*.max_dirty_mb".into(), "64".into())], ..Config::default() };
+        settings.handle_config(&params, &config);
+        cell.store(7, Ordering::Relaxed);
+        settings.handle_config(&params, &config);
+        assert_eq!(cell.load(Ordering::Relaxed), 7, "what was set on this node holds");
+        config.targets.push(nacre_wire::mgs::TargetEntry { target: "n-OST0001".into(), ..Default::default() });
+        settings.handle_config(&params, &config);
+        assert_eq!(cell.load(Ordering::Relaxed), 64);
+    }
+}

@@ -1,0 +1,241 @@
+//! Who a peer is, and what it may ask for. A role is never taken from what a peer says of itself: the MGS lists the NIDs of
+//! every server, and the NID that a message came from decides. Whether that NID is the sender's is LNet's to know.
+//!
+//! A certificate would become a second field of [`Identity`], and a second answer of [`Servers::is_server`]; the tables of
+//! opcodes and roles stay as they are.
+
+use crate::RpcError;
+use nacre_base::{Nid, TargetKind, TargetName, Time};
+use nacre_rt::Rt;
+use nacre_wire::mgs::{Config, TargetEntry};
+use parking_lot::Mutex;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Evidence of who a peer is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// The NID that its messages come from.
+    pub nid: Nid,
+}
+
+/// A set of roles: what a line of a service's table lets in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Roles(u8);
+
+impl Roles {
+    /// Everybody: a client need not prove anything.
+    pub const CLIENT: Roles = Roles(1);
+    /// Nodes that the MGS lists for an MDT of the file system.
+    pub const MDT: Roles = Roles(2);
+    /// Nodes that the MGS lists for an OST of the file system.
+    pub const OST: Roles = Roles(4);
+    /// The node of the target itself: tools of its administrator.
+    pub const LOCAL: Roles = Roles(8);
+
+    /// Those of both.
+    pub const fn or(self, other: Roles) -> Roles {
+        Roles(self.0 | other.0)
+    }
+
+    /// Whether the two have a role in common.
+    pub const fn includes(self, other: Roles) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// The role of a server of such targets.
+    pub const fn of(kind: TargetKind) -> Roles {
+        match kind {
+            TargetKind::Mgt => Roles::LOCAL,
+            TargetKind::Mdt => Roles::MDT,
+            TargetKind::Ost => Roles::OST,
+        }
+    }
+}
+
+impl std::fmt::Display for Roles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names =
+            [(Roles::CLIENT, "clients"), (Roles::MDT, "MDTs"), (Roles::OST, "OSTs"), (Roles::LOCAL, "the node itself")];
+        let names: Vec<_> = names.iter().filter(|(role, _)| self.includes(*role)).map(|(_, name)| *name).collect();
+        f.write_str(&names.join(" and "))
+    }
+}
+
+/// How well the one that connects as a client is known to be that client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// The MGS lists its NID for the target that it connects as.
+    Proven,
+    /// Only its own word: it must not push out a client that answers at another NID.
+    Claimed,
+}
+
+/// Asks the MGS for the configuration as it is now.
+pub type AskMgs = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Config, RpcError>> + Send>> + Send + Sync>;
+
+/// The servers of a file system, as the MGS lists them.
+pub struct Servers {
+    rt: Rt,
+    config: watch::Receiver<Arc<Config>>,
+    /// Servers known from an earlier start, for as long as the MGS has not answered in this one.
+    kept: Mutex<Vec<TargetEntry>>,
+    ask: AskMgs,
+    /// Held while the MGS is asked, so that strangers cause one question at a time.
+    asked: tokio::sync::Mutex<Asked>,
+}
+
+/// The last answer that was asked for because somebody was not listed.
+#[derive(Default)]
+struct Asked {
+    /// When the question was sent; `None` before the first.
+    at: Option<Time>,
+    /// The answer; `None` if there was none.
+    config: Option<Config>,
+}
+
+/// Pause between two questions to the MGS that strangers can cause.
+const ASK_PAUSE: Duration = Duration::from_millis(200);
+
+impl Servers {
+    /// Those of `config`, which is kept current; `ask` fetches a newer one.
+    pub fn new(rt: &Rt, config: watch::Receiver<Arc<Config>>, ask: AskMgs) -> Servers {
+        Servers { rt: rt.clone(), config, kept: Mutex::default(), ask, asked: tokio::sync::Mutex::default() }
+    }
+
+    /// Takes `entries` for the list until the MGS has given one.
+    pub fn keep(&self, entries: Vec<TargetEntry>) {
+        *self.kept.lock() = entries;
+    }
+
+    /// Whether the MGS lists this peer for a target that `is` accepts. Someone who is not in the list that is known here may be
+    /// in a newer one, so the MGS is asked; the error is that it does not answer, and nothing is decided then.
+    pub async fn is_server(
+        &self,
+        who: Identity,
+        is: impl Fn(&TargetEntry) -> bool + Send + Sync,
+    ) -> Result<bool, RpcError> {
+        let lists = |targets: &[TargetEntry]| targets.iter().any(|t| is(t) && t.nids.contains(&who.nid));
+        // What comes over the loopback is this very process: the storage of its targets lies open to it anyway.
+        if who.nid == Nid::LO || self.known(lists) {
+            return Ok(true);
+        }
+        self.ask_now(lists).await
+    }
+
+    /// The same for a server of targets of a kind.
+    pub async fn has_role(&self, who: Identity, wanted: Roles) -> Result<bool, RpcError> {
+        let has = |entry: &TargetEntry| {
+            entry.target.parse::<TargetName>().is_ok_and(|name| wanted.includes(Roles::of(name.kind)))
+        };
+        self.is_server(who, has).await
+    }
+
+    /// Looks at the list that is known here.
+    pub fn known<T>(&self, look: impl Fn(&[TargetEntry]) -> T) -> T {
+        let config = self.config.borrow();
+        if config.version == 0 { look(&self.kept.lock()) } else { look(&config.targets) }
+    }
+
+    /// Looks at a list that was asked for after this was called.
+    async fn ask_now<T>(&self, look: impl Fn(&[TargetEntry]) -> T) -> Result<T, RpcError> {
+        let begun = self.rt.now();
+        let mut asked = self.asked.lock().await;
+        if asked.at.is_none_or(|at| at < begun) {
+            if let Some(at) = asked.at {
+                self.rt.sleep_until(at + ASK_PAUSE).await;
+            }
+            asked.at = Some(self.rt.now());
+            asked.config = (self.ask)().await.ok();
+        }
+        asked.config.as_ref().map(|config| look(&config.targets)).ok_or(RpcError::TimedOut)
+    }
+}
+
+/// Keeps refusals, of which a stranger can cause any number, from filling the log: one line a second.
+#[derive(Default, Debug)]
+pub struct Refusals(AtomicU64);
+
+impl Refusals {
+    /// Whether a refusal at `now` is logged for people; the others are for debugging only.
+    pub fn is_worth_a_line(&self, now: Time) -> bool {
+        let second = now.0 / 1_000_000_000 + 1;
+        self.0.swap(second, Ordering::Relaxed) != second
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_rt::Sim;
+    use std::sync::atomic::AtomicUsize;
+
+    fn entry(target: &str, nid: Nid) -> TargetEntry {
+        TargetEntry { target: target.into(), nids: vec![nid], ..TargetEntry::default() }
+    }
+
+    fn config(version: u64, targets: Vec<TargetEntry>) -> Config {
+        Config { version, targets, ..Config::default() }
+    }
+
+    fn who(node: u32) -> Identity {
+        Identity { nid: Nid::sim(node) }
+    }
+
+    #[test]
+    fn the_list_decides_and_the_mgs_is_asked_about_those_who_are_not_in_it() {
+        let mut sim = Sim::new(1);
+        let rt = sim.rt();
+        sim.block_on(Time::from_secs(60), async move {
+            let (sender, receiver) = watch::channel(Arc::new(Config::default()));
+            let (asked, newest) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None)));
+            let (count, answer) = (asked.clone(), newest.clone());
+            let ask: AskMgs = Box::new(move || {
+                count.fetch_add(1, Ordering::Relaxed);
+                let answer: Option<Config> = answer.lock().clone();
+                Box::pin(async move { answer.ok_or(RpcError::TimedOut) })
+            });
+            let servers = Servers::new(&rt, receiver, ask);
+            // Nothing is known and nobody answers: nothing is decided, but what an earlier start knew holds.
+            assert!(servers.has_role(who(1), Roles::MDT).await.is_err());
+            servers.keep(vec![entry("n-MDT0000", Nid::sim(1))]);
+            assert_eq!(servers.has_role(who(1), Roles::MDT).await, Ok(true));
+            assert!(servers.has_role(who(2), Roles::MDT).await.is_err());
+            let list = vec![entry("n-MDT0000", Nid::sim(2)), entry("n-OST0000", Nid::sim(3))];
+            sender.send_replace(Arc::new(config(1, list.clone())));
+            *newest.lock() = Some(config(1, list.clone()));
+            let before = asked.load(Ordering::Relaxed);
+            assert_eq!(servers.has_role(who(2), Roles::MDT).await, Ok(true));
+            assert_eq!(servers.has_role(Identity { nid: Nid::LO }, Roles::MDT).await, Ok(true));
+            assert_eq!(asked.load(Ordering::Relaxed), before, "the known are let in without a question");
+            assert_eq!(servers.has_role(who(1), Roles::MDT).await, Ok(false), "the kept list counts no more");
+            assert_eq!(servers.has_role(who(3), Roles::MDT).await, Ok(false), "an OST is no MDT");
+            assert_eq!(servers.is_server(who(3), |t| t.target == "n-OST0000").await, Ok(true));
+            // A server that registered a moment ago is in the MGS's list, and not in the one here yet.
+            let later = [list, vec![entry("n-MDT0001", Nid::sim(4))]].concat();
+            *newest.lock() = Some(config(2, later));
+            assert_eq!(servers.has_role(who(4), Roles::MDT).await, Ok(true));
+            // Strangers that come together cost one question, and the next one not at once.
+            let before = asked.load(Ordering::Relaxed);
+            let stranger = |n| servers.has_role(who(n), Roles::MDT);
+            assert_eq!(tokio::join!(stranger(5), stranger(6), stranger(7)), (Ok(false), Ok(false), Ok(false)));
+            assert_eq!(asked.load(Ordering::Relaxed) - before, 1);
+            let begun = rt.now();
+            for _ in 0..5 {
+                assert_eq!(stranger(5).await, Ok(false));
+            }
+            assert!(rt.now().since(begun) >= 4 * ASK_PAUSE);
+        });
+    }
+
+    #[test]
+    fn refusals_fill_no_log() {
+        let refusals = Refusals::default();
+        let lines = (0..3000).filter(|ms| refusals.is_worth_a_line(Time(ms * 1_000_000))).count();
+        assert_eq!(lines, 3);
+    }
+}

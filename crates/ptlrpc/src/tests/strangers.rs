@@ -1,0 +1,66 @@
+//! What somebody can do who knows the names, and even the cookies, of others.
+
+use super::*;
+use crate::message::{encode, request_portal};
+use nacre_wire::header::{RpcHeader, RpcKind};
+
+const STRANGER: u32 = 9;
+
+/// The cookie of an export was all that a request needed: whoever had seen or computed it acted as that client, from anywhere.
+#[test]
+fn a_request_over_the_export_of_another_node_is_refused() {
+    run(1, 60, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        let cookie = w.server.served.exports()[0].cookie;
+        let forge = |from: &RpcNode, n: u64| {
+            for connection_count in 0..4 {
+                let header = RpcHeader {
+                    lane: Lane::Request as u8,
+                    opcode: Opcode::MdsReint as u32,
+                    xid: u64::MAX - 10 * n - u64::from(connection_count),
+                    export: cookie,
+                    connection_count,
+                    timeout_ms: 10_000,
+                    ..RpcHeader::default()
+                };
+                let message = encode(RpcKind::Request, &header, &nacre_wire::encode(&n), Payload::new());
+                from.0.lnet.post(Nid::sim(SERVER), request_portal(Lane::Request), 77, message).unwrap();
+            }
+        };
+        let stranger = node(&rt, &w.net, STRANGER);
+        forge(&stranger, 66);
+        rt.sleep(SECOND).await;
+        assert_eq!(w.applied(), [1]);
+        // The same bytes from where the client is are a request of that client.
+        forge(&w.client, 2);
+        rt.sleep(SECOND).await;
+        assert_eq!(w.applied(), [1, 2]);
+        assert_eq!(apply(&import, 3).await, Ok(3), "the client has noticed nothing");
+    });
+}
+
+/// A client's UUID sufficed to connect in its place, which closed its export; as it had never told of an earlier one, even the
+/// export itself passed to the newcomer.
+#[test]
+fn a_name_alone_does_not_take_the_place_of_a_client_that_answers() {
+    run(1, 600, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        let cookie = w.server.served.exports()[0].cookie;
+        let stranger = node(&rt, &w.net, STRANGER);
+        let hostile = stranger.import(config(1));
+        let refused = rt.timeout(10 * SECOND, apply(&hostile, 66)).await;
+        assert!(refused.is_err(), "{refused:?}");
+        let export = &w.server.served.exports()[0];
+        assert_eq!((export.cookie, export.nid(), w.applied()), (cookie, Nid::sim(CLIENT), vec![1]));
+        assert_eq!(apply(&import, 2).await, Ok(2));
+        // The client's node dies: then the place is free, as for a client that was moved.
+        w.client.rt().kill();
+        w.net.crash(CLIENT);
+        assert_eq!(apply(&hostile, 3).await, Ok(3));
+        assert_eq!(w.server.served.exports()[0].nid(), Nid::sim(STRANGER));
+    });
+}

@@ -1,0 +1,388 @@
+//! A hostile client of its own: it speaks RPC from a node that the MGS lists for no server, knows every name, UUID and NID of
+//! the file system, and tries each door that once stood open. Each is refused, logged, and harmless.
+
+use super::replays::layout_of;
+use super::*;
+use nacre_base::param::Params;
+use nacre_base::param::declared::{self, DECLARED, Kind};
+use nacre_base::{Faults, Nid, TargetKind, TargetName, Uuid};
+use nacre_lnet::{Lnet, LnetOptions};
+use nacre_osd::mem::Crash;
+use nacre_ptlrpc::{CallOptions, Import, ImportConfig, RpcError, RpcNode};
+use nacre_sim::cluster::Server;
+use nacre_wire::connect::{ConnectData, connect_flags};
+use nacre_wire::ldlm::{BlockingCallback, GlimpseCallback, GlimpseReply, callback_target};
+use nacre_wire::lfsck::{ObjectFacts, ObjectQuery, ObjectRepairs};
+use nacre_wire::mgs::{ChangeReply, Config, ConfigRead, ReplaceNids, SetParam, TargetReg, TargetRegReply};
+use nacre_wire::ost::{Create, CreateReply, Destroy};
+use nacre_wire::{Field, Opcode};
+use parking_lot::Mutex;
+
+const MGS_NODE: u32 = 1;
+const MDS_NODE: u32 = 2;
+const OSS_NODE: u32 = 10;
+const CLIENT_NODE: u32 = 10_000;
+/// None of the cluster's nodes.
+const STRANGER: u32 = 66_000;
+
+/// Somebody on the network.
+struct Stranger {
+    node: RpcNode,
+    net: nacre_lnet::SimNet,
+    config: Config,
+}
+
+impl Stranger {
+    async fn new(c: &Cluster) -> Stranger {
+        let rt = c.rt().child("stranger");
+        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
+        lnet.add_sim_as(c.net(), STRANGER);
+        let node = RpcNode::new(rt, lnet, Faults::new(), Params::new());
+        let mut stranger = Stranger { node, net: c.net().clone(), config: Config::default() };
+        let asked = ConfigRead { fsname: "nacre".into(), version: 0, wait_ms: 0 };
+        stranger.config = call(&stranger.import(MGS_NODE, "MGS"), Opcode::MgsConfigRead, &asked).await.unwrap();
+        stranger
+    }
+
+    /// As every client may connect.
+    fn import(&self, server: u32, target: &str) -> Arc<Import> {
+        let rt = self.node.rt();
+        self.import_as(server, target, Uuid::from_random(rt.random(), rt.random()), "stranger", 0)
+    }
+
+    fn import_as(&self, server: u32, target: &str, client: Uuid, name: &str, flags: u64) -> Arc<Import> {
+        self.node.import_unlisted(ImportConfig {
+            client,
+            client_name: name.to_owned(),
+            target: target.to_owned(),
+            nids: vec![Nid::sim(server)],
+            kind: target.parse::<TargetName>().map_or(TargetKind::Ost, |name| name.kind),
+            data: ConnectData { flags, ..ConnectData::default() },
+            label: format!("{target}-hostile"),
+        })
+    }
+
+    fn uuid(&self, target: &str) -> Uuid {
+        self.config.targets.iter().find(|entry| entry.target == target).unwrap().uuid
+    }
+
+    async fn leave(self) {
+        self.node.shutdown().await;
+        self.net.crash(STRANGER);
+        self.node.rt().kill();
+    }
+}
+
+async fn call<R: Field>(import: &Import, opcode: Opcode, body: &impl Field) -> Result<R, RpcError> {
+    let options = CallOptions { deadline: Some(secs(60)), ..CallOptions::default() };
+    import.call(opcode, body, options).await.map(|reply| reply.body)
+}
+
+#[track_caller]
+fn assert_refused<R: std::fmt::Debug>(result: Result<R, RpcError>) {
+    let is_refused = matches!(result, Err(RpcError::Status(Errno::EPERM) | RpcError::Refused(Errno::EPERM)));
+    assert!(is_refused, "not refused: {result:?}");
+}
+
+/// Tells a story with a stranger in it, and checks that there is a warning with each of these texts.
+fn hostile<F, Fut>(warnings: &[&str], tell: F)
+where
+    F: FnOnce(Arc<Cluster>, Stranger) -> Fut + Send + 'static,
+    Fut: Future<Output = Stranger> + Send + 'static,
+{
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false).with_writer({
+        let log = log.clone();
+        move || log.clone()
+    });
+    tracing::subscriber::with_default(subscriber.finish(), || {
+        story(1, 2, |c| async move {
+            let stranger = Stranger::new(&c).await;
+            tell(c, stranger).await.leave().await;
+        });
+    });
+    let text = String::from_utf8(log.0.lock().clone()).unwrap();
+    for warning in warnings {
+        assert!(text.contains(warning), "no line says {warning:?}:\n{text}");
+    }
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Any client could have an OST destroy objects by their numbers, or all above a number as orphans, and rewrite what the
+/// objects know of their files: the OST did it, and said 0.
+#[test]
+fn an_ost_has_its_objects_made_and_destroyed_by_its_mdt_only() {
+    let warnings = [
+        "refused OST_DESTROY of stranger at 66000@sim: it is for MDTs only",
+        "refused 66000@sim, which connects as nacre-MDT0000",
+    ];
+    hostile(&warnings, |c, stranger| async move {
+        let (u, w) = (user(&c, 0), user(&c, 1));
+        let fid = u.file(ROOT, "precious", b"content").await;
+        let object = layout_of(&u, fid).await.components[0].stripes[0].object;
+        u.sync().await.unwrap();
+        let ost = stranger.import(OSS_NODE, "nacre-OST0000");
+        assert_refused(call::<()>(&ost, Opcode::OstDestroy, &Destroy { fids: vec![object] }).await);
+        // In another second than the line before.
+        c.rt().sleep(secs(2)).await;
+        let orphans = Create { count: 0, delete_orphans_after: Some(0) };
+        assert_refused(call::<CreateReply>(&ost, Opcode::OstCreate, &orphans).await);
+        assert_refused(call::<ObjectFacts>(&ost, Opcode::LfsckQuery, &ObjectQuery::default()).await);
+        assert_refused(call::<()>(&ost, Opcode::LfsckNotify, &ObjectRepairs::default()).await);
+        c.rt().sleep(secs(2)).await;
+        // Saying that it is the MDT does not help, under whatever UUID.
+        for client in [stranger.uuid("nacre-MDT0000"), Uuid([9; 16])] {
+            let flags = connect_flags::MDS | connect_flags::RECOVERY;
+            let mdt = stranger.import_as(OSS_NODE, "nacre-OST0000", client, "nacre-MDT0000", flags);
+            assert_refused(call::<CreateReply>(&mdt, Opcode::OstCreate, &orphans).await);
+        }
+        let mdt = stranger.import_as(OSS_NODE, "nacre-OST0000", stranger.uuid("nacre-MDT0000"), "nacre-MDT0000", 0);
+        assert_refused(call::<CreateReply>(&mdt, Opcode::OstCreate, &orphans).await);
+        assert_eq!(w.content(fid).await, b"content");
+        // The MDT's own connection was not touched: its files come and go.
+        for i in 0..300 {
+            u.file(ROOT, &format!("f{i}"), b"x").await;
+        }
+        let before = c.executed(Server::Oss(0), Opcode::OstDestroy);
+        u.remove(ROOT, "precious").await.unwrap();
+        c.rt().sleep(secs(30)).await;
+        assert!(c.executed(Server::Oss(0), Opcode::OstDestroy) > before, "the MDT destroys objects");
+        stranger
+    });
+}
+
+/// A target's UUID, which the MGS tells everybody, was enough to register it at another node: all clients went there. An MDT
+/// could be added by anybody, and any parameter set on every client.
+#[test]
+fn the_mgs_is_changed_by_its_servers_and_its_own_node_only() {
+    let warnings = ["lctl replace_nids nacre-OST0000 66000@sim", "refused MGS_SET_PARAM of stranger at 66000@sim"];
+    hostile(&warnings, |c, stranger| async move {
+        let mgs = stranger.import(MGS_NODE, "MGS");
+        let here = Nid::sim(STRANGER);
+        let reg =
+            |target: &str, uuid, nids| TargetReg { target: target.into(), uuid, nids, instance: 99, host: "h".into() };
+        let (ost, own) = (stranger.uuid("nacre-OST0000"), Uuid([9; 16]));
+        for attempt in [
+            reg("nacre-OST0000", ost, vec![here]),
+            reg("nacre-OST0000", ost, vec![Nid::sim(OSS_NODE), here]),
+            reg("nacre-OST0000", ost, vec![Nid::sim(OSS_NODE)]),
+            reg("nacre-MDT0001", own, vec![here]),
+            reg("nacre-MDT0001", own, vec![Nid::sim(MDS_NODE), here]),
+        ] {
+            assert_refused(call::<TargetRegReply>(&mgs, Opcode::MgsTargetReg, &attempt).await);
+        }
+        c.rt().sleep(secs(2)).await;
+        let param =
+            |name: &str, value: &str| SetParam { fsname: "nacre".into(), name: name.into(), value: Some(value.into()) };
+        for attempt in [param("fail_loc", "rpc.request.drop:crash"), param("osc.*.active", "0")] {
+            assert_refused(call::<ChangeReply>(&mgs, Opcode::MgsSetParam, &attempt).await);
+        }
+        let moved = ReplaceNids { target: "nacre-OST0000".into(), nids: vec![here] };
+        assert_refused(call::<ChangeReply>(&mgs, Opcode::MgsReplaceNids, &moved).await);
+        let asked = ConfigRead { fsname: "nacre".into(), version: 0, wait_ms: 0 };
+        let config: Config = call(&mgs, Opcode::MgsConfigRead, &asked).await.unwrap();
+        assert_eq!(config, stranger.config);
+        user(&c, 0).file(ROOT, "f", b"x").await;
+        stranger
+    });
+}
+
+/// The name of a client is no secret either: whoever connected under it had the client thrown out, with what it had not
+/// written, and took over its export.
+#[test]
+fn a_client_that_answers_is_not_pushed_out() {
+    hostile(&["refused 66000@sim, which connects as"], |c, stranger| async move {
+        let u = user(&c, 0);
+        let file = u.new_file(ROOT, "f", 0).await.unwrap();
+        u.put(&file, 0, b"not written yet").await.unwrap();
+        let exports = (c.exports(Server::Mds), c.exports(Server::Oss(0)));
+        for (server, target) in [(MDS_NODE, "nacre-MDT0000"), (OSS_NODE, "nacre-OST0000")] {
+            let import = stranger.import_as(server, target, u.uuid(), "client-10000", connect_flags::RECOVERY);
+            let answer: Result<(), _> = call(&import, Opcode::MdsSync, &()).await;
+            assert_eq!(
+                answer,
+                Err(RpcError::TimedOut),
+                "{target}: it is told to come again, as long as the client lives"
+            );
+            import.disconnect().await;
+        }
+        assert_eq!((c.exports(Server::Mds), c.exports(Server::Oss(0))), exports);
+        u.fsync(&file, false).await.unwrap();
+        u.release(file).await.unwrap();
+        assert_eq!(user(&c, 1).content(u.find(ROOT, "f").await.unwrap().fid).await, b"not written yet");
+        stranger
+    });
+}
+
+/// Any process could call a client back about its locks, for a target of its choice: the client gave them up, and told sizes.
+#[test]
+fn a_client_is_called_back_by_its_own_servers_only() {
+    hostile(&["refused 66000@sim, which would call back as nacre-OST0000"], |c, stranger| async move {
+        let u = user(&c, 0);
+        let file = u.new_file(ROOT, "f", 0).await.unwrap();
+        u.put(&file, 0, b"dirty").await.unwrap();
+        let object = layout_of(&u, file.fid()).await.components[0].stripes[0].object;
+        let target = callback_target(u.uuid());
+        for client in [stranger.uuid("nacre-OST0000"), Uuid([9; 16])] {
+            let import = stranger.import_as(CLIENT_NODE, &target, client, "nacre-OST0000", connect_flags::MDS);
+            let glimpse = GlimpseCallback { handle: 1, resource: object };
+            assert_refused(call::<GlimpseReply>(&import, Opcode::LdlmGlCallback, &glimpse).await);
+            let blocking = BlockingCallback { handle: 1, resource: object, ..BlockingCallback::default() };
+            assert_refused(call::<()>(&import, Opcode::LdlmBlCallback, &blocking).await);
+        }
+        // Its own OST is obeyed.
+        assert_eq!(user(&c, 1).content(file.fid()).await, b"dirty");
+        u.release(file).await.unwrap();
+        stranger
+    });
+}
+
+/// Who the MDT is, an OST knows from its last start if the MGS is away.
+#[test]
+fn an_ost_that_starts_without_the_mgs_obeys_its_mdt() {
+    story(1, 1, |c| async move {
+        let u = user(&c, 0);
+        u.file(ROOT, "before", b"1").await;
+        c.rt().sleep(secs(20)).await;
+        u.sync().await.unwrap();
+        c.crash(Server::Mgs, Crash::Process);
+        c.crash(Server::Oss(0), Crash::PowerCut);
+        c.restart(Server::Oss(0)).await.unwrap();
+        let made = c.executed(Server::Oss(0), Opcode::OstCreate);
+        // More than were made ahead before.
+        for i in 0..300 {
+            u.file(ROOT, &format!("f{i}"), b"x").await;
+        }
+        assert!(c.executed(Server::Oss(0), Opcode::OstCreate) > made);
+        c.restart(Server::Mgs).await.unwrap();
+    });
+}
+
+/// Parameters that act at once, or only show something; none of them can be kept.
+const ACTIONS: &[&str] = &[
+    "abort_recovery",
+    "brw_stats",
+    "evict_client",
+    "lfsck_control",
+    "md_stats",
+    "read_ahead_stats",
+    "rpc_stats",
+    "statahead_stats",
+    "stats",
+];
+
+/// The table of parameters is held against those that there are.
+#[test]
+fn every_parameter_that_can_be_set_is_declared_with_its_range() {
+    story(1, 1, |c| async move {
+        user(&c, 0).file(ROOT, "f", b"x").await;
+        let nodes = c.servers().into_iter().map(|server| c.server_node(server).unwrap());
+        let all: Vec<Params> = nodes.chain([c.client_node(0).clone()]).map(|node| node.params().clone()).collect();
+        for (name, is_settable) in all.iter().flat_map(|params| params.list("**")) {
+            let is_action = ACTIONS.iter().any(|action| name.ends_with(&format!(".{action}")));
+            // The MGS is configured where it runs.
+            let is_mgs = name.starts_with("mgs.") || name.starts_with("mgc.") || name.contains("MGS");
+            let is_declared = declared::find(&name).is_some();
+            assert_eq!(
+                is_settable && !is_action && !is_mgs,
+                is_declared && is_settable,
+                "{name}: is it in `DECLARED`?"
+            );
+        }
+        for d in DECLARED {
+            let name = |params: &&Params| {
+                params
+                    .list("**")
+                    .into_iter()
+                    .find(|(n, w)| *w && declared::find(n).is_some_and(|(f, _)| f.name == d.name && f.layer == d.layer))
+            };
+            let params = all.iter().find(|params| name(params).is_some());
+            let params = params.unwrap_or_else(|| panic!("nothing has the parameter {}.*.{}", d.layer, d.name));
+            let (name, _) = name(&params).unwrap();
+            let shown = params.get(&name).unwrap().remove(0).1;
+            let (good, bad) = match d.kind {
+                Kind::Number { least, most, step } => {
+                    (vec![least.to_string(), most.to_string()], vec![(most + step).to_string(), "x".to_owned()])
+                }
+                Kind::Percent => (vec!["0".to_owned(), "100%".to_owned()], vec!["101".to_owned()]),
+                Kind::Words(words) => (words.iter().map(|w| (*w).to_owned()).collect(), vec!["x".to_owned()]),
+                Kind::Squash => (vec!["65534:65534".to_owned()], vec!["x".to_owned()]),
+                Kind::Nids => (vec!["10.0.0.[1-4]@tcp *@sim".to_owned()], vec!["x".to_owned()]),
+            };
+            for value in good {
+                assert!(params.set(&name, &value).is_ok(), "{name} refuses {value}, which is declared");
+            }
+            for value in bad {
+                assert!(params.set(&name, &value).is_err(), "{name} takes {value}, which is not declared");
+            }
+            let before = shown.lines().next().unwrap_or_default().trim_start_matches("max_cached_mb: ");
+            let _ = params.set(&name, before);
+        }
+    });
+}
+
+/// What the MGS keeps reaches servers and clients, those too that start later; what is not declared does not get in.
+#[test]
+fn a_kept_setting_is_everywhere_and_stays() {
+    story(1, 1, |c| async move {
+        let mgs = c.server_node(Server::Mgs).unwrap();
+        let keep = |name: &str, value: Option<&str>| {
+            let param = SetParam { fsname: String::new(), name: name.into(), value: value.map(str::to_owned) };
+            let mgs = mgs.clone();
+            async move { nacre_mgc::keep_param(&mgs, &param).await }
+        };
+        keep("obdfilter.*.degraded", Some("1")).await.unwrap();
+        keep("osc.*.max_dirty_mb", Some("77")).await.unwrap();
+        let refused = keep("fail_loc", Some("rpc.request.drop:crash")).await.unwrap_err();
+        assert!(refused.contains("no parameter that can be kept"), "{refused}");
+        let refused = keep("osc.*.max_dirty_mb", Some("4096")).await.unwrap_err();
+        assert_eq!(refused, "osc.*.max_dirty_mb must be a number from 1 to 2047, not \"4096\"");
+        c.rt().sleep(secs(5)).await;
+        let shown = |c: &Cluster| {
+            let client = c.client_node(0).params().get("osc.*-osc-ffff*.max_dirty_mb").unwrap();
+            (c.param(Server::Oss(0), "obdfilter.*.degraded")[0].1.clone(), client[0].1.clone())
+        };
+        assert_eq!(shown(&c), ("1".into(), "77".into()));
+        c.crash(Server::Oss(0), Crash::Process);
+        c.restart(Server::Oss(0)).await.unwrap();
+        c.rt().sleep(secs(5)).await;
+        assert_eq!(shown(&c), ("1".into(), "77".into()));
+        keep("obdfilter.*.degraded", None).await.unwrap();
+        c.set_param(Server::Oss(0), "obdfilter.*.degraded", "0");
+    });
+}
+
+/// Root on a client was root on the file system, with no way to say otherwise.
+#[test]
+fn root_is_squashed_but_on_trusted_nodes() {
+    story(1, 2, |c| async move {
+        let (u, w) = (user(&c, 0), user(&c, 1));
+        let private = u.mkdir(&root(), ROOT, b"private", 0o700, 0).await.unwrap().fid;
+        let open = u.mkdir(&root(), ROOT, b"open", 0o777, 0).await.unwrap().fid;
+        u.chmod(open, 0o777).await.unwrap();
+        assert_eq!(c.set_param(Server::Mds, "mdt.*.root_squash", "65534:65533"), 1);
+        assert_eq!(c.set_param(Server::Mds, "mdt.*.nosquash_nids", &format!("{}@sim", CLIENT_NODE + 1)), 1);
+        assert_eq!(u.dir(private, "a").await, Err(Errno::EACCES));
+        assert_eq!(u.chmod(private, 0o777).await.map(drop), Err(Errno::EPERM));
+        u.dir(open, "mine").await.unwrap();
+        let attr = w.find(open, "mine").await.unwrap();
+        assert_eq!((attr.uid, attr.gid), (65534, 65533));
+        w.dir(private, "b").await.expect("this node is trusted");
+        assert_eq!(w.find(private, "b").await.unwrap().uid, 0);
+        assert_eq!(c.set_param(Server::Mds, "mdt.*.root_squash", "0:0"), 1);
+        u.dir(private, "a").await.unwrap();
+    });
+}
