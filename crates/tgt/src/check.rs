@@ -1,6 +1,6 @@
 //! What a checker of stopped targets must know of what every target keeps: its clients, their saved replies, its instance.
 
-use crate::{LAST_RCVD, REPLY_SLOTS, TARGET, reply};
+use crate::{LAST_RCVD, REPLY_SLOTS, TARGET, epoch, reply};
 use nacre_base::Errno;
 use nacre_osd::{Table, Transaction};
 use std::ops::ControlFlow;
@@ -32,7 +32,7 @@ pub fn unreadable(tx: &dyn Transaction) -> Result<Vec<Unreadable>, Errno> {
         }
         ControlFlow::Continue(())
     })?;
-    for (key, len) in [(&b"instance"[..], 8), (b"uuid", 16)] {
+    for (key, len) in [(&b"instance"[..], 8), (epoch::EPOCH, 8), (b"uuid", 16)] {
         if tx.get(TARGET, key)?.is_some_and(|v| v.len() != len) {
             add(TARGET, key, false);
         }
@@ -68,5 +68,6 @@ pub fn forget_clients(tx: &mut dyn Transaction) -> Result<(), Errno> {
 /// A version above all that the target has given, and below all that it will give once it is started again.
 pub fn last_version(tx: &dyn Transaction) -> Result<u64, Errno> {
     let instance = tx.get(TARGET, b"instance")?.and_then(|v| v[..].try_into().ok()).map_or(0, u64::from_be_bytes);
-    Ok(instance << 32 | u64::from(u32::MAX))
+    // A number of the target's own that cannot be read is reported by `unreadable`.
+    Ok(epoch::last_of(epoch::highest(tx, instance).unwrap_or(instance)).0)
 }

@@ -6,6 +6,7 @@
 mod callbacks;
 pub mod check;
 mod device_stats;
+mod epoch;
 mod error;
 pub mod grant;
 mod lock_guards;
@@ -39,7 +40,7 @@ use nacre_osd::Table;
 pub(crate) const LAST_RCVD: Table = Table("last_rcvd");
 /// The last reply of every modify slot: client UUID and tag to xid, transno and body.
 pub(crate) const REPLY_SLOTS: Table = Table("reply_slots");
-/// The target itself: instance, UUID, name, and what the service adds under names of its own.
+/// The target itself: instance, epoch of its transaction numbers, UUID, name, and what the service adds under names of its own.
 pub const TARGET: Table = Table("target");
 
 /// The tables of every target; a service adds its own when the device is opened.

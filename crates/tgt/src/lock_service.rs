@@ -323,6 +323,7 @@ impl Shared {
         let now = self.target.rt().now();
         let mut effects = Effects::default();
         let (result, callbacks, is_due_sooner) = {
+            let _in_hand = self.target.in_hand("the lock table");
             let mut state = self.state.lock();
             let result = act(&mut state, now, &mut effects);
             let callbacks = state.carry_out(effects);

@@ -1,6 +1,7 @@
 //! One operation's turn at the running transaction, with its transaction number and its saved reply.
 
-use crate::{Target, reply};
+use crate::target::InHand;
+use crate::{Target, epoch, reply};
 use nacre_base::{Errno, Transno};
 use nacre_osd::Transaction;
 use nacre_ptlrpc::{Response, ServerRequest};
@@ -13,6 +14,9 @@ pub struct Operation<'a> {
     transaction: Box<dyn Transaction>,
     transno: Transno,
     on_commit: Vec<Box<dyn FnOnce() + Send>>,
+    /// After `transaction`, so that what a panic leaves undone is undone when the target is declared stopped.
+    #[expect(dead_code, reason = "held for its drop")]
+    in_hand: InHand<'a>,
     /// Everybody else waits for the turn to end, so it must not be held over an await: not `Send`, it cannot be.
     not_send: PhantomData<*const ()>,
 }
@@ -21,11 +25,15 @@ impl<'a> Operation<'a> {
     /// `replayed` is the number of an operation that is replayed.
     pub(crate) fn new(
         target: &'a Target,
-        transaction: Box<dyn Transaction>,
+        mut transaction: Box<dyn Transaction>,
         replayed: Option<Transno>,
-    ) -> Operation<'a> {
+    ) -> Result<Operation<'a>, Errno> {
         let transno = replayed.unwrap_or_else(|| target.next_transno());
-        Operation { target, transaction, transno, on_commit: Vec::new(), not_send: PhantomData }
+        if replayed.is_none() {
+            epoch::reserve(&mut *transaction, transno)?;
+        }
+        let in_hand = target.in_hand("an operation");
+        Ok(Operation { target, transaction, transno, on_commit: Vec::new(), in_hand, not_send: PhantomData })
     }
 
     /// The operation's number, if it is finished: the version of what it changes. Undone operations leave no gap.

@@ -199,7 +199,7 @@ impl<S: Service> Dispatcher<S> {
         match &result {
             // It comes again, or its client is gone.
             Err(_) if delivery.is_broken() || export.is_closed() => turn.broken_off(),
-            Err(_) if self.service.target().osd().is_poisoned() => {
+            Err(_) if self.service.target().is_stopped() => {
                 turn.broken_off();
                 return Err(self.refuse_poisoned(&export).await);
             }
@@ -303,7 +303,7 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
             return Err(Errno::EPROTO);
         }
         self.check_role(handler, &request).await?;
-        if self.service.target().osd().is_poisoned() {
+        if self.service.target().is_stopped() {
             return Err(match request.is_replay() {
                 true => self.refuse_poisoned(&request.export).await,
                 false => Errno::EIO,

@@ -1,11 +1,10 @@
 //! One target's identity and its place in time: the instance, the transaction numbers, what is committed.
 //!
-//! A transaction number is the instance in the upper half and a count in the lower, so that no number of an earlier
-//! start is ever used again, whether or not it was committed.
+//! No transaction number of an earlier start is ever used again, whether or not it was committed: see `epoch`.
 
 use crate::recovery_service::{RecoveryService, RecoveryWait};
 use crate::reply::{self, ReplySlot};
-use crate::{Operation, Stats, TARGET, TargetError};
+use crate::{Operation, Stats, TARGET, TargetError, epoch};
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, Faults, TargetKind, TargetName, Transno, Uuid};
 use nacre_osd::{Osd, OsdError, Transaction};
@@ -22,8 +21,12 @@ pub struct Target {
     name: TargetName,
     uuid: Uuid,
     instance: u64,
+    /// Numbers up to this one are of earlier starts.
+    former_transnos: Transno,
+    /// Set when a panic left an operation or a lock table half done. Nothing is served from then on.
+    broken: AtomicBool,
     /// The last number given to a finished operation. Changed only by who has the turn at the running transaction.
-    last_transno: AtomicU64,
+    pub(crate) last_transno: AtomicU64,
     /// Shared with the commit callbacks, which alone raise it.
     last_committed: Arc<AtomicU64>,
     /// The same, of replays alone; what clients are told during recovery, when numbers of this start mean nothing to them.
@@ -46,17 +49,19 @@ impl Target {
         name: TargetName,
         uuid: Uuid,
     ) -> Result<Arc<Target>, TargetError> {
-        let (instance, last_committed) = {
+        let (instance, last_committed, former_transnos) = {
             let mut transaction = osd.begin().await?;
             check_identity(&mut *transaction, &name, uuid)?;
             let last_committed = reply::last_transno(&*transaction)?;
-            let instance = 1 + match transaction.get(TARGET, b"instance")? {
+            let former = match transaction.get(TARGET, b"instance")? {
                 Some(v) => u64::from_be_bytes(v[..].try_into().map_err(|_| TargetError::Corrupt(TARGET.0))?),
                 None => 0,
             };
+            let former_transnos = epoch::begin(&mut *transaction, former)?;
+            let instance = former + 1;
             transaction.put(TARGET, b"instance", &instance.to_be_bytes())?;
             transaction.finish();
-            (instance, last_committed)
+            (instance, last_committed, former_transnos)
         };
         osd.commit().await?;
         let target = Target {
@@ -66,7 +71,9 @@ impl Target {
             name,
             uuid,
             instance,
-            last_transno: AtomicU64::new(instance << 32),
+            former_transnos,
+            broken: AtomicBool::new(false),
+            last_transno: AtomicU64::new(former_transnos.0),
             last_committed: Arc::new(AtomicU64::new(last_committed.0)),
             replays_committed: Arc::new(AtomicU64::new(last_committed.0)),
             recovers: AtomicBool::new(false),
@@ -81,6 +88,22 @@ impl Target {
     /// How often the target has been started; 1 is the first.
     pub fn instance(&self) -> u64 {
         self.instance
+    }
+
+    /// Transaction numbers up to this one were given by earlier starts of the target.
+    pub fn former_transnos(&self) -> Transno {
+        self.former_transnos
+    }
+
+    /// True if the target can change nothing any more: its device has failed, or a bug left it half changed. Another start
+    /// of it finds what was committed.
+    pub fn is_stopped(&self) -> bool {
+        self.broken.load(Ordering::Acquire) || self.osd.is_poisoned()
+    }
+
+    /// Watches over something that a panic would leave half done, until what this returns is dropped.
+    pub(crate) fn in_hand(&self, what: &'static str) -> InHand<'_> {
+        InHand { target: self, what }
     }
 
     /// The device.
@@ -174,13 +197,13 @@ impl Target {
     /// The same for a request of a client; one that is replayed gets the number that it had.
     pub async fn begin_for(&self, request: &ServerRequest) -> Result<Operation<'_>, Errno> {
         let replayed = request.is_replay().then_some(Transno(request.header.transno));
-        Ok(Operation::new(self, self.osd.begin().await?, replayed))
+        Operation::new(self, self.osd.begin().await?, replayed)
     }
 
     /// Waits for its turn at the running transaction. From here to [`Operation::finish`] or the drop, which undoes,
     /// there must be no await: an operation cannot be sent between threads, so the compiler refuses one.
     pub async fn begin(&self) -> Result<Operation<'_>, Errno> {
-        Ok(Operation::new(self, self.osd.begin().await?, None))
+        Operation::new(self, self.osd.begin().await?, None)
     }
 
     /// Makes everything durable that finished before.
@@ -253,7 +276,7 @@ impl Target {
     /// The operation at its turn keeps `transno`.
     pub(crate) fn keep_transno(&self, transno: Transno, transaction: &mut dyn Transaction) {
         self.last_transno.fetch_max(transno.0, Ordering::Relaxed);
-        let is_replay = transno.0 >> 32 < self.instance;
+        let is_replay = transno <= self.former_transnos;
         let counted = if is_replay { &self.replays_committed } else { &self.last_committed }.clone();
         transaction.on_commit(Box::new(move || {
             counted.fetch_max(transno.0, Ordering::Release);
@@ -283,6 +306,24 @@ impl Target {
                 Ok(())
             },
         );
+    }
+}
+
+/// Something that a panic would leave half done: if one passes while this is held, the target stops.
+pub(crate) struct InHand<'a> {
+    target: &'a Target,
+    what: &'static str,
+}
+
+impl Drop for InHand<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.target.broken.swap(true, Ordering::AcqRel) {
+            tracing::error!(
+                target = %self.target.name,
+                "a bug (a panic) left {} half changed: the target is stopped; start it again, its clients will recover",
+                self.what
+            );
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use nacre_ptlrpc::RpcNode;
 use nacre_rt::{Rt, Sim};
 use nacre_wire::ldlm::{LockKind, inode_bits};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 fn run<F: Future<Output = ()> + Send + 'static>(scenario: impl FnOnce(Rt) -> F) {
@@ -54,6 +55,87 @@ fn every_start_is_a_new_instance_whose_numbers_are_higher() {
         let second = open(&rt, &osd).await;
         assert_eq!(second.instance(), 2);
         assert!(count(&second).await > b);
+    });
+}
+
+/// Issue 14: the upper half of a number was the instance, so the 2^32nd operation of a start took the numbers of the next.
+#[test]
+fn a_start_may_have_more_than_2_to_the_32_operations() {
+    run(|rt| async move {
+        let osd = Arc::new(MemOsd::new(&rt, TABLES, MemOptions::default()));
+        let first = open(&rt, &osd).await;
+        for _ in 0..3 {
+            let edge = first.last_transno.load(Ordering::Relaxed) | u64::from(u32::MAX);
+            first.last_transno.store(edge - 2, Ordering::Relaxed);
+            let mut before = Transno(edge - 2);
+            for _ in 0..5 {
+                let next = count(&first).await;
+                assert_eq!(next.0, before.0 + 1);
+                before = next;
+            }
+            first.commit().await.unwrap();
+            assert_eq!((first.last_committed(), first.instance()), (before, 1), "no number is taken for a replay's");
+        }
+        // One more crossing, which the crash takes away: its numbers are not given again all the same.
+        first.last_transno.fetch_or(u64::from(u32::MAX), Ordering::Relaxed);
+        let lost = count(&first).await;
+        osd.crash(Crash::PowerCut);
+        let osd = Arc::new(osd.reopen(&rt, TABLES));
+        let second = open(&rt, &osd).await;
+        assert_eq!(second.instance(), 2);
+        assert!(second.former_transnos() > lost && count(&second).await > lost);
+        let version = crate::check::last_version(&*osd.begin().await.unwrap()).unwrap();
+        assert!(version > second.last_transno.load(Ordering::Relaxed), "fsck's version is above all");
+    });
+}
+
+#[test]
+fn a_target_made_before_epochs_goes_on_after_its_instances() {
+    run(|rt| async move {
+        let osd = Arc::new(MemOsd::new(&rt, TABLES, MemOptions::default()));
+        {
+            let mut transaction = osd.begin().await.unwrap();
+            transaction.put(TARGET, b"instance", &7u64.to_be_bytes()).unwrap();
+            transaction.finish();
+        }
+        let target = open(&rt, &osd).await;
+        assert_eq!((target.instance(), target.former_transnos()), (8, Transno(8 << 32)));
+    });
+}
+
+/// A bug in the middle of an operation must not be built upon; one anywhere else must not cost the target.
+#[test]
+fn a_panic_stops_the_target_only_if_it_leaves_something_half_done() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    run(|rt| async move {
+        let osd = Arc::new(MemOsd::new(&rt, TABLES, MemOptions::default()));
+        let target = open(&rt, &osd).await;
+        count(&target).await;
+        assert!(catch_unwind(|| panic!("elsewhere")).is_err());
+        assert!(!target.is_stopped());
+        let mut operation = target.begin().await.unwrap();
+        let bug = AssertUnwindSafe(move || {
+            operation.put(TARGET, b"count", &[99]).unwrap();
+            panic!("with the turn in hand");
+        });
+        assert!(catch_unwind(bug).is_err());
+        assert!(target.is_stopped());
+        // What it did is undone, and the turn is free.
+        let operation = target.begin().await.unwrap();
+        assert_eq!(operation.get(TARGET, b"count").unwrap().unwrap()[..], [1]);
+    });
+}
+
+#[test]
+fn a_panic_in_the_lock_table_stops_the_target() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    run(|rt| async move {
+        let osd = Arc::new(MemOsd::new(&rt, TABLES, MemOptions::default()));
+        let target = open(&rt, &osd).await;
+        let service = LockService::new(&target, LockKind::Extent);
+        let bug = AssertUnwindSafe(|| service.shared.with(|_, _, _| panic!("in the table")));
+        assert!(catch_unwind(bug).is_err());
+        assert!(target.is_stopped());
     });
 }
 

@@ -71,7 +71,7 @@ async fn send_batch(
     tell: &mpsc::UnboundedSender<(u64, Fate)>,
 ) -> Result<bool, Errno> {
     // All that earlier instances left is durable, for it was read from the device.
-    let durable = osps.target.last_committed().0.max(osps.target.instance() << 32);
+    let durable = osps.target.last_committed().max(osps.target.former_transnos()).0;
     let batch = {
         let operation = osps.target.begin().await?;
         tables::destroys(&*operation, osp.index, sent.last, durable, BATCH)?

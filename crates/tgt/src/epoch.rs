@@ -1,0 +1,44 @@
+//! Transaction numbers that never come back: the upper half is an epoch, the lower half counts.
+//!
+//! A start of the target takes the epoch after all that may have been used, and goes on to the next when it has used up
+//! 2^32 numbers. Epochs are not instances: a target that goes on to its next epoch has not restarted. The table holds the
+//! highest epoch that may have been used, and always one more than the target is in: an operation that begins an epoch may
+//! be lost in a crash, yet its number must not be given again.
+
+use crate::{TARGET, TargetError};
+use nacre_base::{Errno, Transno};
+use nacre_osd::Transaction;
+
+/// Key of the highest epoch that may have been used.
+pub(crate) const EPOCH: &[u8] = b"epoch";
+const EPOCH_SHIFT: u32 = 32;
+
+/// The highest epoch that may have been used; `instance` is the last that the target began. Targets made before epochs
+/// had a key of their own used the instance as the epoch.
+pub(crate) fn highest(tx: &dyn Transaction, instance: u64) -> Result<u64, TargetError> {
+    match tx.get(TARGET, EPOCH)? {
+        Some(v) => v[..].try_into().map(u64::from_be_bytes).map_err(|_| TargetError::Corrupt(TARGET.0)),
+        None => Ok(instance),
+    }
+}
+
+/// Begins an epoch for a start of the target; returns the number before its first one.
+pub(crate) fn begin(tx: &mut dyn Transaction, instance: u64) -> Result<Transno, TargetError> {
+    let epoch = highest(tx, instance)? + 1;
+    tx.put(TARGET, EPOCH, &(epoch + 1).to_be_bytes())?;
+    Ok(Transno(epoch << EPOCH_SHIFT))
+}
+
+/// An operation is about to get the number `next`: if that begins an epoch, the operation reserves the one after it. The
+/// epoch itself was reserved 2^32 operations ago, and that is durable.
+pub(crate) fn reserve(tx: &mut dyn Transaction, next: Transno) -> Result<(), Errno> {
+    if next.0.trailing_zeros() >= EPOCH_SHIFT {
+        tx.put(TARGET, EPOCH, &((next.0 >> EPOCH_SHIFT) + 1).to_be_bytes())?;
+    }
+    Ok(())
+}
+
+/// The last number of an epoch.
+pub(crate) fn last_of(epoch: u64) -> Transno {
+    Transno(epoch << EPOCH_SHIFT | u64::from(u32::MAX))
+}
