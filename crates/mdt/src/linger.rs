@@ -4,9 +4,13 @@
 //! between the two, the open must succeed all the same, as if it had come first: POSIX knows no gap between looking up
 //! and opening. So an inode without names is kept as an orphan, as if somebody had it open, until no lookup that came
 //! before can still be on its way to its open.
+//!
+//! Inodes linger for the client that took their last name away, and only so many for each: one that removes faster than
+//! the MDT destroys has its inodes destroyed in the same operation, and so waits for each of them.
 
 use crate::mdt::Mdt;
 use nacre_base::{Fid, Time};
+use std::collections::BTreeMap;
 use std::sync::Weak;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -17,9 +21,45 @@ pub(crate) const LINGER: Duration = Duration::from_secs(2);
 /// The client in whose name lingering inodes are open: no export has this cookie.
 pub(crate) const CLIENT: u64 = 0;
 
+/// Most inodes that linger for one client: as many as it can remove in [`LINGER`] at 16,000 a second.
+pub(crate) const CLIENT_MAX: usize = 32_768;
+
+/// How many inodes linger for each client.
+#[derive(Debug, Default)]
+pub(crate) struct Counts(BTreeMap<u64, usize>);
+
+impl Counts {
+    /// Returns whether `more` inodes and one may linger for the client with this export.
+    pub(crate) fn has_room(&self, client: u64, more: usize) -> bool {
+        self.0.get(&client).map_or(0, |n| *n) + more < CLIENT_MAX
+    }
+
+    /// The clients for which inodes linger; for tests.
+    #[cfg(test)]
+    pub(crate) fn clients(&self) -> Vec<u64> {
+        self.0.keys().copied().collect()
+    }
+
+    /// An inode lingers.
+    pub(crate) fn add(&mut self, client: u64) {
+        *self.0.entry(client).or_default() += 1;
+    }
+
+    /// An inode has lingered long enough.
+    pub(crate) fn remove(&mut self, client: u64) {
+        let count = self.0.get_mut(&client).expect("what lingers was counted");
+        *count -= 1;
+        if *count == 0 {
+            self.0.remove(&client);
+        }
+    }
+}
+
 /// An inode that lost its last name: the handle that keeps it, and until when.
 pub(crate) struct Lingering {
     pub(crate) fid: Fid,
+    /// The export of the client that took the name away.
+    pub(crate) client: u64,
     pub(crate) handle: u64,
     pub(crate) until: Time,
 }
@@ -50,3 +90,20 @@ pub(crate) async fn reap(mdt: Weak<Mdt>, mut lingering: mpsc::UnboundedReceiver<
 
 /// Inodes destroyed in one operation.
 const BATCH: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_client_has_room_of_its_own() {
+        let mut counts = Counts::default();
+        assert!(counts.has_room(1, CLIENT_MAX - 1) && !counts.has_room(1, CLIENT_MAX));
+        (0..CLIENT_MAX).for_each(|_| counts.add(1));
+        assert!(!counts.has_room(1, 0) && counts.has_room(2, 0));
+        counts.remove(1);
+        assert!(counts.has_room(1, 0));
+        (1..CLIENT_MAX).for_each(|_| counts.remove(1));
+        assert!(counts.0.is_empty(), "a client that is gone leaves nothing");
+    }
+}

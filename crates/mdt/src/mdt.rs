@@ -75,7 +75,18 @@ pub struct Mdt {
     pub(crate) locks: Locks,
     /// To [`linger::reap`].
     lingering: mpsc::UnboundedSender<Lingering>,
+    /// Bounds what is sent to `lingering` and not yet destroyed.
+    pub(crate) linger_counts: Mutex<linger::Counts>,
     running: Mutex<Running>,
+}
+
+/// Inodes that lost their last name in an operation.
+#[derive(Default)]
+struct Nameless {
+    /// Those that linger.
+    linger: Vec<Fid>,
+    /// Some were destroyed in the operation.
+    destroyed: bool,
 }
 
 #[derive(Default)]
@@ -99,6 +110,7 @@ impl Mdt {
         let (lingering, to_reap) = mpsc::unbounded_channel();
         let mdt = Arc::new(Mdt {
             lingering,
+            linger_counts: Mutex::default(),
             opens: Mutex::new(OpenHandles::new(target.instance())),
             osps: Osps::new(&target),
             locks: Locks::new(&target),
@@ -201,6 +213,10 @@ impl Mdt {
 
     /// Closes the handles that kept nameless inodes, and destroys those that nobody else has open.
     pub(crate) async fn stop_lingering(&self, due: &[Lingering]) {
+        {
+            let mut counts = self.linger_counts.lock();
+            due.iter().for_each(|l| counts.remove(l.client));
+        }
         let destroyed = async {
             let mut operation = self.target.begin().await?;
             let unused: Vec<Fid> = {
@@ -224,14 +240,15 @@ impl Mdt {
         }
     }
 
-    /// Keeps inodes that lost their last name for a moment.
-    fn linger(&self, fids: Vec<Fid>) {
+    /// Keeps inodes for a moment whose last name `client` took away.
+    fn linger(&self, client: u64, fids: Vec<Fid>) {
         let until = self.target.rt().now() + LINGER;
         let mut opens = self.opens.lock();
         for fid in fids {
             // If there were too many handles, the orphan would stay until the next start.
             if let Ok(handle) = opens.open(linger::CLIENT, fid, 0) {
-                let _ = self.lingering.send(Lingering { fid, handle, until });
+                self.linger_counts.lock().add(client);
+                let _ = self.lingering.send(Lingering { fid, client, handle, until });
             }
         }
     }
@@ -407,7 +424,7 @@ impl Mdt {
             _ => request.first_answer::<AttrReply>()?.map(|before| ReplayedObjects::new(before.layout)),
         };
         let source = replayed.as_mut().map_or(&mut objects as &mut dyn ops::Objects, |r| r);
-        let nameless = RefCell::new(Vec::new());
+        let nameless = RefCell::new(Nameless::default());
         let Made { reply, changed, found } = match self.change(request, reint, &mut operation, source, &nameless) {
             Err(Errno::EINPROGRESS) => return Ok(Attempt::NoObjects(objects.error())),
             made => made?,
@@ -435,14 +452,18 @@ impl Mdt {
     fn finish(
         &self,
         request: &ServerRequest,
-        operation: Operation<'_>,
+        mut operation: Operation<'_>,
         response: Response,
-        nameless: RefCell<Vec<Fid>>,
+        nameless: RefCell<Nameless>,
     ) -> Result<Response, Errno> {
+        let nameless = nameless.into_inner();
+        if nameless.destroyed {
+            self.tell_osps_when_durable(&mut operation);
+        }
         let response = operation.finish(request, response)?;
         // In recovery all orphans stay until its end.
         if !self.target.is_recovering() {
-            self.linger(nameless.into_inner());
+            self.linger(request.export.cookie, nameless.linger);
         }
         Ok(response)
     }
@@ -454,13 +475,18 @@ impl Mdt {
         reint: &Reint,
         operation: &mut Operation<'_>,
         objects: &mut dyn ops::Objects,
-        nameless: &RefCell<Vec<Fid>>,
+        nameless: &RefCell<Nameless>,
     ) -> Result<Made, Errno> {
         let client = request.export.cookie;
         let version = operation.transno().0;
-        // Asked of an inode that loses its last name: all of them linger.
+        // Asked of an inode that loses its last name: it lingers, unless too many do for this client.
         let is_open = |fid| {
-            nameless.borrow_mut().push(fid);
+            let mut nameless = nameless.borrow_mut();
+            if !self.linger_counts.lock().has_room(client, nameless.linger.len()) {
+                nameless.destroyed = true;
+                return self.opens.lock().is_open(fid);
+            }
+            nameless.linger.push(fid);
             true
         };
         let (cred, now, changed, found) = (&reint.cred, reint.now, Changed::default(), Found::default());

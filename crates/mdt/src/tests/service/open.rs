@@ -1,7 +1,7 @@
 //! Open handles over restarts and evictions, flocks, statistics.
 
 use super::cluster::*;
-use crate::linger::LINGER;
+use crate::linger::{CLIENT_MAX, LINGER};
 use nacre_base::{Errno, Fid};
 use nacre_osd::OsdError;
 use nacre_wire::Opcode;
@@ -72,6 +72,45 @@ fn a_file_found_by_a_lookup_can_be_opened_though_its_name_was_just_taken_away() 
         one.close(made.attr.fid, late.handle).await.unwrap();
         assert_eq!(one.getattr(made.attr.fid).await.map(drop), Err(Errno::ESTALE));
         assert_eq!(cluster.server.mdt.open_count(), 0);
+    });
+}
+
+/// Issue 14: the more a client removed, the more inodes lingered, without bound.
+#[test]
+fn inodes_of_a_client_that_removes_too_fast_do_not_linger() {
+    run(|rt| async move {
+        let cluster = Cluster::start(&rt, 1).await;
+        let (one, two) = (cluster.client(1), cluster.client(2));
+        let mut fids = Vec::new();
+        for name in ["first", "second", "open", "of two"] {
+            let made = one.open(Fid::ROOT, name, O_CREAT | O_RDWR).await.unwrap();
+            fids.push(made.attr.fid);
+            if name != "open" {
+                one.close(made.attr.fid, made.handle).await.unwrap();
+            }
+        }
+        let nlink = async |fid| two.getattr(fid).await.map(|a| a.attr.nlink);
+        one.unlink(Fid::ROOT, "first").await.unwrap();
+        assert_eq!(nlink(fids[0]).await, Ok(0), "it lingers");
+        let counts = &cluster.server.mdt.linger_counts;
+        let [client] = counts.lock().clients()[..] else { panic!("one client has removed something") };
+        (1..CLIENT_MAX).for_each(|_| counts.lock().add(client));
+        for name in ["second", "open"] {
+            one.unlink(Fid::ROOT, name).await.unwrap();
+        }
+        two.unlink(Fid::ROOT, "of two").await.unwrap();
+        assert_eq!(nlink(fids[1]).await, Err(Errno::ESTALE), "there is no room for it");
+        assert_eq!(nlink(fids[2]).await, Ok(0), "it is open");
+        assert_eq!(nlink(fids[3]).await, Ok(0), "the other client has room of its own");
+        (1..CLIENT_MAX).for_each(|_| counts.lock().remove(client));
+        rt.sleep(LINGER * 2).await;
+        assert_eq!((nlink(fids[0]).await, nlink(fids[3]).await), (Err(Errno::ESTALE), Err(Errno::ESTALE)));
+        assert_eq!((counts.lock().clients(), cluster.server.mdt.open_count()), (vec![], 1));
+        // Objects of what was destroyed at once go like all others.
+        cluster.commit().await;
+        rt.sleep(secs(5)).await;
+        let gone: usize = cluster.osts.iter().map(|o| o.state().destroyed.len()).sum();
+        assert_eq!(gone, 3);
     });
 }
 
