@@ -400,7 +400,7 @@ async fn create(osps: &Osps, osp: &Osp, body: Create) -> Result<CreateReply, Rpc
 }
 
 async fn handle_created(osps: &Osps, osp: &Osp, reply: &CreateReply) {
-    osp.pool.lock().handle_created(osps.rt.now(), reply.seq, reply.first, reply.count);
+    osp.pool.lock().handle_created(osps.rt.now(), reply);
     osps.refilled.notify_waiters();
     if reply.count == 0 {
         // It is full, which its statfs tells; more objects will come when files are gone.
@@ -408,11 +408,11 @@ async fn handle_created(osps: &Osps, osp: &Osp, reply: &CreateReply) {
     }
 }
 
-/// The last object of an OST that a file had when the MDT was started, 0 if none ever had; `None` if that can't be read.
-async fn last_used(osps: &Osps, ost: OstIndex) -> Option<u32> {
+/// The last object of an OST that a file had when the MDT was started, zero if none ever had; `None` if that can't be read.
+async fn last_used(osps: &Osps, ost: OstIndex) -> Option<Fid> {
     let operation = osps.target.begin().await.ok()?;
     let last = tables::last_used(&*operation, ost).ok()?;
-    Some(last.map_or(0, |last| last.oid))
+    Some(last.map_or(Fid::ZERO, |last| Fid { seq: last.seq, oid: last.oid, ver: 0 }))
 }
 
 /// Keeps what is known of one OST's space and health up to date.

@@ -2,6 +2,7 @@
 //! batches grow, so that the OST's round trip disappears from the path of creates.
 
 use nacre_base::{Fid, Time};
+use nacre_wire::ost::CreateReply;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -15,9 +16,10 @@ const QUICK: Duration = Duration::from_secs(1);
 /// The pool.
 #[derive(Debug, Clone)]
 pub struct Pool {
+    /// Sequence of the objects that came last.
     seq: u64,
-    /// Object ids at hand, ascending; first and count.
-    ranges: VecDeque<(u32, u32)>,
+    /// Objects at hand, in the order in which they are handed out; first and count.
+    ranges: VecDeque<(Fid, u32)>,
     available: u32,
     batch: u32,
     batch_max: u32,
@@ -66,8 +68,8 @@ impl Pool {
 
     /// The next object to be handed out and the last one at hand; zero if there is none.
     pub fn next_and_last(&self) -> (u32, u32) {
-        let next = self.ranges.front().map_or(0, |r| r.0);
-        (next, self.ranges.back().map_or(0, |(first, count)| first + count - 1))
+        let next = self.ranges.front().map_or(0, |r| r.0.oid);
+        (next, self.ranges.back().map_or(0, |(first, count)| first.oid + count - 1))
     }
 
     /// Sequence of the objects.
@@ -84,8 +86,8 @@ impl Pool {
         let mut taken = Vec::with_capacity(count as usize);
         while taken.len() < count as usize {
             let (first, left) = self.ranges.front_mut()?;
-            taken.push(Fid { seq: self.seq, oid: *first, ver: 0 });
-            (*first, *left) = (*first + 1, *left - 1);
+            taken.push(*first);
+            (first.oid, *left) = (first.oid + 1, *left - 1);
             if *left == 0 {
                 self.ranges.pop_front();
             }
@@ -96,10 +98,12 @@ impl Pool {
 
     /// Takes back what the last [`Pool::take`] gave.
     pub fn give_back(&mut self, objects: &[Fid]) {
-        for fid in objects.iter().rev().filter(|f| f.seq == self.seq) {
+        for fid in objects.iter().rev() {
             match self.ranges.front_mut() {
-                Some((first, count)) if *first == fid.oid + 1 => (*first, *count) = (fid.oid, *count + 1),
-                _ => self.ranges.push_front((fid.oid, 1)),
+                Some((first, count)) if first.seq == fid.seq && first.oid == fid.oid + 1 => {
+                    (*first, *count) = (*fid, *count + 1);
+                }
+                _ => self.ranges.push_front((*fid, 1)),
             }
             self.available += 1;
         }
@@ -119,18 +123,20 @@ impl Pool {
         Some(self.batch.max(self.demand))
     }
 
-    /// The OST made `count` objects from `first` on.
-    pub fn handle_created(&mut self, now: Time, seq: u64, first: u32, count: u32) {
+    /// The OST has made objects.
+    pub fn handle_created(&mut self, now: Time, reply: &CreateReply) {
+        let CreateReply { seq, first, count, former_seq } = *reply;
         self.requested = false;
         self.refilled_at = now;
-        if seq != self.seq {
+        if seq != self.seq && former_seq != self.seq {
             // Another storage under the OST's name: what was at hand is not there any more.
-            (self.seq, self.available) = (seq, 0);
+            self.available = 0;
             self.ranges.clear();
         }
+        self.seq = seq;
         let count = count.min(u32::MAX - first);
         if count > 0 {
-            self.ranges.push_back((first, count));
+            self.ranges.push_back((Fid { seq, oid: first, ver: 0 }, count));
             self.available = self.available.saturating_add(count);
         }
         if self.available >= self.demand {
@@ -158,15 +164,35 @@ mod tests {
         fids.unwrap().iter().map(|f| f.oid).collect()
     }
 
+    fn made(seq: u64, first: u32, count: u32) -> CreateReply {
+        CreateReply { seq, first, count, former_seq: seq - 1 }
+    }
+
+    #[test]
+    fn what_is_left_of_a_sequence_is_handed_out_before_its_successor() {
+        let mut p = Pool::new();
+        p.handle_created(Time::ZERO, &made(9, u32::MAX - 3, 3));
+        p.handle_created(Time::ZERO, &made(10, 1, 2));
+        let seqs = |fids: &[Fid]| fids.iter().map(|f| (f.seq, f.oid)).collect::<Vec<_>>();
+        let taken = p.take(4).unwrap();
+        assert_eq!(seqs(&taken), [(9, u32::MAX - 3), (9, u32::MAX - 2), (9, u32::MAX - 1), (10, 1)]);
+        p.give_back(&taken);
+        assert_eq!(p.take(5).unwrap()[..4], taken);
+        // Other storage has no such predecessor.
+        p.handle_created(Time::ZERO, &made(10, 3, 2));
+        p.handle_created(Time::ZERO, &made(12, 1, 1));
+        assert_eq!((p.available(), seqs(&p.take(1).unwrap())), (1, vec![(12, 1)]));
+    }
+
     #[test]
     fn objects_are_handed_out_once_and_in_order() {
         let mut p = Pool::new();
         assert_eq!(p.take(1), None);
         assert_eq!(p.poll_request(Time::ZERO), Some(32));
         assert_eq!(p.poll_request(Time::ZERO), None, "one request at a time");
-        p.handle_created(Time::from_secs(1), 9, 2, 3);
+        p.handle_created(Time::from_secs(1), &made(9, 2, 3));
         assert_eq!(oids(p.take(2)), [2, 3]);
-        p.handle_created(Time::from_secs(1), 9, 10, 2);
+        p.handle_created(Time::from_secs(1), &made(9, 10, 2));
         let taken = p.take(2).unwrap();
         assert_eq!(oids(Some(taken.clone())), [4, 10]);
         p.give_back(&taken);
@@ -182,7 +208,7 @@ mod tests {
         for _ in 0..10 {
             let n = p.poll_request(now).unwrap();
             batches.push(n);
-            p.handle_created(now, 9, next, n);
+            p.handle_created(now, &made(9, next, n));
             next += n;
             now += Duration::from_millis(100);
             p.take(p.available()).unwrap();
@@ -197,9 +223,9 @@ mod tests {
         let mut p = Pool::new();
         assert_eq!(p.take(500), None);
         assert_eq!(p.poll_request(Time::ZERO), Some(500));
-        p.handle_created(Time::ZERO, 9, 1, 100);
+        p.handle_created(Time::ZERO, &made(9, 1, 100));
         assert_eq!(p.poll_request(Time::from_secs(9)), Some(500), "the OST made fewer");
-        p.handle_created(Time::from_secs(9), 9, 101, 500);
+        p.handle_created(Time::from_secs(9), &made(9, 101, 500));
         assert_eq!(p.take(500).unwrap().len(), 500);
     }
 }

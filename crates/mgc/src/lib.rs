@@ -122,8 +122,15 @@ impl Mgc {
 
     /// Leases FID sequences that nobody else will ever get.
     pub async fn lease_sequences(&self, fsname: &str, count: u32) -> Result<SeqReply, RpcError> {
-        let body = SeqQuery { fsname: fsname.to_owned(), count };
+        let body = SeqQuery { fsname: fsname.to_owned(), count, successor_of: None };
         Ok(self.import.call(Opcode::SeqQuery, &body, CallOptions::default()).await?.body)
+    }
+
+    /// The sequence that follows `used_up` for new objects of an OST that this node serves.
+    pub async fn successor(&self, target: &TargetName, used_up: u64) -> Result<u64, RpcError> {
+        let successor_of = Some((target.to_string(), used_up));
+        let body = SeqQuery { fsname: target.fsname.clone(), count: 1, successor_of };
+        Ok(self.import.call::<SeqReply>(Opcode::SeqQuery, &body, CallOptions::default()).await?.body.first)
     }
 
     /// Ends the watching tasks and disconnects.

@@ -63,6 +63,9 @@ pub enum ConfigError {
     /// A target that is to be changed is not known, or would be nowhere.
     #[error("{0} is not registered, or no NID was given for it")]
     NoTarget(String),
+    /// A sequence's successor is asked for by a node that does not serve the target, or after a sequence it never had.
+    #[error("{0} is not served by the node that asks for its next sequence, or never had the one that it names")]
+    NotYours(String),
     /// Bytes that cannot be what was stored.
     #[error("the record of {0} is damaged")]
     Damaged(String),
@@ -197,6 +200,28 @@ pub(crate) fn replace_nids(tx: &mut dyn Transaction, replaced: &ReplaceNids) -> 
     bump_version(tx, &name.fsname)
 }
 
+/// The sequence that follows `used_up` at an OST which `is_served_by` says to be the asker's.
+pub(crate) fn succeed(
+    tx: &mut dyn Transaction,
+    target: &str,
+    used_up: u64,
+    is_served_by: impl Fn(&TargetEntry) -> bool,
+) -> Result<SeqReply, ConfigError> {
+    let name: TargetName = target.parse().map_err(|_| ConfigError::BadName(target.to_owned()))?;
+    let k = key(&["target", &name.fsname, target]);
+    let known = tx.get(CONFIG, &k)?.ok_or_else(|| ConfigError::NotYours(target.to_owned()))?;
+    let (entry, current) = decode_target(target, &known)?;
+    if name.kind != TargetKind::Ost || !is_served_by(&entry) || current < used_up {
+        return Err(ConfigError::NotYours(target.to_owned()));
+    }
+    if current > used_up {
+        return Ok(SeqReply { first: current, count: 1 });
+    }
+    let lease = lease(tx, 1)?;
+    tx.put(CONFIG, &k, &encode(&(entry, lease.first)))?;
+    Ok(lease)
+}
+
 fn decode_target(name: &str, value: &[u8]) -> Result<(TargetEntry, u64), ConfigError> {
     decode(&Bytes::copy_from_slice(value)).map_err(|_| ConfigError::Damaged(name.to_owned()))
 }
@@ -269,6 +294,32 @@ mod tests {
     fn reg(name: &str, uuid: u8, instance: u64) -> TargetReg {
         let nids = vec![Nid::sim(1)];
         TargetReg { target: name.into(), uuid: Uuid([uuid; 16]), nids, instance, host: "h".into() }
+    }
+
+    #[test]
+    fn a_sequence_has_one_owner_and_one_successor() {
+        let mut sim = Sim::new(1);
+        let rt = sim.rt();
+        sim.block_on(nacre_base::Time::from_secs(60), async move {
+            let osd = mem::MemOsd::new(&rt, &[CONFIG], mem::MemOptions::default());
+            let mut tx = osd.begin().await.unwrap();
+            let tx = &mut *tx;
+            let [seq, other, _] = ["n-OST0000", "n-OST0001", "n-MDT0000"].map(|n| register(tx, &reg(n, 1, 1)).unwrap());
+            let mut ask = |target, used_up, serves| succeed(tx, target, used_up, |_| serves).map(|lease| lease.first);
+            let next = ask("n-OST0000", seq, true).unwrap();
+            assert!(next > other);
+            assert_eq!(ask("n-OST0000", seq, true).unwrap(), next, "it did not hear the answer");
+            for (target, used_up, serves) in [
+                ("n-OST0000", next, false),
+                ("n-OST0000", next + 1, true),
+                ("n-OST0009", seq, true),
+                ("n-MDT0000", 0, true),
+            ] {
+                assert!(matches!(ask(target, used_up, serves), Err(ConfigError::NotYours(_))), "{target} {used_up}");
+            }
+            assert_eq!(register(tx, &reg("n-OST0000", 1, 2)).unwrap(), next);
+            assert_eq!(register(tx, &reg("n-OST0001", 1, 2)).unwrap(), other);
+        });
     }
 
     #[test]

@@ -14,7 +14,9 @@ use nacre_ptlrpc::{Export, Identity, Response, Roles, RpcNode, ServedTarget, Ser
 use nacre_tgt::{Access, Handler, Service, Target, TargetError};
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectRequest};
-use nacre_wire::mgs::{ChangeReply, Config, ConfigRead, ReplaceNids, SeqQuery, SetParam, TargetReg, TargetRegReply};
+use nacre_wire::mgs::{
+    ChangeReply, Config, ConfigRead, ReplaceNids, SeqQuery, SetParam, TargetEntry, TargetReg, TargetRegReply,
+};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -86,6 +88,10 @@ fn logged(error: ConfigError) -> Errno {
         ConfigError::OtherStorage { .. } => {
             tracing::warn!(%error, "registration refused");
             Errno::EADDRINUSE
+        }
+        ConfigError::NotYours(_) => {
+            tracing::warn!(%error, "no sequence given");
+            Errno::EPERM
         }
         ConfigError::BadName(_)
         | ConfigError::BadFsname(_)
@@ -251,7 +257,16 @@ async fn seq_query(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, E
     }
     let response = {
         let mut operation = mgs.target.begin().await?;
-        let lease = config::lease(&mut *operation, asked.count).map_err(logged)?;
+        let lease = match &asked.successor_of {
+            None => config::lease(&mut *operation, asked.count),
+            Some((target, used_up)) => {
+                let nid = request.identity.nid;
+                let is_asker =
+                    |entry: &TargetEntry| entry.nids.contains(&nid) || mgs.target.node().lnet().is_local(nid);
+                config::succeed(&mut *operation, target, *used_up, is_asker)
+            }
+        }
+        .map_err(logged)?;
         operation.finish(&request, Response::new(&lease))?
     };
     mgs.settle().await?;

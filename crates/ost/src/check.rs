@@ -3,12 +3,12 @@
 //!
 //! Works on the bare device, for a stopped OST; a running one does the same at its turns, see [`crate::ops::lfsck`].
 
-use crate::ops::create::{last_id, raise_last_id, raise_last_id_anew};
+use crate::OBJECTS;
+use crate::ops::create::{find_last_id_anew, raise_last_id};
 use crate::record::ObjectRecord;
-use crate::{OBJECTS, TARGET_SEQ};
+use crate::sequences::Sequences;
 use nacre_base::{Errno, Fid};
 use nacre_osd::{Osd, Transaction};
-use nacre_tgt::TARGET;
 use nacre_wire::decode;
 use nacre_wire::lfsck::{LFSCK_OBJECTS_MAX, ObjectAction, ObjectFact, ObjectFacts, ObjectQuery, ObjectRepair};
 use std::ops::ControlFlow;
@@ -26,11 +26,8 @@ pub async fn query(osd: &dyn Osd, query: &ObjectQuery) -> Result<ObjectFacts, Er
 }
 
 fn read(transaction: &dyn Transaction, query: &ObjectQuery) -> Result<ObjectFacts, Errno> {
-    let seq = match transaction.get(TARGET, TARGET_SEQ)? {
-        Some(v) => v[..].try_into().map(u64::from_be_bytes).map_err(|_| Errno::EIO)?,
-        None => 0,
-    };
-    let mut facts = ObjectFacts { seq, last_id: last_id(transaction)?, objects: Vec::new() };
+    let Sequences { current: seq, last_id, .. } = Sequences::load(transaction)?;
+    let mut facts = ObjectFacts { seq, last_id, objects: Vec::new() };
     if !query.fids.is_empty() {
         let mut fids: Vec<Fid> = query.fids.iter().copied().take(LFSCK_OBJECTS_MAX).collect();
         fids.sort_unstable();
@@ -89,9 +86,9 @@ fn unreadable_keys(transaction: &dyn Transaction) -> Result<Vec<Vec<u8>>, Errno>
 /// Mends what the OST keeps of itself; what was wrong, in words.
 pub fn repair_state(transaction: &mut dyn Transaction) -> Result<Vec<String>, Errno> {
     let mut wrong = Vec::new();
-    if last_id(transaction).is_err() {
+    if Sequences::load(transaction).is_err() {
         // What is in use is seen from the objects.
-        raise_last_id_anew(transaction)?;
+        find_last_id_anew(transaction)?;
         wrong.push("the last object id cannot be read: made anew".to_owned());
     }
     for key in unreadable_keys(transaction)? {
@@ -130,14 +127,14 @@ pub(crate) fn apply(
     let record: Option<ObjectRecord> = stored.as_ref().and_then(|value| decode(value).ok());
     let new = match (repair.action, record) {
         (ObjectAction::RaiseLastId, _) => {
-            raise_last_id(transaction, fid.oid)?;
+            raise_last_id(transaction, fid)?;
             None
         }
         (ObjectAction::DestroyEmpty, Some(record)) if record.size == 0 => {
             return Ok(transaction.delete(OBJECTS, &fid.to_key())?);
         }
         (ObjectAction::Create, None) if stored.is_none() => {
-            raise_last_id(transaction, fid.oid)?;
+            raise_last_id(transaction, fid)?;
             Some(ObjectRecord { parent, stripe_index, uid, gid, ..ObjectRecord::default() })
         }
         (ObjectAction::SetParent, Some(old)) => {
@@ -145,7 +142,7 @@ pub(crate) fn apply(
         }
         (ObjectAction::SetOwner, Some(old)) => Some(ObjectRecord { uid, gid, ..old }),
         (ObjectAction::Rebuild, None) => {
-            raise_last_id(transaction, fid.oid)?;
+            raise_last_id(transaction, fid)?;
             Some(ObjectRecord { size: data_size.unwrap_or(0), ..ObjectRecord::default() })
         }
         (ObjectAction::SetSize, Some(old)) => Some(ObjectRecord { size: data_size.unwrap_or(0), ..old }),

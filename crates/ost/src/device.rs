@@ -6,6 +6,7 @@ use crate::lfsck_status::LfsckStatus;
 use crate::memory::Memory;
 use crate::objects::Objects;
 use crate::remover::{Remover, remove_orphans};
+use crate::sequences::{OfMgs, Successors};
 use crate::service::ObjectService;
 use crate::settings::Settings;
 use crate::space::Space;
@@ -59,6 +60,7 @@ impl Ost {
             host: config.host,
         };
         let known = object_seq(&target).await?;
+        let successors = Box::new(OfMgs { mgc: mgc.clone(), name: target.name().clone() });
         let seq = match known {
             Some(seq) => seq,
             None => {
@@ -69,7 +71,7 @@ impl Ost {
         };
         let servers = Arc::new(mgc.servers(&target.name().fsname));
         servers.keep(kept_mdts(&target).await?);
-        let ost = Ost::serve(target.clone(), seq, servers).await?;
+        let ost = Ost::serve(target.clone(), successors, servers).await?;
         ost.tasks.lock().push(node.rt().spawn(follow_config(mgc.clone(), target)));
         if known.is_some() {
             ost.tasks.lock().push(node.rt().spawn(register(mgc, registration, seq)));
@@ -77,8 +79,12 @@ impl Ost {
         Ok(ost)
     }
 
-    /// Serves the target, whose objects have sequence `seq`, without telling anybody.
-    pub(crate) async fn serve(target: Arc<Target>, seq: u64, servers: Arc<Servers>) -> Result<Arc<Ost>, TargetError> {
+    /// Serves the target, which has its sequence, without telling anybody.
+    pub(crate) async fn serve(
+        target: Arc<Target>,
+        successors: Box<dyn Successors>,
+        servers: Arc<Servers>,
+    ) -> Result<Arc<Ost>, TargetError> {
         let (remover, run_remover) = Remover::new(target.clone());
         let space = Arc::new(Space::new(target.clone(), remover.clone()));
         let service = Arc::new(ObjectService {
@@ -90,7 +96,7 @@ impl Ost {
             remover,
             memory: Memory::default(),
             brw_stats: BrwStats::register(&target),
-            seq,
+            successors,
             servers,
             target: target.clone(),
         });
@@ -115,6 +121,12 @@ impl Ost {
         }
         target.close().await;
         self.tasks.lock().drain(..).for_each(|task| task.abort());
+    }
+
+    /// What the operations share; for tests.
+    #[cfg(test)]
+    pub(crate) fn service(&self) -> &Arc<ObjectService> {
+        &self.service
     }
 
     /// The locks that clients have; for checks.
@@ -188,7 +200,8 @@ async fn keep_mdts(target: &Target, mdts: &[TargetEntry]) -> Result<(), Errno> {
 async fn register(mgc: Arc<Mgc>, registration: TargetReg, seq: u64) {
     let name = registration.target.clone();
     match mgc.register(registration).await {
-        Ok(TargetRegReply { object_seq }) if object_seq == seq => {}
+        // A higher one is a successor that the target asked for and did not hear of: it will ask again.
+        Ok(TargetRegReply { object_seq }) if object_seq >= seq => {}
         Ok(reply) => tracing::error!(target = name, seq, told = reply.object_seq, "the MGS says another sequence"),
         Err(error) => tracing::error!(
             target = name,
@@ -207,7 +220,7 @@ async fn object_seq(target: &Target) -> Result<Option<u64>, TargetError> {
     }
 }
 
-async fn keep_object_seq(target: &Target, seq: u64) -> Result<(), TargetError> {
+pub(crate) async fn keep_object_seq(target: &Target, seq: u64) -> Result<(), TargetError> {
     if seq == 0 {
         return Err(TargetError::Start(Errno::EPROTO));
     }

@@ -21,6 +21,7 @@ mod ops;
 mod range_lock;
 mod record;
 mod remover;
+mod sequences;
 mod service;
 mod settings;
 mod space;
@@ -36,7 +37,7 @@ use nacre_osd::Table;
 /// Objects: FID to record.
 pub(crate) const OBJECTS: Table = Table("objects");
 
-/// Key in table `target` of the sequence of this OST's objects.
+/// Key in table `target` of the sequence of this OST's new objects.
 pub(crate) const TARGET_SEQ: &[u8] = b"object_seq";
 
 /// The tables to open an OST's storage with.

@@ -5,9 +5,10 @@ use crate::record::ObjectRecord;
 use futures_util::StreamExt;
 use futures_util::stream;
 use nacre_base::{Errno, Fid};
+use nacre_ptlrpc::ServerRequest;
 use nacre_tgt::{Operation, Target};
 use std::sync::Arc;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// Objects looked up at one turn while orphans are searched.
 const SEARCH_BATCH: usize = 256;
@@ -15,14 +16,23 @@ const SEARCH_BATCH: usize = 256;
 /// GiB, and what is written meanwhile must not outrun it.
 const REMOVED_AT_A_TIME: usize = 8;
 
-/// Takes destroyed objects. Its queue is as long as the device is slower at removing than clients are at destroying.
+/// Most objects that are destroyed and still have data. Beyond, OST_DESTROY waits, in the order of arrival: whoever destroys
+/// faster than the device removes is as fast as the device.
+const UNREMOVED_MAX: u32 = 65_536;
+
+/// Takes destroyed objects.
 #[derive(Clone)]
 pub(crate) struct Remover {
     queue: mpsc::UnboundedSender<Job>,
+    /// Bounds what is in `queue`, or will be with the next commit.
+    room: Arc<Semaphore>,
 }
 
+/// Room for objects whose data is to be removed, until it is.
+pub(crate) struct Room(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
+
 enum Job {
-    Remove(Vec<Fid>),
+    Remove(Vec<Fid>, Option<Room>),
     /// Tell when all that came before is done.
     Tell(oneshot::Sender<()>),
 }
@@ -34,20 +44,43 @@ impl Remover {
         let run = async move {
             while let Some(job) = jobs.recv().await {
                 match job {
-                    Job::Remove(fids) => remove(&target, fids).await,
+                    Job::Remove(fids, room) => {
+                        remove(&target, fids).await;
+                        drop(room);
+                    }
                     Job::Tell(done) => drop(done.send(())),
                 }
             }
         };
-        (Remover { queue }, run)
+        (Remover { queue, room: Arc::new(Semaphore::new(UNREMOVED_MAX as usize)) }, run)
     }
 
-    /// Has the data of these objects removed when the operation, which removed their records, is durable.
-    pub(crate) fn remove_on_commit(&self, operation: &mut Operation<'_>, fids: Vec<Fid>) {
+    /// Waits until there is room for `count` more objects.
+    pub(crate) async fn room(&self, request: &ServerRequest, count: usize) -> Result<Room, Errno> {
+        let count = u32::try_from(count).unwrap_or(u32::MAX).min(UNREMOVED_MAX);
+        if let Ok(permit) = self.room.clone().try_acquire_many_owned(count) {
+            return Ok(Room(permit));
+        }
+        tokio::select! {
+            biased;
+            permit = self.room.clone().acquire_many_owned(count) => permit.map(Room).map_err(|_| Errno::ESHUTDOWN),
+            () = request.abandoned() => Err(Errno::ENOTCONN),
+        }
+    }
+
+    /// Takes all the room that there is; for tests.
+    #[cfg(test)]
+    pub(crate) fn take_all_room(&self) -> Room {
+        Room(self.room.clone().try_acquire_many_owned(self.room.available_permits() as u32).unwrap())
+    }
+
+    /// Has the data of these objects removed when the operation, which removed their records, is durable. Orphans, of which
+    /// an MDT's start has few, need no room.
+    pub(crate) fn remove_on_commit(&self, operation: &mut Operation<'_>, fids: Vec<Fid>, room: Option<Room>) {
         let queue = self.queue.clone();
         operation.on_commit(Box::new(move || {
             // The receiver is gone only when the target has stopped.
-            let _ = queue.send(Job::Remove(fids));
+            let _ = queue.send(Job::Remove(fids, room));
         }));
     }
 

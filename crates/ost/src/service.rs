@@ -7,6 +7,7 @@ use crate::objects::{self, Objects};
 use crate::ops;
 use crate::record::ObjectRecord;
 use crate::remover::Remover;
+use crate::sequences::Successors;
 use crate::settings::{Settings, SyncOnLockCancel};
 use crate::space::Space;
 use async_trait::async_trait;
@@ -37,8 +38,8 @@ pub(crate) struct ObjectService {
     pub(crate) memory: Memory,
     pub(crate) brw_stats: BrwStats,
     pub(crate) servers: Arc<Servers>,
-    /// The sequence of all objects of this OST, for its whole life.
-    pub(crate) seq: u64,
+    /// Where the next sequence comes from when all ids of the current one are used up.
+    pub(crate) successors: Box<dyn Successors>,
 }
 
 const CLIENT: Roles = Roles::CLIENT;

@@ -138,8 +138,11 @@ fn object_messages() {
     let lock = ldlm::EnqueueReply { handle: 3, mode: ldlm::LockMode::Pr, ..Default::default() };
     check(ost::GlimpseReply { objects: vec![None, Some(lock)] }, 0xc5d68638ae70e211);
     check(ost::Punch { fid: FID, start: 1, end: u64::MAX, now: NOW, ..Default::default() }, 0x2ec09737589d98f5);
-    check(ost::Create { count: 32, delete_orphans_after: Some(7) }, 0xcc104754bdac406b);
-    check(ost::CreateReply { seq: 0x240000400, first: 2, count: 32 }, 0xa8c8cfd123301379);
+    check(
+        ost::Create { count: 32, delete_orphans_after: Some(Fid { seq: 0x240000400, oid: 7, ver: 0 }) },
+        0xdde4f912565a3855,
+    );
+    check(ost::CreateReply { seq: 0x240000400, first: 2, count: 32, former_seq: 0x240000300 }, 0xa8c8cfd123301379);
     check(ost::Destroy { fids: vec![FID] }, 0x8053e55d010c94d9);
 }
 

@@ -19,7 +19,7 @@ message! {
 
     /// The target is known.
     pub struct TargetRegReply {
-        /// Sequence of an OST's objects, the same for its whole life; 0 for an MDT.
+        /// Sequence of an OST's new objects: the first, or the latest that it was given; 0 for an MDT.
         pub object_seq: u64,
     }
 
@@ -83,12 +83,15 @@ message! {
         pub refused: Option<String>,
     }
 
-    /// SEQ_QUERY: leases sequences that nobody else will ever get.
+    /// SEQ_QUERY: leases sequences that nobody else will ever get. A client's lease names no target. An OST that has used up
+    /// the ids of a sequence gets its successor, the same one however often it asks.
     pub struct SeqQuery {
         /// Which file system.
         pub fsname: String,
-        /// How many; at most 1,024.
+        /// How many; at most 1,024, and 1 for an OST.
         pub count: u32,
+        /// The OST that asks and the sequence that is used up.
+        pub successor_of: Option<(String, u64)>,
     }
 
     /// Sequences `first .. first + count` are the asker's.

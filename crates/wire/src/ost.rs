@@ -212,9 +212,11 @@ message! {
     pub struct Create {
         /// How many more.
         pub count: u32,
-        /// The first since the MDT was started: no file uses an object above this one, so they are orphans and are destroyed.
-        /// An MDT that knows of no use at all says 0, and as it may be a new one that is only what was never written to.
-        pub delete_orphans_after: Option<u32>,
+        /// In the first request since the MDT was started: the last object that a file has. Objects above it in its sequence,
+        /// and those of later sequences of the target, are orphans and are destroyed. Zero if the MDT knows of no object in
+        /// use: as it may be a new MDT, only objects that were never written to are destroyed then, as they are if the
+        /// sequence is none of the target's.
+        pub delete_orphans_after: Option<Fid>,
     }
 
     /// Objects `first .. first + count` of `seq` exist.
@@ -223,8 +225,10 @@ message! {
         pub seq: u64,
         /// The first.
         pub first: u32,
-        /// How many; fewer than asked if the target is short of space.
+        /// How many; fewer than asked if the target is short of space, or of ids in the sequence.
         pub count: u32,
+        /// The sequence that the target used up before this one; zero if this is its first.
+        pub former_seq: u64,
     }
 
     /// OST_DESTROY. What does not exist is no error.

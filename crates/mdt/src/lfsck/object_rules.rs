@@ -111,7 +111,7 @@ pub(crate) fn check_object(ost: OstIndex, fact: &ObjectFact) -> Option<(Kind, St
 /// Whether an object that no file has may be one that was made ahead of use, or, if `is_recovering`, one that a client may
 /// still have a file made for.
 pub(crate) fn is_unused(fact: &ObjectFact, last_used: Option<&LastUsed>, is_recovering: bool) -> bool {
-    let is_beyond = last_used.is_none_or(|last| last.seq == fact.fid.seq && fact.fid.oid > last.oid);
+    let is_beyond = last_used.is_none_or(|last| (fact.fid.seq, fact.fid.oid) > (last.seq, last.oid));
     is_beyond && (is_recovering || (fact.is_precreated && fact.size == 0))
 }
 

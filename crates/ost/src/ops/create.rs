@@ -2,12 +2,12 @@
 //! Durable before the reply, so that no id is handed out twice; ids never come back.
 
 use crate::record::ObjectRecord;
+use crate::sequences::{OID_MAX, Sequences, current, put_last_id};
 use crate::service::ObjectService;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid};
 use nacre_osd::Transaction;
 use nacre_ptlrpc::{Response, ServerRequest};
-use nacre_tgt::TARGET;
 use nacre_wire::decode;
 use nacre_wire::ost::{Create, CreateReply};
 use std::ops::ControlFlow;
@@ -15,36 +15,71 @@ use std::sync::Arc;
 
 /// Most objects made by one request; the reply says how many.
 const CREATE_COUNT_MAX: u32 = 4096;
-/// Where the last id ever handed out is kept.
-const LAST_ID: &[u8] = b"last_id";
 
 pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
     let create: Create = request.decode()?;
     let count = affordable(ost, &create).await?;
-    let (response, orphans) = {
-        let mut operation = ost.target.begin_for(&request).await?;
-        let mut last_id = last_id(&*operation)?;
-        let mut orphans = Vec::new();
-        if let Some(used) = create.delete_orphans_after {
-            orphans = remove_orphans_after(&mut *operation, ost.seq, used)?;
-            ost.objects.gone(&orphans);
-            ost.remover.remove_on_commit(&mut operation, orphans.clone());
-            // A target restored from an old backup learns which ids are in use.
-            last_id = last_id.max(used);
+    let mut successor = None;
+    let (response, orphans) = loop {
+        match attempt(ost, &request, &create, count, successor).await? {
+            Attempt::Done(response, orphans) => break (response, orphans),
+            Attempt::UsedUp(seq) => {
+                let next = ost.successors.successor(seq).await?;
+                if next <= seq {
+                    return Err(Errno::EPROTO);
+                }
+                successor = Some((seq, next));
+            }
         }
-        let first = last_id.checked_add(1).ok_or(Errno::ENOSPC)?;
-        let count = count.min(u32::MAX - last_id);
-        let record = ObjectRecord { is_precreated: true, version: operation.transno().0, ..ObjectRecord::default() };
-        for oid in first..first + count {
-            record.store(&mut *operation, Fid { seq: ost.seq, oid, ver: 0 })?;
-        }
-        operation.put(TARGET, LAST_ID, &(last_id + count).to_be_bytes())?;
-        (operation.finish(&request, Response::new(&CreateReply { seq: ost.seq, first, count }))?, orphans)
     };
     orphans.into_iter().for_each(|fid| ost.locks.revoke(fid));
     ost.target.fault("ost.create").await?;
     ost.target.commit().await?;
     Ok(response)
+}
+
+enum Attempt {
+    /// The answer, and the orphans that were destroyed.
+    Done(Response, Vec<Fid>),
+    /// Nothing was done: all ids of this sequence are used up, and its successor is not known.
+    UsedUp(u64),
+}
+
+/// One turn at the running transaction. `successor`: a sequence, and the one that follows it.
+async fn attempt(
+    ost: &Arc<ObjectService>,
+    request: &ServerRequest,
+    create: &Create,
+    count: u32,
+    successor: Option<(u64, u64)>,
+) -> Result<Attempt, Errno> {
+    let mut operation = ost.target.begin_for(request).await?;
+    let mut sequences = Sequences::load(&*operation)?;
+    let mut orphans = Vec::new();
+    if let Some(used) = create.delete_orphans_after {
+        orphans = remove_orphans_after(&mut *operation, &sequences, used)?;
+        // A target restored from an old backup learns which ids are in use.
+        sequences.handle_used(used);
+    }
+    if sequences.last_id >= OID_MAX && count > 0 {
+        match successor {
+            Some((former, next)) if former == sequences.current => sequences.succeed(next),
+            _ => return Ok(Attempt::UsedUp(sequences.current)),
+        }
+    }
+    let first = sequences.last_id.saturating_add(1);
+    let count = count.min(OID_MAX - sequences.last_id.min(OID_MAX));
+    let record = ObjectRecord { is_precreated: true, version: operation.transno().0, ..ObjectRecord::default() };
+    for oid in first..first + count {
+        record.store(&mut *operation, Fid { seq: sequences.current, oid, ver: 0 })?;
+    }
+    sequences.last_id += count;
+    sequences.store(&mut *operation)?;
+    ost.objects.gone(&orphans);
+    ost.remover.remove_on_commit(&mut operation, orphans.clone(), None);
+    let former_seq = sequences.former.last().copied().unwrap_or(0);
+    let reply = CreateReply { seq: sequences.current, first, count, former_seq };
+    Ok(Attempt::Done(operation.finish(request, Response::new(&reply))?, orphans))
 }
 
 /// How many objects may be made; ENOSPC if some are wanted and none may.
@@ -60,50 +95,54 @@ async fn affordable(ost: &ObjectService, create: &Create) -> Result<u32, Errno> 
     }
 }
 
-/// The last id that was handed out.
-pub(crate) fn last_id(transaction: &dyn Transaction) -> Result<u32, Errno> {
-    match transaction.get(TARGET, LAST_ID)? {
-        Some(v) => v[..].try_into().map(u32::from_be_bytes).map_err(|_| Errno::EIO),
-        None => Ok(0),
+/// An object was found or made by a check: no id up to its own is handed out again.
+pub(crate) fn raise_last_id(transaction: &mut dyn Transaction, fid: Fid) -> Result<(), Errno> {
+    let mut sequences = Sequences::load(transaction)?;
+    // Of a sequence that is used up nothing is handed out anyway.
+    if fid.seq == sequences.current && fid.oid > sequences.last_id {
+        sequences.last_id = fid.oid;
+        put_last_id(transaction, fid.oid)?;
     }
+    Ok(())
 }
 
-/// No id up to `oid` is handed out again.
-pub(crate) fn raise_last_id(transaction: &mut dyn Transaction, oid: u32) -> Result<(), Errno> {
-    let last_id = last_id(transaction)?.max(oid);
-    Ok(transaction.put(TARGET, LAST_ID, &last_id.to_be_bytes())?)
-}
-
-/// Forgets the last id that was handed out, and raises it to the highest that there is.
-pub(crate) fn raise_last_id_anew(transaction: &mut dyn Transaction) -> Result<(), Errno> {
-    let mut highest = 0;
+/// Forgets which sequences there were and the last id that was handed out, and finds them out from the objects that there are.
+pub(crate) fn find_last_id_anew(transaction: &mut dyn Transaction) -> Result<(), Errno> {
+    let mut sequences = Sequences { former: Vec::new(), current: current(transaction)?, last_id: 0 };
     transaction.scan(crate::OBJECTS, &[], &mut |key, _| {
-        highest = Fid::from_key(key).map_or(highest, |fid| highest.max(fid.oid));
+        match Fid::from_key(key) {
+            Some(fid) if fid.seq == sequences.current => sequences.last_id = sequences.last_id.max(fid.oid),
+            Some(fid) if fid.seq < sequences.current && sequences.former.last() != Some(&fid.seq) => {
+                sequences.former.push(fid.seq);
+            }
+            _ => {}
+        }
         ControlFlow::Continue(())
     })?;
-    Ok(transaction.put(TARGET, LAST_ID, &highest.to_be_bytes())?)
+    sequences.store(transaction)
 }
 
-/// Removes the records of all objects of `seq` above `used`, the last one of a file; which they were. If there is none, an
-/// MDT that was made anew would otherwise take an old one's data along: what was written to stays, for lfsck to find.
-fn remove_orphans_after(transaction: &mut dyn Transaction, seq: u64, used: u32) -> Result<Vec<Fid>, Errno> {
-    let Some(oid) = used.checked_add(1) else { return Ok(Vec::new()) };
+/// Removes the records of all objects above `used`, the last one of a file, in its sequence and in later ones of the OST; which
+/// they were. If the MDT has no file with an object here, or one of other storage that had the OST's name, an MDT that was
+/// made anew would otherwise take an old one's data along: what was written to stays, for lfsck to find.
+fn remove_orphans_after(
+    transaction: &mut dyn Transaction,
+    sequences: &Sequences,
+    used: Fid,
+) -> Result<Vec<Fid>, Errno> {
+    let is_known = sequences.owns(used.seq);
+    let after = if is_known { used } else { Fid::ZERO };
     let mut found = Vec::new();
-    transaction.scan(
-        crate::OBJECTS,
-        &Fid { seq, oid, ver: 0 }.to_key(),
-        &mut |key, value| match Fid::from_key(key) {
-            Some(fid) if fid.seq == seq => {
-                let untouched =
-                    || decode::<ObjectRecord>(&Bytes::copy_from_slice(value)).is_ok_and(|r| r.is_precreated);
-                if used != 0 || untouched() {
-                    found.push(fid);
-                }
-                ControlFlow::Continue(())
-            }
-            _ => ControlFlow::Break(()),
-        },
-    )?;
+    transaction.scan(crate::OBJECTS, &after.to_key(), &mut |key, value| {
+        let Some(fid) = Fid::from_key(key).filter(|fid| *fid > after && sequences.owns(fid.seq)) else {
+            return ControlFlow::Continue(());
+        };
+        let untouched = || decode::<ObjectRecord>(&Bytes::copy_from_slice(value)).is_ok_and(|r| r.is_precreated);
+        if is_known || untouched() {
+            found.push(fid);
+        }
+        ControlFlow::Continue(())
+    })?;
     for fid in &found {
         transaction.delete(crate::OBJECTS, &fid.to_key())?;
     }

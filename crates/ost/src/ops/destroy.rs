@@ -19,6 +19,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     }
     fids.sort_unstable();
     fids.dedup();
+    let room = ost.remover.room(&request, fids.len()).await?;
     // Whoever is at the data of one of them finishes first. In ascending order, so that two destroys cannot deadlock.
     let mut objects = Vec::with_capacity(fids.len());
     for fid in &fids {
@@ -41,7 +42,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
             }
         }
         ost.objects.gone(&destroyed);
-        ost.remover.remove_on_commit(&mut operation, destroyed.clone());
+        ost.remover.remove_on_commit(&mut operation, destroyed.clone(), Some(room));
         (operation.finish(&request, Response::new(&()))?, destroyed)
     };
     destroyed.into_iter().for_each(|fid| ost.locks.revoke(fid));

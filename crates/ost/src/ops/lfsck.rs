@@ -56,7 +56,7 @@ async fn repair_one(ost: &Arc<ObjectService>, request: &ServerRequest, repair: &
     ost.objects.forget(fid);
     if destroyed {
         ost.objects.gone(&[fid]);
-        ost.remover.remove_on_commit(&mut operation, vec![fid]);
+        ost.remover.remove_on_commit(&mut operation, vec![fid], None);
     }
     operation.finish_local();
     Ok(())

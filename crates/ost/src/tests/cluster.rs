@@ -5,6 +5,7 @@ use bytes::Bytes;
 use nacre_base::param::Params;
 use nacre_base::{Errno, Faults, Fid, OstIndex, Payload, TargetKind, TargetName, Time, Timestamp, Uuid};
 use nacre_lnet::{Lnet, LnetOptions, SimNet, SimNetOptions};
+use nacre_osd::Osd;
 use nacre_osd::mem::{Crash, DiskModel, MemOptions, MemOsd};
 use nacre_ptlrpc::{Bulk, CallOptions, Import, ImportConfig, Reply, RpcError, RpcNode, Servers};
 use nacre_rt::{Rt, Sim};
@@ -116,6 +117,16 @@ impl Cluster {
     }
 }
 
+/// Gives each sequence the number after its own.
+struct Successor;
+
+#[async_trait::async_trait]
+impl crate::sequences::Successors for Successor {
+    async fn successor(&self, used_up: u64) -> Result<u64, Errno> {
+        Ok(used_up + 1)
+    }
+}
+
 pub(crate) fn name() -> TargetName {
     TargetName::ost("nacre", OstIndex(0))
 }
@@ -128,7 +139,11 @@ impl Server {
         let node = RpcNode::new(rt.clone(), lnet, faults.clone(), params.clone());
         let osd = Arc::new(osd);
         let target = Target::open(&node, osd.clone(), name(), Uuid::from_random(1, 1)).await.unwrap();
-        Server { rt, osd, ost: Ost::serve(target, SEQ, servers(&node)).await.unwrap(), params }
+        if crate::sequences::current(&*osd.begin().await.unwrap()).unwrap() == 0 {
+            crate::device::keep_object_seq(&target, SEQ).await.unwrap();
+        }
+        let ost = Ost::serve(target, Box::new(Successor), servers(&node)).await.unwrap();
+        Server { rt, osd, ost, params }
     }
 }
 

@@ -107,7 +107,7 @@ fn orphans_of_a_crashed_mdt_are_destroyed_and_their_ids_not_used_again() {
         let fid = |oid| Fid { seq: SEQ, oid, ver: 0 };
         mdt.write(fid(8), 0, b"used").await.unwrap();
         mdt.write(fid(9), 0, b"orphan").await.unwrap();
-        let after_crash = Create { count: 3, delete_orphans_after: Some(8) };
+        let after_crash = Create { count: 3, delete_orphans_after: Some(fid(8)) };
         let reply: CreateReply = mdt.modify(Opcode::OstCreate, &after_crash).await.unwrap();
         assert_eq!((reply.first, reply.count), (21, 3));
         assert_eq!(mdt.read(fid(8), 0, 9).await.unwrap(), b"used");
@@ -115,13 +115,63 @@ fn orphans_of_a_crashed_mdt_are_destroyed_and_their_ids_not_used_again() {
             assert_eq!(mdt.getattr(fid(orphan)).await, Err(Errno::ENOENT));
         }
         // The target was restored from a backup that does not know the newest ids.
-        let ahead = Create { count: 1, delete_orphans_after: Some(500) };
+        let ahead = Create { count: 1, delete_orphans_after: Some(fid(500)) };
         let reply: CreateReply = mdt.modify(Opcode::OstCreate, &ahead).await.unwrap();
         assert_eq!(reply.first, 501);
         // The MDT knows of no object in use: it is a new one, or its files have had none yet.
-        let unused = Create { count: 0, delete_orphans_after: Some(0) };
+        let unused = Create { count: 0, delete_orphans_after: Some(Fid::ZERO) };
         let _: CreateReply = mdt.modify(Opcode::OstCreate, &unused).await.unwrap();
         assert_eq!(mdt.read(fid(8), 0, 9).await.unwrap(), b"used");
         assert_eq!(mdt.getattr(fid(501)).await, Err(Errno::ENOENT));
+    });
+}
+
+/// Issue 14: an OST could make 2^32 objects, and then no more for ever.
+#[test]
+fn a_sequence_that_is_used_up_has_a_successor() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt).await;
+        let mdt = cluster.client(1);
+        let of = |seq, oid| Fid { seq, oid, ver: 0 };
+        let edge = u32::MAX - 6; // Five ids are left.
+        let near = Create { count: 0, delete_orphans_after: Some(of(SEQ, edge)) };
+        let _: CreateReply = mdt.modify(Opcode::OstCreate, &near).await.unwrap();
+        let rest = mdt.create(32).await.unwrap();
+        assert_eq!((rest.seq, rest.first, rest.count, rest.former_seq), (SEQ, edge + 1, 5, 0), "fewer than asked");
+        let next = mdt.create(32).await.unwrap();
+        assert_eq!((next.seq, next.first, next.count, next.former_seq), (SEQ + 1, 1, 32, SEQ));
+        for fid in [of(SEQ, edge + 5), of(SEQ + 1, 1), of(SEQ + 1, 32)] {
+            mdt.write(fid, 0, b"data").await.unwrap();
+        }
+        cluster.restart(Crash::PowerCut).await;
+        let more = mdt.create(1).await.unwrap();
+        assert_eq!((more.seq, more.first), (SEQ + 1, 33));
+        assert_eq!(mdt.read(of(SEQ, edge + 5), 0, 9).await.unwrap(), b"data");
+        // The last object of a file is in the former sequence: all of the later one are orphans.
+        let after_crash = Create { count: 1, delete_orphans_after: Some(of(SEQ, edge + 4)) };
+        let reply: CreateReply = mdt.modify(Opcode::OstCreate, &after_crash).await.unwrap();
+        assert_eq!((reply.seq, reply.first), (SEQ + 1, 34));
+        for orphan in [of(SEQ, edge + 5), of(SEQ + 1, 1), of(SEQ + 1, 33)] {
+            assert_eq!(mdt.getattr(orphan).await, Err(Errno::ENOENT));
+        }
+        mdt.getattr(of(SEQ, edge + 4)).await.unwrap();
+        mdt.getattr(of(SEQ + 1, 34)).await.unwrap();
+    });
+}
+
+/// Issue 14: the request named no sequence, so what an MDT knew of an OST's former storage destroyed objects of the present.
+#[test]
+fn orphans_are_not_looked_for_by_the_ids_of_another_storage() {
+    run(|rt| async move {
+        let cluster = Cluster::start(&rt).await;
+        let mdt = cluster.client(1);
+        mdt.create(20).await.unwrap();
+        let fid = |oid| Fid { seq: SEQ, oid, ver: 0 };
+        mdt.write(fid(9), 0, b"a file's").await.unwrap();
+        let former = Create { count: 1, delete_orphans_after: Some(Fid { seq: SEQ - 1, oid: 8, ver: 0 }) };
+        let reply: CreateReply = mdt.modify(Opcode::OstCreate, &former).await.unwrap();
+        assert_eq!((reply.seq, reply.first), (SEQ, 21));
+        assert_eq!(mdt.read(fid(9), 0, 20).await.unwrap(), b"a file's");
+        assert_eq!(mdt.getattr(fid(10)).await, Err(Errno::ENOENT), "nobody has ever had it");
     });
 }

@@ -74,3 +74,26 @@ fn a_grant_grows_with_use_and_goes_with_its_client() {
         assert_eq!(total(), 0);
     });
 }
+
+/// Issue 14: clients destroyed objects as fast as they liked, and the queue of those whose data was still there grew without
+/// bound.
+#[test]
+fn destroys_wait_while_too_much_destroyed_data_is_still_there() {
+    run(|rt| async move {
+        let cluster = Cluster::start(&rt).await;
+        let client = cluster.client(1);
+        let fid = client.object().await;
+        let all_room = cluster.server.ost.service().remover.take_all_room();
+        let destroyer = client.clone();
+        let destroy = rt.spawn(async move { destroyer.destroy(fid).await.unwrap() });
+        rt.sleep(secs(20)).await;
+        client.getattr(fid).await.expect("nothing is done before there is room");
+        drop(all_room);
+        destroy.await;
+        assert_eq!(client.getattr(fid).await, Err(Errno::ENOENT));
+        // The room comes back when the data is gone.
+        cluster.server.ost.target().commit().await.unwrap();
+        rt.sleep(secs(1)).await;
+        drop(cluster.server.ost.service().remover.take_all_room());
+    });
+}

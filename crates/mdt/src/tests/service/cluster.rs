@@ -378,7 +378,7 @@ impl TargetHandler for OstInner {
                 let create: Create = request.decode()?;
                 let first = state.last_id + 1;
                 state.last_id += create.count;
-                let reply = CreateReply { seq: self.seq, first, count: create.count };
+                let reply = CreateReply { seq: self.seq, first, count: create.count, former_seq: 0 };
                 state.creates.push(create);
                 Ok(Response::new(&reply))
             }

@@ -89,7 +89,7 @@ fn no_object_is_handed_out_twice_and_orphans_are_named_after_a_crash() {
             kept.insert(create(&client, n).await.unwrap());
             cluster.commit().await;
             let creates = cluster.osts[0].state().creates;
-            let named: Vec<u32> = creates.iter().filter_map(|c| c.delete_orphans_after).collect();
+            let named: Vec<u32> = creates.iter().filter_map(|c| c.delete_orphans_after).map(|fid| fid.oid).collect();
             assert_eq!(named.len(), round + 2, "once for each start");
             assert_eq!(named[0], 0, "the first had no object in use");
             assert_eq!(named.last(), Some(&last), "the last object of a file, with those that were made again");
