@@ -200,18 +200,22 @@ pub(crate) fn replace_nids(tx: &mut dyn Transaction, replaced: &ReplaceNids) -> 
     bump_version(tx, &name.fsname)
 }
 
-/// The sequence that follows `used_up` at an OST which `is_served_by` says to be the asker's.
+/// The sequence that follows `used_up` at an OST, for a node that serves it.
 pub(crate) fn succeed(
     tx: &mut dyn Transaction,
     target: &str,
     used_up: u64,
-    is_served_by: impl Fn(&TargetEntry) -> bool,
+    from: From,
 ) -> Result<SeqReply, ConfigError> {
     let name: TargetName = target.parse().map_err(|_| ConfigError::BadName(target.to_owned()))?;
     let k = key(&["target", &name.fsname, target]);
     let known = tx.get(CONFIG, &k)?.ok_or_else(|| ConfigError::NotYours(target.to_owned()))?;
     let (entry, current) = decode_target(target, &known)?;
-    if name.kind != TargetKind::Ost || !is_served_by(&entry) || current < used_up {
+    let is_served = match from {
+        From::Here => true,
+        From::Peer(nid) => entry.nids.contains(&nid),
+    };
+    if name.kind != TargetKind::Ost || !is_served || current < used_up {
         return Err(ConfigError::NotYours(target.to_owned()));
     }
     if current > used_up {
@@ -304,21 +308,23 @@ mod tests {
             let osd = mem::MemOsd::new(&rt, &[CONFIG], mem::MemOptions::default());
             let mut tx = osd.begin().await.unwrap();
             let tx = &mut *tx;
-            let [seq, other, _] = ["n-OST0000", "n-OST0001", "n-MDT0000"].map(|n| register(tx, &reg(n, 1, 1)).unwrap());
-            let mut ask = |target, used_up, serves| succeed(tx, target, used_up, |_| serves).map(|lease| lease.first);
-            let next = ask("n-OST0000", seq, true).unwrap();
+            let [seq, other, _] =
+                ["n-OST0000", "n-OST0001", "n-MDT0000"].map(|n| register(tx, &reg(n, 1, 1), From::Here).unwrap());
+            let (here, stranger) = (From::Peer(Nid::sim(1)), From::Peer(Nid::sim(9)));
+            let mut ask = |target, used_up, from| succeed(tx, target, used_up, from).map(|lease| lease.first);
+            let next = ask("n-OST0000", seq, here).unwrap();
             assert!(next > other);
-            assert_eq!(ask("n-OST0000", seq, true).unwrap(), next, "it did not hear the answer");
-            for (target, used_up, serves) in [
-                ("n-OST0000", next, false),
-                ("n-OST0000", next + 1, true),
-                ("n-OST0009", seq, true),
-                ("n-MDT0000", 0, true),
+            assert_eq!(ask("n-OST0000", seq, From::Here).unwrap(), next, "it did not hear the answer");
+            for (target, used_up, from) in [
+                ("n-OST0000", next, stranger),
+                ("n-OST0000", next + 1, here),
+                ("n-OST0009", seq, here),
+                ("n-MDT0000", 0, here),
             ] {
-                assert!(matches!(ask(target, used_up, serves), Err(ConfigError::NotYours(_))), "{target} {used_up}");
+                assert!(matches!(ask(target, used_up, from), Err(ConfigError::NotYours(_))), "{target} {used_up}");
             }
-            assert_eq!(register(tx, &reg("n-OST0000", 1, 2)).unwrap(), next);
-            assert_eq!(register(tx, &reg("n-OST0001", 1, 2)).unwrap(), other);
+            assert_eq!(register(tx, &reg("n-OST0000", 1, 2), From::Here).unwrap(), next);
+            assert_eq!(register(tx, &reg("n-OST0001", 1, 2), From::Here).unwrap(), other);
         });
     }
 

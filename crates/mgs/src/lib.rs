@@ -14,9 +14,7 @@ use nacre_ptlrpc::{Export, Identity, Response, Roles, RpcNode, ServedTarget, Ser
 use nacre_tgt::{Access, Handler, Service, Target, TargetError};
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectRequest};
-use nacre_wire::mgs::{
-    ChangeReply, Config, ConfigRead, ReplaceNids, SeqQuery, SetParam, TargetEntry, TargetReg, TargetRegReply,
-};
+use nacre_wire::mgs::{ChangeReply, Config, ConfigRead, ReplaceNids, SeqQuery, SetParam, TargetReg, TargetRegReply};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -201,9 +199,7 @@ async fn target_reg(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, 
     let target: TargetReg = request.decode()?;
     let response = {
         let mut operation = mgs.target.begin().await?;
-        let who = request.identity.nid;
-        let from = if mgs.target.node().lnet().is_local(who) { From::Here } else { From::Peer(who) };
-        let object_seq = match config::register(&mut *operation, &target, from) {
+        let object_seq = match config::register(&mut *operation, &target, mgs.origin(&request)) {
             Err(
                 error @ (ConfigError::OtherNode { .. } | ConfigError::Stranger { .. } | ConfigError::FurtherMdt { .. }),
             ) => {
@@ -250,6 +246,14 @@ async fn change(
     Ok(response)
 }
 
+impl Mgs {
+    /// Where a request comes from.
+    fn origin(&self, request: &ServerRequest) -> From {
+        let who = request.identity.nid;
+        if self.target.node().lnet().is_local(who) { From::Here } else { From::Peer(who) }
+    }
+}
+
 async fn seq_query(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
     let asked: SeqQuery = request.decode()?;
     if !(1..=LEASE_MAX).contains(&asked.count) {
@@ -259,12 +263,7 @@ async fn seq_query(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, E
         let mut operation = mgs.target.begin().await?;
         let lease = match &asked.successor_of {
             None => config::lease(&mut *operation, asked.count),
-            Some((target, used_up)) => {
-                let nid = request.identity.nid;
-                let is_asker =
-                    |entry: &TargetEntry| entry.nids.contains(&nid) || mgs.target.node().lnet().is_local(nid);
-                config::succeed(&mut *operation, target, *used_up, is_asker)
-            }
+            Some((target, used_up)) => config::succeed(&mut *operation, target, *used_up, mgs.origin(&request)),
         }
         .map_err(logged)?;
         operation.finish(&request, Response::new(&lease))?

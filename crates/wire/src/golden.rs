@@ -142,7 +142,7 @@ fn object_messages() {
         ost::Create { count: 32, delete_orphans_after: Some(Fid { seq: 0x240000400, oid: 7, ver: 0 }) },
         0xdde4f912565a3855,
     );
-    check(ost::CreateReply { seq: 0x240000400, first: 2, count: 32, former_seq: 0x240000300 }, 0xa8c8cfd123301379);
+    check(ost::CreateReply { seq: 0x240000400, first: 2, count: 32, former_seq: 0x240000300 }, 0x8fd7d1d9b9dfe46a);
     check(ost::Destroy { fids: vec![FID] }, 0x8053e55d010c94d9);
 }
 
