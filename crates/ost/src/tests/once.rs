@@ -143,6 +143,7 @@ fn a_sequence_that_is_used_up_has_a_successor() {
         for fid in [of(SEQ, edge + 5), of(SEQ + 1, 1), of(SEQ + 1, 32)] {
             mdt.write(fid, 0, b"data").await.unwrap();
         }
+        cluster.server.ost.target().commit().await.unwrap();
         cluster.restart(Crash::PowerCut).await;
         let more = mdt.create(1).await.unwrap();
         assert_eq!((more.seq, more.first), (SEQ + 1, 33));
