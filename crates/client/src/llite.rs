@@ -6,6 +6,7 @@ use crate::fids::Fids;
 use crate::invalidate::{Invalidate, Invalidator};
 use crate::lmv::Lmv;
 use crate::lov::{Lov, merge};
+use crate::osc::memory::Memory;
 use crate::params;
 use crate::statahead::Statahead;
 use crate::stats::{Op, Stats};
@@ -48,6 +49,8 @@ pub struct MountConfig {
     /// Imperative recovery: whether to connect to a restarted target as soon as the MGS tells of it. Without, it is found by
     /// trying again after a pause, which grows with the tries.
     pub imperative_recovery: bool,
+    /// How much file data to cache at first, in bytes; see [`Client::set_cache_share`].
+    pub cached_bytes: u64,
 }
 
 impl Default for MountConfig {
@@ -61,6 +64,7 @@ impl Default for MountConfig {
             timeout: Duration::from_secs(60),
             register_params: true,
             imperative_recovery: true,
+            cached_bytes: CACHED_BYTES_DEFAULT,
         }
     }
 }
@@ -104,6 +108,8 @@ pub struct Client {
     root: Fid,
 }
 
+/// File data cached where nobody looks at how much memory there is, as in simulation.
+const CACHED_BYTES_DEFAULT: u64 = 512 << 20;
 /// How long a target may take to tell its space before it is left out.
 const STATFS_DEADLINE: Duration = Duration::from_secs(5);
 /// Entries of a directory whose sizes are asked for at once.
@@ -126,7 +132,7 @@ impl Client {
             imperative_recovery: config.imperative_recovery,
             invalidate: Invalidator::default(),
             callbacks: Arc::default(),
-            memory: Arc::default(),
+            memory: Arc::new(Memory::new(config.cached_bytes)),
             rt,
         });
         let mgc = Mgc::new(node, config.mgs.clone(), mount.client, &config.client_name);
@@ -174,6 +180,11 @@ impl Client {
     /// Sets who keeps caches above this client, before anything is asked. The first one stays.
     pub fn set_invalidate(&self, door: Arc<dyn Invalidate>) {
         self.mount.invalidate.set(door);
+    }
+
+    /// What this mount may cache of the host's memory, in bytes, from now on; unless `llite.*.max_cached_mb` was set.
+    pub fn set_cache_share(&self, bytes: u64) {
+        self.mount.memory.set_share(bytes);
     }
 
     /// The root directory.

@@ -75,7 +75,7 @@ fn add_memory(params: &Params, llite: &str, mount: &Arc<Mount>) {
         // As it is shown, or just the number.
         let mb = number_in(text.trim().trim_start_matches("max_cached_mb:"), 0..=1 << 24)?;
         let mount = set.upgrade().ok_or("the mount is gone")?;
-        mount.memory.set_limit(mb * MIB, mount.rt.now());
+        mount.memory.set_limit(mb * MIB);
         Ok(())
     };
     params.add_rw(format!("{llite}.max_cached_mb"), show, set);

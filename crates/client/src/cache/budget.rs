@@ -3,6 +3,7 @@
 
 use nacre_base::Time;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// Names an object's cache to the [`Budget`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,8 +14,8 @@ pub(crate) struct CacheId(u64);
 pub(crate) struct Budget {
     limit: u64,
     objects: BTreeMap<CacheId, Usage>,
-    /// Those with clean bytes, least recently used first.
-    evictable: BTreeSet<(u64, CacheId)>,
+    /// Those with clean bytes, by when their oldest ones were used, or before: reads of what is cached are not told.
+    evictable: BTreeSet<(Time, CacheId)>,
     clean: u64,
     pinned: u64,
     /// Evictions go on until so little is used.
@@ -27,22 +28,24 @@ pub(crate) struct Budget {
 struct Usage {
     clean: u64,
     pinned: u64,
-    /// In units of [`COARSE`].
-    used: u64,
+    /// At or before the last use of its least recently used clean bytes.
+    oldest: Time,
 }
 
-/// `bytes` clean bytes of `object` should be evicted.
+/// `bytes` clean bytes of `object` should be evicted, or as many as were not used since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Eviction {
     /// Whose.
     pub(crate) object: CacheId,
     /// How many, for `ObjectCache::evict_clean`.
     pub(crate) bytes: u64,
+    /// None that were used later: it is another object's turn then.
+    pub(crate) until: Time,
 }
 
-/// The order of use is kept so exactly, in nanoseconds: objects in steady use are not moved at every read.
-const COARSE: u64 = 100_000_000;
-/// An eviction frees this part of the limit at once: picking what to evict costs a look at all of an object.
+/// The order of use between objects is kept so exactly, so that they do not take turns for each run of bytes.
+const COARSE: Duration = Duration::from_millis(100);
+/// An eviction frees this part of the limit at once, so that not every read has to evict.
 const BATCH_FRACTION: u64 = 32;
 
 impl Budget {
@@ -79,37 +82,44 @@ impl Budget {
     /// The cache is gone, and its bytes.
     pub(crate) fn forget(&mut self, object: CacheId) {
         if let Some(usage) = self.objects.remove(&object) {
-            self.evictable.remove(&(usage.used, object));
+            self.evictable.remove(&(usage.oldest, object));
             self.clean -= usage.clean;
             self.pinned -= usage.pinned;
         }
     }
 
-    /// The cache was used and now has so many clean bytes, and so many that cannot be evicted (dirty and being
-    /// written). To be told after every change, and after reads.
-    pub(crate) fn update(&mut self, object: CacheId, clean: u64, pinned: u64, now: Time) {
-        self.change(object, clean, pinned, Some(now));
-    }
-
-    /// As [`Budget::update`], but it was not used: after an eviction or a flush.
-    pub(crate) fn update_unused(&mut self, object: CacheId, clean: u64, pinned: u64) {
-        self.change(object, clean, pinned, None);
+    /// The cache now has so many clean bytes, the least recently used of them used at `oldest`, and so many that cannot be
+    /// evicted (dirty and being written). To be told after every change.
+    pub(crate) fn update(&mut self, object: CacheId, clean: u64, pinned: u64, oldest: Time) {
+        let Some(usage) = self.objects.get_mut(&object) else { return };
+        let before = *usage;
+        *usage = Usage { clean, pinned, oldest };
+        self.clean = self.clean - before.clean + clean;
+        self.pinned = self.pinned - before.pinned + pinned;
+        if (before.oldest, before.clean > 0) != (oldest, clean > 0) {
+            self.evictable.remove(&(before.oldest, object));
+            if clean > 0 {
+                self.evictable.insert((oldest, object));
+            }
+        }
     }
 
     /// What should be evicted, if anything. To be called until `None`, each time with the eviction done and
-    /// [`Budget::update_unused`] told.
+    /// [`Budget::update`] told.
     pub(crate) fn next_eviction(&mut self) -> Option<Eviction> {
         self.is_evicting |= self.used() > self.limit;
         self.is_evicting &= self.used() > self.low;
         if !self.is_evicting {
             return None;
         }
-        let Some((_, object)) = self.evictable.first().copied() else {
+        let mut oldest = self.evictable.iter();
+        let Some((_, object)) = oldest.next().copied() else {
             self.is_evicting = false;
             return None;
         };
+        let until = oldest.next().map_or(Time::FAR_FUTURE, |(next, _)| *next + COARSE);
         let clean = self.objects.get(&object).map_or(0, |usage| usage.clean);
-        Some(Eviction { object, bytes: clean.min(self.used() - self.low) })
+        Some(Eviction { object, bytes: clean.min(self.used() - self.low), until })
     }
 
     /// Whether `bytes` more cannot be taken in even if everything clean were evicted: the writer has to wait for
@@ -127,53 +137,43 @@ impl Budget {
     pub(crate) fn limit(&self) -> u64 {
         self.limit
     }
-
-    fn change(&mut self, object: CacheId, clean: u64, pinned: u64, now: Option<Time>) {
-        let Some(usage) = self.objects.get_mut(&object) else { return };
-        let before = *usage;
-        *usage = Usage { clean, pinned, used: now.map_or(before.used, |now| now.as_nanos() / COARSE) };
-        self.clean = self.clean - before.clean + clean;
-        self.pinned = self.pinned - before.pinned + pinned;
-        if (before.used, before.clean > 0) != (usage.used, clean > 0) {
-            self.evictable.remove(&(before.used, object));
-            if clean > 0 {
-                self.evictable.insert((usage.used, object));
-            }
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn evict_all(budget: &mut Budget, clean: &mut BTreeMap<CacheId, u64>) -> Vec<(CacheId, u64)> {
+    /// Evicts, of objects each of whose bytes were used at one time.
+    fn evict_all(budget: &mut Budget, caches: &mut BTreeMap<CacheId, (u64, Time)>) -> Vec<(CacheId, u64)> {
         let mut evicted = Vec::new();
-        while let Some(Eviction { object, bytes }) = budget.next_eviction() {
-            let left = clean[&object] - bytes;
-            clean.insert(object, left);
-            budget.update_unused(object, left, 0);
-            evicted.push((object, bytes));
+        while let Some(Eviction { object, bytes, until }) = budget.next_eviction() {
+            let (left, used) = caches[&object];
+            let bytes = if used <= until { bytes } else { 0 };
+            caches.insert(object, (left - bytes, used));
+            budget.update(object, left - bytes, 0, used);
+            evicted.extend((bytes > 0).then_some((object, bytes)));
         }
         evicted
     }
 
     #[test]
-    fn the_least_recently_used_objects_give_way() {
+    fn the_least_recently_used_bytes_give_way_whosever_they_are() {
         let mut budget = Budget::new(3200);
         let objects: Vec<_> = (0..4).map(|_| budget.register()).collect();
-        let mut clean = BTreeMap::new();
+        let mut caches = BTreeMap::new();
         for (i, object) in objects.iter().enumerate() {
-            clean.insert(*object, 800);
-            budget.update(*object, 800, 0, Time::from_secs(i as u64));
+            let used = Time::from_secs(i as u64);
+            caches.insert(*object, (800, used));
+            budget.update(*object, 800, 0, used);
         }
-        assert_eq!(evict_all(&mut budget, &mut clean), []);
-        budget.update(objects[0], 800, 0, Time::from_secs(9));
+        assert_eq!(evict_all(&mut budget, &mut caches), []);
+        // All of the first one is read again; that is not told.
+        caches.insert(objects[0], (800, Time::from_secs(9)));
         let new = budget.register();
-        clean.insert(new, 1000);
+        caches.insert(new, (1000, Time::from_secs(10)));
         budget.update(new, 1000, 0, Time::from_secs(10));
         // Down to 31 of 32 parts, so that the next is not evicted for every read.
-        assert_eq!(evict_all(&mut budget, &mut clean), [(objects[1], 800), (objects[2], 300)]);
+        assert_eq!(evict_all(&mut budget, &mut caches), [(objects[1], 800), (objects[2], 300)]);
         assert_eq!(budget.used(), 3100);
         budget.forget(objects[0]);
         assert_eq!(budget.used(), 2300);
@@ -189,8 +189,9 @@ mod tests {
         budget.update(object, 0, 1200, Time::ZERO);
         assert_eq!(budget.next_eviction(), None);
         budget.update(object, 1200, 0, Time::ZERO);
-        assert_eq!(budget.next_eviction(), Some(Eviction { object, bytes: 1200 - (1000 - 1000 / 32) }));
+        let until = Time::FAR_FUTURE;
+        assert_eq!(budget.next_eviction(), Some(Eviction { object, bytes: 1200 - (1000 - 1000 / 32), until }));
         budget.set_limit(0);
-        assert_eq!(budget.next_eviction(), Some(Eviction { object, bytes: 1200 }));
+        assert_eq!(budget.next_eviction(), Some(Eviction { object, bytes: 1200, until }));
     }
 }

@@ -10,7 +10,9 @@
 pub(crate) mod budget;
 mod charge;
 pub(crate) mod dirty_account;
+pub(crate) mod fills;
 mod flush;
+mod lru;
 pub(crate) mod object;
 pub(crate) mod read_ahead;
 mod segment;

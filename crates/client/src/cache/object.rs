@@ -9,7 +9,9 @@
 //!   before may bring what was there.
 
 use super::charge::{DirtySet, Purse};
+use super::fills::{self, FillLimits, FillTicket, Fills, Wanted};
 use super::flush::{Pick, Picker};
+use super::lru::Lru;
 use super::segment::{SHARE_MIN, Segment, State, pieces_to_keep};
 use super::spans::{Span, SpanMap, common, without};
 use nacre_base::{Payload, Time};
@@ -32,7 +34,10 @@ pub(crate) struct ObjectCache {
     /// What flushes under way write, whether or not it was overwritten here since.
     writing: SpanMap<FlushTicket>,
     flushes: BTreeMap<FlushTicket, UnderWay>,
-    fills: BTreeMap<FillTicket, Fill>,
+    /// What fills under way will bring; nothing of it is in `segments`.
+    fills: Fills,
+    /// The clean segments, in the order of their use.
+    lru: Lru,
     clean_bytes: u64,
     /// Of segments in state writing.
     writing_bytes: u64,
@@ -53,14 +58,6 @@ struct UnderWay {
     purse: Purse,
 }
 
-/// A fill under way.
-#[derive(Debug)]
-struct Fill {
-    range: Range<u64>,
-    /// Parts of which the reply may be old.
-    spoiled: Vec<Range<u64>>,
-}
-
 /// A part of what was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
@@ -69,10 +66,6 @@ pub(crate) enum Piece {
     /// Not here: to be fetched.
     Miss(Range<u64>),
 }
-
-/// A read request under way whose reply will be cached. One contiguous range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct FillTicket(u64);
 
 /// A write request under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -140,10 +133,10 @@ impl ObjectCache {
         }
         let range = offset..offset + data.len() as u64;
         self.written_bytes += data.len() as u64;
-        self.spoil(&range);
+        self.fills.spoil(&range);
         let charge = self.dirty.add(&range, now);
         if data.len() < SHARE_MIN {
-            self.write_small(range, data, now);
+            self.write_small(range, data);
         } else {
             self.forget(&range);
             self.insert(offset, data, State::Dirty, now);
@@ -161,7 +154,7 @@ impl ObjectCache {
                 pieces.push(Piece::Miss(at..part.start));
             }
             let data = segment.read(part.start - span.start, part.end - part.start);
-            segment.used = now;
+            segment.lru.into_iter().for_each(|node| self.lru.touch(node, now));
             match pieces.last_mut() {
                 Some(Piece::Hit(hit)) => hit.append(data),
                 _ => pieces.push(Piece::Hit(data)),
@@ -174,49 +167,67 @@ impl ObjectCache {
         pieces
     }
 
-    /// The parts of the range that are not here and that no fill under way will bring: what a read-ahead should fetch.
-    pub(crate) fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
-        let mut coming: Vec<_> = self.fills.values().filter_map(|fill| common(&fill.range, &range)).collect();
-        coming.sort_unstable_by_key(|r| r.start);
-        let gaps = self.segments.gaps(&range);
-        gaps.iter().flat_map(|gap| without(gap, coming.iter().cloned())).collect()
+    /// The parts of the range that are not here and that no fill under way will bring.
+    pub(crate) fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        self.segments.gaps(range).iter().flat_map(|gap| self.fills.gaps(gap)).collect()
     }
 
-    /// A read request for the range is about to be sent.
-    pub(crate) fn begin_fill(&mut self, range: Range<u64>) -> FillTicket {
-        let unsafe_segments = self.segments.overlapping(&range).filter(|(_, s)| s.state != State::Clean);
-        let mut spoiled: Vec<_> = unsafe_segments.filter_map(|(span, _)| common(&span, &range)).collect();
-        spoiled.extend(self.writing.overlapping(&range).filter_map(|(span, _)| common(&span, &range)));
-        let ticket = FillTicket(self.next_ticket());
-        self.fills.insert(ticket, Fill { range, spoiled });
-        ticket
+    /// Requests for what is missing of the wanted ranges, to be sent by the caller, and what is to be awaited: see
+    /// [`ObjectCache::awaited_fill`]. All groups are ascending and disjoint; the caller may also read what lies between the
+    /// ranges of one group.
+    pub(crate) fn begin_fills(&mut self, groups: &[Vec<Range<u64>>], limits: FillLimits) -> Wanted {
+        let (mut holes, mut coming) = (Vec::with_capacity(groups.len()), Vec::new());
+        for group in groups {
+            let mut missing = Vec::new();
+            for gap in group.iter().flat_map(|range| self.segments.gaps(range)) {
+                let new = self.fills.gaps(&gap);
+                coming.extend(without(&gap, new.iter().cloned()));
+                missing.extend(new);
+            }
+            holes.push(missing);
+        }
+        let mut wanted = self.fills.begin_all(holes, &self.writing, limits);
+        wanted.open.extend(coming);
+        wanted
     }
 
-    /// The reply: bytes from the beginning of the range. If they are fewer than the range, the object ends there, and
-    /// the rest is known to be zeros (until the owner drops it: with the lock, or because the object grew otherwise
-    /// than by a `write` here). Bytes written, truncated or dropped since the begin are not taken; bytes that were
+    /// The fill whose end the caller should await that wants the range, of which nothing is here.
+    pub(crate) fn awaited_fill(&self, range: &Range<u64>) -> Option<FillTicket> {
+        self.fills.awaited(range)
+    }
+
+    /// Whether so many fills are under way that those which nobody waits for should not begin.
+    pub(crate) fn has_many_fills(&self) -> bool {
+        let (count, bytes) = self.fills.count_and_bytes();
+        count >= fills::FILLS_MAX / 2 || bytes >= fills::FILL_BYTES_MAX / 2
+    }
+
+    /// The reply: for each extent of the request the bytes from its beginning. If they are fewer than the extent, the object
+    /// ends there, and the rest is known to be zeros (until the owner drops it: with the lock, or because the object grew
+    /// otherwise than by a `write` here). Bytes written, truncated or dropped since the begin are not taken; bytes that were
     /// dirty or on their way then, neither.
-    pub(crate) fn fill(&mut self, ticket: FillTicket, data: &Payload, now: Time) {
-        let Some(mut fill) = self.fills.remove(&ticket) else { return };
-        fill.spoiled.sort_unstable_by_key(|r| r.start);
-        let known = fill.range.start..fill.range.start.saturating_add(data.len() as u64).min(fill.range.end);
-        let zeroes = known.end..fill.range.end;
-        for gap in self.segments.gaps(&fill.range) {
-            for part in without(&gap, fill.spoiled.iter().cloned()) {
-                if let Some(part) = common(&part, &known) {
-                    let at = (part.start - known.start) as usize;
-                    self.insert(part.start, &data.slice(at, (part.end - part.start) as usize), State::Clean, now);
-                }
-                if let Some(part) = common(&part, &zeroes) {
-                    self.segments.insert(part.clone(), Segment::zeroes(part.end - part.start, now));
-                }
+    pub(crate) fn fill(&mut self, ticket: FillTicket, replies: &[Payload], now: Time) {
+        let Some((extents, parts)) = self.fills.end(ticket) else { return };
+        assert_eq!(replies.len(), extents.len(), "a reply for each extent");
+        for part in parts {
+            let known = fills::part_of(&extents, replies, &part, |data| data.len() as u64);
+            let mut at = part.start;
+            if let Some((data, range)) = known {
+                let len = range.end - range.start;
+                self.insert(at, &data.slice(range.start as usize, len as usize), State::Clean, now);
+                at += len;
+            }
+            if at < part.end {
+                let mut zeroes = Segment::zeroes(part.end - at);
+                zeroes.lru = Some(self.lru.push(at, now));
+                self.segments.insert(at..part.end, zeroes);
             }
         }
     }
 
     /// The read request failed, or its reply is not to be kept.
     pub(crate) fn abandon_fill(&mut self, ticket: FillTicket) {
-        self.fills.remove(&ticket);
+        self.fills.end(ticket);
     }
 
     /// The next write RPC, if there is something to write. Bytes that are on their way are never sent a second time at
@@ -258,7 +269,7 @@ impl ObjectCache {
                     FlushEnd::Retry => sum.charge += self.dirty.restore(&part, &mut purse, now).charge,
                     FlushEnd::Written | FlushEnd::Lost => {}
                 }
-                self.end_of_writing(&part, end);
+                self.end_of_writing(&part, end, now);
             }
         }
         sum
@@ -269,7 +280,7 @@ impl ObjectCache {
         let mut lost = Dirty::default();
         for extent in ranges {
             let range = extent.start..extent.end.saturating_add(1);
-            self.spoil(&range);
+            self.fills.spoil(&range);
             let dirty = self.dirty.forget(&range);
             lost = Dirty { bytes: lost.bytes + dirty.bytes, charge: lost.charge + dirty.charge };
             self.forget(&range);
@@ -281,8 +292,8 @@ impl ObjectCache {
     pub(crate) fn drop_clean(&mut self, ranges: &[Extent]) {
         for extent in ranges {
             let range = extent.start..extent.end.saturating_add(1);
-            self.spoil(&range);
-            for (span, segment) in self.segments.cut(&range) {
+            self.fills.spoil(&range);
+            for (span, segment) in self.cut(&range) {
                 match segment.state {
                     State::Clean => self.clean_bytes -= segment.memory(),
                     State::Writing(_) | State::Dirty => self.segments.insert(span, segment),
@@ -296,21 +307,26 @@ impl ObjectCache {
         self.drop_ranges(&[Extent { start: size, end: u64::MAX }])
     }
 
-    /// Forgets about `bytes` clean bytes, the least recently used ones; how many it were.
-    pub(crate) fn evict_clean(&mut self, bytes: u64) -> u64 {
-        let clean = self.segments.iter().filter(|(_, s)| s.state == State::Clean);
-        let mut candidates: Vec<_> = clean.map(|(span, s)| (s.used, span.start, s.memory())).collect();
-        candidates.sort_unstable();
+    /// Forgets about `bytes` clean bytes, the least recently used ones first, but none that were used after `until`; how many
+    /// it were.
+    pub(crate) fn evict_clean(&mut self, bytes: u64, until: Time) -> u64 {
         let mut freed = 0;
-        for (_, start, memory) in candidates {
-            if freed >= bytes {
-                break;
-            }
-            self.segments.remove(start);
-            freed += memory;
+        while freed < bytes
+            && let Some((start, used)) = self.lru.oldest()
+            && used <= until
+        {
+            let (_, segment) = self.segments.remove(start).expect("the list has the segments of the map");
+            assert!(segment.state == State::Clean, "only clean segments are in the list");
+            segment.lru.into_iter().for_each(|node| self.lru.remove(node));
+            freed += segment.memory();
         }
         self.clean_bytes -= freed;
         freed
+    }
+
+    /// When the clean bytes were used that were not used for the longest time.
+    pub(crate) fn oldest_clean(&self) -> Option<Time> {
+        self.lru.oldest().map(|(_, used)| used)
     }
 
     /// Bytes that the server does not have and that no flush under way brings.
@@ -363,10 +379,10 @@ impl ObjectCache {
         !self.segments.is_empty() || !self.fills.is_empty() || !self.flushes.is_empty()
     }
 
-    fn write_small(&mut self, range: Range<u64>, data: &Payload, now: Time) {
+    fn write_small(&mut self, range: Range<u64>, data: &Payload) {
         if let Some((before, segment)) = self.segments.last_from(range.start)
             && range.start <= before.end
-            && segment.absorb(range.start - before.start, data, now)
+            && segment.absorb(range.start - before.start, data)
         {
             if range.end > before.end {
                 self.forget(&(before.end..range.end));
@@ -375,7 +391,7 @@ impl ObjectCache {
             return;
         }
         self.forget(&range);
-        self.segments.insert(range, Segment::chunk(data, now));
+        self.segments.insert(range, Segment::chunk(data));
     }
 
     /// Adds bytes where nothing is.
@@ -384,16 +400,18 @@ impl ObjectCache {
         for piece in pieces_to_keep(data) {
             let range = at..at + piece.len() as u64;
             at = range.end;
+            let mut segment = Segment::shared(piece, state);
             if state == State::Clean {
-                self.clean_bytes += piece.len() as u64;
+                self.clean_bytes += segment.memory();
+                segment.lru = Some(self.lru.push(range.start, now));
             }
-            self.segments.insert(range, Segment::shared(piece, state, now));
+            self.segments.insert(range, segment);
         }
     }
 
     /// Lets go of the range's bytes. Which of them are dirty is to be told to `dirty` apart.
     fn forget(&mut self, range: &Range<u64>) {
-        for (span, segment) in self.segments.cut(range) {
+        for (span, segment) in self.cut(range) {
             match segment.state {
                 State::Clean => self.clean_bytes -= segment.memory(),
                 State::Writing(_) => self.writing_bytes -= span.end - span.start,
@@ -402,15 +420,24 @@ impl ObjectCache {
         }
     }
 
-    /// What fills under way will bring for the range is not to be kept.
-    fn spoil(&mut self, range: &Range<u64>) {
-        for fill in self.fills.values_mut() {
-            let Some(part) = common(&fill.range, range) else { continue };
-            match fill.spoiled.last_mut() {
-                Some(last) if last.end == part.start => last.end = part.end,
-                _ => fill.spoiled.push(part),
+    /// Takes segments out; what is left of those that lie across the ends of the range stays as recently used as it was.
+    fn cut(&mut self, range: &Range<u64>) -> Vec<(Range<u64>, Segment)> {
+        let mut cut = self.segments.cut(range);
+        if let Some(rest) = self.segments.get_mut(range.end)
+            && let Some(node) = rest.lru
+            && self.lru.start(node) != range.end
+        {
+            rest.lru = Some(self.lru.split(node, range.end));
+        }
+        for (span, segment) in &mut cut {
+            // Otherwise the node is that of the part in front of the range.
+            if let Some(node) = segment.lru.take()
+                && self.lru.start(node) == span.start
+            {
+                self.lru.remove(node);
             }
         }
+        cut
     }
 
     /// The dirty bytes of `ranges` are on their way now.
@@ -423,7 +450,7 @@ impl ObjectCache {
             taken = Dirty { bytes: taken.bytes + part.bytes, charge: taken.charge + part.charge };
             self.writing.insert(range.clone(), ticket);
             let mut data = Payload::new();
-            for (span, mut segment) in self.segments.cut(range) {
+            for (span, mut segment) in self.cut(range) {
                 data.push(segment.freeze());
                 segment.state = State::Writing(ticket);
                 self.segments.insert(span, segment);
@@ -437,22 +464,24 @@ impl ObjectCache {
     }
 
     /// `part` is a segment that was being written.
-    fn end_of_writing(&mut self, part: &Range<u64>, end: FlushEnd) {
+    fn end_of_writing(&mut self, part: &Range<u64>, end: FlushEnd, now: Time) {
         let len = part.end - part.start;
         let keep = self.segments.len() <= SEGMENTS_MANY || len >= SMALL_BYTES;
         match end {
-            FlushEnd::Written if keep => self.set_state(part, State::Clean),
-            FlushEnd::Retry => self.set_state(part, State::Dirty),
+            FlushEnd::Written if keep => self.set_state(part, State::Clean, now),
+            FlushEnd::Retry => self.set_state(part, State::Dirty, now),
             FlushEnd::Written | FlushEnd::Lost => self.forget(part),
         }
     }
 
-    fn set_state(&mut self, part: &Range<u64>, state: State) {
+    /// Of segments that were being written. That they were written back counts as a use.
+    fn set_state(&mut self, part: &Range<u64>, state: State, now: Time) {
         self.writing_bytes -= part.end - part.start;
-        for (_, segment) in self.segments.overlapping_mut(part) {
+        for (span, segment) in self.segments.overlapping_mut(part) {
             segment.state = state;
             if state == State::Clean {
                 self.clean_bytes += segment.memory();
+                segment.lru = Some(self.lru.push(span.start, now));
             }
         }
     }

@@ -1,10 +1,11 @@
 //! A run of cached bytes in one state, and how its memory is kept: shared with the buffer in which it came, or in a
 //! chunk of its own to which small writes append.
 
+use super::lru::LruNode;
 use super::object::FlushTicket;
 use super::spans::Span;
 use bytes::Bytes;
-use nacre_base::{Payload, Time};
+use nacre_base::Payload;
 
 /// Data from this size on keeps the buffer in which it came; smaller pieces are copied. Who hands in a small part of a
 /// large buffer copies it before: that buffer's size is not seen here.
@@ -19,8 +20,8 @@ const PINNED_FRACTION: usize = 8;
 pub(crate) struct Segment {
     data: Data,
     pub(crate) state: State,
-    /// When it was read or written last.
-    pub(crate) used: Time,
+    /// Its place in the order of use; set for clean segments of a cache only.
+    pub(crate) lru: Option<LruNode>,
 }
 
 /// Who has these bytes besides this cache.
@@ -45,19 +46,19 @@ enum Data {
 }
 
 impl Segment {
-    pub(crate) fn shared(bytes: Bytes, state: State, used: Time) -> Segment {
-        Segment { data: Data::Shared { pinned: bytes.len(), bytes }, state, used }
+    pub(crate) fn shared(bytes: Bytes, state: State) -> Segment {
+        Segment { data: Data::Shared { pinned: bytes.len(), bytes }, state, lru: None }
     }
 
     /// Dirty bytes, copied.
-    pub(crate) fn chunk(data: &Payload, now: Time) -> Segment {
+    pub(crate) fn chunk(data: &Payload) -> Segment {
         let mut chunk = Vec::with_capacity(data.len());
         data.pieces().iter().for_each(|piece| chunk.extend_from_slice(piece));
-        Segment { data: Data::Chunk(chunk), state: State::Dirty, used: now }
+        Segment { data: Data::Chunk(chunk), state: State::Dirty, lru: None }
     }
 
-    pub(crate) fn zeroes(len: u64, now: Time) -> Segment {
-        Segment { data: Data::Zeroes(len), state: State::Clean, used: now }
+    pub(crate) fn zeroes(len: u64) -> Segment {
+        Segment { data: Data::Zeroes(len), state: State::Clean, lru: None }
     }
 
     /// Bytes of memory.
@@ -71,7 +72,7 @@ impl Segment {
 
     /// Copies `data` in at `at`, over what is there and beyond, if this is a chunk of dirty bytes with room for it;
     /// false if not.
-    pub(crate) fn absorb(&mut self, at: u64, data: &Payload, now: Time) -> bool {
+    pub(crate) fn absorb(&mut self, at: u64, data: &Payload) -> bool {
         let Data::Chunk(chunk) = &mut self.data else { return false };
         let Ok(mut at) = usize::try_from(at) else { return false };
         if self.state != State::Dirty || at > chunk.len() || at + data.len() > CHUNK_MAX {
@@ -83,7 +84,6 @@ impl Segment {
             chunk.extend_from_slice(beyond);
             at += piece.len();
         }
-        self.used = now;
         true
     }
 
@@ -127,7 +127,7 @@ impl Span for Segment {
             let Data::Shared { bytes, pinned } = &mut self.data else { unreachable!("frozen") };
             Data::Shared { bytes: bytes.split_off(at as usize), pinned: *pinned }
         };
-        Segment { data, state: self.state, used: self.used }
+        Segment { data, state: self.state, lru: self.lru }
     }
 
     fn settle(&mut self) {

@@ -80,6 +80,11 @@ impl<V> SpanMap<V> {
         }
     }
 
+    /// The value of the one that begins at `start`.
+    pub(crate) fn get_mut(&mut self, start: u64) -> Option<&mut V> {
+        self.spans.get_mut(&start).map(|(_, value)| value)
+    }
+
     /// Takes out the one that begins at `start`.
     pub(crate) fn remove(&mut self, start: u64) -> Option<(Range<u64>, V)> {
         self.spans.remove(&start).map(|(end, value)| (start..end, value))

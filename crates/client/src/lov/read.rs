@@ -11,6 +11,7 @@ use nacre_base::{Errno, Payload};
 use nacre_ldlm::RangeSet;
 use nacre_wire::ldlm::LockMode;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 
 impl Lov {
     /// Reads up to `len` bytes; fewer only at the end of the file.
@@ -102,27 +103,45 @@ impl Lov {
         let size = plan::stripe_map(&file.layout, part.stripe).file_end(part.object.state.lock().size());
         let now = part.osc.connection().mount().rt.now();
         let ranges = ahead.lock().handle_read(offset, len, size, limits, now);
+        // What lies in one object goes into few requests.
+        let mut objects = BTreeMap::<usize, Vec<ObjectIo>>::new();
         for range in ranges {
             for io in plan::cut(&file.layout, range.start, range.end - range.start, |_| part.osc.brw_size()) {
-                if !self.read_ahead(caller, file, &io) {
-                    let stats = &part.osc.connection().mount().memory.read_ahead_stats;
-                    ReadAheadStats::count(&stats.failed_lock_match, io.len as u64);
-                    for piece in &io.pieces {
-                        ahead.lock().handle_wasted(&(piece.file_offset..piece.file_offset + piece.len as u64));
-                    }
+                objects.entry(io.stripe).or_default().push(io);
+            }
+        }
+        for ios in objects.values() {
+            for io in self.read_ahead(caller, file, ios) {
+                let stats = &part.osc.connection().mount().memory.read_ahead_stats;
+                ReadAheadStats::count(&stats.failed_lock_match, io.len as u64);
+                for piece in &io.pieces {
+                    ahead.lock().handle_wasted(&(piece.file_offset..piece.file_offset + piece.len as u64));
                 }
             }
         }
     }
 
-    fn read_ahead(&self, caller: &Caller, file: &Striped, io: &ObjectIo) -> bool {
-        let Some(osc) = self.targets.known_osc(io.ost) else { return false };
-        let object = osc.object(io.object);
-        object.set_place(&file.state, || plan::stripe_map(&file.layout, io.stripe));
-        let range = io.offset..io.offset + io.len as u64;
-        let ask = file.locking.wanted(LockMode::Pr, RangeSet::single(extent(&range)));
-        let Some(guard) = osc.find_lock(&object, &ask) else { return false };
-        osc.read_ahead(&object, caller, guard, range)
+    /// Begins to fetch parts of one object, ascending; those that it could not.
+    fn read_ahead<'a>(&self, caller: &Caller, file: &Striped, ios: &'a [ObjectIo]) -> Vec<&'a ObjectIo> {
+        let Some((first, osc)) = ios.first().and_then(|io| Some((io, self.targets.known_osc(io.ost)?))) else {
+            return ios.iter().collect();
+        };
+        let object = osc.object(first.object);
+        object.set_place(&file.state, || plan::stripe_map(&file.layout, first.stripe));
+        let range = |io: &ObjectIo| io.offset..io.offset + io.len as u64;
+        let find = |ranges: RangeSet| osc.find_lock(&object, &file.locking.wanted(LockMode::Pr, ranges));
+        let all = RangeSet::from_extents(ios.iter().map(|io| extent(&range(io))));
+        if let Some(guard) = all.and_then(find) {
+            let ranges: Vec<_> = ios.iter().map(range).collect();
+            let begun = osc.read_ahead(&object, caller, guard, &ranges);
+            return ios[begun..].iter().collect();
+        }
+        // Each under a lock of its own, if there is one.
+        let is_missing = |io: &&ObjectIo| {
+            let guard = find(RangeSet::single(extent(&range(io))));
+            guard.is_none_or(|guard| osc.read_ahead(&object, caller, guard, &[range(io)]) == 0)
+        };
+        ios.iter().filter(is_missing).collect()
     }
 
     /// Reads around the cache; what is dirty is written first.

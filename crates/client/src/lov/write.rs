@@ -1,7 +1,7 @@
 //! Writing to a file: each object's part under a lock that suits how the file is written to, or around the cache, or at
 //! the end of the file, wherever that is.
 
-use super::{Lov, Part, Striped};
+use super::{Locked, Lov, Part, Striped};
 use crate::connection::Caller;
 use crate::lov::plan::{self, ObjectIo};
 use crate::osc::locks::LockGuard;
@@ -179,6 +179,14 @@ impl Lov {
             return Err(Errno::EFBIG);
         }
         let data = data.slice(0, room);
+        if let Some(place) = plan::single(&file.layout, size, room as u64) {
+            // Most appends are small and lie in one object.
+            let Locked { part, guard } = &locked[place.stripe];
+            let (of, locking) = (file.object(place.stripe, part.object.fid, now), file.locking);
+            let write = ObjectWrite { object: &part.object, of, caller, locking, offset: place.offset, data };
+            let (done, error) = part.osc.write(guard, &write).await;
+            return Ok((size, sum_up(size, room, [(size + done as u64, error)])?));
+        }
         let ios = plan::cut(&file.layout, size, room as u64, |_| u64::MAX);
         if ios.iter().map(|io| io.len).sum::<usize>() < room {
             return Err(Errno::ESTALE);

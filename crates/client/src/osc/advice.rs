@@ -66,7 +66,7 @@ impl Osc {
         {
             let mut state = object.state.lock();
             state.cache.drop_clean(&[extent(range)]);
-            object.account(&state, self.now());
+            object.account(&state);
         }
         let idle = self.locks.lock().give_idle_within(object.fid, &RangeSet::single(extent(range)));
         idle.into_iter().for_each(|giving| self.start_giving_up(giving));

@@ -190,7 +190,7 @@ impl Osc {
             if state.dirty_locks.remove(&id) {
                 state.dirty_locks.extend(heirs);
             }
-            object.account(&state, self.now());
+            object.account(&state);
         }
         Readiness::Ready(given)
     }
@@ -236,7 +236,7 @@ impl Osc {
             } else {
                 state.cache.drop_clean(&[Extent::ALL]);
             }
-            object.account(&state, self.now());
+            object.account(&state);
             drop(state);
             object.changed.notify_waiters();
             self.start_invalidate_all(&object);

@@ -344,7 +344,7 @@ impl Osc {
         let mut state = object.state.lock();
         if let (None, Some(attr), true) = (&guard, &reply.attr, learn) {
             state.learn_grown(attr);
-            object.account(&state, self.now());
+            object.account(&state);
         }
         match (&guard, reply.attr) {
             (Some(_), _) => Ok(state.visible()),

@@ -5,21 +5,21 @@ use crate::cache::object::ObjectCache;
 use crate::cache::read_ahead::ReadAheadLimits;
 use crate::osc::object::Object;
 use crate::stats::ReadAheadStats;
+use nacre_base::FxHashMap;
 use nacre_base::size::MIB;
-use nacre_base::{FxHashMap, Time};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
-/// Cached data of one mount, in MiB, unless told otherwise.
-const CACHED_MB_DEFAULT: u64 = 512;
 /// Read-ahead under way of one mount, of one file, and size up to which a file is read whole, in MiB.
 const READ_AHEAD_MB_DEFAULT: (u64, u64, u64) = (128, 64, 2);
 
 /// The cached data of a mount.
 pub(crate) struct Memory {
     budget: Mutex<Budget>,
+    /// The administrator has set the bound: the host's share says nothing any more.
+    is_set: AtomicBool,
     objects: Mutex<FxHashMap<CacheId, Weak<Object>>>,
     /// Something was written back: there may be room.
     pub(crate) room: Notify,
@@ -31,11 +31,13 @@ pub(crate) struct Memory {
     pub(crate) read_ahead_stats: ReadAheadStats,
 }
 
-impl Default for Memory {
-    fn default() -> Memory {
+impl Memory {
+    /// With room for so many bytes.
+    pub(crate) fn new(limit: u64) -> Memory {
         let (all, file, whole) = READ_AHEAD_MB_DEFAULT;
         Memory {
-            budget: Mutex::new(Budget::new(CACHED_MB_DEFAULT * MIB)),
+            budget: Mutex::new(Budget::new(limit)),
+            is_set: AtomicBool::new(false),
             objects: Mutex::default(),
             room: Notify::new(),
             read_ahead_mb: [all, file, whole].map(|mb| Arc::new(AtomicU64::new(mb))),
@@ -43,9 +45,7 @@ impl Default for Memory {
             read_ahead_stats: ReadAheadStats::default(),
         }
     }
-}
 
-impl Memory {
     /// A name for a new cache.
     pub(crate) fn register(&self) -> CacheId {
         self.budget.lock().register()
@@ -63,9 +63,10 @@ impl Memory {
     }
 
     /// Books what an object has now. Under the object's lock, so that the books follow its changes in their order.
-    pub(crate) fn update(&self, id: CacheId, cache: &ObjectCache, now: Time) {
+    pub(crate) fn update(&self, id: CacheId, cache: &ObjectCache) {
         let pinned = cache.dirty_bytes() + cache.writing_bytes();
-        self.budget.lock().update(id, cache.clean_bytes(), pinned, now);
+        let oldest = cache.oldest_clean().unwrap_or_default();
+        self.budget.lock().update(id, cache.clean_bytes(), pinned, oldest);
     }
 
     /// Whether there is no room for `bytes` more dirty ones.
@@ -74,12 +75,12 @@ impl Memory {
     }
 
     /// Evicts what is too much. Not to be called under an object's lock.
-    pub(crate) fn shrink(&self, now: Time) {
+    pub(crate) fn shrink(&self) {
         loop {
             let Some(eviction) = self.budget.lock().next_eviction() else { return };
             let object = self.objects.lock().get(&eviction.object).and_then(Weak::upgrade);
             match object {
-                Some(object) => object.evict(eviction.bytes, now),
+                Some(object) => object.evict(&eviction),
                 None => self.budget.lock().forget(eviction.object),
             }
         }
@@ -91,10 +92,19 @@ impl Memory {
         (budget.limit(), budget.used())
     }
 
-    /// Another bound, in bytes.
-    pub(crate) fn set_limit(&self, limit: u64, now: Time) {
+    /// Another bound, in bytes, by the administrator's word.
+    pub(crate) fn set_limit(&self, limit: u64) {
+        self.is_set.store(true, Ordering::Relaxed);
         self.budget.lock().set_limit(limit);
-        self.shrink(now);
+        self.shrink();
+    }
+
+    /// Another bound, in bytes, by what the host has to spare.
+    pub(crate) fn set_share(&self, limit: u64) {
+        if !self.is_set.load(Ordering::Relaxed) && self.limit_and_used().0 != limit {
+            self.budget.lock().set_limit(limit);
+            self.shrink();
+        }
     }
 
     pub(crate) fn read_ahead_limits(&self) -> ReadAheadLimits {
@@ -111,5 +121,20 @@ impl Memory {
 
     pub(crate) fn end_ahead(&self, bytes: u64) {
         self.ahead.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_administrator_sets_stays_whatever_the_host_has() {
+        let memory = Memory::new(100);
+        memory.set_share(200);
+        assert_eq!(memory.limit_and_used().0, 200);
+        memory.set_limit(300);
+        memory.set_share(50);
+        assert_eq!(memory.limit_and_used().0, 300);
     }
 }

@@ -1,14 +1,15 @@
 //! One object as this client knows it: its cached bytes, its attributes with what is not written yet, and the file it
 //! belongs to. Which locks cover it is in `locks`; RPCs are elsewhere.
 
-use crate::cache::budget::CacheId;
+use crate::cache::budget::{CacheId, Eviction};
+use crate::cache::fills::FillTicket;
 use crate::cache::object::ObjectCache;
 use crate::connection::Caller;
 use crate::lov::file_state::FileState;
 use crate::lov::plan::StripeMap;
 use crate::osc::memory::Memory;
 use crate::osc::rpc::ObjectOf;
-use nacre_base::{Errno, Fid, Time, Timestamp};
+use nacre_base::{Errno, Fid, FxHashMap, Timestamp};
 use nacre_ldlm::{Extent, LockId, RangeSet};
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::ldlm::LockMode;
@@ -16,7 +17,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
-use tokio::sync::{Notify, RwLock, RwLockReadGuard};
+use tokio::sync::{Notify, RwLock, RwLockReadGuard, oneshot};
 
 /// One object.
 pub(crate) struct Object {
@@ -63,6 +64,8 @@ pub(crate) struct ObjectState {
     pub(crate) flushes_ended: u64,
     /// What is being changed at the server.
     pub(crate) changes: Vec<Change>,
+    /// Readers who wait for a fill that somebody else began; they are woken when its entry is dropped.
+    pub(crate) fill_waiters: FxHashMap<FillTicket, Vec<oneshot::Sender<()>>>,
     /// Enqueues under way.
     pub(crate) enqueues: Vec<Enqueueing>,
     /// Locks that a door is being told to forget the data of, and how often one was.
@@ -122,15 +125,15 @@ impl Object {
     }
 
     /// Books the memory of the cache; to be called with the state after a change.
-    pub(crate) fn account(&self, state: &ObjectState, now: Time) {
-        self.memory.update(self.cache_id, &state.cache, now);
+    pub(crate) fn account(&self, state: &ObjectState) {
+        self.memory.update(self.cache_id, &state.cache);
     }
 
     /// Gives up clean bytes.
-    pub(crate) fn evict(&self, bytes: u64, now: Time) {
+    pub(crate) fn evict(&self, eviction: &Eviction) {
         let mut state = self.state.lock();
-        state.cache.evict_clean(bytes);
-        self.account(&state, now);
+        state.cache.evict_clean(eviction.bytes, eviction.until);
+        self.account(&state);
     }
 
     /// Keeps truncations by this client off from a change of data under a lock. Without a lock, the server may have to wait

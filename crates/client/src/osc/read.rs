@@ -1,6 +1,7 @@
 //! Reading an object: what is cached, what has to be fetched, what another reader is fetching; and fetching ahead.
 
-use crate::cache::object::{FillTicket, Piece};
+use crate::cache::fills::{FillLimits, FillRequest, FillTicket, part_of};
+use crate::cache::object::{ObjectCache, Piece};
 use crate::connection::Caller;
 use crate::osc::Osc;
 use crate::osc::locks::LockGuard;
@@ -9,24 +10,44 @@ use crate::osc::write::extent;
 use crate::stats::ReadAheadStats;
 use futures_util::future::try_join_all;
 use nacre_base::{Errno, Payload};
+use nacre_wire::ost::EXTENTS_MAX;
 use std::ops::Range;
-use std::pin::pin;
 use std::sync::Arc;
+use tokio::sync::oneshot;
 
-/// A read RPC whose reply will be cached. Dropped before it was: the cache does not wait for it any more.
+/// A read request whose reply will be cached. Dropped before that was done, it is abandoned.
 struct Fill {
     object: Arc<Object>,
-    ticket: Option<FillTicket>,
-    range: Range<u64>,
+    request: FillRequest,
+    is_over: bool,
+}
+
+impl Fill {
+    /// Ends it, and wakes those who wait for its bytes. Under the object's lock.
+    fn end(&mut self, state: &mut ObjectState, end: impl FnOnce(&mut ObjectCache, FillTicket)) {
+        self.is_over = true;
+        end(&mut state.cache, self.request.ticket);
+        state.fill_waiters.remove(&self.request.ticket);
+    }
 }
 
 impl Drop for Fill {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.object.state.lock().cache.abandon_fill(ticket);
-            self.object.changed.notify_waiters();
+        if !self.is_over {
+            let object = self.object.clone();
+            self.end(&mut object.state.lock(), ObjectCache::abandon_fill);
         }
     }
+}
+
+/// What a look at the cache found to do.
+enum Next {
+    /// Everything is there.
+    Done,
+    /// Send these.
+    Fetch(Vec<Fill>),
+    /// Somebody else fetches it.
+    Await(oneshot::Receiver<()>),
 }
 
 impl Osc {
@@ -43,45 +64,38 @@ impl Osc {
         let mut found: Vec<(u64, Payload)> = Vec::new();
         let mut open = vec![range.clone()];
         loop {
-            let mut changed = pin!(object.changed.notified());
-            changed.as_mut().enable();
-            let fills = {
+            let next = {
                 let mut state = object.state.lock();
                 if guard.is_lost() || state.is_outdated(&extent(&range)) {
                     return Err(Errno::ESTALE);
                 }
-                // Beyond the object's end there is nothing to fetch.
-                let size = state.size();
-                let clipped = open.drain(..).map(|r| r.start..r.end.min(size)).filter(|r| r.start < r.end);
-                let clipped: Vec<_> = clipped.collect();
-                self.look_up(object, &mut state, clipped, &mut found, &mut open)
+                self.look_up(object, &mut state, &mut found, &mut open)
             };
-            if fills.is_empty() && open.is_empty() {
-                break;
+            match next {
+                Next::Done => return Ok(self.put_together(object, range, found)),
+                Next::Fetch(fills) => {
+                    let fetched = try_join_all(fills.into_iter().map(|fill| self.fetch(guard, caller, fill))).await?;
+                    found.extend(fetched.into_iter().flatten());
+                }
+                // An error means that the fill is over, as it is meant to.
+                Next::Await(end) => drop(end.await),
             }
-            if fills.is_empty() {
-                // Somebody is fetching it.
-                changed.await;
-                continue;
-            }
-            let fetched = try_join_all(fills.into_iter().map(|fill| self.fetch(guard, caller, fill))).await?;
-            found.extend(fetched);
         }
-        Ok(self.put_together(object, range, found))
     }
 
-    /// Takes what is cached of the ranges into `found`, what is being fetched into `open`, and begins to fetch the rest.
+    /// Takes what is cached of the open ranges into `found`, and begins to fetch what nobody fetches; what is left is open.
     fn look_up(
         &self,
         object: &Arc<Object>,
         state: &mut ObjectState,
-        ranges: Vec<Range<u64>>,
         found: &mut Vec<(u64, Payload)>,
         open: &mut Vec<Range<u64>>,
-    ) -> Vec<Fill> {
-        let mut fills = Vec::new();
+    ) -> Next {
         let stats = &self.memory().read_ahead_stats;
-        for range in ranges {
+        // Beyond the object's end there is nothing to fetch.
+        let size = state.size();
+        let mut missing = Vec::new();
+        for range in open.drain(..).map(|r| r.start..r.end.min(size)).filter(|r| r.start < r.end) {
             let mut at = range.start;
             for piece in state.cache.read(range.start, range.end - range.start, self.now()) {
                 match piece {
@@ -93,65 +107,75 @@ impl Osc {
                     }
                     Piece::Miss(miss) => {
                         at = miss.end;
-                        let mut next = miss.start;
-                        for hole in state.cache.missing(miss.clone()) {
-                            if next < hole.start {
-                                open.push(next..hole.start);
-                            }
-                            next = hole.end;
-                            ReadAheadStats::count(&stats.misses, hole.end - hole.start);
-                            fills.extend(self.begin_fills(object, state, hole));
-                        }
-                        if next < miss.end {
-                            open.push(next..miss.end);
-                        }
+                        missing.push(miss);
                     }
                 }
             }
         }
-        fills
-    }
-
-    /// Cuts a range into RPCs.
-    fn begin_fills(&self, object: &Arc<Object>, state: &mut ObjectState, range: Range<u64>) -> Vec<Fill> {
-        let size = self.brw_size();
-        let (mut at, mut fills) = (range.start, Vec::new());
-        while at < range.end {
-            let end = (at + size - at % size).min(range.end);
-            let ticket = Some(state.cache.begin_fill(at..end));
-            fills.push(Fill { object: object.clone(), ticket, range: at..end });
-            at = end;
+        if missing.is_empty() {
+            return Next::Done;
         }
-        fills
+        missing.sort_unstable_by_key(|range| range.start);
+        // The lock covers all of the read, so what lies between two missing parts may be read with them.
+        let (fills, left) = self.begin_fills(object, state, &[missing]);
+        let fetched = fills.iter().flat_map(|fill| &fill.request.holes).map(|hole| hole.end - hole.start);
+        ReadAheadStats::count(&stats.misses, fetched.sum::<u64>());
+        *open = left;
+        if !fills.is_empty() {
+            return Next::Fetch(fills);
+        }
+        let awaited = open.first().and_then(|range| state.cache.awaited_fill(range));
+        let awaited = awaited.expect("what is missing and not to be fetched is brought by somebody");
+        let (wake, end) = oneshot::channel();
+        state.fill_waiters.entry(awaited).or_default().push(wake);
+        Next::Await(end)
     }
 
+    /// Requests for what is missing of the ranges, and what is missing beside; see [`ObjectCache::begin_fills`].
+    fn begin_fills(
+        &self,
+        object: &Arc<Object>,
+        state: &mut ObjectState,
+        groups: &[Vec<Range<u64>>],
+    ) -> (Vec<Fill>, Vec<Range<u64>>) {
+        let limits = FillLimits { max_bytes: self.brw_size(), max_extents: EXTENTS_MAX };
+        let wanted = state.cache.begin_fills(groups, limits);
+        let fill = |request| Fill { object: object.clone(), request, is_over: false };
+        (wanted.requests.into_iter().map(fill).collect(), wanted.open)
+    }
+
+    /// The bytes of the fill's holes, in the cache and out of it.
     async fn fetch(
         self: &Arc<Self>,
         guard: &LockGuard,
         caller: &Caller,
         mut fill: Fill,
-    ) -> Result<(u64, Payload), Errno> {
+    ) -> Result<Vec<(u64, Payload)>, Errno> {
         let object = fill.object.clone();
-        let answer = self.read_rpc(caller, object.fid, fill.range.clone(), guard.id.0).await;
+        let answer = self.read_rpc(caller, object.fid, &fill.request.extents, guard.id.0).await;
         if answer.as_ref().err() == Some(&Errno::ESTALE) {
             self.locks.lock().vanished(guard.id);
         }
-        let (data, attr, _) = self.or_lost(guard, answer)?;
+        let (replies, attr) = self.or_lost(guard, answer)?;
         let now = self.now();
         {
             let mut state = object.state.lock();
             if guard.is_lost() {
+                // Dropped with the fill, which takes the mutex.
+                drop(state);
                 return Err(Errno::ESTALE);
             }
             state.learn(&attr);
-            if let Some(ticket) = fill.ticket.take() {
-                state.cache.fill(ticket, &data, now);
-            }
-            object.account(&state, now);
+            fill.end(&mut state, |cache, ticket| cache.fill(ticket, &replies, now));
+            object.account(&state);
         }
-        object.changed.notify_waiters();
-        self.memory().shrink(now);
-        Ok((fill.range.start, data))
+        self.memory().shrink();
+        let request = &fill.request;
+        let brought = request.holes.iter().filter_map(|hole| {
+            let (data, range) = part_of(&request.extents, &replies, hole, |data| data.len() as u64)?;
+            Some((hole.start, data.slice(range.start as usize, (range.end - range.start) as usize)))
+        });
+        Ok(brought.collect())
     }
 
     /// The bytes of `range` up to the object's end, out of pieces in any order; zeros where there is none.
@@ -174,40 +198,42 @@ impl Osc {
         out
     }
 
-    /// Fetches a range into the cache, if a lock is here that covers it and room for it: in the background. False if not.
+    /// Fetches ranges into the cache, which are ascending and which the lock covers, in the background: how many of them, from
+    /// the first on. As many as there is room for.
     pub(crate) fn read_ahead(
         self: &Arc<Self>,
         object: &Arc<Object>,
         caller: &Caller,
         guard: LockGuard,
-        range: Range<u64>,
-    ) -> bool {
-        let fills = {
+        ranges: &[Range<u64>],
+    ) -> usize {
+        let mut ahead = Ahead { osc: self.clone(), bytes: 0 };
+        let (begun, fills) = {
             let mut state = object.state.lock();
-            let range = range.start..range.end.min(state.size());
-            if range.start >= range.end || guard.is_lost() {
-                return true;
+            if guard.is_lost() {
+                return ranges.len();
             }
-            let holes = state.cache.missing(range);
-            let bytes: u64 = holes.iter().map(|h| h.end - h.start).sum();
-            if bytes == 0 {
-                return true;
+            let (size, has_room) = (state.size(), !state.cache.has_many_fills());
+            // Apart, for the lock need not cover what lies between.
+            let inside: Vec<_> = ranges.iter().map(|r| vec![r.start.min(size)..r.end.min(size)]).collect();
+            let fits = |range: &&Vec<Range<u64>>| {
+                let missing = range.iter().flat_map(|r| state.cache.missing(r));
+                let bytes: u64 = missing.map(|hole| hole.end - hole.start).sum();
+                bytes == 0 || has_room && ahead.add(bytes)
+            };
+            let begun = inside.iter().take_while(fits).count();
+            if ahead.bytes == 0 {
+                return begun;
             }
-            if !self.memory().begin_ahead(bytes) {
-                return false;
-            }
-            ReadAheadStats::count(&self.memory().read_ahead_stats.fetched, bytes);
-            let begin = |hole: Range<u64>| self.begin_fills(object, &mut state, hole);
-            (holes.into_iter().flat_map(begin).collect::<Vec<_>>(), bytes)
+            ReadAheadStats::count(&self.memory().read_ahead_stats.fetched, ahead.bytes);
+            (begun, self.begin_fills(object, &mut state, &inside[..begun]).0)
         };
-        let (fills, bytes) = fills;
-        let ahead = Ahead { osc: self.clone(), bytes };
         let (osc, caller) = (self.clone(), *caller);
         self.spawn(async move {
             let _ahead = ahead;
             let _ = try_join_all(fills.into_iter().map(|fill| osc.fetch(&guard, &caller, fill))).await;
         });
-        true
+        begun
     }
 }
 
@@ -215,6 +241,15 @@ impl Osc {
 struct Ahead {
     osc: Arc<Osc>,
     bytes: u64,
+}
+
+impl Ahead {
+    /// More of it; false if that is too much.
+    fn add(&mut self, bytes: u64) -> bool {
+        let fits = self.osc.memory().begin_ahead(bytes);
+        self.bytes += if fits { bytes } else { 0 };
+        fits
+    }
 }
 
 impl Drop for Ahead {

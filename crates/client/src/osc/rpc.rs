@@ -79,19 +79,20 @@ impl Osc {
         CallOptions { replay: true, on_commit: Some(self.lost.watch([object])), ..options }
     }
 
-    /// Reads from an object. Fewer bytes than asked for mean that the object ends there.
+    /// Reads extents of an object: ascending, not touching. Fewer bytes than asked for mean that the object ends there.
     pub(crate) async fn read_rpc(
         &self,
         caller: &Caller,
         object: Fid,
-        range: Range<u64>,
+        extents: &[Range<u64>],
         lock: u64,
-    ) -> Result<(Payload, ObjectAttr, bool), Errno> {
+    ) -> Result<(Vec<Payload>, ObjectAttr), Errno> {
         let checksum = self.uses_checksums();
-        let max_len = (range.end - range.start) as usize;
-        let body = ost::Read { fid: object, extents: vec![niobuf(range.start, max_len, 0)], checksum, lock };
+        let asked: Vec<_> = extents.iter().map(|e| niobuf(e.start, (e.end - e.start) as usize, 0)).collect();
+        let max_len = asked.iter().map(|n| n.len as usize).sum();
+        let body = ost::Read { fid: object, extents: asked, checksum, lock };
         for _ in 0..=self.resend_count.load(Ordering::Relaxed) {
-            self.rpc_stats.count_read(range.start, max_len as u64);
+            self.rpc_stats.count_read(extents[0].start, max_len as u64);
             let options = self.io_options(caller, Bulk::Receive { max_len }, lock, false);
             let call = (Opcode::OstRead, &body, options);
             let reply = match lock {
@@ -99,17 +100,27 @@ impl Osc {
                 _ => self.connection.call_once::<ReadReply>(call.0, call.1, call.2).await?,
             };
             let data = if self.corrupts("osc.read.corrupt") { damaged(&reply.data) } else { reply.data };
-            if data.len() > max_len || !reply.body.lens.iter().map(|l| *l as usize).eq([data.len()]) {
-                return Err(Errno::EPROTO);
-            }
+            let replies = scatter(&body.extents, &reply.body.lens, &data).ok_or(Errno::EPROTO)?;
             match reply.body.checksum {
                 Some(told) if checksum && told != crc32c(&data) => {
-                    self.warn_mismatch("read", object, range.start, max_len)
+                    self.warn_mismatch("read", object, extents[0].start, max_len)
                 }
-                _ => return Ok((data, reply.body.attr, reply.body.contended)),
+                _ => return Ok((replies, reply.body.attr)),
             }
         }
         Err(Errno::EIO)
+    }
+
+    /// Reads one extent.
+    pub(crate) async fn read_one(
+        &self,
+        caller: &Caller,
+        object: Fid,
+        range: Range<u64>,
+        lock: u64,
+    ) -> Result<Payload, Errno> {
+        let (replies, _) = self.read_rpc(caller, object, &[range], lock).await?;
+        Ok(replies.into_iter().next().unwrap_or_default())
     }
 
     /// Sees to it that what is kept until it is durable does not fill the memory: has the OST commit in good time, and
@@ -284,6 +295,23 @@ fn niobuf(offset: u64, len: usize, flags: u32) -> Niobuf {
     Niobuf { offset, len, flags }
 }
 
+/// The bytes of each extent of a reply; none if the lengths that it tells make no sense.
+fn scatter(asked: &[Niobuf], lens: &[u32], data: &Payload) -> Option<Vec<Payload>> {
+    let is_right = lens.len() == asked.len() && lens.iter().zip(asked).all(|(len, asked)| *len <= asked.len);
+    if !is_right || lens.iter().map(|len| *len as usize).sum::<usize>() != data.len() {
+        return None;
+    }
+    if let [_] = lens {
+        return Some(vec![data.clone()]);
+    }
+    let mut at = 0;
+    let cut = lens.iter().map(|len| {
+        at += *len as usize;
+        data.slice(at - *len as usize, *len as usize)
+    });
+    Some(cut.collect())
+}
+
 /// CRC32C (Castagnoli) over all pieces.
 pub(crate) fn crc32c(data: &Payload) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
@@ -303,6 +331,18 @@ fn damaged(data: &Payload) -> Payload {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reply_is_cut_by_its_lengths_unless_they_make_no_sense() {
+        let asked = [niobuf(0, 4, 0), niobuf(10, 4, 0)];
+        let data = Payload::from(b"abcdef".to_vec());
+        let cut =
+            |lens: &[u32]| scatter(&asked, lens, &data).map(|c| c.iter().map(|p| p.to_bytes()).collect::<Vec<_>>());
+        assert_eq!(cut(&[4, 2]), Some(vec![b"abcd"[..].into(), b"ef"[..].into()]));
+        for wrong in [&[6][..], &[4, 3], &[6, 0], &[4, 2, 0], &[], &[u32::MAX, 7]] {
+            assert_eq!(cut(wrong), None, "{wrong:?}");
+        }
+    }
 
     #[test]
     fn the_checksum_does_not_depend_on_the_pieces() {

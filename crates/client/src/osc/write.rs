@@ -130,13 +130,13 @@ impl Osc {
         }
         state.note_write(of, caller, guard.id);
         state.cache.write(*offset, data, now);
-        object.account(&state, now);
+        object.account(&state);
         self.note_dirty(object, &mut state);
         drop(state);
         if self.has_ready() {
             self.start_flushes();
         }
-        self.memory().shrink(now);
+        self.memory().shrink();
         self.wake_upkeep();
         Put::Done
     }
@@ -196,12 +196,12 @@ impl Osc {
         };
         self.flush_range(object, &range).await;
         let lock = guard.as_ref().map_or(0, |guard| guard.id.0);
-        match self.read_rpc(caller, object.fid, range.clone(), lock).await {
+        match self.read_one(caller, object.fid, range.clone(), lock).await {
             Err(Errno::ESTALE) if lock != 0 => {
                 drop(guard);
-                Ok(self.read_rpc(caller, object.fid, range, 0).await?.0)
+                self.read_one(caller, object.fid, range, 0).await
             }
-            answer => Ok(answer?.0),
+            answer => answer,
         }
     }
 
@@ -238,7 +238,7 @@ impl Osc {
     fn drop_clean(&self, object: &Object, range: &Range<u64>) {
         let mut state = object.state.lock();
         state.cache.drop_clean(&[extent(range)]);
-        object.account(&state, self.now());
+        object.account(&state);
     }
 
     /// Cuts the object or makes a hole, under a lock on the range.
@@ -256,7 +256,7 @@ impl Osc {
         let drop_dirty = |state: &mut ObjectState| {
             let lost = state.cache.drop_ranges(&all);
             self.account.lock().freed(lost.charge);
-            object.account(state, self.now());
+            object.account(state);
         };
         drop_dirty(&mut object.state.lock());
         object.wait_for(|state| (!state.cache.is_busy_in(&all)).then_some(())).await;
@@ -270,7 +270,7 @@ impl Osc {
         let answer = self.or_lost(guard, answer);
         let mut state = object.state.lock();
         state.cache.drop_ranges(&all);
-        object.account(&state, self.now());
+        object.account(&state);
         let attr = answer?;
         state.learn(&attr);
         Ok(state.visible())

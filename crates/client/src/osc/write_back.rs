@@ -274,7 +274,7 @@ impl Osc {
                 object.report(if is_lost { Errno::EIO } else { error });
             }
         }
-        object.account(&state, now);
+        object.account(&state);
         if state.cache.dirty_bytes() > 0 {
             self.note_dirty(object, &mut state);
         }

@@ -434,6 +434,38 @@ fn a_large_file_is_read_ahead_and_right() {
     });
 }
 
+/// A program that had written a few bytes into each page and read the file took a request for each gap, and one that read every
+/// fourth record took one for each record.
+#[test]
+fn small_gaps_and_strided_records_go_in_few_requests() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let (a, b, c) = (cluster.client().await, cluster.client().await, cluster.client().await);
+        let (attr, file) = a.make("f", Some(striped(1, 1 << 20))).await;
+        let (len, step, page) = (8 << 20, 128 << 10, 4096);
+        a.write(&file, 0, Payload::from(vec![1; len])).await.unwrap();
+        let theirs = b.open(&root(), attr.fid, open_flags::O_RDWR).await.unwrap();
+        for at in (0..len).step_by(page) {
+            b.put(&theirs, at as u64, &[2; 8]).await.unwrap();
+        }
+        let before = rpcs(&b);
+        for at in (0..len).step_by(step) {
+            let got = b.get(&theirs, at as u64, step).await;
+            let is_right = |page: &[u8]| page[..8] == [2; 8] && page[8..].iter().all(|byte| *byte == 1);
+            assert!(got.len() == step && got.chunks(page).all(is_right), "at {at}");
+        }
+        let sent = rpcs(&b) - before;
+        assert!(sent < 40, "reading 8 MiB with a gap in each page took {sent} RPCs");
+
+        let (theirs, before, record) = (c.open(&root(), attr.fid, 0).await.unwrap(), rpcs(&c), 10_000);
+        for at in (0..len - record).step_by(4 * record) {
+            assert_eq!(c.get(&theirs, at as u64, record).await.len(), record);
+        }
+        let sent = rpcs(&c) - before;
+        assert!(sent < 40, "reading 210 records took {sent} RPCs");
+    });
+}
+
 /// Four clients write records in turn, each every fourth one: soon nobody calls anybody back.
 #[test]
 fn strided_writers_of_one_file_do_not_meet() {

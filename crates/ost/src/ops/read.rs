@@ -6,10 +6,14 @@ use crate::ops::extents;
 use crate::record::ObjectRecord;
 use crate::service::ObjectService;
 use crate::settings::SyncOnLockCancel;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use nacre_base::{Errno, Payload};
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::{Niobuf, Read, ReadReply};
 use std::sync::Arc;
+
+/// Extents of one request that are read at a time.
+const EXTENTS_AT_ONCE: usize = 16;
 
 pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
     let read: Read = request.decode()?;
@@ -37,18 +41,24 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
 }
 
 async fn fetch(ost: &ObjectService, read: &Read, record: &ObjectRecord) -> Result<(Vec<u32>, Payload), Errno> {
-    let mut lens = Vec::with_capacity(read.extents.len());
-    let mut data = Payload::new();
-    for Niobuf { offset, len, .. } in &read.extents {
-        let len = record.size.saturating_sub(*offset).min((*len).into()) as u32;
-        let mut piece = match len {
-            0 => Payload::new(),
-            _ => ost.target.osd().read(read.fid, *offset, len as usize).await?,
-        };
-        // Never longer than asked for; shorter only if somebody cut the file behind our back.
-        let missing = (len as usize).checked_sub(piece.len()).ok_or(Errno::EIO)?;
-        piece.append(Payload::zeroes(missing));
-        lens.push(len);
+    let fetch_one = |Niobuf { offset, len, .. }: &Niobuf| {
+        let (offset, len) = (*offset, record.size.saturating_sub(*offset).min((*len).into()) as usize);
+        async move {
+            let mut piece = match len {
+                0 => Payload::new(),
+                _ => ost.target.osd().read(read.fid, offset, len).await?,
+            };
+            // Never longer than asked for; shorter only if somebody cut the file behind our back.
+            let missing = len.checked_sub(piece.len()).ok_or(Errno::EIO)?;
+            piece.append(Payload::zeroes(missing));
+            Ok::<_, Errno>(piece)
+        }
+    };
+    // In order, but several at a time: a request may name hundreds of small extents.
+    let mut pieces = stream::iter(read.extents.iter().map(fetch_one)).buffered(EXTENTS_AT_ONCE);
+    let (mut lens, mut data) = (Vec::with_capacity(read.extents.len()), Payload::new());
+    while let Some(piece) = pieces.try_next().await? {
+        lens.push(piece.len() as u32);
         data.append(piece);
     }
     Ok((lens, data))

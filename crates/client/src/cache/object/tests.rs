@@ -2,10 +2,12 @@
 
 use super::*;
 use crate::cache::charge::BLOCK_BYTES;
+use crate::cache::fills::FillRequest;
 use nacre_base::Prng;
 use nacre_base::size::{GIB, KIB, MIB};
 
 const NOW: Time = Time::ZERO;
+const LATER: Time = Time::from_secs(1000);
 
 fn bytes(len: u64, value: u8) -> Payload {
     Payload::from(vec![value; len as usize])
@@ -24,6 +26,20 @@ fn hit(cache: &mut ObjectCache, range: Range<u64>) -> Option<Vec<u8>> {
         [Piece::Hit(data)] => Some(data.to_bytes().to_vec()),
         _ => None,
     }
+}
+
+const FILL_LIMITS: FillLimits = FillLimits { max_bytes: 1 << 50, max_extents: 256 };
+
+/// Begins to fetch what is missing of a range, in one request.
+fn begin_fill(cache: &mut ObjectCache, range: Range<u64>) -> FillRequest {
+    let [request] = cache.begin_fills(&[vec![range]], FILL_LIMITS).requests.try_into().unwrap();
+    request
+}
+
+/// The reply comes, of an object that has `value` up to `size`.
+fn fill(cache: &mut ObjectCache, request: &FillRequest, value: u8, size: u64, now: Time) {
+    let reply = |extent: &Range<u64>| bytes(extent.end.min(size).saturating_sub(extent.start), value);
+    cache.fill(request.ticket, &request.extents.iter().map(reply).collect::<Vec<_>>(), now);
 }
 
 #[test]
@@ -102,10 +118,10 @@ fn dropping_clean_bytes_leaves_the_others() {
     cache.write(500, &bytes(100, 2), NOW);
     cache.next_flush(&wanted(MIB), NOW).unwrap();
     cache.write(700, &bytes(100, 3), NOW);
-    let fill = cache.begin_fill(900..1100);
+    let request = begin_fill(&mut cache, 900..1100);
     cache.drop_clean(&[Extent::ALL]);
-    cache.fill(fill, &bytes(200, 9), NOW);
-    assert_eq!(cache.missing(0..1100), [0..500, 600..700, 800..1100]);
+    fill(&mut cache, &request, 9, 1100, NOW);
+    assert_eq!(cache.missing(&(0..1100)), [0..500, 600..700, 800..1100]);
     assert_eq!((cache.clean_bytes(), cache.dirty_bytes(), cache.writing_bytes()), (0, 100, 100));
 }
 
@@ -157,10 +173,10 @@ fn a_failed_flush_is_dirty_again_except_where_it_was_overwritten() {
 fn a_fill_brings_nothing_older_than_what_was_written() {
     let mut cache = ObjectCache::default();
     cache.write(0, &bytes(10, 1), NOW);
-    let fill = cache.begin_fill(0..100);
+    let request = begin_fill(&mut cache, 0..100);
     cache.write(50, &bytes(10, 1), NOW);
     cache.drop_ranges(&[Extent { start: 0, end: 19 }, Extent { start: 55, end: 59 }]);
-    cache.fill(fill, &bytes(80, 9), NOW);
+    fill(&mut cache, &request, 9, 80, NOW);
     let at = |start, end| Piece::Miss(start..end);
     let pieces = cache.read(0, 100, NOW);
     let expected = [vec![9; 30], vec![1; 5]].concat();
@@ -174,39 +190,41 @@ fn a_fill_does_not_bring_what_a_write_on_its_way_may_not_have_reached() {
     cache.write(0, &bytes(10, 1), NOW);
     let flush = cache.next_flush(&wanted(MIB), NOW).unwrap();
     cache.truncate(5);
-    let fill = cache.begin_fill(0..20);
+    let request = begin_fill(&mut cache, 0..20);
     cache.flushed(flush.ticket, FlushEnd::Written, NOW);
-    cache.fill(fill, &bytes(20, 9), NOW);
+    fill(&mut cache, &request, 9, 20, NOW);
     assert_eq!(hit(&mut cache, 0..5), Some(vec![1; 5]));
-    assert_eq!(cache.missing(0..20), [Range { start: 5, end: 10 }]);
+    assert_eq!(cache.missing(&(0..20)), [Range { start: 5, end: 10 }]);
 }
 
 #[test]
 fn what_is_behind_a_short_read_is_zeros_until_written_or_dropped() {
     let mut cache = ObjectCache::default();
-    let fill = cache.begin_fill(0..1 << 40);
-    assert_eq!(cache.missing(0..100), []);
-    cache.fill(fill, &bytes(5, 9), NOW);
+    let request = begin_fill(&mut cache, 0..1 << 40);
+    assert_eq!(cache.missing(&(0..100)), []);
+    fill(&mut cache, &request, 9, 5, NOW);
     assert_eq!(hit(&mut cache, 3..8), Some(vec![9, 9, 0, 0, 0]));
     cache.write(1 << 30, &bytes(1, 7), NOW);
     assert_eq!(hit(&mut cache, (1 << 30) - 1..(1 << 30) + 2), Some(vec![0, 7, 0]));
     assert_eq!((cache.clean_bytes(), cache.dirty_bytes()), (5, 1));
     cache.truncate(4);
-    assert_eq!(cache.missing(0..100), [Range { start: 4, end: 100 }]);
+    assert_eq!(cache.missing(&(0..100)), [Range { start: 4, end: 100 }]);
 }
 
 #[test]
 fn the_least_recently_used_bytes_are_evicted_and_never_dirty_ones() {
     let mut cache = ObjectCache::default();
     for i in 0..4 {
-        let fill = cache.begin_fill(i * MIB..(i + 1) * MIB);
-        cache.fill(fill, &bytes(MIB, i as u8), Time::from_secs(i));
+        let request = begin_fill(&mut cache, i * MIB..(i + 1) * MIB);
+        fill(&mut cache, &request, i as u8, GIB, Time::from_secs(i));
     }
     cache.write(4 * MIB, &bytes(MIB, 4), NOW);
     cache.read(0, 1, Time::from_secs(9));
-    assert_eq!(cache.evict_clean(MIB + 1), 2 * MIB);
-    assert_eq!(cache.missing(0..5 * MIB), [Range { start: MIB, end: 3 * MIB }]);
-    assert_eq!(cache.evict_clean(100 * MIB), 2 * MIB);
+    assert_eq!(cache.evict_clean(4 * MIB, NOW), 0, "none was used so long ago");
+    assert_eq!(cache.oldest_clean(), Some(Time::from_secs(1)));
+    assert_eq!(cache.evict_clean(MIB + 1, LATER), 2 * MIB);
+    assert_eq!(cache.missing(&(0..5 * MIB)), [Range { start: MIB, end: 3 * MIB }]);
+    assert_eq!(cache.evict_clean(100 * MIB, LATER), 2 * MIB);
     assert_eq!((cache.clean_bytes(), cache.dirty_bytes()), (0, MIB));
 }
 
@@ -240,7 +258,9 @@ struct Model {
     server_size: usize,
     flushes: Vec<(Flush, bool)>,
     /// With the reply, once it was served.
-    fills: Vec<(FillTicket, Range<u64>, Option<Payload>)>,
+    fills: Vec<(FillRequest, Option<Vec<Payload>>)>,
+    /// Which fill will bring each byte.
+    coming: Vec<Option<FillTicket>>,
     now: Time,
     last_value: u8,
 }
@@ -259,6 +279,7 @@ impl Model {
             server_size: 0,
             flushes: Vec::new(),
             fills: Vec::new(),
+            coming: vec![None; SIZE as usize],
             now: NOW,
             last_value: 0,
         }
@@ -289,14 +310,11 @@ impl Model {
             8..10 => self.begin_flush(),
             10 => self.serve_flush(),
             11 | 12 => self.end_flush(),
-            13 => {
-                let range = self.range();
-                self.fills.push((self.cache.begin_fill(range.clone()), range, None));
-            }
+            13 => self.begin_fills(),
             14 => self.serve_fill(),
             15 | 16 => self.end_fill(),
             17 => self.drop_or_truncate(),
-            18 => drop(self.cache.evict_clean(self.random.below(100_000))),
+            18 => self.evict(),
             _ => drop(self.random.one_in(20).then(|| self.flush_all())),
         }
     }
@@ -316,6 +334,7 @@ impl Model {
         assert_eq!(self.cache.dirty_charge(), before + needed);
         let span = range.start as usize..range.end as usize;
         self.truth[span.clone()].copy_from_slice(&data.to_bytes());
+        self.coming[span.clone()].fill(None);
         self.state[span].fill(ByteState::Dirty);
     }
 
@@ -427,14 +446,60 @@ impl Model {
         assert_eq!(dirty.bytes, ended);
     }
 
+    /// For each byte, whether some of the ranges has it.
+    fn marked(ranges: impl Iterator<Item = Range<u64>>) -> Vec<bool> {
+        let mut marked = vec![false; SIZE as usize];
+        ranges.for_each(|range| marked[range.start as usize..range.end.min(SIZE) as usize].fill(true));
+        marked
+    }
+
+    fn cached(&self) -> Vec<bool> {
+        Self::marked(self.cache.segments.iter().map(|(span, _)| span))
+    }
+
+    fn begin_fills(&mut self) {
+        let (one, other) = (self.range(), self.range());
+        let ranges = if one.end < other.start { vec![one, other] } else { vec![one] };
+        let max_bytes = *self.random.pick(&[1000, 16_384, 1 << 20]);
+        let limits = FillLimits { max_bytes, max_extents: self.random.range(1, 10) as usize };
+        let (cached, unsure) = (self.cached(), Self::marked(self.flushes.iter().flat_map(|(f, _)| extents(f))));
+        let absent: Vec<_> = ranges.iter().cloned().flatten().filter(|at| !cached[*at as usize]).collect();
+        let expected = absent.iter().copied().filter(|at| self.coming[*at as usize].is_none());
+        let missing = ranges.iter().flat_map(|range| self.cache.missing(range)).flatten();
+        assert!(missing.eq(expected), "seed {}: missing", self.seed);
+        let groups: Vec<_> = ranges.iter().map(|range| vec![range.clone()]).collect();
+        let wanted = self.cache.begin_fills(&groups, limits);
+        let mut all: Vec<_> = wanted.requests.iter().flat_map(|r| &r.holes).chain(&wanted.open).cloned().collect();
+        all.sort_unstable_by_key(|r| r.start);
+        assert!(all.into_iter().flatten().eq(absent), "seed {}: each byte that is not here, once", self.seed);
+        for request in wanted.requests {
+            let bytes: u64 = request.extents.iter().map(|e| e.end - e.start).sum();
+            assert!(bytes <= limits.max_bytes && request.extents.len() <= limits.max_extents);
+            assert!(request.extents.is_sorted_by(|a, b| a.end <= b.start));
+            for extent in &request.extents {
+                assert!(ranges.iter().any(|r| r.start <= extent.start && extent.end <= r.end), "in one range");
+            }
+            for at in request.holes.iter().cloned().flatten() {
+                assert!(request.extents.iter().any(|e| e.contains(&at)));
+                assert_eq!(self.coming[at as usize], None, "seed {}: nobody else brings it", self.seed);
+                self.coming[at as usize] = (!unsure[at as usize]).then_some(request.ticket);
+            }
+            self.fills.push((request, None));
+        }
+    }
+
     fn serve_fill(&mut self) {
         if self.fills.is_empty() {
             return;
         }
         let at = self.random.below(self.fills.len() as u64) as usize;
-        let (_, range, reply) = &mut self.fills[at];
-        let end = (range.end as usize).min(self.server_size).max(range.start as usize);
-        reply.get_or_insert_with(|| self.server[range.start as usize..end].to_vec().into());
+        let (request, reply) = &mut self.fills[at];
+        let (server, size) = (&self.server, self.server_size as u64);
+        let read = |e: &Range<u64>| {
+            let end = e.end.min(size).max(e.start);
+            Payload::from(server[e.start as usize..end as usize].to_vec())
+        };
+        reply.get_or_insert_with(|| request.extents.iter().map(read).collect());
     }
 
     fn end_fill(&mut self) {
@@ -442,11 +507,36 @@ impl Model {
             return;
         }
         let at = self.random.below(self.fills.len() as u64) as usize;
-        let (ticket, _, reply) = self.fills.swap_remove(at);
-        match reply {
-            Some(data) => self.cache.fill(ticket, &data, self.now),
-            None => self.cache.abandon_fill(ticket),
+        let (request, reply) = self.fills.swap_remove(at);
+        let holes = request.holes.iter().cloned().flatten();
+        let brings: Vec<_> = holes.filter(|at| self.coming[*at as usize] == Some(request.ticket)).collect();
+        if let Some(first) = brings.first() {
+            assert_eq!(self.cache.awaited_fill(&(*first..first + 1)), Some(request.ticket));
         }
+        match &reply {
+            Some(replies) => self.cache.fill(request.ticket, replies, self.now),
+            None => self.cache.abandon_fill(request.ticket),
+        }
+        let cached = self.cached();
+        for at in brings {
+            assert_eq!(cached[at as usize], reply.is_some(), "seed {}: kept", self.seed);
+            self.coming[at as usize] = None;
+        }
+    }
+
+    /// Each clean segment and when it was used, in the order of use.
+    fn clean(&self) -> Vec<(Time, u64)> {
+        let clean = self.cache.segments.iter().filter(|(_, segment)| segment.state == State::Clean);
+        clean.map(|(span, segment)| (self.cache.lru.used(segment.lru.unwrap()), span.start)).collect()
+    }
+
+    fn evict(&mut self) {
+        let (before, bytes) = (self.clean(), self.random.below(100_000));
+        self.cache.evict_clean(bytes, self.now);
+        let after = self.clean();
+        let gone = before.iter().filter(|segment| !after.contains(segment)).map(|(used, _)| used).max();
+        let kept = after.iter().map(|(used, _)| used).min();
+        assert!(gone.zip(kept).is_none_or(|(gone, kept)| gone <= kept), "seed {}: the oldest first", self.seed);
     }
 
     /// As the owner must, only where nothing is on its way.
@@ -464,8 +554,9 @@ impl Model {
         let charge = self.cache.dirty_charge();
         let lost = if truncates {
             let lost = self.cache.truncate(extent.start);
-            let range = extent.start..SIZE;
-            self.fills.push((self.cache.begin_fill(range.clone()), range, None));
+            // Somebody reads it meanwhile; the reply is not to be kept.
+            let during = self.cache.begin_fills(&[vec![extent.start..SIZE]], FILL_LIMITS).requests;
+            self.fills.extend(during.into_iter().map(|request| (request, None)));
             self.serve_fill();
             self.server[span.clone()].fill(0);
             self.server_size = self.server_size.min(span.start);
@@ -476,6 +567,7 @@ impl Model {
         };
         assert_eq!((lost.bytes, lost.charge), (dirty, charge - self.cache.dirty_charge()));
         self.truth[span.clone()].copy_from_slice(&self.server[span.clone()]);
+        self.coming[span.clone()].fill(None);
         self.state[span].fill(ByteState::Clean);
     }
 
@@ -496,6 +588,8 @@ impl Model {
         let clean = self.cache.segments.iter().filter(|(_, s)| s.state == State::Clean);
         assert_eq!(self.cache.clean_bytes(), clean.map(|(_, s)| s.memory()).sum::<u64>(), "seed {seed}");
         for (span, segment) in self.cache.segments.iter() {
+            let node = segment.lru.map(|node| self.cache.lru.start(node));
+            assert_eq!(node, (segment.state == State::Clean).then_some(span.start), "seed {seed}: in the order of use");
             let expected = match segment.state {
                 State::Clean => ByteState::Clean,
                 State::Dirty => ByteState::Dirty,

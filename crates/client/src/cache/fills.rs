@@ -1,0 +1,259 @@
+//! Read requests under way whose replies will be cached: an index of the bytes that each will bring, so that nobody asks for
+//! them twice, and the rules by which many missing ranges become few requests.
+
+use super::spans::{Span, SpanMap, common};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Ranges that are missing go into one extent of a request if no more than so many bytes that are here lie between them: one
+/// page more costs less than one extent more.
+const JOIN_MAX: u64 = 4096;
+/// Most fills of one object under way.
+pub(crate) const FILLS_MAX: usize = 256;
+/// With so many bytes under way no further fill of the object begins.
+pub(crate) const FILL_BYTES_MAX: u64 = 256 << 20;
+
+/// A read request under way whose reply will be cached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct FillTicket(u64);
+
+impl Span for FillTicket {
+    fn split_off(&mut self, _: u64) -> FillTicket {
+        *self
+    }
+}
+
+/// Limits of one read request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FillLimits {
+    /// Bytes. A stream's requests end at multiples of this.
+    pub(crate) max_bytes: u64,
+    pub(crate) max_extents: usize,
+}
+
+/// A read request to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FillRequest {
+    /// To be given to `ObjectCache::fill` or `abandon_fill`, however the request ends.
+    pub(crate) ticket: FillTicket,
+    /// What to ask the server for: ascending, not overlapping, none empty.
+    pub(crate) extents: Vec<Range<u64>>,
+    /// The parts of the extents that the cache lacks; it has newer bytes of the others.
+    pub(crate) holes: Vec<Range<u64>>,
+}
+
+/// What became of ranges that somebody wants.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    /// Requests to be sent.
+    pub(crate) requests: Vec<FillRequest>,
+    /// Parts that other fills bring, or that no fill may begin for now.
+    pub(crate) open: Vec<Range<u64>>,
+}
+
+/// The fills of one object.
+#[derive(Debug, Default)]
+pub(crate) struct Fills {
+    /// The bytes that the cache will take from a reply. What is written, truncated or dropped meanwhile is cut out.
+    coming: SpanMap<FillTicket>,
+    /// The extents of each.
+    under_way: BTreeMap<FillTicket, Vec<Range<u64>>>,
+    /// Sum of all extents.
+    bytes: u64,
+    last: u64,
+}
+
+impl Fills {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    /// How many there are, and their bytes.
+    pub(crate) fn count_and_bytes(&self) -> (usize, u64) {
+        (self.under_way.len(), self.bytes)
+    }
+
+    /// The parts of the range that no fill will bring, ascending.
+    pub(crate) fn gaps(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        self.coming.gaps(range)
+    }
+
+    /// The fill whose end somebody should await who wants the range: one that brings some of it, or else the oldest one.
+    pub(crate) fn awaited(&self, range: &Range<u64>) -> Option<FillTicket> {
+        let first = self.coming.overlapping(range).next().map(|(_, ticket)| *ticket);
+        first.or_else(|| self.under_way.first_key_value().map(|(ticket, _)| *ticket))
+    }
+
+    /// No reply's bytes are wanted in the range.
+    pub(crate) fn spoil(&mut self, range: &Range<u64>) {
+        self.coming.cut(range);
+    }
+
+    /// Begins a fill, which will bring the parts `coming` of its extents.
+    fn begin(&mut self, extents: Vec<Range<u64>>, coming: Vec<Range<u64>>) -> FillTicket {
+        self.last += 1;
+        let ticket = FillTicket(self.last);
+        self.bytes += sum(&extents);
+        coming.into_iter().for_each(|part| self.coming.insert(part, ticket));
+        self.under_way.insert(ticket, extents);
+        ticket
+    }
+
+    /// Ends a fill: its extents, and the parts whose bytes are still wanted.
+    pub(crate) fn end(&mut self, ticket: FillTicket) -> Option<(Vec<Range<u64>>, Vec<Range<u64>>)> {
+        let extents = self.under_way.remove(&ticket)?;
+        self.bytes -= sum(&extents);
+        let of_this =
+            |extent| self.coming.overlapping(extent).filter(move |(_, t)| **t == ticket).map(|(part, _)| part);
+        let parts: Vec<_> = extents.iter().flat_map(of_this).collect();
+        parts.iter().for_each(|part| drop(self.coming.remove(part.start)));
+        Some((extents, parts))
+    }
+
+    /// Begins fills for holes, each list of which lies in one range that the caller may read, as far as there is room. A hole
+    /// that overlaps `unsure` is asked for, but not kept there.
+    pub(crate) fn begin_all<W>(
+        &mut self,
+        holes: impl IntoIterator<Item = Vec<Range<u64>>>,
+        unsure: &SpanMap<W>,
+        limits: FillLimits,
+    ) -> Wanted {
+        let mut wanted = Wanted::default();
+        for draft in draft(holes, limits) {
+            if self.under_way.len() >= FILLS_MAX || self.bytes >= FILL_BYTES_MAX {
+                wanted.open.extend(draft.holes);
+                continue;
+            }
+            let coming = draft.holes.iter().flat_map(|hole| unsure.gaps(hole)).collect();
+            let ticket = self.begin(draft.extents.clone(), coming);
+            wanted.requests.push(FillRequest { ticket, extents: draft.extents, holes: draft.holes });
+        }
+        wanted
+    }
+}
+
+/// A request that is being put together.
+#[derive(Debug, Default)]
+struct Draft {
+    extents: Vec<Range<u64>>,
+    holes: Vec<Range<u64>>,
+    bytes: u64,
+}
+
+impl Draft {
+    /// Takes a piece in, if it fits. `joins`: the bytes before it, up to the last piece, may be read as well.
+    fn add(&mut self, piece: &Range<u64>, joins: bool, limits: FillLimits) -> bool {
+        let (room, may_extend) = (limits.max_bytes - self.bytes, self.extents.len() < limits.max_extents);
+        match self.extents.last_mut() {
+            Some(last) if joins && piece.start - last.end <= JOIN_MAX && piece.end - last.end <= room => {
+                self.bytes += piece.end - last.end;
+                last.end = piece.end;
+            }
+            _ if may_extend && piece.end - piece.start <= room => {
+                self.bytes += piece.end - piece.start;
+                self.extents.push(piece.clone());
+            }
+            _ => return false,
+        }
+        self.holes.push(piece.clone());
+        true
+    }
+}
+
+fn draft(holes: impl IntoIterator<Item = Vec<Range<u64>>>, limits: FillLimits) -> Vec<Draft> {
+    assert!(limits.max_bytes > 0 && limits.max_extents > 0, "{limits:?}");
+    let (mut done, mut draft) = (Vec::new(), Draft::default());
+    for list in holes {
+        let mut joins = false;
+        for hole in list {
+            let mut at = hole.start;
+            while at < hole.end {
+                let end = (at / limits.max_bytes + 1).saturating_mul(limits.max_bytes).min(hole.end);
+                if !draft.add(&(at..end), joins, limits) {
+                    done.push(std::mem::take(&mut draft));
+                    assert!(draft.add(&(at..end), false, limits), "a piece fits into a request of its own");
+                }
+                (at, joins) = (end, true);
+            }
+        }
+    }
+    done.push(draft);
+    done.retain(|draft| !draft.holes.is_empty());
+    done
+}
+
+/// The bytes of `part` out of a reply: fewer if the object ends within. `data` has the bytes of each of `extents`.
+pub(crate) fn part_of<'a, D>(
+    extents: &[Range<u64>],
+    data: &'a [D],
+    part: &Range<u64>,
+    len: impl Fn(&D) -> u64,
+) -> Option<(&'a D, Range<u64>)> {
+    let at = extents.partition_point(|extent| extent.end <= part.start);
+    let (extent, data) = (extents.get(at)?, data.get(at)?);
+    let known = extent.start..extent.start.saturating_add(len(data)).min(extent.end);
+    common(part, &known).map(|known| (data, known.start - extent.start..known.end - extent.start))
+}
+
+fn sum(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|r| r.end - r.start).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::size::MIB;
+
+    const LIMITS: FillLimits = FillLimits { max_bytes: 4 * MIB, max_extents: 256 };
+
+    fn begin(fills: &mut Fills, holes: &[Range<u64>]) -> Wanted {
+        fills.begin_all([holes.to_vec()], &SpanMap::<FillTicket>::default(), LIMITS)
+    }
+
+    #[test]
+    fn a_stream_is_asked_for_in_aligned_requests() {
+        let wanted = begin(&mut Fills::default(), &[MIB..13 * MIB]);
+        let extents: Vec<_> = wanted.requests.iter().map(|r| r.extents.clone()).collect();
+        assert_eq!(
+            extents,
+            [vec![MIB..4 * MIB], vec![4 * MIB..8 * MIB], vec![8 * MIB..12 * MIB], vec![12 * MIB..13 * MIB]]
+        );
+    }
+
+    #[test]
+    fn pages_with_a_few_bytes_each_are_one_extent_and_records_far_apart_one_request() {
+        let pages: Vec<_> = (0..1024).map(|i| i * 4096 + 8..(i + 1) * 4096).collect();
+        let wanted = begin(&mut Fills::default(), &pages);
+        assert_eq!(wanted.requests[0].extents, [8..4 * MIB]);
+        assert_eq!((wanted.requests.len(), wanted.requests[0].holes.len()), (1, 1024));
+        let records: Vec<_> = (0..80).map(|i| i * 188_032..i * 188_032 + 47_008).collect();
+        let wanted = begin(&mut Fills::default(), &records);
+        assert_eq!(wanted.requests.len(), 1);
+        assert_eq!(
+            wanted.requests.iter().flat_map(|r| r.holes.clone()).map(|h| h.end - h.start).sum::<u64>(),
+            80 * 47_008
+        );
+    }
+
+    #[test]
+    fn what_is_between_two_ranges_is_not_read() {
+        let none = SpanMap::<FillTicket>::default();
+        let wanted = Fills::default().begin_all([vec![0..100], vec![200..300]], &none, LIMITS);
+        assert_eq!(wanted.requests[0].extents, [0..100, 200..300]);
+    }
+
+    #[test]
+    fn fills_are_bounded() {
+        let mut fills = Fills::default();
+        let wanted = begin(&mut fills, &[0..1 << 40]);
+        assert_eq!(fills.count_and_bytes(), (64, FILL_BYTES_MAX));
+        assert_eq!(wanted.open.first().map(|r| r.start), Some(FILL_BYTES_MAX));
+        let mut fills = Fills::default();
+        let small = FillLimits { max_extents: 1, ..LIMITS };
+        let holes: Vec<_> = (0..300).map(|i| i * 10_000..i * 10_000 + 1).collect();
+        let wanted = fills.begin_all([holes], &SpanMap::<FillTicket>::default(), small);
+        assert_eq!((fills.count_and_bytes().0, wanted.open.len()), (FILLS_MAX, 44));
+        let first = wanted.requests[0].ticket;
+        assert_eq!(fills.awaited(&wanted.open[0]), Some(first), "somebody's end makes room");
+    }
+}

@@ -1,0 +1,163 @@
+//! The order in which the clean segments of one object were last used: a linked list in a vector, so that each operation
+//! takes the same time however many there are.
+
+use nacre_base::Time;
+
+/// A segment's place in the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LruNode(u32);
+
+/// No node: the end of the list.
+const NONE: u32 = u32::MAX;
+
+/// Segments, the least recently used one first, each by its first offset.
+#[derive(Debug)]
+pub(crate) struct Lru {
+    nodes: Vec<Node>,
+    /// The first of the nodes without a segment, which are linked by `next`.
+    free: u32,
+    first: u32,
+    last: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    previous: u32,
+    next: u32,
+    start: u64,
+    used: Time,
+}
+
+impl Default for Lru {
+    fn default() -> Lru {
+        Lru { nodes: Vec::new(), free: NONE, first: NONE, last: NONE }
+    }
+}
+
+impl Lru {
+    /// A segment that begins at `start` is used now.
+    pub(crate) fn push(&mut self, start: u64, now: Time) -> LruNode {
+        let node = self.allocate(Node { previous: NONE, next: NONE, start, used: now });
+        self.link(self.last, node);
+        LruNode(node)
+    }
+
+    /// The segment is used again.
+    pub(crate) fn touch(&mut self, node: LruNode, now: Time) {
+        self.unlink(node.0);
+        self.nodes[node.0 as usize].used = now;
+        self.link(self.last, node.0);
+    }
+
+    /// The segment was cut in two: the part from `start` on was used when the whole was.
+    pub(crate) fn split(&mut self, node: LruNode, start: u64) -> LruNode {
+        let used = self.nodes[node.0 as usize].used;
+        let part = self.allocate(Node { previous: NONE, next: NONE, start, used });
+        self.link(node.0, part);
+        LruNode(part)
+    }
+
+    /// The segment is gone, or no longer clean.
+    pub(crate) fn remove(&mut self, node: LruNode) {
+        self.unlink(node.0);
+        self.nodes[node.0 as usize].next = self.free;
+        self.free = node.0;
+    }
+
+    /// Where the node's segment begins.
+    pub(crate) fn start(&self, node: LruNode) -> u64 {
+        self.nodes[node.0 as usize].start
+    }
+
+    /// When the node's segment was used.
+    #[cfg(test)]
+    pub(crate) fn used(&self, node: LruNode) -> Time {
+        self.nodes[node.0 as usize].used
+    }
+
+    /// The least recently used segment, and when it was used.
+    pub(crate) fn oldest(&self) -> Option<(u64, Time)> {
+        let node = self.nodes.get(self.first as usize)?;
+        Some((node.start, node.used))
+    }
+
+    fn allocate(&mut self, node: Node) -> u32 {
+        if self.free == NONE {
+            assert!(self.nodes.len() < NONE as usize, "segments of one object fit into memory");
+            self.nodes.push(node);
+            return self.nodes.len() as u32 - 1;
+        }
+        let at = self.free;
+        self.free = std::mem::replace(&mut self.nodes[at as usize], node).next;
+        at
+    }
+
+    /// Puts a node behind another one, or in front of all.
+    fn link(&mut self, previous: u32, node: u32) {
+        let next = match self.nodes.get_mut(previous as usize) {
+            Some(previous) => std::mem::replace(&mut previous.next, node),
+            None => std::mem::replace(&mut self.first, node),
+        };
+        match self.nodes.get_mut(next as usize) {
+            Some(next) => next.previous = node,
+            None => self.last = node,
+        }
+        let linked = &mut self.nodes[node as usize];
+        (linked.previous, linked.next) = (previous, next);
+    }
+
+    fn unlink(&mut self, node: u32) {
+        let Node { previous, next, .. } = self.nodes[node as usize];
+        match self.nodes.get_mut(previous as usize) {
+            Some(previous) => previous.next = next,
+            None => self.first = next,
+        }
+        match self.nodes.get_mut(next as usize) {
+            Some(next) => next.previous = previous,
+            None => self.last = previous,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::Prng;
+
+    fn order(lru: &mut Lru) -> Vec<u64> {
+        let mut found = Vec::new();
+        let mut at = lru.first;
+        while let Some(node) = lru.nodes.get(at as usize) {
+            found.push(node.start);
+            at = node.next;
+        }
+        found
+    }
+
+    #[test]
+    fn the_order_is_that_of_a_plain_list() {
+        let (mut lru, mut model, mut random) = (Lru::default(), Vec::<(u64, LruNode)>::new(), Prng::new(1));
+        for step in 0..10_000 {
+            let now = Time::from_secs(step);
+            let at = random.below(model.len().max(1) as u64) as usize;
+            match random.below(5) {
+                0 | 1 => model.push((step, lru.push(step, now))),
+                2 if !model.is_empty() => {
+                    let used = model.remove(at);
+                    lru.touch(used.1, now);
+                    model.push(used);
+                }
+                3 if !model.is_empty() => {
+                    let part = lru.split(model[at].1, step);
+                    model.insert(at + 1, (step, part));
+                }
+                4 if !model.is_empty() => lru.remove(model.remove(at).1),
+                _ => {}
+            }
+            assert_eq!(lru.oldest().map(|(start, _)| start), model.first().map(|(start, _)| *start));
+        }
+        assert_eq!(order(&mut lru), model.iter().map(|(start, _)| *start).collect::<Vec<_>>());
+        assert!(model.iter().all(|(start, node)| lru.start(*node) == *start));
+        assert!(lru.nodes.len() < 5000, "nodes are used again");
+    }
+}
