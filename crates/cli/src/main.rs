@@ -10,6 +10,7 @@ mod lctl;
 mod lfs;
 mod lfsck;
 mod lnetctl;
+mod memory;
 mod mgs_changes;
 mod mkfs;
 mod mount;

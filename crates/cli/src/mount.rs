@@ -1,6 +1,7 @@
 //! `nacre mount`, and `mount.nacre` for mount(8) and /etc/fstab: one process for each mount.
 
 use crate::daemon;
+use crate::memory;
 use crate::node::{Listen, Node, host_name};
 use crate::output::fail;
 use crate::rundir;
@@ -142,8 +143,11 @@ async fn serve(args: Mount) -> Result<(), String> {
 
 /// Connects to a file system, without a mount point yet.
 pub(crate) async fn connect(node: &Node, config: MountConfig) -> Result<Arc<Client>, String> {
-    let config = MountConfig { client_name: format!("{}-{}", host_name(), std::process::id()), ..config };
-    Client::mount(&node.rpc, config).await.map_err(|e| e.to_string())
+    let client_name = format!("{}-{}", host_name(), std::process::id());
+    let config = MountConfig { client_name, cached_bytes: memory::share_of_new(), ..config };
+    let client = Client::mount(&node.rpc, config).await.map_err(|e| e.to_string())?;
+    memory::follow(node, &client);
+    Ok(client)
 }
 
 /// Opens the FUSE door at `mountpoint`.

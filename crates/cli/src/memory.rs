@@ -1,0 +1,151 @@
+//! The memory that mounts may cache file data in: half of what the machine, or the process's cgroup, has, divided among all
+//! mounts of the host, and less while programs stall for want of memory. The client is told a number; how the number comes
+//! about is the host's affair and known here only.
+
+use crate::node::Node;
+use nacre_base::size::MIB;
+use nacre_client::Client;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How often mounts and pressure are looked at.
+const PAUSE: Duration = Duration::from_secs(5);
+/// A mount has so much, whatever the host has.
+const SHARE_MIN: u64 = 32 * MIB;
+/// What a host has that does not tell.
+const MEMORY_UNKNOWN: u64 = 1024 * MIB;
+/// With programs stalled for this part of the time, in percent, over ten seconds, caches shrink to half at each look.
+const PRESSURE_HIGH: f64 = 10.0;
+/// Below this they grow again, by an eighth of the share at each look.
+const PRESSURE_LOW: f64 = 1.0;
+
+/// What one mount may cache at first, in bytes: before it is mounted.
+pub(crate) fn share_of_new() -> u64 {
+    share(memory(), mounts() + 1)
+}
+
+/// Keeps the bound of a mount's cache at its share until the mount is gone.
+pub(crate) fn follow(node: &Node, client: &Arc<Client>) {
+    let (rt, client): (_, Weak<Client>) = (node.rpc.rt().clone(), Arc::downgrade(client));
+    let timer = rt.clone();
+    drop(rt.spawn(async move {
+        let mut bound = share_of_new();
+        loop {
+            timer.sleep(PAUSE).await;
+            let Some(client) = client.upgrade() else { return };
+            bound = next_bound(bound, share(memory(), mounts()), pressure());
+            client.set_cache_share(bound);
+        }
+    }));
+}
+
+/// A mount's part of half the memory.
+fn share(memory: u64, mounts: u64) -> u64 {
+    (memory / 2 / mounts.max(1)).max(SHARE_MIN)
+}
+
+/// The bound for the next while, after it was `before`.
+fn next_bound(before: u64, share: u64, pressure: f64) -> u64 {
+    let next = match pressure {
+        p if p >= PRESSURE_HIGH => before / 2,
+        p if p <= PRESSURE_LOW => before.saturating_add(share / 8),
+        _ => before,
+    };
+    next.clamp(SHARE_MIN, share)
+}
+
+/// Bytes of the machine or, if that is less, of the cgroup.
+fn memory() -> u64 {
+    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_of(&text));
+    cgroup_limit().into_iter().chain(machine).min().unwrap_or(MEMORY_UNKNOWN)
+}
+
+/// `MemTotal:   16323180 kB`
+fn total_of(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The smallest limit of the cgroup and of those that it lies in; none if there is none.
+fn cgroup_limit() -> Option<u64> {
+    let cgroup = cgroup()?;
+    let limit = |dir: &Path| std::fs::read_to_string(dir.join("memory.max")).ok()?.trim().parse().ok();
+    cgroup.ancestors().take_while(|dir| dir.starts_with(CGROUPS)).filter_map(limit).min()
+}
+
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// The directory of this process's cgroup (version 2).
+fn cgroup() -> Option<PathBuf> {
+    let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+    Some(Path::new(CGROUPS).join(path.trim_start_matches('/')))
+}
+
+/// For how much of the last ten seconds, in percent, some program waited for memory: in the cgroup, if it tells, else on the
+/// machine. Kernels that do not tell have no pressure.
+fn pressure() -> f64 {
+    let of_cgroup = cgroup().map(|dir| dir.join("memory.pressure")).and_then(|path| std::fs::read_to_string(path).ok());
+    let text = of_cgroup.or_else(|| std::fs::read_to_string("/proc/pressure/memory").ok());
+    text.and_then(|text| some_of(&text)).unwrap_or(0.0)
+}
+
+/// `some avg10=0.12 avg60=0.01 avg300=0.00 total=123`
+fn some_of(text: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    line.split(' ').find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
+}
+
+/// Mounts of this kind on the host.
+fn mounts() -> u64 {
+    std::fs::read_to_string("/proc/self/mountinfo").map_or(0, |text| count_mounts(&text))
+}
+
+/// Lines whose file system's type, behind the dash, is ours: `... - fuse.nacre 10.0.0.1@tcp:/nacre ...`.
+fn count_mounts(mountinfo: &str) -> u64 {
+    let is_ours = |line: &&str| {
+        let mut words = line.split_once(" - ").map(|(_, rest)| rest.split(' ')).into_iter().flatten();
+        let (kind, source) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        kind == "fuse.nacre" || kind == "fuseblk" && source.contains("@") && source.contains(":/")
+    };
+    mountinfo.lines().filter(is_ours).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_mounts_together_have_half_of_the_memory() {
+        assert_eq!(share(16 << 30, 1), 8 << 30);
+        assert_eq!(share(16 << 30, 4), 2 << 30);
+        assert_eq!(share(16 << 30, 0), 8 << 30);
+        assert_eq!(share(64 * MIB, 4), SHARE_MIN);
+    }
+
+    #[test]
+    fn pressure_takes_memory_back_and_its_end_returns_it() {
+        let share = 1024 * MIB;
+        let under = next_bound(share, share, 30.0);
+        assert_eq!((under, next_bound(under, share, 30.0)), (512 * MIB, 256 * MIB));
+        assert_eq!(next_bound(SHARE_MIN, share, 99.0), SHARE_MIN);
+        assert_eq!(next_bound(under, share, 5.0), under, "neither high nor low");
+        let grown = (0..8).fold(SHARE_MIN, |bound, _| next_bound(bound, share, 0.0));
+        assert_eq!(grown, share, "eight looks later all is as it was");
+        assert_eq!(next_bound(share, share / 2, 0.0), share / 2, "another mount came");
+    }
+
+    #[test]
+    fn what_the_kernel_tells_is_understood() {
+        assert_eq!(total_of("MemTotal:       16323180 kB\nMemFree:  1 kB\n"), Some(16_323_180 * 1024));
+        let some =
+            "some avg10=12.34 avg60=0.01 avg300=0.00 total=123\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+        assert_eq!((some_of(some), some_of("")), (Some(12.34), None));
+        let mounts = "36 35 98:0 / / rw shared:1 - ext4 /dev/sda1 rw\n\
+            37 35 0:33 / /mnt rw - fuse.nacre 10.0.0.1@tcp:/nacre rw\n\
+            38 35 0:34 / /mnt2 rw shared:2 - fuseblk 0@lo:/nacre rw\n\
+            39 35 7:1 / /usb rw - fuseblk /dev/sdb1 rw\n";
+        assert_eq!(count_mounts(mounts), 2);
+    }
+}
