@@ -11,6 +11,7 @@ mod output;
 mod places;
 mod roofline;
 mod shared_file;
+mod small_pieces;
 mod source_tree;
 mod warm_cache;
 
@@ -43,6 +44,8 @@ enum BenchCommand {
     Applications(Applications),
     /// Rates of what is cached, beside a null FUSE file system and the local disk's, and requests sent meanwhile
     WarmCache(WarmCache),
+    /// Programs that read and write small pieces, beside a null FUSE file system; records of one file beside own files'
+    SmallPieces(SmallPieces),
 }
 
 /// Arguments of `nacre bench applications`.
@@ -84,6 +87,31 @@ pub(crate) struct WarmCache {
     /// File for a plot (SVG)
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+}
+
+/// Arguments of `nacre bench small-pieces`.
+#[derive(Args, Debug)]
+pub(crate) struct SmallPieces {
+    /// A directory on a local disk: what is compared with, and where the file system's storage is made
+    dir: PathBuf,
+    /// Bytes of the file that has a few bytes written in each page
+    #[arg(long, default_value = "64M", value_parser = parse_size)]
+    size: u64,
+    /// Appends of 4 bytes
+    #[arg(long, default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..))]
+    appends: u64,
+    /// Blocks of 512 bytes
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    blocks: u64,
+    /// Rounds of link, write and rename
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
+    renames: u64,
+    /// Bytes of all records together
+    #[arg(long, default_value = "512M", value_parser = parse_size)]
+    records: u64,
+    /// Times each measurement is taken; the median counts
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
 }
 
 /// Arguments of `nacre bench shared-file`.
@@ -225,6 +253,7 @@ pub fn main(args: BenchArgs) -> ExitCode {
         BenchCommand::ObdfilterSurvey(a) => obdfilter_survey::run(&a, args.json),
         BenchCommand::Applications(a) => applications::run(&a, args.json),
         BenchCommand::WarmCache(a) => warm_cache::run(&a, args.json),
+        BenchCommand::SmallPieces(a) => small_pieces::run(&a, args.json),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

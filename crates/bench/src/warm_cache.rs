@@ -168,7 +168,7 @@ fn read(path: &Path, size: u64, block: usize) -> io::Result<f64> {
 }
 
 /// Requests that the client has sent to MDT and OSTs, but for those that a clock sends.
-fn requests(places: &Places) -> Result<u64, String> {
+pub(crate) fn requests(places: &Places) -> Result<u64, String> {
     let mut count = 0;
     for pattern in ["mdc.*.stats", "osc.*.stats"] {
         count += places.nacre().get_param(pattern)?.lines().map(count_of).sum::<u64>();

@@ -1,0 +1,349 @@
+//! `nacre bench small-pieces`: programs whose reads and writes are far smaller than an RPC. Each is timed on the local disk, on
+//! the null FUSE file system and on Nacre; then four jobs write and read records that are no multiple of a page, first a file
+//! for each job, then all jobs one file.
+
+use crate::SmallPieces;
+use crate::output::{self, median};
+use crate::places::{PLACES, Place, Places};
+use crate::warm_cache::requests;
+use indicatif::ProgressBar;
+use nacre_base::table;
+use serde::Serialize;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Instant;
+
+/// A program that is timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// Writes some bytes of each page, then reads the file through a mapping.
+    Pages,
+    /// Appends 4 bytes at a time.
+    Appends,
+    /// Writes 512 bytes at a time and reads them back (xfstests' generic/074).
+    Blocks,
+    /// Takes a lock by link(2), writes a small file and renames it into place (xfstests' generic/089).
+    Renames,
+}
+
+const ALL: [What; 4] = [What::Pages, What::Appends, What::Blocks, What::Renames];
+
+const PAGE: u64 = 4096;
+/// Bytes written in each page.
+const PIECE: &[u8; 8] = b"a piece.";
+/// Bytes of a block.
+const BLOCK: u64 = 512;
+/// Bytes of a record, and the jobs that write and read them: as in IO500's hard test.
+const RECORD: usize = 47_008;
+const JOBS: usize = 4;
+
+/// One program at all places: medians.
+#[derive(Debug, Clone, Serialize)]
+struct Row {
+    what: String,
+    nacre_s: f64,
+    null_fuse_s: f64,
+    local_disk_s: f64,
+    times_null_fuse: f64,
+    /// Requests that Nacre's client sent during one run.
+    rpcs: u64,
+}
+
+/// Records of one file beside those of own files: medians.
+#[derive(Debug, Clone, Serialize)]
+struct Records {
+    what: &'static str,
+    own_files_mb_per_s: f64,
+    shared_file_mb_per_s: f64,
+    /// Median of the shares of each run.
+    percent_of_own_files: f64,
+    /// Requests of the run with the shared file.
+    rpcs: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+enum Line {
+    Program(Row),
+    Records(Records),
+}
+
+pub(crate) fn run(args: &SmallPieces, json: bool) -> Result<(), String> {
+    let steps = (ALL.len() * PLACES.len() + 2) as u64 * u64::from(args.runs);
+    let bar = output::progress(steps);
+    let result = measure(args, &bar);
+    bar.finish_and_clear();
+    output::show(&result?, json, |lines| print_lines(args, lines))
+}
+
+fn measure(args: &SmallPieces, bar: &ProgressBar) -> Result<Vec<Line>, String> {
+    let places = Places::new(&args.dir)?;
+    let mut lines = Vec::new();
+    for what in ALL {
+        lines.extend(program(args, &places, what, bar)?.into_iter().map(Line::Program));
+    }
+    lines.extend(records(args, &places, bar)?.map(Line::Records));
+    Ok(lines)
+}
+
+/// All places in each run, so that what the machine does meanwhile meets all of them.
+fn program(args: &SmallPieces, places: &Places, what: What, bar: &ProgressBar) -> Result<Vec<Row>, String> {
+    let phases = what.phases(args);
+    let mut taken = vec![<[Vec<f64>; 3]>::default(); phases.len()];
+    let mut rpcs = vec![0; phases.len()];
+    for _ in 0..args.runs {
+        for (at, place) in PLACES.into_iter().enumerate() {
+            output::step(bar, format!("{}, {}", phases[0], place.name()));
+            let failed = |e: io::Error| format!("{} on {}: {e}", phases[0], place.name());
+            let dir = places.dir(place).join("pieces");
+            std::fs::create_dir(&dir).map_err(failed)?;
+            for phase in 0..phases.len() {
+                let is_ours = place == Place::Nacre;
+                let before = if is_ours { requests(places)? } else { 0 };
+                let begun = Instant::now();
+                what.run(phase, &dir, args).map_err(failed)?;
+                taken[phase][at].push(begun.elapsed().as_secs_f64());
+                if is_ours {
+                    rpcs[phase] = requests(places)? - before;
+                }
+            }
+            std::fs::remove_dir_all(&dir).map_err(failed)?;
+        }
+    }
+    let rows = phases.into_iter().zip(taken).zip(rpcs).map(|((what, taken), rpcs)| {
+        let [local_disk_s, null_fuse_s, nacre_s] = taken.map(median);
+        Row { what, nacre_s, null_fuse_s, local_disk_s, times_null_fuse: nacre_s / null_fuse_s, rpcs }
+    });
+    Ok(rows.collect())
+}
+
+impl What {
+    /// What is timed, one after the other.
+    fn phases(self, args: &SmallPieces) -> Vec<String> {
+        let mib = args.size >> 20;
+        match self {
+            What::Pages => vec![format!("8 bytes a page, {mib} MiB"), "the same, mapped and read".to_owned()],
+            What::Appends => vec![format!("{} appends of 4 bytes", args.appends)],
+            What::Blocks => vec![
+                format!("{} writes of {BLOCK} bytes", args.blocks),
+                format!("{} reads of {BLOCK} bytes", args.blocks),
+            ],
+            What::Renames => vec![format!("{} x link, write, rename", args.renames)],
+        }
+    }
+
+    fn run(self, phase: usize, dir: &Path, args: &SmallPieces) -> io::Result<()> {
+        let path = dir.join("file");
+        match (self, phase) {
+            (What::Pages, 0) => write_pieces(&File::create_new(path)?, args.size),
+            (What::Pages, _) => read_mapped(&File::open(path)?, args.size),
+            (What::Appends, _) => append(&path, args.appends),
+            (What::Blocks, 0) => write_blocks(&File::create_new(path)?, args.blocks),
+            (What::Blocks, _) => read_blocks(&File::open(path)?, args.blocks),
+            (What::Renames, _) => rename(dir, args.renames),
+        }
+    }
+}
+
+/// Pieces at the beginning of each page; the last byte is written, too, so that the file has its full size.
+fn write_pieces(file: &File, size: u64) -> io::Result<()> {
+    (0..size).step_by(PAGE as usize).try_for_each(|at| file.write_all_at(PIECE, at))?;
+    file.write_all_at(&[0], size - 1)
+}
+
+fn read_mapped(file: &File, size: u64) -> io::Result<()> {
+    let map = Mapping::new(file, size as usize)?;
+    for page in map.bytes().chunks(PAGE as usize) {
+        check(page.starts_with(PIECE) && page[PIECE.len()] == 0)?;
+    }
+    Ok(())
+}
+
+fn append(path: &Path, count: u64) -> io::Result<()> {
+    let mut file = OpenOptions::new().append(true).create_new(true).open(path)?;
+    (0..count).try_for_each(|i| file.write_all(&(i as u32).to_le_bytes()))?;
+    check(file.metadata()?.len() == count * 4)
+}
+
+fn write_blocks(file: &File, count: u64) -> io::Result<()> {
+    (0..count).try_for_each(|i| file.write_all_at(&[i as u8; BLOCK as usize], i * BLOCK))
+}
+
+fn read_blocks(file: &File, count: u64) -> io::Result<()> {
+    let mut block = [0; BLOCK as usize];
+    (0..count).try_for_each(|i| {
+        file.read_exact_at(&mut block, i * BLOCK)?;
+        check(block == [i as u8; BLOCK as usize])
+    })
+}
+
+fn rename(dir: &Path, count: u64) -> io::Result<()> {
+    let (table, lock, new) = (dir.join("table"), dir.join("lock"), dir.join("table.new"));
+    std::fs::write(&table, PIECE)?;
+    for _ in 0..count {
+        std::fs::hard_link(&table, &lock)?;
+        std::fs::write(&new, PIECE)?;
+        std::fs::rename(&new, &table)?;
+        std::fs::remove_file(&lock)?;
+    }
+    Ok(())
+}
+
+fn check(is_right: bool) -> io::Result<()> {
+    if is_right { Ok(()) } else { Err(io::Error::other("what was written did not come back")) }
+}
+
+/// A file mapped for reading.
+struct Mapping {
+    start: *mut libc::c_void,
+    len: usize,
+}
+
+impl Mapping {
+    fn new(file: &File, len: usize) -> io::Result<Mapping> {
+        let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED);
+        // SAFETY: the kernel chooses the place.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, file.as_raw_fd(), 0) };
+        if start == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Mapping { start, len }) }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped for as long as self lives; the file has that size, and nobody writes to it any more.
+        unsafe { std::slice::from_raw_parts(self.start.cast(), self.len) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: what `new` mapped, and no slice of it outlives self.
+        unsafe { libc::munmap(self.start, self.len) };
+    }
+}
+
+/// How the jobs share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Files {
+    Own,
+    Shared,
+}
+
+/// Written, and read back with nothing cached.
+fn records(
+    args: &SmallPieces,
+    places: &Places,
+    bar: &ProgressBar,
+) -> Result<impl Iterator<Item = Records> + use<>, String> {
+    let dir = places.dir(Place::Nacre);
+    let each = (args.records / (JOBS * RECORD) as u64).max(1);
+    let mut taken = <[[Vec<f64>; 2]; 2]>::default();
+    let mut rpcs = [0; 2];
+    for _ in 0..args.runs {
+        for (at, files) in [Files::Own, Files::Shared].into_iter().enumerate() {
+            output::step(bar, format!("{RECORD}-byte records, {files:?}"));
+            for (phase, job) in [write_records, read_records].into_iter().enumerate() {
+                places.drop_caches()?;
+                let before = requests(places)?;
+                let failed = |e: io::Error| format!("{RECORD}-byte records, {files:?}: {e}");
+                let rate = side_by_side(&dir, files, each, job).map_err(failed)?;
+                taken[phase][at].push(rate / 1e6);
+                rpcs[phase] = requests(places)? - before;
+            }
+            for job in 0..JOBS {
+                let _ = std::fs::remove_file(dir.join(name(files, job)));
+            }
+        }
+    }
+    let whats = ["written by four jobs, with fsync", "read back, nothing cached"];
+    Ok(whats.into_iter().zip(taken).zip(rpcs).map(|((what, [own, shared]), rpcs)| {
+        let shares = own.iter().zip(&shared).map(|(own, shared)| 100.0 * shared / own).collect();
+        let (own_files_mb_per_s, shared_file_mb_per_s) = (median(own), median(shared));
+        Records { what, own_files_mb_per_s, shared_file_mb_per_s, percent_of_own_files: median(shares), rpcs }
+    }))
+}
+
+fn name(files: Files, job: usize) -> String {
+    match files {
+        Files::Own => format!("records-{job}"),
+        Files::Shared => "records".to_owned(),
+    }
+}
+
+type Job = fn(&Path, u64, &dyn Fn(u64) -> u64, u8) -> io::Result<()>;
+
+/// Bytes per second of all jobs together.
+fn side_by_side(dir: &Path, files: Files, each: u64, job: Job) -> io::Result<f64> {
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        let start = |j: usize| {
+            let path = dir.join(name(files, j));
+            scope.spawn(move || {
+                let place = move |i: u64| match files {
+                    Files::Own => i * RECORD as u64,
+                    Files::Shared => (i * JOBS as u64 + j as u64) * RECORD as u64,
+                };
+                job(&path, each, &place, j as u8)
+            })
+        };
+        let running: Vec<_> = (0..JOBS).map(start).collect();
+        running.into_iter().try_for_each(|t| t.join().map_err(|_| io::Error::other("a job panicked"))?)
+    })?;
+    Ok((each * (JOBS * RECORD) as u64) as f64 / begun.elapsed().as_secs_f64())
+}
+
+fn write_records(path: &Path, count: u64, place: &dyn Fn(u64) -> u64, job: u8) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    let mut record = vec![job; RECORD];
+    for i in 0..count {
+        record[..8].copy_from_slice(&i.to_le_bytes());
+        file.write_all_at(&record, place(i))?;
+    }
+    file.sync_all()
+}
+
+fn read_records(path: &Path, count: u64, place: &dyn Fn(u64) -> u64, job: u8) -> io::Result<()> {
+    let file = File::open(path)?;
+    let mut record = vec![0; RECORD];
+    for i in 0..count {
+        file.read_exact_at(&mut record, place(i))?;
+        check(record[..8] == i.to_le_bytes() && record[RECORD - 1] == job)?;
+    }
+    Ok(())
+}
+
+fn print_lines(args: &SmallPieces, lines: &[Line]) {
+    let (mut programs, mut records) = (Vec::new(), Vec::new());
+    for line in lines {
+        match line {
+            Line::Program(r) => {
+                let s = |v: f64| format!("{v:.2} s");
+                let times = format!("{:.1}", r.times_null_fuse);
+                programs.push(vec![
+                    r.what.clone(),
+                    s(r.nacre_s),
+                    s(r.null_fuse_s),
+                    s(r.local_disk_s),
+                    times,
+                    r.rpcs.to_string(),
+                ]);
+            }
+            Line::Records(r) => {
+                let rate = |v: f64| format!("{v:.0} MB/s");
+                let share = format!("{:.0} %", r.percent_of_own_files);
+                records.push(vec![
+                    r.what.to_owned(),
+                    rate(r.own_files_mb_per_s),
+                    rate(r.shared_file_mb_per_s),
+                    share,
+                    r.rpcs.to_string(),
+                ]);
+            }
+        }
+    }
+    print!("{}", table::text(&["", "nacre", "null FUSE", "local disk", "x null FUSE", "RPCs"], &programs));
+    println!();
+    print!("{}", table::text(&["47,008-byte records", "own files", "one file", "of own files", "RPCs"], &records));
+    println!("\nMedians of {} runs. The null file system has its data in memory.", args.runs);
+}
