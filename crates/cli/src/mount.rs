@@ -36,6 +36,9 @@ pub(crate) struct Mount {
 /// The option that turns imperative recovery off.
 const NO_IMPERATIVE_RECOVERY: &str = "noir";
 
+/// Has the kernel clear set-id bits as Linux before 5.11 does. For tests: it is not told of.
+const NO_KILL_PRIV: &str = "nokillpriv";
+
 /// Options of mount(8) that need nothing from us, or that every mount has.
 const ACCEPTED_OPTIONS: &[&str] = &[
     "rw",
@@ -94,7 +97,7 @@ fn check(args: &Mount) -> Result<MountSource, String> {
         return Err(format!("{} is not a directory: make it first", args.mountpoint.display()));
     }
     for option in &args.options {
-        let is_ours = option == NO_IMPERATIVE_RECOVERY;
+        let is_ours = option == NO_IMPERATIVE_RECOVERY || option == NO_KILL_PRIV;
         if !is_ours && !ACCEPTED_OPTIONS.contains(&option.as_str()) && !option.starts_with("x-") {
             let known = ACCEPTED_OPTIONS.join(", ");
             return Err(format!("mount option {option:?} is not known; known are {NO_IMPERATIVE_RECOVERY}, {known}"));
@@ -130,7 +133,9 @@ async fn serve(args: Mount) -> Result<(), String> {
     let imperative_recovery = !args.options.iter().any(|o| o == NO_IMPERATIVE_RECOVERY);
     let config = MountConfig { fsname: source.fsname, mgs: source.mgs, imperative_recovery, ..MountConfig::default() };
     let client = connect(&node, config).await?;
-    let session = attach(&node, &client, &args.mountpoint, &args.source).await?;
+    let handle_kill_priv = !args.options.iter().any(|o| o == NO_KILL_PRIV);
+    let options = MountOptions { handle_kill_priv, ..options(&args.source) };
+    let session = attach(&node, &client, &args.mountpoint, options).await?;
     daemon::say_ready(args.mountpoint.display());
     tokio::select! {
         () = session.wait_unmounted() => {}
@@ -150,14 +155,18 @@ pub(crate) async fn connect(node: &Node, config: MountConfig) -> Result<Arc<Clie
     Ok(client)
 }
 
+/// How a mount of `source` is made if nothing else is asked for.
+pub(crate) fn options(source: &str) -> MountOptions {
+    MountOptions { source: source.to_owned(), allow_other: true, ..MountOptions::default() }
+}
+
 /// Opens the FUSE door at `mountpoint`.
 pub(crate) async fn attach(
     node: &Node,
     client: &Arc<Client>,
     mountpoint: &Path,
-    source: &str,
+    options: MountOptions,
 ) -> Result<nacre_fuse::Session, String> {
-    let options = MountOptions { source: source.to_owned(), allow_other: true, ..MountOptions::default() };
     nacre_fuse::mount_client(node.rpc.rt(), client.clone(), mountpoint, options).await.map_err(|e| e.to_string())
 }
 

@@ -3,7 +3,7 @@
 
 use crate::daemon;
 use crate::mkfs::format_target;
-use crate::mount::{attach, connect, unmount};
+use crate::mount::{self, attach, connect, unmount};
 use crate::node::{Listen, Node};
 use crate::output::{fail, json};
 use crate::servers::Targets;
@@ -142,7 +142,7 @@ async fn serve(args: Up) -> Result<(), String> {
     wait_for_osts(&node, osts).await;
     let config = MountConfig { fsname: fsname.clone(), mgs: vec![Nid::LO], ..MountConfig::default() };
     let client = connect(&node, config).await?;
-    let session = attach(&node, &client, &args.mountpoint, &format!("{}:/{fsname}", node.nid)).await?;
+    let session = attach(&node, &client, &args.mountpoint, mount::options(&format!("{}:/{fsname}", node.nid))).await?;
     let mountpoint = args.mountpoint.clone();
     let running =
         Running { pid: std::process::id(), fsname: fsname.clone(), nid: node.nid.to_string(), mountpoint, osts };

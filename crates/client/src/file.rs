@@ -1,8 +1,8 @@
 //! Open files: open, create, read, write, allocation, durability, close. Attributes are changed in `setattr`.
 
-mod setattr;
-
 mod advice;
+mod privileges;
+mod setattr;
 
 pub use advice::Advice;
 
@@ -76,8 +76,6 @@ struct State {
     read_at: Option<Timestamp>,
     /// What a write failed with after it had reported a part as written. Reported once, by flush or fsync.
     error: Option<Errno>,
-    /// The mode was asked for and has no set-id bits, and no lock came with it that would tell of them.
-    no_set_id: bool,
     /// The inode with its layout is durable since an earlier fsync.
     inode_synced: bool,
     /// Owners who may hold flock(2) locks through this open file.
@@ -245,10 +243,14 @@ impl Client {
         let (caller, now) = (self.caller(cred), self.mount.rt.wall());
         let body = Open { cred: cred.clone(), now, ..body };
         let mdc = self.lmv.mdc(body.parent).await?;
+        let believed = if body.flags & O_TRUNC == 0 { None } else { mdc.inodes().permissions(body.parent).cloned() };
         let reply =
             if body.name.is_empty() { mdc.open_by_fid(&caller, &body).await } else { mdc.open(&caller, &body).await };
         let reply = reply?;
         let (created, mut attr) = (reply.created, reply.attr.clone());
+        if believed.is_some_and(|believed| believed.fid == attr.fid && believed.mode != attr.mode) {
+            self.forget_attributes(attr.fid).await;
+        }
         let shared = self.lov.file(reply.attr.fid);
         let file = Arc::new(OpenFile::new(caller, cred, body.flags, reply, shared));
         let Some(layout) = file.known_layout().filter(|_| !created) else { return Ok((attr, file)) };

@@ -25,7 +25,7 @@ use history::{History, Part, Touch};
 use nacre_base::{Errno, Fid, FxHashMap, Time, Timestamp};
 use nacre_ldlm::LockId;
 use nacre_ldlm::lock_cache::{Arrival, Blocking, Cover, Giving, LockCache, LruLimits, Ticket, Want};
-use nacre_wire::attr::{Attr, Credentials};
+use nacre_wire::attr::{Attr, CAPABILITY, Credentials};
 use nacre_wire::layout::Layout;
 use nacre_wire::ldlm::inode_bits::{ALL, LAYOUT, LOOKUP, PERM, UPDATE, XATTR};
 use nacre_wire::ldlm::{BlockingCallback, InodeLock};

@@ -18,7 +18,7 @@ use nacre_wire::attr::{Attr, Credentials, StatFs};
 use nacre_wire::layout::Layout;
 use nacre_wire::ldlm::inode_bits::ALL;
 use nacre_wire::ldlm::{Enqueue, EnqueueReply};
-use nacre_wire::mds::open_flags::{O_ACCMODE, O_CREAT, O_EXCL, O_TRUNC};
+use nacre_wire::mds::open_flags::{KILL_SET_ID, O_ACCMODE, O_CREAT, O_EXCL, O_TRUNC};
 use nacre_wire::mds::{
     AttrReply, Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, LookupReply, Open, OpenReply, Readpage,
     ReadpageReply, Reint, ReintRecord, RenameReply, RootReply, Sync, XattrReply,
@@ -29,7 +29,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Flags of an open that have had their effect when the file is open.
-const ONLY_ONCE: u32 = O_CREAT | O_EXCL | O_TRUNC;
+const ONLY_ONCE: u32 = O_CREAT | O_EXCL | O_TRUNC | KILL_SET_ID;
 
 /// One MDT.
 pub(crate) struct Mdc {

@@ -6,7 +6,7 @@ use crate::llite::Client;
 use crate::stats::Op;
 use bytes::{BufMut, Bytes, BytesMut};
 use nacre_base::{Errno, Fid, TargetKind};
-use nacre_wire::attr::{Credentials, StatFs};
+use nacre_wire::attr::{CAPABILITY, Credentials, StatFs};
 use nacre_wire::layout::LayoutSpec;
 use nacre_wire::lov_ea;
 use nacre_wire::mds::{ReintRecord, ReintSetLayout, ReintSetxattr};
@@ -91,7 +91,11 @@ impl Client {
             name => {
                 let value = Some(Bytes::copy_from_slice(value));
                 let record = ReintRecord::Setxattr(ReintSetxattr { fid, name: name.to_owned(), value, flags });
-                self.reint(cred, fid, record).await
+                self.reint(cred, fid, record).await?;
+                if name == CAPABILITY {
+                    self.lov.file(fid).set_unprivileged(false);
+                }
+                Ok(())
             }
         }
     }
@@ -135,6 +139,8 @@ impl Client {
             // A file keeps its layout. Programs that mirror attributes try to remove it, and go on when that succeeds.
             LUSTRE_LOV | TRUSTED_LOV => return Ok(()),
             name if name.starts_with("lustre.") => return Err(Errno::EOPNOTSUPP),
+            // The kernel lets nobody else remove it but who is about to write.
+            CAPABILITY if !cred.is_root() => return self.drop_capability(cred, fid).await,
             name => ReintRecord::Setxattr(ReintSetxattr { fid, name: name.to_owned(), value: None, flags: 0 }),
         };
         self.reint(cred, fid, record).await

@@ -148,8 +148,6 @@ pub(crate) mod init {
     pub(crate) const ABORT_ERROR: u64 = 1 << 21;
     pub(crate) const MAX_PAGES: u64 = 1 << 22;
     pub(crate) const CACHE_SYMLINKS: u64 = 1 << 23;
-    /// Not wanted: named for the tests.
-    #[cfg(test)]
     pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub(crate) const SETXATTR_EXT: u64 = 1 << 29;
     pub(crate) const INIT_EXT: u64 = 1 << 30;

@@ -18,9 +18,10 @@ use crate::session::{Session, serve};
 use async_trait::async_trait;
 use listing::OpenDirectory;
 use nacre_base::{Errno, Fid, FxHashMap, Payload};
+use nacre_client::open_flags::KILL_SET_ID;
 use nacre_client::{Client, FlockKind, FlockRequest, OpenFile};
 use nacre_rt::Rt;
-use nacre_wire::attr::{self, Credentials};
+use nacre_wire::attr::{self, Credentials, mode};
 use parking_lot::Mutex;
 use slab::Slab;
 use std::path::Path;
@@ -78,7 +79,7 @@ impl Door {
     }
 
     fn attr_valid(&self, attr: &attr::Attr) -> Duration {
-        self.kernel.attr_valid(self.client.keeps_attr(attr))
+        self.kernel.attr_valid(is_keepable(attr) && self.client.keeps_attr(attr))
     }
 
     fn opened(&self, file: Arc<OpenFile>) -> Opened {
@@ -215,6 +216,8 @@ impl Handler for Door {
             atime: op.atime.map(time),
             mtime: op.mtime.map(time),
             times_are_now: all_now,
+            kill_set_id: kills_set_id(ctx.uid, &op),
+            kill_capability: false,
         };
         let attr = async {
             let fid = self.fid(op.node)?;
@@ -283,7 +286,8 @@ impl Handler for Door {
 
     async fn open(self: Arc<Self>, ctx: Context, op: request::Open, reply: ReplyOpen) {
         self.created.lock().remove(&op.node);
-        let opened = async { self.client.open(&credentials(&ctx), self.fid(op.node)?, op.flags).await };
+        let flags = open_flags(op.flags, op.kill_suidgid);
+        let opened = async { self.client.open(&credentials(&ctx), self.fid(op.node)?, flags).await };
         match opened.await {
             Ok(file) => reply.ok(self.opened(file)),
             Err(e) => reply.error(e),
@@ -293,7 +297,8 @@ impl Handler for Door {
     async fn create(self: Arc<Self>, ctx: Context, op: request::Create, reply: ReplyCreate) {
         let created = async {
             let (cred, parent) = (credentials(&ctx), self.fid(op.parent)?);
-            self.client.create(&cred, parent, &op.name, op.flags, op.mode, op.umask, None).await
+            let flags = open_flags(op.flags, op.kill_suidgid);
+            self.client.create(&cred, parent, &op.name, flags, op.mode, op.umask, None).await
         };
         match (created.await, self.fid(op.parent)) {
             (Ok((attr, file)), Ok(parent)) => {
@@ -319,8 +324,9 @@ impl Handler for Door {
     async fn write(self: Arc<Self>, _: Context, op: request::Write, reply: ReplyWrite) {
         let written = async {
             let file = self.file(op.handle)?;
-            if op.kill_suidgid {
-                self.client.drop_set_id(&file).await?;
+            // A store into a mapping takes nothing from a program, as on local file systems. Nobody knows whose it was.
+            if !op.from_cache && !op.data.is_empty() {
+                self.client.drop_privileges(&file, op.kill_suidgid).await?;
             }
             // A shared mapping's pages go where they are, even if the file is open for appending.
             let data = Payload::from(op.data);
@@ -384,10 +390,6 @@ impl Handler for Door {
     }
 
     async fn get_xattr(self: Arc<Self>, ctx: Context, op: request::GetXattr, reply: ReplyXattr) {
-        // The kernel asks for this before every write, to clear it; we keep none.
-        if &op.name[..] == b"security.capability" {
-            return reply.error(Errno::ENODATA);
-        }
         let value = async { self.client.getxattr(&credentials(&ctx), self.fid(op.node)?, &op.name).await };
         match value.await {
             Ok(value) => reply.ok(&value),
@@ -476,8 +478,13 @@ impl Handler for Door {
         reply.result(done.await);
     }
 
-    async fn fallocate(self: Arc<Self>, _: Context, op: request::Fallocate, reply: ReplyEmpty) {
-        let done = async { self.client.fallocate(&*self.file(op.handle)?, op.mode, op.offset, op.length).await };
+    async fn fallocate(self: Arc<Self>, ctx: Context, op: request::Fallocate, reply: ReplyEmpty) {
+        let done = async {
+            let file = self.file(op.handle)?;
+            // The request does not tell who has CAP_FSETID.
+            self.client.drop_privileges(&file, ctx.uid != 0).await?;
+            self.client.fallocate(&file, op.mode, op.offset, op.length).await
+        };
         reply.result(done.await);
     }
 
@@ -496,6 +503,27 @@ impl Handler for Door {
             Err(e) => reply.error(e),
         }
     }
+}
+
+/// Flags of open(2), and what the kernel says beside them.
+fn open_flags(flags: u32, kill_suidgid: bool) -> u32 {
+    flags & !KILL_SET_ID | if kill_suidgid { KILL_SET_ID } else { 0 }
+}
+
+/// Whether a change of attributes takes set-id bits away that the MDT would leave. What a change of owner takes away the MDT
+/// knows best. A kernel with HANDLE_KILLPRIV_V2 names nothing at all to change before fallocate(2), and for chown(2) to
+/// -1, -1, which take the bits away; from root it does so as well when there is only a capability to take.
+fn kills_set_id(uid: u32, op: &request::SetAttr) -> bool {
+    let changes_owner = op.uid.is_some() || op.gid.is_some();
+    let changes_times = op.atime.is_some() || op.mtime.is_some() || op.ctime.is_some();
+    let changes_nothing = op.mode.is_none() && op.size.is_none() && !changes_times;
+    !changes_owner && (op.kill_suidgid || changes_nothing && uid != 0)
+}
+
+/// Whether the kernel may believe attributes until it is told otherwise. It must ask for the mode of a set-id program each
+/// time it runs one: the answer to a SETATTR counts for the kernel even if it was told meanwhile to forget the mode.
+fn is_keepable(a: &attr::Attr) -> bool {
+    !a.is_file() || a.mode & (mode::S_ISUID | mode::S_ISGID) == 0
 }
 
 fn to_kernel(a: &attr::Attr) -> Attr {
@@ -535,4 +563,44 @@ fn flock_request(owner: u64, lock: &FileLock, space: LockSpace, wait: bool) -> F
     // The kernel's end of file is the largest signed number, ours the largest of all.
     let end = if lock.end >= i64::MAX as u64 { u64::MAX } else { lock.end };
     FlockRequest { owner, pid: lock.pid, kind, start: lock.start, end, wait, bsd: space == LockSpace::Flock }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_client::open_flags::O_TRUNC;
+
+    #[test]
+    fn the_kernel_never_believes_the_mode_of_a_set_id_program() {
+        let keepable = |mode| is_keepable(&attr::Attr { mode, ..attr::Attr::default() });
+        assert!(keepable(mode::S_IFREG | 0o1777));
+        assert!(!keepable(mode::S_IFREG | 0o4755));
+        assert!(!keepable(mode::S_IFREG | 0o2755));
+        assert!(keepable(mode::S_IFDIR | 0o2755));
+    }
+
+    #[test]
+    fn what_the_kernel_says_of_set_id_bits_is_heeded() {
+        let nothing = request::SetAttr {
+            node: 1,
+            handle: None,
+            mode: None,
+            uid: None,
+            gid: None,
+            size: None,
+            atime: None,
+            mtime: None,
+            ctime: None,
+            lock_owner: None,
+            kill_suidgid: false,
+        };
+        let truncate = request::SetAttr { size: Some(0), ..nothing.clone() };
+        let truncate_by_user = request::SetAttr { kill_suidgid: true, ..truncate.clone() };
+        let chown = request::SetAttr { uid: Some(5), kill_suidgid: true, ..nothing.clone() };
+        assert!(kills_set_id(5, &nothing) && !kills_set_id(0, &nothing));
+        assert!(kills_set_id(0, &truncate_by_user) && !kills_set_id(5, &truncate));
+        assert!(!kills_set_id(0, &chown));
+        assert_eq!(open_flags(O_TRUNC, true), O_TRUNC | KILL_SET_ID);
+        assert_eq!(open_flags(O_TRUNC | KILL_SET_ID, false), O_TRUNC);
+    }
 }

@@ -30,6 +30,8 @@ pub struct MountOptions {
     /// The kernel checks permissions by mode, owner, group and list before it asks us. It must, if it keeps names: it
     /// does not ask for those.
     pub default_permissions: bool,
+    /// The kernel tells who keeps set-id bits (HANDLE_KILLPRIV_V2, Linux 5.11). Off it is as if it were older: for tests.
+    pub handle_kill_priv: bool,
     /// How far the kernel reads ahead in files read through its page cache, in KiB; 0 leaves the kernel's default.
     pub read_ahead_kib: u32,
 }
@@ -46,6 +48,7 @@ impl Default for MountOptions {
             no_atime: false,
             allow_other: true,
             default_permissions: true,
+            handle_kill_priv: true,
             read_ahead_kib: 1024,
         }
     }

@@ -27,23 +27,28 @@ const NOTIFICATIONS_MAX: usize = 64;
 pub struct Notifier {
     sink: Arc<dyn Sink>,
     permits: Arc<Semaphore>,
+    /// For those that never wait in the kernel: requests wait for them.
+    quick_permits: Arc<Semaphore>,
 }
 
 impl Notifier {
     pub(crate) fn new(sink: Arc<dyn Sink>) -> Notifier {
-        Notifier { sink, permits: Arc::new(Semaphore::new(NOTIFICATIONS_MAX)) }
+        let permits = || Arc::new(Semaphore::new(NOTIFICATIONS_MAX));
+        Notifier { sink, permits: permits(), quick_permits: permits() }
     }
 
     /// The kernel forgets the attributes of `node`, and of its pages those that touch `len` bytes from `offset`
     /// (0: to the end). Dirty pages of shared mappings are written out first. Waits for READs under way of these pages.
     pub async fn inval_inode(&self, node: u64, offset: u64, len: u64) -> Result<(), Errno> {
         let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        self.notify_inode(abi::NotifyInvalInode { ino: node, off: signed(offset), len: signed(len) }).await
+        let body = abi::NotifyInvalInode { ino: node, off: signed(offset), len: signed(len) };
+        self.notify(&self.permits, abi::NOTIFY_INVAL_INODE, body.as_bytes().to_vec()).await
     }
 
     /// The kernel forgets the attributes of `node` but not its pages. Never waits in the kernel.
     pub async fn inval_inode_attributes(&self, node: u64) -> Result<(), Errno> {
-        self.notify_inode(abi::NotifyInvalInode { ino: node, off: -1, len: 0 }).await
+        let body = abi::NotifyInvalInode { ino: node, off: -1, len: 0 };
+        self.notify(&self.quick_permits, abi::NOTIFY_INVAL_INODE, body.as_bytes().to_vec()).await
     }
 
     /// The kernel forgets `name` in the directory `parent`, or that there is no such name. Waits for what is changing
@@ -60,11 +65,7 @@ impl Notifier {
 
     /// The kernel asks again for every name at its next use. Never waits in the kernel; EINVAL before Linux 6.16.
     pub async fn inval_all_entries(&self) -> Result<(), Errno> {
-        self.notify(abi::NOTIFY_INC_EPOCH, Vec::new()).await
-    }
-
-    async fn notify_inode(&self, body: abi::NotifyInvalInode) -> Result<(), Errno> {
-        self.notify(abi::NOTIFY_INVAL_INODE, body.as_bytes().to_vec()).await
+        self.notify(&self.quick_permits, abi::NOTIFY_INC_EPOCH, Vec::new()).await
     }
 
     async fn notify_entry(&self, parent: u64, name: &[u8], flags: u32) -> Result<(), Errno> {
@@ -72,12 +73,12 @@ impl Notifier {
         let mut body = abi::NotifyInvalEntry { parent, namelen, flags }.as_bytes().to_vec();
         body.extend_from_slice(name);
         body.push(0);
-        self.notify(abi::NOTIFY_INVAL_ENTRY, body).await
+        self.notify(&self.permits, abi::NOTIFY_INVAL_ENTRY, body).await
     }
 
-    async fn notify(&self, code: i32, body: Vec<u8>) -> Result<(), Errno> {
+    async fn notify(&self, permits: &Arc<Semaphore>, code: i32, body: Vec<u8>) -> Result<(), Errno> {
         // The semaphore is never closed.
-        let permit = self.permits.clone().acquire_owned().await.map_err(|_| Errno::ESHUTDOWN)?;
+        let permit = permits.clone().acquire_owned().await.map_err(|_| Errno::ESHUTDOWN)?;
         let sink = self.sink.clone();
         let sent = tokio::task::spawn_blocking(move || {
             let _permit = permit;

@@ -38,6 +38,7 @@ impl Default for NullOptions {
 /// Mounts a null file system.
 pub async fn mount(rt: Rt, mountpoint: &Path, options: MountOptions, null: NullOptions) -> Result<Session, FuseError> {
     let handler = Arc::new(Null::new(rt.clone(), null));
+    let options = MountOptions { handle_kill_priv: false, ..options };
     serve(rt, mountpoint, options, handler).await
 }
 

@@ -32,8 +32,8 @@ const BUFFERS_FREE_MAX: usize = 32;
 
 /// What we ask for where the kernel offers it. Not among them, on purpose: WRITEBACK_CACHE, which hides writes from the
 /// lock manager; AUTO_INVAL_DATA, because lock callbacks say what is stale; NO_OPEN, because opens carry state; SPLICE,
-/// slower than copying here; HANDLE_KILLPRIV, because its first version makes the kernel forget set-id bits that it should
-/// ask us to clear. POSIX_ACL makes the kernel check permissions, lists included, which it must if it keeps names;
+/// slower than copying here; HANDLE_KILLPRIV, whose second version says who keeps set-id bits. POSIX_ACL makes the kernel
+/// check permissions, lists included, which it must if it keeps names;
 /// DONT_MASK belongs to it, because a directory's default list takes the umask's place.
 const WANTED: u64 = init::ASYNC_READ
     | init::POSIX_LOCKS
@@ -51,10 +51,18 @@ const WANTED: u64 = init::ASYNC_READ
     | init::ABORT_ERROR
     | init::MAX_PAGES
     | init::CACHE_SYMLINKS
+    | init::HANDLE_KILLPRIV_V2
     | init::SETXATTR_EXT
     | init::INIT_EXT
     | init::CREATE_SUPP_GROUP
     | init::DIRECT_IO_ALLOW_MMAP;
+
+impl MountOptions {
+    /// What is asked of the kernel for a mount with these options.
+    fn wanted(&self) -> u64 {
+        if self.handle_kill_priv { WANTED } else { WANTED & !init::HANDLE_KILLPRIV_V2 }
+    }
+}
 
 /// A mounted file system. Dropping it unmounts lazily.
 pub struct Session {
@@ -123,7 +131,7 @@ fn start(rt: Rt, path: PathBuf, options: &MountOptions, handler: Arc<dyn Handler
     let path = path.canonicalize().map_err(|error| FuseError::Mountpoint { path: path.clone(), error })?;
     let channel = Channel::open()?;
     mount::mount(&channel, &path, options, IO_BYTES_MAX as usize)?;
-    let session = run(rt, &path, channel, handler);
+    let session = run(rt, &path, channel, handler, options.wanted());
     match &session {
         Ok(_) if options.read_ahead_kib > 0 => mount::set_read_ahead(&path, options.read_ahead_kib),
         Ok(_) => {}
@@ -133,9 +141,9 @@ fn start(rt: Rt, path: PathBuf, options: &MountOptions, handler: Arc<dyn Handler
 }
 
 /// Answers INIT, then starts the readers.
-fn run(rt: Rt, path: &Path, channel: Channel, handler: Arc<dyn Handler>) -> Result<Session, FuseError> {
+fn run(rt: Rt, path: &Path, channel: Channel, handler: Arc<dyn Handler>, wanted: u64) -> Result<Session, FuseError> {
     let pool = Pool::new(IO_BYTES_MAX as usize, BUFFERS_FREE_MAX);
-    let dialect = answer_init(&channel, &mut pool.take())?;
+    let dialect = answer_init(&channel, &mut pool.take(), wanted)?;
     let channel = Arc::new(channel);
     let mut helpers = Vec::new();
     for _ in 0..available_parallelism().map_or(1, |n| n.get() - 1).clamp(1, HELPERS_MAX) {
@@ -169,10 +177,10 @@ fn run(rt: Rt, path: &Path, channel: Channel, handler: Arc<dyn Handler>) -> Resu
 }
 
 /// Reads the kernel's first message and answers it.
-fn answer_init(channel: &Channel, buf: &mut [u8]) -> Result<Dialect, FuseError> {
+fn answer_init(channel: &Channel, buf: &mut [u8], wanted: u64) -> Result<Dialect, FuseError> {
     let device = |error| FuseError::Device { error };
     let Received::Message(len) = channel.receive(buf).map_err(device)? else { return Err(FuseError::Gone) };
-    let (unique, agreed) = negotiate(&buf[..len], page_size())?;
+    let (unique, agreed) = negotiate(&buf[..len], page_size(), wanted)?;
     let len = size_of::<abi::OutHeader>() + size_of::<abi::InitOut>();
     let header = abi::OutHeader { len: len as u32, error: 0, unique };
     channel.send(&[IoSlice::new(header.as_bytes()), IoSlice::new(agreed.reply.as_bytes())]).map_err(device)?;
@@ -186,7 +194,7 @@ struct Agreed {
 }
 
 /// Answers the kernel's INIT message: the request's number, and what to reply.
-fn negotiate(message: &[u8], page_size: u32) -> Result<(u64, Agreed), FuseError> {
+fn negotiate(message: &[u8], page_size: u32, wanted: u64) -> Result<(u64, Agreed), FuseError> {
     let header = parse::parse_header(message).map_err(|_| FuseError::Init)?;
     if header.opcode != opcode::INIT {
         return Err(FuseError::Init);
@@ -201,7 +209,7 @@ fn negotiate(message: &[u8], page_size: u32) -> Result<(u64, Agreed), FuseError>
         let (flags2, _) = u32::read_from_prefix(rest).map_err(|_| FuseError::Init)?;
         offered |= u64::from(flags2) << 32;
     }
-    let flags = offered & WANTED;
+    let flags = offered & wanted;
     let reply = abi::InitOut {
         major: abi::MAJOR,
         minor: theirs.minor.min(abi::MINOR),
@@ -243,7 +251,7 @@ mod tests {
     #[test]
     fn linux_5_4_gets_what_it_knows() {
         let offered = (init::INIT_EXT - 1) & !init::SETXATTR_EXT & !init::HANDLE_KILLPRIV_V2;
-        let (unique, agreed) = negotiate(&init_message(init_in(31, offered), &[]), 4096).unwrap();
+        let (unique, agreed) = negotiate(&init_message(init_in(31, offered), &[]), 4096, WANTED).unwrap();
         assert_eq!(unique, 2);
         let r = agreed.reply;
         assert_eq!((r.major, r.minor, r.max_write, r.max_pages, r.max_readahead), (7, 31, 1 << 20, 256, 131_072));
@@ -254,21 +262,28 @@ mod tests {
     #[test]
     fn a_new_kernel_is_asked_for_no_more_than_wanted() {
         let all = init_message(init_in(99, u64::MAX), &[0xff; 48]);
-        let (_, agreed) = negotiate(&all, 65536).unwrap();
+        let (_, agreed) = negotiate(&all, 65536, WANTED).unwrap();
         assert_eq!(u64::from(agreed.reply.flags) | u64::from(agreed.reply.flags2) << 32, WANTED);
         assert_eq!((agreed.reply.minor, agreed.reply.max_pages), (abi::MINOR, 16));
         assert_eq!(agreed.dialect, Dialect { setxattr_ext: true, extensions: true });
     }
 
     #[test]
+    fn set_id_bits_are_left_to_the_kernel_if_asked_for() {
+        let options = MountOptions { handle_kill_priv: false, ..MountOptions::default() };
+        assert_eq!(MountOptions::default().wanted(), WANTED);
+        assert_eq!(options.wanted(), WANTED & !init::HANDLE_KILLPRIV_V2);
+    }
+
+    #[test]
     fn too_old_or_no_init_is_refused() {
-        let old = negotiate(&init_message(init_in(30, 0), &[]), 4096).err().unwrap();
+        let old = negotiate(&init_message(init_in(30, 0), &[]), 4096, WANTED).err().unwrap();
         assert!(matches!(old, FuseError::Version { major: 7, minor: 30 }), "{old}");
         let mut other = init_message(init_in(31, 0), &[]);
         other[4] = opcode::LOOKUP as u8;
-        assert!(matches!(negotiate(&other, 4096), Err(FuseError::Init)));
+        assert!(matches!(negotiate(&other, 4096, WANTED), Err(FuseError::Init)));
         let no_flags2 = init_message(init_in(36, init::INIT_EXT), &[]);
-        assert!(matches!(negotiate(&no_flags2, 4096), Err(FuseError::Init)));
-        assert!(matches!(negotiate(&[], 4096), Err(FuseError::Init)));
+        assert!(matches!(negotiate(&no_flags2, 4096, WANTED), Err(FuseError::Init)));
+        assert!(matches!(negotiate(&[], 4096, WANTED), Err(FuseError::Init)));
     }
 }

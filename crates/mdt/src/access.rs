@@ -6,7 +6,7 @@ use crate::record::{Inode, inode_flags};
 use crate::tables;
 use nacre_base::{Errno, Fid};
 use nacre_osd::Transaction;
-use nacre_wire::attr::{Credentials, mode};
+use nacre_wire::attr::{CAPABILITY, Credentials, mode, set_id_lost};
 
 /// Wanted: to read.
 pub const READ: u32 = 4;
@@ -73,21 +73,32 @@ pub fn check_sticky(directory: &Inode, victim: &Inode, cred: &Credentials) -> Re
     }
 }
 
-/// Takes away what others' data must not run with: set-id bits and capabilities, after a change of owner or content.
-/// The set-group-id bit of a file that its group cannot execute means something else and stays.
-pub fn drop_set_id(inode: &mut Inode) {
+/// Takes away what others' data must not run with: set-id bits and capabilities, after a change of owner by `cred`.
+/// `inode` is still its old owner's.
+pub fn owner_changes(inode: &mut Inode, cred: &Credentials) {
     if !inode.is_dir() {
-        inode.mode &= !mode::S_ISUID;
-        if inode.mode & 0o010 != 0 {
-            inode.mode &= !mode::S_ISGID;
-        }
-        inode.xattrs.retain(|(n, _)| n != "security.capability");
+        drop_set_id(inode, cred.is_root() || cred.in_group(inode.gid));
+        drop_capability(inode);
     }
 }
 
-/// As [`drop_set_id`], if `cred` is somebody from whom a change of content must be guarded so.
-pub fn drop_set_id_after_write(inode: &mut Inode, cred: &Credentials) {
-    if inode.is_file() && !cred.is_root() {
-        drop_set_id(inode);
+/// The same after a change of content. Root is taken to have CAP_FSETID, and keeps set-id bits, unless `kill_set_id` says
+/// otherwise.
+pub fn content_changes(inode: &mut Inode, cred: &Credentials, kill_set_id: bool) {
+    if inode.is_file() {
+        if kill_set_id || !cred.is_root() {
+            drop_set_id(inode, cred.in_group(inode.gid));
+        }
+        drop_capability(inode);
     }
+}
+
+/// Takes set-id bits away that who is or is not a member of the inode's group must not leave there.
+pub fn drop_set_id(inode: &mut Inode, is_member: bool) {
+    inode.mode &= !set_id_lost(inode.mode, is_member);
+}
+
+/// Takes the capability away. It always is in the inode.
+pub fn drop_capability(inode: &mut Inode) {
+    inode.xattrs.retain(|(name, _)| name != CAPABILITY);
 }

@@ -3,7 +3,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use nacre_base::{Errno, Fid, Timestamp};
-use nacre_wire::attr::{Attr, mode};
+use nacre_wire::attr::{Attr, CAPABILITY, mode};
 use nacre_wire::layout::{Layout, LayoutSpec};
 use nacre_wire::mds::AttrReply;
 use nacre_wire::{Field, Reader, WireError};
@@ -167,7 +167,13 @@ impl Inode {
             ctime: self.ctime,
             btime: self.btime,
             version: self.version,
+            has_capability: self.has_capability(),
         }
+    }
+
+    /// Whether it has a capability, which is kept nowhere else.
+    pub fn has_capability(&self) -> bool {
+        self.xattrs.iter().any(|(name, _)| name == CAPABILITY)
     }
 
     /// Attributes and layout as a reply has them.

@@ -61,6 +61,8 @@ message! {
         /// Transno of the last change: which of two answers about the inode is newer. Version-based recovery has a number of its
         /// own, which clients see in replies only (`RpcHeader::pre_versions`).
         pub version: u64,
+        /// True if the file has a [`CAPABILITY`], so that a client knows before each write whether there is one to take away.
+        pub has_capability: bool,
     }
 
     /// Attributes of an OST object. All zero for an object that was never written.
@@ -97,6 +99,11 @@ message! {
         pub mtime: Option<Timestamp>,
         /// Whether the times are "now" (needs only write permission), not chosen values (needs ownership).
         pub times_are_now: bool,
+        /// Takes set-id bits away, as far as [`set_id_lost`] says; the content changes, and who changes it has not CAP_FSETID.
+        /// With `size` that is so for all but root in any case.
+        pub kill_set_id: bool,
+        /// Takes the [`CAPABILITY`] away; the content changes. With `size` that is so in any case.
+        pub kill_capability: bool,
     }
 
     /// Who asks. Permissions are checked by the server.
@@ -130,6 +137,17 @@ message! {
     }
 }
 
+/// The extended attribute that gives a program rights of root's, whoever runs it.
+pub const CAPABILITY: &str = "security.capability";
+
+/// The set-id bits that a regular file loses when somebody who has not CAP_FSETID changes its content, by ext4's rules.
+/// `is_member`: the file's group is one of theirs. Set-group-ID of a file that its group may not run makes no program, and
+/// stays if a member writes.
+pub fn set_id_lost(mode: u32, is_member: bool) -> u32 {
+    let set_gid = if mode & 0o010 != 0 || !is_member { mode::S_ISGID } else { 0 };
+    mode & (mode::S_ISUID | set_gid)
+}
+
 /// Bits of [`StatFs::state`], which `lfs df` prints as letters.
 pub mod statfs_state {
     /// D: rebuild of the storage is going on.
@@ -159,6 +177,18 @@ impl Attr {
     pub fn is_file(&self) -> bool {
         self.file_type() == mode::S_IFREG
     }
+
+    /// Whether it is a regular file that a write may take something from: set-id bits or a capability.
+    pub fn is_privileged(&self) -> bool {
+        self.is_file() && (self.mode & (mode::S_ISUID | mode::S_ISGID) != 0 || self.has_capability)
+    }
+
+    /// Whether a write of at least one byte takes something from the file: the capability whoever writes, set-id bits if
+    /// the writer, whose groups are `cred`'s, has not CAP_FSETID.
+    pub fn is_changed_by_write(&self, cred: &Credentials, kills_set_id: bool) -> bool {
+        let set_id = if kills_set_id { set_id_lost(self.mode, cred.in_group(self.gid)) } else { 0 };
+        self.is_file() && (set_id != 0 || self.has_capability)
+    }
 }
 
 impl Credentials {
@@ -175,5 +205,35 @@ impl Credentials {
     /// Whether `gid` is the group or one of the supplementary groups.
     pub fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_write_takes_away_is_what_ext4_takes() {
+        let table = [
+            (0o6777, true, 0o6000),
+            (0o6777, false, 0o6000),
+            (0o2767, true, 0),
+            (0o2767, false, 0o2000),
+            (0o4644, true, 0o4000),
+            (0o1777, false, 0),
+        ];
+        for (mode, is_member, lost) in table {
+            assert_eq!(set_id_lost(mode, is_member), lost, "{mode:o} {is_member}");
+        }
+        let attr = |mode, has_capability| Attr { mode, gid: 7, has_capability, ..Attr::default() };
+        let (user, program) = (Credentials { uid: 5, gid: 5, groups: vec![] }, mode::S_IFREG | 0o4755);
+        assert!(attr(program, false).is_changed_by_write(&user, true));
+        assert!(!attr(program, false).is_changed_by_write(&user, false), "CAP_FSETID");
+        assert!(
+            attr(program, true).is_changed_by_write(&Credentials::root(), false),
+            "capabilities go at root's write, too"
+        );
+        assert!(!attr(mode::S_IFREG | 0o755, false).is_changed_by_write(&user, true));
+        assert!(!attr(mode::S_IFDIR | 0o6777, false).is_changed_by_write(&user, true));
     }
 }

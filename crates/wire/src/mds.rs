@@ -48,6 +48,8 @@ pub mod open_flags {
     pub const O_SYNC_INODE: u32 = 0o4_000_000;
     /// A file without a name (with O_DIRECTORY).
     pub const O_TMPFILE: u32 = 0o20_000_000;
+    /// No flag of open(2): O_TRUNC takes set-id bits away, root's too, who has not CAP_FSETID.
+    pub const KILL_SET_ID: u32 = 1 << 30;
 }
 
 message! {

@@ -38,6 +38,9 @@ pub(crate) const ADDRESS: &str = "127.0.0.1";
 /// Where their twins are.
 pub(crate) const TWIN_ADDRESS: &str = "127.0.0.2";
 
+/// The mount that gets on with its kernel as with one before Linux 5.11, which clears set-id bits in another way.
+const OLD_KERNEL_MOUNT: usize = 3;
+
 impl Plan {
     /// The usual one: 2 OSSs with 2 OSTs each, mounted three times.
     pub(crate) fn new(nacre: &Path, root: &Path) -> Plan {
@@ -164,8 +167,13 @@ impl Cluster {
         let at = self.mount_point(n);
         fs::create_dir_all(&at)?;
         let mut args = ["--faults", "mount", &self.source(), &at.to_string_lossy(), "-f"].map(str::to_owned).to_vec();
-        if !self.plan.mount_options.is_empty() {
-            args.extend(["-o".to_owned(), self.plan.mount_options.to_owned()]);
+        let mut options = vec![self.plan.mount_options];
+        if n == OLD_KERNEL_MOUNT {
+            options.push("nokillpriv");
+        }
+        options.retain(|o| !o.is_empty());
+        if !options.is_empty() {
+            args.extend(["-o".to_owned(), options.join(",")]);
         }
         let mut daemon = Daemon::new(&format!("mount{n}"), &self.plan.nacre, args, &self.plan.root);
         daemon.start()?;

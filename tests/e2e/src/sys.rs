@@ -1,6 +1,9 @@
 //! Safe wrappers over the few system calls that std lacks: shared mappings, locks, holes, extended attributes, mounts.
 //! All unsafe code of this crate is here.
 
+mod set_id;
+
+pub(crate) use set_id::*;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io;

@@ -8,8 +8,8 @@ use crate::lov::merge::{self, ObjectAttrs};
 use crate::osc::locks::Locking;
 use crate::stats::Op;
 use nacre_base::{Errno, Fid, Timestamp};
-use nacre_wire::attr::{Attr, Credentials, SetAttr, mode as bits};
-use nacre_wire::mds::{Reint, ReintRecord, ReintSetattr};
+use nacre_wire::attr::{Attr, Credentials, SetAttr};
+use nacre_wire::mds::{AttrReply, Reint, ReintRecord, ReintSetattr};
 use std::sync::Arc;
 
 impl Client {
@@ -29,18 +29,7 @@ impl Client {
         let (caller, now) = (self.caller(cred), self.mount.rt.wall());
         let set = with_times(set, now);
         let (size, mtime) = (set.size, set.mtime);
-        let mdc = self.lmv.mdc(fid).await?;
-        let writer = file.filter(|f| f.is_writable());
-        let send = async || {
-            let handle = writer.map_or(0, |f| if f.handle == 0 { mdc.inodes().writable_handle(fid) } else { f.handle });
-            let record = ReintRecord::Setattr(ReintSetattr { fid, set: set.clone(), handle });
-            mdc.reint_attr(&caller, &Reint { cred: cred.clone(), now, want: 0, record }).await
-        };
-        let reply = match send().await {
-            // The MDT does not know that the file is open for writing.
-            Err(Errno::EACCES | Errno::EPERM) if writer.is_some() && mdc.is_open_for_real(fid).await => send().await?,
-            reply => reply?,
-        };
+        let reply = self.setattr_at_mdt(cred, now, fid, set, file).await?;
 
         let mut attr = reply.attr;
         let layout = reply.layout.filter(|l| l.stripe_count() > 0);
@@ -65,6 +54,43 @@ impl Client {
         }
         merge::merge(&mut attr, &striped.layout, &objects);
         Ok(attr)
+    }
+
+    /// The MDT's part of [`Client::setattr`].
+    pub(super) async fn setattr_at_mdt(
+        &self,
+        cred: &Credentials,
+        now: Timestamp,
+        fid: Fid,
+        set: SetAttr,
+        file: Option<&OpenFile>,
+    ) -> Result<AttrReply, Errno> {
+        let (caller, mdc) = (self.caller(cred), self.lmv.mdc(fid).await?);
+        let writer = file.filter(|f| f.is_writable());
+        // A kernel that takes rights from a program for a writer does not say which open file that is.
+        let any_writer = writer.is_none() && only_permissions(&set);
+        let send = async || {
+            let handle = match writer {
+                Some(f) if f.handle != 0 => f.handle,
+                None if !any_writer => 0,
+                _ => mdc.inodes().writable_handle(fid),
+            };
+            let record = ReintRecord::Setattr(ReintSetattr { fid, set: set.clone(), handle });
+            mdc.reint_attr(&caller, &Reint { cred: cred.clone(), now, want: 0, record }).await
+        };
+        let reply = match send().await {
+            // The MDT does not know that the file is open for writing.
+            Err(Errno::EACCES | Errno::EPERM)
+                if (writer.is_some() || any_writer) && mdc.is_open_for_real(fid).await =>
+            {
+                send().await?
+            }
+            reply => reply?,
+        };
+        if reply.attr.is_privileged() {
+            self.lov.file(fid).set_unprivileged(false);
+        }
+        Ok(reply)
     }
 
     /// Cuts the objects, by the newest layout.
@@ -95,27 +121,12 @@ impl Client {
         }
         Err(Errno::EIO)
     }
+}
 
-    /// What a write by who is not privileged does to the file's mode: takes set-user-ID away, and set-group-ID of a file that
-    /// its group may run. Asks once for an open file, and again when others may have changed the mode.
-    pub async fn drop_set_id(&self, file: &OpenFile) -> Result<(), Errno> {
-        let mdc = self.lmv.mdc(file.fid).await?;
-        let known = mdc.inodes().mode(file.fid);
-        let mode = match known {
-            Some(mode) => mode,
-            None if file.state.lock().no_set_id => return Ok(()),
-            None => mdc.getattr(&file.caller, &file.cred, file.fid).await?.attr.mode,
-        };
-        let set_gid = if mode & 0o010 != 0 { bits::S_ISGID } else { 0 };
-        let set_id = mode & (bits::S_ISUID | set_gid);
-        if set_id == 0 {
-            let is_told = mdc.inodes().mode(file.fid).is_some();
-            file.state.lock().no_set_id = !is_told;
-            return Ok(());
-        }
-        let set = SetAttr { mode: Some(mode & 0o7777 & !set_id), ..SetAttr::default() };
-        self.setattr(&file.cred, file.fid, set, Some(file)).await.map(drop)
-    }
+/// Whether nothing but mode and rights of a program change.
+fn only_permissions(set: &SetAttr) -> bool {
+    let none = SetAttr { mode: None, kill_set_id: false, kill_capability: false, ..set.clone() };
+    none == SetAttr::default() && *set != none
 }
 
 /// "Now" is the client's time, like that of everything else it does.

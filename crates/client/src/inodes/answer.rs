@@ -66,8 +66,8 @@ impl InodeCache {
         Some(attr.mode >> class & want == want)
     }
 
-    /// The attributes of which mode, owner and group are true.
-    pub(super) fn permissions(&self, fid: Fid) -> Option<&Attr> {
+    /// The attributes of which mode, owner, group, and whether there is a capability, are true.
+    pub(crate) fn permissions(&self, fid: Fid) -> Option<&Attr> {
         let inode = self.inodes.get(&fid).filter(|i| i.attr_bits & PERM != 0)?;
         if self.history.touches(fid, NOW, NOTHING) == Touch::All { None } else { inode.attr.as_ref() }
     }
@@ -156,6 +156,9 @@ impl InodeCache {
     /// none, `None` that it is not known.
     pub(crate) fn xattr(&mut self, fid: Fid, cred: &Credentials, name: &str, now: Time) -> Option<Option<Bytes>> {
         let key = xattr_key(cred, name)?;
+        if name == CAPABILITY && self.permissions(fid).is_some_and(|attr| !attr.has_capability) {
+            return Some(None);
+        }
         if name.starts_with("user.") && self.permits(fid, cred, READ) != Some(true) {
             return None;
         }

@@ -100,11 +100,6 @@ impl InodeCache {
         }
     }
 
-    /// The permission bits of an inode, if they are known.
-    pub(crate) fn mode(&self, fid: Fid) -> Option<u32> {
-        self.permissions(fid).map(|attr| attr.mode)
-    }
-
     /// Whether something is open here that only its lock keeps from being destroyed.
     pub(crate) fn any_open_locally(&self) -> bool {
         self.opens.any_without_handle()

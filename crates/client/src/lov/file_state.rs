@@ -5,7 +5,7 @@ use nacre_base::{Errno, Fid, FxHashMap, Time};
 use nacre_ldlm::Extent;
 use nacre_ldlm::shared_write::SharedWrite;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::RwLock;
@@ -27,6 +27,8 @@ pub(crate) struct FileState {
     writers: Mutex<Vec<Weak<Mutex<SharedWrite>>>>,
     /// When a lock to write was called back last.
     called_back: Mutex<Option<Time>>,
+    /// The file has neither names nor set-id bits nor a capability, as the MDT said.
+    unprivileged: AtomicBool,
 }
 
 impl FileState {
@@ -66,6 +68,16 @@ impl FileState {
         self.called_back.lock().is_some_and(|last| now.since(last) < CALLED_BACK_FOR)
     }
 
+    /// Whether nothing that a write would take away can be had but by this mount, which has not given it.
+    pub(crate) fn is_unprivileged(&self) -> bool {
+        self.unprivileged.load(Ordering::Acquire)
+    }
+
+    /// Sets what [`FileState::is_unprivileged`] tells.
+    pub(crate) fn set_unprivileged(&self, unprivileged: bool) {
+        self.unprivileged.store(unprivileged, Ordering::Release);
+    }
+
     /// Data was lost.
     pub(crate) fn report(&self, error: Errno) {
         self.error.lock().get_or_insert(error);
@@ -102,6 +114,7 @@ impl Files {
             groups: AtomicUsize::new(0),
             writers: Mutex::default(),
             called_back: Mutex::default(),
+            unprivileged: AtomicBool::new(false),
         });
         table.files.insert(fid, Arc::downgrade(&file));
         if table.files.len() > table.sweep_at {

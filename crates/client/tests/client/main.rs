@@ -16,5 +16,6 @@ mod names;
 mod opens;
 mod progressive;
 mod recovery;
+mod set_id;
 mod statahead;
 mod xattrs;

@@ -261,8 +261,15 @@ fn the_cache_is_bounded_and_can_be_cleared() {
     });
 }
 
+/// A door that keeps everything, and notes what it is told to forget.
 #[derive(Default)]
-struct Door(Mutex<Vec<(&'static str, Fid)>>);
+pub(crate) struct Door(Mutex<Vec<(&'static str, Fid)>>);
+
+impl Door {
+    pub(crate) fn take(&self) -> Vec<(&'static str, Fid)> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
 
 #[async_trait::async_trait]
 impl Invalidate for Door {
@@ -285,7 +292,7 @@ fn a_door_keeps_a_list_until_it_is_told() {
         let (a, b) = (cluster.client().await, cluster.client().await);
         let door = Arc::new(Door::default());
         b.set_invalidate(door.clone());
-        let told = || std::mem::take(&mut *door.0.lock());
+        let told = || door.take();
         let dir = a.mkdir(&root(), a.root(), b"dir", 0o755, 0).await.unwrap().fid;
         a.fifo(dir, "f").await;
         rt.sleep(Duration::from_secs(5)).await;
@@ -322,7 +329,7 @@ fn a_door_is_told_before_anything_that_it_keeps_changes() {
         assert_eq!(b.look(dir, "g").await, Err(Errno::ENOENT));
         assert!(b.keeps_attr(&attr) && b.keeps_name(dir, b"f", Some(f)) && b.keeps_name(dir, b"g", None));
         assert!(!b.keeps_name(dir, b"f", None) && !b.keeps_attr(&Attr { version: 1, ..attr.clone() }));
-        let told = || std::mem::take(&mut *door.0.lock());
+        let told = || door.take();
         a.chmod(f, 0o644).await;
         assert_eq!(told(), [("attributes", f), ("entries", f)]);
         assert!(!b.keeps_attr(&attr));

@@ -32,7 +32,7 @@ impl Cluster {
 
 impl TestClient {
     /// Makes a file of the root directory with some content.
-    async fn write_file(&self, name: &str, data: &[u8]) -> Fid {
+    pub(crate) async fn write_file(&self, name: &str, data: &[u8]) -> Fid {
         let (attr, file) = self.make(name, None).await;
         self.put(&file, 0, data).await.unwrap();
         self.fsync(&file, false).await.unwrap();
@@ -55,7 +55,7 @@ impl TestClient {
         self.lookup(&root(), self.root(), name.as_bytes()).await.unwrap()
     }
 
-    async fn remove(&self, name: &str) {
+    pub(crate) async fn remove(&self, name: &str) {
         self.unlink(&root(), self.root(), name.as_bytes()).await.unwrap();
     }
 
@@ -63,7 +63,7 @@ impl TestClient {
         self.rename(&root(), self.root(), from.as_bytes(), self.root(), to.as_bytes(), 0).await.unwrap();
     }
 
-    async fn chmod_by(&self, cred: &Credentials, fid: Fid, mode: u32) {
+    pub(crate) async fn chmod_by(&self, cred: &Credentials, fid: Fid, mode: u32) {
         self.setattr(cred, fid, SetAttr { mode: Some(mode), ..SetAttr::default() }, None).await.unwrap();
     }
 
@@ -407,37 +407,6 @@ fn what_a_file_opened_from_memory_changed_is_told_at_its_close() {
         let attr = page.entries.iter().find_map(|e| e.attr.as_ref().filter(|attr| attr.attr.fid == fid)).unwrap();
         assert_eq!(attr.attr.size, 5000);
         assert!(attr.attr.atime > attr.attr.mtime);
-    });
-}
-
-#[test]
-fn set_id_bits_are_asked_for_once() {
-    run(|rt| async move {
-        let mut cluster = Cluster::start(&rt, 1).await;
-        let (a, b) = (cluster.client().await, cluster.client().await);
-        let cred = user(5);
-        let fid = a.write_file("f", b"data").await;
-        a.chmod_by(&root(), fid, 0o4777).await;
-        rt.sleep(SETTLED).await;
-        let file = b.open(&cred, fid, open_flags::O_RDWR).await.unwrap();
-        b.drop_set_id(&file).await.unwrap();
-        assert_eq!(a.stat(fid).await.mode & 0o7777, 0o777);
-        let rounds = async || {
-            let before = cluster.mds_requests();
-            for _ in 0..10 {
-                b.drop_set_id(&file).await.unwrap();
-            }
-            cluster.mds_requests() - before
-        };
-        assert_eq!(rounds().await, 0);
-        a.chmod_by(&root(), fid, 0o4777).await;
-        b.drop_set_id(&file).await.unwrap();
-        assert_eq!(a.stat(fid).await.mode & 0o7777, 0o777, "the lock was called back");
-        // Of a file without names there is no lock.
-        a.remove("f").await;
-        b.drop_set_id(&file).await.unwrap();
-        assert_eq!(rounds().await, 0);
-        b.release(file).await.unwrap();
     });
 }
 

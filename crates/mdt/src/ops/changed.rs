@@ -67,7 +67,7 @@ impl Deref for Changed {
 
 /// What of an inode shows under other bits than UPDATE, for [`Shown::bits_to`].
 pub(crate) struct Shown {
-    permissions: (u32, u32, u32),
+    permissions: (u32, u32, u32, bool),
     layout: Option<(u32, usize)>,
     xattrs: usize,
 }
@@ -75,7 +75,7 @@ pub(crate) struct Shown {
 impl Shown {
     /// Of the inode before a change.
     pub(crate) fn of(inode: &Inode) -> Shown {
-        let permissions = (inode.mode, inode.uid, inode.gid);
+        let permissions = (inode.mode, inode.uid, inode.gid, inode.has_capability());
         let layout = inode.layout.as_ref().map(|l| (l.generation, l.stripe_count()));
         Shown { permissions, layout, xattrs: inode.xattrs.len() }
     }
@@ -86,6 +86,7 @@ impl Shown {
         let mut bits = UPDATE;
         if self.permissions != new.permissions {
             // Clients' kernels check by it what a name may be looked up for. An access control list follows the mode.
+            // By mode and capability clients know what a write takes away.
             bits |= PERM | LOOKUP;
             let has_xattrs = new.xattrs > 0 || inode.flags & inode_flags::EXTERNAL_XATTRS != 0;
             bits |= if has_xattrs { XATTR } else { 0 };

@@ -13,7 +13,7 @@ use nacre_wire::attr::mode;
 use nacre_wire::layout::LayoutSpec;
 use nacre_wire::mds::Open;
 use nacre_wire::mds::open_flags::{
-    FASYNC, FMODE_EXEC, O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY,
+    FASYNC, FMODE_EXEC, KILL_SET_ID, O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY,
 };
 use std::ops::Range;
 
@@ -115,7 +115,7 @@ pub fn carry_out(cx: &mut Context<'_>, r: &Open, plan: Plan, objects: &mut dyn O
                 give_objects(cx, fid, &mut inode, objects, &FIRST)?;
             }
             if r.flags & O_TRUNC != 0 {
-                truncate(cx, &mut inode, 0);
+                truncate(cx, &mut inode, 0, r.flags & KILL_SET_ID != 0);
                 inode.ctime = cx.now;
             }
             // Objects that only now come into being are no change that a program should see.
@@ -166,8 +166,8 @@ pub(crate) fn give_objects(
 }
 
 /// What a change of size does to a file's inode. The client cuts the objects.
-pub(crate) fn truncate(cx: &Context<'_>, inode: &mut Inode, size: u64) {
-    access::drop_set_id_after_write(inode, cx.cred);
+pub(crate) fn truncate(cx: &Context<'_>, inode: &mut Inode, size: u64, kill_set_id: bool) {
+    access::content_changes(inode, cx.cred, kill_set_id);
     inode.size = size;
     if size == 0 {
         inode.blocks = 0;

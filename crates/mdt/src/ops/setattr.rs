@@ -29,19 +29,26 @@ pub fn setattr(
     check_mode(cx, r, &inode, writes)?;
     check_times(cx, r, &inode, writes)?;
     check_size(cx, r, &inode, writes)?;
+    if r.set.kill_set_id || r.set.kill_capability {
+        check_kill(cx, r, &inode, writes)?;
+    }
 
     if let Some(size) = r.set.size.filter(|size| *size > 0) {
         // The object of the last byte is what says how long the file is.
         give_objects(cx, r.fid, &mut inode, objects, &(size - 1..size))?;
     }
     apply_size_and_owners(cx, &mut inode, &r.set);
+    let killed = kill(cx, &mut inode, &r.set);
+    if !killed && is_only_kill(&r.set) {
+        return Ok(inode.attr_reply(r.fid));
+    }
     if let Some(new) = r.set.mode {
         chmod(cx, r, &mut inode, new)?;
     }
     inode.projid = r.set.projid.unwrap_or(inode.projid);
     inode.atime = r.set.atime.unwrap_or(inode.atime);
     inode.mtime = r.set.mtime.unwrap_or(inode.mtime);
-    if r.set.mode.is_some() || r.set.uid.is_some() || r.set.gid.is_some() || r.set.projid.is_some() {
+    if killed || r.set.mode.is_some() || r.set.uid.is_some() || r.set.gid.is_some() || r.set.projid.is_some() {
         // Times and sizes are set whatever they were; these together say who may do what.
         cx.found.inode(&inode);
         inode.vbr_version = cx.version;
@@ -102,14 +109,39 @@ fn check_size(cx: &Context<'_>, r: &ReintSetattr, inode: &Inode, writes: bool) -
     if size > i64::MAX as u64 { Err(Errno::EFBIG) } else { Ok(()) }
 }
 
+/// Whoever may write may take from a program what a write takes. Clients ask for it before the write.
+fn check_kill(cx: &Context<'_>, r: &ReintSetattr, inode: &Inode, writes: bool) -> Result<(), Errno> {
+    let kills = kill(cx, &mut inode.clone(), &r.set);
+    if !kills || writes || access::check_owner(inode, cx.cred).is_ok() || cx.check(r.fid, inode, WRITE).is_ok() {
+        return Ok(());
+    }
+    Err(Errno::EPERM)
+}
+
+/// Takes from a program what `set` says: whether there was something to take.
+fn kill(cx: &Context<'_>, inode: &mut Inode, set: &SetAttr) -> bool {
+    let before = (inode.mode, inode.has_capability());
+    if set.kill_set_id && !inode.is_dir() {
+        access::drop_set_id(inode, cx.cred.in_group(inode.gid));
+    }
+    if set.kill_capability {
+        access::drop_capability(inode);
+    }
+    before != (inode.mode, inode.has_capability())
+}
+
+fn is_only_kill(set: &SetAttr) -> bool {
+    SetAttr { kill_set_id: false, kill_capability: false, ..set.clone() } == SetAttr::default()
+}
+
 fn apply_size_and_owners(cx: &Context<'_>, inode: &mut Inode, set: &SetAttr) {
     if let Some(size) = set.size {
-        truncate(cx, inode, size);
+        truncate(cx, inode, size, set.kill_set_id);
     }
     if set.uid.is_some() || set.gid.is_some() {
+        access::owner_changes(inode, cx.cred);
         inode.uid = set.uid.unwrap_or(inode.uid);
         inode.gid = set.gid.unwrap_or(inode.gid);
-        access::drop_set_id(inode);
     }
 }
 

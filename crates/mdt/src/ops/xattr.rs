@@ -10,7 +10,7 @@ use crate::tables;
 use bytes::{Bytes, BytesMut};
 use nacre_base::{Errno, Fid};
 use nacre_osd::Transaction;
-use nacre_wire::attr::mode;
+use nacre_wire::attr::{CAPABILITY, mode};
 use nacre_wire::ldlm::inode_bits::{PERM, XATTR};
 use nacre_wire::mds::{ReintSetxattr, XATTR_NAME_MAX, XATTR_SIZE_MAX};
 
@@ -28,8 +28,7 @@ const LIST_MAX: usize = 65536;
 const INLINE_VALUE_MAX: usize = 512;
 /// Most bytes of attributes kept in the inode.
 const INLINE_TOTAL_MAX: usize = 2048;
-/// Capabilities are at most this long, so that they always are in the inode, where a change of owner finds them.
-const CAPABILITY: &str = "security.capability";
+/// Capabilities are at most this long, so that they always are in the inode, where a change of owner or content finds them.
 const CAPABILITY_MAX: usize = 64;
 
 /// The value of an attribute; ENODATA if there is none.

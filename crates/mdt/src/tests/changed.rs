@@ -191,7 +191,7 @@ impl Tables {
         }
         for (fid, old) in &self.inodes {
             let Some(now) = new.inodes.get(fid) else { continue };
-            let permissions = |i: &Inode| (i.mode, i.uid, i.gid);
+            let permissions = |i: &Inode| (i.mode, i.uid, i.gid, i.has_capability());
             if old.attr(*fid) != now.attr(*fid) {
                 add(*fid, UPDATE);
             }

@@ -349,9 +349,9 @@ impl Model {
         }
         let now = self.now;
         let n = self.nodes.get_mut(&fid).unwrap();
-        let drop_set_id = |n: &mut Node| {
+        let drop_set_id = |n: &mut Node, is_member: bool| {
             n.mode &= !0o4000;
-            if n.mode & 0o010 != 0 {
+            if n.mode & 0o010 != 0 || !is_member {
                 n.mode &= !0o2000;
             }
         };
@@ -359,15 +359,15 @@ impl Model {
             n.size = size;
             n.mtime = now;
             if cred.uid != 0 {
-                drop_set_id(n);
+                drop_set_id(n, in_group(n.gid));
             }
         }
         if set.uid.is_some() || set.gid.is_some() {
+            if kind != mode::S_IFDIR {
+                drop_set_id(n, cred.uid == 0 || in_group(n.gid));
+            }
             n.uid = set.uid.unwrap_or(n.uid);
             n.gid = set.gid.unwrap_or(n.gid);
-            if kind != mode::S_IFDIR {
-                drop_set_id(n);
-            }
         }
         if let Some(m) = set.mode {
             let foreign_group = cred.uid != 0 && !in_group(n.gid);
@@ -411,7 +411,8 @@ impl Model {
             let n = self.nodes.get_mut(&fid).unwrap();
             (n.size, n.mtime, n.ctime) = (0, now, now);
             if cred.uid != 0 {
-                n.mode &= if n.mode & 0o010 != 0 { !0o6000 } else { !0o4000 };
+                let is_member = cred.in_group(n.gid);
+                n.mode &= if n.mode & 0o010 != 0 || !is_member { !0o6000 } else { !0o4000 };
             }
         }
         self.nodes.get_mut(&fid).unwrap().open += 1;

@@ -1,7 +1,7 @@
 //! Who may do what, as tables.
 
 use super::*;
-use nacre_wire::mds::open_flags::{FMODE_EXEC, O_CREAT, O_RDWR, O_TRUNC, O_WRONLY};
+use nacre_wire::mds::open_flags::{FMODE_EXEC, KILL_SET_ID, O_CREAT, O_RDWR, O_TRUNC, O_WRONLY};
 
 fn member(uid: u32, gid: u32, groups: &[u32]) -> Credentials {
     Credentials { uid, gid, groups: groups.to_vec() }
@@ -114,14 +114,20 @@ fn set_id_bits_go_when_owner_or_content_change() {
     fs.chown(f, 5, 6);
     assert_eq!(perm(&fs, f), 0o755, "even by root");
     fs.chmod(f, 0o6767);
-    fs.setattr(&user(9), f, SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
-    assert_eq!(perm(&fs, f), 0o2767, "without group execution the bit means something else");
+    let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+    fs.setattr(&user(6), f, cut.clone()).unwrap();
+    assert_eq!(perm(&fs, f), 0o2767, "without group execution the bit means something else to a member");
+    fs.setattr(&user(9), f, cut).unwrap();
+    assert_eq!(perm(&fs, f), 0o767, "and goes if somebody else writes");
     fs.chmod(f, 0o6777);
     fs.open_name(&user(9), ROOT, "f", O_WRONLY | O_TRUNC).unwrap();
     assert_eq!(perm(&fs, f), 0o777);
     fs.chmod(f, 0o6777);
     fs.open_name(&root(), ROOT, "f", O_WRONLY | O_TRUNC).unwrap();
     assert_eq!(perm(&fs, f), 0o6777, "root's truncation keeps them");
+    fs.open_name(&root(), ROOT, "f", O_WRONLY | O_TRUNC | KILL_SET_ID).unwrap();
+    assert_eq!(perm(&fs, f), 0o777, "but for a root without CAP_FSETID");
+    fs.chmod(f, 0o6777);
     let set = |m| SetAttr { mode: Some(m), ..SetAttr::default() };
     assert!(fs.setattr(&user(9), f, set(0o777)).is_ok(), "as the kernel asks before a write");
     assert_eq!(fs.setattr(&user(9), f, set(0o666)).map(drop), Err(Errno::EPERM));
@@ -131,6 +137,32 @@ fn set_id_bits_go_when_owner_or_content_change() {
     fs.chmod(d, 0o6755);
     fs.chown(d, 5, 5);
     assert_eq!(perm(&fs, d), 0o6755, "directories keep theirs");
+}
+
+#[test]
+fn what_a_write_takes_is_taken_by_whoever_may_write() {
+    let perm = |fs: &Fs, f| fs.attr(f).mode & 0o7777;
+    let kill = |kill_set_id| SetAttr { kill_set_id, kill_capability: true, ..SetAttr::default() };
+    let mut fs = Fs::new();
+    let f = fs.mkfile(ROOT, "f");
+    fs.chown(f, 5, 6);
+    for cred in [user(9), root()] {
+        fs.chmod(f, 0o6777);
+        fs.setattr(&cred, f, kill(true)).unwrap();
+        assert_eq!(perm(&fs, f), 0o777);
+    }
+    fs.chmod(f, 0o6777);
+    fs.setattr(&root(), f, kill(false)).unwrap();
+    assert_eq!(perm(&fs, f), 0o6777, "who has CAP_FSETID takes capabilities only");
+    fs.chmod(f, 0o6755);
+    assert_eq!(fs.setattr(&user(9), f, kill(true)).map(drop), Err(Errno::EPERM), "who may not write");
+    let before = fs.attr(f);
+    fs.chmod(f, 0o755);
+    let plain = fs.attr(f);
+    fs.setattr(&root(), f, kill(true)).unwrap();
+    fs.setattr(&user(9), f, kill(true)).unwrap();
+    assert_eq!(fs.attr(f), plain, "nothing to take is no change");
+    assert_ne!(before.mode, plain.mode);
 }
 
 #[test]

@@ -93,9 +93,15 @@ fn capabilities_do_not_survive_a_change_of_owner_or_content() {
     let mut fs = Fs::new();
     let f = fs.mkfile(ROOT, "f");
     fs.chmod(f, 0o666);
-    set(&mut fs, &root(), f, "security.capability", Some(&[1; 24]), 0).unwrap();
-    fs.setattr(&user(5), f, SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
-    assert_eq!(get(&mut fs, &root(), f, "security.capability"), Err(Errno::ENODATA));
+    let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+    let kill = SetAttr { kill_capability: true, ..SetAttr::default() };
+    for (cred, change) in [(user(5), &cut), (root(), &cut), (user(5), &kill), (root(), &kill)] {
+        set(&mut fs, &root(), f, "security.capability", Some(&[1; 24]), 0).unwrap();
+        assert!(fs.attr(f).has_capability);
+        fs.setattr(&cred, f, change.clone()).unwrap();
+        assert_eq!(get(&mut fs, &root(), f, "security.capability"), Err(Errno::ENODATA));
+        assert!(!fs.attr(f).has_capability);
+    }
     set(&mut fs, &root(), f, "security.capability", Some(&[1; 24]), 0).unwrap();
     fs.chown(f, 5, 5);
     assert_eq!(list(&mut fs, &root(), f), "");

@@ -20,6 +20,7 @@ pub(crate) fn all() -> Vec<Case> {
         case("cache.relist", relist),
         case("cache.missing", missing),
         case("cache.rewrite", rewrite),
+        case("cache.write-to-no-program", write_to_no_program),
     ]
 }
 
@@ -152,4 +153,54 @@ fn rewrite(env: &Env) -> Outcome {
     let expected: Vec<u8> = (190..200).flat_map(|n| pattern(n, 4096)).collect();
     ensure!(fs::read(env.b.join("f"))? == expected, "what the other mount reads");
     Ok(())
+}
+
+/// Writing to a file without set-id bits and capability, which the client knows from its lock: root and a user ask the MDT
+/// for nothing, and the kernel asks the mount for nothing but the writes.
+fn write_to_no_program(env: &Env) -> Outcome {
+    use std::os::unix::fs::{FileExt, PermissionsExt};
+    let cluster = env.cluster.as_ref().ok_or_else(|| Failure::new("no file system"))?;
+    for (mount, dir) in [&env.a, &env.b, &env.c].into_iter().enumerate() {
+        let path = env.a.join(format!("f{mount}"));
+        fs::write(&path, pattern(1, 40_960))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
+        std::thread::sleep(Duration::from_millis(2200));
+        let file = fs::File::options().write(true).open(dir.join(format!("f{mount}")))?;
+        for user in [0, 4321] {
+            let write = || -> Outcome {
+                crate::sys::act_as(user, user, &[])?;
+                (0..50u64).try_for_each(|n| file.write_all_at(&pattern(n, 4096), n % 10 * 4096))?;
+                Ok(())
+            };
+            let as_user =
+                || std::thread::scope(|s| s.spawn(write).join().unwrap_or_else(|p| std::panic::resume_unwind(p)));
+            as_user()?;
+            let (calls, mut sent) = (calls(cluster)?, sent_by(env, as_user)?);
+            sent.remove("ost_write");
+            ensure!(sent.is_empty(), "mount {mount}, user {user}: requests sent: {sent:?}");
+            let mut made = calls_since(cluster, &calls)?;
+            made.retain(|name, _| !["write", "write_bytes"].contains(&name.as_str()));
+            ensure!(made.is_empty(), "mount {mount}, user {user}: calls of the kernel: {made:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Calls that the kernels have made so far, of all mounts.
+fn calls(cluster: &Cluster) -> Outcome<BTreeMap<String, u64>> {
+    let mut sums = BTreeMap::new();
+    for line in cluster.lctl(&["get_param", "llite.*.stats"])?.lines() {
+        let mut words = line.split_whitespace();
+        if let (Some(name), Some(count), Some("samples")) = (words.next(), words.next(), words.next()) {
+            *sums.entry(name.to_owned()).or_default() += count.parse::<u64>().unwrap_or(0);
+        }
+    }
+    Ok(sums)
+}
+
+/// Those made since `before`.
+fn calls_since(cluster: &Cluster, before: &BTreeMap<String, u64>) -> Outcome<BTreeMap<String, u64>> {
+    let now = calls(cluster)?.into_iter();
+    let made = now.map(|(name, n)| (name.clone(), n - before.get(&name).copied().unwrap_or(0)));
+    Ok(made.filter(|(_, n)| *n > 0).collect())
 }
