@@ -1,5 +1,6 @@
 //! The one binary. Called as `nacre` it offers every role; through a symbolic link named `lfs`, `lctl`, `lnetctl`,
-//! `mkfs.nacre`, `fsck.nacre`, `tunefs.nacre` or `mount.nacre` it is that tool. This file only decides which.
+//! `mkfs.nacre`, `fsck.nacre`, `tunefs.nacre`, `mount.nacre` or `umount.fuse.nacre` it is that tool. This file only decides
+//! which.
 #![allow(clippy::disallowed_methods)] // The command line is an IO edge: it reads files and starts the runtime.
 
 mod admin;
@@ -99,6 +100,7 @@ fn main() -> ExitCode {
         Some("tunefs.nacre") => tunefs::main(tunefs::Tunefs::parse()),
         Some("fsck.nacre") => fsck::Fsck::try_parse().map_or_else(|e| fsck::usage_error(&e), fsck::main),
         Some("mount.nacre") => mount::main_from_fstab(rest()),
+        Some("umount.nacre" | "umount.fuse.nacre") => mount::unmount_main(rest()),
         _ if args.get(1).is_some_and(|a| a == "fsck") => {
             Cli::try_parse().map_or_else(|e| fsck::usage_error(&e), dispatch)
         }

@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Mount a file system. Unmount with umount(8).
 #[derive(clap::Args, Debug)]
@@ -77,6 +78,34 @@ pub(crate) fn main_from_fstab(args: Vec<OsString>) -> ExitCode {
     main(Mount { source, mountpoint, foreground: false, options, listen: None, log: None })
 }
 
+/// Called by umount(8) for mounts that the kernel does not tell us of umount(2): `umount.fuse.nacre MOUNTPOINT [-fl]`.
+/// Makes everything durable first, unless the unmount is forced or lazy.
+pub(crate) fn unmount_main(args: Vec<OsString>) -> ExitCode {
+    let args: Vec<String> = args.into_iter().map(|a| a.to_string_lossy().into_owned()).collect();
+    let (flags, operands): (Vec<_>, Vec<_>) = args.iter().partition(|a| a.starts_with('-'));
+    let [mountpoint] = operands.as_slice() else {
+        return fail("umount.nacre", "usage: umount.nacre MOUNTPOINT [-f] [-l]", 1);
+    };
+    let (mountpoint, has) =
+        (Path::new(mountpoint), |flag| flags.iter().any(|f| !f.starts_with("--") && f.contains(flag)));
+    let how = match (has('f'), has('l')) {
+        (true, true) => Unmount::Abort,
+        (true, false) => Unmount::Force,
+        (false, true) => Unmount::Lazy,
+        (false, false) => Unmount::WhenIdle,
+    };
+    if how == Unmount::WhenIdle
+        && let Err(e) = crate::lfs::sync_mount(mountpoint)
+    {
+        let text = format!("{}: not everything is durable, not unmounted: {}", mountpoint.display(), e.text());
+        return fail("umount.nacre", text, 32);
+    }
+    match nacre_fuse::mount::unmount(mountpoint, how) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => fail("umount.nacre", e, 32),
+    }
+}
+
 /// Mounts.
 pub(crate) fn main(args: Mount) -> ExitCode {
     if let Err(e) = check(&args) {
@@ -137,13 +166,34 @@ async fn serve(args: Mount) -> Result<(), String> {
     let options = MountOptions { handle_kill_priv, ..options(&args.source) };
     let session = attach(&node, &client, &args.mountpoint, options).await?;
     daemon::say_ready(args.mountpoint.display());
+    let told_to_stop = tokio::select! {
+        () = session.wait_unmounted() => false,
+        () = daemon::stop_signal() => true,
+    };
+    let left = async {
+        if told_to_stop {
+            unmount(&session).await;
+        }
+        // If the kernel did not wait for that at umount(2).
+        let _ = client.settle(STOP_PATIENCE).await;
+        client.unmount().await;
+        node.rpc.shutdown().await;
+    };
     tokio::select! {
-        () = session.wait_unmounted() => {}
-        () = daemon::stop_signal() => unmount(&session).await,
+        () = left => {}
+        () = daemon::stop_signal() => give_up(&client),
     }
-    client.unmount().await;
-    node.rpc.shutdown().await;
     Ok(())
+}
+
+/// A stop gives up waiting for targets that have made nothing durable for so long.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Somebody has asked a second time: says what is lost by that, and ends this process. Requests that still wait end with it.
+fn give_up(client: &Client) -> ! {
+    let left: Vec<_> = client.unsettled().iter().map(ToString::to_string).collect();
+    tracing::warn!("stopped without waiting, as asked for; lost is what is not durable at {}", left.join(", "));
+    std::process::exit(1)
 }
 
 /// Connects to a file system, without a mount point yet.
@@ -170,7 +220,8 @@ pub(crate) async fn attach(
     nacre_fuse::mount_client(node.rpc.rt(), client.clone(), mountpoint, options).await.map_err(|e| e.to_string())
 }
 
-/// Unmounts when told to stop. Programs may still have files open there: then the mount goes when they end.
+/// Unmounts when told to stop. Programs may still have files open there: then the mount goes when they end. If none has, the
+/// kernel waits until everything is durable.
 pub(crate) async fn unmount(session: &nacre_fuse::Session) {
     if let Err(error) = session.unmount(Unmount::Lazy).await {
         tracing::warn!(%error, "not unmounted");

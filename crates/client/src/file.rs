@@ -549,15 +549,6 @@ impl Client {
         Some((size, objects.iter().map(|o| o.blocks).sum()))
     }
 
-    /// Writes back everything that is dirty and makes it durable: syncfs(2). What failed is reported by the files.
-    pub async fn sync(&self) -> Result<(), Errno> {
-        let caller = Caller::default();
-        let oscs: Vec<_> = self.targets.table().osts.values().cloned().collect();
-        let synced = futures_util::future::join_all(oscs.iter().map(|osc| osc.sync_all(&caller))).await;
-        let inodes = self.lmv.mdc(self.root()).await?.sync(&caller, Fid::default()).await;
-        synced.into_iter().collect::<Result<(), Errno>>().and(inodes)
-    }
-
     /// Allocates space, makes a hole or makes zeros: `mode` 0, KEEP_SIZE, PUNCH_HOLE with KEEP_SIZE, ZERO_RANGE with or
     /// without KEEP_SIZE.
     pub async fn fallocate(&self, file: &OpenFile, mode: u32, offset: u64, len: u64) -> Result<(), Errno> {

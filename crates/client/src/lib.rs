@@ -13,6 +13,7 @@ mod cache;
 mod callback_service;
 mod connection;
 mod counts;
+mod durable;
 mod fids;
 mod file;
 mod flock;
@@ -34,6 +35,7 @@ mod targets;
 mod xattr;
 
 pub use counts::RpcCounts;
+pub use durable::Unsettled;
 pub use file::{Advice, FILE_SIZE_MAX, OpenFile};
 pub use flock::{FlockConflict, FlockKind, FlockRequest};
 pub use invalidate::Invalidate;
@@ -66,6 +68,7 @@ mod tests {
         spawn(client.listxattr(cred, Fid::ROOT));
         spawn(client.flock(file, lock));
         spawn(client.statfs());
+        spawn(client.settle(std::time::Duration::ZERO));
         spawn(client.unmount());
     }
 }

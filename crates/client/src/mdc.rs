@@ -12,7 +12,7 @@ use crate::lost::LostChanges;
 use crate::rpc_stats::RpcStats;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid};
-use nacre_ptlrpc::CallOptions;
+use nacre_ptlrpc::{CallOptions, ImportState};
 use nacre_wire::Opcode;
 use nacre_wire::attr::{Attr, Credentials, StatFs};
 use nacre_wire::layout::Layout;
@@ -395,6 +395,15 @@ impl Mdc {
         // That is why, should the MDT not know the inode.
         self.lost.check(fid)?;
         synced.map(drop)
+    }
+
+    /// Makes all that this client changed durable. Does not wait for an MDT that is away and has committed all of it.
+    pub(crate) async fn sync_all(&self, caller: &Caller) -> Result<(), Errno> {
+        let is_away = self.connection.import().state() != ImportState::Full;
+        match self.connection.unstable().0 {
+            0 if is_away => self.lost.check(Fid::default()),
+            _ => self.sync(caller, Fid::default()).await,
+        }
     }
 
     /// Paths of a file.

@@ -50,6 +50,8 @@ pub(crate) const PAGES_PER_RPC_MAX: u64 = BRW_SIZE_MAX as u64 / PAGE_SIZE;
 const RESEND_COUNT_DEFAULT: u64 = 10;
 /// Bytes that may be dirty, in MiB, unless told otherwise.
 const MAX_DIRTY_MB_DEFAULT: u64 = 64;
+/// Age in milliseconds at which dirty bytes are written back, unless told otherwise.
+const DIRTY_EXPIRE_MS_DEFAULT: u64 = 2000;
 /// RPCs in flight that the grant is to suffice for.
 const RPCS_IN_FLIGHT: u64 = 8;
 /// What is due at a time may wait for this long.
@@ -68,6 +70,8 @@ pub(crate) struct Osc {
     /// What the server allows.
     negotiated_brw_size: AtomicU64,
     max_dirty_mb: AtomicU64,
+    /// Age in milliseconds at which dirty bytes are written back.
+    pub(crate) dirty_expire_ms: Arc<AtomicU64>,
     /// Whether writers of shared files always ask for locks that the server grows, each for its own, as if there were no
     /// better way.
     pub(crate) only_grown_locks: AtomicBool,
@@ -109,6 +113,7 @@ impl Osc {
             max_pages_per_rpc: Arc::new(AtomicU64::new(u64::from(BRW_SIZE_DEFAULT) / PAGE_SIZE)),
             negotiated_brw_size: AtomicU64::new(BRW_SIZE_DEFAULT.into()),
             max_dirty_mb: AtomicU64::new(MAX_DIRTY_MB_DEFAULT),
+            dirty_expire_ms: Arc::new(AtomicU64::new(DIRTY_EXPIRE_MS_DEFAULT)),
             only_grown_locks: AtomicBool::new(false),
             locks: Mutex::default(),
             lru: Mutex::default(),

@@ -130,6 +130,7 @@ pub(crate) fn add_osc(params: &Params, osc: &Arc<Osc>) {
         set.upgrade().map(|o| o.set_max_dirty_mb(mb)).ok_or_else(|| "the mount is gone".to_owned())
     };
     params.add_rw(format!("{prefix}.max_dirty_mb"), show(|o| o.max_dirty_bytes() / MIB), set_max_dirty);
+    params.add_number(format!("{prefix}.dirty_expire_ms"), osc.dirty_expire_ms.clone(), 1..=3_600_000);
     add_shared_write_policy(params, &prefix, osc);
     lock_params::add(params, osc);
     let (shown, cleared) = (Arc::downgrade(osc), Arc::downgrade(osc));

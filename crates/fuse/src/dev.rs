@@ -28,6 +28,7 @@ use crate::mount::FuseError;
 use crate::parse::{self, Dialect};
 use crate::pool::{MessageBuf, Pool};
 use crate::reply::Sink;
+use crate::running::{Caller, Running, Traits, in_order};
 use nacre_rt::Rt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
@@ -198,17 +199,19 @@ impl Server {
     fn handle_message(&self, sink: &Arc<dyn Sink>, buf: &mut MessageBuf, len: usize) {
         let is_write = parse::parse_header(&buf[..len]).is_ok_and(|h| h.opcode == opcode::WRITE);
         let message = buf.message(len, is_write);
-        let work = match parse::parse(self.dialect, &message) {
-            Ok((header, operation)) => {
-                tracing::trace!(unique = header.unique, ?operation, "request");
-                dispatch(&self.handler, sink, &self.interrupts, &header, operation)
-            }
+        let (header, operation) = match parse::parse(self.dialect, &message) {
+            Ok(parsed) => parsed,
             Err(e) => return self.refuse(sink, &e),
         };
+        tracing::trace!(unique = header.unique, ?operation, "request");
+        let traits = Traits::of(&operation);
+        let work = dispatch(&self.handler, sink, &self.interrupts, &header, operation);
         // Of a message that was copied, only what the operation took of it lives on.
         drop(message);
         if let Some(work) = work {
-            inline::run(&self.rt, work);
+            let work = in_order(&self.interrupts, &traits, work);
+            let caller = || Caller::new(sink, &self.interrupts, &header, traits);
+            inline::run(&self.rt, work, |work, cx| Running::new(work, caller(), cx));
         }
     }
 

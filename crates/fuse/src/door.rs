@@ -57,6 +57,9 @@ struct Door {
 /// Most files in [`Door::created`].
 const CREATED_MAX: usize = 1024;
 
+/// umount(2) gives up on targets that have made nothing durable for so long.
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Best I/O size that stat tells: one stripe's worth of read-ahead for tools like cp.
 const BLOCK_SIZE: u32 = 1 << 20;
 
@@ -139,11 +142,16 @@ impl Door {
 impl Door {
     /// Does what an ioctl asks for: its result.
     async fn control(&self, ctx: &Context, op: &request::Ioctl) -> Result<i32, Errno> {
+        let control = FileControl::parse(op.command, &op.data)?;
+        if control == FileControl::Sync {
+            return self.client.sync().await.map(|()| 0);
+        }
         if op.on_directory {
             return Err(Errno::ENOTTY);
         }
-        let (control, file) = (FileControl::parse(op.command, &op.data)?, self.file(op.handle)?);
+        let file = self.file(op.handle)?;
         match control {
+            FileControl::Sync => unreachable!("done above"),
             FileControl::Advise(advice) => self.client.advise(&file, advice).await.map(|result| result as i32),
             FileControl::GroupUnlock(group) => self.client.group_unlock(&file, group).await.map(|()| 0),
             FileControl::GroupLock(group) => {
@@ -180,7 +188,11 @@ impl Handler for Door {
     }
 
     async fn forget(self: Arc<Self>, forgets: Vec<request::Forget>) {
-        forgets.iter().for_each(|f| self.nodes.forget(f.node, f.lookups));
+        for f in &forgets {
+            self.nodes.forget(f.node, f.lookups);
+            // Its creator may have got EINTR, and will not ask for what it never heard of.
+            self.created.lock().remove(&f.node);
+        }
     }
 
     async fn get_attr(self: Arc<Self>, ctx: Context, op: request::GetAttr, reply: ReplyAttr) {
@@ -494,6 +506,14 @@ impl Handler for Door {
         match found.await {
             Ok(offset) => reply.ok(offset),
             Err(e) => reply.error(e),
+        }
+    }
+
+    /// The process goes on trying for what could not be made durable: see `Client::unmount`.
+    async fn unmounting(self: Arc<Self>, _: Context) {
+        if let Err(error) = self.client.settle(UNMOUNT_PATIENCE).await {
+            let left: Vec<_> = self.client.unsettled().iter().map(ToString::to_string).collect();
+            tracing::warn!(%error, "unmounted before everything was durable: {}", left.join(", "));
         }
     }
 

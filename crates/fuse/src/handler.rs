@@ -9,6 +9,7 @@ use crate::notify::Notifier;
 use crate::parse::Header;
 use crate::reply::*;
 use crate::request::{self, Operation};
+use crate::undo::Undo;
 use async_trait::async_trait;
 use nacre_base::Errno;
 use std::future::Future;
@@ -37,9 +38,16 @@ impl Context {
         Context { unique, uid, gid, pid, supplementary_group, interrupts }
     }
 
-    /// Waits until the calling process gets a signal, or the session is over. Then answer soon, normally with EINTR.
+    /// Waits until the calling process gets a signal, or the session is over. Then answer soon, normally with EINTR. An
+    /// operation need not listen: half a second later its caller gets EINTR, and what it does then is undone where it must be
+    /// ([`crate::running`]).
     pub async fn interrupted(&self) {
         self.interrupts.interrupted(self.unique).await;
+    }
+
+    /// Starts a task that outlives the request.
+    pub(crate) fn spawn(&self, work: Work) {
+        drop(self.interrupts.rt().spawn(work));
     }
 }
 
@@ -208,6 +216,9 @@ pub trait Handler: Send + Sync + 'static {
     async fn stat_x(self: Arc<Self>, ctx: Context, op: request::StatX, reply: ReplyStatX) {
         reply.error(Errno::ENOSYS);
     }
+    /// The last name and open file of the mount have gone. umount(2) waits for this, if the mount lies over a block device;
+    /// else it is not called.
+    async fn unmounting(self: Arc<Self>, ctx: Context) {}
     /// The session is over: unmounted or aborted. Called once, after the last request was read.
     async fn destroy(self: Arc<Self>) {}
 }
@@ -234,7 +245,10 @@ pub(crate) fn dispatch(
     }
     let h = h.clone();
     let ctx = Context::new(header, interrupts.clone());
-    let raw = Raw::new(sink.clone(), header.unique, header.opcode);
+    let mut raw = Raw::new(sink.clone(), header.unique, header.opcode);
+    if gives_something(&operation) {
+        raw = raw.with_undo(Undo::new(&h, &ctx, header.node, matches!(operation, Op::OpenDir(_))));
+    }
     Some(match operation {
         Op::Forget(_) | Op::Interrupt(_) => unreachable!("answered above"),
         Op::Lookup(op) => h.lookup(ctx, op, ReplyEntry::new(raw)),
@@ -295,10 +309,22 @@ pub(crate) fn dispatch(
         Op::CopyFileRange(op) => h.copy_file_range(ctx, op, ReplyCopied::new(raw, CopiedWidth::Bits32)),
         Op::CopyFileRange64(op) => h.copy_file_range(ctx, op, ReplyCopied::new(raw, CopiedWidth::Bits64)),
         Op::StatX(op) => h.stat_x(ctx, op, ReplyStatX::new(raw)),
-        // Only a forced unmount of a block-device-like mount sends it; the session ends with the device all the same.
         Op::Destroy => {
-            ReplyEmpty::new(raw).ok();
-            return None;
+            let reply = ReplyEmpty::new(raw);
+            Box::pin(async move {
+                h.unmounting(ctx).await;
+                reply.ok();
+            })
         }
     })
+}
+
+/// Whether the reply gives the kernel a lookup or an open file, which it would have to give back.
+fn gives_something(operation: &Operation) -> bool {
+    use Operation as Op;
+    match operation {
+        Op::Lookup(_) | Op::SymLink(_) | Op::MkNod(_) | Op::MkDir(_) | Op::Link(_) => true,
+        Op::Open(_) | Op::OpenDir(_) | Op::Create(_) | Op::TmpFile(_) => true,
+        _ => false,
+    }
 }

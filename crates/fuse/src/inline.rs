@@ -11,13 +11,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 
-/// Polls `work` here, once. If it is not done then, it goes on as a task of `rt` as soon as it is woken.
-pub(crate) fn run(rt: &Rt, mut work: Work) {
+/// Polls `work` here, once. If it is not done then, it goes on as a task of `rt` as soon as it is woken, in the form that
+/// `wait` gives it.
+pub(crate) fn run<W: Future<Output = ()> + Send + 'static>(
+    rt: &Rt,
+    mut work: Work,
+    wait: impl FnOnce(Work, &mut Context<'_>) -> W,
+) {
     let parked = Arc::new(Parked { rt: rt.clone(), slot: Mutex::new(Slot::Polling) });
     let waker = Waker::from(parked.clone());
+    let mut context = Context::from_waker(&waker);
     // A panic is a bug of one operation. Its reply object has sent EIO when we get here; this thread must live on.
-    match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut Context::from_waker(&waker)).is_pending())) {
-        Ok(true) => parked.park(work),
+    match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut context).is_pending())) {
+        Ok(true) => parked.park(wait(work, &mut context)),
         Ok(false) => {}
         Err(_) => tracing::error!("a handler panicked"),
     }
@@ -25,24 +31,24 @@ pub(crate) fn run(rt: &Rt, mut work: Work) {
 
 /// Work between its first poll and its wake-up. Owned by the wakers that it left: if the last of them is dropped, nothing
 /// will ever wake it, and it is dropped with them (which answers its request with EIO).
-struct Parked {
+struct Parked<W> {
     rt: Rt,
-    slot: Mutex<Slot>,
+    slot: Mutex<Slot<W>>,
 }
 
-enum Slot {
+enum Slot<W> {
     /// The first poll is under way.
     Polling,
     /// It was woken during the first poll.
     Woken,
     /// It waits to be woken.
-    Waiting(Work),
+    Waiting(W),
     /// It is a task, or done.
     Gone,
 }
 
-impl Parked {
-    fn park(&self, work: Work) {
+impl<W: Future<Output = ()> + Send + 'static> Parked<W> {
+    fn park(&self, work: W) {
         let mut slot = self.slot.lock();
         match *slot {
             Slot::Polling => *slot = Slot::Waiting(work),
@@ -55,7 +61,7 @@ impl Parked {
     }
 }
 
-impl Wake for Parked {
+impl<W: Future<Output = ()> + Send + 'static> Wake for Parked<W> {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -82,12 +88,16 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use tokio::sync::oneshot;
 
+    fn run_work(rt: &Rt, work: Work) {
+        run(rt, work, |work, _| work);
+    }
+
     #[test]
     fn work_that_need_not_wait_is_no_task() {
         let sim = Sim::new(1);
         let done = Arc::new(AtomicU32::new(0));
         let d = done.clone();
-        run(&sim.rt(), Box::pin(async move { d.store(1, Ordering::SeqCst) }));
+        run_work(&sim.rt(), Box::pin(async move { d.store(1, Ordering::SeqCst) }));
         assert_eq!((done.load(Ordering::SeqCst), sim.rt().live_tasks()), (1, 0));
     }
 
@@ -104,7 +114,7 @@ mod tests {
                 let b: u32 = second_in.await.unwrap();
                 sum.send(a + b).unwrap();
             };
-            run(&rt, Box::pin(work));
+            run_work(&rt, Box::pin(work));
             assert_eq!(rt.live_tasks(), 0, "parked, not spawned");
             first.send(1).unwrap();
             rt.yield_now().await;
@@ -120,7 +130,7 @@ mod tests {
         sim.block_on(Time::from_secs(1), async move {
             let (done, done_out) = oneshot::channel();
             let inner = rt.clone();
-            run(
+            run_work(
                 &rt,
                 Box::pin(async move {
                     inner.yield_now().await;
@@ -136,7 +146,7 @@ mod tests {
         let sim = Sim::new(1);
         let alive = Arc::new(());
         let held = alive.clone();
-        run(
+        run_work(
             &sim.rt(),
             Box::pin(async move {
                 std::future::pending::<()>().await;
@@ -148,6 +158,6 @@ mod tests {
 
     #[test]
     fn a_panic_stays_inside() {
-        run(&Sim::new(1).rt(), Box::pin(async { panic!("announced: this work panics") }));
+        run_work(&Sim::new(1).rt(), Box::pin(async { panic!("announced: this work panics") }));
     }
 }

@@ -1,11 +1,14 @@
 //! Who waits to be interrupted. The kernel sends INTERRUPT when a signal comes to a process whose request is being
-//! served; most requests need not know. One that may wait for long (a lock) awaits [`Context::interrupted`].
+//! served. Every request that has to wait listens ([`crate::running`]); one that may wait for long (a lock) can listen by
+//! itself, too, and answer sooner ([`Context::interrupted`]).
 //!
 //! An engine without IO. Requests register only when they begin to listen, so an INTERRUPT may come before that:
 //! it is remembered for a while.
 //!
 //! [`Context::interrupted`]: crate::handler::Context::interrupted
 
+use crate::left::Left;
+use nacre_rt::Rt;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -16,28 +19,50 @@ use std::task::{Context, Poll, Waker};
 const EARLY_MAX: usize = 4096;
 
 /// The registry of one session.
-#[derive(Default)]
-pub(crate) struct Interrupts(Mutex<State>);
+pub(crate) struct Interrupts {
+    rt: Rt,
+    left: Arc<Left>,
+    state: Mutex<State>,
+}
 
 #[derive(Default)]
 struct State {
     /// The session is over, which interrupts everybody.
     over: bool,
-    /// Requests that listen.
-    listening: BTreeMap<u64, Waker>,
+    /// Requests that listen, and how many of their parts do.
+    listening: BTreeMap<u64, (Waker, u32)>,
     /// Requests interrupted that did not listen. The kernel's numbers only grow, so the smallest is the oldest.
     early: BTreeSet<u64>,
 }
 
 impl Interrupts {
+    pub(crate) fn new(rt: Rt) -> Interrupts {
+        Interrupts { rt, left: Arc::default(), state: Mutex::default() }
+    }
+
+    /// The session's clock and tasks.
+    pub(crate) fn rt(&self) -> &Rt {
+        &self.rt
+    }
+
+    /// The session's requests that were left by their callers.
+    pub(crate) fn left(&self) -> &Arc<Left> {
+        &self.left
+    }
+
+    /// Whether the session is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.state.lock().over
+    }
+
     /// The kernel interrupts the request `unique`.
     pub(crate) fn handle_interrupt(&self, unique: u64) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.early.insert(unique);
         if state.early.len() > EARLY_MAX {
             state.early.pop_first();
         }
-        let waker = state.listening.remove(&unique);
+        let waker = state.listening.get(&unique).map(|(waker, _)| waker.clone());
         drop(state);
         if let Some(waker) = waker {
             waker.wake();
@@ -46,22 +71,22 @@ impl Interrupts {
 
     /// The session is over: nobody waits for an answer any more.
     pub(crate) fn handle_end(&self) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.over = true;
-        let listening = std::mem::take(&mut state.listening);
+        let wakers: Vec<Waker> = state.listening.values().map(|(waker, _)| waker.clone()).collect();
         drop(state);
-        listening.into_values().for_each(Waker::wake);
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Ready once the request `unique` is interrupted.
     pub(crate) fn interrupted(self: &Arc<Self>, unique: u64) -> Interrupted {
-        Interrupted { interrupts: self.clone(), unique }
+        Interrupted { interrupts: self.clone(), unique, is_listening: false }
     }
 
     /// Requests that listen, for leak checks.
     #[cfg(test)]
     pub(crate) fn listening_count(&self) -> usize {
-        self.0.lock().listening.len()
+        self.state.lock().listening.len()
     }
 }
 
@@ -69,27 +94,39 @@ impl Interrupts {
 pub(crate) struct Interrupted {
     interrupts: Arc<Interrupts>,
     unique: u64,
+    is_listening: bool,
 }
 
 impl Future for Interrupted {
     type Output = ();
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.interrupts.0.lock();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let (interrupts, is_first) = (self.interrupts.clone(), !std::mem::replace(&mut self.is_listening, true));
+        let mut state = interrupts.state.lock();
+        let (waker, parts) = state.listening.entry(self.unique).or_insert_with(|| (cx.waker().clone(), 0));
+        *parts += u32::from(is_first);
+        let stale = (!waker.will_wake(cx.waker())).then(|| std::mem::replace(waker, cx.waker().clone()));
         // Not removed: whoever asks again of the same request gets the same answer.
-        if state.over || state.early.contains(&self.unique) {
-            return Poll::Ready(());
-        }
-        let stale = state.listening.insert(self.unique, cx.waker().clone());
+        let is_interrupted = state.over || state.early.contains(&self.unique);
         drop(state);
+        // Outside of the mutex: the waker may own the work that listens.
         drop(stale);
-        Poll::Pending
+        if is_interrupted { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
 impl Drop for Interrupted {
     fn drop(&mut self) {
+        if !self.is_listening {
+            return;
+        }
+        let mut state = self.interrupts.state.lock();
+        let is_last = state.listening.get_mut(&self.unique).is_some_and(|(_, parts)| {
+            *parts -= 1;
+            *parts == 0
+        });
         // The waker is dropped after the lock is released: it may own the work that listens.
-        let waker = self.interrupts.0.lock().listening.remove(&self.unique);
+        let waker = is_last.then(|| state.listening.remove(&self.unique));
+        drop(state);
         drop(waker);
     }
 }
@@ -98,13 +135,17 @@ impl Drop for Interrupted {
 mod tests {
     use super::*;
 
+    fn interrupts() -> Arc<Interrupts> {
+        Arc::new(Interrupts::new(nacre_rt::Sim::new(1).rt()))
+    }
+
     fn poll(f: &mut Interrupted) -> Poll<()> {
         Pin::new(f).poll(&mut Context::from_waker(Waker::noop()))
     }
 
     #[test]
     fn only_the_request_meant_is_interrupted() {
-        let i = Arc::new(Interrupts::default());
+        let i = interrupts();
         let (mut a, mut b) = (i.interrupted(2), i.interrupted(4));
         assert!(poll(&mut a).is_pending() && poll(&mut b).is_pending());
         i.handle_interrupt(4);
@@ -116,14 +157,14 @@ mod tests {
 
     #[test]
     fn an_interrupt_before_the_request_listens_is_not_lost() {
-        let i = Arc::new(Interrupts::default());
+        let i = interrupts();
         i.handle_interrupt(2);
         assert!(poll(&mut i.interrupted(2)).is_ready());
     }
 
     #[test]
     fn the_end_of_the_session_interrupts_everybody() {
-        let i = Arc::new(Interrupts::default());
+        let i = interrupts();
         let mut a = i.interrupted(2);
         assert!(poll(&mut a).is_pending());
         i.handle_end();
@@ -132,9 +173,9 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let i = Arc::new(Interrupts::default());
+        let i = interrupts();
         (0..3 * EARLY_MAX as u64).for_each(|u| i.handle_interrupt(u));
-        assert_eq!(i.0.lock().early.len(), EARLY_MAX);
+        assert_eq!(i.state.lock().early.len(), EARLY_MAX);
         assert!(poll(&mut i.interrupted(3 * EARLY_MAX as u64 - 1)).is_ready(), "the newest is kept");
     }
 }

@@ -9,6 +9,7 @@
 //! #define NACRE_IOC_LADVISE      _IOW('N', 1, struct nacre_ladvise)
 //! #define NACRE_IOC_GROUP_LOCK   _IOW('N', 2, uint64_t)
 //! #define NACRE_IOC_GROUP_UNLOCK _IOW('N', 3, uint64_t)
+//! #define NACRE_IOC_SYNC         _IO('N', 4)   /* on any file or directory: syncfs(2) of its mount */
 //! ```
 //!
 //! `advice` is numbered as in liblustreapi: 1 willread, 2 dontneed, 3 locknoexpand (flag 1: unset), 4 lockahead (flag 1:
@@ -26,6 +27,8 @@ pub const IOC_LADVISE: u32 = number(1, LADVISE_BYTES);
 pub const IOC_GROUP_LOCK: u32 = number(2, size_of::<u64>());
 /// Gives the group lock back.
 pub const IOC_GROUP_UNLOCK: u32 = number(3, size_of::<u64>());
+/// Makes all that the file's mount changed durable, as syncfs(2) does where the kernel tells us of it.
+pub const IOC_SYNC: u32 = (b'N' as u32) << 8 | 4;
 /// Bytes of [`IOC_LADVISE`]'s struct.
 pub const LADVISE_BYTES: usize = size_of::<Ladvise>();
 
@@ -52,6 +55,8 @@ pub enum FileControl {
     GroupLock(u64),
     /// [`IOC_GROUP_UNLOCK`] with the group.
     GroupUnlock(u64),
+    /// [`IOC_SYNC`].
+    Sync,
 }
 
 impl FileControl {
@@ -62,6 +67,7 @@ impl FileControl {
             IOC_LADVISE => advice_from_bytes(argument).map(FileControl::Advise),
             IOC_GROUP_LOCK => group().map(FileControl::GroupLock),
             IOC_GROUP_UNLOCK => group().map(FileControl::GroupUnlock),
+            IOC_SYNC => Ok(FileControl::Sync),
             _ => Err(Errno::ENOTTY),
         }
     }
@@ -125,5 +131,6 @@ mod tests {
         assert_eq!(FileControl::parse(IOC_GROUP_LOCK, &group), Ok(FileControl::GroupLock(7)));
         assert_eq!(FileControl::parse(IOC_GROUP_UNLOCK, &group), Ok(FileControl::GroupUnlock(7)));
         assert_eq!(FileControl::parse(0x4008_4e04, &group), Err(Errno::ENOTTY));
+        assert_eq!((IOC_SYNC, FileControl::parse(IOC_SYNC, &[])), (0x4e04, Ok(FileControl::Sync)));
     }
 }

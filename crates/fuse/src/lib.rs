@@ -7,6 +7,7 @@
 //! ```
 
 mod abi;
+mod block;
 mod dev;
 mod door;
 mod groups;
@@ -15,6 +16,7 @@ mod inline;
 mod interrupt;
 pub mod ioctl;
 mod kernel_cache;
+mod left;
 mod lists;
 pub mod mount;
 mod nodes;
@@ -24,10 +26,13 @@ pub mod parse;
 mod pool;
 pub mod reply;
 pub mod request;
+mod running;
 pub mod session;
+mod signals;
+mod undo;
 
 pub use door::mount_client;
 pub use handler::{Context, Handler};
-pub use mount::{FuseError, MountOptions, Unmount};
+pub use mount::{FuseError, MountKind, MountOptions, Unmount};
 pub use notify::Notifier;
 pub use session::{Session, serve};

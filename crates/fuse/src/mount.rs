@@ -1,6 +1,7 @@
 //! mount(2) and umount2(2) on /dev/fuse, as root, without a helper program. An IO edge.
 #![allow(clippy::disallowed_methods)] // It mounts, and reads and writes what the kernel says of mounts.
 
+use crate::block::with_device_at;
 use crate::dev::Channel;
 use nacre_base::Errno;
 use std::ffi::CString;
@@ -34,6 +35,8 @@ pub struct MountOptions {
     pub handle_kill_priv: bool,
     /// How far the kernel reads ahead in files read through its page cache, in KiB; 0 leaves the kernel's default.
     pub read_ahead_kib: u32,
+    /// Mount over a small loop device where that is possible, so that sync(2), syncfs(2) and umount(2) reach the server.
+    pub block_device: bool,
 }
 
 impl Default for MountOptions {
@@ -50,6 +53,7 @@ impl Default for MountOptions {
             default_permissions: true,
             handle_kill_priv: true,
             read_ahead_kib: 1024,
+            block_device: true,
         }
     }
 }
@@ -81,6 +85,17 @@ pub enum Unmount {
     Lazy,
     /// Every request fails from now on (`umount -f`).
     Force,
+    /// Both: every request fails from now on, and the name goes even if files are open. Never waits for the server.
+    Abort,
+}
+
+/// How the kernel took a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MountKind {
+    /// Over a block device: sync(2) and syncfs(2) reach the server, and umount(2) waits for it.
+    Block,
+    /// Without: the server never hears of sync(2) and syncfs(2), and of umount(2) only afterwards.
+    Plain,
 }
 
 /// Why mounting, serving or unmounting failed. The texts are for people.
@@ -191,17 +206,40 @@ pub fn check_mountpoint(path: &Path) -> Result<(), FuseError> {
 }
 
 /// Mounts the session of `channel`. The kernel's INIT can be read from it then.
-pub(crate) fn mount(channel: &Channel, path: &Path, options: &MountOptions, max_read: usize) -> Result<(), FuseError> {
+pub(crate) fn mount(
+    channel: &Channel,
+    path: &Path,
+    options: &MountOptions,
+    max_read: usize,
+) -> Result<MountKind, FuseError> {
     check_mountpoint(path)?;
-    let failed = |error| FuseError::Mount { path: path.into(), error };
-    let source = c_string(options.source.as_bytes()).map_err(failed)?;
-    let target = c_string(path.as_os_str().as_bytes()).map_err(failed)?;
-    let kind = c_string(format!("fuse.{}", options.subtype).as_bytes()).map_err(failed)?;
-    let data = c_string(options.data(channel.raw_fd(), max_read).as_bytes()).map_err(failed)?;
+    let mount = |kind: &str| {
+        let data = options.data(channel.raw_fd(), max_read);
+        let block_size = if kind == "fuseblk" { ",blksize=4096" } else { "" };
+        mount_as(&format!("{kind}.{}", options.subtype), path, options, &format!("{data}{block_size}"))
+    };
+    let tried = options.block_device.then(|| with_device_at(&options.source, || mount("fuseblk")));
+    match tried {
+        Some(Ok(())) => {
+            tracing::info!("mounted over a loop device: sync, syncfs and umount make everything durable");
+            return Ok(MountKind::Block);
+        }
+        Some(Err(why)) => tracing::info!(
+            "mounted as plain FUSE, because {why}: sync and syncfs do not reach this mount (`lfs sync` and fsync do), and \
+             umount does not wait until everything is written unless umount.fuse.nacre is installed"
+        ),
+        None => {}
+    }
+    mount("fuse").map(|()| MountKind::Plain).map_err(|error| FuseError::Mount { path: path.into(), error })
+}
+
+fn mount_as(kind: &str, path: &Path, options: &MountOptions, data: &str) -> io::Result<()> {
+    let (source, target) = (c_string(options.source.as_bytes())?, c_string(path.as_os_str().as_bytes())?);
+    let (kind, data) = (c_string(kind.as_bytes())?, c_string(data.as_bytes())?);
     // SAFETY: all four are NUL-terminated strings that outlive the call.
     let result =
         unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), options.flags(), data.as_ptr().cast()) };
-    if result < 0 { Err(failed(io::Error::last_os_error())) } else { Ok(()) }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Unmounts `path`, a live or a dead mountpoint. May block while the kernel waits for the file system.
@@ -212,10 +250,28 @@ pub fn unmount(path: &Path, how: Unmount) -> Result<(), FuseError> {
         Unmount::WhenIdle => 0,
         Unmount::Lazy => libc::MNT_DETACH,
         Unmount::Force => libc::MNT_FORCE,
+        Unmount::Abort => libc::MNT_FORCE | libc::MNT_DETACH,
     };
-    // SAFETY: a NUL-terminated string that outlives the call.
-    let result = unsafe { libc::umount2(target.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) };
-    if result < 0 { Err(failed(io::Error::last_os_error())) } else { Ok(()) }
+    let unmount = || {
+        leave_descriptors();
+        // SAFETY: a NUL-terminated string that outlives the call.
+        let result = unsafe { libc::umount2(target.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    let unmounted = std::thread::scope(|scope| scope.spawn(unmount).join());
+    unmounted.unwrap_or_else(|_| Err(io::ErrorKind::Other.into())).map_err(failed)
+}
+
+/// Gives this thread an empty table of descriptors. It may wait in the kernel, unkillable, for an answer of this very
+/// process. If the process is killed then, its session must end all the same, and that ends when nobody has its descriptors
+/// open any more, a thread that waits included.
+fn leave_descriptors() {
+    // SAFETY: no memory is involved; from the first call on the table is this thread's own, and it uses no descriptor.
+    unsafe {
+        if libc::unshare(libc::CLONE_FILES) == 0 {
+            libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0);
+        }
+    }
 }
 
 /// Tells the kernel how far to read ahead in what is mounted on `path`. That is an optimisation: where it fails, a
@@ -225,7 +281,10 @@ pub(crate) fn set_read_ahead(path: &Path, kib: u32) {
         let path = path.canonicalize()?;
         let mounts = std::fs::read("/proc/self/mountinfo")?;
         let device = device_of(&mounts, path.as_os_str().as_bytes()).ok_or(io::ErrorKind::NotFound)?;
-        std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), kib.to_string())
+        let of = |suffix: &str| format!("/sys/class/bdi/{device}{suffix}/read_ahead_kb");
+        // A mount over a block device has a name of its own, beside that of the device.
+        let knob = [of("-fuseblk"), of("")].into_iter().find(|knob| Path::new(knob).exists());
+        std::fs::write(knob.ok_or(io::ErrorKind::NotFound)?, kib.to_string())
     };
     if let Err(e) = set() {
         tracing::debug!("read-ahead of {} not set: {e}", path.display());

@@ -5,6 +5,7 @@
 
 use crate::abi;
 use crate::request::{FileLock, LockKind};
+use crate::undo::Undo;
 use nacre_base::{Errno, Payload, Timestamp};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -135,18 +136,26 @@ pub(crate) struct Raw {
     unique: u64,
     opcode: u32,
     answered: bool,
+    /// For a reply that gives the kernel something.
+    undo: Option<Undo>,
 }
 
 impl Raw {
     pub(crate) fn new(sink: Arc<dyn Sink>, unique: u64, opcode: u32) -> Raw {
-        Raw { sink, unique, opcode, answered: false }
+        Raw { sink, unique, opcode, answered: false, undo: None }
+    }
+
+    /// What to do if the kernel does not take the reply.
+    pub(crate) fn with_undo(mut self, undo: Undo) -> Raw {
+        self.undo = Some(undo);
+        self
     }
 
     fn ok(self, body: &[u8]) {
-        self.send(&[body]);
+        self.give(&[body]);
     }
 
-    fn error(mut self, errno: Errno) {
+    pub(crate) fn error(mut self, errno: Errno) {
         self.answer_error(errno);
     }
 
@@ -158,7 +167,8 @@ impl Raw {
         self.finish(&[IoSlice::new(header.as_bytes())]);
     }
 
-    fn send(mut self, body: &[&[u8]]) {
+    /// Sends a reply; what is to be undone if the kernel did not take it.
+    fn give(mut self, body: &[&[u8]]) -> Option<Undo> {
         self.answered = true;
         let header = self.header(0, body.iter().map(|b| b.len()).sum());
         let mut parts = [IoSlice::new(&[]); 4];
@@ -166,7 +176,8 @@ impl Raw {
         for (part, bytes) in parts[1..].iter_mut().zip(body) {
             *part = IoSlice::new(bytes);
         }
-        self.finish(&parts[..=body.len()]);
+        let taken = self.finish(&parts[..=body.len()]);
+        self.undo.take().filter(|_| !taken)
     }
 
     /// The pieces go to the kernel from where they lie.
@@ -187,16 +198,18 @@ impl Raw {
         abi::OutHeader { len, error, unique: self.unique }
     }
 
-    fn finish(&self, parts: &[IoSlice<'_>]) {
-        let Err(e) = self.sink.send(parts) else { return };
+    /// Whether the kernel took it.
+    fn finish(&self, parts: &[IoSlice<'_>]) -> bool {
+        let Err(e) = self.sink.send(parts) else { return true };
         let operation = abi::opcode::name(self.opcode);
         match e.raw_os_error() {
-            // The request was aborted, or the file system unmounted: nobody waits any more.
+            // A signal ended the call, or the file system is unmounted: nobody waits any more.
             Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED) => {
                 tracing::debug!(operation, unique = self.unique, "reply not wanted any more: {e}");
             }
             _ => tracing::error!(operation, unique = self.unique, "the kernel refused a reply: {e}"),
         }
+        false
     }
 }
 
@@ -303,7 +316,9 @@ impl ReplyEmpty {
 impl ReplyEntry {
     /// The name leads to this. The kernel now holds one more lookup count of the inode.
     pub fn ok(self, entry: &Entry) {
-        self.raw.ok(encode_entry(entry).as_bytes());
+        if let Some(undo) = self.raw.give(&[encode_entry(entry).as_bytes()]) {
+            undo.lookup(entry.node);
+        }
     }
 
     /// There is no such name, and the kernel may believe that for `valid`.
@@ -357,14 +372,20 @@ impl ReplyStatX {
 impl ReplyOpen {
     /// It is open.
     pub fn ok(self, opened: Opened) {
-        self.raw.ok(encode_opened(opened).as_bytes());
+        if let Some(undo) = self.raw.give(&[encode_opened(opened).as_bytes()]) {
+            undo.open(None, opened.handle);
+        }
     }
 }
 
 impl ReplyCreate {
     /// It exists and is open. The kernel now holds one more lookup count of the inode.
     pub fn ok(self, entry: &Entry, opened: Opened) {
-        self.raw.send(&[encode_entry(entry).as_bytes(), encode_opened(opened).as_bytes()]);
+        let given = self.raw.give(&[encode_entry(entry).as_bytes(), encode_opened(opened).as_bytes()]);
+        if let Some(undo) = given {
+            undo.open(Some(entry.node), opened.handle);
+            undo.lookup(entry.node);
+        }
     }
 }
 
@@ -451,7 +472,7 @@ impl ReplyIoctl {
     pub fn ok(self, result: i32, data: &[u8]) {
         let out = abi::IoctlOut { result, ..Default::default() };
         let data = &data[..data.len().min(self.out_size as usize)];
-        self.raw.send(&[out.as_bytes(), data]);
+        self.raw.give(&[out.as_bytes(), data]);
     }
 }
 

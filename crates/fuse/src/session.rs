@@ -4,7 +4,8 @@
 use crate::abi::{self, init, opcode};
 use crate::dev::{Channel, Received, Server};
 use crate::handler::Handler;
-use crate::mount::{self, FuseError, MountOptions, Unmount};
+use crate::interrupt::Interrupts;
+use crate::mount::{self, FuseError, MountKind, MountOptions, Unmount};
 use crate::notify::Notifier;
 use crate::parse::{self, Dialect};
 use crate::pool::Pool;
@@ -64,9 +65,10 @@ impl MountOptions {
     }
 }
 
-/// A mounted file system. Dropping it unmounts lazily.
+/// A mounted file system. Dropping it aborts it: see [`Unmount::Abort`].
 pub struct Session {
     mountpoint: PathBuf,
+    kind: MountKind,
     notifier: Notifier,
     device_gone: Arc<AtomicBool>,
     ended: watch::Receiver<bool>,
@@ -90,6 +92,11 @@ impl Session {
     /// Where it is mounted.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
+    }
+
+    /// How the kernel took the mount.
+    pub fn kind(&self) -> MountKind {
+        self.kind
     }
 
     /// To invalidate what the kernel caches.
@@ -118,7 +125,8 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if !self.device_gone.load(Ordering::Acquire)
-            && let Err(e) = mount::unmount(&self.mountpoint, Unmount::Lazy)
+            // Waiting for the handler here could be waiting for ourselves.
+            && let Err(e) = mount::unmount(&self.mountpoint, Unmount::Abort)
         {
             // EINVAL: somebody has unmounted it lazily already, and files are open.
             tracing::debug!("{e}");
@@ -130,18 +138,25 @@ fn start(rt: Rt, path: PathBuf, options: &MountOptions, handler: Arc<dyn Handler
     mount::check_mountpoint(&path)?;
     let path = path.canonicalize().map_err(|error| FuseError::Mountpoint { path: path.clone(), error })?;
     let channel = Channel::open()?;
-    mount::mount(&channel, &path, options, IO_BYTES_MAX as usize)?;
-    let session = run(rt, &path, channel, handler, options.wanted());
+    let kind = mount::mount(&channel, &path, options, IO_BYTES_MAX as usize)?;
+    let session = run(rt, &path, kind, channel, handler, options.wanted());
     match &session {
         Ok(_) if options.read_ahead_kib > 0 => mount::set_read_ahead(&path, options.read_ahead_kib),
         Ok(_) => {}
-        Err(_) => drop(mount::unmount(&path, Unmount::Lazy)),
+        Err(_) => drop(mount::unmount(&path, Unmount::Abort)),
     }
     session
 }
 
 /// Answers INIT, then starts the readers.
-fn run(rt: Rt, path: &Path, channel: Channel, handler: Arc<dyn Handler>, wanted: u64) -> Result<Session, FuseError> {
+fn run(
+    rt: Rt,
+    path: &Path,
+    kind: MountKind,
+    channel: Channel,
+    handler: Arc<dyn Handler>,
+    wanted: u64,
+) -> Result<Session, FuseError> {
     let pool = Pool::new(IO_BYTES_MAX as usize, BUFFERS_FREE_MAX);
     let dialect = answer_init(&channel, &mut pool.take(), wanted)?;
     let channel = Arc::new(channel);
@@ -154,11 +169,11 @@ fn run(rt: Rt, path: &Path, channel: Channel, handler: Arc<dyn Handler>, wanted:
     }
     let notifier = Notifier::new(channel.clone());
     handler.init(notifier.clone());
-    let (interrupts, help) = (Arc::default(), Notify::new());
+    let (interrupts, help) = (Arc::new(Interrupts::new(rt.clone())), Notify::new());
     let server = Arc::new(Server { rt: rt.clone(), handler, interrupts, dialect, pool, help });
     let (over, ended) = watch::channel(false);
     let device_gone = Arc::new(AtomicBool::new(false));
-    let session = Session { mountpoint: path.into(), notifier, device_gone: device_gone.clone(), ended };
+    let session = Session { mountpoint: path.into(), kind, notifier, device_gone: device_gone.clone(), ended };
 
     let assist = |c| {
         let server = server.clone();

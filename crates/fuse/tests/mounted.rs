@@ -8,7 +8,7 @@ use nacre_fuse::handler::{Context, Handler};
 use nacre_fuse::null::{self, NullOptions};
 use nacre_fuse::reply::*;
 use nacre_fuse::request::{self, LockSpace};
-use nacre_fuse::{FuseError, MountOptions, Notifier, Session, Unmount, serve};
+use nacre_fuse::{FuseError, MountKind, MountOptions, Notifier, Session, Unmount, serve};
 use nacre_rt::Rt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -137,7 +137,8 @@ async fn mount_shows_name_and_type_and_unmounting_ends_the_session() {
     let point = m.session.mountpoint().display().to_string();
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let line = mounts.lines().find(|l| l.contains(&point)).unwrap();
-    assert!(line.starts_with(&format!("mgs@tcp:/null {point} fuse.nacre rw,")), "{line}");
+    let kind = if m.session.kind() == MountKind::Block { "fuseblk" } else { "fuse" };
+    assert!(line.starts_with(&format!("mgs@tcp:/null {point} {kind}.nacre rw,")), "{line}");
 
     let path = m.path("open");
     let open = calls(move || File::create(path).unwrap()).await;

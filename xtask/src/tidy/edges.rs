@@ -7,11 +7,13 @@ use crate::source::Source;
 const EDGES: &[(&str, &str)] = &[
     ("crates/bench/src/lib.rs", "measures, so it looks at the clock"),
     ("crates/cli/src/main.rs", "the whole binary: files, sockets, processes of the tools"),
+    ("crates/fuse/src/block.rs", "loop devices"),
     ("crates/fuse/src/dev.rs", "/dev/fuse"),
     ("crates/fuse/src/groups.rs", "/proc, for a caller's supplementary groups"),
     ("crates/fuse/src/mount.rs", "mount and umount"),
     ("crates/fuse/src/notify.rs", "the thread that sends invalidations"),
     ("crates/fuse/src/session.rs", "the threads that read /dev/fuse"),
+    ("crates/fuse/src/signals.rs", "/proc, for a caller's signals"),
     ("crates/lnet/src/tcp/", "sockets"),
     ("crates/lnet/src/tests/tcp.rs", "tests of sockets"),
     ("crates/osd/src/disk/", "files, LMDB, io_uring and their threads"),

@@ -9,6 +9,9 @@ mod getstripe;
 mod ladvise;
 mod path;
 mod setstripe;
+mod sync;
+
+pub(crate) use sync::sync_mount;
 
 use crate::tool::{self, Command};
 use std::ffi::OsString;
@@ -35,6 +38,7 @@ const COMMANDS: &[Command] = &[
     Command { name: "path2fid", about: "print the FID of a path", run: fid::path2fid },
     Command { name: "fid2path", about: "print the paths of a FID", run: fid::fid2path },
     Command { name: "ladvise", about: "tell a file how it will be used", run: ladvise::main },
+    Command { name: "sync", about: "make all that a mount changed durable", run: sync::main },
     Command { name: "getname", about: "print the name of a mount's file system", run: df::getname },
 ];
 

@@ -60,11 +60,14 @@ pub(crate) fn fid_of(path: &Path) -> Result<String, Errno> {
     }
 }
 
-/// Mount points of the type fuse.nacre, in mount order, with their sources.
+/// Types of our mounts in the mount table: over a block device, and plain.
+const MOUNT_TYPES: [&str; 2] = ["fuseblk.nacre", "fuse.nacre"];
+
+/// Our mount points, in mount order, with their sources.
 pub(crate) fn mounts() -> Vec<(String, PathBuf)> {
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let lines = table.lines().map(|l| l.split(' ').collect::<Vec<_>>());
-    let ours = lines.filter(|f| f.len() > 2 && f[2] == "fuse.nacre");
+    let ours = lines.filter(|f| f.len() > 2 && MOUNT_TYPES.contains(&f[2]));
     ours.map(|f| (unescape(f[0]), PathBuf::from(unescape(f[1])))).collect()
 }
 
@@ -87,6 +90,13 @@ pub(crate) fn open_for_ioctl(path: &Path, write: bool) -> Result<OwnedFd, Errno>
     let fd = unsafe { libc::open(path.as_ptr(), mode | libc::O_CLOEXEC) };
     // SAFETY: the descriptor is new and nobody else's.
     if fd < 0 { Err(last_errno()) } else { Ok(unsafe { OwnedFd::from_raw_fd(fd) }) }
+}
+
+/// syncfs(2) of the file system of an open file.
+pub(crate) fn sync_file_system(file: &OwnedFd) -> Result<(), Errno> {
+    // SAFETY: a valid descriptor.
+    let r = unsafe { libc::syncfs(file.as_raw_fd()) };
+    if r < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
 /// An ioctl on one of our files that passes `argument`, which is as long as `number` says; its result. ENOTTY on files that are

@@ -17,8 +17,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Dirty bytes are written back at this age.
-const AGE_MAX: Duration = Duration::from_secs(2);
 /// Background flushes under way at once; the import's window of RPCs in flight may admit fewer.
 const FLUSHES_MAX: u32 = 16;
 
@@ -131,7 +129,8 @@ impl Osc {
         if queue.under_way >= FLUSHES_MAX {
             return None;
         }
-        let old = |since: Time| pressed || now.since(since) >= AGE_MAX;
+        let age_max = self.dirty_age_max();
+        let old = |since: Time| pressed || now.since(since) >= age_max;
         let found = match queue.ready.pop_front() {
             Some(object) => (object, Reason::Full),
             None if queue.aging.front().is_some_and(|(since, _)| old(*since)) => {
@@ -145,7 +144,13 @@ impl Osc {
 
     /// When the next dirty bytes will be old enough.
     pub(crate) fn next_age(&self) -> Option<Time> {
-        self.write_back.lock().aging.front().map(|(since, _)| *since + AGE_MAX)
+        let age_max = self.dirty_age_max();
+        self.write_back.lock().aging.front().map(|(since, _)| *since + age_max)
+    }
+
+    /// Age at which dirty bytes are written back.
+    fn dirty_age_max(&self) -> Duration {
+        Duration::from_millis(self.dirty_expire_ms.load(Ordering::Relaxed))
     }
 
     /// The next flush of an object, booked as under way. `due` says which queue it was taken from, if from one.

@@ -1,0 +1,83 @@
+//! Making everything that this mount changed durable: for sync(2) and syncfs(2), and before the mount ends. One file's
+//! fsync is in `file`.
+
+use crate::connection::{Caller, Connection};
+use crate::llite::Client;
+use futures_util::future::{join, join_all};
+use nacre_base::Errno;
+use std::fmt;
+use std::pin::pin;
+use std::time::Duration;
+
+/// What a target still has to make durable of this mount's changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unsettled {
+    /// The connection to the target, as it is called in parameters.
+    pub target: String,
+    /// Bytes that were not written to the target yet.
+    pub dirty_bytes: u64,
+    /// Changes that the target has acknowledged and not committed yet.
+    pub uncommitted: usize,
+}
+
+impl Unsettled {
+    /// None if there is nothing left.
+    fn of(connection: &Connection, dirty_bytes: u64) -> Option<Unsettled> {
+        let uncommitted = connection.unstable().0;
+        let left = dirty_bytes > 0 || uncommitted > 0;
+        left.then(|| Unsettled { target: connection.label().to_owned(), dirty_bytes, uncommitted })
+    }
+}
+
+impl fmt::Display for Unsettled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Unsettled { target, dirty_bytes, uncommitted } = self;
+        write!(f, "{target} ({dirty_bytes} bytes not written, {uncommitted} changes not committed)")
+    }
+}
+
+impl Client {
+    /// Writes back everything that is dirty, and makes every change durable: syncfs(2). Errors of writing back are reported
+    /// by the files.
+    pub async fn sync(&self) -> Result<(), Errno> {
+        let (caller, table) = (Caller::default(), self.targets.table());
+        let objects = join_all(table.osts.values().map(|osc| osc.sync_all(&caller)));
+        let inodes = join_all(table.mdts.values().map(|mdc| mdc.sync_all(&caller)));
+        let (objects, inodes) = join(objects, inodes).await;
+        objects.into_iter().chain(inodes).collect()
+    }
+
+    /// Targets that still have to make changes of this mount durable.
+    pub fn unsettled(&self) -> Vec<Unsettled> {
+        let table = self.targets.table();
+        let osts = table.osts.values().filter_map(|osc| Unsettled::of(osc.connection(), osc.dirty_bytes()));
+        let mdts = table.mdts.values().filter_map(|mdc| Unsettled::of(mdc.connection(), 0));
+        osts.chain(mdts).collect()
+    }
+
+    /// As [`Client::sync`], before the mount ends: says in the log what it waits for, and gives up with ETIMEDOUT once
+    /// nothing has become durable for `patience`.
+    pub async fn settle(&self, patience: Duration) -> Result<(), Errno> {
+        let mut before = self.unsettled();
+        if before.is_empty() {
+            return Ok(());
+        }
+        let mut sync = pin!(self.sync());
+        loop {
+            if let Ok(synced) = self.mount.rt.timeout(patience, sync.as_mut()).await {
+                return synced;
+            }
+            let now = self.unsettled();
+            let gives_up = now == before;
+            tracing::warn!(fsname = self.fsname(), gives_up, "the mount ends, and waits for {}", list(&now));
+            if gives_up {
+                return Err(Errno::ETIMEDOUT);
+            }
+            before = now;
+        }
+    }
+}
+
+fn list(unsettled: &[Unsettled]) -> String {
+    unsettled.iter().map(Unsettled::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,182 @@
+//! Requests that their callers left: a signal ended the call with EINTR, and the work goes on to its end behind it, so that
+//! nothing is half done and no lock, grant or handle is lost. How many there may be, and what must not overtake them.
+
+use crate::request::{Operation, SetAttr};
+use nacre_base::FxHashMap;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Requests that may be left at the same time. Whoever comes then waits, signal or not, until one of them has ended.
+const LEFT_MAX: usize = 1024;
+
+/// What two requests must not change in another order than they were made in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    /// The data of the inode.
+    Data(u64),
+    /// The names in the directory.
+    Names(u64),
+}
+
+/// The places that a request changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    places: [Option<Place>; 2],
+    /// Later requests there wait for this one if it is left. Not for a request that makes a name: that may need objects,
+    /// and all others of its directory would wait for their OST.
+    holds: bool,
+}
+
+impl Changes {
+    /// Of an operation.
+    pub(crate) fn of(operation: &Operation) -> Changes {
+        use Operation as Op;
+        let data = |node| Changes { places: [Some(Place::Data(node)), None], holds: true };
+        let names = |parent, holds| Changes { places: [Some(Place::Names(parent)), None], holds };
+        match operation {
+            // What the kernel writes out of a mapping may be waited for by a lock that is called back, and so must not wait.
+            Op::Write(op) if !op.from_cache => data(op.node),
+            Op::Fallocate(op) => data(op.node),
+            Op::SetAttr(SetAttr { node, size: Some(_), .. }) => data(*node),
+            Op::Open(op) if op.flags & libc::O_TRUNC as u32 != 0 => data(op.node),
+            Op::Unlink(op) => names(op.parent, true),
+            Op::RmDir(op) => names(op.parent, true),
+            Op::Rename(op) => {
+                let places = [op.parent, op.new_parent].map(|parent| Some(Place::Names(parent)));
+                Changes { places, holds: true }
+            }
+            Op::Create(op) => names(op.parent, false),
+            Op::MkDir(op) => names(op.parent, false),
+            Op::MkNod(op) => names(op.parent, false),
+            Op::SymLink(op) => names(op.parent, false),
+            Op::Link(op) => names(op.new_parent, false),
+            _ => Changes::default(),
+        }
+    }
+}
+
+/// The requests of one session that were left and have not ended.
+pub(crate) struct Left {
+    room: Arc<Semaphore>,
+    /// Entries of `gates`, so that a request looks there only if there are any.
+    held: AtomicUsize,
+    /// A gate is closed, which lets everybody pass, when its request has ended.
+    gates: Mutex<FxHashMap<Place, Vec<Arc<Semaphore>>>>,
+}
+
+impl Default for Left {
+    fn default() -> Left {
+        let room = Arc::new(Semaphore::new(LEFT_MAX));
+        Left { room, held: AtomicUsize::new(0), gates: Mutex::default() }
+    }
+}
+
+/// A request that was left. To be dropped when it has ended.
+pub(crate) struct LeftRequest {
+    left: Arc<Left>,
+    changes: Changes,
+    gate: Arc<Semaphore>,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl Left {
+    /// A request is left: waits until there is room for it.
+    pub(crate) async fn add(self: &Arc<Left>, changes: Changes) -> LeftRequest {
+        // The semaphore is never closed.
+        let room = self.room.clone().acquire_owned().await.ok();
+        let gate = Arc::new(Semaphore::new(0));
+        let held: Vec<Place> = changes.places.into_iter().flatten().filter(|_| changes.holds).collect();
+        self.held.fetch_add(held.len(), Ordering::AcqRel);
+        let mut gates = self.gates.lock();
+        held.into_iter().for_each(|place| gates.entry(place).or_default().push(gate.clone()));
+        LeftRequest { left: self.clone(), changes, gate, _room: room }
+    }
+
+    /// The gates of those that a new request must not overtake.
+    pub(crate) fn before(&self, changes: &Changes) -> Vec<Arc<Semaphore>> {
+        if self.held.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        let gates = self.gates.lock();
+        changes.places.iter().flatten().filter_map(|place| gates.get(place)).flatten().cloned().collect()
+    }
+
+    /// Requests that were left and have not ended.
+    #[cfg(test)]
+    fn count(&self) -> usize {
+        LEFT_MAX - self.room.available_permits()
+    }
+}
+
+impl Drop for LeftRequest {
+    fn drop(&mut self) {
+        let mut gates = self.left.gates.lock();
+        for place in self.changes.places.iter().flatten().filter(|_| self.changes.holds) {
+            if let Some(list) = gates.get_mut(place) {
+                let before = list.len();
+                list.retain(|gate| !Arc::ptr_eq(gate, &self.gate));
+                // A rename within one directory has its place twice, and removes both entries at once.
+                self.left.held.fetch_sub(before - list.len(), Ordering::AcqRel);
+                if list.is_empty() {
+                    gates.remove(place);
+                }
+            }
+        }
+        drop(gates);
+        self.gate.close();
+    }
+}
+
+/// Waits until the requests behind these gates have ended.
+pub(crate) async fn pass(gates: Vec<Arc<Semaphore>>) {
+    for gate in gates {
+        // An error is what a closed gate answers.
+        let _ = gate.acquire().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(node: u64) -> Changes {
+        Changes { places: [Some(Place::Data(node)), None], holds: true }
+    }
+
+    #[tokio::test]
+    async fn nothing_overtakes_a_write_that_was_left() {
+        let left = Arc::new(Left::default());
+        assert!(left.before(&data(1)).is_empty());
+        let first = left.add(data(1)).await;
+        assert!(left.before(&data(2)).is_empty(), "another file");
+        let gates = left.before(&data(1));
+        let second = left.add(data(1)).await;
+        assert_eq!((gates.len(), left.before(&data(1)).len(), left.count()), (1, 2, 2));
+        let passing = tokio::spawn(pass(gates));
+        tokio::task::yield_now().await;
+        assert!(!passing.is_finished());
+        drop(first);
+        passing.await.unwrap();
+        assert_eq!(left.before(&data(1)).len(), 1);
+        drop(second);
+        assert_eq!((left.before(&data(1)).len(), left.count(), left.held.load(Ordering::SeqCst)), (0, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_rename_holds_both_directories_even_if_they_are_one() {
+        let left = Arc::new(Left::default());
+        for (from, to) in [(1, 2), (1, 1)] {
+            let places = [Some(Place::Names(from)), Some(Place::Names(to))];
+            let rename = left.add(Changes { places, holds: true }).await;
+            let create = |parent| Changes { places: [Some(Place::Names(parent)), None], holds: false };
+            assert!(!left.before(&create(from)).is_empty() && !left.before(&create(to)).is_empty());
+            assert!(left.before(&data(from)).is_empty(), "its names are not its data");
+            let made = left.add(create(5)).await;
+            assert!(left.before(&create(5)).is_empty(), "a name that is being made holds nobody up");
+            drop((rename, made));
+            assert_eq!((left.held.load(Ordering::SeqCst), left.count()), (0, 0));
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! A request that has to wait, and what a signal to its caller does: the call ends with EINTR, at once if the program is
+//! being killed, else after a moment in which most requests end by themselves. The work goes on behind it ([`crate::left`]);
+//! what it then gives to the kernel is refused by the kernel, which has forgotten the request, and undone
+//! ([`crate::undo`]). So the rule is here once, and holds for every operation.
+
+use crate::handler::Work;
+use crate::interrupt::Interrupts;
+use crate::left::{Changes, LeftRequest, pass};
+use crate::parse::Header;
+use crate::reply::{Raw, Sink};
+use crate::request::Operation;
+use crate::signals::{Pending, pending_of};
+use nacre_base::Errno;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// How long a request may go on after a signal that its program handles. Programs that use signals for other things, timers
+/// or a terminal's size, do not expect EINTR from files; servers that answer do so within this time.
+const GRACE: Duration = Duration::from_millis(500);
+/// Pause between looks at the caller's signals.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+/// The same, later: the kernel interrupted the request for a reason of its own, or the signal is not heeded.
+const LOOK_PAUSE_IDLE: Duration = Duration::from_millis(200);
+
+/// Work that waited at its first poll.
+pub(crate) struct Running {
+    work: Work,
+    /// Ends when the caller has been told EINTR; none after that.
+    caller: Option<Pin<Box<dyn Future<Output = Option<LeftRequest>> + Send>>>,
+    left: Option<LeftRequest>,
+}
+
+impl Running {
+    /// Begins to listen for signals. `cx` is woken if one is there already.
+    pub(crate) fn new(work: Work, caller: Caller, cx: &mut Context<'_>) -> Running {
+        let mut running = Running { work, caller: Some(Box::pin(caller.interrupt())), left: None };
+        running.poll_caller(cx);
+        running
+    }
+
+    fn poll_caller(&mut self, cx: &mut Context<'_>) {
+        if let Some(caller) = &mut self.caller
+            && let Poll::Ready(left) = caller.as_mut().poll(cx)
+        {
+            (self.caller, self.left) = (None, left);
+        }
+    }
+}
+
+impl Future for Running {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.work.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        self.poll_caller(cx);
+        Poll::Pending
+    }
+}
+
+/// Who waits for a request.
+pub(crate) struct Caller {
+    pub(crate) sink: Arc<dyn Sink>,
+    pub(crate) interrupts: Arc<Interrupts>,
+    pub(crate) unique: u64,
+    pub(crate) opcode: u32,
+    pub(crate) tid: u32,
+    pub(crate) traits: Traits,
+}
+
+/// What matters of an operation when a signal comes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Traits {
+    changes: Changes,
+    /// A page of a mapping is asked for: an error would be SIGBUS, so only a program that is being killed is let go.
+    is_fault: bool,
+}
+
+impl Traits {
+    pub(crate) fn of(operation: &Operation) -> Traits {
+        let is_fault = matches!(operation, Operation::Read(op) if op.lock_owner.is_none());
+        Traits { changes: Changes::of(operation), is_fault }
+    }
+}
+
+impl Caller {
+    pub(crate) fn new(sink: &Arc<dyn Sink>, interrupts: &Arc<Interrupts>, header: &Header, traits: Traits) -> Caller {
+        let Header { unique, opcode, pid: tid, .. } = *header;
+        Caller { sink: sink.clone(), interrupts: interrupts.clone(), unique, opcode, tid, traits }
+    }
+
+    /// Waits for a signal and ends the call. None if the session is over.
+    async fn interrupt(self) -> Option<LeftRequest> {
+        self.interrupts.interrupted(self.unique).await;
+        self.wait_for_signal().await;
+        if self.interrupts.is_over() {
+            return None;
+        }
+        let left = self.interrupts.left().add(self.traits.changes).await;
+        // If it has been answered meanwhile, the kernel does not know it any more, and says so in vain.
+        Raw::new(self.sink, self.unique, self.opcode).error(Errno::EINTR);
+        Some(left)
+    }
+
+    /// Returns once a signal should end the call.
+    async fn wait_for_signal(&self) {
+        let rt = self.interrupts.rt();
+        let begin = rt.now();
+        while !self.interrupts.is_over() {
+            let waited = rt.now().since(begin);
+            match pending_of(self.tid) {
+                Pending::Kill => return,
+                Pending::Signal if waited >= GRACE && !self.traits.is_fault => return,
+                _ if waited >= GRACE => rt.sleep(LOOK_PAUSE_IDLE).await,
+                _ => rt.sleep(LOOK_PAUSE).await,
+            }
+        }
+    }
+}
+
+/// The same work, after those that it must not overtake.
+pub(crate) fn in_order(interrupts: &Interrupts, traits: &Traits, work: Work) -> Work {
+    let gates = interrupts.left().before(&traits.changes);
+    if gates.is_empty() {
+        return work;
+    }
+    Box::pin(async move {
+        pass(gates).await;
+        work.await;
+    })
+}
