@@ -242,6 +242,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(cases::space::all());
     all.extend(cases::up::all());
     all.extend(cases::doors::all());
+    all.extend(cases::waits::all());
     all.extend(cases::fsck::all());
     all
 }

@@ -69,6 +69,12 @@ pub(crate) fn cpu_time(pid: u32) -> Option<Duration> {
     Some(Duration::from_millis(ticks * 1000 / per_second))
 }
 
+/// `sync(2)`.
+pub(crate) fn sync() {
+    // SAFETY: no arguments, can't fail.
+    unsafe { libc::sync() };
+}
+
 /// Detaches a mount at once, whatever its state.
 pub(crate) fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
     let path = c_path(path)?;

@@ -16,3 +16,4 @@ pub(crate) mod space;
 pub(crate) mod tools;
 pub(crate) mod tree;
 pub(crate) mod up;
+pub(crate) mod waits;
