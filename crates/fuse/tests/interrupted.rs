@@ -166,6 +166,15 @@ async fn mount(handler: Arc<Stuck>, block_device: bool) -> Mounted {
     Mounted { session, directory }
 }
 
+/// Unmounts. For a moment between fork and exec, a program that another test starts has copies of this process's open files.
+async fn unmount(session: &Session) {
+    let begin = Instant::now();
+    while let Err(e) = session.unmount(Unmount::WhenIdle).await {
+        assert!(e.errno() == Errno::EBUSY && begin.elapsed() < Duration::from_secs(5), "{e}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
@@ -229,7 +238,7 @@ async fn a_program_that_is_killed_ends_whatever_it_waits_for() {
     })
     .await;
     assert_eq!(stuck.written.lock().len(), 1, "what was under way is finished");
-    m.session.unmount(Unmount::WhenIdle).await.unwrap();
+    unmount(&m.session).await;
 }
 
 extern "C" fn ignore(_: libc::c_int) {}
@@ -282,7 +291,7 @@ async fn a_signal_that_is_handled_ends_the_call_after_a_moment_and_nothing_overt
     assert_eq!(again.await.unwrap(), 512);
     assert_eq!(*stuck.written.lock(), [1, 2]);
     tokio::task::spawn_blocking(move || drop(file)).await.unwrap();
-    m.session.unmount(Unmount::WhenIdle).await.unwrap();
+    unmount(&m.session).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -298,7 +307,7 @@ async fn a_call_that_ends_soon_after_a_signal_ends_well() {
     });
     let (_, result) = interrupted_call(move || s.waiting("read") == 1, move || fs::read(path)).await;
     assert_eq!(result.unwrap(), b"");
-    m.session.unmount(Unmount::WhenIdle).await.unwrap();
+    unmount(&m.session).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -353,7 +362,7 @@ async fn a_plain_mount_works_the_same() {
     stuck.gate.close();
     let path = m.directory.path().join("read");
     assert_eq!(tokio::task::spawn_blocking(move || fs::read(path).unwrap()).await.unwrap(), b"");
-    m.session.unmount(Unmount::WhenIdle).await.unwrap();
+    unmount(&m.session).await;
 }
 
 /// Number of the loop device that is mounted at `point`, from mountinfo's major:minor.
