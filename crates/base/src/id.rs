@@ -149,6 +149,19 @@ impl fmt::Display for Uuid {
     }
 }
 
+impl FromStr for Uuid {
+    type Err = ParseIdError;
+    /// 32 hexadecimal digits; dashes between them are skipped.
+    fn from_str(s: &str) -> Result<Uuid, ParseIdError> {
+        let err = || ParseIdError::new("UUID of 32 hexadecimal digits", s);
+        let hex = s.replace('-', "");
+        if hex.len() != 32 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(err());
+        }
+        u128::from_str_radix(&hex, 16).map(|number| Uuid(number.to_be_bytes())).map_err(|_| err())
+    }
+}
+
 impl fmt::Debug for Uuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -252,6 +265,15 @@ mod tests {
         assert_ne!(ino(0x200000400, 1), ino(0x200000401, 1));
         assert_ne!(ino(0x200000400, 1), ino(0x200000400, 2));
         assert_eq!(Fid::ROOT.inode(), 1);
+    }
+
+    #[test]
+    fn uuids_round_trip() {
+        let uuid = Uuid::from_random(0x0123_4567_89ab_cdef, 42);
+        assert_eq!(uuid.to_string().parse(), Ok(uuid));
+        for bad in ["", "01234567-89ab-cdef-0000-00000000002", "+1234567-89ab-cdef-0000-0000000000002a", "x"] {
+            assert!(bad.parse::<Uuid>().is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -20,7 +20,17 @@ pub struct Param {
 
 /// All parameters of a process. Cloning shares.
 #[derive(Clone, Default)]
-pub struct Params(Arc<Mutex<BTreeMap<String, Param>>>);
+pub struct Params {
+    all: Arc<Mutex<BTreeMap<String, Param>>>,
+    presets: Arc<Mutex<BTreeMap<String, Preset>>>,
+}
+
+/// A value that a parameter is given as soon as it is registered.
+struct Preset {
+    value: String,
+    /// What came of it; none until the parameter is registered.
+    outcome: Option<Result<(), String>>,
+}
 
 /// Why a parameter could not be read or set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,7 +61,7 @@ impl Params {
 
     /// Adds a read-only parameter.
     pub fn add(&self, name: impl Into<String>, get: impl Fn() -> String + Send + Sync + 'static) {
-        self.0.lock().insert(name.into(), Param { get: Arc::new(get), set: None });
+        self.all.lock().insert(name.into(), Param { get: Arc::new(get), set: None });
     }
 
     /// Adds a parameter that can be set. The setter's error says what is allowed.
@@ -61,7 +71,27 @@ impl Params {
         get: impl Fn() -> String + Send + Sync + 'static,
         set: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static,
     ) {
-        self.0.lock().insert(name.into(), Param { get: Arc::new(get), set: Some(Arc::new(set)) });
+        let name = name.into();
+        if let Some(preset) = self.presets.lock().get_mut(&name) {
+            preset.outcome = Some(set(&preset.value));
+        }
+        self.all.lock().insert(name, Param { get: Arc::new(get), set: Some(Arc::new(set)) });
+    }
+
+    /// Has the parameter `name` set to `value` as soon as it is registered, before anybody can see or use its default.
+    pub fn preset(&self, name: impl Into<String>, value: impl Into<String>) {
+        self.presets.lock().insert(name.into(), Preset { value: value.into(), outcome: None });
+    }
+
+    /// Checks that the preset of `name` was taken; why it was not otherwise.
+    pub fn check_preset(&self, name: &str) -> Result<(), ParamError> {
+        match self.presets.lock().get(name) {
+            None | Some(Preset { outcome: Some(Ok(())), .. }) => Ok(()),
+            Some(Preset { outcome: None, .. }) => Err(ParamError::NotFound(name.replace('.', "/"))),
+            Some(Preset { value, outcome: Some(Err(why)) }) => {
+                Err(ParamError::Invalid { name: name.to_owned(), value: value.clone(), why: why.clone() })
+            }
+        }
     }
 
     /// Adds a number that `set_param` may change within `range`.
@@ -83,19 +113,19 @@ impl Params {
 
     /// Removes every parameter whose name begins with `prefix`.
     pub fn remove_prefix(&self, prefix: &str) {
-        self.0.lock().retain(|name, _| !name.starts_with(prefix));
+        self.all.lock().retain(|name, _| !name.starts_with(prefix));
     }
 
     /// Names that match `pattern`, in order, and whether each can be set.
     pub fn list(&self, pattern: &str) -> Vec<(String, bool)> {
-        let all = self.0.lock();
+        let all = self.all.lock();
         all.iter().filter(|(n, _)| matches(pattern, n)).map(|(n, p)| (n.clone(), p.set.is_some())).collect()
     }
 
     /// Names and values that match `pattern`, in order. Values may have several lines.
     pub fn get(&self, pattern: &str) -> Result<Vec<(String, String)>, ParamError> {
         let found: Vec<_> = {
-            let all = self.0.lock();
+            let all = self.all.lock();
             all.iter().filter(|(n, _)| matches(pattern, n)).map(|(n, p)| (n.clone(), p.get.clone())).collect()
         };
         if found.is_empty() {
@@ -107,7 +137,7 @@ impl Params {
     /// Sets every parameter that matches `pattern`; the names set.
     pub fn set(&self, pattern: &str, value: &str) -> Result<Vec<String>, ParamError> {
         let found: Vec<_> = {
-            let all = self.0.lock();
+            let all = self.all.lock();
             all.iter().filter(|(n, _)| matches(pattern, n)).map(|(n, p)| (n.clone(), p.set.clone())).collect()
         };
         if found.is_empty() {
@@ -177,6 +207,22 @@ mod tests {
         assert!(matches("**", "osc.n-OST0000-osc.max_rpcs_in_flight"));
         assert!(!matches("osc.*", "osc.n-OST0000-osc.max_rpcs_in_flight"));
         assert!(!matches("timeout", "timeouts"));
+    }
+
+    #[test]
+    fn a_preset_is_taken_at_registration_or_complained_of() {
+        let p = Params::new();
+        for (name, value) in [("a.b.good", "3"), ("a.b.bad", "9"), ("a.b.missing", "1")] {
+            p.preset(name, value);
+        }
+        for name in ["a.b.good", "a.b.bad", "a.b.other"] {
+            let cell = Arc::new(AtomicU64::new(1));
+            p.add_number(name, cell.clone(), 0..=5);
+            assert_eq!(cell.load(Ordering::Relaxed), if name == "a.b.good" { 3 } else { 1 }, "{name}");
+        }
+        assert_eq!((p.check_preset("a.b.good"), p.check_preset("a.b.other")), (Ok(()), Ok(())));
+        assert_eq!(p.check_preset("a.b.bad").unwrap_err().to_string(), "setting a.b.bad=9: must be 0 to 5");
+        assert!(matches!(p.check_preset("a.b.missing"), Err(ParamError::NotFound(_))));
     }
 
     #[test]

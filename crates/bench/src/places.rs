@@ -165,13 +165,13 @@ impl OwnFileSystem {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let process = command.spawn().map_err(|e| format!("cannot start nacre up: {e}"))?;
         let mut own = OwnFileSystem { process, run_dir, mountpoint };
-        let mut line = String::new();
-        if let Some(stdout) = own.process.stdout.take() {
-            let _ = BufReader::new(stdout).read_line(&mut line);
-        }
-        match line.strip_prefix("ready ") {
+        let lines =
+            own.process.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines().map_while(Result::ok));
+        // Before that it says what it does.
+        let last = lines.find(|line| !line.starts_with("says ")).unwrap_or_default();
+        match last.strip_prefix("ready ") {
             Some(_) => Ok(own),
-            None => Err(format!("nacre up failed: {}", line.trim_start_matches("failed ").trim())),
+            None => Err(format!("nacre up failed: {}", last.trim_start_matches("failed ").trim())),
         }
     }
 

@@ -2,6 +2,7 @@
 //! processes of the host through it. Only the owner of the run directory can reach it.
 
 use crate::rundir;
+use crate::set_values::SetValues;
 use nacre_base::param::ParamError;
 use nacre_base::{Errno, Nid};
 use nacre_ptlrpc::RpcNode;
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What can be asked.
@@ -61,14 +63,15 @@ impl Answer {
 }
 
 /// Serves the admin socket until the process ends; the socket's path is removed by the guard.
-pub(crate) fn serve(node: &RpcNode, role: &str) -> std::io::Result<SocketGuard> {
+pub(crate) fn serve(node: &RpcNode, role: &str, set_values: &Arc<SetValues>) -> Result<SocketGuard, String> {
     let path = rundir::own_socket(role)?;
     let _ = std::fs::remove_file(&path);
-    let listener = tokio::net::UnixListener::bind(&path)?;
-    let node = node.clone();
+    let listener = tokio::net::UnixListener::bind(&path);
+    let listener = listener.map_err(|e| format!("cannot make the admin socket {}: {e}", path.display()))?;
+    let (node, set_values) = (node.clone(), set_values.clone());
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(converse(node.clone(), stream));
+            tokio::spawn(converse(node.clone(), set_values.clone(), stream));
         }
     });
     Ok(SocketGuard(path))
@@ -83,14 +86,14 @@ impl Drop for SocketGuard {
     }
 }
 
-async fn converse(node: RpcNode, stream: tokio::net::UnixStream) {
+async fn converse(node: RpcNode, set_values: Arc<SetValues>, stream: tokio::net::UnixStream) {
     use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
     let (reader, mut writer) = stream.into_split();
     // Nobody sends a request of a megabyte in good faith.
     let mut lines = tokio::io::BufReader::new(reader.take(1 << 20)).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         let answer = match serde_json::from_str(&line) {
-            Ok(request) => answer(&node, request).await,
+            Ok(request) => answer(&node, &set_values, request).await,
             Err(e) => Answer::errno(Errno::EINVAL, format!("bad request: {e}")),
         };
         let mut text = serde_json::to_string(&answer).unwrap_or_default();
@@ -101,10 +104,10 @@ async fn converse(node: RpcNode, stream: tokio::net::UnixStream) {
     }
 }
 
-async fn answer(node: &RpcNode, request: Request) -> Answer {
+async fn answer(node: &RpcNode, set_values: &SetValues, request: Request) -> Answer {
     match request {
         Request::GetParam { pattern } => node.params().get(&pattern).map_or_else(param_error, Answer::Params),
-        Request::SetParam { pattern, value } => match node.params().set(&pattern, &value) {
+        Request::SetParam { pattern, value } => match set_values.set(node.params(), &pattern, &value) {
             Ok(names) => Answer::Params(names.into_iter().map(|n| (n, value.clone())).collect()),
             Err(e) => param_error(e),
         },

@@ -2,10 +2,11 @@
 
 use nacre_base::fault::{Fault, FaultAction};
 use nacre_base::{Errno, Faults};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Runs `main` on a tokio runtime with logs on standard error.
 pub(crate) fn run(main: impl Future<Output = Result<(), String>>, who: &str) -> ExitCode {
@@ -20,8 +21,8 @@ pub(crate) fn run(main: impl Future<Output = Result<(), String>>, who: &str) -> 
     let code = match runtime.block_on(main) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            // The one who waits for the ready line sees this instead.
-            println!("failed {e}");
+            // The command that waits for the ready line prints this instead.
+            tell("failed", &e);
             crate::output::fail(who, e, 1)
         }
     };
@@ -54,10 +55,22 @@ fn raise_open_files() {
     }
 }
 
-/// Tells whoever waits on standard output that this process serves.
+/// Tells the command that started this process, if it still waits, that the process serves.
 pub(crate) fn say_ready(what: impl std::fmt::Display) {
-    println!("ready {what}");
-    let _ = std::io::stdout().flush();
+    tell("ready", &what);
+}
+
+/// Tells the command that started this process, if it still waits, and the log what goes on before it serves.
+pub(crate) fn say(what: &str) {
+    tracing::info!("{what}");
+    tell("says", &what);
+}
+
+/// Writes a line to standard output. Whoever read it may have gone away, which is no reason to stop serving.
+fn tell(kind: &str, what: &dyn std::fmt::Display) {
+    let mut out = std::io::stdout();
+    let line = format!("{kind} {what}").replace('\n', " ");
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 /// Waits for SIGTERM or SIGINT.
@@ -69,7 +82,8 @@ pub(crate) async fn stop_signal() {
     tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
 }
 
-/// Starts this program again with `args` in a session of its own, logs to `log`, and waits for its ready line.
+/// Starts this program again with `args` in a session of its own, logs to `log`, and waits for its ready line; prints what it
+/// says before that.
 pub(crate) fn start_in_background(args: &[String], log: &Path) -> Result<(u32, String), String> {
     use std::os::unix::process::CommandExt;
     let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
@@ -95,34 +109,53 @@ pub(crate) fn start_in_background(args: &[String], log: &Path) -> Result<(u32, S
             let _ = child.wait();
             return Err(why.to_owned());
         }
+        if let Some(what) = line.strip_prefix("says ") {
+            println!("{what}");
+        }
     }
     let status = child.wait().map_err(|e| e.to_string())?;
     Err(format!("it ended before it was ready ({status}); see {}", log.display()))
 }
 
-/// Ends a process: SIGTERM, and SIGKILL if it has not ended in time.
-pub(crate) fn stop_process(pid: u32, patience: Duration) -> bool {
-    let alive = || Path::new(&format!("/proc/{pid}")).exists() && !is_zombie(pid);
-    let send = |signal| {
-        // SAFETY: kill has no memory effects.
-        unsafe { libc::kill(pid as i32, signal) }
-    };
-    send(libc::SIGTERM);
-    let rounds = patience.as_millis() / 50;
-    for _ in 0..rounds {
-        if !alive() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    send(libc::SIGKILL);
-    std::thread::sleep(Duration::from_millis(200));
-    !alive()
-}
+/// Another process, by a descriptor: its number may be given to another one once it has ended, the descriptor never is.
+pub(crate) struct Process(OwnedFd);
 
-fn is_zombie(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
+impl Process {
+    /// Opens the process that has this number now.
+    pub(crate) fn open(pid: u32) -> io::Result<Process> {
+        // SAFETY: the call takes numbers only, and returns a descriptor that is ours or -1.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just opened, and nobody else has it.
+        Ok(Process(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
+    }
+
+    /// Sends it a signal. That it has ended already is no error.
+    pub(crate) fn signal(&self, signal: libc::c_int) -> io::Result<()> {
+        let none = std::ptr::null::<libc::siginfo_t>();
+        // SAFETY: the descriptor is open, and no information is passed along.
+        let result = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal, none, 0) };
+        match io::Error::last_os_error() {
+            e if result < 0 && e.raw_os_error() != Some(libc::ESRCH) => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits for its end; false if it has not ended by then.
+    pub(crate) fn wait(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let mut polled = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one struct, as the count says, which outlives the call.
+            let ready = unsafe { libc::poll(&raw mut polled, 1, left.as_millis().try_into().unwrap_or(i32::MAX)) };
+            if ready > 0 || left.is_zero() {
+                return ready > 0;
+            }
+        }
+    }
 }
 
 /// `fail_loc=NAME:ACTION[:TIMES]` arms a fault point, an empty value disarms all. Actions: drop, corrupt, crash,

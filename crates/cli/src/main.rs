@@ -19,6 +19,7 @@ mod node;
 mod output;
 mod rundir;
 mod servers;
+mod set_values;
 mod sim;
 mod target_options;
 mod tool;

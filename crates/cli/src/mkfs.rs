@@ -1,7 +1,7 @@
 //! `nacre mkfs`, also `mkfs.nacre`: formats a directory as the storage of a target.
 
 use crate::output::{fail, json};
-use crate::target_options::{TargetOptions, describe, mmp_interval};
+use crate::target_options::{TargetOptions, describe, mmp_interval, parse_param};
 use nacre_base::{MdtIndex, Nid, OstIndex, TargetName, Uuid};
 use nacre_osd::PARTS_MAX;
 use nacre_osd::disk::{self, Label};
@@ -30,7 +30,7 @@ pub(crate) struct Mkfs {
     /// Index of the target among those of its kind
     #[arg(long, default_value_t = 0)]
     index: u32,
-    /// NID of the MGS, such as 10.0.0.1@tcp; several separated by commas
+    /// NID of the MGS, such as 10.0.0.1@tcp; several separated by commas. Of an MGS its own, at which it listens then
     #[arg(long, value_delimiter = ',')]
     mgsnode: Vec<Nid>,
     /// NID of a node that may serve the target: all of them, separated by commas, if there are several
@@ -46,6 +46,9 @@ pub(crate) struct Mkfs {
     /// without it 1 on disks with heads, else 8
     #[arg(long, requires = "ost", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(PARTS_MAX)))]
     parts: Option<u32>,
+    /// Value of a parameter that the target shall begin with at each start, such as obdfilter.sync_journal=1; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    param: Vec<String>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -63,7 +66,7 @@ pub(crate) fn main(args: Mkfs) -> ExitCode {
         }
         Ok(label) => {
             println!("Formatted {} as {} (uuid {})", args.dir.display(), label.target, label.uuid);
-            if !args.servicenode.is_empty() {
+            if !args.servicenode.is_empty() || !args.param.is_empty() {
                 print!("{}", describe(&label));
             }
             ExitCode::SUCCESS
@@ -101,6 +104,7 @@ fn run(args: &Mkfs) -> Result<Label, String> {
         service_nodes: args.servicenode.clone(),
         mmp_interval: args.mmp_update_interval,
         journal: journal.transpose()?,
+        params: args.param.iter().map(|text| parse_param(text, name.kind)).collect::<Result<_, _>>()?,
     };
     format_target(&args.dir, &name, &options, args.parts)
 }

@@ -5,8 +5,9 @@ use crate::memory;
 use crate::node::{Listen, Node, host_name};
 use crate::output::fail;
 use crate::rundir;
+use nacre_base::{Errno, Nid};
 use nacre_client::{Client, MountConfig, MountSource};
-use nacre_fuse::{MountOptions, Unmount};
+use nacre_fuse::{FuseError, MountOptions, Unmount};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -122,8 +123,10 @@ pub(crate) fn main(args: Mount) -> ExitCode {
 
 fn check(args: &Mount) -> Result<MountSource, String> {
     let source: MountSource = args.source.parse()?;
-    if !args.mountpoint.is_dir() {
-        return Err(format!("{} is not a directory: make it first", args.mountpoint.display()));
+    nacre_fuse::mount::check_device().map_err(|e| e.to_string())?;
+    match nacre_fuse::mount::check_mountpoint(&args.mountpoint) {
+        Err(FuseError::DeadMountpoint(_)) => drop(clear_mountpoint(&args.mountpoint)?),
+        checked => checked.map_err(|e| e.to_string())?,
     }
     for option in &args.options {
         let is_ours = option == NO_IMPERATIVE_RECOVERY || option == NO_KILL_PRIV;
@@ -140,7 +143,7 @@ fn start_in_background(args: &Mount) -> Result<(), String> {
     let log = match &args.log {
         Some(l) => l.clone(),
         None => {
-            let dir = rundir::make().map_err(|e| format!("cannot make {}: {e}", rundir::path().display()))?;
+            let dir = rundir::make()?;
             let name = absolute.to_string_lossy().trim_matches('/').replace('/', "-");
             dir.join(format!("mount-{name}.log"))
         }
@@ -157,7 +160,7 @@ fn start_in_background(args: &Mount) -> Result<(), String> {
 
 async fn serve(args: Mount) -> Result<(), String> {
     let source = check(&args)?;
-    let listen = args.listen.unwrap_or_else(|| Listen::client(source.mgs.first().copied()));
+    let listen = args.listen.unwrap_or_else(|| Listen::client(source.mgs.first().copied().unwrap_or(Nid::LO)));
     let node = Node::start("mount", listen).await?;
     let imperative_recovery = !args.options.iter().any(|o| o == NO_IMPERATIVE_RECOVERY);
     let config = MountConfig { fsname: source.fsname, mgs: source.mgs, imperative_recovery, ..MountConfig::default() };
@@ -187,7 +190,7 @@ async fn serve(args: Mount) -> Result<(), String> {
 }
 
 /// A stop gives up waiting for targets that have made nothing durable for so long.
-const STOP_PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Somebody has asked a second time: says what is lost by that, and ends this process. Requests that still wait end with it.
 fn give_up(client: &Client) -> ! {
@@ -209,6 +212,47 @@ pub(crate) async fn connect(node: &Node, config: MountConfig) -> Result<Arc<Clie
 pub(crate) fn options(source: &str) -> MountOptions {
     MountOptions { source: source.to_owned(), allow_other: true, ..MountOptions::default() }
 }
+
+/// Makes `mountpoint` a directory that can be mounted on: makes it if it is missing, and lifts what is left there of a mount of
+/// ours whose process was killed. Returns what was done, if anything.
+pub(crate) fn clear_mountpoint(mountpoint: &Path) -> Result<Option<String>, String> {
+    let at = mountpoint.display();
+    for _ in 0..DEAD_MOUNTS_MAX {
+        match nacre_fuse::mount::check_mountpoint(mountpoint) {
+            Ok(()) if is_ours(mountpoint) => {
+                return Err(format!("{at} is mounted already: umount {at} first, or name another place"));
+            }
+            Ok(()) => return Ok(None),
+            Err(FuseError::DeadMountpoint(_)) => {}
+            Err(e) if e.errno() == Errno::ENOENT => {
+                let made = std::fs::create_dir_all(mountpoint);
+                return made.map(|()| None).map_err(|e| format!("cannot make the mountpoint {at}: {e}"));
+            }
+            Err(e) => return Err(e.to_string()),
+        }
+        let kind = nacre_fuse::mount::type_of(mountpoint).unwrap_or_default();
+        if !matches!(kind.as_str(), "fuse.nacre" | "fuseblk.nacre") {
+            return Err(format!(
+                "{at} is a dead mount of type {kind:?}, which is not Nacre's: remove it with umount -l {at}"
+            ));
+        }
+        nacre_fuse::mount::unmount(mountpoint, Unmount::Lazy)
+            .map_err(|e| format!("{e}: {at} is a dead mount, remove it with umount -l {at}"))?;
+        if nacre_fuse::mount::check_mountpoint(mountpoint).is_ok() {
+            return Ok(Some(format!("removed the dead mount on {at}: the process that served it was killed")));
+        }
+    }
+    Err(format!("{at} has more than {DEAD_MOUNTS_MAX} dead mounts: remove them with umount -l {at}"))
+}
+
+/// Whether what is mounted there, dead or alive, is a mount of Nacre.
+fn is_ours(mountpoint: &Path) -> bool {
+    let kind = nacre_fuse::mount::type_of(mountpoint);
+    matches!(kind.as_deref(), Some("fuse.nacre" | "fuseblk.nacre"))
+}
+
+/// Dead mounts that are lifted from one mountpoint.
+const DEAD_MOUNTS_MAX: usize = 10;
 
 /// Opens the FUSE door at `mountpoint`.
 pub(crate) async fn attach(

@@ -1,19 +1,25 @@
 //! A process's share of the network: runtime, LNet, RPC, parameters, logs. What all roles begin with.
 
 use crate::admin;
+use crate::set_values::SetValues;
+use crate::target_options::TargetOptions;
 use nacre_base::param::Params;
-use nacre_base::{Faults, Network, Nid};
+use nacre_base::{Faults, Network, Nid, TargetKind};
 use nacre_lnet::{Lnet, LnetOptions, TcpListen};
+use nacre_osd::disk::Label;
 use nacre_ptlrpc::RpcNode;
 use nacre_rt::Rt;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 
 /// A running node.
 pub(crate) struct Node {
     pub(crate) rpc: RpcNode,
     /// The TCP NID others reach it by.
     pub(crate) nid: Nid,
+    /// Values of its targets' parameters that set_param has changed.
+    pub(crate) set_values: Arc<SetValues>,
     _admin: admin::SocketGuard,
 }
 
@@ -29,10 +35,12 @@ impl Node {
         let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
         let address = listen.0.ip();
         let tcp = TcpListen { address: *address, port: listen.0.port(), network: Network::TCP };
-        let nid = lnet.add_tcp(tcp).await.map_err(|e| format!("cannot listen on {}: {e}", listen.0))?;
+        let nid = lnet.add_tcp(tcp).await.map_err(|e| format!("{}: {e}", listen.0))?;
         let rpc = RpcNode::new(rt, lnet, faults, params);
-        let admin = admin::serve(&rpc, role).map_err(|e| format!("cannot make the admin socket: {e}"))?;
-        Ok(Node { rpc, nid, _admin: admin })
+        let set_values = Arc::new(SetValues::default());
+        let admin = admin::serve(&rpc, role, &set_values)?;
+        tracing::info!("{role} listens on {}:{} as {nid}", nid.ip(), nid.tcp_port());
+        Ok(Node { rpc, nid, set_values, _admin: admin })
     }
 }
 
@@ -41,14 +49,42 @@ impl Node {
 pub(crate) struct Listen(pub(crate) SocketAddrV4);
 
 impl Listen {
-    /// This host's own address and any port: what a client needs.
-    pub(crate) fn client(toward: Option<Nid>) -> Listen {
-        Listen(SocketAddrV4::new(own_address(toward), 0))
+    /// The address that this host reaches `toward` from, and any port: what a client needs.
+    pub(crate) fn client(toward: Nid) -> Listen {
+        Listen(SocketAddrV4::new(own_address(toward.ip()), 0))
     }
 
-    /// This host's own address and the standard port.
-    pub(crate) fn standard() -> Listen {
-        Listen(SocketAddrV4::new(own_address(None), Nid::TCP_PORT))
+    /// An address that only this host can reach: safe until another is named.
+    pub(crate) fn loopback(port: u16) -> Listen {
+        Listen(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
+    }
+
+    /// Where a server of these targets listens: at the NID that their labels name for this host; else at the address from which
+    /// it reaches their MGS; else, of an MGS that has no NID in its label, on loopback.
+    pub(crate) fn of_labels(labels: &[Label]) -> Result<Listen, String> {
+        let mut toward = None;
+        for label in labels {
+            let options = TargetOptions::of(label)?;
+            let is_mgs = label.target.kind == TargetKind::Mgt;
+            let own = if is_mgs { &options.mgs } else { &options.service_nodes };
+            if let Some(nid) = own.iter().find(|nid| is_local(nid.ip())) {
+                return Ok(Listen(SocketAddrV4::new(nid.ip(), nid.tcp_port())));
+            }
+            if !own.is_empty() {
+                let named = own.iter().map(Nid::to_string).collect::<Vec<_>>().join(", ");
+                let advice = "--listen ADDRESS names another";
+                return Err(format!(
+                    "the label of {} names {named}, and none is an address of this host: {advice}",
+                    label.target
+                ));
+            }
+            toward = toward.or(if is_mgs { None } else { options.mgs.first().copied() });
+        }
+        let address = toward.map_or(Ipv4Addr::LOCALHOST, |mgs| own_address(mgs.ip()));
+        if address.is_loopback() {
+            tracing::info!("no address was named: only this host can reach it, unless --listen ADDRESS names one");
+        }
+        Ok(Listen(SocketAddrV4::new(address, Nid::TCP_PORT)))
     }
 }
 
@@ -58,23 +94,30 @@ impl std::str::FromStr for Listen {
         let bad = || format!("{s:?} is not IP:PORT, such as 10.0.0.1:988 or 127.0.0.1:0 for any port");
         let (host, port) = s.split_once(':').map_or((s, Ok(Nid::TCP_PORT)), |(h, p)| (h, p.parse()));
         let ip: Ipv4Addr = host.parse().map_err(|_| bad())?;
-        let ip = if ip.is_unspecified() { own_address(None) } else { ip };
+        let ip = if ip.is_unspecified() { own_address(WORLD) } else { ip };
         Ok(Listen(SocketAddrV4::new(ip, port.map_err(|_| bad())?)))
     }
 }
 
-/// The address this host would use to reach `toward`, or the world. Nothing is sent: connecting a datagram socket
-/// only asks the routing table.
-fn own_address(toward: Option<Nid>) -> Ipv4Addr {
-    let to = toward.map_or(Ipv4Addr::new(192, 0, 2, 1), |n| n.ip());
+/// An address that every host has a route to, unless it has none but to its neighbours; nobody is there.
+const WORLD: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// The address this host would use to reach `toward`. Nothing is sent: connecting a datagram socket only asks the routing
+/// table.
+fn own_address(toward: Ipv4Addr) -> Ipv4Addr {
     let found = UdpSocket::bind("0.0.0.0:0").and_then(|s| {
-        s.connect((to, 9))?;
+        s.connect((toward, 9))?;
         s.local_addr()
     });
     match found {
         Ok(std::net::SocketAddr::V4(a)) if !a.ip().is_unspecified() => *a.ip(),
         _ => Ipv4Addr::LOCALHOST,
     }
+}
+
+/// Returns whether the address is one of this host.
+fn is_local(address: Ipv4Addr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
 }
 
 /// Name of this host.

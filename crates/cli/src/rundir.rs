@@ -1,23 +1,51 @@
-//! Where processes of this host find one another's admin sockets: `/run/nacre`, or `$NACRE_RUN_DIR`.
+//! Where processes of this host find one another's admin sockets: `$NACRE_RUN_DIR`, or `/run/nacre`, or for users other than
+//! root `nacre` in `$XDG_RUNTIME_DIR`, which belongs to the user alone.
 
 use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The directory, made if it is missing. Only its owner may use it.
-pub(crate) fn make() -> io::Result<PathBuf> {
-    use std::os::unix::fs::DirBuilderExt;
+pub(crate) fn make() -> Result<PathBuf, String> {
     let dir = path();
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-    Ok(dir)
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).and_then(|()| check_owner(&dir));
+    let advice = "NACRE_RUN_DIR=DIRECTORY in the environment names another";
+    made.map_err(|e| format!("cannot use the run directory {}: {e}; {advice}", dir.display())).map(|()| dir)
 }
 
 /// The directory.
 pub(crate) fn path() -> PathBuf {
-    std::env::var_os("NACRE_RUN_DIR").map_or_else(|| PathBuf::from("/run/nacre"), PathBuf::from)
+    if let Some(dir) = std::env::var_os("NACRE_RUN_DIR") {
+        return PathBuf::from(dir);
+    }
+    let user = effective_user();
+    if user == 0 {
+        return PathBuf::from("/run/nacre");
+    }
+    let usual = || Some(PathBuf::from(format!("/run/user/{user}"))).filter(|dir| dir.is_dir());
+    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).or_else(usual) {
+        Some(dir) => dir.join("nacre"),
+        None => std::env::temp_dir().join(format!("nacre-{user}")),
+    }
+}
+
+/// A directory of somebody else, who may have made it in a place where all can write, would have its owner command us.
+fn check_owner(dir: &Path) -> io::Result<()> {
+    let owner = std::fs::metadata(dir)?.uid();
+    match owner == effective_user() || effective_user() == 0 {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("it belongs to user {owner}"))),
+    }
+}
+
+/// The user that this process acts for.
+pub(crate) fn effective_user() -> u32 {
+    // SAFETY: no preconditions.
+    unsafe { libc::geteuid() }
 }
 
 /// The socket of this process in the role `role`.
-pub(crate) fn own_socket(role: &str) -> io::Result<PathBuf> {
+pub(crate) fn own_socket(role: &str) -> Result<PathBuf, String> {
     Ok(make()?.join(format!("{role}-{}.sock", std::process::id())))
 }
 

@@ -11,6 +11,7 @@ use nacre_mgs::Mgs;
 use nacre_osd::Osd;
 use nacre_osd::disk::{self, DiskOptions, DiskOsd, Label};
 use nacre_ost::{Ost, OstConfig};
+use nacre_tgt::Target;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,7 +20,8 @@ use tokio::task::JoinSet;
 /// Run a server in the foreground: logs go to standard error, and `ready NID` to standard output once it serves.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Serve {
-    /// Address to listen on; port 0 takes any free one
+    /// Address to listen on; port 0 takes any free one. Without it the address that the targets' labels name for this host
+    /// (--servicenode; of an MGS --mgsnode), or the one from which it reaches the MGS
     #[arg(long, value_name = "IP[:PORT]")]
     listen: Option<Listen>,
     /// Directories formatted with `nacre mkfs`
@@ -59,25 +61,36 @@ pub(crate) fn main(role: Role, args: Serve) -> ExitCode {
 }
 
 async fn serve(role: Role, args: Serve) -> Result<(), String> {
-    let node = Node::start(role.name(), args.listen.unwrap_or_else(Listen::standard)).await?;
-    // All begin before the first is waited for: to take a target over from a node that died takes its time.
-    let mut opening = Vec::new();
+    let mut labels = Vec::new();
     for dir in &args.dirs {
         let label = disk::read_label(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
         if label.target.kind != role.kind() {
             return Err(format!("{} holds {}: it is not for nacre {}", dir.display(), label.target, role.name()));
         }
+        labels.push(label);
+    }
+    let listen = args.listen.map_or_else(|| Listen::of_labels(&labels), Ok)?;
+    let node = Node::start(role.name(), listen).await?;
+    // All begin before the first is waited for: to take a target over from a node that died takes its time.
+    let mut opening = Vec::new();
+    for (dir, label) in args.dirs.iter().zip(labels) {
         opening.push(Opening::begin(&node, dir, label)?);
     }
     let mut targets = Targets::default();
+    let mut started = Ok(());
     for opening in opening {
-        targets.start_on(&node, opening).await?;
+        started = targets.start_on(&node, opening).await;
+        if started.is_err() {
+            break;
+        }
     }
-    daemon::say_ready(node.nid);
-    daemon::stop_signal().await;
+    if started.is_ok() {
+        daemon::say_ready(node.nid);
+        daemon::stop_signal().await;
+    }
     targets.stop().await;
     node.rpc.shutdown().await;
-    Ok(())
+    started
 }
 
 /// Memory of this machine, if it says.
@@ -112,6 +125,9 @@ impl Targets {
         let osd: Arc<dyn Osd> = osd;
         let (name, uuid) = (label.target.clone(), label.uuid);
         let failed = |e: &dyn std::fmt::Display| format!("{} in {}: {e}", label.target, dir.display());
+        let options = TargetOptions::of(&label)?;
+        options.preset(node.rpc.params(), &name);
+        node.set_values.begin_target(name.clone(), &dir);
         match name.kind {
             TargetKind::Mgt => {
                 let mgs = Mgs::start(&node.rpc, osd, uuid).await.map_err(|e| failed(&e))?;
@@ -133,6 +149,8 @@ impl Targets {
                 self.when_taken(taken, async move { tokio::join!(ost.stop(), mgc.stop()) });
             }
         }
+        // Here it is stopped with all others: it must not serve by other rules than its label has.
+        options.check_presets(node.rpc.params(), &label.target)?;
         if let Some(bytes) = memory_bytes() {
             nacre_tgt::set_lock_memory(node.rpc.params(), &label.target, bytes);
         }
@@ -163,6 +181,12 @@ impl Targets {
         mgc.set_service_nodes(options.service_nodes);
         self.mgcs.push(mgc.clone());
         Ok(mgc)
+    }
+
+    /// The targets that remember their clients, and wait for them after a crash.
+    pub(crate) fn with_clients(&self) -> Vec<Arc<Target>> {
+        let mdts = self.mdts.iter().map(|mdt| mdt.target().clone());
+        mdts.chain(self.osts.iter().map(|ost| ost.target().clone())).collect()
     }
 
     /// Stops all, commits and closes the storage.
@@ -198,8 +222,15 @@ impl Opening {
             TargetKind::Ost => nacre_ost::TABLES,
         };
         let name = format!("{} ({})", host_name(), node.nid);
-        let mmp = TargetOptions::of(&label)?.mmp(&name, node.rpc.rt().random());
-        let options = DiskOptions { mmp, faults: node.rpc.faults().clone(), ..DiskOptions::default() };
+        let target = TargetOptions::of(&label)?;
+        let mmp = target.mmp(&name, node.rpc.rt().random());
+        let usual = DiskOptions::default();
+        let commit_interval = target.commit_interval().unwrap_or(usual.commit_interval);
+        let options = DiskOptions { mmp, commit_interval, faults: node.rpc.faults().clone(), ..usual };
+        let interval_ms = commit_interval.as_millis();
+        node.rpc
+            .params()
+            .add(format!("osd-nacre.{}.commit_interval_ms", label.target), move || interval_ms.to_string());
         let (path, params, shown) = (dir.to_owned(), node.rpc.params().clone(), label.target.clone());
         let osd = tokio::task::spawn_blocking(move || {
             let osd = DiskOsd::open(&path, tables, options).map_err(|e| format!("{}: {e}", path.display()))?;

@@ -1,9 +1,11 @@
 //! What the administrator sets in a target's label: the MGS's NIDs, the nodes that may serve the target, and how these keep
 //! out of each other's way.
 
-use nacre_base::Nid;
+use nacre_base::param::Params;
+use nacre_base::{Nid, TargetKind, TargetName};
 use nacre_osd::MMP_INTERVAL_MAX;
 use nacre_osd::disk::{Label, MmpOptions, MmpStatus};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -30,6 +32,90 @@ pub(crate) struct TargetOptions {
     pub(crate) mmp_interval: Option<Duration>,
     /// Where commits go first, if not to the target itself.
     pub(crate) journal: Option<PathBuf>,
+    /// Values of parameters that the target begins with, by names such as `obdfilter.sync_journal`.
+    pub(crate) params: BTreeMap<String, String>,
+}
+
+/// A parameter whose value may be kept in a label: one that changes what the target promises, or how it serves.
+struct Kept {
+    /// Of which kind of target.
+    kind: TargetKind,
+    /// Its name as `--param` takes it: without the target, as in Lustre.
+    name: &'static str,
+    /// Whether a value may be set.
+    accepts: fn(&str) -> bool,
+}
+
+/// Every parameter that a label may keep. Ranges are checked again when the target starts.
+const KEPT: &[Kept] = &[
+    Kept { kind: TargetKind::Ost, name: "obdfilter.reply_from_memory_mb", accepts: is_number },
+    Kept { kind: TargetKind::Ost, name: "obdfilter.sync_journal", accepts: is_switch },
+    Kept { kind: TargetKind::Ost, name: "obdfilter.sync_on_lock_cancel", accepts: is_word },
+    Kept { kind: TargetKind::Ost, name: "obdfilter.brw_size", accepts: is_number },
+    Kept { kind: TargetKind::Ost, name: "obdfilter.degraded", accepts: is_switch },
+    Kept { kind: TargetKind::Ost, name: "obdfilter.no_create", accepts: is_switch },
+    Kept { kind: TargetKind::Ost, name: "obdfilter.readonly", accepts: is_switch },
+    Kept { kind: TargetKind::Ost, name: "obdfilter.recovery_time_soft", accepts: is_number },
+    Kept { kind: TargetKind::Ost, name: "obdfilter.recovery_time_hard", accepts: is_number },
+    Kept { kind: TargetKind::Mdt, name: "mdt.recovery_time_soft", accepts: is_number },
+    Kept { kind: TargetKind::Mdt, name: "mdt.recovery_time_hard", accepts: is_number },
+    Kept { kind: TargetKind::Mdt, name: "lod.stripecount", accepts: is_word },
+    Kept { kind: TargetKind::Mdt, name: "lod.stripesize", accepts: is_number },
+    Kept { kind: TargetKind::Mdt, name: "lod.auto_stripe", accepts: is_switch },
+    Kept { kind: TargetKind::Mdt, name: "lod.qos_threshold_rr", accepts: is_word },
+    Kept { kind: TargetKind::Mdt, name: "lod.qos_prio_free", accepts: is_word },
+    Kept { kind: TargetKind::Ost, name: COMMIT_INTERVAL, accepts: is_commit_interval },
+    Kept { kind: TargetKind::Mdt, name: COMMIT_INTERVAL, accepts: is_commit_interval },
+    Kept { kind: TargetKind::Mgt, name: COMMIT_INTERVAL, accepts: is_commit_interval },
+];
+
+/// Milliseconds between a change and its commit at most; taken when the storage is opened.
+const COMMIT_INTERVAL: &str = "osd-nacre.commit_interval_ms";
+/// A commit more often would be one for each change; a change that is not durable for more than a minute is a surprise.
+const COMMIT_INTERVAL_MS: std::ops::RangeInclusive<u64> = 10..=60_000;
+
+fn is_number(text: &str) -> bool {
+    text.parse::<u64>().is_ok()
+}
+
+fn is_switch(text: &str) -> bool {
+    matches!(text, "0" | "1")
+}
+
+fn is_word(text: &str) -> bool {
+    !text.contains(char::is_whitespace)
+}
+
+fn is_commit_interval(text: &str) -> bool {
+    text.parse().is_ok_and(|ms| COMMIT_INTERVAL_MS.contains(&ms))
+}
+
+/// `NAME=VALUE` of `--param`, for a target of this kind. An empty value takes the parameter out of the label.
+pub(crate) fn parse_param(text: &str, kind: TargetKind) -> Result<(String, String), String> {
+    let Some((name, value)) = text.split_once('=') else {
+        return Err(format!("--param {text:?} must be NAME=VALUE, such as obdfilter.sync_journal=1"));
+    };
+    // `obdfilter.*.sync_journal`, as set_param takes it, is the same: a label speaks of one target.
+    let name = name.replace(['/'], ".").replace(".*.", ".");
+    let of_kind = || KEPT.iter().filter(|kept| kept.kind == kind);
+    let Some(kept) = of_kind().find(|kept| kept.name == name) else {
+        let known = of_kind().map(|kept| kept.name).collect::<Vec<_>>().join(", ");
+        return Err(format!("--param {name}: a target of this kind keeps none of that name, but {known}"));
+    };
+    let value = value.trim();
+    if !value.is_empty() && !(kept.accepts)(value) {
+        return Err(format!("--param {name}={value}: this is no value for it"));
+    }
+    Ok((name, value.to_owned()))
+}
+
+/// The name in the registry of a target's parameter that its label has as `name`.
+fn registered(name: &str, target: &TargetName) -> String {
+    match name.split_once('.') {
+        Some(("lod", last)) => format!("lod.{target}-mdtlov.{last}"),
+        Some((layer, last)) => format!("{layer}.{target}.{last}"),
+        None => name.to_owned(),
+    }
 }
 
 impl TargetOptions {
@@ -47,6 +133,11 @@ impl TargetOptions {
             service_nodes: nids(SERVICE_NODES)?,
             mmp_interval: interval.transpose()?,
             journal: option(Label::JOURNAL).map(PathBuf::from),
+            params: KEPT
+                .iter()
+                .filter(|kept| kept.kind == label.target.kind)
+                .filter_map(|kept| Some((kept.name.to_owned(), option(kept.name)?.to_owned())))
+                .collect(),
         })
     }
 
@@ -66,6 +157,31 @@ impl TargetOptions {
                 false => label.options.insert(name.to_owned(), value),
             };
         }
+        label.options.retain(|name, _| !KEPT.iter().any(|kept| kept.name == name));
+        let set = self.params.iter().filter(|(_, value)| !value.is_empty());
+        label.options.extend(set.map(|(name, value)| (name.clone(), value.clone())));
+    }
+
+    /// The longest time between a change and its commit, if the label says.
+    pub(crate) fn commit_interval(&self) -> Option<Duration> {
+        self.params.get(COMMIT_INTERVAL)?.parse().ok().map(Duration::from_millis)
+    }
+
+    /// Has the target that is about to start begin with the values of its label.
+    pub(crate) fn preset(&self, params: &Params, target: &TargetName) {
+        for (name, value) in self.params.iter().filter(|(name, _)| *name != COMMIT_INTERVAL) {
+            params.preset(registered(name, target), value);
+        }
+    }
+
+    /// Checks that it began with them.
+    pub(crate) fn check_presets(&self, params: &Params, target: &TargetName) -> Result<(), String> {
+        for name in self.params.keys().filter(|name| *name != COMMIT_INTERVAL) {
+            params.check_preset(&registered(name, target)).map_err(|e| {
+                format!("{name} in the label of {target}: {e}; tunefs.nacre --param {name}=VALUE changes it, {name}= removes it")
+            })?;
+        }
+        Ok(())
     }
 
     /// Multi-mount protection, for targets that several nodes may serve.
@@ -123,6 +239,7 @@ mod tests {
             service_nodes: nids("10.0.0.2@tcp 10.0.0.3:7000@tcp"),
             mmp_interval: Some(Duration::from_millis(500)),
             journal: Some("/journals/ost3".into()),
+            params: BTreeMap::new(),
         };
         options.put_into(&mut label);
         assert_eq!(TargetOptions::of(&label), Ok(options.clone()));
@@ -140,6 +257,36 @@ mod tests {
         assert_eq!(alone.mmp("n", 5), None);
         label.options.insert(SERVICE_NODES.to_owned(), "rubbish".to_owned());
         assert!(TargetOptions::of(&label).unwrap_err().contains("failover.node of nacre-OST0003"));
+    }
+
+    #[test]
+    fn parameters_are_kept_by_the_kind_of_target_and_changed_one_by_one() {
+        let parse = |text: &str| parse_param(text, TargetKind::Ost);
+        let param = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(parse("obdfilter.sync_journal=1"), Ok(param("obdfilter.sync_journal", "1")));
+        assert_eq!(parse("obdfilter.*.brw_size=16"), Ok(param("obdfilter.brw_size", "16")));
+        assert_eq!(parse("osd-nacre.commit_interval_ms="), Ok(param(COMMIT_INTERVAL, "")));
+        let bad =
+            ["x", "x=1", "obdfilter.abort_recovery=1", "mdt.recovery_time_soft=9", "osd-nacre.commit_interval_ms=1"];
+        for bad in bad.into_iter().chain(["obdfilter.sync_journal=2", "obdfilter.brw_size=x"]) {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+        assert!(parse_param("mdt.recovery_time_soft=9", TargetKind::Mdt).is_ok());
+
+        let target: TargetName = "nacre-OST0003".parse().unwrap();
+        let mut label = Label { uuid: Uuid::from_random(1, 2), target, parts: 1, options: Default::default() };
+        let mut options = TargetOptions::default();
+        options
+            .params
+            .extend(["obdfilter.sync_journal=1", "osd-nacre.commit_interval_ms=100"].map(|t| parse(t).unwrap()));
+        options.put_into(&mut label);
+        assert_eq!(TargetOptions::of(&label), Ok(options.clone()));
+        assert_eq!(options.commit_interval(), Some(Duration::from_millis(100)));
+        options.params.extend([parse("obdfilter.sync_journal=").unwrap()]);
+        options.put_into(&mut label);
+        let left = TargetOptions::of(&label).unwrap().params;
+        assert_eq!(left, [param(COMMIT_INTERVAL, "100")].into());
+        assert_eq!(registered("lod.stripecount", &"a-MDT0000".parse().unwrap()), "lod.a-MDT0000-mdtlov.stripecount");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! that is being served: what it writes counts from the next start.
 
 use crate::output::{fail, json};
-use crate::target_options::{TargetOptions, describe, mmp_interval};
+use crate::target_options::{TargetOptions, describe, mmp_interval, parse_param};
 use nacre_base::Nid;
 use nacre_osd::disk::{self, Label};
 use std::path::PathBuf;
@@ -25,6 +25,10 @@ pub(crate) struct Tunefs {
     /// Milliseconds between two signs of life of the node that serves the target, if several may
     #[arg(long, value_name = "MS", value_parser = mmp_interval)]
     mmp_update_interval: Option<Duration>,
+    /// Value of a parameter that the target shall begin with at each start, such as obdfilter.sync_journal=1; an empty value
+    /// removes it; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    param: Vec<String>,
     /// Only print what would be written
     #[arg(short = 'n', long)]
     dryrun: bool,
@@ -63,6 +67,10 @@ fn run(args: &Tunefs) -> Result<Label, String> {
         options.service_nodes.clone_from(&args.servicenode);
     }
     options.mmp_interval = args.mmp_update_interval.or(options.mmp_interval);
+    for text in &args.param {
+        let (name, value) = parse_param(text, label.target.kind)?;
+        options.params.insert(name, value);
+    }
     if args.erase_params {
         label.options.clear();
     }

@@ -32,7 +32,7 @@ use crate::running::{Caller, Running, Traits, in_order};
 use nacre_rt::Rt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -46,6 +46,11 @@ impl Channel {
     pub(crate) fn open() -> Result<Channel, FuseError> {
         let opened = OpenOptions::new().read(true).write(true).open("/dev/fuse");
         opened.map(Channel).map_err(|error| FuseError::Device { error })
+    }
+
+    /// The descriptor that a helper program opened and mounted.
+    pub(crate) fn of_helper(device: OwnedFd) -> Channel {
+        Channel(device.into())
     }
 
     /// A further channel of the same session, with a queue of its own for what is being served.

@@ -12,6 +12,7 @@ mod dev;
 mod door;
 mod groups;
 pub mod handler;
+mod helper;
 mod inline;
 mod interrupt;
 pub mod ioctl;

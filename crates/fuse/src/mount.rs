@@ -1,8 +1,9 @@
-//! mount(2) and umount2(2) on /dev/fuse, as root, without a helper program. An IO edge.
+//! mount(2) and umount2(2) on /dev/fuse, as root, without a helper program; for other users see `helper`. An IO edge.
 #![allow(clippy::disallowed_methods)] // It mounts, and reads and writes what the kernel says of mounts.
 
 use crate::block::with_device_at;
 use crate::dev::Channel;
+use crate::helper;
 use nacre_base::Errno;
 use std::ffi::CString;
 use std::io;
@@ -68,6 +69,22 @@ impl MountOptions {
             | flag(self.no_atime, libc::MS_NOATIME)
     }
 
+    /// The options as fusermount3 takes them.
+    pub(crate) fn helper_options(&self, max_read: usize, may_allow_other: bool) -> String {
+        let source = self.source.replace('\\', "\\\\").replace(',', "\\,");
+        let mut all =
+            vec![format!("fsname={source}"), format!("subtype={}", self.subtype), format!("max_read={max_read}")];
+        let flags = [
+            (self.read_only, "ro"),
+            (self.no_exec, "noexec"),
+            (self.no_atime, "noatime"),
+            (self.default_permissions, "default_permissions"),
+            (self.allow_other && may_allow_other, "allow_other"),
+        ];
+        all.extend(flags.iter().filter(|(on, _)| *on).map(|(_, name)| (*name).to_owned()));
+        all.join(",")
+    }
+
     /// The option string that the kernel's fuse file system takes.
     fn data(&self, fd: i32, max_read: usize) -> String {
         let allow_other = if self.allow_other { ",allow_other" } else { "" };
@@ -120,6 +137,9 @@ pub enum FuseError {
         #[source]
         error: io::Error,
     },
+    /// fusermount3, through which users other than root mount, failed or is missing.
+    #[error("{0}")]
+    Helper(String),
     /// mount(2) failed.
     #[error("mounting on {path}: {error}{}", mount_hint(.error))]
     Mount {
@@ -162,6 +182,7 @@ impl FuseError {
             | FuseError::Mountpoint { error, .. }
             | FuseError::Mount { error, .. }
             | FuseError::Unmount { error, .. } => Errno::from_io(error),
+            FuseError::Helper(_) => Errno::EPERM,
             FuseError::DeadMountpoint(_) => Errno::ENOTCONN,
             FuseError::Version { .. } | FuseError::Init => Errno::EPROTO,
             FuseError::Gone => Errno::ENODEV,
@@ -174,7 +195,7 @@ fn device_hint(e: &io::Error) -> &'static str {
         Some(libc::ENOENT | libc::ENODEV) => {
             ". Load the module (modprobe fuse); in a container, pass --device /dev/fuse"
         }
-        Some(libc::EACCES | libc::EPERM) => ". Mounting needs root",
+        Some(libc::EACCES | libc::EPERM) => ". Users may not open it: run this as root, or chmod 666 /dev/fuse as root",
         _ => "",
     }
 }
@@ -192,6 +213,12 @@ fn unmount_hint(e: &io::Error) -> &'static str {
         Some(libc::EBUSY) => ". Files are open in it, or a process has its working directory there",
         _ => "",
     }
+}
+
+/// Whether this process can mount at all: the device is there and, for users other than root, the program that mounts for
+/// them. What is missing is known before anything is formatted or started.
+pub fn check_device() -> Result<(), FuseError> {
+    if helper::is_needed() { helper::check() } else { Channel::open().map(drop) }
 }
 
 /// Whether a file system can be mounted on `path`: a directory that answers. ENOTCONN is what a mount says whose server
@@ -244,6 +271,9 @@ fn mount_as(kind: &str, path: &Path, options: &MountOptions, data: &str) -> io::
 
 /// Unmounts `path`, a live or a dead mountpoint. May block while the kernel waits for the file system.
 pub fn unmount(path: &Path, how: Unmount) -> Result<(), FuseError> {
+    if helper::is_needed() {
+        return helper::unmount(path, how);
+    }
     let failed = |error| FuseError::Unmount { path: path.into(), error };
     let target = c_string(path.as_os_str().as_bytes()).map_err(failed)?;
     let flags = match how {
@@ -291,15 +321,31 @@ pub(crate) fn set_read_ahead(path: &Path, kib: u32) {
     }
 }
 
+/// Type of the topmost mount on `path`, such as `fuse.nacre`; also of one whose server has gone. None if nothing is mounted
+/// there.
+pub fn type_of(path: &Path) -> Option<String> {
+    // The path itself may not answer, but its parent does.
+    let path = path.parent()?.canonicalize().ok()?.join(path.file_name()?);
+    let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
+    let fields = fields_of(&mounts, path.as_os_str().as_bytes())?;
+    // Optional fields come before the dash, the type after it.
+    text(fields.into_iter().skip_while(|field| *field != b"-").nth(1)?)
+}
+
 /// `major:minor` of the topmost mount on `path` in the text of /proc/self/mountinfo.
 fn device_of(mountinfo: &[u8], path: &[u8]) -> Option<String> {
-    let mut lines = mountinfo.split(|b| *b == b'\n').rev();
-    let device = lines.find_map(|line| {
-        let mut fields = line.split(|b| *b == b' ').skip(2);
-        let (device, point) = (fields.next()?, fields.nth(1)?);
-        (unescape(point) == path).then_some(device)
-    })?;
-    String::from_utf8(device.to_vec()).ok()
+    text(fields_of(mountinfo, path)?.get(2)?)
+}
+
+/// The line of the topmost mount on `path` in the text of /proc/self/mountinfo.
+fn fields_of<'a>(mountinfo: &'a [u8], path: &[u8]) -> Option<Vec<&'a [u8]>> {
+    let lines = mountinfo.split(|b| *b == b'\n').rev();
+    let mut lines = lines.map(|line| line.split(|b| *b == b' ').collect::<Vec<_>>());
+    lines.find(|fields| fields.get(4).is_some_and(|point| unescape(point) == path))
+}
+
+fn text(field: &[u8]) -> Option<String> {
+    String::from_utf8(unescape(field)).ok()
 }
 
 /// Undoes mountinfo's escapes of blanks and backslashes, e.g. `\040`.
@@ -333,6 +379,10 @@ mod tests {
         let want = "fd=5,rootmode=40000,user_id=0,group_id=0,max_read=1048576,allow_other,default_permissions";
         assert_eq!(o.data(5, 1 << 20), want);
         assert_eq!(o.flags(), libc::MS_RDONLY | libc::MS_NODEV);
+        let o = MountOptions { source: "10.0.0.1@tcp,10.0.0.2@tcp:/nacre".into(), ..o };
+        let want = "fsname=10.0.0.1@tcp\\,10.0.0.2@tcp:/nacre,subtype=nacre,max_read=4096,ro,default_permissions";
+        assert_eq!(o.helper_options(4096, false), want);
+        assert_eq!(o.helper_options(4096, true), format!("{want},allow_other"));
     }
 
     #[test]
@@ -341,6 +391,8 @@ mod tests {
             30 22 0:40 / /mnt/a\\040b rw - tmpfs tmpfs rw\n\
             31 30 0:41 / /mnt/a\\040b rw - fuse.nacre nacre rw\n";
         assert_eq!(device_of(text, b"/mnt/a b").as_deref(), Some("0:41"));
+        assert_eq!(type_of(Path::new("/proc")).as_deref(), Some("proc"));
+        assert_eq!(type_of(Path::new("/proc/self")), None);
         assert_eq!(device_of(text, b"/").as_deref(), Some("254:0"));
         assert_eq!(device_of(text, b"/mnt"), None);
     }

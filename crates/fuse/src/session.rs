@@ -4,6 +4,7 @@
 use crate::abi::{self, init, opcode};
 use crate::dev::{Channel, Received, Server};
 use crate::handler::Handler;
+use crate::helper;
 use crate::interrupt::Interrupts;
 use crate::mount::{self, FuseError, MountKind, MountOptions, Unmount};
 use crate::notify::Notifier;
@@ -137,8 +138,13 @@ impl Drop for Session {
 fn start(rt: Rt, path: PathBuf, options: &MountOptions, handler: Arc<dyn Handler>) -> Result<Session, FuseError> {
     mount::check_mountpoint(&path)?;
     let path = path.canonicalize().map_err(|error| FuseError::Mountpoint { path: path.clone(), error })?;
-    let channel = Channel::open()?;
-    let kind = mount::mount(&channel, &path, options, IO_BYTES_MAX as usize)?;
+    let (channel, kind) = if helper::is_needed() {
+        (helper::mount(&path, options, IO_BYTES_MAX as usize)?, MountKind::Plain)
+    } else {
+        let channel = Channel::open()?;
+        let kind = mount::mount(&channel, &path, options, IO_BYTES_MAX as usize)?;
+        (channel, kind)
+    };
     let session = run(rt, &path, kind, channel, handler, options.wanted());
     match &session {
         Ok(_) if options.read_ahead_kib > 0 => mount::set_read_ahead(&path, options.read_ahead_kib),
@@ -162,7 +168,12 @@ fn run(
     let channel = Arc::new(channel);
     let mut helpers = Vec::new();
     for _ in 0..available_parallelism().map_or(1, |n| n.get() - 1).clamp(1, HELPERS_MAX) {
-        helpers.push(Arc::new(channel.clone_channel()?));
+        match channel.clone_channel() {
+            Ok(clone) => helpers.push(Arc::new(clone)),
+            // The leader does without: it reads everything itself.
+            Err(e) if helper::is_needed() => tracing::info!("one reader of /dev/fuse only: {e}"),
+            Err(e) => return Err(e),
+        }
     }
     for c in helpers.iter().chain([&channel]) {
         c.set_nonblocking()?;

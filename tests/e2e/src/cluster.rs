@@ -31,6 +31,8 @@ pub(crate) struct Plan {
     pub(crate) twins: Option<u32>,
     /// Options of mounts, as mount(8) takes them; none if empty.
     pub(crate) mount_options: &'static str,
+    /// Parameters that the labels of OSTs keep, as `obdfilter.NAME=VALUE`: checked after every start of an OSS.
+    pub(crate) ost_params: &'static [&'static str],
 }
 
 /// Where servers are.
@@ -53,6 +55,7 @@ impl Plan {
             servers: (2, 2),
             twins: None,
             mount_options: "",
+            ost_params: &[],
         }
     }
 }
@@ -112,6 +115,15 @@ impl Cluster {
             }
             self.start_server(&format!("oss{}", oss + 1), "oss", oss_port, &dirs)?;
         }
+        self.check_ost_params()
+    }
+
+    /// Each OST that is served has the values that its label keeps: a crash must not end a mode in silence.
+    fn check_ost_params(&self) -> Outcome {
+        for (name, value) in self.plan.ost_params.iter().filter_map(|param| param.split_once('=')) {
+            let shown = self.lctl(&["get_param", "-n", &name.replacen('.', ".*OST*.", 1)])?;
+            ensure!(!shown.is_empty() && shown.lines().all(|line| line == value), "{name} is {shown:?}, not {value}");
+        }
         Ok(())
     }
 
@@ -132,6 +144,7 @@ impl Cluster {
         if kind == "--ost" {
             // Of both kinds, whatever the disk.
             mkfs = mkfs.args(["--parts", if index.is_multiple_of(2) { "8" } else { "1" }]);
+            mkfs = self.plan.ost_params.iter().fold(mkfs, |mkfs, param| mkfs.args(["--param", *param]));
         }
         mkfs.arg(dir).limit(Duration::from_secs(60)).run()?;
         Ok(())
@@ -262,7 +275,8 @@ impl Cluster {
         self.with(name, |daemon| {
             daemon.start()?;
             daemon.wait_ready(READY_LIMIT).map(drop)
-        })
+        })?;
+        if name.starts_with("oss") { self.check_ost_params() } else { Ok(()) }
     }
 
     /// `lfs` with arguments; what it printed.

@@ -217,7 +217,7 @@ impl Drop for Daemon {
 }
 
 /// Whether a line of a log should not be there: a panic always, a warning or an error unless it was announced.
-fn is_complaint(line: &str, announced: &[&str]) -> bool {
+pub(crate) fn is_complaint(line: &str, announced: &[&str]) -> bool {
     if line.contains("panicked at") {
         return true;
     }

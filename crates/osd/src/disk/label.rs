@@ -124,7 +124,7 @@ fn parse(dir: &Path, path: &Path, text: &str) -> Result<Label, OsdError> {
     let mut parts = (version == 1).then_some(1);
     for line in body.lines().skip(1) {
         match line.split_once(' ') {
-            Some(("uuid", v)) => uuid = parse_uuid(v),
+            Some(("uuid", v)) => uuid = v.parse().ok(),
             Some(("target", v)) => target = v.parse().ok(),
             Some(("parts", v)) if version > 1 => parts = v.parse().ok().filter(|n| (1..=PARTS_MAX).contains(n)),
             Some(("option", v)) => {
@@ -138,12 +138,6 @@ fn parse(dir: &Path, path: &Path, text: &str) -> Result<Label, OsdError> {
         (Some(uuid), Some(target), Some(parts)) => Ok(Label { uuid, target, parts, options }),
         _ => Err(corrupt("no valid uuid, target name or number of parts")),
     }
-}
-
-fn parse_uuid(text: &str) -> Option<Uuid> {
-    let hex = text.replace('-', "");
-    let number = u128::from_str_radix(&hex, 16).ok()?;
-    (hex.len() == 32).then(|| Uuid(number.to_be_bytes()))
 }
 
 #[cfg(test)]

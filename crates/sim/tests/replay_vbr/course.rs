@@ -187,6 +187,28 @@ fn an_administrator_who_does_not_wait_loses_only_what_is_missing() {
     });
 }
 
+/// A client that is known to be dead can be thrown out by its UUID though it is not connected: nobody waits for it then.
+#[test]
+fn a_client_that_is_known_to_be_dead_is_not_waited_for() {
+    vbr(|s| async move {
+        s.missing.file(s.dir, "lost", b"").await;
+        s.u.file(s.dir, "made", b"new").await;
+        let dead = s.c.client(MISSING).uuid().to_string();
+        s.c.kill_client(MISSING);
+        s.c.crash(Server::Mds, Crash::Process);
+        s.c.restart(Server::Mds).await.unwrap();
+        s.c.rt().sleep(secs(5)).await;
+        assert_eq!(status(&s.c, Server::Mds, "status"), "RECOVERING");
+        assert_eq!(s.c.set_param(Server::Mds, "mdt.*.evict_client", "no such client"), 0);
+        assert_eq!(s.c.set_param(Server::Mds, "mdt.*.evict_client", &dead), 1);
+        s.c.rt().sleep(secs(1)).await;
+        assert_eq!(status(&s.c, Server::Mds, "status"), "COMPLETE");
+        assert_eq!(status(&s.c, Server::Mds, "VBR"), "ENABLED");
+        s.names_are(s.dir, &["from", "made", "to", "x", "y"]).await;
+        assert!(!s.is_told(s.dir).await, "what the others had is here");
+    });
+}
+
 /// The data of a replay is on its way when the network breaks. The OST gives up, which must not count as done when the client
 /// comes again.
 #[test]

@@ -1,0 +1,263 @@
+//! The daemon of `nacre up`: MGS, MDT and OSTs of one directory and a mount of them, in one process.
+
+use super::Up;
+use super::state::{self, DirLock, Record, Running, Seen, State};
+use super::storage::{self, Plan, Storage};
+use crate::daemon;
+use crate::mount::{self, attach, clear_mountpoint, connect, unmount};
+use crate::node::{Listen, Node};
+use crate::rundir;
+use crate::servers::Targets;
+use nacre_base::{Errno, Nid, Uuid};
+use nacre_client::{Client, MountConfig};
+use nacre_fuse::Session;
+use nacre_rt::{Rt, Task};
+use nacre_tgt::Target;
+use nacre_wire::attr::{Credentials, SetAttr};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often the recovery of the targets is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// How long a wait is not spoken of while it is not known when it ends.
+const UNKNOWN_END: Duration = Duration::from_secs(3);
+/// Identities of dead mounts that are remembered: one for each start that did not come to its end.
+const CLIENTS_MAX: usize = 64;
+/// How often a wait that goes on is spoken of again.
+const SAY_INTERVAL: Duration = Duration::from_secs(30);
+
+/// What runs; parts are absent until they are started.
+#[derive(Default)]
+struct FileSystem {
+    targets: Targets,
+    client: Option<Arc<Client>>,
+    session: Option<Session>,
+    /// Says for whom the targets wait.
+    watcher: Option<Task>,
+}
+
+/// Serves and mounts until it is told to stop, or somebody unmounts it.
+pub(super) async fn serve(args: Up) -> Result<(), String> {
+    let lock = DirLock::take(&args.dir)?.ok_or_else(|| in_use(&args.dir))?;
+    let last = state::read(&args.dir).unwrap_or_default();
+    nacre_fuse::mount::check_device().map_err(|e| e.to_string())?;
+    if let Some(lifted) = clear_mountpoint(&args.mountpoint)? {
+        daemon::say(&lifted);
+    }
+    let node = start_node(&args, &last).await?;
+    let storage = storage::prepare(&args.dir, &Plan::new(&args.fsname, args.osts), |text| daemon::say(&text))?;
+    let own = Uuid::from_random(node.rpc.rt().random(), node.rpc.rt().random());
+    let pid = std::process::id();
+    let running = Running {
+        state: State::Starting,
+        pid,
+        started: state::start_time(pid).unwrap_or_default(),
+        fsname: storage.fsname.clone(),
+        nid: node.nid.to_string(),
+        mountpoint: args.mountpoint.clone(),
+        osts: storage.osts(),
+        waits: String::new(),
+        clients: std::iter::once(own.to_string()).chain(last.clients.iter().cloned()).take(CLIENTS_MAX).collect(),
+    };
+    // Before the client connects for the first time: the next start finds it there, if this process is killed.
+    let record = Arc::new(Record::begin(&args.dir, &lock, running)?);
+
+    let mut system = FileSystem::default();
+    let mut stop = std::pin::pin!(daemon::stop_signal());
+    let started = tokio::select! {
+        started = system.start(&args, &node, &storage, (own, last.clients.as_slice()), &record) => started.map(|()| true),
+        () = &mut stop => Ok(false),
+    };
+    if let (Ok(true), Some(session)) = (&started, &system.session) {
+        record.change(|r| r.state = State::Up).unwrap_or_else(|e| tracing::error!("{e}"));
+        daemon::say_ready(format!("{} {}", node.nid, storage.fsname));
+        tokio::select! {
+            () = session.wait_unmounted() => tracing::info!("unmounted: stopping"),
+            () = &mut stop => {}
+        }
+    }
+    let stopping = |r: &mut Running| (r.state, r.waits) = (State::Stopping, String::new());
+    record.change(stopping).unwrap_or_else(|e| tracing::error!("{e}"));
+    system.stop().await;
+    node.rpc.shutdown().await;
+    record.change(|r| *r = Running { clients: std::mem::take(&mut r.clients), ..Running::default() })?;
+    if started? { Ok(()) } else { Err("it was stopped before it was up".to_owned()) }
+}
+
+/// Another `nacre up` has the directory.
+fn in_use(dir: &Path) -> String {
+    let pid = match state::look(dir) {
+        Ok(Seen::Daemon(daemon)) => format!(" (pid {})", daemon.pid),
+        _ => String::new(),
+    };
+    format!("{} is in use by another nacre up{pid}: nacre status {0} says more", dir.display())
+}
+
+/// Listens where it is told to, or on loopback: at the port of the last time if the daemon was killed, so that mounts of other
+/// processes find it again, else at the standard port or, if that cannot be had, at any.
+async fn start_node(args: &Up, last: &Running) -> Result<Node, String> {
+    if let Some(listen) = args.listen {
+        let advice = "name another port with --listen ADDRESS:PORT, or end the program that has it (ss -ltnp shows it)";
+        return Node::start("up", listen).await.map_err(|e| format!("{e}: {advice}"));
+    }
+    let before = last.nid.parse::<Nid>().ok().map(|nid| (nid.ip(), nid.tcp_port()));
+    if let Some((ip, _)) = before.filter(|(ip, _)| !ip.is_loopback()) {
+        daemon::say(&format!("it listened on {ip} before: only --listen {ip} lets other nodes back in"));
+    }
+    let port = before.filter(|(ip, _)| ip.is_loopback()).map(|(_, port)| port);
+    for port in port.into_iter().chain([Nid::TCP_PORT]) {
+        if let Ok(node) = Node::start("up", Listen::loopback(port)).await {
+            return Ok(node);
+        }
+    }
+    Node::start("up", Listen::loopback(0)).await
+}
+
+impl FileSystem {
+    /// Serves the targets and mounts them. `clients` are the identity of the new mount, and those of mounts that died.
+    async fn start(
+        &mut self,
+        args: &Up,
+        node: &Node,
+        storage: &Storage,
+        clients: (Uuid, &[String]),
+        record: &Arc<Record>,
+    ) -> Result<(), String> {
+        let (own, dead) = clients;
+        for (dir, label) in &storage.targets {
+            self.targets.start(node, dir, label).await?;
+        }
+        let targets = self.targets.with_clients();
+        evict_dead(&targets, dead);
+        let rt = node.rpc.rt();
+        self.watcher = Some(rt.spawn(watch_recovery(rt.clone(), targets, record.clone(), own)));
+        wait_for_osts(node, storage.osts()).await;
+        let fsname = storage.fsname.clone();
+        let config = MountConfig { fsname, mgs: vec![Nid::LO], client: Some(own), ..MountConfig::default() };
+        let client = self.client.insert(connect(node, config).await?);
+        let user = rundir::effective_user();
+        if user != 0 {
+            give_root(client, user).await.map_err(|e| format!("cannot give the root directory to user {user}: {e}"))?;
+        }
+        let source = format!("{}:/{}", node.nid, storage.fsname);
+        self.session = Some(attach(node, client, &args.mountpoint, mount::options(&source)).await?);
+        Ok(())
+    }
+
+    /// Unmounts, and closes the storage.
+    async fn stop(&self) {
+        // It writes to the record, which the next daemon may have from now on.
+        self.watcher.iter().for_each(Task::abort);
+        if let Some(session) = &self.session {
+            unmount(session).await;
+        }
+        if let Some(client) = &self.client {
+            let _ = client.settle(mount::STOP_PATIENCE).await;
+            client.unmount().await;
+        }
+        self.targets.stop().await;
+    }
+}
+
+/// The root directory of a file system that a user formats belongs to that user.
+async fn give_root(client: &Client, user: u32) -> Result<(), Errno> {
+    let root = client.getattr(&Credentials::root(), client.root()).await?;
+    if root.uid == 0 {
+        // SAFETY: no preconditions.
+        let group = unsafe { libc::getegid() };
+        let owner = SetAttr { uid: Some(user), gid: Some(group), ..SetAttr::default() };
+        client.setattr(&Credentials::root(), client.root(), owner, None).await?;
+    }
+    Ok(())
+}
+
+/// The clients of earlier daemons of this directory are dead: this process has the lock that those held as long as they
+/// lived.
+fn evict_dead(targets: &[Arc<Target>], clients: &[String]) {
+    for client in clients.iter().filter_map(|text| text.parse::<Uuid>().ok()) {
+        for target in targets {
+            target.evict_dead(client);
+        }
+    }
+}
+
+/// Says for whom the targets wait, until they wait for nobody; then clients that died before are forgotten for good.
+async fn watch_recovery(rt: Rt, targets: Vec<Arc<Target>>, record: Arc<Record>, own: Uuid) {
+    let begun = rt.now();
+    let (mut said, mut said_at) = (BTreeSet::new(), begun);
+    // What takes less is not worth a word.
+    rt.sleep(LOOK_INTERVAL).await;
+    while targets.iter().any(|target| target.is_recovering()) {
+        let (wait, now) = (Wait::of(&targets), rt.now());
+        let is_known = wait.left.is_some() || now.since(begun) >= UNKNOWN_END;
+        if is_known && !wait.missing.is_empty() && (said != wait.missing || now.since(said_at) >= SAY_INTERVAL) {
+            daemon::say(&wait.to_string());
+            (said, said_at) = (wait.missing.clone(), now);
+        }
+        let changed = record.change(|r| {
+            r.waits = wait.to_string();
+            if r.state == State::Starting {
+                r.state = State::Recovering;
+            }
+        });
+        changed.unwrap_or_else(|e| tracing::error!("{e}"));
+        rt.sleep(LOOK_INTERVAL).await;
+    }
+    let forget = |r: &mut Running| (r.waits, r.clients) = (String::new(), vec![own.to_string()]);
+    record.change(forget).unwrap_or_else(|e| tracing::error!("{e}"));
+}
+
+/// Clients that recovering targets wait for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Wait {
+    missing: BTreeSet<String>,
+    targets: Vec<String>,
+    /// Known once a client has come back.
+    left: Option<Duration>,
+}
+
+impl Wait {
+    fn of(targets: &[Arc<Target>]) -> Wait {
+        let mut all = Wait::default();
+        for target in targets {
+            if let Some(wait) = target.recovery_wait().filter(|wait| !wait.missing.is_empty()) {
+                all.targets.push(target.name().to_string());
+                all.missing.extend(wait.missing);
+                all.left = all.left.max(wait.left);
+            }
+        }
+        all
+    }
+}
+
+impl std::fmt::Display for Wait {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.missing.is_empty() {
+            return Ok(());
+        }
+        let missing = self.missing.iter().cloned().collect::<Vec<_>>().join(", ");
+        let (first, more) = (self.targets.first().map_or("", String::as_str), self.targets.len().saturating_sub(1));
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        let left = self.left.map_or(String::new(), |left| format!(", {} s at most", left.as_secs()));
+        write!(
+            f,
+            "{first}{more}: waiting for clients that were connected before to bring back what was not yet durable: \
+             {missing}{left} (nacre lctl set_param '*.*.abort_recovery=1' ends that, and what they had not synced is lost)"
+        )
+    }
+}
+
+/// The MDT hears of the OSTs from the MGS, a moment after they serve; who sets a layout at once must find them all there.
+/// If one does not come up, the file system is of use without it.
+async fn wait_for_osts(node: &Node, osts: usize) {
+    let active = || node.rpc.params().get("lod.*.activeobd").ok().and_then(|found| found[0].1.parse().ok());
+    for _ in 0..500 {
+        if active() == Some(osts) {
+            return;
+        }
+        node.rpc.rt().sleep(Duration::from_millis(20)).await;
+    }
+    tracing::warn!("the MDT does not see all {osts} OSTs yet");
+}
