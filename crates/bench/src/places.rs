@@ -165,7 +165,7 @@ impl OwnFileSystem {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let process = command.spawn().map_err(|e| format!("cannot start nacre up: {e}"))?;
         let mut own = OwnFileSystem { process, run_dir, mountpoint };
-        let lines =
+        let mut lines =
             own.process.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines().map_while(Result::ok));
         // Before that it says what it does.
         let last = lines.find(|line| !line.starts_with("says ")).unwrap_or_default();

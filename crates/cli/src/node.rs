@@ -10,8 +10,8 @@ use nacre_osd::disk::Label;
 use nacre_ptlrpc::RpcNode;
 use nacre_rt::Rt;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A running node.
 pub(crate) struct Node {

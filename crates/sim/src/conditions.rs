@@ -66,6 +66,7 @@ impl Conditions {
         // Other numbers than those that decide who dies, so that a seed keeps its crashes whatever is drawn here.
         let mut prng = Prng::new(seed.rotate_left(32) ^ 0x636f_6e64);
         let drawn = *prng.pick(&Answers::ALL);
+        let sync_on_lock_cancel: &'static str = ["never", "blocking", "always"][prng.below(3) as usize];
         // A flush that takes its time is what a crash must be able to land in.
         let flush = Duration::from_millis(prng.range(1, 400));
         let disk = *prng.pick(&[
@@ -75,7 +76,7 @@ impl Conditions {
         ]);
         Conditions {
             answers: answers.unwrap_or(drawn),
-            sync_on_lock_cancel: *prng.pick(&["never", "blocking", "always"]),
+            sync_on_lock_cancel,
             disk,
             commit_interval: Duration::from_millis(*prng.pick(&[100, 1000, 5000, 20_000])),
             partitions: prng.one_in(4),

@@ -5,7 +5,7 @@ use super::replays::layout_of;
 use super::*;
 use nacre_base::param::Params;
 use nacre_base::param::declared::{self, DECLARED, Kind};
-use nacre_base::{Faults, Nid, TargetKind, TargetName, Uuid};
+use nacre_base::{Faults, Fid, Nid, TargetKind, TargetName, Uuid};
 use nacre_lnet::{Lnet, LnetOptions};
 use nacre_osd::mem::Crash;
 use nacre_ptlrpc::{CallOptions, Import, ImportConfig, RpcError, RpcNode};
@@ -138,7 +138,7 @@ fn an_ost_has_its_objects_made_and_destroyed_by_its_mdt_only() {
         assert_refused(call::<()>(&ost, Opcode::OstDestroy, &Destroy { fids: vec![object] }).await);
         // In another second than the line before.
         c.rt().sleep(secs(2)).await;
-        let orphans = Create { count: 0, delete_orphans_after: Some(0) };
+        let orphans = Create { count: 0, delete_orphans_after: Some(Fid { oid: 0, ..object }) };
         assert_refused(call::<CreateReply>(&ost, Opcode::OstCreate, &orphans).await);
         assert_refused(call::<ObjectFacts>(&ost, Opcode::LfsckQuery, &ObjectQuery::default()).await);
         assert_refused(call::<()>(&ost, Opcode::LfsckNotify, &ObjectRepairs::default()).await);

@@ -471,7 +471,7 @@ impl Drop for Frozen {
 }
 
 /// `syncfs(2)`.
-pub(crate) fn sync(file: &File) -> io::Result<()> {
+pub(crate) fn sync_file_system(file: &File) -> io::Result<()> {
     // SAFETY: a valid descriptor.
     check(unsafe { libc::syncfs(file.as_raw_fd()) })
 }

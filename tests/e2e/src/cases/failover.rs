@@ -264,7 +264,7 @@ fn suspended_host_is_overtaken(env: &Env, cluster: &Cluster) -> Outcome {
 fn second_host_is_refused(env: &Env, cluster: &Cluster) -> Outcome {
     let disk = SharedDisk::new(env, 1)?;
     let first = disk.on_first_host(env, cluster, "host3")?;
-    sys::sync(&File::open(first.path())?)?;
+    sys::sync_file_system(&File::open(first.path())?)?;
     let _second = disk.on_host(env, cluster, "host4", TWIN_ADDRESS)?;
     let refusal = cluster.restart("host4").err().map(|e| e.to_string()).unwrap_or_default();
     ensure!(refusal.contains("is in use by"), "a second node was not refused: {refusal:?}");
