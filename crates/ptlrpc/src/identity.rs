@@ -200,10 +200,13 @@ mod tests {
                 Box::pin(async move { answer.ok_or(RpcError::TimedOut) })
             });
             let servers = Servers::new(&rt, receiver, ask);
+            // An answer counts only for questions that came before it was asked for, so time must pass in between.
+            let moment = || rt.sleep(Duration::from_millis(1));
             // Nothing is known and nobody answers: nothing is decided, but what an earlier start knew holds.
             assert!(servers.has_role(who(1), Roles::MDT).await.is_err());
             servers.keep(vec![entry("n-MDT0000", Nid::sim(1))]);
             assert_eq!(servers.has_role(who(1), Roles::MDT).await, Ok(true));
+            moment().await;
             assert!(servers.has_role(who(2), Roles::MDT).await.is_err());
             let list = vec![entry("n-MDT0000", Nid::sim(2)), entry("n-OST0000", Nid::sim(3))];
             sender.send_replace(Arc::new(config(1, list.clone())));
@@ -212,20 +215,24 @@ mod tests {
             assert_eq!(servers.has_role(who(2), Roles::MDT).await, Ok(true));
             assert_eq!(servers.has_role(Identity { nid: Nid::LO }, Roles::MDT).await, Ok(true));
             assert_eq!(asked.load(Ordering::Relaxed), before, "the known are let in without a question");
+            moment().await;
             assert_eq!(servers.has_role(who(1), Roles::MDT).await, Ok(false), "the kept list counts no more");
             assert_eq!(servers.has_role(who(3), Roles::MDT).await, Ok(false), "an OST is no MDT");
             assert_eq!(servers.is_server(who(3), |t| t.target == "n-OST0000").await, Ok(true));
             // A server that registered a moment ago is in the MGS's list, and not in the one here yet.
             let later = [list, vec![entry("n-MDT0001", Nid::sim(4))]].concat();
             *newest.lock() = Some(config(2, later));
+            moment().await;
             assert_eq!(servers.has_role(who(4), Roles::MDT).await, Ok(true));
             // Strangers that come together cost one question, and the next one not at once.
             let before = asked.load(Ordering::Relaxed);
             let stranger = |n| servers.has_role(who(n), Roles::MDT);
+            moment().await;
             assert_eq!(tokio::join!(stranger(5), stranger(6), stranger(7)), (Ok(false), Ok(false), Ok(false)));
             assert_eq!(asked.load(Ordering::Relaxed) - before, 1);
             let begun = rt.now();
             for _ in 0..5 {
+                moment().await;
                 assert_eq!(stranger(5).await, Ok(false));
             }
             assert!(rt.now().since(begun) >= 4 * ASK_PAUSE);

@@ -122,6 +122,7 @@ pub static DECLARED: &[Declared] = &[
     line("llite", "statahead_agl", SWITCH, "", "Turns on fetching file sizes ahead."),
     line("osc", "active", SWITCH, "", "0 makes every access to the OST fail at once."),
     line("osc", "checksums", SWITCH, "", "Turns on checksums of data on the wire."),
+    line("osc", "dirty_expire_ms", number(1, 3_600_000), "ms", "How long written data may wait before it is sent."),
     line("osc", "max_dirty_mb", number(1, 2047), "MiB", "Bounds the written data that a mount holds for an OST."),
     line("osc", "max_pages_per_rpc", number(16, 16384), "pages", "Bounds the data in one read or write request."),
     line("osc", "max_rpcs_in_flight", number(1, 512), "requests", "Bounds the requests under way to an OST."),

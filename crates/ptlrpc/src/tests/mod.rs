@@ -226,6 +226,9 @@ impl TestTarget {
             }
             Opcode::OstRead => {
                 let len = request.decode::<u64>()? as usize;
+                if len > nacre_lnet::MAX_PAYLOAD {
+                    return Err(Errno::EINVAL);
+                }
                 if request.fits_inline(len) {
                     return Ok(Response::new(&0u64).with_data(pattern(len)));
                 }
