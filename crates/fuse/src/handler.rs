@@ -322,9 +322,9 @@ pub(crate) fn dispatch(
 /// Whether the reply gives the kernel a lookup or an open file, which it would have to give back.
 fn gives_something(operation: &Operation) -> bool {
     use Operation as Op;
-    match operation {
-        Op::Lookup(_) | Op::SymLink(_) | Op::MkNod(_) | Op::MkDir(_) | Op::Link(_) => true,
-        Op::Open(_) | Op::OpenDir(_) | Op::Create(_) | Op::TmpFile(_) => true,
-        _ => false,
-    }
+    let brings_an_inode = matches!(
+        operation,
+        Op::Lookup(_) | Op::SymLink(_) | Op::MkNod(_) | Op::MkDir(_) | Op::Link(_) | Op::Create(_) | Op::TmpFile(_)
+    );
+    brings_an_inode || matches!(operation, Op::Open(_) | Op::OpenDir(_))
 }

@@ -62,7 +62,7 @@ impl Sequences {
         let former: Vec<u8> = self.former.iter().flat_map(|seq| seq.to_be_bytes()).collect();
         tx.put(TARGET, FORMER_SEQS, &former)?;
         tx.put(TARGET, TARGET_SEQ, &self.current.to_be_bytes())?;
-        Ok(put_last_id(tx, self.last_id)?)
+        put_last_id(tx, self.last_id)
     }
 
     /// Whether a sequence is, or was, the OST's.

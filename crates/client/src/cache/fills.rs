@@ -51,6 +51,9 @@ pub(crate) struct Wanted {
     pub(crate) open: Vec<Range<u64>>,
 }
 
+/// The extents of a fill that ended, and the parts whose bytes are still wanted.
+type EndedFill = (Vec<Range<u64>>, Vec<Range<u64>>);
+
 /// The fills of one object.
 #[derive(Debug, Default)]
 pub(crate) struct Fills {
@@ -100,13 +103,15 @@ impl Fills {
     }
 
     /// Ends a fill: its extents, and the parts whose bytes are still wanted.
-    pub(crate) fn end(&mut self, ticket: FillTicket) -> Option<(Vec<Range<u64>>, Vec<Range<u64>>)> {
+    pub(crate) fn end(&mut self, ticket: FillTicket) -> Option<EndedFill> {
         let extents = self.under_way.remove(&ticket)?;
         self.bytes -= sum(&extents);
         let of_this =
             |extent| self.coming.overlapping(extent).filter(move |(_, t)| **t == ticket).map(|(part, _)| part);
         let parts: Vec<_> = extents.iter().flat_map(of_this).collect();
-        parts.iter().for_each(|part| drop(self.coming.remove(part.start)));
+        for part in &parts {
+            let _ = self.coming.remove(part.start);
+        }
         Some((extents, parts))
     }
 

@@ -215,7 +215,8 @@ impl Osc {
             }
             let (size, has_room) = (state.size(), !state.cache.has_many_fills());
             // Apart, for the lock need not cover what lies between.
-            let inside: Vec<_> = ranges.iter().map(|r| vec![r.start.min(size)..r.end.min(size)]).collect();
+            let clip = |r: &Range<u64>| r.start.min(size)..r.end.min(size);
+            let inside: Vec<Vec<Range<u64>>> = ranges.iter().map(|r| std::iter::once(clip(r)).collect()).collect();
             let fits = |range: &&Vec<Range<u64>>| {
                 let missing = range.iter().flat_map(|r| state.cache.missing(r));
                 let bytes: u64 = missing.map(|hole| hole.end - hole.start).sum();
