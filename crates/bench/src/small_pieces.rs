@@ -121,7 +121,7 @@ fn program(args: &SmallPieces, places: &Places, what: What, bar: &ProgressBar) -
 }
 
 impl What {
-    /// What is timed, one after the other.
+    /// Names of the phases that are timed, in their order.
     fn phases(self, args: &SmallPieces) -> Vec<String> {
         let mib = args.size >> 20;
         match self {

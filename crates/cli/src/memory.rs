@@ -11,9 +11,9 @@ use std::time::Duration;
 
 /// How often mounts and pressure are looked at.
 const PAUSE: Duration = Duration::from_secs(5);
-/// A mount has so much, whatever the host has.
+/// Smallest share of a mount, however little memory the host has.
 const SHARE_MIN: u64 = 32 * MIB;
-/// What a host has that does not tell.
+/// Memory assumed for a host whose size cannot be read.
 const MEMORY_UNKNOWN: u64 = 1024 * MIB;
 /// With programs stalled for this part of the time, in percent, over ten seconds, caches shrink to half at each look.
 const PRESSURE_HIGH: f64 = 10.0;

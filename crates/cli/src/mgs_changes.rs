@@ -1,4 +1,4 @@
-//! What an administrator changes at the MGS: settings that it keeps and gives to every node (`lctl set_param -P`, `lctl
+//! Changes that an administrator makes at the MGS: settings that it keeps and gives to every node (`lctl set_param -P`, `lctl
 //! conf_param`), and the place of a target that was moved (`lctl replace_nids`). All are for the host of the MGS, as in Lustre:
 //! the MGS takes them from its own node only.
 

@@ -192,7 +192,8 @@ async fn serve(args: Mount) -> Result<(), String> {
 /// A stop gives up waiting for targets that have made nothing durable for so long.
 pub(crate) const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Somebody has asked a second time: says what is lost by that, and ends this process. Requests that still wait end with it.
+/// Ends this process because a second stop signal came: the log says which targets have not made everything durable. Requests
+/// that still wait end with the process.
 fn give_up(client: &Client) -> ! {
     let left: Vec<_> = client.unsettled().iter().map(ToString::to_string).collect();
     tracing::warn!("stopped without waiting, as asked for; lost is what is not durable at {}", left.join(", "));

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// The file beside a target's label.
 const FILE: &str = "set_param.json";
-/// It is never longer, so that a damaged one cannot fill memory.
+/// Longest file that is read, so that a damaged one cannot fill memory.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// The changed values of all targets of a process.

@@ -104,7 +104,7 @@ pub(crate) fn parse_param(text: &str, kind: TargetKind) -> Result<(String, Strin
     };
     let value = value.trim();
     if !value.is_empty() && !(kept.accepts)(value) {
-        return Err(format!("--param {name}={value}: this is no value for it"));
+        return Err(format!("--param {name}={value}: the parameter does not take this value"));
     }
     Ok((name, value.to_owned()))
 }

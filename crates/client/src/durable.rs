@@ -9,7 +9,7 @@ use std::fmt;
 use std::pin::pin;
 use std::time::Duration;
 
-/// What a target still has to make durable of this mount's changes.
+/// Changes of this mount that a target has not made durable yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsettled {
     /// The connection to the target, as it is called in parameters.

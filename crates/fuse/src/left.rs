@@ -82,7 +82,7 @@ pub(crate) struct LeftRequest {
 }
 
 impl Left {
-    /// A request is left: waits until there is room for it.
+    /// Counts a request as left behind, once there is room for it.
     pub(crate) async fn add(self: &Arc<Left>, changes: Changes) -> LeftRequest {
         // The semaphore is never closed.
         let room = self.room.clone().acquire_owned().await.ok();

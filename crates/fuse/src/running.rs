@@ -60,7 +60,7 @@ impl Future for Running {
     }
 }
 
-/// Who waits for a request.
+/// The thread that waits for a request, and how it is answered.
 pub(crate) struct Caller {
     pub(crate) sink: Arc<dyn Sink>,
     pub(crate) interrupts: Arc<Interrupts>,

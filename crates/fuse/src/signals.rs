@@ -4,7 +4,7 @@
 //! caller waits for our reply its signals stay pending, so its status tells.
 #![allow(clippy::disallowed_methods)] // Only the kernel knows a thread's signals, and /proc is how it tells.
 
-/// What waits for a thread.
+/// Signals that are pending for a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pending {
     /// Nothing that would end a system call.
@@ -22,7 +22,7 @@ const fn bit(signal: libc::c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// What waits for the thread `tid`. A thread that cannot be seen from here counts as one with a signal.
+/// Returns the signals pending for the thread `tid`. A thread of another PID namespace counts as one with a signal.
 pub(crate) fn pending_of(tid: u32) -> Pending {
     let status = std::fs::read(format!("/proc/{tid}/status")).unwrap_or_default();
     parse(&status).unwrap_or(Pending::Signal)

@@ -7,7 +7,7 @@ use crate::request::{Forget, Release};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// What a reply needs to undo what it gives.
+/// The means to take back what a reply gives to the kernel.
 pub(crate) struct Undo {
     handler: Arc<dyn Handler>,
     ctx: Context,

@@ -18,7 +18,7 @@ pub(crate) struct Object {
     record: Mutex<Known>,
     /// False at first, and after a write that failed: the data file may be longer or shorter than recorded.
     is_settled: AtomicBool,
-    /// Who changed which bytes since the last commit.
+    /// Ranges changed since the last commit, with the client that changed them.
     pub(crate) uncommitted: Mutex<Uncommitted>,
 }
 

@@ -1,4 +1,4 @@
-//! What a run of `nacre sim crashes` works under, besides who dies and when: how OSTs answer writes, what their disks cost,
+//! The conditions of a run of `nacre sim crashes`, beside the crashes themselves: how OSTs answer writes, what their disks cost,
 //! how often they commit, and whether the network is cut meanwhile. A seed decides; nothing may depend on the outcome.
 
 use crate::cluster::Builder;
@@ -21,7 +21,7 @@ impl Answers {
     /// All of them.
     pub const ALL: [Answers; 3] = [Answers::Commit, Answers::Device, Answers::Memory];
 
-    /// The parameter of `obdfilter.*` that asks for it, if it is not the default.
+    /// The parameter of `obdfilter.*` that selects these answers; none for the default.
     fn param(self) -> Option<(&'static str, &'static str)> {
         match self {
             Answers::Commit => Some(("sync_journal", "1")),

@@ -17,7 +17,7 @@ pub struct Declared {
     pub kind: Kind,
     /// The unit of a number; empty if it has none.
     pub unit: &'static str,
-    /// What it does, in one sentence.
+    /// A sentence that says what the parameter does.
     pub about: &'static str,
 }
 

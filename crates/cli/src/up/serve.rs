@@ -28,7 +28,7 @@ const CLIENTS_MAX: usize = 64;
 /// How often a wait that goes on is spoken of again.
 const SAY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What runs; parts are absent until they are started.
+/// The parts of a running file system; each is absent until it has been started.
 #[derive(Default)]
 struct FileSystem {
     targets: Targets,

@@ -1,4 +1,4 @@
-//! What runs on a directory of `nacre up`: the lock that its daemon holds for as long as it lives, and `running.json`,
+//! The state of a directory of `nacre up`: the lock that its daemon holds for as long as it lives, and `running.json`,
 //! where the daemon says how far it is. The lock decides; the file only describes. So `status`, `down` and a second `up`
 //! agree at each moment, also after the daemon was killed.
 
@@ -32,13 +32,13 @@ pub(super) enum State {
     Starting,
     /// The targets wait for clients of their last start, and let nobody else in.
     Recovering,
-    /// It is mounted.
+    /// The file system is mounted.
     Up,
-    /// It is being unmounted and closed.
+    /// The file system is being unmounted, and its storage closed.
     Stopping,
 }
 
-/// What the daemon says of itself in `running.json`.
+/// The content of `running.json`, which the daemon writes.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Running {

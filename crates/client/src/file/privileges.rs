@@ -1,5 +1,5 @@
-//! What a write takes from a program that runs with another's rights: set-id bits and a capability. Which write by whom
-//! takes what is [`Attr::is_changed_by_write`]; the MDT does it ([`SetAttr::kill_set_id`]).
+//! Set-id bits and capabilities, which a write takes from a program that runs with another user's rights. The rule, which
+//! write by which caller takes which of them, is [`Attr::is_changed_by_write`]; the MDT does it ([`SetAttr::kill_set_id`]).
 
 use super::OpenFile;
 use crate::llite::Client;

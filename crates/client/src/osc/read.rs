@@ -40,7 +40,7 @@ impl Drop for Fill {
     }
 }
 
-/// What a look at the cache found to do.
+/// The next step of a read, after a look at the cache.
 enum Next {
     /// Everything is there.
     Done,

@@ -109,7 +109,7 @@ fn check_size(cx: &Context<'_>, r: &ReintSetattr, inode: &Inode, writes: bool) -
     if size > i64::MAX as u64 { Err(Errno::EFBIG) } else { Ok(()) }
 }
 
-/// Whoever may write may take from a program what a write takes. Clients ask for it before the write.
+/// A client asks for this before a write, so a caller that may write may also clear set-id bits and capabilities.
 fn check_kill(cx: &Context<'_>, r: &ReintSetattr, inode: &Inode, writes: bool) -> Result<(), Errno> {
     let kills = kill(cx, &mut inode.clone(), &r.set);
     if !kills || writes || access::check_owner(inode, cx.cred).is_ok() || cx.check(r.fid, inode, WRITE).is_ok() {
