@@ -163,7 +163,13 @@ async fn serve(args: Mount) -> Result<(), String> {
     let listen = args.listen.unwrap_or_else(|| Listen::client(source.mgs.first().copied().unwrap_or(Nid::LO)));
     let node = Node::start("mount", listen).await?;
     let imperative_recovery = !args.options.iter().any(|o| o == NO_IMPERATIVE_RECOVERY);
-    let config = MountConfig { fsname: source.fsname, mgs: source.mgs, imperative_recovery, ..MountConfig::default() };
+    let config = MountConfig {
+        fsname: source.fsname,
+        mgs: source.mgs,
+        imperative_recovery,
+        on_wait: daemon::say,
+        ..MountConfig::default()
+    };
     let client = connect(&node, config).await?;
     let handle_kill_priv = !args.options.iter().any(|o| o == NO_KILL_PRIV);
     let options = MountOptions { handle_kill_priv, ..options(&args.source) };

@@ -13,7 +13,7 @@ use crate::stats::{Op, Stats};
 use crate::targets::{self, Targets};
 use bytes::Bytes;
 use futures_util::future::join_all;
-use nacre_base::{Errno, Fid, Nid, TargetName, Uuid};
+use nacre_base::{Errno, Fid, Nid, TargetName, Time, Uuid};
 use nacre_mgc::Mgc;
 use nacre_ptlrpc::RpcNode;
 use nacre_rt::Rt;
@@ -25,6 +25,7 @@ use nacre_wire::mds::{
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ pub struct MountConfig {
     pub imperative_recovery: bool,
     /// How much file data to cache at first, in bytes; see [`Client::set_cache_share`].
     pub cached_bytes: u64,
+    /// Hears for whom [`Client::mount`] waits, and how long at most, from the first second on.
+    pub on_wait: fn(&str),
 }
 
 impl Default for MountConfig {
@@ -65,6 +68,7 @@ impl Default for MountConfig {
             register_params: true,
             imperative_recovery: true,
             cached_bytes: CACHED_BYTES_DEFAULT,
+            on_wait: |text| tracing::info!("{text}"),
         }
     }
 }
@@ -78,9 +82,14 @@ pub enum MountError {
     /// The MGS does not answer.
     #[error("the MGS does not answer at {0}")]
     MgsUnreachable(String),
-    /// The MGS answers, but the file system's first MDT never registered.
-    #[error("the MGS knows no file system {0:?}")]
+    /// The MGS answers, but no target of such a file system ever registered.
+    #[error(
+        "the MGS knows no file system {0:?}: look for a misspelt name, or start its MDT and OSTs once before the first mount"
+    )]
     NoFileSystem(String),
+    /// OSTs of the file system registered at the MGS, but the MDT that has its root did not.
+    #[error("{0} has not registered at the MGS: start its MDS")]
+    MdtUnknown(String),
     /// The MDT that has the root does not answer.
     #[error("{0} does not answer")]
     MdtUnreachable(String),
@@ -110,6 +119,10 @@ pub struct Client {
 
 /// File data cached where nobody looks at how much memory there is, as in simulation.
 const CACHED_BYTES_DEFAULT: u64 = 512 << 20;
+/// A mount that waits for as long says for whom.
+const FIRST_WORD: Duration = Duration::from_millis(800);
+/// It says so again after as long.
+const NEXT_WORD: Duration = Duration::from_secs(10);
 /// How long a target may take to tell its space before it is left out.
 const STATFS_DEADLINE: Duration = Duration::from_secs(5);
 /// Entries of a directory whose sizes are asked for at once.
@@ -478,30 +491,62 @@ impl Drop for Client {
 
 /// Waits for the configuration and asks the MDT for the root.
 async fn find_root(rt: &Rt, config: &MountConfig, mgc: &Arc<Mgc>, targets: &Arc<Targets>) -> Result<Fid, MountError> {
-    let deadline = rt.now() + config.timeout;
-    let at = || config.mgs.iter().map(Nid::to_string).collect::<Vec<_>>().join(":");
-    let first = rt.timeout_at(deadline, mgc.config(&config.fsname)).await;
-    first.map_err(|_| MountError::MgsUnreachable(at()))?.map_err(|e| MountError::Refused(e.errno()))?;
+    let mgs = config.mgs.iter().map(Nid::to_string).collect::<Vec<_>>().join(":");
+    let mut patience = Patience { rt, deadline: rt.now() + config.timeout, on_wait: config.on_wait };
+    let first = patience.wait(|| format!("the MGS at {mgs}"), mgc.config(&config.fsname)).await;
+    let first = first.ok_or(MountError::MgsUnreachable(mgs))?.map_err(|e| MountError::Refused(e.errno()))?;
+    if first.version == 0 {
+        return Err(MountError::NoFileSystem(config.fsname.clone()));
+    }
 
     let mut changes = mgc.watch(&config.fsname);
     let name = TargetName::mdt(&config.fsname, nacre_base::MdtIndex(0)).to_string();
-    let newest = rt.timeout_at(deadline, changes.wait_for(|c| c.targets.iter().any(|t| t.target == name))).await;
-    let no_file_system = || MountError::NoFileSystem(config.fsname.clone());
-    let newest = newest.map_err(|_| no_file_system())?.map_err(|_| no_file_system())?.clone();
+    let has_mdt = changes.wait_for(|c| c.targets.iter().any(|t| t.target == name));
+    let newest = patience.wait(|| format!("{name} to register at the MGS"), has_mdt).await;
+    let newest = newest.and_then(Result::ok).ok_or(MountError::MdtUnknown(name.clone()))?.clone();
     targets.handle_config(&newest);
     rt.spawn(targets::follow(rt.clone(), Arc::downgrade(targets), mgc.import().clone(), changes));
 
     let mdc = targets.mdc(nacre_base::MdtIndex(0)).await.map_err(MountError::Refused)?;
-    let mut deadline = deadline;
+    let recovers = || mdc.connection().import().waits_for_recovery();
+    let whom = || match recovers() {
+        true => format!("{name}, which recovers: it lets new clients in when its former ones are back, or evicted"),
+        false => name.clone(),
+    };
     loop {
-        match rt.timeout_at(deadline, mdc.root()).await {
-            Ok(root) => return root.map_err(MountError::Refused),
-            Err(_) if mdc.connection().import().waits_for_recovery() => {
-                tracing::info!("{name} recovers: it lets new clients in when its former ones are back, or evicted");
-                deadline = rt.now() + config.timeout;
-            }
-            Err(_) => return Err(MountError::MdtUnreachable(name)),
+        match patience.wait(whom, mdc.root()).await {
+            Some(root) => return root.map_err(MountError::Refused),
+            // A recovery has an end of its own.
+            None if recovers() => patience.deadline = rt.now() + config.timeout,
+            None => return Err(MountError::MdtUnreachable(name)),
         }
+    }
+}
+
+/// How long a mount waits, and who hears of it.
+struct Patience<'a> {
+    rt: &'a Rt,
+    deadline: Time,
+    on_wait: fn(&str),
+}
+
+impl Patience<'_> {
+    /// Waits for `what` and tells for whom; `None` if it has not come by the deadline.
+    async fn wait<T>(&self, whom: impl Fn() -> String, what: impl Future<Output = T>) -> Option<T> {
+        let mut what = pin!(what);
+        let mut pause = FIRST_WORD;
+        while self.rt.now() < self.deadline {
+            let until = self.deadline.min(self.rt.now() + pause);
+            if let Ok(done) = self.rt.timeout_at(until, what.as_mut()).await {
+                return Some(done);
+            }
+            let left = self.deadline.since(self.rt.now());
+            if !left.is_zero() {
+                (self.on_wait)(&format!("waiting for {}, {} s at most", whom(), left.as_secs().max(1)));
+            }
+            pause = NEXT_WORD;
+        }
+        None
     }
 }
 

@@ -33,6 +33,8 @@ pub(crate) struct Plan {
     pub(crate) mount_options: &'static str,
     /// Parameters that the labels of OSTs keep, as `obdfilter.NAME=VALUE`: checked after every start of an OSS.
     pub(crate) ost_params: &'static [&'static str],
+    /// Whether OSTs have a journal in a directory of its own, beside theirs.
+    pub(crate) ost_journals: bool,
 }
 
 /// Where servers are.
@@ -56,6 +58,7 @@ impl Plan {
             twins: None,
             mount_options: "",
             ost_params: &[],
+            ost_journals: false,
         }
     }
 }
@@ -145,6 +148,11 @@ impl Cluster {
             // Of both kinds, whatever the disk.
             mkfs = mkfs.args(["--parts", if index.is_multiple_of(2) { "8" } else { "1" }]);
             mkfs = self.plan.ost_params.iter().fold(mkfs, |mkfs, param| mkfs.args(["--param", *param]));
+            if self.plan.ost_journals {
+                let journal = dir.with_extension("journal");
+                fs::create_dir_all(&journal)?;
+                mkfs = mkfs.arg("--journal").arg(journal);
+            }
         }
         mkfs.arg(dir).limit(Duration::from_secs(60)).run()?;
         Ok(())

@@ -3,7 +3,8 @@
 //!
 //! `nacre-e2e [--profile short|full] [--only NAME,...] [--rounds N] [--jobs N] [--on DIR] [--keep] [--json]
 //! [--list] [--nacre FILE] [--seed N]`
-//! `nacre-e2e power-cut [--journal] [--points N] [--seed N] [--operations N] [--without STEP]`
+//! `nacre-e2e power-cut [--of-all SECONDS] [--answers MODE] [--journal] [--points N] [--seed N] [--operations N]
+//! [--without STEP]`
 
 mod case;
 mod cases;
@@ -71,7 +72,7 @@ fn main() -> ExitCode {
     }
     if args.first().map(String::as_str) == Some("power-cut") {
         return match parse_power_cut(&args[1..]) {
-            Ok(plan) => run::power_cut(&plan),
+            Ok(plan) => run::power_cut(&plan.0, plan.1.as_ref()),
             Err(message) => {
                 eprintln!("{message}\n{POWER_CUT_USAGE}");
                 ExitCode::from(2)
@@ -88,15 +89,26 @@ fn main() -> ExitCode {
 }
 
 const POWER_CUT_USAGE: &str =
-    "usage: nacre-e2e power-cut [--journal] [--points N] [--seed N] [--operations N] [--without STEP]
+    "usage: nacre-e2e power-cut [--of-all SECONDS] [--answers commit|device|memory] [--journal] [--points N] [--seed N]
+                           [--operations N] [--without STEP]
 
 Cuts the power of a target at N moments of a workload (1000), and checks what is left. --journal gives the target a
 journal in another directory. --without leaves out a step of each commit, osd.commit or osd.commit.index, to see that it
-is noticed.";
+is noticed. --of-all does it to a whole file system that works for so long, whose OSTs answer writes as --answers says
+(device), and looks through a new mount after each cut.";
 
-fn parse_power_cut(args: &[String]) -> Result<power_cut::Plan, String> {
-    let mut plan =
-        power_cut::Plan { points: 1000, seed: seed_of_clock(), operations: 3000, without: None, journal: false };
+/// What to do, and whether to a whole file system.
+fn parse_power_cut(args: &[String]) -> Result<(power_cut::Plan, Option<run::OfAll>), String> {
+    let answers = power_cut::Answers::Device;
+    let mut plan = power_cut::Plan {
+        points: 1000,
+        seed: seed_of_clock(),
+        operations: 3000,
+        without: None,
+        journal: false,
+        answers,
+    };
+    let mut of_all = None;
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         if arg == "--journal" {
@@ -107,6 +119,14 @@ fn parse_power_cut(args: &[String]) -> Result<power_cut::Plan, String> {
         let number = || value.parse::<usize>().map_err(|e| format!("{arg}: {e}"));
         match arg.as_str() {
             "--points" => plan.points = number()?,
+            "--of-all" => {
+                let time = std::time::Duration::from_secs(number()? as u64);
+                of_all = Some(run::OfAll { nacre: nacre(), time });
+            }
+            "--answers" => {
+                let found = power_cut::Answers::ALL.into_iter().find(|a| a.word() == value);
+                plan.answers = found.ok_or(format!("--answers is commit, device or memory, not {value}"))?;
+            }
             "--seed" => plan.seed = number()? as u64,
             "--operations" => plan.operations = number()?,
             "--without" => {
@@ -116,7 +136,13 @@ fn parse_power_cut(args: &[String]) -> Result<power_cut::Plan, String> {
             other => return Err(format!("unknown argument {other}")),
         }
     }
-    Ok(plan)
+    Ok((plan, of_all))
+}
+
+/// The product's binary, unless the command line names another one.
+fn nacre() -> PathBuf {
+    let beside = std::env::current_exe().ok().and_then(|e| e.parent().map(|d| d.join("nacre")));
+    std::env::var_os("NACRE").map(PathBuf::from).or(beside).unwrap_or_else(|| PathBuf::from("nacre"))
 }
 
 fn seed_of_clock() -> u64 {
@@ -124,7 +150,6 @@ fn seed_of_clock() -> u64 {
 }
 
 fn parse(args: &[String]) -> Result<Options, String> {
-    let beside = std::env::current_exe().ok().and_then(|e| e.parent().map(|d| d.join("nacre")));
     let mut options = Options {
         profile: Profile::Short,
         only: Vec::new(),
@@ -132,7 +157,7 @@ fn parse(args: &[String]) -> Result<Options, String> {
         keep: false,
         json: false,
         list: false,
-        nacre: std::env::var_os("NACRE").map(PathBuf::from).or(beside).unwrap_or_else(|| PathBuf::from("nacre")),
+        nacre: nacre(),
         seed: seed_of_clock(),
         rounds: 1,
         jobs: 1,

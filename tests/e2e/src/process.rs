@@ -161,6 +161,11 @@ impl Running {
         self.child.stdin.take();
     }
 
+    /// Sends a signal to it and to the processes that it has started.
+    pub(crate) fn signal(&self, signal: i32) {
+        sys::kill(-(self.child.id() as i32), signal);
+    }
+
     /// Whether it has ended by itself.
     pub(crate) fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))

@@ -112,8 +112,16 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     }
 }
 
-/// Cuts the power of one target as the plan says, without a file system around it.
-pub(crate) fn power_cut(plan: &power_cut::Plan) -> ExitCode {
+/// Power cuts of a whole file system.
+pub(crate) struct OfAll {
+    /// The product's binary.
+    pub(crate) nacre: PathBuf,
+    /// For how long programs work on it.
+    pub(crate) time: Duration,
+}
+
+/// Cuts the power as the plan says: of one target without a file system around it, or of a whole file system.
+pub(crate) fn power_cut(plan: &power_cut::Plan, of_all: Option<&OfAll>) -> ExitCode {
     if !sys::is_root() {
         eprintln!("loop devices and mounting need root");
         return ExitCode::from(2);
@@ -122,7 +130,10 @@ pub(crate) fn power_cut(plan: &power_cut::Plan) -> ExitCode {
     remove_leftovers();
     let root = std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id()));
     println!("seed {}, files in {}", plan.seed, root.display());
-    let report = std::panic::catch_unwind(|| power_cut::run(&root, plan));
+    let report = std::panic::catch_unwind(|| match of_all {
+        Some(all) => power_cut::stack::run(&all.nacre, &root, plan, all.time),
+        None => power_cut::run(&root, plan),
+    });
     process::kill_all();
     clear_away(&root);
     let report = report.unwrap_or_else(|panic| Err(Failure::new(panic_text(&*panic))));

@@ -4,6 +4,7 @@ use crate::cluster::{Cluster, LINGERS, TestClient, root, run, striped, user};
 use nacre_base::{Errno, Nid, Timestamp};
 use nacre_client::{Client, MountConfig, MountError, open_flags};
 use nacre_wire::attr::{SetAttr, mode};
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -202,10 +203,21 @@ fn mounting_says_what_is_wrong() {
             timeout: Duration::from_secs(20),
             ..MountConfig::default()
         };
-        let mount = |c| Client::mount(&node, c);
+        static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        let said = || std::mem::take(&mut *SAID.lock());
+        let mount = |c: MountConfig| {
+            Client::mount(&node, MountConfig { on_wait: |text| SAID.lock().push(text.to_owned()), ..c })
+        };
         assert_eq!(mount(config("a b", 1)).await.err(), Some(MountError::BadName("a b".to_owned())));
+        let begun = rt.now();
         assert_eq!(mount(config("other", 1)).await.err(), Some(MountError::NoFileSystem("other".to_owned())));
+        assert!(rt.now().since(begun) < Duration::from_secs(1), "the MGS answers: there is nothing to wait for");
+        assert_eq!(said(), Vec::<String>::new());
         assert_eq!(mount(config("nacre", 77)).await.err(), Some(MountError::MgsUnreachable("77@sim".to_owned())));
+        assert_eq!(
+            said(),
+            ["waiting for the MGS at 77@sim, 19 s at most", "waiting for the MGS at 77@sim, 9 s at most"]
+        );
         assert_eq!(node.params().list("llite.*"), vec![]);
     });
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// This module's part of the list.
 pub(crate) fn all() -> Vec<Case> {
-    let case = |name, run| Case::new(name, run).needs_cluster().announces(&[" WARN "]).limits(240, 600);
+    let case = |name, run| Case::new(name, run).needs_cluster().limits(240, 600);
     vec![
         case("crash-points.mds", |env| walk(env, "mds", &[TARGET_POINTS, MDS_POINTS])),
         case("crash-points.oss", |env| walk(env, "oss1", &[TARGET_POINTS, OSS_POINTS])),

@@ -16,12 +16,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A killed peer is worth a warning in everybody's log; an ERROR would ask for a person, and none is needed.
-pub(crate) const WARNINGS: &[&str] = &[" WARN "];
-
 /// This module's part of the list.
 pub(crate) fn all() -> Vec<Case> {
-    let kill = |name, run| Case::new(name, run).needs_cluster().announces(WARNINGS).limits(240, 600);
+    let kill = |name, run| Case::new(name, run).needs_cluster().limits(240, 600);
     vec![
         Case::new("durable", durable),
         kill("kill.mgs", |env| kill_and_restart(env, "mgs")),
@@ -244,12 +241,27 @@ impl Writer {
         }
     }
 
+    /// Checks, with the writer standing still, what it was promised, through a mount at `root` that has not cached anything of it.
+    pub(crate) fn verify_through(&self, mount: &Path, env: &Env) -> Outcome {
+        let dir = seen_through(mount, &self.dir, env)?;
+        self.running.signal(libc::SIGSTOP);
+        let outcome = verify(&dir, &self.log);
+        self.running.signal(libc::SIGCONT);
+        outcome.context("seen by a mount that had cached nothing")
+    }
+
     /// Ends the writer, which must not have met any error.
     pub(crate) fn finish(mut self) -> Outcome<(PathBuf, PathBuf)> {
         self.running.end_input();
         self.running.finish(Duration::from_secs(90)).context("the writer")?;
         Ok((self.dir, self.log))
     }
+}
+
+/// Where a directory or file of the first mount is on another one.
+pub(crate) fn seen_through(mount: &Path, path: &Path, env: &Env) -> Outcome<PathBuf> {
+    let first = cluster(env)?.mount_point(1);
+    Ok(mount.join(path.strip_prefix(&first).context("a place on the first mount")?))
 }
 
 /// The writer alone, with nothing going wrong: shows that it and its check are right.

@@ -2,7 +2,7 @@
 
 use crate::case::{Case, Env, Profile};
 use crate::failure::{Outcome, bail};
-use crate::power_cut::{Plan, STEPS, judge, run, stack};
+use crate::power_cut::{Answers, Plan, STEPS, judge, run, stack};
 use std::time::Duration;
 
 /// This module's part of the list.
@@ -11,21 +11,29 @@ pub(crate) fn all() -> Vec<Case> {
         Case::new("power-cut", power_cuts).needs_cluster().limits(90, 600),
         Case::new("power-cut-journal", with_journal).needs_cluster().limits(90, 600),
         Case::new("power-cut-noticed", noticed).needs_cluster().limits(90, 300),
-        Case::new("power-cut-of-all", of_all).needs_cluster().limits(120, 600),
+        Case::new("power-cut-of-all", of_all).needs_cluster().limits(120, 1500),
     ]
 }
 
 fn of_all(env: &Env) -> Outcome {
     let Some(cluster) = &env.cluster else { bail!("this case needs the product") };
-    let plan = Plan { points: env.pick(6, 40), seed: env.seed, operations: 0, without: None, journal: false };
-    let time = Duration::from_secs(env.pick(4, 20));
-    let report = stack::run(cluster.nacre(), &env.local, &plan, time)?;
-    println!("    {}", report.to_string().replace('\n', "\n    "));
-    judge(&report, &plan)?;
+    let modes = [(Answers::Device, false), (Answers::Memory, false), (Answers::Device, true), (Answers::Memory, true)];
+    // The short profile draws one of them.
+    let modes = env.pick(&modes[env.seed as usize % modes.len()..][..1], &modes[..]);
+    let plan = |(answers, journal): (Answers, bool)| {
+        let points = env.pick(6, 40);
+        Plan { points, seed: env.seed, operations: 0, without: None, journal, answers }
+    };
+    for &mode in modes {
+        let dir = env.local.join(format!("{}-{}", mode.0.word(), mode.1));
+        let report = stack::run(cluster.nacre(), &dir, &plan(mode), Duration::from_secs(env.pick(4, 20)))?;
+        println!("    {}", report.to_string().replace('\n', "\n    "));
+        judge(&report, &plan(mode))?;
+    }
     if env.profile == Profile::Short {
         return Ok(());
     }
-    let plan = Plan { points: 30, without: Some(STEPS[0]), ..plan };
+    let plan = Plan { points: 30, without: Some(STEPS[0]), ..plan((Answers::Device, false)) };
     judge(&stack::run(cluster.nacre(), &env.local.join("broken"), &plan, Duration::from_secs(3))?, &plan)
 }
 
@@ -39,7 +47,7 @@ fn with_journal(env: &Env) -> Outcome {
 
 fn cut(env: &Env, journal: bool) -> Outcome {
     let (points, operations) = (env.pick(40, 1000), env.pick(800, 3000));
-    let plan = Plan { points, seed: env.seed, operations, without: None, journal };
+    let plan = Plan { points, seed: env.seed, operations, without: None, journal, answers: Answers::Device };
     let report = run(&env.local, &plan)?;
     println!("    {}", report.to_string().replace('\n', "\n    "));
     judge(&report, &plan)
@@ -48,7 +56,8 @@ fn cut(env: &Env, journal: bool) -> Outcome {
 fn noticed(env: &Env) -> Outcome {
     STEPS.iter().try_for_each(|step| {
         [false, true].into_iter().try_for_each(|journal| {
-            let plan = Plan { points: 200, seed: env.seed, operations: 400, without: Some(step), journal };
+            let (points, operations, answers) = (200, 400, Answers::Device);
+            let plan = Plan { points, seed: env.seed, operations, without: Some(step), journal, answers };
             judge(&run(&env.local, &plan)?, &plan)
         })
     })

@@ -2,7 +2,6 @@
 //! something is in its way is compared with the transcripts in docs/up.md, word for word.
 
 use crate::case::{Case, Env, text};
-use crate::cases::faults::WARNINGS;
 use crate::cases::litmus::wait_for;
 use crate::cluster::{Cluster, Plan, free_ports, is_mounted, unmount_below};
 use crate::daemon::is_complaint;
@@ -456,7 +455,7 @@ fn params_kept(env: &Env) -> Outcome {
         ensure_eq!(shown.trim(), "1", "sync_journal");
         cluster.stop()
     })();
-    env.judge_own(&cluster, outcome, WARNINGS)
+    env.judge_own(&cluster, outcome, &["gone with the restart"])
 }
 
 /// Without `-f` the command returns when the mount works, and umount(8) ends its process.
@@ -474,6 +473,15 @@ fn mount_in_background(env: &Env) -> Outcome {
     let seen = fs::read(at.join(name).join("f"));
     Program::new("umount").arg(&at).run()?;
     ensure_eq!(seen?, b"seen", "content");
+    // What is misspelt is an error at once; a mount that waits says for whom.
+    let mount = |source: &str| {
+        let args = ["2", &text(cluster.nacre()), "mount", "-f", source, &text(&at)];
+        Program::new("timeout").args(args).output()
+    };
+    let wrong = mount(&cluster.source().replace(":/", ":/x"))?;
+    ensure!(wrong.stderr.contains("the MGS knows no file system"), "a wrong name: {} {}", wrong.status, wrong.stderr);
+    let waits = mount("127.0.0.1:1@tcp:/e2e")?;
+    ensure!(waits.stdout.contains("waiting for the MGS at 127.0.0.1:1@tcp, 59 s at most"), "says {:?}", waits.stdout);
     let gone = wait_for(Duration::from_secs(15), || {
         let processes = Program::new("pgrep").args(["-f", &text(&at)]).output()?;
         Ok(!processes.status.success())

@@ -1,7 +1,7 @@
 //! What `sync` promises, and calls that wait for servers that are away: a power cut after sync, syncfs, umount and fsync of
 //! a directory loses nothing, and a signal ends whatever waits. Each case has a file system of its own.
 
-use crate::case::{Case, Env, Layout, text};
+use crate::case::{Case, Env, Profile, text};
 use crate::cases::faults::make_first_file;
 use crate::cases::litmus::wait_for;
 use crate::cluster::{Cluster, Plan};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 pub(crate) fn all() -> Vec<Case> {
     let case = |name, run| Case::new(name, run).needs_cluster().limits(300, 400);
     vec![
-        case("sync", sync_is_kept).layouts(&[], &[Layout::Default]),
+        case("sync", sync_is_kept),
         case("signals.oss", |env| signals(env, "oss1")),
         case("signals.mds", |env| signals(env, "mds")),
         case("umount.servers-away", unmount_with_servers_away),
@@ -83,7 +83,10 @@ fn cut_power(cluster: &Cluster) -> Outcome {
 
 fn sync_is_kept(env: &Env) -> Outcome {
     let cluster = own_cluster(env, 5)?;
-    let outcome = sync_and_cut(&cluster);
+    let mut outcome = sync_and_cut(&cluster);
+    if outcome.is_ok() && env.profile == Profile::Full {
+        outcome = age_and_cut(&cluster);
+    }
     env.judge_own(&cluster, outcome, ANNOUNCED)?;
     cluster.stop()
 }
@@ -125,6 +128,17 @@ fn sync_and_cut(cluster: &Cluster) -> Outcome {
         println!("    sync, syncfs and umount do not reach a mount here: not tested");
     }
     Ok(())
+}
+
+/// What nobody synced is durable after the age at which clients write it and the interval in which targets commit.
+fn age_and_cut(cluster: &Cluster) -> Outcome {
+    const OLD_ENOUGH: Duration = Duration::from_secs(5 + 5 + 1);
+    let at = cluster.mount_point(1);
+    fill(&at, "aged")?;
+    std::thread::sleep(OLD_ENOUGH);
+    cut_power(cluster)?;
+    cluster.add_mount(1)?;
+    check_filled(&at, "aged")
 }
 
 /// A call of a program, and how long it may take to end.

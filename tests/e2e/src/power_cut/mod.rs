@@ -43,6 +43,41 @@ pub(crate) struct Plan {
     pub(crate) without: Option<&'static str>,
     /// Whether the target has a journal, in another directory of the disk.
     pub(crate) journal: bool,
+    /// When OSTs of a whole file system answer writes.
+    pub(crate) answers: Answers,
+}
+
+/// When an OST answers a write of a client that keeps what it wrote until it is committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answers {
+    /// After the commit.
+    Commit,
+    /// When the data is on the device, which is what an OST does unless told otherwise.
+    Device,
+    /// As soon as the data has arrived.
+    Memory,
+}
+
+impl Answers {
+    pub(crate) const ALL: [Answers; 3] = [Answers::Commit, Answers::Device, Answers::Memory];
+
+    /// The word for it on the command line.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Answers::Commit => "commit",
+            Answers::Device => "device",
+            Answers::Memory => "memory",
+        }
+    }
+
+    /// What the labels of OSTs say to have it so.
+    pub(crate) fn ost_params(self) -> &'static [&'static str] {
+        match self {
+            Answers::Commit => &["obdfilter.sync_journal=1"],
+            Answers::Device => &["obdfilter.sync_journal=0", "obdfilter.reply_from_memory_mb=0"],
+            Answers::Memory => &["obdfilter.reply_from_memory_mb=64"],
+        }
+    }
 }
 
 /// Steps of a commit that can be left out, by the fault point in front of each.

@@ -32,7 +32,9 @@ pub(crate) fn run(nacre: &Path, dir: &Path, plan: &Plan, time: Duration) -> Outc
         let begin = Instant::now();
         let (recording, noted) = record(memory, |disk, position| work(nacre, dir, disk, &position, plan, time))?;
         let acknowledged = noted.log.lines().filter(|l| l.starts_with(char::is_uppercase)).count();
-        let workload = format!("{acknowledged} acknowledgements of fsync");
+        let journal = if plan.journal { ", with journals" } else { "" };
+        let workload =
+            format!("answers after {}{journal}: {acknowledged} acknowledgements of fsync", plan.answers.word());
         let mut report = Report { workload, ..Report::of(&recording, begin) };
         let log = dir.join("at-the-cut.log");
         let outcome = cut_all(memory, plan, &recording, noted.begins_at, &mut report, |point, _, _| {
@@ -49,6 +51,7 @@ pub(crate) fn run(nacre: &Path, dir: &Path, plan: &Plan, time: Duration) -> Outc
 fn work(nacre: &Path, dir: &Path, disk: &Path, position: &Position, plan: &Plan, time: Duration) -> Outcome<Noted> {
     let mut cluster = cluster::Plan::new(nacre, &dir.join("c"));
     (cluster.mounts, cluster.servers, cluster.targets) = (1, (1, 2), Some(disk.to_owned()));
+    (cluster.ost_params, cluster.ost_journals) = (plan.answers.ost_params(), plan.journal);
     let cluster = Cluster::start(cluster)?;
     let mount = cluster.mount_point(1);
     make_first_file(&mount.join("first"))?;
