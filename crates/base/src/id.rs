@@ -46,15 +46,49 @@ impl Fid {
         (k.len() == 16).then_some(Fid { seq, oid, ver })
     }
 
-    /// The 64-bit inode number that programs see. Distinct for all FIDs of the first 2^40 sequences with oids below 2^24.
+    /// The 64-bit inode number that programs see. Two FIDs that files can have never share one: see [`Fid::from_inode`].
+    /// FIDs that no file can have get numbers of their own, with the highest bit set.
     pub fn inode(&self) -> u64 {
         if *self == Fid::ROOT {
             return 1;
         }
-        let seq = self.seq.wrapping_sub(Fid::SEQ_NORMAL).wrapping_add(1);
-        (seq << 24) ^ (seq >> 40) ^ u64::from(self.oid)
+        let oid = u64::from(self.oid);
+        let is_plain = self.ver == 0 && (1..1 << INODE_OID_BITS).contains(&oid);
+        match (self.seq.checked_sub(Fid::SEQ_NORMAL), self.seq.checked_sub(SEQ_SPECIAL)) {
+            (Some(normal), _) if is_plain && normal < INODE_SEQS => (normal + 1) << INODE_OID_BITS | oid,
+            (None, Some(special)) if is_plain => SPECIAL_INODE | special << INODE_OID_BITS | oid,
+            _ => ODD_INODE | (self.seq.rotate_left(INODE_OID_BITS) ^ oid ^ u64::from(self.ver) << 32),
+        }
+    }
+
+    /// The FID with this inode number, of those that files can have: the root, those of sequences that are leased, and those
+    /// of the sequences before, in which a file system makes files of its own.
+    pub fn from_inode(number: u64) -> Option<Fid> {
+        if number == 1 {
+            return Some(Fid::ROOT);
+        }
+        let (seq, oid) = (number >> INODE_OID_BITS, (number & ((1 << INODE_OID_BITS) - 1)) as u32);
+        let fid = match number & SPECIAL_INODE {
+            0 => Fid { seq: Fid::SEQ_NORMAL.checked_add(seq)?.checked_sub(1)?, oid, ver: 0 },
+            _ => Fid { seq: SEQ_SPECIAL + (seq & !(SPECIAL_INODE >> INODE_OID_BITS)), oid, ver: 0 },
+        };
+        // All others are numbers of no file.
+        (number & ODD_INODE == 0 && fid.inode() == number).then_some(fid)
     }
 }
+
+/// First of the sequences in which a file system makes files of its own; those from [`Fid::SEQ_NORMAL`] on are leased.
+const SEQ_SPECIAL: u64 = 0x2_0000_0000;
+/// Bits of an inode number that are the object id. The sequence is above.
+const INODE_OID_BITS: u32 = 24;
+/// Leased sequences that have inode numbers.
+const INODE_SEQS: u64 = (SPECIAL_INODE >> INODE_OID_BITS) - 1;
+/// Set in inode numbers of a file system's own sequences.
+const SPECIAL_INODE: u64 = 1 << 62;
+/// Set in the numbers of FIDs that no file has.
+const ODD_INODE: u64 = 1 << 63;
+
+const _: () = assert!(Fid::OIDS_PER_SEQ <= 1 << INODE_OID_BITS, "each FID of a lease must have an inode number");
 
 impl fmt::Display for Fid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -260,11 +294,26 @@ mod tests {
     }
 
     #[test]
-    fn inode_numbers_differ_within_and_across_sequences() {
-        let ino = |seq, oid| Fid { seq, oid, ver: 0 }.inode();
-        assert_ne!(ino(0x200000400, 1), ino(0x200000401, 1));
-        assert_ne!(ino(0x200000400, 1), ino(0x200000400, 2));
+    fn inode_numbers_tell_fids_apart_and_lead_back_to_them() {
+        let fid = |seq, oid| Fid { seq, oid, ver: 0 };
+        let last = Fid::SEQ_NORMAL + INODE_SEQS - 1;
+        let mut numbers = std::collections::BTreeSet::from([0]);
+        let files = [Fid::ROOT, fid(Fid::SEQ_NORMAL, 1), fid(Fid::SEQ_NORMAL, 2), fid(Fid::SEQ_NORMAL + 1, 1)];
+        let more = [fid(last, 1), fid(last, Fid::OIDS_PER_SEQ), fid(0x2_0000_0002, 1), fid(0x2_0000_0002, 0xff_ffff)];
+        for file in files.into_iter().chain(more) {
+            assert!(numbers.insert(file.inode()), "{file}");
+            assert_eq!(Fid::from_inode(file.inode()), Some(file));
+        }
         assert_eq!(Fid::ROOT.inode(), 1);
+        let no_files = [fid(Fid::SEQ_NORMAL, 0), fid(Fid::SEQ_NORMAL, 1 << 24), fid(last + 1, 1), fid(7, 1), Fid::ZERO];
+        for odd in no_files.into_iter().chain([Fid { ver: 1, ..files[1] }, fid(u64::MAX, u32::MAX)]) {
+            assert!(numbers.insert(odd.inode()), "{odd}");
+            assert_eq!(Fid::from_inode(odd.inode()), None, "{odd}");
+        }
+        for number in [0, 2, 1 << 24, SPECIAL_INODE, SPECIAL_INODE | 1 << 40, u64::MAX] {
+            assert_eq!(Fid::from_inode(number), None, "{number:#x}");
+        }
+        assert_eq!(Fid::from_inode(SPECIAL_INODE | 7 << INODE_OID_BITS | 1), None, "the root has another number");
     }
 
     #[test]

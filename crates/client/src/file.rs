@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
+use tokio::sync::RwLock;
 
 use nacre_wire::mds::open_flags::{
     O_ACCMODE, O_APPEND, O_CREAT, O_DSYNC, O_NOATIME, O_RDWR, O_SYNC_INODE, O_TRUNC, O_WRONLY,
@@ -60,6 +61,8 @@ pub struct OpenFile {
     writer: OnceLock<Arc<Mutex<SharedWrite>>>,
     /// What its program has told.
     told: FileAdvice,
+    /// Read by requests for locks that are under way, written by the last close, which comes after them.
+    pub(crate) locking_under_way: RwLock<()>,
     state: Mutex<State>,
 }
 
@@ -80,6 +83,9 @@ struct State {
     inode_synced: bool,
     /// Owners who may hold flock(2) locks through this open file.
     flock_owners: BTreeSet<u64>,
+    /// Owners who may hold fcntl(2) locks through this open file, and have not closed a descriptor of it since: if it is closed
+    /// for good, those of the open file description itself (OFD locks).
+    record_owners: BTreeSet<u64>,
 }
 
 impl OpenFile {
@@ -104,6 +110,7 @@ impl OpenFile {
             ahead,
             writer: OnceLock::new(),
             told: FileAdvice::default(),
+            locking_under_way: RwLock::new(()),
             state: Mutex::new(state),
         }
     }
@@ -140,6 +147,16 @@ impl OpenFile {
     /// Remembers that `owner` may hold a flock(2) lock.
     pub(crate) fn add_flock_owner(&self, owner: u64) {
         self.state.lock().flock_owners.insert(owner);
+    }
+
+    /// Remembers that `owner` may hold an fcntl(2) lock.
+    pub(crate) fn add_record_owner(&self, owner: u64) {
+        self.state.lock().record_owners.insert(owner);
+    }
+
+    /// `owner` has closed a descriptor, with which its fcntl(2) locks end.
+    pub(crate) fn remove_record_owner(&self, owner: u64) {
+        self.state.lock().record_owners.remove(&owner);
     }
 
     fn known_layout(&self) -> Option<Arc<Layout>> {
@@ -513,17 +530,22 @@ impl Client {
         self.lmv.mdc(file.fid).await?.sync(&file.caller, file.fid).await
     }
 
-    /// Closes for good: gives a group lock back, drops flock(2) locks, tells the MDT what the size is now.
+    /// Closes for good: gives a group lock back, drops flock(2) and OFD locks, tells the MDT what the size is now.
     pub async fn release(&self, file: Arc<OpenFile>) -> Result<(), Errno> {
         let _timed = self.stats.time(Op::Close);
-        let (owners, atime) = {
+        // A lock that a killed program asked for may be granted still, and would outlive the file.
+        let _after_locks = file.locking_under_way.write().await;
+        let (flock_owners, record_owners, atime) = {
             let mut state = file.state.lock();
-            (std::mem::take(&mut state.flock_owners), state.read_at)
+            (std::mem::take(&mut state.flock_owners), std::mem::take(&mut state.record_owners), state.read_at)
         };
         self.leave_group(&file).await;
         let mut unlocked = Ok(());
-        for owner in owners {
+        for owner in flock_owners {
             unlocked = unlocked.and(self.unlock_flock(&file, owner).await);
+        }
+        for owner in record_owners {
+            unlocked = unlocked.and(self.release_locks(&file, owner).await);
         }
         let mdc = self.lmv.mdc(file.fid).await?;
         let body = Close { fid: file.fid, handle: file.handle, size_blocks: self.size_hint(&file, &mdc), atime };

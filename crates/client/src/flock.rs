@@ -60,6 +60,7 @@ impl Client {
     /// the future takes the request back.
     pub async fn flock(&self, file: &OpenFile, request: FlockRequest) -> Result<(), Errno> {
         let _timed = self.stats.time(Op::Flock);
+        let _under_way = file.locking_under_way.read().await;
         let lock = self.lock_request(file, enqueue(file, &request)).await?;
         if request.kind == FlockKind::Unlock {
             return lock.mdc.enqueue(&lock.caller, &lock.body).await.map(drop);
@@ -68,6 +69,7 @@ impl Client {
             file.add_flock_owner(request.owner);
         } else {
             self.posix_owners.lock().insert((file.fid(), request.owner));
+            file.add_record_owner(request.owner);
         }
         lock.take().await
     }
@@ -89,9 +91,10 @@ impl Client {
         Ok(Some(FlockConflict { kind, start: reply.start, end: reply.end, pid: reply.pid }))
     }
 
-    /// Gives up all fcntl(2) locks that `owner` has on the file, as POSIX has it at each close. Costs nothing if it never
-    /// took one.
+    /// Gives up all fcntl(2) locks that `owner` has on the file: as POSIX has it, those of a process at each of its closes, and
+    /// as Linux has it, those of an open file description at its last. Costs nothing if it never took one.
     pub async fn release_locks(&self, file: &OpenFile, owner: u64) -> Result<(), Errno> {
+        file.remove_record_owner(owner);
         if !self.posix_owners.lock().remove(&(file.fid(), owner)) {
             return Ok(());
         }

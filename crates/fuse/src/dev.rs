@@ -27,6 +27,7 @@ use crate::interrupt::Interrupts;
 use crate::mount::FuseError;
 use crate::parse::{self, Dialect};
 use crate::pool::{MessageBuf, Pool};
+use crate::releases::Releases;
 use crate::reply::Sink;
 use crate::running::{Caller, Running, Traits, in_order};
 use nacre_rt::Rt;
@@ -130,6 +131,7 @@ pub(crate) struct Server {
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) dialect: Dialect,
     pub(crate) pool: Arc<Pool>,
+    pub(crate) releases: Arc<Releases>,
     /// Wakes a helper.
     pub(crate) help: Notify,
 }
@@ -156,7 +158,7 @@ impl Server {
             Ok(ready) => ready,
             Err(e) => return tracing::error!("waiting for /dev/fuse failed, the file system ends: {e}"),
         };
-        let mut reader = Reader { sink: channel.clone(), buf: self.pool.take(), channel };
+        let mut reader = Reader { number: 0, sink: channel.clone(), buf: self.pool.take(), channel };
         loop {
             let Ok(mut guard) = ready.ready(interest).await else { return };
             match self.take_turns(&mut reader, || self.help.notify_one()).await {
@@ -166,9 +168,10 @@ impl Server {
         }
     }
 
-    /// A reader that sleeps until the leader has more than it can do. Ends when it is aborted, or with the session.
-    pub(crate) async fn assist(&self, channel: Arc<Channel>) {
-        let mut reader = Reader { sink: channel.clone(), buf: self.pool.take(), channel };
+    /// A reader, number 1 and up, that sleeps until the leader has more than it can do. Ends when it is aborted, or with the
+    /// session.
+    pub(crate) async fn assist(&self, number: usize, channel: Arc<Channel>) {
+        let mut reader = Reader { number, sink: channel.clone(), buf: self.pool.take(), channel };
         loop {
             self.help.notified().await;
             if self.take_turns(&mut reader, || ()).await == Received::Over {
@@ -181,6 +184,7 @@ impl Server {
     async fn take_turns(&self, reader: &mut Reader, call_help: impl Fn()) -> Received {
         let mut in_a_row = 0;
         loop {
+            let taking = self.releases.take(reader.number);
             let len = match reader.channel.receive(&mut reader.buf) {
                 Ok(Received::Message(len)) => len,
                 Ok(end) => return end,
@@ -194,14 +198,16 @@ impl Server {
             if weight == Weight::Heavy || in_a_row == MESSAGES_ALONE {
                 call_help();
             }
-            self.handle_message(&reader.sink, &mut reader.buf, len);
+            self.handle_message(reader, len);
+            drop(taking);
             if in_a_row % MESSAGES_PER_TURN == 0 {
                 self.rt.yield_now().await;
             }
         }
     }
 
-    fn handle_message(&self, sink: &Arc<dyn Sink>, buf: &mut MessageBuf, len: usize) {
+    fn handle_message(&self, reader: &mut Reader, len: usize) {
+        let (sink, buf) = (&reader.sink, &mut reader.buf);
         let is_write = parse::parse_header(&buf[..len]).is_ok_and(|h| h.opcode == opcode::WRITE);
         let message = buf.message(len, is_write);
         let (header, operation) = match parse::parse(self.dialect, &message) {
@@ -214,7 +220,7 @@ impl Server {
         // Of a message that was copied, only what the operation took of it lives on.
         drop(message);
         if let Some(work) = work {
-            let work = in_order(&self.interrupts, &traits, work);
+            let work = in_order(&self.interrupts, &self.releases, reader.number, &traits, work);
             let caller = || Caller::new(sink, &self.interrupts, &header, traits);
             inline::run(&self.rt, work, |work, cx| Running::new(work, caller(), cx));
         }
@@ -233,6 +239,8 @@ impl Server {
 
 /// One channel and the buffer that its next message is read into.
 struct Reader {
+    /// The leader's is 0.
+    number: usize,
     channel: Arc<Channel>,
     sink: Arc<dyn Sink>,
     buf: MessageBuf,

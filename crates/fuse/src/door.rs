@@ -90,6 +90,22 @@ impl Door {
         Opened { handle, flags: OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES }
     }
 
+    /// Finds the inode of a file handle whose node the kernel has forgotten (`.`), or a directory's parent, to connect it with
+    /// the root (`..`). The kernel asks so, for nobody, in open_by_handle_at(2) and in its NFS server.
+    async fn lookup_by_handle(&self, node: u64, name: &[u8]) -> Result<attr::Attr, Errno> {
+        let fid = self.nodes.fid_of_handle(node).ok_or(Errno::ESTALE)?;
+        let found = match name {
+            b"." => self.client.getattr(&Credentials::root(), fid).await,
+            _ => self.client.lookup(&Credentials::root(), fid, name).await,
+        };
+        match found {
+            // If it was open in this mount the kernel would know it.
+            Ok(attr) if attr.nlink == 0 => Err(Errno::ESTALE),
+            Err(Errno::ENOENT) => Err(Errno::ESTALE),
+            found => found,
+        }
+    }
+
     fn answer_entry(&self, parent: u64, name: &[u8], result: Result<attr::Attr, Errno>, reply: ReplyEntry) {
         match (result, self.fid(parent)) {
             (Ok(attr), Ok(parent)) => reply.ok(&self.entry(parent, name, &attr)),
@@ -173,6 +189,12 @@ impl Handler for Door {
     }
 
     async fn lookup(self: Arc<Self>, ctx: Context, op: request::Lookup, reply: ReplyEntry) {
+        if matches!(&op.name[..], b"." | b"..") {
+            return match self.lookup_by_handle(op.parent, &op.name).await {
+                Ok(attr) => reply.ok(&Entry { entry_valid: Duration::ZERO, ..self.entry(attr.fid, &op.name, &attr) }),
+                Err(e) => reply.error(e),
+            };
+        }
         let parent = match self.fid(op.parent) {
             Ok(parent) => parent,
             Err(e) => return reply.error(e),

@@ -25,6 +25,7 @@ pub mod notify;
 pub mod null;
 pub mod parse;
 mod pool;
+mod releases;
 pub mod reply;
 pub mod request;
 mod running;

@@ -4,7 +4,9 @@ use crate::lists::List;
 use nacre_base::{Fid, FxHashMap};
 use parking_lot::Mutex;
 
-/// Nodes the kernel knows. A node is the FID's inode number, unless another FID has that already.
+/// Nodes the kernel knows. The node of a file is its inode number, and leads back to the FID: so file handles that the kernel
+/// makes of nodes are good for as long as the file is there, in this mount and in others. Only FIDs that no file can have may
+/// find their number taken, and get another one.
 pub(crate) struct Nodes(Mutex<Tables>);
 
 #[derive(Default)]
@@ -32,6 +34,11 @@ impl Nodes {
         let root = nodes.looked_up(Fid::ROOT);
         assert_eq!(root, ROOT_NODE, "the root's inode number is the kernel's root node");
         nodes
+    }
+
+    /// The FID of a node that the kernel has perhaps forgotten, from a file handle.
+    pub(crate) fn fid_of_handle(&self, node: u64) -> Option<Fid> {
+        self.fid(node).or_else(|| Fid::from_inode(node))
     }
 
     /// The FID of a node.
@@ -75,8 +82,11 @@ impl Nodes {
         let tables = &mut *self.0.lock();
         let node = *tables.by_fid.entry(fid).or_insert_with(|| {
             let mut node = fid.inode();
-            while tables.by_node.contains_key(&node) || node == 0 {
-                node = node.wrapping_add(1 << 40);
+            let is_file = Fid::from_inode(node) == Some(fid);
+            assert!(!is_file || !tables.by_node.contains_key(&node), "{fid} shares its inode number");
+            while tables.by_node.contains_key(&node) {
+                // These numbers lead to no FID, whatever comes of the addition.
+                node = node.wrapping_add(1 << 24) | 1 << 63;
             }
             node
         });
@@ -117,11 +127,25 @@ mod tests {
     }
 
     #[test]
-    fn two_fids_with_one_inode_number_are_two_nodes() {
+    fn a_handle_leads_to_its_file_when_the_kernel_has_forgotten_the_node() {
+        let (nodes, fid) = (Nodes::new(), Fid { seq: 0x200000401, oid: 7, ver: 0 });
+        let node = nodes.looked_up(fid);
+        nodes.forget(node, 1);
+        assert_eq!((nodes.fid(node), nodes.fid_of_handle(node)), (None, Some(fid)));
+        assert_eq!(Nodes::new().looked_up(fid), node, "another mount gives it the same node");
+        assert_eq!(nodes.fid_of_handle(0), None);
+    }
+
+    #[test]
+    fn fids_that_no_file_has_are_nodes_of_their_own() {
         let nodes = Nodes::new();
-        let a = Fid { seq: 0x200000400, oid: 5, ver: 0 };
-        let b = Fid { seq: 0x200000400, oid: 5, ver: 1 };
+        let a = Fid { seq: 0x200000400, oid: 5, ver: 1 };
+        let b = Fid { seq: a.seq ^ 1 << 40, oid: a.oid ^ 1, ..a };
         assert_eq!(a.inode(), b.inode());
-        assert_ne!(nodes.looked_up(a), nodes.looked_up(b));
+        let node = nodes.looked_up(a);
+        assert_ne!(node, nodes.looked_up(b));
+        assert_eq!(nodes.fid(node), Some(a));
+        nodes.forget(node, 1);
+        assert_eq!(nodes.fid_of_handle(node), None);
     }
 }

@@ -7,6 +7,7 @@ use crate::handler::Work;
 use crate::interrupt::Interrupts;
 use crate::left::{Changes, LeftRequest, pass};
 use crate::parse::Header;
+use crate::releases::Releases;
 use crate::reply::{Raw, Sink};
 use crate::request::Operation;
 use crate::signals::{Pending, pending_of};
@@ -76,12 +77,30 @@ pub(crate) struct Traits {
     changes: Changes,
     /// A page of a mapping is asked for: an error would be SIGBUS, so only a program that is being killed is let go.
     is_fault: bool,
+    locks: Locks,
+}
+
+/// What an operation does with fcntl(2) and flock(2) locks of a node.
+#[derive(Clone, Copy, Debug, Default)]
+enum Locks {
+    #[default]
+    Nothing,
+    /// Takes them or asks for them.
+    Needs(u64),
+    /// Ends those of an open file description.
+    Ends(u64),
 }
 
 impl Traits {
     pub(crate) fn of(operation: &Operation) -> Traits {
         let is_fault = matches!(operation, Operation::Read(op) if op.lock_owner.is_none());
-        Traits { changes: Changes::of(operation), is_fault }
+        let locks = match operation {
+            Operation::SetLock(op) => Locks::Needs(op.node),
+            Operation::GetLock(op) => Locks::Needs(op.node),
+            Operation::Release(op) => Locks::Ends(op.node),
+            _ => Locks::Nothing,
+        };
+        Traits { changes: Changes::of(operation), is_fault, locks }
     }
 }
 
@@ -120,14 +139,34 @@ impl Caller {
     }
 }
 
-/// The same work, after those that it must not overtake.
-pub(crate) fn in_order(interrupts: &Interrupts, traits: &Traits, work: Work) -> Work {
+/// The same work, which `reader` has read, after those that it must not overtake.
+pub(crate) fn in_order(
+    interrupts: &Interrupts,
+    releases: &Arc<Releases>,
+    reader: usize,
+    traits: &Traits,
+    work: Work,
+) -> Work {
     let gates = interrupts.left().before(&traits.changes);
-    if gates.is_empty() {
-        return work;
+    match traits.locks {
+        Locks::Nothing if gates.is_empty() => work,
+        Locks::Nothing => Box::pin(async move {
+            pass(gates).await;
+            work.await;
+        }),
+        Locks::Needs(node) => {
+            let (releases, rt) = (releases.clone(), interrupts.rt().clone());
+            Box::pin(async move {
+                releases.wait(&rt, reader, node).await;
+                work.await;
+            })
+        }
+        Locks::Ends(node) => {
+            let release = releases.begin(node);
+            Box::pin(async move {
+                work.await;
+                drop(release);
+            })
+        }
     }
-    Box::pin(async move {
-        pass(gates).await;
-        work.await;
-    })
 }

@@ -10,6 +10,7 @@ use crate::mount::{self, FuseError, MountKind, MountOptions, Unmount};
 use crate::notify::Notifier;
 use crate::parse::{self, Dialect};
 use crate::pool::Pool;
+use crate::releases::Releases;
 use crate::reply::Sink;
 use nacre_rt::{Rt, Task};
 use std::io::IoSlice;
@@ -181,16 +182,17 @@ fn run(
     let notifier = Notifier::new(channel.clone());
     handler.init(notifier.clone());
     let (interrupts, help) = (Arc::new(Interrupts::new(rt.clone())), Notify::new());
-    let server = Arc::new(Server { rt: rt.clone(), handler, interrupts, dialect, pool, help });
+    let releases = Arc::new(Releases::new(helpers.len() + 1));
+    let server = Arc::new(Server { rt: rt.clone(), handler, interrupts, dialect, pool, releases, help });
     let (over, ended) = watch::channel(false);
     let device_gone = Arc::new(AtomicBool::new(false));
     let session = Session { mountpoint: path.into(), kind, notifier, device_gone: device_gone.clone(), ended };
 
-    let assist = |c| {
+    let assist = |(i, c)| {
         let server = server.clone();
-        rt.spawn(async move { server.assist(c).await })
+        rt.spawn(async move { server.assist(i + 1, c).await })
     };
-    let helpers: Vec<_> = helpers.into_iter().map(assist).collect();
+    let helpers: Vec<_> = helpers.into_iter().enumerate().map(assist).collect();
     rt.spawn(async move {
         server.lead(channel).await;
         device_gone.store(true, Ordering::Release);

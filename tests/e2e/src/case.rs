@@ -230,6 +230,7 @@ pub(crate) fn all() -> Vec<Case> {
     let mut all = cases::litmus::all();
     all.extend(cases::cache::all());
     all.extend(cases::posix::all());
+    all.extend(cases::handles::all());
     all.extend(cases::fsx::all());
     all.extend(cases::tools::all());
     all.extend(cases::tree::all());

@@ -1,8 +1,10 @@
 //! Safe wrappers over the few system calls that std lacks: shared mappings, locks, holes, extended attributes, mounts.
 //! All unsafe code of this crate is here.
 
+mod handles;
 mod set_id;
 
+pub(crate) use handles::*;
 pub(crate) use set_id::*;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
@@ -210,6 +212,20 @@ pub(crate) fn record_lock(file: &File, kind: libc::c_int, start: u64, len: u64, 
         Err(e) if e.raw_os_error() == Some(libc::EACCES) => Err(io::ErrorKind::WouldBlock.into()),
         other => other,
     }
+}
+
+/// A record lock of the open file description (F_OFD_SETLK), as [`record_lock`] is one of the process.
+pub(crate) fn ofd_lock(file: &File, kind: libc::c_int, wait: bool) -> io::Result<()> {
+    let lock = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    let command = if wait { libc::F_OFD_SETLKW } else { libc::F_OFD_SETLK };
+    // SAFETY: a valid descriptor and a live structure.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), command, &lock) })
 }
 
 /// The lock that is in the way of one of this kind: its kind, start and length (0: to the end of all files).

@@ -97,9 +97,11 @@ pub(crate) fn insert(
     Ok(inode)
 }
 
-/// A client chooses FIDs of its own sequence; one that exists already, or is nobody's, is a broken client's.
+/// A client chooses FIDs of its own sequence; one that exists already, or is nobody's, is a broken client's. So is one whose
+/// inode number another file could have: file handles lead to files by their inode number.
 fn check_new_fid(cx: &Context<'_>, fid: Fid) -> Result<(), Errno> {
-    if fid.seq < Fid::SEQ_NORMAL || fid.oid == 0 || tables::inode(cx.tx, fid)?.is_some() {
+    let has_number = Fid::from_inode(fid.inode()) == Some(fid);
+    if fid.seq < Fid::SEQ_NORMAL || !has_number || tables::inode(cx.tx, fid)?.is_some() {
         tracing::warn!("a client asked for a new file with FID {fid}, which cannot be");
         return Err(Errno::EPROTO);
     }

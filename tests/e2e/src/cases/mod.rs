@@ -7,6 +7,7 @@ pub(crate) mod failover;
 pub(crate) mod faults;
 pub(crate) mod fsck;
 pub(crate) mod fsx;
+pub(crate) mod handles;
 pub(crate) mod litmus;
 pub(crate) mod posix;
 pub(crate) mod power_cut;

@@ -33,6 +33,8 @@ pub(super) fn all() -> Vec<Case> {
         Case::new("litmus.fcntl-handover", fcntl_handover),
         Case::new("litmus.fcntl-deadlock", fcntl_deadlock),
         Case::new("litmus.fcntl-waiter-dies", fcntl_waiter_dies),
+        Case::new("litmus.ofd", ofd),
+        Case::new("litmus.ofd-holder-dies", ofd_holder_dies),
     ]
 }
 
@@ -100,10 +102,58 @@ impl Holder {
     }
 }
 
+/// Locks of an open file description end with its last close, and no earlier: at once for the same mount, soon for others.
+fn ofd(env: &Env) -> Outcome {
+    let path = env.a.join("f");
+    let (first, other) = (open(&path)?, open(&env.b.join("f"))?);
+    sys::ofd_lock(&first, libc::F_WRLCK, false)?;
+    let duplicate = first.try_clone()?;
+    drop(open(&path)?);
+    drop(first);
+    ensure!(conflicts(sys::ofd_lock(&other, libc::F_RDLCK, false))?, "lost before the last close");
+    drop(duplicate);
+    let granted = wait_for(Duration::from_secs(5), || Ok(!conflicts(sys::ofd_lock(&other, libc::F_WRLCK, false))?))?;
+    ensure!(granted, "the last close did not release the lock");
+    // The end of this process' own locks is not theirs.
+    let mine = open(&env.b.join("f"))?;
+    sys::record_lock(&mine, libc::F_UNLCK, 0, 0, false)?;
+    drop(mine);
+    ensure!(conflicts(sys::ofd_lock(&open(&path)?, libc::F_RDLCK, false))?, "lost by a close of another");
+    drop(other);
+    sys::ofd_lock(&open(&path)?, libc::F_WRLCK, true)?;
+    for turn in 0..env.times(200) {
+        let file = open(&path)?;
+        ensure!(!conflicts(sys::ofd_lock(&file, libc::F_WRLCK, false))?, "turn {turn}: held after its last close");
+    }
+    Ok(())
+}
+
+/// A killed process leaves none, nor does one that is killed while it asks for one.
+fn ofd_holder_dies(env: &Env) -> Outcome {
+    let path = env.a.join("f");
+    for turn in 0..env.times(8u64) {
+        let mut holder = Holder::lock(&path, "ofd", 0, 0)?;
+        let waiter = open(&env.b.join("f"))?;
+        ensure!(conflicts(sys::ofd_lock(&waiter, libc::F_RDLCK, false))?, "turn {turn}: not held");
+        let mut asker = Program::worker("lock")?.args([text(&path), "ofd".into(), "0".into(), "0".into()]).start()?;
+        std::thread::sleep(Duration::from_millis(10 * turn));
+        asker.child.kill()?;
+        holder.running.child.kill()?;
+        let mine = open(&path)?;
+        let granted = wait_for(Duration::from_secs(5), || Ok(!conflicts(sys::ofd_lock(&mine, libc::F_WRLCK, false))?))?;
+        ensure!(granted, "turn {turn}: outlives its killed holder");
+    }
+    Ok(())
+}
+
 /// The body of the worker: takes a lock, says so, and keeps it until its standard input ends.
 pub(crate) fn hold_lock(path: &Path, kind: &str, start: u64, len: u64) -> Outcome {
     let file = open(path)?;
-    sys::record_lock(&file, if kind == "read" { libc::F_RDLCK } else { libc::F_WRLCK }, start, len, true)?;
+    match kind {
+        "ofd" => sys::ofd_lock(&file, libc::F_WRLCK, true)?,
+        "read" => sys::record_lock(&file, libc::F_RDLCK, start, len, true)?,
+        _ => sys::record_lock(&file, libc::F_WRLCK, start, len, true)?,
+    }
     println!("locked");
     std::io::stdout().flush()?;
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
