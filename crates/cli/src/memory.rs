@@ -69,24 +69,36 @@ fn total_of(meminfo: &str) -> Option<u64> {
 
 /// The smallest limit of the cgroup and of those that it lies in; none if there is none.
 fn cgroup_limit() -> Option<u64> {
-    let cgroup = cgroup()?;
-    let limit = |dir: &Path| std::fs::read_to_string(dir.join("memory.max")).ok()?.trim().parse().ok();
+    let (cgroup, file) = limited_by(&std::fs::read_to_string("/proc/self/cgroup").ok()?)?;
+    let limit = |dir: &Path| std::fs::read_to_string(dir.join(file)).ok()?.trim().parse().ok();
     cgroup.ancestors().take_while(|dir| dir.starts_with(CGROUPS)).filter_map(limit).min()
 }
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// The directory of this process's cgroup (version 2).
-fn cgroup() -> Option<PathBuf> {
-    let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+/// The directory of the cgroup that limits this process's memory, and the file in it that has the limit, by the text of
+/// /proc/self/cgroup. Where version 1 has the controller (`4:memory:/a`), version 2 (`0::/a`) has no say. A container may see its own
+/// cgroup at the root and be told of a path outside: directories that are not there have no limit, and the root has it.
+fn limited_by(cgroups: &str) -> Option<(PathBuf, &'static str)> {
+    let below = |dir: &str, path: &str| Path::new(CGROUPS).join(dir).join(path.trim_start_matches('/'));
+    let version_1 = cgroups.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        controllers.split(',').any(|c| c == "memory").then(|| (below("memory", path), "memory.limit_in_bytes"))
+    });
+    version_1.or_else(|| Some((unified(cgroups)?, "memory.max")))
+}
+
+/// The directory of the process's cgroup of version 2, by the text of /proc/self/cgroup.
+fn unified(cgroups: &str) -> Option<PathBuf> {
+    let path = cgroups.lines().find_map(|line| line.strip_prefix("0::"))?;
     Some(Path::new(CGROUPS).join(path.trim_start_matches('/')))
 }
 
 /// For how much of the last ten seconds, in percent, some program waited for memory: in the cgroup, if it tells, else on the
 /// machine. Kernels that do not tell have no pressure.
 fn pressure() -> f64 {
-    let of_cgroup = cgroup().map(|dir| dir.join("memory.pressure")).and_then(|path| std::fs::read_to_string(path).ok());
+    let cgroup = std::fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| unified(&text));
+    let of_cgroup = cgroup.and_then(|dir| std::fs::read_to_string(dir.join("memory.pressure")).ok());
     let text = of_cgroup.or_else(|| std::fs::read_to_string("/proc/pressure/memory").ok());
     text.and_then(|text| some_of(&text)).unwrap_or(0.0)
 }
@@ -105,9 +117,8 @@ fn mounts() -> u64 {
 /// Lines whose file system's type, behind the dash, is ours: `... - fuse.nacre 10.0.0.1@tcp:/nacre ...`.
 fn count_mounts(mountinfo: &str) -> u64 {
     let is_ours = |line: &&str| {
-        let mut words = line.split_once(" - ").map(|(_, rest)| rest.split(' ')).into_iter().flatten();
-        let (kind, source) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        kind == "fuse.nacre" || kind == "fuseblk" && source.contains("@") && source.contains(":/")
+        let kind = line.split_once(" - ").and_then(|(_, rest)| rest.split(' ').next());
+        kind.is_some_and(crate::mount::is_our_kind)
     };
     mountinfo.lines().filter(is_ours).count() as u64
 }
@@ -144,8 +155,17 @@ mod tests {
         assert_eq!((some_of(some), some_of("")), (Some(12.34), None));
         let mounts = "36 35 98:0 / / rw shared:1 - ext4 /dev/sda1 rw\n\
             37 35 0:33 / /mnt rw - fuse.nacre 10.0.0.1@tcp:/nacre rw\n\
-            38 35 0:34 / /mnt2 rw shared:2 - fuseblk 0@lo:/nacre rw\n\
+            38 35 0:34 / /mnt2 rw shared:2 - fuseblk.nacre 0@lo:/nacre rw\n\
             39 35 7:1 / /usb rw - fuseblk /dev/sdb1 rw\n";
         assert_eq!(count_mounts(mounts), 2);
+    }
+
+    #[test]
+    fn the_cgroup_that_limits_memory_is_found_in_both_versions() {
+        let found = |text| limited_by(text).map(|(dir, file)| format!("{}/{file}", dir.display()));
+        assert_eq!(found("0::/user.slice/a\n").as_deref(), Some("/sys/fs/cgroup/user.slice/a/memory.max"));
+        let hybrid = "9:name=systemd:/\n4:memory:/jobs/7\n2:cpu,cpuacct:/\n0::/\n";
+        assert_eq!(found(hybrid).as_deref(), Some("/sys/fs/cgroup/memory/jobs/7/memory.limit_in_bytes"));
+        assert_eq!(found("3:cpu:/memory\n"), None);
     }
 }

@@ -238,7 +238,7 @@ pub(crate) fn clear_mountpoint(mountpoint: &Path) -> Result<Option<String>, Stri
             Err(e) => return Err(e.to_string()),
         }
         let kind = nacre_fuse::mount::type_of(mountpoint).unwrap_or_default();
-        if !matches!(kind.as_str(), "fuse.nacre" | "fuseblk.nacre") {
+        if !is_our_kind(&kind) {
             return Err(format!(
                 "{at} is a dead mount of type {kind:?}, which is not Nacre's: remove it with umount -l {at}"
             ));
@@ -254,8 +254,12 @@ pub(crate) fn clear_mountpoint(mountpoint: &Path) -> Result<Option<String>, Stri
 
 /// Whether what is mounted there, dead or alive, is a mount of Nacre.
 fn is_ours(mountpoint: &Path) -> bool {
-    let kind = nacre_fuse::mount::type_of(mountpoint);
-    matches!(kind.as_deref(), Some("fuse.nacre" | "fuseblk.nacre"))
+    nacre_fuse::mount::type_of(mountpoint).is_some_and(|kind| is_our_kind(&kind))
+}
+
+/// Whether the kernel names mounts of Nacre's so: with or without a block device below them.
+pub(crate) fn is_our_kind(kind: &str) -> bool {
+    ["fuse.nacre", "fuseblk.nacre"].contains(&kind)
 }
 
 /// Dead mounts that are lifted from one mountpoint.

@@ -37,7 +37,7 @@ pub(crate) enum ReplyAfter {
 pub(crate) enum SyncOnLockCancel {
     /// No.
     Never,
-    /// If somebody waits for the lock.
+    /// If somebody waits for a lock in order to read.
     Blocking,
     /// Yes.
     Always,

@@ -1,8 +1,8 @@
 //! Which bytes of an object were changed since the last commit, and by which client. A client that reads what another
 //! one wrote must not see what a crash of the OST and of the writer could take back, so such a read waits for a commit.
 //!
-//! Lock callbacks commit before another client gets in, but data can become readable without one: its writer gave the lock
-//! back unasked, or wrote under a lock that the OST took for the request.
+//! Locks that are called back for a reader are given back after a commit, but data can become readable without one: its writer
+//! gave the lock back unasked or to another writer, or wrote under a lock that the OST took for the request.
 
 use nacre_base::{Transno, Uuid};
 use nacre_ldlm::{Extent, RangeSet};

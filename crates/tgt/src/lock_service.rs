@@ -248,19 +248,15 @@ impl LockService {
         self.shared.state.lock().namespace.is_contended(resource, now)
     }
 
-    /// Objects that the client may write by those of its locks that `handles` name, and whether it is called back.
-    pub fn written_by<'a>(
-        &'a self,
-        export: &Export,
-        handles: &'a [u64],
-    ) -> impl Iterator<Item = (Fid, bool)> + use<'a> {
+    /// Objects that the client may write by those of its locks that `handles` name.
+    pub fn written_by<'a>(&'a self, export: &Export, handles: &'a [u64]) -> impl Iterator<Item = Fid> + use<'a> {
         let client = client_of(export);
         handles.iter().filter_map(move |handle| self.shared.state.lock().namespace.written_by(client, LockId(*handle)))
     }
 
-    /// Whether somebody waits for a lock on the object.
-    pub fn is_waited_for(&self, resource: Fid) -> bool {
-        self.shared.state.lock().namespace.is_waited_for(resource)
+    /// Whether somebody waits for a lock on the object in order to read it.
+    pub fn has_waiting_reader(&self, resource: Fid) -> bool {
+        self.shared.state.lock().namespace.has_waiting_reader(resource)
     }
 
     /// A client is gone: its locks go, and its waiting requests. None of its requests runs any more.

@@ -60,14 +60,11 @@ pub(crate) fn fid_of(path: &Path) -> Result<String, Errno> {
     }
 }
 
-/// Types of our mounts in the mount table: over a block device, and plain.
-const MOUNT_TYPES: [&str; 2] = ["fuseblk.nacre", "fuse.nacre"];
-
 /// Our mount points, in mount order, with their sources.
 pub(crate) fn mounts() -> Vec<(String, PathBuf)> {
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let lines = table.lines().map(|l| l.split(' ').collect::<Vec<_>>());
-    let ours = lines.filter(|f| f.len() > 2 && MOUNT_TYPES.contains(&f[2]));
+    let ours = lines.filter(|f| f.len() > 2 && crate::mount::is_our_kind(f[2]));
     ours.map(|f| (unescape(f[0]), PathBuf::from(unescape(f[1])))).collect()
 }
 

@@ -98,6 +98,8 @@ pub(super) struct Extents {
     /// How many of those each client holds, those of the server left out.
     held: FxHashMap<(ClientId, u8), usize>,
     waiting: BTreeSet<Place>,
+    /// How many of those ask for PR.
+    waiting_readers: usize,
     /// Those of the server's own that wait, by the client on whose behalf.
     operations: BTreeSet<(ClientId, Place)>,
     /// Who watches whom.
@@ -184,6 +186,7 @@ impl Extents {
             changes.called_back.push(id);
         }
         self.waiting.insert(place);
+        self.waiting_readers += usize::from(ask.mode == LockMode::Pr);
         if ask.local {
             self.operations.insert((ask.client, place));
         }
@@ -201,7 +204,7 @@ impl Extents {
                 self.count_held(&ask, false);
             }
             State::Waiting { blocker } => {
-                self.leave_queue(ask.client, place);
+                self.leave_queue(&ask, place);
                 self.stop_watching(blocker, place);
             }
         }
@@ -247,6 +250,11 @@ impl Extents {
         let mut writers: Vec<&Asked> = highest.into_values().collect();
         writers.sort_by_key(|ask| std::cmp::Reverse(rank(ask)));
         writers
+    }
+
+    /// Whether a request waits that is to read and not to write.
+    pub(super) fn has_waiting_reader(&self) -> bool {
+        self.waiting_readers > 0
     }
 
     /// Requests that wait.
@@ -353,7 +361,7 @@ impl Extents {
             return;
         }
         if let Some(lock) = self.locks.remove(&id) {
-            self.leave_queue(lock.ask.client, place);
+            self.leave_queue(&lock.ask, place);
             changes.granted.push(id);
             self.grant(lock.ask, place, rules, changes);
         }
@@ -412,9 +420,10 @@ impl Extents {
         }
     }
 
-    fn leave_queue(&mut self, client: ClientId, place: Place) {
+    fn leave_queue(&mut self, ask: &Asked, place: Place) {
         self.waiting.remove(&place);
-        self.operations.remove(&(client, place));
+        self.waiting_readers -= usize::from(ask.mode == LockMode::Pr);
+        self.operations.remove(&(ask.client, place));
     }
 
     fn stop_watching(&mut self, blocker: LockId, place: Place) {
@@ -500,9 +509,11 @@ impl Extents {
         let mut watchers: BTreeMap<LockId, BTreeSet<Place>> = BTreeMap::new();
         let mut waiting = BTreeSet::new();
         let mut operations = BTreeSet::new();
+        let mut readers = 0;
         for Lock { ask, place, state } in self.locks.values() {
             let State::Waiting { blocker } = state else { continue };
             waiting.insert(*place);
+            readers += usize::from(ask.mode == LockMode::Pr);
             operations.extend(Some((ask.client, *place)).filter(|_| ask.local));
             watchers.entry(*blocker).or_default().insert(*place);
             let in_the_way = self.locks.get(blocker).is_some_and(|other| {
@@ -512,6 +523,7 @@ impl Extents {
             ensure(in_the_way, || format!("{ask:?} waits for {blocker:?}, which is not in its way"))?;
         }
         ensure(waiting == self.waiting, || format!("the queue has {:?}, waiting are {waiting:?}", self.waiting))?;
+        ensure(readers == self.waiting_readers, || format!("{readers} readers wait, not {}", self.waiting_readers))?;
         ensure(operations == self.operations, || format!("operations are {operations:?}, not {:?}", self.operations))?;
         ensure(watchers == self.watchers, || format!("watchers are {:?}, not {watchers:?}", self.watchers))
     }

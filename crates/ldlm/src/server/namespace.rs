@@ -236,17 +236,17 @@ impl Namespace {
         covers
     }
 
-    /// The object that the client's granted lock allows it to write, and whether the lock is called back.
-    pub fn written_by(&self, client: ClientId, id: LockId) -> Option<(Fid, bool)> {
+    /// The object that the client's granted lock allows it to write.
+    pub fn written_by(&self, client: ClientId, id: LockId) -> Option<Fid> {
         let Some(Named::Extent { client: holder, resource, .. }) = self.names.get(&id).copied() else { return None };
         let object = self.objects.get(&resource).filter(|object| object.is_granted(id) && holder == client)?;
         let writes = object.get(id).is_some_and(|lock| lock.mode != LockMode::Pr);
-        writes.then(|| (resource, object.is_called_back(id)))
+        writes.then_some(resource)
     }
 
-    /// Whether somebody waits for a lock on the object.
-    pub fn is_waited_for(&self, resource: Fid) -> bool {
-        self.objects.get(&resource).is_some_and(|object| object.waiting_count() > 0)
+    /// Whether somebody waits for a lock on the object in order to read it.
+    pub fn has_waiting_reader(&self, resource: Fid) -> bool {
+        self.objects.get(&resource).is_some_and(Extents::has_waiting_reader)
     }
 
     /// A client answered a callback with "I do not have it".

@@ -16,24 +16,25 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
 
 /// The client gives these locks back: commits what it wrote under them, if it must be.
 pub(super) async fn before_cancel(ost: &ObjectService, export: &Export, handles: &[u64]) {
-    let sync = ost.settings.sync_on_lock_cancel();
-    if sync == SyncOnLockCancel::Never {
-        return;
-    }
-    let must = |(fid, is_called_back): (Fid, bool)| (is_called_back || sync == SyncOnLockCancel::Always).then_some(fid);
-    let written: Vec<Fid> = ost.locks.written_by(export, handles).filter_map(must).collect();
+    let written: Vec<Fid> = ost.locks.written_by(export, handles).filter(|fid| must_commit(ost, *fid)).collect();
     commit_if_uncommitted(ost, &written).await;
 }
 
 /// A lock that the server took for the writes of one request is about to go.
 pub(super) async fn before_unlock(ost: &ObjectService, fid: Fid) {
-    let must = match ost.settings.sync_on_lock_cancel() {
-        SyncOnLockCancel::Never => false,
-        SyncOnLockCancel::Blocking => ost.locks.is_waited_for(fid),
-        SyncOnLockCancel::Always => true,
-    };
-    if must {
+    if must_commit(ost, fid) {
         commit_if_uncommitted(ost, &[fid]).await;
+    }
+}
+
+/// Writers who come next see nothing of it: they write beside it or over it, in the order of their transnos after a crash as
+/// well. If one of them reads what is not committed, that read waits for the commit (`crate::uncommitted`). Records that
+/// clients append to a file in turns would cost a commit each otherwise.
+fn must_commit(ost: &ObjectService, fid: Fid) -> bool {
+    match ost.settings.sync_on_lock_cancel() {
+        SyncOnLockCancel::Never => false,
+        SyncOnLockCancel::Blocking => ost.locks.has_waiting_reader(fid),
+        SyncOnLockCancel::Always => true,
     }
 }
 

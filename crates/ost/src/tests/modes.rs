@@ -197,6 +197,32 @@ fn what_was_written_under_a_lock_is_committed_before_another_client_gets_one() {
 }
 
 #[test]
+fn a_writer_who_comes_next_waits_for_no_commit_until_it_reads() {
+    for (value, at_the_lock, at_the_read) in [("never", 0, 0), ("blocking", 0, 1), ("always", 1, 1)] {
+        run(move |rt| async move {
+            let cluster = Cluster::start(&rt).await;
+            set(&cluster, "sync_on_lock_cancel", value);
+            let first = Holder::new(cluster.client(1), Behaviour::Cancels);
+            let next = cluster.client(2);
+            let fid = next.object().await;
+            next.sync().await;
+            let lock = first.client.lock(fid, LockMode::Pw, 0, u64::MAX).await;
+            let mut write = write_of(fid, &[(0, 4)]);
+            write.lock = lock.handle;
+            first.client.send_write(&write, b"seen").await.unwrap();
+            let before = commits(&cluster);
+            let lock = next.lock(fid, LockMode::Pw, 0, u64::MAX).await;
+            let mut write = write_of(fid, &[(4, 10)]);
+            write.lock = lock.handle;
+            next.send_write(&write, b", and more").await.unwrap();
+            assert_eq!(commits(&cluster) - before, at_the_lock, "{value}");
+            assert_eq!(next.read(fid, 0, 14).await.unwrap(), b"seen, and more");
+            assert_eq!(commits(&cluster) - before, at_the_read, "{value}");
+        });
+    }
+}
+
+#[test]
 fn a_lock_that_nobody_waits_for_is_given_back_without_a_commit_unless_always() {
     for (value, expected) in [("blocking", 0), ("always", 1), ("2", 1)] {
         run(move |rt| async move {
