@@ -5,14 +5,16 @@ use crate::callback_service::{CallbackService, Callbacks};
 use crate::invalidate::Invalidator;
 use crate::osc::memory::Memory;
 use crate::params;
-use nacre_base::{Errno, TargetKind, TargetName, Uuid};
-use nacre_ptlrpc::{CallOptions, Import, ImportConfig, Recovering, Refusals, Reply, RpcError, RpcNode, Servers};
+use nacre_base::{Errno, TargetKind, TargetName, Time, Uuid};
+use nacre_ptlrpc::{
+    CallOptions, Import, ImportConfig, ImportState, Recovering, Refusals, Reply, RpcError, RpcNode, Servers,
+};
 use nacre_rt::Rt;
 use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::ldlm::callback_target;
 use nacre_wire::mgs::TargetEntry;
 use nacre_wire::ost::{BRW_SIZE_DEFAULT, CHECKSUM_CRC32C};
-use nacre_wire::{Field, Opcode};
+use nacre_wire::{Field, Lane, Opcode};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::pin;
@@ -109,7 +111,13 @@ pub(crate) struct Connection {
     import: OnceLock<Arc<Import>>,
     observer: OnceLock<Weak<dyn Observer>>,
     active: watch::Sender<bool>,
+    /// When somebody waited for an answer in vain ([`Connection::note_silent`]).
+    silent_at: Mutex<Option<Time>>,
 }
+
+/// How long a call waits for an answer that it can do without, and how long locks at other targets are held while a target
+/// that may be away is waited for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Pause before a request that the server asked to repeat (EINPROGRESS) is repeated.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -119,7 +127,8 @@ impl Connection {
         let device = if name.kind == TargetKind::Ost { "osc" } else { "mdc" };
         let label = format!("{name}-{device}-{}", mount.instance);
         let (entry, active) = (Mutex::new(entry), watch::channel(true).0);
-        Connection { mount, name, label, entry, import: OnceLock::new(), observer: OnceLock::new(), active }
+        let silent_at = Mutex::default();
+        Connection { mount, name, label, entry, import: OnceLock::new(), observer: OnceLock::new(), active, silent_at }
     }
 
     /// The target's name.
@@ -203,6 +212,42 @@ impl Connection {
 
     pub(crate) fn is_active(&self) -> bool {
         *self.active.borrow()
+    }
+
+    /// True if the target is known not to answer now: it was tried everywhere in vain, or has been silent since
+    /// somebody waited for it in vain.
+    pub(crate) fn is_away(&self) -> bool {
+        let Some(import) = self.import.get() else { return false };
+        let was_silent = || self.silent_at.lock().is_some_and(|at| import.last_reply().is_none_or(|reply| reply < at));
+        !self.is_active() || import.state() != ImportState::Full && import.is_unreachable() || was_silent()
+    }
+
+    /// False while a connection that is wanted is not there.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.import.get().is_none_or(|i| matches!(i.state(), ImportState::Full | ImportState::New))
+    }
+
+    /// An answer did not come within [`PATIENCE`]: nobody else waits that long until there is one.
+    pub(crate) fn note_silent(&self) {
+        *self.silent_at.lock() = Some(self.mount.rt.now());
+    }
+
+    /// What `future` returns; none if the target turns out to have no connection while `future` waits for it. Then the
+    /// caller must give up what others may want, and begin again after [`Connection::until_answers`].
+    pub(crate) async fn while_connected<T>(&self, mut future: impl Future<Output = T> + Unpin) -> Option<T> {
+        loop {
+            match self.mount.rt.timeout(PATIENCE, &mut future).await {
+                Ok(answer) => return Some(answer),
+                Err(_) if self.is_connected() => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Waits until the target answers; EIO if it is deactivated.
+    pub(crate) async fn until_answers(&self) -> Result<(), Errno> {
+        let options = CallOptions { lane: Lane::Control, ..CallOptions::default() };
+        self.call::<()>(Opcode::ObdPing, &(), options).await.map(drop)
     }
 
     /// Deactivates the target, which fails calls to it at once, running ones too; or activates it again.

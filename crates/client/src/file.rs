@@ -8,7 +8,7 @@ pub use advice::Advice;
 
 use crate::cache::read_ahead::ReadAhead;
 use crate::connection::Caller;
-use crate::llite::Client;
+use crate::llite::{Client, Reported, Sizes};
 use crate::lov::file_state::FileState;
 use crate::lov::merge;
 use crate::lov::{Striped, Way, Written};
@@ -230,7 +230,7 @@ impl Client {
     pub async fn open(&self, cred: &Credentials, fid: Fid, flags: u32) -> Result<Arc<OpenFile>, Errno> {
         let _timed = self.stats.time(Op::Open);
         let body = Open { parent: fid, flags: flags & !O_CREAT, ..Open::default() };
-        self.send_open(cred, body).await.map(|(_, file)| file)
+        self.send_open(cred, body, Sizes::Needed).await.map(|(_, file)| file)
     }
 
     /// Opens `name`, and makes it a regular file if it is not there and the flags have O_CREAT. `layout` is for a new
@@ -246,6 +246,34 @@ impl Client {
         umask: u32,
         layout: Option<LayoutSpec>,
     ) -> Result<(Attr, Arc<OpenFile>), Errno> {
+        let created = self.create_by(cred, parent, name, flags, (mode, umask), layout, Sizes::Needed).await?;
+        Ok((created.0.attr, created.1))
+    }
+
+    /// The same, but no OST that is away is waited for, unless an existing file is truncated there.
+    pub async fn create_promptly(
+        &self,
+        cred: &Credentials,
+        parent: Fid,
+        name: &[u8],
+        flags: u32,
+        mode: u32,
+        umask: u32,
+    ) -> Result<(Reported, Arc<OpenFile>), Errno> {
+        self.create_by(cred, parent, name, flags, (mode, umask), None, Sizes::ByTheWay).await
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the operation has as many")]
+    async fn create_by(
+        &self,
+        cred: &Credentials,
+        parent: Fid,
+        name: &[u8],
+        flags: u32,
+        (mode, umask): (u32, u32),
+        layout: Option<LayoutSpec>,
+        sizes: Sizes,
+    ) -> Result<(Reported, Arc<OpenFile>), Errno> {
         let _timed = self.stats.time(Op::Create);
         if name.is_empty() {
             // On the wire an empty name means the parent itself.
@@ -253,10 +281,16 @@ impl Client {
         }
         let child = self.fids.next().await?;
         let name = Bytes::copy_from_slice(name);
-        self.send_open(cred, Open { parent, name, child, flags, mode, umask, layout, ..Open::default() }).await
+        let body = Open { parent, name, child, flags, mode, umask, layout, ..Open::default() };
+        self.send_open(cred, body, sizes).await
     }
 
-    async fn send_open(&self, cred: &Credentials, body: Open) -> Result<(Attr, Arc<OpenFile>), Errno> {
+    async fn send_open(
+        &self,
+        cred: &Credentials,
+        body: Open,
+        sizes: Sizes,
+    ) -> Result<(Reported, Arc<OpenFile>), Errno> {
         let (caller, now) = (self.caller(cred), self.mount.rt.wall());
         let body = Open { cred: cred.clone(), now, ..body };
         let mdc = self.lmv.mdc(body.parent).await?;
@@ -270,21 +304,24 @@ impl Client {
         }
         let shared = self.lov.file(reply.attr.fid);
         let file = Arc::new(OpenFile::new(caller, cred, body.flags, reply, shared));
-        let Some(layout) = file.known_layout().filter(|_| !created) else { return Ok((attr, file)) };
+        let layout = match file.known_layout() {
+            Some(layout) if !created => layout,
+            _ => return Ok((Reported { attr, is_complete: true }, file)),
+        };
         let mut striped = file.striped(layout);
         let objects = if body.flags & O_TRUNC != 0 {
             self.truncate(&caller, &mut striped, now, 0).await
         } else if body.name.is_empty() {
             // Opened by FID: nobody asked for the attributes.
-            return Ok((attr, file));
+            return Ok((Reported { attr, is_complete: false }, file));
         } else {
-            self.lov.glimpse(&caller, file.fid, &striped.layout).await
+            self.glimpse_by(&caller, file.fid, &striped.layout, sizes).await
         };
         match objects {
             Ok(objects) => {
                 merge::merge(&mut attr, &striped.layout, &objects);
                 file.set_layout(striped.layout);
-                Ok((attr, file))
+                Ok((Reported { attr, is_complete: objects.iter().all(Option::is_some) }, file))
             }
             Err(e) => {
                 let _ = self.release(file).await;

@@ -39,7 +39,7 @@ pub use durable::Unsettled;
 pub use file::{Advice, FILE_SIZE_MAX, OpenFile};
 pub use flock::{FlockConflict, FlockKind, FlockRequest};
 pub use invalidate::Invalidate;
-pub use llite::{Client, MountConfig, MountError};
+pub use llite::{Client, MountConfig, MountError, Reported};
 pub use nacre_wire::mds::open_flags;
 pub use osc::advice::LockAhead;
 pub use source::MountSource;

@@ -5,6 +5,7 @@ use crate::connection::{Caller, Mount};
 use crate::fids::Fids;
 use crate::invalidate::{Invalidate, Invalidator};
 use crate::lmv::Lmv;
+use crate::lov::merge::ObjectAttrs;
 use crate::lov::{Lov, merge};
 use crate::osc::memory::Memory;
 use crate::params;
@@ -18,6 +19,7 @@ use nacre_mgc::Mgc;
 use nacre_ptlrpc::RpcNode;
 use nacre_rt::Rt;
 use nacre_wire::attr::{Attr, Credentials, StatFs, mode};
+use nacre_wire::layout::Layout;
 use nacre_wire::mds::{
     AttrReply, DirEntry, READPAGE_MAX, Readpage, ReadpageReply, Reint, ReintCreate, ReintLink, ReintRecord,
     ReintRename, ReintUnlink,
@@ -115,6 +117,24 @@ pub struct Client {
     /// (file, owner) of those who may hold fcntl locks, so that a close without locks costs no RPC.
     pub(crate) posix_owners: Mutex<BTreeSet<(Fid, u64)>>,
     root: Fid,
+}
+
+/// Attributes as a door may show them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reported {
+    /// The attributes. Size, blocks and times of objects that could not be asked are missing in them.
+    pub attr: Attr,
+    /// True if all objects of the file were asked, or the file has none.
+    pub is_complete: bool,
+}
+
+/// What a caller wants sizes for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sizes {
+    /// They are what was asked for: OSTs that are away are waited for.
+    Needed,
+    /// They are shown along with something else.
+    ByTheWay,
 }
 
 /// File data cached where nobody looks at how much memory there is, as in simulation.
@@ -226,12 +246,21 @@ impl Client {
 
     /// The attributes of `name` in a directory.
     pub async fn lookup(&self, cred: &Credentials, parent: Fid, name: &[u8]) -> Result<Attr, Errno> {
+        self.lookup_by(cred, parent, name, Sizes::Needed).await.map(|reported| reported.attr)
+    }
+
+    /// The same, but no OST that is away is waited for: for doors, whose callers hold the directory meanwhile.
+    pub async fn lookup_promptly(&self, cred: &Credentials, parent: Fid, name: &[u8]) -> Result<Reported, Errno> {
+        self.lookup_by(cred, parent, name, Sizes::ByTheWay).await
+    }
+
+    async fn lookup_by(&self, cred: &Credentials, parent: Fid, name: &[u8], sizes: Sizes) -> Result<Reported, Errno> {
         let _timed = self.stats.time(Op::Lookup);
         let caller = self.caller(cred);
         let stat = self.statahead.begin_lookup(&caller, cred, parent, name).await;
         let reply = self.lmv.mdc(parent).await?.getattr_name(&caller, cred, parent, name).await?;
         self.statahead.end(&caller, cred, stat);
-        self.complete(&caller, reply).await
+        self.complete_by(&caller, reply, sizes).await
     }
 
     /// The attributes of a file.
@@ -253,22 +282,41 @@ impl Client {
 
     /// Puts what the objects know into what the MDT said.
     pub(crate) async fn complete(&self, caller: &Caller, reply: AttrReply) -> Result<Attr, Errno> {
-        let mut attr = reply.attr;
+        self.complete_by(caller, reply, Sizes::Needed).await.map(|reported| reported.attr)
+    }
+
+    async fn complete_by(&self, caller: &Caller, reply: AttrReply, sizes: Sizes) -> Result<Reported, Errno> {
+        let (mut attr, mut is_complete) = (reply.attr, true);
         if let Some(layout) = reply.layout.filter(|l| l.stripe_count() > 0) {
             let mut layout = Arc::new(layout);
             loop {
-                let objects = self.lov.glimpse(caller, attr.fid, &layout).await?;
+                let objects = self.glimpse_by(caller, attr.fid, &layout, sizes).await?;
                 let mdc = self.lmv.mdc(attr.fid).await?;
                 // Others may have written to objects that were not there when we asked for the layout.
                 let newest = mdc.newest_layout(caller, &Credentials::root(), attr.fid, &layout).await?;
                 if Arc::ptr_eq(&newest, &layout) {
                     merge::merge(&mut attr, &layout, &objects);
+                    is_complete = objects.iter().all(Option::is_some);
                     break;
                 }
                 layout = newest;
             }
         }
-        Ok(attr)
+        Ok(Reported { attr, is_complete })
+    }
+
+    /// What the objects of a file say.
+    pub(crate) async fn glimpse_by(
+        &self,
+        caller: &Caller,
+        fid: Fid,
+        layout: &Layout,
+        sizes: Sizes,
+    ) -> Result<ObjectAttrs, Errno> {
+        match sizes {
+            Sizes::Needed => self.lov.glimpse(caller, fid, layout).await,
+            Sizes::ByTheWay => self.lov.glimpse_promptly(caller, fid, layout).await,
+        }
     }
 
     /// Whether a door may keep these attributes, which it was just answered: it is told before they change by others'
@@ -295,10 +343,20 @@ impl Client {
 
     /// Sends a change of the namespace to the MDT of `place`, and completes the attributes it answers with.
     async fn reint_attr(&self, cred: &Credentials, place: Fid, record: ReintRecord) -> Result<Attr, Errno> {
+        self.reint_attr_by(cred, place, record, Sizes::Needed).await.map(|reported| reported.attr)
+    }
+
+    async fn reint_attr_by(
+        &self,
+        cred: &Credentials,
+        place: Fid,
+        record: ReintRecord,
+        sizes: Sizes,
+    ) -> Result<Reported, Errno> {
         let caller = self.caller(cred);
         let body = Reint { cred: cred.clone(), now: self.mount.rt.wall(), want: 0, record };
         let reply = self.lmv.mdc(place).await?.reint_attr(&caller, &body).await?;
-        self.complete(&caller, reply).await
+        self.complete_by(&caller, reply, sizes).await
     }
 
     /// Sends a change to the MDT of `place`.
@@ -364,9 +422,31 @@ impl Client {
 
     /// Makes a hard link to a file.
     pub async fn link(&self, cred: &Credentials, fid: Fid, parent: Fid, name: &[u8]) -> Result<Attr, Errno> {
+        self.link_by(cred, fid, parent, name, Sizes::Needed).await.map(|reported| reported.attr)
+    }
+
+    /// The same, but no OST that is away is waited for.
+    pub async fn link_promptly(
+        &self,
+        cred: &Credentials,
+        fid: Fid,
+        parent: Fid,
+        name: &[u8],
+    ) -> Result<Reported, Errno> {
+        self.link_by(cred, fid, parent, name, Sizes::ByTheWay).await
+    }
+
+    async fn link_by(
+        &self,
+        cred: &Credentials,
+        fid: Fid,
+        parent: Fid,
+        name: &[u8],
+        sizes: Sizes,
+    ) -> Result<Reported, Errno> {
         let _timed = self.stats.time(Op::Link);
         let record = ReintRecord::Link(ReintLink { fid, parent, name: owned(name) });
-        self.reint_attr(cred, parent, record).await
+        self.reint_attr_by(cred, parent, record, sizes).await
     }
 
     /// Removes a name that is not a directory's. The file goes with its last name and last open.

@@ -11,7 +11,7 @@ pub(crate) mod plan;
 mod read;
 mod write;
 
-use crate::connection::Caller;
+use crate::connection::{Caller, PATIENCE};
 use crate::osc::Osc;
 use crate::osc::locks::{LockGuard, Locking, Wanted};
 use crate::osc::object::Object;
@@ -57,7 +57,9 @@ struct Part {
     range: Range<u64>,
 }
 
-/// A part with its lock.
+/// A part with its lock. An operation takes the locks of all its parts before it does the first, and gives each back when
+/// its part is done: that is enough for all parts to happen at one moment (two-phase locking), and no lock is held while
+/// another part waits for an OST that went away.
 struct Locked {
     part: Part,
     guard: LockGuard,
@@ -123,7 +125,8 @@ impl Lov {
         Ok(parts)
     }
 
-    /// Locks parts, which are in the order of their stripes.
+    /// Locks parts, which are in the order of their stripes. None of the locks is held while an OST that is away is waited
+    /// for.
     async fn lock_all(
         &self,
         caller: &Caller,
@@ -131,16 +134,64 @@ impl Lov {
         mode: LockMode,
         parts: Vec<Part>,
     ) -> Result<Vec<Locked>, Errno> {
-        self.fetch_locks(caller, file, mode, &parts).await;
-        let mut locked = Vec::with_capacity(parts.len());
-        for part in parts {
-            let ranges = RangeSet::single(extent(&part.range));
-            let ask = file.locking.wanted(mode, ranges);
-            let guard = part.osc.lock(caller, &part.object, &ask).await?;
-            self.refresh(caller, file, &part).await?;
-            locked.push(Locked { part, guard });
+        let guards = loop {
+            self.fetch_locks(caller, file, mode, &parts).await;
+            let mut guards = Vec::with_capacity(parts.len());
+            let mut away = None;
+            for part in &parts {
+                let lock = self.lock_part(caller, file, mode, part);
+                let guard = match guards.is_empty() {
+                    true => lock.await?,
+                    false => match part.osc.connection().while_connected(Box::pin(lock)).await {
+                        Some(guard) => guard?,
+                        None => {
+                            away = Some(part.osc.connection());
+                            break;
+                        }
+                    },
+                };
+                guards.push(guard);
+            }
+            let Some(away) = away else { break guards };
+            drop(guards);
+            away.until_answers().await?;
+        };
+        Ok(parts.into_iter().zip(guards).map(|(part, guard)| Locked { part, guard }).collect())
+    }
+
+    /// What `future` returns, or an OST of the file that turns out to have no connection while `future` waits.
+    async fn while_all_connected<T>(
+        &self,
+        file: &Striped,
+        mut future: impl Future<Output = Result<T, Errno>> + Unpin,
+    ) -> Result<Result<T, Arc<Osc>>, Errno> {
+        let osts = || file.layout.stripes().filter_map(|(_, _, stripe)| self.targets.known_osc(stripe.ost));
+        let Some(rt) = osts().next().map(|osc| osc.connection().mount().rt.clone()) else {
+            return future.await.map(Ok);
+        };
+        loop {
+            match rt.timeout(PATIENCE, &mut future).await {
+                Ok(answer) => return answer.map(Ok),
+                Err(_) => {
+                    if let Some(away) = osts().find(|osc| !osc.connection().is_connected()) {
+                        return Ok(Err(away));
+                    }
+                }
+            }
         }
-        Ok(locked)
+    }
+
+    async fn lock_part(
+        &self,
+        caller: &Caller,
+        file: &Striped,
+        mode: LockMode,
+        part: &Part,
+    ) -> Result<LockGuard, Errno> {
+        let ask = file.locking.wanted(mode, RangeSet::single(extent(&part.range)));
+        let guard = part.osc.lock(caller, &part.object, &ask).await?;
+        self.refresh(caller, file, part).await?;
+        Ok(guard)
     }
 
     /// Asks for the locks that are not here all at once, and holds none of them: whoever wants one that came gets it, though
@@ -212,6 +263,32 @@ impl Lov {
         }
     }
 
+    /// As [`Lov::glimpse`], for a caller who can do without: an OST that is away, or does not answer within [`PATIENCE`],
+    /// is left out. What this client knows of an object that is left out is its own last knowledge.
+    pub(crate) async fn glimpse_promptly(
+        &self,
+        caller: &Caller,
+        fid: Fid,
+        layout: &Layout,
+    ) -> Result<ObjectAttrs, Errno> {
+        let file = &self.file(fid);
+        let glimpse = |(index, place): (usize, (usize, usize, &Stripe))| {
+            let (component, number, stripe) = place;
+            let (stripe, map) = (stripe.clone(), StripeMap::new(&layout.components[component], number));
+            async move {
+                let Some(osc) = self.targets.known_osc(stripe.ost) else { return Ok(None) };
+                let Part { osc, object, .. } =
+                    Part { stripe: index, object: osc.object(stripe.object), osc, range: 0..0 };
+                object.set_place(file, || map);
+                if let Some(attr) = osc.known_attr(&object) {
+                    return Ok(Some(attr));
+                }
+                if osc.connection().is_away() { Ok(None) } else { osc.glimpse_within(caller, &object, PATIENCE).await }
+            }
+        };
+        try_join_all(layout.stripes().enumerate().map(glimpse).collect::<Vec<_>>()).await
+    }
+
     pub(crate) async fn glimpse_size(&self, caller: &Caller, file: &Striped) -> Result<u64, Errno> {
         let objects = self.glimpse(caller, file.state.fid, &file.layout).await?;
         Ok(file.layout.file_size(objects.iter().map(|o| o.as_ref().map_or(0, |o| o.size))))
@@ -245,6 +322,18 @@ impl Lov {
         self.known(layout).iter().all(Option::is_some)
     }
 
+    /// Waits for the OSTs that an operation on a range of the file needs and that are known to be away, before it takes locks
+    /// that others may want.
+    async fn until_all_answer(&self, file: &Striped, range: &Range<u64>) -> Result<(), Errno> {
+        for (_, stripe, map) in file.stripes() {
+            let osc = self.targets.osc(stripe.ost).await?;
+            if osc.connection().is_away() && map.object_range(range).is_some() {
+                osc.connection().until_answers().await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Sets the size of the file: the objects afterwards.
     pub(crate) async fn truncate(
         &self,
@@ -254,15 +343,14 @@ impl Lov {
         size: u64,
     ) -> Result<ObjectAttrs, Errno> {
         let sizes = file.layout.object_sizes(size);
+        self.until_all_answer(file, &(0..u64::MAX)).await?;
         let locked = self.lock_objects(caller, file, LockMode::Pw, |i, _| Some(sizes[i]..u64::MAX)).await?;
         let _gate = file.state.gate.write().await;
-        let punch = |l| {
-            let l: &Locked = l;
-            let of = file.object(l.part.stripe, l.part.object.fid, now);
-            let (osc, object, range) = (l.part.osc.clone(), l.part.object.clone(), l.part.range.clone());
-            async move { osc.punch(&l.guard, &object, &of, caller, range).await.map(Some) }
+        let punch = |Locked { part, guard }: Locked| {
+            let of = file.object(part.stripe, part.object.fid, now);
+            async move { part.osc.punch(&guard, &part.object, &of, caller, part.range.clone()).await.map(Some) }
         };
-        try_join_all(locked.iter().map(punch).collect::<Vec<_>>()).await
+        try_join_all(locked.into_iter().map(punch).collect::<Vec<_>>()).await
     }
 
     /// Makes a hole; the size stays.
@@ -273,14 +361,13 @@ impl Lov {
         now: Timestamp,
         range: &Range<u64>,
     ) -> Result<(), Errno> {
+        self.until_all_answer(file, range).await?;
         let locked = self.lock_objects(caller, file, LockMode::Pw, |_, map| map.object_range(range)).await?;
-        let punch = |l| {
-            let l: &Locked = l;
-            let of = file.object(l.part.stripe, l.part.object.fid, now);
-            let (osc, object, range) = (l.part.osc.clone(), l.part.object.clone(), l.part.range.clone());
-            async move { osc.punch_hole(&l.guard, &object, &of, caller, range).await }
+        let punch = |Locked { part, guard }: Locked| {
+            let of = file.object(part.stripe, part.object.fid, now);
+            async move { part.osc.punch_hole(&guard, &part.object, &of, caller, part.range.clone()).await }
         };
-        try_join_all(locked.iter().map(punch).collect::<Vec<_>>()).await.map(drop)
+        try_join_all(locked.into_iter().map(punch).collect::<Vec<_>>()).await.map(drop)
     }
 
     /// Allocates a range, or makes it zeros; `mode` has fallocate's KEEP_SIZE and ZERO_RANGE bits.
@@ -292,16 +379,15 @@ impl Lov {
         range: &Range<u64>,
         mode: u32,
     ) -> Result<(), Errno> {
+        self.until_all_answer(file, range).await?;
         let locked = self.lock_objects(caller, file, LockMode::Pw, |_, map| map.object_range(range)).await?;
         // It may make the file longer.
         let _gate = file.state.gate.write().await;
-        let allocate = |l| {
-            let l: &Locked = l;
-            let of = file.object(l.part.stripe, l.part.object.fid, now);
-            let (osc, object, range) = (l.part.osc.clone(), l.part.object.clone(), l.part.range.clone());
-            async move { osc.fallocate(&l.guard, &object, &of, caller, range, mode).await }
+        let allocate = |Locked { part, guard }: Locked| {
+            let of = file.object(part.stripe, part.object.fid, now);
+            async move { part.osc.fallocate(&guard, &part.object, &of, caller, part.range.clone(), mode).await }
         };
-        try_join_all(locked.iter().map(allocate).collect::<Vec<_>>()).await.map(drop)
+        try_join_all(locked.into_iter().map(allocate).collect::<Vec<_>>()).await.map(drop)
     }
 
     /// Where data, or a hole, begins at or after `offset`; none if nowhere before the end of the file. The end of the file
@@ -313,6 +399,7 @@ impl Lov {
         offset: u64,
         hole: bool,
     ) -> Result<Option<u64>, Errno> {
+        self.until_all_answer(file, &(0..u64::MAX)).await?;
         // What others have not written yet, they write before they let go of their locks.
         let locked = self.lock_objects(caller, file, LockMode::Pr, |_, _| Some(0..u64::MAX)).await?;
         let sizes: Vec<u64> = locked.iter().map(|l| l.part.object.state.lock().size()).collect();
@@ -321,20 +408,16 @@ impl Lov {
             return Ok(None);
         }
         let sizes = &sizes;
-        let find = |(l, map)| {
-            let (l, map): (&Locked, StripeMap) = (l, map);
-            let (osc, object, index) = (l.part.osc.clone(), l.part.object.clone(), l.part.stripe);
-            async move {
-                let Some(from) = map.first_from(offset) else { return Ok(None) };
-                let found = match sizes[index] {
-                    size if from >= size => hole.then_some(from),
-                    _ => osc.seek(caller, &object, from, hole, &l.guard).await?,
-                };
-                Ok::<_, Errno>(found.and_then(|at| map.file_offset(at)))
-            }
+        let find = |(Locked { part, guard }, map): (Locked, StripeMap)| async move {
+            let Some(from) = map.first_from(offset) else { return Ok(None) };
+            let found = match sizes[part.stripe] {
+                size if from >= size => hole.then_some(from),
+                _ => part.osc.seek(caller, &part.object, from, hole, &guard).await?,
+            };
+            Ok::<_, Errno>(found.and_then(|at| map.file_offset(at)))
         };
         let maps = file.stripes().map(|(_, _, map)| map);
-        let found = try_join_all(locked.iter().zip(maps).map(find).collect::<Vec<_>>()).await?;
+        let found = try_join_all(locked.into_iter().zip(maps).map(find).collect::<Vec<_>>()).await?;
         let first = found.into_iter().flatten().min();
         Ok(if hole { Some(first.map_or(file_size, |at| at.min(file_size))) } else { first })
     }
@@ -369,5 +452,24 @@ impl Lov {
         };
         *objects = try_join_all(file.stripes().map(set).collect::<Vec<_>>()).await?;
         Ok(())
+    }
+
+    /// Does what [`Lov::set_mtime`] could not do for objects whose OSTs were away, when they are back. Others may have
+    /// changed the objects by then, so that only those are brought to `mtime` that were last changed before it was set.
+    /// Doing so again changes nothing.
+    pub(crate) async fn set_owed_mtime(&self, caller: &Caller, file: &Striped, mtime: Timestamp, ctime: Timestamp) {
+        let set = |(index, stripe, _): (usize, Stripe, StripeMap)| async move {
+            let osc = self.targets.osc(stripe.ost).await?;
+            let object = osc.glimpse(caller, &osc.object(stripe.object)).await?;
+            if merge::is_owed(&object, mtime, ctime) {
+                osc.set_mtime(caller, &file.object(index, stripe.object, ctime), mtime).await?;
+            }
+            Ok::<_, Errno>(())
+        };
+        let done = join_all(file.stripes().map(set).collect::<Vec<_>>()).await;
+        if let Some(error) = done.into_iter().find_map(Result::err) {
+            // The file may have been removed meanwhile.
+            tracing::debug!(fid = %file.state.fid, %error, "an mtime did not reach all objects");
+        }
     }
 }

@@ -7,7 +7,7 @@
 
 mod engine;
 
-use crate::connection::Caller;
+use crate::connection::{Caller, PATIENCE};
 use crate::lmv::Lmv;
 use crate::lov::Lov;
 use engine::{Ahead, Counts, Engine, Seen};
@@ -127,6 +127,11 @@ impl Statahead {
     }
 
     async fn wait_for(&self, fid: Fid) {
+        // After this time the server is asked, as if nothing were under way.
+        let _ = self.rt.timeout(PATIENCE, self.until_fetched(fid)).await;
+    }
+
+    async fn until_fetched(&self, fid: Fid) {
         loop {
             let mut fetched = pin!(self.fetched.notified());
             fetched.as_mut().enable();

@@ -18,8 +18,8 @@ use crate::session::{Session, serve};
 use async_trait::async_trait;
 use listing::OpenDirectory;
 use nacre_base::{Errno, Fid, FxHashMap, Payload};
-use nacre_client::open_flags::KILL_SET_ID;
-use nacre_client::{Client, FlockKind, FlockRequest, OpenFile};
+use nacre_client::open_flags::{KILL_SET_ID, O_TRUNC};
+use nacre_client::{Client, FlockKind, FlockRequest, OpenFile, Reported};
 use nacre_rt::Rt;
 use nacre_wire::attr::{self, Credentials, mode};
 use parking_lot::Mutex;
@@ -74,11 +74,24 @@ impl Door {
     }
 
     /// The kernel gets one more lookup count with this.
-    fn entry(&self, parent: Fid, name: &[u8], attr: &attr::Attr) -> Entry {
+    fn entry(&self, parent: Fid, name: &[u8], reported: &Reported) -> Entry {
+        let attr = &reported.attr;
         // First, so that who takes attributes or names away finds it.
         let node = self.nodes.looked_up(attr.fid);
         let entry_valid = self.kernel.entry_valid(|| self.client.keeps_name(parent, name, Some(attr.fid)));
-        Entry { node, generation: 0, entry_valid, attr_valid: self.attr_valid(attr), attr: to_kernel(attr) }
+        let (attr, attr_valid) = self.reported(node, reported);
+        Entry { node, generation: 0, entry_valid, attr_valid, attr }
+    }
+
+    /// Attributes for the kernel, and for how long it may believe them: of a file whose size is not all known, not at all, so
+    /// that a program that wants to know it asks for it.
+    fn reported(&self, node: u64, Reported { attr, is_complete }: &Reported) -> (Attr, Duration) {
+        let size = match attr.is_file() {
+            true => self.nodes.reported_size(node, attr.size, *is_complete),
+            false => attr.size,
+        };
+        let valid = if *is_complete { self.attr_valid(attr) } else { Duration::ZERO };
+        (Attr { size, ..to_kernel(attr) }, valid)
     }
 
     fn attr_valid(&self, attr: &attr::Attr) -> Duration {
@@ -106,9 +119,9 @@ impl Door {
         }
     }
 
-    fn answer_entry(&self, parent: u64, name: &[u8], result: Result<attr::Attr, Errno>, reply: ReplyEntry) {
+    fn answer_entry(&self, parent: u64, name: &[u8], result: Result<Reported, Errno>, reply: ReplyEntry) {
         match (result, self.fid(parent)) {
-            (Ok(attr), Ok(parent)) => reply.ok(&self.entry(parent, name, &attr)),
+            (Ok(reported), Ok(parent)) => reply.ok(&self.entry(parent, name, &reported)),
             (Err(e), _) | (_, Err(e)) => reply.error(e),
         }
     }
@@ -132,9 +145,12 @@ impl Door {
         }
     }
 
-    fn answer_attr(&self, result: Result<attr::Attr, Errno>, reply: ReplyAttr) {
+    fn answer_attr(&self, node: u64, result: Result<Reported, Errno>, reply: ReplyAttr) {
         match result {
-            Ok(attr) => reply.ok(&to_kernel(&attr), self.attr_valid(&attr)),
+            Ok(reported) => {
+                let (attr, valid) = self.reported(node, &reported);
+                reply.ok(&attr, valid);
+            }
             Err(e) => reply.error(e),
         }
     }
@@ -191,7 +207,10 @@ impl Handler for Door {
     async fn lookup(self: Arc<Self>, ctx: Context, op: request::Lookup, reply: ReplyEntry) {
         if matches!(&op.name[..], b"." | b"..") {
             return match self.lookup_by_handle(op.parent, &op.name).await {
-                Ok(attr) => reply.ok(&Entry { entry_valid: Duration::ZERO, ..self.entry(attr.fid, &op.name, &attr) }),
+                Ok(attr) => {
+                    let entry = self.entry(attr.fid, &op.name, &complete(attr));
+                    reply.ok(&Entry { entry_valid: Duration::ZERO, ..entry });
+                }
                 Err(e) => reply.error(e),
             };
         }
@@ -199,8 +218,9 @@ impl Handler for Door {
             Ok(parent) => parent,
             Err(e) => return reply.error(e),
         };
-        match self.client.lookup(&credentials(&ctx), parent, &op.name).await {
-            Ok(attr) => reply.ok(&self.entry(parent, &op.name, &attr)),
+        // The kernel holds the directory meanwhile.
+        match self.client.lookup_promptly(&credentials(&ctx), parent, &op.name).await {
+            Ok(reported) => reply.ok(&self.entry(parent, &op.name, &reported)),
             Err(Errno::ENOENT) => match self.kernel.entry_valid(|| self.client.keeps_name(parent, &op.name, None)) {
                 Duration::ZERO => reply.error(Errno::ENOENT),
                 valid => reply.absent(valid),
@@ -221,14 +241,17 @@ impl Handler for Door {
         if let Some(attr) = self.attr_of_created(&ctx, &op) {
             return reply.ok(&to_kernel(&attr), Duration::ZERO);
         }
-        let attr = async { self.client.getattr(&credentials(&ctx), self.fid(op.node)?).await };
-        self.answer_attr(attr.await, reply);
+        let attr = async { self.client.getattr(&credentials(&ctx), self.fid(op.node)?).await.map(complete) };
+        self.answer_attr(op.node, attr.await, reply);
     }
 
     async fn stat_x(self: Arc<Self>, ctx: Context, op: request::StatX, reply: ReplyStatX) {
         let attr = async { self.client.getattr(&credentials(&ctx), self.fid(op.node)?).await };
         match attr.await {
-            Ok(attr) => reply.ok(&to_kernel(&attr), Some(attr.btime), self.attr_valid(&attr)),
+            Ok(attr) => {
+                let (btime, (attr, valid)) = (attr.btime, self.reported(op.node, &complete(attr)));
+                reply.ok(&attr, Some(btime), valid);
+            }
             Err(e) => reply.error(e),
         }
     }
@@ -256,9 +279,9 @@ impl Handler for Door {
         let attr = async {
             let fid = self.fid(op.node)?;
             let file = op.handle.and_then(|h| self.file(h).ok());
-            self.client.setattr(&credentials(&ctx), fid, set, file.as_deref()).await
+            self.client.setattr_promptly(&credentials(&ctx), fid, set, file.as_deref()).await
         };
-        self.answer_attr(attr.await, reply);
+        self.answer_attr(op.node, attr.await, reply);
     }
 
     async fn read_link(self: Arc<Self>, ctx: Context, op: request::ReadLink, reply: ReplyLink) {
@@ -271,7 +294,7 @@ impl Handler for Door {
 
     async fn sym_link(self: Arc<Self>, ctx: Context, op: request::SymLink, reply: ReplyEntry) {
         let made = async { self.client.symlink(&credentials(&ctx), self.fid(op.parent)?, &op.name, &op.target).await };
-        let made = made.await;
+        let made = made.await.map(complete);
         self.answer_entry(op.parent, &op.name, made, reply);
     }
 
@@ -280,14 +303,14 @@ impl Handler for Door {
             let (cred, parent) = (credentials(&ctx), self.fid(op.parent)?);
             self.client.mknod(&cred, parent, &op.name, op.mode, op.umask, op.rdev.into()).await
         };
-        let made = made.await;
+        let made = made.await.map(complete);
         self.answer_entry(op.parent, &op.name, made, reply);
     }
 
     async fn mk_dir(self: Arc<Self>, ctx: Context, op: request::MkDir, reply: ReplyEntry) {
         let made =
             async { self.client.mkdir(&credentials(&ctx), self.fid(op.parent)?, &op.name, op.mode, op.umask).await };
-        let made = made.await;
+        let made = made.await.map(complete);
         self.answer_entry(op.parent, &op.name, made, reply);
     }
 
@@ -312,7 +335,7 @@ impl Handler for Door {
     async fn link(self: Arc<Self>, ctx: Context, op: request::Link, reply: ReplyEntry) {
         let made = async {
             let (fid, parent) = (self.fid(op.node)?, self.fid(op.new_parent)?);
-            self.client.link(&credentials(&ctx), fid, parent, &op.new_name).await
+            self.client.link_promptly(&credentials(&ctx), fid, parent, &op.new_name).await
         };
         let made = made.await;
         self.answer_entry(op.new_parent, &op.new_name, made, reply);
@@ -323,7 +346,12 @@ impl Handler for Door {
         let flags = open_flags(op.flags, op.kill_suidgid);
         let opened = async { self.client.open(&credentials(&ctx), self.fid(op.node)?, flags).await };
         match opened.await {
-            Ok(file) => reply.ok(self.opened(file)),
+            Ok(file) => {
+                if flags & O_TRUNC != 0 {
+                    self.nodes.reported_size(op.node, 0, true);
+                }
+                reply.ok(self.opened(file));
+            }
             Err(e) => reply.error(e),
         }
     }
@@ -332,12 +360,14 @@ impl Handler for Door {
         let created = async {
             let (cred, parent) = (credentials(&ctx), self.fid(op.parent)?);
             let flags = open_flags(op.flags, op.kill_suidgid);
-            self.client.create(&cred, parent, &op.name, flags, op.mode, op.umask, None).await
+            self.client.create_promptly(&cred, parent, &op.name, flags, op.mode, op.umask).await
         };
         match (created.await, self.fid(op.parent)) {
-            (Ok((attr, file)), Ok(parent)) => {
-                let entry = self.entry(parent, &op.name, &attr);
-                self.note_created(&ctx, &entry, attr);
+            (Ok((reported, file)), Ok(parent)) => {
+                let entry = self.entry(parent, &op.name, &reported);
+                if reported.is_complete {
+                    self.note_created(&ctx, &entry, reported.attr);
+                }
                 reply.ok(&entry, self.opened(file));
             }
             (Err(e), _) | (_, Err(e)) => reply.error(e),
@@ -372,7 +402,10 @@ impl Handler for Door {
             }
         };
         match written.await {
-            Ok(n) => reply.ok(n as u32),
+            Ok(n) => {
+                self.nodes.wrote(op.node, op.offset.saturating_add(n as u64));
+                reply.ok(n as u32);
+            }
             Err(e) => reply.error(e),
         }
     }
@@ -547,6 +580,10 @@ impl Handler for Door {
     }
 }
 
+fn complete(attr: attr::Attr) -> Reported {
+    Reported { attr, is_complete: true }
+}
+
 /// Flags of open(2), and what the kernel says beside them.
 fn open_flags(flags: u32, kill_suidgid: bool) -> u32 {
     flags & !KILL_SET_ID | if kill_suidgid { KILL_SET_ID } else { 0 }
@@ -610,7 +647,6 @@ fn flock_request(owner: u64, lock: &FileLock, space: LockSpace, wait: bool) -> F
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nacre_client::open_flags::O_TRUNC;
 
     #[test]
     fn the_kernel_never_believes_the_mode_of_a_set_id_program() {

@@ -61,7 +61,7 @@ impl KernelCache {
     pub(crate) async fn drop_list(&self, node: u64) {
         if let Some(notifier) = self.notifier.get() {
             // A directory that it does not know has no list.
-            let _ = notifier.inval_inode(node, 0, 0).await;
+            let _ = notifier.inval_list(node).await;
         }
     }
 
@@ -74,10 +74,14 @@ impl KernelCache {
 #[async_trait]
 impl Invalidate for KernelCache {
     async fn data(&self, file: Fid, offset: u64, len: u64) {
-        let (Some(notifier), Some(node)) = (self.notifier.get(), self.nodes.mapped_node(file)) else { return };
+        let (Some(notifier), Some(node)) = (self.notifier.get().cloned(), self.nodes.mapped_node(file)) else { return };
         // 0 is "to the end".
         let len = if len == u64::MAX { 0 } else { len };
-        let _ = self.rt.timeout(PAGES_TIMEOUT, notifier.inval_inode(node, offset, len)).await;
+        // A task of its own, so that it is carried out even if nobody waits for it any more.
+        let dropped = self.rt.spawn(async move {
+            let _ = notifier.inval_inode(node, offset, len).await;
+        });
+        let _ = self.rt.timeout(PAGES_TIMEOUT, dropped).await;
     }
 
     async fn attributes(&self, file: Fid) {

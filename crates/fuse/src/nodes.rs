@@ -20,6 +20,8 @@ struct Known {
     lookups: u64,
     /// The kernel may have pages of it.
     mapped: bool,
+    /// The largest size that the kernel may believe in since it was told one that is true.
+    size: u64,
     /// The kernel's list of it, once it was opened as a directory.
     list: Option<Box<List>>,
 }
@@ -63,6 +65,21 @@ impl Nodes {
         tables.by_node.get(node).filter(|k| k.mapped).map(|_| *node)
     }
 
+    /// The kernel is about to be told a size. One that is not complete, because an OST is away, is told as the last one was
+    /// if that was larger: a smaller one would make the kernel drop pages, dirty ones too.
+    pub(crate) fn reported_size(&self, node: u64, size: u64, is_complete: bool) -> u64 {
+        let mut tables = self.0.lock();
+        let Some(known) = tables.by_node.get_mut(&node) else { return size };
+        known.size = if is_complete { size } else { size.max(known.size) };
+        known.size
+    }
+
+    /// A write that ended at `end` was answered: the kernel believes that the file is at least so long.
+    pub(crate) fn wrote(&self, node: u64, end: u64) {
+        let mut tables = self.0.lock();
+        tables.by_node.get_mut(&node).into_iter().for_each(|k| k.size = k.size.max(end));
+    }
+
     /// Does something with what is known of the kernel's list of a directory; none if the kernel does not know the node.
     pub(crate) fn with_list<T>(&self, node: u64, f: impl FnOnce(&mut List) -> T) -> Option<T> {
         let tables = &mut *self.0.lock();
@@ -90,7 +107,8 @@ impl Nodes {
             }
             node
         });
-        tables.by_node.entry(node).or_insert(Known { fid, lookups: 0, mapped: false, list: None }).lookups += 1;
+        tables.by_node.entry(node).or_insert(Known { fid, lookups: 0, mapped: false, size: 0, list: None }).lookups +=
+            1;
         node
     }
 
@@ -134,6 +152,18 @@ mod tests {
         assert_eq!((nodes.fid(node), nodes.fid_of_handle(node)), (None, Some(fid)));
         assert_eq!(Nodes::new().looked_up(fid), node, "another mount gives it the same node");
         assert_eq!(nodes.fid_of_handle(0), None);
+    }
+
+    #[test]
+    fn a_size_shrinks_with_knowledge_alone() {
+        let nodes = Nodes::new();
+        let node = nodes.looked_up(Fid { seq: 0x200000401, oid: 7, ver: 0 });
+        assert_eq!(nodes.reported_size(node, 10, false), 10);
+        assert_eq!(nodes.reported_size(node, 100, true), 100);
+        assert_eq!(nodes.reported_size(node, 10, false), 100);
+        nodes.wrote(node, 200);
+        assert_eq!(nodes.reported_size(node, 150, false), 200);
+        assert_eq!(nodes.reported_size(node, 0, true), 0);
     }
 
     #[test]

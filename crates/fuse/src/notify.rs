@@ -4,8 +4,9 @@
 //! waits for a CREATE, UNLINK, RENAME or (without parallel dirops) LOOKUP that is under way in that directory. So a
 //! notification is never written by the thread of a request, each waits on a thread of its own, and **no request may wait
 //! for a notification that waits for it**: whoever invalidates because a lock is called back must let the requests under
-//! way on that inode or directory finish without that lock. [`Notifier::inval_inode_attributes`] and
-//! [`Notifier::inval_all_entries`] never wait.
+//! way on that inode or directory finish without that lock. [`Notifier::inval_inode_attributes`],
+//! [`Notifier::inval_list`] and [`Notifier::inval_all_entries`] never wait, and are never behind one that does: pages
+//! may be stuck for as long as an OST is away.
 #![allow(clippy::disallowed_methods)] // A notification blocks its thread: it needs tokio's blocking pool.
 
 use crate::abi;
@@ -26,7 +27,10 @@ const NOTIFICATIONS_MAX: usize = 64;
 #[derive(Clone)]
 pub struct Notifier {
     sink: Arc<dyn Sink>,
+    /// For names, which wait for changes of their directory.
     permits: Arc<Semaphore>,
+    /// For pages of files, which wait for READs, which wait for servers that may be away.
+    page_permits: Arc<Semaphore>,
     /// For those that never wait in the kernel: requests wait for them.
     quick_permits: Arc<Semaphore>,
 }
@@ -34,7 +38,7 @@ pub struct Notifier {
 impl Notifier {
     pub(crate) fn new(sink: Arc<dyn Sink>) -> Notifier {
         let permits = || Arc::new(Semaphore::new(NOTIFICATIONS_MAX));
-        Notifier { sink, permits: permits(), quick_permits: permits() }
+        Notifier { sink, permits: permits(), page_permits: permits(), quick_permits: permits() }
     }
 
     /// The kernel forgets the attributes of `node`, and of its pages those that touch `len` bytes from `offset`
@@ -42,7 +46,14 @@ impl Notifier {
     pub async fn inval_inode(&self, node: u64, offset: u64, len: u64) -> Result<(), Errno> {
         let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let body = abi::NotifyInvalInode { ino: node, off: signed(offset), len: signed(len) };
-        self.notify(&self.permits, abi::NOTIFY_INVAL_INODE, body.as_bytes().to_vec()).await
+        self.notify(&self.page_permits, abi::NOTIFY_INVAL_INODE, body.as_bytes().to_vec()).await
+    }
+
+    /// The kernel forgets its list of the directory `node`, and its attributes. Never waits in the kernel: the pages of a
+    /// list are filled from answers that it has.
+    pub async fn inval_list(&self, node: u64) -> Result<(), Errno> {
+        let body = abi::NotifyInvalInode { ino: node, off: 0, len: 0 };
+        self.notify(&self.quick_permits, abi::NOTIFY_INVAL_INODE, body.as_bytes().to_vec()).await
     }
 
     /// The kernel forgets the attributes of `node` but not its pages. Never waits in the kernel.
@@ -94,6 +105,7 @@ impl Notifier {
 mod tests {
     use super::*;
     use crate::reply::Captured;
+    use parking_lot::{Condvar, Mutex};
 
     #[tokio::test]
     async fn notifications_as_the_kernel_reads_them() {
@@ -102,6 +114,7 @@ mod tests {
         n.inval_inode(5, 4096, 0).await.unwrap();
         n.inval_inode_attributes(5).await.unwrap();
         n.expire_entry(1, b"ab").await.unwrap();
+        n.inval_list(5).await.unwrap();
         let sent = sink.0.lock();
         let inode = |off: i64| {
             [&[40, 0, 0, 0, 2, 0, 0, 0][..], &[0; 8], &5u64.to_ne_bytes(), &off.to_ne_bytes(), &[0; 8]].concat()
@@ -111,5 +124,47 @@ mod tests {
         let entry =
             [&[35, 0, 0, 0, 3, 0, 0, 0][..], &[0; 8], &1u64.to_ne_bytes(), &[2, 0, 0, 0, 1, 0, 0, 0], b"ab\0"].concat();
         assert_eq!(sent[2], entry);
+        assert_eq!(sent[3], inode(0));
+    }
+
+    /// A kernel in which whoever fills a page waits for ever.
+    #[derive(Default)]
+    struct Stuck {
+        pages: Mutex<usize>,
+        freed: Condvar,
+    }
+
+    impl Sink for Stuck {
+        fn send(&self, parts: &[IoSlice<'_>]) -> std::io::Result<()> {
+            // Pages from an offset other than 0 are those of files here.
+            if parts[1].get(8..16).is_some_and(|off| off == 4096i64.to_ne_bytes()) {
+                let mut pages = self.pages.lock();
+                *pages += 1;
+                self.freed.wait(&mut pages);
+            }
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn pages_that_are_stuck_hold_up_no_names_lists_or_attributes() {
+        let sink = Arc::new(Stuck::default());
+        let n = Notifier::new(sink.clone());
+        let pages = (0..2 * NOTIFICATIONS_MAX as u64).map(|node| {
+            let n = n.clone();
+            tokio::spawn(async move { n.inval_inode(node, 4096, 0).await })
+        });
+        let pages: Vec<_> = pages.collect();
+        while *sink.pages.lock() < NOTIFICATIONS_MAX {
+            tokio::task::yield_now().await;
+        }
+        n.inval_list(5).await.unwrap();
+        n.inval_inode_attributes(5).await.unwrap();
+        n.inval_all_entries().await.unwrap();
+        n.inval_entry(1, b"a").await.unwrap();
+        while pages.iter().any(|p| !p.is_finished()) {
+            sink.freed.notify_all();
+            tokio::task::yield_now().await;
+        }
     }
 }

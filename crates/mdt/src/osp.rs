@@ -69,6 +69,8 @@ struct Osp {
     import: Arc<Import>,
     /// Of the OST, as the configuration told last.
     instance: AtomicU64,
+    /// False while the administrator has deactivated the OST: nothing is asked of it then.
+    enabled: watch::Sender<bool>,
     pool: Mutex<Pool>,
     /// The pool may want a refill.
     pool_low: Notify,
@@ -130,6 +132,7 @@ impl Osps {
         let osp = Arc::new(Osp::new(&self.target, index, entry));
         state.osts.insert(index, osp.clone());
         drop(state);
+        self.watch_connection(&osp);
         self.add_osp_params(&osp);
         let tasks = [
             self.rt.spawn(precreate(self.clone(), osp.clone())),
@@ -137,6 +140,29 @@ impl Osps {
             self.rt.spawn(destroys::send_destroys(self.clone(), osp.clone())),
         ];
         osp.tasks.lock().extend(tasks);
+    }
+
+    /// No new file gets objects on an OST from the moment that the connection to it is lost; if the OST answers, it is asked
+    /// for its space at once and used again.
+    fn watch_connection(self: &Arc<Self>, osp: &Arc<Osp>) {
+        // Else an idle connection that the OST closes would not count as lost.
+        osp.import.set_keep_alive(true);
+        let (osps, weak) = (Arc::downgrade(self), Arc::downgrade(osp));
+        osp.import.on_lost(move || {
+            if let (Some(osps), Some(osp)) = (osps.upgrade(), weak.upgrade()) {
+                osps.set_active(osp.index, false);
+                osp.space_freed.notify_one();
+            }
+        });
+    }
+
+    /// Deactivates an OST or activates it again, as `osp.*.active` says.
+    fn set_enabled(&self, osp: &Osp, enabled: bool) {
+        osp.enabled.send_replace(enabled);
+        if !enabled {
+            self.set_active(osp.index, false);
+        }
+        osp.space_freed.notify_one();
     }
 
     /// Replays are over: what is in use is known.
@@ -203,12 +229,18 @@ impl Osp {
             index,
             import,
             instance: AtomicU64::new(entry.instance),
+            enabled: watch::Sender::new(true),
             pool: Mutex::default(),
             pool_low: Notify::new(),
             destroys_durable: Notify::new(),
             space_freed: Notify::new(),
             tasks: Mutex::default(),
         }
+    }
+
+    /// Waits for as long as the administrator has deactivated the OST.
+    async fn until_enabled(&self) {
+        let _ = self.enabled.subscribe().wait_for(|enabled| *enabled).await;
     }
 }
 
@@ -366,6 +398,7 @@ async fn precreate(osps: Arc<Osps>, osp: Arc<Osp>) {
     osps.recovered().await;
     let mut is_first = true;
     loop {
+        osp.until_enabled().await;
         let low = osp.pool_low.notified();
         let Some(count) = osp.pool.lock().poll_request(osps.rt.now()) else {
             low.await;
@@ -380,7 +413,7 @@ async fn precreate(osps: Arc<Osps>, osp: Arc<Osp>) {
             Err(error) => {
                 tracing::debug!(mdt = %osps.target.name(), "OST{:04x} makes no objects: {error}", osp.index.0);
                 osp.pool.lock().handle_failed();
-                osps.set_active(osp.index, matches!(error, RpcError::Status(_)));
+                osps.set_active(osp.index, matches!(error, RpcError::Status(_)) && *osp.enabled.borrow());
                 osps.rt.sleep(RETRY_PAUSE).await;
             }
         }
@@ -418,14 +451,16 @@ async fn last_used(osps: &Osps, ost: OstIndex) -> Option<Fid> {
 /// Keeps what is known of one OST's space and health up to date.
 async fn poll_statfs(osps: Arc<Osps>, osp: Arc<Osp>) {
     loop {
+        osp.until_enabled().await;
         let options = CallOptions { no_delay: true, deadline: Some(STATFS_INTERVAL), ..CallOptions::default() };
         let pause = match osp.import.call::<StatFs>(Opcode::OstStatfs, &(), options).await {
-            Ok(reply) => {
+            Ok(reply) if *osp.enabled.borrow() => {
                 osps.set_active(osp.index, true);
                 osps.state.lock().lod.handle_statfs(osp.index, &reply.body);
                 osps.refilled.notify_waiters();
                 STATFS_INTERVAL
             }
+            Ok(_) => Duration::ZERO,
             Err(_) => {
                 osps.set_active(osp.index, false);
                 RETRY_PAUSE
@@ -533,9 +568,15 @@ impl Osps {
         let seq = osp.clone();
         params.add(format!("{prefix}prealloc_next_seq"), move || format!("{:#x}", seq.pool.lock().seq()));
         let (osps, index) = (self.clone(), osp.index);
-        params.add(format!("{prefix}active"), move || {
-            u8::from(osps.state.lock().lod.ost(index).is_some_and(|o| o.active)).to_string()
-        });
+        let (setter, device) = (self.clone(), osp.clone());
+        params.add_rw(
+            format!("{prefix}active"),
+            move || u8::from(osps.state.lock().lod.ost(index).is_some_and(|o| o.active)).to_string(),
+            move |text| {
+                setter.set_enabled(&device, number(text.trim(), 0, 1)? == 1);
+                Ok(())
+            },
+        );
         let (shown, set, osps) = (osp.clone(), osp.clone(), self.clone());
         params.add_rw(
             format!("{prefix}max_create_count"),

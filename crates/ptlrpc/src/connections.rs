@@ -92,7 +92,7 @@ impl NodeShared {
 
     async fn connect(&self, entry: &Arc<TargetEntry>, connect: Connect) {
         let Connect { header, request, reply_to } = connect;
-        let from = Connecting { nid: reply_to.nid, connection: header.connection_count, xid: header.xid };
+        let from = Connecting { reply_to, connection: header.connection_count, xid: header.xid };
         let existing = entry.clients.lock().get(&request.client).cloned();
         if existing.as_ref().is_some_and(|e| !e.is_news(header.xid)) {
             return;
@@ -105,14 +105,14 @@ impl NodeShared {
         if existing.is_none() && self.exports.read().len() >= EXPORTS_MAX {
             return self.refuse(&header, reply_to, Errno::EBUSY);
         }
-        let standing = match entry.handler.admit(Identity { nid: from.nid }, &request).await {
+        let standing = match entry.handler.admit(Identity { nid: from.reply_to.nid }, &request).await {
             Ok(standing) => standing,
             Err(e) => return self.refuse(&header, reply_to, e),
         };
         if let Some(old) = living
             && !is_reconnect
             && standing == Standing::Claimed
-            && self.is_held_elsewhere(old, from.nid).await
+            && self.is_held_elsewhere(old, from.reply_to.nid).await
         {
             return self.refuse(&header, reply_to, Errno::EBUSY);
         }

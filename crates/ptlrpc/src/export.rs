@@ -35,7 +35,8 @@ pub struct Export {
 }
 
 struct State {
-    nid: Nid,
+    /// Where the client is now, and which of its imports connected.
+    reply_to: ReplyTo,
     /// Number of the client's current connection.
     connection: u32,
     /// Of the connect request: an older one is a late duplicate.
@@ -47,7 +48,7 @@ struct State {
 
 /// Who asks for a connection.
 pub(crate) struct Connecting {
-    pub(crate) nid: Nid,
+    pub(crate) reply_to: ReplyTo,
     pub(crate) connection: u32,
     pub(crate) xid: u64,
 }
@@ -71,7 +72,7 @@ impl Export {
         from: &Connecting,
     ) -> Arc<Export> {
         let state = State {
-            nid: from.nid,
+            reply_to: from.reply_to,
             connection: from.connection,
             connect_xid: from.xid,
             data: ConnectData::default(),
@@ -101,7 +102,12 @@ impl Export {
 
     /// Where the client is now.
     pub fn nid(&self) -> Nid {
-        self.state.lock().nid
+        self.state.lock().reply_to.nid
+    }
+
+    /// Where the client's import hears what is no answer to a request.
+    pub(crate) fn import(&self) -> ReplyTo {
+        self.state.lock().reply_to
     }
 
     /// What was negotiated. Within the first [`crate::TargetHandler::connect`] it is empty.
@@ -231,7 +237,7 @@ impl Export {
     pub(crate) fn handle_connected(&self, from: &Connecting, data: ConnectData, now: Time) {
         self.handle_heard(now);
         let mut s = self.state.lock();
-        (s.nid, s.connection, s.connect_xid, s.data) = (from.nid, from.connection, from.xid, data);
+        (s.reply_to, s.connection, s.connect_xid, s.data) = (from.reply_to, from.connection, from.xid, data);
     }
 
     pub(crate) fn handle_heard(&self, now: Time) {

@@ -7,7 +7,7 @@ use crate::calls::{Calls, Spec, Step};
 use crate::error::RpcError;
 use crate::flights::{Flights, Traffic};
 use crate::import_state::ImportMachine;
-use crate::message::{Incoming, encode, request_portal};
+use crate::message::{GOODBYE_XID, Incoming, encode, request_portal};
 use crate::node::NodeShared;
 use crate::replay::{CommitCallback, Fate, Kept, Replayable, Replays};
 use crate::stats::OpStats;
@@ -68,6 +68,7 @@ pub(crate) struct ImportShared {
     pub(crate) state: Mutex<State>,
     pub(crate) evicted_hooks: Mutex<Vec<Hook>>,
     pub(crate) restarted_hooks: Mutex<Vec<Hook>>,
+    lost_hooks: Mutex<Vec<Hook>>,
     pub(crate) recover_hooks: Mutex<Vec<RecoverHook>>,
     pub(crate) ask_hook: OnceLock<ConnectHook>,
     pub(crate) connected_hook: OnceLock<ConnectedHook>,
@@ -186,6 +187,7 @@ impl Import {
             state: Mutex::new(state),
             evicted_hooks: Mutex::default(),
             restarted_hooks: Mutex::default(),
+            lost_hooks: Mutex::default(),
             recover_hooks: Mutex::default(),
             ask_hook: OnceLock::new(),
             connected_hook: OnceLock::new(),
@@ -265,6 +267,16 @@ impl Import {
         self.0.state.lock().turned_down == Some(Errno::EBUSY)
     }
 
+    /// True if every place of the target was tried in vain since the last connection.
+    pub fn is_unreachable(&self) -> bool {
+        self.0.state.lock().machine.is_unreachable()
+    }
+
+    /// When the server answered last.
+    pub fn last_reply(&self) -> Option<Time> {
+        self.0.state.lock().last_reply
+    }
+
     /// What was negotiated; what is asked for, before the first connection.
     pub fn connect_data(&self) -> ConnectData {
         self.0.state.lock().data.clone()
@@ -335,6 +347,11 @@ impl Import {
         self.0.restarted_hooks.lock().push(Arc::new(f));
     }
 
+    /// Adds what to do when the connection is lost, before the next attempt to connect. Must not wait.
+    pub fn on_lost(&self, f: impl Fn() + Send + Sync + 'static) {
+        self.0.lost_hooks.lock().push(Arc::new(f));
+    }
+
     /// Sets what completes each connect request, e.g. with the grant that is held, and what takes each answer, before any
     /// further request is sent and after the hooks for an eviction or restart. Must not wait. Only the first pair counts.
     pub fn on_connect(
@@ -372,6 +389,11 @@ impl ImportShared {
                 r.deadline = r.deadline.max(deadline);
             }
             return;
+        }
+        if header.xid == GOODBYE_XID {
+            let current = s.machine.recovery_connection().filter(|c| c.export == header.export);
+            drop(s);
+            return current.into_iter().for_each(|c| self.handle_lost(c.connection, "the target was stopped"));
         }
         if header.status == -Errno::ENOTCONN.0 && header.export == 0 {
             let asked = s.calls.answered(header.xid);
@@ -433,6 +455,8 @@ impl ImportShared {
             s.calls.fail_no_delay();
             s.break_off_recovery();
             drop(s);
+            let hooks = self.lost_hooks.lock().clone();
+            hooks.iter().for_each(|hook| hook());
             self.connect_if_wanted();
         }
     }

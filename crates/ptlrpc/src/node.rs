@@ -311,12 +311,14 @@ impl NodeShared {
 }
 
 impl ServedTarget {
-    /// Ends the service: clients find no target here any more. Waits for running requests; those that wait for long
+    /// Ends the service: clients find no target here any more, and are told so. Waits for running requests; those that wait for long
     /// are told by [`crate::ServerRequest::abandoned`].
     pub async fn stop(&self) {
-        for export in self.node.stop_target(&self.entry) {
+        let exports = self.node.stop_target(&self.entry);
+        for export in &exports {
             export.drained().await;
         }
+        exports.iter().for_each(|export| self.node.say_goodbye(export));
     }
 
     /// The clients connected, in the order of their cookies.

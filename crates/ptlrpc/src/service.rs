@@ -7,7 +7,7 @@
 use crate::connections::Connect;
 use crate::export::{Entry, Export};
 use crate::identity::Identity;
-use crate::message::{Incoming, REPLY_PORTAL, decode, encode, opcode};
+use crate::message::{GOODBYE_XID, Incoming, REPLY_PORTAL, decode, encode, opcode};
 use crate::node::NodeShared;
 use crate::nrs::{Admission, Classified, LaneQueue, is_high_priority};
 use crate::request_log::{Received, ReplyTo, Verdict, early_at};
@@ -495,6 +495,14 @@ impl NodeShared {
         if let Err(e) = self.lnet.post(to.nid, REPLY_PORTAL, to.match_bits, reply) {
             tracing::debug!("reply to {} not sent: {e}", to.nid);
         }
+    }
+
+    /// Tells a client that the target was stopped in order, as an answer to no request: the client need not find out. Nothing
+    /// depends on its arrival.
+    pub(crate) fn say_goodbye(&self, export: &Export) {
+        let status = -Errno::ENOTCONN.0;
+        let header = RpcHeader { xid: GOODBYE_XID, export: export.cookie, status, ..RpcHeader::default() };
+        self.post(export.import(), encode(RpcKind::Reply, &header, &[], Payload::new()));
     }
 
     /// Sends the early replies that are due; when the next will be.

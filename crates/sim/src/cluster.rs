@@ -82,6 +82,23 @@ enum AnyTarget {
     Ost(Arc<Ost>, Arc<Mgc>),
 }
 
+impl Running {
+    async fn stop(&self) {
+        match &self.target {
+            AnyTarget::Mgs(m) => m.stop().await,
+            AnyTarget::Mdt(m, c) => {
+                m.stop().await;
+                c.stop().await;
+            }
+            AnyTarget::Ost(o, c) => {
+                o.stop().await;
+                c.stop().await;
+            }
+        }
+        self.node.shutdown().await;
+    }
+}
+
 struct ClientNode {
     number: u32,
     rt: Rt,
@@ -219,6 +236,32 @@ impl Cluster {
         node.storage_faults.disarm(COMMIT_POINT);
     }
 
+    /// The server's process dies while its host lives: the other nodes hear that their connections to it broke.
+    pub fn kill(&self, server: Server, how: Crash) {
+        self.crash(server, how);
+        let number = self.number(server);
+        for other in [self.server_numbers(), self.client_numbers()].concat() {
+            self.net.disconnect(number, other);
+        }
+    }
+
+    /// The server is stopped in order. Its storage stays.
+    pub async fn stop_server(&self, server: Server) {
+        let running = {
+            let mut servers = self.servers.lock();
+            servers.iter_mut().find(|s| s.server == server).and_then(|s| s.running.take())
+        };
+        if let Some(running) = running {
+            running.stop().await;
+            self.net.crash(self.number(server));
+            running.rt.kill();
+        }
+    }
+
+    fn number(&self, server: Server) -> u32 {
+        self.servers.lock().iter().find(|s| s.server == server).expect("a server of this cluster").number
+    }
+
     /// The server starts again on its storage.
     pub async fn restart(&self, server: Server) -> Result<(), String> {
         let (number, uuid, rt, storage) = {
@@ -308,18 +351,7 @@ impl Cluster {
         servers.reverse();
         for s in &mut servers {
             let Some(running) = s.running.take() else { continue };
-            match &running.target {
-                AnyTarget::Mgs(m) => m.stop().await,
-                AnyTarget::Mdt(m, c) => {
-                    m.stop().await;
-                    c.stop().await;
-                }
-                AnyTarget::Ost(o, c) => {
-                    o.stop().await;
-                    c.stop().await;
-                }
-            }
-            running.node.shutdown().await;
+            running.stop().await;
         }
         servers.reverse();
         *self.servers.lock() = servers;

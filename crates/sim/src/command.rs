@@ -2,6 +2,7 @@
 //! and starts threads to use several processors; what runs inside a simulation sees none of it.
 #![allow(clippy::disallowed_methods)] // Measures real time, and runs simulations side by side.
 
+use crate::away;
 use crate::conditions::Answers;
 use crate::crashes::{self, When};
 use crate::journal::{self, Mode, Storage};
@@ -77,6 +78,18 @@ enum SimCommand {
         #[arg(long)]
         answers: Option<Answers>,
     },
+    /// Many seeds with an OST that is away for a while: whoever does not need it never waits, and all is right afterwards
+    Away {
+        /// How many seeds
+        #[arg(long, default_value_t = 2000)]
+        seeds: u64,
+        /// The first seed
+        #[arg(long, default_value_t = 0)]
+        from: u64,
+        /// Calls of each client while the OST is away
+        #[arg(long, default_value_t = 150)]
+        steps: u32,
+    },
     /// One seed, with its failure in full
     Replay {
         /// The seed
@@ -88,6 +101,9 @@ enum SimCommand {
         /// A seed of `crashes`, not of `sweep`
         #[arg(long)]
         crashes: bool,
+        /// A seed of `away`, not of `sweep`
+        #[arg(long, conflicts_with_all = ["crashes", "locks"])]
+        away: bool,
         /// With --crashes: what the sweep that failed was given
         #[arg(long, requires = "crashes")]
         answers: Option<Answers>,
@@ -196,11 +212,13 @@ pub fn main(args: SimArgs) -> ExitCode {
         SimCommand::Crashes { seeds, from, steps, answers } => {
             sweep(crashes_answering(answers), from, seeds, steps, args.json)
         }
-        SimCommand::Replay { seed, locks, crashes, answers, steps } => {
-            let story = match (locks, crashes) {
-                (true, _) => &LOCKS,
-                (_, true) => crashes_answering(answers),
-                _ => &SWEEP,
+        SimCommand::Away { seeds, from, steps } => sweep(&AWAY, from, seeds, steps, args.json),
+        SimCommand::Replay { seed, locks, crashes, away, answers, steps } => {
+            let story = match () {
+                () if locks => &LOCKS,
+                () if crashes => crashes_answering(answers),
+                () if away => &AWAY,
+                () => &SWEEP,
             };
             replay(story, seed, steps, args.json)
         }
@@ -261,6 +279,13 @@ const LOCKS: Story = Story {
     run: sharing::run_seed,
     trouble: |seed| format!("{:?}", Hazard::of_seed(seed)).to_lowercase(),
     replay: "nacre sim replay --locks",
+};
+
+const AWAY: Story = Story {
+    name: "away",
+    run: away::run_seed,
+    trouble: |seed| away::Course::of_seed(seed).to_string(),
+    replay: "nacre sim replay --away",
 };
 
 /// The outcome of one seed.

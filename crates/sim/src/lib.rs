@@ -4,6 +4,7 @@
 //! A run is determined by its seed, on every machine; a failure prints the command that repeats it. What must not be
 //! here: code that production runs.
 
+pub mod away;
 pub mod checker;
 pub mod cluster;
 pub mod command;

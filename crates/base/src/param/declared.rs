@@ -246,6 +246,7 @@ pub static DECLARED: &[Declared] = &[
     line("lod", "auto_stripe", SWITCH, "", "Turns on stripe counts that follow the file's size."),
     line("lod", "qos_threshold_rr", Kind::Percent, "%", "Below this difference in free space OSTs are used in turn."),
     line("lod", "qos_prio_free", Kind::Percent, "%", "How much free space counts when OSTs are not used in turn."),
+    line("osp", "active", SWITCH, "", "0 makes the MDT ask nothing of the OST: no objects made, none destroyed."),
     line(
         "osp",
         "max_create_count",

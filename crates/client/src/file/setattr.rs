@@ -1,8 +1,8 @@
 //! Changing attributes, which of a regular file are the MDT's and its objects'.
 
 use super::{FILE_SIZE_MAX, LAYOUT_RETRIES, OpenFile};
-use crate::connection::Caller;
-use crate::llite::Client;
+use crate::connection::{Caller, PATIENCE};
+use crate::llite::{Client, Reported, Sizes};
 use crate::lov::Striped;
 use crate::lov::merge::{self, ObjectAttrs};
 use crate::osc::locks::Locking;
@@ -11,6 +11,7 @@ use nacre_base::{Errno, Fid, Timestamp};
 use nacre_wire::attr::{Attr, Credentials, SetAttr};
 use nacre_wire::mds::{AttrReply, Reint, ReintRecord, ReintSetattr};
 use std::sync::Arc;
+use tokio::sync::oneshot;
 
 impl Client {
     /// Changes attributes. A size truncates, or makes the file longer; with an open file that is writable this needs no
@@ -22,6 +23,29 @@ impl Client {
         set: SetAttr,
         file: Option<&OpenFile>,
     ) -> Result<Attr, Errno> {
+        self.setattr_by(cred, fid, set, file, Sizes::Needed).await.map(|reported| reported.attr)
+    }
+
+    /// The same, but no OST that is away is waited for, unless a size is set: an mtime reaches objects that are there when
+    /// they are back.
+    pub async fn setattr_promptly(
+        &self,
+        cred: &Credentials,
+        fid: Fid,
+        set: SetAttr,
+        file: Option<&OpenFile>,
+    ) -> Result<Reported, Errno> {
+        self.setattr_by(cred, fid, set, file, Sizes::ByTheWay).await
+    }
+
+    async fn setattr_by(
+        &self,
+        cred: &Credentials,
+        fid: Fid,
+        set: SetAttr,
+        file: Option<&OpenFile>,
+        sizes: Sizes,
+    ) -> Result<Reported, Errno> {
         let _timed = self.stats.time(if set.size.is_some() { Op::Truncate } else { Op::Setattr });
         if set.size.is_some_and(|size| size > FILE_SIZE_MAX) {
             return Err(Errno::EFBIG);
@@ -34,7 +58,7 @@ impl Client {
         let mut attr = reply.attr;
         let layout = reply.layout.filter(|l| l.stripe_count() > 0);
         let layout = match (layout, size) {
-            (None, None | Some(0)) => return Ok(attr),
+            (None, None | Some(0)) => return Ok(Reported { attr, is_complete: true }),
             (None, Some(size)) => self.instantiate(&caller, fid, &(size - 1..size)).await?,
             (Some(layout), _) => layout,
         };
@@ -43,17 +67,54 @@ impl Client {
         let mut striped = Striped { state, layout, uid: attr.uid, gid: attr.gid, locking };
         let mut objects = match size {
             Some(size) => self.truncate(&caller, &mut striped, now, size).await?,
-            None => self.lov.glimpse(&caller, fid, &striped.layout).await?,
+            None => self.glimpse_by(&caller, fid, &striped.layout, sizes).await?,
         };
         if let Some(mtime) = mtime {
-            self.lov.set_mtime(&caller, &striped, &mut objects, mtime, attr.ctime).await?;
+            let wrong = objects.iter().flatten().any(|o| merge::disagrees(o, mtime, attr.ctime));
+            if sizes == Sizes::ByTheWay && (wrong || !objects.iter().all(Option::is_some)) {
+                self.set_mtime_promptly(caller, &striped, &mut objects, mtime, attr.ctime).await?;
+            } else {
+                self.lov.set_mtime(&caller, &striped, &mut objects, mtime, attr.ctime).await?;
+            }
         }
         if let Some(file) = file.filter(|_| size.is_some()) {
             file.set_layout(striped.layout.clone());
             file.state.lock().wrote = true;
         }
         merge::merge(&mut attr, &striped.layout, &objects);
-        Ok(attr)
+        Ok(Reported { attr, is_complete: objects.iter().all(Option::is_some) })
+    }
+
+    /// Sets the mtime of objects that would make the file show another one, but waits for no OST that is away: a task does
+    /// the rest.
+    async fn set_mtime_promptly(
+        &self,
+        caller: Caller,
+        file: &Striped,
+        objects: &mut ObjectAttrs,
+        mtime: Timestamp,
+        ctime: Timestamp,
+    ) -> Result<(), Errno> {
+        let (lov, owed, glimpsed) = (self.lov.clone(), file.clone(), objects.clone());
+        let (send, receive) = oneshot::channel();
+        self.mount.rt.spawn(async move {
+            let mut objects = glimpsed;
+            let set = lov.set_mtime(&caller, &owed, &mut objects, mtime, ctime).await;
+            let missing = objects.iter().any(Option::is_none);
+            let _ = send.send(set.map(|()| objects));
+            if missing {
+                lov.set_owed_mtime(&caller, &owed, mtime, ctime).await;
+            }
+        });
+        match self.mount.rt.timeout(PATIENCE, receive).await {
+            Ok(answer) => *objects = answer.unwrap_or(Err(Errno::ESHUTDOWN))?,
+            // What they will show is what was set.
+            Err(_) => objects
+                .iter_mut()
+                .filter(|o| o.as_ref().is_some_and(|o| merge::disagrees(o, mtime, ctime)))
+                .for_each(|o| *o = None),
+        }
+        Ok(())
     }
 
     /// The MDT's part of [`Client::setattr`].

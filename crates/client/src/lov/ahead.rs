@@ -15,8 +15,10 @@ impl Lov {
         for (fid, layout) in files {
             let file = self.file(*fid);
             for (component, number, stripe) in layout.stripes() {
-                // Nobody waits for a target here that is not known yet.
-                let Some(osc) = self.targets.known_osc(stripe.ost) else { continue };
+                // Nobody waits for a target here that is away, or not known yet.
+                let Some(osc) = self.targets.known_osc(stripe.ost).filter(|osc| !osc.connection().is_away()) else {
+                    continue;
+                };
                 let object = osc.object(stripe.object);
                 object.set_place(&file, || StripeMap::new(&layout.components[component], number));
                 if osc.known_attr(&object).is_none() {

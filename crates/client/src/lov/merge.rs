@@ -34,6 +34,12 @@ pub(crate) fn disagrees(object: &ObjectAttr, set: Timestamp, ctime: Timestamp) -
     object.mtime != set && (object.mtime > set || object.ctime > ctime)
 }
 
+/// Whether an mtime that was set some time ago, at `ctime`, is still to be brought to `object`: it shows a later one from
+/// before. What was changed since then stays.
+pub(crate) fn is_owed(object: &ObjectAttr, set: Timestamp, ctime: Timestamp) -> bool {
+    object.mtime > set && object.ctime <= ctime
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,6 +93,15 @@ mod tests {
         assert!(!disagrees(&o(30, 30), at(35), at(40)));
         assert!(!disagrees(&o(5, 60), at(5), at(40)));
         assert!(disagrees(&o(30, 60), at(35), at(40)), "the writer's clock is ahead of ours");
+    }
+
+    #[test]
+    fn an_mtime_that_comes_late_undoes_no_later_change() {
+        let o = |mtime, ctime| object(1, mtime, ctime).unwrap();
+        assert!(is_owed(&o(30, 30), at(5), at(40)));
+        assert!(!is_owed(&o(50, 50), at(5), at(40)), "written since");
+        assert!(!is_owed(&o(25, 50), at(5), at(40)), "set again since");
+        assert!(!is_owed(&o(5, 40), at(5), at(40)), "done already");
     }
 
     #[test]

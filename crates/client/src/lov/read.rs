@@ -4,6 +4,7 @@ use super::{Locked, Lov, Part, Striped};
 use crate::cache::read_ahead::ReadAhead;
 use crate::connection::Caller;
 use crate::lov::plan::{self, Filled, ObjectIo};
+use crate::osc::Osc;
 use crate::osc::write::extent;
 use crate::stats::ReadAheadStats;
 use futures_util::future::try_join_all;
@@ -12,6 +13,26 @@ use nacre_ldlm::RangeSet;
 use nacre_wire::ldlm::LockMode;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Why nothing was read.
+enum Stopped {
+    Failed(Errno),
+    /// This OST is away.
+    Away(Arc<Osc>),
+}
+
+impl From<Errno> for Stopped {
+    fn from(error: Errno) -> Stopped {
+        Stopped::Failed(error)
+    }
+}
+
+impl From<Arc<Osc>> for Stopped {
+    fn from(osc: Arc<Osc>) -> Stopped {
+        Stopped::Away(osc)
+    }
+}
 
 impl Lov {
     /// Reads up to `len` bytes; fewer only at the end of the file.
@@ -42,23 +63,57 @@ impl Lov {
         offset: u64,
         len: u64,
     ) -> Result<Payload, Errno> {
-        let end = offset.saturating_add(len);
-        if let Some(place) = plan::single(&file.layout, offset, len) {
-            let map = || plan::stripe_map(&file.layout, place.stripe);
-            let range = place.offset..place.offset + len;
-            let part = self.part(&file.state, place.stripe, place.of, map, range).await?;
-            let ask = file.locking.wanted(LockMode::Pr, RangeSet::single(extent(&part.range)));
-            let guard = part.osc.lock(caller, &part.object, &ask).await?;
-            self.refresh(caller, file, &part).await?;
-            self.start_ahead(caller, file, ahead, &part, offset, len);
-            let data = part.osc.read(&guard, &part.object, caller, part.range.clone()).await?;
-            if data.len() as u64 == len {
-                return Ok(data);
+        loop {
+            let read = match plan::single(&file.layout, offset, len) {
+                Some(place) => self.read_single(caller, file, ahead, &place, offset, len).await,
+                None => Box::pin(self.read_parts(caller, file, ahead, offset, len)).await,
+            };
+            match read {
+                Ok(data) => return Ok(data),
+                Err(Stopped::Failed(error)) => return Err(error),
+                // Not with locks at the others, which somebody else may want.
+                Err(Stopped::Away(osc)) => osc.connection().until_answers().await?,
             }
-            let filled = Filled { piece: plan::Piece { file_offset: offset, len: len as usize }, data };
-            let end = self.end_of_file(caller, file, &part, end).await?;
-            return Ok(plan::assemble(offset, end.max(offset), &[filled]));
         }
+    }
+
+    /// Reads what lies in one object.
+    async fn read_single(
+        &self,
+        caller: &Caller,
+        file: &Striped,
+        ahead: &Mutex<ReadAhead>,
+        place: &plan::Single<'_>,
+        offset: u64,
+        len: u64,
+    ) -> Result<Payload, Stopped> {
+        let end = offset.saturating_add(len);
+        let map = || plan::stripe_map(&file.layout, place.stripe);
+        let range = place.offset..place.offset + len;
+        let part = self.part(&file.state, place.stripe, place.of, map, range).await?;
+        let ask = file.locking.wanted(LockMode::Pr, RangeSet::single(extent(&part.range)));
+        let guard = part.osc.lock(caller, &part.object, &ask).await?;
+        self.refresh(caller, file, &part).await?;
+        self.start_ahead(caller, file, ahead, &part, offset, len);
+        let data = part.osc.read(&guard, &part.object, caller, part.range.clone()).await?;
+        if data.len() as u64 == len {
+            return Ok(data);
+        }
+        let filled = Filled { piece: plan::Piece { file_offset: offset, len: len as usize }, data };
+        let end = self.while_all_connected(file, Box::pin(self.end_of_file(caller, file, &part, end))).await??;
+        Ok(plan::assemble(offset, end.max(offset), &[filled]))
+    }
+
+    /// Reads what lies in several objects.
+    async fn read_parts(
+        &self,
+        caller: &Caller,
+        file: &Striped,
+        ahead: &Mutex<ReadAhead>,
+        offset: u64,
+        len: u64,
+    ) -> Result<Payload, Stopped> {
+        let end = offset.saturating_add(len);
         let parts = self.parts(file, offset, len).await?;
         let (parts, ios): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         let locked = self.lock_all(caller, file, LockMode::Pr, parts).await?;
@@ -68,14 +123,21 @@ impl Lov {
         let read = |l| {
             let l: &Locked = l;
             let (osc, object, range) = (l.part.osc.clone(), l.part.object.clone(), l.part.range.clone());
-            async move { osc.read(&l.guard, &object, caller, range).await }
+            async move {
+                let read = osc.read(&l.guard, &object, caller, range);
+                let read = osc.connection().while_connected(Box::pin(read)).await;
+                read.ok_or_else(|| Stopped::Away(osc.clone()))?.map_err(Stopped::Failed)
+            }
         };
         let answers = try_join_all(locked.iter().map(read).collect::<Vec<_>>()).await?;
         let scattered = ios.iter().zip(&answers).flat_map(|(io, data)| io.scatter(data));
         let mut filled: Vec<Filled> = scattered.collect();
         filled.sort_by_key(|f| f.piece.file_offset);
         let reaches = filled.last().is_some_and(|f| f.end() == end);
-        let end = if reaches { end } else { end.min(self.glimpse_size(caller, file).await?) };
+        let end = match reaches {
+            true => end,
+            false => end.min(self.while_all_connected(file, Box::pin(self.glimpse_size(caller, file))).await??),
+        };
         Ok(plan::assemble(offset, end.max(offset), &filled))
     }
 

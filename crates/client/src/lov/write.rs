@@ -48,18 +48,18 @@ impl FileWrite<'_> {
         self.data.len() as u64
     }
 
-    /// Writes the parts, each under its lock or, if it has none, with one that the server takes.
+    /// Writes the parts, each under its lock or, if it has none, with one that the server takes. See [`Locked`].
     async fn write_parts<'a>(
         &self,
-        parts: impl Iterator<Item = (&'a Part, Option<&'a LockGuard>, &'a ObjectIo)>,
+        parts: impl Iterator<Item = (&'a Part, Option<LockGuard>, &'a ObjectIo)>,
     ) -> Result<Written, Errno> {
-        let write = |(part, guard, io): (&'a Part, Option<&'a LockGuard>, &'a ObjectIo)| {
+        let write = |(part, guard, io): (&'a Part, Option<LockGuard>, &'a ObjectIo)| {
             let of = self.file.object(part.stripe, part.object.fid, self.now);
             let (object, caller, data) = (&part.object, self.caller, io.gather(self.offset, self.data));
             async move {
                 let (offset, locking) = (io.offset, self.file.locking);
                 let write = ObjectWrite { object, of, caller, locking, offset, data };
-                let (done, error) = match guard {
+                let (done, error) = match &guard {
                     Some(guard) => part.osc.write(guard, &write).await,
                     None => part.osc.write_unlocked(&write).await,
                 };
@@ -106,20 +106,51 @@ impl Lov {
         if parts.iter().map(|(_, io)| io.len).sum::<usize>() < data.len() {
             return Err(Errno::ESTALE);
         }
-        let mut guards = Vec::with_capacity(parts.len());
-        if !matches!(way, Way::Direct) {
-            for (part, _) in &parts {
-                let Some(guard) = self.lock_to_write(&write, way, part, &mut asked).await? else { break };
+        let (parts, ios): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+        let guards = match way {
+            Way::Direct => None,
+            _ => self.lock_all_to_write(&write, way, &parts, &mut asked).await?,
+        };
+        let Some(guards) = guards else {
+            return write.write_parts(parts.iter().zip(&ios).map(|(part, io)| (part, None, io))).await;
+        };
+        let _gate = file.state.gate.read().await;
+        let parts = parts.iter().zip(guards).zip(&ios);
+        write.write_parts(parts.map(|((part, guard), io)| (part, Some(guard), io))).await
+    }
+
+    /// The locks for all parts of a write. None if there are to be none: none of them may be held while the server takes its
+    /// own, nor while an OST that is away is waited for.
+    async fn lock_all_to_write(
+        &self,
+        write: &FileWrite<'_>,
+        way: Way<'_>,
+        parts: &[Part],
+        asked: &mut Option<shared_write::LockPlan>,
+    ) -> Result<Option<Vec<LockGuard>>, Errno> {
+        loop {
+            let mut guards = Vec::with_capacity(parts.len());
+            let mut away = None;
+            for part in parts {
+                let connection = part.osc.connection();
+                let lock = self.lock_to_write(write, way, part, asked);
+                let guard = match guards.is_empty() {
+                    true => lock.await?,
+                    false => match connection.while_connected(Box::pin(lock)).await {
+                        Some(guard) => guard?,
+                        None => {
+                            away = Some(connection);
+                            break;
+                        }
+                    },
+                };
+                let Some(guard) = guard else { return Ok(None) };
                 guards.push(guard);
             }
-        }
-        if guards.len() < parts.len() {
-            // None of them may be held while the server takes its own.
+            let Some(away) = away else { return Ok(Some(guards)) };
             drop(guards);
-            return write.write_parts(parts.iter().map(|(part, io)| (part, None, io))).await;
+            away.until_answers().await?;
         }
-        let _gate = file.state.gate.read().await;
-        write.write_parts(parts.iter().zip(&guards).map(|((part, io), guard)| (part, Some(guard), io))).await
     }
 
     /// The lock for a part of a write: one that is here, or one that is asked for in the way that is best for how the file is
@@ -181,10 +212,12 @@ impl Lov {
         let data = data.slice(0, room);
         if let Some(place) = plan::single(&file.layout, size, room as u64) {
             // Most appends are small and lie in one object.
-            let Locked { part, guard } = &locked[place.stripe];
+            let mut locked = locked;
+            let Locked { part, guard } = locked.swap_remove(place.stripe);
+            drop(locked);
             let (of, locking) = (file.object(place.stripe, part.object.fid, now), file.locking);
             let write = ObjectWrite { object: &part.object, of, caller, locking, offset: place.offset, data };
-            let (done, error) = part.osc.write(guard, &write).await;
+            let (done, error) = part.osc.write(&guard, &write).await;
             return Ok((size, sum_up(size, room, [(size + done as u64, error)])?));
         }
         let ios = plan::cut(&file.layout, size, room as u64, |_| u64::MAX);
@@ -192,7 +225,11 @@ impl Lov {
             return Err(Errno::ESTALE);
         }
         // A lock on each stripe, in their order.
-        let parts = ios.iter().map(|io| (&locked[io.stripe].part, Some(&locked[io.stripe].guard), io));
+        let (parts, mut guards): (Vec<Part>, Vec<Option<LockGuard>>) =
+            locked.into_iter().map(|Locked { part, guard }| (part, Some(guard))).unzip();
+        let taken: Vec<_> = ios.iter().map(|io| guards[io.stripe].take().expect("one part for each object")).collect();
+        drop(guards);
+        let parts = ios.iter().zip(taken).map(|(io, guard)| (&parts[io.stripe], Some(guard), io));
         let write = FileWrite { caller, file, now, offset: size, data: &data };
         Ok((size, write.write_parts(parts).await?))
     }

@@ -13,6 +13,7 @@ use nacre_wire::attr::ObjectAttr;
 use nacre_wire::ldlm::{Enqueue, EnqueueReply, LockKind, LockMode, enqueue_flags, reply_flags};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// What is asked for.
@@ -321,6 +322,30 @@ impl Osc {
         match self.known_attr(object) {
             Some(attr) => Ok(attr),
             None => self.glimpse_server(caller, object, false).await,
+        }
+    }
+
+    /// The same; none if it takes longer, or the target is deactivated.
+    pub(crate) async fn glimpse_within(
+        self: &Arc<Self>,
+        caller: &Caller,
+        object: &Arc<Object>,
+        patience: Duration,
+    ) -> Result<Option<ObjectAttr>, Errno> {
+        let (osc, object, caller) = (self.clone(), object.clone(), *caller);
+        let (send, receive) = oneshot::channel();
+        let rt = &self.connection.mount().rt;
+        // In a task of its own: a lock that it brings late is booked all the same.
+        rt.spawn(async move {
+            let _ = send.send(osc.glimpse(&caller, &object).await);
+        });
+        match rt.timeout(patience, receive).await {
+            Ok(Ok(Err(Errno::EIO))) if !self.connection.is_active() => Ok(None),
+            Ok(answer) => answer.unwrap_or(Err(Errno::ESHUTDOWN)).map(Some),
+            Err(_) => {
+                self.connection.note_silent();
+                Ok(None)
+            }
         }
     }
 

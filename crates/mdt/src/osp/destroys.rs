@@ -40,6 +40,7 @@ pub(super) async fn send_destroys(osps: Arc<Osps>, osp: Arc<Osp>) {
     let (tell, mut fates) = mpsc::unbounded_channel();
     let mut sent = Sent::default();
     loop {
+        osp.until_enabled().await;
         let durable = osp.destroys_durable.notified();
         let is_full = sent.under_way.len() >= UNDER_WAY_MAX;
         let more = if is_full { Ok(false) } else { send_batch(&osps, &osp, &mut sent, &tell).await };

@@ -1,0 +1,16 @@
+//! Seeds of runs with an OST that is away: one of each course, and every one that found a bug, with its story.
+
+use nacre_sim::away::run_seed;
+
+const STEPS: u32 = 150;
+
+/// Every course is among these.
+#[test]
+fn an_ost_that_is_away_stops_only_what_needs_it() {
+    (0..12).for_each(|seed| drop(run_seed(seed, STEPS)));
+}
+
+#[test]
+fn two_runs_of_a_seed_are_one() {
+    assert_eq!(run_seed(6, STEPS), run_seed(6, STEPS));
+}
