@@ -376,9 +376,14 @@ impl Drop for Import {
 
 impl ImportShared {
     /// A reply for this import arrived.
-    pub(crate) fn handle_message(self: &Arc<Self>, message: Incoming) {
+    pub(crate) fn handle_message(self: &Arc<Self>, from: Nid, message: Incoming) {
         let now = self.node.rt.now();
         let mut s = self.state.lock();
+        // Numbers of imports and requests can be guessed; only the server answers, or this very process if it is the server.
+        if from != Nid::LO && !s.machine.knows(from) {
+            tracing::debug!("{}: {from} answered in the place of {}: not heard", self.config.label, self.config.target);
+            return;
+        }
         let header = &message.header;
         let service_estimate = Duration::from_millis(header.timeout_ms.into());
         if message.kind == RpcKind::EarlyReply {

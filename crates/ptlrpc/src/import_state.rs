@@ -203,6 +203,11 @@ impl ImportMachine {
         self.candidates.get(self.current).map(|c| c.nid)
     }
 
+    /// Whether the server may be there.
+    pub(crate) fn knows(&self, nid: Nid) -> bool {
+        self.candidates.iter().any(|candidate| candidate.nid == nid)
+    }
+
     /// The connection that requests go over.
     pub(crate) fn connection(&self) -> Option<Connection> {
         self.recovery_connection().filter(|_| self.state == ImportState::Full)

@@ -250,7 +250,7 @@ impl NodeShared {
                     self.handle_probe_reply(&m.header);
                 }
                 if let Some(import) = import {
-                    import.handle_message(m);
+                    import.handle_message(put.from, m);
                 }
             }
             _ => drop(self.malformed.fetch_add(1, Ordering::Relaxed)),

@@ -1,7 +1,7 @@
 //! What somebody can do who knows the names, and even the cookies, of others.
 
 use super::*;
-use crate::message::{encode, request_portal};
+use crate::message::{REPLY_PORTAL, encode, request_portal};
 use nacre_wire::header::{RpcHeader, RpcKind};
 
 const STRANGER: u32 = 9;
@@ -62,5 +62,29 @@ fn a_name_alone_does_not_take_the_place_of_a_client_that_answers() {
         w.net.crash(CLIENT);
         assert_eq!(apply(&hostile, 3).await, Ok(3));
         assert_eq!(w.server.served.exports()[0].nid(), Nid::sim(STRANGER));
+    });
+}
+
+/// Whoever guessed the numbers of an import and a request could answer in the server's place.
+#[test]
+fn an_answer_counts_only_from_where_the_server_is() {
+    run(1, 60, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        let xid = w.client.0.next_xid();
+        let stranger = node(&rt, &w.net, STRANGER);
+        let forge = async |from: &RpcNode| {
+            for xid in xid..xid + 4 {
+                let header = RpcHeader { opcode: Opcode::MdsReint as u32, xid, ..RpcHeader::default() };
+                let answer = encode(RpcKind::Reply, &header, &nacre_wire::encode(&66u64), Payload::new());
+                for import in 0..4 {
+                    from.0.lnet.post(Nid::sim(CLIENT), REPLY_PORTAL, import, answer.clone()).unwrap();
+                }
+            }
+        };
+        // It is one hop away, the server's answer two.
+        let (answer, ()) = tokio::join!(apply(&import, 2), forge(&stranger));
+        assert_eq!((answer, w.applied()), (Ok(2), vec![1, 2]));
     });
 }
