@@ -9,14 +9,12 @@ use crate::ObdfilterSurvey;
 use crate::output::{self, median};
 use clap::ValueEnum;
 use indicatif::ProgressBar;
-use nacre_base::table;
+use nacre_experiment::{Constant, ConstantKind, Experiment, Figure};
 use ost::{Rates, TestOst};
 use raw::Raw;
-use serde::Serialize;
 
 /// When a write is answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
     /// After the commit.
     Sync,
@@ -29,8 +27,7 @@ pub(crate) enum Mode {
 }
 
 /// What is done with the objects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Test {
     Write,
     Rewrite,
@@ -38,7 +35,7 @@ pub(crate) enum Test {
 }
 
 /// One point of the survey.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Point {
     /// Bytes of a request.
     pub(crate) request: u64,
@@ -49,16 +46,15 @@ pub(crate) struct Point {
 }
 
 /// One mode at one point.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 struct Row {
     mode: Mode,
-    #[serde(flatten)]
     point: Point,
     tests: Vec<Outcome>,
 }
 
 /// One test of it: medians of all runs.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 struct Outcome {
     test: Test,
     /// 2^20 bytes a second.
@@ -92,7 +88,7 @@ pub(crate) fn run(args: &ObdfilterSurvey, json: bool) -> Result<(), String> {
     runtime.block_on(ost.stop());
     bar.finish_and_clear();
     result?;
-    output::show(&rows, json, |rows| print_rows(rows, raw.name()))
+    output::show_experiment(&report(args, &rows, raw.name()), json, || print_lines(&rows))
 }
 
 /// The axes go from low to high in powers of two, as the original's do.
@@ -126,11 +122,12 @@ fn measure(
     for _ in 0..args.runs {
         for (mode, taken) in args.modes.iter().zip(&mut taken) {
             output::step(bar, format!("{mode:?}, {} objects, {} threads", point.objects, point.threads).to_lowercase());
+            let parts = ost.parts(*mode)?;
             let objects = runtime.block_on(ost.make_objects(*mode, point.objects))?;
             for (test, taken) in args.tests.iter().zip(taken) {
-                let before = raw.measure(*test, point)?;
+                let before = raw.measure(*test, point, parts)?;
                 let rates = runtime.block_on(ost.measure(*mode, *test, point, &objects))?;
-                let after = raw.measure(*test, point)?;
+                let after = raw.measure(*test, point, parts)?;
                 taken.add(&rates, f64::midpoint(before, after));
             }
             runtime.block_on(ost.destroy_objects(*mode, objects))?;
@@ -174,8 +171,8 @@ impl Taken {
     }
 }
 
-/// The original's lines, then what they are of the disk.
-fn print_rows(rows: &[Row], raw: &str) {
+/// The original's lines.
+fn print_lines(rows: &[Row]) {
     for row in rows {
         let Point { request, objects, threads, bytes } = row.point;
         let mode = format!("{:?}", row.mode).to_lowercase();
@@ -189,27 +186,37 @@ fn print_rows(rows: &[Row], raw: &str) {
         }
         println!();
     }
-    let header = ["mode", "request", "objects", "threads", "test", "MiB/s", raw, "of it"];
-    let cells = rows.iter().flat_map(|row| {
-        row.tests.iter().map(|outcome| {
-            vec![
-                format!("{:?}", row.mode).to_lowercase(),
-                format!("{}K", row.point.request >> 10),
-                row.point.objects.to_string(),
-                row.point.threads.to_string(),
-                format!("{:?}", outcome.test).to_lowercase(),
-                format!("{:.0}", outcome.mb_per_s),
-                format!("{:.0}", outcome.raw_mb_per_s),
-                format!("{:.0} %", outcome.percent_of_raw),
-            ]
-        })
-    });
-    println!();
-    print!("{}", table::text(&header, &cells.collect::<Vec<_>>()));
     println!(
-        "\nMedians; shares are of the raw runs right before and after. Writes end with all of it durable, raw ones too. Raw: a file\n\
-         for each object, O_DIRECT, as many requests at a time."
+        "\nMedians; shares are of the raw runs right before and after, which write as many files of the same sizes with as many\n\
+         O_DIRECT requests at a time. Writes end with all of it durable, raw ones too.\n"
     );
+}
+
+/// All of it, in the experiments' form. The paper's shares are of another machine: information, not a bar.
+fn report(args: &ObdfilterSurvey, rows: &[Row], raw: &str) -> Experiment {
+    let constant =
+        |name, value, unit| Constant::new(name, value, unit, ConstantKind::Physical, "the command's arguments");
+    let constants =
+        vec![constant("bytes of a test", args.size as f64 / MIB, "MiB"), constant("runs", f64::from(args.runs), "")];
+    let figures = rows.iter().flat_map(|row| row.tests.iter().flat_map(|outcome| figures(row, outcome, raw))).collect();
+    Experiment::live("obdfilter-survey", constants, figures)
+}
+
+fn figures(row: &Row, outcome: &Outcome, raw: &str) -> Vec<Figure> {
+    let Point { request, objects, threads, .. } = row.point;
+    let (mode, test) = (format!("{:?}", row.mode).to_lowercase(), format!("{:?}", outcome.test).to_lowercase());
+    let name = format!("{mode}, {}K, {objects} objects, {threads} threads, {test}", request >> 10);
+    let paper = match (row.mode, outcome.test) {
+        (Mode::Sync, Test::Write) => Some(24.9),
+        (Mode::External, Test::Write) => Some(58.7),
+        (Mode::Async, Test::Write) => Some(93.0),
+        _ => None,
+    };
+    vec![
+        Figure::own(&name, "rate", "MiB/s", Some(outcome.mb_per_s)),
+        Figure::own(&name, raw, "MiB/s", Some(outcome.raw_mb_per_s)),
+        Figure::own(&name, &format!("of {raw}"), "%", Some(outcome.percent_of_raw)).with_paper(paper),
+    ]
 }
 
 #[cfg(test)]
@@ -238,6 +245,18 @@ mod tests {
     fn the_axes_are_powers_of_two_with_a_thread_for_each_object() {
         let points: Vec<_> = points(&args(PathBuf::new())).iter().map(|p| (p.objects, p.threads)).collect();
         assert_eq!(points, [(1, 1), (1, 2), (1, 4), (2, 2), (2, 4)]);
+    }
+
+    #[test]
+    fn the_form_has_a_row_for_each_mode_point_and_test() {
+        let point = Point { request: 1 << 20, objects: 4, threads: 16, bytes: 1 << 30 };
+        let outcome =
+            Outcome { test: Test::Write, mb_per_s: 180.0, seconds: None, raw_mb_per_s: 200.0, percent_of_raw: 90.0 };
+        let rows = [Row { mode: Mode::Async, point, tests: vec![outcome] }];
+        let experiment = report(&args(PathBuf::new()), &rows, "fio");
+        assert_eq!(experiment.ours("async, 1024K, 4 objects, 16 threads, write", "of fio"), Some(90.0));
+        assert_eq!(experiment.figures[2].paper, Some(93.0));
+        assert!(experiment.seed.is_none() && experiment.misses().count() == 0, "another machine is no miss");
     }
 
     #[test]

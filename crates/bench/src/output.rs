@@ -1,6 +1,7 @@
 //! What every command shows: a progress bar while it runs, then a table or JSON, and a plot if one is wanted.
 
 use indicatif::{ProgressBar, ProgressStyle};
+use nacre_experiment::Experiment;
 use serde::Serialize;
 use std::path::Path;
 
@@ -25,6 +26,17 @@ pub(crate) fn show<T: Serialize>(rows: &[T], json: bool, table: impl FnOnce(&[T]
         println!("{}", serde_json::to_string_pretty(rows).map_err(|e| e.to_string())?);
     } else {
         table(rows);
+    }
+    Ok(())
+}
+
+/// Prints an experiment as JSON, or as tables behind what `before` prints.
+pub(crate) fn show_experiment(experiment: &Experiment, json: bool, before: impl FnOnce()) -> Result<(), String> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(experiment).map_err(|e| e.to_string())?);
+    } else {
+        before();
+        print!("{}", experiment.text());
     }
     Ok(())
 }

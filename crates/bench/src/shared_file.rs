@@ -10,14 +10,13 @@ use indicatif::ProgressBar;
 use nacre_base::plot::{Line, Plot, svg};
 use nacre_base::{Fid, Payload, size, table};
 use nacre_client::{OpenFile, RpcCounts};
+use nacre_experiment::{Constant, ConstantKind, Experiment, Figure};
 use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_SIZE_MIN};
-use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// How the writers are kept from one another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Policy {
     /// Each has a file: what a shared file is compared with.
     FilePerProcess,
@@ -28,7 +27,7 @@ pub(crate) enum Policy {
 }
 
 /// One measurement.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 struct Row {
     policy: Policy,
     clients: usize,
@@ -69,7 +68,7 @@ impl Load {
 pub(crate) fn run(args: &SharedFile, json: bool) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| e.to_string())?;
     let rows = runtime.block_on(measure(args))?;
-    output::show(&rows, json, print_rows)?;
+    output::show_experiment(&report(args, &rows), json, || ())?;
     output::plot(args.plot.as_deref(), || svg(&plots(&rows)))
 }
 
@@ -337,40 +336,31 @@ impl Files {
     }
 }
 
-fn print_rows(rows: &[Row]) {
-    let header = [
-        "policy",
-        "clients",
-        "writers",
-        "record",
-        "stripes/OST",
-        "MB/s",
-        "of own files",
-        "95 % interval",
-        "enqueues",
-        "cancels",
-        "callbacks",
-        "RPCs/GB",
+/// All of it, in the experiments' form. Medians of all runs; shares are of the same run, and their bounds have 95 %
+/// confidence from six runs on.
+fn report(args: &SharedFile, rows: &[Row]) -> Experiment {
+    let constant =
+        |name, value, unit| Constant::new(name, value, unit, ConstantKind::Physical, "the command's arguments");
+    let constants = vec![
+        constant("bytes of each measurement", args.size as f64 / 1e6, "MB"),
+        constant("runs", f64::from(args.runs), ""),
     ];
-    let cells = rows.iter().map(|r| {
-        vec![
-            name(r.policy).to_owned(),
-            r.clients.to_string(),
-            r.writers_per_client.to_string(),
-            r.record_bytes.to_string(),
-            r.stripes_per_ost.to_string(),
-            format!("{:.0}", r.mb_per_s),
-            format!("{:.0} %", r.percent_of_file_per_process),
-            format!("{:.0} to {:.0} %", r.percent_low, r.percent_high),
-            r.enqueues.to_string(),
-            r.cancels.to_string(),
-            r.callbacks.to_string(),
-            format!("{:.0}", r.rpcs_per_gb),
+    let figures = |row: &Row| {
+        let (clients, writers, record) = (row.clients, row.writers_per_client, size::human(row.record_bytes));
+        let name = format!("{clients} x {writers}, {record}, {}, stripes {}", name(row.policy), row.stripes_per_ost);
+        let own = |figure, unit, value| Figure::own(&name, figure, unit, Some(value));
+        [
+            own("rate", "MB/s", row.mb_per_s),
+            own("of own files", "%", row.percent_of_file_per_process),
+            own("at least", "%", row.percent_low),
+            own("at most", "%", row.percent_high),
+            own("enqueues", "", row.enqueues as f64),
+            own("cancels", "", row.cancels as f64),
+            own("callbacks", "", row.callbacks as f64),
+            own("RPCs", "a GB", row.rpcs_per_gb),
         ]
-    });
-    print!("{}", table::text(&header, &cells.collect::<Vec<_>>()));
-    println!("\nWriters are those of each client. Writes end with fsync; every byte was read back by another client.");
-    println!("Medians of all runs; a share is of the same run, and its interval has 95 % confidence from six runs on.");
+    };
+    Experiment::live("shared-file", constants, rows.iter().flat_map(figures).collect())
 }
 
 fn name(policy: Policy) -> &'static str {

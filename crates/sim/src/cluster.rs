@@ -34,6 +34,20 @@ pub struct Builder {
     imperative_recovery: bool,
     /// Parameters of `obdfilter.*` that every OST has from each of its starts on.
     ost_params: Vec<(&'static str, &'static str)>,
+    /// What OSTs see instead of their storage.
+    ost_device: Option<Device>,
+}
+
+/// Makes the device that an OST sees of the storage in memory below it.
+#[derive(Clone)]
+struct Device(Arc<MakeDevice>);
+
+type MakeDevice = dyn Fn(&Rt, Arc<MemOsd>) -> Arc<dyn Osd> + Send + Sync;
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Device")
+    }
 }
 
 /// A server's place in the cluster.
@@ -130,6 +144,7 @@ impl Cluster {
             client_params: true,
             imperative_recovery: true,
             ost_params: Vec::new(),
+            ost_device: None,
         }
     }
 
@@ -500,6 +515,12 @@ impl Builder {
         self
     }
 
+    /// Puts a device of the experiment's own between OSTs and their storage.
+    pub fn ost_device(mut self, device: impl Fn(&Rt, Arc<MemOsd>) -> Arc<dyn Osd> + Send + Sync + 'static) -> Builder {
+        self.ost_device = Some(Device(Arc::new(device)));
+        self
+    }
+
     /// Whether clients have parameters, which take memory.
     pub fn client_params(mut self, wanted: bool) -> Builder {
         self.client_params = wanted;
@@ -561,8 +582,12 @@ impl Builder {
         server: Server,
         number: u32,
         uuid: Uuid,
-        osd: Arc<dyn Osd>,
+        storage: Arc<MemOsd>,
     ) -> Result<Running, String> {
+        let osd: Arc<dyn Osd> = match (&self.ost_device, server) {
+            (Some(Device(make)), Server::Oss(_)) => make(rt, storage),
+            _ => storage,
+        };
         let (node, faults) = self.node(rt, net, number);
         let host = format!("{server:?}").to_lowercase();
         let mgc = |name: &TargetName| Mgc::new(&node, vec![Nid::sim(MGS_NODE)], uuid, &name.to_string());

@@ -5,18 +5,20 @@
 use crate::away;
 use crate::conditions::Answers;
 use crate::crashes::{self, When};
-use crate::journal::{self, Mode, Storage};
+use crate::journal::{self, Application, Setup};
 use crate::scale::Crowd;
 use crate::scenario::{Trouble, run_seed};
 use crate::shared_file::{self, AUTOMATIC, Load, Medium, Policy, RECORD_MAX, Row};
 use crate::sharing::{self, Hazard};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
+use nacre_base::plot::Plot;
+use nacre_experiment::Experiment;
 use nacre_rt::SimStats;
 use nacre_wire::layout::STRIPE_COUNT_MAX;
 use serde::Serialize;
 use std::panic::AssertUnwindSafe;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -138,7 +140,10 @@ struct JournalArgs {
     /// MiB that each client writes
     #[arg(long, default_value_t = 1024)]
     size_mb: u64,
-    /// Processes of the application
+    /// More of them, for the rows that are answered before the commit
+    #[arg(long, value_delimiter = ',', default_value = "512,4096")]
+    async_size_mb: Vec<u64>,
+    /// Processes of the application; 0 runs none
     #[arg(long, default_value_t = 1344)]
     processes: u32,
     /// MiB that each process writes at a checkpoint, besides a header of 64 KiB
@@ -147,13 +152,16 @@ struct JournalArgs {
     /// Checkpoints of the application
     #[arg(long, default_value_t = 2)]
     checkpoints: u32,
-    /// Time that it computes between two, as a multiple of what the raw arrays need for a checkpoint; as given the
-    /// synchronous journal makes writing 70 % of the run
-    #[arg(long, default_value_t = 1.72)]
+    /// Time that it computes between two, as a multiple of what the raw arrays need for a checkpoint; as given by the
+    /// paper's run, in which the synchronous journal makes writing 70 % of the time
+    #[arg(long, default_value_t = Application::COMPUTE)]
     compute: f64,
     /// The seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Print the page of the documentation
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
     /// File for a plot (SVG)
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -166,26 +174,33 @@ struct SharedFile {
     #[arg(long, default_value_t = 48)]
     clients: u32,
     /// Processes of each client
-    #[arg(long, value_delimiter = ',', default_value = "1,16")]
+    #[arg(long, value_delimiter = ',', default_value = "16")]
     processes: Vec<u32>,
     /// Bytes of a record, at most 16M
-    #[arg(long = "record", value_delimiter = ',', default_value = "1M,4M,16M,47008", value_parser = parse_record)]
+    #[arg(long = "record", value_delimiter = ',', default_value = "1M,16M", value_parser = parse_record)]
     records: Vec<u64>,
     /// Stripes of the shared file; auto: as many as the MDS thinks best
-    #[arg(long, value_delimiter = ',', default_value = "1,2,8,32,auto", value_parser = parse_stripes)]
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32", value_parser = parse_stripes)]
     stripes: Vec<u32>,
     /// Kinds of OST
     #[arg(long = "ost", value_delimiter = ',', default_value = "disk,flash")]
     media: Vec<Medium>,
-    /// Policies; file-per-process is what the others are compared with. There is grown-apart, too
-    #[arg(long = "policy", value_delimiter = ',', default_value = "file-per-process,grown,default")]
+    /// Policies; the two with a file for each process are what the others on their storage are compared with
+    #[arg(
+        long = "policy",
+        value_delimiter = ',',
+        default_value = "paper-file-per-process,grown,lustre,file-per-process,default"
+    )]
     policies: Vec<Policy>,
     /// Records that all processes of a measurement write together
-    #[arg(long, default_value_t = 12_288)]
+    #[arg(long, default_value_t = 6144)]
     total: u64,
     /// The seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Print the page of the documentation
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
     /// File for a plot (SVG)
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -428,88 +443,72 @@ fn shared_files(args: &SharedFile, json: bool) -> ExitCode {
         measured.unwrap_or_else(|panic| Row::failed(*load, text_of(&*panic)))
     });
     shared_file::compare(&mut rows);
-    if json {
-        print_json(&rows);
-    } else {
-        shared_file::print(&rows);
+    let failed = rows.iter().filter_map(|row| row.failure.as_ref());
+    let has_failed = failed.inspect(|e| eprintln!("nacre sim: {e}")).count() > 0;
+    let form = Form::of(json, args.markdown, "nacre sim shared-file --markdown");
+    let experiment = shared_file::report(args.seed, &rows);
+    let shown = show(&experiment, form, args.plot.as_deref(), || shared_file::plots(&rows));
+    if has_failed { ExitCode::FAILURE } else { shown }
+}
+
+/// How the result of an experiment is shown.
+#[derive(Clone, Copy)]
+enum Form {
+    Text,
+    Json,
+    /// A page of the documentation, with the command that prints it.
+    Markdown(&'static str),
+}
+
+impl Form {
+    fn of(json: bool, markdown: bool, command: &'static str) -> Form {
+        match (json, markdown) {
+            (true, _) => Form::Json,
+            (_, true) => Form::Markdown(command),
+            _ => Form::Text,
+        }
     }
-    if let Some(path) = &args.plot
-        && let Err(e) = std::fs::write(path, nacre_base::plot::svg(&shared_file::plots(&rows)))
-    {
+}
+
+fn show(experiment: &Experiment, form: Form, plot: Option<&Path>, plots: impl FnOnce() -> Vec<Plot>) -> ExitCode {
+    match form {
+        Form::Text => print!("{}", experiment.text()),
+        Form::Json => print_json(experiment),
+        Form::Markdown(command) => print!("{}", experiment.markdown(command)),
+    }
+    let Some(path) = plot else { return ExitCode::SUCCESS };
+    if let Err(e) = std::fs::write(path, nacre_base::plot::svg(&plots())) {
         eprintln!("nacre sim: cannot write {}: {e}", path.display());
         return ExitCode::FAILURE;
     }
-    if rows.iter().all(|r| r.failure.is_none()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    ExitCode::SUCCESS
 }
-
-#[derive(Serialize)]
-struct JournalReport {
-    /// RPCs in flight, and 10^6 bytes a second of the arrays alone.
-    raw: Vec<(u32, f64)>,
-    rows: Vec<journal::Row>,
-    application: Vec<journal::ApplicationRow>,
-}
-
-/// What is compared; ours elsewhere is not the paper's.
-const WAYS: [(Storage, Mode); 7] = [
-    (Storage::Ext3, Mode::Sync),
-    (Storage::Ext3, Mode::External),
-    (Storage::Ext3, Mode::Async),
-    (Storage::Nacre, Mode::Sync),
-    (Storage::Nacre, Mode::External),
-    (Storage::Nacre, Mode::Async),
-    (Storage::Nacre, Mode::Memory),
-];
 
 fn journals(args: &JournalArgs, json: bool) -> ExitCode {
-    let bytes = args.size_mb << 20;
-    let raw = side_by_side(&args.rpcs_in_flight, "raw", |n| (*n, journal::raw(args.seed, args.osts, *n, bytes)));
-    let loads: Vec<(journal::Load, f64)> = raw
-        .iter()
-        .flat_map(|(n, rate)| {
-            let load = |(storage, mode)| journal::Load { storage, mode, osts: args.osts, rpcs_in_flight: *n, bytes };
-            WAYS.map(|way| (load(way), *rate))
-        })
-        .collect();
-    let rows = side_by_side(&loads, "journal", |(load, raw)| journal::measure(args.seed, *load, *raw));
-    let each = args.checkpoint_mb << 20;
-    let fastest = raw.iter().map(|(_, rate)| *rate).fold(1.0, f64::max);
-    let compute = args.compute * (u64::from(args.processes) * each) as f64 / fastest;
-    let app = journal::Application {
+    let application = Application {
         osts: args.osts,
         processes: args.processes,
         checkpoints: args.checkpoints,
-        bytes: each,
-        compute: Duration::from_secs_f64(compute),
+        bytes: args.checkpoint_mb << 20,
+        compute: args.compute,
     };
-    let runs =
-        side_by_side(&WAYS, "application", |(storage, mode)| journal::run_application(args.seed, app, *storage, *mode));
-    let result = || {
-        Ok::<_, String>((
-            rows.into_iter().collect::<Result<Vec<_>, _>>()?,
-            runs.into_iter().collect::<Result<Vec<_>, _>>()?,
-        ))
+    let setup = Setup {
+        seed: args.seed,
+        osts: args.osts,
+        rpcs_in_flight: args.rpcs_in_flight.clone(),
+        bytes: args.size_mb << 20,
+        more_bytes: args.async_size_mb.iter().map(|mib| mib << 20).collect(),
+        application,
     };
-    let (rows, application) = match result() {
-        Ok(all) => all,
-        Err(e) => {
-            eprintln!("nacre sim: {e}");
-            return ExitCode::FAILURE;
-        }
-    };
-    if let Some(path) = &args.plot
-        && let Err(e) = std::fs::write(path, nacre_base::plot::svg(&journal::plots(&rows)))
-    {
-        eprintln!("nacre sim: cannot write {}: {e}", path.display());
-        return ExitCode::FAILURE;
-    }
-    if json {
-        let raw = raw.into_iter().map(|(n, rate)| (n, rate / 1e6)).collect();
-        print_json(&JournalReport { raw, rows, application });
-    } else {
-        journal::print(&raw, &rows, &application);
-    }
-    ExitCode::SUCCESS
+    let runs = side_by_side(&setup.jobs(), "journal", |job| {
+        let outcome = std::panic::catch_unwind(|| job.run(args.seed));
+        (*job, outcome.unwrap_or_else(|panic| Err(text_of(&*panic))))
+    });
+    let failed = runs.iter().filter_map(|(_, outcome)| outcome.as_ref().err());
+    let has_failed = failed.inspect(|e| eprintln!("nacre sim: {e}")).count() > 0;
+    let form = Form::of(json, args.markdown, "nacre sim journal --markdown");
+    let shown = show(&journal::report(&setup, &runs), form, args.plot.as_deref(), || journal::plots(&setup, &runs));
+    if has_failed { ExitCode::FAILURE } else { shown }
 }
 
 /// What the arguments ask for; files per process once for all numbers of stripes.
@@ -521,7 +520,7 @@ fn loads(args: &SharedFile) -> Vec<Load> {
                 let writers = u64::from(args.clients) * u64::from(processes);
                 let records = (args.total / writers.max(1)).max(1);
                 for policy in args.policies.iter().copied() {
-                    let alone = policy == Policy::FilePerProcess;
+                    let alone = matches!(policy, Policy::FilePerProcess | Policy::PaperFilePerProcess);
                     let stripes = if alone { &[1] } else { args.stripes.as_slice() };
                     let clients = args.clients;
                     let load = |s: &u32| Load { medium, policy, clients, processes, record, records, stripes: *s };
@@ -597,4 +596,28 @@ fn cpu_seconds() -> f64 {
     let mut ticks = || fields.next().and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
     // The kernel counts in hundredths of a second for /proc on every Linux there is.
     (ticks() + ticks()) / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        sim: SimArgs,
+    }
+
+    #[test]
+    fn json_is_asked_for_before_or_behind_the_experiment() {
+        let parsed = |words: &[&str]| Command::try_parse_from([&["sim"], words].concat());
+        for words in
+            [["--json", "journal"], ["journal", "--json"], ["--json", "shared-file"], ["shared-file", "--json"]]
+        {
+            assert!(parsed(&words).is_ok_and(|c| c.sim.json), "{words:?}");
+        }
+        assert!(parsed(&["journal"]).is_ok_and(|c| !c.sim.json));
+        assert!(parsed(&["journal", "--json", "--markdown"]).is_err(), "one form at a time");
+    }
 }

@@ -1,49 +1,50 @@
 //! When writes are answered, and where the journal is: "Efficient Object Storage Journaling in a Distributed Parallel File
-//! System" (Oral and others, FAST 2010) in virtual time. One storage couplet of the experiments, 28 OSTs of eight data disks and two of parity each, is written to by a
-//! client for each OST, with RPCs of 1 MiB; then by an application that computes and writes checkpoints in turn.
+//! System" (Oral and others, FAST 2010) in virtual time. One storage couplet of the experiments, 28 OSTs of eight data disks
+//! and two of parity each, is written to by a client for each OST, with RPCs of 1 MiB; then by an application that computes
+//! and writes checkpoints in turn.
 //!
-//! From the paper are: the number of OSTs; 5.6 GB/s for all raw disks together; 16 KiB and 4 KiB that ext3 writes to its
-//! journal for each commit; that the head of an array must go there and back. Two numbers are chosen so that two results of
-//! the paper come out: what a seek takes (6 ms) for the synchronous journal on the array itself, and what each commit costs
-//! there later, when its pages are written where they belong (3.6 ms), for a journal elsewhere; the paper does not know what
-//! held that one back. Nothing is chosen for the asynchronous results, the application, or our own way to commit.
-//! Servers' processors take no time.
+//! Clients, network, and OSTs are ours for all rows; what lies below an OST is [`array`], once with the commits of ext3 and
+//! once with ours. Every number is in [`constants`], with its source; one is fitted. Servers' processors take no time.
 
+mod array;
+mod constants;
 mod report;
 
-pub use report::{plots, print};
+pub use report::{plots, report};
 
-use crate::cluster::{Cluster, Server, run};
+use crate::cluster::{Builder, Cluster, Server, run};
+use array::{Array, Seen};
 use bytes::Bytes;
 use clap::ValueEnum;
+use constants::{HEADER, LINK_BANDWIDTH, LINK_LATENCY};
 use futures_util::future::{join_all, try_join_all};
 use nacre_base::{Fid, OstIndex, Payload, Time};
 use nacre_client::{Client, OpenFile};
 use nacre_lnet::{LinkOptions, SimNetOptions};
-use nacre_osd::mem::{DiskModel, Journal, MemOptions, MemOsd};
-use nacre_osd::{IoShapes, Osd};
-use nacre_rt::Sim;
+use nacre_osd::Osd;
+use nacre_osd::mem::{MemOptions, MemOsd};
+use nacre_rt::{Rt, Sim};
 use nacre_wire::attr::Credentials;
 use nacre_wire::layout::{ComponentSpec, LayoutSpec};
-use serde::Serialize;
+use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How an OST commits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Storage {
     /// As Lustre's did: ext3's journal, whose writes go before data that waits, since somebody always waits for them; and
-    /// pages that are written where they belong later.
+    /// blocks that are written to where they belong later.
     Ext3,
-    /// As ours does: the pages of the index, which nothing has to be written over, then the number of the transaction, or
-    /// one record where the journal is elsewhere; in turn with data.
+    /// As ours does with a journal: one record, in turn with data; the index is flushed later.
     Nacre,
+    /// As ours does without one: the pages of the index, then the number of the transaction, in turn with data.
+    NacreNoJournal,
 }
 
 /// When a write is answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Mode {
     /// After the commit; the journal is on the array.
     Sync,
@@ -55,8 +56,55 @@ pub enum Mode {
     Memory,
 }
 
+/// What is compared.
+const WAYS: [(Storage, Mode); 8] = [
+    (Storage::Ext3, Mode::Sync),
+    (Storage::Ext3, Mode::External),
+    (Storage::Ext3, Mode::Async),
+    (Storage::Nacre, Mode::Sync),
+    (Storage::Nacre, Mode::External),
+    (Storage::Nacre, Mode::Async),
+    (Storage::Nacre, Mode::Memory),
+    (Storage::NacreNoJournal, Mode::Sync),
+];
+
+/// All that is to be run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setup {
+    /// The seed of every run.
+    pub seed: u64,
+    /// OSTs, and clients.
+    pub osts: u32,
+    /// RPCs that a client has in flight.
+    pub rpcs_in_flight: Vec<u32>,
+    /// Bytes that each client writes.
+    pub bytes: u64,
+    /// More of them, for the rows beside the paper's that are answered before the commit.
+    pub more_bytes: Vec<u64>,
+    /// The application; none is run if it has no processes.
+    pub application: Application,
+}
+
+/// One run of the setup.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Job {
+    /// Clients that write.
+    Stream(Load),
+    /// The application, on OSTs that commit so.
+    Application(Application, Storage, Mode),
+}
+
+/// The outcome of a run, and the hash of all that happened in it.
+#[derive(Debug, Clone)]
+pub enum Outcome {
+    /// Of [`Job::Stream`].
+    Stream(Row, u64),
+    /// Of [`Job::Application`].
+    Application(ApplicationRow, u64),
+}
+
 /// What is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
     /// Of the OSTs.
     pub storage: Storage,
@@ -71,15 +119,14 @@ pub struct Load {
 }
 
 /// The rate of one way to commit.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
-    /// What was measured.
-    #[serde(flatten)]
-    pub load: Load,
     /// 10^6 bytes a second, of all OSTs, from the first write until all is durable.
     pub mb_per_s: f64,
     /// Of the same arrays written to without a file system, as many requests at a time.
     pub percent_of_raw: f64,
+    /// The same with the time that arrays need for what the run left to be written: metadata that is durable in a journal.
+    pub percent_with_rest: f64,
     /// Commits of all OSTs.
     pub commits: u64,
     /// Requests of less than 128 KiB among those that the arrays' controllers saw, journals too.
@@ -87,7 +134,7 @@ pub struct Row {
 }
 
 /// An application that computes, writes a checkpoint, and goes on when it is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Application {
     /// OSTs; there are twice as many clients.
     pub osts: u32,
@@ -97,17 +144,13 @@ pub struct Application {
     pub checkpoints: u32,
     /// Bytes of each process's part of a checkpoint, besides a header of 64 KiB.
     pub bytes: u64,
-    /// Time between two checkpoints.
-    pub compute: Duration,
+    /// Time between two checkpoints, as a multiple of what raw arrays need for one. The paper's run gives the default.
+    pub compute: f64,
 }
 
 /// One run of the application.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ApplicationRow {
-    /// Of the OSTs.
-    pub storage: Storage,
-    /// Of the OSTs.
-    pub mode: Mode,
     /// Of the whole run, in seconds.
     pub run_seconds: f64,
     /// Of it writing checkpoints.
@@ -122,25 +165,10 @@ pub struct ApplicationRow {
 
 /// A request to the arrays, and an RPC.
 const REQUEST: u64 = 1 << 20;
-/// Of the header in each process's part of a checkpoint.
-const HEADER: u64 = 64 << 10;
-/// Of one array: 5.6 GB/s in all.
-const ARRAY_BANDWIDTH: u64 = 200_000_000;
-/// Chosen for the synchronous journal; see the head of the file.
-const SEEK: Duration = Duration::from_millis(6);
-/// Chosen for the journal elsewhere.
-const HOME_SEEK: Duration = Duration::from_micros(3600);
-/// Of a write to a solid-state device over the storage network.
-const EXTERNAL_LATENCY: Duration = Duration::from_micros(100);
-/// Blocks, then the commit record.
-const EXT3_WRITES: &[u64] = &[16 << 10, 4 << 10];
-/// Pages of a small transaction, then its number.
-const INDEX_WRITES: &[u64] = &[32 << 10, 4 << 10];
-/// One record.
-const RECORD_WRITES: &[u64] = &[4 << 10];
-/// InfiniBand 4X DDR.
-const LINK_BANDWIDTH: u64 = 1_500_000_000;
-const LINK_LATENCY: Duration = Duration::from_micros(15);
+/// RPCs in flight where the paper's figures are from: Lustre's default.
+const PAPER_RPCS: u32 = 8;
+/// Until nothing is left to be written of what was done before.
+const SETTLE: Duration = Duration::from_secs(40);
 /// Whoever takes longer in virtual time hangs.
 const LIMIT: Duration = Duration::from_secs(100_000);
 /// What all writes consist of.
@@ -151,30 +179,46 @@ const O_EXCL: u32 = 0o200;
 const O_RDWR: u32 = 2;
 const O_DIRECT: u32 = 0o40000;
 
-impl Storage {
-    fn model(self, mode: Mode) -> DiskModel {
-        let external = mode == Mode::External;
-        let of_ext3 = Journal {
-            external,
-            writes: EXT3_WRITES,
-            scattered: false,
-            urgent: true,
-            latency: EXTERNAL_LATENCY,
-            home_writes: 1,
-            home_seek: HOME_SEEK,
-        };
-        let writes = if external { RECORD_WRITES } else { INDEX_WRITES };
-        let journal = match self {
-            Storage::Ext3 => of_ext3,
-            Storage::Nacre => Journal { writes, scattered: true, urgent: false, home_writes: 0, ..of_ext3 },
-        };
-        DiskModel { journal: Some(journal), ..array() }
+impl Application {
+    /// The default of `compute`: see the constant's source.
+    pub const COMPUTE: f64 = constants::COMPUTE;
+
+    fn compute(&self) -> Duration {
+        let checkpoint = f64::from(self.processes) * self.bytes as f64;
+        let raw = f64::from(self.osts) * constants::ARRAY_BANDWIDTH as f64;
+        Duration::from_secs_f64(self.compute * checkpoint / raw)
     }
 }
 
-/// One array behind a controller whose cache puts the requests of some streams in order.
-const fn array() -> DiskModel {
-    DiskModel { seek: SEEK, streams: 256, bandwidth: ARRAY_BANDWIDTH, ..DiskModel::FREE }
+impl Setup {
+    /// Its runs, in the order of the table.
+    pub fn jobs(&self) -> Vec<Job> {
+        let mut jobs = Vec::new();
+        for rpcs_in_flight in self.rpcs_in_flight.iter().copied() {
+            for (storage, mode) in WAYS {
+                let is_papers = mode == Mode::Async && rpcs_in_flight == PAPER_RPCS;
+                let more: &[u64] = if is_papers { &self.more_bytes } else { &[] };
+                for bytes in [self.bytes].iter().chain(more).copied() {
+                    jobs.push(Job::Stream(Load { storage, mode, osts: self.osts, rpcs_in_flight, bytes }));
+                }
+            }
+        }
+        let application = WAYS.iter().filter(|_| self.application.processes > 0);
+        jobs.extend(application.map(|(storage, mode)| Job::Application(self.application, *storage, *mode)));
+        jobs
+    }
+}
+
+impl Job {
+    /// Runs it.
+    pub fn run(&self, seed: u64) -> Result<Outcome, String> {
+        match *self {
+            Job::Stream(load) => measure(seed, load).map(|(row, trace)| Outcome::Stream(row, trace)),
+            Job::Application(app, storage, mode) => {
+                run_application(seed, app, storage, mode).map(|(row, trace)| Outcome::Application(row, trace))
+            }
+        }
+    }
 }
 
 impl Load {
@@ -205,60 +249,70 @@ fn choose_mode(cluster: &Cluster, mode: Mode) -> Result<(), String> {
     Ok(())
 }
 
-/// The arrays without a file system: bytes a second of all, with as many requests at a time.
-pub fn raw(seed: u64, osts: u32, in_flight: u32, bytes: u64) -> f64 {
+/// One array without a file system: bytes a second, with as many requests at a time.
+fn raw(seed: u64, in_flight: u32, bytes: u64) -> f64 {
     let mut sim = Sim::new(seed);
     let rt = sim.rt();
     let elapsed = sim.block_on(Time::ZERO + LIMIT, async move {
-        let options = MemOptions { model: array(), ..MemOptions::default() };
-        let disks: Vec<Arc<MemOsd>> =
-            (0..osts).map(|_| Arc::new(MemOsd::new(&rt, nacre_ost::TABLES, options.clone()))).collect();
+        let store = Arc::new(MemOsd::new(&rt, nacre_ost::TABLES, MemOptions::default()));
+        let array = Array::new(&rt, store, Storage::Nacre, Mode::Async);
         let begun = rt.now();
-        let streams = disks.iter().flat_map(|disk| (0..in_flight).map(move |n| (disk, u64::from(n))));
-        let each = streams.map(|(disk, first)| async move {
-            for request in (first..bytes / REQUEST).step_by(in_flight as usize) {
-                let written = disk.write(Fid::ROOT, request * REQUEST, zeroes(REQUEST)).await;
+        let streams = (0..in_flight).map(|first| (first, &array)).map(|(first, array)| async move {
+            for request in (u64::from(first)..bytes / REQUEST).step_by(in_flight as usize) {
+                let written = array.write(Fid::ROOT, request * REQUEST, zeroes(REQUEST)).await;
                 assert!(written.is_ok(), "an array without a file system failed");
             }
         });
-        join_all(each).await;
+        join_all(streams).await;
         rt.now().since(begun)
     });
-    (bytes / REQUEST * REQUEST * u64::from(osts)) as f64 / elapsed.as_secs_f64()
+    (bytes / REQUEST * REQUEST) as f64 / elapsed.as_secs_f64()
 }
 
-/// Takes one measurement beside `raw`, in bytes a second.
-pub fn measure(seed: u64, load: Load, raw: f64) -> Result<Row, String> {
-    let builder = builder(load.storage, load.mode, load.osts, load.osts, seed);
-    let (result, _) = run(seed, LIMIT, builder, move |cluster| async move {
+/// Takes one measurement.
+fn measure(seed: u64, load: Load) -> Result<(Row, u64), String> {
+    let (builder, arrays) = builder(load.storage, load.mode, load.osts, load.osts);
+    let at_end = arrays.clone();
+    let (result, stats) = run(seed, LIMIT, builder.network(network(seed)), move |cluster| async move {
         load.params(&cluster)?;
         let mut files = Vec::new();
         for n in 0..load.osts {
-            files.push(create(cluster.client(n as usize), &format!("file-{n}"), n, 0).await?);
+            files.push(create(cluster.client(n as usize), &format!("file-{n}"), n, O_DIRECT).await?);
         }
         settle(&cluster).await;
         let begun = cluster.rt().now();
-        let each = files.iter().zip(0..).map(|(file, n)| write_all(cluster.client(n), file, load.bytes));
+        let each = files.iter().zip(0..).map(|(file, n)| write_all(cluster.client(n), file, load));
         try_join_all(each).await?;
-        Ok::<_, String>((cluster.rt().now().since(begun), seen(&cluster)))
+        let (elapsed, busy) = (cluster.rt().now().since(begun), seen(&at_end).busy);
+        cluster.rt().sleep(SETTLE).await;
+        Ok::<_, String>((elapsed, busy))
     });
-    let (elapsed, Seen { writes, commits }) = result?;
-    let rate = (load.bytes * u64::from(load.osts)) as f64 / elapsed.as_secs_f64();
-    let (mb_per_s, percent_of_raw) = (rate / 1e6, 100.0 * rate / raw);
-    Ok(Row { load, mb_per_s, percent_of_raw, commits, percent_small: percent_small(&writes) })
+    let (elapsed, busy) = result?;
+    let seen = seen(&arrays);
+    let rest = (seen.busy - busy) / load.osts;
+    let raw = raw(seed, load.rpcs_in_flight, load.bytes) * f64::from(load.osts);
+    let rate = |time: Duration| (load.bytes * u64::from(load.osts)) as f64 / time.as_secs_f64();
+    let row = Row {
+        mb_per_s: rate(elapsed) / 1e6,
+        percent_of_raw: 100.0 * rate(elapsed) / raw,
+        percent_with_rest: 100.0 * rate(elapsed + rest) / raw,
+        commits: seen.commits,
+        percent_small: percent_small(seen),
+    };
+    Ok((row, stats.trace))
 }
 
 /// Runs the application.
-pub fn run_application(seed: u64, app: Application, storage: Storage, mode: Mode) -> Result<ApplicationRow, String> {
+fn run_application(seed: u64, app: Application, storage: Storage, mode: Mode) -> Result<(ApplicationRow, u64), String> {
     let clients = app.osts * 2;
-    let builder = builder(storage, mode, app.osts, clients, seed);
-    let (result, _) = run(seed, LIMIT, builder, move |cluster| async move {
-        let load = Load { storage, mode, osts: app.osts, rpcs_in_flight: 8, bytes: app.bytes };
+    let (builder, arrays) = builder(storage, mode, app.osts, clients);
+    let (result, stats) = run(seed, LIMIT, builder.network(network(seed)), move |cluster| async move {
+        let load = Load { storage, mode, osts: app.osts, rpcs_in_flight: PAPER_RPCS, bytes: app.bytes };
         load.params(&cluster)?;
         settle(&cluster).await;
         let (begun, mut io) = (cluster.rt().now(), Duration::ZERO);
         for step in 0..app.checkpoints {
-            cluster.rt().sleep(app.compute).await;
+            cluster.rt().sleep(app.compute()).await;
             let checkpoint = cluster.rt().now();
             let each = (0..app.processes).map(|process| {
                 let client = cluster.client((process % clients) as usize);
@@ -267,50 +321,55 @@ pub fn run_application(seed: u64, app: Application, storage: Storage, mode: Mode
             try_join_all(each).await?;
             io += cluster.rt().now().since(checkpoint);
         }
-        Ok::<_, String>((cluster.rt().now().since(begun), io, seen(&cluster)))
+        let elapsed = cluster.rt().now().since(begun);
+        cluster.rt().sleep(SETTLE).await;
+        Ok::<_, String>((elapsed, io))
     });
-    let (elapsed, io, Seen { writes, commits }) = result?;
+    let (elapsed, io) = result?;
     let bytes = (app.bytes + HEADER) * u64::from(app.processes) * u64::from(app.checkpoints);
-    Ok(ApplicationRow {
-        storage,
-        mode,
+    let seen = seen(&arrays);
+    let row = ApplicationRow {
         run_seconds: elapsed.as_secs_f64(),
         io_seconds: io.as_secs_f64(),
         mb_per_s: bytes as f64 / io.as_secs_f64() / 1e6,
-        percent_small: percent_small(&writes),
-        commits,
-    })
+        percent_small: percent_small(seen),
+        commits: seen.commits,
+    };
+    Ok((row, stats.trace))
 }
 
-fn builder(storage: Storage, mode: Mode, osts: u32, clients: u32, seed: u64) -> crate::cluster::Builder {
-    let options = MemOptions { model: storage.model(mode), ..MemOptions::default() };
+/// The arrays of a cluster, as they are made.
+type Arrays = Arc<Mutex<Vec<Arc<Array>>>>;
+
+fn builder(storage: Storage, mode: Mode, osts: u32, clients: u32) -> (Builder, Arrays) {
+    let arrays = Arrays::default();
+    let made = arrays.clone();
+    let device = move |rt: &Rt, store: Arc<MemOsd>| -> Arc<dyn Osd> {
+        let array = Arc::new(Array::new(rt, store, storage, mode));
+        made.lock().push(array.clone());
+        array
+    };
+    // The array decides when to commit, not what is below it.
+    let store = MemOptions { commit_interval: LIMIT, ..MemOptions::default() };
+    (Cluster::builder().oss(osts).clients(clients).ost_storage(store).ost_device(device), arrays)
+}
+
+fn network(seed: u64) -> SimNetOptions {
     let link = LinkOptions { latency: LINK_LATENCY, jitter: LINK_LATENCY, ..LinkOptions::default() };
-    let network = SimNetOptions { link, bandwidth: LINK_BANDWIDTH, seed };
-    Cluster::builder().oss(osts).clients(clients).network(network).ost_storage(options)
+    SimNetOptions { link, bandwidth: LINK_BANDWIDTH, seed }
 }
 
-/// What the arrays' controllers and the devices of journals saw.
-struct Seen {
-    writes: Vec<IoShapes>,
-    commits: u64,
+fn seen(arrays: &Arrays) -> Seen {
+    arrays.lock().iter().map(|array| array.seen()).fold(Seen::default(), |a, b| a + b)
 }
 
-fn seen(cluster: &Cluster) -> Seen {
-    let osts = cluster.servers().into_iter().filter(|s| matches!(s, Server::Oss(_)));
-    let stats: Vec<_> = osts.map(|server| cluster.io_stats(server)).collect();
-    let commits = stats.iter().map(|s| s.commits.millis.total()).sum();
-    Seen { writes: stats.into_iter().map(|s| s.writes).collect(), commits }
+fn percent_small(seen: Seen) -> f64 {
+    100.0 * seen.small as f64 / seen.writes.max(1) as f64
 }
 
-fn percent_small(writes: &[IoShapes]) -> f64 {
-    let small: u64 = writes.iter().map(|w| w.small_count).sum();
-    let all: u64 = writes.iter().map(IoShapes::count).sum();
-    100.0 * small as f64 / all.max(1) as f64
-}
-
-/// Lets what was made beforehand be committed, and counts from here.
+/// Lets what was made beforehand be committed and written to where it belongs, and counts from here.
 async fn settle(cluster: &Cluster) {
-    cluster.rt().sleep(Duration::from_secs(11)).await;
+    cluster.rt().sleep(SETTLE).await;
     for server in cluster.servers() {
         cluster.set_param(server, "osd-nacre.*.brw_stats", "clear");
     }
@@ -331,10 +390,19 @@ async fn create(client: &Client, name: &str, ost: u32, more_flags: u32) -> Resul
     made.map(|(_, file)| file).map_err(|e| format!("create: {e}"))
 }
 
-async fn write_all(client: &Client, file: &OpenFile, bytes: u64) -> Result<(), String> {
-    for at in (0..bytes).step_by(REQUEST as usize) {
-        client.write(file, at, zeroes(REQUEST.min(bytes - at))).await.map_err(|e| format!("write: {e}"))?;
-    }
+/// A client that keeps so many RPCs in flight, each the next one of its file.
+async fn write_all(client: &Client, file: &OpenFile, load: Load) -> Result<(), String> {
+    let next = AtomicU64::new(0);
+    let in_flight = (0..load.rpcs_in_flight).map(|_| async {
+        loop {
+            let at = next.fetch_add(REQUEST, Ordering::Relaxed);
+            if at >= load.bytes {
+                return Ok::<_, String>(());
+            }
+            client.write(file, at, zeroes(REQUEST)).await.map_err(|e| format!("write: {e}"))?;
+        }
+    });
+    try_join_all(in_flight).await?;
     client.fsync(file, true).await.map_err(|e| format!("fsync: {e}"))
 }
 
@@ -358,37 +426,4 @@ fn zeroes(len: u64) -> Payload {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn share(storage: Storage, mode: Mode) -> Row {
-        let load = Load { storage, mode, osts: 2, rpcs_in_flight: 8, bytes: 1 << 30 };
-        let row = measure(1, load, raw(1, load.osts, load.rpcs_in_flight, load.bytes)).unwrap();
-        println!("{row:?}");
-        row
-    }
-
-    #[test]
-    fn the_papers_order_comes_out_and_ours_is_before_it() {
-        let raw = raw(1, 2, 8, 1 << 30);
-        assert!((399e6..=400e6).contains(&raw), "two arrays of 200 MB/s: {raw}");
-        let of_ext3 = [Mode::Sync, Mode::External, Mode::Async].map(|mode| share(Storage::Ext3, mode));
-        let [sync, external, later] = of_ext3.map(|row| row.percent_of_raw);
-        assert!((20.0..30.0).contains(&sync), "24.9 % in the paper: {sync}");
-        assert!((50.0..65.0).contains(&external), "58.7 % in the paper: {external}");
-        assert!(later > 90.0, "93 % in the paper: {later}");
-        let ours = share(Storage::Nacre, Mode::Sync);
-        assert!(ours.percent_of_raw > 1.3 * sync, "{ours:?}");
-        assert!(share(Storage::Nacre, Mode::Async).percent_small < ours.percent_small);
-    }
-
-    #[test]
-    fn an_application_spends_less_time_on_its_checkpoints_if_nobody_waits_for_commits() {
-        let compute = Duration::from_secs(1);
-        let app = Application { osts: 2, processes: 8, checkpoints: 2, bytes: 8 << 20, compute };
-        let [sync, later] = [Mode::Sync, Mode::Async].map(|mode| run_application(1, app, Storage::Ext3, mode).unwrap());
-        assert!(sync.io_seconds > 2.0 * later.io_seconds, "{sync:?} {later:?}");
-        assert!(sync.percent_small > later.percent_small, "{sync:?} {later:?}");
-        assert!((later.run_seconds - later.io_seconds - 2.0).abs() < 0.01, "{later:?}");
-    }
-}
+mod tests;

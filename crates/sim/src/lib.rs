@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod command;
 pub mod conditions;
 pub mod crashes;
+mod experiment;
 pub mod failures;
 mod fsck;
 pub mod journal;

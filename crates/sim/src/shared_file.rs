@@ -3,15 +3,17 @@
 //! cache take the time that their models say, servers' processors take none. What is written is zeroes, so that hundreds
 //! of gigabytes fit into memory.
 
+mod constants;
 mod report;
 
-pub use report::{plots, print};
+pub use report::{plots, report};
 
 use crate::cluster::{Cluster, Server, run};
 use bytes::Bytes;
 use clap::ValueEnum;
+use constants::{CLIENT_BANDWIDTH, COPY_BANDWIDTH, LATENCY, SERVER_BANDWIDTH};
 use futures_util::future::try_join_all;
-use nacre_base::{Fid, Payload, Prng, size};
+use nacre_base::{Fid, Payload, Prng};
 use nacre_client::{Client, OpenFile, RpcCounts};
 use nacre_lnet::{LinkOptions, SimNetOptions};
 use nacre_osd::PARTS_MAX;
@@ -19,17 +21,12 @@ use nacre_osd::mem::{DiskModel, MemOptions};
 use nacre_rt::Rt;
 use nacre_wire::attr::Credentials;
 use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_COUNT_AUTO, STRIPE_SIZE_MIN};
-use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the OST is made of. The speeds are those that were measured for the two kinds of OST in "Exploring Lustre
-/// Overstriping For Shared File Performance on Disk and Flash" (Moore and Farrell, 2019). Only the bandwidths are: what a
-/// seek costs (100 us, 4 us), how many streams a device follows, latencies and the writers' own speed are assumed here, and
-/// for small records the assumed seek decides the rate. Compare policies with each other; with the paper only
-/// [`Policy::Grown`], as `docs/shared-writes.md` does, to whose figures on flash some of that was chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+/// What the OST is made of: one of the two kinds of "Exploring Lustre Overstriping For Shared File Performance on Disk and
+/// Flash" (Moore and Farrell, 2019). Every number is in [`constants`], with its source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Medium {
     /// 41 disks, 6 GB/s in all, that one local file can have; requests here and there take longer.
     Disk,
@@ -37,24 +34,26 @@ pub enum Medium {
     Flash,
 }
 
-/// How the writers are kept from one another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+/// How the writers are kept from one another, and whose storage is below. The paper's rows have neither the parts of our
+/// objects nor the page cache of our servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Policy {
-    /// Each has a file: what a shared file is compared with.
-    FilePerProcess,
+    /// Each has a file, on storage as the paper's: what its shared files are compared with.
+    PaperFilePerProcess,
     /// One file, locks grown by the server as far as no other lock is in the way, whoever waits: so an object grants one
-    /// lock at a time and writers take turns, as the experiments describe it. The lower bound of what these rules give.
+    /// lock at a time and writers take turns, as the paper describes it.
     Grown,
-    /// The same, but a lock also ends where a waiting request begins, as in the code of Lustre: all who wait for a lock get
-    /// theirs when it goes. With servers whose processors take no time, the upper bound.
-    GrownApart,
-    /// One file, by the policy that is on unless told otherwise.
+    /// One file, and Lustre's own rule: a lock also ends where a waiting request begins, so that all who wait for a lock get
+    /// theirs when it goes.
+    Lustre,
+    /// Each has a file, on our storage: what ours is compared with.
+    FilePerProcess,
+    /// One file, by the policy that is on unless told otherwise, on our storage.
     Default,
 }
 
 /// What is measured at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
     /// Of the OST.
     pub medium: Medium,
@@ -73,10 +72,9 @@ pub struct Load {
 }
 
 /// One measurement.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct Row {
     /// What was measured.
-    #[serde(flatten)]
     pub load: Load,
     /// 10^9 bytes a second, from the first write until all is on the OST.
     pub gb_per_s: f64,
@@ -88,8 +86,8 @@ pub struct Row {
     pub callbacks_per_record: f64,
     /// Requests to the OST.
     pub rpcs: u64,
-    /// The time that it took in the simulation.
-    pub virtual_seconds: f64,
+    /// Hash of all that happened in the simulation.
+    pub trace: u64,
     /// What went wrong, if something did.
     pub failure: Option<String>,
 }
@@ -103,18 +101,6 @@ pub const RECORD_MAX: u64 = 16 << 20;
 /// What all records consist of.
 static ZEROES: [u8; RECORD_MAX as usize] = [0; RECORD_MAX as usize];
 
-/// What a client can send and receive a second: as much as the experiments' server could, which sent 11.7 GB/s to all.
-const CLIENT_BANDWIDTH: u64 = 12_000_000_000;
-/// What a server can send and receive a second: more than its OST.
-const SERVER_BANDWIDTH: u64 = 25_000_000_000;
-/// One way, with the software on both sides; up to twice as long. With this the turns of [`Policy::Grown`] take as long as
-/// in the experiments, which do not tell it.
-const LATENCY: Duration = Duration::from_micros(10);
-/// What a process needs to make a record and copy it into the cache, on average, in bytes a second: each record takes from
-/// half of that time to half as much again, or the writers would be in step as no real ones are.
-const COPY_BANDWIDTH: u64 = 1_500_000_000;
-/// Dirty pages that a server has room for: of a fifth of 128 GB, as by default, part.
-const CACHE_BYTES: u64 = 16 << 30;
 /// Whoever takes longer in virtual time hangs.
 const LIMIT: Duration = Duration::from_secs(3600);
 
@@ -135,46 +121,26 @@ const O_CREAT: u32 = 0o100;
 const O_EXCL: u32 = 0o200;
 const O_RDWR: u32 = 2;
 
-impl Medium {
-    /// How it behaves.
-    pub const fn model(self) -> DiskModel {
-        match self {
-            Medium::Disk => DiskModel {
-                latency: Duration::from_millis(2),
-                seek: Duration::from_micros(100),
-                streams: 64,
-                bandwidth: 6_200_000_000,
-                queue_depth: 128,
-                rotational: true,
-                cache_bytes: CACHE_BYTES,
-                cache_bandwidth: COPY_BANDWIDTH,
-                ..DiskModel::FREE
-            },
-            Medium::Flash => DiskModel {
-                latency: Duration::from_micros(60),
-                seek: Duration::from_micros(4),
-                streams: 64,
-                bandwidth: 11_700_000_000,
-                object_bandwidth: 7_000_000_000,
-                queue_depth: 128,
-                cache_bytes: CACHE_BYTES,
-                cache_bandwidth: COPY_BANDWIDTH,
-                ..DiskModel::FREE
-            },
-        }
-    }
-}
-
 impl Policy {
-    /// The locks of one file are grown, nothing else.
-    const fn grows(self) -> bool {
-        matches!(self, Policy::Grown | Policy::GrownApart)
+    /// As in the paper: the locks of one file are grown, nothing else, and storage is Lustre's.
+    const fn is_papers(self) -> bool {
+        matches!(self, Policy::PaperFilePerProcess | Policy::Grown | Policy::Lustre)
     }
 
-    /// How the server stores objects: Lustre, whose locks grow, has a file for each, and answers a write when it is on the
-    /// medium. We have several, but one for disks with heads.
+    /// Each writer has a file.
+    const fn is_alone(self) -> bool {
+        matches!(self, Policy::PaperFilePerProcess | Policy::FilePerProcess)
+    }
+
+    /// Files of their own on the same storage.
+    const fn base(self) -> Policy {
+        if self.is_papers() { Policy::PaperFilePerProcess } else { Policy::FilePerProcess }
+    }
+
+    /// How the server stores objects: Lustre has a file for each, and answers a write when it is on the medium. We have
+    /// several, but one for disks with heads.
     const fn storage(self, model: DiskModel) -> DiskModel {
-        match self.grows() {
+        match self.is_papers() {
             true => DiskModel { object_parts: 1, cache_bytes: 0, ..model },
             false if model.rotational => DiskModel { object_parts: 1, ..model },
             false => DiskModel { object_parts: PARTS_MAX, ..model },
@@ -193,19 +159,13 @@ impl Load {
         self.writers() * self.records * self.record
     }
 
-    /// In a few words.
-    pub fn title(&self) -> String {
-        let record = size::human(self.record);
-        format!("{:?}, {} x {record}, {} stripes, {:?}", self.medium, self.processes, self.stripes_text(), self.policy)
-    }
-
     /// Its number of stripes, or `auto`.
     pub fn stripes_text(&self) -> String {
         stripes_text(self.stripes)
     }
 
     fn layout(&self) -> LayoutSpec {
-        let alone = self.policy == Policy::FilePerProcess;
+        let alone = self.policy.is_alone();
         // Aligned records are one stripe each, as in the experiments that these repeat.
         let aligned = !alone && self.record.is_multiple_of(u64::from(STRIPE_SIZE_MIN));
         let stripes = match self.stripes {
@@ -237,7 +197,7 @@ pub fn measure(seed: u64, load: Load) -> Row {
     let link = LinkOptions { latency: LATENCY, jitter: LATENCY, ..LinkOptions::default() };
     let network = SimNetOptions { link, bandwidth: CLIENT_BANDWIDTH, seed };
     let builder = Cluster::builder().clients(load.clients).network(network).storage(storage);
-    let (result, _) = run(seed, LIMIT, builder, move |cluster| async move {
+    let (result, stats) = run(seed, LIMIT, builder, move |cluster| async move {
         for server in cluster.server_numbers() {
             cluster.net().set_bandwidth(server, SERVER_BANDWIDTH);
         }
@@ -255,7 +215,7 @@ pub fn measure(seed: u64, load: Load) -> Row {
         enqueues_per_record: counts.enqueues as f64 / records,
         callbacks_per_record: counts.callbacks as f64 / records,
         rpcs: counts.rpcs,
-        virtual_seconds: elapsed,
+        trace: stats.trace,
         failure,
     }
 }
@@ -270,23 +230,20 @@ impl Row {
             enqueues_per_record: 0.0,
             callbacks_per_record: 0.0,
             rpcs: 0,
-            virtual_seconds: 0.0,
+            trace: 0,
             failure: Some(why),
         }
     }
 }
 
-/// Gives every row its share of what the same writers reach with a file each.
+/// Gives every row its share of what the same writers reach with a file each on the same storage.
 pub fn compare(rows: &mut [Row]) {
     let alike = |a: &Load, b: &Load| {
-        (a.medium, a.clients, a.processes, a.record, a.records)
-            == (b.medium, b.clients, b.processes, b.record, b.records)
+        let writers = |l: &Load| (l.medium, l.clients, l.processes, l.record, l.records, l.policy.base());
+        writers(a) == writers(b)
     };
-    let alone: Vec<(Load, f64)> = rows
-        .iter()
-        .filter(|r| r.load.policy == Policy::FilePerProcess && r.failure.is_none())
-        .map(|r| (r.load, r.gb_per_s))
-        .collect();
+    let is_base = |r: &&Row| r.load.policy.is_alone() && r.failure.is_none();
+    let alone: Vec<(Load, f64)> = rows.iter().filter(is_base).map(|r| (r.load, r.gb_per_s)).collect();
     for row in rows {
         let base = alone.iter().find(|(load, _)| alike(load, &row.load)).map(|(_, rate)| *rate);
         row.percent_of_file_per_process =
@@ -319,10 +276,10 @@ async fn work(cluster: &Arc<Cluster>, load: Load) -> Result<(Duration, RpcCounts
 }
 
 fn choose_policy(cluster: &Cluster, policy: Policy) -> Result<(), String> {
-    let value = if policy.grows() { POLICY_GROWN } else { POLICY_DEFAULT };
+    let value = if policy.is_papers() { POLICY_GROWN } else { POLICY_DEFAULT };
     for i in 0..cluster.client_count() {
         let set = cluster.client_node(i).params().set(POLICY_PARAM, value);
-        if set.is_ok_and(|names| names.is_empty()) && policy.grows() {
+        if set.is_ok_and(|names| names.is_empty()) && policy.is_papers() {
             return Err(format!("clients have no parameter {POLICY_PARAM}"));
         }
     }
@@ -336,12 +293,12 @@ fn choose_policy(cluster: &Cluster, policy: Policy) -> Result<(), String> {
         _ => Ok(()),
     };
     switch(ROOM_PARAM, policy != Policy::Grown)?;
-    switch(OWN_PARAM, policy.grows())
+    switch(OWN_PARAM, policy.is_papers())
 }
 
 /// The shared file, or one for each writer.
 async fn make_files(client: &Client, load: &Load) -> Result<Vec<Fid>, String> {
-    let count = if load.policy == Policy::FilePerProcess { load.writers() } else { 1 };
+    let count = if load.policy.is_alone() { load.writers() } else { 1 };
     let root = Credentials::root();
     let mut files = Vec::new();
     for n in 0..count {
@@ -473,6 +430,53 @@ mod tests {
         let row = measure(1, many);
         assert_eq!(row.failure, None, "{row:?}");
         assert!(row.gb_per_s > 10.0, "{row:?}");
+    }
+
+    #[test]
+    fn the_papers_rows_have_nothing_that_is_ours_alone() {
+        for policy in [Policy::PaperFilePerProcess, Policy::Grown, Policy::Lustre] {
+            let model = policy.storage(Medium::Flash.model());
+            assert_eq!((model.object_parts, model.cache_bytes, policy.base()), (1, 0, Policy::PaperFilePerProcess));
+        }
+        let ours = Policy::Default.storage(Medium::Flash.model());
+        assert!(ours.object_parts > 1 && ours.cache_bytes > 0);
+        assert_eq!(Policy::Default.base(), Policy::FilePerProcess);
+    }
+
+    #[test]
+    fn the_form_has_the_fitted_row_and_marks_what_misses() {
+        let row = |policy, gb_per_s| {
+            let load = Load {
+                medium: Medium::Flash,
+                policy,
+                clients: 48,
+                processes: 16,
+                record: 1 << 20,
+                records: 1,
+                stripes: 1,
+            };
+            Row { gb_per_s, failure: None, ..Row::failed(load, String::new()) }
+        };
+        let mut rows = [row(Policy::PaperFilePerProcess, 11.5), row(Policy::Grown, 2.7), row(Policy::Lustre, 6.9)];
+        compare(&mut rows);
+        let experiment = report(1, &rows);
+        let rate = |row: &str| experiment.figures.iter().find(|f| f.row == row && f.figure == "rate").unwrap();
+        let fitted = rate("flash, 48 x 16, 1.0M, shared, grown locks, stripes 1");
+        assert!(fitted.kind == nacre_experiment::FigureKind::Fitted && !fitted.misses(), "{fitted:?}");
+        let lustre = rate("flash, 48 x 16, 1.0M, shared, Lustre's rule, stripes 1");
+        assert!(lustre.kind == nacre_experiment::FigureKind::Predicted && lustre.misses(), "{lustre:?}");
+        assert!(experiment.text().contains("MISSED"));
+        assert_eq!(rows[1].percent_of_file_per_process.map(f64::round), Some(23.0));
+    }
+
+    /// The page is what `nacre sim shared-file --markdown` prints; only a run knows its figures, but the constants are here.
+    #[test]
+    fn the_page_of_the_documentation_has_these_constants() {
+        let page = include_str!("../../../docs/measurements/sim-shared-file.md");
+        let records = 6144 / (48 * 16);
+        let load = Load { records, ..load(Policy::Default, 1) };
+        let expected = report(1, &[Row::failed(load, String::new())]).constants_markdown();
+        assert!(page.ends_with(&expected), "print the page again with `nacre sim shared-file --markdown`:\n{expected}");
     }
 
     #[test]

@@ -41,6 +41,8 @@ struct Served {
     import: Arc<Import>,
     name: TargetName,
     external: bool,
+    /// Parts of its objects.
+    parts: u32,
 }
 
 /// How fast a test was.
@@ -85,7 +87,8 @@ impl TestOst {
         let (name, uuid) = (TargetName::ost("survey", OstIndex(u32::from(journal.is_some()))), random_uuid(rt));
         let options = journal.map(|j| (Label::JOURNAL.to_owned(), j.display().to_string())).into_iter().collect();
         let dir = dir.join("ost");
-        let label = Label { uuid, target: name.clone(), parts: disk::suitable_parts(&dir), options };
+        let parts = disk::suitable_parts(&dir);
+        let label = Label { uuid, target: name.clone(), parts, options };
         disk::format(&dir, &label).map_err(|e| e.to_string())?;
         let osd = DiskOsd::open(&dir, nacre_ost::TABLES, DiskOptions::default()).map_err(|e| e.to_string())?;
         let mgc = Mgc::new(&self.node, vec![Nid::LO], uuid, &name.to_string());
@@ -102,12 +105,17 @@ impl TestOst {
             data: ConnectData { flags, brw_size: BRW_SIZE_MAX, max_modify_rpcs: 8, ..ConnectData::default() },
             label: format!("{name}-survey"),
         });
-        Ok(Served { ost, mgc, import, name, external: journal.is_some() })
+        Ok(Served { ost, mgc, import, name, external: journal.is_some(), parts })
     }
 
     fn of(&self, mode: Mode) -> Result<&Served, String> {
         let wanted = mode == Mode::External;
         self.osts.iter().find(|served| served.external == wanted).ok_or_else(|| format!("no OST for {mode:?}"))
+    }
+
+    /// Files of each object of a mode's OST.
+    pub(super) fn parts(&self, mode: Mode) -> Result<u32, String> {
+        self.of(mode).map(|served| served.parts)
     }
 
     /// Chooses the mode, and makes objects.

@@ -3,6 +3,7 @@
 use super::{Point, Test};
 use crate::load::{self, Cache};
 use crate::places::Scratch;
+use nacre_osd::REGION_BYTES;
 use std::path::Path;
 use std::process::Command;
 
@@ -22,12 +23,12 @@ impl Raw {
         if self.has_fio { "fio" } else { "threads" }
     }
 
-    /// Bytes a second. Files are made by the first test, whatever it is.
-    pub(super) fn measure(&self, test: Test, point: Point) -> Result<f64, String> {
+    /// Bytes a second, of objects that have so many parts. Files are made by the first test, whatever it is.
+    pub(super) fn measure(&self, test: Test, point: Point, parts: u32) -> Result<f64, String> {
         if test == Test::Write {
             self.remove();
         }
-        if self.has_fio { self.fio(test, point) } else { self.threads(test, point) }
+        if self.has_fio { self.fio(test, point, parts) } else { self.threads(test, point) }
     }
 
     /// Removes the files.
@@ -37,21 +38,10 @@ impl Raw {
         }
     }
 
-    fn fio(&self, test: Test, point: Point) -> Result<f64, String> {
-        let Point { request, objects, threads, bytes } = point;
+    fn fio(&self, test: Test, point: Point, parts: u32) -> Result<f64, String> {
         let mut command = Command::new("fio");
         command.arg("--name=raw").arg(format!("--directory={}", self.scratch.0.display()));
-        command.args(["--filename_format=object.$jobnum", "--ioengine=io_uring", "--direct=1", "--group_reporting"]);
-        command.args(["--output-format=json", "--fallocate=none", "--refill_buffers=0"]);
-        command.args([
-            format!("--rw={}", if test == Test::Read { "read" } else { "write" }),
-            format!("--overwrite={}", u8::from(test == Test::Rewrite)),
-            format!("--end_fsync={}", u8::from(test != Test::Read)),
-            format!("--bs={request}"),
-            format!("--numjobs={objects}"),
-            format!("--iodepth={}", threads.div_ceil(objects)),
-            format!("--size={}", bytes / u64::from(objects) / request * request),
-        ]);
+        command.args(fio_args(test, point, parts));
         let output = command.output().map_err(|e| format!("fio: {e}"))?;
         let direction = if test == Test::Read { "read" } else { "write" };
         let parsed: Option<f64> = serde_json::from_slice::<serde_json::Value>(&output.stdout)
@@ -76,5 +66,64 @@ impl Raw {
             }
         };
         measured.map_err(|e| e.to_string())
+    }
+}
+
+/// fio's job: as many files as the objects have, of the same sizes, written in the same turns, with as many requests under way.
+fn fio_args(test: Test, point: Point, parts: u32) -> Vec<String> {
+    let Point { request, objects, threads, bytes } = point;
+    let of_object = bytes / u64::from(objects) / request * request;
+    // An object's regions go to its parts in turn; a request that is longer than a region has a part to itself here.
+    let region = REGION_BYTES.next_multiple_of(request);
+    let files = of_object.div_ceil(region).clamp(1, u64::from(parts));
+    let of_file = of_object / files / request * request;
+    let mut args: Vec<String> = [
+        "--filename_format=object.$jobnum.$filenum",
+        "--ioengine=io_uring",
+        "--direct=1",
+        "--group_reporting",
+        "--output-format=json",
+        "--fallocate=none",
+        "--refill_buffers=0",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    args.extend([
+        format!("--rw={}", if test == Test::Read { "read" } else { "write" }),
+        format!("--overwrite={}", u8::from(test == Test::Rewrite)),
+        format!("--end_fsync={}", u8::from(test != Test::Read)),
+        format!("--bs={request}"),
+        format!("--numjobs={objects}"),
+        format!("--iodepth={}", threads.div_ceil(objects)),
+        format!("--nrfiles={files}"),
+        format!("--file_service_type=roundrobin:{}", region / request),
+        format!("--filesize={of_file}"),
+        format!("--size={}", of_file * files),
+    ]);
+    args
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(request: u64, objects: u32, threads: u32, bytes: u64, parts: u32) -> Vec<String> {
+        fio_args(Test::Write, Point { request, objects, threads, bytes }, parts)
+    }
+
+    #[track_caller]
+    fn assert_has(args: &[String], wanted: &[&str]) {
+        wanted.iter().for_each(|w| assert!(args.iter().any(|a| a == w), "{w} is not in {args:?}"));
+    }
+
+    #[test]
+    fn fio_gets_the_files_that_the_objects_have_and_as_many_requests() {
+        let of_eight = args(1 << 20, 4, 16, 1 << 30, 8);
+        assert_has(&of_eight, &["--numjobs=4", "--nrfiles=8", "--filesize=33554432", "--size=268435456"]);
+        assert_has(&of_eight, &["--iodepth=4", "--file_service_type=roundrobin:4", "--bs=1048576"]);
+        assert_has(&args(1 << 20, 4, 16, 1 << 30, 1), &["--nrfiles=1", "--filesize=268435456", "--size=268435456"]);
+        // Objects that are too short for all their parts.
+        assert_has(&args(1 << 20, 4, 4, 32 << 20, 8), &["--nrfiles=2", "--filesize=4194304", "--size=8388608"]);
+        assert_has(&args(64 << 10, 1, 1, 64 << 10, 8), &["--nrfiles=1", "--filesize=65536", "--size=65536"]);
     }
 }

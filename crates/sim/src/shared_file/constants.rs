@@ -1,0 +1,109 @@
+//! The numbers of `nacre sim shared-file`, each with where it is from. Two were fitted, to the two figures of one row: one
+//! stripe on flash.
+
+use super::Medium;
+use nacre_experiment::{Constant, ConstantKind};
+use nacre_osd::mem::DiskModel;
+use std::time::Duration;
+
+/// What a client can send and receive a second.
+pub(super) const CLIENT_BANDWIDTH: u64 = 12_000_000_000;
+/// What a server can send and receive a second: more than its OST.
+pub(super) const SERVER_BANDWIDTH: u64 = 25_000_000_000;
+/// One way, with the software on both sides; up to twice as long.
+pub(super) const LATENCY: Duration = Duration::from_micros(10);
+/// What a process needs to make a record and copy it into the cache, on average, in bytes a second: each record takes from
+/// half of that time to half as much again, or the writers would be in step as no real ones are.
+pub(super) const COPY_BANDWIDTH: u64 = 1_500_000_000;
+/// Dirty pages that our servers have room for: of a fifth of 128 GB, as by default, part.
+const CACHE_BYTES: u64 = 16 << 30;
+
+const DISK_BANDWIDTH: u64 = 6_200_000_000;
+const DISK_LATENCY: Duration = Duration::from_millis(2);
+const DISK_SEEK: Duration = Duration::from_micros(100);
+const FLASH_BANDWIDTH: u64 = 11_700_000_000;
+const FLASH_LATENCY: Duration = Duration::from_micros(60);
+const FLASH_SEEK: Duration = Duration::from_micros(4);
+const FLASH_OBJECT: u64 = 7_000_000_000;
+
+impl Medium {
+    /// How it behaves.
+    pub const fn model(self) -> DiskModel {
+        let base = DiskModel {
+            streams: 64,
+            queue_depth: 128,
+            cache_bytes: CACHE_BYTES,
+            cache_bandwidth: COPY_BANDWIDTH,
+            ..DiskModel::FREE
+        };
+        match self {
+            Medium::Disk => DiskModel {
+                latency: DISK_LATENCY,
+                seek: DISK_SEEK,
+                bandwidth: DISK_BANDWIDTH,
+                rotational: true,
+                ..base
+            },
+            Medium::Flash => DiskModel {
+                latency: FLASH_LATENCY,
+                seek: FLASH_SEEK,
+                bandwidth: FLASH_BANDWIDTH,
+                object_bandwidth: FLASH_OBJECT,
+                ..base
+            },
+        }
+    }
+}
+
+/// All that do not depend on the command's arguments.
+pub(super) fn fixed() -> Vec<Constant> {
+    use ConstantKind::{Fitted, Paper, Physical};
+    let gb = |rate: u64| rate as f64 / 1e9;
+    let micros = |d: Duration| d.as_secs_f64() * 1e6;
+    let all = [
+        (
+            "a message, one way",
+            micros(LATENCY),
+            "us",
+            Fitted,
+            "flash, 1 MiB records on one stripe: 3 GB/s. With the software on both sides; up to twice as much",
+        ),
+        (
+            "a client's link",
+            gb(CLIENT_BANDWIDTH),
+            "GB/s",
+            Fitted,
+            "flash, 16 MiB records on one stripe: 6 GB/s. It is that of InfiniBand EDR; the paper does not tell which it had",
+        ),
+        ("a server's link", gb(SERVER_BANDWIDTH), "GB/s", Physical, "assumed: two EDR links, more than its OST"),
+        ("flash: rate", gb(FLASH_BANDWIDTH), "GB/s", Paper, "section 3.B: 11.2 to 11.7 GB/s"),
+        ("flash: rate of one local file", gb(FLASH_OBJECT), "GB/s", Paper, "section 3.B: 6.8 to 7.5 GB/s"),
+        ("flash: latency", micros(FLASH_LATENCY), "us", Physical, "assumed for flash"),
+        ("flash: a request that does not follow another", micros(FLASH_SEEK), "us", Physical, "assumed for flash"),
+        ("disk: rate", gb(DISK_BANDWIDTH), "GB/s", Paper, "section 3.C: file per process reaches 6 GB/s"),
+        ("disk: latency", micros(DISK_LATENCY), "us", Physical, "assumed for 41 disks behind a controller"),
+        (
+            "disk: a request that does not follow another",
+            micros(DISK_SEEK),
+            "us",
+            Physical,
+            "assumed: 4 ms over 41 disks",
+        ),
+        ("a process's copy", gb(COPY_BANDWIDTH), "GB/s", Physical, "assumed: one core of the clients' processors"),
+        (
+            "ours: page cache of a server",
+            CACHE_BYTES as f64 / f64::from(1 << 30),
+            "GiB",
+            Physical,
+            "assumed; none in the paper's rows",
+        ),
+        (
+            "ours: parts of an object on flash",
+            f64::from(nacre_osd::PARTS_MAX),
+            "",
+            Physical,
+            "ours; 1 in the paper's rows",
+        ),
+    ];
+    all.map(|(name, value, unit, kind, source)| Constant::new(name, value, unit, kind, source)).to_vec()
+}
