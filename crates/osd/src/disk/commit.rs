@@ -121,18 +121,31 @@ impl Device {
         let stall = begin.elapsed();
         drop(running);
         // 2. Data first, so that no durable record speaks of data that can still be lost: what is still on its way to the
-        //    files, then what the files have.
+        //    files, then what the files have. The index's new pages are synced meanwhile, for they count for nothing before
+        //    the third step has recorded their transaction: a flush of the disk that nobody waits for.
         self.wait_for(pending)?;
         let unsynced = self.objects.take_unsynced();
         if changed.is_none() && callbacks.is_empty() && unsynced.is_empty() {
             return Ok(());
         }
-        self.step("osd.commit", || unsynced.sync()).map_err(|e| self.poison(super::objects::SYNC, &e))?;
+        let pages = match &changed {
+            Some(Covered::Flushed(index, _)) if !unsynced.is_empty() => Some(index),
+            _ => None,
+        };
+        std::thread::scope(|scope| {
+            let pages = pages.map(|index| scope.spawn(|| index.sync_pages()));
+            let data = self.step("osd.commit", || unsynced.sync()).map_err(|e| self.poison(super::objects::SYNC, &e));
+            let pages = pages.map_or(Ok(()), |synced| synced.join().unwrap_or(Err(io::ErrorKind::Other.into())));
+            data.and(pages.map_err(|e| self.poison("making changes durable", &e)))
+        })?;
         // 3. The changes: from here on they are committed.
         let make_durable = || match &changed {
             Some(Covered::Logged(changes)) => self.append(changes),
             Some(Covered::Flushed(index, id)) => {
-                index.sync(*id)?;
+                match pages {
+                    Some(_) => index.record(*id)?,
+                    None => index.sync(*id)?,
+                }
                 self.restart_journal();
                 Ok(())
             }

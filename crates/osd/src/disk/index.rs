@@ -136,7 +136,17 @@ impl Index {
 
     /// Makes the flushed transaction number `id` durable. Operations may go on meanwhile.
     pub(super) fn sync(&self, id: u64) -> std::io::Result<()> {
-        self.data.sync_data()?;
+        self.sync_pages()?;
+        self.record(id)
+    }
+
+    /// Makes the pages of flushed transactions durable, which count for nothing before they are recorded.
+    pub(super) fn sync_pages(&self) -> std::io::Result<()> {
+        self.data.sync_data()
+    }
+
+    /// Records that the flushed transaction number `id` is durable, as its pages are by now.
+    pub(super) fn record(&self, id: u64) -> std::io::Result<()> {
         self.durable.write(id)
     }
 
