@@ -24,7 +24,8 @@ pub(crate) struct Mount {
     /// Stay in the foreground, logs on standard error
     #[arg(short = 'f', long)]
     foreground: bool,
-    /// Mount options, separated by commas: noir (no imperative recovery), noatime, ...; unknown ones are refused
+    /// Mount options, separated by commas: ro, noatime, sync, remount, noir (no imperative recovery), ...; unknown ones are
+    /// refused
     #[arg(short = 'o', value_delimiter = ',')]
     options: Vec<String>,
     /// Address to use for this mount's connections
@@ -41,10 +42,17 @@ const NO_IMPERATIVE_RECOVERY: &str = "noir";
 /// Has the kernel clear set-id bits as Linux before 5.11 does. For tests: it is not told of.
 const NO_KILL_PRIV: &str = "nokillpriv";
 
-/// Options of mount(8) that need nothing from us, or that every mount has.
+/// Changes the flags of a file system that is mounted.
+const REMOUNT: &str = "remount";
+
+/// For people who ask for another option.
+const KNOWN_OPTIONS: &str = "ro, rw, nosuid, suid, nodev, dev, noexec, exec, noatime, relatime, strictatime, nodiratime, diratime, \
+     sync, async, dirsync, remount, noir (no imperative recovery), and those that only mount(8) heeds, such as _netdev, noauto, \
+     nofail and x-*";
+
+/// Options of mount(8) that need nothing from us, or that every mount has; and those that the kernel shows of every mount,
+/// which mount(8) repeats for a remount.
 const ACCEPTED_OPTIONS: &[&str] = &[
-    "rw",
-    "defaults",
     "_netdev",
     "noauto",
     "auto",
@@ -52,12 +60,11 @@ const ACCEPTED_OPTIONS: &[&str] = &[
     "user_xattr",
     "flock",
     "lazystatfs",
-    "noatime",
-    "relatime",
-    "dev",
-    "suid",
-    "exec",
     "allow_other",
+    "default_permissions",
+    "user_id=0",
+    "group_id=0",
+    "blksize=4096",
 ];
 
 /// Called by mount(8): `mount.nacre SOURCE MOUNTPOINT [-sfnv] [-o OPTIONS]`.
@@ -112,6 +119,12 @@ pub(crate) fn main(args: Mount) -> ExitCode {
     if let Err(e) = check(&args) {
         return fail("nacre mount", e, 1);
     }
+    if args.options.iter().any(|o| o == REMOUNT) {
+        return match nacre_fuse::mount::remount(&args.mountpoint, &mount_options(&args)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => fail("nacre mount", e, 32),
+        };
+    }
     if args.foreground {
         return daemon::run(serve(args), "nacre mount");
     }
@@ -129,10 +142,11 @@ fn check(args: &Mount) -> Result<MountSource, String> {
         checked => checked.map_err(|e| e.to_string())?,
     }
     for option in &args.options {
-        let is_ours = option == NO_IMPERATIVE_RECOVERY || option == NO_KILL_PRIV;
-        if !is_ours && !ACCEPTED_OPTIONS.contains(&option.as_str()) && !option.starts_with("x-") {
-            let known = ACCEPTED_OPTIONS.join(", ");
-            return Err(format!("mount option {option:?} is not known; known are {NO_IMPERATIVE_RECOVERY}, {known}"));
+        let is_ours = [NO_IMPERATIVE_RECOVERY, NO_KILL_PRIV, REMOUNT].contains(&option.as_str());
+        let is_accepted = ACCEPTED_OPTIONS.contains(&option.as_str()) || option.starts_with("max_read=");
+        let is_flag = MountOptions::default().set_flag(option);
+        if !is_ours && !is_accepted && !is_flag && !option.starts_with("x-") {
+            return Err(format!("mount option {option:?} is not known; known are {KNOWN_OPTIONS}"));
         }
     }
     Ok(source)
@@ -171,9 +185,7 @@ async fn serve(args: Mount) -> Result<(), String> {
         ..MountConfig::default()
     };
     let client = connect(&node, config).await?;
-    let handle_kill_priv = !args.options.iter().any(|o| o == NO_KILL_PRIV);
-    let options = MountOptions { handle_kill_priv, ..options(&args.source) };
-    let session = attach(&node, &client, &args.mountpoint, options).await?;
+    let session = attach(&node, &client, &args.mountpoint, mount_options(&args)).await?;
     daemon::say_ready(args.mountpoint.display());
     let told_to_stop = tokio::select! {
         () = session.wait_unmounted() => false,
@@ -213,6 +225,16 @@ pub(crate) async fn connect(node: &Node, config: MountConfig) -> Result<Arc<Clie
     let client = Client::mount(&node.rpc, config).await.map_err(|e| e.to_string())?;
     memory::follow(node, &client);
     Ok(client)
+}
+
+/// How this mount is made.
+fn mount_options(args: &Mount) -> MountOptions {
+    let handle_kill_priv = !args.options.iter().any(|o| o == NO_KILL_PRIV);
+    let mut options = MountOptions { handle_kill_priv, ..options(&args.source) };
+    for option in &args.options {
+        options.set_flag(option);
+    }
+    options
 }
 
 /// How a mount of `source` is made if nothing else is asked for.

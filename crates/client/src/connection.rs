@@ -5,6 +5,7 @@ use crate::callback_service::{CallbackService, Callbacks};
 use crate::invalidate::Invalidator;
 use crate::osc::memory::Memory;
 use crate::params;
+use crate::rules::Rules;
 use nacre_base::{Errno, TargetKind, TargetName, Time, Uuid};
 use nacre_ptlrpc::{
     CallOptions, Import, ImportConfig, ImportState, Recovering, Refusals, Reply, RpcError, RpcNode, Servers,
@@ -60,6 +61,7 @@ pub(crate) struct Mount {
     pub(crate) callbacks: Arc<Callbacks>,
     /// Cached file data.
     pub(crate) memory: Arc<Memory>,
+    pub(crate) rules: Rules,
 }
 
 /// Who has something to do when the connection to a target changes. Called before any further request is sent; must not

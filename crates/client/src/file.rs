@@ -13,6 +13,7 @@ use crate::lov::file_state::FileState;
 use crate::lov::merge;
 use crate::lov::{Striped, Way, Written};
 use crate::mdc::Mdc;
+use crate::rules::AccessTimes;
 use crate::stats::Op;
 use advice::FileAdvice;
 use bytes::Bytes;
@@ -292,6 +293,9 @@ impl Client {
         sizes: Sizes,
     ) -> Result<(Reported, Arc<OpenFile>), Errno> {
         let (caller, now) = (self.caller(cred), self.mount.rt.wall());
+        if matches!(body.flags & O_ACCMODE, O_WRONLY | O_RDWR) || body.flags & O_TRUNC != 0 {
+            self.mount.rules.check_writable()?;
+        }
         let body = Open { cred: cred.clone(), now, ..body };
         let mdc = self.lmv.mdc(body.parent).await?;
         let believed = if body.flags & O_TRUNC == 0 { None } else { mdc.inodes().permissions(body.parent).cloned() };
@@ -299,6 +303,9 @@ impl Client {
             if body.name.is_empty() { mdc.open_by_fid(&caller, &body).await } else { mdc.open(&caller, &body).await };
         let reply = reply?;
         let (created, mut attr) = (reply.created, reply.attr.clone());
+        if created || body.flags & O_TRUNC != 0 {
+            self.sync_change(&caller, attr.fid, created).await?;
+        }
         if believed.is_some_and(|believed| believed.fid == attr.fid && believed.mode != attr.mode) {
             self.forget_attributes(attr.fid).await;
         }
@@ -517,8 +524,9 @@ impl Client {
                 state.error = written.error;
             }
         }
-        if file.flags & O_DSYNC != 0 {
-            self.fsync(file, file.flags & O_SYNC_INODE == 0).await?;
+        let syncs_all = self.mount.rules.get().sync;
+        if syncs_all || file.flags & O_DSYNC != 0 {
+            self.fsync(file, !syncs_all && file.flags & O_SYNC_INODE == 0).await?;
         }
         self.stats.count(Op::WriteBytes, written.bytes as u64);
         Ok(written.bytes)
@@ -585,7 +593,15 @@ impl Client {
             unlocked = unlocked.and(self.release_locks(&file, owner).await);
         }
         let mdc = self.lmv.mdc(file.fid).await?;
-        let body = Close { fid: file.fid, handle: file.handle, size_blocks: self.size_hint(&file, &mdc), atime };
+        let rules = self.mount.rules.get();
+        let atime = atime.filter(|_| !rules.read_only && rules.access_times != AccessTimes::Never);
+        let body = Close {
+            fid: file.fid,
+            handle: file.handle,
+            size_blocks: self.size_hint(&file, &mdc),
+            atime,
+            atime_is_strict: rules.access_times == AccessTimes::Strict,
+        };
         match file.handle {
             0 => mdc.close_locally(&file.caller, &body, file.flags).await?,
             _ => mdc.close(&file.caller, &body).await?,

@@ -393,15 +393,16 @@ impl InodeCache {
 const ATIME_MAX_AGE_SECS: i64 = 24 * 60 * 60;
 
 /// The attributes after a close, by the MDT's rules; none if they stay. Only who wrote tells sizes, and an access is stored
-/// if the file changed since the last one, or that is a day ago.
+/// if the file changed since the last one, that is a day ago, or every access is to be stored.
 fn after_close(attr: &Attr, body: &Close, version: u64) -> Option<Attr> {
     let mut new = attr.clone();
     if let Some(hints) = body.size_blocks.filter(|_| attr.is_file()) {
         (new.size, new.blocks) = hints;
     }
     let old = attr.atime;
-    let wants =
-        |atime: Timestamp| old <= attr.mtime || old <= attr.ctime || atime.secs - old.secs >= ATIME_MAX_AGE_SECS;
+    let wants = |atime: Timestamp| {
+        body.atime_is_strict || old <= attr.mtime || old <= attr.ctime || atime.secs - old.secs >= ATIME_MAX_AGE_SECS
+    };
     if let Some(atime) = body.atime.filter(|atime| *atime > old && wants(*atime)) {
         new.atime = atime;
     }

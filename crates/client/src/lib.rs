@@ -28,6 +28,7 @@ mod mdc;
 mod osc;
 mod params;
 mod rpc_stats;
+mod rules;
 mod source;
 mod statahead;
 mod stats;
@@ -42,6 +43,7 @@ pub use invalidate::Invalidate;
 pub use llite::{Client, MountConfig, MountError, Reported};
 pub use nacre_wire::mds::open_flags;
 pub use osc::advice::LockAhead;
+pub use rules::{AccessTimes, MountRules};
 pub use source::MountSource;
 
 #[cfg(test)]

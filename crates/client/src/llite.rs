@@ -9,6 +9,7 @@ use crate::lov::merge::ObjectAttrs;
 use crate::lov::{Lov, merge};
 use crate::osc::memory::Memory;
 use crate::params;
+use crate::rules::{MountRules, Rules};
 use crate::statahead::Statahead;
 use crate::stats::{Op, Stats};
 use crate::targets::{self, Targets};
@@ -166,6 +167,7 @@ impl Client {
             invalidate: Invalidator::default(),
             callbacks: Arc::default(),
             memory: Arc::new(Memory::new(config.cached_bytes)),
+            rules: Rules::default(),
             rt,
         });
         let mgc = Mgc::new(node, config.mgs.clone(), mount.client, &config.client_name);
@@ -218,6 +220,11 @@ impl Client {
     /// What this mount may cache of the host's memory, in bytes, from now on; unless `llite.*.max_cached_mb` was set.
     pub fn set_cache_share(&self, bytes: u64) {
         self.mount.memory.set_share(bytes);
+    }
+
+    /// Sets what the mount's options ask for, from now on.
+    pub fn set_rules(&self, rules: MountRules) {
+        self.mount.rules.set(rules);
     }
 
     /// The root directory.
@@ -354,15 +361,34 @@ impl Client {
         sizes: Sizes,
     ) -> Result<Reported, Errno> {
         let caller = self.caller(cred);
-        let body = Reint { cred: cred.clone(), now: self.mount.rt.wall(), want: 0, record };
-        let reply = self.lmv.mdc(place).await?.reint_attr(&caller, &body).await?;
+        let reply = self.change(cred, place, record).await?;
         self.complete_by(&caller, reply, sizes).await
     }
 
     /// Sends a change to the MDT of `place`.
     pub(crate) async fn reint(&self, cred: &Credentials, place: Fid, record: ReintRecord) -> Result<(), Errno> {
+        self.change(cred, place, record).await.map(drop)
+    }
+
+    async fn change(&self, cred: &Credentials, place: Fid, record: ReintRecord) -> Result<AttrReply, Errno> {
+        self.mount.rules.check_writable()?;
+        let changes_names = matches!(
+            record,
+            ReintRecord::Create(_) | ReintRecord::Link(_) | ReintRecord::Unlink(_) | ReintRecord::Rename(_)
+        );
         let body = Reint { cred: cred.clone(), now: self.mount.rt.wall(), want: 0, record };
-        self.lmv.mdc(place).await?.reint_attr(&self.caller(cred), &body).await.map(drop)
+        let reply = self.lmv.mdc(place).await?.reint_attr(&self.caller(cred), &body).await?;
+        self.sync_change(&self.caller(cred), place, changes_names).await?;
+        Ok(reply)
+    }
+
+    /// Waits until a change at the MDT of `place` is durable, if the mount's options ask for it.
+    pub(crate) async fn sync_change(&self, caller: &Caller, place: Fid, changes_names: bool) -> Result<(), Errno> {
+        let rules = self.mount.rules.get();
+        if rules.sync || rules.dir_sync && changes_names {
+            self.lmv.mdc(place).await?.sync(caller, Fid::ZERO).await?;
+        }
+        Ok(())
     }
 
     async fn make(&self, cred: &Credentials, create: ReintCreate) -> Result<Attr, Errno> {
@@ -475,9 +501,12 @@ impl Client {
     ) -> Result<(), Errno> {
         let _timed = self.stats.time(Op::Rename);
         let (old_name, new_name) = (owned(old_name), owned(new_name));
+        self.mount.rules.check_writable()?;
         let record = ReintRecord::Rename(ReintRename { old_parent, old_name, new_parent, new_name, flags });
         let body = Reint { cred: cred.clone(), now: self.mount.rt.wall(), want: 0, record };
-        self.lmv.mdc(old_parent).await?.rename(&self.caller(cred), &body).await
+        let caller = self.caller(cred);
+        self.lmv.mdc(old_parent).await?.rename(&caller, &body).await?;
+        self.sync_change(&caller, old_parent, true).await
     }
 
     /// Entries of a directory after `cookie` (0 to begin), at most about `max_bytes` of them. With attributes if asked
@@ -659,7 +688,7 @@ fn sum_statfs(mdt: &StatFs, osts: impl Iterator<Item = StatFs>) -> StatFs {
     let mut sum = StatFs { block_size: mdt.block_size.max(512), ..mdt.clone() };
     (sum.blocks, sum.blocks_free, sum.blocks_available) = (0, 0, 0);
     let (mut objects_free, mut any) = (0u64, false);
-    for ost in osts {
+    for ost in each_disk_once(osts) {
         let scale = |blocks: u64| blocks.saturating_mul(ost.block_size.into()) / u64::from(sum.block_size);
         let (all, free, available) = (scale(ost.blocks), scale(ost.blocks_free), scale(ost.blocks_available));
         sum.blocks = sum.blocks.saturating_add(all);
@@ -673,6 +702,20 @@ fn sum_statfs(mdt: &StatFs, osts: impl Iterator<Item = StatFs>) -> StatFs {
         sum.files_free = objects_free;
     }
     sum
+}
+
+/// One of the targets on each disk. They tell the same of it, but for a moment in which it changes, and for reserves: the
+/// one that says least is taken.
+fn each_disk_once(targets: impl Iterator<Item = StatFs>) -> Vec<StatFs> {
+    let mut all: Vec<StatFs> = Vec::new();
+    for target in targets {
+        match all.iter_mut().find(|other| target.disk != 0 && other.disk == target.disk) {
+            Some(other) if other.blocks_available <= target.blocks_available => {}
+            Some(other) => *other = target,
+            None => all.push(target),
+        }
+    }
+    all
 }
 
 #[cfg(test)]
@@ -693,6 +736,9 @@ mod tests {
         let sum = sum_statfs(&mdt, [ost.clone(), ost.clone()].into_iter());
         assert_eq!((sum.block_size, sum.blocks, sum.blocks_free, sum.blocks_available), (4096, 400, 200, 160));
         assert_eq!((sum.files, sum.files_free), (700, 600), "100 are in use, and objects for 600 more");
+        let shared = |disk, blocks_available| StatFs { disk, blocks_available, ..ost.clone() };
+        let sum = sum_statfs(&mdt, [shared(7, 40), shared(8, 40), shared(7, 30), shared(8, 50)].into_iter());
+        assert_eq!((sum.blocks, sum.blocks_available, sum.files_free), (400, 140, 600), "two disks, twice each");
         let sum = sum_statfs(&mdt, std::iter::empty());
         assert_eq!((sum.blocks, sum.files_free), (0, 900));
     }

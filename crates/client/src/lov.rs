@@ -353,6 +353,17 @@ impl Lov {
         try_join_all(locked.into_iter().map(punch).collect::<Vec<_>>()).await
     }
 
+    /// EFBIG if the object with the last byte of a file of `size` bytes cannot be so long.
+    pub(crate) async fn check_end(&self, caller: &Caller, fid: Fid, layout: &Layout, size: u64) -> Result<(), Errno> {
+        let (Some(last), file) = (size.checked_sub(1), self.file(fid)) else { return Ok(()) };
+        let Some(place) = plan::single(layout, last, 1) else { return Ok(()) };
+        let (map, range) = (|| plan::stripe_map(layout, place.stripe), place.offset..place.offset + 1);
+        let part = self.part(&file, place.stripe, place.of, map, range).await?;
+        // So that the OST is connected, and says what it can hold.
+        part.osc.glimpse(caller, &part.object).await?;
+        if part.osc.can_hold(place.offset + 1) { Ok(()) } else { Err(Errno::EFBIG) }
+    }
+
     /// Makes a hole; the size stays.
     pub(crate) async fn punch_hole(
         &self,
@@ -381,6 +392,9 @@ impl Lov {
     ) -> Result<(), Errno> {
         self.until_all_answer(file, range).await?;
         let locked = self.lock_objects(caller, file, LockMode::Pw, |_, map| map.object_range(range)).await?;
+        if locked.iter().any(|l| !l.part.osc.can_hold(l.part.range.end)) {
+            return Err(Errno::EFBIG);
+        }
         // It may make the file longer.
         let _gate = file.state.gate.write().await;
         let allocate = |Locked { part, guard }: Locked| {

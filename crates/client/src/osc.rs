@@ -69,6 +69,8 @@ pub(crate) struct Osc {
     pub(crate) max_pages_per_rpc: Arc<AtomicU64>,
     /// What the server allows.
     negotiated_brw_size: AtomicU64,
+    /// Bytes of the OST's largest object; known once it is connected.
+    object_bytes_max: AtomicU64,
     max_dirty_mb: AtomicU64,
     /// Age in milliseconds at which dirty bytes are written back.
     pub(crate) dirty_expire_ms: Arc<AtomicU64>,
@@ -112,6 +114,7 @@ impl Osc {
             resend_count: Arc::new(AtomicU64::new(RESEND_COUNT_DEFAULT)),
             max_pages_per_rpc: Arc::new(AtomicU64::new(u64::from(BRW_SIZE_DEFAULT) / PAGE_SIZE)),
             negotiated_brw_size: AtomicU64::new(BRW_SIZE_DEFAULT.into()),
+            object_bytes_max: AtomicU64::new(u64::MAX),
             max_dirty_mb: AtomicU64::new(MAX_DIRTY_MB_DEFAULT),
             dirty_expire_ms: Arc::new(AtomicU64::new(DIRTY_EXPIRE_MS_DEFAULT)),
             only_grown_locks: AtomicBool::new(false),
@@ -185,6 +188,18 @@ impl Osc {
     pub(crate) fn brw_size(&self) -> u64 {
         let own = self.max_pages_per_rpc.load(Ordering::Relaxed) * PAGE_SIZE;
         own.min(self.negotiated_brw_size.load(Ordering::Relaxed))
+    }
+
+    /// How many of `len` bytes from `offset` on an object can hold. To be asked with a lock of the OST in hand: before the
+    /// first connection there is no limit that is known.
+    pub(crate) fn room(&self, offset: u64, len: usize) -> usize {
+        let room = self.object_bytes_max.load(Ordering::Relaxed).saturating_sub(offset);
+        usize::try_from(room).unwrap_or(usize::MAX).min(len)
+    }
+
+    /// Whether an object of `bytes` bytes fits. To be asked as [`Osc::room`].
+    pub(crate) fn can_hold(&self, bytes: u64) -> bool {
+        bytes <= self.object_bytes_max.load(Ordering::Relaxed)
     }
 
     /// The object; made known if it was not.

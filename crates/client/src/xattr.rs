@@ -184,6 +184,7 @@ struct Space {
     files: u64,
     files_free: u64,
     state: u32,
+    disk: u64,
 }
 
 impl TargetEntry {
@@ -206,6 +207,7 @@ impl TargetEntry {
                 files: s.files,
                 files_free: s.files_free,
                 state: s.state,
+                disk: s.disk,
             }),
         }
     }

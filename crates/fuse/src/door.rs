@@ -40,7 +40,11 @@ pub async fn mount_client(
     client.set_invalidate(kernel.clone());
     let (files, directories, created) = (Mutex::default(), Mutex::default(), Mutex::default());
     let door = Door { client, rt: rt.clone(), nodes, kernel, files, directories, created };
-    serve(rt.clone(), mountpoint, options, Arc::new(door)).await
+    let (rules, client) = (options.rules(), door.client.clone());
+    client.set_rules(rules);
+    let mut session = serve(rt.clone(), mountpoint, options, Arc::new(door)).await?;
+    session.follow_remounts(rt, move |rules| client.set_rules(rules));
+    Ok(session)
 }
 
 struct Door {

@@ -26,6 +26,7 @@ pub mod null;
 pub mod parse;
 mod pool;
 mod releases;
+mod remount;
 pub mod reply;
 pub mod request;
 mod running;

@@ -5,6 +5,7 @@ use crate::block::with_device_at;
 use crate::dev::Channel;
 use crate::helper;
 use nacre_base::Errno;
+use nacre_client::{AccessTimes, MountRules};
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -25,8 +26,14 @@ pub struct MountOptions {
     pub no_dev: bool,
     /// `noexec`.
     pub no_exec: bool,
-    /// `noatime`.
-    pub no_atime: bool,
+    /// What becomes of access times. The kernel leaves them to the server, and only shows the option.
+    pub access_times: AccessTimes,
+    /// `nodiratime`.
+    pub no_dir_atime: bool,
+    /// `sync`, which is the server's to keep too.
+    pub sync: bool,
+    /// `dirsync` likewise.
+    pub dir_sync: bool,
     /// Let users other than root in.
     pub allow_other: bool,
     /// The kernel checks permissions by mode, owner, group and list before it asks us. It must, if it keeps names: it
@@ -49,7 +56,10 @@ impl Default for MountOptions {
             no_suid: false,
             no_dev: false,
             no_exec: false,
-            no_atime: false,
+            access_times: AccessTimes::Relative,
+            no_dir_atime: false,
+            sync: false,
+            dir_sync: false,
             allow_other: true,
             default_permissions: true,
             handle_kill_priv: true,
@@ -66,7 +76,49 @@ impl MountOptions {
             | flag(self.no_suid, libc::MS_NOSUID)
             | flag(self.no_dev, libc::MS_NODEV)
             | flag(self.no_exec, libc::MS_NOEXEC)
-            | flag(self.no_atime, libc::MS_NOATIME)
+            | flag(self.no_dir_atime, libc::MS_NODIRATIME)
+            | flag(self.sync, libc::MS_SYNCHRONOUS)
+            | flag(self.dir_sync, libc::MS_DIRSYNC)
+            | match self.access_times {
+                AccessTimes::Never => libc::MS_NOATIME,
+                AccessTimes::Relative => libc::MS_RELATIME,
+                AccessTimes::Strict => libc::MS_STRICTATIME,
+            }
+    }
+
+    /// Sets an option of mount(8) that is a flag of the mount; false if it is none. Of opposites the last one counts.
+    pub fn set_flag(&mut self, option: &str) -> bool {
+        match option {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "nosuid" => self.no_suid = true,
+            "suid" => self.no_suid = false,
+            "nodev" => self.no_dev = true,
+            "dev" => self.no_dev = false,
+            "noexec" => self.no_exec = true,
+            "exec" => self.no_exec = false,
+            "noatime" => self.access_times = AccessTimes::Never,
+            "relatime" | "atime" | "nostrictatime" => self.access_times = AccessTimes::Relative,
+            "strictatime" | "norelatime" => self.access_times = AccessTimes::Strict,
+            "nodiratime" => self.no_dir_atime = true,
+            "diratime" => self.no_dir_atime = false,
+            "sync" => self.sync = true,
+            "async" => (self.sync, self.dir_sync) = (false, false),
+            "dirsync" => self.dir_sync = true,
+            "defaults" => {}
+            _ => return false,
+        }
+        true
+    }
+
+    /// What the server has to keep of it.
+    pub fn rules(&self) -> MountRules {
+        MountRules {
+            read_only: self.read_only,
+            access_times: self.access_times,
+            sync: self.sync,
+            dir_sync: self.dir_sync,
+        }
     }
 
     /// The options as fusermount3 takes them.
@@ -77,7 +129,10 @@ impl MountOptions {
         let flags = [
             (self.read_only, "ro"),
             (self.no_exec, "noexec"),
-            (self.no_atime, "noatime"),
+            (self.access_times == AccessTimes::Never, "noatime"),
+            (self.no_dir_atime, "nodiratime"),
+            (self.sync, "sync"),
+            (self.dir_sync, "dirsync"),
             (self.default_permissions, "default_permissions"),
             (self.allow_other && may_allow_other, "allow_other"),
         ];
@@ -269,6 +324,33 @@ fn mount_as(kind: &str, path: &Path, options: &MountOptions, data: &str) -> io::
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Changes the flags of what is mounted on `path`. The process that serves it follows ([`crate::remount`]).
+pub fn remount(path: &Path, options: &MountOptions) -> Result<(), FuseError> {
+    let failed = |error| FuseError::Mount { path: path.into(), error };
+    let target = c_string(path.as_os_str().as_bytes()).map_err(failed)?;
+    let flags = options.flags() | libc::MS_REMOUNT;
+    // SAFETY: a NUL-terminated string that outlives the call; a remount of FUSE takes no data.
+    let result = unsafe { libc::mount(std::ptr::null(), target.as_ptr(), std::ptr::null(), flags, std::ptr::null()) };
+    if result < 0 { Err(failed(io::Error::last_os_error())) } else { Ok(()) }
+}
+
+/// The flags of the topmost mount on `path` as the kernel has them now; none if nothing is mounted there.
+pub(crate) fn flags_of(mountinfo: &[u8], path: &[u8]) -> Option<MountOptions> {
+    let fields = fields_of(mountinfo, path)?;
+    let mut options = MountOptions { access_times: AccessTimes::Strict, ..MountOptions::default() };
+    // Those of the mount, and behind type and source those of the file system.
+    let of_super = fields.iter().skip_while(|field| **field != b"-").nth(3);
+    for list in [fields.get(5), of_super].into_iter().flatten() {
+        for option in list.split(|b| *b == b',').filter_map(|o| std::str::from_utf8(o).ok()) {
+            // One that says read-only is not overruled by the other.
+            if option != "rw" {
+                options.set_flag(option);
+            }
+        }
+    }
+    Some(options)
+}
+
 /// Unmounts `path`, a live or a dead mountpoint. May block while the kernel waits for the file system.
 pub fn unmount(path: &Path, how: Unmount) -> Result<(), FuseError> {
     if helper::is_needed() {
@@ -378,7 +460,7 @@ mod tests {
         let o = MountOptions { read_only: true, no_dev: true, default_permissions: true, ..MountOptions::default() };
         let want = "fd=5,rootmode=40000,user_id=0,group_id=0,max_read=1048576,allow_other,default_permissions";
         assert_eq!(o.data(5, 1 << 20), want);
-        assert_eq!(o.flags(), libc::MS_RDONLY | libc::MS_NODEV);
+        assert_eq!(o.flags(), libc::MS_RDONLY | libc::MS_NODEV | libc::MS_RELATIME);
         let o = MountOptions { source: "10.0.0.1@tcp,10.0.0.2@tcp:/nacre".into(), ..o };
         let want = "fsname=10.0.0.1@tcp\\,10.0.0.2@tcp:/nacre,subtype=nacre,max_read=4096,ro,default_permissions";
         assert_eq!(o.helper_options(4096, false), want);
@@ -395,6 +477,25 @@ mod tests {
         assert_eq!(type_of(Path::new("/proc/self")), None);
         assert_eq!(device_of(text, b"/").as_deref(), Some("254:0"));
         assert_eq!(device_of(text, b"/mnt"), None);
+    }
+
+    #[test]
+    fn the_flags_of_a_mount_are_the_options_that_it_was_given() {
+        let mut options = MountOptions::default();
+        for option in ["ro", "noatime", "rw", "nosuid", "nodev", "strictatime", "sync", "nodiratime", "noexec"] {
+            assert!(options.set_flag(option), "{option}");
+        }
+        assert!(!options.set_flag("user=me"));
+        let want = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+        let want = want | libc::MS_STRICTATIME | libc::MS_SYNCHRONOUS | libc::MS_NODIRATIME;
+        assert_eq!(options.flags(), want);
+        let shown = b"31 30 0:41 / /m rw,nosuid,nodev,noexec,nodiratime - fuse.nacre nacre rw,sync,user_id=0\n";
+        assert_eq!(flags_of(shown, b"/m"), Some(MountOptions { ..options }));
+        let shown = b"31 30 0:41 / /m ro,relatime shared:7 - fuse.nacre nacre rw,dirsync\n";
+        let rules = flags_of(shown, b"/m").unwrap().rules();
+        let want = MountRules { read_only: true, dir_sync: true, ..MountRules::default() };
+        assert_eq!(rules, want);
+        assert_eq!(flags_of(shown, b"/other"), None);
     }
 
     #[test]

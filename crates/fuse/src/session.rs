@@ -11,7 +11,9 @@ use crate::notify::Notifier;
 use crate::parse::{self, Dialect};
 use crate::pool::Pool;
 use crate::releases::Releases;
+use crate::remount;
 use crate::reply::Sink;
+use nacre_client::MountRules;
 use nacre_rt::{Rt, Task};
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
@@ -74,6 +76,7 @@ pub struct Session {
     notifier: Notifier,
     device_gone: Arc<AtomicBool>,
     ended: watch::Receiver<bool>,
+    follower: Option<Task>,
 }
 
 /// Mounts `handler` on `mountpoint` and serves it until it is unmounted. Requests that have to wait become tasks of `rt`,
@@ -101,6 +104,14 @@ impl Session {
         self.kind
     }
 
+    /// Calls `changed` with what the mount's flags ask of the server, now and whenever somebody remounts it.
+    pub(crate) fn follow_remounts(&mut self, rt: &Rt, changed: impl Fn(MountRules) + Send + Sync + 'static) {
+        match remount::follow(rt, &self.mountpoint, changed) {
+            Ok(task) => self.follower = Some(task),
+            Err(error) => tracing::warn!(%error, "remounts are not noticed"),
+        }
+    }
+
     /// To invalidate what the kernel caches.
     pub fn notifier(&self) -> &Notifier {
         &self.notifier
@@ -126,6 +137,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        self.follower.iter().for_each(Task::abort);
         if !self.device_gone.load(Ordering::Acquire)
             // Waiting for the handler here could be waiting for ourselves.
             && let Err(e) = mount::unmount(&self.mountpoint, Unmount::Abort)
@@ -186,7 +198,8 @@ fn run(
     let server = Arc::new(Server { rt: rt.clone(), handler, interrupts, dialect, pool, releases, help });
     let (over, ended) = watch::channel(false);
     let device_gone = Arc::new(AtomicBool::new(false));
-    let session = Session { mountpoint: path.into(), kind, notifier, device_gone: device_gone.clone(), ended };
+    let session =
+        Session { mountpoint: path.into(), kind, notifier, device_gone: device_gone.clone(), ended, follower: None };
 
     let assist = |(i, c)| {
         let server = server.clone();

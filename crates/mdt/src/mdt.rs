@@ -754,6 +754,7 @@ async fn handle_statfs(mdt: &Arc<Mdt>) -> Result<Response, Errno> {
         files_free: s.files_free,
         name_max: NAME_MAX as u32,
         state: 0,
+        disk: s.disk,
     }))
 }
 

@@ -105,6 +105,11 @@ pub trait Osd: Send + Sync + 'static {
     /// Space and files of the device.
     async fn statfs(&self) -> Result<StatFs, OsdError>;
 
+    /// Bytes of the largest object that the device can hold.
+    fn object_bytes_max(&self) -> u64 {
+        OBJECT_SIZE_MAX
+    }
+
     /// Counters since the device was opened.
     fn stats(&self) -> OsdStats;
 
@@ -218,6 +223,8 @@ pub struct StatFs {
     pub files_total: u64,
     /// Files not in use.
     pub files_free: u64,
+    /// What tells the file system that the device lies on from all others, here and on other hosts. 0: not known.
+    pub disk: u64,
 }
 
 fn check_key(key: &[u8]) -> Result<(), OsdError> {

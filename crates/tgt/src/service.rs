@@ -227,7 +227,7 @@ impl<S: Service> Dispatcher<S> {
             flags: asked.flags & (S::FEATURES | if S::RECOVERS { connect_flags::RECOVERY } else { 0 }),
             index: target.name().index,
             instance: target.instance(),
-            max_bytes: nacre_osd::OBJECT_SIZE_MAX,
+            max_bytes: target.osd().object_bytes_max(),
             ..ConnectData::default()
         };
         if answer.flags & connect_flags::MULTI_MODIFY_RPCS != 0 {

@@ -134,6 +134,8 @@ message! {
         pub name_max: u32,
         /// State bits of [`statfs_state`].
         pub state: u32,
+        /// What tells the file system below the target from all others: targets with the same one share its space. 0: not known.
+        pub disk: u64,
     }
 }
 

@@ -150,6 +150,8 @@ message! {
         pub size_blocks: Option<(u64, u64)>,
         /// Access time, if the client read.
         pub atime: Option<Timestamp>,
+        /// The access time is stored however recent the one is that is known (strictatime).
+        pub atime_is_strict: bool,
     }
 
     /// MDS_READPAGE: entries of a directory from a cookie on.

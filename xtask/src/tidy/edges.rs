@@ -13,6 +13,7 @@ const EDGES: &[(&str, &str)] = &[
     ("crates/fuse/src/helper.rs", "runs fusermount3, which mounts for users other than root"),
     ("crates/fuse/src/mount.rs", "mount and umount"),
     ("crates/fuse/src/notify.rs", "the thread that sends invalidations"),
+    ("crates/fuse/src/remount.rs", "/proc, for changes of the mount table"),
     ("crates/fuse/src/session.rs", "the threads that read /dev/fuse"),
     ("crates/fuse/src/signals.rs", "/proc, for a caller's signals"),
     ("crates/lnet/src/tcp/", "sockets"),

@@ -7,6 +7,7 @@ use crate::output::{fail, json};
 use nacre_base::{Errno, size};
 use nacre_wire::attr::statfs_state;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -31,6 +32,9 @@ struct Space {
     files: u64,
     files_free: u64,
     state: u32,
+    /// Targets with the same one, other than 0, share a file system.
+    #[serde(default)]
+    disk: u64,
 }
 
 impl Space {
@@ -110,6 +114,7 @@ fn print_df(mountpoint: &Path, targets: &[Target], human: bool, inodes: bool, ve
     }
     let mut sum = Space { block_size: 1024, ..Space::default() };
     let (mut mdt_files, mut ost_files_free) = (Space::default(), 0u64);
+    let mut disks = BTreeSet::new();
     for t in targets {
         let uuid = format!("{}_UUID", t.name);
         let Some(s) = t.statfs else {
@@ -119,7 +124,9 @@ fn print_df(mountpoint: &Path, targets: &[Target], human: bool, inodes: bool, ve
         };
         let place = format!("{}[{}:{}] {}", mountpoint.display(), t.kind, t.index, letters(s.state, verbose));
         println!("{}{place}", row(&uuid, &s, human, inodes));
-        if t.kind == "OST" {
+        if t.kind == "OST" && s.disk != 0 && !disks.insert(s.disk) {
+            // What it has was counted with another target.
+        } else if t.kind == "OST" {
             sum.blocks += s.kib(s.blocks);
             sum.blocks_free += s.kib(s.blocks_free);
             sum.blocks_available += s.kib(s.blocks_available);

@@ -13,6 +13,9 @@ use nacre_wire::mds::{AttrReply, Reint, ReintRecord, ReintSetattr};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
+/// Every OST has room for files of this size: no file system of today has files that are shorter.
+const SURE_SIZE: u64 = 1 << 40;
+
 impl Client {
     /// Changes attributes. A size truncates, or makes the file longer; with an open file that is writable this needs no
     /// permission.
@@ -50,10 +53,15 @@ impl Client {
         if set.size.is_some_and(|size| size > FILE_SIZE_MAX) {
             return Err(Errno::EFBIG);
         }
+        self.mount.rules.check_writable()?;
         let (caller, now) = (self.caller(cred), self.mount.rt.wall());
         let set = with_times(set, now);
         let (size, mtime) = (set.size, set.mtime);
+        if let Some(size) = size.filter(|size| *size > SURE_SIZE) {
+            self.check_size(&caller, fid, size).await?;
+        }
         let reply = self.setattr_at_mdt(cred, now, fid, set, file).await?;
+        self.sync_change(&caller, fid, false).await?;
 
         let mut attr = reply.attr;
         let layout = reply.layout.filter(|l| l.stripe_count() > 0);
@@ -115,6 +123,15 @@ impl Client {
                 .for_each(|o| *o = None),
         }
         Ok(())
+    }
+
+    /// EFBIG if the object of a file's last byte cannot be so long.
+    async fn check_size(&self, caller: &Caller, fid: Fid, size: u64) -> Result<(), Errno> {
+        let reply = self.lmv.mdc(fid).await?.getattr(caller, &Credentials::root(), fid).await?;
+        match reply.layout {
+            Some(layout) => self.lov.check_end(caller, fid, &layout, size).await,
+            None => Ok(()),
+        }
     }
 
     /// The MDT's part of [`Client::setattr`].

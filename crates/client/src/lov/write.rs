@@ -96,7 +96,11 @@ impl Lov {
             if let Some(guard) = self.lock_to_write(&write, way, &part, &mut asked).await? {
                 let _gate = file.state.gate.read().await;
                 let (of, object) = (file.object(place.stripe, part.object.fid, now), &part.object);
-                let (locking, data, len) = (file.locking, data.clone(), data.len());
+                let len = part.osc.room(place.offset, data.len());
+                if len == 0 {
+                    return Err(Errno::EFBIG);
+                }
+                let (locking, data) = (file.locking, data.slice(0, len));
                 let write = ObjectWrite { object, of, caller, locking, offset: place.offset, data };
                 let (done, error) = part.osc.write(&guard, &write).await;
                 return sum_up(offset, len, [(offset + done as u64, error)]);
@@ -111,6 +115,14 @@ impl Lov {
             Way::Direct => None,
             _ => self.lock_all_to_write(&write, way, &parts, &mut asked).await?,
         };
+        if let Some(end) = end_of_room(parts.iter().zip(&ios)) {
+            let room = (end - offset) as usize;
+            drop((guards, parts));
+            if room == 0 {
+                return Err(Errno::EFBIG);
+            }
+            return Box::pin(self.write(caller, file, way, now, offset, &data.slice(0, room))).await;
+        }
         let Some(guards) = guards else {
             return write.write_parts(parts.iter().zip(&ios).map(|(part, io)| (part, None, io))).await;
         };
@@ -216,11 +228,25 @@ impl Lov {
             let Locked { part, guard } = locked.swap_remove(place.stripe);
             drop(locked);
             let (of, locking) = (file.object(place.stripe, part.object.fid, now), file.locking);
+            let room = part.osc.room(place.offset, room);
+            if room == 0 {
+                return Err(Errno::EFBIG);
+            }
+            let data = data.slice(0, room);
             let write = ObjectWrite { object: &part.object, of, caller, locking, offset: place.offset, data };
             let (done, error) = part.osc.write(&guard, &write).await;
             return Ok((size, sum_up(size, room, [(size + done as u64, error)])?));
         }
-        let ios = plan::cut(&file.layout, size, room as u64, |_| u64::MAX);
+        let mut ios = plan::cut(&file.layout, size, room as u64, |_| u64::MAX);
+        let end = end_of_room(ios.iter().map(|io| (&locked[io.stripe].part, io)));
+        let room = end.map_or(room, |end| (end - size) as usize);
+        if room == 0 {
+            return Err(Errno::EFBIG);
+        }
+        if end.is_some() {
+            ios = plan::cut(&file.layout, size, room as u64, |_| u64::MAX);
+        }
+        let data = data.slice(0, room);
         if ios.iter().map(|io| io.len).sum::<usize>() < room {
             return Err(Errno::ESTALE);
         }
@@ -233,6 +259,17 @@ impl Lov {
         let write = FileWrite { caller, file, now, offset: size, data: &data };
         Ok((size, write.write_parts(parts).await?))
     }
+}
+
+/// Where in the file the first byte is that its object cannot hold; none if they hold all.
+fn end_of_room<'a>(mut parts: impl Iterator<Item = (&'a Part, &'a ObjectIo)>) -> Option<u64> {
+    let end = |(part, io): (&Part, &ObjectIo)| {
+        let room = part.osc.room(io.offset, io.len);
+        (room < io.len).then(|| io.file_offset_of(room))
+    };
+    let mut ends = parts.by_ref().filter_map(end);
+    let first = ends.next()?;
+    Some(ends.fold(first, u64::min))
 }
 
 /// What a part's object is asked for, of a set of records of the file.

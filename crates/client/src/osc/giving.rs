@@ -349,6 +349,8 @@ impl Observer for Osc {
         let limited = data.flags & connect_flags::BRW_SIZE != 0 && data.brw_size > 0;
         let size = if limited { data.brw_size.into() } else { u64::MAX };
         self.negotiated_brw_size.store(size, Ordering::Relaxed);
+        let most = if data.max_bytes > 0 { data.max_bytes } else { u64::MAX };
+        self.object_bytes_max.store(most, Ordering::Relaxed);
         self.update_limits();
         if let Some(osc) = self.this.upgrade() {
             // What a restart left without locks is written at once.

@@ -22,7 +22,7 @@ pub enum Closed {
 /// Whether the close has something to store.
 pub fn changes(inode: &Inode, r: &Close) -> bool {
     let size = r.size_blocks.is_some_and(|new| inode.is_file() && new != (inode.size, inode.blocks));
-    size || r.atime.is_some_and(|atime| wants_atime(inode, atime))
+    size || r.atime.is_some_and(|atime| wants_atime(inode, atime, r.atime_is_strict))
 }
 
 /// Stores the hints of a close; neither is a change that ctime tells of. ESTALE if the inode is gone.
@@ -34,15 +34,16 @@ pub fn close(cx: &mut Context<'_>, r: &Close) -> Result<Closed, Errno> {
     if let Some(hints) = r.size_blocks.filter(|_| inode.is_file()) {
         (inode.size, inode.blocks) = hints;
     }
-    if let Some(atime) = r.atime.filter(|a| wants_atime(&inode, *a)) {
+    if let Some(atime) = r.atime.filter(|a| wants_atime(&inode, *a, r.atime_is_strict)) {
         inode.atime = atime;
     }
     cx.put_silently(r.fid, &mut inode, UPDATE)?;
     Ok(Closed::Changed)
 }
 
-/// relatime: an access is stored if the file changed since the last one, or that is a day ago.
-fn wants_atime(inode: &Inode, atime: nacre_base::Timestamp) -> bool {
+/// relatime: an access is stored if the file changed since the last one, or that is a day ago. strictatime: always.
+fn wants_atime(inode: &Inode, atime: nacre_base::Timestamp, is_strict: bool) -> bool {
     let old = inode.atime;
-    atime > old && (old <= inode.mtime || old <= inode.ctime || atime.secs - old.secs >= ATIME_MAX_AGE_SECS)
+    atime > old
+        && (is_strict || old <= inode.mtime || old <= inode.ctime || atime.secs - old.secs >= ATIME_MAX_AGE_SECS)
 }

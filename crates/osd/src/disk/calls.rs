@@ -5,6 +5,7 @@ use super::ring;
 use crate::{AllocateMode, Seek};
 use nacre_base::Payload;
 use nacre_base::buf::{AlignedBuf, DIRECT_IO_ALIGNMENT};
+use nacre_base::hash::fnv_1a_64;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
@@ -118,6 +119,31 @@ pub(super) fn seek(file: &File, offset: u64, what: Seek) -> io::Result<Option<u6
     match unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) } {
         -1 => Err(io::Error::last_os_error()).or_else(|e| none_if(e, libc::ENXIO)),
         found => Ok(Some(found as u64)),
+    }
+}
+
+/// Bytes of the longest file of the file system that `file` is in. A seek to where no file reaches is refused, and moves
+/// nothing that anybody uses.
+pub(super) fn file_bytes_max(file: &File) -> u64 {
+    let (mut reached, mut refused) = (0, 1 << 63);
+    while refused - reached > 1 {
+        let middle = reached + (refused - reached) / 2;
+        // SAFETY: lseek touches no memory of ours.
+        match unsafe { libc::lseek(file.as_raw_fd(), middle as i64, libc::SEEK_SET) } {
+            -1 => refused = middle,
+            _ => reached = middle,
+        }
+    }
+    reached
+}
+
+/// Tells the file system that `file` is in from all others: by its device number, and the host by what it drew at its start.
+/// 0 if that cannot be known.
+pub(super) fn file_system_id(file: &File) -> u64 {
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    match file.metadata() {
+        Ok(metadata) if !boot.is_empty() => fnv_1a_64(&[&boot[..], &metadata.dev().to_le_bytes()].concat()).max(1),
+        _ => 0,
     }
 }
 

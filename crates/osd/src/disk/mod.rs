@@ -132,6 +132,10 @@ struct Device {
     written: AtomicU64,
     recorder: Arc<Recorder>,
     mmp: Option<Mmp>,
+    /// See [`Osd::object_bytes_max`].
+    object_bytes_max: u64,
+    /// See [`StatFs::disk`].
+    disk: u64,
     /// Becomes true when another node has taken the target over.
     taken: watch::Sender<bool>,
     /// Also a handle on the file system. Declared, and so dropped, last.
@@ -235,6 +239,8 @@ impl DiskOsd {
             written: AtomicU64::new(0),
             recorder,
             mmp,
+            object_bytes_max: calls::file_bytes_max(&lock.0).min(crate::OBJECT_SIZE_MAX),
+            disk: calls::file_system_id(&lock.0),
             taken: watch::Sender::new(false),
             lock,
         });
@@ -359,6 +365,10 @@ impl Osd for DiskOsd {
     async fn statfs(&self) -> Result<StatFs, OsdError> {
         self.device.check()?;
         self.device.statfs()
+    }
+
+    fn object_bytes_max(&self) -> u64 {
+        self.device.object_bytes_max
     }
 
     fn stats(&self) -> OsdStats {
@@ -506,6 +516,7 @@ impl Device {
             available_bytes: fs.f_bavail.saturating_mul(fs.f_frsize).saturating_sub(reserve),
             files_total: fs.f_files,
             files_free: fs.f_favail,
+            disk: self.disk,
         })
     }
 }

@@ -300,6 +300,7 @@ impl Osd for MemOsd {
             available_bytes: free,
             files_total,
             files_free: files_total.saturating_sub(files),
+            disk: 0,
         })
     }
 

@@ -6,7 +6,6 @@ use crate::record::Change;
 use crate::service::ObjectService;
 use nacre_base::Errno;
 use nacre_ldlm::{Extent, RangeSet};
-use nacre_osd::OBJECT_SIZE_MAX;
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::{Punch, WriteReply};
 use std::sync::Arc;
@@ -21,7 +20,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
         let ranges = extents::range(punch.start, punch.end)?;
         (ranges.clone(), ranges)
     };
-    if punch.start > OBJECT_SIZE_MAX {
+    if punch.start > ost.target.osd().object_bytes_max() {
         return Err(Errno::EFBIG);
     }
     let object = ost.objects.find(punch.fid).await?;

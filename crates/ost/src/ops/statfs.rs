@@ -31,5 +31,6 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, _: ServerRequest) -> Result
         files_free: space.files_free,
         name_max: 255,
         state,
+        disk: space.disk,
     }))
 }

@@ -9,6 +9,7 @@ pub(crate) mod fsck;
 pub(crate) mod fsx;
 pub(crate) mod handles;
 pub(crate) mod litmus;
+pub(crate) mod options;
 pub(crate) mod posix;
 pub(crate) mod power_cut;
 pub(crate) mod progressive;

@@ -5,18 +5,83 @@ use crate::case::{Case, Env, text};
 use crate::cases::faults::make_first_file;
 use crate::cases::litmus::wait_for;
 use crate::cluster::{Cluster, Plan};
-use crate::failure::{Context, Outcome, bail, ensure};
+use crate::failure::{Context, Failure, Outcome, bail, ensure};
 use crate::prng::pattern;
 use crate::process::Program;
 use crate::sys;
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// This module's part of the list.
 pub(crate) fn all() -> Vec<Case> {
-    vec![Case::new("full-ost", full_ost).limits(120, 300)]
+    vec![
+        Case::new("full-ost", full_ost).limits(120, 300),
+        Case::new("largest-object", largest_object).needs_cluster(),
+        Case::new("shared-disk", shared_disk).needs_cluster(),
+    ]
+}
+
+/// Bytes of the longest file of the file system that `path` is in, found as a program would: no file reaches further.
+fn longest_file(path: &Path) -> Outcome<u64> {
+    let file = File::create(path)?;
+    let (mut reached, mut refused) = (0u64, 1 << 63);
+    while refused - reached > 1 {
+        let middle = reached + (refused - reached) / 2;
+        match sys::seek(&file, middle, libc::SEEK_SET) {
+            Ok(_) => reached = middle,
+            Err(_) => refused = middle,
+        }
+    }
+    Ok(reached)
+}
+
+/// What the objects of a file cannot hold is refused at once, and a write that begins before is cut there, as the file system
+/// below does it with a file of its own.
+fn largest_object(env: &Env) -> Outcome {
+    let Some(cluster) = &env.cluster else { bail!("this case needs the product") };
+    let limit = longest_file(&env.local.join("f"))?;
+    if limit >= 1 << 62 {
+        return Err(Failure::unsupported("files of the local file system have no limit"));
+    }
+    let too_large = |result: std::io::Result<()>| result.is_err_and(|e| e.raw_os_error() == Some(libc::EFBIG));
+    for stripes in [1, 2] {
+        let dir = env.a.join(format!("d{stripes}"));
+        fs::create_dir(&dir)?;
+        cluster.lfs(&["setstripe", "-c", &stripes.to_string(), "-S", "64k", &text(&dir)])?;
+        // The last stripe is shorter, if the limit is a block below a round number.
+        let end = if stripes == 1 { limit } else { limit / 65536 * 65536 * stripes + limit % 65536 };
+        let file = File::options().read(true).write(true).create_new(true).open(dir.join("f"))?;
+        let at = |place: u64, len: usize| file.write_at(&vec![7; len], place);
+        ensure!(at(end - 100, 5000)? == 100, "{stripes} stripes: a write that crosses the limit is not cut there");
+        ensure!(too_large(at(end, 1).map(drop)), "{stripes} stripes: a write at the limit");
+        ensure!(too_large(at(end + (1 << 40), 5000).map(drop)), "{stripes} stripes: a write far behind the limit");
+        ensure!(too_large(file.set_len(end + 1)), "{stripes} stripes: a size behind the limit");
+        ensure!(too_large(sys::fallocate(&file, 0, end - 4096, 8192)), "{stripes} stripes: allocation");
+        ensure!(file.metadata()?.len() == end, "{stripes} stripes: size {}", file.metadata()?.len());
+        file.sync_all().context("what was accepted is kept")?;
+        file.set_len(end - 50)?;
+        let mut appending = File::options().append(true).open(env.b.join(format!("d{stripes}/f")))?;
+        ensure!(appending.write(&[7; 100])? == 50, "{stripes} stripes: an append that crosses the limit");
+        ensure!(too_large(appending.write(&[7; 100]).map(drop)), "{stripes} stripes: an append at the limit");
+        file.set_len(0)?;
+    }
+    Ok(())
+}
+
+/// Targets on one disk have its space once.
+fn shared_disk(env: &Env) -> Outcome {
+    let (ours, disk) = (sys::space(&env.a)?, sys::space(&env.local)?);
+    ensure!(ours.0 == disk.0, "df says {} bytes in all, the disk has {}", ours.0, disk.0);
+    ensure!(ours.1 <= disk.1 + (64 << 20), "df says {} bytes are free, the disk has {}", ours.1, disk.1);
+    let Some(cluster) = &env.cluster else { bail!("this case needs the product") };
+    let shown = cluster.lfs(&["df", &text(&env.a)])?;
+    let total = |line: &str| line.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok());
+    let sum = shown.lines().find(|l| l.starts_with("filesystem_summary")).and_then(total);
+    ensure!(sum == Some(disk.0 / 1024), "lfs df:\n{shown}");
+    Ok(())
 }
 
 /// A mounted file system of a few megabytes. Unmounted when dropped.
