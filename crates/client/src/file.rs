@@ -29,7 +29,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::RwLock;
 
 use nacre_wire::mds::open_flags::{
-    O_ACCMODE, O_APPEND, O_CREAT, O_DSYNC, O_NOATIME, O_RDWR, O_SYNC_INODE, O_TRUNC, O_WRONLY,
+    O_ACCMODE, O_APPEND, O_CREAT, O_DSYNC, O_NOATIME, O_RDWR, O_SYNC_INODE, O_TMPFILE, O_TRUNC, O_WRONLY,
 };
 
 /// Modes of fallocate(2).
@@ -286,6 +286,23 @@ impl Client {
         self.send_open(cred, body, sizes).await
     }
 
+    /// Makes a regular file without a name, as if in `parent` (O_TMPFILE), and opens it. It goes with its last close, unless it
+    /// was given a name before ([`Client::link`]).
+    pub async fn create_nameless(
+        &self,
+        cred: &Credentials,
+        parent: Fid,
+        flags: u32,
+        mode: u32,
+        umask: u32,
+    ) -> Result<(Attr, Arc<OpenFile>), Errno> {
+        let _timed = self.stats.time(Op::Create);
+        let (child, flags) = (self.fids.next().await?, flags & !O_CREAT | O_TMPFILE);
+        let body = Open { parent, child, flags, mode, umask, ..Open::default() };
+        let (reported, file) = self.send_open(cred, body, Sizes::ByTheWay).await?;
+        Ok((reported.attr, file))
+    }
+
     async fn send_open(
         &self,
         cred: &Credentials,
@@ -299,8 +316,8 @@ impl Client {
         let body = Open { cred: cred.clone(), now, ..body };
         let mdc = self.lmv.mdc(body.parent).await?;
         let believed = if body.flags & O_TRUNC == 0 { None } else { mdc.inodes().permissions(body.parent).cloned() };
-        let reply =
-            if body.name.is_empty() { mdc.open_by_fid(&caller, &body).await } else { mdc.open(&caller, &body).await };
+        let by_fid = body.name.is_empty() && body.flags & O_TMPFILE == 0;
+        let reply = if by_fid { mdc.open_by_fid(&caller, &body).await } else { mdc.open(&caller, &body).await };
         let reply = reply?;
         let (created, mut attr) = (reply.created, reply.attr.clone());
         if created || body.flags & O_TRUNC != 0 {

@@ -25,7 +25,7 @@ use history::{History, Part, Touch};
 use nacre_base::{Errno, Fid, FxHashMap, Time, Timestamp};
 use nacre_ldlm::LockId;
 use nacre_ldlm::lock_cache::{Arrival, Blocking, Cover, Giving, LockCache, LruLimits, Ticket, Want};
-use nacre_wire::attr::{Attr, CAPABILITY, Credentials};
+use nacre_wire::attr::{Attr, CAPABILITY, Credentials, file_flags};
 use nacre_wire::layout::Layout;
 use nacre_wire::ldlm::inode_bits::{ALL, LAYOUT, LOOKUP, PERM, UPDATE, XATTR};
 use nacre_wire::ldlm::{BlockingCallback, InodeLock};
@@ -403,7 +403,8 @@ fn after_close(attr: &Attr, body: &Close, version: u64) -> Option<Attr> {
     let wants = |atime: Timestamp| {
         body.atime_is_strict || old <= attr.mtime || old <= attr.ctime || atime.secs - old.secs >= ATIME_MAX_AGE_SECS
     };
-    if let Some(atime) = body.atime.filter(|atime| *atime > old && wants(*atime)) {
+    let is_kept = attr.flags & file_flags::NOATIME == 0;
+    if let Some(atime) = body.atime.filter(|atime| is_kept && *atime > old && wants(*atime)) {
         new.atime = atime;
     }
     (new != *attr).then_some(Attr { version, ..new })

@@ -472,7 +472,10 @@ impl Client {
     ) -> Result<Reported, Errno> {
         let _timed = self.stats.time(Op::Link);
         let record = ReintRecord::Link(ReintLink { fid, parent, name: owned(name) });
-        self.reint_attr_by(cred, parent, record, sizes).await
+        let linked = self.reint_attr_by(cred, parent, record, sizes).await;
+        // If it had no name before, other mounts find it only now, and may make a program of it.
+        self.lov.file(fid).set_unprivileged(false);
+        linked
     }
 
     /// Removes a name that is not a directory's. The file goes with its last name and last open.

@@ -18,7 +18,7 @@ use nacre_wire::attr::{Attr, Credentials, StatFs};
 use nacre_wire::layout::Layout;
 use nacre_wire::ldlm::inode_bits::ALL;
 use nacre_wire::ldlm::{Enqueue, EnqueueReply};
-use nacre_wire::mds::open_flags::{KILL_SET_ID, O_ACCMODE, O_CREAT, O_EXCL, O_TRUNC};
+use nacre_wire::mds::open_flags::{KILL_SET_ID, O_ACCMODE, O_CREAT, O_EXCL, O_TMPFILE, O_TRUNC};
 use nacre_wire::mds::{
     AttrReply, Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, LookupReply, Open, OpenReply, Readpage,
     ReadpageReply, Reint, ReintRecord, RenameReply, RootReply, Sync, XattrReply,
@@ -29,7 +29,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Flags of an open that have had their effect when the file is open.
-const ONLY_ONCE: u32 = O_CREAT | O_EXCL | O_TRUNC | KILL_SET_ID;
+const ONLY_ONCE: u32 = O_CREAT | O_EXCL | O_TRUNC | O_TMPFILE | KILL_SET_ID;
 
 /// One MDT.
 pub(crate) struct Mdc {
@@ -184,6 +184,8 @@ impl Mdc {
         } else {
             let mut effect = Effect { now: body.now, version: header.transno, ..Effect::default() };
             match reply.created {
+                // Without a name it changes no directory.
+                true if body.flags & O_TMPFILE != 0 => {}
                 true => effect.directories.push((body.parent, 0)),
                 false => effect.inodes.push(fid),
             }
@@ -201,6 +203,9 @@ impl Mdc {
     fn parts_of_open(&self, body: &Open) -> Vec<Part> {
         let writes = body.flags & (O_TRUNC | O_ACCMODE) != 0;
         let mut parts = Vec::new();
+        if body.flags & O_TMPFILE != 0 {
+            return parts;
+        }
         let mut file = Some(body.parent);
         if !body.name.is_empty() {
             file = self.inodes.lock().name(body.parent, &body.name).flatten();

@@ -4,10 +4,10 @@
 //! before one is given back ([`crate::kernel_cache`]). Files are open for direct I/O: the client caches their data. So two
 //! mounts always agree.
 
+mod control;
 mod listing;
 
 use crate::handler::{Context, Handler};
-use crate::ioctl::FileControl;
 use crate::kernel_cache::KernelCache;
 use crate::mount::{FuseError, MountOptions};
 use crate::nodes::Nodes;
@@ -175,33 +175,6 @@ impl Door {
     }
 }
 
-impl Door {
-    /// Does what an ioctl asks for: its result.
-    async fn control(&self, ctx: &Context, op: &request::Ioctl) -> Result<i32, Errno> {
-        let control = FileControl::parse(op.command, &op.data)?;
-        if control == FileControl::Sync {
-            return self.client.sync().await.map(|()| 0);
-        }
-        if op.on_directory {
-            return Err(Errno::ENOTTY);
-        }
-        let file = self.file(op.handle)?;
-        match control {
-            FileControl::Sync => unreachable!("done above"),
-            FileControl::Advise(advice) => self.client.advise(&file, advice).await.map(|result| result as i32),
-            FileControl::GroupUnlock(group) => self.client.group_unlock(&file, group).await.map(|()| 0),
-            FileControl::GroupLock(group) => {
-                let nonblock = file.flags() & libc::O_NONBLOCK as u32 != 0;
-                tokio::select! {
-                    biased;
-                    result = self.client.group_lock(&file, group, nonblock) => result.map(|()| 0),
-                    () = ctx.interrupted() => Err(Errno::EINTR),
-                }
-            }
-        }
-    }
-}
-
 #[async_trait]
 impl Handler for Door {
     fn init(&self, notifier: Notifier) {
@@ -279,6 +252,7 @@ impl Handler for Door {
             times_are_now: all_now,
             kill_set_id: kills_set_id(ctx.uid, &op),
             kill_capability: false,
+            flags: None,
         };
         let attr = async {
             let fid = self.fid(op.node)?;
@@ -375,6 +349,23 @@ impl Handler for Door {
                 reply.ok(&entry, self.opened(file));
             }
             (Err(e), _) | (_, Err(e)) => reply.error(e),
+        }
+    }
+
+    async fn tmp_file(self: Arc<Self>, ctx: Context, op: request::TmpFile, reply: ReplyCreate) {
+        let created = async {
+            let (cred, parent) = (credentials(&ctx), self.fid(op.parent)?);
+            let (attr, file) = self.client.create_nameless(&cred, parent, op.flags, op.mode, op.umask).await?;
+            Ok((parent, attr, file))
+        };
+        match created.await {
+            Ok((parent, attr, file)) => {
+                let reported = complete(attr);
+                let entry = Entry { entry_valid: Duration::ZERO, ..self.entry(parent, b"", &reported) };
+                self.note_created(&ctx, &entry, reported.attr);
+                reply.ok(&entry, self.opened(file));
+            }
+            Err(e) => reply.error(e),
         }
     }
 
@@ -578,7 +569,7 @@ impl Handler for Door {
 
     async fn ioctl(self: Arc<Self>, ctx: Context, op: request::Ioctl, reply: ReplyIoctl) {
         match self.control(&ctx, &op).await {
-            Ok(result) => reply.ok(result, &[]),
+            Ok((result, data)) => reply.ok(result, &data),
             Err(e) => reply.error(e),
         }
     }

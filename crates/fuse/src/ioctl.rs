@@ -18,6 +18,7 @@
 
 use nacre_base::Errno;
 use nacre_client::Advice;
+use nacre_wire::attr::file_flags;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Gives advice: [`advice_to_bytes`].
@@ -29,6 +30,53 @@ pub const IOC_GROUP_LOCK: u32 = number(2, size_of::<u64>());
 pub const IOC_GROUP_UNLOCK: u32 = number(3, size_of::<u64>());
 /// Makes all that the file's mount changed durable, as syncfs(2) does where the kernel tells us of it.
 pub const IOC_SYNC: u32 = (b'N' as u32) << 8 | 4;
+/// `FS_IOC_GETFLAGS`, what lsattr(1) asks for.
+pub const IOC_GET_FLAGS: u32 = 0x8008_6601;
+/// `FS_IOC_SETFLAGS`, what chattr(1) asks for.
+pub const IOC_SET_FLAGS: u32 = 0x4008_6602;
+/// `FS_IOC_FSGETXATTR`: flags and project.
+pub const IOC_GET_XFLAGS: u32 = 0x801c_581f;
+/// `FS_IOC_FSSETXATTR`.
+pub const IOC_SET_XFLAGS: u32 = 0x401c_5820;
+
+/// Each flag of a file as [`IOC_SET_FLAGS`] and as [`IOC_SET_XFLAGS`] have it.
+const FLAGS: [(u32, u32); 4] =
+    [(file_flags::IMMUTABLE, 0x8), (file_flags::APPEND, 0x10), (file_flags::NOATIME, 0x40), (file_flags::NODUMP, 0x80)];
+
+/// Linux `struct fsxattr`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Default)]
+#[repr(C)]
+struct FsXattr {
+    flags: u32,
+    extent_size: u32,
+    extents: u32,
+    project: u32,
+    cow_extent_size: u32,
+    padding: [u8; 8],
+}
+
+/// The answer to [`IOC_GET_FLAGS`].
+pub fn flags_to_bytes(flags: u32) -> [u8; 8] {
+    u64::from(flags).to_ne_bytes()
+}
+
+/// The answer to [`IOC_GET_XFLAGS`].
+pub fn xflags_to_bytes(flags: u32, project: u32) -> [u8; size_of::<FsXattr>()] {
+    let set = FLAGS.iter().filter(|(flag, _)| flags & flag != 0);
+    zerocopy::transmute!(FsXattr { flags: set.map(|(_, x)| x).sum(), project, ..FsXattr::default() })
+}
+
+/// What [`IOC_SET_XFLAGS`] sets: flags and project. EOPNOTSUPP: what no file here can have.
+fn xflags_from_bytes(bytes: &[u8]) -> Result<FileControl, Errno> {
+    let asked = FsXattr::read_from_bytes(bytes).map_err(|_| Errno::EINVAL)?;
+    let known: u32 = FLAGS.iter().map(|(_, x)| x).sum();
+    if asked.flags & !known != 0 || asked.extent_size != 0 || asked.cow_extent_size != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let flags = FLAGS.iter().filter(|(_, x)| asked.flags & x != 0).map(|(flag, _)| flag).sum();
+    Ok(FileControl::SetXflags { flags, project: asked.project })
+}
+
 /// Bytes of [`IOC_LADVISE`]'s struct.
 pub const LADVISE_BYTES: usize = size_of::<Ladvise>();
 
@@ -57,6 +105,19 @@ pub enum FileControl {
     GroupUnlock(u64),
     /// [`IOC_SYNC`].
     Sync,
+    /// [`IOC_GET_FLAGS`].
+    GetFlags,
+    /// [`IOC_SET_FLAGS`] with bits of [`file_flags`], or others.
+    SetFlags(u32),
+    /// [`IOC_GET_XFLAGS`].
+    GetXflags,
+    /// [`IOC_SET_XFLAGS`].
+    SetXflags {
+        /// Bits of [`file_flags`].
+        flags: u32,
+        /// The project.
+        project: u32,
+    },
 }
 
 impl FileControl {
@@ -68,6 +129,13 @@ impl FileControl {
             IOC_GROUP_LOCK => group().map(FileControl::GroupLock),
             IOC_GROUP_UNLOCK => group().map(FileControl::GroupUnlock),
             IOC_SYNC => Ok(FileControl::Sync),
+            IOC_GET_FLAGS => Ok(FileControl::GetFlags),
+            // The kernel sends an int, in spite of the number.
+            IOC_SET_FLAGS => u32::read_from_prefix(argument)
+                .map(|(flags, _)| FileControl::SetFlags(flags))
+                .map_err(|_| Errno::EINVAL),
+            IOC_GET_XFLAGS => Ok(FileControl::GetXflags),
+            IOC_SET_XFLAGS => xflags_from_bytes(argument),
             _ => Err(Errno::ENOTTY),
         }
     }
@@ -122,6 +190,20 @@ mod tests {
         let mut unknown = advice_to_bytes(&Advice::WillRead(0..2));
         unknown[0] = 9;
         assert_eq!(FileControl::parse(IOC_LADVISE, &unknown), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn flags_survive_both_of_their_ioctls() {
+        for flags in [0, file_flags::ALL, file_flags::IMMUTABLE, file_flags::NOATIME | file_flags::NODUMP] {
+            let set = FileControl::parse(IOC_SET_FLAGS, &flags_to_bytes(flags));
+            assert_eq!(set, Ok(FileControl::SetFlags(flags)));
+            let set = FileControl::parse(IOC_SET_XFLAGS, &xflags_to_bytes(flags, 7));
+            assert_eq!(set, Ok(FileControl::SetXflags { flags, project: 7 }));
+        }
+        assert_eq!(FileControl::parse(IOC_SET_FLAGS, &[1, 2]), Err(Errno::EINVAL));
+        let mut dax = xflags_to_bytes(0, 0);
+        dax[1] = 0x80;
+        assert_eq!(FileControl::parse(IOC_SET_XFLAGS, &dax), Err(Errno::EOPNOTSUPP));
     }
 
     #[test]

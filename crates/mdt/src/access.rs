@@ -6,7 +6,7 @@ use crate::record::{Inode, inode_flags};
 use crate::tables;
 use nacre_base::{Errno, Fid};
 use nacre_osd::Transaction;
-use nacre_wire::attr::{CAPABILITY, Credentials, mode, set_id_lost};
+use nacre_wire::attr::{CAPABILITY, Credentials, file_flags, mode, set_id_lost};
 
 /// Wanted: to read.
 pub const READ: u32 = 4;
@@ -15,8 +15,11 @@ pub const WRITE: u32 = 2;
 /// Wanted: to execute, or to look up names in a directory.
 pub const EXEC: u32 = 1;
 
-/// Whether `cred` may do all of `want`; EACCES if not.
+/// Whether `cred` may do all of `want`; EACCES if not. EPERM for whoever would write to what is immutable.
 pub fn check(tx: &dyn Transaction, fid: Fid, inode: &Inode, cred: &Credentials, want: u32) -> Result<(), Errno> {
+    if want & WRITE != 0 && inode.flags & file_flags::IMMUTABLE != 0 {
+        return Err(Errno::EPERM);
+    }
     if cred.is_root() {
         // CAP_DAC_OVERRIDE: all, but a file that nobody may execute is no program.
         let ok = want & EXEC == 0 || inode.is_dir() || inode.mode & 0o111 != 0;
@@ -61,6 +64,12 @@ fn list(tx: &dyn Transaction, fid: Fid, inode: &Inode, name: &str) -> Result<Opt
 /// Whether `cred` owns the inode or is the superuser; EPERM if not.
 pub fn check_owner(inode: &Inode, cred: &Credentials) -> Result<(), Errno> {
     if cred.is_root() || cred.uid == inode.uid { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+/// Whether mode, owners, times, attributes and names of an inode may change; EPERM if it is immutable or append-only, for the
+/// superuser too.
+pub fn check_changeable(inode: &Inode) -> Result<(), Errno> {
+    if inode.flags & file_flags::RESTRICTED == 0 { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 /// In a sticky directory only the owners of file and directory may take the file's name away; EPERM for others.

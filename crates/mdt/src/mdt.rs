@@ -498,7 +498,10 @@ impl Mdt {
                 ops::setattr::setattr(&mut cx, r, writes, objects)?
             }
             ReintRecord::Create(r) => ops::create::create(&mut cx, r, self.target.name().index)?,
-            ReintRecord::Link(r) => ops::link::link(&mut cx, r)?,
+            ReintRecord::Link(r) => {
+                let has_open = request.is_replay() || self.opens.lock().has_open(client, r.fid);
+                ops::link::link(&mut cx, r, has_open)?
+            }
             ReintRecord::Unlink(r) => ops::unlink::unlink(&mut cx, r)?,
             ReintRecord::Rename(r) => {
                 let reply = Reply::Rename(ops::rename::rename(&mut cx, r)?);

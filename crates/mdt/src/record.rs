@@ -3,7 +3,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use nacre_base::{Errno, Fid, Timestamp};
-use nacre_wire::attr::{Attr, CAPABILITY, mode};
+use nacre_wire::attr::{Attr, CAPABILITY, file_flags, mode};
 use nacre_wire::layout::{Layout, LayoutSpec};
 use nacre_wire::mds::AttrReply;
 use nacre_wire::{Field, Reader, WireError};
@@ -15,6 +15,10 @@ pub const RECORD_VERSION: u8 = 1;
 pub mod inode_flags {
     /// Some extended attributes are in the `xattrs` table.
     pub const EXTERNAL_XATTRS: u32 = 0x1;
+    /// It was made without a name (O_TMPFILE), and may get its first one.
+    pub const LINKABLE: u32 = 0x2;
+    // The others are those of the wire.
+    const _: () = assert!((EXTERNAL_XATTRS | LINKABLE) & nacre_wire::attr::file_flags::ALL == 0);
 }
 
 /// Declares records. The fields after `since` are at the end of records of that version, and have their default in older
@@ -168,6 +172,7 @@ impl Inode {
             btime: self.btime,
             version: self.version,
             has_capability: self.has_capability(),
+            flags: self.flags & file_flags::ALL,
         }
     }
 

@@ -84,6 +84,10 @@ impl User {
         self.striped_file(parent, name, flags, None).await
     }
 
+    async fn nameless(&self, parent: Fid) -> Result<Arc<OpenFile>, Errno> {
+        self.create_nameless(&root(), parent, O_RDWR, 0o644, 0).await.map(|(_, file)| file)
+    }
+
     async fn striped_file(
         &self,
         parent: Fid,

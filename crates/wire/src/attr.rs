@@ -28,6 +28,22 @@ pub mod mode {
     pub const S_ISVTX: u32 = 0o1000;
 }
 
+/// Flags of files and directories that chattr(1) sets, as Linux numbers them (`FS_..._FL`).
+pub mod file_flags {
+    /// Nothing of it may change, nor its names.
+    pub const IMMUTABLE: u32 = 0x10;
+    /// A file is only written to at its end; a directory's names are only added. It keeps its own names.
+    pub const APPEND: u32 = 0x20;
+    /// Programs that make backups are asked to leave it out.
+    pub const NODUMP: u32 = 0x40;
+    /// Reading does not change its access time.
+    pub const NOATIME: u32 = 0x80;
+    /// Those that need CAP_LINUX_IMMUTABLE to change.
+    pub const RESTRICTED: u32 = IMMUTABLE | APPEND;
+    /// All that there are.
+    pub const ALL: u32 = RESTRICTED | NODUMP | NOATIME;
+}
+
 message! {
     /// Attributes as `stat` shows them. For a regular file with objects, size, blocks and mtime of the MDT are only
     /// hints: the truth is at the OSTs.
@@ -63,6 +79,8 @@ message! {
         pub version: u64,
         /// True if the file has a [`CAPABILITY`], so that a client knows before each write whether there is one to take away.
         pub has_capability: bool,
+        /// Bits of [`file_flags`].
+        pub flags: u32,
     }
 
     /// Attributes of an OST object. All zero for an object that was never written.
@@ -104,6 +122,8 @@ message! {
         pub kill_set_id: bool,
         /// Takes the [`CAPABILITY`] away; the content changes. With `size` that is so in any case.
         pub kill_capability: bool,
+        /// Bits of [`file_flags`], all of them.
+        pub flags: Option<u32>,
     }
 
     /// Who asks. Permissions are checked by the server.

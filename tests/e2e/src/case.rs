@@ -231,6 +231,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(cases::cache::all());
     all.extend(cases::posix::all());
     all.extend(cases::handles::all());
+    all.extend(cases::flags::all());
     all.extend(cases::options::all());
     all.extend(cases::fsx::all());
     all.extend(cases::tools::all());

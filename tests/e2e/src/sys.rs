@@ -1,9 +1,11 @@
 //! Safe wrappers over the few system calls that std lacks: shared mappings, locks, holes, extended attributes, mounts.
 //! All unsafe code of this crate is here.
 
+mod flags;
 mod handles;
 mod set_id;
 
+pub(crate) use flags::*;
 pub(crate) use handles::*;
 pub(crate) use set_id::*;
 use std::ffi::{CStr, CString, OsStr};

@@ -3,7 +3,10 @@
 use super::directory::Name;
 use super::history::{NOTHING, NOW, Touch};
 use super::*;
+use nacre_wire::attr::file_flags;
 
+/// To write.
+const WRITE: u32 = 2;
 /// To search a directory.
 const EXEC: u32 = 1;
 /// To list a directory, or to read an inode's attributes.
@@ -53,6 +56,10 @@ impl InodeCache {
     /// Whether the asker may do `want` (read 4, write 2, execute 1) to an inode, if that is known.
     pub(super) fn permits(&self, fid: Fid, cred: &Credentials, want: u32) -> Option<bool> {
         let attr = self.permissions(fid)?;
+        if want & WRITE != 0 && attr.flags & file_flags::IMMUTABLE != 0 {
+            // Refused with another error than others, by the MDT.
+            return None;
+        }
         if cred.is_root() {
             return Some(want & EXEC == 0 || attr.is_dir() || attr.mode & 0o111 != 0);
         }

@@ -2,6 +2,7 @@
 
 use super::opens::{Arrived, Closed, Wanted, writes};
 use super::*;
+use nacre_wire::attr::file_flags;
 use nacre_wire::mds::open_flags::{FASYNC, FMODE_EXEC, O_ACCMODE, O_CREAT, O_DIRECTORY, O_TMPFILE, O_TRUNC, O_WRONLY};
 
 /// To read, write and execute.
@@ -25,6 +26,8 @@ impl InodeCache {
             (_, true) => flags & O_DIRECTORY == 0 && (!writes(flags) || has_objects()),
             _ => false,
         };
+        // What may only be appended to is the MDT's to open for writing.
+        let suits = suits && !(writes(flags) && attr.flags & file_flags::APPEND != 0);
         // Without a name it is nobody's to be told of by a lock.
         if !suits || attr.nlink == 0 {
             return Answer::Unknown;

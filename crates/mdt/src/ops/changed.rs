@@ -4,6 +4,7 @@
 
 use crate::record::{Inode, inode_flags};
 use nacre_base::Fid;
+use nacre_wire::attr::file_flags;
 use nacre_wire::ldlm::inode_bits::{LAYOUT, LOOKUP, PERM, UPDATE, XATTR};
 use std::ops::Deref;
 
@@ -67,7 +68,7 @@ impl Deref for Changed {
 
 /// What of an inode shows under other bits than UPDATE, for [`Shown::bits_to`].
 pub(crate) struct Shown {
-    permissions: (u32, u32, u32, bool),
+    permissions: (u32, u32, u32, bool, u32),
     layout: Option<(u32, usize)>,
     xattrs: usize,
 }
@@ -75,7 +76,8 @@ pub(crate) struct Shown {
 impl Shown {
     /// Of the inode before a change.
     pub(crate) fn of(inode: &Inode) -> Shown {
-        let permissions = (inode.mode, inode.uid, inode.gid, inode.has_capability());
+        let flags = inode.flags & file_flags::ALL;
+        let permissions = (inode.mode, inode.uid, inode.gid, inode.has_capability(), flags);
         let layout = inode.layout.as_ref().map(|l| (l.generation, l.stripe_count()));
         Shown { permissions, layout, xattrs: inode.xattrs.len() }
     }

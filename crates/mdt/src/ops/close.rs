@@ -4,6 +4,7 @@
 use super::Context;
 use crate::record::Inode;
 use nacre_base::Errno;
+use nacre_wire::attr::file_flags;
 use nacre_wire::ldlm::inode_bits::UPDATE;
 use nacre_wire::mds::Close;
 
@@ -44,6 +45,9 @@ pub fn close(cx: &mut Context<'_>, r: &Close) -> Result<Closed, Errno> {
 /// relatime: an access is stored if the file changed since the last one, or that is a day ago. strictatime: always.
 fn wants_atime(inode: &Inode, atime: nacre_base::Timestamp, is_strict: bool) -> bool {
     let old = inode.atime;
+    if inode.flags & file_flags::NOATIME != 0 {
+        return false;
+    }
     atime > old
         && (is_strict || old <= inode.mtime || old <= inode.ctime || atime.secs - old.secs >= ATIME_MAX_AGE_SECS)
 }

@@ -55,7 +55,7 @@ fn set_target(inode: &mut Inode, target: &Bytes) -> Result<(), Errno> {
 /// Where a new inode goes.
 pub(crate) struct NewInode<'a> {
     pub(crate) parent: Fid,
-    /// Checked to be free.
+    /// Checked to be free; empty if it gets none.
     pub(crate) name: &'a [u8],
     pub(crate) fid: Fid,
     pub(crate) umask: u32,
@@ -66,16 +66,10 @@ pub(crate) fn insert(
     cx: &mut Context<'_>,
     new: &NewInode<'_>,
     directory: &mut Inode,
-    mut inode: Inode,
+    inode: Inode,
 ) -> Result<Inode, Errno> {
     check_name(new.name)?;
-    check_new_fid(cx, new.fid)?;
-    inode.uid = cx.cred.uid;
-    inode.projid = directory.projid;
-    (inode.gid, inode.mode) = inherit_group(directory, inode.mode, cx.cred);
-    inherit_acl(cx, new, directory, &mut inode)?;
-    (inode.atime, inode.mtime, inode.ctime, inode.btime) = (cx.now, cx.now, cx.now, cx.now);
-    (inode.version, inode.vbr_version) = (cx.version, cx.version);
+    let mut inode = complete(cx, new, directory, inode)?;
     if inode.is_dir() {
         (inode.nlink, inode.parent) = (2, new.parent);
         (inode.size, inode.blocks) = (DIRECTORY_SIZE, DIRECTORY_SIZE / 512);
@@ -83,6 +77,35 @@ pub(crate) fn insert(
     } else {
         inode.nlink = 1;
     }
+    tables::put_inode(cx.tx, new.fid, &inode)?;
+    let entry = Dirent { fid: new.fid, file_type: inode.file_type() };
+    tables::put_dirent(cx.tx, new.parent, new.name, &entry)?;
+    cx.put_changed_directory(new.parent, directory)?;
+    Ok(inode)
+}
+
+/// Completes a new inode that gets no name: an orphan, which is kept while it is open.
+pub(crate) fn insert_nameless(
+    cx: &mut Context<'_>,
+    new: &NewInode<'_>,
+    directory: &Inode,
+    inode: Inode,
+) -> Result<Inode, Errno> {
+    let inode = complete(cx, new, directory, inode)?;
+    tables::put_inode(cx.tx, new.fid, &inode)?;
+    tables::put_orphan(cx.tx, new.fid)?;
+    Ok(inode)
+}
+
+/// Fills in what a new inode has of its maker, its directory and the time.
+fn complete(cx: &Context<'_>, new: &NewInode<'_>, directory: &Inode, mut inode: Inode) -> Result<Inode, Errno> {
+    check_new_fid(cx, new.fid)?;
+    inode.uid = cx.cred.uid;
+    inode.projid = directory.projid;
+    (inode.gid, inode.mode) = inherit_group(directory, inode.mode, cx.cred);
+    inherit_acl(cx, new, directory, &mut inode)?;
+    (inode.atime, inode.mtime, inode.ctime, inode.btime) = (cx.now, cx.now, cx.now, cx.now);
+    (inode.version, inode.vbr_version) = (cx.version, cx.version);
     if inode.is_dir() || inode.is_file() {
         let inherited = inherited_layout(cx, new.parent, directory, inode.is_dir())?;
         match &mut inode.default_layout {
@@ -90,10 +113,6 @@ pub(crate) fn insert(
             none => *none = inherited,
         }
     }
-    tables::put_inode(cx.tx, new.fid, &inode)?;
-    let entry = Dirent { fid: new.fid, file_type: inode.file_type() };
-    tables::put_dirent(cx.tx, new.parent, new.name, &entry)?;
-    cx.put_changed_directory(new.parent, directory)?;
     Ok(inode)
 }
 

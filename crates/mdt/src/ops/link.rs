@@ -1,21 +1,29 @@
 //! MDS_REINT link: another name for a file.
 
 use super::{Context, LINK_MAX};
-use crate::record::Dirent;
+use crate::access;
+use crate::record::{Dirent, inode_flags};
 use crate::tables;
 use nacre_base::Errno;
 use nacre_wire::ldlm::inode_bits::UPDATE;
 use nacre_wire::mds::{AttrReply, ReintLink};
 
-/// Makes a hard link. A file whose last name is gone gets no new one, open or not.
-pub fn link(cx: &mut Context<'_>, r: &ReintLink) -> Result<AttrReply, Errno> {
+/// Makes a hard link. A file whose last name is gone gets no new one, open or not. One that never had a name gets its first
+/// from a client that `has_open` it.
+pub fn link(cx: &mut Context<'_>, r: &ReintLink, has_open: bool) -> Result<AttrReply, Errno> {
     let mut inode = cx.inode(r.fid)?;
     let mut directory = cx.directory(r.parent)?;
     cx.check_new_name(r.parent, &directory, &r.name)?;
     if inode.is_dir() {
         return Err(Errno::EPERM);
     }
+    access::check_changeable(&inode)?;
     match inode.nlink {
+        0 if has_open && inode.flags & inode_flags::LINKABLE != 0 => {
+            tables::delete_orphan(cx.tx, r.fid)?;
+            inode.flags &= !inode_flags::LINKABLE;
+            inode.nlink = 1;
+        }
         0 => return Err(Errno::ENOENT),
         n if n >= LINK_MAX => return Err(Errno::EMLINK),
         n => inode.nlink = n + 1,

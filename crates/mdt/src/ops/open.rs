@@ -2,18 +2,19 @@
 //! no transno: [`plan`] looks and checks, [`carry_out`] makes the file or gives an old one its objects.
 
 use super::changed::Shown;
-use super::create::{NewInode, insert};
+use super::create::{NewInode, insert, insert_nameless};
 use super::set_layout::check_spec;
 use super::{Context, Objects, is_dots};
 use crate::access::{self, EXEC, READ, WRITE};
-use crate::record::Inode;
+use crate::record::{Inode, inode_flags};
 use crate::tables;
 use nacre_base::{Errno, Fid};
-use nacre_wire::attr::mode;
+use nacre_wire::attr::{file_flags, mode};
 use nacre_wire::layout::LayoutSpec;
 use nacre_wire::mds::Open;
 use nacre_wire::mds::open_flags::{
-    FASYNC, FMODE_EXEC, KILL_SET_ID, O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY,
+    FASYNC, FMODE_EXEC, KILL_SET_ID, O_ACCMODE, O_APPEND, O_CREAT, O_DIRECTORY, O_EXCL, O_RDWR, O_TMPFILE, O_TRUNC,
+    O_WRONLY,
 };
 use std::ops::Range;
 
@@ -26,13 +27,18 @@ pub enum Plan {
     Change(Fid, Box<Inode>),
     /// Make a new file in this directory.
     Create(Box<Inode>),
+    /// Make a new file without a name, as if in this directory.
+    CreateNameless(Box<Inode>),
 }
 
 /// Finds what is to be opened and checks that it may be. A symbolic link is ELOOP with and without O_NOFOLLOW: following
 /// it is the client's.
 pub fn plan(cx: &Context<'_>, r: &Open) -> Result<Plan, Errno> {
     if r.flags & O_TMPFILE != 0 {
-        return Err(Errno::EOPNOTSUPP);
+        let directory = cx.directory(r.parent)?;
+        cx.check(r.parent, &directory, WRITE | EXEC)?;
+        let writes = matches!(r.flags & O_ACCMODE, O_WRONLY | O_RDWR);
+        return if writes { Ok(Plan::CreateNameless(Box::new(directory))) } else { Err(Errno::EINVAL) };
     }
     if r.name.is_empty() {
         return existing(cx, r, r.parent, cx.inode(r.parent)?);
@@ -68,6 +74,9 @@ fn existing(cx: &Context<'_>, r: &Open, fid: Fid, inode: Inode) -> Result<Plan, 
         return Err(Errno::ENOTDIR);
     }
     cx.check(fid, &inode, wanted(r.flags))?;
+    if inode.flags & file_flags::APPEND != 0 && (truncates || writes && r.flags & O_APPEND == 0) {
+        return Err(Errno::EPERM);
+    }
     let inode = Box::new(inode);
     let needs_objects = inode.is_file() && inode.layout.is_none() && writes_data(r.flags);
     if needs_objects || truncates && inode.is_file() {
@@ -123,12 +132,20 @@ pub fn carry_out(cx: &mut Context<'_>, r: &Open, plan: Plan, objects: &mut dyn O
             cx.put_silently(fid, &mut inode, bits)?;
             Ok(Opened { fid, inode: *inode, created: false })
         }
-        Plan::Create(mut directory) => {
+        Plan::Create(directory) | Plan::CreateNameless(directory) => {
             r.layout.as_ref().map_or(Ok(()), check_spec)?;
             let mut inode = Inode { mode: mode::S_IFREG | r.mode & 0o7777, ..Inode::default() };
             inode.default_layout = r.layout.clone();
             let new = NewInode { parent: r.parent, name: &r.name, fid: r.child, umask: r.umask };
-            let mut inode = insert(cx, &new, &mut directory, inode)?;
+            let mut directory = *directory;
+            let mut inode = match r.flags & O_TMPFILE {
+                0 => insert(cx, &new, &mut directory, inode)?,
+                _ => {
+                    // O_EXCL keeps it from ever getting one.
+                    inode.flags = if r.flags & O_EXCL == 0 { inode_flags::LINKABLE } else { 0 };
+                    insert_nameless(cx, &new, &directory, inode)?
+                }
+            };
             if r.layout.is_some() || writes_data(r.flags) {
                 give_objects(cx, r.child, &mut inode, objects, &FIRST)?;
                 tables::put_inode(cx.tx, r.child, &inode)?;

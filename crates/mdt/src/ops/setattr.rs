@@ -7,7 +7,7 @@ use crate::access::{self, WRITE};
 use crate::acl;
 use crate::record::Inode;
 use nacre_base::Errno;
-use nacre_wire::attr::{SetAttr, mode};
+use nacre_wire::attr::{SetAttr, file_flags, mode};
 use nacre_wire::mds::{AttrReply, ReintSetattr};
 
 const PERMISSIONS: u32 = 0o7777;
@@ -29,6 +29,7 @@ pub fn setattr(
     check_mode(cx, r, &inode, writes)?;
     check_times(cx, r, &inode, writes)?;
     check_size(cx, r, &inode, writes)?;
+    check_flags(cx, &inode, &r.set)?;
     if r.set.kill_set_id || r.set.kill_capability {
         check_kill(cx, r, &inode, writes)?;
     }
@@ -46,9 +47,13 @@ pub fn setattr(
         chmod(cx, r, &mut inode, new)?;
     }
     inode.projid = r.set.projid.unwrap_or(inode.projid);
+    if let Some(flags) = r.set.flags {
+        inode.flags = inode.flags & !file_flags::ALL | flags;
+    }
     inode.atime = r.set.atime.unwrap_or(inode.atime);
     inode.mtime = r.set.mtime.unwrap_or(inode.mtime);
-    if killed || r.set.mode.is_some() || r.set.uid.is_some() || r.set.gid.is_some() || r.set.projid.is_some() {
+    let changes_owners = r.set.uid.is_some() || r.set.gid.is_some() || r.set.projid.is_some();
+    if killed || changes_owners || r.set.mode.is_some() || r.set.flags.is_some() {
         // Times and sizes are set whatever they were; these together say who may do what.
         cx.found.inode(&inode);
         inode.vbr_version = cx.version;
@@ -56,6 +61,27 @@ pub fn setattr(
     let bits = before.bits_to(&inode);
     cx.put_changed(r.fid, &mut inode, bits)?;
     Ok(inode.attr_reply(r.fid))
+}
+
+/// What chattr(1) may do, and what its flags forbid. Of times only chosen ones are forbidden for what is append-only.
+fn check_flags(cx: &Context<'_>, inode: &Inode, set: &SetAttr) -> Result<(), Errno> {
+    if let Some(flags) = set.flags {
+        if flags & !file_flags::ALL != 0 || !(inode.is_file() || inode.is_dir()) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        access::check_owner(inode, cx.cred)?;
+        // Root on a server that squashes it is nobody.
+        if (flags ^ inode.flags) & file_flags::RESTRICTED != 0 && !cx.cred.is_root() {
+            return Err(Errno::EPERM);
+        }
+    }
+    let chosen_times = (set.atime.is_some() || set.mtime.is_some()) && !set.times_are_now;
+    let owners = set.uid.is_some() || set.gid.is_some() || set.projid.is_some();
+    if set.mode.is_some() || owners || set.size.is_some() || chosen_times {
+        access::check_changeable(inode)?;
+    }
+    let times = set.atime.is_some() || set.mtime.is_some();
+    if times && inode.flags & file_flags::IMMUTABLE != 0 { Err(Errno::EPERM) } else { Ok(()) }
 }
 
 /// Only the superuser gives files away; an owner may choose among the groups he is in.

@@ -5,6 +5,7 @@ use crate::access::{self, WRITE};
 use crate::record::Inode;
 use crate::tables;
 use nacre_base::{Errno, Fid};
+use nacre_wire::attr::file_flags;
 use nacre_wire::mds::{AttrReply, ReintUnlink};
 
 /// Removes a name; the inode's attributes without it, and its layout.
@@ -41,7 +42,11 @@ pub(crate) fn check_removable(
     as_directory: bool,
 ) -> Result<(), Errno> {
     cx.check(parent, directory, WRITE)?;
+    if directory.flags & file_flags::APPEND != 0 {
+        return Err(Errno::EPERM);
+    }
     access::check_sticky(directory, victim, cx.cred)?;
+    access::check_changeable(victim)?;
     match (as_directory, victim.is_dir()) {
         (true, false) => Err(Errno::ENOTDIR),
         (false, true) => Err(Errno::EISDIR),

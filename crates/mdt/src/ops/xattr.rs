@@ -97,6 +97,7 @@ fn check_set(cx: &Context<'_>, r: &ReintSetxattr, inode: &Inode) -> Result<(), E
     if r.name == SYMLINK_TARGET || r.name == DEFAULT_LAYOUT {
         return Err(Errno::EOPNOTSUPP);
     }
+    access::check_changeable(inode)?;
     match namespace(&r.name)? {
         Namespace::User if !(inode.is_file() || inode.is_dir()) => Err(Errno::EPERM),
         Namespace::User => {

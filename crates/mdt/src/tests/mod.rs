@@ -3,6 +3,7 @@
 mod acl;
 mod changed;
 mod crash;
+mod flags;
 mod found;
 mod inode_objects;
 mod model;
@@ -12,6 +13,7 @@ mod random;
 mod readdir;
 mod rename;
 mod service;
+mod tmpfile;
 mod xattrs;
 
 use crate::lfsck::check;
@@ -218,7 +220,7 @@ impl Fs {
 
     pub(crate) fn link(&mut self, cred: &Credentials, fid: Fid, parent: Fid, n: &str) -> Result<(), Errno> {
         let r = ReintLink { fid, parent, name: name(n) };
-        self.op(cred, |cx, _| ops::link::link(cx, &r)).map(drop)
+        self.op(cred, |cx, _| ops::link::link(cx, &r, true)).map(drop)
     }
 
     pub(crate) fn rename(

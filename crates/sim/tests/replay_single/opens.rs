@@ -363,3 +363,33 @@ fn a_file_open_under_a_lock_only_outlives_its_removal_after_a_crash() {
         assert!(w.is_gone(&c, fid).await);
     });
 }
+
+/// Files without names live as long as they are open through a crash of the MDS, go with their clients, and stay if they
+/// were linked; all of it once.
+#[test]
+fn nameless_files_and_their_first_names_outlive_a_crash() {
+    witnessed(1, |c, u, w| async move {
+        let old = u.nameless(ROOT).await.unwrap();
+        u.put(&old, 0, b"old").await.unwrap();
+        c.replay_barrier(MDS).await;
+        let kept = u.nameless(ROOT).await.unwrap();
+        u.put(&kept, 0, b"kept").await.unwrap();
+        let named = u.nameless(ROOT).await.unwrap();
+        u.put(&named, 0, b"named").await.unwrap();
+        u.link(&root(), named.fid(), ROOT, b"name").await.unwrap();
+        u.link(&root(), old.fid(), ROOT, b"old").await.unwrap();
+        let closed = u.nameless(ROOT).await.unwrap();
+        let gone = closed.fid();
+        u.release(closed).await.unwrap();
+        fail(&c, MDS).await;
+        assert!(w.is_gone(&c, gone).await, "it was closed");
+        assert_eq!(u.get(&kept, 0, 10).await, b"kept");
+        assert_eq!(w.find(ROOT, "name").await.unwrap().nlink, 1);
+        assert_eq!(w.find(ROOT, "old").await.unwrap().fid, old.fid());
+        let lost = kept.fid();
+        c.kill_client(0);
+        c.fail(MDS).await;
+        assert!(w.is_gone(&c, lost).await, "its client does not come back");
+        assert_eq!(w.find(ROOT, "name").await.unwrap().nlink, 1);
+    });
+}

@@ -5,6 +5,7 @@ pub(crate) mod crash_points;
 pub(crate) mod doors;
 pub(crate) mod failover;
 pub(crate) mod faults;
+pub(crate) mod flags;
 pub(crate) mod fsck;
 pub(crate) mod fsx;
 pub(crate) mod handles;
