@@ -29,6 +29,12 @@ const COMMANDS: &[Command] = &[
     Command { name: "list_param", about: "[-F] [-R] PATTERN...: print names of parameters", run: list_param },
     Command { name: "dl", about: "[--json]: list devices", run: device_list },
     Command { name: "device_list", about: "the same as dl", run: device_list },
+    Command {
+        name: "deactivate",
+        about: "DEVICE (or lctl --device DEVICE deactivate): a number or name of dl, of type osc, mdc or osp: fail what needs its target",
+        run: |args| set_active(args, false),
+    },
+    Command { name: "activate", about: "DEVICE: undo deactivate", run: |args| set_active(args, true) },
     Command { name: "list_nids", about: "[--json]: print this host's NIDs", run: list_nids },
     Command { name: "which_nid", about: "NID...: print the first that is reachable", run: which_nid },
     Command {
@@ -42,7 +48,12 @@ const COMMANDS: &[Command] = &[
 ];
 
 /// Runs one command.
-pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
+pub(crate) fn main(mut args: Vec<OsString>) -> ExitCode {
+    // As scripts say it: `lctl --device N deactivate`.
+    if args.len() == 3 && args[0] == "--device" {
+        args.remove(0);
+        args.swap(0, 1);
+    }
     tool::run("lctl", "parameters and devices of the processes on this host", COMMANDS, args)
 }
 
@@ -203,9 +214,21 @@ fn list_matching(pattern: &str, recursive: bool) -> Result<BTreeMap<String, Stri
 const DEVICE_TYPES: &[&str] =
     &["mgs", "mgc", "mds", "lod", "mdt", "ost", "obdfilter", "lov", "lmv", "mdc", "osc", "osp"];
 
+/// A device in the list.
+struct Device {
+    kind: String,
+    name: String,
+    is_active: bool,
+}
+
+impl Device {
+    fn state(&self) -> &'static str {
+        if self.is_active { "UP" } else { "IN" }
+    }
+}
+
 /// Devices are what has parameters: `TYPE.NAME.*`.
-fn device_list(args: &[String]) -> ExitCode {
-    let (_, as_json, _) = options(args);
+fn devices() -> Vec<Device> {
     let names = list_matching("*.*", false).unwrap_or_default();
     let mut devices: Vec<(usize, String, String)> = names
         .keys()
@@ -213,15 +236,42 @@ fn device_list(args: &[String]) -> ExitCode {
         .filter_map(|(t, n)| Some((DEVICE_TYPES.iter().position(|d| *d == t)?, t.to_owned(), n.to_owned())))
         .collect();
     devices.sort();
+    let active = merged(&Request::GetParam { pattern: "*.*.active".into() }).unwrap_or_default();
+    let device = |(_, kind, name): (usize, String, String)| {
+        let is_active = active.get(&format!("{kind}.{name}.active")).is_none_or(|value| value.trim() != "0");
+        Device { kind, name, is_active }
+    };
+    devices.into_iter().map(device).collect()
+}
+
+/// Has a device's target be used, or not.
+fn set_active(args: &[String], active: bool) -> ExitCode {
+    let command = if active { "lctl activate" } else { "lctl deactivate" };
+    let (_, _, operands) = options(args);
+    let [wanted] = operands.as_slice() else { return fail(command, "one device is needed: see lctl dl", 22) };
+    let number = wanted.parse::<usize>();
+    let found = devices().into_iter().enumerate().find(|(i, d)| number == Ok(*i) || d.name == *wanted);
+    let Some((_, device)) = found else { return fail(command, format!("there is no device {wanted}"), 19) };
+    let pattern = format!("{}.{}.active", device.kind, device.name);
+    match merged(&Request::SetParam { pattern, value: u8::from(active).to_string() }) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err((errno, text)) => fail(command, text, errno as u8),
+    }
+}
+
+fn device_list(args: &[String]) -> ExitCode {
+    let (_, as_json, _) = options(args);
+    let devices = devices();
     let uuids = merged(&Request::GetParam { pattern: "*.*.uuid".into() }).unwrap_or_default();
     if as_json {
-        let rows = devices.iter().map(|(_, t, n)| serde_json::json!({"state": "UP", "type": t, "name": n}));
+        let rows = devices.iter().map(|d| serde_json::json!({"state": d.state(), "type": d.kind, "name": d.name}));
         json(&rows.collect::<Vec<_>>());
         return ExitCode::SUCCESS;
     }
-    for (i, (_, kind, name)) in devices.iter().enumerate() {
+    for (i, device) in devices.iter().enumerate() {
+        let (state, Device { kind, name, .. }) = (device.state(), device);
         let uuid = uuids.get(&format!("{kind}.{name}.uuid")).cloned().unwrap_or_else(|| format!("{name}_UUID"));
-        println!("{i:3} UP {kind} {name} {} 1", uuid.trim());
+        println!("{i:3} {state} {kind} {name} {} 1", uuid.trim());
     }
     ExitCode::SUCCESS
 }

@@ -272,12 +272,21 @@ impl Client {
 
     /// The attributes of a file.
     pub async fn getattr(&self, cred: &Credentials, fid: Fid) -> Result<Attr, Errno> {
+        self.getattr_by(cred, fid, Sizes::Needed).await.map(|reported| reported.attr)
+    }
+
+    /// The same, but no OST that is away is waited for.
+    pub async fn getattr_promptly(&self, cred: &Credentials, fid: Fid) -> Result<Reported, Errno> {
+        self.getattr_by(cred, fid, Sizes::ByTheWay).await
+    }
+
+    async fn getattr_by(&self, cred: &Credentials, fid: Fid, sizes: Sizes) -> Result<Reported, Errno> {
         let _timed = self.stats.time(Op::Getattr);
         let caller = self.caller(cred);
         let stat = self.statahead.begin_getattr(&caller, cred, fid).await;
         let reply = self.lmv.mdc(fid).await?.getattr(&caller, cred, fid).await?;
         self.statahead.end(&caller, cred, stat);
-        self.complete(&caller, reply).await
+        self.complete_by(&caller, reply, sizes).await
     }
 
     /// Whether the caller may read (4), write (2) and execute (1) a file, as `mask` asks: access(2). EACCES if not.

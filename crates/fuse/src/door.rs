@@ -139,6 +139,17 @@ impl Door {
         (thread == ctx.pid && op.handle.is_none()).then_some(attr)
     }
 
+    /// Attributes that a program asked for, or that the kernel needs to check permissions before it does something else: only
+    /// the first need be complete if an OST is away.
+    async fn attr_for(&self, ctx: &Context, node: u64) -> Result<Reported, Errno> {
+        let (cred, fid) = (credentials(ctx), self.fid(node)?);
+        let reported = self.client.getattr_promptly(&cred, fid).await?;
+        if reported.is_complete || crate::syscall::needs_no_size(ctx.pid) {
+            return Ok(reported);
+        }
+        self.client.getattr(&cred, fid).await.map(complete)
+    }
+
     fn note_created(&self, ctx: &Context, entry: &Entry, attr: attr::Attr) {
         let mut created = self.created.lock();
         if created.len() >= CREATED_MAX {
@@ -218,8 +229,8 @@ impl Handler for Door {
         if let Some(attr) = self.attr_of_created(&ctx, &op) {
             return reply.ok(&to_kernel(&attr), Duration::ZERO);
         }
-        let attr = async { self.client.getattr(&credentials(&ctx), self.fid(op.node)?).await.map(complete) };
-        self.answer_attr(op.node, attr.await, reply);
+        let attr = self.attr_for(&ctx, op.node).await;
+        self.answer_attr(op.node, attr, reply);
     }
 
     async fn stat_x(self: Arc<Self>, ctx: Context, op: request::StatX, reply: ReplyStatX) {

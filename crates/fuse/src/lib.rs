@@ -32,6 +32,7 @@ pub mod request;
 mod running;
 pub mod session;
 mod signals;
+mod syscall;
 mod undo;
 
 pub use door::mount_client;

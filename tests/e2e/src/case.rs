@@ -246,6 +246,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(cases::up::all());
     all.extend(cases::doors::all());
     all.extend(cases::waits::all());
+    all.extend(cases::away::all());
     all.extend(cases::fsck::all());
     all
 }

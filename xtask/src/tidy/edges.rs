@@ -16,6 +16,7 @@ const EDGES: &[(&str, &str)] = &[
     ("crates/fuse/src/remount.rs", "/proc, for changes of the mount table"),
     ("crates/fuse/src/session.rs", "the threads that read /dev/fuse"),
     ("crates/fuse/src/signals.rs", "/proc, for a caller's signals"),
+    ("crates/fuse/src/syscall.rs", "/proc, for what a caller does"),
     ("crates/lnet/src/tcp/", "sockets"),
     ("crates/lnet/src/tests/tcp.rs", "tests of sockets"),
     ("crates/osd/src/disk/", "files, LMDB, io_uring and their threads"),

@@ -83,17 +83,16 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
 }
 
 fn show(path: &Path, wanted: &Wanted) -> Result<(), Errno> {
-    let meta = std::fs::symlink_metadata(path).map_err(Errno::from)?;
+    let is_directory = is_directory(path)?;
     fid_of(path)?;
-    if !meta.is_dir() {
+    if !is_directory {
         return show_file(path, wanted);
     }
     show_directory(path, wanted)?;
     if wanted.directory {
         return Ok(());
     }
-    for entry in sorted_entries(path)? {
-        let is_dir = entry.is_dir() && !entry.is_symlink();
+    for (entry, is_dir) in sorted_entries(path)? {
         if !is_dir {
             show_file(&entry, wanted)?;
         } else if wanted.recursive {
@@ -103,8 +102,23 @@ fn show(path: &Path, wanted: &Wanted) -> Result<(), Errno> {
     Ok(())
 }
 
-fn sorted_entries(dir: &Path) -> Result<Vec<PathBuf>, Errno> {
-    let mut all: Vec<_> = std::fs::read_dir(dir).map_err(Errno::from)?.flatten().map(|e| e.path()).collect();
+/// Whether it is a directory, and no link to one. Without stat(2), which would wait for an OST that is away.
+fn is_directory(path: &Path) -> Result<bool, Errno> {
+    if std::fs::read_link(path).is_ok() {
+        return Ok(false);
+    }
+    match std::fs::read_dir(path).map_err(Errno::from) {
+        Ok(_) => Ok(true),
+        Err(Errno::ENOTDIR) => Ok(false),
+        Err(Errno::EACCES) => std::fs::symlink_metadata(path).map(|meta| meta.is_dir()).map_err(Errno::from),
+        Err(e) => Err(e),
+    }
+}
+
+/// The entries, and which of them are directories.
+fn sorted_entries(dir: &Path) -> Result<Vec<(PathBuf, bool)>, Errno> {
+    let entries = std::fs::read_dir(dir).map_err(Errno::from)?.flatten();
+    let mut all: Vec<_> = entries.map(|e| (e.path(), e.file_type().is_ok_and(|t| t.is_dir()))).collect();
     all.sort();
     Ok(all)
 }

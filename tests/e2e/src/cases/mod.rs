@@ -1,5 +1,6 @@
 //! The cases, by what they are about. Each module has `all()`, its part of the list.
 
+pub(crate) mod away;
 pub(crate) mod cache;
 pub(crate) mod crash_points;
 pub(crate) mod doors;
