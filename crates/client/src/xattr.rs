@@ -10,6 +10,7 @@ use nacre_wire::attr::{CAPABILITY, Credentials, StatFs};
 use nacre_wire::layout::LayoutSpec;
 use nacre_wire::lov_ea;
 use nacre_wire::mds::{ReintRecord, ReintSetLayout, ReintSetxattr};
+use nacre_wire::ost::FiemapExtent;
 use serde::Serialize;
 
 /// The layout, for everybody.
@@ -23,10 +24,16 @@ const LUSTRE_TARGETS: &str = "lustre.targets";
 /// Followed by a FID: its paths.
 const LUSTRE_FID2PATH: &str = "lustre.fid2path:";
 
+/// Followed by the place to begin at: where a stripe has space on its OST, as JSON.
+const LUSTRE_FIEMAP: &str = "lustre.fiemap:";
+/// To read.
+const READ: u32 = 4;
+
 impl Client {
     /// The value of an extended attribute; ENODATA if there is none. Virtual ones: `lustre.lov` and `trusted.lov` (the layout
     /// in Lustre's binary form; a directory's is the default for what is made in it), `lustre.fid`, `lustre.targets`
-    /// (JSON), and `lustre.fid2path:` followed by a FID (its paths from the root, each ended by a NUL).
+    /// (JSON), `lustre.fid2path:` followed by a FID (its paths from the root, each ended by a NUL), and `lustre.fiemap:` followed by
+    /// a stripe and an offset in its object.
     pub async fn getxattr(&self, cred: &Credentials, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
         let _timed = self.stats.time(Op::Getxattr);
         let name = text(name)?;
@@ -34,9 +41,10 @@ impl Client {
             LUSTRE_LOV | TRUSTED_LOV => self.layout_value(cred, fid).await,
             LUSTRE_FID => Ok(Bytes::from(fid.to_string())),
             LUSTRE_TARGETS => self.targets_value().await,
-            _ => match name.strip_prefix(LUSTRE_FID2PATH) {
-                Some(of) => self.paths_value(cred, of.parse().map_err(|_| Errno::EINVAL)?).await,
-                None => self.lmv.mdc(fid).await?.getxattr(&self.caller(cred), cred, fid, name).await,
+            _ => match (name.strip_prefix(LUSTRE_FID2PATH), name.strip_prefix(LUSTRE_FIEMAP)) {
+                (Some(of), _) => self.paths_value(cred, of.parse().map_err(|_| Errno::EINVAL)?).await,
+                (_, Some(place)) => self.extents_value(cred, fid, place).await,
+                _ => self.lmv.mdc(fid).await?.getxattr(&self.caller(cred), cred, fid, name).await,
             },
         }
     }
@@ -63,6 +71,28 @@ impl Client {
             out.put_u8(0);
         }
         Ok(out.freeze())
+    }
+
+    /// `place`: a stripe's number over all components, a colon, and an offset in its object.
+    async fn extents_value(&self, cred: &Credentials, fid: Fid, place: &str) -> Result<Bytes, Errno> {
+        let (stripe, offset) = place.split_once(':').ok_or(Errno::EINVAL)?;
+        let stripe: usize = stripe.parse().map_err(|_| Errno::EINVAL)?;
+        let offset: u64 = offset.parse().map_err(|_| Errno::EINVAL)?;
+        self.access(cred, fid, READ).await?;
+        let caller = self.caller(cred);
+        let reply = self.lmv.mdc(fid).await?.getattr(&caller, cred, fid).await?;
+        if !reply.attr.is_file() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let layout = reply.layout.unwrap_or_default();
+        let mut part = ObjectExtents { stripes: layout.stripe_count(), ..ObjectExtents::default() };
+        if let Some((_, _, of)) = layout.stripes().nth(stripe) {
+            let found = self.targets.osc(of.ost).await?.fiemap(&caller, of.object, offset).await?;
+            let extent = |e: &FiemapExtent| (e.offset, e.physical, e.len, e.flags);
+            part.ost = of.ost.0;
+            (part.extents, part.next) = (found.extents.iter().map(extent).collect(), found.next);
+        }
+        serde_json::to_vec(&part).map(Bytes::from).map_err(|_| Errno::EIO)
     }
 
     async fn targets_value(&self) -> Result<Bytes, Errno> {
@@ -173,6 +203,18 @@ struct TargetEntry {
     active: bool,
     error: Option<String>,
     statfs: Option<Space>,
+}
+
+/// A part of [`LUSTRE_FIEMAP`].
+#[derive(Serialize, Default)]
+struct ObjectExtents {
+    /// Of the whole file.
+    stripes: usize,
+    ost: u32,
+    /// Offset in the object, on the disk, length, and flags as Linux numbers them.
+    extents: Vec<(u64, u64, u64, u32)>,
+    /// Where the next part begins.
+    next: Option<u64>,
 }
 
 #[derive(Serialize)]

@@ -88,6 +88,22 @@ pub trait Osd: Send + Sync + 'static {
     /// there is no such place. Devices may take holes smaller than their blocks for data.
     async fn seek(&self, object: Fid, offset: u64, what: Seek) -> Result<Option<u64>, OsdError>;
 
+    /// The runs of an object that have space on the medium, those that end after `offset`, in their order; and where to go on
+    /// if there are more than `limit`. A device that knows no places says where there is data.
+    async fn extents(&self, object: Fid, offset: u64, limit: usize) -> Result<(Vec<Placed>, Option<u64>), OsdError> {
+        let (mut found, mut at) = (Vec::new(), offset);
+        while let Some(start) = self.seek(object, at, Seek::Data).await? {
+            if found.len() == limit {
+                return Ok((found, Some(start)));
+            }
+            let end = self.seek(object, start, Seek::Hole).await?.filter(|end| *end > start);
+            let Some(end) = end else { break };
+            found.push(Placed { offset: start, physical: 0, len: end - start, flags: Placed::UNKNOWN });
+            at = end;
+        }
+        Ok((found, None))
+    }
+
     /// The object's size and space, `None` if it is missing.
     async fn stat(&self, object: Fid) -> Result<Option<ObjectStat>, OsdError>;
 
@@ -225,6 +241,26 @@ pub struct StatFs {
     pub files_free: u64,
     /// What tells the file system that the device lies on from all others, here and on other hosts. 0: not known.
     pub disk: u64,
+}
+
+/// A run of an object that has space in one run of the medium.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placed {
+    /// First byte in the object.
+    pub offset: u64,
+    /// First byte on the medium.
+    pub physical: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Linux's `FIEMAP_EXTENT_...`.
+    pub flags: u32,
+}
+
+impl Placed {
+    /// The place on the medium is not known.
+    pub const UNKNOWN: u32 = 0x2;
+    /// No file of the medium's file system has more behind this.
+    pub const LAST: u32 = 0x1;
 }
 
 fn check_key(key: &[u8]) -> Result<(), OsdError> {

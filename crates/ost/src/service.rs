@@ -58,6 +58,7 @@ const TABLE: &[Handler<ObjectService>] = &[
     line(Opcode::OstSync, "sync", Access::Reads, CLIENT, |s, r| Box::pin(ops::sync::handle(s, r))),
     line(Opcode::OstFallocate, "prealloc", Access::Changes, CLIENT, |s, r| Box::pin(ops::fallocate::handle(s, r))),
     line(Opcode::OstSeek, "seek", Access::Reads, CLIENT, |s, r| Box::pin(ops::seek::handle(s, r))),
+    line(Opcode::OstFiemap, "get_info", Access::Reads, CLIENT, |s, r| Box::pin(ops::fiemap::handle(s, r))),
     line(Opcode::OstGlimpse, "glimpse", Access::Reads, CLIENT, |s, r| Box::pin(ops::glimpse::handle(s, r))),
     line(Opcode::LfsckQuery, "", Access::Reads, MDT, |s, r| Box::pin(ops::lfsck::handle_query(s, r))),
     line(Opcode::LfsckNotify, "", Access::Changes, MDT, |s, r| Box::pin(ops::lfsck::handle_notify(s, r))),

@@ -48,6 +48,8 @@ opcodes! {
     OstSeek = 23, "OST_SEEK";
     /// Sizes of several objects, as far as nobody writes them.
     OstGlimpse = 24, "OST_GLIMPSE";
+    /// Which parts of an object have space on the disk, and where.
+    OstFiemap = 25, "OST_FIEMAP";
     /// Attributes by FID.
     MdsGetattr = 33, "MDS_GETATTR";
     /// Attributes by name: lookup.

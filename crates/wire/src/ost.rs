@@ -14,6 +14,8 @@ pub const BRW_SIZE_DEFAULT: u32 = 4 << 20;
 pub const EXTENTS_MAX: usize = 256;
 /// Most objects in one [`Glimpse`].
 pub const GLIMPSES_MAX: usize = 256;
+/// Most extents in one [`FiemapReply`].
+pub const FIEMAP_MAX: usize = 512;
 /// [`crate::connect::ConnectData::checksum_types`]: CRC32C (Castagnoli).
 pub const CHECKSUM_CRC32C: u32 = 0x4;
 
@@ -200,6 +202,34 @@ message! {
     pub struct SeekReply {
         /// The offset.
         pub offset: Option<u64>,
+    }
+
+    /// OST_FIEMAP. What clients have not written back yet has no space.
+    pub struct Fiemap {
+        /// The object.
+        pub fid: Fid,
+        /// From here.
+        pub offset: u64,
+    }
+
+    /// The extents of an object that end after an offset, at most [`FIEMAP_MAX`], in their order.
+    pub struct FiemapReply {
+        /// The extents.
+        pub extents: Vec<FiemapExtent>,
+        /// Where to go on; none if there are no more.
+        pub next: Option<u64>,
+    }
+
+    /// A run of an object that has space in one run of the disk.
+    pub struct FiemapExtent {
+        /// First byte in the object.
+        pub offset: u64,
+        /// First byte on the disk, unless `flags` say that it is unknown.
+        pub physical: u64,
+        /// Bytes.
+        pub len: u64,
+        /// As Linux numbers them (`FIEMAP_EXTENT_...`).
+        pub flags: u32,
     }
 
     /// OST_SYNC: what was written before is durable when the reply comes.

@@ -4,6 +4,7 @@
 mod df;
 mod dir;
 mod fid;
+mod fiemap;
 mod find;
 mod getstripe;
 mod ladvise;
@@ -37,6 +38,7 @@ const COMMANDS: &[Command] = &[
     Command { name: "getdirstripe", about: "print on which MDT a directory is", run: dir::getdirstripe },
     Command { name: "path2fid", about: "print the FID of a path", run: fid::path2fid },
     Command { name: "fid2path", about: "print the paths of a FID", run: fid::fid2path },
+    Command { name: "fiemap", about: "print where files have space on their OSTs", run: fiemap::main },
     Command { name: "ladvise", about: "tell a file how it will be used", run: ladvise::main },
     Command { name: "sync", about: "make all that a mount changed durable", run: sync::main },
     Command { name: "getname", about: "print the name of a mount's file system", run: df::getname },

@@ -3,6 +3,7 @@
 
 use crate::connection::Caller;
 use crate::osc::Osc;
+use crate::osc::write_back::Which;
 use crate::rpc_stats::Traffics;
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
@@ -11,9 +12,12 @@ use nacre_base::{Errno, Fid, Payload, Timestamp};
 use nacre_ptlrpc::{Bulk, CallOptions, Traffic};
 use nacre_wire::attr::{ObjectAttr, StatFs};
 use nacre_wire::connect::connect_flags;
-use nacre_wire::ost::{self, CHECKSUM_CRC32C, GrantReport, Niobuf, ReadReply, SeekReply, WriteReply, niobuf_flags};
+use nacre_wire::ost::{
+    self, CHECKSUM_CRC32C, FiemapReply, GrantReport, Niobuf, ReadReply, SeekReply, WriteReply, niobuf_flags,
+};
 use nacre_wire::{Lane, Opcode};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -273,6 +277,20 @@ impl Osc {
         let body = ost::Seek { fid: object, offset, hole, lock };
         let reply = self.connection.call::<SeekReply>(Opcode::OstSeek, &body, caller.options()).await?;
         Ok(reply.body.offset)
+    }
+
+    /// Where an object has space on the OST's disk, from `offset` on. What is dirty here gets some before.
+    pub(crate) async fn fiemap(
+        self: &Arc<Self>,
+        caller: &Caller,
+        object: Fid,
+        offset: u64,
+    ) -> Result<FiemapReply, Errno> {
+        if let Some(object) = self.known_object(object) {
+            self.flush(&object, &Which::all(self.now())).await;
+        }
+        let body = ost::Fiemap { fid: object, offset };
+        Ok(self.connection.call::<FiemapReply>(Opcode::OstFiemap, &body, caller.options()).await?.body)
     }
 
     /// Makes what the server has of the object durable; of all objects if it is zero. EIO if the OST crashed since it was

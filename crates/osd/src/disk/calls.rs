@@ -2,7 +2,7 @@
 #![allow(clippy::disallowed_methods)] // An IO edge: calls on object files.
 
 use super::ring;
-use crate::{AllocateMode, Seek};
+use crate::{AllocateMode, Placed, Seek};
 use nacre_base::Payload;
 use nacre_base::buf::{AlignedBuf, DIRECT_IO_ALIGNMENT};
 use nacre_base::hash::fnv_1a_64;
@@ -120,6 +120,79 @@ pub(super) fn seek(file: &File, offset: u64, what: Seek) -> io::Result<Option<u6
         -1 => Err(io::Error::last_os_error()).or_else(|e| none_if(e, libc::ENXIO)),
         found => Ok(Some(found as u64)),
     }
+}
+
+/// Linux `FS_IOC_FIEMAP`.
+const FIEMAP: u32 = 0xc020_660b;
+/// What is not on the disk yet is brought there first.
+const FIEMAP_FLAG_SYNC: u32 = 1;
+/// Extents asked for at once.
+const FIEMAP_BATCH: usize = 64;
+
+/// Linux `struct fiemap` with room for extents.
+#[repr(C)]
+struct Fiemap {
+    start: u64,
+    len: u64,
+    flags: u32,
+    mapped: u32,
+    count: u32,
+    reserved: u32,
+    extents: [FiemapExtent; FIEMAP_BATCH],
+}
+
+/// Linux `struct fiemap_extent`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct FiemapExtent {
+    logical: u64,
+    physical: u64,
+    len: u64,
+    reserved: [u64; 2],
+    flags: u32,
+    reserved_too: [u32; 3],
+}
+
+const _: () = assert!(size_of::<Fiemap>() == 32 + FIEMAP_BATCH * 56);
+
+/// The first runs of a file that have space and end after `offset`, `limit` or a few more. Where the file system does not tell
+/// places, the runs that have data.
+pub(super) fn fiemap(file: &File, offset: u64, limit: usize) -> io::Result<Vec<Placed>> {
+    let (mut found, mut at): (Vec<Placed>, _) = (Vec::new(), offset);
+    while found.len() < limit {
+        let (count, extents) = (FIEMAP_BATCH as u32, [FiemapExtent::default(); FIEMAP_BATCH]);
+        let mut map =
+            Fiemap { start: at, len: u64::MAX - at, flags: FIEMAP_FLAG_SYNC, mapped: 0, count, reserved: 0, extents };
+        // SAFETY: a valid descriptor, and room for as many extents as the structure says.
+        if unsafe { libc::ioctl(file.as_raw_fd(), FIEMAP as _, &raw mut map) } < 0 {
+            let error = io::Error::last_os_error();
+            return match error.raw_os_error() {
+                Some(libc::EOPNOTSUPP | libc::ENOTTY) => runs_of_data(file, offset, limit),
+                _ => Err(error),
+            };
+        }
+        let extents = &map.extents[..(map.mapped as usize).min(FIEMAP_BATCH)];
+        let of = |e: &FiemapExtent| Placed { offset: e.logical, physical: e.physical, len: e.len, flags: e.flags };
+        found.extend(extents.iter().map(of));
+        match extents.last() {
+            Some(last) if last.flags & Placed::LAST == 0 && last.logical + last.len > at => {
+                at = last.logical + last.len
+            }
+            _ => break,
+        }
+    }
+    Ok(found)
+}
+
+fn runs_of_data(file: &File, offset: u64, limit: usize) -> io::Result<Vec<Placed>> {
+    let (mut found, mut at) = (Vec::new(), offset);
+    while found.len() < limit {
+        let Some(start) = seek(file, at, Seek::Data)? else { break };
+        let Some(end) = seek(file, start, Seek::Hole)?.filter(|end| *end > start) else { break };
+        found.push(Placed { offset: start, physical: 0, len: end - start, flags: Placed::UNKNOWN });
+        at = end;
+    }
+    Ok(found)
 }
 
 /// Bytes of the longest file of the file system that `file` is in. A seek to where no file reaches is refused, and moves

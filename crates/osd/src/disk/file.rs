@@ -7,7 +7,7 @@
 
 use super::calls;
 use crate::parts::{Filling, Gathering, PARTS_MAX, PartSet, Parts};
-use crate::{ObjectStat, Seek};
+use crate::{ObjectStat, Placed, Seek};
 use nacre_base::Payload;
 use parking_lot::Mutex;
 use std::fs::{File, Metadata, OpenOptions, Permissions};
@@ -151,6 +151,19 @@ impl ObjectFile {
             }
         }
         Ok(())
+    }
+
+    /// The runs of all parts that have space and end after `offset`, in their order, at most `limit`; and where the next one
+    /// begins. Blocks.
+    pub(super) fn extents(&self, offset: u64, limit: usize) -> io::Result<(Vec<Placed>, Option<u64>)> {
+        let mut all = Vec::new();
+        for (_, part) in self.parts() {
+            all.extend(calls::fiemap(&part.file, offset, limit + 1)?);
+        }
+        all.sort_unstable_by_key(|placed| placed.offset);
+        let next = all.get(limit).map(|placed| placed.offset);
+        all.truncate(limit);
+        Ok((all, next))
     }
 
     /// Where data or a hole begins. Blocks.

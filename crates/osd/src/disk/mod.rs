@@ -35,8 +35,8 @@ pub use objects::IoEngine;
 
 use crate::parts::{Gathering, Parts};
 use crate::{
-    AllocateMode, CommitCallback, IoStats, ObjectStat, Osd, OsdError, OsdStats, PARTS_MAX, PendingData, Seek, StatFs,
-    Table, Transaction, check_range, io_stats::Recorder,
+    AllocateMode, CommitCallback, IoStats, ObjectStat, Osd, OsdError, OsdStats, PARTS_MAX, PendingData, Placed, Seek,
+    StatFs, Table, Transaction, check_range, io_stats::Recorder,
 };
 use async_trait::async_trait;
 use commit::Commits;
@@ -337,6 +337,11 @@ impl Osd for DiskOsd {
     async fn seek(&self, object: Fid, offset: u64, what: Seek) -> Result<Option<u64>, OsdError> {
         self.device.check()?;
         self.device.objects.seek(object, offset, what).await
+    }
+
+    async fn extents(&self, object: Fid, offset: u64, limit: usize) -> Result<(Vec<Placed>, Option<u64>), OsdError> {
+        self.device.check()?;
+        self.device.objects.extents(object, offset, limit).await
     }
 
     async fn stat(&self, object: Fid) -> Result<Option<ObjectStat>, OsdError> {

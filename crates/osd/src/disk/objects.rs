@@ -11,7 +11,7 @@ use super::ring::{Request, Ring};
 use super::unsynced::Unsynced;
 use crate::io_stats::{Direction, Recorder};
 use crate::parts::{DIRECT_MIN, Gathering, PARTS_MAX, PartSet, Parts};
-use crate::{AllocateMode, OBJECT_SIZE_MAX, ObjectStat, OsdError, Seek, range_end};
+use crate::{AllocateMode, OBJECT_SIZE_MAX, ObjectStat, OsdError, Placed, Seek, range_end};
 use nacre_base::buf::{AlignedBuf, DIRECT_IO_ALIGNMENT};
 use nacre_base::{Errno, Fid, FxHashMap, Payload};
 use parking_lot::Mutex;
@@ -307,6 +307,16 @@ impl Objects {
         let Some(file) = self.existing(object).await? else { return Ok(None) };
         let parts = self.parts;
         blocking("seek", move || file.seek(parts, offset, what)).await
+    }
+
+    pub(super) async fn extents(
+        self: &Arc<Self>,
+        object: Fid,
+        offset: u64,
+        limit: usize,
+    ) -> Result<(Vec<Placed>, Option<u64>), OsdError> {
+        let Some(file) = self.existing(object).await? else { return Ok((Vec::new(), None)) };
+        blocking("fiemap", move || file.extents(offset, limit)).await
     }
 
     pub(super) async fn stat(self: &Arc<Self>, object: Fid) -> Result<Option<ObjectStat>, OsdError> {

@@ -6,6 +6,7 @@ pub(crate) mod destroy;
 pub(crate) mod enqueue;
 pub(crate) mod extents;
 pub(crate) mod fallocate;
+pub(crate) mod fiemap;
 pub(crate) mod getattr;
 pub(crate) mod glimpse;
 pub(crate) mod lfsck;

@@ -21,6 +21,7 @@ pub(crate) fn all() -> Vec<Case> {
         Case::new("full-ost", full_ost).limits(120, 300),
         Case::new("largest-object", largest_object).needs_cluster(),
         Case::new("shared-disk", shared_disk).needs_cluster(),
+        Case::new("fiemap", fiemap).needs_cluster(),
     ]
 }
 
@@ -68,6 +69,34 @@ fn largest_object(env: &Env) -> Outcome {
         ensure!(too_large(appending.write(&[7; 100]).map(drop)), "{stripes} stripes: an append at the limit");
         file.set_len(0)?;
     }
+    Ok(())
+}
+
+/// `lfs fiemap` tells of what has space, on each OST, and of nothing else.
+fn fiemap(env: &Env) -> Outcome {
+    let Some(cluster) = &env.cluster else { bail!("this case needs the product") };
+    cluster.lfs(&["setstripe", "-c", "2", "-S", "64k", &text(&env.a)])?;
+    let path = env.a.join("f");
+    let file = File::create(&path)?;
+    let shown = || -> Outcome<Vec<Vec<String>>> {
+        let text = cluster.lfs(&["fiemap", &text(&path)])?;
+        let rows = text.lines().filter(|l| l.contains(": net"));
+        Ok(rows.map(|l| l.split([':', ' ', '.']).filter(|w| !w.is_empty()).map(str::to_owned).collect()).collect())
+    };
+    ensure!(shown()?.is_empty(), "extents of an empty file");
+    // A stripe on the first OST, nothing on the second, and one on the first again, 64 stripes later.
+    file.write_all_at(&pattern(1, 65536), 0)?;
+    file.write_all_at(&pattern(2, 65536), 128 * 65536)?;
+    let rows = shown()?;
+    let blocks: u64 = rows.iter().filter_map(|row| row.get(5)?.parse::<u64>().ok()).sum();
+    ensure!(blocks == 32, "{blocks} blocks: {rows:?}");
+    let of: Vec<&str> = rows.iter().filter_map(|row| row.get(6).map(String::as_str)).collect();
+    ensure!(of.windows(2).all(|w| w[0] == w[1]), "more than one OST: {rows:?}");
+    ensure!(rows.first().is_some_and(|row| row[1] == "0" && row[3] != "0"), "the first extent: {rows:?}");
+    ensure!(rows.last().is_some_and(|row| row[2] == (64 * 16 + 15).to_string()), "the last extent: {rows:?}");
+    file.write_all_at(&pattern(3, 65536), 65536)?;
+    let osts: std::collections::BTreeSet<String> = shown()?.into_iter().filter_map(|row| row.get(6).cloned()).collect();
+    ensure!(osts.len() == 2, "the second OST: {osts:?}");
     Ok(())
 }
 

@@ -1,0 +1,18 @@
+//! OST_FIEMAP: which parts of an object have space on the disk, and where. A picture of the moment: nobody is called back.
+
+use crate::service::ObjectService;
+use nacre_base::Errno;
+use nacre_osd::Placed;
+use nacre_ptlrpc::{Response, ServerRequest};
+use nacre_wire::ost::{FIEMAP_MAX, Fiemap, FiemapExtent, FiemapReply};
+use std::sync::Arc;
+
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+    let asked: Fiemap = request.decode()?;
+    ost.objects.find(asked.fid).await?;
+    let (extents, next) = ost.target.osd().extents(asked.fid, asked.offset, FIEMAP_MAX).await?;
+    // Which one is the last of all is the asker's to say: an object may have several files.
+    let of =
+        |p: Placed| FiemapExtent { offset: p.offset, physical: p.physical, len: p.len, flags: p.flags & !Placed::LAST };
+    Ok(Response::new(&FiemapReply { extents: extents.into_iter().map(of).collect(), next }))
+}
