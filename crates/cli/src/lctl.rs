@@ -2,6 +2,7 @@
 //! codes follow Lustre's tool.
 
 use crate::admin::{Answer, Request, ask_all};
+use crate::node::{HEALTH_CHECK, health_of_host};
 use crate::output::{fail, json};
 use crate::tool::{self, Command};
 use nacre_base::Errno;
@@ -80,7 +81,16 @@ pub(crate) fn merged(request: &Request) -> Result<BTreeMap<String, String>, (i32
     }
     for answer in answers {
         match answer {
-            Answer::Params(found) => all.extend(found),
+            Answer::Params(found) => {
+                for (name, value) in found {
+                    let value = match all.remove(&name) {
+                        // The host is well if all its processes are.
+                        Some(others) if name == HEALTH_CHECK => health_of_host([&others, &value]),
+                        _ => value,
+                    };
+                    all.insert(name, value);
+                }
+            }
             Answer::Names(found) => {
                 all.extend(found.into_iter().map(|(n, w)| (n, if w { "=" } else { "" }.to_owned())))
             }

@@ -117,6 +117,7 @@ pub async fn check(
 /// Clients of the MDT that may come back.
 async fn clients(osd: &dyn Osd, options: &Options) -> Result<Vec<String>, Errno> {
     let mut transaction = osd.begin().await?;
+    transaction.use_reserve();
     if !options.abort_recovery {
         return nacre_tgt::check::clients(&*transaction);
     }
@@ -138,6 +139,7 @@ async fn check_states(
     let osts = targets.osts.iter().map(|(ost, osd)| (format!("OST{:04x}", ost.0), osd, true));
     for (name, osd, is_ost) in mdt.chain(osts) {
         let mut transaction = osd.begin().await?;
+        transaction.use_reserve();
         let mut found = mend_common(&mut *transaction, &name)?;
         if is_ost {
             let wrong = nacre_ost::check::repair_state(&mut *transaction)?;

@@ -89,7 +89,7 @@ pub(crate) async fn reap(mdt: Weak<Mdt>, mut lingering: mpsc::UnboundedReceiver<
 }
 
 /// Inodes destroyed in one operation.
-const BATCH: usize = 256;
+const BATCH: usize = 32;
 
 #[cfg(test)]
 mod tests {

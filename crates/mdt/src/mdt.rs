@@ -21,11 +21,11 @@ use async_trait::async_trait;
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, Fid, TargetName, Timestamp, Uuid};
 use nacre_mgc::{Mgc, Settings};
-use nacre_osd::{Osd, Table};
+use nacre_osd::{Full, Osd, Table, Transaction};
 use nacre_ptlrpc::{Export, Identity, Response, Roles, RpcNode, ServedTarget, ServerRequest, Servers, Standing};
 use nacre_rt::Task;
 use nacre_tgt::{Access, Handler, Operation, Service, Target, TargetError};
-use nacre_wire::attr::{Credentials, StatFs, mode};
+use nacre_wire::attr::{Credentials, StatFs, mode, statfs_state};
 use nacre_wire::connect::{ConnectData, ConnectRequest, connect_flags};
 use nacre_wire::header::Versions;
 use nacre_wire::mds::{
@@ -47,7 +47,7 @@ pub const TABLES: &[Table] = &{
 };
 
 /// Orphans destroyed in one operation.
-const ORPHANS_BATCH: usize = 256;
+const ORPHANS_BATCH: usize = 32;
 /// Block size that statfs shows.
 const BLOCK_SIZE: u32 = 4096;
 
@@ -203,6 +203,7 @@ impl Mdt {
     }
 
     fn destroy_orphans(&self, operation: &mut Operation<'_>, orphans: &[Fid]) -> Result<(), Errno> {
+        operation.use_reserve();
         let transno = operation.transno().0;
         for fid in orphans {
             ops::destroy_orphan(&mut **operation, *fid, transno)?;
@@ -374,6 +375,7 @@ impl Mdt {
     async fn close(&self, request: &ServerRequest, r: &Close, held: Held) -> Result<Attempt, Errno> {
         let client = request.export.cookie;
         let mut operation = self.target.begin_for(request).await?;
+        operation.use_reserve();
         let closed = self.opens.lock().get(client, r.handle);
         let fid = closed.map_or(r.fid, |c| c.fid);
         let inode = tables::inode(&*operation, fid)?;
@@ -417,6 +419,9 @@ impl Mdt {
 
     async fn reint(&self, request: &ServerRequest, reint: &Reint, held: Held) -> Result<Attempt, Errno> {
         let mut operation = self.target.begin_for(request).await?;
+        if takes_no_space(&*operation, &reint.record)? {
+            operation.use_reserve();
+        }
         let writers = |fid| self.opens.lock().writers(fid);
         let mut objects = self.osps.allocator(&writers);
         let mut replayed = match &reint.record {
@@ -640,10 +645,15 @@ impl Service for Mdt {
     async fn disconnected(&self, export: &Arc<Export>) {
         self.locks.service.export_gone(export);
         let destroyed = async {
-            let mut operation = self.target.begin().await?;
-            let unused = self.opens.lock().close_all(export.cookie);
-            if !unused.is_empty() {
-                self.destroy_orphans(&mut operation, &unused)?;
+            let unused = {
+                let _turn = self.target.begin().await?;
+                self.opens.lock().close_all(export.cookie)
+            };
+            for some in unused.chunks(ORPHANS_BATCH) {
+                let mut operation = self.target.begin().await?;
+                // One may have been opened again meanwhile by its FID.
+                let unopened = some.iter().copied().filter(|fid| !self.opens.lock().is_open(*fid)).collect::<Vec<_>>();
+                self.destroy_orphans(&mut operation, &unopened)?;
                 operation.finish_local();
             }
             Ok::<(), Errno>(())
@@ -746,20 +756,29 @@ async fn handle_fid2path(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Respo
 }
 
 async fn handle_statfs(mdt: &Arc<Mdt>) -> Result<Response, Errno> {
+    let inodes = mdt.target.begin().await?.count(tables::INODES)?;
     let s = mdt.target.osd().statfs().await?;
     let blocks = |bytes: u64| bytes / u64::from(BLOCK_SIZE);
+    let (mut state, mut files_free) = (0, s.records_available_bytes / INODE_BYTES);
+    if mdt.target.osd().full() == Some(Full::Records) {
+        files_free = 0;
+        state |= statfs_state::OUT_OF_SPACE | statfs_state::OUT_OF_INODES;
+    }
     Ok(Response::new(&StatFs {
         block_size: BLOCK_SIZE,
         blocks: blocks(s.total_bytes),
-        blocks_free: blocks(s.free_bytes),
-        blocks_available: blocks(s.available_bytes),
-        files: s.files_total,
-        files_free: s.files_free,
+        blocks_free: blocks(s.records_free_bytes.min(s.total_bytes)),
+        blocks_available: blocks(s.records_available_bytes.min(s.total_bytes)),
+        files: inodes + files_free,
+        files_free,
         name_max: NAME_MAX as u32,
-        state: 0,
+        state,
         disk: s.disk,
     }))
 }
+
+/// Space that an inode takes with its name, about; an MDT has as many free ones as its space is enough for.
+const INODE_BYTES: u64 = 1024;
 
 /// ESTALE if the file is not there: a crash may have taken it, and then nothing of it is durable.
 async fn handle_sync(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
@@ -769,6 +788,20 @@ async fn handle_sync(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response,
         mdt.read(&Credentials::root(), |cx| ops::getattr::getattr(cx, r.fid)).await?;
     }
     Ok(Response::new(&()))
+}
+
+/// Whether a change frees space, or only replaces what is there by what is as large: it is made on a full target too.
+fn takes_no_space(tx: &dyn Transaction, record: &ReintRecord) -> Result<bool, Errno> {
+    Ok(match record {
+        ReintRecord::Unlink(_) => true,
+        // A file without objects gets some when it is to have a size.
+        ReintRecord::Setattr(r) => {
+            r.set.size.is_none_or(|size| size == 0)
+                || tables::inode(tx, r.fid)?.is_some_and(|inode| inode.layout.is_some())
+        }
+        ReintRecord::Setxattr(r) => r.value.is_none(),
+        ReintRecord::Create(_) | ReintRecord::Link(_) | ReintRecord::Rename(_) | ReintRecord::SetLayout(_) => false,
+    })
 }
 
 /// The name that Lustre counts a change under.

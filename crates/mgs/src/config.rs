@@ -109,6 +109,12 @@ pub(crate) enum From {
     Peer(Nid),
 }
 
+/// Whether there is a record of the target, under the name that it gives.
+pub(crate) fn is_known(tx: &dyn Transaction, reg: &TargetReg) -> Result<bool, ConfigError> {
+    let name: TargetName = reg.target.parse().map_err(|_| ConfigError::BadName(reg.target.clone()))?;
+    Ok(tx.get(CONFIG, &key(&["target", &name.fsname, &reg.target]))?.is_some())
+}
+
 /// Adds or updates a target. Returns its object sequence (0 for an MDT).
 ///
 /// A target registers the node that it registers from, and once it is known only from one of the nodes that it was last
@@ -249,6 +255,7 @@ pub(crate) fn set_param(tx: &mut dyn Transaction, param: &SetParam) -> Result<()
         }
         // Whatever is there may go, also what was kept before it had to be declared.
         None => {
+            tx.use_reserve();
             let name = param.name.replace('/', ".");
             if !tx.delete(CONFIG, &key(&["param", &param.fsname, &name]))? {
                 return Err(ConfigError::NotSet(name));

@@ -97,6 +97,7 @@ fn logged(error: ConfigError) -> Errno {
         | ConfigError::NotSet(_)
         | ConfigError::NoTarget(_) => Errno::EINVAL,
         ConfigError::OtherNode { .. } | ConfigError::Stranger { .. } | ConfigError::FurtherMdt { .. } => Errno::EPERM,
+        ConfigError::Osd(error) if error.errno() == Errno::ENOSPC => Errno::ENOSPC,
         ConfigError::Osd(_) | ConfigError::Damaged(_) => {
             tracing::error!(%error, "the configuration cannot be used");
             Errno::EIO
@@ -199,6 +200,10 @@ async fn target_reg(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, 
     let target: TargetReg = request.decode()?;
     let response = {
         let mut operation = mgs.target.begin().await?;
+        // A target that is known comes back however full the MGS is: its record is replaced.
+        if config::is_known(&*operation, &target).map_err(logged)? {
+            operation.use_reserve();
+        }
         let object_seq = match config::register(&mut *operation, &target, mgs.origin(&request)) {
             Err(
                 error @ (ConfigError::OtherNode { .. } | ConfigError::Stranger { .. } | ConfigError::FurtherMdt { .. }),
@@ -261,6 +266,8 @@ async fn seq_query(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, E
     }
     let response = {
         let mut operation = mgs.target.begin().await?;
+        // It replaces a number.
+        operation.use_reserve();
         let lease = match &asked.successor_of {
             None => config::lease(&mut *operation, asked.count),
             Some((target, used_up)) => config::succeed(&mut *operation, target, *used_up, mgs.origin(&request)),

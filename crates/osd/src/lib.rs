@@ -8,6 +8,7 @@
 //! before it. *Object data* lives in sparse files named by FID, which are not transactional: a write is in the file
 //! when it returns, and durable after the next commit or [`Osd::sync_object`]. A commit makes data durable before the
 //! index, so a committed record never speaks of data that a crash can still take away.
+//! The index keeps a reserve, so that a full device can still be emptied (`space`).
 //! Below an object are up to [`PARTS_MAX`] files, so that one object can be as fast as the device.
 //!
 //! What must not be here: the network, and what the records mean.
@@ -20,11 +21,13 @@ mod io_stats;
 pub mod mem;
 mod mmp;
 mod parts;
+mod space;
 
 pub use error::OsdError;
 pub use io_stats::{CommitShapes, IoShapes, IoStats, OsdStats};
 pub use mmp::{INTERVAL_MAX as MMP_INTERVAL_MAX, Record as MmpRecord};
 pub use parts::{PARTS_MAX, REGION_BYTES};
+pub use space::{Full, SpaceLimits};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -138,6 +141,9 @@ pub trait Osd: Send + Sync + 'static {
     /// Whether a failure has stopped the device for good.
     fn is_poisoned(&self) -> bool;
 
+    /// What the device has no space for, if it is full.
+    fn full(&self) -> Option<Full>;
+
     /// Whether another node has taken the device over: what happens here does not count any more. Known before any call
     /// fails for that.
     fn is_taken(&self) -> bool {
@@ -151,7 +157,16 @@ pub trait Osd: Send + Sync + 'static {
 
 /// One operation's turn at the running transaction. Reads see all that was done before it, committed or not.
 /// *Dropping it without [`Transaction::finish`] undoes exactly this operation's changes.*
+///
+/// A change is refused with ENOSPC before it would take from the device's reserve, unless the operation may use that.
 pub trait Transaction: Send {
+    /// The operation may use the reserve from here on: because it gives space back or is needed for that, adds nothing, or
+    /// repeats what a client was already answered. To be called before its first change.
+    fn use_reserve(&mut self);
+
+    /// Records in a table.
+    fn count(&self, table: Table) -> Result<u64, OsdError>;
+
     /// The value of `key`.
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError>;
 
@@ -235,9 +250,13 @@ pub struct StatFs {
     pub free_bytes: u64,
     /// Bytes that object data may still take; less than free where the device keeps a reserve.
     pub available_bytes: u64,
+    /// Bytes not in use that records may still take, without the reserve.
+    pub records_available_bytes: u64,
+    /// Bytes not in use that records may take, with the reserve.
+    pub records_free_bytes: u64,
     /// Files there can be.
     pub files_total: u64,
-    /// Files not in use.
+    /// Files that may still be made, each with a record.
     pub files_free: u64,
     /// What tells the file system that the device lies on from all others, here and on other hosts. 0: not known.
     pub disk: u64,

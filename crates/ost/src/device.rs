@@ -190,6 +190,7 @@ async fn kept_mdts(target: &Target) -> Result<Vec<TargetEntry>, TargetError> {
 
 async fn keep_mdts(target: &Target, mdts: &[TargetEntry]) -> Result<(), Errno> {
     let mut operation = target.begin().await?;
+    operation.use_reserve();
     let config = Config { targets: mdts.to_vec(), ..Config::default() };
     operation.put(TARGET, MDTS, &nacre_wire::encode(&config))?;
     operation.finish_local();
@@ -226,6 +227,7 @@ pub(crate) async fn keep_object_seq(target: &Target, seq: u64) -> Result<(), Tar
     }
     {
         let mut operation = target.begin().await?;
+        operation.use_reserve();
         operation.put(TARGET, TARGET_SEQ, &seq.to_be_bytes())?;
         operation.finish_local();
     }

@@ -145,6 +145,8 @@ impl Objects {
         respond: impl FnOnce(&ObjectRecord) -> Response,
     ) -> Result<Response, Errno> {
         let mut operation = self.target.begin_for(request).await?;
+        // The record is there, and as large as it will be; its data has space that was granted or reserved.
+        operation.use_reserve();
         let mut record = ObjectRecord::load(&*operation, object.fid)?.ok_or(Errno::ENOENT)?;
         let found = record.pre_versions();
         record.version = operation.transno().0;

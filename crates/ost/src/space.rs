@@ -74,10 +74,11 @@ impl Space {
         second.map(|reservation| self.reserved(reservation)).map_err(|_| Errno::ENOSPC)
     }
 
-    /// Whether so little is free that the device may yet refuse what was reserved: it has other users, perhaps.
+    /// Whether so little space, or so few files, are free that the device may yet refuse what was reserved: it has other users, perhaps.
     pub(crate) fn is_short(&self) -> bool {
         let last = *self.last.lock();
         last.available_bytes <= last.total_bytes / SHORT_FRACTION
+            || last.files_free <= last.files_total / SHORT_FRACTION
     }
 
     /// To be called when objects were destroyed: on a target that is short of space their space must come back now, not

@@ -9,6 +9,7 @@ use nacre_wire::Opcode;
 
 mod callbacks;
 mod eviction;
+mod full;
 mod requests;
 mod storage;
 

@@ -33,6 +33,7 @@ pub(crate) fn begin(tx: &mut dyn Transaction, instance: u64) -> Result<Transno, 
 /// epoch itself was reserved 2^32 operations ago, and that is durable.
 pub(crate) fn reserve(tx: &mut dyn Transaction, next: Transno) -> Result<(), Errno> {
     if next.0.trailing_zeros() >= EPOCH_SHIFT {
+        tx.use_reserve();
         tx.put(TARGET, EPOCH, &((next.0 >> EPOCH_SHIFT) + 1).to_be_bytes())?;
     }
     Ok(())

@@ -32,7 +32,7 @@ pub use operation::Operation;
 pub use recovery_service::RecoveryWait;
 pub use service::{Access, Handler, HandlerFuture, Service, admit_listed, serve};
 pub use stats::{Stats, Unit};
-pub use target::Target;
+pub use target::{HEALTHY, Target};
 
 use nacre_osd::Table;
 

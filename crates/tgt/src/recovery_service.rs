@@ -401,6 +401,7 @@ impl RecoveryService {
 
     async fn forget(&self, client: Uuid) -> Result<(), Errno> {
         let mut operation = self.target.begin().await?;
+        operation.use_reserve();
         reply::forget_client(&mut *operation, client)?;
         operation.finish_local();
         Ok(())

@@ -255,6 +255,7 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
             let mut operation = target.begin().await?;
             is_new = is_remembered && !reply::knows_client(&*operation, request.client)?;
             if is_new {
+                operation.use_reserve();
                 reply::remember_client(&mut *operation, request.client, &request.client_name)?;
                 operation.finish_local();
             }
@@ -288,6 +289,7 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
         self.recovery.handle_disconnect(export.client);
         let forgotten = async {
             let mut operation = self.service.target().begin().await?;
+            operation.use_reserve();
             reply::forget_client(&mut *operation, export.client)?;
             operation.finish_local();
             Ok::<_, Errno>(())

@@ -14,6 +14,9 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+/// Value of the parameter `health` of a target that nothing is wrong with.
+pub const HEALTHY: &str = "healthy";
+
 /// What MDT, OST and MGS have in common.
 pub struct Target {
     node: RpcNode,
@@ -51,6 +54,7 @@ impl Target {
     ) -> Result<Arc<Target>, TargetError> {
         let (instance, last_committed, former_transnos) = {
             let mut transaction = osd.begin().await?;
+            transaction.use_reserve();
             check_identity(&mut *transaction, &name, uuid)?;
             let last_committed = reply::last_transno(&*transaction)?;
             let former = match transaction.get(TARGET, b"instance")? {
@@ -82,7 +86,9 @@ impl Target {
             refusals: Refusals::default(),
         };
         target.register_params();
-        Ok(Arc::new(target))
+        let target = Arc::new(target);
+        target.register_health();
+        Ok(target)
     }
 
     /// How often the target has been started; 1 is the first.
@@ -99,6 +105,14 @@ impl Target {
     /// of it finds what was committed.
     pub fn is_stopped(&self) -> bool {
         self.broken.load(Ordering::Acquire) || self.osd.is_poisoned()
+    }
+
+    /// What is wrong with the target, in a few words for people; `None` if nothing is.
+    pub fn ailment(&self) -> Option<String> {
+        if self.is_stopped() {
+            return Some("it has stopped, its log says why".to_owned());
+        }
+        self.osd.full().map(|full| format!("it is full: {}", full.text()))
     }
 
     /// Watches over something that a panic would leave half done, until what this returns is dropped.
@@ -194,10 +208,15 @@ impl Target {
         format!("{layer}.{}.", self.name)
     }
 
-    /// The same for a request of a client; one that is replayed gets the number that it had.
+    /// The same for a request of a client; one that is replayed gets the number that it had, and may use the reserve, since
+    /// its client was already told that it is done.
     pub async fn begin_for(&self, request: &ServerRequest) -> Result<Operation<'_>, Errno> {
         let replayed = request.is_replay().then_some(Transno(request.header.transno));
-        Operation::new(self, self.osd.begin().await?, replayed)
+        let mut transaction = self.osd.begin().await?;
+        if request.is_replay() {
+            transaction.use_reserve();
+        }
+        Operation::new(self, transaction, replayed)
     }
 
     /// Waits for its turn at the running transaction. From here to [`Operation::finish`] or the drop, which undoes,
@@ -288,6 +307,14 @@ impl Target {
         self.node.params().remove_prefix(&self.param_prefix());
         self.node.params().remove_prefix(&crate::lock_params::prefix(self));
         self.node.params().remove_prefix(&crate::device_stats::prefix(self));
+    }
+
+    fn register_health(self: &Arc<Self>) {
+        let target = Arc::downgrade(self);
+        self.node.params().add(format!("{}health", self.param_prefix()), move || {
+            let ailment = target.upgrade().and_then(|target| target.ailment());
+            ailment.unwrap_or_else(|| HEALTHY.to_owned())
+        });
     }
 
     fn register_params(&self) {

@@ -45,6 +45,17 @@ impl Overlay<'_> {
 }
 
 impl Transaction for Overlay<'_> {
+    fn use_reserve(&mut self) {}
+
+    fn count(&self, table: Table) -> Result<u64, OsdError> {
+        let mut count = 0;
+        self.scan(table, &[], &mut |_, _| {
+            count += 1;
+            ControlFlow::Continue(())
+        })?;
+        Ok(count)
+    }
+
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
         let below = self.below.get(table, key)?;
         match self.changes.0.get(&(table, key.to_vec())) {

@@ -185,6 +185,7 @@ impl Live {
         let value: Checkpoint = ((flags_of(&self.options), self.begun), (number, position));
         let mdt = self.mdt()?;
         let mut operation = mdt.target().begin().await?;
+        operation.use_reserve();
         operation.put(TARGET, CHECKPOINT, &encode(&value))?;
         operation.finish_local();
         Ok(())
@@ -194,7 +195,10 @@ impl Live {
         let Ok(mdt) = self.mdt() else { return };
         // If that fails, the check is run again after a restart.
         if let Ok(mut operation) = mdt.target().begin().await
-            && operation.delete(TARGET, CHECKPOINT).unwrap_or(false)
+            && {
+                operation.use_reserve();
+                operation.delete(TARGET, CHECKPOINT).unwrap_or(false)
+            }
         {
             operation.finish_local();
         }

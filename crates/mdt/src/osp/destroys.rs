@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Most objects of one request.
-const BATCH: usize = 512;
+const BATCH: usize = 128;
 /// Most requests that the OST has answered and not committed: it commits every few seconds.
 const UNDER_WAY_MAX: usize = 128;
 /// How long committed unlinks may go unnoticed if nobody told of them.
@@ -110,6 +110,7 @@ async fn settle(osps: &Osps, osp: &Osp, sent: &mut Sent, number: u64, fate: Fate
 
 async fn take_off(osps: &Osps, osp: &Osp, batch: &[Queued]) -> Result<(), Errno> {
     let mut operation = osps.target.begin().await?;
+    operation.use_reserve();
     for (transno, fid) in batch {
         tables::delete_destroy(&mut *operation, osp.index, *transno, *fid)?;
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ops::{close, fid2path};
-use nacre_wire::mds::open_flags::{O_CREAT, O_DIRECTORY, O_EXCL, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY};
+use nacre_wire::mds::open_flags::{O_CREAT, O_DIRECTORY, O_EXCL, O_RDWR, O_TRUNC, O_WRONLY};
 
 #[test]
 fn names_have_limits() {

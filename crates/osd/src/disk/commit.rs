@@ -78,7 +78,7 @@ impl Commits {
 }
 
 /// What a commit takes over from the running transaction.
-enum Covered {
+pub(super) enum Covered {
     /// Its changes, for the journal.
     Logged(Changes),
     /// All of it, as a transaction of the index.
@@ -113,6 +113,8 @@ impl Device {
         let begin = Instant::now();
         // 1. What the commit covers. Operations go on in the same transaction, if the journal takes the changes, else in
         //    the next one.
+        self.grow_ahead(&mut running);
+        self.settle(&mut running)?;
         let callbacks = std::mem::take(&mut running.callbacks);
         let pending = std::mem::take(&mut running.pending);
         let changes = running.changes;
@@ -166,11 +168,13 @@ impl Device {
 
     /// Takes the changes of the running transaction: for the journal, or by ending the transaction.
     fn take_changes(&self, running: &mut Running) -> Result<Covered, OsdError> {
+        let is_short = running.is_short_of_space();
         let Running { txn, index, logging, pages, pages_max, .. } = &mut *running;
         let Some(logging) = logging else { return self.flush_running(running) };
         let journal = self.journal.lock();
         let Some(journal) = &*journal else { return Err(OsdError::Closed) };
         let is_due = self.closed.load(Ordering::Acquire)
+            || is_short
             || *pages > *pages_max / 8
             || logging.unflushed >= self.options.checkpoint_changes
             || logging.flushed.elapsed() >= self.options.checkpoint_interval;
@@ -212,15 +216,30 @@ impl Device {
     }
 
     /// Ends the running transaction, whose pages go to the page cache, and begins the next.
-    fn flush_running(&self, running: &mut Running) -> Result<Covered, OsdError> {
+    pub(super) fn flush_running(&self, running: &mut Running) -> Result<Covered, OsdError> {
         let index = running.index.clone().ok_or(OsdError::Closed)?;
         let txn = running.txn.take().ok_or(OsdError::Closed)?;
         let flushed = index.flush(txn).and_then(|id| {
-            running.txn = Some(index.begin()?);
-            Ok(Covered::Flushed(index, id))
+            let txn = index.begin()?;
+            running.begin_counting(&index, index.shapes(&txn)?);
+            running.txn = Some(txn);
+            Ok(Covered::Flushed(index.clone(), id))
         });
         running.pages = 0;
+        self.show_records(running);
         flushed.map_err(|e| self.poison("committing the index", &e))
+    }
+
+    /// If an operation was refused for want of space, has this commit and the next bring the counts up to date: what a
+    /// transaction has taken is known only at most until two more have ended.
+    fn settle(&self, running: &mut Running) -> Result<(), OsdError> {
+        if running.space.wants_settling(running.tree.taken(0))
+            && let Running { txn: Some(txn), index: Some(index), changed, .. } = running
+        {
+            *changed |= index.touch(txn).map_err(|e| self.poison("committing the index", &e))?;
+            self.commits.hint();
+        }
+        Ok(())
     }
 
     /// One step of a commit, unless a fault strikes in front of it. To drop it is to break the commit's promise: tests of

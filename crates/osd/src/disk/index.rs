@@ -10,13 +10,16 @@
 //! sync does (two flushes), but without holding up the next transaction.
 #![allow(clippy::disallowed_methods)] // An IO edge: owns the index files.
 
-use crate::{OsdError, Table, Visitor};
+use super::calls;
+use super::tree_use::Shape;
+use crate::space::PAGE;
+use crate::{AllocateMode, OsdError, Table, Visitor};
 use heed::types::Bytes as Raw;
 use heed::{Database, Env, EnvFlags, EnvOpenOptions, RwTxn, WithoutTls};
 use nacre_base::hash::fnv_1a_64;
 use std::fs::{self, File, OpenOptions};
 use std::ops::{Bound, Deref, DerefMut};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,7 +28,6 @@ type Db = Database<Raw, Raw>;
 /// Upper bound of the pages that one change of a record takes: a path from the root copied and split all the way,
 /// and its share of the free list. The value's own pages come on top.
 const PAGES_PER_CHANGE: u64 = 12;
-const PAGE: u64 = 4096;
 /// The memory map grows in steps of this.
 const MAP_STEP: u64 = 1 << 24;
 
@@ -189,9 +191,63 @@ impl Index {
         Ok(())
     }
 
+    /// Records in a table.
+    pub(super) fn count(&self, txn: &WriteTxn, table: Table) -> Result<u64, OsdError> {
+        self.db(table).len(txn).map_err(index_error)
+    }
+
+    /// Number of a table, for [`Index::shape`].
+    pub(super) fn position(&self, table: Table) -> usize {
+        let found = self.tables.iter().position(|(t, _)| *t == table);
+        found.unwrap_or_else(|| panic!("table {:?} is not among those the device was opened with", table.0))
+    }
+
+    /// Pages of table number `t` as the transaction has it.
+    pub(super) fn shape(&self, txn: &WriteTxn, t: usize) -> Result<Shape, OsdError> {
+        let stat = self.tables[t].1.stat(txn).map_err(index_error)?;
+        Ok(Shape {
+            depth: stat.depth.into(),
+            branch_pages: stat.branch_pages as u64,
+            leaf_pages: stat.leaf_pages as u64,
+            overflow_pages: stat.overflow_pages as u64,
+        })
+    }
+
+    /// The same of all tables.
+    pub(super) fn shapes(&self, txn: &WriteTxn) -> Result<Vec<Shape>, OsdError> {
+        (0..self.tables.len()).map(|t| self.shape(txn, t)).collect()
+    }
+
+    /// Writes the first record there is once more, so that the transaction is not empty.
+    pub(super) fn touch(&self, txn: &mut WriteTxn) -> Result<bool, OsdError> {
+        for (table, db) in &self.tables {
+            let first = db.first(txn).map_err(index_error)?.map(|(key, value)| (key.to_vec(), value.to_vec()));
+            if let Some((key, value)) = first {
+                self.put(txn, *table, &key, &value)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Pages up to the last that was ever used.
+    pub(super) fn pages_reached(&self) -> u64 {
+        self.env.info().last_page_number as u64 + 1
+    }
+
+    /// Has the first `pages` of the file take their place on the disk, so that no later write needs any.
+    pub(super) fn allocate(&self, pages: u64) -> std::io::Result<()> {
+        calls::allocate(&self.data, &(0..pages * PAGE), AllocateMode::Extend)
+    }
+
+    /// Pages of the file that have their place on the disk, by the count of its blocks: holes may be among them.
+    pub(super) fn pages_on_disk(&self) -> u64 {
+        let meta = self.data.metadata();
+        meta.map_or(0, |meta| meta.len().min(meta.blocks().saturating_mul(512)) / PAGE)
+    }
+
     fn db(&self, table: Table) -> Db {
-        let found = self.tables.iter().find(|(t, _)| *t == table);
-        found.unwrap_or_else(|| panic!("table {:?} is not among those the device was opened with", table.0)).1
+        self.tables[self.position(table)].1
     }
 }
 

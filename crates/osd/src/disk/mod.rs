@@ -26,7 +26,9 @@ mod names;
 mod objects;
 mod pieces;
 mod ring;
+mod room;
 mod transaction;
+mod tree_use;
 mod unsynced;
 
 pub use label::{FORMAT_VERSION, Label, format, read_label, write_label};
@@ -34,6 +36,7 @@ pub use mmp::{MmpOptions, MmpStatus};
 pub use objects::IoEngine;
 
 use crate::parts::{Gathering, Parts};
+use crate::space::{Full, FullWatch, PAGE, Space, SpaceLimits};
 use crate::{
     AllocateMode, CommitCallback, IoStats, ObjectStat, Osd, OsdError, OsdStats, PARTS_MAX, PendingData, Placed, Seek,
     StatFs, Table, Transaction, check_range, io_stats::Recorder,
@@ -43,14 +46,12 @@ use commit::Commits;
 use index::{Index, WriteTxn};
 use journal::{Changes, Journal};
 use mmp::Mmp;
-use nacre_base::{Errno, Faults, Fid, Payload};
+use nacre_base::{Errno, Faults, Fid, Payload, TargetKind};
 use objects::Objects;
 use parking_lot::Mutex;
 
 use std::fs::{File, TryLockError};
-use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -58,6 +59,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use transaction::{DiskTransaction, UndoLog};
+use tree_use::TreeUse;
 
 /// How a device on disk behaves.
 #[derive(Clone, Debug)]
@@ -70,6 +72,10 @@ pub struct DiskOptions {
     /// Space that object data must leave free, so that the index can always commit: a target that is full refuses
     /// writes, and goes on. By default 256 MiB, but at most a 32nd of the file system.
     pub reserve_bytes: Option<u64>,
+    /// What the index keeps for removals.
+    pub space: SpaceLimits,
+    /// The most that the index's file may grow to, if not all of the file system.
+    pub index_max_bytes: u64,
     /// Object files kept open, the parts of an object counted each. One may take two descriptors.
     pub open_files_max: usize,
     /// Address space that the index may grow by between two commits; the map grows as needed.
@@ -95,6 +101,8 @@ impl Default for DiskOptions {
             commit_interval: Duration::from_secs(5),
             commit_changes: 16_384,
             reserve_bytes: None,
+            space: SpaceLimits::default(),
+            index_max_bytes: u64::MAX,
             open_files_max: 1024,
             map_headroom_bytes: 64 << 30,
             io_engine: IoEngine::Auto,
@@ -130,6 +138,15 @@ struct Device {
     space_low: AtomicBool,
     /// Bytes written since the free space was last looked at.
     written: AtomicU64,
+    /// Bytes that records may take within the index's file, without the reserve and with it.
+    records_available: AtomicU64,
+    records_free: AtomicU64,
+    /// Bytes of the index's file.
+    index_bytes: AtomicU64,
+    /// Pages that it grows by at a time.
+    growth_step: u64,
+    /// What the target is full of.
+    full: Mutex<FullWatch>,
     recorder: Arc<Recorder>,
     mmp: Option<Mmp>,
     /// See [`Osd::object_bytes_max`].
@@ -170,8 +187,11 @@ struct Running {
     changes: u64,
     /// Pages that these can have taken at most.
     pages: u64,
-    /// Pages that there is room for.
+    /// Pages that there is room for in the memory map.
     pages_max: u64,
+    /// Pages that there is room for on the disk, and what the running transaction has taken of them.
+    space: Space,
+    tree: TreeUse,
     /// Of a target with a journal.
     logging: Option<Logging>,
 }
@@ -214,8 +234,12 @@ impl DiskOsd {
         let gathering = if calls::is_rotational(&lock.0) { Gathering::MOVING } else { Gathering::STILL };
         let recorder = Arc::new(Recorder::default());
         let objects = Objects::open(dir.join("data"), parts, gathering, &options, open_max, recorder.clone())?;
+        let txn = index.begin()?;
+        let tree = TreeUse::new(index.shapes(&txn)?);
         let running = Running {
-            txn: Some(index.begin()?),
+            space: room::measure(&index, &tree, options.space),
+            tree,
+            txn: Some(txn),
             pages_max: index.pages_max(),
             index: Some(index),
             callbacks: Vec::new(),
@@ -226,6 +250,7 @@ impl DiskOsd {
             pages: 0,
             logging,
         };
+        let growth_step = room::growth_step(room::statfs(&lock.0)?.total_bytes);
         let device = Arc::new(Device {
             label,
             options,
@@ -237,6 +262,11 @@ impl DiskOsd {
             closed: AtomicBool::new(false),
             space_low: AtomicBool::new(false),
             written: AtomicU64::new(0),
+            records_available: AtomicU64::new(0),
+            records_free: AtomicU64::new(0),
+            index_bytes: AtomicU64::new(0),
+            growth_step,
+            full: Mutex::default(),
             recorder,
             mmp,
             object_bytes_max: calls::file_bytes_max(&lock.0).min(crate::OBJECT_SIZE_MAX),
@@ -245,6 +275,12 @@ impl DiskOsd {
             lock,
         });
         let _ = itself.set(Arc::downgrade(&device)); // The first time.
+        if let Ok(mut running) = device.running.try_lock() {
+            device.index_bytes.store(running.space.allocated() * PAGE, Ordering::Relaxed);
+            device.grow_ahead(&mut running);
+            device.begin_settled(&mut running)?;
+            device.show_records(&running);
+        }
         device.check_space();
         let committing = device.clone();
         let thread = std::thread::Builder::new().name("osd-commit".to_owned());
@@ -285,9 +321,10 @@ impl Osd for DiskOsd {
     async fn begin(&self) -> Result<Box<dyn Transaction>, OsdError> {
         loop {
             self.device.admit().await?;
-            let running = self.device.running.clone().lock_owned().await;
+            let mut running = self.device.running.clone().lock_owned().await;
             self.device.check()?;
-            if running.pages <= running.pages_max / 4 {
+            self.device.grow_if_needed(&mut running);
+            if running.pages <= running.pages_max / 4 && !running.space.is_crowded(running.tree.taken(0)) {
                 return Ok(Box::new(DiskTransaction::new(self.device.clone(), running)));
             }
             // The disk syncs more slowly than operations come: they wait for it.
@@ -309,7 +346,8 @@ impl Osd for DiskOsd {
     async fn write_extents(&self, object: Fid, extents: Vec<(u64, Payload)>) -> Result<(), OsdError> {
         self.device.admit().await?;
         self.device.check_room(extents.iter().map(|(_, data)| data.len() as u64).sum())?;
-        if self.device.objects.write(object, extents).await.inspect_err(|e| self.device.note_error(e))? {
+        let written = self.device.objects.write(object, extents).await;
+        if self.device.noted(written)? {
             self.device.commits.hint();
         }
         Ok(())
@@ -317,13 +355,15 @@ impl Osd for DiskOsd {
 
     async fn truncate(&self, object: Fid, size: u64) -> Result<(), OsdError> {
         self.device.admit().await?;
-        self.device.objects.truncate(object, size).await
+        let truncated = self.device.objects.truncate(object, size).await;
+        self.device.noted(truncated)
     }
 
     async fn punch(&self, object: Fid, range: Range<u64>) -> Result<(), OsdError> {
         self.device.admit().await?;
         check_range(&range)?;
-        self.device.objects.punch(object, range).await
+        let punched = self.device.objects.punch(object, range).await;
+        self.device.noted(punched)
     }
 
     async fn allocate(&self, object: Fid, range: Range<u64>, mode: AllocateMode) -> Result<(), OsdError> {
@@ -331,7 +371,8 @@ impl Osd for DiskOsd {
         check_range(&range)?;
         self.device.check_room(range.end - range.start)?;
         self.device.check_allocation(object, &range).await?;
-        self.device.objects.allocate(object, range, mode).await.inspect_err(|e| self.device.note_error(e))
+        let allocated = self.device.objects.allocate(object, range, mode).await;
+        self.device.noted(allocated)
     }
 
     async fn seek(&self, object: Fid, offset: u64, what: Seek) -> Result<Option<u64>, OsdError> {
@@ -359,7 +400,8 @@ impl Osd for DiskOsd {
 
     async fn remove(&self, object: Fid) -> Result<(), OsdError> {
         self.device.admit().await?;
-        self.device.objects.remove(object).await
+        let removed = self.device.objects.remove(object).await;
+        self.device.noted(removed)
     }
 
     async fn list_objects(&self) -> Result<Vec<Fid>, OsdError> {
@@ -390,6 +432,10 @@ impl Osd for DiskOsd {
 
     fn is_poisoned(&self) -> bool {
         self.device.poisoned.load(Ordering::Acquire)
+    }
+
+    fn full(&self) -> Option<Full> {
+        self.device.full.lock().full()
     }
 
     fn is_taken(&self) -> bool {
@@ -451,7 +497,7 @@ impl Device {
     /// Another node has the target: the device stops.
     fn handle_taken(&self, by: Option<&str>) -> OsdError {
         let by = by.unwrap_or("another node");
-        let error = self.poison("multi-mount protection", &format!("{by} has taken the target over"));
+        let error = self.stop(&format!("multi-mount protection: {by} has taken the target over; the target stops"));
         self.taken.send_replace(true);
         error
     }
@@ -459,8 +505,16 @@ impl Device {
     /// Stops the device for good: after a failed sync the kernel may have dropped what it could not write, so trying
     /// again would only seem to succeed.
     fn poison(&self, what: &str, why: &dyn std::fmt::Display) -> OsdError {
+        self.stop(&format!(
+            "{what}: {why}; the target stops, other targets go on. Nothing that was acknowledged is lost; look into the \
+             kernel's log for what its disk has, then stop and start the target's server"
+        ))
+    }
+
+    /// Stops the device for good, and says why.
+    fn stop(&self, why: &str) -> OsdError {
         if !self.poisoned.swap(true, Ordering::AcqRel) {
-            tracing::error!("{}: {what}: {why}; the target stops", self.label.target);
+            tracing::error!("{}: {why}", self.label.target);
         }
         OsdError::Poisoned
     }
@@ -491,37 +545,44 @@ impl Device {
         Ok(())
     }
 
-    fn note_error(&self, e: &OsdError) {
-        if e.errno() == Errno::ENOSPC {
-            self.check_space();
+    /// Passes on the outcome of a change of object data. After an I/O error, or where nothing can be written any more, no
+    /// other change would fare better.
+    fn noted<T>(&self, result: Result<T, OsdError>) -> Result<T, OsdError> {
+        let Err(e) = &result else { return result };
+        match e.errno() {
+            Errno::ENOSPC => self.check_space(),
+            Errno::EIO => return Err(self.poison("its disk fails", e)),
+            Errno::EROFS => return Err(self.poison("its file system has become read-only", e)),
+            _ => {}
         }
+        result
     }
 
     fn check_space(&self) {
         self.written.store(0, Ordering::Relaxed);
         if let Ok(fs) = self.statfs() {
             self.space_low.store(fs.available_bytes == 0, Ordering::Relaxed);
+            let of_objects = self.label.target.kind == TargetKind::Ost;
+            if let Some(news) = self.full.lock().handle_statfs(&fs, of_objects) {
+                tracing::warn!("{} {news}", self.label.target);
+            }
         }
     }
 
     fn statfs(&self) -> Result<StatFs, OsdError> {
-        let mut fs = MaybeUninit::<libc::statvfs>::uninit();
-        // SAFETY: fstatvfs fills what it is given, and `fs` is read only if it did.
-        let fs = unsafe {
-            if libc::fstatvfs(self.lock.0.as_raw_fd(), fs.as_mut_ptr()) != 0 {
-                return Err(OsdError::io("statfs", &std::io::Error::last_os_error()));
-            }
-            fs.assume_init()
-        };
-        let total_bytes = fs.f_blocks.saturating_mul(fs.f_frsize);
-        let reserve = self.options.reserve_bytes.unwrap_or(RESERVE_BYTES.min(total_bytes / 32));
+        let fs = room::statfs(&self.lock.0)?;
+        let reserve = self.options.reserve_bytes.unwrap_or(RESERVE_BYTES.min(fs.total_bytes / 32));
+        // The index may grow into what object data leaves.
+        let may_grow = self.index_growth_max(&fs);
+        let of_index = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed).saturating_add(may_grow);
+        let records_available_bytes = of_index(&self.records_available);
         Ok(StatFs {
-            total_bytes,
-            free_bytes: fs.f_bfree.saturating_mul(fs.f_frsize),
-            available_bytes: fs.f_bavail.saturating_mul(fs.f_frsize).saturating_sub(reserve),
-            files_total: fs.f_files,
-            files_free: fs.f_favail,
+            available_bytes: fs.available_bytes.saturating_sub(reserve),
+            records_available_bytes,
+            records_free_bytes: of_index(&self.records_free),
+            files_free: fs.files_free.min(records_available_bytes / RECORD_BYTES),
             disk: self.disk,
+            ..fs
         })
     }
 }
@@ -554,6 +615,8 @@ fn recover(place: &Path, label: &Label, index: &Index, tables: &[Table]) -> Resu
     Ok(journal)
 }
 
+/// Space in the index that a file takes, about.
+const RECORD_BYTES: u64 = 512;
 /// Space that is kept for the index by default.
 const RESERVE_BYTES: u64 = 256 << 20;
 /// Data written between two looks at the free space.
@@ -586,5 +649,7 @@ fn descriptors_max() -> usize {
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
 
+#[cfg(test)]
+mod full_tests;
 #[cfg(test)]
 mod tests;

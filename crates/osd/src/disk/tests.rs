@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-fn block_on<T>(f: impl Future<Output = T>) -> T {
+pub(super) fn block_on<T>(f: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(f)
 }
 
@@ -23,7 +23,10 @@ fn target() -> (TempDir, PathBuf) {
 }
 
 fn target_with(parts: u32) -> (TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
+    target_in(tempfile::tempdir().unwrap(), parts)
+}
+
+pub(super) fn target_in(dir: TempDir, parts: u32) -> (TempDir, PathBuf) {
     let path = dir.path().join("ost0");
     let target = "nacre-OST0000".parse().unwrap();
     format(&path, &Label { uuid: Uuid::from_random(1, 2), target, parts, options: Default::default() }).unwrap();
@@ -32,7 +35,10 @@ fn target_with(parts: u32) -> (TempDir, PathBuf) {
 
 /// A target whose journal is beside it.
 fn target_with_journal() -> (TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
+    with_journal_in(tempfile::tempdir().unwrap())
+}
+
+pub(super) fn with_journal_in(dir: TempDir) -> (TempDir, PathBuf) {
     let (path, journals) = (dir.path().join("ost0"), dir.path().join("journals"));
     std::fs::create_dir(&journals).unwrap();
     let options = [(Label::JOURNAL.to_owned(), journals.display().to_string())].into();

@@ -1,9 +1,12 @@
 //! One operation's turn at the running transaction, and the log that takes its changes back.
 
 use super::index::{Index, WriteTxn};
+use super::tree_use::pages_of_its_own;
 use super::{Device, Running};
+use crate::space::Claim;
 use crate::{CommitCallback, OsdError, PendingData, Table, Transaction, Visitor, check_key};
 use bytes::Bytes;
+use nacre_base::Errno;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,6 +22,10 @@ pub(super) struct DiskTransaction {
     pending_before: usize,
     /// The same of the journal's next record.
     logged_before: usize,
+    /// The same of pages that the running transaction has taken.
+    pages_before: u64,
+    claim: Claim,
+    changed: bool,
     finished: bool,
 }
 
@@ -45,6 +52,18 @@ impl UndoLog {
         self.entries.push(Replaced { table, key, value });
     }
 
+    /// Forgets the latest entry: its change is not made.
+    fn pop(&mut self) {
+        if let Some(last) = self.entries.pop() {
+            self.bytes.truncate(last.key.start);
+        }
+    }
+
+    /// Length of the value that the latest entry's change replaces.
+    fn last_value_len(&self) -> usize {
+        self.entries.last().and_then(|last| last.value.clone()).map_or(0, |value| value.len())
+    }
+
     fn append(&mut self, bytes: &[u8]) -> Range<usize> {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
@@ -63,19 +82,74 @@ impl DiskTransaction {
         let callbacks_before = running.callbacks.len();
         let pending_before = running.pending.len();
         let logged_before = running.logging.as_ref().map_or(0, |logging| logging.changes.len());
-        DiskTransaction { device, running, callbacks_before, pending_before, logged_before, finished: false }
+        let pages_before = running.tree.pages();
+        DiskTransaction {
+            device,
+            running,
+            callbacks_before,
+            pending_before,
+            logged_before,
+            pages_before,
+            claim: Claim::Ordinary,
+            changed: false,
+            finished: false,
+        }
+    }
+
+    /// Keeps what a change will replace; whether there is anything.
+    fn log_old(&mut self, table: Table, key: &[u8]) -> Result<bool, OsdError> {
+        let (index, txn, undo) = self.running.open_mut()?;
+        let found = index.get(txn, table, key).map(|old| {
+            undo.push(table, key, old);
+            old.is_some()
+        });
+        let found = self.checked(found)?;
+        Ok(found)
     }
 
     /// Accounts for a change before it is made. Half of the room is for taking changes back.
-    fn reserve(&mut self, value_len: usize) -> Result<(), OsdError> {
+    fn reserve(&mut self, table: Table, key: &[u8], value_len: usize) -> Result<(), OsdError> {
+        let own_pages = pages_of_its_own(key.len(), value_len.max(self.running.undo.last_value_len()));
         let pages = self.running.pages + Index::pages_of_change(value_len);
-        if pages > self.running.pages_max / 2 {
-            return Err(OsdError::TransactionTooLarge);
+        let refused = match pages > self.running.pages_max / 2 {
+            true => Err(OsdError::TransactionTooLarge),
+            false => self.make_room(table, own_pages),
+        };
+        if refused.is_err() {
+            // Nothing is changed that would have to be taken back.
+            self.running.undo.pop();
+            return refused;
         }
         self.running.pages = pages;
         self.running.changes += 1;
         self.running.changed = true;
+        self.changed = true;
         Ok(())
+    }
+
+    /// Refuses a change that there is no space for, or only such that the operation may not use. `own_pages`: of the value.
+    fn make_room(&mut self, table: Table, own_pages: u64) -> Result<(), OsdError> {
+        let (claim, is_first) = (self.claim, !self.changed);
+        let running = &mut *self.running;
+        let taken = running.tree.taken(self.pages_before);
+        let next = running.tree.next(running.index.as_ref().ok_or(OsdError::Closed)?.position(table), own_pages);
+        let Err(missing) = running.space.check(claim, taken, next, is_first) else { return Ok(()) };
+        self.device.grow_index(running, missing.0);
+        let refused = match running.space.check(claim, taken, next, is_first) {
+            Ok(()) => return Ok(()),
+            Err(missing) => missing,
+        };
+        if claim == Claim::Reserve {
+            let target = &self.device.label.target;
+            tracing::warn!(
+                %target,
+                missing_pages = refused.0,
+                "the reserve is used up, so that even what frees space is refused: make the target's file system larger"
+            );
+        }
+        // It may be that there is space, but not known yet.
+        self.device.commits.hint();
+        Err(OsdError::Io { what: "changing a record", errno: Errno::ENOSPC })
     }
 
     /// Keeps a change that was made for the journal, if there is one.
@@ -95,7 +169,7 @@ impl DiskTransaction {
     }
 
     fn undo(&mut self) -> Result<(), OsdError> {
-        let Running { txn: Some(txn), index: Some(index), undo, pages, .. } = &mut *self.running else {
+        let Running { txn: Some(txn), index: Some(index), undo, pages, tree, .. } = &mut *self.running else {
             return Ok(());
         };
         while let Some(Replaced { table, key, value }) = undo.entries.pop() {
@@ -103,11 +177,16 @@ impl DiskTransaction {
             match value {
                 Some(value) => {
                     *pages += Index::pages_of_change(value.len());
+                    let own_pages = pages_of_its_own(key.len(), value.len());
                     index.put(txn, table, key, &undo.bytes[value])?;
+                    let t = index.position(table);
+                    tree.put(t, index.shape(txn, t)?, own_pages);
                 }
                 None => {
                     *pages += Index::pages_of_change(0);
                     index.delete(txn, table, key)?;
+                    let t = index.position(table);
+                    tree.deleted(t, index.shape(txn, t)?);
                 }
             }
         }
@@ -124,9 +203,31 @@ impl Running {
         let index = self.index.as_ref().ok_or(OsdError::Closed)?;
         Ok((index, self.txn.as_mut().ok_or(OsdError::Closed)?, &mut self.undo))
     }
+
+    /// Counts a change that was made: a record with so many pages of its own was put, or without, one was removed.
+    fn count_change(&mut self, table: Table, own_pages: Option<u64>) -> Result<(), OsdError> {
+        let (index, txn) = self.open()?;
+        let t = index.position(table);
+        let shape = index.shape(txn, t)?;
+        match own_pages {
+            Some(own_pages) => self.tree.put(t, shape, own_pages),
+            None => self.tree.deleted(t, shape),
+        }
+        Ok(())
+    }
 }
 
 impl Transaction for DiskTransaction {
+    fn use_reserve(&mut self) {
+        self.claim = Claim::Reserve;
+    }
+
+    fn count(&self, table: Table) -> Result<u64, OsdError> {
+        self.device.check()?;
+        let (index, txn) = self.running.open()?;
+        self.checked(index.count(txn, table))
+    }
+
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
         check_key(key)?;
         self.device.check()?;
@@ -137,11 +238,13 @@ impl Transaction for DiskTransaction {
     fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), OsdError> {
         check_key(key)?;
         self.device.check()?;
-        self.reserve(value.len())?;
-        let (index, txn, undo) = self.running.open_mut()?;
-        let logged = index.get(txn, table, key).map(|old| undo.push(table, key, old));
-        let put = logged.and_then(|()| index.put(txn, table, key, value));
+        self.log_old(table, key)?;
+        self.reserve(table, key, value.len())?;
+        let (index, txn, _) = self.running.open_mut()?;
+        let put = index.put(txn, table, key, value);
         self.checked(put)?;
+        let counted = self.running.count_change(table, Some(pages_of_its_own(key.len(), value.len())));
+        self.checked(counted)?;
         self.log(table, key, Some(value));
         Ok(())
     }
@@ -149,15 +252,18 @@ impl Transaction for DiskTransaction {
     fn delete(&mut self, table: Table, key: &[u8]) -> Result<bool, OsdError> {
         check_key(key)?;
         self.device.check()?;
-        self.reserve(0)?;
-        let (index, txn, undo) = self.running.open_mut()?;
-        let found = index.get(txn, table, key).map(|old| old.map(|old| undo.push(table, key, Some(old))).is_some());
-        let deleted = found.and_then(|found| Ok(found && index.delete(txn, table, key)?));
-        let deleted = self.checked(deleted)?;
-        if deleted {
-            self.log(table, key, None);
+        if !self.log_old(table, key)? {
+            self.running.undo.pop();
+            return Ok(false);
         }
-        Ok(deleted)
+        self.reserve(table, key, 0)?;
+        let (index, txn, _) = self.running.open_mut()?;
+        let deleted = index.delete(txn, table, key);
+        assert!(self.checked(deleted)?, "a record that was just read is gone");
+        let counted = self.running.count_change(table, None);
+        self.checked(counted)?;
+        self.log(table, key, None);
+        Ok(true)
     }
 
     fn scan(&self, table: Table, from: &[u8], visit: &mut Visitor<'_>) -> Result<(), OsdError> {
@@ -196,8 +302,12 @@ impl Drop for DiskTransaction {
             }
         }
         self.running.undo.clear();
-        if self.running.changes >= self.device.options.commit_changes {
+        let taken = self.running.tree.taken(0);
+        if self.running.changes >= self.device.options.commit_changes || self.running.space.is_crowded(taken) {
             self.device.commits.hint();
+        }
+        if self.changed {
+            self.device.show_records(&self.running);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The index store in memory: ordered maps that hold the running state, and a log of what each change replaced since
 //! the last commit. The tail of the log undoes an operation, the whole of it a crash.
 
+use crate::space::PAGE;
 use crate::{CommitCallback, Table, Visitor};
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -20,6 +21,13 @@ pub(super) struct Index {
     bytes: u64,
     /// Changes of records since the last commit began, undone ones too.
     changed: u64,
+    /// Keys and values of all records, with what a tree needs for each.
+    stored: u64,
+}
+
+/// What a record takes: pages of a tree are two thirds full.
+fn stored_bytes(key: &[u8], value: &[u8]) -> u64 {
+    (key.len() + value.len() + 16) as u64 * 3 / 2
 }
 
 type Records = BTreeMap<Box<[u8]>, Bytes>;
@@ -45,7 +53,15 @@ pub(super) struct Commit {
 impl Index {
     pub(super) fn new(tables: &[Table]) -> Index {
         let tables = tables.iter().map(|t| (*t, Records::new())).collect();
-        Index { tables, undo: VecDeque::new(), durable: 0, callbacks: Mutex::default(), bytes: 0, changed: 0 }
+        Index {
+            tables,
+            undo: VecDeque::new(),
+            durable: 0,
+            callbacks: Mutex::default(),
+            bytes: 0,
+            changed: 0,
+            stored: 0,
+        }
     }
 
     /// Adds tables that are not there yet, as opening a device does.
@@ -64,6 +80,8 @@ impl Index {
     pub(super) fn put(&mut self, table: Table, key: &[u8], value: &[u8]) {
         let t = self.position(table);
         let old = self.tables[t].1.insert(key.into(), Bytes::copy_from_slice(value));
+        self.stored += stored_bytes(key, value);
+        self.stored -= old.as_ref().map_or(0, |old| stored_bytes(key, old));
         self.replaced(t, key, old);
         self.bytes += value.len() as u64;
     }
@@ -72,6 +90,7 @@ impl Index {
         let t = self.position(table);
         let old = self.tables[t].1.remove(key);
         let found = old.is_some();
+        self.stored -= old.as_ref().map_or(0, |old| stored_bytes(key, old));
         if found {
             self.replaced(t, key, old);
         }
@@ -86,6 +105,15 @@ impl Index {
         }
     }
 
+    pub(super) fn count(&self, table: Table) -> u64 {
+        self.records(table).len() as u64
+    }
+
+    /// Pages that a tree of these records would take.
+    pub(super) fn pages(&self) -> u64 {
+        self.stored.div_ceil(PAGE)
+    }
+
     /// The number of changes made so far, for [`Index::undo_to`].
     pub(super) fn changes(&self) -> u64 {
         self.durable + self.undo.len() as u64
@@ -96,10 +124,12 @@ impl Index {
         while self.changes() > changes.max(self.durable) {
             let Some(last) = self.undo.pop_back() else { return };
             let records = &mut self.tables[last.table].1;
-            match last.value {
-                Some(value) => records.insert(last.key, value),
+            self.stored += last.value.as_ref().map_or(0, |old| stored_bytes(&last.key, old));
+            let undone = match last.value {
+                Some(value) => records.insert(last.key.clone(), value),
                 None => records.remove(&last.key),
             };
+            self.stored -= undone.map_or(0, |undone| stored_bytes(&last.key, &undone));
         }
     }
 

@@ -14,9 +14,10 @@ mod spindle;
 pub use model::{DiskModel, Journal};
 
 use crate::io_stats::{CommitTimes, Recorder};
+use crate::space::{Claim, Cost, FullWatch, PAGE, Space, Taken};
 use crate::{
-    AllocateMode, CommitCallback, IoStats, ObjectStat, Osd, OsdError, OsdStats, PendingData, Seek, StatFs, Table,
-    Transaction, Visitor, check_key, check_range, range_end,
+    AllocateMode, CommitCallback, Full, IoStats, ObjectStat, Osd, OsdError, OsdStats, PendingData, Seek, SpaceLimits,
+    StatFs, Table, Transaction, Visitor, check_key, check_range, range_end,
 };
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
@@ -43,6 +44,10 @@ pub struct MemOptions {
     pub commit_interval: Duration,
     /// Bytes of object data that fit.
     pub capacity_bytes: u64,
+    /// Bytes of records that fit, with what the index needs around them.
+    pub index_bytes: u64,
+    /// What the index keeps for removals.
+    pub space: SpaceLimits,
     /// The node's fault points.
     pub faults: Faults,
 }
@@ -53,6 +58,8 @@ impl Default for MemOptions {
             model: DiskModel::FREE,
             commit_interval: Duration::from_secs(5),
             capacity_bytes: 1 << 44,
+            index_bytes: 1 << 44,
+            space: SpaceLimits::default(),
             faults: Faults::new(),
         }
     }
@@ -95,6 +102,8 @@ struct Inner {
     /// Wakes the committer: someone waits, the first change after a commit was made, or the device is dropped.
     wake: Arc<Notify>,
     poisoned: AtomicBool,
+    /// What the device is full of.
+    full: Mutex<FullWatch>,
     recorder: Recorder,
 }
 
@@ -113,6 +122,9 @@ struct Medium {
     committing: Option<u64>,
     /// Data of finished operations that the next commit must wait for. In a mutex only to be `Sync`.
     pending: Mutex<Vec<PendingData>>,
+    /// Who may take what of the index, and what the running transaction has taken of it.
+    space: Space,
+    taken: u64,
 }
 
 impl MemOsd {
@@ -127,6 +139,8 @@ impl MemOsd {
             removed: Vec::new(),
             committing: None,
             pending: Mutex::default(),
+            space: measure(&options, 0),
+            taken: 0,
         };
         MemOsd::open(rt, Arc::new(RwLock::new(medium)), options)
     }
@@ -140,8 +154,18 @@ impl MemOsd {
     /// Opens the medium again, in `rt`'s scope; if it is still open, its process crashes first.
     pub fn reopen(&self, rt: &Rt, tables: &[Table]) -> MemOsd {
         self.crash(Crash::Process);
-        self.inner.medium.write().index.add_tables(tables);
-        MemOsd::open(rt, self.inner.medium.clone(), self.inner.options.clone())
+        let options = self.inner.options.clone();
+        {
+            let mut medium = self.inner.medium.write();
+            medium.index.add_tables(tables);
+            (medium.space, medium.taken) = (measure(&options, medium.index.pages()), 0);
+        }
+        MemOsd::open(rt, self.inner.medium.clone(), options)
+    }
+
+    /// Makes the disk larger, so that the index can have `bytes`.
+    pub fn grow_index(&self, bytes: u64) {
+        self.inner.medium.write().space.handle_growth(bytes / PAGE, false);
     }
 
     fn open(rt: &Rt, medium: Arc<RwLock<Medium>>, options: MemOptions) -> MemOsd {
@@ -157,6 +181,7 @@ impl MemOsd {
             waiting: Mutex::default(),
             wake: Arc::default(),
             poisoned: AtomicBool::new(false),
+            full: Mutex::default(),
             recorder: Recorder::default(),
         });
         rt.spawn(run_committer(Arc::downgrade(&inner), inner.wake.clone(), rt.clone()));
@@ -176,16 +201,24 @@ impl Drop for MemOsd {
 #[async_trait]
 impl Osd for MemOsd {
     async fn begin(&self) -> Result<Box<dyn Transaction>, OsdError> {
-        let turn = self.inner.turn.clone().lock_owned().await;
-        let (undo_to, was_clean) = {
-            let medium = self.inner.live()?;
-            (medium.index.changes(), medium.is_clean())
+        let (turn, (undo_to, was_clean, taken_before)) = loop {
+            let turn = self.inner.turn.clone().lock_owned().await;
+            {
+                let medium = self.inner.live()?;
+                if !medium.space.is_crowded(medium.taken()) {
+                    break (turn, (medium.index.changes(), medium.is_clean(), medium.taken));
+                }
+            }
+            drop(turn);
+            self.inner.commit().await?;
         };
         let device = self.inner.clone();
         Ok(Box::new(MemTransaction {
             device,
             undo_to,
             was_clean,
+            taken_before,
+            claim: Claim::Ordinary,
             callbacks: Vec::new(),
             pending: Vec::new(),
             done: false,
@@ -288,20 +321,7 @@ impl Osd for MemOsd {
     }
 
     async fn statfs(&self) -> Result<StatFs, OsdError> {
-        let (used, files) = {
-            let medium = self.inner.live()?;
-            (medium.used, medium.objects.len() as u64)
-        };
-        let (total, files_total) = (self.inner.options.capacity_bytes, 1 << 32);
-        let free = total.saturating_sub(used);
-        Ok(StatFs {
-            total_bytes: total,
-            free_bytes: free,
-            available_bytes: free,
-            files_total,
-            files_free: files_total.saturating_sub(files),
-            disk: 0,
-        })
+        Ok(self.inner.statfs(&*self.inner.live()?))
     }
 
     fn stats(&self) -> OsdStats {
@@ -320,6 +340,10 @@ impl Osd for MemOsd {
 
     fn is_poisoned(&self) -> bool {
         self.inner.poisoned.load(Ordering::Relaxed)
+    }
+
+    fn full(&self) -> Option<Full> {
+        self.inner.full.lock().full()
     }
 
     async fn close(&self) -> Result<(), OsdError> {
@@ -352,6 +376,21 @@ impl Inner {
             return Err(OsdError::Poisoned);
         }
         Ok(())
+    }
+
+    fn statfs(&self, medium: &Medium) -> StatFs {
+        let (total, files_total) = (self.options.capacity_bytes, 1 << 32);
+        let free = total.saturating_sub(medium.used);
+        StatFs {
+            total_bytes: total,
+            free_bytes: free,
+            available_bytes: free,
+            records_available_bytes: medium.space.available(medium.taken()) * PAGE,
+            records_free_bytes: medium.space.free(medium.taken()) * PAGE,
+            files_total,
+            files_free: files_total.saturating_sub(medium.objects.len() as u64),
+            disk: 0,
+        }
     }
 
     /// What strikes at a fault point, after what can be done about it here.
@@ -442,7 +481,14 @@ impl Inner {
             return Err(self.poison(e));
         }
         self.pay_commit(commit.index.bytes).await;
-        self.live_mut()?.end_commit(&commit);
+        let fs = {
+            let mut medium = self.live_mut()?;
+            medium.end_commit(&commit);
+            self.statfs(&medium)
+        };
+        if let Some(news) = self.full.lock().handle_statfs(&fs, true) {
+            tracing::warn!("{} {news}", self.rt.name());
+        }
         let took = self.rt.now() - begin;
         self.recorder.commit(CommitTimes { took, stall: Duration::ZERO, changes: commit.index.changes });
         commit.index.callbacks.into_iter().for_each(|f| f());
@@ -504,6 +550,7 @@ impl Inner {
             return Wanted::Now;
         }
         match self.live() {
+            Ok(medium) if medium.space.wants_settling(medium.taken()) => Wanted::Now,
             Ok(medium) if !medium.is_clean() => Wanted::Later,
             _ => Wanted::Never,
         }
@@ -512,7 +559,7 @@ impl Inner {
 
 #[derive(PartialEq, Eq)]
 enum Wanted {
-    /// Someone waits.
+    /// Someone waits, or was refused space that there may be.
     Now,
     /// At the end of the commit interval.
     Later,
@@ -553,6 +600,10 @@ struct MediumCommit {
 }
 
 impl Medium {
+    fn taken(&self) -> Taken {
+        Taken { pages: self.taken, used: self.index.pages(), ..Taken::default() }
+    }
+
     fn is_clean(&self) -> bool {
         self.unsynced.is_empty() && self.removed.is_empty() && !self.index.is_dirty() && self.pending.lock().is_empty()
     }
@@ -583,6 +634,8 @@ impl Medium {
 
     /// All that the commit covers is on its way to the medium from here on.
     fn begin_commit(&mut self, index: index::Commit) -> MediumCommit {
+        let (taken, used) = (std::mem::take(&mut self.taken), self.index.pages());
+        self.space.handle_flush(taken, used, self.space.allocated());
         self.committing = Some(index.upto);
         let changes = |fid: &Fid| self.objects.get(fid).map(|o| (*fid, o.changes()));
         MediumCommit { index, objects: self.unsynced.iter().filter_map(changes).collect(), removed: self.removed.len() }
@@ -644,6 +697,9 @@ struct MemTransaction {
     undo_to: u64,
     /// Whether there was nothing to commit when the turn began.
     was_clean: bool,
+    /// Pages that the running transaction had taken when the turn began.
+    taken_before: u64,
+    claim: Claim,
     callbacks: Vec<CommitCallback>,
     pending: Vec<PendingData>,
     done: bool,
@@ -652,7 +708,37 @@ struct MemTransaction {
     turn: OwnedMutexGuard<()>,
 }
 
+impl MemTransaction {
+    /// The medium, if there is space for one more change there.
+    fn make_room(&self, value_len: usize) -> Result<RwLockWriteGuard<'_, Medium>, OsdError> {
+        let mut medium = self.device.live_mut()?;
+        let by_operation = medium.taken.saturating_sub(self.taken_before);
+        let taken = Taken { by_operation, ..medium.taken() };
+        let next = Cost { pages: CHANGE_PAGES + value_len as u64 / PAGE, run: 0 };
+        let refused = medium.space.check(self.claim, taken, next, by_operation == 0);
+        if refused.is_err() {
+            drop(medium);
+            // There may be space, but it is not known yet.
+            self.device.wake.notify_one();
+            return Err(OsdError::Io { what: "changing a record", errno: Errno::ENOSPC });
+        }
+        medium.taken += next.pages;
+        Ok(medium)
+    }
+}
+
+/// Pages that a change of a tree's record copies, about.
+const CHANGE_PAGES: u64 = 2;
+
 impl Transaction for MemTransaction {
+    fn use_reserve(&mut self) {
+        self.claim = Claim::Reserve;
+    }
+
+    fn count(&self, table: Table) -> Result<u64, OsdError> {
+        Ok(self.device.live()?.index.count(table))
+    }
+
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
         check_key(key)?;
         Ok(self.device.live()?.index.get(table, key))
@@ -660,13 +746,16 @@ impl Transaction for MemTransaction {
 
     fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), OsdError> {
         check_key(key)?;
-        self.device.live_mut()?.index.put(table, key, value);
+        self.make_room(value.len())?.index.put(table, key, value);
         Ok(())
     }
 
     fn delete(&mut self, table: Table, key: &[u8]) -> Result<bool, OsdError> {
         check_key(key)?;
-        Ok(self.device.live_mut()?.index.delete(table, key))
+        if self.get(table, key)?.is_none() {
+            return Ok(false);
+        }
+        Ok(self.make_room(0)?.index.delete(table, key))
     }
 
     fn scan(&self, table: Table, from: &[u8], visit: &mut Visitor<'_>) -> Result<(), OsdError> {
@@ -699,9 +788,19 @@ impl Drop for MemTransaction {
         if !self.done
             && let Ok(mut medium) = self.device.live_mut()
         {
+            let changes = medium.index.changes() - self.undo_to;
+            medium.taken += changes * CHANGE_PAGES;
             medium.index.undo_to(self.undo_to);
         }
     }
+}
+
+/// The space of an index of which `used` pages are in use.
+fn measure(options: &MemOptions, used: u64) -> Space {
+    let pages = options.index_bytes / PAGE;
+    let mut space = Space::new(options.space, pages, used, pages);
+    space.handle_growth(pages, options.index_bytes >= MemOptions::default().index_bytes);
+    space
 }
 
 /// The data with one bit flipped.

@@ -6,13 +6,15 @@ use crate::sequences::{OID_MAX, Sequences, current, put_last_id};
 use crate::service::ObjectService;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid};
-use nacre_osd::Transaction;
+use nacre_osd::{Full, Transaction};
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::decode;
 use nacre_wire::ost::{Create, CreateReply};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+/// Most orphans destroyed by one operation: on a full target what it may hold is small.
+const ORPHANS_MAX: usize = 128;
 /// Most objects made by one request; the reply says how many.
 const CREATE_COUNT_MAX: u32 = 4096;
 
@@ -30,6 +32,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
                 }
                 successor = Some((seq, next));
             }
+            Attempt::MoreOrphans(fids) => fids.into_iter().for_each(|fid| ost.locks.revoke(fid)),
         }
     };
     orphans.into_iter().for_each(|fid| ost.locks.revoke(fid));
@@ -43,6 +46,8 @@ enum Attempt {
     Done(Response, Vec<Fid>),
     /// Nothing was done: all ids of this sequence are used up, and its successor is not known.
     UsedUp(u64),
+    /// These orphans were destroyed; there are more.
+    MoreOrphans(Vec<Fid>),
 }
 
 /// One turn at the running transaction. `successor`: a sequence, and the one that follows it.
@@ -57,7 +62,16 @@ async fn attempt(
     let mut sequences = Sequences::load(&*operation)?;
     let mut orphans = Vec::new();
     if let Some(used) = create.delete_orphans_after {
+        if count == 0 {
+            operation.use_reserve();
+        }
         orphans = remove_orphans_after(&mut *operation, &sequences, used)?;
+        if orphans.len() == ORPHANS_MAX {
+            ost.objects.gone(&orphans);
+            ost.remover.remove_on_commit(&mut operation, orphans.clone(), None);
+            operation.finish_local();
+            return Ok(Attempt::MoreOrphans(orphans));
+        }
         // A target restored from an old backup learns which ids are in use.
         sequences.handle_used(used);
     }
@@ -82,14 +96,22 @@ async fn attempt(
     Ok(Attempt::Done(operation.finish(request, Response::new(&reply))?, orphans))
 }
 
+/// An operation may take this part of what is left for records for each of its objects: with copies of pages, and with what
+/// it would take to undo it.
+const RECORD_SHARE_BYTES: u64 = 16 << 10;
+
 /// How many objects may be made; ENOSPC if some are wanted and none may.
 async fn affordable(ost: &ObjectService, create: &Create) -> Result<u32, Errno> {
     if create.count == 0 {
         return Ok(0);
     }
-    let files_free = ost.space.statfs().await?.files_free;
-    let most = if ost.settings.creates_no_objects() { 0 } else { files_free.min(CREATE_COUNT_MAX.into()) as u32 };
+    let space = ost.space.statfs().await?;
+    let records = space.records_available_bytes / RECORD_SHARE_BYTES;
+    let is_refused = ost.settings.creates_no_objects() || ost.target.osd().full() == Some(Full::Records);
+    let most = if is_refused { 0 } else { space.files_free.min(records).min(CREATE_COUNT_MAX.into()) as u32 };
     match create.count.min(most) {
+        // Those that nobody will use go in any case.
+        0 if create.delete_orphans_after.is_some() => Ok(0),
         0 => Err(Errno::ENOSPC),
         count => Ok(count),
     }
@@ -122,7 +144,7 @@ pub(crate) fn find_last_id_anew(transaction: &mut dyn Transaction) -> Result<(),
     sequences.store(transaction)
 }
 
-/// Removes the records of all objects above `used`, the last one of a file, in its sequence and in later ones of the OST; which
+/// Removes the records of objects above `used`, all or [`ORPHANS_MAX`], the last one of a file, in its sequence and in later ones of the OST; which
 /// they were. If the MDT has no file with an object here, or one of other storage that had the OST's name, an MDT that was
 /// made anew would otherwise take an old one's data along: what was written to stays, for lfsck to find.
 fn remove_orphans_after(
@@ -141,7 +163,7 @@ fn remove_orphans_after(
         if is_known || untouched() {
             found.push(fid);
         }
-        ControlFlow::Continue(())
+        if found.len() < ORPHANS_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     for fid in &found {
         transaction.delete(crate::OBJECTS, &fid.to_key())?;

@@ -35,6 +35,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     }
     let (response, destroyed) = {
         let mut operation = ost.target.begin_for(&request).await?;
+        operation.use_reserve();
         let mut destroyed: Vec<Fid> = Vec::with_capacity(fids.len());
         for fid in fids {
             if operation.delete(OBJECTS, &fid.to_key())? {

@@ -2,6 +2,7 @@
 
 use crate::service::ObjectService;
 use nacre_base::{Errno, size::MIB};
+use nacre_osd::Full;
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::attr::{StatFs, statfs_state};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, _: ServerRequest) -> Result
     if space.available_bytes < OUT_OF_SPACE_BYTES {
         state |= statfs_state::OUT_OF_SPACE;
     }
-    if space.files_free < OUT_OF_OBJECTS {
+    if space.files_free < OUT_OF_OBJECTS || ost.target.osd().full() == Some(Full::Records) {
         state |= statfs_state::OUT_OF_INODES;
     }
     Ok(Response::new(&StatFs {

@@ -14,7 +14,7 @@ use super::{Mode, Storage};
 use async_trait::async_trait;
 use nacre_base::{Fid, FxHashMap, Payload};
 use nacre_osd::mem::MemOsd;
-use nacre_osd::{AllocateMode, IoStats, ObjectStat, Osd, OsdError, OsdStats, Seek, StatFs, Transaction};
+use nacre_osd::{AllocateMode, Full, IoStats, ObjectStat, Osd, OsdError, OsdStats, Seek, StatFs, Transaction};
 use nacre_rt::Rt;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -492,6 +492,10 @@ impl Osd for Array {
     fn clear_io_stats(&self) {
         self.0.medium.lock().seen = Seen::default();
         self.0.store.clear_io_stats();
+    }
+
+    fn full(&self) -> Option<Full> {
+        self.0.store.full()
     }
 
     fn is_poisoned(&self) -> bool {

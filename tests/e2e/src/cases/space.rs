@@ -1,11 +1,12 @@
-//! An OST that fills up: the writer is told, nothing that was accepted is lost, and freed space can be used again. It runs
-//! on a file system of its own whose first OST lives on a small disk image.
+//! Targets that fill up, and one whose disk fails. Whoever wants space is told, nothing that was accepted is lost, removing
+//! works at any fill, freed space can be used again without a restart, and the full target is named. Each case runs on a
+//! file system of its own, with targets on a small disk.
 
 use crate::case::{Case, Env, text};
 use crate::cases::faults::make_first_file;
 use crate::cases::litmus::wait_for;
 use crate::cluster::{Cluster, Plan};
-use crate::failure::{Context, Failure, Outcome, bail, ensure};
+use crate::failure::{Context, Failure, Outcome, bail, ensure, ensure_eq};
 use crate::prng::pattern;
 use crate::process::Program;
 use crate::sys;
@@ -22,6 +23,8 @@ pub(crate) fn all() -> Vec<Case> {
         Case::new("largest-object", largest_object).needs_cluster(),
         Case::new("shared-disk", shared_disk).needs_cluster(),
         Case::new("fiemap", fiemap).needs_cluster(),
+        Case::new("full-mdt", full_mdt).limits(120, 300),
+        Case::new("failing-disk", failing_disk).limits(60, 120),
     ]
 }
 
@@ -165,6 +168,155 @@ fn full_ost(env: &Env) -> Outcome {
     ensure!(wrong.is_empty(), "{}", wrong.join("; "));
     drop(disk); // Only now: the OST's directory is on it.
     Ok(())
+}
+
+const SMALL_MDT: &str = "size=32m";
+const LARGER_MDT: &str = "remount,size=64m";
+const MDT: &str = "e2e-MDT0000";
+
+/// An MDT without space refuses new files, and can be emptied, also after kill -9.
+fn full_mdt(env: &Env) -> Outcome {
+    let Some(main) = &env.cluster else { return Ok(()) };
+    let disk = SmallDisk { at: env.local.join("small") };
+    fs::create_dir_all(&disk.at)?;
+    sys::mount("tmpfs", &disk.at, "tmpfs", SMALL_MDT)?;
+    let root = env.local.join("cluster");
+    let mut plan = Plan::new(main.nacre(), &root);
+    (plan.servers, plan.mounts, plan.targets) = ((1, 2), 1, Some(disk.at.clone()));
+    (0..2).for_each(|n| drop(plan.ost_dirs.insert(n, root.join(format!("targets/ost{n}")))));
+    let cluster = Cluster::start(plan)?;
+    let at = cluster.mount_point(1);
+    let filled = fill_mdt(&cluster, &at, &disk.at);
+    // The kill is announced by the case, being full by the target.
+    env.judge_own(&cluster, filled, &[" WARN "])?;
+    cluster.stop()?;
+    drop(disk); // Only now: the targets are on it.
+    Ok(())
+}
+
+fn fill_mdt(cluster: &Cluster, at: &Path, disk: &Path) -> Outcome {
+    ensure_eq!(health(cluster)?, "healthy", "health of an empty file system");
+    make_first_file(&at.join("kept"))?;
+    let first = make_links(at, 0)?;
+    ensure!(first > 1000, "full after {first} links");
+    // What takes space is refused from now on, and nothing else is.
+    until_full("mkdir", |n| fs::create_dir(at.join(format!("small{n}"))))?;
+    until_full("create", |n| File::create(at.join(format!("f{n}"))).map(drop))?;
+    fs::write(at.join("kept"), b"an object that was there has space")?;
+    fs::set_permissions(at.join("kept"), std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    File::options().write(true).open(at.join("kept"))?.set_len(3)?;
+    let named = wait_for(Duration::from_secs(15), || Ok(health(cluster)?.contains("NOT HEALTHY")))?;
+    let said = health(cluster)?;
+    ensure!(named && said.contains(&format!("device {MDT} reported unhealthy: it is full")), "health: {said}");
+    let of_df = cluster.lfs(&["df", "-i", &text(at)])?;
+    let line = of_df.lines().find(|line| line.starts_with(MDT)).unwrap_or_default().to_owned();
+    ensure!(line.contains("100%") && line.contains("[MDT:0] SI"), "lfs df -i: {of_df}");
+    let log = cluster.log_of("mds")?;
+    ensure_eq!(log.matches(&format!("{MDT} is full")).count(), 1, "lines of the log that say that it is full");
+
+    // It can be emptied, and that counts at once.
+    for n in 0..first / 2 {
+        fs::remove_file(link(at, n)).context(format!("removing link {n} of {first} on a full MDT"))?;
+    }
+    let usable = wait_for(Duration::from_secs(15), || Ok(fs::create_dir(at.join("d")).is_ok()))?;
+    ensure!(usable, "nothing can be made after half of all was removed");
+    ensure!(wait_for(Duration::from_secs(15), || Ok(health(cluster)? == "healthy"))?, "health: {}", health(cluster)?);
+
+    // Again, with a crash when it is full; then it is emptied for good.
+    let second = make_links(at, first)?;
+    cluster.kill("mds")?;
+    cluster.restart("mds")?;
+    let third = make_links(at, second)?;
+    ensure!(third < second + first / 10, "it was full before the restart, but {} more links were made", third - second);
+    for n in (first / 2)..third {
+        fs::remove_file(link(at, n)).context(format!("removing link {n} after a restart"))?;
+    }
+    make_links(at, 2 * second)?;
+    Program::new("mount").args(["-o", LARGER_MDT, &text(disk)]).run()?;
+    let grown = wait_for(Duration::from_secs(15), || Ok(fs::create_dir(at.join("larger")).is_ok()))?;
+    ensure!(grown, "nothing can be made after the disk was made larger");
+    ensure_eq!(fs::read(at.join("kept"))?, b"an ", "the file that was there before");
+    Ok(())
+}
+
+/// An OST whose disk answers EIO stops and says so; the other one goes on.
+fn failing_disk(env: &Env) -> Outcome {
+    let Some(main) = &env.cluster else { return Ok(()) };
+    let mut plan = Plan::new(main.nacre(), &env.local.join("cluster"));
+    (plan.servers, plan.mounts) = ((2, 1), 1);
+    let cluster = Cluster::start(plan)?;
+    let at = cluster.mount_point(1);
+    let failed = lose_disk(&cluster, &at);
+    env.judge_own(&cluster, failed, &[" WARN ", "the target stops, other targets go on"])?;
+    cluster.stop()
+}
+
+fn lose_disk(cluster: &Cluster, at: &Path) -> Outcome {
+    for n in 0..2 {
+        let dir = at.join(format!("d{n}"));
+        fs::create_dir(&dir)?;
+        cluster.lfs(&["setstripe", "-c", "1", "-i", &n.to_string(), &text(&dir)])?;
+        make_first_file(&dir.join("f"))?;
+        fs::write(dir.join("f"), pattern(n, CHUNK))?;
+        File::open(dir.join("f"))?.sync_all()?;
+    }
+    cluster.arm_fault_of("oss1", "osd.commit", "fail=5")?;
+    let unwritten = File::options().write(true).open(at.join("d0/f"))?;
+    unwritten.write_all_at(b"new", 0)?;
+    let says = "its disk has, then stop and start";
+    ensure!(wait_for(Duration::from_secs(15), || Ok(cluster.log_of("oss1")?.contains(says)))?, "no line in the log");
+    let said = health(cluster)?;
+    ensure!(said.contains("device e2e-OST0000 reported unhealthy: it has stopped"), "health: {said}");
+    fs::write(at.join("d1/f"), b"the other goes on")?;
+    File::open(at.join("d1/f"))?.sync_all()?;
+    cluster.kill("oss1")?;
+    cluster.restart("oss1")?;
+    unwritten.sync_all()?;
+    let content = fs::read(at.join("d0/f"))?;
+    ensure!(content[..3] == b"new"[..] && content[3..] == pattern(0, CHUNK)[3..], "what was written before is lost");
+    ensure_eq!(health(cluster)?, "healthy", "health after the restart");
+    Ok(())
+}
+
+/// A few small ones may have space that a long link had not.
+fn until_full(what: &str, make: impl Fn(usize) -> std::io::Result<()>) -> Outcome {
+    for n in 0..200 {
+        let made = make(n);
+        if is_full(&made) {
+            return Ok(());
+        }
+        made.context(what)?;
+    }
+    bail!("{what} goes on on a full MDT")
+}
+
+fn link(at: &Path, n: usize) -> PathBuf {
+    at.join(format!("link{n}"))
+}
+
+/// Makes symbolic links of 3,000 bytes until there is no space; the number after the last.
+fn make_links(at: &Path, from: usize) -> Outcome<usize> {
+    let target = "x".repeat(3000);
+    for n in from.. {
+        let made = std::os::unix::fs::symlink(&target, link(at, n));
+        if is_full(&made) {
+            return Ok(n);
+        }
+        made.context(format!("link {n}"))?;
+        ensure!(n < from + 50_000, "150 MB of links on a disk of 32 MB");
+    }
+    bail!("no end")
+}
+
+fn is_full(result: &std::io::Result<()>) -> bool {
+    result.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::ENOSPC))
+}
+
+/// What `health_check` says, of all processes.
+fn health(cluster: &Cluster) -> Outcome<String> {
+    let said = cluster.lctl(&["get_param", "-n", "health_check"])?;
+    let ill: Vec<&str> = said.lines().filter(|line| *line != "healthy").collect();
+    Ok(if ill.is_empty() { "healthy".to_owned() } else { ill.join("\n") })
 }
 
 const CHUNK: usize = 65_536;

@@ -1,0 +1,145 @@
+//! Where the index's file gets its space from: it is allocated ahead, in steps, as long as the file system has space.
+#![allow(clippy::disallowed_methods)] // An IO edge: asks the file system for space.
+
+use super::commit::Covered;
+use super::index::Index;
+use super::tree_use::{Shape, TreeUse};
+use super::{Device, Running};
+use crate::space::{PAGE, Space, SpaceLimits};
+use crate::{OsdError, StatFs};
+use std::fs::File;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
+
+/// Space of the file system that the index leaves to the small files beside it.
+pub(super) const LEFT_BYTES: u64 = 1 << 20;
+/// The largest and the smallest step by which the index grows; between them it is this part of the file system.
+const STEP_MAX_PAGES: u64 = (16 << 20) / PAGE;
+const STEP_MIN_PAGES: u64 = (1 << 20) / PAGE;
+const STEP_FRACTION: u64 = 64;
+/// If there is no space for a step, the index takes what there is, in multiples of this.
+const LAST_STEP_PAGES: u64 = 64;
+
+/// What an index that was just opened has.
+pub(super) fn measure(index: &Index, tree: &TreeUse, limits: SpaceLimits) -> Space {
+    let reached = index.pages_reached();
+    // Pages that were never written have no place yet.
+    let allocated = match index.allocate(reached) {
+        Ok(()) => reached.max(index.pages_on_disk()),
+        Err(_) => index.pages_on_disk(),
+    };
+    Space::new(limits, allocated, tree.used(), allocated.saturating_sub(reached))
+}
+
+impl Running {
+    /// A transaction was ended and the next one begun.
+    pub(super) fn begin_counting(&mut self, index: &Index, shapes: Vec<Shape>) {
+        let reached = index.pages_reached();
+        if reached > self.space.allocated() {
+            // It went well this time: the file system had space.
+            tracing::error!(reached, allocated = self.space.allocated(), "the index took more than was counted");
+            debug_assert!(false, "the index reached page {reached} of {}", self.space.allocated());
+        }
+        let fresh = self.space.allocated().saturating_sub(reached);
+        let taken = self.tree.pages();
+        self.tree = TreeUse::new(shapes);
+        self.space.handle_flush(taken, self.tree.used(), fresh);
+    }
+
+    /// Whether the index must be flushed at the next commit, even if a journal could take its changes.
+    pub(super) fn is_short_of_space(&self) -> bool {
+        let taken = self.tree.taken(0);
+        self.space.is_crowded(taken) || self.space.wants_settling(taken)
+    }
+}
+
+impl Device {
+    /// Has the index grow before it needs to. Notices also when the file system has become larger.
+    pub(super) fn grow_ahead(&self, running: &mut Running) {
+        let wanted = running.space.wanted_growth(running.tree.pages(), self.growth_step);
+        if wanted > 0 {
+            self.grow_index(running, wanted);
+        }
+    }
+
+    /// Has the index grow by `pages`, or by what there is.
+    pub(super) fn grow_index(&self, running: &mut Running, pages: u64) {
+        let Some(index) = &running.index else { return };
+        let wanted = pages.next_multiple_of(self.growth_step);
+        let Ok(fs) = statfs(&self.lock.0) else { return };
+        let there_is = self.index_growth_max(&fs) / PAGE;
+        let mut grown = if wanted <= there_is { wanted } else { there_is };
+        let before = running.space.allocated();
+        while grown > 0 && index.allocate(before + grown).is_err() {
+            // Somebody else took it.
+            grown = grown / 2 / LAST_STEP_PAGES * LAST_STEP_PAGES;
+        }
+        running.space.handle_growth(before + grown, grown == wanted);
+        self.index_bytes.store(running.space.allocated() * PAGE, Ordering::Relaxed);
+    }
+
+    /// Bytes that the index's file may grow by, if the file system has this much.
+    pub(super) fn index_growth_max(&self, fs: &StatFs) -> u64 {
+        let allowed = self.options.index_max_bytes.saturating_sub(self.index_bytes.load(Ordering::Relaxed));
+        let bytes = fs.available_bytes.saturating_sub(LEFT_BYTES).min(allowed);
+        bytes - bytes % (LAST_STEP_PAGES * PAGE)
+    }
+
+    /// Tells [`Device::statfs`] what the index has.
+    pub(super) fn show_records(&self, running: &Running) {
+        let taken = running.tree.taken(0);
+        self.records_available.store(running.space.available(taken) * PAGE, Ordering::Relaxed);
+        self.records_free.store(running.space.free(taken) * PAGE, Ordering::Relaxed);
+    }
+
+    /// On a device that was just opened, and is short of space: ends a transaction, because what the last one before the
+    /// start has freed is not known, and can be used again only after the next.
+    pub(super) fn begin_settled(&self, running: &mut Running) -> Result<(), OsdError> {
+        if running.space.can_grow() {
+            return Ok(());
+        }
+        let Running { txn: Some(txn), index: Some(index), .. } = running else { return Ok(()) };
+        if index.touch(txn)? {
+            let index = index.clone();
+            if let Covered::Flushed(_, id) = self.flush_running(running)? {
+                index.sync(id).map_err(|e| OsdError::io("syncing the index", &e))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the index grow in front of an operation, unless that was in vain last time.
+    pub(super) fn grow_if_needed(&self, running: &mut Running) {
+        if running.space.can_grow() {
+            self.grow_ahead(running);
+        }
+    }
+}
+
+/// Pages by which an index grows on a file system of this size.
+pub(super) fn growth_step(total_bytes: u64) -> u64 {
+    (total_bytes / STEP_FRACTION / PAGE).clamp(STEP_MIN_PAGES, STEP_MAX_PAGES)
+}
+
+/// What the file system says that a file is on; nothing of records.
+pub(super) fn statfs(file: &File) -> Result<StatFs, OsdError> {
+    let mut fs = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: fstatvfs fills what it is given, and `fs` is read only if it did.
+    let fs = unsafe {
+        if libc::fstatvfs(file.as_raw_fd(), fs.as_mut_ptr()) != 0 {
+            return Err(OsdError::io("statfs", &std::io::Error::last_os_error()));
+        }
+        fs.assume_init()
+    };
+    // Some file systems have as many files as fit.
+    let (files_total, files_free) = if fs.f_files == 0 { (1 << 32, 1 << 32) } else { (fs.f_files, fs.f_favail) };
+    Ok(StatFs {
+        total_bytes: fs.f_blocks.saturating_mul(fs.f_frsize),
+        free_bytes: fs.f_bfree.saturating_mul(fs.f_frsize),
+        available_bytes: fs.f_bavail.saturating_mul(fs.f_frsize),
+        files_total,
+        files_free,
+        ..StatFs::default()
+    })
+}
