@@ -13,6 +13,7 @@ use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_SIZE_MIN};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -403,7 +404,7 @@ impl Worker {
     }
 
     /// Ends within the bound.
-    async fn in_time<T>(&self, what: &str, call: impl Future<Output = T>) -> T {
+    async fn in_time<T>(&self, what: &str, call: Pin<Box<dyn Future<Output = T> + Send + '_>>) -> T {
         let begun = self.rt.now();
         let since = begun.since(self.gone_at);
         let bound = self.course.bound(since);
@@ -429,7 +430,7 @@ impl Worker {
         match self.prng.below(12) {
             0 => {
                 let other = self.prng.pick(&self.names).clone();
-                match self.in_time("lookup", client.lookup_promptly(&cred, dir, other.as_bytes())).await {
+                match self.in_time("lookup", Box::pin(client.lookup_promptly(&cred, dir, other.as_bytes()))).await {
                     Ok(_) | Err(Errno::ENOENT) => {}
                     Err(e) => panic!("lookup: {e}"),
                 }
@@ -437,44 +438,51 @@ impl Worker {
             1 => {
                 let mode = self.prng.below(0o1000) as u32;
                 let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-                self.in_time("chmod", client.setattr_promptly(&cred, fid, set, None)).await.expect("chmod");
+                self.in_time("chmod", Box::pin(client.setattr_promptly(&cred, fid, set, None))).await.expect("chmod");
                 self.change(&name, |known| known.mode = mode);
             }
             2 => {
                 let mtime = Timestamp { secs: self.prng.below(1_000_000) as i64, nanos: 0 };
                 let set = SetAttr { mtime: Some(mtime), ..SetAttr::default() };
-                self.in_time("utimes", client.setattr_promptly(&cred, fid, set, None)).await.expect("utimes");
+                self.in_time("utimes", Box::pin(client.setattr_promptly(&cred, fid, set, None))).await.expect("utimes");
                 self.change(&name, |known| known.mtime = Some(mtime));
             }
             3 => {
                 self.made += 1;
                 let new = format!("c{}-renamed{}", self.index, self.made);
                 let renamed = client.rename(&cred, dir, name.as_bytes(), dir, new.as_bytes(), 0);
-                self.in_time("rename", renamed).await.expect("rename");
+                self.in_time("rename", Box::pin(renamed)).await.expect("rename");
                 let mut files = self.files.lock();
                 let known = files.remove(&name).expect("it was there");
                 files.insert(new, known);
             }
             4 if self.prng.one_in(3) => {
-                self.in_time("unlink", client.unlink(&cred, dir, name.as_bytes())).await.expect("unlink");
+                self.in_time("unlink", Box::pin(client.unlink(&cred, dir, name.as_bytes()))).await.expect("unlink");
                 self.files.lock().remove(&name);
             }
             5 => {
                 let new = format!("c{}-linked", self.index);
-                let linked = self.in_time("link", client.link_promptly(&cred, fid, dir, new.as_bytes())).await;
+                let linked =
+                    self.in_time("link", Box::pin(client.link_promptly(&cred, fid, dir, new.as_bytes()))).await;
                 linked.expect("link");
-                self.in_time("unlink", client.unlink(&cred, dir, new.as_bytes())).await.expect("unlink");
+                self.in_time("unlink", Box::pin(client.unlink(&cred, dir, new.as_bytes()))).await.expect("unlink");
             }
             6 => {
                 let new = format!("c{}-dir", self.index);
-                self.in_time("mkdir", client.mkdir(&cred, dir, new.as_bytes(), 0o755, 0)).await.expect("mkdir");
-                self.in_time("rmdir", client.rmdir(&cred, dir, new.as_bytes())).await.expect("rmdir");
+                self.in_time("mkdir", Box::pin(client.mkdir(&cred, dir, new.as_bytes(), 0o755, 0)))
+                    .await
+                    .expect("mkdir");
+                self.in_time("rmdir", Box::pin(client.rmdir(&cred, dir, new.as_bytes()))).await.expect("rmdir");
             }
             7 => {
-                self.in_time("readdir", client.readdir_mdt(&cred, dir, 0, true, 65536)).await.expect("readdir");
+                self.in_time("readdir", Box::pin(client.readdir_mdt(&cred, dir, 0, true, 65536)))
+                    .await
+                    .expect("readdir");
             }
             8 => {
-                self.in_time("getstripe", client.getxattr(&cred, fid, b"trusted.lov")).await.expect("getstripe");
+                self.in_time("getstripe", Box::pin(client.getxattr(&cred, fid, b"trusted.lov")))
+                    .await
+                    .expect("getstripe");
             }
             9 if known.is_at_hand => self.write(&name, known).await,
             10 => self.read_part_of_wide().await,
@@ -493,8 +501,8 @@ impl Worker {
         let name = format!("c{}-new{}", self.index, self.made);
         let is_at_hand = self.rt.now().since(self.gone_at) > self.course.is_known_after();
         let made = client.create_promptly(&cred, self.dir, name.as_bytes(), O_CREAT | O_EXCL | O_RDWR, 0o600, 0);
-        let (reported, file) = self.in_time("create", made).await.expect("create");
-        self.in_time("close", client.release(file)).await.expect("close");
+        let (reported, file) = self.in_time("create", Box::pin(made)).await.expect("create");
+        self.in_time("close", Box::pin(client.release(file))).await.expect("close");
         let known = Known { fid: reported.attr.fid, content: Vec::new(), mode: 0o600, mtime: None, is_at_hand };
         self.files.lock().insert(name.clone(), known.clone());
         if is_at_hand {
@@ -504,26 +512,26 @@ impl Worker {
 
     async fn write(&mut self, name: &str, mut known: Known) {
         let (cred, client) = (Credentials::root(), self.client.clone());
-        let file = self.in_time("open", client.open(&cred, known.fid, O_RDWR)).await.expect("open");
+        let file = self.in_time("open", Box::pin(client.open(&cred, known.fid, O_RDWR))).await.expect("open");
         let data = bytes(&mut self.prng, 1, SIZE_MAX);
-        self.in_time("write", write(&client, &file, 0, &data)).await;
+        self.in_time("write", Box::pin(write(&client, &file, 0, &data))).await;
         known.content.resize(known.content.len().max(data.len()), 0);
         known.content[..data.len()].copy_from_slice(&data);
         self.change(name, |k| (k.content, k.mtime) = (known.content.clone(), None));
-        self.in_time("fsync", client.fsync(&file, false)).await.expect("fsync");
-        let read = self.in_time("read", client.read(&file, 0, 2 * SIZE_MAX as usize)).await.expect("read");
+        self.in_time("fsync", Box::pin(client.fsync(&file, false))).await.expect("fsync");
+        let read = self.in_time("read", Box::pin(client.read(&file, 0, 2 * SIZE_MAX as usize))).await.expect("read");
         assert!(read.to_bytes() == known.content, "{name}: {} bytes, not {}", read.len(), known.content.len());
-        self.in_time("close", client.release(file)).await.expect("close");
+        self.in_time("close", Box::pin(client.release(file))).await.expect("close");
     }
 
     /// Somebody may wait for the rest of the file with locks on all of it.
     async fn read_part_of_wide(&mut self) {
         let (cred, client) = (Credentials::root(), self.client.clone());
         let (fid, stripe) = (*self.prng.pick(&self.wide), *self.prng.pick(&self.here));
-        let file = self.in_time("open", client.open(&cred, fid, O_RDWR)).await.expect("open");
+        let file = self.in_time("open", Box::pin(client.open(&cred, fid, O_RDWR))).await.expect("open");
         let read = client.read(&file, stripe * u64::from(STRIPE_SIZE_MIN), 100);
-        let read = self.in_time("read of a stripe that is there", read).await.expect("read");
+        let read = self.in_time("read of a stripe that is there", Box::pin(read)).await.expect("read");
         assert_eq!(read.len(), 100, "the file is longer");
-        self.in_time("close", client.release(file)).await.expect("close");
+        self.in_time("close", Box::pin(client.release(file))).await.expect("close");
     }
 }

@@ -346,6 +346,9 @@ fn attempt_all(story: &Story, seeds: std::ops::Range<u64>, steps: u32, what: &'s
     side_by_side(&seeds, what, |seed| attempt(story, *seed, steps))
 }
 
+/// Stack of a thread that runs simulations: without optimization their futures are large.
+const STACK: usize = 16 << 20;
+
 /// Runs simulations side by side, one thread for each processor; results in the order of what they are for. `run` must
 /// catch panics, whose own messages are kept quiet meanwhile.
 fn side_by_side<T: Sync, R: Send>(all: &[T], what: &'static str, run: impl Fn(&T) -> R + Sync) -> Vec<R> {
@@ -369,7 +372,8 @@ fn side_by_side<T: Sync, R: Send>(all: &[T], what: &'static str, run: impl Fn(&T
                 bar.inc(1);
             }
         };
-        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let thread = || std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
+        let running: Vec<_> = (0..threads).map(|_| thread().expect("a thread starts")).collect();
         running.into_iter().flat_map(|t| t.join().unwrap_or_default()).collect()
     });
     bar.finish_and_clear();

@@ -1,5 +1,6 @@
 //! Scenarios on simulated clusters, in suites with Lustre's names. A case is a story: arrange, fail, act, check.
 
+mod away;
 mod doors;
 mod fsck;
 mod recovery_small;
