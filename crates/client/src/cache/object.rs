@@ -176,6 +176,7 @@ impl ObjectCache {
     /// [`ObjectCache::awaited_fill`]. All groups are ascending and disjoint; the caller may also read what lies between the
     /// ranges of one group.
     pub(crate) fn begin_fills(&mut self, groups: &[Vec<Range<u64>>], limits: FillLimits) -> Wanted {
+        assert!(groups.iter().flatten().is_sorted_by(|a, b| a.end <= b.start), "what is asked for twice: {groups:?}");
         let (mut holes, mut coming) = (Vec::with_capacity(groups.len()), Vec::new());
         for group in groups {
             let mut missing = Vec::new();

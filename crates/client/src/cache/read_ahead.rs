@@ -145,12 +145,12 @@ impl ReadAhead {
         stream(Course::Strided { last: read.start, stride, len, told: 0 })
     }
 
-    /// The distance at which recent reads led to this one, each as long as it.
+    /// The distance at which recent reads led to this one, each as long as it. Reads that overlap are no stream of records.
     fn stride(&self, read: &Range<u64>) -> Option<i128> {
         let len = read.end - read.start;
         let of_length = || self.recent.iter().rev().filter(|r| r.end - r.start == len);
         let distances = of_length().map(|before| i128::from(read.start) - i128::from(before.start));
-        distances.filter(|distance| *distance != 0).find(|distance| {
+        distances.filter(|distance| distance.unsigned_abs() >= u128::from(len.max(1))).find(|distance| {
             // Each of the earlier ones, going back in time.
             let mut at = i128::from(read.start) - distance;
             let mut steps = 0;
@@ -360,6 +360,17 @@ mod tests {
         let told: Vec<_> = (0..1000).flat_map(|i| read(&mut ahead, i * MIB..(i + 1) * MIB, GIB, LIMITS)).collect();
         assert!(told.len() < 80, "{}", told.len());
         assert!(told.iter().skip(5).all(|r| r.end.is_multiple_of(MIB) && r.end - r.start >= 4 * MIB));
+    }
+
+    /// What is told is told once, as whoever fetches it relies on ([`Program::read`] checks that).
+    #[test]
+    fn reads_that_overlap_are_no_strided_stream() {
+        for (len, stride) in [(6000, 3000), (100, 99), (4 * KIB, 1)] {
+            let mut program = Program::default();
+            (0..300).for_each(|i| program.read(i * stride, len, 3000 * stride));
+            let mut program = Program::default();
+            (0..300).rev().for_each(|i| program.read(i * stride, len, 3000 * stride));
+        }
     }
 
     #[test]

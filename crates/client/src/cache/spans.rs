@@ -42,7 +42,7 @@ impl<V> SpanMap<V> {
 
     /// Adds a range of which nothing is here yet.
     pub(crate) fn insert(&mut self, range: Range<u64>, value: V) {
-        debug_assert!(range.start < range.end && self.overlapping(&range).next().is_none(), "{range:?}");
+        assert!(range.start < range.end && !self.overlaps(&range), "{range:?} is here already");
         self.spans.insert(range.start, (range.end, value));
     }
 
