@@ -78,7 +78,8 @@ impl Noted {
     /// What the log would have held at a position: acknowledgements that were certainly there, beginnings that may have been.
     fn log_at(&self, point: u64) -> String {
         let certain = self.snapshots.iter().rev().find(|s| s.position.1 <= point).map_or(0, |s| s.log_len);
-        let possible = self.snapshots.iter().find(|s| s.position.0 >= point).map_or(self.log.len(), |s| s.log_len);
+        // While the disk stood still at this position, several snapshots may have been taken: the first one behind it counts.
+        let possible = self.snapshots.iter().find(|s| s.position.0 > point).map_or(self.log.len(), |s| s.log_len);
         let begun = self.log[certain..possible].split_inclusive('\n').filter(|l| l.starts_with(char::is_lowercase));
         begun.fold(self.log[..certain].to_owned(), |log, line| log + line)
     }
