@@ -216,8 +216,8 @@ impl Connection {
         *self.active.borrow()
     }
 
-    /// True if the target is known not to answer now: it was tried everywhere in vain, or has been silent since
-    /// somebody waited for it in vain.
+    /// True if the target is known not to answer: none of its nodes could be connected to, or it has sent nothing since a
+    /// request went unanswered for [`PATIENCE`].
     pub(crate) fn is_away(&self) -> bool {
         let Some(import) = self.import.get() else { return false };
         let was_silent = || self.silent_at.lock().is_some_and(|at| import.last_reply().is_none_or(|reply| reply < at));
@@ -229,13 +229,13 @@ impl Connection {
         self.import.get().is_none_or(|i| matches!(i.state(), ImportState::Full | ImportState::New))
     }
 
-    /// An answer did not come within [`PATIENCE`]: nobody else waits that long until there is one.
+    /// Notes that a request was not answered within [`PATIENCE`], so that others do not wait for the target until it answers.
     pub(crate) fn note_silent(&self) {
         *self.silent_at.lock() = Some(self.mount.rt.now());
     }
 
-    /// What `future` returns; none if the target turns out to have no connection while `future` waits for it. Then the
-    /// caller must give up what others may want, and begin again after [`Connection::until_answers`].
+    /// Returns the output of `future`, or none if the target loses its connection while `future` waits. The caller then
+    /// drops the locks that others may want, waits in [`Connection::until_answers`], and begins again.
     pub(crate) async fn while_connected<T>(&self, mut future: impl Future<Output = T> + Unpin) -> Option<T> {
         loop {
             match self.mount.rt.timeout(PATIENCE, &mut future).await {

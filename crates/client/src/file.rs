@@ -247,8 +247,10 @@ impl Client {
         umask: u32,
         layout: Option<LayoutSpec>,
     ) -> Result<(Attr, Arc<OpenFile>), Errno> {
-        let created = self.create_by(cred, parent, name, flags, (mode, umask), layout, Sizes::Needed).await?;
-        Ok((created.0.attr, created.1))
+        let name = Bytes::copy_from_slice(name);
+        let body = Open { parent, name, flags, mode, umask, layout, ..Open::default() };
+        let (reported, file) = self.create_by(cred, body, Sizes::Needed).await?;
+        Ok((reported.attr, file))
     }
 
     /// The same, but no OST that is away is waited for, unless an existing file is truncated there.
@@ -261,29 +263,24 @@ impl Client {
         mode: u32,
         umask: u32,
     ) -> Result<(Reported, Arc<OpenFile>), Errno> {
-        self.create_by(cred, parent, name, flags, (mode, umask), None, Sizes::ByTheWay).await
+        let name = Bytes::copy_from_slice(name);
+        let body = Open { parent, name, flags, mode, umask, ..Open::default() };
+        self.create_by(cred, body, Sizes::ByTheWay).await
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the operation has as many")]
     async fn create_by(
         &self,
         cred: &Credentials,
-        parent: Fid,
-        name: &[u8],
-        flags: u32,
-        (mode, umask): (u32, u32),
-        layout: Option<LayoutSpec>,
+        body: Open,
         sizes: Sizes,
     ) -> Result<(Reported, Arc<OpenFile>), Errno> {
         let _timed = self.stats.time(Op::Create);
-        if name.is_empty() {
+        if body.name.is_empty() {
             // On the wire an empty name means the parent itself.
             return Err(Errno::ENOENT);
         }
         let child = self.fids.next().await?;
-        let name = Bytes::copy_from_slice(name);
-        let body = Open { parent, name, child, flags, mode, umask, layout, ..Open::default() };
-        self.send_open(cred, body, sizes).await
+        self.send_open(cred, Open { child, ..body }, sizes).await
     }
 
     /// Makes a regular file without a name, as if in `parent` (O_TMPFILE), and opens it. It goes with its last close, unless it

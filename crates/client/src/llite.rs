@@ -129,20 +129,20 @@ pub struct Reported {
     pub is_complete: bool,
 }
 
-/// What a caller wants sizes for.
+/// Whether a call waits for OSTs that are away, to learn a file's size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sizes {
-    /// They are what was asked for: OSTs that are away are waited for.
+    /// The caller needs the size: the call waits.
     Needed,
-    /// They are shown along with something else.
+    /// The caller shows the size along with other attributes: the call leaves out objects of OSTs that are away.
     ByTheWay,
 }
 
-/// File data cached where nobody looks at how much memory there is, as in simulation.
+/// File data cached where nobody sets a share of the host's memory, as in simulation, in bytes.
 const CACHED_BYTES_DEFAULT: u64 = 512 << 20;
-/// A mount that waits for as long says for whom.
+/// Time after which a mount that waits says for which server.
 const FIRST_WORD: Duration = Duration::from_millis(800);
-/// It says so again after as long.
+/// Time after which it says so again.
 const NEXT_WORD: Duration = Duration::from_secs(10);
 /// How long a target may take to tell its space before it is left out.
 const STATFS_DEADLINE: Duration = Duration::from_secs(5);
@@ -296,7 +296,7 @@ impl Client {
         self.lmv.mdc(fid).await?.access(&caller, cred, fid, mask).await
     }
 
-    /// Puts what the objects know into what the MDT said.
+    /// Completes the MDT's attributes with size, blocks and times of the objects.
     pub(crate) async fn complete(&self, caller: &Caller, reply: AttrReply) -> Result<Attr, Errno> {
         self.complete_by(caller, reply, Sizes::Needed).await.map(|reported| reported.attr)
     }
@@ -321,7 +321,7 @@ impl Client {
         Ok(Reported { attr, is_complete })
     }
 
-    /// What the objects of a file say.
+    /// Size and times of a file's objects, glimpsed with or without waiting for OSTs that are away.
     pub(crate) async fn glimpse_by(
         &self,
         caller: &Caller,
@@ -341,7 +341,7 @@ impl Client {
         let Some(mdc) = self.lmv.known_mdc(attr.fid) else { return false };
         let layout = mdc.inodes().show_attr(attr);
         // Of a regular file the objects tell size and times.
-        layout.is_some_and(|layout| layout.is_none_or(|l| self.lov.knows_size(attr.fid, &l)))
+        layout.is_some_and(|layout| layout.is_none_or(|l| self.lov.knows_size(&l)))
     }
 
     /// Whether a door may keep what `name` leads to, or (none) that there is no such name, which it was just answered: it
@@ -386,8 +386,9 @@ impl Client {
             ReintRecord::Create(_) | ReintRecord::Link(_) | ReintRecord::Unlink(_) | ReintRecord::Rename(_)
         );
         let body = Reint { cred: cred.clone(), now: self.mount.rt.wall(), want: 0, record };
-        let reply = self.lmv.mdc(place).await?.reint_attr(&self.caller(cred), &body).await?;
-        self.sync_change(&self.caller(cred), place, changes_names).await?;
+        let caller = self.caller(cred);
+        let reply = self.lmv.mdc(place).await?.reint_attr(&caller, &body).await?;
+        self.sync_change(&caller, place, changes_names).await?;
         Ok(reply)
     }
 
@@ -652,7 +653,7 @@ struct Patience<'a> {
 }
 
 impl Patience<'_> {
-    /// Waits for `what` and tells for whom; `None` if it has not come by the deadline.
+    /// Waits for `what`, and reports `whom` it waits for; `None` if `what` has not come by the deadline.
     async fn wait<T>(&self, whom: impl Fn() -> String, what: impl Future<Output = T>) -> Option<T> {
         let mut what = pin!(what);
         let mut pause = FIRST_WORD;

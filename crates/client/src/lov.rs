@@ -125,8 +125,7 @@ impl Lov {
         Ok(parts)
     }
 
-    /// Locks parts, which are in the order of their stripes. None of the locks is held while an OST that is away is waited
-    /// for.
+    /// Locks parts, which are in the order of their stripes; see [`lock_each`].
     async fn lock_all(
         &self,
         caller: &Caller,
@@ -134,28 +133,9 @@ impl Lov {
         mode: LockMode,
         parts: Vec<Part>,
     ) -> Result<Vec<Locked>, Errno> {
-        let guards = loop {
-            self.fetch_locks(caller, file, mode, &parts).await;
-            let mut guards = Vec::with_capacity(parts.len());
-            let mut away = None;
-            for part in &parts {
-                let lock = self.lock_part(caller, file, mode, part);
-                let guard = match guards.is_empty() {
-                    true => lock.await?,
-                    false => match part.osc.connection().while_connected(Box::pin(lock)).await {
-                        Some(guard) => guard?,
-                        None => {
-                            away = Some(part.osc.connection());
-                            break;
-                        }
-                    },
-                };
-                guards.push(guard);
-            }
-            let Some(away) = away else { break guards };
-            drop(guards);
-            away.until_answers().await?;
-        };
+        self.fetch_locks(caller, file, mode, &parts).await;
+        let lock = |part| async move { self.lock_part(caller, file, mode, part).await.map(Some) };
+        let guards = lock_each(&parts, lock).await?.expect("every part gets a lock");
         Ok(parts.into_iter().zip(guards).map(|(part, guard)| Locked { part, guard }).collect())
     }
 
@@ -272,13 +252,11 @@ impl Lov {
         layout: &Layout,
     ) -> Result<ObjectAttrs, Errno> {
         let file = &self.file(fid);
-        let glimpse = |(index, place): (usize, (usize, usize, &Stripe))| {
-            let (component, number, stripe) = place;
+        let glimpse = |(component, number, stripe): (usize, usize, &Stripe)| {
             let (stripe, map) = (stripe.clone(), StripeMap::new(&layout.components[component], number));
             async move {
                 let Some(osc) = self.targets.known_osc(stripe.ost) else { return Ok(None) };
-                let Part { osc, object, .. } =
-                    Part { stripe: index, object: osc.object(stripe.object), osc, range: 0..0 };
+                let object = osc.object(stripe.object);
                 object.set_place(file, || map);
                 if let Some(attr) = osc.known_attr(&object) {
                     return Ok(Some(attr));
@@ -286,7 +264,7 @@ impl Lov {
                 if osc.connection().is_away() { Ok(None) } else { osc.glimpse_within(caller, &object, PATIENCE).await }
             }
         };
-        try_join_all(layout.stripes().enumerate().map(glimpse).collect::<Vec<_>>()).await
+        try_join_all(layout.stripes().map(glimpse).collect::<Vec<_>>()).await
     }
 
     pub(crate) async fn glimpse_size(&self, caller: &Caller, file: &Striped) -> Result<u64, Errno> {
@@ -318,7 +296,7 @@ impl Lov {
 
     /// Whether the attributes of all objects are known from locks: who would change them calls those back first, and the
     /// door's hook is told of that.
-    pub(crate) fn knows_size(&self, _fid: Fid, layout: &Layout) -> bool {
+    pub(crate) fn knows_size(&self, layout: &Layout) -> bool {
         self.known(layout).iter().all(Option::is_some)
     }
 
@@ -485,5 +463,33 @@ impl Lov {
             // The file may have been removed meanwhile.
             tracing::debug!(fid = %file.state.fid, %error, "an mtime did not reach all objects");
         }
+    }
+}
+
+/// Takes the lock of each part by `lock`, in order. No lock is held while an OST that is away is waited for: the locks are
+/// given back, and taken anew when the OST answers. None if `lock` returns none for a part, which then needs no lock of ours.
+async fn lock_each<'p, F: Future<Output = Result<Option<LockGuard>, Errno>>>(
+    parts: &'p [Part],
+    lock: impl Fn(&'p Part) -> F,
+) -> Result<Option<Vec<LockGuard>>, Errno> {
+    'again: loop {
+        let mut guards = Vec::with_capacity(parts.len());
+        for part in parts {
+            let connection = part.osc.connection();
+            let asked = match guards.is_empty() {
+                true => Some(lock(part).await),
+                false => connection.while_connected(Box::pin(lock(part))).await,
+            };
+            let Some(answer) = asked else {
+                drop(guards);
+                connection.until_answers().await?;
+                continue 'again;
+            };
+            match answer? {
+                Some(guard) => guards.push(guard),
+                None => return Ok(None),
+            }
+        }
+        return Ok(Some(guards));
     }
 }

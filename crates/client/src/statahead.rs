@@ -122,7 +122,7 @@ impl Statahead {
     /// Whether all that stat tells is known without asking.
     fn knows(&self, fid: Fid) -> bool {
         let reply = self.lmv.known_mdc(fid).and_then(|mdc| mdc.inodes().attr(fid, self.rt.now()));
-        let size_known = |layout: &Layout| self.lov.knows_size(fid, layout);
+        let size_known = |layout: &Layout| self.lov.knows_size(layout);
         reply.is_some_and(|r| r.layout.as_ref().is_none_or(size_known))
     }
 

@@ -271,15 +271,13 @@ pub struct Placed {
     pub physical: u64,
     /// Bytes.
     pub len: u64,
-    /// Linux's `FIEMAP_EXTENT_...`.
+    /// Linux's `FIEMAP_EXTENT_...`, but never the flag of a file's last extent: several files may hold the object.
     pub flags: u32,
 }
 
 impl Placed {
     /// The place on the medium is not known.
     pub const UNKNOWN: u32 = 0x2;
-    /// No file of the medium's file system has more behind this.
-    pub const LAST: u32 = 0x1;
 }
 
 fn check_key(key: &[u8]) -> Result<(), OsdError> {

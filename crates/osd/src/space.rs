@@ -66,8 +66,9 @@ pub(crate) struct Space {
     limits: SpaceLimits,
     /// Pages of the file that have their place on the disk.
     allocated: u64,
-    /// Pages at the end of the file that were never used. Only there is it certain that pages lie next to each other.
-    fresh: u64,
+    /// Pages up to the last that was ever used. More than `allocated` only if the file had holes when it was opened on a
+    /// file system without space.
+    reached: u64,
     /// Pages of the tables when the last transaction was ended, and when the one before it was.
     used: u64,
     used_before: u64,
@@ -92,11 +93,11 @@ pub(crate) struct Taken {
 }
 
 impl Space {
-    pub(crate) fn new(limits: SpaceLimits, allocated: u64, used: u64, fresh: u64) -> Space {
+    pub(crate) fn new(limits: SpaceLimits, allocated: u64, used: u64, reached: u64) -> Space {
         Space {
             limits,
             allocated,
-            fresh,
+            reached,
             used,
             used_before: used,
             // What the transaction before the start freed is not known.
@@ -123,7 +124,7 @@ impl Space {
         let missing = needed.saturating_sub(self.room());
         let missing_run = match next.run {
             0 | 1 => 0,
-            run => (taken.runs + 2 * run + kept_fresh).saturating_sub(self.fresh),
+            run => (taken.runs + 2 * run + kept_fresh).saturating_sub(self.fresh()),
         };
         match missing.max(missing_run) {
             0 => Ok(()),
@@ -161,22 +162,29 @@ impl Space {
     /// Pages that the file should grow by, at least one `step` if any; none if enough is free.
     pub(crate) fn wanted_growth(&self, taken: u64, step: u64) -> u64 {
         let wanted = self.used + self.taken_before + taken + self.reserve() + step + self.overhead();
-        let missing = wanted.saturating_sub(self.allocated).max((self.reserve() / 2).saturating_sub(self.fresh));
+        let missing = wanted.saturating_sub(self.allocated).max((self.reserve() / 2).saturating_sub(self.fresh()));
         missing.next_multiple_of(step.max(1))
     }
 
     /// The file was to grow: it has this many pages now. `can_grow`: it got all that was wanted.
     pub(crate) fn handle_growth(&mut self, allocated: u64, can_grow: bool) {
-        self.fresh += allocated.saturating_sub(self.allocated);
         self.allocated = self.allocated.max(allocated);
         self.can_grow = can_grow;
     }
 
-    /// A transaction has ended that took `taken` pages at most and left the tables with `used`.
-    pub(crate) fn handle_flush(&mut self, taken: u64, used: u64, fresh: u64) {
+    /// A transaction has ended that took `taken` pages at most and left the tables with `used`; the last page ever used is
+    /// number `reached`, counted from 1.
+    ///
+    /// # Panics
+    ///
+    /// If the transaction has used a page that had no place on the disk: what operations may take was counted wrongly, and
+    /// the next one could fail half way.
+    pub(crate) fn handle_flush(&mut self, taken: u64, used: u64, reached: u64) {
+        let allowed = self.allocated.max(self.reached);
+        assert!(reached <= allowed, "the index has used page {reached}, {allowed} have their place: {self:?}");
         self.used_before = std::mem::replace(&mut self.used, used);
         self.taken_before = taken + COMMIT_PAGES;
-        self.fresh = fresh;
+        self.reached = reached;
         self.refused &= self.taken_before > 2 * COMMIT_PAGES;
     }
 
@@ -199,6 +207,11 @@ impl Space {
     /// Pages that no table has.
     pub(crate) fn free(&self, taken: Taken) -> u64 {
         self.allocated.saturating_sub(taken.used)
+    }
+
+    /// Pages at the end of the file that were never used. Only there is it certain that pages lie next to each other.
+    fn fresh(&self) -> u64 {
+        self.allocated.saturating_sub(self.reached)
     }
 
     /// Pages that the running transaction can take in all: not those of the last two, nor what these took.
@@ -294,7 +307,7 @@ mod tests {
     }
 
     fn space(used: u64) -> Space {
-        let mut space = Space::new(LIMITS, PAGES, used, PAGES - used);
+        let mut space = Space::new(LIMITS, PAGES, used, used);
         space.handle_growth(PAGES, false);
         space
     }
@@ -316,20 +329,37 @@ mod tests {
         let mut s = space(3000);
         let room = s.room();
         // It removed everything, writing 100 pages.
-        s.handle_flush(100, 10, PAGES - 3100);
+        s.handle_flush(100, 10, 3100);
         assert_eq!(s.room(), room - 100, "a crash may go back to all that was there");
-        s.handle_flush(20, 10, PAGES - 3100);
+        s.handle_flush(20, 10, 3100);
         assert_eq!(s.room(), s.usable() - 10 - 20 - COMMIT_PAGES);
     }
 
     #[test]
     fn runs_come_from_the_fresh_pages_only() {
-        let mut s = Space::new(LIMITS, PAGES, 100, LIST_RUN_PAGES + 100 + 20);
+        let mut s = Space::new(LIMITS, PAGES, 100, PAGES - (LIST_RUN_PAGES + 100 + 20));
         let run = |run| Cost { pages: run, run };
         assert!(s.check(Claim::Ordinary, taken(0), run(10), true).is_ok());
         assert_eq!(s.check(Claim::Ordinary, taken(0), run(11), true), Err(Missing(2)));
         assert!(s.check(Claim::Ordinary, taken(0), run(1), true).is_ok(), "one page lies next to itself");
         assert!(s.check(Claim::Reserve, taken(0), run(60), true).is_ok());
+    }
+
+    #[test]
+    fn holes_of_a_file_are_no_fresh_pages() {
+        // The file system had no space for all pages that were used before.
+        let mut s = Space::new(LIMITS, PAGES, 100, PAGES + 500);
+        s.handle_growth(PAGES + 500, false);
+        assert!(s.check(Claim::Reserve, taken(0), Cost { pages: 2, run: 2 }, true).is_err());
+        s.handle_growth(PAGES + 600, false);
+        assert!(s.check(Claim::Reserve, taken(0), Cost { pages: 2, run: 2 }, true).is_ok());
+        s.handle_flush(10, 110, PAGES + 600);
+    }
+
+    #[test]
+    #[should_panic(expected = "have their place")]
+    fn pages_without_a_place_are_never_used() {
+        space(100).handle_flush(10, 110, PAGES + 1);
     }
 
     #[test]
@@ -342,11 +372,11 @@ mod tests {
 
     #[test]
     fn the_file_grows_ahead_of_need_by_whole_steps() {
-        let mut s = Space::new(LIMITS, PAGES, 100, PAGES - 100);
+        let mut s = Space::new(LIMITS, PAGES, 100, 100);
         assert_eq!(s.wanted_growth(0, 256), 0);
         assert_eq!(s.wanted_growth(3000, 256) % 256, 0);
         assert!(s.wanted_growth(4000, 256) > s.wanted_growth(3000, 256));
-        s.handle_flush(3500, 3600, PAGES - 3600);
+        s.handle_flush(3500, 3600, 3600);
         assert!(s.wanted_growth(0, 256) > 0);
     }
 
@@ -375,10 +405,10 @@ mod tests {
     fn a_refused_operation_has_the_counts_settled() {
         let mut s = space(3000);
         assert!(!s.wants_settling(taken(0)));
-        s.handle_flush(400, 2900, 500);
+        s.handle_flush(400, 2900, PAGES - 500);
         assert!(s.check(Claim::Ordinary, taken(0), cost(1000), true).is_err());
         assert!(s.wants_settling(taken(0)));
-        s.handle_flush(5, 2900, 500);
+        s.handle_flush(5, 2900, PAGES - 500);
         assert!(!s.wants_settling(taken(0)), "now the counts are exact");
     }
 }

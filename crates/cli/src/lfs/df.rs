@@ -125,7 +125,7 @@ fn print_df(mountpoint: &Path, targets: &[Target], human: bool, inodes: bool, ve
         let place = format!("{}[{}:{}] {}", mountpoint.display(), t.kind, t.index, letters(s.state, verbose));
         println!("{}{place}", row(&uuid, &s, human, inodes));
         if t.kind == "OST" && s.disk != 0 && !disks.insert(s.disk) {
-            // What it has was counted with another target.
+            // The totals have this disk's space already, from another target that lies on it.
         } else if t.kind == "OST" {
             sum.blocks += s.kib(s.blocks);
             sum.blocks_free += s.kib(s.blocks_free);

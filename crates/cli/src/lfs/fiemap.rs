@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 /// Unit of the numbers.
 const BLOCK_BYTES: u64 = 4096;
-/// The last extent of an object, and names of the other flags.
+/// The flag of the last extent (`FIEMAP_EXTENT_LAST`), and the names that `filefrag` gives to flags.
 const LAST: u32 = 0x1;
 const FLAGS: [(u32, &str); 9] = [
     (LAST, "last"),
@@ -24,7 +24,7 @@ const FLAGS: [(u32, &str); 9] = [
     (0x2000, "shared"),
 ];
 
-/// What the attribute `lustre.fiemap:STRIPE:OFFSET` tells.
+/// The value of the attribute `lustre.fiemap:STRIPE:OFFSET`: extents of one object, from an offset in it on.
 #[derive(Deserialize)]
 struct Part {
     stripes: usize,
@@ -34,6 +34,7 @@ struct Part {
 }
 
 /// A line of the table.
+#[derive(Debug, PartialEq, Eq)]
 struct Row {
     offset: u64,
     physical: u64,
@@ -58,7 +59,7 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     for path in &options.operands {
         let size = std::fs::metadata(path).map(|m| m.len()).map_err(|e| Errno::from_io(&e));
-        match size.and_then(|size| Ok((size, rows_of(Path::new(path))?))) {
+        match size.and_then(|size| Ok((size, rows(|stripe, at| ask(Path::new(path), stripe, at))?))) {
             Ok((size, rows)) => print!("{}", table(path, size, &rows)),
             Err(e) => code = fail("lfs fiemap", format!("{path}: {}", e.text()), e.0 as u8),
         }
@@ -66,16 +67,27 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
     code
 }
 
-/// The extents of all objects, one object after the other.
-fn rows_of(path: &Path) -> Result<Vec<Row>, Errno> {
+fn ask(path: &Path, stripe: usize, at: u64) -> Result<Part, Errno> {
+    let value = get_xattr(path, &format!("lustre.fiemap:{stripe}:{at}"))?;
+    serde_json::from_slice(&value).map_err(|_| Errno::EPROTO)
+}
+
+/// The extents of all objects, one object after the other; `ask` returns those of a stripe's object from an offset on. The
+/// last row alone carries the flag of the last extent, as in `filefrag`'s output.
+fn rows(mut ask: impl FnMut(usize, u64) -> Result<Part, Errno>) -> Result<Vec<Row>, Errno> {
     let (mut rows, mut stripe, mut stripes) = (Vec::new(), 0, 1);
     while stripe < stripes {
         let mut at = 0;
         loop {
-            let value = get_xattr(path, &format!("lustre.fiemap:{stripe}:{at}"))?;
-            let part: Part = serde_json::from_slice(&value).map_err(|_| Errno::EPROTO)?;
+            let part = ask(stripe, at)?;
             stripes = part.stripes;
-            let row = |(offset, physical, len, flags)| Row { offset, physical, len, ost: part.ost, flags };
+            let row = |(offset, physical, len, flags): (u64, u64, u64, u32)| Row {
+                offset,
+                physical,
+                len,
+                ost: part.ost,
+                flags: flags & !LAST,
+            };
             rows.extend(part.extents.into_iter().map(row));
             match part.next {
                 Some(next) if next > at => at = next,
@@ -111,6 +123,21 @@ fn table(path: &str, size: u64, rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_row_alone_is_the_last_whatever_the_objects_say() {
+        let part = |extents, next| Ok(Part { stripes: 3, ost: 5, extents, next });
+        let ask = |stripe, at| match (stripe, at) {
+            (0, 0) => part(vec![(0, 4096, 4096, LAST)], Some(8192)),
+            (0, 8192) => part(vec![(8192, 12288, 4096, LAST | 0x800)], None),
+            (1, 0) => part(Vec::new(), None),
+            (2, 0) => part(vec![(0, 81920, 4096, 0)], None),
+            other => panic!("asked for {other:?}"),
+        };
+        let flags: Vec<_> = rows(ask).unwrap().iter().map(|row| (row.offset, row.flags)).collect();
+        assert_eq!(flags, [(0, 0), (8192, 0x800), (0, LAST)]);
+        assert_eq!(rows(|_, _| part(Vec::new(), None)), Ok(Vec::new()), "no object has space");
+    }
 
     #[test]
     fn the_table_has_filefrags_columns() {

@@ -362,7 +362,7 @@ mod tests {
         assert!(told.iter().skip(5).all(|r| r.end.is_multiple_of(MIB) && r.end - r.start >= 4 * MIB));
     }
 
-    /// What is told is told once, as whoever fetches it relies on ([`Program::read`] checks that).
+    /// No byte may be asked for twice: the caller fetches each range it is given ([`Program::read`] asserts it).
     #[test]
     fn reads_that_overlap_are_no_strided_stream() {
         for (len, stride) in [(6000, 3000), (100, 99), (4 * KIB, 1)] {

@@ -116,7 +116,7 @@ impl Client {
         });
         match self.mount.rt.timeout(PATIENCE, receive).await {
             Ok(answer) => *objects = answer.unwrap_or(Err(Errno::ESHUTDOWN))?,
-            // What they will show is what was set.
+            // The task goes on without us. When it is done these objects will show the mtime that was set, so they are left out.
             Err(_) => objects
                 .iter_mut()
                 .filter(|o| o.as_ref().is_some_and(|o| merge::disagrees(o, mtime, ctime)))

@@ -8,14 +8,14 @@ use nacre_wire::layout::Layout;
 use std::collections::BTreeMap;
 
 impl Lov {
-    /// Gets the attributes of the files' objects and locks that keep them true, as far as that disturbs nobody: few requests,
-    /// all at the same time. What was not to be had, [`Lov::glimpse`] asks for.
+    /// Fetches the attributes of the files' objects, and locks on them unless another client holds a lock in the way. Few
+    /// requests go out, all at the same time. [`Lov::glimpse`] asks for the rest.
     pub(crate) async fn glimpse_ahead(&self, caller: &Caller, files: &[(Fid, Layout)]) {
         let mut objects = BTreeMap::new();
         for (fid, layout) in files {
             let file = self.file(*fid);
             for (component, number, stripe) in layout.stripes() {
-                // Nobody waits for a target here that is away, or not known yet.
+                // Targets that are away, or not known yet, are skipped: readdir does not wait for them.
                 let Some(osc) = self.targets.known_osc(stripe.ost).filter(|osc| !osc.connection().is_away()) else {
                     continue;
                 };

@@ -4,7 +4,8 @@ use nacre_base::Timestamp;
 use nacre_wire::attr::{Attr, ObjectAttr};
 use nacre_wire::layout::Layout;
 
-/// What the objects of a file say, in the order of its stripes; none for an object whose target is deactivated.
+/// Attributes of a file's objects, in the order of its stripes; none for an object whose OST was not asked, because it is
+/// deactivated or away.
 pub(crate) type ObjectAttrs = Vec<Option<ObjectAttr>>;
 
 /// Puts size, blocks and times of the objects into the MDT's attributes.

@@ -34,6 +34,22 @@ impl From<Arc<Osc>> for Stopped {
     }
 }
 
+/// A read of a file by the cache.
+#[derive(Clone, Copy)]
+struct FileRead<'a> {
+    caller: &'a Caller,
+    file: &'a Striped,
+    ahead: &'a Mutex<ReadAhead>,
+    offset: u64,
+    len: u64,
+}
+
+impl FileRead<'_> {
+    fn end(&self) -> u64 {
+        self.offset.saturating_add(self.len)
+    }
+}
+
 impl Lov {
     /// Reads up to `len` bytes; fewer only at the end of the file.
     pub(crate) async fn read(
@@ -48,88 +64,66 @@ impl Lov {
         if direct {
             return self.read_direct(caller, file, offset, len).await;
         }
-        match self.read_cached(caller, file, ahead, offset, len).await {
-            // What is here may be old: the server knows.
+        match self.read_cached(&FileRead { caller, file, ahead, offset, len }).await {
+            // The layout here may be old; the server knows.
             Err(Errno::ESTALE) => self.read_direct(caller, file, offset, len).await,
             answer => answer,
         }
     }
 
-    async fn read_cached(
-        &self,
-        caller: &Caller,
-        file: &Striped,
-        ahead: &Mutex<ReadAhead>,
-        offset: u64,
-        len: u64,
-    ) -> Result<Payload, Errno> {
+    async fn read_cached(&self, read: &FileRead<'_>) -> Result<Payload, Errno> {
         loop {
-            let read = match plan::single(&file.layout, offset, len) {
-                Some(place) => self.read_single(caller, file, ahead, &place, offset, len).await,
-                None => Box::pin(self.read_parts(caller, file, ahead, offset, len)).await,
+            let answer = match plan::single(&read.file.layout, read.offset, read.len) {
+                Some(place) => self.read_single(read, &place).await,
+                None => Box::pin(self.read_parts(read)).await,
             };
-            match read {
+            match answer {
                 Ok(data) => return Ok(data),
                 Err(Stopped::Failed(error)) => return Err(error),
-                // Not with locks at the others, which somebody else may want.
+                // The locks of the other objects have been given back, because other clients may want them.
                 Err(Stopped::Away(osc)) => osc.connection().until_answers().await?,
             }
         }
     }
 
     /// Reads what lies in one object.
-    async fn read_single(
-        &self,
-        caller: &Caller,
-        file: &Striped,
-        ahead: &Mutex<ReadAhead>,
-        place: &plan::Single<'_>,
-        offset: u64,
-        len: u64,
-    ) -> Result<Payload, Stopped> {
-        let end = offset.saturating_add(len);
+    async fn read_single(&self, read: &FileRead<'_>, place: &plan::Single<'_>) -> Result<Payload, Stopped> {
+        let FileRead { caller, file, offset, len, .. } = *read;
         let map = || plan::stripe_map(&file.layout, place.stripe);
         let range = place.offset..place.offset + len;
         let part = self.part(&file.state, place.stripe, place.of, map, range).await?;
         let ask = file.locking.wanted(LockMode::Pr, RangeSet::single(extent(&part.range)));
         let guard = part.osc.lock(caller, &part.object, &ask).await?;
         self.refresh(caller, file, &part).await?;
-        self.start_ahead(caller, file, ahead, &part, offset, len);
+        self.start_ahead(read, &part);
         let data = part.osc.read(&guard, &part.object, caller, part.range.clone()).await?;
         if data.len() as u64 == len {
             return Ok(data);
         }
         let filled = Filled { piece: plan::Piece { file_offset: offset, len: len as usize }, data };
-        let end = self.while_all_connected(file, Box::pin(self.end_of_file(caller, file, &part, end))).await??;
+        let end = self.while_all_connected(file, Box::pin(self.end_of_file(read, &part))).await??;
         Ok(plan::assemble(offset, end.max(offset), &[filled]))
     }
 
     /// Reads what lies in several objects.
-    async fn read_parts(
-        &self,
-        caller: &Caller,
-        file: &Striped,
-        ahead: &Mutex<ReadAhead>,
-        offset: u64,
-        len: u64,
-    ) -> Result<Payload, Stopped> {
-        let end = offset.saturating_add(len);
+    async fn read_parts(&self, read: &FileRead<'_>) -> Result<Payload, Stopped> {
+        let FileRead { caller, file, offset, len, .. } = *read;
+        let end = read.end();
         let parts = self.parts(file, offset, len).await?;
         let (parts, ios): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         let locked = self.lock_all(caller, file, LockMode::Pr, parts).await?;
         if let Some(last) = locked.last() {
-            self.start_ahead(caller, file, ahead, &last.part, offset, len);
+            self.start_ahead(read, &last.part);
         }
-        let read = |l| {
-            let l: &Locked = l;
-            let (osc, object, range) = (l.part.osc.clone(), l.part.object.clone(), l.part.range.clone());
+        let read_part = |l| {
+            let Locked { part, guard }: &Locked = l;
             async move {
-                let read = osc.read(&l.guard, &object, caller, range);
-                let read = osc.connection().while_connected(Box::pin(read)).await;
-                read.ok_or_else(|| Stopped::Away(osc.clone()))?.map_err(Stopped::Failed)
+                let data = part.osc.read(guard, &part.object, caller, part.range.clone());
+                let data = part.osc.connection().while_connected(Box::pin(data)).await;
+                data.ok_or_else(|| Stopped::Away(part.osc.clone()))?.map_err(Stopped::Failed)
             }
         };
-        let answers = try_join_all(locked.iter().map(read).collect::<Vec<_>>()).await?;
+        let answers = try_join_all(locked.iter().map(read_part).collect::<Vec<_>>()).await?;
         let scattered = ios.iter().zip(&answers).flat_map(|(io, data)| io.scatter(data));
         let mut filled: Vec<Filled> = scattered.collect();
         filled.sort_by_key(|f| f.piece.file_offset);
@@ -141,26 +135,20 @@ impl Lov {
         Ok(plan::assemble(offset, end.max(offset), &filled))
     }
 
-    /// Where a read that found the end of its object before `end` has to end.
-    async fn end_of_file(&self, caller: &Caller, file: &Striped, part: &Part, end: u64) -> Result<u64, Errno> {
+    /// Where a read has to end that found the end of its object early.
+    async fn end_of_file(&self, read: &FileRead<'_>, part: &Part) -> Result<u64, Errno> {
+        let (file, end) = (read.file, read.end());
         if file.layout.stripe_count() == 1
             && let Some(size) = part.osc.known_size(&part.object)
         {
             return Ok(plan::stripe_map(&file.layout, part.stripe).file_end(size).min(end));
         }
-        Ok(end.min(self.glimpse_size(caller, file).await?))
+        Ok(end.min(self.glimpse_size(read.caller, file).await?))
     }
 
     /// Reads ahead what will probably be read next, under the locks that are here.
-    fn start_ahead(
-        &self,
-        caller: &Caller,
-        file: &Striped,
-        ahead: &Mutex<ReadAhead>,
-        part: &Part,
-        offset: u64,
-        len: u64,
-    ) {
+    fn start_ahead(&self, read: &FileRead<'_>, part: &Part) {
+        let FileRead { caller, file, ahead, offset, len } = *read;
         let limits = part.osc.connection().mount().memory.read_ahead_limits();
         let size = plan::stripe_map(&file.layout, part.stripe).file_end(part.object.state.lock().size());
         let now = part.osc.connection().mount().rt.now();

@@ -1,7 +1,7 @@
 //! Writing to a file: each object's part under a lock that suits how the file is written to, or around the cache, or at
 //! the end of the file, wherever that is.
 
-use super::{Locked, Lov, Part, Striped};
+use super::{Locked, Lov, Part, Striped, lock_each};
 use crate::connection::Caller;
 use crate::lov::plan::{self, ObjectIo};
 use crate::osc::locks::LockGuard;
@@ -12,6 +12,7 @@ use nacre_ldlm::shared_write::{self, SharedWrite};
 use nacre_ldlm::{Extent, RangeSet};
 use nacre_wire::ldlm::LockMode;
 use parking_lot::Mutex;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 /// How data goes between a caller and the file.
@@ -87,13 +88,13 @@ impl Lov {
         if let Way::Cached(writer) = way {
             writer.lock().handle_write(offset, write.len());
         }
-        let mut asked = None;
+        let asked = OnceLock::new();
         let single = plan::single(&file.layout, offset, write.len());
         if let Some(place) = single.filter(|_| !matches!(way, Way::Direct)) {
             let map = || plan::stripe_map(&file.layout, place.stripe);
             let range = place.offset..place.offset + write.len();
             let part = self.part(&file.state, place.stripe, place.of, map, range).await?;
-            if let Some(guard) = self.lock_to_write(&write, way, &part, &mut asked).await? {
+            if let Some(guard) = self.lock_to_write(&write, way, &part, &asked).await? {
                 let _gate = file.state.gate.read().await;
                 let (of, object) = (file.object(place.stripe, part.object.fid, now), &part.object);
                 let len = part.osc.room(place.offset, data.len());
@@ -113,7 +114,8 @@ impl Lov {
         let (parts, ios): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         let guards = match way {
             Way::Direct => None,
-            _ => self.lock_all_to_write(&write, way, &parts, &mut asked).await?,
+            // The server takes locks of its own only while this client holds none of the parts'.
+            _ => lock_each(&parts, |part| self.lock_to_write(&write, way, part, &asked)).await?,
         };
         if let Some(end) = end_of_room(parts.iter().zip(&ios)) {
             let room = (end - offset) as usize;
@@ -131,40 +133,6 @@ impl Lov {
         write.write_parts(parts.map(|((part, guard), io)| (part, Some(guard), io))).await
     }
 
-    /// The locks for all parts of a write. None if there are to be none: none of them may be held while the server takes its
-    /// own, nor while an OST that is away is waited for.
-    async fn lock_all_to_write(
-        &self,
-        write: &FileWrite<'_>,
-        way: Way<'_>,
-        parts: &[Part],
-        asked: &mut Option<shared_write::LockPlan>,
-    ) -> Result<Option<Vec<LockGuard>>, Errno> {
-        loop {
-            let mut guards = Vec::with_capacity(parts.len());
-            let mut away = None;
-            for part in parts {
-                let connection = part.osc.connection();
-                let lock = self.lock_to_write(write, way, part, asked);
-                let guard = match guards.is_empty() {
-                    true => lock.await?,
-                    false => match connection.while_connected(Box::pin(lock)).await {
-                        Some(guard) => guard?,
-                        None => {
-                            away = Some(connection);
-                            break;
-                        }
-                    },
-                };
-                let Some(guard) = guard else { return Ok(None) };
-                guards.push(guard);
-            }
-            let Some(away) = away else { return Ok(Some(guards)) };
-            drop(guards);
-            away.until_answers().await?;
-        }
-    }
-
     /// The lock for a part of a write: one that is here, or one that is asked for in the way that is best for how the file is
     /// written to; `asked` is for all parts of one write. None if there is to be none: the server locks while it writes.
     async fn lock_to_write(
@@ -172,7 +140,7 @@ impl Lov {
         write: &FileWrite<'_>,
         way: Way<'_>,
         part: &Part,
-        asked: &mut Option<shared_write::LockPlan>,
+        asked: &OnceLock<shared_write::LockPlan>,
     ) -> Result<Option<LockGuard>, Errno> {
         let ranges = RangeSet::single(extent(&part.range));
         let locking = write.file.locking;
@@ -188,7 +156,7 @@ impl Lov {
             return part.osc.lock(write.caller, &part.object, &ask).await.map(Some);
         }
         let now = || part.osc.connection().mount().rt.now();
-        ask.exactly = match asked.get_or_insert_with(|| writer.lock().ask(write.offset, write.len(), now())) {
+        ask.exactly = match asked.get_or_init(|| writer.lock().ask(write.offset, write.len(), now())) {
             shared_write::LockPlan::Grown => None,
             shared_write::LockPlan::Exact => Some(ranges),
             shared_write::LockPlan::Ahead(extents) => Some(ahead_in(write.file, part, extents)),

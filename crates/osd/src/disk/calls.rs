@@ -126,6 +126,8 @@ pub(super) fn seek(file: &File, offset: u64, what: Seek) -> io::Result<Option<u6
 const FIEMAP: u32 = 0xc020_660b;
 /// What is not on the disk yet is brought there first.
 const FIEMAP_FLAG_SYNC: u32 = 1;
+/// Linux `FIEMAP_EXTENT_LAST`: the file has no more extents.
+const FIEMAP_EXTENT_LAST: u32 = 1;
 /// Extents asked for at once.
 const FIEMAP_BATCH: usize = 64;
 
@@ -172,10 +174,13 @@ pub(super) fn fiemap(file: &File, offset: u64, limit: usize) -> io::Result<Vec<P
             };
         }
         let extents = &map.extents[..(map.mapped as usize).min(FIEMAP_BATCH)];
-        let of = |e: &FiemapExtent| Placed { offset: e.logical, physical: e.physical, len: e.len, flags: e.flags };
+        let of = |e: &FiemapExtent| {
+            let flags = e.flags & !FIEMAP_EXTENT_LAST;
+            Placed { offset: e.logical, physical: e.physical, len: e.len, flags }
+        };
         found.extend(extents.iter().map(of));
         match extents.last() {
-            Some(last) if last.flags & Placed::LAST == 0 && last.logical + last.len > at => {
+            Some(last) if last.flags & FIEMAP_EXTENT_LAST == 0 && last.logical + last.len > at => {
                 at = last.logical + last.len
             }
             _ => break,

@@ -275,7 +275,8 @@ impl DiskOsd {
             lock,
         });
         let _ = itself.set(Arc::downgrade(&device)); // The first time.
-        if let Ok(mut running) = device.running.try_lock() {
+        {
+            let mut running = device.running.try_lock().expect("nobody else takes turns before this call returns");
             device.index_bytes.store(running.space.allocated() * PAGE, Ordering::Relaxed);
             device.grow_ahead(&mut running);
             device.begin_settled(&mut running)?;

@@ -29,22 +29,15 @@ pub(super) fn measure(index: &Index, tree: &TreeUse, limits: SpaceLimits) -> Spa
         Ok(()) => reached.max(index.pages_on_disk()),
         Err(_) => index.pages_on_disk(),
     };
-    Space::new(limits, allocated, tree.used(), allocated.saturating_sub(reached))
+    Space::new(limits, allocated, tree.used(), reached)
 }
 
 impl Running {
     /// A transaction was ended and the next one begun.
     pub(super) fn begin_counting(&mut self, index: &Index, shapes: Vec<Shape>) {
-        let reached = index.pages_reached();
-        if reached > self.space.allocated() {
-            // It went well this time: the file system had space.
-            tracing::error!(reached, allocated = self.space.allocated(), "the index took more than was counted");
-            debug_assert!(false, "the index reached page {reached} of {}", self.space.allocated());
-        }
-        let fresh = self.space.allocated().saturating_sub(reached);
         let taken = self.tree.pages();
         self.tree = TreeUse::new(shapes);
-        self.space.handle_flush(taken, self.tree.used(), fresh);
+        self.space.handle_flush(taken, self.tree.used(), index.pages_reached());
     }
 
     /// Whether the index must be flushed at the next commit, even if a journal could take its changes.

@@ -71,6 +71,25 @@ fn run_on<F: Future<Output = ()>>(
     });
 }
 
+/// The files of an object's parts end each with an extent that the file system marks as its last.
+#[test]
+fn extents_of_all_parts_come_in_their_order_and_none_claims_to_be_the_last() {
+    block_on(async {
+        let (_dir, path) = target();
+        let osd = open(&path, DiskOptions::default());
+        // A page in each of three regions, which lie in different parts, and one more in the first's.
+        let region = crate::REGION_BYTES;
+        let offsets = [0, region, 2 * region, u64::from(crate::PARTS_MAX) * region];
+        let page = || Payload::from(vec![7; 4096]);
+        osd.write_extents(fid(1), offsets.map(|at| (at, page())).to_vec()).await.unwrap();
+        let (found, next) = osd.extents(fid(1), 0, 10).await.unwrap();
+        assert_eq!(found.iter().map(|e| (e.offset, e.len)).collect::<Vec<_>>(), offsets.map(|at| (at, 4096)));
+        assert_eq!((found.iter().find(|e| e.flags & 1 != 0), next), (None, None));
+        let (found, next) = osd.extents(fid(1), 1, 2).await.unwrap();
+        assert_eq!((found[0].offset, found.len(), next), (0, 2, Some(offsets[2])), "the first ends behind the offset");
+    });
+}
+
 mod io_uring {
     use super::*;
     fn run<F: Future<Output = ()>>(test: impl Fn(Arc<dyn Osd>, Rt) -> F) {

@@ -103,8 +103,7 @@ impl DiskTransaction {
             undo.push(table, key, old);
             old.is_some()
         });
-        let found = self.checked(found)?;
-        Ok(found)
+        self.checked(found)
     }
 
     /// Accounts for a change before it is made. Half of the room is for taking changes back.

@@ -9,9 +9,8 @@ mod index;
 mod model;
 mod object;
 mod page_cache;
-mod spindle;
 
-pub use model::{DiskModel, Journal};
+pub use model::DiskModel;
 
 use crate::io_stats::{CommitTimes, Recorder};
 use crate::space::{Claim, Cost, FullWatch, PAGE, Space, Taken};
@@ -27,7 +26,6 @@ use nacre_base::{Errno, Faults, Fid, Payload, Prng, Time};
 use nacre_rt::Rt;
 use object::{Change, Object};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use spindle::Spindle;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,9 +88,7 @@ struct Inner {
     rt: Rt,
     options: MemOptions,
     medium: Arc<RwLock<Medium>>,
-    disk: Arc<Mutex<model::Disk>>,
-    /// Turns at the medium, where it does one thing at a time.
-    spindle: Arc<Spindle>,
+    disk: Mutex<model::Disk>,
     /// Which opening of the medium this is; it is over when the medium's number has moved on.
     generation: u64,
     /// Whose turn it is at the running transaction.
@@ -172,8 +168,7 @@ impl MemOsd {
         let generation = medium.read().generation;
         let inner = Arc::new(Inner {
             rt: rt.clone(),
-            disk: Arc::new(Mutex::new(model::Disk::new(options.model))),
-            spindle: Arc::default(),
+            disk: Mutex::new(model::Disk::new(options.model)),
             options,
             medium,
             generation,
@@ -411,10 +406,6 @@ impl Inner {
     /// Waits as long as the disk takes.
     async fn pay(&self, request: impl FnOnce(&mut model::Disk, Time) -> Time) {
         if self.options.model != DiskModel::FREE {
-            let _turn = match self.options.model.journal {
-                Some(_) => Some(self.spindle.turn(false).await),
-                None => None,
-            };
             let now = self.rt.now();
             let done = request(&mut self.disk.lock(), now);
             if done > now {
@@ -480,7 +471,7 @@ impl Inner {
         if let Err(e) = self.fault("osd.commit").await {
             return Err(self.poison(e));
         }
-        self.pay_commit(commit.index.bytes).await;
+        self.pay(|disk, now| disk.handle_commit(now, commit.index.bytes)).await;
         let fs = {
             let mut medium = self.live_mut()?;
             medium.end_commit(&commit);
@@ -493,36 +484,6 @@ impl Inner {
         self.recorder.commit(CommitTimes { took, stall: Duration::ZERO, changes: commit.index.changes });
         commit.index.callbacks.into_iter().for_each(|f| f());
         Ok(())
-    }
-
-    /// Waits as long as the disk takes for a commit of `bytes` of records.
-    async fn pay_commit(&self, bytes: u64) {
-        let Some(journal) = self.options.model.journal else {
-            return self.pay(|disk, now| disk.handle_commit(now, bytes)).await;
-        };
-        if self.options.model.cache_bytes > 0 || !self.options.model.flush.is_zero() {
-            self.pay(|disk, now| disk.handle_commit(now, 0)).await;
-        }
-        let turn = match journal.external {
-            true => None,
-            false => Some(self.spindle.turn(journal.urgent).await),
-        };
-        let done = self.disk.lock().handle_journal(self.rt.now(), &journal, bytes);
-        self.rt.sleep_until(done).await;
-        drop(turn);
-        for _ in 0..journal.home_writes {
-            self.write_home(journal);
-        }
-    }
-
-    /// Writes a page to where it belongs; nobody waits for it.
-    fn write_home(&self, journal: Journal) {
-        let (rt, spindle, disk) = (self.rt.clone(), self.spindle.clone(), self.disk.clone());
-        drop(self.rt.spawn(async move {
-            let _turn = spindle.turn(false).await;
-            let done = disk.lock().handle_home_write(rt.now(), &journal);
-            rt.sleep_until(done).await;
-        }));
     }
 
     /// Waits for data whose operations are finished.
@@ -635,7 +596,7 @@ impl Medium {
     /// All that the commit covers is on its way to the medium from here on.
     fn begin_commit(&mut self, index: index::Commit) -> MediumCommit {
         let (taken, used) = (std::mem::take(&mut self.taken), self.index.pages());
-        self.space.handle_flush(taken, used, self.space.allocated());
+        self.space.handle_flush(taken, used, 0);
         self.committing = Some(index.upto);
         let changes = |fid: &Fid| self.objects.get(fid).map(|o| (*fid, o.changes()));
         MediumCommit { index, objects: self.unsynced.iter().filter_map(changes).collect(), removed: self.removed.len() }
@@ -798,7 +759,7 @@ impl Drop for MemTransaction {
 /// The space of an index of which `used` pages are in use.
 fn measure(options: &MemOptions, used: u64) -> Space {
     let pages = options.index_bytes / PAGE;
-    let mut space = Space::new(options.space, pages, used, pages);
+    let mut space = Space::new(options.space, pages, used, 0);
     space.handle_growth(pages, options.index_bytes >= MemOptions::default().index_bytes);
     space
 }

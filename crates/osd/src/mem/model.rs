@@ -43,28 +43,6 @@ pub struct DiskModel {
     pub rotational: bool,
     /// Bytes per second at which one request is copied into the page cache; 0 is infinite.
     pub cache_bandwidth: u64,
-    /// What commits write, if they are more than a flush and their bytes. Then the medium does one thing at a time.
-    pub journal: Option<Journal>,
-}
-
-/// What a commit of a journalling file system writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Journal {
-    /// The journal has a device of its own. If not, the medium's head goes there and back for each commit.
-    pub external: bool,
-    /// Bytes of each of a commit's writes, one after the other. What the transaction holds beyond a page goes into the first.
-    pub writes: &'static [u64],
-    /// Each of its writes is at a place of its own, and costs a seek; if not, only the first does.
-    pub scattered: bool,
-    /// Its writes go before data that waits for the medium.
-    pub urgent: bool,
-    /// Time of each write to a device of its own.
-    pub latency: Duration,
-    /// Pages that each commit leaves to be written where they belong, on the medium, after it was told; each costs
-    /// `home_seek`, there and back.
-    pub home_writes: u32,
-    /// See `home_writes`.
-    pub home_seek: Duration,
 }
 
 impl DiskModel {
@@ -81,7 +59,6 @@ impl DiskModel {
         cache_bytes: 0,
         rotational: false,
         cache_bandwidth: 0,
-        journal: None,
     };
 
     /// A 7,200 rpm disk.
@@ -111,9 +88,6 @@ impl DiskModel {
 
 /// One processor copies into new pages at about this rate.
 const COPY_BANDWIDTH: u64 = 3_000_000_000;
-
-/// The unit of the index.
-const PAGE: u64 = 4096;
 
 /// Written back at a time; longer ranges go on without a seek.
 const WRITE_BACK_BYTES: u64 = 4 << 20;
@@ -184,42 +158,13 @@ impl Disk {
         }
     }
 
-    /// What went to the medium so far; of a journal of its own that too. Without the commits, which it knows nothing of.
+    /// What went to the medium so far, without the commits.
     pub(super) fn shapes(&self) -> &IoStats {
         &self.shapes
     }
 
     pub(super) fn clear_shapes(&mut self) {
         self.shapes = IoStats::default();
-    }
-
-    /// The journal's writes of a commit of `len` bytes come at `now`; when they are done. One on the medium has the turn.
-    pub(super) fn handle_journal(&mut self, now: Time, journal: &Journal, len: u64) -> Time {
-        let mut done = now;
-        for (n, bytes) in journal.writes.iter().enumerate() {
-            let bytes = if n == 0 { len.next_multiple_of(PAGE).max(*bytes) } else { *bytes };
-            let begun = done;
-            done += match (journal.external, n) {
-                (true, _) => journal.latency,
-                (false, n) if n == 0 || journal.scattered => self.model.seek + transfer(bytes, self.model.bandwidth),
-                (false, _) => transfer(bytes, self.model.bandwidth),
-            };
-            self.count(Direction::Write, bytes, begun, done);
-        }
-        if !journal.external {
-            // The way back.
-            done += self.model.seek;
-            self.busy_until = self.busy_until.max(done);
-        }
-        done
-    }
-
-    /// A page goes where it belongs, in its turn; when the head is back.
-    pub(super) fn handle_home_write(&mut self, now: Time, journal: &Journal) -> Time {
-        let done = now + journal.home_seek + transfer(PAGE, self.model.bandwidth);
-        self.count(Direction::Write, PAGE, now, done);
-        self.busy_until = self.busy_until.max(done);
-        done
     }
 
     fn count(&mut self, direction: Direction, bytes: u64, begun: Time, done: Time) {
@@ -547,28 +492,6 @@ mod tests {
         assert!(d.handle_sync(ms(1), Fid { oid: 2, ..FID }) < ms(2), "another object has nothing to wait for");
         let done = d.handle_sync(ms(1), FID);
         assert!(done > ms(100 * SEEK) && done < ms(100 * SEEK + 10), "{done:?}");
-    }
-
-    #[test]
-    fn a_journal_costs_the_way_there_and_back_or_the_time_of_its_own_device() {
-        const WRITES: &[u64] = &[16 << 10, 4 << 10];
-        let journal = Journal {
-            external: false,
-            writes: WRITES,
-            scattered: false,
-            urgent: true,
-            latency: Duration::from_millis(1),
-            home_writes: 1,
-            home_seek: Duration::from_millis(3),
-        };
-        let model = DiskModel { seek: Duration::from_millis(8), journal: Some(journal), ..DiskModel::FREE };
-        let mut d = Disk::new(model);
-        assert_eq!(d.handle_journal(ms(0), &journal, 100), ms(16));
-        assert_eq!(d.handle_journal(ms(20), &Journal { scattered: true, ..journal }, 100), ms(20 + 24));
-        assert_eq!(d.handle_journal(ms(50), &Journal { external: true, ..journal }, 100), ms(52));
-        assert_eq!(d.handle_home_write(ms(60), &journal), ms(63));
-        let writes = &d.shapes().writes;
-        assert_eq!((writes.count(), writes.small_count, writes.bytes_total), (7, 7, 3 * (20 << 10) + 4096));
     }
 
     #[test]

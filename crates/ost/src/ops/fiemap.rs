@@ -11,8 +11,6 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     let asked: Fiemap = request.decode()?;
     ost.objects.find(asked.fid).await?;
     let (extents, next) = ost.target.osd().extents(asked.fid, asked.offset, FIEMAP_MAX).await?;
-    // Which one is the last of all is the asker's to say: an object may have several files.
-    let of =
-        |p: Placed| FiemapExtent { offset: p.offset, physical: p.physical, len: p.len, flags: p.flags & !Placed::LAST };
+    let of = |p: Placed| FiemapExtent { offset: p.offset, physical: p.physical, len: p.len, flags: p.flags };
     Ok(Response::new(&FiemapReply { extents: extents.into_iter().map(of).collect(), next }))
 }

@@ -97,6 +97,8 @@ fn fiemap(env: &Env) -> Outcome {
     ensure!(of.windows(2).all(|w| w[0] == w[1]), "more than one OST: {rows:?}");
     ensure!(rows.first().is_some_and(|row| row[1] == "0" && row[3] != "0"), "the first extent: {rows:?}");
     ensure!(rows.last().is_some_and(|row| row[2] == (64 * 16 + 15).to_string()), "the last extent: {rows:?}");
+    let is_last = |row: &Vec<String>| row.last().is_some_and(|flags| flags.split(',').any(|flag| flag == "last"));
+    ensure!(rows.iter().position(is_last) == Some(rows.len() - 1), "one row is marked as the last: {rows:?}");
     file.write_all_at(&pattern(3, 65536), 65536)?;
     let osts: std::collections::BTreeSet<String> = shown()?.into_iter().filter_map(|row| row.get(6).cloned()).collect();
     ensure!(osts.len() == 2, "the second OST: {osts:?}");
