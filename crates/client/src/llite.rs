@@ -280,6 +280,13 @@ impl Client {
         self.getattr_by(cred, fid, Sizes::ByTheWay).await
     }
 
+    /// What the MDT knows of a file, without what its objects know: mode and owner, but no size.
+    pub async fn getattr_at_mdt(&self, fid: Fid) -> Result<Attr, Errno> {
+        let cred = Credentials::root();
+        let reply = self.lmv.mdc(fid).await?.getattr(&self.caller(&cred), &cred, fid).await?;
+        Ok(reply.attr)
+    }
+
     async fn getattr_by(&self, cred: &Credentials, fid: Fid, sizes: Sizes) -> Result<Reported, Errno> {
         let _timed = self.stats.time(Op::Getattr);
         let caller = self.caller(cred);

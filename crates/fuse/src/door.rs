@@ -6,7 +6,9 @@
 
 mod control;
 mod listing;
+mod programs;
 
+use crate::beliefs::Beliefs;
 use crate::handler::{Context, Handler};
 use crate::kernel_cache::KernelCache;
 use crate::mount::{FuseError, MountOptions};
@@ -14,6 +16,7 @@ use crate::nodes::Nodes;
 use crate::notify::Notifier;
 use crate::reply::*;
 use crate::request::{self, FileLock, LockKind, LockSpace, SetTime};
+use crate::runs_as::RunsAs;
 use crate::session::{Session, serve};
 use async_trait::async_trait;
 use listing::OpenDirectory;
@@ -23,9 +26,10 @@ use nacre_client::{Client, FlockKind, FlockRequest, OpenFile, Reported};
 use nacre_rt::Rt;
 use nacre_wire::attr::{self, Credentials, mode};
 use parking_lot::Mutex;
+use programs::{FOR_EXEC, without_set_id};
 use slab::Slab;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Mounts a client's file system.
@@ -39,10 +43,12 @@ pub async fn mount_client(
     let kernel = KernelCache::new(rt, nodes.clone());
     client.set_invalidate(kernel.clone());
     let (files, directories, created) = (Mutex::default(), Mutex::default(), Mutex::default());
-    let door = Door { client, rt: rt.clone(), nodes, kernel, files, directories, created };
+    let beliefs = OnceLock::new();
+    let door = Arc::new(Door { client, rt: rt.clone(), nodes, kernel, beliefs, files, directories, created });
     let (rules, client) = (options.rules(), door.client.clone());
     client.set_rules(rules);
-    let mut session = serve(rt.clone(), mountpoint, options, Arc::new(door)).await?;
+    let mut session = serve(rt.clone(), mountpoint, options, door.clone()).await?;
+    door.look_at_programs(session.mountpoint()).await;
     session.follow_remounts(rt, move |rules| client.set_rules(rules));
     Ok(session)
 }
@@ -52,6 +58,8 @@ struct Door {
     rt: Rt,
     nodes: Arc<Nodes>,
     kernel: Arc<KernelCache>,
+    /// To see as whom the kernel would run a program, once it is mounted. None: no program gets other rights there.
+    beliefs: OnceLock<Option<Beliefs>>,
     files: Mutex<Slab<Arc<OpenFile>>>,
     directories: Mutex<Slab<Arc<OpenDirectory>>>,
     /// Files whose creation was answered last, by node: the thread that waits in open(2), and the answer.
@@ -95,6 +103,7 @@ impl Door {
             false => attr.size,
         };
         let valid = if *is_complete { self.attr_valid(attr) } else { Duration::ZERO };
+        self.nodes.tell_runs_as(node, RunsAs::of(attr));
         (Attr { size, ..to_kernel(attr) }, valid)
     }
 
@@ -125,7 +134,10 @@ impl Door {
 
     fn answer_entry(&self, parent: u64, name: &[u8], result: Result<Reported, Errno>, reply: ReplyEntry) {
         match (result, self.fid(parent)) {
-            (Ok(reported), Ok(parent)) => reply.ok(&self.entry(parent, name, &reported)),
+            (Ok(reported), Ok(parent)) => {
+                let entry = self.entry(parent, name, &reported);
+                reply.ok(&Entry { attr: without_set_id(entry.attr), ..entry });
+            }
             (Err(e), _) | (_, Err(e)) => reply.error(e),
         }
     }
@@ -157,16 +169,6 @@ impl Door {
         }
         if entry.attr_valid.is_zero() {
             created.insert(entry.node, (ctx.pid, attr));
-        }
-    }
-
-    fn answer_attr(&self, node: u64, result: Result<Reported, Errno>, reply: ReplyAttr) {
-        match result {
-            Ok(reported) => {
-                let (attr, valid) = self.reported(node, &reported);
-                reply.ok(&attr, valid);
-            }
-            Err(e) => reply.error(e),
         }
     }
 
@@ -227,10 +229,16 @@ impl Handler for Door {
 
     async fn get_attr(self: Arc<Self>, ctx: Context, op: request::GetAttr, reply: ReplyAttr) {
         if let Some(attr) = self.attr_of_created(&ctx, &op) {
+            self.nodes.tell_runs_as(op.node, RunsAs::of(&attr));
             return reply.ok(&to_kernel(&attr), Duration::ZERO);
         }
-        let attr = self.attr_for(&ctx, op.node).await;
-        self.answer_attr(op.node, attr, reply);
+        match self.attr_for(&ctx, op.node).await {
+            Ok(reported) => {
+                let (attr, valid) = self.reported(op.node, &reported);
+                reply.ok(&attr, valid);
+            }
+            Err(e) => reply.error(e),
+        }
     }
 
     async fn stat_x(self: Arc<Self>, ctx: Context, op: request::StatX, reply: ReplyStatX) {
@@ -261,7 +269,7 @@ impl Handler for Door {
             atime: op.atime.map(time),
             mtime: op.mtime.map(time),
             times_are_now: all_now,
-            kill_set_id: kills_set_id(ctx.uid, &op),
+            kill_set_id: kills_set_id(ctx.uid, &op, || crate::syscall::changes_owner(ctx.pid)),
             kill_capability: false,
             flags: None,
         };
@@ -270,7 +278,13 @@ impl Handler for Door {
             let file = op.handle.and_then(|h| self.file(h).ok());
             self.client.setattr_promptly(&credentials(&ctx), fid, set, file.as_deref()).await
         };
-        self.answer_attr(op.node, attr.await, reply);
+        match attr.await {
+            Ok(reported) => {
+                let (attr, valid) = self.reported(op.node, &reported);
+                reply.ok(&without_set_id(attr), valid);
+            }
+            Err(e) => reply.error(e),
+        }
     }
 
     async fn read_link(self: Arc<Self>, ctx: Context, op: request::ReadLink, reply: ReplyLink) {
@@ -333,7 +347,16 @@ impl Handler for Door {
     async fn open(self: Arc<Self>, ctx: Context, op: request::Open, reply: ReplyOpen) {
         self.created.lock().remove(&op.node);
         let flags = open_flags(op.flags, op.kill_suidgid);
-        let opened = async { self.client.open(&credentials(&ctx), self.fid(op.node)?, flags).await };
+        let opened = async {
+            let file = self.client.open(&credentials(&ctx), self.fid(op.node)?, flags).await?;
+            if flags & FOR_EXEC != 0
+                && let Err(e) = self.check_program(op.node, file.fid()).await
+            {
+                self.client.release(file).await?;
+                return Err(e);
+            }
+            Ok(file)
+        };
         match opened.await {
             Ok(file) => {
                 if flags & O_TRUNC != 0 {
@@ -357,7 +380,7 @@ impl Handler for Door {
                 if reported.is_complete {
                     self.note_created(&ctx, &entry, reported.attr);
                 }
-                reply.ok(&entry, self.opened(file));
+                reply.ok(&Entry { attr: without_set_id(entry.attr), ..entry }, self.opened(file));
             }
             (Err(e), _) | (_, Err(e)) => reply.error(e),
         }
@@ -374,7 +397,7 @@ impl Handler for Door {
                 let reported = complete(attr);
                 let entry = Entry { entry_valid: Duration::ZERO, ..self.entry(parent, b"", &reported) };
                 self.note_created(&ctx, &entry, reported.attr);
-                reply.ok(&entry, self.opened(file));
+                reply.ok(&Entry { attr: without_set_id(entry.attr), ..entry }, self.opened(file));
             }
             Err(e) => reply.error(e),
         }
@@ -397,6 +420,7 @@ impl Handler for Door {
             // A store into a mapping takes nothing from a program, as on local file systems. Nobody knows whose it was.
             if !op.from_cache && !op.data.is_empty() {
                 self.client.drop_privileges(&file, op.kill_suidgid).await?;
+                self.check_written(op.node, file.fid()).await?;
             }
             // A shared mapping's pages go where they are, even if the file is open for appending.
             let data = Payload::from(op.data);
@@ -457,8 +481,11 @@ impl Handler for Door {
     }
 
     async fn set_xattr(self: Arc<Self>, ctx: Context, op: request::SetXattr, reply: ReplyEmpty) {
-        let done =
-            async { self.client.setxattr(&credentials(&ctx), self.fid(op.node)?, &op.name, &op.value, op.flags).await };
+        let done = async {
+            // Only the kernel knows who has CAP_SETFCAP, and it has asked nobody else.
+            let cred = if is_capability(&op.name) { Credentials::root() } else { credentials(&ctx) };
+            self.client.setxattr(&cred, self.fid(op.node)?, &op.name, &op.value, op.flags).await
+        };
         reply.result(done.await);
     }
 
@@ -479,7 +506,16 @@ impl Handler for Door {
     }
 
     async fn remove_xattr(self: Arc<Self>, ctx: Context, op: request::RemoveXattr, reply: ReplyEmpty) {
-        let done = async { self.client.removexattr(&credentials(&ctx), self.fid(op.node)?, &op.name).await };
+        let done = async {
+            let fid = self.fid(op.node)?;
+            match self.client.removexattr(&credentials(&ctx), fid, &op.name).await {
+                // It was not for a write, so the caller has CAP_SETFCAP.
+                Err(Errno::EACCES | Errno::EPERM) if is_capability(&op.name) => {
+                    self.client.removexattr(&Credentials::root(), fid, &op.name).await
+                }
+                done => done,
+            }
+        };
         reply.result(done.await);
     }
 
@@ -590,6 +626,10 @@ fn complete(attr: attr::Attr) -> Reported {
     Reported { attr, is_complete: true }
 }
 
+fn is_capability(name: &[u8]) -> bool {
+    name == attr::CAPABILITY.as_bytes()
+}
+
 /// Flags of open(2), and what the kernel says beside them.
 fn open_flags(flags: u32, kill_suidgid: bool) -> u32 {
     flags & !KILL_SET_ID | if kill_suidgid { KILL_SET_ID } else { 0 }
@@ -597,12 +637,13 @@ fn open_flags(flags: u32, kill_suidgid: bool) -> u32 {
 
 /// Whether a change of attributes takes set-id bits away that the MDT would leave. What a change of owner takes away the MDT
 /// knows best. A kernel with HANDLE_KILLPRIV_V2 names nothing at all to change before fallocate(2), and for chown(2) to
-/// -1, -1, which take the bits away; from root it does so as well when there is only a capability to take.
-fn kills_set_id(uid: u32, op: &request::SetAttr) -> bool {
+/// -1, -1, which take the bits away; from root it does so as well when there is only a capability to take, and then
+/// `is_chown`, which tells what the caller is doing, decides.
+fn kills_set_id(uid: u32, op: &request::SetAttr, is_chown: impl FnOnce() -> bool) -> bool {
     let changes_owner = op.uid.is_some() || op.gid.is_some();
     let changes_times = op.atime.is_some() || op.mtime.is_some() || op.ctime.is_some();
     let changes_nothing = op.mode.is_none() && op.size.is_none() && !changes_times;
-    !changes_owner && (op.kill_suidgid || changes_nothing && uid != 0)
+    !changes_owner && (op.kill_suidgid || changes_nothing && (uid != 0 || is_chown()))
 }
 
 /// Whether the kernel may believe attributes until it is told otherwise. It must ask for the mode of a set-id program each
@@ -681,9 +722,11 @@ mod tests {
         let truncate = request::SetAttr { size: Some(0), ..nothing.clone() };
         let truncate_by_user = request::SetAttr { kill_suidgid: true, ..truncate.clone() };
         let chown = request::SetAttr { uid: Some(5), kill_suidgid: true, ..nothing.clone() };
-        assert!(kills_set_id(5, &nothing) && !kills_set_id(0, &nothing));
-        assert!(kills_set_id(0, &truncate_by_user) && !kills_set_id(5, &truncate));
-        assert!(!kills_set_id(0, &chown));
+        let (write, chown_call) = (|| false, || true);
+        assert!(kills_set_id(5, &nothing, write) && !kills_set_id(0, &nothing, write));
+        assert!(kills_set_id(0, &nothing, chown_call), "chown to -1, -1");
+        assert!(kills_set_id(0, &truncate_by_user, write) && !kills_set_id(5, &truncate, write));
+        assert!(!kills_set_id(0, &chown, chown_call));
         assert_eq!(open_flags(O_TRUNC, true), O_TRUNC | KILL_SET_ID);
         assert_eq!(open_flags(O_TRUNC | KILL_SET_ID, false), O_TRUNC);
     }

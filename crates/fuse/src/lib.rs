@@ -7,6 +7,7 @@
 //! ```
 
 mod abi;
+mod beliefs;
 mod block;
 mod dev;
 mod door;
@@ -30,6 +31,7 @@ mod remount;
 pub mod reply;
 pub mod request;
 mod running;
+mod runs_as;
 pub mod session;
 mod signals;
 mod syscall;

@@ -1,6 +1,7 @@
 //! The kernel's names for inodes: which FID a node is, and how many lookups the kernel holds of it.
 
 use crate::lists::List;
+use crate::runs_as::{RunsAs, Told};
 use nacre_base::{Fid, FxHashMap};
 use parking_lot::Mutex;
 
@@ -22,6 +23,8 @@ struct Known {
     mapped: bool,
     /// The largest size that the kernel may believe in since it was told one that is true.
     size: u64,
+    /// As whom the kernel may run it.
+    told: Told,
     /// The kernel's list of it, once it was opened as a directory.
     list: Option<Box<List>>,
 }
@@ -80,6 +83,16 @@ impl Nodes {
         tables.by_node.get_mut(&node).into_iter().for_each(|k| k.size = k.size.max(end));
     }
 
+    /// The kernel is about to be told as whom a file runs.
+    pub(crate) fn tell_runs_as(&self, node: u64, runs_as: RunsAs) {
+        self.0.lock().by_node.get_mut(&node).into_iter().for_each(|k| k.told.add(runs_as));
+    }
+
+    /// As whom the kernel may run a file.
+    pub(crate) fn told(&self, node: u64) -> Told {
+        self.0.lock().by_node.get(&node).map_or(Told::Caller, |k| k.told)
+    }
+
     /// Does something with what is known of the kernel's list of a directory; none if the kernel does not know the node.
     pub(crate) fn with_list<T>(&self, node: u64, f: impl FnOnce(&mut List) -> T) -> Option<T> {
         let tables = &mut *self.0.lock();
@@ -107,8 +120,8 @@ impl Nodes {
             }
             node
         });
-        tables.by_node.entry(node).or_insert(Known { fid, lookups: 0, mapped: false, size: 0, list: None }).lookups +=
-            1;
+        let unknown = Known { fid, lookups: 0, mapped: false, size: 0, told: Told::Caller, list: None };
+        tables.by_node.entry(node).or_insert(unknown).lookups += 1;
         node
     }
 

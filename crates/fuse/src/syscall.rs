@@ -50,16 +50,40 @@ const CHECKING_HERE: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const CHECKING_HERE: &[i64] = &[];
 
+/// System calls that change a file's owner.
+const CHOWN: &[i64] = &[libc::SYS_fchown, libc::SYS_fchownat];
+#[cfg(target_arch = "x86_64")]
+const CHOWN_HERE: &[i64] = &[libc::SYS_chown, libc::SYS_lchown];
+#[cfg(not(target_arch = "x86_64"))]
+const CHOWN_HERE: &[i64] = &[];
+
 /// Whether the thread is in a system call that tells its program no size. False if that cannot be known, as for a thread in
 /// another PID namespace.
 pub(crate) fn needs_no_size(tid: u32) -> bool {
-    tid != 0 && std::fs::read_to_string(format!("/proc/{tid}/syscall")).is_ok_and(|text| only_checks(&text))
+    is_in(tid, only_checks)
+}
+
+/// Whether the thread is in chown(2) or one of its like. False if that cannot be known.
+pub(crate) fn changes_owner(tid: u32) -> bool {
+    is_in(tid, is_chown)
+}
+
+fn is_in(tid: u32, accept: fn(i64) -> bool) -> bool {
+    tid != 0
+        && std::fs::read_to_string(format!("/proc/{tid}/syscall")).is_ok_and(|text| number(&text).is_some_and(accept))
 }
 
 /// The file begins with the number of the call, if the thread is in one.
-fn only_checks(text: &str) -> bool {
-    let number = text.split_ascii_whitespace().next().and_then(|word| word.parse::<i64>().ok());
-    number.is_some_and(|number| CHECKING.contains(&number) || CHECKING_HERE.contains(&number))
+fn number(text: &str) -> Option<i64> {
+    text.split_ascii_whitespace().next()?.parse().ok()
+}
+
+fn only_checks(number: i64) -> bool {
+    CHECKING.contains(&number) || CHECKING_HERE.contains(&number)
+}
+
+fn is_chown(number: i64) -> bool {
+    CHOWN.contains(&number) || CHOWN_HERE.contains(&number)
 }
 
 #[cfg(test)]
@@ -68,10 +92,16 @@ mod tests {
 
     #[test]
     fn only_known_calls_need_no_size() {
-        let call = |number: i64| format!("{number} 0x7f00 0x10 0x0 0x0 0x0 0x0 0x7ffc 0x7f11");
-        assert!(only_checks(&call(libc::SYS_openat)) && only_checks(&call(libc::SYS_lgetxattr)));
-        assert!(!only_checks(&call(libc::SYS_statx)) && !only_checks(&call(libc::SYS_newfstatat)));
-        assert!(!only_checks("running") && !only_checks("") && !only_checks("-1 0x7f00 0x7f11"));
+        let call = |n: i64| number(&format!("{n} 0x7f00 0x10 0x0 0x0 0x0 0x0 0x7ffc 0x7f11"));
+        assert!([libc::SYS_openat, libc::SYS_lgetxattr].iter().all(|n| call(*n).is_some_and(only_checks)));
+        assert!(![libc::SYS_statx, libc::SYS_newfstatat].iter().any(|n| call(*n).is_some_and(only_checks)));
+        assert_eq!(["running", "", "-1 0x7f00 0x7f11"].map(|text| number(text).is_some_and(only_checks)), [false; 3]);
         assert!(!needs_no_size(0));
+    }
+
+    #[test]
+    fn calls_that_change_owners_are_known() {
+        assert!(is_chown(libc::SYS_fchownat) && !is_chown(libc::SYS_fchmodat) && !is_chown(libc::SYS_fallocate));
+        assert!(!changes_owner(0) && !changes_owner(u32::MAX));
     }
 }

@@ -15,6 +15,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, ch
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 /// This module's part of the list.
 pub(super) fn all() -> Vec<Case> {
@@ -22,7 +24,10 @@ pub(super) fn all() -> Vec<Case> {
     vec![
         case("litmus.way-to-root", way_to_root),
         case("litmus.way-to-root-exec", way_to_root_exec),
+        case("litmus.way-to-root-beside-changes", way_to_root_beside_changes),
         case("litmus.file-capability", file_capability),
+        case("litmus.chown-to-nobody", chown_to_nobody),
+        case("litmus.capability-by-user", capability_by_user),
     ]
 }
 
@@ -268,7 +273,8 @@ fn copy_program(program: &str, to: &Path) -> Outcome {
 /// What a program prints that a user runs.
 fn run_as_user(program: &Path, arguments: &[&str]) -> Outcome<String> {
     let output = Command::new(program).args(arguments).uid(USER).gid(USER).output().context("run")?;
-    ensure!(output.status.success(), "{} ends with {}", program.display(), output.status);
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{} ends with {}: {said}", program.display(), output.status);
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
@@ -295,6 +301,59 @@ fn way_to_root_exec(env: &Env) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// The same while the file's times are changed all the time, so that every mount is told again and again to forget what it
+/// knows of it. A kernel drops an answer about attributes if it was told to forget them after it had asked: exec(2) then went
+/// on with the mode that the kernel had before, which was that of a program that runs as root.
+fn way_to_root_beside_changes(env: &Env) -> Outcome {
+    if !sys::is_root() {
+        return Ok(());
+    }
+    let (name, payload) = ("changing", Path::new("/usr/bin/id"));
+    copy_program("/usr/bin/id", &env.a.join(name))?;
+    let first = fs::read(payload)?[..1].to_vec();
+    let done = AtomicBool::new(false);
+    let change_times = |dir: &Path| -> Outcome {
+        let file = File::open(dir.join(name))?;
+        while !done.load(Ordering::Relaxed) {
+            file.set_modified(SystemTime::now())?;
+        }
+        Ok(())
+    };
+    let write_and_run = || -> Outcome {
+        for round in 0..env.pick(21, 1000) {
+            let (writes, runs) = [(&env.a, &env.a), (&env.a, &env.c), (&env.c, &env.a)][round % 3];
+            fs::set_permissions(runs.join(name), fs::Permissions::from_mode(0o4777))?;
+            // A kernel that has run it as root may go on believing that it should.
+            run_as_user(&runs.join(name), &["-u"])?;
+            std::thread::scope(|scope| {
+                let write = || -> Outcome {
+                    sys::act_as(USER, USER, &[])?;
+                    Ok(File::options().write(true).open(writes.join(name))?.write_all_at(&first, 0)?)
+                };
+                super::joined(scope.spawn(write).join())
+            })?;
+            let runs_as = run_as_user(&runs.join(name), &["-u"])?;
+            ensure_eq!(runs_as, USER.to_string(), "round {round}: the written program");
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let changers = [&env.a, &env.b].map(|dir| scope.spawn(move || change_times(dir)));
+        // A busy machine draws out the time between an answer and what its thread does with it.
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let outcome = write_and_run();
+        done.store(true, Ordering::Relaxed);
+        changers.into_iter().try_for_each(|changer| super::joined(changer.join()))?;
+        outcome
+    })
 }
 
 /// A program with a capability has it when a user runs it, through every mount, until somebody writes into it.
@@ -330,6 +389,55 @@ fn file_capability(env: &Env) -> Outcome {
         file.write_all_at(&first, 0)?;
         drop(file);
         has(none, "after a write")?;
+    }
+    Ok(())
+}
+
+/// Root's chown(2) that names neither owner nor group takes set-id bits away, as one that does.
+fn chown_to_nobody(env: &Env) -> Outcome {
+    if !sys::is_root() {
+        return Ok(());
+    }
+    for rights in [(0o6777, true), (0o6777, false), (0o4755, false)] {
+        let go = |dir: &Path, looks: &[&Path]| -> Outcome<Vec<Rights>> {
+            let path = dir.join("f");
+            fs::write(&path, b"program")?;
+            chown(&path, Some(USER), Some(GROUP))?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(rights.0))?;
+            if rights.1 {
+                sys::set_xattr(&path, CAPABILITY, &NET_RAW)?;
+            }
+            chown(&path, None, None)?;
+            looks.iter().map(|dir| Rights::asked(&dir.join("f"))).collect()
+        };
+        let right = go(&env.local, &[&env.local])?[0];
+        for (mount, dir) in mounts(env).into_iter().enumerate() {
+            ensure_eq!(go(dir, &mounts(env))?, vec![right; 3], "mount {mount}, {rights:?}");
+        }
+    }
+    Ok(())
+}
+
+/// A user with CAP_SETFCAP, which system calls on files do not take from a thread that acts as a user, gives and takes
+/// capabilities of a file that he may not write to.
+fn capability_by_user(env: &Env) -> Outcome {
+    if !sys::is_root() {
+        return Ok(());
+    }
+    fs::set_permissions(&env.local, fs::Permissions::from_mode(0o755))?;
+    for (place, dir) in [&env.local, &env.a, &env.b, &env.c].into_iter().enumerate() {
+        let path = dir.join(format!("f{place}"));
+        fs::write(&path, b"program")?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        let go = || -> Outcome {
+            sys::act_as(USER, USER, &[])?;
+            sys::set_xattr(&path, CAPABILITY, &NET_RAW).context("setcap")?;
+            ensure_eq!(sys::get_xattr(&path, CAPABILITY)?, NET_RAW, "getcap");
+            sys::remove_xattr(&path, CAPABILITY).context("setcap -r")?;
+            ensure!(sys::set_xattr(&path, "user.a", b"b").is_err(), "he may not write to it");
+            Ok(())
+        };
+        std::thread::scope(|scope| super::joined(scope.spawn(go).join())).context(format!("place {place}"))?;
     }
     Ok(())
 }
