@@ -8,6 +8,7 @@
 //! What must not be here: the queues of locks, which are the lock manager's.
 
 use crate::ops::changed::Changed;
+use crate::osp::Retry;
 use nacre_base::{Errno, Fid, FxHashMap, Time};
 use nacre_ptlrpc::{Export, Response, ServerRequest};
 use nacre_rt::Rt;
@@ -37,8 +38,8 @@ type Wants = Vec<(Fid, u64)>;
 pub(crate) enum Attempt {
     /// It is done.
     Done(Response),
-    /// There are no objects at hand; the error if that does not change.
-    NoObjects(Errno),
+    /// There are no objects at hand; when to try again.
+    NoObjects(Retry),
     /// Other clients hold locks on what it would change.
     InTheWay(Waiting),
 }

@@ -22,7 +22,7 @@ pub struct OstState {
     /// The serving host: stripes of a file go to different hosts first.
     pub host: String,
     /// Whether it answers.
-    pub active: bool,
+    pub health: Health,
     /// Whether the administrator wants no new objects there.
     pub no_create: bool,
     /// Bytes that new data may take.
@@ -35,21 +35,31 @@ pub struct OstState {
     penalty: u64,
 }
 
+/// Whether an OST answers. Of several OSTs that a layout may use, the least says what a new file can hope for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Health {
+    /// It answers.
+    Active,
+    /// It was configured, or the MDT was started, a moment ago: it has neither answered nor been tried in vain.
+    Starting,
+    /// It does not answer. It may come back at any time.
+    Away,
+    /// The administrator has deactivated it.
+    Deactivated,
+}
+
 /// Why no OSTs were chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LodError {
-    /// No OST answers at the moment.
-    #[error("no OST is active")]
-    NoneActive,
+    /// None of the OSTs that the layout may use answers; the best that can be said of one.
+    #[error("no OST answers: {0:?}")]
+    Unavailable(Health),
     /// Every OST that answers is full, or takes no new objects.
     #[error("no OST takes new objects")]
     NoSpace,
     /// The layout names an OST that does not exist.
     #[error("there is no OST {0:?}")]
     Unknown(OstIndex),
-    /// The layout names an OST that does not answer at the moment.
-    #[error("OST {0:?} is not active")]
-    Inactive(OstIndex),
     /// The layout names an OST that is full, or takes no new objects.
     #[error("OST {0:?} takes no new objects")]
     NoSpaceOn(OstIndex),
@@ -59,19 +69,15 @@ pub enum LodError {
 }
 
 impl LodError {
-    /// The error number for the client.
+    /// The error number for the client. EINPROGRESS if an OST may come: the client asks again, for as long as it takes.
     pub fn errno(self) -> Errno {
         match self {
-            LodError::NoneActive | LodError::Inactive(_) => Errno::ENXIO,
+            LodError::Unavailable(Health::Deactivated) => Errno::ENXIO,
+            LodError::Unavailable(_) => Errno::EINPROGRESS,
             LodError::NoSpace | LodError::NoSpaceOn(_) => Errno::ENOSPC,
             LodError::Unknown(_) => Errno::EINVAL,
             LodError::TooManyStripes => Errno::E2BIG,
         }
-    }
-
-    /// Whether OSTs may be on their way: after a start, or a failover, they are inactive for a moment.
-    pub fn may_pass(self) -> bool {
-        matches!(self, LodError::NoneActive | LodError::Inactive(_))
     }
 }
 
@@ -129,11 +135,11 @@ impl Lod {
         }
     }
 
-    /// An OST is configured, or moved to another host. It is inactive until it is said to be active.
+    /// An OST is configured, or moved to another host. It is starting until it is said to be something else.
     pub fn handle_ost(&mut self, ost: OstIndex, host: &str) {
         let state = self.osts.entry(ost).or_insert_with(|| OstState {
             host: String::new(),
-            active: false,
+            health: Health::Starting,
             no_create: false,
             available: 0,
             total: 0,
@@ -144,21 +150,31 @@ impl Lod {
         self.reorder();
     }
 
-    /// An OST answered a statfs.
+    /// An OST answered a statfs, and so is active.
     pub fn handle_statfs(&mut self, ost: OstIndex, statfs: &StatFs) {
+        self.set_active(ost, true);
         if let Some(o) = self.osts.get_mut(&ost) {
             let block = u64::from(statfs.block_size);
             o.available = statfs.blocks_available.saturating_mul(block);
             o.total = statfs.blocks.saturating_mul(block);
             o.state = statfs.state;
-            o.active = true;
         }
     }
 
-    /// An OST answers, or does not any more.
+    /// An OST answers, or is away. That changes nothing while it is deactivated.
     pub fn set_active(&mut self, ost: OstIndex, active: bool) {
-        if let Some(o) = self.osts.get_mut(&ost) {
-            o.active = active;
+        if let Some(o) = self.osts.get_mut(&ost).filter(|o| o.health != Health::Deactivated) {
+            o.health = if active { Health::Active } else { Health::Away };
+        }
+    }
+
+    /// The administrator deactivates an OST, or activates it again: then it is away until it answers.
+    pub fn set_enabled(&mut self, ost: OstIndex, enabled: bool) {
+        let Some(o) = self.osts.get_mut(&ost) else { return };
+        match (enabled, o.health) {
+            (false, _) => o.health = Health::Deactivated,
+            (true, Health::Deactivated) => o.health = Health::Away,
+            (true, _) => {}
         }
     }
 
@@ -181,7 +197,7 @@ impl Lod {
 
     /// OSTs that answer.
     pub fn active_count(&self) -> usize {
-        self.osts.values().filter(|o| o.active).count()
+        self.osts.values().filter(|o| o.is_active()).count()
     }
 
     /// The layout of a new file of which `spec` is asked: what was left open is filled in, and no component has objects.
@@ -263,8 +279,8 @@ impl Lod {
         match self.osts.get(&ost) {
             None => Err(LodError::Unknown(ost)),
             Some(o) if o.is_usable() => Ok(()),
-            Some(o) if o.active => Err(LodError::NoSpaceOn(ost)),
-            Some(_) => Err(LodError::Inactive(ost)),
+            Some(o) if o.is_active() => Err(LodError::NoSpaceOn(ost)),
+            Some(o) => Err(LodError::Unavailable(o.health)),
         }
     }
 
@@ -274,7 +290,11 @@ impl Lod {
             self.check_named(start)?;
         }
         if usable == 0 {
-            return Err(if self.active_count() == 0 { LodError::NoneActive } else { LodError::NoSpace });
+            let best = self.osts.values().map(|o| o.health).min();
+            return Err(match best.unwrap_or(Health::Starting) {
+                Health::Active => LodError::NoSpace,
+                health => LodError::Unavailable(health),
+            });
         }
         let count = self.stripe_count(spec, usable)?;
         let on_each = count.div_ceil(usable) as u32;
@@ -424,13 +444,18 @@ impl Lod {
 }
 
 impl OstState {
+    /// Whether it answers.
+    pub fn is_active(&self) -> bool {
+        self.health == Health::Active
+    }
+
     /// Whether new objects may go there.
     pub fn is_usable(&self) -> bool {
         let bad = statfs_state::READ_ONLY
             | statfs_state::NO_CREATE
             | statfs_state::OUT_OF_SPACE
             | statfs_state::OUT_OF_INODES;
-        self.active && !self.no_create && self.state & bad == 0 && self.available >= self.total / FULL_FRACTION
+        self.is_active() && !self.no_create && self.state & bad == 0 && self.available >= self.total / FULL_FRACTION
     }
 
     fn weight(&self) -> u64 {
@@ -551,7 +576,7 @@ mod tests {
         assert!(!l.choose(&list(&[2, 0]), &plenty).unwrap().is_overstriped());
         assert_eq!(l.choose(&list(&[0, 9]), &plenty), Err(LodError::Unknown(OstIndex(9))));
         l.set_active(OstIndex(2), false);
-        assert_eq!(l.choose(&list(&[2, 0]), &plenty), Err(LodError::Inactive(OstIndex(2))));
+        assert_eq!(l.choose(&list(&[2, 0]), &plenty), Err(LodError::Unavailable(Health::Away)));
         l.set_active(OstIndex(2), true);
         l.set_no_create(OstIndex(2), true);
         assert_eq!(l.choose(&list(&[2, 0]), &plenty), Err(LodError::NoSpaceOn(OstIndex(2))));
@@ -614,9 +639,37 @@ mod tests {
         for i in 0..4 {
             l.set_active(OstIndex(i), false);
         }
-        assert_eq!(l.choose(&count(1), &plenty), Err(LodError::NoneActive));
+        assert_eq!(l.choose(&count(1), &plenty), Err(LodError::Unavailable(Health::Away)));
         l.handle_statfs(OstIndex(0), &space(0));
         assert_eq!(l.choose(&count(1), &plenty), Err(LodError::NoSpace));
+    }
+
+    #[test]
+    fn osts_that_may_come_are_waited_for_and_deactivated_ones_are_not() {
+        let mut l = Lod::new(1);
+        let refused = |l: &mut Lod, spec: &ComponentSpec| l.choose(spec, &plenty).unwrap_err().errno();
+        assert_eq!(refused(&mut l, &count(1)), Errno::EINPROGRESS, "the configuration is on its way");
+        for i in 0..3 {
+            l.handle_ost(OstIndex(i), "oss");
+        }
+        assert_eq!(l.choose(&count(1), &plenty), Err(LodError::Unavailable(Health::Starting)));
+        for i in 0..3 {
+            l.set_active(OstIndex(i), false);
+        }
+        assert_eq!(refused(&mut l, &count(-1)), Errno::EINPROGRESS);
+        l.set_enabled(OstIndex(0), false);
+        l.set_enabled(OstIndex(1), false);
+        assert_eq!(refused(&mut l, &count(1)), Errno::EINPROGRESS, "one of them may come back");
+        assert_eq!(refused(&mut l, &list(&[2])), Errno::EINPROGRESS);
+        assert_eq!(refused(&mut l, &list(&[1])), Errno::ENXIO);
+        l.handle_statfs(OstIndex(1), &space(1000));
+        assert_eq!(refused(&mut l, &list(&[1])), Errno::ENXIO, "an answer does not activate it");
+        l.set_enabled(OstIndex(2), false);
+        assert_eq!(refused(&mut l, &count(1)), Errno::ENXIO);
+        l.set_enabled(OstIndex(1), true);
+        assert_eq!(refused(&mut l, &list(&[1])), Errno::EINPROGRESS);
+        l.handle_statfs(OstIndex(1), &space(1000));
+        assert_eq!(chosen(&mut l, &count(-1)), [1]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::ops::found::Found;
 use crate::ops::open::Plan;
 use crate::ops::readpage::Page;
 use crate::ops::{self, Context};
-use crate::osp::{Osps, give_up_at};
+use crate::osp::{Osps, Retry, give_up_at};
 use crate::overstriping;
 use crate::record::{DIRECTORY_SIZE, Inode};
 use crate::replay::ReplayedObjects;
@@ -157,6 +157,19 @@ impl Mdt {
         &self.target
     }
 
+    /// Clients that are connected, other servers among them; none if the service has ended.
+    pub fn clients(&self) -> Vec<Uuid> {
+        self.running
+            .lock()
+            .served
+            .as_ref()
+            .map(ServedTarget::exports)
+            .unwrap_or_default()
+            .iter()
+            .map(|e| e.client)
+            .collect()
+    }
+
     /// Open handles; for leak checks.
     pub fn open_count(&self) -> usize {
         self.opens.lock().len()
@@ -283,7 +296,7 @@ impl Mdt {
         f(&cx)
     }
 
-    /// Runs `attempt` until it need not wait for objects, or has waited too long.
+    /// Runs `attempt` until it need not wait for objects; EINPROGRESS if the client is to ask again.
     async fn with_objects<F: Future<Output = Result<Attempt, Errno>>>(
         &self,
         request: &ServerRequest,
@@ -292,15 +305,16 @@ impl Mdt {
         let give_up = give_up_at(self.target.rt().now());
         loop {
             let refilled = self.osps.refilled();
-            let in_the_end = match attempt().await? {
+            match attempt().await? {
                 Attempt::Done(response) => return Ok(response),
-                Attempt::NoObjects(in_the_end) => in_the_end,
+                Attempt::NoObjects(Retry::Soon) => {}
+                Attempt::NoObjects(Retry::Later) => return Err(Errno::EINPROGRESS),
                 // That is waited for within.
                 Attempt::InTheWay(_) => return Err(Errno::EBUSY),
-            };
+            }
             tokio::select! {
                 biased;
-                waited = self.target.rt().timeout_at(give_up, refilled) => waited.map_err(|_| in_the_end)?,
+                waited = self.target.rt().timeout_at(give_up, refilled) => waited.map_err(|_| Errno::EINPROGRESS)?,
                 () = request.abandoned() => return Err(Errno::ESHUTDOWN),
             }
         }
@@ -321,7 +335,7 @@ impl Mdt {
         let changes = !matches!(plan, Plan::Open(..));
         let source = replayed.as_mut().map_or(&mut objects as &mut dyn ops::Objects, |r| r);
         let opened = match ops::open::carry_out(&mut cx, r, plan, source) {
-            Err(Errno::EINPROGRESS) => return Ok(Attempt::NoObjects(objects.error())),
+            Err(Errno::EINPROGRESS) => return Ok(Attempt::NoObjects(objects.retry())),
             opened => opened?,
         };
         let (changed, found) = (cx.changed, cx.found.pre_versions());
@@ -431,7 +445,7 @@ impl Mdt {
         let source = replayed.as_mut().map_or(&mut objects as &mut dyn ops::Objects, |r| r);
         let nameless = RefCell::new(Nameless::default());
         let Made { reply, changed, found } = match self.change(request, reint, &mut operation, source, &nameless) {
-            Err(Errno::EINPROGRESS) => return Ok(Attempt::NoObjects(objects.error())),
+            Err(Errno::EINPROGRESS) => return Ok(Attempt::NoObjects(objects.retry())),
             made => made?,
         };
         request.check_pre_versions(&found)?;

@@ -6,7 +6,7 @@
 //! files that the crash took away.
 
 use crate::auto_stripe;
-use crate::lod::{Choice, Lod, LodError};
+use crate::lod::{Choice, Health, Lod, LodError};
 use crate::ops::Objects;
 use crate::ops::set_layout::check_spec;
 use crate::pool::Pool;
@@ -41,6 +41,12 @@ mod lfsck;
 const STATFS_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause before an OST that failed is asked again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// How long an operation waits at the MDT for objects that are on their way. After that, and at once if their OST is away,
+/// the client is told to ask again: until then it can use its modify slot for something else.
+const OBJECTS_PATIENCE: Duration = Duration::from_secs(1);
+/// An OST that answers and has made no objects for so long is not waited for any longer, nor is the first OST of a file
+/// system. Lustre waits as long (`obd_timeout`).
+const GIVE_UP: Duration = Duration::from_secs(100);
 /// Most stripes of all components of a layout together: what a reply can carry.
 const LAYOUT_STRIPES_MAX: usize = 2 * STRIPE_COUNT_MAX;
 
@@ -56,6 +62,7 @@ pub struct Osps {
     refilled: Notify,
     /// The MDT knows which objects are in use: until then none is made or destroyed.
     recovered: watch::Sender<bool>,
+    started_at: Time,
 }
 
 struct State {
@@ -72,6 +79,8 @@ struct Osp {
     /// False while the administrator has deactivated the OST: nothing is asked of it then.
     enabled: watch::Sender<bool>,
     pool: Mutex<Pool>,
+    /// Since when the OST has answered that it makes no objects, and its reason; none if it made some or did not answer.
+    refusal: Mutex<Option<(Time, Errno)>>,
     /// The pool may want a refill.
     pool_low: Notify,
     /// Destroys may have become durable.
@@ -93,6 +102,7 @@ impl Osps {
             state: Mutex::new(state),
             refilled: Notify::new(),
             recovered: watch::Sender::new(false),
+            started_at: target.rt().now(),
         })
     }
 
@@ -159,9 +169,9 @@ impl Osps {
     /// Deactivates an OST or activates it again, as `osp.*.active` says.
     fn set_enabled(&self, osp: &Osp, enabled: bool) {
         osp.enabled.send_replace(enabled);
-        if !enabled {
-            self.set_active(osp.index, false);
-        }
+        self.change_health(osp.index, |lod| lod.set_enabled(osp.index, enabled));
+        // Operations that wait for objects there fail now.
+        self.refilled.notify_waiters();
         osp.space_freed.notify_one();
     }
 
@@ -194,7 +204,7 @@ impl Osps {
 
     /// Gives layouts their objects for one operation. `writers` tells how many clients have a file open for writing.
     pub fn allocator<'a>(&'a self, writers: &'a (dyn Fn(Fid) -> usize + Sync)) -> Allocator<'a> {
-        Allocator { osps: self, writers, taken: Vec::new(), in_the_end: Errno::ENOSPC }
+        Allocator { osps: self, writers, taken: Vec::new(), retry: Retry::Soon }
     }
 
     /// Waits until an attempt that began after this was called, and found no objects, is worth repeating.
@@ -203,11 +213,18 @@ impl Osps {
     }
 
     fn set_active(&self, ost: OstIndex, active: bool) {
+        self.change_health(ost, |lod| lod.set_active(ost, active));
+    }
+
+    fn change_health(&self, ost: OstIndex, change: impl FnOnce(&mut Lod)) {
         let mut state = self.state.lock();
-        let was = state.lod.ost(ost).is_some_and(|o| o.active);
-        if was != active {
-            tracing::info!(mdt = %self.target.name(), "OST{:04x} is {}", ost.0, if active { "active" } else { "inactive" });
-            state.lod.set_active(ost, active);
+        let is_active = |lod: &Lod| lod.ost(ost).is_some_and(|o| o.is_active());
+        let was_active = is_active(&state.lod);
+        change(&mut state.lod);
+        let now_active = is_active(&state.lod);
+        if was_active != now_active {
+            let is = if now_active { "active" } else { "inactive" };
+            tracing::info!(mdt = %self.target.name(), "OST{:04x} is {is}", ost.0);
         }
     }
 }
@@ -231,11 +248,20 @@ impl Osp {
             instance: AtomicU64::new(entry.instance),
             enabled: watch::Sender::new(true),
             pool: Mutex::default(),
+            refusal: Mutex::default(),
             pool_low: Notify::new(),
             destroys_durable: Notify::new(),
             space_freed: Notify::new(),
             tasks: Mutex::default(),
         }
+    }
+
+    /// The OST was asked for objects: the error that it answered with, or none if it made some, is away or wants to be asked
+    /// again.
+    fn note_refusal(&self, now: Time, errno: Option<Errno>) {
+        let mut refusal = self.refusal.lock();
+        let since = refusal.map_or(now, |(since, _)| since);
+        *refusal = errno.filter(|e| *e != Errno::EINPROGRESS).map(|errno| (since, errno));
     }
 
     /// Waits for as long as the administrator has deactivated the OST.
@@ -251,8 +277,16 @@ pub struct Allocator<'a> {
     /// How many clients have a file open for writing.
     writers: &'a (dyn Fn(Fid) -> usize + Sync),
     taken: Vec<(Arc<Osp>, Vec<Fid>)>,
-    /// The error if waiting for objects does not help.
-    in_the_end: Errno,
+    retry: Retry,
+}
+
+/// When an operation that found no objects, though there will be some, is to be tried again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Retry {
+    /// When objects come: they are on their way. By the client if they take longer than a moment.
+    Soon,
+    /// By the client, after a pause: nobody knows when their OST will be back.
+    Later,
 }
 
 impl Allocator<'_> {
@@ -261,25 +295,37 @@ impl Allocator<'_> {
         self.taken.clear();
     }
 
-    /// The error after waiting in vain.
-    pub fn error(&self) -> Errno {
-        self.in_the_end
+    /// When to try again, if the operation failed with EINPROGRESS.
+    pub(crate) fn retry(&self) -> Retry {
+        self.retry
+    }
+
+    /// The error of an operation for which no OSTs were chosen. An OST that may come is waited for, however long it takes, but
+    /// for the first one of the file system.
+    fn refuse(&mut self, error: LodError) -> Errno {
+        let osps = self.osps;
+        match error {
+            LodError::Unavailable(Health::Starting) if osps.rt.now().since(osps.started_at) > GIVE_UP => Errno::ENXIO,
+            LodError::Unavailable(Health::Away) => {
+                self.retry = Retry::Later;
+                error.errno()
+            }
+            _ => error.errno(),
+        }
     }
 
     /// OSTs for a component that has a wish, of a file that has room for `room` more stripes.
     fn choose(&mut self, file: Fid, component: &Component, room: usize) -> Result<Choice, Errno> {
         let mut spec = component.wanted.clone().ok_or(Errno::EIO)?;
-        let mut state = self.osps.state.lock();
+        let osps = self.osps;
+        let mut state = osps.state.lock();
         let State { lod, osts } = &mut *state;
         if spec.is_automatic() {
             let count = auto_stripe::stripe_count(component.start, (self.writers)(file), lod.usable_count());
             spec.stripe_count = count.min(room) as i32;
         }
         let ready = |ost: OstIndex| osts.get(&ost).map_or(0, |o| o.pool.lock().available());
-        let choice = lod.choose(&spec, &ready).map_err(|e| {
-            self.in_the_end = e.errno();
-            if e.may_pass() { Errno::EINPROGRESS } else { e.errno() }
-        })?;
+        let choice = lod.choose(&spec, &ready).map_err(|e| self.refuse(e))?;
         if choice.osts.len() > room { Err(Errno::E2BIG) } else { Ok(choice) }
     }
 
@@ -296,7 +342,13 @@ impl Allocator<'_> {
                     self.taken.push((osp, fids.clone()));
                     objects.insert(*index, fids);
                 }
-                None => missing = true,
+                None => {
+                    let refusal = *osp.refusal.lock();
+                    if let Some((_, errno)) = refusal.filter(|(since, _)| self.osps.rt.now().since(*since) > GIVE_UP) {
+                        return Err(errno);
+                    }
+                    missing = true;
+                }
             }
         }
         if missing { Err(Errno::EINPROGRESS) } else { Ok(objects) }
@@ -306,11 +358,11 @@ impl Allocator<'_> {
 impl Objects for Allocator<'_> {
     fn lay_out(&mut self, spec: &LayoutSpec) -> Result<Layout, Errno> {
         check_spec(spec)?;
-        let state = self.osps.state.lock();
+        let osps = self.osps;
+        let state = osps.state.lock();
         if state.osts.is_empty() {
             // The MDT was just started, and has not read yet which OSTs there are.
-            self.in_the_end = Errno::ENXIO;
-            return Err(Errno::EINPROGRESS);
+            return Err(self.refuse(LodError::Unavailable(Health::Starting)));
         }
         let layout = state.lod.lay_out(spec).map_err(LodError::errno)?;
         let osts = state.lod.count();
@@ -413,6 +465,7 @@ async fn precreate(osps: Arc<Osps>, osp: Arc<Osp>) {
             Err(error) => {
                 tracing::debug!(mdt = %osps.target.name(), "OST{:04x} makes no objects: {error}", osp.index.0);
                 osp.pool.lock().handle_failed();
+                osp.note_refusal(osps.rt.now(), if let RpcError::Status(errno) = error { Some(errno) } else { None });
                 osps.set_active(osp.index, matches!(error, RpcError::Status(_)) && *osp.enabled.borrow());
                 osps.rt.sleep(RETRY_PAUSE).await;
             }
@@ -434,6 +487,7 @@ async fn create(osps: &Osps, osp: &Osp, body: Create) -> Result<CreateReply, Rpc
 
 async fn handle_created(osps: &Osps, osp: &Osp, reply: &CreateReply) {
     osp.pool.lock().handle_created(osps.rt.now(), reply);
+    osp.note_refusal(osps.rt.now(), (reply.count == 0).then_some(Errno::ENOSPC));
     osps.refilled.notify_waiters();
     if reply.count == 0 {
         // It is full, which its statfs tells; more objects will come when files are gone.
@@ -571,7 +625,7 @@ impl Osps {
         let (setter, device) = (self.clone(), osp.clone());
         params.add_rw(
             format!("{prefix}active"),
-            move || u8::from(osps.state.lock().lod.ost(index).is_some_and(|o| o.active)).to_string(),
+            move || u8::from(osps.state.lock().lod.ost(index).is_some_and(|o| o.is_active())).to_string(),
             move |text| {
                 setter.set_enabled(&device, number(text.trim(), 0, 1)? == 1);
                 Ok(())
@@ -597,8 +651,7 @@ fn number(text: &str, least: i64, most: i64) -> Result<i64, String> {
     if (least..=most).contains(&n) { Ok(n) } else { Err(format!("must be {least} to {most}")) }
 }
 
-/// The time by which a create that found no objects gives up: longer than an OST takes to recover, if all its clients are
-/// there. Lustre waits as long (`obd_timeout`).
+/// The time by which an operation that found no objects, while some are on their way, leaves it to its client to ask again.
 pub(crate) fn give_up_at(now: Time) -> Time {
-    now + Duration::from_secs(100)
+    now + OBJECTS_PATIENCE
 }

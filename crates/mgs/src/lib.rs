@@ -67,6 +67,11 @@ impl Mgs {
         self.target.close().await;
     }
 
+    /// Clients that are connected, other servers among them; none if the service has ended.
+    pub fn clients(&self) -> Vec<Uuid> {
+        self.served.lock().as_ref().map(ServedTarget::exports).unwrap_or_default().iter().map(|e| e.client).collect()
+    }
+
     async fn read(&self, fsname: &str) -> Result<Config, Errno> {
         let operation = self.target.begin().await?;
         config::read(&*operation, fsname).map_err(logged)

@@ -123,6 +123,11 @@ impl Ost {
         self.tasks.lock().drain(..).for_each(|task| task.abort());
     }
 
+    /// Clients that are connected, other servers among them; none if the service has ended.
+    pub fn clients(&self) -> Vec<Uuid> {
+        self.served.lock().as_ref().map(ServedTarget::exports).unwrap_or_default().iter().map(|e| e.client).collect()
+    }
+
     /// What the operations share; for tests.
     #[cfg(test)]
     pub(crate) fn service(&self) -> &Arc<ObjectService> {

@@ -647,7 +647,8 @@ impl Ongoing {
         if s.machine.state() == ImportState::Closed && !spec.control {
             return Err(RpcError::Closed);
         }
-        if spec.no_delay && !spec.control && s.machine.is_unreachable() {
+        // Only what a task that connects knows is up to date: without one, this call makes it begin.
+        if spec.no_delay && !spec.control && s.connecting && s.machine.is_unreachable() {
             return Err(RpcError::Unreachable);
         }
         // Under the lock, so that the import's xids increase in the order of registration.

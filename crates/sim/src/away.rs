@@ -99,6 +99,8 @@ const SETTLED: Duration = Duration::from_secs(200);
 const FILES: u64 = 3;
 /// Files that are needed while the OST is away; every other one is on all OSTs.
 const NEEDED: u64 = 6;
+/// Files that are created on the OST while it is away.
+const CREATED: usize = 20;
 /// Most bytes of a file.
 const SIZE_MAX: u64 = 6 * STRIPE_SIZE_MIN as u64;
 
@@ -183,14 +185,7 @@ impl Story {
     async fn make(&mut self, client: usize, name: &str, osts: Vec<OstIndex>) -> Known {
         let (c, cred) = (self.cluster.client(client).clone(), Credentials::root());
         let (is_at_hand, is_wide) = (!osts.contains(&OstIndex(self.away)), osts.len() > 1);
-        let component = ComponentSpec {
-            end: u64::MAX,
-            stripe_size: STRIPE_SIZE_MIN,
-            stripe_offset: -1,
-            osts,
-            ..Default::default()
-        };
-        let layout = Some(LayoutSpec { components: vec![component] });
+        let layout = Some(LayoutSpec { components: vec![on(osts)] });
         let flags = O_CREAT | O_EXCL | O_RDWR;
         let (attr, file) = c.create(&cred, self.dir, name.as_bytes(), flags, 0o644, 0, layout).await.expect("create");
         let least = if is_wide { WIDE_MIN } else { 1 };
@@ -217,7 +212,8 @@ impl Story {
             self.pause(10_000).await;
         }
         let over = Arc::new(AtomicBool::new(false));
-        let needing = self.start_needing();
+        let mut needing = self.start_needing();
+        needing.extend(self.start_creating());
         let working: Vec<_> =
             (0..self.cluster.client_count()).map(|c| self.start_working(c, steps, gone_at, &over)).collect();
         self.pause(20_000).await;
@@ -276,6 +272,24 @@ impl Story {
         tasks
     }
 
+    /// Programs that want new files on the OST, more than their client may have changes under way: none of these is held
+    /// while the OST is away.
+    fn start_creating(&self) -> Vec<Task> {
+        let layout = LayoutSpec { components: vec![on(vec![OstIndex(self.away)])] };
+        let (dir, rt) = (self.dir, self.cluster.rt());
+        let create = |n| {
+            let (client, layout) = (self.cluster.client(0).clone(), Some(layout.clone()));
+            rt.spawn(async move {
+                let (name, flags) = (format!("created{n}"), O_CREAT | O_EXCL | O_RDWR);
+                let made = client.create(&Credentials::root(), dir, name.as_bytes(), flags, 0o644, 0, layout).await;
+                let (_, file) = made.unwrap_or_else(|e| panic!("{name}: {e}"));
+                write(&client, &file, 0, name.as_bytes()).await;
+                client.release(file).await.expect("release");
+            })
+        };
+        (0..CREATED).map(create).collect()
+    }
+
     /// A program that never needs the OST.
     fn start_working(&mut self, client: usize, steps: u32, gone_at: Time, over: &Arc<AtomicBool>) -> Task {
         let worker = Worker {
@@ -314,11 +328,21 @@ impl Story {
                 check_content(client, &name, &known).await;
             }
         }
+        for n in 0..CREATED {
+            let name = format!("created{n}");
+            let attr = self.cluster.client(n % living).lookup(&cred, self.dir, name.as_bytes()).await;
+            assert_eq!(attr.map(|a| a.size), Ok(name.len() as u64), "{name}");
+        }
         for (n, known) in self.needed.iter().enumerate() {
             let known = known.lock().clone();
             check_content(self.cluster.client(n % living), &format!("needed{n}"), &known).await;
         }
     }
+}
+
+/// A whole file, a stripe on each of these OSTs.
+fn on(osts: Vec<OstIndex>) -> ComponentSpec {
+    ComponentSpec { end: u64::MAX, stripe_size: STRIPE_SIZE_MIN, stripe_offset: -1, osts, ..Default::default() }
 }
 
 fn bytes(prng: &mut Prng, least: u64, most: u64) -> Vec<u8> {

@@ -97,6 +97,16 @@ enum AnyTarget {
 }
 
 impl Running {
+    /// Clients that its target has exports for.
+    fn clients(&self) -> BTreeSet<Uuid> {
+        let clients = match &self.target {
+            AnyTarget::Mgs(m) => m.clients(),
+            AnyTarget::Mdt(m, _) => m.clients(),
+            AnyTarget::Ost(o, _) => o.clients(),
+        };
+        clients.into_iter().collect()
+    }
+
     async fn stop(&self) {
         match &self.target {
             AnyTarget::Mgs(m) => m.stop().await,
@@ -124,7 +134,7 @@ struct ClientNode {
 pub(crate) const COMMIT_POINT: &str = "osd.commit";
 /// Within this time a server must have noticed that a client is no more.
 const EVICTION_MAX: Duration = Duration::from_secs(1000);
-/// The client that speaks while the servers notice who does not.
+/// The first client that speaks while the servers notice who does not.
 const WITNESS: u32 = 50_000;
 const MGS_NODE: u32 = 1;
 const MDS_NODE: u32 = 2;
@@ -307,24 +317,36 @@ impl Cluster {
             c.rt.kill();
         }
         // A goodbye may be lost, or never sent for want of a connection: then the server must notice by itself.
-        if self.deserted_export(0).is_none() {
-            assert_eq!(self.lock_counts(), [], "locks left though nobody is mounted");
-            return;
+        let begun = self.rt.now();
+        for number in WITNESS.. {
+            let deserted = self.deserted_exports();
+            if deserted.is_empty() {
+                break;
+            }
+            assert!(self.rt.now().since(begun) < EVICTION_MAX, "left by clients that are gone: {deserted:?}");
+            self.witness_evictions(number).await;
         }
+        assert_eq!(self.lock_counts(), [], "locks left though nobody is mounted");
+    }
+
+    /// Ready when every server has a connection to a new client, and so has recovered, and to no other client any more.
+    async fn witness_evictions(&self, number: u32) {
         // A server that hears nobody suspects itself. So somebody has to speak.
-        let witness = self.mount_another(WITNESS).await.expect("a new client can mount");
+        let witness = self.mount_another(number).await.expect("a new client can mount");
         let begun = self.rt.now();
         loop {
-            // Nothing that a cache could answer; and it has an export at every target then.
+            // No cache can answer that. A server that does not answer is left out.
             witness.statfs().await.expect("statfs");
-            let Some((server, exports)) = self.deserted_export(1) else { break };
+            let strangers = self.strangers();
+            if strangers.iter().all(|(_, clients)| clients.iter().eq([&witness.uuid()])) {
+                break;
+            }
             let waited = self.rt.now().since(begun);
-            assert!(waited < EVICTION_MAX, "{server:?} still has {exports} exports after {waited:?}");
+            assert!(waited < EVICTION_MAX, "after {waited:?} not only {} is connected: {strangers:?}", witness.uuid());
             self.rt.sleep(Duration::from_secs(10)).await;
         }
         witness.unmount().await;
         self.rt.sleep(Duration::from_secs(1)).await;
-        assert_eq!(self.lock_counts(), [], "locks left though nobody is mounted");
     }
 
     /// Namespaces that have locks, and how many.
@@ -347,15 +369,18 @@ impl Cluster {
         Ok(())
     }
 
-    /// A server that has more exports than `clients` and other servers account for: the MDT is a client of the OSTs, all
-    /// targets are clients of the MGS.
-    fn deserted_export(&self, clients: u64) -> Option<(Server, u64)> {
-        let known = |server| match server {
-            Server::Mgs => clients + u64::from(self.builder.oss) + 1,
-            Server::Mds => clients,
-            Server::Oss(_) => clients + 1,
-        };
-        self.servers().into_iter().map(|s| (s, self.exports(s))).find(|(s, n)| *n > known(*s))
+    /// For each running server, those of its clients that are no servers.
+    fn strangers(&self) -> Vec<(Server, BTreeSet<Uuid>)> {
+        let servers = self.servers.lock();
+        let known: BTreeSet<Uuid> = servers.iter().map(|s| s.uuid).collect();
+        let strangers =
+            |s: &ServerNode| Some((s.server, s.running.as_ref()?.clients().difference(&known).copied().collect()));
+        servers.iter().filter_map(strangers).collect()
+    }
+
+    /// Servers that have exports for other clients than servers, though nobody is mounted.
+    fn deserted_exports(&self) -> Vec<(Server, BTreeSet<Uuid>)> {
+        self.strangers().into_iter().filter(|(_, clients)| !clients.is_empty()).collect()
     }
 
     /// Unmounts all clients and stops all servers. Their storage stays.

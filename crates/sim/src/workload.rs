@@ -10,7 +10,6 @@ use nacre_wire::attr::{Attr, Credentials, SetAttr, mode};
 use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_SIZE_MIN};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The state of a run.
 pub struct Workload {
@@ -35,8 +34,6 @@ struct Open {
 const FILE_MAX: u64 = 600 << 10;
 /// Files open at a time.
 const OPEN_MAX: usize = 12;
-/// How often a create on an OST that is not there is tried again, once a second.
-const PATIENCE: u32 = 60;
 /// Names in a directory come from so few that they collide.
 const NAMES: u64 = 7;
 
@@ -183,15 +180,7 @@ impl Workload {
         self.note(format!("client {c}: create {} in {dir}, exclusive {exclusive:#x}, {layout:?}", show(&name)));
         let flags = O_CREAT | O_RDWR | exclusive;
         let client = self.cluster.client(c).clone();
-        let mut got = client.create(&self.cred, self.fids[&dir], &name, flags, 0o644, 0, layout.clone()).await;
-        for _ in 0..PATIENCE {
-            if !matches!(got, Err(Errno::ENXIO)) || layout.as_ref().is_none_or(|l| l.components[0].osts.is_empty()) {
-                break;
-            }
-            // The OST that was asked for by name is not there at the moment, after a restart or a cut.
-            self.cluster.rt().sleep(Duration::from_secs(1)).await;
-            got = client.create(&self.cred, self.fids[&dir], &name, flags, 0o644, 0, layout.clone()).await;
-        }
+        let got = client.create(&self.cred, self.fids[&dir], &name, flags, 0o644, 0, layout).await;
         let want = match self.model.lookup(dir, &name) {
             Ok(_) if exclusive != 0 => Err(Errno::EEXIST),
             Ok(i) => match self.model.stat(i).kind {

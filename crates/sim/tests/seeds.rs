@@ -1,6 +1,6 @@
 //! Seeds of random runs: one of each kind of trouble, and every one that found a bug, with its story.
 
-use nacre_sim::conditions::Conditions;
+use nacre_sim::conditions::{Answers, Conditions};
 use nacre_sim::scenario::{Trouble, run_seed};
 use nacre_sim::sharing::{Hazard, run_hazard};
 
@@ -70,6 +70,15 @@ fn seed_10_created_before_the_mdt_knew_the_ost() {
 fn what_is_said_twice_while_servers_die_is_answered_twice() {
     for seed in [10_106, 12_318, 12_702, 15_142, 16_602, 40_982, 44_582] {
         nacre_sim::crashes::run_under(Conditions::default(), seed, 400);
+    }
+}
+
+/// All OSTs were away for longer than 100 s, and a create failed with ENXIO (901306). A new client asked for space while an OST
+/// recovered, was turned down, and never tried again, so that the OST heard nobody and kept a dead client's locks (902504, 904592).
+#[test]
+fn osts_that_are_away_for_long_are_waited_for_and_found_again() {
+    for seed in [901_306, 902_504, 904_592] {
+        nacre_sim::crashes::run_answering(Answers::Commit, seed, 400);
     }
 }
 

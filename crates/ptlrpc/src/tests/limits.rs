@@ -271,6 +271,26 @@ fn who_does_not_want_to_wait_is_told_so() {
     });
 }
 
+/// A mount that has only asked for `statfs`, once while the target was not there, saw the target as away for ever.
+#[test]
+fn a_target_that_nobody_tries_is_tried_by_who_does_not_want_to_wait() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        let call = || {
+            let options = CallOptions { no_delay: true, ..CallOptions::default() };
+            let import = import.clone();
+            async move { import.call::<u64>(Opcode::MdsGetattr, &1u64, options).await.map(|r| r.body) }
+        };
+        w.net.partition([SERVER], [CLIENT]);
+        assert_eq!(call().await, Err(RpcError::Unreachable));
+        // Without a call, and without state at the server, nothing connects.
+        rt.sleep(60 * SECOND).await;
+        w.net.heal();
+        assert_eq!(call().await, Ok(1));
+    });
+}
+
 #[test]
 fn an_abandoned_change_is_finished_and_its_slot_comes_back() {
     run(1, 3600, |rt| async move {

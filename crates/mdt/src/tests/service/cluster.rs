@@ -24,7 +24,7 @@ use std::time::Duration;
 
 const MGS: u32 = 1;
 const MDS: u32 = 2;
-const OSS: u32 = 10;
+pub(super) const OSS: u32 = 10;
 
 /// Runs a scenario in virtual time.
 pub(super) fn run<F: Future<Output = ()> + Send + 'static>(scenario: impl FnOnce(Rt) -> F) {
@@ -165,8 +165,13 @@ impl Client {
     }
 
     pub(super) async fn modify<R: Field>(&self, opcode: Opcode, body: &impl Field) -> Result<R, Errno> {
-        let options = CallOptions { modify: true, replay: true, ..CallOptions::default() };
-        self.import.call(opcode, body, options).await.map(|r| r.body).map_err(|e| e.errno())
+        loop {
+            let options = CallOptions { modify: true, replay: true, ..CallOptions::default() };
+            match self.import.call(opcode, body, options).await.map(|r| r.body).map_err(|e| e.errno()) {
+                Err(Errno::EINPROGRESS) => self.rt.sleep(secs(1)).await,
+                answer => return answer,
+            }
+        }
     }
 
     pub(super) async fn reint<R: Field>(&self, record: ReintRecord) -> Result<R, Errno> {
@@ -334,6 +339,8 @@ pub(super) struct OstState {
     pub(super) destroyed: Vec<Fid>,
     /// What everything fails with, if anything.
     pub(super) failure: Option<Errno>,
+    /// What requests for objects fail with, if anything.
+    create_failure: Option<Errno>,
 }
 
 impl FakeOst {
@@ -347,6 +354,10 @@ impl FakeOst {
 
     pub(super) fn state(&self) -> OstState {
         self.state.state.lock().clone()
+    }
+
+    pub(super) fn fail_creates_with(&self, failure: Option<Errno>) {
+        self.state.state.lock().create_failure = failure;
     }
 
     pub(super) fn fail_with(&self, failure: Option<Errno>) {
@@ -376,6 +387,9 @@ impl TargetHandler for OstInner {
         match request.opcode {
             Opcode::OstCreate => {
                 let create: Create = request.decode()?;
+                if let Some(errno) = state.create_failure {
+                    return Err(errno);
+                }
                 let first = state.last_id + 1;
                 state.last_id += create.count;
                 let reply = CreateReply { seq: self.seq, first, count: create.count, former_seq: 0 };

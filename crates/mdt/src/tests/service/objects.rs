@@ -3,7 +3,7 @@
 use super::cluster::*;
 use crate::linger::LINGER;
 use nacre_base::fault::{Fault, FaultAction};
-use nacre_base::{Errno, Fid};
+use nacre_base::{Errno, Fid, Time};
 use nacre_wire::layout::LayoutSpec;
 use nacre_wire::mds::open_flags::{O_CREAT, O_RDWR};
 use nacre_wire::mds::{AttrReply, ReintRecord, ReintSetLayout};
@@ -56,9 +56,61 @@ fn a_create_waits_for_an_ost_that_comes_and_fails_if_none_does() {
         cluster.restart().await;
         let begun = rt.now();
         assert_eq!(create(&client, 1).await, Err(Errno::ENXIO));
-        assert!(rt.now() - begun >= secs(20));
+        assert!(rt.now() - begun >= secs(100));
         assert_eq!(client.lookup(Fid::ROOT, "f1").await.map(drop), Err(Errno::ENOENT));
         assert!(client.mkdir(Fid::ROOT, "d").await.is_ok(), "directories need no objects");
+    });
+}
+
+/// More creates than a client has modify slots wait for an OST that is away: its other changes do not wait for them.
+#[test]
+fn creates_wait_for_an_ost_that_is_away_without_their_slots_until_it_is_deactivated() {
+    run(|rt| async move {
+        let cluster = Cluster::start(&rt, 1).await;
+        let client = cluster.client(1);
+        create(&client, 0).await.unwrap();
+        cluster.net.crash(OSS);
+        let start = |n| client.start(move |c| async move { create(&c, n).await });
+        let mut pending: Vec<_> = (1..=80).map(start).collect();
+        rt.sleep(secs(60)).await;
+        for n in 0..100 {
+            let begun = rt.now();
+            client.mkdir(Fid::ROOT, &format!("d{n}")).await.unwrap();
+            assert!(rt.now() - begun < secs(1), "after {:?}", rt.now() - begun);
+            rt.sleep(secs(1)).await;
+        }
+        // Objects were at hand for some.
+        pending.retain_mut(|p| p.try_recv().is_err());
+        assert!(pending.len() >= 10, "only {} wait", pending.len());
+        cluster.server.params.set("osp.*.active", "0").unwrap();
+        let begun = rt.now();
+        for p in pending {
+            assert_eq!(p.await.unwrap(), Err(Errno::ENXIO));
+        }
+        assert!(rt.now() - begun < secs(2));
+    });
+}
+
+#[test]
+fn an_ost_that_answers_and_makes_no_objects_is_waited_for_for_a_while() {
+    run(|rt| async move {
+        let cluster = Cluster::start(&rt, 1).await;
+        cluster.osts[0].fail_creates_with(Some(Errno::EROFS));
+        let client = cluster.client(1);
+        let pending = client.start(|c| async move {
+            for n in 0.. {
+                if let Err(error) = create(&c, n).await {
+                    return (error, c.rt.now());
+                }
+            }
+            unreachable!("the objects that are at hand come to an end")
+        });
+        let (error, at) = pending.await.unwrap();
+        assert_eq!(error, Errno::EROFS);
+        assert!((secs(100)..secs(110)).contains(&at.since(Time::ZERO)), "{at:?}");
+        cluster.osts[0].fail_creates_with(None);
+        rt.sleep(secs(2)).await;
+        create(&client, 1000).await.unwrap();
     });
 }
 
