@@ -3,6 +3,7 @@
 
 use nacre_base::param::Params;
 use nacre_base::{Errno, Faults, Network};
+pub(crate) use nacre_client::open_flags::{O_CREAT, O_DIRECT, O_EXCL, O_RDWR};
 use nacre_client::{Client, MountConfig, MountSource, RpcCounts};
 use nacre_lnet::{Lnet, LnetOptions, TcpListen};
 use nacre_ptlrpc::RpcNode;
@@ -140,7 +141,3 @@ pub(crate) fn said(what: &str) -> impl Fn(Errno) -> String + '_ {
 
 /// Linux's numbers.
 pub(crate) const O_RDONLY: u32 = 0;
-pub(crate) const O_RDWR: u32 = 2;
-pub(crate) const O_CREAT: u32 = 0o100;
-pub(crate) const O_EXCL: u32 = 0o200;
-pub(crate) const O_DIRECT: u32 = 0o40000;

@@ -9,7 +9,7 @@ use crate::ObdfilterSurvey;
 use crate::output::{self, median};
 use clap::ValueEnum;
 use indicatif::ProgressBar;
-use nacre_experiment::{Constant, ConstantKind, Experiment, Figure};
+use nacre_experiment::{Constant, Experiment, Figure};
 use ost::{Rates, TestOst};
 use raw::Raw;
 
@@ -194,10 +194,10 @@ fn print_lines(rows: &[Row]) {
 
 /// All of it, in the experiments' form. The paper's shares are of another machine: information, not a bar.
 fn report(args: &ObdfilterSurvey, rows: &[Row], raw: &str) -> Experiment {
-    let constant =
-        |name, value, unit| Constant::new(name, value, unit, ConstantKind::Physical, "the command's arguments");
-    let constants =
-        vec![constant("bytes of a test", args.size as f64 / MIB, "MiB"), constant("runs", f64::from(args.runs), "")];
+    let constants = vec![
+        Constant::argument("bytes of a test", args.size as f64 / MIB, "MiB"),
+        Constant::argument("runs", f64::from(args.runs), ""),
+    ];
     let figures = rows.iter().flat_map(|row| row.tests.iter().flat_map(|outcome| figures(row, outcome, raw))).collect();
     Experiment::live("obdfilter-survey", constants, figures)
 }

@@ -7,7 +7,7 @@ use crate::output;
 use nacre_base::plot::{Line, Plot, svg};
 use nacre_base::{Fid, OstIndex, Payload, table};
 use nacre_client::OpenFile;
-use nacre_experiment::{Constant, ConstantKind, Experiment, Figure};
+use nacre_experiment::{Constant, Experiment, Figure};
 use nacre_wire::layout::{ComponentSpec, LayoutSpec};
 use std::sync::Arc;
 use std::time::Instant;
@@ -37,10 +37,10 @@ const PAPER_ONE_OBJECT: f64 = 60.0;
 
 /// All of it, in the experiments' form.
 fn report(args: &ObjectSurvey, rows: &[Row]) -> Experiment {
-    let constant =
-        |name, value, unit| Constant::new(name, value, unit, ConstantKind::Physical, "the command's arguments");
-    let constants =
-        vec![constant("bytes of each test", args.size as f64 / 1e6, "MB"), constant("OST", f64::from(args.ost), "")];
+    let constants = vec![
+        Constant::argument("bytes of each test", args.size as f64 / 1e6, "MB"),
+        Constant::argument("OST", f64::from(args.ost), ""),
+    ];
     let best = |rate: fn(&Row) -> f64| rows.iter().map(rate).fold(f64::MIN_POSITIVE, f64::max);
     let (best_write, best_read) = (best(|r| r.write_mb_per_s), best(|r| r.read_mb_per_s));
     let figures = |row: &Row| {

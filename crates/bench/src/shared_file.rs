@@ -10,7 +10,7 @@ use indicatif::ProgressBar;
 use nacre_base::plot::{Line, Plot, svg};
 use nacre_base::{Fid, Payload, size, table};
 use nacre_client::{OpenFile, RpcCounts};
-use nacre_experiment::{Constant, ConstantKind, Experiment, Figure};
+use nacre_experiment::{Constant, Experiment, Figure};
 use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_SIZE_MIN};
 use std::sync::Arc;
 use std::time::Instant;
@@ -339,11 +339,9 @@ impl Files {
 /// All of it, in the experiments' form. Medians of all runs; shares are of the same run, and their bounds have 95 %
 /// confidence from six runs on.
 fn report(args: &SharedFile, rows: &[Row]) -> Experiment {
-    let constant =
-        |name, value, unit| Constant::new(name, value, unit, ConstantKind::Physical, "the command's arguments");
     let constants = vec![
-        constant("bytes of each measurement", args.size as f64 / 1e6, "MB"),
-        constant("runs", f64::from(args.runs), ""),
+        Constant::argument("bytes of each measurement", args.size as f64 / 1e6, "MB"),
+        Constant::argument("runs", f64::from(args.runs), ""),
     ];
     let figures = |row: &Row| {
         let (clients, writers, record) = (row.clients, row.writers_per_client, size::human(row.record_bytes));

@@ -29,7 +29,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::RwLock;
 
 use nacre_wire::mds::open_flags::{
-    O_ACCMODE, O_APPEND, O_CREAT, O_DSYNC, O_NOATIME, O_RDWR, O_SYNC_INODE, O_TMPFILE, O_TRUNC, O_WRONLY,
+    O_ACCMODE, O_APPEND, O_CREAT, O_DIRECT, O_DSYNC, O_NOATIME, O_RDWR, O_SYNC_INODE, O_TMPFILE, O_TRUNC, O_WRONLY,
 };
 
 /// Modes of fallocate(2).
@@ -42,8 +42,6 @@ mod fallocate_mode {
 /// No file reaches beyond this offset.
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
-/// Data goes around the cache.
-const O_DIRECT: u32 = 0o40000;
 /// How often an operation is begun again because the layout changed under it.
 const LAYOUT_RETRIES: u32 = 5;
 

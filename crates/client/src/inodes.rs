@@ -25,7 +25,7 @@ use history::{History, Part, Touch};
 use nacre_base::{Errno, Fid, FxHashMap, Time, Timestamp};
 use nacre_ldlm::LockId;
 use nacre_ldlm::lock_cache::{Arrival, Blocking, Cover, Giving, LockCache, LruLimits, Ticket, Want};
-use nacre_wire::attr::{Attr, CAPABILITY, Credentials, file_flags};
+use nacre_wire::attr::{Attr, CAPABILITY, Credentials};
 use nacre_wire::layout::Layout;
 use nacre_wire::ldlm::inode_bits::{ALL, LAYOUT, LOOKUP, PERM, UPDATE, XATTR};
 use nacre_wire::ldlm::{BlockingCallback, InodeLock};
@@ -389,24 +389,13 @@ impl InodeCache {
     }
 }
 
-/// A day: how old an access time may become though nothing changed.
-const ATIME_MAX_AGE_SECS: i64 = 24 * 60 * 60;
-
-/// The attributes after a close, by the MDT's rules; none if they stay. Only who wrote tells sizes, and an access is stored
-/// if the file changed since the last one, that is a day ago, or every access is to be stored.
+/// The attributes after a close, by the MDT's rules; none if they stay.
 fn after_close(attr: &Attr, body: &Close, version: u64) -> Option<Attr> {
     let mut new = attr.clone();
     if let Some(hints) = body.size_blocks.filter(|_| attr.is_file()) {
         (new.size, new.blocks) = hints;
     }
-    let old = attr.atime;
-    let wants = |atime: Timestamp| {
-        body.atime_is_strict || old <= attr.mtime || old <= attr.ctime || atime.secs - old.secs >= ATIME_MAX_AGE_SECS
-    };
-    let is_kept = attr.flags & file_flags::NOATIME == 0;
-    if let Some(atime) = body.atime.filter(|atime| is_kept && *atime > old && wants(*atime)) {
-        new.atime = atime;
-    }
+    new.atime = body.new_atime(attr.atime, attr.mtime.max(attr.ctime), attr.flags).unwrap_or(attr.atime);
     (new != *attr).then_some(Attr { version, ..new })
 }
 

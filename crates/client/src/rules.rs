@@ -1,4 +1,5 @@
-//! What the options of a mount ask of its client: the kernel keeps most of them by itself, and does not pass these on.
+//! Mount options that the client carries out: the kernel enforces most options by itself, and does not pass these on to FUSE
+//! servers.
 
 use nacre_base::Errno;
 use parking_lot::Mutex;
@@ -6,13 +7,13 @@ use parking_lot::Mutex;
 /// Options of a mount that the client has a part in. They can change while it is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MountRules {
-    /// `ro`: nothing is changed, access times neither.
+    /// `ro`: nothing is changed, not even access times.
     pub read_only: bool,
     /// `noatime`, `relatime` or `strictatime`.
     pub access_times: AccessTimes,
-    /// `sync`: whatever changes is durable before the call returns.
+    /// `sync`: a change is durable before its call returns.
     pub sync: bool,
-    /// `dirsync`: names that change are.
+    /// `dirsync`: a change of names is durable before its call returns.
     pub dir_sync: bool,
 }
 

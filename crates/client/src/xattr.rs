@@ -6,6 +6,7 @@ use crate::llite::Client;
 use crate::stats::Op;
 use bytes::{BufMut, Bytes, BytesMut};
 use nacre_base::{Errno, Fid, TargetKind};
+use nacre_wire::attr::may::READ;
 use nacre_wire::attr::{CAPABILITY, Credentials, StatFs};
 use nacre_wire::layout::LayoutSpec;
 use nacre_wire::lov_ea;
@@ -26,8 +27,6 @@ const LUSTRE_FID2PATH: &str = "lustre.fid2path:";
 
 /// Followed by the place to begin at: where a stripe has space on its OST, as JSON.
 const LUSTRE_FIEMAP: &str = "lustre.fiemap:";
-/// To read.
-const READ: u32 = 4;
 
 impl Client {
     /// The value of an extended attribute; ENODATA if there is none. Virtual ones: `lustre.lov` and `trusted.lov` (the layout

@@ -1,6 +1,5 @@
 //! The one form in which an experiment that repeats a paper's reports its result: the constants that went in, each with
-//! its source, and the figures that came out, each with the paper's own where there is one and with how far it may be from
-//! it. `--json` prints this form; the tables for people and those of the documentation are made from it.
+//! its source, and the figures that came out, each beside the paper's, if it has one, with a tolerance. `--json` prints this form; the tables for people and those of the documentation are made from it.
 //!
 //! A *fitted* constant is one that was chosen so that a *fitted* figure comes out. Nothing may be chosen so that a
 //! *predicted* figure comes out. What must not be here: what is measured.
@@ -27,19 +26,19 @@ pub struct Experiment {
 /// A number that went into the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Constant {
-    /// What it is.
+    /// Name of the constant, for people.
     pub name: String,
     /// Its value.
     pub value: f64,
     /// Unit of the value.
     pub unit: String,
-    /// How the number was had.
+    /// Origin of the value.
     pub kind: ConstantKind,
-    /// Where it is from; for a fitted one, which figure it was fitted to.
+    /// Place where the value was found; for a fitted constant, the figure that it was fitted to.
     pub source: String,
 }
 
-/// How a constant was had.
+/// Origin of a constant's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ConstantKind {
@@ -80,7 +79,7 @@ pub enum FigureKind {
     Fitted,
     /// It follows from constants that were not chosen for it.
     Predicted,
-    /// The paper has nothing to compare it with.
+    /// Nothing has to agree: the paper has no such figure, or has it of another machine.
     Own,
 }
 
@@ -88,6 +87,11 @@ impl Constant {
     /// A constant.
     pub fn new(name: &str, value: f64, unit: &str, kind: ConstantKind, source: &str) -> Constant {
         Constant { name: name.to_owned(), value, unit: unit.to_owned(), kind, source: source.to_owned() }
+    }
+
+    /// A constant that the command's arguments give.
+    pub fn argument(name: &str, value: f64, unit: &str) -> Constant {
+        Constant::new(name, value, unit, ConstantKind::Physical, "the command's arguments")
     }
 }
 

@@ -6,8 +6,8 @@ use nacre_base::{Fid, FxHashMap};
 use parking_lot::Mutex;
 
 /// Nodes the kernel knows. The node of a file is its inode number, and leads back to the FID: so file handles that the kernel
-/// makes of nodes are good for as long as the file is there, in this mount and in others. Only FIDs that no file can have may
-/// find their number taken, and get another one.
+/// makes of nodes are valid for as long as the file exists, on this mount and on others. Only FIDs that no file can have may share
+/// an inode number; the later one gets another node.
 pub(crate) struct Nodes(Mutex<Tables>);
 
 #[derive(Default)]
@@ -21,7 +21,7 @@ struct Known {
     lookups: u64,
     /// The kernel may have pages of it.
     mapped: bool,
-    /// The largest size that the kernel may believe in since it was told one that is true.
+    /// The largest size that the kernel may believe, since it was last told a complete one.
     size: u64,
     /// As whom the kernel may run it.
     told: Told,
@@ -68,8 +68,8 @@ impl Nodes {
         tables.by_node.get(node).filter(|k| k.mapped).map(|_| *node)
     }
 
-    /// The kernel is about to be told a size. One that is not complete, because an OST is away, is told as the last one was
-    /// if that was larger: a smaller one would make the kernel drop pages, dirty ones too.
+    /// The size to tell the kernel. If `size` is not complete because an OST is away, the kernel is told the larger one of it and
+    /// the size that it believes: a smaller size would make the kernel drop pages, dirty ones too.
     pub(crate) fn reported_size(&self, node: u64, size: u64, is_complete: bool) -> u64 {
         let mut tables = self.0.lock();
         let Some(known) = tables.by_node.get_mut(&node) else { return size };

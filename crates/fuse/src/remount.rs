@@ -12,6 +12,9 @@ use std::path::Path;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+/// Logged if remounts cannot be followed.
+pub(crate) const UNNOTICED: &str = "a remount will change what the kernel does, but not what this client does: \
+     to change options, unmount and mount again";
 const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// Calls `changed` with the rules of the mount on `path`, now and after each change, for as long as the task lives.
@@ -33,7 +36,7 @@ pub(crate) fn follow(rt: &Rt, path: &Path, changed: impl Fn(MountRules) + Send +
             }
             match mounts.ready(interest).await {
                 Ok(mut guard) => guard.clear_ready(),
-                Err(error) => return tracing::warn!(%error, "remounts are not noticed any more"),
+                Err(error) => return tracing::warn!(%error, "{}", UNNOTICED),
             }
         }
     }))

@@ -139,7 +139,7 @@ impl Caller {
     }
 }
 
-/// The same work, which `reader` has read, after those that it must not overtake.
+/// Wraps the work of a request that `reader` has read, so that it begins after the requests that it must not overtake.
 pub(crate) fn in_order(
     interrupts: &Interrupts,
     releases: &Arc<Releases>,
@@ -148,25 +148,18 @@ pub(crate) fn in_order(
     work: Work,
 ) -> Work {
     let gates = interrupts.left().before(&traits.changes);
-    match traits.locks {
-        Locks::Nothing if gates.is_empty() => work,
-        Locks::Nothing => Box::pin(async move {
-            pass(gates).await;
-            work.await;
-        }),
-        Locks::Needs(node) => {
-            let (releases, rt) = (releases.clone(), interrupts.rt().clone());
-            Box::pin(async move {
-                releases.wait(&rt, reader, node).await;
-                work.await;
-            })
+    let (earlier, release) = match traits.locks {
+        Locks::Nothing if gates.is_empty() => return work,
+        Locks::Nothing => (None, None),
+        Locks::Needs(node) => (Some((releases.clone(), interrupts.rt().clone(), node)), None),
+        Locks::Ends(node) => (None, Some(releases.begin(node))),
+    };
+    Box::pin(async move {
+        pass(gates).await;
+        if let Some((releases, rt, node)) = earlier {
+            releases.wait(&rt, reader, node).await;
         }
-        Locks::Ends(node) => {
-            let release = releases.begin(node);
-            Box::pin(async move {
-                work.await;
-                drop(release);
-            })
-        }
-    }
+        work.await;
+        drop(release);
+    })
 }

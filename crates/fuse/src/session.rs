@@ -108,7 +108,7 @@ impl Session {
     pub(crate) fn follow_remounts(&mut self, rt: &Rt, changed: impl Fn(MountRules) + Send + Sync + 'static) {
         match remount::follow(rt, &self.mountpoint, changed) {
             Ok(task) => self.follower = Some(task),
-            Err(error) => tracing::warn!(%error, "remounts are not noticed"),
+            Err(error) => tracing::warn!(%error, "{}", remount::UNNOTICED),
         }
     }
 

@@ -6,14 +6,8 @@ use crate::record::{Inode, inode_flags};
 use crate::tables;
 use nacre_base::{Errno, Fid};
 use nacre_osd::Transaction;
+pub use nacre_wire::attr::may::{EXEC, READ, WRITE};
 use nacre_wire::attr::{CAPABILITY, Credentials, file_flags, mode, set_id_lost};
-
-/// Wanted: to read.
-pub const READ: u32 = 4;
-/// Wanted: to write.
-pub const WRITE: u32 = 2;
-/// Wanted: to execute, or to look up names in a directory.
-pub const EXEC: u32 = 1;
 
 /// Whether `cred` may do all of `want`; EACCES if not. EPERM for whoever would write to what is immutable.
 pub fn check(tx: &dyn Transaction, fid: Fid, inode: &Inode, cred: &Credentials, want: u32) -> Result<(), Errno> {

@@ -24,7 +24,7 @@ use nacre_mgc::{Mgc, Settings};
 use nacre_osd::{Full, Osd, Table, Transaction};
 use nacre_ptlrpc::{Export, Identity, Response, Roles, RpcNode, ServedTarget, ServerRequest, Servers, Standing};
 use nacre_rt::Task;
-use nacre_tgt::{Access, Handler, Operation, Service, Target, TargetError};
+use nacre_tgt::{Access, Handler, Operation, Service, Target, TargetError, line};
 use nacre_wire::attr::{Credentials, StatFs, mode, statfs_state};
 use nacre_wire::connect::{ConnectData, ConnectRequest, connect_flags};
 use nacre_wire::header::Versions;
@@ -592,15 +592,6 @@ impl Service for Mdt {
         use Access::{Changes, Reads};
         use Opcode::*;
         const CLIENT: Roles = Roles::CLIENT;
-        const fn line(
-            opcode: Opcode,
-            stat: &'static str,
-            access: Access,
-            from: Roles,
-            run: for<'a> fn(&'a Arc<Mdt>, ServerRequest) -> nacre_tgt::HandlerFuture<'a>,
-        ) -> Handler<Mdt> {
-            Handler { opcode, stat, access, from, run }
-        }
         static TABLE: &[Handler<Mdt>] = &[
             line(MdsGetattr, "getattr", Reads, CLIENT, |m, r| Box::pin(handle_getattr(m, r))),
             line(MdsGetattrName, "getattr", Reads, CLIENT, |m, r| Box::pin(handle_lookup(m, r))),

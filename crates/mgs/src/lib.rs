@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use nacre_base::{Errno, TargetName, Uuid};
 use nacre_osd::{Osd, Table, Transaction};
 use nacre_ptlrpc::{Export, Identity, Response, Roles, RpcNode, ServedTarget, ServerRequest, Servers, Standing};
-use nacre_tgt::{Access, Handler, Service, Target, TargetError};
+use nacre_tgt::{Access, Handler, Service, Target, TargetError, line};
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectRequest};
 use nacre_wire::mgs::{ChangeReply, Config, ConfigRead, ReplaceNids, SeqQuery, SetParam, TargetReg, TargetRegReply};
@@ -116,44 +116,17 @@ impl Service for Mgs {
 
     fn table() -> &'static [Handler<Mgs>] {
         use Access::{Changes, Reads};
-        &[
-            Handler {
-                opcode: Opcode::MgsConfigRead,
-                stat: "mgs_config_read",
-                access: Reads,
-                from: Roles::CLIENT,
-                run: |s, r| Box::pin(config_read(s, r)),
-            },
-            Handler {
-                opcode: Opcode::MgsTargetReg,
-                stat: "mgs_target_reg",
-                access: Changes,
-                // What may be registered from where is in `config::register`: a new server is in no list yet.
-                from: Roles::CLIENT,
-                run: |s, r| Box::pin(target_reg(s, r)),
-            },
-            Handler {
-                opcode: Opcode::MgsSetParam,
-                stat: "mgs_set_info",
-                access: Changes,
-                from: Roles::LOCAL,
-                run: |s, r| Box::pin(set_param(s, r)),
-            },
-            Handler {
-                opcode: Opcode::MgsReplaceNids,
-                stat: "mgs_replace_nids",
-                access: Changes,
-                from: Roles::LOCAL,
-                run: |s, r| Box::pin(replace_nids(s, r)),
-            },
-            Handler {
-                opcode: Opcode::SeqQuery,
-                stat: "seq_query",
-                access: Changes,
-                from: Roles::CLIENT,
-                run: |s, r| Box::pin(seq_query(s, r)),
-            },
-        ]
+        const CLIENT: Roles = Roles::CLIENT;
+        const LOCAL: Roles = Roles::LOCAL;
+        const TABLE: &[Handler<Mgs>] = &[
+            line(Opcode::MgsConfigRead, "mgs_config_read", Reads, CLIENT, |s, r| Box::pin(config_read(s, r))),
+            // `config::register` decides what may be registered from where: a new server is in no list yet.
+            line(Opcode::MgsTargetReg, "mgs_target_reg", Changes, CLIENT, |s, r| Box::pin(target_reg(s, r))),
+            line(Opcode::MgsSetParam, "mgs_set_info", Changes, LOCAL, |s, r| Box::pin(set_param(s, r))),
+            line(Opcode::MgsReplaceNids, "mgs_replace_nids", Changes, LOCAL, |s, r| Box::pin(replace_nids(s, r))),
+            line(Opcode::SeqQuery, "seq_query", Changes, CLIENT, |s, r| Box::pin(seq_query(s, r))),
+        ];
+        TABLE
     }
 
     fn target(&self) -> &Arc<Target> {

@@ -15,7 +15,7 @@ use nacre_base::{Errno, Fid};
 use nacre_ldlm::RangeSet;
 use nacre_osd::ObjectStat;
 use nacre_ptlrpc::{Export, Identity, Roles, ServerRequest, Servers, Standing};
-use nacre_tgt::{Access, Handler, HandlerFuture, LockService, ServerLockGuard, Service, Target};
+use nacre_tgt::{Access, Handler, LockService, ServerLockGuard, Service, Target, line};
 use nacre_wire::Opcode;
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::connect::{ConnectData, ConnectRequest, connect_flags as features};
@@ -66,16 +66,6 @@ const TABLE: &[Handler<ObjectService>] = &[
     line(Opcode::LdlmConvert, "", Access::Reads, CLIENT, |s, r| Box::pin(async move { s.locks.convert(&r) })),
     line(Opcode::LdlmCancel, "", Access::Reads, CLIENT, |s, r| Box::pin(ops::cancel::handle(s, r))),
 ];
-
-const fn line(
-    opcode: Opcode,
-    stat: &'static str,
-    access: Access,
-    from: Roles,
-    run: for<'a> fn(&'a Arc<ObjectService>, ServerRequest) -> HandlerFuture<'a>,
-) -> Handler<ObjectService> {
-    Handler { opcode, stat, access, from, run }
-}
 
 impl ObjectService {
     /// The attributes of an object with this record.

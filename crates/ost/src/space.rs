@@ -74,7 +74,8 @@ impl Space {
         second.map(|reservation| self.reserved(reservation)).map_err(|_| Errno::ENOSPC)
     }
 
-    /// Whether so little space, or so few files, are free that the device may yet refuse what was reserved: it has other users, perhaps.
+    /// Returns whether so little space, or so few inodes, are free that the device may refuse even what was reserved: other
+    /// programs may use its file system.
     pub(crate) fn is_short(&self) -> bool {
         let last = *self.last.lock();
         last.available_bytes <= last.total_bytes / SHORT_FRACTION

@@ -105,7 +105,7 @@ impl Export {
         self.state.lock().reply_to.nid
     }
 
-    /// Where the client's import hears what is no answer to a request.
+    /// Where to send the client's import a message that answers no request.
     pub(crate) fn import(&self) -> ReplyTo {
         self.state.lock().reply_to
     }

@@ -267,12 +267,12 @@ impl Import {
         self.0.state.lock().turned_down == Some(Errno::EBUSY)
     }
 
-    /// True if every place of the target was tried in vain since the last connection.
+    /// True if no node of the target could be connected to since the last connection was lost.
     pub fn is_unreachable(&self) -> bool {
         self.0.state.lock().machine.is_unreachable()
     }
 
-    /// When the server answered last.
+    /// Time of the server's latest reply.
     pub fn last_reply(&self) -> Option<Time> {
         self.0.state.lock().last_reply
     }

@@ -203,7 +203,7 @@ impl ImportMachine {
         self.candidates.get(self.current).map(|c| c.nid)
     }
 
-    /// Whether the server may be there.
+    /// Returns whether `nid` is one of the places where the server may be.
     pub(crate) fn knows(&self, nid: Nid) -> bool {
         self.candidates.iter().any(|candidate| candidate.nid == nid)
     }

@@ -8,7 +8,7 @@ use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind, WireError};
 
 /// Replies of every lane; the match bits name the import.
 pub(crate) const REPLY_PORTAL: Portal = Portal(10);
-/// Named by what a target says when it stops; no request has this number.
+/// Number in the message by which a target says that it stops; no request has this number.
 pub(crate) const GOODBYE_XID: u64 = 0;
 
 /// Match bits of replies that are for no import but for the evictor. Imports count from 1.

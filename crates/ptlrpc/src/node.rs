@@ -311,8 +311,8 @@ impl NodeShared {
 }
 
 impl ServedTarget {
-    /// Ends the service: clients find no target here any more, and are told so. Waits for running requests; those that wait for long
-    /// are told by [`crate::ServerRequest::abandoned`].
+    /// Ends the service: clients find no target here any more, and are told so. Waits for running requests; requests that
+    /// wait for long learn of the end by [`crate::ServerRequest::abandoned`].
     pub async fn stop(&self) {
         let exports = self.node.stop_target(&self.entry);
         for export in &exports {

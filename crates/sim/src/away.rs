@@ -5,6 +5,7 @@
 use crate::cluster::{Cluster, Server, run};
 use crate::scenario::{self, Trouble};
 use nacre_base::{Errno, Fid, OstIndex, Payload, Prng, Time, Timestamp};
+use nacre_client::open_flags::{O_CREAT, O_EXCL, O_RDWR};
 use nacre_client::{Client, OpenFile};
 use nacre_osd::mem::Crash;
 use nacre_rt::{Rt, SimStats, Task};
@@ -40,7 +41,7 @@ pub enum Meanwhile {
     ClientKill,
 }
 
-/// What happens in a run.
+/// The course of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Course {
     departure: Departure,
@@ -48,7 +49,7 @@ pub struct Course {
 }
 
 impl Course {
-    /// What `seed` gets.
+    /// The course that `seed` draws.
     pub fn of_seed(seed: u64) -> Course {
         let departures = [Departure::Stopped, Departure::Killed, Departure::PowerCut];
         let departure = departures[(seed % 3) as usize];
@@ -87,13 +88,13 @@ impl fmt::Display for Course {
     }
 }
 
-/// Longest call while nothing but the OST is away: that waits for a moment for an OST that may be there.
+/// Longest call while nothing but the OST is away: a call may wait for a moment for an OST whose absence is not known yet.
 const CALL_MAX: Duration = Duration::from_secs(4);
 /// Virtual time that a run may take.
 const LIMIT: Duration = Duration::from_secs(100_000);
-/// When the OST is back everybody who waited for it must be done within this time.
+/// Once the OST is back, calls that waited for it must end within this time.
 const DONE_MAX: Duration = Duration::from_secs(600);
-/// What was put off is done within this time.
+/// Time within which work that was put off is done.
 const SETTLED: Duration = Duration::from_secs(200);
 /// Files of each client on the OST that goes away, and elsewhere.
 const FILES: u64 = 3;
@@ -106,10 +107,6 @@ const SIZE_MAX: u64 = 6 * STRIPE_SIZE_MIN as u64;
 
 /// Files on all OSTs are never shorter: each of their objects has data.
 const WIDE_MIN: u64 = 5 * STRIPE_SIZE_MIN as u64;
-
-const O_RDWR: u32 = 2;
-const O_CREAT: u32 = 0o100;
-const O_EXCL: u32 = 0o200;
 
 /// Runs `seed`: panics if anything is wrong.
 pub fn run_seed(seed: u64, steps: u32) -> SimStats {
@@ -312,7 +309,7 @@ impl Story {
     }
 
     /// All is as it was made, seen by another client than made it.
-    async fn check(&mut self, dead: Option<usize>) {
+    async fn check(&self, dead: Option<usize>) {
         let cred = Credentials::root();
         let living = self.cluster.client_count() - usize::from(dead.is_some());
         for (maker, files) in self.files.iter().enumerate().filter(|(maker, _)| Some(*maker) != dead) {
@@ -427,7 +424,7 @@ impl Worker {
         }
     }
 
-    /// Ends within the bound.
+    /// Returns the call's answer; panics if the call does not end within its bound.
     async fn in_time<T>(&self, what: &str, call: Pin<Box<dyn Future<Output = T> + Send + '_>>) -> T {
         let begun = self.rt.now();
         let since = begun.since(self.gone_at);
@@ -548,7 +545,7 @@ impl Worker {
         self.in_time("close", Box::pin(client.release(file))).await.expect("close");
     }
 
-    /// Somebody may wait for the rest of the file with locks on all of it.
+    /// Other clients may wait for the rest of the file meanwhile, which must not keep this read from its stripe.
     async fn read_part_of_wide(&mut self) {
         let (cred, client) = (Credentials::root(), self.client.clone());
         let (fid, stripe) = (*self.prng.pick(&self.wide), *self.prng.pick(&self.here));

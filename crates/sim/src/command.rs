@@ -524,8 +524,7 @@ fn loads(args: &SharedFile) -> Vec<Load> {
                 let writers = u64::from(args.clients) * u64::from(processes);
                 let records = (args.total / writers.max(1)).max(1);
                 for policy in args.policies.iter().copied() {
-                    let alone = matches!(policy, Policy::FilePerProcess | Policy::PaperFilePerProcess);
-                    let stripes = if alone { &[1] } else { args.stripes.as_slice() };
+                    let stripes = if policy.is_alone() { &[1] } else { args.stripes.as_slice() };
                     let clients = args.clients;
                     let load = |s: &u32| Load { medium, policy, clients, processes, record, records, stripes: *s };
                     loads.extend(stripes.iter().map(load));

@@ -19,6 +19,7 @@ use clap::ValueEnum;
 use constants::{HEADER, LINK_BANDWIDTH, LINK_LATENCY};
 use futures_util::future::{join_all, try_join_all};
 use nacre_base::{Fid, OstIndex, Payload, Time};
+use nacre_client::open_flags::{O_CREAT, O_DIRECT, O_EXCL, O_RDWR};
 use nacre_client::{Client, OpenFile};
 use nacre_lnet::{LinkOptions, SimNetOptions};
 use nacre_osd::Osd;
@@ -79,7 +80,7 @@ pub struct Setup {
     pub rpcs_in_flight: Vec<u32>,
     /// Bytes that each client writes.
     pub bytes: u64,
-    /// More of them, for the rows beside the paper's that are answered before the commit.
+    /// Other sizes, for the rows beside the paper's that are answered before the commit.
     pub more_bytes: Vec<u64>,
     /// The application; none is run if it has no processes.
     pub application: Application,
@@ -97,18 +98,18 @@ pub enum Job {
 /// The outcome of a run, and the hash of all that happened in it.
 #[derive(Debug, Clone)]
 pub enum Outcome {
-    /// Of [`Job::Stream`].
+    /// The outcome of a [`Job::Stream`].
     Stream(Row, u64),
-    /// Of [`Job::Application`].
+    /// The outcome of a [`Job::Application`].
     Application(ApplicationRow, u64),
 }
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
-    /// Of the OSTs.
+    /// How the OSTs commit.
     pub storage: Storage,
-    /// Of the OSTs.
+    /// When the OSTs answer writes.
     pub mode: Mode,
     /// OSTs, and clients.
     pub osts: u32,
@@ -151,9 +152,9 @@ pub struct Application {
 /// One run of the application.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ApplicationRow {
-    /// Of the whole run, in seconds.
+    /// Seconds that the whole run took.
     pub run_seconds: f64,
-    /// Of it writing checkpoints.
+    /// Seconds of the run that went by writing checkpoints.
     pub io_seconds: f64,
     /// 10^6 bytes a second while checkpoints are written.
     pub mb_per_s: f64,
@@ -167,17 +168,12 @@ pub struct ApplicationRow {
 const REQUEST: u64 = 1 << 20;
 /// RPCs in flight where the paper's figures are from: Lustre's default.
 const PAPER_RPCS: u32 = 8;
-/// Until nothing is left to be written of what was done before.
+/// Time after which everything that was done before has been written to where it belongs.
 const SETTLE: Duration = Duration::from_secs(40);
-/// Whoever takes longer in virtual time hangs.
+/// Virtual time after which a run is taken to hang.
 const LIMIT: Duration = Duration::from_secs(100_000);
 /// What all writes consist of.
 static ZEROES: [u8; REQUEST as usize] = [0; REQUEST as usize];
-
-const O_CREAT: u32 = 0o100;
-const O_EXCL: u32 = 0o200;
-const O_RDWR: u32 = 2;
-const O_DIRECT: u32 = 0o40000;
 
 impl Application {
     /// The default of `compute`: see the constant's source.
@@ -222,7 +218,7 @@ impl Job {
 }
 
 impl Load {
-    fn params(self, cluster: &Cluster) -> Result<(), String> {
+    fn apply(self, cluster: &Cluster) -> Result<(), String> {
         for i in 0..cluster.client_count() {
             let params = cluster.client_node(i).params();
             for (name, value) in [
@@ -274,7 +270,7 @@ fn measure(seed: u64, load: Load) -> Result<(Row, u64), String> {
     let (builder, arrays) = builder(load.storage, load.mode, load.osts, load.osts);
     let at_end = arrays.clone();
     let (result, stats) = run(seed, LIMIT, builder.network(network(seed)), move |cluster| async move {
-        load.params(&cluster)?;
+        load.apply(&cluster)?;
         let mut files = Vec::new();
         for n in 0..load.osts {
             files.push(create(cluster.client(n as usize), &format!("file-{n}"), n, O_DIRECT).await?);
@@ -308,7 +304,7 @@ fn run_application(seed: u64, app: Application, storage: Storage, mode: Mode) ->
     let (builder, arrays) = builder(storage, mode, app.osts, clients);
     let (result, stats) = run(seed, LIMIT, builder.network(network(seed)), move |cluster| async move {
         let load = Load { storage, mode, osts: app.osts, rpcs_in_flight: PAPER_RPCS, bytes: app.bytes };
-        load.params(&cluster)?;
+        load.apply(&cluster)?;
         settle(&cluster).await;
         let (begun, mut io) = (cluster.rt().now(), Duration::ZERO);
         for step in 0..app.checkpoints {

@@ -4,6 +4,7 @@
 use crate::cluster::{Cluster, Server, run};
 use crate::workload::Workload;
 use nacre_base::{Fid, Payload, Prng};
+use nacre_client::open_flags::{O_APPEND, O_CREAT, O_EXCL, O_RDWR};
 use nacre_lnet::{FaultPlan, LinkOptions, SimNetOptions};
 use nacre_osd::mem::Crash;
 use nacre_rt::SimStats;
@@ -185,8 +186,3 @@ async fn check_log(cluster: &Cluster, log: &nacre_client::OpenFile, clients: usi
         assert_eq!(attr.size, 1, "race {n} had {} winners", attr.size);
     }
 }
-
-const O_RDWR: u32 = 2;
-const O_CREAT: u32 = 0o100;
-const O_EXCL: u32 = 0o200;
-const O_APPEND: u32 = 0o2000;

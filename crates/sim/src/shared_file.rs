@@ -14,6 +14,7 @@ use clap::ValueEnum;
 use constants::{CLIENT_BANDWIDTH, COPY_BANDWIDTH, LATENCY, SERVER_BANDWIDTH};
 use futures_util::future::try_join_all;
 use nacre_base::{Fid, Payload, Prng};
+use nacre_client::open_flags::{O_CREAT, O_EXCL, O_RDWR};
 use nacre_client::{Client, OpenFile, RpcCounts};
 use nacre_lnet::{LinkOptions, SimNetOptions};
 use nacre_osd::PARTS_MAX;
@@ -55,9 +56,9 @@ pub enum Policy {
 /// What is measured at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
-    /// Of the OST.
+    /// Storage of the OST.
     pub medium: Medium,
-    /// Of the writers.
+    /// How the writers get their locks, and whose storage is below.
     pub policy: Policy,
     /// Clients.
     pub clients: u32,
@@ -101,7 +102,7 @@ pub const RECORD_MAX: u64 = 16 << 20;
 /// What all records consist of.
 static ZEROES: [u8; RECORD_MAX as usize] = [0; RECORD_MAX as usize];
 
-/// Whoever takes longer in virtual time hangs.
+/// Virtual time after which a run is taken to hang.
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// The parameter by which a client is told how to write shared files, and its values.
@@ -117,10 +118,6 @@ const CHECKSUMS_PARAM: &str = "osc.*.checksums";
 /// How many locks an OST called back.
 const CALLBACKS_PARAM: &str = "ldlm.namespaces.*.pool.callbacks";
 
-const O_CREAT: u32 = 0o100;
-const O_EXCL: u32 = 0o200;
-const O_RDWR: u32 = 2;
-
 impl Policy {
     /// As in the paper: the locks of one file are grown, nothing else, and storage is Lustre's.
     const fn is_papers(self) -> bool {
@@ -128,7 +125,7 @@ impl Policy {
     }
 
     /// Each writer has a file.
-    const fn is_alone(self) -> bool {
+    pub(crate) const fn is_alone(self) -> bool {
         matches!(self, Policy::PaperFilePerProcess | Policy::FilePerProcess)
     }
 

@@ -6,6 +6,7 @@ use crate::checker::{History, INITIAL, OperationId, Register};
 use crate::cluster::{Cluster, Server, run};
 use nacre_base::{Errno, Fid, Payload, Prng};
 use nacre_client::OpenFile;
+use nacre_client::open_flags::{O_APPEND, O_CREAT, O_RDWR};
 use nacre_lnet::{FaultPlan, LinkOptions, SimNetOptions};
 use nacre_osd::mem::Crash;
 use nacre_rt::SimStats;
@@ -591,9 +592,6 @@ fn value_of(fid: Fid) -> u64 {
 }
 
 const S_IFREG: u32 = 0o100_000;
-const O_RDWR: u32 = 2;
-const O_CREAT: u32 = 0o100;
-const O_APPEND: u32 = 0o2000;
 
 #[cfg(test)]
 mod tests {

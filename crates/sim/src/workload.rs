@@ -6,6 +6,7 @@ use crate::cluster::Cluster;
 use crate::model::{Inode, Model, ROOT, Stat};
 use nacre_base::{Errno, Fid, OstIndex, Payload, Prng};
 use nacre_client::OpenFile;
+use nacre_client::open_flags::{O_APPEND, O_CREAT, O_DIRECTORY, O_EXCL, O_RDWR};
 use nacre_wire::attr::{Attr, Credentials, SetAttr, mode};
 use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_SIZE_MIN};
 use std::collections::BTreeMap;
@@ -500,11 +501,6 @@ impl Workload {
 
 /// Linux's numbers.
 const O_RDONLY: u32 = 0;
-const O_RDWR: u32 = 2;
-const O_CREAT: u32 = 0o100;
-const O_EXCL: u32 = 0o200;
-const O_APPEND: u32 = 0o2000;
-const O_DIRECTORY: u32 = 0o200000;
 const FALLOC_FL_KEEP_SIZE: u32 = 1;
 const FALLOC_FL_PUNCH_HOLE: u32 = 2;
 

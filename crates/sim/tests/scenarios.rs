@@ -14,6 +14,7 @@ mod sanityn;
 mod seeds;
 
 use nacre_base::{Errno, Fid, Payload};
+use nacre_client::open_flags::{O_APPEND, O_CREAT, O_DIRECT, O_EXCL, O_RDWR, O_TRUNC};
 use nacre_client::{Client, OpenFile};
 use nacre_sim::cluster::{Builder, Cluster, run};
 use nacre_wire::attr::{Attr, Credentials, SetAttr};
@@ -22,12 +23,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const ROOT: Fid = Fid::ROOT;
-const O_RDWR: u32 = 2;
-const O_CREAT: u32 = 0o100;
-const O_EXCL: u32 = 0o200;
-const O_TRUNC: u32 = 0o1000;
-const O_APPEND: u32 = 0o2000;
-const O_DIRECT: u32 = 0o40000;
 
 /// Tells a story to a cluster with so many OSSs and clients; afterwards nothing may be left of it.
 fn story<F, Fut>(oss: u32, clients: u32, tell: F)

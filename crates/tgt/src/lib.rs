@@ -30,7 +30,7 @@ pub use lock_params::set_lock_memory;
 pub use lock_service::{Enqueued, LockService, client_of};
 pub use operation::Operation;
 pub use recovery_service::RecoveryWait;
-pub use service::{Access, Handler, HandlerFuture, Service, admit_listed, serve};
+pub use service::{Access, Handler, HandlerFuture, Service, admit_listed, line, serve};
 pub use stats::{Stats, Unit};
 pub use target::{HEALTHY, Target};
 

@@ -41,6 +41,17 @@ pub struct Handler<S> {
     pub run: for<'a> fn(&'a Arc<S>, ServerRequest) -> HandlerFuture<'a>,
 }
 
+/// One line of a service's table.
+pub const fn line<S>(
+    opcode: Opcode,
+    stat: &'static str,
+    access: Access,
+    from: Roles,
+    run: for<'a> fn(&'a Arc<S>, ServerRequest) -> HandlerFuture<'a>,
+) -> Handler<S> {
+    Handler { opcode, stat, access, from, run }
+}
+
 /// What a kind of target adds to [`Target`].
 #[async_trait]
 pub trait Service: Send + Sync + Sized + 'static {

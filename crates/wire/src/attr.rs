@@ -28,6 +28,16 @@ pub mod mode {
     pub const S_ISVTX: u32 = 0o1000;
 }
 
+/// What a caller may do to a file, as access(2) numbers it.
+pub mod may {
+    /// Read a file, or list a directory.
+    pub const READ: u32 = 4;
+    /// Write to a file, or change names in a directory.
+    pub const WRITE: u32 = 2;
+    /// Execute a file, or look up names in a directory.
+    pub const EXEC: u32 = 1;
+}
+
 /// Flags of files and directories that chattr(1) sets, as Linux numbers them (`FS_..._FL`).
 pub mod file_flags {
     /// Nothing of it may change, nor its names.
@@ -154,7 +164,7 @@ message! {
         pub name_max: u32,
         /// State bits of [`statfs_state`].
         pub state: u32,
-        /// What tells the file system below the target from all others: targets with the same one share its space. 0: not known.
+        /// Identifies the file system below the target: targets with the same value share its space. 0 if unknown.
         pub disk: u64,
     }
 }

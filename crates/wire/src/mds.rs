@@ -1,6 +1,6 @@
 //! Messages of the metadata service.
 
-use crate::attr::{Attr, Credentials, SetAttr};
+use crate::attr::{Attr, Credentials, SetAttr, file_flags};
 use crate::codec::{Field, Reader, WireError};
 use crate::layout::{Layout, LayoutSpec};
 use crate::ldlm::InodeLock;
@@ -38,6 +38,8 @@ pub mod open_flags {
     pub const O_APPEND: u32 = 0o2000;
     /// A write returns when its data is durable.
     pub const O_DSYNC: u32 = 0o10000;
+    /// Data goes around the client's cache.
+    pub const O_DIRECT: u32 = 0o40_000;
     /// Part of liblustreapi's O_LOV_DELAY_CREATE, the one that reaches a server: do not make objects yet.
     pub const FASYNC: u32 = 0o20_000;
     /// It must be a directory.
@@ -150,7 +152,7 @@ message! {
         pub size_blocks: Option<(u64, u64)>,
         /// Access time, if the client read.
         pub atime: Option<Timestamp>,
-        /// The access time is stored however recent the one is that is known (strictatime).
+        /// True if the access time is stored however recent the stored one is (strictatime).
         pub atime_is_strict: bool,
     }
 
@@ -418,5 +420,41 @@ impl Field for Reint {
             want: Field::take(from)?,
             record: Field::take(from)?,
         })
+    }
+}
+
+/// Age in seconds that an access time may reach although nothing changed, as relatime has it: a day.
+const ATIME_AGE_MAX_SECS: i64 = 24 * 60 * 60;
+
+impl Close {
+    /// The access time that the file gets by this close, if it gets a new one. By relatime an access counts if the file changed
+    /// since the one before, or if that was a day ago. `old` is the stored access time, `changed` the later one of mtime and
+    /// ctime, `flags` the file's. The MDT and clients that answer from their locks go by this rule.
+    pub fn new_atime(&self, old: Timestamp, changed: Timestamp, flags: u32) -> Option<Timestamp> {
+        let counts =
+            |atime: Timestamp| self.atime_is_strict || old <= changed || atime.secs - old.secs >= ATIME_AGE_MAX_SECS;
+        self.atime.filter(|atime| flags & file_flags::NOATIME == 0 && *atime > old && counts(*atime))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_accesses_are_stored() {
+        const DAY: i64 = 24 * 60 * 60;
+        let at = |secs| Timestamp { secs, nanos: 0 };
+        let new = |(old, changed): (i64, i64), atime: i64, strict, flags| {
+            let close = Close { atime: Some(at(atime)), atime_is_strict: strict, ..Close::default() };
+            close.new_atime(at(old), at(changed), flags)
+        };
+        assert_eq!(new((10, 10), 11, false, 0), Some(at(11)), "the file changed since the last access");
+        assert_eq!(new((10, 9), 11, false, 0), None);
+        assert_eq!(new((10, 9), 10 + DAY, false, 0), Some(at(10 + DAY)), "a day has gone by");
+        assert_eq!(new((10, 9), 11, true, 0), Some(at(11)), "strictatime");
+        assert_eq!(new((10, 20), 9, true, 0), None, "another client read it later");
+        assert_eq!(new((10, 20), 30, true, file_flags::NOATIME), None);
+        assert_eq!(Close::default().new_atime(at(0), at(9), 0), None, "nobody read it");
     }
 }

@@ -150,7 +150,7 @@ impl ReadAhead {
         let len = read.end - read.start;
         let of_length = || self.recent.iter().rev().filter(|r| r.end - r.start == len);
         let distances = of_length().map(|before| i128::from(read.start) - i128::from(before.start));
-        distances.filter(|distance| distance.unsigned_abs() >= u128::from(len.max(1))).find(|distance| {
+        distances.filter(|distance| distance.unsigned_abs() >= u128::from(len)).find(|distance| {
             // Each of the earlier ones, going back in time.
             let mut at = i128::from(read.start) - distance;
             let mut steps = 0;

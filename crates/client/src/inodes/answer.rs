@@ -4,13 +4,8 @@ use super::directory::Name;
 use super::history::{NOTHING, NOW, Touch};
 use super::*;
 use nacre_wire::attr::file_flags;
+use nacre_wire::attr::may::{EXEC, READ, WRITE};
 
-/// To write.
-const WRITE: u32 = 2;
-/// To search a directory.
-const EXEC: u32 = 1;
-/// To list a directory, or to read an inode's attributes.
-const READ: u32 = 4;
 /// A lock counts as used again after this time.
 const USE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -57,7 +52,7 @@ impl InodeCache {
     pub(super) fn permits(&self, fid: Fid, cred: &Credentials, want: u32) -> Option<bool> {
         let attr = self.permissions(fid)?;
         if want & WRITE != 0 && attr.flags & file_flags::IMMUTABLE != 0 {
-            // Refused with another error than others, by the MDT.
+            // The MDT answers EPERM, not EACCES.
             return None;
         }
         if cred.is_root() {

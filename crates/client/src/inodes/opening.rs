@@ -3,12 +3,9 @@
 use super::opens::{Arrived, Closed, Wanted, writes};
 use super::*;
 use nacre_wire::attr::file_flags;
+use nacre_wire::attr::may::{EXEC, READ, WRITE};
 use nacre_wire::mds::open_flags::{FASYNC, FMODE_EXEC, O_ACCMODE, O_CREAT, O_DIRECTORY, O_TMPFILE, O_TRUNC, O_WRONLY};
 
-/// To read, write and execute.
-const READ: u32 = 4;
-const WRITE: u32 = 2;
-const EXEC: u32 = 1;
 /// Flags of opens that change something, or may.
 const CHANGES: u32 = O_CREAT | O_TRUNC | O_TMPFILE | FASYNC;
 /// Locks of inodes without names that are given back together.
@@ -26,7 +23,7 @@ impl InodeCache {
             (_, true) => flags & O_DIRECTORY == 0 && (!writes(flags) || has_objects()),
             _ => false,
         };
-        // What may only be appended to is the MDT's to open for writing.
+        // The MDT refuses opens for writing without O_APPEND.
         let suits = suits && !(writes(flags) && attr.flags & file_flags::APPEND != 0);
         // Without a name it is nobody's to be told of by a lock.
         if !suits || attr.nlink == 0 {

@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, TestClient, root, run, striped};
 use nacre_base::Errno;
+use nacre_client::open_flags::O_DIRECT;
 use nacre_client::{Advice, LockAhead, OpenFile, open_flags};
 use nacre_rt::Rt;
 use nacre_wire::attr::SetAttr;
@@ -9,7 +10,6 @@ use nacre_wire::layout::{ComponentSpec, LayoutSpec};
 use std::sync::Arc;
 use std::time::Duration;
 
-const O_DIRECT: u32 = 0o40000;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A number that all OSTs show, summed up.

@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, TestClient, root, run, run_seed, striped};
 use nacre_base::{Errno, Payload, Prng};
+use nacre_client::open_flags::O_DIRECT;
 use nacre_client::{OpenFile, open_flags};
 use nacre_lnet::LinkOptions;
 use nacre_osd::mem::MemOptions;
@@ -9,8 +10,6 @@ use nacre_wire::attr::SetAttr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::RwLock;
-
-const O_DIRECT: u32 = 0o40000;
 
 /// A number that all OSTs' connections of a client show in a parameter, summed up.
 fn sum(client: &TestClient, name: &str) -> u64 {

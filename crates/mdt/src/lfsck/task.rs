@@ -194,12 +194,9 @@ impl Live {
     async fn forget_checkpoint(&self) {
         let Ok(mdt) = self.mdt() else { return };
         // If that fails, the check is run again after a restart.
-        if let Ok(mut operation) = mdt.target().begin().await
-            && {
-                operation.use_reserve();
-                operation.delete(TARGET, CHECKPOINT).unwrap_or(false)
-            }
-        {
+        let Ok(mut operation) = mdt.target().begin().await else { return };
+        operation.use_reserve();
+        if operation.delete(TARGET, CHECKPOINT).unwrap_or(false) {
             operation.finish_local();
         }
     }

@@ -55,7 +55,7 @@ fn set_target(inode: &mut Inode, target: &Bytes) -> Result<(), Errno> {
 /// Where a new inode goes.
 pub(crate) struct NewInode<'a> {
     pub(crate) parent: Fid,
-    /// Checked to be free; empty if it gets none.
+    /// Checked to be free; empty for an inode without a name.
     pub(crate) name: &'a [u8],
     pub(crate) fid: Fid,
     pub(crate) umask: u32,

@@ -116,6 +116,7 @@ pub struct Opened {
 
 /// Does what [`plan`] found, in the same transaction.
 pub fn carry_out(cx: &mut Context<'_>, r: &Open, plan: Plan, objects: &mut dyn Objects) -> Result<Opened, Errno> {
+    let is_nameless = matches!(plan, Plan::CreateNameless(_));
     match plan {
         Plan::Open(fid, inode) => Ok(Opened { fid, inode: *inode, created: false }),
         Plan::Change(fid, mut inode) => {
@@ -132,19 +133,17 @@ pub fn carry_out(cx: &mut Context<'_>, r: &Open, plan: Plan, objects: &mut dyn O
             cx.put_silently(fid, &mut inode, bits)?;
             Ok(Opened { fid, inode: *inode, created: false })
         }
-        Plan::Create(directory) | Plan::CreateNameless(directory) => {
+        Plan::Create(mut directory) | Plan::CreateNameless(mut directory) => {
             r.layout.as_ref().map_or(Ok(()), check_spec)?;
             let mut inode = Inode { mode: mode::S_IFREG | r.mode & 0o7777, ..Inode::default() };
             inode.default_layout = r.layout.clone();
             let new = NewInode { parent: r.parent, name: &r.name, fid: r.child, umask: r.umask };
-            let mut directory = *directory;
-            let mut inode = match r.flags & O_TMPFILE {
-                0 => insert(cx, &new, &mut directory, inode)?,
-                _ => {
-                    // O_EXCL keeps it from ever getting one.
-                    inode.flags = if r.flags & O_EXCL == 0 { inode_flags::LINKABLE } else { 0 };
-                    insert_nameless(cx, &new, &directory, inode)?
-                }
+            let mut inode = if is_nameless {
+                // With O_EXCL it may never get a name.
+                inode.flags = if r.flags & O_EXCL == 0 { inode_flags::LINKABLE } else { 0 };
+                insert_nameless(cx, &new, &directory, inode)?
+            } else {
+                insert(cx, &new, &mut directory, inode)?
             };
             if r.layout.is_some() || writes_data(r.flags) {
                 give_objects(cx, r.child, &mut inode, objects, &FIRST)?;

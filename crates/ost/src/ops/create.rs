@@ -110,7 +110,7 @@ async fn affordable(ost: &ObjectService, create: &Create) -> Result<u32, Errno> 
     let is_refused = ost.settings.creates_no_objects() || ost.target.osd().full() == Some(Full::Records);
     let most = if is_refused { 0 } else { space.files_free.min(records).min(CREATE_COUNT_MAX.into()) as u32 };
     match create.count.min(most) {
-        // Those that nobody will use go in any case.
+        // No new objects, but the orphans are removed all the same.
         0 if create.delete_orphans_after.is_some() => Ok(0),
         0 => Err(Errno::ENOSPC),
         count => Ok(count),
@@ -144,9 +144,10 @@ pub(crate) fn find_last_id_anew(transaction: &mut dyn Transaction) -> Result<(),
     sequences.store(transaction)
 }
 
-/// Removes the records of objects above `used`, all or [`ORPHANS_MAX`], the last one of a file, in its sequence and in later ones of the OST; which
-/// they were. If the MDT has no file with an object here, or one of other storage that had the OST's name, an MDT that was
-/// made anew would otherwise take an old one's data along: what was written to stays, for lfsck to find.
+/// Removes the records of at most [`ORPHANS_MAX`] objects that no file has, and returns their FIDs. `used` is the last object
+/// that a file has: objects above it, in its sequence and in later ones of the OST, are orphans. If the MDT has no file with an
+/// object here, or only with one of other storage that had the OST's name, objects that were written to stay for lfsck to
+/// find: an MDT that was formatted anew would otherwise take the data of the former one along.
 fn remove_orphans_after(
     transaction: &mut dyn Transaction,
     sequences: &Sequences,

@@ -36,7 +36,7 @@ struct Inner {
     commits: Mutex<Commits>,
 }
 
-/// What arrays saw, since they were told to forget it.
+/// Counters of an array since [`Osd::clear_io_stats`], or sums of several arrays'.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     /// Write requests, those to a journal's own device too.
@@ -69,7 +69,7 @@ enum Block {
     Super,
     /// Free blocks and inodes of each group.
     Descriptors,
-    /// What each client's latest request was.
+    /// The latest request of each client.
     Received,
     /// Of one directory of objects. ext3 puts a file's inode into the group of its directory, and its data from there on.
     Directory(u64),
@@ -119,9 +119,9 @@ struct Commits {
     /// Operations that the index does not have yet.
     unflushed: u64,
     flushing: bool,
-    /// What ext3 changed since the latest commit began.
+    /// Blocks that ext3 changed since the latest commit began.
     changed: BTreeSet<Block>,
-    /// What it committed and has to write to where it belongs.
+    /// Committed blocks that ext3 has yet to write to where they belong.
     homeless: BTreeSet<Block>,
     /// Objects in the order in which they got their first data.
     objects: FxHashMap<Fid, u64>,
@@ -152,7 +152,7 @@ impl Medium {
         Some(self.waiting.swap_remove(index))
     }
 
-    /// Carries it out; the time that it takes.
+    /// Moves the head for a request; returns the time that the request takes.
     fn handle(&mut self, request: &Request) -> Duration {
         let bytes: u64 = request.writes.iter().sum();
         let way = match (self.head, request.place) {
@@ -196,7 +196,7 @@ impl std::ops::Add for Seen {
 }
 
 impl Commits {
-    /// Data is about to be written: what of ext3's metadata changes.
+    /// Notes which blocks of ext3's metadata change with a write of data.
     fn handle_write(&mut self, object: Fid, bytes: u64) {
         let count = self.objects.len() as u64;
         let number = *self.objects.entry(object).or_insert(count);
@@ -226,7 +226,7 @@ impl Array {
         }))
     }
 
-    /// What it saw since [`Osd::clear_io_stats`].
+    /// The array's counters.
     pub(super) fn seen(&self) -> Seen {
         self.0.medium.lock().seen
     }

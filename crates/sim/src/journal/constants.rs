@@ -4,39 +4,39 @@
 use nacre_experiment::{Constant, ConstantKind};
 use std::time::Duration;
 
-/// Of one array, in bytes a second.
+/// Rate of one array, in bytes a second.
 pub(super) const ARRAY_BANDWIDTH: u64 = 200_000_000;
-/// Of the head, from anywhere to anywhere else.
+/// Time of a movement of the head, whatever the distance.
 pub(super) const SEEK: Duration = Duration::from_micros(7900);
-/// Of a write to the journal's own device.
+/// Time of a write to the journal's own device.
 pub(super) const EXTERNAL_LATENCY: Duration = Duration::from_micros(100);
-/// Of the network's links, in bytes a second.
+/// Rate of a network link, in bytes a second.
 pub(super) const LINK_BANDWIDTH: u64 = 1_500_000_000;
-/// Of the network, one way.
+/// Time of a message, one way.
 pub(super) const LINK_LATENCY: Duration = Duration::from_micros(15);
-/// Between commits that nobody waits for.
+/// Time between commits that nobody waits for.
 pub(super) const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
-/// What a commit of ext3 writes first.
+/// Bytes of metadata that a commit of ext3 writes first, at least.
 pub(super) const EXT3_BLOCKS: u64 = 16 << 10;
-/// What it writes then.
+/// Bytes of the commit record, which it writes then.
 pub(super) const EXT3_RECORD: u64 = 4 << 10;
-/// How long the kernel leaves dirty blocks of metadata in memory.
+/// Time for which the kernel leaves dirty blocks of metadata in memory.
 pub(super) const DIRTY_EXPIRE: Duration = Duration::from_secs(30);
-/// Data of a block group, which has a bitmap.
+/// Bytes of a block group, which has one bitmap.
 pub(super) const GROUP_BYTES: u64 = 128 << 20;
-/// Inodes of 256 bytes in a block.
+/// Inodes, of 256 bytes each, in a block.
 pub(super) const INODES_PER_BLOCK: u64 = 16;
 /// Directories in which an OST keeps its objects.
 pub(super) const DIRECTORIES: u64 = 32;
-/// Of an operation in our journal: an object's record, and the reply that is kept.
+/// Bytes of an operation in our journal: an object's record, and the reply that is kept.
 pub(super) const RECORD_BYTES: u64 = 512;
-/// The fewest bytes that a flush of our index writes before its number.
+/// Bytes that a flush of our index writes before its number, at least.
 pub(super) const INDEX_PAGES: u64 = 32 << 10;
-/// Between flushes of our index, where there is a journal.
+/// Time between flushes of our index on a target with a journal.
 pub(super) const INDEX_FLUSH_INTERVAL: Duration = Duration::from_secs(30);
-/// Operations after which it is flushed before.
+/// Operations after which the index is flushed earlier.
 pub(super) const INDEX_FLUSH_CHANGES: u64 = 16_384;
-/// Of the header in each process's part of a checkpoint.
+/// Bytes of the header in each process's part of a checkpoint.
 pub(super) const HEADER: u64 = 64 << 10;
 
 /// The share of its run for which the paper's application wrote with a synchronous journal.

@@ -30,7 +30,7 @@ pub(crate) fn all() -> Vec<Case> {
 const INTERVAL_MS: u32 = 250;
 /// How long a program on a client may have to wait for the other node: the wait for a dead holder is 1.25 s of it.
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(3);
-/// Nothing at all goes on after as long.
+/// Time after which a case gives up waiting for a program to go on.
 const PAUSE_LIMIT: Duration = Duration::from_secs(60);
 
 /// A file system with twins: one MDS, one OSS with two OSTs.
