@@ -173,20 +173,27 @@ fn where_space_is_short_data_that_does_not_fit_is_refused_and_not_answered_for()
     });
 }
 
+/// An object that `maker` made durable, to which another client has written "seen" under a lock that it gives back when it is
+/// called back.
+async fn written_under_a_lock(cluster: &Cluster, maker: &Client) -> (Fid, Holder) {
+    let fid = maker.object().await;
+    maker.sync().await;
+    let writer = Holder::new(cluster.client(1), Behaviour::Cancels);
+    let lock = writer.client.lock(fid, LockMode::Pw, 0, u64::MAX).await;
+    let mut write = write_of(fid, &[(0, 4)]);
+    write.lock = lock.handle;
+    writer.client.send_write(&write, b"seen").await.unwrap();
+    (fid, writer)
+}
+
 #[test]
 fn what_was_written_under_a_lock_is_committed_before_another_client_gets_one() {
     for (value, expected) in [("never", 0), ("blocking", 1), ("always", 1)] {
         run(move |rt| async move {
             let cluster = Cluster::start(&rt).await;
             set(&cluster, "sync_on_lock_cancel", value);
-            let writer = Holder::new(cluster.client(1), Behaviour::Cancels);
             let reader = cluster.client(2);
-            let fid = reader.object().await;
-            reader.sync().await;
-            let lock = writer.client.lock(fid, LockMode::Pw, 0, u64::MAX).await;
-            let mut write = write_of(fid, &[(0, 4)]);
-            write.lock = lock.handle;
-            writer.client.send_write(&write, b"seen").await.unwrap();
+            let (fid, _writer) = written_under_a_lock(&cluster, &reader).await;
             let before = commits(&cluster);
             let lock = reader.lock(fid, LockMode::Pr, 0, u64::MAX).await;
             assert_eq!(commits(&cluster) - before, expected, "{value}");
@@ -202,14 +209,8 @@ fn a_writer_who_comes_next_waits_for_no_commit_until_it_reads() {
         run(move |rt| async move {
             let cluster = Cluster::start(&rt).await;
             set(&cluster, "sync_on_lock_cancel", value);
-            let first = Holder::new(cluster.client(1), Behaviour::Cancels);
             let next = cluster.client(2);
-            let fid = next.object().await;
-            next.sync().await;
-            let lock = first.client.lock(fid, LockMode::Pw, 0, u64::MAX).await;
-            let mut write = write_of(fid, &[(0, 4)]);
-            write.lock = lock.handle;
-            first.client.send_write(&write, b"seen").await.unwrap();
+            let (fid, _first) = written_under_a_lock(&cluster, &next).await;
             let before = commits(&cluster);
             let lock = next.lock(fid, LockMode::Pw, 0, u64::MAX).await;
             let mut write = write_of(fid, &[(4, 10)]);

@@ -1,18 +1,17 @@
 //! One MDT on a node of its own, which can crash and come back, pretended MGS and OSTs, and clients.
 
+use super::fake::{Accepting, Fake};
 use crate::mdt::{Mdt, MdtConfig, TABLES};
 use async_trait::async_trait;
 use nacre_base::param::Params;
-use nacre_base::{Errno, Faults, Fid, MdtIndex, Nid, OstIndex, Tag, TargetKind, TargetName, Time, Transno, Uuid, Xid};
+use nacre_base::{Errno, Faults, Fid, MdtIndex, Nid, OstIndex, TargetKind, TargetName, Time, Uuid};
 use nacre_lnet::{Lnet, LnetOptions, SimNet, SimNetOptions};
 use nacre_mgc::Mgc;
 use nacre_osd::mem::{Crash, MemOptions, MemOsd};
-use nacre_ptlrpc::{
-    CallOptions, Export, Import, ImportConfig, Response, RpcNode, ServedTarget, ServerRequest, TargetHandler,
-};
+use nacre_ptlrpc::{CallOptions, Import, ImportConfig, Response, RpcNode, ServedTarget, ServerRequest};
 use nacre_rt::{Rt, Sim};
 use nacre_wire::attr::{Credentials, StatFs, mode};
-use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
+use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::mds::*;
 use nacre_wire::mgs::{Config, ConfigRead, TargetEntry, TargetReg, TargetRegReply};
 use nacre_wire::ost::{Create, CreateReply, Destroy};
@@ -68,7 +67,7 @@ impl Cluster {
         let net = SimNet::new(rt.clone(), SimNetOptions::default());
         let mgs = Arc::new(FakeMgs::default());
         let (mgs_node, _) = node(&rt.child("mgs"), &net, MGS, &Faults::new());
-        let served = mgs_node.serve("MGS", mgs.clone());
+        let served = mgs_node.serve("MGS", Arc::new(Accepting(mgs.clone())));
         let osts: Vec<FakeOst> = (0..osts).map(|i| FakeOst::start(rt, &net, i)).collect();
         mgs.set_osts(osts.len() as u32);
         let faults = Faults::new();
@@ -267,31 +266,9 @@ impl FakeMgs {
     }
 }
 
-pub(super) fn accepted(request: &ConnectRequest) -> ConnectReply {
-    let data = ConnectData {
-        flags: request.data.flags & connect_flags::MULTI_MODIFY_RPCS,
-        max_modify_rpcs: request.data.max_modify_rpcs,
-        instance: 1,
-        ..ConnectData::default()
-    };
-    ConnectReply { data, target_uuid: Uuid::from_random(3, 3) }
-}
-
 #[async_trait]
-impl TargetHandler for FakeMgs {
-    async fn admit(
-        &self,
-        _who: nacre_ptlrpc::Identity,
-        _request: &ConnectRequest,
-    ) -> Result<nacre_ptlrpc::Standing, Errno> {
-        Ok(nacre_ptlrpc::Standing::Claimed)
-    }
-
-    async fn connect(&self, _: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
-        Ok(accepted(request))
-    }
-    async fn disconnect(&self, _: &Arc<Export>) {}
-    async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
+impl Fake for FakeMgs {
+    async fn answer(&self, request: ServerRequest) -> Result<Response, Errno> {
         match request.opcode {
             Opcode::MgsTargetReg => {
                 self.registered.lock().push(request.decode()?);
@@ -310,12 +287,6 @@ impl TargetHandler for FakeMgs {
             }
             _ => Err(Errno::EOPNOTSUPP),
         }
-    }
-    fn last_committed(&self, _: &Export) -> Transno {
-        Transno(0)
-    }
-    async fn saved_reply(&self, _: &Arc<Export>, _: Xid, _: Tag) -> Option<Result<Response, Errno>> {
-        None
     }
 }
 
@@ -348,7 +319,8 @@ impl FakeOst {
         let (node, _) = node(&rt.child(format!("oss{index}")), net, OSS + index, &Faults::new());
         let state = OstState { last_id: 1, ..OstState::default() };
         let state = Arc::new(OstInner { seq: 0x2_4000_0400 + u64::from(index), state: Mutex::new(state) });
-        let served = node.serve(&TargetName::ost("nacre", OstIndex(index)).to_string(), state.clone());
+        let served =
+            node.serve(&TargetName::ost("nacre", OstIndex(index)).to_string(), Arc::new(Accepting(state.clone())));
         FakeOst { state, _node: node, _served: served }
     }
 
@@ -366,20 +338,8 @@ impl FakeOst {
 }
 
 #[async_trait]
-impl TargetHandler for OstInner {
-    async fn admit(
-        &self,
-        _who: nacre_ptlrpc::Identity,
-        _request: &ConnectRequest,
-    ) -> Result<nacre_ptlrpc::Standing, Errno> {
-        Ok(nacre_ptlrpc::Standing::Claimed)
-    }
-
-    async fn connect(&self, _: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
-        Ok(accepted(request))
-    }
-    async fn disconnect(&self, _: &Arc<Export>) {}
-    async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
+impl Fake for OstInner {
+    async fn answer(&self, request: ServerRequest) -> Result<Response, Errno> {
         let mut state = self.state.lock();
         if let Some(errno) = state.failure {
             return Err(errno);
@@ -408,11 +368,5 @@ impl TargetHandler for OstInner {
             }
             _ => Err(Errno::EOPNOTSUPP),
         }
-    }
-    fn last_committed(&self, _: &Export) -> Transno {
-        Transno(0)
-    }
-    async fn saved_reply(&self, _: &Arc<Export>, _: Xid, _: Tag) -> Option<Result<Response, Errno>> {
-        None
     }
 }

@@ -1,11 +1,11 @@
 //! A client that keeps inode locks and serves callbacks about them, in the manners that it is told.
 
 use super::cluster::*;
+use super::fake::{Accepting, Fake};
 use async_trait::async_trait;
-use nacre_base::{Errno, Fid, Tag, Transno, Xid};
-use nacre_ptlrpc::{CallOptions, Export, Import, Response, ServedTarget, ServerRequest, TargetHandler};
+use nacre_base::{Errno, Fid};
+use nacre_ptlrpc::{CallOptions, Import, Response, ServedTarget, ServerRequest};
 use nacre_rt::Rt;
-use nacre_wire::connect::{ConnectReply, ConnectRequest};
 use nacre_wire::ldlm::{BlockingCallback, Cancel, Convert, InodeLock, callback_target, inode_bits};
 use nacre_wire::mds::*;
 use nacre_wire::{Field, Lane, Opcode};
@@ -130,7 +130,7 @@ impl Cluster {
         };
         let (rt, import) = (client.rt.clone(), client.import.clone());
         let state = Arc::new(HolderState { rt, import, inner: Arc::new(Mutex::new(inner)) });
-        let served = client.node.serve(&callback_target(client.uuid), state.clone());
+        let served = client.node.serve(&callback_target(client.uuid), Arc::new(Accepting(state.clone())));
         Holder { client, state, _served: served }
     }
 }
@@ -265,20 +265,8 @@ impl HolderState {
 }
 
 #[async_trait]
-impl TargetHandler for HolderState {
-    async fn admit(
-        &self,
-        _who: nacre_ptlrpc::Identity,
-        _request: &ConnectRequest,
-    ) -> Result<nacre_ptlrpc::Standing, Errno> {
-        Ok(nacre_ptlrpc::Standing::Claimed)
-    }
-
-    async fn connect(&self, _: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
-        Ok(accepted(request))
-    }
-    async fn disconnect(&self, _: &Arc<Export>) {}
-    async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
+impl Fake for HolderState {
+    async fn answer(&self, request: ServerRequest) -> Result<Response, Errno> {
         if self.inner.lock().manners == Manners::Silent {
             request.abandoned().await;
             return Err(Errno::ESHUTDOWN);
@@ -287,11 +275,5 @@ impl TargetHandler for HolderState {
             Opcode::LdlmBlCallback => self.handle_callback(request.decode()?).map(|()| Response::new(&())),
             _ => Err(Errno::EOPNOTSUPP),
         }
-    }
-    fn last_committed(&self, _: &Export) -> Transno {
-        Transno(0)
-    }
-    async fn saved_reply(&self, _: &Arc<Export>, _: Xid, _: Tag) -> Option<Result<Response, Errno>> {
-        None
     }
 }

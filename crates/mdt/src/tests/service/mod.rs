@@ -2,6 +2,7 @@
 
 mod cluster;
 mod coherence;
+mod fake;
 mod holder;
 mod locks;
 mod objects;
