@@ -331,15 +331,16 @@ impl Lov {
         try_join_all(locked.into_iter().map(punch).collect::<Vec<_>>()).await
     }
 
-    /// EFBIG if the object with the last byte of a file of `size` bytes cannot be so long.
-    pub(crate) async fn check_end(&self, caller: &Caller, fid: Fid, layout: &Layout, size: u64) -> Result<(), Errno> {
-        let (Some(last), file) = (size.checked_sub(1), self.file(fid)) else { return Ok(()) };
-        let Some(place) = plan::single(layout, last, 1) else { return Ok(()) };
-        let (map, range) = (|| plan::stripe_map(layout, place.stripe), place.offset..place.offset + 1);
-        let part = self.part(&file, place.stripe, place.of, map, range).await?;
-        // So that the OST is connected, and says what it can hold.
-        part.osc.glimpse(caller, &part.object).await?;
-        if part.osc.can_hold(place.offset + 1) { Ok(()) } else { Err(Errno::EFBIG) }
+    /// EFBIG if an object of a file of `size` bytes would be longer than its OST can hold. All objects are asked about: the one
+    /// with the last byte need not be the longest.
+    pub(crate) async fn check_size(&self, caller: &Caller, fid: Fid, layout: &Layout, size: u64) -> Result<(), Errno> {
+        // So that the OSTs are connected, and have said what they can hold.
+        self.glimpse(caller, fid, layout).await?;
+        let can_hold = |((_, _, stripe), size): ((usize, usize, &Stripe), u64)| {
+            self.targets.known_osc(stripe.ost).is_none_or(|osc| osc.can_hold(size))
+        };
+        let fits = layout.stripes().zip(layout.object_sizes(size)).all(can_hold);
+        if fits { Ok(()) } else { Err(Errno::EFBIG) }
     }
 
     /// Makes a hole; the size stays.

@@ -334,9 +334,10 @@ pub fn remount(path: &Path, options: &MountOptions) -> Result<(), FuseError> {
     if result < 0 { Err(failed(io::Error::last_os_error())) } else { Ok(()) }
 }
 
-/// The flags of the topmost mount on `path` as the kernel has them now; none if nothing is mounted there.
-pub(crate) fn flags_of(mountinfo: &[u8], path: &[u8]) -> Option<MountOptions> {
-    let fields = fields_of(mountinfo, path)?;
+/// The flags of the mount of `device` (`major:minor`) on `path` as the kernel has them now; none if it is not mounted there.
+/// Something else may be mounted over it.
+pub(crate) fn flags_of(mountinfo: &[u8], path: &[u8], device: &str) -> Option<MountOptions> {
+    let fields = mounts_on(mountinfo, path).find(|fields| fields.get(2) == Some(&device.as_bytes()))?;
     let mut options = MountOptions { access_times: AccessTimes::Strict, ..MountOptions::default() };
     // Those of the mount, and behind type and source those of the file system.
     let of_super = fields.iter().skip_while(|field| **field != b"-").nth(3);
@@ -409,21 +410,21 @@ pub fn type_of(path: &Path) -> Option<String> {
     // The path itself may not answer, but its parent does.
     let path = path.parent()?.canonicalize().ok()?.join(path.file_name()?);
     let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
-    let fields = fields_of(&mounts, path.as_os_str().as_bytes())?;
+    let fields = mounts_on(&mounts, path.as_os_str().as_bytes()).next()?;
     // Optional fields come before the dash, the type after it.
     text(fields.into_iter().skip_while(|field| *field != b"-").nth(1)?)
 }
 
 /// `major:minor` of the topmost mount on `path` in the text of /proc/self/mountinfo.
-fn device_of(mountinfo: &[u8], path: &[u8]) -> Option<String> {
-    text(fields_of(mountinfo, path)?.get(2)?)
+pub(crate) fn device_of(mountinfo: &[u8], path: &[u8]) -> Option<String> {
+    text(mounts_on(mountinfo, path).next()?.get(2)?)
 }
 
-/// The line of the topmost mount on `path` in the text of /proc/self/mountinfo.
-fn fields_of<'a>(mountinfo: &'a [u8], path: &[u8]) -> Option<Vec<&'a [u8]>> {
+/// The lines of the mounts on `path` in the text of /proc/self/mountinfo, the topmost first.
+fn mounts_on<'a>(mountinfo: &'a [u8], path: &[u8]) -> impl Iterator<Item = Vec<&'a [u8]>> {
     let lines = mountinfo.split(|b| *b == b'\n').rev();
-    let mut lines = lines.map(|line| line.split(|b| *b == b' ').collect::<Vec<_>>());
-    lines.find(|fields| fields.get(4).is_some_and(|point| unescape(point) == path))
+    let lines = lines.map(|line| line.split(|b| *b == b' ').collect::<Vec<_>>());
+    lines.filter(move |fields| fields.get(4).is_some_and(|point| unescape(point) == path))
 }
 
 fn text(field: &[u8]) -> Option<String> {
@@ -490,12 +491,14 @@ mod tests {
         let want = want | libc::MS_STRICTATIME | libc::MS_SYNCHRONOUS | libc::MS_NODIRATIME;
         assert_eq!(options.flags(), want);
         let shown = b"31 30 0:41 / /m rw,nosuid,nodev,noexec,nodiratime - fuse.nacre nacre rw,sync,user_id=0\n";
-        assert_eq!(flags_of(shown, b"/m"), Some(MountOptions { ..options }));
+        assert_eq!(flags_of(shown, b"/m", "0:41"), Some(MountOptions { ..options }));
         let shown = b"31 30 0:41 / /m ro,relatime shared:7 - fuse.nacre nacre rw,dirsync\n";
-        let rules = flags_of(shown, b"/m").unwrap().rules();
+        let rules = flags_of(shown, b"/m", "0:41").unwrap().rules();
         let want = MountRules { read_only: true, dir_sync: true, ..MountRules::default() };
         assert_eq!(rules, want);
-        assert_eq!(flags_of(shown, b"/other"), None);
+        assert_eq!(flags_of(shown, b"/other", "0:41"), None);
+        let covered = b"31 30 0:41 / /m rw - fuse.nacre nacre rw\n32 31 0:50 / /m ro,noatime - tmpfs tmpfs ro\n";
+        assert_eq!(flags_of(covered, b"/m", "0:41").map(|options| options.read_only), Some(false), "what lies over it");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! /proc/self/mountinfo hears of every change there. An IO edge.
 #![allow(clippy::disallowed_methods)] // It reads what the kernel says of mounts.
 
-use crate::mount::flags_of;
+use crate::mount::{device_of, flags_of};
 use nacre_client::MountRules;
 use nacre_rt::{Rt, Task};
 use std::fs::File;
@@ -23,10 +23,11 @@ pub(crate) fn follow(rt: &Rt, path: &Path, changed: impl Fn(MountRules) + Send +
     // SAFETY: a file's descriptor is open and the same as long as the file lives, which `mounts` sees to.
     let mounts = unsafe { AsyncFd::register_with_interest(File::open(MOUNTS)?, interest) }.map_err(io::Error::from)?;
     let path = path.to_owned();
+    let device = device_of(&std::fs::read(MOUNTS)?, path.as_os_str().as_bytes()).ok_or(io::ErrorKind::NotFound)?;
     Ok(rt.spawn(async move {
         let mut before = None;
         loop {
-            let now = rules_of(&path);
+            let now = rules_of(&path, &device);
             if let Some(rules) = now.filter(|_| now != before) {
                 if before.is_some() {
                     tracing::info!("remounted: {rules:?}");
@@ -42,6 +43,6 @@ pub(crate) fn follow(rt: &Rt, path: &Path, changed: impl Fn(MountRules) + Send +
     }))
 }
 
-fn rules_of(path: &Path) -> Option<MountRules> {
-    flags_of(&std::fs::read(MOUNTS).ok()?, path.as_os_str().as_bytes()).map(|options| options.rules())
+fn rules_of(path: &Path, device: &str) -> Option<MountRules> {
+    flags_of(&std::fs::read(MOUNTS).ok()?, path.as_os_str().as_bytes(), device).map(|options| options.rules())
 }

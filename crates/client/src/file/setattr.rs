@@ -125,11 +125,11 @@ impl Client {
         Ok(())
     }
 
-    /// EFBIG if the object of a file's last byte cannot be so long.
+    /// EFBIG if the file's objects cannot hold so many bytes.
     async fn check_size(&self, caller: &Caller, fid: Fid, size: u64) -> Result<(), Errno> {
         let reply = self.lmv.mdc(fid).await?.getattr(caller, &Credentials::root(), fid).await?;
         match reply.layout {
-            Some(layout) => self.lov.check_end(caller, fid, &layout, size).await,
+            Some(layout) => self.lov.check_size(caller, fid, &layout, size).await,
             None => Ok(()),
         }
     }

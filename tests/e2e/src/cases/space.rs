@@ -63,6 +63,15 @@ fn largest_object(env: &Env) -> Outcome {
         ensure!(too_large(at(end, 1).map(drop)), "{stripes} stripes: a write at the limit");
         ensure!(too_large(at(end + (1 << 40), 5000).map(drop)), "{stripes} stripes: a write far behind the limit");
         ensure!(too_large(file.set_len(end + 1)), "{stripes} stripes: a size behind the limit");
+        // The last byte lies in an object that can hold it, the end of the stripe before in one that cannot.
+        let crossing = limit / 65536 * 65536 * stripes + 65536 * (stripes - 1) + 1;
+        let crosses = limit % 65536 != 0 && stripes > 1;
+        ensure!(
+            !crosses || too_large(file.set_len(crossing)),
+            "{stripes} stripes: a size whose first object is too long"
+        );
+        let size = fs::metadata(env.b.join(format!("d{stripes}/f")))?.len();
+        ensure!(size == end, "{stripes} stripes: size {size} after a refused truncation");
         ensure!(too_large(sys::fallocate(&file, 0, end - 4096, 8192)), "{stripes} stripes: allocation");
         ensure!(file.metadata()?.len() == end, "{stripes} stripes: size {}", file.metadata()?.len());
         file.sync_all().context("what was accepted is kept")?;
