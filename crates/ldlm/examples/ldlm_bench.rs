@@ -21,7 +21,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        Bench { namespace: Namespace::new(1 << 40, Settings::default()), effects: Effects::default(), xid: 0 }
+        Bench { namespace: Namespace::new(counting(), Settings::default()), effects: Effects::default(), xid: 0 }
     }
 
     fn enqueue(&mut self, client: u64, enqueue: Enqueue) -> LockId {
@@ -133,5 +133,14 @@ fn main() {
     sets();
     for waiting in [10, 1000, 20_000] {
         queue(waiting);
+    }
+}
+
+/// Names of locks in order.
+fn counting() -> impl FnMut() -> u64 {
+    let mut last = 0;
+    move || {
+        last += 1;
+        last
     }
 }

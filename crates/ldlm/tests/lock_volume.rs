@@ -43,7 +43,7 @@ impl World {
         let client = |i| Client { id: ClientId(i as u64 + 1), cache: LockCache::new(), volume: None };
         World {
             now: Time::from_secs(1000),
-            server: Namespace::new(1 << 20, settings),
+            server: Namespace::new(counting(), settings),
             clients: (0..CLIENTS).map(client).collect(),
             random: Prng::new(1),
             next_xid: 0,
@@ -193,4 +193,13 @@ fn above_twice_the_limit_nothing_is_granted_and_a_size_is_told_without_a_lock() 
     let all = world.clients[0].cache.clear();
     world.give_back(0, all);
     assert!(!world.read(0, object(1, u64::from(u32::MAX))) && world.granted() == 1, "there is room again");
+}
+
+/// Names of locks in order.
+fn counting() -> impl FnMut() -> u64 {
+    let mut last = 0;
+    move || {
+        last += 1;
+        last
+    }
 }

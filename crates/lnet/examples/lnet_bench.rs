@@ -68,11 +68,12 @@ async fn server() {
     let this = lnet.clone();
     let echo = move |put: IncomingPut| this.post(put.from, ANSWER, put.match_bits, put.payload).unwrap();
     lnet.attach(REQUEST, Arc::new(echo));
-    let _source = lnet.expose_source(1, mebibyte());
+    let source = lnet.expose_source(&[], 1, mebibyte());
     let this = lnet.clone();
     let sinks = move |put: IncomingPut| {
+        source.set_peers(&[put.from]);
         for i in 0..BULK as u64 {
-            let mut sink = this.expose_sink(1000 + i, MIB);
+            let mut sink = this.expose_sink(&[put.from], 1000 + i, MIB);
             tokio::spawn(async move { drop(sink.filled().await) });
         }
         this.post(put.from, ANSWER, 0, Payload::new()).unwrap();
@@ -124,8 +125,9 @@ async fn client(server: Nid, port: u16) {
                 in_flight(&lnet, server, 64).await,
                 plain_receive(port).await,
                 plain_send(port).await,
-                pull(&lnet, server).await,
+                // It makes itself known, so that it may pull.
                 push(&lnet, server).await,
+                pull(&lnet, server).await,
             ];
             if best.is_empty() {
                 best = round.to_vec();

@@ -1,4 +1,6 @@
 //! Memory descriptors: what peers may GET from or PUT into, by match bits, and the GETs whose REPLY is awaited.
+//!
+//! Match bits can be guessed, so each descriptor names the NIDs that may use it: those of the server that the request goes to.
 
 use crate::error::LnetError;
 use crate::message::MAX_PAYLOAD;
@@ -25,7 +27,23 @@ pub struct SinkGuard {
     sink: Arc<Sink>,
 }
 
+impl MdGuard {
+    /// From now on these NIDs, and no others, may GET it; this node itself may in any case.
+    pub fn set_peers(&self, peers: &[Nid]) {
+        let mut tables = self.exposed.tables.lock();
+        let own = tables.sources.get_mut(&self.match_bits).filter(|entry| entry.registration == self.registration);
+        own.into_iter().for_each(|entry| entry.peers = peers.into());
+    }
+}
+
 impl SinkGuard {
+    /// From now on these NIDs, and no others, may PUT into it; this node itself may in any case.
+    pub fn set_peers(&self, peers: &[Nid]) {
+        let mut tables = self.exposed.tables.lock();
+        let own = tables.sinks.get_mut(&self.match_bits).filter(|entry| entry.registration == self.registration);
+        own.into_iter().for_each(|entry| entry.peers = peers.into());
+    }
+
     /// Waits until all bytes came: as many as the sink was made for, or fewer if the peer declared a shorter end.
     /// Never ends if the peer never sends them: callers have their own timeout.
     pub async fn filled(&mut self) -> Payload {
@@ -41,7 +59,7 @@ impl SinkGuard {
 impl Drop for MdGuard {
     fn drop(&mut self) {
         let mut tables = self.exposed.tables.lock();
-        if tables.sources.get(&self.match_bits).is_some_and(|(r, _)| *r == self.registration) {
+        if tables.sources.get(&self.match_bits).is_some_and(|entry| entry.registration == self.registration) {
             tables.sources.remove(&self.match_bits);
         }
     }
@@ -50,7 +68,7 @@ impl Drop for MdGuard {
 impl Drop for SinkGuard {
     fn drop(&mut self) {
         let mut tables = self.exposed.tables.lock();
-        if tables.sinks.get(&self.match_bits).is_some_and(|(r, _)| *r == self.registration) {
+        if tables.sinks.get(&self.match_bits).is_some_and(|entry| entry.registration == self.registration) {
             tables.sinks.remove(&self.match_bits);
         }
     }
@@ -66,8 +84,22 @@ pub(crate) struct Exposed {
 struct Tables {
     /// The next registration's number: tells a guard whether the entry is still its own.
     next: u64,
-    sources: FxHashMap<u64, (u64, Payload)>,
-    sinks: FxHashMap<u64, (u64, Arc<Sink>)>,
+    sources: FxHashMap<u64, Entry<Payload>>,
+    sinks: FxHashMap<u64, Entry<Arc<Sink>>>,
+}
+
+/// A memory descriptor.
+struct Entry<T> {
+    registration: u64,
+    /// Who may use it, beside this node itself.
+    peers: Arc<[Nid]>,
+    memory: T,
+}
+
+impl<T> Entry<T> {
+    fn is_for(&self, peer: Nid) -> bool {
+        peer == Nid::LO || self.peers.contains(&peer)
+    }
 }
 
 struct Sink {
@@ -76,37 +108,39 @@ struct Sink {
 }
 
 impl Exposed {
-    pub(crate) fn add_source(self: &Arc<Self>, match_bits: u64, data: Payload) -> MdGuard {
+    pub(crate) fn add_source(self: &Arc<Self>, peers: &[Nid], match_bits: u64, data: Payload) -> MdGuard {
         let mut tables = self.tables.lock();
         let registration = tables.next;
         tables.next += 1;
-        tables.sources.insert(match_bits, (registration, data));
+        tables.sources.insert(match_bits, Entry { registration, peers: peers.into(), memory: data });
         drop(tables);
         MdGuard { exposed: self.clone(), match_bits, registration }
     }
 
-    pub(crate) fn add_sink(self: &Arc<Self>, match_bits: u64, len: usize) -> SinkGuard {
+    pub(crate) fn add_sink(self: &Arc<Self>, peers: &[Nid], match_bits: u64, len: usize) -> SinkGuard {
         let sink = Arc::new(Sink { assembly: Mutex::new(Assembly::new(len as u64)), changed: Notify::new() });
         let mut tables = self.tables.lock();
         let registration = tables.next;
         tables.next += 1;
-        tables.sinks.insert(match_bits, (registration, sink.clone()));
+        tables.sinks.insert(match_bits, Entry { registration, peers: peers.into(), memory: sink.clone() });
         drop(tables);
         SinkGuard { exposed: self.clone(), match_bits, registration, sink }
     }
 
-    /// The bytes that a GET asks for, fewer or none where the source ends; `None` if nothing is exposed.
-    pub(crate) fn read(&self, match_bits: u64, offset: u64, length: u64) -> Option<Payload> {
+    /// The bytes that a GET asks for, fewer or none where the source ends; `None` if nothing is exposed to `peer`.
+    pub(crate) fn read(&self, peer: Nid, match_bits: u64, offset: u64, length: u64) -> Option<Payload> {
         let tables = self.tables.lock();
-        let (_, data) = tables.sources.get(&match_bits)?;
+        let data = &tables.sources.get(&match_bits).filter(|entry| entry.is_for(peer))?.memory;
         let start = offset.min(data.len() as u64);
         let len = length.min(data.len() as u64 - start);
         Some(data.slice(start as usize, len as usize))
     }
 
-    /// Takes a part of a bulk PUT; false if nothing is exposed or the part does not belong.
-    pub(crate) fn write(&self, match_bits: u64, offset: u64, total: u64, payload: Payload) -> bool {
-        let sink = self.tables.lock().sinks.get(&match_bits).map(|(_, s)| s.clone());
+    /// Takes a part of a bulk PUT; false if nothing is exposed to `peer` or the part does not belong.
+    pub(crate) fn write(&self, peer: Nid, match_bits: u64, offset: u64, total: u64, payload: Payload) -> bool {
+        let tables = self.tables.lock();
+        let sink = tables.sinks.get(&match_bits).filter(|entry| entry.is_for(peer)).map(|entry| entry.memory.clone());
+        drop(tables);
         let Some(sink) = sink else { return false };
         let verdict = sink.assembly.lock().handle_piece(offset, total, payload);
         if verdict == Verdict::Complete {
@@ -321,13 +355,31 @@ mod tests {
     #[test]
     fn a_guard_removes_only_its_own_registration() {
         let e = Arc::new(Exposed::default());
-        let old = e.add_source(7, piece(1, 3));
-        let new = e.add_source(7, piece(2, 3));
+        let (peer, other) = (Nid::sim(1), Nid::sim(2));
+        let old = e.add_source(&[peer], 7, piece(1, 3));
+        let new = e.add_source(&[peer], 7, piece(2, 3));
+        old.set_peers(&[other]);
         drop(old);
-        assert!(e.read(7, 1, 9) == Some(piece(2, 2)));
-        assert_eq!(e.read(7, u64::MAX, u64::MAX).map(|p| p.len()), Some(0));
+        assert!(e.read(peer, 7, 1, 9) == Some(piece(2, 2)));
+        assert_eq!(e.read(peer, 7, u64::MAX, u64::MAX).map(|p| p.len()), Some(0));
         drop(new);
-        assert!(e.read(7, 0, 1).is_none());
+        assert!(e.read(peer, 7, 0, 1).is_none());
+    }
+
+    #[test]
+    fn memory_is_for_the_peers_that_it_names() {
+        let e = Arc::new(Exposed::default());
+        let (server, twin, stranger) = (Nid::sim(1), Nid::sim(2), Nid::sim(3));
+        let source = e.add_source(&[server], 7, piece(1, 3));
+        let sink = e.add_sink(&[server], 8, 3);
+        assert!(e.read(stranger, 7, 0, 3).is_none() && e.read(twin, 7, 0, 3).is_none());
+        assert!(!e.write(stranger, 8, 0, 3, piece(6, 3)), "a stranger that guessed the match bits");
+        source.set_peers(&[server, twin]);
+        sink.set_peers(&[twin]);
+        assert!(e.read(server, 7, 0, 3) == Some(piece(1, 3)) && e.read(twin, 7, 0, 3) == Some(piece(1, 3)));
+        assert!(!e.write(server, 8, 0, 3, piece(6, 3)), "the request went to another node since");
+        assert!(e.write(twin, 8, 0, 3, piece(1, 3)));
+        assert!(e.read(Nid::LO, 7, 0, 3).is_some(), "this node itself");
     }
 
     #[test]

@@ -132,14 +132,14 @@ impl Lnet {
         Ok(())
     }
 
-    /// Lets peers GET `data` under `match_bits`, until the guard is dropped.
-    pub fn expose_source(&self, match_bits: u64, data: Payload) -> MdGuard {
-        self.0.exposed.add_source(match_bits, data)
+    /// Lets `peers`, the NIDs of one server, GET `data` under `match_bits`, until the guard is dropped.
+    pub fn expose_source(&self, peers: &[Nid], match_bits: u64, data: Payload) -> MdGuard {
+        self.0.exposed.add_source(peers, match_bits, data)
     }
 
-    /// Lets a peer PUT up to `len` bytes under `match_bits`, until the guard is dropped.
-    pub fn expose_sink(&self, match_bits: u64, len: usize) -> SinkGuard {
-        self.0.exposed.add_sink(match_bits, len)
+    /// Lets `peers`, the NIDs of one server, PUT up to `len` bytes under `match_bits`, until the guard is dropped.
+    pub fn expose_sink(&self, peers: &[Nid], match_bits: u64, len: usize) -> SinkGuard {
+        self.0.exposed.add_sink(peers, match_bits, len)
     }
 
     /// Pulls what `from` has exposed under `match_bits`: `len` bytes, or fewer if there are fewer. The pieces are in

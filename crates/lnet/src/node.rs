@@ -257,7 +257,7 @@ impl Node {
     fn handle_put(&self, header: &Header, payload: Payload) -> bool {
         let Header { source: from, portal, match_bits, .. } = *header;
         if portal == Portal::BULK {
-            return self.exposed.write(match_bits, header.offset, header.length, payload);
+            return self.exposed.write(from, match_bits, header.offset, header.length, payload);
         }
         // The handler may attach portals itself, so the table is not kept locked.
         let handler = self.portals.read().iter().find(|(p, _)| *p == portal).map(|(_, h)| h.clone());
@@ -270,7 +270,7 @@ impl Node {
         let found = match header.portal {
             Portal::RESERVED if header.match_bits == PING_MATCH_BITS => Some(self.ping_answer()),
             Portal::BULK if header.length <= self.message_max(header.source) => {
-                self.exposed.read(header.match_bits, header.offset, header.length)
+                self.exposed.read(header.source, header.match_bits, header.offset, header.length)
             }
             _ => None,
         };

@@ -587,7 +587,7 @@ struct Request {
     inline: Payload,
     header: RpcHeader,
     /// Exposed for the server to pull, over all resends.
-    _source: Option<MdGuard>,
+    source: Option<MdGuard>,
     sink: Option<SinkGuard>,
 }
 
@@ -657,7 +657,7 @@ impl Ongoing {
         drop(s);
         let (import, header) = (import.clone(), RpcHeader::default());
         let inline = Payload::new();
-        Ok(Ongoing(Some(Request { import, xid, spec, body, inline, header, _source: None, sink: None })))
+        Ok(Ongoing(Some(Request { import, xid, spec, body, inline, header, source: None, sink: None })))
     }
 
     fn request(&mut self) -> &mut Request {
@@ -695,12 +695,12 @@ impl Request {
             }
             Bulk::Send(data) => {
                 self.header.match_bits = self.xid;
-                self._source = Some(lnet.expose_source(self.xid, data));
+                self.source = Some(lnet.expose_source(&[], self.xid, data));
             }
             Bulk::Receive { max_len } if max_len <= INLINE_MAX => {}
             Bulk::Receive { max_len } => {
                 self.header.match_bits = self.xid;
-                self.sink = Some(lnet.expose_sink(self.xid, max_len));
+                self.sink = Some(lnet.expose_sink(&[], self.xid, max_len));
             }
         }
     }
@@ -752,6 +752,12 @@ impl Request {
             (header.credits_wanted, header.bytes_wanted) = (wanted.rpcs, wanted.bytes);
         }
         s.last_sent = now;
+        // Nobody else may take the data, or give any, by a guess of the xid.
+        if header.match_bits != 0 {
+            let peers = s.machine.nids();
+            self.source.iter().for_each(|source| source.set_peers(&peers));
+            self.sink.iter().for_each(|sink| sink.set_peers(&peers));
+        }
         self.begin(&mut s, &mut header, now, now + timeout);
         drop(s);
         let payload = encode(RpcKind::Request, &header, &self.body, self.inline.clone());
@@ -795,7 +801,7 @@ impl Request {
                     other.is_err()
                 );
                 let max_len = self.header.bulk_bytes as usize;
-                self.sink = Some(self.import.node.lnet.expose_sink(self.xid, max_len));
+                self.sink = Some(self.import.node.lnet.expose_sink(&[], self.xid, max_len));
                 self.import.state.lock().calls.handle_incomplete(self.xid);
                 Ok(None)
             }

@@ -145,7 +145,8 @@ impl ImportShared {
         let mut _source = None;
         if request.data.len() > INLINE_MAX {
             header.match_bits = xid;
-            _source = Some(node.lnet.expose_source(xid, request.data.clone()));
+            let peers = self.state.lock().machine.nids();
+            _source = Some(node.lnet.expose_source(&peers, xid, request.data.clone()));
         } else if !request.data.is_empty() {
             header.flags |= flags::INLINE;
             inline = request.data.clone();

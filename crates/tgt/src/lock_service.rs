@@ -72,7 +72,8 @@ impl LockService {
     /// A service for the locks that clients ask for: flocks of an MDT, extents of an OST. Its parameters are under
     /// `ldlm.namespaces`.
     pub fn new(target: &Arc<Target>, kind: LockKind) -> LockService {
-        let namespace = Namespace::new(target.rt().random(), Settings::default());
+        let rt = target.rt().clone();
+        let namespace = Namespace::new(move || rt.random(), Settings::default());
         let state = State {
             namespace,
             waiters: FxHashMap::default(),

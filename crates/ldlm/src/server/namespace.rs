@@ -29,8 +29,12 @@ pub struct Namespace {
     contention: Contention,
     pool: Pool,
     totals: Totals,
-    last_id: u64,
+    ids: IdSource,
 }
+
+/// Where names of locks come from. Clients see them, so on the wire they must be such that nobody can guess another's from his
+/// own, nor one of an earlier start.
+type IdSource = Box<dyn FnMut() -> u64 + Send>;
 
 /// What a [`LockId`] names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,9 +52,8 @@ enum Named {
 }
 
 impl Namespace {
-    /// No locks. Ids begin above a number derived from `seed`: a random one keeps handles of an earlier start from
-    /// meaning anything.
-    pub fn new(seed: u64, settings: Settings) -> Namespace {
+    /// No locks. `ids` gives their names, one at a time; it may repeat itself, but not for ever.
+    pub fn new(ids: impl FnMut() -> u64 + Send + 'static, settings: Settings) -> Namespace {
         Namespace {
             settings,
             objects: FxHashMap::default(),
@@ -62,7 +65,7 @@ impl Namespace {
             contention: Contention::default(),
             pool: Pool::new(settings.lock_limit),
             totals: Totals::default(),
-            last_id: seed >> 8,
+            ids: Box::new(ids),
         }
     }
 
@@ -165,7 +168,7 @@ impl Namespace {
         now: Time,
         effects: &mut Effects,
     ) -> Local {
-        let id = self.next_id();
+        let id = self.unused_id();
         let mode = if mode == LockMode::Pr { LockMode::Pr } else { LockMode::Pw };
         self.names.insert(id, Named::LocalExtent { resource });
         let ask = Asked { id, client: on_behalf, local: true, mode, ranges, group: 0, exact: true, alone: false };
@@ -180,7 +183,7 @@ impl Namespace {
         now: Time,
         effects: &mut Effects,
     ) -> Local {
-        let id = self.next_id();
+        let id = self.unused_id();
         self.names.insert(id, Named::LocalInodes);
         let mut called_back = Vec::new();
         let granted = self.inodes.lock(id, on_behalf, wants, &mut called_back);
@@ -204,7 +207,6 @@ impl Namespace {
         let new = self.unused_id();
         let granted = self.inodes.grant(client, inode, bits, || new)?;
         if granted.is_new {
-            self.last_id = new.0;
             self.names.insert(new, Named::Inode { client, inode });
             self.totals.grants += 1;
         }
@@ -346,7 +348,7 @@ impl Namespace {
         if group_no_wait && self.objects.get(&resource).is_some_and(|object| object.would_wait_for_group(&ask)) {
             return Outcome::Refused(Errno::EAGAIN);
         }
-        let id = self.next_id();
+        let id = ask.id;
         self.names.insert(id, Named::Extent { client: *client, xid: *xid, part: *part, resource });
         self.by_request.insert((*client, *xid, *part), id);
         self.place(resource, ask, now, effects);
@@ -480,7 +482,7 @@ impl Namespace {
     }
 
     fn enqueue_flock(&mut self, request: &Request, effects: &mut Effects) -> Outcome {
-        let (client, xid, id) = (request.client, request.xid, self.next_id());
+        let (client, xid, id) = (request.client, request.xid, self.unused_id());
         let mut grants = Vec::new();
         let flocked = self.flocks.enqueue(client, &request.enqueue, id, &mut grants);
         self.granted_flocks(grants, effects);
@@ -505,19 +507,14 @@ impl Namespace {
 
 /// What all kinds have in common.
 impl Namespace {
-    fn next_id(&mut self) -> LockId {
-        let id = self.unused_id();
-        self.last_id = id.0;
-        id
-    }
-
-    /// The next name. Names that clients brought back from an earlier start may be anywhere.
-    fn unused_id(&self) -> LockId {
-        let mut id = self.last_id.wrapping_add(1);
-        while id == 0 || self.names.contains_key(&LockId(id)) {
-            id = id.wrapping_add(1);
+    /// A name. Names that clients brought back from an earlier start may be anywhere.
+    fn unused_id(&mut self) -> LockId {
+        loop {
+            let id = LockId((self.ids)());
+            if id.0 != 0 && !self.names.contains_key(&id) {
+                return id;
+            }
         }
-        LockId(id)
     }
 
     /// Whether the client holds this lock: it does not wait.

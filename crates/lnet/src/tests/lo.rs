@@ -26,11 +26,11 @@ fn puts_and_bulk_pass_without_a_copy() {
         let put = requests.recv().await.unwrap();
         assert_eq!((put.from, put.match_bits, at(&put.payload)), (Nid::LO, 7, at(&small)));
 
-        let _source = lnet.expose_source(1, big.clone());
+        let _source = lnet.expose_source(&[], 1, big.clone());
         let pulled = lnet.get_bulk(Nid::LO, 1, big.len()).await.unwrap();
         assert_eq!((pulled.pieces().len(), at(&pulled)), (1, at(&big)), "in one piece, as nothing is cut");
 
-        let mut sink = lnet.expose_sink(2, big.len());
+        let mut sink = lnet.expose_sink(&[], 2, big.len());
         lnet.put_bulk(Nid::LO, 2, big.clone()).await.unwrap();
         assert_eq!(at(&sink.filled().await), at(&big));
     });

@@ -79,10 +79,10 @@ fn bulk_goes_both_ways_in_parts() {
     let options = SimNetOptions { link: link(us(10)), bandwidth: 1_000_000_000, seed: 0 };
     two(1, options, async |_rt, net, a, b| {
         let data = pattern((3 << 20) + 77);
-        let _source = a.expose_source(5, data.clone());
+        let _source = a.expose_source(&[B], 5, data.clone());
         assert!(b.get_bulk(A, 5, data.len()).await.unwrap() == data);
         assert!(b.get_bulk(A, 5, data.len() + 1).await.unwrap() == data, "a source that ends early is no error");
-        let mut sink = a.expose_sink(6, 4 << 20);
+        let mut sink = a.expose_sink(&[B], 6, 4 << 20);
         b.put_bulk(A, 6, data.clone()).await.unwrap();
         assert!(sink.filled().await == data);
         assert_eq!(b.get_bulk(A, 7, 1).await, Err(LnetError::NoMatch(A, 7)));
@@ -205,7 +205,7 @@ fn fault_points_drop_delay_and_damage() {
     sim.block_on(HOUR, async move {
         let faults = Faults::new();
         let a = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
-        let (_, (b, to)) = (a.add_sim(&net), node(&rt, &net));
+        let (from, (b, to)) = (a.add_sim(&net), node(&rt, &net));
         let mut requests = inbox(&b, REQUEST);
         let mut arrived = || std::iter::from_fn(|| requests.try_recv().ok()).count();
         for (action, at_once, later) in [
@@ -221,7 +221,7 @@ fn fault_points_drop_delay_and_damage() {
             assert_eq!(arrived(), later, "{action:?}");
         }
         // Bulk data is checked above the network, which lets the damage through, without touching the sender's memory.
-        let (data, mut sink) = (pattern(5000), b.expose_sink(1, 5000));
+        let (data, mut sink) = (pattern(5000), b.expose_sink(&[from], 1, 5000));
         faults.arm("lnet.send", Fault::once(FaultAction::Corrupt));
         a.put_bulk(to, 1, data.clone()).await.unwrap();
         assert!(sink.filled().await != data);

@@ -76,14 +76,14 @@ async fn bulk_of_three_mebibytes_both_ways_on_bulk_connections() {
     client.ping(server_nid, SECOND).await.unwrap();
     assert_eq!(client.peers()[0].connections, 1, "bulk connections wait for bulk");
     let data = pattern((3 << 20) + 5000);
-    let _source = client.expose_source(1, data.clone());
+    let _source = client.expose_source(&[server_nid], 1, data.clone());
     assert!(server.get_bulk(client_nid, 1, data.len()).await.unwrap() == data);
-    let mut sink = client.expose_sink(2, 4 << 20);
+    let mut sink = client.expose_sink(&[server_nid], 2, 4 << 20);
     server.put_bulk(client_nid, 2, data.clone()).await.unwrap();
     assert!(sink.filled().await == data);
     // The server had no bulk connection to send on, and asked the client for some.
     until("bulk connections", || client.peers()[0].connections == 3 && server.peers()[0].connections == 3).await;
-    let mut sink = client.expose_sink(3, data.len());
+    let mut sink = client.expose_sink(&[server_nid], 3, data.len());
     server.put_bulk(client_nid, 3, data.clone()).await.unwrap();
     assert!(sink.filled().await == data);
     assert!(server.get_bulk(client_nid, 1, data.len()).await.unwrap() == data);
@@ -134,7 +134,7 @@ async fn a_peer_that_restarts_on_its_port_is_found_again() {
     let lost = lost_peers(&client);
     client.ping(server_nid, SECOND).await.unwrap();
     let waiting = client.clone();
-    let _source = server.expose_source(1, pattern(10));
+    let _source = server.expose_source(&[], 1, pattern(10));
     server.shutdown().await;
     until("the hint", || *lost.lock() == [server_nid]).await;
     // Refused at once, then silent for the pause: both are a peer that is down.

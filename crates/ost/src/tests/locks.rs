@@ -98,3 +98,22 @@ fn the_other_kinds_of_lock_are_not_served_here() {
         assert_eq!(enqueue(client, flock).await, Err(Errno::EOPNOTSUPP));
     });
 }
+
+/// Handles counted up from a random start: from its own, a client knew those of others.
+#[test]
+fn handles_of_locks_tell_nothing_of_other_locks() {
+    run(|rt| async move {
+        let cluster = Cluster::start(&rt).await;
+        let client = cluster.client(1);
+        let mut handles = Vec::new();
+        for _ in 0..8 {
+            let fid = client.object().await;
+            handles.push(enqueue(client.clone(), append_lock(fid)).await.unwrap().handle);
+        }
+        for (n, a) in handles.iter().enumerate() {
+            let near = handles[..n].iter().find(|b| a.abs_diff(**b) < 1 << 32);
+            assert_eq!(near, None, "handle {a} is near another");
+        }
+        assert!(!handles.is_sorted(), "{handles:?}");
+    });
+}

@@ -88,3 +88,39 @@ fn an_answer_counts_only_from_where_the_server_is() {
         assert_eq!((answer, w.applied()), (Ok(2), vec![1, 2]));
     });
 }
+
+/// Match bits are xids, which count up: whoever guessed one could take the data of a write, or put his own in the place of what
+/// a server sends.
+#[test]
+fn bulk_goes_to_and_comes_from_the_server_alone() {
+    run(1, 60, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        let (len, client) = (100_000, Nid::sim(CLIENT));
+        apply(&import, 1).await.unwrap();
+        let lnet = node(&rt, &w.net, STRANGER).0.lnet.clone();
+        let xid = w.client.0.next_xid();
+        let takes = async {
+            let mut taken = 0;
+            for _ in 0..20 {
+                for xid in xid..xid + 4 {
+                    taken += usize::from(lnet.get_bulk(client, xid, len).await.is_ok());
+                }
+            }
+            taken
+        };
+        let (written, taken) = tokio::join!(write(&import, pattern(len)), takes);
+        assert_eq!((written, taken), (Ok(len as u64), 0));
+
+        let xid = w.client.0.next_xid();
+        let gives = async {
+            let false_data = Payload::from(vec![6; len]);
+            for xid in xid..xid + 4 {
+                lnet.put_bulk(client, xid, false_data.clone()).await.unwrap();
+            }
+        };
+        // It is one hop away, the server's answer two.
+        let (data, ()) = tokio::join!(read(&import, len), gives);
+        assert!(data == Ok(pattern(len)), "what the server sent");
+    });
+}

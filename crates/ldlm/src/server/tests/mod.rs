@@ -28,7 +28,12 @@ impl Server {
     }
 
     fn with(settings: Settings) -> Server {
-        Server { namespace: Namespace::new(7 << 20, settings), now: Time::ZERO, xid: 0, effects: Effects::default() }
+        Server {
+            namespace: Namespace::new(counting(7 << 12), settings),
+            now: Time::ZERO,
+            xid: 0,
+            effects: Effects::default(),
+        }
     }
 
     fn send(&mut self, client: u64, enqueue: Enqueue) -> Outcome {
@@ -139,4 +144,12 @@ fn held(outcome: Outcome) -> LockId {
 
 fn range(reply: &EnqueueReply) -> (u64, u64) {
     (reply.start, reply.end)
+}
+
+/// Names in order, from `last` on, which is not among them.
+pub(super) fn counting(mut last: u64) -> impl FnMut() -> u64 {
+    move || {
+        last += 1;
+        last
+    }
 }
