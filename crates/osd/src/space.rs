@@ -38,7 +38,7 @@ impl Default for SpaceLimits {
     }
 }
 
-/// Whose pages an operation may take.
+/// Pages that an operation may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Claim {
     /// All but the reserve.
@@ -50,9 +50,9 @@ pub(crate) enum Claim {
 /// Pages that a change takes at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Cost {
-    /// All of them.
+    /// Pages in all.
     pub(crate) pages: u64,
-    /// Those of them that must lie next to each other.
+    /// Pages among them that must lie next to each other.
     pub(crate) run: u64,
 }
 
@@ -74,13 +74,13 @@ pub(crate) struct Space {
     used_before: u64,
     /// Pages that the last ended transaction took at most.
     taken_before: u64,
-    /// Whether the file could grow when that was tried last.
+    /// True if the file got all pages that it wanted at the last attempt to grow.
     can_grow: bool,
     /// An ordinary operation was refused since the counts were exact.
     refused: bool,
 }
 
-/// What the running transaction has taken, all of it and by the operation that asks.
+/// Pages that the running transaction has taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Taken {
     pub(crate) pages: u64,
@@ -88,7 +88,7 @@ pub(crate) struct Taken {
     pub(crate) used: u64,
     /// Pages that had to lie next to each other.
     pub(crate) runs: u64,
-    /// Pages by the operation at its turn: to undo it can take as many again.
+    /// Pages that the current operation has taken; to undo it can take as many again.
     pub(crate) by_operation: u64,
 }
 
@@ -112,7 +112,8 @@ impl Space {
         self.limits.reserve_pages.max(self.used / self.limits.reserve_fraction.max(1))
     }
 
-    /// Checks that there are pages for one more change, and for undoing the operation with it. `is_first` of the operation.
+    /// Checks that there are pages for one more change, and for undoing the operation with it. `is_first`: the operation has
+    /// changed nothing yet.
     pub(crate) fn check(&mut self, claim: Claim, taken: Taken, next: Cost, is_first: bool) -> Result<(), Missing> {
         let (kept, kept_fresh) = match claim {
             Claim::Reserve => (0, LIST_RUN_PAGES),
@@ -166,7 +167,7 @@ impl Space {
         missing.next_multiple_of(step.max(1))
     }
 
-    /// The file was to grow: it has this many pages now. `can_grow`: it got all that was wanted.
+    /// Notes the pages that the file has after an attempt to grow. `can_grow`: the file got all that was wanted.
     pub(crate) fn handle_growth(&mut self, allocated: u64, can_grow: bool) {
         self.allocated = self.allocated.max(allocated);
         self.can_grow = can_grow;
@@ -194,7 +195,7 @@ impl Space {
         self.usable().saturating_sub(taken.used + self.reserve() + 2 * COMMIT_PAGES)
     }
 
-    /// Whether the file got all that was wanted when it was to grow last.
+    /// True if the file got all pages that it wanted at the last attempt to grow.
     pub(crate) fn can_grow(&self) -> bool {
         self.can_grow
     }
@@ -229,7 +230,7 @@ impl Space {
     }
 }
 
-/// What a device has no space for.
+/// A kind of things that a device has no space for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Full {
     /// Records: names, inodes, objects, settings.
@@ -241,7 +242,7 @@ pub enum Full {
 }
 
 impl Full {
-    /// What is full, if anything is, by what the device says of itself.
+    /// Returns what the device has no space for, by its own count. It counts as full up to `margin` times the limit.
     fn of(fs: &StatFs, of_objects: bool, margin: u64) -> Option<Full> {
         if fs.records_available_bytes < margin * RECORDS_FULL_BYTES {
             Some(Full::Records)
@@ -252,7 +253,7 @@ impl Full {
         }
     }
 
-    /// What a person should know of it.
+    /// A sentence for people: what is refused, and what helps.
     pub fn text(self) -> &'static str {
         match self {
             Full::Records => "no space is left for new names and records; removing files works",
@@ -262,7 +263,7 @@ impl Full {
     }
 }
 
-/// With less than this left a target is full.
+/// Space below which a target counts as full.
 const RECORDS_FULL_BYTES: u64 = 2 * OPERATION_PAGES * PAGE;
 const DATA_FULL_BYTES: u64 = 1 << 20;
 const FILES_FULL: u64 = 8;
@@ -274,7 +275,7 @@ pub(crate) struct FullWatch {
 }
 
 impl FullWatch {
-    /// The device's space is this now; `of_objects` if it is for objects too. Returns what is to be logged.
+    /// Takes the device's present space; `of_objects` if it holds objects too. Returns a line for the log if there is news.
     pub(crate) fn handle_statfs(&mut self, fs: &StatFs, of_objects: bool) -> Option<String> {
         // Twice as much must be free before it is full no longer: one page more or less is no news.
         let full = Full::of(fs, of_objects, if self.full.is_some() { 2 } else { 1 });

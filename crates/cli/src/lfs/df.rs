@@ -7,7 +7,6 @@ use crate::output::{fail, json};
 use nacre_base::{Errno, size};
 use nacre_wire::attr::statfs_state;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -112,9 +111,6 @@ fn print_df(mountpoint: &Path, targets: &[Target], human: bool, inodes: bool, ve
         (_, true) => println!("{:<20} {:>11} {:>9} {:>9} Use%  Mounted on", "UUID", "bytes", "Used", "Available"),
         _ => println!("{:<20} {:>11} {:>11} {:>11} Use%  Mounted on", "UUID", "1K-blocks", "Used", "Available"),
     }
-    let mut sum = Space { block_size: 1024, ..Space::default() };
-    let (mut mdt_files, mut ost_files_free) = (Space::default(), 0u64);
-    let mut disks = BTreeSet::new();
     for t in targets {
         let uuid = format!("{}_UUID", t.name);
         let Some(s) = t.statfs else {
@@ -124,23 +120,38 @@ fn print_df(mountpoint: &Path, targets: &[Target], human: bool, inodes: bool, ve
         };
         let place = format!("{}[{}:{}] {}", mountpoint.display(), t.kind, t.index, letters(s.state, verbose));
         println!("{}{place}", row(&uuid, &s, human, inodes));
-        if t.kind == "OST" && s.disk != 0 && !disks.insert(s.disk) {
-            // The totals have this disk's space already, from another target that lies on it.
-        } else if t.kind == "OST" {
-            sum.blocks += s.kib(s.blocks);
-            sum.blocks_free += s.kib(s.blocks_free);
-            sum.blocks_available += s.kib(s.blocks_available);
-            ost_files_free += s.files_free;
-        } else {
-            mdt_files.files += s.files;
-            mdt_files.files_free += s.files_free;
+    }
+    println!("\n{}{}", row("filesystem_summary:", &sum_of(targets), human, inodes), mountpoint.display());
+}
+
+/// The space of all OSTs and the inodes of all MDTs, by the rules of the client's own sum for df(1): a disk that several OSTs
+/// share counts once, and no more inodes are free than there are free objects for them.
+fn sum_of(targets: &[Target]) -> Space {
+    let (mut disks, mut mdts): (Vec<Space>, Space) = (Vec::new(), Space::default());
+    for (kind, s) in targets.iter().filter_map(|t| Some((t.kind.as_str(), t.statfs?))) {
+        if kind != "OST" {
+            (mdts.files, mdts.files_free) = (mdts.files + s.files, mdts.files_free + s.files_free);
+            continue;
+        }
+        match disks.iter_mut().find(|other| s.disk != 0 && other.disk == s.disk) {
+            // They say the same of their disk, but for reserves: the one that says least counts.
+            Some(other) if other.kib(other.blocks_available) <= s.kib(s.blocks_available) => {}
+            Some(other) => *other = s,
+            None => disks.push(s),
         }
     }
-    // No more files than there are objects for.
-    let used = mdt_files.files - mdt_files.files_free.min(mdt_files.files);
-    sum.files_free = mdt_files.files_free.min(ost_files_free);
-    sum.files = used + sum.files_free;
-    println!("\n{}{}", row("filesystem_summary:", &sum, human, inodes), mountpoint.display());
+    let kib = |blocks: fn(&Space) -> u64| disks.iter().map(|s| s.kib(blocks(s))).sum();
+    let objects_free = disks.iter().map(|s| s.files_free).sum();
+    let files_free = if disks.is_empty() { mdts.files_free } else { mdts.files_free.min(objects_free) };
+    Space {
+        block_size: 1024,
+        blocks: kib(|s| s.blocks),
+        blocks_free: kib(|s| s.blocks_free),
+        blocks_available: kib(|s| s.blocks_available),
+        files: mdts.files.saturating_sub(mdts.files_free) + files_free,
+        files_free,
+        ..Space::default()
+    }
 }
 
 fn row(name: &str, s: &Space, human: bool, inodes: bool) -> String {
@@ -275,6 +286,30 @@ pub(crate) fn getname(args: &[String]) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shared_disk_counts_once_by_the_ost_that_says_least() {
+        let target = |kind: &str, statfs| Target {
+            kind: kind.to_owned(),
+            index: 0,
+            name: String::new(),
+            nids: Vec::new(),
+            active: true,
+            error: None,
+            statfs,
+        };
+        let ost = |disk, blocks_available| {
+            let blocks = Space { block_size: 4096, blocks: 100, blocks_free: 50, ..Space::default() };
+            target("OST", Some(Space { blocks_available, files_free: 300, disk, ..blocks }))
+        };
+        let mdt = || target("MDT", Some(Space { files: 1000, files_free: 900, ..Space::default() }));
+        let sum = sum_of(&[mdt(), ost(7, 40), ost(7, 30), ost(0, 20), ost(0, 20), ost(7, 35), target("OST", None)]);
+        assert_eq!((sum.blocks, sum.blocks_free, sum.blocks_available), (1200, 600, 4 * 70));
+        assert_eq!((sum.files, sum.files_free), (1000, 900), "objects for 900 files on three disks");
+        let sum = sum_of(&[mdt(), ost(7, 40)]);
+        assert_eq!((sum.files, sum.files_free), (400, 300), "100 in use, and objects for 300 more");
+        assert_eq!(sum_of(&[mdt()]).files_free, 900, "no OST answers");
+    }
 
     #[test]
     fn rows_have_lustres_columns() {

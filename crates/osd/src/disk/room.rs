@@ -14,14 +14,14 @@ use std::sync::atomic::Ordering;
 
 /// Space of the file system that the index leaves to the small files beside it.
 pub(super) const LEFT_BYTES: u64 = 1 << 20;
-/// The largest and the smallest step by which the index grows; between them it is this part of the file system.
+/// The index grows by a fraction of the file system, but by no more and no less than these steps.
 const STEP_MAX_PAGES: u64 = (16 << 20) / PAGE;
 const STEP_MIN_PAGES: u64 = (1 << 20) / PAGE;
 const STEP_FRACTION: u64 = 64;
 /// If there is no space for a step, the index takes what there is, in multiples of this.
 const LAST_STEP_PAGES: u64 = 64;
 
-/// What an index that was just opened has.
+/// Pages of an index that was just opened.
 pub(super) fn measure(index: &Index, tree: &TreeUse, limits: SpaceLimits) -> Space {
     let reached = index.pages_reached();
     // Pages that were never written have no place yet.
@@ -33,14 +33,14 @@ pub(super) fn measure(index: &Index, tree: &TreeUse, limits: SpaceLimits) -> Spa
 }
 
 impl Running {
-    /// A transaction was ended and the next one begun.
+    /// Begins to count anew, because a transaction was ended and the next one begun.
     pub(super) fn begin_counting(&mut self, index: &Index, shapes: Vec<Shape>) {
         let taken = self.tree.pages();
         self.tree = TreeUse::new(shapes);
         self.space.handle_flush(taken, self.tree.used(), index.pages_reached());
     }
 
-    /// Whether the index must be flushed at the next commit, even if a journal could take its changes.
+    /// Returns whether the next commit must flush the index even if a journal could take the changes.
     pub(super) fn is_short_of_space(&self) -> bool {
         let taken = self.tree.taken(0);
         self.space.is_crowded(taken) || self.space.wants_settling(taken)
@@ -48,7 +48,7 @@ impl Running {
 }
 
 impl Device {
-    /// Has the index grow before it needs to. Notices also when the file system has become larger.
+    /// Lets the index grow ahead of need. Also notices that the file system has become larger.
     pub(super) fn grow_ahead(&self, running: &mut Running) {
         let wanted = running.space.wanted_growth(running.tree.pages(), self.growth_step);
         if wanted > 0 {
@@ -56,16 +56,16 @@ impl Device {
         }
     }
 
-    /// Has the index grow by `pages`, or by what there is.
+    /// Lets the index grow by `pages`, or by as many as there are.
     pub(super) fn grow_index(&self, running: &mut Running, pages: u64) {
         let Some(index) = &running.index else { return };
         let wanted = pages.next_multiple_of(self.growth_step);
         let Ok(fs) = statfs(&self.lock.0) else { return };
         let there_is = self.index_growth_max(&fs) / PAGE;
-        let mut grown = if wanted <= there_is { wanted } else { there_is };
+        let mut grown = wanted.min(there_is);
         let before = running.space.allocated();
         while grown > 0 && index.allocate(before + grown).is_err() {
-            // Somebody else took it.
+            // Another program took the space meanwhile.
             grown = grown / 2 / LAST_STEP_PAGES * LAST_STEP_PAGES;
         }
         running.space.handle_growth(before + grown, grown == wanted);
@@ -79,15 +79,15 @@ impl Device {
         bytes - bytes % (LAST_STEP_PAGES * PAGE)
     }
 
-    /// Tells [`Device::statfs`] what the index has.
+    /// Publishes the space of the index for [`Device::statfs`].
     pub(super) fn show_records(&self, running: &Running) {
         let taken = running.tree.taken(0);
         self.records_available.store(running.space.available(taken) * PAGE, Ordering::Relaxed);
         self.records_free.store(running.space.free(taken) * PAGE, Ordering::Relaxed);
     }
 
-    /// On a device that was just opened, and is short of space: ends a transaction, because what the last one before the
-    /// start has freed is not known, and can be used again only after the next.
+    /// Ends a transaction on a device that was just opened and is short of space: nobody knows what the last transaction before
+    /// the start has freed, and it can be used again only after the next one.
     pub(super) fn begin_settled(&self, running: &mut Running) -> Result<(), OsdError> {
         if running.space.can_grow() {
             return Ok(());
@@ -102,7 +102,7 @@ impl Device {
         Ok(())
     }
 
-    /// Has the index grow in front of an operation, unless that was in vain last time.
+    /// Lets the index grow before an operation, unless the last attempt failed.
     pub(super) fn grow_if_needed(&self, running: &mut Running) {
         if running.space.can_grow() {
             self.grow_ahead(running);
@@ -115,7 +115,7 @@ pub(super) fn growth_step(total_bytes: u64) -> u64 {
     (total_bytes / STEP_FRACTION / PAGE).clamp(STEP_MIN_PAGES, STEP_MAX_PAGES)
 }
 
-/// What the file system says that a file is on; nothing of records.
+/// Space of the file system that a file is on, without that of records.
 pub(super) fn statfs(file: &File) -> Result<StatFs, OsdError> {
     let mut fs = MaybeUninit::<libc::statvfs>::uninit();
     // SAFETY: fstatvfs fills what it is given, and `fs` is read only if it did.

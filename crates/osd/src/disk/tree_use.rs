@@ -1,4 +1,4 @@
-//! How many pages the running transaction has taken at most, told from the shapes of the tables. The library does not say
+//! An upper bound of the pages that the running transaction has taken, computed from the shapes of the tables. The library does not say
 //! which pages it has copied; but of each level of a table it copies at most one page and its neighbour for each change,
 //! never more than there were, and pages that were added are in the table's counts.
 
@@ -13,7 +13,7 @@ pub(super) struct Shape {
     pub(super) overflow_pages: u64,
 }
 
-/// What a transaction has taken of each table.
+/// Pages that a transaction has taken, by table.
 pub(super) struct TreeUse {
     tables: Vec<TableUse>,
     runs: u64,
@@ -33,7 +33,7 @@ struct TableUse {
 /// A record up to this size lies in a page with others.
 const IN_PAGE_MAX: u64 = 2030;
 
-/// Pages that a value has for itself.
+/// Overflow pages of a record's value; 0 if the record lies in a page with others.
 pub(super) fn pages_of_its_own(key_len: usize, value_len: usize) -> u64 {
     if (key_len + value_len) as u64 <= IN_PAGE_MAX { 0 } else { (value_len as u64 + 16).div_ceil(PAGE) }
 }
@@ -73,7 +73,7 @@ impl TreeUse {
         }
     }
 
-    /// What all changes have taken, and those after `before` of the operation at its turn.
+    /// Pages that all changes have taken; those beyond `before` are the current operation's.
     pub(super) fn taken(&self, before: u64) -> Taken {
         let pages = self.pages();
         Taken { pages, used: self.used(), runs: self.runs, by_operation: pages.saturating_sub(before) }

@@ -218,7 +218,7 @@ impl Object {
     fn insert(&mut self, offset: u64, data: Bytes) {
         self.bytes += data.len() as u64;
         let replaced = self.extents.insert(offset, data);
-        debug_assert!(replaced.is_none(), "extents overlap at {offset}");
+        assert!(replaced.is_none(), "extents overlap at {offset}");
     }
 }
 
