@@ -53,6 +53,12 @@ pub enum ParamError {
     },
 }
 
+impl std::fmt::Debug for Params {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} parameters", self.all.lock().len())
+    }
+}
+
 impl Params {
     /// An empty registry.
     pub fn new() -> Params {

@@ -1,39 +1,33 @@
 //! Clients for measurements: instances of the client library in this process, each with a network node of its own, so
 //! that they are as separate for the servers as mounts of different hosts; and what they sent, counted.
 
-use nacre_base::param::Params;
-use nacre_base::{Errno, Faults, Network};
+use nacre_base::Errno;
 pub(crate) use nacre_client::open_flags::{O_CREAT, O_DIRECT, O_EXCL, O_RDWR};
 use nacre_client::{Client, MountConfig, MountSource, RpcCounts};
-use nacre_lnet::{Lnet, LnetOptions, TcpListen};
-use nacre_ptlrpc::RpcNode;
-use nacre_rt::Rt;
+use nacre_node::Node;
+use nacre_process::Listen;
 use nacre_wire::attr::Credentials;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// One client.
 pub(crate) struct Instance {
     pub(crate) client: Arc<Client>,
-    node: RpcNode,
+    node: Node,
 }
 
 impl Instance {
     /// Mounts, as client number `n`, on a port of its own at `address`.
     pub(crate) async fn mount(source: &MountSource, address: Ipv4Addr, n: usize) -> Result<Instance, String> {
-        let (rt, params, faults) = (Rt::production(), Params::new(), Faults::new());
-        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
-        let listen = TcpListen { address, port: 0, network: Network::TCP };
-        lnet.add_tcp(listen).await.map_err(|e| format!("cannot listen on {address}: {e}"))?;
-        let node = RpcNode::new(rt, lnet, faults, params);
+        let (node, _) = nacre_process::tcp_node(Listen(SocketAddrV4::new(address, 0))).await?;
         let config = MountConfig {
             fsname: source.fsname.clone(),
             mgs: source.mgs.clone(),
             client_name: format!("bench-{}-{n}", std::process::id()),
             ..MountConfig::default()
         };
-        let client = Client::mount(&node, config).await.map_err(|e| e.to_string())?;
+        let client = node.mount(config).await.map_err(|e| e.to_string())?;
         Ok(Instance { client, node })
     }
 
@@ -52,8 +46,7 @@ impl Instance {
 
     /// Unmounts.
     pub(crate) async fn unmount(self) {
-        self.client.unmount().await;
-        self.node.shutdown().await;
+        self.node.stop().await;
     }
 
     /// Sets a parameter of this client; false if it has none of that name.
@@ -69,7 +62,7 @@ impl Instance {
 
     /// Requests so far.
     pub(crate) fn counts(&self) -> RpcCounts {
-        RpcCounts::of(&self.node)
+        RpcCounts::of(&self.client)
     }
 }
 

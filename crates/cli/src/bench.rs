@@ -7,6 +7,6 @@ pub(crate) use nacre_bench::BenchArgs as Bench;
 /// Runs the command.
 pub(crate) fn main(args: Bench) -> ExitCode {
     // Its clients' comings and goings would run through the table.
-    crate::daemon::init_logs_from("warn");
+    nacre_process::daemon::init_logs_from("warn");
     nacre_bench::main(args)
 }

@@ -1,11 +1,11 @@
 //! `lctl`: parameters, devices and NIDs of the processes on this host, through their admin sockets. Output and exit
 //! codes follow Lustre's tool.
 
-use crate::admin::{Answer, Request, ask_all};
-use crate::node::{HEALTH_CHECK, health_of_host};
 use crate::output::{fail, json};
 use crate::tool::{self, Command};
 use nacre_base::Errno;
+use nacre_process::admin::{Answer, Request, ask_all};
+use nacre_process::health::{HEALTH_CHECK, health_of_host};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -310,8 +310,8 @@ fn list_nids(args: &[String]) -> ExitCode {
 fn ping_one(nid: &str, seconds: u64) -> Result<Vec<String>, (i32, String)> {
     let request = Request::Ping { nid: nid.to_owned(), timeout_ms: seconds.saturating_mul(1000) };
     // Any process of this host can ask: the first will do.
-    for socket in crate::rundir::live_sockets() {
-        match crate::admin::ask(&socket, &request) {
+    for socket in nacre_process::rundir::live_sockets() {
+        match nacre_process::admin::ask(&socket, &request) {
             Ok(Answer::Nids(n)) => return Ok(n),
             Ok(Answer::Error { errno, text }) => return Err((errno, text)),
             _ => {}

@@ -1,8 +1,8 @@
 //! `lctl lfsck_start`, `lfsck_stop` and `lfsck_query`: the check of a running file system, through the MDT's parameters.
 
-use crate::admin::Request;
 use crate::lctl::merged;
 use crate::output::fail;
+use nacre_process::admin::Request;
 use std::process::ExitCode;
 use std::time::Duration;
 

@@ -3,25 +3,18 @@
 //! which.
 #![allow(clippy::disallowed_methods)] // The command line is an IO edge: it reads files and starts the runtime.
 
-mod admin;
 mod bench;
-mod daemon;
 mod fsck;
 mod lctl;
 mod lfs;
 mod lfsck;
 mod lnetctl;
-mod memory;
 mod mgs_changes;
 mod mkfs;
 mod mount;
-mod node;
 mod output;
-mod rundir;
 mod servers;
-mod set_values;
 mod sim;
-mod target_options;
 mod tool;
 mod tunefs;
 mod up;
@@ -111,7 +104,7 @@ fn main() -> ExitCode {
 
 fn dispatch(cli: Cli) -> ExitCode {
     if cli.faults {
-        node::allow_faults();
+        nacre_process::faults::allow();
     }
     match cli.command {
         Command::Up(a) => up::up(a),

@@ -2,10 +2,10 @@
 //! conf_param`), and the place of a target that was moved (`lctl replace_nids`). All are for the host of the MGS, as in Lustre:
 //! the MGS takes them from its own node only.
 
-use crate::admin::Request;
 use crate::lctl::{merged, options};
 use crate::output::fail;
 use nacre_base::TargetName;
+use nacre_process::admin::Request;
 use std::process::ExitCode;
 
 /// A setting to be kept, or without a value to be forgotten.

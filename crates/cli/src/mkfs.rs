@@ -1,10 +1,10 @@
 //! `nacre mkfs`, also `mkfs.nacre`: formats a directory as the storage of a target.
 
 use crate::output::{fail, json};
-use crate::target_options::{TargetOptions, describe, mmp_interval, parse_param};
 use nacre_base::{MdtIndex, Nid, OstIndex, TargetName, Uuid};
 use nacre_osd::PARTS_MAX;
 use nacre_osd::disk::{self, Label};
+use nacre_process::target_options::{TargetOptions, describe, mmp_interval, parse_param};
 use nacre_rt::Rt;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

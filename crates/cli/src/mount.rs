@@ -1,13 +1,11 @@
 //! `nacre mount`, and `mount.nacre` for mount(8) and /etc/fstab: one process for each mount.
 
-use crate::daemon;
-use crate::memory;
-use crate::node::{Listen, Node, host_name};
 use crate::output::fail;
-use crate::rundir;
 use nacre_base::{Errno, Nid};
 use nacre_client::{Client, MountConfig, MountSource};
 use nacre_fuse::{FuseError, MountOptions, Unmount};
+use nacre_process::memory::is_our_mount;
+use nacre_process::{Listen, NodeProcess, daemon, rundir};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -175,7 +173,7 @@ fn start_in_background(args: &Mount) -> Result<(), String> {
 async fn serve(args: Mount) -> Result<(), String> {
     let source = check(&args)?;
     let listen = args.listen.unwrap_or_else(|| Listen::client(source.mgs.first().copied().unwrap_or(Nid::LO)));
-    let node = Node::start("mount", listen).await?;
+    let process = NodeProcess::start("mount", listen).await?;
     let imperative_recovery = !args.options.iter().any(|o| o == NO_IMPERATIVE_RECOVERY);
     let config = MountConfig {
         fsname: source.fsname,
@@ -184,8 +182,8 @@ async fn serve(args: Mount) -> Result<(), String> {
         on_wait: daemon::say,
         ..MountConfig::default()
     };
-    let client = connect(&node, config).await?;
-    let session = attach(&node, &client, &args.mountpoint, mount_options(&args)).await?;
+    let client = process.mount(config).await?;
+    let session = attach(&process, &client, &args.mountpoint, mount_options(&args)).await?;
     daemon::say_ready(args.mountpoint.display());
     let told_to_stop = tokio::select! {
         () = session.wait_unmounted() => false,
@@ -197,8 +195,7 @@ async fn serve(args: Mount) -> Result<(), String> {
         }
         // If the kernel did not wait for that at umount(2).
         let _ = client.settle(STOP_PATIENCE).await;
-        client.unmount().await;
-        node.rpc.shutdown().await;
+        process.node().stop().await;
     };
     tokio::select! {
         () = left => {}
@@ -216,15 +213,6 @@ fn give_up(client: &Client) -> ! {
     let left: Vec<_> = client.unsettled().iter().map(ToString::to_string).collect();
     tracing::warn!("stopped without waiting, as asked for; lost is what is not durable at {}", left.join(", "));
     std::process::exit(1)
-}
-
-/// Connects to a file system, without a mount point yet.
-pub(crate) async fn connect(node: &Node, config: MountConfig) -> Result<Arc<Client>, String> {
-    let client_name = format!("{}-{}", host_name(), std::process::id());
-    let config = MountConfig { client_name, cached_bytes: memory::share_of_new(), ..config };
-    let client = Client::mount(&node.rpc, config).await.map_err(|e| e.to_string())?;
-    memory::follow(node, &client);
-    Ok(client)
 }
 
 /// How this mount is made.
@@ -260,7 +248,7 @@ pub(crate) fn clear_mountpoint(mountpoint: &Path) -> Result<Option<String>, Stri
             Err(e) => return Err(e.to_string()),
         }
         let kind = nacre_fuse::mount::type_of(mountpoint).unwrap_or_default();
-        if !is_our_kind(&kind) {
+        if !is_our_mount(&kind) {
             return Err(format!(
                 "{at} is a dead mount of type {kind:?}, which is not Nacre's: remove it with umount -l {at}"
             ));
@@ -276,12 +264,7 @@ pub(crate) fn clear_mountpoint(mountpoint: &Path) -> Result<Option<String>, Stri
 
 /// Whether what is mounted there, dead or alive, is a mount of Nacre.
 fn is_ours(mountpoint: &Path) -> bool {
-    nacre_fuse::mount::type_of(mountpoint).is_some_and(|kind| is_our_kind(&kind))
-}
-
-/// Whether the kernel names mounts of Nacre's so: with or without a block device below them.
-pub(crate) fn is_our_kind(kind: &str) -> bool {
-    ["fuse.nacre", "fuseblk.nacre"].contains(&kind)
+    nacre_fuse::mount::type_of(mountpoint).is_some_and(|kind| is_our_mount(&kind))
 }
 
 /// Dead mounts that are lifted from one mountpoint.
@@ -289,12 +272,12 @@ const DEAD_MOUNTS_MAX: usize = 10;
 
 /// Opens the FUSE door at `mountpoint`.
 pub(crate) async fn attach(
-    node: &Node,
+    process: &NodeProcess,
     client: &Arc<Client>,
     mountpoint: &Path,
     options: MountOptions,
 ) -> Result<nacre_fuse::Session, String> {
-    nacre_fuse::mount_client(node.rpc.rt(), client.clone(), mountpoint, options).await.map_err(|e| e.to_string())
+    nacre_fuse::mount_client(process.node().rt(), client.clone(), mountpoint, options).await.map_err(|e| e.to_string())
 }
 
 /// Unmounts when told to stop. Programs may still have files open there: then the mount goes when they end. If none has, the

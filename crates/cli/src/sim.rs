@@ -6,6 +6,6 @@ pub(crate) use nacre_sim::command::SimArgs as Sim;
 
 /// Runs the command. What the simulated nodes log is shown if `NACRE_LOG` says so.
 pub(crate) fn main(args: Sim) -> ExitCode {
-    crate::daemon::init_logs_from("off");
+    nacre_process::daemon::init_logs_from("off");
     nacre_sim::command::main(args)
 }

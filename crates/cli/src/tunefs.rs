@@ -2,9 +2,9 @@
 //! that is being served: what it writes counts from the next start.
 
 use crate::output::{fail, json};
-use crate::target_options::{TargetOptions, describe, mmp_interval, parse_param};
 use nacre_base::Nid;
 use nacre_osd::disk::{self, Label};
+use nacre_process::target_options::{TargetOptions, describe, mmp_interval, parse_param};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;

@@ -85,6 +85,10 @@ pub(crate) struct CallbackService {
 
 #[async_trait::async_trait]
 impl TargetHandler for CallbackService {
+    fn service(&self) -> &'static str {
+        "callbacks"
+    }
+
     /// A target connects under its own name and from one of its own NIDs; its requests come from there from then on.
     async fn admit(&self, who: Identity, request: &ConnectRequest) -> Result<Standing, Errno> {
         let name = &request.client_name;

@@ -6,7 +6,8 @@ use crate::invalidate::Invalidator;
 use crate::osc::memory::Memory;
 use crate::params;
 use crate::rules::Rules;
-use nacre_base::{Errno, TargetKind, TargetName, Time, Uuid};
+use nacre_base::param::Params;
+use nacre_base::{Errno, Faults, TargetKind, TargetName, Time, Uuid};
 use nacre_ptlrpc::{
     CallOptions, Import, ImportConfig, ImportState, Recovering, Refusals, Reply, RpcError, RpcNode, Servers,
 };
@@ -53,7 +54,9 @@ pub(crate) struct Mount {
     pub(crate) client_name: String,
     /// Tells the mounts of one node apart in parameter names, as Lustre's kernel addresses do: `ffff0123456789ab`.
     pub(crate) instance: String,
-    pub(crate) register_params: bool,
+    /// Where its parameters are, if it is to have any: they take memory.
+    pub(crate) params: Option<Params>,
+    pub(crate) faults: Faults,
     /// Whether to connect to a restarted target as soon as the MGS tells of it.
     pub(crate) imperative_recovery: bool,
     /// What a door must forget when a lock is called back.
@@ -96,8 +99,8 @@ impl Mount {
     pub(crate) fn close(&self) {
         self.callbacks.stop();
         self.rt.kill();
-        if self.register_params {
-            params::remove_mount(self);
+        if let Some(params) = &self.params {
+            params::remove_mount(params, self);
         }
     }
 }
@@ -183,12 +186,20 @@ impl Connection {
                 data: wanted(self.name.kind),
                 label: self.label.clone(),
             });
+            if let Some(params) = &self.mount.params {
+                import.list_in(params);
+            }
             import.set_told_of_restarts(self.mount.imperative_recovery);
             if let Some(observer) = self.observer.get() {
                 observe(&import, observer);
             }
             import
         })
+    }
+
+    /// The import, if it was made already.
+    pub(crate) fn import_if_made(&self) -> Option<&Arc<Import>> {
+        self.import.get()
     }
 
     /// Tells `observer` of evictions, restarts and connects. To be called before the first call.

@@ -1,7 +1,7 @@
 //! What clients sent and were sent, in sums: for measurements that compare ways to lock. Out of their statistics, which
 //! have more.
 
-use nacre_ptlrpc::RpcNode;
+use crate::Client;
 use nacre_wire::Opcode;
 use std::iter::Sum;
 use std::ops::{Add, Sub};
@@ -20,30 +20,29 @@ pub struct RpcCounts {
 }
 
 impl RpcCounts {
-    /// Those of all mounts on a node, so far.
-    pub fn of(node: &RpcNode) -> RpcCounts {
-        let callbacks = node.service_stats(Opcode::LdlmBlCallback).count;
-        let mut counts = RpcCounts { callbacks, ..RpcCounts::default() };
-        for (_, stats) in node.params().get("osc.*.stats").unwrap_or_default() {
-            stats.lines().for_each(|line| counts.add_line(line));
+    /// Those of a mount, so far.
+    pub fn of(client: &Client) -> RpcCounts {
+        let mut counts = RpcCounts::default();
+        counts.callbacks = client.mount.node.service_stats(Opcode::LdlmBlCallback).count;
+        for osc in client.targets.table().osts.values() {
+            let Some(import) = osc.connection().import_if_made() else { continue };
+            Opcode::ALL.iter().for_each(|opcode| counts.note(*opcode, import.stats(*opcode).count));
         }
         counts
     }
 
-    /// A line `NAME N samples ...` of an OSC's statistics.
-    fn add_line(&mut self, line: &str) {
-        let mut words = line.split_whitespace();
-        let (Some(name), Some(n), Some("samples")) = (words.next(), words.next(), words.next()) else { return };
-        let n = n.parse::<u64>().unwrap_or(0);
-        if name.starts_with("ldlm_") && name.ends_with("enqueue") {
-            self.enqueues += n;
+    /// So many requests of this kind were sent.
+    fn note(&mut self, opcode: Opcode, n: u64) {
+        match opcode {
+            Opcode::LdlmEnqueue => self.enqueues += n,
+            Opcode::LdlmCancel => self.cancels += n,
+            _ => {}
         }
-        if name == "ldlm_cancel" {
-            self.cancels += n;
-        }
-        if name.starts_with("ldlm_") || name.starts_with("ost_") && name != "ost_statfs" {
-            self.rpcs += n;
-        }
+        self.rpcs += match opcode {
+            // A clock sends these.
+            Opcode::ObdPing | Opcode::OstStatfs | Opcode::OstConnect | Opcode::OstDisconnect => 0,
+            _ => n,
+        };
     }
 }
 
@@ -82,11 +81,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_clock_sends_and_what_is_no_request_does_not_count() {
+    fn what_a_clock_sends_does_not_count() {
         let mut counts = RpcCounts::default();
-        let stats = "snapshot_time 1.5 secs.usecs\nreq_waittime 9 samples [usec]\nost_statfs 4 samples\n\
-            obd_ping 5 samples\nost_write 3 samples [usec]\nldlm_extent_enqueue 2 samples\nldlm_cancel 1 samples";
-        stats.lines().for_each(|line| counts.add_line(line));
+        let sent = [
+            (Opcode::OstStatfs, 4),
+            (Opcode::ObdPing, 5),
+            (Opcode::OstConnect, 1),
+            (Opcode::OstWrite, 3),
+            (Opcode::LdlmEnqueue, 2),
+            (Opcode::LdlmCancel, 1),
+        ];
+        sent.iter().for_each(|(opcode, n)| counts.note(*opcode, *n));
         assert_eq!(counts, RpcCounts { enqueues: 2, cancels: 1, callbacks: 0, rpcs: 6 });
     }
 

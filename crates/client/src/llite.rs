@@ -15,7 +15,8 @@ use crate::stats::{Op, Stats};
 use crate::targets::{self, Targets};
 use bytes::Bytes;
 use futures_util::future::join_all;
-use nacre_base::{Errno, Fid, Nid, TargetName, Time, Uuid};
+use nacre_base::param::Params;
+use nacre_base::{Errno, Faults, Fid, Nid, TargetName, Time, Uuid};
 use nacre_mgc::Mgc;
 use nacre_ptlrpc::RpcNode;
 use nacre_rt::Rt;
@@ -47,9 +48,11 @@ pub struct MountConfig {
     pub jobid: String,
     /// How long to wait for MGS and MDT before [`Client::mount`] fails.
     pub timeout: Duration,
-    /// Whether to register parameters (`llite.*`, `osc.*` and so on). Thousands of simulated clients do without, for
-    /// the memory.
-    pub register_params: bool,
+    /// Where its parameters (`llite.*`, `osc.*` and so on) are, if it is to have any. Thousands of simulated clients do
+    /// without, for the memory.
+    pub params: Option<Params>,
+    /// Its fault points.
+    pub faults: Faults,
     /// Imperative recovery: whether to connect to a restarted target as soon as the MGS tells of it. Without, it is found by
     /// trying again after a pause, which grows with the tries.
     pub imperative_recovery: bool,
@@ -68,7 +71,8 @@ impl Default for MountConfig {
             client_name: String::new(),
             jobid: "uid.%u".to_owned(),
             timeout: Duration::from_secs(60),
-            register_params: true,
+            params: None,
+            faults: Faults::new(),
             imperative_recovery: true,
             cached_bytes: CACHED_BYTES_DEFAULT,
             on_wait: |text| tracing::info!("{text}"),
@@ -162,7 +166,8 @@ impl Client {
             client_name: config.client_name.clone(),
             // 16 digits beginning with ffff, as scripts expect that are used to Lustre.
             instance: format!("ffff{:012x}", rt.random() >> 16),
-            register_params: config.register_params,
+            params: config.params.clone(),
+            faults: config.faults.clone(),
             imperative_recovery: config.imperative_recovery,
             invalidate: Invalidator::default(),
             callbacks: Arc::default(),
@@ -171,6 +176,9 @@ impl Client {
             rt,
         });
         let mgc = Mgc::new(node, config.mgs.clone(), mount.client, &config.client_name);
+        if let Some(params) = &config.params {
+            mgc.import().list_in(params);
+        }
         mount.serve_callbacks(mgc.servers(&config.fsname));
         let targets = Targets::new(mount.clone());
         match find_root(&mount.rt, &config, &mgc, &targets).await {
@@ -199,8 +207,8 @@ impl Client {
             targets,
             root,
         };
-        if client.config.register_params {
-            params::add_mount(&client);
+        if let Some(params) = &client.mount.params {
+            params::add_mount(params, &client);
         }
         Arc::new(client)
     }

@@ -16,8 +16,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 /// Parameters of the mount as a whole.
-pub(crate) fn add_mount(client: &Client) {
-    let params = client.mount.node.params();
+pub(crate) fn add_mount(params: &Params, client: &Client) {
     let (fsname, instance, uuid) = (client.fsname(), &client.mount.instance, client.uuid());
     let llite = format!("llite.{fsname}-{instance}");
     params.add(format!("{llite}.uuid"), move || uuid.to_string());
@@ -185,11 +184,11 @@ pub(crate) fn add_mdc(params: &Params, mdc: &Arc<Mdc>) {
 }
 
 /// Takes the parameters of a mount away.
-pub(crate) fn remove_mount(mount: &Mount) {
+pub(crate) fn remove_mount(params: &Params, mount: &Mount) {
     let suffix = format!("-{}", mount.instance);
-    for (name, _) in mount.node.params().list("*.*.*") {
+    for (name, _) in params.list("*.*.*") {
         if name.rsplit_once('.').is_some_and(|(device, _)| device.ends_with(&suffix)) {
-            mount.node.params().remove_prefix(&name);
+            params.remove_prefix(&name);
         }
     }
 }

@@ -100,23 +100,25 @@ impl Targets {
         if added && !self.table.borrow().closed {
             self.table.send_replace(Arc::new(table));
         }
-        self.settings.handle_config(self.mount.node.params(), config);
+        if let Some(params) = &self.mount.params {
+            self.settings.handle_config(params, config);
+        }
     }
 
     fn add_osc(&self, table: &mut Table, index: u32, connection: Connection) {
         let osc = Osc::new(connection);
-        if self.mount.register_params {
+        if let Some(params) = &self.mount.params {
             osc.connection().import();
-            params::add_osc(self.mount.node.params(), &osc);
+            params::add_osc(params, &osc);
         }
         table.osts.insert(index, osc);
     }
 
     fn add_mdc(&self, table: &mut Table, index: u32, connection: Connection) {
         let mdc = Mdc::new(connection);
-        if self.mount.register_params {
+        if let Some(params) = &self.mount.params {
             mdc.connection().import();
-            params::add_mdc(self.mount.node.params(), &mdc);
+            params::add_mdc(params, &mdc);
         }
         table.mdts.insert(index, mdc);
     }

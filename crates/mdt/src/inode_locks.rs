@@ -70,7 +70,7 @@ impl Locks {
     pub(crate) fn new(target: &Arc<Target>) -> Locks {
         let change_age_limit = Arc::new(AtomicU64::new(CHANGE_AGE_LIMIT));
         let name = format!("ldlm.namespaces.mdt-{}_UUID.ctime_age_limit", target.name());
-        target.node().params().add_number(name, change_age_limit.clone(), 0..=3600);
+        target.params().add_number(name, change_age_limit.clone(), 0..=3600);
         Locks {
             service: LockService::new(target, LockKind::Flock),
             rt: target.rt().clone(),

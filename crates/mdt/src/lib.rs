@@ -25,7 +25,7 @@ mod replay;
 mod squash;
 pub mod tables;
 
-pub use mdt::{Mdt, MdtConfig, TABLES};
+pub use mdt::{Mdt, TABLES};
 
 #[cfg(test)]
 mod tests;

@@ -19,12 +19,12 @@ use crate::squash::Squash;
 use crate::tables;
 use async_trait::async_trait;
 use nacre_base::fault::FaultAction;
-use nacre_base::{Errno, Fid, TargetName, Timestamp, Uuid};
+use nacre_base::{Errno, Fid, Timestamp, Uuid};
 use nacre_mgc::{Mgc, Settings};
 use nacre_osd::{Full, Osd, Table, Transaction};
 use nacre_ptlrpc::{Export, Identity, Response, Roles, RpcNode, ServedTarget, ServerRequest, Servers, Standing};
 use nacre_rt::Task;
-use nacre_tgt::{Access, Handler, Operation, Service, Target, TargetError, line};
+use nacre_tgt::{Access, Handler, Operation, Service, Statistics, Target, TargetConfig, TargetError, line};
 use nacre_wire::attr::{Credentials, StatFs, mode, statfs_state};
 use nacre_wire::connect::{ConnectData, ConnectRequest, connect_flags};
 use nacre_wire::header::Versions;
@@ -50,17 +50,6 @@ pub const TABLES: &[Table] = &{
 const ORPHANS_BATCH: usize = 32;
 /// Block size that statfs shows.
 const BLOCK_SIZE: u32 = 4096;
-
-/// What an MDT is.
-#[derive(Debug, Clone)]
-pub struct MdtConfig {
-    /// Its name, e.g. `nacre-MDT0000`.
-    pub name: TargetName,
-    /// Its storage.
-    pub uuid: Uuid,
-    /// The serving host, for people.
-    pub host: String,
-}
 
 /// A metadata target.
 pub struct Mdt {
@@ -103,10 +92,11 @@ impl Mdt {
     pub async fn start(
         node: &RpcNode,
         osd: Arc<dyn Osd>,
-        config: MdtConfig,
+        config: TargetConfig,
         mgc: Arc<Mgc>,
     ) -> Result<Arc<Mdt>, TargetError> {
-        let target = Target::open(node, osd, config.name, config.uuid).await?;
+        let host = config.host.clone();
+        let target = Target::open(node, osd, config).await?;
         let (lingering, to_reap) = mpsc::unbounded_channel();
         let mdt = Arc::new(Mdt {
             lingering,
@@ -115,7 +105,7 @@ impl Mdt {
             osps: Osps::new(&target),
             locks: Locks::new(&target),
             running: Mutex::default(),
-            host: config.host,
+            host,
             servers: mgc.servers(&target.name().fsname),
             squash: Squash::register(&target),
             mgc,
@@ -587,6 +577,8 @@ fn with_lock(saved: Response, is_locked: bool, reply: &impl Field) -> Response {
 impl Service for Mdt {
     const FEATURES: u64 = connect_flags::FLOCK | connect_flags::MULTI_MODIFY_RPCS | connect_flags::OVERSTRIPING;
     const RECOVERS: bool = true;
+    const NAME: &'static str = "mdt";
+    const STATISTICS: &'static [Statistics] = &[Statistics { name: "mds.MDS.mdt", only: &[] }];
 
     fn table() -> &'static [Handler<Mdt>] {
         use Access::{Changes, Reads};
@@ -848,7 +840,7 @@ async fn follow_config(mgc: Arc<Mgc>, osps: Arc<Osps>, target: Arc<Target>) {
     loop {
         let config = watch.borrow_and_update().clone();
         osps.handle_config(&config);
-        settings.handle_config(target.node().params(), &config);
+        settings.handle_config(target.params(), &config);
         if watch.changed().await.is_err() {
             return;
         }

@@ -192,7 +192,7 @@ impl Osps {
         for osp in osts.values() {
             osp.import.disconnect().await;
         }
-        let params = self.target.node().params();
+        let params = self.target.params();
         params.remove_prefix(&self.osp_prefix(None));
         params.remove_prefix(&self.lod_prefix());
     }
@@ -242,6 +242,7 @@ impl Osp {
             data: ConnectData { max_modify_rpcs: 8, ..data },
             label: format!("{}-osc-MDT{:04x}", entry.target, target.name().index),
         });
+        import.list_in(target.params());
         Osp {
             index,
             import,
@@ -542,7 +543,7 @@ impl Osps {
 
     /// Registers the parameters of the choice of OSTs.
     pub fn add_params(self: &Arc<Self>) {
-        let params = self.target.node().params();
+        let params = self.target.params();
         let prefix = self.lod_prefix();
         let numobd = self.clone();
         params.add(format!("{prefix}numobd"), move || numobd.state.lock().lod.count().to_string());
@@ -602,7 +603,7 @@ impl Osps {
         set: impl Fn(&mut Lod, &str) -> Result<(), String> + Send + Sync + 'static,
     ) {
         let (getter, setter) = (self.clone(), self.clone());
-        self.target.node().params().add_rw(
+        self.target.params().add_rw(
             format!("{}{name}", self.lod_prefix()),
             move || get(&getter.state.lock().lod),
             move |text| set(&mut setter.state.lock().lod, text.trim()),
@@ -610,7 +611,7 @@ impl Osps {
     }
 
     fn add_osp_params(self: &Arc<Self>, osp: &Arc<Osp>) {
-        let params = self.target.node().params();
+        let params = self.target.params();
         let prefix = self.osp_prefix(Some(osp.index));
         let add = |name: &str, get: fn(&Pool) -> u32| {
             let osp = osp.clone();

@@ -29,7 +29,7 @@ impl Squash {
     /// Off, and registered as parameters.
     pub(crate) fn register(target: &Target) -> Squash {
         let squash = Squash::default();
-        let (params, prefix) = (target.node().params(), target.param_prefix());
+        let (params, prefix) = (target.params(), target.param_prefix());
         let (shown, set) = (squash.clone(), squash.clone());
         params.add_rw(
             format!("{prefix}root_squash"),

@@ -153,7 +153,7 @@ pub async fn replace_nids(node: &RpcNode, replaced: &ReplaceNids) -> Result<(), 
 
 async fn change(node: &RpcNode, opcode: Opcode, body: &impl Field) -> Result<(), String> {
     let rt = node.rt();
-    let import = node.import_unlisted(ImportConfig {
+    let import = node.import(ImportConfig {
         client: Uuid::from_random(rt.random(), rt.random()),
         client_name: "lctl".to_owned(),
         target: TargetName::mgs().to_string(),

@@ -8,10 +8,10 @@ pub use config::ConfigError;
 use config::From;
 
 use async_trait::async_trait;
-use nacre_base::{Errno, TargetName, Uuid};
+use nacre_base::{Errno, Uuid};
 use nacre_osd::{Osd, Table, Transaction};
 use nacre_ptlrpc::{Export, Identity, Response, Roles, RpcNode, ServedTarget, ServerRequest, Servers, Standing};
-use nacre_tgt::{Access, Handler, Service, Target, TargetError, line};
+use nacre_tgt::{Access, Handler, Service, Statistics, Target, TargetConfig, TargetError, line};
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectRequest};
 use nacre_wire::mgs::{ChangeReply, Config, ConfigRead, ReplaceNids, SeqQuery, SetParam, TargetReg, TargetRegReply};
@@ -43,8 +43,8 @@ pub struct Mgs {
 
 impl Mgs {
     /// Serves the MGT on `osd`.
-    pub async fn start(node: &RpcNode, osd: Arc<dyn Osd>, uuid: Uuid) -> Result<Arc<Mgs>, TargetError> {
-        let target = Target::open(node, osd, TargetName::mgs(), uuid).await?;
+    pub async fn start(node: &RpcNode, osd: Arc<dyn Osd>, config: TargetConfig) -> Result<Arc<Mgs>, TargetError> {
+        let target = Target::open(node, osd, config).await?;
         let mgs = Arc::new(Mgs {
             target,
             changed: watch::channel(0).0,
@@ -70,6 +70,11 @@ impl Mgs {
     /// Clients that are connected, other servers among them; none if the service has ended.
     pub fn clients(&self) -> Vec<Uuid> {
         self.served.lock().as_ref().map(ServedTarget::exports).unwrap_or_default().iter().map(|e| e.client).collect()
+    }
+
+    /// What is below the service.
+    pub fn target(&self) -> &Arc<Target> {
+        &self.target
     }
 
     async fn read(&self, fsname: &str) -> Result<Config, Errno> {
@@ -113,6 +118,8 @@ fn logged(error: ConfigError) -> Errno {
 #[async_trait]
 impl Service for Mgs {
     const FEATURES: u64 = 0;
+    const NAME: &'static str = "mgs";
+    const STATISTICS: &'static [Statistics] = &[Statistics { name: "mgs.MGS.mgs", only: &[] }];
 
     fn table() -> &'static [Handler<Mgs>] {
         use Access::{Changes, Reads};

@@ -32,7 +32,7 @@ impl BrwStats {
         let stats = BrwStats { since: Since::new(target.rt().clone()), shapes: Arc::default() };
         let (shown, cleared) = (stats.clone(), stats.clone());
         let (osd, cleared_osd) = (Arc::downgrade(target.osd()), Arc::downgrade(target.osd()));
-        target.node().params().add_rw(
+        target.params().add_rw(
             format!("{}brw_stats", target.param_prefix()),
             move || shown.show(&osd),
             move |_| {

@@ -15,7 +15,7 @@ use nacre_mgc::Mgc;
 use nacre_osd::Osd;
 use nacre_ptlrpc::{RpcNode, ServedTarget, Servers};
 use nacre_rt::Task;
-use nacre_tgt::{LockService, TARGET, Target, TargetError};
+use nacre_tgt::{LockService, TARGET, Target, TargetConfig, TargetError};
 use nacre_wire::ldlm::LockKind;
 use nacre_wire::mgs::{Config, TargetEntry, TargetReg, TargetRegReply};
 use parking_lot::Mutex;
@@ -23,17 +23,6 @@ use std::sync::Arc;
 
 /// Key in the table of the target: the MDTs, as a configuration without anything else.
 const MDTS: &[u8] = b"mdts";
-
-/// Which OST it is.
-#[derive(Debug, Clone)]
-pub struct OstConfig {
-    /// Its name.
-    pub name: TargetName,
-    /// Its storage.
-    pub uuid: Uuid,
-    /// The serving host, for people and for placement by server.
-    pub host: String,
-}
 
 /// An object storage target, served until it is stopped or dropped.
 pub struct Ost {
@@ -48,16 +37,17 @@ impl Ost {
     pub async fn start(
         node: &RpcNode,
         osd: Arc<dyn Osd>,
-        config: OstConfig,
+        config: TargetConfig,
         mgc: Arc<Mgc>,
     ) -> Result<Arc<Ost>, TargetError> {
-        let target = Target::open(node, osd, config.name, config.uuid).await?;
+        let host = config.host.clone();
+        let target = Target::open(node, osd, config).await?;
         let registration = TargetReg {
             target: target.name().to_string(),
             uuid: target.uuid(),
             nids: node.lnet().nids(),
             instance: target.instance(),
-            host: config.host,
+            host,
         };
         let known = object_seq(&target).await?;
         let successors = Box::new(OfMgs { mgc: mgc.clone(), name: target.name().clone() });
@@ -154,11 +144,8 @@ impl Drop for Ost {
 fn add_lfsck_param(service: &Arc<ObjectService>) {
     let shown = Arc::downgrade(service);
     let name = format!("{}lfsck_layout", service.target.param_prefix());
-    service
-        .target
-        .node()
-        .params()
-        .add(name, move || shown.upgrade().map_or_else(String::new, |s| s.lfsck.show(s.target.rt().wall())));
+    let show = move || shown.upgrade().map_or_else(String::new, |s| s.lfsck.show(s.target.rt().wall()));
+    service.target.params().add(name, show);
 }
 
 /// Applies what the MGS keeps for the file system, and remembers where the MDTs are for a start without the MGS.
@@ -167,7 +154,7 @@ async fn follow_config(mgc: Arc<Mgc>, target: Arc<Target>) {
     let (settings, mut kept) = (nacre_mgc::Settings::default(), Vec::new());
     loop {
         let config = watch.borrow_and_update().clone();
-        settings.handle_config(target.node().params(), &config);
+        settings.handle_config(target.params(), &config);
         let mdts: Vec<TargetEntry> = config.targets.iter().filter(|entry| is_mdt(entry)).cloned().collect();
         if config.version != 0 && mdts != kept {
             match keep_mdts(&target, &mdts).await {

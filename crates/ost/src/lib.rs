@@ -30,7 +30,7 @@ mod uncommitted;
 #[cfg(test)]
 mod tests;
 
-pub use device::{Ost, OstConfig};
+pub use device::Ost;
 
 use nacre_osd::Table;
 

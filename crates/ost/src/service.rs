@@ -15,7 +15,7 @@ use nacre_base::{Errno, Fid};
 use nacre_ldlm::RangeSet;
 use nacre_osd::ObjectStat;
 use nacre_ptlrpc::{Export, Identity, Roles, ServerRequest, Servers, Standing};
-use nacre_tgt::{Access, Handler, LockService, ServerLockGuard, Service, Target, line};
+use nacre_tgt::{Access, Handler, LockService, ServerLockGuard, Service, Statistics, Target, line};
 use nacre_wire::Opcode;
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::connect::{ConnectData, ConnectRequest, connect_flags as features};
@@ -113,6 +113,11 @@ impl Service for ObjectService {
         | features::MULTI_MODIFY_RPCS
         | features::MDS;
     const RECOVERS: bool = true;
+    const NAME: &'static str = "ost";
+    const STATISTICS: &'static [Statistics] = &[
+        Statistics { name: "ost.OSS.ost", only: &[] },
+        Statistics { name: "ost.OSS.ost_io", only: &[Opcode::OstRead, Opcode::OstWrite] },
+    ];
 
     fn table() -> &'static [Handler<Self>] {
         TABLE

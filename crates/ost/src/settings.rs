@@ -56,7 +56,7 @@ impl Settings {
         let number = |n| Arc::new(AtomicU64::new(n));
         let (brw_size, sync_on_lock_cancel) = (number(4), number(SyncOnLockCancel::Blocking as u64));
         let settings = Settings { brw_size, sync_on_lock_cancel, ..Settings::default() };
-        let (params, prefix) = (target.node().params(), target.param_prefix());
+        let (params, prefix) = (target.params(), target.param_prefix());
         let name = |n: &str| format!("{prefix}{n}");
         params.add_number(name("degraded"), settings.degraded.clone(), 0..=1);
         params.add_number(name("no_create"), settings.no_create.clone(), 0..=1);

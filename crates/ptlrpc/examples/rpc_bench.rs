@@ -4,7 +4,6 @@
 //! `cargo run --release -p nacre-ptlrpc --example rpc_bench [lo|tcp]`
 #![allow(clippy::disallowed_methods)] // A benchmark reads the process's CPU time from /proc.
 
-use nacre_base::param::Params;
 use nacre_base::{Errno, Faults, Network, Nid, Payload, Tag, TargetKind, Transno, Uuid, Xid};
 use nacre_lnet::{Lnet, LnetOptions, TcpListen};
 use nacre_ptlrpc::{Bulk, CallOptions, Export, Import, ImportConfig, Response, RpcNode, ServerRequest, TargetHandler};
@@ -23,6 +22,10 @@ struct Null(Payload);
 
 #[async_trait::async_trait]
 impl TargetHandler for Null {
+    fn service(&self) -> &'static str {
+        "null"
+    }
+
     async fn admit(
         &self,
         _who: nacre_ptlrpc::Identity,
@@ -79,7 +82,7 @@ async fn node(rt: &Rt, tcp: bool) -> (RpcNode, Nid) {
     } else {
         Nid::LO
     };
-    (RpcNode::new(rt, lnet, faults, Params::new()), nid)
+    (RpcNode::new(rt, lnet, faults), nid)
 }
 
 async fn bench(network: &str) {

@@ -10,10 +10,11 @@ use crate::import_state::ImportMachine;
 use crate::message::{GOODBYE_XID, Incoming, encode, request_portal};
 use crate::node::NodeShared;
 use crate::replay::{CommitCallback, Fate, Kept, Replayable, Replays};
-use crate::stats::OpStats;
+use crate::stats::{OpStats, Tally};
 use crate::target::LockPool;
 use crate::window::Credits;
 use bytes::Bytes;
+use nacre_base::param::Params;
 use nacre_base::{Errno, Nid, Payload, TargetKind, Time, Uuid};
 use nacre_lnet::{MAX_PAYLOAD, MdGuard, SinkGuard};
 use nacre_wire::connect::{ConnectData, connect_flags};
@@ -75,8 +76,8 @@ pub(crate) struct ImportShared {
     /// Cuts short the pause between connects.
     pub(crate) nudge: Notify,
     pub(crate) max_rpcs_in_flight: Arc<AtomicU64>,
-    /// It has parameters.
-    is_listed: bool,
+    /// Where its parameters are, if it has any.
+    listed: OnceLock<Params>,
 }
 
 pub(crate) struct State {
@@ -156,7 +157,7 @@ const BULK_TIMEOUT: Duration = Duration::from_secs(10);
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Import {
-    pub(crate) fn new(node: Arc<NodeShared>, id: u64, config: ImportConfig, is_listed: bool) -> Arc<Import> {
+    pub(crate) fn new(node: Arc<NodeShared>, id: u64, config: ImportConfig) -> Arc<Import> {
         let now = node.rt.now();
         let max_rpcs_in_flight = Arc::new(AtomicU64::new(MAX_RPCS_IN_FLIGHT));
         let state = State {
@@ -193,12 +194,20 @@ impl Import {
             connected_hook: OnceLock::new(),
             nudge: Notify::new(),
             max_rpcs_in_flight,
-            is_listed,
+            listed: OnceLock::new(),
         });
-        if is_listed {
-            crate::import_params::register(&shared);
-        }
         Arc::new(Import(shared))
+    }
+
+    /// How long requests of an opcode took, at the client.
+    pub fn stats(&self, opcode: Opcode) -> Tally {
+        self.0.state.lock().stats.get(opcode)
+    }
+
+    /// Shows the import among `params` until it is dropped. It can be shown in one place only.
+    pub fn list_in(&self, params: &Params) {
+        assert!(self.0.listed.set(params.clone()).is_ok(), "{} is listed already", self.0.config.label);
+        crate::import_params::register(&self.0, params);
     }
 
     /// Calls the target: connects if need be, sends, and waits until there is an answer. Resends over reconnects with
@@ -367,8 +376,8 @@ impl Import {
 impl Drop for Import {
     fn drop(&mut self) {
         self.0.close();
-        if self.0.is_listed {
-            crate::import_params::remove(&self.0);
+        if let Some(params) = self.0.listed.get() {
+            crate::import_params::remove(&self.0, params);
         }
         self.0.node.forget_import(self.0.id);
     }

@@ -4,6 +4,7 @@
 use crate::adaptive_timeout::{AT_MIN, Estimator};
 use crate::import::{ImportShared, State};
 use crate::message::request_portal;
+use nacre_base::param::Params;
 use nacre_base::{TargetKind, Time};
 use nacre_wire::Lane;
 use nacre_wire::connect::connect_flags;
@@ -23,8 +24,8 @@ fn prefix(import: &ImportShared) -> String {
     format!("{device}.{}.", import.config.label)
 }
 
-pub(crate) fn register(import: &Arc<ImportShared>) {
-    let (prefix, params) = (prefix(import), &import.node.params);
+pub(crate) fn register(import: &Arc<ImportShared>, params: &Params) {
+    let prefix = prefix(import);
     let show = |name: &str, text: fn(&ImportShared) -> String| {
         let weak = Arc::downgrade(import);
         params.add(format!("{prefix}{name}"), move || weak.upgrade().map_or_else(String::new, |i| text(&i)));
@@ -55,8 +56,8 @@ pub(crate) fn register(import: &Arc<ImportShared>) {
     );
 }
 
-pub(crate) fn remove(import: &ImportShared) {
-    import.node.params.remove_prefix(&prefix(import));
+pub(crate) fn remove(import: &ImportShared, params: &Params) {
+    params.remove_prefix(&prefix(import));
 }
 
 /// Wall-clock seconds of a moment on the runtime's clock.

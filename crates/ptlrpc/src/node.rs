@@ -10,8 +10,7 @@ use crate::stats::{OpStats, Tally};
 use crate::target::TargetHandler;
 use crate::timer::Timer;
 use crate::window::{CongestionControl, FixedWindow};
-use nacre_base::param::Params;
-use nacre_base::{Faults, FxHashMap, Nid, TargetKind, TargetName, Time, Uuid};
+use nacre_base::{Faults, FxHashMap, Nid, Time, Uuid};
 use nacre_lnet::{IncomingPut, Lnet};
 use nacre_rt::{Rt, Task};
 use nacre_wire::header::RpcKind;
@@ -30,7 +29,6 @@ pub(crate) struct NodeShared {
     pub(crate) rt: Rt,
     pub(crate) lnet: Lnet,
     pub(crate) faults: Faults,
-    pub(crate) params: Params,
     /// Deadlines of calls.
     pub(crate) timer: Arc<Timer>,
     /// Early replies and the evictor.
@@ -61,8 +59,8 @@ pub struct ServedTarget {
 }
 
 impl RpcNode {
-    /// Attaches to the node's network.
-    pub fn new(rt: Rt, lnet: Lnet, faults: Faults, params: Params) -> RpcNode {
+    /// Attaches to the node's network. `faults` has the fault points of requests, replies and bulk.
+    pub fn new(rt: Rt, lnet: Lnet, faults: Faults) -> RpcNode {
         // The clock's nanoseconds over 16: higher than in any former life that sent fewer than 60 million RPCs a second.
         let wall = rt.wall();
         let first_xid = (wall.secs.max(0) as u64).saturating_mul(62_500_000) + u64::from(wall.nanos) / 16;
@@ -70,7 +68,6 @@ impl RpcNode {
             rt,
             lnet,
             faults,
-            params,
             timer: Arc::new(Timer::new()),
             service_timer: Arc::new(Timer::new()),
             timer_tasks: Mutex::default(),
@@ -100,13 +97,9 @@ impl RpcNode {
         &self.0.lnet
     }
 
-    /// The parameters.
-    pub fn params(&self) -> &Params {
-        &self.0.params
-    }
-
-    /// The fault points.
-    pub fn faults(&self) -> &Faults {
+    /// The fault points of requests, replies and bulk.
+    #[cfg(test)]
+    pub(crate) fn faults(&self) -> &Faults {
         &self.0.faults
     }
 
@@ -126,23 +119,13 @@ impl RpcNode {
         if let Some(before) = before {
             self.0.stop_target(&before);
         }
-        self.register_service_params(target);
         ServedTarget { node: self.0.clone(), entry }
     }
 
-    /// An import; it connects at the first call.
+    /// An import; it connects at the first call. [`Import::list_in`] shows it to administrators.
     pub fn import(&self, config: ImportConfig) -> Arc<Import> {
-        self.add_import(config, true)
-    }
-
-    /// An import without parameters: of these a server has one per client that it calls back.
-    pub fn import_unlisted(&self, config: ImportConfig) -> Arc<Import> {
-        self.add_import(config, false)
-    }
-
-    fn add_import(&self, config: ImportConfig, is_listed: bool) -> Arc<Import> {
         let id = self.0.next_import.fetch_add(1, Ordering::Relaxed);
-        let import = Import::new(self.0.clone(), id, config, is_listed);
+        let import = Import::new(self.0.clone(), id, config);
         self.0.imports.write().insert(id, Arc::downgrade(&import.0));
         import
     }
@@ -168,7 +151,14 @@ impl RpcNode {
 
     /// How long requests of an opcode took at this node as a server.
     pub fn service_stats(&self, opcode: Opcode) -> Tally {
-        self.0.stats().get(opcode)
+        self.0.stats_of(|_| true).get(opcode)
+    }
+
+    /// How long requests to all targets of a service took, by opcode, as Lustre prints it; of `only` these opcodes, unless
+    /// there are none.
+    pub fn show_service_stats(&self, service: &str, only: &[Opcode]) -> String {
+        let stats = self.0.stats_of(|target| target.handler.service() == service);
+        stats.print(self.0.rt.now(), self.0.rt.wall(), |opcode| only.is_empty() || only.contains(&opcode))
     }
 
     /// Bytes of data that are kept, over all imports, because they were answered and are not durable yet.
@@ -180,24 +170,6 @@ impl RpcNode {
     pub fn lane_counts(&self, lane: Lane) -> LaneCounts {
         let targets = self.0.targets.read();
         targets.values().fold(LaneCounts::default(), |sum, t| sum.plus(t.lanes[lane as usize].counts()))
-    }
-
-    fn register_service_params(&self, target: &str) {
-        type Which = fn(Opcode) -> bool;
-        let is_bulk = |o| matches!(o, Opcode::OstRead | Opcode::OstWrite);
-        let services: &[(&str, Which)] = match target.parse::<TargetName>().map(|t| t.kind) {
-            Ok(TargetKind::Ost) => &[("ost.OSS.ost", |o| (o as u32) < 33), ("ost.OSS.ost_io", is_bulk)],
-            Ok(TargetKind::Mdt) => &[("mds.MDS.mdt", |o| (33..100).contains(&(o as u32)))],
-            Ok(TargetKind::Mgt) => &[("mgs.MGS.mgs", |o| (o as u32) >= 250)],
-            Err(_) => &[],
-        };
-        for (name, which) in services.iter().copied() {
-            let node = Arc::downgrade(&self.0);
-            self.0.params.add(format!("{name}.stats"), move || {
-                let print = |n: Arc<NodeShared>| n.stats().print(n.rt.now(), n.rt.wall(), which);
-                node.upgrade().map_or_else(String::new, print)
-            });
-        }
     }
 }
 
@@ -303,9 +275,10 @@ impl NodeShared {
         self.targets.read().get(name).cloned()
     }
 
-    fn stats(&self) -> OpStats {
+    fn stats_of(&self, picks: impl Fn(&TargetEntry) -> bool) -> OpStats {
         let mut all = OpStats::default();
-        self.targets.read().values().flat_map(|t| &t.lanes).for_each(|l| all.merge(&l.stats()));
+        let targets = self.targets.read();
+        targets.values().filter(|t| picks(t)).flat_map(|t| &t.lanes).for_each(|l| all.merge(&l.stats()));
         all
     }
 }

@@ -17,6 +17,9 @@ use std::sync::Arc;
 /// polls may come from different threads, and many requests run at once.
 #[async_trait::async_trait]
 pub trait TargetHandler: Send + Sync + 'static {
+    /// The name of its service, such as `ost`: requests are counted together for all targets of one.
+    fn service(&self) -> &'static str;
+
     /// Somebody wants to connect: whether the peer may be what it says it is. Asked before anything is done about a client of
     /// that name that is connected already. The error refuses the connection.
     async fn admit(&self, who: Identity, request: &ConnectRequest) -> Result<Standing, Errno>;

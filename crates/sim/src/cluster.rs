@@ -1,18 +1,13 @@
 //! A whole file system in one simulation: an MGS, an MDS, OSSs with an OST each, and clients, every one a node of its
 //! own that can crash and start again on the storage it left.
 
-use nacre_base::param::Params;
 use nacre_base::{Faults, MdtIndex, Nid, OstIndex, TargetName, Uuid};
 use nacre_client::{Client, MountConfig};
 use nacre_lnet::{Lnet, LnetOptions};
 use nacre_lnet::{SimNet, SimNetOptions};
-use nacre_mdt::{Mdt, MdtConfig};
-use nacre_mgc::Mgc;
-use nacre_mgs::Mgs;
+use nacre_node::{Node, Served, TargetSpec, tables};
 use nacre_osd::mem::{Crash, MemOptions, MemOsd};
 use nacre_osd::{IoStats, Osd};
-use nacre_ost::{Ost, OstConfig};
-use nacre_ptlrpc::RpcNode;
 use nacre_rt::{Rt, Sim};
 use nacre_wire::{Lane, Opcode};
 use parking_lot::Mutex;
@@ -84,49 +79,20 @@ struct ServerNode {
 
 /// What lives in a server's process.
 struct Running {
-    rt: Rt,
-    faults: Faults,
-    node: RpcNode,
-    target: AnyTarget,
-}
-
-enum AnyTarget {
-    Mgs(Arc<Mgs>),
-    Mdt(Arc<Mdt>, Arc<Mgc>),
-    Ost(Arc<Ost>, Arc<Mgc>),
+    node: Node,
+    served: Served,
 }
 
 impl Running {
     /// Clients that its target has exports for.
     fn clients(&self) -> BTreeSet<Uuid> {
-        let clients = match &self.target {
-            AnyTarget::Mgs(m) => m.clients(),
-            AnyTarget::Mdt(m, _) => m.clients(),
-            AnyTarget::Ost(o, _) => o.clients(),
-        };
-        clients.into_iter().collect()
-    }
-
-    async fn stop(&self) {
-        match &self.target {
-            AnyTarget::Mgs(m) => m.stop().await,
-            AnyTarget::Mdt(m, c) => {
-                m.stop().await;
-                c.stop().await;
-            }
-            AnyTarget::Ost(o, c) => {
-                o.stop().await;
-                c.stop().await;
-            }
-        }
-        self.node.shutdown().await;
+        self.served.clients().into_iter().collect()
     }
 }
 
 struct ClientNode {
     number: u32,
-    rt: Rt,
-    node: RpcNode,
+    node: Node,
     client: Arc<Client>,
 }
 
@@ -173,21 +139,21 @@ impl Cluster {
         &self.clients[index].client
     }
 
-    /// A client's RPC node.
-    pub fn client_node(&self, index: usize) -> &RpcNode {
+    /// A client's node.
+    pub fn client_node(&self, index: usize) -> &Node {
         &self.clients[index].node
     }
 
     /// The scope of a client's tasks: what runs there dies with it.
     pub fn client_rt(&self, index: usize) -> &Rt {
-        &self.clients[index].rt
+        self.clients[index].node.rt()
     }
 
     /// The client's process dies, as by kill -9: nobody hears of it.
     pub fn kill_client(&self, index: usize) {
         self.dead.lock().insert(index);
         self.net.crash(self.clients[index].number);
-        self.clients[index].rt.kill();
+        self.clients[index].node.die();
     }
 
     /// Whether the client was not killed.
@@ -197,12 +163,7 @@ impl Cluster {
 
     /// The name of a server's target, and the layer that its parameters are under.
     pub(crate) fn target_of(&self, server: Server) -> (TargetName, &'static str) {
-        let fsname = &self.builder.fsname;
-        match server {
-            Server::Mgs => (TargetName::mgs(), "mgs"),
-            Server::Mds => (TargetName::mdt(fsname, MdtIndex(0)), "mdt"),
-            Server::Oss(i) => (TargetName::ost(fsname, OstIndex(i)), "obdfilter"),
-        }
+        self.builder.target_of(server)
     }
 
     fn living_clients(&self) -> Vec<&ClientNode> {
@@ -230,8 +191,8 @@ impl Cluster {
         self.servers.lock().iter().map(|s| s.server).collect()
     }
 
-    /// The RPC node of a running server.
-    pub fn server_node(&self, server: Server) -> Option<RpcNode> {
+    /// The node of a running server.
+    pub fn server_node(&self, server: Server) -> Option<Node> {
         let servers = self.servers.lock();
         servers.iter().find(|s| s.server == server)?.running.as_ref().map(|r| r.node.clone())
     }
@@ -239,7 +200,7 @@ impl Cluster {
     /// The fault points of a running server.
     pub fn faults(&self, server: Server) -> Option<Faults> {
         let servers = self.servers.lock();
-        servers.iter().find(|s| s.server == server)?.running.as_ref().map(|r| r.faults.clone())
+        servers.iter().find(|s| s.server == server)?.running.as_ref().map(|r| r.node.faults().clone())
     }
 
     /// The fault points of a server's storage (`osd.read`, `osd.write`, `osd.commit`): they stay over its restarts.
@@ -254,7 +215,7 @@ impl Cluster {
         let node = servers.iter_mut().find(|s| s.server == server).expect("a server of this cluster");
         self.net.crash(node.number);
         if let Some(running) = node.running.take() {
-            running.rt.kill();
+            running.node.die();
         }
         node.storage.crash(how);
         // A replay barrier ends here.
@@ -277,9 +238,9 @@ impl Cluster {
             servers.iter_mut().find(|s| s.server == server).and_then(|s| s.running.take())
         };
         if let Some(running) = running {
-            running.stop().await;
+            running.node.stop().await;
             self.net.crash(self.number(server));
-            running.rt.kill();
+            running.node.die();
         }
     }
 
@@ -293,7 +254,7 @@ impl Cluster {
             let mut servers = self.servers.lock();
             let node = servers.iter_mut().find(|s| s.server == server).expect("a server of this cluster");
             let rt = self.rt.child(format!("{server:?}"));
-            node.storage = Arc::new(node.storage.reopen(&rt, tables(server)));
+            node.storage = Arc::new(node.storage.reopen(&rt, tables(self.target_of(server).0.kind)));
             (node.number, node.uuid, rt, node.storage.clone())
         };
         let running = self.builder.start_server(&rt, &self.net, server, number, uuid, storage).await?;
@@ -307,14 +268,13 @@ impl Cluster {
     pub async fn unmount_all(&self) {
         assert_eq!(self.leaks(), [] as [String; 0], "left over at rest");
         for c in self.living_clients() {
-            c.client.unmount().await;
-            c.node.shutdown().await;
+            c.node.stop().await;
         }
         self.rt.sleep(Duration::from_secs(1)).await;
         assert_eq!(self.client_tasks(), 0, "tasks of unmounted clients still run");
         for c in self.living_clients() {
             self.net.crash(c.number);
-            c.rt.kill();
+            c.node.die();
         }
         // A goodbye may be lost, or never sent for want of a connection: then the server must notice by itself.
         let begun = self.rt.now();
@@ -359,12 +319,7 @@ impl Cluster {
     pub fn check_locks(&self) -> Result<(), String> {
         let servers = self.servers.lock();
         for (server, running) in servers.iter().filter_map(|s| Some((s.server, s.running.as_ref()?))) {
-            let checked = match &running.target {
-                AnyTarget::Mgs(_) => Ok(()),
-                AnyTarget::Mdt(mdt, _) => mdt.check_locks(),
-                AnyTarget::Ost(ost, _) => ost.locks().check_invariants(),
-            };
-            checked.map_err(|e| format!("{server:?}: {e}"))?;
+            running.served.check_locks().map_err(|e| format!("{server:?}: {e}"))?;
         }
         Ok(())
     }
@@ -391,7 +346,7 @@ impl Cluster {
         servers.reverse();
         for s in &mut servers {
             let Some(running) = s.running.take() else { continue };
-            running.stop().await;
+            running.node.stop().await;
         }
         servers.reverse();
         *self.servers.lock() = servers;
@@ -408,7 +363,7 @@ impl Cluster {
         let mut servers = self.servers.lock();
         let reopen = |node: &mut ServerNode| {
             assert!(node.running.is_none(), "{:?} runs", node.server);
-            node.storage = Arc::new(node.storage.reopen(&self.rt, tables(node.server)));
+            node.storage = Arc::new(node.storage.reopen(&self.rt, tables(self.target_of(node.server).0.kind)));
             (node.server, node.storage.clone())
         };
         servers.iter_mut().map(reopen).collect()
@@ -416,7 +371,7 @@ impl Cluster {
 
     /// Tasks that still run on any client, for leak checks.
     pub fn client_tasks(&self) -> usize {
-        self.living_clients().iter().map(|c| c.rt.live_tasks()).sum()
+        self.living_clients().iter().map(|c| c.node.rt().live_tasks()).sum()
     }
 
     /// What is left of work that is over, in words; empty if nothing is. To be asked when nobody works, has a file open
@@ -430,12 +385,12 @@ impl Cluster {
         };
         let servers = self.servers.lock();
         for (server, running) in servers.iter().filter_map(|s| Some((s.server, s.running.as_ref()?))) {
-            if let AnyTarget::Mdt(mdt, _) = &running.target {
+            if let Served::Mdt(mdt) = &running.served {
                 count(format!("{server:?}, open handles"), mdt.open_count() as u64);
             }
             // The MGS answers who waits for news of the configuration when there is some: those requests stay.
             for lane in Lane::ALL.into_iter().filter(|_| server != Server::Mgs) {
-                let lane_counts = running.node.lane_counts(lane);
+                let lane_counts = running.node.rpc().lane_counts(lane);
                 count(format!("{server:?}, requests in {lane:?}"), lane_counts.running + lane_counts.queued);
             }
             count(format!("{server:?}, messages"), running.node.lnet().stats().msgs_alloc);
@@ -477,29 +432,19 @@ impl Cluster {
     pub fn executed(&self, server: Server, opcode: Opcode) -> u64 {
         let servers = self.servers.lock();
         let running = servers.iter().find(|s| s.server == server).and_then(|s| s.running.as_ref());
-        running.map_or(0, |r| r.node.service_stats(opcode).count)
+        running.map_or(0, |r| r.node.rpc().service_stats(opcode).count)
     }
 
     /// Mounts once more on the node of a client; to be unmounted before the story ends.
     pub async fn mount_beside(&self, client: usize) -> Result<Arc<Client>, String> {
         let ClientNode { node, number, .. } = &self.clients[client];
-        Client::mount(node, self.builder.mount_config(&format!("client-{number}-beside")))
-            .await
-            .map_err(|e| e.to_string())
+        self.builder.mount(node, &format!("client-{number}-beside")).await
     }
 
     /// Mounts one more client, on a node of its own.
     pub async fn mount_another(&self, number: u32) -> Result<Arc<Client>, String> {
         let node = self.builder.start_client(&self.rt, &self.net, CLIENT_NODE + number).await?;
         Ok(node.client)
-    }
-}
-
-fn tables(server: Server) -> &'static [nacre_osd::Table] {
-    match server {
-        Server::Mgs => nacre_mgs::TABLES,
-        Server::Mds => nacre_mdt::TABLES,
-        Server::Oss(_) => nacre_ost::TABLES,
     }
 }
 
@@ -569,7 +514,7 @@ impl Builder {
             let of_ost = self.ost_storage.as_ref().filter(|_| matches!(server, Server::Oss(_)));
             let storage_faults = Faults::new();
             let options = MemOptions { faults: storage_faults.clone(), ..of_ost.unwrap_or(&self.storage).clone() };
-            let storage = Arc::new(MemOsd::new(&node_rt, tables(server), options));
+            let storage = Arc::new(MemOsd::new(&node_rt, tables(self.target_of(server).0.kind), options));
             let uuid = Uuid::from_random(rt.random(), rt.random());
             let running = self.start_server(&node_rt, &net, server, number, uuid, storage.clone()).await?;
             servers.push(ServerNode { server, number, storage, storage_faults, running: Some(running), uuid });
@@ -593,11 +538,19 @@ impl Builder {
         Ok(cluster)
     }
 
-    fn node(&self, rt: &Rt, net: &SimNet, number: u32) -> (RpcNode, Faults) {
+    fn target_of(&self, server: Server) -> (TargetName, &'static str) {
+        match server {
+            Server::Mgs => (TargetName::mgs(), "mgs"),
+            Server::Mds => (TargetName::mdt(&self.fsname, MdtIndex(0)), "mdt"),
+            Server::Oss(i) => (TargetName::ost(&self.fsname, OstIndex(i)), "obdfilter"),
+        }
+    }
+
+    fn node(&self, rt: &Rt, net: &SimNet, number: u32) -> Node {
         let faults = Faults::new();
         let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
         lnet.add_sim_as(net, number);
-        (RpcNode::new(rt.clone(), lnet, faults.clone(), Params::new()), faults)
+        Node::new(rt.clone(), lnet, faults)
     }
 
     async fn start_server(
@@ -613,48 +566,34 @@ impl Builder {
             (Some(Device(make)), Server::Oss(_)) => make(rt, storage),
             _ => storage,
         };
-        let (node, faults) = self.node(rt, net, number);
+        let (name, layer) = self.target_of(server);
+        let ost_params = self.ost_params.iter().filter(|_| matches!(server, Server::Oss(_)));
+        let preset = |(param, value): &(&str, &str)| (format!("{layer}.{name}.{param}"), (*value).to_owned());
+        let presets = ost_params.map(preset).collect();
         let host = format!("{server:?}").to_lowercase();
-        let mgc = |name: &TargetName| Mgc::new(&node, vec![Nid::sim(MGS_NODE)], uuid, &name.to_string());
-        let target = match server {
-            Server::Mgs => AnyTarget::Mgs(Mgs::start(&node, osd, uuid).await.map_err(|e| e.to_string())?),
-            Server::Mds => {
-                let name = TargetName::mdt(&self.fsname, MdtIndex(0));
-                let mgc = mgc(&name);
-                let mdt = Mdt::start(&node, osd, MdtConfig { name, uuid, host }, mgc.clone()).await;
-                AnyTarget::Mdt(mdt.map_err(|e| e.to_string())?, mgc)
-            }
-            Server::Oss(i) => {
-                let name = TargetName::ost(&self.fsname, OstIndex(i));
-                let mgc = mgc(&name);
-                let ost = Ost::start(&node, osd, OstConfig { name, uuid, host }, mgc.clone()).await;
-                let ost = ost.map_err(|e| e.to_string())?;
-                for (name, value) in &self.ost_params {
-                    node.params().set(&format!("obdfilter.*.{name}"), value).map_err(|e| e.to_string())?;
-                }
-                AnyTarget::Ost(ost, mgc)
-            }
-        };
-        Ok(Running { rt: rt.clone(), faults, node, target })
+        let mgs = vec![Nid::sim(MGS_NODE)];
+        let node = self.node(rt, net, number);
+        let spec = TargetSpec { host, presets, ..TargetSpec::new(name, uuid, mgs) };
+        let served = node.serve(osd, spec).await.map_err(|e| e.to_string())?;
+        Ok(Running { node, served })
     }
 
     async fn start_client(&self, rt: &Rt, net: &SimNet, number: u32) -> Result<ClientNode, String> {
-        let rt = rt.child(format!("client-{number}"));
-        let (node, _) = self.node(&rt, net, number);
-        let config = self.mount_config(&format!("client-{number}"));
-        let client = Client::mount(&node, config).await.map_err(|e| e.to_string())?;
-        Ok(ClientNode { number, rt, node, client })
+        let node = self.node(&rt.child(format!("client-{number}")), net, number);
+        let client = self.mount(&node, &format!("client-{number}")).await?;
+        Ok(ClientNode { number, node, client })
     }
 
-    fn mount_config(&self, client_name: &str) -> MountConfig {
-        MountConfig {
+    async fn mount(&self, node: &Node, client_name: &str) -> Result<Arc<Client>, String> {
+        let config = MountConfig {
             fsname: self.fsname.clone(),
             mgs: vec![Nid::sim(MGS_NODE)],
             client_name: client_name.to_owned(),
-            register_params: self.client_params,
             imperative_recovery: self.imperative_recovery,
             ..MountConfig::default()
-        }
+        };
+        let mounted = if self.client_params { node.mount(config).await } else { node.mount_unlisted(config).await };
+        mounted.map_err(|e| e.to_string())
     }
 }
 

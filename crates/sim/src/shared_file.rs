@@ -345,7 +345,7 @@ async fn check_sizes(cluster: &Cluster, load: &Load, files: &[Fid]) -> Result<()
 
 /// What all clients sent and were sent.
 fn counts_of(cluster: &Cluster) -> RpcCounts {
-    (0..cluster.client_count()).map(|i| RpcCounts::of(cluster.client_node(i))).sum()
+    (0..cluster.client_count()).map(|i| RpcCounts::of(cluster.client(i))).sum()
 }
 
 /// Locks that the OST called back so far; also those that it did in the reply that granted them.

@@ -37,7 +37,7 @@ impl Stranger {
         let rt = c.rt().child("stranger");
         let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
         lnet.add_sim_as(c.net(), STRANGER);
-        let node = RpcNode::new(rt, lnet, Faults::new(), Params::new());
+        let node = RpcNode::new(rt, lnet, Faults::new());
         let mut stranger = Stranger { node, net: c.net().clone(), config: Config::default() };
         let asked = ConfigRead { fsname: "nacre".into(), version: 0, wait_ms: 0 };
         stranger.config = call(&stranger.import(MGS_NODE, "MGS"), Opcode::MgsConfigRead, &asked).await.unwrap();
@@ -51,7 +51,7 @@ impl Stranger {
     }
 
     fn import_as(&self, server: u32, target: &str, client: Uuid, name: &str, flags: u64) -> Arc<Import> {
-        self.node.import_unlisted(ImportConfig {
+        self.node.import(ImportConfig {
             client,
             client_name: name.to_owned(),
             target: target.to_owned(),
@@ -333,7 +333,7 @@ fn a_kept_setting_is_everywhere_and_stays() {
         let keep = |name: &str, value: Option<&str>| {
             let param = SetParam { fsname: String::new(), name: name.into(), value: value.map(str::to_owned) };
             let mgs = mgs.clone();
-            async move { nacre_mgc::keep_param(&mgs, &param).await }
+            async move { nacre_mgc::keep_param(mgs.rpc(), &param).await }
         };
         keep("obdfilter.*.degraded", Some("1")).await.unwrap();
         keep("osc.*.max_dirty_mb", Some("77")).await.unwrap();

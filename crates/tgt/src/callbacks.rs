@@ -77,7 +77,7 @@ impl Peer {
 fn new_import(shared: &Shared, export: &Export, nid: Nid) -> Arc<Import> {
     let target = &shared.target;
     let name = target.name();
-    target.node().import_unlisted(ImportConfig {
+    target.node().import(ImportConfig {
         client: target.uuid(),
         client_name: name.to_string(),
         target: callback_target(export.client),

@@ -34,7 +34,7 @@ pub(crate) fn register(target: &Target) {
             again.restart();
             Ok(())
         };
-        target.node().params().add_rw(format!("{}{name}", prefix(target)), show, clear);
+        target.params().add_rw(format!("{}{name}", prefix(target)), show, clear);
     }
 }
 

@@ -30,9 +30,9 @@ pub use lock_params::set_lock_memory;
 pub use lock_service::{Enqueued, LockService, client_of};
 pub use operation::Operation;
 pub use recovery_service::RecoveryWait;
-pub use service::{Access, Handler, HandlerFuture, Service, admit_listed, line, serve};
+pub use service::{Access, Handler, HandlerFuture, Service, Statistics, admit_listed, line, serve};
 pub use stats::{Stats, Unit};
-pub use target::{HEALTHY, Target};
+pub use target::{HEALTHY, Target, TargetConfig};
 
 use nacre_osd::Table;
 

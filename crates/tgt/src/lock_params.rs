@@ -26,7 +26,7 @@ pub fn set_lock_memory(params: &Params, target: &TargetName, bytes: u64) {
 /// Registers them. They show nothing once the lock service is gone.
 pub(crate) fn register(shared: &Arc<Shared>) {
     let prefix = prefix(&shared.target);
-    let params = shared.target.node().params();
+    let params = shared.target.params();
     let show = |name: &str, value: fn(&State) -> u64| {
         let weak = Arc::downgrade(shared);
         let text = move || weak.upgrade().map_or_else(String::new, |s| value(&s.state.lock()).to_string());
@@ -73,7 +73,7 @@ fn show_rate(shared: &Arc<Shared>, name: &str, count: fn(&State) -> u64) {
     // When it was looked at last, the count then, and the rate found.
     let last = Mutex::new((Time::default(), 0, 0));
     let weak = Arc::downgrade(shared);
-    shared.target.node().params().add(format!("{}{name}", prefix(&shared.target)), move || {
+    shared.target.params().add(format!("{}{name}", prefix(&shared.target)), move || {
         let Some(shared) = weak.upgrade() else { return String::new() };
         let (now, count) = (shared.target.rt().now(), count(&shared.state.lock()));
         let mut last = last.lock();
@@ -94,7 +94,7 @@ fn set(
     set: fn(&mut Settings, u64),
 ) {
     let (shown, changed) = (Arc::downgrade(shared), Arc::downgrade(shared));
-    shared.target.node().params().add_rw(
+    shared.target.params().add_rw(
         format!("{}{name}", prefix(&shared.target)),
         move || {
             let text = |s: Arc<Shared>| get(&s.state.lock().namespace.settings()).to_string();

@@ -15,7 +15,7 @@ const LIMIT_MAX: u64 = 24 * 3600;
 /// Registers them.
 pub(crate) fn register(service: &Arc<RecoveryService>) {
     let target = service.target();
-    let (params, prefix) = (target.node().params(), target.param_prefix());
+    let (params, prefix) = (target.params(), target.param_prefix());
     let shown = service.clone();
     params.add(format!("{prefix}recovery_status"), move || status(&shown));
     limit(service, "recovery_time_soft", |s| &mut s.soft);
@@ -32,7 +32,7 @@ pub(crate) fn register(service: &Arc<RecoveryService>) {
 fn limit(service: &Arc<RecoveryService>, name: &str, field: fn(&mut Settings) -> &mut Duration) {
     let target = service.target();
     let (shown, set) = (service.clone(), service.clone());
-    target.node().params().add_rw(
+    target.params().add_rw(
         format!("{}{name}", target.param_prefix()),
         move || field(&mut shown.settings()).as_secs().to_string(),
         move |text| {

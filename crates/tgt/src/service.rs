@@ -52,6 +52,14 @@ pub const fn line<S>(
     Handler { opcode, stat, access, from, run }
 }
 
+/// Requests that are counted and timed together, whichever of a node's targets of the service they went to.
+pub struct Statistics {
+    /// The parameter, without `.stats`, as Lustre has it: `ost.OSS.ost_io`.
+    pub name: &'static str,
+    /// The only opcodes in it; none for all.
+    pub only: &'static [Opcode],
+}
+
 /// What a kind of target adds to [`Target`].
 #[async_trait]
 pub trait Service: Send + Sync + Sized + 'static {
@@ -60,6 +68,12 @@ pub trait Service: Send + Sync + Sized + 'static {
 
     /// Whether it waits for the clients of its last start, and has them replay what was lost.
     const RECOVERS: bool = false;
+
+    /// Its name among services, such as `ost`.
+    const NAME: &'static str;
+
+    /// What Lustre's servers count of requests.
+    const STATISTICS: &'static [Statistics];
 
     /// All its operations.
     fn table() -> &'static [Handler<Self>];
@@ -103,10 +117,14 @@ pub async fn serve<S: Service>(service: &Arc<S>) -> Result<ServedTarget, TargetE
     let exports = Exports::default();
     let recovery = RecoveryService::open(target, S::RECOVERS, exports.clone()).await?;
     let dispatcher = Arc::new(Dispatcher::new(service.clone(), recovery, exports.clone()));
-    target
-        .node()
-        .params()
-        .add(format!("{}num_exports", target.param_prefix()), move || exports.lock().len().to_string());
+    let params = target.params();
+    params.add(format!("{}num_exports", target.param_prefix()), move || exports.lock().len().to_string());
+    for Statistics { name, only } in S::STATISTICS {
+        let service = Arc::downgrade(service);
+        params.add(format!("{name}.stats"), move || {
+            service.upgrade().map_or_else(String::new, |s| s.target().node().show_service_stats(S::NAME, only))
+        });
+    }
     let (recovery, recovered) = (dispatcher.recovery.clone(), service.clone());
     drop(target.rt().spawn(async move {
         recovery.over().await;
@@ -250,6 +268,10 @@ impl<S: Service> Dispatcher<S> {
 
 #[async_trait]
 impl<S: Service> TargetHandler for Dispatcher<S> {
+    fn service(&self) -> &'static str {
+        S::NAME
+    }
+
     async fn admit(&self, who: Identity, request: &ConnectRequest) -> Result<Standing, Errno> {
         self.service.admit(who, request).await
     }

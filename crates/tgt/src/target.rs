@@ -6,6 +6,7 @@ use crate::recovery_service::{RecoveryService, RecoveryWait};
 use crate::reply::{self, ReplySlot};
 use crate::{Operation, Stats, TARGET, TargetError, epoch};
 use nacre_base::fault::FaultAction;
+use nacre_base::param::Params;
 use nacre_base::{Errno, Faults, TargetKind, TargetName, Transno, Uuid};
 use nacre_osd::{Osd, OsdError, Transaction};
 use nacre_ptlrpc::{LockPool, Refusals, RpcNode, ServerRequest};
@@ -17,12 +18,29 @@ use std::sync::{Arc, OnceLock, Weak};
 /// Value of the parameter `health` of a target that nothing is wrong with.
 pub const HEALTHY: &str = "healthy";
 
+/// Which target it is, and what it has of its node.
+#[derive(Clone)]
+pub struct TargetConfig {
+    /// Its name, such as `nacre-OST0000`.
+    pub name: TargetName,
+    /// Its storage.
+    pub uuid: Uuid,
+    /// The serving host, for people and for placement by server.
+    pub host: String,
+    /// Where its parameters are shown and set while it is served.
+    pub params: Params,
+    /// Its fault points.
+    pub faults: Faults,
+}
+
 /// What MDT, OST and MGS have in common.
 pub struct Target {
     node: RpcNode,
     osd: Arc<dyn Osd>,
     name: TargetName,
     uuid: Uuid,
+    params: Params,
+    faults: Faults,
     instance: u64,
     /// Numbers up to this one are of earlier starts.
     former_transnos: Transno,
@@ -46,12 +64,8 @@ pub struct Target {
 impl Target {
     /// Opens the target on a device: checks that it is this one, reads what was committed, and begins a new instance,
     /// durably, so that no instance is ever used twice.
-    pub async fn open(
-        node: &RpcNode,
-        osd: Arc<dyn Osd>,
-        name: TargetName,
-        uuid: Uuid,
-    ) -> Result<Arc<Target>, TargetError> {
+    pub async fn open(node: &RpcNode, osd: Arc<dyn Osd>, config: TargetConfig) -> Result<Arc<Target>, TargetError> {
+        let TargetConfig { name, uuid, host: _, params, faults } = config;
         let (instance, last_committed, former_transnos) = {
             let mut transaction = osd.begin().await?;
             transaction.use_reserve();
@@ -74,6 +88,8 @@ impl Target {
             osd,
             name,
             uuid,
+            params,
+            faults,
             instance,
             former_transnos,
             broken: AtomicBool::new(false),
@@ -166,7 +182,12 @@ impl Target {
 
     /// The fault points.
     pub fn faults(&self) -> &Faults {
-        self.node.faults()
+        &self.faults
+    }
+
+    /// Where the target's parameters are.
+    pub fn params(&self) -> &Params {
+        &self.params
     }
 
     /// Passes the fault point `name`: waits, fails or dies there as it is armed; what is left to the caller (to drop,
@@ -304,14 +325,14 @@ impl Target {
 
     /// Takes the target's parameters out of the registry, and those of its locks; what a service does when it stops.
     pub fn remove_params(&self) {
-        self.node.params().remove_prefix(&self.param_prefix());
-        self.node.params().remove_prefix(&crate::lock_params::prefix(self));
-        self.node.params().remove_prefix(&crate::device_stats::prefix(self));
+        self.params.remove_prefix(&self.param_prefix());
+        self.params.remove_prefix(&crate::lock_params::prefix(self));
+        self.params.remove_prefix(&crate::device_stats::prefix(self));
     }
 
     fn register_health(self: &Arc<Self>) {
         let target = Arc::downgrade(self);
-        self.node.params().add(format!("{}health", self.param_prefix()), move || {
+        self.params.add(format!("{}health", self.param_prefix()), move || {
             let ailment = target.upgrade().and_then(|target| target.ailment());
             ailment.unwrap_or_else(|| HEALTHY.to_owned())
         });
@@ -319,7 +340,7 @@ impl Target {
 
     fn register_params(&self) {
         crate::device_stats::register(self);
-        let (params, prefix) = (self.node.params(), self.param_prefix());
+        let (params, prefix) = (&self.params, self.param_prefix());
         let (uuid, instance) = (format!("{}_UUID", self.name), self.instance);
         params.add(format!("{prefix}uuid"), move || uuid.clone());
         params.add(format!("{prefix}instance"), move || instance.to_string());

@@ -1,6 +1,6 @@
 //! A target over its restarts: identity, numbers, what is committed.
 
-use crate::{LockService, TABLES, TARGET, Target, TargetError};
+use crate::{LockService, TABLES, TARGET, Target, TargetConfig, TargetError};
 use nacre_base::fault::{Fault, FaultAction};
 use nacre_base::param::Params;
 use nacre_base::{Errno, Faults, Fid, MdtIndex, TargetName, Time, Transno, Uuid};
@@ -23,15 +23,20 @@ fn run<F: Future<Output = ()> + Send + 'static>(scenario: impl FnOnce(Rt) -> F) 
 
 fn node(rt: &Rt) -> RpcNode {
     let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
-    RpcNode::new(rt.clone(), lnet, Faults::new(), Params::new())
+    RpcNode::new(rt.clone(), lnet, Faults::new())
 }
 
 fn uuid(n: u64) -> Uuid {
     Uuid::from_random(n, n)
 }
 
+fn config(index: u32, id: u64) -> TargetConfig {
+    let (name, host) = (TargetName::mdt("nacre", MdtIndex(index)), "mds".to_owned());
+    TargetConfig { name, uuid: uuid(id), host, params: Params::new(), faults: Faults::new() }
+}
+
 async fn open(rt: &Rt, osd: &Arc<MemOsd>) -> Arc<Target> {
-    Target::open(&node(rt), osd.clone(), TargetName::mdt("nacre", MdtIndex(0)), uuid(1)).await.unwrap()
+    Target::open(&node(rt), osd.clone(), config(0, 1)).await.unwrap()
 }
 
 /// An operation that counts; its number.
@@ -197,10 +202,8 @@ fn a_device_of_another_target_is_refused() {
     run(|rt| async move {
         let osd = Arc::new(MemOsd::new(&rt, TABLES, MemOptions::default()));
         open(&rt, &osd).await;
-        let reopen = async |index, id| {
-            let name = TargetName::mdt("nacre", MdtIndex(index));
-            Target::open(&node(&rt), osd.clone() as Arc<dyn Osd>, name, uuid(id)).await.map(drop)
-        };
+        let reopen =
+            async |index, id| Target::open(&node(&rt), osd.clone() as Arc<dyn Osd>, config(index, id)).await.map(drop);
         assert!(matches!(reopen(0, 2).await, Err(TargetError::Foreign { .. })));
         assert!(matches!(reopen(1, 1).await, Err(TargetError::Foreign { .. })));
         assert!(reopen(0, 1).await.is_ok());
@@ -243,7 +246,7 @@ fn parameters_carry_lustres_names() {
         let osd = Arc::new(MemOsd::new(&rt, TABLES, MemOptions::default()));
         let target = open(&rt, &osd).await;
         target.stats().time("open", Duration::from_micros(12));
-        let params = target.node().params();
+        let params = target.params();
         assert_eq!(params.get("mdt.nacre-MDT0000.uuid").unwrap()[0].1, "nacre-MDT0000_UUID");
         assert!(params.get("mdt.*.md_stats").unwrap()[0].1.contains("1 samples [usecs] 12 12 12 144"));
         params.set("mdt.*.md_stats", "clear").unwrap();

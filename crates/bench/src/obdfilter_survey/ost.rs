@@ -4,15 +4,12 @@
 use super::{Mode, Point, Test};
 use crate::places::Scratch;
 use nacre_base::buf::AlignedBuf;
-use nacre_base::param::Params;
 use nacre_base::{Faults, Fid, Nid, OstIndex, Payload, TargetKind, TargetName, Uuid};
 use nacre_lnet::{Lnet, LnetOptions};
-use nacre_mgc::Mgc;
-use nacre_mgs::Mgs;
+use nacre_node::{Node, TargetSpec, tables};
 use nacre_osd::disk::{self, DiskOptions, DiskOsd, Label};
 use nacre_osd::mem::{MemOptions, MemOsd};
-use nacre_ost::{Ost, OstConfig};
-use nacre_ptlrpc::{Bulk, CallOptions, Import, ImportConfig, Reply, RpcNode};
+use nacre_ptlrpc::{Bulk, CallOptions, Import, ImportConfig, Reply};
 use nacre_rt::Rt;
 use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::ost::{
@@ -28,16 +25,13 @@ use std::time::{Duration, Instant};
 /// The OSTs under test, and what they need.
 pub(super) struct TestOst {
     osts: Vec<Served>,
-    mgs: Arc<Mgs>,
-    node: RpcNode,
+    node: Node,
     // Removed last.
     _scratch: Vec<Scratch>,
 }
 
 /// One of them, and its client.
 struct Served {
-    ost: Arc<Ost>,
-    mgc: Arc<Mgc>,
     import: Arc<Import>,
     name: TargetName,
     external: bool,
@@ -59,12 +53,13 @@ const MEMORY_MB: &str = "256";
 impl TestOst {
     /// Makes and starts what the modes need, below `dir`; a journal below `journal`.
     pub(super) async fn start(dir: &Path, journal: Option<&Path>, modes: &[Mode]) -> Result<TestOst, String> {
-        let (rt, params, faults) = (Rt::production(), Params::new(), Faults::new());
+        let (rt, faults) = (Rt::production(), Faults::new());
         let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
-        let node = RpcNode::new(rt.clone(), lnet, faults, params);
-        let mgt = Arc::new(MemOsd::new(&rt, nacre_mgs::TABLES, MemOptions::default()));
-        let mgs = Mgs::start(&node, mgt, random_uuid(&rt)).await.map_err(|e| e.to_string())?;
-        let mut all = TestOst { osts: Vec::new(), mgs, node, _scratch: Vec::new() };
+        let node = Node::new(rt.clone(), lnet, faults);
+        let mgt = Arc::new(MemOsd::new(&rt, tables(TargetKind::Mgt), MemOptions::default()));
+        let mgs = TargetSpec::new(TargetName::mgs(), random_uuid(&rt), Vec::new());
+        node.serve(mgt, mgs).await.map_err(|e| e.to_string())?;
+        let mut all = TestOst { osts: Vec::new(), node, _scratch: Vec::new() };
         for external in [false, true] {
             if !modes.iter().any(|mode| (*mode == Mode::External) == external) {
                 continue;
@@ -90,13 +85,12 @@ impl TestOst {
         let parts = disk::suitable_parts(&dir);
         let label = Label { uuid, target: name.clone(), parts, options };
         disk::format(&dir, &label).map_err(|e| e.to_string())?;
-        let osd = DiskOsd::open(&dir, nacre_ost::TABLES, DiskOptions::default()).map_err(|e| e.to_string())?;
-        let mgc = Mgc::new(&self.node, vec![Nid::LO], uuid, &name.to_string());
-        let config = OstConfig { name: name.clone(), uuid, host: "localhost".to_owned() };
-        let ost = Ost::start(&self.node, Arc::new(osd), config, mgc.clone()).await.map_err(|e| e.to_string())?;
-        self.node.params().set("obdfilter.*.brw_size", "64").map_err(|e| e.to_string())?;
+        let osd = DiskOsd::open(&dir, tables(TargetKind::Ost), DiskOptions::default()).map_err(|e| e.to_string())?;
+        let presets = vec![(format!("obdfilter.{name}.brw_size"), "64".to_owned())];
+        let spec = TargetSpec { presets, ..TargetSpec::new(name.clone(), uuid, vec![Nid::LO]) };
+        self.node.serve(Arc::new(osd), spec).await.map_err(|e| e.to_string())?;
         let flags = connect_flags::BRW_SIZE | connect_flags::SHORT_IO | connect_flags::MULTI_MODIFY_RPCS;
-        let import = self.node.import(ImportConfig {
+        let import = self.node.rpc().import(ImportConfig {
             client: random_uuid(rt),
             client_name: "survey".to_owned(),
             target: name.to_string(),
@@ -105,7 +99,7 @@ impl TestOst {
             data: ConnectData { flags, brw_size: BRW_SIZE_MAX, max_modify_rpcs: 8, ..ConnectData::default() },
             label: format!("{name}-survey"),
         });
-        Ok(Served { ost, mgc, import, name, external: journal.is_some(), parts })
+        Ok(Served { import, name, external: journal.is_some(), parts })
     }
 
     fn of(&self, mode: Mode) -> Result<&Served, String> {
@@ -192,11 +186,8 @@ impl TestOst {
     pub(super) async fn stop(self) {
         for served in &self.osts {
             served.import.disconnect().await;
-            served.ost.stop().await;
-            served.mgc.stop().await;
         }
-        self.mgs.stop().await;
-        self.node.shutdown().await;
+        self.node.stop().await;
     }
 }
 

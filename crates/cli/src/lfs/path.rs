@@ -64,7 +64,7 @@ pub(crate) fn fid_of(path: &Path) -> Result<String, Errno> {
 pub(crate) fn mounts() -> Vec<(String, PathBuf)> {
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let lines = table.lines().map(|l| l.split(' ').collect::<Vec<_>>());
-    let ours = lines.filter(|f| f.len() > 2 && crate::mount::is_our_kind(f[2]));
+    let ours = lines.filter(|f| f.len() > 2 && nacre_process::memory::is_our_mount(f[2]));
     ours.map(|f| (unescape(f[0]), PathBuf::from(unescape(f[1])))).collect()
 }
 

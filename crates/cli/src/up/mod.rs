@@ -5,10 +5,10 @@ mod serve;
 mod state;
 mod storage;
 
-use crate::daemon::{self, Process};
-use crate::node::Listen;
 use crate::output::{fail, json};
 use nacre_base::TargetName;
+use nacre_process::Listen;
+use nacre_process::daemon::{self, Process};
 use state::{Running, Seen, State};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -3,14 +3,11 @@
 use super::Up;
 use super::state::{self, DirLock, Record, Running, Seen, State};
 use super::storage::{self, Plan, Storage};
-use crate::daemon;
-use crate::mount::{self, attach, clear_mountpoint, connect, unmount};
-use crate::node::{Listen, Node};
-use crate::rundir;
-use crate::servers::Targets;
-use nacre_base::{Errno, Nid, Uuid};
+use crate::mount::{self, attach, clear_mountpoint, unmount};
+use nacre_base::{Errno, Nid, TargetKind, Uuid};
 use nacre_client::{Client, MountConfig};
 use nacre_fuse::Session;
+use nacre_process::{Listen, NodeProcess, daemon, rundir};
 use nacre_rt::{Rt, Task};
 use nacre_tgt::Target;
 use nacre_wire::attr::{Credentials, SetAttr};
@@ -31,7 +28,6 @@ const SAY_INTERVAL: Duration = Duration::from_secs(30);
 /// The parts of a running file system; each is absent until it has been started.
 #[derive(Default)]
 struct FileSystem {
-    targets: Targets,
     client: Option<Arc<Client>>,
     session: Option<Session>,
     /// Says for whom the targets wait.
@@ -46,16 +42,16 @@ pub(super) async fn serve(args: Up) -> Result<(), String> {
     if let Some(lifted) = clear_mountpoint(&args.mountpoint)? {
         daemon::say(&lifted);
     }
-    let node = start_node(&args, &last).await?;
+    let process = start_node(&args, &last).await?;
     let storage = storage::prepare(&args.dir, &Plan::new(&args.fsname, args.osts), |text| daemon::say(&text))?;
-    let own = Uuid::from_random(node.rpc.rt().random(), node.rpc.rt().random());
+    let own = Uuid::from_random(process.node().rt().random(), process.node().rt().random());
     let pid = std::process::id();
     let running = Running {
         state: State::Starting,
         pid,
         started: state::start_time(pid).unwrap_or_default(),
         fsname: storage.fsname.clone(),
-        nid: node.nid.to_string(),
+        nid: process.nid().to_string(),
         mountpoint: args.mountpoint.clone(),
         osts: storage.osts(),
         waits: String::new(),
@@ -67,12 +63,12 @@ pub(super) async fn serve(args: Up) -> Result<(), String> {
     let mut system = FileSystem::default();
     let mut stop = std::pin::pin!(daemon::stop_signal());
     let started = tokio::select! {
-        started = system.start(&args, &node, &storage, (own, last.clients.as_slice()), &record) => started.map(|()| true),
+        started = system.start(&args, &process, &storage, (own, last.clients.as_slice()), &record) => started.map(|()| true),
         () = &mut stop => Ok(false),
     };
     if let (Ok(true), Some(session)) = (&started, &system.session) {
         record.change(|r| r.state = State::Up).unwrap_or_else(|e| tracing::error!("{e}"));
-        daemon::say_ready(format!("{} {}", node.nid, storage.fsname));
+        daemon::say_ready(format!("{} {}", process.nid(), storage.fsname));
         tokio::select! {
             () = session.wait_unmounted() => tracing::info!("unmounted: stopping"),
             () = &mut stop => {}
@@ -80,8 +76,7 @@ pub(super) async fn serve(args: Up) -> Result<(), String> {
     }
     let stopping = |r: &mut Running| (r.state, r.waits) = (State::Stopping, String::new());
     record.change(stopping).unwrap_or_else(|e| tracing::error!("{e}"));
-    system.stop().await;
-    node.rpc.shutdown().await;
+    system.stop(&process).await;
     record.change(|r| *r = Running { clients: std::mem::take(&mut r.clients), ..Running::default() })?;
     if started? { Ok(()) } else { Err("it was stopped before it was up".to_owned()) }
 }
@@ -97,10 +92,10 @@ fn in_use(dir: &Path) -> String {
 
 /// Listens where it is told to, or on loopback: at the port of the last time if the daemon was killed, so that mounts of other
 /// processes find it again, else at the standard port or, if that cannot be had, at any.
-async fn start_node(args: &Up, last: &Running) -> Result<Node, String> {
+async fn start_node(args: &Up, last: &Running) -> Result<NodeProcess, String> {
     if let Some(listen) = args.listen {
         let advice = "name another port with --listen ADDRESS:PORT, or end the program that has it (ss -ltnp shows it)";
-        return Node::start("up", listen).await.map_err(|e| format!("{e}: {advice}"));
+        return NodeProcess::start("up", listen).await.map_err(|e| format!("{e}: {advice}"));
     }
     let before = last.nid.parse::<Nid>().ok().map(|nid| (nid.ip(), nid.tcp_port()));
     if let Some((ip, _)) = before.filter(|(ip, _)| !ip.is_loopback()) {
@@ -108,11 +103,11 @@ async fn start_node(args: &Up, last: &Running) -> Result<Node, String> {
     }
     let port = before.filter(|(ip, _)| ip.is_loopback()).map(|(_, port)| port);
     for port in port.into_iter().chain([Nid::TCP_PORT]) {
-        if let Ok(node) = Node::start("up", Listen::loopback(port)).await {
+        if let Ok(node) = NodeProcess::start("up", Listen::loopback(port)).await {
             return Ok(node);
         }
     }
-    Node::start("up", Listen::loopback(0)).await
+    NodeProcess::start("up", Listen::loopback(0)).await
 }
 
 impl FileSystem {
@@ -120,34 +115,36 @@ impl FileSystem {
     async fn start(
         &mut self,
         args: &Up,
-        node: &Node,
+        process: &NodeProcess,
         storage: &Storage,
         clients: (Uuid, &[String]),
         record: &Arc<Record>,
     ) -> Result<(), String> {
         let (own, dead) = clients;
+        let mut targets = Vec::new();
         for (dir, label) in &storage.targets {
-            self.targets.start(node, dir, label).await?;
+            let served = process.serve(process.open(dir, label.clone())?).await?;
+            // Only these remember their clients, and wait for them after a crash.
+            targets.extend(Some(served.target().clone()).filter(|_| label.target.kind != TargetKind::Mgt));
         }
-        let targets = self.targets.with_clients();
         evict_dead(&targets, dead);
-        let rt = node.rpc.rt();
+        let rt = process.node().rt();
         self.watcher = Some(rt.spawn(watch_recovery(rt.clone(), targets, record.clone(), own)));
-        wait_for_osts(node, storage.osts()).await;
+        wait_for_osts(process, storage.osts()).await;
         let fsname = storage.fsname.clone();
         let config = MountConfig { fsname, mgs: vec![Nid::LO], client: Some(own), ..MountConfig::default() };
-        let client = self.client.insert(connect(node, config).await?);
+        let client = self.client.insert(process.mount(config).await?);
         let user = rundir::effective_user();
         if user != 0 {
             give_root(client, user).await.map_err(|e| format!("cannot give the root directory to user {user}: {e}"))?;
         }
-        let source = format!("{}:/{}", node.nid, storage.fsname);
-        self.session = Some(attach(node, client, &args.mountpoint, mount::options(&source)).await?);
+        let source = format!("{}:/{}", process.nid(), storage.fsname);
+        self.session = Some(attach(process, client, &args.mountpoint, mount::options(&source)).await?);
         Ok(())
     }
 
-    /// Unmounts, and closes the storage.
-    async fn stop(&self) {
+    /// Unmounts, and stops the node.
+    async fn stop(&self, process: &NodeProcess) {
         // It writes to the record, which the next daemon may have from now on.
         self.watcher.iter().for_each(Task::abort);
         if let Some(session) = &self.session {
@@ -155,9 +152,8 @@ impl FileSystem {
         }
         if let Some(client) = &self.client {
             let _ = client.settle(mount::STOP_PATIENCE).await;
-            client.unmount().await;
         }
-        self.targets.stop().await;
+        process.node().stop().await;
     }
 }
 
@@ -251,13 +247,14 @@ impl std::fmt::Display for Wait {
 
 /// The MDT hears of the OSTs from the MGS, a moment after they serve; who sets a layout at once must find them all there.
 /// If one does not come up, the file system is of use without it.
-async fn wait_for_osts(node: &Node, osts: usize) {
-    let active = || node.rpc.params().get("lod.*.activeobd").ok().and_then(|found| found[0].1.parse().ok());
+async fn wait_for_osts(process: &NodeProcess, osts: usize) {
+    let node = process.node();
+    let active = || node.params().get("lod.*.activeobd").ok().and_then(|found| found[0].1.parse().ok());
     for _ in 0..500 {
         if active() == Some(osts) {
             return;
         }
-        node.rpc.rt().sleep(Duration::from_millis(20)).await;
+        node.rt().sleep(Duration::from_millis(20)).await;
     }
     tracing::warn!("the MDT does not see all {osts} OSTs yet");
 }

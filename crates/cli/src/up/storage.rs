@@ -4,10 +4,10 @@
 
 use super::state::{LOCK, RUNNING};
 use crate::mkfs::format_target;
-use crate::target_options::TargetOptions;
 use nacre_base::{MdtIndex, Nid, OstIndex, TargetKind, TargetName};
 use nacre_osd::OsdError;
 use nacre_osd::disk::{self, Label};
+use nacre_process::target_options::TargetOptions;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

@@ -69,7 +69,7 @@ impl Osc {
     }
 
     fn corrupts(&self, point: &str) -> bool {
-        self.connection.mount().node.faults().check(point) == Some(FaultAction::Corrupt)
+        self.connection.mount().faults.check(point) == Some(FaultAction::Corrupt)
     }
 
     fn io_options(&self, caller: &Caller, bulk: Bulk, lock: u64, urgent: bool) -> CallOptions {

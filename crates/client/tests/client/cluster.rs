@@ -1,20 +1,14 @@
 //! A small file system: MGS, MDT and some OSTs, and clients. Servers can crash and come back.
 
 use bytes::Bytes;
-use nacre_base::param::Params;
-use nacre_base::{Errno, Faults, Fid, MdtIndex, Nid, OstIndex, Payload, TargetName, Time, Uuid};
+use nacre_base::{Errno, Faults, Fid, MdtIndex, Nid, OstIndex, Payload, TargetKind, TargetName, Time, Uuid};
 use nacre_client::{Client, MountConfig, OpenFile, open_flags};
 use nacre_lnet::{Lnet, LnetOptions, SimNet, SimNetOptions};
-use nacre_mdt::{Mdt, MdtConfig};
-use nacre_mgc::Mgc;
-use nacre_mgs::Mgs;
+use nacre_node::{Node, TargetSpec, tables};
 use nacre_osd::mem::{Crash, MemOptions, MemOsd};
-use nacre_ost::{Ost, OstConfig};
-use nacre_ptlrpc::RpcNode;
 use nacre_rt::{Rt, Sim};
 use nacre_wire::attr::{Attr, Credentials};
 use nacre_wire::layout::{ComponentSpec, LayoutSpec};
-use std::any::Any;
 use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -55,16 +49,14 @@ pub(crate) struct Server {
     number: u32,
     uuid: Uuid,
     osd: Arc<MemOsd>,
-    pub(crate) node: RpcNode,
-    /// Held so that the target is served.
-    _target: Box<dyn Any + Send + Sync>,
+    pub(crate) node: Node,
 }
 
 /// A mounted client and what a test wants to know of its node.
 #[derive(Clone)]
 pub(crate) struct TestClient {
     pub(crate) client: Arc<Client>,
-    pub(crate) node: RpcNode,
+    pub(crate) node: Node,
     number: u32,
 }
 
@@ -75,11 +67,11 @@ impl Deref for TestClient {
     }
 }
 
-fn node(rt: &Rt, net: &SimNet, number: u32) -> RpcNode {
+fn node(rt: &Rt, net: &SimNet, number: u32) -> Node {
     let faults = Faults::new();
     let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
     lnet.add_sim_as(net, number);
-    RpcNode::new(rt.clone(), lnet, faults, Params::new())
+    Node::new(rt.clone(), lnet, faults)
 }
 
 impl Cluster {
@@ -118,12 +110,12 @@ impl Cluster {
             client_name: format!("client{number}"),
             ..MountConfig::default()
         };
-        let client = Client::mount(&node, config).await.unwrap();
+        let client = node.mount(config).await.unwrap();
         TestClient { client, node, number }
     }
 
     /// A node that is in the network and has nothing mounted.
-    pub(crate) fn bare_node(&mut self) -> RpcNode {
+    pub(crate) fn bare_node(&mut self) -> Node {
         self.clients += 1;
         node(&self.rt, &self.net, CLIENT + self.clients)
     }
@@ -140,7 +132,7 @@ impl Cluster {
     /// Metadata requests that the MDS has served since it was started, and locks given back to it.
     pub(crate) fn mds_requests(&self) -> u64 {
         use nacre_wire::Opcode as O;
-        let served = |o: &O| self.mds.node.service_stats(*o).count;
+        let served = |o: &O| self.mds.node.rpc().service_stats(*o).count;
         let other = [O::ObdPing, O::MdsConnect, O::MdsDisconnect];
         O::ALL.iter().filter(|o| !other.contains(o)).map(served).sum()
     }
@@ -166,31 +158,25 @@ impl Cluster {
 impl Server {
     async fn start(rt: &Rt, net: &SimNet, number: u32, storage: &MemOptions, old: Option<&Server>) -> Server {
         let rt = rt.child(format!("server {number}"));
-        let tables = match number {
-            MGS => nacre_mgs::TABLES,
-            MDS => nacre_mdt::TABLES,
-            _ => nacre_ost::TABLES,
-        };
+        let tables = tables(match number {
+            MGS => TargetKind::Mgt,
+            MDS => TargetKind::Mdt,
+            _ => TargetKind::Ost,
+        });
         let osd = Arc::new(match old {
             Some(old) => old.osd.reopen(&rt, tables),
             None => MemOsd::new(&rt, tables, MemOptions { faults: Faults::new(), ..storage.clone() }),
         });
         let uuid = old.map_or_else(|| Uuid::from_random(rt.random(), rt.random()), |old| old.uuid);
         let node = node(&rt, net, number);
-        let host = format!("host{number}");
-        let mgc = Mgc::new(&node, vec![Nid::sim(MGS)], uuid, &host);
-        let target: Box<dyn Any + Send + Sync> = match number {
-            MGS => Box::new(Mgs::start(&node, osd.clone(), uuid).await.unwrap()),
-            MDS => {
-                let name = TargetName::mdt(FSNAME, MdtIndex(0));
-                Box::new(Mdt::start(&node, osd.clone(), MdtConfig { name, uuid, host }, mgc.clone()).await.unwrap())
-            }
-            _ => {
-                let name = TargetName::ost(FSNAME, OstIndex(number - OSS));
-                Box::new(Ost::start(&node, osd.clone(), OstConfig { name, uuid, host }, mgc.clone()).await.unwrap())
-            }
+        let name = match number {
+            MGS => TargetName::mgs(),
+            MDS => TargetName::mdt(FSNAME, MdtIndex(0)),
+            _ => TargetName::ost(FSNAME, OstIndex(number - OSS)),
         };
-        Server { rt, number, uuid, osd, node, _target: Box::new((target, mgc)) }
+        let spec = TargetSpec { host: format!("host{number}"), ..TargetSpec::new(name, uuid, vec![Nid::sim(MGS)]) };
+        node.serve(osd.clone(), spec).await.unwrap();
+        Server { rt, number, uuid, osd, node }
     }
 
     /// As by kill -9.

@@ -206,7 +206,14 @@ fn mounting_says_what_is_wrong() {
         static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
         let said = || std::mem::take(&mut *SAID.lock());
         let mount = |c: MountConfig| {
-            Client::mount(&node, MountConfig { on_wait: |text| SAID.lock().push(text.to_owned()), ..c })
+            Client::mount(
+                node.rpc(),
+                MountConfig {
+                    on_wait: |text| SAID.lock().push(text.to_owned()),
+                    params: Some(node.params().clone()),
+                    ..c
+                },
+            )
         };
         assert_eq!(mount(config("a b", 1)).await.err(), Some(MountError::BadName("a b".to_owned())));
         let begun = rt.now();

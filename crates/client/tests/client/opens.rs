@@ -16,7 +16,7 @@ const SETTLED: Duration = Duration::from_secs(5);
 
 impl Cluster {
     fn served(&self, opcode: Opcode) -> u64 {
-        self.mds.node.service_stats(opcode).count
+        self.mds.node.rpc().service_stats(opcode).count
     }
 
     /// Data requests that the OSSs have served.
@@ -26,7 +26,7 @@ impl Cluster {
         let served = |node: &nacre_ptlrpc::RpcNode| -> u64 {
             O::ALL.iter().filter(|o| !other.contains(o)).map(|o| node.service_stats(*o).count).sum()
         };
-        self.oss.iter().map(|oss| served(&oss.node)).sum()
+        self.oss.iter().map(|oss| served(oss.node.rpc())).sum()
     }
 }
 

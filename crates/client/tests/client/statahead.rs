@@ -21,7 +21,7 @@ struct Requests {
 
 impl Requests {
     fn of(cluster: &Cluster) -> Requests {
-        let oss = |opcode| cluster.oss.iter().map(|s| s.node.service_stats(opcode).count).sum();
+        let oss = |opcode| cluster.oss.iter().map(|s| s.node.rpc().service_stats(opcode).count).sum();
         let (enqueues, glimpses) = (oss(Opcode::LdlmEnqueue), oss(Opcode::OstGlimpse));
         Requests { mds: cluster.mds_requests(), enqueues, glimpses }
     }
@@ -165,7 +165,7 @@ fn a_writer_is_left_alone_and_its_size_is_right() {
                 if number < 70 && number.is_multiple_of(7) { 100_016 + number as u64 / 7 } else { size(number) };
             assert_eq!(reader.look_in(directory, &name).await.unwrap().size, expected, "{name}");
         }
-        assert_eq!(RpcCounts::of(&writer.node).callbacks, 0);
+        assert_eq!(RpcCounts::of(&writer).callbacks, 0);
         // Two of four stripes were written, and are asked for in earnest.
         let asked = Requests::of(&cluster).since(before);
         assert!(asked.enqueues <= 20, "{asked:?}");

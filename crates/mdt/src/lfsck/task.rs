@@ -64,11 +64,11 @@ impl Lfsck {
         if let Some(task) = self.task.lock().take() {
             task.abort();
         }
-        mdt.target().node().params().remove_prefix(&prefix(mdt));
+        mdt.target().params().remove_prefix(&prefix(mdt));
     }
 
     fn add_params(self: &Arc<Self>, mdt: &Arc<Mdt>) {
-        let (params, prefix) = (mdt.target().node().params(), prefix(mdt));
+        let (params, prefix) = (mdt.target().params(), prefix(mdt));
         let rt = mdt.target().rt().clone();
         for (name, show) in [
             ("lfsck_namespace", Status::show_namespace as fn(&Status, Timestamp) -> String),

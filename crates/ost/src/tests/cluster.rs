@@ -9,7 +9,7 @@ use nacre_osd::Osd;
 use nacre_osd::mem::{Crash, DiskModel, MemOptions, MemOsd};
 use nacre_ptlrpc::{Bulk, CallOptions, Import, ImportConfig, Reply, RpcError, RpcNode, Servers};
 use nacre_rt::{Rt, Sim};
-use nacre_tgt::Target;
+use nacre_tgt::{Target, TargetConfig};
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::mgs::{Config, TargetEntry};
@@ -90,7 +90,7 @@ impl Cluster {
         let faults = Faults::new();
         let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
         lnet.add_sim(&self.net);
-        let node = RpcNode::new(rt.clone(), lnet, faults.clone(), Params::new());
+        let node = RpcNode::new(rt.clone(), lnet, faults.clone());
         let flags = connect_flags::BRW_SIZE
             | connect_flags::CHECKSUM
             | connect_flags::SHORT_IO
@@ -136,9 +136,16 @@ impl Server {
         let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
         lnet.add_sim_as(net, SERVER);
         let params = Params::new();
-        let node = RpcNode::new(rt.clone(), lnet, faults.clone(), params.clone());
+        let node = RpcNode::new(rt.clone(), lnet, faults.clone());
         let osd = Arc::new(osd);
-        let target = Target::open(&node, osd.clone(), name(), Uuid::from_random(1, 1)).await.unwrap();
+        let config = TargetConfig {
+            name: name(),
+            uuid: Uuid::from_random(1, 1),
+            host: "oss".to_owned(),
+            params: params.clone(),
+            faults: faults.clone(),
+        };
+        let target = Target::open(&node, osd.clone(), config).await.unwrap();
         if crate::sequences::current(&*osd.begin().await.unwrap()).unwrap() == 0 {
             crate::device::keep_object_seq(&target, SEQ).await.unwrap();
         }

@@ -120,6 +120,10 @@ impl Callbacks {
 
 #[async_trait]
 impl TargetHandler for Callbacks {
+    fn service(&self) -> &'static str {
+        "client"
+    }
+
     async fn admit(
         &self,
         _who: nacre_ptlrpc::Identity,

@@ -49,7 +49,7 @@ fn rpcs_in_flight_are_bounded_by_the_parameter() {
         let import = w.import();
         all(many(&rt, 100, |_| write_task(&rt, &import, false))).await;
         assert_eq!((w.server.target.executed(), w.server.target.running_max()), (100, 8));
-        let params = w.client.params();
+        let params = &w.params;
         assert!(params.set("mdc.*.max_rpcs_in_flight", "0").is_err());
         params.set("mdc.*.max_rpcs_in_flight", "20").unwrap();
         all(many(&rt, 100, |_| write_task(&rt, &import, false))).await;
@@ -62,7 +62,7 @@ fn high_priority_is_exempt_from_the_window() {
     run(1, 60, |rt| async move {
         let w = World::new(&rt);
         let import = w.import();
-        w.client.params().set("mdc.*.max_rpcs_in_flight", "1").unwrap();
+        w.params.set("mdc.*.max_rpcs_in_flight", "1").unwrap();
         all(many(&rt, 20, |_| write_task(&rt, &import, true))).await;
         assert_eq!(w.server.target.running_max(), 20);
     });
@@ -206,7 +206,7 @@ fn those_who_wait_for_others_do_not_keep_the_lane() {
         // What they wait for comes over the same lane.
         import.call::<u64>(Opcode::LdlmCancel, &0u64, CallOptions::default()).await.unwrap();
         all(waiters).await;
-        let text = w.client.params().get("mdc.*.timeouts").unwrap()[0].1.clone();
+        let text = w.params.get("mdc.*.timeouts").unwrap()[0].1.clone();
         assert!(text.contains("portal 12  : cur   5"), "waiting for others is not the service's time: {text}");
     });
 }
@@ -324,7 +324,7 @@ fn nothing_is_left_when_all_is_done() {
         assert_eq!(w.server.served.exports()[0].requests_running(), 0);
         let shared = Arc::downgrade(&import.0);
         drop(import);
-        assert!(w.client.params().get("mdc.*.*").is_err());
+        assert!(w.params.get("mdc.*.*").is_err());
         rt.sleep(SECOND).await;
         assert_eq!(shared.strong_count(), 0);
         w.client.shutdown().await;
@@ -337,10 +337,10 @@ fn parameters_read_as_in_lustre() {
         let w = World::new(&rt);
         let import = w.import();
         apply(&import, 1).await.unwrap();
-        let get = |node: &RpcNode, name: &str| node.params().get(name).unwrap()[0].1.clone();
-        let state = get(&w.client, "mdc.*.state");
+        let get = |name: &str| w.params.get(name).unwrap()[0].1.clone();
+        let state = get("mdc.*.state");
         assert!(state.starts_with("current_state: FULL\nstate_history:\n - [ 1767225600, NEW ]\n"), "{state}");
-        let text = get(&w.client, "mdc.*.import");
+        let text = get("mdc.*.import");
         for want in [
             "import:\n    name: test-MDT0000-mdc-1\n",
             "    target: test-MDT0000\n",
@@ -351,8 +351,9 @@ fn parameters_read_as_in_lustre() {
         ] {
             assert!(text.contains(want), "{want} in {text}");
         }
-        assert!(get(&w.client, "mdc.*.stats").contains("mds_reint                 1 samples [usecs]"));
-        assert!(get(&w.server.node, "mds.MDS.mdt.stats").contains("mds_reint                 1 samples [usecs]"));
+        assert!(get("mdc.*.stats").contains("mds_reint                 1 samples [usecs]"));
+        let served = w.server.node.show_service_stats("test", &[Opcode::MdsReint]);
+        assert!(served.contains("mds_reint                 1 samples [usecs]"));
         assert_eq!(w.server.node.service_stats(Opcode::MdsReint).count, 1);
         let _ = rt;
     });

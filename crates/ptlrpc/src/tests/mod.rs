@@ -66,6 +66,8 @@ pub(super) struct World {
     net: SimNet,
     disk: Arc<Disk>,
     client: RpcNode,
+    /// The client's.
+    params: Params,
     server: Server,
 }
 
@@ -85,11 +87,13 @@ impl World {
         let net = SimNet::new(rt.clone(), options);
         let disk = Arc::new(Disk::default());
         let server = Server::start(rt, &net, SERVER, &disk);
-        World { client: node(rt, &net, CLIENT), rt: rt.clone(), net, disk, server }
+        World { client: node(rt, &net, CLIENT), params: Params::new(), rt: rt.clone(), net, disk, server }
     }
 
     fn import(&self) -> Arc<Import> {
-        self.client.import(config(1))
+        let import = self.client.import(config(1));
+        import.list_in(&self.params);
+        import
     }
 
     /// The server dies; the network does not tell anyone.
@@ -120,7 +124,7 @@ pub(super) fn node(rt: &Rt, net: &SimNet, number: u32) -> RpcNode {
     let (rt, faults) = (rt.child(format!("node{number}")), Faults::new());
     let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
     lnet.add_sim_as(net, number);
-    RpcNode::new(rt, lnet, faults, Params::new())
+    RpcNode::new(rt, lnet, faults)
 }
 
 pub(super) fn config(client: u8) -> ImportConfig {
@@ -259,6 +263,10 @@ impl TestTarget {
 
 #[async_trait::async_trait]
 impl TargetHandler for TestTarget {
+    fn service(&self) -> &'static str {
+        "test"
+    }
+
     async fn admit(&self, _who: crate::Identity, _request: &ConnectRequest) -> Result<crate::Standing, Errno> {
         Ok(crate::Standing::Claimed)
     }

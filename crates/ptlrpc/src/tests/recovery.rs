@@ -208,7 +208,7 @@ fn a_slow_server_is_waited_for_without_a_timeout() {
         assert_eq!(history(&import), ["NEW", "CONNECTING", "FULL"]);
         assert_eq!(import.0.state.lock().timeouts, 0);
         // The estimate has learnt: the next request may take long without early replies.
-        let text = w.client.params().get("mdc.*.timeouts").unwrap()[0].1.clone();
+        let text = w.params.get("mdc.*.timeouts").unwrap()[0].1.clone();
         assert!(text.contains("portal 12  : cur 300"), "{text}");
     });
 }

@@ -9,7 +9,7 @@ fn many_threads_over_lo_with_restarts_of_the_service() {
         let rt = Rt::production();
         let faults = Faults::new();
         let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
-        let node = RpcNode::new(rt.clone(), lnet, faults, Params::new());
+        let node = RpcNode::new(rt.clone(), lnet, faults);
         let disk = Arc::new(Disk::default());
         let serve = || node.serve(TARGET, Arc::new(TestTarget::new(node.rt(), &disk)));
         let mut served = serve();
@@ -51,7 +51,7 @@ fn a_handler_that_panics_costs_its_request_and_nothing_else() {
     runtime.block_on(async {
         let rt = Rt::production();
         let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
-        let node = RpcNode::new(rt.clone(), lnet, Faults::new(), Params::new());
+        let node = RpcNode::new(rt.clone(), lnet, Faults::new());
         let served = node.serve(TARGET, Arc::new(TestTarget::new(node.rt(), &Arc::new(Disk::default()))));
         let import = node.import(ImportConfig { nids: vec![Nid::LO], ..config(1) });
         for ms in [PANIC_AT_ONCE, PANIC_LATER] {

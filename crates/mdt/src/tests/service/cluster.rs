@@ -1,7 +1,7 @@
 //! One MDT on a node of its own, which can crash and come back, pretended MGS and OSTs, and clients.
 
 use super::fake::{Accepting, Fake};
-use crate::mdt::{Mdt, MdtConfig, TABLES};
+use crate::mdt::{Mdt, TABLES};
 use async_trait::async_trait;
 use nacre_base::param::Params;
 use nacre_base::{Errno, Faults, Fid, MdtIndex, Nid, OstIndex, TargetKind, TargetName, Time, Uuid};
@@ -10,6 +10,7 @@ use nacre_mgc::Mgc;
 use nacre_osd::mem::{Crash, MemOptions, MemOsd};
 use nacre_ptlrpc::{CallOptions, Import, ImportConfig, Response, RpcNode, ServedTarget, ServerRequest};
 use nacre_rt::{Rt, Sim};
+use nacre_tgt::TargetConfig;
 use nacre_wire::attr::{Credentials, StatFs, mode};
 use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::mds::*;
@@ -58,7 +59,7 @@ fn node(rt: &Rt, net: &SimNet, number: u32, faults: &Faults) -> (RpcNode, Params
     let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
     lnet.add_sim_as(net, number);
     let params = Params::new();
-    (RpcNode::new(rt.clone(), lnet, faults.clone(), params.clone()), params)
+    (RpcNode::new(rt.clone(), lnet, faults.clone()), params)
 }
 
 impl Cluster {
@@ -96,7 +97,7 @@ impl Cluster {
         let rt = self.rt.child(format!("client {number}"));
         let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
         lnet.add_sim(&self.net);
-        let node = RpcNode::new(rt.clone(), lnet, Faults::new(), Params::new());
+        let node = RpcNode::new(rt.clone(), lnet, Faults::new());
         let flags = connect_flags::MULTI_MODIFY_RPCS
             | connect_flags::FLOCK
             | connect_flags::OVERSTRIPING
@@ -135,7 +136,8 @@ impl Server {
         let osd = Arc::new(osd);
         let uuid = Uuid::from_random(1, 1);
         let mgc = Mgc::new(&node, vec![Nid::sim(MGS)], uuid, "nacre-MDT0000");
-        let config = MdtConfig { name: mdt_name(), uuid, host: "mds".into() };
+        let (host, params_of, faults) = ("mds".to_owned(), params.clone(), faults.clone());
+        let config = TargetConfig { name: mdt_name(), uuid, host, params: params_of, faults };
         let mdt = Mdt::start(&node, osd.clone(), config, mgc).await.unwrap();
         Server { rt, osd, mdt, params }
     }

@@ -17,6 +17,10 @@ pub(super) struct Accepting<F>(pub(super) Arc<F>);
 
 #[async_trait]
 impl<F: Fake> TargetHandler for Accepting<F> {
+    fn service(&self) -> &'static str {
+        "pretended"
+    }
+
     async fn admit(&self, _: Identity, _: &ConnectRequest) -> Result<Standing, Errno> {
         Ok(Standing::Claimed)
     }

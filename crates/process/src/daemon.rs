@@ -1,7 +1,5 @@
 //! What every long-running role does: logs, signals, telling its parent that it is ready, running in the background.
 
-use nacre_base::fault::{Fault, FaultAction};
-use nacre_base::{Errno, Faults};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -9,34 +7,40 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 /// Runs `main` on a tokio runtime with logs on standard error.
-pub(crate) fn run(main: impl Future<Output = Result<(), String>>, who: &str) -> ExitCode {
+pub fn run(main: impl Future<Output = Result<(), String>>, who: &str) -> ExitCode {
     init_logs();
     // SAFETY: ignoring a signal is always sound; writes to closed sockets then fail with EPIPE.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     raise_open_files();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(r) => r,
-        Err(e) => return crate::output::fail(who, format!("cannot start the runtime: {e}"), 1),
+        Err(e) => return fail(who, &format!("cannot start the runtime: {e}")),
     };
     let code = match runtime.block_on(main) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             // The command that waits for the ready line prints this instead.
             tell("failed", &e);
-            crate::output::fail(who, e, 1)
+            fail(who, &e)
         }
     };
     runtime.shutdown_timeout(Duration::from_secs(2));
     code
 }
 
+/// Says why the process ends.
+fn fail(who: &str, why: &str) -> ExitCode {
+    eprintln!("{who}: {why}");
+    ExitCode::FAILURE
+}
+
 /// Logs go to standard error; `NACRE_LOG` sets the level (`info` unless set), as `RUST_LOG` filters do.
-pub(crate) fn init_logs() {
+pub fn init_logs() {
     init_logs_from("info");
 }
 
 /// The same with another level for when none is set.
-pub(crate) fn init_logs_from(level: &str) {
+pub fn init_logs_from(level: &str) {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_env("NACRE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
@@ -56,12 +60,12 @@ fn raise_open_files() {
 }
 
 /// Tells the command that started this process, if it still waits, that the process serves.
-pub(crate) fn say_ready(what: impl std::fmt::Display) {
+pub fn say_ready(what: impl std::fmt::Display) {
     tell("ready", &what);
 }
 
 /// Tells the command that started this process, if it still waits, and the log what goes on before it serves.
-pub(crate) fn say(what: &str) {
+pub fn say(what: &str) {
     tracing::info!("{what}");
     tell("says", &what);
 }
@@ -74,7 +78,7 @@ fn tell(kind: &str, what: &dyn std::fmt::Display) {
 }
 
 /// Waits for SIGTERM or SIGINT.
-pub(crate) async fn stop_signal() {
+pub async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
         return std::future::pending().await;
@@ -84,13 +88,13 @@ pub(crate) async fn stop_signal() {
 
 /// Starts this program again with `args` in a session of its own, logs to `log`, and waits for its ready line; prints what it
 /// says before that.
-pub(crate) fn start_in_background(args: &[String], log: &Path) -> Result<(u32, String), String> {
+pub fn start_in_background(args: &[String], log: &Path) -> Result<(u32, String), String> {
     use std::os::unix::process::CommandExt;
     let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
     let log_file = std::fs::OpenOptions::new().create(true).append(true).open(log);
     let log_file = log_file.map_err(|e| format!("cannot write {}: {e}", log.display()))?;
     let mut command = Command::new(program);
-    command.args(crate::node::faults_allowed().then_some("--faults"));
+    command.args(crate::faults::allowed().then_some("--faults"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
     // SAFETY: setsid is async-signal-safe and touches no memory of ours.
     unsafe {
@@ -118,11 +122,11 @@ pub(crate) fn start_in_background(args: &[String], log: &Path) -> Result<(u32, S
 }
 
 /// Another process, by a descriptor: its number may be given to another one once it has ended, the descriptor never is.
-pub(crate) struct Process(OwnedFd);
+pub struct Process(OwnedFd);
 
 impl Process {
     /// Opens the process that has this number now.
-    pub(crate) fn open(pid: u32) -> io::Result<Process> {
+    pub fn open(pid: u32) -> io::Result<Process> {
         // SAFETY: the call takes numbers only, and returns a descriptor that is ours or -1.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
         if fd < 0 {
@@ -133,7 +137,7 @@ impl Process {
     }
 
     /// Sends it a signal. That it has ended already is no error.
-    pub(crate) fn signal(&self, signal: libc::c_int) -> io::Result<()> {
+    pub fn signal(&self, signal: libc::c_int) -> io::Result<()> {
         let none = std::ptr::null::<libc::siginfo_t>();
         // SAFETY: the descriptor is open, and no information is passed along.
         let result = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal, none, 0) };
@@ -144,7 +148,7 @@ impl Process {
     }
 
     /// Waits for its end; false if it has not ended by then.
-    pub(crate) fn wait(&self, patience: Duration) -> bool {
+    pub fn wait(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -156,32 +160,4 @@ impl Process {
             }
         }
     }
-}
-
-/// `fail_loc=NAME:ACTION[:TIMES]` arms a fault point, an empty value disarms all. Actions: drop, corrupt, crash,
-/// delay=MILLISECONDS, fail=ERRNO. TIMES is a number, `once` (the default) or `always`.
-pub(crate) fn arm_fault(faults: &Faults, text: &str) -> Result<(), String> {
-    let text = text.trim();
-    if text.is_empty() || text == "0" {
-        faults.clear();
-        return Ok(());
-    }
-    let usage = "expected NAME:ACTION[:TIMES], ACTION one of drop, corrupt, crash, delay=MS, fail=ERRNO";
-    let mut parts = text.split(':');
-    let (name, action) = parts.next().zip(parts.next()).ok_or(usage)?;
-    let action = match action.split_once('=') {
-        None if action == "drop" => FaultAction::Drop,
-        None if action == "corrupt" => FaultAction::Corrupt,
-        None if action == "crash" => FaultAction::Crash,
-        Some(("delay", ms)) => FaultAction::Delay(Duration::from_millis(ms.parse().map_err(|_| usage)?)),
-        Some(("fail", n)) => FaultAction::Fail(Errno(n.parse().map_err(|_| usage)?)),
-        _ => return Err(usage.to_owned()),
-    };
-    let times = match parts.next() {
-        None | Some("once") => 1,
-        Some("always") => u32::MAX,
-        Some(n) => n.parse().map_err(|_| usage)?,
-    };
-    faults.arm(name, Fault { action, skip: 0, times });
-    Ok(())
 }

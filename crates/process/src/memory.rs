@@ -2,9 +2,9 @@
 //! mounts of the host, and less while programs stall for want of memory. The client is told a number; how the number comes
 //! about is the host's affair and known here only.
 
-use crate::node::Node;
 use nacre_base::size::MIB;
 use nacre_client::Client;
+use nacre_node::Node;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -21,13 +21,13 @@ const PRESSURE_HIGH: f64 = 10.0;
 const PRESSURE_LOW: f64 = 1.0;
 
 /// What one mount may cache at first, in bytes: before it is mounted.
-pub(crate) fn share_of_new() -> u64 {
+pub fn share_of_new() -> u64 {
     share(memory(), mounts() + 1)
 }
 
 /// Keeps the bound of a mount's cache at its share until the mount is gone.
-pub(crate) fn follow(node: &Node, client: &Arc<Client>) {
-    let (rt, client): (_, Weak<Client>) = (node.rpc.rt().clone(), Arc::downgrade(client));
+pub fn follow(node: &Node, client: &Arc<Client>) {
+    let (rt, client): (_, Weak<Client>) = (node.rt().clone(), Arc::downgrade(client));
     let timer = rt.clone();
     drop(rt.spawn(async move {
         let mut bound = share_of_new();
@@ -57,8 +57,12 @@ fn next_bound(before: u64, share: u64, pressure: f64) -> u64 {
 
 /// Bytes of the machine or, if that is less, of the cgroup.
 fn memory() -> u64 {
-    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_of(&text));
-    cgroup_limit().into_iter().chain(machine).min().unwrap_or(MEMORY_UNKNOWN)
+    cgroup_limit().into_iter().chain(of_machine()).min().unwrap_or(MEMORY_UNKNOWN)
+}
+
+/// Bytes of the machine, if it says.
+pub(crate) fn of_machine() -> Option<u64> {
+    total_of(&std::fs::read_to_string("/proc/meminfo").ok()?)
 }
 
 /// `MemTotal:   16323180 kB`
@@ -114,11 +118,16 @@ fn mounts() -> u64 {
     std::fs::read_to_string("/proc/self/mountinfo").map_or(0, |text| count_mounts(&text))
 }
 
+/// Whether the kernel names mounts of Nacre's so: with or without a block device below them.
+pub fn is_our_mount(kind: &str) -> bool {
+    ["fuse.nacre", "fuseblk.nacre"].contains(&kind)
+}
+
 /// Lines whose file system's type, behind the dash, is ours: `... - fuse.nacre 10.0.0.1@tcp:/nacre ...`.
 fn count_mounts(mountinfo: &str) -> u64 {
     let is_ours = |line: &&str| {
         let kind = line.split_once(" - ").and_then(|(_, rest)| rest.split(' ').next());
-        kind.is_some_and(crate::mount::is_our_kind)
+        kind.is_some_and(is_our_mount)
     };
     mountinfo.lines().filter(is_ours).count() as u64
 }

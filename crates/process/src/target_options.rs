@@ -1,7 +1,6 @@
 //! What the administrator sets in a target's label: the MGS's NIDs, the nodes that may serve the target, and how these keep
 //! out of each other's way.
 
-use nacre_base::param::Params;
 use nacre_base::{Nid, TargetKind, TargetName};
 use nacre_osd::MMP_INTERVAL_MAX;
 use nacre_osd::disk::{Label, MmpOptions, MmpStatus};
@@ -23,17 +22,17 @@ const MMP_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// The options of a label.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub(crate) struct TargetOptions {
+pub struct TargetOptions {
     /// NIDs of the MGS.
-    pub(crate) mgs: Vec<Nid>,
+    pub mgs: Vec<Nid>,
     /// NIDs of all nodes that may serve the target; none if it stays where it is.
-    pub(crate) service_nodes: Vec<Nid>,
+    pub service_nodes: Vec<Nid>,
     /// If it is not the default.
-    pub(crate) mmp_interval: Option<Duration>,
+    pub mmp_interval: Option<Duration>,
     /// Where commits go first, if not to the target itself.
-    pub(crate) journal: Option<PathBuf>,
+    pub journal: Option<PathBuf>,
     /// Values of parameters that the target begins with, by names such as `obdfilter.sync_journal`.
-    pub(crate) params: BTreeMap<String, String>,
+    pub params: BTreeMap<String, String>,
 }
 
 /// A parameter whose value may be kept in a label: one that changes what the target promises, or how it serves.
@@ -91,7 +90,7 @@ fn is_commit_interval(text: &str) -> bool {
 }
 
 /// `NAME=VALUE` of `--param`, for a target of this kind. An empty value takes the parameter out of the label.
-pub(crate) fn parse_param(text: &str, kind: TargetKind) -> Result<(String, String), String> {
+pub fn parse_param(text: &str, kind: TargetKind) -> Result<(String, String), String> {
     let Some((name, value)) = text.split_once('=') else {
         return Err(format!("--param {text:?} must be NAME=VALUE, such as obdfilter.sync_journal=1"));
     };
@@ -120,7 +119,7 @@ fn registered(name: &str, target: &TargetName) -> String {
 
 impl TargetOptions {
     /// Those of this label.
-    pub(crate) fn of(label: &Label) -> Result<TargetOptions, String> {
+    pub fn of(label: &Label) -> Result<TargetOptions, String> {
         let option = |name: &str| label.options.get(name).map(String::as_str).filter(|text| !text.is_empty());
         let bad = |name: &str, e: &dyn std::fmt::Display| format!("{name} of {}: {e}", label.target);
         let nids = |name: &str| -> Result<Vec<Nid>, String> {
@@ -142,7 +141,7 @@ impl TargetOptions {
     }
 
     /// Puts them into a label.
-    pub(crate) fn put_into(&self, label: &mut Label) {
+    pub fn put_into(&self, label: &mut Label) {
         let nids = |nids: &[Nid]| nids.iter().map(Nid::to_string).collect::<Vec<_>>().join(",");
         let interval = self.mmp_interval.map(|interval| interval.as_millis().to_string());
         let options = [
@@ -163,29 +162,18 @@ impl TargetOptions {
     }
 
     /// The longest time between a change and its commit, if the label says.
-    pub(crate) fn commit_interval(&self) -> Option<Duration> {
+    pub fn commit_interval(&self) -> Option<Duration> {
         self.params.get(COMMIT_INTERVAL)?.parse().ok().map(Duration::from_millis)
     }
 
-    /// Has the target that is about to start begin with the values of its label.
-    pub(crate) fn preset(&self, params: &Params, target: &TargetName) {
-        for (name, value) in self.params.iter().filter(|(name, _)| *name != COMMIT_INTERVAL) {
-            params.preset(registered(name, target), value);
-        }
-    }
-
-    /// Checks that it began with them.
-    pub(crate) fn check_presets(&self, params: &Params, target: &TargetName) -> Result<(), String> {
-        for name in self.params.keys().filter(|name| *name != COMMIT_INTERVAL) {
-            params.check_preset(&registered(name, target)).map_err(|e| {
-                format!("{name} in the label of {target}: {e}; tunefs.nacre --param {name}=VALUE changes it, {name}= removes it")
-            })?;
-        }
-        Ok(())
+    /// The values that the target begins with, by the names that its parameters have while it is served.
+    pub(crate) fn presets(&self, target: &TargetName) -> Vec<(String, String)> {
+        let all = self.params.iter().filter(|(name, _)| *name != COMMIT_INTERVAL);
+        all.map(|(name, value)| (registered(name, target), value.clone())).collect()
     }
 
     /// Multi-mount protection, for targets that several nodes may serve.
-    pub(crate) fn mmp(&self, node: &str, holder: u64) -> Option<MmpOptions> {
+    pub fn mmp(&self, node: &str, holder: u64) -> Option<MmpOptions> {
         let interval = self.mmp_interval.unwrap_or(MMP_INTERVAL_DEFAULT);
         let protected = !self.service_nodes.is_empty();
         protected.then(|| MmpOptions { interval, node: node.to_owned(), holder: holder.max(1) })
@@ -193,14 +181,14 @@ impl TargetOptions {
 }
 
 /// An interval in milliseconds, as `--mmp-update-interval` takes it.
-pub(crate) fn mmp_interval(text: &str) -> Result<Duration, String> {
+pub fn mmp_interval(text: &str) -> Result<Duration, String> {
     let range = MMP_INTERVAL_MIN..=MMP_INTERVAL_MAX;
     let interval = text.parse().ok().map(Duration::from_millis).filter(|interval| range.contains(interval));
     interval.ok_or_else(|| format!("{text:?} must be {} to {} ms", range.start().as_millis(), range.end().as_millis()))
 }
 
 /// What a label says, as `tunefs.lustre` prints it.
-pub(crate) fn describe(label: &Label) -> String {
+pub fn describe(label: &Label) -> String {
     let target = &label.target;
     let parameters: Vec<String> = label.options.iter().map(|(name, value)| format!("{name}={value}")).collect();
     format!(
@@ -213,7 +201,7 @@ pub(crate) fn describe(label: &Label) -> String {
 }
 
 /// What multi-mount protection says, for a parameter.
-pub(crate) fn describe_mmp(status: Option<&MmpStatus>) -> String {
+pub fn describe_mmp(status: Option<&MmpStatus>) -> String {
     let Some(MmpStatus { record, lost_to }) = status else { return "state: off".to_owned() };
     let state = match lost_to {
         Some(by) => format!("lost to {by}"),

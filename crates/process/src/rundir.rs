@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The directory, made if it is missing. Only its owner may use it.
-pub(crate) fn make() -> Result<PathBuf, String> {
+pub fn make() -> Result<PathBuf, String> {
     let dir = path();
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).and_then(|()| check_owner(&dir));
     let advice = "NACRE_RUN_DIR=DIRECTORY in the environment names another";
@@ -14,7 +14,7 @@ pub(crate) fn make() -> Result<PathBuf, String> {
 }
 
 /// The directory.
-pub(crate) fn path() -> PathBuf {
+pub fn path() -> PathBuf {
     if let Some(dir) = std::env::var_os("NACRE_RUN_DIR") {
         return PathBuf::from(dir);
     }
@@ -39,18 +39,18 @@ fn check_owner(dir: &Path) -> io::Result<()> {
 }
 
 /// The user that this process acts for.
-pub(crate) fn effective_user() -> u32 {
+pub fn effective_user() -> u32 {
     // SAFETY: no preconditions.
     unsafe { libc::geteuid() }
 }
 
 /// The socket of this process in the role `role`.
-pub(crate) fn own_socket(role: &str) -> Result<PathBuf, String> {
+pub fn own_socket(role: &str) -> Result<PathBuf, String> {
     Ok(make()?.join(format!("{role}-{}.sock", std::process::id())))
 }
 
 /// Sockets of the processes that are alive, in name order. Those of dead processes are removed in passing.
-pub(crate) fn live_sockets() -> Vec<PathBuf> {
+pub fn live_sockets() -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(path()) else { return Vec::new() };
     let mut found: Vec<_> =
         entries.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "sock")).collect();

@@ -5,7 +5,7 @@ use crate::rundir;
 use crate::set_values::SetValues;
 use nacre_base::param::ParamError;
 use nacre_base::{Errno, Nid};
-use nacre_ptlrpc::RpcNode;
+use nacre_node::Node;
 use nacre_wire::mgs::{ReplaceNids, SetParam};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
@@ -17,7 +17,8 @@ use std::time::Duration;
 /// What can be asked.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
-pub(crate) enum Request {
+#[allow(missing_docs)] // Each field is what the variant's sentence says.
+pub enum Request {
     /// Names and values of the parameters that match.
     GetParam { pattern: String },
     /// Sets the parameters that match.
@@ -43,7 +44,7 @@ pub(crate) enum Request {
 /// What comes back.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Answer {
+pub enum Answer {
     /// Names and values, or names with an empty value.
     Params(Vec<(String, String)>),
     /// Names, and whether each can be set.
@@ -53,7 +54,12 @@ pub(crate) enum Answer {
     /// A structure to print.
     Value(serde_json::Value),
     /// It failed: errno and text.
-    Error { errno: i32, text: String },
+    Error {
+        /// The errno.
+        errno: i32,
+        /// The reason.
+        text: String,
+    },
 }
 
 impl Answer {
@@ -63,7 +69,7 @@ impl Answer {
 }
 
 /// Serves the admin socket until the process ends; the socket's path is removed by the guard.
-pub(crate) fn serve(node: &RpcNode, role: &str, set_values: &Arc<SetValues>) -> Result<SocketGuard, String> {
+pub(crate) fn serve(node: &Node, role: &str, set_values: &Arc<SetValues>) -> Result<SocketGuard, String> {
     let path = rundir::own_socket(role)?;
     let _ = std::fs::remove_file(&path);
     let listener = tokio::net::UnixListener::bind(&path);
@@ -86,7 +92,7 @@ impl Drop for SocketGuard {
     }
 }
 
-async fn converse(node: RpcNode, set_values: Arc<SetValues>, stream: tokio::net::UnixStream) {
+async fn converse(node: Node, set_values: Arc<SetValues>, stream: tokio::net::UnixStream) {
     use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
     let (reader, mut writer) = stream.into_split();
     // Nobody sends a request of a megabyte in good faith.
@@ -104,7 +110,7 @@ async fn converse(node: RpcNode, set_values: Arc<SetValues>, stream: tokio::net:
     }
 }
 
-async fn answer(node: &RpcNode, set_values: &SetValues, request: Request) -> Answer {
+async fn answer(node: &Node, set_values: &SetValues, request: Request) -> Answer {
     match request {
         Request::GetParam { pattern } => node.params().get(&pattern).map_or_else(param_error, Answer::Params),
         Request::SetParam { pattern, value } => match set_values.set(node.params(), &pattern, &value) {
@@ -113,13 +119,13 @@ async fn answer(node: &RpcNode, set_values: &SetValues, request: Request) -> Ans
         },
         Request::KeepParam { fsname, name, value } => {
             let param = SetParam { fsname, name: name.clone(), value };
-            change_config(node, nacre_mgc::keep_param(node, &param), name).await
+            change_config(node, nacre_mgc::keep_param(node.rpc(), &param), name).await
         }
         Request::ReplaceNids { target, nids } => {
             match nids.iter().map(|nid| nid.parse()).collect::<Result<Vec<Nid>, _>>() {
                 Ok(nids) => {
                     let replaced = ReplaceNids { target: target.clone(), nids };
-                    change_config(node, nacre_mgc::replace_nids(node, &replaced), target).await
+                    change_config(node, nacre_mgc::replace_nids(node.rpc(), &replaced), target).await
                 }
                 Err(error) => Answer::errno(Errno::EINVAL, error),
             }
@@ -127,14 +133,14 @@ async fn answer(node: &RpcNode, set_values: &SetValues, request: Request) -> Ans
         Request::ListParam { pattern } => Answer::Names(node.params().list(&pattern)),
         Request::Nids => Answer::Nids(node.lnet().nids().iter().map(Nid::to_string).collect()),
         Request::Ping { nid, timeout_ms } => ping(node, &nid, timeout_ms).await,
-        Request::Interfaces => Answer::Value(crate::lnetctl::describe_interfaces(node.lnet())),
-        Request::Peers => Answer::Value(crate::lnetctl::describe_peers(node.lnet())),
-        Request::Stats => Answer::Value(crate::lnetctl::describe_stats(node.lnet())),
+        Request::Interfaces => Answer::Value(crate::lnet_status::describe_interfaces(node.lnet())),
+        Request::Peers => Answer::Value(crate::lnet_status::describe_peers(node.lnet())),
+        Request::Stats => Answer::Value(crate::lnet_status::describe_stats(node.lnet())),
     }
 }
 
 /// Asks the MGS for a change, if it is in this process.
-async fn change_config(node: &RpcNode, change: impl Future<Output = Result<(), String>>, what: String) -> Answer {
+async fn change_config(node: &Node, change: impl Future<Output = Result<(), String>>, what: String) -> Answer {
     if node.params().list("mgs.MGS.uuid").is_empty() {
         return Answer::errno(Errno::ENOENT, "the MGS is not in this process");
     }
@@ -144,7 +150,7 @@ async fn change_config(node: &RpcNode, change: impl Future<Output = Result<(), S
     }
 }
 
-async fn ping(node: &RpcNode, nid: &str, timeout_ms: u64) -> Answer {
+async fn ping(node: &Node, nid: &str, timeout_ms: u64) -> Answer {
     let to: Nid = match nid.parse() {
         Ok(to) => to,
         Err(e) => return Answer::errno(Errno::EINVAL, e),
@@ -166,7 +172,7 @@ fn param_error(e: ParamError) -> Answer {
 }
 
 /// Asks one process.
-pub(crate) fn ask(socket: &Path, request: &Request) -> std::io::Result<Answer> {
+pub fn ask(socket: &Path, request: &Request) -> std::io::Result<Answer> {
     let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(Duration::from_secs(90)))?;
     let mut line = serde_json::to_string(request)?;
@@ -178,6 +184,6 @@ pub(crate) fn ask(socket: &Path, request: &Request) -> std::io::Result<Answer> {
 }
 
 /// Asks every process of this host that answers.
-pub(crate) fn ask_all(request: &Request) -> Vec<Answer> {
+pub fn ask_all(request: &Request) -> Vec<Answer> {
     rundir::live_sockets().iter().filter_map(|s| ask(s, request).ok()).collect()
 }

@@ -1,0 +1,144 @@
+//! One node of a cluster, put together in one place: its RPC, its parameters and fault points, and the roles that it has,
+//! each of which is a target, a mount, or whatever else implements [`Role`]. The runtime, the network and the storage come from
+//! outside, so that a process on sockets and disks, a benchmark and a node in a simulation are the same assembly.
+//!
+//! A node's life: [`Node::new`], then roles are added, each of which serves from then on; [`Node::end`] stops one, after which
+//! it can be added again (a restart in place); [`Node::stop`] stops all in the order of [`Layer`] and then the RPC;
+//! [`Node::die`] is what kill -9 does.
+//!
+//! What must not be here: files, sockets, signals, command lines. Those are a process's.
+
+mod mount;
+mod role;
+mod target;
+#[cfg(test)]
+mod tests;
+
+pub use mount::{Mounted, NodeMountError};
+pub use role::{Layer, Role};
+pub use target::{ServeError, Served, TargetRole, TargetSpec, tables};
+
+use nacre_base::Faults;
+use nacre_base::param::Params;
+use nacre_lnet::Lnet;
+use nacre_ptlrpc::RpcNode;
+use nacre_rt::Rt;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// A running node. Cloning shares it.
+#[derive(Clone)]
+pub struct Node(Arc<Shared>);
+
+struct Shared {
+    rpc: RpcNode,
+    params: Params,
+    faults: Faults,
+    roles: Mutex<Roles>,
+}
+
+#[derive(Default)]
+struct Roles {
+    /// In the order in which they were added.
+    running: Vec<Arc<dyn Role>>,
+    /// Nothing is added any more.
+    stopping: bool,
+}
+
+/// Why a role could not be added.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RoleError {
+    /// The node has a role of this name.
+    #[error("{0} runs here already")]
+    Running(String),
+    /// The node is being stopped.
+    #[error("the node is being stopped")]
+    Stopping,
+}
+
+impl Node {
+    /// A node without roles on this network. `faults` are those of its RPC and of the roles that it is given.
+    pub fn new(rt: Rt, lnet: Lnet, faults: Faults) -> Node {
+        let rpc = RpcNode::new(rt, lnet, faults.clone());
+        Node(Arc::new(Shared { rpc, params: Params::new(), faults, roles: Mutex::default() }))
+    }
+
+    /// Its RPC.
+    pub fn rpc(&self) -> &RpcNode {
+        &self.0.rpc
+    }
+
+    /// The clock and executor.
+    pub fn rt(&self) -> &Rt {
+        self.0.rpc.rt()
+    }
+
+    /// The network.
+    pub fn lnet(&self) -> &Lnet {
+        self.0.rpc.lnet()
+    }
+
+    /// What administrators see and set of the node and all its roles.
+    pub fn params(&self) -> &Params {
+        &self.0.params
+    }
+
+    /// Its fault points.
+    pub fn faults(&self) -> &Faults {
+        &self.0.faults
+    }
+
+    /// Adds a role, which runs already.
+    pub fn add(&self, role: Arc<dyn Role>) -> Result<(), RoleError> {
+        let mut roles = self.0.roles.lock();
+        if roles.stopping {
+            return Err(RoleError::Stopping);
+        }
+        let name = role.name();
+        if roles.running.iter().any(|running| running.name() == name) {
+            return Err(RoleError::Running(name));
+        }
+        roles.running.push(role);
+        Ok(())
+    }
+
+    /// Names of its roles, in the order in which they were added.
+    pub fn roles(&self) -> Vec<String> {
+        self.0.roles.lock().running.iter().map(|role| role.name()).collect()
+    }
+
+    /// Stops the role of this name and waits for its end. False if the node has none.
+    pub async fn end(&self, name: &str) -> bool {
+        let role = self.0.roles.lock().running.iter().find(|role| role.name() == name).cloned();
+        let Some(role) = role else { return false };
+        role.stop().await;
+        // Only now can it be added again: two of a name must never serve.
+        self.0.roles.lock().running.retain(|running| !Arc::ptr_eq(running, &role));
+        true
+    }
+
+    /// Stops every role, those of the upper layers first and the youngest first within a layer, then the RPC. The network stays up
+    /// until the last clone is dropped. A node that was stopped stays so.
+    pub async fn stop(&self) {
+        let mut running = {
+            let mut roles = self.0.roles.lock();
+            roles.stopping = true;
+            std::mem::take(&mut roles.running)
+        };
+        running.reverse();
+        running.sort_by_key(|role| role.layer());
+        for role in &running {
+            role.stop().await;
+        }
+        assert!(self.0.roles.lock().running.is_empty(), "a role was added to a node that was being stopped");
+        self.0.rpc.shutdown().await;
+    }
+
+    /// Dies at once, as by kill -9: nobody is told, nothing is written. What is not durable is lost.
+    pub fn die(&self) {
+        let mut roles = self.0.roles.lock();
+        roles.stopping = true;
+        self.rt().kill();
+        roles.running.clear();
+    }
+}

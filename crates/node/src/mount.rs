@@ -1,0 +1,69 @@
+//! Mounts as roles.
+
+use crate::{Layer, Node, Role, RoleError};
+use async_trait::async_trait;
+use nacre_client::{Client, MountConfig, MountError};
+use std::sync::Arc;
+
+/// Why a node has not mounted a file system.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NodeMountError {
+    /// The file system cannot be mounted.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// The node does not take the mount.
+    #[error(transparent)]
+    Role(#[from] RoleError),
+}
+
+/// The role of a mount.
+pub struct Mounted {
+    name: String,
+    client: Arc<Client>,
+}
+
+#[async_trait]
+impl Role for Mounted {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::Client
+    }
+
+    async fn stop(&self) {
+        self.client.unmount().await;
+    }
+}
+
+impl Node {
+    /// Mounts a file system, until the node is stopped or the mount is ended. It has parameters and fault points among the
+    /// node's.
+    pub async fn mount(&self, config: MountConfig) -> Result<Arc<Client>, NodeMountError> {
+        self.mount_unlisted(MountConfig { params: Some(self.params().clone()), ..config }).await
+    }
+
+    /// The same without parameters, for thousands of mounts in one process.
+    pub async fn mount_unlisted(&self, config: MountConfig) -> Result<Arc<Client>, NodeMountError> {
+        // In a box, or every future that mounts would have a mount's whole state in it.
+        let config = MountConfig { faults: self.faults().clone(), ..config };
+        let client = Box::pin(Client::mount(self.rpc(), config)).await?;
+        let role = Mounted { name: role_of(&client), client: client.clone() };
+        if let Err(error) = self.add(Arc::new(role)) {
+            client.unmount().await;
+            return Err(error.into());
+        }
+        Ok(client)
+    }
+
+    /// Ends a mount of this node.
+    pub async fn unmount(&self, client: &Client) {
+        assert!(self.end(&role_of(client)).await, "{} is no mount of this node", role_of(client));
+    }
+}
+
+/// Two mounts of a file system have two names.
+fn role_of(client: &Client) -> String {
+    format!("mount of {} {}", client.fsname(), client.uuid())
+}

@@ -1,0 +1,197 @@
+//! Targets as roles: a management, metadata or object storage target with its connection to the MGS.
+
+use crate::{Layer, Node, Role, RoleError};
+use async_trait::async_trait;
+use nacre_base::param::{ParamError, Params};
+use nacre_base::{Nid, TargetKind, TargetName, Uuid};
+use nacre_mdt::Mdt;
+use nacre_mgc::Mgc;
+use nacre_mgs::Mgs;
+use nacre_osd::{Osd, Table};
+use nacre_ost::Ost;
+use nacre_tgt::{Target, TargetConfig, TargetError};
+use std::sync::Arc;
+
+/// Which target to serve, and how.
+#[derive(Clone, Debug)]
+pub struct TargetSpec {
+    /// Its name.
+    pub name: TargetName,
+    /// Names its storage for the storage's whole life.
+    pub uuid: Uuid,
+    /// The host, for people and for placement by server.
+    pub host: String,
+    /// Where the MGS may be; not needed by the MGS itself.
+    pub mgs: Vec<Nid>,
+    /// All nodes that may serve the target; none if it stays where it is.
+    pub service_nodes: Vec<Nid>,
+    /// Values that its parameters have from their first moment on, by the names that they have among the node's.
+    pub presets: Vec<(String, String)>,
+    /// The memory that its tables of locks are made to fit in; unbounded if not known.
+    pub lock_memory: Option<u64>,
+}
+
+impl TargetSpec {
+    /// A target with nothing special about it.
+    pub fn new(name: TargetName, uuid: Uuid, mgs: Vec<Nid>) -> TargetSpec {
+        let (service_nodes, presets) = (Vec::new(), Vec::new());
+        TargetSpec { name, uuid, host: "localhost".to_owned(), mgs, service_nodes, presets, lock_memory: None }
+    }
+}
+
+/// Why a target is not served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// It did not start.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The node does not take it.
+    #[error(transparent)]
+    Role(#[from] RoleError),
+    /// A value that it was to begin with is not one of its parameter's.
+    #[error("{0}")]
+    Preset(ParamError),
+}
+
+/// A target that is served.
+#[derive(Clone)]
+pub enum Served {
+    /// The management target.
+    Mgs(Arc<Mgs>),
+    /// A metadata target.
+    Mdt(Arc<Mdt>),
+    /// An object storage target.
+    Ost(Arc<Ost>),
+}
+
+impl Served {
+    /// What all targets have in common.
+    pub fn target(&self) -> &Arc<Target> {
+        match self {
+            Served::Mgs(mgs) => mgs.target(),
+            Served::Mdt(mdt) => mdt.target(),
+            Served::Ost(ost) => ost.target(),
+        }
+    }
+
+    /// Whether its tables of locks are as they must be at any moment; what is wrong if not.
+    pub fn check_locks(&self) -> Result<(), String> {
+        match self {
+            Served::Mgs(_) => Ok(()),
+            Served::Mdt(mdt) => mdt.check_locks(),
+            Served::Ost(ost) => ost.locks().check_invariants(),
+        }
+    }
+
+    /// Clients that are connected, other servers among them.
+    pub fn clients(&self) -> Vec<Uuid> {
+        match self {
+            Served::Mgs(mgs) => mgs.clients(),
+            Served::Mdt(mdt) => mdt.clients(),
+            Served::Ost(ost) => ost.clients(),
+        }
+    }
+
+    async fn stop(&self) {
+        match self {
+            Served::Mgs(mgs) => mgs.stop().await,
+            Served::Mdt(mdt) => mdt.stop().await,
+            Served::Ost(ost) => ost.stop().await,
+        }
+    }
+}
+
+/// The role of a target: the target, and its client of the MGS.
+pub struct TargetRole {
+    served: Served,
+    mgc: Option<Arc<Mgc>>,
+}
+
+#[async_trait]
+impl Role for TargetRole {
+    fn name(&self) -> String {
+        self.served.target().name().to_string()
+    }
+
+    fn layer(&self) -> Layer {
+        match self.served {
+            Served::Mgs(_) => Layer::Management,
+            Served::Mdt(_) => Layer::Metadata,
+            Served::Ost(_) => Layer::Data,
+        }
+    }
+
+    async fn stop(&self) {
+        self.served.stop().await;
+        if let Some(mgc) = &self.mgc {
+            mgc.stop().await;
+        }
+    }
+}
+
+/// The tables to open the storage of such a target with.
+pub fn tables(kind: TargetKind) -> &'static [Table] {
+    match kind {
+        TargetKind::Mgt => nacre_mgs::TABLES,
+        TargetKind::Mdt => nacre_mdt::TABLES,
+        TargetKind::Ost => nacre_ost::TABLES,
+    }
+}
+
+impl Node {
+    /// Serves the target on `osd`, which was opened with [`tables`], until it is ended or the node is stopped.
+    pub async fn serve(&self, osd: Arc<dyn Osd>, spec: TargetSpec) -> Result<Served, ServeError> {
+        let name = spec.name.to_string();
+        if self.roles().contains(&name) {
+            return Err(RoleError::Running(name).into());
+        }
+        for (param, value) in &spec.presets {
+            self.params().preset(param, value);
+        }
+        // In a box, or every future that serves would have a target's whole start in it.
+        let role = Arc::new(Box::pin(self.start_target(osd, &spec)).await?);
+        let served = role.served.clone();
+        let added = self.add(role.clone()).map_err(ServeError::Role);
+        if let Err(error) = added.and_then(|()| check_presets(self.params(), &spec)) {
+            // It must not serve by other rules than it was to begin with.
+            if !self.end(&name).await {
+                role.stop().await;
+            }
+            return Err(error);
+        }
+        if let Some(bytes) = spec.lock_memory {
+            nacre_tgt::set_lock_memory(self.params(), &spec.name, bytes);
+        }
+        Ok(served)
+    }
+
+    async fn start_target(&self, osd: Arc<dyn Osd>, spec: &TargetSpec) -> Result<TargetRole, TargetError> {
+        let config = TargetConfig {
+            name: spec.name.clone(),
+            uuid: spec.uuid,
+            host: spec.host.clone(),
+            params: self.params().clone(),
+            faults: self.faults().clone(),
+        };
+        let rpc = self.rpc();
+        if spec.name.kind == TargetKind::Mgt {
+            return Ok(TargetRole { served: Served::Mgs(Mgs::start(rpc, osd, config).await?), mgc: None });
+        }
+        // One for each set of MGS NIDs would do; one for each target is simpler, and costs one idle connection.
+        let mgc = Mgc::new(rpc, spec.mgs.clone(), spec.uuid, &spec.name.to_string());
+        mgc.import().list_in(self.params());
+        mgc.set_service_nodes(spec.service_nodes.clone());
+        let served = match spec.name.kind {
+            TargetKind::Mdt => Mdt::start(rpc, osd, config, mgc.clone()).await.map(Served::Mdt),
+            _ => Ost::start(rpc, osd, config, mgc.clone()).await.map(Served::Ost),
+        };
+        if served.is_err() {
+            mgc.stop().await;
+        }
+        Ok(TargetRole { served: served?, mgc: Some(mgc) })
+    }
+}
+
+fn check_presets(params: &Params, spec: &TargetSpec) -> Result<(), ServeError> {
+    spec.presets.iter().try_for_each(|(param, _)| params.check_preset(param)).map_err(ServeError::Preset)
+}

@@ -1,0 +1,95 @@
+//! What every process with a node in it shares: logs, signals, its place in the background, its run directory and admin socket,
+//! where it listens, what the labels of its targets say, and their storage. Daemons, `nacre up`, mounts and benchmarks are made
+//! of this and a [`Node`].
+//!
+//! What must not be here: what a node is made of (that is `node`), command lines and printing (`cli`), FUSE.
+#![allow(clippy::disallowed_methods)] // A process is an IO edge: files, sockets, signals, the real clock.
+
+pub mod admin;
+pub mod daemon;
+pub mod faults;
+pub mod health;
+mod listen;
+mod lnet_status;
+pub mod memory;
+pub mod rundir;
+mod set_values;
+mod storage;
+pub mod target_options;
+
+pub use listen::{Listen, host_name};
+pub use storage::{Opened, Opening};
+
+use nacre_base::{Faults, Network, Nid};
+use nacre_client::{Client, MountConfig};
+use nacre_lnet::{Lnet, LnetOptions, TcpListen};
+use nacre_node::{Node, Served};
+use nacre_osd::disk::Label;
+use nacre_rt::Rt;
+use set_values::SetValues;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A node on the real clock and network, as this process has it, which tools of the host can speak to.
+pub struct NodeProcess {
+    node: Node,
+    nid: Nid,
+    /// Values of its targets' parameters that set_param has changed.
+    set_values: Arc<SetValues>,
+    _admin: admin::SocketGuard,
+}
+
+impl NodeProcess {
+    /// Starts a node on `listen`, and its admin socket. Must run within tokio.
+    pub async fn start(role: &str, listen: Listen) -> Result<NodeProcess, String> {
+        let (node, nid) = tcp_node(listen).await?;
+        health::add_params(node.params());
+        if faults::allowed() {
+            faults::add_param(node.params(), node.faults());
+        }
+        let set_values = Arc::new(SetValues::default());
+        let admin = admin::serve(&node, role, &set_values)?;
+        tracing::info!("{role} listens on {}:{} as {nid}", nid.ip(), nid.tcp_port());
+        Ok(NodeProcess { node, nid, set_values, _admin: admin })
+    }
+
+    /// The node.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// The TCP NID that others reach it by.
+    pub fn nid(&self) -> Nid {
+        self.nid
+    }
+
+    /// Begins to open the storage in `dir`, whose label was read.
+    pub fn open(&self, dir: &Path, label: Label) -> Result<Opening, String> {
+        Opening::begin(&self.node, self.nid, dir, label)
+    }
+
+    /// Serves the target on storage that is being opened, until another node takes it or the node is stopped.
+    pub async fn serve(&self, opening: Opening) -> Result<Served, String> {
+        let opened = opening.opened().await?;
+        self.set_values.begin_target(opened.label.target.clone(), &opened.dir);
+        opened.serve(&self.node).await
+    }
+
+    /// Connects to a file system, without a mount point yet. What it caches of the host's memory is its share of it.
+    pub async fn mount(&self, config: MountConfig) -> Result<Arc<Client>, String> {
+        let client_name = format!("{}-{}", host_name(), std::process::id());
+        let config = MountConfig { client_name, cached_bytes: memory::share_of_new(), ..config };
+        let client = self.node.mount(config).await.map_err(|e| e.to_string())?;
+        memory::follow(&self.node, &client);
+        Ok(client)
+    }
+}
+
+/// A node of its own on TCP, without anything else that a process has; and its NID. Must run within tokio.
+pub async fn tcp_node(listen: Listen) -> Result<(Node, Nid), String> {
+    let (rt, faults) = (Rt::production(), Faults::new());
+    let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
+    let tcp = TcpListen { address: *listen.0.ip(), port: listen.0.port(), network: Network::TCP };
+    let nid = lnet.add_tcp(tcp).await.map_err(|e| format!("{}: {e}", listen.0))?;
+    Ok((Node::new(rt, lnet, faults), nid))
+}
