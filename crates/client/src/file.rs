@@ -7,6 +7,7 @@ mod setattr;
 pub use advice::Advice;
 
 use crate::cache::read_ahead::ReadAhead;
+use crate::cache::tiling::Reader;
 use crate::connection::Caller;
 use crate::llite::{Client, Reported, Sizes};
 use crate::lov::file_state::FileState;
@@ -98,7 +99,7 @@ impl OpenFile {
             ..State::default()
         };
         let (fid, handle) = (reply.attr.fid, reply.handle);
-        let ahead = Mutex::new(ReadAhead::new());
+        let ahead = Mutex::new(ReadAhead::new(Reader::new(shared.tiling.clone())));
         OpenFile {
             fid,
             flags,

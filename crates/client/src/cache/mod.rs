@@ -17,3 +17,4 @@ pub(crate) mod object;
 pub(crate) mod read_ahead;
 mod segment;
 mod spans;
+pub(crate) mod tiling;

@@ -5,7 +5,11 @@
 //! Reads that fit no stream are remembered; three that adjoin, or four at equal distances, are a new stream. Fewer
 //! would find streams in random reads. The window of a stream is twice what it has read so far, so that what is
 //! fetched in vain when it ends is in proportion.
+//!
+//! Strided streams of several open files that together read everything ([`super::tiling`]) fetch what lies between their
+//! records, too.
 
+use super::tiling::{Position, Reader};
 use nacre_base::Time;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -48,6 +52,8 @@ pub(crate) struct ReadAhead {
     recent: VecDeque<Range<u64>>,
     /// The file was told to be fetched whole.
     is_whole: bool,
+    /// This open file, to others that the file is open as.
+    reader: Option<Reader>,
 }
 
 /// Reads that continue each other.
@@ -73,8 +79,8 @@ enum Course {
 
 impl ReadAhead {
     /// Of a file just opened.
-    pub(crate) fn new() -> ReadAhead {
-        ReadAhead::default()
+    pub(crate) fn new(reader: Reader) -> ReadAhead {
+        ReadAhead { reader: Some(reader), ..ReadAhead::default() }
     }
 
     /// `len` bytes at `offset` are read, of a file of about `size` bytes. What to fetch ahead, beyond them: ascending
@@ -111,7 +117,12 @@ impl ReadAhead {
         }
         self.streams.push(Stream { used: now, ..stream });
         let most = limits.per_file / self.streams.len() as u64;
-        self.streams.last_mut().map_or_else(Vec::new, |stream| stream.extend(len, size, most))
+        let Some(stream) = self.streams.last_mut() else { return Vec::new() };
+        let is_tiled = match (stream.position(), &self.reader) {
+            (Some(at), Some(reader)) => reader.handle_read(at, now),
+            _ => false,
+        };
+        stream.extend(len, size, most, is_tiled)
     }
 
     /// A range that was told to be fetched was not, or left the cache before it was read.
@@ -207,13 +218,25 @@ impl Stream {
         }
     }
 
+    /// Where it is, if it goes forward in strides.
+    fn position(&self) -> Option<Position> {
+        match self.course {
+            Course::Strided { last, stride, len, .. } => {
+                let stride = u64::try_from(stride).ok().filter(|stride| *stride > 0)?;
+                Some(Position { last, stride, len })
+            }
+            _ => None,
+        }
+    }
+
     /// How far to be ahead, in bytes, for requests of `len` bytes and with at most `most`.
     fn window(&self, len: u64, most: u64) -> u64 {
         self.consumed.saturating_mul(2).max(len.saturating_mul(REQUESTS_MIN)).min(most)
     }
 
-    /// What to fetch now: nothing while three quarters of the window are there, so that requests are large.
-    fn extend(&mut self, len: u64, size: u64, most: u64) -> Vec<Range<u64>> {
+    /// What to fetch now: nothing while three quarters of the window are there, so that requests are large. `is_tiled`: what lies
+    /// between the records of a strided stream is read by others.
+    fn extend(&mut self, len: u64, size: u64, most: u64, is_tiled: bool) -> Vec<Range<u64>> {
         let window = self.window(len, most);
         let enough = window - window / 4;
         match &mut self.course {
@@ -236,6 +259,20 @@ impl Stream {
                 }
                 *told = target;
                 vec![target..from]
+            }
+            Course::Strided { last, stride, len, told } if is_tiled => {
+                let stride = stride.unsigned_abs() as u64;
+                let records = (window / stride).clamp(1, RECORDS_MAX);
+                if *told > records - records.div_ceil(4) {
+                    return Vec::new();
+                }
+                let end_of = |n: u64| {
+                    let end = last.saturating_add(stride.saturating_mul(n)).saturating_add(*len);
+                    if window >= ALIGNMENT { end.next_multiple_of(ALIGNMENT) } else { end }.min(size)
+                };
+                let from = if *told == 0 { last.saturating_add(*len) } else { end_of(*told) };
+                *told = records;
+                Some(from..end_of(records)).filter(|ahead| ahead.start < ahead.end).into_iter().collect()
             }
             Course::Strided { last, stride, len, told } => {
                 let records = (window / *len).min(RECORDS_MAX);
@@ -287,8 +324,11 @@ impl Stream {
 mod tests {
     use super::*;
     use crate::cache::spans::{Span, SpanMap};
+    use crate::cache::tiling::Tiling;
     use nacre_base::Prng;
     use nacre_base::size::{GIB, KIB, MIB};
+    use parking_lot::Mutex;
+    use std::sync::Arc;
 
     const LIMITS: ReadAheadLimits = ReadAheadLimits { per_file: 64 * MIB, whole: 2 * MIB };
 
@@ -386,6 +426,33 @@ mod tests {
     }
 
     #[test]
+    fn programs_that_read_records_in_turns_fetch_everything_in_large_requests() {
+        let (len, size) = (47_008, 4000 * 47_008);
+        let tiling = Arc::<Mutex<Tiling>>::default();
+        let mut readers: Vec<_> = (0..4).map(|_| ReadAhead::new(Reader::new(tiling.clone()))).collect();
+        let (mut cached, mut requests, mut hits) = (SpanMap::<Fetched>::default(), Vec::new(), 0);
+        for i in 0..4000 {
+            hits += u64::from(cached.gaps(&(i * len..(i + 1) * len)).is_empty());
+            for range in read(&mut readers[i as usize % 4], i * len..(i + 1) * len, size, LIMITS) {
+                for gap in cached.gaps(&range) {
+                    cached.insert(gap.clone(), Fetched);
+                    requests.push(gap);
+                }
+            }
+        }
+        assert!(hits >= 3900, "{hits} hits");
+        let large = requests.iter().filter(|r| r.end - r.start >= MIB).map(|r| r.end - r.start).sum::<u64>();
+        assert!(large * 10 >= size * 9, "{large} of {size}: {requests:?}");
+        // The others have gone: only records again.
+        readers.truncate(1);
+        let mut told: Vec<_> = Vec::new();
+        for i in (4000..8000).step_by(4) {
+            told.extend(read(&mut readers[0], i * len..(i + 1) * len, 3 * size, LIMITS));
+        }
+        assert!(told.iter().skip(1).all(|r| r.end - r.start == len), "{told:?}");
+    }
+
+    #[test]
     fn backward_reads_are_streams_too() {
         for (len, stride) in [(MIB, MIB), (4 * KIB, 4 * KIB), (4 * KIB, 12 * KIB)] {
             let mut program = Program::default();
@@ -450,10 +517,10 @@ mod tests {
         assert_eq!(read(&mut ahead, 0..100, 2 * MIB, LIMITS), [100..2 * MIB]);
         assert_eq!(read(&mut ahead, 100..200, 2 * MIB, LIMITS), []);
         assert_eq!(read(&mut ahead, 0..100, 2 * MIB, LIMITS), []);
-        assert_eq!(read(&mut ReadAhead::new(), 0..100, 100, LIMITS), []);
-        assert_eq!(read(&mut ReadAhead::new(), 0..100, 2 * MIB + 1, LIMITS), []);
+        assert_eq!(read(&mut ReadAhead::default(), 0..100, 100, LIMITS), []);
+        assert_eq!(read(&mut ReadAhead::default(), 0..100, 2 * MIB + 1, LIMITS), []);
         let off = ReadAheadLimits { per_file: 0, ..LIMITS };
-        assert_eq!(read(&mut ReadAhead::new(), 0..100, 2 * MIB, off), []);
+        assert_eq!(read(&mut ReadAhead::default(), 0..100, 2 * MIB, off), []);
     }
 
     #[test]

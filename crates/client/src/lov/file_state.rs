@@ -1,6 +1,7 @@
 //! What all users of a file in this mount share: who may find out its end, and what became of its data. By FID, for as
 //! long as somebody uses it.
 
+use crate::cache::tiling::Tiling;
 use nacre_base::{Errno, Fid, FxHashMap, Time};
 use nacre_ldlm::Extent;
 use nacre_ldlm::shared_write::SharedWrite;
@@ -29,6 +30,8 @@ pub(crate) struct FileState {
     called_back: Mutex<Option<Time>>,
     /// The file has neither names nor set-id bits nor a capability, as the MDT said.
     unprivileged: AtomicBool,
+    /// How those read who have it open and take records in turns.
+    pub(crate) tiling: Arc<Mutex<Tiling>>,
 }
 
 impl FileState {
@@ -115,6 +118,7 @@ impl Files {
             writers: Mutex::default(),
             called_back: Mutex::default(),
             unprivileged: AtomicBool::new(false),
+            tiling: Arc::default(),
         });
         table.files.insert(fid, Arc::downgrade(&file));
         if table.files.len() > table.sweep_at {
