@@ -429,7 +429,8 @@ impl Client {
     async fn layout_to_write(&self, file: &OpenFile, range: &Range<u64>) -> Result<Arc<Layout>, Errno> {
         match file.known_layout().filter(|layout| !layout.lacks(range)) {
             Some(layout) => Ok(layout),
-            None => self.layout_again(file, range).await,
+            // In boxes, here and elsewhere on this path, are what most writes do without: their state is moved with every write.
+            None => Box::pin(self.layout_again(file, range)).await,
         }
     }
 
@@ -480,12 +481,12 @@ impl Client {
             match self.write_by(file, layout.clone(), place, mapped, &data).await {
                 Err(Errno::ESTALE) => {
                     let end = match place {
-                        Place::End if !layout.is_complete() => self.end_of(file, &layout).await?,
+                        Place::End if !layout.is_complete() => Box::pin(self.end_of(file, &layout)).await?,
                         _ => 0,
                     };
-                    layout = self.layout_again(file, &place.range(end, data.len())).await?;
+                    layout = Box::pin(self.layout_again(file, &place.range(end, data.len()))).await?;
                 }
-                Err(Errno::ENOENT) if self.has_lost(file, &layout).await? => {
+                Err(Errno::ENOENT) if Box::pin(self.has_lost(file, &layout)).await? => {
                     layout = self.layout_to_write(file, &place.range(0, data.len())).await?;
                 }
                 Err(e) => return Err(e),
@@ -539,7 +540,7 @@ impl Client {
         }
         let syncs_all = self.mount.rules.get().sync;
         if syncs_all || file.flags & O_DSYNC != 0 {
-            self.fsync(file, !syncs_all && file.flags & O_SYNC_INODE == 0).await?;
+            Box::pin(self.fsync(file, !syncs_all && file.flags & O_SYNC_INODE == 0)).await?;
         }
         self.stats.count(Op::WriteBytes, written.bytes as u64);
         Ok(written.bytes)

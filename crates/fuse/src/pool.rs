@@ -1,4 +1,4 @@
-//! Buffers for messages from the kernel, reused. A WRITE's data stays in the buffer it was read into, on a page boundary,
+//! Buffers for messages from the kernel, reused. A large WRITE's data stays in the buffer it was read into, on a page boundary,
 //! and the buffer comes back when the last slice of it is dropped.
 
 use crate::abi::WRITE_HEADERS;
@@ -14,6 +14,10 @@ const MESSAGE_AT: usize = DIRECT_IO_ALIGNMENT - WRITE_HEADERS;
 /// Messages up to this length are copied out of the buffer: the copy takes at most a few microseconds, and a small write
 /// kept in a cache must not pin a buffer of a megabyte.
 const COPY_MAX: usize = 64 << 10;
+
+/// The data of shorter WRITEs is copied without regard for page boundaries: caches copy what is so small once more, and devices
+/// take it through the page cache.
+const ALIGNED_MIN: usize = 16 << 10;
 
 /// Buffers kept for reuse.
 pub(crate) struct Pool {
@@ -88,7 +92,7 @@ impl MessageBuf {
             let full = std::mem::replace(self, pool.take());
             return Bytes::from_owner(full.0).slice(MESSAGE_AT..MESSAGE_AT + len);
         }
-        if !is_write {
+        if !is_write || len < WRITE_HEADERS + ALIGNED_MIN {
             return Bytes::copy_from_slice(&self[..len]);
         }
         let mut copy = AlignedBuf::for_overwrite(MESSAGE_AT + len);
@@ -105,9 +109,9 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
-    fn a_writes_data_is_page_aligned_copied_or_not() {
+    fn the_data_of_a_write_that_is_not_small_is_page_aligned_copied_or_not() {
         let pool = Pool::new(MIB, 4);
-        for data in [1, 4096, COPY_MAX - WRITE_HEADERS, COPY_MAX, MIB] {
+        for data in [ALIGNED_MIN, COPY_MAX - WRITE_HEADERS, COPY_MAX, MIB] {
             let mut buf = pool.take();
             let len = WRITE_HEADERS + data;
             buf[..len].fill(7);

@@ -68,9 +68,11 @@ const TABLE: &[Handler<ObjectService>] = &[
 ];
 
 impl ObjectService {
-    /// The attributes of an object with this record.
+    /// The attributes of an object with this record. The device is not asked about an object that was never written to: it
+    /// would look for a file that is not there, and the first lock of every new file waits for this.
     pub(crate) async fn attr(&self, fid: Fid, record: &ObjectRecord) -> Result<ObjectAttr, Errno> {
-        Ok(record.attr(self.stat(fid).await?))
+        let stat = if record.is_precreated { ObjectStat::default() } else { self.stat(fid).await? };
+        Ok(record.attr(stat))
     }
 
     /// Makes sure that other clients' caches agree with an access to these ranges: by `lock`, the client's own extent lock

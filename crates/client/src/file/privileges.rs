@@ -21,7 +21,7 @@ impl Client {
             Some(known) => known,
             None if file.shared.is_unprivileged() => false,
             None => {
-                let attr = mdc.getattr(&file.caller, &file.cred, file.fid).await?.attr;
+                let attr = Box::pin(mdc.getattr(&file.caller, &file.cred, file.fid)).await?.attr;
                 // There is no lock of an inode without names. Others than this mount have no way to it.
                 file.shared.set_unprivileged(attr.nlink == 0 && !attr.is_privileged());
                 is_changed(&attr)
@@ -31,7 +31,7 @@ impl Client {
             return Ok(());
         }
         let set = SetAttr { kill_set_id: kills_set_id, kill_capability: true, ..SetAttr::default() };
-        self.setattr_at_mdt(&file.cred, self.mount.rt.wall(), file.fid, set, Some(file)).await?;
+        Box::pin(self.setattr_at_mdt(&file.cred, self.mount.rt.wall(), file.fid, set, Some(file))).await?;
         self.forget_attributes(file.fid).await;
         Ok(())
     }

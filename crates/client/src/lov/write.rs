@@ -62,7 +62,7 @@ impl FileWrite<'_> {
                 let write = ObjectWrite { object, of, caller, locking, offset, data };
                 let (done, error) = match &guard {
                     Some(guard) => part.osc.write(guard, &write).await,
-                    None => part.osc.write_unlocked(&write).await,
+                    None => Box::pin(part.osc.write_unlocked(&write)).await,
                 };
                 (io.file_offset_of(done), error)
             }
@@ -153,7 +153,7 @@ impl Lov {
             return Ok(Some(guard));
         }
         if locking.is_told() || part.osc.only_grown_locks.load(Ordering::Relaxed) {
-            return part.osc.lock(write.caller, &part.object, &ask).await.map(Some);
+            return Box::pin(part.osc.lock(write.caller, &part.object, &ask)).await.map(Some);
         }
         let now = || part.osc.connection().mount().rt.now();
         ask.exactly = match asked.get_or_init(|| writer.lock().ask(write.offset, write.len(), now())) {
@@ -162,7 +162,7 @@ impl Lov {
             shared_write::LockPlan::Ahead(extents) => Some(ahead_in(write.file, part, extents)),
             shared_write::LockPlan::ServerSide => return Ok(None),
         };
-        let guard = part.osc.lock(write.caller, &part.object, &ask).await?;
+        let guard = Box::pin(part.osc.lock(write.caller, &part.object, &ask)).await?;
         writer.lock().handle_contended(guard.contended, now());
         Ok(Some(guard))
     }

@@ -101,7 +101,7 @@ impl Osc {
                     self.start_flushes();
                     let _ = self.connection.mount().rt.timeout(MEMORY_PAUSE, room).await;
                 }
-                Put::NoGrant => return self.write_through(guard, write).await,
+                Put::NoGrant => return Box::pin(self.write_through(guard, write)).await,
             }
         }
     }
