@@ -46,6 +46,21 @@ enum BenchCommand {
     WarmCache(WarmCache),
     /// Programs that read and write small pieces, beside a null FUSE file system; records of one file beside own files'
     SmallPieces(SmallPieces),
+    /// Serves a null FUSE file system until the standard input is closed
+    #[command(hide = true)]
+    ServeNull(ServeNull),
+}
+
+/// Arguments of `nacre bench serve-null`, which the others start.
+#[derive(Args, Debug)]
+pub(crate) struct ServeNull {
+    /// Where to mount it
+    dir: PathBuf,
+    /// Seconds for which the kernel may believe names and attributes
+    valid: u64,
+    /// Keep data, in memory
+    #[arg(long)]
+    keep_data: bool,
 }
 
 /// Arguments of `nacre bench applications`.
@@ -103,9 +118,15 @@ pub(crate) struct SmallPieces {
     /// Blocks of 512 bytes
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     blocks: u64,
-    /// Rounds of link, write and rename
-    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Rewritings of a small table under a lock file
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     renames: u64,
+    /// Bytes of each of the 15 files with holes
+    #[arg(long, default_value = "2M", value_parser = parse_size)]
+    holes: u64,
+    /// Only these
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<small_pieces::programs::Program>,
     /// Bytes of all records together
     #[arg(long, default_value = "512M", value_parser = parse_size)]
     records: u64,
@@ -254,6 +275,7 @@ pub fn main(args: BenchArgs) -> ExitCode {
         BenchCommand::Applications(a) => applications::run(&a, args.json),
         BenchCommand::WarmCache(a) => warm_cache::run(&a, args.json),
         BenchCommand::SmallPieces(a) => small_pieces::run(&a, args.json),
+        BenchCommand::ServeNull(a) => places::serve_null(&a),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,7 @@
 //! Where programs are measured: the local disk, a null FUSE file system on the same FUSE code, and a file system of our
 //! own that is made for the measurement and goes with it.
 
+use crate::ServeNull;
 use nacre_fuse::null::{self, NullOptions};
 use nacre_fuse::{MountOptions, Unmount};
 use nacre_rt::Rt;
@@ -105,42 +106,63 @@ impl Drop for Scratch {
     }
 }
 
-/// The null file system on a mount point of its own, with a runtime to serve it.
+/// The null file system on a mount point of its own, served by a process of its own: one that maps a file which it serves
+/// itself can wait for itself, and Nacre is another process, too.
 pub(crate) struct NullMount {
     pub(crate) dir: PathBuf,
-    session: Option<nacre_fuse::Session>,
-    runtime: tokio::runtime::Runtime,
+    process: Child,
 }
 
 impl NullMount {
     pub(crate) fn new(options: NullOptions) -> Result<NullMount, String> {
         let failed = |e: &dyn std::fmt::Display| format!("cannot mount the null file system: {e}");
         let dir = std::env::temp_dir().join(format!("nacre-null-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).map_err(|e| failed(&e))?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| failed(&e))?;
-        let mount = async { null::mount(Rt::production(), &dir, MountOptions::default(), options).await };
-        let session = runtime.block_on(mount).map_err(|e| failed(&e))?;
-        runtime.spawn(leave_no_mount(dir.clone()));
-        Ok(NullMount { dir, session: Some(session), runtime })
-    }
-}
-
-/// Whoever interrupts a measurement finds no dead mount.
-async fn leave_no_mount(dir: PathBuf) {
-    if tokio::signal::ctrl_c().await.is_ok() {
-        let _ = nacre_fuse::mount::unmount(&dir, Unmount::Lazy);
-        let _ = std::fs::remove_dir(&dir);
-        std::process::exit(130);
+        let mut command = Command::new(this_program()?);
+        command.args(["bench", "serve-null"]).arg(&dir).arg(options.valid.as_secs().to_string());
+        command.args(options.keeps_data.then_some("--keep-data"));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().map_err(|e| failed(&e))?;
+        let said = process.stdout.take().and_then(|out| BufReader::new(out).lines().next());
+        let null = NullMount { dir, process };
+        match said {
+            Some(Ok(line)) if line == READY => Ok(null),
+            _ => Err(failed(&"the process that should serve it has ended")),
+        }
     }
 }
 
 impl Drop for NullMount {
     fn drop(&mut self) {
-        if let Some(session) = self.session.take() {
-            let _ = self.runtime.block_on(session.unmount(Unmount::Lazy));
-        }
-        let _ = std::fs::remove_dir(&self.dir);
+        drop(self.process.stdin.take());
+        let _ = self.process.wait();
     }
+}
+
+/// What the process says when the null file system is mounted.
+const READY: &str = "ready";
+
+/// Mounts the null file system and serves it until whoever started this closes its standard input, or there is an interrupt.
+pub(crate) fn serve_null(args: &ServeNull) -> Result<(), String> {
+    let failed = |e: &dyn std::fmt::Display| format!("cannot mount the null file system: {e}");
+    let (dir, valid) = (&args.dir, Duration::from_secs(args.valid));
+    std::fs::create_dir_all(dir).map_err(|e| failed(&e))?;
+    let options = NullOptions { valid, keeps_data: args.keep_data, ..NullOptions::default() };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| failed(&e))?;
+    let served = runtime.block_on(async {
+        let session = null::mount(Rt::production(), dir, MountOptions::default(), options).await?;
+        println!("{READY}");
+        let over = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+        tokio::select! {
+            biased;
+            _ = over => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+        session.unmount(Unmount::Lazy).await
+    });
+    let _ = std::fs::remove_dir(dir);
+    // After an interrupt a thread still waits for the standard input.
+    runtime.shutdown_background();
+    served.map_err(|e| failed(&e))
 }
 
 /// A file system of this program, all of it in one process, with storage of its own.
@@ -203,10 +225,13 @@ impl Drop for OwnFileSystem {
     }
 }
 
+fn this_program() -> Result<PathBuf, String> {
+    std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))
+}
+
 /// This program again.
 fn program(run_dir: &Path) -> Result<Command, String> {
-    let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
-    let mut command = Command::new(program);
+    let mut command = Command::new(this_program()?);
     command.env("NACRE_RUN_DIR", run_dir);
     Ok(command)
 }

@@ -2,40 +2,22 @@
 //! the null FUSE file system and on Nacre; then four jobs write and read records that are no multiple of a page, first a file
 //! for each job, then all jobs one file.
 
+pub(crate) mod programs;
+
 use crate::SmallPieces;
 use crate::output::{self, median};
-use crate::places::{PLACES, Place, Places};
+use crate::places::{PLACES, Place, Places, settle};
 use crate::warm_cache::requests;
 use indicatif::ProgressBar;
 use nacre_base::table;
+use programs::{ALL, Program, check};
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::fd::AsRawFd;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
-/// A program that is timed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
-    /// Writes some bytes of each page, then reads the file through a mapping.
-    Pages,
-    /// Appends 4 bytes at a time.
-    Appends,
-    /// Writes 512 bytes at a time and reads them back (xfstests' generic/074).
-    Blocks,
-    /// Takes a lock by link(2), writes a small file and renames it into place (xfstests' generic/089).
-    Renames,
-}
-
-const ALL: [What; 4] = [What::Pages, What::Appends, What::Blocks, What::Renames];
-
-const PAGE: u64 = 4096;
-/// Bytes written in each page.
-const PIECE: &[u8; 8] = b"a piece.";
-/// Bytes of a block.
-const BLOCK: u64 = 512;
 /// Bytes of a record, and the jobs that write and read them: as in IO500's hard test.
 const RECORD: usize = 47_008;
 const JOBS: usize = 4;
@@ -47,6 +29,7 @@ struct Row {
     nacre_s: f64,
     null_fuse_s: f64,
     local_disk_s: f64,
+    /// Median of the ratios of each run.
     times_null_fuse: f64,
     /// Requests that Nacre's client sent during one run.
     rpcs: u64,
@@ -72,8 +55,8 @@ enum Line {
 }
 
 pub(crate) fn run(args: &SmallPieces, json: bool) -> Result<(), String> {
-    let steps = (ALL.len() * PLACES.len() + 2) as u64 * u64::from(args.runs);
-    let bar = output::progress(steps);
+    let steps: usize = chosen(args).iter().map(|p| if *p == Program::Records { 2 } else { PLACES.len() }).sum();
+    let bar = output::progress(steps as u64 * u64::from(args.runs));
     let result = measure(args, &bar);
     bar.finish_and_clear();
     output::show(&result?, json, |lines| print_lines(args, lines))
@@ -82,16 +65,22 @@ pub(crate) fn run(args: &SmallPieces, json: bool) -> Result<(), String> {
 fn measure(args: &SmallPieces, bar: &ProgressBar) -> Result<Vec<Line>, String> {
     let places = Places::new(&args.dir)?;
     let mut lines = Vec::new();
-    for what in ALL {
-        lines.extend(program(args, &places, what, bar)?.into_iter().map(Line::Program));
+    for chosen in chosen(args) {
+        match chosen {
+            Program::Records => lines.extend(records(args, &places, bar)?.map(Line::Records)),
+            _ => lines.extend(program(args, &places, *chosen, bar)?.into_iter().map(Line::Program)),
+        }
     }
-    lines.extend(records(args, &places, bar)?.map(Line::Records));
     Ok(lines)
 }
 
+fn chosen(args: &SmallPieces) -> &[Program] {
+    if args.only.is_empty() { &ALL } else { &args.only }
+}
+
 /// All places in each run, so that what the machine does meanwhile meets all of them.
-fn program(args: &SmallPieces, places: &Places, what: What, bar: &ProgressBar) -> Result<Vec<Row>, String> {
-    let phases = what.phases(args);
+fn program(args: &SmallPieces, places: &Places, program: Program, bar: &ProgressBar) -> Result<Vec<Row>, String> {
+    let phases = program.phases(args);
     let mut taken = vec![<[Vec<f64>; 3]>::default(); phases.len()];
     let mut rpcs = vec![0; phases.len()];
     for _ in 0..args.runs {
@@ -100,11 +89,14 @@ fn program(args: &SmallPieces, places: &Places, what: What, bar: &ProgressBar) -
             let failed = |e: io::Error| format!("{} on {}: {e}", phases[0], place.name());
             let dir = places.dir(place).join("pieces");
             std::fs::create_dir(&dir).map_err(failed)?;
+            program.prepare(&dir).map_err(failed)?;
+            // What others left dirty is not written at the cost of this one.
+            settle();
             for phase in 0..phases.len() {
                 let is_ours = place == Place::Nacre;
                 let before = if is_ours { requests(places)? } else { 0 };
                 let begun = Instant::now();
-                what.run(phase, &dir, args).map_err(failed)?;
+                program.run(phase, &dir, args).map_err(failed)?;
                 taken[phase][at].push(begun.elapsed().as_secs_f64());
                 if is_ours {
                     rpcs[phase] = requests(places)? - before;
@@ -113,113 +105,24 @@ fn program(args: &SmallPieces, places: &Places, what: What, bar: &ProgressBar) -
             std::fs::remove_dir_all(&dir).map_err(failed)?;
         }
     }
-    let rows = phases.into_iter().zip(taken).zip(rpcs).map(|((what, taken), rpcs)| {
-        let [local_disk_s, null_fuse_s, nacre_s] = taken.map(median);
-        Row { what, nacre_s, null_fuse_s, local_disk_s, times_null_fuse: nacre_s / null_fuse_s, rpcs }
-    });
-    Ok(rows.collect())
-}
-
-impl What {
-    /// Names of the phases that are timed, in their order.
-    fn phases(self, args: &SmallPieces) -> Vec<String> {
-        let mib = args.size >> 20;
-        match self {
-            What::Pages => vec![format!("8 bytes a page, {mib} MiB"), "the same, mapped and read".to_owned()],
-            What::Appends => vec![format!("{} appends of 4 bytes", args.appends)],
-            What::Blocks => vec![
-                format!("{} writes of {BLOCK} bytes", args.blocks),
-                format!("{} reads of {BLOCK} bytes", args.blocks),
-            ],
-            What::Renames => vec![format!("{} x link, write, rename", args.renames)],
-        }
+    let mut rows: Vec<Row> =
+        phases.into_iter().zip(&taken).zip(rpcs).map(|((what, taken), rpcs)| Row::new(what, taken, rpcs)).collect();
+    if rows.len() > 1 {
+        let sum =
+            |at: usize| (0..args.runs as usize).map(|run| taken.iter().map(|phase| phase[at][run]).sum()).collect();
+        let rpcs = rows.iter().map(|row| row.rpcs).sum();
+        rows.push(Row::new("both together".to_owned(), &[sum(0), sum(1), sum(2)], rpcs));
     }
-
-    fn run(self, phase: usize, dir: &Path, args: &SmallPieces) -> io::Result<()> {
-        let path = dir.join("file");
-        match (self, phase) {
-            (What::Pages, 0) => write_pieces(&File::create_new(path)?, args.size),
-            (What::Pages, _) => read_mapped(&File::open(path)?, args.size),
-            (What::Appends, _) => append(&path, args.appends),
-            (What::Blocks, 0) => write_blocks(&File::create_new(path)?, args.blocks),
-            (What::Blocks, _) => read_blocks(&File::open(path)?, args.blocks),
-            (What::Renames, _) => rename(dir, args.renames),
-        }
-    }
+    Ok(rows)
 }
 
-/// Pieces at the beginning of each page; the last byte is written, too, so that the file has its full size.
-fn write_pieces(file: &File, size: u64) -> io::Result<()> {
-    (0..size).step_by(PAGE as usize).try_for_each(|at| file.write_all_at(PIECE, at))?;
-    file.write_all_at(&[0], size - 1)
-}
-
-fn read_mapped(file: &File, size: u64) -> io::Result<()> {
-    let map = Mapping::new(file, size as usize)?;
-    for page in map.bytes().chunks(PAGE as usize) {
-        check(page.starts_with(PIECE) && page[PIECE.len()] == 0)?;
-    }
-    Ok(())
-}
-
-fn append(path: &Path, count: u64) -> io::Result<()> {
-    let mut file = OpenOptions::new().append(true).create_new(true).open(path)?;
-    (0..count).try_for_each(|i| file.write_all(&(i as u32).to_le_bytes()))?;
-    check(file.metadata()?.len() == count * 4)
-}
-
-fn write_blocks(file: &File, count: u64) -> io::Result<()> {
-    (0..count).try_for_each(|i| file.write_all_at(&[i as u8; BLOCK as usize], i * BLOCK))
-}
-
-fn read_blocks(file: &File, count: u64) -> io::Result<()> {
-    let mut block = [0; BLOCK as usize];
-    (0..count).try_for_each(|i| {
-        file.read_exact_at(&mut block, i * BLOCK)?;
-        check(block == [i as u8; BLOCK as usize])
-    })
-}
-
-fn rename(dir: &Path, count: u64) -> io::Result<()> {
-    let (table, lock, new) = (dir.join("table"), dir.join("lock"), dir.join("table.new"));
-    std::fs::write(&table, PIECE)?;
-    for _ in 0..count {
-        std::fs::hard_link(&table, &lock)?;
-        std::fs::write(&new, PIECE)?;
-        std::fs::rename(&new, &table)?;
-        std::fs::remove_file(&lock)?;
-    }
-    Ok(())
-}
-
-fn check(is_right: bool) -> io::Result<()> {
-    if is_right { Ok(()) } else { Err(io::Error::other("what was written did not come back")) }
-}
-
-/// A file mapped for reading.
-struct Mapping {
-    start: *mut libc::c_void,
-    len: usize,
-}
-
-impl Mapping {
-    fn new(file: &File, len: usize) -> io::Result<Mapping> {
-        let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED);
-        // SAFETY: the kernel chooses the place.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, file.as_raw_fd(), 0) };
-        if start == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Mapping { start, len }) }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped for as long as self lives; the file has that size, and nobody writes to it any more.
-        unsafe { std::slice::from_raw_parts(self.start.cast(), self.len) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: what `new` mapped, and no slice of it outlives self.
-        unsafe { libc::munmap(self.start, self.len) };
+impl Row {
+    /// Seconds at each of [`PLACES`], run by run.
+    fn new(what: String, taken: &[Vec<f64>; 3], rpcs: u64) -> Row {
+        let [_, null, ours] = taken;
+        let times_null_fuse = median(ours.iter().zip(null).map(|(ours, null)| ours / null).collect());
+        let [local_disk_s, null_fuse_s, nacre_s] = taken.clone().map(median);
+        Row { what, nacre_s, null_fuse_s, local_disk_s, times_null_fuse, rpcs }
     }
 }
 
@@ -343,7 +246,9 @@ fn print_lines(args: &SmallPieces, lines: &[Line]) {
         }
     }
     print!("{}", table::text(&["", "nacre", "null FUSE", "local disk", "x null FUSE", "RPCs"], &programs));
-    println!();
-    print!("{}", table::text(&["47,008-byte records", "own files", "one file", "of own files", "RPCs"], &records));
-    println!("\nMedians of {} runs. The null file system has its data in memory.", args.runs);
+    if !records.is_empty() {
+        println!();
+        print!("{}", table::text(&["47,008-byte records", "own files", "one file", "of own files", "RPCs"], &records));
+    }
+    println!("\nMedians of {} runs, ratios run by run. The null file system has its data in memory.", args.runs);
 }
