@@ -49,7 +49,7 @@ impl Space {
     /// A client connects; its grant.
     pub(crate) async fn connect(&self, export: u64, held: u64) -> Result<u64, Errno> {
         self.statfs().await?;
-        Ok(self.grants.lock().connect(export, held))
+        Ok(self.grants.lock().connect(export, held, !self.target.is_recovering()))
     }
 
     /// A client is gone.

@@ -4,7 +4,7 @@
 
 use crate::away;
 use crate::conditions::Answers;
-use crate::crashes::{self, When};
+use crate::crashes;
 use crate::journal::{self, Application, Setup};
 use crate::scale::Crowd;
 use crate::scenario::{Trouble, run_seed};
@@ -259,25 +259,28 @@ const SWEEP: Story = Story {
     replay: "nacre sim replay",
 };
 
-const CRASHES: Story = crashes(crashes::run_seed, "nacre sim replay --crashes");
+const CRASHES: Story = crashes(crashes::run_seed, |seed| crashes::describe(seed, None), "nacre sim replay --crashes");
 
 const CRASHES_COMMIT: Story = crashes(
     |seed, steps| crashes::run_answering(Answers::Commit, seed, steps),
+    |seed| crashes::describe(seed, Some(Answers::Commit)),
     "nacre sim replay --crashes --answers commit",
 );
 
 const CRASHES_DEVICE: Story = crashes(
     |seed, steps| crashes::run_answering(Answers::Device, seed, steps),
+    |seed| crashes::describe(seed, Some(Answers::Device)),
     "nacre sim replay --crashes --answers device",
 );
 
 const CRASHES_MEMORY: Story = crashes(
     |seed, steps| crashes::run_answering(Answers::Memory, seed, steps),
+    |seed| crashes::describe(seed, Some(Answers::Memory)),
     "nacre sim replay --crashes --answers memory",
 );
 
-const fn crashes(run: fn(u64, u32) -> SimStats, replay: &'static str) -> Story {
-    Story { name: "crashes", run, trouble: |seed| format!("{:?}", When::of_seed(seed)).to_lowercase(), replay }
+const fn crashes(run: fn(u64, u32) -> SimStats, trouble: fn(u64) -> String, replay: &'static str) -> Story {
+    Story { name: "crashes", run, trouble, replay }
 }
 
 fn crashes_answering(answers: Option<Answers>) -> &'static Story {

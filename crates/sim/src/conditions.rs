@@ -2,6 +2,7 @@
 //! how often they commit, and whether the network is cut meanwhile. A seed decides; nothing may depend on the outcome.
 
 use crate::cluster::Builder;
+use crate::crashes::When;
 use nacre_base::Prng;
 use nacre_osd::mem::{DiskModel, MemOptions};
 use std::time::Duration;
@@ -31,6 +32,17 @@ impl Answers {
     }
 }
 
+/// What there is room for on the targets' disks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Room {
+    /// Everything.
+    Plenty,
+    /// So many bytes of data on each OST: fewer than are written.
+    Data(u64),
+    /// So many pages of records on each target, most of which are kept for removals: fewer than are made.
+    Records(u64),
+}
+
 /// The conditions of one run.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Conditions {
@@ -44,6 +56,8 @@ pub struct Conditions {
     pub commit_interval: Duration,
     /// True if nodes are cut off from one another meanwhile.
     pub partitions: bool,
+    /// What there is room for.
+    pub room: Room,
 }
 
 impl Default for Conditions {
@@ -56,6 +70,7 @@ impl Default for Conditions {
             disk: model,
             commit_interval,
             partitions: false,
+            room: Room::Plenty,
         }
     }
 }
@@ -80,14 +95,41 @@ impl Conditions {
             disk,
             commit_interval: Duration::from_millis(*prng.pick(&[100, 1000, 5000, 20_000])),
             partitions: prng.one_in(4),
+            room: match prng.below(8) {
+                0 => Room::Data(prng.range(1 << 20, 8 << 20)),
+                1 => Room::Records(prng.range(2400, 3000)),
+                _ => Room::Plenty,
+            },
+        }
+    }
+
+    /// The same, with room for everything.
+    #[must_use]
+    pub fn with_plenty_of_room(self) -> Conditions {
+        Conditions { room: Room::Plenty, ..self }
+    }
+
+    /// The same, as far as they suit a run in which servers die then.
+    pub(crate) fn where_servers_die(self, when: When) -> Conditions {
+        match when {
+            // Nobody there expects that anything is refused.
+            When::Together => self.with_plenty_of_room(),
+            When::Between | When::During | When::DuringLosses => self,
         }
     }
 
     /// A cluster under these conditions.
     pub(crate) fn apply(&self, builder: Builder) -> Builder {
         let storage = MemOptions { model: self.disk, commit_interval: self.commit_interval, ..MemOptions::default() };
+        let builder = match self.room {
+            Room::Plenty => builder.storage(storage),
+            Room::Data(bytes) => {
+                builder.storage(storage.clone()).ost_storage(MemOptions { capacity_bytes: bytes, ..storage })
+            }
+            Room::Records(pages) => builder.storage(MemOptions { index_bytes: pages << 12, ..storage }),
+        };
         let mut params = vec![("sync_on_lock_cancel", self.sync_on_lock_cancel)];
         params.extend(self.answers.param());
-        builder.storage(storage).ost_params(&params)
+        builder.ost_params(&params)
     }
 }

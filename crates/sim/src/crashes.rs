@@ -3,7 +3,7 @@
 //! is [`Workload`]'s and [`scenario::together`]'s; when servers die, and how, is here.
 
 use crate::cluster::{Cluster, Server, run};
-use crate::conditions::{Answers, Conditions};
+use crate::conditions::{Answers, Conditions, Room};
 use crate::scenario::{self, Trouble};
 use crate::workload::Workload;
 use nacre_base::Prng;
@@ -57,9 +57,21 @@ pub fn run_answering(answers: Answers, seed: u64, steps: u32) -> SimStats {
     run_under(Conditions::of_seed(seed, Some(answers)), seed, steps)
 }
 
+/// When servers die in the run of a seed, and its conditions, in words.
+pub(crate) fn describe(seed: u64, answers: Option<Answers>) -> String {
+    let when = When::of_seed(seed);
+    let conditions = Conditions::of_seed(seed, answers).where_servers_die(when);
+    let Conditions { answers, sync_on_lock_cancel, commit_interval, partitions, room, .. } = conditions;
+    let network = if partitions { "partitions" } else { "no partitions" };
+    format!("{when:?}, {answers:?}, {sync_on_lock_cancel}, commits every {commit_interval:?}, {network}, {room:?}")
+        .to_lowercase()
+}
+
 /// Runs `seed` under these conditions.
 pub fn run_under(conditions: Conditions, seed: u64, steps: u32) -> SimStats {
     let when = When::of_seed(seed);
+    let conditions = conditions.where_servers_die(when);
+    let is_narrow = conditions.room != Room::Plenty;
     let mut prng = Prng::new(seed);
     let trouble = if when == When::DuringLosses { Trouble::Lossy } else { Trouble::Calm };
     let builder = Cluster::builder()
@@ -71,7 +83,7 @@ pub fn run_under(conditions: Conditions, seed: u64, steps: u32) -> SimStats {
         if conditions.partitions {
             schedule_partitions(&cluster, seed);
         }
-        tell(cluster, when, seed, steps).await;
+        tell(cluster, when, is_narrow, seed, steps).await;
     })
     .1
 }
@@ -83,10 +95,10 @@ fn schedule_partitions(cluster: &Cluster, seed: u64) {
     FaultPlan::random(seed, &nodes, now, now + PARTITIONS_TIME, PARTITIONS).schedule(cluster.net());
 }
 
-async fn tell(cluster: Arc<Cluster>, when: When, seed: u64, steps: u32) {
+async fn tell(cluster: Arc<Cluster>, when: When, is_narrow: bool, seed: u64, steps: u32) {
     let mut crashes = Crashes { cluster: cluster.clone(), prng: Prng::new(!seed) };
     if when == When::Between {
-        let mut work = Workload::new(cluster.clone(), seed);
+        let mut work = Workload::new(cluster.clone(), seed).with_little_room(is_narrow);
         for _ in 0..4 {
             work.run(steps / 4).await;
             crashes.crash_some().await;
@@ -101,7 +113,7 @@ async fn tell(cluster: Arc<Cluster>, when: When, seed: u64, steps: u32) {
         if when == When::Together {
             scenario::together(&cluster, seed, steps).await;
         } else {
-            let mut work = Workload::new(cluster.clone(), seed);
+            let mut work = Workload::new(cluster.clone(), seed).with_little_room(is_narrow);
             work.run(steps).await;
             finish(work).await;
         }

@@ -20,6 +20,8 @@ pub struct Workload {
     fids: BTreeMap<Inode, Fid>,
     open: Vec<Open>,
     cred: Credentials,
+    /// Targets have little room: what takes space may be refused with ENOSPC, and then changes nothing.
+    may_be_full: bool,
     /// The last steps, printed when one goes wrong.
     log: Vec<String>,
 }
@@ -29,6 +31,8 @@ struct Open {
     file: Arc<OpenFile>,
     inode: Inode,
     append: bool,
+    /// A write was cut short by a full target: the next fsync or close says so, once.
+    owes_error: bool,
 }
 
 /// Largest file: a few stripes.
@@ -43,7 +47,12 @@ impl Workload {
     pub fn new(cluster: Arc<Cluster>, seed: u64) -> Workload {
         let fids = [(ROOT, Fid::ROOT)].into_iter().collect();
         let (prng, model, cred) = (Prng::new(seed), Model::default(), Credentials::root());
-        Workload { cluster, prng, model, fids, open: Vec::new(), cred, log: Vec::new() }
+        Workload { cluster, prng, model, fids, open: Vec::new(), cred, may_be_full: false, log: Vec::new() }
+    }
+
+    /// The same on targets that have little room, or not.
+    pub(crate) fn with_little_room(self, little: bool) -> Workload {
+        Workload { may_be_full: little, ..self }
     }
 
     /// Takes `count` steps. Panics where the file system differs from the model.
@@ -139,6 +148,11 @@ impl Workload {
         }
     }
 
+    /// Whether ENOSPC is the answer to something that could have been done: it is allowed, and nothing was changed.
+    fn is_refused<T, U>(&self, got: &Result<T, Errno>, change: impl FnOnce(&mut Model) -> Result<U, Errno>) -> bool {
+        self.may_be_full && matches!(got, Err(Errno::ENOSPC)) && change(&mut self.model.clone()).is_ok()
+    }
+
     fn any_client(&mut self) -> usize {
         self.prng.below(self.cluster.client_count() as u64) as usize
     }
@@ -182,6 +196,9 @@ impl Workload {
         let flags = O_CREAT | O_RDWR | exclusive;
         let client = self.cluster.client(c).clone();
         let got = client.create(&self.cred, self.fids[&dir], &name, flags, 0o644, 0, layout).await;
+        if self.model.lookup(dir, &name).is_err() && self.is_refused(&got, |m| m.create(dir, &name, 0o644)) {
+            return;
+        }
         let want = match self.model.lookup(dir, &name) {
             Ok(_) if exclusive != 0 => Err(Errno::EEXIST),
             Ok(i) => match self.model.stat(i).kind {
@@ -210,7 +227,7 @@ impl Workload {
     }
 
     async fn keep_open(&mut self, client: usize, file: Arc<OpenFile>, inode: Inode, append: bool) {
-        self.open.push(Open { client, file, inode, append });
+        self.open.push(Open { client, file, inode, append, owes_error: false });
         if self.open.len() > OPEN_MAX {
             self.close_file().await;
         }
@@ -227,6 +244,9 @@ impl Workload {
         let (c, dir, name) = (self.any_client(), self.any_dir(), self.any_name());
         self.note(format!("client {c}: mkdir {} in {dir}", show(&name)));
         let got = self.cluster.client(c).mkdir(&self.cred, self.fids[&dir], &name, 0o755, 0).await;
+        if self.is_refused(&got, |m| m.mkdir(dir, &name, 0o755)) {
+            return;
+        }
         let want = self.model.mkdir(dir, &name, 0o755);
         self.made(got, want).await;
     }
@@ -235,6 +255,9 @@ impl Workload {
         let (c, dir, name, target) = (self.any_client(), self.any_dir(), self.any_name(), self.any_name());
         self.note(format!("client {c}: symlink {} in {dir}", show(&name)));
         let got = self.cluster.client(c).symlink(&self.cred, self.fids[&dir], &name, &target).await;
+        if self.is_refused(&got, |m| m.symlink(dir, &name, &target)) {
+            return;
+        }
         let want = self.model.symlink(dir, &name, &target);
         self.made(got, want).await;
     }
@@ -243,6 +266,9 @@ impl Workload {
         let (c, dir, name, inode) = (self.any_client(), self.any_dir(), self.any_name(), self.any_linked());
         self.note(format!("client {c}: link {inode} as {} in {dir}", show(&name)));
         let got = self.cluster.client(c).link(&self.cred, self.fids[&inode], self.fids[&dir], &name).await;
+        if self.is_refused(&got, |m| m.link(inode, dir, &name)) {
+            return;
+        }
         let want = self.model.link(inode, dir, &name);
         // A directory and a taken name are both wrong; which is said first is not specified.
         let either = |e| if e == Errno::EEXIST { Errno::EPERM } else { e };
@@ -271,6 +297,9 @@ impl Workload {
         self.note(format!("client {c}: rename {} in {from} to {} in {to}", show(&old), show(&new)));
         let client = self.cluster.client(c).clone();
         let got = client.rename(&self.cred, self.fids[&from], &old, self.fids[&to], &new, 0).await;
+        if self.is_refused(&got, |m| m.rename(from, &old, to, &new)) {
+            return;
+        }
         let want = self.model.rename(from, &old, to, &new);
         // POSIX allows either for a directory in the way that is not empty, or an ancestor.
         let either = |e| if matches!(e, Errno::EEXIST | Errno::EISDIR) { Errno::ENOTEMPTY } else { e };
@@ -389,7 +418,8 @@ impl Workload {
         self.note(format!("client {}: close {}", o.client, o.inode));
         let client = self.cluster.client(o.client).clone();
         let flushed = client.flush(&o.file).await;
-        self.compare(flushed, Ok(()));
+        let expected = if o.owes_error { Err(Errno::ENOSPC) } else { Ok(()) };
+        self.compare(flushed, expected);
         let released = client.release(o.file).await;
         self.compare(released, Ok(()));
     }
@@ -421,9 +451,49 @@ impl Workload {
         self.note(format!("client {client}: write {len} at {offset} of {inode}, append {append}"));
         let payload = Payload::from(bytes.clone());
         let got = self.cluster.client(client).clone().write(&self.open[at].file, offset, payload).await;
-        self.compare(got, Ok(len));
+        match got {
+            Ok(some) if self.may_be_full && some < len => {
+                self.open[at].owes_error = true;
+                return self.learn_part(at, offset, &bytes, some).await;
+            }
+            Err(Errno::ENOSPC) if self.may_be_full => return self.learn_part(at, offset, &bytes, 0).await,
+            got => self.compare(got, Ok(len)),
+        }
         let done = if append { self.model.append(inode, &bytes) } else { self.model.write(inode, offset, &bytes) };
         done.expect("an open file");
+    }
+
+    /// A target was full: of a write `done` bytes were written, and any part of the others, that is not specified. Nothing
+    /// else has changed.
+    async fn learn_part(&mut self, at: usize, offset: u64, bytes: &[u8], done: usize) {
+        let Open { client, inode, append, .. } = self.open[at];
+        let size = self.model.stat(inode).size;
+        let begin = if append { size } else { offset } as usize;
+        let end = begin + bytes.len();
+        self.note(format!("client {client}: {done} of {} bytes written at {begin} of {inode}", bytes.len()));
+        let read =
+            self.cluster.client(client).clone().read(&self.open[at].file, 0, 2 * FILE_MAX as usize + (1 << 20)).await;
+        let found = match read {
+            Ok(found) => found.to_bytes(),
+            Err(e) => self.fail(format!("read after ENOSPC: {e}")),
+        };
+        let least = if done > 0 { size.max((begin + done) as u64) } else { size } as usize;
+        if !(least..=end.max(size as usize)).contains(&found.len()) {
+            self.fail(format!(
+                "{} bytes, after {size} were there and {done} of {begin}..{end} were written",
+                found.len()
+            ));
+        }
+        let mut before = self.model.read(inode, 0, size as usize).expect("an open file");
+        before.resize(found.len(), 0);
+        for (i, (now, old)) in found.iter().zip(&before).enumerate() {
+            let new = i.checked_sub(begin).and_then(|i| bytes.get(i));
+            let is_written = i < begin + done && new.is_some();
+            if !(new == Some(now) || !is_written && now == old) {
+                self.fail(format!("byte {i} is neither the old nor the new one"));
+            }
+        }
+        self.model.write(inode, 0, &found).expect("an open file");
     }
 
     async fn read(&mut self) {
@@ -481,6 +551,9 @@ impl Workload {
             let value = vec![7; self.prng.range(1, 300) as usize];
             self.note(format!("client {c}: set {name} of {inode}"));
             let got = self.cluster.client(c).setxattr(&self.cred, fid, name.as_bytes(), &value, 0).await;
+            if self.is_refused(&got, |_| Ok(())) {
+                return;
+            }
             self.compare(got, Ok(()));
             self.model.set_xattr(inode, &name, &value);
         } else {
@@ -495,7 +568,8 @@ impl Workload {
         let client = self.open[at].client;
         self.note(format!("client {client}: fsync {}", self.open[at].inode));
         let got = self.cluster.client(client).clone().fsync(&self.open[at].file, false).await;
-        self.compare(got, Ok(()));
+        let owes_error = std::mem::take(&mut self.open[at].owes_error);
+        self.compare(got, if owes_error { Err(Errno::ENOSPC) } else { Ok(()) });
     }
 }
 

@@ -78,7 +78,17 @@ fn what_is_said_twice_while_servers_die_is_answered_twice() {
 #[test]
 fn osts_that_are_away_for_long_are_waited_for_and_found_again() {
     for seed in [901_306, 902_504, 904_592] {
-        nacre_sim::crashes::run_answering(Answers::Commit, seed, 400);
+        let conditions = Conditions::of_seed(seed, Some(Answers::Commit)).with_plenty_of_room();
+        nacre_sim::crashes::run_under(conditions, seed, 400);
+    }
+}
+
+/// An OST with little room was started again. The first client that came back was promised all of it, and what another had
+/// cached under the promise that it had had before found no space.
+#[test]
+fn space_that_was_promised_before_a_restart_stays_promised() {
+    for seed in [3_000_034, 3_000_038, 3_000_062, 3_000_122, 3_000_124] {
+        nacre_sim::crashes::run_seed(seed, 400);
     }
 }
 

@@ -69,13 +69,17 @@ impl GrantEngine {
         self.refreshed = Some(now);
     }
 
-    /// A client connects and says what it holds (0 at first): what it has from now on.
-    pub fn connect(&mut self, export: u64, held: u64) -> u64 {
+    /// A client connects and says what it holds (0 at first): what it has from now on. `others_are_back`: nobody is waited
+    /// for who may hold a promise from before the target's start.
+    pub fn connect(&mut self, export: u64, held: u64, others_are_back: bool) -> u64 {
         self.disconnect(export);
-        let wanted = held.clamp(CHUNK_BYTES, EXPORT_GRANT_MAX);
-        // A first promise is modest; one that the client relied on before is kept as far as there is space.
-        let most = if held > 0 { self.left() } else { self.left() / 8 };
-        let granted = round_down(wanted.min(most));
+        let granted = round_down(match held {
+            0 if others_are_back => CHUNK_BYTES.min(self.left() / 8),
+            0 => 0,
+            // What the client relied on before is kept as far as there is space. No more than that: the space may be promised
+            // to clients that come back later.
+            held => held.min(EXPORT_GRANT_MAX).min(self.left()),
+        });
         self.exports.insert(export, granted);
         self.granted += granted;
         granted
@@ -173,7 +177,7 @@ mod tests {
     #[test]
     fn a_client_grows_to_what_it_wants_in_steps() {
         let mut e = engine(100 * GIB);
-        let mut held = e.connect(CLIENT, 0);
+        let mut held = e.connect(CLIENT, 0, true);
         assert_eq!(held, CHUNK_BYTES);
         let wanted = 32 * MIB;
         for _ in 0..10 {
@@ -182,10 +186,22 @@ mod tests {
         assert_eq!((held, e.total_granted()), (wanted, wanted));
     }
 
+    /// The first client that came back got all the space, and what the second had cached was lost for want of any.
+    #[test]
+    fn after_a_restart_every_client_gets_what_it_held_before() {
+        let mut e = engine(4 * MIB);
+        assert_eq!(e.connect(1, MIB, false), MIB);
+        assert_eq!(e.connect(2, 0, false), 0);
+        assert_eq!(e.connect(3, 2 * MIB, false), 2 * MIB);
+        assert_eq!(e.connect(4, 0, true), MIB / 8, "a new client");
+        assert_eq!(e.connect(1, MIB, true), MIB, "it reconnects");
+        assert_eq!(e.left(), MIB - MIB / 8);
+    }
+
     #[test]
     fn promised_space_is_kept_from_those_without_a_grant() {
         let mut e = engine(64 * MIB);
-        let held = e.connect(CLIENT, 0);
+        let held = e.connect(CLIENT, 0, true);
         assert_eq!(held, 8 * MIB);
         assert_eq!(e.reserve(99, 0, 57 * MIB), Err(NoSpace));
         let other = e.reserve(99, 0, 56 * MIB).unwrap();
@@ -198,7 +214,7 @@ mod tests {
     #[test]
     fn a_failed_write_gives_the_grant_back_unless_the_client_is_gone() {
         let mut e = engine(64 * MIB);
-        let held = e.connect(CLIENT, 0);
+        let held = e.connect(CLIENT, 0, true);
         let r = e.reserve(CLIENT, held, 0).unwrap();
         e.finish(r, Written::Failed);
         assert_eq!(e.total_granted(), held);
@@ -211,7 +227,7 @@ mod tests {
     #[test]
     fn a_client_that_takes_more_than_its_grant_competes_for_the_rest() {
         let mut e = engine(16 * MIB);
-        let held = e.connect(CLIENT, 0);
+        let held = e.connect(CLIENT, 0, true);
         assert_eq!(e.reserve(CLIENT, 17 * MIB, 0), Err(NoSpace));
         assert_eq!(e.total_granted(), held, "a refused write takes nothing");
     }
@@ -227,7 +243,7 @@ mod tests {
                 let export = random.below(6);
                 let grants_before = e.total_granted();
                 match random.below(7) {
-                    0 => drop(e.connect(export, random.below(2) * random.below(GIB))),
+                    0 => drop(e.connect(export, random.below(2) * random.below(GIB), random.one_in(2))),
                     1 => e.disconnect(export),
                     2 | 3 => {
                         in_progress.extend(e.reserve(export, random.below(20 * MIB), random.below(MIB)).ok());

@@ -327,7 +327,7 @@ mod tests {
             let mut server = GrantEngine::default();
             let free = GIB;
             server.refresh(Time::ZERO, free);
-            let account = account(server.connect(EXPORT, 0));
+            let account = account(server.connect(EXPORT, 0, true));
             let (random, now) = (Prng::new(seed), Time::ZERO);
             let mut both =
                 Both { random, object: ObjectCache::default(), account, server, free, in_flight: Vec::new(), now };
