@@ -44,8 +44,8 @@ const NO_KILL_PRIV: &str = "nokillpriv";
 const REMOUNT: &str = "remount";
 
 /// For people who ask for another option.
-const KNOWN_OPTIONS: &str = "ro, rw, nosuid, suid, nodev, dev, noexec, exec, noatime, relatime, strictatime, nodiratime, diratime, \
-     sync, async, dirsync, remount, noir (no imperative recovery), and those that only mount(8) heeds, such as _netdev, noauto, \
+const KNOWN_OPTIONS: &str = "ro, rw, nosuid, suid, nodev, dev, noexec, exec, noatime, relatime, strictatime, nodiratime, diratime \
+     (listing a directory changes its access time in neither case), sync, async, dirsync, remount, noir (no imperative recovery), and those that only mount(8) heeds, such as _netdev, noauto, \
      nofail and x-*";
 
 /// Options of mount(8) that need nothing from us, or that every mount has; and those that the kernel shows of every mount,

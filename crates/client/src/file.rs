@@ -20,7 +20,7 @@ use advice::FileAdvice;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid, Payload, Timestamp};
 use nacre_ldlm::shared_write::SharedWrite;
-use nacre_wire::attr::{Attr, Credentials};
+use nacre_wire::attr::{Attr, Credentials, file_flags};
 use nacre_wire::layout::{Layout, LayoutSpec};
 use nacre_wire::mds::{Close, Open, OpenReply, Reint, ReintRecord, ReintSetLayout};
 use parking_lot::Mutex;
@@ -188,6 +188,11 @@ impl OpenFile {
         if state.layout.as_ref() == Some(lost) {
             (state.layout, state.began_empty, state.inode_synced) = (now, false, false);
         }
+    }
+
+    fn error(&self) -> Result<(), Errno> {
+        let own = self.state.lock().error;
+        own.map_or_else(|| self.shared.error(), Err)
     }
 
     fn take_error(&self) -> Result<(), Errno> {
@@ -546,9 +551,10 @@ impl Client {
         Ok(written.bytes)
     }
 
-    /// To be called at each close of a descriptor: reports an error of an earlier write that was not reported yet.
+    /// To be called at each close of a descriptor: reports an error of an earlier write that no fsync has reported yet. It stays for
+    /// fsync, because a child that a program forked closes its descriptors too, and nobody hears what close says there.
     pub async fn flush(&self, file: &OpenFile) -> Result<(), Errno> {
-        file.take_error()
+        if file.is_writable() { file.error() } else { Ok(()) }
     }
 
     /// Makes the file's data durable, whoever wrote it, and its inode; the inode may be left out if only what is needed
@@ -654,6 +660,7 @@ impl Client {
             return Err(Errno::EINVAL);
         }
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
+        self.check_allocation(file, mode).await?;
         let range = offset..end;
         self.keep_group(file).await?;
         let mut layout = match (punch, file.known_layout()) {
@@ -675,6 +682,14 @@ impl Client {
             }
         }
         Err(Errno::EIO)
+    }
+
+    /// EPERM for what the flags of a file forbid. The kernel checks them itself for file systems whose flags it knows.
+    async fn check_allocation(&self, file: &OpenFile, mode: u32) -> Result<(), Errno> {
+        let flags = self.getattr_at_mdt(file.fid).await?.flags;
+        let only_adds = mode & !fallocate_mode::KEEP_SIZE == 0;
+        let is_forbidden = flags & file_flags::IMMUTABLE != 0 || flags & file_flags::APPEND != 0 && !only_adds;
+        if is_forbidden { Err(Errno::EPERM) } else { Ok(()) }
     }
 
     /// Where data, or a hole, begins at or after `offset`; the end of the file counts as a hole. ENXIO if nowhere.
@@ -714,6 +729,7 @@ mod tests {
     fn an_error_is_reported_once() {
         let file = opened(O_RDWR, true);
         file.state.lock().error = Some(Errno::ENOSPC);
+        assert_eq!(file.error(), Err(Errno::ENOSPC), "a close leaves it");
         assert_eq!(file.take_error(), Err(Errno::ENOSPC));
         assert_eq!(file.take_error(), Ok(()));
         file.shared.report(Errno::EIO);

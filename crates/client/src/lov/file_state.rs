@@ -86,6 +86,11 @@ impl FileState {
         self.error.lock().get_or_insert(error);
     }
 
+    /// What was not reported yet, and stays so.
+    pub(crate) fn error(&self) -> Result<(), Errno> {
+        self.error.lock().map_or(Ok(()), Err)
+    }
+
     /// What was not reported yet.
     pub(crate) fn take_error(&self) -> Result<(), Errno> {
         self.error.lock().take().map_or(Ok(()), Err)

@@ -27,6 +27,7 @@ mod objects;
 mod pieces;
 mod ring;
 mod room;
+mod sigbus;
 mod transaction;
 mod tree_use;
 mod unsynced;
@@ -221,6 +222,7 @@ pub fn suitable_parts(dir: &Path) -> u32 {
 impl DiskOsd {
     /// Opens the target in `dir`, at its last durable commit. Tables that are not there yet are made. Blocks.
     pub fn open(dir: &Path, tables: &[Table], options: DiskOptions) -> Result<DiskOsd, OsdError> {
+        sigbus::explain();
         let label = read_label(dir)?;
         let lock = lock(dir)?;
         let itself = Arc::new(OnceLock::<Weak<Device>>::new());

@@ -89,6 +89,17 @@ fn append_only(env: &Env) -> Outcome {
     let f = env.a.join("f");
     fs::write(&f, "log:")?;
     let flagged = Flagged::set(&f, APPEND)?;
+    // The kernel's rule for file systems whose flags it knows: what only adds space may go on.
+    let opened = File::options().append(true).open(env.b.join("f"))?;
+    let keep = libc::FALLOC_FL_KEEP_SIZE;
+    sys::fallocate(&opened, keep, 0, 4).context("fallocate that only adds space")?;
+    for kind in [keep | libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_FL_ZERO_RANGE, libc::FALLOC_FL_ZERO_RANGE | keep] {
+        ensure!(denied(sys::fallocate(&opened, kind, 0, 4)), "fallocate {kind} of what is append-only");
+    }
+    let immutable = Flagged::set(&f, IMMUTABLE)?;
+    ensure!(denied(sys::fallocate(&opened, 0, 0, 4)), "fallocate of what became immutable when it was open");
+    drop((immutable, opened));
+    sys::set_flags(&f, APPEND)?;
     let on_b = env.b.join("f");
     ensure!(denied(File::options().write(true).open(&on_b)), "open to write anywhere");
     let mut log = File::options().append(true).open(&on_b)?;

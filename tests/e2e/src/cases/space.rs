@@ -24,7 +24,9 @@ pub(crate) fn all() -> Vec<Case> {
         Case::new("shared-disk", shared_disk).needs_cluster(),
         Case::new("fiemap", fiemap).needs_cluster(),
         Case::new("full-mdt", full_mdt).limits(120, 300),
+        Case::new("full-inodes", full_inodes).limits(60, 120),
         Case::new("failing-disk", failing_disk).limits(60, 120),
+        Case::new("read-only-disk", read_only_disk).limits(60, 120),
     ]
 }
 
@@ -133,6 +135,18 @@ struct SmallDisk {
 }
 
 impl SmallDisk {
+    /// ext4 in a file, with options for mkfs. Not supported where there are no loop devices.
+    fn ext4(env: &Env, megabytes: u32, options: &str) -> Outcome<SmallDisk> {
+        let (image, at) = (env.local.join("small.img"), env.local.join("small"));
+        fs::create_dir_all(&at)?;
+        let script =
+            r#"truncate -s "$1"M "$2" && mkfs.ext4 -q -F -m 0 $4 "$2" && mount -o loop,errors=remount-ro "$2" "$3""#;
+        let args = ["-c", script, "disk", &megabytes.to_string(), &text(&image), &text(&at), options];
+        let made = Program::new("bash").args(args).env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin").run();
+        made.map_err(|_| Failure::unsupported("ext4 on a loop device cannot be mounted here"))?;
+        Ok(SmallDisk { at })
+    }
+
     /// ext4 in a file, or tmpfs where there are no loop devices.
     fn mount(env: &Env, megabytes: u32) -> Outcome<SmallDisk> {
         let (image, at) = (env.local.join("small.img"), env.local.join("small"));
@@ -250,6 +264,107 @@ fn fill_mdt(cluster: &Cluster, at: &Path, disk: &Path) -> Outcome {
     Ok(())
 }
 
+/// A disk without inodes: the OST on it refuses new objects and is passed over, the MDT and the MGS on it need none, and all is as
+/// before when there are some again.
+fn full_inodes(env: &Env) -> Outcome {
+    let Some(main) = &env.cluster else { return Ok(()) };
+    let disk = SmallDisk::ext4(env, 256, "-N 2048")?;
+    let root = env.local.join("cluster");
+    let mut plan = Plan::new(main.nacre(), &root);
+    (plan.servers, plan.mounts, plan.targets) = ((1, 2), 1, Some(disk.at.clone()));
+    plan.ost_dirs.insert(0, disk.at.join("ost0"));
+    plan.ost_dirs.insert(1, root.join("targets/ost1"));
+    let cluster = Cluster::start(plan)?;
+    let at = cluster.mount_point(1);
+    let lost = lose_inodes(&cluster, &at, &disk.at);
+    env.judge_own(&cluster, lost, &[" WARN "])?;
+    cluster.stop()?;
+    drop(disk); // Only now: targets are on it.
+    Ok(())
+}
+
+fn lose_inodes(cluster: &Cluster, at: &Path, disk: &Path) -> Outcome {
+    for (dir, start) in [("d0", "0"), ("any", "-1")] {
+        fs::create_dir(at.join(dir))?;
+        cluster.lfs(&["setstripe", "-c", "1", "-i", start, &text(&at.join(dir))])?;
+    }
+    make_first_file(&at.join("d0/f"))?;
+    let foreign = disk.join("foreign");
+    fs::create_dir(&foreign)?;
+    let taken = (0..4096).find(|n| is_full(&File::create(foreign.join(n.to_string())).map(drop)));
+    ensure!(taken.is_some(), "the disk has inodes for ever");
+    let write = |path: PathBuf| -> std::io::Result<()> {
+        let file = File::create(path)?;
+        file.write_all_at(b"data", 0)?;
+        file.sync_all()
+    };
+    // What has objects in advance gets them, and then nothing more.
+    let refused = (0..2000).find(|n| is_full(&write(at.join(format!("d0/g{n}")))));
+    ensure!(refused.is_some(), "files of a full OST are made for ever");
+    let says = "its file system has no inodes left";
+    ensure!(wait_for(Duration::from_secs(20), || Ok(health(cluster)?.contains(says)))?, "health: {}", health(cluster)?);
+    let shown = cluster.lfs(&["df", "-i", &text(at)])?;
+    let ost = shown.lines().find(|line| line.contains("OST0000")).unwrap_or_default();
+    ensure!(ost.trim_end().ends_with('I') || ost.contains(" I"), "lfs df -i:\n{shown}");
+    // The MDT's records are in its index, and the other OST has all new objects.
+    let mut made = 0;
+    let passed_over = wait_for(Duration::from_secs(20), || {
+        fs::create_dir(at.join(format!("new{made}"))).context("a directory, without an inode for the MDT")?;
+        let any = (0..20).all(|n| write(at.join(format!("any/f{made}-{n}"))).is_ok());
+        made += 1;
+        Ok(any)
+    })?;
+    ensure!(passed_over, "new files still get objects on the full OST, after {made} rounds");
+    cluster
+        .lctl(&["set_param", "-P", "llite.*.max_cached_mb=64"])
+        .context("a setting, without an inode for the MGS")?;
+    fs::remove_dir_all(&foreign)?;
+    let usable = wait_for(Duration::from_secs(20), || Ok(write(at.join("d0/again")).is_ok()))?;
+    ensure!(usable, "no file can be made on the OST though its disk has inodes again");
+    ensure!(wait_for(Duration::from_secs(20), || Ok(health(cluster)? == "healthy"))?, "health: {}", health(cluster)?);
+    Ok(())
+}
+
+/// An OST whose file system becomes read-only stops and says so; the other one goes on, and nothing is lost.
+fn read_only_disk(env: &Env) -> Outcome {
+    let Some(main) = &env.cluster else { return Ok(()) };
+    let disk = SmallDisk::ext4(env, 256, "-J size=8")?;
+    let mut plan = Plan::new(main.nacre(), &env.local.join("cluster"));
+    (plan.servers, plan.mounts) = ((2, 1), 1);
+    plan.ost_dirs.insert(0, disk.at.join("ost0"));
+    let cluster = Cluster::start(plan)?;
+    let at = cluster.mount_point(1);
+    let failed = lose_writing(&cluster, &at, &disk.at);
+    env.judge_own(&cluster, failed, &[" WARN ", "the target stops, other targets go on"])?;
+    cluster.stop()?;
+    drop(disk);
+    Ok(())
+}
+
+fn lose_writing(cluster: &Cluster, at: &Path, disk: &Path) -> Outcome {
+    two_files(cluster, at)?;
+    let image = disk.with_extension("img");
+    // As the kernel does when it finds the file system damaged.
+    let script = r#"dev=$(findmnt -n -o SOURCE "$1") && echo test > "/sys/fs/ext4/${dev#/dev/}/trigger_fs_error""#;
+    Program::new("bash").args(["-c", script, "error", &text(disk)]).run().context("an error of the file system")?;
+    let unwritten = File::options().write(true).open(at.join("d0/f"))?;
+    unwritten.write_all_at(b"new", 0)?;
+    stops_alone(cluster, at)?;
+    cluster.kill("oss1")?;
+    let mend = r#"umount "$1" && { e2fsck -p "$2" > /dev/null || [ $? -lt 4 ]; } && mount -o loop,errors=remount-ro "$2" "$1""#;
+    Program::new("bash")
+        .args(["-c", mend, "mend", &text(disk), &text(&image)])
+        .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
+        .run()
+        .context("e2fsck")?;
+    cluster.restart("oss1")?;
+    // The commands that ran meanwhile were forked, and have closed the file too: the error is still there for fsync.
+    let told = unwritten.sync_all();
+    ensure!(told.is_err_and(|e| e.raw_os_error() == Some(libc::EIO)), "fsync does not tell what was not written");
+    unwritten.write_all_at(b"new", 0)?;
+    goes_on(cluster, at, &unwritten)
+}
+
 /// An OST whose disk answers EIO stops and says so; the other one goes on.
 fn failing_disk(env: &Env) -> Outcome {
     let Some(main) = &env.cluster else { return Ok(()) };
@@ -263,6 +378,18 @@ fn failing_disk(env: &Env) -> Outcome {
 }
 
 fn lose_disk(cluster: &Cluster, at: &Path) -> Outcome {
+    two_files(cluster, at)?;
+    cluster.arm_fault_of("oss1", "osd.commit", "fail=5")?;
+    let unwritten = File::options().write(true).open(at.join("d0/f"))?;
+    unwritten.write_all_at(b"new", 0)?;
+    stops_alone(cluster, at)?;
+    cluster.kill("oss1")?;
+    cluster.restart("oss1")?;
+    goes_on(cluster, at, &unwritten)
+}
+
+/// A file on each of two OSTs.
+fn two_files(cluster: &Cluster, at: &Path) -> Outcome {
     for n in 0..2 {
         let dir = at.join(format!("d{n}"));
         fs::create_dir(&dir)?;
@@ -271,20 +398,28 @@ fn lose_disk(cluster: &Cluster, at: &Path) -> Outcome {
         fs::write(dir.join("f"), pattern(n, CHUNK))?;
         File::open(dir.join("f"))?.sync_all()?;
     }
-    cluster.arm_fault_of("oss1", "osd.commit", "fail=5")?;
-    let unwritten = File::options().write(true).open(at.join("d0/f"))?;
-    unwritten.write_all_at(b"new", 0)?;
+    Ok(())
+}
+
+/// The first OST says why it stops, and the second takes more.
+fn stops_alone(cluster: &Cluster, at: &Path) -> Outcome {
     let says = "its disk has, then stop and start";
     ensure!(wait_for(Duration::from_secs(15), || Ok(cluster.log_of("oss1")?.contains(says)))?, "no line in the log");
     let said = health(cluster)?;
     ensure!(said.contains("device e2e-OST0000 reported unhealthy: it has stopped"), "health: {said}");
     fs::write(at.join("d1/f"), b"the other goes on")?;
-    File::open(at.join("d1/f"))?.sync_all()?;
-    cluster.kill("oss1")?;
-    cluster.restart("oss1")?;
+    File::open(at.join("d1/f"))?.sync_all().context("the other OST")
+}
+
+/// What was written to the first OST's file before and after it had stopped is there.
+fn goes_on(cluster: &Cluster, at: &Path, unwritten: &File) -> Outcome {
     unwritten.sync_all()?;
     let content = fs::read(at.join("d0/f"))?;
-    ensure!(content[..3] == b"new"[..] && content[3..] == pattern(0, CHUNK)[3..], "what was written before is lost");
+    let (head, len) = (String::from_utf8_lossy(&content[..3]), content.len());
+    ensure!(
+        head == "new" && content[3..] == pattern(0, CHUNK)[3..],
+        "what was written before is lost: {head:?}, {len} bytes"
+    );
     ensure_eq!(health(cluster)?, "healthy", "health after the restart");
     Ok(())
 }
