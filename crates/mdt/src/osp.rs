@@ -29,8 +29,8 @@ use nacre_wire::ost::{Create, CreateReply};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
@@ -62,7 +62,8 @@ pub struct Osps {
     refilled: Notify,
     /// The MDT knows which objects are in use: until then none is made or destroyed.
     recovered: watch::Sender<bool>,
-    started_at: Time,
+    /// When the configuration was first read; none before, which may take as long as the MGS is away.
+    configured_at: OnceLock<Time>,
 }
 
 struct State {
@@ -102,7 +103,7 @@ impl Osps {
             state: Mutex::new(state),
             refilled: Notify::new(),
             recovered: watch::Sender::new(false),
-            started_at: target.rt().now(),
+            configured_at: OnceLock::new(),
         })
     }
 
@@ -119,6 +120,7 @@ impl Osps {
 
     /// Applies the file system's configuration: new OSTs, new places, restarts.
     pub fn handle_config(self: &Arc<Self>, config: &Config) {
+        self.configured_at.get_or_init(|| self.rt.now());
         for entry in &config.targets {
             match entry.target.parse::<TargetName>() {
                 Ok(name) if name.kind == TargetKind::Ost => self.handle_entry(OstIndex(name.index), entry),
@@ -301,12 +303,9 @@ impl Allocator<'_> {
         self.retry
     }
 
-    /// The error of an operation for which no OSTs were chosen. An OST that may come is waited for, however long it takes, but
-    /// for the first one of the file system.
+    /// The error of an operation for which no OSTs were chosen. An OST that may come is waited for, however long it takes.
     fn refuse(&mut self, error: LodError) -> Errno {
-        let osps = self.osps;
         match error {
-            LodError::Unavailable(Health::Starting) if osps.rt.now().since(osps.started_at) > GIVE_UP => Errno::ENXIO,
             LodError::Unavailable(Health::Away) => {
                 self.retry = Retry::Later;
                 error.errno()
@@ -362,8 +361,9 @@ impl Objects for Allocator<'_> {
         let osps = self.osps;
         let state = osps.state.lock();
         if state.osts.is_empty() {
-            // The MDT was just started, and has not read yet which OSTs there are.
-            return Err(self.refuse(LodError::Unavailable(Health::Starting)));
+            // The MDT was just started, and has not read yet which OSTs there are; or there is none yet.
+            let in_vain = osps.configured_at.get().is_some_and(|at| osps.rt.now().since(*at) > GIVE_UP);
+            return Err(if in_vain { Errno::ENXIO } else { self.refuse(LodError::Unavailable(Health::Starting)) });
         }
         let layout = state.lod.lay_out(spec).map_err(LodError::errno)?;
         let osts = state.lod.count();

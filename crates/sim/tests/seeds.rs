@@ -83,6 +83,13 @@ fn osts_that_are_away_for_long_are_waited_for_and_found_again() {
     }
 }
 
+/// A restarted MDT could not read for 100 s which OSTs there are, because the MGS was cut off, and took that for a file system
+/// without any.
+#[test]
+fn an_mdt_that_has_not_heard_of_its_osts_waits_for_the_mgs() {
+    nacre_sim::crashes::run_answering(Answers::Device, 2_021_946, 400);
+}
+
 /// An OST with little room was started again. The first client that came back was promised all of it, and what another had
 /// cached under the promise that it had had before found no space.
 #[test]
