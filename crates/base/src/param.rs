@@ -2,7 +2,9 @@
 //! Lustre's dotted paths (`osc.nacre-OST0000-osc.max_rpcs_in_flight`).
 
 pub mod declared;
+pub mod squash;
 
+use declared::{Access, Declared, Kind, Tables, Undeclared};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +24,8 @@ pub struct Param {
 #[derive(Clone, Default)]
 pub struct Params {
     all: Arc<Mutex<BTreeMap<String, Param>>>,
+    /// What may be registered; anything if nothing was declared.
+    tables: Arc<Mutex<Tables>>,
     presets: Arc<Mutex<BTreeMap<String, Preset>>>,
 }
 
@@ -65,9 +69,40 @@ impl Params {
         Params::default()
     }
 
+    /// Has what is registered from now on, and what is kept, held against this table, too.
+    pub fn declare(&self, table: &'static [Declared]) {
+        self.tables.lock().add(table);
+    }
+
+    /// All declarations.
+    pub fn declarations(&self) -> Tables {
+        self.tables.lock().clone()
+    }
+
+    /// Holds a setting that the MGS is to keep against what is declared; see [`Tables::check_kept`].
+    pub fn check_kept(&self, name: &str, value: &str) -> Result<String, Undeclared> {
+        self.tables.lock().check_kept(name, value)
+    }
+
     /// Adds a read-only parameter.
     pub fn add(&self, name: impl Into<String>, get: impl Fn() -> String + Send + Sync + 'static) {
-        self.all.lock().insert(name.into(), Param { get: Arc::new(get), set: None });
+        self.insert(name.into(), Param { get: Arc::new(get), set: None });
+    }
+
+    fn insert(&self, name: String, param: Param) {
+        if let Some(declared) = self.declaration(&name) {
+            // A client may show what only the server can set.
+            assert!(param.set.is_none() || declared.access != Access::Shown, "{name} was declared as shown only");
+        }
+        self.all.lock().insert(name, param);
+    }
+
+    /// What was declared of this parameter; none if nothing is declared at all, as in tests of a part.
+    fn declaration(&self, name: &str) -> Option<&'static Declared> {
+        let tables = self.tables.lock();
+        let found = tables.find(name).map(|(declared, _)| declared);
+        assert!(found.is_some() || tables.is_empty(), "the parameter {name} is not declared");
+        found
     }
 
     /// Adds a parameter that can be set. The setter's error says what is allowed.
@@ -81,7 +116,7 @@ impl Params {
         if let Some(preset) = self.presets.lock().get_mut(&name) {
             preset.outcome = Some(set(&preset.value));
         }
-        self.all.lock().insert(name, Param { get: Arc::new(get), set: Some(Arc::new(set)) });
+        self.insert(name, Param { get: Arc::new(get), set: Some(Arc::new(set)) });
     }
 
     /// Has the parameter `name` set to `value` as soon as it is registered, before anybody can see or use its default.
@@ -102,7 +137,15 @@ impl Params {
 
     /// Adds a number that `set_param` may change within `range`.
     pub fn add_number(&self, name: impl Into<String>, cell: Arc<AtomicU64>, range: std::ops::RangeInclusive<u64>) {
-        let shown = cell.clone();
+        let (name, shown) = (name.into(), cell.clone());
+        if let Some(declared) = self.declaration(&name) {
+            let (least, most) = (*range.start() as i64, *range.end() as i64);
+            assert_eq!(
+                declared.kind,
+                Kind::Number { least, most, step: 1 },
+                "{name} has another range than is declared"
+            );
+        }
         self.add_rw(
             name,
             move || shown.load(Ordering::Relaxed).to_string(),

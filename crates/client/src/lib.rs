@@ -13,6 +13,7 @@ mod cache;
 mod callback_service;
 mod connection;
 mod counts;
+mod declared;
 mod durable;
 mod fids;
 mod file;
@@ -36,6 +37,7 @@ mod targets;
 mod xattr;
 
 pub use counts::RpcCounts;
+pub use declared::PARAMS;
 pub use durable::Unsettled;
 pub use file::{Advice, FILE_SIZE_MAX, OpenFile};
 pub use flock::{FlockConflict, FlockKind, FlockRequest};

@@ -8,11 +8,13 @@ pub mod lock_cache;
 mod lock_index;
 mod lru;
 pub mod mode;
+mod params;
 pub mod range_set;
 pub mod server;
 pub mod shared_write;
 mod stride;
 
+pub use params::PARAMS;
 pub use range_set::{Extent, RangeSet};
 
 /// Names a lock, or a request that waits for one. Never 0, never used twice.

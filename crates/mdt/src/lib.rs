@@ -19,6 +19,7 @@ pub mod opens;
 pub mod ops;
 pub mod osp;
 mod overstriping;
+mod params;
 pub mod pool;
 pub mod record;
 mod replay;
@@ -26,6 +27,7 @@ mod squash;
 pub mod tables;
 
 pub use mdt::{Mdt, TABLES};
+pub use params::PARAMS;
 
 #[cfg(test)]
 mod tests;

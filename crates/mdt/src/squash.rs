@@ -3,7 +3,7 @@
 //! client from acting as root by mistake; who forges other users' ids is not stopped by it.
 
 use nacre_base::Errno;
-use nacre_base::param::declared::{NidPattern, parse_nosquash, parse_squash};
+use nacre_base::param::squash::{NidPattern, parse_nosquash, parse_squash};
 use nacre_ptlrpc::{Identity, ServerRequest};
 use nacre_tgt::Target;
 use nacre_wire::Field;

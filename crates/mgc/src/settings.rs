@@ -1,6 +1,6 @@
 //! Settings that the MGS keeps for a file system, applied to the parameters of this process as they come.
 
-use nacre_base::param::{ParamError, Params, declared};
+use nacre_base::param::{ParamError, Params};
 use nacre_wire::mgs::Config;
 use parking_lot::Mutex;
 
@@ -25,7 +25,7 @@ impl Settings {
         let fsname = &config.fsname;
         for setting in config.params.iter().filter(|s| all || !old.params.contains(s)) {
             let (name, value) = setting;
-            if let Err(error) = declared::check(name, value) {
+            if let Err(error) = params.check_kept(name, value) {
                 tracing::warn!(fsname, %error, "a setting of the file system is ignored");
                 continue;
             }
@@ -43,13 +43,25 @@ mod tests {
     use super::*;
     use nacre_base::Faults;
     use nacre_base::fault::{Fault, FaultAction};
+    use nacre_base::param::declared::{Declared, Kind, number};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
+
+    const OF_CLIENTS: &[Declared] = &[
+        Declared::kept(&["osc"], "max_dirty_mb", number(1, 2047), "32", "Bounds the written data that is held."),
+        Declared::local(&[], "fail_loc", Kind::Text, "", "Arms a fault point."),
+    ];
+
+    fn declared() -> Params {
+        let params = Params::new();
+        params.declare(OF_CLIENTS);
+        params
+    }
 
     /// A client set whatever the MGS's configuration named: one hostile MGS_SET_PARAM armed `fail_loc` on every mount.
     #[test]
     fn what_is_not_declared_is_never_applied() {
-        let (params, faults, cell) = (Params::new(), Faults::new(), Arc::new(AtomicU64::new(32)));
+        let (params, faults, cell) = (declared(), Faults::new(), Arc::new(AtomicU64::new(32)));
         params.add_number("osc.n-OST0000-osc-1.max_dirty_mb", cell.clone(), 1..=2047);
         let armed = faults.clone();
         params.add_rw("fail_loc", String::new, move |name| {
@@ -67,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_setting_is_applied_once_and_again_for_new_targets() {
-        let (params, cell) = (Params::new(), Arc::new(AtomicU64::new(32)));
+        let (params, cell) = (declared(), Arc::new(AtomicU64::new(32)));
         params.add_number("osc.n-OST0000-osc-1.max_dirty_mb", cell.clone(), 1..=2047);
         let settings = Settings::default();
         let mut config = Config { params: vec![("osc.*.max_dirty_mb".into(), "64".into())], ..Config::default() };

@@ -6,7 +6,8 @@
 //! empty `<fs>` stands for all; `sequence/next` u64.
 
 use bytes::Bytes;
-use nacre_base::param::declared::{self, Undeclared};
+use nacre_base::param::Params;
+use nacre_base::param::declared::Undeclared;
 use nacre_base::{Fid, Nid, TargetKind, TargetName, Uuid};
 use nacre_osd::{OsdError, Table, Transaction};
 use nacre_wire::mgs::{Config, ReplaceNids, SeqReply, SetParam, TargetEntry, TargetReg};
@@ -244,13 +245,13 @@ pub(crate) fn lease(tx: &mut dyn Transaction, count: u32) -> Result<SeqReply, Co
 }
 
 /// Sets or removes a parameter, which must be a declared one, with a value in its range.
-pub(crate) fn set_param(tx: &mut dyn Transaction, param: &SetParam) -> Result<(), ConfigError> {
+pub(crate) fn set_param(tx: &mut dyn Transaction, declared: &Params, param: &SetParam) -> Result<(), ConfigError> {
     if !param.fsname.is_empty() && !TargetName::is_fsname(&param.fsname) {
         return Err(ConfigError::BadFsname(param.fsname.clone()));
     }
     match &param.value {
         Some(value) => {
-            let name = declared::check(&param.name, value)?;
+            let name = declared.check_kept(&param.name, value)?;
             tx.put(CONFIG, &key(&["param", &param.fsname, &name]), value.trim().as_bytes())?;
         }
         // Whatever is there may go, also what was kept before it had to be declared.
@@ -299,6 +300,18 @@ fn with_prefix(tx: &dyn Transaction, prefix: &[u8]) -> Result<Vec<(String, Vec<u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nacre_base::param::declared::{Declared, SWITCH, number};
+
+    const OF_CLIENTS: &[Declared] = &[
+        Declared::kept(&["osc"], "max_dirty_mb", number(1, 2047), "32", "Bounds the written data that is held."),
+        Declared::kept(&["osc"], "active", SWITCH, "1", "0 makes every access to the OST fail at once."),
+    ];
+
+    fn declared() -> Params {
+        let params = Params::new();
+        params.declare(OF_CLIENTS);
+        params
+    }
     use nacre_osd::{Osd, mem};
     use nacre_rt::Sim;
 
@@ -380,19 +393,25 @@ mod tests {
                 params.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
             };
             for (name, value) in [("fail_loc", "a:crash"), ("**", "1"), ("osc.*.max_dirty_mb", "0"), ("a.b", "7")] {
-                let refused = set_param(tx, &param("n", name, Some(value)));
+                let refused = set_param(tx, &declared(), &param("n", name, Some(value)));
                 assert!(matches!(refused, Err(ConfigError::Undeclared(_))), "{name}");
             }
-            assert!(matches!(set_param(tx, &param("a/b", "osc.*.active", Some("1"))), Err(ConfigError::BadFsname(_))));
+            assert!(matches!(
+                set_param(tx, &declared(), &param("a/b", "osc.*.active", Some("1"))),
+                Err(ConfigError::BadFsname(_))
+            ));
             assert_eq!((read(tx, "n").unwrap().version, kept(tx, "n")), (1, vec![]));
-            set_param(tx, &param("n", "osc/*/max_dirty_mb", Some("64\n"))).unwrap();
-            set_param(tx, &param("", "osc.*.max_dirty_mb", Some("32"))).unwrap();
+            set_param(tx, &declared(), &param("n", "osc/*/max_dirty_mb", Some("64\n"))).unwrap();
+            set_param(tx, &declared(), &param("", "osc.*.max_dirty_mb", Some("32"))).unwrap();
             // Both changes reach the file system; another one, even a later one, has what is set for all.
             assert_eq!(read(tx, "n").unwrap().version, 3);
             assert_eq!(kept(tx, "n"), ["osc.*.max_dirty_mb=64"]);
             assert_eq!(kept(tx, "later"), ["osc.*.max_dirty_mb=32"]);
-            set_param(tx, &param("n", "osc.*.max_dirty_mb", None)).unwrap();
-            assert!(matches!(set_param(tx, &param("n", "osc.*.max_dirty_mb", None)), Err(ConfigError::NotSet(_))));
+            set_param(tx, &declared(), &param("n", "osc.*.max_dirty_mb", None)).unwrap();
+            assert!(matches!(
+                set_param(tx, &declared(), &param("n", "osc.*.max_dirty_mb", None)),
+                Err(ConfigError::NotSet(_))
+            ));
             assert_eq!(kept(tx, "n"), ["osc.*.max_dirty_mb=32"]);
         });
     }

@@ -2,8 +2,10 @@
 //! passes here, and a file system in use goes on while its MGS is away.
 
 mod config;
+mod params;
 
 pub use config::ConfigError;
+pub use params::PARAMS;
 
 use config::From;
 
@@ -207,7 +209,7 @@ async fn target_reg(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, 
 
 async fn set_param(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
     let param: SetParam = request.decode()?;
-    change(mgs, request, |tx| config::set_param(tx, &param)).await
+    change(mgs, request, |tx| config::set_param(tx, mgs.target.params(), &param)).await
 }
 
 async fn replace_nids(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {

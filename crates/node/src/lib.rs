@@ -20,11 +20,23 @@ pub use target::{ServeError, Served, TargetRole, TargetSpec, tables};
 
 use nacre_base::Faults;
 use nacre_base::param::Params;
+use nacre_base::param::declared::Declared;
 use nacre_lnet::Lnet;
 use nacre_ptlrpc::RpcNode;
 use nacre_rt::Rt;
 use parking_lot::Mutex;
 use std::sync::Arc;
+
+/// The parameters of all parts of a node, as their crates declare them.
+pub const DECLARED: &[&[Declared]] = &[
+    nacre_ptlrpc::PARAMS,
+    nacre_ldlm::PARAMS,
+    nacre_tgt::PARAMS,
+    nacre_mgs::PARAMS,
+    nacre_mdt::PARAMS,
+    nacre_ost::PARAMS,
+    nacre_client::PARAMS,
+];
 
 /// A running node. Cloning shares it.
 #[derive(Clone)]
@@ -56,11 +68,24 @@ pub enum RoleError {
     Stopping,
 }
 
+impl Roles {
+    fn check_free(&self, name: &str) -> Result<(), RoleError> {
+        match self.running.iter().any(|role| role.name() == name) {
+            _ if self.stopping => Err(RoleError::Stopping),
+            true => Err(RoleError::Running(name.to_owned())),
+            false => Ok(()),
+        }
+    }
+}
+
 impl Node {
     /// A node without roles on this network. `faults` are those of its RPC and of the roles that it is given.
     pub fn new(rt: Rt, lnet: Lnet, faults: Faults) -> Node {
         let rpc = RpcNode::new(rt, lnet, faults.clone());
-        Node(Arc::new(Shared { rpc, params: Params::new(), faults, roles: Mutex::default() }))
+        let params = Params::new();
+        // Those of roles that it has not, too: its MGS may be asked to keep them.
+        DECLARED.iter().for_each(|table| params.declare(table));
+        Node(Arc::new(Shared { rpc, params, faults, roles: Mutex::default() }))
     }
 
     /// Its RPC.
@@ -91,15 +116,14 @@ impl Node {
     /// Adds a role, which runs already.
     pub fn add(&self, role: Arc<dyn Role>) -> Result<(), RoleError> {
         let mut roles = self.0.roles.lock();
-        if roles.stopping {
-            return Err(RoleError::Stopping);
-        }
-        let name = role.name();
-        if roles.running.iter().any(|running| running.name() == name) {
-            return Err(RoleError::Running(name));
-        }
+        roles.check_free(&role.name())?;
         roles.running.push(role);
         Ok(())
+    }
+
+    /// Checks that a role of this name could be added now, before it is started in vain.
+    fn check_free(&self, name: &str) -> Result<(), RoleError> {
+        self.0.roles.lock().check_free(name)
     }
 
     /// Names of its roles, in the order in which they were added.

@@ -46,6 +46,7 @@ impl Node {
 
     /// The same without parameters, for thousands of mounts in one process.
     pub async fn mount_unlisted(&self, config: MountConfig) -> Result<Arc<Client>, NodeMountError> {
+        self.check_free("")?;
         // In a box, or every future that mounts would have a mount's whole state in it.
         let config = MountConfig { faults: self.faults().clone(), ..config };
         let client = Box::pin(Client::mount(self.rpc(), config)).await?;

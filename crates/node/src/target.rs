@@ -142,9 +142,7 @@ impl Node {
     /// Serves the target on `osd`, which was opened with [`tables`], until it is ended or the node is stopped.
     pub async fn serve(&self, osd: Arc<dyn Osd>, spec: TargetSpec) -> Result<Served, ServeError> {
         let name = spec.name.to_string();
-        if self.roles().contains(&name) {
-            return Err(RoleError::Running(name).into());
-        }
+        self.check_free(&name)?;
         for (param, value) in &spec.presets {
             self.params().preset(param, value);
         }

@@ -16,7 +16,7 @@ use std::time::Duration;
 fn run<F: Future<Output = ()> + Send + 'static>(scenario: impl FnOnce(Rt) -> F) {
     let mut sim = Sim::new(1);
     let rt = sim.rt();
-    sim.block_on(Time::from_secs(600), scenario(rt));
+    sim.block_on(Time::from_secs(3600), scenario(rt));
 }
 
 /// Node number 1 of the network.

@@ -18,6 +18,7 @@ mod memory;
 mod object;
 mod objects;
 mod ops;
+mod params;
 mod range_lock;
 mod record;
 mod remover;
@@ -31,6 +32,7 @@ mod uncommitted;
 mod tests;
 
 pub use device::Ost;
+pub use params::PARAMS;
 
 use nacre_osd::Table;
 

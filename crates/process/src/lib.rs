@@ -7,16 +7,19 @@
 
 pub mod admin;
 pub mod daemon;
+mod declared;
 pub mod faults;
 pub mod health;
 mod listen;
 mod lnet_status;
 pub mod memory;
+pub mod reference;
 pub mod rundir;
 mod set_values;
 mod storage;
 pub mod target_options;
 
+pub use declared::PARAMS;
 pub use listen::{Listen, host_name};
 pub use storage::{Opened, Opening};
 
@@ -91,5 +94,7 @@ pub async fn tcp_node(listen: Listen) -> Result<(Node, Nid), String> {
     let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
     let tcp = TcpListen { address: *listen.0.ip(), port: listen.0.port(), network: Network::TCP };
     let nid = lnet.add_tcp(tcp).await.map_err(|e| format!("{}: {e}", listen.0))?;
-    Ok((Node::new(rt, lnet, faults), nid))
+    let node = Node::new(rt, lnet, faults);
+    node.params().declare(PARAMS);
+    Ok((node, nid))
 }

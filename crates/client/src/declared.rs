@@ -1,0 +1,126 @@
+//! Declarations of the parameters of mounts.
+
+use nacre_base::param::declared::{Declared, Kind, SWITCH, number};
+
+const LLITE: &[&str] = &["llite"];
+const OSC: &[&str] = &["osc"];
+const MDC: &[&str] = &["mdc"];
+const LOV: &[&str] = &["lov"];
+const LOV_AND_LMV: &[&str] = &["lov", "lmv"];
+
+/// All of them.
+pub const PARAMS: &[Declared] = &[
+    Declared::text(&["llite", "lov", "lmv"], "uuid", "The mount's identity at the servers."),
+    Declared::local(LLITE, "stats", Kind::Statistics, "", "What programs asked of the mount, and how long it took."),
+    Declared::local(LLITE, "read_ahead_stats", Kind::Statistics, "", "How reads met what was in memory."),
+    Declared::local(
+        LLITE,
+        "statahead_stats",
+        Kind::Statistics,
+        "",
+        "What was fetched before programs asked, and what of it was used.",
+    ),
+    Declared::kept(
+        LLITE,
+        "max_cached_mb",
+        number(0, 1 << 24),
+        "",
+        "Bounds the file data that a mount caches; by default its share of half the memory of the host or the cgroup.",
+    )
+    .in_unit("MiB"),
+    Declared::kept(
+        LLITE,
+        "max_read_ahead_mb",
+        number(0, 1 << 20),
+        "128",
+        "Bounds what a mount reads ahead in all files together.",
+    )
+    .in_unit("MiB"),
+    Declared::kept(
+        LLITE,
+        "max_read_ahead_per_file_mb",
+        number(0, 1 << 20),
+        "64",
+        "Bounds what a mount reads ahead in one file.",
+    )
+    .in_unit("MiB"),
+    Declared::kept(
+        LLITE,
+        "max_read_ahead_whole_mb",
+        number(0, 1 << 20),
+        "2",
+        "Files up to this size are read ahead as a whole.",
+    )
+    .in_unit("MiB"),
+    Declared::kept(
+        LLITE,
+        "statahead_max",
+        number(0, 8192),
+        "128",
+        "Bounds the attributes that are fetched before a program asks.",
+    )
+    .in_unit("files"),
+    Declared::kept(LLITE, "statahead_agl", SWITCH, "1", "Turns on fetching file sizes ahead."),
+    Declared::text(&["mgc"], "ir_state", "Whether the mount hears of restarted targets from the MGS."),
+    Declared::shown(LOV_AND_LMV, "numobd", Kind::Gauge, "Targets that the mount knows."),
+    Declared::shown(LOV_AND_LMV, "activeobd", Kind::Gauge, "Those of them that are not deactivated."),
+    Declared::text(LOV_AND_LMV, "target_obd", "Their names, and whether they are active."),
+    Declared::text(LOV_AND_LMV, "desc_uuid", "The name of the set of targets."),
+    Declared::text(LOV, "stripecount", "Stripes of files whose directory does not say, as old clients had it."),
+    Declared::text(LOV, "stripeoffset", "The first OST of files, as old clients had it."),
+    Declared::text(LOV, "stripesize", "The stripe size, as old clients had it."),
+    Declared::text(LOV, "stripetype", "The kind of striping, as old clients had it."),
+    Declared::text(&["osc", "mdc"], "uuid", "The target's name, as Lustre shows it."),
+    Declared::text(OSC, "ost_conn_uuid", "The NID that the OST is reached at."),
+    Declared::text(MDC, "mds_conn_uuid", "The NID that the MDT is reached at."),
+    Declared::kept(OSC, "active", SWITCH, "1", "0 makes every access to the OST fail at once."),
+    Declared::kept(MDC, "active", SWITCH, "1", "0 makes every access to the MDT fail at once."),
+    Declared::kept(OSC, "checksums", SWITCH, "1", "Turns on checksums of data on the wire."),
+    Declared::text(OSC, "checksum_type", "The checksum in use."),
+    Declared::kept(OSC, "resend_count", number(0, 1000), "10", "How often damaged data is sent again.")
+        .in_unit("times"),
+    Declared::kept(
+        OSC,
+        "max_pages_per_rpc",
+        number(16, 16384),
+        "1024",
+        "Bounds the data in one read or write request.",
+    )
+    .in_unit("pages"),
+    Declared::shown(OSC, "short_io_bytes", Kind::Gauge, "Data up to this size travels inside of requests and replies.")
+        .in_unit("bytes"),
+    Declared::text(OSC, "unstable_stats", "Data that was answered and is not durable at the OST yet."),
+    Declared::shown(OSC, "cur_dirty_bytes", Kind::Gauge, "Written data that the mount holds for the OST.")
+        .in_unit("bytes"),
+    Declared::shown(OSC, "cur_grant_bytes", Kind::Gauge, "Space that the OST has promised.").in_unit("bytes"),
+    Declared::kept(
+        OSC,
+        "max_dirty_mb",
+        number(1, 2047),
+        "64",
+        "Bounds the written data that a mount holds for an OST.",
+    )
+    .in_unit("MiB"),
+    Declared::kept(
+        OSC,
+        "dirty_expire_ms",
+        number(1, 3_600_000),
+        "2000",
+        "How long written data may wait before it is sent.",
+    )
+    .in_unit("ms"),
+    Declared::kept(
+        OSC,
+        "shared_write_policy",
+        Kind::Words(&["default", "grown"]),
+        "default",
+        "How writers of a shared file get their locks.",
+    ),
+    Declared::local(
+        &["osc", "mdc"],
+        "rpc_stats",
+        Kind::Statistics,
+        "",
+        "Sizes of requests, and how many were under way.",
+    ),
+];

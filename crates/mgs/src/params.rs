@@ -1,0 +1,7 @@
+//! The parameters that only the MGS has.
+
+use nacre_base::param::declared::{Declared, Kind};
+
+/// All of them.
+pub const PARAMS: &[Declared] =
+    &[Declared::shown(&["mgs"], "mgs.stats", Kind::Statistics, "How long requests took, by opcode.")];

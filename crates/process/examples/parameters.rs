@@ -1,0 +1,5 @@
+//! Prints `docs/parameters.md`.
+
+fn main() {
+    print!("{}", nacre_process::reference::page());
+}
