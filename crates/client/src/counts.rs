@@ -22,8 +22,8 @@ pub struct RpcCounts {
 impl RpcCounts {
     /// Those of a mount, so far.
     pub fn of(client: &Client) -> RpcCounts {
-        let mut counts = RpcCounts::default();
-        counts.callbacks = client.mount.node.service_stats(Opcode::LdlmBlCallback).count;
+        let callbacks = client.mount.node.service_stats(Opcode::LdlmBlCallback).count;
+        let mut counts = RpcCounts { callbacks, ..RpcCounts::default() };
         for osc in client.targets.table().osts.values() {
             let Some(import) = osc.connection().import_if_made() else { continue };
             Opcode::ALL.iter().for_each(|opcode| counts.note(*opcode, import.stats(*opcode).count));
