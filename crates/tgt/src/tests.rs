@@ -63,7 +63,7 @@ fn every_start_is_a_new_instance_whose_numbers_are_higher() {
     });
 }
 
-/// Issue 14: the upper half of a number was the instance, so the 2^32nd operation of a start took the numbers of the next.
+/// The upper half of a number was the instance, so the 2^32nd operation of a start took the numbers of the next.
 #[test]
 fn a_start_may_have_more_than_2_to_the_32_operations() {
     run(|rt| async move {

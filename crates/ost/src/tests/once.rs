@@ -126,7 +126,7 @@ fn orphans_of_a_crashed_mdt_are_destroyed_and_their_ids_not_used_again() {
     });
 }
 
-/// Issue 14: an OST could make 2^32 objects, and then no more for ever.
+/// An OST could make 2^32 objects, and then no more for ever.
 #[test]
 fn a_sequence_that_is_used_up_has_a_successor() {
     run(|rt| async move {
@@ -160,7 +160,7 @@ fn a_sequence_that_is_used_up_has_a_successor() {
     });
 }
 
-/// Issue 14: the request named no sequence, so what an MDT knew of an OST's former storage destroyed objects of the present.
+/// The request named no sequence, so what an MDT knew of an OST's former storage destroyed objects of the present.
 #[test]
 fn orphans_are_not_looked_for_by_the_ids_of_another_storage() {
     run(|rt| async move {

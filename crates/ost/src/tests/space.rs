@@ -75,7 +75,7 @@ fn a_grant_grows_with_use_and_goes_with_its_client() {
     });
 }
 
-/// Issue 14: clients destroyed objects as fast as they liked, and the queue of those whose data was still there grew without
+/// Clients destroyed objects as fast as they liked, and the queue of those whose data was still there grew without
 /// bound.
 #[test]
 fn destroys_wait_while_too_much_destroyed_data_is_still_there() {

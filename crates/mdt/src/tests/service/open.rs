@@ -75,7 +75,7 @@ fn a_file_found_by_a_lookup_can_be_opened_though_its_name_was_just_taken_away() 
     });
 }
 
-/// Issue 14: the more a client removed, the more inodes lingered, without bound.
+/// The more a client removed, the more inodes lingered, without bound.
 #[test]
 fn inodes_of_a_client_that_removes_too_fast_do_not_linger() {
     run(|rt| async move {
