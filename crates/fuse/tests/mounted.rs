@@ -309,22 +309,25 @@ async fn flock_is_not_fcntl() {
 }
 
 #[tokio::test]
-async fn writes_arrive_page_aligned() {
+async fn writes_that_are_not_small_arrive_page_aligned() {
     let odd = Arc::new(Odd::default());
     let m = mount(odd.clone()).await;
     let path = m.path("file");
     calls(move || {
         let mut file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
-        file.write_all(&[1; 4096]).unwrap();
+        file.write_all(&[1; 16384]).unwrap();
         file.write_all(&vec![2; 1 << 20]).unwrap();
     })
     .await;
     let written = odd.written.lock();
-    assert_eq!(written.iter().map(|w| w.len()).sum::<usize>(), (1 << 20) + 4096);
-    for data in written.iter() {
+    assert_eq!(written.iter().map(|w| w.len()).sum::<usize>(), (1 << 20) + 16384);
+    // The kernel cuts where the program's buffer lies across one more page.
+    let large: Vec<_> = written.iter().filter(|data| data.len() >= 16 << 10).collect();
+    assert!(!large.is_empty());
+    for data in large {
         assert_eq!(data.as_ptr() as usize % 4096, 0, "a write of {} bytes", data.len());
     }
-    assert_eq!((written[0][0], written[1][0]), (1, 2));
+    assert_eq!((written[0][0], written[written.len() - 1][0]), (1, 2));
 }
 
 #[tokio::test]
