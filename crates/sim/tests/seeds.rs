@@ -99,6 +99,13 @@ fn space_that_was_promised_before_a_restart_stays_promised() {
     }
 }
 
+/// A full MDT refused a rename that POSIX refuses for another reason, since the name's directory had entries. Either error is
+/// right, and the checker knew only one.
+#[test]
+fn a_full_target_may_refuse_what_is_wrong_anyway() {
+    nacre_sim::crashes::run_answering(Answers::Memory, 4_000_618, 400);
+}
+
 /// A truncation was made and its answer lost; a write to the same object, made after it, was answered. The restarted OST refused
 /// that one's replay, for the truncation was missing.
 #[test]
