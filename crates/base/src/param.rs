@@ -86,23 +86,22 @@ impl Params {
 
     /// Adds a read-only parameter.
     pub fn add(&self, name: impl Into<String>, get: impl Fn() -> String + Send + Sync + 'static) {
-        self.insert(name.into(), Param { get: Arc::new(get), set: None });
+        let name = name.into();
+        self.declaration(&name);
+        self.insert(name, Param { get: Arc::new(get), set: None });
     }
 
-    fn insert(&self, name: String, param: Param) {
-        if let Some(declared) = self.declaration(&name) {
-            // A client may show what only the server can set.
-            assert!(param.set.is_none() || declared.access != Access::Shown, "{name} was declared as shown only");
-        }
-        self.all.lock().insert(name, param);
-    }
-
-    /// What was declared of this parameter; none if nothing is declared at all, as in tests of a part.
+    /// The declaration of a parameter that is being registered. Every parameter of a node must have one; a registry without
+    /// any tables, as unit tests use it, takes all names and returns `None`.
     fn declaration(&self, name: &str) -> Option<&'static Declared> {
         let tables = self.tables.lock();
         let found = tables.find(name).map(|(declared, _)| declared);
         assert!(found.is_some() || tables.is_empty(), "the parameter {name} is not declared");
         found
+    }
+
+    fn insert(&self, name: String, param: Param) {
+        self.all.lock().insert(name, param);
     }
 
     /// Adds a parameter that can be set. The setter's error says what is allowed.
@@ -113,6 +112,19 @@ impl Params {
         set: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static,
     ) {
         let name = name.into();
+        let declared = self.declaration(&name);
+        self.add_settable(name, declared, get, set);
+    }
+
+    fn add_settable(
+        &self,
+        name: String,
+        declared: Option<&'static Declared>,
+        get: impl Fn() -> String + Send + Sync + 'static,
+        set: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static,
+    ) {
+        let read_only = declared.is_some_and(|declared| declared.access == Access::Shown);
+        assert!(!read_only, "{name} is declared read-only");
         if let Some(preset) = self.presets.lock().get_mut(&name) {
             preset.outcome = Some(set(&preset.value));
         }
@@ -138,7 +150,8 @@ impl Params {
     /// Adds a number that `set_param` may change within `range`.
     pub fn add_number(&self, name: impl Into<String>, cell: Arc<AtomicU64>, range: std::ops::RangeInclusive<u64>) {
         let (name, shown) = (name.into(), cell.clone());
-        if let Some(declared) = self.declaration(&name) {
+        let declared = self.declaration(&name);
+        if let Some(declared) = declared {
             let (least, most) = (*range.start() as i64, *range.end() as i64);
             assert_eq!(
                 declared.kind,
@@ -146,8 +159,9 @@ impl Params {
                 "{name} has another range than is declared"
             );
         }
-        self.add_rw(
+        self.add_settable(
             name,
+            declared,
             move || shown.load(Ordering::Relaxed).to_string(),
             move |text| {
                 let v: u64 = text.trim().parse().map_err(|_| format!("{text:?} is not a number"))?;

@@ -1,6 +1,7 @@
 //! What the administrator sets in a target's label: the MGS's NIDs, the nodes that may serve the target, and how these keep
 //! out of each other's way.
 
+use nacre_base::param::declared::{Access, Declared};
 use nacre_base::{Nid, TargetKind, TargetName};
 use nacre_osd::MMP_INTERVAL_MAX;
 use nacre_osd::disk::{Label, MmpOptions, MmpStatus};
@@ -35,58 +36,31 @@ pub struct TargetOptions {
     pub params: BTreeMap<String, String>,
 }
 
-/// A parameter whose value may be kept in a label: one that changes what the target promises, or how it serves.
-struct Kept {
-    /// Of which kind of target.
-    kind: TargetKind,
-    /// Its name as `--param` takes it: without the target, as in Lustre.
-    name: &'static str,
-    /// Whether a value may be set.
-    accepts: fn(&str) -> bool,
-}
-
-/// Every parameter that a label may keep. Ranges are checked again when the target starts.
-const KEPT: &[Kept] = &[
-    Kept { kind: TargetKind::Ost, name: "obdfilter.reply_from_memory_mb", accepts: is_number },
-    Kept { kind: TargetKind::Ost, name: "obdfilter.sync_journal", accepts: is_switch },
-    Kept { kind: TargetKind::Ost, name: "obdfilter.sync_on_lock_cancel", accepts: is_word },
-    Kept { kind: TargetKind::Ost, name: "obdfilter.brw_size", accepts: is_number },
-    Kept { kind: TargetKind::Ost, name: "obdfilter.degraded", accepts: is_switch },
-    Kept { kind: TargetKind::Ost, name: "obdfilter.no_create", accepts: is_switch },
-    Kept { kind: TargetKind::Ost, name: "obdfilter.readonly", accepts: is_switch },
-    Kept { kind: TargetKind::Ost, name: "obdfilter.recovery_time_soft", accepts: is_number },
-    Kept { kind: TargetKind::Ost, name: "obdfilter.recovery_time_hard", accepts: is_number },
-    Kept { kind: TargetKind::Mdt, name: "mdt.recovery_time_soft", accepts: is_number },
-    Kept { kind: TargetKind::Mdt, name: "mdt.recovery_time_hard", accepts: is_number },
-    Kept { kind: TargetKind::Mdt, name: "lod.stripecount", accepts: is_word },
-    Kept { kind: TargetKind::Mdt, name: "lod.stripesize", accepts: is_number },
-    Kept { kind: TargetKind::Mdt, name: "lod.auto_stripe", accepts: is_switch },
-    Kept { kind: TargetKind::Mdt, name: "lod.qos_threshold_rr", accepts: is_word },
-    Kept { kind: TargetKind::Mdt, name: "lod.qos_prio_free", accepts: is_word },
-    Kept { kind: TargetKind::Ost, name: COMMIT_INTERVAL, accepts: is_commit_interval },
-    Kept { kind: TargetKind::Mdt, name: COMMIT_INTERVAL, accepts: is_commit_interval },
-    Kept { kind: TargetKind::Mgt, name: COMMIT_INTERVAL, accepts: is_commit_interval },
-];
-
-/// Milliseconds between a change and its commit at most; taken when the storage is opened.
+/// Milliseconds between a change and its commit at most; read when the storage is opened.
 const COMMIT_INTERVAL: &str = "osd-nacre.commit_interval_ms";
-/// A commit more often would be one for each change; a change that is not durable for more than a minute is a surprise.
-const COMMIT_INTERVAL_MS: std::ops::RangeInclusive<u64> = 10..=60_000;
 
-fn is_number(text: &str) -> bool {
-    text.parse::<u64>().is_ok()
+/// The layers whose settings the label of such a target may keep.
+fn layers(kind: TargetKind) -> &'static [&'static str] {
+    match kind {
+        TargetKind::Mgt => &[],
+        TargetKind::Mdt => &["mdt", "lod"],
+        TargetKind::Ost => &["obdfilter"],
+    }
 }
 
-fn is_switch(text: &str) -> bool {
-    matches!(text, "0" | "1")
-}
-
-fn is_word(text: &str) -> bool {
-    !text.contains(char::is_whitespace)
-}
-
-fn is_commit_interval(text: &str) -> bool {
-    text.parse().is_ok_and(|ms| COMMIT_INTERVAL_MS.contains(&ms))
+/// Every parameter that the label of such a target may keep, by its name in the label (`obdfilter.sync_journal`): settings that
+/// change what the target promises or how it serves, and the commit interval.
+fn kept(kind: TargetKind) -> impl Iterator<Item = (String, &'static Declared)> {
+    let declared = || nacre_node::DECLARED.iter().copied().flatten().chain(crate::PARAMS);
+    let in_layer = move |layer: &'static str| {
+        let of_layer = move |d: &&Declared| d.access == Access::Kept && d.layers.contains(&layer);
+        declared().filter(of_layer).map(move |d| (format!("{layer}.{}", d.name), d))
+    };
+    let interval = crate::PARAMS.iter().map(|d| (format!("osd-nacre.{}", d.name), d));
+    layers(kind)
+        .iter()
+        .flat_map(move |layer| in_layer(layer))
+        .chain(interval.filter(|(name, _)| name == COMMIT_INTERVAL))
 }
 
 /// `NAME=VALUE` of `--param`, for a target of this kind. An empty value takes the parameter out of the label.
@@ -96,14 +70,13 @@ pub fn parse_param(text: &str, kind: TargetKind) -> Result<(String, String), Str
     };
     // `obdfilter.*.sync_journal`, as set_param takes it, is the same: a label speaks of one target.
     let name = name.replace(['/'], ".").replace(".*.", ".");
-    let of_kind = || KEPT.iter().filter(|kept| kept.kind == kind);
-    let Some(kept) = of_kind().find(|kept| kept.name == name) else {
-        let known = of_kind().map(|kept| kept.name).collect::<Vec<_>>().join(", ");
+    let Some((name, declared)) = kept(kind).find(|(kept, _)| *kept == name) else {
+        let known = kept(kind).map(|(name, _)| name).collect::<Vec<_>>().join(", ");
         return Err(format!("--param {name}: a target of this kind keeps none of that name, but {known}"));
     };
     let value = value.trim();
-    if !value.is_empty() && !(kept.accepts)(value) {
-        return Err(format!("--param {name}={value}: the parameter does not take this value"));
+    if !value.is_empty() && !declared.kind.allows(value) {
+        return Err(format!("--param {name}={value}: the value must be {}", declared.kind));
     }
     Ok((name, value.to_owned()))
 }
@@ -132,10 +105,8 @@ impl TargetOptions {
             service_nodes: nids(SERVICE_NODES)?,
             mmp_interval: interval.transpose()?,
             journal: option(Label::JOURNAL).map(PathBuf::from),
-            params: KEPT
-                .iter()
-                .filter(|kept| kept.kind == label.target.kind)
-                .filter_map(|kept| Some((kept.name.to_owned(), option(kept.name)?.to_owned())))
+            params: kept(label.target.kind)
+                .filter_map(|(name, _)| option(&name).map(str::to_owned).map(|value| (name, value)))
                 .collect(),
         })
     }
@@ -156,7 +127,9 @@ impl TargetOptions {
                 false => label.options.insert(name.to_owned(), value),
             };
         }
-        label.options.retain(|name, _| !KEPT.iter().any(|kept| kept.name == name));
+        for (name, _) in kept(label.target.kind) {
+            label.options.remove(&name);
+        }
         let set = self.params.iter().filter(|(_, value)| !value.is_empty());
         label.options.extend(set.map(|(name, value)| (name.clone(), value.clone())));
     }
@@ -256,10 +229,20 @@ mod tests {
         assert_eq!(parse("osd-nacre.commit_interval_ms="), Ok(param(COMMIT_INTERVAL, "")));
         let bad =
             ["x", "x=1", "obdfilter.abort_recovery=1", "mdt.recovery_time_soft=9", "osd-nacre.commit_interval_ms=1"];
-        for bad in bad.into_iter().chain(["obdfilter.sync_journal=2", "obdfilter.brw_size=x"]) {
+        for bad in bad.into_iter().chain(["obdfilter.sync_journal=2", "obdfilter.brw_size=x", "obdfilter.brw_size=65"])
+        {
             assert!(parse(bad).is_err(), "{bad}");
         }
-        assert!(parse_param("mdt.recovery_time_soft=9", TargetKind::Mdt).is_ok());
+        let of_mdt = |text: &str| parse_param(text, TargetKind::Mdt);
+        for good in ["mdt.recovery_time_soft=9", "mdt.root_squash=65534:65534", "lod.qos_prio_free=90%"] {
+            assert!(of_mdt(good).is_ok(), "{good}");
+        }
+        assert_eq!(of_mdt("mdt.*.nosquash_nids=10.0.0.1@tcp").unwrap().0, "mdt.nosquash_nids");
+        assert!(of_mdt("mdt.nosquash_nids=nobody").is_err());
+        let refused = of_mdt("mdt.root_squash=nobody").unwrap_err();
+        assert_eq!(refused, "--param mdt.root_squash=nobody: the value must be UID:GID");
+        // A layer of several kinds of targets has parameters that only one of them knows.
+        assert!(kept(TargetKind::Ost).all(|(name, _)| !name.contains("squash")));
 
         let target: TargetName = "nacre-OST0003".parse().unwrap();
         let mut label = Label { uuid: Uuid::from_random(1, 2), target, parts: 1, options: Default::default() };

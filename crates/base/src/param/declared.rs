@@ -6,6 +6,7 @@
 //! [`Access::Kept`], so that nobody can have it done on every node at every mount.
 
 use super::squash::{parse_nosquash, parse_squash};
+use crate::FxHashMap;
 
 /// A parameter, or a metric, which is a parameter that counts.
 #[derive(Debug)]
@@ -26,14 +27,14 @@ pub struct Declared {
     pub about: &'static str,
 }
 
-/// Who may set a parameter.
+/// Where a parameter can be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Nobody.
+    /// Nowhere: the parameter is read-only.
     Shown,
-    /// Whoever may use the admin socket of the process, for as long as the process runs.
+    /// On the host of the process, through its admin socket. The value is lost when the process ends.
     Local,
-    /// The same, and the MGS may keep it for all nodes of a file system.
+    /// On the host, and on the MGS with `set_param -P`, which keeps the value for every node of a file system.
     Kept,
 }
 
@@ -106,22 +107,32 @@ pub const fn number(least: i64, most: i64) -> Kind {
 pub const SWITCH: Kind = number(0, 1);
 
 impl Declared {
-    /// One that can only be seen, without a unit.
+    const fn new(
+        (layers, name): (&'static [&'static str], &'static str),
+        kind: Kind,
+        access: Access,
+        default: &'static str,
+        about: &'static str,
+    ) -> Declared {
+        Declared { layers, name, kind, unit: "", access, default, about }
+    }
+
+    /// A read-only parameter without a unit.
     pub const fn shown(
         layers: &'static [&'static str],
         name: &'static str,
         kind: Kind,
         about: &'static str,
     ) -> Declared {
-        Declared { layers, name, kind, unit: "", access: Access::Shown, default: "", about }
+        Declared::new((layers, name), kind, Access::Shown, "", about)
     }
 
-    /// Text that can only be seen.
+    /// A read-only text.
     pub const fn text(layers: &'static [&'static str], name: &'static str, about: &'static str) -> Declared {
         Declared::shown(layers, name, Kind::Text, about)
     }
 
-    /// One that is set on a host, for as long as the process runs.
+    /// A parameter of [`Access::Local`].
     pub const fn local(
         layers: &'static [&'static str],
         name: &'static str,
@@ -129,10 +140,10 @@ impl Declared {
         default: &'static str,
         about: &'static str,
     ) -> Declared {
-        Declared { layers, name, kind, unit: "", access: Access::Local, default, about }
+        Declared::new((layers, name), kind, Access::Local, default, about)
     }
 
-    /// One that the MGS may keep for all nodes.
+    /// A parameter of [`Access::Kept`].
     pub const fn kept(
         layers: &'static [&'static str],
         name: &'static str,
@@ -140,10 +151,10 @@ impl Declared {
         default: &'static str,
         about: &'static str,
     ) -> Declared {
-        Declared { layers, name, kind, unit: "", access: Access::Kept, default, about }
+        Declared::new((layers, name), kind, Access::Kept, default, about)
     }
 
-    /// The same with a unit.
+    /// Gives the declaration a unit.
     pub const fn in_unit(self, unit: &'static str) -> Declared {
         Declared { unit, ..self }
     }
@@ -162,29 +173,38 @@ impl Declared {
     }
 }
 
-/// The tables of several crates.
+/// The declarations of several crates.
 #[derive(Clone, Debug, Default)]
-pub struct Tables(Vec<&'static [Declared]>);
+pub struct Tables {
+    /// Declarations by the last part of their names. A mount of 2,000 OSTs looks up 70,000 names.
+    by_last_part: FxHashMap<&'static str, Vec<&'static Declared>>,
+    /// In the order in which they were added.
+    all: Vec<&'static Declared>,
+}
 
 impl Tables {
     /// Adds a table.
     pub fn add(&mut self, table: &'static [Declared]) {
-        self.0.push(table);
+        for declared in table {
+            self.by_last_part.entry(last_part(declared.name)).or_default().push(declared);
+            self.all.push(declared);
+        }
     }
 
     /// Whether nothing is declared.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty()
     }
 
     /// Every declaration.
     pub fn all(&self) -> impl Iterator<Item = &'static Declared> {
-        self.0.iter().copied().flatten()
+        self.all.iter().copied()
     }
 
     /// The declaration that a name belongs to, and its device part.
     pub fn find<'a>(&self, name: &'a str) -> Option<(&'static Declared, &'a str)> {
-        self.all().find_map(|declared| Some((declared, declared.device_of(name)?)))
+        let candidates = self.by_last_part.get(last_part(name))?;
+        candidates.iter().find_map(|declared| Some((*declared, declared.device_of(name)?)))
     }
 
     /// Holds a setting that the MGS is to keep against the tables. The name is `LAYER.DEVICE.NAME`, with `/` for `.` if one
@@ -203,6 +223,10 @@ impl Tables {
         }
         Ok(name)
     }
+}
+
+fn last_part(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
 }
 
 impl Kind {
@@ -265,7 +289,9 @@ mod tests {
         Declared::shown(&[], "health_check", Kind::Text, "Whether all targets are well."),
     ];
     fn tables() -> Tables {
-        Tables(vec![OF_OSC, OF_SERVERS])
+        let mut tables = Tables::default();
+        [OF_OSC, OF_SERVERS].into_iter().for_each(|table| tables.add(table));
+        tables
     }
 
     fn check(name: &str, value: &str) -> Result<String, Undeclared> {

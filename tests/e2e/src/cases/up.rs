@@ -453,6 +453,17 @@ fn params_kept(env: &Env) -> Outcome {
         cluster.restart("oss1")?;
         let shown = cluster.lctl(&["get_param", "-n", "obdfilter.e2e-OST0001.sync_journal"])?;
         ensure_eq!(shown.trim(), "1", "sync_journal");
+
+        cluster.stop_server("mds")?;
+        let label = text(&env.local.join("cluster/targets/mdt"));
+        let squash = |value: &str| {
+            Program::new(main.nacre()).args(["tunefs", "--param", &format!("mdt.root_squash={value}"), &label]).output()
+        };
+        ensure!(!squash("nobody")?.status.success(), "ids that are none were taken");
+        ensure!(squash("65534:65533")?.status.success(), "root_squash was not taken");
+        cluster.restart("mds")?;
+        let shown = cluster.lctl(&["get_param", "-n", "mdt.*.root_squash"])?;
+        ensure_eq!(shown.trim(), "65534:65533", "root_squash");
         cluster.stop()
     })();
     env.judge_own(&cluster, outcome, &["gone with the restart"])
