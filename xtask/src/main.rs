@@ -1,5 +1,6 @@
 //! Chores of this repository. `cargo xtask tidy` checks what neither the compiler nor clippy can: layers, IO edges, lists
-//! in documents, words, lengths. `cargo xtask tidy --bless` lowers the ratchet where the code got better.
+//! in documents, words, lengths, circles of files. `cargo xtask tidy --bless` lowers the ratchet where the code got better.
+//! `cargo xtask circles` prints every circle of files, with its arrows.
 
 mod source;
 mod tidy;
@@ -11,10 +12,13 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    if words == ["circles"] {
+        return tidy::print_circles(&root).map_or_else(|why| fail(&why), |()| ExitCode::SUCCESS);
+    }
     let result = match words[..] {
         ["tidy"] => tidy::run(&root, tidy::Ratchet::Check),
         ["tidy", "--bless"] => tidy::run(&root, tidy::Ratchet::Lower),
-        _ => Err("usage: cargo xtask tidy [--bless]".to_owned()),
+        _ => Err("usage: cargo xtask tidy [--bless] | circles".to_owned()),
     };
     match result {
         Ok(complaints) if complaints.is_empty() => {
@@ -26,9 +30,12 @@ fn main() -> ExitCode {
             eprintln!("{} things to tidy up", complaints.len());
             ExitCode::FAILURE
         }
-        Err(message) => {
-            eprintln!("{message}");
-            ExitCode::from(2)
-        }
+        Err(message) => fail(&message),
     }
+}
+
+/// The chore could not be done.
+fn fail(message: &str) -> ExitCode {
+    eprintln!("{message}");
+    ExitCode::from(2)
 }

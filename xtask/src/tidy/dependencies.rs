@@ -1,7 +1,8 @@
 //! Every dependency is justified: each entry of the workspace's Cargo.toml has a line in docs/dependencies.md, and the
 //! other way round; and somebody uses it.
 
-use super::{Package, table};
+use super::document::table;
+use super::workspace::Package;
 use std::collections::BTreeSet;
 
 const HEADING: &str = "# Dependencies";

@@ -1,7 +1,7 @@
 //! Every acronym in a type's or a file's name has a line in docs/glossary.md. An acronym is a word without vowels, or one of
 //! two or three letters that is not on the list of ordinary short words.
 
-use super::table;
+use super::document::table;
 use crate::source::Source;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,8 @@
 //! Holds the crate table in ARCHITECTURE.md against the dependencies that the crates really have: arrows go down only, and
 //! crates of one layer do not see each other. Tests may: a client's test may start the servers.
 
-use super::{Package, table};
+use super::document::table;
+use super::workspace::Package;
 use std::collections::BTreeMap;
 
 const HEADING: &str = "## Crates";

@@ -1,7 +1,7 @@
 //! The guided tours in ARCHITECTURE.md: numbered lists of "`path/file.rs: function`" that a newcomer follows. Each file and
 //! function must exist, so that the tour never leads into the void.
 
-use super::section;
+use super::document::section;
 use crate::source::Source;
 
 const TOURS: &[&str] =
