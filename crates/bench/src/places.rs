@@ -138,10 +138,10 @@ impl Drop for NullMount {
     }
 }
 
-/// What the process says when the null file system is mounted.
+/// The line that the process prints once the null file system is mounted.
 const READY: &str = "ready";
 
-/// Mounts the null file system and serves it until whoever started this closes its standard input, or there is an interrupt.
+/// Mounts the null file system and serves it until its parent closes the standard input, or until an interrupt.
 pub(crate) fn serve_null(args: &ServeNull) -> Result<(), String> {
     let failed = |e: &dyn std::fmt::Display| format!("cannot mount the null file system: {e}");
     let (dir, valid) = (&args.dir, Duration::from_secs(args.valid));

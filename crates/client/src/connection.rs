@@ -316,7 +316,7 @@ impl Connection {
         }
     }
 
-    /// What `future` returns, or EIO as soon as the target is deactivated.
+    /// Waits for `future`, but fails with EIO as soon as the target is deactivated.
     async fn while_active<T>(&self, future: impl Future<Output = T>) -> Result<T, Errno> {
         let mut active = self.active.subscribe();
         let mut future = pin!(future);

@@ -288,7 +288,7 @@ impl Client {
         self.getattr_by(cred, fid, Sizes::ByTheWay).await
     }
 
-    /// What the MDT knows of a file, without what its objects know: mode and owner, but no size.
+    /// The attributes that the MDT keeps, such as mode and owner. The OSTs are not asked for the size.
     pub async fn getattr_at_mdt(&self, fid: Fid) -> Result<Attr, Errno> {
         let cred = Credentials::root();
         let reply = self.lmv.mdc(fid).await?.getattr(&self.caller(&cred), &cred, fid).await?;

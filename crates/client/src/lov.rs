@@ -139,7 +139,8 @@ impl Lov {
         Ok(parts.into_iter().zip(guards).map(|(part, guard)| Locked { part, guard }).collect())
     }
 
-    /// What `future` returns, or an OST of the file that turns out to have no connection while `future` waits.
+    /// Waits for `future` while all OSTs of the file are connected. If one of them turns out to have no connection, returns that OST
+    /// as the inner error.
     async fn while_all_connected<T>(
         &self,
         file: &Striped,

@@ -51,7 +51,7 @@ use lnd::Waiter;
 use message::Message;
 use nacre_base::{Faults, Nid, Payload};
 use nacre_rt::Rt;
-use node::{Node, PING_MATCH_BITS};
+use node::{LnetNode, PING_MATCH_BITS};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -59,12 +59,12 @@ use tokio::sync::oneshot;
 
 /// One LNet node. Cloning shares. A node with TCP interfaces lives until [`Lnet::shutdown`], or until its `Rt` is killed.
 #[derive(Clone)]
-pub struct Lnet(Arc<Node>);
+pub struct Lnet(Arc<LnetNode>);
 
 impl Lnet {
     /// A node that can only speak to itself until interfaces are added. Its tasks run in `rt`'s scope.
     pub fn new(rt: Rt, options: LnetOptions, faults: Faults) -> Lnet {
-        Lnet(Node::new(rt, options, faults))
+        Lnet(LnetNode::new(rt, options, faults))
     }
 
     /// Adds a TCP interface: binds its acceptor, and returns the NID that peers reach it by.

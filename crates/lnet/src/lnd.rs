@@ -1,12 +1,12 @@
 //! The driver seam. An LND (LNet driver) carries messages on one kind of network: [`crate::tcp`], [`crate::lo`],
 //! [`crate::sim`]. It knows nothing of credits, portals or memory descriptors.
 //!
-//! Upwards, a driver calls `Node::handle_message` for what arrives, `Node::handle_peer_down` when it lost a peer, and
+//! Upwards, a driver calls `LnetNode::handle_message` for what arrives, `LnetNode::handle_peer_down` when it lost a peer, and
 //! `Outbound::complete` exactly once for every message it was given.
 
 use crate::error::LnetError;
 use crate::message::Message;
-use crate::node::{Interface, Node};
+use crate::node::{Interface, LnetNode};
 use crate::status::bump;
 use nacre_base::{Nid, Time};
 use std::future::Future;
@@ -48,7 +48,7 @@ pub(crate) struct LndStatus {
 /// A message on its way out. Whoever holds it owes it a completion, which returns its credits and tells the sender;
 /// dropping it counts as a lost peer.
 pub(crate) struct Outbound {
-    node: Arc<Node>,
+    node: Arc<LnetNode>,
     interface: Arc<Interface>,
     pub(crate) next_hop: Nid,
     pub(crate) message: Message,
@@ -74,7 +74,7 @@ pub(crate) enum Waiter {
 
 impl Outbound {
     pub(crate) fn new(
-        node: &Arc<Node>,
+        node: &Arc<LnetNode>,
         interface: Arc<Interface>,
         next_hop: Nid,
         message: Message,
@@ -119,7 +119,7 @@ impl Drop for Outbound {
 }
 
 impl Waiter {
-    pub(crate) fn tell(self, node: &Node, result: Result<(), LnetError>) {
+    pub(crate) fn tell(self, node: &LnetNode, result: Result<(), LnetError>) {
         match (self, result) {
             (Waiter::Nobody, _) | (Waiter::Get(_), Ok(())) => {}
             (Waiter::Put(tx), result) => {
@@ -130,7 +130,7 @@ impl Waiter {
     }
 }
 
-impl Node {
+impl LnetNode {
     fn count_sent(&self, result: Result<(), LnetError>, payload_len: usize) {
         let c = &self.counters;
         match result {

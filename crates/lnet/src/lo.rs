@@ -9,7 +9,7 @@
 use crate::LnetError;
 use crate::lnd::{Lnd, Outbound};
 use crate::message::{Kind, Message, Portal};
-use crate::node::Node;
+use crate::node::LnetNode;
 use nacre_base::Nid;
 use nacre_rt::{Rt, Task};
 use parking_lot::Mutex;
@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 /// The driver.
 pub(crate) struct Lo {
     rt: Rt,
-    node: Weak<Node>,
+    node: Weak<LnetNode>,
     lanes: Mutex<BTreeMap<Portal, Lane>>,
 }
 
@@ -43,7 +43,7 @@ const LANE_MAX: usize = 65_536;
 const LANE_TURN: u32 = 64;
 
 impl Lo {
-    pub(crate) fn new(rt: Rt, node: Weak<Node>) -> Arc<Lo> {
+    pub(crate) fn new(rt: Rt, node: Weak<LnetNode>) -> Arc<Lo> {
         Arc::new(Lo { rt, node, lanes: Mutex::default() })
     }
 
@@ -97,7 +97,7 @@ impl Lnd for Lo {
     }
 }
 
-async fn run_lane(rt: Rt, queue: Arc<Queue>, node: Weak<Node>) {
+async fn run_lane(rt: Rt, queue: Arc<Queue>, node: Weak<LnetNode>) {
     for turn in 1_u32.. {
         if turn % LANE_TURN == 0 {
             rt.yield_now().await;

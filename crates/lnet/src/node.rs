@@ -51,8 +51,8 @@ pub struct IncomingPut {
     pub payload: Payload,
 }
 
-/// A node.
-pub(crate) struct Node {
+/// A node as the network knows it: its interfaces, portals and what it has exposed.
+pub(crate) struct LnetNode {
     pub(crate) rt: Rt,
     pub(crate) options: LnetOptions,
     faults: Faults,
@@ -102,13 +102,13 @@ const HEALTH_MAX: u32 = 1000;
 /// Taken off a peer's health for a failure, and given back for a success.
 const HEALTH_SENSITIVITY: u32 = 100;
 
-impl Node {
-    pub(crate) fn new(rt: Rt, options: LnetOptions, faults: Faults) -> Arc<Node> {
+impl LnetNode {
+    pub(crate) fn new(rt: Rt, options: LnetOptions, faults: Faults) -> Arc<LnetNode> {
         Arc::new_cyclic(|node| {
             let lo = Lo::new(rt.clone(), node.clone());
             // In process nothing is in hand for long: as good as no credits at all.
             let lo = Arc::new(Interface::new(Nid::LO, lo, Credits::new(u32::MAX, u32::MAX, usize::MAX), usize::MAX));
-            Node {
+            LnetNode {
                 gets: PendingGets::new(rt.random()),
                 rt,
                 options,
@@ -490,5 +490,5 @@ impl InterfaceState {
 }
 
 // An idle node of a simulation of 25,000 must stay small.
-const _: () = assert!(size_of::<Node>() + 2 * size_of::<Interface>() < 2048);
+const _: () = assert!(size_of::<LnetNode>() + 2 * size_of::<Interface>() < 2048);
 const _: () = assert!(size_of::<Latency>() == 32);

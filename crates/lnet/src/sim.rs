@@ -8,7 +8,7 @@
 use crate::error::LnetError;
 use crate::lnd::{Lnd, Outbound};
 use crate::message::Message;
-use crate::node::Node;
+use crate::node::LnetNode;
 use nacre_base::{FxHashMap, Nid, Prng, Time};
 use nacre_rt::Rt;
 use parking_lot::{Mutex, MutexGuard};
@@ -170,7 +170,7 @@ impl SimNet {
     }
 
     /// Adds a node under a number of its own, or under `number`, replacing the crashed node that had it.
-    pub(crate) fn join(&self, node: &Arc<Node>, number: Option<u32>) -> (Nid, Arc<dyn Lnd>) {
+    pub(crate) fn join(&self, node: &Arc<LnetNode>, number: Option<u32>) -> (Nid, Arc<dyn Lnd>) {
         let mut s = self.0.state.lock();
         let number = number.unwrap_or(s.next_node);
         s.next_node = s.next_node.max(number.saturating_add(1));
@@ -252,7 +252,7 @@ struct State {
 }
 
 struct Member {
-    node: Weak<Node>,
+    node: Weak<LnetNode>,
     /// Counts the lives under one number: a message belongs to the lives of its sender and its receiver.
     life: u32,
     bandwidth: u64,
@@ -411,7 +411,7 @@ impl State {
     }
 
     /// A message has reached its receiver's end; the node that it is for, when it has come in entirely.
-    fn arrive(&mut self, flight: Flight, now: Time) -> Option<(Arc<Node>, Message)> {
+    fn arrive(&mut self, flight: Flight, now: Time) -> Option<(Arc<LnetNode>, Message)> {
         let Some(member) = self.nodes.get_mut(&flight.to) else { return self.lose() };
         // A message alone takes no longer for having a receiver: its bytes come in as they went out.
         let takes = transmission(wire_size(&flight.message), member.bandwidth);
@@ -424,7 +424,7 @@ impl State {
         self.deliver(flight)
     }
 
-    fn deliver(&mut self, flight: Flight) -> Option<(Arc<Node>, Message)> {
+    fn deliver(&mut self, flight: Flight) -> Option<(Arc<LnetNode>, Message)> {
         let life = |n: u32| self.nodes.get(&n).map(|m| m.life);
         let alive = (life(flight.from), life(flight.to)) == (Some(flight.lives.0), Some(flight.lives.1));
         if !alive || self.is_cut(flight.from, flight.to) {

@@ -149,15 +149,7 @@ impl Mdt {
 
     /// Clients that are connected, other servers among them; none if the service has ended.
     pub fn clients(&self) -> Vec<Uuid> {
-        self.running
-            .lock()
-            .served
-            .as_ref()
-            .map(ServedTarget::exports)
-            .unwrap_or_default()
-            .iter()
-            .map(|e| e.client)
-            .collect()
+        self.running.lock().served.as_ref().map(ServedTarget::clients).unwrap_or_default()
     }
 
     /// Open handles; for leak checks.

@@ -71,7 +71,7 @@ impl Mgs {
 
     /// Clients that are connected, other servers among them; none if the service has ended.
     pub fn clients(&self) -> Vec<Uuid> {
-        self.served.lock().as_ref().map(ServedTarget::exports).unwrap_or_default().iter().map(|e| e.client).collect()
+        self.served.lock().as_ref().map(ServedTarget::clients).unwrap_or_default()
     }
 
     /// What is below the service.

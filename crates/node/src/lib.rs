@@ -14,9 +14,9 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-pub use mount::{Mounted, NodeMountError};
+pub use mount::NodeMountError;
 pub use role::{Layer, Role};
-pub use target::{ServeError, Served, TargetRole, TargetSpec, tables};
+pub use target::{ServeError, Served, TargetSpec, tables};
 
 use nacre_base::Faults;
 use nacre_base::param::Params;
@@ -69,9 +69,13 @@ pub enum RoleError {
 }
 
 impl Roles {
+    fn check_open(&self) -> Result<(), RoleError> {
+        if self.stopping { Err(RoleError::Stopping) } else { Ok(()) }
+    }
+
     fn check_free(&self, name: &str) -> Result<(), RoleError> {
+        self.check_open()?;
         match self.running.iter().any(|role| role.name() == name) {
-            _ if self.stopping => Err(RoleError::Stopping),
             true => Err(RoleError::Running(name.to_owned())),
             false => Ok(()),
         }
@@ -119,6 +123,11 @@ impl Node {
         roles.check_free(&role.name())?;
         roles.running.push(role);
         Ok(())
+    }
+
+    /// Checks that the node still takes roles, before one is started in vain.
+    fn check_open(&self) -> Result<(), RoleError> {
+        self.0.roles.lock().check_open()
     }
 
     /// Checks that a role of this name could be added now, before it is started in vain.

@@ -17,7 +17,7 @@ pub enum NodeMountError {
 }
 
 /// The role of a mount.
-pub struct Mounted {
+struct Mounted {
     name: String,
     client: Arc<Client>,
 }
@@ -46,7 +46,7 @@ impl Node {
 
     /// The same without parameters, for thousands of mounts in one process.
     pub async fn mount_unlisted(&self, config: MountConfig) -> Result<Arc<Client>, NodeMountError> {
-        self.check_free("")?;
+        self.check_open()?;
         // In a box, or every future that mounts would have a mount's whole state in it.
         let config = MountConfig { faults: self.faults().clone(), ..config };
         let client = Box::pin(Client::mount(self.rpc(), config)).await?;

@@ -102,7 +102,7 @@ impl Served {
 }
 
 /// The role of a target: the target, and its client of the MGS.
-pub struct TargetRole {
+struct TargetRole {
     served: Served,
     mgc: Option<Arc<Mgc>>,
 }

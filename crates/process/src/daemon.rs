@@ -14,24 +14,24 @@ pub fn run(main: impl Future<Output = Result<(), String>>, who: &str) -> ExitCod
     raise_open_files();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(r) => r,
-        Err(e) => return fail(who, &format!("cannot start the runtime: {e}")),
+        Err(e) => return fail(who, format!("cannot start the runtime: {e}"), 1),
     };
     let code = match runtime.block_on(main) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             // The command that waits for the ready line prints this instead.
             tell("failed", &e);
-            fail(who, &e)
+            fail(who, e, 1)
         }
     };
     runtime.shutdown_timeout(Duration::from_secs(2));
     code
 }
 
-/// Says why the process ends.
-fn fail(who: &str, why: &str) -> ExitCode {
-    eprintln!("{who}: {why}");
-    ExitCode::FAILURE
+/// Prints `who: message` to standard error and gives the exit code.
+pub fn fail(who: &str, message: impl std::fmt::Display, code: u8) -> ExitCode {
+    eprintln!("{who}: {message}");
+    ExitCode::from(code)
 }
 
 /// Logs go to standard error; `NACRE_LOG` sets the level (`info` unless set), as `RUST_LOG` filters do.

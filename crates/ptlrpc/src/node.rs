@@ -301,6 +301,11 @@ impl ServedTarget {
         all
     }
 
+    /// Clients that are connected, other servers among them, in the order of their exports' cookies.
+    pub fn clients(&self) -> Vec<Uuid> {
+        self.exports().iter().map(|export| export.client).collect()
+    }
+
     /// Throws a client out, as `lctl set_param *.evict_client` does. False if it is not connected.
     pub async fn evict(&self, client: Uuid) -> bool {
         let export = self.entry.clients.lock().get(&client).cloned();

@@ -77,7 +77,7 @@ impl Program {
         }
     }
 
-    /// What is not timed.
+    /// Makes the files that the program needs, before its time begins.
     pub(super) fn prepare(self, dir: &Path) -> io::Result<()> {
         if matches!(self, Program::Renames | Program::ContendedRenames) {
             (0..OTHER_NAMES).try_for_each(|n| File::create_new(dir.join(format!("{n:08}"))).map(drop))?;

@@ -12,6 +12,7 @@
 use super::tiling::{Position, Reader};
 use nacre_base::Time;
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -222,7 +223,7 @@ impl Stream {
     fn position(&self) -> Option<Position> {
         match self.course {
             Course::Strided { last, stride, len, .. } => {
-                let stride = u64::try_from(stride).ok().filter(|stride| *stride > 0)?;
+                let stride = u64::try_from(stride).ok().and_then(NonZeroU64::new)?;
                 Some(Position { last, stride, len })
             }
             _ => None,

@@ -3,6 +3,7 @@
 
 use nacre_base::Time;
 use parking_lot::Mutex;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,7 +54,7 @@ impl Drop for Reader {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Position {
     pub(crate) last: u64,
-    pub(crate) stride: u64,
+    pub(crate) stride: NonZeroU64,
     pub(crate) len: u64,
 }
 
@@ -68,9 +69,8 @@ impl Tiling {
     fn handle_read(&mut self, reader: u64, at: Position, now: Time) -> bool {
         self.tiles.retain(|tile| now.since(tile.used) <= IDLE_MAX && !(tile.reader == reader && tile.at.same(&at)));
         self.tiles.push(Tile { reader, at, used: now });
-        let is_near = |tile: &&Tile| {
-            tile.at.stride == at.stride && tile.at.last.abs_diff(at.last) / at.stride.max(1) <= APART_MAX
-        };
+        let is_near =
+            |tile: &&Tile| tile.at.stride == at.stride && tile.at.last.abs_diff(at.last) / at.stride <= APART_MAX;
         let mut parts: Vec<_> = self.tiles.iter().filter(is_near).flat_map(|tile| tile.at.in_stride()).collect();
         parts.sort_unstable();
         let (mut covered, mut reached) = (0, 0);
@@ -78,21 +78,21 @@ impl Tiling {
             covered += end.saturating_sub(start.max(reached));
             reached = reached.max(end);
         }
-        covered >= at.stride - at.stride / 4
+        covered >= at.stride.get() - at.stride.get() / 4
     }
 }
 
 impl Position {
     /// Whether both are the same stream, earlier and later.
     fn same(&self, other: &Position) -> bool {
-        self.stride == other.stride && self.last % self.stride.max(1) == other.last % other.stride.max(1)
+        self.stride == other.stride && self.last % self.stride == other.last % other.stride
     }
 
     /// The parts of each stride that the stream reads.
     fn in_stride(&self) -> [(u64, u64); 2] {
-        let start = self.last % self.stride.max(1);
+        let (start, stride) = (self.last % self.stride, self.stride.get());
         let end = start.saturating_add(self.len);
-        [(start, end.min(self.stride)), (0, end.saturating_sub(self.stride).min(start))]
+        [(start, end.min(stride)), (0, end.saturating_sub(stride).min(start))]
     }
 }
 
@@ -102,8 +102,12 @@ mod tests {
 
     const RECORD: u64 = 47_008;
 
+    fn position(last: u64, stride: u64, len: u64) -> Position {
+        Position { last, stride: NonZeroU64::new(stride).unwrap(), len }
+    }
+
     fn at(n: u64) -> Position {
-        Position { last: n * RECORD, stride: 4 * RECORD, len: RECORD }
+        position(n * RECORD, 4 * RECORD, RECORD)
     }
 
     fn readers<const N: usize>() -> [Reader; N] {
@@ -144,9 +148,9 @@ mod tests {
     #[test]
     fn a_record_may_lie_across_the_border_of_strides() {
         let [a, b] = readers();
-        let position = |last| Position { last, stride: 100, len: 50 };
-        assert!(!a.handle_read(position(80), Time::ZERO));
-        assert!(b.handle_read(position(230), Time::ZERO));
-        assert_eq!(position(80).in_stride(), [(80, 100), (0, 30)]);
+        let at = |last| position(last, 100, 50);
+        assert!(!a.handle_read(at(80), Time::ZERO));
+        assert!(b.handle_read(at(230), Time::ZERO));
+        assert_eq!(at(80).in_stride(), [(80, 100), (0, 30)]);
     }
 }

@@ -14,7 +14,7 @@ use crate::error::LnetError;
 use crate::frame::{self, ConnectionType, FrameError, FrameHeader, HEADER_LEN};
 use crate::lnd::Outbound;
 use crate::message::{Message, flip_bit};
-use crate::node::Node;
+use crate::node::LnetNode;
 use crate::status::bump;
 use bytes::Bytes;
 use nacre_base::buf::AlignedBuf;
@@ -426,7 +426,7 @@ impl Reader {
         Ok(())
     }
 
-    fn node(&self) -> Option<Arc<Node>> {
+    fn node(&self) -> Option<Arc<LnetNode>> {
         self.shared.node.upgrade()
     }
 }

@@ -25,7 +25,7 @@ use crate::error::LnetError;
 use crate::frame::{ConnectionType, FrameError, HELLO_PREFIX_LEN, Hello};
 use crate::lnd::{Lnd, LndStatus, Outbound, Waiter};
 use crate::message::{MAX_PAYLOAD, Message, Portal};
-use crate::node::{Node, PING_MATCH_BITS};
+use crate::node::{LnetNode, PING_MATCH_BITS};
 use crate::options::TcpOptions;
 use crate::status::bump;
 use backoff::Backoff;
@@ -68,7 +68,7 @@ pub(crate) struct Tcp(Arc<Shared>);
 struct Shared {
     /// A scope of its own: killing it ends the acceptor, dials and connections.
     rt: Rt,
-    node: Weak<Node>,
+    node: Weak<LnetNode>,
     nid: Nid,
     /// Makes this start's incarnation for each peer. Peers get different ones, so that nobody who asks this node learns
     /// what another peer knows it by.
@@ -136,7 +136,7 @@ const KEEPALIVE_COUNT: u32 = 5;
 
 impl Tcp {
     /// Binds the acceptor and starts to accept.
-    pub(crate) async fn start(node: &Arc<Node>, listen: TcpListen) -> Result<(Nid, Arc<Tcp>), LnetError> {
+    pub(crate) async fn start(node: &Arc<LnetNode>, listen: TcpListen) -> Result<(Nid, Arc<Tcp>), LnetError> {
         let (listener, port) = bind(listen).map_err(|e| LnetError::Listen(Errno::from_io(&e)))?;
         let port = if port == Nid::TCP_PORT { 0 } else { port };
         let nid = Nid { network: listen.network, address: listen.address.into(), port };
