@@ -3,11 +3,10 @@
 use crate::evictor::{self, Seen};
 use crate::export::{Connecting, Export};
 use crate::identity::{Identity, Standing};
-use crate::import::millis;
-use crate::message::{PROBE_MATCH_BITS, encode, request_portal};
+use crate::message::{PROBE_MATCH_BITS, encode, millis, request_portal};
 use crate::node::NodeShared;
 use crate::request_log::ReplyTo;
-use crate::service::{TargetEntry, random_nonzero};
+use crate::target::{Connect, TargetEntry};
 use bytes::Bytes;
 use nacre_base::{Errno, Nid, Payload, Time, Uuid};
 use nacre_wire::connect::{ConnectReply, ConnectRequest};
@@ -24,13 +23,6 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
 /// Most clients of one node; more are refused until others leave. Lustre's limit for a target.
 const EXPORTS_MAX: usize = 128 << 10;
-
-/// A connect as it arrived.
-pub(crate) struct Connect {
-    header: RpcHeader,
-    request: ConnectRequest,
-    reply_to: ReplyTo,
-}
 
 /// A client's turn: its connects are handled one at a time. Over when none waits any more, or one could not be handled to its end.
 struct Turn<'a> {
@@ -128,7 +120,7 @@ impl NodeShared {
                     self.close_export(&old, "its client connected anew").await;
                     old.gone().await;
                 }
-                let cookie = random_nonzero(self);
+                let cookie = self.core.random_nonzero();
                 Export::new(entry.clone(), cookie, &request, &from)
             }
         };
@@ -141,7 +133,7 @@ impl NodeShared {
                 if reply.data.instance == 0 {
                     reply.data.instance = entry.incarnation;
                 }
-                export.handle_connected(&from, reply.data.clone(), self.rt.now());
+                export.handle_connected(&from, reply.data.clone(), self.core.rt.now());
                 if !known {
                     self.add_export(entry, &export);
                 }
@@ -154,7 +146,7 @@ impl NodeShared {
     /// no secret, so it does not suffice to have the client thrown out.
     async fn is_held_elsewhere(&self, old: &Export, newcomer: Nid) -> bool {
         let is_held = old.nid() != newcomer && self.is_alive(old).await;
-        if is_held && self.refusals.is_worth_a_line(self.rt.now()) {
+        if is_held && self.refusals.is_worth_a_line(self.core.rt.now()) {
             let (target, client, nid) = (&old.target, &old.client_name, old.nid());
             tracing::warn!("{target}: refused {newcomer}, which connects as {client}, which is at {nid} and answers");
         }
@@ -165,7 +157,7 @@ impl NodeShared {
         tracing::info!("{}: {} ({}) connected", entry.name, export.client_name, export.nid());
         entry.clients.lock().insert(export.client, export.clone());
         self.exports.write().insert(export.cookie, export.clone());
-        self.service_timer.arm(self.rt.now() + evictor::TICK);
+        self.service_timer.arm(self.core.rt.now() + evictor::TICK);
         // The target may have stopped just before: then nobody else will close it.
         if entry.stopped.load(Ordering::Acquire) {
             self.drop_export(export);
@@ -276,7 +268,7 @@ impl NodeShared {
             .collect();
         for cookie in self.evictor.lock().handle_time(now, &seen) {
             if let Some(export) = exports.iter().find(|e| e.cookie == cookie) {
-                drop(self.rt.spawn(self.clone().probe(export.clone())));
+                drop(self.core.rt.spawn(self.clone().probe(export.clone())));
             }
         }
         *next
@@ -284,7 +276,7 @@ impl NodeShared {
 
     async fn probe(self: Arc<Self>, export: Arc<Export>) {
         let answered = self.is_alive(&export).await;
-        let now = self.rt.now();
+        let now = self.core.rt.now();
         if answered {
             export.handle_heard(now);
         }
@@ -298,7 +290,7 @@ impl NodeShared {
     /// Asks a client's node whether that very client lives there: another process may have its NID now.
     async fn is_alive(&self, export: &Export) -> bool {
         for _ in 0..PROBES {
-            let xid = self.next_xid();
+            let xid = self.core.next_xid();
             let (answer, answered) = oneshot::channel();
             self.probes.lock().insert(xid, answer);
             let header = RpcHeader {
@@ -310,8 +302,8 @@ impl NodeShared {
             };
             let body = nacre_wire::encode(&export.client);
             let probe = encode(RpcKind::Request, &header, &body, Payload::new());
-            let _ = self.lnet.post(export.nid(), request_portal(Lane::Control), PROBE_MATCH_BITS, probe);
-            let answered = self.rt.timeout(PROBE_TIMEOUT, answered).await;
+            let _ = self.core.lnet.post(export.nid(), request_portal(Lane::Control), PROBE_MATCH_BITS, probe);
+            let answered = self.core.rt.timeout(PROBE_TIMEOUT, answered).await;
             self.probes.lock().remove(&xid);
             if let Ok(Ok(lives)) = answered {
                 return lives;

@@ -1,7 +1,7 @@
 //! The server's side of a connection: one export per client and target.
 
 use crate::request_log::{Early, Received, ReplyTo, RequestLog, Verdict};
-use crate::service::TargetEntry;
+use crate::target::TargetEntry;
 use nacre_base::{Nid, Payload, Time, Uuid};
 use nacre_wire::connect::{ConnectData, ConnectRequest, connect_flags};
 use parking_lot::Mutex;

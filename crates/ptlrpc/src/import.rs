@@ -7,11 +7,10 @@ use crate::calls::{Calls, Spec, Step};
 use crate::error::RpcError;
 use crate::flights::{Flights, Traffic};
 use crate::import_state::ImportMachine;
-use crate::message::{GOODBYE_XID, Incoming, encode, request_portal};
-use crate::node::NodeShared;
+use crate::message::{GOODBYE_XID, Incoming, LockPool, encode, millis, request_portal};
+use crate::node_core::NodeCore;
 use crate::replay::{CommitCallback, Fate, Kept, Replayable, Replays};
 use crate::stats::{OpStats, Tally};
-use crate::target::LockPool;
 use crate::window::Credits;
 use bytes::Bytes;
 use nacre_base::param::Params;
@@ -59,10 +58,12 @@ type ConnectHook = Arc<dyn Fn(&mut ConnectData) + Send + Sync>;
 type ConnectedHook = Arc<dyn Fn(&ConnectData) + Send + Sync>;
 /// Something under way that is part of a recovery.
 pub type Recovering = Pin<Box<dyn Future<Output = Result<(), RpcError>> + Send>>;
+/// Takes an import out of its node's table.
+pub(crate) type Forget = Box<dyn Fn(u64) + Send + Sync>;
 type RecoverHook = Arc<dyn Fn() -> Recovering + Send + Sync>;
 
 pub(crate) struct ImportShared {
-    pub(crate) node: Arc<NodeShared>,
+    pub(crate) node: Arc<NodeCore>,
     pub(crate) config: ImportConfig,
     /// Goes into the match bits of requests; replies come back with it.
     pub(crate) id: u64,
@@ -77,7 +78,9 @@ pub(crate) struct ImportShared {
     pub(crate) nudge: Notify,
     pub(crate) max_rpcs_in_flight: Arc<AtomicU64>,
     /// Where its parameters are, if it has any.
-    listed: OnceLock<Params>,
+    pub(crate) listed: OnceLock<Params>,
+    /// Takes it out of the node's table, by its id.
+    forget: Forget,
 }
 
 pub(crate) struct State {
@@ -157,7 +160,7 @@ const BULK_TIMEOUT: Duration = Duration::from_secs(10);
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Import {
-    pub(crate) fn new(node: Arc<NodeShared>, id: u64, config: ImportConfig) -> Arc<Import> {
+    pub(crate) fn new(node: Arc<NodeCore>, id: u64, config: ImportConfig, forget: Forget) -> Arc<Import> {
         let now = node.rt.now();
         let max_rpcs_in_flight = Arc::new(AtomicU64::new(MAX_RPCS_IN_FLIGHT));
         let state = State {
@@ -195,6 +198,7 @@ impl Import {
             nudge: Notify::new(),
             max_rpcs_in_flight,
             listed: OnceLock::new(),
+            forget,
         });
         Arc::new(Import(shared))
     }
@@ -202,12 +206,6 @@ impl Import {
     /// How long requests of an opcode took, at the client.
     pub fn stats(&self, opcode: Opcode) -> Tally {
         self.0.state.lock().stats.get(opcode)
-    }
-
-    /// Shows the import among `params` until it is dropped. It can be shown in one place only.
-    pub fn list_in(&self, params: &Params) {
-        assert!(self.0.listed.set(params.clone()).is_ok(), "{} is listed already", self.0.config.label);
-        crate::import_params::register(&self.0, params);
     }
 
     /// Calls the target: connects if need be, sends, and waits until there is an answer. Resends over reconnects with
@@ -376,10 +374,8 @@ impl Import {
 impl Drop for Import {
     fn drop(&mut self) {
         self.0.close();
-        if let Some(params) = self.0.listed.get() {
-            crate::import_params::remove(&self.0, params);
-        }
-        self.0.node.forget_import(self.0.id);
+        self.0.unlist();
+        (self.0.forget)(self.0.id);
     }
 }
 
@@ -826,8 +822,4 @@ impl Drop for Request {
 
 pub(crate) fn tell_all(callbacks: &[CommitCallback], fate: Fate) {
     callbacks.iter().for_each(|c| c.tell(fate));
-}
-
-pub(crate) fn millis(d: Duration) -> u32 {
-    u32::try_from(d.as_millis()).unwrap_or(u32::MAX)
 }

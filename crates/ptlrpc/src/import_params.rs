@@ -2,7 +2,7 @@
 //! `stats`, and the tunable `max_rpcs_in_flight`.
 
 use crate::adaptive_timeout::{AT_MIN, Estimator};
-use crate::import::{ImportShared, State};
+use crate::import::{Import, ImportShared, State};
 use crate::message::request_portal;
 use nacre_base::param::Params;
 use nacre_base::{TargetKind, Time};
@@ -24,7 +24,7 @@ fn prefix(import: &ImportShared) -> String {
     format!("{device}.{}.", import.config.label)
 }
 
-pub(crate) fn register(import: &Arc<ImportShared>, params: &Params) {
+fn register(import: &Arc<ImportShared>, params: &Params) {
     let prefix = prefix(import);
     let show = |name: &str, text: fn(&ImportShared) -> String| {
         let weak = Arc::downgrade(import);
@@ -56,8 +56,21 @@ pub(crate) fn register(import: &Arc<ImportShared>, params: &Params) {
     );
 }
 
-pub(crate) fn remove(import: &ImportShared, params: &Params) {
-    params.remove_prefix(&prefix(import));
+impl Import {
+    /// Shows the import among `params` until it is dropped. It can be shown in one place only.
+    pub fn list_in(&self, params: &Params) {
+        assert!(self.0.listed.set(params.clone()).is_ok(), "{} is listed already", self.0.config.label);
+        register(&self.0, params);
+    }
+}
+
+impl ImportShared {
+    /// Takes its parameters away, if it has any.
+    pub(crate) fn unlist(&self) {
+        if let Some(params) = self.listed.get() {
+            params.remove_prefix(&prefix(self));
+        }
+    }
 }
 
 /// Wall-clock seconds of a moment on the runtime's clock.

@@ -7,8 +7,8 @@
 //! The rules are engines without IO, each in a file with its tests: `import_state` (what a connect reply means, where to
 //! connect next), `calls` (who waits for what at the client), `modify_slots`, `window`, `adaptive_timeout`,
 //! `request_log` (what a server remembers so that nothing is done twice), `nrs` (what runs, what waits), `evictor`. The
-//! choreography around them: `import` and `connect` at the client; `service`, `transfer` and `connections` at the server;
-//! `node` and `timer` for both.
+//! choreography around them: `import` and `connect` at the client; `service`, `lane`, `transfer` and `connections` at the server;
+//! `node`, `node_core` and `timer` for both. A target, its exports and their requests name each other (`target`, `export`, `request`).
 //!
 //! **Exactly once.** A request keeps its xid over resends. The server knows what runs and keeps the replies of changes
 //! (a transno, or a tag) until the client's last_xid passes them; after a restart it asks the target's reply slots.
@@ -37,13 +37,16 @@ mod identity;
 mod import;
 mod import_params;
 mod import_state;
+mod lane;
 mod message;
 mod modify_slots;
 mod node;
+mod node_core;
 pub mod nrs;
 mod params;
 mod recover;
 mod replay;
+mod request;
 mod request_log;
 mod service;
 mod stats;
@@ -60,10 +63,12 @@ pub use export::Export;
 pub use flights::{Flights, Traffic};
 pub use identity::{AskMgs, Identity, Refusals, Roles, Servers, Standing};
 pub use import::{Import, ImportConfig, ImportState, MAX_RPCS_IN_FLIGHT, PING_INTERVAL, Recovering};
+pub use lane::LaneCounts;
+pub use message::LockPool;
 pub use node::{RpcNode, ServedTarget};
 pub use params::PARAMS;
 pub use replay::{CommitCallback, Fate};
-pub use service::LaneCounts;
+pub use request::{Delivery, ServerRequest};
 pub use stats::Tally;
-pub use target::{Delivery, LockPool, Response, ServerRequest, TargetHandler};
+pub use target::{Response, TargetHandler};
 pub use window::{CongestionControl, Credits, FixedWindow, GrantRequest};

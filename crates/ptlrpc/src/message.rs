@@ -5,6 +5,7 @@ use nacre_base::Payload;
 use nacre_lnet::Portal;
 use nacre_wire::header::{HEADER_BYTES, MAGIC, RpcMessage, VERSION};
 use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind, WireError};
+use std::time::Duration;
 
 /// Replies of every lane; the match bits name the import.
 pub(crate) const REPLY_PORTAL: Portal = Portal(10);
@@ -64,6 +65,20 @@ pub(crate) fn decode(payload: &Payload) -> Result<Incoming, WireError> {
     let mut data = Payload::from(message.inline);
     rest.iter().for_each(|piece| data.push(piece.clone()));
     Ok(Incoming { kind: message.kind, header: message.header, body: message.body, data })
+}
+
+/// How many locks a server lets its clients keep.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LockPool {
+    /// The server lock volume: a client gives locks back whose age in seconds times the number of its unused locks is larger.
+    pub volume: u64,
+    /// Locks that all clients together should hold at most; 0: nothing is said.
+    pub limit: u32,
+}
+
+/// A duration as headers have it.
+pub(crate) fn millis(d: Duration) -> u32 {
+    u32::try_from(d.as_millis()).unwrap_or(u32::MAX)
 }
 
 /// The opcode with this number.

@@ -4,10 +4,12 @@ use crate::evictor::Evictor;
 use crate::export::Export;
 use crate::identity::Refusals;
 use crate::import::{Import, ImportConfig, ImportShared};
+use crate::lane::{LaneCounts, LaneService};
 use crate::message::{PROBE_MATCH_BITS, REPLY_PORTAL, decode, request_portal};
-use crate::service::{LaneCounts, LaneService, TargetEntry, random_nonzero};
+use crate::node_core::NodeCore;
+use crate::request::Work;
 use crate::stats::{OpStats, Tally};
-use crate::target::TargetHandler;
+use crate::target::{TargetEntry, TargetHandler};
 use crate::timer::Timer;
 use crate::window::{CongestionControl, FixedWindow};
 use nacre_base::{Faults, FxHashMap, Nid, Time, Uuid};
@@ -26,15 +28,10 @@ use tokio::sync::oneshot;
 pub struct RpcNode(pub(crate) Arc<NodeShared>);
 
 pub(crate) struct NodeShared {
-    pub(crate) rt: Rt,
-    pub(crate) lnet: Lnet,
-    pub(crate) faults: Faults,
-    /// Deadlines of calls.
-    pub(crate) timer: Arc<Timer>,
+    pub(crate) core: Arc<NodeCore>,
     /// Early replies and the evictor.
     pub(crate) service_timer: Arc<Timer>,
     timer_tasks: Mutex<Vec<Task>>,
-    next_xid: AtomicU64,
     next_import: AtomicU64,
     /// By id, so that walks over all go in an order of their own.
     imports: RwLock<BTreeMap<u64, Weak<ImportShared>>>,
@@ -47,8 +44,6 @@ pub(crate) struct NodeShared {
     pub(crate) malformed: AtomicU64,
     /// Of requests and connects from NIDs that they must not come from.
     pub(crate) refusals: Refusals,
-    /// Bytes that servers have answered and may yet lose, of all imports.
-    pub(crate) unstable: Arc<AtomicU64>,
 }
 
 /// A target being served, until this is dropped.
@@ -61,17 +56,10 @@ pub struct ServedTarget {
 impl RpcNode {
     /// Attaches to the node's network. `faults` has the fault points of requests, replies and bulk.
     pub fn new(rt: Rt, lnet: Lnet, faults: Faults) -> RpcNode {
-        // The clock's nanoseconds over 16: higher than in any former life that sent fewer than 60 million RPCs a second.
-        let wall = rt.wall();
-        let first_xid = (wall.secs.max(0) as u64).saturating_mul(62_500_000) + u64::from(wall.nanos) / 16;
         let node = Arc::new(NodeShared {
-            rt,
-            lnet,
-            faults,
-            timer: Arc::new(Timer::new()),
+            core: Arc::new(NodeCore::new(rt, lnet, faults)),
             service_timer: Arc::new(Timer::new()),
             timer_tasks: Mutex::default(),
-            next_xid: AtomicU64::new(first_xid.max(1)),
             next_import: AtomicU64::new(1),
             imports: RwLock::default(),
             targets: RwLock::default(),
@@ -81,7 +69,6 @@ impl RpcNode {
             probes: Mutex::default(),
             malformed: AtomicU64::new(0),
             refusals: Refusals::default(),
-            unstable: Arc::default(),
         });
         node.attach();
         RpcNode(node)
@@ -89,18 +76,18 @@ impl RpcNode {
 
     /// The clock and executor.
     pub fn rt(&self) -> &Rt {
-        &self.0.rt
+        &self.0.core.rt
     }
 
     /// The network.
     pub fn lnet(&self) -> &Lnet {
-        &self.0.lnet
+        &self.0.core.lnet
     }
 
     /// The fault points of requests, replies and bulk.
     #[cfg(test)]
     pub(crate) fn faults(&self) -> &Faults {
-        &self.0.faults
+        &self.0.core.faults
     }
 
     /// Serves a target under its name, e.g. `nacre-OST0000`, in place of one that had the name before.
@@ -108,12 +95,12 @@ impl RpcNode {
         let entry = Arc::new(TargetEntry {
             name: target.to_owned(),
             handler,
-            incarnation: random_nonzero(&self.0),
+            incarnation: self.0.core.random_nonzero(),
             stopped: false.into(),
             clients: Mutex::default(),
             connecting: Mutex::default(),
             congestion: Mutex::new(Box::new(FixedWindow::default())),
-            lanes: Lane::ALL.map(LaneService::new),
+            lanes: Lane::ALL.map(|lane| Arc::new(self.lane_service(lane))),
         });
         let before = self.0.targets.write().insert(target.to_owned(), entry.clone());
         if let Some(before) = before {
@@ -122,10 +109,21 @@ impl RpcNode {
         ServedTarget { node: self.0.clone(), entry }
     }
 
+    fn lane_service(&self, lane: Lane) -> LaneService<Work> {
+        let node = Arc::downgrade(&self.0);
+        LaneService::new(lane, move |work| {
+            if let Some(node) = node.upgrade() {
+                node.spawn_worker(work);
+            }
+        })
+    }
+
     /// An import; it connects at the first call. [`Import::list_in`] shows it to administrators.
     pub fn import(&self, config: ImportConfig) -> Arc<Import> {
         let id = self.0.next_import.fetch_add(1, Ordering::Relaxed);
-        let import = Import::new(self.0.clone(), id, config);
+        let node = self.0.clone();
+        let forget = Box::new(move |id| drop(node.imports.write().remove(&id)));
+        let import = Import::new(self.0.core.clone(), id, config, forget);
         self.0.imports.write().insert(id, Arc::downgrade(&import.0));
         import
     }
@@ -144,8 +142,8 @@ impl RpcNode {
         for target in targets {
             self.0.stop_target(&target);
         }
-        Lane::ALL.iter().for_each(|lane| self.0.lnet.detach(request_portal(*lane)));
-        self.0.lnet.detach(REPLY_PORTAL);
+        Lane::ALL.iter().for_each(|lane| self.0.core.lnet.detach(request_portal(*lane)));
+        self.0.core.lnet.detach(REPLY_PORTAL);
         self.0.stop_timers();
     }
 
@@ -158,12 +156,12 @@ impl RpcNode {
     /// there are none.
     pub fn show_service_stats(&self, service: &str, only: &[Opcode]) -> String {
         let stats = self.0.stats_of(|target| target.handler.service() == service);
-        stats.print(self.0.rt.now(), self.0.rt.wall(), |opcode| only.is_empty() || only.contains(&opcode))
+        stats.print(self.0.core.rt.now(), self.0.core.rt.wall(), |opcode| only.is_empty() || only.contains(&opcode))
     }
 
     /// Bytes of data that are kept, over all imports, because they were answered and are not durable yet.
     pub fn unstable_bytes(&self) -> u64 {
-        self.0.unstable.load(Ordering::Relaxed)
+        self.0.core.unstable.load(Ordering::Relaxed)
     }
 
     /// How busy a lane of all targets together is, and what it dropped.
@@ -182,7 +180,7 @@ impl NodeShared {
                     node.handle_put(lane, put);
                 }
             };
-            self.lnet.attach(request_portal(lane), Arc::new(handler));
+            self.core.lnet.attach(request_portal(lane), Arc::new(handler));
         }
         let node = Arc::downgrade(self);
         let replies = move |put: IncomingPut| {
@@ -190,21 +188,21 @@ impl NodeShared {
                 node.handle_reply(&put);
             }
         };
-        self.lnet.attach(REPLY_PORTAL, Arc::new(replies));
+        self.core.lnet.attach(REPLY_PORTAL, Arc::new(replies));
         let node = Arc::downgrade(self);
-        self.lnet.register_peer_down(Arc::new(move |peer| {
+        self.core.lnet.register_peer_down(Arc::new(move |peer| {
             if let Some(node) = node.upgrade() {
                 node.handle_peer_down(peer);
             }
         }));
-        self.start_timer(&self.timer, NodeShared::handle_time);
+        self.start_timer(&self.core.timer, NodeShared::handle_time);
         self.start_timer(&self.service_timer, NodeShared::handle_service_time);
     }
 
     fn start_timer(self: &Arc<Self>, timer: &Arc<Timer>, fire: fn(&Arc<Self>, Time) -> Time) {
-        let (node, timer, rt) = (Arc::downgrade(self), timer.clone(), self.rt.clone());
+        let (node, timer, rt) = (Arc::downgrade(self), timer.clone(), self.core.rt.clone());
         let run = async move { timer.run(&rt, |now| node.upgrade().map(|n| fire(&n, now))).await };
-        self.timer_tasks.lock().push(self.rt.spawn(run));
+        self.timer_tasks.lock().push(self.core.rt.spawn(run));
     }
 
     fn stop_timers(&self) {
@@ -212,7 +210,7 @@ impl NodeShared {
     }
 
     fn handle_reply(&self, put: &IncomingPut) {
-        if self.rt.is_dead() {
+        if self.core.rt.is_dead() {
             return;
         }
         let import = self.imports.read().get(&put.match_bits).and_then(Weak::upgrade);
@@ -257,14 +255,6 @@ impl NodeShared {
         let mut all: Vec<_> = self.exports.read().values().cloned().collect();
         all.sort_by_key(|e| e.cookie);
         all
-    }
-
-    pub(crate) fn forget_import(&self, id: u64) {
-        self.imports.write().remove(&id);
-    }
-
-    pub(crate) fn next_xid(&self) -> u64 {
-        self.next_xid.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn export(&self, cookie: u64) -> Option<Arc<Export>> {

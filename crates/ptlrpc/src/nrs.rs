@@ -11,7 +11,7 @@ use nacre_wire::RpcHeader;
 use std::collections::{BTreeSet, VecDeque};
 
 /// What requests are ordered by.
-pub trait Classified: Send {
+pub trait Classified: Send + 'static {
     /// The request's header: who, what, how much.
     fn header(&self) -> &RpcHeader;
     /// The node that sent it.

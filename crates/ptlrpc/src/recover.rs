@@ -4,9 +4,9 @@
 
 use crate::call::INLINE_MAX;
 use crate::error::RpcError;
-use crate::import::{ImportShared, Replaying, millis, tell_all};
+use crate::import::{ImportShared, Replaying, tell_all};
 use crate::import_state::{Attempt, Connection};
-use crate::message::{Incoming, encode, request_portal};
+use crate::message::{Incoming, encode, millis, request_portal};
 use crate::replay::{Fate, Replayable};
 use bytes::Bytes;
 use nacre_base::{Errno, Payload, Time};

@@ -4,118 +4,31 @@
 //! task. Each lane runs so many at once and queues the rest (`nrs`). What was executed before, or runs already, is told
 //! by the export's log (`request_log`). Connects are in `connections`.
 
-use crate::connections::Connect;
 use crate::export::{Entry, Export};
 use crate::identity::Identity;
-use crate::message::{GOODBYE_XID, Incoming, REPLY_PORTAL, decode, encode, opcode};
+use crate::lane::{LaneSlot, Load};
+use crate::message::{GOODBYE_XID, Incoming, REPLY_PORTAL, decode, encode, millis, opcode};
 use crate::node::NodeShared;
-use crate::nrs::{Admission, Classified, LaneQueue, is_high_priority};
+use crate::nrs::{Admission, is_high_priority};
+use crate::request::{Arrival, ServerRequest, Transfer, Work};
 use crate::request_log::{Received, ReplyTo, Verdict, early_at};
-use crate::stats::OpStats;
-use crate::target::{Response, ServerRequest, TargetHandler};
-use crate::transfer::Transfer;
-use crate::window::{CongestionControl, GrantRequest};
-use crate::{adaptive_timeout::Estimator, import::millis, window::Credits};
+use crate::target::Response;
+use crate::window::{Credits, GrantRequest};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use nacre_base::fault::FaultAction;
-use nacre_base::{Errno, FxHashMap, Nid, Payload, Tag, Time, Transno, Uuid};
+use nacre_base::{Errno, Nid, Payload, Tag, Time, Transno, Uuid};
 use nacre_lnet::{IncomingPut, MAX_PAYLOAD};
 use nacre_wire::header::{HEADER_BYTES, Replayed, flags};
 use nacre_wire::{Lane, Opcode, RpcHeader, RpcKind};
-use parking_lot::Mutex;
 use std::any::Any;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 use std::time::Duration;
-
-/// A target being served.
-pub(crate) struct TargetEntry {
-    pub(crate) name: String,
-    pub(crate) handler: Arc<dyn TargetHandler>,
-    /// Stands for the instance of a target that has none of its own.
-    pub(crate) incarnation: u64,
-    pub(crate) stopped: AtomicBool,
-    pub(crate) clients: Mutex<FxHashMap<Uuid, Arc<Export>>>,
-    /// Clients whose connect is being handled, one of each at a time, and the one that is to follow.
-    pub(crate) connecting: Mutex<FxHashMap<Uuid, Option<Connect>>>,
-    pub(crate) congestion: Mutex<Box<dyn CongestionControl>>,
-    /// A slow target's requests take no slot from those of other targets of the node.
-    pub(crate) lanes: [LaneService; Lane::ALL.len()],
-}
-
-/// The queue and the books of one target's lane.
-pub(crate) struct LaneService {
-    state: Mutex<LaneState>,
-}
-
-struct LaneState {
-    queue: LaneQueue<Work>,
-    /// Time from arrival to reply.
-    service: Estimator,
-    stats: OpStats,
-    counts: LaneCounts,
-}
-
-/// Requests that were not served, and how busy the lane is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LaneCounts {
-    /// Dropped because their client had given up when their turn came.
-    pub late: u64,
-    /// Dropped because its client had too many requests in the queue, or in hand.
-    pub overflow: u64,
-    /// Running now.
-    pub running: u64,
-    /// Waiting now.
-    pub queued: u64,
-}
-
-impl LaneCounts {
-    pub(crate) fn plus(self, other: LaneCounts) -> LaneCounts {
-        LaneCounts {
-            late: self.late + other.late,
-            overflow: self.overflow + other.overflow,
-            running: self.running + other.running,
-            queued: self.queued + other.queued,
-        }
-    }
-}
-
-/// A request on its way to the handler.
-pub(crate) struct Work {
-    request: ServerRequest,
-    /// The node that sent it.
-    client: Nid,
-    /// It was sent before, and its tag may have a reply on disk.
-    ask_target: bool,
-}
-
-impl Classified for Work {
-    fn header(&self) -> &RpcHeader {
-        &self.request.header
-    }
-
-    fn client(&self) -> Nid {
-        self.client
-    }
-}
-
-/// What outlives the handler's hold on a request.
-pub(crate) struct Arrival {
-    pub(crate) node: Arc<NodeShared>,
-    entry: Arc<TargetEntry>,
-    client: Nid,
-    lane: Lane,
-    high_priority: bool,
-    at: Time,
-    /// It does not count in the lane any more.
-    left_lane: AtomicBool,
-    pub(crate) transfer: Transfer,
-}
 
 /// A request's fields that the reply repeats.
 struct Question {
@@ -132,19 +45,10 @@ struct Question {
 /// Early replies are looked for at most so often.
 const EARLY_REPLY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Requests of a lane that run at once. Control requests never wait.
-pub(crate) fn concurrency(lane: Lane) -> usize {
-    match lane {
-        Lane::Request => 256,
-        Lane::Io | Lane::Callback | Lane::Cancel => 64,
-        Lane::Control => usize::MAX,
-    }
-}
-
 impl NodeShared {
     /// A message arrived at a lane's portal.
     pub(crate) fn handle_put(self: &Arc<Self>, lane: Lane, put: IncomingPut) {
-        if self.rt.is_dead() {
+        if self.core.rt.is_dead() {
             return;
         }
         let reply_to = ReplyTo { nid: put.from, match_bits: put.match_bits };
@@ -160,15 +64,15 @@ impl NodeShared {
         let Some(opcode) = opcode(message.header.opcode) else {
             return self.refuse(&message.header, reply_to, Errno::EOPNOTSUPP);
         };
-        match self.faults.any_armed().then(|| self.request_fault(opcode)).flatten() {
+        match self.core.faults.any_armed().then(|| self.request_fault(opcode)).flatten() {
             None | Some(FaultAction::Corrupt) => self.handle_request(lane, opcode, message, reply_to),
             Some(FaultAction::Drop) => tracing::debug!("fault: dropped {opcode} xid {}", message.header.xid),
             Some(FaultAction::Fail(e)) => self.refuse(&message.header, reply_to, e),
-            Some(FaultAction::Crash) => self.rt.crash(),
+            Some(FaultAction::Crash) => self.core.rt.crash(),
             Some(FaultAction::Delay(d)) => {
                 let node = self.clone();
-                drop(self.rt.spawn(async move {
-                    node.rt.sleep(d).await;
+                drop(self.core.rt.spawn(async move {
+                    node.core.rt.sleep(d).await;
                     node.handle_request(lane, opcode, message, reply_to);
                 }));
             }
@@ -176,7 +80,7 @@ impl NodeShared {
     }
 
     fn request_fault(&self, opcode: Opcode) -> Option<FaultAction> {
-        let check = |name: &str| self.faults.check(name);
+        let check = |name: &str| self.core.faults.check(name);
         check("rpc.request.drop")
             .or_else(|| check("rpc.request.delay"))
             .or_else(|| check(&format!("rpc.{opcode}.drop_request")))
@@ -199,7 +103,7 @@ impl NodeShared {
         let Some(export) = self.export(m.header.export) else {
             return self.refuse_unconnected(&m.header, reply_to);
         };
-        let now = self.rt.now();
+        let now = self.core.rt.now();
         if export.nid() != reply_to.nid {
             self.log_stranger(&export, reply_to.nid, now);
             return self.refuse_unconnected(&m.header, reply_to);
@@ -252,14 +156,12 @@ impl NodeShared {
             let node = self.clone();
             return self.poll_or_spawn(async move { node.handle_disconnect(export, header).await });
         }
+        let lane_service = export.entry.lanes[lane as usize].clone();
         let arrival = Arrival {
-            node: self.clone(),
-            entry: export.entry.clone(),
-            client: reply_to.nid,
+            node: self.core.clone(),
             lane,
-            high_priority: is_high_priority(&header),
+            slot: LaneSlot::new(lane_service, reply_to.nid, is_high_priority(&header)),
             at: now,
-            left_lane: AtomicBool::new(false),
             transfer: Transfer::new(data),
         };
         let identity = Identity { nid: reply_to.nid };
@@ -280,17 +182,14 @@ impl NodeShared {
     fn admit(self: &Arc<Self>, work: Work) {
         let (export, xid) = (work.request.export.clone(), work.request.header.xid);
         let arrival = work.request.arrival.clone();
-        let mut s = arrival.lane().state.lock();
-        match s.queue.handle_arrival(work) {
+        match arrival.slot.lane().handle_arrival(work) {
             Admission::Run(work) => {
-                drop(s);
                 let node = self.clone();
                 self.poll_or_spawn(async move { node.serve(work).await });
             }
             Admission::Queued => {}
             Admission::Full => {
-                drop(s);
-                arrival.lane().handle_overflow();
+                arrival.slot.lane().handle_overflow();
                 export.handle_executed(xid, None);
             }
         }
@@ -301,22 +200,23 @@ impl NodeShared {
         let mut future: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(future);
         // The task polls it again at once, and then with a waker that counts.
         if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            drop(self.rt.spawn(future));
+            drop(self.core.rt.spawn(future));
         }
     }
 
-    fn spawn_worker(self: &Arc<Self>, work: Work) {
+    /// Serves a request, and then those that wait in its lane, in a task of its own.
+    pub(crate) fn spawn_worker(self: &Arc<Self>, work: Work) {
         let node = self.clone();
-        drop(self.rt.spawn(async move { node.serve(work).await }));
+        drop(self.core.rt.spawn(async move { node.serve(work).await }));
     }
 
     /// Runs a request, and then, as a worker of the lane, those that wait.
-    pub(crate) async fn serve(self: Arc<Self>, work: Work) {
+    async fn serve(self: Arc<Self>, work: Work) {
         let mut next = Some(work);
         while let Some(work) = next {
             next = self.serve_one(work).await;
             if next.is_some() {
-                self.rt.yield_now().await;
+                self.core.rt.yield_now().await;
             }
         }
     }
@@ -325,12 +225,16 @@ impl NodeShared {
         let Work { request, ask_target, .. } = work;
         let arrival = request.arrival.clone();
         let question = Question::of(&request);
-        let started = self.rt.now();
+        let started = self.core.rt.now();
         let (export, xid) = (&question.export, question.xid);
         // The deadline is looked up, as early replies and resends extend it.
         let late = started > arrival.at && export.deadline(xid).is_some_and(|d| d <= started);
         if late || export.is_closed() {
-            let next = arrival.leave_lane(|s| s.counts.late += u64::from(late));
+            let next = arrival.slot.leave(|lane| {
+                if late {
+                    lane.handle_late();
+                }
+            });
             let reply_to = export.handle_executed(xid, None);
             if let Some(reply_to) = reply_to.filter(|_| !late) {
                 self.refuse_unconnected(&question.header(), reply_to);
@@ -339,16 +243,12 @@ impl NodeShared {
         }
         let handled = AssertUnwindSafe(handle(request, ask_target)).catch_unwind().await;
         let result = handled.unwrap_or_else(|panic| self.handle_panic(&question, panic));
-        let now = self.rt.now();
+        let now = self.core.rt.now();
         let (took, opcode) = (now.since(started), question.opcode);
         let mut load = None;
-        let next = arrival.leave_lane(|s| {
-            s.service.handle_sample(now, now.since(arrival.at));
-            s.stats.add(opcode, took);
-            load = Some(s.load(now));
-        });
+        let next = arrival.slot.leave(|lane| load = Some(lane.handle_served(now, arrival.at, opcode, took)));
         // One that left its lane long ago is no worker any more, and counts nowhere.
-        let load = load.unwrap_or_else(|| arrival.lane().state.lock().load(now));
+        let load = load.unwrap_or_else(|| arrival.slot.lane().load(now));
         if arrival.transfer.is_broken() {
             // The client must send again: no reply, and no memory of it.
             tracing::debug!("{opcode} xid {xid}: bulk failed, not answered");
@@ -370,7 +270,7 @@ impl NodeShared {
     /// A handler panicked: its client gets EIO, and all others are served on. What the request had in hand (its turn at
     /// the running transaction, a lock table) tells its target by itself when it is dropped.
     fn handle_panic(&self, q: &Question, panic: Box<dyn Any + Send>) -> Result<Response, Errno> {
-        if self.rt.is_simulated() {
+        if self.core.rt.is_simulated() {
             // An assertion that fails must fail the simulation.
             std::panic::resume_unwind(panic);
         }
@@ -429,14 +329,9 @@ impl NodeShared {
 
     /// Whether a fault point swallows the reply.
     pub(crate) fn reply_fault(&self, opcode: Opcode) -> bool {
-        self.faults.any_armed()
-            && (self.faults.check("rpc.reply.drop").is_some()
-                || self.faults.check(&format!("rpc.{opcode}.drop_reply")).is_some())
-    }
-
-    /// Whether a fault point has a transfer of a request's data get lost: it is neither refused nor ever finished.
-    pub(crate) fn is_bulk_lost(&self, opcode: Opcode) -> bool {
-        self.faults.any_armed() && self.faults.check(&format!("rpc.{opcode}.drop_bulk")).is_some()
+        self.core.faults.any_armed()
+            && (self.core.faults.check("rpc.reply.drop").is_some()
+                || self.core.faults.check(&format!("rpc.{opcode}.drop_reply")).is_some())
     }
 
     /// A ping also tells how far a client is with a recovery, and its answer whether that goes on.
@@ -492,7 +387,7 @@ impl NodeShared {
     }
 
     pub(crate) fn post(&self, to: ReplyTo, reply: Payload) {
-        if let Err(e) = self.lnet.post(to.nid, REPLY_PORTAL, to.match_bits, reply) {
+        if let Err(e) = self.core.lnet.post(to.nid, REPLY_PORTAL, to.match_bits, reply) {
             tracing::debug!("reply to {} not sent: {e}", to.nid);
         }
     }
@@ -539,19 +434,6 @@ async fn handle(request: ServerRequest, ask_target: bool) -> Result<Response, Er
             result
         }
         None => handler.handle(request).await,
-    }
-}
-
-/// How busy a lane is.
-struct Load {
-    estimate: Duration,
-    running: usize,
-    queued: usize,
-}
-
-impl LaneState {
-    fn load(&self, now: Time) -> Load {
-        Load { estimate: self.service.estimate(now), running: self.queue.running(), queued: self.queue.queued() }
     }
 }
 
@@ -619,79 +501,6 @@ impl Question {
     }
 }
 
-impl Arrival {
-    /// The request does not count in its lane from now on; what may run in its place. At most once.
-    fn leave_lane(&self, book: impl FnOnce(&mut LaneState)) -> Option<Work> {
-        if self.left_lane.swap(true, Ordering::Relaxed) {
-            return None;
-        }
-        let mut s = self.lane().state.lock();
-        book(&mut s);
-        s.queue.handle_done(self.high_priority)
-    }
-
-    fn lane(&self) -> &LaneService {
-        &self.entry.lanes[self.lane as usize]
-    }
-
-    /// The client is slow to serve or to take the data: the request gives its slot back, and the client gets no more slots
-    /// for a while if that happens to several of its requests. Until what this returns is dropped.
-    pub(crate) fn handle_slow_transfer(self: &Arc<Self>) -> SlowTransfer {
-        self.lane().state.lock().queue.handle_slow(self.client);
-        self.handle_long_wait();
-        SlowTransfer(self.clone())
-    }
-
-    /// The handler is about to wait for other clients: it must not keep the lane from those it waits for, nor count in
-    /// the estimate of how long requests take.
-    pub(crate) fn handle_long_wait(&self) {
-        if let Some(work) = self.leave_lane(|_| {}) {
-            self.node.spawn_worker(work);
-        }
-    }
-}
-
-/// A transfer that waits for its client, beside the slots of the lane.
-pub(crate) struct SlowTransfer(Arc<Arrival>);
-
-impl Drop for SlowTransfer {
-    fn drop(&mut self) {
-        let next = self.0.lane().state.lock().queue.handle_slow_done(self.0.client);
-        next.into_iter().for_each(|work| self.0.node.spawn_worker(work));
-    }
-}
-
-impl LaneService {
-    pub(crate) fn new(lane: Lane) -> LaneService {
-        let state = LaneState {
-            queue: LaneQueue::new(concurrency(lane)),
-            service: Estimator::default(),
-            stats: OpStats::default(),
-            counts: LaneCounts::default(),
-        };
-        LaneService { state: Mutex::new(state) }
-    }
-
-    /// A request is dropped: its client has too many of them here already, and sends it again later.
-    fn handle_overflow(&self) {
-        self.state.lock().counts.overflow += 1;
-    }
-
-    pub(crate) fn counts(&self) -> LaneCounts {
-        let s = self.state.lock();
-        LaneCounts { running: s.queue.running() as u64, queued: s.queue.queued() as u64, ..s.counts }
-    }
-
-    pub(crate) fn stats(&self) -> OpStats {
-        self.state.lock().stats.clone()
-    }
-}
-
 fn micros(d: Duration) -> u32 {
     u32::try_from(d.as_micros()).unwrap_or(u32::MAX)
-}
-
-/// Cookies and incarnations are never 0.
-pub(crate) fn random_nonzero(node: &NodeShared) -> u64 {
-    node.rt.random().max(1)
 }

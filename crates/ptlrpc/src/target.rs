@@ -1,15 +1,20 @@
-//! What a target implements to be served: the handler trait, and the request and response it deals in.
+//! What a target implements to be served: the handler trait and the response it deals in; and a target that is served.
 
-use crate::call::INLINE_MAX;
 use crate::export::Export;
 use crate::identity::{Identity, Standing};
-use crate::service::Arrival;
+use crate::lane::LaneService;
+use crate::message::LockPool;
+use crate::request::{ServerRequest, Work};
+use crate::request_log::ReplyTo;
+use crate::window::CongestionControl;
 use bytes::Bytes;
-use nacre_base::{Errno, Payload, Tag, Transno, Xid};
+use nacre_base::{Errno, FxHashMap, Payload, Tag, Transno, Uuid, Xid};
 use nacre_wire::connect::{ConnectReply, ConnectRequest};
-use nacre_wire::header::{Versions, flags};
-use nacre_wire::{Field, Opcode, RpcHeader};
+use nacre_wire::header::Versions;
+use nacre_wire::{Field, Lane, RpcHeader};
+use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// A target: an MDT, an OST, the MGS.
 ///
@@ -37,7 +42,7 @@ pub trait TargetHandler: Send + Sync + 'static {
     /// Changes of this client up to here are durable. Goes into every reply.
     fn last_committed(&self, export: &Export) -> Transno;
 
-    /// The client says how far it is with its replays ([`flags::REQ_REPLAY_DONE`], [`flags::LOCK_REPLAY_DONE`], or nothing
+    /// The client says how far it is with its replays ([`nacre_wire::header::flags::REQ_REPLAY_DONE`], [`nacre_wire::header::flags::LOCK_REPLAY_DONE`], or nothing
     /// new): whether the target is in recovery, so that other requests have to wait. Also asked when it connects.
     fn recovery(&self, _export: &Arc<Export>, _told: u32) -> bool {
         false
@@ -63,129 +68,12 @@ pub trait TargetHandler: Send + Sync + 'static {
     async fn reconstruct(&self, _request: &ServerRequest, _reply: &Response) {}
 }
 
-/// How many locks a server lets its clients keep.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LockPool {
-    /// The server lock volume: a client gives locks back whose age in seconds times the number of its unused locks is larger.
-    pub volume: u64,
-    /// Locks that all clients together should hold at most; 0: nothing is said.
-    pub limit: u32,
-}
-
-/// A request as its handler sees it.
-pub struct ServerRequest {
-    /// Its header.
-    pub header: RpcHeader,
-    /// What it asks for.
-    pub opcode: Opcode,
-    /// Who asks: the NID that the export connected from.
-    pub identity: Identity,
-    /// Its encoded body.
-    pub body: Bytes,
-    /// Who asks.
-    pub export: Arc<Export>,
-    /// For a request that is replayed: the body of its first answer.
-    pub replayed: Option<Bytes>,
-    pub(crate) arrival: Arc<Arrival>,
-}
-
-impl ServerRequest {
-    /// The body as the message that the opcode says; EPROTO if it is not.
-    pub fn decode<M: Field>(&self) -> Result<M, Errno> {
-        nacre_wire::decode(&self.body).map_err(Errno::from)
-    }
-
-    /// The data that came with the request: inline, or now fetched from the client. If it cannot be fetched the
-    /// request stays unanswered, whatever the handler returns, so that the client sends it again: call this before
-    /// anything is changed.
-    pub async fn pull(&self) -> Result<Payload, Errno> {
-        self.arrival.pull(self).await
-    }
-
-    /// Sends data to the client, before the response. Needed when it does not fit into the response
-    /// ([`ServerRequest::fits_inline`]). On an error the request stays unanswered, as for [`ServerRequest::pull`].
-    pub async fn push(&self, data: Payload) -> Result<(), Errno> {
-        self.arrival.push(self, data).await
-    }
-
-    /// Whether `len` bytes can travel in [`Response::data`].
-    pub fn fits_inline(&self, len: usize) -> bool {
-        len <= INLINE_MAX
-    }
-
-    /// Room that the client made for data, in bytes; for a write, the bytes it will send.
-    pub fn bulk_len(&self) -> usize {
-        self.header.bulk_bytes as usize
-    }
-
-    /// Whether the client sent it before: it may have been executed by an earlier life of this target.
-    pub fn is_resent(&self) -> bool {
-        self.header.has(flags::RESENT)
-    }
-
-    /// Whether it was executed and answered by an earlier life of this target, and is to be executed again with the
-    /// same number and the same outcome.
-    pub fn is_replay(&self) -> bool {
-        self.replayed.is_some()
-    }
-
-    /// What was answered the first time, if it is replayed.
-    pub fn first_answer<M: Field>(&self) -> Result<Option<M>, Errno> {
-        self.replayed.as_ref().map(nacre_wire::decode).transpose().map_err(Errno::from)
-    }
-
-    /// If it is replayed: whether what it was based on is what is `found` now. EOVERFLOW, Lustre's word for it, if
-    /// not: somebody's change before it is missing, and it must not be made.
-    pub fn check_pre_versions(&self, found: &Versions) -> Result<(), Errno> {
-        let agree = !self.is_replay() || self.header.pre_versions.agree_with(found);
-        if agree { Ok(()) } else { Err(Errno::EOVERFLOW) }
-    }
-
-    /// Whether it is part of a recovery: a replay, or what brings back open files and locks.
-    pub fn is_recovery(&self) -> bool {
-        self.header.has(flags::REPLAY)
-    }
-
-    /// Tells, also when the request is gone, whether it stays unanswered because its data did not get through.
-    pub fn delivery(&self) -> Delivery {
-        Delivery(self.arrival.clone())
-    }
-
-    /// The request's number.
-    pub fn xid(&self) -> Xid {
-        Xid(self.header.xid)
-    }
-
-    /// Its modify slot; 0 if it has none.
-    pub fn tag(&self) -> Tag {
-        Tag(self.header.tag)
-    }
-
-    /// Ready when nobody waits for the answer any more, because the export is gone. Handlers that wait for other clients
-    /// (a lock, news) must wait for this too: it also gives their place in the lane to others, so that those they wait
-    /// for can be served, and keeps their time out of the estimates.
-    pub async fn abandoned(&self) {
-        self.arrival.handle_long_wait();
-        self.export.closed().await;
-    }
-}
-
-/// What becomes of a request's data.
-pub struct Delivery(Arc<Arrival>);
-
-impl Delivery {
-    /// Whether it did not get through: the client will send the request again.
-    pub fn is_broken(&self) -> bool {
-        self.0.transfer.is_broken()
-    }
-}
-
 /// A successful answer. An error is an `Errno`.
 #[derive(Debug, Clone, Default)]
 pub struct Response {
     /// The encoded body.
     pub body: Bytes,
-    /// Inline data, at most [`INLINE_MAX`] bytes.
+    /// Inline data, at most [`crate::INLINE_MAX`] bytes.
     pub data: Payload,
     /// Number of the change made; 0 if none.
     pub transno: Transno,
@@ -199,7 +87,7 @@ impl Response {
         Response { body: nacre_wire::encode(body), ..Response::default() }
     }
 
-    /// The same with inline data, at most [`INLINE_MAX`] bytes.
+    /// The same with inline data, at most [`crate::INLINE_MAX`] bytes.
     pub fn with_data(mut self, data: Payload) -> Response {
         self.data = data;
         self
@@ -216,4 +104,26 @@ impl Response {
         self.transno = transno;
         self
     }
+}
+
+/// A target being served.
+pub(crate) struct TargetEntry {
+    pub(crate) name: String,
+    pub(crate) handler: Arc<dyn TargetHandler>,
+    /// Stands for the instance of a target that has none of its own.
+    pub(crate) incarnation: u64,
+    pub(crate) stopped: AtomicBool,
+    pub(crate) clients: Mutex<FxHashMap<Uuid, Arc<Export>>>,
+    /// Clients whose connect is being handled, one of each at a time, and the one that is to follow.
+    pub(crate) connecting: Mutex<FxHashMap<Uuid, Option<Connect>>>,
+    pub(crate) congestion: Mutex<Box<dyn CongestionControl>>,
+    /// A slow target's requests take no slot from those of other targets of the node.
+    pub(crate) lanes: [Arc<LaneService<Work>>; Lane::ALL.len()],
+}
+
+/// A connect as it arrived.
+pub(crate) struct Connect {
+    pub(crate) header: RpcHeader,
+    pub(crate) request: ConnectRequest,
+    pub(crate) reply_to: ReplyTo,
 }

@@ -97,11 +97,13 @@ impl<'a> Crate<'a> {
             let Some(file) = source.path.strip_prefix(root) else { continue };
             let trunk = file.trim_end_matches(".rs");
             let trunk = trunk.strip_suffix("/mod").unwrap_or(trunk);
-            let path = if matches!(trunk, "lib" | "main") { vec![] } else { trunk.split('/').map(str::to_owned).collect() };
+            let path =
+                if matches!(trunk, "lib" | "main") { vec![] } else { trunk.split('/').map(str::to_owned).collect() };
             modules.insert(path, Reader::read(file, &source.code));
         }
         let is_test = |path: &Path| {
-            (1..=path.len()).any(|n| modules.get(&path[..n - 1]).is_some_and(|m: &Module| m.tests.contains(&path[n - 1])))
+            (1..=path.len())
+                .any(|n| modules.get(&path[..n - 1]).is_some_and(|m: &Module| m.tests.contains(&path[n - 1])))
         };
         let tests: Vec<Path> = modules.keys().filter(|p| is_test(p)).cloned().collect();
         tests.iter().for_each(|path| drop(modules.remove(path)));
@@ -242,7 +244,9 @@ impl<'a> Reader<'a> {
             let token = self.peek(0);
             let is_item = depth == within.len();
             match token {
-                "#" if self.tokens[self.at..].starts_with(&["#", "[", "cfg", "(", "test", ")", "]"]) => self.skip_test(),
+                "#" if self.tokens[self.at..].starts_with(&["#", "[", "cfg", "(", "test", ")", "]"]) => {
+                    self.skip_test()
+                }
                 "{" => depth += 1,
                 "}" => {
                     depth -= 1;
@@ -423,7 +427,8 @@ mod tests {
         fn next(n: &str) -> &'static str {
             ["c", "d", "e", "b"][usize::from(n.as_bytes()[0] - b'b')]
         }
-        let mut sources: Vec<Source> = files.iter().map(|(p, t)| Source::new(format!("crates/a/src/{p}"), t.as_str())).collect();
+        let mut sources: Vec<Source> =
+            files.iter().map(|(p, t)| Source::new(format!("crates/a/src/{p}"), t.as_str())).collect();
         sources.push(Source::new("crates/a/src/lib.rs", "mod b; mod c; mod d; mod e;"));
         let found = check(&sources);
         assert_eq!(found.len(), 1);

@@ -26,7 +26,7 @@ fn a_request_over_the_export_of_another_node_is_refused() {
                     ..RpcHeader::default()
                 };
                 let message = encode(RpcKind::Request, &header, &nacre_wire::encode(&n), Payload::new());
-                from.0.lnet.post(Nid::sim(SERVER), request_portal(Lane::Request), 77, message).unwrap();
+                from.0.core.lnet.post(Nid::sim(SERVER), request_portal(Lane::Request), 77, message).unwrap();
             }
         };
         let stranger = node(&rt, &w.net, STRANGER);
@@ -72,14 +72,14 @@ fn an_answer_counts_only_from_where_the_server_is() {
         let w = World::new(&rt);
         let import = w.import();
         apply(&import, 1).await.unwrap();
-        let xid = w.client.0.next_xid();
+        let xid = w.client.0.core.next_xid();
         let stranger = node(&rt, &w.net, STRANGER);
         let forge = async |from: &RpcNode| {
             for xid in xid..xid + 4 {
                 let header = RpcHeader { opcode: Opcode::MdsReint as u32, xid, ..RpcHeader::default() };
                 let answer = encode(RpcKind::Reply, &header, &nacre_wire::encode(&66u64), Payload::new());
                 for import in 0..4 {
-                    from.0.lnet.post(Nid::sim(CLIENT), REPLY_PORTAL, import, answer.clone()).unwrap();
+                    from.0.core.lnet.post(Nid::sim(CLIENT), REPLY_PORTAL, import, answer.clone()).unwrap();
                 }
             }
         };
@@ -98,8 +98,8 @@ fn bulk_goes_to_and_comes_from_the_server_alone() {
         let import = w.import();
         let (len, client) = (100_000, Nid::sim(CLIENT));
         apply(&import, 1).await.unwrap();
-        let lnet = node(&rt, &w.net, STRANGER).0.lnet.clone();
-        let xid = w.client.0.next_xid();
+        let lnet = node(&rt, &w.net, STRANGER).0.core.lnet.clone();
+        let xid = w.client.0.core.next_xid();
         let takes = async {
             let mut taken = 0;
             for _ in 0..20 {
@@ -112,7 +112,7 @@ fn bulk_goes_to_and_comes_from_the_server_alone() {
         let (written, taken) = tokio::join!(write(&import, pattern(len)), takes);
         assert_eq!((written, taken), (Ok(len as u64), 0));
 
-        let xid = w.client.0.next_xid();
+        let xid = w.client.0.core.next_xid();
         let gives = async {
             let false_data = Payload::from(vec![6; len]);
             for xid in xid..xid + 4 {

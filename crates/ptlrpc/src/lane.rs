@@ -1,0 +1,175 @@
+//! The lanes of a target: each has a queue ([`crate::nrs`]), the books on how long its requests took, and a limit of requests
+//! that run at once. What a request is, and how it is served, is not known here.
+
+use crate::adaptive_timeout::Estimator;
+use crate::nrs::{Admission, Classified, LaneQueue};
+use crate::stats::OpStats;
+use nacre_base::{Nid, Time};
+use nacre_wire::{Lane, Opcode};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The queue and the books of one target's lane.
+pub(crate) struct LaneService<W: Classified> {
+    state: Mutex<LaneState<W>>,
+    /// Serves a request, and then those that wait, in a task of its own.
+    spawn: Box<dyn Fn(W) + Send + Sync>,
+}
+
+pub(crate) struct LaneState<W: Classified> {
+    queue: LaneQueue<W>,
+    /// Time from arrival to reply.
+    service: Estimator,
+    stats: OpStats,
+    counts: LaneCounts,
+}
+
+/// Requests that were not served, and how busy the lane is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LaneCounts {
+    /// Dropped because their client had given up when their turn came.
+    pub late: u64,
+    /// Dropped because its client had too many requests in the queue, or in hand.
+    pub overflow: u64,
+    /// Running now.
+    pub running: u64,
+    /// Waiting now.
+    pub queued: u64,
+}
+
+/// How busy a lane is.
+pub(crate) struct Load {
+    pub(crate) estimate: Duration,
+    pub(crate) running: usize,
+    pub(crate) queued: usize,
+}
+
+/// A request's place in its lane, which it gives up at most once.
+pub(crate) struct LaneSlot<W: Classified> {
+    lane: Arc<LaneService<W>>,
+    client: Nid,
+    high_priority: bool,
+    left: AtomicBool,
+}
+
+/// A transfer that waits for its client, beside the slots of the lane.
+pub(crate) struct SlowTransfer<'a, W: Classified>(&'a LaneSlot<W>);
+
+/// Requests of a lane that run at once. Control requests never wait.
+pub(crate) fn concurrency(lane: Lane) -> usize {
+    match lane {
+        Lane::Request => 256,
+        Lane::Io | Lane::Callback | Lane::Cancel => 64,
+        Lane::Control => usize::MAX,
+    }
+}
+
+impl LaneCounts {
+    pub(crate) fn plus(self, other: LaneCounts) -> LaneCounts {
+        LaneCounts {
+            late: self.late + other.late,
+            overflow: self.overflow + other.overflow,
+            running: self.running + other.running,
+            queued: self.queued + other.queued,
+        }
+    }
+}
+
+impl<W: Classified> LaneState<W> {
+    fn load(&self, now: Time) -> Load {
+        Load { estimate: self.service.estimate(now), running: self.queue.running(), queued: self.queue.queued() }
+    }
+
+    /// The client had given the request up when its turn came.
+    pub(crate) fn handle_late(&mut self) {
+        self.counts.late += 1;
+    }
+
+    /// A request that arrived at `arrived` was served, which took `took`. Returns how busy the lane is.
+    pub(crate) fn handle_served(&mut self, now: Time, arrived: Time, opcode: Opcode, took: Duration) -> Load {
+        self.service.handle_sample(now, now.since(arrived));
+        self.stats.add(opcode, took);
+        self.load(now)
+    }
+}
+
+impl<W: Classified> LaneService<W> {
+    pub(crate) fn new(lane: Lane, spawn: impl Fn(W) + Send + Sync + 'static) -> LaneService<W> {
+        let state = LaneState {
+            queue: LaneQueue::new(concurrency(lane)),
+            service: Estimator::default(),
+            stats: OpStats::default(),
+            counts: LaneCounts::default(),
+        };
+        LaneService { state: Mutex::new(state), spawn: Box::new(spawn) }
+    }
+
+    /// A request arrived. Whether it runs now.
+    pub(crate) fn handle_arrival(&self, work: W) -> Admission<W> {
+        self.state.lock().queue.handle_arrival(work)
+    }
+
+    /// A request is dropped: its client has too many of them here already, and sends it again later.
+    pub(crate) fn handle_overflow(&self) {
+        self.state.lock().counts.overflow += 1;
+    }
+
+    pub(crate) fn load(&self, now: Time) -> Load {
+        self.state.lock().load(now)
+    }
+
+    pub(crate) fn counts(&self) -> LaneCounts {
+        let s = self.state.lock();
+        LaneCounts { running: s.queue.running() as u64, queued: s.queue.queued() as u64, ..s.counts }
+    }
+
+    pub(crate) fn stats(&self) -> OpStats {
+        self.state.lock().stats.clone()
+    }
+}
+
+impl<W: Classified> LaneSlot<W> {
+    pub(crate) fn new(lane: Arc<LaneService<W>>, client: Nid, high_priority: bool) -> LaneSlot<W> {
+        LaneSlot { lane, client, high_priority, left: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn lane(&self) -> &LaneService<W> {
+        &self.lane
+    }
+
+    /// The request does not count in its lane from now on. Returns the request that may run in its place.
+    pub(crate) fn leave(&self, book: impl FnOnce(&mut LaneState<W>)) -> Option<W> {
+        if self.left.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        let mut s = self.lane.state.lock();
+        book(&mut s);
+        s.queue.handle_done(self.high_priority)
+    }
+
+    /// The client is slow to serve or to take the data: the request gives its slot back, and the client gets no more slots
+    /// for a while if that happens to several of its requests. Until what this returns is dropped.
+    pub(crate) fn handle_slow_transfer(&self) -> SlowTransfer<'_, W> {
+        self.lane.state.lock().queue.handle_slow(self.client);
+        self.handle_long_wait();
+        SlowTransfer(self)
+    }
+
+    /// The handler is about to wait for other clients: it must not keep the lane from those it waits for, nor count in
+    /// the estimate of how long requests take.
+    pub(crate) fn handle_long_wait(&self) {
+        if let Some(work) = self.leave(|_| {}) {
+            (self.lane.spawn)(work);
+        }
+    }
+}
+
+impl<W: Classified> Drop for SlowTransfer<'_, W> {
+    fn drop(&mut self) {
+        let LaneSlot { lane, client, .. } = self.0;
+        let next = lane.state.lock().queue.handle_slow_done(*client);
+        next.into_iter().for_each(|work| (lane.spawn)(work));
+    }
+}
