@@ -20,8 +20,12 @@ const USAGE: &str = "usage: lnetctl net show [-v] [--json]     interfaces, their
 /// Runs one command.
 pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
     let args: Vec<String> = args.into_iter().map(|a| a.to_string_lossy().into_owned()).collect();
-    let (flags, words): (Vec<&str>, Vec<&str>) = args.iter().map(String::as_str).partition(|a| a.starts_with('-'));
-    let verbose = flags.contains(&"-v") || flags.contains(&"--verbose");
+    let (flags, mut words): (Vec<&str>, Vec<&str>) = args.iter().map(String::as_str).partition(|a| a.starts_with('-'));
+    let verbose = flags.iter().any(|flag| flag.starts_with("-v") || flag.starts_with("--verbose"));
+    if verbose {
+        // Lustre's levels, `-v 4`: there is one here, with all that there is.
+        words.retain(|word| word.parse::<u8>().is_err());
+    }
     let as_json = flags.contains(&"--json");
     match words.as_slice() {
         ["net", "show"] => show(as_json, net(verbose)),

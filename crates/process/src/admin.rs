@@ -1,6 +1,9 @@
 //! The admin socket of a process: one JSON request a line, one JSON answer a line. `lctl` and `lnetctl` speak to all
 //! processes of the host through it. Only the owner of the run directory can reach it.
 
+pub use crate::devices::Device;
+pub use crate::recent_log::LogLine;
+
 use crate::rundir;
 use crate::set_values::SetValues;
 use nacre_base::param::ParamError;
@@ -29,6 +32,12 @@ pub enum Request {
     ReplaceNids { target: String, nids: Vec<String> },
     /// Names of the parameters that match.
     ListParam { pattern: String },
+    /// The devices of the process.
+    Devices,
+    /// The newest log lines of the process, which forgets them.
+    TakeLog,
+    /// Writes a line into the log.
+    Mark { text: String },
     /// The process's NIDs.
     Nids,
     /// LNet ping.
@@ -49,6 +58,10 @@ pub enum Answer {
     Params(Vec<(String, String)>),
     /// Names, and whether each can be set.
     Names(Vec<(String, bool)>),
+    /// Devices.
+    Devices(Vec<Device>),
+    /// Log lines in the order in which they were written.
+    Log(Vec<LogLine>),
     /// NIDs as text.
     Nids(Vec<String>),
     /// A structure to print.
@@ -131,6 +144,12 @@ async fn answer(node: &Node, set_values: &SetValues, request: Request) -> Answer
             }
         }
         Request::ListParam { pattern } => Answer::Names(node.params().list(&pattern)),
+        Request::Devices => Answer::Devices(crate::devices::list(node.params())),
+        Request::TakeLog => Answer::Log(crate::recent_log::take()),
+        Request::Mark { text } => {
+            tracing::info!("DEBUG MARKER: {text}");
+            Answer::Params(Vec::new())
+        }
         Request::Nids => Answer::Nids(node.lnet().nids().iter().map(Nid::to_string).collect()),
         Request::Ping { nid, timeout_ms } => ping(node, &nid, timeout_ms).await,
         Request::Interfaces => Answer::Value(crate::lnet_status::describe_interfaces(node.lnet())),

@@ -34,7 +34,7 @@ pub fn fail(who: &str, message: impl std::fmt::Display, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Logs go to standard error; `NACRE_LOG` sets the level (`info` unless set), as `RUST_LOG` filters do.
+/// Logs go to standard error, and the newest lines stay in memory for `lctl debug_kernel`. `NACRE_LOG` sets the level (`info` unless set), as `RUST_LOG` filters do.
 pub fn init_logs() {
     init_logs_from("info");
 }
@@ -44,7 +44,11 @@ pub fn init_logs_from(level: &str) {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_env("NACRE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(crate::recent_log::Writer::default)
+        .with_ansi(ansi)
+        .try_init();
 }
 
 /// A server keeps a descriptor for each object it works on.

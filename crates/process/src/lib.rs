@@ -8,11 +8,13 @@
 pub mod admin;
 pub mod daemon;
 mod declared;
+mod devices;
 pub mod faults;
 pub mod health;
 mod listen;
 mod lnet_status;
 pub mod memory;
+mod recent_log;
 pub mod reference;
 pub mod rundir;
 mod set_values;

@@ -159,6 +159,12 @@ impl Declared {
         Declared { unit, ..self }
     }
 
+    /// True if the parameter configures something: statistics and actions can be written to, but have no value that stays.
+    pub fn is_tunable(&self) -> bool {
+        let configures = !matches!(self.kind, Kind::Text | Kind::Statistics | Kind::Action);
+        configures && self.access != Access::Shown
+    }
+
     /// The device part of `name`, if the rest of it is this declaration's.
     fn device_of<'a>(&self, name: &'a str) -> Option<&'a str> {
         if self.layers.is_empty() {

@@ -1,9 +1,10 @@
 //! `lfs df`, `osts`, `mdts`, `check` and `getname`: the targets of a mount, from the attribute `lustre.targets` of its
 //! root.
 
+use super::USAGE_EXIT;
 use super::path::{get_xattr, mount_of, mounts};
-use super::{Options, USAGE_EXIT};
 use crate::output::{fail, json};
+use crate::tool::Options;
 use nacre_base::{Errno, size};
 use nacre_wire::attr::statfs_state;
 use serde::{Deserialize, Serialize};

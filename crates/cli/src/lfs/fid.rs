@@ -1,8 +1,9 @@
 //! `lfs path2fid` and `lfs fid2path`.
 
+use super::USAGE_EXIT;
 use super::path::{fid_of, get_xattr};
-use super::{Options, USAGE_EXIT};
 use crate::output::fail;
+use crate::tool::Options;
 use nacre_base::{Errno, Fid};
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,8 +1,9 @@
 //! `lfs getstripe`.
 
+use super::USAGE_EXIT;
 use super::path::{fid_of, get_xattr};
-use super::{Options, USAGE_EXIT};
 use crate::output::{fail, json};
+use crate::tool::Options;
 use nacre_base::{Errno, Fid};
 use nacre_wire::layout::{
     Component, Layout, LayoutSpec, STRIPE_COUNT_AUTO, STRIPE_SIZE_DEFAULT, component_flags, pattern,

@@ -1,8 +1,9 @@
 //! `lfs ladvise`: tells a mounted file how it will be used.
 
+use super::USAGE_EXIT;
 use super::path::{open_for_ioctl, send_ioctl};
-use super::{Options, USAGE_EXIT};
 use crate::output::fail;
+use crate::tool::Options;
 use nacre_base::{Errno, size};
 use nacre_client::Advice;
 use nacre_fuse::ioctl::{IOC_LADVISE, advice_to_bytes};

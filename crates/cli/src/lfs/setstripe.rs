@@ -1,8 +1,9 @@
 //! `lfs setstripe`.
 
+use super::USAGE_EXIT;
 use super::path::{fid_of, get_xattr, make_file, remove_xattr, set_xattr};
-use super::{Options, USAGE_EXIT};
 use crate::output::fail;
+use crate::tool::Options;
 use nacre_base::{Errno, OstIndex, size};
 use nacre_wire::layout::{
     ComponentSpec, LayoutError, LayoutSpec, STRIPE_COUNT_AUTO, STRIPE_COUNT_MAX, STRIPE_SIZE_MIN,

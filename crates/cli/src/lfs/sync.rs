@@ -1,8 +1,9 @@
 //! `lfs sync`: makes all that a mount changed durable, also where the kernel does not pass sync(2) on.
 
+use super::USAGE_EXIT;
 use super::path::{open_for_ioctl, send_ioctl, sync_file_system};
-use super::{Options, USAGE_EXIT};
 use crate::output::fail;
+use crate::tool::Options;
 use nacre_base::Errno;
 use nacre_fuse::ioctl::IOC_SYNC;
 use std::path::Path;

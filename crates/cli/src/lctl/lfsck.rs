@@ -1,6 +1,6 @@
 //! `lctl lfsck_start`, `lfsck_stop` and `lfsck_query`: the check of a running file system, through the MDT's parameters.
 
-use crate::lctl::merged;
+use super::{Refusal, merged};
 use crate::output::fail;
 use nacre_process::admin::Request;
 use std::process::ExitCode;
@@ -71,7 +71,7 @@ pub(crate) fn start(args: &[String]) -> ExitCode {
             println!("Started LFSCK on the device {mdt}: {types}");
             if asked.wait { wait(&mdt) } else { ExitCode::SUCCESS }
         }
-        Err((errno, text)) => fail("lctl lfsck_start", format!("{mdt}: {text}"), errno as u8),
+        Err(Refusal { errno, text }) => fail("lctl lfsck_start", format!("{mdt}: {text}"), errno as u8),
     }
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn stop(args: &[String]) -> ExitCode {
             println!("Stopped LFSCK on the device {mdt}.");
             ExitCode::SUCCESS
         }
-        Err((errno, text)) => fail("lctl lfsck_stop", format!("{mdt}: {text}"), errno as u8),
+        Err(Refusal { errno, text }) => fail("lctl lfsck_stop", format!("{mdt}: {text}"), errno as u8),
     }
 }
 
@@ -116,7 +116,7 @@ fn is_scanning(states: &str) -> bool {
     states.lines().any(|line| line.contains("_scanning-") && !line.ends_with(": 0"))
 }
 
-fn states(mdt: &str) -> Result<String, (i32, String)> {
+fn states(mdt: &str) -> Result<String, Refusal> {
     let found = merged(&Request::GetParam { pattern: control(mdt) })?;
     Ok(found.into_values().collect())
 }
@@ -127,7 +127,7 @@ fn print(mdt: &str) -> (bool, ExitCode) {
             print!("{states}");
             (is_scanning(&states), ExitCode::SUCCESS)
         }
-        Err((errno, text)) => (false, fail("lctl lfsck_query", text, errno as u8)),
+        Err(refusal) => (false, refusal.fail("lctl lfsck_query")),
     }
 }
 

@@ -2,9 +2,9 @@
 //! conf_param`), and the place of a target that was moved (`lctl replace_nids`). All are for the host of the MGS, as in Lustre:
 //! the MGS takes them from its own node only.
 
-use crate::lctl::{merged, options};
+use super::{Refusal, flags, merged};
 use crate::output::fail;
-use nacre_base::TargetName;
+use nacre_base::{Errno, TargetName};
 use nacre_process::admin::Request;
 use std::process::ExitCode;
 
@@ -24,21 +24,26 @@ pub(crate) fn set_param(operands: &[&str], forget: bool) -> ExitCode {
 
 /// `conf_param [-d] FSNAME|TARGET.LAYER.NAME=VALUE`: for one file system.
 pub(crate) fn conf_param(args: &[String]) -> ExitCode {
-    let (letters, _, operands) = options(args);
-    keep_all("conf_param", &operands, letters.contains(&'d'), conf_name)
+    match flags("conf_param", args, &[('d', "delete")]) {
+        Ok(flags) => keep_all("conf_param", &flags.operands, flags.has("delete"), conf_name),
+        Err(code) => code,
+    }
 }
 
 /// `replace_nids TARGET NID[,NID...]`: a target was moved to nodes that are none of its service nodes so far.
 pub(crate) fn replace_nids(args: &[String]) -> ExitCode {
     const WHO: &str = "error: replace_nids";
-    let (_, _, operands) = options(args);
-    let [target, nids] = operands.as_slice() else {
+    let flags = match flags("replace_nids", args, &[]) {
+        Ok(flags) => flags,
+        Err(code) => return code,
+    };
+    let [target, nids] = flags.operands.as_slice() else {
         return fail(WHO, "TARGET NID[,NID...] are needed, such as nacre-OST0000 10.0.0.5@tcp", 22);
     };
     let nids = nids.split(',').map(str::to_owned).collect();
     match change(&Request::ReplaceNids { target: (*target).to_owned(), nids }) {
         Ok(()) => ExitCode::SUCCESS,
-        Err((errno, why)) => fail(WHO, why, errno as u8),
+        Err(refusal) => refusal.fail(WHO),
     }
 }
 
@@ -60,31 +65,31 @@ fn keep_all(
         };
         let kept = translate(name).map(|(fsname, name)| Kept { fsname, name, value: value.filter(|_| !forget) });
         let outcome = match kept {
-            None => Err((
-                22,
+            None => Err(Refusal::new(
+                Errno::EINVAL,
                 format!("{name:?} is not FSNAME.LAYER.NAME or TARGET.LAYER.NAME, such as nacre.llite.max_cached_mb"),
             )),
             Some(kept) if kept.value.is_none() && !forget => {
-                Err((22, format!("{name:?} needs =VALUE, or -d to be forgotten")))
+                Err(Refusal::new(Errno::EINVAL, format!("{name:?} needs =VALUE, or -d to be forgotten")))
             }
             Some(kept) => keep(kept),
         };
-        if let Err((errno, why)) = outcome {
-            code = fail(&who, why, errno as u8);
+        if let Err(refusal) = outcome {
+            code = refusal.fail(&who);
         }
     }
     code
 }
 
-fn keep(kept: Kept) -> Result<(), (i32, String)> {
+fn keep(kept: Kept) -> Result<(), Refusal> {
     let Kept { fsname, name, value } = kept;
     change(&Request::KeepParam { fsname, name, value })
 }
 
-fn change(request: &Request) -> Result<(), (i32, String)> {
-    merged(request).map(drop).map_err(|(errno, why)| match errno {
-        libc::ENOENT => (errno, format!("{why}: run this on the host of the MGS")),
-        _ => (errno, why),
+fn change(request: &Request) -> Result<(), Refusal> {
+    merged(request).map(drop).map_err(|refusal| match refusal.errno == Errno::ENOENT.0 {
+        true => Refusal { text: format!("{}: run this on the host of the MGS", refusal.text), ..refusal },
+        false => refusal,
     })
 }
 
