@@ -1,8 +1,8 @@
 //! Making everything that this mount changed durable: for sync(2) and syncfs(2), and before the mount ends. One file's
 //! fsync is in `file`.
 
-use crate::connection::{Caller, Connection};
 use crate::llite::Client;
+use crate::mount::connection::{Caller, Connection};
 use futures_util::future::{join, join_all};
 use nacre_base::Errno;
 use std::fmt;

@@ -8,12 +8,12 @@ pub use advice::Advice;
 
 use crate::cache::read_ahead::ReadAhead;
 use crate::cache::tiling::Reader;
-use crate::connection::Caller;
 use crate::llite::{Client, Reported, Sizes};
 use crate::lov::file_state::FileState;
 use crate::lov::merge;
-use crate::lov::{Striped, Way, Written};
+use crate::lov::{FILE_SIZE_MAX, Striped, Way, Written};
 use crate::mdc::Mdc;
+use crate::mount::connection::Caller;
 use crate::rules::AccessTimes;
 use crate::stats::Op;
 use advice::FileAdvice;
@@ -39,9 +39,6 @@ mod fallocate_mode {
     pub(super) const PUNCH_HOLE: u32 = 0x2;
     pub(super) const ZERO_RANGE: u32 = 0x10;
 }
-
-/// No file reaches beyond this offset.
-pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
 /// How often an operation is begun again because the layout changed under it.
 const LAYOUT_RETRIES: u32 = 5;

@@ -1,10 +1,10 @@
 //! File locks: flock(2) and fcntl(2). They live at the MDT that has the file; here is only who may hold some, and that a
 //! caller who stops waiting leaves nothing behind.
 
-use crate::connection::Caller;
 use crate::file::OpenFile;
 use crate::llite::Client;
 use crate::mdc::Mdc;
+use crate::mount::connection::Caller;
 use crate::stats::Op;
 use nacre_base::Errno;
 use nacre_rt::Rt;

@@ -2,16 +2,12 @@
 //! (FUSE, the simulator, tools) are built on top of [`Client`].
 //!
 //! Modules are Lustre's layers. `llite`, `file`, `xattr` and `flock` are what POSIX asks; `lmv` picks the MDT and `mdc`
-//! speaks to it; `lov` spreads a file over its objects and `osc` speaks to one OST; `targets` follows the
-//! configuration and `connection` is what `mdc` and `osc` have in common. What another client could change is
+//! speaks to it; `lov` spreads a file over its objects and `osc` speaks to one OST; `mount` is what they
+//! have in common: the connections, and the targets as the configuration says. What another client could change is
 //! cached under locks only: inodes and names by `inodes`, data by `osc` and `cache`; a door above with caches of its own
 //! implements [`Invalidate`]. No paths, no inode numbers, no kernel interfaces here: those are the doors'.
 
-// Its engines are ahead of their users.
-#[allow(dead_code)]
 mod cache;
-mod callback_service;
-mod connection;
 mod counts;
 mod declared;
 mod durable;
@@ -19,13 +15,13 @@ mod fids;
 mod file;
 mod flock;
 mod inodes;
-mod invalidate;
 mod llite;
 mod lmv;
 mod lock_params;
 mod lost;
 mod lov;
 mod mdc;
+mod mount;
 mod osc;
 mod params;
 mod rpc_stats;
@@ -33,16 +29,16 @@ mod rules;
 mod source;
 mod statahead;
 mod stats;
-mod targets;
 mod xattr;
 
 pub use counts::RpcCounts;
 pub use declared::PARAMS;
 pub use durable::Unsettled;
-pub use file::{Advice, FILE_SIZE_MAX, OpenFile};
+pub use file::{Advice, OpenFile};
 pub use flock::{FlockConflict, FlockKind, FlockRequest};
-pub use invalidate::Invalidate;
 pub use llite::{Client, MountConfig, MountError, Reported};
+pub use lov::FILE_SIZE_MAX;
+pub use mount::invalidate::Invalidate;
 pub use nacre_wire::mds::open_flags;
 pub use osc::advice::LockAhead;
 pub use rules::{AccessTimes, MountRules};

@@ -1,18 +1,19 @@
 //! Mounting, and POSIX's operations on names and inodes. Open files are in `file`, extended attributes in `xattr`, locks
 //! in `flock`.
 
-use crate::connection::{Caller, Mount};
+use crate::cache::memory::Memory;
 use crate::fids::Fids;
-use crate::invalidate::{Invalidate, Invalidator};
 use crate::lmv::Lmv;
 use crate::lov::merge::ObjectAttrs;
 use crate::lov::{Lov, merge};
-use crate::osc::memory::Memory;
+use crate::mount::Mount;
+use crate::mount::connection::Caller;
+use crate::mount::invalidate::{Invalidate, Invalidator};
+use crate::mount::targets::{self, Registry, Targets};
 use crate::params;
 use crate::rules::{MountRules, Rules};
 use crate::statahead::Statahead;
 use crate::stats::{Op, Stats};
-use crate::targets::{self, Targets};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use nacre_base::param::Params;
@@ -180,13 +181,14 @@ impl Client {
             mgc.import().list_in(params);
         }
         mount.serve_callbacks(mgc.servers(&config.fsname));
-        let targets = Targets::new(mount.clone());
+        let registry = config.params.clone().map(|params| Box::new(params) as Box<dyn Registry>);
+        let targets = Targets::new(mount.clone(), registry);
         match find_root(&mount.rt, &config, &mgc, &targets).await {
             Ok(root) => Ok(Client::new(mount, config, mgc, targets, root)),
             Err(e) => {
                 targets.close().await;
                 mgc.stop().await;
-                mount.close();
+                end(&mount);
                 Err(e)
             }
         }
@@ -217,7 +219,7 @@ impl Client {
     pub async fn unmount(&self) {
         self.targets.close().await;
         self.mgc.stop().await;
-        self.mount.close();
+        end(&self.mount);
     }
 
     /// Sets who keeps caches above this client, before anything is asked. The first one stays.
@@ -622,7 +624,15 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.mount.close();
+        end(&self.mount);
+    }
+}
+
+/// Ends the mount's tasks and takes its parameters away.
+fn end(mount: &Mount) {
+    mount.close();
+    if let Some(params) = &mount.params {
+        params::remove_mount(params, mount);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which MDT has a file: decided by the sequence of its FID. A name is always reached by (MDT of the parent, parent, name).
 
 use crate::mdc::Mdc;
-use crate::targets::Targets;
+use crate::mount::targets::Targets;
 use nacre_base::{Errno, Fid, MdtIndex};
 use std::sync::Arc;
 

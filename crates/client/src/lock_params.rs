@@ -1,8 +1,7 @@
 //! What an administrator sees and sets of the locks that a mount holds at one target: `ldlm.namespaces.<device>.*`, under
 //! Lustre's names. The same for OSTs and MDTs.
 
-use crate::connection::Connection;
-use crate::params::number_in;
+use crate::mount::connection::Connection;
 use nacre_base::Time;
 use nacre_base::param::Params;
 use nacre_ldlm::lock_cache::{LockCache, LruLimits, LruPolicy};
@@ -99,4 +98,10 @@ fn add_settings<T: LockOwner>(params: &Params, prefix: &str, owner: &Arc<T>) {
         |l| l.volume_factor.to_string(),
         |l, text| number_in(text, 1..=1 << 20).map(|factor| l.volume_factor = factor),
     );
+}
+
+/// A number that is in the range; why not, for people.
+pub(crate) fn number_in(text: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
+    let number = text.trim().parse().ok().filter(|n| range.contains(n));
+    number.ok_or_else(|| format!("{text:?} is not a number from {} to {}", range.start(), range.end()))
 }

@@ -11,13 +11,12 @@ pub(crate) mod plan;
 mod read;
 mod write;
 
-use crate::connection::{Caller, PATIENCE};
+use crate::mount::connection::{Caller, PATIENCE};
+use crate::mount::targets::Targets;
 use crate::osc::Osc;
 use crate::osc::locks::{LockGuard, Locking, Wanted};
-use crate::osc::object::Object;
-use crate::osc::rpc::ObjectOf;
+use crate::osc::object::{Object, ObjectOf};
 use crate::osc::write::extent;
-use crate::targets::Targets;
 use file_state::{FileState, Files};
 use futures_util::future::{join_all, try_join_all};
 use merge::ObjectAttrs;
@@ -30,6 +29,9 @@ use plan::{ObjectIo, StripeMap};
 use std::ops::Range;
 use std::sync::Arc;
 pub(crate) use write::{Way, Written};
+
+/// No file reaches beyond this offset.
+pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
 /// The object layer of a mount.
 pub(crate) struct Lov {

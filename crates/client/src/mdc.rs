@@ -5,10 +5,10 @@ mod flocks;
 mod locks;
 mod opens;
 
-use crate::connection::{Caller, Connection};
 use crate::inodes::history::Part;
 use crate::inodes::{self, Answer, Effect, InodeCache};
 use crate::lost::LostChanges;
+use crate::mount::connection::{Caller, Connection};
 use crate::rpc_stats::RpcStats;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid};

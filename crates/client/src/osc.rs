@@ -1,8 +1,7 @@
 //! One OST: its objects' data and attributes, cached under extent locks. How a file is spread over objects is `lov`'s.
 //!
 //! `locks` gets locks and `giving` gives them back; `object` is what is known of one object, `read` and `write` use and
-//! change it, `advice` is what programs know better, `write_back` brings what is dirty to the server, `memory` bounds what
-//! is cached; `rpc` has the requests.
+//! change it, `advice` is what programs know better, `write_back` brings what is dirty to the server; `rpc` has the requests.
 //!
 //! Order of the mutexes: locks, objects, an object's state, then queue, grant account and memory. None is held over a wait.
 
@@ -10,7 +9,6 @@ pub(crate) mod advice;
 mod ahead;
 pub(crate) mod giving;
 pub(crate) mod locks;
-pub(crate) mod memory;
 pub(crate) mod object;
 mod read;
 mod recovery;
@@ -19,28 +17,25 @@ pub(crate) mod write;
 pub(crate) mod write_back;
 
 use crate::cache::dirty_account::DirtyAccount;
-use crate::callback_service::LockHolder;
-use crate::connection::{Caller, Connection, Observer};
+use crate::cache::memory::Memory;
 use crate::lock_params::LockOwner;
 use crate::lost::LostChanges;
+use crate::mount::callback_service::LockHolder;
+use crate::mount::connection::{Connection, Observer};
 use crate::rpc_stats::RpcStats;
-use locks::LockGuard;
-use memory::Memory;
 use nacre_base::size::MIB;
-use nacre_base::{Errno, Fid, FxHashMap, Time, Timestamp};
+use nacre_base::{Fid, FxHashMap, Time};
 use nacre_ldlm::lock_cache::{Cover, LockCache, LruLimits};
-use nacre_wire::attr::ObjectAttr;
 use nacre_wire::ost::{BRW_SIZE_DEFAULT, BRW_SIZE_MAX};
 use object::Object;
 use parking_lot::Mutex;
-use rpc::ObjectOf;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
-use write_back::{Which, WriteBack};
+use write_back::WriteBack;
 
 /// The unit of `max_pages_per_rpc`.
 pub(crate) const PAGE_SIZE: u64 = 4096;
@@ -216,64 +211,6 @@ impl Osc {
             self.sweep();
         }
         object
-    }
-
-    /// Sets the object's mtime. If nobody else can write to it, what is dirty will carry it; else that is written before,
-    /// since it is older.
-    pub(crate) async fn set_mtime(
-        self: &Arc<Self>,
-        caller: &Caller,
-        of: &ObjectOf,
-        mtime: Timestamp,
-    ) -> Result<ObjectAttr, Errno> {
-        let object = self.object(of.object);
-        let carried = {
-            let locks = self.locks.lock();
-            let mut state = object.state.lock();
-            let carries = locks.covers_to_eof(object.fid, 0) && state.set_mtime(mtime, of.now);
-            carries.then(|| state.visible())
-        };
-        if let Some(attr) = carried {
-            return Ok(attr);
-        }
-        self.flush(&object, &Which::all(self.now())).await;
-        let attr = self.setattr_rpc(caller, of, mtime).await?;
-        let mut state = object.state.lock();
-        state.learn(&attr);
-        Ok(state.visible())
-    }
-
-    /// Where data, or a hole, begins at or after `offset`, under a lock from there to the end.
-    pub(crate) async fn seek(
-        self: &Arc<Self>,
-        caller: &Caller,
-        object: &Arc<Object>,
-        offset: u64,
-        hole: bool,
-        guard: &LockGuard,
-    ) -> Result<Option<u64>, Errno> {
-        self.flush(object, &Which::all(self.now())).await;
-        match self.seek_rpc(caller, object.fid, offset, hole, guard.id.0).await {
-            Err(Errno::ESTALE) => self.seek_rpc(caller, object.fid, offset, hole, 0).await,
-            found => found,
-        }
-    }
-
-    /// Makes everything this client wrote to the object durable. Errors of writing back are the file's.
-    pub(crate) async fn sync(self: &Arc<Self>, caller: &Caller, fid: Fid) -> Result<(), Errno> {
-        if let Some(object) = self.known_object(fid) {
-            self.flush(&object, &Which::all(self.now())).await;
-        }
-        self.sync_rpc(caller, fid).await
-    }
-
-    /// Writes everything back and makes it durable.
-    pub(crate) async fn sync_all(self: &Arc<Self>, caller: &Caller) -> Result<(), Errno> {
-        self.flush_all().await;
-        if self.connection.unstable().0 > 0 {
-            return self.sync_rpc(caller, Fid::default()).await;
-        }
-        self.lost.check(Fid::default())
     }
 
     /// Sees to it that there is a task for what is due at a time.

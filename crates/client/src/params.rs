@@ -1,12 +1,13 @@
 //! The parameters of a mount, under Lustre's names. What can be set takes effect at once.
 
 use crate::Client;
-use crate::connection::{Connection, Mount};
-use crate::lock_params;
+use crate::lock_params::{self, number_in};
 use crate::mdc::Mdc;
+use crate::mount::Mount;
+use crate::mount::connection::Connection;
+use crate::mount::targets::{Registry, Table, Targets};
 use crate::osc::{Osc, PAGE_SIZE, PAGES_PER_RPC_MAX};
 use crate::statahead::STATAHEAD_MAX_MAX;
-use crate::targets::{Table, Targets};
 use nacre_base::param::Params;
 use nacre_base::size::MIB;
 use nacre_wire::layout::STRIPE_SIZE_DEFAULT;
@@ -102,7 +103,7 @@ fn add_statahead(params: &Params, llite: &str, client: &Client) {
 }
 
 /// Parameters of the connection to an OST.
-pub(crate) fn add_osc(params: &Params, osc: &Arc<Osc>) {
+fn add_osc(params: &Params, osc: &Arc<Osc>) {
     let prefix = format!("osc.{}", osc.connection().label());
     add_active(params, &prefix, osc, |o| o.connection());
     params.add(format!("{prefix}.ost_conn_uuid"), connection_uuid(osc, |o| o.connection()));
@@ -162,13 +163,8 @@ fn add_shared_write_policy(params: &Params, prefix: &str, osc: &Arc<Osc>) {
     params.add_rw(format!("{prefix}.shared_write_policy"), show, set);
 }
 
-pub(crate) fn number_in(text: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
-    let number = text.trim().parse().ok().filter(|n| range.contains(n));
-    number.ok_or_else(|| format!("{text:?} is not a number from {} to {}", range.start(), range.end()))
-}
-
 /// Parameters of the connection to an MDT.
-pub(crate) fn add_mdc(params: &Params, mdc: &Arc<Mdc>) {
+fn add_mdc(params: &Params, mdc: &Arc<Mdc>) {
     let prefix = format!("mdc.{}", mdc.connection().label());
     add_active(params, &prefix, mdc, |m| m.connection());
     params.add(format!("{prefix}.mds_conn_uuid"), connection_uuid(mdc, |m| m.connection()));
@@ -181,6 +177,16 @@ pub(crate) fn add_mdc(params: &Params, mdc: &Arc<Mdc>) {
         Ok(())
     };
     params.add_rw(format!("{prefix}.rpc_stats"), show, clear);
+}
+
+impl Registry for Params {
+    fn add_osc(&self, osc: &Arc<Osc>) {
+        add_osc(self, osc);
+    }
+
+    fn add_mdc(&self, mdc: &Arc<Mdc>) {
+        add_mdc(self, mdc);
+    }
 }
 
 /// Takes the parameters of a mount away.

@@ -7,9 +7,9 @@
 
 mod engine;
 
-use crate::connection::{Caller, PATIENCE};
 use crate::lmv::Lmv;
 use crate::lov::Lov;
+use crate::mount::connection::{Caller, PATIENCE};
 use engine::{Ahead, Counts, Engine, Seen};
 use nacre_base::{Errno, Fid};
 use nacre_rt::Rt;

@@ -1,8 +1,8 @@
 //! Extended attributes: those that the MDT stores, and the virtual ones under `lustre.` that this client answers itself, as
 //! the way in for `lfs` and for programs that know Lustre.
 
-use crate::connection::Connection;
 use crate::llite::Client;
+use crate::mount::connection::Connection;
 use crate::stats::Op;
 use bytes::{BufMut, Bytes, BytesMut};
 use nacre_base::{Errno, Fid, TargetKind};

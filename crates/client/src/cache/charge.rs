@@ -2,9 +2,9 @@
 //! byte. When only a part of a block's dirty bytes is written, the server takes exactly these from the grant, so the
 //! rest of the block's charge stays with the bytes that stay dirty: a *partial* block.
 //!
-//! What is kept is never less than the dirty bytes, and a failed flush comes back with no more than it had.
+//! What is kept is never less than the dirty bytes.
 
-use super::object::Dirty;
+use super::outgoing::Dirty;
 use super::spans::{Span, SpanMap, common};
 use nacre_base::Time;
 use std::collections::BTreeMap;
@@ -24,10 +24,6 @@ pub(crate) struct DirtySet {
     charge: u64,
 }
 
-/// Charge that a flush took with it, by block: only of blocks that it does not cover whole.
-#[derive(Debug, Default)]
-pub(crate) struct Purse(BTreeMap<u64, u64>);
-
 impl Span for Time {
     fn split_off(&mut self, _: u64) -> Time {
         *self
@@ -39,6 +35,7 @@ impl DirtySet {
         self.bytes
     }
 
+    #[cfg(test)]
     pub(crate) fn charge(&self) -> u64 {
         self.charge
     }
@@ -76,17 +73,15 @@ impl DirtySet {
         charge
     }
 
-    /// The dirty bytes of the range are taken by a flush, their charge goes into `purse`.
-    pub(crate) fn take(&mut self, range: &Range<u64>, purse: &mut Purse) -> Dirty {
+    /// The dirty bytes of the range are taken by a flush, with their charge.
+    pub(crate) fn take(&mut self, range: &Range<u64>) -> Dirty {
         self.remove(range, |set, block, bytes| {
-            let charge = if set.is_dirty(block) {
+            if set.is_dirty(block) {
                 *set.partial.entry(block).or_default() += bytes;
                 bytes
             } else {
                 BLOCK_BYTES - set.partial.remove(&block).unwrap_or(0)
-            };
-            *purse.0.entry(block).or_default() += charge;
-            charge
+            }
         })
     }
 
@@ -98,27 +93,6 @@ impl DirtySet {
                 if set.is_dirty(block) { 0 } else { BLOCK_BYTES - set.partial.remove(&block).unwrap_or(0) }
             },
         )
-    }
-
-    /// Bytes that a flush took, none of which is dirty, are dirty again.
-    pub(crate) fn restore(&mut self, range: &Range<u64>, purse: &mut Purse, now: Time) -> Dirty {
-        let mut charge = 0;
-        for (block, bytes) in whole_and_edges(range, &mut charge) {
-            let purse = purse.0.entry(block).or_insert(BLOCK_BYTES);
-            charge += if self.is_dirty(block) {
-                let less = self.partial.get(&block).copied().unwrap_or(0);
-                let back = less.min(bytes).min(*purse);
-                *purse -= back;
-                self.set_partial(block, less - back);
-                back
-            } else {
-                self.set_partial(block, BLOCK_BYTES - *purse);
-                std::mem::take(purse)
-            };
-        }
-        self.charge += charge;
-        self.add_run(range, now);
-        Dirty { bytes: range.end - range.start, charge }
     }
 
     /// Takes the dirty bytes of the range out, run by run. `edge` says what is uncharged for a block that the run does
@@ -161,14 +135,6 @@ impl DirtySet {
     fn is_dirty(&self, block: u64) -> bool {
         self.runs.overlaps(&(block * BLOCK_BYTES..(block + 1).saturating_mul(BLOCK_BYTES)))
     }
-
-    fn set_partial(&mut self, block: u64, less: u64) {
-        if less == 0 {
-            self.partial.remove(&block);
-        } else {
-            self.partial.insert(block, less);
-        }
-    }
 }
 
 /// Adds the charge of the blocks that the range covers whole, and returns the others (two at most) with how many of
@@ -205,27 +171,19 @@ mod tests {
     fn what_a_flush_takes_of_a_block_is_taken_of_its_charge() {
         let mut set = DirtySet::default();
         set.add(&(0..1000), Time::ZERO);
-        let mut purse = Purse::default();
-        assert_eq!(set.take(&(0..400), &mut purse), Dirty { bytes: 400, charge: 400 });
+        assert_eq!(set.take(&(0..400)), Dirty { bytes: 400, charge: 400 });
         assert_eq!(set.charge(), B - 400);
-        let mut rest = Purse::default();
-        assert_eq!(set.take(&(0..B), &mut rest), Dirty { bytes: 600, charge: B - 400 });
-        assert_eq!(set.charge(), 0);
-        // Both fail: each brings back what it had.
-        assert_eq!(set.restore(&(400..1000), &mut rest, Time::ZERO).charge, B - 400);
-        assert_eq!(set.restore(&(0..400), &mut purse, Time::ZERO).charge, 400);
-        assert_eq!((set.bytes(), set.charge()), (1000, B));
+        assert_eq!(set.take(&(0..B)), Dirty { bytes: 600, charge: B - 400 });
+        assert_eq!((set.bytes(), set.charge()), (0, 0));
     }
 
     #[test]
     fn a_partly_flushed_block_that_is_written_again_is_charged_in_full() {
         let mut set = DirtySet::default();
         set.add(&(0..1000), Time::ZERO);
-        let mut purse = Purse::default();
-        set.take(&(0..400), &mut purse);
+        set.take(&(0..400));
         assert_eq!(set.needed(&(0..10)), 400);
         assert_eq!(set.add(&(0..10), Time::ZERO), 400);
-        assert_eq!(set.restore(&(10..400), &mut purse, Time::ZERO).charge, 0, "the block has its charge");
-        assert_eq!(set.forget(&(0..u64::MAX)), Dirty { bytes: 1000, charge: B });
+        assert_eq!(set.forget(&(0..u64::MAX)), Dirty { bytes: 610, charge: B });
     }
 }

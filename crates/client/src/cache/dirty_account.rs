@@ -105,11 +105,9 @@ impl DirtyAccount {
         self.held += granted;
     }
 
-    /// The write failed; `charge_again` (at most its charge) is kept for those of its bytes that are dirty again.
-    pub(crate) fn failed(&mut self, sent: Sent, charge_again: u64) {
-        assert!(charge_again <= sent.charge, "{charge_again} again of {sent:?}");
+    /// The write failed, and its bytes were dropped.
+    pub(crate) fn failed(&mut self, sent: Sent) {
         self.end(&sent);
-        self.dirty += charge_again;
         if sent.connection == self.connection {
             // The server gives back what it took, and has not seen the report.
             self.held += sent.bytes;
@@ -117,12 +115,7 @@ impl DirtyAccount {
         }
     }
 
-    /// Gives back what is available beyond `keep`, with the next report.
-    pub(crate) fn shrink(&mut self, keep: u64) {
-        self.lose(self.available().saturating_sub(keep));
-    }
-
-    /// Grant held, in bytes: for the parameters and for the owner's decision to shrink.
+    /// Grant held, in bytes.
     pub(crate) fn held(&self) -> u64 {
         self.held
     }
@@ -157,7 +150,8 @@ impl DirtyAccount {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::object::{Flush, FlushEnd, FlushWanted, ObjectCache};
+    use crate::cache::object::ObjectCache;
+    use crate::cache::outgoing::{Flush, FlushEnd, FlushWanted};
     use nacre_base::size::{GIB, MIB};
     use nacre_base::{Payload, Prng, Time};
     use nacre_ldlm::Extent;
@@ -198,7 +192,7 @@ mod tests {
         assert_eq!((account.held(), account.available()), (12 * BLOCK, 12 * BLOCK));
         let (report, failing) = account.send(0, 0);
         assert_eq!((report.grant, report.dropped), (12 * BLOCK, BLOCK - 100));
-        account.failed(failing, 0);
+        account.failed(failing);
         assert_eq!(account.send(0, 0).0.dropped, BLOCK - 100, "not reported yet");
     }
 
@@ -210,18 +204,9 @@ mod tests {
         assert_eq!(account.told_at_connect(), 10 * BLOCK);
         account.handle_connected(5 * BLOCK);
         assert_eq!((account.held(), account.available()), (BLOCK, 0));
-        account.failed(sent, 4 * BLOCK);
-        assert_eq!((account.held(), account.dirty_and_writing()), (BLOCK, 6 * BLOCK));
+        account.failed(sent);
+        assert_eq!((account.held(), account.dirty_and_writing()), (BLOCK, 2 * BLOCK));
         assert!(!account.can_dirty(1) && account.can_dirty(0));
-    }
-
-    #[test]
-    fn what_is_given_back_is_reported() {
-        let mut account = account(10 * BLOCK);
-        account.took(BLOCK);
-        account.shrink(2 * BLOCK);
-        assert_eq!((account.held(), account.available()), (3 * BLOCK, 2 * BLOCK));
-        assert_eq!(account.send(0, 0).0.dropped, 7 * BLOCK);
     }
 
     /// A client that writes, and a server whose other space is taken by somebody without a grant.
@@ -282,9 +267,8 @@ mod tests {
                 }
                 reservation => {
                     reservation.into_iter().for_each(|r| self.server.finish(r, Written::Failed));
-                    let end = if self.random.one_in(2) { FlushEnd::Retry } else { FlushEnd::Lost };
-                    let again = self.object.flushed(flush.ticket, end, self.now).charge;
-                    self.account.failed(sent, again);
+                    self.object.flushed(flush.ticket, FlushEnd::Lost, self.now);
+                    self.account.failed(sent);
                 }
             }
             // Somebody deletes, so that this goes on.
@@ -332,14 +316,13 @@ mod tests {
             let mut both =
                 Both { random, object: ObjectCache::default(), account, server, free, in_flight: Vec::new(), now };
             for _ in 0..500 {
-                match both.random.below(20) {
+                match both.random.below(19) {
                     0..8 => both.write(),
                     8..11 => both.send(),
                     11..14 => both.receive(),
                     14..17 => both.end(),
                     17 => both.drop_some(),
-                    18 => both.take_the_rest(),
-                    _ => both.account.shrink(both.random.below(MIB)),
+                    _ => both.take_the_rest(),
                 }
                 both.check(seed);
             }

@@ -2,7 +2,7 @@
 //! fit, in the order of an elevator.
 
 use super::charge::{BLOCK_BYTES, DirtySet};
-use super::object::FlushWanted;
+use super::outgoing::FlushWanted;
 use super::spans::{SpanMap, common};
 use nacre_base::Time;
 use std::ops::Range;

@@ -5,13 +5,14 @@
 //! * A write or fill is covered by a lock for as long as its bytes are here.
 //! * `write` needs grant: ask [`ObjectCache::grant_needed`] of the [`super::dirty_account::DirtyAccount`] first.
 //! * Before a punch, a direct write or a cancel goes out, nothing of its range may be on its way:
-//!   [`ObjectCache::is_busy_in`]. After a punch was answered call [`ObjectCache::truncate`] again: a fill that began
+//!   [`ObjectCache::is_busy_in`]. After a punch was answered call [`ObjectCache::drop_ranges`] again: a fill that began
 //!   before may bring what was there.
 
-use super::charge::{DirtySet, Purse};
+use super::charge::DirtySet;
 use super::fills::{self, FillLimits, FillTicket, Fills, Wanted};
 use super::flush::{Pick, Picker};
 use super::lru::Lru;
+use super::outgoing::{Dirty, Flush, FlushEnd, FlushTicket, FlushWanted};
 use super::segment::{SHARE_MIN, Segment, State, pieces_to_keep};
 use super::spans::{Span, SpanMap, common, without};
 use nacre_base::{Payload, Time};
@@ -33,7 +34,8 @@ pub(crate) struct ObjectCache {
     dirty: DirtySet,
     /// What flushes under way write, whether or not it was overwritten here since.
     writing: SpanMap<FlushTicket>,
-    flushes: BTreeMap<FlushTicket, UnderWay>,
+    /// The ranges of each flush under way.
+    flushes: BTreeMap<FlushTicket, Vec<Range<u64>>>,
     /// What fills under way will bring; nothing of it is in `segments`.
     fills: Fills,
     /// The clean segments, in the order of their use.
@@ -51,13 +53,6 @@ pub(crate) struct ObjectCache {
     next_full: u64,
 }
 
-/// A flush under way.
-#[derive(Debug)]
-struct UnderWay {
-    ranges: Vec<Range<u64>>,
-    purse: Purse,
-}
-
 /// A part of what was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
@@ -65,58 +60,6 @@ pub(crate) enum Piece {
     Hit(Payload),
     /// Not here: to be fetched.
     Miss(Range<u64>),
-}
-
-/// A write request under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct FlushTicket(u64);
-
-/// What to write, in one RPC.
-#[derive(Debug)]
-pub(crate) struct Flush {
-    /// To be given to [`ObjectCache::flushed`], whatever becomes of it.
-    pub(crate) ticket: FlushTicket,
-    /// Ascending, not touching, none empty.
-    pub(crate) extents: Vec<(u64, Payload)>,
-    /// Sum of the extents: what the server takes from the grant.
-    pub(crate) bytes: u64,
-    /// Grant that was kept for these bytes, rounded to blocks: not less than `bytes`.
-    pub(crate) charge: u64,
-}
-
-/// Which flush is wanted.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct FlushWanted<'a> {
-    /// Size of an RPC; extents end at its multiples where that costs nothing.
-    pub(crate) max_bytes: u64,
-    /// Most extents in an RPC.
-    pub(crate) max_extents: usize,
-    /// Only bytes in these (ascending, disjoint) ranges.
-    pub(crate) within: Option<&'a [Extent]>,
-    /// Only a full RPC, or none.
-    pub(crate) only_full: bool,
-    /// Only bytes that have been dirty for so long.
-    pub(crate) min_age: Duration,
-}
-
-/// How a flush ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FlushEnd {
-    /// The server has the data.
-    Written,
-    /// It has not; try again: what was not overwritten meanwhile is dirty again.
-    Retry,
-    /// It never will: what was not overwritten meanwhile is dropped.
-    Lost,
-}
-
-/// What left the dirty bytes, or came back to them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Dirty {
-    /// Bytes.
-    pub(crate) bytes: u64,
-    /// Grant that was, or is, kept for them.
-    pub(crate) charge: u64,
 }
 
 impl ObjectCache {
@@ -254,26 +197,21 @@ impl ObjectCache {
         }
     }
 
-    /// A flush is over. After [`FlushEnd::Retry`] what is dirty again (never more charge than the flush had), after
-    /// [`FlushEnd::Lost`] the bytes that were dropped, after [`FlushEnd::Written`] the bytes that are clean now.
-    pub(crate) fn flushed(&mut self, ticket: FlushTicket, end: FlushEnd, now: Time) -> Dirty {
-        let Some(UnderWay { ranges, mut purse }) = self.flushes.remove(&ticket) else { return Dirty::default() };
+    /// A flush is over. Returns how many of its bytes, all that were not overwritten meanwhile, are clean now or were dropped.
+    pub(crate) fn flushed(&mut self, ticket: FlushTicket, end: FlushEnd, now: Time) -> u64 {
+        let Some(ranges) = self.flushes.remove(&ticket) else { return 0 };
         // Newer bytes that waited for the old ones to arrive may be flushed now.
         self.next_full = 0;
-        let mut sum = Dirty::default();
+        let mut bytes = 0;
         for range in ranges {
             self.writing.cut(&range);
             let newest = self.segments.overlapping(&range).filter(|(_, s)| s.state == State::Writing(ticket));
             for part in newest.map(|(span, _)| span).collect::<Vec<_>>() {
-                sum.bytes += part.end - part.start;
-                match end {
-                    FlushEnd::Retry => sum.charge += self.dirty.restore(&part, &mut purse, now).charge,
-                    FlushEnd::Written | FlushEnd::Lost => {}
-                }
+                bytes += part.end - part.start;
                 self.end_of_writing(&part, end, now);
             }
         }
-        sum
+        bytes
     }
 
     /// Forgets the ranges, clean and dirty; the dirty bytes that were lost. What is on its way stays on its way.
@@ -301,11 +239,6 @@ impl ObjectCache {
                 }
             }
         }
-    }
-
-    /// Forgets everything from `size` on; the dirty bytes that were lost.
-    pub(crate) fn truncate(&mut self, size: u64) -> Dirty {
-        self.drop_ranges(&[Extent { start: size, end: u64::MAX }])
     }
 
     /// Forgets about `bytes` clean bytes, the least recently used ones first, but none that were used after `until`; how many
@@ -336,6 +269,7 @@ impl ObjectCache {
     }
 
     /// Grant kept for the dirty bytes.
+    #[cfg(test)]
     pub(crate) fn dirty_charge(&self) -> u64 {
         self.dirty.charge()
     }
@@ -444,10 +378,9 @@ impl ObjectCache {
     /// The dirty bytes of `ranges` are on their way now.
     fn take(&mut self, ranges: Vec<Range<u64>>) -> Flush {
         let ticket = FlushTicket(self.next_ticket());
-        let (mut extents, mut purse, mut taken) =
-            (Vec::with_capacity(ranges.len()), Purse::default(), Dirty::default());
+        let (mut extents, mut taken) = (Vec::with_capacity(ranges.len()), Dirty::default());
         for range in &ranges {
-            let part = self.dirty.take(range, &mut purse);
+            let part = self.dirty.take(range);
             taken = Dirty { bytes: taken.bytes + part.bytes, charge: taken.charge + part.charge };
             self.writing.insert(range.clone(), ticket);
             let mut data = Payload::new();
@@ -460,7 +393,7 @@ impl ObjectCache {
         }
         self.writing_bytes += taken.bytes;
         self.cursor = ranges.last().map_or(0, |range| range.end);
-        self.flushes.insert(ticket, UnderWay { ranges, purse });
+        self.flushes.insert(ticket, ranges);
         Flush { ticket, extents, bytes: taken.bytes, charge: taken.charge }
     }
 
@@ -469,21 +402,18 @@ impl ObjectCache {
         let len = part.end - part.start;
         let keep = self.segments.len() <= SEGMENTS_MANY || len >= SMALL_BYTES;
         match end {
-            FlushEnd::Written if keep => self.set_state(part, State::Clean, now),
-            FlushEnd::Retry => self.set_state(part, State::Dirty, now),
+            FlushEnd::Written if keep => self.set_clean(part, now),
             FlushEnd::Written | FlushEnd::Lost => self.forget(part),
         }
     }
 
     /// Of segments that were being written. That they were written back counts as a use.
-    fn set_state(&mut self, part: &Range<u64>, state: State, now: Time) {
+    fn set_clean(&mut self, part: &Range<u64>, now: Time) {
         self.writing_bytes -= part.end - part.start;
         for (span, segment) in self.segments.overlapping_mut(part) {
-            segment.state = state;
-            if state == State::Clean {
-                self.clean_bytes += segment.memory();
-                segment.lru = Some(self.lru.push(span.start, now));
-            }
+            segment.state = State::Clean;
+            self.clean_bytes += segment.memory();
+            segment.lru = Some(self.lru.push(span.start, now));
         }
     }
 

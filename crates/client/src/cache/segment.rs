@@ -2,7 +2,7 @@
 //! chunk of its own to which small writes append.
 
 use super::lru::LruNode;
-use super::object::FlushTicket;
+use super::outgoing::FlushTicket;
 use super::spans::Span;
 use bytes::Bytes;
 use nacre_base::Payload;

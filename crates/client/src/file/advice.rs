@@ -1,8 +1,9 @@
 //! What programs know better: group locks, which let the programs of a group write as they have agreed upon among
 //! themselves, and advice.
 
-use super::{FILE_SIZE_MAX, OpenFile};
+use super::OpenFile;
 use crate::llite::Client;
+use crate::lov::FILE_SIZE_MAX;
 use crate::lov::file_state::FileState;
 use crate::osc::advice::LockAhead;
 use crate::osc::locks::{LockGuard, Locking};

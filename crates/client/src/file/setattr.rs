@@ -1,10 +1,10 @@
 //! Changing attributes, which of a regular file are the MDT's and its objects'.
 
-use super::{FILE_SIZE_MAX, LAYOUT_RETRIES, OpenFile};
-use crate::connection::{Caller, PATIENCE};
+use super::{LAYOUT_RETRIES, OpenFile};
 use crate::llite::{Client, Reported, Sizes};
-use crate::lov::Striped;
 use crate::lov::merge::{self, ObjectAttrs};
+use crate::lov::{FILE_SIZE_MAX, Striped};
+use crate::mount::connection::{Caller, PATIENCE};
 use crate::osc::locks::Locking;
 use crate::stats::Op;
 use nacre_base::{Errno, Fid, Timestamp};

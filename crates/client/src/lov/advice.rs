@@ -2,8 +2,8 @@
 //! dropped.
 
 use super::{Lov, Part, Striped};
-use crate::connection::Caller;
 use crate::lov::plan::{self, StripeMap};
+use crate::mount::connection::Caller;
 use crate::osc::advice::LockAhead;
 use crate::osc::locks::{LockGuard, Wanted};
 use crate::osc::write::extent;

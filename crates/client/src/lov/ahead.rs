@@ -1,7 +1,7 @@
 //! Sizes of files that will probably be asked for.
 
 use super::{Lov, StripeMap};
-use crate::connection::Caller;
+use crate::mount::connection::Caller;
 use futures_util::future::join_all;
 use nacre_base::Fid;
 use nacre_wire::layout::Layout;

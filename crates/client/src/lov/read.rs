@@ -2,8 +2,8 @@
 
 use super::{Locked, Lov, Part, Striped};
 use crate::cache::read_ahead::ReadAhead;
-use crate::connection::Caller;
 use crate::lov::plan::{self, Filled, ObjectIo};
+use crate::mount::connection::Caller;
 use crate::osc::Osc;
 use crate::osc::write::extent;
 use crate::stats::ReadAheadStats;

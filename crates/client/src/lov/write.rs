@@ -2,8 +2,8 @@
 //! the end of the file, wherever that is.
 
 use super::{Locked, Lov, Part, Striped, lock_each};
-use crate::connection::Caller;
 use crate::lov::plan::{self, ObjectIo};
+use crate::mount::connection::Caller;
 use crate::osc::locks::LockGuard;
 use crate::osc::write::{ObjectWrite, extent};
 use futures_util::future::join_all;
@@ -185,7 +185,7 @@ impl Lov {
         if locked.iter().any(|l| l.guard.is_lost()) {
             return Err(Errno::ESTALE);
         }
-        let room = crate::file::FILE_SIZE_MAX.saturating_sub(size).min(data.len() as u64) as usize;
+        let room = crate::lov::FILE_SIZE_MAX.saturating_sub(size).min(data.len() as u64) as usize;
         if room == 0 {
             return Err(Errno::EFBIG);
         }

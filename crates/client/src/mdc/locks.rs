@@ -2,11 +2,11 @@
 //! `inodes`'.
 
 use super::Mdc;
-use crate::callback_service::LockHolder;
-use crate::connection::{Connection, Observer};
 use crate::inodes::history::Part;
 use crate::inodes::{Asked, Effect, InodeCache, Notice, Out};
 use crate::lock_params::LockOwner;
+use crate::mount::callback_service::LockHolder;
+use crate::mount::connection::{Connection, Observer};
 use nacre_base::{Errno, Fid, Time};
 use nacre_ldlm::LockId;
 use nacre_ldlm::lock_cache::{Given, Giving, LockCache, LruLimits};

@@ -3,8 +3,8 @@
 
 use super::Mdc;
 use super::locks::giving_back;
-use crate::connection::Caller;
 use crate::inodes::{self, Answer, Arrived};
+use crate::mount::connection::Caller;
 use nacre_base::{Errno, Fid};
 use nacre_ptlrpc::{CallOptions, RpcError};
 use nacre_wire::Opcode;

@@ -1,7 +1,7 @@
 //! What programs know better than the caches do, for one object: locks asked for ahead of time, data that is not needed any
 //! more, and an end that others of a group move.
 
-use crate::connection::Caller;
+use crate::mount::connection::Caller;
 use crate::osc::Osc;
 use crate::osc::locks::Wanted;
 use crate::osc::object::{Enqueueing, Object};

@@ -1,6 +1,6 @@
 //! Glimpses ahead of time: sizes and locks of many objects in one request, where that disturbs nobody.
 
-use crate::connection::Caller;
+use crate::mount::connection::Caller;
 use crate::osc::Osc;
 use crate::osc::object::Object;
 use futures_util::future::join_all;

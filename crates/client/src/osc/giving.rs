@@ -1,8 +1,8 @@
 //! Giving locks back: what a callback, a full lock cache, a lost connection mean for the data under the locks. In this
 //! order: doors forget, dirty bytes are written, all bytes that no other lock covers are dropped, the server is told.
 
-use crate::callback_service::LockHolder;
-use crate::connection::Observer;
+use crate::mount::callback_service::LockHolder;
+use crate::mount::connection::Observer;
 use crate::osc::Osc;
 use crate::osc::object::{Object, ObjectState};
 use crate::osc::write_back::Which;

@@ -1,7 +1,7 @@
 //! Getting extent locks: found in the cache, or asked for; one enqueue for all who want the same. Giving them back is in
 //! `giving`; what a lock means for data is the owner's.
 
-use crate::connection::Caller;
+use crate::mount::connection::Caller;
 use crate::osc::Osc;
 use crate::osc::object::{Enqueueing, Object};
 use nacre_base::Errno;

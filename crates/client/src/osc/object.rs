@@ -3,12 +3,11 @@
 
 use crate::cache::budget::{CacheId, Eviction};
 use crate::cache::fills::FillTicket;
+use crate::cache::memory::{Evict, Memory};
 use crate::cache::object::ObjectCache;
-use crate::connection::Caller;
 use crate::lov::file_state::FileState;
 use crate::lov::plan::StripeMap;
-use crate::osc::memory::Memory;
-use crate::osc::rpc::ObjectOf;
+use crate::mount::connection::Caller;
 use nacre_base::{Errno, Fid, FxHashMap, Timestamp};
 use nacre_ldlm::{Extent, LockId, RangeSet};
 use nacre_wire::attr::ObjectAttr;
@@ -16,7 +15,7 @@ use nacre_wire::ldlm::LockMode;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use tokio::sync::{Notify, RwLock, RwLockReadGuard, oneshot};
 
 /// One object.
@@ -32,6 +31,23 @@ pub(crate) struct Object {
     pub(crate) truncating: RwLock<()>,
     cache_id: CacheId,
     memory: Arc<Memory>,
+}
+
+/// An object of a file, as operations that change it name it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ObjectOf {
+    pub(crate) object: Fid,
+    /// The file.
+    pub(crate) parent: Fid,
+    /// Which of the file's stripes it is, over all components.
+    pub(crate) stripe_index: u32,
+    /// Generation of the layout that told so.
+    pub(crate) layout_version: u32,
+    /// Owner of the file, to whom new space is charged.
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// The client's time.
+    pub(crate) now: Timestamp,
 }
 
 /// Where an object is in its file.
@@ -109,7 +125,7 @@ impl Object {
             cache_id: memory.register(),
             memory: memory.clone(),
         });
-        memory.add(object.cache_id, Arc::downgrade(&object));
+        memory.add(object.cache_id, Arc::downgrade(&object) as Weak<dyn Evict>);
         object
     }
 
@@ -127,13 +143,6 @@ impl Object {
     /// Books the memory of the cache; to be called with the state after a change.
     pub(crate) fn account(&self, state: &ObjectState) {
         self.memory.update(self.cache_id, &state.cache);
-    }
-
-    /// Gives up clean bytes.
-    pub(crate) fn evict(&self, eviction: &Eviction) {
-        let mut state = self.state.lock();
-        state.cache.evict_clean(eviction.bytes, eviction.until);
-        self.account(&state);
     }
 
     /// Keeps truncations by this client off from a change of data under a lock. Without a lock, the server may have to wait
@@ -163,6 +172,14 @@ impl Object {
             Some(place) => place.file.report(error),
             None => tracing::warn!(object = %self.fid, %error, "data was lost, and its file is unknown"),
         }
+    }
+}
+
+impl Evict for Object {
+    fn evict(&self, eviction: &Eviction) {
+        let mut state = self.state.lock();
+        state.cache.evict_clean(eviction.bytes, eviction.until);
+        self.account(&state);
     }
 }
 

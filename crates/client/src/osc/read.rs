@@ -2,11 +2,12 @@
 
 use crate::cache::fills::{FillLimits, FillRequest, FillTicket, part_of};
 use crate::cache::object::{ObjectCache, Piece};
-use crate::connection::Caller;
+use crate::mount::connection::Caller;
 use crate::osc::Osc;
 use crate::osc::locks::LockGuard;
 use crate::osc::object::{Object, ObjectState};
 use crate::osc::write::extent;
+use crate::osc::write_back::Which;
 use crate::stats::ReadAheadStats;
 use futures_util::future::try_join_all;
 use nacre_base::{Errno, Payload};
@@ -235,6 +236,22 @@ impl Osc {
             let _ = try_join_all(fills.into_iter().map(|fill| osc.fetch(&guard, &caller, fill))).await;
         });
         begun
+    }
+
+    /// Where data, or a hole, begins at or after `offset`, under a lock from there to the end.
+    pub(crate) async fn seek(
+        self: &Arc<Self>,
+        caller: &Caller,
+        object: &Arc<Object>,
+        offset: u64,
+        hole: bool,
+        guard: &LockGuard,
+    ) -> Result<Option<u64>, Errno> {
+        self.flush(object, &Which::all(self.now())).await;
+        match self.seek_rpc(caller, object.fid, offset, hole, guard.id.0).await {
+            Err(Errno::ESTALE) => self.seek_rpc(caller, object.fid, offset, hole, 0).await,
+            found => found,
+        }
     }
 }
 

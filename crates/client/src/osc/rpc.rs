@@ -1,8 +1,9 @@
 //! The RPCs of an OST, one function each: checksums both ways, and the repetition of what they caught. Which lock goes
 //! along, what is cached of the answer and when to write is decided elsewhere.
 
-use crate::connection::Caller;
+use crate::mount::connection::Caller;
 use crate::osc::Osc;
+use crate::osc::object::ObjectOf;
 use crate::osc::write_back::Which;
 use crate::rpc_stats::Traffics;
 use bytes::Bytes;
@@ -26,23 +27,6 @@ use std::time::Duration;
 pub(crate) const UNSTABLE_MAX: u64 = 256 << 20;
 /// An OST that has less is not what fills the memory: to ask it for a commit would only cost time.
 const UNSTABLE_MIN: u64 = 4 << 20;
-
-/// An object of a file, as operations that change it name it.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ObjectOf {
-    pub(crate) object: Fid,
-    /// The file.
-    pub(crate) parent: Fid,
-    /// Which of the file's stripes it is, over all components.
-    pub(crate) stripe_index: u32,
-    /// Generation of the layout that told so.
-    pub(crate) layout_version: u32,
-    /// Owner of the file, to whom new space is charged.
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    /// The client's time.
-    pub(crate) now: Timestamp,
-}
 
 /// A write RPC.
 pub(crate) struct WriteOut {

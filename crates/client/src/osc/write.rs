@@ -1,13 +1,13 @@
 //! Changing an object: into the cache where grant and room allow, else through to the server; around the cache; and the
 //! operations that the server does (truncate, holes, allocation). All under a lock, or, where said, without.
 
-use crate::connection::Caller;
+use crate::mount::connection::Caller;
 use crate::osc::Osc;
 use crate::osc::locks::{LockGuard, Locking};
-use crate::osc::object::{Change, Object, ObjectState};
-use crate::osc::rpc::{ObjectOf, WriteOut};
+use crate::osc::object::{Change, Object, ObjectOf, ObjectState};
+use crate::osc::rpc::WriteOut;
 use crate::osc::write_back::Which;
-use nacre_base::{Errno, Payload};
+use nacre_base::{Errno, Payload, Timestamp};
 use nacre_ldlm::{Extent, LockId, RangeSet};
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::ldlm::LockMode;
@@ -229,7 +229,7 @@ impl Osc {
                 Ok(())
             }
             Err(error) => {
-                self.account.lock().failed(sent, 0);
+                self.account.lock().failed(sent);
                 Err(error)
             }
         }
@@ -347,6 +347,31 @@ impl Osc {
             door.attributes(place.file.fid).await;
         }
         changing
+    }
+
+    /// Sets the object's mtime. If nobody else can write to it, what is dirty will carry it; else that is written before,
+    /// since it is older.
+    pub(crate) async fn set_mtime(
+        self: &Arc<Self>,
+        caller: &Caller,
+        of: &ObjectOf,
+        mtime: Timestamp,
+    ) -> Result<ObjectAttr, Errno> {
+        let object = self.object(of.object);
+        let carried = {
+            let locks = self.locks.lock();
+            let mut state = object.state.lock();
+            let carries = locks.covers_to_eof(object.fid, 0) && state.set_mtime(mtime, of.now);
+            carries.then(|| state.visible())
+        };
+        if let Some(attr) = carried {
+            return Ok(attr);
+        }
+        self.flush(&object, &Which::all(self.now())).await;
+        let attr = self.setattr_rpc(caller, of, mtime).await?;
+        let mut state = object.state.lock();
+        state.learn(&attr);
+        Ok(state.visible())
     }
 }
 

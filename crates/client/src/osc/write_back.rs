@@ -3,12 +3,13 @@
 //! a restart of the server left without locks goes without.
 
 use crate::cache::dirty_account::Sent;
-use crate::cache::object::{Flush, FlushEnd, FlushTicket, FlushWanted};
+use crate::cache::outgoing::{Flush, FlushEnd, FlushTicket, FlushWanted};
+use crate::mount::connection::Caller;
 use crate::osc::Osc;
-use crate::osc::object::{Object, ObjectState};
-use crate::osc::rpc::{ObjectOf, WriteOut};
+use crate::osc::object::{Object, ObjectOf, ObjectState};
+use crate::osc::rpc::WriteOut;
 use futures_util::future::join_all;
-use nacre_base::{Errno, Time};
+use nacre_base::{Errno, Fid, Time};
 use nacre_ldlm::lock_cache::{Cover, LockCache};
 use nacre_ldlm::{Extent, LockId, RangeSet};
 use nacre_wire::ost::{EXTENTS_MAX, WriteReply};
@@ -266,7 +267,7 @@ impl Osc {
             }
             Err(error) => {
                 state.cache.flushed(out.ticket, FlushEnd::Lost, now);
-                self.account.lock().failed(out.sent, 0);
+                self.account.lock().failed(out.sent);
                 let target = self.connection.label();
                 match error {
                     // Of a file that is gone nobody will hear this.
@@ -325,6 +326,23 @@ impl Osc {
         let which = Which::all(self.now());
         let dirty = objects.iter().filter(|o| o.state.lock().has_unwritten());
         join_all(dirty.map(|object| self.flush(object, &which))).await;
+    }
+
+    /// Makes everything this client wrote to the object durable. Errors of writing back are the file's.
+    pub(crate) async fn sync(self: &Arc<Self>, caller: &Caller, fid: Fid) -> Result<(), Errno> {
+        if let Some(object) = self.known_object(fid) {
+            self.flush(&object, &Which::all(self.now())).await;
+        }
+        self.sync_rpc(caller, fid).await
+    }
+
+    /// Writes everything back and makes it durable.
+    pub(crate) async fn sync_all(self: &Arc<Self>, caller: &Caller) -> Result<(), Errno> {
+        self.flush_all().await;
+        if self.connection.unstable().0 > 0 {
+            return self.sync_rpc(caller, Fid::default()).await;
+        }
+        self.lost.check(Fid::default())
     }
 }
 

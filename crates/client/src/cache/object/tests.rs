@@ -42,6 +42,11 @@ fn fill(cache: &mut ObjectCache, request: &FillRequest, value: u8, size: u64, no
     cache.fill(request.ticket, &request.extents.iter().map(reply).collect::<Vec<_>>(), now);
 }
 
+/// All bytes from an offset on.
+fn from(start: u64) -> Extent {
+    Extent { start, end: u64::MAX }
+}
+
 #[test]
 fn a_large_write_is_shared_and_a_small_one_copied() {
     let mut cache = ObjectCache::default();
@@ -151,22 +156,21 @@ fn bytes_on_their_way_are_not_overtaken() {
     let second = cache.next_flush(&wanted(MIB), NOW).unwrap();
     assert_eq!(extents(&second), [1000..1500]);
     assert!(cache.next_flush(&wanted(MIB), NOW).is_none());
-    assert_eq!(cache.flushed(first.ticket, FlushEnd::Written, NOW).bytes, 500);
+    assert_eq!(cache.flushed(first.ticket, FlushEnd::Written, NOW), 500);
     assert_eq!((cache.clean_bytes(), cache.writing_bytes(), cache.dirty_bytes()), (500, 500, 500));
     assert_eq!(extents(&cache.next_flush(&wanted(MIB), NOW).unwrap()), [500..1000]);
 }
 
 #[test]
-fn a_failed_flush_is_dirty_again_except_where_it_was_overwritten() {
-    for (end, dirty) in [(FlushEnd::Retry, 1000), (FlushEnd::Lost, 100)] {
-        let mut cache = ObjectCache::default();
-        cache.write(0, &bytes(1000, 1), NOW);
-        let flush = cache.next_flush(&wanted(MIB), NOW).unwrap();
-        cache.write(0, &bytes(100, 2), NOW);
-        assert_eq!(cache.flushed(flush.ticket, end, NOW).bytes, 900);
-        assert_eq!((cache.dirty_bytes(), cache.dirty_charge()), (dirty, BLOCK_BYTES));
-        assert_eq!(hit(&mut cache, 0..100), Some(vec![2; 100]));
-    }
+fn a_failed_flush_is_dropped_except_where_it_was_overwritten() {
+    let mut cache = ObjectCache::default();
+    cache.write(0, &bytes(1000, 1), NOW);
+    let flush = cache.next_flush(&wanted(MIB), NOW).unwrap();
+    cache.write(0, &bytes(100, 2), NOW);
+    assert_eq!(cache.flushed(flush.ticket, FlushEnd::Lost, NOW), 900);
+    assert_eq!((cache.dirty_bytes(), cache.dirty_charge()), (100, BLOCK_BYTES));
+    assert_eq!(hit(&mut cache, 0..100), Some(vec![2; 100]));
+    assert_eq!(cache.missing(&(0..1000)), [Range { start: 100, end: 1000 }]);
 }
 
 #[test]
@@ -189,7 +193,7 @@ fn a_fill_does_not_bring_what_a_write_on_its_way_may_not_have_reached() {
     let mut cache = ObjectCache::default();
     cache.write(0, &bytes(10, 1), NOW);
     let flush = cache.next_flush(&wanted(MIB), NOW).unwrap();
-    cache.truncate(5);
+    cache.drop_ranges(&[from(5)]);
     let request = begin_fill(&mut cache, 0..20);
     cache.flushed(flush.ticket, FlushEnd::Written, NOW);
     fill(&mut cache, &request, 9, 20, NOW);
@@ -207,7 +211,7 @@ fn what_is_behind_a_short_read_is_zeros_until_written_or_dropped() {
     cache.write(1 << 30, &bytes(1, 7), NOW);
     assert_eq!(hit(&mut cache, (1 << 30) - 1..(1 << 30) + 2), Some(vec![0, 7, 0]));
     assert_eq!((cache.clean_bytes(), cache.dirty_bytes()), (5, 1));
-    cache.truncate(4);
+    cache.drop_ranges(&[from(4)]);
     assert_eq!(cache.missing(&(0..100)), [Range { start: 4, end: 100 }]);
 }
 
@@ -422,28 +426,26 @@ impl Model {
         let at = self.random.below(self.flushes.len() as u64) as usize;
         let served = self.flushes[at].1;
         let end = match self.random.below(4) {
-            0 => FlushEnd::Retry,
-            1 => FlushEnd::Lost,
+            0 | 1 => FlushEnd::Lost,
             _ if served => FlushEnd::Written,
             _ => return,
         };
         let (flush, _) = self.flushes.swap_remove(at);
         let charge = self.cache.dirty_charge();
-        let dirty = self.cache.flushed(flush.ticket, end, self.now);
-        assert_eq!(charge + dirty.charge, self.cache.dirty_charge());
-        assert!(dirty.charge <= flush.charge, "seed {}: {dirty:?} of {flush:?}", self.seed);
+        let over = self.cache.flushed(flush.ticket, end, self.now);
+        assert_eq!(charge, self.cache.dirty_charge());
         let mut ended = 0;
         for at in extents(&flush).into_iter().flatten().map(|at| at as usize) {
             if self.state[at] != ByteState::Writing(flush.ticket) {
                 continue;
             }
             ended += 1;
-            self.state[at] = if end == FlushEnd::Retry { ByteState::Dirty } else { ByteState::Clean };
+            self.state[at] = ByteState::Clean;
             if end == FlushEnd::Lost {
                 self.truth[at] = self.server[at];
             }
         }
-        assert_eq!(dirty.bytes, ended);
+        assert_eq!(over, ended);
     }
 
     /// For each byte, whether some of the ranges has it.
@@ -553,14 +555,14 @@ impl Model {
         let dirty = self.state[span.clone()].iter().filter(|s| **s == ByteState::Dirty).count() as u64;
         let charge = self.cache.dirty_charge();
         let lost = if truncates {
-            let lost = self.cache.truncate(extent.start);
+            let lost = self.cache.drop_ranges(&[extent]);
             // Somebody reads it meanwhile; the reply is not to be kept.
             let during = self.cache.begin_fills(&[vec![extent.start..SIZE]], FILL_LIMITS).requests;
             self.fills.extend(during.into_iter().map(|request| (request, None)));
             self.serve_fill();
             self.server[span.clone()].fill(0);
             self.server_size = self.server_size.min(span.start);
-            self.cache.truncate(extent.start);
+            self.cache.drop_ranges(&[extent]);
             lost
         } else {
             self.cache.drop_ranges(&[extent])

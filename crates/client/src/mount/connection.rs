@@ -1,19 +1,10 @@
 //! What `mdc` and `osc` have in common: a target by name, an import that exists from the first call on, and what happens
 //! to calls when an administrator deactivates the target. Which operations there are is not here.
 
-use crate::callback_service::{CallbackService, Callbacks};
-use crate::invalidate::Invalidator;
-use crate::osc::memory::Memory;
-use crate::params;
-use crate::rules::Rules;
-use nacre_base::param::Params;
-use nacre_base::{Errno, Faults, TargetKind, TargetName, Time, Uuid};
-use nacre_ptlrpc::{
-    CallOptions, Import, ImportConfig, ImportState, Recovering, Refusals, Reply, RpcError, RpcNode, Servers,
-};
-use nacre_rt::Rt;
+use crate::mount::Mount;
+use nacre_base::{Errno, TargetKind, TargetName, Time};
+use nacre_ptlrpc::{CallOptions, Import, ImportConfig, ImportState, Recovering, Reply, RpcError};
 use nacre_wire::connect::{ConnectData, connect_flags};
-use nacre_wire::ldlm::callback_target;
 use nacre_wire::mgs::TargetEntry;
 use nacre_wire::ost::{BRW_SIZE_DEFAULT, CHECKSUM_CRC32C};
 use nacre_wire::{Field, Lane, Opcode};
@@ -45,28 +36,6 @@ impl Caller {
     }
 }
 
-/// The mount, as its connections need to know it.
-pub(crate) struct Mount {
-    pub(crate) node: RpcNode,
-    /// The mount's own scope: its tasks end with it.
-    pub(crate) rt: Rt,
-    pub(crate) client: Uuid,
-    pub(crate) client_name: String,
-    /// Tells the mounts of one node apart in parameter names, as Lustre's kernel addresses do: `ffff0123456789ab`.
-    pub(crate) instance: String,
-    /// Where its parameters are, if it is to have any: they take memory.
-    pub(crate) params: Option<Params>,
-    pub(crate) faults: Faults,
-    /// Whether to connect to a restarted target as soon as the MGS tells of it.
-    pub(crate) imperative_recovery: bool,
-    /// What a door must forget when a lock is called back.
-    pub(crate) invalidate: Invalidator,
-    pub(crate) callbacks: Arc<Callbacks>,
-    /// Cached file data.
-    pub(crate) memory: Arc<Memory>,
-    pub(crate) rules: Rules,
-}
-
 /// Who has something to do when the connection to a target changes. Called before any further request is sent; must not
 /// wait.
 pub(crate) trait Observer: Send + Sync {
@@ -85,24 +54,6 @@ pub(crate) trait Observer: Send + Sync {
     }
     /// Connected, and this was negotiated.
     fn handle_connected(&self, _data: &ConnectData) {}
-}
-
-impl Mount {
-    /// Serves the target that `servers` call back at.
-    pub(crate) fn serve_callbacks(&self, servers: Servers) {
-        let (client, callbacks, rt) = (self.client, self.callbacks.clone(), self.rt.clone());
-        let service = CallbackService { client, callbacks, servers, rt, refusals: Refusals::default() };
-        self.callbacks.keep(self.node.serve(&callback_target(self.client), Arc::new(service)));
-    }
-
-    /// Ends the mount's tasks and takes its parameters away.
-    pub(crate) fn close(&self) {
-        self.callbacks.stop();
-        self.rt.kill();
-        if let Some(params) = &self.params {
-            params::remove_mount(params, self);
-        }
-    }
 }
 
 /// One target.

@@ -1,9 +1,8 @@
 //! The memory of a mount's cached file data, over all its objects: the bound, and the evictions that keep it.
 
-use crate::cache::budget::{Budget, CacheId};
-use crate::cache::object::ObjectCache;
-use crate::cache::read_ahead::ReadAheadLimits;
-use crate::osc::object::Object;
+use super::budget::{Budget, CacheId, Eviction};
+use super::object::ObjectCache;
+use super::read_ahead::ReadAheadLimits;
 use crate::stats::ReadAheadStats;
 use nacre_base::FxHashMap;
 use nacre_base::size::MIB;
@@ -15,12 +14,18 @@ use tokio::sync::Notify;
 /// Read-ahead under way of one mount, of one file, and size up to which a file is read whole, in MiB.
 const READ_AHEAD_MB_DEFAULT: (u64, u64, u64) = (128, 64, 2);
 
+/// An object whose bytes are cached.
+pub(crate) trait Evict: Send + Sync {
+    /// Gives up clean bytes.
+    fn evict(&self, eviction: &Eviction);
+}
+
 /// The cached data of a mount.
 pub(crate) struct Memory {
     budget: Mutex<Budget>,
     /// The administrator has set the bound: the host's share says nothing any more.
     is_set: AtomicBool,
-    objects: Mutex<FxHashMap<CacheId, Weak<Object>>>,
+    objects: Mutex<FxHashMap<CacheId, Weak<dyn Evict>>>,
     /// Something was written back: there may be room.
     pub(crate) room: Notify,
     /// `llite.*.max_read_ahead_mb`, `max_read_ahead_per_file_mb` and `max_read_ahead_whole_mb`.
@@ -52,7 +57,7 @@ impl Memory {
     }
 
     /// The object may be asked to evict from now on.
-    pub(crate) fn add(&self, id: CacheId, object: Weak<Object>) {
+    pub(crate) fn add(&self, id: CacheId, object: Weak<dyn Evict>) {
         self.objects.lock().insert(id, object);
     }
 

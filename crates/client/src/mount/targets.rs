@@ -1,10 +1,10 @@
 //! The targets of a mount, kept as the configuration says: new ones appear without a remount, moved and restarted ones are
 //! reconnected, settings for the whole file system are applied. What is said to a target is not here.
 
-use crate::connection::{Connection, Mount};
 use crate::mdc::Mdc;
+use crate::mount::Mount;
+use crate::mount::connection::Connection;
 use crate::osc::Osc;
-use crate::params;
 use futures_util::future::join_all;
 use nacre_base::{Errno, MdtIndex, OstIndex, TargetKind, TargetName};
 use nacre_mgc::Settings;
@@ -24,6 +24,14 @@ pub(crate) struct Targets {
     mount: Arc<Mount>,
     table: watch::Sender<Arc<Table>>,
     settings: Settings,
+    /// Where targets are registered, if the mount has parameters.
+    registry: Option<Box<dyn Registry>>,
+}
+
+/// Shows each target to administrators, from before anybody can use it.
+pub(crate) trait Registry: Send + Sync {
+    fn add_osc(&self, osc: &Arc<Osc>);
+    fn add_mdc(&self, mdc: &Arc<Mdc>);
 }
 
 /// The targets at one moment.
@@ -36,9 +44,9 @@ pub(crate) struct Table {
 }
 
 impl Targets {
-    pub(crate) fn new(mount: Arc<Mount>) -> Arc<Targets> {
+    pub(crate) fn new(mount: Arc<Mount>, registry: Option<Box<dyn Registry>>) -> Arc<Targets> {
         let table = watch::channel(Arc::default()).0;
-        Arc::new(Targets { mount, table, settings: Settings::default() })
+        Arc::new(Targets { mount, table, settings: Settings::default(), registry })
     }
 
     /// The targets as they are now.
@@ -107,18 +115,18 @@ impl Targets {
 
     fn add_osc(&self, table: &mut Table, index: u32, connection: Connection) {
         let osc = Osc::new(connection);
-        if let Some(params) = &self.mount.params {
+        if let Some(registry) = &self.registry {
             osc.connection().import();
-            params::add_osc(params, &osc);
+            registry.add_osc(&osc);
         }
         table.osts.insert(index, osc);
     }
 
     fn add_mdc(&self, table: &mut Table, index: u32, connection: Connection) {
         let mdc = Mdc::new(connection);
-        if let Some(params) = &self.mount.params {
+        if let Some(registry) = &self.registry {
             mdc.connection().import();
-            params::add_mdc(params, &mdc);
+            registry.add_mdc(&mdc);
         }
         table.mdts.insert(index, mdc);
     }

@@ -1,0 +1,58 @@
+//! What the layers of a mount share below themselves: who the client is, the connections to its targets (`connection`), the
+//! list of targets as the configuration says (`targets`), the service that servers call back at (`callback_service`), and
+//! the door's hook for what it must forget (`invalidate`).
+//!
+//! What must not be here: which operations there are. Parameters are registered from above.
+
+pub(crate) mod callback_service;
+pub(crate) mod connection;
+pub(crate) mod invalidate;
+pub(crate) mod targets;
+
+use crate::cache::memory::Memory;
+use crate::rules::Rules;
+use callback_service::{CallbackService, Callbacks};
+use invalidate::Invalidator;
+use nacre_base::param::Params;
+use nacre_base::{Faults, Uuid};
+use nacre_ptlrpc::{Refusals, RpcNode, Servers};
+use nacre_rt::Rt;
+use nacre_wire::ldlm::callback_target;
+use std::sync::Arc;
+
+/// The mount, as its connections need to know it.
+pub(crate) struct Mount {
+    pub(crate) node: RpcNode,
+    /// The mount's own scope: its tasks end with it.
+    pub(crate) rt: Rt,
+    pub(crate) client: Uuid,
+    pub(crate) client_name: String,
+    /// Tells the mounts of one node apart in parameter names, as Lustre's kernel addresses do: `ffff0123456789ab`.
+    pub(crate) instance: String,
+    /// Where its parameters are, if it is to have any: they take memory.
+    pub(crate) params: Option<Params>,
+    pub(crate) faults: Faults,
+    /// Whether to connect to a restarted target as soon as the MGS tells of it.
+    pub(crate) imperative_recovery: bool,
+    /// What a door must forget when a lock is called back.
+    pub(crate) invalidate: Invalidator,
+    pub(crate) callbacks: Arc<Callbacks>,
+    /// Cached file data.
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) rules: Rules,
+}
+
+impl Mount {
+    /// Serves the target that `servers` call back at.
+    pub(crate) fn serve_callbacks(&self, servers: Servers) {
+        let (client, callbacks, rt) = (self.client, self.callbacks.clone(), self.rt.clone());
+        let service = CallbackService { client, callbacks, servers, rt, refusals: Refusals::default() };
+        self.callbacks.keep(self.node.serve(&callback_target(self.client), Arc::new(service)));
+    }
+
+    /// Ends the mount's tasks.
+    pub(crate) fn close(&self) {
+        self.callbacks.stop();
+        self.rt.kill();
+    }
+}
