@@ -176,6 +176,8 @@ fn put_yaml(out: &mut String, key: &str, value: &Value, indent: usize, step: usi
                 out.push_str(text.get(indent + step..).unwrap_or_default());
             }
         }
+        // In YAML a bracket without quotes begins a list.
+        Value::String(s) if s.starts_with('[') => out.push_str(&format!("{pad}{key}: \"{s}\"\n")),
         Value::String(s) => out.push_str(&format!("{pad}{key}: {s}\n")),
         other => out.push_str(&format!("{pad}{key}: {other}\n")),
     }

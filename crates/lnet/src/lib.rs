@@ -43,7 +43,7 @@ pub use message::{MAX_PAYLOAD, Portal};
 pub use node::{IncomingPut, PortalHandler};
 pub use options::{LnetOptions, TcpOptions};
 pub use sim::{FaultPlan, LinkOptions, SimFault, SimNet, SimNetOptions, SimNetStats};
-pub use status::{InterfaceStatus, Latency, PeerStatus, Stats, Traffic};
+pub use status::{ByKind, Failures, InterfaceStatus, Latency, PeerStatus, Stats, Traffic};
 pub use tcp::TcpListen;
 
 use bulk::GetInFlight;

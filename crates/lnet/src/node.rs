@@ -10,7 +10,7 @@ use crate::lo::Lo;
 use crate::message::{Header, Kind, MAX_PAYLOAD, Message, Portal, flip_bit};
 use crate::options::LnetOptions;
 use crate::select::{self, Candidate};
-use crate::status::{Counters, InterfaceStatus, Latency, PeerStatus, Traffic, bump};
+use crate::status::{Counters, Failures, InterfaceStatus, Latency, PeerStatus, Traffic, bump};
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, Faults, FxHashMap, Nid, Payload, Time};
 use nacre_rt::Rt;
@@ -79,6 +79,7 @@ pub(crate) struct Interface {
 struct InterfaceState {
     credits: Credits<Outbound>,
     traffic: Traffic,
+    failures: Failures,
     peers: FxHashMap<Nid, Peer>,
     /// Messages that got their credits from completions and were not yet given to the driver.
     ready: VecDeque<Outbound>,
@@ -237,7 +238,7 @@ impl LnetNode {
         let Some(interface) = self.interface(via) else { return };
         bump(&self.counters.recv_count);
         self.counters.recv_length.fetch_add(len, Ordering::Relaxed);
-        interface.handle_received(header.source);
+        interface.handle_received(header.source, header.kind);
         // Only routers pass on what is not for them, and there are none yet.
         let taken = self.is_local(header.destination)
             && match header.kind {
@@ -249,7 +250,7 @@ impl LnetNode {
         if !taken {
             bump(&self.counters.drop_count);
             self.counters.drop_length.fetch_add(len, Ordering::Relaxed);
-            interface.handle_dropped(header.source);
+            interface.handle_dropped(header.source, header.kind);
             tracing::debug!("{}: dropped {:?} from {}: it is for nobody", self.rt.name(), header.kind, header.source);
         }
     }
@@ -342,15 +343,15 @@ impl Outbound {
 
 impl Interface {
     fn new(nid: Nid, lnd: Arc<dyn Lnd>, credits: Credits<Outbound>, peers_max: usize) -> Interface {
-        let (traffic, peers) = Default::default();
-        let state = InterfaceState { credits, traffic, peers, ready: VecDeque::new(), pumping: false };
+        let (traffic, failures, peers) = Default::default();
+        let state = InterfaceState { credits, traffic, failures, peers, ready: VecDeque::new(), pumping: false };
         Interface { nid, lnd, state: Mutex::new(state), peers_max }
     }
 
     fn candidate(&self) -> Candidate {
         let s = self.state.lock();
         let available_credits = s.credits.interface().available;
-        Candidate { network: self.nid.network, health: HEALTH_MAX, available_credits, sequence: s.traffic.send_count }
+        Candidate { network: self.nid.network, health: HEALTH_MAX, available_credits, sequence: s.traffic.sent.total() }
     }
 
     /// A message is done: its credits go to those that wait.
@@ -374,16 +375,16 @@ impl Interface {
         s.pumping = false;
     }
 
-    fn handle_received(&self, from: Nid) {
+    fn handle_received(&self, from: Nid, kind: Kind) {
         let mut s = self.state.lock();
-        s.traffic.recv_count += 1;
-        s.peer(from, self.peers_max).traffic.recv_count += 1;
+        s.traffic.received.count(kind);
+        s.peer(from, self.peers_max).traffic.received.count(kind);
     }
 
-    fn handle_dropped(&self, from: Nid) {
+    fn handle_dropped(&self, from: Nid, kind: Kind) {
         let mut s = self.state.lock();
-        s.traffic.drop_count += 1;
-        s.peer(from, self.peers_max).traffic.drop_count += 1;
+        s.traffic.dropped.count(kind);
+        s.peer(from, self.peers_max).traffic.dropped.count(kind);
     }
 
     fn handle_round_trip(&self, from: Nid, now: Time, started: Time) {
@@ -412,6 +413,7 @@ impl Interface {
             min_tx_credits: shown(gate.low_water),
             tx_queued: gate.queued,
             health: HEALTH_MAX,
+            failures: s.failures,
             conns_per_peer: lnd.conns_per_peer,
             timeout_secs: lnd.timeout_secs,
         }
@@ -442,16 +444,19 @@ impl InterfaceState {
     }
 
     fn count_done(&mut self, done: &Outbound, result: Result<(), LnetError>, now: Time, peers_max: usize) {
-        let is_put = done.message.header.kind == Kind::Put;
+        let kind = done.message.header.kind;
         let count = |t: &mut Traffic| match result {
             Ok(()) => {
-                t.send_count += 1;
-                if is_put {
+                t.sent.count(kind);
+                if kind == Kind::Put {
                     t.put_egress.add(now - done.started);
                 }
             }
-            Err(_) => t.drop_count += 1,
+            Err(_) => t.dropped.count(kind),
         };
+        if let Err(failure) = result {
+            self.failures.count(failure);
+        }
         count(&mut self.traffic);
         let peer = self.peer(done.next_hop, peers_max);
         count(&mut peer.traffic);

@@ -1,5 +1,7 @@
 //! What `lnetctl net show`, `peer show` and `stats show` print. Plain values; the fields are named as Lustre prints them.
 
+use crate::error::LnetError;
+use crate::message::Kind;
 use nacre_base::Nid;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -32,15 +34,70 @@ impl Latency {
     }
 }
 
+/// Numbers of messages by kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ByKind {
+    /// PUTs.
+    pub put: u64,
+    /// GETs.
+    pub get: u64,
+    /// REPLYs.
+    pub reply: u64,
+    /// Acknowledgements; 0 unless a peer sends what nobody asked for.
+    pub ack: u64,
+}
+
+impl ByKind {
+    /// Messages of all kinds.
+    pub fn total(&self) -> u64 {
+        self.put + self.get + self.reply + self.ack
+    }
+
+    pub(crate) fn count(&mut self, kind: Kind) {
+        *match kind {
+            Kind::Put => &mut self.put,
+            Kind::Get => &mut self.get,
+            Kind::Reply => &mut self.reply,
+            Kind::Ack => &mut self.ack,
+        } += 1;
+    }
+}
+
+/// Sends through an interface that failed on this node, by reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Failures {
+    /// The queue of the interface was full.
+    pub dropped: u64,
+    /// The node was being stopped.
+    pub aborted: u64,
+    /// The driver did not finish in time.
+    pub timeouts: u64,
+    /// Any other reason.
+    pub error: u64,
+}
+
+impl Failures {
+    pub(crate) fn count(&mut self, failure: LnetError) {
+        match failure {
+            // The peer is to blame, not the interface.
+            LnetError::PeerDown(_) => {}
+            LnetError::QueueFull(_) => self.dropped += 1,
+            LnetError::Shutdown => self.aborted += 1,
+            LnetError::TimedOut(_) => self.timeouts += 1,
+            _ => self.error += 1,
+        }
+    }
+}
+
 /// Messages that went through an interface, or between it and a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
     /// Messages sent.
-    pub send_count: u64,
+    pub sent: ByKind,
     /// Messages received.
-    pub recv_count: u64,
+    pub received: ByKind,
     /// Messages that could not be sent, or arrived and were for nobody.
-    pub drop_count: u64,
+    pub dropped: ByKind,
     /// From giving a PUT to the network until its driver was done with it, queueing included.
     pub put_egress: Latency,
     /// From sending a GET until its REPLY.
@@ -76,6 +133,8 @@ pub struct InterfaceStatus {
     pub tx_queued: usize,
     /// 0 to 1000.
     pub health: u32,
+    /// Sends that failed on this node.
+    pub failures: Failures,
     /// Bulk connections in each direction to a peer; 0 where there are no connections.
     pub conns_per_peer: u32,
     /// Seconds until an unanswered connection is given up; 0 where there are none.
@@ -174,6 +233,19 @@ pub(crate) fn bump(counter: &AtomicU64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_are_counted_by_kind_and_failures_by_reason() {
+        let mut sent = ByKind::default();
+        [Kind::Put, Kind::Put, Kind::Reply].into_iter().for_each(|kind| sent.count(kind));
+        assert_eq!((sent, sent.total()), (ByKind { put: 2, reply: 1, ..ByKind::default() }, 3));
+        let mut failures = Failures::default();
+        let peer = Nid::sim(1);
+        let all =
+            [LnetError::PeerDown(peer), LnetError::QueueFull(peer), LnetError::TimedOut(peer), LnetError::Shutdown];
+        all.into_iter().for_each(|failure| failures.count(failure));
+        assert_eq!(failures, Failures { dropped: 1, aborted: 1, timeouts: 1, error: 0 });
+    }
 
     #[test]
     fn latency_keeps_its_extremes_and_mean() {

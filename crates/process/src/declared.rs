@@ -5,7 +5,11 @@ use nacre_base::param::declared::{Declared, Kind, number};
 /// All of them.
 pub const PARAMS: &[Declared] = &[
     Declared::text(&[], "version", "The program's version."),
-    Declared::text(&[], "health_check", "Whether all targets of the process are well; if not, which are not, and why."),
+    Declared::text(
+        &[],
+        "health_check",
+        "Whether all targets of the process are well, or which are not; their health says why.",
+    ),
     Declared::local(
         &[],
         "fail_loc",

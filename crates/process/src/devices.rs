@@ -13,8 +13,8 @@ pub struct Device {
     pub name: String,
     /// The UUID of a target or a mount.
     pub uuid: String,
-    /// False if an administrator has deactivated it.
-    pub active: bool,
+    /// False if an administrator has deactivated it; `None` if the device cannot be deactivated.
+    pub active: Option<bool>,
     /// The NID that its target is reached at, if it is the client of one.
     pub target_nid: Option<String>,
 }
@@ -41,7 +41,7 @@ pub(crate) fn list(params: &Params) -> Vec<Device> {
             found.into_iter().next().map(|(_, value)| value.trim().to_owned())
         };
         let uuid = value("uuid").unwrap_or_else(|| format!("{name}_UUID"));
-        let active = value("active").is_none_or(|value| value != "0");
+        let active = value("active").map(|value| value != "0");
         let target_nid = TARGET_NID.iter().find_map(|parameter| value(parameter));
         Device { uuid, active, target_nid, kind, name }
     };
@@ -65,7 +65,7 @@ mod tests {
             kind: kind.to_owned(),
             name: name.to_owned(),
             uuid: uuid.to_owned(),
-            active: true,
+            active: None,
             target_nid: None,
         };
         let namespace = "filter-a-OST0000_UUID";
@@ -75,7 +75,7 @@ mod tests {
                 device("ldlm.namespaces", namespace, "filter-a-OST0000_UUID_UUID"),
                 device("mgc", "MGC10.0.0.1@tcp", "MGC10.0.0.1@tcp_UUID"),
                 Device {
-                    active: false,
+                    active: Some(false),
                     target_nid: Some("10.0.0.1@tcp".to_owned()),
                     ..device("osc", "a-OST0000-osc-MDT0000", "a-OST0000_UUID")
                 },

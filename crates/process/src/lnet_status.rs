@@ -1,6 +1,6 @@
 //! Interfaces, peers and message counts of a node, with lnetctl's names for everything.
 
-use nacre_lnet::{Latency, Lnet, Traffic};
+use nacre_lnet::{ByKind, Failures, Latency, Lnet, Traffic};
 use serde_json::{Map, Value, json};
 
 /// The interfaces of a node.
@@ -13,6 +13,9 @@ pub(crate) fn describe_interfaces(lnet: &Lnet) -> Value {
             m.insert("interfaces".into(), json!({ "0": name }));
         }
         m.insert("statistics".into(), traffic(&i.traffic));
+        for (name, counts) in by_kind(&i.traffic) {
+            m.insert(name.into(), counts);
+        }
         let tunables = json!({"peer_timeout": i.peer_timeout_secs, "peer_credits": i.peer_credits,
             "peer_buffer_credits": i.peer_buffer_credits, "credits": i.credits});
         m.insert("tunables".into(), tunables);
@@ -20,7 +23,14 @@ pub(crate) fn describe_interfaces(lnet: &Lnet) -> Value {
         let credits = json!({"available_tx_credits": i.available_tx_credits, "min_tx_credits": i.min_tx_credits,
             "tx_q_num_of_buf": i.tx_queued});
         m.insert("credits".into(), credits);
-        m.insert("health stats".into(), json!({"health value": i.health}));
+        let Failures { dropped, aborted, timeouts, error } = i.failures;
+        // Nothing interrupts a send, and there are no routes yet.
+        let health = json!({"health value": i.health, "interrupts": 0, "dropped": dropped, "aborted": aborted,
+            "no route": 0, "timeouts": timeouts, "error": error});
+        m.insert("health stats".into(), health);
+        // Interfaces belong to no group of processors.
+        m.insert("dev cpt".into(), json!(-1));
+        m.insert("CPT".into(), json!("[0]"));
         Value::Object(m)
     };
     Value::Array(lnet.interfaces().iter().map(describe).collect())
@@ -30,11 +40,20 @@ pub(crate) fn describe_interfaces(lnet: &Lnet) -> Value {
 pub(crate) fn describe_peers(lnet: &Lnet) -> Value {
     let describe = |p: &nacre_lnet::PeerStatus| {
         let ni = |nid: &nacre_base::Nid| {
-            json!({"nid": nid.to_string(), "state": match p.up { Some(true) => "up", Some(false) => "down", None => "NA" },
+            let state = match p.up {
+                Some(true) => "up",
+                Some(false) => "down",
+                None => "NA",
+            };
+            let mut m = Map::new();
+            let described = json!({"nid": nid.to_string(), "state": state,
                 "max_ni_tx_credits": p.max_ni_tx_credits, "available_tx_credits": p.available_tx_credits,
                 "min_tx_credits": p.min_tx_credits, "tx_q_num_of_buf": p.tx_q_num_of_buf,
                 "available_rtr_credits": p.available_rtr_credits, "min_rtr_credits": p.min_rtr_credits,
-                "refcount": p.refcount, "statistics": traffic(&p.traffic)})
+                "refcount": p.refcount, "statistics": traffic(&p.traffic)});
+            m.extend(described.as_object().cloned().unwrap_or_default());
+            m.extend(by_kind(&p.traffic).into_iter().map(|(name, counts)| (name.to_owned(), counts)));
+            Value::Object(m)
         };
         json!({"primary nid": p.primary_nid.to_string(), "Multi-Rail": p.nids.len() > 1,
             "peer ni": p.nids.iter().map(ni).collect::<Vec<_>>()})
@@ -49,8 +68,8 @@ pub(crate) fn describe_stats(lnet: &Lnet) -> Value {
 
 fn traffic(t: &Traffic) -> Value {
     let mut m = Map::new();
-    for (name, v) in [("send_count", t.send_count), ("recv_count", t.recv_count), ("drop_count", t.drop_count)] {
-        m.insert(name.into(), json!(v));
+    for (name, counts) in [("send_count", t.sent), ("recv_count", t.received), ("drop_count", t.dropped)] {
+        m.insert(name.into(), json!(counts.total()));
     }
     let mut latency = |name: &str, l: &Latency| {
         m.insert(format!("{name}_samples"), json!(l.samples));
@@ -62,4 +81,11 @@ fn traffic(t: &Traffic) -> Value {
     latency("get_rtt", &t.get_rtt);
     latency("put_ack", &t.put_ack);
     Value::Object(m)
+}
+
+/// Messages by kind, under lnetctl's names.
+fn by_kind(t: &Traffic) -> [(&'static str, Value); 3] {
+    let counts =
+        |ByKind { put, get, reply, ack }| json!({"put": put, "get": get, "reply": reply, "ack": ack, "hello": 0});
+    [("sent_stats", counts(t.sent)), ("received_stats", counts(t.received)), ("dropped_stats", counts(t.dropped))]
 }

@@ -27,7 +27,7 @@ fn in_order(devices: impl Iterator<Item = Device>) -> Vec<Device> {
 }
 
 fn state(device: &Device) -> &'static str {
-    if device.active { "UP" } else { "IN" }
+    if device.active == Some(false) { "IN" } else { "UP" }
 }
 
 /// `lctl dl`.
@@ -53,36 +53,44 @@ pub(super) fn list(args: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The device of this number in `dl`, or of this name. Devices of different types may share a name; the command can be carried out
-/// for the types in `kinds`.
-fn find(wanted: &str, kinds: &[&str]) -> Result<Device, Refusal> {
-    let devices = devices()?;
-    let fits = |device: &Device| kinds.contains(&device.kind.as_str());
+/// A command for one device, which sets a parameter of it.
+struct Change<'a> {
+    command: &'a str,
+    /// True of the devices that it is for.
+    fits: fn(&Device) -> bool,
+    /// These devices, in a message.
+    kinds: &'a str,
+    parameter: &'a str,
+    value: &'a str,
+}
+
+/// The device of this number in `dl`, or of this name. Devices of different types may share a name: the one that fits is meant.
+fn find<'a>(devices: &'a [Device], wanted: &str, change: &Change<'_>) -> Result<&'a Device, Refusal> {
     let numbered = wanted.parse::<usize>().ok().and_then(|number| devices.get(number));
-    let found: Vec<&Device> = match numbered {
-        Some(device) => vec![device],
-        None => devices.iter().filter(|device| device.name == wanted).collect(),
-    };
-    match (found.iter().find(|device| fits(device)), found.first()) {
-        (Some(device), _) => Ok((*device).clone()),
+    let named = || devices.iter().filter(|device| device.name == wanted).collect();
+    let found: Vec<&Device> = numbered.map_or_else(named, |device| vec![device]);
+    match (found.iter().find(|device| (change.fits)(device)), found.first()) {
+        (Some(device), _) => Ok(device),
         (None, Some(Device { kind, name, .. })) => {
-            let text = format!("{name} is of type {kind}: this is for devices of type {}", kinds.join(", "));
+            let text = format!("{name} is of type {kind}: this is for {}", change.kinds);
             Err(Refusal::new(Errno::EOPNOTSUPP, text))
         }
         (None, None) => Err(Refusal::new(Errno::ENODEV, format!("there is no device {wanted}: see lctl dl"))),
     }
 }
 
-/// Sets a parameter of the one device that is named in `args`.
-fn set(command: &str, args: &[String], kinds: &[&str], parameter: &str, value: &str) -> ExitCode {
-    let who = format!("error: {command}");
-    let flags = match flags(command, args, &[]) {
+/// Carries a change out on the one device that is named in `args`.
+fn carry_out(change: &Change<'_>, args: &[String]) -> ExitCode {
+    let who = format!("error: {}", change.command);
+    let flags = match flags(change.command, args, &[]) {
         Ok(flags) => flags,
         Err(code) => return code,
     };
     let [wanted] = flags.operands.as_slice() else { return fail(&who, "one device is needed: see lctl dl", 22) };
-    let set = find(wanted, kinds).and_then(|Device { kind, name, .. }| {
-        merged(&Request::SetParam { pattern: format!("{kind}.{name}.{parameter}"), value: value.to_owned() })
+    let set = devices().and_then(|devices| {
+        let Device { kind, name, .. } = find(&devices, wanted, change)?;
+        let pattern = format!("{kind}.{name}.{}", change.parameter);
+        merged(&Request::SetParam { pattern, value: change.value.to_owned() })
     });
     match set {
         Ok(_) => ExitCode::SUCCESS,
@@ -92,13 +100,16 @@ fn set(command: &str, args: &[String], kinds: &[&str], parameter: &str, value: &
 
 /// `lctl activate` and `deactivate`.
 pub(super) fn set_active(args: &[String], active: bool) -> ExitCode {
-    let command = if active { "activate" } else { "deactivate" };
-    set(command, args, &["osc", "mdc", "osp"], "active", if active { "1" } else { "0" })
+    let (command, value) = if active { ("activate", "1") } else { ("deactivate", "0") };
+    let kinds = "a mount's osc and mdc, and an MDT's osp";
+    carry_out(&Change { command, fits: |device| device.active.is_some(), kinds, parameter: "active", value }, args)
 }
 
 /// `lctl abort_recovery`.
 pub(super) fn abort_recovery(args: &[String]) -> ExitCode {
-    set("abort_recovery", args, &["mdt", "obdfilter"], "abort_recovery", "1")
+    let fits = |device: &Device| ["mdt", "obdfilter"].contains(&device.kind.as_str());
+    let (command, kinds) = ("abort_recovery", "devices of type mdt and obdfilter");
+    carry_out(&Change { command, fits, kinds, parameter: "abort_recovery", value: "1" }, args)
 }
 
 #[cfg(test)]
@@ -111,12 +122,32 @@ mod tests {
             kind: kind.to_owned(),
             name: name.to_owned(),
             uuid: String::new(),
-            active: true,
+            active: None,
             target_nid: None,
         };
         let given = [("osc", "b"), ("osc", "a"), ("ost", "OSS"), ("mgs", "MGS"), ("ost", "OSS"), ("llite", "a")];
         let listed = in_order(given.iter().map(|(kind, name)| device(kind, name)));
         let listed: Vec<(&str, &str)> = listed.iter().map(|d| (d.kind.as_str(), d.name.as_str())).collect();
         assert_eq!(listed, [("mgs", "MGS"), ("ost", "OSS"), ("osc", "a"), ("osc", "b")]);
+    }
+
+    #[test]
+    fn a_device_is_found_by_number_or_name_if_the_command_is_for_it() {
+        let device = |kind: &str, name: &str, active| Device {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            uuid: String::new(),
+            active,
+            target_nid: None,
+        };
+        let all =
+            [device("osc", "a-MDT0000", None), device("osp", "a-MDT0000", Some(true)), device("mgs", "MGS", None)];
+        let fits = |device: &Device| device.active.is_some();
+        let change = Change { command: "deactivate", fits, kinds: "osp", parameter: "active", value: "0" };
+        let found = |wanted| find(&all, wanted, &change).map(|device| device.kind.as_str()).map_err(|r| r.text);
+        assert_eq!((found("a-MDT0000"), found("1")), (Ok("osp"), Ok("osp")));
+        assert_eq!(found("0").unwrap_err(), "a-MDT0000 is of type osc: this is for osp");
+        assert_eq!(found("2").unwrap_err(), "MGS is of type mgs: this is for osp");
+        assert_eq!(found("9").unwrap_err(), "there is no device 9: see lctl dl");
     }
 }

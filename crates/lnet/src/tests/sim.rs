@@ -187,13 +187,13 @@ fn credits_hold_back_a_sender_and_their_low_water_mark_shows_it() {
         assert!(peer.is_none(), "nothing is done yet, so nothing is known of the peer");
         rt.sleep(us(113)).await;
         let peer = a.peers()[0].clone();
-        assert_eq!(peer.traffic.send_count, 1);
+        assert_eq!(peer.traffic.sent.put, 1);
         assert_eq!(peer.available_tx_credits, peer_credits - 49);
         assert_eq!(peer.tx_q_num_of_buf as i64, 49 - peer_credits);
         rt.sleep(us(112 * 50)).await;
         let peer = a.peers()[0].clone();
         assert_eq!((peer.available_tx_credits, peer.min_tx_credits), (peer_credits, peer_credits - 50));
-        assert_eq!((peer.traffic.send_count, peer.refcount, a.stats().msgs_max), (50, 1, 50));
+        assert_eq!((peer.traffic.sent.put, peer.refcount, a.stats().msgs_max), (50, 1, 50));
     });
 }
 

@@ -232,7 +232,8 @@ fn fill_mdt(cluster: &Cluster, at: &Path, disk: &Path) -> Outcome {
     File::options().write(true).open(at.join("kept"))?.set_len(3)?;
     let named = wait_for(Duration::from_secs(15), || Ok(health(cluster)?.contains("NOT HEALTHY")))?;
     let said = health(cluster)?;
-    ensure!(named && said.contains(&format!("device {MDT} reported unhealthy: it is full")), "health: {said}");
+    ensure!(named && said.contains(&format!("device {MDT} reported unhealthy\nNOT HEALTHY")), "health: {said}");
+    ensure!(said.contains(&format!("mdt.{MDT}.health=it is full: ")), "health: {said}");
     let of_df = cluster.lfs(&["df", "-i", &text(at)])?;
     let line = of_df.lines().find(|line| line.starts_with(MDT)).unwrap_or_default().to_owned();
     ensure!(line.contains("100%") && line.contains("[MDT:0] SI"), "lfs df -i: {of_df}");
@@ -406,7 +407,8 @@ fn stops_alone(cluster: &Cluster, at: &Path) -> Outcome {
     let says = "its disk has, then stop and start";
     ensure!(wait_for(Duration::from_secs(15), || Ok(cluster.log_of("oss1")?.contains(says)))?, "no line in the log");
     let said = health(cluster)?;
-    ensure!(said.contains("device e2e-OST0000 reported unhealthy: it has stopped"), "health: {said}");
+    ensure!(said.contains("device e2e-OST0000 reported unhealthy\nNOT HEALTHY"), "health: {said}");
+    ensure!(said.contains("obdfilter.e2e-OST0000.health=it has stopped"), "health: {said}");
     fs::write(at.join("d1/f"), b"the other goes on")?;
     File::open(at.join("d1/f"))?.sync_all().context("the other OST")
 }
@@ -458,11 +460,13 @@ fn is_full(result: &std::io::Result<()>) -> bool {
     result.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::ENOSPC))
 }
 
-/// What `health_check` says, of all processes.
+/// What `health_check` says of all processes, and why the targets are ill that it names.
 fn health(cluster: &Cluster) -> Outcome<String> {
     let said = cluster.lctl(&["get_param", "-n", "health_check"])?;
-    let ill: Vec<&str> = said.lines().filter(|line| *line != "healthy").collect();
-    Ok(if ill.is_empty() { "healthy".to_owned() } else { ill.join("\n") })
+    if said.trim() == "healthy" {
+        return Ok("healthy".to_owned());
+    }
+    Ok(said + &cluster.lctl(&["get_param", "*.*.health"])?)
 }
 
 const CHUNK: usize = 65_536;
