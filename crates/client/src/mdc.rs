@@ -284,8 +284,9 @@ impl Mdc {
         changing.happened(&effect, |inodes, asked, now| match &body.record {
             ReintRecord::Unlink(r) => {
                 inodes.keep_name(asked, r.parent, &r.name, None, 0);
-                if reply.attr.nlink == 0 {
-                    inodes.lost_last_name(fid, now);
+                match reply.attr.nlink {
+                    0 => inodes.lost_last_name(fid, now),
+                    _ => drop(inodes.keep(asked, &reply, now)),
                 }
             }
             ReintRecord::Create(r) => {
@@ -328,6 +329,9 @@ impl Mdc {
         let moved_directory = i32::from(moved.is_dir());
         let back = if exchanges { replaced_directory } else { 0 };
         let nameless = reply.replaced.as_ref().filter(|attr| attr.nlink == 0).map(|attr| attr.fid);
+        // A rename leaves the layout as it is, and its reply tells everything else.
+        let layout = if moved.is_file() { self.inodes.lock().believed_layout(moved.fid) } else { Some(None) };
+        let known = layout.map(|layout| AttrReply { attr: moved.clone(), layout, lock: None });
         let (moved, replaced) = (moved.fid, reply.replaced.map(|attr| attr.fid));
         let effect = Effect {
             inodes: [moved].into_iter().chain(replaced).collect(),
@@ -339,6 +343,9 @@ impl Mdc {
             version: header.transno,
         };
         changing.happened(&effect, |inodes, asked, now| {
+            if let Some(known) = &known {
+                inodes.keep(asked, known, now);
+            }
             let left = replaced.filter(|_| exchanges);
             for (directory, name, to) in [(r.old_parent, &r.old_name, left), (r.new_parent, &r.new_name, Some(moved))] {
                 let bits = to.map_or(0, |fid| inodes.bits_since(asked, fid));

@@ -31,6 +31,11 @@ impl InodeCache {
         Some(AttrReply { attr: attr.clone(), layout, lock: None })
     }
 
+    /// The layout of an inode's objects (none of an inode without objects), if it is known.
+    pub(crate) fn believed_layout(&self, fid: Fid) -> Option<Option<Layout>> {
+        self.inodes.get(&fid)?.layout.as_ref().map(|(_, layout)| layout.clone())
+    }
+
     /// Whether a layout of this generation is the newest one of a file, if that is known.
     pub(crate) fn is_newest_layout(&mut self, fid: Fid, generation: u32, now: Time) -> Option<bool> {
         if self.history.touches(fid, NOW, NOTHING) == Touch::All {

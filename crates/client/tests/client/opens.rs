@@ -120,6 +120,36 @@ fn what_is_cached_is_opened_without_a_request() {
 }
 
 #[test]
+fn what_got_and_lost_names_is_opened_without_a_request() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let (a, b) = (cluster.client().await, cluster.client().await);
+        let fid = a.write_file("own", b"data").await;
+        let check = async |cluster: &Cluster, name: &str| {
+            let before = cluster.mds_requests();
+            let attr = a.look_up(name).await;
+            let file = a.open_name(name, open_flags::O_RDWR).await.unwrap();
+            a.release(file).await.unwrap();
+            assert_eq!(cluster.mds_requests(), before, "{name} was asked for");
+            attr
+        };
+        a.look_up("own").await;
+        rt.sleep(SETTLED).await;
+        a.link(&root(), fid, a.root(), b"lock").await.unwrap();
+        a.remove("own").await;
+        let attr = check(&cluster, "lock").await;
+        assert_eq!((attr.nlink, &attr), (1, &b.stat(fid).await), "as the MDT has it");
+        rt.sleep(SETTLED).await;
+        a.look_up("lock").await;
+        a.move_to("lock", "table").await;
+        let attr = check(&cluster, "table").await;
+        assert_eq!(attr, b.stat(fid).await);
+        b.remove("table").await;
+        assert_eq!(a.open_name("table", 0).await.err(), Some(Errno::ENOENT));
+    });
+}
+
+#[test]
 fn a_file_opened_from_memory_outlives_its_unlink_by_another_client() {
     run(|rt| async move {
         let mut cluster = Cluster::start(&rt, 1).await;
