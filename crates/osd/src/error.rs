@@ -48,12 +48,14 @@ pub enum OsdError {
     #[error("{} is not empty", .0.display())]
     NotEmpty(PathBuf),
     /// The target was formatted by a version that this one cannot read.
-    #[error("{} has format version {found}, this program reads versions 1 to {}", .path.display(), crate::disk::FORMAT_VERSION)]
+    #[error("{} has format version {found}, this program reads versions 1 to {newest}", .path.display())]
     Version {
         /// The target's directory.
         path: PathBuf,
         /// Its version.
         found: u32,
+        /// The newest version that this program reads.
+        newest: u32,
     },
     /// A file of the target is damaged.
     #[error("{} is damaged: {why}", .path.display())]

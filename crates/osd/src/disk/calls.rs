@@ -1,7 +1,6 @@
 //! What object files are asked for with a system call that blocks, complete and with interruptions seen to.
 #![allow(clippy::disallowed_methods)] // An IO edge: calls on object files.
 
-use super::ring;
 use crate::{AllocateMode, Placed, Seek};
 use nacre_base::Payload;
 use nacre_base::buf::{AlignedBuf, DIRECT_IO_ALIGNMENT};
@@ -11,6 +10,11 @@ use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
+
+/// Pieces of memory in one kernel request (IOV_MAX).
+const PIECES_MAX: usize = 1024;
+/// Bytes in one kernel request: far below the kernel's own limit of 2 GiB.
+pub(super) const REQUEST_BYTES_MAX: usize = 1 << 28;
 
 /// Fills `buf` from `offset`; it comes back as long as what was read.
 pub(super) fn read_all(file: &File, offset: u64, mut buf: AlignedBuf) -> io::Result<AlignedBuf> {
@@ -33,7 +37,7 @@ pub(super) fn read_all(file: &File, offset: u64, mut buf: AlignedBuf) -> io::Res
 pub(super) fn write_all(file: &File, offset: u64, data: &Payload) -> io::Result<()> {
     let mut done = 0;
     while done < data.len() {
-        let pieces = ring::pieces(data, done);
+        let pieces = pieces(data, done);
         let at = (offset + done as u64) as i64;
         // SAFETY: the pieces point into `data`, which is borrowed, and are only read.
         match unsafe { libc::pwritev(file.as_raw_fd(), pieces.as_ptr(), pieces.len() as i32, at) } {
@@ -233,4 +237,41 @@ pub(super) fn refuses_direct(e: &io::Error) -> bool {
 /// `None` for an error that means "there is none".
 pub(super) fn none_if<T>(e: io::Error, errno: i32) -> io::Result<Option<T>> {
     if e.raw_os_error() == Some(errno) { Ok(None) } else { Err(e) }
+}
+
+/// What is left of `data` after `done` bytes, as the kernel wants it, up to its limits.
+pub(super) fn pieces(data: &Payload, done: usize) -> Vec<libc::iovec> {
+    let (mut skip, mut bytes, mut out) = (done, 0, Vec::new());
+    for piece in data.pieces() {
+        if skip >= piece.len() {
+            skip -= piece.len();
+            continue;
+        }
+        let rest = &piece[skip..];
+        skip = 0;
+        let len = rest.len().min(REQUEST_BYTES_MAX - bytes);
+        out.push(libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: len });
+        bytes += len;
+        if out.len() == PIECES_MAX || bytes == REQUEST_BYTES_MAX {
+            break;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_continue_where_a_transfer_stopped_and_keep_to_the_limits() {
+        let mut data = Payload::new();
+        (0..3000u32).for_each(|i| data.push(vec![i as u8; 10].into()));
+        let lens = |done| pieces(&data, done).iter().map(|p| p.iov_len).collect::<Vec<_>>();
+        assert_eq!(lens(0), [10; PIECES_MAX]);
+        assert_eq!(lens(29_985), [5, 10]);
+        assert_eq!(lens(30_000), [0; 0]);
+        // SAFETY: points into `data`.
+        assert_eq!(unsafe { *pieces(&data, 29_985)[0].iov_base.cast::<u8>() }, 2998u32 as u8);
+    }
 }

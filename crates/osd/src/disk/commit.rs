@@ -3,9 +3,9 @@
 //! cache, not while the disk syncs; with a journal not even that, but now and then.
 #![allow(clippy::disallowed_methods)] // An IO edge: a thread that blocks on syncs, and the time they take.
 
+use super::device::{Device, Running};
 use super::index::Index;
 use super::journal::{self, Changes};
-use super::{Device, Running};
 use crate::io_stats::CommitTimes;
 use crate::{OsdError, PendingData};
 use nacre_base::fault::FaultAction;

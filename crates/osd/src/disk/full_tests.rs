@@ -4,7 +4,7 @@ use super::tests::{block_on, target_in, with_journal_in};
 use super::*;
 use crate::conformance::{A, B, TABLES, entries};
 use crate::{Full, SpaceLimits};
-use nacre_base::Prng;
+use nacre_base::{Errno, Prng};
 use std::path::PathBuf;
 
 /// Many commits: where their syncs cost nothing, if there is such a place.

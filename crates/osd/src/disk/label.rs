@@ -114,7 +114,7 @@ fn parse(dir: &Path, path: &Path, text: &str) -> Result<Label, OsdError> {
     let Some(version) = first.strip_prefix(MAGIC) else { return Err(OsdError::NotFormatted(dir.to_owned())) };
     let version = version.trim().parse().map_err(|_| corrupt("no version"))?;
     if !(1..=FORMAT_VERSION).contains(&version) {
-        return Err(OsdError::Version { path: dir.to_owned(), found: version });
+        return Err(OsdError::Version { path: dir.to_owned(), found: version, newest: FORMAT_VERSION });
     }
     let (body, sum) = text.rsplit_once("checksum ").ok_or_else(|| corrupt("no checksum"))?;
     if u64::from_str_radix(sum.trim(), 16) != Ok(fnv_1a_64(body.as_bytes())) {

@@ -17,6 +17,7 @@
 
 mod calls;
 mod commit;
+mod device;
 mod file;
 mod index;
 mod journal;
@@ -24,192 +25,51 @@ mod label;
 mod mmp;
 mod names;
 mod objects;
+mod options;
 mod pieces;
 mod ring;
 mod room;
 mod sigbus;
 mod transaction;
 mod tree_use;
+mod undo;
 mod unsynced;
 
 pub use label::{FORMAT_VERSION, Label, format, read_label, write_label};
 pub use mmp::{MmpOptions, MmpStatus};
-pub use objects::IoEngine;
+pub use options::{DiskOptions, IoEngine};
 
+use crate::io_stats::Recorder;
 use crate::parts::{Gathering, Parts};
-use crate::space::{Full, FullWatch, PAGE, Space, SpaceLimits};
+use crate::space::{Full, PAGE};
 use crate::{
-    AllocateMode, CommitCallback, IoStats, ObjectStat, Osd, OsdError, OsdStats, PARTS_MAX, PendingData, Placed, Seek,
-    StatFs, Table, Transaction, check_range, io_stats::Recorder,
+    AllocateMode, IoStats, ObjectStat, Osd, OsdError, OsdStats, PARTS_MAX, Placed, Seek, StatFs, Table, Transaction,
+    check_range,
 };
 use async_trait::async_trait;
 use commit::Commits;
-use index::{Index, WriteTxn};
-use journal::{Changes, Journal};
+use device::{Device, Lock, Logging, Running};
+use index::Index;
+use journal::Journal;
 use mmp::Mmp;
-use nacre_base::{Errno, Faults, Fid, Payload, TargetKind};
+use nacre_base::{Fid, Payload};
 use objects::Objects;
 use parking_lot::Mutex;
-
 use std::fs::{File, TryLockError};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use transaction::{DiskTransaction, UndoLog};
+use transaction::DiskTransaction;
 use tree_use::TreeUse;
-
-/// How a device on disk behaves.
-#[derive(Clone, Debug)]
-pub struct DiskOptions {
-    /// The longest time between a change and its commit.
-    pub commit_interval: Duration,
-    /// Changes of records after which a commit begins early: it bounds the memory of the running transaction and the
-    /// time that operations wait while it is flushed.
-    pub commit_changes: u64,
-    /// Space that object data must leave free, so that the index can always commit: a target that is full refuses
-    /// writes, and goes on. By default 256 MiB, but at most a 32nd of the file system.
-    pub reserve_bytes: Option<u64>,
-    /// What the index keeps for removals.
-    pub space: SpaceLimits,
-    /// The most that the index's file may grow to, if not all of the file system.
-    pub index_max_bytes: u64,
-    /// Object files kept open, the parts of an object counted each. One may take two descriptors.
-    pub open_files_max: usize,
-    /// Address space that the index may grow by between two commits; the map grows as needed.
-    pub map_headroom_bytes: u64,
-    /// How requests for object data reach the kernel.
-    pub io_engine: IoEngine,
-    /// Whether large aligned requests bypass the page cache; where a head moves, of writes only the largest do.
-    pub direct_io: bool,
-    /// Protection against several nodes that open the target, where that can happen.
-    pub mmp: Option<MmpOptions>,
-    /// Of a target with a journal: the longest time between two flushes of its index, and the most changes.
-    pub checkpoint_interval: Duration,
-    /// See `checkpoint_interval`. It bounds the memory of the running transaction, and what opening has to do again.
-    pub checkpoint_changes: u64,
-    /// The process's fault points, in front of the steps of a commit: `osd.commit` (object data), `osd.commit.index`,
-    /// `osd.commit.tell` (callbacks). Fail poisons the device as a failed sync does.
-    pub faults: Faults,
-}
-
-impl Default for DiskOptions {
-    fn default() -> DiskOptions {
-        DiskOptions {
-            commit_interval: Duration::from_secs(5),
-            commit_changes: 16_384,
-            reserve_bytes: None,
-            space: SpaceLimits::default(),
-            index_max_bytes: u64::MAX,
-            open_files_max: 1024,
-            map_headroom_bytes: 64 << 30,
-            io_engine: IoEngine::Auto,
-            direct_io: true,
-            mmp: None,
-            checkpoint_interval: Duration::from_secs(30),
-            checkpoint_changes: 16_384,
-            faults: Faults::new(),
-        }
-    }
-}
+use undo::UndoLog;
 
 /// An opened target directory. Needs a tokio runtime around its async methods.
 pub struct DiskOsd {
     device: Arc<Device>,
     committer: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// What callers, transactions and the commit thread share.
-struct Device {
-    label: Label,
-    options: DiskOptions,
-    objects: Arc<Objects>,
-    /// Whoever has the lock has the turn.
-    running: Arc<tokio::sync::Mutex<Running>>,
-    commits: Commits,
-    /// If there is one. Only commits use it.
-    journal: Mutex<Option<Journal>>,
-    /// Set at most once, at the first failure that leaves the medium unknown.
-    poisoned: AtomicBool,
-    closed: AtomicBool,
-    /// Object data has eaten into the reserve.
-    space_low: AtomicBool,
-    /// Bytes written since the free space was last looked at.
-    written: AtomicU64,
-    /// Bytes that records may take within the index's file, without the reserve and with it.
-    records_available: AtomicU64,
-    records_free: AtomicU64,
-    /// Bytes of the index's file.
-    index_bytes: AtomicU64,
-    /// Pages that it grows by at a time.
-    growth_step: u64,
-    /// What the target is full of.
-    full: Mutex<FullWatch>,
-    recorder: Arc<Recorder>,
-    mmp: Option<Mmp>,
-    /// See [`Osd::object_bytes_max`].
-    object_bytes_max: u64,
-    /// See [`StatFs::disk`].
-    disk: u64,
-    /// Becomes true when another node has taken the target over.
-    taken: watch::Sender<bool>,
-    /// Also a handle on the file system. Declared, and so dropped, last.
-    lock: Lock,
-}
-
-/// The locked `lock` file of a target.
-struct Lock(File);
-
-impl Drop for Lock {
-    /// Closing is not enough: a child of this process that is about to run another program may have the file too.
-    fn drop(&mut self) {
-        let _ = self.0.unlock();
-    }
-}
-
-/// The running transaction and what goes with it.
-struct Running {
-    /// Always there but after closing or a failure.
-    txn: Option<WriteTxn>,
-    /// Always there but after closing.
-    index: Option<Arc<Index>>,
-    /// Of finished operations, in order.
-    callbacks: Vec<CommitCallback>,
-    /// Data of finished operations that the commit must wait for.
-    pending: Vec<PendingData>,
-    /// The operation's changes, empty between operations.
-    undo: UndoLog,
-    /// Whether anything was changed since the last commit began, even if it was undone.
-    changed: bool,
-    /// Changes of records since then.
-    changes: u64,
-    /// Pages that these can have taken at most.
-    pages: u64,
-    /// Pages that there is room for in the memory map.
-    pages_max: u64,
-    /// Pages that there is room for on the disk, and what the running transaction has taken of them.
-    space: Space,
-    tree: TreeUse,
-    /// Of a target with a journal.
-    logging: Option<Logging>,
-}
-
-/// What a target with a journal has besides.
-struct Logging {
-    /// Changes since the last commit began, in order.
-    changes: Changes,
-    /// Changes since the index was flushed, and when that was.
-    unflushed: u64,
-    flushed: Instant,
-}
-
-impl Default for Logging {
-    fn default() -> Logging {
-        Logging { changes: Changes::default(), unflushed: 0, flushed: Instant::now() }
-    }
 }
 
 /// How many parts the objects of a target in `dir` should have: several, or one where a head moves, for what is next to
@@ -468,128 +328,6 @@ impl Osd for DiskOsd {
     }
 }
 
-impl Device {
-    fn check(&self) -> Result<(), OsdError> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(OsdError::Closed);
-        }
-        if self.poisoned.load(Ordering::Acquire) {
-            return Err(OsdError::Poisoned);
-        }
-        Ok(())
-    }
-
-    /// As [`Device::check`], for what changes the target: waits while it may not be ours any more.
-    async fn admit(&self) -> Result<(), OsdError> {
-        self.check()?;
-        while self.mmp.as_ref().is_some_and(|mmp| !mmp.is_valid()) {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            self.check()?;
-        }
-        Ok(())
-    }
-
-    /// Waits until the target may be changed; an error if it never may again. Blocks.
-    fn wait_until_ours(&self) -> Result<(), OsdError> {
-        match &self.mmp {
-            Some(mmp) if !mmp.wait_valid() => Err(self.handle_taken(mmp.status().lost_to.as_deref())),
-            _ => Ok(()),
-        }
-    }
-
-    /// Another node has the target: the device stops.
-    fn handle_taken(&self, by: Option<&str>) -> OsdError {
-        let by = by.unwrap_or("another node");
-        let error = self.stop(&format!("multi-mount protection: {by} has taken the target over; the target stops"));
-        self.taken.send_replace(true);
-        error
-    }
-
-    /// Stops the device for good: after a failed sync the kernel may have dropped what it could not write, so trying
-    /// again would only seem to succeed.
-    fn poison(&self, what: &str, why: &dyn std::fmt::Display) -> OsdError {
-        self.stop(&format!(
-            "{what}: {why}; the target stops, other targets go on. Nothing that was acknowledged is lost; look into the \
-             kernel's log for what its disk has, then stop and start the target's server"
-        ))
-    }
-
-    /// Stops the device for good, and says why.
-    fn stop(&self, why: &str) -> OsdError {
-        if !self.poisoned.swap(true, Ordering::AcqRel) {
-            tracing::error!("{}: {why}", self.label.target);
-        }
-        OsdError::Poisoned
-    }
-
-    /// Refuses data when only the reserve is left.
-    fn check_room(&self, len: u64) -> Result<(), OsdError> {
-        let written = self.written.fetch_add(len, Ordering::Relaxed).saturating_add(len);
-        // Often enough that the reserve cannot be used up between two looks.
-        if written >= SPACE_CHECK_BYTES || self.space_low.load(Ordering::Relaxed) {
-            self.check_space();
-        }
-        if self.space_low.load(Ordering::Relaxed) {
-            return Err(OsdError::Io { what: "write", errno: Errno::ENOSPC });
-        }
-        Ok(())
-    }
-
-    /// Refuses to reserve more than there is: done part by part, it would fill the device before it failed.
-    async fn check_allocation(&self, object: Fid, range: &Range<u64>) -> Result<(), OsdError> {
-        let available = self.statfs()?.available_bytes;
-        if range.end - range.start <= available {
-            return Ok(());
-        }
-        let has = self.objects.stat(object).await?.unwrap_or_default().blocks.saturating_mul(512);
-        if range.end - range.start > available.saturating_add(has) {
-            return Err(OsdError::Io { what: "allocate", errno: Errno::ENOSPC });
-        }
-        Ok(())
-    }
-
-    /// Passes on the outcome of a change of object data. After an I/O error, or where nothing can be written any more, no
-    /// other change would fare better.
-    fn noted<T>(&self, result: Result<T, OsdError>) -> Result<T, OsdError> {
-        let Err(e) = &result else { return result };
-        match e.errno() {
-            Errno::ENOSPC => self.check_space(),
-            Errno::EIO => return Err(self.poison("its disk fails", e)),
-            Errno::EROFS => return Err(self.poison("its file system has become read-only", e)),
-            _ => {}
-        }
-        result
-    }
-
-    fn check_space(&self) {
-        self.written.store(0, Ordering::Relaxed);
-        if let Ok(fs) = self.statfs() {
-            self.space_low.store(fs.available_bytes == 0, Ordering::Relaxed);
-            let of_objects = self.label.target.kind == TargetKind::Ost;
-            if let Some(news) = self.full.lock().handle_statfs(&fs, of_objects) {
-                tracing::warn!("{} {news}", self.label.target);
-            }
-        }
-    }
-
-    fn statfs(&self) -> Result<StatFs, OsdError> {
-        let fs = room::statfs(&self.lock.0)?;
-        let reserve = self.options.reserve_bytes.unwrap_or(RESERVE_BYTES.min(fs.total_bytes / 32));
-        // The index may grow into what object data leaves.
-        let may_grow = self.index_growth_max(&fs);
-        let of_index = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed).saturating_add(may_grow);
-        let records_available_bytes = of_index(&self.records_available);
-        Ok(StatFs {
-            available_bytes: fs.available_bytes.saturating_sub(reserve),
-            records_available_bytes,
-            records_free_bytes: of_index(&self.records_free),
-            files_free: fs.files_free.min(records_available_bytes / RECORD_BYTES),
-            disk: self.disk,
-            ..fs
-        })
-    }
-}
-
 /// Opens the journal, and has the index carry out what it says.
 fn recover(place: &Path, label: &Label, index: &Index, tables: &[Table]) -> Result<Journal, OsdError> {
     let mut txn = index.begin()?;
@@ -617,13 +355,6 @@ fn recover(place: &Path, label: &Label, index: &Index, tables: &[Table]) -> Resu
     journal.restart();
     Ok(journal)
 }
-
-/// Space in the index that a file takes, about.
-const RECORD_BYTES: u64 = 512;
-/// Space that is kept for the index by default.
-const RESERVE_BYTES: u64 = 256 << 20;
-/// Data written between two looks at the free space.
-const SPACE_CHECK_BYTES: u64 = RESERVE_BYTES / 4;
 
 /// Takes the target over; when it is lost, the device stops.
 fn claim(dir: &Path, options: &MmpOptions, device: Arc<OnceLock<Weak<Device>>>) -> Result<Mmp, OsdError> {

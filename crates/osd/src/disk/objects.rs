@@ -2,10 +2,10 @@
 //! kernel: straight to the disk where size and alignment allow it, through the page cache otherwise.
 #![allow(clippy::disallowed_methods)] // An IO edge: owns the object files.
 
-use super::DiskOptions;
 use super::calls::{self, none_if, refuses_direct};
 use super::file::{self, MODE, ObjectFile, Part};
 use super::names::{SHARDS, file_name, parse_file_name, shard_of};
+use super::options::{DiskOptions, IoEngine};
 use super::pieces::{Piece, pieces};
 use super::ring::{Request, Ring};
 use super::unsynced::Unsynced;
@@ -64,16 +64,6 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         self.recorder.end(self.direction, self.bytes, self.begun.elapsed(), self.in_flight);
     }
-}
-
-/// How requests reach the kernel.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum IoEngine {
-    /// io_uring, or threads where the kernel lacks or forbids it.
-    #[default]
-    Auto,
-    /// Threads.
-    Threads,
 }
 
 #[derive(Default)]

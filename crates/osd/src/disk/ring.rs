@@ -2,6 +2,7 @@
 //! finishes what the kernel did in part. One system call serves many requests under load.
 #![allow(clippy::disallowed_methods)] // An IO edge: the thread that talks to the kernel's ring.
 
+use super::calls::{REQUEST_BYTES_MAX, pieces};
 use super::file::Part;
 use io_uring::{IoUring, opcode, squeue, types};
 use nacre_base::Payload;
@@ -20,10 +21,6 @@ use tokio::sync::oneshot;
 
 /// Requests that are with the kernel at a time; more wait in order.
 const DEPTH: u32 = 128;
-/// Pieces of memory in one kernel request (IOV_MAX).
-const PIECES_MAX: usize = 1024;
-/// Bytes in one kernel request: far below the kernel's own limit of 2 GiB.
-const REQUEST_BYTES_MAX: usize = 1 << 28;
 /// `user_data` of the read that wakes the thread.
 const WAKE: u64 = u64::MAX;
 
@@ -267,26 +264,6 @@ impl Running {
     }
 }
 
-/// What is left of `data` after `done` bytes, as the kernel wants it, up to its limits.
-pub(super) fn pieces(data: &Payload, done: usize) -> Vec<libc::iovec> {
-    let (mut skip, mut bytes, mut out) = (done, 0, Vec::new());
-    for piece in data.pieces() {
-        if skip >= piece.len() {
-            skip -= piece.len();
-            continue;
-        }
-        let rest = &piece[skip..];
-        skip = 0;
-        let len = rest.len().min(REQUEST_BYTES_MAX - bytes);
-        out.push(libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: len });
-        bytes += len;
-        if out.len() == PIECES_MAX || bytes == REQUEST_BYTES_MAX {
-            break;
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -337,17 +314,5 @@ mod tests {
         let mut r = read(1 << 20, true);
         assert_eq!(outcome(&mut r, 65_536), None);
         assert_eq!(outcome(&mut r, 1000), Some(Ok(66_536)));
-    }
-
-    #[test]
-    fn pieces_continue_where_a_transfer_stopped_and_keep_to_the_limits() {
-        let mut data = Payload::new();
-        (0..3000u32).for_each(|i| data.push(vec![i as u8; 10].into()));
-        let lens = |done| pieces(&data, done).iter().map(|p| p.iov_len).collect::<Vec<_>>();
-        assert_eq!(lens(0), [10; PIECES_MAX]);
-        assert_eq!(lens(29_985), [5, 10]);
-        assert_eq!(lens(30_000), [0; 0]);
-        // SAFETY: points into `data`.
-        assert_eq!(unsafe { *pieces(&data, 29_985)[0].iov_base.cast::<u8>() }, 2998u32 as u8);
     }
 }

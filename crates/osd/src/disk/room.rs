@@ -1,16 +1,19 @@
-//! Where the index's file gets its space from: it is allocated ahead, in steps, as long as the file system has space.
+//! The room that a device has: when it refuses data, and where the index's file gets its space from, which is allocated ahead,
+//! in steps, as long as the file system has space.
 #![allow(clippy::disallowed_methods)] // An IO edge: asks the file system for space.
 
 use super::commit::Covered;
+use super::device::{Device, Running};
 use super::index::Index;
 use super::tree_use::{Shape, TreeUse};
-use super::{Device, Running};
 use crate::space::{PAGE, Space, SpaceLimits};
 use crate::{OsdError, StatFs};
+use nacre_base::{Errno, Fid, TargetKind};
 use std::fs::File;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Space of the file system that the index leaves to the small files beside it.
 pub(super) const LEFT_BYTES: u64 = 1 << 20;
@@ -20,6 +23,12 @@ const STEP_MIN_PAGES: u64 = (1 << 20) / PAGE;
 const STEP_FRACTION: u64 = 64;
 /// If there is no space for a step, the index takes what there is, in multiples of this.
 const LAST_STEP_PAGES: u64 = 64;
+/// Space in the index that a file takes, about.
+const RECORD_BYTES: u64 = 512;
+/// Space that is kept for the index by default.
+const RESERVE_BYTES: u64 = 256 << 20;
+/// Data written between two looks at the free space.
+const SPACE_CHECK_BYTES: u64 = RESERVE_BYTES / 4;
 
 /// Pages of an index that was just opened.
 pub(super) fn measure(index: &Index, tree: &TreeUse, limits: SpaceLimits) -> Space {
@@ -107,6 +116,60 @@ impl Device {
         if running.space.can_grow() {
             self.grow_ahead(running);
         }
+    }
+
+    /// Refuses data when only the reserve is left.
+    pub(super) fn check_room(&self, len: u64) -> Result<(), OsdError> {
+        let written = self.written.fetch_add(len, Ordering::Relaxed).saturating_add(len);
+        // Often enough that the reserve cannot be used up between two looks.
+        if written >= SPACE_CHECK_BYTES || self.space_low.load(Ordering::Relaxed) {
+            self.check_space();
+        }
+        if self.space_low.load(Ordering::Relaxed) {
+            return Err(OsdError::Io { what: "write", errno: Errno::ENOSPC });
+        }
+        Ok(())
+    }
+
+    /// Refuses to reserve more than there is: done part by part, it would fill the device before it failed.
+    pub(super) async fn check_allocation(&self, object: Fid, range: &Range<u64>) -> Result<(), OsdError> {
+        let available = self.statfs()?.available_bytes;
+        if range.end - range.start <= available {
+            return Ok(());
+        }
+        let has = self.objects.stat(object).await?.unwrap_or_default().blocks.saturating_mul(512);
+        if range.end - range.start > available.saturating_add(has) {
+            return Err(OsdError::Io { what: "allocate", errno: Errno::ENOSPC });
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_space(&self) {
+        self.written.store(0, Ordering::Relaxed);
+        if let Ok(fs) = self.statfs() {
+            self.space_low.store(fs.available_bytes == 0, Ordering::Relaxed);
+            let of_objects = self.label.target.kind == TargetKind::Ost;
+            if let Some(news) = self.full.lock().handle_statfs(&fs, of_objects) {
+                tracing::warn!("{} {news}", self.label.target);
+            }
+        }
+    }
+
+    pub(super) fn statfs(&self) -> Result<StatFs, OsdError> {
+        let fs = statfs(&self.lock.0)?;
+        let reserve = self.options.reserve_bytes.unwrap_or(RESERVE_BYTES.min(fs.total_bytes / 32));
+        // The index may grow into what object data leaves.
+        let may_grow = self.index_growth_max(&fs);
+        let of_index = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed).saturating_add(may_grow);
+        let records_available_bytes = of_index(&self.records_available);
+        Ok(StatFs {
+            available_bytes: fs.available_bytes.saturating_sub(reserve),
+            records_available_bytes,
+            records_free_bytes: of_index(&self.records_free),
+            files_free: fs.files_free.min(records_available_bytes / RECORD_BYTES),
+            disk: self.disk,
+            ..fs
+        })
     }
 }
 

@@ -5,12 +5,13 @@ use super::*;
 use crate::MmpRecord;
 use crate::conformance::{A, B, TABLES, entries, fid};
 use nacre_base::fault::{Fault, FaultAction};
-use nacre_base::{Prng, Uuid};
+use nacre_base::{Errno, Faults, Prng, Uuid};
 use nacre_rt::Rt;
 use std::future::Future;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 use tempfile::TempDir;
 
 pub(super) fn block_on<T>(f: impl Future<Output = T>) -> T {

@@ -1,13 +1,13 @@
-//! One operation's turn at the running transaction, and the log that takes its changes back.
+//! One operation's turn at the running transaction.
 
+use super::device::{Device, Running};
 use super::index::{Index, WriteTxn};
 use super::tree_use::pages_of_its_own;
-use super::{Device, Running};
+use super::undo::{Replaced, UndoLog};
 use crate::space::Claim;
 use crate::{CommitCallback, OsdError, PendingData, Table, Transaction, Visitor, check_key};
 use bytes::Bytes;
 use nacre_base::Errno;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::OwnedMutexGuard;
@@ -27,54 +27,6 @@ pub(super) struct DiskTransaction {
     claim: Claim,
     changed: bool,
     finished: bool,
-}
-
-/// What an operation's changes replaced, in one buffer that the next operation uses again.
-#[derive(Default)]
-pub(super) struct UndoLog {
-    bytes: Vec<u8>,
-    entries: Vec<Replaced>,
-}
-
-struct Replaced {
-    table: Table,
-    key: Range<usize>,
-    value: Option<Range<usize>>,
-}
-
-/// Memory of the log that is kept for the next operation.
-const UNDO_BYTES_KEPT: usize = 1 << 20;
-
-impl UndoLog {
-    fn push(&mut self, table: Table, key: &[u8], value: Option<&[u8]>) {
-        let key = self.append(key);
-        let value = value.map(|v| self.append(v));
-        self.entries.push(Replaced { table, key, value });
-    }
-
-    /// Forgets the latest entry: its change is not made.
-    fn pop(&mut self) {
-        if let Some(last) = self.entries.pop() {
-            self.bytes.truncate(last.key.start);
-        }
-    }
-
-    /// Length of the value that the latest entry's change replaces.
-    fn last_value_len(&self) -> usize {
-        self.entries.last().and_then(|last| last.value.clone()).map_or(0, |value| value.len())
-    }
-
-    fn append(&mut self, bytes: &[u8]) -> Range<usize> {
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(bytes);
-        start..self.bytes.len()
-    }
-
-    fn clear(&mut self) {
-        self.entries.clear();
-        self.bytes.clear();
-        self.bytes.shrink_to(UNDO_BYTES_KEPT);
-    }
 }
 
 impl DiskTransaction {

@@ -1,0 +1,70 @@
+//! How a device on disk behaves.
+
+use super::mmp::MmpOptions;
+use crate::space::SpaceLimits;
+use nacre_base::Faults;
+use std::time::Duration;
+
+/// How requests for object data reach the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum IoEngine {
+    /// io_uring, or threads where the kernel lacks or forbids it.
+    #[default]
+    Auto,
+    /// Threads.
+    Threads,
+}
+
+/// How a device on disk behaves.
+#[derive(Clone, Debug)]
+pub struct DiskOptions {
+    /// The longest time between a change and its commit.
+    pub commit_interval: Duration,
+    /// Changes of records after which a commit begins early: it bounds the memory of the running transaction and the
+    /// time that operations wait while it is flushed.
+    pub commit_changes: u64,
+    /// Space that object data must leave free, so that the index can always commit: a target that is full refuses
+    /// writes, and goes on. By default 256 MiB, but at most a 32nd of the file system.
+    pub reserve_bytes: Option<u64>,
+    /// What the index keeps for removals.
+    pub space: SpaceLimits,
+    /// The most that the index's file may grow to, if not all of the file system.
+    pub index_max_bytes: u64,
+    /// Object files kept open, the parts of an object counted each. One may take two descriptors.
+    pub open_files_max: usize,
+    /// Address space that the index may grow by between two commits; the map grows as needed.
+    pub map_headroom_bytes: u64,
+    /// How requests for object data reach the kernel.
+    pub io_engine: IoEngine,
+    /// Whether large aligned requests bypass the page cache; where a head moves, of writes only the largest do.
+    pub direct_io: bool,
+    /// Protection against several nodes that open the target, where that can happen.
+    pub mmp: Option<MmpOptions>,
+    /// Of a target with a journal: the longest time between two flushes of its index, and the most changes.
+    pub checkpoint_interval: Duration,
+    /// See `checkpoint_interval`. It bounds the memory of the running transaction, and what opening has to do again.
+    pub checkpoint_changes: u64,
+    /// The process's fault points, in front of the steps of a commit: `osd.commit` (object data), `osd.commit.index`,
+    /// `osd.commit.tell` (callbacks). Fail poisons the device as a failed sync does.
+    pub faults: Faults,
+}
+
+impl Default for DiskOptions {
+    fn default() -> DiskOptions {
+        DiskOptions {
+            commit_interval: Duration::from_secs(5),
+            commit_changes: 16_384,
+            reserve_bytes: None,
+            space: SpaceLimits::default(),
+            index_max_bytes: u64::MAX,
+            open_files_max: 1024,
+            map_headroom_bytes: 64 << 30,
+            io_engine: IoEngine::Auto,
+            direct_io: true,
+            mmp: None,
+            checkpoint_interval: Duration::from_secs(30),
+            checkpoint_changes: 16_384,
+            faults: Faults::new(),
+        }
+    }
+}
