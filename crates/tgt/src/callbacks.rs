@@ -6,7 +6,7 @@
 //! client that does not answer, and was not heard of for as long as that, is evicted at once. Whoever waits for its lock
 //! may have to give one back too, at another target, and can't before: a dead client must not have as long as one that lives.
 
-use crate::lock_service::{Shared, client_of};
+use crate::lock_table::{Shared, client_of};
 use futures_util::future::join_all;
 use nacre_base::{Errno, Fid, Nid, Time};
 use nacre_ldlm::LockId;

@@ -10,11 +10,6 @@ use parking_lot::Mutex;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// The prefix of the parameters, with the dot.
-pub(crate) fn prefix(target: &Target) -> String {
-    format!("osd-nacre.{}.", target.name())
-}
-
 /// Appends tables of what a device did.
 type Show = fn(&mut String, &IoStats);
 
@@ -34,7 +29,7 @@ pub(crate) fn register(target: &Target) {
             again.restart();
             Ok(())
         };
-        target.params().add_rw(format!("{}{name}", prefix(target)), show, clear);
+        target.params().add_rw(format!("{}{name}", target.device_param_prefix()), show, clear);
     }
 }
 

@@ -1,9 +1,10 @@
 //! Locks that a target takes for the length of an operation: they end when they are dropped, also while they are waited
 //! for.
 
-use crate::lock_service::{Answer, Shared, wait};
-use nacre_base::Errno;
+use crate::lock_table::{Answer, Shared, State};
+use nacre_base::{Errno, Time};
 use nacre_ldlm::LockId;
+use nacre_ldlm::server::Effects;
 use nacre_ptlrpc::ServerRequest;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -58,6 +59,22 @@ impl Waiting {
     }
 }
 
+impl Shared {
+    /// Asks for a lock of the target's own.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        ask: impl FnOnce(&mut State, Time, &mut Effects) -> (LockId, Option<oneshot::Receiver<Answer>>),
+    ) -> Result<Held, Waiting> {
+        let (id, granted) = self.with(ask);
+        // From here the guard gives the lock back, also if nobody waits for it in the end.
+        let held = Held { shared: self.clone(), id };
+        match granted {
+            None => Ok(held),
+            Some(granted) => Err(Waiting { held, granted }),
+        }
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         self.shared.unlock(self.id);
@@ -73,5 +90,16 @@ impl std::fmt::Debug for InodeLocks {
 impl std::fmt::Debug for InodeLocksWait {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("InodeLocksWait")
+    }
+}
+
+/// Waits for a grant; not for longer than there is somebody to answer to.
+pub(crate) async fn wait(granted: oneshot::Receiver<Answer>, request: Option<&ServerRequest>) -> Answer {
+    let Some(request) = request else { return granted.await.unwrap_or(Err(Errno::ESHUTDOWN)) };
+    tokio::select! {
+        biased;
+        answer = granted => answer.unwrap_or(Err(Errno::ESHUTDOWN)),
+        // What a client waits for is taken back with all else that its export has, in `export_gone`.
+        () = request.abandoned() => Err(Errno::ESHUTDOWN),
     }
 }

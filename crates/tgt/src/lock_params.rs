@@ -1,21 +1,14 @@
 //! What an administrator sees and sets of a target's locks: `ldlm.namespaces.<layer>-<target>_UUID.*`, under Lustre's
 //! names.
 
-use crate::Target;
-use crate::lock_service::{Shared, State};
+use crate::lock_table::{Shared, State};
 use nacre_base::param::Params;
-use nacre_base::{TargetKind, TargetName, Time};
+use nacre_base::{TargetName, Time};
 use nacre_ldlm::server::{Settings, limit_for_memory};
 use parking_lot::Mutex;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The prefix of the parameters, with the dot.
-pub(crate) fn prefix(target: &Target) -> String {
-    let layer = if target.name().kind == TargetKind::Mdt { "mdt" } else { "filter" };
-    format!("ldlm.namespaces.{layer}-{}_UUID.", target.name())
-}
 
 /// Gives a target that was just started a limit of locks that fits the machine's memory.
 pub fn set_lock_memory(params: &Params, target: &TargetName, bytes: u64) {
@@ -25,7 +18,7 @@ pub fn set_lock_memory(params: &Params, target: &TargetName, bytes: u64) {
 
 /// Registers them. They show nothing once the lock service is gone.
 pub(crate) fn register(shared: &Arc<Shared>) {
-    let prefix = prefix(&shared.target);
+    let prefix = shared.target.lock_param_prefix();
     let params = shared.target.params();
     let show = |name: &str, value: fn(&State) -> u64| {
         let weak = Arc::downgrade(shared);
@@ -73,7 +66,7 @@ fn show_rate(shared: &Arc<Shared>, name: &str, count: fn(&State) -> u64) {
     // When it was looked at last, the count then, and the rate found.
     let last = Mutex::new((Time::default(), 0, 0));
     let weak = Arc::downgrade(shared);
-    shared.target.params().add(format!("{}{name}", prefix(&shared.target)), move || {
+    shared.target.params().add(format!("{}{name}", shared.target.lock_param_prefix()), move || {
         let Some(shared) = weak.upgrade() else { return String::new() };
         let (now, count) = (shared.target.rt().now(), count(&shared.state.lock()));
         let mut last = last.lock();
@@ -95,7 +88,7 @@ fn set(
 ) {
     let (shown, changed) = (Arc::downgrade(shared), Arc::downgrade(shared));
     shared.target.params().add_rw(
-        format!("{}{name}", prefix(&shared.target)),
+        format!("{}{name}", shared.target.lock_param_prefix()),
         move || {
             let text = |s: Arc<Shared>| get(&s.state.lock().namespace.settings()).to_string();
             shown.upgrade().map_or_else(String::new, text)

@@ -8,23 +8,17 @@
 //!
 //! What must not be here: what the resources are.
 
-use crate::callbacks::{self, Asked, Peer};
-use crate::lock_guards::{Held, InodeLocks, InodeLocksWait, ServerLockGuard, Waiting};
-use crate::{Target, lock_params};
-use nacre_base::{Errno, Fid, FxHashMap, Time};
-use nacre_ldlm::server::{Effects, GlimpseHolder, Grant, Local, Namespace, Outcome, Request, Settings};
+use crate::lock_guards::{Held, InodeLocks, InodeLocksWait, ServerLockGuard, Waiting, wait};
+use crate::lock_table::{Enqueueing, Shared, State, client_of};
+use crate::{Target, callbacks, lock_params};
+use nacre_base::{Errno, Fid};
+use nacre_ldlm::server::{Effects, Outcome, Request};
 use nacre_ldlm::{ClientId, LockId, RangeSet};
-use nacre_ptlrpc::{Export, LockPool, Response, ServerRequest};
+use nacre_ptlrpc::{Export, Response, ServerRequest};
 use nacre_rt::Task;
 use nacre_wire::attr::ObjectAttr;
-use nacre_wire::ldlm::{
-    BlockingCallback, Cancel, Convert, Enqueue, EnqueueReply, InodeLock, LockKind, LockMode, enqueue_flags,
-};
-use parking_lot::Mutex;
+use nacre_wire::ldlm::{Cancel, Convert, Enqueue, EnqueueReply, InodeLock, LockKind, LockMode, enqueue_flags};
 use std::sync::{Arc, Weak};
-use tokio::sync::{Notify, oneshot};
-
-pub(crate) type Answer = Result<EnqueueReply, Errno>;
 
 /// The locks of one target.
 pub struct LockService {
@@ -42,29 +36,6 @@ pub struct Enqueued {
     pub glimpsed: Vec<ObjectAttr>,
 }
 
-pub(crate) struct Shared {
-    pub(crate) target: Arc<Target>,
-    pub(crate) state: Mutex<State>,
-    /// Something is due sooner than the keeper wakes.
-    wake_keeper: Notify,
-}
-
-pub(crate) struct State {
-    pub(crate) namespace: Namespace,
-    /// Who waits for a grant.
-    waiters: FxHashMap<LockId, oneshot::Sender<Answer>>,
-    /// The clients that may have locks.
-    peers: FxHashMap<ClientId, Arc<Peer>>,
-    /// When the keeper wakes.
-    keeper_wakes: Time,
-}
-
-enum Enqueueing {
-    Answered(Answer),
-    Waiting(oneshot::Receiver<Answer>),
-    Glimpse { ask: Vec<Asked>, flags: u32 },
-}
-
 impl LockService {
     /// On whose behalf a target locks for itself: everybody's locks are in its way.
     pub const NOBODY: ClientId = ClientId(0);
@@ -72,15 +43,7 @@ impl LockService {
     /// A service for the locks that clients ask for: flocks of an MDT, extents of an OST. Its parameters are under
     /// `ldlm.namespaces`.
     pub fn new(target: &Arc<Target>, kind: LockKind) -> LockService {
-        let rt = target.rt().clone();
-        let namespace = Namespace::new(move || rt.random(), Settings::default());
-        let state = State {
-            namespace,
-            waiters: FxHashMap::default(),
-            peers: FxHashMap::default(),
-            keeper_wakes: Time::FAR_FUTURE,
-        };
-        let shared = Arc::new(Shared { target: target.clone(), state: Mutex::new(state), wake_keeper: Notify::new() });
+        let shared = Arc::new(Shared::new(target));
         shared.publish_pool(&shared.state.lock());
         lock_params::register(&shared);
         let keeper = target.rt().spawn(keep_up(Arc::downgrade(&shared)));
@@ -314,145 +277,6 @@ impl Drop for LockService {
     }
 }
 
-impl Shared {
-    /// Does something to the locks, and then what follows from it for others.
-    pub(crate) fn with<T>(self: &Arc<Self>, act: impl FnOnce(&mut State, Time, &mut Effects) -> T) -> T {
-        let now = self.target.rt().now();
-        let mut effects = Effects::default();
-        let (result, callbacks, is_due_sooner) = {
-            let _in_hand = self.target.in_hand("the lock table");
-            let mut state = self.state.lock();
-            let result = act(&mut state, now, &mut effects);
-            let callbacks = state.carry_out(effects);
-            (result, callbacks, state.next_due() < state.keeper_wakes)
-        };
-        if is_due_sooner {
-            self.wake_keeper.notify_one();
-        }
-        callbacks.into_iter().for_each(|(peer, message)| callbacks::call_back(self, peer, message));
-        result
-    }
-
-    /// Asks for a lock of the target's own.
-    fn begin(
-        self: &Arc<Self>,
-        ask: impl FnOnce(&mut State, Time, &mut Effects) -> (LockId, Option<oneshot::Receiver<Answer>>),
-    ) -> Result<Held, Waiting> {
-        let (id, granted) = self.with(ask);
-        // From here the guard gives the lock back, also if nobody waits for it in the end.
-        let held = Held { shared: self.clone(), id };
-        match granted {
-            None => Ok(held),
-            Some(granted) => Err(Waiting { held, granted }),
-        }
-    }
-
-    pub(crate) fn unlock(self: &Arc<Self>, id: LockId) {
-        self.with(|state, now, effects| {
-            state.waiters.remove(&id);
-            state.namespace.unlock(id, now, effects);
-        });
-    }
-
-    /// What clients are told of how many locks they may keep goes into the replies from now on.
-    pub(crate) fn publish_pool(&self, state: &State) {
-        let pool = state.namespace.pool();
-        let limit = u32::try_from(pool.limit).unwrap_or(u32::MAX);
-        self.target.set_lock_pool(LockPool { volume: pool.volume, limit });
-    }
-
-    pub(crate) fn evict(self: &Arc<Self>, client: ClientId) {
-        let Some(peer) = self.state.lock().peers.get(&client).cloned() else { return };
-        let target = self.target.clone();
-        drop(self.target.rt().spawn(async move {
-            // Once, however many of its locks are waited for.
-            if !peer.export.is_closed() {
-                tracing::warn!(target = %target.name(), client = %peer.export.client_name, "did not give back a lock in time");
-                target.node().evict(&peer.export).await;
-            }
-        }));
-    }
-}
-
-impl State {
-    /// When there is something to do next if nothing happens.
-    fn next_due(&self) -> Time {
-        self.namespace.next_deadline().min(self.namespace.next_recompute())
-    }
-
-    /// The client may be called back from now on.
-    fn remember(&mut self, export: &Arc<Export>) {
-        self.peers.entry(client_of(export)).or_insert_with(|| Arc::new(Peer::new(export.clone())));
-    }
-
-    fn enqueue(&mut self, request: Request, now: Time, effects: &mut Effects) -> Enqueueing {
-        let is_withdrawal = request.enqueue.flags & enqueue_flags::WITHDRAW != 0;
-        match self.namespace.enqueue(request, now, effects) {
-            Outcome::Done(reply) => {
-                if is_withdrawal {
-                    self.answer(LockId(reply.handle), Err(Errno::EINTR));
-                }
-                Enqueueing::Answered(Ok(reply))
-            }
-            Outcome::Refused(error) => Enqueueing::Answered(Err(error)),
-            Outcome::Waiting(id) => Enqueueing::Waiting(self.wait(id)),
-            Outcome::Glimpse(work) => {
-                let asked =
-                    |holder: GlimpseHolder| Some(Asked { peer: self.peers.get(&holder.client)?.clone(), holder });
-                Enqueueing::Glimpse { ask: work.holders.into_iter().filter_map(asked).collect(), flags: work.flags }
-            }
-        }
-    }
-
-    fn cancel(&mut self, client: ClientId, id: LockId, now: Time, effects: &mut Effects) {
-        if self.namespace.cancel(client, id, now, effects) {
-            self.answer(id, Err(Errno::EINTR));
-        }
-    }
-
-    fn wait_if_needed(&mut self, local: Local) -> (LockId, Option<oneshot::Receiver<Answer>>) {
-        match local {
-            Local::Granted(id) => (id, None),
-            Local::Waiting(id) => (id, Some(self.wait(id))),
-        }
-    }
-
-    fn wait(&mut self, id: LockId) -> oneshot::Receiver<Answer> {
-        let (sender, receiver) = oneshot::channel();
-        // A sender that is dropped here belongs to a request that was sent again: the later one gets the answer.
-        self.waiters.insert(id, sender);
-        receiver
-    }
-
-    /// Answers who was granted a lock; the callbacks to be sent.
-    fn carry_out(&mut self, effects: Effects) -> Vec<(Arc<Peer>, BlockingCallback)> {
-        for Grant { id, reply } in effects.grants {
-            self.answer(id, Ok(reply));
-        }
-        let callbacks = effects.callbacks.into_iter();
-        callbacks.filter_map(|c| Some((self.peers.get(&c.client)?.clone(), c.message))).collect()
-    }
-
-    /// Ends the wait for `id`, if somebody waits.
-    fn answer(&mut self, id: LockId, answer: Answer) {
-        if let Some(waiter) = self.waiters.remove(&id) {
-            // A handler that is gone had no client any more, and its locks go with the export.
-            let _ = waiter.send(answer);
-        }
-    }
-}
-
-/// Waits for a grant; not for longer than there is somebody to answer to.
-pub(crate) async fn wait(granted: oneshot::Receiver<Answer>, request: Option<&ServerRequest>) -> Answer {
-    let Some(request) = request else { return granted.await.unwrap_or(Err(Errno::ESHUTDOWN)) };
-    tokio::select! {
-        biased;
-        answer = granted => answer.unwrap_or(Err(Errno::ESHUTDOWN)),
-        // What a client waits for is taken back with all else that its export has, in `export_gone`.
-        () = request.abandoned() => Err(Errno::ESHUTDOWN),
-    }
-}
-
 /// Evicts clients that were called back and did not give their locks back, and recomputes how many locks clients may keep.
 async fn keep_up(shared: Weak<Shared>) {
     loop {
@@ -469,9 +293,4 @@ async fn keep_up(shared: Weak<Shared>) {
         expired.into_iter().for_each(|client| this.evict(client));
         let _ = rt.timeout_at(next, this.wake_keeper.notified()).await;
     }
-}
-
-/// How the lock engine knows the client.
-pub fn client_of(export: &Export) -> ClientId {
-    ClientId(export.cookie)
 }

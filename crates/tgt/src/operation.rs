@@ -70,6 +70,25 @@ impl<'a> Operation<'a> {
     }
 }
 
+impl Target {
+    /// Waits for its turn at the running transaction. From here to [`Operation::finish`] or the drop, which undoes,
+    /// there must be no await: an operation cannot be sent between threads, so the compiler refuses one.
+    pub async fn begin(&self) -> Result<Operation<'_>, Errno> {
+        Operation::new(self, self.osd().begin().await?, None)
+    }
+
+    /// The same for a request of a client; one that is replayed gets the number that it had, and may use the reserve, since
+    /// its client was already told that it is done.
+    pub async fn begin_for(&self, request: &ServerRequest) -> Result<Operation<'_>, Errno> {
+        let replayed = request.is_replay().then_some(Transno(request.header.transno));
+        let mut transaction = self.osd().begin().await?;
+        if request.is_replay() {
+            transaction.use_reserve();
+        }
+        Operation::new(self, transaction, replayed)
+    }
+}
+
 impl Deref for Operation<'_> {
     type Target = dyn Transaction;
     fn deref(&self) -> &Self::Target {

@@ -1,7 +1,6 @@
 //! A target's recovery as requests meet it: replays wait here for the turn that the engine in `recovery` gives them.
 
 use crate::recovery::{Counts, Effects, Phase, Recovery, Settings, Status, Ticket};
-use crate::recovery_params;
 use crate::reply;
 use crate::{Target, TargetError};
 use nacre_base::{Errno, Time, Transno, Uuid};
@@ -126,9 +125,6 @@ impl RecoveryService {
             changed: Notify::new(),
             over: AtomicBool::new(over),
         });
-        if recovers {
-            recovery_params::register(&service);
-        }
         if !over {
             target.set_recovery(&service);
             let watched = service.clone();

@@ -2,7 +2,7 @@
 //! connecting, saved replies, statistics and the read-only check in one place.
 
 use crate::recovery_service::{Admission, Exports, RecoveryService, Turn};
-use crate::{MODIFY_RPCS_MAX, Stats, Target, TargetError, reply};
+use crate::{MODIFY_RPCS_MAX, Stats, Target, TargetError, device_stats, recovery_params, reply};
 use async_trait::async_trait;
 use nacre_base::{Errno, FxHashMap, Tag, Transno, Xid};
 use nacre_ptlrpc::{
@@ -116,6 +116,10 @@ pub async fn serve<S: Service>(service: &Arc<S>) -> Result<ServedTarget, TargetE
     let target = service.target();
     let exports = Exports::default();
     let recovery = RecoveryService::open(target, S::RECOVERS, exports.clone()).await?;
+    device_stats::register(target);
+    if S::RECOVERS {
+        recovery_params::register(&recovery);
+    }
     let dispatcher = Arc::new(Dispatcher::new(service.clone(), recovery, exports.clone()));
     let params = target.params();
     params.add(format!("{}num_exports", target.param_prefix()), move || exports.lock().len().to_string());

@@ -4,12 +4,12 @@
 
 use crate::recovery_service::{RecoveryService, RecoveryWait};
 use crate::reply::{self, ReplySlot};
-use crate::{Operation, Stats, TARGET, TargetError, epoch};
+use crate::{Stats, TARGET, TargetError, epoch};
 use nacre_base::fault::FaultAction;
 use nacre_base::param::Params;
 use nacre_base::{Errno, Faults, TargetKind, TargetName, Transno, Uuid};
 use nacre_osd::{Osd, OsdError, Transaction};
-use nacre_ptlrpc::{LockPool, Refusals, RpcNode, ServerRequest};
+use nacre_ptlrpc::{LockPool, Refusals, RpcNode};
 use nacre_rt::Rt;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -229,21 +229,15 @@ impl Target {
         format!("{layer}.{}.", self.name)
     }
 
-    /// The same for a request of a client; one that is replayed gets the number that it had, and may use the reserve, since
-    /// its client was already told that it is done.
-    pub async fn begin_for(&self, request: &ServerRequest) -> Result<Operation<'_>, Errno> {
-        let replayed = request.is_replay().then_some(Transno(request.header.transno));
-        let mut transaction = self.osd.begin().await?;
-        if request.is_replay() {
-            transaction.use_reserve();
-        }
-        Operation::new(self, transaction, replayed)
+    /// The same of its locks.
+    pub(crate) fn lock_param_prefix(&self) -> String {
+        let layer = if self.name.kind == TargetKind::Mdt { "mdt" } else { "filter" };
+        format!("ldlm.namespaces.{layer}-{}_UUID.", self.name)
     }
 
-    /// Waits for its turn at the running transaction. From here to [`Operation::finish`] or the drop, which undoes,
-    /// there must be no await: an operation cannot be sent between threads, so the compiler refuses one.
-    pub async fn begin(&self) -> Result<Operation<'_>, Errno> {
-        Operation::new(self, self.osd.begin().await?, None)
+    /// The same of its device.
+    pub(crate) fn device_param_prefix(&self) -> String {
+        format!("osd-nacre.{}.", self.name)
     }
 
     /// Makes everything durable that finished before.
@@ -326,8 +320,8 @@ impl Target {
     /// Takes the target's parameters out of the registry, and those of its locks; what a service does when it stops.
     pub fn remove_params(&self) {
         self.params.remove_prefix(&self.param_prefix());
-        self.params.remove_prefix(&crate::lock_params::prefix(self));
-        self.params.remove_prefix(&crate::device_stats::prefix(self));
+        self.params.remove_prefix(&self.lock_param_prefix());
+        self.params.remove_prefix(&self.device_param_prefix());
     }
 
     fn register_health(self: &Arc<Self>) {
@@ -339,7 +333,6 @@ impl Target {
     }
 
     fn register_params(&self) {
-        crate::device_stats::register(self);
         let (params, prefix) = (&self.params, self.param_prefix());
         let (uuid, instance) = (format!("{}_UUID", self.name), self.instance);
         params.add(format!("{prefix}uuid"), move || uuid.clone());

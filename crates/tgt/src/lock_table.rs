@@ -1,0 +1,170 @@
+//! The table of a target's locks with all who have to do with it: the engine, the requests that wait, the clients that may be
+//! called back.
+
+use crate::Target;
+use crate::callbacks::{self, Asked, Peer};
+use nacre_base::{Errno, FxHashMap, Time};
+use nacre_ldlm::server::{Effects, GlimpseHolder, Grant, Local, Namespace, Outcome, Request, Settings};
+use nacre_ldlm::{ClientId, LockId};
+use nacre_ptlrpc::{Export, LockPool};
+use nacre_wire::ldlm::{BlockingCallback, EnqueueReply, enqueue_flags};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use tokio::sync::{Notify, oneshot};
+
+pub(crate) type Answer = Result<EnqueueReply, Errno>;
+
+pub(crate) struct Shared {
+    pub(crate) target: Arc<Target>,
+    pub(crate) state: Mutex<State>,
+    /// Something is due sooner than the keeper wakes.
+    pub(crate) wake_keeper: Notify,
+}
+
+pub(crate) struct State {
+    pub(crate) namespace: Namespace,
+    /// Who waits for a grant.
+    pub(crate) waiters: FxHashMap<LockId, oneshot::Sender<Answer>>,
+    /// The clients that may have locks.
+    pub(crate) peers: FxHashMap<ClientId, Arc<Peer>>,
+    /// When the keeper wakes.
+    pub(crate) keeper_wakes: Time,
+}
+
+/// What became of a client's request for a lock.
+pub(crate) enum Enqueueing {
+    Answered(Answer),
+    Waiting(oneshot::Receiver<Answer>),
+    Glimpse { ask: Vec<Asked>, flags: u32 },
+}
+
+impl Shared {
+    /// An empty table.
+    pub(crate) fn new(target: &Arc<Target>) -> Shared {
+        let rt = target.rt().clone();
+        let state = State {
+            namespace: Namespace::new(move || rt.random(), Settings::default()),
+            waiters: FxHashMap::default(),
+            peers: FxHashMap::default(),
+            keeper_wakes: Time::FAR_FUTURE,
+        };
+        Shared { target: target.clone(), state: Mutex::new(state), wake_keeper: Notify::new() }
+    }
+
+    /// Does something to the locks, and then what follows from it for others.
+    pub(crate) fn with<T>(self: &Arc<Self>, act: impl FnOnce(&mut State, Time, &mut Effects) -> T) -> T {
+        let now = self.target.rt().now();
+        let mut effects = Effects::default();
+        let (result, callbacks, is_due_sooner) = {
+            let _in_hand = self.target.in_hand("the lock table");
+            let mut state = self.state.lock();
+            let result = act(&mut state, now, &mut effects);
+            let callbacks = state.carry_out(effects);
+            (result, callbacks, state.next_due() < state.keeper_wakes)
+        };
+        if is_due_sooner {
+            self.wake_keeper.notify_one();
+        }
+        callbacks.into_iter().for_each(|(peer, message)| callbacks::call_back(self, peer, message));
+        result
+    }
+
+    pub(crate) fn unlock(self: &Arc<Self>, id: LockId) {
+        self.with(|state, now, effects| {
+            state.waiters.remove(&id);
+            state.namespace.unlock(id, now, effects);
+        });
+    }
+
+    /// What clients are told of how many locks they may keep goes into the replies from now on.
+    pub(crate) fn publish_pool(&self, state: &State) {
+        let pool = state.namespace.pool();
+        let limit = u32::try_from(pool.limit).unwrap_or(u32::MAX);
+        self.target.set_lock_pool(LockPool { volume: pool.volume, limit });
+    }
+
+    pub(crate) fn evict(self: &Arc<Self>, client: ClientId) {
+        let Some(peer) = self.state.lock().peers.get(&client).cloned() else { return };
+        let target = self.target.clone();
+        drop(self.target.rt().spawn(async move {
+            // Once, however many of its locks are waited for.
+            if !peer.export.is_closed() {
+                tracing::warn!(target = %target.name(), client = %peer.export.client_name, "did not give back a lock in time");
+                target.node().evict(&peer.export).await;
+            }
+        }));
+    }
+}
+
+impl State {
+    /// When there is something to do next if nothing happens.
+    pub(crate) fn next_due(&self) -> Time {
+        self.namespace.next_deadline().min(self.namespace.next_recompute())
+    }
+
+    /// The client may be called back from now on.
+    pub(crate) fn remember(&mut self, export: &Arc<Export>) {
+        self.peers.entry(client_of(export)).or_insert_with(|| Arc::new(Peer::new(export.clone())));
+    }
+
+    pub(crate) fn enqueue(&mut self, request: Request, now: Time, effects: &mut Effects) -> Enqueueing {
+        let is_withdrawal = request.enqueue.flags & enqueue_flags::WITHDRAW != 0;
+        match self.namespace.enqueue(request, now, effects) {
+            Outcome::Done(reply) => {
+                if is_withdrawal {
+                    self.answer(LockId(reply.handle), Err(Errno::EINTR));
+                }
+                Enqueueing::Answered(Ok(reply))
+            }
+            Outcome::Refused(error) => Enqueueing::Answered(Err(error)),
+            Outcome::Waiting(id) => Enqueueing::Waiting(self.wait(id)),
+            Outcome::Glimpse(work) => {
+                let asked =
+                    |holder: GlimpseHolder| Some(Asked { peer: self.peers.get(&holder.client)?.clone(), holder });
+                Enqueueing::Glimpse { ask: work.holders.into_iter().filter_map(asked).collect(), flags: work.flags }
+            }
+        }
+    }
+
+    pub(crate) fn cancel(&mut self, client: ClientId, id: LockId, now: Time, effects: &mut Effects) {
+        if self.namespace.cancel(client, id, now, effects) {
+            self.answer(id, Err(Errno::EINTR));
+        }
+    }
+
+    pub(crate) fn wait_if_needed(&mut self, local: Local) -> (LockId, Option<oneshot::Receiver<Answer>>) {
+        match local {
+            Local::Granted(id) => (id, None),
+            Local::Waiting(id) => (id, Some(self.wait(id))),
+        }
+    }
+
+    fn wait(&mut self, id: LockId) -> oneshot::Receiver<Answer> {
+        let (sender, receiver) = oneshot::channel();
+        // A sender that is dropped here belongs to a request that was sent again: the later one gets the answer.
+        self.waiters.insert(id, sender);
+        receiver
+    }
+
+    /// Answers who was granted a lock; the callbacks to be sent.
+    fn carry_out(&mut self, effects: Effects) -> Vec<(Arc<Peer>, BlockingCallback)> {
+        for Grant { id, reply } in effects.grants {
+            self.answer(id, Ok(reply));
+        }
+        let callbacks = effects.callbacks.into_iter();
+        callbacks.filter_map(|c| Some((self.peers.get(&c.client)?.clone(), c.message))).collect()
+    }
+
+    /// Ends the wait for `id`, if somebody waits.
+    pub(crate) fn answer(&mut self, id: LockId, answer: Answer) {
+        if let Some(waiter) = self.waiters.remove(&id) {
+            // A handler that is gone had no client any more, and its locks go with the export.
+            let _ = waiter.send(answer);
+        }
+    }
+}
+
+/// How the lock engine knows the client.
+pub fn client_of(export: &Export) -> ClientId {
+    ClientId(export.cookie)
+}
