@@ -13,7 +13,6 @@ use crate::ops::readpage::Page;
 use crate::ops::{self, Context};
 use crate::osp::{Osps, Retry, give_up_at};
 use crate::overstriping;
-use crate::record::{DIRECTORY_SIZE, Inode};
 use crate::replay::ReplayedObjects;
 use crate::squash::Squash;
 use crate::tables;
@@ -173,7 +172,7 @@ impl Mdt {
             if tables::inode(&*operation, Fid::ROOT)?.is_some() {
                 return Ok(());
             }
-            let root = root_inode(self.target.rt().wall(), operation.transno().0);
+            let root = tables::root_inode(self.target.rt().wall(), operation.transno().0);
             tables::put_inode(&mut *operation, Fid::ROOT, &root)?;
             operation.finish_local();
         }
@@ -804,24 +803,6 @@ fn stat_name(record: &ReintRecord) -> &'static str {
         ReintRecord::Link(_) => "link",
         ReintRecord::Rename(_) => "rename",
         ReintRecord::Setxattr(_) | ReintRecord::SetLayout(_) => "setxattr",
-    }
-}
-
-/// A new root directory.
-pub(crate) fn root_inode(now: Timestamp, version: u64) -> Inode {
-    Inode {
-        mode: mode::S_IFDIR | 0o755,
-        nlink: 2,
-        size: DIRECTORY_SIZE,
-        blocks: DIRECTORY_SIZE / 512,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        btime: now,
-        version,
-        vbr_version: version,
-        parent: Fid::ROOT,
-        ..Inode::default()
     }
 }
 

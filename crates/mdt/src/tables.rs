@@ -14,10 +14,11 @@
 //! (`Fid::to_key`). The name hash is FNV-1a shifted right by one, moved into `3 .. i64::MAX`, so that a directory is
 //! read in the order of its hash and the hash serves as cookie: 1 and 2 are the cookies of `.` and `..`.
 
-use crate::record::{Dirent, Inode, LastUsed, RECORD_VERSION, damaged};
+use crate::record::{DIRECTORY_SIZE, Dirent, Inode, LastUsed, RECORD_VERSION, damaged};
 use bytes::Bytes;
-use nacre_base::{Errno, Fid, OstIndex, hash};
+use nacre_base::{Errno, Fid, OstIndex, Timestamp, hash};
 use nacre_osd::{Table, Transaction, Visitor};
+use nacre_wire::attr::mode;
 use std::ops::ControlFlow;
 
 /// Entries of directories.
@@ -73,6 +74,24 @@ pub(crate) mod short_hash {
 
     pub(super) fn apply(h: u64) -> u64 {
         h % MODULUS.get()
+    }
+}
+
+/// A new root directory.
+pub(crate) fn root_inode(now: Timestamp, version: u64) -> Inode {
+    Inode {
+        mode: mode::S_IFDIR | 0o755,
+        nlink: 2,
+        size: DIRECTORY_SIZE,
+        blocks: DIRECTORY_SIZE / 512,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        version,
+        vbr_version: version,
+        parent: Fid::ROOT,
+        ..Inode::default()
     }
 }
 

@@ -16,6 +16,7 @@ mod extent_queue;
 mod lfsck_status;
 mod memory;
 mod object;
+mod object_service;
 mod objects;
 mod ops;
 mod params;

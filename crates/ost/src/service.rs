@@ -1,46 +1,16 @@
 //! The service on one screen: every operation, and what connecting means to an OST.
 
-use crate::brw_stats::BrwStats;
-use crate::lfsck_status::LfsckStatus;
-use crate::memory::Memory;
-use crate::objects::{self, Objects};
+use crate::object_service::ObjectService;
 use crate::ops;
-use crate::record::ObjectRecord;
-use crate::remover::Remover;
-use crate::sequences::Successors;
-use crate::settings::{Settings, SyncOnLockCancel};
-use crate::space::Space;
+use crate::settings::SyncOnLockCancel;
 use async_trait::async_trait;
-use nacre_base::{Errno, Fid};
-use nacre_ldlm::RangeSet;
-use nacre_osd::ObjectStat;
-use nacre_ptlrpc::{Export, Identity, Roles, ServerRequest, Servers, Standing};
-use nacre_tgt::{Access, Handler, LockService, ServerLockGuard, Service, Statistics, Target, line};
+use nacre_base::Errno;
+use nacre_ptlrpc::{Export, Identity, Roles, Servers, Standing};
+use nacre_tgt::{Access, Handler, Service, Statistics, Target, line};
 use nacre_wire::Opcode;
-use nacre_wire::attr::ObjectAttr;
 use nacre_wire::connect::{ConnectData, ConnectRequest, connect_flags as features};
-use nacre_wire::ldlm::LockMode;
 use nacre_wire::ost::CHECKSUM_CRC32C;
 use std::sync::Arc;
-
-/// In a request: no lock of the client covers it, the server is to take one.
-pub(crate) const NO_LOCK: u64 = 0;
-
-/// What the handlers work on.
-pub(crate) struct ObjectService {
-    pub(crate) target: Arc<Target>,
-    pub(crate) objects: Objects,
-    pub(crate) space: Arc<Space>,
-    pub(crate) locks: LockService,
-    pub(crate) settings: Settings,
-    pub(crate) remover: Remover,
-    pub(crate) lfsck: LfsckStatus,
-    pub(crate) memory: Memory,
-    pub(crate) brw_stats: BrwStats,
-    pub(crate) servers: Arc<Servers>,
-    /// Where the next sequence comes from when all ids of the current one are used up.
-    pub(crate) successors: Box<dyn Successors>,
-}
 
 const CLIENT: Roles = Roles::CLIENT;
 const MDT: Roles = Roles::MDT;
@@ -66,44 +36,6 @@ const TABLE: &[Handler<ObjectService>] = &[
     line(Opcode::LdlmConvert, "", Access::Reads, CLIENT, |s, r| Box::pin(async move { s.locks.convert(&r) })),
     line(Opcode::LdlmCancel, "", Access::Reads, CLIENT, |s, r| Box::pin(ops::cancel::handle(s, r))),
 ];
-
-impl ObjectService {
-    /// The attributes of an object with this record. The device is not asked about an object that was never written to: it
-    /// would look for a file that is not there, and the first lock of every new file waits for this.
-    pub(crate) async fn attr(&self, fid: Fid, record: &ObjectRecord) -> Result<ObjectAttr, Errno> {
-        let stat = if record.is_precreated { ObjectStat::default() } else { self.stat(fid).await? };
-        Ok(record.attr(stat))
-    }
-
-    /// Makes sure that other clients' caches agree with an access to these ranges: by `lock`, the client's own extent lock
-    /// (ESTALE if it does not cover them), or by one taken here, which waits for what is in its way. To be held to the
-    /// end of the access, and taken before the ranges are locked against other requests.
-    pub(crate) async fn lock_ranges(
-        &self,
-        request: &ServerRequest,
-        fid: Fid,
-        lock: u64,
-        access: objects::Access,
-        ranges: &RangeSet,
-    ) -> Result<Option<ServerLockGuard>, Errno> {
-        // Replays come before the locks, one at a time, and were let in once.
-        if request.is_replay() {
-            return Ok(None);
-        }
-        let is_write = access == objects::Access::Write;
-        if lock != NO_LOCK {
-            self.locks.check(&request.export, lock, fid, is_write, ranges)?;
-            return Ok(None);
-        }
-        let mode = if is_write { LockMode::Pw } else { LockMode::Pr };
-        self.locks.lock_server(request, fid, mode, ranges.clone()).await.map(Some)
-    }
-
-    /// What the device knows of the object's data.
-    pub(crate) async fn stat(&self, fid: Fid) -> Result<ObjectStat, Errno> {
-        Ok(self.target.osd().stat(fid).await?.unwrap_or_default())
-    }
-}
 
 #[async_trait]
 impl Service for ObjectService {

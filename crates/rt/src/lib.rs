@@ -18,8 +18,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-type BoxFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
-
 /// A handle on a clock, an executor and a source of randomness. Cloning shares.
 ///
 /// Tasks are spawned into the handle's scope. [`Rt::child`] makes a narrower scope (a node, a target, a mount) whose

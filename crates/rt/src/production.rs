@@ -1,6 +1,7 @@
 //! The real clock: tokio. One of the IO edges.
 #![allow(clippy::disallowed_methods)] // This is the one place where the world's clock, tasks and randomness come in.
 
+use super::task::BoxFuture;
 use nacre_base::{Time, Timestamp};
 use std::cell::RefCell;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -43,7 +44,7 @@ impl Production {
         })
     }
 
-    pub(crate) fn spawn(&self, future: super::BoxFuture) {
+    pub(crate) fn spawn(&self, future: BoxFuture) {
         self.handle.spawn(future);
     }
 

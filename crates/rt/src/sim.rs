@@ -2,7 +2,8 @@
 //! a seeded choice; when none is ready, time jumps to the next timer. Every poll goes into a trace hash, so that two
 //! runs can be compared by one number.
 
-use super::{BoxFuture, Rt};
+use super::Rt;
+use super::task::BoxFuture;
 use nacre_base::hash::mix64;
 use nacre_base::{Prng, Time, Timestamp};
 use parking_lot::Mutex;

@@ -1,12 +1,14 @@
 //! A spawned task: can be awaited and aborted, on either clock.
 
-use super::BoxFuture;
 use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
+
+/// What an executor runs.
+pub(crate) type BoxFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Handle on a spawned task. Awaiting it waits for the task's end; dropping it does nothing to the task.
 pub struct Task(Arc<Control>);

@@ -20,8 +20,10 @@ pub const READPAGE_MAX: u32 = 256 << 10;
 
 /// Bits of [`Open::flags`]: open(2)'s flags, as Linux on x86-64 numbers them.
 pub mod open_flags {
-    /// Mask of the access mode; 0 is reading only.
+    /// Mask of the access mode.
     pub const O_ACCMODE: u32 = 0o3;
+    /// Reading only.
+    pub const O_RDONLY: u32 = 0o0;
     /// Writing only.
     pub const O_WRONLY: u32 = 0o1;
     /// Reading and writing.

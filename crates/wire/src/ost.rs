@@ -4,6 +4,16 @@ use crate::attr::ObjectAttr;
 use crate::ldlm::EnqueueReply;
 use nacre_base::{Fid, Timestamp};
 
+/// Modes of fallocate(2), as Linux numbers them.
+pub mod fallocate_mode {
+    /// The size stays.
+    pub const KEEP_SIZE: u32 = 0x1;
+    /// Make a hole; with KEEP_SIZE.
+    pub const PUNCH_HOLE: u32 = 0x2;
+    /// Make zeros.
+    pub const ZERO_RANGE: u32 = 0x10;
+}
+
 /// Data up to this many bytes travels inline, in the request or the reply.
 pub const INLINE_MAX: usize = 16 << 10;
 /// Largest read or write RPC that can be negotiated.
@@ -178,7 +188,7 @@ message! {
         pub start: u64,
         /// First byte after.
         pub end: u64,
-        /// FALLOC_FL_KEEP_SIZE 1, FALLOC_FL_ZERO_RANGE 0x10.
+        /// [`fallocate_mode`]'s KEEP_SIZE and ZERO_RANGE.
         pub mode: u32,
         /// The client's time.
         pub now: Timestamp,

@@ -1,6 +1,5 @@
-//! What a case is, what it is given, and the list of all of them.
+//! What a case is, and what it is given.
 
-use crate::cases;
 use crate::cluster::Cluster;
 use crate::failure::{Context, Outcome, bail};
 use crate::prng::Prng;
@@ -223,30 +222,4 @@ impl Env {
 /// The text of a path, for command lines.
 pub(crate) fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
-}
-
-/// Every case, in the order in which they run: the quick and telling ones first.
-pub(crate) fn all() -> Vec<Case> {
-    let mut all = cases::litmus::all();
-    all.extend(cases::cache::all());
-    all.extend(cases::posix::all());
-    all.extend(cases::handles::all());
-    all.extend(cases::flags::all());
-    all.extend(cases::options::all());
-    all.extend(cases::fsx::all());
-    all.extend(cases::tools::all());
-    all.extend(cases::tree::all());
-    all.extend(cases::faults::all());
-    all.extend(cases::soak::all());
-    all.extend(cases::crash_points::all());
-    all.extend(cases::failover::all());
-    all.extend(cases::power_cut::all());
-    all.extend(cases::progressive::all());
-    all.extend(cases::space::all());
-    all.extend(cases::up::all());
-    all.extend(cases::doors::all());
-    all.extend(cases::waits::all());
-    all.extend(cases::away::all());
-    all.extend(cases::fsck::all());
-    all
 }

@@ -2,7 +2,8 @@
 //! and leaves nothing behind, however it ends.
 
 use crate::Options;
-use crate::case::{self, Case, Env, Layout, Profile};
+use crate::case::{Case, Env, Layout, Profile};
+use crate::cases;
 use crate::cluster::{Cluster, Plan, unmount_below};
 use crate::failure::{Context, Failure, Outcome, bail};
 use crate::power_cut;
@@ -153,12 +154,14 @@ fn select(options: &Options) -> Vec<(Case, Layout)> {
     let wanted = |case: &Case| options.only.is_empty() || options.only.iter().any(|o| matches(o, case.name));
     let possible = |case: &Case| options.on.is_none() || !case.needs_cluster;
     let mut out = Vec::new();
-    for name in case::all().iter().map(|c| c.name).collect::<Vec<_>>() {
-        let Some(case) = case::all().into_iter().find(|c| c.name == name && wanted(c) && possible(c)) else { continue };
+    for name in cases::all().iter().map(|c| c.name).collect::<Vec<_>>() {
+        let Some(case) = cases::all().into_iter().find(|c| c.name == name && wanted(c) && possible(c)) else {
+            continue;
+        };
         // A plain directory has no layouts: once is enough.
         let layouts = if options.on.is_some() { &[Layout::Default] } else { case.layouts_of(options.profile) };
         for layout in layouts {
-            out.extend(case::all().into_iter().find(|c| c.name == name).map(|c| (c, *layout)));
+            out.extend(cases::all().into_iter().find(|c| c.name == name).map(|c| (c, *layout)));
         }
     }
     out
@@ -334,7 +337,7 @@ impl<'a> Session<'a> {
             return;
         }
         let (begin, thread_env, keep) = (Instant::now(), env.clone(), self.options.keep);
-        let same = case::all().into_iter().find(|c| c.name == case.name);
+        let same = cases::all().into_iter().find(|c| c.name == case.name);
         std::thread::spawn(move || {
             let Some(case) = same else { return };
             let body = || -> Outcome {
@@ -551,7 +554,7 @@ mod tests {
 
     #[test]
     fn case_names_are_unique() {
-        let names: Vec<_> = case::all().iter().map(|c| c.name).collect();
+        let names: Vec<_> = cases::all().iter().map(|c| c.name).collect();
         assert_eq!(names.iter().collect::<std::collections::BTreeSet<_>>().len(), names.len());
     }
 }

@@ -1,6 +1,6 @@
 //! `lctl dl` and what is done to one device.
 
-use super::{Refusal, ask, flags, merged};
+use super::ask::{Refusal, ask, flags, merged};
 use crate::output::{fail, json};
 use nacre_base::Errno;
 use nacre_process::admin::{Answer, Device, Request};

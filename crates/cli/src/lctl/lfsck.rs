@@ -1,6 +1,6 @@
 //! `lctl lfsck_start`, `lfsck_stop` and `lfsck_query`: the check of a running file system, through the MDT's parameters.
 
-use super::{Refusal, merged};
+use super::ask::{Refusal, merged};
 use crate::output::fail;
 use nacre_process::admin::Request;
 use std::process::ExitCode;

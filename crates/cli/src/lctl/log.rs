@@ -1,6 +1,6 @@
 //! `lctl debug_kernel`, `clear` and `mark`: the newest log lines, which every process keeps in memory beside its log file.
 
-use super::{Refusal, ask, flags};
+use super::ask::{Refusal, ask, flags};
 use crate::output::{fail, json};
 use nacre_process::admin::{Answer, LogLine, Request};
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 //! conf_param`), and the place of a target that was moved (`lctl replace_nids`). All are for the host of the MGS, as in Lustre:
 //! the MGS takes them from its own node only.
 
-use super::{Refusal, flags, merged};
+use super::ask::{Refusal, flags, merged};
 use crate::output::fail;
 use nacre_base::{Errno, TargetName};
 use nacre_process::admin::Request;

@@ -1,6 +1,6 @@
 //! `lctl list_nids`, `ping` and `which_nid`.
 
-use super::{Refusal, flags};
+use super::ask::{Refusal, flags};
 use crate::output::{fail, json};
 use crate::tool::Flag;
 use nacre_base::Errno;

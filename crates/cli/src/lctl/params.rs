@@ -1,7 +1,8 @@
 //! `lctl get_param`, `set_param` and `list_param`. Names form a tree, as the files of Lustre's /proc and /sys do: `osc` and
 //! `osc.nacre-OST0000-osc-MDT0000` are directories. What a parameter is, is in its declaration.
 
-use super::{Refusal, ask, declarations, flags, merged, mgs_changes};
+use super::ask::{Refusal, ask, declarations, flags, merged};
+use super::mgs_changes;
 use crate::output::{fail, json};
 use crate::tool::Flag;
 use nacre_base::Errno;

@@ -1,8 +1,8 @@
 //! `lfs df`, `osts`, `mdts`, `check` and `getname`: the targets of a mount, from the attribute `lustre.targets` of its
 //! root.
 
-use super::USAGE_EXIT;
 use super::path::{get_xattr, mount_of, mounts};
+use super::usage::USAGE_EXIT;
 use crate::output::{fail, json};
 use crate::tool::Options;
 use nacre_base::{Errno, size};

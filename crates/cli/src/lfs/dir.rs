@@ -1,7 +1,7 @@
 //! `lfs mkdir` and `lfs getdirstripe`: on which MDT a directory is.
 
-use super::USAGE_EXIT;
 use super::path::fid_of;
+use super::usage::USAGE_EXIT;
 use crate::output::fail;
 use crate::tool::Options;
 use nacre_base::Errno;

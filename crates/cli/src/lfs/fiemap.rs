@@ -1,7 +1,7 @@
 //! `lfs fiemap`: where files have space on their OSTs, in the format of `filefrag -v`, which cannot ask through FUSE.
 
-use super::USAGE_EXIT;
 use super::path::get_xattr;
+use super::usage::USAGE_EXIT;
 use crate::output::fail;
 use crate::tool::Options;
 use nacre_base::Errno;

@@ -1,8 +1,8 @@
 //! `lfs find`: a walk with POSIX find's common tests and tests on layouts. Tests are joined by "and"; `!` negates
 //! the next one.
 
-use super::USAGE_EXIT;
 use super::path::{fid_of, get_xattr};
+use super::usage::USAGE_EXIT;
 use crate::output::fail;
 use nacre_base::param::glob;
 use nacre_base::{Errno, size};

@@ -1,7 +1,7 @@
 //! `lfs getstripe`.
 
-use super::USAGE_EXIT;
 use super::path::{fid_of, get_xattr};
+use super::usage::USAGE_EXIT;
 use crate::output::{fail, json};
 use crate::tool::Options;
 use nacre_base::{Errno, Fid};

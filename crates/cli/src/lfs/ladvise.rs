@@ -1,7 +1,7 @@
 //! `lfs ladvise`: tells a mounted file how it will be used.
 
-use super::USAGE_EXIT;
 use super::path::{open_for_ioctl, send_ioctl};
+use super::usage::USAGE_EXIT;
 use crate::output::fail;
 use crate::tool::Options;
 use nacre_base::{Errno, size};

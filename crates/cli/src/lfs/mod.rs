@@ -11,15 +11,13 @@ mod ladvise;
 mod path;
 mod setstripe;
 mod sync;
+mod usage;
 
 pub(crate) use sync::sync_mount;
 
 use crate::tool::{self, Command};
 use std::ffi::OsString;
 use std::process::ExitCode;
-
-/// Lustre's exit code for wrong usage.
-const USAGE_EXIT: u8 = 4;
 
 const COMMANDS: &[Command] = &[
     Command {

@@ -1,7 +1,7 @@
 //! `lfs setstripe`.
 
-use super::USAGE_EXIT;
 use super::path::{fid_of, get_xattr, make_file, remove_xattr, set_xattr};
+use super::usage::USAGE_EXIT;
 use crate::output::fail;
 use crate::tool::Options;
 use nacre_base::{Errno, OstIndex, size};

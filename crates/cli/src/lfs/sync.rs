@@ -1,7 +1,7 @@
 //! `lfs sync`: makes all that a mount changed durable, also where the kernel does not pass sync(2) on.
 
-use super::USAGE_EXIT;
 use super::path::{open_for_ioctl, send_ioctl, sync_file_system};
+use super::usage::USAGE_EXIT;
 use crate::output::fail;
 use crate::tool::Options;
 use nacre_base::Errno;

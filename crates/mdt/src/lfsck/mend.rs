@@ -2,7 +2,6 @@
 //! something is to be put there.
 
 use super::rules::{Repair, Verdict, objects};
-use crate::mdt::root_inode;
 use crate::record::{Dirent, Inode, LastUsed};
 use crate::tables::{self, DIRENTS, INODES};
 use bytes::Bytes;
@@ -109,7 +108,7 @@ impl<'a> Mender<'a> {
 
     /// A new inode of root's.
     pub(crate) fn new_inode(&self, mode: u32) -> Inode {
-        let directory = root_inode(self.now, self.version);
+        let directory = tables::root_inode(self.now, self.version);
         match mode & mode::S_IFMT {
             mode::S_IFDIR => Inode { mode, parent: Fid::ZERO, ..directory },
             _ => Inode { mode, nlink: 1, size: 0, blocks: 0, parent: Fid::ZERO, ..directory },
@@ -118,7 +117,7 @@ impl<'a> Mender<'a> {
 
     /// Makes the root directory anew.
     pub(crate) fn make_root(&mut self) -> Result<(), Errno> {
-        let root = root_inode(self.now, self.version);
+        let root = tables::root_inode(self.now, self.version);
         self.touched.insert(Fid::ROOT);
         self.put_inode(Fid::ROOT, &root)
     }

@@ -18,7 +18,7 @@ mod xattrs;
 
 use crate::lfsck::check;
 use crate::lod::{Lod, LodError};
-use crate::mdt::{TABLES, root_inode};
+use crate::mdt::TABLES;
 use crate::opens::OpenHandles;
 use crate::ops::changed::Changed;
 use crate::ops::found::Found;
@@ -117,7 +117,7 @@ impl Fs {
             found: Versions::default(),
         };
         let mut tx = fs.begin();
-        tables::put_inode(&mut *tx, ROOT, &root_inode(Timestamp { secs: 1, nanos: 0 }, 1)).unwrap();
+        tables::put_inode(&mut *tx, ROOT, &tables::root_inode(Timestamp { secs: 1, nanos: 0 }, 1)).unwrap();
         tx.finish();
         fs
     }

@@ -1,7 +1,7 @@
 //! LDLM_CANCEL. What was written under a lock and is not committed is committed before another client can see it
 //! (`sync_on_lock_cancel`): should the OST crash then, and the writer with it, what was seen would be gone.
 
-use crate::service::ObjectService;
+use crate::object_service::ObjectService;
 use crate::settings::SyncOnLockCancel;
 use nacre_base::{Errno, Fid};
 use nacre_ptlrpc::{Export, Response, ServerRequest};

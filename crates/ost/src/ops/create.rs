@@ -1,9 +1,9 @@
 //! OST_CREATE: the MDT asks for objects ahead of their use, and after its crash has those destroyed that nobody used.
 //! Durable before the reply, so that no id is handed out twice; ids never come back.
 
+use crate::object_service::ObjectService;
 use crate::record::ObjectRecord;
 use crate::sequences::{OID_MAX, Sequences, current, put_last_id};
-use crate::service::ObjectService;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid};
 use nacre_osd::{Full, Transaction};

@@ -2,7 +2,7 @@
 //! are told afterwards, and not waited for: what they have not written yet has nowhere to go.
 
 use crate::OBJECTS;
-use crate::service::ObjectService;
+use crate::object_service::ObjectService;
 use nacre_base::{Errno, Fid};
 use nacre_ldlm::RangeSet;
 use nacre_ptlrpc::{Response, ServerRequest};

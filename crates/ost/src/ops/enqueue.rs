@@ -1,8 +1,8 @@
 //! LDLM_ENQUEUE of an extent lock: the reply tells the object's attributes, with what other clients know better and have
 //! not written yet, if they had to be asked (a glimpse).
 
+use crate::object_service::ObjectService;
 use crate::ops::cancel;
-use crate::service::ObjectService;
 use nacre_base::{Errno, Fid};
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_tgt::Enqueued;

@@ -1,17 +1,15 @@
 //! OST_FALLOCATE: reserves space, or makes a range zeros. Making a hole is OST_PUNCH.
 
+use crate::object_service::ObjectService;
 use crate::objects::Access;
 use crate::ops::extents;
 use crate::record::Change;
-use crate::service::ObjectService;
 use nacre_base::Errno;
 use nacre_osd::AllocateMode;
 use nacre_ptlrpc::{Response, ServerRequest};
-use nacre_wire::ost::{Fallocate, WriteReply};
+use nacre_wire::ost::Fallocate;
+use nacre_wire::ost::fallocate_mode::{KEEP_SIZE, ZERO_RANGE};
 use std::sync::Arc;
-
-const KEEP_SIZE: u32 = 0x1;
-const ZERO_RANGE: u32 = 0x10;
 
 pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
     let fallocate: Fallocate = request.decode()?;
@@ -45,13 +43,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
             }
             Ok(())
         },
-        |record| {
-            Response::new(&WriteReply {
-                attr: record.attr(stat),
-                grant: 0,
-                contended: ost.locks.is_contended(fallocate.fid),
-            })
-        },
+        |record| ost.change_reply(fallocate.fid, record, stat),
     );
     let response = changed.await?;
     ost.objects.note_change(&object, &ranges, &request, &response);

@@ -1,6 +1,6 @@
 //! OST_FIEMAP: which parts of an object have space on the disk, and where. A picture of the moment: nobody is called back.
 
-use crate::service::ObjectService;
+use crate::object_service::ObjectService;
 use nacre_base::Errno;
 use nacre_osd::Placed;
 use nacre_ptlrpc::{Response, ServerRequest};

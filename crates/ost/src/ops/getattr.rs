@@ -1,6 +1,6 @@
 //! OST_GETATTR: the glimpse of an object's size and times. Does not wait for writes in progress.
 
-use crate::service::ObjectService;
+use crate::object_service::ObjectService;
 use nacre_base::Errno;
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::Getattr;

@@ -3,7 +3,7 @@
 //! use the answer.
 
 use super::enqueue::attr;
-use crate::service::ObjectService;
+use crate::object_service::ObjectService;
 use futures_util::future::join_all;
 use nacre_base::{Errno, Fid};
 use nacre_ptlrpc::{Response, ServerRequest};

@@ -1,8 +1,8 @@
 //! LFSCK_QUERY and LFSCK_NOTIFY: the MDT checks the file system while clients work.
 
 use crate::check;
+use crate::object_service::{NO_LOCK, ObjectService};
 use crate::objects::Access;
-use crate::service::{NO_LOCK, ObjectService};
 use nacre_base::Errno;
 use nacre_ldlm::RangeSet;
 use nacre_ptlrpc::{Response, ServerRequest};

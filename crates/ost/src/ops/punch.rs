@@ -1,13 +1,13 @@
 //! OST_PUNCH: sets the size, or makes a hole.
 
+use crate::object_service::ObjectService;
 use crate::objects::Access;
 use crate::ops::extents;
 use crate::record::Change;
-use crate::service::ObjectService;
 use nacre_base::Errno;
 use nacre_ldlm::{Extent, RangeSet};
 use nacre_ptlrpc::{Response, ServerRequest};
-use nacre_wire::ost::{Punch, WriteReply};
+use nacre_wire::ost::Punch;
 use std::sync::Arc;
 
 pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
@@ -53,13 +53,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
             }
             Ok(())
         },
-        |record| {
-            Response::new(&WriteReply {
-                attr: record.attr(stat),
-                grant: 0,
-                contended: ost.locks.is_contended(punch.fid),
-            })
-        },
+        |record| ost.change_reply(punch.fid, record, stat),
     );
     let response = changed.await?;
     ost.objects.note_change(&object, &locked, &request, &response);

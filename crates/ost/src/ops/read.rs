@@ -1,10 +1,10 @@
 //! OST_READ: all extents of one RPC are read under one range lock, so each write is seen whole or not at all.
 
 use crate::checksum::crc32c;
+use crate::object_service::ObjectService;
 use crate::objects::Access;
 use crate::ops::extents;
 use crate::record::ObjectRecord;
-use crate::service::ObjectService;
 use crate::settings::SyncOnLockCancel;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use nacre_base::{Errno, Payload};

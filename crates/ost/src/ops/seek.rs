@@ -1,8 +1,8 @@
 //! OST_SEEK: where data or a hole begins. What other clients have not written yet is written first; the sender has
 //! written its own.
 
+use crate::object_service::ObjectService;
 use crate::objects::Access;
-use crate::service::ObjectService;
 use nacre_base::Errno;
 use nacre_ldlm::{Extent, RangeSet};
 use nacre_osd::Seek as What;

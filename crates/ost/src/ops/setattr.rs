@@ -2,8 +2,8 @@
 //!
 //! A client that holds a lock up to the end of file answers `stat` from memory: it has to give it up.
 
+use crate::object_service::{NO_LOCK, ObjectService};
 use crate::objects::Access;
-use crate::service::{NO_LOCK, ObjectService};
 use nacre_base::Errno;
 use nacre_ldlm::{Extent, RangeSet};
 use nacre_ptlrpc::{Response, ServerRequest};

@@ -1,6 +1,6 @@
 //! OST_STATFS: space and objects.
 
-use crate::service::ObjectService;
+use crate::object_service::ObjectService;
 use nacre_base::{Errno, size::MIB};
 use nacre_osd::Full;
 use nacre_ptlrpc::{Response, ServerRequest};

@@ -1,7 +1,7 @@
 //! OST_SYNC: what was written before is durable when the reply comes. An object that has not changed since the last
 //! commit costs nothing.
 
-use crate::service::ObjectService;
+use crate::object_service::ObjectService;
 use nacre_base::Errno;
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::Sync;

@@ -9,12 +9,12 @@
 use crate::checksum::crc32c;
 use crate::memory::Taken;
 use crate::object::Object;
+use crate::object_service::ObjectService;
 use crate::objects::Access;
 use crate::ops::cancel;
 use crate::ops::extents::{self, Extents};
 use crate::range_lock::RangeGuard;
 use crate::record::Change;
-use crate::service::ObjectService;
 use crate::settings::ReplyAfter;
 use crate::space::Reserved;
 use bytes::Bytes;

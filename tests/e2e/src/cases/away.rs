@@ -3,7 +3,7 @@
 
 use crate::case::{Case, Env, text};
 use crate::cases::faults::make_first_file;
-use crate::cases::litmus::wait_for;
+use crate::cases::litmus::steps::wait_for;
 use crate::cluster::{Cluster, Plan};
 use crate::failure::{Context, Outcome, bail, ensure};
 use crate::prng::pattern;

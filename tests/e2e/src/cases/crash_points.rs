@@ -3,7 +3,7 @@
 
 use crate::case::{Case, Env};
 use crate::cases::faults::{Writer, verify};
-use crate::cases::litmus::wait_for;
+use crate::cases::litmus::steps::wait_for;
 use crate::failure::{Context, Outcome, bail, ensure};
 use std::fs::{self, File};
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! What a stranger, or a slip of an administrator, must not be able to do from outside.
 
 use crate::case::{Case, Env, text};
-use crate::cases::litmus::wait_for;
+use crate::cases::litmus::steps::wait_for;
 use crate::cluster::{Cluster, free_ports};
 use crate::failure::{Outcome, bail, ensure, ensure_eq};
 use crate::process::Program;

@@ -3,7 +3,7 @@
 
 use crate::case::{Case, Env};
 use crate::cases::faults::{Writer, make_first_file, verify};
-use crate::cases::litmus::wait_for;
+use crate::cases::litmus::steps::wait_for;
 use crate::cluster::{ADDRESS, Cluster, Plan, TWIN_ADDRESS, free_ports};
 use crate::failure::{Context, Outcome, bail, ensure};
 use crate::power_cut::device::{Disk, Mounted};

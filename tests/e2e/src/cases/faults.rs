@@ -2,7 +2,7 @@
 //! wire. What was acknowledged stays; the mount works on; no process dies that was not killed.
 
 use crate::case::{Case, Env, Layout, text};
-use crate::cases::litmus::wait_for;
+use crate::cases::litmus::steps::wait_for;
 use crate::cluster::Cluster;
 use crate::failure::{Context, Outcome, bail, ensure};
 use crate::prng::{Prng, pattern};
@@ -352,7 +352,7 @@ fn noise_at_ports(env: &Env) -> Outcome {
     let mut writer = Writer::start(env)?;
     let until = Instant::now() + Duration::from_secs(env.pick(6, 60));
     let ports = cluster.ports();
-    super::litmus::in_parallel(ports, |port| {
+    super::litmus::steps::in_parallel(ports, |port| {
         let mut random = Prng::new(env.seed ^ u64::from(port));
         while Instant::now() < until {
             let mut stream = TcpStream::connect(("127.0.0.1", port)).context(format!("connecting to port {port}"))?;

@@ -1,7 +1,7 @@
 //! Flags of files (chattr), which bind every mount, and files without names (O_TMPFILE).
 
 use crate::case::{Case, Env};
-use crate::cases::litmus::wait_for;
+use crate::cases::litmus::steps::wait_for;
 use crate::failure::{Context, Failure, Outcome, bail, ensure, ensure_eq};
 use crate::prng::pattern;
 use crate::sys::{self, APPEND, IMMUTABLE, NOATIME, NODUMP};

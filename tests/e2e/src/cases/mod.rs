@@ -21,3 +21,31 @@ pub(crate) mod tools;
 pub(crate) mod tree;
 pub(crate) mod up;
 pub(crate) mod waits;
+
+use crate::case::Case;
+
+/// Every case, in the order in which they run: the quick and telling ones first.
+pub(crate) fn all() -> Vec<Case> {
+    let mut all = litmus::all();
+    all.extend(cache::all());
+    all.extend(posix::all());
+    all.extend(handles::all());
+    all.extend(flags::all());
+    all.extend(options::all());
+    all.extend(fsx::all());
+    all.extend(tools::all());
+    all.extend(tree::all());
+    all.extend(faults::all());
+    all.extend(soak::all());
+    all.extend(crash_points::all());
+    all.extend(failover::all());
+    all.extend(power_cut::all());
+    all.extend(progressive::all());
+    all.extend(space::all());
+    all.extend(up::all());
+    all.extend(doors::all());
+    all.extend(waits::all());
+    all.extend(away::all());
+    all.extend(fsck::all());
+    all
+}

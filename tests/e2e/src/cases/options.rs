@@ -1,7 +1,7 @@
 //! Options of mount(8): each is shown by the kernel and does what it says, also after a remount, and from a line of an fstab.
 
 use crate::case::{Case, Env, text};
-use crate::cases::litmus::wait_for;
+use crate::cases::litmus::steps::wait_for;
 use crate::cluster::{Cluster, is_mounted};
 use crate::failure::{Context, Outcome, bail, ensure, ensure_eq};
 use crate::process::Program;

@@ -1,7 +1,7 @@
 //! Progressive layouts as scripts see them: `lfs getstripe` before and after writes, and the file through two mounts.
 
 use crate::case::{Case, Env, text};
-use crate::cases::litmus::wait_for;
+use crate::cases::litmus::steps::wait_for;
 use crate::failure::{Outcome, ensure, ensure_eq};
 use crate::prng::pattern;
 use std::fs::{self, File};

@@ -4,7 +4,7 @@
 
 use crate::case::{Case, Env, text};
 use crate::cases::faults::make_first_file;
-use crate::cases::litmus::wait_for;
+use crate::cases::litmus::steps::wait_for;
 use crate::cluster::{Cluster, Plan};
 use crate::failure::{Context, Failure, Outcome, bail, ensure, ensure_eq};
 use crate::prng::pattern;

@@ -109,7 +109,7 @@ fn sqlite_two_mounts(env: &Env) -> Outcome {
     let count = env.pick(40, 500);
     sql(&env.a.join("shared.db"), "CREATE TABLE sums(n INTEGER); INSERT INTO sums VALUES(0);")?;
     let script = "BEGIN IMMEDIATE; UPDATE sums SET n = n + 1; COMMIT;\n".repeat(count);
-    super::litmus::in_parallel([(&env.a, "1"), (&env.b, "2")], |(dir, id)| {
+    super::litmus::steps::in_parallel([(&env.a, "1"), (&env.b, "2")], |(dir, id)| {
         let local = env.local.join(format!("script-{id}.sql"));
         fs::write(&local, format!(".timeout 60000\n.bail on\n{script}"))?;
         Program::new("sqlite3").arg(dir.join("shared.db")).arg(format!(".read {}", local.display())).run().map(drop)

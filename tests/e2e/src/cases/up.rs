@@ -2,7 +2,7 @@
 //! something is in its way is compared with the transcripts in docs/up.md, word for word.
 
 use crate::case::{Case, Env, text};
-use crate::cases::litmus::wait_for;
+use crate::cases::litmus::steps::wait_for;
 use crate::cluster::{Cluster, Plan, free_ports, is_mounted, unmount_below};
 use crate::daemon::is_complaint;
 use crate::failure::{Context, Outcome, bail, ensure, ensure_eq};

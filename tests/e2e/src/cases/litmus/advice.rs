@@ -1,7 +1,7 @@
 //! What programs know better: group locks by ioctl, over several mounts, and `lfs ladvise` with the ioctl under it. The
 //! result of asking for a lock ahead of time also tells what locks a mount has, exactly.
 
-use super::{compare, ensure_content, in_parallel, new_file, open, open_all, read_at};
+use super::steps::{compare, ensure_content, in_parallel, new_file, open, open_all, read_at};
 use crate::case::{Case, Env};
 use crate::failure::{Context, Outcome, ensure, ensure_eq};
 use crate::prng::pattern;
@@ -167,7 +167,7 @@ fn advice_read_and_drop(env: &Env) -> Outcome {
     let b = open(&env.b.join("f"))?;
     ensure_eq!(advise(&b, WILLREAD, 0, 0..u64::MAX)?, 0, "willread");
     let fetched = || Ok(advise(&b, LOCKAHEAD, 0, 0..4096)? != SENT);
-    ensure!(super::wait_for(Duration::from_secs(5), fetched)?, "nothing was fetched");
+    ensure!(super::steps::wait_for(Duration::from_secs(5), fetched)?, "nothing was fetched");
     compare(&read_at(&b, 0, data.len() + 1)?, &data, 0)?;
     b.write_all_at(b"dirty", 1_000_000)?;
     ensure_eq!(advise(&b, DONTNEED, 0, 0..u64::MAX)?, 0, "dontneed");

@@ -1,6 +1,6 @@
 //! Appending: every record lands at the end as it is at that moment, whole, after whoever was there before.
 
-use super::{compare, ensure_content, in_parallel, mounts, new_file, open, read_at, size_of, watch_while};
+use super::steps::{compare, ensure_content, in_parallel, mounts, new_file, open, read_at, size_of, watch_while};
 use crate::case::{Case, Env, Layout};
 use crate::failure::{Context, Outcome, bail, ensure, ensure_eq};
 use crate::process::Program;

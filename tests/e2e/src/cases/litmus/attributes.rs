@@ -1,7 +1,7 @@
 //! Attributes: modes, owners and extended attributes that one mount sets the others tell. What they permit is asked in
 //! `permissions`.
 
-use super::{mounts, open, race};
+use super::steps::{mounts, open, race};
 use crate::case::{Case, Env};
 use crate::failure::{Outcome, ensure, ensure_eq};
 use crate::prng::Prng;
@@ -43,7 +43,7 @@ fn chmod_stat(env: &Env) -> Outcome {
 /// A mode set through an open file, or by path, is told by fstat of the others' open files.
 fn chmod_of_open(env: &Env) -> Outcome {
     fs::write(env.a.join("f"), b"x")?;
-    let files = super::open_all(env, "f")?;
+    let files = super::steps::open_all(env, "f")?;
     for round in 0..env.times(30u32) {
         let mode = 0o600 + round;
         if round % 2 == 0 {

@@ -1,6 +1,6 @@
 //! Bytes: a read sees the last write, whichever mounts they go through, and no two reads disagree on the order of writes.
 
-use super::{
+use super::steps::{
     any_mount, compare, ensure_content, in_parallel, mounts, new_file, open, open_all, race, read_at, watch_while,
 };
 use crate::case::{Case, Env, Layout};
@@ -273,7 +273,7 @@ fn store_buffering(env: &Env) -> Outcome {
         };
         let [first, second] = std::thread::scope(|scope| {
             let other = scope.spawn(|| act(1));
-            [act(0), super::joined(other.join())]
+            [act(0), super::steps::joined(other.join())]
         });
         let (first, second) = (first?, second?);
         ensure!(first == round || second == round, "round {round}: neither saw the other's write");
@@ -299,8 +299,8 @@ fn independent_reads(env: &Env) -> Outcome {
             };
             let writers = [scope.spawn(move || write(&x[0])), scope.spawn(move || write(&y[1]))];
             let readers = [scope.spawn(move || read(&x[2], &y[2])), scope.spawn(move || read(&y[0], &x[0]))];
-            writers.into_iter().try_for_each(|t| super::joined(t.join()))?;
-            readers.into_iter().map(|t| super::joined(t.join())).collect::<Outcome<Vec<_>>>()
+            writers.into_iter().try_for_each(|t| super::steps::joined(t.join()))?;
+            readers.into_iter().map(|t| super::steps::joined(t.join())).collect::<Outcome<Vec<_>>>()
         })?;
         let before = |(first, second): (u64, u64)| first == round && second != round;
         ensure!(!(before(seen[0]) && before(seen[1])), "round {round}: opposite orders: {seen:?}");

@@ -1,6 +1,6 @@
 //! O_DIRECT beside cached reads and writes, on the same mount and on others: there is one file, however it is reached.
 
-use super::{compare, ensure_content, in_parallel, mounts, new_file, open, open_all, read_at};
+use super::steps::{compare, ensure_content, in_parallel, mounts, new_file, open, open_all, read_at};
 use crate::case::{Case, Env, Layout};
 use crate::failure::{Context, Outcome, ensure, ensure_eq};
 use crate::prng::pattern;

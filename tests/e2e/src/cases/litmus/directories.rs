@@ -1,6 +1,6 @@
 //! Directories: what is created and removed is in, or out of, every mount's lookups and listings at once.
 
-use super::{compare, ensure_gone, errno, in_parallel, kind_of, mounts, names_in, new_file, race, watch_while};
+use super::steps::{compare, ensure_gone, errno, in_parallel, kind_of, mounts, names_in, new_file, race, watch_while};
 use crate::case::{Case, Env};
 use crate::failure::{Context, Failure, Outcome, ensure, ensure_eq};
 use crate::sys;

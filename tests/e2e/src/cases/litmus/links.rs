@@ -1,6 +1,6 @@
 //! Links: one file under several names, and names that stand for others.
 
-use super::{ensure_content, ensure_gone, kind_of, mounts, new_file, open, watch_while};
+use super::steps::{ensure_content, ensure_gone, kind_of, mounts, new_file, open, watch_while};
 use crate::case::{Case, Env};
 use crate::failure::{Context, Outcome, ensure, ensure_eq};
 use crate::sys;

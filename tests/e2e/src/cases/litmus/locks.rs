@@ -1,7 +1,7 @@
 //! Locks across mounts: flock(2) and fcntl(2) record locks conflict, wait and are released as on one kernel. Record locks
 //! belong to a process, so their other side is always a worker process.
 
-use super::{in_parallel, wait_for};
+use super::steps::{in_parallel, wait_for};
 use crate::case::{Case, Env, text};
 use crate::failure::{Outcome, bail, ensure, ensure_eq};
 use crate::process::{Program, Running};

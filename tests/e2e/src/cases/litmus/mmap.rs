@@ -1,7 +1,7 @@
 //! Mappings beside read and write of other mounts. What a mapping stores is in the file after msync or munmap and close; what
 //! others write is in every mapping made afterwards and, once kernels' pages are called back, in those that stand.
 
-use super::{compare, ensure_content, new_file, open, read_at};
+use super::steps::{compare, ensure_content, new_file, open, read_at};
 use crate::case::{Case, Env};
 use crate::failure::{Context, Outcome, ensure};
 use crate::prng::pattern;

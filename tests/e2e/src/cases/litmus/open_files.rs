@@ -1,6 +1,6 @@
 //! Open files whose name goes: they live on, for every mount that has them open, until the last close.
 
-use super::{compare, ensure_content, ensure_gone, kind_of, new_file, open, open_all, read_at};
+use super::steps::{compare, ensure_content, ensure_gone, kind_of, new_file, open, open_all, read_at};
 use crate::case::{Case, Env};
 use crate::failure::{Context, Outcome, ensure, ensure_eq};
 use crate::prng::pattern;

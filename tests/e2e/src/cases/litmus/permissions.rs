@@ -1,7 +1,7 @@
 //! Permissions: what one mount takes away from a user the others refuse at once, though that user was let in a moment ago.
 //! The users are child processes that give up root.
 
-use super::mounts;
+use super::steps::mounts;
 use crate::case::{Case, Env, text};
 use crate::failure::{Outcome, bail, ensure_eq};
 use crate::process::Program;
@@ -186,11 +186,11 @@ fn permission_sticky(env: &Env) -> Outcome {
 /// An open file stays usable when its permissions go: they are asked at open.
 fn permission_of_open(env: &Env) -> Outcome {
     fs::write(env.a.join("f"), b"open before")?;
-    let file = super::open(&env.b.join("f"))?;
+    let file = super::steps::open(&env.b.join("f"))?;
     chmod(&env.a.join("f"), 0)?;
-    ensure_eq!(super::read_at(&file, 0, 100)?, b"open before", "content");
+    ensure_eq!(super::steps::read_at(&file, 0, 100)?, b"open before", "content");
     std::os::unix::fs::FileExt::write_all_at(&file, b"OPEN", 0)?;
-    super::ensure_content(env, "f", b"OPEN before")?;
+    super::steps::ensure_content(env, "f", b"OPEN before")?;
     if can_become_others() {
         ensure_eq!(attempt(USER, GROUP, "read", &env.b.join("f"))?, libc::EACCES, "a new open");
     }

@@ -1,6 +1,6 @@
 //! Holes and allocated space: what one mount punches or allocates the others read as zeros and find by SEEK_HOLE.
 
-use super::{compare, ensure_content, new_file, open_all, read_at};
+use super::steps::{compare, ensure_content, new_file, open_all, read_at};
 use crate::case::{Case, Env, Layout};
 use crate::failure::{Context, Outcome, ensure, ensure_eq};
 use crate::prng::pattern;
@@ -173,7 +173,11 @@ fn seek_at_end(env: &Env) -> Outcome {
     let reader = File::open(env.b.join("f"))?;
     for end in [1000, 5000, 20_000] {
         for whence in [libc::SEEK_DATA, libc::SEEK_HOLE] {
-            ensure_eq!(super::errno(sys::seek(&reader, end, whence)), Some(libc::ENXIO), "seeking at the end, {end}");
+            ensure_eq!(
+                super::steps::errno(sys::seek(&reader, end, whence)),
+                Some(libc::ENXIO),
+                "seeking at the end, {end}"
+            );
         }
         ensure_eq!(sys::seek(&reader, end - 1, libc::SEEK_HOLE)?, end, "the hole at the end");
         file.write_all_at(&vec![1; 20_000], end)?;

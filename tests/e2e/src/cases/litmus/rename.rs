@@ -1,6 +1,6 @@
 //! Renames: at no moment does a name lead nowhere that should lead somewhere, on any mount, and each rename happens once.
 
-use super::{ensure_content, ensure_gone, errno, joined, kind_of, mounts, names_in, race, watch_while};
+use super::steps::{ensure_content, ensure_gone, errno, joined, kind_of, mounts, names_in, race, watch_while};
 use crate::case::{Case, Env};
 use crate::failure::{Context, Outcome, ensure, ensure_eq};
 use crate::sys;

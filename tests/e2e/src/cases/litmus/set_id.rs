@@ -5,7 +5,7 @@
 //! The kernel runs programs by the mode that it keeps. So that is looked at too, and not only what stat(2) says, for which
 //! the kernel asks.
 
-use super::mounts;
+use super::steps::mounts;
 use crate::case::{Case, Env, Profile};
 use crate::failure::{Context, Outcome, ensure, ensure_eq};
 use crate::sys;
@@ -206,7 +206,7 @@ impl Form {
             self.how.act(&file, &path, &source).context("write")
         };
         // On a thread of its own, which ends as whom it pleases.
-        std::thread::scope(|scope| super::joined(scope.spawn(go).join())).context(format!("{self:?}"))?;
+        std::thread::scope(|scope| super::steps::joined(scope.spawn(go).join())).context(format!("{self:?}"))?;
         let mut seen = Vec::new();
         for dir in looks {
             let (believed, asked) = (Rights::believed(&dir.join(name))?, Rights::asked(&dir.join(name))?);
@@ -332,7 +332,7 @@ fn way_to_root_beside_changes(env: &Env) -> Outcome {
                     sys::act_as(USER, USER, &[])?;
                     Ok(File::options().write(true).open(writes.join(name))?.write_all_at(&first, 0)?)
                 };
-                super::joined(scope.spawn(write).join())
+                super::steps::joined(scope.spawn(write).join())
             })?;
             let runs_as = run_as_user(&runs.join(name), &["-u"])?;
             ensure_eq!(runs_as, USER.to_string(), "round {round}: the written program");
@@ -351,7 +351,7 @@ fn way_to_root_beside_changes(env: &Env) -> Outcome {
         }
         let outcome = write_and_run();
         done.store(true, Ordering::Relaxed);
-        changers.into_iter().try_for_each(|changer| super::joined(changer.join()))?;
+        changers.into_iter().try_for_each(|changer| super::steps::joined(changer.join()))?;
         outcome
     })
 }
@@ -437,7 +437,7 @@ fn capability_by_user(env: &Env) -> Outcome {
             ensure!(sys::set_xattr(&path, "user.a", b"b").is_err(), "he may not write to it");
             Ok(())
         };
-        std::thread::scope(|scope| super::joined(scope.spawn(go).join())).context(format!("place {place}"))?;
+        std::thread::scope(|scope| super::steps::joined(scope.spawn(go).join())).context(format!("place {place}"))?;
     }
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! Sizes: truncate, O_TRUNC, growth. A size is what the last of any mount's operations made it, and bytes beyond it are gone.
 
-use super::{compare, ensure_content, mounts, new_file, open, open_all, race, read_at, size_of, wait_for, watch_while};
+use super::steps::{
+    compare, ensure_content, mounts, new_file, open, open_all, race, read_at, size_of, wait_for, watch_while,
+};
 use crate::case::{Case, Env, Layout};
 use crate::failure::{Context, Outcome, ensure, ensure_eq};
 use crate::prng::pattern;

@@ -1,6 +1,6 @@
 //! Times: what moves them, that all mounts tell the same, and that what was set is not undone by what was written before.
 
-use super::{mounts, new_file, open, read_at};
+use super::steps::{mounts, new_file, open, read_at};
 use crate::case::{Case, Env};
 use crate::failure::{Outcome, ensure, ensure_eq};
 use crate::sys::{self, Map};
@@ -127,7 +127,7 @@ fn write_after_set(env: &Env) -> Outcome {
 /// With writers on all mounts in turn, mtime never goes back.
 fn times_never_back(env: &Env) -> Outcome {
     new_file(&env.a.join("f"))?;
-    let files = super::open_all(env, "f")?;
+    let files = super::steps::open_all(env, "f")?;
     let mut last = (0, 0);
     for round in 0..env.times(60u64) {
         files[round as usize % 3].write_all_at(&[1; 10], round * 10)?;
@@ -204,7 +204,7 @@ fn atime(env: &Env) -> Outcome {
         read_at(&reader, 0, 100)?;
         drop(reader);
         // Closes are told in the background.
-        let seen = super::wait_for(Duration::from_secs(5), || {
+        let seen = super::steps::wait_for(Duration::from_secs(5), || {
             let m = fs::metadata(env.a.join("f"))?;
             Ok((m.atime(), m.atime_nsec()) >= (m.mtime(), m.mtime_nsec()))
         })?;

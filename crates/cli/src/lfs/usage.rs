@@ -1,0 +1,4 @@
+//! What `lfs` says to wrong usage.
+
+/// Lustre's exit code for wrong usage.
+pub(super) const USAGE_EXIT: u8 = 4;
