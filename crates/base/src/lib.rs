@@ -1,6 +1,5 @@
 //! What every layer of Nacre speaks of and none owns: identifiers, error numbers, sizes, placement hashes and the
-//! pseudo-random generator, time values, fault points, parameters, aligned refcounted buffers, and the form of tables and
-//! plots.
+//! pseudo-random generator, time values, fault points, parameters, aligned refcounted buffers, and the form of tables.
 //!
 //! Nothing here does IO, reads a clock or knows a layer above.
 
@@ -12,7 +11,6 @@ pub mod histogram;
 pub mod id;
 pub mod nid;
 pub mod param;
-pub mod plot;
 pub mod prng;
 pub mod size;
 pub mod table;

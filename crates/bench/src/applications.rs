@@ -1,17 +1,36 @@
 //! `nacre bench applications`: what people do with a source tree, timed on the local disk, on a null FUSE file system that
 //! keeps data in memory, and on a Nacre made for it. All programs are those of the host.
 
-use crate::Applications;
 use crate::output::{self, median};
 use crate::places::{PLACES, Place, Places, settle};
 use crate::source_tree;
+use clap::Args;
 use indicatif::ProgressBar;
-use nacre_base::plot::{Bars, svg_bars};
 use nacre_base::table;
+use nacre_experiment::plot::{Bars, svg_bars};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
+
+/// Arguments of `nacre bench applications`.
+#[derive(Args, Debug)]
+pub(crate) struct Applications {
+    /// A directory on a local disk: what is compared with, and where the file system's storage is made
+    dir: PathBuf,
+    /// Files of the tree
+    #[arg(long, default_value_t = 4000)]
+    files: u32,
+    /// C files among them that are built
+    #[arg(long, default_value_t = 80)]
+    units: u32,
+    /// Times each measurement is taken; the median counts
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// File for a plot (SVG)
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
 
 /// Something that is timed, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

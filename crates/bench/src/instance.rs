@@ -2,7 +2,7 @@
 //! that they are as separate for the servers as mounts of different hosts; and what they sent, counted.
 
 use nacre_base::Errno;
-pub(crate) use nacre_client::open_flags::{O_CREAT, O_DIRECT, O_EXCL, O_RDWR};
+pub(crate) use nacre_client::open_flags::{O_CREAT, O_DIRECT, O_EXCL, O_RDONLY, O_RDWR};
 use nacre_client::{Client, MountConfig, MountSource, RpcCounts};
 use nacre_node::Node;
 use nacre_process::Listen;
@@ -131,6 +131,3 @@ pub(crate) fn root() -> Credentials {
 pub(crate) fn said(what: &str) -> impl Fn(Errno) -> String + '_ {
     move |e| format!("{what}: {e}")
 }
-
-/// Linux's numbers.
-pub(crate) const O_RDONLY: u32 = 0;

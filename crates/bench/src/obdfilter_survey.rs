@@ -5,13 +5,54 @@
 mod ost;
 mod raw;
 
-use crate::ObdfilterSurvey;
 use crate::output::{self, median};
-use clap::ValueEnum;
+use crate::sizes::parse_size;
+use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 use nacre_experiment::{Constant, Experiment, Figure};
 use ost::{Rates, TestOst};
 use raw::Raw;
+use std::path::PathBuf;
+
+/// Arguments of `nacre bench obdfilter-survey`: the original's variables, each axis in powers of two.
+#[derive(Args, Debug)]
+pub(crate) struct ObdfilterSurvey {
+    /// A directory on the disk to measure
+    dir: PathBuf,
+    /// A directory on another disk for the journal of mode external
+    #[arg(long, value_name = "DIR")]
+    journal: Option<PathBuf>,
+    /// Bytes of each test
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    size: u64,
+    /// Fewest objects
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    nobjlo: u32,
+    /// Most objects
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    nobjhi: u32,
+    /// Fewest threads; there is at least one for each object
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    thrlo: u32,
+    /// Most threads
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    thrhi: u32,
+    /// KiB of the smallest request
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(4..=65536))]
+    rszlo: u32,
+    /// KiB of the largest
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(4..=65536))]
+    rszhi: u32,
+    /// Tests, in this order
+    #[arg(long, value_delimiter = ',', default_value = "write,rewrite,read")]
+    tests: Vec<Test>,
+    /// When writes are answered
+    #[arg(long, value_delimiter = ',', default_value = "sync,async,memory")]
+    modes: Vec<Mode>,
+    /// Times each measurement is taken; the median counts
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+}
 
 /// When a write is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

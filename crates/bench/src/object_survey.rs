@@ -1,16 +1,44 @@
 //! `nacre bench object-survey`: one OST, some objects, some threads that write and read them by requests of 1 MiB, around
 //! the client's cache: whether one object is enough to fill the OST.
 
-use crate::ObjectSurvey;
 use crate::instance::{self, Instance, O_CREAT, O_DIRECT, O_EXCL, O_RDWR, root, said};
 use crate::output;
-use nacre_base::plot::{Line, Plot, svg};
+use crate::sizes::parse_size;
+use clap::Args;
 use nacre_base::{Fid, OstIndex, Payload, table};
 use nacre_client::OpenFile;
+use nacre_experiment::plot::{Line, Plot, svg};
 use nacre_experiment::{Constant, Experiment, Figure};
 use nacre_wire::layout::{ComponentSpec, LayoutSpec};
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Arguments of `nacre bench object-survey`.
+#[derive(Args, Debug)]
+pub(crate) struct ObjectSurvey {
+    /// The running file system: MGSNID[,NID]:/FSNAME
+    source: nacre_client::MountSource,
+    /// Index of the OST
+    #[arg(long, default_value_t = 0)]
+    ost: u32,
+    /// Objects at a time
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16")]
+    objects: Vec<u32>,
+    /// Threads at a time; at least one for each object
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32")]
+    threads: Vec<u32>,
+    /// Bytes that all threads write together, and read, each time
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    size: u64,
+    /// Address of this host for the client
+    #[arg(long, default_value = "127.0.0.1", value_name = "IP")]
+    listen: Ipv4Addr,
+    /// File for a plot (SVG)
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
 
 /// One measurement.
 #[derive(Debug, Clone)]

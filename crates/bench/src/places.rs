@@ -1,15 +1,27 @@
 //! Where programs are measured: the local disk, a null FUSE file system on the same FUSE code, and a file system of our
 //! own that is made for the measurement and goes with it.
 
-use crate::ServeNull;
-use nacre_fuse::null::{self, NullOptions};
+use clap::Args;
 use nacre_fuse::{MountOptions, Unmount};
+use nacre_nullfs::{self as null, NullOptions};
 use nacre_rt::Rt;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+
+/// Arguments of `nacre bench serve-null`, which the others start.
+#[derive(Args, Debug)]
+pub(crate) struct ServeNull {
+    /// Where to mount it
+    dir: PathBuf,
+    /// Seconds for which the kernel may believe names and attributes
+    valid: u64,
+    /// Keep data, in memory
+    #[arg(long)]
+    keep_data: bool,
+}
 
 /// How long the kernel believes the null file system's names and attributes where it may cache: as it does ours.
 pub(crate) const VALID: Duration = Duration::from_secs(3600);

@@ -1,17 +1,37 @@
 //! `nacre bench roofline`: how near a mount comes to its limits: the disk under it, the null FUSE file system through
 //! the same FUSE code, and loopback TCP. All are taken in one run, in turn, as machines drift.
 
-use crate::Roofline;
 use crate::load::{self, Cache, Metadata, MetadataRates};
 use crate::output::{self, median};
 use crate::places::{NullMount, Scratch};
+use crate::sizes::parse_size;
+use clap::Args;
 use indicatif::ProgressBar;
 use nacre_base::table;
-use nacre_fuse::null::NullOptions;
+use nacre_nullfs::NullOptions;
 use serde::Serialize;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Arguments of `nacre bench roofline`.
+#[derive(Args, Debug)]
+pub(crate) struct Roofline {
+    /// A directory on the mount to measure
+    dir: PathBuf,
+    /// A directory on the disk that the OSTs use, for the raw limit
+    #[arg(long, value_name = "DIR")]
+    raw: PathBuf,
+    /// Bytes each job writes and reads
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    size: u64,
+    /// Files for the metadata rates
+    #[arg(long, default_value_t = 4000)]
+    files: u32,
+    /// Times each measurement is taken; the median counts
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+}
 
 /// One figure of the mount beside its limits.
 #[derive(Debug, Clone, Serialize)]

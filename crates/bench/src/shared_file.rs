@@ -2,18 +2,54 @@
 //! each. Client instances of this process on a running file system: real requests, real disks. Another client than the
 //! writer reads every byte back.
 
-use crate::SharedFile;
 use crate::instance::{self, Instance, O_CREAT, O_EXCL, O_RDONLY, O_RDWR, counts_of, root, said};
 use crate::output::{self, median, median_interval};
-use clap::ValueEnum;
+use crate::sizes::{parse_record, parse_size};
+use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
-use nacre_base::plot::{Line, Plot, svg};
 use nacre_base::{Fid, Payload, size, table};
 use nacre_client::{OpenFile, RpcCounts};
+use nacre_experiment::plot::{Line, Plot, svg};
 use nacre_experiment::{Constant, Experiment, Figure};
 use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_SIZE_MIN};
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Arguments of `nacre bench shared-file`.
+#[derive(Args, Debug)]
+pub(crate) struct SharedFile {
+    /// The running file system: MGSNID[,NID]:/FSNAME
+    source: nacre_client::MountSource,
+    /// Clients, each with locks and a cache of its own
+    #[arg(long, default_value_t = 4)]
+    clients: usize,
+    /// Writers of each client
+    #[arg(long, value_delimiter = ',', default_value = "1,16")]
+    writers: Vec<usize>,
+    /// Bytes of a record
+    #[arg(long, value_delimiter = ',', default_value = "1M,4M,16M,47008", value_parser = parse_record)]
+    records: Vec<u64>,
+    /// Policies; file-per-process, what the others are compared with, is always measured
+    #[arg(long = "policy", value_delimiter = ',', default_value = "file-per-process,grown,default")]
+    policies: Vec<Policy>,
+    /// Stripes of the shared file on each OST
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32")]
+    stripes: Vec<u32>,
+    /// Bytes that all write together, each time
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    size: u64,
+    /// Times each measurement is taken; the median counts
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Address of this host for the clients
+    #[arg(long, default_value = "127.0.0.1", value_name = "IP")]
+    listen: Ipv4Addr,
+    /// File for a plot (SVG)
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
 
 /// How the writers are kept from one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -4,10 +4,11 @@
 
 pub(crate) mod programs;
 
-use crate::SmallPieces;
 use crate::output::{self, median};
 use crate::places::{PLACES, Place, Places, settle};
+use crate::sizes::parse_size;
 use crate::warm_cache::requests;
+use clap::Args;
 use indicatif::ProgressBar;
 use nacre_base::table;
 use programs::{ALL, Program, check};
@@ -15,8 +16,39 @@ use serde::Serialize;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
+
+/// Arguments of `nacre bench small-pieces`.
+#[derive(Args, Debug)]
+pub(crate) struct SmallPieces {
+    /// A directory on a local disk: what is compared with, and where the file system's storage is made
+    dir: PathBuf,
+    /// Bytes of the file that has a few bytes written in each page
+    #[arg(long, default_value = "64M", value_parser = parse_size)]
+    size: u64,
+    /// Appends of 4 bytes
+    #[arg(long, default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..))]
+    appends: u64,
+    /// Blocks of 512 bytes
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    blocks: u64,
+    /// Rewritings of a small table under a lock file
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    renames: u64,
+    /// Bytes of each of the 15 files with holes
+    #[arg(long, default_value = "2M", value_parser = parse_size)]
+    holes: u64,
+    /// Only these
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<programs::Program>,
+    /// Bytes of all records together
+    #[arg(long, default_value = "512M", value_parser = parse_size)]
+    records: u64,
+    /// Times each measurement is taken; the median counts
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+}
 
 /// Bytes of a record, and the jobs that write and read them: as in IO500's hard test.
 const RECORD: usize = 47_008;

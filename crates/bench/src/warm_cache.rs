@@ -1,19 +1,42 @@
 //! `nacre bench warm-cache`: what is cached, used again: beside the null FUSE file system, which has nothing else to do
 //! than to answer, and the local disk's page cache. The requests sent meanwhile are counted: there should be none.
 
-use crate::WarmCache;
 use crate::load;
 use crate::output::{self, median};
 use crate::places::{PLACES, Place, Places};
+use crate::sizes::parse_size;
+use clap::Args;
 use indicatif::ProgressBar;
-use nacre_base::plot::{Bars, svg_bars};
 use nacre_base::{size, table};
+use nacre_experiment::plot::{Bars, svg_bars};
 use serde::Serialize;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+
+/// Arguments of `nacre bench warm-cache`.
+#[derive(Args, Debug)]
+pub(crate) struct WarmCache {
+    /// A directory on a local disk: what is compared with, and where the file system's storage is made
+    dir: PathBuf,
+    /// Bytes of the file that is read again
+    #[arg(long, default_value = "256M", value_parser = parse_size)]
+    size: u64,
+    /// Bytes of it that are read by 4 KiB
+    #[arg(long, default_value = "64M", value_parser = parse_size)]
+    size_small: u64,
+    /// Files of the tree
+    #[arg(long, default_value_t = 4000)]
+    files: u32,
+    /// Times each measurement is taken; the median counts
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// File for a plot (SVG)
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
 
 /// What is done again.
 #[derive(Debug, Clone, Copy)]

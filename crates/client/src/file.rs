@@ -23,6 +23,7 @@ use nacre_ldlm::shared_write::SharedWrite;
 use nacre_wire::attr::{Attr, Credentials, file_flags};
 use nacre_wire::layout::{Layout, LayoutSpec};
 use nacre_wire::mds::{Close, Open, OpenReply, Reint, ReintRecord, ReintSetLayout};
+use nacre_wire::ost::fallocate_mode;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -32,13 +33,6 @@ use tokio::sync::RwLock;
 use nacre_wire::mds::open_flags::{
     O_ACCMODE, O_APPEND, O_CREAT, O_DIRECT, O_DSYNC, O_NOATIME, O_RDWR, O_SYNC_INODE, O_TMPFILE, O_TRUNC, O_WRONLY,
 };
-
-/// Modes of fallocate(2).
-mod fallocate_mode {
-    pub(super) const KEEP_SIZE: u32 = 0x1;
-    pub(super) const PUNCH_HOLE: u32 = 0x2;
-    pub(super) const ZERO_RANGE: u32 = 0x10;
-}
 
 /// How often an operation is begun again because the layout changed under it.
 const LAYOUT_RETRIES: u32 = 5;

@@ -40,6 +40,7 @@ pub use llite::{Client, MountConfig, MountError, Reported};
 pub use lov::FILE_SIZE_MAX;
 pub use mount::invalidate::Invalidate;
 pub use nacre_wire::mds::open_flags;
+pub use nacre_wire::ost::fallocate_mode;
 pub use osc::advice::LockAhead;
 pub use rules::{AccessTimes, MountRules};
 pub use source::MountSource;

@@ -1,9 +1,11 @@
 //! The one form in which an experiment that repeats a paper's reports its result: the constants that went in, each with
-//! its source, and the figures that came out, each beside the paper's, if it has one, with a tolerance. `--json` prints this form; the tables for people and those of the documentation are made from it.
+//! its source, and the figures that came out, each beside the paper's, if it has one, with a tolerance. `--json` prints this form; the tables for people and those of the documentation are made from it, and
+//! [`plot`] draws.
 //!
 //! A *fitted* constant is one that was chosen so that a *fitted* figure comes out. Nothing may be chosen so that a
 //! *predicted* figure comes out. What must not be here: what is measured.
 
+pub mod plot;
 mod tables;
 
 use serde::{Deserialize, Serialize};

@@ -9,6 +9,7 @@ use crate::notify::Notifier;
 use crate::parse::Header;
 use crate::reply::*;
 use crate::request::{self, Operation};
+use crate::sink::Sink;
 use crate::undo::Undo;
 use async_trait::async_trait;
 use nacre_base::Errno;

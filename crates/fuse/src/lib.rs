@@ -1,6 +1,5 @@
 //! The FUSE door. Below, in this order: what the kernel says (`abi`, `parse`, [`request`], [`reply`]), who answers ([`Handler`]),
-//! how bytes get here and back (`dev`, [`mount`], [`session`], [`notify`]), and the least file system there is
-//! ([`null`]). What must not be here: RPC; a file system's rules.
+//! and how bytes get here and back (`dev`, [`mount`], [`session`], [`notify`]). What must not be here: RPC; a file system's rules.
 //!
 //! ```text
 //! /dev/fuse -> dev (readers) -> parse -> handler (polled once here, a task if it waits) -> reply -> /dev/fuse
@@ -23,7 +22,6 @@ mod lists;
 pub mod mount;
 mod nodes;
 pub mod notify;
-pub mod null;
 pub mod parse;
 mod pool;
 mod releases;
@@ -34,6 +32,7 @@ mod running;
 mod runs_as;
 pub mod session;
 mod signals;
+mod sink;
 mod syscall;
 mod undo;
 

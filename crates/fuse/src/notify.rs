@@ -10,7 +10,7 @@
 #![allow(clippy::disallowed_methods)] // A notification blocks its thread: it needs tokio's blocking pool.
 
 use crate::abi;
-use crate::reply::Sink;
+use crate::sink::Sink;
 use nacre_base::Errno;
 use std::io::IoSlice;
 use std::sync::Arc;

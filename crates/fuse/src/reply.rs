@@ -5,18 +5,13 @@
 
 use crate::abi;
 use crate::request::{FileLock, LockKind};
+use crate::sink::Sink;
 use crate::undo::Undo;
 use nacre_base::{Errno, Payload, Timestamp};
-use std::io::{self, IoSlice};
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::{FromZeros, IntoBytes};
-
-/// Where replies go: the channel that their request came from.
-pub(crate) trait Sink: Send + Sync {
-    /// Sends one message made of `parts`, whole or not at all.
-    fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<()>;
-}
 
 /// Most pieces of one vectored write (Linux `IOV_MAX`).
 const PIECES_MAX: usize = 1024;
@@ -619,7 +614,7 @@ pub(crate) struct Captured(pub(crate) parking_lot::Mutex<Vec<bytes::Bytes>>);
 
 #[cfg(test)]
 impl Sink for Captured {
-    fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+    fn send(&self, parts: &[IoSlice<'_>]) -> std::io::Result<()> {
         self.0.lock().push(parts.iter().flat_map(|p| p.iter().copied()).collect());
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::parse::{self, Dialect};
 use crate::pool::Pool;
 use crate::releases::Releases;
 use crate::remount;
-use crate::reply::Sink;
+use crate::sink::Sink;
 use nacre_client::MountRules;
 use nacre_rt::{Rt, Task};
 use std::io::IoSlice;

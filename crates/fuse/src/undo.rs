@@ -2,8 +2,9 @@
 //! kernel refuses them, so what they gave is taken back as the kernel itself would have given it back.
 
 use crate::handler::{Context, Handler};
-use crate::reply::{Raw, ReplyEmpty, Sink};
+use crate::reply::{Raw, ReplyEmpty};
 use crate::request::{Forget, Release};
+use crate::sink::Sink;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 

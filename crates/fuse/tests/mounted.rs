@@ -5,10 +5,10 @@
 use async_trait::async_trait;
 use nacre_base::{Errno, Payload};
 use nacre_fuse::handler::{Context, Handler};
-use nacre_fuse::null::{self, NullOptions};
 use nacre_fuse::reply::*;
 use nacre_fuse::request::{self, LockSpace};
 use nacre_fuse::{FuseError, MountKind, MountOptions, Notifier, Session, Unmount, serve};
+use nacre_nullfs::{self as null, NullOptions};
 use nacre_rt::Rt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -12,8 +12,8 @@ use crate::shared_file::{self, AUTOMATIC, Load, Medium, Policy, RECORD_MAX, Row}
 use crate::sharing::{self, Hazard};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use nacre_base::plot::Plot;
 use nacre_experiment::Experiment;
+use nacre_experiment::plot::Plot;
 use nacre_rt::SimStats;
 use nacre_wire::layout::STRIPE_COUNT_MAX;
 use serde::Serialize;
@@ -484,7 +484,7 @@ fn show(experiment: &Experiment, form: Form, plot: Option<&Path>, plots: impl Fn
         Form::Markdown(command) => print!("{}", experiment.markdown(command)),
     }
     let Some(path) = plot else { return ExitCode::SUCCESS };
-    if let Err(e) = std::fs::write(path, nacre_base::plot::svg(&plots())) {
+    if let Err(e) = std::fs::write(path, nacre_experiment::plot::svg(&plots())) {
         eprintln!("nacre sim: cannot write {}: {e}", path.display());
         return ExitCode::FAILURE;
     }

@@ -6,7 +6,8 @@ use crate::cluster::Cluster;
 use crate::model::{Inode, Model, ROOT, Stat};
 use nacre_base::{Errno, Fid, OstIndex, Payload, Prng};
 use nacre_client::OpenFile;
-use nacre_client::open_flags::{O_APPEND, O_CREAT, O_DIRECTORY, O_EXCL, O_RDWR};
+use nacre_client::fallocate_mode::{KEEP_SIZE, PUNCH_HOLE};
+use nacre_client::open_flags::{O_APPEND, O_CREAT, O_DIRECTORY, O_EXCL, O_RDONLY, O_RDWR};
 use nacre_wire::attr::{Attr, Credentials, SetAttr, mode};
 use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_SIZE_MIN};
 use std::collections::BTreeMap;
@@ -523,7 +524,7 @@ impl Workload {
         let (offset, len) = self.any_range();
         let (client, inode) = (self.open[at].client, self.open[at].inode);
         self.note(format!("client {client}: punch {len} at {offset} of {inode}"));
-        let mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+        let mode = PUNCH_HOLE | KEEP_SIZE;
         let got = self.cluster.client(client).clone().fallocate(&self.open[at].file, mode, offset, len as u64).await;
         self.compare(got, self.model.clone().punch(inode, offset, len as u64));
         self.model.punch(inode, offset, len as u64).expect("an open file");
@@ -573,11 +574,6 @@ impl Workload {
         self.compare(got, if owes_error { Err(Errno::ENOSPC) } else { Ok(()) });
     }
 }
-
-/// Linux's numbers.
-const O_RDONLY: u32 = 0;
-const FALLOC_FL_KEEP_SIZE: u32 = 1;
-const FALLOC_FL_PUNCH_HOLE: u32 = 2;
 
 fn show(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()

@@ -1,6 +1,6 @@
 //! The programs, which do the same at each place.
 
-use crate::SmallPieces;
+use super::SmallPieces;
 use clap::ValueEnum;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};

@@ -2,8 +2,8 @@
 
 use super::{Application, ApplicationRow, Job, Load, Mode, Outcome, PAPER_RPCS, Row, Setup, Storage, constants};
 use crate::experiment::{self, Traces};
-use nacre_base::plot::{Line, Plot};
 use nacre_base::table;
+use nacre_experiment::plot::{Line, Plot};
 use nacre_experiment::{Constant, ConstantKind, Experiment, Figure, FigureKind};
 
 /// The experiment, of its jobs and what came out of each.

@@ -2,9 +2,9 @@
 
 use super::{Load, Medium, Policy, Row, constants, stripes_text};
 use crate::experiment::{self, Traces};
-use nacre_base::plot::{Line, Plot};
 use nacre_base::size::{self, MIB};
 use nacre_base::table;
+use nacre_experiment::plot::{Line, Plot};
 use nacre_experiment::{Constant, ConstantKind, Experiment, Figure, FigureKind};
 
 /// Clients and processes of each in the paper's runs.

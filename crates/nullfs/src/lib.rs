@@ -1,15 +1,13 @@
 //! A file system that stores nothing but its tree, in memory: writes are discarded, reads give zeroes. It shows the most
-//! that FUSE can do on a machine, and is the test object of this crate. If asked to, it keeps the data too, so that
+//! that FUSE can do on a machine, and is the test object of `fuse`. If asked to, it keeps the data too, so that
 //! programs can run on it. Not a place for data that matters.
 
-use crate::handler::{Context, Handler};
-use crate::mount::{FuseError, MountOptions};
-use crate::reply::*;
-use crate::request::{self, FileLock, LockKind, SetTime};
-use crate::session::{Session, serve};
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use nacre_base::{Errno, FxHashMap, Payload, Timestamp};
+use nacre_fuse::reply::*;
+use nacre_fuse::request::{self, FileLock, LockKind, SetTime};
+use nacre_fuse::{Context, FuseError, Handler, MountOptions, Session, serve};
 use nacre_rt::Rt;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! Mounts the null file system until it is unmounted: `null MOUNTPOINT [cached]`.
 
-use nacre_fuse::null::{self, NullOptions};
 use nacre_fuse::reply::OpenFlags;
 use nacre_fuse::{FuseError, MountOptions};
+use nacre_nullfs::{self as null, NullOptions};
 use nacre_rt::Rt;
 use std::path::PathBuf;
 

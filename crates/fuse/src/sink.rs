@@ -1,0 +1,9 @@
+//! The way of messages to the kernel.
+
+use std::io::{self, IoSlice};
+
+/// Where replies and notifications go: the channel that requests come from.
+pub(crate) trait Sink: Send + Sync {
+    /// Sends one message made of `parts`, whole or not at all.
+    fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<()>;
+}
