@@ -1,4 +1,4 @@
-//! Each file by itself: it says at its top what it is, and holds nothing that was left for later.
+//! Each file by itself: it says at its top what it is, and holds nothing that was left for later or that nothing uses.
 
 use crate::source::Source;
 
@@ -24,6 +24,10 @@ pub(crate) fn check(sources: &[Source]) -> Vec<String> {
             let path = &source.path;
             format!("{path}:{n}: select! without `biased;`: it draws on randomness that no seed rules, and two simulations differ")
         }));
+        out.extend(hidden_dead_code(source).map(|n| {
+            let path = &source.path;
+            format!("{path}:{n}: dead_code is allowed for a whole module, which hides what nothing uses; delete that instead")
+        }));
         for (n, line) in source.text.lines().enumerate() {
             for word in LATER.iter().filter(|word| has_word(line, word)) {
                 let path = &source.path;
@@ -32,6 +36,21 @@ pub(crate) fn check(sources: &[Source]) -> Vec<String> {
         }
     }
     out
+}
+
+/// Lines with a module whose unused code is not reported.
+fn hidden_dead_code(source: &Source) -> impl Iterator<Item = usize> {
+    let code = source.code.as_str();
+    code.match_indices("dead_code").filter_map(|(at, _)| {
+        let line = || code[..at].matches('\n').count() + 1;
+        let start = code[..at].rfind('#')?;
+        let end = start + code[start..].find(']').filter(|end| start + end > at)?;
+        if code[start..].starts_with("#!") {
+            return Some(line());
+        }
+        let mut behind = code[end + 1..].split_whitespace().filter(|word| !word.starts_with("pub"));
+        (behind.next() == Some("mod")).then(line)
+    })
 }
 
 /// Lines with a `select!` that chooses at random, in crates that simulations run.
@@ -71,6 +90,15 @@ mod tests {
         assert_eq!(lines("crates/mdt/a.rs", "//! x\nselect! { _ = a => {} }"), [2]);
         assert!(lines("crates/mdt/a.rs", "select! {\n biased;\n _ = a => {} }").is_empty());
         assert!(lines("crates/cli/a.rs", "select! { _ = a => {} }").is_empty());
+    }
+
+    #[test]
+    fn dead_code_is_not_allowed_on_modules() {
+        let lines = |text| hidden_dead_code(&Source::new("a.rs", text)).collect::<Vec<_>>();
+        assert_eq!(lines("//! x\n#[allow(dead_code)]\nmod a;"), [2]);
+        assert_eq!(lines("#[expect(dead_code, reason = \"x\")] pub(crate) mod a {}"), [1]);
+        assert_eq!(lines("#![allow(unused, dead_code)]"), [1]);
+        assert!(lines("#[allow(dead_code)]\nfn mod_a() {} // dead_code").is_empty());
     }
 
     #[test]

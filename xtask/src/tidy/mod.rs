@@ -10,6 +10,7 @@ mod glossary;
 mod layers;
 mod life;
 mod ratchet;
+mod repeats;
 mod workspace;
 
 use crate::source;
@@ -34,6 +35,8 @@ pub(crate) fn run(root: &Path, mode: Ratchet) -> Result<Vec<String>, String> {
     out.extend(files::check(&sources));
     out.extend(layers::check(architecture, &packages));
     out.extend(edges::check(&sources));
+    out.extend(circles::check(&sources));
+    out.extend(repeats::check(&sources));
     out.extend(life::check(architecture, &sources));
     out.extend(dependencies::check(document("Cargo.toml"), document("docs/dependencies.md"), &packages));
     out.extend(glossary::check(document("docs/glossary.md"), &sources));
