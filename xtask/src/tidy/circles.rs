@@ -193,7 +193,7 @@ impl<'a> Crate<'a> {
             if circle.is_empty() {
                 continue;
             }
-            circle.iter().for_each(|p| drop(left.remove(*p)));
+            left.retain(|p| !circle.contains(p));
             circle.push(first);
             let file = |path: &Path| self.modules[path].file.clone();
             let mut files: Vec<String> = circle.iter().map(|p| file(p)).collect();

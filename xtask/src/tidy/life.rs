@@ -1,5 +1,5 @@
 //! The guided tours in ARCHITECTURE.md: numbered lists of "`path/file.rs: function`" that a newcomer follows. Each file and
-//! function must exist, so that the tour never leads into the void.
+//! function must exist, so that the tour never leads into the void. So must the files and names that other lines point to.
 
 use super::document::section;
 use crate::source::Source;
@@ -32,7 +32,27 @@ pub(crate) fn check(architecture: &str, sources: &[Source]) -> Vec<String> {
             }
         }
     }
+    out.extend(missing_places(architecture, sources));
     out
+}
+
+/// What lines outside of the tours point to as `folder/file.rs` or `folder/file.rs: name`, with or without `crates/` in front,
+/// and is not there.
+fn missing_places(architecture: &str, sources: &[Source]) -> Vec<String> {
+    let quoted =
+        architecture.lines().filter(|line| items(line).is_empty()).flat_map(|l| l.split('`').skip(1).step_by(2));
+    let is_missing = |place: &&str| {
+        let (path, name) = place.split_once(": ").map_or((*place, None), |(path, name)| (path, Some(name)));
+        let source = sources.iter().find(|s| s.path == path || s.path.strip_prefix("crates/") == Some(path));
+        let has = |source: &Source, name: &str| {
+            source.code.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|w| w == name)
+        };
+        path.ends_with(".rs") && path.contains('/') && !source.is_some_and(|s| name.is_none_or(|name| has(s, name)))
+    };
+    let missing = quoted.filter(is_missing);
+    missing
+        .map(|place| format!("ARCHITECTURE.md: there is no `{place}`; say where it is now, and what it is called"))
+        .collect()
 }
 
 /// The numbered items of a section, each with the lines that continue it left out.
@@ -56,6 +76,14 @@ mod tests {
     fn stops_are_read() {
         assert_eq!(stop("3. `crates/a/src/b.rs: Osc::write`: text"), Some(("crates/a/src/b.rs", "write")));
         assert_eq!(stop("3. text without"), None);
+    }
+
+    #[test]
+    fn other_places_must_exist_too() {
+        let sources = [Source::new("crates/a/src/b.rs", "const NAME: u8 = 1;")];
+        let missing = |text| missing_places(text, &sources).len();
+        assert_eq!(missing("- x: `a/src/b.rs`, `a/src/b.rs: NAME`, `b.rs`, `a/src/`"), 0);
+        assert_eq!(missing("- x: `a/src/c.rs`, `crates/a/src/b.rs: NAM`"), 2);
     }
 
     #[test]
