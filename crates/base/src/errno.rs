@@ -67,6 +67,7 @@ errnos! {
     EILSEQ = 84, "Invalid or incomplete multibyte or wide character";
     EOPNOTSUPP = 95, "Operation not supported";
     EADDRINUSE = 98, "Address already in use";
+    EADDRNOTAVAIL = 99, "Cannot assign requested address";
     ENETUNREACH = 101, "Network is unreachable";
     ECONNRESET = 104, "Connection reset by peer";
     ENOTCONN = 107, "Transport endpoint is not connected";
