@@ -22,22 +22,20 @@ pub(crate) enum Program {
     Holes,
     /// The same by mappings
     MappedHoles,
-    /// Rewrites a small table again and again under a lock file made by link(2) (xfstests' generic/089)
+    /// Rewrites a small table again and again under a lock file made by link(2): three jobs, then one alone, in directories of
+    /// more and more names (xfstests' generic/089)
     Renames,
-    /// The same by three jobs
-    ContendedRenames,
     /// Four jobs write and read records of 47,008 bytes
     Records,
 }
 
-pub(super) const ALL: [Program; 8] = [
+pub(super) const ALL: [Program; 7] = [
     Program::Pages,
     Program::Appends,
     Program::Blocks,
     Program::Holes,
     Program::MappedHoles,
     Program::Renames,
-    Program::ContendedRenames,
     Program::Records,
 ];
 
@@ -51,8 +49,10 @@ const JOBS: usize = 3;
 /// Files of each job that makes files with holes, and how often it writes them all.
 const FILES: usize = 5;
 const LOOPS: u8 = 2;
-/// Other names in the directory of the table.
-const OTHER_NAMES: usize = 100;
+/// Names that are added to the directory of the table before each time that it is rewritten.
+const MORE_NAMES: [usize; 3] = [0, 100, 1000];
+/// How often the job that is alone rewrites the table while each of the three jobs does so once: 10,000 and 50 times.
+const ALONE: u64 = 200;
 /// Bytes of the table.
 const TABLE: usize = 2000;
 
@@ -70,8 +70,11 @@ impl Program {
             ],
             Program::Holes => vec![format!("{files} files of {each} MiB, every other {BLOCK} bytes")],
             Program::MappedHoles => vec!["the same by mappings".to_owned()],
-            Program::Renames => vec![format!("{} x lock file, rewrite, rename", args.renames)],
-            Program::ContendedRenames => vec![format!("{JOBS} jobs, {} each", args.renames / JOBS as u64)],
+            Program::Renames => MORE_NAMES
+                .map(|n| {
+                    format!("lock file, rename: {JOBS} x {}, then {}; {n} names more", contended(args), args.renames)
+                })
+                .to_vec(),
             // Measured apart.
             Program::Records => Vec::new(),
         }
@@ -79,8 +82,7 @@ impl Program {
 
     /// Makes the files that the program needs, before its time begins.
     pub(super) fn prepare(self, dir: &Path) -> io::Result<()> {
-        if matches!(self, Program::Renames | Program::ContendedRenames) {
-            (0..OTHER_NAMES).try_for_each(|n| File::create_new(dir.join(format!("{n:08}"))).map(drop))?;
+        if self == Program::Renames {
             std::fs::write(dir.join("table"), [b'x'; TABLE])?;
         }
         Ok(())
@@ -98,11 +100,20 @@ impl Program {
             (Program::MappedHoles, _) => {
                 side_by_side(JOBS, |job| holes(dir, job, args.holes, store_holes, check_holes))
             }
-            (Program::Renames, _) => rewrite(dir, 0, args.renames),
-            (Program::ContendedRenames, _) => side_by_side(JOBS, |job| rewrite(dir, job, args.renames / JOBS as u64)),
+            (Program::Renames, phase) => {
+                let more = MORE_NAMES[phase];
+                (0..more).try_for_each(|n| File::create_new(dir.join(format!("{more}-{n:04}"))).map(drop))?;
+                side_by_side(JOBS, |job| rewrite(dir, job, contended(args)))?;
+                rewrite(dir, 0, args.renames)
+            }
             (Program::Records, _) => Ok(()),
         }
     }
+}
+
+/// How often each of the three jobs rewrites the table.
+fn contended(args: &SmallPieces) -> u64 {
+    args.renames.div_ceil(ALONE)
 }
 
 /// Runs a job on each of some threads.
