@@ -1,86 +1,75 @@
-//! Counts by powers of two, and tables of them as Lustre prints them in `rpc_stats` and `brw_stats`.
+//! Counts by powers of two, and those that threads count into together.
 
-use std::fmt::Write;
+use crate::param::value::{Bounds, Column};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts by powers of two: row 0 is of 0 and 1, row n of all that is more than row n - 1 and up to 2^n.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Histogram(Vec<u64>);
+pub struct Histogram {
+    rows: Vec<u64>,
+    sum: u64,
+}
 
 impl Histogram {
     /// Counts one value.
     pub fn add(&mut self, value: u64) {
-        let row = (u64::BITS - value.saturating_sub(1).leading_zeros()) as usize;
-        if self.0.len() <= row {
-            self.0.resize(row + 1, 0);
+        let row = Bounds::Powers.row(value);
+        if self.rows.len() <= row {
+            self.rows.resize(row + 1, 0);
         }
-        self.0[row] += 1;
+        self.rows[row] += 1;
+        self.sum = self.sum.saturating_add(value);
     }
 
     /// The counts.
     pub fn rows(&self) -> &[u64] {
-        &self.0
+        &self.rows
     }
 
     /// Values counted.
     pub fn total(&self) -> u64 {
-        self.0.iter().sum()
+        self.rows.iter().sum()
+    }
+
+    /// The histogram as a column of a table.
+    pub fn column(&self, name: &'static str) -> Column {
+        Column { name, counts: self.rows.clone(), sum: Some(self.sum) }
     }
 }
 
-/// A histogram's rows, each with its share and the share of all rows up to it, in whole percent.
-pub struct Rows<'a> {
-    counts: &'a [u64],
-    total: u64,
-    so_far: u64,
+/// A histogram on a hot path: counting takes two atomic additions and no lock.
+#[derive(Debug)]
+pub struct SharedHistogram {
+    bounds: Bounds,
+    /// The last row has all greater values, too.
+    rows: Box<[AtomicU64]>,
+    sum: AtomicU64,
 }
 
-impl<'a> Rows<'a> {
-    /// The rows of these counts, to be taken in order.
-    pub fn new(counts: &'a [u64]) -> Rows<'a> {
-        Rows { counts, total: counts.iter().sum(), so_far: 0 }
+impl SharedHistogram {
+    /// Room for values up to `greatest`.
+    pub fn new(bounds: Bounds, greatest: u64) -> SharedHistogram {
+        let rows = (0..=bounds.row(greatest)).map(|_| AtomicU64::new(0)).collect();
+        SharedHistogram { bounds, rows, sum: AtomicU64::new(0) }
     }
 
-    /// The text of the next row.
-    pub fn cell(&mut self, row: usize) -> String {
-        let count = self.counts.get(row).copied().unwrap_or(0);
-        self.so_far += count;
-        let percent = |n: u64| (n * 100).checked_div(self.total).unwrap_or(0);
-        format!("{count:>10} {:>3} {:>3}", percent(count), percent(self.so_far))
+    /// Counts one value.
+    pub fn add(&self, value: u64) {
+        let row = self.bounds.row(value).min(self.rows.len() - 1);
+        self.rows[row].fetch_add(1, Ordering::Relaxed);
+        self.sum.fetch_add(value, Ordering::Relaxed);
     }
-}
 
-/// Appends a table of reads beside writes as `rpc_stats` has it. `unit` is what is counted (`rpcs`, `ios`); `label` names a
-/// row.
-pub fn read_write_table(
-    out: &mut String,
-    (title, unit): (&str, &str),
-    reads: &[u64],
-    writes: &[u64],
-    label: impl Fn(usize) -> String,
-) {
-    // A String takes all.
-    let _ = writeln!(out, "\n\t\t\tread\t\t\twrite\n{title:<22}{unit:<4}   % cum % |       {unit:<4}   % cum %");
-    read_write_rows(out, reads, writes, label);
-}
+    /// Sets all rows to zero.
+    pub fn clear(&self) {
+        self.rows.iter().chain([&self.sum]).for_each(|number| number.store(0, Ordering::Relaxed));
+    }
 
-/// The same as `brw_stats` has it, whose heads Lustre draws in another way: exporters look for the bar between `read` and
-/// `write`.
-pub fn brw_table(
-    out: &mut String,
-    (title, unit): (&str, &str),
-    reads: &[u64],
-    writes: &[u64],
-    label: impl Fn(usize) -> String,
-) {
-    // A String takes all.
-    let _ = writeln!(out, "\n{:27}read      |     write\n{title:<23}{unit:<4}  % cum % |  {unit:<10}  % cum %", "");
-    read_write_rows(out, reads, writes, label);
-}
-
-fn read_write_rows(out: &mut String, reads: &[u64], writes: &[u64], label: impl Fn(usize) -> String) {
-    let (mut read, mut write) = (Rows::new(reads), Rows::new(writes));
-    for row in 0..reads.len().max(writes.len()).max(1) {
-        let _ = writeln!(out, "{}:\t\t{}   | {}", label(row), read.cell(row), write.cell(row));
+    /// The histogram as a column of a table, up to its last row that counted something.
+    pub fn column(&self, name: &'static str) -> Column {
+        let mut counts: Vec<u64> = self.rows.iter().map(|row| row.load(Ordering::Relaxed)).collect();
+        counts.truncate(counts.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1));
+        Column { name, counts, sum: Some(self.sum.load(Ordering::Relaxed)) }
     }
 }
 
@@ -94,7 +83,34 @@ mod tests {
         [0, 1, 2, 3, 4, 5, 1 << 20].into_iter().for_each(|v| histogram.add(v));
         assert_eq!(histogram.rows()[..4], [2, 1, 2, 1]);
         assert_eq!((histogram.rows().len(), histogram.rows()[20], histogram.total()), (21, 1, 7));
+        assert_eq!(histogram.column("read").sum, Some(15 + (1 << 20)));
         histogram.add(u64::MAX);
         assert_eq!(histogram.rows().len(), 65);
+    }
+
+    #[test]
+    fn a_shared_histogram_has_the_same_rows_and_a_last_one_for_what_is_too_great() {
+        let (shared, mut alone) = (SharedHistogram::new(Bounds::Powers, 1 << 20), Histogram::default());
+        for value in [0, 1, 2, 3, 4, 5, 1 << 20] {
+            shared.add(value);
+            alone.add(value);
+        }
+        assert_eq!(shared.column("read"), alone.column("read"));
+        shared.clear();
+        assert_eq!(shared.column("read").counts, []);
+        let exact = SharedHistogram::new(Bounds::From(0), 2);
+        [0, 1, 1, 2, 9].into_iter().for_each(|value| exact.add(value));
+        assert_eq!(exact.column("write"), Column { name: "write", counts: vec![1, 2, 2], sum: Some(13) });
+    }
+
+    #[test]
+    fn every_value_is_in_the_row_whose_greatest_value_is_not_less() {
+        for bounds in [Bounds::From(0), Bounds::From(1), Bounds::Powers, Bounds::Offsets] {
+            for value in 1..=40 {
+                let row = bounds.row(value);
+                assert!(value <= bounds.greatest(row), "{value} in {bounds:?}");
+                assert!(row == 0 || value > bounds.greatest(row - 1), "{value} in {bounds:?}");
+            }
+        }
     }
 }

@@ -14,6 +14,7 @@ pub mod param;
 pub mod prng;
 pub mod size;
 pub mod table;
+pub mod tally;
 pub mod time;
 
 pub use buf::Payload;

@@ -2,18 +2,23 @@
 //! Lustre's dotted paths (`osc.nacre-OST0000-osc.max_rpcs_in_flight`).
 
 pub mod declared;
+pub mod openmetrics;
 mod pattern;
 pub mod squash;
+mod text;
+pub mod value;
 
 pub use pattern::{expand_braces, glob, matches, parts};
 
 use declared::{Access, Declared, Kind, Tables, Undeclared};
+use openmetrics::{Dialect, Exposition};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use value::{Reading, Value};
 
-type Getter = Arc<dyn Fn() -> String + Send + Sync>;
+type Getter = Arc<dyn Fn() -> Value + Send + Sync>;
 type Setter = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
 /// One parameter: how to read it and, if it may be written, how to set it.
@@ -21,6 +26,7 @@ type Setter = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 pub struct Param {
     get: Getter,
     set: Option<Setter>,
+    declared: Option<&'static Declared>,
 }
 
 /// All parameters of a process. Cloning shares.
@@ -88,10 +94,10 @@ impl Params {
     }
 
     /// Adds a read-only parameter.
-    pub fn add(&self, name: impl Into<String>, get: impl Fn() -> String + Send + Sync + 'static) {
+    pub fn add<R: Reading>(&self, name: impl Into<String>, get: impl Fn() -> R + Send + Sync + 'static) {
         let name = name.into();
-        self.declaration(&name);
-        self.insert(name, Param { get: Arc::new(get), set: None });
+        let declared = self.declaration(&name);
+        self.insert(name, declared, get, None);
     }
 
     /// The declaration of a parameter that is being registered. Every parameter of a node must have one; a registry without
@@ -103,15 +109,25 @@ impl Params {
         found
     }
 
-    fn insert(&self, name: String, param: Param) {
-        self.all.lock().insert(name, param);
+    fn insert<R: Reading>(
+        &self,
+        name: String,
+        declared: Option<&'static Declared>,
+        get: impl Fn() -> R + Send + Sync + 'static,
+        set: Option<Setter>,
+    ) {
+        if let Some(Declared { kind, .. }) = declared {
+            assert!(R::FORM.suits(*kind), "{name} is declared as {kind:?} and registered as {:?}", R::FORM);
+        }
+        let get = Arc::new(move || get().into_value());
+        self.all.lock().insert(name, Param { get, set, declared });
     }
 
     /// Adds a parameter that can be set. The setter's error says what is allowed.
-    pub fn add_rw(
+    pub fn add_rw<R: Reading>(
         &self,
         name: impl Into<String>,
-        get: impl Fn() -> String + Send + Sync + 'static,
+        get: impl Fn() -> R + Send + Sync + 'static,
         set: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static,
     ) {
         let name = name.into();
@@ -119,11 +135,11 @@ impl Params {
         self.add_settable(name, declared, get, set);
     }
 
-    fn add_settable(
+    fn add_settable<R: Reading>(
         &self,
         name: String,
         declared: Option<&'static Declared>,
-        get: impl Fn() -> String + Send + Sync + 'static,
+        get: impl Fn() -> R + Send + Sync + 'static,
         set: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static,
     ) {
         let read_only = declared.is_some_and(|declared| declared.access == Access::Shown);
@@ -131,7 +147,7 @@ impl Params {
         if let Some(preset) = self.presets.lock().get_mut(&name) {
             preset.outcome = Some(set(&preset.value));
         }
-        self.insert(name, Param { get: Arc::new(get), set: Some(Arc::new(set)) });
+        self.insert(name, declared, get, Some(Arc::new(set)));
     }
 
     /// Has the parameter `name` set to `value` as soon as it is registered, before anybody can see or use its default.
@@ -165,7 +181,7 @@ impl Params {
         self.add_settable(
             name,
             declared,
-            move || shown.load(Ordering::Relaxed).to_string(),
+            move || shown.load(Ordering::Relaxed),
             move |text| {
                 let v: u64 = text.trim().parse().map_err(|_| format!("{text:?} is not a number"))?;
                 if !range.contains(&v) {
@@ -188,16 +204,50 @@ impl Params {
         all.iter().filter(|(n, _)| matches(pattern, n)).map(|(n, p)| (n.clone(), p.set.is_some())).collect()
     }
 
-    /// Names and values that match `pattern`, in order. Values may have several lines.
+    /// Names and values that match `pattern`, in order, as Lustre prints them. Values may have several lines. Code that needs
+    /// a value calls [`Params::values`].
     pub fn get(&self, pattern: &str) -> Result<Vec<(String, String)>, ParamError> {
+        let found = self.values(pattern);
+        if found.is_empty() {
+            return Err(ParamError::NotFound(pattern.replace('.', "/")));
+        }
+        Ok(found.into_iter().map(|(name, value)| (name, value.to_string())).collect())
+    }
+
+    /// Names and values that match `pattern`, in order.
+    pub fn values(&self, pattern: &str) -> Vec<(String, Value)> {
         let found: Vec<_> = {
             let all = self.all.lock();
             all.iter().filter(|(n, _)| matches(pattern, n)).map(|(n, p)| (n.clone(), p.get.clone())).collect()
         };
-        if found.is_empty() {
-            return Err(ParamError::NotFound(pattern.replace('.', "/")));
+        // Without the lock: getters may look at other parameters.
+        found.into_iter().map(|(n, get)| (n, get())).collect()
+    }
+
+    /// The value of the parameter of this name, if there is one.
+    pub fn value(&self, name: &str) -> Option<Value> {
+        let get = self.all.lock().get(name)?.get.clone();
+        Some(get())
+    }
+
+    /// The numbers that match `pattern`, in the order of their names.
+    pub fn numbers(&self, pattern: &str) -> impl Iterator<Item = i128> {
+        self.values(pattern).into_iter().filter_map(|(_, value)| value.number())
+    }
+
+    /// Everything that is measured, as a monitoring system fetches it. Settings are not among it.
+    pub fn metrics(&self, dialect: Dialect) -> String {
+        let measured: Vec<_> = {
+            let all = self.all.lock();
+            let metrics = all.iter().filter_map(|(name, param)| Some((name, param, param.declared?)));
+            let metrics = metrics.filter(|(_, _, declared)| declared.kind.is_metric());
+            metrics.map(|(name, param, declared)| (name.clone(), declared, param.get.clone())).collect()
+        };
+        let mut exposition = Exposition::default();
+        for (name, declared, get) in measured {
+            exposition.add(&name, declared, &get());
         }
-        Ok(found.into_iter().map(|(n, get)| (n, get())).collect())
+        exposition.print(dialect)
     }
 
     /// Sets every parameter that matches `pattern`; the names set.

@@ -56,8 +56,7 @@ impl Instance {
 
     /// Locks on objects that it holds.
     fn lock_count(&self) -> u64 {
-        let counts = self.node.params().get("ldlm.namespaces.*-OST*.lock_count").unwrap_or_default();
-        counts.iter().filter_map(|(_, n)| n.trim().parse::<u64>().ok()).sum()
+        self.node.params().numbers("ldlm.namespaces.*-OST*.lock_count").sum::<i128>() as u64
     }
 
     /// Requests so far.
@@ -118,8 +117,8 @@ const GIVING_WAIT: Duration = Duration::from_millis(10);
 /// How many OSTs the file system has.
 pub(crate) async fn ost_count(instance: &Instance) -> Result<u32, String> {
     instance.client.statfs().await.map_err(|e| format!("statfs: {e}"))?;
-    let numbers = instance.node.params().get("lov.*.numobd").unwrap_or_default();
-    numbers.first().and_then(|(_, n)| n.trim().parse().ok()).ok_or_else(|| "the client knows no OSTs".to_owned())
+    let number = instance.node.params().numbers("lov.*.numobd").next();
+    number.and_then(|n| n.try_into().ok()).ok_or_else(|| "the client knows no OSTs".to_owned())
 }
 
 /// As whom everything is done.

@@ -22,11 +22,11 @@ pub struct RpcCounts {
 impl RpcCounts {
     /// Those of a mount, so far.
     pub fn of(client: &Client) -> RpcCounts {
-        let callbacks = client.mount.node.service_stats(Opcode::LdlmBlCallback).count;
+        let callbacks = client.mount.node.service_stats(Opcode::LdlmBlCallback).samples;
         let mut counts = RpcCounts { callbacks, ..RpcCounts::default() };
         for osc in client.targets.table().osts.values() {
             let Some(import) = osc.connection().import_if_made() else { continue };
-            Opcode::ALL.iter().for_each(|opcode| counts.note(*opcode, import.stats(*opcode).count));
+            Opcode::ALL.iter().for_each(|opcode| counts.note(*opcode, import.stats(*opcode).samples));
         }
         counts
     }

@@ -62,8 +62,14 @@ pub const PARAMS: &[Declared] = &[
     .in_unit("files"),
     Declared::kept(LLITE, "statahead_agl", SWITCH, "1", "Turns on fetching file sizes ahead."),
     Declared::text(&["mgc"], "ir_state", "Whether the mount hears of restarted targets from the MGS."),
-    Declared::shown(LOV_AND_LMV, "numobd", Kind::Gauge, "Targets that the mount knows."),
-    Declared::shown(LOV_AND_LMV, "activeobd", Kind::Gauge, "Those of them that are not deactivated."),
+    Declared::shown(LOV_AND_LMV, "numobd", Kind::Gauge, "Targets that the mount knows.").metric("targets"),
+    Declared::shown(
+        LOV_AND_LMV,
+        "activeobd",
+        Kind::Gauge,
+        "Targets that the mount knows and that are not deactivated.",
+    )
+    .metric("active_targets"),
     Declared::text(LOV_AND_LMV, "target_obd", "Their names, and whether they are active."),
     Declared::text(LOV_AND_LMV, "desc_uuid", "The name of the set of targets."),
     Declared::text(LOV, "stripecount", "Stripes of files whose directory does not say, as old clients had it."),
@@ -119,7 +125,7 @@ pub const PARAMS: &[Declared] = &[
     Declared::local(
         &["osc", "mdc"],
         "rpc_stats",
-        Kind::Statistics,
+        Kind::Histograms,
         "",
         "Sizes of requests, and how many were under way.",
     ),

@@ -4,6 +4,7 @@
 use crate::mount::connection::Connection;
 use nacre_base::Time;
 use nacre_base::param::Params;
+use nacre_base::param::value::Reading;
 use nacre_ldlm::lock_cache::{LockCache, LruLimits, LruPolicy};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,81 +24,81 @@ pub(crate) trait LockOwner: Send + Sync + 'static {
 /// Registers the parameters. They show nothing once the owner is gone.
 pub(crate) fn add<T: LockOwner>(params: &Params, owner: &Arc<T>) {
     let prefix = format!("ldlm.namespaces.{}", owner.connection().label());
-    let show = |name: &str, value: fn(&LockCache, &LruLimits, Time) -> String| {
+    let show = |name: &str, value: fn(&LockCache, &LruLimits, Time) -> u64| {
         let owner = Arc::downgrade(owner);
-        let text = move || {
-            let mut text = String::new();
-            if let Some(owner) = owner.upgrade() {
-                let now = owner.connection().mount().rt.now();
-                owner.with_locks(&mut |locks, limits| text = value(locks, limits, now));
-            }
-            text
+        let number = move || {
+            let owner = owner.upgrade()?;
+            let (now, mut number) = (owner.connection().mount().rt.now(), 0);
+            owner.with_locks(&mut |locks, limits| number = value(locks, limits, now));
+            Some(number)
         };
-        params.add(format!("{prefix}.{name}"), text);
+        params.add(format!("{prefix}.{name}"), number);
     };
-    show("lock_count", |locks, _, _| locks.lock_count().to_string());
-    show("lock_unused_count", |locks, _, _| locks.lock_unused_count().to_string());
-    show("resource_count", |locks, _, _| locks.resource_count().to_string());
-    show("pool.granted", |locks, _, _| locks.lock_count().to_string());
-    show("pool.client_lock_volume", |locks, limits, now| locks.client_lock_volume(limits, now).to_string());
-    show("pool.recalc_period", |_, _, _| LruLimits::PERIOD.as_secs().to_string());
+    show("lock_count", |locks, _, _| locks.lock_count() as u64);
+    show("lock_unused_count", |locks, _, _| locks.lock_unused_count() as u64);
+    show("resource_count", |locks, _, _| locks.resource_count() as u64);
+    show("pool.granted", |locks, _, _| locks.lock_count() as u64);
+    show("pool.client_lock_volume", |locks, limits, now| locks.client_lock_volume(limits, now));
+    show("pool.recalc_period", |_, _, _| LruLimits::PERIOD.as_secs());
     let pool = |name: &str, value: fn(&Connection) -> u64| {
         let owner = Arc::downgrade(owner);
-        let text = move || owner.upgrade().map_or(0, |o| value(o.connection())).to_string();
-        params.add(format!("{prefix}.pool.{name}"), text);
+        params.add(format!("{prefix}.pool.{name}"), move || owner.upgrade().map(|o| value(o.connection())));
     };
     pool("server_lock_volume", |c| c.lock_volume().unwrap_or(0));
     pool("limit", |c| c.import().lock_pool().limit.into());
     add_settings(params, &prefix, owner);
 }
 
+/// How a setting is changed: by the text that was set.
+type Change = fn(&mut LruLimits, &str) -> Result<(), String>;
+
 fn add_settings<T: LockOwner>(params: &Params, prefix: &str, owner: &Arc<T>) {
-    let add = |name: &str, get: fn(&LruLimits) -> String, set: fn(&mut LruLimits, &str) -> Result<(), String>| {
-        let (shown, changed) = (Arc::downgrade(owner), Arc::downgrade(owner));
-        let get = move || {
-            let mut text = String::new();
-            if let Some(owner) = shown.upgrade() {
-                owner.with_locks(&mut |_, limits| text = get(limits));
-            }
-            text
-        };
-        let may_clear = name == "lru_size";
-        let set = move |text: &str| {
-            let owner = changed.upgrade().ok_or("the mount is gone")?;
-            if may_clear && text.trim() == "clear" {
-                owner.clear_locks();
-                return Ok(());
-            }
-            let mut answer = Ok(());
-            owner.set_limits(&mut |limits| answer = set(limits, text.trim()));
-            answer
-        };
-        params.add_rw(format!("{prefix}.{name}"), get, set);
-    };
-    add("lru_size", |l| l.size.to_string(), |l, text| number_in(text, 0..=1 << 20).map(|size| l.size = size as usize));
+    add_setting(params, prefix, owner, ("lru_size", |l| l.size), |l, text| {
+        number_in(text, 0..=1 << 20).map(|size| l.size = size as usize)
+    });
     // In milliseconds, as Lustre has it.
-    add(
-        "lru_max_age",
-        |l| l.max_age.as_millis().to_string(),
-        |l, text| number_in(text, 1..=1 << 40).map(|age| l.max_age = Duration::from_millis(age)),
-    );
-    add(
-        "lock_cache_policy",
-        |l| if l.policy == LruPolicy::Lfru { "LFRU" } else { "LRU" }.into(),
-        |l, text| {
-            l.policy = match text.to_ascii_uppercase().as_str() {
-                "LFRU" => LruPolicy::Lfru,
-                "LRU" => LruPolicy::Lru,
-                _ => return Err(format!("{text:?} is neither LRU nor LFRU")),
-            };
-            Ok(())
-        },
-    );
-    add(
-        "pool.lock_volume_factor",
-        |l| l.volume_factor.to_string(),
-        |l, text| number_in(text, 1..=1 << 20).map(|factor| l.volume_factor = factor),
-    );
+    add_setting(params, prefix, owner, ("lru_max_age", |l| l.max_age.as_millis() as u64), |l, text| {
+        number_in(text, 1..=1 << 40).map(|age| l.max_age = Duration::from_millis(age))
+    });
+    let policy = |l: &LruLimits| if l.policy == LruPolicy::Lfru { "LFRU" } else { "LRU" };
+    add_setting(params, prefix, owner, ("lock_cache_policy", policy), |l, text| {
+        l.policy = match text.to_ascii_uppercase().as_str() {
+            "LFRU" => LruPolicy::Lfru,
+            "LRU" => LruPolicy::Lru,
+            _ => return Err(format!("{text:?} is neither LRU nor LFRU")),
+        };
+        Ok(())
+    });
+    add_setting(params, prefix, owner, ("pool.lock_volume_factor", |l| l.volume_factor), |l, text| {
+        number_in(text, 1..=1 << 20).map(|factor| l.volume_factor = factor)
+    });
+}
+
+fn add_setting<T: LockOwner, R: Reading + 'static>(
+    params: &Params,
+    prefix: &str,
+    owner: &Arc<T>,
+    (name, get): (&str, fn(&LruLimits) -> R),
+    change: Change,
+) {
+    let (shown, changed) = (Arc::downgrade(owner), Arc::downgrade(owner));
+    let get = move || {
+        let mut value = None;
+        shown.upgrade()?.with_locks(&mut |_, limits| value = Some(get(limits)));
+        value
+    };
+    let may_clear = name == "lru_size";
+    let set = move |text: &str| {
+        let owner = changed.upgrade().ok_or("the mount is gone")?;
+        if may_clear && text.trim() == "clear" {
+            owner.clear_locks();
+            return Ok(());
+        }
+        let mut answer = Ok(());
+        owner.set_limits(&mut |limits| answer = change(limits, text.trim()));
+        answer
+    };
+    params.add_rw(format!("{prefix}.{name}"), get, set);
 }
 
 /// A number that is in the range; why not, for people.

@@ -9,6 +9,7 @@ use crate::mount::targets::{Registry, Table, Targets};
 use crate::osc::{Osc, PAGE_SIZE, PAGES_PER_RPC_MAX};
 use crate::statahead::STATAHEAD_MAX_MAX;
 use nacre_base::param::Params;
+use nacre_base::param::value::{Field, Fields, Reading};
 use nacre_base::size::MIB;
 use nacre_wire::layout::STRIPE_SIZE_DEFAULT;
 use nacre_wire::ost::INLINE_MAX;
@@ -26,7 +27,7 @@ pub(crate) fn add_mount(params: &Params, client: &Client) {
         cleared.clear();
         Ok(())
     };
-    params.add_rw(format!("{llite}.stats"), move || shown.show(), clear);
+    params.add_rw(format!("{llite}.stats"), move || shown.read(), clear);
 
     let state = if client.mount.imperative_recovery { "ENABLED" } else { "DISABLED" };
     params.add(format!("mgc.{fsname}-mgc-{instance}.ir_state"), fixed(format!("imperative_recovery: {state}")));
@@ -36,8 +37,8 @@ pub(crate) fn add_mount(params: &Params, client: &Client) {
     let lov = format!("lov.{fsname}-clilov-{instance}");
     let targets = Arc::downgrade(&client.targets);
     let active_osts = |t: &Table| t.osts.values().filter(|o| o.connection().is_active()).count();
-    add_shown(params, format!("{lov}.numobd"), &targets, |t| t.osts.len().to_string());
-    add_shown(params, format!("{lov}.activeobd"), &targets, move |t| active_osts(t).to_string());
+    add_shown(params, format!("{lov}.numobd"), &targets, |t| t.osts.len());
+    add_shown(params, format!("{lov}.activeobd"), &targets, active_osts);
     add_shown(params, format!("{lov}.target_obd"), &targets, |t| target_list(t.osts.values().map(|o| o.connection())));
     params.add(format!("{lov}.desc_uuid"), fixed(format!("{fsname}-clilov_UUID")));
     params.add(format!("{lov}.uuid"), move || uuid.to_string());
@@ -47,9 +48,9 @@ pub(crate) fn add_mount(params: &Params, client: &Client) {
     params.add(format!("{lov}.stripetype"), fixed("1"));
 
     let lmv = format!("lmv.{fsname}-clilmv-{instance}");
-    add_shown(params, format!("{lmv}.numobd"), &targets, |t| t.mdts.len().to_string());
+    add_shown(params, format!("{lmv}.numobd"), &targets, |t| t.mdts.len());
     let active_mdts = |t: &Table| t.mdts.values().filter(|m| m.connection().is_active()).count();
-    add_shown(params, format!("{lmv}.activeobd"), &targets, move |t| active_mdts(t).to_string());
+    add_shown(params, format!("{lmv}.activeobd"), &targets, active_mdts);
     add_shown(params, format!("{lmv}.target_obd"), &targets, |t| target_list(t.mdts.values().map(|m| m.connection())));
     params.add(format!("{lmv}.desc_uuid"), fixed(format!("{fsname}-clilmv_UUID")));
     params.add(format!("{lmv}.uuid"), move || uuid.to_string());
@@ -63,13 +64,15 @@ fn add_memory(params: &Params, llite: &str, mount: &Arc<Mount>) {
         cleared.read_ahead_stats.clear();
         Ok(())
     };
-    params.add_rw(format!("{llite}.read_ahead_stats"), move || shown.read_ahead_stats.show(rt.wall()), clear);
+    params.add_rw(format!("{llite}.read_ahead_stats"), move || shown.read_ahead_stats.read(rt.wall()), clear);
     let (memory, set) = (mount.memory.clone(), Arc::downgrade(mount));
     let show = move || {
         let (limit, used) = memory.limit_and_used();
-        let lines =
-            [("max_cached_mb", limit / MIB), ("used_mb", used / MIB), ("unused_mb", limit.saturating_sub(used) / MIB)];
-        lines.map(|(name, value)| format!("{name}: {value}")).join("\n")
+        let mut fields = Fields::default();
+        fields.push("max_cached_mb", limit / MIB);
+        fields.push("used_mb", used / MIB);
+        fields.push("unused_mb", limit.saturating_sub(used) / MIB);
+        fields
     };
     let set = move |text: &str| {
         // As it is shown, or just the number.
@@ -92,14 +95,14 @@ fn add_statahead(params: &Params, llite: &str, client: &Client) {
         set.set_max(number_in(text, 0..=STATAHEAD_MAX_MAX)? as usize);
         Ok(())
     };
-    params.add_rw(format!("{llite}.statahead_max"), move || shown.max().to_string(), set_max);
+    params.add_rw(format!("{llite}.statahead_max"), move || shown.max(), set_max);
     params.add_number(format!("{llite}.statahead_agl"), client.statahead.agl.clone(), 0..=1);
     let (shown, cleared) = (client.statahead.clone(), client.statahead.clone());
     let clear = move |_: &str| {
         cleared.clear();
         Ok(())
     };
-    params.add_rw(format!("{llite}.statahead_stats"), move || shown.show(), clear);
+    params.add_rw(format!("{llite}.statahead_stats"), move || shown.read(), clear);
 }
 
 /// Parameters of the connection to an OST.
@@ -112,15 +115,21 @@ fn add_osc(params: &Params, osc: &Arc<Osc>) {
     params.add(format!("{prefix}.checksum_type"), fixed("[crc32c]"));
     params.add_number(format!("{prefix}.resend_count"), osc.resend_count.clone(), 0..=1000);
     params.add_number(format!("{prefix}.max_pages_per_rpc"), osc.max_pages_per_rpc.clone(), 16..=PAGES_PER_RPC_MAX);
-    params.add(format!("{prefix}.short_io_bytes"), fixed(INLINE_MAX));
+    params.add(format!("{prefix}.short_io_bytes"), || INLINE_MAX);
     let show = |value: fn(&Osc) -> u64| {
         let osc = Arc::downgrade(osc);
-        move || osc.upgrade().map_or(0, |o| value(&o)).to_string()
+        move || osc.upgrade().map(|o| value(&o))
     };
     let unstable = Arc::downgrade(osc);
     params.add(format!("{prefix}.unstable_stats"), move || {
-        let bytes = unstable.upgrade().map_or(0, |o| o.connection().unstable().1);
-        format!("unstable_pages: {:>20}\nunstable_mb:    {:>20}", bytes.div_ceil(PAGE_SIZE), bytes / MIB)
+        let bytes = unstable.upgrade()?.connection().unstable().1;
+        let field = |name: &'static str, value: u64| Field {
+            name: name.into(),
+            ends_at: Some(36),
+            value: value.into_value(),
+            suffix: "",
+        };
+        Some(Fields(vec![field("unstable_pages", bytes.div_ceil(PAGE_SIZE)), field("unstable_mb", bytes / MIB)]))
     });
     params.add(format!("{prefix}.cur_dirty_bytes"), show(|o| o.dirty_bytes()));
     params.add(format!("{prefix}.cur_grant_bytes"), show(|o| o.grant_bytes()));
@@ -134,7 +143,7 @@ fn add_osc(params: &Params, osc: &Arc<Osc>) {
     add_shared_write_policy(params, &prefix, osc);
     lock_params::add(params, osc);
     let (shown, cleared) = (Arc::downgrade(osc), Arc::downgrade(osc));
-    let show = move || shown.upgrade().map_or_else(String::new, |o| o.show_rpc_stats());
+    let show = move || shown.upgrade().map(|o| o.read_rpc_stats());
     let clear = move |_: &str| {
         cleared.upgrade().into_iter().for_each(|o| o.clear_rpc_stats());
         Ok(())
@@ -171,7 +180,7 @@ fn add_mdc(params: &Params, mdc: &Arc<Mdc>) {
     params.add(format!("{prefix}.uuid"), fixed(format!("{}_UUID", mdc.connection().name())));
     lock_params::add(params, mdc);
     let (shown, cleared) = (Arc::downgrade(mdc), Arc::downgrade(mdc));
-    let show = move || shown.upgrade().map_or_else(String::new, |m| m.show_rpc_stats());
+    let show = move || shown.upgrade().map(|m| m.read_rpc_stats());
     let clear = move |_: &str| {
         cleared.upgrade().into_iter().for_each(|m| m.clear_rpc_stats());
         Ok(())
@@ -206,7 +215,7 @@ fn add_active<T: Send + Sync + 'static>(
     connection: fn(&T) -> &Connection,
 ) {
     let (shown, set) = (Arc::downgrade(owner), Arc::downgrade(owner));
-    let get = move || u8::from(shown.upgrade().is_some_and(|o| connection(&o).is_active())).to_string();
+    let get = move || shown.upgrade().is_some_and(|o| connection(&o).is_active());
     let set = move |text: &str| {
         let active = match text.trim() {
             "0" => false,
@@ -230,14 +239,14 @@ fn connection_uuid<T: Send + Sync + 'static>(
     }
 }
 
-fn add_shown(
+fn add_shown<R: Reading>(
     params: &Params,
     name: String,
     targets: &Weak<Targets>,
-    show: impl Fn(&Table) -> String + Send + Sync + 'static,
+    show: impl Fn(&Table) -> R + Send + Sync + 'static,
 ) {
     let targets = targets.clone();
-    params.add(name, move || targets.upgrade().map_or_else(String::new, |t| show(&t.table())));
+    params.add(name, move || targets.upgrade().map(|t| show(&t.table())));
 }
 
 /// `0: nacre-OST0000_UUID ACTIVE`, a line for each target.

@@ -1,11 +1,10 @@
-//! What the RPCs of one target looked like: `osc.*.rpc_stats` and `mdc.*.rpc_stats`, in Lustre's format.
+//! What the RPCs of one target looked like: `osc.*.rpc_stats` and `mdc.*.rpc_stats`.
 
-use nacre_base::histogram::{Histogram, Rows, read_write_table};
-use nacre_base::{Time, Timestamp};
+use nacre_base::histogram::Histogram;
+use nacre_base::param::value::{Bounds, Column, Head, Histograms, Level, Table};
 use nacre_ptlrpc::Flights;
-use nacre_rt::Rt;
+use nacre_rt::{Rt, Since};
 use parking_lot::Mutex;
-use std::fmt::Write;
 
 /// The unit of sizes and offsets.
 const PAGE_SIZE: u64 = 4096;
@@ -14,27 +13,14 @@ const PAGE_SIZE: u64 = 4096;
 #[derive(Default)]
 struct Shapes {
     pages: Histogram,
-    /// 0; 1; 2 and 3; 4 to 7 …
+    /// By page: 0; 1; 2 and 3; 4 to 7 …
     offsets: Vec<u64>,
 }
 
 /// Reads and writes of one OST; of an MDT, only since when its requests are counted.
 pub(crate) struct RpcStats {
-    rt: Rt,
-    state: Mutex<State>,
-}
-
-struct State {
-    since: Time,
-    since_wall: Timestamp,
-    reads: Shapes,
-    writes: Shapes,
-}
-
-impl State {
-    fn new(rt: &Rt) -> State {
-        State { since: rt.now(), since_wall: rt.wall(), reads: Shapes::default(), writes: Shapes::default() }
-    }
+    since: Since,
+    shapes: Mutex<[Shapes; 2]>,
 }
 
 /// What else there is to show of an OST.
@@ -49,71 +35,60 @@ pub(crate) struct Traffics {
 
 impl RpcStats {
     pub(crate) fn new(rt: Rt) -> RpcStats {
-        let state = Mutex::new(State::new(&rt));
-        RpcStats { rt, state }
+        RpcStats { since: Since::new(rt), shapes: Mutex::default() }
     }
 
     /// A read RPC.
     pub(crate) fn count_read(&self, offset: u64, bytes: u64) {
-        self.state.lock().reads.count(offset, bytes);
+        self.shapes.lock()[0].count(offset, bytes);
     }
 
     /// A write RPC; of several ranges, the first one's offset.
     pub(crate) fn count_write(&self, offset: u64, bytes: u64) {
-        self.state.lock().writes.count(offset, bytes);
+        self.shapes.lock()[1].count(offset, bytes);
     }
 
     /// Begins anew.
     pub(crate) fn clear(&self) {
-        *self.state.lock() = State::new(&self.rt);
+        *self.shapes.lock() = Default::default();
+        self.since.restart();
     }
 
-    /// The parameter's text for an OST.
-    pub(crate) fn show_data(&self, traffics: &Traffics) -> String {
-        let mut out = self.times();
+    /// The parameter of an OST.
+    pub(crate) fn read_data(&self, traffics: &Traffics) -> Histograms {
         let Traffics { reads, writes, pending_read, pending_write } = traffics;
-        let state = self.state.lock();
-        let _ = writeln!(out, "read RPCs in flight:  {}", reads.in_flight);
-        let _ = writeln!(out, "write RPCs in flight: {}", writes.in_flight);
-        let _ = writeln!(out, "pending write pages:  {}", pending_write.div_ceil(PAGE_SIZE));
-        let _ = writeln!(out, "pending read pages:   {}", pending_read.div_ceil(PAGE_SIZE));
-        let number = |row: usize| row.to_string();
-        let power = |row: usize| (1u64 << row).to_string();
-        let offset = |row: usize| row.checked_sub(1).map_or(0, |bit| 1u64 << bit).to_string();
-        let (read, write) = (&state.reads, &state.writes);
-        read_write_table(&mut out, ("pages per rpc", "rpcs"), read.pages.rows(), write.pages.rows(), power);
-        read_write_table(&mut out, ("rpcs in flight", "rpcs"), &reads.sent, &writes.sent, number);
-        read_write_table(&mut out, ("offset", "rpcs"), &read.offsets, &write.offsets, offset);
-        out.truncate(out.trim_end().len());
-        out
+        let level = |label, metric, value| Level { label, metric, value };
+        let levels = vec![
+            level("read RPCs in flight:  ", "read_in_flight", reads.in_flight as u64),
+            level("write RPCs in flight: ", "write_in_flight", writes.in_flight as u64),
+            level("pending write pages:  ", "pending_write_pages", pending_write.div_ceil(PAGE_SIZE)),
+            level("pending read pages:   ", "pending_read_pages", pending_read.div_ceil(PAGE_SIZE)),
+        ];
+        let shapes = self.shapes.lock();
+        let both = shapes.iter().zip(["read", "write"]);
+        let pages = both.clone().map(|(shapes, name)| shapes.pages.column(name)).collect();
+        let offsets = both.map(|(shapes, name)| Column { name, counts: shapes.offsets.clone(), sum: None }).collect();
+        let sent = vec![Column::exact("read", 0, &reads.sent), Column::exact("write", 0, &writes.sent)];
+        let tables = vec![
+            table("pages per rpc", "pages", Bounds::Powers, pages),
+            table("rpcs in flight", "in_flight", Bounds::From(0), sent),
+            table("offset", "offset_pages", Bounds::Offsets, offsets),
+        ];
+        Histograms { window: self.since.window(), levels, tables }
     }
 
-    /// The parameter's text for an MDT.
-    pub(crate) fn show_modify(&self, flights: &Flights) -> String {
-        let mut out = self.times();
-        let _ = writeln!(out, "modify_RPCs_in_flight:  {}\n", flights.in_flight);
-        let _ = writeln!(out, "\t\t\tmodify\nrpcs in flight        rpcs   % cum %");
-        let mut sums = Rows::new(&flights.sent);
-        for i in 0..flights.sent.len().max(1) {
-            let _ = writeln!(out, "{i}:\t\t{}", sums.cell(i));
-        }
-        out.truncate(out.trim_end().len());
-        out
+    /// The parameter of an MDT.
+    pub(crate) fn read_modify(&self, flights: &Flights) -> Histograms {
+        let label = "modify_RPCs_in_flight:  ";
+        let levels = vec![Level { label, metric: "modify_in_flight", value: flights.in_flight as u64 }];
+        let columns = vec![Column::exact("modify", 0, &flights.sent)];
+        let tables = vec![table("rpcs in flight", "in_flight", Bounds::From(0), columns)];
+        Histograms { window: self.since.window(), levels, tables }
     }
+}
 
-    fn times(&self) -> String {
-        let (now, wall) = (self.rt.now(), self.rt.wall());
-        let state = self.state.lock();
-        let elapsed = now.since(state.since);
-        let mut out = String::new();
-        let mut time = |name: &str, secs: i64, nanos: u32| {
-            let _ = writeln!(out, "{name:<25}{secs}.{nanos:09} secs.nsecs");
-        };
-        time("snapshot_time:", wall.secs, wall.nanos);
-        time("start_time:", state.since_wall.secs, state.since_wall.nanos);
-        time("elapsed_time:", elapsed.as_secs() as i64, elapsed.subsec_nanos());
-        out
-    }
+fn table(title: &'static str, metric: &'static str, bounds: Bounds, columns: Vec<Column>) -> Table {
+    Table { title, counted: "rpcs", head: Head::Rpc, bounds, metric, unit: "", columns }
 }
 
 impl Shapes {
@@ -131,6 +106,7 @@ impl Shapes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nacre_base::param::value::Reading;
     use nacre_rt::Sim;
 
     #[test]
@@ -142,7 +118,7 @@ mod tests {
         stats.count_read(8192, 8000);
         let writes = Flights { in_flight: 1, sent: vec![0, 1, 2] };
         let traffics = Traffics { reads: Flights::default(), writes, pending_read: 0, pending_write: 5000 };
-        let text = stats.show_data(&traffics);
+        let text = stats.read_data(&traffics).into_value().to_string();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "snapshot_time:           1767225600.000000000 secs.nsecs");
         assert_eq!(lines[4..7], ["write RPCs in flight: 1", "pending write pages:  2", "pending read pages:   0"]);
@@ -157,8 +133,14 @@ mod tests {
         assert_eq!(lines[30], "0:\t\t         0   0   0   |          2  66  66");
         assert_eq!(*lines.last().unwrap(), "1024:\t\t         0   0 100   |          1  33 100");
         stats.clear();
-        assert!(stats.show_data(&traffics).contains("0:\t\t         0   0   0   |          0   0   0"));
-        let modify = stats.show_modify(&Flights { in_flight: 0, sent: vec![0, 4] });
+        assert!(
+            stats
+                .read_data(&traffics)
+                .into_value()
+                .to_string()
+                .contains("0:\t\t         0   0   0   |          0   0   0")
+        );
+        let modify = stats.read_modify(&Flights { in_flight: 0, sent: vec![0, 4] }).into_value().to_string();
         assert!(modify.ends_with("0:\t\t         0   0   0\n1:\t\t         4 100 100"), "{modify}");
     }
 }

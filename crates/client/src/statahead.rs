@@ -11,6 +11,7 @@ use crate::lmv::Lmv;
 use crate::lov::Lov;
 use crate::mount::connection::{Caller, PATIENCE};
 use engine::{Ahead, Counts, Engine, Seen};
+use nacre_base::param::value::Fields;
 use nacre_base::{Errno, Fid};
 use nacre_rt::Rt;
 use nacre_wire::attr::Credentials;
@@ -214,19 +215,18 @@ impl Statahead {
         self.fetched.notify_waiters();
     }
 
-    /// `statahead_stats`, in Lustre's format.
-    pub(crate) fn show(&self) -> String {
+    /// `statahead_stats`.
+    pub(crate) fn read(&self) -> Fields {
         let Counts { total, wrong, list_total, scan_total, hit_total, miss_total } = self.engine.lock().counts();
-        let lines = [
-            ("statahead total", total),
-            ("statahead wrong", wrong),
-            ("agl total", self.agl_total.load(Ordering::Relaxed)),
-            ("list_total", list_total),
-            ("scan_total", scan_total),
-            ("hit_total", hit_total),
-            ("miss_total", miss_total),
-        ];
-        lines.map(|(name, value)| format!("{name}: {value}")).join("\n")
+        let mut fields = Fields::default();
+        fields.push("statahead total", total);
+        fields.push("statahead wrong", wrong);
+        fields.push("agl total", self.agl_total.load(Ordering::Relaxed));
+        fields.push("list_total", list_total);
+        fields.push("scan_total", scan_total);
+        fields.push("hit_total", hit_total);
+        fields.push("miss_total", miss_total);
+        fields
     }
 
     /// Counts from nothing again.

@@ -1,72 +1,58 @@
-//! What a mount was asked to do, how often and how long it took: `llite.*.stats`, in Lustre's format.
+//! What a mount was asked to do, how often and how long it took: `llite.*.stats`.
 
+use nacre_base::param::value::{Operation, Operations, Unit, Window};
+use nacre_base::tally::{Sums, Tally};
 use nacre_base::{Time, Timestamp};
-use nacre_rt::Rt;
-use parking_lot::Mutex;
-use std::fmt::Write;
+use nacre_rt::{Rt, Since};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! operations {
-    ($($name:ident = $text:literal, $unit:literal;)*) => {
+    ($($name:ident = $text:literal, $unit:ident;)*) => {
         /// What is counted.
         #[derive(Debug, Clone, Copy)]
         pub(crate) enum Op { $($name,)* }
 
-        const NAMES: &[(&str, &str)] = &[$(($text, $unit),)*];
+        const NAMES: &[(&str, Unit)] = &[$(($text, Unit::$unit),)*];
     };
 }
 
 operations! {
-    ReadBytes = "read_bytes", "bytes";
-    WriteBytes = "write_bytes", "bytes";
-    Read = "read", "usecs";
-    Write = "write", "usecs";
-    Open = "open", "usecs";
-    Create = "create", "usecs";
-    Close = "close", "usecs";
-    Seek = "seek", "usecs";
-    Fsync = "fsync", "usecs";
-    Readdir = "readdir", "usecs";
-    Setattr = "setattr", "usecs";
-    Truncate = "truncate", "usecs";
-    Flock = "flock", "usecs";
-    Lookup = "lookup", "usecs";
-    Getattr = "getattr", "usecs";
-    Fallocate = "fallocate", "usecs";
-    Link = "link", "usecs";
-    Unlink = "unlink", "usecs";
-    Symlink = "symlink", "usecs";
-    Readlink = "readlink", "usecs";
-    Mkdir = "mkdir", "usecs";
-    Rmdir = "rmdir", "usecs";
-    Mknod = "mknod", "usecs";
-    Rename = "rename", "usecs";
-    Statfs = "statfs", "usecs";
-    Setxattr = "setxattr", "usecs";
-    Getxattr = "getxattr", "usecs";
-    Listxattr = "listxattr", "usecs";
-    Removexattr = "removexattr", "usecs";
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Counter {
-    samples: u64,
-    min: u64,
-    max: u64,
-    sum: u64,
-    sum_squares: u64,
+    ReadBytes = "read_bytes", Bytes;
+    WriteBytes = "write_bytes", Bytes;
+    Read = "read", Usecs;
+    Write = "write", Usecs;
+    Open = "open", Usecs;
+    Create = "create", Usecs;
+    Close = "close", Usecs;
+    Seek = "seek", Usecs;
+    Fsync = "fsync", Usecs;
+    Readdir = "readdir", Usecs;
+    Setattr = "setattr", Usecs;
+    Truncate = "truncate", Usecs;
+    Flock = "flock", Usecs;
+    Lookup = "lookup", Usecs;
+    Getattr = "getattr", Usecs;
+    Fallocate = "fallocate", Usecs;
+    Link = "link", Usecs;
+    Unlink = "unlink", Usecs;
+    Symlink = "symlink", Usecs;
+    Readlink = "readlink", Usecs;
+    Mkdir = "mkdir", Usecs;
+    Rmdir = "rmdir", Usecs;
+    Mknod = "mknod", Usecs;
+    Rename = "rename", Usecs;
+    Statfs = "statfs", Usecs;
+    Setxattr = "setxattr", Usecs;
+    Getxattr = "getxattr", Usecs;
+    Listxattr = "listxattr", Usecs;
+    Removexattr = "removexattr", Usecs;
 }
 
 /// Counters of one mount.
 pub(crate) struct Stats {
     rt: Rt,
-    state: Mutex<State>,
-}
-
-struct State {
-    since: Time,
-    since_wall: Timestamp,
-    counters: [Counter; NAMES.len()],
+    since: Since,
+    tallies: [Tally; NAMES.len()],
 }
 
 /// Counts an operation, and the time since it was made, when it is dropped.
@@ -78,18 +64,12 @@ pub(crate) struct Timed<'a> {
 
 impl Stats {
     pub(crate) fn new(rt: Rt) -> Stats {
-        let state = State { since: rt.now(), since_wall: rt.wall(), counters: [Counter::default(); NAMES.len()] };
-        Stats { rt, state: Mutex::new(state) }
+        Stats { since: Since::new(rt.clone()), rt, tallies: std::array::from_fn(|_| Tally::default()) }
     }
 
     /// Counts `value` of something.
     pub(crate) fn count(&self, op: Op, value: u64) {
-        let c = &mut self.state.lock().counters[op as usize];
-        c.min = if c.samples == 0 { value } else { c.min.min(value) };
-        c.max = c.max.max(value);
-        c.samples += 1;
-        c.sum = c.sum.saturating_add(value);
-        c.sum_squares = c.sum_squares.saturating_add(value.saturating_mul(value));
+        self.tallies[op as usize].add(value);
     }
 
     /// Counts an operation and how long it takes: until what this returns is dropped.
@@ -99,28 +79,18 @@ impl Stats {
 
     /// Begins anew.
     pub(crate) fn clear(&self) {
-        let (since, since_wall) = (self.rt.now(), self.rt.wall());
-        *self.state.lock() = State { since, since_wall, counters: [Counter::default(); NAMES.len()] };
+        self.tallies.iter().for_each(Tally::clear);
+        self.since.restart();
     }
 
-    /// The parameter's text: what never happened is left out.
-    pub(crate) fn show(&self) -> String {
-        let (now, wall) = (self.rt.now(), self.rt.wall());
-        let state = self.state.lock();
-        let elapsed = now.since(state.since);
-        let mut out = String::new();
-        let mut time = |name: &str, secs: i64, nanos: u32| {
-            let _ = writeln!(out, "{name:<36}{secs}.{nanos:09} secs.nsecs");
-        };
-        time("snapshot_time", wall.secs, wall.nanos);
-        time("start_time", state.since_wall.secs, state.since_wall.nanos);
-        time("elapsed_time", elapsed.as_secs() as i64, elapsed.subsec_nanos());
-        for ((name, unit), c) in NAMES.iter().zip(&state.counters).filter(|(_, c)| c.samples > 0) {
-            let Counter { samples, min, max, sum, sum_squares } = c;
-            let _ = writeln!(out, "{name:<36}{samples} samples [{unit}] {min} {max} {sum} {sum_squares}");
-        }
-        out.truncate(out.trim_end().len());
-        out
+    /// The operations that happened.
+    pub(crate) fn read(&self) -> Operations {
+        let rows = NAMES.iter().zip(&self.tallies).map(|((name, unit), tally)| {
+            let (name, sums) = ((*name).into(), tally.read());
+            Operation { name, unit: *unit, sums }
+        });
+        let rows = rows.filter(|row| row.sums.samples > 0).collect();
+        Operations { window: self.since.window(), width: 36, blank_first: false, rows }
     }
 }
 
@@ -164,22 +134,21 @@ impl ReadAheadStats {
         self.all().iter().for_each(|(_, counter)| counter.store(0, Ordering::Relaxed));
     }
 
-    /// The parameter's text: what never happened is left out.
-    pub(crate) fn show(&self, wall: Timestamp) -> String {
-        let mut out = format!("{:<26}{}.{:09} secs.nsecs", "snapshot_time", wall.secs, wall.nanos);
-        for (name, counter) in self.all() {
-            let pages = counter.load(Ordering::Relaxed);
-            if pages > 0 {
-                let _ = write!(out, "\n{name:<26}{pages} samples [pages]");
-            }
-        }
-        out
+    /// Those that happened.
+    pub(crate) fn read(&self, wall: Timestamp) -> Operations {
+        let rows = self.all().map(|(name, pages)| {
+            let sums = Sums { samples: pages.load(Ordering::Relaxed), ..Sums::default() };
+            Operation { name: name.into(), unit: Unit::Pages, sums }
+        });
+        let rows = rows.into_iter().filter(|row| row.sums.samples > 0).collect();
+        Operations { window: Window { now: wall, began: None }, width: 26, blank_first: false, rows }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nacre_base::param::value::Reading;
     use nacre_rt::Sim;
 
     #[test]
@@ -188,24 +157,24 @@ mod tests {
         stats.count(Op::WriteBytes, 4096);
         stats.count(Op::WriteBytes, 1024);
         drop(stats.time(Op::Open));
-        let text = stats.show();
+        let text = stats.read().into_value().to_string();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "snapshot_time                       1767225600.000000000 secs.nsecs");
         assert_eq!(lines[3], "write_bytes                         2 samples [bytes] 1024 4096 5120 17825792");
         assert_eq!(lines[4], "open                                1 samples [usecs] 0 0 0 0");
         stats.clear();
-        assert_eq!(stats.show().lines().count(), 3);
+        assert_eq!(stats.read().rows, []);
     }
 
     #[test]
     fn read_ahead_stats_count_pages() {
         let stats = ReadAheadStats::default();
         ReadAheadStats::count(&stats.hits, 4097);
-        let text = stats.show(Timestamp { secs: 7, nanos: 5 });
+        let text = stats.read(Timestamp { secs: 7, nanos: 5 }).into_value().to_string();
         assert_eq!(text.lines().next(), Some("snapshot_time             7.000000005 secs.nsecs"));
         assert_eq!(text.lines().nth(1), Some("hits                      2 samples [pages]"));
         assert_eq!(text.lines().nth(2), None);
         stats.clear();
-        assert_eq!(stats.show(Timestamp::default()).lines().count(), 1);
+        assert_eq!(stats.read(Timestamp::default()).rows, []);
     }
 }

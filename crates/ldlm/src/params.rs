@@ -18,10 +18,10 @@ const fn kept(name: &'static str, kind: Kind, default: &'static str, about: &'st
 
 /// All of them.
 pub const PARAMS: &[Declared] = &[
-    gauge("lock_count", "Locks that are granted."),
-    gauge("lock_unused_count", "Locks that a client holds and nobody uses."),
-    gauge("resource_count", "Objects and inodes that have locks."),
-    gauge("waiting_count", "Requests that wait for locks in their way."),
+    gauge("lock_count", "Locks that are granted.").metric("locks"),
+    gauge("lock_unused_count", "Locks that a client holds and nobody uses.").metric("unused_locks"),
+    gauge("resource_count", "Objects and inodes that have locks.").metric("resources"),
+    gauge("waiting_count", "Requests that wait for locks in their way.").metric("waiting_requests"),
     count("contention_events", "How often a resource was found contended."),
     count("lock_timeouts", "Locks that were not given back in time, and cost their client its connection."),
     gauge("pool.granted", "Locks that are granted."),

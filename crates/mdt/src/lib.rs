@@ -22,6 +22,7 @@ mod overstriping;
 mod params;
 pub mod pool;
 pub mod record;
+mod reint_tallies;
 mod replay;
 mod squash;
 pub mod tables;

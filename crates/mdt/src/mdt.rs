@@ -13,6 +13,7 @@ use crate::ops::readpage::Page;
 use crate::ops::{self, Context};
 use crate::osp::{Osps, Retry, give_up_at};
 use crate::overstriping;
+use crate::reint_tallies::ReintTallies;
 use crate::replay::ReplayedObjects;
 use crate::squash::Squash;
 use crate::tables;
@@ -24,7 +25,7 @@ use nacre_osd::{Full, Osd, Table, Transaction};
 use nacre_ptlrpc::{Export, Identity, Response, Roles, RpcNode, ServedTarget, ServerRequest, Servers, Standing};
 use nacre_rt::Task;
 use nacre_tgt::{Access, Handler, Operation, Service, Statistics, Target, TargetConfig, TargetError, line};
-use nacre_wire::attr::{Credentials, StatFs, mode, statfs_state};
+use nacre_wire::attr::{Credentials, StatFs, statfs_state};
 use nacre_wire::connect::{ConnectData, ConnectRequest, connect_flags};
 use nacre_wire::header::Versions;
 use nacre_wire::mds::{
@@ -56,6 +57,7 @@ pub struct Mdt {
     mgc: Arc<Mgc>,
     servers: Servers,
     squash: Squash,
+    reints: ReintTallies,
     host: String,
     /// Changed only by who has the turn at the running transaction, so that it agrees with the tables.
     opens: Mutex<OpenHandles>,
@@ -107,6 +109,7 @@ impl Mdt {
             host,
             servers: mgc.servers(&target.name().fsname),
             squash: Squash::register(&target),
+            reints: ReintTallies::new(target.stats()),
             mgc,
             target,
         });
@@ -706,7 +709,7 @@ async fn handle_reint(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response
     mdt.fault(&request, "mdt.reint.before_commit").await?;
     let attempt = || mdt.locks.with_locks(&request, |held| mdt.reint(&request, &reint, held));
     let response = mdt.with_objects(&request, attempt).await?;
-    mdt.target.stats().time(stat_name(&reint.record), mdt.target.rt().now().since(begun));
+    mdt.reints.of(&reint.record).add_time(mdt.target.rt().now().since(begun));
     mdt.fault(&request, "mdt.reint.before_reply").await?;
     Ok(response)
 }
@@ -790,20 +793,6 @@ fn takes_no_space(tx: &dyn Transaction, record: &ReintRecord) -> Result<bool, Er
         ReintRecord::Setxattr(r) => r.value.is_none(),
         ReintRecord::Create(_) | ReintRecord::Link(_) | ReintRecord::Rename(_) | ReintRecord::SetLayout(_) => false,
     })
-}
-
-/// The name that Lustre counts a change under.
-fn stat_name(record: &ReintRecord) -> &'static str {
-    match record {
-        ReintRecord::Create(r) if r.mode & mode::S_IFMT == mode::S_IFDIR => "mkdir",
-        ReintRecord::Create(_) => "mknod",
-        ReintRecord::Unlink(r) if r.directory => "rmdir",
-        ReintRecord::Unlink(_) => "unlink",
-        ReintRecord::Setattr(_) => "setattr",
-        ReintRecord::Link(_) => "link",
-        ReintRecord::Rename(_) => "rename",
-        ReintRecord::Setxattr(_) | ReintRecord::SetLayout(_) => "setxattr",
-    }
 }
 
 /// Keeps the OSTs as the configuration has them.

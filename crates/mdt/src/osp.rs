@@ -13,6 +13,7 @@ use crate::pool::Pool;
 use crate::record::LastUsed;
 use crate::tables;
 use nacre_base::fault::FaultAction;
+use nacre_base::param::value::{Percent, Reading};
 use nacre_base::{Errno, Fid, OstIndex, TargetKind, TargetName, Time};
 use nacre_osd::Transaction;
 use nacre_ptlrpc::{CallOptions, Import, ImportConfig, RpcError};
@@ -546,13 +547,13 @@ impl Osps {
         let params = self.target.params();
         let prefix = self.lod_prefix();
         let numobd = self.clone();
-        params.add(format!("{prefix}numobd"), move || numobd.state.lock().lod.count().to_string());
+        params.add(format!("{prefix}numobd"), move || numobd.state.lock().lod.count());
         let activeobd = self.clone();
-        params.add(format!("{prefix}activeobd"), move || activeobd.state.lock().lod.active_count().to_string());
-        params.add(format!("{prefix}stripeoffset"), || "-1".to_owned());
+        params.add(format!("{prefix}activeobd"), move || activeobd.state.lock().lod.active_count());
+        params.add(format!("{prefix}stripeoffset"), || "-1");
         self.add_lod_param(
             "stripecount",
-            |l| l.default_stripe_count.to_string(),
+            |l| l.default_stripe_count,
             |l, text| {
                 l.default_stripe_count = number(text, -1, STRIPE_COUNT_MAX as i64)? as i32;
                 Ok(())
@@ -560,7 +561,7 @@ impl Osps {
         );
         self.add_lod_param(
             "stripesize",
-            |l| l.default_stripe_size.to_string(),
+            |l| l.default_stripe_size,
             |l, text| {
                 let size = number(text, 65536, u32::MAX.into())? as u32;
                 if !size.is_multiple_of(65536) {
@@ -572,7 +573,7 @@ impl Osps {
         );
         self.add_lod_param(
             "auto_stripe",
-            |l| u8::from(l.auto_stripe).to_string(),
+            |l| l.auto_stripe,
             |l, text| {
                 l.auto_stripe = number(text, 0, 1)? == 1;
                 Ok(())
@@ -580,7 +581,7 @@ impl Osps {
         );
         self.add_lod_param(
             "qos_threshold_rr",
-            |l| format!("{}%", l.qos_threshold_rr),
+            |l| Percent(l.qos_threshold_rr),
             |l, text| {
                 l.qos_threshold_rr = number(text.trim_end_matches('%'), 0, 100)? as u32;
                 Ok(())
@@ -588,7 +589,7 @@ impl Osps {
         );
         self.add_lod_param(
             "qos_prio_free",
-            |l| format!("{}%", l.qos_prio_free),
+            |l| Percent(l.qos_prio_free),
             |l, text| {
                 l.qos_prio_free = number(text.trim_end_matches('%'), 0, 100)? as u32;
                 Ok(())
@@ -596,10 +597,10 @@ impl Osps {
         );
     }
 
-    fn add_lod_param(
+    fn add_lod_param<R: Reading>(
         self: &Arc<Self>,
         name: &str,
-        get: impl Fn(&Lod) -> String + Send + Sync + 'static,
+        get: impl Fn(&Lod) -> R + Send + Sync + 'static,
         set: impl Fn(&mut Lod, &str) -> Result<(), String> + Send + Sync + 'static,
     ) {
         let (getter, setter) = (self.clone(), self.clone());
@@ -615,7 +616,7 @@ impl Osps {
         let prefix = self.osp_prefix(Some(osp.index));
         let add = |name: &str, get: fn(&Pool) -> u32| {
             let osp = osp.clone();
-            params.add(format!("{prefix}{name}"), move || get(&osp.pool.lock()).to_string());
+            params.add(format!("{prefix}{name}"), move || get(&osp.pool.lock()));
         };
         add("prealloc_next_id", |p| p.next_and_last().0);
         add("prealloc_last_id", |p| p.next_and_last().1);
@@ -626,7 +627,7 @@ impl Osps {
         let (setter, device) = (self.clone(), osp.clone());
         params.add_rw(
             format!("{prefix}active"),
-            move || u8::from(osps.state.lock().lod.ost(index).is_some_and(|o| o.is_active())).to_string(),
+            move || osps.state.lock().lod.ost(index).is_some_and(|o| o.is_active()),
             move |text| {
                 setter.set_enabled(&device, number(text.trim(), 0, 1)? == 1);
                 Ok(())
@@ -635,7 +636,7 @@ impl Osps {
         let (shown, set, osps) = (osp.clone(), osp.clone(), self.clone());
         params.add_rw(
             format!("{prefix}max_create_count"),
-            move || shown.pool.lock().batch_max().to_string(),
+            move || shown.pool.lock().batch_max(),
             move |text| {
                 let max = number(text.trim(), 0, 20_000)? as u32;
                 set.pool.lock().set_batch_max(max);

@@ -29,8 +29,8 @@ pub const PARAMS: &[Declared] = &[
         "Bounds the speed of a check; 0 is without bound.",
     )
     .in_unit("objects/s"),
-    Declared::shown(LOD, "numobd", Kind::Gauge, "OSTs of the file system."),
-    Declared::shown(LOD, "activeobd", Kind::Gauge, "OSTs that the MDT makes objects on."),
+    Declared::shown(LOD, "numobd", Kind::Gauge, "OSTs of the file system.").metric("osts"),
+    Declared::shown(LOD, "activeobd", Kind::Gauge, "OSTs that the MDT makes objects on.").metric("active_osts"),
     Declared::shown(LOD, "stripeoffset", Kind::Text, "The first OST of files whose directory does not say: -1, any."),
     Declared::kept(
         LOD,
@@ -81,8 +81,9 @@ pub const PARAMS: &[Declared] = &[
     )
     .in_unit("objects"),
     Declared::shown(OSP, "create_count", Kind::Gauge, "Objects that the next request to the OST will make.")
-        .in_unit("objects"),
-    Declared::shown(OSP, "prealloc_next_id", Kind::Counter, "The object that the next file gets."),
-    Declared::shown(OSP, "prealloc_last_id", Kind::Counter, "The last object that was made ahead."),
+        .in_unit("objects")
+        .metric("objects_in_next_create"),
+    Declared::shown(OSP, "prealloc_next_id", Kind::Gauge, "The object that the next file gets."),
+    Declared::shown(OSP, "prealloc_last_id", Kind::Gauge, "The last object that was made ahead."),
     Declared::text(OSP, "prealloc_next_seq", "The sequence of these objects."),
 ];

@@ -1,11 +1,13 @@
 //! `obdfilter.<target>.brw_stats`: what bulk reads and writes looked like when they came, and at the device, in Lustre's
 //! format.
 
-use nacre_base::histogram::{Histogram, brw_table};
+use nacre_base::histogram::SharedHistogram;
+use nacre_base::param::value::{Bounds, Column, Head, Histograms, Table, Unit};
+use nacre_base::tally::Tally;
 use nacre_osd::Osd;
-use nacre_tgt::{Since, Target, disk_tables};
-use nacre_wire::ost::Niobuf;
-use parking_lot::Mutex;
+use nacre_rt::Since;
+use nacre_tgt::{Target, disk_tables};
+use nacre_wire::ost::{BRW_SIZE_MAX, EXTENTS_MAX, Niobuf};
 use std::sync::{Arc, Weak};
 
 /// The unit in which requests are counted.
@@ -15,26 +17,41 @@ const PAGE: u64 = 4096;
 #[derive(Clone)]
 pub(crate) struct BrwStats {
     since: Since,
-    shapes: Arc<Mutex<[Shapes; 2]>>,
+    /// Bytes of reads, bytes of writes.
+    bytes: [Arc<Tally>; 2],
+    shapes: Arc<[Shapes; 2]>,
 }
 
 /// Requests of one direction.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shapes {
-    pages: Histogram,
+    pages: SharedHistogram,
     /// Row n: requests whose pages were in n + 1 pieces.
-    discontiguous: Vec<u64>,
+    discontiguous: SharedHistogram,
+}
+
+/// The most pages of a request, each of whose extents may begin within one.
+const PAGES_MAX: u64 = BRW_SIZE_MAX as u64 / PAGE + EXTENTS_MAX as u64;
+
+impl Default for Shapes {
+    fn default() -> Shapes {
+        Shapes {
+            pages: SharedHistogram::new(Bounds::Powers, PAGES_MAX),
+            discontiguous: SharedHistogram::new(Bounds::From(0), EXTENTS_MAX as u64),
+        }
+    }
 }
 
 impl BrwStats {
     /// Nothing counted, and the parameter registered.
     pub(crate) fn register(target: &Target) -> BrwStats {
-        let stats = BrwStats { since: Since::new(target.rt().clone()), shapes: Arc::default() };
+        let bytes = ["read_bytes", "write_bytes"].map(|name| target.stats().tally(name, Unit::Bytes));
+        let stats = BrwStats { since: Since::new(target.rt().clone()), bytes, shapes: Arc::default() };
         let (shown, cleared) = (stats.clone(), stats.clone());
         let (osd, cleared_osd) = (Arc::downgrade(target.osd()), Arc::downgrade(target.osd()));
         target.params().add_rw(
             format!("{}brw_stats", target.param_prefix()),
-            move || shown.show(&osd),
+            move || shown.read(&osd),
             move |_| {
                 cleared.clear(&cleared_osd);
                 Ok(())
@@ -43,31 +60,41 @@ impl BrwStats {
         stats
     }
 
-    /// A read that was served.
-    pub(crate) fn count_read(&self, extents: &[Niobuf]) {
-        self.shapes.lock()[0].count(extents);
+    /// A read that was served with so many bytes.
+    pub(crate) fn count_read(&self, extents: &[Niobuf], bytes: usize) {
+        self.bytes[0].add(bytes as u64);
+        self.shapes[0].count(extents);
     }
 
     /// A write.
-    pub(crate) fn count_write(&self, extents: &[Niobuf]) {
-        self.shapes.lock()[1].count(extents);
+    pub(crate) fn count_write(&self, extents: &[Niobuf], bytes: usize) {
+        self.bytes[1].add(bytes as u64);
+        self.shapes[1].count(extents);
     }
 
-    fn show(&self, osd: &Weak<dyn Osd>) -> String {
-        let mut out = self.since.lines();
-        {
-            let [reads, writes] = &*self.shapes.lock();
-            let pages = ("pages per bulk r/w", "rpcs");
-            brw_table(&mut out, pages, reads.pages.rows(), writes.pages.rows(), |row| (1u64 << row).to_string());
-            let discontiguous = ("discontiguous pages", "rpcs");
-            brw_table(&mut out, discontiguous, &reads.discontiguous, &writes.discontiguous, |row| row.to_string());
-        }
-        disk_tables(&mut out, &osd.upgrade().map(|osd| osd.io_stats()).unwrap_or_default());
-        out.trim_end().to_owned()
+    fn read(&self, osd: &Weak<dyn Osd>) -> Histograms {
+        let table = |title, metric, bounds, columns: [Column; 2]| Table {
+            title,
+            counted: "rpcs",
+            head: Head::Brw,
+            bounds,
+            metric,
+            unit: "",
+            columns: columns.into(),
+        };
+        let [reads, writes] = &*self.shapes;
+        let pages = [reads.pages.column("read"), writes.pages.column("write")];
+        let gaps = [reads.discontiguous.column("read"), writes.discontiguous.column("write")];
+        let mut tables = vec![
+            table("pages per bulk r/w", "pages", Bounds::Powers, pages),
+            table("discontiguous pages", "discontiguous_pages", Bounds::From(0), gaps),
+        ];
+        tables.extend(disk_tables(&osd.upgrade().map(|osd| osd.io_stats()).unwrap_or_default()));
+        Histograms { window: self.since.window(), levels: Vec::new(), tables }
     }
 
     fn clear(&self, osd: &Weak<dyn Osd>) {
-        *self.shapes.lock() = Default::default();
+        self.shapes.iter().flat_map(|s| [&s.pages, &s.discontiguous]).for_each(SharedHistogram::clear);
         osd.upgrade().inspect(|osd| osd.clear_io_stats());
         self.since.restart();
     }
@@ -75,20 +102,17 @@ impl BrwStats {
 
 impl Shapes {
     /// Extents were checked: in order, at most 256 of 64 MiB in all.
-    fn count(&mut self, extents: &[Niobuf]) {
+    fn count(&self, extents: &[Niobuf]) {
         let pages_of = |e: &Niobuf| e.offset / PAGE..(e.offset + u64::from(e.len)).div_ceil(PAGE);
         let (mut pages, mut gaps, mut last_end) = (0, 0, None);
         for range in extents.iter().map(pages_of) {
-            gaps += usize::from(last_end.is_some_and(|end| end < range.start));
+            gaps += u64::from(last_end.is_some_and(|end| end < range.start));
             // Two extents may share a page.
             pages += range.end - range.start.max(last_end.unwrap_or(0));
             last_end = Some(range.end);
         }
         self.pages.add(pages);
-        if self.discontiguous.len() <= gaps {
-            self.discontiguous.resize(gaps + 1, 0);
-        }
-        self.discontiguous[gaps] += 1;
+        self.discontiguous.add(gaps);
     }
 }
 
@@ -98,14 +122,14 @@ mod tests {
 
     #[test]
     fn pages_and_the_gaps_between_them_are_counted() {
-        let mut shapes = Shapes::default();
+        let shapes = Shapes::default();
         let extents = |list: &[(u64, u32)]| -> Vec<Niobuf> {
             list.iter().map(|(offset, len)| Niobuf { offset: *offset, len: *len, flags: 0 }).collect()
         };
         shapes.count(&extents(&[(0, 1 << 20)]));
         shapes.count(&extents(&[(10, 10), (100, 10), (5000, 10)]));
         shapes.count(&extents(&[(0, 1), (8192, 1), (65_536, 4097)]));
-        assert_eq!(shapes.pages.rows(), [0, 1, 1, 0, 0, 0, 0, 0, 1], "256, 2 and 4 pages");
-        assert_eq!(shapes.discontiguous, [2, 0, 1]);
+        assert_eq!(shapes.pages.column("read").counts, [0, 1, 1, 0, 0, 0, 0, 0, 1], "256, 2 and 4 pages");
+        assert_eq!(shapes.discontiguous.column("read").counts, [2, 0, 1]);
     }
 }

@@ -72,7 +72,7 @@ impl Settings {
         );
         let shown = |n: &str, value: fn(&Space) -> u64| {
             let space = space.clone();
-            params.add(name(n), move || value(&space).to_string());
+            params.add(name(n), move || value(&space));
         };
         shown("kbytestotal", |s| s.shown().total_bytes >> 10);
         shown("kbytesfree", |s| s.shown().free_bytes >> 10);

@@ -1,6 +1,7 @@
 //! The devices of a process, as `lctl dl` lists them: whatever parameters are declared for.
 
 use nacre_base::param::Params;
+use nacre_base::param::value::Value;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -29,20 +30,15 @@ pub(crate) fn list(params: &Params) -> Vec<Device> {
         .list("**")
         .iter()
         .filter_map(|(name, _)| {
-            let (declared, device) = declared.find(name)?;
-            // The layer is what stands before the device: a table may declare a parameter for several.
-            let layer = name.strip_suffix(declared.name)?.strip_suffix('.')?.strip_suffix(device)?.strip_suffix('.')?;
+            let (layer, device) = declared.find(name)?.0.layer_and_device(name)?;
             Some((layer.to_owned(), device.to_owned()))
         })
         .collect();
     let describe = |(kind, name): (String, String)| {
-        let value = |parameter: &str| {
-            let found = params.get(&format!("{kind}.{name}.{parameter}")).ok()?;
-            found.into_iter().next().map(|(_, value)| value.trim().to_owned())
-        };
-        let uuid = value("uuid").unwrap_or_else(|| format!("{name}_UUID"));
-        let active = value("active").map(|value| value != "0");
-        let target_nid = TARGET_NID.iter().find_map(|parameter| value(parameter));
+        let value = |parameter: &str| params.value(&format!("{kind}.{name}.{parameter}"));
+        let uuid = value("uuid").map_or_else(|| format!("{name}_UUID"), |uuid| uuid.to_string());
+        let active = value("active").map(|active| active != Value::Number(0));
+        let target_nid = TARGET_NID.iter().find_map(|parameter| value(parameter)).map(|nid| nid.to_string());
         Device { uuid, active, target_nid, kind, name }
     };
     names.into_iter().map(describe).collect()
@@ -56,10 +52,10 @@ mod tests {
     fn a_device_is_what_has_declared_parameters() {
         let params = Params::new();
         nacre_node::DECLARED.iter().for_each(|table| params.declare(table));
-        params.add("osc.a-OST0000-osc-MDT0000.active", || "0".to_owned());
+        params.add("osc.a-OST0000-osc-MDT0000.active", || false);
         params.add("osc.a-OST0000-osc-MDT0000.uuid", || "a-OST0000_UUID".to_owned());
         params.add("osc.a-OST0000-osc-MDT0000.ost_conn_uuid", || "10.0.0.1@tcp".to_owned());
-        params.add("ldlm.namespaces.filter-a-OST0000_UUID.pool.limit", || "1".to_owned());
+        params.add("ldlm.namespaces.filter-a-OST0000_UUID.pool.limit", || 1u64);
         params.add("mgc.MGC10.0.0.1@tcp.state", || "FULL".to_owned());
         let device = |kind: &str, name: &str, uuid: &str| Device {
             kind: kind.to_owned(),

@@ -29,8 +29,8 @@ impl Opening {
         let usual = DiskOptions::default();
         let commit_interval = target.commit_interval().unwrap_or(usual.commit_interval);
         let options = DiskOptions { mmp, commit_interval, faults: node.faults().clone(), ..usual };
-        let interval_ms = commit_interval.as_millis();
-        node.params().add(format!("osd-nacre.{}.commit_interval_ms", label.target), move || interval_ms.to_string());
+        let interval_ms = commit_interval.as_millis() as u64;
+        node.params().add(format!("osd-nacre.{}.commit_interval_ms", label.target), move || interval_ms);
         let (path, params, shown) = (dir.to_owned(), node.params().clone(), label.target.clone());
         let osd = tokio::task::spawn_blocking(move || {
             let osd =

@@ -10,10 +10,11 @@ use crate::import_state::ImportMachine;
 use crate::message::{GOODBYE_XID, Incoming, LockPool, encode, millis, request_portal};
 use crate::node_core::NodeCore;
 use crate::replay::{CommitCallback, Fate, Kept, Replayable, Replays};
-use crate::stats::{OpStats, Tally};
+use crate::stats::OpStats;
 use crate::window::Credits;
 use bytes::Bytes;
 use nacre_base::param::Params;
+use nacre_base::tally::Sums;
 use nacre_base::{Errno, Nid, Payload, TargetKind, Time, Uuid};
 use nacre_lnet::{MAX_PAYLOAD, MdGuard, SinkGuard};
 use nacre_wire::connect::{ConnectData, connect_flags};
@@ -204,7 +205,7 @@ impl Import {
     }
 
     /// How long requests of an opcode took, at the client.
-    pub fn stats(&self, opcode: Opcode) -> Tally {
+    pub fn stats(&self, opcode: Opcode) -> Sums {
         self.0.state.lock().stats.get(opcode)
     }
 

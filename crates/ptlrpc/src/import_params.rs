@@ -5,6 +5,7 @@ use crate::adaptive_timeout::{AT_MIN, Estimator};
 use crate::import::{Import, ImportShared, State};
 use crate::message::request_portal;
 use nacre_base::param::Params;
+use nacre_base::param::value::{Fields, Operations};
 use nacre_base::{TargetKind, Time};
 use nacre_wire::Lane;
 use nacre_wire::connect::connect_flags;
@@ -30,18 +31,22 @@ fn register(import: &Arc<ImportShared>, params: &Params) {
         let weak = Arc::downgrade(import);
         params.add(format!("{prefix}{name}"), move || weak.upgrade().map_or_else(String::new, |i| text(&i)));
     };
-    show("import", import_text);
+    let weak = Arc::downgrade(import);
+    params.add(format!("{prefix}import"), move || weak.upgrade().map(|i| import_fields(&i)));
     show("state", state_text);
     show("timeouts", timeouts_text);
-    show("stats", stats_text);
+    let weak = Arc::downgrade(import);
+    params.add(format!("{prefix}stats"), move || weak.upgrade().map(|i| operations(&i)));
     if import.config.kind == TargetKind::Mdt {
-        show("max_mod_rpcs_in_flight", |i| i.state.lock().data.max_modify_rpcs.max(1).to_string());
+        let weak = Arc::downgrade(import);
+        let max_modify_rpcs = move || weak.upgrade().map(|i| i.state.lock().data.max_modify_rpcs.max(1));
+        params.add(format!("{prefix}max_mod_rpcs_in_flight"), max_modify_rpcs);
     }
     let (weak, cell) = (Arc::downgrade(import), import.max_rpcs_in_flight.clone());
     let shown = cell.clone();
     params.add_rw(
         format!("{prefix}max_rpcs_in_flight"),
-        move || shown.load(Ordering::Relaxed).to_string(),
+        move || shown.load(Ordering::Relaxed),
         move |text| {
             let n: u64 = text.trim().parse().map_err(|_| format!("{text:?} is not a number"))?;
             if !(1..=MAX_RPCS_IN_FLIGHT_MAX).contains(&n) {
@@ -88,52 +93,56 @@ fn state_text(import: &ImportShared) -> String {
     out
 }
 
-fn import_text(import: &ImportShared) -> String {
+fn import_fields(import: &ImportShared) -> Fields {
     let s = import.state.lock();
     let now = import.node.rt.now();
     let (config, m) = (&import.config, &s.machine);
     let nids = |list: Vec<nacre_base::Nid>| list.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let current = m.current_nid().map_or_else(|| "<none>".to_owned(), |n| n.to_string());
     let (d, wait) = (&s.data, s.stats.all());
-    let (inflight, timeouts, avg) = (s.calls.in_flight(), s.timeouts, wait.sum_us / wait.count.max(1));
     let services = s.service.iter().map(|e| e.estimate(now)).max().unwrap_or_default().max(AT_MIN).as_secs();
-    let network = s.network.estimate(now).as_secs();
-    let mut out = String::from("import:\n");
-    let mut line = |text: String| {
-        let _ = writeln!(out, "    {text}");
-    };
-    line(format!("name: {}", config.label));
-    line(format!("target: {}", config.target));
-    line(format!("state: {}", m.state().name()));
-    line(format!("connect_flags: [ {} ]", flag_names(d.flags).join(", ")));
-    line("connect_data:".to_owned());
-    line(format!("   flags: {:#x}", d.flags));
-    line(format!("   instance: {}", d.instance));
-    line(format!("   target_version: {}", version(d.version)));
-    line(format!("   initial_grant: {}", d.grant));
-    line(format!("   max_brw_size: {}", d.brw_size));
-    line(format!("   max_mod_rpcs: {}", d.max_modify_rpcs));
-    line(format!("   max_object_bytes: {}", d.max_bytes));
-    line("import_flags: [ pingable ]".to_owned());
-    line("connection:".to_owned());
-    line(format!("   failover_nids: [ {} ]", nids(m.nids())));
-    line(format!("   current_connection: {current}"));
-    line(format!("   connection_attempts: {}", m.connects() + m.failures()));
-    line(format!("   generation: {}", m.generation()));
-    line("   in-progress_invalidations: 0".to_owned());
-    line("rpcs:".to_owned());
-    line(format!("   inflight: {inflight}"));
-    line("   unregistering: 0".to_owned());
-    line(format!("   timeouts: {timeouts}"));
-    line(format!("   avg_waittime: {avg} usec"));
-    line("service_estimates:".to_owned());
-    line(format!("   services: {services} sec"));
-    line(format!("   network: {network} sec"));
-    line("transactions:".to_owned());
-    line("   last_replay: 0".to_owned());
-    line(format!("   peer_committed: {}", s.last_committed));
-    line(format!("   last_checked: {}", s.last_committed));
-    out
+
+    let mut connect_data = Fields::default();
+    connect_data.push("flags", format!("{:#x}", d.flags));
+    connect_data.push("instance", d.instance);
+    connect_data.push("target_version", version(d.version));
+    connect_data.push("initial_grant", d.grant);
+    connect_data.push("max_brw_size", d.brw_size);
+    connect_data.push("max_mod_rpcs", d.max_modify_rpcs);
+    connect_data.push("max_object_bytes", d.max_bytes);
+    let mut connection = Fields::default();
+    connection.push("failover_nids", format!("[ {} ]", nids(m.nids())));
+    connection.push("current_connection", current);
+    connection.push("connection_attempts", m.connects() + m.failures());
+    connection.push("generation", m.generation());
+    connection.push("in-progress_invalidations", 0u64);
+    let mut rpcs = Fields::default();
+    rpcs.push("inflight", s.calls.in_flight());
+    rpcs.push("unregistering", 0u64);
+    rpcs.push("timeouts", s.timeouts);
+    rpcs.push_in("avg_waittime", wait.sum / wait.samples.max(1), " usec");
+    let mut estimates = Fields::default();
+    estimates.push_in("services", services, " sec");
+    estimates.push_in("network", s.network.estimate(now).as_secs(), " sec");
+    let mut transactions = Fields::default();
+    transactions.push("last_replay", 0u64);
+    transactions.push("peer_committed", s.last_committed);
+    transactions.push("last_checked", s.last_committed);
+
+    let mut fields = Fields::default();
+    fields.push("name", config.label.clone());
+    fields.push("target", config.target.clone());
+    fields.push("state", m.state().name());
+    fields.push("connect_flags", format!("[ {} ]", flag_names(d.flags).join(", ")));
+    fields.push("connect_data", connect_data);
+    fields.push("import_flags", "[ pingable ]");
+    fields.push("connection", connection);
+    fields.push("rpcs", rpcs);
+    fields.push("service_estimates", estimates);
+    fields.push("transactions", transactions);
+    let mut import = Fields::default();
+    import.push("import", fields);
+    import
 }
 
 fn timeouts_text(import: &ImportShared) -> String {
@@ -159,9 +168,9 @@ fn timeouts_text(import: &ImportShared) -> String {
     out
 }
 
-fn stats_text(import: &ImportShared) -> String {
+fn operations(import: &ImportShared) -> Operations {
     let rt = &import.node.rt;
-    import.state.lock().stats.print(rt.now(), rt.wall(), |_| true)
+    import.state.lock().stats.operations(rt.now(), rt.wall(), |_| true)
 }
 
 fn version(v: u32) -> String {

@@ -69,6 +69,5 @@ pub use node::{RpcNode, ServedTarget};
 pub use params::PARAMS;
 pub use replay::{CommitCallback, Fate};
 pub use request::{Delivery, ServerRequest};
-pub use stats::Tally;
 pub use target::{Response, TargetHandler};
 pub use window::{CongestionControl, Credits, FixedWindow, GrantRequest};

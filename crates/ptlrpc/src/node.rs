@@ -8,10 +8,12 @@ use crate::lane::{LaneCounts, LaneService};
 use crate::message::{PROBE_MATCH_BITS, REPLY_PORTAL, decode, request_portal};
 use crate::node_core::NodeCore;
 use crate::request::Work;
-use crate::stats::{OpStats, Tally};
+use crate::stats::OpStats;
 use crate::target::{TargetEntry, TargetHandler};
 use crate::timer::Timer;
 use crate::window::{CongestionControl, FixedWindow};
+use nacre_base::param::value::Operations;
+use nacre_base::tally::Sums;
 use nacre_base::{Faults, FxHashMap, Nid, Time, Uuid};
 use nacre_lnet::{IncomingPut, Lnet};
 use nacre_rt::{Rt, Task};
@@ -148,15 +150,16 @@ impl RpcNode {
     }
 
     /// How long requests of an opcode took at this node as a server.
-    pub fn service_stats(&self, opcode: Opcode) -> Tally {
+    pub fn service_stats(&self, opcode: Opcode) -> Sums {
         self.0.stats_of(|_| true).get(opcode)
     }
 
     /// How long requests to all targets of a service took, by opcode, as Lustre prints it; of `only` these opcodes, unless
     /// there are none.
-    pub fn show_service_stats(&self, service: &str, only: &[Opcode]) -> String {
+    pub fn service_operations(&self, service: &str, only: &[Opcode]) -> Operations {
         let stats = self.0.stats_of(|target| target.handler.service() == service);
-        stats.print(self.0.core.rt.now(), self.0.core.rt.wall(), |opcode| only.is_empty() || only.contains(&opcode))
+        stats
+            .operations(self.0.core.rt.now(), self.0.core.rt.wall(), |opcode| only.is_empty() || only.contains(&opcode))
     }
 
     /// Bytes of data that are kept, over all imports, because they were answered and are not durable yet.

@@ -5,9 +5,11 @@
 
 mod production;
 mod sim;
+mod since;
 mod task;
 
 pub use sim::{Sim, SimStats};
+pub use since::Since;
 pub use task::Task;
 
 use nacre_base::{Time, Timestamp};

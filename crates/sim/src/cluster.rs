@@ -1,6 +1,7 @@
 //! A whole file system in one simulation: an MGS, an MDS, OSSs with an OST each, and clients, every one a node of its
 //! own that can crash and start again on the storage it left.
 
+use nacre_base::param::value::Value;
 use nacre_base::{Faults, MdtIndex, Nid, OstIndex, TargetName, Uuid};
 use nacre_client::{Client, MountConfig};
 use nacre_lnet::{Lnet, LnetOptions};
@@ -405,10 +406,17 @@ impl Cluster {
 
     /// Clients (other servers among them) that a server has exports for.
     pub fn exports(&self, server: Server) -> u64 {
-        self.param(server, "*.*.num_exports").iter().map(|(_, n)| n.parse::<u64>().unwrap_or(0)).sum()
+        self.values(server, "*.*.num_exports").iter().filter_map(|(_, n)| n.number()).sum::<i128>() as u64
     }
 
-    /// Parameters of a running server that match a pattern.
+    /// Values of a running server's parameters that match a pattern.
+    pub fn values(&self, server: Server, pattern: &str) -> Vec<(String, Value)> {
+        let servers = self.servers.lock();
+        let running = servers.iter().find(|s| s.server == server).and_then(|s| s.running.as_ref());
+        running.map(|r| r.node.params().values(pattern)).unwrap_or_default()
+    }
+
+    /// Parameters of a running server that match a pattern, as they are printed.
     pub fn param(&self, server: Server, pattern: &str) -> Vec<(String, String)> {
         let servers = self.servers.lock();
         let running = servers.iter().find(|s| s.server == server).and_then(|s| s.running.as_ref());
@@ -432,7 +440,7 @@ impl Cluster {
     pub fn executed(&self, server: Server, opcode: Opcode) -> u64 {
         let servers = self.servers.lock();
         let running = servers.iter().find(|s| s.server == server).and_then(|s| s.running.as_ref());
-        running.map_or(0, |r| r.node.rpc().service_stats(opcode).count)
+        running.map_or(0, |r| r.node.rpc().service_stats(opcode).samples)
     }
 
     /// Mounts once more on the node of a client; to be unmounted before the story ends.

@@ -4,6 +4,7 @@
 use crate::cluster::{COMMIT_POINT, Cluster, Server};
 use nacre_base::Errno;
 use nacre_base::fault::{Fault, FaultAction};
+use nacre_base::param::value::Value;
 use nacre_osd::Osd;
 use nacre_osd::mem::Crash;
 use nacre_wire::Opcode;
@@ -99,32 +100,31 @@ impl Cluster {
 
     /// Living clients that have a connection to a server.
     fn connected_to(&self, server: Server) -> Vec<usize> {
-        let is_connected =
-            |c: &usize| self.is_alive(*c) && self.import(*c, server).is_some_and(|i| i.contains(": FULL"));
+        let is_connected = |c: &usize| self.is_alive(*c) && self.import(*c, server).is_some_and(|i| is_full(&i));
         (0..self.client_count()).filter(is_connected).collect()
     }
 
-    /// What a client shows of its connection to a server; none if it has no use for one.
-    fn import(&self, client: usize, server: Server) -> Option<String> {
+    /// A client's `import` of a server; `None` if it has no use for one.
+    fn import(&self, client: usize, server: Server) -> Option<Value> {
         let (name, layer) = self.target_of(server);
         let device = match layer {
             "mdt" => "mdc",
             "obdfilter" => "osc",
             _ => "mgc",
         };
-        let shown = self.client_node(client).params().get(&format!("{device}.{name}-*.import")).ok()?;
-        shown.into_iter().next().map(|(_, text)| text)
+        let shown = self.client_node(client).params().values(&format!("{device}.{name}-*.import"));
+        shown.first()?.1.field("import").cloned()
     }
 
     /// Waits until a client is connected to a server as it was started last, and has recovered.
     pub async fn until_connected(&self, client: usize, server: Server) {
         let (name, layer) = self.target_of(server);
-        let instance = self.param(server, &format!("{layer}.{name}.instance"));
-        let instance = format!("   instance: {}\n", instance.first().expect("the server runs").1);
+        let instance = self.values(server, &format!("{layer}.{name}.instance"));
+        let instance = Some(&instance.first().expect("the server runs").1);
         let begun = self.rt().now();
         while self.is_alive(client) {
-            let import = self.import(client, server).unwrap_or_default();
-            if import.contains("state: FULL") && import.contains(&instance) {
+            let import = self.import(client, server).unwrap_or(Value::Absent);
+            if is_full(&import) && import.field("connect_data").and_then(|data| data.field("instance")) == instance {
                 return;
             }
             assert!(self.rt().now().since(begun) < RECOVERY_MAX, "client {client} does not come back: {import}");
@@ -141,12 +141,11 @@ impl Cluster {
         }
     }
 
-    /// A line of a server's `recovery_status`; empty if it has none such now.
+    /// A field of a server's `recovery_status` as text; empty if it has none such now.
     pub fn recovery_status(&self, server: Server, name: &str) -> String {
         let (target, layer) = self.target_of(server);
-        let shown = self.param(server, &format!("{layer}.{target}.recovery_status"));
-        let lines = shown.first().map_or("", |(_, text)| text.as_str()).lines();
-        lines.filter_map(|l| l.split_once(": ")).find(|(n, _)| *n == name).map_or(String::new(), |(_, v)| v.to_owned())
+        let shown = self.values(server, &format!("{layer}.{target}.recovery_status"));
+        shown.first().and_then(|(_, status)| status.field(name)).map(ToString::to_string).unwrap_or_default()
     }
 
     /// What a server counted in its recovery, which is over.
@@ -207,19 +206,19 @@ impl Cluster {
     pub fn answered(&self, client: usize, server: Server, name: &str) -> u64 {
         let (target, layer) = self.target_of(server);
         let device = if layer == "mdt" { "mdc" } else { "osc" };
-        let stats = self.client_node(client).params().get(&format!("{device}.{target}-*.stats")).unwrap_or_default();
-        let lines = stats.iter().flat_map(|(_, text)| text.lines());
-        let counts = lines.filter_map(|l| {
-            let mut words = l.split_whitespace();
-            (words.next() == Some(name)).then(|| words.next()?.parse::<u64>().ok())?
-        });
-        counts.sum()
+        let stats = self.client_node(client).params().values(&format!("{device}.{target}-*.stats"));
+        stats.iter().map(|(_, operations)| operations.operation(name).samples).sum()
     }
 
     /// Pages that a client wrote, that OSTs answered for, and that they may yet lose.
     pub fn unstable_pages(&self, client: usize) -> u64 {
-        let shown = self.client_node(client).params().get("osc.*.unstable_stats").unwrap_or_default();
-        let lines = shown.iter().flat_map(|(_, text)| text.lines());
-        lines.filter_map(|l| l.strip_prefix("unstable_pages:")?.trim().parse::<u64>().ok()).sum()
+        let shown = self.client_node(client).params().values("osc.*.unstable_stats");
+        let pages = shown.iter().filter_map(|(_, stats)| stats.field("unstable_pages")?.number());
+        pages.sum::<i128>() as u64
     }
+}
+
+/// Whether an `import` is connected.
+fn is_full(import: &Value) -> bool {
+    import.field("state") == Some(&Value::Text("FULL".to_owned()))
 }

@@ -1,101 +1,74 @@
-//! What the device of a target did, as tables in Lustre's format: `osd-nacre.<target>.brw_stats` and `.commit_stats`. Writing
-//! to either begins both anew.
+//! What the device of a target did, as histograms: `osd-nacre.<target>.brw_stats` and `.commit_stats`. Writing to either begins
+//! both anew.
 
 use crate::Target;
-use nacre_base::histogram::{Rows, brw_table};
-use nacre_base::{Time, Timestamp};
+use nacre_base::param::value::{Bounds, Column, Head, Histograms, Table};
 use nacre_osd::IoStats;
-use nacre_rt::Rt;
-use parking_lot::Mutex;
-use std::fmt::Write;
+use nacre_rt::Since;
 use std::sync::Arc;
 
-/// Appends tables of what a device did.
-type Show = fn(&mut String, &IoStats);
+/// Tables of what a device did.
+type Tables = fn(&IoStats) -> Vec<Table>;
 
-/// Registers the tables. They are empty once the device is gone.
+/// Registers the histograms. They are empty once the device is gone.
 pub(crate) fn register(target: &Target) {
     let since = Since::new(target.rt().clone());
-    for (name, table) in [("brw_stats", disk_tables as Show), ("commit_stats", commit_tables)] {
+    for (name, tables) in [("brw_stats", disk_tables as Tables), ("commit_stats", commit_tables)] {
         let (shown, cleared) = (Arc::downgrade(target.osd()), Arc::downgrade(target.osd()));
         let (since, again) = (since.clone(), since.clone());
-        let show = move || {
-            let mut out = since.lines();
-            table(&mut out, &shown.upgrade().map(|osd| osd.io_stats()).unwrap_or_default());
-            out.trim_end().to_owned()
+        let read = move || {
+            let stats = shown.upgrade().map(|osd| osd.io_stats()).unwrap_or_default();
+            Histograms { window: since.window(), levels: Vec::new(), tables: tables(&stats) }
         };
         let clear = move |_: &str| {
             cleared.upgrade().inspect(|osd| osd.clear_io_stats());
             again.restart();
             Ok(())
         };
-        target.params().add_rw(format!("{}{name}", target.device_param_prefix()), show, clear);
-    }
-}
-
-/// Since when is counted, and the three lines that tell so. Cloning shares.
-#[derive(Clone)]
-pub struct Since {
-    rt: Rt,
-    begun: Arc<Mutex<(Time, Timestamp)>>,
-}
-
-impl Since {
-    /// From now on.
-    pub fn new(rt: Rt) -> Since {
-        let begun = Arc::new(Mutex::new((rt.now(), rt.wall())));
-        Since { rt, begun }
-    }
-
-    /// From now on again.
-    pub fn restart(&self) {
-        *self.begun.lock() = (self.rt.now(), self.rt.wall());
-    }
-
-    /// The head of a table.
-    pub fn lines(&self) -> String {
-        let (now, wall, (begun, begun_wall)) = (self.rt.now(), self.rt.wall(), *self.begun.lock());
-        let elapsed = now.since(begun);
-        let mut out = String::new();
-        // A String takes all.
-        let mut line = |name: &str, secs: i64, nanos: u32| {
-            let _ = writeln!(out, "{name:<25}{secs}.{nanos:09} secs.nsecs");
-        };
-        line("snapshot_time:", wall.secs, wall.nanos);
-        line("start_time:", begun_wall.secs, begun_wall.nanos);
-        line("elapsed_time:", elapsed.as_secs() as i64, elapsed.subsec_nanos());
-        out
+        target.params().add_rw(format!("{}{name}", target.device_param_prefix()), read, clear);
     }
 }
 
 /// Requests to the device: how many at a time, how long, how large.
-pub fn disk_tables(out: &mut String, stats: &IoStats) {
+pub fn disk_tables(stats: &IoStats) -> Vec<Table> {
     let (reads, writes) = (&stats.reads, &stats.writes);
-    // There is none with nothing in flight.
-    let (read, write) = (reads.in_flight.get(1..).unwrap_or(&[]), writes.in_flight.get(1..).unwrap_or(&[]));
-    brw_table(out, ("disk I/Os in flight", "ios"), read, write, |row| (row + 1).to_string());
-    let power = |row: usize| 1u64.checked_shl(row as u32).unwrap_or(u64::MAX);
-    brw_table(out, ("I/O time (1/1000s)", "ios"), reads.millis.rows(), writes.millis.rows(), |row| {
-        power(row).to_string()
-    });
-    brw_table(out, ("disk I/O size", "ios"), reads.bytes.rows(), writes.bytes.rows(), |row| {
-        // 4096 is 4K.
-        format!("{}{}", 1 << (row % 10), ["", "K", "M", "G", "T", "P", "E"][(row / 10).min(6)])
-    });
+    let table = |title, metric, unit, bounds, columns: [Column; 2]| Table {
+        title,
+        counted: "ios",
+        head: Head::Brw,
+        bounds,
+        metric,
+        unit,
+        columns: columns.into(),
+    };
+    // No request begins with none in flight: it counts itself.
+    let in_flight = |name, rows: &[u64]| Column::exact(name, 1, rows.get(1..).unwrap_or(&[]));
+    let in_flight = [in_flight("read", &reads.in_flight), in_flight("write", &writes.in_flight)];
+    let times = [reads.millis.column("read"), writes.millis.column("write")];
+    let sizes = [reads.bytes.column("read"), writes.bytes.column("write")];
+    vec![
+        table("disk I/Os in flight", "disk_in_flight", "", Bounds::From(1), in_flight),
+        table("I/O time (1/1000s)", "disk_time", "ms", Bounds::Powers, times),
+        table("disk I/O size", "disk_size", "bytes", Bounds::Sizes, sizes),
+    ]
 }
 
 /// Commits: how long, for how long nothing could begin, how much.
-fn commit_tables(out: &mut String, stats: &IoStats) {
+fn commit_tables(stats: &IoStats) -> Vec<Table> {
     let commits = &stats.commits;
-    for (title, histogram) in [
-        ("commit time (1/1000s)", &commits.millis),
-        ("stall (1/1000s)", &commits.stall_millis),
-        ("changes per commit", &commits.changes),
-    ] {
-        let _ = writeln!(out, "\n\t\t\tcommits\n{title:<22}count  % cum %");
-        let mut rows = Rows::new(histogram.rows());
-        for row in 0..histogram.rows().len().max(1) {
-            let _ = writeln!(out, "{}:\t\t{}", 1u64.checked_shl(row as u32).unwrap_or(u64::MAX), rows.cell(row));
-        }
-    }
+    let table = |(title, metric, unit, histogram): (_, _, _, &nacre_base::histogram::Histogram)| Table {
+        title,
+        counted: "count",
+        head: Head::Brw,
+        bounds: Bounds::Powers,
+        metric,
+        unit,
+        columns: vec![histogram.column("commits")],
+    };
+    let tables = [
+        ("commit time (1/1000s)", "time", "ms", &commits.millis),
+        ("stall (1/1000s)", "stall", "ms", &commits.stall_millis),
+        ("changes per commit", "changes", "", &commits.changes),
+    ];
+    tables.map(table).into()
 }

@@ -25,7 +25,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-pub use device_stats::{Since, disk_tables};
+pub use device_stats::disk_tables;
 pub use error::TargetError;
 pub use lock_guards::{InodeLocks, InodeLocksWait, ServerLockGuard};
 pub use lock_params::set_lock_memory;
@@ -35,7 +35,7 @@ pub use operation::Operation;
 pub use params::PARAMS;
 pub use recovery_service::RecoveryWait;
 pub use service::{Access, Handler, HandlerFuture, Service, Statistics, admit_listed, line, serve};
-pub use stats::{Stats, Unit};
+pub use stats::Stats;
 pub use target::{HEALTHY, Target, TargetConfig};
 
 use nacre_osd::Table;

@@ -22,8 +22,7 @@ pub(crate) fn register(shared: &Arc<Shared>) {
     let params = shared.target.params();
     let show = |name: &str, value: fn(&State) -> u64| {
         let weak = Arc::downgrade(shared);
-        let text = move || weak.upgrade().map_or_else(String::new, |s| value(&s.state.lock()).to_string());
-        params.add(format!("{prefix}{name}"), text);
+        params.add(format!("{prefix}{name}"), move || weak.upgrade().map(|s| value(&s.state.lock())));
     };
     show("lock_count", |s| s.namespace.lock_count() as u64);
     show("waiting_count", |s| s.namespace.waiting_count() as u64);
@@ -36,7 +35,7 @@ pub(crate) fn register(shared: &Arc<Shared>) {
     show("pool.grant_plan", |s| s.namespace.pool().plan);
     show("pool.recalc_period", |_| 1);
     let weak = Arc::downgrade(shared);
-    let speed = move || weak.upgrade().map_or(0, |s| s.state.lock().namespace.pool().speed).to_string();
+    let speed = move || weak.upgrade().map(|s| s.state.lock().namespace.pool().speed);
     params.add(format!("{prefix}pool.grant_speed"), speed);
     show("pool.grants", |s| s.namespace.totals().grants);
     show("pool.cancels", |s| s.namespace.totals().cancels);
@@ -67,14 +66,14 @@ fn show_rate(shared: &Arc<Shared>, name: &str, count: fn(&State) -> u64) {
     let last = Mutex::new((Time::default(), 0, 0));
     let weak = Arc::downgrade(shared);
     shared.target.params().add(format!("{}{name}", shared.target.lock_param_prefix()), move || {
-        let Some(shared) = weak.upgrade() else { return String::new() };
+        let shared = weak.upgrade()?;
         let (now, count) = (shared.target.rt().now(), count(&shared.state.lock()));
         let mut last = last.lock();
         let passed = now.since(last.0);
         if passed >= Duration::from_secs(1) {
             *last = (now, count, ((count - last.1) as f64 / passed.as_secs_f64()) as u64);
         }
-        last.2.to_string()
+        Some(last.2)
     });
 }
 
@@ -89,10 +88,7 @@ fn set(
     let (shown, changed) = (Arc::downgrade(shared), Arc::downgrade(shared));
     shared.target.params().add_rw(
         format!("{}{name}", shared.target.lock_param_prefix()),
-        move || {
-            let text = |s: Arc<Shared>| get(&s.state.lock().namespace.settings()).to_string();
-            shown.upgrade().map_or_else(String::new, text)
-        },
+        move || shown.upgrade().map(|s| get(&s.state.lock().namespace.settings())),
         move |text| {
             let value: u64 = text.trim().parse().map_err(|_| format!("{text:?} is not a number"))?;
             if !range.contains(&value) {

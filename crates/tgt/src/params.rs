@@ -11,8 +11,9 @@ const DAY: i64 = 24 * 3600;
 pub const PARAMS: &[Declared] = &[
     Declared::text(TARGETS, "uuid", "The target's name, as Lustre shows it."),
     Declared::text(TARGETS, "health", "What is wrong with the target; healthy if nothing is."),
-    Declared::shown(TARGETS, "instance", Kind::Counter, "How often the target was started."),
-    Declared::shown(TARGETS, "num_exports", Kind::Gauge, "Clients that are connected, other servers among them."),
+    Declared::shown(TARGETS, "instance", Kind::Counter, "How often the target was started.").metric("starts"),
+    Declared::shown(TARGETS, "num_exports", Kind::Gauge, "Clients that are connected, other servers among them.")
+        .metric("exports"),
     Declared::local(&["mgs", "obdfilter"], "stats", Kind::Statistics, "", "Operations, and how long they took."),
     Declared::local(&["mdt"], "md_stats", Kind::Statistics, "", "Operations, and how long they took."),
     Declared::text(WITH_CLIENTS, "recovery_status", "How far the recovery after the last start is or was."),
@@ -34,6 +35,6 @@ pub const PARAMS: &[Declared] = &[
     .in_unit("s"),
     Declared::local(WITH_CLIENTS, "evict_client", Kind::Action, "", "Evicts the client with this UUID or NID."),
     Declared::local(WITH_CLIENTS, "abort_recovery", Kind::Action, "", "Ends the wait for clients of the last start."),
-    Declared::local(DEVICE, "brw_stats", Kind::Statistics, "", "Sizes and times of reads and writes of the device."),
-    Declared::local(DEVICE, "commit_stats", Kind::Statistics, "", "How long commits took, and what was in them."),
+    Declared::local(DEVICE, "brw_stats", Kind::Histograms, "", "Sizes and times of reads and writes of the device."),
+    Declared::local(DEVICE, "commit_stats", Kind::Histograms, "", "How long commits took, and what was in them."),
 ];

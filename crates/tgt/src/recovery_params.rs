@@ -5,7 +5,7 @@
 use crate::recovery::{Phase, Settings};
 use crate::recovery_service::RecoveryService;
 use nacre_base::Time;
-use std::fmt::Write;
+use nacre_base::param::value::Fields;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn limit(service: &Arc<RecoveryService>, name: &str, field: fn(&mut Settings) ->
     let (shown, set) = (service.clone(), service.clone());
     target.params().add_rw(
         format!("{}{name}", target.param_prefix()),
-        move || field(&mut shown.settings()).as_secs().to_string(),
+        move || field(&mut shown.settings()).as_secs(),
         move |text| {
             let seconds = text.trim().parse().ok().filter(|s| (1..=LIMIT_MAX).contains(s));
             let seconds =
@@ -47,46 +47,42 @@ fn limit(service: &Arc<RecoveryService>, name: &str, field: fn(&mut Settings) ->
     );
 }
 
-/// As Lustre prints it.
-fn status(service: &RecoveryService) -> String {
+/// The fields of `recovery_status`, which are others before and after the end.
+fn status(service: &RecoveryService) -> Fields {
     let status = service.status();
     let (now, target) = (service.target().rt().now(), service.target());
     let wall = |at: Time| target.rt().wall().secs - now.since(at).as_secs() as i64;
-    let mut text = String::new();
-    let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "{name}: {value}");
-    };
+    let mut fields = Fields::default();
     if status.counts.known == 0 {
-        line("status", "INACTIVE".to_owned());
-        return text.trim_end().to_owned();
+        fields.push("status", "INACTIVE");
+        return fields;
     }
-    line("status", status.phase.name().to_owned());
-    let began = status.began.map_or(0, wall);
-    line("recovery_start", began.to_string());
+    fields.push("status", status.phase.name());
+    fields.push("recovery_start", status.began.map_or(0, wall));
     let counts = status.counts;
     if let (Phase::Complete, Some(began), Some(ended)) = (status.phase, status.began, status.ended) {
-        line("recovery_duration", ended.since(began).as_secs().to_string());
-        line("completed_clients", format!("{}/{}", counts.known - counts.evicted, counts.known));
-        line("replayed_requests", counts.replayed.to_string());
+        fields.push("recovery_duration", ended.since(began).as_secs());
+        fields.push("completed_clients", format!("{}/{}", counts.known - counts.evicted, counts.known));
+        fields.push("replayed_requests", counts.replayed);
         if counts.failed > 0 {
-            line("failed_requests", counts.failed.to_string());
+            fields.push("failed_requests", counts.failed);
         }
-        line("last_transno", target.last_committed().0.to_string());
+        fields.push("last_transno", target.last_committed().0);
     } else {
         let left = if status.deadline == Time::FAR_FUTURE { 0 } else { status.deadline.since(now).as_secs() };
-        line("time_remaining", left.to_string());
-        line("connected_clients", format!("{}/{}", counts.connected, counts.known));
-        line("req_replay_clients", (counts.connected - counts.requests_done).to_string());
-        line("lock_repay_clients", (counts.connected - counts.completed).to_string());
-        line("completed_clients", counts.completed.to_string());
-        line("evicted_clients", counts.evicted.to_string());
-        line("replayed_requests", counts.replayed.to_string());
+        fields.push("time_remaining", left);
+        fields.push("connected_clients", format!("{}/{}", counts.connected, counts.known));
+        fields.push("req_replay_clients", counts.connected - counts.requests_done);
+        fields.push("lock_repay_clients", counts.connected - counts.completed);
+        fields.push("completed_clients", counts.completed);
+        fields.push("evicted_clients", counts.evicted);
+        fields.push("replayed_requests", counts.replayed);
         if counts.failed > 0 {
-            line("failed_requests", counts.failed.to_string());
+            fields.push("failed_requests", counts.failed);
         }
-        line("queued_requests", counts.waiting.to_string());
-        line("next_transno", (status.last_transno + 1).to_string());
+        fields.push("queued_requests", counts.waiting);
+        fields.push("next_transno", status.last_transno + 1);
     }
-    line("VBR", if status.by_version { "ENABLED" } else { "DISABLED" }.to_owned());
-    text.trim_end().to_owned()
+    fields.push("VBR", if status.by_version { "ENABLED" } else { "DISABLED" });
+    fields
 }

@@ -2,8 +2,10 @@
 //! connecting, saved replies, statistics and the read-only check in one place.
 
 use crate::recovery_service::{Admission, Exports, RecoveryService, Turn};
-use crate::{MODIFY_RPCS_MAX, Stats, Target, TargetError, device_stats, recovery_params, reply};
+use crate::{MODIFY_RPCS_MAX, Target, TargetError, device_stats, recovery_params, reply};
 use async_trait::async_trait;
+use nacre_base::param::value::Unit;
+use nacre_base::tally::Tally;
 use nacre_base::{Errno, FxHashMap, Tag, Transno, Xid};
 use nacre_ptlrpc::{
     Export, Identity, LockPool, Response, Roles, ServedTarget, ServerRequest, Servers, Standing, TargetHandler,
@@ -122,11 +124,11 @@ pub async fn serve<S: Service>(service: &Arc<S>) -> Result<ServedTarget, TargetE
     }
     let dispatcher = Arc::new(Dispatcher::new(service.clone(), recovery, exports.clone()));
     let params = target.params();
-    params.add(format!("{}num_exports", target.param_prefix()), move || exports.lock().len().to_string());
+    params.add(format!("{}num_exports", target.param_prefix()), move || exports.lock().len());
     for Statistics { name, only } in S::STATISTICS {
         let service = Arc::downgrade(service);
         params.add(format!("{name}.stats"), move || {
-            service.upgrade().map_or_else(String::new, |s| s.target().node().show_service_stats(S::NAME, only))
+            service.upgrade().map(|s| s.target().node().service_operations(S::NAME, only))
         });
     }
     let (recovery, recovered) = (dispatcher.recovery.clone(), service.clone());
@@ -166,19 +168,29 @@ pub async fn admit_listed(
     }
 }
 
+/// A line of the service's table, with what its requests are counted in.
+struct Line<S: 'static> {
+    handler: &'static Handler<S>,
+    /// `None` if the handler counts for itself.
+    tally: Option<Arc<Tally>>,
+}
+
 struct Dispatcher<S: Service> {
     service: Arc<S>,
-    handlers: FxHashMap<u32, &'static Handler<S>>,
-    stats: Stats,
+    lines: FxHashMap<u32, Line<S>>,
     recovery: Arc<RecoveryService>,
     exports: Exports,
 }
 
 impl<S: Service> Dispatcher<S> {
     fn new(service: Arc<S>, recovery: Arc<RecoveryService>, exports: Exports) -> Dispatcher<S> {
-        let handlers = S::table().iter().map(|h| (h.opcode as u32, h)).collect();
-        let stats = service.target().stats().clone();
-        Dispatcher { service, handlers, stats, recovery, exports }
+        let stats = service.target().stats();
+        let line = |handler: &'static Handler<S>| {
+            let tally = (!handler.stat.is_empty()).then(|| stats.tally(handler.stat, Unit::Usecs));
+            (handler.opcode as u32, Line { handler, tally })
+        };
+        let lines = S::table().iter().map(line).collect();
+        Dispatcher { service, lines, recovery, exports }
     }
 
     /// Holds the request against the table's roles. While it is not known who the servers are, the client has to try again.
@@ -210,24 +222,24 @@ impl<S: Service> Dispatcher<S> {
         }
     }
 
-    async fn run(&self, handler: &Handler<S>, request: ServerRequest) -> Result<Response, Errno> {
+    async fn run(&self, line: &Line<S>, request: ServerRequest) -> Result<Response, Errno> {
         let rt = self.service.target().rt();
         let begun = rt.now();
-        let result = (handler.run)(&self.service, request).await;
-        if !handler.stat.is_empty() && result.is_ok() {
-            self.stats.time(handler.stat, rt.now().since(begun));
+        let result = (line.handler.run)(&self.service, request).await;
+        if let Some(tally) = line.tally.as_ref().filter(|_| result.is_ok()) {
+            tally.add_time(rt.now().since(begun));
         }
         result
     }
 
     /// Executes a replay at its turn, unless that was done before the crash. It fails if what it was based on is another
     /// now, or is not there.
-    async fn replay(&self, handler: &Handler<S>, request: ServerRequest, turn: Turn) -> Result<Response, Errno> {
+    async fn replay(&self, line: &Line<S>, request: ServerRequest, turn: Turn) -> Result<Response, Errno> {
         let (export, delivery) = (request.export.clone(), request.delivery());
         let (xid, opcode, transno) = (request.xid(), request.opcode, request.header.transno);
         let result = match self.saved_reply(&export, xid, request.tag()).await {
             Some(saved) => saved,
-            None => self.run(handler, request).await,
+            None => self.run(line, request).await,
         };
         match &result {
             // It comes again, or its client is gone.
@@ -337,7 +349,8 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
     }
 
     async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
-        let handler = self.handlers.get(&request.header.opcode).ok_or(Errno::EOPNOTSUPP)?;
+        let line = self.lines.get(&request.header.opcode).ok_or(Errno::EOPNOTSUPP)?;
+        let handler = line.handler;
         if request.header.tag > MODIFY_RPCS_MAX {
             return Err(Errno::EPROTO);
         }
@@ -360,8 +373,8 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
             true => self.recovery.turn(&request).await?,
         };
         match admission {
-            Admission::Now => self.run(handler, request).await,
-            Admission::Turn(turn) => self.replay(handler, request, turn).await,
+            Admission::Now => self.run(line, request).await,
+            Admission::Turn(turn) => self.replay(line, request, turn).await,
             // Nobody reads the answer to a replay, but whether it is an error.
             Admission::Executed(result) => {
                 result.map(|()| Response::new(&()).with_transno(Transno(request.header.transno)))

@@ -336,12 +336,12 @@ impl Target {
         let (params, prefix) = (&self.params, self.param_prefix());
         let (uuid, instance) = (format!("{}_UUID", self.name), self.instance);
         params.add(format!("{prefix}uuid"), move || uuid.clone());
-        params.add(format!("{prefix}instance"), move || instance.to_string());
+        params.add(format!("{prefix}instance"), move || instance);
         let stats = if self.name.kind == TargetKind::Mdt { "md_stats" } else { "stats" };
         let (shown, cleared) = (self.stats.clone(), self.stats.clone());
         params.add_rw(
             format!("{prefix}{stats}"),
-            move || shown.to_string(),
+            move || shown.read(),
             move |_| {
                 cleared.clear();
                 Ok(())

@@ -3,6 +3,7 @@
 use crate::{LockService, TABLES, TARGET, Target, TargetConfig, TargetError};
 use nacre_base::fault::{Fault, FaultAction};
 use nacre_base::param::Params;
+use nacre_base::param::value::Unit;
 use nacre_base::{Errno, Faults, Fid, MdtIndex, TargetName, Time, Transno, Uuid};
 use nacre_ldlm::{ClientId, LockId};
 use nacre_lnet::{Lnet, LnetOptions};
@@ -245,7 +246,7 @@ fn parameters_carry_lustres_names() {
     run(|rt| async move {
         let osd = Arc::new(MemOsd::new(&rt, TABLES, MemOptions::default()));
         let target = open(&rt, &osd).await;
-        target.stats().time("open", Duration::from_micros(12));
+        target.stats().tally("open", Unit::Usecs).add_time(Duration::from_micros(12));
         let params = target.params();
         assert_eq!(params.get("mdt.nacre-MDT0000.uuid").unwrap()[0].1, "nacre-MDT0000_UUID");
         assert!(params.get("mdt.*.md_stats").unwrap()[0].1.contains("1 samples [usecs] 12 12 12 144"));

@@ -25,6 +25,8 @@ pub struct Declared {
     pub default: &'static str,
     /// A sentence that says what it shows or does.
     pub about: &'static str,
+    /// Its name among metrics, without layer and unit; empty if that is made of `name`.
+    pub metric: &'static str,
 }
 
 /// Where a parameter can be set.
@@ -66,6 +68,8 @@ pub enum Kind {
     Text,
     /// Counts, sums and extremes by operation; setting it to anything clears it, if it can be set.
     Statistics,
+    /// Histograms; setting it to anything clears them.
+    Histograms,
     /// Setting it does something at once; there is nothing to read.
     Action,
 }
@@ -114,7 +118,7 @@ impl Declared {
         default: &'static str,
         about: &'static str,
     ) -> Declared {
-        Declared { layers, name, kind, unit: "", access, default, about }
+        Declared { layers, name, kind, unit: "", access, default, about, metric: "" }
     }
 
     /// A read-only parameter without a unit.
@@ -161,20 +165,30 @@ impl Declared {
 
     /// True if the parameter configures something: statistics and actions can be written to, but have no value that stays.
     pub fn is_tunable(&self) -> bool {
-        let configures = !matches!(self.kind, Kind::Text | Kind::Statistics | Kind::Action);
+        let configures = !matches!(self.kind, Kind::Text | Kind::Statistics | Kind::Histograms | Kind::Action);
         configures && self.access != Access::Shown
+    }
+
+    /// Names its metric, where the parameter's name would not do: units and `count` have no place in it.
+    pub const fn metric(self, metric: &'static str) -> Declared {
+        Declared { metric, ..self }
     }
 
     /// The device part of `name`, if the rest of it is this declaration's.
     fn device_of<'a>(&self, name: &'a str) -> Option<&'a str> {
+        self.layer_and_device(name).map(|(_, device)| device)
+    }
+
+    /// The layer and the device part of `name`, if the rest of it is this declaration's.
+    pub fn layer_and_device<'a>(&self, name: &'a str) -> Option<(&'static str, &'a str)> {
         if self.layers.is_empty() {
-            return (name == self.name).then_some("");
+            return (name == self.name).then_some(("", ""));
         }
         self.layers.iter().find_map(|layer| {
             let rest = name.strip_prefix(layer)?.strip_prefix('.')?;
             let device = rest.strip_suffix(self.name)?.strip_suffix('.')?;
             // `pool.limit` must not be taken for a device `x.pool` with a parameter `limit`; NIDs do have dots.
-            (!device.contains('.') || device.contains('@')).then_some(device)
+            (!device.contains('.') || device.contains('@')).then_some((*layer, device))
         })
     }
 }
@@ -236,6 +250,11 @@ fn last_part(name: &str) -> &str {
 }
 
 impl Kind {
+    /// Whether parameters of this kind are measured, not set: they are what `/metrics` has.
+    pub fn is_metric(self) -> bool {
+        matches!(self, Kind::Gauge | Kind::Counter | Kind::Statistics | Kind::Histograms)
+    }
+
     /// Whether a value is of this type and in its range.
     pub fn allows(self, value: &str) -> bool {
         match self {
@@ -247,7 +266,7 @@ impl Kind {
             Kind::Squash => parse_squash(value).is_ok(),
             Kind::Nids => parse_nosquash(value).is_ok(),
             Kind::Gauge | Kind::Counter => false,
-            Kind::Text | Kind::Statistics | Kind::Action => true,
+            Kind::Text | Kind::Statistics | Kind::Histograms | Kind::Action => true,
         }
     }
 }
@@ -265,6 +284,7 @@ impl std::fmt::Display for Kind {
             Kind::Counter => f.write_str("a count"),
             Kind::Text => f.write_str("text"),
             Kind::Statistics => f.write_str("statistics"),
+            Kind::Histograms => f.write_str("histograms"),
             Kind::Action => f.write_str("an action"),
         }
     }

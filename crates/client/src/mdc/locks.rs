@@ -7,6 +7,7 @@ use crate::inodes::{Asked, Effect, InodeCache, Notice, Out};
 use crate::lock_params::LockOwner;
 use crate::mount::callback_service::LockHolder;
 use crate::mount::connection::{Connection, Observer};
+use nacre_base::param::value::Histograms;
 use nacre_base::{Errno, Fid, Time};
 use nacre_ldlm::LockId;
 use nacre_ldlm::lock_cache::{Given, Giving, LockCache, LruLimits};
@@ -212,8 +213,8 @@ impl Mdc {
     }
 
     /// `rpc_stats`.
-    pub(crate) fn show_rpc_stats(&self) -> String {
-        self.rpc_stats.show_modify(&self.connection.import().flights(Traffic::Modify))
+    pub(crate) fn read_rpc_stats(&self) -> Histograms {
+        self.rpc_stats.read_modify(&self.connection.import().flights(Traffic::Modify))
     }
 
     pub(crate) fn clear_rpc_stats(&self) {

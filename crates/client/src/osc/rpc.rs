@@ -9,6 +9,7 @@ use crate::rpc_stats::Traffics;
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
 use nacre_base::fault::FaultAction;
+use nacre_base::param::value::Histograms;
 use nacre_base::{Errno, Fid, Payload, Timestamp};
 use nacre_ptlrpc::{Bulk, CallOptions, Traffic};
 use nacre_wire::attr::{ObjectAttr, StatFs};
@@ -179,9 +180,9 @@ impl Osc {
     }
 
     /// `rpc_stats`.
-    pub(crate) fn show_rpc_stats(&self) -> String {
+    pub(crate) fn read_rpc_stats(&self) -> Histograms {
         let import = self.connection.import();
-        self.rpc_stats.show_data(&Traffics {
+        self.rpc_stats.read_data(&Traffics {
             reads: import.flights(Traffic::Read),
             writes: import.flights(Traffic::Write),
             pending_read: import.queued_bytes(Opcode::OstRead),

@@ -386,7 +386,7 @@ fn what_will_be_read_is_there_when_it_is_read() {
         a.fsync(&fa, true).await.unwrap();
         let fb = opened(&b, &fa, 0).await;
         let reads = |cluster: &Cluster| -> u64 {
-            cluster.oss.iter().map(|oss| oss.node.rpc().service_stats(nacre_wire::Opcode::OstRead).count).sum()
+            cluster.oss.iter().map(|oss| oss.node.rpc().service_stats(nacre_wire::Opcode::OstRead).samples).sum()
         };
         b.advise(&fb, Advice::WillRead(1_000_000..u64::MAX)).await.unwrap();
         rt.sleep(10 * SECOND).await;
@@ -411,7 +411,7 @@ fn what_is_not_needed_is_written_and_dropped_and_nothing_else() {
         a.put(&fa, 0, &[1; 1_000_000]).await.unwrap();
         a.advise(&fa, Advice::DontNeed(0..500_000)).await.unwrap();
         assert_eq!((dirty(&a), locks(&a)), (0, 1), "the lock is on more than that");
-        let reads = |cluster: &Cluster| cluster.oss[0].node.rpc().service_stats(nacre_wire::Opcode::OstRead).count;
+        let reads = |cluster: &Cluster| cluster.oss[0].node.rpc().service_stats(nacre_wire::Opcode::OstRead).samples;
         assert!(a.get(&fa, 500_000, 500_000).await == [1; 500_000]);
         assert_eq!(reads(&cluster), 0, "that is still here");
         assert!(a.get(&fa, 0, 500_000).await == [1; 500_000]);

@@ -132,7 +132,7 @@ impl Cluster {
     /// Metadata requests that the MDS has served since it was started, and locks given back to it.
     pub(crate) fn mds_requests(&self) -> u64 {
         use nacre_wire::Opcode as O;
-        let served = |o: &O| self.mds.node.rpc().service_stats(*o).count;
+        let served = |o: &O| self.mds.node.rpc().service_stats(*o).samples;
         let other = [O::ObdPing, O::MdsConnect, O::MdsDisconnect];
         O::ALL.iter().filter(|o| !other.contains(o)).map(served).sum()
     }

@@ -43,12 +43,12 @@ fn what_is_above_the_size_of_the_lru_leaves_with_few_messages() {
         client.node.params().set("ldlm.namespaces.*-osc-*.lru_size", "40").unwrap();
         rt.sleep(Duration::from_secs(5)).await;
         assert_eq!(count(&client, UNUSED), 40);
-        assert_eq!(cluster.oss[0].node.rpc().service_stats(Opcode::LdlmCancel).count, 1, "160 locks in one message");
+        assert_eq!(cluster.oss[0].node.rpc().service_stats(Opcode::LdlmCancel).samples, 1, "160 locks in one message");
         let unused = count(&client, "ldlm.namespaces.*-mdc-*.lock_unused_count");
         client.node.params().set("ldlm.namespaces.*-mdc-*.lru_size", "clear").unwrap();
         rt.sleep(Duration::from_secs(1)).await;
         assert!(unused > 100, "{unused}");
-        assert_eq!(cluster.mds.node.rpc().service_stats(Opcode::LdlmCancel).count, 1);
+        assert_eq!(cluster.mds.node.rpc().service_stats(Opcode::LdlmCancel).samples, 1);
     });
 }
 
@@ -177,8 +177,8 @@ fn rpc_stats_show_the_rpcs_that_were_sent() {
             let numbers: Vec<u64> = numbers.filter_map(|w| w.parse().ok()).collect();
             (numbers[0], numbers[3])
         };
-        let writes = cluster.oss[0].node.rpc().service_stats(Opcode::OstWrite).count;
-        let reads = cluster.oss[0].node.rpc().service_stats(Opcode::OstRead).count;
+        let writes = cluster.oss[0].node.rpc().service_stats(Opcode::OstWrite).samples;
+        let reads = cluster.oss[0].node.rpc().service_stats(Opcode::OstRead).samples;
         let all_writes: u64 = ["512", "1024"]
             .iter()
             .filter(|l| text.contains(&format!("\n{l}:")))

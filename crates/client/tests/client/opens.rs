@@ -16,7 +16,7 @@ const SETTLED: Duration = Duration::from_secs(5);
 
 impl Cluster {
     fn served(&self, opcode: Opcode) -> u64 {
-        self.mds.node.rpc().service_stats(opcode).count
+        self.mds.node.rpc().service_stats(opcode).samples
     }
 
     /// Data requests that the OSSs have served.
@@ -24,7 +24,7 @@ impl Cluster {
         use Opcode as O;
         let other = [O::ObdPing, O::OstConnect, O::OstDisconnect, O::OstCreate, O::OstStatfs, O::OstDestroy];
         let served = |node: &nacre_ptlrpc::RpcNode| -> u64 {
-            O::ALL.iter().filter(|o| !other.contains(o)).map(|o| node.service_stats(*o).count).sum()
+            O::ALL.iter().filter(|o| !other.contains(o)).map(|o| node.service_stats(*o).samples).sum()
         };
         self.oss.iter().map(|oss| served(oss.node.rpc())).sum()
     }

@@ -21,7 +21,7 @@ struct Requests {
 
 impl Requests {
     fn of(cluster: &Cluster) -> Requests {
-        let oss = |opcode| cluster.oss.iter().map(|s| s.node.rpc().service_stats(opcode).count).sum();
+        let oss = |opcode| cluster.oss.iter().map(|s| s.node.rpc().service_stats(opcode).samples).sum();
         let (enqueues, glimpses) = (oss(Opcode::LdlmEnqueue), oss(Opcode::OstGlimpse));
         Requests { mds: cluster.mds_requests(), enqueues, glimpses }
     }

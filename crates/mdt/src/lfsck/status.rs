@@ -3,6 +3,7 @@
 
 use super::course::{Progress, Stage};
 use super::finding::{Kind, Part, Tally};
+use nacre_base::param::value::Fields;
 use nacre_base::{Errno, Timestamp};
 use std::fmt::Write as _;
 
@@ -187,20 +188,20 @@ impl Status {
     }
 
     /// What `lctl lfsck_query` prints.
-    pub(crate) fn show_query(&self) -> String {
+    pub(crate) fn query(&self) -> Fields {
         const STATES: [&str; 7] =
             ["init", "scanning-phase1", "scanning-phase2", "completed", "failed", "stopped", "partial"];
-        let mut text = String::new();
+        let mut fields = Fields::default();
         for (name, part) in [("layout", Part::Layout), ("namespace", Part::Namespace)] {
             let status = self.status(part);
             for state in STATES {
-                let _ = writeln!(text, "{name}_mdts_{state}: {}", u8::from(state == status));
+                fields.push(format!("{name}_mdts_{state}"), state == status);
             }
             let (repaired, _) = self.tally.part(part);
             let of_objects = if part == Part::Layout { self.tally.part(Part::Target).0 } else { 0 };
-            let _ = writeln!(text, "{name}_repaired: {}", repaired + of_objects);
+            fields.push(format!("{name}_repaired"), repaired + of_objects);
         }
-        text
+        fields
     }
 }
 
@@ -212,6 +213,7 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
     use crate::lfsck::finding::Finding;
+    use nacre_base::param::value::Reading;
 
     fn line<'a>(text: &'a str, name: &str) -> &'a str {
         text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(": ")).unwrap_or("missing")
@@ -237,7 +239,7 @@ mod tests {
         assert_eq!((line(&names, "nlinks_repaired"), line(&layout, "failed_phase1")), ("1", "1"));
         assert_eq!(line(&names, "average_speed_phase1"), "10 items/sec");
         assert_eq!(line(&layout, "time_since_last_completed"), "5 seconds");
-        let query = status.show_query();
+        let query = status.query().into_value().to_string();
         assert_eq!((line(&query, "layout_mdts_partial"), line(&query, "namespace_repaired")), ("1", "1"));
         status.start(Parts { namespace: true, layout: false }, true);
         status.stop(Errno::EINTR, 120);

@@ -81,7 +81,7 @@ impl Lfsck {
         let (shown, set, mdt) = (self.clone(), Arc::downgrade(self), Arc::downgrade(mdt));
         params.add_rw(
             format!("{prefix}lfsck_control"),
-            move || shown.status.lock().show_query(),
+            move || shown.status.lock().query(),
             move |text| {
                 let (Some(lfsck), Some(mdt)) = (set.upgrade(), Weak::upgrade(&mdt)) else { return Ok(()) };
                 lfsck.control(&mdt, text)

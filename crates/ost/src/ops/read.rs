@@ -29,8 +29,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
         (record, lens, data)
     };
     let checksum = read.checksum.then(|| crc32c(&data));
-    ost.target.stats().bytes("read_bytes", data.len() as u64);
-    ost.brw_stats.count_read(&read.extents);
+    ost.brw_stats.count_read(&read.extents, data.len());
     let contended = ost.locks.is_contended(read.fid);
     let reply = ReadReply { attr: ost.attr(read.fid, &record).await?, lens, checksum, contended };
     if request.fits_inline(data.len()) {

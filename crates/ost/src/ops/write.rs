@@ -57,8 +57,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
             response
         }
     };
-    ost.target.stats().bytes("write_bytes", extents.bytes as u64);
-    ost.brw_stats.count_write(&write.extents);
+    ost.brw_stats.count_write(&write.extents, extents.bytes);
 
     // 4. The commit, if somebody depends on it.
     if after == ReplyAfter::Commit {

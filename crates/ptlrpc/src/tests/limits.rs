@@ -352,9 +352,9 @@ fn parameters_read_as_in_lustre() {
             assert!(text.contains(want), "{want} in {text}");
         }
         assert!(get("mdc.*.stats").contains("mds_reint                 1 samples [usecs]"));
-        let served = w.server.node.show_service_stats("test", &[Opcode::MdsReint]);
-        assert!(served.contains("mds_reint                 1 samples [usecs]"));
-        assert_eq!(w.server.node.service_stats(Opcode::MdsReint).count, 1);
+        let served = w.server.node.service_operations("test", &[Opcode::MdsReint]);
+        assert_eq!(served.rows.iter().map(|row| &*row.name).collect::<Vec<_>>(), ["req_waittime", "mds_reint"]);
+        assert_eq!(w.server.node.service_stats(Opcode::MdsReint).samples, 1);
         let _ = rt;
     });
 }

@@ -1,0 +1,51 @@
+//! How often names and attributes were changed, and how long that took, by operation as in Lustre's `md_stats`.
+
+use nacre_base::param::value::Unit;
+use nacre_base::tally::Tally;
+use nacre_tgt::Stats;
+use nacre_wire::attr::mode;
+use nacre_wire::mds::ReintRecord;
+use std::sync::Arc;
+
+/// The tallies of one MDT's changes.
+pub(crate) struct ReintTallies {
+    mkdir: Arc<Tally>,
+    mknod: Arc<Tally>,
+    rmdir: Arc<Tally>,
+    unlink: Arc<Tally>,
+    setattr: Arc<Tally>,
+    link: Arc<Tally>,
+    rename: Arc<Tally>,
+    setxattr: Arc<Tally>,
+}
+
+impl ReintTallies {
+    /// Those of a target with these statistics.
+    pub(crate) fn new(stats: &Stats) -> ReintTallies {
+        let tally = |name| stats.tally(name, Unit::Usecs);
+        ReintTallies {
+            mkdir: tally("mkdir"),
+            mknod: tally("mknod"),
+            rmdir: tally("rmdir"),
+            unlink: tally("unlink"),
+            setattr: tally("setattr"),
+            link: tally("link"),
+            rename: tally("rename"),
+            setxattr: tally("setxattr"),
+        }
+    }
+
+    /// The tally that a change is counted in.
+    pub(crate) fn of(&self, record: &ReintRecord) -> &Tally {
+        match record {
+            ReintRecord::Create(r) if r.mode & mode::S_IFMT == mode::S_IFDIR => &self.mkdir,
+            ReintRecord::Create(_) => &self.mknod,
+            ReintRecord::Unlink(r) if r.directory => &self.rmdir,
+            ReintRecord::Unlink(_) => &self.unlink,
+            ReintRecord::Setattr(_) => &self.setattr,
+            ReintRecord::Link(_) => &self.link,
+            ReintRecord::Rename(_) => &self.rename,
+            ReintRecord::Setxattr(_) | ReintRecord::SetLayout(_) => &self.setxattr,
+        }
+    }
+}
