@@ -5,6 +5,7 @@ use clap::Args;
 use nacre_fuse::{MountOptions, Unmount};
 use nacre_nullfs::{self as null, NullOptions};
 use nacre_rt::Rt;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -214,9 +215,10 @@ impl OwnFileSystem {
         self.lctl(&["set_param", "-n", &format!("{pattern}={value}")]).map(drop)
     }
 
-    /// The values of its parameters that match, one after the other.
-    pub(crate) fn get_param(&self, pattern: &str) -> Result<String, String> {
-        self.lctl(&["get_param", "-n", pattern])
+    /// The parameters that match, with typed values.
+    pub(crate) fn get_params(&self, pattern: &str) -> Result<BTreeMap<String, serde_json::Value>, String> {
+        let printed = self.lctl(&["get_param", "--json", pattern])?;
+        serde_json::from_str(&printed).map_err(|e| format!("lctl get_param --json {pattern}: {e}"))
     }
 
     fn lctl(&self, args: &[&str]) -> Result<String, String> {

@@ -5,7 +5,7 @@ use nacre_base::{Errno, Nid};
 use nacre_client::{Client, MountConfig, MountSource};
 use nacre_fuse::{FuseError, MountOptions, Unmount};
 use nacre_process::memory::is_our_mount;
-use nacre_process::{Listen, NodeProcess, daemon, rundir};
+use nacre_process::{Listen, MetricsAddress, NodeProcess, daemon, rundir};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,6 +29,9 @@ pub(crate) struct Mount {
     /// Address to use for this mount's connections
     #[arg(long, value_name = "IP[:PORT]")]
     listen: Option<Listen>,
+    /// Address to serve metrics on (HTTP, /metrics); port 0 takes any free one. Whoever can connect may read them
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
+    metrics: MetricsAddress,
     /// File for the log of a mount in the background
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
@@ -81,7 +84,15 @@ pub(crate) fn main_from_fstab(args: Vec<OsString>) -> ExitCode {
         return fail("mount.nacre", "usage: mount.nacre MGSNID:/FSNAME MOUNTPOINT [-o OPTIONS]", 1);
     };
     let (source, mountpoint) = (source.clone(), PathBuf::from(mountpoint));
-    main(Mount { source, mountpoint, foreground: false, options, listen: None, log: None })
+    main(Mount {
+        source,
+        mountpoint,
+        foreground: false,
+        options,
+        listen: None,
+        metrics: MetricsAddress::default(),
+        log: None,
+    })
 }
 
 /// Called by umount(8) for mounts that the kernel does not tell us of umount(2): `umount.fuse.nacre MOUNTPOINT [-fl]`.
@@ -167,13 +178,14 @@ fn start_in_background(args: &Mount) -> Result<(), String> {
     if let Some(l) = args.listen {
         again.extend(["--listen".to_owned(), l.0.to_string()]);
     }
+    again.extend(["--metrics".to_owned(), args.metrics.0.to_string()]);
     daemon::start_in_background(&again, &log).map(drop)
 }
 
 async fn serve(args: Mount) -> Result<(), String> {
     let source = check(&args)?;
     let listen = args.listen.unwrap_or_else(|| Listen::client(source.mgs.first().copied().unwrap_or(Nid::LO)));
-    let process = NodeProcess::start("mount", listen).await?;
+    let process = NodeProcess::start("mount", listen, args.metrics).await?;
     let imperative_recovery = !args.options.iter().any(|o| o == NO_IMPERATIVE_RECOVERY);
     let config = MountConfig {
         fsname: source.fsname,

@@ -3,7 +3,7 @@
 
 use nacre_base::TargetKind;
 use nacre_osd::disk::{self, Label};
-use nacre_process::{Listen, NodeProcess, daemon};
+use nacre_process::{Listen, MetricsAddress, NodeProcess, daemon};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -14,6 +14,9 @@ pub(crate) struct Serve {
     /// (--servicenode; of an MGS --mgsnode), or the one from which it reaches the MGS
     #[arg(long, value_name = "IP[:PORT]")]
     listen: Option<Listen>,
+    /// Address to serve metrics on (HTTP, /metrics); port 0 takes any free one. Whoever can connect may read them
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
+    metrics: MetricsAddress,
     /// Directories formatted with `nacre mkfs`
     #[arg(required = true)]
     dirs: Vec<PathBuf>,
@@ -60,7 +63,7 @@ async fn serve(role: Role, args: Serve) -> Result<(), String> {
         labels.push(label);
     }
     let listen = args.listen.map_or_else(|| Listen::of_labels(&labels), Ok)?;
-    let process = NodeProcess::start(role.name(), listen).await?;
+    let process = NodeProcess::start(role.name(), listen, args.metrics).await?;
     let started = start(&process, &args.dirs, labels).await;
     if started.is_ok() {
         daemon::say_ready(process.nid());

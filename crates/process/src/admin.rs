@@ -12,6 +12,7 @@ use nacre_node::Node;
 use nacre_wire::mgs::{ReplaceNids, SetParam};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +25,8 @@ use std::time::Duration;
 pub enum Request {
     /// Names and values of the parameters that match.
     GetParam { pattern: String },
+    /// The same as typed values, for programs.
+    GetValues { pattern: String },
     /// Sets the parameters that match.
     SetParam { pattern: String, value: String },
     /// Has the MGS keep a setting for a file system, or for all if `fsname` is empty; without a value, forget it.
@@ -48,6 +51,8 @@ pub enum Request {
     Peers,
     /// Message counts.
     Stats,
+    /// The address that the process serves its metrics at.
+    Metrics,
 }
 
 /// What comes back.
@@ -56,6 +61,8 @@ pub enum Request {
 pub enum Answer {
     /// Names and values, or names with an empty value.
     Params(Vec<(String, String)>),
+    /// Names and values as JSON.
+    Values(Vec<(String, serde_json::Value)>),
     /// Names, and whether each can be set.
     Names(Vec<(String, bool)>),
     /// Devices.
@@ -82,15 +89,20 @@ impl Answer {
 }
 
 /// Serves the admin socket until the process ends; the socket's path is removed by the guard.
-pub(crate) fn serve(node: &Node, role: &str, set_values: &Arc<SetValues>) -> Result<SocketGuard, String> {
+pub(crate) fn serve(
+    node: &Node,
+    role: &str,
+    set_values: &Arc<SetValues>,
+    metrics: SocketAddr,
+) -> Result<SocketGuard, String> {
     let path = rundir::own_socket(role)?;
     let _ = std::fs::remove_file(&path);
     let listener = tokio::net::UnixListener::bind(&path);
     let listener = listener.map_err(|e| format!("cannot make the admin socket {}: {e}", path.display()))?;
-    let (node, set_values) = (node.clone(), set_values.clone());
+    let served = Arc::new(Served { node: node.clone(), set_values: set_values.clone(), metrics });
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(converse(node.clone(), set_values.clone(), stream));
+            tokio::spawn(converse(served.clone(), stream));
         }
     });
     Ok(SocketGuard(path))
@@ -105,14 +117,21 @@ impl Drop for SocketGuard {
     }
 }
 
-async fn converse(node: Node, set_values: Arc<SetValues>, stream: tokio::net::UnixStream) {
+/// The parts of a process that requests are about.
+struct Served {
+    node: Node,
+    set_values: Arc<SetValues>,
+    metrics: SocketAddr,
+}
+
+async fn converse(served: Arc<Served>, stream: tokio::net::UnixStream) {
     use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
     let (reader, mut writer) = stream.into_split();
     // Nobody sends a request of a megabyte in good faith.
     let mut lines = tokio::io::BufReader::new(reader.take(1 << 20)).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         let answer = match serde_json::from_str(&line) {
-            Ok(request) => answer(&node, &set_values, request).await,
+            Ok(request) => answer(&served, request).await,
             Err(e) => Answer::errno(Errno::EINVAL, format!("bad request: {e}")),
         };
         let mut text = serde_json::to_string(&answer).unwrap_or_default();
@@ -123,9 +142,13 @@ async fn converse(node: Node, set_values: Arc<SetValues>, stream: tokio::net::Un
     }
 }
 
-async fn answer(node: &Node, set_values: &SetValues, request: Request) -> Answer {
+async fn answer(Served { node, set_values, metrics }: &Served, request: Request) -> Answer {
     match request {
         Request::GetParam { pattern } => node.params().get(&pattern).map_or_else(param_error, Answer::Params),
+        Request::GetValues { pattern } => {
+            let values = node.params().values(&pattern).into_iter();
+            Answer::Values(values.map(|(name, value)| (name, crate::json::value(&value))).collect())
+        }
         Request::SetParam { pattern, value } => match set_values.set(node.params(), &pattern, &value) {
             Ok(names) => Answer::Params(names.into_iter().map(|n| (n, value.clone())).collect()),
             Err(e) => param_error(e),
@@ -155,6 +178,7 @@ async fn answer(node: &Node, set_values: &SetValues, request: Request) -> Answer
         Request::Interfaces => Answer::Value(crate::lnet_status::describe_interfaces(node.lnet())),
         Request::Peers => Answer::Value(crate::lnet_status::describe_peers(node.lnet())),
         Request::Stats => Answer::Value(crate::lnet_status::describe_stats(node.lnet())),
+        Request::Metrics => Answer::Value(metrics.to_string().into()),
     }
 }
 

@@ -11,9 +11,11 @@ mod declared;
 mod devices;
 pub mod faults;
 pub mod health;
+mod json;
 mod listen;
 mod lnet_status;
 pub mod memory;
+mod metrics;
 mod recent_log;
 pub mod reference;
 pub mod rundir;
@@ -23,6 +25,7 @@ pub mod target_options;
 
 pub use declared::PARAMS;
 pub use listen::{Listen, host_name};
+pub use metrics::MetricsAddress;
 pub use storage::{Opened, Opening};
 
 use nacre_base::{Faults, Network, Nid};
@@ -32,6 +35,7 @@ use nacre_node::{Node, Served};
 use nacre_osd::disk::Label;
 use nacre_rt::Rt;
 use set_values::SetValues;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -39,23 +43,27 @@ use std::sync::Arc;
 pub struct NodeProcess {
     node: Node,
     nid: Nid,
+    /// Where its metrics are served.
+    metrics: SocketAddr,
     /// Values of its targets' parameters that set_param has changed.
     set_values: Arc<SetValues>,
     _admin: admin::SocketGuard,
 }
 
 impl NodeProcess {
-    /// Starts a node on `listen`, and its admin socket. Must run within tokio.
-    pub async fn start(role: &str, listen: Listen) -> Result<NodeProcess, String> {
+    /// Starts a node on `listen`, its metrics and its admin socket. Must run within tokio.
+    pub async fn start(role: &str, listen: Listen, metrics: MetricsAddress) -> Result<NodeProcess, String> {
         let (node, nid) = tcp_node(listen).await?;
         health::add_params(node.params());
         if faults::allowed() {
             faults::add_param(node.params(), node.faults());
         }
         let set_values = Arc::new(SetValues::default());
-        let admin = admin::serve(&node, role, &set_values)?;
+        let metrics = metrics::serve(node.params(), metrics).await?;
+        let admin = admin::serve(&node, role, &set_values, metrics)?;
         tracing::info!("{role} listens on {}:{} as {nid}", nid.ip(), nid.tcp_port());
-        Ok(NodeProcess { node, nid, set_values, _admin: admin })
+        tracing::info!("metrics are at http://{metrics}/metrics");
+        Ok(NodeProcess { node, nid, metrics, set_values, _admin: admin })
     }
 
     /// The node.
@@ -66,6 +74,11 @@ impl NodeProcess {
     /// The TCP NID that others reach it by.
     pub fn nid(&self) -> Nid {
         self.nid
+    }
+
+    /// The address that its metrics are served at.
+    pub fn metrics(&self) -> SocketAddr {
+        self.metrics
     }
 
     /// Begins to open the storage in `dir`, whose label was read.

@@ -1,8 +1,9 @@
 //! `lctl lfsck_start`, `lfsck_stop` and `lfsck_query`: the check of a running file system, through the MDT's parameters.
 
-use super::ask::{Refusal, merged};
+use super::ask::{Refusal, ask, merged};
 use crate::output::fail;
-use nacre_process::admin::Request;
+use nacre_process::admin::{Answer, Request};
+use serde_json::Value;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -112,19 +113,28 @@ fn wait(mdt: &str) -> ExitCode {
     print(mdt).1
 }
 
-fn is_scanning(states: &str) -> bool {
-    states.lines().any(|line| line.contains("_scanning-") && !line.ends_with(": 0"))
+/// How many MDTs are in each state, and what was repaired.
+type States = Vec<(String, u64)>;
+
+fn is_scanning(states: &States) -> bool {
+    states.iter().any(|(name, mdts)| name.contains("_scanning-") && *mdts > 0)
 }
 
-fn states(mdt: &str) -> Result<String, Refusal> {
-    let found = merged(&Request::GetParam { pattern: control(mdt) })?;
-    Ok(found.into_values().collect())
+fn states(mdt: &str) -> Result<States, Refusal> {
+    let answers = ask(&Request::GetValues { pattern: control(mdt) })?;
+    let values = answers.into_iter().flat_map(|a| if let Answer::Values(values) = a { values } else { Vec::new() });
+    let numbers = |(_, value): (String, Value)| -> States {
+        let members = value.as_object().into_iter().flatten();
+        members.filter_map(|(name, number)| Some((name.clone(), number.as_u64()?))).collect()
+    };
+    let found: States = values.flat_map(numbers).collect();
+    if found.is_empty() { Err(Refusal::not_found(&control(mdt))) } else { Ok(found) }
 }
 
 fn print(mdt: &str) -> (bool, ExitCode) {
     match states(mdt) {
         Ok(states) => {
-            print!("{states}");
+            states.iter().for_each(|(name, number)| println!("{name}: {number}"));
             (is_scanning(&states), ExitCode::SUCCESS)
         }
         Err(refusal) => (false, refusal.fail("lctl lfsck_query")),
@@ -150,7 +160,9 @@ mod tests {
 
     #[test]
     fn a_scan_is_told_from_its_end() {
-        assert!(is_scanning("layout_mdts_init: 0\nlayout_mdts_scanning-phase1: 1\n"));
-        assert!(!is_scanning("layout_mdts_scanning-phase1: 0\nlayout_mdts_completed: 1\n"));
+        let states =
+            |list: &[(&str, u64)]| list.iter().map(|(name, mdts)| ((*name).to_owned(), *mdts)).collect::<States>();
+        assert!(is_scanning(&states(&[("layout_mdts_init", 0), ("layout_mdts_scanning-phase1", 1)])));
+        assert!(!is_scanning(&states(&[("layout_mdts_scanning-phase1", 0), ("layout_mdts_completed", 1)])));
     }
 }

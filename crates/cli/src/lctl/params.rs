@@ -66,9 +66,11 @@ pub(super) fn get(args: &[String]) -> ExitCode {
                 continue;
             }
         };
+        let mut objects = if flags.has("json") { objects(pattern, flags.has("recursive")) } else { BTreeMap::new() };
         for (name, value) in found {
             if flags.has("json") {
-                let value = typed(declared.find(&name).map(|(declared, _)| declared), &value);
+                let declared = declared.find(&name).map(|(declared, _)| declared);
+                let value = objects.remove(&name).unwrap_or_else(|| typed(declared, &value));
                 collected.insert(name, value);
                 continue;
             }
@@ -116,6 +118,14 @@ fn typed(declared: Option<&Declared>, value: &str) -> Value {
     let is_number = declared.is_some_and(|d| matches!(d.kind, Kind::Number { .. } | Kind::Gauge | Kind::Counter));
     let number = is_number.then(|| value.trim().parse::<i64>().ok()).flatten();
     number.map_or_else(|| json!(value), |number| json!(number))
+}
+
+/// The parameters that match and consist of several values, as objects.
+fn objects(pattern: &str, recursive: bool) -> BTreeMap<String, Value> {
+    let patterns = if recursive { vec!["**".to_owned()] } else { expand_braces(pattern) };
+    let answers = patterns.into_iter().flat_map(|pattern| ask(&Request::GetValues { pattern }).unwrap_or_default());
+    let values = answers.flat_map(|a| if let Answer::Values(values) = a { values } else { Vec::new() });
+    values.filter(|(_, value)| value.is_object()).collect()
 }
 
 /// Values of all parameters that match one of the patterns that `pattern` stands for, in the order of these patterns.

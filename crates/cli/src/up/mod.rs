@@ -7,8 +7,8 @@ mod storage;
 
 use crate::output::{fail, json};
 use nacre_base::TargetName;
-use nacre_process::Listen;
 use nacre_process::daemon::{self, Process};
+use nacre_process::{Listen, MetricsAddress};
 use state::{Running, Seen, State};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,6 +30,9 @@ pub(crate) struct Up {
     /// Address for other nodes to join by; port 0 takes any free one. Without it only this host can join
     #[arg(long, value_name = "IP[:PORT]")]
     listen: Option<Listen>,
+    /// Address to serve metrics on (HTTP, /metrics); port 0 takes any free one. Whoever can connect may read them
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
+    metrics: MetricsAddress,
     /// Stay in the foreground, logs on standard error
     #[arg(short = 'f', long)]
     foreground: bool,
@@ -98,6 +101,7 @@ fn start(args: &Up) -> Result<(), String> {
     if let Some(l) = args.listen {
         again.extend(["--listen".to_owned(), l.0.to_string()]);
     }
+    again.extend(["--metrics".to_owned(), args.metrics.0.to_string()]);
     let log = args.dir.join("log");
     let (pid, ready) = daemon::start_in_background(&again, &log)?;
     let (nid, fsname) = ready.split_once(' ').unwrap_or((&ready, &args.fsname));
@@ -229,6 +233,9 @@ fn describe(daemon: &Running) -> String {
         let on = if daemon.state == State::Up { "mounted on  " } else { "to mount on " };
         let (at, nid) = (daemon.mountpoint.display(), &daemon.nid);
         text += &format!(", {} OSTs\n  {on} {at}\n  NID          {nid}", daemon.osts);
+    }
+    if !daemon.metrics.is_empty() {
+        text += &format!("\n  metrics      http://{}/metrics", daemon.metrics);
     }
     if !daemon.waits.is_empty() {
         text += &format!("\n  waits        {}", daemon.waits);

@@ -52,6 +52,7 @@ pub(super) async fn serve(args: Up) -> Result<(), String> {
         started: state::start_time(pid).unwrap_or_default(),
         fsname: storage.fsname.clone(),
         nid: process.nid().to_string(),
+        metrics: process.metrics().to_string(),
         mountpoint: args.mountpoint.clone(),
         osts: storage.osts(),
         waits: String::new(),
@@ -95,7 +96,7 @@ fn in_use(dir: &Path) -> String {
 async fn start_node(args: &Up, last: &Running) -> Result<NodeProcess, String> {
     if let Some(listen) = args.listen {
         let advice = "name another port with --listen ADDRESS:PORT, or end the program that has it (ss -ltnp shows it)";
-        return NodeProcess::start("up", listen).await.map_err(|e| format!("{e}: {advice}"));
+        return NodeProcess::start("up", listen, args.metrics).await.map_err(|e| format!("{e}: {advice}"));
     }
     let before = last.nid.parse::<Nid>().ok().map(|nid| (nid.ip(), nid.tcp_port()));
     if let Some((ip, _)) = before.filter(|(ip, _)| !ip.is_loopback()) {
@@ -103,11 +104,11 @@ async fn start_node(args: &Up, last: &Running) -> Result<NodeProcess, String> {
     }
     let port = before.filter(|(ip, _)| ip.is_loopback()).map(|(_, port)| port);
     for port in port.into_iter().chain([Nid::TCP_PORT]) {
-        if let Ok(node) = NodeProcess::start("up", Listen::loopback(port)).await {
+        if let Ok(node) = NodeProcess::start("up", Listen::loopback(port), args.metrics).await {
             return Ok(node);
         }
     }
-    NodeProcess::start("up", Listen::loopback(0)).await
+    NodeProcess::start("up", Listen::loopback(0), args.metrics).await
 }
 
 impl FileSystem {
@@ -249,9 +250,8 @@ impl std::fmt::Display for Wait {
 /// If one does not come up, the file system is of use without it.
 async fn wait_for_osts(process: &NodeProcess, osts: usize) {
     let node = process.node();
-    let active = || node.params().get("lod.*.activeobd").ok().and_then(|found| found[0].1.parse().ok());
     for _ in 0..500 {
-        if active() == Some(osts) {
+        if node.params().numbers("lod.*.activeobd").next() == Some(osts as i128) {
             return;
         }
         node.rt().sleep(Duration::from_millis(20)).await;

@@ -49,6 +49,8 @@ pub(super) struct Running {
     pub(super) fsname: String,
     /// The NID that other nodes reach it by; empty until it listens.
     pub(super) nid: String,
+    /// The address that its metrics are served at; empty until they are.
+    pub(super) metrics: String,
     pub(super) mountpoint: PathBuf,
     pub(super) osts: usize,
     /// For whom it waits; empty if for nobody.

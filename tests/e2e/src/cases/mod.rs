@@ -11,6 +11,7 @@ pub(crate) mod fsck;
 pub(crate) mod fsx;
 pub(crate) mod handles;
 pub(crate) mod litmus;
+pub(crate) mod metrics;
 pub(crate) mod options;
 pub(crate) mod posix;
 pub(crate) mod power_cut;
@@ -43,6 +44,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(progressive::all());
     all.extend(space::all());
     all.extend(up::all());
+    all.extend(metrics::all());
     all.extend(doors::all());
     all.extend(waits::all());
     all.extend(away::all());

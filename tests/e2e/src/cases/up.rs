@@ -36,16 +36,16 @@ pub(crate) fn all() -> Vec<Case> {
 const BACK_LIMIT: Duration = Duration::from_secs(10);
 
 /// A storage directory and a mountpoint for `nacre up`. Dropping it stops what runs there.
-struct Stand {
+pub(crate) struct Stand {
     cluster: Arc<Cluster>,
     local: PathBuf,
     dir: PathBuf,
-    at: PathBuf,
+    pub(crate) at: PathBuf,
     docs: PathBuf,
 }
 
 impl Stand {
-    fn new(env: &Env) -> Outcome<Stand> {
+    pub(crate) fn new(env: &Env) -> Outcome<Stand> {
         let Some(cluster) = env.cluster.clone() else { bail!("this case needs the product") };
         let (local, docs) = (env.local.clone(), env.repository.join("docs/up.md"));
         Ok(Stand { cluster, dir: local.join("fs"), at: local.join("mnt"), local, docs })
@@ -62,11 +62,11 @@ impl Stand {
     }
 
     /// `nacre up` with few OSTs; it must succeed.
-    fn up(&self) -> Outcome<String> {
+    pub(crate) fn up(&self) -> Outcome<String> {
         Ok(self.program(&["up", &text(&self.dir), &text(&self.at), "--osts", "2"]).run()?.stdout)
     }
 
-    fn status(&self) -> Outcome<serde_json::Value> {
+    pub(crate) fn status(&self) -> Outcome<serde_json::Value> {
         let said = self.program(&["status", &text(&self.dir), "--json"]).run()?.stdout;
         Ok(serde_json::from_str(&said)?)
     }
@@ -455,7 +455,7 @@ fn params_kept(env: &Env) -> Outcome {
         ensure_eq!(shown.trim(), "1", "sync_journal");
 
         cluster.stop_server("mds")?;
-        let label = text(&env.local.join("cluster/targets/mdt"));
+        let label = text(&env.local.join("cluster/targets/mdt0"));
         let squash = |value: &str| {
             Program::new(main.nacre()).args(["tunefs", "--param", &format!("mdt.root_squash={value}"), &label]).output()
         };
