@@ -36,6 +36,15 @@ pub struct Params {
     /// What may be registered; anything if nothing was declared.
     tables: Arc<Mutex<Tables>>,
     presets: Arc<Mutex<BTreeMap<String, Preset>>>,
+    families: Arc<Mutex<Vec<Family>>>,
+}
+
+/// Parameters that come and go with something else, such as those of each client.
+#[derive(Clone)]
+struct Family {
+    prefix: String,
+    suffix: &'static str,
+    list: Arc<dyn Fn() -> Vec<(String, Value)> + Send + Sync>,
 }
 
 /// A value that a parameter is given as soon as it is registered.
@@ -98,6 +107,34 @@ impl Params {
         let name = name.into();
         let declared = self.declaration(&name);
         self.insert(name, declared, get, None);
+    }
+
+    /// Adds read-only parameters that come and go with something else. `list` returns what stands between `prefix` and `suffix`
+    /// in the name of each that there is now, and its value. The declared name has a `*` in that place.
+    pub fn add_family<R: Reading>(
+        &self,
+        prefix: impl Into<String>,
+        suffix: &'static str,
+        list: impl Fn() -> Vec<(String, R)> + Send + Sync + 'static,
+    ) {
+        let prefix = prefix.into();
+        if let Some(Declared { kind, .. }) = self.declaration(&format!("{prefix}*{suffix}")) {
+            assert!(R::FORM.suits(*kind), "{prefix}*{suffix} is declared as {kind:?} and registered as {:?}", R::FORM);
+        }
+        let list = move || list().into_iter().map(|(key, value)| (key, value.into_value())).collect();
+        self.families.lock().push(Family { prefix, suffix, list: Arc::new(list) });
+    }
+
+    /// Names and values of parameters of families that match `pattern`.
+    fn of_families(&self, pattern: &str) -> Vec<(String, Value)> {
+        let families: Vec<Family> = {
+            let all = self.families.lock();
+            all.iter().filter(|family| pattern::may_be_below(pattern, &family.prefix)).cloned().collect()
+        };
+        let all = families.iter().flat_map(|Family { prefix, suffix, list }| {
+            list().into_iter().map(move |(key, value)| (format!("{prefix}{key}{suffix}"), value))
+        });
+        all.filter(|(name, _)| matches(pattern, name)).collect()
     }
 
     /// The declaration of a parameter that is being registered. Every parameter of a node must have one; a registry without
@@ -196,12 +233,18 @@ impl Params {
     /// Removes every parameter whose name begins with `prefix`.
     pub fn remove_prefix(&self, prefix: &str) {
         self.all.lock().retain(|name, _| !name.starts_with(prefix));
+        self.families.lock().retain(|family| !family.prefix.starts_with(prefix));
     }
 
     /// Names that match `pattern`, in order, and whether each can be set.
     pub fn list(&self, pattern: &str) -> Vec<(String, bool)> {
-        let all = self.all.lock();
-        all.iter().filter(|(n, _)| matches(pattern, n)).map(|(n, p)| (n.clone(), p.set.is_some())).collect()
+        let mut found: Vec<_> = {
+            let all = self.all.lock();
+            all.iter().filter(|(n, _)| matches(pattern, n)).map(|(n, p)| (n.clone(), p.set.is_some())).collect()
+        };
+        found.extend(self.of_families(pattern).into_iter().map(|(name, _)| (name, false)));
+        found.sort();
+        found
     }
 
     /// Names and values that match `pattern`, in order, as Lustre prints them. Values may have several lines. Code that needs
@@ -221,7 +264,13 @@ impl Params {
             all.iter().filter(|(n, _)| matches(pattern, n)).map(|(n, p)| (n.clone(), p.get.clone())).collect()
         };
         // Without the lock: getters may look at other parameters.
-        found.into_iter().map(|(n, get)| (n, get())).collect()
+        let mut found: Vec<_> = found.into_iter().map(|(n, get)| (n, get())).collect();
+        let of_families = self.of_families(pattern);
+        if !of_families.is_empty() {
+            found.extend(of_families);
+            found.sort_by(|(a, _), (b, _)| a.cmp(b));
+        }
+        found
     }
 
     /// The value of the parameter of this name, if there is one.
@@ -287,6 +336,29 @@ mod tests {
         assert_eq!((p.check_preset("a.b.good"), p.check_preset("a.b.other")), (Ok(()), Ok(())));
         assert_eq!(p.check_preset("a.b.bad").unwrap_err().to_string(), "setting a.b.bad=9: must be 0 to 5");
         assert!(matches!(p.check_preset("a.b.missing"), Err(ParamError::NotFound(_))));
+    }
+
+    #[test]
+    fn a_family_has_the_members_of_the_moment() {
+        let p = Params::new();
+        let clients = Arc::new(Mutex::new(vec!["10.0.0.1@tcp", "0@lo"]));
+        let shown = clients.clone();
+        p.add_family("mdt.a.exports.", ".uuid", move || {
+            shown.lock().iter().map(|nid| ((*nid).to_owned(), format!("uuid of {nid}"))).collect()
+        });
+        p.add("mdt.a.uuid", || "a_UUID".to_owned());
+        let found = |pattern: &str| p.get(pattern).unwrap_or_default().into_iter().map(|(n, v)| format!("{n}={v}"));
+        let all: Vec<String> = found("mdt.*.exports.*.uuid").collect();
+        assert_eq!(
+            all,
+            ["mdt.a.exports.0@lo.uuid=uuid of 0@lo", "mdt.a.exports.10.0.0.1@tcp.uuid=uuid of 10.0.0.1@tcp"]
+        );
+        assert_eq!(p.list("**").len(), 3);
+        clients.lock().clear();
+        assert_eq!(found("**").collect::<Vec<_>>(), ["mdt.a.uuid=a_UUID"]);
+        clients.lock().push("0@lo");
+        p.remove_prefix("mdt.a.");
+        assert_eq!(p.list("**"), []);
     }
 
     #[test]

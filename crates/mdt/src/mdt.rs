@@ -572,7 +572,10 @@ impl Service for Mdt {
     const FEATURES: u64 = connect_flags::FLOCK | connect_flags::MULTI_MODIFY_RPCS | connect_flags::OVERSTRIPING;
     const RECOVERS: bool = true;
     const NAME: &'static str = "mdt";
-    const STATISTICS: &'static [Statistics] = &[Statistics { name: "mds.MDS.mdt", only: &[] }];
+    const STATISTICS: &'static [Statistics] = &[
+        Statistics { name: "mds.MDS.mdt", only: &[] },
+        Statistics { name: "mds.MDS.mdt_readpage", only: &[Opcode::MdsReadpage] },
+    ];
 
     fn table() -> &'static [Handler<Mdt>] {
         use Access::{Changes, Reads};

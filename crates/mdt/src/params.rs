@@ -18,6 +18,7 @@ pub const PARAMS: &[Declared] = &[
     ),
     Declared::kept(MDT, "nosquash_nids", Kind::Nids, "NONE", "The clients whose root stays root."),
     Declared::shown(&["mds"], "mdt.stats", Kind::Statistics, "How long requests took, by opcode."),
+    Declared::shown(&["mds"], "mdt_readpage.stats", Kind::Statistics, "The same of reads of directories."),
     Declared::text(CHECK, "lfsck_namespace", "What the last check of names and inodes found."),
     Declared::text(CHECK, "lfsck_layout", "What the last check of layouts and objects found."),
     Declared::local(CHECK, "lfsck_control", Kind::Action, "", "Starts or stops a check; lctl lfsck_start sets it."),

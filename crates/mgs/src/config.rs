@@ -284,6 +284,11 @@ pub(crate) fn read(tx: &dyn Transaction, fsname: &str) -> Result<Config, ConfigE
     Ok(config)
 }
 
+/// Names of the file systems that something has registered for.
+pub(crate) fn file_systems(tx: &dyn Transaction) -> Result<Vec<String>, ConfigError> {
+    Ok(with_prefix(tx, &key(&["version", ""]))?.into_iter().map(|(fsname, _)| fsname).collect())
+}
+
 /// Entries whose key begins with `prefix`: the rest of the key, and the value.
 fn with_prefix(tx: &dyn Transaction, prefix: &[u8]) -> Result<Vec<(String, Vec<u8>)>, ConfigError> {
     let mut found = Vec::new();

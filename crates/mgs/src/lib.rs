@@ -10,7 +10,7 @@ pub use params::PARAMS;
 use config::From;
 
 use async_trait::async_trait;
-use nacre_base::{Errno, Uuid};
+use nacre_base::{Errno, TargetName, Uuid};
 use nacre_osd::{Osd, Table, Transaction};
 use nacre_ptlrpc::{Export, Identity, Response, Roles, RpcNode, ServedTarget, ServerRequest, Servers, Standing};
 use nacre_tgt::{Access, Handler, Service, Statistics, Target, TargetConfig, TargetError, line};
@@ -18,6 +18,7 @@ use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectRequest};
 use nacre_wire::mgs::{ChangeReply, Config, ConfigRead, ReplaceNids, SeqQuery, SetParam, TargetReg, TargetRegReply};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -38,6 +39,8 @@ pub struct Mgs {
     target: Arc<Target>,
     /// Counts changes, to wake those who wait for a newer configuration.
     changed: watch::Sender<u64>,
+    /// File systems by name, as `mgs.MGS.live.FSNAME` shows them.
+    live: Arc<Mutex<BTreeMap<String, String>>>,
     /// Nobody is kept waiting any more.
     stopping: AtomicBool,
     served: Mutex<Option<ServedTarget>>,
@@ -50,9 +53,19 @@ impl Mgs {
         let mgs = Arc::new(Mgs {
             target,
             changed: watch::channel(0).0,
+            live: Arc::default(),
             stopping: AtomicBool::new(false),
             served: Mutex::default(),
         });
+        {
+            let operation = mgs.target.begin().await?;
+            for fsname in config::file_systems(&*operation).map_err(logged)? {
+                mgs.show_live(&*operation, &fsname);
+            }
+        }
+        let live = mgs.live.clone();
+        let prefix = format!("{}live.", mgs.target.param_prefix());
+        mgs.target.params().add_family(prefix, "", move || live.lock().clone().into_iter().collect());
         *mgs.served.lock() = Some(nacre_tgt::serve(&mgs).await?);
         Ok(mgs)
     }
@@ -77,6 +90,14 @@ impl Mgs {
     /// What is below the service.
     pub fn target(&self) -> &Arc<Target> {
         &self.target
+    }
+
+    /// Shows a file system as its configuration is in this transaction. One that cannot be read is not shown.
+    fn show_live(&self, tx: &dyn Transaction, fsname: &str) {
+        let Ok(config) = config::read(tx, fsname).map_err(logged) else { return };
+        let mut text = format!("fsname: {fsname}\nflags: 0x0     gen: {}", config.version);
+        config.targets.iter().for_each(|entry| text.extend(["\n", &entry.target]));
+        self.live.lock().insert(fsname.to_owned(), text);
     }
 
     async fn read(&self, fsname: &str) -> Result<Config, Errno> {
@@ -200,6 +221,9 @@ async fn target_reg(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, 
             }
             registered => registered.map_err(logged)?,
         };
+        if let Ok(TargetName { fsname, .. }) = target.target.parse() {
+            mgs.show_live(&*operation, &fsname);
+        }
         operation.finish(&request, Response::new(&TargetRegReply { object_seq }))?
     };
     mgs.settle().await?;

@@ -3,5 +3,7 @@
 use nacre_base::param::declared::{Declared, Kind};
 
 /// All of them.
-pub const PARAMS: &[Declared] =
-    &[Declared::shown(&["mgs"], "mgs.stats", Kind::Statistics, "How long requests took, by opcode.")];
+pub const PARAMS: &[Declared] = &[
+    Declared::shown(&["mgs"], "mgs.stats", Kind::Statistics, "How long requests took, by opcode."),
+    Declared::text(&["mgs"], "live.*", "A file system: the version of its configuration, and its targets."),
+];

@@ -89,6 +89,11 @@ impl Node {
         let params = Params::new();
         // Those of roles that it has not, too: its MGS may be asked to keep them.
         DECLARED.iter().for_each(|table| params.declare(table));
+        let (canceled, called_back) = (rpc.clone(), rpc.clone());
+        params.add("ldlm.services.ldlm_canceld.stats", move || canceled.cancels());
+        params.add("ldlm.services.ldlm_cbd.stats", move || {
+            called_back.service_operations(nacre_client::CALLBACK_SERVICE, &[])
+        });
         Node(Arc::new(Shared { rpc, params, faults, roles: Mutex::default() }))
     }
 

@@ -37,6 +37,9 @@ pub const PARAMS: &[Declared] = &[
     gauge("filesfree", "objects", "Objects that may still be made.").metric("objects_free"),
     gauge("tot_granted", "bytes", "Space that clients were promised for what they have not sent yet.")
         .metric("granted"),
+    gauge("tot_pending", "bytes", "Space that writes take which are under way.").metric("pending"),
+    gauge("tot_dirty", "bytes", "Data that clients hold and have not sent, as they reported with their last writes.")
+        .metric("dirty"),
     Declared::local(OST, "brw_stats", Kind::Histograms, "", "Sizes and times of reads and writes, by request."),
     Declared::text(OST, "lfsck_layout", "What the last check of layouts found here."),
     Declared::shown(
@@ -45,5 +48,6 @@ pub const PARAMS: &[Declared] = &[
         Kind::Statistics,
         "How long requests took, by opcode, for all OSTs of the process.",
     ),
+    Declared::shown(&["ost"], "ost_create.stats", Kind::Statistics, "The same of requests that make objects."),
     Declared::shown(&["ost"], "ost_io.stats", Kind::Statistics, "The same of reads and writes alone."),
 ];

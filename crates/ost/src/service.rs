@@ -50,6 +50,7 @@ impl Service for ObjectService {
     const NAME: &'static str = "ost";
     const STATISTICS: &'static [Statistics] = &[
         Statistics { name: "ost.OSS.ost", only: &[] },
+        Statistics { name: "ost.OSS.ost_create", only: &[Opcode::OstCreate] },
         Statistics { name: "ost.OSS.ost_io", only: &[Opcode::OstRead, Opcode::OstWrite] },
     ];
 

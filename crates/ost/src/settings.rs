@@ -80,6 +80,8 @@ impl Settings {
         shown("filestotal", |s| s.shown().files_total);
         shown("filesfree", |s| s.shown().files_free);
         shown("tot_granted", Space::total_granted);
+        shown("tot_pending", Space::pending);
+        shown("tot_dirty", Space::dirty);
         settings
     }
 

@@ -46,6 +46,14 @@ impl Space {
         self.grants.lock().total_granted()
     }
 
+    pub(crate) fn pending(&self) -> u64 {
+        self.grants.lock().pending()
+    }
+
+    pub(crate) fn dirty(&self) -> u64 {
+        self.grants.lock().dirty()
+    }
+
     /// A client connects; its grant.
     pub(crate) async fn connect(&self, export: u64, held: u64) -> Result<u64, Errno> {
         self.statfs().await?;

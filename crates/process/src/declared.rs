@@ -5,6 +5,8 @@ use nacre_base::param::declared::{Declared, Kind, number};
 /// All of them.
 pub const PARAMS: &[Declared] = &[
     Declared::text(&[], "version", "The program's version."),
+    Declared::shown(&[], "memused", Kind::Gauge, "Memory of the process.").in_unit("bytes"),
+    Declared::shown(&[], "memused_max", Kind::Gauge, "The most memory that the process has had.").in_unit("bytes"),
     Declared::text(
         &[],
         "health_check",

@@ -55,6 +55,7 @@ impl NodeProcess {
     pub async fn start(role: &str, listen: Listen, metrics: MetricsAddress) -> Result<NodeProcess, String> {
         let (node, nid) = tcp_node(listen).await?;
         health::add_params(node.params());
+        memory::add_params(node.params());
         if faults::allowed() {
             faults::add_param(node.params(), node.faults());
         }

@@ -2,6 +2,7 @@
 //! mounts of the host, and less while programs stall for want of memory. The client is told a number; how the number comes
 //! about is the host's affair and known here only.
 
+use nacre_base::param::Params;
 use nacre_base::size::MIB;
 use nacre_client::Client;
 use nacre_node::Node;
@@ -60,14 +61,21 @@ fn memory() -> u64 {
     cgroup_limit().into_iter().chain(of_machine()).min().unwrap_or(MEMORY_UNKNOWN)
 }
 
-/// Bytes of the machine, if it says.
-pub(crate) fn of_machine() -> Option<u64> {
-    total_of(&std::fs::read_to_string("/proc/meminfo").ok()?)
+/// Adds what the process uses itself.
+pub(crate) fn add_params(params: &Params) {
+    for (name, field) in [("memused", "VmRSS:"), ("memused_max", "VmHWM:")] {
+        params.add(name, move || kib_in(&std::fs::read_to_string("/proc/self/status").ok()?, field));
+    }
 }
 
-/// `MemTotal:   16323180 kB`
-fn total_of(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+/// Bytes of the machine, if it says.
+pub(crate) fn of_machine() -> Option<u64> {
+    kib_in(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
+}
+
+/// Bytes in a line such as `MemTotal:   16323180 kB`.
+fn kib_in(table: &str, field: &str) -> Option<u64> {
+    let line = table.lines().find_map(|line| line.strip_prefix(field))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
@@ -158,7 +166,7 @@ mod tests {
 
     #[test]
     fn what_the_kernel_tells_is_understood() {
-        assert_eq!(total_of("MemTotal:       16323180 kB\nMemFree:  1 kB\n"), Some(16_323_180 * 1024));
+        assert_eq!(kib_in("MemTotal:       16323180 kB\nMemFree:  1 kB\n", "MemTotal:"), Some(16_323_180 * 1024));
         let some =
             "some avg10=12.34 avg60=0.01 avg300=0.00 total=123\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
         assert_eq!((some_of(some), some_of("")), (Some(12.34), None));

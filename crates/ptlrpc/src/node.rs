@@ -162,6 +162,12 @@ impl RpcNode {
             .operations(self.0.core.rt.now(), self.0.core.rt.wall(), |opcode| only.is_empty() || only.contains(&opcode))
     }
 
+    /// How long targets took to cancel locks that clients gave back, whichever service they belong to.
+    pub fn cancels(&self) -> Operations {
+        let stats = self.0.stats_of(|_| true);
+        stats.operations(self.0.core.rt.now(), self.0.core.rt.wall(), |opcode| opcode == Opcode::LdlmCancel)
+    }
+
     /// Bytes of data that are kept, over all imports, because they were answered and are not durable yet.
     pub fn unstable_bytes(&self) -> u64 {
         self.0.core.unstable.load(Ordering::Relaxed)

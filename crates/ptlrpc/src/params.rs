@@ -6,6 +6,13 @@ const IMPORTS: &[&str] = &["osc", "mdc", "mgc"];
 
 /// All of them.
 pub const PARAMS: &[Declared] = &[
+    Declared::shown(&["ldlm"], "ldlm_canceld.stats", Kind::Statistics, "How long the targets took to cancel locks."),
+    Declared::shown(
+        &["ldlm"],
+        "ldlm_cbd.stats",
+        Kind::Statistics,
+        "How long the mounts took to answer lock callbacks.",
+    ),
     Declared::text(
         IMPORTS,
         "import",

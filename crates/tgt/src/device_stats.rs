@@ -2,16 +2,18 @@
 //! both anew.
 
 use crate::Target;
+use futures_util::FutureExt;
 use nacre_base::param::value::{Bounds, Column, Head, Histograms, Table};
-use nacre_osd::IoStats;
+use nacre_osd::{IoStats, StatFs};
 use nacre_rt::Since;
 use std::sync::Arc;
 
 /// Tables of what a device did.
 type Tables = fn(&IoStats) -> Vec<Table>;
 
-/// Registers the histograms. They are empty once the device is gone.
+/// Registers the histograms, which are empty once the device is gone, and the device's space.
 pub(crate) fn register(target: &Target) {
+    register_space(target);
     let since = Since::new(target.rt().clone());
     for (name, tables) in [("brw_stats", disk_tables as Tables), ("commit_stats", commit_tables)] {
         let (shown, cleared) = (Arc::downgrade(target.osd()), Arc::downgrade(target.osd()));
@@ -27,6 +29,22 @@ pub(crate) fn register(target: &Target) {
         };
         target.params().add_rw(format!("{}{name}", target.device_param_prefix()), read, clear);
     }
+}
+
+fn register_space(target: &Target) {
+    let params = target.params();
+    params.add(format!("{}fstype", target.device_param_prefix()), || "nacre");
+    let show = |name: &str, value: fn(&StatFs) -> u64| {
+        let osd = Arc::downgrade(target.osd());
+        // Devices answer at once; nobody could wait here.
+        let statfs = move || osd.upgrade()?.statfs().now_or_never()?.ok();
+        params.add(format!("{}{name}", target.device_param_prefix()), move || statfs().map(|statfs| value(&statfs)));
+    };
+    show("kbytestotal", |s| s.total_bytes >> 10);
+    show("kbytesfree", |s| s.free_bytes >> 10);
+    show("kbytesavail", |s| s.available_bytes >> 10);
+    show("filestotal", |s| s.files_total);
+    show("filesfree", |s| s.files_free);
 }
 
 /// Requests to the device: how many at a time, how long, how large.

@@ -26,6 +26,8 @@ const BLOCK_BYTES: u64 = 4096;
 pub struct GrantEngine {
     /// Promises by export cookie.
     exports: BTreeMap<u64, u64>,
+    /// Data that a client holds and has not sent, as it last reported, by export cookie.
+    dirty: BTreeMap<u64, u64>,
     /// Sum of the promises in `exports`.
     granted: u64,
     /// Space that writes in progress take, whoever promised it.
@@ -88,6 +90,7 @@ impl GrantEngine {
     /// A client is gone, and its grant with it. What its writes in progress take stays pending until they finish.
     pub fn disconnect(&mut self, export: u64) {
         self.granted -= self.exports.remove(&export).unwrap_or(0);
+        self.dirty.remove(&export);
     }
 
     /// A write of `promised` bytes that the client takes from its grant, and `free` bytes that it does not. A client
@@ -122,6 +125,7 @@ impl GrantEngine {
     /// What the reply to a write adds to the client's grant, after what it reports.
     pub fn allocate(&mut self, export: u64, report: &GrantReport) -> u64 {
         let Some(granted) = self.exports.get(&export).copied() else { return 0 };
+        self.dirty.insert(export, report.dirty);
         self.take(export, report.dropped.min(granted));
         let granted = granted - report.dropped.min(granted);
         let wanted = report.undirty.min(EXPORT_GRANT_MAX);
@@ -138,6 +142,16 @@ impl GrantEngine {
     /// Bytes promised to clients, those that writes in progress take included.
     pub fn total_granted(&self) -> u64 {
         self.granted + self.pending
+    }
+
+    /// Bytes that writes in progress take.
+    pub fn pending(&self) -> u64 {
+        self.pending
+    }
+
+    /// Bytes that clients hold and have not sent, as they reported with their last writes.
+    pub fn dirty(&self) -> u64 {
+        self.dirty.values().fold(0, |sum, dirty| sum.saturating_add(*dirty))
     }
 
     /// Bytes promised to nobody.
@@ -172,6 +186,22 @@ mod tests {
 
     fn report(undirty: u64, grant: u64) -> GrantReport {
         GrantReport { dirty: 0, undirty, grant, dropped: 0 }
+    }
+
+    #[test]
+    fn dirty_data_is_what_connected_clients_reported_last() {
+        let mut e = GrantEngine::default();
+        e.refresh(Time::default(), 1 << 30);
+        for (export, dirty) in [(1, 8192), (2, 4096), (1, 0), (2, 12_288)] {
+            e.connect(export, 0, true);
+            e.allocate(export, &GrantReport { dirty, ..report(0, 0) });
+        }
+        assert_eq!(e.dirty(), 12_288);
+        let reservation = e.reserve(1, 0, 4096).unwrap();
+        assert_eq!(e.pending(), 4096);
+        e.finish(reservation, Written::All);
+        e.disconnect(2);
+        assert_eq!((e.dirty(), e.pending()), (0, 0));
     }
 
     #[test]

@@ -7,6 +7,10 @@ const WITH_CLIENTS: &[&str] = &["mdt", "obdfilter"];
 const DEVICE: &[&str] = &["osd-nacre"];
 const DAY: i64 = 24 * 3600;
 
+const fn device(name: &'static str, unit: &'static str, about: &'static str) -> Declared {
+    Declared::shown(DEVICE, name, Kind::Gauge, about).in_unit(unit)
+}
+
 /// All of them.
 pub const PARAMS: &[Declared] = &[
     Declared::text(TARGETS, "uuid", "The target's name, as Lustre shows it."),
@@ -14,6 +18,7 @@ pub const PARAMS: &[Declared] = &[
     Declared::shown(TARGETS, "instance", Kind::Counter, "How often the target was started.").metric("starts"),
     Declared::shown(TARGETS, "num_exports", Kind::Gauge, "Clients that are connected, other servers among them.")
         .metric("exports"),
+    Declared::text(TARGETS, "exports.*.uuid", "UUIDs of the clients at a NID, whatever their ports."),
     Declared::local(&["mgs", "obdfilter"], "stats", Kind::Statistics, "", "Operations, and how long they took."),
     Declared::local(&["mdt"], "md_stats", Kind::Statistics, "", "Operations, and how long they took."),
     Declared::text(WITH_CLIENTS, "recovery_status", "How far the recovery after the last start is or was."),
@@ -35,6 +40,12 @@ pub const PARAMS: &[Declared] = &[
     .in_unit("s"),
     Declared::local(WITH_CLIENTS, "evict_client", Kind::Action, "", "Evicts the client with this UUID or NID."),
     Declared::local(WITH_CLIENTS, "abort_recovery", Kind::Action, "", "Ends the wait for clients of the last start."),
+    device("kbytestotal", "KiB", "The size of the file system that the target is in.").metric("size"),
+    device("kbytesfree", "KiB", "Space of it that nobody uses.").metric("free"),
+    device("kbytesavail", "KiB", "Space of it that data may still take.").metric("available"),
+    device("filestotal", "files", "Files that fit into it.").metric("files_max"),
+    device("filesfree", "files", "Files that may still be made in it.").metric("files_free"),
+    Declared::text(DEVICE, "fstype", "The kind of storage."),
     Declared::local(DEVICE, "brw_stats", Kind::Histograms, "", "Sizes and times of reads and writes of the device."),
     Declared::local(DEVICE, "commit_stats", Kind::Histograms, "", "How long commits took, and what was in them."),
 ];

@@ -6,12 +6,13 @@ use crate::{MODIFY_RPCS_MAX, Target, TargetError, device_stats, recovery_params,
 use async_trait::async_trait;
 use nacre_base::param::value::Unit;
 use nacre_base::tally::Tally;
-use nacre_base::{Errno, FxHashMap, Tag, Transno, Xid};
+use nacre_base::{Errno, FxHashMap, Nid, Tag, Transno, Xid};
 use nacre_ptlrpc::{
     Export, Identity, LockPool, Response, Roles, ServedTarget, ServerRequest, Servers, Standing, TargetHandler,
 };
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -124,7 +125,9 @@ pub async fn serve<S: Service>(service: &Arc<S>) -> Result<ServedTarget, TargetE
     }
     let dispatcher = Arc::new(Dispatcher::new(service.clone(), recovery, exports.clone()));
     let params = target.params();
-    params.add(format!("{}num_exports", target.param_prefix()), move || exports.lock().len());
+    let counted = exports.clone();
+    params.add(format!("{}num_exports", target.param_prefix()), move || counted.lock().len());
+    params.add_family(format!("{}exports.", target.param_prefix()), ".uuid", move || uuids_by_nid(&exports));
     for Statistics { name, only } in S::STATISTICS {
         let service = Arc::downgrade(service);
         params.add(format!("{name}.stats"), move || {
@@ -137,6 +140,18 @@ pub async fn serve<S: Service>(service: &Arc<S>) -> Result<ServedTarget, TargetE
         recovered.recovered().await;
     }));
     Ok(target.node().serve(&target.name().to_string(), dispatcher))
+}
+
+/// UUIDs of connected clients by NID. Lustre's NIDs have no ports: clients that share a host share the NID. The UUID of a server
+/// is its name and `_UUID`, by which exporters know it.
+fn uuids_by_nid(exports: &Exports) -> Vec<(String, String)> {
+    let mut by_nid: BTreeMap<Nid, Vec<String>> = BTreeMap::new();
+    for export in exports.lock().values() {
+        let is_server = export.data().flags & connect_flags::MDS != 0;
+        let uuid = if is_server { format!("{}_UUID", export.client_name) } else { export.client.to_string() };
+        by_nid.entry(Nid { port: 0, ..export.nid() }).or_default().push(uuid);
+    }
+    by_nid.into_iter().map(|(nid, uuids)| (nid.to_string(), uuids.join("\n"))).collect()
 }
 
 /// Who says that it is an MDT, or has the name of a server's storage, must come from where the MGS says that this server is.

@@ -313,11 +313,16 @@ impl Cluster {
         self.lctl(&["set_param", &format!("fail_loc={point}:{action}:{times}")]).map(drop)
     }
 
-    /// Arms a fault point of one process.
-    pub(crate) fn arm_fault_of(&self, name: &str, point: &str, action: &str) -> Outcome {
+    /// Folder with `lfs`, `lctl` and `lnetctl`.
+    pub(crate) fn tools(&self) -> PathBuf {
+        self.plan.root.join("bin")
+    }
+
+    /// Makes a run directory with the admin socket of one process alone, as if the process had a host of its own.
+    pub(crate) fn make_run_dir_of(&self, name: &str, one: &Path) -> Outcome {
         let pid = self.with(name, |daemon| daemon.id())?;
-        let (all, one) = (self.plan.root.join("run"), self.plan.root.join("run1"));
-        fs::create_dir_all(&one)?;
+        let all = self.plan.root.join("run");
+        fs::create_dir_all(one)?;
         let mine = format!("-{pid}.sock");
         for entry in fs::read_dir(&all)? {
             let socket = entry?.file_name();
@@ -325,6 +330,13 @@ impl Cluster {
                 std::os::unix::fs::symlink(all.join(&socket), one.join(&socket))?;
             }
         }
+        Ok(())
+    }
+
+    /// Arms a fault point of one process.
+    pub(crate) fn arm_fault_of(&self, name: &str, point: &str, action: &str) -> Outcome {
+        let one = self.plan.root.join("run1");
+        self.make_run_dir_of(name, &one)?;
         let lctl = Program::new(self.plan.root.join("bin/lctl")).env("NACRE_RUN_DIR", &one);
         let set = lctl.args(["set_param", &format!("fail_loc={point}:{action}:once")]).run();
         fs::remove_dir_all(&one)?;

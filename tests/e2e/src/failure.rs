@@ -74,6 +74,17 @@ impl<T, E: Into<Failure>> Context<T> for Result<T, E> {
     }
 }
 
+/// There should be one of what is named.
+impl<T> Context<T> for Option<T> {
+    #[track_caller]
+    fn context(self, what: impl fmt::Display) -> Outcome<T> {
+        match self {
+            Some(value) => Ok(value),
+            None => Err(Failure::new(format!("there is no {what}"))),
+        }
+    }
+}
+
 /// Fails the case with a formatted text.
 macro_rules! bail {
     ($($arg:tt)*) => { return Err($crate::failure::Failure::new(format!($($arg)*))) };

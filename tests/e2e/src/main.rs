@@ -6,6 +6,7 @@
 //! `nacre-e2e power-cut [--of-all SECONDS] [--answers MODE] [--journal] [--points N] [--seed N] [--operations N]
 //! [--without STEP]`
 
+mod cargo_tool;
 mod case;
 mod cases;
 mod cluster;

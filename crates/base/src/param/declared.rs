@@ -5,6 +5,7 @@
 //! What acts at once (`evict_client`, `abort_recovery`, clearing statistics) and what injects faults (`fail_loc`) is never
 //! [`Access::Kept`], so that nobody can have it done on every node at every mount.
 
+use super::pattern::{matches, parts};
 use super::squash::{parse_nosquash, parse_squash};
 use crate::FxHashMap;
 
@@ -13,7 +14,8 @@ use crate::FxHashMap;
 pub struct Declared {
     /// The device types before the device's name: `osc`, `ldlm.namespaces`. Empty for what the whole process has one of.
     pub layers: &'static [&'static str],
-    /// The part after the device's name: `max_dirty_mb`, `pool.limit`.
+    /// The part after the device's name: `max_dirty_mb`, `pool.limit`. A `*` in it stands for the name of something that comes
+    /// and goes: `exports.*.uuid`.
     pub name: &'static str,
     /// The type and range of its value.
     pub kind: Kind,
@@ -186,9 +188,14 @@ impl Declared {
         }
         self.layers.iter().find_map(|layer| {
             let rest = name.strip_prefix(layer)?.strip_prefix('.')?;
+            if self.name.contains('*') {
+                let device = *parts(rest).first()?;
+                let of_device = rest.strip_prefix(device)?.strip_prefix('.')?;
+                return matches(self.name, of_device).then_some((*layer, device));
+            }
             let device = rest.strip_suffix(self.name)?.strip_suffix('.')?;
             // `pool.limit` must not be taken for a device `x.pool` with a parameter `limit`; NIDs do have dots.
-            (!device.contains('.') || device.contains('@')).then_some((*layer, device))
+            (!device.contains('.') || parts(device).len() == 1).then_some((*layer, device))
         })
     }
 }
@@ -223,8 +230,9 @@ impl Tables {
 
     /// The declaration that a name belongs to, and its device part.
     pub fn find<'a>(&self, name: &'a str) -> Option<(&'static Declared, &'a str)> {
-        let candidates = self.by_last_part.get(last_part(name))?;
-        candidates.iter().find_map(|declared| Some((*declared, declared.device_of(name)?)))
+        // What comes and goes may be named by the last part: `live.*`.
+        let candidates = [last_part(name), "*"].into_iter().filter_map(|last| self.by_last_part.get(last)).flatten();
+        candidates.into_iter().find_map(|declared| Some((*declared, declared.device_of(name)?)))
     }
 
     /// Holds a setting that the MGS is to keep against the tables. The name is `LAYER.DEVICE.NAME`, with `/` for `.` if one
@@ -313,6 +321,9 @@ mod tests {
         Declared::kept(&["lod"], "stripecount", number(-1, 2000), "1", "Stripes of files."),
         Declared::local(&["mdt", "obdfilter"], "evict_client", Kind::Action, "", "Evicts a client."),
         Declared::shown(&[], "health_check", Kind::Text, "Whether all targets are well."),
+        Declared::text(&["mdt"], "uuid", "A name."),
+        Declared::text(&["mdt"], "exports.*.uuid", "The clients at a NID."),
+        Declared::text(&["mdt"], "live.*", "A file system."),
     ];
     fn tables() -> Tables {
         let mut tables = Tables::default();
@@ -365,5 +376,13 @@ mod tests {
         assert_eq!(found("ldlm.namespaces.x.pool.limit"), Some(("pool.limit", "x".to_owned())));
         assert_eq!(found("osc.MGC10.0.0.1@tcp.active"), Some(("active", "MGC10.0.0.1@tcp".to_owned())));
         assert_eq!(found("ldlm.namespaces.x.y.pool.limit"), None);
+        for (name, declared) in [
+            ("mdt.a-MDT0000.exports.10.0.0.1@tcp.uuid", "exports.*.uuid"),
+            ("mdt.a-MDT0000.exports.*.uuid", "exports.*.uuid"),
+            ("mdt.a-MDT0000.uuid", "uuid"),
+            ("mdt.a-MDT0000.live.scratch", "live.*"),
+        ] {
+            assert_eq!(found(name), Some((declared, "a-MDT0000".to_owned())), "{name}");
+        }
     }
 }

@@ -13,6 +13,17 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     wanted.len() == found.len() && wanted.iter().zip(&found).all(fits)
 }
 
+/// True if a name that begins with `prefix`, which ends with a dot, may match.
+pub(super) fn may_be_below(pattern: &str, prefix: &str) -> bool {
+    if pattern == "**" {
+        return true;
+    }
+    let pattern = pattern.replace('/', ".");
+    let (wanted, begin) = (parts(&pattern), parts(prefix.trim_end_matches('.')));
+    let fits = |(wanted, found): (&&str, &&str)| glob(wanted.as_bytes(), found.as_bytes());
+    wanted.len() > begin.len() && wanted.iter().zip(&begin).all(fits)
+}
+
 /// The parts of a name: `mgc`, `MGC10.0.0.1@tcp` and `import` of `mgc.MGC10.0.0.1@tcp.import`.
 pub fn parts(name: &str) -> Vec<&str> {
     let mut parts: Vec<(usize, usize)> = Vec::new();

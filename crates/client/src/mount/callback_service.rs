@@ -13,6 +13,9 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
+/// Name of the service of callbacks among a node's services.
+pub const CALLBACK_SERVICE: &str = "callbacks";
+
 /// Who holds the locks of one target. Called in the network's reader: what takes time is for a task.
 pub(crate) trait LockHolder: Send + Sync {
     /// Somebody waits for a lock. ENOENT if it is neither held nor on its way.
@@ -86,7 +89,7 @@ pub(crate) struct CallbackService {
 #[async_trait::async_trait]
 impl TargetHandler for CallbackService {
     fn service(&self) -> &'static str {
-        "callbacks"
+        CALLBACK_SERVICE
     }
 
     /// A target connects under its own name and from one of its own NIDs; its requests come from there from then on.

@@ -12,6 +12,7 @@ pub(crate) mod fsx;
 pub(crate) mod handles;
 pub(crate) mod litmus;
 pub(crate) mod metrics;
+pub(crate) mod monitoring;
 pub(crate) mod options;
 pub(crate) mod posix;
 pub(crate) mod power_cut;
@@ -33,6 +34,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(handles::all());
     all.extend(flags::all());
     all.extend(options::all());
+    all.extend(monitoring::all());
     all.extend(fsx::all());
     all.extend(tools::all());
     all.extend(tree::all());

@@ -1,6 +1,7 @@
 //! pjdfstest: what POSIX says about each system call, as root and as other users. Failures that we expect are listed, each
 //! with its reason, in `tests/e2e/pjdfstest.expected`; one that passes after all must leave the list.
 
+use crate::cargo_tool;
 use crate::case::{Case, Env, text};
 use crate::failure::{Outcome, bail, ensure};
 use crate::process::{Program, tail};
@@ -13,28 +14,8 @@ const VERSION: &str = "0.2.2";
 
 /// This module's part of the list.
 pub(crate) fn all() -> Vec<Case> {
+    let install = |env: &Env| cargo_tool::install(env, "pjdfstest", VERSION);
     vec![Case::new("pjdfstest", pjdfstest).prepare(install).limits(120, 300)]
-}
-
-fn program(env: &Env) -> PathBuf {
-    env.cache.join("tools/bin/pjdfstest")
-}
-
-/// `cargo install`, once.
-fn install(env: &Env) -> Outcome {
-    let root = env.cache.join("tools");
-    fs::create_dir_all(env.cache.join("e2e"))?;
-    let installed = fs::read_to_string(root.join(".crates.toml")).unwrap_or_default();
-    if program(env).exists() && installed.contains(&format!("pjdfstest {VERSION} ")) {
-        return Ok(());
-    }
-    let crate_version = format!("pjdfstest@{VERSION}");
-    Program::new("cargo")
-        .args(["install", "--quiet", "--locked", "--root", &text(&root), "--target-dir"])
-        .arg(root.join("build"))
-        .arg(crate_version)
-        .run()
-        .map(drop)
 }
 
 /// Names of the list, without its comments.
@@ -56,7 +37,7 @@ fn pjdfstest(env: &Env) -> Outcome {
     let file = env.local.join("pjdfstest.toml");
     fs::write(&file, config)?;
     let other_fs = if PathBuf::from("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
-    let printed = Program::new(program(env))
+    let printed = Program::new(cargo_tool::path(env, "pjdfstest"))
         .args(["-c", &text(&file), "-p", &text(&env.a), "-s", other_fs])
         .limit(Duration::from_secs(280))
         .output()?;
@@ -64,6 +45,7 @@ fn pjdfstest(env: &Env) -> Outcome {
         bail!("no summary: {}", tail(&printed.stderr, 4))
     };
     // The whole list, for whoever has to go through it.
+    fs::create_dir_all(env.cache.join("e2e"))?;
     fs::write(env.cache.join("e2e/pjdfstest.log"), &printed.stdout)?;
     let failed = failed_tests(&printed.stdout);
     let some = failed.iter().take(12).cloned().collect::<Vec<_>>().join("\n    ");
