@@ -7,6 +7,7 @@ use crate::process::Program;
 use crate::sys;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
@@ -74,6 +75,8 @@ pub(crate) struct Cluster {
 const FSNAME: &str = "e2e";
 /// The longest that a daemon may need to say that it serves, recovery included.
 const READY_LIMIT: Duration = Duration::from_secs(90);
+/// How long a mount whose files are closed may be busy.
+const BUSY_LIMIT: Duration = Duration::from_secs(5);
 /// The longest that a daemon may need to end on SIGTERM.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
@@ -218,9 +221,18 @@ impl Cluster {
         result
     }
 
-    /// Unmounts mount number `n`, checking that its process ends well.
+    /// Unmounts mount number `n`, checking that its process ends well. A program that another thread of ours is just starting
+    /// has a copy of every open file until it runs, so a mount whose files were closed may be busy for a moment.
     pub(crate) fn remove_mount(&self, n: usize) -> Outcome {
-        sys::unmount(&self.mount_point(n), false).context(format!("umount of mount{n}"))?;
+        let deadline = Instant::now() + BUSY_LIMIT;
+        loop {
+            match sys::unmount(&self.mount_point(n), false) {
+                Err(e) if e.kind() == ErrorKind::ResourceBusy && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                done => break done.context(format!("umount of mount{n}"))?,
+            }
+        }
         self.with(&format!("mount{n}"), |daemon| daemon.wait_end(STOP_LIMIT))?;
         self.daemons().retain(|d| d.name != format!("mount{n}"));
         Ok(())
