@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How often something happened, and the sum, extremes and sum of squares of a value of it, such as microseconds or bytes.
-/// It has a cache line of its own, so that threads that count different operations do not slow each other down.
+/// Each tally fills a cache line of its own, so that threads that count different operations do not slow each other down.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Tally {

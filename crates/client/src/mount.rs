@@ -1,4 +1,4 @@
-//! What the layers of a mount share below themselves: who the client is, the connections to its targets (`connection`), the
+//! The parts that all layers of a mount use: the client's identity, the connections to its targets (`connection`), the
 //! list of targets as the configuration says (`targets`), the service that servers call back at (`callback_service`), and
 //! the door's hook for what it must forget (`invalidate`).
 //!
@@ -34,7 +34,7 @@ pub(crate) struct Mount {
     pub(crate) faults: Faults,
     /// Whether to connect to a restarted target as soon as the MGS tells of it.
     pub(crate) imperative_recovery: bool,
-    /// What a door must forget when a lock is called back.
+    /// Tells the door what it must forget when a lock is called back.
     pub(crate) invalidate: Invalidator,
     pub(crate) callbacks: Arc<Callbacks>,
     /// Cached file data.

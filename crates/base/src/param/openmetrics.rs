@@ -1,5 +1,5 @@
-//! Metrics as monitoring systems fetch them: OpenMetrics 1.0 for those that ask for it, else Prometheus' older text format,
-//! which every tool reads.
+//! This view prints metrics for monitoring systems: in OpenMetrics 1.0 for clients that ask for it, else in Prometheus' older
+//! text format, because every tool reads that.
 //!
 //! A metric is named `nacre_LAYER_NAME_UNIT`, in base units (seconds, bytes). Its labels are the parameter's device and, where
 //! the device's name has them, the file system and the target, so that there are as many series as there are targets and

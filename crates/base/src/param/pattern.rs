@@ -122,7 +122,8 @@ fn match_one(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
-/// What is inside of the bracket at the pattern's start, and the length with both brackets. A `]` that comes first is inside.
+/// The content of the bracket expression at the pattern's start, and its length with both brackets. A `]` that comes first
+/// belongs to the content.
 fn bracket(pattern: &[u8]) -> Option<(&[u8], usize)> {
     let first = if pattern.get(1) == Some(&b'!') { 3 } else { 2 };
     let close = first + pattern.get(first..)?.iter().position(|c| *c == b']')?;

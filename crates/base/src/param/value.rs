@@ -58,7 +58,8 @@ impl Form {
     }
 }
 
-/// What the getter of a parameter returns: a type whose form is known when the parameter is registered.
+/// A type that a parameter's getter may return. Its form is known when the parameter is registered, so that it can be held
+/// against the declaration.
 pub trait Reading {
     /// The form of its values.
     const FORM: Form;
@@ -210,7 +211,7 @@ pub struct Level {
 pub struct Table {
     /// The title.
     pub title: &'static str,
-    /// What is counted: `rpcs`, `ios`.
+    /// The noun for the things counted, as Lustre prints it above the columns: `rpcs`, `ios`.
     pub counted: &'static str,
     /// How Lustre draws the head of the table.
     pub head: Head,

@@ -318,7 +318,7 @@ fn list_as_json(
     ExitCode::SUCCESS
 }
 
-/// What a name stands for.
+/// The kind of thing that a name of the tree stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
     Directory,

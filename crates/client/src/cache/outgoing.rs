@@ -45,7 +45,7 @@ pub(crate) enum FlushEnd {
     Lost,
 }
 
-/// What left the dirty bytes, or came back to them.
+/// A change of the dirty bytes: the bytes that were taken for a write, or that a failed write gave back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Dirty {
     /// Bytes.
