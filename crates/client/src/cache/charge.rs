@@ -2,7 +2,7 @@
 //! byte. When only a part of a block's dirty bytes is written, the server takes exactly these from the grant, so the
 //! rest of the block's charge stays with the bytes that stay dirty: a *partial* block.
 //!
-//! The bytes kept are never fewer than the dirty bytes.
+//! The grant that is kept is never less than the dirty bytes.
 
 use super::outgoing::Dirty;
 use super::spans::{Span, SpanMap, common};

@@ -45,11 +45,11 @@ pub(crate) enum FlushEnd {
     Lost,
 }
 
-/// A change of the dirty bytes: the bytes that were taken for a write, or that a failed write gave back.
+/// Bytes that are dirty no longer, because they are being written or were dropped, and the grant that was kept for them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Dirty {
-    /// Bytes.
+    /// How many bytes.
     pub(crate) bytes: u64,
-    /// Grant that was, or is, kept for them.
+    /// Grant that was kept for them.
     pub(crate) charge: u64,
 }
