@@ -181,6 +181,7 @@ impl SimNet {
             bandwidth: s.options.bandwidth,
             sent_until: Time::ZERO,
             received_until: Time::ZERO,
+            delivered_until: Time::ZERO,
         };
         s.nodes.insert(number, member);
         drop(s);
@@ -260,6 +261,8 @@ struct Member {
     sent_until: Time,
     /// When its last byte so far will have arrived.
     received_until: Time,
+    /// When all that it has sent will have reached its receivers.
+    delivered_until: Time,
 }
 
 enum Event {
@@ -294,14 +297,22 @@ impl Lnd for Port {
         }
     }
 
+    /// What was sent arrives before the node falls silent, as over TCP, whose kernel goes on sending for a closed socket.
     fn shutdown(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        if let Some(net) = self.net.upgrade() {
-            let mut s = net.state.lock();
-            if s.nodes.get(&self.number).is_some_and(|n| n.life == self.life) {
-                s.apply(SimFault::Crash(self.number));
+        Box::pin(async {
+            let Some(net) = self.net.upgrade() else { return };
+            loop {
+                let delivered_until = {
+                    let mut s = net.state.lock();
+                    let Some(member) = s.nodes.get(&self.number).filter(|m| m.life == self.life) else { return };
+                    if member.delivered_until <= net.rt.now() {
+                        return s.apply(SimFault::Crash(self.number));
+                    }
+                    member.delivered_until
+                };
+                net.rt.sleep_until(delivered_until + Duration::from_nanos(1)).await;
             }
-        }
-        Box::pin(std::future::ready(()))
+        })
     }
 }
 
@@ -322,6 +333,7 @@ impl Shared {
             Some(arrives) => {
                 let lives = (life, s.nodes.get(&to).map_or(0, |m| m.life));
                 if let Some(message) = message.arrive_unframed() {
+                    s.note_delivery(from, life, arrives);
                     wake |= s.push(arrives, Event::Arrive(Flight { message, from, to, lives }));
                 }
             }
@@ -371,6 +383,13 @@ impl State {
         Some(arrives)
     }
 
+    /// Something that the node sent in this life is on the way until `at`.
+    fn note_delivery(&mut self, from: u32, life: u32, at: Time) {
+        if let Some(member) = self.nodes.get_mut(&from).filter(|m| m.life == life) {
+            member.delivered_until = member.delivered_until.max(at);
+        }
+    }
+
     fn chance(&mut self, ppm: u32) -> bool {
         ppm > 0 && self.prng.below(1_000_000) < u64::from(ppm)
     }
@@ -418,6 +437,7 @@ impl State {
         member.received_until = (member.received_until + takes).max(now);
         let at = member.received_until;
         if at > now {
+            self.note_delivery(flight.from, flight.lives.0, at);
             self.push(at, Event::Deliver(flight));
             return None;
         }
@@ -452,7 +472,7 @@ impl State {
                 if let Some(m) = self.nodes.get_mut(&number) {
                     m.life += 1;
                     m.node = Weak::new();
-                    (m.sent_until, m.received_until) = (Time::ZERO, Time::ZERO);
+                    (m.sent_until, m.received_until, m.delivered_until) = (Time::ZERO, Time::ZERO, Time::ZERO);
                 }
                 self.in_order.retain(|(from, to), _| *from != number && *to != number);
             }

@@ -155,8 +155,8 @@ impl Node {
         true
     }
 
-    /// Stops every role, those of the upper layers first and the youngest first within a layer, then the RPC. The network stays up
-    /// until the last clone is dropped. A node that was stopped stays so.
+    /// Stops every role, those of the upper layers first and the youngest first within a layer, then the RPC, then the network
+    /// when what was said last has left. A node that was stopped stays so.
     pub async fn stop(&self) {
         let mut running = {
             let mut roles = self.0.roles.lock();
@@ -170,6 +170,7 @@ impl Node {
         }
         assert!(self.0.roles.lock().running.is_empty(), "a role was added to a node that was being stopped");
         self.0.rpc.shutdown().await;
+        self.lnet().shutdown().await;
     }
 
     /// Dies at once, as by kill -9: nobody is told, nothing is written. What is not durable is lost.

@@ -240,7 +240,6 @@ impl Cluster {
         };
         if let Some(running) = running {
             running.node.stop().await;
-            self.net.crash(self.number(server));
             running.node.die();
         }
     }
@@ -273,10 +272,7 @@ impl Cluster {
         }
         self.rt.sleep(Duration::from_secs(1)).await;
         assert_eq!(self.client_tasks(), 0, "tasks of unmounted clients still run");
-        for c in self.living_clients() {
-            self.net.crash(c.number);
-            c.node.die();
-        }
+        self.living_clients().iter().for_each(|c| c.node.die());
         // A goodbye may be lost, or never sent for want of a connection: then the server must notice by itself.
         let begun = self.rt.now();
         for number in WITNESS.. {

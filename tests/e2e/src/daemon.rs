@@ -2,7 +2,7 @@
 //! outlives the case, and what it logs is judged.
 
 use crate::failure::{Failure, Outcome, bail, ensure};
-use crate::process::tail;
+use crate::process::{self, tail};
 use crate::sys;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
@@ -51,7 +51,8 @@ impl Daemon {
     /// Starts it, appending to its log.
     pub(crate) fn start(&mut self) -> Outcome {
         let log = OpenOptions::new().create(true).append(true).open(&self.log)?;
-        let mut child = Command::new(&self.binary)
+        let mut command = Command::new(&self.binary);
+        command
             .args(&self.args)
             .env("RUST_BACKTRACE", "1")
             .env("NO_COLOR", "1")
@@ -59,9 +60,9 @@ impl Daemon {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)
-            .process_group(0)
-            .spawn()
-            .map_err(|e| Failure::new(format!("{}: {e}", self.binary.display())))?;
+            .process_group(0);
+        let mut child =
+            process::spawn(&mut command).map_err(|e| Failure::new(format!("{}: {e}", self.binary.display())))?;
         let (sender, receiver) = channel();
         if let Some(stdout) = child.stdout.take() {
             std::thread::spawn(move || {

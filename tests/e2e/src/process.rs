@@ -9,7 +9,7 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,23 @@ fn remember(group: i32) {
 
 fn forget(group: i32) {
     GROUPS.lock().unwrap_or_else(|e| e.into_inner()).remove(&group);
+}
+
+/// Held while a program is started, and shared by [`without_forks`].
+static FORKS: RwLock<()> = RwLock::new(());
+
+/// Starts a program that no case in [`without_forks`] has to fear. All programs that may start beside other cases start here.
+pub(crate) fn spawn(command: &mut Command) -> std::io::Result<Child> {
+    let _no_section = FORKS.write().unwrap_or_else(|e| e.into_inner());
+    command.spawn()
+}
+
+/// Runs `section` while no other thread starts a program: between fork and exec a child has a copy of every descriptor, so
+/// that what this thread closes is not closed yet, and a file that it has written still counts as being written. The section
+/// must start none either, and be short.
+pub(crate) fn without_forks<T>(section: impl FnOnce() -> T) -> T {
+    let _nobody_forks = FORKS.read().unwrap_or_else(|e| e.into_inner());
+    section()
 }
 
 /// A program to run; a thin layer over [`Command`] that knows its name for messages.
@@ -116,7 +133,7 @@ impl Program {
 
     #[track_caller]
     fn spawn(mut self) -> Outcome<Running> {
-        let child = match self.command.spawn() {
+        let child = match spawn(&mut self.command) {
             Ok(child) => child,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 bail!("{}: not found ({e}); script/setup installs what the tests need", self.line)

@@ -4,7 +4,7 @@
 use super::steps::{in_parallel, wait_for};
 use crate::case::{Case, Env, text};
 use crate::failure::{Outcome, bail, ensure, ensure_eq};
-use crate::process::{Program, Running};
+use crate::process::{Program, Running, without_forks};
 use crate::sys;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -120,10 +120,10 @@ fn ofd(env: &Env) -> Outcome {
     drop(mine);
     ensure!(conflicts(sys::ofd_lock(&open(&path)?, libc::F_RDLCK, false))?, "lost by a close of another");
     drop(other);
-    sys::ofd_lock(&open(&path)?, libc::F_WRLCK, true)?;
+    let lock_and_close = |wait| without_forks(|| conflicts(sys::ofd_lock(&open(&path)?, libc::F_WRLCK, wait)));
+    ensure!(!lock_and_close(true)?, "a waiter was refused");
     for turn in 0..env.times(200) {
-        let file = open(&path)?;
-        ensure!(!conflicts(sys::ofd_lock(&file, libc::F_WRLCK, false))?, "turn {turn}: held after its last close");
+        ensure!(!lock_and_close(false)?, "turn {turn}: held after its last close");
     }
     Ok(())
 }

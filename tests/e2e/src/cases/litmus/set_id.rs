@@ -8,13 +8,14 @@
 use super::steps::mounts;
 use crate::case::{Case, Env, Profile};
 use crate::failure::{Context, Outcome, ensure, ensure_eq};
+use crate::process::{self, without_forks};
 use crate::sys;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
@@ -265,14 +266,17 @@ fn way_to_root(env: &Env) -> Outcome {
 
 /// A copy of a program of the machine.
 fn copy_program(program: &str, to: &Path) -> Outcome {
-    fs::write(to, fs::read(program).context(program.to_owned())?)?;
+    let content = fs::read(program).context(program.to_owned())?;
+    without_forks(|| fs::write(to, content))?;
     fs::set_permissions(to, fs::Permissions::from_mode(0o755))?;
     Ok(())
 }
 
 /// What a program prints that a user runs.
 fn run_as_user(program: &Path, arguments: &[&str]) -> Outcome<String> {
-    let output = Command::new(program).args(arguments).uid(USER).gid(USER).output().context("run")?;
+    let mut command = Command::new(program);
+    command.args(arguments).uid(USER).gid(USER).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = process::spawn(&mut command).and_then(Child::wait_with_output).context("run")?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{} ends with {}: {said}", program.display(), output.status);
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -330,7 +334,8 @@ fn way_to_root_beside_changes(env: &Env) -> Outcome {
             std::thread::scope(|scope| {
                 let write = || -> Outcome {
                     sys::act_as(USER, USER, &[])?;
-                    Ok(File::options().write(true).open(writes.join(name))?.write_all_at(&first, 0)?)
+                    without_forks(|| File::options().write(true).open(writes.join(name))?.write_all_at(&first, 0))?;
+                    Ok(())
                 };
                 super::steps::joined(scope.spawn(write).join())
             })?;
