@@ -1,5 +1,5 @@
 //! What every layer of Nacre speaks of and none owns: identifiers, error numbers, sizes, placement hashes and the
-//! pseudo-random generator, time values, fault points, parameters, aligned refcounted buffers, and the form of tables.
+//! pseudo-random generator, time values, fault points, parameters, aligned refcounted buffers, and the forms of tables and state machines.
 //!
 //! Nothing here does IO, reads a clock or knows a layer above.
 
@@ -13,6 +13,7 @@ pub mod nid;
 pub mod param;
 pub mod prng;
 pub mod size;
+pub mod steps;
 pub mod table;
 pub mod tally;
 pub mod time;
