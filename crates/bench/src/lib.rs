@@ -10,6 +10,7 @@ mod object_survey;
 mod output;
 mod places;
 mod roofline;
+mod rpc;
 mod shared_file;
 mod sizes;
 mod small_pieces;
@@ -45,6 +46,8 @@ enum BenchCommand {
     WarmCache(warm_cache::WarmCache),
     /// Programs that read and write small pieces, beside a null FUSE file system; records of one file beside own files'
     SmallPieces(small_pieces::SmallPieces),
+    /// Small requests and bulk within a process and over loopback TCP, beside plain TCP
+    Rpc(rpc::Rpc),
     /// Serves a null FUSE file system until the standard input is closed
     #[command(hide = true)]
     ServeNull(places::ServeNull),
@@ -60,6 +63,7 @@ pub fn main(args: BenchArgs) -> ExitCode {
         BenchCommand::Applications(a) => applications::run(&a, args.json),
         BenchCommand::WarmCache(a) => warm_cache::run(&a, args.json),
         BenchCommand::SmallPieces(a) => small_pieces::run(&a, args.json),
+        BenchCommand::Rpc(a) => rpc::run(&a, args.json),
         BenchCommand::ServeNull(a) => places::serve_null(&a),
     };
     match result {

@@ -18,7 +18,7 @@
 //! **Fault points**, all at the server: `rpc.request.drop`, `rpc.request.delay`, `rpc.reply.drop`, `rpc.bulk.corrupt`, and
 //! per opcode `rpc.OST_WRITE.drop_request`, `.delay`, `.fail` and `.drop_reply`.
 //!
-//! **Cost**, from `examples/rpc_bench.rs` on two busy cores, client and server and their network in one process: a small
+//! **Cost**, from `nacre bench rpc` on two busy cores, client and server and their network in one process: a small
 //! RPC takes 3.0 us of CPU over `lo` (90,000 to 118,000/s), 4.9 us over TCP loopback with 64 in flight (50,000 to
 //! 90,000/s), 18 us alone in the air (43 to 64 us latency). There is no task, no channel and no timer per RPC: the
 //! request is served in the reader of its connection, and the reply wakes the caller. A write or read of 1 MiB takes 4 us

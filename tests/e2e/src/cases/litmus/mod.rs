@@ -51,7 +51,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.into_iter()
         .map(|case| {
             let shares = !ALONE.contains(&case.name);
-            case.limits(20, 120).shares(shares)
+            case.limits(90, 300).shares(shares)
         })
         .collect()
 }
