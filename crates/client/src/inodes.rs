@@ -132,11 +132,25 @@ struct Inode {
 
 impl Inode {
     fn since(&self, bit: u64) -> u64 {
+        assert!(bit.is_power_of_two() && bit & ALL == bit, "{bit:#x} is no bit of an inode lock");
         self.held[bit.trailing_zeros() as usize]
     }
 
     fn bits_held(&self, accept: impl Fn(u64) -> bool) -> u64 {
         (0..BITS).filter(|i| self.held[*i] != 0 && accept(self.held[*i])).map(|i| 1 << i).sum()
+    }
+
+    /// What is believed is held.
+    fn assert_believed(&self) {
+        let held = self.bits_held(|_| true);
+        assert_eq!(
+            self.attr_bits & !held,
+            0,
+            "attributes are believed for bits {:#x}, held are {held:#x}",
+            self.attr_bits
+        );
+        assert!(self.attr_bits == 0 || self.attr.is_some(), "no attributes are believed for {:#x}", self.attr_bits);
+        assert!(self.layout.is_none() || held & LAYOUT != 0, "a layout is believed, held are {held:#x}");
     }
 
     fn names(&self) -> usize {
@@ -291,6 +305,7 @@ impl InodeCache {
             inode.directory.iter_mut().for_each(|d| d.lose_update());
             self.names = self.names + inode.names() - before;
         }
+        inode.assert_believed();
     }
 
     /// What the door must forget before `giving` is given back. It is not told again.
@@ -316,8 +331,16 @@ impl InodeCache {
         if self.inodes.get(&fid).is_some_and(|i| i.shown == 0 && i.bits_held(|_| true) == 0)
             && let Some(inode) = self.inodes.remove(&fid)
         {
+            assert!(inode.names() <= self.names, "{} names of {fid} go of {}", inode.names(), self.names);
             self.names -= inode.names();
         }
+    }
+
+    /// Panics if names are counted wrong, or something is believed without its lock. Looks at everything.
+    pub(crate) fn assert_sound(&self) {
+        assert_eq!(self.names, self.inodes.values().map(Inode::names).sum::<usize>(), "names of all directories");
+        self.inodes.values().for_each(Inode::assert_believed);
+        self.opens.assert_sound();
     }
 
     /// The server has seen a cancel or convert.
@@ -350,6 +373,7 @@ impl InodeCache {
             entries_told |= entries;
             self.out.push(Out::Tell(fid, notice));
         }
+        self.assert_sound();
     }
 
     /// Gives locks back that are too many or too old.

@@ -176,6 +176,10 @@ impl Mdc {
         if reply.layout.as_ref().is_some_and(|l| l.check().is_err()) {
             return Err(Errno::EPROTO);
         }
+        // An open with handle 0 is one that the MDT does not know of.
+        if reply.handle == 0 {
+            return Err(Errno::EPROTO);
+        }
         let fid = reply.attr.fid;
         self.inodes.lock().opened(fid, reply.handle, body.flags & !ONLY_ONCE);
         let known = AttrReply { attr: reply.attr.clone(), layout: reply.layout.clone(), lock: reply.lock.clone() };
@@ -219,6 +223,7 @@ impl Mdc {
 
     /// Closes. A handle that the MDT does not know, because it was restarted, is as good as closed.
     pub(crate) async fn close(&self, caller: &Caller, body: &Close) -> Result<(), Errno> {
+        assert_ne!(body.handle, 0, "{} is closed at the MDT, which does not know that it is open", body.fid);
         self.inodes.lock().closing(body.fid, body.handle);
         let closed = self.send_close(caller, body).await;
         self.inodes.lock().closed(body.fid, body.handle, self.now());

@@ -8,6 +8,7 @@
 pub(crate) mod advice;
 mod ahead;
 pub(crate) mod giving;
+mod lock_state;
 pub(crate) mod locks;
 pub(crate) mod object;
 mod read;
@@ -251,12 +252,27 @@ impl Osc {
         next().map(|next| (next.max(self.now() + UPKEEP_PAUSE), self.nudge.clone()))
     }
 
+    /// Panics if an object's bytes are counted wrong, or the grant kept is not that of all objects. Holds all objects meanwhile:
+    /// for rare moments.
+    fn assert_sound(&self) {
+        let objects = self.objects.lock();
+        let states: Vec<_> = objects.values().map(|object| object.state.lock()).collect();
+        objects.values().zip(&states).for_each(|(object, state)| object.assert_sound(state));
+        let dirty = states.iter().map(|state| state.cache.dirty_charge()).sum();
+        self.account.lock().assert_covers(dirty);
+        let queue = self.write_back.lock();
+        let aging = states.iter().filter(|state| state.aging).count();
+        assert!(queue.waiting() <= aging, "{} objects wait for their age, of which {aging} know", queue.waiting());
+    }
+
     /// Writes everything back and says goodbye; gives up waiting after `deadline`.
     pub(crate) async fn close(self: &Arc<Self>, deadline: Duration) {
         let flushed = pin!(self.flush_all());
         if self.connection.mount().rt.timeout(deadline, flushed).await.is_err() {
             tracing::warn!(target = self.connection.label(), "unmounted before everything was written");
         }
+        self.assert_sound();
+        self.memory().assert_sound();
         self.connection.disconnect().await;
     }
 }

@@ -75,14 +75,17 @@ impl Budget {
     pub(crate) fn register(&mut self) -> CacheId {
         self.last += 1;
         let object = CacheId(self.last);
-        self.objects.insert(object, Usage::default());
+        let former = self.objects.insert(object, Usage::default());
+        assert!(former.is_none(), "{object:?} is given to two caches");
         object
     }
 
     /// The cache is gone, and its bytes.
     pub(crate) fn forget(&mut self, object: CacheId) {
         if let Some(usage) = self.objects.remove(&object) {
-            self.evictable.remove(&(usage.oldest, object));
+            let was_evictable = self.evictable.remove(&(usage.oldest, object));
+            assert_eq!(was_evictable, usage.clean > 0, "{object:?} with {usage:?} among those to be evicted");
+            assert!(usage.clean <= self.clean && usage.pinned <= self.pinned, "{usage:?} of {object:?} in {self:?}");
             self.clean -= usage.clean;
             self.pinned -= usage.pinned;
         }
@@ -91,9 +94,10 @@ impl Budget {
     /// The cache now has so many clean bytes, the least recently used of them used at `oldest`, and so many that cannot be
     /// evicted (dirty and being written). To be told after every change.
     pub(crate) fn update(&mut self, object: CacheId, clean: u64, pinned: u64, oldest: Time) {
-        let Some(usage) = self.objects.get_mut(&object) else { return };
+        let Some(usage) = self.objects.get_mut(&object) else { panic!("{object:?} is no cache of this mount") };
         let before = *usage;
         *usage = Usage { clean, pinned, oldest };
+        assert!(before.clean <= self.clean && before.pinned <= self.pinned, "{before:?} of {object:?} in {self:?}");
         self.clean = self.clean - before.clean + clean;
         self.pinned = self.pinned - before.pinned + pinned;
         if (before.oldest, before.clean > 0) != (oldest, clean > 0) {
@@ -119,7 +123,23 @@ impl Budget {
         };
         let until = oldest.next().map_or(Time::FAR_FUTURE, |(next, _)| *next + COARSE);
         let clean = self.objects.get(&object).map_or(0, |usage| usage.clean);
+        assert!(clean > 0, "{object:?} has nothing to be evicted");
+        assert!(self.low < self.used(), "an eviction goes on with {} bytes, {} are enough", self.used(), self.low);
         Some(Eviction { object, bytes: clean.min(self.used() - self.low), until })
+    }
+
+    /// Clean and pinned bytes that a cache has told.
+    pub(crate) fn usage(&self, object: CacheId) -> Option<(u64, u64)> {
+        self.objects.get(&object).map(|usage| (usage.clean, usage.pinned))
+    }
+
+    /// Panics if the sums are not those of the objects. Looks at all.
+    pub(crate) fn assert_sound(&self) {
+        let sum = |of: fn(&Usage) -> u64| self.objects.values().map(of).sum::<u64>();
+        assert_eq!(self.clean, sum(|usage| usage.clean), "clean bytes of all objects");
+        assert_eq!(self.pinned, sum(|usage| usage.pinned), "pinned bytes of all objects");
+        let with_clean = self.objects.values().filter(|usage| usage.clean > 0).count();
+        assert_eq!(self.evictable.len(), with_clean, "objects with something to be evicted");
     }
 
     /// Whether `bytes` more cannot be taken in even if everything clean were evicted: the writer has to wait for
@@ -152,8 +172,27 @@ mod tests {
             caches.insert(object, (left - bytes, used));
             budget.update(object, left - bytes, 0, used);
             evicted.extend((bytes > 0).then_some((object, bytes)));
+            budget.assert_sound();
         }
         evicted
+    }
+
+    #[test]
+    #[should_panic(expected = "clean bytes of all objects")]
+    fn a_sum_that_is_not_that_of_the_objects_is_a_defect() {
+        let mut budget = Budget::new(1000);
+        budget.register();
+        budget.clean += 1;
+        budget.assert_sound();
+    }
+
+    #[test]
+    #[should_panic(expected = "is no cache of this mount")]
+    fn who_is_forgotten_has_nothing_any_more() {
+        let mut budget = Budget::new(1000);
+        let object = budget.register();
+        budget.forget(object);
+        budget.update(object, 1, 0, Time::ZERO);
     }
 
     #[test]

@@ -35,7 +35,6 @@ impl DirtySet {
         self.bytes
     }
 
-    #[cfg(test)]
     pub(crate) fn charge(&self) -> u64 {
         self.charge
     }
@@ -70,6 +69,7 @@ impl DirtySet {
             self.partial.extract_if(blocks, |_, _| true).for_each(drop);
         }
         self.add_run(range, now);
+        self.assert_counted();
         charge
     }
 
@@ -77,7 +77,9 @@ impl DirtySet {
     pub(crate) fn take(&mut self, range: &Range<u64>) -> Dirty {
         self.remove(range, |set, block, bytes| {
             if set.is_dirty(block) {
-                *set.partial.entry(block).or_default() += bytes;
+                let less = set.partial.entry(block).or_default();
+                *less += bytes;
+                assert!(*less < BLOCK_BYTES, "block {block} has dirty bytes, and {less} less than its charge");
                 bytes
             } else {
                 BLOCK_BYTES - set.partial.remove(&block).unwrap_or(0)
@@ -107,15 +109,19 @@ impl DirtySet {
                 removed.charge += edge(self, block, bytes);
             }
         }
+        assert!(removed.bytes <= self.bytes && removed.charge <= self.charge, "{removed:?} of {self:?}");
         self.bytes -= removed.bytes;
         self.charge -= removed.charge;
+        self.assert_counted();
         removed
     }
 
     fn add_run(&mut self, range: &Range<u64>, now: Time) {
         let (mut run, mut since) = (range.clone(), now);
         for (cut, then) in self.runs.cut(range) {
-            self.bytes -= cut.end - cut.start;
+            let again = cut.end - cut.start;
+            assert!(again <= self.bytes, "{again} bytes are written again of {}", self.bytes);
+            self.bytes -= again;
             since = since.min(then);
         }
         self.bytes += range.end - range.start;
@@ -130,6 +136,34 @@ impl DirtySet {
             }
             _ => self.runs.insert(run, since),
         }
+    }
+
+    /// What is kept is never less than what is dirty, and nothing is kept for nothing.
+    fn assert_counted(&self) {
+        assert!(self.bytes <= self.charge, "{} bytes are dirty for a charge of {}", self.bytes, self.charge);
+        let (none, no_charge) = (self.bytes == 0, self.charge == 0);
+        assert!(none == no_charge && none == self.runs.is_empty(), "{} bytes, charge {}", self.bytes, self.charge);
+        assert!(!none || self.partial.is_empty(), "blocks without dirty bytes are partial: {:?}", self.partial);
+    }
+
+    /// Panics if the counts are not those of the runs. Looks at all of them.
+    pub(crate) fn assert_sound(&self) {
+        self.assert_counted();
+        let (mut bytes, mut blocks, mut next) = (0, 0, 0);
+        for (run, _) in self.runs.iter() {
+            bytes += run.end - run.start;
+            let (first, end) = (run.start / BLOCK_BYTES, (run.end - 1) / BLOCK_BYTES + 1);
+            blocks += end - first.max(next);
+            next = end;
+        }
+        assert_eq!(bytes, self.bytes, "dirty bytes, of the runs and as counted");
+        let less: u64 = self.partial.values().sum();
+        assert_eq!(
+            blocks * BLOCK_BYTES,
+            self.charge + less,
+            "charge of {blocks} blocks, {less} of it gone with flushes"
+        );
+        assert!(self.partial.keys().all(|block| self.is_dirty(*block)), "clean blocks are partial: {:?}", self.partial);
     }
 
     fn is_dirty(&self, block: u64) -> bool {

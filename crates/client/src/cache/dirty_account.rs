@@ -10,7 +10,7 @@ use nacre_wire::ost::GrantReport;
 /// The most grant that is ever wanted: what the server gives one client, less some.
 const WANTED_MAX: u64 = (2 << 30) - (256 << 20);
 
-/// Grant of one OST, in bytes.
+/// Grant of one OST, in bytes. `held` is what the server says, whatever it says; the other counts are this client's own.
 #[derive(Debug, Default)]
 pub(crate) struct DirtyAccount {
     /// What the server has promised, less the bytes of writes sent.
@@ -52,7 +52,7 @@ impl DirtyAccount {
     /// What a connect request says is held.
     pub(crate) fn told_at_connect(&self) -> u64 {
         // What writes under way take may not have been taken, and a request sent again takes nothing.
-        self.held + self.writing_bytes
+        self.held.saturating_add(self.writing_bytes)
     }
 
     /// Connected, again perhaps: the client's grant is now `granted`. Dirty bytes may exceed it: they should be written
@@ -76,11 +76,14 @@ impl DirtyAccount {
 
     /// Bytes became dirty, with this charge.
     pub(crate) fn took(&mut self, charge: u64) {
+        assert!(self.can_dirty(charge), "{charge} bytes become dirty without grant or room: {self:?}");
         self.dirty += charge;
+        self.assert_kept();
     }
 
     /// Dirty bytes were dropped; their grant is available again.
     pub(crate) fn freed(&mut self, charge: u64) {
+        assert!(charge <= self.dirty, "{charge} bytes of grant are free again: {self:?}");
         self.dirty -= charge;
     }
 
@@ -93,6 +96,7 @@ impl DirtyAccount {
         self.writing_bytes += bytes;
         // The server takes what is there, and the rest from free space.
         self.held = self.held.saturating_sub(bytes);
+        self.assert_kept();
         let dropped = std::mem::take(&mut self.dropped);
         let report = GrantReport { dirty: self.dirty_and_writing(), undirty: self.wanted, grant: self.held, dropped };
         (report, Sent { charge, bytes, dropped, connection: self.connection })
@@ -102,7 +106,7 @@ impl DirtyAccount {
     pub(crate) fn written(&mut self, sent: Sent, granted: u64) {
         self.end(&sent);
         self.lose(sent.charge - sent.bytes);
-        self.held += granted;
+        self.held = self.held.saturating_add(granted);
     }
 
     /// The write failed, and its bytes were dropped.
@@ -110,8 +114,8 @@ impl DirtyAccount {
         self.end(&sent);
         if sent.connection == self.connection {
             // The server gives back what it took, and has not seen the report.
-            self.held += sent.bytes;
-            self.dropped += sent.dropped;
+            self.held = self.held.saturating_add(sent.bytes);
+            self.dropped = self.dropped.saturating_add(sent.dropped);
         }
     }
 
@@ -135,15 +139,31 @@ impl DirtyAccount {
         self.dirty + self.writing
     }
 
+    /// Panics unless `dirty` is the charge of what is dirty in all objects, and `writing` that of all flushes under way.
+    pub(crate) fn assert_covers(&self, dirty: u64) {
+        self.assert_kept();
+        assert_eq!(self.dirty, dirty, "charge of dirty bytes, of the account and of all objects");
+    }
+
+    /// Grant is kept for writes under way as long as there are some, never less than their bytes.
+    fn assert_kept(&self) {
+        assert!(self.writing_bytes <= self.writing, "bytes are on their way without grant: {self:?}");
+        assert!(self.writing == 0 || self.writing_bytes > 0, "grant is kept for writes of nothing: {self:?}");
+    }
+
     fn end(&mut self, sent: &Sent) {
+        let is_under_way = sent.charge <= self.writing && sent.bytes <= self.writing_bytes;
+        assert!(is_under_way && sent.bytes <= sent.charge, "{sent:?} ends: {self:?}");
+        assert!(sent.connection <= self.connection, "{sent:?} is from a connection to come: {self:?}");
         self.writing -= sent.charge;
         self.writing_bytes -= sent.bytes;
+        self.assert_kept();
     }
 
     fn lose(&mut self, bytes: u64) {
         let lost = bytes.min(self.held);
         self.held -= lost;
-        self.dropped += lost;
+        self.dropped = self.dropped.saturating_add(lost);
     }
 }
 
@@ -194,6 +214,32 @@ mod tests {
         assert_eq!((report.grant, report.dropped), (12 * BLOCK, BLOCK - 100));
         account.failed(failing);
         assert_eq!(account.send(0, 0).0.dropped, BLOCK - 100, "not reported yet");
+    }
+
+    #[test]
+    fn whatever_a_server_grants_is_counted() {
+        let mut account = account(u64::MAX);
+        account.took(BLOCK);
+        let (_, sent) = account.send(BLOCK, BLOCK);
+        account.handle_connected(u64::MAX);
+        account.written(sent, u64::MAX);
+        let (_, failing) = account.send(0, 0);
+        account.failed(failing);
+        assert_eq!((account.held(), account.told_at_connect()), (u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    #[should_panic(expected = "of the account and of all objects")]
+    fn charge_that_no_object_has_is_a_defect() {
+        let mut account = account(10 * BLOCK);
+        account.took(BLOCK);
+        account.assert_covers(0);
+    }
+
+    #[test]
+    #[should_panic(expected = "without grant or room")]
+    fn nothing_becomes_dirty_beyond_the_grant() {
+        account(BLOCK).took(2 * BLOCK);
     }
 
     #[test]
@@ -295,7 +341,7 @@ mod tests {
         }
 
         fn check(&self, seed: u64) {
-            assert_eq!(self.account.dirty, self.object.dirty_charge());
+            self.account.assert_covers(self.object.dirty_charge());
             // What the server has not heard of yet: writes not received, and lost grant.
             let unheard: u64 = self.in_flight.iter().filter(|f| f.3.is_none()).map(|f| f.0.bytes).sum();
             let unreported: u64 = self.in_flight.iter().map(|f| f.1.dropped).sum();

@@ -84,6 +84,10 @@ impl Fills {
     /// The fill whose end somebody should await who wants the range: one that brings some of it, or else the oldest one.
     pub(crate) fn awaited(&self, range: &Range<u64>) -> Option<FillTicket> {
         let first = self.coming.overlapping(range).next().map(|(_, ticket)| *ticket);
+        assert!(
+            first.is_none_or(|t| self.under_way.contains_key(&t)),
+            "{first:?} has ended, and is to bring {range:?}"
+        );
         first.or_else(|| self.under_way.first_key_value().map(|(ticket, _)| *ticket))
     }
 
@@ -92,27 +96,49 @@ impl Fills {
         self.coming.cut(range);
     }
 
+    /// Whether no fill is to bring something of the range.
+    pub(crate) fn is_apart_from(&self, range: &Range<u64>) -> bool {
+        !self.coming.overlaps(range)
+    }
+
+    /// Panics if the sum is not that of the fills under way, or a fill that ended is to bring something. Looks at all.
+    pub(crate) fn assert_sound(&self) {
+        assert_eq!(self.bytes, self.under_way.values().map(|extents| sum(extents)).sum::<u64>(), "bytes under way");
+        for (part, ticket) in self.coming.iter() {
+            let extents = self.under_way.get(ticket);
+            let is_of_it = extents.is_some_and(|e| e.iter().any(|e| e.start <= part.start && part.end <= e.end));
+            assert!(is_of_it, "{part:?} is to come with {ticket:?}, which asks for {extents:?}");
+        }
+    }
+
     /// Begins a fill, which will bring the parts `coming` of its extents.
     fn begin(&mut self, extents: Vec<Range<u64>>, coming: Vec<Range<u64>>) -> FillTicket {
         self.last += 1;
         let ticket = FillTicket(self.last);
         self.bytes += sum(&extents);
+        assert!(extents.is_sorted_by(|a, b| a.end <= b.start), "{extents:?} ask twice for the same bytes");
         coming.into_iter().for_each(|part| self.coming.insert(part, ticket));
         self.under_way.insert(ticket, extents);
         ticket
     }
 
-    /// Ends a fill: its extents, and the parts whose bytes are still wanted.
-    pub(crate) fn end(&mut self, ticket: FillTicket) -> Option<EndedFill> {
-        let extents = self.under_way.remove(&ticket)?;
-        self.bytes -= sum(&extents);
+    /// Ends a fill, which each does once: its extents, and the parts whose bytes are still wanted.
+    pub(crate) fn end(&mut self, ticket: FillTicket) -> EndedFill {
+        let Some(extents) = self.under_way.remove(&ticket) else {
+            panic!("{ticket:?} is not under way, or ended before")
+        };
+        let bytes = sum(&extents);
+        assert!(bytes <= self.bytes, "{ticket:?} had {bytes} bytes under way, all have {}", self.bytes);
+        self.bytes -= bytes;
         let of_this =
             |extent| self.coming.overlapping(extent).filter(move |(_, t)| **t == ticket).map(|(part, _)| part);
         let parts: Vec<_> = extents.iter().flat_map(of_this).collect();
         for part in &parts {
             let _ = self.coming.remove(part.start);
         }
-        Some((extents, parts))
+        assert!(!self.under_way.is_empty() || self.coming.is_empty(), "{:?} is to come with nothing", self.coming);
+        assert_eq!(self.under_way.is_empty(), self.bytes == 0, "{} bytes under way", self.bytes);
+        (extents, parts)
     }
 
     /// Begins fills for holes, each list of which lies in one range that the caller may read, as far as there is room. A hole
@@ -130,6 +156,11 @@ impl Fills {
                 continue;
             }
             let coming = draft.holes.iter().flat_map(|hole| unsure.gaps(hole)).collect();
+            assert_eq!(draft.bytes, sum(&draft.extents), "bytes of the request {draft:?}");
+            assert!(
+                draft.bytes <= limits.max_bytes && draft.extents.len() <= limits.max_extents,
+                "{draft:?}, {limits:?}"
+            );
             let ticket = self.begin(draft.extents.clone(), coming);
             wanted.requests.push(FillRequest { ticket, extents: draft.extents, holes: draft.holes });
         }
@@ -194,8 +225,11 @@ pub(crate) fn part_of<'a, D>(
     part: &Range<u64>,
     len: impl Fn(&D) -> u64,
 ) -> Option<(&'a D, Range<u64>)> {
+    assert_eq!(extents.len(), data.len(), "a reply for each of {extents:?}");
     let at = extents.partition_point(|extent| extent.end <= part.start);
-    let (extent, data) = (extents.get(at)?, data.get(at)?);
+    let is_asked = extents.get(at).is_some_and(|extent| extent.start <= part.start && part.end <= extent.end);
+    assert!(is_asked, "{part:?} was not asked for with {extents:?}");
+    let (extent, data) = (&extents[at], &data[at]);
     let known = extent.start..extent.start.saturating_add(len(data)).min(extent.end);
     common(part, &known).map(|known| (data, known.start - extent.start..known.end - extent.start))
 }

@@ -83,7 +83,7 @@ impl Lru {
 
     fn allocate(&mut self, node: Node) -> u32 {
         if self.free == NONE {
-            assert!(self.nodes.len() < NONE as usize, "segments of one object fit into memory");
+            assert!(self.nodes.len() < NONE as usize, "{} segments of one object are too many", self.nodes.len());
             self.nodes.push(node);
             return self.nodes.len() as u32 - 1;
         }
@@ -107,15 +107,17 @@ impl Lru {
     }
 
     fn unlink(&mut self, node: u32) {
-        let Node { previous, next, .. } = self.nodes[node as usize];
-        match self.nodes.get_mut(previous as usize) {
-            Some(previous) => previous.next = next,
-            None => self.first = next,
-        }
-        match self.nodes.get_mut(next as usize) {
-            Some(next) => next.previous = previous,
-            None => self.last = previous,
-        }
+        let Node { previous, next, start, .. } = self.nodes[node as usize];
+        // A node that was removed before is in nobody's place.
+        let before = match self.nodes.get_mut(previous as usize) {
+            Some(previous) => std::mem::replace(&mut previous.next, next),
+            None => std::mem::replace(&mut self.first, next),
+        };
+        let after = match self.nodes.get_mut(next as usize) {
+            Some(next) => std::mem::replace(&mut next.previous, previous),
+            None => std::mem::replace(&mut self.last, previous),
+        };
+        assert!(before == node && after == node, "the segment at {start} is not in the list, or twice");
     }
 }
 

@@ -58,7 +58,8 @@ impl Memory {
 
     /// The object may be asked to evict from now on.
     pub(crate) fn add(&self, id: CacheId, object: Weak<dyn Evict>) {
-        self.objects.lock().insert(id, object);
+        let former = self.objects.lock().insert(id, object);
+        assert!(former.is_none(), "{id:?} is the name of two caches");
     }
 
     /// The object is gone.
@@ -70,8 +71,10 @@ impl Memory {
     /// Books what an object has now. Under the object's lock, so that the books follow its changes in their order.
     pub(crate) fn update(&self, id: CacheId, cache: &ObjectCache) {
         let pinned = cache.dirty_bytes() + cache.writing_bytes();
+        let clean = cache.clean_bytes();
+        assert!(clean == 0 || cache.oldest_clean().is_some(), "{clean} clean bytes cannot be evicted");
         let oldest = cache.oldest_clean().unwrap_or_default();
-        self.budget.lock().update(id, cache.clean_bytes(), pinned, oldest);
+        self.budget.lock().update(id, clean, pinned, oldest);
     }
 
     /// Whether there is no room for `bytes` more dirty ones.
@@ -89,6 +92,17 @@ impl Memory {
                 None => self.budget.lock().forget(eviction.object),
             }
         }
+    }
+
+    /// Panics if the books have something else of a cache than it has. Under the object's lock.
+    pub(crate) fn assert_booked(&self, id: CacheId, cache: &ObjectCache) {
+        let has = (cache.clean_bytes(), cache.dirty_bytes() + cache.writing_bytes());
+        assert_eq!(self.budget.lock().usage(id), Some(has), "clean and pinned bytes, as booked and in the cache");
+    }
+
+    /// Panics if the sums are not those of the objects. Looks at all.
+    pub(crate) fn assert_sound(&self) {
+        self.budget.lock().assert_sound();
     }
 
     /// The bound in bytes, and what is used.
@@ -125,13 +139,22 @@ impl Memory {
     }
 
     pub(crate) fn end_ahead(&self, bytes: u64) {
-        self.ahead.fetch_sub(bytes, Ordering::Relaxed);
+        let before = self.ahead.fetch_sub(bytes, Ordering::Relaxed);
+        assert!(bytes <= before, "read-ahead of {bytes} bytes ends, {before} were under way");
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[should_panic(expected = "1 were under way")]
+    fn read_ahead_ends_once() {
+        let memory = Memory::new(100);
+        assert!(memory.begin_ahead(1));
+        memory.end_ahead(2);
+    }
 
     #[test]
     fn what_the_administrator_sets_stays_whatever_the_host_has() {

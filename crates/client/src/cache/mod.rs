@@ -18,5 +18,6 @@ pub(crate) mod object;
 pub(crate) mod outgoing;
 pub(crate) mod read_ahead;
 mod segment;
+mod span_state;
 mod spans;
 pub(crate) mod tiling;

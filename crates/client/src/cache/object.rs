@@ -14,6 +14,7 @@ use super::flush::{Pick, Picker};
 use super::lru::Lru;
 use super::outgoing::{Dirty, Flush, FlushEnd, FlushTicket, FlushWanted};
 use super::segment::{SHARE_MIN, Segment, State, pieces_to_keep};
+use super::span_state::{SpanInput, SpanState};
 use super::spans::{Span, SpanMap, common, without};
 use nacre_base::{Payload, Time};
 use nacre_ldlm::Extent;
@@ -81,9 +82,10 @@ impl ObjectCache {
         if data.len() < SHARE_MIN {
             self.write_small(range, data);
         } else {
-            self.forget(&range);
+            self.forget(&range, SpanInput::Write);
             self.insert(offset, data, State::Dirty, now);
         }
+        self.assert_counted();
         charge
     }
 
@@ -93,6 +95,7 @@ impl ObjectCache {
         let (mut pieces, mut at) = (Vec::new(), offset);
         for (span, segment) in self.segments.overlapping_mut(&range) {
             let Some(part) = common(&span, &range) else { continue };
+            assert!(segment.lru.is_some() == (segment.state == State::Clean), "{:?} bytes at {span:?}", segment.state);
             if part.start > at {
                 pieces.push(Piece::Miss(at..part.start));
             }
@@ -130,6 +133,8 @@ impl ObjectCache {
             }
             holes.push(missing);
         }
+        let is_here = |hole| self.segments.overlaps(hole);
+        assert!(!holes.iter().flatten().any(is_here), "what is here is asked for again: {holes:?}");
         let mut wanted = self.fills.begin_all(holes, &self.writing, limits);
         wanted.open.extend(coming);
         wanted
@@ -151,8 +156,8 @@ impl ObjectCache {
     /// otherwise than by a `write` here). Bytes written, truncated or dropped since the begin are not taken; bytes that were
     /// dirty or on their way then, neither.
     pub(crate) fn fill(&mut self, ticket: FillTicket, replies: &[Payload], now: Time) {
-        let Some((extents, parts)) = self.fills.end(ticket) else { return };
-        assert_eq!(replies.len(), extents.len(), "a reply for each extent");
+        let (extents, parts) = self.fills.end(ticket);
+        assert_eq!(replies.len(), extents.len(), "{} replies for {extents:?}", replies.len());
         for part in parts {
             let known = fills::part_of(&extents, replies, &part, |data| data.len() as u64);
             let mut at = part.start;
@@ -167,6 +172,7 @@ impl ObjectCache {
                 self.segments.insert(at..part.end, zeroes);
             }
         }
+        self.assert_counted();
     }
 
     /// The read request failed, or its reply is not to be kept.
@@ -199,18 +205,21 @@ impl ObjectCache {
 
     /// A flush is over. Returns how many of its bytes, all that were not overwritten meanwhile, are clean now or were dropped.
     pub(crate) fn flushed(&mut self, ticket: FlushTicket, end: FlushEnd, now: Time) -> u64 {
-        let Some(ranges) = self.flushes.remove(&ticket) else { return 0 };
+        let Some(ranges) = self.flushes.remove(&ticket) else { panic!("{ticket:?} is not under way, or ended before") };
         // Newer bytes that waited for the old ones to arrive may be flushed now.
         self.next_full = 0;
         let mut bytes = 0;
         for range in ranges {
-            self.writing.cut(&range);
+            let written = self.writing.cut(&range);
+            let is_whole = matches!(&written[..], [(span, of)] if *span == range && *of == ticket);
+            assert!(is_whole, "{ticket:?} brought {range:?}, but on its way was {written:?}");
             let newest = self.segments.overlapping(&range).filter(|(_, s)| s.state == State::Writing(ticket));
             for part in newest.map(|(span, _)| span).collect::<Vec<_>>() {
                 bytes += part.end - part.start;
                 self.end_of_writing(&part, end, now);
             }
         }
+        self.assert_counted();
         bytes
     }
 
@@ -222,8 +231,10 @@ impl ObjectCache {
             self.fills.spoil(&range);
             let dirty = self.dirty.forget(&range);
             lost = Dirty { bytes: lost.bytes + dirty.bytes, charge: lost.charge + dirty.charge };
-            self.forget(&range);
+            let gone = self.forget(&range, SpanInput::Drop);
+            assert_eq!(dirty.bytes, gone, "dirty bytes of {range:?}, by their set and by their segments");
         }
+        self.assert_counted();
         lost
     }
 
@@ -233,12 +244,13 @@ impl ObjectCache {
             let range = extent.start..extent.end.saturating_add(1);
             self.fills.spoil(&range);
             for (span, segment) in self.cut(&range) {
-                match segment.state {
-                    State::Clean => self.clean_bytes -= segment.memory(),
-                    State::Writing(_) | State::Dirty => self.segments.insert(span, segment),
+                match segment.after(SpanInput::Distrust) {
+                    SpanState::Missing => self.uncount(&span, &segment),
+                    _ => self.segments.insert(span, segment),
                 }
             }
         }
+        self.assert_counted();
     }
 
     /// Forgets about `bytes` clean bytes, the least recently used ones first, but none that were used after `until`; how many
@@ -249,12 +261,13 @@ impl ObjectCache {
             && let Some((start, used)) = self.lru.oldest()
             && used <= until
         {
-            let (_, segment) = self.segments.remove(start).expect("the list has the segments of the map");
-            assert!(segment.state == State::Clean, "only clean segments are in the list");
+            let (span, segment) = self.segments.remove(start).expect("the list has the segments of the map");
+            assert_eq!(segment.after(SpanInput::Evict), SpanState::Missing, "evicted from {span:?}");
             segment.lru.into_iter().for_each(|node| self.lru.remove(node));
+            self.uncount(&span, &segment);
             freed += segment.memory();
         }
-        self.clean_bytes -= freed;
+        self.assert_counted();
         freed
     }
 
@@ -269,7 +282,6 @@ impl ObjectCache {
     }
 
     /// Grant kept for the dirty bytes.
-    #[cfg(test)]
     pub(crate) fn dirty_charge(&self) -> u64 {
         self.dirty.charge()
     }
@@ -320,12 +332,12 @@ impl ObjectCache {
             && segment.absorb(range.start - before.start, data)
         {
             if range.end > before.end {
-                self.forget(&(before.end..range.end));
+                self.forget(&(before.end..range.end), SpanInput::Write);
                 self.segments.set_end(before.start, range.end);
             }
             return;
         }
-        self.forget(&range);
+        self.forget(&range, SpanInput::Write);
         self.segments.insert(range, Segment::chunk(data));
     }
 
@@ -344,15 +356,27 @@ impl ObjectCache {
         }
     }
 
-    /// Lets go of the range's bytes. Which of them are dirty is to be told to `dirty` apart.
-    fn forget(&mut self, range: &Range<u64>) {
+    /// Lets go of the range's bytes, because of `input`; how many of them were dirty, which is to be told to `dirty` apart.
+    fn forget(&mut self, range: &Range<u64>, input: SpanInput) -> u64 {
+        let mut dirty = 0;
         for (span, segment) in self.cut(range) {
-            match segment.state {
-                State::Clean => self.clean_bytes -= segment.memory(),
-                State::Writing(_) => self.writing_bytes -= span.end - span.start,
-                State::Dirty => {}
-            }
+            let next = segment.after(input);
+            assert!(matches!(next, SpanState::Missing | SpanState::Dirty), "{span:?} is {next:?} after {input:?}");
+            dirty += if segment.state == State::Dirty { span.end - span.start } else { 0 };
+            self.uncount(&span, &segment);
         }
+        dirty
+    }
+
+    /// A segment is not here any more.
+    fn uncount(&mut self, span: &Range<u64>, segment: &Segment) {
+        let (count, bytes) = match segment.state {
+            State::Clean => (&mut self.clean_bytes, segment.memory()),
+            State::Writing(_) => (&mut self.writing_bytes, span.end - span.start),
+            State::Dirty => return,
+        };
+        assert!(bytes <= *count, "{bytes} bytes in state {:?} go, there are {count}", segment.state);
+        *count -= bytes;
     }
 
     /// Takes segments out; what is left of those that lie across the ends of the range stays as recently used as it was.
@@ -386,15 +410,62 @@ impl ObjectCache {
             let mut data = Payload::new();
             for (span, mut segment) in self.cut(range) {
                 data.push(segment.freeze());
-                segment.state = State::Writing(ticket);
+                segment.begin_writing(ticket);
                 self.segments.insert(span, segment);
             }
+            let (len, found) = (range.end - range.start, (part.bytes, data.len() as u64));
+            assert_eq!(found, (len, len), "dirty bytes of {range:?}, by their set and by their segments");
             extents.push((range.start, data));
         }
+        assert!(taken.bytes <= taken.charge, "{} bytes are written for a charge of {}", taken.bytes, taken.charge);
         self.writing_bytes += taken.bytes;
         self.cursor = ranges.last().map_or(0, |range| range.end);
         self.flushes.insert(ticket, ranges);
+        self.assert_counted();
         Flush { ticket, extents, bytes: taken.bytes, charge: taken.charge }
+    }
+
+    /// What the counts say of each other, after each change. See [`ObjectCache::assert_sound`].
+    fn assert_counted(&self) {
+        let (clean, dirty, writing) = (self.clean_bytes, self.dirty.bytes(), self.writing_bytes);
+        let is_nothing = clean == 0 && dirty == 0 && writing == 0;
+        assert!(
+            is_nothing || !self.segments.is_empty(),
+            "no segment has {clean} clean, {dirty} dirty, {writing} bytes"
+        );
+        assert_eq!(self.writing.is_empty(), self.flushes.is_empty(), "ranges of flushes without flushes, or flushes");
+        assert!(writing == 0 || !self.flushes.is_empty(), "{writing} bytes are written by no flush");
+    }
+
+    /// Panics if the counts are not those of the segments, or the flushes' ranges not those on their way. Looks at everything:
+    /// for tests, and for rare moments such as an eviction.
+    pub(crate) fn assert_sound(&self) {
+        self.assert_counted();
+        let (mut clean, mut dirty, mut writing) = (0, 0, 0);
+        for (span, segment) in self.segments.iter() {
+            let len = span.end - span.start;
+            match segment.state {
+                State::Clean => clean += segment.memory(),
+                State::Dirty => dirty += len,
+                State::Writing(ticket) => {
+                    let flush = self.writing.overlapping(&span).next();
+                    let is_in = flush.is_some_and(|(f, t)| *t == ticket && f.start <= span.start && span.end <= f.end);
+                    assert!(is_in, "{span:?} is in no range of {ticket:?}");
+                    writing += len;
+                }
+            }
+            let place = segment.lru.map(|node| self.lru.start(node));
+            let expected = (segment.state == State::Clean).then_some(span.start);
+            assert_eq!(place, expected, "where the order of use has {span:?}, in state {:?}", segment.state);
+            assert!(self.fills.is_apart_from(&span), "{span:?} is here, and a fill is to bring it");
+        }
+        let counts = (self.clean_bytes, self.dirty.bytes(), self.writing_bytes);
+        assert_eq!((clean, dirty, writing), counts, "clean, dirty and written bytes, of the segments and as counted");
+        let sum = |ranges: &mut dyn Iterator<Item = Range<u64>>| ranges.map(|r| r.end - r.start).sum::<u64>();
+        let on_their_way = sum(&mut self.writing.iter().map(|(range, _)| range));
+        assert_eq!(on_their_way, sum(&mut self.flushes.values().flatten().cloned()), "bytes in flushes");
+        self.dirty.assert_sound();
+        self.fills.assert_sound();
     }
 
     /// `part` is a segment that was being written.
@@ -403,15 +474,18 @@ impl ObjectCache {
         let keep = self.segments.len() <= SEGMENTS_MANY || len >= SMALL_BYTES;
         match end {
             FlushEnd::Written if keep => self.set_clean(part, now),
-            FlushEnd::Written | FlushEnd::Lost => self.forget(part),
+            FlushEnd::Written => drop(self.forget(part, SpanInput::WrittenSmall)),
+            FlushEnd::Lost => drop(self.forget(part, SpanInput::Lost)),
         }
     }
 
     /// Of segments that were being written. That they were written back counts as a use.
     fn set_clean(&mut self, part: &Range<u64>, now: Time) {
-        self.writing_bytes -= part.end - part.start;
+        let len = part.end - part.start;
+        assert!(len <= self.writing_bytes, "{len} bytes were written of {}", self.writing_bytes);
+        self.writing_bytes -= len;
         for (span, segment) in self.segments.overlapping_mut(part) {
-            segment.state = State::Clean;
+            segment.end_writing();
             self.clean_bytes += segment.memory();
             segment.lru = Some(self.lru.push(span.start, now));
         }

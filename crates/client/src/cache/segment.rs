@@ -3,6 +3,7 @@
 
 use super::lru::LruNode;
 use super::outgoing::FlushTicket;
+use super::span_state::{STEPS, SpanInput, SpanState};
 use super::spans::Span;
 use bytes::Bytes;
 use nacre_base::Payload;
@@ -35,6 +36,17 @@ pub(crate) enum State {
     Writing(FlushTicket),
 }
 
+impl State {
+    /// What the table of [`super::span_state`] calls it.
+    fn span_state(self) -> SpanState {
+        match self {
+            State::Clean => SpanState::Clean,
+            State::Dirty => SpanState::Dirty,
+            State::Writing(_) => SpanState::Writing,
+        }
+    }
+}
+
 #[derive(Debug)]
 enum Data {
     /// A part of a buffer, of which `pinned` bytes were shared at first.
@@ -58,7 +70,27 @@ impl Segment {
     }
 
     pub(crate) fn zeroes(len: u64) -> Segment {
+        assert!(len > 0, "a segment without bytes");
         Segment { data: Data::Zeroes(len), state: State::Clean, lru: None }
+    }
+
+    /// What the span is after the input, which must be one that can happen to it.
+    #[track_caller]
+    pub(crate) fn after(&self, input: SpanInput) -> SpanState {
+        STEPS.next(self.state.span_state(), input)
+    }
+
+    /// A flush takes it along.
+    pub(crate) fn begin_writing(&mut self, ticket: FlushTicket) {
+        assert_eq!(self.after(SpanInput::Flush), SpanState::Writing, "{ticket:?} takes {:?} bytes", self.state);
+        self.state = State::Writing(ticket);
+    }
+
+    /// The flush has brought it to the server.
+    pub(crate) fn end_writing(&mut self) {
+        assert_eq!(self.after(SpanInput::Written), SpanState::Clean, "{:?} bytes were written", self.state);
+        assert!(self.lru.is_none(), "bytes in state {:?} are among those to be evicted", self.state);
+        self.state = State::Clean;
     }
 
     /// Bytes of memory.
@@ -78,6 +110,7 @@ impl Segment {
         if self.state != State::Dirty || at > chunk.len() || at + data.len() > CHUNK_MAX {
             return false;
         }
+        assert!(self.lru.is_none(), "dirty bytes are among those to be evicted");
         for piece in data.pieces() {
             let (over, beyond) = piece.split_at(piece.len().min(chunk.len() - at));
             chunk[at..at + over.len()].copy_from_slice(over);
@@ -119,6 +152,7 @@ impl Segment {
 impl Span for Segment {
     fn split_off(&mut self, at: u64) -> Segment {
         let data = if let Data::Zeroes(len) = &mut self.data {
+            assert!(at < *len, "{len} zeros are cut at {at}");
             let rest = *len - at;
             *len = at;
             Data::Zeroes(rest)

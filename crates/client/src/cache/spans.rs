@@ -42,7 +42,8 @@ impl<V> SpanMap<V> {
 
     /// Adds a range of which nothing is here yet.
     pub(crate) fn insert(&mut self, range: Range<u64>, value: V) {
-        assert!(range.start < range.end && !self.overlaps(&range), "{range:?} is here already");
+        assert!(range.start < range.end, "{range:?} is empty");
+        assert!(!self.overlaps(&range), "{range:?} is here already");
         self.spans.insert(range.start, (range.end, value));
     }
 
@@ -73,11 +74,15 @@ impl<V> SpanMap<V> {
         Some((*start..*end, value))
     }
 
-    /// Moves the end of the one that begins at `start`; nothing is between.
+    /// Moves the end of the one that begins at `start` further; nothing is between.
     pub(crate) fn set_end(&mut self, start: u64, end: u64) {
-        if let Some(span) = self.spans.get_mut(&start) {
-            span.0 = end;
-        }
+        let mut from_here = self.spans.range_mut(start..);
+        let this = from_here.next().filter(|(first, _)| **first == start);
+        let Some((_, (old, _))) = this else { panic!("nothing begins at {start}, to end at {end}") };
+        assert!(*old <= end, "{start}..{old} would lose bytes by ending at {end}");
+        *old = end;
+        let next = from_here.next().map(|(first, _)| *first);
+        assert!(next.is_none_or(|next| end <= next), "{start}..{end} would reach into what begins at {next:?}");
     }
 
     /// The value of the one that begins at `start`.

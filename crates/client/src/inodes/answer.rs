@@ -19,6 +19,7 @@ impl InodeCache {
 
     pub(super) fn known_attr(&self, fid: Fid) -> Option<AttrReply> {
         let inode = self.inodes.get(&fid).filter(|i| i.attr_bits == ATTR)?;
+        inode.assert_believed();
         let attr = inode.attr.as_ref()?;
         if self.history.touches(fid, NOW, NOTHING) != Touch::None {
             return None;
@@ -76,6 +77,7 @@ impl InodeCache {
     /// The attributes of which mode, owner, group, and whether there is a capability, are true.
     pub(crate) fn permissions(&self, fid: Fid) -> Option<&Attr> {
         let inode = self.inodes.get(&fid).filter(|i| i.attr_bits & PERM != 0)?;
+        inode.assert_believed();
         if self.history.touches(fid, NOW, NOTHING) == Touch::All { None } else { inode.attr.as_ref() }
     }
 

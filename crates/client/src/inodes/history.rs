@@ -57,37 +57,42 @@ impl History {
 
     /// It is one that changes something.
     pub(super) fn begin_change(&mut self, began: u64, parts: Vec<Part>) {
+        assert!(self.under_way.contains(&began), "request {began} is to change something, and is over");
         self.changing.push((began, parts));
     }
 
     /// It changed `also`, too: all that it changed.
     pub(super) fn add_parts(&mut self, began: u64, also: Vec<Part>) -> Vec<Part> {
-        let Some((_, parts)) = self.changing.iter_mut().find(|c| c.0 == began) else { return also };
+        let change = self.changing.iter_mut().find(|c| c.0 == began);
+        let Some((_, parts)) = change else { panic!("request {began} changed {also:?}, and its change had ended") };
         parts.extend(also);
         parts.clone()
     }
 
-    /// It has changed, or not.
+    /// It has changed, or not: told once, while the request is under way.
     pub(super) fn end_change(&mut self, began: u64, changed: bool) {
-        let Some(place) = self.changing.iter().position(|c| c.0 == began) else { return };
+        assert!(self.under_way.contains(&began), "the change of request {began} ends after the request");
+        let Some(place) = self.changing.iter().position(|c| c.0 == began) else { panic!("{began} has ended twice") };
         let (_, parts) = self.changing.swap_remove(place);
         if changed {
             let ended = self.next();
+            assert!(self.changed.back().is_none_or(|last| last.0 < ended), "changes end in order");
             self.changed.push_back((ended, parts));
         }
     }
 
     /// The request is over.
     pub(super) fn end(&mut self, began: u64) {
-        self.under_way.remove(&began);
+        assert!(self.under_way.remove(&began), "request {began} is over, and was before");
         let oldest = self.under_way.first().copied().unwrap_or(u64::MAX);
         while self.changed.front().is_some_and(|c| c.0 < oldest) {
             self.changed.pop_front();
         }
         if self.lost > began {
             // The server has thrown it away together with us.
-            self.end_change(began, false);
+            self.changing.retain(|change| change.0 != began);
         }
+        assert!(!self.under_way.is_empty() || self.changed.is_empty(), "changes are kept that nobody can overlap");
     }
 
     /// The server knows us no longer, and does nothing any more that it has not done.
@@ -154,6 +159,15 @@ mod tests {
         h.end(during);
         assert!(h.changed.is_empty(), "nobody is left who could see it");
         h.end(late);
+    }
+
+    #[test]
+    #[should_panic(expected = "and was before")]
+    fn a_request_is_over_once() {
+        let mut h = History::default();
+        let asked = h.begin();
+        h.end(asked);
+        h.end(asked);
     }
 
     #[test]

@@ -69,6 +69,7 @@ impl InodeCache {
         if reply.attr.is_file() && bits & LAYOUT != 0 && is_newer {
             inode.layout = Some((version, reply.layout.clone()));
         }
+        inode.assert_believed();
         bits
     }
 

@@ -84,9 +84,14 @@ impl Opens {
 
     /// The end of a local open.
     pub(super) fn close_locally(&mut self, fid: Fid, flags: u32) -> Closed {
-        let Some(open) = self.inodes.get_mut(&fid) else { return Closed::default() };
-        open.local = open.local.saturating_sub(1);
-        open.writers = open.writers.saturating_sub(usize::from(writes(flags)));
+        let Some(open) = self.inodes.get_mut(&fid) else { panic!("{fid} is closed, and was not open here") };
+        let writer = usize::from(writes(flags));
+        assert!(
+            open.local > 0 && open.writers >= writer,
+            "{fid} is closed with flags {flags:#o} once too often: {open:?}"
+        );
+        (open.local, open.writers) = (open.local - 1, open.writers - writer);
+        assert!(open.writers <= open.local, "{fid} has more writers than opens: {open:?}");
         let handles = if open.local == 0 { std::mem::take(&mut open.handles) } else { Vec::new() };
         let handles = handles.into_iter().map(|handle| handle.number).collect();
         Closed { handles, is_gone: self.drop_if_closed(fid) }
@@ -105,6 +110,7 @@ impl Opens {
 
     /// The end of an open that the MDT knows.
     pub(super) fn close_known(&mut self, fid: Fid, number: u64) -> Closed {
+        // An MDT that gives a number twice must not end this client.
         let Some(open) = self.inodes.get_mut(&fid) else { return Closed::default() };
         open.known.retain(|handle| handle.number != number);
         Closed { handles: Vec::new(), is_gone: self.drop_if_closed(fid) }
@@ -112,7 +118,12 @@ impl Opens {
 
     /// Whether it was nameless.
     fn drop_if_closed(&mut self, fid: Fid) -> bool {
-        let closed = self.inodes.get(&fid).is_some_and(|open| open.known.is_empty() && open.local == 0);
+        let open = self.inodes.get(&fid);
+        assert!(
+            open.is_none_or(|open| open.local > 0 || open.handles.is_empty()),
+            "handles of {fid} stand for nothing"
+        );
+        let closed = open.is_some_and(|open| open.known.is_empty() && open.local == 0);
         closed && self.inodes.remove(&fid).is_some_and(|open| open.nameless)
     }
 
@@ -153,6 +164,15 @@ impl Opens {
         Arrived::Kept
     }
 
+    /// Panics if something is kept of what is not open, or more writers than opens. Looks at all.
+    pub(super) fn assert_sound(&self) {
+        for (fid, open) in &self.inodes {
+            assert!(!open.known.is_empty() || open.local > 0, "{fid} is not open, and not forgotten: {open:?}");
+            assert!(open.writers <= open.local, "{fid} has more writers than opens: {open:?}");
+            assert!(open.local > 0 || open.handles.is_empty(), "handles of {fid} stand for nothing: {open:?}");
+        }
+    }
+
     /// A handle that tells the MDT that the inode is open for writing here; 0 if there is none.
     pub(super) fn writable_handle(&self, fid: Fid) -> u64 {
         let handles = self.inodes.get(&fid).map_or(&[][..], |open| &open.handles);
@@ -179,6 +199,7 @@ impl Opens {
     pub(super) fn lose(&mut self) -> Vec<Fid> {
         self.losses += 1;
         self.inodes.values_mut().for_each(|open| open.handles.clear());
+        self.assert_sound();
         self.inodes.iter().filter(|(_, open)| open.local > 0).map(|(fid, _)| *fid).collect()
     }
 }
@@ -204,8 +225,27 @@ mod tests {
         assert_eq!((o.lacks_handle(F), o.writable_handle(F)), (None, 8));
         assert_eq!(o.close_locally(F, 0), Closed::default());
         assert_eq!(o.close_locally(F, O_WRONLY), Closed::default());
+        o.assert_sound();
         assert_eq!(o.close_locally(F, 0).handles, [7, 8]);
         assert!(!o.is_open(F));
+        o.assert_sound();
+    }
+
+    #[test]
+    #[should_panic(expected = "once too often")]
+    fn a_reader_does_not_close_for_a_writer() {
+        let mut o = Opens::default();
+        o.open_locally(F, 0);
+        o.close_locally(F, O_WRONLY);
+    }
+
+    #[test]
+    #[should_panic(expected = "was not open here")]
+    fn a_file_is_closed_as_often_as_it_was_opened() {
+        let mut o = Opens::default();
+        o.open_locally(F, 0);
+        o.close_locally(F, 0);
+        o.close_locally(F, 0);
     }
 
     #[test]

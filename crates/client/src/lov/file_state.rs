@@ -56,7 +56,8 @@ impl FileState {
 
     /// Somebody has given it back.
     pub(crate) fn remove_group(&self) {
-        self.groups.fetch_sub(1, Ordering::AcqRel);
+        let before = self.groups.fetch_sub(1, Ordering::AcqRel);
+        assert!(before > 0, "a group lock of {} is given back, and nobody held one", self.fid);
     }
 
     /// A lock to write was called back, `age` after it was granted.

@@ -36,6 +36,7 @@ impl Mdc {
 
     /// Closes what [`Mdc::open_by_fid`] opened with `flags` and without the MDT, which is only told what is news to it.
     pub(crate) async fn close_locally(&self, caller: &Caller, body: &Close, flags: u32) -> Result<(), Errno> {
+        assert_eq!(body.handle, 0, "the MDT knows that {} is open, which is closed without it", body.fid);
         let has_news = self.inodes.lock().close_changes(body);
         let handles = self.inodes.lock().close_locally(body.fid, flags, self.now());
         self.send_out();

@@ -2,6 +2,7 @@
 //! to calls when an administrator deactivates the target. Which operations there are is not here.
 
 use crate::mount::Mount;
+use nacre_base::steps::Steps;
 use nacre_base::{Errno, TargetKind, TargetName, Time};
 use nacre_ptlrpc::{CallOptions, Import, ImportConfig, ImportState, Recovering, Reply, RpcError};
 use nacre_wire::connect::{ConnectData, connect_flags};
@@ -56,6 +57,37 @@ pub(crate) trait Observer: Send + Sync {
     fn handle_connected(&self, _data: &ConnectData) {}
 }
 
+/// What a target knows of this client, as the import tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It was never connected to.
+    Unknown,
+    /// It has what this client has of it.
+    Connected,
+    /// It threw this client out, or was started anew and remembers nothing: all is void until the connection is said to be there.
+    Void,
+}
+
+/// What the import tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Connected,
+    Evicted,
+    Restarted,
+    /// Open files and locks are to be brought back.
+    Recover,
+}
+
+/// All steps: nothing is taken from a client that never had it, or twice at once, or brought back over no connection.
+const STEPS: Steps<Standing, Told> = Steps(&[
+    (Standing::Unknown, Told::Connected, Standing::Connected),
+    (Standing::Connected, Told::Connected, Standing::Connected),
+    (Standing::Connected, Told::Evicted, Standing::Void),
+    (Standing::Connected, Told::Restarted, Standing::Void),
+    (Standing::Connected, Told::Recover, Standing::Connected),
+    (Standing::Void, Told::Connected, Standing::Connected),
+]);
+
 /// One target.
 pub(crate) struct Connection {
     mount: Arc<Mount>,
@@ -66,6 +98,7 @@ pub(crate) struct Connection {
     /// Made at the first call, if parameters do not want it earlier: a mount that talks to few of many OSTs pays for few.
     import: OnceLock<Arc<Import>>,
     observer: OnceLock<Weak<dyn Observer>>,
+    standing: Arc<Mutex<Standing>>,
     active: watch::Sender<bool>,
     /// When somebody waited for an answer in vain ([`Connection::note_silent`]).
     silent_at: Mutex<Option<Time>>,
@@ -83,8 +116,18 @@ impl Connection {
         let device = if name.kind == TargetKind::Ost { "osc" } else { "mdc" };
         let label = format!("{name}-{device}-{}", mount.instance);
         let (entry, active) = (Mutex::new(entry), watch::channel(true).0);
-        let silent_at = Mutex::default();
-        Connection { mount, name, label, entry, import: OnceLock::new(), observer: OnceLock::new(), active, silent_at }
+        let standing = Arc::new(Mutex::new(Standing::Unknown));
+        Connection {
+            mount,
+            name,
+            label,
+            entry,
+            import: OnceLock::new(),
+            observer: OnceLock::new(),
+            standing,
+            active,
+            silent_at: Mutex::default(),
+        }
     }
 
     /// The target's name.
@@ -142,7 +185,7 @@ impl Connection {
             }
             import.set_told_of_restarts(self.mount.imperative_recovery);
             if let Some(observer) = self.observer.get() {
-                observe(&import, observer);
+                observe(&import, observer, &self.standing);
             }
             import
         })
@@ -155,7 +198,8 @@ impl Connection {
 
     /// Tells `observer` of evictions, restarts and connects. To be called before the first call.
     pub(crate) fn observe(&self, observer: Weak<dyn Observer>) {
-        let _ = self.observer.set(observer);
+        assert!(self.import.get().is_none(), "{} may have been connected already, unobserved", self.label);
+        assert!(self.observer.set(observer).is_ok(), "{} is observed twice", self.label);
     }
 
     /// Changes that were acknowledged and are not durable yet, and the bytes of data in them.
@@ -282,28 +326,43 @@ impl Connection {
     }
 }
 
-fn observe(import: &Import, observer: &Weak<dyn Observer>) {
+fn observe(import: &Import, observer: &Weak<dyn Observer>, standing: &Arc<Mutex<Standing>>) {
+    let step = |told| {
+        let standing = standing.clone();
+        move || {
+            let mut standing = standing.lock();
+            *standing = STEPS.next(*standing, told);
+        }
+    };
+    let (evicted, restarted, recovers) = (step(Told::Evicted), step(Told::Restarted), step(Told::Recover));
+    let is_connected = step(Told::Connected);
     let who = observer.clone();
     import.on_evicted(move || {
+        evicted();
         if let Some(o) = who.upgrade() {
             o.handle_evicted();
         }
     });
     let who = observer.clone();
     import.on_restarted(move || {
+        restarted();
         if let Some(o) = who.upgrade() {
             o.handle_restarted();
         }
     });
     let who = observer.clone();
-    import.on_recover(move || match who.upgrade() {
-        Some(o) => o.recover(),
-        None => Box::pin(async { Ok(()) }),
+    import.on_recover(move || {
+        recovers();
+        match who.upgrade() {
+            Some(o) => o.recover(),
+            None => Box::pin(async { Ok(()) }),
+        }
     });
     let (asked, connected) = (observer.clone(), observer.clone());
     import.on_connect(
         move |data| data.grant = asked.upgrade().map_or(0, |o| o.grant_held()),
         move |data| {
+            is_connected();
             if let Some(o) = connected.upgrade() {
                 o.handle_connected(data);
             }
@@ -329,3 +388,15 @@ fn wanted(kind: TargetKind) -> ConnectData {
 
 /// Modify RPCs in flight that a client asks for.
 const MODIFY_RPCS_MAX: u16 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_void_before_it_was_there() {
+        STEPS.assert_sound();
+        assert_eq!(STEPS.find(Standing::Unknown, Told::Evicted), None);
+        assert_eq!(STEPS.find(Standing::Void, Told::Recover), None);
+    }
+}

@@ -4,7 +4,7 @@
 use crate::mount::connection::Caller;
 use crate::osc::Osc;
 use crate::osc::locks::Wanted;
-use crate::osc::object::{Enqueueing, Object};
+use crate::osc::object::Object;
 use crate::osc::write::extent;
 use crate::osc::write_back::Which;
 use nacre_base::Errno;
@@ -46,14 +46,14 @@ impl Osc {
             return Ok(if is_very { LockAhead::Same } else { LockAhead::Different });
         }
         {
-            let mut state = object.state.lock();
-            if state.enqueues.iter().any(|e| e.mode == mode && e.ranges == ranges && !e.grows) {
+            let (mut state, enqueueing) = (object.state.lock(), wanted.enqueueing());
+            if state.enqueues.contains(&enqueueing) {
                 return Ok(LockAhead::Same);
             }
             if state.enqueues.len() >= ENQUEUES_MAX {
                 return Err(Errno::EAGAIN);
             }
-            state.enqueues.push(Enqueueing { mode, ranges, grows: false });
+            state.enqueues.push(enqueueing);
         }
         // The lock goes to the cache, for whoever comes to need it.
         drop(self.ask_server(caller, object, &wanted));

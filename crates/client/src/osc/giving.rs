@@ -4,6 +4,7 @@
 use crate::mount::callback_service::LockHolder;
 use crate::mount::connection::Observer;
 use crate::osc::Osc;
+use crate::osc::lock_state::{LockInput, LockState};
 use crate::osc::object::{Object, ObjectState};
 use crate::osc::write_back::Which;
 use futures_util::future::join_all;
@@ -65,12 +66,15 @@ impl Osc {
 
     /// The lock, if its cancel can be sent now. Else it is given back when it can.
     async fn prepare_unused(self: &Arc<Self>, giving: Giving) -> Option<LockId> {
-        let Cover::Extent { mode, ranges, .. } = &giving.cover else { return None };
+        let (mode, ranges) = extents_of(&giving);
+        let mut lock = LockState::Held;
+        lock.step(LockInput::Give);
         let object = self.known_object(giving.resource);
         if let Some(object) = &object {
-            self.invalidate(object, *mode, ranges).await;
+            self.invalidate(object, mode, ranges).await;
         }
-        match self.drop_lock(object.as_deref(), giving.id, *mode, ranges) {
+        lock.step(LockInput::DoorsTold);
+        match self.drop_lock(&mut lock, object.as_deref(), giving.id, mode, ranges) {
             Readiness::Ready(Given::Send) => Some(giving.id),
             Readiness::Ready(Given::Stop | Given::Again(_)) => None,
             Readiness::Busy => {
@@ -88,23 +92,26 @@ impl Osc {
 
     /// Gives a lock back.
     pub(crate) async fn give(self: Arc<Self>, giving: Giving) {
-        let Cover::Extent { mode, ranges, .. } = &giving.cover else { return };
+        let (mode, ranges) = extents_of(&giving);
+        let mut lock = LockState::Held;
+        lock.step(LockInput::Give);
         let object = self.known_object(giving.resource);
         if let Some(object) = &object {
-            self.invalidate(object, *mode, ranges).await;
+            self.invalidate(object, mode, ranges).await;
         }
+        lock.step(LockInput::DoorsTold);
         loop {
             // What is dirty under a lock to read was made so under another one.
             if let (Some(object), LockMode::Pw | LockMode::Group) = (&object, mode) {
                 self.flush_under(object, giving.id).await;
             }
-            let ended = object.as_ref().map_or(0, |object| object.state.lock().flushes_ended);
-            match self.drop_lock(object.as_deref(), giving.id, *mode, ranges) {
+            let ended = object.as_ref().map_or(0, |object| object.state.lock().flushes_ended());
+            match self.drop_lock(&mut lock, object.as_deref(), giving.id, mode, ranges) {
                 Readiness::Busy => {
                     // A flush under another lock, perhaps, which there is nothing to do about but to wait for it.
                     if let Some(object) = &object {
                         let is_over = |state: &ObjectState| {
-                            state.flushes_ended != ended || !state.cache.is_writing_in(ranges.ranges())
+                            state.flushes_ended() != ended || !state.cache.is_writing_in(ranges.ranges())
                         };
                         object.wait_for(|state| is_over(state).then_some(())).await;
                     }
@@ -115,6 +122,7 @@ impl Osc {
             }
         }
         self.cancel(vec![giving.id]).await;
+        lock.step(LockInput::Answered);
         self.sweep();
     }
 
@@ -129,8 +137,7 @@ impl Osc {
                 break;
             }
         }
-        let names_it = |state: &ObjectState| state.flushes.values().any(|lock| *lock == id);
-        object.wait_for(|state| (!names_it(state)).then_some(())).await;
+        object.wait_for(|state| (!state.is_flushing_under(id)).then_some(())).await;
     }
 
     /// Whoever writes to the file learns that others do.
@@ -164,7 +171,24 @@ impl Osc {
     }
 
     /// Drops the bytes that only this lock covers, and the lock, at one moment: if nothing of them is dirty.
-    fn drop_lock(&self, object: Option<&Object>, id: LockId, mode: LockMode, ranges: &RangeSet) -> Readiness {
+    fn drop_lock(
+        &self,
+        lock: &mut LockState,
+        object: Option<&Object>,
+        id: LockId,
+        mode: LockMode,
+        ranges: &RangeSet,
+    ) -> Readiness {
+        let readiness = self.try_drop_lock(object, id, mode, ranges);
+        lock.step(match &readiness {
+            Readiness::Busy => LockInput::Busy,
+            Readiness::Ready(Given::Send) => LockInput::Dropped,
+            Readiness::Ready(Given::Stop | Given::Again(_)) => LockInput::Stop,
+        });
+        readiness
+    }
+
+    fn try_drop_lock(&self, object: Option<&Object>, id: LockId, mode: LockMode, ranges: &RangeSet) -> Readiness {
         let mut locks = self.locks.lock();
         // Of one that was lost meanwhile, what is dirty there is so under other locks.
         let object = object.filter(|_| locks.get(id).is_some());
@@ -177,12 +201,14 @@ impl Osc {
         let going = without(locks.others_cover(id, LockMode::Pr));
         let clean = without(locks.others_cover(id, LockMode::Pw));
         let busy = mode != LockMode::Pr && clean.is_some_and(|r| state.cache.is_busy_in(r.ranges()));
-        if busy || state.flushes.values().any(|lock| *lock == id) {
+        if busy || state.is_flushing_under(id) {
             return Readiness::Busy;
         }
         let heirs = locks.other_writers(id);
         let given = locks.given(id);
+        assert!(!matches!(given, Given::Again(_)), "extent lock {id:?} is to be given back in parts");
         if given == Given::Send {
+            assert!(locks.get(id).is_none(), "{id:?} is given back, and can be used");
             if let Some(going) = going {
                 state.cache.drop_clean(going.ranges());
             }
@@ -230,7 +256,8 @@ impl Osc {
             if evicted {
                 let lost = state.cache.drop_ranges(&[Extent::ALL]);
                 self.account.lock().freed(lost.charge);
-                if lost.bytes > 0 || !state.flushes.is_empty() {
+                assert_eq!(state.cache.dirty_bytes(), 0, "dirty bytes of {} outlived an eviction", object.fid);
+                if lost.bytes > 0 || state.is_flushing() {
                     object.report(Errno::EIO);
                 }
             } else {
@@ -242,6 +269,7 @@ impl Osc {
             self.start_invalidate_all(&object);
         }
         self.room.notify_waiters();
+        self.assert_sound();
     }
 
     fn start_invalidate_all(self: &Arc<Self>, object: &Arc<Object>) {
@@ -267,17 +295,20 @@ impl Osc {
     }
 }
 
+/// What an extent lock covers; an OST has no others.
+fn extents_of(giving: &Giving) -> (LockMode, &RangeSet) {
+    let Cover::Extent { mode, ranges, .. } = &giving.cover else { panic!("an OST's lock on an inode: {giving:?}") };
+    assert_eq!(giving.keep, 0, "a part of an extent lock is kept: {giving:?}");
+    (*mode, ranges)
+}
+
 /// The door is told to forget. It may have to wait for a read that it is in the midst of (a page fault), so reads under the
 /// very lock go on: see [`Osc::lock`].
 struct Hooking<'a>(&'a Object);
 
 impl Hooking<'_> {
     fn begin(object: &Object) -> Hooking<'_> {
-        {
-            let mut state = object.state.lock();
-            state.hooks += 1;
-            state.hooks_begun += 1;
-        }
+        object.state.lock().begin_hook();
         object.changed.notify_waiters();
         Hooking(object)
     }
@@ -285,7 +316,7 @@ impl Hooking<'_> {
 
 impl Drop for Hooking<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().hooks -= 1;
+        self.0.state.lock().end_hook();
     }
 }
 

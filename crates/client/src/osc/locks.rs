@@ -50,6 +50,14 @@ impl Wanted {
         Wanted { group, ..Wanted::grown(LockMode::Group, RangeSet::ALL) }
     }
 
+    /// What others are told while it is asked for.
+    pub(super) fn enqueueing(&self) -> Enqueueing {
+        assert_eq!(self.group != 0, self.mode == LockMode::Group, "{self:?}");
+        let ranges = self.exactly.clone().unwrap_or_else(|| self.ranges.clone());
+        assert!(ranges.contains(&self.ranges), "less is asked for than is needed: {self:?}");
+        Enqueueing { mode: self.mode, ranges, grows: self.exactly.is_none() }
+    }
+
     fn want(&self) -> Want {
         Want::Extent { mode: self.mode, ranges: self.ranges.clone(), group: self.group }
     }
@@ -109,6 +117,7 @@ impl LockGuard {
     }
 
     fn release(&mut self) -> Option<Giving> {
+        assert_ne!(self.id, LockId(0), "a guard of no lock");
         let released = std::mem::replace(&mut self.is_released, true);
         if released { None } else { self.osc.locks.lock().release(self.id, self.osc.now()) }
     }
@@ -173,10 +182,10 @@ impl Osc {
                 let shares = !self.only_grown_locks.load(Ordering::Relaxed);
                 let others = shares && state.enqueues.iter().any(|e| e.may_serve(wanted.mode, &wanted.ranges));
                 if !others {
-                    let ranges = wanted.exactly.clone().unwrap_or_else(|| wanted.ranges.clone());
-                    state.enqueues.push(Enqueueing { mode: wanted.mode, ranges, grows: wanted.exactly.is_none() });
+                    state.enqueues.push(wanted.enqueueing());
                 }
-                (others, state.hooks, state.hooks_begun)
+                let (hooks, seen) = state.hooks();
+                (others, hooks, seen)
             };
             let answer = (!others).then(|| self.ask_server(caller, object, wanted));
             if reads && hooks > 0 {
@@ -185,7 +194,7 @@ impl Osc {
                     return Ok(guard);
                 }
             }
-            let hooked = object.wait_for(|state| (reads && state.hooks_begun != seen).then_some(()));
+            let hooked = object.wait_for(|state| (reads && state.hooks().1 != seen).then_some(()));
             let served = |e: &Enqueueing| e.may_serve(wanted.mode, &wanted.ranges);
             match answer {
                 Some(answer) => tokio::select! {
@@ -212,6 +221,7 @@ impl Osc {
         object: &Arc<Object>,
         wanted: &Wanted,
     ) -> Result<LockGuard, Errno> {
+        assert_eq!(wanted.mode, LockMode::Group, "{wanted:?}");
         match self.find_lock(object, wanted) {
             Some(guard) => Ok(guard),
             None => self.ask_server(caller, object, wanted).await.unwrap_or(Err(Errno::ESHUTDOWN)),
@@ -229,14 +239,9 @@ impl Osc {
         let (send, receive) = oneshot::channel();
         self.connection.mount().rt.spawn(async move {
             let answer = osc.enqueue(&caller, &object, &ask).await;
-            {
-                let mut state = object.state.lock();
-                let ranges = ask.exactly.as_ref().unwrap_or(&ask.ranges);
-                let this =
-                    |e: &Enqueueing| e.mode == ask.mode && e.ranges == *ranges && e.grows == ask.exactly.is_none();
-                if let Some(at) = state.enqueues.iter().position(this) {
-                    state.enqueues.swap_remove(at);
-                }
+            // Nobody shares a group's lock.
+            if ask.group == 0 {
+                object.state.lock().end_enqueue(&ask.enqueueing());
             }
             let _ = send.send(answer);
             object.changed.notify_waiters();
@@ -298,6 +303,10 @@ impl Osc {
     ) -> Result<Option<LockGuard>, Errno> {
         if reply.mode == LockMode::Nl {
             return Ok(None);
+        }
+        // A request without a lock names this handle.
+        if reply.handle == 0 {
+            return Err(Errno::EPROTO);
         }
         // A set is granted as it was asked for; a single range may have grown.
         let ranges = match body.more.is_empty() {
@@ -388,7 +397,7 @@ impl Osc {
         let locks = self.locks.lock();
         let known = locks.covers_to_eof(object.fid, 0);
         let state = object.state.lock();
-        (known && state.changes.is_empty()).then(|| state.visible())
+        (known && !state.is_changing()).then(|| state.visible())
     }
 
     /// The size, if a lock on the object's end makes it known; as for [`Osc::known_attr`].
@@ -396,6 +405,6 @@ impl Osc {
         let locks = self.locks.lock();
         let state = object.state.lock();
         let size = state.size();
-        (state.changes.is_empty() && locks.covers_to_eof(object.fid, size)).then_some(size)
+        (!state.is_changing() && locks.covers_to_eof(object.fid, size)).then_some(size)
     }
 }

@@ -75,18 +75,19 @@ pub(crate) struct ObjectState {
     /// It waits in the queue of those with enough for a full RPC.
     pub(crate) ready: bool,
     /// Flushes under way, by number, with the lock each names.
-    pub(crate) flushes: BTreeMap<u64, LockId>,
-    pub(crate) next_flush: u64,
-    pub(crate) flushes_ended: u64,
+    flushes: BTreeMap<u64, LockId>,
+    /// The number of the next flush: so many have begun.
+    next_flush: u64,
+    flushes_ended: u64,
     /// What is being changed at the server.
-    pub(crate) changes: Vec<Change>,
+    changes: Vec<Change>,
     /// Readers who wait for a fill that somebody else began; they are woken when its entry is dropped.
     pub(crate) fill_waiters: FxHashMap<FillTicket, Vec<oneshot::Sender<()>>>,
     /// Enqueues under way.
     pub(crate) enqueues: Vec<Enqueueing>,
     /// Locks that a door is being told to forget the data of, and how often one was.
-    pub(crate) hooks: u32,
-    pub(crate) hooks_begun: u64,
+    hooks: u32,
+    hooks_begun: u64,
 }
 
 /// A range being changed at the server, without a lock of ours or under one. Others may see the new bytes, or the new size,
@@ -99,6 +100,7 @@ pub(crate) struct Change {
 }
 
 /// An enqueue under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Enqueueing {
     pub(crate) mode: LockMode,
     pub(crate) ranges: RangeSet,
@@ -145,6 +147,12 @@ impl Object {
         self.memory.update(self.cache_id, &state.cache);
     }
 
+    /// Panics if something of it is counted wrong, here or at the mount. Looks at everything: for rare moments.
+    pub(crate) fn assert_sound(&self, state: &ObjectState) {
+        state.assert_sound();
+        self.memory.assert_booked(self.cache_id, &state.cache);
+    }
+
     /// Keeps truncations by this client off from a change of data under a lock. Without a lock, the server may have to wait
     /// for other clients, and nobody may wait for that.
     pub(crate) async fn without_truncation(&self, lock: LockId) -> Option<RwLockReadGuard<'_, ()>> {
@@ -177,6 +185,7 @@ impl Object {
 
 impl Evict for Object {
     fn evict(&self, eviction: &Eviction) {
+        assert_eq!(eviction.object, self.cache_id, "object {} is told to evict for another", self.fid);
         let mut state = self.state.lock();
         state.cache.evict_clean(eviction.bytes, eviction.until);
         self.account(&state);
@@ -216,18 +225,125 @@ impl ObjectState {
         if !self.has_unwritten() || of.now >= self.written_at {
             (self.written_at, self.mtime_set) = (of.now, None);
         }
+        assert_ne!(lock, LockId(0), "bytes of {} become dirty under no lock", of.object);
         self.writer = Some((*of, *caller));
         self.dirty_locks.insert(lock);
     }
 
-    /// When the dirty bytes were written.
-    pub(crate) fn written_at(&self) -> Timestamp {
-        self.written_at
+    /// For whom and how the dirty bytes, of which there are some, are to be written back.
+    pub(crate) fn written_for(&self) -> (ObjectOf, Caller) {
+        let Some((of, caller)) = self.writer else { panic!("{} dirty bytes are nobody's", self.cache.dirty_bytes()) };
+        (ObjectOf { now: self.written_at, ..of }, caller)
+    }
+
+    /// A flush that names `lock` is under way from now on; its number.
+    pub(crate) fn begin_flush(&mut self, lock: LockId) -> u64 {
+        let number = self.next_flush;
+        self.next_flush += 1;
+        self.flushes.insert(number, lock);
+        self.assert_flushes();
+        number
+    }
+
+    /// A flush is over. Each is once.
+    pub(crate) fn end_flush(&mut self, number: u64) {
+        assert!(self.flushes.remove(&number).is_some(), "flush {number} is over, of which {:?} are not", self.flushes);
+        self.flushes_ended += 1;
+        self.assert_flushes();
+    }
+
+    /// Whether a flush under way names the lock.
+    pub(crate) fn is_flushing_under(&self, lock: LockId) -> bool {
+        self.flushes.values().any(|named| *named == lock)
+    }
+
+    /// Whether all flushes have ended with numbers below `newest`.
+    pub(crate) fn is_flushed_before(&self, newest: u64) -> bool {
+        assert!(newest <= self.next_flush, "flush {newest} is waited for, {} have begun", self.next_flush);
+        self.flushes.keys().next().is_none_or(|first| *first >= newest)
+    }
+
+    /// The number that the next flush will have.
+    pub(crate) fn next_flush(&self) -> u64 {
+        self.next_flush
+    }
+
+    /// How many flushes have ended.
+    pub(crate) fn flushes_ended(&self) -> u64 {
+        self.flushes_ended
+    }
+
+    /// Whether there are flushes under way.
+    pub(crate) fn is_flushing(&self) -> bool {
+        !self.flushes.is_empty()
+    }
+
+    /// Flushes begun are those ended and those under way, and only they have bytes on their way.
+    fn assert_flushes(&self) {
+        let (begun, ended, open) = (self.next_flush, self.flushes_ended, self.flushes.len() as u64);
+        assert_eq!(begun, ended + open, "flushes begun, of which {ended} ended and {open} are under way");
+    }
+
+    /// Panics if something is counted wrong. Looks at everything: for rare moments.
+    pub(crate) fn assert_sound(&self) {
+        self.assert_flushes();
+        self.cache.assert_sound();
+        let dirty = self.cache.dirty_bytes();
+        assert!(dirty == 0 || self.writer.is_some(), "{dirty} dirty bytes are nobody's");
+        assert!(self.cache.writing_bytes() == 0 || self.is_flushing(), "bytes are on their way in no flush");
+    }
+
+    /// A door is being told to forget.
+    pub(crate) fn begin_hook(&mut self) {
+        self.hooks += 1;
+        self.hooks_begun += 1;
+    }
+
+    /// A door has forgotten.
+    pub(crate) fn end_hook(&mut self) {
+        assert!(self.hooks > 0, "a door has forgotten, of which {} were told in all", self.hooks_begun);
+        self.hooks -= 1;
+    }
+
+    /// How many doors are being told to forget, and how many were in all.
+    pub(crate) fn hooks(&self) -> (u32, u64) {
+        assert!(u64::from(self.hooks) <= self.hooks_begun, "{} doors of {} told", self.hooks, self.hooks_begun);
+        (self.hooks, self.hooks_begun)
+    }
+
+    /// An enqueue is over that [`ObjectState::enqueues`] has.
+    pub(crate) fn end_enqueue(&mut self, over: &Enqueueing) {
+        let at = self.enqueues.iter().position(|enqueue| enqueue == over);
+        let Some(at) = at else { panic!("{over:?} is over, and is none of {:?}", self.enqueues) };
+        self.enqueues.swap_remove(at);
+    }
+
+    /// A change at the server begins, unless it or another must be alone: whether it does.
+    pub(crate) fn begin_change(&mut self, change: Change) -> bool {
+        let may = !change.exclusive || !self.excludes(&change.range);
+        if may {
+            self.changes.push(change);
+        }
+        may
+    }
+
+    /// A change at the server is over.
+    pub(crate) fn end_change(&mut self, over: Change) {
+        let at = self.changes.iter().position(|change| *change == over);
+        let Some(at) = at else { panic!("{over:?} is over, and is none of {:?}", self.changes) };
+        self.changes.swap_remove(at);
+        let again = over.exclusive && self.excludes(&over.range);
+        assert!(!again, "{over:?} was not alone: {:?}", self.changes);
     }
 
     /// Whether cached writes are kept out of a part of the range.
     pub(crate) fn excludes(&self, range: &Extent) -> bool {
         self.changes.iter().any(|change| change.exclusive && change.range.overlaps(range))
+    }
+
+    /// Whether something is being changed at the server.
+    pub(crate) fn is_changing(&self) -> bool {
+        !self.changes.is_empty()
     }
 
     /// Whether others may know newer bytes of the range than the cache, whatever locks are here.
@@ -252,7 +368,7 @@ impl ObjectState {
     }
 
     pub(crate) fn has_unwritten(&self) -> bool {
-        self.cache.dirty_bytes() > 0 || !self.flushes.is_empty()
+        self.cache.dirty_bytes() > 0 || self.is_flushing()
     }
 
     /// The size, as true as the locks make it.

@@ -26,6 +26,7 @@ struct Fill {
 impl Fill {
     /// Ends it, and wakes those who wait for its bytes. Under the object's lock.
     fn end(&mut self, state: &mut ObjectState, end: impl FnOnce(&mut ObjectCache, FillTicket)) {
+        assert!(!self.is_over, "{:?} of {} ends twice", self.request, self.object.fid);
         self.is_over = true;
         end(&mut state.cache, self.request.ticket);
         state.fill_waiters.remove(&self.request.ticket);
@@ -172,6 +173,7 @@ impl Osc {
         }
         self.memory().shrink();
         let request = &fill.request;
+        assert!(!request.holes.is_empty(), "{request:?} fetches nothing");
         let brought = request.holes.iter().filter_map(|hole| {
             let (data, range) = part_of(&request.extents, &replies, hole, |data| data.len() as u64)?;
             Some((hole.start, data.slice(range.start as usize, (range.end - range.start) as usize)))
@@ -191,11 +193,15 @@ impl Osc {
         let end = range.end.min(object.state.lock().size());
         let (mut out, mut next) = (Payload::new(), range.start);
         for (at, data) in found {
-            out.append(Payload::zeroes(at.saturating_sub(next) as usize));
+            assert!(next <= at, "bytes of {} at {at} were found twice, up to {next}", object.fid);
+            out.append(Payload::zeroes((at - next) as usize));
             next = at + data.len() as u64;
             out.append(data);
         }
+        // The object may have become shorter meanwhile.
         out.append(Payload::zeroes(end.saturating_sub(next) as usize));
+        let len = range.end - range.start;
+        assert!(out.len() as u64 <= len, "{} bytes were found of {len} of {}", out.len(), object.fid);
         out
     }
 

@@ -76,6 +76,8 @@ impl Osc {
         extents: &[Range<u64>],
         lock: u64,
     ) -> Result<(Vec<Payload>, ObjectAttr), Errno> {
+        assert!(!extents.is_empty(), "nothing is read of {object}");
+        assert!(extents.is_sorted_by(|a, b| a.end <= b.start), "{extents:?} of {object} ask twice for the same bytes");
         let checksum = self.uses_checksums();
         let asked: Vec<_> = extents.iter().map(|e| niobuf(e.start, (e.end - e.start) as usize, 0)).collect();
         let max_len = asked.iter().map(|n| n.len as usize).sum();
@@ -142,6 +144,8 @@ impl Osc {
     /// Writes to an object.
     pub(crate) async fn write_rpc(&self, out: &WriteOut) -> Result<WriteReply, Errno> {
         self.bound_unstable().await;
+        let is_apart = |a: &(u64, Payload), b: &(u64, Payload)| a.0 + a.1.len() as u64 <= b.0;
+        assert!(!out.extents.is_empty() && out.extents.is_sorted_by(is_apart), "a write of {}", out.of.object);
         let mut data = Payload::new();
         out.extents.iter().for_each(|(_, d)| data.append(d.clone()));
         let keeps = self.connection.connect_data().flags & connect_flags::RECOVERY != 0;

@@ -109,6 +109,7 @@ impl Osc {
     /// Puts bytes into the cache, if there is room for them.
     fn put(self: &Arc<Self>, guard: &LockGuard, write: &ObjectWrite<'_>) -> Put {
         let ObjectWrite { object, of, caller, offset, data, .. } = write;
+        assert_eq!(of.object, object.fid, "bytes for one object are put into another");
         let (now, len) = (self.now(), data.len() as u64);
         let range = extent(&write.range());
         let mut state = object.state.lock();
@@ -129,7 +130,8 @@ impl Osc {
             account.took(charge);
         }
         state.note_write(of, caller, guard.id);
-        state.cache.write(*offset, data, now);
+        let kept = state.cache.write(*offset, data, now);
+        assert_eq!(kept, charge, "grant kept for {len} bytes at {offset}, and what was taken of the account");
         object.account(&state);
         self.note_dirty(object, &mut state);
         drop(state);
@@ -265,11 +267,12 @@ impl Osc {
             return Err(Errno::ESTALE);
         }
         let alone = object.truncating.write().await;
-        let answer = self.punch_rpc(caller, of, range, guard.id.0).await;
+        let answer = self.punch_rpc(caller, of, range.clone(), guard.id.0).await;
         drop(alone);
         let answer = self.or_lost(guard, answer);
         let mut state = object.state.lock();
-        state.cache.drop_ranges(&all);
+        let lost = state.cache.drop_ranges(&all);
+        assert_eq!(lost.bytes, 0, "{range:?} of {} became dirty while it was being cut", object.fid);
         object.account(&state);
         let attr = answer?;
         state.learn(&attr);
@@ -337,11 +340,7 @@ impl Osc {
     async fn begin_change(&self, object: &Arc<Object>, range: &Range<u64>, exclusive: bool) -> Changing {
         let change = Change { range: extent(range), exclusive };
         let resizes = self.known_attr(object).is_some_and(|attr| change.range.end >= attr.size);
-        let begin = |state: &mut ObjectState| {
-            let may = !exclusive || !state.excludes(&change.range);
-            may.then(|| state.changes.push(change))
-        };
-        object.wait_for(begin).await;
+        object.wait_for(|state| state.begin_change(change).then_some(())).await;
         let changing = Changing { object: object.clone(), change };
         if resizes && let (Some(door), Some(place)) = (self.connection.mount().invalidate.get(), object.place()) {
             door.attributes(place.file.fid).await;
@@ -383,12 +382,7 @@ struct Changing {
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        {
-            let changes = &mut self.object.state.lock().changes;
-            if let Some(at) = changes.iter().position(|change| *change == self.change) {
-                changes.swap_remove(at);
-            }
-        }
+        self.object.state.lock().end_change(self.change);
         self.object.changed.notify_waiters();
     }
 }
@@ -405,12 +399,14 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.waiters.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0.waiters.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a writer waits no longer for room, and none did");
     }
 }
 
 /// The bytes of a range that is not empty; up to the end of file if it ends at `u64::MAX`.
 pub(crate) fn extent(range: &Range<u64>) -> Extent {
+    assert!(range.start < range.end, "{range:?} has no bytes");
     let end = if range.end == u64::MAX { u64::MAX } else { range.end - 1 };
     Extent { start: range.start, end }
 }

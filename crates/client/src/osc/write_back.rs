@@ -6,7 +6,7 @@ use crate::cache::dirty_account::Sent;
 use crate::cache::outgoing::{Flush, FlushEnd, FlushTicket, FlushWanted};
 use crate::mount::connection::Caller;
 use crate::osc::Osc;
-use crate::osc::object::{Object, ObjectOf, ObjectState};
+use crate::osc::object::{Object, ObjectState};
 use crate::osc::rpc::WriteOut;
 use futures_util::future::join_all;
 use nacre_base::{Errno, Fid, Time};
@@ -30,6 +30,23 @@ pub(crate) struct WriteBack {
     aging: VecDeque<(Time, Arc<Object>)>,
     /// Background flushes under way.
     under_way: u32,
+}
+
+impl WriteBack {
+    /// Objects with dirty bytes that wait for their age.
+    pub(crate) fn waiting(&self) -> usize {
+        self.aging.len()
+    }
+
+    fn begin(&mut self) {
+        self.under_way += 1;
+        assert!(self.under_way <= FLUSHES_MAX, "{} background flushes are under way", self.under_way);
+    }
+
+    fn end(&mut self) {
+        assert!(self.under_way > 0, "a background flush is over, and none was under way");
+        self.under_way -= 1;
+    }
 }
 
 /// Which bytes of an object, and how.
@@ -85,7 +102,8 @@ impl Osc {
             if queue.aging.is_empty() {
                 self.nudge.notify_one();
             }
-            let since = state.cache.oldest_dirty().unwrap_or(self.now());
+            let since = state.cache.oldest_dirty();
+            let Some(since) = since else { panic!("{dirty} bytes of {} are dirty since never", object.fid) };
             match queue.aging.front() {
                 // What is left of it is as old as what was just taken.
                 Some((first, _)) if since < *first => queue.aging.push_front((since, object.clone())),
@@ -112,11 +130,11 @@ impl Osc {
                     let osc = self.clone();
                     self.spawn(async move {
                         osc.send_flush(&object, out).await;
-                        osc.write_back.lock().under_way -= 1;
+                        osc.write_back.lock().end();
                         osc.start_flushes();
                     });
                 }
-                None => self.write_back.lock().under_way -= 1,
+                None => self.write_back.lock().end(),
             }
         }
     }
@@ -139,7 +157,7 @@ impl Osc {
             }
             None => return None,
         };
-        queue.under_way += 1;
+        queue.begin();
         Some(found)
     }
 
@@ -160,11 +178,13 @@ impl Osc {
         let mut state = object.state.lock();
         let found = match due {
             Some(Reason::Full) => {
+                assert!(state.ready, "{} was in the queue for full RPCs, and does not know", object.fid);
                 state.ready = false;
                 let full = self.next_flush(&locks, &mut state, &Which { only_full: true, ..*which });
                 full.or_else(|| self.next_flush(&locks, &mut state, which))
             }
             Some(Reason::Old) => {
+                assert!(state.aging, "{} was in the queue for its age, and does not know", object.fid);
                 state.aging = false;
                 self.next_flush(&locks, &mut state, which)
             }
@@ -173,7 +193,7 @@ impl Osc {
         // What nothing was found of waits for a flush under way, whose end queues it again.
         let (lock, flush) = found?;
         self.note_dirty(object, &mut state);
-        Some(self.book(&mut state, lock, flush, which.urgent))
+        Some(self.book(object.fid, &mut state, lock, flush, which.urgent))
     }
 
     /// The next flush, and the lock that covers it.
@@ -216,13 +236,11 @@ impl Osc {
         state.cache.next_flush(&wanted, now).map(|flush| (LockId(0), flush))
     }
 
-    fn book(&self, state: &mut ObjectState, lock: LockId, flush: Flush, urgent: bool) -> Outgoing {
-        let number = state.next_flush;
-        state.next_flush += 1;
-        state.flushes.insert(number, lock);
+    fn book(&self, fid: Fid, state: &mut ObjectState, lock: LockId, flush: Flush, urgent: bool) -> Outgoing {
+        let number = state.begin_flush(lock);
         let (report, sent) = self.account.lock().send(flush.charge, flush.bytes);
-        let (of, caller) = state.writer.unwrap_or_default();
-        let of = ObjectOf { now: state.written_at(), ..of };
+        let (of, caller) = state.written_for();
+        assert_eq!(of.object, fid, "bytes of one object are written to another");
         let (mtime, extents) = (state.mtime_set(), flush.extents);
         let write = WriteOut { of, caller, extents, mtime, granted: true, report, lock: lock.0, urgent };
         Outgoing { number, ticket: flush.ticket, sent, write }
@@ -253,8 +271,7 @@ impl Osc {
         let now = self.now();
         let locks = self.locks.lock();
         let mut state = object.state.lock();
-        state.flushes.remove(&out.number);
-        state.flushes_ended += 1;
+        state.end_flush(out.number);
         match answer {
             Ok(reply) => {
                 state.learn(&reply.attr);
@@ -288,7 +305,7 @@ impl Osc {
 
     /// Writes back what `which` says, and waits until it is written; also for what was under way before.
     pub(crate) async fn flush(self: &Arc<Self>, object: &Arc<Object>, which: &Which<'_>) {
-        let mut newest = object.state.lock().next_flush;
+        let mut newest = object.state.lock().next_flush();
         while !self.flush_some(object, which, &mut newest).await {}
     }
 
@@ -308,14 +325,14 @@ impl Osc {
                 osc.start_flushes();
             });
         }
-        let ended = object.state.lock().flushes_ended;
+        let ended = object.state.lock().flushes_ended();
         let is_over = |state: &mut ObjectState| match which.within {
             Some(within) => !state.cache.is_busy_in(within),
-            None => state.flushes.keys().next().is_none_or(|first| *first >= *newest),
+            None => state.is_flushed_before(*newest),
         };
         let over = object.wait_for(|state| {
             let over = is_over(state);
-            (over || state.flushes_ended != ended).then_some(over)
+            (over || state.flushes_ended() != ended).then_some(over)
         });
         over.await
     }

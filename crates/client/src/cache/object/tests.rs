@@ -148,6 +148,27 @@ fn a_flush_keeps_to_ranges_and_to_age() {
 }
 
 #[test]
+#[should_panic(expected = "of the segments and as counted")]
+fn bytes_that_no_segment_has_are_a_defect() {
+    let mut cache = ObjectCache::default();
+    cache.write(0, &bytes(1000, 1), NOW);
+    let flush = cache.next_flush(&wanted(MIB), NOW).unwrap();
+    cache.flushed(flush.ticket, FlushEnd::Written, NOW);
+    cache.clean_bytes += 1;
+    cache.assert_sound();
+}
+
+#[test]
+#[should_panic(expected = "or ended before")]
+fn a_flush_ends_once() {
+    let mut cache = ObjectCache::default();
+    cache.write(0, &bytes(1000, 1), NOW);
+    let flush = cache.next_flush(&wanted(MIB), NOW).unwrap();
+    cache.flushed(flush.ticket, FlushEnd::Written, NOW);
+    cache.flushed(flush.ticket, FlushEnd::Written, NOW);
+}
+
+#[test]
 fn bytes_on_their_way_are_not_overtaken() {
     let mut cache = ObjectCache::default();
     cache.write(0, &bytes(1000, 1), NOW);
@@ -583,6 +604,7 @@ impl Model {
     }
 
     fn check(&self) {
+        self.cache.assert_sound();
         let seed = self.seed;
         let count = |f: fn(&ByteState) -> bool| self.state.iter().filter(|s| f(s)).count() as u64;
         assert_eq!(self.cache.dirty_bytes(), count(|s| *s == ByteState::Dirty), "seed {seed}");
