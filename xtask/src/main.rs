@@ -1,6 +1,7 @@
 //! Chores of this repository. `cargo xtask tidy` checks what neither the compiler nor clippy can: layers, IO edges, lists
-//! in documents, words, lengths, circles of files. `cargo xtask tidy --bless` lowers the ratchet where the code got better.
-//! `cargo xtask circles` prints every circle of files, with its arrows.
+//! in documents, words, lengths, circles of files, assertions. `cargo xtask tidy --bless` lowers the ratchet where the code got better.
+//! `cargo xtask circles` prints every circle of files, with its arrows; `cargo xtask assertions` how many assertions there are for
+//! each function of the engines.
 
 mod source;
 mod tidy;
@@ -15,10 +16,13 @@ fn main() -> ExitCode {
     if words == ["circles"] {
         return tidy::print_circles(&root).map_or_else(|why| fail(&why), |()| ExitCode::SUCCESS);
     }
+    if words == ["assertions"] {
+        return tidy::print_assertions(&root).map_or_else(|why| fail(&why), |()| ExitCode::SUCCESS);
+    }
     let result = match words[..] {
         ["tidy"] => tidy::run(&root, tidy::Ratchet::Check),
         ["tidy", "--bless"] => tidy::run(&root, tidy::Ratchet::Lower),
-        _ => Err("usage: cargo xtask tidy [--bless] | circles".to_owned()),
+        _ => Err("usage: cargo xtask tidy [--bless] | circles | assertions".to_owned()),
     };
     match result {
         Ok(complaints) if complaints.is_empty() => {

@@ -30,7 +30,11 @@ pub(crate) fn add_mount(params: &Params, client: &Client) {
     params.add_rw(format!("{llite}.stats"), move || shown.read(), clear);
 
     let state = if client.mount.imperative_recovery { "ENABLED" } else { "DISABLED" };
-    params.add(format!("mgc.{fsname}-mgc-{instance}.ir_state"), fixed(format!("imperative_recovery: {state}")));
+    params.add(format!("mgc.{fsname}-mgc-{instance}.ir_state"), move || {
+        let mut fields = Fields::default();
+        fields.push("imperative_recovery", state);
+        fields
+    });
     add_memory(params, &llite, &client.mount);
     add_statahead(params, &llite, client);
 

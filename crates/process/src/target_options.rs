@@ -2,6 +2,7 @@
 //! out of each other's way.
 
 use nacre_base::param::declared::{Access, Declared};
+use nacre_base::param::value::Fields;
 use nacre_base::{Nid, TargetKind, TargetName};
 use nacre_osd::MMP_INTERVAL_MAX;
 use nacre_osd::disk::{Label, MmpOptions, MmpStatus};
@@ -174,14 +175,17 @@ pub fn describe(label: &Label) -> String {
 }
 
 /// What multi-mount protection says, for a parameter.
-pub fn describe_mmp(status: Option<&MmpStatus>) -> String {
-    let Some(MmpStatus { record, lost_to }) = status else { return "state: off".to_owned() };
-    let state = match lost_to {
-        Some(by) => format!("lost to {by}"),
-        None => "held".to_owned(),
+pub fn describe_mmp(status: Option<&MmpStatus>) -> Fields {
+    let mut fields = Fields::default();
+    let Some(MmpStatus { record, lost_to }) = status else {
+        fields.push("state", "off");
+        return fields;
     };
-    let (interval, sequence, node) = (record.interval.as_millis(), record.count, &record.node);
-    format!("state: {state}\nnode: {node}\nupdate_interval_ms: {interval}\nsequence: {sequence}")
+    fields.push("state", lost_to.as_ref().map_or_else(|| "held".to_owned(), |by| format!("lost to {by}")));
+    fields.push("node", record.node.clone());
+    fields.push("update_interval_ms", record.interval.as_millis() as u64);
+    fields.push("sequence", record.count);
+    fields
 }
 
 #[cfg(test)]

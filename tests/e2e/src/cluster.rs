@@ -5,6 +5,7 @@ use crate::daemon::Daemon;
 use crate::failure::{Context, Outcome, bail, ensure};
 use crate::process::Program;
 use crate::sys;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
@@ -307,6 +308,12 @@ impl Cluster {
     /// `lctl` with arguments; what it printed. It speaks to every process of this file system.
     pub(crate) fn lctl(&self, args: &[&str]) -> Outcome<String> {
         self.tool("lctl", args)
+    }
+
+    /// The values of the parameters of this pattern, by name.
+    pub(crate) fn values(&self, pattern: &str) -> Outcome<BTreeMap<String, Value>> {
+        let printed = self.lctl(&["get_param", "--json", pattern])?;
+        Ok(serde_json::from_str(&printed).context(format!("get_param --json {pattern}"))?)
     }
 
     fn tool(&self, name: &str, args: &[&str]) -> Outcome<String> {

@@ -1,6 +1,7 @@
 //! The checks, one file each. A check takes sources and documents and returns complaints; each complaint says where and what
 //! to do about it.
 
+mod assertions;
 mod circles;
 mod dependencies;
 mod document;
@@ -37,6 +38,7 @@ pub(crate) fn run(root: &Path, mode: Ratchet) -> Result<Vec<String>, String> {
     out.extend(edges::check(&sources));
     out.extend(circles::check(&sources));
     out.extend(repeats::check(&sources));
+    out.extend(assertions::check(&sources));
     out.extend(life::check(architecture, &sources));
     out.extend(dependencies::check(document("Cargo.toml"), document("docs/dependencies.md"), &packages));
     out.extend(glossary::check(document("docs/glossary.md"), &sources));
@@ -54,5 +56,16 @@ pub(crate) fn run(root: &Path, mode: Ratchet) -> Result<Vec<String>, String> {
 /// Prints every circle of files within a crate, the small ones that are allowed too.
 pub(crate) fn print_circles(root: &Path) -> Result<(), String> {
     circles::find(&source::all(root)?).iter().for_each(|circle| println!("{circle}"));
+    Ok(())
+}
+
+/// Prints how many assertions each room has that needs them.
+pub(crate) fn print_assertions(root: &Path) -> Result<(), String> {
+    for assertions::Density { room, functions, assertions } in assertions::densities(&source::all(root)?) {
+        println!(
+            "{room:28}{functions:5} functions{assertions:5} assertions{:6.2}",
+            assertions as f64 / functions.max(1) as f64
+        );
+    }
     Ok(())
 }

@@ -46,7 +46,8 @@ pub(crate) fn check(sources: &[Source]) -> Vec<String> {
     out
 }
 
-fn is_product(path: &str) -> bool {
+/// Whether a file is the product's, and not its tests'.
+pub(super) fn is_product(path: &str) -> bool {
     path.starts_with("crates/") && path.contains("/src/") && !path.contains("/tests/") && !path.ends_with("tests.rs")
 }
 

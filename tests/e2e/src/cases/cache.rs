@@ -5,6 +5,7 @@ use crate::case::{Case, Env};
 use crate::cluster::Cluster;
 use crate::failure::{Failure, Outcome, ensure};
 use crate::prng::pattern;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -28,20 +29,22 @@ pub(crate) fn all() -> Vec<Case> {
 fn requests(cluster: &Cluster) -> Outcome<BTreeMap<String, u64>> {
     let mut sums = BTreeMap::new();
     for pattern in ["mdc.*.stats", "osc.*.stats"] {
-        let mut ours = true;
-        for line in cluster.lctl(&["get_param", pattern])?.lines() {
-            // The MDT is a client of the OSTs, too; it creates objects when it likes.
-            ours = if line.ends_with(".stats=") { !line.contains("-osc-MDT") } else { ours };
-            let mut words = line.split_whitespace();
-            let (Some(name), Some(count), Some("samples")) = (words.next(), words.next(), words.next()) else {
-                continue;
-            };
-            if ours && !["req_waittime", "req_active", "obd_ping", "mds_statfs", "ost_statfs"].contains(&name) {
-                *sums.entry(name.to_owned()).or_default() += count.parse::<u64>().unwrap_or(0);
-            }
-        }
+        let mut stats = cluster.values(pattern)?;
+        // The MDT is a client of the OSTs, too; it creates objects when it likes.
+        stats.retain(|name, _| !name.contains("-osc-MDT"));
+        add_samples(&stats, &mut sums);
+    }
+    for by_a_clock in ["req_waittime", "req_active", "obd_ping", "mds_statfs", "ost_statfs"] {
+        sums.remove(by_a_clock);
     }
     Ok(sums)
+}
+
+/// Adds what each operation was counted.
+fn add_samples(stats: &BTreeMap<String, Value>, sums: &mut BTreeMap<String, u64>) {
+    for (operation, counted) in stats.values().filter_map(Value::as_object).flatten() {
+        *sums.entry(operation.clone()).or_default() += counted["samples"].as_u64().unwrap_or(0);
+    }
 }
 
 /// The requests that `pass` sends.
@@ -189,12 +192,7 @@ fn write_to_no_program(env: &Env) -> Outcome {
 /// Calls that the kernels have made so far, of all mounts.
 fn calls(cluster: &Cluster) -> Outcome<BTreeMap<String, u64>> {
     let mut sums = BTreeMap::new();
-    for line in cluster.lctl(&["get_param", "llite.*.stats"])?.lines() {
-        let mut words = line.split_whitespace();
-        if let (Some(name), Some(count), Some("samples")) = (words.next(), words.next(), words.next()) {
-            *sums.entry(name.to_owned()).or_default() += count.parse::<u64>().unwrap_or(0);
-        }
-    }
+    add_samples(&cluster.values("llite.*.stats")?, &mut sums);
     Ok(sums)
 }
 

@@ -8,6 +8,7 @@ use crate::cluster::{ADDRESS, Cluster, Plan, TWIN_ADDRESS, free_ports};
 use crate::failure::{Context, Outcome, bail, ensure};
 use crate::power_cut::device::{Disk, Mounted};
 use crate::sys;
+use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -77,8 +78,10 @@ fn fail_over_and_back(env: &Env, cluster: &Cluster, server: &str) -> Outcome {
             pause.as_secs_f64()
         );
         ensure!(pause < TAKEOVER_LIMIT, "a client waited {:.2} s", pause.as_secs_f64());
-        let status = cluster.lctl(&["get_param", "-n", "osd-disk.*.mmp"])?;
-        ensure!(status.contains("state: held") && status.contains("127.0.0."), "mmp: {status}");
+        let claims = cluster.values("osd-disk.*.mmp")?;
+        let held =
+            |claim: &Value| claim["state"] == "held" && claim["node"].as_str().is_some_and(|n| n.contains("127.0.0."));
+        ensure!(claims.values().any(held), "mmp: {claims:?}");
     }
     let (dir, log) = writer.finish()?;
     verify(&b.join("durable"), &log).context("seen by the other mount")?;
@@ -163,8 +166,8 @@ fn imperative_recovery(env: &Env) -> Outcome {
 }
 
 fn print_pauses(cluster: &Cluster, state: &str, absences: &[f64]) -> Outcome {
-    let shown = cluster.lctl(&["get_param", "-n", "mgc.*.ir_state"])?;
-    ensure!(shown.trim() == format!("imperative_recovery: {state}"), "ir_state: {shown}");
+    let shown = cluster.values("mgc.*.ir_state")?;
+    ensure!(!shown.is_empty() && shown.values().all(|s| s["imperative_recovery"] == state), "ir_state: {shown:?}");
     let dir = cluster.mount_point(1);
     make_first_file(&dir.join("first"))?;
     for &absence in absences {

@@ -245,15 +245,12 @@ fn works_again(cluster: &Cluster, d: &Path, other: &Path) -> Outcome {
     for clients in ["ldlm.namespaces.*-mdc-*.lru_size=clear", "ldlm.namespaces.*-osc-*.lru_size=clear"] {
         cluster.lctl(&["set_param", clients])?;
     }
-    let counts = |name: &str| -> Outcome<String> {
-        let mdt = cluster.lctl(&["get_param", "-n", &format!("ldlm.namespaces.mdt-*.{name}")])?;
-        Ok(mdt + &cluster.lctl(&["get_param", "-n", &format!("ldlm.namespaces.filter-*.{name}")])?)
-    };
+    let counts = || cluster.values("ldlm.namespaces.{mdt,filter}-*.{lock_count,waiting_count}");
     let at_rest = wait_for(Duration::from_secs(20), || {
-        let all = counts("lock_count")? + &counts("waiting_count")?;
-        Ok(all.split_whitespace().all(|n| n == "0"))
+        let counts = counts()?;
+        Ok(!counts.is_empty() && counts.values().all(|count| *count == 0))
     })?;
-    ensure!(at_rest, "locks are left at rest: {} granted, {} waiting", counts("lock_count")?, counts("waiting_count")?);
+    ensure!(at_rest, "locks are left at rest: {:?}", counts()?);
     Ok(())
 }
 
