@@ -4,6 +4,7 @@
 //! A request waits only for locks that are held, not for others that wait: that is what Linux does, and programs may
 //! rely on a second reader getting in. Those who wait are tried in order of arrival.
 
+use crate::server::ensure;
 use crate::{ClientId, Extent, LockId};
 use nacre_wire::ldlm::LockMode;
 use std::collections::BTreeMap;
@@ -71,6 +72,8 @@ impl FlockSet {
 
     /// Lets a request wait.
     pub fn wait(&mut self, request: FlockRequest) {
+        let is_blocked = self.conflicts(request.owner, request.want).next().is_some();
+        assert!(is_blocked, "{request:?} would wait for nothing, and nobody would wake it");
         self.waiting.push(request);
     }
 
@@ -78,7 +81,9 @@ impl FlockSet {
     pub fn withdraw(&mut self, id: LockId) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|r| r.id != id);
-        self.waiting.len() < before
+        let gone = before - self.waiting.len();
+        assert!(gone <= 1, "{gone} requests have the name {id:?}");
+        gone == 1
     }
 
     /// Drops all that a client holds, and its waiting requests; the requests that this lets go.
@@ -149,9 +154,21 @@ impl FlockSet {
             }
             merged
         });
+        assert!(is_in_order(&list), "{owner:?} holds ranges that overlap, or should be one: {list:?}");
         if !list.is_empty() {
             self.held.insert(owner, list);
         }
+    }
+
+    /// Whether all that must hold holds; what does not. Looks at everything.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        for (owner, list) in &self.held {
+            ensure(!list.is_empty() && is_in_order(list), || format!("{owner:?} holds {list:?}"))?;
+            let conflict = list.iter().find_map(|held| self.conflicts(*owner, *held).next());
+            ensure(conflict.is_none(), || format!("{owner:?} holds {list:?}, which {conflict:?} excludes"))?;
+        }
+        let idle = self.waiting.iter().find(|r| self.conflicts(r.owner, r.want).next().is_none());
+        ensure(idle.is_none(), || format!("{idle:?} waits for nothing"))
     }
 
     /// Grants what can be granted, in order of arrival, again as long as a grant (it may make an exclusive lock
@@ -165,6 +182,14 @@ impl FlockSet {
         }
         granted
     }
+}
+
+/// Whether the ranges of one owner ascend, and none could be one with the next.
+fn is_in_order(list: &[Held]) -> bool {
+    list.windows(2).all(|pair| {
+        let (a, b) = (pair[0], pair[1]);
+        a.extent.end < b.extent.start && (a.mode != b.mode || a.extent.end + 1 < b.extent.start)
+    })
 }
 
 #[cfg(test)]

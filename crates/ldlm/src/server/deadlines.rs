@@ -17,6 +17,7 @@ impl Deadlines {
         self.end(id);
         self.queue.insert((deadline, id));
         self.of.insert(id, (deadline, client));
+        self.assert_counts();
     }
 
     /// The holder works on it: it has until then, if its deadline runs.
@@ -29,7 +30,8 @@ impl Deadlines {
     /// The lock came back, or is not wanted any more.
     pub(super) fn end(&mut self, id: LockId) {
         if let Some((deadline, _)) = self.of.remove(&id) {
-            self.queue.remove(&(deadline, id));
+            let was_queued = self.queue.remove(&(deadline, id));
+            assert!(was_queued, "{id:?} has a deadline that would never pass");
         }
     }
 
@@ -50,7 +52,13 @@ impl Deadlines {
             expired.extend(self.of.get(&id).map(|(_, client)| (id, *client)));
             self.end(id);
         }
+        self.assert_counts();
         expired
+    }
+
+    fn assert_counts(&self) {
+        let (queued, running) = (self.queue.len(), self.of.len());
+        assert_eq!(queued, running, "{queued} deadlines are queued for {running} locks");
     }
 
     /// The locks for which one runs.

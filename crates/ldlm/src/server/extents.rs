@@ -8,6 +8,7 @@
 
 use super::growth::{Conflicting, grow};
 use super::interval_tree::IntervalTree;
+use super::stages::{Event, STAGES, Stage};
 use crate::mode::compatible;
 use crate::{ClientId, Extent, LockId, RangeSet};
 use nacre_base::FxHashMap;
@@ -125,6 +126,23 @@ enum State {
     },
 }
 
+impl State {
+    fn stage(self) -> Stage {
+        match self {
+            State::Waiting { .. } => Stage::Waiting,
+            State::Granted { called_back: false } => Stage::Granted,
+            State::Granted { called_back: true } => Stage::CalledBack,
+        }
+    }
+
+    /// `next`, which must be where `event` leads from `before`.
+    fn after(before: Stage, event: Event, next: State) -> State {
+        let stage = STAGES.next(before, event);
+        assert_eq!(stage, next.stage(), "{event:?} in stage {before:?} leads elsewhere than to {next:?}");
+        next
+    }
+}
+
 /// What a change sets off.
 #[derive(Default, Debug)]
 pub(super) struct Changes {
@@ -169,7 +187,8 @@ impl Extents {
     pub(super) fn enqueue(&mut self, ask: Asked, rules: Rules, changes: &mut Changes) -> Placed {
         let place = self.place(&ask);
         let Some(blocker) = self.blocker(&ask, place) else {
-            self.grant(ask, place, rules, changes);
+            self.grant(ask, place, Stage::Asked, rules, changes);
+            self.assert_counts();
             return Placed::Granted;
         };
         let mut behind_client = self.locks.get(&blocker).is_some_and(|lock| !lock.ask.local);
@@ -191,13 +210,16 @@ impl Extents {
             self.operations.insert((ask.client, place));
         }
         self.watchers.entry(blocker).or_default().insert(place);
-        self.locks.insert(ask.id, Lock { ask, place, state: State::Waiting { blocker } });
+        let state = State::after(Stage::Asked, Event::Block, State::Waiting { blocker });
+        self.put(Lock { ask, place, state });
+        self.assert_counts();
         Placed::Waiting { behind_client }
     }
 
     /// Takes a lock or a waiting request away, and grants what goes because of it. What it was; None if it is not here.
     pub(super) fn remove(&mut self, id: LockId, rules: Rules, changes: &mut Changes) -> Option<Asked> {
         let Lock { ask, place, state } = self.locks.remove(&id)?;
+        STAGES.next(state.stage(), Event::End);
         match state {
             State::Granted { .. } => {
                 self.granted[index(ask.mode) as usize].remove(ask.ranges.cover(), id);
@@ -211,6 +233,7 @@ impl Extents {
         for place in self.watchers.remove(&id).unwrap_or_default() {
             self.look_again(place, rules, changes);
         }
+        self.assert_counts();
         Some(ask)
     }
 
@@ -342,7 +365,10 @@ impl Extents {
     fn own_count(&self, ask: &Asked, mode: LockMode) -> usize {
         let group = ask.mode == LockMode::Group || mode == LockMode::Group;
         let counted = ask.local || !(group || ask.alone);
-        if counted { self.held.get(&(ask.client, index(mode))).copied().unwrap_or(0) } else { 0 }
+        let held = if counted { self.held.get(&(ask.client, index(mode))).copied().unwrap_or(0) } else { 0 };
+        let granted = self.granted[index(mode) as usize].len();
+        assert!(held <= granted, "{:?} holds {held} locks of mode {mode:?}, of {granted} in all", ask.client);
+        held
     }
 
     /// A waiting request lost what it watched, or need not wait for it any more: it finds another one to watch, or is
@@ -354,21 +380,19 @@ impl Extents {
         let (before, blocker) = (*before, self.blocker(ask, place));
         self.stop_watching(before, place);
         if let Some(blocker) = blocker {
+            assert_ne!(blocker, id, "a request waits for itself");
             self.watchers.entry(blocker).or_default().insert(place);
-            if let Some(lock) = self.locks.get_mut(&id) {
-                lock.state = State::Waiting { blocker };
-            }
-            return;
-        }
-        if let Some(lock) = self.locks.remove(&id) {
+            let lock = self.lock_mut(id);
+            lock.state = State::after(lock.state.stage(), Event::Block, State::Waiting { blocker });
+        } else if let Some(lock) = self.locks.remove(&id) {
             self.leave_queue(&lock.ask, place);
             changes.granted.push(id);
-            self.grant(lock.ask, place, rules, changes);
+            self.grant(lock.ask, place, lock.state.stage(), rules, changes);
         }
     }
 
     /// Makes it a lock; one that others wait for already is called back from the start.
-    fn grant(&mut self, mut ask: Asked, place: Place, rules: Rules, changes: &mut Changes) {
+    fn grant(&mut self, mut ask: Asked, place: Place, before: Stage, rules: Rules, changes: &mut Changes) {
         if rules.grow && !ask.is_never_grown() {
             ask.ranges = RangeSet::single(self.grown(&ask, rules));
         }
@@ -378,7 +402,9 @@ impl Extents {
         let under_it: Vec<Place> = of_client.map(|(_, place)| *place).collect();
         self.granted[index(ask.mode) as usize].insert(ask.ranges.cover(), ask.id);
         self.count_held(&ask, true);
-        self.locks.insert(ask.id, Lock { ask, place, state: State::Granted { called_back } });
+        let event = if called_back { Event::GrantWanted } else { Event::Grant };
+        let state = State::after(before, event, State::Granted { called_back });
+        self.put(Lock { ask, place, state });
         for place in under_it {
             self.look_again(place, rules, changes);
         }
@@ -415,24 +441,53 @@ impl Extents {
     }
 
     fn set_called_back(&mut self, id: LockId) {
-        if let Some(lock) = self.locks.get_mut(&id) {
-            lock.state = State::Granted { called_back: true };
-        }
+        let lock = self.lock_mut(id);
+        lock.state = State::after(lock.state.stage(), Event::CallBack, State::Granted { called_back: true });
+    }
+
+    fn lock_mut(&mut self, id: LockId) -> &mut Lock {
+        let Some(lock) = self.locks.get_mut(&id) else { panic!("{id:?} is indexed, and neither held nor waited for") };
+        lock
+    }
+
+    fn put(&mut self, lock: Lock) {
+        let id = lock.ask.id;
+        let before = self.locks.insert(id, lock);
+        assert!(before.is_none(), "two locks of one object have the name {id:?}");
     }
 
     fn leave_queue(&mut self, ask: &Asked, place: Place) {
-        self.waiting.remove(&place);
-        self.waiting_readers -= usize::from(ask.mode == LockMode::Pr);
-        self.operations.remove(&(ask.client, place));
+        let was_waiting = self.waiting.remove(&place);
+        assert!(was_waiting, "{:?} waits and is not in the queue", ask.id);
+        let is_reader = usize::from(ask.mode == LockMode::Pr);
+        assert!(self.waiting_readers >= is_reader, "a reader leaves the queue, and none was counted");
+        self.waiting_readers -= is_reader;
+        let was_operation = self.operations.remove(&(ask.client, place));
+        assert_eq!(was_operation, ask.local, "{:?} waits, and is filed as what it is not", ask.id);
     }
 
     fn stop_watching(&mut self, blocker: LockId, place: Place) {
-        if let Some(watchers) = self.watchers.get_mut(&blocker) {
-            watchers.remove(&place);
-            if watchers.is_empty() {
-                self.watchers.remove(&blocker);
-            }
+        let Some(watchers) = self.watchers.get_mut(&blocker) else {
+            // Those of a lock that goes are taken all at once.
+            return assert!(
+                !self.locks.contains_key(&blocker),
+                "nobody watches {blocker:?}, for which {place:?} waits"
+            );
+        };
+        let watched = watchers.remove(&place);
+        assert!(watched, "{place:?} waits for {blocker:?} and does not watch it");
+        if watchers.is_empty() {
+            self.watchers.remove(&blocker);
         }
+    }
+
+    /// Every lock is in one tree, and every request in the queue.
+    fn assert_counts(&self) {
+        let granted: usize = self.granted.iter().map(IntervalTree::len).sum();
+        let (waiting, all) = (self.waiting.len(), self.locks.len());
+        assert_eq!(granted + waiting, all, "{granted} locks are indexed and {waiting} requests wait, of {all} in all");
+        let special = self.waiting_readers.max(self.operations.len()).max(self.watchers.len());
+        assert!(special <= waiting, "{special} requests of one kind wait, of {waiting} in all");
     }
 
     fn count_held(&mut self, ask: &Asked, more: bool) {
@@ -444,6 +499,7 @@ impl Extents {
         if more {
             *count += 1;
         } else {
+            assert!(*count > 0, "{:?} gives back {:?}, and no lock of its mode was counted", ask.client, ask.id);
             *count -= 1;
             if *count == 0 {
                 self.held.remove(&key);
@@ -538,6 +594,6 @@ impl Extents {
 }
 
 /// An invariant, with what to say when it does not hold.
-pub(super) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
+pub(crate) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(otherwise()) }
 }

@@ -1,6 +1,7 @@
 //! The fcntl and flock locks of all files of one target: requests that wait by name, and deadlocks among fcntl locks.
 //! The rules of one file are [`FlockSet`]'s. Granted flocks have no name: they are in their file, under their owner.
 
+use super::extents::ensure;
 use crate::flock::{FlockRequest, FlockSet, Held, Owner};
 use crate::{ClientId, Extent, LockId};
 use nacre_base::{Errno, Fid, FxHashMap};
@@ -60,14 +61,13 @@ impl Flocks {
         flocked
     }
 
-    /// Takes back a request that waits; whether it did. Nobody waits for it, so nobody goes.
-    pub(super) fn withdraw(&mut self, client: ClientId, id: LockId) -> bool {
-        let Some(enqueue) = self.waiting.remove(&(client, id)) else { return false };
-        if let Some(file) = self.files.get_mut(&enqueue.resource) {
-            file.set_mut(is_bsd(&enqueue)).withdraw(id);
-        }
+    /// Takes back a request that waits. Nobody waits for it, so nobody goes.
+    pub(super) fn withdraw(&mut self, client: ClientId, id: LockId) {
+        let Some(enqueue) = self.waiting.remove(&(client, id)) else { panic!("{id:?} of {client:?} does not wait") };
+        let file = self.files.get_mut(&enqueue.resource);
+        let was_waiting = file.is_some_and(|file| file.set_mut(is_bsd(&enqueue)).withdraw(id));
+        assert!(was_waiting, "{id:?} of {client:?} waits for nothing in its file");
         self.forget_if_empty(enqueue.resource);
-        true
     }
 
     /// The client's waiting request that asks for the same.
@@ -85,7 +85,9 @@ impl Flocks {
         let held: BTreeSet<Fid> =
             self.files.iter().filter(|(_, file)| file.is_held_by(client)).map(|(fid, _)| *fid).collect();
         for fid in held {
-            let Some(file) = self.files.get_mut(&fid) else { continue };
+            let Some(file) = self.files.get_mut(&fid) else {
+                panic!("{client:?} held flocks of {fid:?}, which is gone")
+            };
             let mut gone = file.posix.client_gone(client);
             gone.extend(file.bsd.client_gone(client));
             self.granted(gone, grants);
@@ -127,7 +129,8 @@ impl Flocks {
             return Flocked::Refused(Errno::EDEADLK);
         }
         self.files.entry(resource).or_default().set_mut(bsd).wait(request);
-        self.waiting.insert((owner.client, request.id), enqueue.clone());
+        let before = self.waiting.insert((owner.client, request.id), enqueue.clone());
+        assert!(before.is_none(), "two requests of {:?} have the name {:?}", owner.client, request.id);
         Flocked::Waiting
     }
 
@@ -171,7 +174,8 @@ impl Flocks {
     /// Waiting requests became locks, which have no names.
     fn granted(&mut self, requests: Vec<FlockRequest>, grants: &mut FlockGrants) {
         for FlockRequest { id, owner, want } in requests {
-            self.waiting.remove(&(owner.client, id));
+            let waited = self.waiting.remove(&(owner.client, id));
+            assert!(waited.is_some(), "{id:?} of {owner:?} is granted and did not wait");
             grants.push((owner.client, id, told(want)));
         }
     }
@@ -180,6 +184,27 @@ impl Flocks {
         if self.files.get(&fid).is_some_and(|file| file.posix.is_empty() && file.bsd.is_empty()) {
             self.files.remove(&fid);
         }
+    }
+}
+
+impl Flocks {
+    /// Whether all that must hold holds; what does not.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let mut waiting = 0;
+        for (fid, file) in &self.files {
+            ensure(!file.posix.is_empty() || !file.bsd.is_empty(), || format!("{fid:?} is kept without flocks"))?;
+            for (set, bsd) in [(&file.posix, false), (&file.bsd, true)] {
+                set.check().map_err(|what| format!("{fid:?}: {what}"))?;
+                waiting += set.waiting().len();
+                for request in set.waiting() {
+                    let known = self.waiting.get(&(request.owner.client, request.id));
+                    let fits =
+                        known.is_some_and(|e| e.resource == *fid && is_bsd(e) == bsd && wanted(e) == request.want);
+                    ensure(fits, || format!("{fid:?} has {request:?}, which is known as {known:?}"))?;
+                }
+            }
+        }
+        ensure(waiting == self.waiting.len(), || format!("{waiting} flock requests wait, not {}", self.waiting.len()))
     }
 }
 

@@ -33,6 +33,7 @@ pub(super) fn grow<'a>(
     granted: Conflicting,
     waiting: impl IntoIterator<Item = &'a RangeSet>,
 ) -> Extent {
+    assert!(granted.next_start.is_none_or(|next| asked.end < next), "{asked:?} overlaps a lock: {granted:?}");
     let mut grown = Extent::ALL;
     if granted.count > 0 {
         grown.start = asked.start;
@@ -57,7 +58,11 @@ pub(super) fn grow<'a>(
     if write && granted.count + queued > CROWDED {
         grown.end = grown.end.min(asked.start.saturating_add(CROWDED_BYTES - 1)).max(asked.end);
     }
-    align(grown, asked)
+    let grown = align(grown, asked);
+    assert!(grown.contains(&asked), "{asked:?} was asked for, {grown:?} is granted");
+    assert!(granted.next_start.is_none_or(|next| grown.end < next), "{grown:?} covers a lock: {granted:?}");
+    assert!(granted.count == 0 || grown.start == asked.start, "{grown:?} grew downwards from {asked:?}: {granted:?}");
+    grown
 }
 
 /// Shrinks `grown` to the boundaries on which `asked` begins and ends: the largest power of two that divides both, at

@@ -8,6 +8,7 @@
 //! create in a directory wait for all others'. The locks of the client on whose behalf the operation is stay.
 
 use super::extents::ensure;
+use super::stages::{Event, STAGES, Stage};
 use crate::{ClientId, LockId};
 use nacre_base::{Fid, FxHashMap};
 use nacre_wire::ldlm::inode_bits;
@@ -39,6 +40,16 @@ struct Held {
     id: LockId,
     bits: u64,
     called_back: bool,
+}
+
+impl Held {
+    fn stage(&self) -> Stage {
+        if self.called_back { Stage::CalledBack } else { Stage::Granted }
+    }
+
+    fn step(&mut self, event: Event) {
+        self.called_back = STAGES.next(self.stage(), event) == Stage::CalledBack;
+    }
 }
 
 #[derive(Debug)]
@@ -115,19 +126,24 @@ impl Inodes {
             Ok(at) => (at, false),
             Err(at) => {
                 inode.held.insert(at, Held { client, id: new_id(), bits: 0, called_back: false });
-                self.of_client.insert((client, fid));
+                let is_first = self.of_client.insert((client, fid));
+                assert!(is_first, "{client:?} has a lock on {fid:?} that the inode does not know");
                 (at, true)
             }
         };
         let id = inode.held[at].id;
+        inode.held[at].step(Event::Convert);
         inode.set_bits(at, inode.held[at].bits | bits);
         Some(Granted { id, bits, is_new })
     }
 
     /// The client's lock on the inode keeps only `keep` of its bits; none of them: it is gone.
     pub(super) fn keep_bits(&mut self, client: ClientId, fid: Fid, keep: u64, changes: &mut InodeChanges) -> Kept {
-        let Some(inode) = self.inodes.get_mut(&fid) else { return Kept::All };
-        let Ok(at) = inode.find(client) else { return Kept::All };
+        let Some((inode, at)) =
+            self.inodes.get_mut(&fid).and_then(|inode| inode.find(client).ok().map(|at| (inode, at)))
+        else {
+            panic!("{client:?} gives back a lock on {fid:?}, and has none");
+        };
         let id = inode.held[at].id;
         let before = inode.held[at].bits;
         let bits = before & keep;
@@ -135,7 +151,7 @@ impl Inodes {
             return Kept::All;
         }
         inode.set_bits(at, bits);
-        inode.held[at].called_back = false;
+        inode.held[at].step(if bits == 0 { Event::End } else { Event::Convert });
         let mut still_wanted = 0;
         for (change, (owner, wanted)) in &inode.changes {
             if *owner == client || wanted & before == 0 {
@@ -143,7 +159,11 @@ impl Inodes {
             }
             if wanted & bits != 0 {
                 still_wanted |= wanted & bits;
-            } else if let Some(operation) = self.changes.get_mut(change) {
+            } else {
+                let operation = self.changes.get_mut(change).filter(|operation| operation.blockers > 0);
+                let Some(operation) = operation else {
+                    panic!("{change:?} waits for a lock on {fid:?} and counts none")
+                };
                 operation.blockers -= 1;
                 if operation.blockers == 0 {
                     changes.granted.push(*change);
@@ -151,12 +171,13 @@ impl Inodes {
             }
         }
         if still_wanted != 0 {
-            inode.held[at].called_back = true;
+            inode.held[at].step(Event::CallBack);
             changes.called_back.push(Wanted { client, id, inode: fid, bits: still_wanted });
         }
         if bits == 0 {
             inode.held.remove(at);
-            self.of_client.remove(&(client, fid));
+            let was_known = self.of_client.remove(&(client, fid));
+            assert!(was_known, "{client:?} had a lock on {fid:?} that would have outlived it");
             self.forget_if_empty(fid);
             return Kept::Nothing;
         }
@@ -182,22 +203,22 @@ impl Inodes {
             for held in inode.held.iter_mut().filter(|held| held.client != client && held.bits & bits != 0) {
                 blockers += 1;
                 if !held.called_back {
-                    held.called_back = true;
+                    held.step(Event::CallBack);
                     called_back.push(Wanted { client: held.client, id: held.id, inode: *fid, bits: held.bits & bits });
                 }
             }
         }
-        self.changes.insert(id, Change { client, wants, blockers });
+        let before = self.changes.insert(id, Change { client, wants, blockers });
+        assert!(before.is_none(), "two operations have the name {id:?}");
         blockers == 0
     }
 
     /// Ends an operation's locks, or takes them back while they wait.
     pub(super) fn unlock(&mut self, id: LockId) {
-        let Some(change) = self.changes.remove(&id) else { return };
-        for (fid, _) in change.wants {
-            if let Some(inode) = self.inodes.get_mut(&fid) {
-                inode.changes.remove(&id);
-            }
+        let Some(change) = self.changes.remove(&id) else { panic!("{id:?} is no operation") };
+        for (fid, bits) in change.wants {
+            let ended = self.inodes.get_mut(&fid).and_then(|inode| inode.changes.remove(&id));
+            assert_eq!(ended, Some((change.client, bits)), "{id:?} ends and is not what {fid:?} knows");
             self.forget_if_empty(fid);
         }
     }
@@ -246,11 +267,16 @@ impl Inode {
     }
 
     fn set_bits(&mut self, at: usize, bits: u64) {
+        assert_eq!(bits & !inode_bits::ALL, 0, "bits {bits:#x} have no counter");
         let before = std::mem::replace(&mut self.held[at].bits, bits);
         for (bit, holders) in self.holders.iter_mut().enumerate() {
             *holders += (bits >> bit & 1) as u32;
-            *holders -= (before >> bit & 1) as u32;
+            let gone = (before >> bit & 1) as u32;
+            assert!(*holders >= gone, "a holder of bit {bit} was not counted: {:?}", self.held[at]);
+            *holders -= gone;
         }
+        let (most, held) = (self.holders.iter().max(), self.held.len());
+        assert!(most <= Some(&(held as u32)), "{:?} hold the bits, of {held} clients", self.holders);
     }
 
     /// Whether another client than this holds one of the bits.

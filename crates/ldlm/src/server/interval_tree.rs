@@ -41,6 +41,8 @@ impl IntervalTree {
 
     /// Adds a lock's extent; a lock has one.
     pub(super) fn insert(&mut self, extent: Extent, id: LockId) {
+        assert!(extent.start <= extent.end, "{extent:?} of {id:?} is no extent");
+        assert!(self.nodes.len() < u32::MAX as usize, "{} extents: links have 32 bits", self.nodes.len());
         let node = Node { extent, id, max_end: extent.end, left: NONE, right: NONE };
         let new = match self.free.pop() {
             Some(link) => {
@@ -55,9 +57,11 @@ impl IntervalTree {
         self.root = self.insert_below(self.root, new);
     }
 
-    /// Removes a lock's extent, if it is there.
+    /// Removes a lock's extent.
     pub(super) fn remove(&mut self, extent: Extent, id: LockId) {
+        let before = self.len();
         self.root = self.remove_below(self.root, (extent.start, id));
+        assert_eq!(self.len() + 1, before, "{extent:?} of {id:?} is not in the tree");
         if self.is_empty() {
             *self = IntervalTree::default();
         }
@@ -131,6 +135,7 @@ impl IntervalTree {
             self.update(new);
             return new;
         }
+        assert_ne!(self.key(new), self.key(at), "an extent is in the tree already");
         if self.key(new) < self.key(at) {
             let left = self.insert_below(self.node(at).left, new);
             self.node_mut(at).left = left;

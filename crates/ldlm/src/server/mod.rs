@@ -21,9 +21,11 @@ mod inodes;
 mod interval_tree;
 mod namespace;
 mod pool;
+mod stages;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use extents::ensure;
 pub use namespace::Namespace;
 pub use pool::limit_for_memory;
 

@@ -152,6 +152,8 @@ impl Namespace {
         for (_, id) in self.inodes.of_client(client) {
             self.remove(id, now, effects);
         }
+        let left = self.by_request.range((client, 0, 0)..=(client, u64::MAX, u32::MAX)).next();
+        assert!(left.is_none(), "{client:?} is gone, and {left:?} is left of it");
         let mut grants = Vec::new();
         self.flocks.client_gone(client, &mut grants);
         self.granted_flocks(grants, effects);
@@ -170,7 +172,7 @@ impl Namespace {
     ) -> Local {
         let id = self.unused_id();
         let mode = if mode == LockMode::Pr { LockMode::Pr } else { LockMode::Pw };
-        self.names.insert(id, Named::LocalExtent { resource });
+        self.name(id, Named::LocalExtent { resource });
         let ask = Asked { id, client: on_behalf, local: true, mode, ranges, group: 0, exact: true, alone: false };
         if self.place(resource, ask, now, effects) { Local::Granted(id) } else { Local::Waiting(id) }
     }
@@ -184,7 +186,7 @@ impl Namespace {
         effects: &mut Effects,
     ) -> Local {
         let id = self.unused_id();
-        self.names.insert(id, Named::LocalInodes);
+        self.name(id, Named::LocalInodes);
         let mut called_back = Vec::new();
         let granted = self.inodes.lock(id, on_behalf, wants, &mut called_back);
         self.call_back_inodes(called_back, now, effects);
@@ -207,9 +209,11 @@ impl Namespace {
         let new = self.unused_id();
         let granted = self.inodes.grant(client, inode, bits, || new)?;
         if granted.is_new {
-            self.names.insert(new, Named::Inode { client, inode });
+            self.name(new, Named::Inode { client, inode });
             self.totals.grants += 1;
         }
+        let named = self.names.get(&granted.id);
+        assert_eq!(named, Some(&Named::Inode { client, inode }), "{granted:?} has the name of something else");
         Some(InodeLock { handle: granted.id.0, bits: granted.bits })
     }
 
@@ -271,6 +275,10 @@ impl Namespace {
     /// Clients that did not give back a lock in time: to be evicted. Each lock is told of once.
     pub fn expired(&mut self, now: Time) -> Vec<ClientId> {
         let expired = self.deadlines.expired(now);
+        for (id, client) in &expired {
+            let holder = self.names.get(id).and_then(Named::client);
+            assert_eq!(holder, Some(*client), "the time to give back {id:?} has passed for who does not hold it");
+        }
         self.totals.timeouts += expired.len() as u64;
         let clients: BTreeSet<ClientId> = expired.into_iter().map(|(_, client)| client).collect();
         clients.into_iter().collect()
@@ -293,7 +301,11 @@ impl Namespace {
 
     /// Those that can be given back without a program noticing: all but flocks.
     fn counted(&self) -> u64 {
-        self.totals.grants - self.totals.cancels
+        let Totals { grants, cancels, .. } = self.totals;
+        assert!(cancels <= grants, "{cancels} locks were given back, of {grants} granted");
+        let (counted, named) = (grants - cancels, self.names.len() as u64);
+        assert!(counted <= named, "clients hold {counted} locks, of {named} that have a name");
+        counted
     }
 
     /// Requests that wait, the server's own too.
@@ -349,10 +361,11 @@ impl Namespace {
             return Outcome::Refused(Errno::EAGAIN);
         }
         let id = ask.id;
-        self.names.insert(id, Named::Extent { client: *client, xid: *xid, part: *part, resource });
-        self.by_request.insert((*client, *xid, *part), id);
-        self.place(resource, ask, now, effects);
-        self.reply_of(id, now).map_or(Outcome::Waiting(id), Outcome::Done)
+        self.name(id, Named::Extent { client: *client, xid: *xid, part: *part, resource });
+        let is_granted = self.place(resource, ask, now, effects);
+        let reply = self.reply_of(id, now);
+        assert_eq!(reply.is_some(), is_granted, "{id:?} is answered as what it is not");
+        reply.map_or(Outcome::Waiting(id), Outcome::Done)
     }
 
     /// A client brings back a lock that it has. EEXIST if somebody else has one of that name, EBUSY if it is in the way of
@@ -369,9 +382,9 @@ impl Namespace {
             return Outcome::Refused(Errno::EBUSY);
         }
         let Request { client, xid, part, .. } = *request;
-        self.names.insert(id, Named::Extent { client, xid, part, resource });
-        self.by_request.insert((client, xid, part), id);
-        self.place(resource, Asked { exact: true, ..ask }, now, effects);
+        self.name(id, Named::Extent { client, xid, part, resource });
+        let is_granted = self.place(resource, Asked { exact: true, ..ask }, now, effects);
+        assert!(is_granted, "{id:?} is brought back and waits, though nothing was in its way");
         self.reply_of(id, now).map_or(Outcome::Refused(Errno::EBUSY), Outcome::Done)
     }
 
@@ -382,7 +395,8 @@ impl Namespace {
         let object = self.objects.entry(resource).or_default();
         let placed = object.enqueue(ask, self.settings.rules(), &mut changes);
         for lock in changes.called_back {
-            let Some(client) = self.names.get(&lock).and_then(Named::client) else { continue };
+            let holder = self.names.get(&lock).and_then(Named::client);
+            let Some(client) = holder else { panic!("{lock:?} is called back, and no client holds it") };
             let message =
                 BlockingCallback { handle: lock.0, resource, mode, start: cover.start, end: cover.end, bits: 0 };
             self.call_back(client, message, now, effects);
@@ -402,14 +416,18 @@ impl Namespace {
     fn announce(&mut self, resource: Fid, granted: Vec<LockId>, now: Time, effects: &mut Effects) {
         for id in granted {
             self.handle_granted(resource, id, now);
-            let reply = self.reply_of(id, now).unwrap_or_else(nothing);
+            let reply = self.reply_of(id, now);
+            let is_local = self.names.get(&id) == Some(&Named::LocalExtent { resource });
+            assert_ne!(reply.is_some(), is_local, "{id:?} of {resource:?} is granted as what it is not");
+            let reply = reply.unwrap_or_else(nothing);
             effects.grants.push(Grant { id, reply });
         }
     }
 
     /// A lock was granted: counts it, and starts its deadline if somebody waits for it already.
     fn handle_granted(&mut self, resource: Fid, id: LockId, now: Time) {
-        let Some(client) = self.names.get(&id).and_then(Named::client) else { return };
+        let Some(named) = self.names.get(&id) else { panic!("{id:?} of {resource:?} is granted, and has no name") };
+        let Some(client) = named.client() else { return };
         self.totals.grants += 1;
         if self.objects.get(&resource).is_some_and(|object| object.is_called_back(id)) {
             self.totals.callbacks += 1;
@@ -418,11 +436,14 @@ impl Namespace {
     }
 
     fn remove_extent(&mut self, resource: Fid, id: LockId, now: Time, effects: &mut Effects) {
-        let Some(object) = self.objects.get_mut(&resource) else { return };
+        let Some(object) = self.objects.get_mut(&resource) else {
+            panic!("{id:?} is named, and {resource:?} has none")
+        };
         let was_held = object.is_granted(id);
         let mut changes = Changes::default();
         let removed = object.remove(id, self.settings.rules(), &mut changes);
-        self.totals.cancels += u64::from(was_held && removed.is_some_and(|ask| !ask.local));
+        let Some(removed) = removed else { panic!("{id:?} is named, and {resource:?} has other locks") };
+        self.totals.cancels += u64::from(was_held && !removed.local);
         if object.is_empty() {
             self.objects.remove(&resource);
         }
@@ -462,11 +483,12 @@ impl Namespace {
     fn keep_bits(&mut self, client: ClientId, inode: Fid, id: LockId, keep: u64, now: Time, effects: &mut Effects) {
         let mut changes = InodeChanges::default();
         let kept = self.inodes.keep_bits(client, inode, keep, &mut changes);
+        assert!(keep != 0 || kept == Kept::Nothing, "{id:?} of {client:?} keeps nothing, and still {kept:?}");
         if kept != Kept::All {
             self.deadlines.end(id);
         }
         if kept == Kept::Nothing {
-            self.names.remove(&id);
+            self.forget(id);
             self.totals.cancels += 1;
         }
         effects.grants.extend(changes.granted.into_iter().map(|id| Grant { id, reply: nothing() }));
@@ -490,8 +512,7 @@ impl Namespace {
             Flocked::Done(reply) => Outcome::Done(reply),
             Flocked::Refused(errno) => Outcome::Refused(errno),
             Flocked::Waiting => {
-                self.names.insert(id, Named::Flock { client, xid });
-                self.by_request.insert((client, xid, 0), id);
+                self.name(id, Named::Flock { client, xid });
                 Outcome::Waiting(id)
             }
         }
@@ -499,7 +520,8 @@ impl Namespace {
 
     fn granted_flocks(&mut self, grants: FlockGrants, effects: &mut Effects) {
         for (_, id, reply) in grants {
-            self.forget(id);
+            let named = self.forget(id);
+            assert!(matches!(named, Named::Flock { .. }), "a flock is granted as {named:?}");
             effects.grants.push(Grant { id, reply });
         }
     }
@@ -515,6 +537,17 @@ impl Namespace {
                 return id;
             }
         }
+    }
+
+    /// Gives a name to a lock or request; by a request it is known from now on, too.
+    fn name(&mut self, id: LockId, named: Named) {
+        assert_ne!(id.0, 0, "{named:?} has the name that says: no lock");
+        if let Some(request) = named.request() {
+            let other = self.by_request.insert(request, id);
+            assert!(other.is_none(), "one request, {request:?}, brings {other:?} and {id:?}");
+        }
+        let other = self.names.insert(id, named);
+        assert!(other.is_none(), "{other:?} and {named:?} have the name {id:?}");
     }
 
     /// Whether the client holds this lock: it does not wait.
@@ -555,27 +588,40 @@ impl Namespace {
         }
         self.deadlines.end(id);
         match self.forget(id) {
-            Some(Named::Extent { resource, .. } | Named::LocalExtent { resource }) => {
+            Named::Extent { resource, .. } | Named::LocalExtent { resource } => {
                 self.remove_extent(resource, id, now, effects);
             }
-            Some(Named::Flock { client, .. }) => {
-                self.flocks.withdraw(client, id);
-            }
-            Some(Named::LocalInodes) => self.inodes.unlock(id),
-            Some(Named::Inode { .. }) | None => {}
+            Named::Flock { client, .. } => self.flocks.withdraw(client, id),
+            Named::LocalInodes => self.inodes.unlock(id),
+            Named::Inode { .. } => panic!("an inode lock, {id:?}, is given up bit by bit"),
         }
+        self.assert_nothing_outlives_names();
     }
 
-    /// The name means nothing any more.
-    fn forget(&mut self, id: LockId) -> Option<Named> {
-        let named = self.names.remove(&id)?;
+    /// The name has no meaning from now on.
+    fn forget(&mut self, id: LockId) -> Named {
+        let Some(named) = self.names.remove(&id) else { panic!("{id:?} ends, and has no name") };
         if let Some(request) = named.request() {
-            self.by_request.remove(&request);
+            let known = self.by_request.remove(&request);
+            assert_eq!(known, Some(id), "{named:?} is known to its request by another name");
         }
-        Some(named)
+        named
+    }
+
+    /// When nothing has a name, nothing is held, waited for or called back. Granted flocks have none at any time.
+    fn assert_nothing_outlives_names(&self) {
+        if self.names.is_empty() {
+            let (objects, requests, counted) = (self.objects.len(), self.by_request.len(), self.counted());
+            let (inodes, deadline) = (self.inodes.inode_count(), self.deadlines.next());
+            assert_eq!((objects, inodes), (0, 0), "objects and inodes have locks without names");
+            assert_eq!((requests, counted), (0, 0), "requests and locks are counted that have no names");
+            assert_eq!(deadline, Time::FAR_FUTURE, "a lock without a name is to be given back");
+        }
     }
 
     fn call_back(&mut self, client: ClientId, message: BlockingCallback, now: Time, effects: &mut Effects) {
+        let holder = self.names.get(&LockId(message.handle)).and_then(Named::client);
+        assert_eq!(holder, Some(client), "who does not hold it is sent {message:?}");
         self.totals.callbacks += 1;
         self.deadlines.begin(LockId(message.handle), client, now + self.settings.callback_timeout);
         effects.callbacks.push(Callback { client, message });
@@ -606,6 +652,7 @@ impl Namespace {
     /// Whether all that must hold holds; what does not. For simulators: it looks at everything.
     pub fn check(&self) -> Result<(), String> {
         self.inodes.check()?;
+        self.flocks.check()?;
         let mut named = 0;
         let mut held = 0;
         let mut called_back = BTreeSet::new();
