@@ -6,6 +6,7 @@
 pub mod flock;
 pub mod lock_cache;
 mod lock_index;
+mod lock_stages;
 mod lru;
 pub mod mode;
 mod params;

@@ -31,9 +31,11 @@
 
 use crate::LockId;
 use crate::lock_index::RangeIndex;
+use crate::lock_stages::{Event, STAGES, Stage};
 use crate::lru::{Lru, REUSED_AFTER};
 pub use crate::lru::{LruLimits, LruPolicy};
 use crate::range_set::{Extent, RangeSet};
+use crate::server::ensure;
 use nacre_base::{Fid, FxHashMap, Time};
 use nacre_wire::ldlm::{BlockingCallback, LockMode};
 use std::borrow::Cow;
@@ -145,6 +147,24 @@ struct Lock {
 }
 
 impl Lock {
+    fn stage(&self) -> Stage {
+        match self {
+            Lock { giving: Some(_), .. } => Stage::Giving,
+            Lock { called_back: 0, references: 0, .. } => Stage::Idle,
+            Lock { called_back: 0, .. } => Stage::Used,
+            Lock { references: 0, .. } => Stage::Gone,
+            Lock { .. } => Stage::Wanted,
+        }
+    }
+
+    /// Makes a change, which must lead where the table says that `event` leads.
+    fn step<T>(&mut self, event: Event, change: impl FnOnce(&mut Lock) -> T) -> T {
+        let (before, due) = (self.stage(), STAGES.next(self.stage(), event));
+        let done = change(self);
+        assert_eq!(self.stage(), due, "{event:?} in stage {before:?} has led elsewhere: {self:?}");
+        done
+    }
+
     fn usable(&self) -> bool {
         self.called_back == 0 && self.giving.is_none()
     }
@@ -213,6 +233,10 @@ pub struct LockCache {
     fading: BTreeSet<(u64, LockId)>,
     /// Dead arrivals that the server believes to be held here, by the ticket that brought them.
     dead: BTreeMap<u64, Vec<LockId>>,
+    /// Operations under locks that were lost meanwhile. Their releases still come.
+    orphans: FxHashMap<LockId, u32>,
+    /// References of locks and orphans together.
+    references: u64,
 }
 
 impl LockCache {
@@ -233,7 +257,8 @@ impl LockCache {
     /// believes to be held here and that are not: they are to be cancelled, then [`LockCache::settled`].
     #[must_use = "the server waits for the cancels"]
     pub fn end(&mut self, ticket: Ticket) -> Vec<LockId> {
-        self.under_way.remove(&ticket.0);
+        let was_under_way = self.under_way.remove(&ticket.0);
+        assert!(was_under_way, "{ticket:?} ends twice");
         let mut cancels = self.dead.remove(&ticket.0).unwrap_or_default();
         let oldest = self.under_way.first().copied().unwrap_or(self.next_ticket);
         while let Some(&(fades, id)) = self.fading.first()
@@ -258,13 +283,15 @@ impl LockCache {
         called_back: bool,
         now: Time,
     ) -> Arrival {
+        assert!(self.under_way.contains(&ticket.0), "{id:?} comes with {ticket:?}, which is over");
         if self.locks.contains_key(&id) {
             return self.more_bits(ticket, id, resource, &cover, called_back);
         }
         if let Some(Tombstone::Given { .. }) = self.tombstones.get(&id) {
             return Arrival::Dead;
         }
-        if ticket.0 < self.lost_before {
+        // A lost lock's name must not come again. If it does, the two would be taken for one.
+        if ticket.0 < self.lost_before || self.orphans.contains_key(&id) {
             self.tombstones.insert(id, Tombstone::Given { unsettled: 1 });
             self.dead.entry(ticket.0).or_default().push(id);
             return Arrival::Dead;
@@ -293,9 +320,10 @@ impl LockCache {
         if lock.idle() {
             self.lru.remove(lock.last_use, id);
         }
-        lock.references += 1;
+        self.references += 1;
+        lock.step(Event::Use, |lock| lock.references += 1);
         if called_back {
-            lock.called_back = EVERYTHING;
+            lock.step(Event::CallBack, |lock| lock.called_back = EVERYTHING);
         }
         if lock.called_back == 0 { Arrival::Usable } else { Arrival::Once }
     }
@@ -319,7 +347,9 @@ impl LockCache {
             reused: false,
             privileged: false,
         };
-        self.locks.insert(id, lock);
+        self.references += 1;
+        let before = self.locks.insert(id, lock);
+        assert!(before.is_none(), "{id:?} comes while it is held: {before:?}");
     }
 
     /// A usable lock for `want`, referenced once more.
@@ -355,13 +385,13 @@ impl LockCache {
     }
 
     fn reference(&mut self, id: LockId) {
-        if let Some(lock) = self.locks.get_mut(&id) {
-            if lock.idle() {
-                self.lru.remove(lock.last_use, id);
-                lock.reused = true;
-            }
-            lock.references += 1;
+        let Some(lock) = self.locks.get_mut(&id) else { panic!("{id:?} is indexed and not held") };
+        if lock.idle() {
+            self.lru.remove(lock.last_use, id);
+            lock.reused = true;
         }
+        self.references += 1;
+        lock.step(Event::Use, |lock| lock.references += 1);
     }
 
     /// Whether usable locks of this client let nobody else write from `from` to the end of file: then what it knows
@@ -374,18 +404,37 @@ impl LockCache {
     /// Ends one use. If it was the last of a lock that is called back, that lock is to be given back.
     #[must_use = "the server waits for the lock"]
     pub fn release(&mut self, id: LockId, now: Time) -> Option<Giving> {
-        let lock = self.locks.get_mut(&id)?;
-        lock.references = lock.references.saturating_sub(1);
-        if lock.references > 0 || lock.giving.is_some() {
+        assert!(self.references > 0, "{id:?} is released, and nothing is in use");
+        self.references -= 1;
+        let Some(lock) = self.locks.get_mut(&id) else {
+            self.release_orphan(id);
+            return None;
+        };
+        assert!(lock.references > 0, "{id:?} is released, and nobody uses it: {lock:?}");
+        if lock.references > 1 || lock.giving.is_some() {
+            lock.step(Event::Release, |lock| lock.references -= 1);
             return None;
         }
         lock.privileged |= std::mem::take(&mut lock.reused) && now.since(lock.last_use) >= REUSED_AFTER;
         lock.last_use = now;
         if lock.called_back != 0 || lock.is_group() {
-            return Some(lock.give(id));
+            let give = |lock: &mut Lock| {
+                lock.references = 0;
+                lock.give(id)
+            };
+            return Some(lock.step(Event::Give, give));
         }
+        lock.step(Event::Rest, |lock| lock.references = 0);
         self.lru.insert(now, id, lock.privileged);
         None
+    }
+
+    fn release_orphan(&mut self, id: LockId) {
+        let Some(left) = self.orphans.get_mut(&id) else { panic!("{id:?} is released, and was not found") };
+        *left -= 1;
+        if *left == 0 {
+            self.orphans.remove(&id);
+        }
     }
 
     /// The server calls a lock back.
@@ -418,11 +467,13 @@ impl LockCache {
         if lock.idle() {
             self.lru.remove(lock.last_use, id);
         }
-        lock.called_back |= match lock.cover {
-            Cover::Extent { .. } => EVERYTHING,
-            Cover::Inode { .. } => bits,
-        };
-        (lock.references == 0 && lock.giving.is_none()).then(|| lock.give(id))
+        lock.step(Event::CallBack, |lock| {
+            lock.called_back |= match lock.cover {
+                Cover::Extent { .. } => EVERYTHING,
+                Cover::Inode { .. } => bits,
+            };
+            (lock.references == 0 && lock.giving.is_none()).then(|| lock.give(id))
+        })
     }
 
     /// Own locks in the way of a request that goes without a lock, which the server doesn't call back for: the idle ones
@@ -474,43 +525,42 @@ impl LockCache {
         let surplus = if limits.is_over(self.lru.len()) { limits.surplus(self.lru.len()) } else { 0 };
         let by_time = now.since(self.shrunk) >= LruLimits::PERIOD;
         let volume = volume.filter(|_| by_time && limits.size == 0);
-        let mut left = self.lru.len();
-        let (mut leaving, mut heavy) = (Vec::new(), Vec::new());
+        let mut leaving = Vec::new();
         while by_time
             && leaving.len() < LruLimits::BATCH
             && let Some((last_use, id)) = self.lru.oldest()
             && now.since(last_use) >= limits.max_age
         {
-            self.lru.remove(last_use, id);
-            leaving.push(id);
-            left -= 1;
+            leaving.extend(self.call_back(id, EVERYTHING));
         }
-        let must_leave = |last_use: Time, left: usize, leaving: usize| {
-            let too_much = volume.is_some_and(|v| limits.volume(now.since(last_use), left) > v);
-            leaving < LruLimits::BATCH && (leaving < surplus || too_much)
+        let (mut more, mut heavy) = (Vec::new(), Vec::new());
+        let (old, unused) = (leaving.len(), self.lru.len());
+        let must_leave = |last_use: Time, more: usize| {
+            let too_much = volume.is_some_and(|v| limits.volume(now.since(last_use), unused - more) > v);
+            old + more < LruLimits::BATCH && (old + more < surplus || too_much)
         };
         for (last_use, id) in self.lru.iter() {
-            if !must_leave(last_use, left, leaving.len()) || heavy.len() >= LruLimits::BATCH {
+            if !must_leave(last_use, more.len()) || heavy.len() >= LruLimits::BATCH {
                 break;
             }
             if self.locks.get(&id).is_some_and(|lock| is_heavy(lock.resource, &lock.cover)) {
                 heavy.push((last_use, id));
                 continue;
             }
-            leaving.push(id);
-            left -= 1;
+            more.push(id);
         }
         for (last_use, id) in heavy {
-            if must_leave(last_use, left, leaving.len()) {
-                leaving.push(id);
-                left -= 1;
+            if must_leave(last_use, more.len()) {
+                more.push(id);
             }
         }
+        leaving.extend(more.into_iter().filter_map(|id| self.call_back(id, EVERYTHING)));
+        assert!(leaving.len() <= LruLimits::BATCH, "{} locks leave at once", leaving.len());
         // If there may be more, there is no waiting.
         if by_time && leaving.len() < LruLimits::BATCH {
             self.shrunk = now;
         }
-        leaving.into_iter().filter_map(|id| self.call_back(id, EVERYTHING)).collect()
+        leaving
     }
 
     /// When [`LockCache::shrink`] is to be called, if nothing is used before; None without locks.
@@ -540,22 +590,30 @@ impl LockCache {
 
     /// All that a [`Giving`] asks for is done; called right before its cancel or convert is sent.
     pub fn given(&mut self, id: LockId) -> Given {
-        let Some(lock) = self.locks.get_mut(&id) else { return Given::Stop };
-        let Some(keep) = lock.giving.take() else { return Given::Stop };
+        // Lost, and perhaps another lock has come since.
+        let Some((lock, keep)) = self.locks.get_mut(&id).and_then(|lock| lock.giving.map(|keep| (lock, keep))) else {
+            return Given::Stop;
+        };
         if lock.references > 0 {
+            let is_free_group = lock.called_back == 0 && lock.is_group();
+            let event = if is_free_group { Event::StopGroup } else { Event::Stop };
+            lock.step(event, |lock| lock.giving = None);
             return Given::Stop;
         }
         if keep & lock.called_back != 0 {
-            return Given::Again(lock.give(id));
+            return Given::Again(lock.step(Event::Give, |lock| lock.give(id)));
         }
         lock.unsettled += 1;
         if keep == 0 {
             let unsettled = lock.unsettled;
+            STAGES.next(lock.stage(), Event::Cancel);
             self.forget(id);
             self.tombstones.insert(id, Tombstone::Given { unsettled });
         } else {
-            lock.cover = Cover::Inode { bits: keep };
-            lock.called_back = 0;
+            lock.step(Event::Convert, |lock| {
+                lock.cover = Cover::Inode { bits: keep };
+                (lock.called_back, lock.giving) = (0, None);
+            });
             self.lru.insert(lock.last_use, id, lock.privileged);
         }
         Given::Send
@@ -592,7 +650,13 @@ impl LockCache {
 
     fn forget(&mut self, id: LockId) {
         let Some(lock) = self.locks.remove(&id) else { return };
-        let Some(place) = self.resources.get_mut(&lock.resource) else { return };
+        if lock.references > 0 {
+            self.orphans.insert(id, lock.references);
+        }
+        let Some(place) = self.resources.get_mut(&lock.resource) else {
+            // Only a server in error grants two locks on one inode; then the second is the one that is found.
+            return assert!(matches!(lock.cover, Cover::Inode { .. }), "{id:?} is held and not indexed: {lock:?}");
+        };
         match &lock.cover {
             Cover::Extent { ranges, .. } => place.extents.remove(id, ranges),
             Cover::Inode { .. } => place.inode = place.inode.filter(|i| *i != id),
@@ -600,6 +664,8 @@ impl LockCache {
         if place.is_empty() {
             self.resources.remove(&lock.resource);
         }
+        let (unused, held) = (self.lru.len(), self.locks.len());
+        assert!(unused <= held, "{unused} locks are unused, of {held} held");
     }
 
     /// Eviction or restart: the server knows none of these locks any more. What requests bring that are under way now
@@ -611,6 +677,8 @@ impl LockCache {
         self.tombstones.clear();
         self.fading.clear();
         self.dead.clear();
+        let used = self.locks.iter().filter(|(_, lock)| lock.references > 0);
+        self.orphans.extend(used.map(|(id, lock)| (*id, lock.references)));
         let mut lost: Vec<_> = self.locks.drain().map(|(id, lock)| (id, lock.resource, lock.cover)).collect();
         lost.sort_unstable_by_key(|(id, ..)| *id);
         lost
@@ -692,6 +760,32 @@ impl LockCache {
     }
 }
 
+/// Invariants.
+impl LockCache {
+    /// Whether all that must hold holds; what does not. For simulators: it looks at everything.
+    pub fn check(&self) -> Result<(), String> {
+        let (mut references, mut idle) = (0, BTreeSet::new());
+        for (id, lock) in &self.locks {
+            references += u64::from(lock.references);
+            ensure(lock.stage() != Stage::Gone, || {
+                format!("{id:?} is called back and nobody gives it back: {lock:?}")
+            })?;
+            ensure(!self.tombstones.contains_key(id), || format!("{id:?} is held and given back"))?;
+            idle.extend(lock.idle().then_some((lock.last_use, *id)));
+            let place = self.resources.get(&lock.resource);
+            let is_indexed = match &lock.cover {
+                Cover::Extent { ranges, .. } => place.is_some_and(|place| place.extents.has(*id, ranges)),
+                Cover::Inode { .. } => place.is_some_and(|place| place.inode.is_some()),
+            };
+            ensure(is_indexed, || format!("{id:?} cannot be found: {lock:?}"))?;
+        }
+        let unused: BTreeSet<_> = self.lru.iter().collect();
+        ensure(unused == idle, || format!("{idle:?} are idle, the LRU has {unused:?}"))?;
+        references += self.orphans.values().map(|left| u64::from(*left)).sum::<u64>();
+        ensure(references == self.references, || format!("{references} uses of locks, counted are {}", self.references))
+    }
+}
+
 fn is_within(cover: &Cover, bounds: &RangeSet) -> bool {
     matches!(cover, Cover::Extent { ranges, .. } if bounds.contains(ranges))
 }
@@ -711,5 +805,51 @@ fn satisfies(cover: &Cover, want: &Want) -> bool {
             mode_fits && ranges.contains(wanted)
         }
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cache_with_a_lock() -> LockCache {
+        let mut cache = LockCache::new();
+        let ticket = cache.begin();
+        let arrival = cache.granted(ticket, LockId(1), Fid::ZERO, Cover::Inode { bits: 1 }, false, Time::ZERO);
+        assert_eq!((arrival, cache.end(ticket)), (Arrival::Usable, vec![]));
+        cache
+    }
+
+    #[test]
+    #[should_panic(expected = "is released")]
+    fn a_use_ends_once() {
+        let mut cache = cache_with_a_lock();
+        assert_eq!(cache.release(LockId(1), Time::ZERO), None);
+        let _ = cache.release(LockId(1), Time::ZERO);
+    }
+
+    /// A server that names a new lock as one that was lost would have the old lock's release end the new lock's use.
+    #[test]
+    fn a_name_that_comes_again_while_the_lost_lock_is_used_is_refused() {
+        let mut cache = cache_with_a_lock();
+        assert_eq!(cache.lost().len(), 1);
+        let ticket = cache.begin();
+        let arrival = cache.granted(ticket, LockId(1), Fid::ZERO, Cover::Inode { bits: 1 }, false, Time::ZERO);
+        assert_eq!((arrival, cache.end(ticket)), (Arrival::Dead, vec![LockId(1)]));
+        assert_eq!(cache.check(), Ok(()));
+        assert_eq!(cache.release(LockId(1), Time::ZERO), None);
+        assert_eq!(cache.references, 0);
+    }
+
+    #[test]
+    fn the_check_finds_a_use_that_is_not_counted_and_an_idle_lock_that_would_stay() {
+        let mut cache = cache_with_a_lock();
+        assert_eq!(cache.check(), Ok(()));
+        cache.references = 0;
+        assert_eq!(cache.check(), Err("1 uses of locks, counted are 0".into()));
+        cache.references = 1;
+        assert_eq!(cache.release(LockId(1), Time::ZERO), None);
+        cache.lru.clear();
+        assert!(cache.check().is_err_and(|what| what.contains("are idle")));
     }
 }

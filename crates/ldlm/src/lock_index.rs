@@ -34,14 +34,22 @@ fn longest(class: u8) -> u64 {
 impl RangeIndex {
     pub(crate) fn insert(&mut self, id: LockId, ranges: &RangeSet) {
         for range in ranges.ranges() {
-            self.ends.insert(Key { class: class(*range), start: range.start, id }, range.end);
+            let before = self.ends.insert(Key { class: class(*range), start: range.start, id }, range.end);
+            assert!(before.is_none(), "{range:?} of {id:?} is in the index already");
         }
     }
 
     pub(crate) fn remove(&mut self, id: LockId, ranges: &RangeSet) {
         for range in ranges.ranges() {
-            self.ends.remove(&Key { class: class(*range), start: range.start, id });
+            let end = self.ends.remove(&Key { class: class(*range), start: range.start, id });
+            assert_eq!(end, Some(range.end), "{range:?} of {id:?} is not in the index");
         }
+    }
+
+    /// Whether the lock is there with all of these ranges.
+    pub(crate) fn has(&self, id: LockId, ranges: &RangeSet) -> bool {
+        let end = |range: &Extent| self.ends.get(&Key { class: class(*range), start: range.start, id });
+        ranges.ranges().iter().all(|range| end(range) == Some(&range.end))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -94,7 +94,8 @@ impl Lru {
     /// A lock is unused from now on.
     pub(crate) fn insert(&mut self, last_use: Time, id: LockId, privileged: bool) {
         let queue = if privileged && !self.is_plain { &mut self.privileged } else { &mut self.ordinary };
-        queue.insert((last_use, id));
+        let is_new = queue.insert((last_use, id));
+        assert!(is_new, "{id:?} is unused twice");
         while self.privileged.len() * 100 > self.len() * PRIVILEGED_PERCENT
             && let Some(oldest) = self.privileged.pop_first()
         {
@@ -104,7 +105,8 @@ impl Lru {
 
     /// It is used, or goes.
     pub(crate) fn remove(&mut self, last_use: Time, id: LockId) {
-        let _ = self.ordinary.remove(&(last_use, id)) || self.privileged.remove(&(last_use, id));
+        let was_unused = self.ordinary.remove(&(last_use, id)) || self.privileged.remove(&(last_use, id));
+        assert!(was_unused, "{id:?} is not among the unused locks, where it was put at {last_use:?}");
     }
 
     pub(crate) fn len(&self) -> usize {

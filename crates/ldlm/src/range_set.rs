@@ -63,6 +63,7 @@ impl RangeSet {
 
     /// One range.
     pub const fn single(extent: Extent) -> RangeSet {
+        assert!(extent.start <= extent.end, "the last byte is before the first");
         RangeSet(Ranges::One(extent))
     }
 
@@ -235,6 +236,9 @@ impl RangeSet {
 
     /// `ranges` are ascending, and do not touch.
     fn from_sorted(ranges: Vec<Extent>) -> Option<RangeSet> {
+        let is_apart = |pair: &[Extent]| pair[0].end < pair[1].start && pair[0].end + 1 < pair[1].start;
+        assert!(ranges.windows(2).all(is_apart), "ranges touch, or are not in order: {ranges:?}");
+        assert!(ranges.iter().all(|range| range.start <= range.end), "a range ends before it begins: {ranges:?}");
         match ranges.as_slice() {
             [] => None,
             [extent] => Some(RangeSet::single(*extent)),

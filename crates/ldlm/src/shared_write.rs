@@ -142,7 +142,7 @@ impl SharedWrite {
     pub fn handle_called_back(&mut self, ranges: &[Extent], age: Duration, now: Time) {
         for stream in self.strides.streams_mut() {
             if stream.has_unused_in(ranges) {
-                self.counts.records_wasted += stream.asked - stream.used;
+                self.counts.records_wasted += stream.unused();
                 stream.advance(stream.used);
                 stream.ahead = 0;
                 stream.failures += 1;
@@ -250,8 +250,12 @@ struct Set {
 /// The set that begins with a record of a stream; of how many records it may be at least and at most.
 fn ask_ahead(stream: &mut Stream, record: u64, offset: u64, records: RangeInclusive<u64>) -> Set {
     let mut set = Set { plan: LockPlan::Exact, new_records: 0, wasted: 0 };
+    if stream.record(record).is_none() {
+        // It would end behind the end of all files, though the write does not.
+        return set;
+    }
     if record >= stream.asked {
-        set.wasted = stream.asked.saturating_sub(stream.used);
+        set.wasted = stream.unused();
         if stream.asked > 0 && record == stream.asked {
             // All that was asked for was written.
             if stream.failures == 0 {
@@ -264,10 +268,11 @@ fn ask_ahead(stream: &mut Stream, record: u64, offset: u64, records: RangeInclus
         stream.ahead = stream.ahead.clamp(*records.start(), (*records.end()).max(*records.start()));
         stream.advance(record);
         stream.used = 1;
+        stream.asked = 1;
         if stream.failures >= FAILURES_MAX {
-            stream.asked = 1;
             return set;
         }
+        assert!(stream.ahead > 0, "a set of no records");
         stream.asked = (0..stream.ahead).take_while(|index| stream.record(*index).is_some()).count() as u64;
         set.new_records = stream.asked;
         return Set { plan: plan_of(stream, 0, offset), ..set };
@@ -279,6 +284,7 @@ fn ask_ahead(stream: &mut Stream, record: u64, offset: u64, records: RangeInclus
 /// The records of a stream's set from one on.
 fn plan_of(stream: &Stream, from: u64, offset: u64) -> LockPlan {
     let records: Vec<Extent> = (from..stream.asked).filter_map(|index| stream.record(index)).collect();
+    assert!(records.first().is_none_or(|first| first.start <= offset && offset <= first.end), "{offset}: {records:?}");
     // What is before the write in its own record was written before.
     let from_offset =
         |r: Extent| Extent { start: if r.start <= offset && offset <= r.end { offset } else { r.start }, ..r };

@@ -71,6 +71,12 @@ impl Stream {
         self.length
     }
 
+    /// Records that were asked for and are not written.
+    pub(crate) fn unused(&self) -> u64 {
+        assert!(self.used <= self.asked, "{} records were written, of {} asked for", self.used, self.asked);
+        self.asked - self.used
+    }
+
     /// Whether one of these ascending ranges, and no longer one than a record, has bytes of a record that was asked for and
     /// is not written yet.
     pub(crate) fn has_unused_in(&self, ranges: &[Extent]) -> bool {
@@ -159,12 +165,14 @@ impl Strides {
             failures: 0,
             last_use: self.clock,
         };
+        assert!(stream.length > 0 && period.unsigned_abs() > stream.length, "records touch, or are empty: {stream:?}");
         self.streams.retain(|s| s.period != period || s.record_of(start, stream.length).is_none());
         if self.streams.len() == STREAMS_MAX {
             let oldest = (0..STREAMS_MAX).min_by_key(|at| self.streams[*at].last_use)?;
             self.streams.remove(oldest);
         }
         self.streams.push(stream);
+        assert!(self.streams.len() <= STREAMS_MAX, "{} streams are followed", self.streams.len());
         Some(self.streams.len() - 1)
     }
 

@@ -598,6 +598,7 @@ impl World {
 
     fn check(&self) {
         for (at, client) in self.clients.iter().enumerate() {
+            assert_eq!(client.cache.check(), Ok(()), "client {at}");
             self.check_inodes(at, client);
             for cell in 0..CELLS {
                 let Some((id, writes)) = self.extent_belief(client, cell) else { continue };

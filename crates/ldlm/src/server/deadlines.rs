@@ -66,3 +66,17 @@ impl Deadlines {
         self.queue.iter().map(|(_, id)| *id)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "0 deadlines are queued for 1 locks")]
+    fn every_lock_that_is_called_back_has_a_deadline_in_the_queue() {
+        let mut deadlines = Deadlines::default();
+        deadlines.begin(LockId(1), ClientId(1), Time::from_secs(5));
+        deadlines.queue.clear();
+        deadlines.expired(Time::from_secs(5));
+    }
+}

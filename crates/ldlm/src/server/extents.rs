@@ -597,3 +597,39 @@ impl Extents {
 pub(crate) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(otherwise()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: Rules = Rules { grow: true, leave_room: true };
+
+    fn asked(id: u64) -> Asked {
+        let (client, ranges) = (ClientId(id), RangeSet::ALL);
+        Asked { id: LockId(id), client, local: false, mode: LockMode::Pw, ranges, group: 0, exact: false, alone: false }
+    }
+
+    /// A lock, and a request that waits for it.
+    fn held_and_wanted() -> Extents {
+        let mut extents = Extents::default();
+        let mut changes = Changes::default();
+        assert_eq!(extents.enqueue(asked(1), RULES, &mut changes), Placed::Granted);
+        assert_eq!(extents.enqueue(asked(2), RULES, &mut changes), Placed::Waiting { behind_client: true });
+        assert_eq!(extents.check(), Ok(()));
+        extents
+    }
+
+    #[test]
+    #[should_panic(expected = "1 locks are indexed and 0 requests wait, of 2 in all")]
+    fn every_lock_is_in_a_tree_and_every_request_in_the_queue() {
+        let mut extents = held_and_wanted();
+        extents.waiting.clear();
+        extents.assert_counts();
+    }
+
+    #[test]
+    #[should_panic(expected = "CallBack in state CalledBack")]
+    fn a_holder_is_told_once() {
+        held_and_wanted().set_called_back(LockId(1));
+    }
+}

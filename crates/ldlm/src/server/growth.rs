@@ -97,6 +97,12 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "overlaps a lock")]
+    fn nothing_is_granted_over_a_lock_that_conflicts() {
+        grow(extent(5, 9), true, others(1, Some(9)), []);
+    }
+
+    #[test]
     fn the_first_one_gets_everything() {
         assert_eq!(grow(extent(5 * MIB, 6 * MIB - 1), true, others(0, None), []), Extent::ALL);
         assert_eq!(grow(extent(7, 7), false, others(0, None), []), Extent::ALL);

@@ -340,3 +340,30 @@ impl Inodes {
         inodes.flat_map(|(fid, inode)| inode.held.iter().map(|held| (held.id, held.client, *fid, held.called_back)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: Fid = Fid { seq: 1, oid: 1, ver: 0 };
+
+    #[test]
+    #[should_panic(expected = "waits for a lock")]
+    fn what_an_operation_waits_for_is_counted() {
+        let mut inodes = Inodes::default();
+        assert!(inodes.grant(ClientId(1), FILE, 1, || LockId(1)).is_some());
+        assert!(!inodes.lock(LockId(2), ClientId(2), &[(FILE, 1)], &mut Vec::new()));
+        inodes.changes.get_mut(&LockId(2)).unwrap().blockers = 0;
+        assert!(inodes.check().is_err());
+        inodes.keep_bits(ClientId(1), FILE, 0, &mut InodeChanges::default());
+    }
+
+    #[test]
+    #[should_panic(expected = "was not counted")]
+    fn holders_of_each_bit_are_counted() {
+        let mut inodes = Inodes::default();
+        assert!(inodes.grant(ClientId(1), FILE, 1, || LockId(1)).is_some());
+        inodes.inodes.get_mut(&FILE).unwrap().holders = [0; BITS];
+        inodes.keep_bits(ClientId(1), FILE, 0, &mut InodeChanges::default());
+    }
+}

@@ -271,6 +271,16 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "is not in the tree")]
+    fn an_extent_is_removed_once() {
+        let mut tree = IntervalTree::default();
+        tree.insert(Extent::ALL, LockId(1));
+        tree.insert(Extent::ALL, LockId(2));
+        tree.remove(Extent::ALL, LockId(1));
+        tree.remove(Extent::ALL, LockId(1));
+    }
+
+    #[test]
     fn a_visitor_can_stop() {
         let mut tree = IntervalTree::default();
         for id in 0..10 {

@@ -23,6 +23,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// What a change in one period is at most: clients hear of it with their next reply, and obey within ten seconds.
 const FALL_MAX: f64 = 0.3;
 const RISE_MAX: f64 = 0.05;
+const LIMIT_MAX: u64 = u32::MAX as u64;
+const _: () = assert!(LIMIT_MAX.checked_mul(AGE_MAX).is_some(), "the largest volume is a number");
 
 /// The limit for a server with so much memory, in bytes.
 pub fn limit_for_memory(bytes: u64) -> u64 {
@@ -43,6 +45,7 @@ pub(super) struct Pool {
 
 impl Pool {
     pub(super) fn new(limit: u64) -> Pool {
+        assert!(limit <= LIMIT_MAX, "a limit of {limit} locks: replies have 32 bits for it");
         Pool { limit, volume: volume_max(limit), recomputed: Time::ZERO, granted: 0, speed: 0 }
     }
 
@@ -51,6 +54,7 @@ impl Pool {
     }
 
     pub(super) fn set_limit(&mut self, limit: u64) {
+        assert!(limit <= LIMIT_MAX, "a limit of {limit} locks: replies have 32 bits for it");
         if limit != self.limit {
             self.limit = limit;
             self.volume = self.volume.min(volume_max(limit));
