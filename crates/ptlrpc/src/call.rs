@@ -2,6 +2,8 @@
 
 use crate::replay::CommitCallback;
 use nacre_base::Payload;
+use nacre_lnet::MAX_PAYLOAD;
+use nacre_wire::header::HEADER_BYTES;
 use nacre_wire::{Lane, RpcHeader};
 use std::time::Duration;
 
@@ -9,6 +11,9 @@ use std::time::Duration;
 pub const INLINE_MAX: usize = 16 << 10;
 /// The largest bulk of one RPC in bytes.
 pub const BULK_MAX: usize = 64 << 20;
+const _: () = assert!(HEADER_BYTES + INLINE_MAX < MAX_PAYLOAD, "data that is inline fits in the message");
+const _: () =
+    assert!(INLINE_MAX < BULK_MAX && BULK_MAX <= u32::MAX as usize, "the header has 32 bits for the length of bulk");
 
 /// How a call is to be made. The default is a request without data that waits for as long as it takes.
 #[derive(Debug, Clone)]

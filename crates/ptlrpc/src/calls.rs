@@ -10,6 +10,7 @@ use crate::message::Incoming;
 use crate::modify_slots::ModifySlots;
 use crate::replay::Replayable;
 use crate::window::{Credits, Window};
+use nacre_base::steps::Steps;
 use nacre_base::{Tag, Time};
 use nacre_wire::{Lane, Opcode};
 use std::collections::{BTreeMap, VecDeque};
@@ -47,9 +48,13 @@ pub(crate) enum Step {
 
 struct Call {
     spec: Spec,
+    /// 0 until it has got its modify slot, and if it needs none.
     tag: Tag,
-    holds_window: bool,
+    /// Bytes of bulk that it has taken from the window, once it has got its room there.
+    room: Option<u64>,
     phase: Phase,
+    /// What its future is told; there from [`Phase::Done`] on, until [`Phase::Taken`].
+    result: Option<Box<Result<Incoming, RpcError>>>,
     waker: Option<Waker>,
     /// Number of the connection it was last sent on; 0 before it was sent.
     sent_on: u32,
@@ -59,6 +64,7 @@ struct Call {
     deadline: Time,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Has not got its modify slot or its room in the window.
     Queued,
@@ -66,17 +72,53 @@ enum Phase {
     Ready,
     /// Waits for the reply.
     Sent,
-    Done(Box<Result<Incoming, RpcError>>),
+    /// Was answered, or failed.
+    Done,
     /// The future has the result, and perhaps waits for the bulk that belongs to it.
     Taken,
 }
 
+/// What happens to a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// It has got all that it waited for in queues.
+    Admitted,
+    /// It goes out.
+    Sent,
+    /// The connection that it was sent on is no more, and there is another.
+    Reconnected,
+    /// It was answered, or failed.
+    Ended,
+    /// Its future takes the result.
+    Fetched,
+    /// The bulk that belongs to the answer did not come.
+    BulkLost,
+}
+
+const STEPS: Steps<Phase, Event> = Steps(&[
+    (Phase::Queued, Event::Admitted, Phase::Ready),
+    (Phase::Queued, Event::Ended, Phase::Done),
+    (Phase::Ready, Event::Sent, Phase::Sent),
+    // An answer to what was sent before, or a failure.
+    (Phase::Ready, Event::Ended, Phase::Done),
+    (Phase::Sent, Event::Reconnected, Phase::Ready),
+    (Phase::Sent, Event::Ended, Phase::Done),
+    (Phase::Done, Event::Fetched, Phase::Taken),
+    (Phase::Taken, Event::BulkLost, Phase::Ready),
+    // A failure while it waits for its bulk.
+    (Phase::Taken, Event::Ended, Phase::Done),
+]);
+
 /// The engine.
 pub(crate) struct Calls {
     calls: BTreeMap<u64, Call>,
+    /// Xid of the latest call.
+    last_started: u64,
     slots: ModifySlots,
     window: Window,
+    /// Calls that wait for a modify slot. One that fails and goes while it waits stays here until its turn.
     for_slot: VecDeque<u64>,
+    /// Calls that wait for room in the window, likewise.
     for_window: VecDeque<u64>,
     pub(crate) flights: AllFlights,
 }
@@ -116,6 +158,7 @@ impl Calls {
     pub(crate) fn new(window: u32) -> Calls {
         Calls {
             calls: BTreeMap::new(),
+            last_started: 0,
             slots: ModifySlots::new(1),
             window: Window::new(window),
             for_slot: VecDeque::new(),
@@ -126,12 +169,14 @@ impl Calls {
 
     /// A new call. `xid` must be higher than all before.
     pub(crate) fn start(&mut self, xid: u64, spec: Spec) {
-        assert!(self.calls.last_key_value().is_none_or(|(last, _)| *last < xid), "xids increase");
+        assert!(self.last_started < xid, "a call has xid {xid} after one with {}", self.last_started);
+        self.last_started = xid;
         let mut call = Call {
             spec,
             tag: Tag(0),
-            holds_window: false,
+            room: None,
             phase: Phase::Queued,
+            result: None,
             waker: None,
             sent_on: 0,
             sends: 0,
@@ -161,18 +206,17 @@ impl Calls {
         recovery: Option<Connection>,
         waker: &Waker,
     ) -> Step {
-        let Some(call) = self.calls.get_mut(&xid) else {
-            return Step::Done(Box::new(Err(RpcError::Closed)));
-        };
-        call.phase = match std::mem::replace(&mut call.phase, Phase::Taken) {
-            Phase::Done(result) => return Step::Done(result),
-            other => other,
-        };
+        let call = self.call(xid);
+        assert_eq!(call.phase == Phase::Done, call.result.is_some(), "xid {xid} is {:?}", call.phase);
+        if let Some(result) = call.result.take() {
+            call.step(Event::Fetched);
+            return Step::Done(result);
+        }
         let connection = if call.spec.recovery { recovery } else { connection };
-        if matches!(call.phase, Phase::Ready) && (call.spec.control || connection.is_some()) {
+        if call.phase == Phase::Ready && (call.spec.control || connection.is_some()) {
             return Step::Send;
         }
-        if matches!(call.phase, Phase::Ready) && call.spec.recovery {
+        if call.phase == Phase::Ready && call.spec.recovery {
             return Step::Done(Box::new(Err(RpcError::Unreachable)));
         }
         if call.waker.as_ref().is_none_or(|w| !w.will_wake(waker)) {
@@ -181,10 +225,17 @@ impl Calls {
         Step::Wait
     }
 
+    /// Whether the call still waits to be sent: between being told to send and sending it may have been answered, or failed.
+    pub(crate) fn is_ready(&self, xid: u64) -> bool {
+        self.calls.get(&xid).is_some_and(|c| c.phase == Phase::Ready)
+    }
+
     /// The call is about to be sent on this connection. Its tag, and whether it was sent before.
     pub(crate) fn handle_sent(&mut self, xid: u64, connection: u32, now: Time, deadline: Time) -> (Tag, bool) {
-        let Some(call) = self.calls.get_mut(&xid) else { return (Tag(0), false) };
-        call.phase = Phase::Sent;
+        let call = self.calls.get_mut(&xid).expect("who sends a call holds it");
+        call.step(Event::Sent);
+        assert_eq!(call.spec.modify, call.tag != Tag(0), "xid {xid} goes out with {:?}", call.tag);
+        assert_eq!(call.spec.window, call.room, "xid {xid} goes out with other room in the window than its bytes");
         call.sent_on = connection;
         call.sends += 1;
         if call.sends == 1 {
@@ -195,6 +246,10 @@ impl Calls {
         (call.tag, call.sends > 1)
     }
 
+    fn call(&mut self, xid: u64) -> &mut Call {
+        self.calls.get_mut(&xid).expect("a call is known until its future is done with it")
+    }
+
     /// All replies up to this xid have been seen.
     pub(crate) fn last_xid(&self) -> u64 {
         self.calls.first_key_value().map_or(0, |(xid, _)| xid - 1)
@@ -203,8 +258,7 @@ impl Calls {
     /// The server answered, or says it will take until `deadline`. `None` if nobody waits for that.
     pub(crate) fn handle_reply(&mut self, reply: Incoming) -> Option<Answered> {
         let call = self.calls.get_mut(&reply.header.xid)?;
-        let over = matches!(call.phase, Phase::Done(_) | Phase::Taken);
-        if call.sends == 0 || over || reply.header.opcode != call.spec.opcode as u32 {
+        if call.sends == 0 || call.is_over() || reply.header.opcode != call.spec.opcode as u32 {
             return None;
         }
         let answered = call.answered(reply.header.xid);
@@ -226,21 +280,24 @@ impl Calls {
 
     /// The reply came but its bulk did not: the request must be sent again.
     pub(crate) fn handle_incomplete(&mut self, xid: u64) {
-        if let Some(call) = self.calls.get_mut(&xid) {
-            call.phase = Phase::Ready;
+        let call = self.call(xid);
+        // A call that failed while it waited for the bulk stays failed.
+        if call.phase != Phase::Done {
+            call.step(Event::BulkLost);
         }
     }
 
     /// There is a new connection: what waits goes, and what was sent over another goes again, lowest xid first.
     pub(crate) fn handle_connected(&mut self, connection: u32) {
         for call in self.calls.values_mut() {
-            if matches!(call.phase, Phase::Sent) && !call.spec.control && call.sent_on != connection {
-                call.phase = Phase::Ready;
+            if call.phase == Phase::Sent && !call.spec.control && call.sent_on != connection {
+                call.step(Event::Reconnected);
             }
-            if matches!(call.phase, Phase::Ready) {
+            if call.phase == Phase::Ready {
                 call.wake();
             }
         }
+        self.check();
     }
 
     /// The connection is lost: whoever did not want to wait fails.
@@ -276,7 +333,7 @@ impl Calls {
     pub(crate) fn handle_time(&mut self, now: Time, connection: Option<u32>) -> Expired {
         let mut expired = Expired { next: Time::FAR_FUTURE, lost: None };
         for (xid, call) in &mut self.calls {
-            if matches!(call.phase, Phase::Done(_) | Phase::Taken) {
+            if call.is_over() {
                 continue;
             }
             if call.spec.give_up <= now {
@@ -284,7 +341,7 @@ impl Calls {
                 continue;
             }
             expired.next = expired.next.min(call.spec.give_up);
-            let waits = matches!(call.phase, Phase::Sent) && !call.spec.control && Some(call.sent_on) == connection;
+            let waits = call.phase == Phase::Sent && !call.spec.control && Some(call.sent_on) == connection;
             if waits && call.deadline <= now {
                 tracing::debug!("{} xid {xid} timed out", call.spec.opcode);
                 expired.lost = connection;
@@ -297,11 +354,11 @@ impl Calls {
 
     /// The call's future is done with it: what it held goes to those that wait.
     pub(crate) fn finish(&mut self, xid: u64) {
-        let Some(call) = self.calls.remove(&xid) else { return };
+        let call = self.calls.remove(&xid).expect("the future of a call is done with it once");
         if call.sends > 0 {
             self.flights.handle_over(&call.spec);
         }
-        if matches!(call.phase, Phase::Queued) {
+        if call.phase == Phase::Queued {
             self.for_slot.retain(|x| *x != xid);
             self.for_window.retain(|x| *x != xid);
         }
@@ -309,10 +366,29 @@ impl Calls {
             self.slots.give(call.tag);
             self.fill_slots();
         }
-        if call.holds_window {
-            self.window.give(call.spec.window.unwrap_or(0));
+        if let Some(bytes) = call.room {
+            self.window.give(bytes);
             self.fill_window();
         }
+        if self.calls.is_empty() {
+            assert_eq!(self.slots.taken(), 0, "no call is left, and modify slots are taken");
+            assert_eq!(self.window.in_flight(), Credits::default(), "no call is left, and the window is in use");
+            self.flights.assert_none();
+        }
+    }
+
+    /// Panics if the books do not agree with the calls. It looks at each of them.
+    pub(crate) fn check(&self) {
+        let tags = self.calls.values().filter(|c| c.tag != Tag(0)).count();
+        assert_eq!(tags, usize::from(self.slots.taken()), "calls with modify slots, and slots that are taken");
+        let mut room = Credits::default();
+        for bytes in self.calls.values().filter_map(|c| c.room) {
+            room = Credits { rpcs: room.rpcs + 1, bytes: room.bytes + bytes };
+        }
+        assert_eq!(room, self.window.in_flight(), "what calls have of the window, and what it has given");
+        let queued = self.calls.values().filter(|c| c.phase == Phase::Queued).count();
+        let places = self.for_slot.len() + self.for_window.len();
+        assert!(queued <= places, "{queued} calls wait in queues, which have {places} places");
     }
 
     /// The server allows so many modify RPCs.
@@ -347,7 +423,7 @@ impl Calls {
 
     /// RPCs sent and not answered.
     pub(crate) fn in_flight(&self) -> usize {
-        self.calls.values().filter(|c| matches!(c.phase, Phase::Sent)).count()
+        self.calls.values().filter(|c| c.phase == Phase::Sent).count()
     }
 
     /// Bytes of the calls with this opcode that wait to be sent.
@@ -368,56 +444,65 @@ impl Calls {
 
     fn fill_slots(&mut self) {
         while let Some(xid) = self.for_slot.front().copied() {
-            let Some(tag) = self.slots.take() else { return };
-            self.for_slot.pop_front();
-            match self.calls.get_mut(&xid) {
-                Some(call) => call.tag = tag,
-                None => self.slots.give(tag),
+            if let Some(call) = self.calls.get_mut(&xid) {
+                let Some(tag) = self.slots.take() else { return };
+                assert_eq!(call.tag, Tag(0), "xid {xid} waits for a modify slot and has one");
+                call.tag = tag;
+                self.enter_window(xid);
             }
-            self.enter_window(xid);
+            self.for_slot.pop_front();
         }
     }
 
     fn fill_window(&mut self) {
         while let Some(xid) = self.for_window.front().copied() {
-            let Some(call) = self.calls.get_mut(&xid) else {
-                self.for_window.pop_front();
-                continue;
-            };
-            if !self.window.take(call.spec.window.unwrap_or(0)) {
-                return;
+            if let Some(call) = self.calls.get_mut(&xid) {
+                let bytes = call.spec.window.expect("who waits for the window needs room there");
+                if !self.window.take(bytes) {
+                    return;
+                }
+                call.admit(Some(bytes));
             }
             self.for_window.pop_front();
-            call.holds_window = true;
-            call.ready();
         }
     }
 
+    /// The call has its modify slot, if it needs one.
     fn enter_window(&mut self, xid: u64) {
-        let Some(call) = self.calls.get_mut(&xid) else { return };
+        let call = self.calls.get_mut(&xid).expect("only a call that is there enters the window");
         match call.spec.window {
-            None => call.ready(),
-            Some(bytes) if self.for_window.is_empty() && self.window.take(bytes) => {
-                call.holds_window = true;
-                call.ready();
-            }
+            None => call.admit(None),
+            Some(bytes) if self.for_window.is_empty() && self.window.take(bytes) => call.admit(Some(bytes)),
             Some(_) => self.for_window.push_back(xid),
         }
     }
 }
 
 impl Call {
-    fn ready(&mut self) {
+    fn step(&mut self, event: Event) {
+        self.phase = STEPS.next(self.phase, event);
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Done | Phase::Taken)
+    }
+
+    /// It has all that it waited for; `room` is what it has taken from the window.
+    fn admit(&mut self, room: Option<u64>) {
+        assert!(self.room.is_none(), "a call has {:?} of the window and takes {room:?}", self.room);
+        self.room = room;
         // A call that failed while it waited stays failed.
-        if matches!(self.phase, Phase::Queued) {
-            self.phase = Phase::Ready;
+        if !self.is_over() {
+            self.step(Event::Admitted);
             self.wake();
         }
     }
 
+    /// Its first end counts.
     fn finish(&mut self, result: Result<Incoming, RpcError>) {
-        if !matches!(self.phase, Phase::Done(_)) {
-            self.phase = Phase::Done(Box::new(result));
+        if self.phase != Phase::Done {
+            self.step(Event::Ended);
+            self.result = Some(Box::new(result));
             self.wake();
         }
     }
@@ -600,6 +685,62 @@ mod tests {
         assert_eq!(poll(&mut c, 3, None), RpcError::Closed.to_string());
     }
 
+    #[test]
+    fn the_steps_of_a_call_do_not_contradict_each_other() {
+        STEPS.assert_sound();
+    }
+
+    #[test]
+    fn a_call_that_failed_while_it_waited_for_its_bulk_stays_failed() {
+        let mut c = Calls::new(8);
+        c.start(5, spec());
+        poll(&mut c, 5, connection(1));
+        c.handle_reply(reply(5));
+        assert_eq!(poll(&mut c, 5, connection(1)), "reply 5");
+        c.fail_all(RpcError::Closed);
+        c.handle_incomplete(5);
+        assert_eq!(poll(&mut c, 5, None), RpcError::Closed.to_string());
+    }
+
+    #[test]
+    fn a_call_that_failed_before_it_went_out_does_not_go() {
+        let mut c = Calls::new(8);
+        c.start(5, spec());
+        assert!(matches!(c.poll(5, connection(1), None, Waker::noop()), Step::Send) && c.is_ready(5));
+        c.fail_all(RpcError::Closed);
+        assert!(!c.is_ready(5));
+        assert_eq!(poll(&mut c, 5, connection(1)), RpcError::Closed.to_string());
+    }
+
+    #[test]
+    #[should_panic(expected = "Sent in state Done")]
+    fn sending_a_call_that_has_failed_is_a_defect() {
+        let mut c = Calls::new(8);
+        c.start(5, spec());
+        c.fail_all(RpcError::Closed);
+        c.handle_sent(5, 1, Time::ZERO, Time::ZERO);
+    }
+
+    #[test]
+    #[should_panic(expected = "slots that are taken")]
+    fn a_slot_that_no_call_has_is_found() {
+        let mut c = Calls::new(8);
+        c.start(5, Spec { modify: true, ..spec() });
+        c.check();
+        c.call(5).tag = Tag(0);
+        c.check();
+    }
+
+    #[test]
+    #[should_panic(expected = "of the window")]
+    fn room_that_no_call_has_is_found() {
+        let mut c = Calls::new(8);
+        c.start(5, Spec { window: Some(7), ..spec() });
+        c.check();
+        c.call(5).room = Some(6);
+        c.check();
+    }
+
     /// Whatever happens in whatever order, slots and window are never overdrawn, and nobody waits forever.
     #[test]
     fn random_histories_keep_the_books() {
@@ -637,6 +778,7 @@ mod tests {
                     }
                     _ => {}
                 }
+                c.check();
                 assert!(c.window.in_flight().rpcs <= 3 && c.in_flight() <= alive.len());
             }
             assert!(c.is_empty() && c.for_slot.len() + c.for_window.len() == 0, "seed {seed}");

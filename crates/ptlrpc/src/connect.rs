@@ -57,6 +57,7 @@ impl ImportShared {
     /// The next attempt; `None`, and the end of the task, if none is wanted.
     fn start_attempt(&self) -> Option<Attempt> {
         let mut s = self.state.lock();
+        assert!(s.connecting, "{}: a connect begins that no task was started for", self.config.label);
         // Without state at the server and without callers there is nothing to connect for.
         let wanted = s.machine.instance().is_some() || !s.calls.is_empty();
         let attempt = if wanted { s.machine.start_connect(self.node.rt.now()) } else { None };

@@ -35,7 +35,8 @@ impl Turn<'_> {
     /// The connect that has come meanwhile.
     fn next(&mut self) -> Option<Connect> {
         let mut connecting = self.entry.connecting.lock();
-        let next = connecting.get_mut(&self.client).and_then(Option::take);
+        let waiting = connecting.get_mut(&self.client).expect("a client's turn is booked until it is over");
+        let next = waiting.take();
         self.is_over = next.is_none();
         if self.is_over {
             connecting.remove(&self.client);
@@ -155,8 +156,10 @@ impl NodeShared {
 
     fn add_export(&self, entry: &Arc<TargetEntry>, export: &Arc<Export>) {
         tracing::info!("{}: {} ({}) connected", entry.name, export.client_name, export.nid());
-        entry.clients.lock().insert(export.client, export.clone());
-        self.exports.write().insert(export.cookie, export.clone());
+        let before = entry.clients.lock().insert(export.client, export.clone());
+        assert!(before.is_none(), "{export:?} comes in the place of {before:?}, which its target has not forgotten");
+        let before = self.exports.write().insert(export.cookie, export.clone());
+        assert!(before.is_none(), "{export:?} has the cookie of {before:?}");
         self.service_timer.arm(self.core.rt.now() + evictor::TICK);
         // The target may have stopped just before: then nobody else will close it.
         if entry.stopped.load(Ordering::Acquire) {
@@ -204,9 +207,7 @@ impl NodeShared {
         let reply_to = export.handle_executed(header.xid, None);
         self.close_export(&export, "it disconnected").await;
         let answer = RpcHeader { lane: header.lane, opcode: header.opcode, xid: header.xid, ..RpcHeader::default() };
-        if let Some(reply_to) = reply_to {
-            self.post(reply_to, encode(RpcKind::Reply, &answer, &[], Payload::new()));
-        }
+        self.post(reply_to, encode(RpcKind::Reply, &answer, &[], Payload::new()));
     }
 
     /// Ends an export: no new requests, wait for those that run, then the target forgets the client.
@@ -216,6 +217,8 @@ impl NodeShared {
             self.exports.write().remove(&export.cookie);
             export.drained().await;
             export.entry.handler.disconnect(export).await;
+            let running = export.requests_running();
+            assert_eq!(running, 0, "{export:?} was closed and drained, and its target has forgotten the client");
             export.entry.congestion.lock().forget(export.cookie);
             self.forget_client(export);
             export.handle_gone();

@@ -3,6 +3,7 @@
 //! A client that was silent for 150 s and whose node does not say that it lives is dead, unless it is we who are cut off: only
 //! while others are heard is anyone suspected, and after an outage everyone has time to come back.
 
+use crate::import::PING_INTERVAL;
 use nacre_base::Time;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,6 +16,9 @@ pub(crate) const TICK: Duration = Duration::from_secs(25);
 /// the configuration (60 s), or the MGS would see an outage every minute and throw out nobody; and so much shorter than
 /// [`SILENCE_MAX`] that a client that pings, and lost one, is not suspected before the outage is seen.
 const OUTAGE: Duration = Duration::from_secs(90);
+const _: () =
+    assert!(OUTAGE.as_secs() + TICK.as_secs() < SILENCE_MAX.as_secs(), "an outage is seen before anyone is suspected");
+const _: () = assert!(PING_INTERVAL.as_secs() < OUTAGE.as_secs(), "clients that ping are no outage");
 
 /// An export as the evictor sees it.
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +57,9 @@ impl Evictor {
 
     /// The probe of an export came back. Whether to evict it.
     pub(crate) fn handle_probed(&mut self, now: Time, export: u64, answered: bool, last_heard: Time) -> bool {
-        self.probing.remove(&export) && !answered && !self.outage && now.since(last_heard) >= SILENCE_MAX
+        let probed = self.probing.remove(&export);
+        assert!(probed, "a probe of export {export:#x} came back that nobody sent");
+        !answered && !self.outage && now.since(last_heard) >= SILENCE_MAX
     }
 }
 
@@ -74,7 +80,15 @@ mod tests {
         assert_eq!(e.handle_time(T(150), &[seen(1, 0), seen(2, 149)]), [1]);
         assert_eq!(e.handle_time(T(175), &[seen(1, 0), seen(2, 174)]), [], "the probe is under way");
         assert!(e.handle_probed(T(176), 1, false, T(0)));
-        assert!(!e.handle_probed(T(176), 1, false, T(0)), "once");
+    }
+
+    #[test]
+    #[should_panic(expected = "nobody sent")]
+    fn a_probe_that_comes_back_twice_is_a_defect() {
+        let mut e = Evictor::default();
+        e.handle_time(T(150), &[seen(1, 0), seen(2, 149)]);
+        e.handle_probed(T(176), 1, false, T(0));
+        e.handle_probed(T(176), 1, false, T(0));
     }
 
     #[test]

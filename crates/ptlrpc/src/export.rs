@@ -151,6 +151,7 @@ impl Export {
     }
 
     pub(crate) fn handle_gone(&self) {
+        assert!(self.is_closed(), "{self:?} is forgotten and still open");
         self.gone.store(true, Ordering::Release);
         self.changed.notify_waiters();
     }
@@ -200,7 +201,7 @@ impl Export {
         Entry::Logged(Verdict::Execute)
     }
 
-    pub(crate) fn handle_executed(&self, xid: u64, save: Option<Payload>) -> Option<ReplyTo> {
+    pub(crate) fn handle_executed(&self, xid: u64, save: Option<Payload>) -> ReplyTo {
         let mut s = self.state.lock();
         let reply_to = s.log.handle_executed(xid, save);
         let drained = s.log.running() == 0;
@@ -237,6 +238,8 @@ impl Export {
     pub(crate) fn handle_connected(&self, from: &Connecting, data: ConnectData, now: Time) {
         self.handle_heard(now);
         let mut s = self.state.lock();
+        // Connects of a client are handled one at a time, and one that is no news is dropped.
+        assert!(from.xid >= s.connect_xid, "{self:?}: the connect {} comes after {}", from.xid, s.connect_xid);
         (s.reply_to, s.connection, s.connect_xid, s.data) = (from.reply_to, from.connection, from.xid, data);
     }
 

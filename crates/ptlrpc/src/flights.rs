@@ -31,6 +31,11 @@ impl Flights {
         }
         self.sent[self.in_flight] += 1;
     }
+
+    fn handle_over(&mut self) {
+        assert!(self.in_flight > 0, "a request is over that was not in flight");
+        self.in_flight -= 1;
+    }
 }
 
 /// All kinds.
@@ -55,7 +60,12 @@ impl AllFlights {
 
     /// A request that was sent is over.
     pub(crate) fn handle_over(&mut self, spec: &Spec) {
-        self.of(spec).into_iter().for_each(|f| f.in_flight -= 1);
+        self.of(spec).into_iter().for_each(Flights::handle_over);
+    }
+
+    /// Panics if anything is in flight.
+    pub(crate) fn assert_none(&self) {
+        assert!(self.0.iter().all(|f| f.in_flight == 0), "no call is left, and requests are in flight: {:?}", self.0);
     }
 
     pub(crate) fn get(&self, traffic: Traffic) -> &Flights {

@@ -565,7 +565,9 @@ impl ImportShared {
         };
         let (rt, now) = (&self.node.rt, self.node.rt.now());
         let mut call = Ongoing::register(self, spec, body)?;
-        call.request().begin(&mut self.state.lock(), &mut header, now, give_up);
+        if !call.request().begin_if_ready(&mut self.state.lock(), &mut header, now, give_up) {
+            return call.run().await;
+        }
         header.timeout_ms = millis(give_up.since(now));
         let payload = encode(RpcKind::Request, &header, &call.request().body, Payload::new());
         let put = self.node.lnet.put(nid, request_portal(Lane::Control), self.id, payload);
@@ -764,12 +766,23 @@ impl Request {
             self.source.iter().for_each(|source| source.set_peers(&peers));
             self.sink.iter().for_each(|sink| sink.set_peers(&peers));
         }
-        self.begin(&mut s, &mut header, now, now + timeout);
+        if !self.begin_if_ready(&mut s, &mut header, now, now + timeout) {
+            return;
+        }
         drop(s);
         let payload = encode(RpcKind::Request, &header, &self.body, self.inline.clone());
         if let Err(e) = node.lnet.post(connection.nid, request_portal(self.spec.lane), import.id, payload) {
             import.handle_lost(connection.connection, &e.to_string());
         }
+    }
+
+    /// Books the sending unless the call has ended since it was told to send.
+    fn begin_if_ready(&self, s: &mut State, header: &mut RpcHeader, now: Time, deadline: Time) -> bool {
+        let is_ready = s.calls.is_ready(self.xid);
+        if is_ready {
+            self.begin(s, header, now, deadline);
+        }
+        is_ready
     }
 
     /// Books the sending, and fills in what the books say.

@@ -1,6 +1,7 @@
 //! What an import is and does, as a sans-IO engine: states, choice of NID, back-off, and what a connect reply means.
 //! Sending and waiting are in `import` and `connect`.
 
+use nacre_base::steps::Steps;
 use nacre_base::{Nid, Time, Uuid};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -49,26 +50,61 @@ impl ImportState {
             ImportState::Idle => "IDLE",
         }
     }
-
-    /// The transition table: the states that may follow.
-    fn successors(self) -> &'static [ImportState] {
-        use ImportState::{Closed, Connecting, Discon, Evicted, Full, New, Recover, Replay, ReplayLocks, ReplayWait};
-        match self {
-            Closed => &[],
-            New => &[Connecting, Closed],
-            Connecting => &[Full, Recover, Replay, Evicted, Discon, Closed],
-            Evicted => &[Recover, Closed],
-            Replay => &[ReplayLocks, Discon, Closed],
-            ReplayLocks => &[ReplayWait, Discon, Closed],
-            ReplayWait => &[Recover, Discon, Closed],
-            Recover => &[Full, Closed],
-            Full => &[Discon, Closed],
-            Discon => &[Connecting, Closed],
-            // Not entered in this version.
-            ImportState::Idle => &[],
-        }
-    }
 }
+
+/// What happens to an import.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// A connect goes out.
+    ConnectSent,
+    /// The connect failed.
+    ConnectFailed,
+    /// The server accepted the first connect.
+    Met,
+    /// The server knows the client, or has nothing to remember: what was not answered goes again.
+    Known,
+    /// The server was started anew and waits for replays.
+    Awaited,
+    /// The server does not know the client any more.
+    Unknown,
+    /// What belongs to the state is done.
+    Advanced,
+    /// The connection is lost.
+    Lost,
+    /// It is disconnected for good.
+    Closed,
+}
+
+const STEPS: Steps<ImportState, Event> = {
+    use ImportState::{Closed, Connecting, Discon, Evicted, Full, New, Recover, Replay, ReplayLocks, ReplayWait};
+    Steps(&[
+        (New, Event::ConnectSent, Connecting),
+        (New, Event::Closed, Closed),
+        (Discon, Event::ConnectSent, Connecting),
+        (Discon, Event::Closed, Closed),
+        (Connecting, Event::ConnectFailed, Discon),
+        (Connecting, Event::Met, Full),
+        (Connecting, Event::Known, Recover),
+        (Connecting, Event::Awaited, Replay),
+        (Connecting, Event::Unknown, Evicted),
+        (Connecting, Event::Closed, Closed),
+        (Evicted, Event::Advanced, Recover),
+        (Evicted, Event::Closed, Closed),
+        (Replay, Event::Advanced, ReplayLocks),
+        (Replay, Event::Lost, Discon),
+        (Replay, Event::Closed, Closed),
+        (ReplayLocks, Event::Advanced, ReplayWait),
+        (ReplayLocks, Event::Lost, Discon),
+        (ReplayLocks, Event::Closed, Closed),
+        (ReplayWait, Event::Advanced, Recover),
+        (ReplayWait, Event::Lost, Discon),
+        (ReplayWait, Event::Closed, Closed),
+        (Recover, Event::Advanced, Full),
+        (Recover, Event::Closed, Closed),
+        (Full, Event::Lost, Discon),
+        (Full, Event::Closed, Closed),
+    ])
+};
 
 /// A connect to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,8 +251,12 @@ impl ImportMachine {
 
     /// The connection that what belongs to a recovery goes over, also while requests wait for its end.
     pub(crate) fn recovery_connection(&self) -> Option<Connection> {
-        let accepted = self.accepted.filter(|_| self.state == ImportState::Full || self.is_recovering())?;
-        Some(Connection { nid: self.current_nid()?, export: accepted.export, connection: self.connection })
+        if self.state != ImportState::Full && !self.is_recovering() {
+            return None;
+        }
+        let accepted = self.accepted.expect("an import that is connected was accepted");
+        let nid = self.candidates[self.current].nid;
+        Some(Connection { nid, export: accepted.export, connection: self.connection })
     }
 
     /// Whether it replays, or waits for others to do so.
@@ -251,7 +291,7 @@ impl ImportMachine {
         }
         self.connection += 1;
         self.candidates[self.current].tried = self.connection;
-        self.enter(now, ImportState::Connecting);
+        self.step(now, Event::ConnectSent);
         let rounds = self.failures / self.candidates.len() as u32;
         Some(Attempt {
             nid: self.candidates[self.current].nid,
@@ -279,40 +319,35 @@ impl ImportMachine {
         self.accepted = Some(new);
         self.failures = 0;
         self.connects += 1;
-        match outcome {
-            Outcome::Evicted => {
-                self.generation += 1;
-                self.enter(now, ImportState::Evicted);
-            }
-            Outcome::Recovering => self.enter(now, ImportState::Replay),
-            Outcome::Reconnected | Outcome::Restarted => self.enter(now, ImportState::Recover),
-            Outcome::First | Outcome::Stale => self.enter(now, ImportState::Full),
-        }
+        self.generation += u32::from(outcome == Outcome::Evicted);
+        let event = match outcome {
+            Outcome::Evicted => Event::Unknown,
+            Outcome::Recovering => Event::Awaited,
+            Outcome::Reconnected | Outcome::Restarted => Event::Known,
+            Outcome::First | Outcome::Stale => Event::Met,
+        };
+        self.step(now, event);
         outcome
     }
 
     /// The next step of a recovery over the connection number `connection`; false if that is lost.
     pub(crate) fn advance_recovery(&mut self, now: Time, connection: u32) -> bool {
-        let next = match self.state {
-            ImportState::Replay => ImportState::ReplayLocks,
-            ImportState::ReplayLocks => ImportState::ReplayWait,
-            _ => return false,
-        };
-        let current = connection == self.connection;
-        if current {
-            self.enter(now, next);
+        let advances = matches!(self.state, ImportState::Replay | ImportState::ReplayLocks);
+        if !advances || connection != self.connection {
+            return false;
         }
-        current
+        self.step(now, Event::Advanced);
+        true
     }
 
     /// What an eviction made void is dropped, or what was lost is replayed: requests may go. False if the import was
     /// closed meanwhile.
     pub(crate) fn finish_recovery(&mut self, now: Time) -> bool {
         if matches!(self.state, ImportState::Evicted | ImportState::ReplayWait) {
-            self.enter(now, ImportState::Recover);
+            self.step(now, Event::Advanced);
         }
         if self.state == ImportState::Recover {
-            self.enter(now, ImportState::Full);
+            self.step(now, Event::Advanced);
         }
         self.state == ImportState::Full
     }
@@ -321,7 +356,7 @@ impl ImportMachine {
     pub(crate) fn handle_connect_failed(&mut self, now: Time, connection: u32) -> Duration {
         if self.state == ImportState::Connecting && connection == self.connection {
             self.failures += 1;
-            self.enter(now, ImportState::Discon);
+            self.step(now, Event::ConnectFailed);
             if !self.candidates[self.current].listed {
                 self.candidates.remove(self.current);
                 self.current = 0;
@@ -340,7 +375,7 @@ impl ImportMachine {
     pub(crate) fn handle_lost(&mut self, now: Time, connection: u32) -> bool {
         let lost = (self.state == ImportState::Full || self.is_recovering()) && connection == self.connection;
         if lost {
-            self.enter(now, ImportState::Discon);
+            self.step(now, Event::Lost);
         }
         lost
     }
@@ -361,6 +396,7 @@ impl ImportMachine {
         // Without a connection the first one listed is next: that is where the target was started last.
         self.current = self.candidates.iter().position(|c| Some(c.nid) == keep).unwrap_or(0);
         self.failures = 0;
+        self.assert_placed();
     }
 
     /// The target was started anew as `instance`, says the MGS. True if our connection is to an older one and is now
@@ -378,17 +414,27 @@ impl ImportMachine {
     /// Never connects again.
     pub(crate) fn close(&mut self, now: Time) {
         if self.state != ImportState::Closed {
-            self.enter(now, ImportState::Closed);
+            self.step(now, Event::Closed);
         }
     }
 
-    fn enter(&mut self, now: Time, next: ImportState) {
-        assert!(self.state.successors().contains(&next), "an import cannot go from {:?} to {next:?}", self.state);
-        self.state = next;
+    fn step(&mut self, now: Time, event: Event) {
+        self.state = STEPS.next(self.state, event);
+        self.assert_placed();
         if self.history.len() == HISTORY_MAX {
             self.history.pop_front();
         }
-        self.history.push_back((now, next));
+        self.history.push_back((now, self.state));
+    }
+
+    /// Panics if what the state says of the connection is not known.
+    fn assert_placed(&self) {
+        let state = self.state;
+        let idle = matches!(state, ImportState::New | ImportState::Discon | ImportState::Closed);
+        assert!(idle || self.current < self.candidates.len(), "{state:?} at place {}", self.current);
+        let knows_server = !idle && state != ImportState::Connecting;
+        assert!(!knows_server || self.accepted.is_some(), "{state:?}, and no connect was ever accepted");
+        assert!(state == ImportState::New || state == ImportState::Closed || self.connection > 0, "{state:?}, unasked");
     }
 }
 
@@ -420,6 +466,19 @@ mod tests {
         assert_eq!(m.connection(), None, "nothing may be sent before the recovery is finished");
         assert!(m.finish_recovery(T));
         outcome
+    }
+
+    #[test]
+    fn the_steps_of_an_import_do_not_contradict_each_other() {
+        STEPS.assert_sound();
+    }
+
+    #[test]
+    #[should_panic(expected = "ConnectSent in state Closed")]
+    fn connecting_a_closed_import_is_a_defect() {
+        let mut m = connected(&[A]);
+        m.close(T);
+        m.step(T, Event::ConnectSent);
     }
 
     #[test]

@@ -41,6 +41,7 @@ impl ModifySlots {
 
     /// The request with this tag is answered.
     pub(crate) fn give(&mut self, tag: Tag) {
+        assert!(tag != Tag(0) && self.taken > 0, "{tag:?} is given back, and {} modify slots are taken", self.taken);
         let (word, bit) = (usize::from(tag.0 - 1) / 64, (tag.0 - 1) % 64);
         let was = self.words.get(word).copied().unwrap_or(0);
         assert!(was & (1 << bit) != 0, "modify slot {tag:?} was given back twice");
@@ -49,8 +50,7 @@ impl ModifySlots {
     }
 
     /// How many are taken.
-    #[cfg(test)]
-    fn taken(&self) -> u16 {
+    pub(crate) fn taken(&self) -> u16 {
         self.taken
     }
 }
@@ -80,8 +80,15 @@ mod tests {
     fn giving_back_twice_is_a_bug() {
         let mut s = ModifySlots::new(3);
         let t = s.take().unwrap();
+        s.take();
         s.give(t);
         s.give(t);
+    }
+
+    #[test]
+    #[should_panic(expected = "0 modify slots are taken")]
+    fn giving_back_what_nobody_took_is_a_bug() {
+        ModifySlots::new(3).give(Tag(1));
     }
 
     #[test]

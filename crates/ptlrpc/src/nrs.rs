@@ -88,7 +88,9 @@ impl<T: Classified + 'static> LaneQueue<T> {
         let done = self.class(high_priority);
         assert!(done.running > 0, "a request was done twice");
         done.running -= 1;
-        self.next()
+        let next = self.next();
+        self.assert_busy();
+        next
     }
 
     /// The data of a request of `client` is slow to come. Its slot, if it still has one, is given back by `handle_done`,
@@ -106,7 +108,17 @@ impl<T: Classified + 'static> LaneQueue<T> {
         }
         self.regular.let_go(client);
         self.high_priority.let_go(client);
-        std::iter::from_fn(|| self.next()).collect()
+        let next = std::iter::from_fn(|| self.next()).collect();
+        self.assert_busy();
+        next
+    }
+
+    /// Panics if a request waits for its turn and no request is there to give it one when it is done.
+    fn assert_busy(&self) {
+        let turns = self.regular.turns.len() + self.high_priority.turns.len();
+        assert!(self.running() > 0 || turns == 0, "nothing runs, and {turns} clients wait for their turn");
+        assert!(self.regular.running <= self.limit, "{} of {} run", self.regular.running, self.limit);
+        assert!(self.running() <= self.limit_all, "{} of {} run", self.running(), self.limit_all);
     }
 
     /// Starts the next request if there is a slot for it.
@@ -122,7 +134,7 @@ impl<T: Classified + 'static> LaneQueue<T> {
             }
             let class = if high { &mut self.high_priority } else { &mut self.regular };
             if let Some(next) = class.dequeue(&self.slow) {
-                self.in_a_row = if high { self.in_a_row + 1 } else { 0 };
+                self.in_a_row = if high { (self.in_a_row + 1).min(HIGH_PRIORITY_RATIO) } else { 0 };
                 return Some(next);
             }
         }
@@ -160,7 +172,16 @@ impl<T: Classified> Class<T> {
         }
         queue.push_back(request);
         self.queued += 1;
+        self.assert_turns();
         true
+    }
+
+    /// Panics if a client that waits has no turn, or has two.
+    fn assert_turns(&self) {
+        let (clients, turns, held) = (self.clients.len(), self.turns.len(), self.held_back.len());
+        assert_eq!(clients, turns + held, "clients that wait, and those that have a turn or are held back");
+        assert!(self.queued >= clients, "{} requests of {clients} clients wait", self.queued);
+        assert_eq!(self.queued == 0, clients == 0, "{} requests of {clients} clients wait", self.queued);
     }
 
     /// Starts the first request of the client whose turn it is. Clients with too many slow requests lose their turns.
@@ -172,12 +193,14 @@ impl<T: Classified> Class<T> {
             }
             let queue = self.clients.get_mut(&client).expect("who has a turn has a request");
             let next = queue.pop_front();
+            assert!(next.is_some(), "it is the turn of {client:?}, which has no request");
             match queue.is_empty() {
                 true => drop(self.clients.remove(&client)),
                 false => self.turns.push_back(client),
             }
             self.queued -= 1;
             self.running += 1;
+            self.assert_turns();
             return next;
         }
         None
@@ -238,6 +261,34 @@ mod tests {
 
     fn done(q: &mut LaneQueue<Request>, high: bool) -> Option<u32> {
         q.handle_done(high).map(|r| r.0)
+    }
+
+    #[test]
+    #[should_panic(expected = "done twice")]
+    fn a_request_that_is_done_twice_is_found() {
+        let mut q = LaneQueue::new(2);
+        arrive(&mut q, regular(0));
+        done(&mut q, false);
+        done(&mut q, false);
+    }
+
+    #[test]
+    #[should_panic(expected = "1 clients wait for their turn")]
+    fn a_lane_that_stands_still_is_found() {
+        let mut q = LaneQueue::new(1);
+        arrive(&mut q, regular(0));
+        arrive(&mut q, regular(1));
+        q.regular.running = 0;
+        q.assert_busy();
+    }
+
+    #[test]
+    #[should_panic(expected = "have a turn")]
+    fn a_client_without_a_turn_is_found() {
+        let mut q = LaneQueue::new(1);
+        assert_eq!([0, 1].map(|n| arrive(&mut q, of(1, n))), ["runs", "waits"]);
+        q.regular.turns.clear();
+        arrive(&mut q, of(2, 0));
     }
 
     #[test]

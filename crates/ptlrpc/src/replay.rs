@@ -77,7 +77,7 @@ pub(crate) struct Replays {
 
 impl Drop for Replays {
     fn drop(&mut self) {
-        self.forget(self.unstable);
+        self.total.fetch_sub(self.unstable, Ordering::Relaxed);
     }
 }
 
@@ -98,8 +98,15 @@ impl Replays {
     }
 
     fn forget(&mut self, bytes: u64) {
+        assert!(bytes <= self.unstable, "{bytes} bytes are durable or lost, of {} that are kept", self.unstable);
         self.unstable -= bytes;
-        self.total.fetch_sub(bytes, Ordering::Relaxed);
+        let total = self.total.fetch_sub(bytes, Ordering::Relaxed);
+        assert!(bytes <= total, "{bytes} bytes are durable or lost, of {total} that all imports keep");
+    }
+
+    /// Panics if bytes are counted of what is not kept any more.
+    fn assert_balanced(&self) {
+        assert!(!self.kept.is_empty() || self.unstable == 0, "nothing is kept, and {} bytes of it are", self.unstable);
     }
 
     /// All up to this transno is durable: who wants to know that.
@@ -111,6 +118,7 @@ impl Replays {
             self.forget(kept.request.data.len() as u64);
             callbacks.extend(kept.request.on_commit.clone());
         }
+        self.assert_balanced();
         callbacks
     }
 
@@ -119,6 +127,7 @@ impl Replays {
     pub(crate) fn handle_failed(&mut self, transno: u64) -> Option<CommitCallback> {
         let kept = self.kept.remove(&transno)?;
         self.forget(kept.request.data.len() as u64);
+        self.assert_balanced();
         kept.request.on_commit.clone()
     }
 
@@ -178,6 +187,15 @@ mod tests {
         replays.handle_lost().into_iter().for_each(|c| c.tell(Fate::Lost));
         assert_eq!(told.lock().unwrap().last(), Some(&(1, Fate::Lost)));
         assert_eq!((replays.len(), replays.unstable_bytes()), (0, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "7 bytes of it are")]
+    fn bytes_that_nothing_has_are_found() {
+        let mut replays = Replays::default();
+        replays.keep(5, kept(1, 10, &Arc::default()));
+        (replays.unstable, replays.total) = (17, Arc::new(AtomicU64::new(17)));
+        let _ = replays.handle_committed(5);
     }
 
     #[test]

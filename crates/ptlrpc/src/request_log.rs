@@ -87,6 +87,7 @@ impl RequestLog {
             return Verdict::Running;
         }
         if let Some((_, reply)) = self.saved.get(&r.xid) {
+            assert!(r.xid > self.last_xid, "the reply to xid {} is kept, and the client has seen it", r.xid);
             return Verdict::Answered(reply.clone());
         }
         if r.xid <= self.last_xid && !r.replay {
@@ -100,22 +101,26 @@ impl RequestLog {
         if r.resent && r.tag != Tag(0) { Verdict::AskTarget } else { Verdict::Execute }
     }
 
-    /// The request is executed; `save` is the reply if it must be kept. Where it goes; `None` if the request is not known.
-    pub(crate) fn handle_executed(&mut self, xid: u64, save: Option<Payload>) -> Option<ReplyTo> {
-        let running = self.running.remove(&xid)?;
+    /// The request is executed, or given up, once; `save` is the reply if it must be kept. Where it goes.
+    pub(crate) fn handle_executed(&mut self, xid: u64, save: Option<Payload>) -> ReplyTo {
+        let running = self.running.remove(&xid).expect("a request runs until it is executed");
         if let Some(reply) = save.filter(|_| xid > self.last_xid) {
             if running.tag != Tag(0)
                 && let Some(before) = self.by_tag.insert(running.tag, xid)
             {
                 // The client uses a slot again only when it has seen the reply before.
-                self.saved.remove(&before);
+                let replaced = self.saved.remove(&before);
+                assert!(replaced.is_some(), "xid {before} is the last of {:?} and its reply is not kept", running.tag);
             }
-            self.saved.insert(xid, (running.tag, reply));
+            let before = self.saved.insert(xid, (running.tag, reply));
+            assert!(before.is_none(), "xid {xid} was executed although its reply was kept");
             if self.saved.len() > SAVED_MAX {
                 self.forget_oldest();
             }
         }
-        Some(running.reply_to)
+        let (tags, saved) = (self.by_tag.len(), self.saved.len());
+        assert!(tags <= saved && saved <= SAVED_MAX, "{saved} replies are kept, {tags} of modify slots");
+        running.reply_to
     }
 
     /// Where the reply to a running request goes.
@@ -163,10 +168,9 @@ impl RequestLog {
     }
 
     fn forget_oldest(&mut self) {
-        let Some((xid, (tag, _))) = self.saved.pop_first() else { return };
-        if self.by_tag.get(&tag) == Some(&xid) {
-            self.by_tag.remove(&tag);
-        }
+        let (xid, (tag, _)) = self.saved.pop_first().expect("who forgets a reply has seen that one is kept");
+        let of_tag = self.by_tag.remove(&tag);
+        assert!(of_tag == (tag != Tag(0)).then_some(xid), "xid {xid} has {tag:?}, which keeps the reply to {of_tag:?}");
     }
 }
 
@@ -227,9 +231,17 @@ mod tests {
         assert_eq!(log.handle_request(received(5, 0)), Verdict::Execute);
         assert_eq!(log.handle_request(received(5, 0)), Verdict::Running, "a duplicate is not flagged");
         assert_eq!(log.handle_request(resent(5, 0)), Verdict::Running);
-        assert_eq!(log.handle_executed(5, None), Some(to(2)));
-        assert_eq!(log.handle_executed(5, None), None);
+        assert_eq!(log.handle_executed(5, None), to(2));
         assert_eq!(log.handle_request(resent(5, 0)), Verdict::Execute, "it changed nothing");
+    }
+
+    #[test]
+    #[should_panic(expected = "until it is executed")]
+    fn answering_a_request_twice_is_a_defect() {
+        let mut log = RequestLog::default();
+        log.handle_request(received(5, 0));
+        log.handle_executed(5, None);
+        log.handle_executed(5, None);
     }
 
     #[test]

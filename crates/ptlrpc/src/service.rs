@@ -236,7 +236,7 @@ impl NodeShared {
                 }
             });
             let reply_to = export.handle_executed(xid, None);
-            if let Some(reply_to) = reply_to.filter(|_| !late) {
+            if !late {
                 self.refuse_unconnected(&question.header(), reply_to);
             }
             return next;
@@ -256,9 +256,8 @@ impl NodeShared {
         } else if self.leave_if_taken(&export.entry) || result.is_err() && export.is_closed() {
             // It failed because of that, perhaps: the client must find out, and may do it again elsewhere. What was done on
             // storage that is another node's is not done.
-            if let Some(reply_to) = export.handle_executed(xid, None) {
-                self.refuse_unconnected(&question.header(), reply_to);
-            }
+            let reply_to = export.handle_executed(xid, None);
+            self.refuse_unconnected(&question.header(), reply_to);
         } else {
             let times = Times { service: took, queue: started.since(arrival.at), estimate: load.estimate };
             let granted = question.grant(arrival.lane, &load, now);
@@ -322,7 +321,7 @@ impl NodeShared {
         // What changed something, or has a slot, must not be done twice: its reply is kept until the client has it.
         let save = q.tag != Tag(0) || response.transno != Transno(0);
         let reply_to = q.export.handle_executed(q.xid, save.then(|| reply.clone()));
-        if let Some(reply_to) = reply_to.filter(|_| !self.reply_fault(q.opcode)) {
+        if !self.reply_fault(q.opcode) {
             self.post(reply_to, reply);
         }
     }

@@ -84,6 +84,8 @@ impl Window {
         assert!(self.in_flight.rpcs > 0 && self.in_flight.bytes >= bytes, "the window was given room back twice");
         self.in_flight.rpcs -= 1;
         self.in_flight.bytes -= bytes;
+        let Credits { rpcs, bytes } = self.in_flight;
+        assert!(rpcs > 0 || bytes == 0, "no RPC is in flight, and {bytes} bytes are");
     }
 
     pub(crate) fn in_flight(&self) -> Credits {
@@ -98,6 +100,14 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[should_panic(expected = "3 bytes are")]
+    fn giving_back_less_than_was_taken_is_a_bug() {
+        let mut w = Window::new(8);
+        w.take(10);
+        w.give(7);
+    }
 
     fn takes(w: &mut Window, bytes: u64) -> u32 {
         (0..100).take_while(|_| w.take(bytes)).count() as u32
