@@ -46,16 +46,36 @@ impl ExtentQueue {
         self.granted.iter().chain(&self.waiting).any(|other| other.conflicts(lock))
     }
 
-    /// Takes a lock or a waiting request away, if it is there; the requests that are granted for it, in their order.
+    /// Takes a lock or a waiting request away; the requests that are granted for it, in their order.
     pub(crate) fn remove(&mut self, id: u64) -> Vec<u64> {
         if let Some(at) = self.granted.iter().position(|l| l.id == id) {
             self.granted.swap_remove(at);
-        } else if let Some(at) = self.waiting.iter().position(|l| l.id == id) {
-            self.waiting.remove(at);
         } else {
-            return Vec::new();
+            let at = self.waiting.iter().position(|l| l.id == id);
+            self.waiting.remove(at.expect("a range lock is given back once"));
         }
-        self.reprocess()
+        let granted_now = self.reprocess();
+        let waiting = self.waiting.len();
+        assert!(!self.granted.is_empty() || waiting == 0, "{waiting} requests wait, and nobody has a range");
+        granted_now
+    }
+
+    /// Requests that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Panics if two locks are granted that must not be, or if a request waits for nobody.
+    #[cfg(test)]
+    fn check(&self) {
+        for (n, lock) in self.granted.iter().enumerate() {
+            let other = self.granted[..n].iter().find(|other| other.conflicts(lock));
+            assert!(other.is_none(), "{lock:?} and {other:?} are granted at once");
+        }
+        for (n, lock) in self.waiting.iter().enumerate() {
+            let is_blocked = self.granted.iter().chain(&self.waiting[..n]).any(|other| other.conflicts(lock));
+            assert!(is_blocked, "{lock:?} waits, and nobody is in its way");
+        }
     }
 
     /// Grants every waiting request that nothing blocks any more. Grants block, they never unblock: one pass is all.
@@ -103,7 +123,32 @@ mod tests {
         assert!(q.enqueue(lock(4, READ, 70, 80)), "nothing in its way");
         assert_eq!(q.remove(1), [2]);
         assert_eq!(q.remove(2), [3]);
-        assert_eq!(q.remove(9), []);
+    }
+
+    #[test]
+    #[should_panic(expected = "given back once")]
+    fn giving_back_what_nobody_has_is_a_defect() {
+        let mut q = ExtentQueue::default();
+        q.enqueue(lock(1, READ, 0, 99));
+        q.remove(9);
+    }
+
+    #[test]
+    #[should_panic(expected = "granted at once")]
+    fn a_grant_too_many_is_found() {
+        let mut q = ExtentQueue::default();
+        q.enqueue(lock(1, READ, 0, 99));
+        q.granted.push(lock(2, WRITE, 50, 60));
+        q.check();
+    }
+
+    #[test]
+    #[should_panic(expected = "nobody is in its way")]
+    fn a_request_that_was_forgotten_is_found() {
+        let mut q = ExtentQueue::default();
+        q.enqueue(lock(1, READ, 0, 99));
+        q.waiting.push(lock(2, WRITE, 100, 200));
+        q.check();
     }
 
     #[test]
@@ -150,6 +195,7 @@ mod tests {
                     model.0.push((new.clone(), false));
                     q.enqueue(new);
                 }
+                q.check();
                 model.settle();
                 let mut granted = ids(&q.granted);
                 granted.sort_unstable();

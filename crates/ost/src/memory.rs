@@ -25,7 +25,8 @@ impl Memory {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        self.memory.0.fetch_sub(self.bytes, Ordering::Relaxed);
+        let taken = self.memory.0.fetch_sub(self.bytes, Ordering::Relaxed);
+        assert!(self.bytes <= taken, "{} bytes are given back, {taken} were taken", self.bytes);
     }
 }
 
@@ -42,5 +43,12 @@ mod tests {
         drop(first);
         assert!(memory.take(100, 100).is_some());
         assert!(memory.take(1, 0).is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "60 were taken")]
+    fn giving_back_more_than_was_taken_is_a_defect() {
+        let mut taken = Memory::default().take(60, 100).unwrap();
+        taken.bytes += 1;
     }
 }

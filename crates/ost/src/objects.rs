@@ -151,6 +151,7 @@ impl Objects {
         let found = record.pre_versions();
         record.version = operation.transno().0;
         change(&mut record)?;
+        assert_eq!(record.version, operation.transno().0, "a change has given its record the version of another");
         record.store(&mut *operation, object.fid)?;
         if let Some(data) = data {
             operation.commit_after(data);

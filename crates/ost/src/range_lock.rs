@@ -54,8 +54,7 @@ impl RangeLock {
             (RangeGuard { lock: self.clone(), id }, granted)
         };
         if let Some(granted) = granted {
-            // The sender is kept until it has sent, or until the guard above is dropped.
-            let _ = granted.await;
+            granted.await.expect("the sender is kept until it has sent, or until the guard above is dropped");
         }
         guard
     }
@@ -66,11 +65,13 @@ impl Drop for RangeGuard {
         let mut state = self.lock.state.lock();
         state.waiters.retain(|(id, _)| *id != self.id);
         for granted in state.queue.remove(self.id) {
-            if let Some(at) = state.waiters.iter().position(|(id, _)| *id == granted) {
-                // A waiter that is gone takes its lock back in its own drop.
-                let _ = state.waiters.swap_remove(at).1.send(());
-            }
+            let at = state.waiters.iter().position(|(id, _)| *id == granted);
+            let (_, waiter) = state.waiters.swap_remove(at.expect("a request that waits has somebody who waits"));
+            // A waiter that is gone takes its lock back in its own drop.
+            let _ = waiter.send(());
         }
+        let (waiters, requests) = (state.waiters.len(), state.queue.waiting());
+        assert_eq!(waiters, requests, "those who wait for ranges, and the requests that wait");
     }
 }
 

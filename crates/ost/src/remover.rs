@@ -1,6 +1,7 @@
 //! Removes the data of destroyed objects: only once the transaction that removed the record is durable, so that no
 //! crash brings a record back without its data. What a crash leaves undone is found at the next start.
 
+use crate::ops::destroy::DESTROY_COUNT_MAX;
 use crate::record::ObjectRecord;
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -19,6 +20,8 @@ const REMOVED_AT_A_TIME: usize = 8;
 /// Most objects that are destroyed and still have data. Beyond, OST_DESTROY waits, in the order of arrival: whoever destroys
 /// faster than the device removes is as fast as the device.
 const UNREMOVED_MAX: u32 = 65_536;
+const _: () =
+    assert!(DESTROY_COUNT_MAX <= UNREMOVED_MAX as usize, "one request can wait for all the room that there is");
 
 /// Takes destroyed objects.
 #[derive(Clone)]
@@ -29,7 +32,7 @@ pub(crate) struct Remover {
 }
 
 /// Room for objects whose data is to be removed, until it is.
-pub(crate) struct Room(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
+pub(crate) struct Room(OwnedSemaphorePermit);
 
 enum Job {
     Remove(Vec<Fid>, Option<Room>),
@@ -57,7 +60,8 @@ impl Remover {
 
     /// Waits until there is room for `count` more objects.
     pub(crate) async fn room(&self, request: &ServerRequest, count: usize) -> Result<Room, Errno> {
-        let count = u32::try_from(count).unwrap_or(u32::MAX).min(UNREMOVED_MAX);
+        assert!(count <= DESTROY_COUNT_MAX, "room for {count} objects would never be there");
+        let count = count as u32;
         if let Ok(permit) = self.room.clone().try_acquire_many_owned(count) {
             return Ok(Room(permit));
         }
@@ -77,6 +81,8 @@ impl Remover {
     /// Has the data of these objects removed when the operation, which removed their records, is durable. Orphans, of which
     /// an MDT's start has few, need no room.
     pub(crate) fn remove_on_commit(&self, operation: &mut Operation<'_>, fids: Vec<Fid>, room: Option<Room>) {
+        let has_room = room.as_ref().is_none_or(|room| fids.len() <= room.0.num_permits());
+        assert!(has_room, "{} objects are destroyed, more than there is room for", fids.len());
         let queue = self.queue.clone();
         operation.on_commit(Box::new(move || {
             // The receiver is gone only when the target has stopped.

@@ -36,7 +36,7 @@ impl Uncommitted {
     pub(crate) fn handle_change(&mut self, ranges: &RangeSet, writer: Uuid, transno: Transno, committed: Transno) {
         for extent in ranges.ranges() {
             self.cut(extent);
-            self.pieces.insert(extent.start, Piece { end: extent.end, writer: Some(writer), transno });
+            self.insert(extent.start, Piece { end: extent.end, writer: Some(writer), transno });
         }
         if self.pieces.len() >= self.prune_at.max(PRUNE_AT_LEAST) {
             self.pieces.retain(|_, piece| piece.transno > committed);
@@ -67,21 +67,35 @@ impl Uncommitted {
         for (start, piece) in overlapped {
             self.pieces.remove(&start);
             if start < extent.start {
-                self.pieces.insert(start, Piece { end: extent.start - 1, ..piece });
+                self.insert(start, Piece { end: extent.start - 1, ..piece });
             }
             if piece.end > extent.end {
-                self.pieces.insert(extent.end + 1, piece);
+                self.insert(extent.end + 1, piece);
             }
+        }
+    }
+
+    fn insert(&mut self, start: u64, piece: Piece) {
+        assert!(start <= piece.end, "a piece from {start} to {} is none", piece.end);
+        let replaced = self.pieces.insert(start, piece);
+        assert!(replaced.is_none(), "{piece:?} from {start} takes the place of {replaced:?}");
+    }
+
+    /// Panics if two pieces have a byte in common.
+    #[cfg(test)]
+    fn check(&self) {
+        for ((start, piece), (next, _)) in self.pieces.iter().zip(self.pieces.iter().skip(1)) {
+            assert!(piece.end < *next, "{piece:?} from {start} reaches the one from {next}");
         }
     }
 
     /// One piece that covers all there are.
     fn merge(&mut self) {
-        let Some(start) = self.pieces.keys().next().copied() else { return };
+        let start = *self.pieces.keys().next().expect("there are pieces to be merged");
         let end = self.pieces.values().map(|piece| piece.end).max().unwrap_or(start);
         let transno = self.pieces.values().map(|piece| piece.transno).max().unwrap_or_default();
         self.pieces.clear();
-        self.pieces.insert(start, Piece { end, writer: None, transno });
+        self.insert(start, Piece { end, writer: None, transno });
     }
 }
 
@@ -121,6 +135,15 @@ mod tests {
         assert!(changes.is_seen_by(&range(0, 0), client(1), Transno(0)), "whose it was is not known any more");
     }
 
+    #[test]
+    #[should_panic(expected = "reaches the one from 150")]
+    fn pieces_that_overlap_are_found() {
+        let mut changes = Uncommitted::default();
+        changes.handle_change(&range(100, 199), client(1), Transno(7), Transno(5));
+        changes.insert(150, Piece { end: 300, writer: None, transno: Transno(8) });
+        changes.check();
+    }
+
     /// Against one entry for each byte.
     #[test]
     fn it_answers_as_a_naive_model_does() {
@@ -137,6 +160,7 @@ mod tests {
                 let end = prng.range(start, SIZE as u64);
                 let who = prng.range(1, 4) as u8;
                 changes.handle_change(&range(start, end), client(who), Transno(transno), Transno(committed));
+                changes.check();
                 model[start as usize..=end as usize].fill((who, transno));
                 let (start, who) = (prng.below(SIZE as u64), prng.range(1, 4) as u8);
                 let end = prng.range(start, SIZE as u64);

@@ -66,6 +66,8 @@ async fn attempt(
             operation.use_reserve();
         }
         orphans = remove_orphans_after(&mut *operation, &sequences, used)?;
+        let keeps = orphans.first().is_none_or(|first| *first > used || !sequences.owns(used.seq));
+        assert!(keeps && orphans.len() <= ORPHANS_MAX, "{orphans:?} are destroyed, and files have all up to {used}");
         if orphans.len() == ORPHANS_MAX {
             ost.objects.gone(&orphans);
             ost.remover.remove_on_commit(&mut operation, orphans.clone(), None);
@@ -88,6 +90,7 @@ async fn attempt(
         record.store(&mut *operation, Fid { seq: sequences.current, oid, ver: 0 })?;
     }
     sequences.last_id += count;
+    assert!(count == 0 || sequences.last_id <= OID_MAX, "{count} objects up to id {:#x}", sequences.last_id);
     sequences.store(&mut *operation)?;
     ost.objects.gone(&orphans);
     ost.remover.remove_on_commit(&mut operation, orphans.clone(), None);

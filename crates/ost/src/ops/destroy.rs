@@ -10,7 +10,7 @@ use nacre_wire::ost::Destroy;
 use std::sync::Arc;
 
 /// Most objects of one request.
-const DESTROY_COUNT_MAX: usize = 4096;
+pub(crate) const DESTROY_COUNT_MAX: usize = 4096;
 
 pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
     let Destroy { mut fids } = request.decode()?;

@@ -31,6 +31,7 @@ pub(crate) fn check(extents: &[Niobuf]) -> Result<Extents, Errno> {
     }
     let extent = |e: &Niobuf| Extent { start: e.offset, end: e.offset + u64::from(e.len) - 1 };
     let ranges = RangeSet::from_extents(extents.iter().map(extent)).ok_or(Errno::EINVAL)?;
+    assert_eq!(ranges.byte_count(), bytes, "bytes that are locked, and bytes that are read or written");
     Ok(Extents { ranges, bytes: bytes as usize, end })
 }
 

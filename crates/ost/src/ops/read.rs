@@ -60,5 +60,8 @@ async fn fetch(ost: &ObjectService, read: &Read, record: &ObjectRecord) -> Resul
         lens.push(piece.len() as u32);
         data.append(piece);
     }
+    assert_eq!(lens.len(), read.extents.len(), "extents that were read, and extents that were asked for");
+    let told: usize = lens.iter().map(|len| *len as usize).sum();
+    assert_eq!(told, data.len(), "bytes that the client is told of, and bytes that it gets");
     Ok((lens, data))
 }

@@ -207,6 +207,7 @@ async fn reserve(
     }
     let of_grant = |e: &&Niobuf| e.flags & niobuf_flags::FROM_GRANT != 0;
     let promised: u64 = write.extents.iter().filter(of_grant).map(|e| u64::from(e.len)).sum();
+    assert!(promised <= extents.bytes as u64, "{promised} bytes of {} are promised", extents.bytes);
     match ost.space.reserve(request.export.cookie, promised, extents.bytes as u64 - promised).await {
         Ok(reserved) => Ok(Some(reserved)),
         Err(Errno::ENOSPC) if is_allocated(ost, object, &write.extents).await? => Ok(None),
@@ -261,7 +262,9 @@ fn split(extents: &[Niobuf], data: &Payload) -> Vec<(u64, Payload)> {
         at += extent.len as usize;
         (extent.offset, piece)
     };
-    extents.iter().map(of_data).collect()
+    let pieces = extents.iter().map(of_data).collect();
+    assert_eq!(at, data.len(), "bytes of all extents, and bytes that came");
+    pieces
 }
 
 fn with_first_bit_flipped(data: &Payload) -> Payload {
