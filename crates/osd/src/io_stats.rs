@@ -133,7 +133,9 @@ impl Recorder {
     /// A request that [`Recorder::begin`] counted as one of `in_flight` has ended.
     pub(crate) fn end(&self, direction: Direction, bytes: u64, time: Duration, in_flight: usize) {
         let state = &mut *self.0.lock();
-        state.under_way[direction as usize] = state.under_way[direction as usize].saturating_sub(1);
+        let under_way = &mut state.under_way[direction as usize];
+        assert!(*under_way > 0, "a {direction:?} has ended that did not begin");
+        *under_way -= 1;
         let shapes = match direction {
             Direction::Read => &mut state.shapes.reads,
             Direction::Write => &mut state.shapes.writes,
@@ -176,5 +178,13 @@ mod tests {
         assert_eq!(recorder.begin(Direction::Write), 1, "both have ended");
         recorder.clear_shapes();
         assert_eq!(recorder.shapes(), IoStats::default());
+    }
+
+    #[test]
+    #[should_panic(expected = "a Read has ended")]
+    fn a_request_that_ends_without_having_begun_is_found() {
+        let recorder = Recorder::default();
+        recorder.begin(Direction::Write);
+        recorder.end(Direction::Read, 1, Duration::ZERO, 1);
     }
 }

@@ -16,17 +16,20 @@
 
 use nacre_base::Time;
 use nacre_base::hash::fnv_1a_64;
+use nacre_base::steps::Steps;
 use std::time::Duration;
 
 /// Bytes of a block that a record takes: one sector, which no disk tears.
 pub(crate) const RECORD_BYTES: usize = 512;
 const MAGIC: &[u8; 8] = b"NACREmmp";
 const NODE_BYTES_MAX: usize = 128;
+const _: () = assert!(40 + NODE_BYTES_MAX + 8 <= RECORD_BYTES, "the longest name has its place in a record");
 
 /// Intervals that both blocks must stand still before somebody else may claim the target.
 const WATCHED: u32 = 3;
 /// Intervals after it last found its claim within which a holder may change the target.
 const VALID: u32 = 2;
+const _: () = assert!(VALID < WATCHED, "a holder stops before somebody else may take the target");
 /// The count of who has closed the target.
 const CLOSED: u64 = u64::MAX;
 
@@ -114,6 +117,49 @@ enum Phase {
     Settle { until: Time },
 }
 
+impl Phase {
+    fn name(&self) -> PhaseName {
+        match self {
+            Phase::Look => PhaseName::Look,
+            Phase::Watch { .. } => PhaseName::Watch,
+            Phase::Write { .. } => PhaseName::Write,
+            Phase::Settle { .. } => PhaseName::Settle,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum PhaseName {
+    Look,
+    Watch,
+    Write,
+    Settle,
+}
+
+/// What a claimant finds, or has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Event {
+    /// Nobody has the target.
+    Free,
+    /// Somebody has it, or had it.
+    Held,
+    /// Whoever has it has given no sign of life for as long as it is watched.
+    StoodStill,
+    /// The claim was written.
+    Written,
+}
+
+/// The claim is decided in [`PhaseName::Settle`], or given up because somebody lives.
+const STEPS: Steps<PhaseName, Event> = Steps(&[
+    (PhaseName::Look, Event::Free, PhaseName::Write),
+    (PhaseName::Look, Event::Held, PhaseName::Watch),
+    (PhaseName::Watch, Event::Free, PhaseName::Write),
+    (PhaseName::Watch, Event::StoodStill, PhaseName::Write),
+    (PhaseName::Write, Event::Free, PhaseName::Write),
+    (PhaseName::Write, Event::Held, PhaseName::Watch),
+    (PhaseName::Write, Event::Written, PhaseName::Settle),
+]);
+
 /// What to do next for a [`Claim`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -137,6 +183,7 @@ pub(crate) enum Claimed {
 impl Claim {
     /// For a node of this name; `holder` is random and not 0.
     pub(crate) fn new(holder: u64, node: &str, interval: Duration) -> Claim {
+        assert!(holder != 0, "a holder's number is 0, which says that nobody has the target");
         let mine = Record { holder, count: 0, interval, node: node.to_owned() };
         Claim { mine, phase: Phase::Look }
     }
@@ -162,29 +209,35 @@ impl Claim {
                 return Claimed::Held(Lease { record: self.mine.clone(), found: began, lost: None });
             }
             Phase::Settle { .. } => return Claimed::Taken(found.claim.clone()),
-            _ if found.is_free() => self.phase = Phase::Write { read: began, was_free: true },
-            Phase::Look => self.phase = Phase::Watch { seen: found.clone(), since: began },
+            _ if found.is_free() => self.enter(Event::Free, Phase::Write { read: began, was_free: true }),
+            Phase::Look => self.enter(Event::Held, Phase::Watch { seen: found.clone(), since: began }),
             Phase::Watch { seen, .. } if seen != found => return Claimed::Taken(found.claim.clone()),
             Phase::Watch { since, .. } => {
                 let patience = found.claim.interval.max(self.mine.interval) * WATCHED;
                 if began.since(*since) >= patience {
-                    self.phase = Phase::Write { read: began, was_free: false };
+                    self.enter(Event::StoodStill, Phase::Write { read: began, was_free: false });
                 }
             }
             // Read again because it took long: whoever is there has come since, or is the one that stands still.
-            Phase::Write { .. } => self.phase = Phase::Watch { seen: found.clone(), since: began },
+            Phase::Write { .. } => self.enter(Event::Held, Phase::Watch { seen: found.clone(), since: began }),
         }
         Claimed::Undecided
     }
 
+    fn enter(&mut self, event: Event, phase: Phase) {
+        let next = STEPS.next(self.phase.name(), event);
+        assert_eq!(next, phase.name(), "{event:?} after {:?}", self.phase);
+        self.phase = phase;
+    }
+
     /// Our claim is there: the write ended at `now`.
     pub(crate) fn handle_written(&mut self, now: Time) {
-        let Phase::Write { read, was_free } = self.phase else { return };
+        let Phase::Write { read, was_free } = self.phase else { panic!("a claim was written in {:?}", self.phase) };
         // Who found the target free as we did, and was as quick, has written by the time we look. Else somebody may have it:
         // until it sees us, or its time is over.
         let was_quick = now.since(read) <= self.mine.interval / 2;
         let until = now + self.mine.interval * if was_quick && was_free { 1 } else { VALID };
-        self.phase = Phase::Settle { until };
+        self.enter(Event::Written, Phase::Settle { until });
     }
 }
 
@@ -230,6 +283,8 @@ impl Lease {
 
     /// The sign of life was written, after the claim was read at `read`.
     pub(crate) fn handle_written(&mut self, read: Time) {
+        assert!(self.lost.is_none(), "a sign of life for a target that {:?} has", self.lost);
+        assert!(read >= self.found, "the claim was read at {read:?}, before {:?}", self.found);
         self.record.count += 1;
         self.found = read;
     }
@@ -269,6 +324,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_steps_of_a_claim_do_not_contradict_each_other() {
+        STEPS.assert_sound();
+    }
+
+    #[test]
+    #[should_panic(expected = "written in Look")]
+    fn a_claim_that_is_written_unseen_is_a_defect() {
+        Claim::new(77, "b", I).handle_written(at(0));
     }
 
     fn foreign(count: u64) -> Record {

@@ -17,6 +17,8 @@ pub const PARTS_MAX: u32 = 8;
 /// Reads below this go through the page cache, as do writes where no head moves: copying is cheaper than waiting for the
 /// disk.
 pub(crate) const DIRECT_MIN: u64 = 128 * 1024;
+const _: () = assert!(REGION_BYTES.is_multiple_of(DIRECT_IO_ALIGNMENT as u64), "a cut between parts is one of blocks");
+const _: () = assert!(PARTS_MAX <= u32::BITS, "a set of parts is a number with a bit for each");
 
 /// Which writes go straight to the medium, and in which runs the others reach it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,6 +19,7 @@ pub(crate) const OPERATION_PAGES: u64 = 64;
 /// Pages that ending a transaction takes at most, beside a share of all pages: the list of free pages and the table of
 /// tables.
 const COMMIT_PAGES: u64 = 64;
+const _: () = assert!(LIST_RUN_PAGES <= COMMIT_PAGES, "a commit may take what is left for the list of free pages");
 /// Never used pages at the end of the file that are left for runs of the list of free pages.
 const LIST_RUN_PAGES: u64 = 32;
 

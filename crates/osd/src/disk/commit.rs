@@ -110,6 +110,7 @@ impl Device {
             return Err(OsdError::Poisoned);
         }
         self.wait_until_ours()?;
+        running.assert_between_operations();
         let begin = Instant::now();
         // 1. What the commit covers. Operations go on in the same transaction, if the journal takes the changes, else in
         //    the next one.
@@ -154,6 +155,10 @@ impl Device {
             None => Ok(()),
         };
         self.step("osd.commit.index", make_durable).map_err(|e| self.poison("making changes durable", &e))?;
+        if let Some(Covered::Flushed(index, _)) = &changed {
+            // Also if a fault has dropped the step.
+            index.handle_recorded();
+        }
         // 4. Tell.
         self.step("osd.commit.tell", || Ok(())).map_err(|e| self.poison("telling of a commit", &e))?;
         for f in callbacks {

@@ -96,6 +96,17 @@ pub(super) struct Running {
     pub(super) logging: Option<Logging>,
 }
 
+impl Running {
+    /// Panics if an operation is half done: nobody may have the turn now.
+    pub(super) fn assert_between_operations(&self) {
+        let undo = self.undo.entries.len();
+        assert!(undo == 0, "{undo} changes of an operation that has ended may yet be undone");
+        assert!(self.changed || self.changes == 0, "{} changes, and nothing was changed", self.changes);
+        let logged = self.logging.as_ref().map_or(0, |logging| logging.changes.len());
+        assert!(self.changed || logged == 0, "{logged} bytes for the journal, and nothing was changed");
+    }
+}
+
 /// What a target with a journal has besides.
 pub(super) struct Logging {
     /// Changes since the last commit began, in order.

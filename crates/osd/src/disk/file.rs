@@ -61,7 +61,8 @@ impl ObjectFile {
 
     /// The part is there, in this file.
     pub(super) fn add(&self, part: usize, file: File) {
-        let _ = self.parts[part].set(Arc::new(Part::new(file)));
+        let is_first = self.parts[part].set(Arc::new(Part::new(file))).is_ok();
+        assert!(is_first, "part {part} of an object is opened twice");
     }
 
     /// The part, if there is one.
@@ -70,8 +71,8 @@ impl ObjectFile {
     }
 
     /// The first part, which every object has.
-    fn first(&self) -> io::Result<&Arc<Part>> {
-        self.part(0).ok_or_else(|| io::ErrorKind::NotFound.into())
+    fn first(&self) -> &Arc<Part> {
+        self.part(0).expect("an object is made with its first part")
     }
 
     /// The parts there are, with their numbers.
@@ -90,7 +91,7 @@ impl ObjectFile {
         if *removed {
             return Ok(false);
         }
-        let first = self.first()?;
+        let first = self.first();
         if !has_several(&first.file.metadata()?) {
             first.file.set_permissions(Permissions::from_mode(MODE_OF_SEVERAL))?;
             first.permissions_changed.store(true, Ordering::Release);
@@ -256,6 +257,8 @@ impl Part {
             // They change once, and this sync began after that.
             self.permissions_changed.store(false, Ordering::Release);
         }
+        let changes = self.changes.load(Ordering::Acquire);
+        assert!(sync.upto <= changes, "{} changes were synced, {changes} were made", sync.upto);
         self.synced.fetch_max(sync.upto, Ordering::AcqRel);
     }
 

@@ -22,6 +22,7 @@ use std::ops::{Bound, Deref, DerefMut};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 type Db = Database<Raw, Raw>;
 
@@ -30,6 +31,7 @@ type Db = Database<Raw, Raw>;
 const PAGES_PER_CHANGE: u64 = 12;
 /// The memory map grows in steps of this.
 const MAP_STEP: u64 = 1 << 24;
+const _: () = assert!(MAP_STEP.is_multiple_of(PAGE), "a memory map has whole pages");
 
 /// The index store of one target.
 pub(super) struct Index {
@@ -38,6 +40,8 @@ pub(super) struct Index {
     /// LMDB's data file, to sync it without touching LMDB.
     data: File,
     durable: DurableMark,
+    /// A transaction was flushed and is not recorded as durable yet: there may be only one such.
+    is_ahead: AtomicBool,
     /// Room in the memory map that every transaction begins with, in bytes.
     map_headroom: u64,
 }
@@ -94,7 +98,8 @@ impl Index {
         if len < (info.last_page_number as u64 + 1) * PAGE {
             return Err(OsdError::corrupt(&data_path, "truncated"));
         }
-        let mut index = Index { env: Arc::new(env), tables: Vec::new(), data, durable, map_headroom };
+        let is_ahead = AtomicBool::new(false);
+        let mut index = Index { env: Arc::new(env), tables: Vec::new(), data, durable, is_ahead, map_headroom };
         index.open_tables(tables).map_err(|e| OsdError::corrupt(&data_path, e))?;
         Ok(index)
     }
@@ -120,6 +125,8 @@ impl Index {
     /// Ends the transaction: everything is in the page cache, nothing durable yet. Its number, for [`Index::sync`],
     /// which must come before the next flush. Also makes room in the memory map for the next transaction.
     pub(super) fn flush(&self, txn: WriteTxn) -> Result<u64, OsdError> {
+        let is_ahead = self.is_ahead.swap(true, Ordering::AcqRel);
+        assert!(!is_ahead, "a transaction ends before the last one is durable: after a crash neither may be whole");
         txn.txn.commit().map_err(index_error)?;
         let info = self.env.info();
         let used = (info.last_page_number as u64 + 1) * PAGE;
@@ -149,7 +156,14 @@ impl Index {
 
     /// Records that the flushed transaction number `id` is durable, as its pages are by now.
     pub(super) fn record(&self, id: u64) -> std::io::Result<()> {
-        self.durable.write(id)
+        self.durable.write(id)?;
+        self.handle_recorded();
+        Ok(())
+    }
+
+    /// The flushed transaction is taken for durable.
+    pub(super) fn handle_recorded(&self) {
+        self.is_ahead.store(false, Ordering::Release);
     }
 
     /// How many pages changes of `value_len` bytes may take at most.
@@ -408,6 +422,18 @@ mod tests {
             assert!(entries(&index) == before, "a durable transaction was damaged");
         }
         assert!(lost_root > 5 && kept_root > 5, "{lost_root} {kept_root}: both ways must be tried");
+    }
+
+    #[test]
+    #[should_panic(expected = "before the last one is durable")]
+    fn two_transactions_that_are_not_durable_are_a_defect() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("index");
+        Index::format(&path).unwrap();
+        let index = Index::open(&path, &[T], HEADROOM).unwrap();
+        let mut prng = Prng::new(4);
+        change(&index, &mut prng);
+        change(&index, &mut prng);
     }
 
     #[test]

@@ -31,6 +31,8 @@ const FIRST_MAGIC: u64 = u64::from_le_bytes(*b"NACREjnl");
 const RECORD_MAGIC: u64 = u64::from_le_bytes(*b"NACRErec");
 /// Magic, UUID, number, length, checksum of the changes, checksum of all this.
 const HEAD: usize = 56;
+const _: () = assert!(HEAD <= BLOCK as usize, "one block tells what a record is");
+const _: () = assert!(KEY_MAX <= u16::MAX as usize, "a change has two bytes for the length of its key");
 
 /// An open journal.
 pub(super) struct Journal {
@@ -57,7 +59,8 @@ pub(super) struct Change<'a> {
 
 impl Changes {
     pub(super) fn push(&mut self, table: Table, key: &[u8], value: Option<&[u8]>) {
-        // A key has at most KEY_MAX bytes, and tables have short names.
+        assert!((1..=KEY_MAX).contains(&key.len()), "a change with a key of {} bytes could not be read", key.len());
+        assert!(table.0.len() <= usize::from(u8::MAX), "{:?} is too long a name for the journal", table.0);
         self.0.extend([u8::from(value.is_some()), table.0.len() as u8]);
         self.0.extend((key.len() as u16).to_le_bytes());
         self.0.extend((value.map_or(0, <[u8]>::len) as u64).to_le_bytes());
@@ -72,6 +75,7 @@ impl Changes {
 
     /// Takes the latest back, until `len` bytes are left.
     pub(super) fn truncate(&mut self, len: usize) {
+        assert!(len <= self.0.len(), "{len} bytes of changes are to be left, of {}", self.0.len());
         self.0.truncate(len);
     }
 }
@@ -209,6 +213,7 @@ impl Journal {
     /// Makes the changes durable.
     pub(super) fn append(&mut self, changes: &Changes) -> io::Result<()> {
         let range: Range<u64> = self.at..self.end_of(changes.len() as u64);
+        assert!(range.end <= self.bytes, "a record up to {} of {} bytes was not asked for", range.end, self.bytes);
         let mut record = vec![0; (range.end - range.start) as usize];
         record[..8].copy_from_slice(&RECORD_MAGIC.to_le_bytes());
         record[8..24].copy_from_slice(&self.uuid.0);

@@ -149,7 +149,9 @@ impl Objects {
                 Some(read) => read.finish(self, &range).await.map_err(|e| OsdError::io("read", &e))?,
                 None => Payload::new(),
             };
-            let missing = (range.end - range.start) as usize - piece.len();
+            let wanted = (range.end - range.start) as usize;
+            assert!(piece.len() <= wanted, "{} bytes were read, {wanted} asked for", piece.len());
+            let missing = wanted - piece.len();
             is_short |= missing > 0;
             piece.append(Payload::zeroes(missing));
             data.append(piece);
@@ -189,10 +191,9 @@ impl Objects {
         };
         let begin = |piece: Piece| {
             let (reply, outcome) = oneshot::channel();
-            if let Some(file) = file.part(piece.part).cloned() {
-                let (offset, data) = (piece.offset, piece.data.clone());
-                ring.submit(Request::Write { file, direct: true, offset, data, reply });
-            }
+            let part = file.part(piece.part).expect("a part that takes direct requests is there").clone();
+            let (offset, data) = (piece.offset, piece.data.clone());
+            ring.submit(Request::Write { file: part, direct: true, offset, data, reply });
             let under_way = self.under_way(Direction::Write, piece.data.len() as u64);
             (piece, outcome, under_way)
         };
@@ -413,6 +414,7 @@ impl Objects {
             }
             let (this, f) = (self.clone(), file.clone());
             if blocking("creating a part of an object", move || this.make_parts(object, &f, parts)).await? {
+                assert!(file.has(parts), "{object:?} was to have {parts:?}");
                 return Ok(file);
             }
         }

@@ -17,6 +17,7 @@ pub(super) struct Piece {
 
 /// What is to be written where: neighbours together, cut where parts begin, and what can go straight to the disk cut out.
 pub(super) fn pieces(extents: Vec<(u64, Payload)>, parts: Parts, gathering: Gathering) -> Vec<Piece> {
+    let bytes: usize = extents.iter().map(|(_, data)| data.len()).sum();
     let mut runs: Vec<(u64, Payload)> = Vec::new();
     for (offset, data) in extents.into_iter().filter(|(_, data)| !data.is_empty()) {
         match runs.last_mut() {
@@ -44,6 +45,8 @@ pub(super) fn pieces(extents: Vec<(u64, Payload)>, parts: Parts, gathering: Gath
             }
         }
     }
+    let cut: usize = pieces.iter().map(|piece| piece.data.len()).sum();
+    assert_eq!(cut, bytes, "bytes of all pieces, and bytes that are to be written");
     pieces
 }
 

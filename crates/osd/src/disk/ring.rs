@@ -6,7 +6,7 @@ use super::calls::{REQUEST_BYTES_MAX, pieces};
 use super::file::Part;
 use io_uring::{IoUring, opcode, squeue, types};
 use nacre_base::Payload;
-use nacre_base::buf::AlignedBuf;
+use nacre_base::buf::{AlignedBuf, DIRECT_IO_ALIGNMENT};
 use parking_lot::Mutex;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -43,6 +43,20 @@ pub(super) enum Request {
 /// Where the outcome goes. Nobody may be there any more; the request is finished all the same.
 pub(super) type Reply<T> = oneshot::Sender<io::Result<T>>;
 
+impl Request {
+    /// Panics if a request that goes around the page cache does not have whole blocks. In front of the thread: what the
+    /// kernel has in hand there must not go.
+    fn assert_aligned(&self) {
+        let (offset, len) = match self {
+            Request::Read { direct: true, offset, buf, .. } => (*offset, buf.len()),
+            Request::Write { direct: true, offset, data, .. } => (*offset, data.len()),
+            _ => return,
+        };
+        let aligned = offset.is_multiple_of(DIRECT_IO_ALIGNMENT as u64) && len.is_multiple_of(DIRECT_IO_ALIGNMENT);
+        assert!(aligned, "a direct request for {len} bytes at {offset}");
+    }
+}
+
 struct Queue {
     incoming: Mutex<Vec<Request>>,
     /// Whether a wake-up is on its way, so that one is enough for many requests.
@@ -76,6 +90,7 @@ impl Ring {
 
     /// Hands a request to the thread.
     pub(super) fn submit(&self, request: Request) {
+        request.assert_aligned();
         self.queue.incoming.lock().push(request);
         self.queue.notify();
     }

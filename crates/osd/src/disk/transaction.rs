@@ -31,6 +31,7 @@ pub(super) struct DiskTransaction {
 
 impl DiskTransaction {
     pub(super) fn new(device: Arc<Device>, running: OwnedMutexGuard<Running>) -> DiskTransaction {
+        running.assert_between_operations();
         let callbacks_before = running.callbacks.len();
         let pending_before = running.pending.len();
         let logged_before = running.logging.as_ref().map_or(0, |logging| logging.changes.len());
@@ -61,7 +62,8 @@ impl DiskTransaction {
     /// Accounts for a change before it is made. Half of the room is for taking changes back.
     fn reserve(&mut self, table: Table, key: &[u8], value_len: usize) -> Result<(), OsdError> {
         let own_pages = pages_of_its_own(key.len(), value_len.max(self.running.undo.last_value_len()));
-        let pages = self.running.pages + Index::pages_of_change(value_len);
+        // To take the change back, what it replaced is written again.
+        let pages = self.running.pages + Index::pages_of_change(value_len.max(self.running.undo.last_value_len()));
         let refused = match pages > self.running.pages_max / 2 {
             true => Err(OsdError::TransactionTooLarge),
             false => self.make_room(table, own_pages),
@@ -240,6 +242,8 @@ impl Drop for DiskTransaction {
     fn drop(&mut self) {
         if !self.finished {
             let (callbacks, pending) = (self.callbacks_before, self.pending_before);
+            let are_there = self.running.callbacks.len() >= callbacks && self.running.pending.len() >= pending;
+            assert!(are_there, "while an operation had the turn, callbacks of those before it were taken");
             self.running.callbacks.truncate(callbacks);
             self.running.pending.truncate(pending);
             if let Some(logging) = &mut self.running.logging {

@@ -76,7 +76,8 @@ impl TreeUse {
     /// Pages that all changes have taken; those beyond `before` are the current operation's.
     pub(super) fn taken(&self, before: u64) -> Taken {
         let pages = self.pages();
-        Taken { pages, used: self.used(), runs: self.runs, by_operation: pages.saturating_sub(before) }
+        assert!(before <= pages, "the running transaction has taken {pages} pages, and had {before} before");
+        Taken { pages, used: self.used(), runs: self.runs, by_operation: pages - before }
     }
 
     /// Pages of the tables as they are now.

@@ -29,9 +29,9 @@ impl UndoLog {
 
     /// Forgets the latest entry: its change is not made.
     pub(super) fn pop(&mut self) {
-        if let Some(last) = self.entries.pop() {
-            self.bytes.truncate(last.key.start);
-        }
+        let last = self.entries.pop().expect("a change that is not made was logged");
+        assert!(last.key.start <= self.bytes.len(), "a key at {} of {} bytes", last.key.start, self.bytes.len());
+        self.bytes.truncate(last.key.start);
     }
 
     /// Length of the value that the latest entry's change replaces.

@@ -81,7 +81,7 @@ impl Index {
         let t = self.position(table);
         let old = self.tables[t].1.insert(key.into(), Bytes::copy_from_slice(value));
         self.stored += stored_bytes(key, value);
-        self.stored -= old.as_ref().map_or(0, |old| stored_bytes(key, old));
+        self.forget(key, old.as_deref());
         self.replaced(t, key, old);
         self.bytes += value.len() as u64;
     }
@@ -90,7 +90,7 @@ impl Index {
         let t = self.position(table);
         let old = self.tables[t].1.remove(key);
         let found = old.is_some();
-        self.stored -= old.as_ref().map_or(0, |old| stored_bytes(key, old));
+        self.forget(key, old.as_deref());
         if found {
             self.replaced(t, key, old);
         }
@@ -122,15 +122,30 @@ impl Index {
     /// Takes back the newest changes until `changes` are left.
     pub(super) fn undo_to(&mut self, changes: u64) {
         while self.changes() > changes.max(self.durable) {
-            let Some(last) = self.undo.pop_back() else { return };
+            let last = self.undo.pop_back().expect("a change that is not durable can be undone");
             let records = &mut self.tables[last.table].1;
             self.stored += last.value.as_ref().map_or(0, |old| stored_bytes(&last.key, old));
             let undone = match last.value {
                 Some(value) => records.insert(last.key.clone(), value),
                 None => records.remove(&last.key),
             };
-            self.stored -= undone.map_or(0, |undone| stored_bytes(&last.key, &undone));
+            self.forget(&last.key, undone.as_deref());
         }
+    }
+
+    /// A record with this value, if there was one, takes no space any more.
+    fn forget(&mut self, key: &[u8], value: Option<&[u8]>) {
+        let bytes = value.map_or(0, |value| stored_bytes(key, value));
+        assert!(bytes <= self.stored, "a record of {bytes} bytes is gone, {} were stored", self.stored);
+        self.stored -= bytes;
+    }
+
+    /// Panics if the records do not take the space that is counted. It looks at each of them.
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        let records = self.tables.iter().flat_map(|(_, records)| records);
+        let stored: u64 = records.map(|(key, value)| stored_bytes(key, value)).sum();
+        assert_eq!(stored, self.stored, "bytes of all records, and bytes that are counted");
     }
 
     pub(super) fn add_callbacks(&mut self, callbacks: Vec<CommitCallback>) {
@@ -151,6 +166,8 @@ impl Index {
 
     /// Changes up to number `upto` are durable.
     pub(super) fn end_commit(&mut self, upto: u64) {
+        let changes = self.changes();
+        assert!((self.durable..=changes).contains(&upto), "{upto} of {changes} changes, after {}", self.durable);
         while self.durable < upto && self.undo.pop_front().is_some() {
             self.durable += 1;
         }
@@ -176,5 +193,48 @@ impl Index {
     fn position(&self, table: Table) -> usize {
         let found = self.tables.iter().position(|(t, _)| *t == table);
         found.unwrap_or_else(|| panic!("table {:?} is not among those the device was opened with", table.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::Prng;
+
+    const T: Table = Table("t");
+
+    #[test]
+    fn what_is_stored_is_counted_over_changes_that_are_undone_and_crashes() {
+        let mut prng = Prng::new(5);
+        let mut index = Index::new(&[T]);
+        for _ in 0..2000 {
+            let key = [prng.below(30) as u8 + 1];
+            match prng.below(20) {
+                0 => drop(index.crash()),
+                1 => {
+                    let upto = index.begin_commit().upto;
+                    index.end_commit(upto);
+                }
+                2 | 3 => index.undo_to(index.changes().saturating_sub(prng.below(5))),
+                4..=8 => drop(index.delete(T, &key)),
+                _ => index.put(T, &key, &vec![0; prng.below(100) as usize]),
+            }
+            index.check();
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes that are counted")]
+    fn space_that_no_record_takes_is_found() {
+        let mut index = Index::new(&[T]);
+        index.put(T, b"key", b"value");
+        index.stored += 1;
+        index.check();
+    }
+
+    #[test]
+    #[should_panic(expected = "1 of 0 changes")]
+    fn a_commit_of_changes_that_nobody_made_is_a_defect() {
+        Index::new(&[T]).end_commit(1);
     }
 }

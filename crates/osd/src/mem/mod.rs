@@ -301,6 +301,7 @@ impl Osd for MemOsd {
         let mut medium = self.inner.live_mut()?;
         let was_clean = medium.is_clean();
         if let Some(o) = medium.objects.remove(&object) {
+            assert!(o.bytes() <= medium.used, "an object has {} bytes of {} in use", o.bytes(), medium.used);
             medium.used -= o.bytes();
             medium.unsynced.remove(&object);
             medium.removed.push((object, o));
@@ -574,9 +575,11 @@ impl Medium {
         let object = self.objects.entry(fid).or_default();
         let before = object.bytes();
         object.apply(change);
+        assert!(before <= self.used, "{fid:?} has {before} bytes, of {} in use", self.used);
         let used = self.used - before + object.bytes();
         if adds && used > capacity {
-            object.undo();
+            let undone = object.undo();
+            assert!(undone && object.bytes() == before, "{fid:?} had {before} bytes, and has {}", object.bytes());
             return Err(OsdError::Io { what: "write", errno: Errno::ENOSPC });
         }
         self.used = used;
@@ -597,6 +600,7 @@ impl Medium {
     fn begin_commit(&mut self, index: index::Commit) -> MediumCommit {
         let (taken, used) = (std::mem::take(&mut self.taken), self.index.pages());
         self.space.handle_flush(taken, used, 0);
+        assert!(self.committing.is_none(), "a commit begins while one up to {:?} is under way", self.committing);
         self.committing = Some(index.upto);
         let changes = |fid: &Fid| self.objects.get(fid).map(|o| (*fid, o.changes()));
         MediumCommit { index, objects: self.unsynced.iter().filter_map(changes).collect(), removed: self.removed.len() }
@@ -606,7 +610,8 @@ impl Medium {
         for (fid, upto) in &commit.objects {
             self.synced(*fid, *upto);
         }
-        self.removed.drain(..commit.removed.min(self.removed.len()));
+        assert_eq!(self.committing, Some(commit.index.upto), "the commit under way, and the one that ends");
+        self.removed.drain(..commit.removed);
         self.index.end_commit(commit.index.upto);
         self.committing = None;
     }
@@ -749,7 +754,9 @@ impl Drop for MemTransaction {
         if !self.done
             && let Ok(mut medium) = self.device.live_mut()
         {
-            let changes = medium.index.changes() - self.undo_to;
+            let changes = medium.index.changes();
+            assert!(changes >= self.undo_to, "{changes} changes are left, the operation began with {}", self.undo_to);
+            let changes = changes - self.undo_to;
             medium.taken += changes * CHANGE_PAGES;
             medium.index.undo_to(self.undo_to);
         }

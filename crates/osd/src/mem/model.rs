@@ -281,10 +281,12 @@ impl Disk {
         let mut waited_for = 0;
         while occupied > self.model.cache_bytes {
             if waited_for == self.writing.len() {
-                let Some((object, range)) = self.dirty.take(WRITE_BACK_BYTES) else { break };
+                let dirty = self.dirty.take(WRITE_BACK_BYTES);
+                let (object, range) = dirty.expect("what fills the cache is dirty, or is being written back");
                 self.write_back(now, object, &range);
             }
             let (done, bytes) = self.writing[waited_for];
+            assert!(bytes <= occupied, "{bytes} bytes are written back, of {occupied} in the cache");
             (room, occupied, waited_for) = (done, occupied - bytes, waited_for + 1);
         }
         done.max(room)
@@ -293,7 +295,7 @@ impl Disk {
     /// Writes back what the medium had time for since the cache became half full.
     fn write_back_idle(&mut self, now: Time) {
         while self.dirty.bytes() > self.model.cache_bytes / 2 && self.busy_until <= now {
-            let Some((object, range)) = self.dirty.take(WRITE_BACK_BYTES) else { break };
+            let (object, range) = self.dirty.take(WRITE_BACK_BYTES).expect("there is a page of what is dirty");
             self.write_back(self.dirtied, object, &range);
         }
         while self.writing.front().is_some_and(|(done, _)| *done <= now) {

@@ -200,7 +200,8 @@ impl Object {
         let touched: Vec<u64> = self.overlapping(range.clone()).map(|(o, _)| o).collect();
         let mut removed = Vec::with_capacity(touched.len());
         for start in touched {
-            let Some(data) = self.extents.remove(&start) else { continue };
+            let data = self.extents.remove(&start).expect("an extent that was found is there");
+            assert!(data.len() as u64 <= self.bytes, "{} bytes are cut out of {}", data.len(), self.bytes);
             self.bytes -= data.len() as u64;
             let end = start + data.len() as u64;
             let (from, to) = (start.max(range.start), end.min(range.end));
@@ -216,6 +217,7 @@ impl Object {
     }
 
     fn insert(&mut self, offset: u64, data: Bytes) {
+        assert!(!data.is_empty(), "an extent at {offset} is empty");
         self.bytes += data.len() as u64;
         let replaced = self.extents.insert(offset, data);
         assert!(replaced.is_none(), "extents overlap at {offset}");

@@ -32,6 +32,7 @@ impl DirtyPages {
             && e >= start
         {
             ranges.remove(&s);
+            assert!(s < e && e - s <= self.bytes, "{s}..{e} was dirty, of {} bytes", self.bytes);
             self.bytes -= e - s;
             (start, end) = (start.min(s), end.max(e));
         }
@@ -81,14 +82,20 @@ impl DirtyPages {
         if ranges.is_empty() {
             self.ranges.remove(&object);
         }
-        self.bytes -= cut - start;
+        self.forget_bytes(cut - start);
         Some(start..cut)
     }
 
     /// The object is gone, and nothing of it need be written.
     pub(super) fn forget(&mut self, object: Fid) {
         let ranges = self.ranges.remove(&object).unwrap_or_default();
-        self.bytes -= ranges.iter().map(|(start, end)| end - start).sum::<u64>();
+        self.forget_bytes(ranges.iter().map(|(start, end)| end - start).sum());
+    }
+
+    fn forget_bytes(&mut self, bytes: u64) {
+        assert!(bytes <= self.bytes, "{bytes} bytes are clean, {} were dirty", self.bytes);
+        self.bytes -= bytes;
+        assert!(!self.ranges.is_empty() || self.bytes == 0, "nothing is dirty, and {} bytes are", self.bytes);
     }
 }
 
@@ -100,6 +107,15 @@ mod tests {
 
     const A: Fid = Fid { seq: 1, oid: 1, ver: 0 };
     const B: Fid = Fid { oid: 2, ..A };
+
+    #[test]
+    #[should_panic(expected = "nothing is dirty, and 1 bytes are")]
+    fn bytes_that_no_page_has_are_found() {
+        let mut dirty = DirtyPages::default();
+        dirty.add(A, &(0..PAGE));
+        dirty.bytes += 1;
+        dirty.take(PAGE);
+    }
 
     #[test]
     fn neighbours_of_all_writers_become_one_range() {
