@@ -1,7 +1,6 @@
 //! Removes the data of destroyed objects: only once the transaction that removed the record is durable, so that no
 //! crash brings a record back without its data. What a crash leaves undone is found at the next start.
 
-use crate::ops::destroy::DESTROY_COUNT_MAX;
 use crate::record::ObjectRecord;
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -17,6 +16,8 @@ const SEARCH_BATCH: usize = 256;
 /// GiB, and what is written meanwhile must not outrun it.
 const REMOVED_AT_A_TIME: usize = 8;
 
+/// Most objects of one OST_DESTROY.
+pub(crate) const DESTROY_COUNT_MAX: usize = 4096;
 /// Most objects that are destroyed and still have data. Beyond, OST_DESTROY waits, in the order of arrival: whoever destroys
 /// faster than the device removes is as fast as the device.
 const UNREMOVED_MAX: u32 = 65_536;

@@ -3,14 +3,12 @@
 
 use crate::OBJECTS;
 use crate::object_service::ObjectService;
+use crate::remover::DESTROY_COUNT_MAX;
 use nacre_base::{Errno, Fid};
 use nacre_ldlm::RangeSet;
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::Destroy;
 use std::sync::Arc;
-
-/// Most objects of one request.
-pub(crate) const DESTROY_COUNT_MAX: usize = 4096;
 
 pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
     let Destroy { mut fids } = request.decode()?;
