@@ -30,6 +30,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(24);
 /// A glimpse goes without those who have not answered by then.
 const GLIMPSE_TIMEOUT: Duration = Duration::from_secs(20);
 
+const _: () = assert!(TRY_TIMEOUT.as_secs() * 3 <= ANSWER_TIMEOUT.as_secs(), "one lost message must evict nobody");
+const _: () = assert!(TRY_TIMEOUT.as_secs() * 2 < GLIMPSE_TIMEOUT.as_secs(), "one lost message must lose no size");
+
 /// How many holders are asked first, all at once; then twice as many, and so on.
 const GLIMPSE_TOGETHER: usize = 4;
 

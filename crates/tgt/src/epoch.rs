@@ -29,6 +29,8 @@ pub(crate) fn begin(tx: &mut dyn Transaction, instance: u64) -> Result<Transno, 
     Ok(Transno(epoch << EPOCH_SHIFT))
 }
 
+const _: () = assert!(last_of(0).0 + 1 == 1 << EPOCH_SHIFT, "an epoch follows the one before without a gap");
+
 /// An operation is about to get the number `next`: if that begins an epoch, the operation reserves the one after it. The
 /// epoch itself was reserved 2^32 operations ago, and that is durable.
 pub(crate) fn reserve(tx: &mut dyn Transaction, next: Transno) -> Result<(), Errno> {
@@ -40,6 +42,6 @@ pub(crate) fn reserve(tx: &mut dyn Transaction, next: Transno) -> Result<(), Err
 }
 
 /// The last number of an epoch.
-pub(crate) fn last_of(epoch: u64) -> Transno {
-    Transno(epoch << EPOCH_SHIFT | u64::from(u32::MAX))
+pub(crate) const fn last_of(epoch: u64) -> Transno {
+    Transno(epoch << EPOCH_SHIFT | u32::MAX as u64)
 }

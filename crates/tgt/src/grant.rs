@@ -21,6 +21,9 @@ const LOW_BYTES: u64 = 32 * CHUNK_BYTES;
 /// Promises are multiples of this.
 const BLOCK_BYTES: u64 = 4096;
 
+const _: () = assert!(CHUNK_BYTES.is_multiple_of(BLOCK_BYTES), "what is added is cut to whole blocks");
+const _: () = assert!(CHUNK_BYTES <= EXPORT_GRANT_MAX, "no client may hold what one reply adds");
+
 /// The grants of one target.
 #[derive(Debug, Default)]
 pub struct GrantEngine {
@@ -84,12 +87,16 @@ impl GrantEngine {
         });
         self.exports.insert(export, granted);
         self.granted += granted;
+        self.assert_covered(granted);
         granted
     }
 
     /// A client is gone, and its grant with it. What its writes in progress take stays pending until they finish.
     pub fn disconnect(&mut self, export: u64) {
-        self.granted -= self.exports.remove(&export).unwrap_or(0);
+        let held = self.exports.remove(&export).unwrap_or(0);
+        assert!(held <= self.granted, "a client held {held} bytes of {} that all hold", self.granted);
+        self.granted -= held;
+        assert!(!self.exports.is_empty() || self.granted == 0, "nobody holds {} bytes", self.granted);
         self.dirty.remove(&export);
     }
 
@@ -103,13 +110,16 @@ impl GrantEngine {
         }
         self.take(export, from_grant);
         self.pending += from_grant + from_free;
+        self.assert_covered(from_free);
         Ok(Reservation { export, from_grant, from_free })
     }
 
     /// The write is over. The grant of a failed one goes back to its client.
     pub fn finish(&mut self, reservation: Reservation, written: Written) {
         let Reservation { export, from_grant, from_free } = reservation;
-        self.pending -= from_grant + from_free;
+        let taken = from_grant + from_free;
+        assert!(taken <= self.pending, "a write gives back {taken} bytes of {} that are pending", self.pending);
+        self.pending -= taken;
         match written {
             Written::All => self.available = self.available.saturating_sub(from_grant + from_free),
             Written::Failed => {
@@ -136,6 +146,8 @@ impl GrantEngine {
         let added = round_down((wanted - report.grant).min(self.left() / 8).min(CHUNK_BYTES).min(ceiling));
         self.exports.insert(export, granted + added);
         self.granted += added;
+        self.assert_covered(added);
+        assert!(granted + added <= EXPORT_GRANT_MAX, "a client holds {} bytes", granted + added);
         added
     }
 
@@ -159,8 +171,15 @@ impl GrantEngine {
         self.available.saturating_sub(self.total_granted())
     }
 
+    /// What was promised just now was there. What was promised before may be more than there is: others use the disk too.
+    fn assert_covered(&self, promised: u64) {
+        let total = self.total_granted();
+        assert!(promised == 0 || total <= self.available, "{total} bytes are promised of {}", self.available);
+    }
+
     fn take(&mut self, export: u64, bytes: u64) {
         if let Some(grant) = self.exports.get_mut(&export) {
+            assert!(bytes <= *grant && *grant <= self.granted, "{bytes} of {grant} bytes, of {}", self.granted);
             *grant -= bytes;
             self.granted -= bytes;
         }

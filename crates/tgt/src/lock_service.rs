@@ -239,6 +239,7 @@ impl LockService {
     /// Locks granted and requests waiting; for leak checks.
     pub fn counts(&self) -> (usize, usize) {
         let state = self.shared.state.lock();
+        state.assert_waiters();
         (state.namespace.lock_count(), state.namespace.waiting_count())
     }
 

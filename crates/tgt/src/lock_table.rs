@@ -97,6 +97,12 @@ impl Shared {
 }
 
 impl State {
+    /// Nobody is left waiting for a lock that is granted or gone. Walks over all objects.
+    pub(crate) fn assert_waiters(&self) {
+        let (waiters, waiting) = (self.waiters.len(), self.namespace.waiting_count());
+        assert!(waiters <= waiting, "{waiters} wait for locks, and {waiting} requests do");
+    }
+
     /// When there is something to do next if nothing happens.
     pub(crate) fn next_due(&self) -> Time {
         self.namespace.next_deadline().min(self.namespace.next_recompute())

@@ -29,6 +29,8 @@ impl<'a> Operation<'a> {
         replayed: Option<Transno>,
     ) -> Result<Operation<'a>, Errno> {
         let transno = replayed.unwrap_or_else(|| target.next_transno());
+        let former = target.former_transnos();
+        assert_eq!(replayed.is_some(), transno <= former, "{transno:?}, and earlier starts gave up to {former:?}");
         if replayed.is_none() {
             epoch::reserve(&mut *transaction, transno)?;
         }

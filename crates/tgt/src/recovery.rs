@@ -8,6 +8,7 @@
 //! (version-based recovery): what was based on those fails, as the target finds by the versions of what it changes, and is
 //! the loss of the client that made it.
 
+use nacre_base::steps::Steps;
 use nacre_base::{Errno, FxHashMap, Time, Uuid};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -52,6 +53,25 @@ impl Phase {
     }
 }
 
+/// What takes a recovery from one phase to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// The first client has come.
+    Begun,
+    /// All requests are replayed.
+    RequestsDone,
+    /// All locks are, or nobody is waited for any longer.
+    Over,
+}
+
+const PHASE_STEPS: Steps<Phase, Event> = Steps(&[
+    (Phase::Waiting, Event::Begun, Phase::Replay),
+    (Phase::Replay, Event::RequestsDone, Phase::Locks),
+    (Phase::Waiting, Event::Over, Phase::Complete),
+    (Phase::Replay, Event::Over, Phase::Complete),
+    (Phase::Locks, Event::Over, Phase::Complete),
+]);
+
 /// Names a replay that waits for its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket {
@@ -86,6 +106,10 @@ pub struct Recovery {
     clients: FxHashMap<Uuid, Client>,
     /// The highest transno that is executed: what was committed, or replayed.
     last: u64,
+    /// No earlier start of the target gave a higher one.
+    highest: u64,
+    /// Clients that took leave while they were waited for.
+    left: usize,
     running: Option<Ticket>,
     /// Some change is missing: what was based on it fails.
     by_version: bool,
@@ -157,8 +181,10 @@ impl Client {
 }
 
 impl Recovery {
-    /// A target starts, on which everything up to `committed` is durable and these clients were connected.
-    pub fn new(settings: Settings, committed: u64, known: impl IntoIterator<Item = Uuid>) -> Recovery {
+    /// A target starts, on which everything up to `committed` is durable, that has given no number above `highest`, and to which
+    /// these clients were connected.
+    pub fn new(settings: Settings, committed: u64, highest: u64, known: impl IntoIterator<Item = Uuid>) -> Recovery {
+        assert!(committed <= highest, "{committed} is committed, and the highest number that was given is {highest}");
         let clients: FxHashMap<_, _> = known.into_iter().map(|c| (c, Client::default())).collect();
         let phase = if clients.is_empty() { Phase::Complete } else { Phase::Waiting };
         let counts = Counts { known: clients.len(), ..Counts::default() };
@@ -167,6 +193,8 @@ impl Recovery {
             phase,
             clients,
             last: committed,
+            highest,
+            left: 0,
             running: None,
             by_version: false,
             began: None,
@@ -248,9 +276,10 @@ impl Recovery {
     }
 
     /// A replay has come. `previous` is the number of the client's replay before it, 0 for the first. False if it has no
-    /// business here: nobody waits for this client's replays any more.
+    /// business here: nobody waits for this client's replays any more, or no start of the target gave the number.
     pub fn handle_replay(&mut self, client: Uuid, transno: u64, previous: u64, now: Time) -> (bool, Effects) {
-        let replaying = self.phase <= Phase::Replay;
+        // The target would go on from a number that a client made up.
+        let replaying = self.phase <= Phase::Replay && transno <= self.highest;
         let Some(c) = self.clients.get_mut(&client).filter(|c| replaying && c.is_back && !c.requests_done) else {
             return (false, Effects::default());
         };
@@ -268,6 +297,11 @@ impl Recovery {
     /// The replay whose turn it was has been executed.
     pub fn handle_executed(&mut self, ticket: Ticket, now: Time) -> Effects {
         if self.running == Some(ticket) {
+            assert!(
+                ticket.transno <= self.highest,
+                "{ticket:?} was replayed, and {} is the highest number",
+                self.highest
+            );
             self.running = None;
             self.last = self.last.max(ticket.transno);
             self.counts.replayed += 1;
@@ -327,6 +361,7 @@ impl Recovery {
     /// The client says goodbye: it is not waited for, and what it has not replayed is nobody's.
     pub fn handle_disconnect(&mut self, client: Uuid, now: Time) -> Effects {
         let gone = self.clients.remove(&client);
+        self.left += usize::from(gone.is_some());
         self.by_version |= self.phase < Phase::Locks && gone.is_some_and(|c| !c.requests_done);
         self.advance(now)
     }
@@ -408,18 +443,26 @@ impl Recovery {
     fn progress(&mut self, now: Time) {
         self.soft_deadline = now + self.settings.soft;
         if self.phase == Phase::Waiting && self.began.is_some() {
-            self.phase = Phase::Replay;
+            self.enter(Event::Begun);
         }
+    }
+
+    fn enter(&mut self, event: Event) {
+        self.phase = PHASE_STEPS.next(self.phase, event);
+        assert!(self.clients.values().all(|c| c.is_back || !c.requests_done), "a client that is not here has replayed");
+        assert!(self.clients.values().all(|c| c.requests_done || !c.locks_done), "locks were replayed before requests");
     }
 
     /// Goes on as far as possible.
     fn advance(&mut self, now: Time) -> Effects {
         let mut effects = Effects::default();
+        let (here, counts) = (self.clients.len(), &self.counts);
+        assert_eq!(counts.known, here + counts.evicted + self.left, "clients went that nobody evicted: {counts:?}");
         if self.phase == Phase::Replay && self.running.is_none() {
             effects.run = self.next_turn();
             self.running = effects.run;
             if self.running.is_none() && self.clients.values().all(|c| c.requests_done) {
-                self.phase = Phase::Locks;
+                self.enter(Event::RequestsDone);
                 effects.phase_changed = true;
             }
         }
@@ -430,7 +473,8 @@ impl Recovery {
     }
 
     fn finish(&mut self, now: Time, effects: &mut Effects) {
-        self.phase = Phase::Complete;
+        assert!(self.clients.values().all(|c| c.locks_done), "it is over, and clients have not brought back all");
+        self.enter(Event::Over);
         self.ended = Some(now);
         effects.phase_changed = true;
     }
@@ -468,11 +512,25 @@ mod tests {
     }
 
     fn recovery(clients: u8) -> Recovery {
-        Recovery::new(Settings::default(), 100, (1..=clients).map(client))
+        Recovery::new(Settings::default(), 100, 1 << 32, (1..=clients).map(client))
     }
 
     fn ticket(n: u8, transno: u64) -> Option<Ticket> {
         Some(Ticket { client: client(n), transno })
+    }
+
+    #[test]
+    fn the_phases_follow_their_table() {
+        PHASE_STEPS.assert_sound();
+    }
+
+    /// The target went on from such a number, and had none left.
+    #[test]
+    fn a_number_that_no_start_gave_is_no_replay() {
+        let mut r = recovery(1);
+        r.handle_connect(client(1), at(1));
+        assert!(!r.handle_replay(client(1), u64::MAX, 0, at(2)).0);
+        assert!(r.handle_replay(client(1), 1 << 32, 0, at(2)).0);
     }
 
     #[test]

@@ -109,8 +109,8 @@ impl RecoveryService {
         exports: Exports,
     ) -> Result<Arc<RecoveryService>, TargetError> {
         let known = if recovers { reply::known_clients(&*target.osd().begin().await?)? } else { BTreeMap::new() };
-        let committed = target.last_committed().0;
-        let engine = Recovery::new(Settings::default(), committed, known.keys().copied());
+        let (committed, highest) = (target.last_committed().0, target.former_transnos().0);
+        let engine = Recovery::new(Settings::default(), committed, highest, known.keys().copied());
         let over = engine.phase() == Phase::Complete;
         if !over {
             target.begin_recovery();
@@ -385,6 +385,7 @@ impl RecoveryService {
                 tracing::error!(target = %name, %error, "what was replayed is not durable");
                 return;
             }
+            assert_eq!(self.engine.lock().phase(), Phase::Complete, "a recovery goes on that has ended");
             self.target.end_recovery();
             self.over.store(true, Ordering::Release);
             self.names.lock().clear();

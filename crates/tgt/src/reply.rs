@@ -45,6 +45,7 @@ pub(crate) fn put(
     xid: u64,
     response: &Response,
 ) -> Result<(), OsdError> {
+    assert_ne!(response.transno, Transno(0), "a change without a number is not found again after a crash");
     let value: Encoded = (xid, (response.transno, response.body.clone()));
     transaction.put(REPLY_SLOTS, &slot_key(client, tag), &encode(&value))
 }

@@ -204,7 +204,8 @@ impl<S: Service> Dispatcher<S> {
             let tally = (!handler.stat.is_empty()).then(|| stats.tally(handler.stat, Unit::Usecs));
             (handler.opcode as u32, Line { handler, tally })
         };
-        let lines = S::table().iter().map(line).collect();
+        let lines: FxHashMap<_, _> = S::table().iter().map(line).collect();
+        assert_eq!(lines.len(), S::table().len(), "an operation stands in the table of {} twice", S::NAME);
         Dispatcher { service, lines, recovery, exports }
     }
 

@@ -4,7 +4,7 @@
 
 use crate::recovery_service::{RecoveryService, RecoveryWait};
 use crate::reply::{self, ReplySlot};
-use crate::{Stats, TARGET, TargetError, epoch};
+use crate::{REPLY_SLOTS, Stats, TARGET, TargetError, epoch};
 use nacre_base::fault::FaultAction;
 use nacre_base::param::Params;
 use nacre_base::{Errno, Faults, TargetKind, TargetName, Transno, Uuid};
@@ -76,6 +76,10 @@ impl Target {
                 None => 0,
             };
             let former_transnos = epoch::begin(&mut *transaction, former)?;
+            // Such a number was never given: it is damage.
+            if last_committed > former_transnos {
+                return Err(TargetError::Corrupt(REPLY_SLOTS.0));
+            }
             let instance = former + 1;
             transaction.put(TARGET, b"instance", &instance.to_be_bytes())?;
             transaction.finish();
@@ -258,7 +262,11 @@ impl Target {
     pub fn last_committed(&self) -> Transno {
         let recovers = self.recovers.load(Ordering::Acquire);
         let counted = if recovers { &self.replays_committed } else { &self.last_committed };
-        Transno(counted.load(Ordering::Acquire))
+        let committed = counted.load(Ordering::Acquire);
+        // Read after it, for it only grows.
+        let last = self.last_transno.load(Ordering::Relaxed);
+        assert!(committed <= last, "{committed} is committed, and {last} was the last");
+        Transno(committed)
     }
 
     /// Whether clients of the last start are waited for, and have not yet brought back what they had.
@@ -287,7 +295,8 @@ impl Target {
 
     /// Clients are waited for.
     pub(crate) fn begin_recovery(&self) {
-        self.recovers.store(true, Ordering::Release);
+        let did = self.recovers.swap(true, Ordering::AcqRel);
+        assert!(!did, "a target recovers once for each start");
     }
 
     /// All is replayed, and durable: clients need to keep none of it, also if nothing new is ever committed.
@@ -309,8 +318,9 @@ impl Target {
 
     /// The operation at its turn keeps `transno`.
     pub(crate) fn keep_transno(&self, transno: Transno, transaction: &mut dyn Transaction) {
-        self.last_transno.fetch_max(transno.0, Ordering::Relaxed);
+        let before = self.last_transno.fetch_max(transno.0, Ordering::Relaxed);
         let is_replay = transno <= self.former_transnos;
+        assert!(is_replay || transno.0 == before + 1, "{transno:?} follows {before}: two operations had the turn");
         let counted = if is_replay { &self.replays_committed } else { &self.last_committed }.clone();
         transaction.on_commit(Box::new(move || {
             counted.fetch_max(transno.0, Ordering::Release);
