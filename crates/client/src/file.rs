@@ -217,7 +217,9 @@ impl Place {
             Place::End => end,
         };
         let start = start.min(FILE_SIZE_MAX - 1);
-        start..start.saturating_add(len as u64).min(FILE_SIZE_MAX)
+        let range = start..start.saturating_add(len as u64).min(FILE_SIZE_MAX);
+        assert!(!range.is_empty(), "a write of {len} bytes goes nowhere");
+        range
     }
 }
 
@@ -312,14 +314,17 @@ impl Client {
         let reply = if by_fid { mdc.open_by_fid(&caller, &body).await } else { mdc.open(&caller, &body).await };
         let reply = reply?;
         let (created, mut attr) = (reply.created, reply.attr.clone());
-        if created || body.flags & O_TRUNC != 0 {
-            self.sync_change(&caller, attr.fid, created).await?;
+        let shared = self.lov.file(reply.attr.fid);
+        let file = Arc::new(OpenFile::new(caller, cred, body.flags, reply, shared));
+        if (created || body.flags & O_TRUNC != 0)
+            && let Err(e) = self.sync_change(&caller, attr.fid, created).await
+        {
+            let _ = self.release(file).await;
+            return Err(e);
         }
         if believed.is_some_and(|believed| believed.fid == attr.fid && believed.mode != attr.mode) {
             self.forget_attributes(attr.fid).await;
         }
-        let shared = self.lov.file(reply.attr.fid);
-        let file = Arc::new(OpenFile::new(caller, cred, body.flags, reply, shared));
         let layout = match file.known_layout() {
             Some(layout) if !created => layout,
             _ => return Ok((Reported { attr, is_complete: true }, file)),
@@ -378,6 +383,7 @@ impl Client {
             }
             layout = newest;
         };
+        assert!(data.len() as u64 <= len, "{} bytes of {} were read, {len} were asked for", data.len(), file.fid);
         self.stats.count(Op::ReadBytes, data.len() as u64);
         Ok(data)
     }
@@ -486,7 +492,11 @@ impl Client {
                     layout = self.layout_to_write(file, &place.range(0, data.len())).await?;
                 }
                 Err(e) => return Err(e),
-                Ok(written) => return self.finish_write(file, written).await,
+                Ok(written) => {
+                    let (bytes, len) = (written.bytes, data.len());
+                    assert!(0 < bytes && bytes <= len, "{bytes} bytes of {} were written, of {len}", file.fid);
+                    return self.finish_write(file, written).await;
+                }
             }
         }
         Err(Errno::EIO)

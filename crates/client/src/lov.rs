@@ -138,6 +138,7 @@ impl Lov {
         self.fetch_locks(caller, file, mode, &parts).await;
         let lock = |part| async move { self.lock_part(caller, file, mode, part).await.map(Some) };
         let guards = lock_each(&parts, lock).await?.expect("every part gets a lock");
+        assert_eq!(parts.len(), guards.len(), "parts of an operation, and their locks");
         Ok(parts.into_iter().zip(guards).map(|(part, guard)| Locked { part, guard }).collect())
     }
 
@@ -476,6 +477,8 @@ async fn lock_each<'p, F: Future<Output = Result<Option<LockGuard>, Errno>>>(
     parts: &'p [Part],
     lock: impl Fn(&'p Part) -> F,
 ) -> Result<Option<Vec<LockGuard>>, Errno> {
+    // Who locks in another order waits for those who wait for him.
+    assert!(parts.is_sorted_by(|a, b| a.stripe < b.stripe), "parts are locked out of the order of their stripes");
     'again: loop {
         let mut guards = Vec::with_capacity(parts.len());
         for part in parts {

@@ -91,6 +91,7 @@ impl Locks {
                 Attempt::InTheWay(waiting) => waiting,
                 ended => return Ok(ended),
             };
+            assert!(!wants.is_empty(), "{} waits for no inode", request.opcode);
             held = Held { locks: Some(wait.granted(Some(request)).await?), wants };
         }
         tracing::error!("{} xid {} never has locked what it changes", request.opcode, request.header.xid);
@@ -100,6 +101,7 @@ impl Locks {
     /// At the turn of an operation, when it has made its changes: locks them, unless `held` covers them. If others are
     /// in the way, the operation must undo what it did by dropping its turn, and wait.
     pub(crate) fn lock(&self, request: &ServerRequest, held: Held, changed: &Changed) -> Result<Held, Waiting> {
+        assert!(held.locks.is_some() || held.wants.is_empty(), "{:?} are not locked any more", held.wants);
         let rest = changed.without(&held.wants);
         if rest.is_empty() {
             return Ok(held);
@@ -108,6 +110,8 @@ impl Locks {
         let mut wants = held.wants;
         drop(held.locks);
         let all = if wants.is_empty() { &rest[..] } else { merge(&mut wants, &rest) };
+        let left = changed.without(all);
+        assert!(left.is_empty(), "{left:?} would be changed without locks");
         match self.service.try_lock_inodes(all, client_of(&request.export)) {
             Ok(locks) => Ok(Held { locks: Some(locks), wants: Wants::new() }),
             Err(wait) => {
@@ -155,6 +159,7 @@ impl Locks {
         let contended = bits & UPDATE != 0
             && is_directory
             && self.recent.lock().is_changed_by_others(fid, export.cookie, self.rt.now(), self.age_limit());
+        assert_eq!(bits & !ALL, 0, "bits {bits:#x} of {fid} are granted");
         let bits = if contended { bits & !UPDATE } else { bits };
         if bits == 0 { None } else { self.service.grant_inode(export, fid, bits) }
     }
@@ -190,6 +195,7 @@ impl Recent {
             None => {
                 self.make_room(now, limit);
                 self.0.insert(directory, LastChange { client, at: now, by_others: None });
+                assert!(self.0.len() <= RECENT_MAX, "{} directories are remembered", self.0.len());
             }
         }
     }

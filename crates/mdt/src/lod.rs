@@ -2,6 +2,7 @@
 //! and their state, and answers with lists of OSTs; it makes no objects. Deterministic for a given seed and history.
 
 use crate::auto_stripe;
+use nacre_base::steps::Steps;
 use nacre_base::{Errno, OstIndex, Prng};
 use nacre_wire::attr::{StatFs, statfs_state};
 use nacre_wire::layout::{
@@ -47,6 +48,40 @@ pub enum Health {
     /// The administrator has deactivated it.
     Deactivated,
 }
+
+/// What is heard of an OST, or said by the administrator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    Answer,
+    Silence,
+    Deactivate,
+    Activate,
+}
+
+/// All steps of an OST's health.
+const HEALTH: Steps<Health, Heard> = {
+    use Health::{Active, Away, Deactivated, Starting};
+    Steps(&[
+        (Starting, Heard::Answer, Active),
+        (Starting, Heard::Silence, Away),
+        (Starting, Heard::Deactivate, Deactivated),
+        (Starting, Heard::Activate, Starting),
+        (Active, Heard::Answer, Active),
+        (Active, Heard::Silence, Away),
+        (Active, Heard::Deactivate, Deactivated),
+        (Active, Heard::Activate, Active),
+        (Away, Heard::Answer, Active),
+        (Away, Heard::Silence, Away),
+        (Away, Heard::Deactivate, Deactivated),
+        (Away, Heard::Activate, Away),
+        // A request that was under way says nothing any more.
+        (Deactivated, Heard::Answer, Deactivated),
+        (Deactivated, Heard::Silence, Deactivated),
+        (Deactivated, Heard::Deactivate, Deactivated),
+        // Whether it answers is to be seen.
+        (Deactivated, Heard::Activate, Away),
+    ])
+};
 
 /// Why no OSTs were chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -153,36 +188,36 @@ impl Lod {
     /// An OST answered a statfs, and so is active.
     pub fn handle_statfs(&mut self, ost: OstIndex, statfs: &StatFs) {
         self.set_active(ost, true);
-        if let Some(o) = self.osts.get_mut(&ost) {
-            let block = u64::from(statfs.block_size);
-            o.available = statfs.blocks_available.saturating_mul(block);
-            o.total = statfs.blocks.saturating_mul(block);
-            o.state = statfs.state;
-        }
+        let (o, block) = (self.known(ost), u64::from(statfs.block_size));
+        o.available = statfs.blocks_available.saturating_mul(block);
+        o.total = statfs.blocks.saturating_mul(block);
+        o.state = statfs.state;
     }
 
     /// An OST answers, or is away. That changes nothing while it is deactivated.
     pub fn set_active(&mut self, ost: OstIndex, active: bool) {
-        if let Some(o) = self.osts.get_mut(&ost).filter(|o| o.health != Health::Deactivated) {
-            o.health = if active { Health::Active } else { Health::Away };
-        }
+        self.hear(ost, if active { Heard::Answer } else { Heard::Silence });
+    }
+
+    fn hear(&mut self, ost: OstIndex, heard: Heard) {
+        let o = self.known(ost);
+        o.health = HEALTH.next(o.health, heard);
+    }
+
+    /// An OST that is configured: nobody hears of others.
+    fn known(&mut self, ost: OstIndex) -> &mut OstState {
+        let Some(o) = self.osts.get_mut(&ost) else { panic!("{ost:?} is not configured") };
+        o
     }
 
     /// The administrator deactivates an OST, or activates it again: then it is away until it answers.
     pub fn set_enabled(&mut self, ost: OstIndex, enabled: bool) {
-        let Some(o) = self.osts.get_mut(&ost) else { return };
-        match (enabled, o.health) {
-            (false, _) => o.health = Health::Deactivated,
-            (true, Health::Deactivated) => o.health = Health::Away,
-            (true, _) => {}
-        }
+        self.hear(ost, if enabled { Heard::Activate } else { Heard::Deactivate });
     }
 
     /// An OST shall have no new objects, or may again.
     pub fn set_no_create(&mut self, ost: OstIndex, no_create: bool) {
-        if let Some(o) = self.osts.get_mut(&ost) {
-            o.no_create = no_create;
-        }
+        self.known(ost).no_create = no_create;
     }
 
     /// An OST's state.
@@ -258,6 +293,9 @@ impl Lod {
     pub fn choose(&mut self, spec: &ComponentSpec, ready: &dyn Fn(OstIndex) -> u32) -> Result<Choice, LodError> {
         let stripe_size = if spec.stripe_size == 0 { self.default_stripe_size } else { spec.stripe_size };
         let osts = if spec.osts.is_empty() { self.choose_any(spec, ready)? } else { self.check_list(spec)? };
+        assert!(!osts.is_empty() && stripe_size > 0, "{osts:?} with stripes of {stripe_size} bytes are chosen");
+        let is_usable = |ost: &OstIndex| self.osts.get(ost).is_some_and(OstState::is_usable);
+        assert!(osts.iter().all(is_usable), "some of {osts:?} take no new objects");
         self.note_use(&osts);
         Ok(Choice { stripe_size, osts })
     }
@@ -311,8 +349,11 @@ impl Lod {
             }
             None => self.weighted(distinct, on_each, ready),
         };
+        assert_eq!(osts.len(), distinct, "{osts:?} are chosen of {usable} that can be used");
         let round = osts.clone();
         osts.extend(round.iter().cycle().take(count - distinct));
+        let is_overstriped = count > usable;
+        assert!(spec.overstripe || !is_overstriped, "{count} stripes on {usable} OSTs were not asked for");
         Ok(osts)
     }
 
@@ -331,6 +372,8 @@ impl Lod {
     /// The order in which round robin would take OSTs now; moves on by `count`.
     fn next_in_turn(&mut self, count: usize) -> Vec<OstIndex> {
         let n = self.order.len();
+        assert_eq!(n, self.osts.len(), "OSTs in the order of turns, and configured");
+        assert!(count > 0 && count <= n, "{count} of {n} OSTs are wanted in turn");
         let start = self.cursor % n;
         // A file over all OSTs would leave the turn where it was, and every such file would begin on the same OST.
         self.cursor = (start + if count.is_multiple_of(n) { count + 1 } else { count }) % n;
@@ -404,8 +447,7 @@ impl Lod {
                 drawn = drawn.saturating_sub(*weight);
                 hit
             });
-            // Weights are never 0, so one is always hit.
-            let Some(at) = at else { break };
+            let Some(at) = at else { panic!("nothing was drawn of {left:?}, which weigh {total}") };
             chosen.push(left.remove(at).1);
         }
         chosen
@@ -439,6 +481,7 @@ impl Lod {
         }
         places.sort();
         self.order = places.into_iter().map(|(_, _, ost)| ost).collect();
+        assert_eq!(self.order.len(), self.osts.len(), "OSTs in the order of turns, and configured");
         self.cursor = self.prng.below(self.order.len() as u64) as usize;
     }
 }
@@ -496,6 +539,21 @@ pub fn fill_from_default(spec: &mut LayoutSpec, default: Option<&LayoutSpec>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn health_has_an_answer_to_everything() {
+        HEALTH.assert_sound();
+        let all = [Health::Active, Health::Starting, Health::Away, Health::Deactivated];
+        for heard in [Heard::Answer, Heard::Silence, Heard::Deactivate, Heard::Activate] {
+            assert!(all.iter().all(|health| HEALTH.find(*health, heard).is_some()), "{heard:?}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "is not configured")]
+    fn nothing_is_heard_of_an_ost_that_is_not_configured() {
+        Lod::new(1).set_active(OstIndex(0), true);
+    }
 
     /// `n` OSTs, two on each host, of equal space.
     fn lod(n: u32) -> Lod {

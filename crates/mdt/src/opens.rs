@@ -78,6 +78,7 @@ impl OpenHandles {
         let count = self.counts.entry((handle.fid, client)).or_default();
         count.all += 1;
         count.writable += usize::from(handle.is_writable());
+        assert!(count.writable <= count.all, "{client:#x} has {} open: {count:?}", handle.fid);
     }
 
     /// A client's handle.
@@ -93,6 +94,7 @@ impl OpenHandles {
             self.clients.remove(&client);
         }
         self.uncount(closed, client);
+        self.assert_counted();
         Some(closed)
     }
 
@@ -106,6 +108,7 @@ impl OpenHandles {
                 unused.push(handle.fid);
             }
         }
+        self.assert_counted();
         unused
     }
 
@@ -136,13 +139,35 @@ impl OpenHandles {
 
     fn uncount(&mut self, handle: OpenHandle, client: u64) {
         let key = (handle.fid, client);
-        if let Some(count) = self.counts.get_mut(&key) {
-            count.all -= 1;
-            count.writable -= usize::from(handle.is_writable());
-            if count.all == 0 {
-                self.counts.remove(&key);
+        let Some(count) = self.counts.get_mut(&key) else { panic!("{handle:?} of {client:#x} was not counted") };
+        let writable = usize::from(handle.is_writable());
+        assert!(count.all > 0 && count.writable >= writable, "{handle:?} of {client:#x} is one of {count:?}");
+        (count.all, count.writable) = (count.all - 1, count.writable - writable);
+        assert!(count.writable <= count.all, "{client:#x} has {} open: {count:?}", handle.fid);
+        if count.all == 0 {
+            self.counts.remove(&key);
+        }
+    }
+
+    /// Who has handles has them counted.
+    fn assert_counted(&self) {
+        let (clients, counts) = (self.clients.len(), self.counts.len());
+        assert!(clients <= counts && (clients > 0 || counts == 0), "{clients} clients have handles, {counts} counts");
+    }
+
+    /// Panics if the counts are not those of the handles. Looks at all.
+    pub fn assert_sound(&self) {
+        self.assert_counted();
+        let mut found = BTreeMap::<(Fid, u64), (usize, usize)>::new();
+        for (client, handles) in &self.clients {
+            assert!(!handles.is_empty(), "{client:#x} has no handles, and is not forgotten");
+            for handle in handles.values() {
+                let count = found.entry((handle.fid, *client)).or_default();
+                *count = (count.0 + 1, count.1 + usize::from(handle.is_writable()));
             }
         }
+        let counted = self.counts.iter().map(|(key, count)| (*key, (count.all, count.writable)));
+        assert!(found.into_iter().eq(counted), "handles of each inode and client, and as counted: {:?}", self.counts);
     }
 }
 
@@ -164,6 +189,7 @@ mod tests {
         o.close(A, again);
         assert_eq!(o.writers(F), 1);
         assert_eq!(o.close(A, b), None, "another client's handle");
+        o.assert_sound();
         assert_eq!(o.close(A, a).unwrap().fid, F);
         assert_eq!((o.close(A, a), o.writers(F)), (None, 0));
         assert!(o.is_open(F));
@@ -179,7 +205,17 @@ mod tests {
         o.reopen(A, next, Fid { oid: 2, ..F }, flags::O_RDWR).unwrap();
         assert_eq!(o.open(A, F, 0), Ok(next));
         assert_eq!(o.len(), 2);
+        o.assert_sound();
         assert_eq!(o.close_all(A), [F]);
         assert!(o.is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "and as counted")]
+    fn a_handle_that_is_not_counted_is_a_defect() {
+        let mut o = OpenHandles::new(3);
+        o.open(A, F, 0).unwrap();
+        o.counts.entry((F, A)).or_default().all += 1;
+        o.assert_sound();
     }
 }

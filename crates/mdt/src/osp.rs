@@ -340,6 +340,7 @@ impl Allocator<'_> {
             osp.pool_low.notify_one();
             match taken {
                 Some(fids) => {
+                    assert_eq!(fids.len(), *count as usize, "objects taken of OST{:04x}", index.0);
                     self.taken.push((osp, fids.clone()));
                     objects.insert(*index, fids);
                 }
@@ -397,6 +398,7 @@ impl Objects for Allocator<'_> {
         let mut counts = BTreeMap::<OstIndex, u32>::new();
         for i in lacking {
             let choice = self.choose(file, &layout.components[i], room)?;
+            assert!(choice.osts.len() <= room, "{} stripes are chosen, there is room for {room}", choice.osts.len());
             room -= choice.osts.len();
             choice.osts.iter().for_each(|o| *counts.entry(*o).or_default() += 1);
             choices.push((i, choice));
@@ -409,6 +411,7 @@ impl Objects for Allocator<'_> {
         for (i, choice) in choices {
             fill(&mut layout.components[i], &choice, &mut objects);
         }
+        assert!(objects.values().all(|left| left.len() == 0), "objects were taken for no stripe: {objects:?}");
         // As Lustre counts: a new file's first objects are no change.
         layout.generation += u32::from(had > 0);
         Ok(true)
@@ -421,7 +424,9 @@ fn fill(component: &mut Component, choice: &Choice, objects: &mut BTreeMap<OstIn
         let object = objects.get_mut(ost)?.next()?;
         Some(Stripe { ost: *ost, object })
     };
+    assert!(component.stripes.is_empty(), "{component:?} has objects, and is given others");
     component.stripes = choice.osts.iter().filter_map(&mut stripe).collect();
+    assert_eq!(component.stripes.len(), choice.osts.len(), "objects for {choice:?}");
     component.stripe_size = choice.stripe_size;
     component.pattern = pattern::RAID0 | if choice.is_overstriped() { pattern::OVERSTRIPING } else { 0 };
     component.flags |= component_flags::INIT;

@@ -1,6 +1,7 @@
 //! Precreated objects of one OST, as an engine: what is at hand, when to ask for more, and how many. Fast use makes the
 //! batches grow, so that the OST's round trip disappears from the path of creates.
 
+use nacre_base::steps::Steps;
 use nacre_base::{Fid, Time};
 use nacre_wire::ost::CreateReply;
 use std::collections::VecDeque;
@@ -10,14 +11,39 @@ use std::time::Duration;
 pub const BATCH_MIN: u32 = 32;
 /// Most objects asked for at once (`max_create_count`).
 pub const BATCH_MAX: u32 = 4096;
+/// Most objects at hand: an OST that makes more than it was asked for does not make the count overflow.
+const AVAILABLE_MAX: u32 = 1 << 30;
 /// A batch that lasts shorter than this was too small.
 const QUICK: Duration = Duration::from_secs(1);
+
+/// Whether more objects are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refill {
+    Idle,
+    Requested,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RefillInput {
+    Request,
+    Created,
+    Failed,
+}
+
+/// One request at a time, and one answer to each.
+const REFILL: Steps<Refill, RefillInput> = Steps(&[
+    (Refill::Idle, RefillInput::Request, Refill::Requested),
+    (Refill::Requested, RefillInput::Created, Refill::Idle),
+    (Refill::Requested, RefillInput::Failed, Refill::Idle),
+]);
 
 /// The pool.
 #[derive(Debug, Clone)]
 pub struct Pool {
     /// Sequence of the objects that came last.
     seq: u64,
+    /// The one before it, of which there may be objects at hand; 0 if there was none on the same storage.
+    former_seq: u64,
     /// Objects at hand, in the order in which they are handed out; first and count.
     ranges: VecDeque<(Fid, u32)>,
     available: u32,
@@ -25,8 +51,7 @@ pub struct Pool {
     batch_max: u32,
     /// What somebody waits for.
     demand: u32,
-    /// Whether a request for more is on its way.
-    requested: bool,
+    refill: Refill,
     refilled_at: Time,
 }
 
@@ -35,12 +60,13 @@ impl Pool {
     pub fn new() -> Pool {
         Pool {
             seq: 0,
+            former_seq: 0,
             ranges: VecDeque::new(),
             available: 0,
             batch: BATCH_MIN,
             batch_max: BATCH_MAX,
             demand: 0,
-            requested: false,
+            refill: Refill::Idle,
             refilled_at: Time::ZERO,
         }
     }
@@ -85,7 +111,9 @@ impl Pool {
         }
         let mut taken = Vec::with_capacity(count as usize);
         while taken.len() < count as usize {
-            let (first, left) = self.ranges.front_mut()?;
+            let Some((first, left)) = self.ranges.front_mut() else {
+                panic!("{} objects are in no range", self.available)
+            };
             taken.push(*first);
             (first.oid, *left) = (first.oid + 1, *left - 1);
             if *left == 0 {
@@ -93,11 +121,15 @@ impl Pool {
             }
         }
         self.available -= count;
+        self.assert_counted();
+        assert_eq!(taken.len(), count as usize, "objects that were taken");
         Some(taken)
     }
 
-    /// Takes back what the last [`Pool::take`] gave.
+    /// Takes back what the last [`Pool::take`] gave. What came from other storage under the OST's name is not there any more.
     pub fn give_back(&mut self, objects: &[Fid]) {
+        let is_there = |fid: &&Fid| fid.seq == self.seq || fid.seq == self.former_seq;
+        let objects: Vec<Fid> = objects.iter().filter(is_there).copied().collect();
         for fid in objects.iter().rev() {
             match self.ranges.front_mut() {
                 Some((first, count)) if first.seq == fid.seq && first.oid == fid.oid + 1 => {
@@ -107,38 +139,63 @@ impl Pool {
             }
             self.available += 1;
         }
+        self.assert_counted();
+    }
+
+    /// Each range has objects, and they are those at hand.
+    fn assert_counted(&self) {
+        assert_eq!(self.ranges.is_empty(), self.available == 0, "{} objects in {:?}", self.available, self.ranges);
+        let ends = [self.ranges.front(), self.ranges.back()].into_iter().flatten();
+        assert!(ends.clone().all(|(_, count)| *count > 0), "ranges without objects: {:?}", self.ranges);
+        assert!(ends.clone().all(|(_, n)| *n <= self.available), "{} objects in {:?}", self.available, self.ranges);
+    }
+
+    /// Panics if the objects at hand are not those of all ranges.
+    pub fn assert_sound(&self) {
+        self.assert_counted();
+        let sum = self.ranges.iter().map(|(_, count)| u64::from(*count)).sum::<u64>();
+        assert_eq!(sum, u64::from(self.available), "objects of all ranges, and at hand");
     }
 
     /// How many objects to ask for now, if any. The answer goes to [`Pool::handle_created`] or
     /// [`Pool::handle_failed`]; until then no more are wanted.
     pub fn poll_request(&mut self, now: Time) -> Option<u32> {
         let low = self.available < self.batch.div_ceil(2) || self.available < self.demand;
-        if self.requested || !low || self.batch_max == 0 {
+        if self.refill == Refill::Requested || !low || self.batch_max == 0 {
             return None;
         }
+        assert!(self.batch <= self.batch_max, "{} objects are a batch, at most {}", self.batch, self.batch_max);
         if self.refilled_at > Time::ZERO && now.since(self.refilled_at) < QUICK {
             self.batch = (self.batch * 2).min(self.batch_max);
         }
-        self.requested = true;
-        Some(self.batch.max(self.demand))
+        self.refill = REFILL.next(self.refill, RefillInput::Request);
+        let count = self.batch.max(self.demand);
+        assert!(count > 0, "no objects are asked for: {self:?}");
+        Some(count)
     }
 
     /// The OST has made objects.
     pub fn handle_created(&mut self, now: Time, reply: &CreateReply) {
         let CreateReply { seq, first, count, former_seq } = *reply;
-        self.requested = false;
+        self.refill = REFILL.next(self.refill, RefillInput::Created);
         self.refilled_at = now;
-        if seq != self.seq && former_seq != self.seq {
-            // Another storage under the OST's name: what was at hand is not there any more.
-            self.available = 0;
-            self.ranges.clear();
+        match seq == self.seq {
+            true => {}
+            false if former_seq == self.seq => self.former_seq = self.seq,
+            false => {
+                // Another storage under the OST's name: what was at hand is not there any more.
+                self.available = 0;
+                self.ranges.clear();
+                self.former_seq = 0;
+            }
         }
         self.seq = seq;
-        let count = count.min(u32::MAX - first);
+        let count = count.min(u32::MAX - first).min(AVAILABLE_MAX.saturating_sub(self.available));
         if count > 0 {
             self.ranges.push_back((Fid { seq, oid: first, ver: 0 }, count));
-            self.available = self.available.saturating_add(count);
+            self.available += count;
         }
+        self.assert_counted();
         if self.available >= self.demand {
             self.demand = 0;
         }
@@ -146,7 +203,7 @@ impl Pool {
 
     /// The OST made none.
     pub fn handle_failed(&mut self) {
-        self.requested = false;
+        self.refill = REFILL.next(self.refill, RefillInput::Failed);
     }
 }
 
@@ -168,19 +225,63 @@ mod tests {
         CreateReply { seq, first, count, former_seq: seq - 1 }
     }
 
+    /// Objects come that were asked for, whether or not there was a reason to.
+    fn comes(pool: &mut Pool, now: Time, reply: &CreateReply) {
+        pool.refill = Refill::Requested;
+        pool.handle_created(now, reply);
+        pool.assert_sound();
+    }
+
+    #[test]
+    fn one_request_has_one_answer() {
+        REFILL.assert_sound();
+        assert_eq!(REFILL.find(Refill::Idle, RefillInput::Created), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "objects of all ranges, and at hand")]
+    fn objects_that_no_range_has_are_a_defect() {
+        let mut p = Pool::new();
+        comes(&mut p, Time::ZERO, &made(9, 1, 3));
+        p.available += 1;
+        p.assert_sound();
+    }
+
+    #[test]
+    fn objects_of_lost_storage_are_not_given_to_another_file() {
+        let mut p = Pool::new();
+        comes(&mut p, Time::ZERO, &made(9, 1, 3));
+        let taken = p.take(2).unwrap();
+        comes(&mut p, Time::ZERO, &made(20, 1, 1));
+        p.give_back(&taken);
+        assert_eq!((p.available(), p.take(1).unwrap()[0].seq), (1, 20));
+    }
+
+    #[test]
+    fn an_ost_that_makes_more_than_it_was_asked_for_is_believed_so_far() {
+        let mut p = Pool::new();
+        comes(&mut p, Time::ZERO, &made(9, 1, u32::MAX));
+        comes(&mut p, Time::ZERO, &made(9, 1, u32::MAX));
+        assert_eq!(p.available(), AVAILABLE_MAX);
+        let taken = p.take(3).unwrap();
+        comes(&mut p, Time::ZERO, &made(9, 1, u32::MAX));
+        p.give_back(&taken);
+        p.assert_sound();
+    }
+
     #[test]
     fn what_is_left_of_a_sequence_is_handed_out_before_its_successor() {
         let mut p = Pool::new();
-        p.handle_created(Time::ZERO, &made(9, u32::MAX - 3, 3));
-        p.handle_created(Time::ZERO, &made(10, 1, 2));
+        comes(&mut p, Time::ZERO, &made(9, u32::MAX - 3, 3));
+        comes(&mut p, Time::ZERO, &made(10, 1, 2));
         let seqs = |fids: &[Fid]| fids.iter().map(|f| (f.seq, f.oid)).collect::<Vec<_>>();
         let taken = p.take(4).unwrap();
         assert_eq!(seqs(&taken), [(9, u32::MAX - 3), (9, u32::MAX - 2), (9, u32::MAX - 1), (10, 1)]);
         p.give_back(&taken);
         assert_eq!(p.take(5).unwrap()[..4], taken);
         // Other storage has no such predecessor.
-        p.handle_created(Time::ZERO, &made(10, 3, 2));
-        p.handle_created(Time::ZERO, &made(12, 1, 1));
+        comes(&mut p, Time::ZERO, &made(10, 3, 2));
+        comes(&mut p, Time::ZERO, &made(12, 1, 1));
         assert_eq!((p.available(), seqs(&p.take(1).unwrap())), (1, vec![(12, 1)]));
     }
 
@@ -190,9 +291,9 @@ mod tests {
         assert_eq!(p.take(1), None);
         assert_eq!(p.poll_request(Time::ZERO), Some(32));
         assert_eq!(p.poll_request(Time::ZERO), None, "one request at a time");
-        p.handle_created(Time::from_secs(1), &made(9, 2, 3));
+        comes(&mut p, Time::from_secs(1), &made(9, 2, 3));
         assert_eq!(oids(p.take(2)), [2, 3]);
-        p.handle_created(Time::from_secs(1), &made(9, 10, 2));
+        comes(&mut p, Time::from_secs(1), &made(9, 10, 2));
         let taken = p.take(2).unwrap();
         assert_eq!(oids(Some(taken.clone())), [4, 10]);
         p.give_back(&taken);
@@ -208,7 +309,7 @@ mod tests {
         for _ in 0..10 {
             let n = p.poll_request(now).unwrap();
             batches.push(n);
-            p.handle_created(now, &made(9, next, n));
+            comes(&mut p, now, &made(9, next, n));
             next += n;
             now += Duration::from_millis(100);
             p.take(p.available()).unwrap();
@@ -223,9 +324,9 @@ mod tests {
         let mut p = Pool::new();
         assert_eq!(p.take(500), None);
         assert_eq!(p.poll_request(Time::ZERO), Some(500));
-        p.handle_created(Time::ZERO, &made(9, 1, 100));
+        comes(&mut p, Time::ZERO, &made(9, 1, 100));
         assert_eq!(p.poll_request(Time::from_secs(9)), Some(500), "the OST made fewer");
-        p.handle_created(Time::from_secs(9), &made(9, 101, 500));
+        comes(&mut p, Time::from_secs(9), &made(9, 101, 500));
         assert_eq!(p.take(500).unwrap().len(), 500);
     }
 }

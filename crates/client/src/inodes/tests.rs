@@ -44,12 +44,14 @@ impl InodeCache {
         let asked = self.begin();
         self.keep(asked, reply, NOW);
         self.end(asked, NOW);
+        self.assert_sound();
     }
 
     fn tell_name(&mut self, text: &'static str, found: Option<&AttrReply>, parent_bits: u64) {
         let asked = self.begin();
         self.keep_lookup(asked, D, &name(text), found, lock(D, parent_bits).as_ref(), NOW);
         self.end(asked, NOW);
+        self.assert_sound();
     }
 
     fn look(&mut self, text: &str) -> Answer {
@@ -360,4 +362,12 @@ fn a_directorys_attributes_are_kept_up_with_own_changes() {
     c.changed(third);
     c.end(third, NOW);
     assert_eq!(c.version(D), None, "what others did meanwhile is not known");
+}
+
+#[test]
+#[should_panic(expected = "names of all directories")]
+fn names_that_no_directory_has_are_a_defect() {
+    let mut c = InodeCache::default();
+    c.names += 1;
+    c.assert_sound();
 }

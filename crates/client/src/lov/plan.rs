@@ -116,13 +116,16 @@ impl ObjectIo {
     pub(crate) fn gather(&self, offset: u64, data: &Payload) -> Payload {
         let mut out = Payload::new();
         for p in &self.pieces {
+            assert!(p.file_offset >= offset, "{p:?} is not in data from {offset} on");
             out.append(data.slice((p.file_offset - offset) as usize, p.len));
         }
+        assert_eq!(out.len(), self.len, "bytes for {self:?}");
         out
     }
 
     /// Where in the file byte number `index` of the run is; the end of its last piece for the byte after the last.
     pub(crate) fn file_offset_of(&self, index: usize) -> u64 {
+        assert!(index <= self.len, "byte {index} is asked for of {self:?}");
         let mut left = index;
         for (i, p) in self.pieces.iter().enumerate() {
             if left < p.len || i + 1 == self.pieces.len() {
@@ -130,11 +133,12 @@ impl ObjectIo {
             }
             left -= p.len;
         }
-        0
+        panic!("byte {index} is asked for of a run without pieces: {self:?}")
     }
 
     /// What was read, put to its places in the file.
     pub(crate) fn scatter(&self, data: &Payload) -> Vec<Filled> {
+        assert!(data.len() <= self.len, "{} bytes were read for {self:?}", data.len());
         let mut at = 0;
         let mut filled = Vec::with_capacity(self.pieces.len());
         for p in &self.pieces {
@@ -200,6 +204,7 @@ pub(crate) fn assemble(offset: u64, end: u64, filled: &[Filled]) -> Payload {
         at = to;
     }
     out.append(Payload::zeroes(end.saturating_sub(at) as usize));
+    assert_eq!(out.len() as u64, end.saturating_sub(offset), "bytes put together for {offset}..{end}");
     out
 }
 
@@ -215,6 +220,7 @@ pub(crate) struct StripeMap {
 
 impl StripeMap {
     pub(crate) fn new(component: &Component, index: usize) -> StripeMap {
+        assert!(index < component.stripes.len(), "stripe {index} of {}", component.stripes.len());
         StripeMap {
             unit: component.stripe_size.into(),
             count: component.stripes.len() as u64,

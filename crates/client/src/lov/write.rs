@@ -118,6 +118,7 @@ impl Lov {
             _ => lock_each(&parts, |part| self.lock_to_write(&write, way, part, &asked)).await?,
         };
         if let Some(end) = end_of_room(parts.iter().zip(&ios)) {
+            assert!(offset <= end && end - offset < write.len(), "there is room up to {end}, from {offset} on");
             let room = (end - offset) as usize;
             drop((guards, parts));
             if room == 0 {
@@ -194,6 +195,7 @@ impl Lov {
             // Most appends are small and lie in one object.
             let mut locked = locked;
             let Locked { part, guard } = locked.swap_remove(place.stripe);
+            assert_eq!(part.stripe, place.stripe, "the lock of one stripe for another");
             drop(locked);
             let (of, locking) = (file.object(place.stripe, part.object.fid, now), file.locking);
             let room = part.osc.room(place.offset, room);
@@ -251,6 +253,7 @@ fn ahead_in(file: &Striped, part: &Part, records: &[Extent]) -> RangeSet {
 fn sum_up(offset: u64, len: usize, answers: impl IntoIterator<Item = (u64, Option<Errno>)>) -> Result<Written, Errno> {
     let mut first = None::<(u64, Errno)>;
     for (at, error) in answers {
+        assert!(offset <= at && at - offset <= len as u64, "written up to {at}, of {len} bytes from {offset} on");
         match error {
             Some(Errno::ESTALE) => return Err(Errno::ESTALE),
             Some(error) => first = Some(first.filter(|f| f.0 <= at).unwrap_or((at, error))),

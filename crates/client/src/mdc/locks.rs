@@ -164,7 +164,11 @@ impl Mdc {
                     Given::Send if giving.keep == 0 => cancels.push(giving.id),
                     Given::Send => converts.push((giving.id, giving.keep)),
                     Given::Stop => {}
-                    Given::Again(more) => givings.push(more),
+                    Given::Again(more) => {
+                        let less = more.id == giving.id && more.keep & !giving.keep == 0;
+                        assert!(less, "instead of {giving:?} goes {more:?}");
+                        givings.push(more);
+                    }
                 }
             }
         }
@@ -200,6 +204,7 @@ impl Mdc {
     }
 
     async fn convert(&self, id: LockId, keep: u64) {
+        assert_ne!(keep, 0, "{id:?} is converted to nothing, and not cancelled");
         let body = Convert { handle: id.0, bits: keep };
         let _ = self.connection.call::<()>(Opcode::LdlmConvert, &body, giving_back()).await;
         self.inodes.lock().settled(id);

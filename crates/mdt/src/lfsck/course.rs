@@ -14,6 +14,7 @@ use super::overlay::Changes;
 use crate::record::{Inode, LastUsed};
 use crate::tables::INODES;
 use async_trait::async_trait;
+use nacre_base::steps::Steps;
 use nacre_base::{Errno, Fid, OstIndex, Timestamp};
 use nacre_osd::Transaction;
 use nacre_wire::lfsck::{ObjectAction, ObjectFact, ObjectFacts, ObjectQuery, ObjectRepair, ObjectRepairs};
@@ -136,6 +137,31 @@ impl Stage {
     }
 }
 
+/// What this run knows of objects. It is in memory only, so that a check that goes on after a restart learns it anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Nothing,
+    /// Which objects files have.
+    Claims,
+    /// That, and what objects there are.
+    Objects,
+}
+
+/// The stages that learn of objects, or use what is known of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Looks {
+    AtClaims,
+    AtObjects,
+    AtStripes,
+}
+
+/// An object is nobody's only by the claims of this run, and files are held against objects only after orphans found theirs.
+const KNOWN: Steps<Known, Looks> = Steps(&[
+    (Known::Nothing, Looks::AtClaims, Known::Claims),
+    (Known::Claims, Looks::AtObjects, Known::Objects),
+    (Known::Objects, Looks::AtStripes, Known::Objects),
+]);
+
 /// Records of one turn.
 const BATCH: usize = 64;
 
@@ -161,6 +187,7 @@ pub struct Course<'a> {
     orphans: BTreeMap<Fid, Vec<(OstIndex, ObjectFact)>>,
     /// OSTs that did not answer: nothing is said of their objects.
     unreachable: BTreeSet<OstIndex>,
+    known: Known,
 }
 
 impl<'a> Course<'a> {
@@ -187,7 +214,13 @@ impl<'a> Course<'a> {
             used: BTreeMap::new(),
             orphans: BTreeMap::new(),
             unreachable: BTreeSet::new(),
+            known: Known::Nothing,
         }
+    }
+
+    /// A stage begins that learns of objects, or uses what is known of them.
+    fn look(&mut self, looks: Looks) {
+        self.known = KNOWN.next(self.known, looks);
     }
 
     /// Runs to the end, or from a stage of the namespace and a position in it; what was found.
@@ -205,6 +238,8 @@ impl<'a> Course<'a> {
             }
             stage = at.next();
         }
+        assert!(self.orphans.is_empty(), "objects of {} files were found, and left alone", self.orphans.len());
+        self.assert_dry();
         self.meta.commit().await?;
         Ok((self.tally, self.unreachable))
     }
@@ -249,6 +284,7 @@ impl<'a> Course<'a> {
         let (now, index, dry_run) = (self.meta.wall(), self.meta.index(), self.options.dry_run);
         let (changes, touched, next_oid) = (&mut self.changes, &mut self.touched, &mut self.next_oid);
         let mut out = None;
+        let first_oid = *next_oid;
         self.meta
             .turn(&mut |tx, version| {
                 let mut view;
@@ -267,7 +303,15 @@ impl<'a> Course<'a> {
                 Ok(if keep { Work { is_changed: true, inodes: m.changed } } else { Work::default() })
             })
             .await?;
-        out.ok_or(Errno::EIO)
+        assert!(*next_oid >= first_oid, "FIDs are made twice: {next_oid} after {first_oid}");
+        let Some(out) = out else { panic!("a turn ended without its work") };
+        Ok(out)
+    }
+
+    /// What would be changed is kept apart in a dry run only.
+    fn assert_dry(&self) {
+        let is_apart = !self.object_changes.is_empty();
+        assert!(self.options.dry_run || !is_apart, "{} changes of objects are not made", self.object_changes.len());
     }
 
     /// Asks an OST; none if it does not answer. In a dry run, as if its repairs were made.
@@ -295,6 +339,7 @@ impl<'a> Course<'a> {
     }
 
     fn as_repaired(&self, ost: OstIndex, fids: &[Fid], facts: &mut ObjectFacts) {
+        self.assert_dry();
         if self.object_changes.is_empty() {
             return;
         }
@@ -359,4 +404,23 @@ fn repaired(fact: Option<ObjectFact>, repair: &ObjectRepair) -> Option<ObjectFac
 
 fn repair_of(fid: Fid, action: ObjectAction, parent: Fid, stripe_index: u32, owner: (u32, u32)) -> ObjectRepair {
     ObjectRepair { fid, action, parent, stripe_index, uid: owner.0, gid: owner.1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_held_against_what_this_run_has_seen() {
+        KNOWN.assert_sound();
+        assert_eq!(KNOWN.find(Known::Nothing, Looks::AtObjects), None);
+        assert_eq!(KNOWN.find(Known::Claims, Looks::AtStripes), None);
+    }
+
+    #[test]
+    fn a_check_looks_at_claims_objects_and_stripes_in_this_order() {
+        let stages = std::iter::successors(Some(Stage::Names(NamePass::FIRST)), |stage| stage.next());
+        let of_objects: Vec<Stage> = stages.filter(|stage| !stage.is_namespace()).collect();
+        assert_eq!(of_objects, [Stage::Claims, Stage::Objects, Stage::Stripes]);
+    }
 }

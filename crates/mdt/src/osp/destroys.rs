@@ -90,7 +90,9 @@ async fn send_batch(
     let options = CallOptions { replay: true, on_commit: Some(on_commit), ..CallOptions::default() };
     osp.import.call::<()>(Opcode::OstDestroy, &Destroy { fids }, options).await?;
     sent.last = Some(last);
-    sent.under_way.insert(number, batch);
+    let former = sent.under_way.insert(number, batch);
+    assert!(former.is_none(), "request {number} is sent twice");
+    assert!(sent.under_way.len() <= UNDER_WAY_MAX, "{} requests to destroy are under way", sent.under_way.len());
     Ok(true)
 }
 

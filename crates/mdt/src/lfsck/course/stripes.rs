@@ -1,6 +1,6 @@
 //! Files against their objects.
 
-use super::{Course, Stage, repair_of};
+use super::{Course, Looks, Stage, repair_of};
 use crate::lfsck::finding::{Finding, Outcome};
 use crate::lfsck::object_rules::{self, Mend, StripeFacts};
 use crate::lfsck::rules::objects;
@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 impl Course<'_> {
     /// Looks at every file's objects.
     pub(super) async fn check_stripes(&mut self) -> Result<(), Errno> {
+        self.look(Looks::AtStripes);
         let mut after = Vec::new();
         loop {
             let (batch, last) = self.inodes_after(&after).await?;
