@@ -14,7 +14,7 @@ const ROOMS: [&str; 9] = [
     "crates/osd/src/",
     "crates/client/src/cache/",
     "crates/client/src/osc",
-    "crates/client/src/mdc",
+    "crates/client/src/inodes",
     "crates/client/src/lov",
 ];
 /// Forms that are on in release. A step of a state machine is asserted by its table.
