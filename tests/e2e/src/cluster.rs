@@ -313,7 +313,7 @@ impl Cluster {
     /// The values of the parameters of this pattern, by name.
     pub(crate) fn values(&self, pattern: &str) -> Outcome<BTreeMap<String, Value>> {
         let printed = self.lctl(&["get_param", "--json", pattern])?;
-        Ok(serde_json::from_str(&printed).context(format!("get_param --json {pattern}"))?)
+        serde_json::from_str(&printed).context(format!("get_param --json {pattern}"))
     }
 
     fn tool(&self, name: &str, args: &[&str]) -> Outcome<String> {

@@ -150,16 +150,16 @@ enum Known {
 /// The stages that learn of objects, or use what is known of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Looks {
-    AtClaims,
-    AtObjects,
-    AtStripes,
+    Claims,
+    Objects,
+    Stripes,
 }
 
 /// An object is nobody's only by the claims of this run, and files are held against objects only after orphans found theirs.
 const KNOWN: Steps<Known, Looks> = Steps(&[
-    (Known::Nothing, Looks::AtClaims, Known::Claims),
-    (Known::Claims, Looks::AtObjects, Known::Objects),
-    (Known::Objects, Looks::AtStripes, Known::Objects),
+    (Known::Nothing, Looks::Claims, Known::Claims),
+    (Known::Claims, Looks::Objects, Known::Objects),
+    (Known::Objects, Looks::Stripes, Known::Objects),
 ]);
 
 /// Records of one turn.
@@ -413,8 +413,8 @@ mod tests {
     #[test]
     fn files_are_held_against_what_this_run_has_seen() {
         KNOWN.assert_sound();
-        assert_eq!(KNOWN.find(Known::Nothing, Looks::AtObjects), None);
-        assert_eq!(KNOWN.find(Known::Claims, Looks::AtStripes), None);
+        assert_eq!(KNOWN.find(Known::Nothing, Looks::Objects), None);
+        assert_eq!(KNOWN.find(Known::Claims, Looks::Stripes), None);
     }
 
     #[test]

@@ -25,7 +25,7 @@ const IDS_APART_MAX: u32 = 1 << 20;
 impl Course<'_> {
     /// Reads which objects files have, and which are to be destroyed.
     pub(super) async fn claim(&mut self) -> Result<(), Errno> {
-        self.look(Looks::AtClaims);
+        self.look(Looks::Claims);
         let begun = self.turn(|m| Ok(m.version)).await?;
         self.used = self.last_used().await?;
         let mut most: BTreeMap<OstIndex, Fid> = BTreeMap::new();
@@ -121,7 +121,7 @@ impl Course<'_> {
     /// Looks at every object of every OST, and finds those that no file has. If one of them is above what was known to be in
     /// use, those made ahead below it will never be used: they go in another round.
     pub(super) async fn check_objects(&mut self) -> Result<(), Errno> {
-        self.look(Looks::AtObjects);
+        self.look(Looks::Objects);
         for _ in 0..ROUNDS_MAX {
             self.check_objects_once().await?;
             let used = self.last_used().await?;

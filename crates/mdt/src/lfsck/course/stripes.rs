@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 impl Course<'_> {
     /// Looks at every file's objects.
     pub(super) async fn check_stripes(&mut self) -> Result<(), Errno> {
-        self.look(Looks::AtStripes);
+        self.look(Looks::Stripes);
         let mut after = Vec::new();
         loop {
             let (batch, last) = self.inodes_after(&after).await?;
