@@ -12,14 +12,17 @@ use nacre_osd::Transaction;
 /// Key of the highest epoch that may have been used.
 pub(crate) const EPOCH: &[u8] = b"epoch";
 const EPOCH_SHIFT: u32 = 32;
+/// No target comes so far. A record that says so is damaged, and numbers after it would be those of the first epochs again.
+const EPOCH_MAX: u64 = u32::MAX as u64;
 
 /// The highest epoch that may have been used; `instance` is the last that the target began. Targets made before epochs
 /// had a key of their own used the instance as the epoch.
 pub(crate) fn highest(tx: &dyn Transaction, instance: u64) -> Result<u64, TargetError> {
-    match tx.get(TARGET, EPOCH)? {
-        Some(v) => v[..].try_into().map(u64::from_be_bytes).map_err(|_| TargetError::Corrupt(TARGET.0)),
-        None => Ok(instance),
-    }
+    let highest = match tx.get(TARGET, EPOCH)? {
+        Some(v) => v[..].try_into().map(u64::from_be_bytes).map_err(|_| TargetError::Corrupt(TARGET.0))?,
+        None => instance,
+    };
+    if highest < EPOCH_MAX { Ok(highest) } else { Err(TargetError::Corrupt(TARGET.0)) }
 }
 
 /// Begins an epoch for a start of the target; returns the number before its first one.

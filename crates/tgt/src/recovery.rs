@@ -392,6 +392,10 @@ impl Recovery {
 
     /// The administrator does not want to wait: whoever is not done is evicted.
     pub fn abort(&mut self, now: Time) -> Effects {
+        // It stays complete while what was replayed is made durable, and the administrator may ask once more.
+        if self.phase == Phase::Complete {
+            return Effects::default();
+        }
         let mut effects = self.evict(|c| !c.locks_done);
         self.finish(now, &mut effects);
         effects
@@ -536,6 +540,15 @@ mod tests {
     fn a_target_that_nobody_was_connected_to_has_nothing_to_recover() {
         let r = recovery(0);
         assert_eq!(r.phase(), Phase::Complete);
+    }
+
+    /// The second one was a step that no recovery takes, and the target panicked over it.
+    #[test]
+    fn who_aborts_twice_ends_the_recovery_once() {
+        let mut r = recovery(1);
+        assert_eq!(r.abort(at(1)).evict, [client(1)]);
+        assert_eq!(r.abort(at(2)), Effects::default());
+        assert_eq!(r.status().ended, Some(at(1)));
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl Target {
             if last_committed > former_transnos {
                 return Err(TargetError::Corrupt(REPLY_SLOTS.0));
             }
-            let instance = former + 1;
+            let instance = former.checked_add(1).ok_or(TargetError::Corrupt(TARGET.0))?;
             transaction.put(TARGET, b"instance", &instance.to_be_bytes())?;
             transaction.finish();
             (instance, last_committed, former_transnos)

@@ -95,6 +95,21 @@ fn a_start_may_have_more_than_2_to_the_32_operations() {
     });
 }
 
+/// The number after the largest was 0, and the target gave the numbers of its first start again.
+#[test]
+fn a_target_whose_epoch_or_instance_is_damaged_does_not_start() {
+    for key in [&b"instance"[..], crate::epoch::EPOCH] {
+        run(move |rt| async move {
+            let osd = Arc::new(MemOsd::new(&rt, TABLES, MemOptions::default()));
+            let mut transaction = osd.begin().await.unwrap();
+            transaction.put(TARGET, key, &u64::MAX.to_be_bytes()).unwrap();
+            transaction.finish();
+            let opened = Target::open(&node(&rt), osd.clone(), config(0, 1)).await;
+            assert!(matches!(opened, Err(TargetError::Corrupt(_))));
+        });
+    }
+}
+
 #[test]
 fn a_target_made_before_epochs_goes_on_after_its_instances() {
     run(|rt| async move {
