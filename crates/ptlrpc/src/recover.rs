@@ -154,9 +154,10 @@ impl ImportShared {
         let body = nacre_wire::encode(&Replayed { request: request.body.clone(), reply });
         let (sender, mut answer) = oneshot::channel();
         let deadline = node.rt.now() + REPLAY_TIMEOUT;
-        self.state.lock().replaying = Some(Replaying { xid, export: to.export, deadline, answer: sender });
+        self.expect_answer(connection, Replaying { xid, export: to.export, deadline, answer: sender })?;
         let payload = encode(RpcKind::Request, &header, &body, inline);
         if node.lnet.post(to.nid, request_portal(request.lane), self.id, payload).is_err() {
+            self.state.lock().replaying = None;
             return Err(RpcError::Unreachable);
         }
         loop {
@@ -174,6 +175,19 @@ impl ImportShared {
                 }
             }
         }
+    }
+
+    /// Notes the replay that is about to be sent, unless the connection was lost: what ends the waiting for its answer is that
+    /// loss.
+    fn expect_answer(&self, connection: u32, replaying: Replaying) -> Result<(), RpcError> {
+        let mut s = self.state.lock();
+        if s.machine.recovery_connection().is_none_or(|c| c.connection != connection) {
+            return Err(RpcError::Unreachable);
+        }
+        let before = s.replaying.as_ref().map(|r| r.xid);
+        assert!(before.is_none(), "xid {} is replayed while {before:?} waits for its answer", replaying.xid);
+        s.replaying = Some(replaying);
+        Ok(())
     }
 
     /// Tells the server how far this client is; whether the recovery still goes on.

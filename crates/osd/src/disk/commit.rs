@@ -149,7 +149,7 @@ impl Device {
                     Some(_) => index.record(*id)?,
                     None => index.sync(*id)?,
                 }
-                self.restart_journal();
+                self.restart_journal(index);
                 Ok(())
             }
             None => Ok(()),
@@ -200,7 +200,8 @@ impl Device {
         self.journal.lock().as_mut().ok_or(io::ErrorKind::NotConnected)?.append(changes)
     }
 
-    fn restart_journal(&self) {
+    fn restart_journal(&self, index: &Index) {
+        assert!(!index.is_ahead(), "the journal begins anew, and the index has not durably what it says");
         if let Some(journal) = &mut *self.journal.lock() {
             journal.restart();
         }

@@ -166,6 +166,11 @@ impl Index {
         self.is_ahead.store(false, Ordering::Release);
     }
 
+    /// Whether a transaction was flushed that is not recorded as durable.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.is_ahead.load(Ordering::Acquire)
+    }
+
     /// How many pages changes of `value_len` bytes may take at most.
     pub(super) fn pages_of_change(value_len: usize) -> u64 {
         PAGES_PER_CHANGE + value_len as u64 / PAGE + 1
