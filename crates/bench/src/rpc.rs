@@ -264,7 +264,7 @@ async fn measure_all(network: Net, length: Duration) -> Result<Vec<Sample>, Stri
             Box::pin(async move { call(&import, what).await }) as One
         };
         let (cpu, begin) = (cpu_seconds(), rt.now());
-        let count = repeat(&rt, in_flight, length, vec![call_one; in_flight]).await?;
+        let count = repeat(&rt, length, vec![call_one; in_flight]).await?;
         let (elapsed, cpu) = (rt.now().since(begin).as_secs_f64(), cpu_seconds() - cpu);
         let plain_tcp = match network {
             Net::Lo => None,
@@ -284,14 +284,8 @@ async fn call(import: &Import, what: What) -> Result<(), String> {
 
 type One = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
-/// Has each of these done again and again, beside the others, for so long; how often all of them were done.
-async fn repeat(
-    rt: &Rt,
-    in_flight: usize,
-    length: Duration,
-    all: Vec<impl Fn() -> One + Send + 'static>,
-) -> Result<u64, String> {
-    assert_eq!(all.len(), in_flight, "each has one under way at a time");
+/// Repeats each of these operations for `length`, all of them at the same time. Returns how many were done in all.
+async fn repeat(rt: &Rt, length: Duration, all: Vec<impl Fn() -> One + Send + 'static>) -> Result<u64, String> {
     let begin = rt.now();
     let mut tasks = JoinSet::new();
     for one in all {
@@ -339,7 +333,7 @@ async fn plain_tcp(rt: &Rt, what: What, in_flight: usize, length: Duration) -> R
         });
     }
     let begin = rt.now();
-    let count = repeat(rt, in_flight, length, all).await?;
+    let count = repeat(rt, length, all).await?;
     Ok(count as f64 / rt.now().since(begin).as_secs_f64())
 }
 

@@ -140,7 +140,7 @@ impl Inode {
         (0..BITS).filter(|i| self.held[*i] != 0 && accept(self.held[*i])).map(|i| 1 << i).sum()
     }
 
-    /// What is believed is held.
+    /// Panics if attributes or a layout are believed without the lock bits that make them true.
     fn assert_believed(&self) {
         let held = self.bits_held(|_| true);
         assert_eq!(

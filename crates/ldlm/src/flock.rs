@@ -4,7 +4,7 @@
 //! A request waits only for locks that are held, not for others that wait: that is what Linux does, and programs may
 //! rely on a second reader getting in. Those who wait are tried in order of arrival.
 
-use crate::server::ensure;
+use crate::invariant::ensure;
 use crate::{ClientId, Extent, LockId};
 use nacre_wire::ldlm::LockMode;
 use std::collections::BTreeMap;

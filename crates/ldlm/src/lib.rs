@@ -4,6 +4,7 @@
 //! What must not be here: RPCs (the caller sends what is returned), clocks, and what the resources are.
 
 pub mod flock;
+mod invariant;
 pub mod lock_cache;
 mod lock_index;
 mod lock_stages;

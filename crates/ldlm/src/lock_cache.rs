@@ -30,12 +30,12 @@
 //! Notes of what was given back are dropped when no request is under way that began before they were settled.
 
 use crate::LockId;
+use crate::invariant::ensure;
 use crate::lock_index::RangeIndex;
 use crate::lock_stages::{Event, STAGES, Stage};
 use crate::lru::{Lru, REUSED_AFTER};
 pub use crate::lru::{LruLimits, LruPolicy};
 use crate::range_set::{Extent, RangeSet};
-use crate::server::ensure;
 use nacre_base::{Fid, FxHashMap, Time};
 use nacre_wire::ldlm::{BlockingCallback, LockMode};
 use std::borrow::Cow;

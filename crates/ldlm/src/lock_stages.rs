@@ -2,14 +2,14 @@
 
 use nacre_base::steps::Steps;
 
-/// How far a lock that is held has come.
+/// Stage of a lock in the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
-    /// Operations use it.
+    /// Operations use the lock.
     Used,
-    /// Nobody uses it: it is in the LRU.
+    /// No operation uses the lock; it is in the LRU.
     Idle,
-    /// It is called back, and operations that found it before still use it.
+    /// The server has called the lock back, and operations that found it before still use it.
     Wanted,
     /// The caller has the [`Giving`].
     Giving,
@@ -17,7 +17,7 @@ pub(crate) enum Stage {
     Gone,
 }
 
-/// What happens to a lock.
+/// Event that changes the stage of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
     /// An operation begins to use it.
@@ -26,13 +26,13 @@ pub(crate) enum Event {
     Release,
     /// The last operation ends, and the lock is kept.
     Rest,
-    /// Somebody is waiting for it, or it is too much.
+    /// The server calls the lock back, or the client gives it back to save memory.
     CallBack,
     /// The caller gets a [`Giving`].
     Give,
-    /// It is in use again, and its last release gives it back.
+    /// An operation began to use the lock meanwhile; its release will give the lock back.
     Stop,
-    /// So is a group lock, which nobody has called back.
+    /// The same of a group lock that the server has not called back: its last release gives it back in any case.
     StopGroup,
     /// Its convert is sent.
     Convert,
@@ -40,7 +40,7 @@ pub(crate) enum Event {
     Cancel,
 }
 
-/// All that may happen, but for what an eviction or the server's word takes at any time.
+/// All steps, except that an eviction or an ENOENT from the server removes a lock in any stage.
 pub(crate) const STAGES: Steps<Stage, Event> = Steps(&[
     (Stage::Used, Event::Use, Stage::Used),
     (Stage::Used, Event::Release, Stage::Used),

@@ -49,7 +49,7 @@ pub enum Health {
     Deactivated,
 }
 
-/// What is heard of an OST, or said by the administrator.
+/// Event that changes the health of an OST: the result of a request, or a command of the administrator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Heard {
     Answer,

@@ -136,7 +136,7 @@ enum PhaseName {
     Settle,
 }
 
-/// What a claimant finds, or has done.
+/// Event that moves a claim to its next phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Event {
     /// Nobody has the target.

@@ -78,18 +78,18 @@ enum Phase {
     Taken,
 }
 
-/// What happens to a call.
+/// Event that changes the phase of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Event {
-    /// It has got all that it waited for in queues.
+    /// The call has its modify slot and its room in the window.
     Admitted,
-    /// It goes out.
+    /// The request is sent.
     Sent,
-    /// The connection that it was sent on is no more, and there is another.
+    /// A new connection has replaced the one on which the request was sent.
     Reconnected,
-    /// It was answered, or failed.
+    /// The server answered, or the call failed.
     Ended,
-    /// Its future takes the result.
+    /// The caller's future takes the result.
     Fetched,
     /// The bulk that belongs to the answer did not come.
     BulkLost,

@@ -52,7 +52,7 @@ impl ImportState {
     }
 }
 
-/// What happens to an import.
+/// Event that changes the state of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Event {
     /// A connect goes out.

@@ -53,7 +53,7 @@ impl Phase {
     }
 }
 
-/// What takes a recovery from one phase to another.
+/// Event that moves a recovery to its next phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Event {
     /// The first client has come.

@@ -138,7 +138,7 @@ impl DirtySet {
         }
     }
 
-    /// What is kept is never less than what is dirty, and nothing is kept for nothing.
+    /// Panics unless the charge is at least the dirty bytes, and is 0 exactly when no byte is dirty.
     fn assert_counted(&self) {
         assert!(self.bytes <= self.charge, "{} bytes are dirty for a charge of {}", self.bytes, self.charge);
         let (none, no_charge) = (self.bytes == 0, self.charge == 0);

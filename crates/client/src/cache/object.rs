@@ -425,7 +425,8 @@ impl ObjectCache {
         Flush { ticket, extents, bytes: taken.bytes, charge: taken.charge }
     }
 
-    /// What the counts say of each other, after each change. See [`ObjectCache::assert_sound`].
+    /// Panics if the counts contradict each other. Called after each change because it costs little; [`ObjectCache::assert_sound`]
+    /// compares them with the segments.
     fn assert_counted(&self) {
         let (clean, dirty, writing) = (self.clean_bytes, self.dirty.bytes(), self.writing_bytes);
         let is_nothing = clean == 0 && dirty == 0 && writing == 0;

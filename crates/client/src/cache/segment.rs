@@ -37,7 +37,7 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// What the table of [`super::span_state`] calls it.
+    /// The state's name in the table of [`super::span_state`].
     fn span_state(self) -> SpanState {
         match self {
             State::Clean => SpanState::Clean,
@@ -74,7 +74,7 @@ impl Segment {
         Segment { data: Data::Zeroes(len), state: State::Clean, lru: None }
     }
 
-    /// What the span is after the input, which must be one that can happen to it.
+    /// The state of the span after `input`. Panics if the table has no such step, because then a byte would be lost or sent twice.
     #[track_caller]
     pub(crate) fn after(&self, input: SpanInput) -> SpanState {
         STEPS.next(self.state.span_state(), input)

@@ -1,45 +1,45 @@
-//! What a span of an object is to this client, and what becomes of it: a table. Each segment of the cache takes its steps by
-//! it, so that no dirty byte is let go as if it were clean, and no byte that is on its way is sent again.
+//! The states of a span of an object's bytes in a client's cache, as a table. Every segment changes its state by this table, so
+//! that no dirty byte is dropped as if it were clean and no byte of a write request under way is sent a second time.
 
 use nacre_base::steps::Steps;
 
-/// What the cache has of a span.
+/// State of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SpanState {
-    /// Nothing, and nobody fetches it.
+    /// The cache has no bytes of the span, and no read request will bring any.
     Missing,
-    /// Nothing yet: a read request will bring it.
+    /// A read request under way will bring the bytes.
     Filling,
-    /// What the server has.
+    /// The cached bytes are those that the server has.
     Clean,
-    /// What only this client has.
+    /// Only this client has the bytes.
     Dirty,
-    /// What a write request under way brings to the server.
+    /// A write request under way brings the bytes to the server.
     Writing,
 }
 
-/// What can happen to a span.
+/// Event that changes the state of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SpanInput {
-    /// A read request for it is sent.
+    /// The client sends a read request for the span.
     Fetch,
-    /// The read request has brought it.
+    /// The reply to the read request brought the bytes.
     Fetched,
     /// The read request has failed.
     NotFetched,
     /// A program writes there.
     Write,
-    /// A write request takes it along.
+    /// The client puts the bytes into a write request.
     Flush,
     /// The write request has succeeded.
     Written,
-    /// The same, but the span costs more memory for its place than it holds.
+    /// The write request has succeeded, and the span is so small that its entry would cost more memory than its bytes.
     WrittenSmall,
     /// The write request has failed.
     Lost,
-    /// The memory is wanted.
+    /// The cache needs the memory for other bytes.
     Evict,
-    /// Clean bytes are to be believed no longer.
+    /// The lock that made clean bytes true has gone.
     Distrust,
     /// All bytes go, because the object is cut or the client was evicted.
     Drop,

@@ -57,28 +57,28 @@ pub(crate) trait Observer: Send + Sync {
     fn handle_connected(&self, _data: &ConnectData) {}
 }
 
-/// What a target knows of this client, as the import tells.
+/// State that a target keeps for this client, as the import reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    /// It was never connected to.
+    /// The client has never connected to the target.
     Unknown,
-    /// It has what this client has of it.
+    /// The target knows the locks and open files that this client has.
     Connected,
-    /// It threw this client out, or was started anew and remembers nothing: all is void until the connection is said to be there.
+    /// The target evicted this client, or restarted without its records. Locks and open files are void until the next connect.
     Void,
 }
 
-/// What the import tells.
+/// Event that the import reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Told {
     Connected,
     Evicted,
     Restarted,
-    /// Open files and locks are to be brought back.
+    /// The target restarted and waits for this client to replay its open files and locks.
     Recover,
 }
 
-/// All steps: nothing is taken from a client that never had it, or twice at once, or brought back over no connection.
+/// All steps. A client that has never connected cannot be evicted, an eviction is reported once, and nothing is replayed after it.
 const STEPS: Steps<Standing, Told> = Steps(&[
     (Standing::Unknown, Told::Connected, Standing::Connected),
     (Standing::Connected, Told::Connected, Standing::Connected),

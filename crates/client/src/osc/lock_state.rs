@@ -1,35 +1,35 @@
-//! What becomes of an extent lock that is to be given back, as a table: doors forget before anything is dropped, what was
-//! under the lock is dropped before the server is told, and it is told once.
+//! The order in which an extent lock is given back, as a table: the kernel forgets its copies before the client drops its own
+//! bytes, the client drops them before it sends the cancel, and it sends one cancel.
 
 use nacre_base::steps::Steps;
 
-/// How far a lock is on its way back.
+/// Progress of a lock that is given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LockState {
-    /// It is, or may be, in use.
+    /// Programs may use the lock.
     Held,
-    /// Nobody finds it any more: it was called back, or is unused.
+    /// No operation can find the lock, because the server called it back or nobody used it for long.
     Leaving,
-    /// Doors have forgotten what it protected.
+    /// The kernel has dropped what the lock protected.
     Forgotten,
-    /// Nothing of this client is under it any more, and the server is about to be told.
+    /// The client has dropped its bytes under the lock, and is about to send the cancel.
     Cancelled,
-    /// The server has answered, or is away.
+    /// The server has answered the cancel, or cannot be reached.
     GivenBack,
 }
 
-/// What can happen to it.
+/// Event on the way of a lock that is given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LockInput {
-    /// It is to be given back.
+    /// The lock cache hands the lock over to be given back.
     Give,
-    /// All doors were told.
+    /// The kernel was told to forget.
     DoorsTold,
     /// Something under it is still to be written.
     Busy,
-    /// It was lost, or is in use again and its last release gives it back.
+    /// The lock was lost with an eviction, or an operation uses it again and will give it back at its end.
     Stop,
-    /// Nothing is under it any more.
+    /// The client has dropped its bytes under the lock.
     Dropped,
     /// The cancel is over.
     Answered,

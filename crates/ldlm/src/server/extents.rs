@@ -9,6 +9,7 @@
 use super::growth::{Conflicting, grow};
 use super::interval_tree::IntervalTree;
 use super::stages::{Event, STAGES, Stage};
+use crate::invariant::ensure;
 use crate::mode::compatible;
 use crate::{ClientId, Extent, LockId, RangeSet};
 use nacre_base::FxHashMap;
@@ -591,11 +592,6 @@ impl Extents {
         }
         ensure(held == self.held, || format!("clients hold {held:?}, not {:?}", self.held))
     }
-}
-
-/// An invariant, with what to say when it does not hold.
-pub(crate) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(otherwise()) }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The fcntl and flock locks of all files of one target: requests that wait by name, and deadlocks among fcntl locks.
 //! The rules of one file are [`FlockSet`]'s. Granted flocks have no name: they are in their file, under their owner.
 
-use super::extents::ensure;
 use crate::flock::{FlockRequest, FlockSet, Held, Owner};
+use crate::invariant::ensure;
 use crate::{ClientId, Extent, LockId};
 use nacre_base::{Errno, Fid, FxHashMap};
 use nacre_wire::ldlm::{Enqueue, EnqueueReply, LockMode, enqueue_flags};

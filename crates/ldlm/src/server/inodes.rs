@@ -7,8 +7,8 @@
 //! operations do not wait for each other: the server orders those itself, and a lock between them would only make every
 //! create in a directory wait for all others'. The locks of the client on whose behalf the operation is stay.
 
-use super::extents::ensure;
 use super::stages::{Event, STAGES, Stage};
+use crate::invariant::ensure;
 use crate::{ClientId, LockId};
 use nacre_base::{Fid, FxHashMap};
 use nacre_wire::ldlm::inode_bits;

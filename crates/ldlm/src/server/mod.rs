@@ -25,7 +25,6 @@ mod stages;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use extents::ensure;
 pub use namespace::Namespace;
 pub use pool::limit_for_memory;
 

@@ -3,13 +3,14 @@
 
 use super::contention::Contention;
 use super::deadlines::Deadlines;
-use super::extents::{Asked, Changes, Extents, Placed, ensure};
+use super::extents::{Asked, Changes, Extents, Placed};
 use super::flocks::{FlockGrants, Flocked, Flocks, nothing};
 use super::inodes::{InodeChanges, Inodes, Kept, Wanted};
 use super::pool::Pool;
 use super::{
     Callback, Effects, GlimpseHolder, GlimpseWork, Grant, Local, Outcome, PoolState, Request, Settings, Totals,
 };
+use crate::invariant::ensure;
 use crate::{ClientId, LockId, RangeSet};
 use nacre_base::{Errno, Fid, FxHashMap, Time};
 use nacre_wire::ldlm::{BlockingCallback, Enqueue, EnqueueReply, InodeLock, LockKind, LockMode};

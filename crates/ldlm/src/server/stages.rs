@@ -3,39 +3,39 @@
 
 use nacre_base::steps::Steps;
 
-/// How far a lock has come.
+/// Stage of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
-    /// The request is being looked at.
+    /// The server examines the request.
     Asked,
     /// The request is in the queue.
     Waiting,
-    /// Nobody waits for the lock.
+    /// The client holds the lock, and no request waits for it.
     Granted,
     /// The holder was told that somebody waits for the lock.
     CalledBack,
-    /// Nothing is left of it.
+    /// The lock or request has been removed.
     Gone,
 }
 
-/// What happens to a lock.
+/// Event that changes the stage of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Event {
-    /// A lock or a request before it is in its way.
+    /// A granted lock or an earlier request conflicts.
     Block,
-    /// Nothing is in its way.
+    /// Nothing conflicts.
     Grant,
-    /// Nothing is in its way, and somebody waits for it already: the reply says so.
+    /// Nothing conflicts, but a request waits already: the reply tells the client to give the lock back.
     GrantWanted,
-    /// It is in somebody's way, and the holder is told.
+    /// Another request waits for the lock, and the server sends a blocking callback.
     CallBack,
     /// The holder gives back some of an inode lock's bits, or receives more.
     Convert,
-    /// It is given back, taken back, or lost with its client.
+    /// The client cancels the lock, withdraws the request, or is evicted.
     End,
 }
 
-/// All that may happen. A lock is called back once, and a waiting request not at all.
+/// All steps. A granted lock is called back once, a waiting request never.
 pub(super) const STAGES: Steps<Stage, Event> = Steps(&[
     (Stage::Asked, Event::Block, Stage::Waiting),
     (Stage::Asked, Event::Grant, Stage::Granted),

@@ -105,12 +105,12 @@ pub struct Progress<'a> {
     pub tally: &'a Tally,
 }
 
-/// A stage of the course. They come in the order of [`STAGES`].
+/// A stage of the course. [`Stage::next`] gives their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// A pass of the namespace.
     Names(NamePass),
-    /// Which objects files have.
+    /// The objects that files claim.
     Claims,
     /// What objects there are.
     Objects,
@@ -137,13 +137,13 @@ impl Stage {
     }
 }
 
-/// What this run knows of objects. It is in memory only, so that a check that goes on after a restart learns it anew.
+/// Knowledge of objects that this run has gathered. It is kept in memory only, so a check that continues after a restart gathers it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Known {
     Nothing,
     /// Which objects files have.
     Claims,
-    /// That, and what objects there are.
+    /// The objects that files claim, and those that exist.
     Objects,
 }
 
