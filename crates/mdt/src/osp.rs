@@ -167,6 +167,13 @@ impl Osps {
                 osp.space_freed.notify_one();
             }
         });
+        let weak = Arc::downgrade(osp);
+        let ask_at_once = move |_: &_| {
+            if let Some(osp) = weak.upgrade() {
+                osp.space_freed.notify_one();
+            }
+        };
+        osp.import.on_connect(|_| {}, ask_at_once);
     }
 
     /// Deactivates an OST or activates it again, as `osp.*.active` says.

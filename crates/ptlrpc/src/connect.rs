@@ -172,11 +172,12 @@ impl ImportShared {
     /// How long to pause.
     fn handle_failure(&self, attempt: &Attempt, failure: &Failure) -> Duration {
         let mut s = self.state.lock();
-        let pause = s.machine.handle_connect_failed(self.node.rt.now(), attempt.connection);
         s.turned_down = match failure {
             Failure::Temporary(RpcError::Status(e)) => Some(*e),
             Failure::Temporary(_) | Failure::Final(_) => None,
         };
+        let turned_away = s.turned_down == Some(Errno::EBUSY);
+        let pause = s.machine.handle_connect_failed(self.node.rt.now(), attempt.connection, turned_away);
         match failure {
             Failure::Final(e) => {
                 tracing::warn!("{}: {} refused the connection: {e}", self.config.label, self.config.target);

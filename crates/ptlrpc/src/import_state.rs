@@ -173,6 +173,8 @@ pub(crate) struct ImportMachine {
     accepted: Option<Accepted>,
     /// Connects that failed since the last success.
     failures: u32,
+    /// The last so many of them found the target, which lets nobody in yet.
+    turned_away: u32,
     connects: u32,
 }
 
@@ -190,6 +192,8 @@ const HISTORY_MAX: usize = 16;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(50);
 const BACKOFF_MIN: Duration = Duration::from_secs(1);
+/// The first pause after a target was found that lets nobody in because it recovers: that may be over in a moment.
+const TURNED_AWAY_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
 impl ImportMachine {
@@ -203,6 +207,7 @@ impl ImportMachine {
             generation: 0,
             accepted: None,
             failures: 0,
+            turned_away: 0,
             connects: 0,
         };
         m.handle_nids(nids);
@@ -285,7 +290,8 @@ impl ImportMachine {
             return None;
         }
         // After a loss the same place first: most often only the connection broke. Then the one not tried for longest.
-        if self.failures > 0 || self.accepted.is_none() {
+        // A place that turns us away is where the target is.
+        if self.turned_away == 0 && (self.failures > 0 || self.accepted.is_none()) {
             let oldest = self.candidates.iter().enumerate().min_by_key(|(i, c)| (c.tried, *i)).map(|(i, _)| i);
             self.current = oldest.unwrap_or(0);
         }
@@ -317,7 +323,7 @@ impl ImportMachine {
             Some(_) => Outcome::Restarted,
         };
         self.accepted = Some(new);
-        self.failures = 0;
+        (self.failures, self.turned_away) = (0, 0);
         self.connects += 1;
         self.generation += u32::from(outcome == Outcome::Evicted);
         let event = match outcome {
@@ -352,15 +358,20 @@ impl ImportMachine {
         self.state == ImportState::Full
     }
 
-    /// The connect number `connection` failed. How long to wait before the next, without jitter.
-    pub(crate) fn handle_connect_failed(&mut self, now: Time, connection: u32) -> Duration {
+    /// The connect number `connection` failed, because the target lets nobody in yet if `turned_away`. How long to wait before the
+    /// next, without jitter.
+    pub(crate) fn handle_connect_failed(&mut self, now: Time, connection: u32, turned_away: bool) -> Duration {
         if self.state == ImportState::Connecting && connection == self.connection {
             self.failures += 1;
+            self.turned_away = if turned_away { self.turned_away + 1 } else { 0 };
             self.step(now, Event::ConnectFailed);
             if !self.candidates[self.current].listed {
                 self.candidates.remove(self.current);
-                self.current = 0;
+                (self.current, self.turned_away) = (0, 0);
             }
+        }
+        if self.turned_away > 0 {
+            return (TURNED_AWAY_MIN * (1 << (self.turned_away - 1).min(8))).min(BACKOFF_MAX);
         }
         // Each place once without a pause, then a pause after every try.
         let places = self.candidates.len().max(1) as u32;
@@ -395,7 +406,7 @@ impl ImportMachine {
         }
         // Without a connection the first one listed is next: that is where the target was started last.
         self.current = self.candidates.iter().position(|c| Some(c.nid) == keep).unwrap_or(0);
-        self.failures = 0;
+        (self.failures, self.turned_away) = (0, 0);
         self.assert_placed();
     }
 
@@ -403,7 +414,7 @@ impl ImportMachine {
     /// given up.
     pub(crate) fn handle_restart(&mut self, now: Time, instance: u64) -> bool {
         let news = self.instance().is_some_and(|i| i != instance);
-        self.failures = 0;
+        (self.failures, self.turned_away) = (0, 0);
         let lost = news && self.handle_lost(now, self.connection);
         if lost {
             self.current = 0;
@@ -527,7 +538,7 @@ mod tests {
         let mut m = ImportMachine::new(T, &[A]);
         let first = m.start_connect(T).unwrap();
         assert_eq!(m.start_connect(T), None, "one at a time");
-        m.handle_connect_failed(T, first.connection);
+        m.handle_connect_failed(T, first.connection, false);
         let second = m.start_connect(T).unwrap();
         assert_eq!(m.handle_accepted(T, first.connection, accepted(1, 1, false)), Outcome::Stale);
         assert_eq!(m.handle_accepted(T, second.connection, accepted(1, 1, false)), Outcome::First);
@@ -540,23 +551,41 @@ mod tests {
         let mut seen = Vec::new();
         for _ in 0..8 {
             let a = m.start_connect(T).unwrap();
-            seen.push((a.nid, a.timeout.as_secs(), m.handle_connect_failed(T, a.connection).as_secs()));
+            seen.push((a.nid, a.timeout.as_secs(), m.handle_connect_failed(T, a.connection, false).as_secs()));
         }
         let want = [(A, 5, 0), (B, 5, 1), (A, 10, 0), (B, 10, 2), (A, 15, 0), (B, 15, 4), (A, 20, 0), (B, 20, 8)];
         assert_eq!(seen, want);
+    }
+
+    /// A client that came while the target recovered once waited 2 s for a recovery that was over after 3 ms.
+    #[test]
+    fn a_target_that_recovers_is_asked_again_soon_and_where_it_is() {
+        let mut m = ImportMachine::new(T, &[A, B]);
+        let a = m.start_connect(T).unwrap();
+        assert_eq!(m.handle_connect_failed(T, a.connection, false), Duration::ZERO);
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            let b = m.start_connect(T).unwrap();
+            assert_eq!(b.nid, B);
+            pauses.push(m.handle_connect_failed(T, b.connection, true).as_millis());
+        }
+        assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 3200, 6400, 10_000]);
+        let gone = m.start_connect(T).unwrap();
+        m.handle_connect_failed(T, gone.connection, false);
+        assert_eq!(m.start_connect(T).unwrap().nid, A, "it is not there any more");
     }
 
     #[test]
     fn after_a_loss_the_same_place_is_tried_first() {
         let mut m = ImportMachine::new(T, &[A, B]);
         let a = m.start_connect(T).unwrap();
-        m.handle_connect_failed(T, a.connection);
+        m.handle_connect_failed(T, a.connection, false);
         let b = m.start_connect(T).unwrap();
         m.handle_accepted(T, b.connection, accepted(7, 1, false));
         m.handle_lost(T, b.connection);
         let c = m.start_connect(T).unwrap();
         assert_eq!(c.nid, B);
-        m.handle_connect_failed(T, c.connection);
+        m.handle_connect_failed(T, c.connection, false);
         assert_eq!(m.start_connect(T).unwrap().nid, A);
     }
 
@@ -568,7 +597,7 @@ mod tests {
         m.handle_lost(T, m.connection);
         let a = m.start_connect(T).unwrap();
         assert_eq!(a.nid, A);
-        m.handle_connect_failed(T, a.connection);
+        m.handle_connect_failed(T, a.connection, false);
         assert_eq!((m.nids(), m.start_connect(T).unwrap().nid), (vec![B], B));
         let mut none = ImportMachine::new(T, &[]);
         assert_eq!(none.start_connect(T), None);
