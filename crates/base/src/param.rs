@@ -94,7 +94,7 @@ impl Params {
 
     /// All declarations.
     pub fn declarations(&self) -> Tables {
-        self.tables.lock().clone()
+        *self.tables.lock()
     }
 
     /// Holds a setting that the MGS is to keep against what is declared; see [`Tables::check_kept`].

@@ -8,6 +8,8 @@
 use super::pattern::{matches, parts};
 use super::squash::{parse_nosquash, parse_squash};
 use crate::FxHashMap;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 
 /// A parameter, or a metric, which is a parameter that counts.
 #[derive(Debug)]
@@ -200,38 +202,59 @@ impl Declared {
     }
 }
 
-/// The declarations of several crates.
-#[derive(Clone, Debug, Default)]
-pub struct Tables {
+/// The declarations of several crates. Cloning shares.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tables(Option<&'static Combined>);
+
+/// The tables that were added in one order, made once in a process for all its nodes: a simulation has 25,000.
+#[derive(Debug, Default)]
+struct Combined {
     /// Declarations by the last part of their names. A mount of 2,000 OSTs looks up 70,000 names.
     by_last_part: FxHashMap<&'static str, Vec<&'static Declared>>,
     /// In the order in which they were added.
     all: Vec<&'static Declared>,
 }
 
+/// What was combined so far, by the address of what a table was added to (0 if it was the first), the address of the table and its
+/// length. Nodes have few kinds of roles, so it stays small, and is never freed.
+static COMBINED: Mutex<BTreeMap<(usize, usize, usize), &'static Combined>> = Mutex::new(BTreeMap::new());
+
+impl Combined {
+    fn with(before: Option<&Combined>, table: &'static [Declared]) -> Combined {
+        let mut combined = Combined::default();
+        for declared in before.into_iter().flat_map(|b| b.all.iter().copied()).chain(table) {
+            combined.by_last_part.entry(last_part(declared.name)).or_default().push(declared);
+            combined.all.push(declared);
+        }
+        combined
+    }
+}
+
 impl Tables {
     /// Adds a table.
     pub fn add(&mut self, table: &'static [Declared]) {
-        for declared in table {
-            self.by_last_part.entry(last_part(declared.name)).or_default().push(declared);
-            self.all.push(declared);
-        }
+        let address = |before: &Combined| std::ptr::from_ref(before).addr();
+        let key = (self.0.map_or(0, address), table.as_ptr().addr(), table.len());
+        let mut known = COMBINED.lock();
+        let combined = *known.entry(key).or_insert_with(|| Box::leak(Box::new(Combined::with(self.0, table))));
+        self.0 = Some(combined);
     }
 
     /// Whether nothing is declared.
     pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.0.is_none_or(|combined| combined.all.is_empty())
     }
 
     /// Every declaration.
-    pub fn all(&self) -> impl Iterator<Item = &'static Declared> {
-        self.all.iter().copied()
+    pub fn all(&self) -> impl Iterator<Item = &'static Declared> + use<> {
+        self.0.into_iter().flat_map(|combined| combined.all.iter().copied())
     }
 
     /// The declaration that a name belongs to, and its device part.
     pub fn find<'a>(&self, name: &'a str) -> Option<(&'static Declared, &'a str)> {
         // What comes and goes may be named by the last part: `live.*`.
-        let candidates = [last_part(name), "*"].into_iter().filter_map(|last| self.by_last_part.get(last)).flatten();
+        let lists = &self.0?.by_last_part;
+        let candidates = [last_part(name), "*"].into_iter().filter_map(|last| lists.get(last)).flatten();
         candidates.into_iter().find_map(|declared| Some((*declared, declared.device_of(name)?)))
     }
 
