@@ -321,7 +321,7 @@ impl LockCache {
             self.lru.remove(lock.last_use, id);
         }
         self.references += 1;
-        lock.step(Event::Use, |lock| lock.references += 1);
+        lock.step(Event::Extend, |lock| lock.references += 1);
         if called_back {
             lock.step(Event::CallBack, |lock| lock.called_back = EVERYTHING);
         }
@@ -355,16 +355,18 @@ impl LockCache {
     /// A usable lock for `want`, referenced once more.
     pub fn find(&mut self, resource: Fid, want: &Want) -> Option<LockId> {
         let id = self.search(resource, want, Lock::usable)?;
-        self.reference(id);
+        self.reference(id, Event::Use);
         Some(id)
     }
 
     /// As [`LockCache::find`], but a lock that is called back will do too, as long as its cancel was not sent: for pages
     /// of a mapping that are written out under the callback.
     pub fn find_even_called_back(&mut self, resource: Fid, want: &Want) -> Option<LockId> {
-        let id = self.search(resource, want, Lock::usable).or_else(|| self.search(resource, want, |_| true))?;
-        self.reference(id);
-        Some(id)
+        self.find(resource, want).or_else(|| {
+            let id = self.search(resource, want, |_| true)?;
+            self.reference(id, Event::UseCalledBack);
+            Some(id)
+        })
     }
 
     /// Whether [`LockCache::find`] would find one.
@@ -374,7 +376,10 @@ impl LockCache {
 
     fn search(&self, resource: Fid, want: &Want, accept: impl Fn(&Lock) -> bool) -> Option<LockId> {
         let place = self.resources.get(&resource)?;
-        let fits = |id: &LockId| self.locks.get(id).is_some_and(|l| accept(l) && satisfies(&l.cover, want));
+        let fits = |id: &LockId| {
+            let lock = self.indexed(*id);
+            accept(lock) && satisfies(&lock.cover, want)
+        };
         match want {
             Want::Inode { .. } => place.inode.filter(fits),
             Want::Extent { ranges, .. } => {
@@ -384,14 +389,20 @@ impl LockCache {
         }
     }
 
-    fn reference(&mut self, id: LockId) {
+    /// A lock that an index names.
+    fn indexed(&self, id: LockId) -> &Lock {
+        let Some(lock) = self.locks.get(&id) else { panic!("{id:?} is indexed and not held") };
+        lock
+    }
+
+    fn reference(&mut self, id: LockId, event: Event) {
         let Some(lock) = self.locks.get_mut(&id) else { panic!("{id:?} is indexed and not held") };
         if lock.idle() {
             self.lru.remove(lock.last_use, id);
             lock.reused = true;
         }
         self.references += 1;
-        lock.step(Event::Use, |lock| lock.references += 1);
+        lock.step(event, |lock| lock.references += 1);
     }
 
     /// Whether usable locks of this client let nobody else write from `from` to the end of file: then what it knows
@@ -508,7 +519,12 @@ impl LockCache {
 
     fn overlapping(&self, resource: Fid, ranges: &RangeSet) -> BTreeSet<LockId> {
         let Some(place) = self.resources.get(&resource) else { return BTreeSet::new() };
-        ranges.ranges().iter().flat_map(|r| place.extents.overlapping(*r)).map(|(_, id)| id).collect()
+        let found = ranges.ranges().iter().flat_map(|range| place.extents.overlapping(*range));
+        let ids: BTreeSet<LockId> = found.map(|(_, id)| id).collect();
+        for id in &ids {
+            assert_eq!(self.indexed(*id).resource, resource, "{id:?} is found where it is not");
+        }
+        ids
     }
 
     /// The idle locks that are too many, too old or more than the server's lock `volume` allows (None: it said nothing), some
@@ -664,8 +680,10 @@ impl LockCache {
         if place.is_empty() {
             self.resources.remove(&lock.resource);
         }
-        let (unused, held) = (self.lru.len(), self.locks.len());
+        let (unused, held, resources) = (self.lru.len(), self.locks.len(), self.resources.len());
         assert!(unused <= held, "{unused} locks are unused, of {held} held");
+        // A lock that stays in its index would be found by the next operation there.
+        assert!(resources <= held, "{resources} resources are indexed, and {held} locks are held");
     }
 
     /// Eviction or restart: the server knows none of these locks any more. What requests bring that are under way now
@@ -700,7 +718,7 @@ impl LockCache {
         let shared = ranges.ranges().iter().flat_map(|range| {
             let others = place.extents.overlapping(*range);
             let stays = move |other: &Lock| other.usable() && (mode == LockMode::Pr || other.allows_writing());
-            let others = others.filter(move |(_, other)| *other != id && self.locks.get(other).is_some_and(stays));
+            let others = others.filter(move |(_, other)| *other != id && stays(self.indexed(*other)));
             others.map(|(e, _)| Extent { start: e.start.max(range.start), end: e.end.min(range.end) })
         });
         RangeSet::from_extents(shared)
@@ -725,7 +743,7 @@ impl LockCache {
         let Some((resource, Cover::Extent { ranges, .. })) = self.get(id) else { return Vec::new() };
         let writes = |lock: &Lock| lock.usable() && lock.allows_writing();
         let ids = self.overlapping(resource, ranges).into_iter();
-        ids.filter(|other| *other != id && self.locks.get(other).is_some_and(writes)).collect()
+        ids.filter(|other| *other != id && writes(self.indexed(*other))).collect()
     }
 
     /// What a held lock is on, and what it covers.
@@ -779,10 +797,26 @@ impl LockCache {
             };
             ensure(is_indexed, || format!("{id:?} cannot be found: {lock:?}"))?;
         }
+        self.check_indexes()?;
         let unused: BTreeSet<_> = self.lru.iter().collect();
         ensure(unused == idle, || format!("{idle:?} are idle, the LRU has {unused:?}"))?;
         references += self.orphans.values().map(|left| u64::from(*left)).sum::<u64>();
         ensure(references == self.references, || format!("{references} uses of locks, counted are {}", self.references))
+    }
+
+    /// Whether the indexes name nothing but locks that are held.
+    fn check_indexes(&self) -> Result<(), String> {
+        let of_lock =
+            |lock: &Lock| if let Cover::Extent { ranges, .. } = &lock.cover { ranges.ranges().len() } else { 0 };
+        let held: usize = self.locks.values().map(of_lock).sum();
+        let indexed: usize = self.resources.values().map(|place| place.extents.len()).sum();
+        ensure(held == indexed, || format!("locks have {held} ranges, {indexed} ranges are indexed"))?;
+        for (fid, place) in &self.resources {
+            ensure(!place.is_empty(), || format!("{fid:?} is indexed and has no lock"))?;
+            let of_inode = place.inode.filter(|id| !self.locks.contains_key(id));
+            ensure(of_inode.is_none(), || format!("{of_inode:?} is indexed and not held"))?;
+        }
+        Ok(())
     }
 }
 
@@ -839,6 +873,37 @@ mod tests {
         assert_eq!(cache.check(), Ok(()));
         assert_eq!(cache.release(LockId(1), Time::ZERO), None);
         assert_eq!(cache.references, 0);
+    }
+
+    fn extent_lock(cache: &mut LockCache, id: LockId) -> Want {
+        let want = Want::Extent { mode: LockMode::Pr, ranges: RangeSet::ALL, group: 0 };
+        let ticket = cache.begin();
+        let arrival = cache.granted(ticket, id, Fid::ZERO, want.clone(), false, Time::ZERO);
+        assert_eq!((arrival, cache.end(ticket)), (Arrival::Usable, vec![]));
+        want
+    }
+
+    #[test]
+    #[should_panic(expected = "no such step")]
+    fn an_operation_that_uses_a_lock_which_is_called_back_is_a_defect() {
+        let mut cache = LockCache::new();
+        let want = extent_lock(&mut cache, LockId(1));
+        let (resource, mode) = (Fid::ZERO, LockMode::Pw);
+        let callback = BlockingCallback { handle: 1, resource, mode, start: 0, end: u64::MAX, bits: 0 };
+        assert_eq!(cache.handle_blocking(&callback), Blocking::Later);
+        assert_eq!(cache.find(Fid::ZERO, &want), None);
+        assert_eq!(cache.find_even_called_back(Fid::ZERO, &want), Some(LockId(1)));
+        cache.reference(LockId(1), Event::Use);
+    }
+
+    #[test]
+    #[should_panic(expected = "indexed and not held")]
+    fn a_lock_that_is_gone_and_found_all_the_same_is_a_defect() {
+        let mut cache = LockCache::new();
+        let want = extent_lock(&mut cache, LockId(1));
+        cache.locks.clear();
+        assert!(cache.check().is_err_and(|what| what.contains("ranges are indexed")));
+        let _ = cache.find(Fid::ZERO, &want);
     }
 
     #[test]

@@ -52,6 +52,11 @@ impl RangeIndex {
         ranges.ranges().iter().all(|range| end(range) == Some(&range.end))
     }
 
+    /// Ranges of all locks.
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }

@@ -20,8 +20,12 @@ pub(crate) enum Stage {
 /// Event that changes the stage of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
-    /// An operation begins to use it.
+    /// An operation has found the lock usable and begins to use it.
     Use,
+    /// An operation that may use a lock which is called back, as long as its cancel is not sent, begins to use it.
+    UseCalledBack,
+    /// A reply brings more bits of it, for the operation that sent the request.
+    Extend,
     /// An operation ends, and either others use it still or the caller has the [`Giving`].
     Release,
     /// The last operation ends, and the lock is kept.
@@ -43,17 +47,20 @@ pub(crate) enum Event {
 /// All steps, except that an eviction or an ENOENT from the server removes a lock in any stage.
 pub(crate) const STAGES: Steps<Stage, Event> = Steps(&[
     (Stage::Used, Event::Use, Stage::Used),
+    (Stage::Used, Event::Extend, Stage::Used),
     (Stage::Used, Event::Release, Stage::Used),
     (Stage::Used, Event::Rest, Stage::Idle),
     (Stage::Used, Event::CallBack, Stage::Wanted),
     (Stage::Used, Event::Give, Stage::Giving),
     (Stage::Idle, Event::Use, Stage::Used),
+    (Stage::Idle, Event::Extend, Stage::Used),
     (Stage::Idle, Event::CallBack, Stage::Giving),
-    (Stage::Wanted, Event::Use, Stage::Wanted),
+    (Stage::Wanted, Event::UseCalledBack, Stage::Wanted),
+    (Stage::Wanted, Event::Extend, Stage::Wanted),
     (Stage::Wanted, Event::Release, Stage::Wanted),
     (Stage::Wanted, Event::CallBack, Stage::Wanted),
     (Stage::Wanted, Event::Give, Stage::Giving),
-    (Stage::Giving, Event::Use, Stage::Giving),
+    (Stage::Giving, Event::UseCalledBack, Stage::Giving),
     (Stage::Giving, Event::Release, Stage::Giving),
     (Stage::Giving, Event::CallBack, Stage::Giving),
     (Stage::Giving, Event::Give, Stage::Giving),
@@ -73,5 +80,6 @@ mod tests {
         let before_the_end = STAGES.0.iter().filter(|(.., to)| *to == Stage::Gone).map(|(from, ..)| *from);
         assert!(before_the_end.eq([Stage::Giving]));
         assert_eq!(STAGES.find(Stage::Used, Event::Cancel), None);
+        assert_eq!(STAGES.find(Stage::Wanted, Event::Use), None, "a lock that is called back is not found again");
     }
 }
