@@ -66,17 +66,30 @@ impl Window {
         self.granted = granted;
     }
 
+    /// RPCs that may be in flight now.
+    fn rpcs(&self) -> u32 {
+        if self.granted.rpcs == 0 { self.limit } else { self.limit.min(self.granted.rpcs) }
+    }
+
     /// Takes room for an RPC with this many bytes of bulk, if there is any.
     pub(crate) fn take(&mut self, bytes: u64) -> bool {
-        let rpcs = if self.granted.rpcs == 0 { self.limit } else { self.limit.min(self.granted.rpcs) };
-        let full = self.in_flight.rpcs >= rpcs
+        let full = self.in_flight.rpcs >= self.rpcs()
             || self.granted.bytes != 0 && self.in_flight.bytes.saturating_add(bytes) > self.granted.bytes;
         if full && self.in_flight.rpcs > 0 {
             return false;
         }
         self.in_flight.rpcs += 1;
         self.in_flight.bytes += bytes;
+        self.assert_within();
         true
+    }
+
+    /// An RPC that goes fits into the window as it is at this moment, or goes alone. Those in flight may be more than a window
+    /// that has shrunk since.
+    fn assert_within(&self) {
+        let Credits { rpcs, bytes } = self.in_flight;
+        let fits = rpcs <= self.rpcs() && (self.granted.bytes == 0 || bytes <= self.granted.bytes);
+        assert!(rpcs == 1 || fits, "{rpcs} RPCs with {bytes} bytes are in flight: {self:?}");
     }
 
     /// An RPC that took room is done.
@@ -107,6 +120,15 @@ mod tests {
         let mut w = Window::new(8);
         w.take(10);
         w.give(7);
+    }
+
+    #[test]
+    #[should_panic(expected = "2 RPCs with 20 bytes are in flight")]
+    fn an_rpc_that_goes_without_room_is_a_bug() {
+        let mut w = Window::new(1);
+        w.take(10);
+        w.in_flight = Credits { rpcs: 2, bytes: 20 };
+        w.assert_within();
     }
 
     fn takes(w: &mut Window, bytes: u64) -> u32 {
