@@ -60,6 +60,18 @@ impl ExtentQueue {
         granted_now
     }
 
+    /// Panics unless the lock is granted with all of `ranges`, and with no other lock that it conflicts with. For those who are
+    /// about to touch the data.
+    pub(crate) fn assert_granted(&self, id: u64, ranges: &RangeSet, is_write: bool) {
+        let Some(lock) = self.granted.iter().find(|lock| lock.id == id) else {
+            panic!("range lock {id} is used for {ranges:?} and not granted: {:?}", self.waiting);
+        };
+        assert!(lock.is_write || !is_write, "{lock:?} is for reading, and is used to write {ranges:?}");
+        assert!(lock.ranges.contains(ranges), "{lock:?} is used for {ranges:?}");
+        let other = self.granted.iter().find(|other| other.id != id && other.conflicts(lock));
+        assert!(other.is_none(), "{lock:?} and {other:?} are granted at once");
+    }
+
     /// Requests that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
@@ -140,6 +152,25 @@ mod tests {
         q.enqueue(lock(1, READ, 0, 99));
         q.granted.push(lock(2, WRITE, 50, 60));
         q.check();
+    }
+
+    #[test]
+    #[should_panic(expected = "is used for {(50, 60)} and not granted")]
+    fn data_is_not_touched_before_the_lock_is_granted() {
+        let mut q = ExtentQueue::default();
+        q.enqueue(lock(1, READ, 0, 99));
+        q.enqueue(lock(2, WRITE, 50, 60));
+        q.assert_granted(1, &RangeSet::single(Extent { start: 5, end: 9 }), READ);
+        q.assert_granted(2, &RangeSet::single(Extent { start: 50, end: 60 }), WRITE);
+    }
+
+    #[test]
+    #[should_panic(expected = "are granted at once")]
+    fn data_is_not_written_where_somebody_reads() {
+        let mut q = ExtentQueue::default();
+        q.enqueue(lock(1, WRITE, 0, 99));
+        q.granted.push(lock(2, READ, 50, 60));
+        q.assert_granted(1, &RangeSet::single(Extent { start: 0, end: 99 }), WRITE);
     }
 
     #[test]

@@ -111,13 +111,14 @@ impl Objects {
 
     /// Makes the data file as long as the record says: cuts off what a crash or a failed write left behind the end.
     async fn settle(&self, object: &Object) -> Result<(), Errno> {
-        let _alone = object.range.write(RangeSet::ALL).await;
+        let alone = object.range.write(RangeSet::ALL).await;
         if object.is_settled() {
             return Ok(());
         }
         let record = self.record(object).await?;
         let osd = self.target.osd();
         if osd.stat(object.fid).await?.unwrap_or_default().size != record.size {
+            alone.assert_writes(&RangeSet::ALL);
             osd.truncate(object.fid, record.size).await?;
         }
         object.set_settled();

@@ -60,6 +60,18 @@ impl RangeLock {
     }
 }
 
+impl RangeGuard {
+    /// Panics unless nobody else writes in `ranges`. To be called where data is read.
+    pub(crate) fn assert_reads(&self, ranges: &RangeSet) {
+        self.lock.state.lock().queue.assert_granted(self.id, ranges, false);
+    }
+
+    /// Panics unless nobody else reads or writes in `ranges`. To be called where data is changed.
+    pub(crate) fn assert_writes(&self, ranges: &RangeSet) {
+        self.lock.state.lock().queue.assert_granted(self.id, ranges, true);
+    }
+}
+
 impl Drop for RangeGuard {
     fn drop(&mut self) {
         let mut state = self.lock.state.lock();
@@ -96,6 +108,7 @@ mod tests {
             let third = rt.timeout(Duration::from_secs(1), lock.read(range(0, 9))).await.expect("the writer gave up");
             drop((reader, second, third));
             let writer = lock.write(range(0, 9)).await;
+            writer.assert_writes(&range(0, 9));
             assert!(rt.timeout(Duration::from_secs(1), lock.read(range(9, 9))).await.is_err());
             let beside = rt.timeout(Duration::from_secs(1), lock.read(range(10, 10))).await;
             drop((writer, beside));

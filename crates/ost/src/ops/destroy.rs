@@ -31,6 +31,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     for object in &objects {
         alone.push(object.range.write(RangeSet::ALL).await);
     }
+    alone.iter().for_each(|guard| guard.assert_writes(&RangeSet::ALL));
     let (response, destroyed) = {
         let mut operation = ost.target.begin_for(&request).await?;
         operation.use_reserve();

@@ -26,9 +26,10 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     let _lock = ost.lock_ranges(&request, fallocate.fid, fallocate.lock, Access::Write, &ranges).await?;
     let len = fallocate.end - fallocate.start;
     let reserved = ost.space.reserve(request.export.cookie, 0, len).await?;
-    let (_guard, record) = ost.objects.lock(&object, &ranges, Access::Write).await?;
+    let (guard, record) = ost.objects.lock(&object, &ranges, Access::Write).await?;
     request.check_pre_versions(&record.pre_versions())?;
 
+    guard.assert_writes(&ranges);
     let data_change = object.begin_change();
     ost.target.osd().allocate(fallocate.fid, fallocate.start..fallocate.end, mode).await?;
     let stat = ost.stat(fallocate.fid).await?;

@@ -25,10 +25,11 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     }
     let object = ost.objects.find(punch.fid).await?;
     let _lock = ost.lock_ranges(&request, punch.fid, punch.lock, Access::Write, &locked).await?;
-    let (_guard, record) = ost.objects.lock(&object, &ranges, Access::Write).await?;
+    let (guard, record) = ost.objects.lock(&object, &ranges, Access::Write).await?;
     record.check_layout(punch.layout_version)?;
     request.check_pre_versions(&record.pre_versions())?;
 
+    guard.assert_writes(&ranges);
     let data_change = object.begin_change();
     if truncates {
         ost.target.osd().truncate(punch.fid, punch.start).await?;

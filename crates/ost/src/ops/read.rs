@@ -21,10 +21,11 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     let object = ost.objects.find(read.fid).await?;
     let (record, lens, data) = {
         let _lock = ost.lock_ranges(&request, read.fid, read.lock, Access::Read, &extents.ranges).await?;
-        let (_guard, record) = ost.objects.lock(&object, &extents.ranges, Access::Read).await?;
+        let (guard, record) = ost.objects.lock(&object, &extents.ranges, Access::Read).await?;
         if ost.settings.sync_on_lock_cancel() != SyncOnLockCancel::Never {
             ost.objects.commit_what_others_wrote(&object, &extents.ranges, &request).await?;
         }
+        guard.assert_reads(&extents.ranges);
         let (lens, data) = fetch(ost, &read, &record).await?;
         (record, lens, data)
     };

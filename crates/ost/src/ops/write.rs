@@ -52,7 +52,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     let response = match memory.flatten() {
         Some(memory) => work.record_first(data, Held { guard, reserved, memory }).await?,
         None => {
-            let response = work.store_first(data, reserved).await?;
+            let response = work.store_first(data, reserved, &guard).await?;
             drop(guard);
             response
         }
@@ -88,10 +88,16 @@ struct Held {
 
 impl Work<'_> {
     /// The data, then the record.
-    async fn store_first(&self, data: Payload, reserved: Option<Reserved>) -> Result<Response, Errno> {
+    async fn store_first(
+        &self,
+        data: Payload,
+        reserved: Option<Reserved>,
+        guard: &RangeGuard,
+    ) -> Result<Response, Errno> {
         let Work { ost, request, write, object, extents } = *self;
         let change = object.begin_change();
         ost.target.fault("ost.write.before_data").await?;
+        guard.assert_writes(&extents.ranges);
         ost.target.osd().write_extents(object.fid, split(&write.extents, &data)).await?;
         ost.target.fault("ost.write.after_data").await?;
         if let Some(reserved) = reserved {
@@ -106,6 +112,7 @@ impl Work<'_> {
     /// The record, then the data, by a task that nobody waits for but the next commit and who wants to see the range.
     async fn record_first(&self, data: Payload, held: Held) -> Result<Response, Errno> {
         let Work { ost, request, write, object, extents } = *self;
+        held.guard.assert_writes(&extents.ranges);
         let (stored, pending) = oneshot::channel();
         let response = record(ost, request, write, object, extents, Some(pending)).await?;
         ost.objects.note_change(object, &extents.ranges, request, &response);
