@@ -50,10 +50,20 @@ impl<'a> Operation<'a> {
     }
 
     /// Keeps the changes, and with them the reply, in the client's slot: when the request comes again, even after a
-    /// crash, it is answered from there. Returns the response with its transno set.
+    /// crash, it is answered from there. Returns the response with its transno set. EPROTO if it was executed before and its reply
+    /// is in the slot: then nobody looked there.
     pub fn finish(mut self, request: &ServerRequest, response: Response) -> Result<Response, Errno> {
         let response = Response { transno: self.transno, ..response };
         let (client, tag, xid) = (request.export.client, request.header.tag, request.header.xid);
+        // Only a request that comes again can have been executed, so the slot is read for nobody else.
+        if (request.is_resent() || request.is_replay())
+            && tag != 0
+            && reply::get(&*self.transaction, client, tag)?.is_some_and(|slot| slot.xid == xid)
+        {
+            let (target, name) = (self.target.name(), &request.export.client_name);
+            tracing::error!(target = %target, client = name, xid, tag, "{}: executed twice; undone", request.opcode);
+            return Err(Errno::EPROTO);
+        }
         reply::put(&mut *self.transaction, client, tag, xid, &response)?;
         self.finish_local();
         Ok(response)
