@@ -4,6 +4,7 @@
 use crate::cache::memory::Memory;
 use crate::fids::Fids;
 use crate::lmv::Lmv;
+use crate::lock_params::LockOwner;
 use crate::lov::merge::ObjectAttrs;
 use crate::lov::{Lov, merge};
 use crate::mount::Mount;
@@ -18,6 +19,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use nacre_base::param::Params;
 use nacre_base::{Errno, Faults, Fid, Nid, TargetName, Time, Uuid};
+use nacre_ldlm::lock_cache::{LockCache, LruLimits};
 use nacre_mgc::Mgc;
 use nacre_ptlrpc::RpcNode;
 use nacre_rt::Rt;
@@ -255,6 +257,20 @@ impl Client {
     /// The client's identity at the servers.
     pub fn uuid(&self) -> Uuid {
         self.mount.client
+    }
+
+    /// Whether what it knows of its locks is as it must be at any moment; what is wrong if not. For simulators: it looks at each
+    /// lock, and relies on servers without errors.
+    pub fn check_locks(&self) -> Result<(), String> {
+        let (table, mut found) = (self.targets.table(), Ok(()));
+        let mut check = |locks: &LockCache, _: &LruLimits| {
+            if found.is_ok() {
+                found = locks.check();
+            }
+        };
+        table.osts.values().for_each(|osc| osc.with_locks(&mut check));
+        table.mdts.values().for_each(|mdc| mdc.with_locks(&mut check));
+        found
     }
 
     pub(crate) fn caller(&self, cred: &Credentials) -> Caller {

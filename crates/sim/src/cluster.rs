@@ -312,11 +312,15 @@ impl Cluster {
         counts.filter(|(_, n)| n != "0").collect()
     }
 
-    /// Whether every target's lock tables are as they must be at any moment; what is wrong if not.
+    /// Whether the lock tables of every target and the lock caches of every client are as they must be at any moment; what is wrong
+    /// if not.
     pub fn check_locks(&self) -> Result<(), String> {
         let servers = self.servers.lock();
         for (server, running) in servers.iter().filter_map(|s| Some((s.server, s.running.as_ref()?))) {
             running.served.check_locks().map_err(|e| format!("{server:?}: {e}"))?;
+        }
+        for client in self.living_clients() {
+            client.client.check_locks().map_err(|e| format!("client {}: {e}", client.number))?;
         }
         Ok(())
     }
