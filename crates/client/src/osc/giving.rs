@@ -27,6 +27,10 @@ const GLIMPSED_AGE: Duration = Duration::from_secs(2);
 /// Most locks given back with one message.
 const CANCELS_MAX: usize = 1024;
 
+/// Most turns in a row of giving one lock back in which no flush ends. A turn or two are possible while programs that hold the lock
+/// write under it; the next turn then writes their bytes.
+const IDLE_TURNS_MAX: u32 = 1000;
+
 /// What can be done with a lock whose bytes were written back.
 enum Readiness {
     /// Bytes became dirty meanwhile, under another lock.
@@ -100,12 +104,16 @@ impl Osc {
             self.invalidate(object, mode, ranges).await;
         }
         lock.step(LockInput::DoorsTold);
+        let (mut ended, mut idle_turns) = (0, 0);
         loop {
             // What is dirty under a lock to read was made so under another one.
             if let (Some(object), LockMode::Pw | LockMode::Group) = (&object, mode) {
                 self.flush_under(object, giving.id).await;
             }
-            let ended = object.as_ref().map_or(0, |object| object.state.lock().flushes_ended());
+            let before = ended;
+            ended = object.as_ref().map_or(0, |object| object.state.lock().flushes_ended());
+            idle_turns = if ended == before { idle_turns + 1 } else { 0 };
+            assert!(idle_turns < IDLE_TURNS_MAX, "nobody writes what is dirty under {giving:?}");
             match self.drop_lock(&mut lock, object.as_deref(), giving.id, mode, ranges) {
                 Readiness::Busy => {
                     // A flush under another lock, perhaps, which there is nothing to do about but to wait for it.
