@@ -50,8 +50,8 @@ impl AlignedBuf {
             Some(ptr) => AlignedBuf { ptr, len, capacity: Self::capacity_for(len) },
             None => Self::with(len, alloc),
         };
-        // Fresh heap memory must never leak another request's data, should a short read leave a tail: callers truncate.
-        // Reading uninitialised memory is undefined, so touch one byte a page only in debug builds.
+        // The memory may hold another request's data, so callers must truncate the buffer after a short read. Debug
+        // builds fill it, so that a forgotten truncation is noticed.
         if cfg!(debug_assertions) {
             buf.fill(0xa5);
         }
@@ -85,8 +85,8 @@ impl Drop for AlignedBuf {
     }
 }
 
-/// Buffers that were dropped and wait to be used again. Without it the allocator gives large buffers back to the
-/// kernel, and every MiB costs 256 page faults when it is used again: more than its transfer over the network.
+/// Buffers that were dropped and wait to be used again. Without the pool the allocator would give large buffers back to
+/// the kernel, and every MiB would cost 256 page faults when it is used again: more than its transfer over the network.
 static POOL: Pool = Pool { classes: [const { Mutex::new(Vec::new()) }; POOL_CLASSES] };
 
 struct Pool {
@@ -115,7 +115,7 @@ impl Pool {
         self.class(capacity)?.lock().pop().map(|spare| spare.0)
     }
 
-    /// Keeps the memory of a buffer; false if it should be freed.
+    /// Keeps the memory of a buffer. Returns false if it should be freed.
     fn keep(&self, ptr: NonNull<u8>, capacity: usize) -> bool {
         let Some(class) = self.class(capacity) else { return false };
         let mut spares = class.lock();
@@ -167,7 +167,7 @@ impl Payload {
         Payload::default()
     }
 
-    /// `len` zero bytes, sharing one page-sized source.
+    /// `len` zero bytes, all from one shared source of 64 KiB.
     pub fn zeroes(len: usize) -> Payload {
         static ZEROES: [u8; 65536] = [0; 65536];
         let mut p = Payload::new();
@@ -182,7 +182,7 @@ impl Payload {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

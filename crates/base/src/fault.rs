@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What happens at an armed fault point.
+/// Action at an armed fault point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultAction {
     /// The message, or the step, is dropped silently.
@@ -26,11 +26,11 @@ pub enum FaultAction {
 /// When and how often a fault strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What happens.
+    /// Action of the fault.
     pub action: FaultAction,
-    /// Passes that go unharmed first.
+    /// Number of passes that go unharmed first.
     pub skip: u32,
-    /// How many times it strikes; `u32::MAX` is always.
+    /// Number of times that the fault strikes; `u32::MAX` is always.
     pub times: u32,
 }
 
@@ -62,7 +62,7 @@ struct Inner {
 }
 
 impl Faults {
-    /// None armed.
+    /// Makes fault points of which none is armed.
     pub fn new() -> Faults {
         Faults::default()
     }
@@ -73,7 +73,7 @@ impl Faults {
         self.0.any_armed.store(true, Ordering::Relaxed);
     }
 
-    /// Disarms `name`: what was armed there strikes no more.
+    /// Disarms `name`.
     pub fn disarm(&self, name: &str) {
         let mut armed = self.0.armed.lock();
         armed.remove(name);
@@ -86,12 +86,12 @@ impl Faults {
         self.0.any_armed.store(false, Ordering::Relaxed);
     }
 
-    /// Whether anything is armed at all: for callers that would have to compose a name first.
+    /// Returns whether any fault is armed; for callers that would have to compose a name first.
     pub fn any_armed(&self) -> bool {
         self.0.any_armed.load(Ordering::Relaxed)
     }
 
-    /// To be called where `name` is: what strikes now, if anything.
+    /// Called at the fault point `name`. Returns the action that strikes now, if any.
     pub fn check(&self, name: &str) -> Option<FaultAction> {
         if !self.0.any_armed.load(Ordering::Relaxed) {
             return None;

@@ -1,9 +1,9 @@
-//! Counts by powers of two, and those that threads count into together.
+//! Histograms, and histograms that several threads count into.
 
 use crate::param::value::{Bounds, Column};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts by powers of two: row 0 is of 0 and 1, row n of all that is more than row n - 1 and up to 2^n.
+/// Counts by powers of two: row 0 counts the values 0 and 1, row n those above 2^(n-1) and up to 2^n.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Histogram {
     rows: Vec<u64>,

@@ -10,7 +10,7 @@ pub struct Fid {
     pub seq: u64,
     /// The object within the sequence.
     pub oid: u32,
-    /// The version; 0 but for derived names.
+    /// The version; 0 except for derived names.
     pub ver: u32,
 }
 
@@ -24,7 +24,7 @@ impl Fid {
     /// Object ids in one leased sequence.
     pub const OIDS_PER_SEQ: u32 = 0x20000;
 
-    /// Whether this is [`Fid::ZERO`].
+    /// Returns whether this is [`Fid::ZERO`].
     pub fn is_zero(&self) -> bool {
         *self == Fid::ZERO
     }
@@ -102,13 +102,13 @@ impl fmt::Debug for Fid {
     }
 }
 
-/// Why a text is not an identifier.
+/// Error for a text that is not an identifier.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a {what}")]
 pub struct ParseIdError {
-    /// What was expected.
+    /// The kind of identifier that was expected.
     pub what: &'static str,
-    /// What was found.
+    /// The text that was found.
     pub text: String,
 }
 
@@ -202,7 +202,7 @@ impl fmt::Debug for Uuid {
     }
 }
 
-/// What kind of target something is.
+/// Kind of a target.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum TargetKind {
     /// The management target.
@@ -240,7 +240,7 @@ impl TargetName {
         TargetName { fsname: fsname.to_owned(), kind: TargetKind::Ost, index: index.0 }
     }
 
-    /// Whether `s` may be a file system's name.
+    /// Returns whether `s` may be a file system's name.
     pub fn is_fsname(s: &str) -> bool {
         (1..=8).contains(&s.len()) && s.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
     }

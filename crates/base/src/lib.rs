@@ -1,5 +1,6 @@
-//! What every layer of Nacre speaks of and none owns: identifiers, error numbers, sizes, placement hashes and the
-//! pseudo-random generator, time values, fault points, parameters, aligned refcounted buffers, and the forms of tables and state machines.
+//! Types that every layer of Nacre uses and none owns: identifiers, error numbers, sizes, placement hashes and the
+//! pseudo-random generator, time values, fault points, parameters, aligned refcounted buffers, and the forms of tables
+//! and state machines.
 //!
 //! Nothing here does IO, reads a clock or knows a layer above.
 

@@ -13,7 +13,7 @@ pub enum NetworkKind {
     Tcp = 2,
     /// Loopback within a process.
     Lo = 9,
-    /// InfiniBand; only as a name that routes may speak of.
+    /// InfiniBand; only a name, which routes may refer to.
     O2ib = 5,
     /// The simulated network.
     Sim = 0x5e,
@@ -22,9 +22,9 @@ pub enum NetworkKind {
 /// A network: `tcp`, `tcp1`, `lo`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Network {
-    /// Its kind.
+    /// Kind of network.
     pub kind: NetworkKind,
-    /// Its number; 0 is not printed.
+    /// Number of the network among those of its kind; 0 is not printed.
     pub number: u16,
 }
 
@@ -36,7 +36,7 @@ pub struct Network {
 pub struct Nid {
     /// The network.
     pub network: Network,
-    /// The address on it.
+    /// Address on the network.
     pub address: u32,
     /// TCP port, 0 for the default.
     pub port: u16,
@@ -50,12 +50,12 @@ impl Network {
     /// `sim`.
     pub const SIM: Network = Network { kind: NetworkKind::Sim, number: 0 };
 
-    /// As one number, for the wire.
+    /// Encodes the network as one number, for the wire.
     pub fn to_u32(self) -> u32 {
         u32::from(self.kind as u16) << 16 | u32::from(self.number)
     }
 
-    /// From the wire; `None` if the kind is unknown.
+    /// Decodes a network from the wire; `None` if the kind is unknown.
     pub fn from_u32(v: u32) -> Option<Network> {
         let kind = match v >> 16 {
             2 => NetworkKind::Tcp,

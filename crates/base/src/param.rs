@@ -1,5 +1,5 @@
-//! The parameter registry that all roles of a process share: what `lctl get_param` and `set_param` see. Names are
-//! Lustre's dotted paths (`osc.nacre-OST0000-osc.max_rpcs_in_flight`).
+//! The parameter registry that all roles of a process share, for `lctl get_param` and `set_param`. Names are Lustre's
+//! dotted paths (`osc.nacre-OST0000-osc.max_rpcs_in_flight`).
 
 pub mod declared;
 pub mod openmetrics;
@@ -33,13 +33,13 @@ pub struct Param {
 #[derive(Clone, Default)]
 pub struct Params {
     all: Arc<Mutex<BTreeMap<String, Param>>>,
-    /// What may be registered; anything if nothing was declared.
+    /// Declarations of the parameters that may be registered; without any, all names may.
     tables: Arc<Mutex<Tables>>,
     presets: Arc<Mutex<BTreeMap<String, Preset>>>,
     families: Arc<Mutex<Vec<Family>>>,
 }
 
-/// Parameters that come and go with something else, such as those of each client.
+/// Parameters that come and go with other things, such as those of each client.
 #[derive(Clone)]
 struct Family {
     prefix: String,
@@ -50,17 +50,17 @@ struct Family {
 /// A value that a parameter is given as soon as it is registered.
 struct Preset {
     value: String,
-    /// What came of it; none until the parameter is registered.
+    /// Result of setting it; `None` until the parameter is registered.
     outcome: Option<Result<(), String>>,
 }
 
-/// Why a parameter could not be read or set.
+/// Reason why a parameter could not be read or set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParamError {
     /// No parameter matches.
     #[error("param_path '{0}': No such file or directory")]
     NotFound(String),
-    /// It cannot be written.
+    /// The parameter cannot be written.
     #[error("'{0}' is read-only")]
     ReadOnly(String),
     /// The value was refused.
@@ -68,9 +68,9 @@ pub enum ParamError {
     Invalid {
         /// The parameter.
         name: String,
-        /// What was to be set.
+        /// The value that was to be set.
         value: String,
-        /// Why not.
+        /// Reason for the refusal.
         why: String,
     },
 }
@@ -87,7 +87,7 @@ impl Params {
         Params::default()
     }
 
-    /// Has what is registered from now on, and what is kept, held against this table, too.
+    /// Adds a table of declarations. Parameters that are registered, or kept, from now on are checked against it, too.
     pub fn declare(&self, table: &'static [Declared]) {
         self.tables.lock().add(table);
     }
@@ -97,7 +97,7 @@ impl Params {
         *self.tables.lock()
     }
 
-    /// Holds a setting that the MGS is to keep against what is declared; see [`Tables::check_kept`].
+    /// Checks a setting that the MGS is to keep against the declarations; see [`Tables::check_kept`].
     pub fn check_kept(&self, name: &str, value: &str) -> Result<String, Undeclared> {
         self.tables.lock().check_kept(name, value)
     }
@@ -109,8 +109,8 @@ impl Params {
         self.insert(name, declared, get, None);
     }
 
-    /// Adds read-only parameters that come and go with something else. `list` returns what stands between `prefix` and `suffix`
-    /// in the name of each that there is now, and its value. The declared name has a `*` in that place.
+    /// Adds read-only parameters that come and go with other things. For each parameter that exists now, `list` returns
+    /// the part of its name between `prefix` and `suffix`, and its value. The declared name has a `*` in that place.
     pub fn add_family<R: Reading>(
         &self,
         prefix: impl Into<String>,
@@ -187,12 +187,12 @@ impl Params {
         self.insert(name, declared, get, Some(Arc::new(set)));
     }
 
-    /// Has the parameter `name` set to `value` as soon as it is registered, before anybody can see or use its default.
+    /// Sets the parameter `name` to `value` as soon as it is registered, before its default can be seen or used.
     pub fn preset(&self, name: impl Into<String>, value: impl Into<String>) {
         self.presets.lock().insert(name.into(), Preset { value: value.into(), outcome: None });
     }
 
-    /// Checks that the preset of `name` was taken; why it was not otherwise.
+    /// Checks that the preset of `name` was accepted; the error says why it was not.
     pub fn check_preset(&self, name: &str) -> Result<(), ParamError> {
         match self.presets.lock().get(name) {
             None | Some(Preset { outcome: Some(Ok(())), .. }) => Ok(()),
@@ -284,7 +284,7 @@ impl Params {
         self.values(pattern).into_iter().filter_map(|(_, value)| value.number())
     }
 
-    /// Everything that is measured, as a monitoring system fetches it. Settings are not among it.
+    /// All measured values, as a monitoring system fetches them. Settings are not among them.
     pub fn metrics(&self, dialect: Dialect) -> String {
         let measured: Vec<_> = {
             let all = self.all.lock();
@@ -299,7 +299,7 @@ impl Params {
         exposition.print(dialect)
     }
 
-    /// Sets every parameter that matches `pattern`; the names set.
+    /// Sets every parameter that matches `pattern`. Returns the names that were set.
     pub fn set(&self, pattern: &str, value: &str) -> Result<Vec<String>, ParamError> {
         let found: Vec<_> = {
             let all = self.all.lock();

@@ -1,5 +1,5 @@
-//! State machines as tables: which state follows which, and upon what. A step that no table has is a defect, and ends the program
-//! where it is taken; what comes from the network or the disk must be refused before.
+//! State machines as tables: which state follows which, and upon which input. A step that the table does not have is a
+//! defect, and panics where it is taken; bad input from the network or the disk must be refused before.
 
 use std::fmt::Debug;
 

@@ -1,5 +1,5 @@
-//! `nacre bench applications`: what people do with a source tree, timed on the local disk, on a null FUSE file system that
-//! keeps data in memory, and on a Nacre made for it. All programs are those of the host.
+//! `nacre bench applications`: typical work on a source tree, timed on the local disk, on a null FUSE file system that
+//! keeps data in memory, and on a Nacre file system created for it. All programs are those of the host.
 
 use crate::output::{self, median};
 use crate::places::{PLACES, Place, Places, settle};
@@ -16,7 +16,7 @@ use std::time::Instant;
 /// Arguments of `nacre bench applications`.
 #[derive(Args, Debug)]
 pub(crate) struct Applications {
-    /// A directory on a local disk: what is compared with, and where the file system's storage is made
+    /// A directory on a local disk: the disk to compare with, and the place for the file system's storage
     dir: PathBuf,
     /// Files of the tree
     #[arg(long, default_value_t = 4000)]
@@ -32,7 +32,7 @@ pub(crate) struct Applications {
     plot: Option<PathBuf>,
 }
 
-/// Something that is timed, in this order.
+/// A timed step; steps run in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Untar,
@@ -73,7 +73,7 @@ impl Step {
         }
     }
 
-    /// What the shell is given, in the tree or, before there is one and to remove it, above.
+    /// Script for the shell, which runs in the tree or, to create and remove it, in the directory above.
     fn script(self) -> &'static str {
         match self {
             Step::Untar => "tar xf \"$ARCHIVE\"",
@@ -86,7 +86,7 @@ impl Step {
         }
     }
 
-    /// Programs without which it is skipped.
+    /// Programs without which the step is skipped.
     fn needs(self) -> &'static [&'static str] {
         match self {
             Step::Untar => &["tar"],
@@ -110,7 +110,7 @@ struct Row {
     local_disk: f64,
     null_fuse: f64,
     nacre: f64,
-    /// How many times as long as there.
+    /// Time on Nacre divided by time on the local disk.
     nacre_to_local_disk: f64,
     nacre_to_null_fuse: f64,
 }
@@ -162,7 +162,7 @@ fn row(step: Step, [local_disk, null_fuse, nacre]: [f64; 3]) -> Row {
     Row { step: step.name(), local_disk, null_fuse, nacre, nacre_to_local_disk, nacre_to_null_fuse }
 }
 
-/// An archive of a new tree, on the local disk.
+/// Creates an archive of a new tree, on the local disk.
 fn make_archive(scratch: &Path, args: &Applications) -> Result<PathBuf, String> {
     let source = scratch.join("source");
     let made = source_tree::generate(&source.join("tree"), args.files, args.units);
@@ -172,14 +172,14 @@ fn make_archive(scratch: &Path, args: &Applications) -> Result<PathBuf, String> 
     Ok(archive)
 }
 
-/// Seconds, and what was said.
+/// Runs a step. Returns its seconds, and its output.
 fn take(places: &Places, step: Step, place: Place, archive: &Path) -> Result<(f64, String), String> {
     let above = places.dir(place);
     let tree = above.join("tree");
     let dir = if matches!(step, Step::Untar | Step::Remove) { &above } else { &tree };
     match step {
         _ if step.is_cold() => places.drop_caches()?,
-        // It rewrites the index once, and then all is warm.
+        // The first run rewrites the index; after that everything is cached.
         Step::Status => drop(shell(step.script(), dir, archive)?),
         _ => settle(),
     }
@@ -190,7 +190,7 @@ fn take(places: &Places, step: Step, place: Place, archive: &Path) -> Result<(f6
     Ok((seconds, said))
 }
 
-/// The same must have come out everywhere.
+/// Checks that the output was the same everywhere.
 fn check(step: Step, said: &[String]) -> Result<(), String> {
     if said.iter().any(|s| *s != said[0]) {
         return Err(format!("{} did not come to the same everywhere: {said:?}", step.name()));
@@ -201,12 +201,12 @@ fn check(step: Step, said: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a script: what it said.
+/// Runs a script. Returns its output.
 fn shell(script: &str, dir: &Path, archive: &Path) -> Result<String, String> {
     let jobs = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut command = Command::new("sh");
     command.args(["-ec", script]).current_dir(dir).env("ARCHIVE", archive).env("JOBS", jobs.to_string());
-    // Nothing of the user's configuration, and no housekeeping in the background.
+    // Without the user's configuration, and without housekeeping in the background.
     command.env("LC_ALL", "C").env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
     for who in ["AUTHOR", "COMMITTER"] {
         command.env(format!("GIT_{who}_NAME"), "bench").env(format!("GIT_{who}_EMAIL"), "bench@localhost");

@@ -1,5 +1,5 @@
 //! Clients for measurements: instances of the client library in this process, each with a network node of its own, so
-//! that they are as separate for the servers as mounts of different hosts; and what they sent, counted.
+//! that for the servers they are as separate as mounts of different hosts; and counts of their requests.
 
 use nacre_base::Errno;
 pub(crate) use nacre_client::open_flags::{O_CREAT, O_DIRECT, O_EXCL, O_RDONLY, O_RDWR};
@@ -31,7 +31,7 @@ impl Instance {
         Ok(Instance { client, node })
     }
 
-    /// Mounts `count` of them.
+    /// Mounts `count` clients.
     pub(crate) async fn mount_all(
         source: &MountSource,
         address: Ipv4Addr,
@@ -54,23 +54,23 @@ impl Instance {
         self.node.params().set(pattern, value).is_ok_and(|names| !names.is_empty())
     }
 
-    /// Locks on objects that it holds.
+    /// Number of locks on objects that the client holds.
     fn lock_count(&self) -> u64 {
         self.node.params().numbers("ldlm.namespaces.*-OST*.lock_count").sum::<i128>() as u64
     }
 
-    /// Requests so far.
+    /// Counts of its requests so far.
     pub(crate) fn counts(&self) -> RpcCounts {
         RpcCounts::of(&self.client)
     }
 }
 
-/// The sum over clients.
+/// Sum of the counts of several clients.
 pub(crate) fn counts_of(instances: &[Instance]) -> RpcCounts {
     instances.iter().map(Instance::counts).sum()
 }
 
-/// Has all clients give all locks on objects back, and waits until they have.
+/// Makes all clients give back all locks on objects, and waits until they have.
 pub(crate) async fn give_all_locks_back(instances: &[Instance]) -> Result<(), String> {
     if !instances.iter().all(|i| i.set_param("ldlm.namespaces.*-OST*.lru_size", "clear")) {
         return Err("a client cannot be told to give its locks back".to_owned());
@@ -91,9 +91,9 @@ pub(crate) async fn free_space(instance: &Instance) -> Result<u64, String> {
     Ok(space.blocks_free.saturating_mul(u64::from(space.block_size)))
 }
 
-/// Waits until so much space is free, half a minute at most, since others may have taken it. Objects of removed files go with
-/// the commit after the next, and a disk that discards what is freed is busy with them for seconds: not while something is
-/// measured.
+/// Waits until `bytes` are free, half a minute at most, because others may have taken the space. Objects of removed files
+/// are destroyed with the commit after the next, and a disk that discards freed space is busy with them for seconds,
+/// which must not happen during a measurement.
 pub(crate) async fn wait_until_free(instance: &Instance, bytes: u64) -> Result<(), String> {
     for _ in 0..FREEING_WAITS {
         // Commits at once, at the MDTs and at the OSTs.
@@ -106,27 +106,27 @@ pub(crate) async fn wait_until_free(instance: &Instance, bytes: u64) -> Result<(
     Ok(())
 }
 
-/// How long removing is waited for, altogether half a minute.
+/// How long to wait for removed files, altogether half a minute.
 const FREEING_WAITS: u32 = 300;
 const FREEING_WAIT: Duration = Duration::from_millis(100);
 
-/// How long giving locks back is waited for, altogether ten seconds.
+/// How long to wait for locks to be given back, altogether ten seconds.
 const GIVING_WAITS: u32 = 1000;
 const GIVING_WAIT: Duration = Duration::from_millis(10);
 
-/// How many OSTs the file system has.
+/// Number of OSTs of the file system.
 pub(crate) async fn ost_count(instance: &Instance) -> Result<u32, String> {
     instance.client.statfs().await.map_err(|e| format!("statfs: {e}"))?;
     let number = instance.node.params().numbers("lov.*.numobd").next();
     number.and_then(|n| n.try_into().ok()).ok_or_else(|| "the client knows no OSTs".to_owned())
 }
 
-/// As whom everything is done.
+/// Credentials for all operations.
 pub(crate) fn root() -> Credentials {
     Credentials::root()
 }
 
-/// Turns an error into words.
+/// Turns an error into a message.
 pub(crate) fn said(what: &str) -> impl Fn(Errno) -> String + '_ {
     move |e| format!("{what}: {e}")
 }

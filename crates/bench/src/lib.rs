@@ -1,5 +1,5 @@
-//! `nacre bench`: measurements whose result is a ratio to what this machine can do, taken in the same run. An IO edge:
-//! it drives real mounts with system calls, or real servers by clients of its own, and reads the wall clock.
+//! `nacre bench`: measurements whose result is a ratio to what this machine can do, taken in the same run. An IO edge: it
+//! drives real mounts with system calls, or real servers through clients in this process, and reads the wall clock.
 #![allow(clippy::disallowed_methods)] // It measures the real world.
 
 mod applications;
@@ -34,17 +34,18 @@ pub struct BenchArgs {
 enum BenchCommand {
     /// Streaming and metadata rates of a mount beside the raw disk, a null FUSE file system and loopback TCP
     Roofline(roofline::Roofline),
-    /// Many writers of one file, by records that alternate, beside a file for each writer
+    /// Many writers of one file, in alternating records, beside a file for each writer
     SharedFile(shared_file::SharedFile),
     /// Some objects of one OST, written and read by some threads
     ObjectSurvey(object_survey::ObjectSurvey),
-    /// An OST by itself beside fio on the same disk: objects, threads, sizes of requests, and when writes are answered
+    /// An OST alone beside fio on the same disk: objects, threads, request sizes, and when writes are answered
     ObdfilterSurvey(obdfilter_survey::ObdfilterSurvey),
-    /// Programs on a source tree: the local disk, a null FUSE file system, and a file system made for it
+    /// Programs on a source tree: on the local disk, a null FUSE file system, and a file system created for it
     Applications(applications::Applications),
-    /// Rates of what is cached, beside a null FUSE file system and the local disk's, and requests sent meanwhile
+    /// Rates of cached operations, beside a null FUSE file system and the local disk, and requests sent meanwhile
     WarmCache(warm_cache::WarmCache),
-    /// Programs that read and write small pieces, beside a null FUSE file system; records of one file beside own files'
+    /// Programs that read and write small pieces, beside a null FUSE file system; records of one file beside records of a
+    /// file for each job
     SmallPieces(small_pieces::SmallPieces),
     /// Small requests and bulk within a process and over loopback TCP, beside plain TCP
     Rpc(rpc::Rpc),

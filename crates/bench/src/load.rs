@@ -1,4 +1,4 @@
-//! Loads on a directory, by plain system calls: streaming by several jobs, and creating, looking at and removing files.
+//! Loads on a directory, by plain system calls: streaming by several jobs, and creating, stating and removing files.
 
 use nacre_base::buf::AlignedBuf;
 use std::fs::{File, OpenOptions};
@@ -7,19 +7,19 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// One request of a streaming job.
+/// Size of one request of a streaming job.
 pub(crate) const BLOCK: usize = 1 << 20;
 
 /// How a streaming job opens its file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cache {
-    /// Whatever the file system does.
+    /// As the file system does by default.
     Default,
     /// Around the page cache, for the raw disk.
     Direct,
 }
 
-/// The file of a job.
+/// Path of a job's file.
 pub(crate) fn path_of(dir: &Path, job: usize) -> PathBuf {
     dir.join(format!("stream-{job}"))
 }
@@ -32,7 +32,7 @@ fn options(cache: Cache) -> OpenOptions {
     o
 }
 
-/// Runs `job` on as many threads and gives the bytes per second of all together.
+/// Runs `job` on `jobs` threads. Returns the bytes per second of all of them together.
 fn side_by_side(jobs: usize, bytes_each: u64, job: impl Fn(usize) -> io::Result<()> + Sync) -> io::Result<f64> {
     let begun = Instant::now();
     std::thread::scope(|scope| {
@@ -49,7 +49,7 @@ fn side_by_side(jobs: usize, bytes_each: u64, job: impl Fn(usize) -> io::Result<
     Ok((bytes_each * jobs as u64) as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// Writes a file of `size` bytes in each of `jobs`, and makes it durable: bytes per second.
+/// Writes a file of `size` bytes in each of `jobs`, and makes it durable. Returns bytes per second.
 pub(crate) fn write(dir: &Path, jobs: usize, size: u64, cache: Cache) -> io::Result<f64> {
     for j in 0..jobs {
         let _ = std::fs::remove_file(path_of(dir, j));
@@ -57,7 +57,7 @@ pub(crate) fn write(dir: &Path, jobs: usize, size: u64, cache: Cache) -> io::Res
     side_by_side(jobs, size, |j| {
         let file = options(cache).write(true).create(true).truncate(true).open(path_of(dir, j))?;
         let mut block = AlignedBuf::zeroed(BLOCK);
-        // Not zeros, which storage might take a short way with.
+        // Not zeros, for which storage might have a shortcut.
         block.iter_mut().enumerate().for_each(|(i, b)| *b = (i * 31 + j) as u8);
         for at in (0..size).step_by(BLOCK) {
             file.write_all_at(&block[..BLOCK.min((size - at) as usize)], at)?;
@@ -66,7 +66,7 @@ pub(crate) fn write(dir: &Path, jobs: usize, size: u64, cache: Cache) -> io::Res
     })
 }
 
-/// Reads what [`write`] wrote: bytes per second.
+/// Reads the files of [`write`]. Returns bytes per second.
 pub(crate) fn read(dir: &Path, jobs: usize, size: u64, cache: Cache) -> io::Result<f64> {
     side_by_side(jobs, size, |j| {
         let file = options(cache).read(true).open(path_of(dir, j))?;
@@ -83,14 +83,14 @@ pub(crate) fn read(dir: &Path, jobs: usize, size: u64, cache: Cache) -> io::Resu
     })
 }
 
-/// Removes what [`write`] wrote.
+/// Removes the files of [`write`].
 pub(crate) fn remove(dir: &Path, jobs: usize) {
     for j in 0..jobs {
         let _ = std::fs::remove_file(path_of(dir, j));
     }
 }
 
-/// A metadata operation that is timed.
+/// A timed metadata operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Metadata {
     Create,
@@ -135,7 +135,7 @@ pub(crate) fn metadata(dir: &Path, files: u32) -> io::Result<MetadataRates> {
     Ok(MetadataRates { create, stat, unlink })
 }
 
-/// One stream of 1 MiB blocks over a loopback TCP connection: bytes per second.
+/// Sends one stream of 1 MiB blocks over a loopback TCP connection. Returns bytes per second.
 pub(crate) fn loopback_tcp(size: u64) -> io::Result<f64> {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;

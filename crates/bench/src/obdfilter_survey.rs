@@ -1,6 +1,7 @@
-//! `nacre bench obdfilter-survey`: an OST and a client of it in this process, without files, locks of clients or a network:
-//! so many objects, so many threads, requests of such a size, as Lustre's survey of the same name does with its `disk`
-//! case. Each way to answer writes takes turns with fio on the same disk, so that a disk that drifts decides nothing.
+//! `nacre bench obdfilter-survey`: an OST and a client of it in this process, without files, clients' locks or a network,
+//! for a number of objects, a number of threads and a request size, like the `disk` case of Lustre's survey of the same
+//! name. Each way to answer writes takes turns with fio on the same disk, so that a drifting disk does not decide the
+//! result.
 
 mod ost;
 mod raw;
@@ -54,12 +55,12 @@ pub(crate) struct ObdfilterSurvey {
     runs: u32,
 }
 
-/// When a write is answered.
+/// The moment at which a write is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
     /// After the commit.
     Sync,
-    /// After the commit, to a journal elsewhere.
+    /// After the commit, to a journal on another disk.
     External,
     /// When the data is on the device.
     Async,
@@ -67,7 +68,7 @@ pub(crate) enum Mode {
     Memory,
 }
 
-/// What is done with the objects.
+/// Operation on the objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Test {
     Write,
@@ -78,7 +79,7 @@ pub(crate) enum Test {
 /// One point of the survey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Point {
-    /// Bytes of a request.
+    /// Bytes of one request.
     pub(crate) request: u64,
     pub(crate) objects: u32,
     pub(crate) threads: u32,
@@ -94,15 +95,15 @@ struct Row {
     tests: Vec<Outcome>,
 }
 
-/// One test of it: medians of all runs.
+/// One test in one mode: medians of all runs.
 #[derive(Debug, Clone)]
 struct Outcome {
     test: Test,
     /// 2^20 bytes a second.
     mb_per_s: f64,
-    /// Of the slowest and the fastest second of the last run; none if it was too short.
+    /// Rates of the slowest and the fastest second of the last run; none if it was too short.
     seconds: Option<(f64, f64)>,
-    /// The same of fio, or of plain threads if there is no fio, right before and after.
+    /// Rate of fio, or of plain threads if there is no fio, right before and after.
     raw_mb_per_s: f64,
     percent_of_raw: f64,
 }
@@ -132,7 +133,7 @@ pub(crate) fn run(args: &ObdfilterSurvey, json: bool) -> Result<(), String> {
     output::show_experiment(&report(args, &rows, raw.name()), json, || print_lines(&rows))
 }
 
-/// The axes go from low to high in powers of two, as the original's do.
+/// The points of the survey. The axes go from low to high in powers of two, as in the original.
 fn points(args: &ObdfilterSurvey) -> Vec<Point> {
     let axis =
         |low: u32, high: u32| std::iter::successors(Some(low), |n| n.checked_mul(2)).take_while(move |n| *n <= high);
@@ -212,7 +213,7 @@ impl Taken {
     }
 }
 
-/// The original's lines.
+/// Prints the original's lines.
 fn print_lines(rows: &[Row]) {
     for row in rows {
         let Point { request, objects, threads, bytes } = row.point;
@@ -233,7 +234,7 @@ fn print_lines(rows: &[Row]) {
     );
 }
 
-/// All of it, in the experiments' form. The paper's shares are of another machine: information, not a bar.
+/// The results in the experiments' form. The paper's shares come from another machine: they are information, not a bar.
 fn report(args: &ObdfilterSurvey, rows: &[Row], raw: &str) -> Experiment {
     let constants = vec![
         Constant::argument("bytes of a test", args.size as f64 / MIB, "MiB"),

@@ -1,5 +1,5 @@
-//! `nacre bench object-survey`: one OST, some objects, some threads that write and read them by requests of 1 MiB, around
-//! the client's cache: whether one object is enough to fill the OST.
+//! `nacre bench object-survey`: one OST, some objects, and some threads that write and read them in requests of 1 MiB,
+//! around the client's cache. It shows whether one object is enough to fill the OST.
 
 use crate::instance::{self, Instance, O_CREAT, O_DIRECT, O_EXCL, O_RDWR, root, said};
 use crate::output;
@@ -49,7 +49,7 @@ struct Row {
     read_mb_per_s: f64,
 }
 
-/// Of a request, and the stripe size: consecutive requests of a thread go to one object.
+/// Size of a request, and of a stripe: consecutive requests of a thread go to one object.
 const REQUEST: u64 = 1 << 20;
 
 pub(crate) fn run(args: &ObjectSurvey, json: bool) -> Result<(), String> {
@@ -59,11 +59,11 @@ pub(crate) fn run(args: &ObjectSurvey, json: bool) -> Result<(), String> {
     output::plot(args.plot.as_deref(), || svg(&plots(&rows)))
 }
 
-/// The paper's limit of one object, of what several reach: 6.8 to 7.1 of 11.2 to 11.7 GB/s written, and 7.1 to 7.5 read. Of
-/// another machine: information, not a bar.
+/// The paper's limit of one object, as a share of what several reach: 6.8 to 7.1 of 11.2 to 11.7 GB/s written, and 7.1 to
+/// 7.5 read. It comes from another machine: information, not a bar.
 const PAPER_ONE_OBJECT: f64 = 60.0;
 
-/// All of it, in the experiments' form.
+/// The results in the experiments' form.
 fn report(args: &ObjectSurvey, rows: &[Row]) -> Experiment {
     let constants = vec![
         Constant::argument("bytes of each test", args.size as f64 / 1e6, "MB"),
@@ -155,7 +155,7 @@ async fn streams(
     Ok(Row { objects, threads, write_mb_per_s: rates[0], read_mb_per_s: rates[1] })
 }
 
-/// One thread's requests, one after the other: a part of one object, in order.
+/// Sends one thread's requests, one after the other: a part of one object, in order.
 async fn stream(
     client: &nacre_client::Client,
     file: &Arc<OpenFile>,
@@ -178,7 +178,7 @@ async fn stream(
     Ok(())
 }
 
-/// Where in the file a thread's n-th request is: threads that share an object have a part of it each.
+/// Offset in the file of a thread's n-th request: threads that share an object have a part of it each.
 fn place(objects: u32, thread: u32, requests: u64, n: u64) -> u64 {
     let (object, part) = (u64::from(thread % objects), u64::from(thread / objects));
     ((part * requests + n) * u64::from(objects) + object) * REQUEST

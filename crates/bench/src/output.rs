@@ -1,11 +1,11 @@
-//! What every command shows: a progress bar while it runs, then a table or JSON, and a plot if one is wanted.
+//! Output of every command: a progress bar while it runs, then a table or JSON, and a plot if one is wanted.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use nacre_experiment::Experiment;
 use serde::Serialize;
 use std::path::Path;
 
-/// A progress bar of so many steps, each to be announced by [`step`].
+/// Creates a progress bar of `steps` steps, each of which [`step`] announces.
 pub(crate) fn progress(steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
     if let Ok(style) = ProgressStyle::with_template("{msg:44} [{bar:30}] {pos}/{len} {elapsed}") {
@@ -14,13 +14,13 @@ pub(crate) fn progress(steps: u64) -> ProgressBar {
     bar
 }
 
-/// The next step begins.
+/// Announces the next step.
 pub(crate) fn step(bar: &ProgressBar, what: impl Into<String>) {
     bar.set_message(what.into());
     bar.inc(1);
 }
 
-/// Prints the rows as JSON, or what `table` makes of them.
+/// Prints the rows as JSON, or by `table`.
 pub(crate) fn show<T: Serialize>(rows: &[T], json: bool, table: impl FnOnce(&[T])) -> Result<(), String> {
     if json {
         println!("{}", serde_json::to_string_pretty(rows).map_err(|e| e.to_string())?);
@@ -30,7 +30,7 @@ pub(crate) fn show<T: Serialize>(rows: &[T], json: bool, table: impl FnOnce(&[T]
     Ok(())
 }
 
-/// Prints an experiment as JSON, or as tables behind what `before` prints.
+/// Prints an experiment as JSON, or as tables after the output of `before`.
 pub(crate) fn show_experiment(experiment: &Experiment, json: bool, before: impl FnOnce()) -> Result<(), String> {
     if json {
         println!("{}", serde_json::to_string_pretty(experiment).map_err(|e| e.to_string())?);
@@ -41,25 +41,25 @@ pub(crate) fn show_experiment(experiment: &Experiment, json: bool, before: impl 
     Ok(())
 }
 
-/// Writes the plot, if a file was named for it.
+/// Writes the plot, if a file was given for it.
 pub(crate) fn plot(path: Option<&Path>, svg: impl FnOnce() -> String) -> Result<(), String> {
     let Some(path) = path else { return Ok(()) };
     std::fs::write(path, svg()).map_err(|e| format!("cannot write {}: {e}", path.display()))
 }
 
-/// The one in the middle.
+/// The median.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
 
-/// Between these lies the median of what the values were drawn from, with 95 % confidence and whatever their distribution:
-/// the sign test's interval. Of fewer than six values none is so sure: it is the smallest and the largest.
+/// The interval in which the median of the distribution lies with 95 % confidence, whatever the distribution: the sign
+/// test's interval. Fewer than six values give no such confidence: then the smallest and the largest value.
 pub(crate) fn median_interval(mut values: Vec<f64>) -> (f64, f64) {
     values.sort_by(f64::total_cmp);
     let count = values.len();
-    // So many heads in `count` tosses of a coin, and so many or fewer: how probable it is that all values but so many lie
-    // on one side of the median.
+    // Probability of `heads` heads in `count` tosses of a coin, and of `heads` or fewer: how probable it is that all values
+    // but `heads` lie on one side of the median.
     let mut heads = 0;
     let mut exactly = 0.5f64.powi(count as i32);
     let mut at_most = exactly;

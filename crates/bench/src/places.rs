@@ -1,5 +1,5 @@
-//! Where programs are measured: the local disk, a null FUSE file system on the same FUSE code, and a file system of our
-//! own that is made for the measurement and goes with it.
+//! Places in which programs are measured: the local disk, a null FUSE file system on the same FUSE code, and a Nacre file
+//! system that is created for the measurement and removed afterwards.
 
 use clap::Args;
 use nacre_fuse::{MountOptions, Unmount};
@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Arguments of `nacre bench serve-null`, which the others start.
+/// Arguments of `nacre bench serve-null`, which other commands start.
 #[derive(Args, Debug)]
 pub(crate) struct ServeNull {
-    /// Where to mount it
+    /// Directory to mount it on
     dir: PathBuf,
     /// Seconds for which the kernel may believe names and attributes
     valid: u64,
@@ -24,21 +24,21 @@ pub(crate) struct ServeNull {
     keep_data: bool,
 }
 
-/// How long the kernel believes the null file system's names and attributes where it may cache: as it does ours.
+/// How long the kernel may believe the null file system's names and attributes where it may cache: as long as Nacre's.
 pub(crate) const VALID: Duration = Duration::from_secs(3600);
 
-/// One of the places.
+/// A place in which programs are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A directory of the disk that also has our storage.
+    /// A directory on the disk that also has Nacre's storage.
     Local,
-    /// FUSE with nothing behind it.
+    /// A FUSE file system with nothing behind it.
     NullFuse,
-    /// Ours.
+    /// The Nacre file system.
     Nacre,
 }
 
-/// In the order in which they take turns.
+/// All places, in the order in which they take turns.
 pub(crate) const PLACES: [Place; 3] = [Place::Local, Place::NullFuse, Place::Nacre];
 
 impl Place {
@@ -51,16 +51,17 @@ impl Place {
     }
 }
 
-/// All of them, in a directory that is removed in the end.
+/// All places, in a directory that is removed in the end.
 pub(crate) struct Places {
-    // In the order in which they are taken down.
+    // Fields in the order in which they are taken down.
     nacre: OwnFileSystem,
     null: NullMount,
     scratch: Scratch,
 }
 
 impl Places {
-    /// The null file system keeps data in memory: zeroes out of one page would be read at the speed of the CPU's caches.
+    /// Creates the places. The null file system keeps data in memory, because zeroes out of one page would be read at the
+    /// speed of the CPU's caches.
     pub(crate) fn new(parent: &Path) -> Result<Places, String> {
         let scratch = Scratch::new(parent)?;
         std::fs::create_dir(scratch.0.join("local")).map_err(|e| e.to_string())?;
@@ -70,7 +71,7 @@ impl Places {
         Ok(Places { nacre, null, scratch })
     }
 
-    /// A directory there.
+    /// A directory in the place.
     pub(crate) fn dir(&self, place: Place) -> PathBuf {
         match place {
             Place::Local => self.scratch.0.join("local"),
@@ -79,7 +80,7 @@ impl Places {
         }
     }
 
-    /// A directory on the local disk for what is not measured.
+    /// A directory on the local disk for files that are not measured.
     pub(crate) fn scratch(&self) -> &Path {
         &self.scratch.0
     }
@@ -88,7 +89,7 @@ impl Places {
         &self.nacre
     }
 
-    /// Makes clients forget: the kernel all that is clean, of all places, and our client its locks with what they cover.
+    /// Drops caches: the kernel's clean data of all places, and the client's locks with the data under them.
     pub(crate) fn drop_caches(&self) -> Result<(), String> {
         settle();
         self.nacre.set_param("ldlm.namespaces.*.lru_size", "clear")?;
@@ -96,13 +97,13 @@ impl Places {
     }
 }
 
-/// Writes out what is dirty, so that nobody pays for who came before.
+/// Writes out dirty data, so that no measurement pays for the one before.
 pub(crate) fn settle() {
     // SAFETY: no preconditions.
     unsafe { libc::sync() };
 }
 
-/// A directory of our own, removed in the end.
+/// A directory for this run, removed in the end.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
@@ -119,8 +120,8 @@ impl Drop for Scratch {
     }
 }
 
-/// The null file system on a mount point of its own, served by a process of its own: one that maps a file which it serves
-/// itself can wait for itself, and Nacre is another process, too.
+/// The null file system on a mount point of its own, served by a process of its own: a process that maps a file which it
+/// serves itself can wait for itself, and Nacre is another process, too.
 pub(crate) struct NullMount {
     pub(crate) dir: PathBuf,
     process: Child,
@@ -178,23 +179,23 @@ pub(crate) fn serve_null(args: &ServeNull) -> Result<(), String> {
     served.map_err(|e| failed(&e))
 }
 
-/// A file system of this program, all of it in one process, with storage of its own.
+/// A Nacre file system that this program started: all of it in one process, with storage of its own.
 pub(crate) struct OwnFileSystem {
     process: Child,
-    /// Where its parameters are found, apart from those of other file systems of this host.
+    /// Directory of its control sockets, apart from those of other file systems of this host.
     run_dir: PathBuf,
     pub(crate) mountpoint: PathBuf,
 }
 
 impl OwnFileSystem {
-    /// Makes and mounts it, all in `dir`.
+    /// Creates and mounts it, all in `dir`.
     fn new(dir: &Path) -> Result<OwnFileSystem, String> {
         let (storage, mountpoint, run_dir) = (dir.join("storage"), dir.join("mnt"), dir.join("run"));
         let make = |d: &PathBuf| std::fs::create_dir_all(d).map_err(|e| format!("cannot make {}: {e}", d.display()));
         [&storage, &mountpoint, &run_dir].into_iter().try_for_each(make)?;
         let log_path = dir.join("log");
         let log = File::create(&log_path).map_err(|e| format!("cannot write {}: {e}", log_path.display()))?;
-        // In the foreground: an interrupt from the keyboard ends it, too.
+        // In the foreground, so that an interrupt from the keyboard ends it, too.
         let mut command = program(&run_dir)?;
         command.args(["up", "-f", "--listen", "127.0.0.1:0"]).arg(&storage).arg(&mountpoint);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
@@ -202,7 +203,7 @@ impl OwnFileSystem {
         let mut own = OwnFileSystem { process, run_dir, mountpoint };
         let mut lines =
             own.process.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines().map_while(Result::ok));
-        // Before that it says what it does.
+        // Earlier lines say what it is doing.
         let last = lines.find(|line| !line.starts_with("says ")).unwrap_or_default();
         match last.strip_prefix("ready ") {
             Some(_) => Ok(own),
@@ -243,7 +244,7 @@ fn this_program() -> Result<PathBuf, String> {
     std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))
 }
 
-/// This program again.
+/// A command that runs this program again.
 fn program(run_dir: &Path) -> Result<Command, String> {
     let mut command = Command::new(this_program()?);
     command.env("NACRE_RUN_DIR", run_dir);

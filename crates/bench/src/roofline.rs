@@ -1,5 +1,5 @@
-//! `nacre bench roofline`: how near a mount comes to its limits: the disk under it, the null FUSE file system through
-//! the same FUSE code, and loopback TCP. All are taken in one run, in turn, as machines drift.
+//! `nacre bench roofline`: how near a mount comes to its limits: the disk under it, the null FUSE file system through the
+//! same FUSE code, and loopback TCP. All are measured in one run, in turn, because machines drift.
 
 use crate::load::{self, Cache, Metadata, MetadataRates};
 use crate::output::{self, median};
@@ -33,7 +33,7 @@ pub(crate) struct Roofline {
     runs: u32,
 }
 
-/// One figure of the mount beside its limits.
+/// One figure of the mount, with its limits.
 #[derive(Debug, Clone, Serialize)]
 struct Row {
     what: String,
@@ -43,15 +43,15 @@ struct Row {
     raw: f64,
     null_fuse: f64,
     loopback_tcp: Option<f64>,
-    /// Of the smaller of raw and null FUSE, in percent.
+    /// Percentage of the smaller of raw and null FUSE.
     percent_of_limit: f64,
 }
 
-/// Streams are taken with so many jobs.
+/// Numbers of jobs for streams.
 const JOBS: [usize; 2] = [1, 4];
 
 pub(crate) fn run(args: &Roofline, json: bool) -> Result<(), String> {
-    // As the mount is measured: nothing may be cached by the kernel.
+    // Like the mount: the kernel may cache nothing.
     let null = NullMount::new(NullOptions { valid: Duration::ZERO, ..NullOptions::default() })?;
     let (nacre, raw) = (Scratch::new(&args.dir)?, Scratch::new(&args.raw)?);
     let steps = u64::from(args.runs) * (JOBS.len() as u64 * 6 + 4);

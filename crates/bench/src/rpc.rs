@@ -1,5 +1,6 @@
-//! `nacre bench rpc`: what an RPC costs. Small requests and bulk, within a process (`lo`) and over TCP on the loopback interface,
-//! client and server in one process on one runtime, beside programs that do nothing but send as many bytes over TCP.
+//! `nacre bench rpc`: the cost of an RPC. Small requests and bulk, within a process (`lo`) and over TCP on the loopback
+//! interface, with client and server in one process on one runtime, beside programs that only send as many bytes over
+//! TCP.
 
 use crate::output;
 use clap::{Args, ValueEnum};
@@ -27,7 +28,7 @@ pub(crate) struct Rpc {
     /// Networks: within the process, or TCP on the loopback interface
     #[arg(long, value_delimiter = ',', default_value = "lo,tcp")]
     networks: Vec<Net>,
-    /// Threads that all of it runs on, at a time
+    /// Threads that everything runs on, at a time
     #[arg(long, value_delimiter = ',', default_value = "1,2")]
     threads: Vec<usize>,
     /// Times that each measurement is repeated, in turn with the others; medians are printed
@@ -45,7 +46,7 @@ enum Net {
     Tcp,
 }
 
-/// What requests carry.
+/// Kind of request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
     Small,
@@ -64,9 +65,9 @@ struct Row {
     per_second: f64,
     microseconds: f64,
     cpu_microseconds: f64,
-    /// Of bulk.
+    /// Rate of bulk data.
     mb_per_second: Option<f64>,
-    /// What plain TCP does: messages of this size to and fro a second, as many at a time. None within the process.
+    /// Rate of plain TCP: round trips a second of messages of this size, as many at a time. None within the process.
     plain_tcp_per_second: Option<f64>,
     percent_of_plain_tcp: Option<f64>,
 }
@@ -80,7 +81,7 @@ struct Sample {
 }
 
 const MIB: usize = 1 << 20;
-/// A small request with its headers, about.
+/// Approximate size of a small request with its headers.
 const SMALL: usize = 200;
 const KINDS: [(What, usize); 6] =
     [(What::Small, 1), (What::Small, 8), (What::Small, 64), (What::Modify, 64), (What::Write, 8), (What::Read, 8)];
@@ -114,7 +115,7 @@ impl What {
         CallOptions { lane: Lane::Io, bulk, ..CallOptions::default() }
     }
 
-    /// Bytes that go to the server and come back, about.
+    /// Approximate bytes sent to the server, and back.
     fn sizes(self) -> (usize, usize) {
         match self {
             What::Small | What::Modify => (SMALL, SMALL),
@@ -203,12 +204,12 @@ fn print(rows: &[Row]) {
     print!("{}", table::text(&header, &cells.collect::<Vec<_>>()));
 }
 
-/// A server that answers at once, and the import of a client of it.
+/// A server that answers at once, and the import of a client.
 struct Pair {
     server: RpcNode,
     client: RpcNode,
     import: Arc<Import>,
-    /// The target lives as long.
+    /// Keeps the target served.
     _served: nacre_ptlrpc::ServedTarget,
 }
 
@@ -251,7 +252,7 @@ async fn node(rt: &Rt, network: Net) -> Result<(RpcNode, Nid), String> {
     Ok((RpcNode::new(rt, lnet, faults), nid))
 }
 
-/// Every kind once, each beside plain TCP.
+/// Measures every kind once, each beside plain TCP.
 async fn measure_all(network: Net, length: Duration) -> Result<Vec<Sample>, String> {
     let rt = Rt::production();
     let pair = Pair::start(&rt, network).await?;
@@ -284,7 +285,7 @@ async fn call(import: &Import, what: What) -> Result<(), String> {
 
 type One = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
-/// Repeats each of these operations for `length`, all of them at the same time. Returns how many were done in all.
+/// Repeats all of these operations for `length`, at the same time. Returns how many were done in all.
 async fn repeat(rt: &Rt, length: Duration, all: Vec<impl Fn() -> One + Send + 'static>) -> Result<u64, String> {
     let begin = rt.now();
     let mut tasks = JoinSet::new();
@@ -306,7 +307,7 @@ async fn repeat(rt: &Rt, length: Duration, all: Vec<impl Fn() -> One + Send + 's
     Ok(total)
 }
 
-/// Messages of these sizes to and fro, each over a connection of its own, and nothing else: how many a second.
+/// Round trips a second of messages of these sizes, each over its own connection, without an RPC layer.
 async fn plain_tcp(rt: &Rt, what: What, in_flight: usize, length: Duration) -> Result<f64, String> {
     let (there, back) = what.sizes();
     let said = |e: std::io::Error| format!("plain TCP on the loopback interface: {e}");
@@ -317,7 +318,7 @@ async fn plain_tcp(rt: &Rt, what: What, in_flight: usize, length: Duration) -> R
         let stream = TcpStream::connect(to).await.map_err(said)?;
         let (mut server, _) = listener.accept().await.map_err(said)?;
         stream.set_nodelay(true).and_then(|()| server.set_nodelay(true)).map_err(said)?;
-        // Ends with the connection.
+        // The task ends with the connection.
         drop(tokio::spawn(async move {
             let (mut request, reply) = (vec![0; there], vec![0; back]);
             while server.read_exact(&mut request).await.is_ok() && server.write_all(&reply).await.is_ok() {}
@@ -345,7 +346,7 @@ fn cpu_seconds() -> f64 {
     (ticks(11) + ticks(12)) / 100.0
 }
 
-/// A target that answers at once, and takes and gives 1 MiB of nothing.
+/// A target that answers at once, and takes and gives 1 MiB of zeros.
 struct Null(Payload);
 
 #[async_trait::async_trait]

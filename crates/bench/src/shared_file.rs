@@ -1,6 +1,6 @@
-//! `nacre bench shared-file`: many writers of one file, each of every n-th record, beside the same writers with a file
-//! each. Client instances of this process on a running file system: real requests, real disks. Another client than the
-//! writer reads every byte back.
+//! `nacre bench shared-file`: many writers of one file, each writing every n-th record, beside the same writers with a
+//! file each. Client instances of this process on a running file system: real requests, real disks. A client other than
+//! the writer reads every byte back.
 
 use crate::instance::{self, Instance, O_CREAT, O_EXCL, O_RDONLY, O_RDWR, counts_of, root, said};
 use crate::output::{self, median, median_interval};
@@ -31,13 +31,13 @@ pub(crate) struct SharedFile {
     /// Bytes of a record
     #[arg(long, value_delimiter = ',', default_value = "1M,4M,16M,47008", value_parser = parse_record)]
     records: Vec<u64>,
-    /// Policies; file-per-process, what the others are compared with, is always measured
+    /// Policies; file-per-process, the base of comparison, is always measured
     #[arg(long = "policy", value_delimiter = ',', default_value = "file-per-process,grown,default")]
     policies: Vec<Policy>,
     /// Stripes of the shared file on each OST
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32")]
     stripes: Vec<u32>,
-    /// Bytes that all write together, each time
+    /// Bytes that all writers write together, each time
     #[arg(long, default_value = "1G", value_parser = parse_size)]
     size: u64,
     /// Times each measurement is taken; the median counts
@@ -51,14 +51,14 @@ pub(crate) struct SharedFile {
     plot: Option<PathBuf>,
 }
 
-/// How the writers are kept from one another.
+/// How the writers use files and locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Policy {
-    /// Each has a file: what a shared file is compared with.
+    /// A file for each writer: the base of comparison for a shared file.
     FilePerProcess,
-    /// One file, locks grown by the server: what Lustre does.
+    /// One file, with locks grown by the server, as in Lustre.
     Grown,
-    /// One file, by the policy that is on unless told otherwise.
+    /// One file, with the default policy.
     Default,
 }
 
@@ -72,7 +72,7 @@ struct Row {
     stripes_per_ost: u32,
     mb_per_s: f64,
     percent_of_file_per_process: f64,
-    /// With 95 % confidence it lies between these, if there were six runs or more.
+    /// Bounds of the percentage with 95 % confidence, if there were six runs or more.
     percent_low: f64,
     percent_high: f64,
     enqueues: u64,
@@ -81,21 +81,21 @@ struct Row {
     rpcs_per_gb: f64,
 }
 
-/// The parameter of a client by which it is told how to write shared files, and its value for grown locks.
+/// The client's parameter for writing shared files, and its value for grown locks.
 const POLICY_PARAM: &str = "osc.*.shared_write_policy";
 const POLICY_GROWN: &str = "grown";
 
-/// What is measured at a time.
+/// The load of one measurement.
 #[derive(Debug, Clone, Copy)]
 struct Load {
     writers_per_client: usize,
     record: u64,
-    /// Of one writer.
+    /// Number of records of one writer.
     records: u64,
 }
 
 impl Load {
-    /// Of so many writers.
+    /// Bytes that this number of writers write.
     fn bytes(self, writers: usize) -> u64 {
         self.record * self.records * writers as u64
     }
@@ -121,7 +121,7 @@ async fn measure(args: &SharedFile) -> Result<Vec<Row>, String> {
 
 async fn measure_all(args: &SharedFile, instances: &[Instance], bar: &ProgressBar) -> Result<Vec<Row>, String> {
     let osts = instance::ost_count(&instances[0]).await?;
-    // What the others are compared with.
+    // The base of comparison.
     let alone = [(Policy::FilePerProcess, 1)];
     let shared = args.policies.iter().filter(|p| **p != Policy::FilePerProcess);
     let together = shared.flat_map(|p| args.stripes.iter().map(move |s| (*p, *s)));
@@ -143,11 +143,11 @@ async fn measure_all(args: &SharedFile, instances: &[Instance], bar: &ProgressBa
     Ok(rows)
 }
 
-/// Bytes per second, and what was sent meanwhile.
+/// Bytes per second, and requests sent meanwhile.
 type Taken = (f64, RpcCounts);
 
-/// All variants in each run, so that what the disk does meanwhile meets all of them; each run begins with another one. For
-/// each variant one measurement of each run, in order.
+/// Measures all variants in each run, so that changes of the disk affect all of them; each run begins with another
+/// variant. Returns for each variant one measurement of each run, in order.
 async fn measure_variants(
     args: &SharedFile,
     instances: &[Instance],
@@ -169,8 +169,8 @@ async fn measure_variants(
     Ok(taken)
 }
 
-/// Medians: of the rates, and of their shares in what `alone` reached in the same run; what was sent is that of the run with
-/// the median rate.
+/// Medians of the rates, and of their ratios to the rate of `alone` in the same run; the request counts are those of the
+/// run with the median rate.
 fn row(
     args: &SharedFile,
     load: Load,
@@ -220,7 +220,7 @@ async fn take(
     let free = instance::free_space(&instances[0]).await?;
     let files = Files::make(&instances[0], policy, osts, stripes, load.record, writers).await?;
     let result = write_and_verify(args, instances, load, &files).await;
-    // Else the OSTs would call the locks back as they remove the objects, in the midst of what is measured next.
+    // Otherwise the OSTs would call the locks back when they destroy the objects, in the middle of the next measurement.
     instance::give_all_locks_back(instances).await?;
     files.remove(&instances[0]).await?;
     instance::wait_until_free(&instances[0], free.saturating_sub(load.bytes(writers) / 16)).await?;
@@ -254,7 +254,7 @@ async fn write_and_verify(
         instances[writer / load.writers_per_client].client.release(file).await.map_err(said("close"))?;
     }
     let each = (0..writers).map(|writer| {
-        // Another client: what it reads was written back, and comes from the servers.
+        // Another client, which reads data that was written back, from the servers.
         let reader = instances[(writer / load.writers_per_client + 1) % instances.len()].client.clone();
         let (fid, place) = (files.of(writer), files.place(writer, writers));
         async move { verify(&reader, fid, load, place).await }
@@ -263,7 +263,7 @@ async fn write_and_verify(
     Ok((rate, counts))
 }
 
-/// Runs all at once; the first error.
+/// Runs all at once. Returns the first error.
 async fn side_by_side<F>(each: impl Iterator<Item = F>) -> Result<(), String>
 where
     F: Future<Output = Result<(), String>> + Send + 'static,
@@ -277,12 +277,12 @@ where
     result
 }
 
-/// Where a writer's records go: from which record on, and how many records further each time.
+/// Records of a writer: the first one, and the distance to the next.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     first: u64,
     step: u64,
-    /// Makes files of different writers differ.
+    /// Seed that makes the files of different writers differ.
     seed: u64,
 }
 
@@ -311,7 +311,7 @@ async fn verify(client: &nacre_client::Client, fid: Fid, load: Load, place: Plac
     client.release(file).await.map_err(said("close after verifying"))
 }
 
-/// Bytes that are different at every place of every file; cheap, so that making them costs less than writing them.
+/// Bytes that are different at every place of every file; cheap, so that generating them costs less than writing them.
 fn content(seed: u64, at: u64, len: u64) -> Vec<u8> {
     let word = |i: u64| ((at / 8 + i) ^ (seed << 40)).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
     let mut bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(word).collect();
@@ -372,7 +372,7 @@ impl Files {
     }
 }
 
-/// All of it, in the experiments' form. Medians of all runs; shares are of the same run, and their bounds have 95 %
+/// The results in the experiments' form: medians of all runs. Percentages are of the same run, and their bounds have 95 %
 /// confidence from six runs on.
 fn report(args: &SharedFile, rows: &[Row]) -> Experiment {
     let constants = vec![

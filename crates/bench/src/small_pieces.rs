@@ -1,6 +1,6 @@
-//! `nacre bench small-pieces`: programs whose reads and writes are far smaller than an RPC. Each is timed on the local disk, on
-//! the null FUSE file system and on Nacre; then four jobs write and read records that are no multiple of a page, first a file
-//! for each job, then all jobs one file.
+//! `nacre bench small-pieces`: programs whose reads and writes are far smaller than an RPC. Each is timed on the local
+//! disk, on the null FUSE file system and on Nacre. Then four jobs write and read records that are not a multiple of a
+//! page, first in a file for each job, then all in one file.
 
 pub(crate) mod programs;
 
@@ -22,7 +22,7 @@ use std::time::Instant;
 /// Arguments of `nacre bench small-pieces`.
 #[derive(Args, Debug)]
 pub(crate) struct SmallPieces {
-    /// A directory on a local disk: what is compared with, and where the file system's storage is made
+    /// A directory on a local disk: the disk to compare with, and the place for the file system's storage
     dir: PathBuf,
     /// Bytes of the file that has a few bytes written in each page
     #[arg(long, default_value = "64M", value_parser = parse_size)]
@@ -33,13 +33,13 @@ pub(crate) struct SmallPieces {
     /// Blocks of 512 bytes
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     blocks: u64,
-    /// Rewritings of a small table under a lock file by one job alone, in each of three directories; xfstests has 10,000
+    /// Rewrites of a small table under a lock file by one job alone, in each of three directories; xfstests has 10,000
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
     renames: u64,
     /// Bytes of each of the 15 files with holes
     #[arg(long, default_value = "2M", value_parser = parse_size)]
     holes: u64,
-    /// Only these
+    /// Run only these programs
     #[arg(long, value_delimiter = ',')]
     only: Vec<programs::Program>,
     /// Bytes of all records together
@@ -50,7 +50,7 @@ pub(crate) struct SmallPieces {
     runs: u32,
 }
 
-/// Bytes of a record, and the jobs that write and read them: as in IO500's hard test.
+/// Size of a record, and number of jobs that write and read them: as in IO500's hard test.
 const RECORD: usize = 47_008;
 const JOBS: usize = 4;
 
@@ -67,15 +67,15 @@ struct Row {
     rpcs: u64,
 }
 
-/// Records of one file beside those of own files: medians.
+/// Records of one shared file compared with records of a file for each job: medians.
 #[derive(Debug, Clone, Serialize)]
 struct Records {
     what: &'static str,
     own_files_mb_per_s: f64,
     shared_file_mb_per_s: f64,
-    /// Median of the shares of each run.
+    /// Median of the percentages of each run.
     percent_of_own_files: f64,
-    /// Requests of the run with the shared file.
+    /// Requests sent during the run with the shared file.
     rpcs: u64,
 }
 
@@ -110,7 +110,7 @@ fn chosen(args: &SmallPieces) -> &[Program] {
     if args.only.is_empty() { &ALL } else { &args.only }
 }
 
-/// All places in each run, so that what the machine does meanwhile meets all of them.
+/// Measures all places in each run, so that changes of the machine affect all of them.
 fn program(args: &SmallPieces, places: &Places, program: Program, bar: &ProgressBar) -> Result<Vec<Row>, String> {
     let phases = program.phases(args);
     let mut taken = vec![<[Vec<f64>; 3]>::default(); phases.len()];
@@ -122,7 +122,7 @@ fn program(args: &SmallPieces, places: &Places, program: Program, bar: &Progress
             let dir = places.dir(place).join("pieces");
             std::fs::create_dir(&dir).map_err(failed)?;
             program.prepare(&dir).map_err(failed)?;
-            // What others left dirty is not written at the cost of this one.
+            // So that data left dirty by others is not written during this measurement.
             settle();
             for phase in 0..phases.len() {
                 let is_ours = place == Place::Nacre;
@@ -149,7 +149,7 @@ fn program(args: &SmallPieces, places: &Places, program: Program, bar: &Progress
 }
 
 impl Row {
-    /// Seconds at each of [`PLACES`], run by run.
+    /// `taken`: seconds at each of [`PLACES`], run by run.
     fn new(what: String, taken: &[Vec<f64>; 3], rpcs: u64) -> Row {
         let [_, null, ours] = taken;
         let times_null_fuse = median(ours.iter().zip(null).map(|(ours, null)| ours / null).collect());
@@ -158,14 +158,14 @@ impl Row {
     }
 }
 
-/// How the jobs share.
+/// How the jobs use files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Files {
     Own,
     Shared,
 }
 
-/// Written, and read back with nothing cached.
+/// Writes records, and reads them back with nothing cached.
 fn records(
     args: &SmallPieces,
     places: &Places,
@@ -208,7 +208,7 @@ fn name(files: Files, job: usize) -> String {
 
 type Job = fn(&Path, u64, &dyn Fn(u64) -> u64, u8) -> io::Result<()>;
 
-/// Bytes per second of all jobs together.
+/// Runs all jobs. Returns the bytes per second of all of them together.
 fn side_by_side(dir: &Path, files: Files, each: u64, job: Job) -> io::Result<f64> {
     let begun = Instant::now();
     std::thread::scope(|scope| {

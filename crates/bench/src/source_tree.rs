@@ -1,15 +1,15 @@
-//! A tree of files such as programs are made of, the same every time: a C project that builds, amid files of text.
+//! A tree of source files, the same every time: a C project that builds, among text files.
 
 use nacre_base::Prng;
 use std::fmt::Write;
 use std::io;
 use std::path::Path;
 
-/// Files of one directory, about.
+/// Approximate number of files in one directory.
 const PER_DIRECTORY: u32 = 40;
-/// Sizes of text files are spread over these powers of two: half of them are below 4 KiB, some are of 64 KiB.
+/// Sizes of text files are spread over these powers of two: half of them are below 4 KiB, some are 64 KiB.
 const SIZE_BITS: (u64, u64) = (8, 16);
-/// Functions of a unit of the C project.
+/// Number of functions in a unit of the C project.
 const FUNCTIONS: u32 = 24;
 
 const WORDS: [&str; 32] = [
@@ -18,7 +18,7 @@ const WORDS: [&str; 32] = [
     "not", "disk", "name", "page",
 ];
 
-/// Makes it in `dir`: so many files in all, of which `units` are C files that `make` builds to `program`.
+/// Creates the tree in `dir`: `files` files in all, of which `units` are C files that `make` builds to `program`.
 pub(crate) fn generate(dir: &Path, files: u32, units: u32) -> io::Result<()> {
     for d in ["include", "src", "doc"] {
         std::fs::create_dir_all(dir.join(d))?;

@@ -1,5 +1,5 @@
-//! `nacre bench warm-cache`: what is cached, used again: beside the null FUSE file system, which has nothing else to do
-//! than to answer, and the local disk's page cache. The requests sent meanwhile are counted: there should be none.
+//! `nacre bench warm-cache`: repeated use of cached data, beside the null FUSE file system, which only has to answer, and
+//! the local disk's page cache. The requests sent meanwhile are counted: there should be none.
 
 use crate::load;
 use crate::output::{self, median};
@@ -19,7 +19,7 @@ use std::time::Instant;
 /// Arguments of `nacre bench warm-cache`.
 #[derive(Args, Debug)]
 pub(crate) struct WarmCache {
-    /// A directory on a local disk: what is compared with, and where the file system's storage is made
+    /// A directory on a local disk: the disk to compare with, and the place for the file system's storage
     dir: PathBuf,
     /// Bytes of the file that is read again
     #[arg(long, default_value = "256M", value_parser = parse_size)]
@@ -38,7 +38,7 @@ pub(crate) struct WarmCache {
     plot: Option<PathBuf>,
 }
 
-/// What is done again.
+/// Kind of repeated operation.
 #[derive(Debug, Clone, Copy)]
 enum What {
     ReadLarge,
@@ -69,7 +69,7 @@ impl What {
     }
 }
 
-/// One kind at all places: medians.
+/// One kind in all places: medians.
 #[derive(Debug, Clone, Serialize)]
 struct Row {
     what: &'static str,
@@ -83,10 +83,10 @@ struct Row {
     rpcs: u64,
 }
 
-/// Directories of the tree.
+/// Number of directories of the tree.
 const DIRECTORIES: u32 = 20;
 
-/// What is used again at a place.
+/// Files that are used again in a place.
 struct Cached {
     stream: PathBuf,
     directories: Vec<PathBuf>,
@@ -110,7 +110,7 @@ fn measure(args: &WarmCache, bar: &ProgressBar) -> Result<Vec<Row>, String> {
         let made = make(&places.dir(place), args);
         cached.push(made.map_err(|e| format!("cannot make files on {}: {e}", place.name()))?);
     }
-    // Also what is dirty goes, which would be written back while others are measured.
+    // This also writes dirty data, which would otherwise be written back during other measurements.
     places.drop_caches()?;
     let mut rows = Vec::new();
     for what in ALL {
@@ -120,7 +120,7 @@ fn measure(args: &WarmCache, bar: &ProgressBar) -> Result<Vec<Row>, String> {
             for ((place, cached), taken) in PLACES.into_iter().zip(&cached).zip(&mut taken) {
                 output::step(bar, format!("{}, {}", what.name(), place.name()));
                 let failed = |e: io::Error| format!("{} on {}: {e}", what.name(), place.name());
-                // Twice: what is kept of one pass may be shown to the kernel in the next.
+                // Twice, because the kernel may cache in the second pass what the client has learnt in the first.
                 for _ in 0..2 {
                     pass(what, cached, args).map_err(failed)?;
                 }
@@ -151,7 +151,7 @@ fn make(dir: &Path, args: &WarmCache) -> io::Result<Cached> {
     Ok(Cached { stream: load::path_of(dir, 0), directories, files })
 }
 
-/// One pass over all: bytes in MB, or how many operations.
+/// Runs one pass over everything. Returns MB, or the number of operations.
 fn pass(what: What, cached: &Cached, args: &WarmCache) -> io::Result<f64> {
     match what {
         What::ReadLarge => read(&cached.stream, args.size, load::BLOCK),
@@ -190,7 +190,7 @@ fn read(path: &Path, size: u64, block: usize) -> io::Result<f64> {
     Ok(size as f64 / 1e6)
 }
 
-/// Requests that the client has sent to MDT and OSTs, but for those that a clock sends.
+/// Requests that the client has sent to MDT and OSTs, except those that a timer sends.
 pub(crate) fn requests(places: &Places) -> Result<u64, String> {
     let mut count = 0;
     for pattern in ["mdc.*.stats", "osc.*.stats"] {
@@ -203,7 +203,7 @@ pub(crate) fn requests(places: &Places) -> Result<u64, String> {
     Ok(count)
 }
 
-/// Whether this counts requests of one kind, other than those that a clock sends.
+/// True if this counter counts requests of one kind that a timer does not send.
 fn is_request(name: &str) -> bool {
     ["ldlm_", "mds_", "ost_"].iter().any(|kind| name.starts_with(kind)) && !name.ends_with("_statfs")
 }

@@ -1,4 +1,4 @@
-//! `nacre bench`: measurements as ratios to what the machine can do. The work is in the crate of that name.
+//! `nacre bench`: measurements as ratios to what the machine can do. The work is in the crate `nacre_bench`.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ pub(crate) use nacre_bench::BenchArgs as Bench;
 
 /// Runs the command.
 pub(crate) fn main(args: Bench) -> ExitCode {
-    // Its clients' comings and goings would run through the table.
+    // Log lines about its clients' mounts would run through the table.
     nacre_process::daemon::init_logs_from("warn");
     nacre_bench::main(args)
 }

@@ -1,5 +1,5 @@
-//! `nacre fsck`, also `fsck.nacre`: checks and repairs the storage of stopped targets. What it can find is in
-//! `nacre_mdt::lfsck`; this file opens, asks and prints.
+//! `nacre fsck`, also `fsck.nacre`: checks and repairs the storage of stopped targets. `nacre_mdt::lfsck` has the checks;
+//! this file opens the targets, asks and prints.
 
 use crate::output::{fail, json};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -16,13 +16,13 @@ use std::time::Duration;
 
 /// Check and repair the storage of stopped targets, after damage or after a restore from backups of different times.
 ///
-/// Give the directories of the MDT and of all OSTs of one file system: names, inodes and back pointers are checked against
-/// each other, and every file's layout against the objects of the OSTs. Of OSTs that are missing nothing is said; without
-/// the MDT only what each OST knows of itself is checked. Targets that are in use are refused: stop the servers first, or
-/// check the running file system with `lctl lfsck_start`.
+/// Give the directories of the MDT and of all OSTs of one file system: names, inodes and back pointers are checked
+/// against each other, and every file's layout against the objects of the OSTs. OSTs that are missing are left out;
+/// without the MDT only each OST's own records are checked. Targets that are in use are refused: stop the servers first,
+/// or check the running file system with `lctl lfsck_start`.
 ///
-/// What two records say is believed over what one says. Nothing that holds data is thrown away: inodes without a name and
-/// objects without a file get names in /.lustre/lost+found/MDT0000.
+/// If records contradict each other, two that agree are believed over one. Nothing that holds data is thrown away: inodes
+/// without a name and objects without a file get names in /.lustre/lost+found/MDT0000.
 #[derive(clap::Parser, Debug)]
 #[command(name = "fsck.nacre", after_help = EXAMPLES)]
 pub(crate) struct Fsck {
@@ -35,18 +35,19 @@ pub(crate) struct Fsck {
     /// Repair everything: --repair with -C
     #[arg(short = 'y', long, group = "mode")]
     yes: bool,
-    /// With --repair, make objects that files have lost again, empty: what they held reads as zeros from then on
+    /// With --repair, create objects again, empty, that files have lost: their part of the file reads as zeros from then
+    /// on
     #[arg(short = 'C', long, visible_alias = "create-ostobj")]
     create_objects: bool,
     /// What to check: namespace, layout, or both
     #[arg(short = 't', long = "type", value_delimiter = ',', default_value = "namespace,layout")]
     types: Vec<Type>,
-    /// Also compare the owners of objects with those of files. A changed owner of a file reaches its objects late or never,
-    /// so that this finds something in healthy file systems, too
+    /// Also compare the owners of objects with those of files. A file's new owner reaches its objects late or never, so
+    /// this reports differences in healthy file systems, too
     #[arg(long)]
     owners: bool,
-    /// Forget the clients that were connected when the MDT stopped. They could still come back and finish what they did, so
-    /// that objects that only they know of are left alone, unless you say so: after a restore from a backup
+    /// Forget the clients that were connected when the MDT stopped. They could still come back and finish their changes,
+    /// so objects that only they know of are otherwise left alone. Use this after a restore from a backup
     #[arg(long)]
     abort_recovery: bool,
     /// Print findings and counts as JSON
@@ -87,7 +88,7 @@ mod exit {
     pub(super) const USAGE: u8 = 16;
 }
 
-/// Why there is no check.
+/// Reason why there is no check.
 struct Refusal {
     text: String,
     code: u8,
@@ -97,7 +98,7 @@ fn refusal(code: u8, text: impl std::fmt::Display) -> Refusal {
     Refusal { text: text.to_string(), code }
 }
 
-/// What was wrong with the command line, or what it asked for if that was help.
+/// Prints an error of the command line, or the help that it asked for.
 pub(crate) fn usage_error(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     if error.use_stderr() { ExitCode::from(exit::USAGE) } else { ExitCode::SUCCESS }
@@ -147,9 +148,9 @@ async fn run(args: &Fsck) -> Result<ExitCode, Refusal> {
     Ok(exit_code(&report, repair))
 }
 
-/// The targets' devices.
+/// Devices of the targets.
 struct Opened {
-    /// The file system.
+    /// Name of the file system.
     name: String,
     targets: Targets,
 }
@@ -235,7 +236,7 @@ fn describe(progress: &Progress<'_>) -> String {
     format!("{stage}: {records} records, {objects} objects looked at, {} findings", repaired + left)
 }
 
-/// What became of a finding, where nothing is changed in a dry run.
+/// Outcome of a finding; a dry run changes nothing.
 fn outcome(finding: &Finding, repair: bool) -> &'static str {
     match finding.outcome {
         Outcome::Left(_) => "left",
@@ -265,7 +266,7 @@ fn as_json(finding: &Finding, repair: bool) -> serde_json::Value {
     })
 }
 
-/// Of each kind that was found: name, repaired, left.
+/// For each kind that was found: name, number repaired, number left.
 fn rows(report: &Report, repair: bool) -> Vec<(&'static str, u64, u64)> {
     let row = |kind: &Kind| {
         let (repaired, left) = *report.tally.counts.get(kind)?;

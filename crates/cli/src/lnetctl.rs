@@ -23,7 +23,7 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
     let (flags, mut words): (Vec<&str>, Vec<&str>) = args.iter().map(String::as_str).partition(|a| a.starts_with('-'));
     let verbose = flags.iter().any(|flag| flag.starts_with("-v") || flag.starts_with("--verbose"));
     if verbose {
-        // Lustre's levels, `-v 4`: there is one here, with all that there is.
+        // Lustre's verbosity levels, as in `-v 4`: here there is one, with everything.
         words.retain(|word| word.parse::<u8>().is_err());
     }
     let as_json = flags.contains(&"--json");
@@ -32,7 +32,7 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
         ["peer", "show"] => show(as_json, peers(verbose)),
         ["stats", "show"] => show(as_json, stats()),
         ["export"] => show(as_json, export()),
-        // Nothing routes yet, and Lustre prints nothing when there are no routes.
+        // There is no routing yet, and Lustre prints nothing if there are no routes.
         ["route", "show"] | ["routing", "show"] => ExitCode::SUCCESS,
         ["ping", nid] => ping(nid, as_json),
         [] | ["help"] => {
@@ -55,7 +55,7 @@ fn show(as_json: bool, value: Result<Value, ExitCode>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The lists that all processes of the host give, one after another.
+/// The lists from all processes of the host, one after another.
 fn gather(request: &Request) -> Result<Vec<Value>, ExitCode> {
     let answers = ask_all(request);
     if answers.is_empty() {
@@ -96,7 +96,7 @@ fn peers(verbose: bool) -> Result<Value, ExitCode> {
     Ok(json!({ "peer": all }))
 }
 
-/// Counts of all processes, summed.
+/// Sums of all processes' counters.
 fn stats() -> Result<Value, ExitCode> {
     let mut sum = Map::new();
     for one in gather(&Request::Stats)? {
@@ -144,11 +144,11 @@ fn ping(nid: &str, as_json: bool) -> ExitCode {
     fail("lnetctl ping", "no nacre process runs on this host to ask through", 2)
 }
 
-/// YAML in lnetctl's own manner of indenting.
+/// YAML with lnetctl's indentation.
 fn to_yaml(value: &Value) -> String {
     let mut out = String::new();
     for (k, v) in value.as_object().into_iter().flatten() {
-        // The statistics alone are indented by four.
+        // Only the statistics are indented by four.
         let step = if v.is_object() { 4 } else { 6 };
         put_yaml(&mut out, k, v, 0, step);
     }
@@ -170,7 +170,7 @@ fn put_yaml(out: &mut String, key: &str, value: &Value, indent: usize, step: usi
                     .into_iter()
                     .flatten()
                     .for_each(|(k, v)| put_yaml(&mut text, k, v, indent + step, step));
-                // The item's first line carries the dash, in the indentation's place.
+                // In the item's first line, the dash takes the place of the indentation.
                 let dash = format!("{pad}-{}", " ".repeat(step - 1));
                 out.push_str(&dash);
                 out.push_str(text.get(indent + step..).unwrap_or_default());

@@ -1,6 +1,6 @@
 //! The one binary. Called as `nacre` it offers every role; through a symbolic link named `lfs`, `lctl`, `lnetctl`,
-//! `mkfs.nacre`, `fsck.nacre`, `tunefs.nacre`, `mount.nacre` or `umount.fuse.nacre` it is that tool. This file only decides
-//! which.
+//! `mkfs.nacre`, `fsck.nacre`, `tunefs.nacre`, `mount.nacre` or `umount.fuse.nacre` it is that tool. This file only
+//! chooses.
 #![allow(clippy::disallowed_methods)] // The command line is an IO edge: it reads files and starts the runtime.
 
 mod bench;
@@ -123,7 +123,7 @@ fn dispatch(cli: Cli) -> ExitCode {
     }
 }
 
-/// Rust ignores SIGPIPE; a tool piped into `head` should end quietly, as every other tool does. Daemons ignore it again.
+/// Rust ignores SIGPIPE; but a tool piped into `head` should end quietly, like every other tool. Daemons ignore it again.
 fn restore_sigpipe() {
     // SAFETY: no other thread runs yet, and SIG_DFL is a valid disposition.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };

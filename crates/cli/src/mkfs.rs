@@ -30,7 +30,7 @@ pub(crate) struct Mkfs {
     /// Index of the target among those of its kind
     #[arg(long, default_value_t = 0)]
     index: u32,
-    /// NID of the MGS, such as 10.0.0.1@tcp; several separated by commas. Of an MGS its own, at which it listens then
+    /// NID of the MGS, such as 10.0.0.1@tcp; several separated by commas. For an MGS its own NID, at which it will listen
     #[arg(long, value_delimiter = ',')]
     mgsnode: Vec<Nid>,
     /// NID of a node that may serve the target: all of them, separated by commas, if there are several
@@ -42,8 +42,8 @@ pub(crate) struct Mkfs {
     /// Where commits go first: a directory on another disk, or a block device, whose content is lost
     #[arg(long, value_name = "DIR|DEVICE")]
     journal: Option<PathBuf>,
-    /// Files over which an OST spreads the data of an object, 1 to 8, for good: many for writers that share a file, one for readers;
-    /// without it 1 on disks with heads, else 8
+    /// Files over which an OST spreads the data of an object, 1 to 8, fixed for good: many for writers that share a file,
+    /// one for readers; without it 1 on disks with heads, else 8
     #[arg(long, requires = "ost", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(PARTS_MAX)))]
     parts: Option<u32>,
     /// Value of a parameter that the target shall begin with at each start, such as obdfilter.sync_journal=1; may be repeated
@@ -52,7 +52,7 @@ pub(crate) struct Mkfs {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
-    /// Directory to format: on the disk that the target shall use; made if missing
+    /// Directory to format: on the disk that the target shall use; created if missing
     dir: PathBuf,
 }
 
@@ -97,7 +97,7 @@ fn run(args: &Mkfs) -> Result<Label, String> {
             "--servicenode is for MDTs and OSTs: the other nodes of an MGS are listed in --mgsnode of these".into()
         );
     }
-    // As it is found from anywhere.
+    // As an absolute path.
     let journal = args.journal.as_ref().map(|j| std::fs::canonicalize(j).map_err(|e| format!("{}: {e}", j.display())));
     let options = TargetOptions {
         mgs: args.mgsnode.clone(),
@@ -109,14 +109,14 @@ fn run(args: &Mkfs) -> Result<Label, String> {
     format_target(&args.dir, &name, &options, args.parts)
 }
 
-/// Formats `dir` for `name`, with objects of so many parts, or of as many as suit its disk.
+/// Formats `dir` for `name`, with `parts` parts for each object, or with as many as suit its disk.
 pub(crate) fn format_target(
     dir: &Path,
     name: &TargetName,
     options: &TargetOptions,
     parts: Option<u32>,
 ) -> Result<Label, String> {
-    // A runtime only for its source of randomness.
+    // The runtime is only needed as a source of randomness.
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|e| e.to_string())?;
     let uuid = runtime.block_on(async {
         let rt = Rt::production();

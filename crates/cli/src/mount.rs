@@ -29,7 +29,7 @@ pub(crate) struct Mount {
     /// Address to use for this mount's connections
     #[arg(long, value_name = "IP[:PORT]")]
     listen: Option<Listen>,
-    /// Address to serve metrics on (HTTP, /metrics); port 0 takes any free one. Whoever can connect may read them
+    /// Address to serve metrics on (HTTP, /metrics); port 0 takes any free one. Everybody who can connect may read them
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     metrics: MetricsAddress,
     /// File for the log of a mount in the background
@@ -40,19 +40,19 @@ pub(crate) struct Mount {
 /// The option that turns imperative recovery off.
 const NO_IMPERATIVE_RECOVERY: &str = "noir";
 
-/// Has the kernel clear set-id bits as Linux before 5.11 does. For tests: it is not told of.
+/// Makes the kernel clear set-id bits as Linux before 5.11 does. Undocumented, for tests.
 const NO_KILL_PRIV: &str = "nokillpriv";
 
-/// Changes the flags of a file system that is mounted.
+/// Option that changes the flags of a mounted file system.
 const REMOUNT: &str = "remount";
 
-/// For people who ask for another option.
+/// Shown for an unknown option.
 const KNOWN_OPTIONS: &str = "ro, rw, nosuid, suid, nodev, dev, noexec, exec, noatime, relatime, strictatime, nodiratime, diratime \
      (listing a directory changes its access time in neither case), sync, async, dirsync, remount, noir (no imperative recovery), and those that only mount(8) heeds, such as _netdev, noauto, \
      nofail and x-*";
 
-/// Options of mount(8) that need nothing from us, or that every mount has; and those that the kernel shows of every mount,
-/// which mount(8) repeats for a remount.
+/// Options of mount(8) that need nothing from this program, or that every mount has; and those that the kernel shows for
+/// every mount, which mount(8) repeats for a remount.
 const ACCEPTED_OPTIONS: &[&str] = &[
     "_netdev",
     "noauto",
@@ -95,7 +95,7 @@ pub(crate) fn main_from_fstab(args: Vec<OsString>) -> ExitCode {
     })
 }
 
-/// Called by umount(8) for mounts that the kernel does not tell us of umount(2): `umount.fuse.nacre MOUNTPOINT [-fl]`.
+/// Called by umount(8) for mounts where the kernel does not pass umount(2) on: `umount.fuse.nacre MOUNTPOINT [-fl]`.
 /// Makes everything durable first, unless the unmount is forced or lazy.
 pub(crate) fn unmount_main(args: Vec<OsString>) -> ExitCode {
     let args: Vec<String> = args.into_iter().map(|a| a.to_string_lossy().into_owned()).collect();
@@ -205,7 +205,7 @@ async fn serve(args: Mount) -> Result<(), String> {
         if told_to_stop {
             unmount(&session).await;
         }
-        // If the kernel did not wait for that at umount(2).
+        // In case the kernel did not wait for that at umount(2).
         let _ = client.settle(STOP_PATIENCE).await;
         process.node().stop().await;
     };
@@ -216,18 +216,18 @@ async fn serve(args: Mount) -> Result<(), String> {
     Ok(())
 }
 
-/// A stop gives up waiting for targets that have made nothing durable for so long.
+/// How long a stop waits for targets that make nothing durable.
 pub(crate) const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Ends this process because a second stop signal came: the log says which targets have not made everything durable. Requests
-/// that still wait end with the process.
+/// Ends this process because of a second stop signal: the log says which targets have not made everything durable.
+/// Requests that still wait end with the process.
 fn give_up(client: &Client) -> ! {
     let left: Vec<_> = client.unsettled().iter().map(ToString::to_string).collect();
     tracing::warn!("stopped without waiting, as asked for; lost is what is not durable at {}", left.join(", "));
     std::process::exit(1)
 }
 
-/// How this mount is made.
+/// The options of this mount.
 fn mount_options(args: &Mount) -> MountOptions {
     let handle_kill_priv = !args.options.iter().any(|o| o == NO_KILL_PRIV);
     let mut options = MountOptions { handle_kill_priv, ..options(&args.source) };
@@ -237,13 +237,13 @@ fn mount_options(args: &Mount) -> MountOptions {
     options
 }
 
-/// How a mount of `source` is made if nothing else is asked for.
+/// The default options of a mount of `source`.
 pub(crate) fn options(source: &str) -> MountOptions {
     MountOptions { source: source.to_owned(), allow_other: true, ..MountOptions::default() }
 }
 
-/// Makes `mountpoint` a directory that can be mounted on: makes it if it is missing, and lifts what is left there of a mount of
-/// ours whose process was killed. Returns what was done, if anything.
+/// Makes `mountpoint` a directory that can be mounted on: creates it if it is missing, and unmounts dead Nacre mounts
+/// whose process was killed. Returns what was done, if anything.
 pub(crate) fn clear_mountpoint(mountpoint: &Path) -> Result<Option<String>, String> {
     let at = mountpoint.display();
     for _ in 0..DEAD_MOUNTS_MAX {
@@ -274,12 +274,12 @@ pub(crate) fn clear_mountpoint(mountpoint: &Path) -> Result<Option<String>, Stri
     Err(format!("{at} has more than {DEAD_MOUNTS_MAX} dead mounts: remove them with umount -l {at}"))
 }
 
-/// Whether what is mounted there, dead or alive, is a mount of Nacre.
+/// True if the mount there, dead or alive, is one of Nacre.
 fn is_ours(mountpoint: &Path) -> bool {
     nacre_fuse::mount::type_of(mountpoint).is_some_and(|kind| is_our_mount(&kind))
 }
 
-/// Dead mounts that are lifted from one mountpoint.
+/// Most dead mounts that are removed from one mountpoint.
 const DEAD_MOUNTS_MAX: usize = 10;
 
 /// Opens the FUSE door at `mountpoint`.
@@ -292,8 +292,8 @@ pub(crate) async fn attach(
     nacre_fuse::mount_client(process.node().rt(), client.clone(), mountpoint, options).await.map_err(|e| e.to_string())
 }
 
-/// Unmounts when told to stop. Programs may still have files open there: then the mount goes when they end. If none has, the
-/// kernel waits until everything is durable.
+/// Unmounts because of a stop. Programs may still have files open there: then the mount ends with them. If there are
+/// none, the kernel waits until everything is durable.
 pub(crate) async fn unmount(session: &nacre_fuse::Session) {
     if let Err(error) = session.unmount(Unmount::Lazy).await {
         tracing::warn!(%error, "not unmounted");

@@ -1,4 +1,4 @@
-//! How tools print: errors the same way everywhere, and tables whose columns align.
+//! Output of tools: errors in the same form everywhere, and tables whose columns align.
 
 pub(crate) use nacre_process::daemon::fail;
 

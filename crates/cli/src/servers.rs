@@ -10,11 +10,11 @@ use std::process::ExitCode;
 /// Run a server in the foreground: logs go to standard error, and `ready NID` to standard output once it serves.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Serve {
-    /// Address to listen on; port 0 takes any free one. Without it the address that the targets' labels name for this host
-    /// (--servicenode; of an MGS --mgsnode), or the one from which it reaches the MGS
+    /// Address to listen on; port 0 takes any free one. Without it the address that the targets' labels name for this
+    /// host (--servicenode; for an MGS --mgsnode), or the one from which it reaches the MGS
     #[arg(long, value_name = "IP[:PORT]")]
     listen: Option<Listen>,
-    /// Address to serve metrics on (HTTP, /metrics); port 0 takes any free one. Whoever can connect may read them
+    /// Address to serve metrics on (HTTP, /metrics); port 0 takes any free one. Everybody who can connect may read them
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     metrics: MetricsAddress,
     /// Directories formatted with `nacre mkfs`
@@ -22,7 +22,7 @@ pub(crate) struct Serve {
     dirs: Vec<PathBuf>,
 }
 
-/// Which server.
+/// Role of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     Mgs,
@@ -74,7 +74,8 @@ async fn serve(role: Role, args: Serve) -> Result<(), String> {
 }
 
 async fn start(process: &NodeProcess, dirs: &[PathBuf], labels: Vec<Label>) -> Result<(), String> {
-    // All begin before the first is waited for: to take a target over from a node that died takes its time.
+    // All targets begin to open before the first is awaited, because taking a target over from a dead node takes its
+    // time.
     let opening: Result<Vec<_>, _> = dirs.iter().zip(labels).map(|(dir, label)| process.open(dir, label)).collect();
     for opening in opening? {
         process.serve(opening).await?;

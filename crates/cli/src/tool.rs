@@ -1,4 +1,4 @@
-//! What `lfs` and `lctl` have in common: a table of commands, running the one that was asked for, and options.
+//! Common parts of `lfs` and `lctl`: a table of commands, running the requested one, and options.
 
 use crate::output::fail;
 use std::ffi::OsString;
@@ -7,12 +7,12 @@ use std::process::ExitCode;
 /// One command of a tool.
 pub(crate) struct Command {
     pub(crate) name: &'static str,
-    /// What it does; with its arguments if they are few.
+    /// Purpose of the command; with its arguments if they are few.
     pub(crate) about: &'static str,
     pub(crate) run: fn(&[String]) -> ExitCode,
 }
 
-/// Runs the command that `args` begins with, or prints what there is. Lustre's tools exit with 1 on an unknown one.
+/// Runs the command that `args` begins with, or lists the commands. Lustre's tools exit with 1 on an unknown one.
 pub(crate) fn run(tool: &str, about: &str, commands: &[Command], args: Vec<OsString>) -> ExitCode {
     let args: Vec<String> = args.into_iter().map(|a| a.to_string_lossy().into_owned()).collect();
     let asked = args.split_first();

@@ -1,5 +1,5 @@
-//! `nacre tunefs`, also `tunefs.nacre`: shows and changes what a target was formatted with. It changes nothing of a target
-//! that is being served: what it writes counts from the next start.
+//! `nacre tunefs`, also `tunefs.nacre`: shows and changes the options with which a target was formatted. If the target is
+//! being served, changes take effect at its next start.
 
 use crate::output::{fail, json};
 use nacre_base::Nid;

@@ -1,5 +1,5 @@
-//! What clients sent and were sent, in sums: for measurements that compare ways to lock. Out of their statistics, which
-//! have more.
+//! Sums of the requests that clients sent and received, for measurements that compare ways of locking. They come from the
+//! clients' statistics, which have more detail.
 
 use crate::Client;
 use nacre_wire::Opcode;
@@ -9,18 +9,18 @@ use std::ops::{Add, Sub};
 /// Requests of one client, or of several together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RpcCounts {
-    /// Locks on objects asked for.
+    /// Enqueues of locks on objects.
     pub enqueues: u64,
-    /// Locks on objects given back.
+    /// Cancels of locks on objects.
     pub cancels: u64,
-    /// Locks called back, of objects and inodes.
+    /// Blocking callbacks, for locks on objects and inodes.
     pub callbacks: u64,
-    /// Requests to OSTs, of all kinds, but for those that a clock sends.
+    /// Requests of all kinds to OSTs, except those that a timer sends.
     pub rpcs: u64,
 }
 
 impl RpcCounts {
-    /// Those of a mount, so far.
+    /// Counts of a mount so far.
     pub fn of(client: &Client) -> RpcCounts {
         let callbacks = client.mount.node.service_stats(Opcode::LdlmBlCallback).samples;
         let mut counts = RpcCounts { callbacks, ..RpcCounts::default() };
@@ -31,7 +31,7 @@ impl RpcCounts {
         counts
     }
 
-    /// So many requests of this kind were sent.
+    /// Counts `n` requests of this kind.
     fn note(&mut self, opcode: Opcode, n: u64) {
         match opcode {
             Opcode::LdlmEnqueue => self.enqueues += n,
@@ -39,7 +39,7 @@ impl RpcCounts {
             _ => {}
         }
         self.rpcs += match opcode {
-            // A clock sends these.
+            // A timer sends these.
             Opcode::ObdPing | Opcode::OstStatfs | Opcode::OstConnect | Opcode::OstDisconnect => 0,
             _ => n,
         };

@@ -8,7 +8,7 @@ const MDC: &[&str] = &["mdc"];
 const LOV: &[&str] = &["lov"];
 const LOV_AND_LMV: &[&str] = &["lov", "lmv"];
 
-/// All of them.
+/// All declarations.
 pub const PARAMS: &[Declared] = &[
     Declared::text(&["llite", "lov", "lmv"], "uuid", "The mount's identity at the servers."),
     Declared::local(LLITE, "stats", Kind::Statistics, "", "What programs asked of the mount, and how long it took."),

@@ -1,5 +1,5 @@
-//! Making everything that this mount changed durable: for sync(2) and syncfs(2), and before the mount ends. One file's
-//! fsync is in `file`.
+//! Makes all changes of this mount durable: for sync(2) and syncfs(2), and before the mount ends. The fsync of one file
+//! is in `file`.
 
 use crate::llite::Client;
 use crate::mount::connection::{Caller, Connection};
@@ -9,19 +9,19 @@ use std::fmt;
 use std::pin::pin;
 use std::time::Duration;
 
-/// Changes of this mount that a target has not made durable yet.
+/// Changes of this mount that a target has not yet made durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsettled {
-    /// The connection to the target, as it is called in parameters.
+    /// Name of the connection to the target in parameters.
     pub target: String,
-    /// Bytes that were not written to the target yet.
+    /// Bytes that were not yet written to the target.
     pub dirty_bytes: u64,
-    /// Changes that the target has acknowledged and not committed yet.
+    /// Changes that the target has acknowledged and not yet committed.
     pub uncommitted: usize,
 }
 
 impl Unsettled {
-    /// None if there is nothing left.
+    /// The changes that the target still has to make durable, if any.
     fn of(connection: &Connection, dirty_bytes: u64) -> Option<Unsettled> {
         let uncommitted = connection.unstable().0;
         let left = dirty_bytes > 0 || uncommitted > 0;
@@ -37,8 +37,8 @@ impl fmt::Display for Unsettled {
 }
 
 impl Client {
-    /// Writes back everything that is dirty, and makes every change durable: syncfs(2). Errors of writing back are reported
-    /// by the files.
+    /// Writes back everything dirty, and makes every change durable: syncfs(2). Each file reports its own write-back
+    /// errors.
     pub async fn sync(&self) -> Result<(), Errno> {
         let (caller, table) = (Caller::default(), self.targets.table());
         let objects = join_all(table.osts.values().map(|osc| osc.sync_all(&caller)));
@@ -47,7 +47,7 @@ impl Client {
         objects.into_iter().chain(inodes).collect()
     }
 
-    /// Targets that still have to make changes of this mount durable.
+    /// The targets that still have to make changes of this mount durable.
     pub fn unsettled(&self) -> Vec<Unsettled> {
         let table = self.targets.table();
         let osts = table.osts.values().filter_map(|osc| Unsettled::of(osc.connection(), osc.dirty_bytes()));
@@ -55,8 +55,8 @@ impl Client {
         osts.chain(mdts).collect()
     }
 
-    /// As [`Client::sync`], before the mount ends: says in the log what it waits for, and gives up with ETIMEDOUT once
-    /// nothing has become durable for `patience`.
+    /// As [`Client::sync`], but for the end of a mount: logs what it waits for, and gives up with ETIMEDOUT once nothing
+    /// has become durable for `patience`.
     pub async fn settle(&self, patience: Duration) -> Result<(), Errno> {
         let mut before = self.unsettled();
         if before.is_empty() {

@@ -1,5 +1,5 @@
-//! FIDs for new files, from sequences that the MGS leases to this client. [`FidRange`] is the rule; [`Fids`] asks for
-//! more when it runs out.
+//! FIDs for new files, from sequences that the MGS leases to this client. [`FidRange`] is the rule; [`Fids`] asks the MGS
+//! for another lease when one is used up.
 
 use nacre_base::{Errno, Fid};
 use nacre_mgc::Mgc;
@@ -7,21 +7,21 @@ use nacre_wire::mgs::SeqReply;
 use std::sync::Arc;
 use tokio::sync::Mutex;
 
-/// Sequences leased at once. One is enough for 131,072 files.
+/// Sequences per lease. One is enough for 131,072 files.
 const LEASE_COUNT: u32 = 1;
 
-/// What is left of a lease.
+/// The unused part of a lease.
 #[derive(Debug, Default)]
 pub(crate) struct FidRange {
-    /// The sequence in use, and those up to `end` after it.
+    /// The sequence in use; the lease goes up to `end`.
     seq: u64,
     end: u64,
-    /// The object id given out last; 0 is never given.
+    /// Last object id allocated; 0 is never allocated.
     oid: u32,
 }
 
 impl FidRange {
-    /// A FID that was never given out before; none if the lease is used up.
+    /// Allocates a FID; none if the lease is used up.
     pub(crate) fn next(&mut self) -> Option<Fid> {
         if self.oid + 1 >= Fid::OIDS_PER_SEQ && self.seq < self.end {
             self.seq += 1;
@@ -34,8 +34,7 @@ impl FidRange {
         Some(Fid { seq: self.seq, oid: self.oid, ver: 0 })
     }
 
-    /// Takes a new lease, once the old one is used up. A lease of nothing, or of sequences that are not for files, is
-    /// refused.
+    /// Takes a new lease, once the old one is used up. Refuses an empty lease, and sequences that are not for files.
     pub(crate) fn handle_lease(&mut self, lease: &SeqReply) -> Result<(), Errno> {
         let end = lease.first.checked_add(lease.count.into());
         let end = end.filter(|end| *end > lease.first && lease.first >= Fid::SEQ_NORMAL).ok_or(Errno::EPROTO)?;
@@ -56,9 +55,9 @@ impl Fids {
         Fids { mgc, fsname, range: Mutex::default() }
     }
 
-    /// A FID that no file has or had. Waits for the MGS if a lease is needed.
+    /// Allocates a FID that no file has or had. Waits for the MGS if a lease is needed.
     pub(crate) async fn next(&self) -> Result<Fid, Errno> {
-        // Held over the await on purpose: those who come meanwhile need the same lease.
+        // Held over the await on purpose: callers that come meanwhile need the same lease.
         let mut range = self.range.lock().await;
         loop {
             if let Some(fid) = range.next() {

@@ -34,7 +34,7 @@ use nacre_wire::mds::open_flags::{
     O_ACCMODE, O_APPEND, O_CREAT, O_DIRECT, O_DSYNC, O_NOATIME, O_RDWR, O_SYNC_INODE, O_TMPFILE, O_TRUNC, O_WRONLY,
 };
 
-/// How often an operation is begun again because the layout changed under it.
+/// How often an operation is begun again because the layout changed while it ran.
 const LAYOUT_RETRIES: u32 = 5;
 
 /// An open file.
@@ -43,39 +43,39 @@ pub struct OpenFile {
     flags: u32,
     cred: Credentials,
     caller: Caller,
-    /// The MDT's name for this open; 0 if it does not know of it ([`Mdc::open_by_fid`]).
+    /// The MDT's handle of this open; 0 if the MDT does not know of it ([`Mdc::open_by_fid`]).
     handle: u64,
-    /// Shared with others who use the file in this mount.
+    /// State shared by all who use the file in this mount.
     shared: Arc<FileState>,
     ahead: Mutex<ReadAhead>,
-    /// How it gets its locks to write, from the first write on.
+    /// How this open file gets its write locks; set by the first write.
     writer: OnceLock<Arc<Mutex<SharedWrite>>>,
-    /// What its program has told.
+    /// Advice that the program gave, through group locks and ladvise.
     told: FileAdvice,
-    /// Read by requests for locks that are under way, written by the last close, which comes after them.
+    /// Held shared by lock requests under way, exclusively by the last close, which comes after them.
     pub(crate) locking_under_way: RwLock<()>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Where the data is, as far as we know; none for a file without objects.
+    /// The newest layout that this client knows; none for a file without objects.
     layout: Option<Arc<Layout>>,
     uid: u32,
     gid: u32,
-    /// The file was empty when we opened it: objects that nothing is known of are empty.
+    /// True if the file was empty when it was opened: objects of which nothing is known are then empty.
     began_empty: bool,
     wrote: bool,
-    /// When we last read.
+    /// Time of the last read.
     read_at: Option<Timestamp>,
-    /// What a write failed with after it had reported a part as written. Reported once, by flush or fsync.
+    /// Error of a write that had been reported as successful in part. Flush or fsync reports it once.
     error: Option<Errno>,
-    /// The inode with its layout is durable since an earlier fsync.
+    /// True if an earlier fsync has made the inode durable together with its layout.
     inode_synced: bool,
-    /// Owners who may hold flock(2) locks through this open file.
+    /// Owners that may hold flock(2) locks through this open file.
     flock_owners: BTreeSet<u64>,
-    /// Owners who may hold fcntl(2) locks through this open file, and have not closed a descriptor of it since: if it is closed
-    /// for good, those of the open file description itself (OFD locks).
+    /// Owners that may hold fcntl(2) locks through this open file, and have not closed a descriptor of it since. At the
+    /// last close these are the owners of OFD locks, which belong to the open file description itself.
     record_owners: BTreeSet<u64>,
 }
 
@@ -106,7 +106,7 @@ impl OpenFile {
         }
     }
 
-    /// Which file.
+    /// FID of the file.
     pub fn fid(&self) -> Fid {
         self.fid
     }
@@ -116,17 +116,17 @@ impl OpenFile {
         self.flags
     }
 
-    /// Who opened it.
+    /// Credentials of the program that opened the file.
     pub fn credentials(&self) -> &Credentials {
         &self.cred
     }
 
-    /// Whether it may be written to.
+    /// True if the file was opened for writing.
     pub fn is_writable(&self) -> bool {
         matches!(self.flags & O_ACCMODE, O_WRONLY | O_RDWR)
     }
 
-    /// Whether it may be read.
+    /// True if the file was opened for reading.
     pub fn is_readable(&self) -> bool {
         self.flags & O_ACCMODE != O_WRONLY
     }
@@ -145,7 +145,7 @@ impl OpenFile {
         self.state.lock().record_owners.insert(owner);
     }
 
-    /// `owner` has closed a descriptor, with which its fcntl(2) locks end.
+    /// Forgets `owner`, which has closed a descriptor and thereby lost its fcntl(2) locks.
     pub(crate) fn remove_record_owner(&self, owner: u64) {
         self.state.lock().record_owners.remove(&owner);
     }
@@ -159,7 +159,7 @@ impl OpenFile {
         Striped { state: self.shared.clone(), layout, uid: state.uid, gid: state.gid, locking: self.locking() }
     }
 
-    /// Takes over another layout. What was known of the old objects says nothing of the new ones.
+    /// Takes over another layout. Knowledge about the old objects does not apply to the new ones.
     fn set_layout(&self, layout: Arc<Layout>) {
         let mut state = self.state.lock();
         let is_news = |old: &Arc<Layout>| old.generation <= layout.generation && *old != layout;
@@ -173,7 +173,7 @@ impl OpenFile {
         }
     }
 
-    /// Takes over what a file has instead of a layout that was lost; unless that was done already.
+    /// Replaces a lost layout by the one that the file has now, unless that was done already.
     fn replace_layout(&self, lost: &Arc<Layout>, now: Option<Arc<Layout>>) {
         let mut state = self.state.lock();
         if state.layout.as_ref() == Some(lost) {
@@ -201,11 +201,11 @@ impl OpenFile {
     }
 }
 
-/// Where a write goes.
+/// Offset at which a write begins.
 #[derive(Clone, Copy)]
 enum Place {
     At(u64),
-    /// The end of the file at that moment.
+    /// The end of the file when the write gets its locks.
     End,
 }
 
@@ -231,8 +231,8 @@ impl Client {
         self.send_open(cred, body, Sizes::Needed).await.map(|(_, file)| file)
     }
 
-    /// Opens `name`, and makes it a regular file if it is not there and the flags have O_CREAT. `layout` is for a new
-    /// file; none means the directory's default.
+    /// Opens `name`; creates a regular file if it does not exist and the flags have O_CREAT. `layout` is for a new file;
+    /// none means the directory's default.
     #[allow(clippy::too_many_arguments, reason = "the operation has as many")]
     pub async fn create(
         &self,
@@ -250,7 +250,7 @@ impl Client {
         Ok((reported.attr, file))
     }
 
-    /// The same, but no OST that is away is waited for, unless an existing file is truncated there.
+    /// As [`Client::create`], but does not wait for OSTs that are away, unless an existing file is truncated there.
     pub async fn create_promptly(
         &self,
         cred: &Credentials,
@@ -280,8 +280,8 @@ impl Client {
         self.send_open(cred, Open { child, ..body }, sizes).await
     }
 
-    /// Makes a regular file without a name, as if in `parent` (O_TMPFILE), and opens it. It goes with its last close, unless it
-    /// was given a name before ([`Client::link`]).
+    /// Creates a regular file without a name, as if in `parent` (O_TMPFILE), and opens it. The last close removes the
+    /// file, unless it got a name before ([`Client::link`]).
     pub async fn create_nameless(
         &self,
         cred: &Credentials,
@@ -333,7 +333,7 @@ impl Client {
         let objects = if body.flags & O_TRUNC != 0 {
             self.truncate(&caller, &mut striped, now, 0).await
         } else if body.name.is_empty() {
-            // Opened by FID: nobody asked for the attributes.
+            // Opened by FID: the attributes were not requested.
             return Ok((Reported { attr, is_complete: false }, file));
         } else {
             self.glimpse_by(&caller, file.fid, &striped.layout, sizes).await
@@ -376,7 +376,8 @@ impl Client {
                 }
                 read => read?,
             };
-            // What had no objects when we began may have got some, and data, before we had our locks.
+            // The file may have got objects, and data in them, after this client read the layout and before it had its
+            // locks.
             let newest = self.newest_layout(file, &layout).await?;
             if Arc::ptr_eq(&newest, &layout) {
                 break data;
@@ -402,7 +403,7 @@ impl Client {
         Ok(layout)
     }
 
-    /// The newest layout, which is `known` unless others wrote to more of the file.
+    /// The newest layout, which is `known` unless other clients wrote to further parts of the file.
     async fn newest_layout(&self, file: &OpenFile, known: &Arc<Layout>) -> Result<Arc<Layout>, Errno> {
         if known.is_complete() {
             return Ok(known.clone());
@@ -415,8 +416,8 @@ impl Client {
         Ok(newest)
     }
 
-    /// Whether objects that are gone were lost: they were given to the file by a client that the MDT, after a crash, has
-    /// evicted. Then it has another layout by now, or none, which is taken over.
+    /// Returns whether missing objects were lost because the MDT, after a crash, has evicted the client that had them
+    /// created. If so, the file has another layout by now, or none, and this open file takes it over.
     async fn has_lost(&self, file: &OpenFile, known: &Arc<Layout>) -> Result<bool, Errno> {
         let reply = self.lmv.mdc(file.fid).await?.getattr(&file.caller, &Credentials::root(), file.fid).await?;
         let now = reply.layout.filter(|l| l.stripe_count() > 0).map(Arc::new);
@@ -431,20 +432,21 @@ impl Client {
     async fn layout_to_write(&self, file: &OpenFile, range: &Range<u64>) -> Result<Arc<Layout>, Errno> {
         match file.known_layout().filter(|layout| !layout.lacks(range)) {
             Some(layout) => Ok(layout),
-            // In boxes, here and elsewhere on this path, are what most writes do without: their state is moved with every write.
+            // Futures that most writes do not need are boxed, here and elsewhere on this path, because their state is
+            // moved with every write.
             None => Box::pin(self.layout_again(file, range)).await,
         }
     }
 
-    /// The same, after the one that was known did not do.
+    /// Fetches the layout, because the known one has no objects for the range.
     async fn layout_again(&self, file: &OpenFile, range: &Range<u64>) -> Result<Arc<Layout>, Errno> {
         let layout = Arc::new(self.instantiate(&file.caller, file.fid, range).await?);
         file.set_layout(layout.clone());
         Ok(layout)
     }
 
-    /// The file's newest layout; gives the file objects for a range if it has none there. For callers who were found to have
-    /// write permission.
+    /// The file's newest layout, after creating objects for a range that has none. The caller has checked write
+    /// permission.
     async fn instantiate(&self, caller: &Caller, fid: Fid, range: &Range<u64>) -> Result<Layout, Errno> {
         let (cred, mdc) = (Credentials::root(), self.lmv.mdc(fid).await?);
         let mut reply = mdc.getattr(caller, &cred, fid).await?;
@@ -456,15 +458,16 @@ impl Client {
         reply.layout.filter(|l| l.stripe_count() > 0).ok_or(Errno::EIO)
     }
 
-    /// Writes, and returns how many bytes: fewer than given if an error or the limit of sizes came in between. At the end of
-    /// the file, whatever `offset` says, if it was opened with O_APPEND: other clients' appends come before or after.
+    /// Writes. Returns the number of bytes, fewer than given if an error or the limit of sizes came in between. Writes to
+    /// the end of the file, whatever `offset` says, if it was opened with O_APPEND; appends of other clients come before
+    /// or after.
     pub async fn write(&self, file: &OpenFile, offset: u64, data: Payload) -> Result<usize, Errno> {
         let place = if file.flags & O_APPEND != 0 { Place::End } else { Place::At(offset) };
         self.write_to(file, place, false, data).await
     }
 
-    /// Writes at `offset` even if the file was opened with O_APPEND: what a shared mapping of it does, also while the door
-    /// is told to forget the data ([`crate::Invalidate::data`]).
+    /// Writes at `offset` even if the file was opened with O_APPEND, as a shared mapping does. A door may call this while
+    /// it forgets data ([`crate::Invalidate::data`]).
     pub async fn write_at(&self, file: &OpenFile, offset: u64, data: Payload) -> Result<usize, Errno> {
         self.write_to(file, Place::At(offset), true, data).await
     }
@@ -502,7 +505,7 @@ impl Client {
         Err(Errno::EIO)
     }
 
-    /// Where the file ends now.
+    /// The file's size now.
     async fn end_of(&self, file: &OpenFile, layout: &Arc<Layout>) -> Result<u64, Errno> {
         let layout = self.newest_layout(file, layout).await?;
         self.lov.glimpse_size(&file.caller, &file.striped(layout)).await
@@ -552,14 +555,14 @@ impl Client {
         Ok(written.bytes)
     }
 
-    /// To be called at each close of a descriptor: reports an error of an earlier write that no fsync has reported yet. It stays for
-    /// fsync, because a child that a program forked closes its descriptors too, and nobody hears what close says there.
+    /// To be called at each close of a descriptor. Reports an error of an earlier write that no fsync has reported yet.
+    /// The error stays for fsync, because a forked child closes its descriptors too and ignores what close returns.
     pub async fn flush(&self, file: &OpenFile) -> Result<(), Errno> {
         if file.is_writable() { file.error() } else { Ok(()) }
     }
 
-    /// Makes the file's data durable, whoever wrote it, and its inode; the inode may be left out if only what is needed
-    /// to read the data back must be durable. Reports an error of an earlier write that was not reported yet.
+    /// Makes the file's data durable, whoever wrote it, and its inode. `data_only` may leave out inode changes that are
+    /// not needed to read the data back. Reports an error of an earlier write that was not reported yet.
     pub async fn fsync(&self, file: &OpenFile, data_only: bool) -> Result<(), Errno> {
         let _timed = self.stats.time(Op::Fsync);
         let inode_synced = data_only && file.state.lock().inode_synced;
@@ -583,7 +586,7 @@ impl Client {
         };
         let (objects, inode) = futures_util::future::join(objects, inode).await;
         file.take_error()?;
-        // The inode first: objects may be missing because it was lost.
+        // The inode's error first: objects may be missing because the inode was lost.
         inode?;
         objects?;
         file.state.lock().inode_synced = true;
@@ -596,10 +599,11 @@ impl Client {
         self.lmv.mdc(file.fid).await?.sync(&file.caller, file.fid).await
     }
 
-    /// Closes for good: gives a group lock back, drops flock(2) and OFD locks, tells the MDT what the size is now.
+    /// Closes the open file for good: gives back a group lock, drops flock(2) and OFD locks, and sends the size to the
+    /// MDT.
     pub async fn release(&self, file: Arc<OpenFile>) -> Result<(), Errno> {
         let _timed = self.stats.time(Op::Close);
-        // A lock that a killed program asked for may be granted still, and would outlive the file.
+        // A lock that a killed program requested may still be granted, and would outlive the file.
         let _after_locks = file.locking_under_way.write().await;
         let (flock_owners, record_owners, atime) = {
             let mut state = file.state.lock();
@@ -630,7 +634,7 @@ impl Client {
         unlocked
     }
 
-    /// What close tells the MDT: size and blocks if we changed them and know them.
+    /// Size and blocks to send with a close, if this open file changed them and they are known.
     fn size_hint(&self, file: &OpenFile, mdc: &Mdc) -> Option<(u64, u64)> {
         let (layout, began_empty) = {
             let state = file.state.lock();
@@ -685,7 +689,8 @@ impl Client {
         Err(Errno::EIO)
     }
 
-    /// EPERM for what the flags of a file forbid. The kernel checks them itself for file systems whose flags it knows.
+    /// EPERM if the file's flags forbid the operation. The kernel makes this check only for file systems whose flags it
+    /// knows.
     async fn check_allocation(&self, file: &OpenFile, mode: u32) -> Result<(), Errno> {
         let flags = self.getattr_at_mdt(file.fid).await?.flags;
         let only_adds = mode & !fallocate_mode::KEEP_SIZE == 0;
@@ -693,7 +698,8 @@ impl Client {
         if is_forbidden { Err(Errno::EPERM) } else { Ok(()) }
     }
 
-    /// Where data, or a hole, begins at or after `offset`; the end of the file counts as a hole. ENXIO if nowhere.
+    /// Offset at or after `offset` where data, or a hole, begins; the end of the file counts as a hole. ENXIO if there is
+    /// none.
     pub async fn seek(&self, file: &OpenFile, offset: u64, hole: bool) -> Result<u64, Errno> {
         let _timed = self.stats.time(Op::Seek);
         self.keep_group(file).await?;

@@ -1,5 +1,5 @@
-//! File locks: flock(2) and fcntl(2). They live at the MDT that has the file; here is only who may hold some, and that a
-//! caller who stops waiting leaves nothing behind.
+//! File locks: flock(2) and fcntl(2). They live at the MDT that has the file. This module remembers which owners may hold
+//! some, and withdraws the request of a caller that stops waiting.
 
 use crate::file::OpenFile;
 use crate::llite::Client;
@@ -12,37 +12,37 @@ use nacre_wire::ldlm::{Enqueue, LockKind, LockMode, enqueue_flags};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// What is asked for.
+/// Kind of lock that is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlockKind {
     /// A shared lock.
     Read,
     /// An exclusive lock.
     Write,
-    /// No lock.
+    /// No lock: gives up the lock that the owner has.
     Unlock,
 }
 
 /// A lock to take, give up or ask about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlockRequest {
-    /// Who holds it: the kernel's lock owner.
+    /// Owner of the lock, as the kernel names it.
     pub owner: u64,
-    /// The process, for others to see.
+    /// Process of the owner, shown to other programs.
     pub pid: u32,
-    /// What is asked for.
+    /// Kind of lock.
     pub kind: FlockKind,
     /// First byte.
     pub start: u64,
     /// Last byte; `u64::MAX` is the end of file.
     pub end: u64,
-    /// Whether to wait; otherwise the answer is EAGAIN if another lock is in the way.
+    /// True to wait; false returns EAGAIN if another lock is in the way.
     pub wait: bool,
-    /// flock(2), whose locks are apart from fcntl's, rather than fcntl(2).
+    /// True for flock(2), false for fcntl(2); their locks are independent of each other.
     pub bsd: bool,
 }
 
-/// A lock in the way.
+/// A lock that is in the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlockConflict {
     /// Read or Write.
@@ -51,13 +51,13 @@ pub struct FlockConflict {
     pub start: u64,
     /// Last byte.
     pub end: u64,
-    /// The process that holds it.
+    /// Process that holds the lock.
     pub pid: u32,
 }
 
 impl Client {
-    /// Takes or gives up a lock. EAGAIN if it would have to wait and is not to; EDEADLK if it would wait for ever. Dropping
-    /// the future takes the request back.
+    /// Takes or gives up a lock. EAGAIN if it would have to wait and may not; EDEADLK if it would wait for ever. Dropping
+    /// the future withdraws the request.
     pub async fn flock(&self, file: &OpenFile, request: FlockRequest) -> Result<(), Errno> {
         let _timed = self.stats.time(Op::Flock);
         let _under_way = file.locking_under_way.read().await;
@@ -74,7 +74,7 @@ impl Client {
         lock.take().await
     }
 
-    /// The first lock that keeps `request`, which asks for one, from being granted.
+    /// The first lock that keeps `request` from being granted.
     pub async fn getlk(&self, file: &OpenFile, request: FlockRequest) -> Result<Option<FlockConflict>, Errno> {
         let _timed = self.stats.time(Op::Flock);
         if request.kind == FlockKind::Unlock {
@@ -91,8 +91,8 @@ impl Client {
         Ok(Some(FlockConflict { kind, start: reply.start, end: reply.end, pid: reply.pid }))
     }
 
-    /// Gives up all fcntl(2) locks that `owner` has on the file: as POSIX has it, those of a process at each of its closes, and
-    /// as Linux has it, those of an open file description at its last. Costs nothing if it never took one.
+    /// Gives up all fcntl(2) locks that `owner` has on the file. POSIX requires this at each close by a process, and
+    /// Linux at the last close of an open file description. Sends no request if the owner never took a lock.
     pub async fn release_locks(&self, file: &OpenFile, owner: u64) -> Result<(), Errno> {
         file.remove_record_owner(owner);
         if !self.posix_owners.lock().remove(&(file.fid(), owner)) {
@@ -147,7 +147,7 @@ struct LockRequest {
     body: Enqueue,
 }
 
-/// The wait for an answer; dropped before it came, it takes the request back.
+/// The wait for an answer. Dropped before the answer came, it withdraws the request.
 struct Waiting {
     request: LockRequest,
     answer: Option<oneshot::Receiver<Result<(), Errno>>>,
@@ -157,7 +157,7 @@ impl LockRequest {
     async fn take(self) -> Result<(), Errno> {
         let (send, receive) = oneshot::channel();
         let request = self.clone();
-        // The call goes on whatever becomes of the caller, so that a grant is not lost but given back.
+        // The call goes on even if the caller stops waiting, so that a granted lock is given back and not lost.
         self.rt.spawn(async move {
             let answer = request.mdc.enqueue(&request.caller, &request.body).await.map(drop);
             if let Err(Ok(())) = send.send(answer) {
@@ -173,7 +173,7 @@ impl LockRequest {
         answer
     }
 
-    /// Sends the same request with another mode or with more flags; nobody waits for what comes of it.
+    /// Sends the request again with another mode or more flags, and ignores the answer.
     async fn send(&self, mode: LockMode, more_flags: u32) {
         let flags = self.body.flags | more_flags;
         let body = Enqueue { mode, flags, ..self.body.clone() };
@@ -190,7 +190,7 @@ impl Drop for Waiting {
         let (request, granted) = (self.request.clone(), answer.try_recv());
         self.request.rt.spawn(async move {
             match granted {
-                // It came at the last moment.
+                // The lock was granted at the last moment.
                 Ok(Ok(())) => request.send(LockMode::Nl, 0).await,
                 Ok(Err(_)) => {}
                 Err(_) => request.send(request.body.mode, enqueue_flags::WITHDRAW).await,

@@ -1,14 +1,14 @@
-//! What this client knows of inodes and names at one MDT, as long as the locks of the inodes say that it is true. Which
-//! lock is held, and how messages about locks may overtake each other, is the lock manager's (`nacre_ldlm::lock_cache`);
-//! requests are sent by `mdc`.
+//! The inodes and names of one MDT that this client knows, cached for as long as its inode locks make them true. The lock
+//! manager (`nacre_ldlm::lock_cache`) knows which locks are held, and how messages about locks may overtake each other;
+//! `mdc` sends the requests.
 //!
-//! Three rules keep it true.
-//! - Other clients' changes call a lock back first: the bits called back are forgotten at once, and the door's caches
+//! Three rules keep the cache true.
+//! - Changes by other clients call a lock back first: the bits called back are forgotten at once, and the door's caches
 //!   above forget before the lock is given back.
-//! - Own changes call nothing back. So while one is under way nothing that it touches is answered from here, and an
-//!   answer to a request that overlaps it is not kept ([`history`]).
-//! - What is kept was true at a moment since which its lock is held: the lock came with the answer, or was held when
-//!   the request was sent. Each bit remembers since when it is held.
+//! - This client's own changes call nothing back. While one is under way, nothing that it touches is answered from the
+//!   cache, and the answer to a request that overlaps it is not kept ([`history`]).
+//! - Whatever is kept was true at a moment since which its lock has been held: the lock came with the answer, or was held
+//!   when the request was sent. Each bit remembers since when it has been held.
 
 mod answer;
 mod directory;
@@ -34,24 +34,24 @@ pub(crate) use opens::Arrived;
 use opens::Opens;
 use std::time::Duration;
 
-/// What attributes are believed under.
+/// Lock bits under which attributes are believed.
 const ATTR: u64 = LOOKUP | UPDATE | PERM;
-/// Places for the bits of [`nacre_wire::ldlm::inode_bits`].
+/// Number of bits of [`nacre_wire::ldlm::inode_bits`].
 const BITS: usize = 6;
 /// The attribute that holds an access control list.
 pub(crate) const ACL: &str = "system.posix_acl_access";
 const DEFAULT_ACL: &str = "system.posix_acl_default";
-/// Under this name the target of a symbolic link is asked for.
+/// Attribute name under which the target of a symbolic link is requested.
 pub(crate) const SYMLINK_TARGET: &str = "trusted.link";
-/// Under this name a directory's default layout is asked for.
+/// Attribute name under which a directory's default layout is requested.
 pub(crate) const DEFAULT_LAYOUT: &str = "trusted.lov";
 
-/// What the door was told to keep ([`InodeCache::show_attr`] and [`InodeCache::show_name`]).
+/// Kinds of knowledge that the door was told it may cache ([`InodeCache::show_attr`] and [`InodeCache::show_name`]).
 mod shown {
     pub(super) const ATTR: u8 = 1;
     /// Names that lead to the inode.
     pub(super) const LINKS: u8 = 2;
-    /// Names in the directory, and that some are not there.
+    /// Names in the directory, and the absence of others.
     pub(super) const ENTRIES: u8 = 4;
     /// The list of all names in the directory.
     pub(super) const LIST: u8 = 8;
@@ -64,20 +64,20 @@ pub(crate) struct Asked {
     ticket: Ticket,
 }
 
-/// What a change did, as its reply tells.
+/// The effect of a change, from its reply.
 #[derive(Debug, Default)]
 pub(crate) struct Effect {
-    /// Inodes that it changed, beside those that were known before.
+    /// Inodes that were changed, beside those that were known before.
     pub(crate) inodes: Vec<Fid>,
-    /// Directories whose entries it changed, and how many subdirectories each gained.
+    /// Directories whose entries were changed, and how many subdirectories each gained.
     pub(crate) directories: Vec<(Fid, i32)>,
-    /// The times that these have now.
+    /// The directories' new times.
     pub(crate) now: Timestamp,
-    /// The version that these have now.
+    /// The directories' new version.
     pub(crate) version: u64,
 }
 
-/// What the door must forget.
+/// Kinds of knowledge that the door must forget.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Notice {
     pub(crate) attributes: bool,
@@ -85,44 +85,44 @@ pub(crate) struct Notice {
     pub(crate) list: bool,
 }
 
-/// What is to be sent.
+/// A message to send to the MDT or to the door.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Out {
-    /// A lock to be given back.
+    /// Give a lock back.
     Give(Giving),
-    /// A lock that the server believes to be held here, to be cancelled.
+    /// Cancel a lock that the server believes this client to hold.
     Cancel(LockId),
-    /// Only something for the door.
+    /// Only tell the door.
     Tell(Fid, Notice),
-    /// What is open here, and the MDT should know of again.
+    /// Open an inode again at the MDT, which should know that it is open here.
     Open(Fid),
 }
 
-/// An answer to a lookup.
+/// Result of a lookup in the cache.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It is there.
+    /// The name exists.
     Found(AttrReply),
-    /// There is no such name.
+    /// The name does not exist.
     Absent,
-    /// The asker may not search the directory.
+    /// The caller may not search the directory.
     Denied,
-    /// Known but for the directory's access control list.
+    /// The result depends on the directory's access control list, which has to be requested.
     AskAcl,
-    /// The MDT must be asked.
+    /// The result is not known; the MDT must be asked.
     Unknown,
 }
 
 #[derive(Debug, Default)]
 struct Inode {
-    /// Since when each bit is held; 0: it is not.
+    /// For each bit, since when it has been held; 0: not held.
     held: [u64; BITS],
     attr: Option<Attr>,
-    /// The bits of [`ATTR`] whose part of `attr` is believed.
+    /// The bits of [`ATTR`] for which `attr` is believed.
     attr_bits: u64,
-    /// With the version of the attributes that came with it. Believed if there.
+    /// Layout, with the version of the attributes that came with it. Believed if present.
     layout: Option<(u64, Option<Layout>)>,
-    /// Values by name, none if there is no such attribute. Believed if there.
+    /// Values by name; no value means that there is no such attribute. Believed if present.
     xattrs: Vec<(String, Option<Bytes>)>,
     directory: Option<Box<Directory>>,
     /// Bits of [`shown`].
@@ -158,36 +158,36 @@ impl Inode {
     }
 }
 
-/// See the module.
+/// Cache of the inodes and names of one MDT; see the module.
 #[derive(Default)]
 pub(crate) struct InodeCache {
     locks: LockCache,
     limits: LruLimits,
-    /// The server's lock volume.
+    /// The server's lock volume, from its latest reply.
     volume: Option<u64>,
     history: History,
     inodes: FxHashMap<Fid, Inode>,
     names: usize,
     opens: Opens,
-    /// Inodes that this client took the last name from. Their locks are of no use; they are given back many at a time.
+    /// Inodes whose last name this client removed. Their locks are useless, and are given back many at a time.
     nameless: Vec<Fid>,
     out: Vec<Out>,
 }
 
 impl InodeCache {
-    /// A request is about to be sent whose answer may be kept.
+    /// Begins a request whose answer may be kept.
     pub(crate) fn begin(&mut self) -> Asked {
         Asked { began: self.history.begin(), ticket: self.locks.begin() }
     }
 
-    /// A request is about to be sent that changes `parts`.
+    /// Begins a request that changes `parts`.
     pub(crate) fn begin_change(&mut self, parts: Vec<Part>) -> Asked {
         let asked = self.begin();
         self.history.begin_change(asked.began, parts);
         asked
     }
 
-    /// A request is over. If it was a change whose end was not told, it may happen still, and is under way for ever.
+    /// Ends a request. A change whose outcome was not recorded may still happen, and counts as under way for ever.
     pub(crate) fn end(&mut self, asked: Asked, now: Time) {
         self.history.end(asked.began);
         let cancels = self.locks.end(asked.ticket);
@@ -195,13 +195,13 @@ impl InodeCache {
         self.shrink(now);
     }
 
-    /// A change was refused.
+    /// Records that a change was refused.
     pub(crate) fn refused(&mut self, asked: Asked) {
         self.history.end_change(asked.began, false);
     }
 
-    /// A change has happened: to be told before what its reply says is kept, with all names that it changed
-    /// ([`InodeCache::keep_name`]).
+    /// Records that a change has happened. To be called before the contents of its reply and all names that it changed
+    /// are kept ([`InodeCache::keep_name`]).
     pub(crate) fn happened(&mut self, asked: Asked, effect: &Effect) {
         let also = effect.inodes.iter().copied().map(Part::Inode).collect();
         let parts = self.history.add_parts(asked.began, also);
@@ -209,8 +209,8 @@ impl InodeCache {
         effect.directories.iter().for_each(|(fid, gained)| self.apply_entries(*fid, *gained, effect));
     }
 
-    /// Entries of a directory changed. While others are locked out its attributes can be kept up with: the times are
-    /// those of the latest change, whatever the order in which we hear of them.
+    /// Applies a change of entries to a directory's cached attributes. While the lock is held, the times are those of the
+    /// latest change, whatever the order in which the replies arrive.
     fn apply_entries(&mut self, fid: Fid, subdirectories: i32, effect: &Effect) {
         let Some(inode) = self.inodes.get_mut(&fid).filter(|i| i.attr_bits & UPDATE != 0) else { return };
         let Some(attr) = &mut inode.attr else { return };
@@ -220,7 +220,7 @@ impl InodeCache {
         }
     }
 
-    /// What its reply says has been kept.
+    /// Ends a change, after the contents of its reply were kept.
     pub(crate) fn changed(&mut self, asked: Asked) {
         self.history.end_change(asked.began, true);
     }
@@ -235,17 +235,17 @@ impl InodeCache {
         }
     }
 
-    /// Forgets what a change of an inode may make wrong. Names stay.
+    /// Forgets everything that a change of the inode may have made wrong. Names stay.
     pub(crate) fn forget_inode(&mut self, fid: Fid) {
         let Some(inode) = self.inodes.get_mut(&fid) else { return };
         inode.attr_bits = 0;
         inode.layout = None;
         inode.xattrs.retain(|(name, _)| name == SYMLINK_TARGET);
-        // A directory may have got another parent.
+        // The directory may have got another parent.
         inode.directory.iter_mut().for_each(|d| d.forget_order());
     }
 
-    /// Whether a close will change what stat shows, as far as that is known.
+    /// True if a close will change the attributes that stat shows, or may do so.
     pub(crate) fn close_changes(&self, body: &Close) -> bool {
         match self.known_attr(body.fid) {
             Some(known) => after_close(&known.attr, body, 0).is_some(),
@@ -253,7 +253,7 @@ impl InodeCache {
         }
     }
 
-    /// A close changed the inode, in a way that its reply does not tell.
+    /// Updates the attributes after a close that changed the inode; its reply does not have them.
     pub(crate) fn keep_close(&mut self, asked: Asked, body: &Close, version: u64) {
         let touch = self.history.touches(body.fid, asked.began, asked.began);
         if let Some(inode) = self.inodes.get_mut(&body.fid) {
@@ -262,7 +262,7 @@ impl InodeCache {
                 Some(attr) => inode.attr = Some(attr),
                 None => inode.attr_bits = 0,
             }
-            // The door did not ask for this change, so that it does not know of it.
+            // The door did not ask for this change, so it does not know of it.
             if inode.shown & shown::ATTR != 0 {
                 self.out.push(Out::Tell(body.fid, Notice { attributes: true, ..Notice::default() }));
             }
@@ -273,7 +273,7 @@ impl InodeCache {
 
 /// Losing.
 impl InodeCache {
-    /// Somebody waits for a lock. ENOENT: it is not held, nor may it come.
+    /// Handles a callback: another client waits for the lock. ENOENT if the lock is neither held nor on its way.
     pub(crate) fn handle_blocking(&mut self, callback: &BlockingCallback) -> Result<(), Errno> {
         let bits = if callback.bits == 0 { ALL } else { callback.bits };
         self.forget_bits(callback.resource, bits);
@@ -308,7 +308,7 @@ impl InodeCache {
         inode.assert_believed();
     }
 
-    /// What the door must forget before `giving` is given back. It is not told again.
+    /// The knowledge that the door must forget before `giving` is given back. It is returned only once.
     pub(crate) fn notice(&mut self, giving: &Giving) -> Notice {
         let bits = ALL & !giving.keep;
         let Some(inode) = self.inodes.get_mut(&giving.resource) else { return Notice::default() };
@@ -320,7 +320,7 @@ impl InodeCache {
         Notice { attributes: attributes != 0, entries: names != 0, list: list != 0 }
     }
 
-    /// The door was told: whether, and what, is to be sent now.
+    /// The door has forgotten. Returns whether a request is to be sent now, and which.
     pub(crate) fn given(&mut self, giving: &Giving) -> nacre_ldlm::lock_cache::Given {
         let given = self.locks.given(giving.id);
         self.drop_if_unlocked(giving.resource);
@@ -336,30 +336,30 @@ impl InodeCache {
         }
     }
 
-    /// Panics if names are counted wrong, or something is believed without its lock. Looks at everything.
+    /// Panics if names are counted wrong, or knowledge is believed without its lock. Visits everything.
     pub(crate) fn assert_sound(&self) {
         assert_eq!(self.names, self.inodes.values().map(Inode::names).sum::<usize>(), "names of all directories");
         self.inodes.values().for_each(Inode::assert_believed);
         self.opens.assert_sound();
     }
 
-    /// The server has seen a cancel or convert.
+    /// Ends a cancel or convert that the server has answered.
     pub(crate) fn settled(&mut self, id: LockId) {
         self.locks.settled(id);
     }
 
-    /// The server threw us out, and knows none of our locks and handles any more: everything is forgotten.
+    /// Forgets everything, because the server evicted this client and has dropped its locks and handles.
     pub(crate) fn lose(&mut self) {
         self.lose_locks();
         let open = self.opens.lose();
         self.out.extend(open.into_iter().map(Out::Open));
     }
 
-    /// The server knows none of our locks any more: all that they kept true is forgotten.
+    /// Forgets all locks and all that they kept true, because the server has dropped the locks.
     pub(crate) fn lose_locks(&mut self) {
         self.history.lose();
         drop(self.locks.lost());
-        // The server wants none of it back.
+        // The server no longer wants any lock back.
         self.out.retain(|out| matches!(out, Out::Tell(..)));
         self.nameless.clear();
         let mut all: Vec<_> = self.inodes.drain().filter(|(_, inode)| inode.shown != 0).collect();
@@ -376,14 +376,15 @@ impl InodeCache {
         self.assert_sound();
     }
 
-    /// Gives locks back that are too many or too old.
+    /// Gives back locks that are too many or too old.
     fn shrink(&mut self, now: Time) {
         for giving in self.locks.shrink(now, &self.limits, self.volume, |_, _| false) {
             self.give(giving);
         }
     }
 
-    /// Gives locks back that are too many or too old, of which the server's lock volume has a say; when to do so again.
+    /// Gives back locks that are too many or too old; the server's lock volume has a say in that. Returns when to do so
+    /// again.
     pub(crate) fn keep_up(&mut self, volume: Option<u64>, now: Time) -> Option<Time> {
         self.volume = volume;
         self.shrink(now);
@@ -397,23 +398,23 @@ impl InodeCache {
         }
     }
 
-    /// What is to be sent and told.
+    /// Takes the messages to be sent.
     pub(crate) fn take_out(&mut self) -> Vec<Out> {
         std::mem::take(&mut self.out)
     }
 
-    /// How many locks are kept and for how long.
+    /// Limits for the number and age of locks.
     pub(crate) fn limits_mut(&mut self) -> &mut LruLimits {
         &mut self.limits
     }
 
-    /// The locks, for counts.
+    /// The lock cache, for statistics.
     pub(crate) fn locks(&self) -> &LockCache {
         &self.locks
     }
 }
 
-/// The attributes after a close, by the MDT's rules; none if they stay.
+/// The attributes after a close, by the MDT's rules; none if they do not change.
 fn after_close(attr: &Attr, body: &Close, version: u64) -> Option<Attr> {
     let mut new = attr.clone();
     if let Some(hints) = body.size_blocks.filter(|_| attr.is_file()) {
@@ -423,8 +424,8 @@ fn after_close(attr: &Attr, body: &Close, version: u64) -> Option<Attr> {
     (new != *attr).then_some(Attr { version, ..new })
 }
 
-/// Under which locks an extended attribute is believed. A change of mode changes the access control list too, and may
-/// take capabilities away.
+/// Lock bits under which an extended attribute is believed. A change of mode also changes the access control list, and
+/// may remove capabilities.
 fn xattr_bits(key: &str) -> u64 {
     match key {
         SYMLINK_TARGET => LOOKUP,
@@ -434,7 +435,7 @@ fn xattr_bits(key: &str) -> u64 {
     }
 }
 
-/// Under which name an attribute is kept; the list is another one for the superuser. None: it is not kept.
+/// Key under which an attribute is cached. The list of names differs for the superuser. None: not cached.
 fn xattr_key<'a>(cred: &Credentials, name: &'a str) -> Option<&'a str> {
     match name {
         SYMLINK_TARGET | DEFAULT_LAYOUT => Some(name),

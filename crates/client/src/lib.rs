@@ -1,11 +1,11 @@
 //! The client of a Nacre file system: POSIX semantics over the metadata and object services, as a Rust API. Doors
 //! (FUSE, the simulator, tools) are built on top of [`Client`].
 //!
-//! Modules are Lustre's layers. `llite`, `file`, `xattr` and `flock` are what POSIX asks; `lmv` picks the MDT and `mdc`
-//! speaks to it; `lov` spreads a file over its objects and `osc` speaks to one OST; `mount` is what they
-//! have in common: the connections, and the targets as the configuration says. What another client could change is
-//! cached under locks only: inodes and names by `inodes`, data by `osc` and `cache`; a door above with caches of its own
-//! implements [`Invalidate`]. No paths, no inode numbers, no kernel interfaces here: those are the doors'.
+//! Modules are Lustre's layers. `llite`, `file`, `xattr` and `flock` are the operations of POSIX; `lmv` picks the MDT and
+//! `mdc` speaks to it; `lov` spreads a file over its objects and `osc` speaks to one OST; `mount` is their common part:
+//! the connections, and the targets in the configuration. Whatever another client could change is cached under locks
+//! only: inodes and names by `inodes`, data by `osc` and `cache`; a door above with caches of its own implements
+//! [`Invalidate`]. No paths, no inode numbers, no kernel interfaces here: those belong to the doors.
 
 mod cache;
 mod counts;
@@ -52,7 +52,7 @@ mod tests {
     use nacre_base::{Fid, Payload};
     use nacre_wire::attr::{Credentials, SetAttr};
 
-    /// Compiles only if what a door spawns can move between threads.
+    /// Compiles only if the futures that a door spawns can move between threads.
     #[allow(dead_code)]
     fn operations_can_be_spawned(client: &Client, cred: &Credentials, file: &OpenFile, lock: FlockRequest) {
         fn spawn(_: impl Send) {}

@@ -1,5 +1,5 @@
-//! Mounting, and POSIX's operations on names and inodes. Open files are in `file`, extended attributes in `xattr`, locks
-//! in `flock`.
+//! Mounting, and the POSIX operations on names and inodes. Open files are in `file`, extended attributes in `xattr`,
+//! locks in `flock`.
 
 use crate::cache::memory::Memory;
 use crate::fids::Fids;
@@ -36,12 +36,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What to mount, and how.
+/// File system to mount, and how.
 #[derive(Debug, Clone)]
 pub struct MountConfig {
     /// The file system.
     pub fsname: String,
-    /// Where the MGS may be, the most likely first.
+    /// Addresses where the MGS may be, the most likely first.
     pub mgs: Vec<Nid>,
     /// Identity of this client at the servers: a new one for each mount, random unless set.
     pub client: Option<Uuid>,
@@ -51,17 +51,18 @@ pub struct MountConfig {
     pub jobid: String,
     /// How long to wait for MGS and MDT before [`Client::mount`] fails.
     pub timeout: Duration,
-    /// Where its parameters (`llite.*`, `osc.*` and so on) are, if it is to have any. Thousands of simulated clients do
-    /// without, for the memory.
+    /// Where the mount's parameters (`llite.*`, `osc.*` and so on) are registered; none if it has no parameters.
+    /// Thousands of simulated clients have none, to save memory.
     pub params: Option<Params>,
-    /// Its fault points.
+    /// Fault points of the mount.
     pub faults: Faults,
-    /// Imperative recovery: whether to connect to a restarted target as soon as the MGS tells of it. Without, it is found by
-    /// trying again after a pause, which grows with the tries.
+    /// Imperative recovery: true to connect to a restarted target as soon as the MGS reports the restart. Otherwise the
+    /// client finds it by trying again after a pause, which grows with the tries.
     pub imperative_recovery: bool,
-    /// How much file data to cache at first, in bytes; see [`Client::set_cache_share`].
+    /// File data to cache at first, in bytes; see [`Client::set_cache_share`].
     pub cached_bytes: u64,
-    /// Hears for whom [`Client::mount`] waits, and how long at most, from the first second on.
+    /// Called with the server that [`Client::mount`] waits for and how long it will wait at most, from the first second
+    /// on.
     pub on_wait: fn(&str),
 }
 
@@ -110,8 +111,8 @@ pub enum MountError {
 
 /// A mounted file system. All operations are by FID and may run in parallel.
 ///
-/// Dropping the future of an operation gives up waiting; a change that was sent may happen all the same. The futures
-/// of [`Client::open`] and [`Client::create`] should be run to their end, or the file stays open at the MDT until unmount.
+/// Dropping the future of an operation gives up waiting; a change that was sent may still happen. The futures of
+/// [`Client::open`] and [`Client::create`] should be run to their end, or the file stays open at the MDT until unmount.
 pub struct Client {
     pub(crate) mount: Arc<Mount>,
     config: MountConfig,
@@ -122,7 +123,7 @@ pub struct Client {
     pub(crate) statahead: Arc<Statahead>,
     pub(crate) fids: Fids,
     pub(crate) stats: Arc<Stats>,
-    /// (file, owner) of those who may hold fcntl locks, so that a close without locks costs no RPC.
+    /// (file, owner) of all owners that may hold fcntl locks, so that a close without locks costs no RPC.
     pub(crate) posix_owners: Mutex<BTreeSet<(Fid, u64)>>,
     root: Fid,
 }
@@ -130,7 +131,7 @@ pub struct Client {
 /// Attributes as a door may show them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reported {
-    /// The attributes. Size, blocks and times of objects that could not be asked are missing in them.
+    /// The attributes. They lack size, blocks and times of objects whose OSTs could not be asked.
     pub attr: Attr,
     /// True if all objects of the file were asked, or the file has none.
     pub is_complete: bool,
@@ -145,15 +146,15 @@ pub(crate) enum Sizes {
     ByTheWay,
 }
 
-/// File data cached where nobody sets a share of the host's memory, as in simulation, in bytes.
+/// Default for the file data to cache where no share of the host's memory is set, as in simulation, in bytes.
 const CACHED_BYTES_DEFAULT: u64 = 512 << 20;
-/// Time after which a mount that waits says for which server.
+/// Time after which a waiting mount first reports the server that it waits for.
 const FIRST_WORD: Duration = Duration::from_millis(800);
-/// Time after which it says so again.
+/// Time after which it reports that again.
 const NEXT_WORD: Duration = Duration::from_secs(10);
-/// How long a target may take to tell its space before it is left out.
+/// How long a target may take to report its space before it is left out.
 const STATFS_DEADLINE: Duration = Duration::from_secs(5);
-/// Entries of a directory whose sizes are asked for at once.
+/// Number of a directory's entries whose sizes are requested at once.
 const READDIR_GLIMPSES: usize = 64;
 
 impl Client {
@@ -167,7 +168,7 @@ impl Client {
             node: node.clone(),
             client: config.client.unwrap_or_else(|| Uuid::from_random(rt.random(), rt.random())),
             client_name: config.client_name.clone(),
-            // 16 digits beginning with ffff, as scripts expect that are used to Lustre.
+            // 16 digits beginning with ffff, as scripts written for Lustre expect.
             instance: format!("ffff{:012x}", rt.random() >> 16),
             params: config.params.clone(),
             faults: config.faults.clone(),
@@ -217,24 +218,26 @@ impl Client {
         Arc::new(client)
     }
 
-    /// Ends the mount: says goodbye to all targets. Open files are closed by the servers then. Every later call fails.
+    /// Ends the mount: disconnects from all targets. The servers then close its open files. Every later call fails.
     pub async fn unmount(&self) {
         self.targets.close().await;
         self.mgc.stop().await;
         end(&self.mount);
     }
 
-    /// Sets who keeps caches above this client, before anything is asked. The first one stays.
+    /// Sets the door that keeps caches above this client; to be called before the first operation. Only the first call
+    /// counts.
     pub fn set_invalidate(&self, door: Arc<dyn Invalidate>) {
         self.mount.invalidate.set(door);
     }
 
-    /// What this mount may cache of the host's memory, in bytes, from now on; unless `llite.*.max_cached_mb` was set.
+    /// Sets how much of the host's memory this mount may use for its cache, in bytes, unless `llite.*.max_cached_mb` was
+    /// set.
     pub fn set_cache_share(&self, bytes: u64) {
         self.mount.memory.set_share(bytes);
     }
 
-    /// Sets what the mount's options ask for, from now on.
+    /// Sets the rules that follow from the mount's options, from now on.
     pub fn set_rules(&self, rules: MountRules) {
         self.mount.rules.set(rules);
     }
@@ -249,7 +252,7 @@ impl Client {
         &self.config.fsname
     }
 
-    /// What tells this mount apart from others of the node, in the names of parameters.
+    /// Name that tells this mount apart from others of the node, in the names of parameters.
     pub fn instance(&self) -> &str {
         &self.mount.instance
     }
@@ -259,8 +262,8 @@ impl Client {
         self.mount.client
     }
 
-    /// Whether what it knows of its locks is as it must be at any moment; what is wrong if not. For simulators: it looks at each
-    /// lock, and relies on servers without errors.
+    /// Checks the invariants of the lock caches, which hold at any moment; the error names the broken one. For
+    /// simulators: it visits each lock, and relies on servers without errors.
     pub fn check_locks(&self) -> Result<(), String> {
         let (table, mut found) = (self.targets.table(), Ok(()));
         let mut check = |locks: &LockCache, _: &LruLimits| {
@@ -282,7 +285,8 @@ impl Client {
         self.lookup_by(cred, parent, name, Sizes::Needed).await.map(|reported| reported.attr)
     }
 
-    /// The same, but no OST that is away is waited for: for doors, whose callers hold the directory meanwhile.
+    /// As [`Client::lookup`], but does not wait for OSTs that are away: for doors, whose callers hold the directory
+    /// meanwhile.
     pub async fn lookup_promptly(&self, cred: &Credentials, parent: Fid, name: &[u8]) -> Result<Reported, Errno> {
         self.lookup_by(cred, parent, name, Sizes::ByTheWay).await
     }
@@ -301,7 +305,7 @@ impl Client {
         self.getattr_by(cred, fid, Sizes::Needed).await.map(|reported| reported.attr)
     }
 
-    /// The same, but no OST that is away is waited for.
+    /// As [`Client::getattr`], but does not wait for OSTs that are away.
     pub async fn getattr_promptly(&self, cred: &Credentials, fid: Fid) -> Result<Reported, Errno> {
         self.getattr_by(cred, fid, Sizes::ByTheWay).await
     }
@@ -322,7 +326,8 @@ impl Client {
         self.complete_by(&caller, reply, sizes).await
     }
 
-    /// Whether the caller may read (4), write (2) and execute (1) a file, as `mask` asks: access(2). EACCES if not.
+    /// Checks whether the caller may read (4), write (2) and execute (1) a file, as `mask` asks: access(2). EACCES if
+    /// not.
     pub async fn access(&self, cred: &Credentials, fid: Fid, mask: u32) -> Result<(), Errno> {
         let _timed = self.stats.time(Op::Getattr);
         let caller = self.caller(cred);
@@ -341,7 +346,7 @@ impl Client {
             loop {
                 let objects = self.glimpse_by(caller, attr.fid, &layout, sizes).await?;
                 let mdc = self.lmv.mdc(attr.fid).await?;
-                // Others may have written to objects that were not there when we asked for the layout.
+                // Other clients may have written to objects that were created after this layout was fetched.
                 let newest = mdc.newest_layout(caller, &Credentials::root(), attr.fid, &layout).await?;
                 if Arc::ptr_eq(&newest, &layout) {
                     merge::merge(&mut attr, &layout, &objects);
@@ -354,7 +359,7 @@ impl Client {
         Ok(Reported { attr, is_complete })
     }
 
-    /// Size and times of a file's objects, glimpsed with or without waiting for OSTs that are away.
+    /// Size and times of a file's objects from glimpses, with or without waiting for OSTs that are away.
     pub(crate) async fn glimpse_by(
         &self,
         caller: &Caller,
@@ -368,29 +373,28 @@ impl Client {
         }
     }
 
-    /// Whether a door may keep these attributes, which it was just answered: it is told before they change by others'
-    /// doing ([`Invalidate::attributes`]).
+    /// True if a door may cache these attributes, which it just received: it is told before other clients change them
+    /// ([`Invalidate::attributes`]).
     pub fn keeps_attr(&self, attr: &Attr) -> bool {
         let Some(mdc) = self.lmv.known_mdc(attr.fid) else { return false };
         let layout = mdc.inodes().show_attr(attr);
-        // Of a regular file the objects tell size and times.
+        // Size and times of a regular file come from its objects.
         layout.is_some_and(|layout| layout.is_none_or(|l| self.lov.knows_size(&l)))
     }
 
-    /// Whether a door may keep what `name` leads to, or (none) that there is no such name, which it was just answered: it
-    /// is told before that changes by others' doing ([`Invalidate::entries`]).
+    /// True if a door may cache that `name` leads to `to`, or (none) does not exist, as it was just answered: the door is
+    /// told before other clients change that ([`Invalidate::entries`]).
     pub fn keeps_name(&self, parent: Fid, name: &[u8], to: Option<Fid>) -> bool {
         self.lmv.known_mdc(parent).is_some_and(|mdc| mdc.inodes().show_name(parent, name, to))
     }
 
-    /// Whether a door may keep the list of a directory's entries as it is answered it now: then it is told before that
-    /// changes by others' doing ([`Invalidate::list`]). 0 if not, else a number that is another one if it was told in
-    /// between.
+    /// Nonzero if a door may cache the list of a directory's entries as it receives it now: the door is told before other
+    /// clients change it ([`Invalidate::list`]). The number differs if the door was told in between.
     pub fn keeps_list(&self, directory: Fid) -> u64 {
         self.lmv.known_mdc(directory).map_or(0, |mdc| mdc.inodes().show_list(directory))
     }
 
-    /// Sends a change of the namespace to the MDT of `place`, and completes the attributes it answers with.
+    /// Sends a change of the namespace to the MDT of `place`, and completes the attributes in the reply.
     async fn reint_attr(&self, cred: &Credentials, place: Fid, record: ReintRecord) -> Result<Attr, Errno> {
         self.reint_attr_by(cred, place, record, Sizes::Needed).await.map(|reported| reported.attr)
     }
@@ -483,7 +487,7 @@ impl Client {
         let _timed = self.stats.time(Op::Readlink);
         let mdc = self.lmv.mdc(fid).await?;
         match mdc.getxattr(&self.caller(cred), cred, fid, "trusted.link").await {
-            // It exists, and is no link.
+            // The inode exists, and is no symbolic link.
             Err(Errno::ENODATA) => Err(Errno::EINVAL),
             answer => answer,
         }
@@ -494,7 +498,7 @@ impl Client {
         self.link_by(cred, fid, parent, name, Sizes::Needed).await.map(|reported| reported.attr)
     }
 
-    /// The same, but no OST that is away is waited for.
+    /// As [`Client::link`], but does not wait for OSTs that are away.
     pub async fn link_promptly(
         &self,
         cred: &Credentials,
@@ -516,12 +520,12 @@ impl Client {
         let _timed = self.stats.time(Op::Link);
         let record = ReintRecord::Link(ReintLink { fid, parent, name: owned(name) });
         let linked = self.reint_attr_by(cred, parent, record, sizes).await;
-        // If it had no name before, other mounts find it only now, and may make a program of it.
+        // If the file had no name before, other mounts can find it only now, and may give it set-id bits or a capability.
         self.lov.file(fid).set_unprivileged(false);
         linked
     }
 
-    /// Removes a name that is not a directory's. The file goes with its last name and last open.
+    /// Removes a name that is not a directory's. The file is destroyed with its last name and last open.
     pub async fn unlink(&self, cred: &Credentials, parent: Fid, name: &[u8]) -> Result<(), Errno> {
         let _timed = self.stats.time(Op::Unlink);
         let record = ReintRecord::Unlink(ReintUnlink { parent, name: owned(name), directory: false });
@@ -555,8 +559,8 @@ impl Client {
         self.sync_change(&caller, old_parent, true).await
     }
 
-    /// Entries of a directory after `cookie` (0 to begin), at most about `max_bytes` of them. With attributes if asked
-    /// for; an entry whose attributes cannot be told has none.
+    /// Entries of a directory after `cookie` (0 to begin), about `max_bytes` of them at most. With attributes if
+    /// requested; an entry whose attributes could not be fetched has none.
     pub async fn readdir(
         &self,
         cred: &Credentials,
@@ -576,8 +580,8 @@ impl Client {
         Ok(page)
     }
 
-    /// As [`Client::readdir`], but attributes are those of the MDT: for who will ask for some of the files then, which is
-    /// answered from memory as far as locks allow.
+    /// As [`Client::readdir`], but attributes are those of the MDT, so that the next stat of these entries is answered
+    /// locally as far as locks allow.
     pub async fn readdir_mdt(
         &self,
         cred: &Credentials,
@@ -604,7 +608,8 @@ impl Client {
         let body = Readpage { cred, fid, cookie, max_bytes, with_attr, ..Readpage::default() };
         let (mdc, caller) = (self.lmv.mdc(fid).await?, self.caller(&body.cred));
         match mdc.readpage(&caller, &body).await {
-            // Who has a directory open may list it whatever became of its mode; but the MDT does not know that it is open.
+            // A program that has a directory open may list it even if its mode has changed; but the MDT does not know
+            // that it is open.
             Err(Errno::EACCES) if mdc.is_open_for_real(fid).await => mdc.readpage(&caller, &body).await,
             page => page,
         }
@@ -617,7 +622,7 @@ impl Client {
         }
     }
 
-    /// Space of all OSTs and inodes of the MDT. OSTs that do not answer are left out.
+    /// Space of all OSTs, and inodes of the MDT. OSTs that do not answer are left out.
     pub async fn statfs(&self) -> Result<StatFs, Errno> {
         let _timed = self.stats.time(Op::Statfs);
         let mdt = self.lmv.mdc(self.root).await?.statfs().await?;
@@ -627,7 +632,7 @@ impl Client {
         Ok(sum_statfs(&mdt, answers.into_iter().filter_map(Result::ok)))
     }
 
-    /// Space of each MDT and then each OST, in order of index, or why it cannot be told.
+    /// Space of each MDT and then each OST, in order of index, or the error that kept it from being read.
     pub(crate) async fn target_statfs(&self) -> Vec<Result<StatFs, Errno>> {
         let table = self.targets.table();
         let mdts = join_all(table.mdts.values().map(|mdc| mdc.try_statfs(STATFS_DEADLINE)));
@@ -644,7 +649,7 @@ impl Drop for Client {
     }
 }
 
-/// Ends the mount's tasks and takes its parameters away.
+/// Ends the mount's tasks and removes its parameters.
 fn end(mount: &Mount) {
     mount.close();
     if let Some(params) = &mount.params {
@@ -652,7 +657,7 @@ fn end(mount: &Mount) {
     }
 }
 
-/// Waits for the configuration and asks the MDT for the root.
+/// Waits for the configuration, and asks the MDT for the root.
 async fn find_root(rt: &Rt, config: &MountConfig, mgc: &Arc<Mgc>, targets: &Arc<Targets>) -> Result<Fid, MountError> {
     let mgs = config.mgs.iter().map(Nid::to_string).collect::<Vec<_>>().join(":");
     let mut patience = Patience { rt, deadline: rt.now() + config.timeout, on_wait: config.on_wait };
@@ -679,14 +684,14 @@ async fn find_root(rt: &Rt, config: &MountConfig, mgc: &Arc<Mgc>, targets: &Arc<
     loop {
         match patience.wait(whom, mdc.root()).await {
             Some(root) => return root.map_err(MountError::Refused),
-            // A recovery has an end of its own.
+            // A recovery ends by its own timeout.
             None if recovers() => patience.deadline = rt.now() + config.timeout,
             None => return Err(MountError::MdtUnreachable(name)),
         }
     }
 }
 
-/// How long a mount waits, and who hears of it.
+/// How long a mount waits, and where it reports that.
 struct Patience<'a> {
     rt: &'a Rt,
     deadline: Time,
@@ -694,7 +699,7 @@ struct Patience<'a> {
 }
 
 impl Patience<'_> {
-    /// Waits for `what`, and reports `whom` it waits for; `None` if `what` has not come by the deadline.
+    /// Waits for `what`, and reports that it waits for `whom`; `None` if `what` has not come by the deadline.
     async fn wait<T>(&self, whom: impl Fn() -> String, what: impl Future<Output = T>) -> Option<T> {
         let mut what = pin!(what);
         let mut pause = FIRST_WORD;
@@ -717,7 +722,7 @@ fn owned(name: &[u8]) -> Bytes {
     Bytes::copy_from_slice(name)
 }
 
-/// The job a request is accounted to; what does not fit is cut.
+/// The job that a request is accounted to; a name that is too long is cut.
 fn expand_jobid(template: &str, cred: &Credentials) -> [u8; 32] {
     let mut out = [0; 32];
     let mut to = &mut out[..];
@@ -737,7 +742,8 @@ fn expand_jobid(template: &str, cred: &Credentials) -> [u8; 32] {
     out
 }
 
-/// Blocks are the OSTs', inodes the MDT's; but no more inodes are free than there are free objects to go with them.
+/// Blocks are those of the OSTs, inodes those of the MDT; but no more inodes are free than there are free objects for
+/// them.
 fn sum_statfs(mdt: &StatFs, osts: impl Iterator<Item = StatFs>) -> StatFs {
     let mut sum = StatFs { block_size: mdt.block_size.max(512), ..mdt.clone() };
     (sum.blocks, sum.blocks_free, sum.blocks_available) = (0, 0, 0);
@@ -758,8 +764,8 @@ fn sum_statfs(mdt: &StatFs, osts: impl Iterator<Item = StatFs>) -> StatFs {
     sum
 }
 
-/// One of the targets on each disk. They tell the same of it, but for a moment in which it changes, and for reserves: the
-/// one that says least is taken.
+/// One target for each disk. Targets on one disk report the same space, except while it changes and for reserves; the one
+/// that reports least is taken.
 fn each_disk_once(targets: impl Iterator<Item = StatFs>) -> Vec<StatFs> {
     let mut all: Vec<StatFs> = Vec::new();
     for target in targets {

@@ -1,5 +1,5 @@
-//! What an administrator sees and sets of the locks that a mount holds at one target: `ldlm.namespaces.<device>.*`, under
-//! Lustre's names. The same for OSTs and MDTs.
+//! Parameters of the locks that a mount holds at one target: `ldlm.namespaces.<device>.*`, under Lustre's names, with the
+//! same names for OSTs and MDTs.
 
 use crate::mount::connection::Connection;
 use nacre_base::Time;
@@ -9,19 +9,19 @@ use nacre_ldlm::lock_cache::{LockCache, LruLimits, LruPolicy};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who holds locks at a target.
+/// A holder of locks at a target.
 pub(crate) trait LockOwner: Send + Sync + 'static {
     /// The connection to the target.
     fn connection(&self) -> &Connection;
-    /// Looks at the locks.
+    /// Calls `look` with the locks and their limits.
     fn with_locks(&self, look: &mut dyn FnMut(&LockCache, &LruLimits));
-    /// Changes how many are kept, and for how long.
+    /// Changes the limits for the number and age of locks.
     fn set_limits(&self, change: &mut dyn FnMut(&mut LruLimits));
-    /// Gives back what is unused.
+    /// Gives back all unused locks.
     fn clear_locks(&self);
 }
 
-/// Registers the parameters. They show nothing once the owner is gone.
+/// Registers the parameters. They show nothing once the owner has been dropped.
 pub(crate) fn add<T: LockOwner>(params: &Params, owner: &Arc<T>) {
     let prefix = format!("ldlm.namespaces.{}", owner.connection().label());
     let show = |name: &str, value: fn(&LockCache, &LruLimits, Time) -> u64| {
@@ -49,7 +49,7 @@ pub(crate) fn add<T: LockOwner>(params: &Params, owner: &Arc<T>) {
     add_settings(params, &prefix, owner);
 }
 
-/// How a setting is changed: by the text that was set.
+/// Applies the text of a setting to the limits.
 type Change = fn(&mut LruLimits, &str) -> Result<(), String>;
 
 fn add_settings<T: LockOwner>(params: &Params, prefix: &str, owner: &Arc<T>) {
@@ -101,7 +101,7 @@ fn add_setting<T: LockOwner, R: Reading + 'static>(
     params.add_rw(format!("{prefix}.{name}"), get, set);
 }
 
-/// A number that is in the range; why not, for people.
+/// Parses a number in the range; the error is a text for people.
 pub(crate) fn number_in(text: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
     let number = text.trim().parse().ok().filter(|n| range.contains(n));
     number.ok_or_else(|| format!("{text:?} is not a number from {} to {}", range.start(), range.end()))

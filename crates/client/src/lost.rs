@@ -1,6 +1,6 @@
-//! Changes that a target acknowledged and then lost for good: it crashed, and this client was not let in to make them again.
-//! So that an fsync never vouches for them, the first one of what was changed fails with EIO, as a local disk's does after a
-//! lost write.
+//! Changes that a target acknowledged and then lost for good, because it crashed and this client could not replay them.
+//! So that an fsync never vouches for a lost change, the first fsync of a changed file fails with EIO, as that of a local
+//! disk does after a lost write.
 
 use nacre_base::{Errno, Fid};
 use nacre_ptlrpc::{CommitCallback, Fate};
@@ -8,20 +8,21 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What was lost at one target and not told yet.
+/// Losses at one target that were not yet reported.
 #[derive(Clone, Default)]
 pub(crate) struct LostChanges(Arc<Mutex<Lost>>);
 
 #[derive(Default)]
 struct Lost {
-    /// Whose loss no fsync has told.
+    /// Files and objects whose loss no fsync has reported.
     fids: BTreeSet<Fid>,
-    /// There is a loss that no syncfs has told. It takes nothing away from fsync: sync(2) drops what it says.
+    /// True if no syncfs has reported the loss. That does not replace the report by fsync, because sync(2) returns no
+    /// error.
     is_untold: bool,
 }
 
 impl LostChanges {
-    /// Notes, for a request that changes these, if that is lost.
+    /// For a request that changes these FIDs: a callback that records the loss, should the target lose the request.
     pub(crate) fn watch(&self, fids: impl IntoIterator<Item = Fid>) -> CommitCallback {
         let (lost, fids) = (self.0.clone(), fids.into_iter().collect::<Vec<_>>());
         CommitCallback::new(move |fate| {
@@ -33,7 +34,7 @@ impl LostChanges {
         })
     }
 
-    /// EIO if a change of `fid` was lost; with a FID that is zero, of anything. Each of the two is told once.
+    /// EIO if a change of `fid` was lost; a FID of zero means any change. Each of the two reports a loss once.
     pub(crate) fn check(&self, fid: Fid) -> Result<(), Errno> {
         let mut lost = self.0.lock();
         let is_lost = match fid == Fid::default() {

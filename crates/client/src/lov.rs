@@ -1,7 +1,7 @@
-//! A file spread over objects: each operation on the file becomes operations on the objects, and their results become
-//! one. All locks an operation needs are taken before it begins, in the order of the stripes, which is the same for
-//! everybody, so that no two wait for each other. The arithmetic is in `plan`, the attributes in `merge`, what the users
-//! of a file share in `file_state`, reading in `read`, writing in `write`; objects are `osc`'s.
+//! A file spread over objects: each operation on the file becomes operations on its objects, and their results become one
+//! result. All locks of an operation are taken before it begins, in the order of the stripes, which is the same for every
+//! client, so that no two operations wait for each other. The arithmetic is in `plan`, the attributes in `merge`, state
+//! shared by all users of a file in `file_state`, reading in `read`, writing in `write`; `osc` has the objects.
 
 mod advice;
 mod ahead;
@@ -39,7 +39,7 @@ pub(crate) struct Lov {
     files: Files,
 }
 
-/// A file as its objects need to know it.
+/// The parts of a file's state that operations on its objects need.
 #[derive(Clone)]
 pub(crate) struct Striped {
     pub(crate) state: Arc<FileState>,
@@ -47,7 +47,7 @@ pub(crate) struct Striped {
     /// Owner, to whom new space is charged.
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// How it gets its locks.
+    /// How the open file gets its locks.
     pub(crate) locking: Locking,
 }
 
@@ -59,9 +59,9 @@ struct Part {
     range: Range<u64>,
 }
 
-/// A part with its lock. An operation takes the locks of all its parts before it does the first, and gives each back when
-/// its part is done: that is enough for all parts to happen at one moment (two-phase locking), and no lock is held while
-/// another part waits for an OST that went away.
+/// A part with its lock. An operation takes the locks of all its parts before it does the first part, and gives each lock
+/// back when its part is done. That is enough for all parts to happen at one moment (two-phase locking), and no lock is
+/// held while another part waits for an OST that is away.
 struct Locked {
     part: Part,
     guard: LockGuard,
@@ -80,7 +80,7 @@ impl Striped {
         }
     }
 
-    /// Stripes with their numbers over all components, and how each maps.
+    /// Stripes with their numbers over all components, and the mapping of each.
     fn stripes(&self) -> impl Iterator<Item = (usize, Stripe, StripeMap)> {
         let layout = &self.layout;
         let numbered = layout.stripes().enumerate();
@@ -93,7 +93,7 @@ impl Lov {
         Lov { targets, files: Files::default() }
     }
 
-    /// What the users of a file share.
+    /// State shared by all users of a file.
     pub(crate) fn file(&self, fid: Fid) -> Arc<FileState> {
         self.files.get(fid)
     }
@@ -112,7 +112,7 @@ impl Lov {
         Ok(Part { stripe, osc, object, range })
     }
 
-    /// The parts of a range of the file, a stripe each, in order; with where their bytes belong.
+    /// The parts of a range of the file, one for each stripe, in order, with the place of their bytes in the file.
     async fn parts(&self, file: &Striped, offset: u64, len: u64) -> Result<Vec<(Part, ObjectIo)>, Errno> {
         let mut ios = plan::cut(&file.layout, offset, len, |_| u64::MAX);
         ios.sort_by_key(|io| io.stripe);
@@ -178,12 +178,13 @@ impl Lov {
         Ok(guard)
     }
 
-    /// Asks for the locks that are not here all at once, and holds none of them: whoever wants one that came gets it, though
-    /// others have not come, so that nobody waits in a circle. What is still here when it is needed, in the order of the
-    /// stripes, need not be asked for then. Where clients change the file in turns little would be.
+    /// Requests all missing locks at once and holds none of them: other operations may use a lock that came while this
+    /// one still waits for others, so nobody waits in a circle. Locks that are still there when the operation needs them,
+    /// in the order of the stripes, need not be requested then. Where clients change the file in turns, few would be
+    /// left.
     async fn fetch_locks(&self, caller: &Caller, file: &Striped, mode: LockMode, parts: &[Part]) {
         let locking = file.locking;
-        // A group's lock is given back when nobody uses it.
+        // A group's lock is given back when no operation uses it.
         if parts.len() < 2 || locking.group != 0 {
             return;
         }
@@ -195,13 +196,13 @@ impl Lov {
         }
         let fetch = |(part, ask): &(&Part, Wanted)| {
             let (osc, object, ask) = (part.osc.clone(), part.object.clone(), ask.clone());
-            // What fails here fails again when it is needed.
+            // An error here will occur again when the lock is needed.
             async move { drop(osc.lock(caller, &object, &ask).await) }
         };
         join_all(missing.iter().map(fetch).collect::<Vec<_>>()).await;
     }
 
-    /// Locks a range of each object, in the order of the stripes; none for those it returns none for.
+    /// Locks a range of each object, in the order of the stripes. An object for which the range is none stays unlocked.
     async fn lock_objects(
         &self,
         caller: &Caller,
@@ -218,8 +219,8 @@ impl Lov {
         self.lock_all(caller, file, mode, parts).await
     }
 
-    /// Sizes and times of all objects. A deactivated target's objects are skipped, so that what else is known of their
-    /// files can be shown and the files be removed.
+    /// Sizes and times of all objects. Objects of a deactivated target are skipped, so that the rest of their files'
+    /// attributes can be shown, and the files removed.
     pub(crate) async fn glimpse(&self, caller: &Caller, fid: Fid, layout: &Layout) -> Result<ObjectAttrs, Errno> {
         let file = self.file(fid);
         let mut stripes = layout.stripes();
@@ -247,8 +248,8 @@ impl Lov {
         }
     }
 
-    /// As [`Lov::glimpse`], for a caller who can do without: an OST that is away, or does not answer within [`PATIENCE`],
-    /// is left out. What this client knows of an object that is left out is its own last knowledge.
+    /// As [`Lov::glimpse`], for a caller that can do without some objects: an OST that is away, or does not answer within
+    /// [`PATIENCE`], is left out.
     pub(crate) async fn glimpse_promptly(
         &self,
         caller: &Caller,
@@ -286,7 +287,8 @@ impl Lov {
         layout.stripes().map(|(_, _, stripe)| known(stripe)).collect()
     }
 
-    /// The same for all objects, or none; objects that nothing is known of are empty if `began_empty`.
+    /// The attributes of all objects, or none if some are unknown; an object not yet in use here is empty if
+    /// `began_empty`.
     pub(crate) fn known_or_new(&self, layout: &Layout, began_empty: bool) -> Option<Vec<ObjectAttr>> {
         let known = |(_, _, stripe): (usize, usize, &Stripe)| {
             let osc = self.targets.known_osc(stripe.ost)?;
@@ -298,14 +300,14 @@ impl Lov {
         layout.stripes().map(known).collect()
     }
 
-    /// Whether the attributes of all objects are known from locks: who would change them calls those back first, and the
-    /// door's hook is told of that.
+    /// True if locks make the attributes of all objects known: a client that changes them calls those locks back first,
+    /// and the door is then told.
     pub(crate) fn knows_size(&self, layout: &Layout) -> bool {
         self.known(layout).iter().all(Option::is_some)
     }
 
-    /// Waits for the OSTs that an operation on a range of the file needs and that are known to be away, before it takes locks
-    /// that others may want.
+    /// Waits for OSTs that are known to be away and that an operation on a range of the file needs, before the operation
+    /// takes locks that other clients may want.
     async fn until_all_answer(&self, file: &Striped, range: &Range<u64>) -> Result<(), Errno> {
         for (_, stripe, map) in file.stripes() {
             let osc = self.targets.osc(stripe.ost).await?;
@@ -316,7 +318,7 @@ impl Lov {
         Ok(())
     }
 
-    /// Sets the size of the file: the objects afterwards.
+    /// Sets the size of the file. Returns the attributes of the objects afterwards.
     pub(crate) async fn truncate(
         &self,
         caller: &Caller,
@@ -335,10 +337,10 @@ impl Lov {
         try_join_all(locked.into_iter().map(punch).collect::<Vec<_>>()).await
     }
 
-    /// EFBIG if an object of a file of `size` bytes would be longer than its OST can hold. All objects are asked about: the one
-    /// with the last byte need not be the longest.
+    /// EFBIG if an object of a file of `size` bytes would be longer than its OST can hold. All objects are checked,
+    /// because the one with the last byte need not be the longest.
     pub(crate) async fn check_size(&self, caller: &Caller, fid: Fid, layout: &Layout, size: u64) -> Result<(), Errno> {
-        // So that the OSTs are connected, and have said what they can hold.
+        // Connects the OSTs, which then report how long an object can be.
         self.glimpse(caller, fid, layout).await?;
         let can_hold = |((_, _, stripe), size): ((usize, usize, &Stripe), u64)| {
             self.targets.known_osc(stripe.ost).is_none_or(|osc| osc.can_hold(size))
@@ -347,7 +349,7 @@ impl Lov {
         if fits { Ok(()) } else { Err(Errno::EFBIG) }
     }
 
-    /// Makes a hole; the size stays.
+    /// Punches a hole; the size stays.
     pub(crate) async fn punch_hole(
         &self,
         caller: &Caller,
@@ -364,7 +366,7 @@ impl Lov {
         try_join_all(locked.into_iter().map(punch).collect::<Vec<_>>()).await.map(drop)
     }
 
-    /// Allocates a range, or makes it zeros; `mode` has fallocate's KEEP_SIZE and ZERO_RANGE bits.
+    /// Allocates a range, or zeroes it; `mode` has fallocate's KEEP_SIZE and ZERO_RANGE bits.
     pub(crate) async fn fallocate(
         &self,
         caller: &Caller,
@@ -378,7 +380,7 @@ impl Lov {
         if locked.iter().any(|l| !l.part.osc.can_hold(l.part.range.end)) {
             return Err(Errno::EFBIG);
         }
-        // It may make the file longer.
+        // The operation may make the file longer.
         let _gate = file.state.gate.write().await;
         let allocate = |Locked { part, guard }: Locked| {
             let of = file.object(part.stripe, part.object.fid, now);
@@ -387,7 +389,7 @@ impl Lov {
         try_join_all(locked.into_iter().map(allocate).collect::<Vec<_>>()).await.map(drop)
     }
 
-    /// Where data, or a hole, begins at or after `offset`; none if nowhere before the end of the file. The end of the file
+    /// Offset at or after `offset` where data, or a hole, begins; none if there is none before the end of the file, which
     /// counts as a hole.
     pub(crate) async fn seek(
         &self,
@@ -397,7 +399,7 @@ impl Lov {
         hole: bool,
     ) -> Result<Option<u64>, Errno> {
         self.until_all_answer(file, &(0..u64::MAX)).await?;
-        // What others have not written yet, they write before they let go of their locks.
+        // Other clients write back their dirty bytes before they give up their locks.
         let locked = self.lock_objects(caller, file, LockMode::Pr, |_, _| Some(0..u64::MAX)).await?;
         let sizes: Vec<u64> = locked.iter().map(|l| l.part.object.state.lock().size()).collect();
         let file_size = file.layout.file_size(sizes.iter().copied());
@@ -419,7 +421,7 @@ impl Lov {
         Ok(if hole { Some(first.map_or(file_size, |at| at.min(file_size))) } else { first })
     }
 
-    /// Makes everything written to the file by this client, and what the servers have of it by whomever, durable.
+    /// Makes durable everything that this client wrote to the file, and all of the file's data that the servers have.
     pub(crate) async fn sync(&self, caller: &Caller, layout: &Layout) -> Result<(), Errno> {
         let sync = |(_, _, stripe): (usize, usize, &Stripe)| {
             let stripe = stripe.clone();
@@ -428,8 +430,8 @@ impl Lov {
         try_join_all(layout.stripes().map(sync).collect::<Vec<_>>()).await.map(drop)
     }
 
-    /// Sets the mtime of those objects that would make the file show another one; `objects` are as glimpsed and become
-    /// as they are then. `ctime` is the inode's.
+    /// Sets the mtime of those objects that would make the file show another one. `objects` are the attributes from a
+    /// glimpse, and are updated. `ctime` is the inode's.
     pub(crate) async fn set_mtime(
         &self,
         caller: &Caller,
@@ -451,9 +453,9 @@ impl Lov {
         Ok(())
     }
 
-    /// Does what [`Lov::set_mtime`] could not do for objects whose OSTs were away, when they are back. Others may have
-    /// changed the objects by then, so that only those are brought to `mtime` that were last changed before it was set.
-    /// Doing so again changes nothing.
+    /// Does the part of [`Lov::set_mtime`] that had to wait for OSTs that were away, when they are back. Other clients
+    /// may have changed the objects by then, so `mtime` is set only on objects that were last changed before it was set.
+    /// Repeating the call changes nothing.
     pub(crate) async fn set_owed_mtime(&self, caller: &Caller, file: &Striped, mtime: Timestamp, ctime: Timestamp) {
         let set = |(index, stripe, _): (usize, Stripe, StripeMap)| async move {
             let osc = self.targets.osc(stripe.ost).await?;
@@ -471,13 +473,14 @@ impl Lov {
     }
 }
 
-/// Takes the lock of each part by `lock`, in order. No lock is held while an OST that is away is waited for: the locks are
-/// given back, and taken anew when the OST answers. None if `lock` returns none for a part, which then needs no lock of ours.
+/// Takes the lock of each part by `lock`, in order. No lock is held while the operation waits for an OST that is away:
+/// the locks are given back, and taken again when the OST answers. None if `lock` returns none for a part, because that
+/// part needs no lock of this client.
 async fn lock_each<'p, F: Future<Output = Result<Option<LockGuard>, Errno>>>(
     parts: &'p [Part],
     lock: impl Fn(&'p Part) -> F,
 ) -> Result<Option<Vec<LockGuard>>, Errno> {
-    // Who locks in another order waits for those who wait for him.
+    // Operations that lock in different orders would wait for each other.
     assert!(parts.is_sorted_by(|a, b| a.stripe < b.stripe), "parts are locked out of the order of their stripes");
     'again: loop {
         let mut guards = Vec::with_capacity(parts.len());

@@ -1,5 +1,5 @@
-//! One MDT: an RPC for each operation on metadata, unless `inodes` knows the answer. What programs expect of the
-//! operations is `llite`'s, locks are in `locks`.
+//! One MDT: an RPC for each operation on metadata, unless `inodes` knows the answer. `llite` decides what programs expect
+//! of the operations; `locks` has the inode locks.
 
 mod flocks;
 mod locks;
@@ -28,7 +28,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Flags of an open that have had their effect when the file is open.
+/// Flags of an open that have no effect on a file that is open already.
 const ONLY_ONCE: u32 = O_CREAT | O_EXCL | O_TRUNC | O_TMPFILE | KILL_SET_ID;
 
 /// One MDT.
@@ -38,10 +38,10 @@ pub(crate) struct Mdc {
     lost: LostChanges,
     flocks: Mutex<flocks::HeldFlocks>,
     inodes: Mutex<InodeCache>,
-    /// Whether the import pings, because we hold locks.
+    /// True while the import sends pings, because this client holds locks.
     kept_alive: AtomicBool,
     rpc_stats: RpcStats,
-    /// The task that gives back what is too old is there.
+    /// True while the task runs that gives back old locks.
     upkeep: AtomicBool,
 }
 
@@ -64,7 +64,7 @@ impl Mdc {
         mdc
     }
 
-    /// For a request that changes these inodes, and is made again if the MDT loses it.
+    /// Options of a request that changes these inodes, and is replayed if the MDT loses it.
     fn changing(&self, caller: &Caller, fids: impl IntoIterator<Item = Fid>) -> CallOptions {
         CallOptions { replay: true, on_commit: Some(self.lost.watch(fids)), ..caller.modify() }
     }
@@ -73,7 +73,7 @@ impl Mdc {
         &self.connection
     }
 
-    /// What is known without asking.
+    /// The cache of inodes and names.
     pub(crate) fn inodes(&self) -> parking_lot::MutexGuard<'_, InodeCache> {
         self.inodes.lock()
     }
@@ -93,7 +93,8 @@ impl Mdc {
         }
     }
 
-    /// The newest layout of a file that has objects, which may be `known`; others may make objects for more of it at any time.
+    /// The newest layout of a file that has objects. It may be `known`; other clients may have objects created for
+    /// further parts of the file at any time.
     pub(crate) async fn newest_layout(
         &self,
         caller: &Caller,
@@ -112,7 +113,7 @@ impl Mdc {
         Ok(if newest == **known { known.clone() } else { Arc::new(newest) })
     }
 
-    /// Whether the caller may do what `access` says; EACCES if not.
+    /// Checks whether the caller may do what `access` says; EACCES if not.
     pub(crate) async fn access(&self, caller: &Caller, cred: &Credentials, fid: Fid, access: u32) -> Result<(), Errno> {
         let known = self.inodes.lock().access(fid, cred, access, self.now());
         match known {
@@ -166,7 +167,7 @@ impl Mdc {
         reply.found.ok_or(Errno::ENOENT)
     }
 
-    /// Opens, perhaps creates.
+    /// Opens a file, which may create it.
     pub(crate) async fn open(&self, caller: &Caller, body: &Open) -> Result<OpenReply, Errno> {
         let body = Open { want: ALL, ..body.clone() };
         let changing = self.begin_change(self.parts_of_open(&body));
@@ -176,7 +177,7 @@ impl Mdc {
         if reply.layout.as_ref().is_some_and(|l| l.check().is_err()) {
             return Err(Errno::EPROTO);
         }
-        // An open with handle 0 is one that the MDT does not know of.
+        // Handle 0 stands for an open that the MDT does not know of.
         if reply.handle == 0 {
             return Err(Errno::EPROTO);
         }
@@ -188,7 +189,7 @@ impl Mdc {
         } else {
             let mut effect = Effect { now: body.now, version: header.transno, ..Effect::default() };
             match reply.created {
-                // Without a name it changes no directory.
+                // A file without a name changes no directory.
                 true if body.flags & O_TMPFILE != 0 => {}
                 true => effect.directories.push((body.parent, 0)),
                 false => effect.inodes.push(fid),
@@ -203,7 +204,7 @@ impl Mdc {
         Ok(reply)
     }
 
-    /// What an open may change: it may make a file, give one its objects, or cut one.
+    /// The parts that an open may change: it may create a file, create its objects, or truncate it.
     fn parts_of_open(&self, body: &Open) -> Vec<Part> {
         let writes = body.flags & (O_TRUNC | O_ACCMODE) != 0;
         let mut parts = Vec::new();
@@ -221,7 +222,7 @@ impl Mdc {
         parts
     }
 
-    /// Closes. A handle that the MDT does not know, because it was restarted, is as good as closed.
+    /// Closes a handle. A handle that the MDT does not know, because it was restarted, counts as closed.
     pub(crate) async fn close(&self, caller: &Caller, body: &Close) -> Result<(), Errno> {
         assert_ne!(body.handle, 0, "{} is closed at the MDT, which does not know that it is open", body.fid);
         self.inodes.lock().closing(body.fid, body.handle);
@@ -265,10 +266,11 @@ impl Mdc {
         Ok(page)
     }
 
-    /// A change other than a rename: the attributes of what was changed, made or (as it was) removed.
+    /// Sends a change other than a rename. Returns the attributes of the inode that was changed, created or (as it was)
+    /// removed.
     pub(crate) async fn reint_attr(&self, caller: &Caller, body: &Reint) -> Result<AttrReply, Errno> {
         let removes = matches!(body.record, ReintRecord::Unlink(_));
-        // Of what is removed nothing is to be known.
+        // Do not keep attributes or locks of a removed inode.
         let body = Reint { want: if removes { 0 } else { ALL }, ..body.clone() };
         let victim = self.victim(caller, &body).await;
         let changing = self.begin_change(self.parts_of(&body.record, victim));
@@ -310,7 +312,7 @@ impl Mdc {
             }
         });
         if removes && reply.attr.nlink == 0 {
-            // Another program may have changed what the name led to, and opened it, at the last moment.
+            // Another program may have changed the inode that the name led to, and opened it, at the last moment.
             self.open_for_real(Some(fid)).await;
         }
         Ok(reply)
@@ -334,7 +336,7 @@ impl Mdc {
         let moved_directory = i32::from(moved.is_dir());
         let back = if exchanges { replaced_directory } else { 0 };
         let nameless = reply.replaced.as_ref().filter(|attr| attr.nlink == 0).map(|attr| attr.fid);
-        // A rename leaves the layout as it is, and its reply tells everything else.
+        // A rename leaves the layout as it is, and its reply has everything else.
         let layout = if moved.is_file() { self.inodes.lock().believed_layout(moved.fid) } else { Some(None) };
         let known = layout.map(|layout| AttrReply { attr: moved.clone(), layout, lock: None });
         let (moved, replaced) = (moved.fid, reply.replaced.map(|attr| attr.fid));
@@ -362,7 +364,7 @@ impl Mdc {
         Ok(())
     }
 
-    /// What a change changes, as far as that is known before; `victim` may lose its last name.
+    /// The parts that a change will change, as far as that is known before; `victim` may lose its last name.
     fn parts_of(&self, record: &ReintRecord, victim: Option<Fid>) -> Vec<Part> {
         let inodes = self.inodes.lock();
         let entry = |directory: Fid, name: &Bytes| {
@@ -406,15 +408,16 @@ impl Mdc {
         value
     }
 
-    /// Makes changes durable. EIO if the MDT crashed since and a change of the file or directory may be lost.
+    /// Makes changes durable. EIO if the MDT has crashed since and a change of the file or directory may be lost.
     pub(crate) async fn sync(&self, caller: &Caller, fid: Fid) -> Result<(), Errno> {
         let synced = self.connection.call::<()>(Opcode::MdsSync, &Sync { fid }, caller.options()).await;
-        // That is why, should the MDT not know the inode.
+        // Checked first, because it explains why the MDT may not know the inode.
         self.lost.check(fid)?;
         synced.map(drop)
     }
 
-    /// Makes all that this client changed durable. Does not wait for an MDT that is away and has committed all of it.
+    /// Makes durable everything that this client changed. Does not wait for an MDT that is away and has committed
+    /// everything.
     pub(crate) async fn sync_all(&self, caller: &Caller) -> Result<(), Errno> {
         let is_away = self.connection.import().state() != ImportState::Full;
         match self.connection.unstable().0 {
@@ -443,7 +446,8 @@ impl Mdc {
 
     /// Asks for a flock or fcntl lock, and waits for it if the flags do not say otherwise.
     pub(crate) async fn enqueue(&self, caller: &Caller, body: &Enqueue) -> Result<EnqueueReply, Errno> {
-        // Outside of the window of RPCs in flight, or a few who wait for locks would stop all other metadata.
+        // Outside the window of RPCs in flight: otherwise a few callers that wait for locks would stop all other metadata
+        // requests.
         let options = CallOptions { high_priority: true, ..caller.options() };
         let reply = self.connection.call(Opcode::LdlmEnqueue, body, options).await?.body;
         self.flocks.lock().handle_granted(body);
@@ -454,7 +458,7 @@ impl Mdc {
 /// Flag of a rename: both names stay, and lead to the other's inode.
 const RENAME_EXCHANGE: u32 = 2;
 
-/// The inodes that a change is a change of, as far as the client knows them.
+/// The inodes that a change changes, as far as the client knows them.
 fn changed_by(record: &ReintRecord) -> Vec<Fid> {
     match record {
         ReintRecord::Setattr(r) => vec![r.fid],
@@ -468,7 +472,7 @@ fn changed_by(record: &ReintRecord) -> Vec<Fid> {
 }
 
 fn check(reply: &AttrReply) -> Result<(), Errno> {
-    // A layout that cannot be mapped by would have us divide by zero later.
+    // A layout with impossible numbers would make the mapping divide by zero later.
     if reply.layout.as_ref().is_some_and(|l| l.check().is_err()) { Err(Errno::EPROTO) } else { Ok(()) }
 }
 

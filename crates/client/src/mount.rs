@@ -1,6 +1,6 @@
 //! The parts that all layers of a mount use: the client's identity, the connections to its targets (`connection`), the
-//! list of targets as the configuration says (`targets`), the service that servers call back at (`callback_service`), and
-//! the door's hook for what it must forget (`invalidate`).
+//! list of targets from the configuration (`targets`), the service for the servers' callbacks (`callback_service`), and
+//! the hook that tells the door what it must forget (`invalidate`).
 //!
 //! What must not be here: which operations there are. Parameters are registered from above.
 
@@ -29,10 +29,10 @@ pub(crate) struct Mount {
     pub(crate) client_name: String,
     /// Tells the mounts of one node apart in parameter names, as Lustre's kernel addresses do: `ffff0123456789ab`.
     pub(crate) instance: String,
-    /// Where its parameters are, if it is to have any: they take memory.
+    /// Where the mount's parameters are registered; none if it has no parameters, which take memory.
     pub(crate) params: Option<Params>,
     pub(crate) faults: Faults,
-    /// Whether to connect to a restarted target as soon as the MGS tells of it.
+    /// True to connect to a restarted target as soon as the MGS reports the restart.
     pub(crate) imperative_recovery: bool,
     /// Tells the door what it must forget when a lock is called back.
     pub(crate) invalidate: Invalidator,
@@ -43,7 +43,7 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    /// Serves the target that `servers` call back at.
+    /// Serves the target that `servers` send callbacks to.
     pub(crate) fn serve_callbacks(&self, servers: Servers) {
         let (client, callbacks, rt) = (self.client, self.callbacks.clone(), self.rt.clone());
         let service = CallbackService { client, callbacks, servers, rt, refusals: Refusals::default() };

@@ -1,7 +1,8 @@
-//! One OST: its objects' data and attributes, cached under extent locks. How a file is spread over objects is `lov`'s.
+//! One OST: its objects' data and attributes, cached under extent locks. `lov` spreads a file over objects.
 //!
-//! `locks` gets locks and `giving` gives them back; `object` is what is known of one object, `read` and `write` use and
-//! change it, `advice` is what programs know better, `write_back` brings what is dirty to the server; `rpc` has the requests.
+//! `locks` gets locks and `giving` gives them back; `object` is the state of one object, `read` and `write` use and
+//! change it, `advice` serves access hints from programs, `write_back` brings dirty bytes to the server; `rpc` has the
+//! requests.
 //!
 //! Order of the mutexes: locks, objects, an object's state, then queue, grant account and memory. None is held over a wait.
 
@@ -42,61 +43,61 @@ use write_back::WriteBack;
 pub(crate) const PAGE_SIZE: u64 = 4096;
 /// The largest value of `max_pages_per_rpc`.
 pub(crate) const PAGES_PER_RPC_MAX: u64 = BRW_SIZE_MAX as u64 / PAGE_SIZE;
-/// How often a transfer whose checksum does not match is repeated, unless told otherwise.
+/// Default for how often a transfer is repeated whose checksum does not match.
 const RESEND_COUNT_DEFAULT: u64 = 10;
-/// Bytes that may be dirty, in MiB, unless told otherwise.
+/// Default for the bytes that may be dirty, in MiB.
 const MAX_DIRTY_MB_DEFAULT: u64 = 64;
-/// Age in milliseconds at which dirty bytes are written back, unless told otherwise.
+/// Default for the age in milliseconds at which dirty bytes are written back.
 const DIRTY_EXPIRE_MS_DEFAULT: u64 = 2000;
-/// RPCs in flight that the grant is to suffice for.
+/// Number of RPCs in flight for which the grant should suffice.
 const RPCS_IN_FLIGHT: u64 = 8;
-/// What is due at a time may wait for this long.
+/// Shortest pause between two rounds of upkeep: due work may wait for this long.
 const UPKEEP_PAUSE: Duration = Duration::from_millis(500);
 
 /// One OST.
 pub(crate) struct Osc {
     this: Weak<Osc>,
     connection: Connection,
-    /// Whether data is checked: 1 or 0.
+    /// 1 if data is checked by checksums, 0 if not.
     pub(crate) checksums: Arc<AtomicU64>,
     /// How often a transfer whose checksum does not match is repeated before it fails with EIO.
     pub(crate) resend_count: Arc<AtomicU64>,
     /// Size of read and write RPCs in pages of 4 KiB; the server may set a lower limit.
     pub(crate) max_pages_per_rpc: Arc<AtomicU64>,
-    /// What the server allows.
+    /// The size of read and write RPCs that the server allows.
     negotiated_brw_size: AtomicU64,
     /// Bytes of the OST's largest object; known once it is connected.
     object_bytes_max: AtomicU64,
     max_dirty_mb: AtomicU64,
     /// Age in milliseconds at which dirty bytes are written back.
     pub(crate) dirty_expire_ms: Arc<AtomicU64>,
-    /// Whether writers of shared files always ask for locks that the server grows, each for its own, as if there were no
-    /// better way.
+    /// True if writers of shared files always request locks that the server may grow, for comparison with the other ways
+    /// of locking.
     pub(crate) only_grown_locks: AtomicBool,
     pub(crate) locks: Mutex<LockCache>,
     lru: Mutex<LruLimits>,
     /// How often all locks were lost.
     epoch: AtomicU64,
-    /// How often by an eviction.
+    /// How often they were lost by an eviction.
     evictions: AtomicU64,
     objects: Mutex<FxHashMap<Fid, Arc<Object>>>,
-    /// With so many objects it is worth looking for those that nobody uses.
+    /// Number of objects at which unused ones are looked for.
     sweep_at: AtomicUsize,
     account: Mutex<DirtyAccount>,
     write_back: Mutex<WriteBack>,
-    /// Writers who wait for room.
+    /// Number of writers that wait for room.
     waiters: AtomicU64,
-    /// A flush ended.
+    /// Wakes writers that wait for room, because a flush ended.
     room: Notify,
     lost: LostChanges,
-    /// The OST is being asked to commit.
+    /// True while the OST is being asked to commit.
     committing: AtomicBool,
     rpc_stats: RpcStats,
-    /// Whether the import pings, because we hold locks.
+    /// True while the import sends pings, because this client holds locks.
     kept_alive: AtomicBool,
-    /// The task for what is due at a time is there.
+    /// True while the upkeep task runs.
     upkeep: AtomicBool,
-    /// It sleeps too long.
+    /// Wakes the upkeep task before its timer, because dirty bytes will be due sooner.
     nudge: Arc<Notify>,
 }
 
@@ -186,19 +187,19 @@ impl Osc {
         own.min(self.negotiated_brw_size.load(Ordering::Relaxed))
     }
 
-    /// How many of `len` bytes from `offset` on an object can hold. To be asked with a lock of the OST in hand: before the
-    /// first connection there is no limit that is known.
+    /// How many of `len` bytes from `offset` on an object can hold. To be called with a lock of the OST in hand: before
+    /// the first connection no limit is known.
     pub(crate) fn room(&self, offset: u64, len: usize) -> usize {
         let room = self.object_bytes_max.load(Ordering::Relaxed).saturating_sub(offset);
         usize::try_from(room).unwrap_or(usize::MAX).min(len)
     }
 
-    /// Whether an object of `bytes` bytes fits. To be asked as [`Osc::room`].
+    /// True if an object of `bytes` bytes fits. To be called as [`Osc::room`].
     pub(crate) fn can_hold(&self, bytes: u64) -> bool {
         bytes <= self.object_bytes_max.load(Ordering::Relaxed)
     }
 
-    /// The object; made known if it was not.
+    /// The state of an object, created if there is none.
     pub(crate) fn object(&self, fid: Fid) -> Arc<Object> {
         let mut objects = self.objects.lock();
         if let Some(object) = objects.get(&fid) {
@@ -214,7 +215,7 @@ impl Osc {
         object
     }
 
-    /// Sees to it that there is a task for what is due at a time.
+    /// Starts the upkeep task, unless it runs.
     pub(crate) fn wake_upkeep(self: &Arc<Self>) {
         if !self.upkeep.swap(true, Ordering::AcqRel) {
             let osc = Arc::downgrade(self);
@@ -227,8 +228,8 @@ impl Osc {
         }
     }
 
-    /// Does what is due; when there is more, and what tells that it is sooner. None, and the end of the task, if there is
-    /// nothing.
+    /// Does the work that is due. Returns when there is more, and a notification that it is sooner. None, which ends the
+    /// task, if there is no more work.
     fn keep_up(self: &Arc<Self>) -> Option<(Time, Arc<Notify>)> {
         self.start_flushes();
         let (limits, volume) = (*self.lru.lock(), self.connection.lock_volume());
@@ -238,7 +239,8 @@ impl Osc {
             (locks.shrink(self.now(), &limits, volume, is_heavy), locks.next_expiry(&limits, volume))
         };
         self.start_giving_unused(givings);
-        // Who is silent does not learn that it was evicted, and believes what it knows; nor does it learn the lock volume.
+        // A silent client does not learn that it was evicted, and goes on believing its cache; nor does it learn the lock
+        // volume.
         let holds = expiry.is_some();
         if self.kept_alive.swap(holds, Ordering::Relaxed) != holds {
             self.connection.import().set_keep_alive(holds);
@@ -246,14 +248,14 @@ impl Osc {
         let next = || self.next_age().into_iter().chain(expiry).min();
         if next().is_none() {
             self.upkeep.store(false, Ordering::Release);
-            // Something may have come just before.
+            // New work may have come just before.
             next().filter(|_| !self.upkeep.swap(true, Ordering::AcqRel))?;
         }
         next().map(|next| (next.max(self.now() + UPKEEP_PAUSE), self.nudge.clone()))
     }
 
-    /// Panics if an object's bytes are counted wrong, or the grant kept is not that of all objects. Holds all objects meanwhile:
-    /// for rare moments.
+    /// Panics if an object's bytes are counted wrong, or the grant kept is not that of all objects. Holds all objects
+    /// meanwhile, so it is for rare moments.
     fn assert_sound(&self) {
         let objects = self.objects.lock();
         let states: Vec<_> = objects.values().map(|object| object.state.lock()).collect();
@@ -265,7 +267,7 @@ impl Osc {
         assert!(queue.waiting() <= aging, "{} objects wait for their age, of which {aging} know", queue.waiting());
     }
 
-    /// Writes everything back and says goodbye; gives up waiting after `deadline`.
+    /// Writes everything back and disconnects; gives up waiting after `deadline`.
     pub(crate) async fn close(self: &Arc<Self>, deadline: Duration) {
         let flushed = pin!(self.flush_all());
         if self.connection.mount().rt.timeout(deadline, flushed).await.is_err() {

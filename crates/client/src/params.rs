@@ -1,4 +1,4 @@
-//! The parameters of a mount, under Lustre's names. What can be set takes effect at once.
+//! The parameters of a mount, under Lustre's names. Settings take effect at once.
 
 use crate::Client;
 use crate::lock_params::{self, number_in};
@@ -60,7 +60,7 @@ pub(crate) fn add_mount(params: &Params, client: &Client) {
     params.add(format!("{lmv}.uuid"), move || uuid.to_string());
 }
 
-/// Bounds of what is cached and read ahead.
+/// Bounds of the cache and of read-ahead.
 fn add_memory(params: &Params, llite: &str, mount: &Arc<Mount>) {
     let (shown, cleared) = (mount.memory.clone(), mount.memory.clone());
     let rt = mount.rt.clone();
@@ -79,7 +79,7 @@ fn add_memory(params: &Params, llite: &str, mount: &Arc<Mount>) {
         fields
     };
     let set = move |text: &str| {
-        // As it is shown, or just the number.
+        // In the form that is shown, or just the number.
         let mb = number_in(text.trim().trim_start_matches("max_cached_mb:"), 0..=1 << 24)?;
         let mount = set.upgrade().ok_or("the mount is gone")?;
         mount.memory.set_limit(mb * MIB);
@@ -92,7 +92,7 @@ fn add_memory(params: &Params, llite: &str, mount: &Arc<Mount>) {
     }
 }
 
-/// What is fetched before it is asked for.
+/// Parameters of statahead.
 fn add_statahead(params: &Params, llite: &str, client: &Client) {
     let (shown, set) = (client.statahead.clone(), client.statahead.clone());
     let set_max = move |text: &str| {
@@ -155,8 +155,8 @@ fn add_osc(params: &Params, osc: &Arc<Osc>) {
     params.add_rw(format!("{prefix}.rpc_stats"), show, clear);
 }
 
-/// How writers of shared files get their locks: the way that suits how they write (`default`), or as every Lustre does it
-/// (`grown`), to compare.
+/// How writers of shared files get their locks: in the way that suits how they write (`default`), or as every Lustre
+/// client does (`grown`), for comparison.
 fn add_shared_write_policy(params: &Params, prefix: &str, osc: &Arc<Osc>) {
     let (show, set) = (Arc::downgrade(osc), Arc::downgrade(osc));
     let show = move || {
@@ -202,7 +202,7 @@ impl Registry for Params {
     }
 }
 
-/// Takes the parameters of a mount away.
+/// Removes the parameters of a mount.
 pub(crate) fn remove_mount(params: &Params, mount: &Mount) {
     let suffix = format!("-{}", mount.instance);
     for (name, _) in params.list("*.*.*") {
@@ -231,7 +231,7 @@ fn add_active<T: Send + Sync + 'static>(
     params.add_rw(format!("{prefix}.active"), get, set);
 }
 
-/// The NID that the target is looked for at first, as Lustre's `*_conn_uuid` show it.
+/// The first NID at which the target is looked for, as Lustre's `*_conn_uuid` show it.
 fn connection_uuid<T: Send + Sync + 'static>(
     owner: &Arc<T>,
     connection: fn(&T) -> &Connection,

@@ -1,4 +1,4 @@
-//! What the RPCs of one target looked like: `osc.*.rpc_stats` and `mdc.*.rpc_stats`.
+//! Sizes, offsets and numbers in flight of the RPCs of one target: `osc.*.rpc_stats` and `mdc.*.rpc_stats`.
 
 use nacre_base::histogram::Histogram;
 use nacre_base::param::value::{Bounds, Column, Head, Histograms, Level, Table};
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 /// The unit of sizes and offsets.
 const PAGE_SIZE: u64 = 4096;
 
-/// Reads or writes.
+/// Histograms of reads or of writes.
 #[derive(Default)]
 struct Shapes {
     pages: Histogram,
@@ -17,19 +17,19 @@ struct Shapes {
     offsets: Vec<u64>,
 }
 
-/// Reads and writes of one OST; of an MDT, only since when its requests are counted.
+/// Statistics of the reads and writes of one OST; for an MDT, only the time since which its requests are counted.
 pub(crate) struct RpcStats {
     since: Since,
     shapes: Mutex<[Shapes; 2]>,
 }
 
-/// What else there is to show of an OST.
+/// Numbers of an OST that the import and the caches have.
 pub(crate) struct Traffics {
     pub(crate) reads: Flights,
     pub(crate) writes: Flights,
     /// Bytes to be read by RPCs that wait to be sent.
     pub(crate) pending_read: u64,
-    /// Bytes that are dirty, and not on their way.
+    /// Bytes that are dirty, and not yet being written.
     pub(crate) pending_write: u64,
 }
 
@@ -38,17 +38,17 @@ impl RpcStats {
         RpcStats { since: Since::new(rt), shapes: Mutex::default() }
     }
 
-    /// A read RPC.
+    /// Counts a read RPC.
     pub(crate) fn count_read(&self, offset: u64, bytes: u64) {
         self.shapes.lock()[0].count(offset, bytes);
     }
 
-    /// A write RPC; of several ranges, the first one's offset.
+    /// Counts a write RPC; for several ranges, by the first one's offset.
     pub(crate) fn count_write(&self, offset: u64, bytes: u64) {
         self.shapes.lock()[1].count(offset, bytes);
     }
 
-    /// Begins anew.
+    /// Starts counting from zero.
     pub(crate) fn clear(&self) {
         *self.shapes.lock() = Default::default();
         self.since.restart();

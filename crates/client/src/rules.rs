@@ -4,7 +4,7 @@
 use nacre_base::Errno;
 use parking_lot::Mutex;
 
-/// Options of a mount that the client has a part in. They can change while it is mounted.
+/// Options of a mount in which the client has a part. They can change while the file system is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MountRules {
     /// `ro`: nothing is changed, not even access times.

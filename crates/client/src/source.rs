@@ -1,12 +1,12 @@
-//! What to mount, as people write it.
+//! The source of a mount, as people write it.
 
 use nacre_base::{Nid, TargetName};
 use std::str::FromStr;
 
-/// `MGSNID[,NID]:/FSNAME` taken apart.
+/// The parts of `MGSNID[,NID]:/FSNAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountSource {
-    /// Where the MGS may be.
+    /// NIDs where the MGS may be.
     pub mgs: Vec<Nid>,
     /// The file system.
     pub fsname: String,

@@ -1,9 +1,9 @@
-//! Statahead: what a program that goes through a directory will ask for next is fetched before it asks, many entries at
-//! once: attributes with their locks by pages of the directory, sizes by glimpses of many objects in one request. What is
-//! worth it is [`engine`]'s to say.
+//! Statahead: fetches what a program that goes through a directory will ask for next, many entries at once: attributes
+//! with their locks by pages of the directory, sizes by glimpses of many objects in one request. [`engine`] decides what
+//! is worth fetching.
 //!
-//! Nothing is answered from here. All that is fetched goes into the caches that locks keep true, and who asks finds it
-//! there or asks the servers, as if there were no statahead.
+//! No request is answered from here. Everything fetched goes into the caches that locks keep true; a program's request
+//! finds it there or goes to the servers, as if there were no statahead.
 
 mod engine;
 
@@ -23,12 +23,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
 
-/// Entries ahead at most, unless told otherwise; and what may be told.
+/// Default for the most entries fetched ahead, and the largest value that may be set.
 const STATAHEAD_MAX_DEFAULT: usize = 128;
 pub(crate) const STATAHEAD_MAX_MAX: u64 = 8192;
-/// About what an entry takes in a reply, with attributes, a lock and a layout of few stripes.
+/// Approximate size of an entry in a reply, with attributes, a lock and a layout of few stripes.
 const ENTRY_BYTES: usize = 512;
-/// Most pages asked for at a time.
+/// Most pages requested at a time.
 const PAGES_MAX: usize = 8;
 
 /// Statahead of one mount.
@@ -37,7 +37,7 @@ pub(crate) struct Statahead {
     lmv: Lmv,
     lov: Arc<Lov>,
     engine: Mutex<Engine>,
-    /// Whether sizes are fetched, too: 1 or 0.
+    /// 1 if sizes are fetched, too; 0 if not.
     pub(crate) agl: Arc<AtomicU64>,
     /// Files whose sizes were fetched.
     agl_total: AtomicU64,
@@ -47,7 +47,7 @@ pub(crate) struct Statahead {
 /// A stat that is about to be answered.
 #[derive(Default)]
 pub(crate) struct Stat {
-    /// It comes out of order and has to ask the servers: in which directory.
+    /// Directory of an entry that comes out of order and has to be requested from the servers.
     asks_in: Option<Fid>,
 }
 
@@ -64,7 +64,7 @@ impl Statahead {
         })
     }
 
-    /// A page of a directory was listed.
+    /// Handles a page of a directory that a program has listed.
     pub(crate) fn handle_page(
         self: &Arc<Self>,
         caller: &Caller,
@@ -77,7 +77,7 @@ impl Statahead {
         self.start(caller, cred, ahead);
     }
 
-    /// A name is to be looked up. Waits if what it leads to is being fetched.
+    /// Begins the lookup of a name. Waits if the inode is being fetched.
     pub(crate) async fn begin_lookup(
         self: &Arc<Self>,
         caller: &Caller,
@@ -90,7 +90,7 @@ impl Statahead {
         self.begin(caller, cred, seen, known).await
     }
 
-    /// Attributes are to be told. Waits if they are being fetched.
+    /// Begins a request for attributes. Waits if they are being fetched.
     pub(crate) async fn begin_getattr(self: &Arc<Self>, caller: &Caller, cred: &Credentials, fid: Fid) -> Stat {
         let seen = self.engine.lock().handle_getattr(fid, self.rt.now());
         self.begin(caller, cred, seen, || Some(fid)).await
@@ -112,7 +112,7 @@ impl Statahead {
         Stat { asks_in }
     }
 
-    /// It was answered: the file is there.
+    /// Ends a stat that has found the file.
     pub(crate) fn end(self: &Arc<Self>, caller: &Caller, cred: &Credentials, stat: Stat) {
         if let Some(at) = stat.asks_in {
             let ahead = self.engine.lock().handle_miss(at, self.rt.now());
@@ -120,7 +120,7 @@ impl Statahead {
         }
     }
 
-    /// Whether all that stat tells is known without asking.
+    /// True if locks make known everything that stat returns.
     fn knows(&self, fid: Fid) -> bool {
         let reply = self.lmv.known_mdc(fid).and_then(|mdc| mdc.inodes().attr(fid, self.rt.now()));
         let size_known = |layout: &Layout| self.lov.knows_size(layout);
@@ -152,7 +152,7 @@ impl Statahead {
     async fn fetch(&self, caller: &Caller, cred: &Credentials, mut ahead: Ahead) {
         let files = match self.known_files(&ahead) {
             Some(files) => files,
-            // What cannot be fetched is asked for by who needs it, and told what is wrong.
+            // If the fetch fails, each program sends its own request later, and gets the error.
             None => self.read_files(caller, cred, &mut ahead).await.unwrap_or_default(),
         };
         if self.agl.load(Ordering::Relaxed) != 0 {
@@ -168,12 +168,12 @@ impl Statahead {
         let mdc = self.lmv.known_mdc(ahead.directory).filter(|_| ahead.to.is_some())?;
         let now = self.rt.now();
         let known: Vec<_> = ahead.fids.iter().filter_map(|fid| mdc.inodes().attr(*fid, now)).collect();
-        // One request for a page beats one for each entry.
+        // Requesting a page is cheaper than requesting each entry.
         let most = known.len() * 4 >= ahead.fids.len() * 3;
         most.then(|| known.into_iter().filter_map(|r| Some((r.attr.fid, r.layout?))).collect())
     }
 
-    /// Reads pages of the directory with attributes and locks: the layouts of the files.
+    /// Reads pages of the directory with attributes and locks. Returns the layouts of the files.
     async fn read_files(
         &self,
         caller: &Caller,
@@ -204,18 +204,18 @@ impl Statahead {
 
 /// Parameters.
 impl Statahead {
-    /// Entries ahead at most.
+    /// Most entries fetched ahead.
     pub(crate) fn max(&self) -> usize {
         self.engine.lock().max()
     }
 
-    /// Sets how many entries ahead at most; 0 turns it off.
+    /// Sets the most entries fetched ahead; 0 turns statahead off.
     pub(crate) fn set_max(&self, max: usize) {
         self.engine.lock().set_max(max);
         self.fetched.notify_waiters();
     }
 
-    /// `statahead_stats`.
+    /// The parameter `statahead_stats`.
     pub(crate) fn read(&self) -> Fields {
         let Counts { total, wrong, list_total, scan_total, hit_total, miss_total } = self.engine.lock().counts();
         let mut fields = Fields::default();
@@ -229,7 +229,7 @@ impl Statahead {
         fields
     }
 
-    /// Counts from nothing again.
+    /// Starts counting from zero.
     pub(crate) fn clear(&self) {
         self.engine.lock().clear_counts();
         self.agl_total.store(0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What a mount was asked to do, how often and how long it took: `llite.*.stats`.
+//! Operations that a mount was asked to do, how often, and how long they took: `llite.*.stats`.
 
 use nacre_base::param::value::{Operation, Operations, Unit, Window};
 use nacre_base::tally::{Sums, Tally};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! operations {
     ($($name:ident = $text:literal, $unit:ident;)*) => {
-        /// What is counted.
+        /// A counted operation.
         #[derive(Debug, Clone, Copy)]
         pub(crate) enum Op { $($name,)* }
 
@@ -72,18 +72,18 @@ impl Stats {
         self.tallies[op as usize].add(value);
     }
 
-    /// Counts an operation and how long it takes: until what this returns is dropped.
+    /// Counts an operation and its duration, which ends when the returned value is dropped.
     pub(crate) fn time(&self, op: Op) -> Timed<'_> {
         Timed { stats: self, op, began: self.rt.now() }
     }
 
-    /// Begins anew.
+    /// Starts counting from zero.
     pub(crate) fn clear(&self) {
         self.tallies.iter().for_each(Tally::clear);
         self.since.restart();
     }
 
-    /// The operations that happened.
+    /// The operations that were counted.
     pub(crate) fn read(&self) -> Operations {
         let rows = NAMES.iter().zip(&self.tallies).map(|((name, unit), tally)| {
             let (name, sums) = ((*name).into(), tally.read());
@@ -101,16 +101,16 @@ impl Drop for Timed<'_> {
     }
 }
 
-/// How reads met what was in memory: `llite.*.read_ahead_stats`, in pages of 4 KiB.
+/// How many reads were found in memory: `llite.*.read_ahead_stats`, in pages of 4 KiB.
 #[derive(Default)]
 pub(crate) struct ReadAheadStats {
-    /// Read, and there.
+    /// Pages read that were cached.
     pub(crate) hits: AtomicU64,
-    /// Read, and fetched then.
+    /// Pages read that had to be fetched then.
     pub(crate) misses: AtomicU64,
-    /// Fetched before they were read.
+    /// Pages fetched before they were read.
     pub(crate) fetched: AtomicU64,
-    /// Not fetched ahead: there was no lock here that covers them, or no room.
+    /// Pages not fetched ahead, because no lock covers them or there was no room.
     pub(crate) failed_lock_match: AtomicU64,
 }
 
@@ -124,17 +124,17 @@ impl ReadAheadStats {
         ]
     }
 
-    /// Counts a piece of so many bytes.
+    /// Counts a piece of `bytes` bytes.
     pub(crate) fn count(counter: &AtomicU64, bytes: u64) {
         counter.fetch_add(bytes.div_ceil(4096), Ordering::Relaxed);
     }
 
-    /// Begins anew.
+    /// Starts counting from zero.
     pub(crate) fn clear(&self) {
         self.all().iter().for_each(|(_, counter)| counter.store(0, Ordering::Relaxed));
     }
 
-    /// Those that happened.
+    /// The counters.
     pub(crate) fn read(&self, wall: Timestamp) -> Operations {
         let rows = self.all().map(|(name, pages)| {
             let sums = Sums { samples: pages.load(Ordering::Relaxed), ..Sums::default() };

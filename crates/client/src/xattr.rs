@@ -1,5 +1,5 @@
-//! Extended attributes: those that the MDT stores, and the virtual ones under `lustre.` that this client answers itself, as
-//! the way in for `lfs` and for programs that know Lustre.
+//! Extended attributes: those that the MDT stores, and the virtual ones under `lustre.` that this client answers itself,
+//! which serve `lfs` and programs that know Lustre.
 
 use crate::llite::Client;
 use crate::mount::connection::Connection;
@@ -14,7 +14,7 @@ use nacre_wire::mds::{ReintRecord, ReintSetLayout, ReintSetxattr};
 use nacre_wire::ost::FiemapExtent;
 use serde::Serialize;
 
-/// The layout, for everybody.
+/// The layout, for all users.
 const LUSTRE_LOV: &str = "lustre.lov";
 /// The layout, under the name that only the superuser sees.
 const TRUSTED_LOV: &str = "trusted.lov";
@@ -30,7 +30,7 @@ const LUSTRE_FIEMAP: &str = "lustre.fiemap:";
 
 impl Client {
     /// The value of an extended attribute; ENODATA if there is none. Virtual ones: `lustre.lov` and `trusted.lov` (the layout
-    /// in Lustre's binary form; a directory's is the default for what is made in it), `lustre.fid`, `lustre.targets`
+    /// in Lustre's binary form; a directory's is the default for its new entries), `lustre.fid`, `lustre.targets`
     /// (JSON), `lustre.fid2path:` followed by a FID (its paths from the root, each ended by a NUL), and `lustre.fiemap:` followed by
     /// a stripe and an offset in its object.
     pub async fn getxattr(&self, cred: &Credentials, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
@@ -133,7 +133,7 @@ impl Client {
         let spec = lov_ea::decode_spec(value).map_err(|_| Errno::EINVAL)?;
         let record = ReintRecord::SetLayout(ReintSetLayout { fid, spec: Some(spec), ..ReintSetLayout::default() });
         match self.reint(cred, fid, record).await {
-            // A program that copies all attributes of a file brings that file's layout; the copy keeps its own.
+            // A program that copies all attributes of a file also sets its layout; the copy keeps its own.
             Err(Errno::EEXIST) if has_objects(value) => Ok(()),
             answer => answer,
         }
@@ -168,7 +168,7 @@ impl Client {
             // A file keeps its layout. Programs that mirror attributes try to remove it, and go on when that succeeds.
             LUSTRE_LOV | TRUSTED_LOV => return Ok(()),
             name if name.starts_with("lustre.") => return Err(Errno::EOPNOTSUPP),
-            // The kernel lets nobody else remove it but who is about to write.
+            // The kernel lets only a writer remove it.
             CAPABILITY if !cred.is_root() => return self.drop_capability(cred, fid).await,
             name => ReintRecord::Setxattr(ReintSetxattr { fid, name: name.to_owned(), value: None, flags: 0 }),
         };
@@ -181,12 +181,12 @@ impl Client {
     }
 }
 
-/// Names are text on the wire; no attribute has another one.
+/// Names are text on the wire; attributes with other names do not exist.
 fn text(name: &[u8]) -> Result<&str, Errno> {
     std::str::from_utf8(name).map_err(|_| Errno::EOPNOTSUPP)
 }
 
-/// Whether a value is the layout of a file with objects, not a wish.
+/// True if a value is the layout of a file with objects, not a wish for a new file.
 fn has_objects(value: &[u8]) -> bool {
     let layout = lov_ea::decode_layout(value);
     layout.is_ok_and(|(layout, _)| layout.stripes().any(|(_, _, stripe)| !stripe.object.is_zero()))
@@ -204,15 +204,15 @@ struct TargetEntry {
     statfs: Option<Space>,
 }
 
-/// A part of [`LUSTRE_FIEMAP`].
+/// Part of the value of [`LUSTRE_FIEMAP`].
 #[derive(Serialize, Default)]
 struct ObjectExtents {
-    /// Of the whole file.
+    /// Number of stripes of the whole file.
     stripes: usize,
     ost: u32,
-    /// Offset in the object, on the disk, length, and flags as Linux numbers them.
+    /// For each extent: offset in the object, offset on the disk, length, and flags as Linux numbers them.
     extents: Vec<(u64, u64, u64, u32)>,
-    /// Where the next part begins.
+    /// Offset at which the next part begins.
     next: Option<u64>,
 }
 

@@ -1,9 +1,9 @@
 //! The one form in which an experiment that repeats a paper's reports its result: the constants that went in, each with
-//! its source, and the figures that came out, each beside the paper's, if it has one, with a tolerance. `--json` prints this form; the tables for people and those of the documentation are made from it, and
-//! [`plot`] draws.
+//! its source, and the figures that came out, each beside the paper's, if it has one, with a tolerance. `--json` prints
+//! this form; the tables for people and those of the documentation are made from it, and [`plot`] draws.
 //!
-//! A *fitted* constant is one that was chosen so that a *fitted* figure comes out. Nothing may be chosen so that a
-//! *predicted* figure comes out. What must not be here: what is measured.
+//! A *fitted* constant was chosen so that a *fitted* figure comes out. Nothing may be chosen so that a *predicted* figure
+//! comes out. What must not be here: the measurements themselves.
 
 pub mod plot;
 mod tables;
@@ -13,15 +13,15 @@ use serde::{Deserialize, Serialize};
 /// The result of one experiment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Experiment {
-    /// Name of the experiment, as the command has it.
+    /// Name of the experiment, as in the command.
     pub experiment: String,
     /// Seed of the simulation; none for measurements of a real machine.
     pub seed: Option<u64>,
-    /// Hash of all that happened in the simulation: equal for equal runs. None for measurements of a real machine.
+    /// Hash of all events in the simulation: equal for equal runs. None for measurements of a real machine.
     pub trace: Option<String>,
-    /// Everything that the model was told.
+    /// All inputs of the model.
     pub constants: Vec<Constant>,
-    /// Everything that came out.
+    /// All results.
     pub figures: Vec<Figure>,
 }
 
@@ -46,42 +46,42 @@ pub struct Constant {
 pub enum ConstantKind {
     /// The paper has it.
     Paper,
-    /// A property of the machine or of the program, from its maker, or assumed before anything was run; the source says which.
+    /// A property of the machine or of the program, from its maker, or assumed before any run; the source says which.
     Physical,
     /// Chosen so that a figure of the paper comes out.
     Fitted,
 }
 
-/// A number that came out.
+/// A result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// What was run.
+    /// The run.
     pub row: String,
-    /// What was measured of it.
+    /// The measured quantity.
     pub figure: String,
     /// Unit of both values and of the tolerance.
     pub unit: String,
     /// The paper's value, if it has one.
     pub paper: Option<f64>,
-    /// Our value; none if the run failed.
+    /// The value measured here; none if the run failed.
     pub ours: Option<f64>,
-    /// What the comparison means.
+    /// Meaning of the comparison.
     pub kind: FigureKind,
-    /// How far ours may be from the paper's, either way.
+    /// Largest allowed difference from the paper's value, either way.
     pub tolerance: Option<f64>,
 }
 
-/// What a figure's agreement with the paper's means.
+/// Meaning of a figure's agreement with the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FigureKind {
-    /// The model was told it.
+    /// The figure was an input of the model.
     Input,
-    /// A constant was chosen so that it comes out.
+    /// A constant was chosen so that this figure comes out.
     Fitted,
-    /// It follows from constants that were not chosen for it.
+    /// The figure follows from constants that were not chosen for it.
     Predicted,
-    /// Nothing has to agree: the paper has no such figure, or has it of another machine.
+    /// Nothing has to agree: the paper has no such figure, or has it for another machine.
     Own,
 }
 
@@ -104,12 +104,12 @@ impl Figure {
         Figure { row, figure, unit, paper: None, ours, kind: FigureKind::Own, tolerance: None }
     }
 
-    /// The same beside the paper's value.
+    /// Adds the paper's value, with which the figure is compared.
     pub fn beside(self, kind: FigureKind, paper: f64, tolerance: f64) -> Figure {
         Figure { kind, paper: Some(paper), tolerance: Some(tolerance), ..self }
     }
 
-    /// The same with the paper's value as information: the machine is another one, so nothing has to agree.
+    /// Adds the paper's value as information: it comes from another machine, so nothing has to agree.
     pub fn with_paper(self, paper: Option<f64>) -> Figure {
         Figure { paper, ..self }
     }
@@ -117,7 +117,7 @@ impl Figure {
     /// True if the figure is further from the paper's than its tolerance allows, or was not measured at all.
     pub fn misses(&self) -> bool {
         let (Some(paper), Some(tolerance)) = (self.paper, self.tolerance) else { return false };
-        // A value that is not a number is within no tolerance.
+        // NaN is within no tolerance.
         !self.ours.is_some_and(|ours| (ours - paper).abs() <= tolerance)
     }
 }
@@ -143,7 +143,7 @@ impl Experiment {
 mod tests {
     use super::*;
 
-    /// Everything that the form can hold, once.
+    /// An experiment with one of everything that the form can hold.
     pub(crate) fn example() -> Experiment {
         let share = |ours| Figure::own("ext3", "of raw", "%", ours);
         Experiment {

@@ -5,26 +5,26 @@ use std::fmt::Write;
 /// One line of a plot.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// For the legend.
+    /// Name for the legend.
     pub name: String,
     /// Position on the x axis (an index into the labels) and value.
     pub points: Vec<(usize, f64)>,
-    /// Whether it is a limit, to be drawn dashed.
+    /// True for a limit, which is drawn dashed.
     pub dashed: bool,
 }
 
 /// One pair of axes.
 #[derive(Debug, Clone)]
 pub struct Plot {
-    /// Above it.
+    /// Title above the axes.
     pub title: String,
-    /// Below the x axis.
+    /// Title below the x axis.
     pub x_title: String,
-    /// Beside the y axis.
+    /// Title beside the y axis.
     pub y_title: String,
     /// Names of positions on the x axis.
     pub x_labels: Vec<String>,
-    /// What is drawn.
+    /// The lines to draw.
     pub lines: Vec<Line>,
 }
 
@@ -34,9 +34,9 @@ const LEFT: f64 = 62.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 44.0;
-/// Of one entry in the legend.
+/// Height of one entry in the legend.
 const LEGEND: f64 = 16.0;
-/// Distinguishable, also for the colour-blind, and in grey.
+/// Distinguishable for the colour-blind, too, and in grey.
 const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999"];
 
 /// Plots side by side, two in a row, as one SVG document.
@@ -63,13 +63,13 @@ pub fn svg(plots: &[Plot]) -> String {
 /// Values in groups, as horizontal bars.
 #[derive(Debug, Clone)]
 pub struct Bars {
-    /// Above it.
+    /// Title above the bars.
     pub title: String,
-    /// Below the axis of values.
+    /// Title below the axis of values.
     pub value_title: String,
-    /// What each bar of a group is.
+    /// Name of each bar of a group.
     pub names: Vec<String>,
-    /// A label and its values, in the order of `names`; what has no number has no bar.
+    /// Label and values of each group, in the order of `names`; NaN has no bar.
     pub groups: Vec<(String, Vec<f64>)>,
 }
 
@@ -166,7 +166,7 @@ fn text(out: &mut String, x: f64, y: f64, anchor: &str, what: &str, more: &str) 
     let _ = writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{more}>{what}</text>");
 }
 
-/// The next value up that is 1, 2 or 5, or 4 or 8 for the sake of quarters, times a power of ten.
+/// The next larger value that is 1, 2 or 5 (or 4 or 8, for the sake of quarters) times a power of ten.
 fn round_up(value: f64) -> f64 {
     if value <= 0.0 || !value.is_finite() {
         return 1.0;
@@ -214,7 +214,7 @@ mod tests {
             groups: vec![("one".into(), vec![1.0, 4.0]), ("two".into(), vec![f64::NAN, 2.0])],
         };
         let out = svg_bars(&bars);
-        // The background, three bars, two of the legend.
+        // The background, three bars, and two in the legend.
         assert_eq!(out.matches("<rect").count(), 6);
         let widths: Vec<f64> = out.split("width=\"").filter_map(|w| w.split('"').next()?.parse().ok()).collect();
         assert!(widths.contains(&116.0) && widths.contains(&464.0) && widths.contains(&232.0), "{widths:?}");

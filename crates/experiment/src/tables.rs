@@ -3,10 +3,10 @@
 use crate::{ConstantKind, Experiment, Figure, FigureKind};
 use nacre_base::table;
 
-/// Behind every figure that misses its tolerance.
+/// Mark behind every figure that misses its tolerance.
 const MARK: &str = "MISSED";
 
-/// A table: its header, and its rows.
+/// A table with its header and its rows.
 struct Table {
     header: Vec<String>,
     rows: Vec<Vec<String>>,
@@ -30,7 +30,7 @@ impl Experiment {
         if predicts { out + &self.verdict() + "\n" } else { out }
     }
 
-    /// A page of the documentation; `command` is what prints it.
+    /// The page of the documentation; `command` prints it.
     pub fn markdown(&self, command: &str) -> String {
         let mut out = format!("# {}\n\n", command.split(" --").next().unwrap_or(command));
         out += &format!("Printed by `{command}`; do not edit it.");
@@ -45,12 +45,12 @@ impl Experiment {
         out + "\n" + &self.constants_markdown()
     }
 
-    /// The part of the page that no run decides.
+    /// The part of the page that does not depend on a run.
     pub fn constants_markdown(&self) -> String {
         format!("## Constants\n\n{}", self.constants_table(true).markdown())
     }
 
-    /// How many figures agree with the paper's, in a sentence.
+    /// A sentence that says how many figures agree with the paper's.
     fn verdict(&self) -> String {
         let compared = self.figures.iter().filter(|f| f.kind == FigureKind::Predicted && f.paper.is_some());
         let (missed, within): (Vec<&Figure>, Vec<&Figure>) = compared.partition(|f| f.misses());
@@ -62,7 +62,7 @@ impl Experiment {
         )
     }
 
-    /// One table for each run of rows that have the same figures.
+    /// One table for each sequence of rows that have the same figures.
     fn results(&self) -> Vec<Table> {
         let mut rows: Vec<(&str, Vec<&Figure>)> = Vec::new();
         for figure in &self.figures {
@@ -86,7 +86,7 @@ impl Experiment {
         tables
     }
 
-    /// Every figure that the paper has, too.
+    /// The table of all figures that the paper has, too.
     fn comparison(&self) -> Table {
         let cells = |f: &Figure| {
             let tolerance = f.tolerance.map_or_else(String::new, |t| format!("+- {}", number(t)));
@@ -145,7 +145,7 @@ fn value(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), number)
 }
 
-/// About four digits, and none behind the point that say nothing.
+/// A number with about four digits, and no useless ones behind the point.
 fn number(value: f64) -> String {
     let digits = match value.abs() {
         large if large >= 1000.0 => 0,

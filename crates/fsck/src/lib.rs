@@ -1,7 +1,7 @@
-//! Checks and repairs stopped targets: `nacre fsck`. It opens their devices, mends what each keeps of itself, and runs the
-//! MDT's own check ([`nacre_mdt::lfsck`]) over all of them, as a running MDT does with its OSTs.
+//! Checks and repairs stopped targets: `nacre fsck`. It opens their devices, repairs each target's own records, and runs
+//! the MDT's check ([`nacre_mdt::lfsck`]) over all of them, as a running MDT does with its OSTs.
 //!
-//! What must not be here: the rules, which a running MDT has too; the command line.
+//! What must not be here: the rules, which a running MDT also has; the command line.
 
 mod stopped;
 
@@ -16,31 +16,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stopped::{StoppedMdt, StoppedOst};
 
-/// The targets to check: devices that nobody else has open, with the tables of their kind.
+/// The targets to check: devices that no other process has open, with the tables of their kind.
 #[derive(Default)]
 pub struct Targets {
-    /// The MDT and its index. Without it only what each OST knows of itself is checked.
+    /// The MDT and its index. Without it only each OST's own records are checked.
     pub mdt: Option<(u32, Arc<dyn Osd>)>,
-    /// OSTs. Of those that are missing nothing is said.
+    /// OSTs. Missing ones are left out of the check.
     pub osts: BTreeMap<OstIndex, Arc<dyn Osd>>,
 }
 
-/// What to check, and what may be done.
+/// Parts of the check, and what it may change.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Mend what is wrong; without, nothing is changed.
+    /// True to repair; otherwise nothing is changed.
     pub repair: bool,
     /// Check names and inodes.
     pub namespace: bool,
-    /// Check files against objects.
+    /// Compare files with their objects.
     pub layout: bool,
-    /// Make missing objects again, empty.
+    /// Create missing objects again, empty.
     pub create_objects: bool,
     /// Compare the owners of objects with those of files. Nothing keeps them equal yet when a file's owner changes.
     pub compare_owners: bool,
-    /// Forget clients that could come back and finish what they did: then what they wrote and no file has is rescued.
+    /// Forget clients that could come back and finish their changes: objects that they wrote and that no file has are
+    /// then rescued.
     pub abort_recovery: bool,
-    /// What new inodes have for their times.
+    /// Time for new inodes.
     pub now: Timestamp,
 }
 
@@ -58,14 +59,14 @@ impl Default for Options {
     }
 }
 
-/// What was found.
+/// Result of a check.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// How many of each kind.
+    /// Number of findings of each kind.
     pub tally: Tally,
     /// OSTs that could not be read.
     pub unreadable: BTreeSet<OstIndex>,
-    /// Clients of the MDT that may come back: objects that only they may have files for were left alone.
+    /// Clients of the MDT that may come back: objects for which only they may have files were left alone.
     pub clients: Vec<String>,
 }
 
@@ -128,7 +129,7 @@ async fn clients(osd: &dyn Osd, options: &Options) -> Result<Vec<String>, Errno>
     Ok(Vec::new())
 }
 
-/// What targets keep of themselves.
+/// Checks the targets' own records.
 async fn check_states(
     targets: &Targets,
     options: &Options,
@@ -146,7 +147,7 @@ async fn check_states(
             let finding = |what| Finding::repaired(Kind::UnreadableState, format!("{name}: {what}"));
             found.extend(wrong.into_iter().map(finding));
         }
-        // Dropped, a transaction has changed nothing.
+        // A transaction that is dropped changes nothing.
         if options.repair && !found.is_empty() {
             transaction.finish();
         } else {

@@ -1,4 +1,4 @@
-//! Stopped targets as the check sees them: nobody else has their devices.
+//! Stopped targets for the check: no other process has their devices.
 
 use async_trait::async_trait;
 use nacre_base::{Errno, Fid, Timestamp};
@@ -7,7 +7,7 @@ use nacre_osd::Osd;
 use nacre_wire::lfsck::{ObjectFacts, ObjectQuery, ObjectRepairs};
 use std::sync::Arc;
 
-/// Sees how far the check is, after every step.
+/// Called with the progress of the check after every step.
 pub type ProgressSink = dyn Fn(&Progress<'_>) + Send + Sync;
 
 /// A stopped MDT.

@@ -18,7 +18,7 @@ macro_rules! abi {
             #[repr(C)]
             #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
             pub(crate) struct $name { $(pub(crate) $field: $type,)* }
-            // The kernel's size: a field that slipped does not build.
+            // The size in the kernel: a misplaced field does not build.
             const _: () = assert!(size_of::<$name>() == $size);
         )*
     };
@@ -72,14 +72,14 @@ abi! {
     }
     FsyncIn = 16 { fh: u64, fsync_flags: u32, padding: u32, }
     SetxattrIn = 16 { size: u32, flags: u32, setxattr_flags: u32, padding: u32, }
-    /// Without [`init::SETXATTR_EXT`].
+    /// Form without [`init::SETXATTR_EXT`].
     SetxattrInShort = 8 { size: u32, flags: u32, }
     GetxattrIn = 8 { size: u32, padding: u32, }
     GetxattrOut = 8 { size: u32, padding: u32, }
     FileLock = 24 { start: u64, end: u64, kind: u32, pid: u32, }
     LkIn = 48 { fh: u64, owner: u64, lk: FileLock, lk_flags: u32, padding: u32, }
     AccessIn = 8 { mask: u32, padding: u32, }
-    /// What every kernel sends; with [`init::INIT_EXT`] `flags2` and reserved words follow.
+    /// Part that every kernel sends; with [`init::INIT_EXT`] `flags2` and reserved words follow.
     InitIn = 16 { major: u32, minor: u32, max_readahead: u32, flags: u32, }
     InitOut = 64 {
         major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16, congestion_threshold: u16,

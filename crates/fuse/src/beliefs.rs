@@ -1,11 +1,12 @@
-//! What the kernel believes of a program, looked at and put right through the mount itself. An IO edge.
+//! The kernel's attributes of a program, read and corrected through the mount itself. An IO edge.
 //!
-//! The kernel can be told to forget attributes, and asks again before it runs a program. But it throws the answer away if it
-//! was told to forget once more while the answer was on its way, or a write ended meanwhile, and then goes on with the mode
-//! that it had. Only statx(2) on the file shows which one that is.
+//! The kernel can be told to forget attributes, and then asks for them before it runs a program. But it discards the
+//! answer, and goes on with the mode that it had, if it was told to forget again or a write ended while the answer was on
+//! its way. Only statx(2) on the file shows which mode it has.
 //!
-//! A look is a thread of its own that has none of this process's descriptors. It may wait for an answer of this very process:
-//! if it had the session's descriptor, kill -9 could not end the process, because its session would not end before the thread.
+//! A look runs on a thread of its own that has none of this process's descriptors. It may wait for an answer of this very
+//! process: if it had the session's descriptor, kill -9 could not end the process, because its session would not end
+//! before the thread.
 #![allow(clippy::disallowed_methods)] // It opens files and blocks.
 
 use crate::runs_as::RunsAs;
@@ -20,9 +21,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// Looks at the same time; the next waits for one of them.
+/// Most looks at the same time; further ones wait.
 const LOOKS_MAX: usize = 32;
-/// How often the kernel is made to ask, with a pause after each time that grows up to the longest: about 5 s in all.
+/// How often the kernel is made to ask, with a growing pause after each time: about 5 s in all.
 const ATTEMPTS_MAX: u32 = 250;
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
@@ -30,13 +31,13 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 #[derive(Clone)]
 pub(crate) struct Beliefs {
     mountpoint: CString,
-    /// Tells this mount from others that may cover its place.
+    /// Device number, which tells this mount from others that may cover its place.
     device: (u32, u32),
     permits: Arc<Semaphore>,
 }
 
 impl Beliefs {
-    /// Of the session that has just been mounted on `mountpoint`.
+    /// For the session that has just been mounted on `mountpoint`.
     pub(crate) async fn new(mountpoint: &Path) -> io::Result<Beliefs> {
         let mountpoint = CString::new(mountpoint.as_os_str().as_bytes()).map_err(io::Error::other)?;
         let path = mountpoint.clone();
@@ -45,8 +46,8 @@ impl Beliefs {
         Ok(Beliefs { mountpoint, device, permits: Arc::new(Semaphore::new(LOOKS_MAX)) })
     }
 
-    /// Makes the kernel believe that `node` runs as `truth`. The caller keeps the kernel from forgetting the node meanwhile.
-    /// ETXTBSY if the kernel hears of changes all the time.
+    /// Makes the kernel believe that `node` runs as `truth`. The caller keeps the kernel from forgetting the node
+    /// meanwhile. ETXTBSY if the kernel keeps hearing of changes.
     pub(crate) async fn settle(&self, rt: &Rt, node: u64, truth: RunsAs) -> Result<(), Errno> {
         let mut believed = self.look(node, false).await?;
         let mut attempts = 0;
@@ -63,7 +64,7 @@ impl Beliefs {
         Ok(())
     }
 
-    /// What the kernel believes; `refresh`: after it has asked this process.
+    /// The kernel's belief; `refresh`: after it has asked this process.
     async fn look(&self, node: u64, refresh: bool) -> Result<RunsAs, Errno> {
         // The semaphore is never closed.
         let _permit = self.permits.acquire().await.map_err(|_| Errno::ESHUTDOWN)?;
@@ -79,7 +80,7 @@ impl Beliefs {
             if refresh {
                 statx(&file, libc::AT_STATX_FORCE_SYNC)?;
             }
-            // Not what was answered just now, which the kernel may have thrown away.
+            // Not the answer that was just sent, which the kernel may have discarded.
             statx(&file, libc::AT_STATX_DONT_SYNC)
         });
         let found = found.await.map_err(|e| Errno::from_io(&e))?;
@@ -87,8 +88,8 @@ impl Beliefs {
     }
 }
 
-/// Runs `work` on a thread without this process's descriptors. Another one waits for it, because only threads with descriptors
-/// can wake tasks.
+/// Runs `work` on a thread without this process's descriptors. Another thread waits for it, because only threads with
+/// descriptors can wake tasks.
 async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     let waiter = tokio::task::spawn_blocking(move || {
         let look = move || without_descriptors().and_then(|()| work());
@@ -98,7 +99,7 @@ async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + S
     waiter.await?
 }
 
-/// Gives this thread a table of descriptors of its own, which is empty.
+/// Gives this thread its own, empty table of descriptors.
 fn without_descriptors() -> io::Result<()> {
     let (first, last, flags) = (0, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE);
     // SAFETY: the table is unshared first, so that the descriptors of no other thread are closed, and this one has just begun.
@@ -112,8 +113,8 @@ fn open(path: &CString) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Makes the mount's root the working directory of this thread alone: handles are opened relative to an ordinary descriptor,
-/// which this process would be asked for, or to the working directory.
+/// Makes the mount's root the working directory of this thread alone. Handles are opened relative to an ordinary
+/// descriptor, for which the kernel would ask this process, or relative to the working directory.
 fn enter(mount: &OwnedFd) -> io::Result<()> {
     // SAFETY: no preconditions; only this thread sees the new working directory.
     check(unsafe { libc::unshare(libc::CLONE_FS).into() })?;
@@ -121,7 +122,7 @@ fn enter(mount: &OwnedFd) -> io::Result<()> {
     check(unsafe { libc::fchdir(mount.as_raw_fd()).into() }).map(drop)
 }
 
-/// A file handle as FUSE makes it: the node in two halves, the greater first, and the generation.
+/// A file handle in FUSE's form: the node in two halves, the higher one first, and the generation.
 #[repr(C)]
 struct Handle {
     bytes: u32,
@@ -133,7 +134,7 @@ struct Handle {
 /// The kernel's number for handles of this form.
 const INO64_GENERATION: i32 = 0x81;
 
-/// Opens a node that the kernel knows, of the mount that has the working directory, without asking this process.
+/// Opens a node that the kernel knows, on the mount that has the working directory, without a request to this process.
 fn open_node(node: u64) -> io::Result<OwnedFd> {
     let node = [(node >> 32) as u32, node as u32];
     let mut handle = Handle { bytes: 12, kind: INO64_GENERATION, node, generation: 0 };

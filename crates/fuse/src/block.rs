@@ -1,6 +1,6 @@
-//! A small loop device to mount over. The kernel tells a FUSE server of sync(2) and syncfs(2), and lets umount(2) wait for
-//! the server, only if the file system is mounted on a block device (type `fuseblk`). Nothing is ever stored there: the
-//! device lies over anonymous memory, and the kernel clears it when the mount goes, however it goes. An IO edge.
+//! A small loop device to mount over. Only if a file system is mounted on a block device (type `fuseblk`) does the kernel
+//! tell its FUSE server of sync(2) and syncfs(2), and let umount(2) wait for the server. Nothing is ever stored on the
+//! device: it lies over anonymous memory, and the kernel removes it when the mount ends, for whatever reason. An IO edge.
 //!
 //! The mount table shows the device's path as it was given to mount(2). So the device gets a node whose relative path is
 //! the source that people expect (`10.0.0.1@tcp:/nacre`), in a tmpfs that is mounted nowhere, and a thread of its own
@@ -16,9 +16,9 @@ use std::path::{Component, Path};
 
 /// The first kernel that sends SYNCFS to every `fuseblk` server, and does not let close(2) wait for RELEASE there.
 const KERNEL_MIN: (u32, u32) = (6, 18);
-/// Size of the device. The kernel takes none that is empty, and never reads or writes this one.
+/// Size of the device. The kernel accepts no empty one, and never reads or writes this one.
 const DEVICE_BYTES: libc::off_t = 1 << 20;
-/// How often a free device is asked for: another process may take it first.
+/// How often to look for a free device, because another process may take it first.
 const TRIES: u32 = 16;
 
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
@@ -58,14 +58,14 @@ struct LoopConfig {
 // The kernel's sizes.
 const _: () = assert!(size_of::<LoopInfo>() == 232 && size_of::<LoopConfig>() == 304);
 
-/// A loop device that is cleared when the last user closes it: this value, or a mount over it.
+/// A loop device that the kernel removes when its last user closes it: this value, or a mount over it.
 struct LoopDevice(File);
 
-/// A tmpfs that is mounted nowhere. It goes with this value.
+/// A tmpfs that is mounted nowhere; it ends with this value.
 struct Nowhere(OwnedFd);
 
-/// Calls `mount` in a thread whose working directory holds a block device at the relative path `source`. An error, of
-/// `mount` or before it, says why the file system cannot be mounted over a device here.
+/// Calls `mount` in a thread whose working directory holds a block device at the relative path `source`. Errors, of
+/// `mount` or before it, say why the file system cannot be mounted over a device here.
 pub(crate) fn with_device_at(
     source: &str,
     mount: impl FnOnce() -> io::Result<()> + Send,
@@ -86,7 +86,7 @@ pub(crate) fn with_device_at(
     mounted.unwrap_or_else(|_| Err(io::ErrorKind::Other.into())).map_err(BlockMountError::Mount)
 }
 
-/// Why a file system is not mounted over a device. The texts end the sentence "plain FUSE, because ...".
+/// Reason why a file system is not mounted over a device. The texts end the sentence "plain FUSE, because ...".
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BlockMountError {
     #[error("this kernel is older than Linux 6.18")]
@@ -164,7 +164,7 @@ impl Nowhere {
         new_fd(root).map(Nowhere)
     }
 
-    /// A node of the device's at `path`, below directories that are made for it.
+    /// Creates a node for the device at `path`, and the directories above it.
     fn make_node(&self, path: &Path, device: &LoopDevice) -> io::Result<()> {
         let parents: Vec<_> = path.ancestors().skip(1).filter(|p| !p.as_os_str().is_empty()).collect();
         for parent in parents.into_iter().rev() {
@@ -178,7 +178,7 @@ impl Nowhere {
     }
 }
 
-/// Changes the working directory of this thread, and of no other.
+/// Changes the working directory of this thread only.
 fn change_own_directory(directory: RawFd) -> io::Result<()> {
     // SAFETY: no memory is involved; from here on the thread's working directory is its own.
     check(unsafe { libc::unshare(libc::CLONE_FS) })?;

@@ -1,8 +1,9 @@
 //! The transport over /dev/fuse: cloned descriptors, one message per read, one writev per reply. An IO edge.
 //!
 //! One reader, the leader, is a tokio task that waits for the device to become readable. Helpers, on clones of the
-//! descriptor that nobody waits on, sleep until the leader reads something heavy or sees a backlog. Compared on two busy
-//! cores, CPU seconds of the server for the same 100,000 create-close-unlink cycles and 60 GB streamed in 1 MiB requests:
+//! descriptor for which no task waits, sleep until the leader reads something heavy or sees a backlog. Compared on two
+//! busy cores, CPU seconds of the server for the same 100,000 create-close-unlink cycles and 60 GB streamed in 1 MiB
+//! requests:
 //!
 //! | readers | handlers that answer at once | handlers that wait for another task |
 //! |---|---|---|
@@ -12,12 +13,12 @@
 //! | 2 tasks that both wait: every request wakes both | 11.7 | 11.4 to 12.1 |
 //! | leader and 1 helper | 10.4 | 11.0 to 12.0 |
 //!
-//! Threads are the best for a file system that never waits, but ours waits for the network most of the time, and then
+//! Threads are the best for a file system that never waits, but Nacre waits for the network most of the time, and then
 //! they pay for two changes of thread per request. On a quiet machine two threads gave, answering at once, 13,000 to
-//! 20,000 cycles/s to one process and 26,000 to 37,000 to two or four, 5 to 6 GB/s to one writing dd and 12 to four, 8 and
-//! 14 GB/s to reading ones; leader and helper, best of three on a machine that was busy otherwise, 23,000 and 26,000
-//! cycles/s, 4.3 and 7.6 GB/s written, 4.4 and 9.0 GB/s read. Reusing buffers (`pool`) is a factor of six for streaming writes: 0.10 CPU seconds per GB
-//! against 0.63, which are page faults.
+//! 20,000 cycles/s to one process and 26,000 to 37,000 to two or four, 5 to 6 GB/s to one writing dd and 12 to four, 8
+//! and 14 GB/s to reading ones; leader and helper, best of three on a machine that was busy otherwise, 23,000 and 26,000
+//! cycles/s, 4.3 and 7.6 GB/s written, 4.4 and 9.0 GB/s read. Reusing buffers (`pool`) is a factor of six for streaming
+//! writes: 0.10 CPU seconds per GB against 0.63, which are page faults.
 #![allow(clippy::disallowed_methods)] // It reads and writes a device, and registers it with tokio.
 
 use crate::abi::{self, opcode};
@@ -43,18 +44,18 @@ use tokio::sync::Notify;
 pub(crate) struct Channel(File);
 
 impl Channel {
-    /// Opens the device. Mounting on it, or cloning, gives it a session.
+    /// Opens the device. Mounting or cloning attaches it to a session.
     pub(crate) fn open() -> Result<Channel, FuseError> {
         let opened = OpenOptions::new().read(true).write(true).open("/dev/fuse");
         opened.map(Channel).map_err(|error| FuseError::Device { error })
     }
 
-    /// The descriptor that a helper program opened and mounted.
+    /// A channel for the descriptor that a helper program opened and mounted.
     pub(crate) fn of_helper(device: OwnedFd) -> Channel {
         Channel(device.into())
     }
 
-    /// A further channel of the same session, with a queue of its own for what is being served.
+    /// Opens another channel of the same session, with its own queue of requests being served.
     pub(crate) fn clone_channel(&self) -> Result<Channel, FuseError> {
         let clone = Channel::open()?;
         let fd = self.0.as_raw_fd() as u32;
@@ -67,7 +68,7 @@ impl Channel {
         self.0.as_raw_fd()
     }
 
-    /// From now on reading does not wait.
+    /// Makes reads return at once if there is no message.
     pub(crate) fn set_nonblocking(&self) -> Result<(), FuseError> {
         let on: libc::c_int = 1;
         // SAFETY: the ioctl reads the int that the pointer leads to, which outlives the call.
@@ -83,10 +84,10 @@ impl Channel {
                 Err(e) => e,
             };
             match error.raw_os_error() {
-                // Unmounted; or aborted, as by a forced unmount.
+                // The file system was unmounted, or aborted by a forced unmount.
                 Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(Received::Over),
                 Some(libc::EAGAIN) => return Ok(Received::Nothing),
-                // ENOENT: the request was withdrawn while we read it.
+                // ENOENT: the request was withdrawn while it was being read.
                 Some(libc::ENOENT | libc::EINTR) => {}
                 _ => return Err(error),
             }
@@ -94,12 +95,12 @@ impl Channel {
     }
 }
 
-/// What came of reading the device.
+/// Result of reading the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// A message of so many bytes.
+    /// A message of this many bytes.
     Message(usize),
-    /// There is none at the moment.
+    /// There is no message at the moment.
     Nothing,
     /// The session is over.
     Over,
@@ -124,7 +125,7 @@ impl Sink for Channel {
     }
 }
 
-/// What the readers of one session share.
+/// State shared by the readers of one session.
 pub(crate) struct Server {
     pub(crate) rt: Rt,
     pub(crate) handler: Arc<dyn Handler>,
@@ -136,12 +137,12 @@ pub(crate) struct Server {
     pub(crate) help: Notify,
 }
 
-/// After so many messages in a row a reader lets other tasks run.
+/// Number of messages in a row after which a reader lets other tasks run.
 const MESSAGES_PER_TURN: usize = 32;
-/// After so many messages in a row the leader takes it that there are more waiting than one reader can take.
+/// Number of messages in a row after which the leader assumes a backlog that one reader cannot handle.
 const MESSAGES_ALONE: usize = 4;
 
-/// What a message asks of its reader's time.
+/// How much of its reader's time a message takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Weight {
     Light,
@@ -150,7 +151,7 @@ enum Weight {
 }
 
 impl Server {
-    /// The one reader that waits for the device to become readable. Ends with the session.
+    /// Runs the one reader that waits for the device to become readable. Ends with the session.
     pub(crate) async fn lead(&self, channel: Arc<Channel>) {
         let interest = Interest::READABLE | Interest::ERROR;
         // SAFETY: a channel's descriptor is open and the same as long as the channel lives, which `ready` sees to.
@@ -168,8 +169,8 @@ impl Server {
         }
     }
 
-    /// A reader, number 1 and up, that sleeps until the leader has more than it can do. Ends when it is aborted, or with the
-    /// session.
+    /// Runs a reader, number 1 and up, that sleeps until the leader has more than it can do. Ends when it is aborted, or
+    /// with the session.
     pub(crate) async fn assist(&self, number: usize, channel: Arc<Channel>) {
         let mut reader = Reader { number, sink: channel.clone(), buf: self.pool.take(), channel };
         loop {
@@ -180,7 +181,7 @@ impl Server {
         }
     }
 
-    /// Serves messages until there are no more. Calls `call_help` when there is too much to do for one.
+    /// Serves messages until there are no more. Calls `call_help` when there are too many for one reader.
     async fn take_turns(&self, reader: &mut Reader, call_help: impl Fn()) -> Received {
         let mut in_a_row = 0;
         loop {
@@ -217,7 +218,7 @@ impl Server {
         tracing::trace!(unique = header.unique, ?operation, "request");
         let traits = Traits::of(&operation);
         let work = dispatch(&self.handler, sink, &self.interrupts, &header, operation);
-        // Of a message that was copied, only what the operation took of it lives on.
+        // If the message was copied, only the parts that the operation took stay in memory.
         drop(message);
         if let Some(work) = work {
             let work = in_order(&self.interrupts, &self.releases, reader.number, &traits, work);
@@ -239,7 +240,7 @@ impl Server {
 
 /// One channel and the buffer that its next message is read into.
 struct Reader {
-    /// The leader's is 0.
+    /// Number of the reader; 0 is the leader.
     number: usize,
     channel: Arc<Channel>,
     sink: Arc<dyn Sink>,

@@ -1,8 +1,8 @@
-//! The door itself: the kernel's requests become calls of the client, its nodes become FIDs.
+//! The door itself: turns the kernel's requests into calls of the client, and its nodes into FIDs.
 //!
-//! The kernel keeps names and attributes for as long as the client holds the locks that make them true, and is told
-//! before one is given back ([`crate::kernel_cache`]). Files are open for direct I/O: the client caches their data. So two
-//! mounts always agree.
+//! The kernel keeps names and attributes for as long as the client holds the locks that make them true, and is told to
+//! forget them before such a lock is given back ([`crate::kernel_cache`]). Files are opened for direct I/O, because the
+//! client caches their data. So two mounts always agree.
 
 mod control;
 mod listing;
@@ -58,7 +58,7 @@ struct Door {
     rt: Rt,
     nodes: Arc<Nodes>,
     kernel: Arc<KernelCache>,
-    /// To see as whom the kernel would run a program, once it is mounted. None: no program gets other rights there.
+    /// The kernel's beliefs about set-id programs, once mounted. None: programs get no other rights on this mount.
     beliefs: OnceLock<Option<Beliefs>>,
     files: Mutex<Slab<Arc<OpenFile>>>,
     directories: Mutex<Slab<Arc<OpenDirectory>>>,
@@ -69,10 +69,10 @@ struct Door {
 /// Most files in [`Door::created`].
 const CREATED_MAX: usize = 1024;
 
-/// umount(2) gives up on targets that have made nothing durable for so long.
+/// How long umount(2) waits for targets that make nothing durable.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Best I/O size that stat tells: one stripe's worth of read-ahead for tools like cp.
+/// Best I/O size in stat: one stripe's worth of read-ahead for tools like cp.
 const BLOCK_SIZE: u32 = 1 << 20;
 
 impl Door {
@@ -85,18 +85,18 @@ impl Door {
         files.get(handle as usize).cloned().ok_or(Errno::EBADF)
     }
 
-    /// The kernel gets one more lookup count with this.
+    /// A reply for a name, with which the kernel gets one more lookup count.
     fn entry(&self, parent: Fid, name: &[u8], reported: &Reported) -> Entry {
         let attr = &reported.attr;
-        // First, so that who takes attributes or names away finds it.
+        // First, so that invalidations of attributes or names find the node.
         let node = self.nodes.looked_up(attr.fid);
         let entry_valid = self.kernel.entry_valid(|| self.client.keeps_name(parent, name, Some(attr.fid)));
         let (attr, attr_valid) = self.reported(node, reported);
         Entry { node, generation: 0, entry_valid, attr_valid, attr }
     }
 
-    /// Attributes for the kernel, and for how long it may believe them: of a file whose size is not all known, not at all, so
-    /// that a program that wants to know it asks for it.
+    /// Attributes for the kernel, and how long it may believe them. It may not believe those of a file whose size is not
+    /// completely known, so that a program that needs the size causes another request.
     fn reported(&self, node: u64, Reported { attr, is_complete }: &Reported) -> (Attr, Duration) {
         let size = match attr.is_file() {
             true => self.nodes.reported_size(node, attr.size, *is_complete),
@@ -116,8 +116,9 @@ impl Door {
         Opened { handle, flags: OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES }
     }
 
-    /// Finds the inode of a file handle whose node the kernel has forgotten (`.`), or a directory's parent, to connect it with
-    /// the root (`..`). The kernel asks so, for nobody, in open_by_handle_at(2) and in its NFS server.
+    /// Finds the inode of a file handle whose node the kernel has forgotten (`.`), or a directory's parent, to connect it
+    /// with the root (`..`). The kernel asks this, on behalf of no program, in open_by_handle_at(2) and in its NFS
+    /// server.
     async fn lookup_by_handle(&self, node: u64, name: &[u8]) -> Result<attr::Attr, Errno> {
         let fid = self.nodes.fid_of_handle(node).ok_or(Errno::ESTALE)?;
         let found = match name {
@@ -125,7 +126,7 @@ impl Door {
             _ => self.client.lookup(&Credentials::root(), fid, name).await,
         };
         match found {
-            // If it was open in this mount the kernel would know it.
+            // The kernel would know the inode if it were open in this mount.
             Ok(attr) if attr.nlink == 0 => Err(Errno::ESTALE),
             Err(Errno::ENOENT) => Err(Errno::ESTALE),
             found => found,
@@ -142,17 +143,17 @@ impl Door {
         }
     }
 
-    /// The kernel checks permissions before open(2) returns to who created a file, and asks for attributes if it may not
-    /// believe the ones it was just given. Until then that thread can do nothing with the file, and if nobody else has
-    /// opened it either, the same answer is as good as new: the objects need not be asked.
+    /// The kernel checks permissions before open(2) returns to the thread that created a file, and asks for attributes if
+    /// it may not believe the ones it just got. Until then that thread can do nothing with the file. So if nobody else
+    /// has opened the file either, the same answer is still right, and its objects need not be asked.
     fn attr_of_created(&self, ctx: &Context, op: &request::GetAttr) -> Option<attr::Attr> {
         let mut created = self.created.lock();
         let (thread, attr) = created.remove(&op.node)?;
         (thread == ctx.pid && op.handle.is_none()).then_some(attr)
     }
 
-    /// Attributes that a program asked for, or that the kernel needs to check permissions before it does something else: only
-    /// the first need be complete if an OST is away.
+    /// Attributes that a program asked for, or that the kernel needs to check permissions for another operation. If an
+    /// OST is away, only the former have to be complete.
     async fn attr_for(&self, ctx: &Context, node: u64) -> Result<Reported, Errno> {
         let (cred, fid) = (credentials(ctx), self.fid(node)?);
         let reported = self.client.getattr_promptly(&cred, fid).await?;
@@ -175,7 +176,7 @@ impl Door {
     async fn lock(&self, ctx: &Context, op: &request::SetLock) -> Result<(), Errno> {
         let file = self.file(op.handle)?;
         let request = flock_request(op.owner, &op.lock, op.space, op.wait);
-        // Only waiting for a lock is interrupted: an unlock that fails would leave the lock.
+        // Only a wait for a lock may be interrupted: an unlock that fails would leave the lock.
         if !op.wait || op.lock.kind == LockKind::Unlock {
             return self.client.flock(&file, request).await;
         }
@@ -208,7 +209,7 @@ impl Handler for Door {
             Ok(parent) => parent,
             Err(e) => return reply.error(e),
         };
-        // The kernel holds the directory meanwhile.
+        // The kernel holds the directory's mutex meanwhile.
         match self.client.lookup_promptly(&credentials(&ctx), parent, &op.name).await {
             Ok(reported) => reply.ok(&self.entry(parent, &op.name, &reported)),
             Err(Errno::ENOENT) => match self.kernel.entry_valid(|| self.client.keeps_name(parent, &op.name, None)) {
@@ -222,7 +223,7 @@ impl Handler for Door {
     async fn forget(self: Arc<Self>, forgets: Vec<request::Forget>) {
         for f in &forgets {
             self.nodes.forget(f.node, f.lookups);
-            // Its creator may have got EINTR, and will not ask for what it never heard of.
+            // The file's creator may have got EINTR, and then will not ask for a file of which it does not know.
             self.created.lock().remove(&f.node);
         }
     }
@@ -417,12 +418,13 @@ impl Handler for Door {
     async fn write(self: Arc<Self>, _: Context, op: request::Write, reply: ReplyWrite) {
         let written = async {
             let file = self.file(op.handle)?;
-            // A store into a mapping takes nothing from a program, as on local file systems. Nobody knows whose it was.
+            // As on local file systems, a store into a mapping removes no set-id bits. The program that made it is not
+            // known.
             if !op.from_cache && !op.data.is_empty() {
                 self.client.drop_privileges(&file, op.kill_suidgid).await?;
                 self.check_written(op.node, file.fid()).await?;
             }
-            // A shared mapping's pages go where they are, even if the file is open for appending.
+            // Pages of a shared mapping keep their offsets, even if the file is open for appending.
             let data = Payload::from(op.data);
             if op.from_cache {
                 self.nodes.set_mapped(op.node);
@@ -459,7 +461,7 @@ impl Handler for Door {
     async fn release(self: Arc<Self>, _: Context, op: request::Release, reply: ReplyEmpty) {
         let Some(file) = self.files.lock().try_remove(op.handle as usize) else { return reply.error(Errno::EBADF) };
         if op.unlock_flock {
-            // The MDT drops the locks of a handle that is closed in any case.
+            // The MDT drops the locks of a closed handle in any case.
             let _ = self.client.release_locks(&file, op.lock_owner).await;
         }
         reply.result(self.client.release(file).await);
@@ -482,7 +484,7 @@ impl Handler for Door {
 
     async fn set_xattr(self: Arc<Self>, ctx: Context, op: request::SetXattr, reply: ReplyEmpty) {
         let done = async {
-            // Only the kernel knows who has CAP_SETFCAP, and it has asked nobody else.
+            // Only the kernel knows whether the caller has CAP_SETFCAP, and it has checked that.
             let cred = if is_capability(&op.name) { Credentials::root() } else { credentials(&ctx) };
             self.client.setxattr(&cred, self.fid(op.node)?, &op.name, &op.value, op.flags).await
         };
@@ -509,7 +511,7 @@ impl Handler for Door {
         let done = async {
             let fid = self.fid(op.node)?;
             match self.client.removexattr(&credentials(&ctx), fid, &op.name).await {
-                // It was not for a write, so the caller has CAP_SETFCAP.
+                // The caller has CAP_SETFCAP, because no write caused this.
                 Err(Errno::EACCES | Errno::EPERM) if is_capability(&op.name) => {
                     self.client.removexattr(&Credentials::root(), fid, &op.name).await
                 }
@@ -535,9 +537,9 @@ impl Handler for Door {
         }
     }
 
-    /// The client asks the MDT for attributes and locks, to have them when the kernel looks names up; the entries are
-    /// sent without. A name sent along here would be believed even if it was taken away before the kernel has read it:
-    /// it dates such names by when it reads them.
+    /// The client fetches attributes and locks from the MDT, to have them when the kernel looks names up; the entries are
+    /// sent without them. If a name were sent here, the kernel would believe it even if it was removed before the kernel
+    /// read the reply, because the validity of such names begins when the kernel reads them.
     async fn read_dir_plus(self: Arc<Self>, ctx: Context, op: request::ReadDir, mut reply: ReplyDirectoryPlus) {
         match self.list(&ctx, &op, true, |entry| reply.add(&Entry::default(), entry)).await {
             Ok(()) => reply.ok(),
@@ -590,7 +592,7 @@ impl Handler for Door {
     async fn fallocate(self: Arc<Self>, ctx: Context, op: request::Fallocate, reply: ReplyEmpty) {
         let done = async {
             let file = self.file(op.handle)?;
-            // The request does not tell who has CAP_FSETID.
+            // The request does not say whether the caller has CAP_FSETID.
             self.client.drop_privileges(&file, ctx.uid != 0).await?;
             self.client.fallocate(&file, op.mode, op.offset, op.length).await
         };
@@ -606,7 +608,7 @@ impl Handler for Door {
         }
     }
 
-    /// The process goes on trying for what could not be made durable: see `Client::unmount`.
+    /// The process goes on making data durable after this: see `Client::unmount`.
     async fn unmounting(self: Arc<Self>, _: Context) {
         if let Err(error) = self.client.settle(UNMOUNT_PATIENCE).await {
             let left: Vec<_> = self.client.unsettled().iter().map(ToString::to_string).collect();
@@ -630,15 +632,15 @@ fn is_capability(name: &[u8]) -> bool {
     name == attr::CAPABILITY.as_bytes()
 }
 
-/// Flags of open(2), and what the kernel says beside them.
+/// Flags of open(2), and the kernel's further flags.
 fn open_flags(flags: u32, kill_suidgid: bool) -> u32 {
     flags & !KILL_SET_ID | if kill_suidgid { KILL_SET_ID } else { 0 }
 }
 
-/// Whether a change of attributes takes set-id bits away that the MDT would leave. What a change of owner takes away the MDT
-/// knows best. A kernel with HANDLE_KILLPRIV_V2 names nothing at all to change before fallocate(2), and for chown(2) to
-/// -1, -1, which take the bits away; from root it does so as well when there is only a capability to take, and then
-/// `is_chown`, which tells what the caller is doing, decides.
+/// Whether a change of attributes has to remove set-id bits explicitly; for a change of owner the MDT decides that
+/// itself. A kernel with HANDLE_KILLPRIV_V2 names no attribute to change before fallocate(2), and for chown(2) to -1, -1,
+/// which remove the bits. For root it does so also if there is only a capability to remove; then `is_chown`, which looks
+/// at the caller's system call, decides.
 fn kills_set_id(uid: u32, op: &request::SetAttr, is_chown: impl FnOnce() -> bool) -> bool {
     let changes_owner = op.uid.is_some() || op.gid.is_some();
     let changes_times = op.atime.is_some() || op.mtime.is_some() || op.ctime.is_some();
@@ -646,8 +648,9 @@ fn kills_set_id(uid: u32, op: &request::SetAttr, is_chown: impl FnOnce() -> bool
     !changes_owner && (op.kill_suidgid || changes_nothing && (uid != 0 || is_chown()))
 }
 
-/// Whether the kernel may believe attributes until it is told otherwise. It must ask for the mode of a set-id program each
-/// time it runs one: the answer to a SETATTR counts for the kernel even if it was told meanwhile to forget the mode.
+/// True if the kernel may believe attributes until it is told otherwise. It must ask for the mode of a set-id program
+/// each time it runs one, because the kernel uses the answer to a SETATTR even if it was told meanwhile to forget the
+/// mode.
 fn is_keepable(a: &attr::Attr) -> bool {
     !a.is_file() || a.mode & (mode::S_ISUID | mode::S_ISGID) == 0
 }
@@ -669,8 +672,8 @@ fn to_kernel(a: &attr::Attr) -> Attr {
     }
 }
 
-/// Who calls. FUSE does not tell supplementary groups, so they are read from the caller's process; the superuser
-/// needs none.
+/// The caller's credentials. FUSE does not pass supplementary groups, so they are read from the caller's process; the
+/// superuser needs none.
 fn credentials(ctx: &Context) -> Credentials {
     let mut cred = Credentials { uid: ctx.uid, gid: ctx.gid, groups: Vec::new() };
     if ctx.uid != 0 && ctx.pid != 0 {
@@ -686,7 +689,7 @@ fn flock_request(owner: u64, lock: &FileLock, space: LockSpace, wait: bool) -> F
         LockKind::Exclusive => FlockKind::Write,
         LockKind::Unlock => FlockKind::Unlock,
     };
-    // The kernel's end of file is the largest signed number, ours the largest of all.
+    // The kernel's end of file is the largest signed number, that of the client the largest of all.
     let end = if lock.end >= i64::MAX as u64 { u64::MAX } else { lock.end };
     FlockRequest { owner, pid: lock.pid, kind, start: lock.start, end, wait, bsd: space == LockSpace::Flock }
 }

@@ -3,7 +3,7 @@
 
 /// The groups, or none if the process is gone.
 pub(crate) fn of_process(pid: u32) -> Vec<u32> {
-    // The thread's own status: a thread may have set its groups apart from its process.
+    // The thread's own status, because a thread may have other groups than its process.
     let status = std::fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
     parse(&status)
 }

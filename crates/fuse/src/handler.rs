@@ -1,8 +1,8 @@
-//! What a file system implements: [`Handler`], one method per operation. And the table that leads from an operation to
-//! its method with a reply object of the right type.
+//! The interface that a file system implements: [`Handler`], one method per operation; and the table that calls an
+//! operation's method with a reply object of the right type.
 //!
-//! A method's future is polled once where the request was read; only if it has to wait does it become a task. So what
-//! answers from memory costs no task, and a method must not block its thread.
+//! A method's future is polled once where the request was read; only if it has to wait does it become a task. So
+//! operations answered from memory cost no task, and a method must not block its thread.
 
 use crate::interrupt::Interrupts;
 use crate::notify::Notifier;
@@ -17,7 +17,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Who calls.
+/// The caller of an operation.
 #[derive(Clone)]
 pub struct Context {
     /// The request's number.
@@ -39,9 +39,9 @@ impl Context {
         Context { unique, uid, gid, pid, supplementary_group, interrupts }
     }
 
-    /// Waits until the calling process gets a signal, or the session is over. Then answer soon, normally with EINTR. An
-    /// operation need not listen: half a second later its caller gets EINTR, and what it does then is undone where it must be
-    /// ([`crate::running`]).
+    /// Waits until the calling process gets a signal, or the session is over. The operation should then answer soon,
+    /// normally with EINTR. An operation need not listen: half a second later its caller gets EINTR, and the operation's
+    /// effects are undone where necessary ([`crate::running`]).
     pub async fn interrupted(&self) {
         self.interrupts.interrupted(self.unique).await;
     }
@@ -52,8 +52,8 @@ impl Context {
     }
 }
 
-/// A file system. Operations not implemented answer ENOSYS, which makes the kernel manage without where it can (and not
-/// ask again); open, opendir, release and releasedir succeed with handle 0.
+/// A file system. Operations that are not implemented answer ENOSYS, which makes the kernel manage without them where it
+/// can (and not ask again); open, opendir, release and releasedir succeed with handle 0.
 #[async_trait]
 #[expect(unused_variables, reason = "the names document the parameters")]
 pub trait Handler: Send + Sync + 'static {
@@ -63,7 +63,7 @@ pub trait Handler: Send + Sync + 'static {
     async fn lookup(self: Arc<Self>, ctx: Context, op: request::Lookup, reply: ReplyEntry) {
         reply.error(Errno::ENOSYS);
     }
-    /// Takes back lookup counts; nobody waits for it.
+    /// Takes back lookup counts; the kernel does not wait for it.
     async fn forget(self: Arc<Self>, forgets: Vec<request::Forget>) {}
     /// Reads attributes.
     async fn get_attr(self: Arc<Self>, ctx: Context, op: request::GetAttr, reply: ReplyAttr) {
@@ -77,15 +77,15 @@ pub trait Handler: Send + Sync + 'static {
     async fn read_link(self: Arc<Self>, ctx: Context, op: request::ReadLink, reply: ReplyLink) {
         reply.error(Errno::ENOSYS);
     }
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     async fn sym_link(self: Arc<Self>, ctx: Context, op: request::SymLink, reply: ReplyEntry) {
         reply.error(Errno::ENOSYS);
     }
-    /// Makes a file, device, pipe or socket.
+    /// Creates a file, device, pipe or socket.
     async fn mk_nod(self: Arc<Self>, ctx: Context, op: request::MkNod, reply: ReplyEntry) {
         reply.error(Errno::ENOSYS);
     }
-    /// Makes a directory.
+    /// Creates a directory.
     async fn mk_dir(self: Arc<Self>, ctx: Context, op: request::MkDir, reply: ReplyEntry) {
         reply.error(Errno::ENOSYS);
     }
@@ -101,7 +101,7 @@ pub trait Handler: Send + Sync + 'static {
     async fn rename(self: Arc<Self>, ctx: Context, op: request::Rename, reply: ReplyEmpty) {
         reply.error(Errno::ENOSYS);
     }
-    /// Makes a further name.
+    /// Creates another name of an inode.
     async fn link(self: Arc<Self>, ctx: Context, op: request::Link, reply: ReplyEntry) {
         reply.error(Errno::ENOSYS);
     }
@@ -125,7 +125,7 @@ pub trait Handler: Send + Sync + 'static {
     async fn write(self: Arc<Self>, ctx: Context, op: request::Write, reply: ReplyWrite) {
         reply.error(Errno::ENOSYS);
     }
-    /// Size and use of the file system.
+    /// Returns size and use of the file system.
     async fn stat_fs(self: Arc<Self>, ctx: Context, op: request::StatFs, reply: ReplyStatFs) {
         reply.error(Errno::ENOSYS);
     }
@@ -181,7 +181,7 @@ pub trait Handler: Send + Sync + 'static {
     async fn fsync_dir(self: Arc<Self>, ctx: Context, op: request::FSync, reply: ReplyEmpty) {
         reply.error(Errno::ENOSYS);
     }
-    /// Which lock is in the way.
+    /// Finds a conflicting lock.
     async fn get_lock(self: Arc<Self>, ctx: Context, op: request::GetLock, reply: ReplyLock) {
         reply.error(Errno::ENOSYS);
     }
@@ -189,7 +189,7 @@ pub trait Handler: Send + Sync + 'static {
     async fn set_lock(self: Arc<Self>, ctx: Context, op: request::SetLock, reply: ReplyEmpty) {
         reply.error(Errno::ENOSYS);
     }
-    /// May the caller?
+    /// Checks whether the caller may access an inode.
     async fn access(self: Arc<Self>, ctx: Context, op: request::Access, reply: ReplyEmpty) {
         reply.error(Errno::ENOSYS);
     }
@@ -213,12 +213,12 @@ pub trait Handler: Send + Sync + 'static {
     async fn copy_file_range(self: Arc<Self>, ctx: Context, op: request::CopyFileRange, reply: ReplyCopied) {
         reply.error(Errno::ENOSYS);
     }
-    /// statx(2) for more than attributes.
+    /// statx(2) for fields that attributes do not have.
     async fn stat_x(self: Arc<Self>, ctx: Context, op: request::StatX, reply: ReplyStatX) {
         reply.error(Errno::ENOSYS);
     }
-    /// The last name and open file of the mount have gone. umount(2) waits for this, if the mount lies over a block device;
-    /// else it is not called.
+    /// The mount has lost its last name and its last open file. umount(2) waits for this, if the mount lies over a block
+    /// device; otherwise this is not called.
     async fn unmounting(self: Arc<Self>, ctx: Context) {}
     /// The session is over: unmounted or aborted. Called once, after the last request was read.
     async fn destroy(self: Arc<Self>) {}
@@ -227,7 +227,7 @@ pub trait Handler: Send + Sync + 'static {
 /// The work of one request.
 pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Calls the handler's method for `operation`. None if there is nothing to run.
+/// Calls the handler's method for `operation`. Returns none if there is nothing to run.
 pub(crate) fn dispatch(
     h: &Arc<dyn Handler>,
     sink: &Arc<dyn Sink>,
@@ -320,7 +320,7 @@ pub(crate) fn dispatch(
     })
 }
 
-/// Whether the reply gives the kernel a lookup or an open file, which it would have to give back.
+/// True if the reply gives the kernel a lookup or an open file, which would have to be given back.
 fn gives_something(operation: &Operation) -> bool {
     use Operation as Op;
     let brings_an_inode = matches!(

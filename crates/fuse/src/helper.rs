@@ -1,5 +1,5 @@
-//! Mounting for users other than root, by fusermount3, the set-user-id program of the package fuse3: it opens /dev/fuse, mounts
-//! it on a directory that the user may write to, and hands the descriptor over. An IO edge.
+//! Mounts for users other than root, by fusermount3, the set-user-id program of the package fuse3: it opens /dev/fuse,
+//! mounts it on a directory that the user may write to, and passes the descriptor back. An IO edge.
 #![allow(clippy::disallowed_methods)] // It runs a program and talks to it over a socket.
 
 use crate::dev::Channel;
@@ -12,26 +12,26 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// The program.
+/// Name of the program.
 const PROGRAM: &str = "fusermount3";
-/// Where it finds the number of the descriptor that it sends over.
+/// Environment variable with the number of the socket over which the program sends the descriptor.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
-/// Where root says whether users may let others into their mounts.
+/// File in which root says whether users may let others into their mounts.
 const CONFIGURATION: &str = "/etc/fuse.conf";
 
-/// Whether mounting needs the program: root mounts by itself.
+/// True if mounting needs the program; root mounts without it.
 pub(crate) fn is_needed() -> bool {
     // SAFETY: no preconditions.
     unsafe { libc::geteuid() != 0 }
 }
 
-/// Checks that the program and the device are there.
+/// Checks that the program and the device exist.
 pub(crate) fn check() -> Result<(), FuseError> {
     run(Command::new(PROGRAM).arg("--version"))?;
     Channel::open().map(drop)
 }
 
-/// Mounts on `path`; the session's channel.
+/// Mounts on `path`. Returns the session's channel.
 pub(crate) fn mount(path: &Path, options: &MountOptions, max_read: usize) -> Result<Channel, FuseError> {
     let failed = |error| FuseError::Mount { path: path.into(), error };
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
@@ -53,7 +53,7 @@ pub(crate) fn mount(path: &Path, options: &MountOptions, max_read: usize) -> Res
     receive_descriptor(&ours).map(Channel::of_helper).map_err(failed)
 }
 
-/// Unmounts `path`. There is no forced unmount for users: it is lazy then.
+/// Unmounts `path`. Users cannot force an unmount; a lazy one takes its place.
 pub(crate) fn unmount(path: &Path, how: Unmount) -> Result<(), FuseError> {
     let mut command = Command::new(PROGRAM);
     command.arg("-u");

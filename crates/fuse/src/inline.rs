@@ -1,8 +1,8 @@
-//! Running work where it arose. Most requests are answered at their first poll; of the rest most wait for one message,
-//! and end at their second. So work that has to wait is parked, not spawned, and becomes a task when it is woken: that
-//! saves the wake-up of an executor thread which would only find that there is nothing to do yet.
+//! Runs work where it arose. Most requests are answered at their first poll; most others wait for one message, and end at
+//! their second poll. So work that has to wait is parked, not spawned, and becomes a task when it is woken: that saves
+//! waking an executor thread which would only find that there is nothing to do yet.
 //!
-//! Parked work is not one of the runtime's tasks: `Rt::kill` does not end it, but it cannot go on either.
+//! Parked work is not a task of the runtime: `Rt::kill` does not end it, but it cannot go on either.
 
 use crate::handler::Work;
 use nacre_rt::Rt;
@@ -11,8 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 
-/// Polls `work` here, once. If it is not done then, it goes on as a task of `rt` as soon as it is woken, in the form that
-/// `wait` gives it.
+/// Polls `work` here, once. If it is not done then, it goes on as a task of `rt` as soon as it is woken, wrapped by
+/// `wait`.
 pub(crate) fn run<W: Future<Output = ()> + Send + 'static>(
     rt: &Rt,
     mut work: Work,
@@ -21,7 +21,7 @@ pub(crate) fn run<W: Future<Output = ()> + Send + 'static>(
     let parked = Arc::new(Parked { rt: rt.clone(), slot: Mutex::new(Slot::Polling) });
     let waker = Waker::from(parked.clone());
     let mut context = Context::from_waker(&waker);
-    // A panic is a bug of one operation. Its reply object has sent EIO when we get here; this thread must live on.
+    // A panic is a bug of one operation. Its reply object has sent EIO by now; this thread must live on.
     match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut context).is_pending())) {
         Ok(true) => parked.park(wait(work, &mut context)),
         Ok(false) => {}
@@ -29,8 +29,8 @@ pub(crate) fn run<W: Future<Output = ()> + Send + 'static>(
     }
 }
 
-/// Work between its first poll and its wake-up. Owned by the wakers that it left: if the last of them is dropped, nothing
-/// will ever wake it, and it is dropped with them (which answers its request with EIO).
+/// Work between its first poll and its wake-up. Its wakers own it: if the last of them is dropped, nothing can wake it,
+/// and it is dropped as well (which answers its request with EIO).
 struct Parked<W> {
     rt: Rt,
     slot: Mutex<Slot<W>>,
@@ -39,11 +39,11 @@ struct Parked<W> {
 enum Slot<W> {
     /// The first poll is under way.
     Polling,
-    /// It was woken during the first poll.
+    /// The work was woken during the first poll.
     Woken,
-    /// It waits to be woken.
+    /// The work waits to be woken.
     Waiting(W),
-    /// It is a task, or done.
+    /// The work has become a task, or is done.
     Gone,
 }
 

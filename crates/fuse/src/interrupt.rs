@@ -1,6 +1,6 @@
-//! Who waits to be interrupted. The kernel sends INTERRUPT when a signal comes to a process whose request is being
-//! served. Every request that has to wait listens ([`crate::running`]); one that may wait for long (a lock) can listen by
-//! itself, too, and answer sooner ([`Context::interrupted`]).
+//! Requests that wait to be interrupted. The kernel sends INTERRUPT when a signal comes to a process whose request is
+//! being served. Every request that has to wait listens ([`crate::running`]); an operation that may wait for long (a
+//! lock) can listen itself, too, and answer sooner ([`Context::interrupted`]).
 //!
 //! An engine without IO. Requests register only when they begin to listen, so an INTERRUPT may come before that:
 //! it is remembered for a while.
@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// INTERRUPTs remembered for requests that do not listen (yet). Beyond that the oldest request's is forgotten.
+/// Most INTERRUPTs remembered for requests that do not listen (yet). Beyond that the oldest request's is forgotten.
 const EARLY_MAX: usize = 4096;
 
 /// The registry of one session.
@@ -27,11 +27,11 @@ pub(crate) struct Interrupts {
 
 #[derive(Default)]
 struct State {
-    /// The session is over, which interrupts everybody.
+    /// True once the session is over, which interrupts all requests.
     over: bool,
-    /// Requests that listen, and how many of their parts do.
+    /// Requests that listen, with the number of listeners of each.
     listening: BTreeMap<u64, (Waker, u32)>,
-    /// Requests interrupted that did not listen. The kernel's numbers only grow, so the smallest is the oldest.
+    /// Interrupted requests that did not listen. The kernel's numbers only grow, so the smallest is the oldest.
     early: BTreeSet<u64>,
 }
 
@@ -45,17 +45,17 @@ impl Interrupts {
         &self.rt
     }
 
-    /// The session's requests that were left by their callers.
+    /// The requests of the session that their callers have left.
     pub(crate) fn left(&self) -> &Arc<Left> {
         &self.left
     }
 
-    /// Whether the session is over.
+    /// True if the session is over.
     pub(crate) fn is_over(&self) -> bool {
         self.state.lock().over
     }
 
-    /// The kernel interrupts the request `unique`.
+    /// Handles an INTERRUPT for the request `unique`.
     pub(crate) fn handle_interrupt(&self, unique: u64) {
         let mut state = self.state.lock();
         state.early.insert(unique);
@@ -69,7 +69,7 @@ impl Interrupts {
         }
     }
 
-    /// The session is over: nobody waits for an answer any more.
+    /// The session is over: no caller waits for an answer.
     pub(crate) fn handle_end(&self) {
         let mut state = self.state.lock();
         state.over = true;
@@ -78,19 +78,19 @@ impl Interrupts {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Ready once the request `unique` is interrupted.
+    /// A future that is ready once the request `unique` is interrupted.
     pub(crate) fn interrupted(self: &Arc<Self>, unique: u64) -> Interrupted {
         Interrupted { interrupts: self.clone(), unique, is_listening: false }
     }
 
-    /// Requests that listen, for leak checks.
+    /// Number of requests that listen, for leak checks.
     #[cfg(test)]
     pub(crate) fn listening_count(&self) -> usize {
         self.state.lock().listening.len()
     }
 }
 
-/// Future of an interruption. Dropping it stops listening.
+/// Waits for an interruption. Dropping it stops listening.
 pub(crate) struct Interrupted {
     interrupts: Arc<Interrupts>,
     unique: u64,
@@ -105,10 +105,10 @@ impl Future for Interrupted {
         let (waker, parts) = state.listening.entry(self.unique).or_insert_with(|| (cx.waker().clone(), 0));
         *parts += u32::from(is_first);
         let stale = (!waker.will_wake(cx.waker())).then(|| std::mem::replace(waker, cx.waker().clone()));
-        // Not removed: whoever asks again of the same request gets the same answer.
+        // Not removed, so that further listeners of the same request get the same answer.
         let is_interrupted = state.over || state.early.contains(&self.unique);
         drop(state);
-        // Outside of the mutex: the waker may own the work that listens.
+        // Dropped outside the mutex, because the waker may own the work that listens.
         drop(stale);
         if is_interrupted { Poll::Ready(()) } else { Poll::Pending }
     }
@@ -124,7 +124,7 @@ impl Drop for Interrupted {
             *parts -= 1;
             *parts == 0
         });
-        // The waker is dropped after the lock is released: it may own the work that listens.
+        // The waker is dropped after the lock is released, because it may own the work that listens.
         let waker = is_last.then(|| state.listening.remove(&self.unique));
         drop(state);
         drop(waker);

@@ -1,8 +1,8 @@
-//! What programs ask of an open file beside POSIX: advice and group locks, as ioctls on a mounted file.
+//! Requests of programs beyond POSIX: advice and group locks, as ioctls on a file of the mount.
 //!
-//! Lustre's own numbers cannot be served through FUSE: the kernel copies what an ioctl's number says, and Lustre passes a
-//! group's number in place of a pointer, and lists of advice behind a fixed header. So these are ours, each with one
-//! struct of numbers in the machine's byte order. `lfs ladvise` is the tool for people.
+//! Lustre's own ioctl numbers cannot be served through FUSE: the kernel copies what an ioctl's number describes, and
+//! Lustre passes a group's number in place of a pointer, and lists of advice behind a fixed header. So these are Nacre's
+//! own numbers, each with one struct of numbers in the machine's byte order. `lfs ladvise` is the tool for people.
 //!
 //! ```c
 //! struct nacre_ladvise { uint32_t advice, flag; uint64_t start, end; };   /* end: the first byte after, ~0 for all */
@@ -13,8 +13,8 @@
 //! ```
 //!
 //! `advice` is numbered as in liblustreapi: 1 willread, 2 dontneed, 3 locknoexpand (flag 1: unset), 4 lockahead (flag 1:
-//! for writing). For lockahead the result of ioctl(2) is 0 if the request was sent, 1 if another lock that is here does, 2
-//! if the very lock is here; else it is 0.
+//! for writing). For lockahead the result of ioctl(2) is 0 if the request was sent, 1 if another cached lock will do, 2
+//! if this very lock is cached; for other advice it is 0.
 
 use nacre_base::Errno;
 use nacre_client::Advice;
@@ -23,23 +23,23 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Gives advice: [`advice_to_bytes`].
 pub const IOC_LADVISE: u32 = number(1, LADVISE_BYTES);
-/// Takes the group lock whose number, a u64 that is not 0, the argument points to. Waits unless the file is open with
+/// Takes the group lock whose number, a u64 other than 0, the argument points to. Waits unless the file is open with
 /// O_NONBLOCK (EAGAIN if another group has the file).
 pub const IOC_GROUP_LOCK: u32 = number(2, size_of::<u64>());
 /// Gives the group lock back.
 pub const IOC_GROUP_UNLOCK: u32 = number(3, size_of::<u64>());
-/// Makes all that the file's mount changed durable, as syncfs(2) does where the kernel tells us of it.
+/// Makes durable everything that the file's mount changed, like syncfs(2) where the kernel passes that on.
 pub const IOC_SYNC: u32 = (b'N' as u32) << 8 | 4;
-/// `FS_IOC_GETFLAGS`, what lsattr(1) asks for.
+/// `FS_IOC_GETFLAGS`, sent by lsattr(1).
 pub const IOC_GET_FLAGS: u32 = 0x8008_6601;
-/// `FS_IOC_SETFLAGS`, what chattr(1) asks for.
+/// `FS_IOC_SETFLAGS`, sent by chattr(1).
 pub const IOC_SET_FLAGS: u32 = 0x4008_6602;
 /// `FS_IOC_FSGETXATTR`: flags and project.
 pub const IOC_GET_XFLAGS: u32 = 0x801c_581f;
 /// `FS_IOC_FSSETXATTR`.
 pub const IOC_SET_XFLAGS: u32 = 0x401c_5820;
 
-/// Each flag of a file as [`IOC_SET_FLAGS`] and as [`IOC_SET_XFLAGS`] have it.
+/// Each flag of a file in [`IOC_SET_FLAGS`] and in [`IOC_SET_XFLAGS`].
 const FLAGS: [(u32, u32); 4] =
     [(file_flags::IMMUTABLE, 0x8), (file_flags::APPEND, 0x10), (file_flags::NOATIME, 0x40), (file_flags::NODUMP, 0x80)];
 
@@ -66,7 +66,7 @@ pub fn xflags_to_bytes(flags: u32, project: u32) -> [u8; size_of::<FsXattr>()] {
     zerocopy::transmute!(FsXattr { flags: set.map(|(_, x)| x).sum(), project, ..FsXattr::default() })
 }
 
-/// What [`IOC_SET_XFLAGS`] sets: flags and project. EOPNOTSUPP: what no file here can have.
+/// Flags and project that [`IOC_SET_XFLAGS`] sets. EOPNOTSUPP for anything that files here cannot have.
 fn xflags_from_bytes(bytes: &[u8]) -> Result<FileControl, Errno> {
     let asked = FsXattr::read_from_bytes(bytes).map_err(|_| Errno::EINVAL)?;
     let known: u32 = FLAGS.iter().map(|(_, x)| x).sum();
@@ -81,7 +81,7 @@ fn xflags_from_bytes(bytes: &[u8]) -> Result<FileControl, Errno> {
 pub const LADVISE_BYTES: usize = size_of::<Ladvise>();
 
 const fn number(n: u32, size: usize) -> u32 {
-    // _IOW('N', n, size): a direction, a size, a letter and a number, as Linux has it.
+    // _IOW('N', n, size) as in Linux: a direction, a size, a letter and a number.
     1 << 30 | (size as u32) << 16 | (b'N' as u32) << 8 | n
 }
 
@@ -94,7 +94,7 @@ struct Ladvise {
     end: u64,
 }
 
-/// What an ioctl of ours asks for.
+/// A request by one of these ioctls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileControl {
     /// [`IOC_LADVISE`].
@@ -121,7 +121,8 @@ pub enum FileControl {
 }
 
 impl FileControl {
-    /// An ioctl's number and what its argument points to. ENOTTY: not ours; EINVAL: it makes no sense.
+    /// Parses an ioctl's number and the bytes that its argument points to. ENOTTY: none of these; EINVAL: it makes no
+    /// sense.
     pub fn parse(number: u32, argument: &[u8]) -> Result<FileControl, Errno> {
         let group = || u64::read_from_bytes(argument).map_err(|_| Errno::EINVAL);
         match number {
@@ -152,7 +153,7 @@ pub fn advice_to_bytes(advice: &Advice) -> [u8; LADVISE_BYTES] {
     zerocopy::transmute!(Ladvise { advice, flag, start: range.start, end: range.end })
 }
 
-/// The opposite; EINVAL if it makes no sense.
+/// The advice in [`IOC_LADVISE`]'s struct; EINVAL if it makes no sense.
 fn advice_from_bytes(bytes: &[u8]) -> Result<Advice, Errno> {
     let Ladvise { advice, flag, start, end } = Ladvise::read_from_bytes(bytes).map_err(|_| Errno::EINVAL)?;
     if start >= end {

@@ -1,7 +1,7 @@
-//! What the kernel caches of the client's files, and taking it away before a lock is given back that kept it true.
+//! The kernel's caches of the client's files, which are invalidated before a lock is given back that kept them true.
 //!
-//! Attributes, names and lists of directories are given to the kernel for a long time exactly if the client says that it
-//! will tell. Pages are cached only of what is mapped: all else is direct I/O.
+//! The kernel gets attributes, names and lists of directories with a long validity exactly if the client promises to tell
+//! before they change. Pages are cached only for mappings: everything else is direct I/O.
 
 use crate::nodes::Nodes;
 use crate::notify::Notifier;
@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How long the kernel may believe what it will be told of.
+/// How long the kernel may believe things whose changes it will be told of.
 const VALID: Duration = Duration::from_secs(3600);
-/// How long dropping pages is waited for: a page that is being read or written waits in turn for the lock. It gets its
-/// data under the lock that is called back, or else a new one.
+/// How long to wait for the kernel to drop pages. A page that is being read or written may itself wait for the lock; the
+/// read or write gets the lock that is called back, or else a new one.
 const PAGES_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pauses while a reply is on its way that makes the kernel know an inode: the first, and the longest.
+/// Pauses while a reply is on its way that makes an inode known to the kernel: the first, and the longest.
 const RETRY_FIRST: Duration = Duration::from_micros(200);
 const RETRY_LAST: Duration = Duration::from_millis(100);
 
@@ -27,7 +27,7 @@ pub(crate) struct KernelCache {
     rt: Rt,
     nodes: Arc<Nodes>,
     notifier: OnceLock<Notifier>,
-    /// Whether names can be taken away without waiting (Linux 6.16).
+    /// True if names can be invalidated without waiting (Linux 6.16).
     forgets_names: AtomicBool,
 }
 
@@ -37,7 +37,7 @@ impl KernelCache {
         Arc::new(KernelCache { rt: rt.clone(), nodes, notifier: OnceLock::new(), forgets_names })
     }
 
-    /// The session begins.
+    /// Begins with a session.
     pub(crate) fn begin(self: &Arc<Self>, notifier: Notifier) {
         if self.notifier.set(notifier).is_err() {
             return;
@@ -50,17 +50,17 @@ impl KernelCache {
         });
     }
 
-    /// How long names may be believed, `keeps` being what the client says.
+    /// How long names may be believed; `keeps` asks the client whether it will tell before they change.
     pub(crate) fn entry_valid(&self, keeps: impl FnOnce() -> bool) -> Duration {
         let keeps = self.forgets_names.load(Ordering::Acquire) && keeps();
         if keeps { VALID } else { Duration::ZERO }
     }
 
-    /// The kernel forgets its list of a directory. It never waits for us to do so: pages of lists are filled from answers
-    /// that it has.
+    /// Makes the kernel forget its list of a directory. That never waits for a request: pages of lists are filled from
+    /// replies that the kernel has.
     pub(crate) async fn drop_list(&self, node: u64) {
         if let Some(notifier) = self.notifier.get() {
-            // A directory that it does not know has no list.
+            // A directory that the kernel does not know has no list.
             let _ = notifier.inval_list(node).await;
         }
     }
@@ -75,9 +75,9 @@ impl KernelCache {
 impl Invalidate for KernelCache {
     async fn data(&self, file: Fid, offset: u64, len: u64) {
         let (Some(notifier), Some(node)) = (self.notifier.get().cloned(), self.nodes.mapped_node(file)) else { return };
-        // 0 is "to the end".
+        // 0 means "to the end".
         let len = if len == u64::MAX { 0 } else { len };
-        // A task of its own, so that it is carried out even if nobody waits for it any more.
+        // In a task of its own, so that the invalidation is carried out even if its caller stops waiting.
         let dropped = self.rt.spawn(async move {
             let _ = notifier.inval_inode(node, offset, len).await;
         });
@@ -89,8 +89,8 @@ impl Invalidate for KernelCache {
         let mut pause = RETRY_FIRST;
         while let Some(node) = self.nodes.node(file) {
             match notifier.inval_inode_attributes(node).await {
-                // The kernel will know it as soon as who waits for our reply runs, or it is about to tell that it has
-                // forgotten it.
+                // The kernel will know the inode as soon as the thread runs that waits for the reply, or it is about to
+                // say that it has forgotten the inode.
                 Err(Errno::ENOENT) if pause < RETRY_LAST => self.rt.sleep(pause).await,
                 _ => return,
             }

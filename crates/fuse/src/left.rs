@@ -1,5 +1,6 @@
-//! Requests that their callers left: a signal ended the call with EINTR, and the work goes on to its end behind it, so that
-//! nothing is half done and no lock, grant or handle is lost. How many there may be, and what must not overtake them.
+//! Requests that their callers have left: a signal ended the call with EINTR, and the work goes on to its end, so that
+//! nothing is half done and no lock, grant or handle is lost. Bounds their number, and keeps later requests from
+//! overtaking them.
 
 use crate::request::{Operation, SetAttr};
 use nacre_base::FxHashMap;
@@ -8,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Requests that may be left at the same time. Whoever comes then waits, signal or not, until one of them has ended.
+/// Most requests that may be left at the same time. Beyond that a caller has to wait, even after a signal, until one of
+/// them has ended.
 const LEFT_MAX: usize = 1024;
 
-/// What two requests must not change in another order than they were made in.
+/// Something that two requests must change in the order in which they were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
     /// The data of the inode.
@@ -24,19 +26,20 @@ pub(crate) enum Place {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     places: [Option<Place>; 2],
-    /// Later requests there wait for this one if it is left. Not for a request that makes a name: that may need objects,
-    /// and all others of its directory would wait for their OST.
+    /// True if later requests for these places wait for this one after it was left. False for a request that creates a
+    /// name: it may need objects, and all other requests for its directory would wait for their OST.
     holds: bool,
 }
 
 impl Changes {
-    /// Of an operation.
+    /// The changes of an operation.
     pub(crate) fn of(operation: &Operation) -> Changes {
         use Operation as Op;
         let data = |node| Changes { places: [Some(Place::Data(node)), None], holds: true };
         let names = |parent, holds| Changes { places: [Some(Place::Names(parent)), None], holds };
         match operation {
-            // What the kernel writes out of a mapping may be waited for by a lock that is called back, and so must not wait.
+            // A lock that is called back may wait for pages that the kernel writes out of a mapping, so these must not
+            // wait.
             Op::Write(op) if !op.from_cache => data(op.node),
             Op::Fallocate(op) => data(op.node),
             Op::SetAttr(SetAttr { node, size: Some(_), .. }) => data(*node),
@@ -60,9 +63,9 @@ impl Changes {
 /// The requests of one session that were left and have not ended.
 pub(crate) struct Left {
     room: Arc<Semaphore>,
-    /// Entries of `gates`, so that a request looks there only if there are any.
+    /// Number of entries in `gates`, so that requests look there only if there are any.
     held: AtomicUsize,
-    /// A gate is closed, which lets everybody pass, when its request has ended.
+    /// Gates by place. A gate is closed, which lets everybody pass, when its request has ended.
     gates: Mutex<FxHashMap<Place, Vec<Arc<Semaphore>>>>,
 }
 
@@ -73,7 +76,7 @@ impl Default for Left {
     }
 }
 
-/// A request that was left. To be dropped when it has ended.
+/// A request that was left. Dropped when it has ended.
 pub(crate) struct LeftRequest {
     left: Arc<Left>,
     changes: Changes,
@@ -82,7 +85,7 @@ pub(crate) struct LeftRequest {
 }
 
 impl Left {
-    /// Counts a request as left behind, once there is room for it.
+    /// Counts a request as left, once there is room for it.
     pub(crate) async fn add(self: &Arc<Left>, changes: Changes) -> LeftRequest {
         // The semaphore is never closed.
         let room = self.room.clone().acquire_owned().await.ok();
@@ -94,7 +97,7 @@ impl Left {
         LeftRequest { left: self.clone(), changes, gate, _room: room }
     }
 
-    /// The gates of those that a new request must not overtake.
+    /// The gates of the requests that a new request must not overtake.
     pub(crate) fn before(&self, changes: &Changes) -> Vec<Arc<Semaphore>> {
         if self.held.load(Ordering::Acquire) == 0 {
             return Vec::new();
@@ -103,7 +106,7 @@ impl Left {
         changes.places.iter().flatten().filter_map(|place| gates.get(place)).flatten().cloned().collect()
     }
 
-    /// Requests that were left and have not ended.
+    /// Number of requests that were left and have not ended.
     #[cfg(test)]
     fn count(&self) -> usize {
         LEFT_MAX - self.room.available_permits()
@@ -132,7 +135,7 @@ impl Drop for LeftRequest {
 /// Waits until the requests behind these gates have ended.
 pub(crate) async fn pass(gates: Vec<Arc<Semaphore>>) {
     for gate in gates {
-        // An error is what a closed gate answers.
+        // A closed gate answers with an error.
         let _ = gate.acquire().await;
     }
 }

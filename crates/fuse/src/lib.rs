@@ -1,5 +1,6 @@
-//! The FUSE door. Below, in this order: what the kernel says (`abi`, `parse`, [`request`], [`reply`]), who answers ([`Handler`]),
-//! and how bytes get here and back (`dev`, [`mount`], [`session`], [`notify`]). What must not be here: RPC; a file system's rules.
+//! The FUSE door. Modules in this order: messages of the kernel (`abi`, `parse`, [`request`], [`reply`]), the file system
+//! that answers them ([`Handler`]), and their transport (`dev`, [`mount`], [`session`], [`notify`]). What must not be
+//! here: RPC; a file system's rules.
 //!
 //! ```text
 //! /dev/fuse -> dev (readers) -> parse -> handler (polled once here, a task if it waits) -> reply -> /dev/fuse

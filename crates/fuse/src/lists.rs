@@ -1,55 +1,57 @@
-//! What is known of the kernel's list of a directory: whether it may have one, and whether entries are on their way into
-//! it that are not true any more.
+//! State of the kernel's list of a directory: whether it may have one, and whether outdated entries are on their way into
+//! it.
 //!
-//! The kernel fills its list with what it reads, in whatever order it gets to it, and takes it for whole when an answer has
-//! no entries. We can make it drop what it has, but not what it has been sent and not looked at yet. That is over as
-//! soon as the same open directory asks for more, or is closed. Until then a list that is doubtful is given to nobody who
-//! opens the directory, and is dropped before it is made whole.
+//! The kernel fills its list with the entries it reads, in whatever order it gets to them, and takes the list as complete
+//! when a reply has no entries. It can be made to drop what it has, but not what it was sent and has not looked at yet.
+//! That is over as soon as the same open directory asks for more, or is closed. Until then a doubtful list is not used
+//! for further opens of the directory, and is dropped before it becomes complete.
 
 use std::collections::BTreeMap;
 
-/// One directory's.
+/// State of one directory's list.
 #[derive(Debug, Default)]
 pub(crate) struct List {
-    /// How often what was sent before has become doubtful.
+    /// Counts how often the entries sent before became doubtful.
     generation: u64,
-    /// The kernel may have entries.
+    /// True if the kernel may have entries.
     kept: bool,
-    /// What open directories that fill the list were sent last: under which generation, none if it was never sure.
+    /// Last entries sent to each open directory that fills the list: their generation, or none if they were never
+    /// certain.
     sent: BTreeMap<u64, Option<u64>>,
 }
 
 impl List {
-    /// The directory is opened; `told` is that we are told before its entries change. Whether the kernel may keep what it
-    /// reads, and use what it has kept.
+    /// The directory is opened; `told` is true if the client will tell before its entries change. Returns whether the
+    /// kernel may keep the entries it reads, and use those it has kept.
     pub(crate) fn open(&mut self, told: bool) -> bool {
         let may_keep = told && !self.is_doubtful();
         self.kept |= may_keep;
         may_keep
     }
 
-    /// What entries are to be [`List::sent`] under, if they are true now, as is to be found out next.
+    /// The generation for entries that are about to be [`List::sent`], to be read before it is checked that they are
+    /// true.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Entries are about to be sent to an open directory that fills the list.
+    /// Records that entries are about to be sent to an open directory that fills the list.
     pub(crate) fn sent(&mut self, handle: u64, under: Option<u64>) {
         self.sent.insert(handle, under);
     }
 
-    /// An open directory asks for more or is closed: the kernel has what it was sent. Whether the list must be dropped,
-    /// because that is not true any more.
+    /// An open directory asks for more or is closed, so the kernel has taken in the last entries. Returns whether the
+    /// list must be dropped, because they are outdated.
     pub(crate) fn taken_in(&mut self, handle: u64) -> bool {
         self.sent.remove(&handle).is_some_and(|under| under != Some(self.generation))
     }
 
-    /// Whether something that is not true any more may get into the list. It is to be dropped before it is made whole.
+    /// True if outdated entries may get into the list, which then has to be dropped before it becomes complete.
     pub(crate) fn is_doubtful(&self) -> bool {
         self.sent.values().any(|under| *under != Some(self.generation))
     }
 
-    /// Entries are about to change by others' doing. Whether there may be a list to drop.
+    /// Entries are about to be changed by others. Returns whether there may be a list to drop.
     pub(crate) fn invalidate(&mut self) -> bool {
         self.generation += 1;
         self.kept

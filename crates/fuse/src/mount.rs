@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub struct MountOptions {
     /// What `mount` and `df` show as the device, e.g. `mgs@tcp:/nacre`.
     pub source: String,
-    /// What follows `fuse.` in the type.
+    /// Suffix of the type, after `fuse.`.
     pub subtype: String,
     /// `ro`.
     pub read_only: bool,
@@ -26,20 +26,21 @@ pub struct MountOptions {
     pub no_dev: bool,
     /// `noexec`.
     pub no_exec: bool,
-    /// What becomes of access times. The kernel leaves them to the server, and only shows the option.
+    /// Handling of access times. The kernel leaves that to the server, and only shows the option.
     pub access_times: AccessTimes,
     /// `nodiratime`.
     pub no_dir_atime: bool,
-    /// `sync`, which is the server's to keep too.
+    /// `sync`, which the server has to heed, too.
     pub sync: bool,
-    /// `dirsync` likewise.
+    /// `dirsync`, which the server has to heed, too.
     pub dir_sync: bool,
-    /// Let users other than root in.
+    /// True to let users other than root in.
     pub allow_other: bool,
-    /// The kernel checks permissions by mode, owner, group and list before it asks us. It must, if it keeps names: it
-    /// does not ask for those.
+    /// True if the kernel checks permissions by mode, owner, group and list before it sends a request. It must, if it
+    /// keeps names, because it sends no requests for those.
     pub default_permissions: bool,
-    /// The kernel tells who keeps set-id bits (HANDLE_KILLPRIV_V2, Linux 5.11). Off it is as if it were older: for tests.
+    /// True if the kernel says when set-id bits have to be removed (HANDLE_KILLPRIV_V2, Linux 5.11). False behaves like
+    /// an older kernel, for tests.
     pub handle_kill_priv: bool,
     /// How far the kernel reads ahead in files read through its page cache, in KiB; 0 leaves the kernel's default.
     pub read_ahead_kib: u32,
@@ -86,7 +87,8 @@ impl MountOptions {
             }
     }
 
-    /// Sets an option of mount(8) that is a flag of the mount; false if it is none. Of opposites the last one counts.
+    /// Sets an option of mount(8) that is a flag of the mount; false if it is none. If two options exclude each other,
+    /// the last one counts.
     pub fn set_flag(&mut self, option: &str) -> bool {
         match option {
             "ro" => self.read_only = true,
@@ -111,7 +113,7 @@ impl MountOptions {
         true
     }
 
-    /// What the server has to keep of it.
+    /// The rules that the server has to enforce.
     pub fn rules(&self) -> MountRules {
         MountRules {
             read_only: self.read_only,
@@ -121,7 +123,7 @@ impl MountOptions {
         }
     }
 
-    /// The options as fusermount3 takes them.
+    /// The options in fusermount3's form.
     pub(crate) fn helper_options(&self, max_read: usize, may_allow_other: bool) -> String {
         let source = self.source.replace('\\', "\\\\").replace(',', "\\,");
         let mut all =
@@ -140,7 +142,7 @@ impl MountOptions {
         all.join(",")
     }
 
-    /// The option string that the kernel's fuse file system takes.
+    /// The option string of the kernel's fuse file system.
     fn data(&self, fd: i32, max_read: usize) -> String {
         let allow_other = if self.allow_other { ",allow_other" } else { "" };
         let default_permissions = if self.default_permissions { ",default_permissions" } else { "" };
@@ -153,20 +155,20 @@ impl MountOptions {
 pub enum Unmount {
     /// Fails with EBUSY while files are open.
     WhenIdle,
-    /// The name goes now, the session ends with the last open file (`umount -l`).
+    /// Remove the name now; the session ends with the last open file (`umount -l`).
     Lazy,
-    /// Every request fails from now on (`umount -f`).
+    /// Fail every request from now on (`umount -f`).
     Force,
-    /// Both: every request fails from now on, and the name goes even if files are open. Never waits for the server.
+    /// Fail every request from now on, and remove the name even if files are open. Never waits for the server.
     Abort,
 }
 
-/// How the kernel took a mount.
+/// How the kernel mounted the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountKind {
     /// Over a block device: sync(2) and syncfs(2) reach the server, and umount(2) waits for it.
     Block,
-    /// Without: the server never hears of sync(2) and syncfs(2), and of umount(2) only afterwards.
+    /// Without a device: the server never hears of sync(2) and syncfs(2), and of umount(2) only afterwards.
     Plain,
 }
 
@@ -176,11 +178,11 @@ pub enum FuseError {
     /// The device did not open.
     #[error("/dev/fuse: {error}{}", device_hint(.error))]
     Device {
-        /// What the system said.
+        /// Error of the system.
         #[source]
         error: io::Error,
     },
-    /// The mountpoint is a mount whose server has gone.
+    /// The mountpoint is a mount whose server is gone.
     #[error("{0} is a dead mountpoint: the process that served it has ended. Remove it first: umount -l {0}")]
     DeadMountpoint(PathBuf),
     /// The mountpoint cannot be used.
@@ -188,7 +190,7 @@ pub enum FuseError {
     Mountpoint {
         /// As given.
         path: PathBuf,
-        /// What stat(2) said, or that it is no directory.
+        /// Error of stat(2), or that it is no directory.
         #[source]
         error: io::Error,
     },
@@ -200,7 +202,7 @@ pub enum FuseError {
     Mount {
         /// The mountpoint.
         path: PathBuf,
-        /// What mount(2) said.
+        /// Error of mount(2).
         #[source]
         error: io::Error,
     },
@@ -209,22 +211,22 @@ pub enum FuseError {
     Unmount {
         /// The mountpoint.
         path: PathBuf,
-        /// What umount2(2) said.
+        /// Error of umount2(2).
         #[source]
         error: io::Error,
     },
-    /// The kernel speaks a FUSE that is too old, or not FUSE.
+    /// The kernel's FUSE is too old, or it does not speak FUSE.
     #[error("the kernel's FUSE {major}.{minor} is not supported: 7.31 (Linux 5.4) or later is needed")]
     Version {
-        /// Its major version.
+        /// Major version of the kernel's FUSE.
         major: u32,
-        /// Its minor version.
+        /// Minor version of the kernel's FUSE.
         minor: u32,
     },
-    /// The kernel's first message was not what it must be.
+    /// The kernel's first message was not a valid INIT.
     #[error("the kernel did not begin with a valid INIT")]
     Init,
-    /// The file system was unmounted before it was up.
+    /// The file system was unmounted before it could serve.
     #[error("unmounted before the session began")]
     Gone,
 }
@@ -270,13 +272,13 @@ fn unmount_hint(e: &io::Error) -> &'static str {
     }
 }
 
-/// Whether this process can mount at all: the device is there and, for users other than root, the program that mounts for
-/// them. What is missing is known before anything is formatted or started.
+/// Checks that this process can mount: the device exists and, for users other than root, the program that mounts for
+/// them. So this is known before anything is formatted or started.
 pub fn check_device() -> Result<(), FuseError> {
     if helper::is_needed() { helper::check() } else { Channel::open().map(drop) }
 }
 
-/// Whether a file system can be mounted on `path`: a directory that answers. ENOTCONN is what a mount says whose server
+/// Checks that a file system can be mounted on `path`: a directory that answers. ENOTCONN comes from a mount whose server
 /// has died.
 pub fn check_mountpoint(path: &Path) -> Result<(), FuseError> {
     let failed = |error: io::Error| match error.raw_os_error() {
@@ -287,7 +289,7 @@ pub fn check_mountpoint(path: &Path) -> Result<(), FuseError> {
     if metadata.is_dir() { Ok(()) } else { Err(failed(io::Error::from_raw_os_error(libc::ENOTDIR))) }
 }
 
-/// Mounts the session of `channel`. The kernel's INIT can be read from it then.
+/// Mounts the session of `channel`, from which the kernel's INIT can then be read.
 pub(crate) fn mount(
     channel: &Channel,
     path: &Path,
@@ -324,7 +326,7 @@ fn mount_as(kind: &str, path: &Path, options: &MountOptions, data: &str) -> io::
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Changes the flags of what is mounted on `path`. The process that serves it follows ([`crate::remount`]).
+/// Changes the flags of the file system mounted on `path`. The process that serves it follows ([`crate::remount`]).
 pub fn remount(path: &Path, options: &MountOptions) -> Result<(), FuseError> {
     let failed = |error| FuseError::Mount { path: path.into(), error };
     let target = c_string(path.as_os_str().as_bytes()).map_err(failed)?;
@@ -334,16 +336,16 @@ pub fn remount(path: &Path, options: &MountOptions) -> Result<(), FuseError> {
     if result < 0 { Err(failed(io::Error::last_os_error())) } else { Ok(()) }
 }
 
-/// The flags of the mount of `device` (`major:minor`) on `path` as the kernel has them now; none if it is not mounted there.
-/// Something else may be mounted over it.
+/// The current flags of the mount of `device` (`major:minor`) on `path`; none if it is not mounted there. Another file
+/// system may be mounted over it.
 pub(crate) fn flags_of(mountinfo: &[u8], path: &[u8], device: &str) -> Option<MountOptions> {
     let fields = mounts_on(mountinfo, path).find(|fields| fields.get(2) == Some(&device.as_bytes()))?;
     let mut options = MountOptions { access_times: AccessTimes::Strict, ..MountOptions::default() };
-    // Those of the mount, and behind type and source those of the file system.
+    // The flags of the mount; those of the file system come behind type and source.
     let of_super = fields.iter().skip_while(|field| **field != b"-").nth(3);
     for list in [fields.get(5), of_super].into_iter().flatten() {
         for option in list.split(|b| *b == b',').filter_map(|o| std::str::from_utf8(o).ok()) {
-            // One that says read-only is not overruled by the other.
+            // If either list says read-only, the other does not overrule it.
             if option != "rw" {
                 options.set_flag(option);
             }
@@ -376,8 +378,8 @@ pub fn unmount(path: &Path, how: Unmount) -> Result<(), FuseError> {
 }
 
 /// Gives this thread an empty table of descriptors. It may wait in the kernel, unkillable, for an answer of this very
-/// process. If the process is killed then, its session must end all the same, and that ends when nobody has its descriptors
-/// open any more, a thread that waits included.
+/// process. If the process is killed then, its session must end all the same, and that ends only when no thread has its
+/// descriptors open, not even a waiting one.
 fn leave_descriptors() {
     // SAFETY: no memory is involved; from the first call on the table is this thread's own, and it uses no descriptor.
     unsafe {
@@ -387,8 +389,8 @@ fn leave_descriptors() {
     }
 }
 
-/// Tells the kernel how far to read ahead in what is mounted on `path`. That is an optimisation: where it fails, a
-/// debug message says so.
+/// Tells the kernel how far to read ahead on the mount at `path`. This is an optimisation: a failure is only logged at
+/// debug level.
 pub(crate) fn set_read_ahead(path: &Path, kib: u32) {
     let set = || -> io::Result<()> {
         let path = path.canonicalize()?;
@@ -404,7 +406,7 @@ pub(crate) fn set_read_ahead(path: &Path, kib: u32) {
     }
 }
 
-/// Type of the topmost mount on `path`, such as `fuse.nacre`; also of one whose server has gone. None if nothing is mounted
+/// Type of the topmost mount on `path`, such as `fuse.nacre`, even if its server is gone. None if nothing is mounted
 /// there.
 pub fn type_of(path: &Path) -> Option<String> {
     // The path itself may not answer, but its parent does.

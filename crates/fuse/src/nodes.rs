@@ -1,13 +1,13 @@
-//! The kernel's names for inodes: which FID a node is, and how many lookups the kernel holds of it.
+//! The kernel's names for inodes: the FID of each node, and how many lookups the kernel holds of it.
 
 use crate::lists::List;
 use crate::runs_as::{RunsAs, Told};
 use nacre_base::{Fid, FxHashMap};
 use parking_lot::Mutex;
 
-/// Nodes the kernel knows. The node of a file is its inode number, and leads back to the FID: so file handles that the kernel
-/// makes of nodes are valid for as long as the file exists, on this mount and on others. Only FIDs that no file can have may share
-/// an inode number; the later one gets another node.
+/// Nodes that the kernel knows. The node of a file is its inode number, and leads back to the FID. So file handles, which
+/// the kernel derives from nodes, are valid for as long as the file exists, on this mount and on others. Only FIDs that
+/// no file can have may share an inode number; the later one gets another node.
 pub(crate) struct Nodes(Mutex<Tables>);
 
 #[derive(Default)]
@@ -19,21 +19,21 @@ struct Tables {
 struct Known {
     fid: Fid,
     lookups: u64,
-    /// The kernel may have pages of it.
+    /// True if the kernel may have pages of the file.
     mapped: bool,
     /// The largest size that the kernel may believe, since it was last told a complete one.
     size: u64,
-    /// As whom the kernel may run it.
+    /// The set-id rights with which the kernel may run the file.
     told: Told,
-    /// The kernel's list of it, once it was opened as a directory.
+    /// State of the kernel's list, once the inode was opened as a directory.
     list: Option<Box<List>>,
 }
 
-/// The node that the kernel begins with.
+/// The root's node in the kernel.
 const ROOT_NODE: u64 = 1;
 
 impl Nodes {
-    /// Knows the root alone.
+    /// Creates tables with the root alone.
     pub(crate) fn new() -> Nodes {
         let nodes = Nodes(Mutex::default());
         let root = nodes.looked_up(Fid::ROOT);
@@ -41,7 +41,7 @@ impl Nodes {
         nodes
     }
 
-    /// The FID of a node that the kernel has perhaps forgotten, from a file handle.
+    /// The FID of a node from a file handle, which the kernel may have forgotten.
     pub(crate) fn fid_of_handle(&self, node: u64) -> Option<Fid> {
         self.fid(node).or_else(|| Fid::from_inode(node))
     }
@@ -51,25 +51,25 @@ impl Nodes {
         self.0.lock().by_node.get(&node).map(|k| k.fid)
     }
 
-    /// The node of a FID that the kernel knows, or will know by a reply on its way.
+    /// The node of a FID that the kernel knows, or will know from a reply on its way.
     pub(crate) fn node(&self, fid: Fid) -> Option<u64> {
         self.0.lock().by_fid.get(&fid).copied()
     }
 
-    /// The kernel reads or writes pages of it: a program has it mapped.
+    /// Notes that the kernel reads or writes pages of a node, because a program has it mapped.
     pub(crate) fn set_mapped(&self, node: u64) {
         self.0.lock().by_node.get_mut(&node).into_iter().for_each(|k| k.mapped = true);
     }
 
-    /// The node of a FID of which the kernel may have pages.
+    /// The node of a FID if the kernel may have pages of it.
     pub(crate) fn mapped_node(&self, fid: Fid) -> Option<u64> {
         let tables = self.0.lock();
         let node = tables.by_fid.get(&fid)?;
         tables.by_node.get(node).filter(|k| k.mapped).map(|_| *node)
     }
 
-    /// The size to tell the kernel. If `size` is not complete because an OST is away, the kernel is told the larger one of it and
-    /// the size that it believes: a smaller size would make the kernel drop pages, dirty ones too.
+    /// The size to tell the kernel. If `size` is incomplete because an OST is away, this is the larger one of `size` and
+    /// the size that the kernel believes: a smaller size would make the kernel drop pages, dirty ones too.
     pub(crate) fn reported_size(&self, node: u64, size: u64, is_complete: bool) -> u64 {
         let mut tables = self.0.lock();
         let Some(known) = tables.by_node.get_mut(&node) else { return size };
@@ -77,29 +77,29 @@ impl Nodes {
         known.size
     }
 
-    /// A write that ended at `end` was answered: the kernel believes that the file is at least so long.
+    /// A write that ended at `end` was answered: the kernel believes that the file is at least that long.
     pub(crate) fn wrote(&self, node: u64, end: u64) {
         let mut tables = self.0.lock();
         tables.by_node.get_mut(&node).into_iter().for_each(|k| k.size = k.size.max(end));
     }
 
-    /// The kernel is about to be told as whom a file runs.
+    /// Notes that the kernel is about to be told the set-id rights of a file.
     pub(crate) fn tell_runs_as(&self, node: u64, runs_as: RunsAs) {
         self.0.lock().by_node.get_mut(&node).into_iter().for_each(|k| k.told.add(runs_as));
     }
 
-    /// As whom the kernel may run a file.
+    /// The set-id rights with which the kernel may run a file.
     pub(crate) fn told(&self, node: u64) -> Told {
         self.0.lock().by_node.get(&node).map_or(Told::Caller, |k| k.told)
     }
 
-    /// Does something with what is known of the kernel's list of a directory; none if the kernel does not know the node.
+    /// Calls `f` with the state of the kernel's list of a directory; none if the kernel does not know the node.
     pub(crate) fn with_list<T>(&self, node: u64, f: impl FnOnce(&mut List) -> T) -> Option<T> {
         let tables = &mut *self.0.lock();
         tables.by_node.get_mut(&node).map(|k| f(k.list.get_or_insert_default()))
     }
 
-    /// Entries of a directory are about to change: its node, if the kernel may have a list.
+    /// Entries of a directory are about to change. Returns its node, if the kernel may have a list.
     pub(crate) fn invalidate_list(&self, fid: Fid) -> Option<u64> {
         let tables = &mut *self.0.lock();
         let node = *tables.by_fid.get(&fid)?;
@@ -107,7 +107,7 @@ impl Nodes {
         list.invalidate().then_some(node)
     }
 
-    /// The kernel is told of `fid` once more: its node.
+    /// The kernel is told of `fid` once more. Returns its node.
     pub(crate) fn looked_up(&self, fid: Fid) -> u64 {
         let tables = &mut *self.0.lock();
         let node = *tables.by_fid.entry(fid).or_insert_with(|| {
@@ -115,7 +115,7 @@ impl Nodes {
             let is_file = Fid::from_inode(node) == Some(fid);
             assert!(!is_file || !tables.by_node.contains_key(&node), "{fid} shares its inode number");
             while tables.by_node.contains_key(&node) {
-                // These numbers lead to no FID, whatever comes of the addition.
+                // These numbers belong to no FID, whatever the addition yields.
                 node = node.wrapping_add(1 << 24) | 1 << 63;
             }
             node

@@ -1,12 +1,12 @@
-//! Telling the kernel to forget: inodes' attributes and pages, names. An IO edge.
+//! Tells the kernel to forget: inodes' attributes and pages, names. An IO edge.
 //!
 //! The kernel may have to wait before it can obey. To drop a page it waits for the READ that fills it; to drop a name it
-//! waits for a CREATE, UNLINK, RENAME or (without parallel dirops) LOOKUP that is under way in that directory. So a
-//! notification is never written by the thread of a request, each waits on a thread of its own, and **no request may wait
-//! for a notification that waits for it**: whoever invalidates because a lock is called back must let the requests under
-//! way on that inode or directory finish without that lock. [`Notifier::inval_inode_attributes`],
-//! [`Notifier::inval_list`] and [`Notifier::inval_all_entries`] never wait, and are never behind one that does: pages
-//! may be stuck for as long as an OST is away.
+//! waits for a CREATE, UNLINK, RENAME or (without parallel dirops) LOOKUP under way in that directory. So the thread of a
+//! request never writes a notification, each notification waits on a thread of its own, and **no request may wait for a
+//! notification that waits for it**: code that invalidates because a lock is called back must let the requests under way
+//! on that inode or directory finish without that lock. [`Notifier::inval_inode_attributes`], [`Notifier::inval_list`]
+//! and [`Notifier::inval_all_entries`] never wait, nor queue behind one that does: pages may be stuck for as long as an
+//! OST is away.
 #![allow(clippy::disallowed_methods)] // A notification blocks its thread: it needs tokio's blocking pool.
 
 use crate::abi;
@@ -17,21 +17,22 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use zerocopy::IntoBytes;
 
-/// Notifications that may wait in the kernel at the same time; the next waits for one of them.
+/// Most notifications that may wait in the kernel at the same time; further ones wait for them.
 const NOTIFICATIONS_MAX: usize = 64;
 
-/// Sends notifications to the kernel of one session. Cloning shares.
+/// Sends notifications to the kernel of one session. Clones share it.
 ///
-/// Every method answers when the kernel has obeyed; it goes on if the future is dropped after it was polled. ENOENT is that
-/// the kernel does not know the inode or name, perhaps not yet: a reply that tells it may be on its way.
+/// Every method returns when the kernel has obeyed; the notification goes on if the future is dropped after it was
+/// polled. ENOENT means that the kernel does not know the inode or name, perhaps not yet: a reply with it may be on its
+/// way.
 #[derive(Clone)]
 pub struct Notifier {
     sink: Arc<dyn Sink>,
-    /// For names, which wait for changes of their directory.
+    /// Permits for names, which wait for changes of their directory.
     permits: Arc<Semaphore>,
-    /// For pages of files, which wait for READs, which wait for servers that may be away.
+    /// Permits for pages of files, which wait for READs, which wait for servers that may be away.
     page_permits: Arc<Semaphore>,
-    /// For those that never wait in the kernel: requests wait for them.
+    /// Permits for notifications that never wait in the kernel, and for which requests wait.
     quick_permits: Arc<Semaphore>,
 }
 
@@ -41,40 +42,40 @@ impl Notifier {
         Notifier { sink, permits: permits(), page_permits: permits(), quick_permits: permits() }
     }
 
-    /// The kernel forgets the attributes of `node`, and of its pages those that touch `len` bytes from `offset`
-    /// (0: to the end). Dirty pages of shared mappings are written out first. Waits for READs under way of these pages.
+    /// Makes the kernel forget the attributes of `node`, and those of its pages that touch `len` bytes from `offset` (0:
+    /// to the end). Dirty pages of shared mappings are written out first. Waits for READs under way of these pages.
     pub async fn inval_inode(&self, node: u64, offset: u64, len: u64) -> Result<(), Errno> {
         let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let body = abi::NotifyInvalInode { ino: node, off: signed(offset), len: signed(len) };
         self.notify(&self.page_permits, abi::NOTIFY_INVAL_INODE, body.as_bytes().to_vec()).await
     }
 
-    /// The kernel forgets its list of the directory `node`, and its attributes. Never waits in the kernel: the pages of a
-    /// list are filled from answers that it has.
+    /// Makes the kernel forget its list of the directory `node`, and its attributes. Never waits in the kernel, because
+    /// the pages of a list are filled from replies that the kernel has.
     pub async fn inval_list(&self, node: u64) -> Result<(), Errno> {
         let body = abi::NotifyInvalInode { ino: node, off: 0, len: 0 };
         self.notify(&self.quick_permits, abi::NOTIFY_INVAL_INODE, body.as_bytes().to_vec()).await
     }
 
-    /// The kernel forgets the attributes of `node` but not its pages. Never waits in the kernel.
+    /// Makes the kernel forget the attributes of `node` but not its pages. Never waits in the kernel.
     pub async fn inval_inode_attributes(&self, node: u64) -> Result<(), Errno> {
         let body = abi::NotifyInvalInode { ino: node, off: -1, len: 0 };
         self.notify(&self.quick_permits, abi::NOTIFY_INVAL_INODE, body.as_bytes().to_vec()).await
     }
 
-    /// The kernel forgets `name` in the directory `parent`, or that there is no such name. Waits for what is changing
-    /// that directory.
+    /// Makes the kernel forget `name` in the directory `parent`, or that there is no such name. Waits for changes of that
+    /// directory.
     pub async fn inval_entry(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
         self.notify_entry(parent, name, 0).await
     }
 
-    /// As [`Notifier::inval_entry`], but what is open or mounted below the name stays where it is: the name is only asked
-    /// for again at its next use (Linux 6.2, before that as `inval_entry`).
+    /// As [`Notifier::inval_entry`], but files that are open or mounted below the name stay where they are: the kernel
+    /// only asks for the name again at its next use (Linux 6.2, before that as `inval_entry`).
     pub async fn expire_entry(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
         self.notify_entry(parent, name, abi::EXPIRE_ONLY).await
     }
 
-    /// The kernel asks again for every name at its next use. Never waits in the kernel; EINVAL before Linux 6.16.
+    /// Makes the kernel ask for every name again at its next use. Never waits in the kernel; EINVAL before Linux 6.16.
     pub async fn inval_all_entries(&self) -> Result<(), Errno> {
         self.notify(&self.quick_permits, abi::NOTIFY_INC_EPOCH, Vec::new()).await
     }
@@ -127,7 +128,7 @@ mod tests {
         assert_eq!(sent[3], inode(0));
     }
 
-    /// A kernel in which whoever fills a page waits for ever.
+    /// A kernel in which filling a page waits for ever.
     #[derive(Default)]
     struct Stuck {
         pages: Mutex<usize>,
@@ -136,7 +137,7 @@ mod tests {
 
     impl Sink for Stuck {
         fn send(&self, parts: &[IoSlice<'_>]) -> std::io::Result<()> {
-            // Pages from an offset other than 0 are those of files here.
+            // In this test, only pages of files have an offset other than 0.
             if parts[1].get(8..16).is_some_and(|off| off == 4096i64.to_ne_bytes()) {
                 let mut pages = self.pages.lock();
                 *pages += 1;

@@ -1,4 +1,4 @@
-//! From the kernel's messages to requests, with every bound checked. Names, values and written data are slices of the
+//! Turns the kernel's messages into requests, with every bound checked. Names, values and written data are slices of the
 //! message: nothing is copied. Pure: no IO, no state but [`Dialect`].
 
 use crate::abi::{self, fattr, opcode};
@@ -8,12 +8,12 @@ use nacre_base::{Errno, Timestamp};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-/// What INIT agreed on that changes how later messages are read.
+/// Results of INIT that change how later messages are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dialect {
-    /// SETXATTR has its long form.
+    /// True if SETXATTR has its long form.
     pub setxattr_ext: bool,
-    /// Creating requests may end in extensions.
+    /// True if requests that create may end in extensions.
     pub extensions: bool,
 }
 
@@ -24,7 +24,7 @@ pub struct Header {
     pub len: usize,
     /// The kernel's operation code.
     pub opcode: u32,
-    /// Names the request in its reply and in an INTERRUPT.
+    /// Number that names the request in its reply and in an INTERRUPT.
     pub unique: u64,
     /// The inode the operation is on; 1 is the root.
     pub node: u64,
@@ -32,22 +32,22 @@ pub struct Header {
     pub uid: u32,
     /// The caller's file system group.
     pub gid: u32,
-    /// The caller's process; 0 if it is not in our pid namespace or the kernel itself calls.
+    /// The caller's process; 0 if it is in another pid namespace or the kernel itself calls.
     pub pid: u32,
-    /// The parent directory's group, if an operation that creates says that the caller is a member of it.
+    /// The parent directory's group, if a request that creates says that the caller is a member of it.
     pub supplementary_group: Option<u32>,
 }
 
 /// Why a message was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// Not even a header: nobody can be answered.
+    /// Not even a complete header, so there is no request to answer.
     #[error("message of {0} bytes has no valid header")]
     Header(usize),
     /// The body is too short, inconsistent, or holds an impossible name.
     #[error("malformed {} request", opcode::name(.0.opcode))]
     Body(Header),
-    /// An operation that we do not know.
+    /// An unknown operation.
     #[error("unknown operation {}", .0.opcode)]
     Unknown(Header),
 }
@@ -64,7 +64,7 @@ impl ParseError {
     }
 }
 
-/// Whether the kernel waits for an answer to this operation.
+/// True if the kernel waits for a reply to this operation.
 pub(crate) fn has_reply(opcode: u32) -> bool {
     !matches!(opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT | opcode::NOTIFY_REPLY)
 }
@@ -79,7 +79,7 @@ pub fn parse_header(bytes: &[u8]) -> Result<Header, ParseError> {
     Ok(Header { len: bytes.len(), opcode, unique, node, uid: h.uid, gid: h.gid, pid: h.pid, supplementary_group: None })
 }
 
-/// How much a message asks to read, if it is a READ.
+/// Bytes that a message asks to read, if it is a READ.
 pub(crate) fn read_size(message: &[u8]) -> Option<usize> {
     let (header, body) = abi::InHeader::read_from_prefix(message).ok()?;
     if header.opcode != opcode::READ {
@@ -103,12 +103,12 @@ pub fn parse(dialect: Dialect, message: &Bytes) -> Result<(Header, Operation), P
     }
 }
 
-/// Operations that may carry the parent's group.
+/// True for operations that may carry the parent's group.
 fn creates(opcode: u32) -> bool {
     matches!(opcode, opcode::CREATE | opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK | opcode::TMPFILE)
 }
 
-/// What is left of a message. Every method answers None where the bytes do not suffice.
+/// The rest of a message. Every method returns None if the bytes do not suffice.
 struct Body<'a> {
     message: &'a Bytes,
     at: usize,
@@ -168,7 +168,7 @@ impl Body<'_> {
 
     fn forgets(&mut self) -> Option<Vec<Forget>> {
         let head: abi::BatchForgetIn = self.get()?;
-        // The count is not trusted: the loop ends where the bytes end.
+        // The count is not trusted: the loop ends with the bytes.
         let room = (self.end - self.at) / size_of::<abi::ForgetOne>();
         let mut forgets = Vec::with_capacity(room.min(head.count as usize));
         for _ in 0..head.count {
@@ -186,7 +186,7 @@ impl Body<'_> {
             (true, false) => Some(SetTime::At(Timestamp { secs: secs as i64, nanos })),
             (false, false) => None,
         };
-        // Times are checked here: what comes later may rely on it.
+        // Times are checked here, so that later code may rely on them.
         if [a.atimensec, a.mtimensec, a.ctimensec].iter().any(|n| *n >= 1_000_000_000) {
             return None;
         }
@@ -313,7 +313,7 @@ impl Body<'_> {
         })
     }
 
-    /// None: malformed. Some(None): an operation we do not know.
+    /// None: malformed. Some(None): an unknown operation.
     #[expect(clippy::option_option, reason = "said above")]
     fn operation(&mut self, dialect: Dialect, header: &Header) -> Option<Option<Operation>> {
         use Operation as Op;
@@ -434,7 +434,7 @@ mod tests {
     const NEW: Dialect = Dialect { setxattr_ext: true, extensions: true };
     const OLD: Dialect = Dialect { setxattr_ext: false, extensions: false };
 
-    /// A message of the kernel: its header with length and extension length, then `parts`.
+    /// A message as the kernel sends it: its header with length and extension length, then `parts`.
     fn message(opcode: u32, extlen: u16, parts: &[&[u8]]) -> Bytes {
         let body = parts.concat();
         let len = (40 + body.len()) as u32;
@@ -584,7 +584,7 @@ mod tests {
         assert_eq!(parse(NEW, &Bytes::new()).unwrap_err(), ParseError::Header(0));
     }
 
-    /// Whatever comes, parsing ends in a value; and what was understood was inside the message.
+    /// Parsing never panics, whatever the bytes, and everything that was understood lies inside the message.
     #[test]
     fn random_messages_never_panic() {
         let mut p = Prng::new(7);

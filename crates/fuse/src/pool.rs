@@ -1,5 +1,5 @@
-//! Buffers for messages from the kernel, reused. A large WRITE's data stays in the buffer it was read into, on a page boundary,
-//! and the buffer comes back when the last slice of it is dropped.
+//! Buffers for messages from the kernel, which are reused. A large WRITE's data stays in the buffer it was read into, on
+//! a page boundary, and the buffer comes back when the last slice of it is dropped.
 
 use crate::abi::WRITE_HEADERS;
 use bytes::Bytes;
@@ -8,15 +8,15 @@ use parking_lot::Mutex;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Where in a buffer a message begins, so that a WRITE's data begins on the first page boundary.
+/// Offset in a buffer at which a message begins, so that a WRITE's data begins on the first page boundary.
 const MESSAGE_AT: usize = DIRECT_IO_ALIGNMENT - WRITE_HEADERS;
 
 /// Messages up to this length are copied out of the buffer: the copy takes at most a few microseconds, and a small write
-/// kept in a cache must not pin a buffer of a megabyte.
+/// in a cache must not pin a buffer of a megabyte.
 const COPY_MAX: usize = 64 << 10;
 
-/// The data of shorter WRITEs is copied without regard for page boundaries: caches copy what is so small once more, and devices
-/// take it through the page cache.
+/// The data of shorter WRITEs is copied without regard for page boundaries: caches copy such small data once more, and
+/// devices take it through the page cache.
 const ALIGNED_MIN: usize = 16 << 10;
 
 /// Buffers kept for reuse.
@@ -27,7 +27,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Of buffers for WRITEs of up to `data_max` bytes, keeping up to `free_max` when they are not in use.
+    /// Creates a pool of buffers for WRITEs of up to `data_max` bytes, which keeps up to `free_max` unused ones.
     pub(crate) fn new(data_max: usize, free_max: usize) -> Arc<Pool> {
         Arc::new(Pool { free: Mutex::default(), free_max, data_max })
     }
@@ -39,7 +39,7 @@ impl Pool {
         MessageBuf(Pooled { buf: Some(buf), pool: self.clone() })
     }
 
-    /// Buffers kept at the moment.
+    /// Number of unused buffers kept at the moment.
     #[cfg(test)]
     fn free_count(&self) -> usize {
         self.free.lock().len()
@@ -48,7 +48,7 @@ impl Pool {
 
 /// A buffer that goes back to its pool.
 struct Pooled {
-    /// None only while dropping.
+    /// None only while this is dropped.
     buf: Option<AlignedBuf>,
     pool: Arc<Pool>,
 }
@@ -68,7 +68,7 @@ impl Drop for Pooled {
     }
 }
 
-/// Room for one message: dereferences to the bytes to read into.
+/// Room for one message; dereferences to the bytes to read into.
 pub(crate) struct MessageBuf(Pooled);
 
 impl Deref for MessageBuf {
@@ -85,7 +85,7 @@ impl DerefMut for MessageBuf {
 }
 
 impl MessageBuf {
-    /// The message of `len` bytes that was read, leaving in `self` a buffer for the next.
+    /// Takes the message of `len` bytes that was read, and leaves in `self` a buffer for the next one.
     pub(crate) fn message(&mut self, len: usize, is_write: bool) -> Bytes {
         if len > COPY_MAX {
             let pool = self.0.pool.clone();

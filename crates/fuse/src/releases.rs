@@ -1,9 +1,10 @@
-//! The order of locks and last closes. The kernel does not wait for the answer to RELEASE, which ends the locks of an open
-//! file description; close(2) has returned by then, and the next program may ask for the lock. So a request about locks waits
-//! until every RELEASE of its file that was read before it has been served.
+//! The order of locks and last closes. The kernel does not wait for the answer to RELEASE, which ends the locks of an
+//! open file description; close(2) has returned by then, and the next program may ask for the lock. So a request about
+//! locks waits until every RELEASE of its file that was read before has been served.
 //!
-//! Several readers take messages from the kernel. A reader counts up before it takes a message and again when it has begun to
-//! serve it. A request about locks first waits for each reader that was in between: what that one has read may come before.
+//! Several readers take messages from the kernel. A reader increments its counter before it takes a message, and again
+//! when it has begun to serve it. A request about locks first waits for each reader that was in between, because that
+//! reader's message may come before it.
 
 use crate::left::pass;
 use nacre_base::FxHashMap;
@@ -15,36 +16,37 @@ use tokio::sync::Semaphore;
 
 /// The RELEASEs of one session that are being served.
 pub(crate) struct Releases {
-    /// For each reader twice the messages that it has taken, and one more while it has taken one and not begun to serve it.
+    /// For each reader twice the number of messages that it has taken, plus one while it has taken one and not begun to
+    /// serve it.
     readers: Box<[AtomicU64]>,
-    /// By node. A gate is closed, which lets everybody pass, when its RELEASE has been served.
+    /// Gates by node. A gate is closed, which lets everybody pass, when its RELEASE has been served.
     gates: Mutex<FxHashMap<u64, Vec<Arc<Semaphore>>>>,
 }
 
-/// A RELEASE that is being served. To be dropped when it has been.
+/// A RELEASE that is being served. Dropped when it has been.
 pub(crate) struct Release {
     releases: Arc<Releases>,
     node: u64,
     gate: Arc<Semaphore>,
 }
 
-/// A reader that has taken a message, or tries to. To be dropped when it has begun to serve it.
+/// A reader that has taken a message, or is about to. Dropped when it has begun to serve it.
 pub(crate) struct Taking<'a>(&'a AtomicU64);
 
 impl Releases {
-    /// Of a session with so many readers.
+    /// For a session with `readers` readers.
     pub(crate) fn new(readers: usize) -> Releases {
         Releases { readers: (0..readers).map(|_| AtomicU64::new(0)).collect(), gates: Mutex::default() }
     }
 
-    /// `reader` is about to take a message.
+    /// Notes that `reader` is about to take a message.
     pub(crate) fn take(&self, reader: usize) -> Taking<'_> {
         let before = self.readers[reader].fetch_add(1, Ordering::SeqCst);
         assert!(before.is_multiple_of(2), "a reader takes one message at a time");
         Taking(&self.readers[reader])
     }
 
-    /// A RELEASE of `node` was read.
+    /// Notes that a RELEASE of `node` was read.
     pub(crate) fn begin(self: &Arc<Releases>, node: u64) -> Release {
         let gate = Arc::new(Semaphore::new(0));
         self.gates.lock().entry(node).or_default().push(gate.clone());
@@ -124,7 +126,7 @@ mod tests {
             let (waiting, of_task) = (releases.clone(), rt.clone());
             let lock = rt.spawn(async move { waiting.wait(&of_task, 0, 7).await });
             rt.yield_now().await;
-            // The other reader finds that it has a RELEASE.
+            // The other reader finds that its message is a RELEASE.
             let release = releases.begin(7);
             drop((other, own));
             rt.sleep(Duration::from_millis(1)).await;

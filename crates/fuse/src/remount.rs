@@ -1,4 +1,4 @@
-//! Following remounts: the kernel does not tell a FUSE server that the flags of its mount have changed, but whoever reads
+//! Follows remounts: the kernel does not tell a FUSE server that the flags of its mount have changed, but a reader of
 //! /proc/self/mountinfo hears of every change there. An IO edge.
 #![allow(clippy::disallowed_methods)] // It reads what the kernel says of mounts.
 

@@ -1,7 +1,8 @@
-//! Answers. Each request comes with a reply object of the type that its operation needs; answering consumes it. One that
-//! is dropped unanswered is a bug of the handler: it logs an error and sends EIO, so that no process hangs.
+//! Replies. Each request comes with a reply object of the type that its operation needs; answering consumes it. A reply
+//! object that is dropped without an answer is a bug of the handler: it logs an error and sends EIO, so that no process
+//! hangs.
 //!
-//! Encoding only; [`Sink`] is whoever carries the bytes to the kernel.
+//! This module only encodes; a [`Sink`] carries the bytes to the kernel.
 
 use crate::abi;
 use crate::request::{FileLock, LockKind};
@@ -19,11 +20,11 @@ const PIECES_MAX: usize = 1024;
 /// Attributes of an inode, as stat(2) shows them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attr {
-    /// The inode number shown to programs; may differ from the node the kernel speaks of.
+    /// The inode number shown to programs; may differ from the kernel's node.
     pub ino: u64,
     /// Bytes.
     pub size: u64,
-    /// Allocated, in units of 512 bytes.
+    /// Allocated space, in units of 512 bytes.
     pub blocks: u64,
     /// Last access.
     pub atime: Timestamp,
@@ -33,7 +34,7 @@ pub struct Attr {
     pub ctime: Timestamp,
     /// Type and permissions.
     pub mode: u32,
-    /// Names it has.
+    /// Number of names.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -45,12 +46,12 @@ pub struct Attr {
     pub blksize: u32,
 }
 
-/// What a name leads to. The kernel may use it for the validity times without asking again.
+/// The inode that a name leads to. The kernel may use it for the validity times without asking again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// How the kernel will name the inode; 0 says "no such name, and you may remember that for `entry_valid`".
+    /// Node of the inode; 0 means that there is no such name, which the kernel may remember for `entry_valid`.
     pub node: u64,
-    /// With `node`, unique for the life of the file system.
+    /// Together with `node` unique for the life of the file system.
     pub generation: u64,
     /// How long the name may be believed.
     pub entry_valid: Duration,
@@ -67,9 +68,9 @@ pub struct OpenFlags(pub u32);
 impl OpenFlags {
     /// None: reads and writes go through the page cache, which is emptied at open.
     pub const NONE: OpenFlags = OpenFlags(0);
-    /// Every read and write comes to us, around the page cache.
+    /// Every read and write is sent to this process, around the page cache.
     pub const DIRECT_IO: OpenFlags = OpenFlags(1 << 0);
-    /// What the page cache holds of the file is still good.
+    /// Keep the file's pages in the page cache, because they are still valid.
     pub const KEEP_CACHE: OpenFlags = OpenFlags(1 << 1);
     /// No seeking.
     pub const NONSEEKABLE: OpenFlags = OpenFlags(1 << 2);
@@ -82,7 +83,7 @@ impl OpenFlags {
     /// Direct writes of one file need not wait for each other (Linux 6.2).
     pub const PARALLEL_DIRECT_WRITES: OpenFlags = OpenFlags(1 << 6);
 
-    /// Whether all of `other` are in.
+    /// True if all flags of `other` are set.
     pub fn contains(self, other: OpenFlags) -> bool {
         self.0 & other.0 == other.0
     }
@@ -95,10 +96,10 @@ impl std::ops::BitOr for OpenFlags {
     }
 }
 
-/// An open file as the kernel gets to know it.
+/// An open file, for the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
-    /// Comes back in every request through this open file.
+    /// Handle that every request through this open file carries.
     pub handle: u64,
     /// How the kernel treats it.
     pub flags: OpenFlags,
@@ -125,13 +126,13 @@ pub struct StatFs {
     pub frsize: u32,
 }
 
-/// What must be said once to answer a request.
+/// The answer to a request, which must be sent exactly once.
 pub(crate) struct Raw {
     sink: Arc<dyn Sink>,
     unique: u64,
     opcode: u32,
     answered: bool,
-    /// For a reply that gives the kernel something.
+    /// Set for a reply that gives the kernel a lookup or an open file.
     undo: Option<Undo>,
 }
 
@@ -140,7 +141,7 @@ impl Raw {
         Raw { sink, unique, opcode, answered: false, undo: None }
     }
 
-    /// What to do if the kernel does not take the reply.
+    /// Sets what to do if the kernel does not take the reply.
     pub(crate) fn with_undo(mut self, undo: Undo) -> Raw {
         self.undo = Some(undo);
         self
@@ -154,7 +155,7 @@ impl Raw {
         self.answer_error(errno);
     }
 
-    /// The kernel takes 1 to 511, and would never end the request on another number.
+    /// The kernel accepts 1 to 511; another number would leave the request waiting for ever.
     fn answer_error(&mut self, errno: Errno) {
         let errno = if (1..512).contains(&errno.0) { errno } else { Errno::EIO };
         self.answered = true;
@@ -162,7 +163,7 @@ impl Raw {
         self.finish(&[IoSlice::new(header.as_bytes())]);
     }
 
-    /// Sends a reply; what is to be undone if the kernel did not take it.
+    /// Sends a reply. Returns what to undo if the kernel did not take it.
     fn give(mut self, body: &[&[u8]]) -> Option<Undo> {
         self.answered = true;
         let header = self.header(0, body.iter().map(|b| b.len()).sum());
@@ -175,7 +176,7 @@ impl Raw {
         self.undo.take().filter(|_| !taken)
     }
 
-    /// The pieces go to the kernel from where they lie.
+    /// Sends the pieces to the kernel from where they lie, without copying.
     fn send_payload(mut self, payload: &Payload) {
         if payload.pieces().len() >= PIECES_MAX {
             return self.ok(&payload.to_bytes());
@@ -193,12 +194,12 @@ impl Raw {
         abi::OutHeader { len, error, unique: self.unique }
     }
 
-    /// Whether the kernel took it.
+    /// Sends the parts. Returns whether the kernel took them.
     fn finish(&self, parts: &[IoSlice<'_>]) -> bool {
         let Err(e) = self.sink.send(parts) else { return true };
         let operation = abi::opcode::name(self.opcode);
         match e.raw_os_error() {
-            // A signal ended the call, or the file system is unmounted: nobody waits any more.
+            // A signal ended the call, or the file system is unmounted: no caller waits for the reply.
             Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED) => {
                 tracing::debug!(operation, unique = self.unique, "reply not wanted any more: {e}");
             }
@@ -221,7 +222,7 @@ impl Drop for Raw {
     }
 }
 
-/// Answers a request that was not understood.
+/// Answers a request that could not be parsed.
 pub(crate) fn refuse(sink: &Arc<dyn Sink>, unique: u64, errno: Errno) {
     Raw::new(sink.clone(), unique, 0).error(errno);
 }
@@ -250,7 +251,7 @@ macro_rules! replies {
 replies! {
     /// For operations that only succeed or fail.
     ReplyEmpty {}
-    /// For operations that find or make a name.
+    /// For operations that find or create a name.
     ReplyEntry {}
     /// For operations that answer with attributes.
     ReplyAttr {}
@@ -294,12 +295,12 @@ pub(crate) enum CopiedWidth {
 }
 
 impl ReplyEmpty {
-    /// It succeeded.
+    /// The operation succeeded.
     pub fn ok(self) {
         self.raw.ok(&[]);
     }
 
-    /// The answer to a result.
+    /// Sends the answer for a result.
     pub fn result(self, result: Result<(), Errno>) {
         match result {
             Ok(()) => self.ok(),
@@ -309,14 +310,14 @@ impl ReplyEmpty {
 }
 
 impl ReplyEntry {
-    /// The name leads to this. The kernel now holds one more lookup count of the inode.
+    /// The name leads to this inode, of which the kernel now holds one more lookup count.
     pub fn ok(self, entry: &Entry) {
         if let Some(undo) = self.raw.give(&[encode_entry(entry).as_bytes()]) {
             undo.lookup(entry.node);
         }
     }
 
-    /// There is no such name, and the kernel may believe that for `valid`.
+    /// There is no such name, which the kernel may believe for `valid`.
     pub fn absent(self, valid: Duration) {
         self.ok(&Entry { entry_valid: valid, ..Entry::default() });
     }
@@ -365,7 +366,7 @@ impl ReplyStatX {
 }
 
 impl ReplyOpen {
-    /// It is open.
+    /// The file is open.
     pub fn ok(self, opened: Opened) {
         if let Some(undo) = self.raw.give(&[encode_opened(opened).as_bytes()]) {
             undo.open(None, opened.handle);
@@ -374,7 +375,7 @@ impl ReplyOpen {
 }
 
 impl ReplyCreate {
-    /// It exists and is open. The kernel now holds one more lookup count of the inode.
+    /// The file exists and is open. The kernel now holds one more lookup count of the inode.
     pub fn ok(self, entry: &Entry, opened: Opened) {
         let given = self.raw.give(&[encode_entry(entry).as_bytes(), encode_opened(opened).as_bytes()]);
         if let Some(undo) = given {
@@ -385,7 +386,7 @@ impl ReplyCreate {
 }
 
 impl ReplyData {
-    /// The data; fewer bytes than asked for mean end of file. Bytes beyond what was asked for are not sent.
+    /// Sends the data; fewer bytes than requested mean end of file. Bytes beyond the requested ones are not sent.
     pub fn ok(self, mut data: Payload) {
         data.truncate(self.size as usize);
         self.raw.send_payload(&data);
@@ -393,14 +394,14 @@ impl ReplyData {
 }
 
 impl ReplyLink {
-    /// What the link points to.
+    /// The target of the link.
     pub fn ok(self, target: &[u8]) {
         self.raw.ok(target);
     }
 }
 
 impl ReplyWrite {
-    /// So many bytes were taken.
+    /// The number of bytes taken.
     pub fn ok(self, written: u32) {
         self.raw.ok(abi::WriteOut { size: written, padding: 0 }.as_bytes());
     }
@@ -425,7 +426,7 @@ impl ReplyStatFs {
 }
 
 impl ReplyXattr {
-    /// The value or list: itself if there is room, its length if that was asked for, else ERANGE.
+    /// Sends the value or list: itself if there is room, its length if that was requested, else ERANGE.
     pub fn ok(self, value: &[u8]) {
         match self.size as usize {
             0 => self.length(value.len()),
@@ -443,7 +444,7 @@ impl ReplyXattr {
 }
 
 impl ReplyLock {
-    /// The lock in the way, or one of kind [`LockKind::Unlock`].
+    /// The conflicting lock, or one of kind [`LockKind::Unlock`].
     pub fn ok(self, lock: &FileLock) {
         let kind = match lock.kind {
             LockKind::Shared => libc::F_RDLCK,
@@ -463,7 +464,7 @@ impl ReplyLSeek {
 }
 
 impl ReplyIoctl {
-    /// ioctl(2)'s result and what its argument will point to.
+    /// ioctl(2)'s result, and the bytes for its argument.
     pub fn ok(self, result: i32, data: &[u8]) {
         let out = abi::IoctlOut { result, ..Default::default() };
         let data = &data[..data.len().min(self.out_size as usize)];
@@ -472,14 +473,14 @@ impl ReplyIoctl {
 }
 
 impl ReplyPoll {
-    /// Events that are true now.
+    /// Events that hold now.
     pub fn ok(self, revents: u32) {
         self.raw.ok(abi::PollOut { revents, padding: 0 }.as_bytes());
     }
 }
 
 impl ReplyCopied {
-    /// So many bytes were copied.
+    /// The number of bytes copied.
     pub fn ok(self, bytes: u64) {
         match self.width {
             CopiedWidth::Bits64 => self.raw.ok(abi::CopyFileRangeOut { bytes_copied: bytes }.as_bytes()),
@@ -496,7 +497,7 @@ impl ReplyCopied {
 pub struct DirEntry<'a> {
     /// The inode number shown to programs.
     pub ino: u64,
-    /// Where a later readdir goes on after this entry; not 0.
+    /// Offset at which a later readdir goes on after this entry; not 0.
     pub next_offset: u64,
     /// Type, as in a mode.
     pub mode: u32,
@@ -505,7 +506,7 @@ pub struct DirEntry<'a> {
 }
 
 impl ReplyDirectory {
-    /// Appends an entry; false if it has no room any more.
+    /// Appends an entry; false if there is no room for it.
     #[must_use]
     pub fn add(&mut self, entry: &DirEntry<'_>) -> bool {
         self.list.add(&[], entry)
@@ -518,8 +519,8 @@ impl ReplyDirectory {
 }
 
 impl ReplyDirectoryPlus {
-    /// Appends an entry with attributes; false if it has no room any more. If `found.node` is not 0, the kernel will
-    /// hold one more lookup count of the inode: leave it 0 for `.` and `..`.
+    /// Appends an entry with attributes; false if there is no room for it. If `found.node` is not 0, the kernel will hold
+    /// one more lookup count of the inode: leave it 0 for `.` and `..`.
     #[must_use]
     pub fn add(&mut self, found: &Entry, entry: &DirEntry<'_>) -> bool {
         self.list.add(encode_entry(found).as_bytes(), entry)
@@ -538,7 +539,7 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// Most bytes of one listing: the kernel asks for less, but its number is not trusted with an allocation.
+    /// Most bytes of one listing: the kernel asks for less, but its number must not decide about an allocation.
     const ROOM_MAX: usize = 1 << 20;
 
     pub(crate) fn new(room: u32) -> Listing {
@@ -607,7 +608,7 @@ fn encode_opened(o: Opened) -> abi::OpenOut {
     abi::OpenOut { fh: o.handle, open_flags: o.flags.0, backing_id: 0 }
 }
 
-/// A sink that keeps what it gets, for tests.
+/// A sink that keeps its messages, for tests.
 #[cfg(test)]
 #[derive(Default)]
 pub(crate) struct Captured(pub(crate) parking_lot::Mutex<Vec<bytes::Bytes>>);

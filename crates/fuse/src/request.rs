@@ -1,4 +1,4 @@
-//! What the kernel asks for, one struct per operation. `parse` makes them from messages.
+//! Requests of the kernel, one struct per operation. `parse` creates them from messages.
 
 use bytes::Bytes;
 use nacre_base::Timestamp;
@@ -10,7 +10,8 @@ macro_rules! requests {
 }
 
 requests! {
-    /// Finds a name. A successful answer gives the kernel one more lookup count on the inode, to be taken back by [`Forget`].
+    /// Finds a name. A successful answer gives the kernel one more lookup count on the inode, which [`Forget`] takes
+    /// back.
     Lookup {
         /// The directory.
         parent: u64,
@@ -28,14 +29,14 @@ requests! {
     GetAttr {
         /// The inode.
         node: u64,
-        /// The open file asked through, if any.
+        /// The open file that the caller used, if any.
         handle: Option<u64>,
     }
     /// Changes the attributes that are `Some`.
     SetAttr {
         /// The inode.
         node: u64,
-        /// The open file asked through (ftruncate), if any.
+        /// The open file that the caller used (ftruncate), if any.
         handle: Option<u64>,
         /// Permission bits, perhaps with the type.
         mode: Option<u32>,
@@ -43,7 +44,7 @@ requests! {
         uid: Option<u32>,
         /// Group.
         gid: Option<u32>,
-        /// Truncate or extend to so many bytes.
+        /// Truncate or extend to this size in bytes.
         size: Option<u64>,
         /// Access time.
         atime: Option<SetTime>,
@@ -51,7 +52,7 @@ requests! {
         mtime: Option<SetTime>,
         /// Change time; only kernels with a write-back cache send it.
         ctime: Option<Timestamp>,
-        /// Who may pass mandatory locks; kept for completeness.
+        /// Owner of mandatory locks that do not stop the operation; kept for completeness.
         lock_owner: Option<u64>,
         /// The truncation must clear set-uid and set-gid.
         kill_suidgid: bool,
@@ -61,16 +62,16 @@ requests! {
         /// The link.
         node: u64,
     }
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     SymLink {
         /// The directory.
         parent: u64,
         /// The link's name.
         name: Bytes,
-        /// What it points to.
+        /// The link's target.
         target: Bytes,
     }
-    /// Makes a file, device, pipe or socket without opening it.
+    /// Creates a file, device, pipe or socket without opening it.
     MkNod {
         /// The directory.
         parent: u64,
@@ -83,9 +84,9 @@ requests! {
         /// The caller's umask.
         umask: u32,
     }
-    /// Makes a directory.
+    /// Creates a directory.
     MkDir {
-        /// The directory it is made in.
+        /// The directory in which it is created.
         parent: u64,
         /// Its name.
         name: Bytes,
@@ -110,18 +111,18 @@ requests! {
     }
     /// Moves a name.
     Rename {
-        /// The directory it is in.
+        /// The directory of the old name.
         parent: u64,
-        /// The name.
+        /// The old name.
         name: Bytes,
-        /// The directory it goes to.
+        /// The directory of the new name.
         new_parent: u64,
-        /// Its name there.
+        /// The new name.
         new_name: Bytes,
         /// `RENAME_NOREPLACE`, `RENAME_EXCHANGE`, `RENAME_WHITEOUT`.
         flags: u32,
     }
-    /// Gives an inode a further name.
+    /// Gives an inode another name.
     Link {
         /// The inode.
         node: u64,
@@ -134,12 +135,12 @@ requests! {
     Open {
         /// The inode.
         node: u64,
-        /// open(2)'s flags, without `O_CREAT`, `O_EXCL` and `O_NOCTTY`; `O_TRUNC` is ours to do.
+        /// open(2)'s flags, without `O_CREAT`, `O_EXCL` and `O_NOCTTY`; the server has to do `O_TRUNC`.
         flags: u32,
         /// `O_TRUNC` must clear set-uid and set-gid.
         kill_suidgid: bool,
     }
-    /// Creates a file and opens it. Without `O_EXCL` in `flags` the name may have come to exist meanwhile: open that then.
+    /// Creates a file and opens it. Without `O_EXCL` in `flags` the name may exist by now: open that file then.
     Create {
         /// The directory.
         parent: u64,
@@ -156,7 +157,7 @@ requests! {
     }
     /// Creates and opens a file without a name (`O_TMPFILE`).
     TmpFile {
-        /// The directory whose file system and defaults it gets.
+        /// The directory whose file system and defaults the file gets.
         parent: u64,
         /// open(2)'s flags.
         flags: u32,
@@ -177,7 +178,7 @@ requests! {
         size: u32,
         /// The open file's flags now (`O_DIRECT`, `O_NONBLOCK`…).
         flags: u32,
-        /// Whose POSIX locks apply, if the kernel says.
+        /// Owner of the POSIX locks that apply, if the kernel says.
         lock_owner: Option<u64>,
     }
     /// Writes data.
@@ -186,20 +187,20 @@ requests! {
         node: u64,
         /// The open file; a guess if `from_cache`.
         handle: u64,
-        /// First byte. With `O_APPEND` in `flags` it is the kernel's idea of the end, which may be stale.
+        /// First byte. With `O_APPEND` in `flags` it is the kernel's belief of the end, which may be stale.
         offset: u64,
         /// The data, page aligned in memory.
         data: Bytes,
         /// The open file's flags now (`O_APPEND`, `O_DIRECT`, `O_SYNC`…).
         flags: u32,
-        /// Whose POSIX locks apply, if the kernel says.
+        /// Owner of the POSIX locks that apply, if the kernel says.
         lock_owner: Option<u64>,
-        /// It comes from the page cache (a shared mapping), so uid, gid and pid are not the writer's.
+        /// True if the data comes from the page cache (a shared mapping), so uid, gid and pid are not the writer's.
         from_cache: bool,
         /// Set-uid and set-gid must be cleared.
         kill_suidgid: bool,
     }
-    /// Asks for the file system's size and use.
+    /// Requests the file system's size and use.
     StatFs {
         /// An inode in it.
         node: u64,
@@ -210,13 +211,13 @@ requests! {
         node: u64,
         /// The open file.
         handle: u64,
-        /// Its flags.
+        /// Flags of the open file.
         flags: u32,
-        /// For `unlock_flock` and POSIX locks.
+        /// Owner for `unlock_flock` and POSIX locks.
         lock_owner: u64,
-        /// Write out first.
+        /// True to write out first.
         flush: bool,
-        /// The flock of `lock_owner` ends with this.
+        /// True if the flock of `lock_owner` ends with this.
         unlock_flock: bool,
     }
     /// Each close(2): last chance to report a write error; the owner's POSIX locks end.
@@ -225,7 +226,7 @@ requests! {
         node: u64,
         /// The open file.
         handle: u64,
-        /// Whose POSIX locks end.
+        /// Owner whose POSIX locks end.
         lock_owner: u64,
     }
     /// Makes a file, or a directory, durable.
@@ -284,22 +285,22 @@ requests! {
         node: u64,
         /// The open directory.
         handle: u64,
-        /// Where to go on: 0, or the offset given with the last entry read.
+        /// Offset to go on at: 0, or the offset given with the last entry read.
         offset: u64,
         /// Room in bytes.
         size: u32,
     }
-    /// Asks which lock would conflict.
+    /// Finds a conflicting lock.
     GetLock {
         /// The inode.
         node: u64,
         /// The open file.
         handle: u64,
-        /// Who asks.
+        /// Lock owner.
         owner: u64,
-        /// The lock it would take.
+        /// The lock that the owner would take.
         lock: FileLock,
-        /// Whose kind of lock.
+        /// Kind of lock, by fcntl(2) or flock(2).
         space: LockSpace,
     }
     /// Takes, changes or releases a lock.
@@ -308,23 +309,23 @@ requests! {
         node: u64,
         /// The open file.
         handle: u64,
-        /// Who asks.
+        /// Lock owner.
         owner: u64,
         /// The lock, or the range to unlock.
         lock: FileLock,
-        /// Whose kind of lock.
+        /// Kind of lock, by fcntl(2) or flock(2).
         space: LockSpace,
-        /// Wait while there is a conflict, until interrupted.
+        /// True to wait while there is a conflict, until interrupted.
         wait: bool,
     }
-    /// access(2) and chdir(2): may the caller?
+    /// access(2) and chdir(2): checks whether the caller may access the inode.
     Access {
         /// The inode.
         node: u64,
         /// `R_OK`, `W_OK`, `X_OK`; 0 is `F_OK`.
         mask: u32,
     }
-    /// ioctl(2) whose argument's direction and size its number tells.
+    /// ioctl(2) with a number that tells direction and size of its argument.
     Ioctl {
         /// The inode.
         node: u64,
@@ -334,11 +335,11 @@ requests! {
         command: u32,
         /// The argument as passed.
         argument: u64,
-        /// What the argument points to.
+        /// Bytes that the argument points to.
         data: Bytes,
         /// Room for the answer in bytes.
         out_size: u32,
-        /// `handle` is an open directory's.
+        /// True if `handle` is that of an open directory.
         on_directory: bool,
     }
     /// poll(2).
@@ -371,7 +372,7 @@ requests! {
         handle: u64,
         /// Where to begin.
         offset: u64,
-        /// Which.
+        /// `SEEK_DATA` or `SEEK_HOLE`.
         whence: u32,
     }
     /// copy_file_range(2).
@@ -386,20 +387,20 @@ requests! {
         node_out: u64,
         /// The open destination.
         handle_out: u64,
-        /// Where the first byte goes.
+        /// Offset for the first byte in the destination.
         offset_out: u64,
         /// Bytes.
         length: u64,
     }
-    /// statx(2), sent when a field is asked for that [`GetAttr`] does not have.
+    /// statx(2), sent when a field is wanted that [`GetAttr`] does not have.
     StatX {
         /// The inode.
         node: u64,
-        /// The open file asked through, if any.
+        /// The open file that the caller used, if any.
         handle: Option<u64>,
         /// `AT_STATX_…`.
         flags: u32,
-        /// `STATX_…`: what is wanted.
+        /// `STATX_…`: the wanted fields.
         mask: u32,
     }
 }
@@ -409,7 +410,7 @@ requests! {
 pub enum SetTime {
     /// The server's time of the operation.
     Now,
-    /// This one.
+    /// This time.
     At(Timestamp),
 }
 
@@ -433,7 +434,7 @@ pub enum LockKind {
     Unlock,
 }
 
-/// A file lock, asked for or held.
+/// A file lock, requested or held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileLock {
     /// First byte.
@@ -442,7 +443,7 @@ pub struct FileLock {
     pub end: u64,
     /// Shared, exclusive or none.
     pub kind: LockKind,
-    /// The process, for `F_GETLK`.
+    /// Process of the lock, for `F_GETLK`.
     pub pid: u32,
 }
 
@@ -491,8 +492,8 @@ pub enum Operation {
     CopyFileRange(CopyFileRange),
     CopyFileRange64(CopyFileRange),
     StatX(StatX),
-    /// The kernel gave up waiting for this request: its process got a signal.
+    /// The kernel gave up waiting for this request, because its process got a signal.
     Interrupt(u64),
-    /// The file system goes away.
+    /// The file system is being unmounted.
     Destroy,
 }

@@ -1,7 +1,7 @@
-//! A request that has to wait, and what a signal to its caller does: the call ends with EINTR, at once if the program is
-//! being killed, else after a moment in which most requests end by themselves. The work goes on behind it ([`crate::left`]);
-//! what it then gives to the kernel is refused by the kernel, which has forgotten the request, and undone
-//! ([`crate::undo`]). So the rule is here once, and holds for every operation.
+//! A request that has to wait, and the effect of a signal to its caller: the call ends with EINTR, at once if the program
+//! is being killed, otherwise after a moment in which most requests end by themselves. The work goes on without its
+//! caller ([`crate::left`]). The kernel has forgotten the request and refuses the late reply, so what the reply would
+//! have given is undone ([`crate::undo`]). This is implemented once here, for every operation.
 
 use crate::handler::Work;
 use crate::interrupt::Interrupts;
@@ -18,24 +18,25 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How long a request may go on after a signal that its program handles. Programs that use signals for other things, timers
-/// or a terminal's size, do not expect EINTR from files; servers that answer do so within this time.
+/// How long a request may go on after a signal that its program handles. Programs that use signals for other purposes,
+/// timers or a terminal's size, do not expect EINTR from files; a server that is up answers within this time.
 const GRACE: Duration = Duration::from_millis(500);
 /// Pause between looks at the caller's signals.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
-/// The same, later: the kernel interrupted the request for a reason of its own, or the signal is not heeded.
+/// Later pause between looks: the kernel interrupted the request for a reason of its own, or the program does not heed
+/// the signal.
 const LOOK_PAUSE_IDLE: Duration = Duration::from_millis(200);
 
 /// Work that waited at its first poll.
 pub(crate) struct Running {
     work: Work,
-    /// Ends when the caller has been told EINTR; none after that.
+    /// Ends when the caller has got EINTR; none after that.
     caller: Option<Pin<Box<dyn Future<Output = Option<LeftRequest>> + Send>>>,
     left: Option<LeftRequest>,
 }
 
 impl Running {
-    /// Begins to listen for signals. `cx` is woken if one is there already.
+    /// Begins to listen for signals. Wakes `cx` if one is pending already.
     pub(crate) fn new(work: Work, caller: Caller, cx: &mut Context<'_>) -> Running {
         let mut running = Running { work, caller: Some(Box::pin(caller.interrupt())), left: None };
         running.poll_caller(cx);
@@ -62,7 +63,7 @@ impl Future for Running {
     }
 }
 
-/// The thread that waits for a request, and how it is answered.
+/// The thread that waits for a request, and how to answer it.
 pub(crate) struct Caller {
     pub(crate) sink: Arc<dyn Sink>,
     pub(crate) interrupts: Arc<Interrupts>,
@@ -72,23 +73,23 @@ pub(crate) struct Caller {
     pub(crate) traits: Traits,
 }
 
-/// What matters of an operation when a signal comes.
+/// Properties of an operation that matter when a signal comes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Traits {
     changes: Changes,
-    /// A page of a mapping is asked for: an error would be SIGBUS, so only a program that is being killed is let go.
+    /// True if a page of a mapping is read: an error would be SIGBUS, so only a program that is being killed is released.
     is_fault: bool,
     locks: Locks,
 }
 
-/// What an operation does with fcntl(2) and flock(2) locks of a node.
+/// Use of a node's fcntl(2) and flock(2) locks by an operation.
 #[derive(Clone, Copy, Debug, Default)]
 enum Locks {
     #[default]
     Nothing,
-    /// Takes them or asks for them.
+    /// Takes locks, or asks for them.
     Needs(u64),
-    /// Ends those of an open file description.
+    /// Ends the locks of an open file description.
     Ends(u64),
 }
 
@@ -111,7 +112,7 @@ impl Caller {
         Caller { sink: sink.clone(), interrupts: interrupts.clone(), unique, opcode, tid, traits }
     }
 
-    /// Waits for a signal and ends the call. None if the session is over.
+    /// Waits for a signal and ends the call. Returns none if the session is over.
     async fn interrupt(self) -> Option<LeftRequest> {
         self.interrupts.interrupted(self.unique).await;
         self.wait_for_signal().await;
@@ -119,7 +120,7 @@ impl Caller {
             return None;
         }
         let left = self.interrupts.left().add(self.traits.changes).await;
-        // If it has been answered meanwhile, the kernel does not know it any more, and says so in vain.
+        // If the request has been answered meanwhile, the kernel no longer knows it and ignores this.
         Raw::new(self.sink, self.unique, self.opcode).error(Errno::EINTR);
         Some(left)
     }

@@ -1,6 +1,6 @@
-//! As whom a file runs: exec(2) takes that from the attributes that the kernel keeps, and no notification can give the kernel
-//! new ones. So the door remembers what it told the kernel of a set-id program, and looks at what the kernel believes
-//! ([`crate::beliefs`]) only if that may differ from what is true.
+//! User and group that a set-id program runs as. exec(2) uses the attributes that the kernel keeps, and no notification
+//! can give the kernel new ones. So the door remembers what it told the kernel of a set-id program, and looks at the
+//! kernel's attributes ([`crate::beliefs`]) only if they may be wrong.
 
 use nacre_wire::attr::{Attr, mode};
 
@@ -12,10 +12,10 @@ pub(crate) struct RunsAs {
 }
 
 impl RunsAs {
-    /// A program that runs as whoever starts it.
+    /// A program that runs with its caller's rights.
     pub(crate) const CALLER: RunsAs = RunsAs { uid: None, gid: None };
 
-    /// As the kernel takes it from attributes.
+    /// As the kernel derives it from attributes.
     pub(crate) fn new(mode: u32, uid: u32, gid: u32) -> RunsAs {
         let is_file = mode & mode::S_IFMT == mode::S_IFREG;
         let has = |bit| is_file && mode & bit != 0;
@@ -28,20 +28,20 @@ impl RunsAs {
     }
 }
 
-/// All that the kernel may believe of one node because it was told so. It may always believe [`RunsAs::CALLER`].
+/// Everything that the kernel may believe of one node because it was told so. It may always believe [`RunsAs::CALLER`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Told {
     /// No set-id bits.
     #[default]
     Caller,
-    /// These, at some time.
+    /// These set-id rights, at some time.
     Once(RunsAs),
-    /// Different ones.
+    /// Different set-id rights.
     Several,
 }
 
 impl Told {
-    /// The kernel is about to be told.
+    /// Notes that the kernel is about to be told `runs_as`.
     pub(crate) fn add(&mut self, runs_as: RunsAs) {
         *self = match *self {
             told if runs_as == RunsAs::CALLER || told == Told::Once(runs_as) => told,
@@ -50,7 +50,7 @@ impl Told {
         };
     }
 
-    /// True if the kernel may run the program as somebody else than `truth`, and not as the caller.
+    /// True if the kernel may run the program with set-id rights other than those of `truth`.
     pub(crate) fn may_exceed(self, truth: RunsAs) -> bool {
         self != Told::Caller && self != Told::Once(truth)
     }

@@ -1,4 +1,4 @@
-//! A mounted session: what INIT agrees on, the readers, the end.
+//! A mounted session: INIT, the readers, the end.
 #![allow(clippy::disallowed_methods)] // Mounting and unmounting block: they need tokio's blocking pool.
 
 use crate::abi::{self, init, opcode};
@@ -28,18 +28,18 @@ pub const IO_BYTES_MAX: u32 = 1 << 20;
 
 /// Asynchronous requests (read-ahead, asynchronous direct I/O) that the kernel keeps under way at the same time.
 const BACKGROUND_MAX: u16 = 128;
-/// From so many on the kernel calls the mount congested and reads ahead less.
+/// Number of such requests from which the kernel calls the mount congested and reads ahead less.
 const CONGESTION_THRESHOLD: u16 = 96;
 /// Most readers beside the leader.
 const HELPERS_MAX: usize = 3;
 /// Idle message buffers kept, of 1 MiB each.
 const BUFFERS_FREE_MAX: usize = 32;
 
-/// What we ask for where the kernel offers it. Not among them, on purpose: WRITEBACK_CACHE, which hides writes from the
+/// Features requested where the kernel offers them. Left out on purpose: WRITEBACK_CACHE, which hides writes from the
 /// lock manager; AUTO_INVAL_DATA, because lock callbacks say what is stale; NO_OPEN, because opens carry state; SPLICE,
-/// slower than copying here; HANDLE_KILLPRIV, whose second version says who keeps set-id bits. POSIX_ACL makes the kernel
-/// check permissions, lists included, which it must if it keeps names;
-/// DONT_MASK belongs to it, because a directory's default list takes the umask's place.
+/// slower than copying here; HANDLE_KILLPRIV, whose second version says when set-id bits have to be removed. POSIX_ACL
+/// makes the kernel check permissions, lists included, which it must if it keeps names; DONT_MASK belongs to it, because
+/// a directory's default list takes the umask's place.
 const WANTED: u64 = init::ASYNC_READ
     | init::POSIX_LOCKS
     | init::ATOMIC_O_TRUNC
@@ -63,7 +63,7 @@ const WANTED: u64 = init::ASYNC_READ
     | init::DIRECT_IO_ALLOW_MMAP;
 
 impl MountOptions {
-    /// What is asked of the kernel for a mount with these options.
+    /// Features requested for a mount with these options.
     fn wanted(&self) -> u64 {
         if self.handle_kill_priv { WANTED } else { WANTED & !init::HANDLE_KILLPRIV_V2 }
     }
@@ -88,23 +88,23 @@ pub async fn serve(
     handler: Arc<dyn Handler>,
 ) -> Result<Session, FuseError> {
     let mountpoint = mountpoint.to_path_buf();
-    // Mounting walks paths on foreign file systems, which may take their time.
+    // Mounting resolves paths on other file systems, which may take long.
     let started = tokio::task::spawn_blocking(move || start(rt, mountpoint, &options, handler));
     started.await.map_err(|_| FuseError::Gone)?
 }
 
 impl Session {
-    /// Where it is mounted.
+    /// Directory on which it is mounted.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
 
-    /// How the kernel took the mount.
+    /// How the kernel mounted the file system.
     pub fn kind(&self) -> MountKind {
         self.kind
     }
 
-    /// Calls `changed` with what the mount's flags ask of the server, now and whenever somebody remounts it.
+    /// Calls `changed` with the rules from the mount's flags, now and after each remount.
     pub(crate) fn follow_remounts(&mut self, rt: &Rt, changed: impl Fn(MountRules) + Send + Sync + 'static) {
         match remount::follow(rt, &self.mountpoint, changed) {
             Ok(task) => self.follower = Some(task),
@@ -112,14 +112,14 @@ impl Session {
         }
     }
 
-    /// To invalidate what the kernel caches.
+    /// Notifier for invalidating the kernel's caches.
     pub fn notifier(&self) -> &Notifier {
         &self.notifier
     }
 
     /// Waits until the file system is unmounted, by whomever, and its handler's `destroy` has run.
     pub async fn wait_unmounted(&self) {
-        // An error says that the runtime was killed: the session is as over as it can be.
+        // An error means that the runtime was killed, and the session with it.
         let _ = self.ended.clone().wait_for(|ended| *ended).await;
     }
 
@@ -139,10 +139,10 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.follower.iter().for_each(Task::abort);
         if !self.device_gone.load(Ordering::Acquire)
-            // Waiting for the handler here could be waiting for ourselves.
+            // Waiting for the handler here could be waiting for this very thread.
             && let Err(e) = mount::unmount(&self.mountpoint, Unmount::Abort)
         {
-            // EINVAL: somebody has unmounted it lazily already, and files are open.
+            // EINVAL: it was unmounted lazily already, and files are open.
             tracing::debug!("{e}");
         }
     }
@@ -183,7 +183,7 @@ fn run(
     for _ in 0..available_parallelism().map_or(1, |n| n.get() - 1).clamp(1, HELPERS_MAX) {
         match channel.clone_channel() {
             Ok(clone) => helpers.push(Arc::new(clone)),
-            // The leader does without: it reads everything itself.
+            // Do without helpers: the leader reads everything itself.
             Err(e) if helper::is_needed() => tracing::info!("one reader of /dev/fuse only: {e}"),
             Err(e) => return Err(e),
         }
@@ -228,13 +228,13 @@ fn answer_init(channel: &Channel, buf: &mut [u8], wanted: u64) -> Result<Dialect
     Ok(agreed.dialect)
 }
 
-/// What INIT agreed on.
+/// Result of INIT.
 struct Agreed {
     reply: abi::InitOut,
     dialect: Dialect,
 }
 
-/// Answers the kernel's INIT message: the request's number, and what to reply.
+/// Answers the kernel's INIT message. Returns the request's number, and the reply.
 fn negotiate(message: &[u8], page_size: u32, wanted: u64) -> Result<(u64, Agreed), FuseError> {
     let header = parse::parse_header(message).map_err(|_| FuseError::Init)?;
     if header.opcode != opcode::INIT {

@@ -1,13 +1,13 @@
-//! Signals that wait for a calling thread, from /proc. An IO edge.
+//! Signals that are pending for a calling thread, from /proc. An IO edge.
 //!
-//! The kernel sends INTERRUPT once for a request, and does not say why: a signal, a debugger, or work of its own. While the
-//! caller waits for our reply its signals stay pending, so its status tells.
+//! The kernel sends INTERRUPT once for a request, and does not say why: a signal, a debugger, or work of its own. While
+//! the caller waits for the reply its signals stay pending, so that its status shows them.
 #![allow(clippy::disallowed_methods)] // Only the kernel knows a thread's signals, and /proc is how it tells.
 
 /// Signals that are pending for a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pending {
-    /// Nothing that would end a system call.
+    /// No signal that would end a system call.
     Nothing,
     /// A signal that the program may handle.
     Signal,
@@ -15,7 +15,7 @@ pub(crate) enum Pending {
     Kill,
 }
 
-/// Stop signals: a call that is stopped goes on when its program is continued.
+/// Stop signals: a stopped call goes on when its program is continued.
 const STOPS: u64 = bit(libc::SIGSTOP) | bit(libc::SIGTSTP) | bit(libc::SIGTTIN) | bit(libc::SIGTTOU);
 
 const fn bit(signal: libc::c_int) -> u64 {

@@ -1,8 +1,8 @@
-//! What a thread that waits for an answer is doing: the kernel asks for attributes in the same words whether a program called
-//! stat(2) or permissions must be checked before something else. An IO edge: reads /proc.
+//! The system call of a thread that waits for a reply: the kernel sends the same request for attributes whether a program
+//! called stat(2) or permissions must be checked for something else. An IO edge: reads /proc.
 #![allow(clippy::disallowed_methods)] // Reads /proc/TID/syscall.
 
-/// System calls for which attributes are asked for, if at all, to check permissions: who calls them learns no size.
+/// System calls for which the kernel asks for attributes, if at all, only to check permissions: they return no size.
 const CHECKING: &[i64] = &[
     libc::SYS_openat,
     libc::SYS_openat2,
@@ -30,7 +30,7 @@ const CHECKING: &[i64] = &[
     libc::SYS_fremovexattr,
 ];
 
-/// The same that only this architecture has.
+/// Further such calls that only this architecture has.
 #[cfg(target_arch = "x86_64")]
 const CHECKING_HERE: &[i64] = &[
     libc::SYS_open,
@@ -57,13 +57,13 @@ const CHOWN_HERE: &[i64] = &[libc::SYS_chown, libc::SYS_lchown];
 #[cfg(not(target_arch = "x86_64"))]
 const CHOWN_HERE: &[i64] = &[];
 
-/// Whether the thread is in a system call that tells its program no size. False if that cannot be known, as for a thread in
-/// another PID namespace.
+/// True if the thread is in a system call that returns no size to its program. False if that cannot be known, as for a
+/// thread in another PID namespace.
 pub(crate) fn needs_no_size(tid: u32) -> bool {
     is_in(tid, only_checks)
 }
 
-/// Whether the thread is in chown(2) or one of its like. False if that cannot be known.
+/// True if the thread is in chown(2) or a similar call. False if that cannot be known.
 pub(crate) fn changes_owner(tid: u32) -> bool {
     is_in(tid, is_chown)
 }

@@ -1,5 +1,6 @@
-//! Replies that give the kernel something, a lookup or an open file, and came too late: a signal had ended the call. The
-//! kernel refuses them, so what they gave is taken back as the kernel itself would have given it back.
+//! Replies that give the kernel something, a lookup or an open file, and come too late, because a signal has ended the
+//! call. The kernel refuses them, so this takes back what they gave, in the way the kernel itself would have given it
+//! back.
 
 use crate::handler::{Context, Handler};
 use crate::reply::{Raw, ReplyEmpty};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 pub(crate) struct Undo {
     handler: Arc<dyn Handler>,
     ctx: Context,
-    /// What was opened: the node and the kind. Of a create the entry tells.
+    /// The opened node, and its kind. For a create, the entry has the node.
     node: u64,
     is_directory: bool,
 }
@@ -29,7 +30,7 @@ impl Undo {
         }
     }
 
-    /// The kernel did not take an open file, of `node` if it was created.
+    /// The kernel did not take an open file, which is of `created` if the request created it.
     pub(crate) fn open(&self, created: Option<u64>, handle: u64) {
         let node = created.unwrap_or(self.node);
         let op = Release { node, handle, flags: 0, lock_owner: 0, flush: false, unlock_flock: false };
@@ -42,7 +43,7 @@ impl Undo {
     }
 }
 
-/// Takes the reply to a request that the kernel did not make.
+/// Takes the reply to a request that the kernel did not send.
 struct Nobody;
 
 impl Sink for Nobody {

@@ -1,5 +1,5 @@
-//! Signals to programs whose calls wait for a handler: the call ends, the handler goes on, and what it gives to nobody is
-//! taken back. And what sync(2) and umount(2) wait for. Needs root and /dev/fuse.
+//! Signals to programs whose calls wait for a handler: the call ends, the handler goes on, and what it gives to a call
+//! that has ended is taken back. Also what sync(2) and umount(2) wait for. Needs root and /dev/fuse.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // A test of files needs files.
 
 use async_trait::async_trait;
@@ -23,10 +23,10 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::sync::Semaphore;
 
-/// A file system whose operations wait until the test lets them go: each kind on the file that has its name.
+/// A file system whose operations wait until the test releases them: each kind on the file that has its name.
 struct Stuck {
     gate: Semaphore,
-    /// Operations that wait, by name, from the first on.
+    /// Number of operations that have begun to wait, by name.
     waiting: Mutex<BTreeMap<&'static str, u32>>,
     opened: AtomicU32,
     released: Mutex<Vec<u64>>,
@@ -57,7 +57,7 @@ impl Stuck {
 
     async fn wait(&self, what: &'static str) {
         *self.waiting.lock().entry(what).or_default() += 1;
-        // An error is what a closed gate answers: everybody passes.
+        // A closed gate answers with an error, and lets everybody pass.
         let _ = self.gate.acquire().await;
     }
 
@@ -78,7 +78,7 @@ impl Stuck {
 
     fn give(&self, node: u64) -> Entry {
         *self.lookups.lock().entry(node).or_default() += 1;
-        // Attributes are asked for each time.
+        // Without validity, so that attributes are requested each time.
         Entry { node, attr: self.attr(node), ..Entry::default() }
     }
 }
@@ -213,7 +213,7 @@ async fn a_program_that_is_killed_ends_whatever_it_waits_for() {
         ("create", vec!["touch".into(), at("new")]),
     ];
     for signal in [libc::SIGKILL, libc::SIGINT] {
-        // A second write would wait for the first, which goes on behind its caller.
+        // A second write would wait for the first, which goes on without its caller.
         for (what, call) in calls.iter().filter(|(what, _)| *what != "write" || signal == libc::SIGKILL) {
             let before = stuck.waiting(what);
             let mut command = Command::new(&call[0]);
@@ -227,7 +227,7 @@ async fn a_program_that_is_killed_ends_whatever_it_waits_for() {
             assert!(begin.elapsed() < LIMIT, "{what}: {:?} after signal {signal}", begin.elapsed());
         }
     }
-    // The handlers go on, and nothing that they give stays with anybody.
+    // The handlers go on, and what they open is closed again.
     stuck.gate.close();
     eventually("open files are closed", || stuck.released.lock().len() as u32 == stuck.opened.load(Ordering::SeqCst))
         .await;
@@ -243,7 +243,8 @@ async fn a_program_that_is_killed_ends_whatever_it_waits_for() {
 
 extern "C" fn ignore(_: libc::c_int) {}
 
-/// Runs a call in a thread of its own that a signal with a handler interrupts: after which time, and its result.
+/// Runs a call in a thread of its own that a signal with a handler interrupts. Returns how long the call then took, and
+/// its result.
 async fn interrupted_call<T: Send + 'static>(
     waits: impl Fn() -> bool,
     call: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -262,7 +263,7 @@ async fn interrupted_call<T: Send + 'static>(
     });
     let thread = thread.await.unwrap();
     eventually("the call waits", waits).await;
-    // It may not sleep in the kernel yet.
+    // The thread may not sleep in the kernel yet.
     tokio::time::sleep(Duration::from_millis(50)).await;
     let begin = Instant::now();
     // SAFETY: the thread belongs to the runtime's pool and lives as long as this test.
@@ -282,7 +283,7 @@ async fn a_signal_that_is_handled_ends_the_call_after_a_moment_and_nothing_overt
     let (after, result) = interrupted_call(move || s.waiting("write") == 1, move || first.write_at(&[1; 512], 0)).await;
     assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EINTR));
     assert!(after > Duration::from_millis(300) && after < LIMIT, "{after:?}");
-    // The program writes again: what it wrote first must not come last.
+    // The program writes again; its first write must not be applied after the second.
     let again = file.clone();
     let again = tokio::task::spawn_blocking(move || again.write_at(&[2; 512], 0).unwrap());
     tokio::time::sleep(Duration::from_millis(100)).await;

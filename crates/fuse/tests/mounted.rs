@@ -1,5 +1,5 @@
-//! Real mounts on the real /dev/fuse: the null file system through the kernel, and handlers that misbehave.
-//! Needs root and /dev/fuse, and says so if they are missing.
+//! Real mounts on the real /dev/fuse: the null file system through the kernel, and handlers that misbehave. Needs root
+//! and /dev/fuse, and says so if they are missing.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // A test of files needs files.
 
 use async_trait::async_trait;
@@ -49,7 +49,7 @@ fn needs_root(session: Result<Session, FuseError>) -> Session {
     session.unwrap_or_else(|e| panic!("this test mounts FUSE, which needs root and /dev/fuse: {e}"))
 }
 
-/// Runs file system calls, which block, beside the runtime that serves them.
+/// Runs file system calls, which block, outside the runtime that serves them.
 async fn calls<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(f).await.unwrap()
 }
@@ -145,7 +145,7 @@ async fn mount_shows_name_and_type_and_unmounting_ends_the_session() {
     let busy = m.session.unmount(Unmount::WhenIdle).await.unwrap_err();
     assert_eq!(busy.errno(), Errno::EBUSY);
     assert!(busy.to_string().contains("Files are open in it"), "{busy}");
-    // close(2) asks the handler first, so not on the only thread that could run it.
+    // close(2) asks the handler first, so it must not run on the only thread that could run the handler.
     calls(move || drop(open)).await;
     m.session.unmount(Unmount::WhenIdle).await.unwrap();
     m.session.wait_unmounted().await;
@@ -157,7 +157,7 @@ async fn a_mountpoint_whose_server_died_is_recognised() {
     let m = mount_null(NullOptions::default()).await;
     let path = m.path("open");
     let open = calls(move || File::create(path).unwrap()).await;
-    // A forced unmount with a file open aborts the session and leaves the mount: as if the process had died.
+    // A forced unmount with a file open aborts the session and leaves the mount, as if the process had died.
     assert_eq!(m.session.unmount(Unmount::Force).await.unwrap_err().errno(), Errno::EBUSY);
     m.session.wait_unmounted().await;
     let point = m.session.mountpoint().to_path_buf();
@@ -169,7 +169,7 @@ async fn a_mountpoint_whose_server_died_is_recognised() {
     nacre_fuse::mount::unmount(&point, Unmount::Lazy).unwrap();
 }
 
-/// A file system of three files whose handlers do what a test needs.
+/// A file system of three files, whose handlers do what a test needs.
 #[derive(Default)]
 struct Odd {
     notifier: std::sync::OnceLock<Notifier>,
@@ -220,7 +220,7 @@ impl Handler for Odd {
     }
 
     async fn read(self: Arc<Self>, _: Context, op: request::Read, reply: ReplyData) {
-        // It waits first, so that reading needs a task.
+        // The handler waits first, so that reading needs a task.
         tokio::task::yield_now().await;
         let byte = self.content.load(Ordering::SeqCst) as u8;
         reply.ok(Payload::from(vec![byte; op.size as usize]));
@@ -287,7 +287,7 @@ async fn a_signal_reaches_a_request_that_waits_for_a_lock() {
     while odd.lock_space.lock().is_none() {
         tokio::task::yield_now().await;
     }
-    // The handler has the request; repeated because the waiter may not sleep in the kernel yet.
+    // The handler has the request. Repeated, because the waiter may not sleep in the kernel yet.
     while !waiter.is_finished() {
         // SAFETY: the thread belongs to the runtime's pool and lives as long as this test.
         unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
@@ -321,7 +321,7 @@ async fn writes_that_are_not_small_arrive_page_aligned() {
     .await;
     let written = odd.written.lock();
     assert_eq!(written.iter().map(|w| w.len()).sum::<usize>(), (1 << 20) + 16384);
-    // The kernel cuts where the program's buffer lies across one more page.
+    // The kernel splits where the program's buffer spans one more page.
     let large: Vec<_> = written.iter().filter(|data| data.len() >= 16 << 10).collect();
     assert!(!large.is_empty());
     for data in large {

@@ -1,4 +1,5 @@
-//! What one enqueue and its cancel cost the server's lock engine, beside many granted locks. Prints nanoseconds.
+//! Measures what one enqueue and its cancel cost in the server's lock engine with many granted locks. Prints
+//! nanoseconds.
 //!
 //! Not a test: `cargo run --release -p nacre-ldlm --example ldlm_bench`.
 #![allow(clippy::disallowed_methods)] // It measures the real clock.
@@ -136,7 +137,7 @@ fn main() {
     }
 }
 
-/// Names of locks in order.
+/// Ids that count up.
 fn counting() -> impl FnMut() -> u64 {
     let mut last = 0;
     move || {

@@ -1,15 +1,15 @@
-//! Locks that programs take on files: fcntl's, on byte ranges and merged and split per owner as POSIX has it, and
-//! flock(2)'s, on the whole file. The two kinds do not see each other; each gets a [`FlockSet`] per file.
+//! Locks that programs take on files: those of fcntl, on byte ranges, merged and split per owner as in POSIX, and those
+//! of flock(2), on the whole file. The two kinds do not see each other; each gets a [`FlockSet`] per file.
 //!
-//! A request waits only for locks that are held, not for others that wait: that is what Linux does, and programs may
-//! rely on a second reader getting in. Those who wait are tried in order of arrival.
+//! A request waits only for locks that are held, not for requests that wait, as in Linux: programs may rely on a second
+//! reader getting in. Waiting requests are tried in order of arrival.
 
 use crate::invariant::ensure;
 use crate::{ClientId, Extent, LockId};
 use nacre_wire::ldlm::LockMode;
 use std::collections::BTreeMap;
 
-/// Who owns a lock: a lock owner of one client (a process for fcntl, an open file for flock).
+/// Owner of a lock: a lock owner of one client (a process for fcntl, an open file for flock).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Owner {
     /// The client.
@@ -32,20 +32,20 @@ pub struct Held {
 /// A request to lock, or with mode NL to unlock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlockRequest {
-    /// Its name while it waits.
+    /// Id of the request while it waits.
     pub id: LockId,
-    /// Whose.
+    /// Owner that asks.
     pub owner: Owner,
-    /// What.
+    /// Range and mode that the owner asks for.
     pub want: Held,
 }
 
 /// The locks of one kind on one file.
 #[derive(Default, Debug)]
 pub struct FlockSet {
-    /// By owner; each list in ascending order and never empty.
+    /// Held ranges by owner; each list in ascending order and never empty.
     held: BTreeMap<Owner, Vec<Held>>,
-    /// In order of arrival.
+    /// Waiting requests, in order of arrival.
     waiting: Vec<FlockRequest>,
 }
 
@@ -58,26 +58,26 @@ impl FlockSet {
         })
     }
 
-    /// The conflicting lock that begins first: what F_GETLK tells.
+    /// The conflicting lock that begins first, as F_GETLK returns it.
     pub fn first_conflict(&self, owner: Owner, want: Held) -> Option<Held> {
         self.conflicts(owner, want).map(|(_, held)| held).min_by_key(|held| held.extent)
     }
 
-    /// Gives the owner what it wants; the caller has checked that nothing conflicts. Returns the waiting requests that
-    /// this lets go (an unlock, or an exclusive lock that became shared).
+    /// Grants `want` to the owner; the caller has checked that nothing conflicts. Returns the waiting requests that are
+    /// granted because of it (an unlock, or an exclusive lock that became shared).
     pub fn grant(&mut self, owner: Owner, want: Held) -> Vec<FlockRequest> {
         self.replace(owner, want);
         self.reprocess()
     }
 
-    /// Lets a request wait.
+    /// Puts a request into the queue.
     pub fn wait(&mut self, request: FlockRequest) {
         let is_blocked = self.conflicts(request.owner, request.want).next().is_some();
         assert!(is_blocked, "{request:?} would wait for nothing, and nobody would wake it");
         self.waiting.push(request);
     }
 
-    /// Takes a waiting request away; whether it waited. Nobody waits for it, so nobody goes.
+    /// Removes a waiting request. Returns whether it waited. Requests do not wait for waiting ones, so none is granted.
     pub fn withdraw(&mut self, id: LockId) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|r| r.id != id);
@@ -86,7 +86,7 @@ impl FlockSet {
         gone == 1
     }
 
-    /// Drops all that a client holds, and its waiting requests; the requests that this lets go.
+    /// Drops all locks and waiting requests of a client. Returns the requests that are granted because of it.
     pub fn client_gone(&mut self, client: ClientId) -> Vec<FlockRequest> {
         self.held.retain(|owner, _| owner.client != client);
         self.waiting.retain(|r| r.owner.client != client);
@@ -98,7 +98,7 @@ impl FlockSet {
         self.held.get(&owner).map_or(&[], Vec::as_slice)
     }
 
-    /// All that is held.
+    /// All held ranges, with their owners.
     pub fn held(&self) -> impl Iterator<Item = (Owner, Held)> + '_ {
         self.held.iter().flat_map(|(owner, list)| list.iter().map(|held| (*owner, *held)))
     }
@@ -108,7 +108,7 @@ impl FlockSet {
         &self.waiting
     }
 
-    /// Whether the client holds a lock here.
+    /// Returns whether the client holds a lock on this file.
     pub fn is_held_by(&self, client: ClientId) -> bool {
         let first = Owner { client, owner: 0 };
         self.held.range(first..).next().is_some_and(|(owner, _)| owner.client == client)
@@ -119,12 +119,13 @@ impl FlockSet {
         self.held.values().map(Vec::len).sum()
     }
 
-    /// Whether there is neither a lock nor a request.
+    /// Returns whether there is neither a lock nor a request.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty() && self.waiting.is_empty()
     }
 
-    /// Puts `want` over what the owner holds: cuts and splits what it overlaps, merges equal neighbours.
+    /// Replaces what the owner holds within `want`: cuts and splits the ranges that overlap, merges neighbours of equal
+    /// mode.
     fn replace(&mut self, owner: Owner, want: Held) {
         let old = self.held.remove(&owner).unwrap_or_default();
         let mut list = Vec::with_capacity(old.len() + 2);
@@ -160,7 +161,7 @@ impl FlockSet {
         }
     }
 
-    /// Whether all that must hold holds; what does not. Looks at everything.
+    /// Checks all invariants; the error names one that does not hold. Looks at every lock and request.
     pub(crate) fn check(&self) -> Result<(), String> {
         for (owner, list) in &self.held {
             ensure(!list.is_empty() && is_in_order(list), || format!("{owner:?} holds {list:?}"))?;
@@ -171,8 +172,8 @@ impl FlockSet {
         ensure(idle.is_none(), || format!("{idle:?} waits for nothing"))
     }
 
-    /// Grants what can be granted, in order of arrival, again as long as a grant (it may make an exclusive lock
-    /// shared) could let another one go.
+    /// Grants waiting requests in order of arrival, and starts again after each grant, because one that makes an
+    /// exclusive lock shared may let another request in.
     fn reprocess(&mut self) -> Vec<FlockRequest> {
         let mut granted = Vec::new();
         while let Some(at) = self.waiting.iter().position(|r| self.conflicts(r.owner, r.want).next().is_none()) {
@@ -184,7 +185,7 @@ impl FlockSet {
     }
 }
 
-/// Whether the ranges of one owner ascend, and none could be one with the next.
+/// Returns whether the ranges of one owner ascend, and no two neighbours should be merged.
 fn is_in_order(list: &[Held]) -> bool {
     list.windows(2).all(|pair| {
         let (a, b) = (pair[0], pair[1]);

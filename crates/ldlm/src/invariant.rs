@@ -1,6 +1,6 @@
-//! The form of checkers that walk over a whole engine: the first invariant that does not hold, in words.
+//! Helper of checkers that walk over a whole engine and report the first invariant that does not hold.
 
-/// An invariant. Returns what `otherwise` says if it does not hold.
+/// Checks an invariant. Returns the text of `otherwise` if it does not hold.
 pub(crate) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(otherwise()) }
 }

@@ -1,5 +1,5 @@
-//! The lock manager: who may do what to which resource at this moment. Plain state machines: requests in, grants out as
-//! values. [`server`] is what a target knows of its locks, [`lock_cache`] what a client does.
+//! The lock manager: decides which client may do what to which resource at this moment. Plain state machines: requests
+//! in, grants out as values. [`server`] has the locks of a target, [`lock_cache`] those of a client.
 //!
 //! What must not be here: RPCs (the caller sends what is returned), clocks, and what the resources are.
 
@@ -19,10 +19,10 @@ mod stride;
 pub use params::PARAMS;
 pub use range_set::{Extent, RangeSet};
 
-/// Names a lock, or a request that waits for one. Never 0, never used twice.
+/// Id of a lock, or of a request that waits for one. Never 0, never used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LockId(pub u64);
 
-/// Who asks: the cookie of a client's export.
+/// Id of a client: the cookie of its export.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClientId(pub u64);

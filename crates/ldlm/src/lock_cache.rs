@@ -1,33 +1,34 @@
-//! The locks that one client holds at one target, and what it may believe because of them: which lock serves a read, a
-//! write or a name, who uses it at this moment, what a callback, a full cache or an eviction means for it. A plain state
-//! machine; the caller sends what is returned.
+//! The locks that one client holds at one target, and what the client may rely on under them: which lock serves a read,
+//! a write or a name, which operations use it at this moment, and what a callback, a full cache or an eviction means
+//! for it. A plain state machine; the caller sends the messages that are returned.
 //!
 //! What must not be here: RPCs, the data and attributes that the locks protect, and what the server decides.
 //!
 //! # A lock's life
 //!
 //! A request that may bring a lock takes a [`Ticket`] with [`LockCache::begin`] before it is sent. Its reply brings the
-//! lock ([`LockCache::granted`]); [`LockCache::end`] says that nothing more comes of the request. In between the lock is
-//! *usable*: [`LockCache::find`] takes a reference for the length of an operation, [`LockCache::release`] ends it; unused
-//! locks rest in the order of their last use. A callback makes it *called back*: nobody finds it any more, and the last
-//! release (or the callback itself) returns a [`Giving`]. The caller invalidates, writes back and drops what the lock
-//! protects, then says [`LockCache::given`], sends the cancel or convert at once, and says [`LockCache::settled`] when
-//! the reply to that has come.
+//! lock ([`LockCache::granted`]); [`LockCache::end`] says that the request is over. The lock is now *usable*:
+//! [`LockCache::find`] takes a reference for the length of an operation, [`LockCache::release`] ends it; unused locks
+//! rest in the order of their last use. A callback makes the lock *called back*: `find` no longer returns it, and the
+//! last release (or the callback itself) returns a [`Giving`]. The caller invalidates, writes back and drops the data
+//! that the lock protects, then calls [`LockCache::given`], sends the cancel or convert at once, and calls
+//! [`LockCache::settled`] when the reply to that has come.
 //!
 //! # Messages that overtake each other
 //!
-//! Handles are named by the server and never used twice, but an inode lock's handle comes again with more bits. So:
+//! The server chooses the handles and never uses one twice, but an inode lock's handle comes again with more bits. So:
 //!
-//! - *A callback overtakes the reply that brings its lock.* The handle is noted. When the reply comes the lock is
-//!   [`Arrival::Once`]: the server waits for our cancel and lets nobody change anything before, so what came with the
-//!   lock is true, and using it once is also what keeps two clients that want the same from starving each other. If the
-//!   requests that were under way at the callback all end without it, [`LockCache::end`] returns it to be cancelled.
-//! - *A reply that was sent before the server saw our cancel (or convert) comes after we sent it.* It names a lock we
-//!   gave back: [`Arrival::Dead`]. This holds for every request that began before the **reply** to the cancel, not just
-//!   before the cancel: a request sent after it may be served before it.
-//! - *A reply from before an eviction or restart comes after it.* What it brings is dead as well.
+//! - *A callback overtakes the reply that brings its lock.* The handle is recorded. When the reply comes, the lock is
+//!   [`Arrival::Once`]: the server waits for this client's cancel and allows no change before, so the data in the reply
+//!   is valid. Using the lock once also keeps two clients that want the same lock from starving each other. If the
+//!   requests that were under way at the callback all end without the lock, [`LockCache::end`] returns it to be
+//!   cancelled.
+//! - *A reply that the server sent before it saw a cancel (or convert) arrives after the client sent that cancel.* The
+//!   reply names a lock that was given back: [`Arrival::Dead`]. This holds for every request that began before the
+//!   **reply** to the cancel, not just before the cancel: a request sent after the cancel may be served before it.
+//! - *A reply from before an eviction or restart comes after it.* Its lock is dead as well.
 //!
-//! Notes of what was given back are dropped when no request is under way that began before they were settled.
+//! Records of given-back locks are dropped when no request is under way that began before they were settled.
 
 use crate::LockId;
 use crate::invariant::ensure;
@@ -42,16 +43,16 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What a lock covers, or an operation needs covered.
+/// Bytes or bits that a lock covers, or that an operation needs covered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Cover {
     /// Bytes of an object.
     Extent {
         /// PR, PW or GROUP.
         mode: LockMode,
-        /// Which bytes.
+        /// Bytes of the object.
         ranges: RangeSet,
-        /// Which group, with mode GROUP; else 0.
+        /// Group number with mode GROUP, otherwise 0.
         group: u64,
     },
     /// Parts of an inode, mode PR.
@@ -61,7 +62,7 @@ pub enum Cover {
     },
 }
 
-/// What an operation needs: all of it under one lock. A PW lock will do for PR.
+/// The cover that an operation needs, all of it under one lock. A PW lock will do for PR.
 pub type Want = Cover;
 
 /// A request whose reply may bring a lock, from [`LockCache::begin`] to [`LockCache::end`].
@@ -69,44 +70,46 @@ pub type Want = Cover;
 #[must_use]
 pub struct Ticket(u64);
 
-/// What a lock that came is good for.
+/// How a lock that came with a reply may be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Arrival {
-    /// It is referenced once; later operations find it.
+    /// The lock is referenced once; later operations find it.
     Usable,
-    /// It is referenced once, for the operation that asked, and called back already: its last release gives it back.
+    /// The lock is referenced once, for the operation that asked, and already called back: its last release gives it
+    /// back.
     Once,
-    /// It is not held, and what came with it may be answered to who asked but not kept. An enqueue must be repeated.
+    /// The lock is not held. The data in the reply may be given to the caller but not kept. An enqueue must be
+    /// repeated.
     Dead,
 }
 
-/// What a callback means.
+/// Effect of a callback.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Blocking {
-    /// The lock is not held nor may it come: ENOENT.
+    /// The lock is neither held nor on its way: answer ENOENT.
     NotHeld,
-    /// It is in use, on its way here, or being given back already.
+    /// The lock is in use, on its way here, or being given back already.
     Later,
     /// Give it back now.
     Now(Giving),
 }
 
-/// A lock to give back: invalidate, write back and drop what it covers (or of an inode lock what is not kept), then call
+/// A lock to give back: invalidate, write back and drop what it covers (for an inode lock, what is not kept), then call
 /// [`LockCache::given`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Giving {
     /// The lock.
     pub id: LockId,
-    /// What it is on.
+    /// Resource of the lock.
     pub resource: Fid,
-    /// All that it covers.
+    /// Everything that the lock covers.
     pub cover: Cover,
-    /// Bits of an inode lock that stay: a convert is to be sent. 0: a cancel.
+    /// Bits of an inode lock that stay, with a convert to be sent. 0: send a cancel.
     pub keep: u64,
-    /// Since when it is held.
+    /// Time at which the lock was granted.
     pub granted: Time,
 }
 
@@ -114,15 +117,15 @@ pub struct Giving {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Given {
-    /// Send the cancel or convert now, and say [`LockCache::settled`] when its reply has come.
+    /// Send the cancel or convert now, and call [`LockCache::settled`] when its reply has come.
     Send,
-    /// Send nothing: it is in use again and its last release returns it, or it was lost.
+    /// Send nothing: the lock is in use again and its last release returns it, or it was lost.
     Stop,
-    /// More of it was called back meanwhile: do this in place of the first.
+    /// More bits were called back meanwhile: do this in place of the first.
     Again(Giving),
 }
 
-/// All bits, and "the whole lock" for extents.
+/// All bits of an inode lock, or an extent lock as a whole.
 const EVERYTHING: u64 = u64::MAX;
 
 #[derive(Debug)]
@@ -130,19 +133,19 @@ struct Lock {
     resource: Fid,
     cover: Cover,
     references: u32,
-    /// Bits that are called back; 0: usable.
+    /// Bits that are called back; 0 if the lock is usable.
     called_back: u64,
-    /// The bits to be kept of the [`Giving`] that the caller has; `None`: it has none.
+    /// The bits to be kept, while the caller has a [`Giving`] of this lock.
     giving: Option<u64>,
     /// Converts whose replies have not come.
     unsettled: u32,
-    /// Replies to requests with tickets below this one are from before the last convert.
+    /// Replies to requests with tickets below this one may be older than the last convert.
     trusted_from: u64,
     granted: Time,
     last_use: Time,
-    /// It was taken when it was unused.
+    /// True if the current use found the lock unused.
     reused: bool,
-    /// It is used again and again.
+    /// True if the lock is used again and again.
     privileged: bool,
 }
 
@@ -157,7 +160,7 @@ impl Lock {
         }
     }
 
-    /// Makes a change, which must lead where the table says that `event` leads.
+    /// Makes a change, which must lead to the stage that the table gives for `event`.
     fn step<T>(&mut self, event: Event, change: impl FnOnce(&mut Lock) -> T) -> T {
         let (before, due) = (self.stage(), STAGES.next(self.stage(), event));
         let done = change(self);
@@ -173,7 +176,8 @@ impl Lock {
         matches!(self.cover, Cover::Extent { mode: LockMode::Pw | LockMode::Group, .. })
     }
 
-    /// A group lock is held for as long as a program says, and never kept for later: nobody calls it back.
+    /// Returns whether this is a group lock: a program decides how long it is held, so it is never called back, nor
+    /// kept for later.
     fn is_group(&self) -> bool {
         matches!(self.cover, Cover::Extent { mode: LockMode::Group, .. })
     }
@@ -182,7 +186,8 @@ impl Lock {
         self.usable() && self.references == 0
     }
 
-    /// What the caller is told to give back. Extent locks go whole: all else would let two writers share one lock.
+    /// Makes the [`Giving`] for the caller. Extent locks are given back whole; otherwise two writers could share one
+    /// lock.
     fn give(&mut self, id: LockId) -> Giving {
         let keep = match &self.cover {
             Cover::Extent { .. } => 0,
@@ -198,7 +203,7 @@ impl Lock {
 enum Tombstone {
     /// Called back before it came.
     CalledBack { bits: u64, fades: u64 },
-    /// Given back, or about to be: so many cancels and converts have no reply yet.
+    /// Given back, or about to be; `unsettled` cancels and converts have no reply yet.
     Given { unsettled: u32 },
 }
 
@@ -214,33 +219,33 @@ impl Resource {
     }
 }
 
-/// See the module.
+/// The locks that one client holds at one target; see the module for their life.
 #[derive(Default, Debug)]
 pub struct LockCache {
     locks: FxHashMap<LockId, Lock>,
     resources: FxHashMap<Fid, Resource>,
     /// Idle locks.
     lru: Lru,
-    /// When locks left last because of their age or the server's volume.
+    /// Time when locks last left because of their age or the server's volume.
     shrunk: Time,
     /// Tickets of requests under way.
     under_way: BTreeSet<u64>,
     next_ticket: u64,
-    /// Requests with tickets below this one began before an eviction or restart: what they bring is dead.
+    /// Requests with tickets below this one began before an eviction or restart: their locks are dead.
     lost_before: u64,
     tombstones: FxHashMap<LockId, Tombstone>,
-    /// Tombstones by the first ticket whose reply can not name them; without those that are unsettled.
+    /// Tombstones by the first ticket whose reply cannot name them; without those that are unsettled.
     fading: BTreeSet<(u64, LockId)>,
-    /// Dead arrivals that the server believes to be held here, by the ticket that brought them.
+    /// Handles of dead locks that the server believes to be held here, by the ticket that brought them.
     dead: BTreeMap<u64, Vec<LockId>>,
-    /// Operations under locks that were lost meanwhile. Their releases still come.
+    /// Uses of locks that were lost meanwhile. Their releases still come.
     orphans: FxHashMap<LockId, u32>,
     /// References of locks and orphans together.
     references: u64,
 }
 
 impl LockCache {
-    /// Of a client that holds nothing yet.
+    /// Makes the cache of a client that holds no locks yet.
     pub fn new() -> LockCache {
         LockCache::default()
     }
@@ -253,8 +258,8 @@ impl LockCache {
         Ticket(ticket)
     }
 
-    /// The request is over, its reply (if any) has been passed to [`LockCache::granted`]. Returns locks that the server
-    /// believes to be held here and that are not: they are to be cancelled, then [`LockCache::settled`].
+    /// The request is over; its reply (if any) has been passed to [`LockCache::granted`]. Returns locks that the server
+    /// believes to be held here and that are not: cancel them, then call [`LockCache::settled`].
     #[must_use = "the server waits for the cancels"]
     pub fn end(&mut self, ticket: Ticket) -> Vec<LockId> {
         let was_under_way = self.under_way.remove(&ticket.0);
@@ -273,7 +278,8 @@ impl LockCache {
         cancels
     }
 
-    /// A reply to the request of `ticket` brought a lock. `called_back`: it says that somebody waits for it already.
+    /// A reply to the request of `ticket` brought a lock. `called_back` is true if the reply says that a request
+    /// already waits for the lock.
     pub fn granted(
         &mut self,
         ticket: Ticket,
@@ -290,7 +296,7 @@ impl LockCache {
         if let Some(Tombstone::Given { .. }) = self.tombstones.get(&id) {
             return Arrival::Dead;
         }
-        // A lost lock's name must not come again. If it does, the two would be taken for one.
+        // A lost lock's handle must not come again while the lock is in use, because the two could not be told apart.
         if ticket.0 < self.lost_before || self.orphans.contains_key(&id) {
             self.tombstones.insert(id, Tombstone::Given { unsettled: 1 });
             self.dead.entry(ticket.0).or_default().push(id);
@@ -305,13 +311,13 @@ impl LockCache {
         if wanted == 0 { Arrival::Usable } else { Arrival::Once }
     }
 
-    /// The same handle again: an inode lock with more bits.
+    /// The handle of a held lock has come again: an inode lock with more bits.
     fn more_bits(&mut self, ticket: Ticket, id: LockId, resource: Fid, cover: &Cover, called_back: bool) -> Arrival {
         let Some(lock) = self.locks.get_mut(&id) else { return Arrival::Dead };
         let (Cover::Inode { bits }, Cover::Inode { bits: more }) = (&mut lock.cover, cover) else {
             return Arrival::Dead;
         };
-        // While it is being given back what came may have been invalidated before it was here.
+        // While the lock is being given back, its attributes may have been invalidated here before the reply arrived.
         let stale = ticket.0 < lock.trusted_from || lock.unsettled > 0;
         if lock.resource != resource || stale || lock.giving.is_some() {
             return Arrival::Dead;
@@ -352,15 +358,15 @@ impl LockCache {
         assert!(before.is_none(), "{id:?} comes while it is held: {before:?}");
     }
 
-    /// A usable lock for `want`, referenced once more.
+    /// Finds a usable lock for `want` and takes a reference.
     pub fn find(&mut self, resource: Fid, want: &Want) -> Option<LockId> {
         let id = self.search(resource, want, Lock::usable)?;
         self.reference(id, Event::Use);
         Some(id)
     }
 
-    /// As [`LockCache::find`], but a lock that is called back will do too, as long as its cancel was not sent: for pages
-    /// of a mapping that are written out under the callback.
+    /// Like [`LockCache::find`], but a lock that is called back will do too, as long as its cancel was not sent: for
+    /// pages of a mapping that are written out under the callback.
     pub fn find_even_called_back(&mut self, resource: Fid, want: &Want) -> Option<LockId> {
         self.find(resource, want).or_else(|| {
             let id = self.search(resource, want, |_| true)?;
@@ -369,7 +375,7 @@ impl LockCache {
         })
     }
 
-    /// Whether [`LockCache::find`] would find one.
+    /// Returns whether [`LockCache::find`] would find a lock.
     pub fn has(&self, resource: Fid, want: &Want) -> bool {
         self.search(resource, want, Lock::usable).is_some()
     }
@@ -405,14 +411,14 @@ impl LockCache {
         lock.step(event, |lock| lock.references += 1);
     }
 
-    /// Whether usable locks of this client let nobody else write from `from` to the end of file: then what it knows
-    /// about the object's end is true.
+    /// Returns whether a usable lock of this client keeps others from writing from `from` to the end of file, so that
+    /// the file size known here is true.
     pub fn covers_to_eof(&self, resource: Fid, from: u64) -> bool {
         let Some(ranges) = Extent::new(from, u64::MAX).and_then(|e| RangeSet::from_extents([e])) else { return false };
         self.has(resource, &Want::Extent { mode: LockMode::Pr, ranges, group: 0 })
     }
 
-    /// Ends one use. If it was the last of a lock that is called back, that lock is to be given back.
+    /// Ends one use of a lock. After the last use of a lock that is called back, returns it to be given back.
     #[must_use = "the server waits for the lock"]
     pub fn release(&mut self, id: LockId, now: Time) -> Option<Giving> {
         assert!(self.references > 0, "{id:?} is released, and nothing is in use");
@@ -472,7 +478,7 @@ impl LockCache {
         }
     }
 
-    /// Nobody finds it any more. Returned if it is idle.
+    /// Marks the lock as called back, so that `find` no longer returns it. Returns it if it is idle.
     fn call_back(&mut self, id: LockId, bits: u64) -> Option<Giving> {
         let lock = self.locks.get_mut(&id)?;
         if lock.idle() {
@@ -487,16 +493,17 @@ impl LockCache {
         })
     }
 
-    /// Own locks in the way of a request that goes without a lock, which the server doesn't call back for: the idle ones
-    /// to be given back; those in use are returned by their last release. See [`LockCache::in_the_way`].
+    /// Calls back this client's own locks that conflict with a request that is sent without a lock; the server does not
+    /// call them back for it. Returns the idle ones; locks in use are returned by their last release. See
+    /// [`LockCache::in_the_way`].
     #[must_use = "nobody finds them any more"]
     pub fn give_up(&mut self, resource: Fid, ranges: &RangeSet) -> Vec<Giving> {
         let ids = self.overlapping(resource, ranges);
         ids.into_iter().filter_map(|id| self.call_back(id, EVERYTHING)).collect()
     }
 
-    /// A lock that somebody asks the size for, if it was idle for `age`: to be given back, so that the next one who asks
-    /// can keep the answer.
+    /// Returns a lock for which another client sent a glimpse, to be given back if it was idle for `age`. Then the next
+    /// client that asks for the size can keep the answer.
     #[must_use = "nobody finds it any more"]
     pub fn give_idle(&mut self, id: LockId, now: Time, age: Duration) -> Option<Giving> {
         let lock = self.locks.get(&id)?;
@@ -504,7 +511,7 @@ impl LockCache {
         if due { self.call_back(id, EVERYTHING) } else { None }
     }
 
-    /// Idle locks on nothing but `ranges`, to be given back.
+    /// Returns the idle locks that cover nothing outside `ranges`, to be given back.
     #[must_use = "nobody finds them any more"]
     pub fn give_idle_within(&mut self, resource: Fid, ranges: &RangeSet) -> Vec<Giving> {
         let mut ids = self.overlapping(resource, ranges);
@@ -512,7 +519,7 @@ impl LockCache {
         ids.into_iter().filter_map(|id| self.call_back(id, EVERYTHING)).collect()
     }
 
-    /// Whether own locks, usable or being given back, overlap with `ranges`.
+    /// Returns whether locks of this client, usable or being given back, overlap with `ranges`.
     pub fn in_the_way(&self, resource: Fid, ranges: &RangeSet) -> bool {
         !self.overlapping(resource, ranges).is_empty()
     }
@@ -527,8 +534,9 @@ impl LockCache {
         ids
     }
 
-    /// The idle locks that are too many, too old or more than the server's lock `volume` allows (None: it said nothing), some
-    /// at a time. Those that `is_heavy` says to be dear, because there is dirty data under them, leave last.
+    /// Returns a batch of idle locks to be given back: those that are too many, too old, or more than the server's lock
+    /// `volume` allows (None if the server gave none). Locks that `is_heavy` considers expensive, because there is
+    /// dirty data under them, leave last.
     #[must_use = "nobody finds them any more"]
     pub fn shrink(
         &mut self,
@@ -572,19 +580,19 @@ impl LockCache {
         }
         leaving.extend(more.into_iter().filter_map(|id| self.call_back(id, EVERYTHING)));
         assert!(leaving.len() <= LruLimits::BATCH, "{} locks leave at once", leaving.len());
-        // If there may be more, there is no waiting.
+        // If more locks may have to leave, the next call need not wait for the period.
         if by_time && leaving.len() < LruLimits::BATCH {
             self.shrunk = now;
         }
         leaving
     }
 
-    /// When [`LockCache::shrink`] is to be called, if nothing is used before; None without locks.
+    /// Time at which to call [`LockCache::shrink`], if no lock is used before; None without locks.
     pub fn next_expiry(&self, limits: &LruLimits, volume: Option<u64>) -> Option<Time> {
         if self.locks.is_empty() {
             return None;
         }
-        // The volume may be another one then, and what is in use may be unused.
+        // By then the volume may have changed, and locks in use may be unused.
         let is_dynamic = volume.is_some() && limits.size == 0;
         let oldest = self.lru.oldest().filter(|_| !is_dynamic);
         let next = oldest.map_or(Time::ZERO, |(last_use, _)| last_use + limits.max_age);
@@ -604,9 +612,9 @@ impl LockCache {
         idle.into_iter().filter_map(|(_, id)| self.call_back(id, EVERYTHING)).collect()
     }
 
-    /// All that a [`Giving`] asks for is done; called right before its cancel or convert is sent.
+    /// The work of a [`Giving`] is done; called right before its cancel or convert is sent.
     pub fn given(&mut self, id: LockId) -> Given {
-        // Lost, and perhaps another lock has come since.
+        // The lock was lost, and perhaps another one has come since.
         let Some((lock, keep)) = self.locks.get_mut(&id).and_then(|lock| lock.giving.map(|keep| (lock, keep))) else {
             return Given::Stop;
         };
@@ -670,7 +678,7 @@ impl LockCache {
             self.orphans.insert(id, lock.references);
         }
         let Some(place) = self.resources.get_mut(&lock.resource) else {
-            // Only a server in error grants two locks on one inode; then the second is the one that is found.
+            // Only a faulty server grants two locks on one inode; then only the second one can be found.
             return assert!(matches!(lock.cover, Cover::Inode { .. }), "{id:?} is held and not indexed: {lock:?}");
         };
         match &lock.cover {
@@ -686,8 +694,8 @@ impl LockCache {
         assert!(resources <= held, "{resources} resources are indexed, and {held} locks are held");
     }
 
-    /// Eviction or restart: the server knows none of these locks any more. What requests bring that are under way now
-    /// is dead.
+    /// Eviction or restart: the server knows none of these locks any longer, and locks in replies to requests that are
+    /// under way now are dead. Returns the lost locks.
     pub fn lost(&mut self) -> Vec<(LockId, Fid, Cover)> {
         self.lost_before = self.next_ticket;
         self.resources.clear();
@@ -702,15 +710,15 @@ impl LockCache {
         lost
     }
 
-    /// Every lock that the server believes to be here, with those being given back, in the order of their names.
+    /// Every lock that the server believes to be here, including those being given back, in the order of their ids.
     pub fn all(&self) -> Vec<(LockId, Fid, Cover)> {
         let mut all: Vec<_> = self.locks.iter().map(|(id, lock)| (*id, lock.resource, lock.cover.clone())).collect();
         all.sort_unstable_by_key(|(id, ..)| *id);
         all
     }
 
-    /// What of this extent lock other usable locks of this client cover: clean data there stays when it is given back. For
-    /// PW only those that allow writing count: dirty data there stays too.
+    /// The bytes of this extent lock that other usable locks of this client cover too: clean data there stays when the
+    /// lock is given back. For PW only locks that allow writing count: dirty data there stays too.
     pub fn others_cover(&self, id: LockId, mode: LockMode) -> Option<RangeSet> {
         let lock = self.locks.get(&id)?;
         let Cover::Extent { ranges, .. } = &lock.cover else { return None };
@@ -724,13 +732,13 @@ impl LockCache {
         RangeSet::from_extents(shared)
     }
 
-    /// Where it is for this lock to have dirty data written: everywhere, or, once it is being given back, where no other
-    /// usable lock allows writing. None: nowhere.
+    /// The bytes whose dirty data this lock must have written: all of its bytes, or, while it is being given back,
+    /// those on which no other usable lock allows writing. None if there are no such bytes.
     pub fn to_be_written(&self, id: LockId) -> Option<Cow<'_, RangeSet>> {
         let lock = self.locks.get(&id)?;
         let Cover::Extent { ranges, .. } = &lock.cover else { return None };
-        // Others are looked for only where it matters: this is asked for every dirty lock before each write, and a set has
-        // hundreds of ranges.
+        // Other locks are searched only where they matter: this is called for every dirty lock before each write, and a
+        // set has hundreds of ranges.
         let others = if lock.usable() { None } else { self.others_cover(id, LockMode::Pw) };
         match others {
             Some(others) => ranges.subtract(&others).map(Cow::Owned),
@@ -738,7 +746,7 @@ impl LockCache {
         }
     }
 
-    /// Other usable locks of this client that allow writing where this one does.
+    /// Other usable locks of this client that allow writing to bytes of this one.
     pub fn other_writers(&self, id: LockId) -> Vec<LockId> {
         let Some((resource, Cover::Extent { ranges, .. })) = self.get(id) else { return Vec::new() };
         let writes = |lock: &Lock| lock.usable() && lock.allows_writing();
@@ -746,28 +754,28 @@ impl LockCache {
         ids.filter(|other| *other != id && writes(self.indexed(*other))).collect()
     }
 
-    /// What a held lock is on, and what it covers.
+    /// Resource and cover of a held lock.
     pub fn get(&self, id: LockId) -> Option<(Fid, &Cover)> {
         self.locks.get(&id).map(|l| (l.resource, &l.cover))
     }
 
-    /// Whether the lock is held, or may come with a reply that is under way.
+    /// Returns whether the lock is held, or may come with a reply that is under way.
     pub fn may_hold(&self, id: LockId) -> bool {
         let given = matches!(self.tombstones.get(&id), Some(Tombstone::Given { .. }));
         self.locks.contains_key(&id) || (!given && !self.under_way.is_empty())
     }
 
-    /// Locks held, with those being given back.
+    /// Locks held, including those being given back.
     pub fn lock_count(&self) -> usize {
         self.locks.len()
     }
 
-    /// Of these, usable ones that nobody uses.
+    /// Usable locks that no operation uses.
     pub fn lock_unused_count(&self) -> usize {
         self.lru.len()
     }
 
-    /// Handles that are remembered though no lock is held: 0 when no request is under way and every cancel is answered.
+    /// Handles that are remembered without a lock: 0 when no request is under way and every cancel is answered.
     pub fn tombstone_count(&self) -> usize {
         self.tombstones.len()
     }
@@ -780,7 +788,7 @@ impl LockCache {
 
 /// Invariants.
 impl LockCache {
-    /// Whether all that must hold holds; what does not. For simulators: it looks at everything.
+    /// Checks all invariants; the error names one that does not hold. For simulators: it looks at everything.
     pub fn check(&self) -> Result<(), String> {
         let (mut references, mut idle) = (0, BTreeSet::new());
         for (id, lock) in &self.locks {
@@ -804,7 +812,7 @@ impl LockCache {
         ensure(references == self.references, || format!("{references} uses of locks, counted are {}", self.references))
     }
 
-    /// Whether the indexes name nothing but locks that are held.
+    /// Checks that the indexes name only locks that are held.
     fn check_indexes(&self) -> Result<(), String> {
         let of_lock =
             |lock: &Lock| if let Cover::Extent { ranges, .. } = &lock.cover { ranges.ranges().len() } else { 0 };
@@ -862,7 +870,7 @@ mod tests {
         let _ = cache.release(LockId(1), Time::ZERO);
     }
 
-    /// A server that names a new lock as one that was lost would have the old lock's release end the new lock's use.
+    /// If a server gave a new lock the handle of a lost one, the old lock's release would end the new lock's use.
     #[test]
     fn a_name_that_comes_again_while_the_lost_lock_is_used_is_refused() {
         let mut cache = cache_with_a_lock();

@@ -1,8 +1,8 @@
-//! Finds among many ranges, which may overlap, those that contain or overlap a given one. For the locks of one object.
+//! Finds, among many ranges that may overlap, those that contain or overlap a given one. For the locks of one object.
 //!
 //! Ranges are filed by size class (the power of two of their length) and start: those of a class that can reach a byte
-//! begin in a window before it that is at most twice as long as they are. A look-up costs one search per class that
-//! occurs, plus the ranges of that window, which are few as long as a byte has few locks.
+//! begin in a window before the byte that is at most twice as long as the ranges. A look-up costs one search per class
+//! that occurs, plus the ranges in that window, which are few as long as few locks share a byte.
 
 use crate::LockId;
 use crate::range_set::{Extent, RangeSet};
@@ -21,7 +21,7 @@ struct Key {
     id: LockId,
 }
 
-/// `end - start` of class k is below 2^(k+1), and from 2^k on but for class 0.
+/// Size class of a range. In class k, `end - start` is below 2^(k+1), and at least 2^k except in class 0.
 fn class(range: Extent) -> u8 {
     (63 - ((range.end - range.start) | 1).leading_zeros()) as u8
 }
@@ -46,13 +46,13 @@ impl RangeIndex {
         }
     }
 
-    /// Whether the lock is there with all of these ranges.
+    /// Returns whether the lock is in the index with all of these ranges.
     pub(crate) fn has(&self, id: LockId, ranges: &RangeSet) -> bool {
         let end = |range: &Extent| self.ends.get(&Key { class: class(*range), start: range.start, id });
         ranges.ranges().iter().all(|range| end(range) == Some(&range.end))
     }
 
-    /// Ranges of all locks.
+    /// Number of ranges of all locks.
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
     }
@@ -98,7 +98,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn random_extent(random: &mut Prng) -> Extent {
-        // Lengths of all orders, at both ends of what there is.
+        // Lengths of all magnitudes, at both ends of the offsets.
         let length = random.next_u64() >> random.below(64);
         let start = random.next_u64() >> random.below(64);
         let end = start.saturating_add(length);

@@ -13,7 +13,7 @@ pub(crate) enum Stage {
     Wanted,
     /// The caller has the [`Giving`].
     Giving,
-    /// Its cancel is sent.
+    /// The cancel of the lock is sent.
     Gone,
 }
 
@@ -24,9 +24,9 @@ pub(crate) enum Event {
     Use,
     /// An operation that may use a lock which is called back, as long as its cancel is not sent, begins to use it.
     UseCalledBack,
-    /// A reply brings more bits of it, for the operation that sent the request.
+    /// A reply brings more bits of the lock, for the operation that sent the request.
     Extend,
-    /// An operation ends, and either others use it still or the caller has the [`Giving`].
+    /// An operation ends, and either other operations still use the lock or the caller has the [`Giving`].
     Release,
     /// The last operation ends, and the lock is kept.
     Rest,
@@ -36,11 +36,11 @@ pub(crate) enum Event {
     Give,
     /// An operation began to use the lock meanwhile; its release will give the lock back.
     Stop,
-    /// The same of a group lock that the server has not called back: its last release gives it back in any case.
+    /// As `Stop`, for a group lock that the server has not called back: its last release gives it back in any case.
     StopGroup,
-    /// Its convert is sent.
+    /// The convert of the lock is sent.
     Convert,
-    /// Its cancel is sent.
+    /// The cancel of the lock is sent.
     Cancel,
 }
 

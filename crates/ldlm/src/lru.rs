@@ -1,6 +1,7 @@
-//! The order in which unused locks leave a client's cache: least recently used first, but those that were used again
-//! after a rest come last (LFRU). So who reads a million files once does not push out what is used all the time. The
-//! privileged ones are a part of the whole at most: who was privileged and is used no more loses it to others.
+//! The order in which unused locks leave a client's cache: least recently used first, but locks that were used again
+//! after a rest leave last (LFRU). So a program that reads a million files once does not push out the locks that are
+//! used all the time. Privileged locks are a limited part of the whole: one that is no longer used loses its privilege
+//! to others.
 //!
 //! What must not be here: what the locks are.
 
@@ -9,12 +10,12 @@ use nacre_base::Time;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// A lock that is used again after so long was not taken for one operation only.
+/// A lock that is used again after this time was not taken for one operation only.
 pub(crate) const REUSED_AFTER: Duration = Duration::from_secs(1);
-/// Of the unused locks, in percent, are privileged at most.
+/// Most privileged locks, in percent of the unused locks.
 const PRIVILEGED_PERCENT: usize = 30;
 
-/// In which order unused locks leave (Lustre's `lock_cache_policy`).
+/// Order in which unused locks leave (Lustre's `lock_cache_policy`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LruPolicy {
     /// The least recently used first; those that are used again and again last.
@@ -24,7 +25,7 @@ pub enum LruPolicy {
     Lru,
 }
 
-/// How many unused locks are kept and for how long.
+/// Limits on the number and age of unused locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LruLimits {
     /// Most unused locks; 0: as many as the server's lock volume allows (Lustre's `lru_size`).
@@ -33,18 +34,18 @@ pub struct LruLimits {
     pub max_age: Duration,
     /// Weight of this client's locks against the server's volume, in percent: the larger, the fewer it keeps.
     pub volume_factor: u64,
-    /// Order.
+    /// Order in which unused locks leave.
     pub policy: LruPolicy,
 }
 
 impl LruLimits {
-    /// However much the server allows, no more unused locks than this are kept.
+    /// Most unused locks that are kept, however many the server allows.
     pub const DYNAMIC_MAX: usize = 100_000;
-    /// How often locks leave because of their age or the server's volume: so they leave together.
+    /// Interval at which locks leave because of their age or the server's volume, so that they leave together.
     pub const PERIOD: Duration = Duration::from_secs(10);
     /// Most locks that one [`crate::lock_cache::LockCache::shrink`] returns.
     pub(crate) const BATCH: usize = 1024;
-    /// What is above `size` is given back when it is worth a message.
+    /// Locks above `size` are given back only once there are more than this many, so that they are worth a message.
     const SLACK_MAX: usize = 32;
 
     pub(crate) fn is_over(&self, unused: usize) -> bool {
@@ -72,18 +73,18 @@ impl Default for LruLimits {
     }
 }
 
-/// See the module.
+/// The unused locks of a client, in the order in which they leave.
 #[derive(Default, Debug)]
 pub(crate) struct Lru {
-    /// By last use.
+    /// Locks without privilege, by last use.
     ordinary: BTreeSet<(Time, LockId)>,
     privileged: BTreeSet<(Time, LockId)>,
-    /// Nobody is privileged.
+    /// True if no lock is privileged.
     is_plain: bool,
 }
 
 impl Lru {
-    /// Whether there are privileges.
+    /// Turns privileges on or off.
     pub(crate) fn set_privileges(&mut self, allowed: bool) {
         self.is_plain = !allowed;
         if self.is_plain {
@@ -103,7 +104,7 @@ impl Lru {
         }
     }
 
-    /// It is used, or goes.
+    /// A lock is used, or leaves.
     pub(crate) fn remove(&mut self, last_use: Time, id: LockId) {
         let was_unused = self.ordinary.remove(&(last_use, id)) || self.privileged.remove(&(last_use, id));
         assert!(was_unused, "{id:?} is not among the unused locks, where it was put at {last_use:?}");
@@ -113,12 +114,12 @@ impl Lru {
         self.ordinary.len() + self.privileged.len()
     }
 
-    /// In the order in which they leave.
+    /// All unused locks, in the order in which they leave.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Time, LockId)> + '_ {
         self.ordinary.iter().chain(&self.privileged).copied()
     }
 
-    /// The one that was not used for the longest time, privileged or not.
+    /// The lock that was not used for the longest time, privileged or not.
     pub(crate) fn oldest(&self) -> Option<(Time, LockId)> {
         self.ordinary.first().into_iter().chain(self.privileged.first()).min().copied()
     }

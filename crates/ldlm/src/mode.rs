@@ -1,4 +1,4 @@
-//! Which lock modes can be held at the same time.
+//! Compatibility of lock modes: which can be held at the same time.
 //!
 //! ```text
 //! held \ asked  NL  CR  CW  PR  PW  EX  GROUP
@@ -13,13 +13,13 @@
 
 use nacre_wire::ldlm::LockMode;
 
-/// Whether a lock of mode `asked` can be granted while another client holds one of mode `held`. Two group locks are
-/// compatible here: whether they are of one group, the caller knows.
+/// Returns whether a lock of mode `asked` can be granted while another client holds one of mode `held`. Two group locks
+/// are compatible here; the caller knows whether they belong to one group.
 pub fn compatible(held: LockMode, asked: LockMode) -> bool {
     compatible_with(held) & asked as u32 != 0
 }
 
-/// The modes that go with `held`, as a mask.
+/// The modes that are compatible with `held`, as a mask.
 const fn compatible_with(held: LockMode) -> u32 {
     use LockMode::*;
     match held {

@@ -16,7 +16,7 @@ const fn kept(name: &'static str, kind: Kind, default: &'static str, about: &'st
     Declared::kept(NAMESPACE, name, kind, default, about)
 }
 
-/// All of them.
+/// All parameters of lock namespaces.
 pub const PARAMS: &[Declared] = &[
     gauge("lock_count", "Locks that are granted.").metric("locks"),
     gauge("lock_unused_count", "Locks that a client holds and nobody uses.").metric("unused_locks"),

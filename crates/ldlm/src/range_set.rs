@@ -1,4 +1,4 @@
-//! Sets of byte ranges: what one extent lock covers. A single range costs no allocation; a set of many is shared by
+//! Sets of byte ranges, as one extent lock covers them. A single range costs no allocation; a set of many is shared by
 //! its clones and never changes.
 //!
 //! What must not be here: modes, owners, growth.
@@ -17,10 +17,10 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Everything.
+    /// Every byte.
     pub const ALL: Extent = Extent { start: 0, end: u64::MAX };
 
-    /// From the first to the last byte, if that is a range.
+    /// The range from `start` to `end`; None if `end` is before `start`.
     pub fn new(start: u64, end: u64) -> Option<Extent> {
         (start <= end).then_some(Extent { start, end })
     }
@@ -30,17 +30,17 @@ impl Extent {
         Some(Extent { start, end: start.saturating_add(length.checked_sub(1)?) })
     }
 
-    /// Whether the two have a byte in common.
+    /// Returns whether the two have a byte in common.
     pub fn overlaps(&self, other: &Extent) -> bool {
         self.start <= other.end && other.start <= self.end
     }
 
-    /// Whether every byte of `other` is in this one.
+    /// Returns whether every byte of `other` is in this one.
     pub fn contains(&self, other: &Extent) -> bool {
         self.start <= other.start && other.end <= self.end
     }
 
-    /// The bytes that both have.
+    /// The bytes that are in both.
     pub fn intersect(&self, other: &Extent) -> Option<Extent> {
         Extent::new(self.start.max(other.start), self.end.min(other.end))
     }
@@ -53,7 +53,7 @@ pub struct RangeSet(Ranges);
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Ranges {
     One(Extent),
-    /// Two or more: so every set has one form, and equality is that of the bytes.
+    /// Two or more ranges, so that every set has exactly one form and sets of equal bytes are equal.
     Many(Arc<[Extent]>),
 }
 
@@ -67,8 +67,8 @@ impl RangeSet {
         RangeSet(Ranges::One(extent))
     }
 
-    /// What an enqueue names: a first range and those behind it. None if the ranges are no ranges, too many, not
-    /// ascending, or touch.
+    /// The ranges that an enqueue names: a first range and those behind it. None if a range is invalid, or if the
+    /// ranges are too many, not ascending, or touch.
     pub fn from_wire(start: u64, end: u64, more: &[LockRange]) -> Option<RangeSet> {
         let first = Extent::new(start, end)?;
         if more.is_empty() {
@@ -91,8 +91,8 @@ impl RangeSet {
         Some(RangeSet(Ranges::Many(ranges.into())))
     }
 
-    /// As an enqueue names it: first byte, last byte, further ranges. The inverse of [`RangeSet::from_wire`] for sets
-    /// of up to [`RANGES_MAX`] ranges.
+    /// The set as an enqueue names it: first byte, last byte, further ranges. The inverse of [`RangeSet::from_wire`]
+    /// for sets of up to [`RANGES_MAX`] ranges.
     pub fn to_wire(&self) -> (u64, u64, Vec<LockRange>) {
         let ranges = self.ranges();
         let more = ranges[1..].iter().map(|e| LockRange { start: e.start, end: e.end }).collect();
@@ -121,7 +121,7 @@ impl RangeSet {
         }
     }
 
-    /// From the first byte to the last, gaps included.
+    /// The range from the first byte to the last, gaps included.
     pub fn cover(&self) -> Extent {
         match &self.0 {
             Ranges::One(extent) => *extent,
@@ -129,34 +129,34 @@ impl RangeSet {
         }
     }
 
-    /// Whether it is one range.
+    /// Returns whether the set is one range.
     pub fn is_single(&self) -> bool {
         matches!(self.0, Ranges::One(_))
     }
 
-    /// How many bytes it has; `u64::MAX` if it is everything.
+    /// Number of bytes in the set; `u64::MAX` if it is everything.
     pub fn byte_count(&self) -> u64 {
         self.ranges().iter().fold(0u64, |sum, e| sum.saturating_add((e.end - e.start).saturating_add(1)))
     }
 
-    /// Whether every byte of `extent` is in the set.
+    /// Returns whether every byte of `extent` is in the set.
     pub fn contains_extent(&self, extent: &Extent) -> bool {
         let ranges = self.ranges();
         ranges.get(first_not_before(ranges, extent.start)).is_some_and(|range| range.contains(extent))
     }
 
-    /// Whether every byte of `other` is in the set.
+    /// Returns whether every byte of `other` is in the set.
     pub fn contains(&self, other: &RangeSet) -> bool {
         other.ranges().iter().all(|extent| self.contains_extent(extent))
     }
 
-    /// Whether the set has a byte of `extent`.
+    /// Returns whether the set has a byte of `extent`.
     pub fn overlaps_extent(&self, extent: &Extent) -> bool {
         let ranges = self.ranges();
         ranges.get(first_not_before(ranges, extent.start)).is_some_and(|range| range.overlaps(extent))
     }
 
-    /// Whether the two have a byte in common.
+    /// Returns whether the two have a byte in common.
     pub fn overlaps(&self, other: &RangeSet) -> bool {
         let (mut few, mut many) = (self.ranges(), other.ranges());
         if few.len() > many.len() {
@@ -166,7 +166,7 @@ impl RangeSet {
             let overlaps = |e: &Extent| many.get(first_not_before(many, e.start)).is_some_and(|r| r.overlaps(e));
             return few.iter().any(overlaps);
         }
-        // Sets of writers that interleave meet here, in long merges without a hit.
+        // Sets of writers that interleave get here, in long merges without a hit.
         let (mut few, mut many) = (few.iter(), many.iter());
         let (Some(mut a), Some(mut b)) = (few.next(), many.next()) else { return false };
         loop {
@@ -183,7 +183,7 @@ impl RangeSet {
         }
     }
 
-    /// The bytes that both have.
+    /// The bytes that are in both.
     pub fn intersect(&self, other: &RangeSet) -> Option<RangeSet> {
         let (a, b) = (self.ranges(), other.ranges());
         let (mut i, mut j) = (0, 0);
@@ -197,7 +197,7 @@ impl RangeSet {
         RangeSet::from_sorted(ranges)
     }
 
-    /// The bytes of this set that `other` has not.
+    /// The bytes of this set that are not in `other`.
     pub fn subtract(&self, other: &RangeSet) -> Option<RangeSet> {
         let cuts = other.ranges();
         let mut ranges = Vec::new();
@@ -215,26 +215,26 @@ impl RangeSet {
         RangeSet::from_sorted(ranges)
     }
 
-    /// The bytes that either has.
+    /// The bytes that are in either.
     pub fn union(&self, other: &RangeSet) -> RangeSet {
         let both = self.ranges().iter().chain(other.ranges()).copied();
         RangeSet::from_extents(both).unwrap_or_else(|| self.clone())
     }
 
-    /// Where the first range that begins behind `extent` begins.
+    /// Start of the first range that begins behind `extent`.
     pub fn next_start(&self, extent: &Extent) -> Option<u64> {
         let ranges = self.ranges();
         ranges.get(ranges.partition_point(|r| r.start <= extent.end)).map(|r| r.start)
     }
 
-    /// Where the last range that lies wholly before `extent` ends.
+    /// End of the last range that lies wholly before `extent`.
     pub fn previous_end(&self, extent: &Extent) -> Option<u64> {
         let ranges = self.ranges();
         let at = first_not_before(ranges, extent.start).checked_sub(1)?;
         ranges.get(at).map(|r| r.end)
     }
 
-    /// `ranges` are ascending, and do not touch.
+    /// Makes a set of ranges that are ascending and do not touch.
     fn from_sorted(ranges: Vec<Extent>) -> Option<RangeSet> {
         let is_apart = |pair: &[Extent]| pair[0].end < pair[1].start && pair[0].end + 1 < pair[1].start;
         assert!(ranges.windows(2).all(is_apart), "ranges touch, or are not in order: {ranges:?}");

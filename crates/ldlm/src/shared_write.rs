@@ -1,10 +1,10 @@
-//! How the writer of a file that others write too gets its locks. One [`SharedWrite`] per open file; it learns from every
-//! write where the next ones will be, and from replies and callbacks whether anybody is in the way.
+//! How a client that writes a file which others write too gets its locks. One [`SharedWrite`] per open file; it learns
+//! from every write where the next ones will be, and from replies and callbacks whether other writers conflict.
 //!
 //! What must not be here: locks, objects (all offsets are those of the file), RPCs.
 //!
-//! Locks that the server grows are the best that a writer alone can have, and the worst for several that write records in
-//! turn: each grown lock covers the others' next records, so each record costs a callback, a flush and a lock. Four ways:
+//! Grown locks are best for a lone writer, and worst for several clients that write records in turn: each grown lock
+//! covers the others' next records, so each record costs a callback, a flush and a lock. So there are four ways:
 //!
 //! | who writes                                | way                   | what it costs                               |
 //! |-------------------------------------------|-----------------------|---------------------------------------------|
@@ -13,16 +13,16 @@
 //! | others too, no distance known yet         | [`LockPlan::Exact`]        | a lock for each write                       |
 //! | others too, no order in it                | [`LockPlan::ServerSide`]   | no lock; the write isn't cached             |
 //!
-//! Sets asked for ahead by writers of one pattern never overlap: they hold nothing but the records that each will write.
-//! That is why a wrong guess costs (somebody's lock covers what others need) and why a guess must come true before more
-//! is asked for: the number of records doubles each time all that were asked for were written. A set is one of the file,
-//! whatever its layout: each object is asked for its part of it when the program comes there.
+//! Sets asked for ahead by the writers of one pattern never overlap, because each contains only the records that its
+//! client will write. So a wrong guess is costly (the lock covers bytes that others need), and a guess must come true
+//! before more is asked for: the number of records doubles each time all records of a set were written. A set belongs
+//! to the file, whatever its layout: each object is asked for its part of the set when the program gets there.
 //!
-//! Contiguous writers that are in each other's way take an exact lock after each grown one that they lost: beside these
-//! the next grown ones find an end. The reasoning at length and the measurements are in `docs/shared-writes.md`.
+//! Contiguous writers that conflict take an exact lock after each grown one that they lost: the next grown locks end at
+//! these. The full reasoning and the measurements are in `docs/shared-writes.md`.
 //!
-//! A program alone that writes with gaps starts and stays grown. One that was in the way of others stays with sets for a
-//! hold time, which doubles each time that trying grown locks again brings the contention back.
+//! A lone program that writes with gaps starts with grown locks and keeps to them. One that conflicted with others
+//! keeps to sets for a hold time, which doubles each time that trying grown locks again brings the contention back.
 
 use crate::range_set::{Extent, RangeSet};
 use crate::stride::{Stream, Strides};
@@ -34,19 +34,19 @@ use std::time::Duration;
 /// How to get the lock for a write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LockPlan {
-    /// For the write; the server may give more.
+    /// Ask for the bytes of the write; the server may grant more.
     Grown,
-    /// For the write and no more.
+    /// Ask for the bytes of the write and no more.
     Exact,
-    /// For all of these records of the file, of which the first has the bytes of the write and the others come after it in
-    /// this order; they don't touch. Each object that a write misses a lock on is asked for its part of them, see
-    /// [`part_of_set`]; granted exactly.
+    /// Ask for all of these records of the file: the first has the bytes of the write, the others come after it in this
+    /// order, and they do not touch. Each object on which a write misses a lock is asked for its part of them (see
+    /// [`part_of_set`]), to be granted exactly.
     Ahead(Vec<Extent>),
-    /// Not at all: the write RPC goes without, the server locks while it works.
+    /// Ask for no lock: the write RPC goes without one, and the server locks while it works.
     ServerSide,
 }
 
-/// What was asked for in which way.
+/// Counts of the plans that were made.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Counts {
     /// Times [`LockPlan::Grown`].
@@ -57,7 +57,7 @@ pub struct Counts {
     pub ahead: u64,
     /// Times [`LockPlan::ServerSide`].
     pub server_side: u64,
-    /// Records in all that was asked for ahead.
+    /// Records in all sets that were asked for ahead.
     pub records_ahead: u64,
     /// Of these, records called back or given up before they were written.
     pub records_wasted: u64,
@@ -68,46 +68,46 @@ const AHEAD_FIRST: u64 = 4;
 /// Most records in a set, for each object of the file.
 const AHEAD_RECORDS: u64 = 256;
 const _: () = assert!(AHEAD_RECORDS <= RANGES_MAX as u64);
-/// Most records in a set of all objects: what the program is thought to go on with, in any case.
+/// Most records in a set over all objects: no program is assumed to go on for longer.
 const AHEAD_RECORDS_MAX: u64 = 4096;
 /// Most bytes in a set, for each object of the file; [`AHEAD_FIRST`] records are allowed in any case.
 const AHEAD_BYTES: u64 = 1 << 30;
-/// Sets called back unused in succession until a stream no longer asks for sets.
+/// After so many sets in a row that were called back unused, a stream no longer asks for sets.
 const FAILURES_MAX: u32 = 3;
-/// So many records it then asks for one by one.
+/// Number of records that such a stream asks for one by one.
 const PENANCE: u32 = 8;
-/// A lock called back younger than this was in somebody's way.
+/// A lock called back younger than this conflicted with another writer.
 const YOUNG: Duration = Duration::from_secs(4);
-/// So was one that served fewer writes.
+/// A lock that served fewer writes than this did so, too.
 const HARDLY_USED: u64 = 16;
-/// How long the file counts as contended after the last sign of it: as the server's `contention_hold_seconds`.
+/// How long the file counts as contended after the last sign of it, like the server's `contention_hold_seconds`.
 const HOLD: Duration = Duration::from_secs(30);
-/// The most that [`HOLD`] doubles to.
+/// Longest hold time, after doubling.
 const HOLD_MAX: Duration = Duration::from_secs(600);
-/// Writes without order, while the file is contended, until they go without locks.
+/// After so many writes without a pattern to a contended file, writes go without locks.
 const DISORDER_MAX: u32 = 8;
-/// Grown locks in succession that served hardly a record each, until a strided writer takes sets.
+/// After so many grown locks in a row that served hardly a record each, a strided writer takes sets.
 const SHORT_MAX: u32 = 3;
 
-/// See the module.
+/// The lock policy of one open file; see the module.
 #[derive(Debug)]
 pub struct SharedWrite {
     objects: u64,
     strides: Strides,
     contended_until: Time,
     hold: Duration,
-    /// Misses in succession that belong to no stream.
+    /// Misses in a row that belong to no stream.
     disorder: u32,
-    /// Writes since the last asking.
+    /// Writes since the last [`SharedWrite::ask`].
     writes_since_ask: u64,
-    /// Grown locks in succession that served one write.
+    /// Grown locks in a row that served at most one write.
     short_grown: u32,
     last_was_grown: bool,
     counts: Counts,
 }
 
 impl SharedWrite {
-    /// For a file just opened, whose layout has `objects` stripes.
+    /// Makes the policy of a file that was just opened, whose layout has `objects` stripes.
     pub fn new(objects: u32) -> SharedWrite {
         SharedWrite {
             objects: u64::from(objects.max(1)),
@@ -122,7 +122,7 @@ impl SharedWrite {
         }
     }
 
-    /// The program writes `length` bytes at `offset`. Said of every write, before its locks are looked for.
+    /// The program writes `length` bytes at `offset`. Called for every write, before its locks are looked for.
     pub fn handle_write(&mut self, offset: u64, length: u64) {
         if length > 0 {
             self.strides.handle_write(offset, length);
@@ -156,7 +156,7 @@ impl SharedWrite {
         }
     }
 
-    /// How to get the lock for the write that was handled last, which no lock that is held serves.
+    /// How to get a lock for the latest write, which no held lock serves.
     pub fn ask(&mut self, offset: u64, length: u64, now: Time) -> LockPlan {
         let ask = self.decide(offset, length.max(1), now);
         match &ask {
@@ -170,12 +170,12 @@ impl SharedWrite {
         ask
     }
 
-    /// Whether others were in the way lately.
+    /// Returns whether other writers conflicted lately.
     pub fn is_contended(&self, now: Time) -> bool {
         now < self.contended_until
     }
 
-    /// What was asked for so far.
+    /// Counts of the plans so far.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -206,8 +206,8 @@ impl SharedWrite {
             return LockPlan::Grown;
         }
         if self.strides.is_sequential(length) {
-            // A grown lock that was lost is followed by an exact one: while everybody has one of these, the server lets
-            // none grow over another, and the next grown ones end where the others write.
+            // A grown lock that was lost is followed by an exact one: while every client has one of these, the server
+            // lets no lock grow over another, and the next grown ones end where the others write.
             return if self.last_was_grown { LockPlan::Exact } else { LockPlan::Grown };
         }
         self.disorder += 1;
@@ -217,7 +217,7 @@ impl SharedWrite {
     fn contend(&mut self, now: Time) {
         let was = self.contended_until;
         if now >= was && was > Time::ZERO {
-            // It was over. If it came back at once it will again.
+            // The contention was over. If it came back at once, it will come back again.
             let again = now.since(was) < self.hold;
             self.hold = if again { (self.hold * 2).min(HOLD_MAX) } else { HOLD };
         }
@@ -226,8 +226,8 @@ impl SharedWrite {
     }
 }
 
-/// What an object is asked for: its parts of a set's records, in the order of the set, as many as one enqueue may have;
-/// `write` is the part that is written now. The rest is asked for when the program comes there.
+/// The ranges to ask an object for: its parts of a set's records, in the order of the set, as many as one enqueue may
+/// have; `write` is the part that is written now. The rest is asked for when the program gets there.
 pub fn part_of_set(write: Extent, parts: impl IntoIterator<Item = Extent>) -> RangeSet {
     let mut bytes = 0;
     let within_limits = |(count, part): &(u64, Extent)| {
@@ -238,26 +238,26 @@ pub fn part_of_set(write: Extent, parts: impl IntoIterator<Item = Extent>) -> Ra
     RangeSet::from_extents(taken.chain([write])).unwrap_or(RangeSet::single(write))
 }
 
-/// What came of [`ask_ahead`].
+/// Result of [`ask_ahead`].
 struct Set {
     plan: LockPlan,
     /// Records that were not asked for before.
     new_records: u64,
-    /// Records of the set before that were never written.
+    /// Records of the previous set that were never written.
     wasted: u64,
 }
 
-/// The set that begins with a record of a stream; of how many records it may be at least and at most.
+/// Makes the set that begins with `record` of a stream; `records` bounds the number of its records.
 fn ask_ahead(stream: &mut Stream, record: u64, offset: u64, records: RangeInclusive<u64>) -> Set {
     let mut set = Set { plan: LockPlan::Exact, new_records: 0, wasted: 0 };
     if stream.record(record).is_none() {
-        // It would end behind the end of all files, though the write does not.
+        // The record would end behind the largest offset, although the write does not.
         return set;
     }
     if record >= stream.asked {
         set.wasted = stream.unused();
         if stream.asked > 0 && record == stream.asked {
-            // All that was asked for was written.
+            // All records of the set were written.
             if stream.failures == 0 {
                 stream.ahead *= 2;
             }
@@ -281,11 +281,11 @@ fn ask_ahead(stream: &mut Stream, record: u64, offset: u64, records: RangeInclus
     Set { plan: plan_of(stream, record, offset), ..set }
 }
 
-/// The records of a stream's set from one on.
+/// The plan for the records of a stream's set from number `from` on.
 fn plan_of(stream: &Stream, from: u64, offset: u64) -> LockPlan {
     let records: Vec<Extent> = (from..stream.asked).filter_map(|index| stream.record(index)).collect();
     assert!(records.first().is_none_or(|first| first.start <= offset && offset <= first.end), "{offset}: {records:?}");
-    // What is before the write in its own record was written before.
+    // The bytes before the write in its own record were written before.
     let from_offset =
         |r: Extent| Extent { start: if r.start <= offset && offset <= r.end { offset } else { r.start }, ..r };
     match records.is_empty() {

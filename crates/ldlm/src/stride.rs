@@ -1,11 +1,11 @@
-//! Recognises that a program writes records at equal distances, and how far its predictions came true. One [`Strides`] per
-//! open file, fed with every write.
+//! Recognises that a program writes records at equal distances, and tracks how far its predictions came true. One
+//! [`Strides`] per open file, fed with every write.
 //!
 //! What must not be here: locks, and whether the distance is worth anything (see [`crate::shared_write`]).
 //!
-//! Writes that touch are one *run*: a record may come in several pieces, in any order. A stride is taken for real when
-//! three runs of one length came one after the other at one distance, or, where several threads write through one open
-//! file and their records mix, when four did with others in between; the distance that explains most of the last runs
+//! Writes that touch are one *run*: a record may come in several pieces, in any order. A stride is accepted when three
+//! runs of one length came one after the other at one distance, or, where several threads write through one open file
+//! and their records mix, when four runs did with others in between. The distance that explains most of the last runs
 //! wins.
 
 use crate::range_set::Extent;
@@ -20,7 +20,7 @@ const STREAMS_MAX: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Run {
     start: u64,
-    /// Behind the last byte.
+    /// First byte after the run.
     end: u64,
 }
 
@@ -37,19 +37,19 @@ pub(crate) struct Stream {
     length: u64,
     /// Distance from one record to the next; never shorter than a record; negative for programs that go backward.
     period: i64,
-    /// Records that were asked for from `start` on, in the last asking; 0: none yet.
+    /// Records from `start` on in the last set that was asked for; 0 if there was none.
     pub(crate) asked: u64,
-    /// How many of them were written, from the first to the last written one.
+    /// Number of these records up to the last one that was written.
     pub(crate) used: u64,
-    /// Records to ask for the next time.
+    /// Number of records in the next set.
     pub(crate) ahead: u64,
-    /// Askings that were given back unused since the last that was used up.
+    /// Sets that were called back unused, less those that were used up since.
     pub(crate) failures: u32,
     last_use: u64,
 }
 
 impl Stream {
-    /// Which record, counted from `start`, has all of the bytes.
+    /// Number of the record, counted from `start`, that has all of the bytes.
     fn record_of(&self, offset: u64, length: u64) -> Option<u64> {
         let distance = i128::from(offset) - i128::from(self.start);
         let within = distance.rem_euclid(i128::from(self.period.unsigned_abs()));
@@ -58,7 +58,7 @@ impl Stream {
         fits.then_some(record).and_then(|r| u64::try_from(r).ok())
     }
 
-    /// The bytes of a record, if it is within what a file can have.
+    /// The bytes of a record, if they are within what a file can have.
     pub(crate) fn record(&self, index: u64) -> Option<Extent> {
         let start = i128::from(self.start) + i128::from(index) * i128::from(self.period);
         let start = u64::try_from(start).ok()?;
@@ -66,7 +66,7 @@ impl Stream {
         Extent::new(start, end)
     }
 
-    /// Bytes of a record.
+    /// Length of a record in bytes.
     pub(crate) fn length(&self) -> u64 {
         self.length
     }
@@ -77,8 +77,8 @@ impl Stream {
         self.asked - self.used
     }
 
-    /// Whether one of these ascending ranges, and no longer one than a record, has bytes of a record that was asked for and
-    /// is not written yet.
+    /// Returns whether one of these ascending ranges, itself no longer than a record, has bytes of a record that was
+    /// asked for and is not written yet.
     pub(crate) fn has_unused_in(&self, ranges: &[Extent]) -> bool {
         (self.used..self.asked).filter_map(|index| self.record(index)).any(|record| {
             let at = ranges.partition_point(|r| r.end < record.start);
@@ -86,7 +86,7 @@ impl Stream {
         })
     }
 
-    /// Counts the records from here on anew: the one at `index` is the first.
+    /// Makes the record at `index` the first one, with none asked for yet.
     pub(crate) fn advance(&mut self, index: u64) {
         if let Some(record) = self.record(index) {
             self.start = record.start;
@@ -96,17 +96,17 @@ impl Stream {
     }
 }
 
-/// See the module.
+/// The runs and streams of one open file; see the module.
 #[derive(Default, Debug)]
 pub(crate) struct Strides {
-    /// The last one is where the last write was.
+    /// Latest runs; the last one contains the last write.
     runs: VecDeque<Run>,
     streams: Vec<Stream>,
     clock: u64,
 }
 
 impl Strides {
-    /// The program writes this.
+    /// The program writes `length` bytes at `offset`.
     pub(crate) fn handle_write(&mut self, offset: u64, length: u64) {
         self.clock += 1;
         let mut run = Run { start: offset, end: offset.saturating_add(length) };
@@ -129,7 +129,7 @@ impl Strides {
         }
     }
 
-    /// Whether the last write continued, without a gap, at least as much again as itself twice over.
+    /// Returns whether the last write, of this length, continued a run at least twice as long without a gap.
     pub(crate) fn is_sequential(&self, length: u64) -> bool {
         self.runs.back().is_some_and(|run| run.length() >= length.saturating_mul(3))
     }
@@ -138,7 +138,7 @@ impl Strides {
     /// time. The write must have been handled before.
     pub(crate) fn stream_of(&mut self, offset: u64, length: u64) -> Option<(&mut Stream, u64)> {
         let known = self.streams.iter().enumerate().find_map(|(at, s)| {
-            // Far beyond what was asked for it is a coincidence, or the program jumped.
+            // A match far beyond the records asked for is a coincidence, or the program jumped.
             let record = s.record_of(offset, length).filter(|r| *r <= s.asked.max(2) * 2)?;
             Some((at, record))
         });
@@ -206,7 +206,7 @@ impl Strides {
         (from.length() == to.length() && period.unsigned_abs() > from.length()).then_some(period)
     }
 
-    /// How many pairs of runs a distance explains.
+    /// Number of pairs of runs that a distance explains.
     fn support(&self, period: i64) -> usize {
         let pairs = (0..self.runs.len()).flat_map(|to| (0..to).map(move |from| (from, to)));
         pairs.filter(|(from, to)| self.step(*from, *to) == Some(period)).count()
@@ -218,7 +218,7 @@ impl Strides {
     }
 }
 
-/// Whether the bytes are within `run`, one period on.
+/// Returns whether the bytes are within `run`, moved on by one period.
 fn lands_in(offset: u64, length: u64, run: &Run, period: i64) -> bool {
     let within = i128::from(offset) - i128::from(run.start) - i128::from(period);
     within >= 0 && within + i128::from(length) <= i128::from(run.length())

@@ -1,4 +1,4 @@
-//! What the client's lock cache promises, case by case.
+//! Guarantees of the client's lock cache, case by case.
 
 use nacre_base::{Fid, Time};
 use nacre_ldlm::LockId;
@@ -50,7 +50,7 @@ fn bring(cache: &mut LockCache, id: LockId, cover: Cover) {
     assert!(cache.end(ticket).is_empty());
 }
 
-/// The same, and nobody uses it.
+/// A cache into which a request brought this lock, which is idle.
 fn with_idle(id: LockId, cover: Cover) -> LockCache {
     let mut cache = with(id, cover);
     assert_eq!(cache.release(id, NOW), None);
@@ -190,7 +190,7 @@ fn a_callback_for_a_lock_that_never_comes_is_answered_by_a_cancel() {
     let after = cache.begin();
     assert!(cache.may_hold(A));
     assert_eq!(cache.end(before), [A], "a request that began later is not waited for");
-    // The inode lock may come with it all the same, sent before the server saw the cancel.
+    // The inode lock may still come with this reply, if the server sent it before it saw the cancel.
     assert_eq!(cache.granted(after, A, FILE, bits(1), false, NOW), Arrival::Dead);
     cache.settled(A);
     assert!(cache.end(after).is_empty());
@@ -213,7 +213,7 @@ fn a_reply_that_names_a_lock_given_back_meanwhile_is_not_believed() {
     let overtaking = cache.begin();
     assert_eq!(cache.granted(before, A, FILE, bits(2), false, NOW), Arrival::Dead);
     assert!(cache.end(before).is_empty());
-    // Sent after the cancel, served before it.
+    // This request was sent after the cancel, and served before it.
     assert_eq!(cache.granted(overtaking, A, FILE, bits(1), false, NOW), Arrival::Dead);
     cache.settled(A);
     assert_eq!(cache.tombstone_count(), 1, "a second reply may be under way");
@@ -354,7 +354,7 @@ fn a_hundred_thousand_locks_on_one_object_are_found_quickly() {
         bring(&mut cache, LockId(id + 1), extent(LockMode::Pw, &[(id * 100, id * 100 + 49)]));
         assert_eq!(cache.release(LockId(id + 1), NOW), None);
     }
-    // A scan of the locks for each of these would take minutes.
+    // Scanning all locks for each of these look-ups would take minutes.
     for id in 0..100_000 {
         assert_eq!(cache.find(FILE, &want(LockMode::Pr, &[(id * 100 + 9, id * 100 + 40)])), Some(LockId(id + 1)));
         assert!(!cache.has(FILE, &want(LockMode::Pr, &[(id * 100 + 45, id * 100 + 55)])));

@@ -1,5 +1,5 @@
 //! The client's lock cache against a simple server over a network that delays and reorders every message: at no moment
-//! does a client hold more than the server thinks, or believe data that another has changed.
+//! does a client hold more than the server thinks, or rely on data that another has changed.
 
 use nacre_base::{Fid, Prng, Time};
 use nacre_ldlm::LockId;
@@ -38,7 +38,7 @@ enum ToServer {
         inode: usize,
         want: u64,
     },
-    /// Changes the parts of these bits.
+    /// Changes the parts of an inode that these bits stand for.
     Change {
         ticket: Ticket,
         inode: usize,
@@ -96,7 +96,7 @@ struct Server {
     /// (client, ticket, bits, want)
     changes: [VecDeque<(usize, Ticket, u64, u64)>; INODES],
     values: [[u64; BITS]; INODES],
-    /// Who made which version, to tell what a client must know.
+    /// Client that made each version, to tell what a client must know.
     changers: BTreeMap<(usize, usize, u64), usize>,
     extent_locks: Vec<ExtentLock>,
     enqueues: VecDeque<(usize, Ticket, LockMode, RangeSet, bool)>,
@@ -191,7 +191,7 @@ impl Server {
         while let Some(&(client, ticket, bits, want)) = self.changes[inode].front() {
             let in_the_way = |l: &InodeLock, client: usize, bits: u64| l.client != client && l.bits & bits != 0;
             let blocked = self.inode_locks[inode].iter().any(|l| in_the_way(l, client, bits));
-            // All that wait call back, so that a lock is called back for more while it is being given.
+            // All waiting changes call back, so that more of a lock is called back while it is being given back.
             for &(client, _, bits, _) in self.changes[inode].iter().filter(|_| blocked) {
                 for lock in self.inode_locks[inode].iter_mut().filter(|l| in_the_way(l, client, bits)) {
                     if bits & lock.bits & !lock.called != 0 {
@@ -236,7 +236,7 @@ impl Server {
                 |l: &ExtentLock| (l.mode == LockMode::Pw || mode == LockMode::Pw) && l.ranges.overlaps(&all);
             let ranges = if grow && !self.extent_locks.iter().any(grown_conflict) { all } else { ranges };
             let id = self.new_handle();
-            // Somebody may wait for it already: then the reply says so and no callback comes.
+            // If a request already waits for the lock, the reply says so and no callback comes.
             let called_back = self.enqueues.iter().any(|(_, _, other, wanted, _)| {
                 (*other == LockMode::Pw || mode == LockMode::Pw) && ranges.overlaps(wanted)
             });
@@ -255,7 +255,7 @@ impl Server {
 /// A use of a lock that takes a while.
 enum Use {
     Idle,
-    /// Waits for data of a cell: which operation.
+    /// Waits for data of a cell; the number of the operation.
     Reading(u64),
 }
 
@@ -320,7 +320,8 @@ impl Client {
             ToClient::Data { operation, cell, value } => {
                 let reading = |u: &(LockId, Use)| matches!(u.1, Use::Reading(o) if o == operation);
                 if let Some(at) = self.uses.iter().position(reading) {
-                    // The lock was referenced all the time: what came is true, but for what was written here since.
+                    // The lock was referenced all the time, so the data is true, except for what was written here
+                    // since.
                     let (value, _) = *self.cells.entry(cell).or_insert((value, false));
                     assert_eq!(value, disk_truth[cell], "read under a lock what another has overwritten");
                     self.uses[at].1 = Use::Idle;
@@ -349,7 +350,7 @@ impl Client {
         }
     }
 
-    /// One step of giving a lock back; what is sent for it.
+    /// Takes one step of giving a lock back. Returns the message to be sent for it.
     fn go_on_giving(&mut self, at: usize) -> Option<ToServer> {
         let (giving, writing) = &mut self.givings[at];
         if *writing {
@@ -357,7 +358,7 @@ impl Client {
         }
         match &giving.cover {
             Cover::Inode { bits } => {
-                // Invalidated now, sent some time later.
+                // Invalidated now; the message is sent some time later.
                 if !self.invalidated.remove(&giving.id) {
                     let dropped = bits & !giving.keep;
                     self.attributes.retain(|(n, bit), _| inode(*n) != giving.resource || dropped & (1 << bit) == 0);
@@ -407,12 +408,12 @@ struct World {
     clients: Vec<Client>,
     to_server: Vec<(usize, ToServer)>,
     to_client: Vec<(usize, ToClient)>,
-    /// What the last write to each cell wrote.
+    /// Value of the last write to each cell.
     truth: [u64; CELLS],
     last_value: u64,
-    /// Most requests of one client under way: with few, notes of what was given back are dropped soon.
+    /// Most requests of one client under way: with few, records of given-back locks are dropped soon.
     requests_max: usize,
-    /// Of 14 + twice this steps, so many deliver a message to the server, and so many one to a client.
+    /// Of `14 + 2 * speed` steps, `speed` deliver a message to the server, and `speed` one to a client.
     speed: u64,
     hits: u64,
     dead: u64,
@@ -577,7 +578,7 @@ impl World {
         c.givings.extend(givings.into_iter().map(|g| (g, false)));
     }
 
-    /// Messages under way stay under way.
+    /// Evicts a client. Messages under way stay under way.
     fn evict(&mut self, client: usize) {
         let c = &mut self.clients[client];
         let lost = c.cache.lost();
@@ -591,7 +592,7 @@ impl World {
                 self.truth[cell] = self.server.disk[cell];
             }
         }
-        // Reads under lost locks are not believed; releases of lost locks may still come.
+        // Results of reads under lost locks are dropped; releases of lost locks may still come.
         c.uses.retain(|(_, u)| matches!(u, Use::Idle));
         self.server.evict(client, &mut self.to_client);
     }
@@ -648,7 +649,7 @@ impl World {
         }
     }
 
-    /// Nothing new: everything under way comes to its end.
+    /// Begins nothing new, and brings everything under way to its end.
     fn settle(&mut self) {
         let busy = |w: &World| {
             let clients =

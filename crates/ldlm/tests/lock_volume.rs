@@ -1,5 +1,5 @@
-//! A server with room for 20,000 locks and a thousand clients who would like to have many more, in virtual time: the
-//! server's lock volume makes them share.
+//! A server with room for 20,000 locks and a thousand clients that want many more, in virtual time: the server's lock
+//! volume makes them share.
 
 use nacre_base::{Fid, Prng, Time};
 use nacre_ldlm::lock_cache::{Arrival, Given, Giving, LockCache, LruLimits, Want};
@@ -9,18 +9,18 @@ use nacre_wire::ldlm::{Enqueue, LockKind, LockMode};
 use std::time::Duration;
 
 const CLIENTS: usize = 1000;
-/// These take locks at the beginning, and nothing after that.
+/// Clients that take locks at the beginning, and none after that.
 const IDLE: std::ops::Range<usize> = 500..CLIENTS;
 const LIMIT: u64 = 20_000;
 /// Objects that the busy client uses again and again.
 const WORKING_SET: u64 = 40;
-/// A client with locks and nothing to say pings so often, in seconds.
+/// Ping interval of an idle client with locks, in seconds.
 const PING: u64 = 25;
 
 struct Client {
     id: ClientId,
     cache: LockCache,
-    /// As the last reply said.
+    /// Volume from the last reply.
     volume: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ impl World {
         }
     }
 
-    /// Reads an object; whether the lock was there.
+    /// Reads an object. Returns whether the lock was held already.
     fn read(&mut self, client: usize, object: Fid) -> bool {
         let whole = Want::Extent { mode: LockMode::Pr, ranges: RangeSet::ALL, group: 0 };
         let c = &mut self.clients[client];
@@ -195,7 +195,7 @@ fn above_twice_the_limit_nothing_is_granted_and_a_size_is_told_without_a_lock() 
     assert!(!world.read(0, object(1, u64::from(u32::MAX))) && world.granted() == 1, "there is room again");
 }
 
-/// Names of locks in order.
+/// Ids that count up.
 fn counting() -> impl FnMut() -> u64 {
     let mut last = 0;
     move || {

@@ -1,4 +1,4 @@
-//! What the policy for shared files asks for, case by case.
+//! Lock plans of the policy for shared files, case by case.
 
 use nacre_base::Time;
 use nacre_ldlm::range_set::Extent;
@@ -12,7 +12,7 @@ fn bytes(start: u64, length: u64) -> Extent {
     Extent::with_length(start, length).unwrap()
 }
 
-/// The write, and what is asked for it if no lock serves it.
+/// Handles a write, and returns the plan for it if no lock serves it.
 fn miss(policy: &mut SharedWrite, offset: u64, length: u64, now: Time) -> LockPlan {
     policy.handle_write(offset, length);
     policy.ask(offset, length, now)
@@ -151,7 +151,7 @@ fn threads_that_share_an_open_file_are_told_apart() {
 fn a_writer_of_one_contiguous_part_keeps_growing_under_contention() {
     let mut policy = contended(1);
     let asks: Vec<LockPlan> = (0..7).map(|i| miss(&mut policy, i * MIB, MIB, NOW)).collect();
-    // An exact one after each grown one that was taken away: so the others' find an end there.
+    // An exact lock after each grown one that was called back, so that the others' grown locks end there.
     use LockPlan::{Exact, Grown};
     assert_eq!(asks, [Exact, Exact, Grown, Exact, Grown, Exact, Grown]);
 }
@@ -193,7 +193,7 @@ fn contention_that_comes_back_at_once_is_held_longer() {
     policy.handle_contended(true, over);
     assert!(policy.is_contended(over + Duration::from_secs(59)));
     assert!(!policy.is_contended(over + Duration::from_secs(61)));
-    // After a long peace it is as at first.
+    // After a long time without contention the hold time is as at first.
     let much_later = over + Duration::from_secs(600);
     policy.handle_contended(true, much_later);
     assert!(policy.is_contended(much_later + Duration::from_secs(29)));
@@ -220,7 +220,7 @@ fn sets_called_back_unused_shrink_and_then_end() {
     }
     assert_eq!(policy.counts().records_wasted, 9);
     assert_eq!(miss(&mut policy, at * 1000, 100, NOW), LockPlan::Exact);
-    // Predictions that come true all the same are trusted again in the end.
+    // Predictions that keep coming true are trusted again in the end.
     let again = (1..20).map(|i| miss(&mut policy, (at + i) * 1000, 100, NOW)).any(|a| matches!(a, LockPlan::Ahead(_)));
     assert!(again);
 }

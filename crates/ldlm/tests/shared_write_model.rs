@@ -1,5 +1,5 @@
 //! Ranks that write one shared file in turn, each a client of its own, against a lock table with Lustre's growth rules:
-//! what a record costs in enqueues and callbacks, with locks grown as ever and with the policy. The table is printed by
+//! the cost of a record in enqueues and callbacks, with grown locks only and with the policy. The table is printed by
 //! `cargo test -p nacre-ldlm --test shared_write_model -- --nocapture`.
 
 use nacre_base::{Prng, Time};
@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
-/// Time from one write of anybody to the next.
+/// Time from one write of any rank to the next.
 const PACE: Duration = Duration::from_millis(1);
 /// A rank is at most this many records ahead of the slowest.
 const SKEW: u64 = 8;
@@ -21,9 +21,9 @@ const WARM_UP: u64 = 10;
 enum Pattern {
     /// Record i of rank r is number i x ranks + r.
     Strided { record: u64 },
-    /// The same, each record in pieces, as a kernel hands on large writes.
+    /// As `Strided`, each record in pieces, as a kernel hands on large writes.
     Pieces { record: u64, piece: u64 },
-    /// The same from the end of the file on.
+    /// As `Strided`, from the end of the file backwards.
     Backward { record: u64 },
     /// Each rank writes its own part of the file from its begin to its end.
     Segments { record: u64 },
@@ -47,7 +47,7 @@ impl Pattern {
     }
 }
 
-/// The file's objects: so many, each with every so-manieth piece of so many bytes.
+/// Striping of the file: `objects` objects, which take pieces of `unit` bytes in turn.
 #[derive(Clone, Copy)]
 struct Striping {
     objects: u64,
@@ -75,7 +75,7 @@ impl Striping {
 struct Lock {
     rank: usize,
     object: u64,
-    /// Of the object.
+    /// Ranges of the object.
     ranges: RangeSet,
     granted: Time,
     ahead: bool,
@@ -95,7 +95,7 @@ struct World {
     locks: Vec<Lock>,
     conflicts: VecDeque<Time>,
     contended_until: Time,
-    /// `None`: always grown locks.
+    /// `None` if only grown locks are used.
     policies: Option<Vec<SharedWrite>>,
     cost: Cost,
 }
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// The locks of others that are in the way go.
+    /// Removes conflicting locks of other ranks.
     fn call_back(&mut self, rank: usize, object: u64, wanted: &RangeSet) {
         let (now, striping) = (self.now, self.striping);
         let in_the_way = |l: &Lock| l.rank != rank && l.object == object && l.ranges.overlaps(wanted);
@@ -195,7 +195,8 @@ impl World {
         }
     }
 
-    /// Downward only if nobody else has a lock, upward to the next lock of another, by 32 MiB among many.
+    /// Grows downwards only if no other rank has a lock, upwards to the next lock of another rank, by 32 MiB among
+    /// many.
     fn grow(&self, rank: usize, object: u64, wanted: Extent) -> RangeSet {
         let mut grown = Extent::ALL;
         let others = self.locks.iter().filter(|l| l.rank != rank && l.object == object);
@@ -214,7 +215,7 @@ impl World {
     }
 }
 
-/// All of it, and what came after the first records of each rank.
+/// Runs a pattern. Returns the whole cost, and the cost after the first records of each rank.
 fn run(pattern: Pattern, ranks: u64, records: u64, with_policy: bool) -> (Cost, Cost) {
     run_striped(pattern, Striping::NONE, ranks, records, with_policy)
 }

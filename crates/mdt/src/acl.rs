@@ -5,16 +5,16 @@ use bytes::{BufMut, Bytes, BytesMut};
 use nacre_base::Errno;
 use nacre_wire::attr::Credentials;
 
-/// The attribute that holds an inode's own list.
+/// The attribute that holds an inode's own access control list.
 pub const ACCESS: &str = "system.posix_acl_access";
-/// The attribute that holds what a directory's new entries inherit.
+/// The attribute that holds the list that a directory's new entries inherit.
 pub const DEFAULT: &str = "system.posix_acl_default";
 
 const VERSION: u32 = 2;
-/// Most entries of a list: what fits into an extended attribute.
+/// Most entries of a list, as an extended attribute must hold them.
 const ENTRIES_MAX: usize = (65536 - 4) / 8;
 
-/// Whom an entry is for; the order is the order of entries in a list.
+/// The kind of user that an entry is for; entries of a list are in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Tag {
     UserObj,
@@ -25,7 +25,7 @@ enum Tag {
     Other,
 }
 
-/// An access control list that has the entries it must have, in order.
+/// An access control list with all mandatory entries, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acl {
     entries: Vec<(Tag, u32)>,
@@ -74,7 +74,7 @@ impl Acl {
         let named = count(|t| matches!(t, Tag::User(_) | Tag::Group(_)));
         let masks = count(|t| *t == Tag::Mask);
         let singles = [Tag::UserObj, Tag::GroupObj, Tag::Other];
-        // Linux asks only for the order of tags, not of the ids among them.
+        // Linux requires the tags in order, but not the ids of one tag.
         let rank = |t: &Tag| match t {
             Tag::UserObj => 0,
             Tag::User(_) => 1,
@@ -104,13 +104,13 @@ impl Acl {
         if self.get(Tag::Mask).is_some() { Tag::Mask } else { Tag::GroupObj }
     }
 
-    /// The nine permission bits that the list shows as.
+    /// The nine permission bits by which the list is shown.
     pub fn mode(&self) -> u32 {
         let perm = |tag| self.get(tag).unwrap_or(0);
         perm(Tag::UserObj) << 6 | perm(self.group_class()) << 3 | perm(Tag::Other)
     }
 
-    /// Whether the mode says it all, so that the list need not be stored.
+    /// True if the mode says everything, so that the list need not be stored.
     pub fn is_mode_only(&self) -> bool {
         self.entries.len() == 3
     }
@@ -122,15 +122,15 @@ impl Acl {
         self.set(Tag::Other, mode & 7);
     }
 
-    /// What a new file with permission bits `mode` asked for gets from its directory's default list: the list keeps
-    /// only what was asked for; the new permission bits.
+    /// Applies a directory's default list to a new file that was created with permission bits `mode`: the list is
+    /// restricted to the requested bits. Returns the new file's permission bits.
     pub fn inherit(&mut self, mode: u32) -> u32 {
         let both = self.mode() & mode;
         self.chmod(both);
         mode & !0o777 | both
     }
 
-    /// Whether `cred`, who is not the superuser, may do `want` (bits of rwx) with a file of this owner and group.
+    /// True if `cred`, which is not the superuser, may do `want` (bits of rwx) with a file of this owner and group.
     pub fn permits(&self, owner: u32, group: u32, cred: &Credentials, want: u32) -> bool {
         let mask = self.get(Tag::Mask).unwrap_or(7);
         if cred.uid == owner {
@@ -155,7 +155,7 @@ impl Acl {
     }
 }
 
-/// An entry of eight bytes.
+/// Decodes an entry of eight bytes.
 fn decode_entry(bytes: &[u8]) -> Result<(Tag, u32), Errno> {
     let tag = u16::from_le_bytes([bytes[0], bytes[1]]);
     let perm = u32::from(u16::from_le_bytes([bytes[2], bytes[3]]));

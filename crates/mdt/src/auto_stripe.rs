@@ -1,24 +1,25 @@
-//! How many stripes a component gets whose wish says "as many as will be best", at the moment when it gets its objects:
-//! by then it is known who writes and how far. Pure rules; the OSTs are chosen by [`crate::lod`].
+//! The stripe count of an automatic component, chosen when the component gets its objects: by then it is known how many
+//! clients write, and how far. Pure rules; [`crate::lod`] chooses the OSTs.
 //!
-//! One writer is served by a few OSTs, and a large file spreads over all so that it fills them evenly. Several writers
-//! of one file get at least one stripe each, and so a lock domain each if their records lie that way, in whole rounds over
-//! the OSTs: one OST more loaded than the others would be what everybody waits for. More than [`ON_EACH_OST_MAX`] on an
-//! OST gains nothing, as objects of an OST share its bandwidth and its window of requests.
+//! A few OSTs are enough for one writer, and a large file spreads over all OSTs so that it fills them evenly. Several
+//! writers of one file get at least one stripe each, and so a lock domain each if their records lie that way, in whole
+//! rounds over the OSTs: an OST with more stripes than the others would slow everybody down. More than
+//! [`ON_EACH_OST_MAX`] stripes on an OST gain nothing, because objects of an OST share its bandwidth and its window of
+//! requests.
 
 use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_COUNT_AUTO, STRIPE_COUNT_MAX};
 
-/// A plain file that is to be striped as will be best has one stripe up to here: most files are small.
+/// A plain automatic file has one stripe up to here, because most files are small.
 pub const SMALL_END: u64 = 64 << 20;
-/// From here on it has at least one stripe on each OST, whoever writes.
+/// From here on the file has at least one stripe on each OST, however few clients write.
 pub const LARGE_START: u64 = 16 << 30;
 /// Most stripes on one OST.
 pub const ON_EACH_OST_MAX: usize = 8;
-/// Stripes that keep one writer busy.
+/// Number of stripes that keep one writer busy.
 const FOR_ONE_WRITER: usize = 4;
 
-/// The stripes of a component that begins at byte `start` of its file, which `writers` clients have open for writing;
-/// `usable` OSTs take new objects. 1 to [`STRIPE_COUNT_MAX`].
+/// The number of stripes of a component that begins at byte `start` of its file, which `writers` clients have open for
+/// writing; `usable` OSTs take new objects. 1 to [`STRIPE_COUNT_MAX`].
 pub fn stripe_count(start: u64, writers: usize, usable: usize) -> usize {
     let usable = usable.max(1);
     let count = match writers {
@@ -33,7 +34,7 @@ pub fn stripe_count(start: u64, writers: usize, usable: usize) -> usize {
     }
 }
 
-/// The components of a file for which somebody asked for one automatic component over the whole; none for other wishes.
+/// The components of a file whose wish is one automatic component over the whole file; none for other wishes.
 pub fn expand(spec: &LayoutSpec) -> Option<LayoutSpec> {
     let [whole] = spec.components.as_slice() else { return None };
     if !whole.is_automatic() || whole.end != u64::MAX {
@@ -45,7 +46,7 @@ pub fn expand(spec: &LayoutSpec) -> Option<LayoutSpec> {
     Some(LayoutSpec { components: vec![small, middle, large] })
 }
 
-/// One component over the whole file, striped as will be best.
+/// One automatic component over the whole file.
 pub fn whole_file() -> LayoutSpec {
     let mut spec = LayoutSpec::plain();
     (spec.components[0].stripe_count, spec.components[0].overstripe) = (STRIPE_COUNT_AUTO, true);

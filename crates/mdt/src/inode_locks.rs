@@ -1,11 +1,13 @@
-//! Locks on inodes: what clients may believe without asking. Every answer grants what it was asked for, as far as nobody
-//! is in the way; every change waits until the other clients that hold what it changes have given that back.
+//! Locks on inodes, under which clients may answer from their caches. Every reply grants the requested locks as far as no
+//! other client is in the way; every change waits until other clients that hold locks on the changed inodes have given
+//! them back.
 //!
-//! Both happen at a turn of the running transaction. A change is made first, which tells exactly what it changes; if
-//! others hold locks on that, it is undone with its turn, and made anew when they have given them back. So what fails
-//! calls back nobody, and what nobody is in the way of costs no wait and no second look.
+//! Both happen at a turn of the running transaction. A change is made first, which shows exactly what it changes; if
+//! other clients hold locks on that, its turn is dropped and with it the change, and it is made again when they have
+//! given the locks back. So a change that fails calls back no lock, and a change without conflicting locks costs neither
+//! a wait nor a second attempt.
 //!
-//! What must not be here: the queues of locks, which are the lock manager's.
+//! What must not be here: the queues of locks, which the lock manager has.
 
 use crate::ops::changed::Changed;
 use crate::osp::Retry;
@@ -23,24 +25,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often an operation finds other inodes in its way than those it waited for. Each time another operation has
-/// succeeded meanwhile, so that only a bug gets there.
+/// How often an operation may find other inodes in its way than those it waited for. Each time another operation has
+/// succeeded meanwhile, so that only a bug reaches this limit.
 const ATTEMPTS_MAX: u32 = 100;
-/// Seconds for which a directory that one client had to take from others to change it is not kept by them.
+/// Seconds for which other clients may not keep a lock on a directory that one client had to take from them to change it.
 const CHANGE_AGE_LIMIT: u64 = 1;
-/// Directories whose changes are remembered.
+/// Most directories whose changes are remembered.
 const RECENT_MAX: usize = 4096;
 
 /// (FID, bits) of one or more inodes.
 type Wants = Vec<(Fid, u64)>;
 
-/// How an attempt at an operation ended, if not with an error.
+/// How an attempt at an operation ended, if it did not fail.
 pub(crate) enum Attempt {
-    /// It is done.
+    /// The operation is done.
     Done(Response),
-    /// There are no objects at hand; when to try again.
+    /// There are no objects at hand; with the time to try again.
     NoObjects(Retry),
-    /// Other clients hold locks on what it would change.
+    /// Other clients hold locks on inodes that the operation would change.
     InTheWay(Waiting),
 }
 
@@ -50,7 +52,7 @@ pub(crate) struct Waiting {
     wants: Wants,
 }
 
-/// What an operation has locked.
+/// Locks of an operation.
 #[derive(Default)]
 pub(crate) struct Held {
     locks: Option<InodeLocks>,
@@ -62,7 +64,7 @@ pub(crate) struct Locks {
     pub(crate) service: LockService,
     rt: Rt,
     recent: Mutex<Recent>,
-    /// Seconds, see [`Recent`].
+    /// `change_age_limit` in seconds, see [`Recent`].
     change_age_limit: Arc<AtomicU64>,
 }
 
@@ -79,7 +81,7 @@ impl Locks {
         }
     }
 
-    /// Runs `attempt` until no locks of others are in its way. It gets what is locked for it.
+    /// Runs `attempt` until no locks of other clients are in its way. Each attempt gets the locks taken for it.
     pub(crate) async fn with_locks<F: Future<Output = Result<Attempt, Errno>>>(
         &self,
         request: &ServerRequest,
@@ -98,15 +100,16 @@ impl Locks {
         Err(Errno::EBUSY)
     }
 
-    /// At the turn of an operation, when it has made its changes: locks them, unless `held` covers them. If others are
-    /// in the way, the operation must undo what it did by dropping its turn, and wait.
+    /// Locks what an operation has changed, at its turn, unless `held` covers that. If other clients are in the way, the
+    /// operation must undo its changes by dropping its turn, and wait.
     pub(crate) fn lock(&self, request: &ServerRequest, held: Held, changed: &Changed) -> Result<Held, Waiting> {
         assert!(held.locks.is_some() || held.wants.is_empty(), "{:?} are not locked any more", held.wants);
         let rest = changed.without(&held.wants);
         if rest.is_empty() {
             return Ok(held);
         }
-        // Nobody waits for others while it holds something. What it held it may need again: names come and go.
+        // An operation holds no locks while it waits for others. It may need the earlier ones again, because names come
+        // and go.
         let mut wants = held.wants;
         drop(held.locks);
         let all = if wants.is_empty() { &rest[..] } else { merge(&mut wants, &rest) };
@@ -122,7 +125,7 @@ impl Locks {
         }
     }
 
-    /// A change had to call back others.
+    /// Remembers a change that had to call other clients back.
     fn handle_contended(&self, export: &Export, changed: &Changed) {
         for directory in changed.directories() {
             self.recent.lock().handle_change(directory, export.cookie, self.rt.now(), self.age_limit());
@@ -133,22 +136,22 @@ impl Locks {
         Duration::from_secs(self.change_age_limit.load(Ordering::Relaxed))
     }
 
-    /// At the turn that the answer's data was read or changed in: grants `want` of its inode to the asker.
+    /// Grants the client locks on the inode of a reply, at the turn at which the reply's data was read or changed.
     pub(crate) fn grant(&self, export: &Arc<Export>, answer: &AttrReply, want: u64) -> Option<InodeLock> {
         let attr = &answer.attr;
-        // Nothing leads to an inode without names, so that nobody asks for it again.
+        // No name leads to an inode without names, so that no client asks for it again.
         if want == 0 || attr.nlink == 0 {
             return None;
         }
         self.grant_bits(export, attr.fid, want & ALL, attr.mode & mode::S_IFMT == mode::S_IFDIR)
     }
 
-    /// The same for a directory of which the answer tells entries, or that there is none of a name.
+    /// Grants a lock on a directory, for a reply that has some of its entries, or says that a name does not exist.
     pub(crate) fn grant_entries(&self, export: &Arc<Export>, directory: Fid, want: u64) -> Option<InodeLock> {
         self.grant_bits(export, directory, want & UPDATE, true)
     }
 
-    /// The same for a page of a directory.
+    /// Grants locks on the inodes of a directory's page.
     pub(crate) fn grant_page(&self, export: &Arc<Export>, page: &mut ReadpageReply, want: u64) {
         for answer in page.entries.iter_mut().filter_map(|e| e.attr.as_mut()) {
             answer.lock = self.grant(export, answer, want);
@@ -175,15 +178,16 @@ fn merge<'a>(wants: &'a mut Wants, more: &[(Fid, u64)]) -> &'a [(Fid, u64)] {
     wants
 }
 
-/// Which directories were changed a moment ago while others kept them, and by whom. Clients that make files in one
-/// directory would call each other back at every operation if they were let to keep it between two of their own changes.
+/// Directories that were recently changed while other clients held locks on them, and the clients that changed them.
+/// Clients that create files in one directory would call each other back at every operation if each kept the directory's
+/// lock between two changes.
 #[derive(Default)]
 struct Recent(FxHashMap<Fid, LastChange>);
 
 struct LastChange {
     client: u64,
     at: Time,
-    /// When another than `client` changed it last.
+    /// When a client other than `client` last changed the directory.
     by_others: Option<Time>,
 }
 
@@ -200,7 +204,7 @@ impl Recent {
         }
     }
 
-    /// Whether another than `client` changed it within `limit`.
+    /// True if a client other than `client` changed the directory within `limit`.
     fn is_changed_by_others(&self, directory: Fid, client: u64, now: Time, limit: Duration) -> bool {
         let Some(last) = self.0.get(&directory) else { return false };
         let at = if last.client == client { last.by_others } else { Some(last.at) };
@@ -212,7 +216,7 @@ impl Recent {
             return;
         }
         self.0.retain(|_, last| now.since(last.at) < limit);
-        // To forget costs a callback, no more. The halves make the walk rare.
+        // Forgetting costs no more than a callback. Clearing at half of the limit makes this walk rare.
         if self.0.len() > RECENT_MAX / 2 {
             self.0.clear();
         }

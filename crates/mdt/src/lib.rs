@@ -1,9 +1,9 @@
 //! The metadata target: names, inodes, permissions, layouts and the choice of OSTs, precreated objects, orphans, locks on
 //! inodes.
 //!
-//! [`ops`] holds the operations as synchronous functions over the [`tables`]; [`lod`], [`auto_stripe`] and [`osp`] choose OSTs and keep
-//! objects of them at hand; [`Mdt`] is the service around them. A name is always reached by (directory's FID, name),
-//! never by path, so that directories can live on other MDTs one day.
+//! [`ops`] holds the operations as synchronous functions over the [`tables`]; [`lod`], [`auto_stripe`] and [`osp`] choose
+//! OSTs and keep precreated objects of them at hand; [`Mdt`] is the service around them. A name is always reached by
+//! (directory's FID, name), never by path, so that directories can live on other MDTs one day.
 //!
 //! What must not be here: file data.
 

@@ -1,12 +1,13 @@
 //! Inodes that lost their last name linger for a moment before they are destroyed.
 //!
-//! A client finds a name with one request and opens the FID it found with the next. If another client takes the name away
-//! between the two, the open must succeed all the same, as if it had come first: POSIX knows no gap between looking up
-//! and opening. So an inode without names is kept as an orphan, as if somebody had it open, until no lookup that came
-//! before can still be on its way to its open.
+//! A client finds a name with one request and opens the FID it found with the next. If another client removes the name
+//! between the two, the open must succeed all the same, as if it had come first: POSIX has no gap between lookup and
+//! open. So an inode without names is kept as an orphan, as if it were open, until no earlier lookup can still be
+//! followed by its open.
 //!
-//! Inodes linger for the client that took their last name away, and only so many for each: one that removes faster than
-//! the MDT destroys has its inodes destroyed in the same operation, and so waits for each of them.
+//! Inodes linger on account of the client that removed their last name, and only so many for each client: if a client
+//! removes files faster than the MDT destroys them, its inodes are destroyed in the same operation, and so the client
+//! waits for that.
 
 use crate::mdt::Mdt;
 use nacre_base::{Fid, Time};
@@ -15,21 +16,21 @@ use std::sync::Weak;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// How long. An open follows its lookup at once; a slow network may come between.
+/// How long inodes linger. An open follows its lookup at once, but a slow network may delay it.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
-/// The client in whose name lingering inodes are open: no export has this cookie.
+/// Cookie of the client under which lingering inodes are open; no export has it.
 pub(crate) const CLIENT: u64 = 0;
 
 /// Most inodes that linger for one client: as many as it can remove in [`LINGER`] at 16,000 a second.
 pub(crate) const CLIENT_MAX: usize = 32_768;
 
-/// How many inodes linger for each client.
+/// Number of inodes that linger for each client.
 #[derive(Debug, Default)]
 pub(crate) struct Counts(BTreeMap<u64, usize>);
 
 impl Counts {
-    /// Returns whether `more` inodes and one may linger for the client with this export.
+    /// True if one inode may linger for the client with this export, beside `more` others.
     pub(crate) fn has_room(&self, client: u64, more: usize) -> bool {
         self.0.get(&client).map_or(0, |n| *n) + more < CLIENT_MAX
     }
@@ -40,12 +41,12 @@ impl Counts {
         self.0.keys().copied().collect()
     }
 
-    /// An inode lingers.
+    /// Counts an inode that begins to linger.
     pub(crate) fn add(&mut self, client: u64) {
         *self.0.entry(client).or_default() += 1;
     }
 
-    /// An inode has lingered long enough.
+    /// Uncounts an inode that has lingered long enough.
     pub(crate) fn remove(&mut self, client: u64) {
         let count = self.0.get_mut(&client).expect("what lingers was counted");
         *count -= 1;
@@ -55,22 +56,22 @@ impl Counts {
     }
 }
 
-/// An inode that lost its last name: the handle that keeps it, and until when.
+/// An inode that lost its last name, with the handle that keeps it, and until when.
 pub(crate) struct Lingering {
     pub(crate) fid: Fid,
-    /// The export of the client that took the name away.
+    /// Export of the client that removed the name.
     pub(crate) client: u64,
     pub(crate) handle: u64,
     pub(crate) until: Time,
 }
 
-/// Destroys what has lingered long enough, in batches. Sets no timer while nothing lingers.
+/// Destroys inodes that have lingered long enough, in batches. Sets no timer while none lingers.
 pub(crate) async fn reap(mdt: Weak<Mdt>, mut lingering: mpsc::UnboundedReceiver<Lingering>) {
     let mut next = lingering.recv().await;
     while let Some(first) = next.take() {
         let Some(rt) = mdt.upgrade().map(|m| m.target().rt().clone()) else { return };
         rt.sleep_until(first.until).await;
-        // Deadlines come in order, so what is due follows at the front.
+        // Deadlines come in order, so inodes that are due follow at the front.
         let mut due = vec![first];
         while let Ok(more) = lingering.try_recv() {
             if more.until > rt.now() || due.len() >= BATCH {
@@ -88,7 +89,7 @@ pub(crate) async fn reap(mdt: Weak<Mdt>, mut lingering: mpsc::UnboundedReceiver<
     }
 }
 
-/// Inodes destroyed in one operation.
+/// Number of inodes destroyed in one operation.
 const BATCH: usize = 32;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Which OSTs a new file's stripes go to: Lustre's logical object device as an engine. It is told of OSTs, their space
-//! and their state, and answers with lists of OSTs; it makes no objects. Deterministic for a given seed and history.
+//! Chooses the OSTs for a new file's stripes: Lustre's logical object device as an engine. Its inputs are OSTs, their
+//! space and their state, its outputs lists of OSTs; it creates no objects. Deterministic for a given seed and history.
 
 use crate::auto_stripe;
 use nacre_base::steps::Steps;
@@ -14,36 +14,36 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const QOS_THRESHOLD_RR_DEFAULT: u32 = 17;
 /// How much free space counts against having been used just now, in percent (`qos_prio_free`).
 pub const QOS_PRIO_FREE_DEFAULT: u32 = 90;
-/// An OST with less free than one part in this many is full.
+/// An OST with less than this part of its space free counts as full.
 const FULL_FRACTION: u64 = 1000;
 
-/// What is known of an OST.
+/// State of an OST.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OstState {
     /// The serving host: stripes of a file go to different hosts first.
     pub host: String,
-    /// Whether it answers.
+    /// Health of the OST.
     pub health: Health,
-    /// Whether the administrator wants no new objects there.
+    /// True if the administrator wants no new objects there.
     pub no_create: bool,
     /// Bytes that new data may take.
     pub available: u64,
-    /// Bytes there are.
+    /// Size of the device in bytes.
     pub total: u64,
     /// Bits of `statfs_state`.
     pub state: u32,
-    /// Recent use counts as less free space, so that weighted choices do not pile up.
+    /// Bytes by which recent use reduces the free space that counts, so that weighted choices do not pile up.
     penalty: u64,
 }
 
-/// Whether an OST answers. Of several OSTs that a layout may use, the least says what a new file can hope for.
+/// Whether an OST answers. If a layout may use several OSTs, the least of their values is what a new file can hope for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Health {
-    /// It answers.
+    /// The OST answers.
     Active,
-    /// It was configured, or the MDT was started, a moment ago: it has neither answered nor been tried in vain.
+    /// The OST was just configured, or the MDT just started: the OST has neither answered nor failed to answer yet.
     Starting,
-    /// It does not answer. It may come back at any time.
+    /// The OST does not answer. It may come back at any time.
     Away,
     /// The administrator has deactivated it.
     Deactivated,
@@ -74,19 +74,19 @@ const HEALTH: Steps<Health, Heard> = {
         (Away, Heard::Silence, Away),
         (Away, Heard::Deactivate, Deactivated),
         (Away, Heard::Activate, Away),
-        // A request that was under way says nothing any more.
+        // The result of an earlier request no longer counts.
         (Deactivated, Heard::Answer, Deactivated),
         (Deactivated, Heard::Silence, Deactivated),
         (Deactivated, Heard::Deactivate, Deactivated),
-        // Whether it answers is to be seen.
+        // Whether the OST answers is not known yet.
         (Deactivated, Heard::Activate, Away),
     ])
 };
 
-/// Why no OSTs were chosen.
+/// Reason why no OSTs were chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LodError {
-    /// None of the OSTs that the layout may use answers; the best that can be said of one.
+    /// None of the OSTs that the layout may use answers; with the best health of any of them.
     #[error("no OST answers: {0:?}")]
     Unavailable(Health),
     /// Every OST that answers is full, or takes no new objects.
@@ -104,7 +104,8 @@ pub enum LodError {
 }
 
 impl LodError {
-    /// The error number for the client. EINPROGRESS if an OST may come: the client asks again, for as long as it takes.
+    /// The error number for the client. EINPROGRESS if an OST may come: the client then repeats the request, for as long
+    /// as it takes.
     pub fn errno(self) -> Errno {
         match self {
             LodError::Unavailable(Health::Deactivated) => Errno::ENXIO,
@@ -116,46 +117,46 @@ impl LodError {
     }
 }
 
-/// One component as it will be, without objects.
+/// Placement of one component, without objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// Bytes of a stripe.
     pub stripe_size: u32,
-    /// An OST for each stripe.
+    /// The OST of each stripe.
     pub osts: Vec<OstIndex>,
 }
 
 impl Choice {
-    /// Whether an OST has several stripes.
+    /// True if an OST has several stripes.
     pub fn is_overstriped(&self) -> bool {
         let mut seen = BTreeSet::new();
         !self.osts.iter().all(|o| seen.insert(*o))
     }
 }
 
-/// The engine.
+/// Chooses OSTs for layouts.
 #[derive(Debug)]
 pub struct Lod {
     osts: BTreeMap<OstIndex, OstState>,
-    /// All OSTs, interleaved by host: round robin goes along it.
+    /// All OSTs, interleaved by host, in the order of round robin.
     order: Vec<OstIndex>,
-    /// Where in `order` the next file begins.
+    /// Index in `order` at which the next file begins.
     cursor: usize,
     prng: Prng,
     /// `qos_threshold_rr` in percent.
     pub qos_threshold_rr: u32,
     /// `qos_prio_free` in percent.
     pub qos_prio_free: u32,
-    /// Stripes of a file for which nobody asked otherwise; as in `ComponentSpec`.
+    /// Stripe count of a file without a wish of its own; as in `ComponentSpec`.
     pub default_stripe_count: i32,
-    /// Bytes of a stripe of such a file.
+    /// Stripe size of such a file, in bytes.
     pub default_stripe_size: u32,
-    /// Such a file is striped as will be best, whatever `default_stripe_count` says.
+    /// True if such a file gets automatic stripe counts, whatever `default_stripe_count` says.
     pub auto_stripe: bool,
 }
 
 impl Lod {
-    /// An engine that knows no OST yet.
+    /// Creates an engine that knows no OST yet.
     pub fn new(seed: u64) -> Lod {
         Lod {
             osts: BTreeMap::new(),
@@ -170,7 +171,7 @@ impl Lod {
         }
     }
 
-    /// An OST is configured, or moved to another host. It is starting until it is said to be something else.
+    /// Adds an OST, or moves it to another host. A new OST is starting until its health is reported.
     pub fn handle_ost(&mut self, ost: OstIndex, host: &str) {
         let state = self.osts.entry(ost).or_insert_with(|| OstState {
             host: String::new(),
@@ -185,7 +186,7 @@ impl Lod {
         self.reorder();
     }
 
-    /// An OST answered a statfs, and so is active.
+    /// Takes an OST's reply to statfs, which shows that the OST is active.
     pub fn handle_statfs(&mut self, ost: OstIndex, statfs: &StatFs) {
         self.set_active(ost, true);
         let (o, block) = (self.known(ost), u64::from(statfs.block_size));
@@ -194,7 +195,7 @@ impl Lod {
         o.state = statfs.state;
     }
 
-    /// An OST answers, or is away. That changes nothing while it is deactivated.
+    /// Sets whether an OST answers. That has no effect while the OST is deactivated.
     pub fn set_active(&mut self, ost: OstIndex, active: bool) {
         self.hear(ost, if active { Heard::Answer } else { Heard::Silence });
     }
@@ -204,18 +205,18 @@ impl Lod {
         o.health = HEALTH.next(o.health, heard);
     }
 
-    /// An OST that is configured: nobody hears of others.
+    /// State of a configured OST; callers do not know of others.
     fn known(&mut self, ost: OstIndex) -> &mut OstState {
         let Some(o) = self.osts.get_mut(&ost) else { panic!("{ost:?} is not configured") };
         o
     }
 
-    /// The administrator deactivates an OST, or activates it again: then it is away until it answers.
+    /// Deactivates an OST for the administrator, or activates it again: then it is away until it answers.
     pub fn set_enabled(&mut self, ost: OstIndex, enabled: bool) {
         self.hear(ost, if enabled { Heard::Activate } else { Heard::Deactivate });
     }
 
-    /// An OST shall have no new objects, or may again.
+    /// Sets whether an OST takes no new objects.
     pub fn set_no_create(&mut self, ost: OstIndex, no_create: bool) {
         self.known(ost).no_create = no_create;
     }
@@ -225,17 +226,17 @@ impl Lod {
         self.osts.get(&ost)
     }
 
-    /// OSTs configured.
+    /// Number of configured OSTs.
     pub fn count(&self) -> usize {
         self.osts.len()
     }
 
-    /// OSTs that answer.
+    /// Number of OSTs that answer.
     pub fn active_count(&self) -> usize {
         self.osts.values().filter(|o| o.is_active()).count()
     }
 
-    /// The layout of a new file of which `spec` is asked: what was left open is filled in, and no component has objects.
+    /// The layout of a new file with the wish `spec`: open choices are filled in, and no component has objects.
     pub fn lay_out(&self, spec: &LayoutSpec) -> Result<Layout, LodError> {
         let auto = self.auto_stripe && spec.components.len() == 1 && leaves_striping_open(&spec.components[0]);
         let whole = auto.then(|| self.automatic(&spec.components[0]));
@@ -251,7 +252,7 @@ impl Lod {
             components.push(self.component(i as u32 + 1, start, c));
             start = c.end;
         }
-        // As Lustre counts: a plain layout is generation 0, a composite one begins with its components.
+        // As in Lustre: a plain layout has generation 0, and a composite one starts with the number of its components.
         let generation = if components.len() == 1 { 0 } else { components.len() as u32 };
         Ok(Layout { generation, components })
     }
@@ -284,12 +285,12 @@ impl Lod {
         }
     }
 
-    /// OSTs that take new objects.
+    /// Number of OSTs that take new objects.
     pub fn usable_count(&self) -> usize {
         self.osts.values().filter(|o| o.is_usable()).count()
     }
 
-    /// Chooses OSTs for one component. `ready` tells how many objects an OST has at hand: OSTs without are avoided.
+    /// Chooses OSTs for one component. `ready` returns how many objects an OST has at hand: OSTs without any are avoided.
     pub fn choose(&mut self, spec: &ComponentSpec, ready: &dyn Fn(OstIndex) -> u32) -> Result<Choice, LodError> {
         let stripe_size = if spec.stripe_size == 0 { self.default_stripe_size } else { spec.stripe_size };
         let osts = if spec.osts.is_empty() { self.choose_any(spec, ready)? } else { self.check_list(spec)? };
@@ -300,7 +301,7 @@ impl Lod {
         Ok(Choice { stripe_size, osts })
     }
 
-    /// An explicit list is taken as it is, beginning with the OST of the `-i` option if there is one.
+    /// Checks an explicit list, which is used as it is, beginning with the OST of the `-i` option if there is one.
     fn check_list(&self, spec: &ComponentSpec) -> Result<Vec<OstIndex>, LodError> {
         for ost in &spec.osts {
             self.check_named(*ost)?;
@@ -338,7 +339,7 @@ impl Lod {
         let on_each = count.div_ceil(usable) as u32;
         let distinct = count.min(usable);
         let mut osts = match explicit_start(spec) {
-            // From there on in the order of indexes, as Lustre does.
+            // From that OST on in the order of indexes, as in Lustre.
             Some(start) => {
                 let all: Vec<OstIndex> = self.osts.keys().copied().collect();
                 self.preferred(rotated(&all, |o| *o == start), distinct, on_each, ready, Some(start))
@@ -357,7 +358,7 @@ impl Lod {
         Ok(osts)
     }
 
-    /// How many stripes, given the OSTs that can be used: never more than one on each unless overstriping.
+    /// The number of stripes, given the number of usable OSTs: at most one on each unless overstriping.
     fn stripe_count(&self, spec: &ComponentSpec, usable: usize) -> Result<usize, LodError> {
         let asked = if spec.stripe_count == 0 { self.default_stripe_count } else { spec.stripe_count };
         let count = match usize::try_from(asked) {
@@ -369,19 +370,20 @@ impl Lod {
         if count > STRIPE_COUNT_MAX { Err(LodError::TooManyStripes) } else { Ok(count.max(1)) }
     }
 
-    /// The order in which round robin would take OSTs now; moves on by `count`.
+    /// The OSTs in the current order of round robin, which moves on by `count`.
     fn next_in_turn(&mut self, count: usize) -> Vec<OstIndex> {
         let n = self.order.len();
         assert_eq!(n, self.osts.len(), "OSTs in the order of turns, and configured");
         assert!(count > 0 && count <= n, "{count} of {n} OSTs are wanted in turn");
         let start = self.cursor % n;
-        // A file over all OSTs would leave the turn where it was, and every such file would begin on the same OST.
+        // A file over all OSTs would otherwise leave the turn where it was, and every such file would begin on the same
+        // OST.
         self.cursor = (start + if count.is_multiple_of(n) { count + 1 } else { count }) % n;
         rotated_at(&self.order, start)
     }
 
-    /// The first `count` usable OSTs of `order`: healthy ones with objects at hand before degraded ones before those
-    /// that must be waited for. `first`, the beginning of `order`, is among them whatever its state.
+    /// The first `count` usable OSTs of `order`: healthy ones with objects at hand before degraded ones, and these before
+    /// those without objects. `first`, the beginning of `order`, is included whatever its state.
     fn preferred(
         &self,
         order: Vec<OstIndex>,
@@ -405,7 +407,7 @@ impl Lod {
         }
         best.sort_unstable();
         best.truncate(count);
-        // Which ones is decided; their order is the turn's.
+        // The OSTs are chosen; put them in the order of the turn.
         best.sort_unstable_by_key(|(_, place, _)| *place);
         best.into_iter().map(|(_, _, ost)| ost).collect()
     }
@@ -418,7 +420,7 @@ impl Lod {
         }
     }
 
-    /// Whether free space is so even that round robin keeps it so.
+    /// True if free space is so even that round robin keeps it even.
     fn is_balanced(&self) -> bool {
         let free = || self.osts.values().filter(|o| o.is_usable()).map(|o| o.available);
         let (least, most) = (free().min().unwrap_or(0), free().max().unwrap_or(0));
@@ -453,7 +455,7 @@ impl Lod {
         chosen
     }
 
-    /// Used OSTs count as fuller for a while.
+    /// Lets used OSTs count as fuller for a while.
     fn note_use(&mut self, osts: &[OstIndex]) {
         let keep = u64::from(100 - self.qos_prio_free.min(100));
         for (index, o) in &mut self.osts {
@@ -464,13 +466,13 @@ impl Lod {
         }
     }
 
-    /// Interleaves the OSTs of different hosts, each host's evenly over the whole.
+    /// Interleaves the OSTs of different hosts, with each host's OSTs spread evenly.
     fn reorder(&mut self) {
         let mut hosts: BTreeMap<&str, Vec<OstIndex>> = BTreeMap::new();
         for (index, o) in &self.osts {
             hosts.entry(&o.host).or_default().push(*index);
         }
-        // The hosts in the order of their first OST, so that a lone host per OST gives the order of indexes.
+        // The hosts in the order of their first OST, so that one host per OST gives the order of indexes.
         let mut hosts: Vec<Vec<OstIndex>> = hosts.into_values().collect();
         hosts.sort_by_key(|osts| osts[0]);
         let mut places = Vec::new();
@@ -487,12 +489,12 @@ impl Lod {
 }
 
 impl OstState {
-    /// Whether it answers.
+    /// True if the OST answers.
     pub fn is_active(&self) -> bool {
         self.health == Health::Active
     }
 
-    /// Whether new objects may go there.
+    /// True if the OST accepts new objects.
     pub fn is_usable(&self) -> bool {
         let bad = statfs_state::READ_ONLY
             | statfs_state::NO_CREATE
@@ -502,7 +504,7 @@ impl OstState {
     }
 
     fn weight(&self) -> u64 {
-        // Megabytes: the sum over all OSTs cannot overflow.
+        // In megabytes, so that the sum over all OSTs cannot overflow.
         (self.available.saturating_sub(self.penalty) >> 20).max(1)
     }
 }
@@ -523,7 +525,7 @@ fn rotated_at(all: &[OstIndex], start: usize) -> Vec<OstIndex> {
     all[start..].iter().chain(&all[..start]).copied().collect()
 }
 
-/// Fills what `spec` leaves open from the directory's default: stripe size and count of a plain layout.
+/// Fills open choices of `spec` from the directory's default: stripe size and count of a plain layout.
 pub fn fill_from_default(spec: &mut LayoutSpec, default: Option<&LayoutSpec>) {
     let Some(default) = default.and_then(|d| (d.components.len() == 1).then(|| &d.components[0])) else { return };
     for c in &mut spec.components {

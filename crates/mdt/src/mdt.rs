@@ -46,7 +46,7 @@ pub const TABLES: &[Table] = &{
     [common[0], common[1], common[2], own[0], own[1], own[2], own[3], own[4], own[5], own[6]]
 };
 
-/// Orphans destroyed in one operation.
+/// Number of orphans destroyed in one operation.
 const ORPHANS_BATCH: usize = 32;
 /// Block size that statfs shows.
 const BLOCK_SIZE: u32 = 4096;
@@ -59,13 +59,13 @@ pub struct Mdt {
     squash: Squash,
     reints: ReintTallies,
     host: String,
-    /// Changed only by who has the turn at the running transaction, so that it agrees with the tables.
+    /// Changed only by the operation that has its turn at the running transaction, so that it agrees with the tables.
     opens: Mutex<OpenHandles>,
     pub(crate) osps: Arc<Osps>,
     pub(crate) locks: Locks,
-    /// To [`linger::reap`].
+    /// Sends lingering inodes to [`linger::reap`].
     lingering: mpsc::UnboundedSender<Lingering>,
-    /// Bounds what is sent to `lingering` and not yet destroyed.
+    /// Bounds the inodes sent to `lingering` and not yet destroyed.
     pub(crate) linger_counts: Mutex<linger::Counts>,
     running: Mutex<Running>,
 }
@@ -73,9 +73,9 @@ pub struct Mdt {
 /// Inodes that lost their last name in an operation.
 #[derive(Default)]
 struct Nameless {
-    /// Those that linger.
+    /// Inodes that linger.
     linger: Vec<Fid>,
-    /// Some were destroyed in the operation.
+    /// True if inodes were destroyed in the operation.
     destroyed: bool,
 }
 
@@ -88,8 +88,8 @@ struct Running {
 }
 
 impl Mdt {
-    /// Starts the target on its device: makes the root if it is new, destroys what no name leads to any more, serves, and
-    /// tells the MGS.
+    /// Starts the target on its device: creates the root if the device is new, destroys inodes without names, serves, and
+    /// registers at the MGS.
     pub async fn start(
         node: &RpcNode,
         osd: Arc<dyn Osd>,
@@ -123,7 +123,7 @@ impl Mdt {
             mdt.stop().await;
             return Err(error);
         }
-        // Not before: OSTs do what it asks for only if they find it in the MGS's list.
+        // Not earlier, because OSTs obey this MDT only once they find it in the MGS's list.
         let follow = follow_config(mdt.mgc.clone(), mdt.osps.clone(), mdt.target.clone());
         mdt.running.lock().config = Some(mdt.target.rt().spawn(follow));
         Ok(mdt)
@@ -144,27 +144,27 @@ impl Mdt {
         self.target.close().await;
     }
 
-    /// What is below the service.
+    /// The target that this MDT serves.
     pub fn target(&self) -> &Arc<Target> {
         &self.target
     }
 
-    /// Clients that are connected, other servers among them; none if the service has ended.
+    /// Connected clients, including other servers; none if the service has ended.
     pub fn clients(&self) -> Vec<Uuid> {
         self.running.lock().served.as_ref().map(ServedTarget::clients).unwrap_or_default()
     }
 
-    /// Open handles; for leak checks.
+    /// Number of open handles; for leak checks.
     pub fn open_count(&self) -> usize {
         self.opens.lock().len()
     }
 
-    /// Locks that clients hold, and requests that wait for locks; for leak checks.
+    /// Number of locks that clients hold, and of requests that wait for locks; for leak checks.
     pub fn lock_counts(&self) -> (usize, usize) {
         self.locks.service.counts()
     }
 
-    /// What is wrong with the lock tables, if anything is; for simulators.
+    /// Checks the invariants of the lock tables; for simulators.
     pub fn check_locks(&self) -> Result<(), String> {
         self.locks.service.check_invariants()
     }
@@ -209,7 +209,7 @@ impl Mdt {
         Ok(())
     }
 
-    /// Closes the handles that kept nameless inodes, and destroys those that nobody else has open.
+    /// Closes the handles that kept nameless inodes, and destroys the inodes that no client has open.
     pub(crate) async fn stop_lingering(&self, due: &[Lingering]) {
         {
             let mut counts = self.linger_counts.lock();
@@ -229,7 +229,7 @@ impl Mdt {
             Ok::<(), Errno>(())
         };
         let result = match destroyed.await {
-            // Objects go only when that is durable, and on a full OST somebody waits for their space.
+            // The objects are destroyed only when that is durable, and on a full OST others wait for their space.
             Ok(()) if self.osps.is_any_unusable() => self.target.commit().await,
             result => result,
         };
@@ -238,12 +238,12 @@ impl Mdt {
         }
     }
 
-    /// Keeps inodes for a moment whose last name `client` took away.
+    /// Lets inodes linger whose last name `client` removed.
     fn linger(&self, client: u64, fids: Vec<Fid>) {
         let until = self.target.rt().now() + LINGER;
         let mut opens = self.opens.lock();
         for fid in fids {
-            // If there were too many handles, the orphan would stay until the next start.
+            // If the client has too many handles, the orphan stays until the next start.
             if let Ok(handle) = opens.open(linger::CLIENT, fid, 0) {
                 self.linger_counts.lock().add(client);
                 let _ = self.lingering.send(Lingering { fid, client, handle, until });
@@ -280,7 +280,7 @@ impl Mdt {
         f(&cx)
     }
 
-    /// Runs `attempt` until it need not wait for objects; EINPROGRESS if the client is to ask again.
+    /// Runs `attempt` until it need not wait for objects; EINPROGRESS if the client has to repeat the request.
     async fn with_objects<F: Future<Output = Result<Attempt, Errno>>>(
         &self,
         request: &ServerRequest,
@@ -293,7 +293,7 @@ impl Mdt {
                 Attempt::Done(response) => return Ok(response),
                 Attempt::NoObjects(Retry::Soon) => {}
                 Attempt::NoObjects(Retry::Later) => return Err(Errno::EINPROGRESS),
-                // That is waited for within.
+                // `with_locks` waits for these.
                 Attempt::InTheWay(_) => return Err(Errno::EBUSY),
             }
             tokio::select! {
@@ -307,7 +307,7 @@ impl Mdt {
     async fn open(&self, request: &ServerRequest, r: &Open, held: Held) -> Result<Attempt, Errno> {
         let mut operation = self.target.begin_for(request).await?;
         let before = request.first_answer::<OpenReply>()?;
-        // Who opens it now is one of them, if it is written to.
+        // The client that opens the file now counts as a writer, in case the file gets objects.
         let writers = |fid| self.opens.lock().writers(fid) + 1;
         let mut objects = self.osps.allocator(&writers);
         let mut replayed = before.as_ref().map(|b| ReplayedObjects::new(b.layout.clone()));
@@ -330,7 +330,7 @@ impl Mdt {
             Err(waiting) => return Ok(Attempt::InTheWay(waiting)),
         };
         let client = request.export.cookie;
-        // What is replayed is opened later, if it still is open.
+        // A replayed open is opened later, if the file is still open then.
         let handle = match &before {
             Some(before) => before.handle,
             None => self.opens.lock().open(client, opened.fid, r.flags)?,
@@ -358,8 +358,8 @@ impl Mdt {
         }
     }
 
-    /// Opens under a number that the client knows already what it has open, by a lock or since the MDT was last up, whatever
-    /// has become of its names and permissions.
+    /// Opens an inode under a handle number that the client already uses, for a file that it had open under a lock or
+    /// before a restart of the MDT; names and permissions of the inode no longer matter.
     async fn reopen(&self, request: &ServerRequest, r: &Open) -> Result<Response, Errno> {
         let client = request.export.cookie;
         let operation = self.target.begin().await?;
@@ -377,8 +377,8 @@ impl Mdt {
         let closed = self.opens.lock().get(client, r.handle);
         let fid = closed.map_or(r.fid, |c| c.fid);
         let inode = tables::inode(&*operation, fid)?;
-        // Hints are only of use from who had the file open (without a handle it was so under a lock), and of a file that
-        // others can find.
+        // Hints count only from a client that had the file open (without a handle it was open under a lock), and only for
+        // a file with names.
         let is_local = r.handle == 0 || request.is_replay();
         let r = &Close {
             size_blocks: r.size_blocks.filter(|_| is_local || closed.is_some_and(|c| c.is_writable())),
@@ -401,7 +401,7 @@ impl Mdt {
         };
         self.opens.lock().close(client, r.handle);
         let response = Response::new(&());
-        // In recovery others have not yet said what they have open.
+        // In recovery, other clients have not yet reported their open files.
         let is_unused = inode.as_ref().is_some_and(|i| i.nlink == 0)
             && !self.opens.lock().is_open(fid)
             && !self.target.is_recovering();
@@ -451,7 +451,7 @@ impl Mdt {
         Ok(Attempt::Done(with_lock(response, reply.lock.is_some(), &reply)))
     }
 
-    /// Keeps a change by which some inodes lost their last name.
+    /// Finishes a change by which some inodes lost their last name.
     fn finish(
         &self,
         request: &ServerRequest,
@@ -471,7 +471,7 @@ impl Mdt {
         Ok(response)
     }
 
-    /// Makes a change.
+    /// Makes a change of the namespace.
     fn change(
         &self,
         request: &ServerRequest,
@@ -482,7 +482,7 @@ impl Mdt {
     ) -> Result<Made, Errno> {
         let client = request.export.cookie;
         let version = operation.transno().0;
-        // Asked of an inode that loses its last name: it lingers, unless too many do for this client.
+        // Called for an inode that loses its last name: the inode lingers, unless too many do for this client.
         let is_open = |fid| {
             let mut nameless = nameless.borrow_mut();
             if !self.linger_counts.lock().has_room(client, nameless.linger.len()) {
@@ -523,8 +523,8 @@ impl Mdt {
         Ok(Made { reply, changed: cx.changed, found: cx.found.pre_versions() })
     }
 
-    /// What a test or an administrator wants to go wrong here. Before the change an error or a crash means that it never
-    /// happens; after it, that only the answer is lost.
+    /// Fault point for tests and administrators. Before the change an error or a crash means that the change never
+    /// happens; after it, only the reply is lost.
     async fn fault(&self, request: &ServerRequest, point: &str) -> Result<(), Errno> {
         match self.target.faults().check(point) {
             None | Some(FaultAction::Corrupt) => return Ok(()),
@@ -536,33 +536,33 @@ impl Mdt {
             Some(FaultAction::Drop) => {}
             Some(FaultAction::Crash) => self.target.rt().crash(),
         }
-        // No answer: the client sends the request again, on this connection or on another.
+        // Without a reply, the client sends the request again, on this connection or on another.
         request.abandoned().await;
         Err(Errno::ESHUTDOWN)
     }
 }
 
-/// A change of the namespace that is made, and not finished.
+/// A change of the namespace that is made but not finished.
 struct Made {
     reply: Reply,
     changed: Changed,
-    /// What it was based on.
+    /// The versions that the change was based on.
     found: Versions,
 }
 
-/// The answer to a change of the namespace.
+/// The reply to a change of the namespace.
 enum Reply {
     Attr(AttrReply),
     Rename(RenameReply),
 }
 
-/// The bits to grant on the occasion of a request; none in a recovery, whose answers nobody reads.
+/// The lock bits to grant along with a request; none in a recovery, whose replies are not used.
 fn wanted(request: &ServerRequest, bits: u64) -> u64 {
     if request.is_recovery() { 0 } else { bits }
 }
 
-/// The response to a change, again if a lock came on the occasion. The one that was saved is without: it may be given by
-/// a later start of this MDT, which knows no locks.
+/// The response to a change, encoded again if a lock was granted along with it. The saved response has no lock: a later
+/// start of this MDT, which knows no locks, may send it.
 fn with_lock(saved: Response, is_locked: bool, reply: &impl Field) -> Response {
     if is_locked { Response { body: nacre_wire::encode(reply), ..saved } } else { saved }
 }
@@ -617,7 +617,7 @@ impl Service for Mdt {
     async fn reconstruct(&self, request: &ServerRequest, reply: &Response) {
         let (Opcode::MdsOpen, Ok(r)) = (request.opcode, request.decode::<Open>()) else { return };
         let Ok(OpenReply { attr, handle, .. }) = nacre_wire::decode::<OpenReply>(&reply.body) else { return };
-        // Its client did not know of the handle when open files were brought back.
+        // Its client did not know of the handle when it replayed its open files.
         if let Err(error) = self.reopen(request, &Open { parent: attr.fid, handle, ..r }).await {
             tracing::debug!(fid = %attr.fid, %error, "an open before the crash, unheard of until now, is lost");
         }
@@ -627,8 +627,8 @@ impl Service for Mdt {
         Ok(())
     }
 
-    /// Everybody has said what is open: what lost its last name and is not open goes. The OSTs may make and destroy
-    /// objects.
+    /// All clients have reported their open files: inodes without names that are not open are destroyed. From now on the
+    /// OSTs may create and destroy objects.
     async fn recovered(&self) {
         if let Err(error) = self.destroy_unopened_orphans().await {
             tracing::warn!(mdt = %self.target.name(), %error, "orphans stay until the next start");
@@ -645,7 +645,7 @@ impl Service for Mdt {
             };
             for some in unused.chunks(ORPHANS_BATCH) {
                 let mut operation = self.target.begin().await?;
-                // One may have been opened again meanwhile by its FID.
+                // A client may have opened an orphan again meanwhile by its FID.
                 let unopened = some.iter().copied().filter(|fid| !self.opens.lock().is_open(*fid)).collect::<Vec<_>>();
                 self.destroy_orphans(&mut operation, &unopened)?;
                 operation.finish_local();
@@ -678,7 +678,7 @@ async fn handle_lookup(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Respons
                 found.lock = mdt.locks.grant(&request.export, &found, r.want);
                 Some(found)
             }
-            // There is the directory, it is only the name that is not.
+            // The directory exists, only the name does not.
             Err(Errno::ENOENT) if r.want_parent != 0 && cx.directory(r.parent).is_ok() => None,
             Err(error) => return Err(error),
         };
@@ -771,10 +771,10 @@ async fn handle_statfs(mdt: &Arc<Mdt>) -> Result<Response, Errno> {
     }))
 }
 
-/// Space that an inode takes with its name, about; an MDT has as many free ones as its space is enough for.
+/// Approximate space that an inode takes with its name. The free inodes of an MDT are its free space divided by this.
 const INODE_BYTES: u64 = 1024;
 
-/// ESTALE if the file is not there: a crash may have taken it, and then nothing of it is durable.
+/// ESTALE if the file does not exist: a crash may have taken it, and then nothing of it is durable.
 async fn handle_sync(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
     let r: Sync = request.decode()?;
     mdt.target.commit().await?;
@@ -784,11 +784,11 @@ async fn handle_sync(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response,
     Ok(Response::new(&()))
 }
 
-/// Whether a change frees space, or only replaces what is there by what is as large: it is made on a full target too.
+/// True if a change frees space, or only replaces data of the same size: it is made even on a full target.
 fn takes_no_space(tx: &dyn Transaction, record: &ReintRecord) -> Result<bool, Errno> {
     Ok(match record {
         ReintRecord::Unlink(_) => true,
-        // A file without objects gets some when it is to have a size.
+        // A file without objects gets some when its size is set.
         ReintRecord::Setattr(r) => {
             r.set.size.is_none_or(|size| size == 0)
                 || tables::inode(tx, r.fid)?.is_some_and(|inode| inode.layout.is_some())
@@ -798,7 +798,7 @@ fn takes_no_space(tx: &dyn Transaction, record: &ReintRecord) -> Result<bool, Er
     })
 }
 
-/// Keeps the OSTs as the configuration has them.
+/// Follows the configuration of the OSTs.
 async fn follow_config(mgc: Arc<Mgc>, osps: Arc<Osps>, target: Arc<Target>) {
     let mut watch = mgc.watch(&target.name().fsname);
     let settings = Settings::default();

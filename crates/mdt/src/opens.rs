@@ -1,24 +1,24 @@
 //! Open handles: which client (by the cookie of its export) has which inode open. Volatile: after a restart of the MDT
-//! clients open again what they have open.
+//! clients open their files again.
 
 use nacre_base::{Errno, Fid};
 use nacre_wire::mds::open_flags as flags;
 use std::collections::BTreeMap;
 
-/// Most handles of one client.
+/// Most handles that one client may have.
 pub const HANDLES_PER_CLIENT_MAX: usize = 1 << 20;
 
-/// A handle.
+/// An open handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenHandle {
-    /// What is open.
+    /// FID of the open inode.
     pub fid: Fid,
-    /// How: open(2)'s flags.
+    /// Flags of open(2).
     pub flags: u32,
 }
 
 impl OpenHandle {
-    /// Whether it was opened for writing.
+    /// True if the inode was opened for writing.
     pub fn is_writable(&self) -> bool {
         matches!(self.flags & flags::O_ACCMODE, flags::O_WRONLY | flags::O_RDWR)
     }
@@ -28,7 +28,7 @@ impl OpenHandle {
 #[derive(Debug)]
 pub struct OpenHandles {
     clients: BTreeMap<u64, BTreeMap<u64, OpenHandle>>,
-    /// Handles that each client has of each inode.
+    /// Number of handles that each client has of each inode.
     counts: BTreeMap<(Fid, u64), Count>,
     next: u64,
 }
@@ -40,12 +40,13 @@ struct Count {
 }
 
 impl OpenHandles {
-    /// None. Handles of another `instance` of the MDT have other numbers, so that they are never taken for ours.
+    /// Creates an empty table. Another `instance` of the MDT uses other numbers, so that its handles are never taken for
+    /// ours.
     pub fn new(instance: u64) -> OpenHandles {
         OpenHandles { clients: BTreeMap::new(), counts: BTreeMap::new(), next: (instance << 40) + 1 }
     }
 
-    /// Opens; the handle's number. ENFILE if the client has too many.
+    /// Opens an inode. Returns the handle's number. ENFILE if the client has too many.
     pub fn open(&mut self, client: u64, fid: Fid, flags: u32) -> Result<u64, Errno> {
         let handles = self.clients.entry(client).or_default();
         if handles.len() >= HANDLES_PER_CLIENT_MAX {
@@ -57,7 +58,7 @@ impl OpenHandles {
         Ok(number)
     }
 
-    /// Opens again what a client had open, as `number`, when the MDT was last up. ENFILE if it has too many.
+    /// Opens an inode that a client had open as `number` before a restart of the MDT. ENFILE if the client has too many.
     pub fn reopen(&mut self, client: u64, number: u64, fid: Fid, flags: u32) -> Result<(), Errno> {
         let handles = self.clients.entry(client).or_default();
         if handles.contains_key(&number) {
@@ -71,7 +72,7 @@ impl OpenHandles {
     }
 
     fn insert(&mut self, client: u64, number: u64, handle: OpenHandle) {
-        // Clients choose numbers, too: whoever chose the next one of ours has it no more.
+        // Clients choose numbers, too: a client that chose our next number loses its own handle.
         if let Some(replaced) = self.clients.entry(client).or_default().insert(number, handle) {
             self.uncount(replaced, client);
         }
@@ -86,7 +87,7 @@ impl OpenHandles {
         self.clients.get(&client)?.get(&number).copied()
     }
 
-    /// Closes; what was open, if the client has such a handle.
+    /// Closes a handle. Returns it, if the client has such a handle.
     pub fn close(&mut self, client: u64, number: u64) -> Option<OpenHandle> {
         let handles = self.clients.get_mut(&client)?;
         let closed = handles.remove(&number)?;
@@ -98,7 +99,7 @@ impl OpenHandles {
         Some(closed)
     }
 
-    /// Closes all of a client's handles; the inodes that nobody has open any more.
+    /// Closes all of a client's handles. Returns the inodes that no client has open any more.
     pub fn close_all(&mut self, client: u64) -> Vec<Fid> {
         let handles = self.clients.remove(&client).unwrap_or_default();
         let mut unused = Vec::new();
@@ -112,27 +113,27 @@ impl OpenHandles {
         unused
     }
 
-    /// Whether anybody has the inode open.
+    /// True if any client has the inode open.
     pub fn is_open(&self, fid: Fid) -> bool {
         self.counts.range((fid, 0)..=(fid, u64::MAX)).next().is_some()
     }
 
-    /// Clients that have the inode open for writing.
+    /// Number of clients that have the inode open for writing.
     pub fn writers(&self, fid: Fid) -> usize {
         self.counts.range((fid, 0)..=(fid, u64::MAX)).filter(|(_, count)| count.writable > 0).count()
     }
 
-    /// Whether a client has the inode open.
+    /// True if the client has the inode open.
     pub fn has_open(&self, client: u64, fid: Fid) -> bool {
         self.counts.contains_key(&(fid, client))
     }
 
-    /// Handles there are.
+    /// Number of handles.
     pub fn len(&self) -> usize {
         self.counts.values().map(|count| count.all).sum()
     }
 
-    /// Whether there is none.
+    /// True if there is no handle.
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty()
     }
@@ -149,13 +150,13 @@ impl OpenHandles {
         }
     }
 
-    /// Who has handles has them counted.
+    /// Clients with handles are counted, and only those.
     fn assert_counted(&self) {
         let (clients, counts) = (self.clients.len(), self.counts.len());
         assert!(clients <= counts && (clients > 0 || counts == 0), "{clients} clients have handles, {counts} counts");
     }
 
-    /// Panics if the counts are not those of the handles. Looks at all.
+    /// Panics if the counts differ from the handles. Visits every handle.
     pub fn assert_sound(&self) {
         self.assert_counted();
         let mut found = BTreeMap::<(Fid, u64), (usize, usize)>::new();

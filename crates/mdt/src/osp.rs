@@ -1,8 +1,8 @@
 //! The MDT's side of the OSTs: one import for each, its pool of precreated objects, its queue of objects to destroy, and
-//! its space for the choice of OSTs. No create or unlink waits for an OST here while there are objects at hand.
+//! its space for the choice of OSTs. No create or unlink waits for an OST while there are objects at hand.
 //!
 //! Ids and crashes: the last object of each OST that a file has is stored in the create's transaction. The first request
-//! for objects after a start names it, and the OST destroys what is above: objects that were precreated, or given to
+//! for objects after a start names it, and the OST destroys the objects above it: they were precreated, or belonged to
 //! files that the crash took away.
 
 use crate::auto_stripe;
@@ -42,13 +42,13 @@ mod lfsck;
 const STATFS_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause before an OST that failed is asked again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// How long an operation waits at the MDT for objects that are on their way. After that, and at once if their OST is away,
-/// the client is told to ask again: until then it can use its modify slot for something else.
+/// How long an operation waits at the MDT for objects that are on their way. After that, and at once if their OST is
+/// away, the client has to repeat the request: until then it can use its modify slot for something else.
 const OBJECTS_PATIENCE: Duration = Duration::from_secs(1);
-/// An OST that answers and has made no objects for so long is not waited for any longer, nor is the first OST of a file
-/// system. Lustre waits as long (`obd_timeout`).
+/// Time after which an operation no longer waits for an OST that answers and creates no objects, or for the first OST of
+/// a file system. Lustre waits as long (`obd_timeout`).
 const GIVE_UP: Duration = Duration::from_secs(100);
-/// Most stripes of all components of a layout together: what a reply can carry.
+/// Most stripes of all components of a layout together, as a reply has to carry them.
 const LAYOUT_STRIPES_MAX: usize = 2 * STRIPE_COUNT_MAX;
 
 const _: () = assert!(COMPONENTS_MAX < u16::MAX as usize, "component ids are 16 bits");
@@ -56,14 +56,14 @@ const _: () = assert!(COMPONENTS_MAX < u16::MAX as usize, "component ids are 16 
 /// All OSTs of the file system.
 pub struct Osps {
     target: Arc<Target>,
-    /// Where the tasks live; killed at the end.
+    /// Scope of the tasks; killed at the end.
     rt: Rt,
     state: Mutex<State>,
-    /// Told when an OST has new objects or came back: creates that wait try again.
+    /// Notified when an OST has new objects or came back: waiting creates try again.
     refilled: Notify,
-    /// The MDT knows which objects are in use: until then none is made or destroyed.
+    /// True once the MDT knows which objects are in use. Before that, objects are neither created nor destroyed.
     recovered: watch::Sender<bool>,
-    /// When the configuration was first read; none before, which may take as long as the MGS is away.
+    /// When the configuration was first read; none before that, for as long as the MGS is away.
     configured_at: OnceLock<Time>,
 }
 
@@ -76,24 +76,24 @@ struct State {
 struct Osp {
     index: OstIndex,
     import: Arc<Import>,
-    /// Of the OST, as the configuration told last.
+    /// Instance of the OST, from the latest configuration.
     instance: AtomicU64,
-    /// False while the administrator has deactivated the OST: nothing is asked of it then.
+    /// False while the administrator has deactivated the OST: nothing is requested from it then.
     enabled: watch::Sender<bool>,
     pool: Mutex<Pool>,
-    /// Since when the OST has answered that it makes no objects, and its reason; none if it made some or did not answer.
+    /// Since when the OST has refused to create objects, and its error; none if it created some or did not answer.
     refusal: Mutex<Option<(Time, Errno)>>,
-    /// The pool may want a refill.
+    /// Wakes the precreate task, because the pool may need a refill.
     pool_low: Notify,
-    /// Destroys may have become durable.
+    /// Wakes the destroy task, because destroys may have become durable.
     destroys_durable: Notify,
-    /// The OST may have more space than it last said.
+    /// Wakes the statfs task, because the OST may have more space than it last reported.
     space_freed: Notify,
     tasks: Mutex<Vec<Task>>,
 }
 
 impl Osps {
-    /// No OSTs yet.
+    /// Creates an empty list of OSTs.
     pub fn new(target: &Arc<Target>) -> Arc<Osps> {
         let rt = target.rt().child(format!("{}-osp", target.name()));
         let lod = Lod::new(rt.random());
@@ -108,18 +108,18 @@ impl Osps {
         })
     }
 
-    /// Whether new objects may go to an OST.
+    /// True if an OST accepts new objects.
     fn is_usable(&self, ost: OstIndex) -> bool {
         self.state.lock().lod.ost(ost).is_some_and(|o| o.is_usable())
     }
 
-    /// Whether an OST takes no new objects, perhaps because it is full: then destroys are urgent.
+    /// True if an OST accepts no new objects, perhaps because it is full: destroys are urgent then.
     pub fn is_any_unusable(&self) -> bool {
         let state = self.state.lock();
         state.osts.keys().any(|ost| state.lod.ost(*ost).is_some_and(|o| !o.is_usable()))
     }
 
-    /// Applies the file system's configuration: new OSTs, new places, restarts.
+    /// Applies the file system's configuration: new OSTs, new addresses, restarts.
     pub fn handle_config(self: &Arc<Self>, config: &Config) {
         self.configured_at.get_or_init(|| self.rt.now());
         for entry in &config.targets {
@@ -155,10 +155,10 @@ impl Osps {
         osp.tasks.lock().extend(tasks);
     }
 
-    /// No new file gets objects on an OST from the moment that the connection to it is lost; if the OST answers, it is asked
-    /// for its space at once and used again.
+    /// Stops giving new files objects on an OST as soon as the connection to it is lost. When the OST answers again, it
+    /// is asked for its space at once and used again.
     fn watch_connection(self: &Arc<Self>, osp: &Arc<Osp>) {
-        // Else an idle connection that the OST closes would not count as lost.
+        // Otherwise an idle connection that the OST closes would not count as lost.
         osp.import.set_keep_alive(true);
         let (osps, weak) = (Arc::downgrade(self), Arc::downgrade(osp));
         osp.import.on_lost(move || {
@@ -185,12 +185,12 @@ impl Osps {
         osp.space_freed.notify_one();
     }
 
-    /// Replays are over: what is in use is known.
+    /// Replays are over: the MDT knows which objects are in use.
     pub fn handle_recovered(&self) {
         self.recovered.send_replace(true);
     }
 
-    /// Waits until it is.
+    /// Waits until the MDT knows which objects are in use.
     pub(crate) async fn recovered(&self) {
         let _ = self.recovered.subscribe().wait_for(|recovered| *recovered).await;
     }
@@ -207,17 +207,18 @@ impl Osps {
         params.remove_prefix(&self.lod_prefix());
     }
 
-    /// Destroys that were queued before are durable now.
+    /// Destroys that were queued before are now durable.
     pub fn handle_commit(&self) {
         self.state.lock().osts.values().for_each(|o| o.destroys_durable.notify_one());
     }
 
-    /// Gives layouts their objects for one operation. `writers` tells how many clients have a file open for writing.
+    /// Creates an allocator for the layouts of one operation. `writers` returns how many clients have a file open for
+    /// writing.
     pub fn allocator<'a>(&'a self, writers: &'a (dyn Fn(Fid) -> usize + Sync)) -> Allocator<'a> {
         Allocator { osps: self, writers, taken: Vec::new(), retry: Retry::Soon }
     }
 
-    /// Waits until an attempt that began after this was called, and found no objects, is worth repeating.
+    /// Waits until it is worth repeating an attempt that began after this call and found no objects.
     pub fn refilled(&self) -> tokio::sync::futures::Notified<'_> {
         self.refilled.notified()
     }
@@ -267,51 +268,52 @@ impl Osp {
         }
     }
 
-    /// The OST was asked for objects: the error that it answered with, or none if it made some, is away or wants to be asked
-    /// again.
+    /// Records the reply to a request for objects: the error that the OST answered with, or none if it created some, is
+    /// away or wants to be asked again.
     fn note_refusal(&self, now: Time, errno: Option<Errno>) {
         let mut refusal = self.refusal.lock();
         let since = refusal.map_or(now, |(since, _)| since);
         *refusal = errno.filter(|e| *e != Errno::EINPROGRESS).map(|errno| (since, errno));
     }
 
-    /// Waits for as long as the administrator has deactivated the OST.
+    /// Waits while the administrator has deactivated the OST.
     async fn until_enabled(&self) {
         let _ = self.enabled.subscribe().wait_for(|enabled| *enabled).await;
     }
 }
 
-/// Takes objects for the layouts of one operation. What it took goes back unless [`Allocator::keep`] is called, before
-/// the operation's turn at the running transaction ends: so ids are used in the order of operations.
+/// Takes objects for the layouts of one operation. Unless [`Allocator::keep`] is called, they go back to their pools
+/// before the operation's turn at the running transaction ends: so ids are used in the order of operations.
 pub struct Allocator<'a> {
     osps: &'a Osps,
-    /// How many clients have a file open for writing.
+    /// Returns how many clients have a file open for writing.
     writers: &'a (dyn Fn(Fid) -> usize + Sync),
     taken: Vec<(Arc<Osp>, Vec<Fid>)>,
     retry: Retry,
 }
 
-/// When an operation that found no objects, though there will be some, is to be tried again.
+/// When to repeat an operation that found no objects although there will be some.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Retry {
-    /// When objects come: they are on their way. By the client if they take longer than a moment.
+    /// As soon as objects come that are on their way. The client repeats the request if that takes longer than a moment.
     Soon,
-    /// By the client, after a pause: nobody knows when their OST will be back.
+    /// The client repeats the request after a pause, because nobody knows when the OST will be back.
     Later,
 }
 
 impl Allocator<'_> {
-    /// The operation is done: the objects are a file's.
+    /// Keeps the objects taken, because they now belong to a file.
     pub fn keep(mut self) {
         self.taken.clear();
     }
 
-    /// When to try again, if the operation failed with EINPROGRESS.
+    /// When to repeat an operation that failed with EINPROGRESS.
     pub(crate) fn retry(&self) -> Retry {
         self.retry
     }
 
-    /// The error of an operation for which no OSTs were chosen. An OST that may come is waited for, however long it takes.
+    /// The error of an operation for which no OSTs were chosen. Operations wait for an OST that may come, however long it
+    /// takes.
     fn refuse(&mut self, error: LodError) -> Errno {
         match error {
             LodError::Unavailable(Health::Away) => {
@@ -322,7 +324,7 @@ impl Allocator<'_> {
         }
     }
 
-    /// OSTs for a component that has a wish, of a file that has room for `room` more stripes.
+    /// Chooses OSTs for a component that has a wish, of a file that may have `room` more stripes.
     fn choose(&mut self, file: Fid, component: &Component, room: usize) -> Result<Choice, Errno> {
         let mut spec = component.wanted.clone().ok_or(Errno::EIO)?;
         let osps = self.osps;
@@ -370,7 +372,7 @@ impl Objects for Allocator<'_> {
         let osps = self.osps;
         let state = osps.state.lock();
         if state.osts.is_empty() {
-            // The MDT was just started, and has not read yet which OSTs there are; or there is none yet.
+            // The MDT was just started and does not know the OSTs yet; or there is none yet.
             let in_vain = osps.configured_at.get().is_some_and(|at| osps.rt.now().since(*at) > GIVE_UP);
             return Err(if in_vain { Errno::ENXIO } else { self.refuse(LodError::Unavailable(Health::Starting)) });
         }
@@ -382,7 +384,7 @@ impl Objects for Allocator<'_> {
             Ok(count) => count.min(osts),
             Err(_) => 0,
         };
-        // Else a later write would fail.
+        // Otherwise a later write would fail.
         let total: usize = layout.components.iter().map(asked).sum();
         if total > LAYOUT_STRIPES_MAX { Err(Errno::E2BIG) } else { Ok(layout) }
     }
@@ -419,13 +421,13 @@ impl Objects for Allocator<'_> {
             fill(&mut layout.components[i], &choice, &mut objects);
         }
         assert!(objects.values().all(|left| left.len() == 0), "objects were taken for no stripe: {objects:?}");
-        // As Lustre counts: a new file's first objects are no change.
+        // As in Lustre: a new file's first objects do not change the generation.
         layout.generation += u32::from(had > 0);
         Ok(true)
     }
 }
 
-/// Gives a component its objects.
+/// Fills a component with its objects.
 fn fill(component: &mut Component, choice: &Choice, objects: &mut BTreeMap<OstIndex, std::vec::IntoIter<Fid>>) {
     let mut stripe = |ost: &OstIndex| {
         let object = objects.get_mut(ost)?.next()?;
@@ -440,8 +442,8 @@ fn fill(component: &mut Component, choice: &Choice, objects: &mut BTreeMap<OstIn
     component.wanted = None;
 }
 
-/// Stores the last object of an OST that is in use now. It never goes back, though objects of a failed operation are
-/// handed out again later: an object above it would be destroyed as an orphan.
+/// Stores the last object of an OST that is in use. It never goes back, although objects of a failed operation are handed
+/// out again later: an object above it would be destroyed as an orphan.
 pub(crate) fn note_used(tx: &mut dyn Transaction, ost: OstIndex, fids: &[Fid]) -> Result<(), Errno> {
     let Some(fid) = fids.last() else { return Ok(()) };
     let known = tables::last_used(tx, ost)?;
@@ -504,19 +506,20 @@ async fn handle_created(osps: &Osps, osp: &Osp, reply: &CreateReply) {
     osp.note_refusal(osps.rt.now(), (reply.count == 0).then_some(Errno::ENOSPC));
     osps.refilled.notify_waiters();
     if reply.count == 0 {
-        // It is full, which its statfs tells; more objects will come when files are gone.
+        // The OST is full, as its statfs shows; it will create objects again when files are removed.
         osps.rt.sleep(RETRY_PAUSE).await;
     }
 }
 
-/// The last object of an OST that a file had when the MDT was started, zero if none ever had; `None` if that can't be read.
+/// The last object of an OST that a file had when the MDT was started, zero if none ever had one; `None` if that cannot
+/// be read.
 async fn last_used(osps: &Osps, ost: OstIndex) -> Option<Fid> {
     let operation = osps.target.begin().await.ok()?;
     let last = tables::last_used(&*operation, ost).ok()?;
     Some(last.map_or(Fid::ZERO, |last| Fid { seq: last.seq, oid: last.oid, ver: 0 }))
 }
 
-/// Keeps what is known of one OST's space and health up to date.
+/// Keeps the space and health of one OST up to date.
 async fn poll_statfs(osps: Arc<Osps>, osp: Arc<Osp>) {
     loop {
         osp.until_enabled().await;
@@ -543,7 +546,7 @@ impl Osps {
         format!("lod.{}-mdtlov.", self.target.name())
     }
 
-    /// Of one OST, or of all.
+    /// Prefix of the parameters of one OST, or of all.
     fn osp_prefix(&self, ost: Option<OstIndex>) -> String {
         let name = self.target.name();
         match ost {
@@ -665,7 +668,7 @@ fn number(text: &str, least: i64, most: i64) -> Result<i64, String> {
     if (least..=most).contains(&n) { Ok(n) } else { Err(format!("must be {least} to {most}")) }
 }
 
-/// The time by which an operation that found no objects, while some are on their way, leaves it to its client to ask again.
+/// The time at which an operation that waits for objects gives up and leaves it to its client to repeat the request.
 pub(crate) fn give_up_at(now: Time) -> Time {
     now + OBJECTS_PATIENCE
 }

@@ -1,4 +1,4 @@
-//! The parameters that only MDTs have: the service's, those of the choice of OSTs, of precreated objects, of checks.
+//! The parameters that only MDTs have: of the service, of the choice of OSTs, of precreated objects, of checks.
 
 use nacre_base::param::declared::{Declared, Kind, SWITCH, number};
 
@@ -7,7 +7,7 @@ const CHECK: &[&str] = &["mdd"];
 const LOD: &[&str] = &["lod"];
 const OSP: &[&str] = &["osp"];
 
-/// All of them.
+/// All declarations.
 pub const PARAMS: &[Declared] = &[
     Declared::kept(
         MDT,

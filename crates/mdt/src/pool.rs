@@ -1,5 +1,5 @@
-//! Precreated objects of one OST, as an engine: what is at hand, when to ask for more, and how many. Fast use makes the
-//! batches grow, so that the OST's round trip disappears from the path of creates.
+//! Precreated objects of one OST, as an engine: which are at hand, when to request more, and how many. Fast use makes the
+//! batches grow, so that creates do not wait for round trips to the OST.
 
 use nacre_base::steps::Steps;
 use nacre_base::{Fid, Time};
@@ -7,16 +7,16 @@ use nacre_wire::ost::CreateReply;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Objects asked for at first.
+/// Objects requested at first.
 pub const BATCH_MIN: u32 = 32;
-/// Most objects asked for at once (`max_create_count`).
+/// Most objects requested at once (`max_create_count`).
 pub const BATCH_MAX: u32 = 4096;
-/// Most objects at hand: an OST that makes more than it was asked for does not make the count overflow.
+/// Most objects at hand, so that an OST that creates more than requested cannot make the count overflow.
 const AVAILABLE_MAX: u32 = 1 << 30;
-/// A batch that lasts shorter than this was too small.
+/// A batch that is used up in less than this was too small.
 const QUICK: Duration = Duration::from_secs(1);
 
-/// Whether more objects are asked for.
+/// State of the request for more objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refill {
     Idle,
@@ -30,33 +30,33 @@ enum RefillInput {
     Failed,
 }
 
-/// One request at a time, and one answer to each.
+/// One request at a time, and one reply to each.
 const REFILL: Steps<Refill, RefillInput> = Steps(&[
     (Refill::Idle, RefillInput::Request, Refill::Requested),
     (Refill::Requested, RefillInput::Created, Refill::Idle),
     (Refill::Requested, RefillInput::Failed, Refill::Idle),
 ]);
 
-/// The pool.
+/// Precreated objects of one OST.
 #[derive(Debug, Clone)]
 pub struct Pool {
-    /// Sequence of the objects that came last.
+    /// Sequence of the newest objects.
     seq: u64,
-    /// The one before it, of which there may be objects at hand; 0 if there was none on the same storage.
+    /// The sequence before it, of which there may be objects at hand; 0 if there was none on the same storage.
     former_seq: u64,
-    /// Objects at hand, in the order in which they are handed out; first and count.
+    /// Objects at hand, in the order in which they are handed out: first object and count.
     ranges: VecDeque<(Fid, u32)>,
     available: u32,
     batch: u32,
     batch_max: u32,
-    /// What somebody waits for.
+    /// Objects that an operation waits for.
     demand: u32,
     refill: Refill,
     refilled_at: Time,
 }
 
 impl Pool {
-    /// An empty one.
+    /// Creates an empty pool.
     pub fn new() -> Pool {
         Pool {
             seq: 0,
@@ -71,39 +71,39 @@ impl Pool {
         }
     }
 
-    /// Objects at hand.
+    /// Number of objects at hand.
     pub fn available(&self) -> u32 {
         self.available
     }
 
-    /// Objects asked for at a time (`create_count`).
+    /// Number of objects requested at a time (`create_count`).
     pub fn batch(&self) -> u32 {
         self.batch
     }
 
-    /// Most objects asked for at a time; 0 means that no more are wanted.
+    /// Most objects requested at a time; 0 means that no more are wanted.
     pub fn batch_max(&self) -> u32 {
         self.batch_max
     }
 
-    /// Sets the most objects asked for at a time.
+    /// Sets the most objects requested at a time.
     pub fn set_batch_max(&mut self, max: u32) {
         self.batch_max = max;
         self.batch = self.batch.clamp(BATCH_MIN.min(max), max);
     }
 
-    /// The next object to be handed out and the last one at hand; zero if there is none.
+    /// Id of the next object to be handed out, and of the last one at hand; zero if there is none.
     pub fn next_and_last(&self) -> (u32, u32) {
         let next = self.ranges.front().map_or(0, |r| r.0.oid);
         (next, self.ranges.back().map_or(0, |(first, count)| first.oid + count - 1))
     }
 
-    /// Sequence of the objects.
+    /// Sequence of the newest objects.
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
-    /// Takes `count` objects, in ascending order, if there are so many.
+    /// Takes `count` objects, in ascending order, if there are that many.
     pub fn take(&mut self, count: u32) -> Option<Vec<Fid>> {
         if self.available < count {
             self.demand = self.demand.max(count);
@@ -126,7 +126,8 @@ impl Pool {
         Some(taken)
     }
 
-    /// Takes back what the last [`Pool::take`] gave. What came from other storage under the OST's name is not there any more.
+    /// Takes back the objects of the last [`Pool::take`], except those of former storage under the OST's name, which no
+    /// longer exist.
     pub fn give_back(&mut self, objects: &[Fid]) {
         let is_there = |fid: &&Fid| fid.seq == self.seq || fid.seq == self.former_seq;
         let objects: Vec<Fid> = objects.iter().filter(is_there).copied().collect();
@@ -142,7 +143,7 @@ impl Pool {
         self.assert_counted();
     }
 
-    /// Each range has objects, and they are those at hand.
+    /// Every range has objects, and their number is the number at hand.
     fn assert_counted(&self) {
         assert_eq!(self.ranges.is_empty(), self.available == 0, "{} objects in {:?}", self.available, self.ranges);
         let ends = [self.ranges.front(), self.ranges.back()].into_iter().flatten();
@@ -157,7 +158,7 @@ impl Pool {
         assert_eq!(sum, u64::from(self.available), "objects of all ranges, and at hand");
     }
 
-    /// How many objects to ask for now, if any. The answer goes to [`Pool::handle_created`] or
+    /// The number of objects to request now, if any. The reply goes to [`Pool::handle_created`] or
     /// [`Pool::handle_failed`]; until then no more are wanted.
     pub fn poll_request(&mut self, now: Time) -> Option<u32> {
         let low = self.available < self.batch.div_ceil(2) || self.available < self.demand;
@@ -174,7 +175,7 @@ impl Pool {
         Some(count)
     }
 
-    /// The OST has made objects.
+    /// The OST has created objects.
     pub fn handle_created(&mut self, now: Time, reply: &CreateReply) {
         let CreateReply { seq, first, count, former_seq } = *reply;
         self.refill = REFILL.next(self.refill, RefillInput::Created);
@@ -183,7 +184,7 @@ impl Pool {
             true => {}
             false if former_seq == self.seq => self.former_seq = self.seq,
             false => {
-                // Another storage under the OST's name: what was at hand is not there any more.
+                // There is other storage under the OST's name: the objects at hand no longer exist.
                 self.available = 0;
                 self.ranges.clear();
                 self.former_seq = 0;
@@ -201,7 +202,7 @@ impl Pool {
         }
     }
 
-    /// The OST made none.
+    /// The OST has created no objects.
     pub fn handle_failed(&mut self) {
         self.refill = REFILL.next(self.refill, RefillInput::Failed);
     }
@@ -225,7 +226,7 @@ mod tests {
         CreateReply { seq, first, count, former_seq: seq - 1 }
     }
 
-    /// Objects come that were asked for, whether or not there was a reason to.
+    /// Delivers objects as if they had been requested.
     fn comes(pool: &mut Pool, now: Time, reply: &CreateReply) {
         pool.refill = Refill::Requested;
         pool.handle_created(now, reply);
@@ -279,7 +280,7 @@ mod tests {
         assert_eq!(seqs(&taken), [(9, u32::MAX - 3), (9, u32::MAX - 2), (9, u32::MAX - 1), (10, 1)]);
         p.give_back(&taken);
         assert_eq!(p.take(5).unwrap()[..4], taken);
-        // Other storage has no such predecessor.
+        // Other storage has no such former sequence.
         comes(&mut p, Time::ZERO, &made(10, 3, 2));
         comes(&mut p, Time::ZERO, &made(12, 1, 1));
         assert_eq!((p.available(), seqs(&p.take(1).unwrap())), (1, vec![(12, 1)]));

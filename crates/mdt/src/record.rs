@@ -1,5 +1,6 @@
-//! The records of the MDT's tables and their bytes: a format of the disk. Each begins with a version byte; a change of
-//! a record's fields takes a new version and a decoder for the old one. Which table holds what is in [`crate::tables`].
+//! The records of the MDT's tables and their encoding, which is a disk format. Each record begins with a version byte; a
+//! change of a record's fields takes a new version and a decoder for the old one. [`crate::tables`] says which table
+//! holds which records.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use nacre_base::{Errno, Fid, Timestamp};
@@ -8,21 +9,21 @@ use nacre_wire::layout::{Layout, LayoutSpec};
 use nacre_wire::mds::AttrReply;
 use nacre_wire::{Field, Reader, WireError};
 
-/// The version that all records are written in, but those with fields that came later.
+/// The version in which all records are written, except those with later fields.
 pub const RECORD_VERSION: u8 = 1;
 
 /// Bits of [`Inode::flags`].
 pub mod inode_flags {
     /// Some extended attributes are in the `xattrs` table.
     pub const EXTERNAL_XATTRS: u32 = 0x1;
-    /// It was made without a name (O_TMPFILE), and may get its first one.
+    /// The inode was created without a name (O_TMPFILE), and may get its first one.
     pub const LINKABLE: u32 = 0x2;
-    // The others are those of the wire.
+    // The other bits are those on the wire.
     const _: () = assert!((EXTERNAL_XATTRS | LINKABLE) & nacre_wire::attr::file_flags::ALL == 0);
 }
 
-/// Declares records. The fields after `since` are at the end of records of that version, and have their default in older
-/// ones.
+/// Declares records. The fields after `since` are at the end of records of that version, and have their default value in
+/// older ones.
 macro_rules! record {
     ($(
         $(#[$meta:meta])* pub struct $name:ident { $($(#[$fmeta:meta])* pub $field:ident: $t:ty,)* }
@@ -36,7 +37,7 @@ macro_rules! record {
         }
 
         impl $name {
-            /// The version that it is written in.
+            /// Version in which the record is written.
             const VERSION: u8 = { let _v = RECORD_VERSION; $(let _v = $version;)? _v };
 
             /// The bytes to store.
@@ -70,7 +71,7 @@ record! {
     pub struct Inode {
         /// Type and permission bits.
         pub mode: u32,
-        /// Names; of a directory 2 and its subdirectories; 0 for an orphan.
+        /// Number of names; for a directory 2 plus the number of subdirectories; 0 for an orphan.
         pub nlink: u32,
         /// Owner.
         pub uid: u32,
@@ -82,9 +83,9 @@ record! {
         pub flags: u32,
         /// Device number.
         pub rdev: u64,
-        /// Size in bytes; of a file with objects a hint from its last close.
+        /// Size in bytes; for a file with objects a hint from its last close.
         pub size: u64,
-        /// Blocks of 512 bytes; a hint as the size is.
+        /// Blocks of 512 bytes; a hint like the size.
         pub blocks: u64,
         /// Last access.
         pub atime: Timestamp,
@@ -96,41 +97,42 @@ record! {
         pub btime: Timestamp,
         /// Transno of the last change.
         pub version: u64,
-        /// Of a directory: where its name is. Zero for others, whose names are in `links`.
+        /// For a directory: its parent. Zero for others, whose names are in `links`.
         pub parent: Fid,
-        /// Of a regular file: where its data is; none until it needs objects.
+        /// For a regular file: its layout; none until it needs objects.
         pub layout: Option<Layout>,
-        /// Of a directory: what its new files and directories get. Of a file without objects: what it will get.
+        /// For a directory: the layout of its new files and directories. For a file without objects: the layout that it
+        /// will get.
         pub default_layout: Option<LayoutSpec>,
         /// Target of a symbolic link.
         pub target: Bytes,
-        /// Extended attributes that are small, ordered by name.
+        /// Small extended attributes, ordered by name.
         pub xattrs: Vec<(String, Bytes)>,
     }
     since 2 {
-        /// Transno of the last change that changes of other clients build on ([`crate::ops::found`]): of permissions,
-        /// owners, or a directory's default layout. 0 if there was none since this is kept.
+        /// Transno of the last change that other clients' changes build on ([`crate::ops::found`]): of permissions,
+        /// owners, or a directory's default layout. 0 if there was none since this field exists.
         pub vbr_version: u64,
     }
 
     /// An entry of a directory.
     pub struct Dirent {
-        /// What it names.
+        /// FID of the inode that the entry names.
         pub fid: Fid,
         /// Type bits of the mode.
         pub file_type: u32,
     }
 
-    /// The last object of an OST that was given to a file: those above it are orphans after a crash.
+    /// The last object of an OST that was given to a file: objects above it are orphans after a crash.
     pub struct LastUsed {
         /// Sequence of the objects.
         pub seq: u64,
-        /// The object id.
+        /// Id of the object.
         pub oid: u32,
     }
 }
 
-/// Blocks and size that a directory shows.
+/// Size that a directory shows.
 pub const DIRECTORY_SIZE: u64 = 4096;
 
 impl Inode {
@@ -139,22 +141,22 @@ impl Inode {
         self.mode & mode::S_IFMT
     }
 
-    /// Whether it is a directory.
+    /// True if the inode is a directory.
     pub fn is_dir(&self) -> bool {
         self.file_type() == mode::S_IFDIR
     }
 
-    /// Whether it is a regular file.
+    /// True if the inode is a regular file.
     pub fn is_file(&self) -> bool {
         self.file_type() == mode::S_IFREG
     }
 
-    /// Whether it is a symbolic link.
+    /// True if the inode is a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.file_type() == mode::S_IFLNK
     }
 
-    /// The attributes as the wire has them.
+    /// The attributes in their form on the wire.
     pub fn attr(&self, fid: Fid) -> Attr {
         Attr {
             fid,
@@ -176,18 +178,18 @@ impl Inode {
         }
     }
 
-    /// Whether it has a capability, which is kept nowhere else.
+    /// True if the inode has a capability, which is stored nowhere else.
     pub fn has_capability(&self) -> bool {
         self.xattrs.iter().any(|(name, _)| name == CAPABILITY)
     }
 
-    /// Attributes and layout as a reply has them.
+    /// Attributes and layout for a reply.
     pub fn attr_reply(&self, fid: Fid) -> AttrReply {
         AttrReply { attr: self.attr(fid), layout: self.layout.clone(), lock: None }
     }
 }
 
-/// What a damaged record means for the client. The log says which one it is.
+/// The client's error for a damaged record. The log names the record.
 pub(crate) fn damaged(what: &str, key: &[u8], why: &WireError) -> Errno {
     tracing::error!("{what} {key:02x?} is damaged: {why}");
     Errno::EIO

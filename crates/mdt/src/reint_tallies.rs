@@ -1,4 +1,4 @@
-//! How often names and attributes were changed, and how long that took, by operation as in Lustre's `md_stats`.
+//! Number and duration of changes of names and attributes, by operation as in Lustre's `md_stats`.
 
 use nacre_base::param::value::Unit;
 use nacre_base::tally::Tally;
@@ -20,7 +20,7 @@ pub(crate) struct ReintTallies {
 }
 
 impl ReintTallies {
-    /// Those of a target with these statistics.
+    /// Creates the tallies among a target's statistics.
     pub(crate) fn new(stats: &Stats) -> ReintTallies {
         let tally = |name| stats.tally(name, Unit::Usecs);
         ReintTallies {
@@ -35,7 +35,7 @@ impl ReintTallies {
         }
     }
 
-    /// The tally that a change is counted in.
+    /// The tally for a change.
     pub(crate) fn of(&self, record: &ReintRecord) -> &Tally {
         match record {
             ReintRecord::Create(r) if r.mode & mode::S_IFMT == mode::S_IFDIR => &self.mkdir,

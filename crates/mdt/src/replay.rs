@@ -1,4 +1,4 @@
-//! Objects for operations that are replayed: those that the file got the first time, as the client was told.
+//! Objects for replayed operations: those that the file got the first time, as the client was told.
 
 use crate::ops::Objects;
 use crate::osp::note_used;
@@ -9,20 +9,20 @@ use nacre_wire::layout::{Layout, LayoutSpec, component_flags};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Objects between two that are replayed belong to changes that are missing, or fail. They are queued for destruction under
-/// this number, which is durable at any time: destroys begin when the recovery is over.
+/// Objects between two replayed ones belong to changes that are missing or fail. They are queued for destruction under
+/// this number, which counts as durable at any time: destroys begin when the recovery is over.
 const MISSED: u64 = 0;
-/// Most objects that are missed between two: more than all clients make between two commits, so that nobody's bytes can make
-/// us queue billions.
+/// Most objects that may be missing between two replayed ones: more than all clients create between two commits, so that
+/// no client's bytes can make the MDT queue billions.
 const MISSED_MAX: u32 = 1 << 17;
 
-/// Gives a file the layout of the first answer; the OSTs keep the objects until the recovery is over.
+/// Gives a file the layout of the first reply; the OSTs keep the objects until the recovery is over.
 pub(crate) struct ReplayedObjects {
     layout: Option<Layout>,
 }
 
 impl ReplayedObjects {
-    /// `layout` is the one in the answer, if there was one.
+    /// `layout` is the one in the first reply, if there was one.
     pub(crate) fn new(layout: Option<Layout>) -> ReplayedObjects {
         ReplayedObjects { layout }
     }
@@ -60,8 +60,9 @@ impl Objects for ReplayedObjects {
     }
 }
 
-/// The objects of this OST, in ascending order, are a file's again. Objects were given out in about the order of operations:
-/// those before them that nobody has got back are missed, until somebody gets them back after all.
+/// Records that objects of this OST, in ascending order, belong to a file again. Objects were given out roughly in the
+/// order of operations: those before them that no replay has claimed count as missed, until a replay claims them after
+/// all.
 fn queue_missed(tx: &mut dyn Transaction, ost: OstIndex, objects: &[Fid]) -> Result<(), Errno> {
     for object in objects {
         tables::delete_destroy(tx, ost, MISSED, *object)?;

@@ -1,6 +1,6 @@
-//! Root squash: clients' superusers are somebody without privileges to this MDT, unless their node is trusted. Under Lustre's
-//! names, `mdt.*.root_squash` (`UID:GID`; `0:0` is off, the default) and `mdt.*.nosquash_nids`. It keeps an administrator of a
-//! client from acting as root by mistake; who forges other users' ids is not stopped by it.
+//! Root squash: this MDT treats clients' superusers as a user without privileges, unless their node is trusted. Lustre's
+//! names are used, `mdt.*.root_squash` (`UID:GID`; `0:0` is off, the default) and `mdt.*.nosquash_nids`. It keeps an
+//! administrator of a client from acting as root by mistake; it does not stop a client that forges user ids.
 
 use nacre_base::Errno;
 use nacre_base::param::squash::{NidPattern, parse_nosquash, parse_squash};
@@ -12,13 +12,13 @@ use nacre_wire::mds::{Fid2path, Getattr, GetattrName, Getxattr, Open, Readpage, 
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The settings. Cloning shares.
+/// The settings. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct Squash(Arc<Mutex<Settings>>);
 
 #[derive(Default)]
 struct Settings {
-    /// Whom root becomes; uid 0 turns squashing of users off, gid 0 that of groups.
+    /// User and group that root becomes; uid 0 turns squashing of users off, gid 0 that of groups.
     uid: u32,
     gid: u32,
     /// Nodes whose root stays root.
@@ -26,7 +26,7 @@ struct Settings {
 }
 
 impl Squash {
-    /// Off, and registered as parameters.
+    /// Creates the settings, turned off, and registers them as parameters.
     pub(crate) fn register(target: &Target) -> Squash {
         let squash = Squash::default();
         let (params, prefix) = (target.params(), target.param_prefix());
@@ -59,7 +59,7 @@ impl Squash {
         squash
     }
 
-    /// The request as its opcode says, with the credentials that count here. Every handler that checks permissions reads its
+    /// Decodes a request with the credentials that count on this MDT. Every handler that checks permissions decodes its
     /// request through this.
     pub(crate) fn decode<M: HasCredentials>(&self, request: &ServerRequest) -> Result<M, Errno> {
         let mut message: M = request.decode()?;
@@ -73,7 +73,7 @@ impl Squash {
             return;
         }
         if cred.uid == 0 && settings.uid != 0 {
-            // With the user id go its privileges, which are those of id 0, and what else it belongs to.
+            // Root loses the privileges of user id 0, and also its groups.
             cred.uid = settings.uid;
             cred.groups.clear();
         }
@@ -86,9 +86,9 @@ impl Squash {
     }
 }
 
-/// A request that says for whom it is.
+/// A request that carries credentials.
 pub(crate) trait HasCredentials: Field {
-    /// The user that it is for.
+    /// The credentials of the request.
     fn cred(&mut self) -> &mut Credentials;
 }
 

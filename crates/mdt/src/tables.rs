@@ -1,4 +1,4 @@
-//! The MDT's tables on its device, and typed access to them. Which operation changes what is in [`crate::ops`].
+//! The MDT's tables on its device, and typed access to them. [`crate::ops`] has the operations that change them.
 //!
 //! | table | key | value |
 //! |---|---|---|
@@ -45,11 +45,11 @@ pub const COOKIE_DOT: u64 = 1;
 pub const COOKIE_DOT_DOT: u64 = 2;
 /// Lowest cookie of other entries.
 const COOKIE_FIRST: u64 = 3;
-/// Highest cookie: one less than what programs take for the end of a directory.
+/// Highest cookie: one less than the value that programs take for the end of a directory.
 const COOKIE_LAST: u64 = i64::MAX as u64 - 1;
 
 type Tx<'a> = &'a mut dyn Transaction;
-/// Sees the cookie, the name and the entry, and says whether to go on.
+/// Gets the cookie, the name and the entry, and returns whether to go on.
 pub type EntryVisitor<'a> = dyn FnMut(u64, &[u8], Dirent) -> ControlFlow<()> + 'a;
 
 /// The hash of a name, which is the cookie of its entry.
@@ -67,7 +67,7 @@ pub(crate) mod short_hash {
 
     thread_local!(static MODULUS: Cell<u64> = const { Cell::new(u64::MAX) });
 
-    /// From now on this thread has only `modulus` different hashes.
+    /// Limits this thread to `modulus` different hashes from now on.
     pub(crate) fn set(modulus: u64) {
         MODULUS.set(modulus);
     }
@@ -128,7 +128,7 @@ pub fn dirent(tx: &dyn Transaction, parent: Fid, name: &[u8]) -> Result<Option<D
     Dirent::decode(bytes).map(Some).map_err(|e| damaged("directory entry", &key, &e))
 }
 
-/// Makes or replaces an entry, and the link record of what it names.
+/// Creates or replaces an entry, and the link record of its inode.
 pub fn put_dirent(tx: Tx<'_>, parent: Fid, name: &[u8], entry: &Dirent) -> Result<(), Errno> {
     tx.put(DIRENTS, &dirent_key(parent, name), &entry.encode())?;
     Ok(tx.put(LINKS, &link_key(entry.fid, parent, name), &[RECORD_VERSION])?)
@@ -147,12 +147,12 @@ pub fn delete_link(tx: Tx<'_>, fid: Fid, parent: Fid, name: &[u8]) -> Result<(),
     Ok(())
 }
 
-/// Whether the link record of a name is there.
+/// True if the link record of a name exists.
 pub fn has_link(tx: &dyn Transaction, fid: Fid, parent: Fid, name: &[u8]) -> Result<bool, Errno> {
     Ok(tx.get(LINKS, &link_key(fid, parent, name))?.is_some())
 }
 
-/// Visits the entries of `parent` whose cookie is above `after`, in order of cookie: cookie, name, entry.
+/// Visits the entries of `parent` with cookies above `after`, in order of cookie: cookie, name, entry.
 pub fn scan_dirents(tx: &dyn Transaction, parent: Fid, after: u64, visit: &mut EntryVisitor<'_>) -> Result<(), Errno> {
     let prefix = parent.to_key();
     let from = [&prefix[..], &after.saturating_add(1).to_be_bytes()].concat();
@@ -171,7 +171,7 @@ pub fn scan_dirents(tx: &dyn Transaction, parent: Fid, after: u64, visit: &mut E
     result
 }
 
-/// Whether a directory has no entries.
+/// True if a directory has no entries.
 pub fn is_empty(tx: &dyn Transaction, parent: Fid) -> Result<bool, Errno> {
     let mut empty = true;
     scan_dirents(tx, parent, 0, &mut |_, _, _| {
@@ -217,7 +217,7 @@ pub fn put_xattr(tx: Tx<'_>, fid: Fid, name: &str, value: &[u8]) -> Result<(), E
     Ok(tx.put(XATTRS, &xattr_key(fid, name), &[&[RECORD_VERSION], value].concat())?)
 }
 
-/// Removes a value from the `xattrs` table; whether it was there.
+/// Removes a value from the `xattrs` table. Returns whether it existed.
 pub fn delete_xattr(tx: Tx<'_>, fid: Fid, name: &str) -> Result<bool, Errno> {
     Ok(tx.delete(XATTRS, &xattr_key(fid, name))?)
 }
@@ -236,17 +236,17 @@ fn xattr_key(fid: Fid, name: &str) -> Vec<u8> {
     [&fid.to_key()[..], name.as_bytes()].concat()
 }
 
-/// Remembers an inode that has no name any more and is open.
+/// Records an inode that has lost its last name and is open.
 pub fn put_orphan(tx: Tx<'_>, fid: Fid) -> Result<(), Errno> {
     Ok(tx.put(ORPHANS, &fid.to_key(), &[RECORD_VERSION])?)
 }
 
-/// Forgets an orphan; whether it was one.
+/// Removes an orphan. Returns whether it was one.
 pub fn delete_orphan(tx: Tx<'_>, fid: Fid) -> Result<bool, Errno> {
     Ok(tx.delete(ORPHANS, &fid.to_key())?)
 }
 
-/// Inodes without names that are kept because they were open, those after `after`, at most `limit`.
+/// Inodes without names that were open, those after `after`, at most `limit`.
 pub fn orphans(tx: &dyn Transaction, after: Option<Fid>, limit: usize) -> Result<Vec<Fid>, Errno> {
     let mut found = Vec::new();
     let start = after.map_or(Vec::new(), |fid| fid.to_key().to_vec());
@@ -262,7 +262,8 @@ pub fn put_destroy(tx: Tx<'_>, ost: OstIndex, transno: u64, object: Fid) -> Resu
     Ok(tx.put(DESTROYS, &destroy_key(ost, transno, object), &[RECORD_VERSION])?)
 }
 
-/// The oldest objects of an OST to destroy after `after`, of changes up to `durable`, at most `limit`: transno and object.
+/// The oldest objects of an OST to be destroyed, after `after`, from changes up to `durable`, at most `limit`: transno
+/// and object.
 pub fn destroys(
     tx: &dyn Transaction,
     ost: OstIndex,
@@ -287,7 +288,7 @@ pub fn destroys(
     Ok(found)
 }
 
-/// Takes an object off the queue.
+/// Removes an object from the queue.
 pub fn delete_destroy(tx: Tx<'_>, ost: OstIndex, transno: u64, object: Fid) -> Result<(), Errno> {
     tx.delete(DESTROYS, &destroy_key(ost, transno, object))?;
     Ok(())
@@ -309,7 +310,7 @@ pub fn put_last_used(tx: Tx<'_>, ost: OstIndex, last: &LastUsed) -> Result<(), E
     Ok(tx.put(OBJECTS, &ost.0.to_be_bytes(), &last.encode())?)
 }
 
-/// Visits what begins with `prefix`: the rest of the key, and the value.
+/// Visits the records whose keys begin with `prefix`: the rest of the key, and the value.
 fn scan_prefix(tx: &dyn Transaction, table: Table, prefix: &[u8], visit: &mut Visitor<'_>) -> Result<(), Errno> {
     tx.scan(table, prefix, &mut |key, value| match key.strip_prefix(prefix) {
         Some(rest) => visit(rest, value),

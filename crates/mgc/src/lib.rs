@@ -24,7 +24,7 @@ pub struct Mgc {
     node: RpcNode,
     import: Arc<Import>,
     watched: Mutex<BTreeMap<String, Watched>>,
-    /// Where else the targets that register here may be served.
+    /// Other nodes that may serve the targets that register here.
     service_nodes: Mutex<Vec<Nid>>,
 }
 
@@ -33,17 +33,17 @@ struct Watched {
     task: Task,
 }
 
-/// How long one question for a newer configuration stays at the MGS: short enough that a lost answer costs little.
+/// Time that a request for a newer configuration waits at the MGS: short enough that a lost answer costs little.
 const WATCH_WAIT: Duration = Duration::from_secs(60);
-/// Whether a peer is a server stays undecided without an answer by then.
+/// Time for the MGS to answer whether a peer is a server; without an answer, that stays undecided.
 const ASK_DEADLINE: Duration = Duration::from_secs(5);
-/// A person waits for the answer.
+/// Time for the MGS to answer a change that a person waits for.
 const KEEP_DEADLINE: Duration = Duration::from_secs(30);
 /// Pause after a failed question.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 impl Mgc {
-    /// Connects lazily: at the first call.
+    /// Makes a client of the MGS, which connects at the first call.
     pub fn new(node: &RpcNode, mgs: Vec<Nid>, client: Uuid, name: &str) -> Arc<Mgc> {
         let nid = mgs.first().map_or_else(|| Nid::LO.to_string(), Nid::to_string);
         let import = node.import(ImportConfig {
@@ -63,7 +63,7 @@ impl Mgc {
         &self.import
     }
 
-    /// The configuration as it is now.
+    /// The current configuration.
     pub async fn config(&self, fsname: &str) -> Result<Config, RpcError> {
         self.read_config(fsname, 0, Duration::ZERO).await
     }
@@ -85,7 +85,7 @@ impl Mgc {
         entry.sender.subscribe()
     }
 
-    /// The servers of the file system, for those who have to know whether a peer is one.
+    /// The servers of the file system, to check whether a peer is one.
     pub fn servers(self: &Arc<Self>, fsname: &str) -> Servers {
         let (mgc, fsname_asked) = (Arc::downgrade(self), fsname.to_owned());
         let ask: AskMgs = Box::new(move || {
@@ -100,13 +100,14 @@ impl Mgc {
         Servers::new(self.node.rt(), self.watch(fsname), ask)
     }
 
-    /// All places where a target that registers from now on may be served, this one among them or not. Clients that lose
-    /// it try them in turn.
+    /// Sets the nodes that may serve the targets that register from now on, with or without this node. Clients that
+    /// lose a target try these nodes in turn.
     pub fn set_service_nodes(&self, nids: Vec<Nid>) {
         *self.service_nodes.lock() = nids;
     }
 
-    /// Announces a target, with its other service nodes behind the place where it is now; waits until the MGS has it.
+    /// Registers a target, with its current NIDs first and its other service nodes behind them. Waits until the MGS has
+    /// it.
     pub async fn register(&self, mut target: TargetReg) -> Result<TargetRegReply, RpcError> {
         let others: Vec<Nid> = self.service_nodes.lock().iter().filter(|n| !target.nids.contains(n)).copied().collect();
         target.nids.extend(others);
@@ -141,12 +142,12 @@ impl Mgc {
     }
 }
 
-/// Has the MGS of this very process keep a setting, or forget it. The error says why it does not.
+/// Makes the MGS of this process keep a setting, or forget it. The error says why the MGS refused.
 pub async fn keep_param(node: &RpcNode, param: &SetParam) -> Result<(), String> {
     change(node, Opcode::MgsSetParam, param).await
 }
 
-/// Tells the MGS of this very process where a target is that was moved. The error says why it does not take it over.
+/// Tells the MGS of this process the new NIDs of a target that was moved. The error says why the MGS refused.
 pub async fn replace_nids(node: &RpcNode, replaced: &ReplaceNids) -> Result<(), String> {
     change(node, Opcode::MgsReplaceNids, replaced).await
 }
@@ -171,7 +172,7 @@ async fn change(node: &RpcNode, opcode: Opcode, body: &impl Field) -> Result<(),
     }
 }
 
-/// Asks again and again for a configuration newer than the last one.
+/// Asks repeatedly for a configuration newer than the last one.
 async fn follow(mgc: std::sync::Weak<Mgc>, node: RpcNode, sender: Arc<watch::Sender<Arc<Config>>>) {
     loop {
         let Some(mgc) = mgc.upgrade() else { return };
@@ -184,7 +185,7 @@ async fn follow(mgc: std::sync::Weak<Mgc>, node: RpcNode, sender: Arc<watch::Sen
             }
             Ok(_) if known.version != 0 => {}
             Err(RpcError::Closed) => return,
-            // No configuration yet, or no MGS: in either case later.
+            // There is no configuration yet, or no MGS: ask again later.
             Ok(_) | Err(_) => {
                 drop(mgc);
                 node.rt().sleep(RETRY_PAUSE).await;

@@ -4,20 +4,20 @@ use nacre_base::param::{ParamError, Params};
 use nacre_wire::mgs::Config;
 use parking_lot::Mutex;
 
-/// What one mount or target has applied so far.
+/// Settings that one mount or target has applied so far.
 #[derive(Default)]
 pub struct Settings(Mutex<Applied>);
 
 #[derive(Default)]
 struct Applied {
     params: Vec<(String, String)>,
-    /// With a new target come new devices, which have none of the settings yet.
+    /// Targets known so far. A new target brings new devices, which have none of the settings yet.
     targets: Vec<String>,
 }
 
 impl Settings {
-    /// Applies the settings that are new, so that a later `set_param` on this node holds; all of them if a target is new. A
-    /// setting that is not declared is logged and left out: no MGS that obeys the rules has one.
+    /// Applies the settings that are new, so that a later `set_param` on this node stays in effect; all of them if a
+    /// target is new. A setting that is not declared is logged and ignored: an MGS that obeys the rules has none.
     pub fn handle_config(&self, params: &Params, config: &Config) {
         let targets: Vec<String> = config.targets.iter().map(|t| t.target.clone()).collect();
         let old = std::mem::replace(&mut *self.0.lock(), Applied { params: config.params.clone(), targets });
@@ -30,7 +30,7 @@ impl Settings {
                 continue;
             }
             match params.set(name, value) {
-                // It is for another role.
+                // The setting is for another role.
                 Ok(_) | Err(ParamError::NotFound(_)) => {}
                 Err(error) => tracing::warn!(fsname, %error, "a setting of the file system does not apply"),
             }
@@ -58,7 +58,8 @@ mod tests {
         params
     }
 
-    /// A client set whatever the MGS's configuration named: one hostile MGS_SET_PARAM armed `fail_loc` on every mount.
+    /// A client once set whatever the MGS's configuration named: one hostile MGS_SET_PARAM armed `fail_loc` on every
+    /// mount.
     #[test]
     fn what_is_not_declared_is_never_applied() {
         let (params, faults, cell) = (declared(), Faults::new(), Arc::new(AtomicU64::new(32)));

@@ -1,6 +1,6 @@
-//! What the MGS keeps, as keys with values in one table: synchronous functions over a transaction. The shape is that
-//! of a small versioned key-value store (put, get by prefix, one version per file system) so that another store can
-//! stand behind it.
+//! The configuration that the MGS keeps, as keys and values in one table, with synchronous functions over a
+//! transaction. The interface is that of a small versioned key-value store (put, get by prefix, one version per file
+//! system), so that another store can be put behind it.
 //!
 //! Keys: `version/<fs>` u64; `target/<fs>/<name>` [`TargetEntry`] and object sequence; `param/<fs>/<path>` text, where an
 //! empty `<fs>` stands for all; `sequence/next` u64.
@@ -18,7 +18,7 @@ use std::ops::ControlFlow;
 /// The table that all keys are in.
 pub(crate) const CONFIG: Table = Table("config");
 
-/// Why a change of the configuration was refused.
+/// Reason why a change of the configuration was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The storage failed.
@@ -32,7 +32,7 @@ pub enum ConfigError {
         /// Uuid of the storage that has it.
         known: Uuid,
     },
-    /// A target that is registered asks from a node that is none of its nodes.
+    /// A registered target asks from a node that is not one of its nodes.
     #[error(
         "{target} asks to be registered at {from}, but its nodes are {nids:?}: if it was moved, \
          run `lctl replace_nids {target} {from}` here, else somebody has its name"
@@ -45,7 +45,7 @@ pub enum ConfigError {
         /// The nodes that it may be registered from.
         nids: Vec<Nid>,
     },
-    /// A registration names other nodes, and not the one that it comes from.
+    /// A registration does not name the node that it comes from.
     #[error("{from} asks to register {target} at other nodes than itself")]
     Stranger {
         /// The target.
@@ -53,7 +53,7 @@ pub enum ConfigError {
         /// Where the request came from.
         from: Nid,
     },
-    /// A node that serves nothing of a file system wants to be another of its MDTs.
+    /// A node that serves nothing of a file system asks to be a further MDT of it.
     #[error("{from} asks to be {target}, and is no server of this file system, which has an MDT")]
     FurtherMdt {
         /// The target.
@@ -61,19 +61,19 @@ pub enum ConfigError {
         /// Where the request came from.
         from: Nid,
     },
-    /// A target that is to be changed is not known, or would be nowhere.
+    /// A target that is to be changed is not known, or would have no NID.
     #[error("{0} is not registered, or no NID was given for it")]
     NoTarget(String),
     /// A sequence's successor is asked for by a node that does not serve the target, or after a sequence it never had.
     #[error("{0} is not served by the node that asks for its next sequence, or never had the one that it names")]
     NotYours(String),
-    /// Bytes that cannot be what was stored.
+    /// A stored record that cannot be decoded.
     #[error("the record of {0} is damaged")]
     Damaged(String),
-    /// A name that is none.
+    /// A text that is not a target's name.
     #[error("{0:?} is not a target's name")]
     BadName(String),
-    /// A file system's name that is none.
+    /// A text that is not a file system's name.
     #[error("{0:?} is not a file system's name: 1 to 8 letters, digits, - or _")]
     BadFsname(String),
     /// A setting that cannot be kept.
@@ -101,16 +101,16 @@ fn bump_version(tx: &mut dyn Transaction, fsname: &str) -> Result<(), ConfigErro
     Ok(tx.put(CONFIG, &k, &next.to_le_bytes())?)
 }
 
-/// Where a registration comes from.
+/// Source of a registration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum From {
-    /// The node of the MGS: its storage lies open to it anyway.
+    /// The MGS's own node, which can access the MGS's storage anyway.
     Here,
     /// Another node.
     Peer(Nid),
 }
 
-/// Whether there is a record of the target, under the name that it gives.
+/// Returns whether the target has a record under the name that it gives.
 pub(crate) fn is_known(tx: &dyn Transaction, reg: &TargetReg) -> Result<bool, ConfigError> {
     let name: TargetName = reg.target.parse().map_err(|_| ConfigError::BadName(reg.target.clone()))?;
     Ok(tx.get(CONFIG, &key(&["target", &name.fsname, &reg.target]))?.is_some())
@@ -118,9 +118,9 @@ pub(crate) fn is_known(tx: &dyn Transaction, reg: &TargetReg) -> Result<bool, Co
 
 /// Adds or updates a target. Returns its object sequence (0 for an MDT).
 ///
-/// A target registers the node that it registers from, and once it is known only from one of the nodes that it was last
-/// registered with, service nodes included. The list decides who is a server, so an MDT, which may have objects made and
-/// destroyed, is not added by a node that is none of the file system's servers, unless it is the first.
+/// A registration must name the node that it comes from. A known target can be registered only from one of the nodes
+/// that it was last registered with, service nodes included. The list decides which nodes are servers. So a further
+/// MDT, which may create and destroy objects, can be added only by a node that already serves the file system.
 pub(crate) fn register(tx: &mut dyn Transaction, reg: &TargetReg, from: From) -> Result<u64, ConfigError> {
     let name: TargetName = reg.target.parse().map_err(|_| ConfigError::BadName(reg.target.clone()))?;
     let k = key(&["target", &name.fsname, &reg.target]);
@@ -184,7 +184,7 @@ fn targets(tx: &dyn Transaction, fsname: &str) -> Result<Vec<TargetEntry>, Confi
     found.iter().map(|(name, value)| Ok(decode_target(name, value)?.0)).collect()
 }
 
-/// Whether a target of this name and storage is known, and this is one of its nodes.
+/// Returns whether a target of this name and storage is known, and `nid` is one of its nodes.
 pub(crate) fn is_listed(tx: &dyn Transaction, uuid: Uuid, name: &str, nid: Nid) -> Result<bool, ConfigError> {
     let Ok(parsed) = name.parse::<TargetName>() else { return Ok(false) };
     let Some(value) = tx.get(CONFIG, &key(&["target", &parsed.fsname, name]))? else { return Ok(false) };
@@ -192,7 +192,7 @@ pub(crate) fn is_listed(tx: &dyn Transaction, uuid: Uuid, name: &str, nid: Nid) 
     Ok(entry.uuid == uuid && entry.nids.contains(&nid))
 }
 
-/// Says where a target is from now on, because it was moved.
+/// Replaces the NIDs of a target that was moved.
 pub(crate) fn replace_nids(tx: &mut dyn Transaction, replaced: &ReplaceNids) -> Result<(), ConfigError> {
     let target = &replaced.target;
     let name: TargetName = target.parse().map_err(|_| ConfigError::BadName(target.clone()))?;
@@ -254,7 +254,7 @@ pub(crate) fn set_param(tx: &mut dyn Transaction, declared: &Params, param: &Set
             let name = declared.check_kept(&param.name, value)?;
             tx.put(CONFIG, &key(&["param", &param.fsname, &name]), value.trim().as_bytes())?;
         }
-        // Whatever is there may go, also what was kept before it had to be declared.
+        // Any setting may be removed, even one that was kept before parameters had to be declared.
         None => {
             tx.use_reserve();
             let name = param.name.replace('/', ".");
@@ -274,7 +274,7 @@ pub(crate) fn read(tx: &dyn Transaction, fsname: &str) -> Result<Config, ConfigE
     let version = get_u64(tx, &key(&["version", fsname]))?.unwrap_or(0);
     let mut config = Config { version, fsname: fsname.to_owned(), ..Config::default() };
     config.targets = targets(tx, fsname)?;
-    // What is set for one file system prevails over what is set for all.
+    // A setting for one file system overrides one for all.
     let mut params = BTreeMap::new();
     for scope in ["", fsname] {
         let found = with_prefix(tx, &key(&["param", scope, ""]))?;
@@ -284,7 +284,7 @@ pub(crate) fn read(tx: &dyn Transaction, fsname: &str) -> Result<Config, ConfigE
     Ok(config)
 }
 
-/// Names of the file systems that something has registered for.
+/// Names of the file systems for which a target or a setting was ever registered.
 pub(crate) fn file_systems(tx: &dyn Transaction) -> Result<Vec<String>, ConfigError> {
     Ok(with_prefix(tx, &key(&["version", ""]))?.into_iter().map(|(fsname, _)| fsname).collect())
 }
@@ -365,7 +365,7 @@ mod tests {
             assert_eq!(seq, Fid::SEQ_NORMAL);
             assert_eq!(register(tx, &reg("n-MDT0000", 2, 1), From::Here).unwrap(), 0);
             assert_eq!(read(tx, "n").unwrap().version, 2);
-            // The same again changes nothing; a restart is a new version with the same sequence.
+            // The same registration again changes nothing; a restart is a new version with the same sequence.
             assert_eq!(register(tx, &reg("n-OST0000", 1, 1), From::Here).unwrap(), seq);
             assert_eq!(read(tx, "n").unwrap().version, 2);
             assert_eq!(register(tx, &reg("n-OST0000", 1, 2), From::Here).unwrap(), seq);
@@ -377,8 +377,8 @@ mod tests {
         });
     }
 
-    /// `MGS_SET_PARAM` took any name: `fail_loc=rpc.request.drop:crash` for `**` ended every client of the file system, and
-    /// each one that was mounted again.
+    /// `MGS_SET_PARAM` once took any name: `fail_loc=rpc.request.drop:crash` for `**` ended every client of the file
+    /// system, and each one that was mounted again.
     #[test]
     fn only_declared_parameters_are_kept() {
         let mut sim = Sim::new(1);
@@ -408,7 +408,7 @@ mod tests {
             assert_eq!((read(tx, "n").unwrap().version, kept(tx, "n")), (1, vec![]));
             set_param(tx, &declared(), &param("n", "osc/*/max_dirty_mb", Some("64\n"))).unwrap();
             set_param(tx, &declared(), &param("", "osc.*.max_dirty_mb", Some("32"))).unwrap();
-            // Both changes reach the file system; another one, even a later one, has what is set for all.
+            // Both changes reach the file system; another file system, even a later one, has the settings for all.
             assert_eq!(read(tx, "n").unwrap().version, 3);
             assert_eq!(kept(tx, "n"), ["osc.*.max_dirty_mb=64"]);
             assert_eq!(kept(tx, "later"), ["osc.*.max_dirty_mb=32"]);
@@ -421,7 +421,7 @@ mod tests {
         });
     }
 
-    /// A target's UUID is public, and was all that it took to have clients and MDT look for the target at another node.
+    /// A target's UUID is public, and once sufficed to make clients and the MDT look for the target at another node.
     #[test]
     fn a_target_registers_from_its_own_nodes_only() {
         let mut sim = Sim::new(1);
@@ -443,7 +443,7 @@ mod tests {
             let stranger = register(tx, &at("n-OST0000", 2, &[9]), from(9));
             assert!(matches!(&stranger, Err(ConfigError::OtherNode { .. })), "{stranger:?}");
             assert!(stranger.unwrap_err().to_string().contains("lctl replace_nids n-OST0000 9@sim"));
-            // Nor in another's name, nor as one more MDT, which every OST would obey.
+            // A stranger cannot register in another's name, nor as one more MDT, which every OST would obey.
             let other = register(tx, &at("n-OST0000", 2, &[3]), from(9));
             assert!(matches!(other, Err(ConfigError::Stranger { .. })), "{other:?}");
             let further = register(tx, &at("n-MDT0001", 3, &[9]), from(9));

@@ -1,5 +1,5 @@
-//! The management service: configuration of file systems, registration of targets, leases of FID sequences. Data never
-//! passes here, and a file system in use goes on while its MGS is away.
+//! The management service: configuration of file systems, registration of targets, leases of FID sequences. No file
+//! data passes through it, and a file system in use keeps working while its MGS is away.
 
 mod config;
 mod params;
@@ -31,17 +31,17 @@ const _: () = assert!(TARGET_TABLES.len() == 3, "TABLES lists every table of tgt
 
 /// Most sequences in one lease: nobody needs more, and they must last.
 const LEASE_MAX: u32 = 1024;
-/// Longest a question for a newer configuration is kept waiting.
+/// Longest time that a request for a newer configuration is kept waiting.
 const WATCH_MAX: Duration = Duration::from_secs(60);
 
 /// A management server's target.
 pub struct Mgs {
     target: Arc<Target>,
-    /// Counts changes, to wake those who wait for a newer configuration.
+    /// Number of changes; wakes requests that wait for a newer configuration.
     changed: watch::Sender<u64>,
     /// File systems by name, as `mgs.MGS.live.FSNAME` shows them.
     live: Arc<Mutex<BTreeMap<String, String>>>,
-    /// Nobody is kept waiting any more.
+    /// True once no request may be kept waiting.
     stopping: AtomicBool,
     served: Mutex<Option<ServedTarget>>,
 }
@@ -87,12 +87,12 @@ impl Mgs {
         self.served.lock().as_ref().map(ServedTarget::clients).unwrap_or_default()
     }
 
-    /// What is below the service.
+    /// The target that the service is built on.
     pub fn target(&self) -> &Arc<Target> {
         &self.target
     }
 
-    /// Shows a file system as its configuration is in this transaction. One that cannot be read is not shown.
+    /// Shows the configuration of a file system as of this transaction; one that cannot be read is not shown.
     fn show_live(&self, tx: &dyn Transaction, fsname: &str) {
         let Ok(config) = config::read(tx, fsname).map_err(logged) else { return };
         let mut text = format!("fsname: {fsname}\nflags: 0x0     gen: {}", config.version);
@@ -105,7 +105,7 @@ impl Mgs {
         config::read(&*operation, fsname).map_err(logged)
     }
 
-    /// What is answered here must outlive a crash: a lease or a registration is told only once it is durable.
+    /// Makes changes durable before they are answered, because a lease or a registration must outlive a crash.
     async fn settle(&self) -> Result<(), Errno> {
         self.target.commit().await?;
         self.changed.send_modify(|n| *n += 1);
@@ -113,7 +113,7 @@ impl Mgs {
     }
 }
 
-/// Logs an error that a person should see and gives the errno for the asker.
+/// Logs an error that a person should see, and returns the errno for the client.
 fn logged(error: ConfigError) -> Errno {
     match &error {
         ConfigError::OtherStorage { .. } => {
@@ -167,7 +167,7 @@ impl Service for Mgs {
         None
     }
 
-    /// A target that another of its nodes took over connects at once, whether or not the node before answers.
+    /// A target that another of its nodes took over connects at once, whether or not the previous node answers.
     async fn admit(&self, who: Identity, request: &ConnectRequest) -> Result<Standing, Errno> {
         let operation = self.target.begin().await?;
         let listed = config::is_listed(&*operation, request.client, &request.client_name, who.nid).map_err(logged)?;
@@ -181,7 +181,7 @@ impl Service for Mgs {
     async fn disconnected(&self, _: &Arc<Export>) {}
 }
 
-/// Answers when the configuration is newer than the asker's, or when the asker's patience ends.
+/// Answers when the configuration is newer than the client's, or when the client does not want to wait longer.
 async fn config_read(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
     let asked: ConfigRead = request.decode()?;
     let mut changed = mgs.changed.subscribe();
@@ -194,8 +194,8 @@ async fn config_read(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
         if config.version > asked.version || enough {
             return Ok(Response::new(&config));
         }
-        // Elapsed and changed both lead to another look. Waiting for `abandoned` too gives back the lane's place, of which
-        // there are fewer than clients.
+        // Both a change and the timeout lead to another look. Waiting for `abandoned` gives the slot of the lane to
+        // others, because there are fewer slots than clients.
         tokio::select! {
             biased;
             _ = mgs.target.rt().timeout_at(deadline, changed.changed()) => {}
@@ -208,7 +208,7 @@ async fn target_reg(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, 
     let target: TargetReg = request.decode()?;
     let response = {
         let mut operation = mgs.target.begin().await?;
-        // A target that is known comes back however full the MGS is: its record is replaced.
+        // A known target may come back however full the MGS is, because its record is only replaced.
         if config::is_known(&*operation, &target).map_err(logged)? {
             operation.use_reserve();
         }
@@ -241,7 +241,7 @@ async fn replace_nids(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response
     change(mgs, request, |tx| config::replace_nids(tx, &replaced)).await
 }
 
-/// Makes a change that a person asks for, or answers why not.
+/// Makes a change that an administrator asks for; a refusal is answered with its reason.
 async fn change(
     mgs: &Arc<Mgs>,
     request: ServerRequest,
@@ -263,7 +263,7 @@ async fn change(
 }
 
 impl Mgs {
-    /// Where a request comes from.
+    /// Source of a request.
     fn origin(&self, request: &ServerRequest) -> From {
         let who = request.identity.nid;
         if self.target.node().lnet().is_local(who) { From::Here } else { From::Peer(who) }
@@ -277,7 +277,7 @@ async fn seq_query(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, E
     }
     let response = {
         let mut operation = mgs.target.begin().await?;
-        // It replaces a number.
+        // May use the reserve, because it only replaces a number.
         operation.use_reserve();
         let lease = match &asked.successor_of {
             None => config::lease(&mut *operation, asked.count),

@@ -2,7 +2,7 @@
 
 use nacre_base::param::declared::{Declared, Kind};
 
-/// All of them.
+/// All parameters of the MGS.
 pub const PARAMS: &[Declared] = &[
     Declared::shown(&["mgs"], "mgs.stats", Kind::Statistics, "How long requests took, by opcode."),
     Declared::text(&["mgs"], "live.*", "A file system: the version of its configuration, and its targets."),

@@ -51,13 +51,13 @@ struct Shared {
 
 #[derive(Default)]
 struct Roles {
-    /// In the order in which they were added.
+    /// Running roles, in the order in which they were added.
     running: Vec<Arc<dyn Role>>,
-    /// Nothing is added any more.
+    /// True once no role may be added.
     stopping: bool,
 }
 
-/// Why a role could not be added.
+/// Reason why a role could not be added.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RoleError {
     /// The node has a role of this name.
@@ -83,11 +83,11 @@ impl Roles {
 }
 
 impl Node {
-    /// A node without roles on this network. `faults` are those of its RPC and of the roles that it is given.
+    /// Makes a node without roles on this network. `faults` are the fault points of its RPC and of its roles.
     pub fn new(rt: Rt, lnet: Lnet, faults: Faults) -> Node {
         let rpc = RpcNode::new(rt, lnet, faults.clone());
         let params = Params::new();
-        // Those of roles that it has not, too: its MGS may be asked to keep them.
+        // Parameters of roles that the node does not have are declared, too, because its MGS may be asked to keep them.
         DECLARED.iter().for_each(|table| params.declare(table));
         let (canceled, called_back) = (rpc.clone(), rpc.clone());
         params.add("ldlm.services.ldlm_canceld.stats", move || canceled.cancels());
@@ -97,7 +97,7 @@ impl Node {
         Node(Arc::new(Shared { rpc, params, faults, roles: Mutex::default() }))
     }
 
-    /// Its RPC.
+    /// RPC layer of the node.
     pub fn rpc(&self) -> &RpcNode {
         &self.0.rpc
     }
@@ -112,17 +112,17 @@ impl Node {
         self.0.rpc.lnet()
     }
 
-    /// What administrators see and set of the node and all its roles.
+    /// Parameters of the node and all its roles.
     pub fn params(&self) -> &Params {
         &self.0.params
     }
 
-    /// Its fault points.
+    /// Fault points of the node and its roles.
     pub fn faults(&self) -> &Faults {
         &self.0.faults
     }
 
-    /// Adds a role, which runs already.
+    /// Adds a role that is already running.
     pub fn add(&self, role: Arc<dyn Role>) -> Result<(), RoleError> {
         let mut roles = self.0.roles.lock();
         roles.check_free(&role.name())?;
@@ -145,18 +145,18 @@ impl Node {
         self.0.roles.lock().running.iter().map(|role| role.name()).collect()
     }
 
-    /// Stops the role of this name and waits for its end. False if the node has none.
+    /// Stops the role of this name and waits for its end. Returns false if the node has no such role.
     pub async fn end(&self, name: &str) -> bool {
         let role = self.0.roles.lock().running.iter().find(|role| role.name() == name).cloned();
         let Some(role) = role else { return false };
         role.stop().await;
-        // Only now can it be added again: two of a name must never serve.
+        // Removed only now, because two roles of one name must never serve at the same time.
         self.0.roles.lock().running.retain(|running| !Arc::ptr_eq(running, &role));
         true
     }
 
-    /// Stops every role, those of the upper layers first and the youngest first within a layer, then the RPC, then the network
-    /// when what was said last has left. A node that was stopped stays so.
+    /// Stops every role, the upper layers first and within a layer the youngest first, then the RPC, then the network
+    /// once the last messages have left. A node that was stopped stays so.
     pub async fn stop(&self) {
         let mut running = {
             let mut roles = self.0.roles.lock();
@@ -173,7 +173,7 @@ impl Node {
         self.lnet().shutdown().await;
     }
 
-    /// Dies at once, as by kill -9: nobody is told, nothing is written. What is not durable is lost.
+    /// Dies at once, as by kill -9: nobody is told, nothing is written, and everything that is not durable is lost.
     pub fn die(&self) {
         let mut roles = self.0.roles.lock();
         roles.stopping = true;

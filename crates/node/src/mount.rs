@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use nacre_client::{Client, MountConfig, MountError};
 use std::sync::Arc;
 
-/// Why a node has not mounted a file system.
+/// Reason why a node has not mounted a file system.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NodeMountError {
     /// The file system cannot be mounted.
@@ -38,16 +38,16 @@ impl Role for Mounted {
 }
 
 impl Node {
-    /// Mounts a file system, until the node is stopped or the mount is ended. It has parameters and fault points among the
-    /// node's.
+    /// Mounts a file system, until the node is stopped or the mount is ended. Its parameters and fault points are among
+    /// the node's.
     pub async fn mount(&self, config: MountConfig) -> Result<Arc<Client>, NodeMountError> {
         self.mount_unlisted(MountConfig { params: Some(self.params().clone()), ..config }).await
     }
 
-    /// The same without parameters, for thousands of mounts in one process.
+    /// Like [`Node::mount`], but without parameters, for thousands of mounts in one process.
     pub async fn mount_unlisted(&self, config: MountConfig) -> Result<Arc<Client>, NodeMountError> {
         self.check_open()?;
-        // In a box, or every future that mounts would have a mount's whole state in it.
+        // Boxed, because otherwise every future that mounts would contain a mount's whole state.
         let config = MountConfig { faults: self.faults().clone(), ..config };
         let client = Box::pin(Client::mount(self.rpc(), config)).await?;
         let role = Mounted { name: role_of(&client), client: client.clone() };
@@ -64,7 +64,7 @@ impl Node {
     }
 }
 
-/// Two mounts of a file system have two names.
+/// Name of a mount's role; two mounts of one file system have different names.
 fn role_of(client: &Client) -> String {
     format!("mount of {} {}", client.fsname(), client.uuid())
 }

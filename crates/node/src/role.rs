@@ -1,15 +1,15 @@
-//! What a node can be.
+//! Roles that a node can have.
 
 use async_trait::async_trait;
 
-/// The place of a role in the order of stopping. What stops first needs those behind it until it has stopped.
+/// Place of a role in the order of stopping. A role needs those of later layers until it has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
     /// Mounts: they write back what they cache.
     Client,
-    /// MDTs: they take leave of OSTs.
+    /// MDTs: they disconnect from OSTs.
     Metadata,
-    /// OSTs: they take leave of the MGS.
+    /// OSTs: they disconnect from the MGS.
     Data,
     /// The MGS.
     Management,
@@ -17,15 +17,15 @@ pub enum Layer {
     Network,
 }
 
-/// A part of a node with a life of its own. It is started by whoever makes it, before it is added.
+/// A part of a node that starts and stops on its own. It is started before it is added.
 #[async_trait]
 pub trait Role: Send + Sync {
-    /// Tells it from the others of its node and names it in logs: `nacre-OST0000`.
+    /// Name of the role, unique within its node and used in logs: `nacre-OST0000`.
     fn name(&self) -> String;
 
-    /// When it is stopped.
+    /// Layer of the role, which decides when it is stopped.
     fn layer(&self) -> Layer;
 
-    /// Ends its service and gives back what it has; ready when that is done. Called once more, it does nothing.
+    /// Ends the role's service and releases its resources. Returns when that is done; a second call does nothing.
     async fn stop(&self);
 }

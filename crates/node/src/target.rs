@@ -12,43 +12,43 @@ use nacre_ost::Ost;
 use nacre_tgt::{Target, TargetConfig, TargetError};
 use std::sync::Arc;
 
-/// Which target to serve, and how.
+/// A target to serve, and its settings.
 #[derive(Clone, Debug)]
 pub struct TargetSpec {
-    /// Its name.
+    /// Name of the target.
     pub name: TargetName,
-    /// Names its storage for the storage's whole life.
+    /// UUID of the target's storage, for the storage's whole life.
     pub uuid: Uuid,
     /// The host, for people and for placement by server.
     pub host: String,
-    /// Where the MGS may be; not needed by the MGS itself.
+    /// NIDs where the MGS may be; not needed by the MGS itself.
     pub mgs: Vec<Nid>,
-    /// All nodes that may serve the target; none if it stays where it is.
+    /// All nodes that may serve the target; none if it never moves.
     pub service_nodes: Vec<Nid>,
-    /// Values that its parameters have from their first moment on, by the names that they have among the node's.
+    /// Initial values of its parameters, by their names in the node's registry.
     pub presets: Vec<(String, String)>,
-    /// The memory that its tables of locks are made to fit in; unbounded if not known.
+    /// Memory, in bytes, that its lock tables are made to fit in; unbounded if not known.
     pub lock_memory: Option<u64>,
 }
 
 impl TargetSpec {
-    /// A target with nothing special about it.
+    /// Makes the spec of a target with default settings.
     pub fn new(name: TargetName, uuid: Uuid, mgs: Vec<Nid>) -> TargetSpec {
         let (service_nodes, presets) = (Vec::new(), Vec::new());
         TargetSpec { name, uuid, host: "localhost".to_owned(), mgs, service_nodes, presets, lock_memory: None }
     }
 }
 
-/// Why a target is not served.
+/// Reason why a target is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// It did not start.
+    /// The target did not start.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// The node does not take it.
+    /// The node does not take the target.
     #[error(transparent)]
     Role(#[from] RoleError),
-    /// A value that it was to begin with is not one of its parameter's.
+    /// A preset value was refused, or its parameter does not exist.
     #[error("{0}")]
     Preset(ParamError),
 }
@@ -65,7 +65,7 @@ pub enum Served {
 }
 
 impl Served {
-    /// What all targets have in common.
+    /// The part that all targets have in common.
     pub fn target(&self) -> &Arc<Target> {
         match self {
             Served::Mgs(mgs) => mgs.target(),
@@ -74,7 +74,7 @@ impl Served {
         }
     }
 
-    /// Whether its tables of locks are as they must be at any moment; what is wrong if not.
+    /// Checks the lock tables; the error says what is wrong.
     pub fn check_locks(&self) -> Result<(), String> {
         match self {
             Served::Mgs(_) => Ok(()),
@@ -129,7 +129,7 @@ impl Role for TargetRole {
     }
 }
 
-/// The tables to open the storage of such a target with.
+/// Tables to open the storage of a target of this kind with.
 pub fn tables(kind: TargetKind) -> &'static [Table] {
     match kind {
         TargetKind::Mgt => nacre_mgs::TABLES,
@@ -146,12 +146,12 @@ impl Node {
         for (param, value) in &spec.presets {
             self.params().preset(param, value);
         }
-        // In a box, or every future that serves would have a target's whole start in it.
+        // Boxed, because otherwise every future that serves would contain a target's whole start.
         let role = Arc::new(Box::pin(self.start_target(osd, &spec)).await?);
         let served = role.served.clone();
         let added = self.add(role.clone()).map_err(ServeError::Role);
         if let Err(error) = added.and_then(|()| check_presets(self.params(), &spec)) {
-            // It must not serve by other rules than it was to begin with.
+            // The target must not serve with settings other than its presets.
             if !self.end(&name).await {
                 role.stop().await;
             }
@@ -175,7 +175,7 @@ impl Node {
         if spec.name.kind == TargetKind::Mgt {
             return Ok(TargetRole { served: Served::Mgs(Mgs::start(rpc, osd, config).await?), mgc: None });
         }
-        // One for each set of MGS NIDs would do; one for each target is simpler, and costs one idle connection.
+        // One MGC for each set of MGS NIDs would do; one for each target is simpler, and costs one idle connection.
         let mgc = Mgc::new(rpc, spec.mgs.clone(), spec.uuid, &spec.name.to_string());
         mgc.import().list_in(self.params());
         mgc.set_service_nodes(spec.service_nodes.clone());

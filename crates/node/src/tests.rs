@@ -121,7 +121,7 @@ fn what_was_durable_is_there_after_a_node_died() {
         }
         let second = node(&rt.child("second"), &net);
         serve_all(&second, &storages).await;
-        // Its own mount died with the first node: nobody else is waited for.
+        // The first node's own mount died with it, and nobody else is waited for.
         rt.sleep(Duration::from_secs(300)).await;
         let client = second.mount(mount_config()).await.unwrap();
         assert_eq!(mkdir(&client, b"kept").await, Err(Errno::EEXIST));

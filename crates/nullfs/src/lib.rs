@@ -1,6 +1,6 @@
-//! A file system that stores nothing but its tree, in memory: writes are discarded, reads give zeroes. It shows the most
-//! that FUSE can do on a machine, and is the test object of `fuse`. If asked to, it keeps the data too, so that
-//! programs can run on it. Not a place for data that matters.
+//! A file system that stores only its tree, in memory: writes are discarded, reads return zeroes. It shows the most that
+//! FUSE can do on a machine, and is the test object of `fuse`. Optionally it keeps the data too, so that programs can run
+//! on it. Not a place for data that matters.
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
@@ -22,7 +22,7 @@ pub struct NullOptions {
     pub open_flags: OpenFlags,
     /// How long names and attributes are valid.
     pub valid: Duration,
-    /// Whether data is kept, in memory.
+    /// True if data is kept, in memory.
     pub keeps_data: bool,
 }
 
@@ -58,7 +58,7 @@ struct Tree {
 
 struct Inode {
     attr: Attr,
-    /// How many the kernel holds. Without names and lookups the inode goes.
+    /// Number of lookups that the kernel holds. Without names and lookups the inode is removed.
     lookups: u64,
     content: Content,
 }
@@ -66,11 +66,11 @@ struct Inode {
 enum Content {
     Directory(Directory),
     Link(Bytes),
-    /// Or a special file. The data, if it is kept.
+    /// A regular or special file, with its data if data is kept.
     File(Bytes),
 }
 
-/// Names in the order of their making, so that a position in it stays what it is while others come and go.
+/// Names in the order of their creation, so that an offset in the directory stays valid while other names come and go.
 #[derive(Default)]
 struct Directory {
     names: FxHashMap<Bytes, u64>,
@@ -85,7 +85,7 @@ impl Directory {
 
     fn insert(&mut self, name: Bytes, node: u64) {
         self.last_position += 1;
-        // A slice of the request would keep the whole message.
+        // Copied, because a slice of the request would keep the whole message.
         let name = Bytes::copy_from_slice(&name);
         self.names.insert(name.clone(), self.last_position);
         self.entries.insert(self.last_position, (name, node));
@@ -99,7 +99,7 @@ impl Directory {
 }
 
 impl Null {
-    /// An empty one.
+    /// Creates an empty file system.
     pub fn new(rt: Rt, options: NullOptions) -> Null {
         let now = rt.wall();
         let attr = Attr { ino: ROOT, mode: libc::S_IFDIR | 0o755, nlink: 2, blksize: 4096, ..times(now) };
@@ -108,7 +108,7 @@ impl Null {
         Null { rt, options, tree: Mutex::new(tree) }
     }
 
-    /// Inodes there are, the root among them.
+    /// Number of inodes, including the root.
     pub fn inode_count(&self) -> usize {
         self.tree.lock().inodes.len()
     }
@@ -122,7 +122,7 @@ impl Null {
         Opened { handle: 0, flags: self.options.open_flags }
     }
 
-    /// Makes an inode under a name; the answer holds a lookup.
+    /// Creates an inode under a name; the answer holds a lookup.
     fn make(&self, ctx: &Context, parent: u64, name: Bytes, new: New) -> Result<Entry, Errno> {
         let now = self.rt.wall();
         self.tree.lock().make(ctx, parent, name, new, now).map(|attr| self.entry(&attr))
@@ -147,12 +147,12 @@ impl Null {
         Ok(*attr)
     }
 
-    /// Calls `add` with the entries from `offset` on until it has no room.
+    /// Calls `add` with the entries from `offset` on until there is no more room.
     fn list(&self, op: &request::ReadDir, mut add: impl FnMut(&Entry, &DirEntry<'_>) -> bool) -> Result<(), Errno> {
         let mut tree = self.tree.lock();
         let mut found = Vec::new();
         for (position, (name, node)) in tree.directory(op.node)?.entries.range(op.offset + 1..) {
-            // As many as could fit: an entry takes at least 24 bytes.
+            // No more entries than could fit: an entry takes at least 24 bytes.
             if found.len() * 24 >= op.size as usize {
                 break;
             }
@@ -180,7 +180,7 @@ impl Inode {
         (self.attr.mtime, self.attr.ctime) = (now, now);
     }
 
-    /// What is beyond the kept data up to the size reads as zeroes.
+    /// Reads. Beyond the kept data, up to the size, there are zeroes.
     fn read(&self, offset: u64, size: u32) -> Payload {
         let len = self.attr.size.saturating_sub(offset).min(u64::from(size)) as usize;
         let Content::File(data) = &self.content else { return Payload::new() };
@@ -192,7 +192,7 @@ impl Inode {
         found
     }
 
-    /// `keeps` says whether the data is wanted, or just its length.
+    /// `keeps`: true to keep the data, and not just its length.
     fn write(&mut self, offset: u64, bytes: &[u8], keeps: bool, now: Timestamp) -> Result<(), Errno> {
         let end = offset.saturating_add(bytes.len() as u64);
         if keeps && end > DATA_MAX {
@@ -200,7 +200,7 @@ impl Inode {
         }
         if let (Content::File(data), true) = (&mut self.content, keeps) {
             let (start, end) = (offset as usize, end as usize);
-            // In place, unless somebody is reading it.
+            // In place, unless a read is using the buffer.
             let mut new = std::mem::take(data).try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
             if new.len() < end {
                 new.resize(end, 0);
@@ -215,7 +215,7 @@ impl Inode {
     }
 }
 
-/// What an inode is made as.
+/// Attributes of a new inode.
 struct New {
     mode: u32,
     rdev: u32,
@@ -269,7 +269,7 @@ impl Tree {
         Ok(attr)
     }
 
-    /// Entries of a directory changed.
+    /// Updates a directory whose entries changed.
     fn touch(&mut self, directory: u64, now: Timestamp) {
         if let Ok(inode) = self.inode(directory) {
             (inode.attr.mtime, inode.attr.ctime) = (now, now);

@@ -90,7 +90,7 @@ fn open(dir: &Path, journal: Option<&Path>) -> DiskOsd {
     DiskOsd::open(&dir.join("target"), &[RECORDS], DiskOptions::default()).unwrap()
 }
 
-/// How long it waited: for its turn, or for all of it.
+/// Runs one operation. Returns how long it waited: for its turn, or for everything.
 async fn operation(osd: &dyn Osd, n: u64, waits_for_commits: bool) -> Duration {
     let begin = Instant::now();
     if waits_for_commits {

@@ -61,7 +61,7 @@ fn open(dir: &Path, parts: u32, options: DiskOptions) -> DiskOsd {
     DiskOsd::open(dir, TABLES, options).unwrap()
 }
 
-/// As an MDT creates files: looks up two records, writes three, two of them new.
+/// Creates a file as an MDT does: looks up two records, writes three, two of them new.
 async fn operation(osd: &dyn Osd, prng: &mut Prng, n: u64) -> Duration {
     let parent = prng.below(1000).to_be_bytes();
     let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! What every device must do, as tests generic over [`Osd`]. Each implementation runs all of them through
+//! The requirements on every device, as tests generic over [`Osd`]. Each implementation runs all of them through
 //! [`conformance_tests`], with a way to make a fresh device and an executor of its own.
 
 use crate::{
@@ -247,7 +247,7 @@ pub(crate) async fn beginning_during_commits_does_not_deadlock(osd: Device, rt: 
 }
 
 pub(crate) async fn commits_join(osd: Device, rt: Rt) {
-    // All ask while one operation holds the turn, so no commit can have begun.
+    // All callers ask while one operation has the turn, so no commit can have begun.
     let mut turn = osd.begin().await.unwrap();
     turn.put(A, b"k", b"v").unwrap();
     let before = osd.stats().commits_count;
@@ -377,7 +377,7 @@ pub(crate) async fn a_missing_object_is_empty_and_springs_into_being(osd: Device
     assert_eq!(osd.stat(fid(3)).await.unwrap().unwrap().size, 0);
 }
 
-/// Zero bytes up to `size`.
+/// Appends zero bytes up to `size`.
 fn grow(flat: &mut Vec<u8>, size: usize) {
     if flat.len() < size {
         flat.resize(size, 0);
@@ -389,7 +389,7 @@ pub(crate) async fn random_data_agrees_with_a_flat_file(osd: Device, _: Rt) {
     let mut prng = Prng::new(11);
     let mut flat = Vec::new();
     for round in 0..500u32 {
-        // Round numbers more often than not: they are where the borders are.
+        // Often round numbers, because the borders are there.
         let at = if prng.one_in(2) { prng.below(SPACE) } else { prng.below(SPACE) / 4096 * 4096 };
         let len = if prng.one_in(2) { 1 + prng.below(70_000) } else { (1 + prng.below(40)) * 4096 };
         let (from, to) = (at as usize, (at + len) as usize);
@@ -533,7 +533,7 @@ pub(crate) async fn extents_are_written_together(osd: Device, _: Rt) {
     let (o, mut prng) = (fid(1), Prng::new(17));
     let mut flat = vec![0; 24 << 20];
     for round in 0..20u8 {
-        // As a write of interleaved records comes: neighbours, gaps, borders of parts, one large extent among small ones.
+        // Like a write of interleaved records: neighbours, gaps, borders of parts, one large extent among small ones.
         let (mut at, mut extents) = (prng.below(8 << 20), Vec::new());
         for n in 0..40 {
             let len = if n == 20 { 600_000 } else { 1 + prng.below(60_000) } as usize;

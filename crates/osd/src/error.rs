@@ -1,4 +1,4 @@
-//! Why a device refused or failed, and the errno that a client gets for it.
+//! Errors of a device, and the errno that a client gets for each.
 
 use crate::KEY_MAX;
 use nacre_base::Errno;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// An error of an object storage device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OsdError {
-    /// An earlier sync or index failure stopped the device; what it was is in the log. Only reopening helps.
+    /// An earlier sync or index failure, which is in the log, stopped the device. Only reopening helps.
     #[error("the device stopped after an earlier failure")]
     Poisoned,
     /// The device was closed, or its node crashed.
@@ -16,9 +16,9 @@ pub enum OsdError {
     /// A system call failed. The device goes on: only this operation is affected.
     #[error("{what}: {errno}")]
     Io {
-        /// What was attempted.
+        /// The action that failed.
         what: &'static str,
-        /// Why it failed.
+        /// The error of the system call.
         errno: Errno,
     },
     /// A key that is empty or too long.
@@ -33,18 +33,18 @@ pub enum OsdError {
     /// Another process, or this one, has the target open.
     #[error("{} is in use by another process", .0.display())]
     InUse(PathBuf),
-    /// Another node has the target open, says multi-mount protection.
+    /// Another node has the target open, according to multi-mount protection.
     #[error("{} is in use by {node}, which still updates {}/mmp", .path.display(), .path.display())]
     HeldBy {
         /// The target's directory.
         path: PathBuf,
-        /// The node's name for people.
+        /// Readable name of the node.
         node: String,
     },
     /// The directory is no target.
     #[error("{} is not formatted as a nacre target", .0.display())]
     NotFormatted(PathBuf),
-    /// Formatting would destroy what is there.
+    /// The directory is not empty, and formatting would destroy its contents.
     #[error("{} is not empty", .0.display())]
     NotEmpty(PathBuf),
     /// The target was formatted by a version that this one cannot read.
@@ -52,7 +52,7 @@ pub enum OsdError {
     Version {
         /// The target's directory.
         path: PathBuf,
-        /// Its version.
+        /// The format version of the target.
         found: u32,
         /// The newest version that this program reads.
         newest: u32,
@@ -62,7 +62,7 @@ pub enum OsdError {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The kind of damage.
         why: String,
     },
 }

@@ -1,5 +1,5 @@
-//! What a device's requests and commits were like: counters and histograms. They are counted where a request leaves for
-//! the medium; what goes through a page cache is one request when it is handed over, in the simulator when it is written
+//! Statistics of a device's requests and commits: counters and histograms. A request is counted when it leaves for the
+//! medium. One that goes through a page cache is counted when it is handed over, in the simulator when it is written
 //! back. Recording takes one short lock for each request.
 
 use nacre_base::histogram::Histogram;
@@ -11,15 +11,15 @@ use std::time::Duration;
 pub struct OsdStats {
     /// Commits that had something to do.
     pub commits_count: u64,
-    /// Time they took in all, in nanoseconds.
+    /// Total time of all commits, in nanoseconds.
     pub commit_nanos_total: u64,
-    /// Time that the longest took, in nanoseconds.
+    /// Time of the longest commit, in nanoseconds.
     pub commit_nanos_max: u64,
     /// Longest time for which a commit kept operations from beginning, in nanoseconds.
     pub stall_nanos_max: u64,
 }
 
-/// What a device's requests and commits were like.
+/// Histograms of a device's requests and commits.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct IoStats {
     /// Reads of data.
@@ -33,32 +33,32 @@ pub struct IoStats {
 /// Requests of one direction.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct IoShapes {
-    /// By how many were under way when it began, itself included; row n is n.
+    /// Requests by the number under way when they began, themselves included; row n is n.
     pub in_flight: Vec<u64>,
-    /// By milliseconds.
+    /// Requests by their time in milliseconds.
     pub millis: Histogram,
-    /// By bytes.
+    /// Requests by their bytes.
     pub bytes: Histogram,
-    /// Of fewer than 128 KiB, exactly.
+    /// Exact number of requests of fewer than 128 KiB.
     pub small_count: u64,
-    /// Of all of them together.
+    /// Bytes of all requests together.
     pub bytes_total: u64,
 }
 
 /// Commits that had something to do.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CommitShapes {
-    /// By milliseconds from its beginning until all is durable.
+    /// Commits by the milliseconds from the beginning until everything is durable.
     pub millis: Histogram,
-    /// By milliseconds for which it kept operations from beginning.
+    /// Commits by the milliseconds for which they kept operations from beginning.
     pub stall_millis: Histogram,
-    /// By changes of records that it made durable.
+    /// Commits by the changes of records that they made durable.
     pub changes: Histogram,
 }
 
 /// Requests of fewer bytes are small ones.
 pub(crate) const SMALL_BYTES: u64 = 128 << 10;
-/// Rows of [`IoShapes::in_flight`] at most; more are counted in the last.
+/// Most rows of [`IoShapes::in_flight`]; larger numbers are counted in the last.
 const IN_FLIGHT_MAX: usize = 1024;
 
 impl IoShapes {
@@ -93,18 +93,18 @@ struct Recorded {
     under_way: [usize; 2],
 }
 
-/// Which way a request goes.
+/// Direction of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
     Read,
     Write,
 }
 
-/// What a commit was like.
+/// Measurements of a commit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CommitTimes {
     pub(crate) took: Duration,
-    /// For so long it kept operations from beginning.
+    /// Time for which it kept operations from beginning.
     pub(crate) stall: Duration,
     /// Changes of records.
     pub(crate) changes: u64,
@@ -123,7 +123,7 @@ impl Recorder {
         self.0.lock().shapes = IoStats::default();
     }
 
-    /// A request begins; how many are under way with it.
+    /// A request begins. Returns how many are under way with it.
     pub(crate) fn begin(&self, direction: Direction) -> usize {
         let under_way = &mut self.0.lock().under_way[direction as usize];
         *under_way += 1;
@@ -156,7 +156,7 @@ impl Recorder {
     }
 }
 
-/// Rounded up: what took no time at all is in the first row with what took up to one.
+/// Milliseconds, rounded up, so that row 0 has the requests that took up to one.
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
 }

@@ -1,15 +1,15 @@
-//! The object storage device: what a target keeps its state on. [`Osd`] is the trait; [`disk`] is a directory on a
-//! real file system, [`mem`] the same semantics in memory, with a disk model and crashes, for the simulator.
+//! The object storage device, on which a target keeps its state. [`Osd`] is the trait; [`disk`] is a directory on a
+//! real file system, [`mem`] has the same semantics in memory, with a disk model and crashes, for the simulator.
 //!
-//! A device has two halves. The *index store* holds small records in ordered [`Table`]s and is transactional. One
-//! write transaction is always open, the *running transaction*: operations apply to it in turn ([`Osd::begin`]), see
-//! each other's changes at once, and become durable together at a commit, every commit interval or when someone calls
-//! [`Osd::commit`]. A crash leaves a prefix of the finished operations, never part of one, never one without those
-//! before it. *Object data* lives in sparse files named by FID, which are not transactional: a write is in the file
-//! when it returns, and durable after the next commit or [`Osd::sync_object`]. A commit makes data durable before the
-//! index, so a committed record never speaks of data that a crash can still take away.
-//! The index keeps a reserve, so that a full device can still be emptied (`space`).
-//! Below an object are up to [`PARTS_MAX`] files, so that one object can be as fast as the device.
+//! A device has two halves. The *index store* holds small records in ordered [`Table`]s and is transactional. One write
+//! transaction is always open, the *running transaction*: operations apply to it in turn ([`Osd::begin`]), see each
+//! other's changes at once, and become durable together at a commit, every commit interval or when a caller asks for
+//! one with [`Osd::commit`]. A crash leaves a prefix of the finished operations, never part of one, never one without
+//! those before it. *Object data* lives in sparse files named by FID, which are not transactional: a write is in the
+//! file when it returns, and durable after the next commit or [`Osd::sync_object`]. A commit makes data durable before
+//! the index, so a committed record never refers to data that a crash can still take away. The index keeps a reserve,
+//! so that a full device can still be emptied (`space`). Below an object are up to [`PARTS_MAX`] files, so that one
+//! object can be as fast as the device.
 //!
 //! What must not be here: the network, and what the records mean.
 
@@ -46,22 +46,22 @@ pub const KEY_MAX: usize = 511;
 /// No object reaches beyond this offset, as no POSIX file does.
 pub const OBJECT_SIZE_MAX: u64 = i64::MAX as u64;
 
-/// What runs once an operation is durable. It must be short and must not block: others wait behind it.
+/// Callback for when an operation is durable. It must be short and must not block, because others wait behind it.
 pub type CommitCallback = Box<dyn FnOnce() + Send>;
 
 /// Data of a finished operation that is still on its way to the device; see [`Transaction::commit_after`].
 pub type PendingData = oneshot::Receiver<Result<(), OsdError>>;
 
-/// An object storage device. Every method fails with [`OsdError::Poisoned`] once the device is poisoned: after a
-/// failed sync nobody knows what is on the medium, so it stops, and says so once in the log.
+/// An object storage device. Every method fails with [`OsdError::Poisoned`] once the device is poisoned: after a failed
+/// sync the contents of the medium are unknown, so the device stops, and logs that once.
 #[async_trait]
 pub trait Osd: Send + Sync + 'static {
-    /// Waits for its turn at the running transaction; turns are given in order of asking. The guard is for synchronous
-    /// code only: never hold it over an await, for nobody else can begin meanwhile.
+    /// Waits for a turn at the running transaction; turns are given in order of asking. The guard is for synchronous
+    /// code only: never hold it over an await, because no other operation can begin meanwhile.
     async fn begin(&self) -> Result<Box<dyn Transaction>, OsdError>;
 
-    /// Makes everything durable that finished before the call: object data first, then the index; then runs the
-    /// commit callbacks in order and returns. Callers that come before a commit has begun share it.
+    /// Makes durable everything that finished before the call: object data first, then the index; then runs the commit
+    /// callbacks in order and returns. Callers that come before a commit has begun share it.
     async fn commit(&self) -> Result<(), OsdError>;
 
     /// Reads up to `len` bytes at `offset`: short only at the end of the object, holes are zeros, a missing object is
@@ -73,26 +73,26 @@ pub trait Osd: Send + Sync + 'static {
         self.write_extents(object, vec![(offset, data)]).await
     }
 
-    /// Writes each extent's data at its offset; the object springs into being. Extents must not overlap; the device does
-    /// best if they ascend. Writes that overlap in time and range have no order: locks are the caller's. A failure may
-    /// leave some of it written.
+    /// Writes each extent's data at its offset; a missing object is made. Extents must not overlap; ascending extents
+    /// are best for the device. Writes that overlap in time and range have no order: locks are the caller's task. A
+    /// failure may leave part of the data written.
     async fn write_extents(&self, object: Fid, extents: Vec<(u64, Payload)>) -> Result<(), OsdError>;
 
-    /// Sets the object's size, cutting off or adding zeros; the object springs into being.
+    /// Sets the object's size, cutting off or adding zeros; a missing object is made.
     async fn truncate(&self, object: Fid, size: u64) -> Result<(), OsdError>;
 
     /// Makes a hole that reads as zeros and takes no space. The size stays. Nothing happens to a missing object.
     async fn punch(&self, object: Fid, range: Range<u64>) -> Result<(), OsdError>;
 
-    /// Reserves space for `range`, or makes it zeros, as `mode` says; the object springs into being.
+    /// Reserves space for `range`, or makes it zeros, as `mode` says; a missing object is made.
     async fn allocate(&self, object: Fid, range: Range<u64>, mode: AllocateMode) -> Result<(), OsdError>;
 
-    /// Where data or a hole begins at or after `offset`; the end of the object counts as a hole. `None` (ENXIO) if
-    /// there is no such place. Devices may take holes smaller than their blocks for data.
+    /// Returns where data or a hole begins at or after `offset`; the end of the object counts as a hole. `None` (ENXIO)
+    /// if there is no such place. A device may report holes smaller than its blocks as data.
     async fn seek(&self, object: Fid, offset: u64, what: Seek) -> Result<Option<u64>, OsdError>;
 
-    /// The runs of an object that have space on the medium, those that end after `offset`, in their order; and where to go on
-    /// if there are more than `limit`. A device that knows no places says where there is data.
+    /// The runs of an object that have space on the medium and end after `offset`, in their order; and where to go on
+    /// if there are more than `limit`. A device that does not know the places returns the runs that have data.
     async fn extents(&self, object: Fid, offset: u64, limit: usize) -> Result<(Vec<Placed>, Option<u64>), OsdError> {
         let (mut found, mut at) = (Vec::new(), offset);
         while let Some(start) = self.seek(object, at, Seek::Data).await? {
@@ -114,11 +114,11 @@ pub trait Osd: Send + Sync + 'static {
     async fn sync_object(&self, object: Fid) -> Result<(), OsdError>;
 
     /// Destroys the object at once and for good; a missing one is fine. Data must never be gone while a record that a
-    /// crash can bring back speaks of it: call this only after the transaction that removed the record is durable,
-    /// from [`Transaction::on_commit`]. A crash soon after may bring the object back, so check for orphans at start.
+    /// crash can bring back refers to it: call this only after the transaction that removed the record is durable, from
+    /// [`Transaction::on_commit`]. A crash soon after may bring the object back, so check for orphans at start.
     async fn remove(&self, object: Fid) -> Result<(), OsdError>;
 
-    /// Every object there is, in order of FID; for orphan checks. Slow.
+    /// Every object, in order of FID; for orphan checks. Slow.
     async fn list_objects(&self) -> Result<Vec<Fid>, OsdError>;
 
     /// Space and files of the device.
@@ -132,20 +132,20 @@ pub trait Osd: Send + Sync + 'static {
     /// Counters since the device was opened.
     fn stats(&self) -> OsdStats;
 
-    /// What its requests and commits were like since it was opened, or since [`Osd::clear_io_stats`].
+    /// Statistics of requests and commits since the device was opened, or since [`Osd::clear_io_stats`].
     fn io_stats(&self) -> IoStats;
 
-    /// Has [`Osd::io_stats`] begin anew.
+    /// Resets [`Osd::io_stats`].
     fn clear_io_stats(&self);
 
-    /// Whether a failure has stopped the device for good.
+    /// Returns whether a failure has stopped the device for good.
     fn is_poisoned(&self) -> bool;
 
-    /// What the device has no space for, if it is full.
+    /// The kind of space that the device lacks, if it is full.
     fn full(&self) -> Option<Full>;
 
-    /// Whether another node has taken the device over: what happens here does not count any more. Known before any call
-    /// fails for that.
+    /// Returns whether another node has taken the device over, so that changes here no longer count. True before any
+    /// call fails for that reason.
     fn is_taken(&self) -> bool {
         false
     }
@@ -155,13 +155,14 @@ pub trait Osd: Send + Sync + 'static {
     async fn close(&self) -> Result<(), OsdError>;
 }
 
-/// One operation's turn at the running transaction. Reads see all that was done before it, committed or not.
-/// *Dropping it without [`Transaction::finish`] undoes exactly this operation's changes.*
+/// One operation's turn at the running transaction. Reads see all earlier changes, committed or not. *Dropping it
+/// without [`Transaction::finish`] undoes exactly this operation's changes.*
 ///
-/// A change is refused with ENOSPC before it would take from the device's reserve, unless the operation may use that.
+/// A change is refused with ENOSPC before it would take from the device's reserve, unless the operation may use the
+/// reserve.
 pub trait Transaction: Send {
-    /// The operation may use the reserve from here on: because it gives space back or is needed for that, adds nothing, or
-    /// repeats what a client was already answered. To be called before its first change.
+    /// Allows the operation to use the reserve: because it frees space or is needed for that, adds nothing, or repeats
+    /// what a client was already answered. Must be called before its first change.
     fn use_reserve(&mut self);
 
     /// Records in a table.
@@ -173,7 +174,7 @@ pub trait Transaction: Send {
     /// Sets `key` to `value`, whether it was there or not.
     fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), OsdError>;
 
-    /// Removes `key`; whether it was there.
+    /// Removes `key`. Returns whether it was there.
     fn delete(&mut self, table: Table, key: &[u8]) -> Result<bool, OsdError>;
 
     /// Visits the entries of one table from key `from` (inclusive; empty is the first) in key order until `visit`
@@ -184,18 +185,18 @@ pub trait Transaction: Send {
     fn on_commit(&mut self, f: CommitCallback);
 
     /// Lets the operation be finished before its data is written: the commit that covers it waits for `data` first. If
-    /// that fails or is dropped unsent, the device is poisoned, for what others have seen of the operation cannot be
-    /// taken back. Whoever sends it has called [`Osd::write_extents`], and keeps readers away until then.
+    /// that fails or is dropped unsent, the device is poisoned, because others may have seen the operation and it
+    /// cannot be undone. The sender must have called [`Osd::write_extents`], and keeps readers away until then.
     fn commit_after(&mut self, data: PendingData);
 
-    /// Keeps what was done.
+    /// Keeps the operation's changes.
     fn finish(self: Box<Self>);
 }
 
-/// Sees a key and its value during a scan, and says whether to go on.
+/// Called with each key and value of a scan; returns whether to go on.
 pub type Visitor<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
-/// What [`Osd::allocate`] does; fallocate's modes.
+/// Modes of [`Osd::allocate`], as those of fallocate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocateMode {
     /// Reserve space; the object grows to the end of the range.
@@ -213,7 +214,7 @@ impl AllocateMode {
         matches!(self, AllocateMode::KeepSize | AllocateMode::ZeroRangeKeepSize)
     }
 
-    /// The same without growth.
+    /// The same mode without growth of the object.
     fn keeping_size(self) -> AllocateMode {
         if self.zeroes() { AllocateMode::ZeroRangeKeepSize } else { AllocateMode::KeepSize }
     }
@@ -223,7 +224,7 @@ impl AllocateMode {
     }
 }
 
-/// What [`Osd::seek`] looks for.
+/// Target of [`Osd::seek`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seek {
     /// `SEEK_DATA`.
@@ -232,7 +233,7 @@ pub enum Seek {
     Hole,
 }
 
-/// What a device knows of an object.
+/// Size and space of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ObjectStat {
     /// Size in bytes.
@@ -244,7 +245,7 @@ pub struct ObjectStat {
 /// Space on a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StatFs {
-    /// Bytes there are.
+    /// Bytes in all.
     pub total_bytes: u64,
     /// Bytes not in use.
     pub free_bytes: u64,
@@ -254,11 +255,11 @@ pub struct StatFs {
     pub records_available_bytes: u64,
     /// Bytes not in use that records may take, with the reserve.
     pub records_free_bytes: u64,
-    /// Files there can be.
+    /// Most files that there can be.
     pub files_total: u64,
     /// Files that may still be made, each with a record.
     pub files_free: u64,
-    /// What tells the file system that the device lies on from all others, here and on other hosts. 0: not known.
+    /// A number that distinguishes the device's file system from all others, here and on other hosts. 0 if not known.
     pub disk: u64,
 }
 

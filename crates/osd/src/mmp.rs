@@ -1,18 +1,19 @@
 //! Multi-mount protection: the rules by which one node at a time has a target whose storage several can reach. State
 //! machines without IO; `disk` reads and writes the blocks and keeps the time.
 //!
-//! The storage has two blocks: the *claim* says who took the target last, the *sign of life* that its holder lives, counted
-//! up every *interval*, or that it has closed the target. Who wants the target watches both for three intervals: if they
-//! move, somebody lives. Otherwise it writes itself into the claim, and has the target if it is still there two intervals
-//! later; of a target that was closed, one interval later (two may have come at the same time). A holder reads the claim
-//! before every sign of life, and stops for good if it finds another there. It may change the target only within two
-//! intervals of the last time it found itself there.
+//! The storage has two blocks. The *claim* names the node that took the target last. The *sign of life* is counted up
+//! every *interval* by its holder, or says that the holder has closed the target. A node that wants the target watches
+//! both for three intervals: if they change, a holder lives. Otherwise the node writes itself into the claim, and has
+//! the target if its claim is still there two intervals later; for a target that was closed, one interval later (two
+//! nodes may have come at the same time). A holder reads the claim before every sign of life, and stops for good if it
+//! finds another node's. It may change the target only within two intervals of the last time it found its own claim.
 //!
-//! So nobody but a claimer ever writes a claim, and whatever a node had under way when it was suspended, or when its storage
-//! stood still, hides no claim from it afterwards: it goes on only if nobody has come, however long that was.
+//! So only a claiming node ever writes a claim. Writes that a holder had under way when it was suspended, or when its
+//! storage stood still, cannot hide a claim from it afterwards: it goes on only if no other node has come, however long
+//! that was.
 //!
-//! This is no fence: what a holder handed to its kernel before it was suspended may still be written. Where that matters,
-//! power off the node that failed before the other one takes over, as with every shared disk.
+//! This is no fence: data that a holder handed to its kernel before it was suspended may still be written. If that
+//! matters, power off the failed node before the other one takes over, as with every shared disk.
 
 use nacre_base::Time;
 use nacre_base::hash::fnv_1a_64;
@@ -25,18 +26,18 @@ const MAGIC: &[u8; 8] = b"NACREmmp";
 const NODE_BYTES_MAX: usize = 128;
 const _: () = assert!(40 + NODE_BYTES_MAX + 8 <= RECORD_BYTES, "the longest name has its place in a record");
 
-/// Intervals that both blocks must stand still before somebody else may claim the target.
+/// Intervals that both blocks must stand still before another node may claim the target.
 const WATCHED: u32 = 3;
 /// Intervals after it last found its claim within which a holder may change the target.
 const VALID: u32 = 2;
 const _: () = assert!(VALID < WATCHED, "a holder stops before somebody else may take the target");
-/// The count of who has closed the target.
+/// The count in the record of a holder that has closed the target.
 const CLOSED: u64 = u64::MAX;
 
 /// Both blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Blocks {
-    /// Who took the target last.
+    /// Record of the node that took the target last.
     pub(crate) claim: Record,
     /// The last sign of life.
     pub(crate) life: Record,
@@ -48,16 +49,16 @@ impl Blocks {
     }
 }
 
-/// What a block says.
+/// Contents of a block.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Record {
-    /// A random number of this opening of the target; 0 if nobody has it.
+    /// A random number of the holder's opening of the target; 0 if nobody has it.
     pub holder: u64,
-    /// Counts signs of life.
+    /// Number of the sign of life.
     pub count: u64,
-    /// How often there is one.
+    /// Interval of the signs of life.
     pub interval: Duration,
-    /// Name of the holding node, for people.
+    /// Readable name of the holding node.
     pub node: String,
 }
 
@@ -78,7 +79,7 @@ impl Record {
         out
     }
 
-    /// What bytes say; `None` if they are no record. A block of zeros says that nobody ever had the target.
+    /// Decodes a record; `None` if the bytes are no record. A block of zeros means that nobody ever had the target.
     pub(crate) fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
         if bytes.iter().all(|b| *b == 0) {
             return Some(Record::default());
@@ -95,10 +96,10 @@ impl Record {
     }
 }
 
-/// Longer intervals help nobody; a damaged block must not make us wait for ever.
+/// Longest interval: longer ones help nobody, and a damaged block must not make a node wait for ever.
 pub const INTERVAL_MAX: Duration = Duration::from_secs(60);
 
-/// Takes a target over, or finds who has it.
+/// Takes a target over, or finds the node that has it.
 #[derive(Debug)]
 pub(crate) struct Claim {
     mine: Record,
@@ -109,11 +110,11 @@ pub(crate) struct Claim {
 enum Phase {
     /// Nothing is known.
     Look,
-    /// This was seen, and nothing else since `since`.
+    /// The blocks have been `seen`, without a change since `since`.
     Watch { seen: Blocks, since: Time },
     /// The claim may be written if the blocks were read just before `read`.
     Write { read: Time, was_free: bool },
-    /// Ours is there; at `until` it is known whether we have the target.
+    /// This node's claim is written; at `until` it is known whether the node has the target.
     Settle { until: Time },
 }
 
@@ -141,15 +142,15 @@ enum PhaseName {
 enum Event {
     /// Nobody has the target.
     Free,
-    /// Somebody has it, or had it.
+    /// Another node has the target, or had it.
     Held,
-    /// Whoever has it has given no sign of life for as long as it is watched.
+    /// The holder has given no sign of life for as long as it was watched.
     StoodStill,
     /// The claim was written.
     Written,
 }
 
-/// The claim is decided in [`PhaseName::Settle`], or given up because somebody lives.
+/// The claim is decided in [`PhaseName::Settle`], or given up because the holder lives.
 const STEPS: Steps<PhaseName, Event> = Steps(&[
     (PhaseName::Look, Event::Free, PhaseName::Write),
     (PhaseName::Look, Event::Held, PhaseName::Watch),
@@ -169,40 +170,40 @@ pub(crate) enum Step {
     Write(Record),
 }
 
-/// How a claim ends.
+/// Outcome of a claim.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Claimed {
-    /// Not yet.
+    /// Not decided yet.
     Undecided,
-    /// The target is ours.
+    /// This node has the target.
     Held(Lease),
-    /// Somebody else has it.
+    /// Another node has the target.
     Taken(Record),
 }
 
 impl Claim {
-    /// For a node of this name; `holder` is random and not 0.
+    /// Makes the claim of a node of this name; `holder` is random and not 0.
     pub(crate) fn new(holder: u64, node: &str, interval: Duration) -> Claim {
         assert!(holder != 0, "a holder's number is 0, which says that nobody has the target");
         let mine = Record { holder, count: 0, interval, node: node.to_owned() };
         Claim { mine, phase: Phase::Look }
     }
 
-    /// What to do now.
+    /// The next step of the claim.
     pub(crate) fn step(&self, now: Time) -> Step {
         let interval = self.mine.interval;
         match &self.phase {
             Phase::Look => Step::Read(now),
-            // Often, to see soon that the holder lives.
+            // Read often, to see soon that the holder lives.
             Phase::Watch { .. } => Step::Read(now + interval / 2),
-            // The read may be too old by now: then once more.
+            // If the read is too old by now, read once more.
             Phase::Write { read, .. } if now.since(*read) > interval / 2 => Step::Read(now),
             Phase::Write { .. } => Step::Write(self.mine.clone()),
             Phase::Settle { until } => Step::Read(*until),
         }
     }
 
-    /// The blocks were read: `began` before, `found` in them.
+    /// The blocks were read: the read began at `began` and found `found`.
     pub(crate) fn handle_read(&mut self, began: Time, found: &Blocks) -> Claimed {
         match &self.phase {
             Phase::Settle { .. } if found.claim == self.mine => {
@@ -218,7 +219,7 @@ impl Claim {
                     self.enter(Event::StoodStill, Phase::Write { read: began, was_free: false });
                 }
             }
-            // Read again because it took long: whoever is there has come since, or is the one that stands still.
+            // Read again because it took long: the holder has come since, or is the one that stands still.
             Phase::Write { .. } => self.enter(Event::Held, Phase::Watch { seen: found.clone(), since: began }),
         }
         Claimed::Undecided
@@ -230,11 +231,11 @@ impl Claim {
         self.phase = phase;
     }
 
-    /// Our claim is there: the write ended at `now`.
+    /// The claim was written: the write ended at `now`.
     pub(crate) fn handle_written(&mut self, now: Time) {
         let Phase::Write { read, was_free } = self.phase else { panic!("a claim was written in {:?}", self.phase) };
-        // Who found the target free as we did, and was as quick, has written by the time we look. Else somebody may have it:
-        // until it sees us, or its time is over.
+        // Another node that found the target free as well, and was as quick, has written its claim by the time this one
+        // looks. Otherwise a node may have the target until it sees this claim, or its time is over.
         let was_quick = now.since(read) <= self.mine.interval / 2;
         let until = now + self.mine.interval * if was_quick && was_free { 1 } else { VALID };
         self.enter(Event::Written, Phase::Settle { until });
@@ -246,24 +247,24 @@ impl Claim {
 pub(crate) struct Lease {
     /// The last sign of life.
     record: Record,
-    /// When the claim was last looked at that was found to be ours, with a sign of life after it.
+    /// Time of the last read that found this node's claim, with a sign of life after it.
     found: Time,
-    /// Who has the target now.
+    /// Record of the node that has the target now, if the lease is lost.
     lost: Option<Record>,
 }
 
 impl Lease {
-    /// When to look at the claim.
+    /// Time of the next look at the claim.
     pub(crate) fn due(&self) -> Time {
         self.found + self.record.interval
     }
 
-    /// Whether the target may be changed now.
+    /// Returns whether the target may be changed now.
     pub(crate) fn is_valid(&self, now: Time) -> bool {
         self.lost.is_none() && now.since(self.found) < self.record.interval * VALID
     }
 
-    /// Who has the target, if not we any more.
+    /// Record of the node that has the target, if the lease is lost.
     pub(crate) fn lost(&self) -> Option<&Record> {
         self.lost.as_ref()
     }
@@ -273,7 +274,7 @@ impl Lease {
         &self.record
     }
 
-    /// The claim was read: the next sign of life, if it is still ours.
+    /// The claim was read. Returns the next sign of life, if the claim is still this node's.
     pub(crate) fn handle_read(&mut self, claim: &Record) -> Option<Record> {
         if claim.holder != self.record.holder {
             self.lost = Some(claim.clone());
@@ -289,7 +290,7 @@ impl Lease {
         self.found = read;
     }
 
-    /// The sign of life of who has closed the target.
+    /// The last sign of life, which says that the holder has closed the target.
     pub(crate) fn farewell(&self) -> Record {
         Record { count: CLOSED, ..self.record.clone() }
     }
@@ -306,7 +307,8 @@ mod tests {
         Time::ZERO + Duration::from_millis(millis)
     }
 
-    /// Runs a claim against blocks that `blocks` gives at each time, and is told what is claimed; how it ended and when.
+    /// Runs a claim against blocks that `blocks` gives at each time, and is told what is claimed. Returns the outcome
+    /// and its time.
     fn claim(mut blocks: impl FnMut(Time, Option<Record>) -> Blocks, begin: Time) -> (Claimed, Time) {
         let (mut claim, mut now) = (Claim::new(77, "b", I), begin);
         loop {
@@ -341,12 +343,12 @@ mod tests {
         Record { holder: 5, count, interval: I, node: "a".into() }
     }
 
-    /// Another's claim, and its last sign of life.
+    /// Another node's claim, and its last sign of life.
     fn held(count: u64) -> Blocks {
         Blocks { claim: foreign(0), life: foreign(count) }
     }
 
-    /// A claim against blocks that nobody else writes; when it was written, and when the target was had.
+    /// Runs a claim against blocks that nobody else writes. Returns when it was written, and when the target was had.
     fn claim_alone(mut blocks: Blocks) -> (Option<Time>, Time) {
         let mut written = None;
         let (end, when) = claim(
@@ -383,7 +385,7 @@ mod tests {
     fn a_target_that_nobody_had_or_that_was_closed_is_had_after_an_interval() {
         assert_eq!(claim_alone(Blocks::default()), (Some(at(0)), at(1000)));
         assert_eq!(claim_alone(held(CLOSED)), (Some(at(0)), at(1000)));
-        // Somebody closed it who had lost it long before: its word does not count.
+        // A node that lost the target earlier has closed it; its sign of life does not count.
         let late = Blocks { claim: foreign(0), life: Record { holder: 6, ..foreign(CLOSED) } };
         assert_eq!(claim_alone(late), (Some(at(3000)), at(5000)));
     }
@@ -420,7 +422,8 @@ mod tests {
         let mine = Record { holder: 77, count: 0, interval: I, node: "b".into() };
         let mut lease = Lease { record: mine.clone(), found: at(0), lost: None };
         assert!(lease.is_valid(at(1999)) && !lease.is_valid(at(2000)));
-        // It was suspended; nobody has come: it goes on. How long the storage took for the sign of life is of no matter.
+        // The holder was suspended and no other node has come, so it goes on. The time that the storage took for the
+        // sign of life does not matter.
         let sign = lease.handle_read(&mine).unwrap();
         lease.handle_written(at(9000));
         assert!(lease.is_valid(at(10_999)) && !lease.is_valid(at(11_000)) && *lease.record() == sign);
@@ -428,8 +431,8 @@ mod tests {
         assert!(!lease.is_valid(at(9020)) && lease.lost() == Some(&foreign(1)));
     }
 
-    /// Two nodes with random pauses of up to six intervals before every step: never does one believe to have the target when
-    /// the other has it, or has had it since.
+    /// Two nodes make random pauses of up to six intervals before every step: never does one believe to have the target
+    /// when the other has it, or has had it since.
     #[test]
     fn two_nodes_with_random_pauses_never_have_the_target_at_the_same_time() {
         let (mut takeovers, mut losses, mut closes) = (0, 0, 0);
@@ -445,9 +448,9 @@ mod tests {
     }
 
     enum Node {
-        /// With the claim that is to be written.
+        /// A node that claims, with the claim that is to be written.
         Claiming(Claim, Option<Record>),
-        /// As the holder number so many, with the sign of life that is to be written.
+        /// A holder and its number, with the sign of life that is to be written.
         Holding(Lease, Option<(Time, Record)>, u32),
         Gone,
     }
@@ -527,7 +530,7 @@ mod tests {
                         return (self.newcomer(id), now);
                     };
                     if self.prng.one_in(20) {
-                        // Who closes a target changes nothing any more.
+                        // A node that closes a target no longer changes it.
                         record = lease.farewell();
                         lease.found = Time::ZERO;
                     }
@@ -541,7 +544,7 @@ mod tests {
             }
         }
 
-        /// A node that begins anew, under another number.
+        /// Makes a node that starts again, under another number.
         fn newcomer(&self, id: u64) -> Node {
             let salt = id + 2 * u64::from(1 + self.losses + self.closes + self.takeovers);
             Node::Claiming(Claim::new(salt, "n", I), None)

@@ -1,6 +1,6 @@
-//! Where an object's data goes: which of its parts a byte belongs to, and what bypasses the page cache.
+//! The places of an object's data: the part that each byte belongs to, and the data that bypasses the page cache.
 //!
-//! A file has one lock for whoever changes it, and one file is slower than the disks below it. So an object's data is
+//! A file has one lock for all its writers, and one file is slower than the disks below it. So an object's data is
 //! spread over several files, its *parts*: regions of [`REGION_BYTES`] go to the parts in turn, each byte at the same
 //! offset in its part as in the object. Part 0 has the first region, so that a small object is one file.
 
@@ -14,36 +14,36 @@ pub const REGION_BYTES: u64 = 4 << 20;
 /// An object has at most this many parts.
 pub const PARTS_MAX: u32 = 8;
 
-/// Reads below this go through the page cache, as do writes where no head moves: copying is cheaper than waiting for the
-/// disk.
+/// Reads of fewer bytes go through the page cache, and so do writes on disks without a moving head: copying is cheaper
+/// than waiting for the disk.
 pub(crate) const DIRECT_MIN: u64 = 128 * 1024;
 const _: () = assert!(REGION_BYTES.is_multiple_of(DIRECT_IO_ALIGNMENT as u64), "a cut between parts is one of blocks");
 const _: () = assert!(PARTS_MAX <= u32::BITS, "a set of parts is a number with a bit for each");
 
-/// Which writes go straight to the medium, and in which runs the others reach it.
+/// Decides which writes go straight to the medium, and in which runs the others reach it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gathering {
-    /// Whole blocks next to each other in one write go straight to the medium from so many bytes on.
+    /// Least bytes of neighbouring whole blocks in one write that go straight to the medium.
     pub(crate) direct_min: u64,
-    /// What is gathered in the page cache is written back in aligned runs of so many bytes, each when it is whole.
+    /// Data in the page cache is written back in aligned runs of so many bytes, each when it is whole.
     pub(crate) run_bytes: u64,
 }
 
 impl Gathering {
-    /// For a medium that does not care where data goes.
+    /// For a medium on which the place of data does not matter.
     pub(crate) const STILL: Gathering = Gathering { direct_min: DIRECT_MIN, run_bytes: REGION_BYTES };
 
-    /// For a head that moves. Records of several writers meet their neighbours in the page cache: beside the transfer of a
-    /// run the way to it is short, 3 % of it where the way takes 8 ms and a second 220 MB. A lone writer's full requests of
-    /// the usual size follow each other, and go straight to the disk.
+    /// For a disk with a moving head. Records of several writers are joined in the page cache: compared to the transfer
+    /// of a run the seek to it is short, 3 % of the time with a seek of 8 ms and 220 MB a second. A lone writer's full
+    /// requests of the usual size follow each other, and go straight to the disk.
     pub(crate) const MOVING: Gathering = Gathering { direct_min: 4 << 20, run_bytes: 64 << 20 };
 
-    /// Nothing goes around the page cache.
+    /// Everything goes through the page cache.
     pub(crate) const fn all(self) -> Gathering {
         Gathering { direct_min: u64::MAX, ..self }
     }
 
-    /// What of a range goes straight to the medium: whole blocks, if they are worth it; empty if not.
+    /// The part of a range that goes straight to the medium: whole blocks, if they are worth it; empty if not.
     pub(crate) fn direct_middle(self, range: &Range<u64>) -> Range<u64> {
         let block = DIRECT_IO_ALIGNMENT as u64;
         let (start, end) = (range.start.next_multiple_of(block), range.end / block * block);
@@ -51,17 +51,17 @@ impl Gathering {
     }
 }
 
-/// How many parts objects have.
+/// Number of parts that objects have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parts(u32);
 
 impl Parts {
-    /// So many, within 1 and [`PARTS_MAX`].
+    /// `count` parts, limited to 1 to [`PARTS_MAX`].
     pub(crate) fn new(count: u32) -> Parts {
         Parts(count.clamp(1, PARTS_MAX))
     }
 
-    /// How many.
+    /// Number of parts.
     pub(crate) fn count(self) -> usize {
         self.0 as usize
     }
@@ -71,7 +71,7 @@ impl Parts {
         (offset / REGION_BYTES % u64::from(self.0)) as usize
     }
 
-    /// A range cut where another part begins, in order.
+    /// Cuts a range where another part begins, in order.
     pub(crate) fn split(self, range: Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> {
         let mut at = range.start;
         std::iter::from_fn(move || {
@@ -100,7 +100,7 @@ impl PartSet {
     /// Only part 0, which every object has.
     pub(crate) const FIRST: PartSet = PartSet(1);
 
-    /// Those in the set, in order.
+    /// The parts in the set, in order.
     pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
         (0..PARTS_MAX as usize).filter(move |part| self.0 & 1 << part != 0)
     }
@@ -112,20 +112,20 @@ impl FromIterator<usize> for PartSet {
     }
 }
 
-/// Which runs of an object were written whole through the page cache, by records of whatever size and order, so that it is
-/// time to write them back: in one piece, and before a commit has to wait for it. It counts bytes, so what is written
-/// twice makes it a little early.
+/// Tracks which runs of an object were written whole through the page cache, by records of any size and order, so that
+/// they can be written back in one piece, and before a commit has to wait for them. It counts bytes, so data that is
+/// written twice makes it a little early.
 #[derive(Debug, Default)]
 pub(crate) struct Filling {
     /// Bytes written to each run that is not whole.
     written: BTreeMap<u64, u64>,
 }
 
-/// Runs whose bytes are counted; more have their commit.
+/// Most runs whose bytes are counted; further runs are written back by the next commit.
 const FILLING_MAX: usize = 4096;
 
 impl Filling {
-    /// A range was written; the runs of `run_bytes` that are whole now.
+    /// A range was written. Returns the runs of `run_bytes` that are whole now.
     pub(crate) fn handle_written(&mut self, range: &Range<u64>, run_bytes: u64) -> Vec<Range<u64>> {
         let mut whole = Vec::new();
         let mut at = range.start;

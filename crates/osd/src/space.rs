@@ -1,20 +1,20 @@
-//! The space of a device's index: how much of it is promised to whom.
+//! The space of a device's index, and which operations may take how much of it.
 //!
-//! The index is a tree that is never changed in place: an operation writes new copies of the pages that it changes, and the
-//! old ones may be used again only when the transaction after its own has ended, because a crash may go back to them. So
-//! even a removal needs pages before it gives any back. Its file is allocated ahead of need, and a *reserve* of its pages is
-//! kept for operations that say so ([`crate::Transaction::use_reserve`]): removals, what they need, and what repeats
-//! something that a client was already answered. Every other operation is refused with ENOSPC before it takes from the
-//! reserve. So a full target can be emptied, and a commit never lacks space.
+//! The index is a tree that is never changed in place: an operation writes new copies of the pages that it changes, and
+//! the old ones may be used again only when the transaction after its own has ended, because a crash may go back to
+//! them. So even a removal needs pages before it frees any. The index's file is allocated ahead of need, and a
+//! *reserve* of its pages is kept for operations that ask for it ([`crate::Transaction::use_reserve`]): removals and
+//! what they need, and operations that repeat what a client was already answered. Every other operation is refused with
+//! ENOSPC before it takes from the reserve. So a full target can be emptied, and a commit never lacks space.
 //!
-//! [`Space`] is that rule. It owns no file: it is told what is allocated, what is used and what is taken, in pages.
+//! [`Space`] implements that rule. It owns no file: its caller reports in pages what is allocated, used and taken.
 
 use crate::StatFs;
 
 /// Size of a page.
 pub(crate) const PAGE: u64 = 4096;
-/// An operation that may not use the reserve does not begin to change anything unless this much is left for it, so that
-/// few of them are refused half way.
+/// An operation that may not use the reserve does not begin to change anything unless this many pages are left for it,
+/// so that few such operations are refused half way.
 pub(crate) const OPERATION_PAGES: u64 = 64;
 /// Pages that ending a transaction takes at most, beside a share of all pages: the list of free pages and the table of
 /// tables.
@@ -23,13 +23,13 @@ const _: () = assert!(LIST_RUN_PAGES <= COMMIT_PAGES, "a commit may take what is
 /// Never used pages at the end of the file that are left for runs of the list of free pages.
 const LIST_RUN_PAGES: u64 = 32;
 
-/// How much of an index is kept.
+/// Sizes of an index's reserve.
 #[derive(Clone, Copy, Debug)]
 pub struct SpaceLimits {
     /// The reserve is at least this large, in pages of 4 KiB.
     pub reserve_pages: u64,
-    /// The reserve is at least this part of what is in use: removals add to the queue of objects to be destroyed before
-    /// they empty pages.
+    /// The reserve is at least the used pages divided by this: removals add to the queue of objects to be destroyed
+    /// before they empty pages.
     pub reserve_fraction: u64,
 }
 
@@ -137,14 +137,16 @@ impl Space {
         }
     }
 
-    /// Whether the running transaction should be ended before another operation begins: where the file cannot grow, it may
-    /// take only a small part of what is free, since nothing that it frees comes back before it and the next have ended.
+    /// Returns whether the running transaction should be ended before another operation begins. If the file cannot
+    /// grow, a transaction may take only a small part of the free space, because nothing that it frees comes back
+    /// before it and the next transaction have ended.
     pub(crate) fn is_crowded(&self, taken: Taken) -> bool {
         let is_large = taken.pages > (self.usable().saturating_sub(self.used) / 4).max(OPERATION_PAGES);
         !self.can_grow && (is_large || self.is_unclear(taken))
     }
 
-    /// Whether an ordinary operation would be refused only because it is not known exactly what the last transactions took.
+    /// Returns whether an ordinary operation would be refused only because the exact use of the last transactions is
+    /// not known.
     fn is_unclear(&self, taken: Taken) -> bool {
         let enough = 2 * OPERATION_PAGES;
         let room = self.room().saturating_sub(taken.pages + self.reserve());
@@ -155,8 +157,8 @@ impl Space {
         self.taken_before + taken.pages <= 2 * COMMIT_PAGES
     }
 
-    /// Whether small transactions should be ended only to bring the counts up to date: an operation was refused that there
-    /// may be space for.
+    /// Returns whether small transactions should be ended only to bring the counts up to date, because an operation was
+    /// refused although there may be space for it.
     pub(crate) fn wants_settling(&self, taken: Taken) -> bool {
         !self.can_grow && (self.refused && !self.is_settled(taken) || self.is_unclear(taken))
     }
@@ -174,8 +176,8 @@ impl Space {
         self.can_grow = can_grow;
     }
 
-    /// A transaction has ended that took `taken` pages at most and left the tables with `used`; the last page ever used is
-    /// number `reached`, counted from 1.
+    /// Records the end of a transaction that took at most `taken` pages and left the tables with `used`; the last page
+    /// ever used is number `reached`, counted from 1.
     ///
     /// # Panics
     ///
@@ -330,7 +332,7 @@ mod tests {
     fn what_a_transaction_freed_comes_back_after_the_next() {
         let mut s = space(3000);
         let room = s.room();
-        // It removed everything, writing 100 pages.
+        // The transaction removed everything, writing 100 pages.
         s.handle_flush(100, 10, 3100);
         assert_eq!(s.room(), room - 100, "a crash may go back to all that was there");
         s.handle_flush(20, 10, 3100);

@@ -1,5 +1,5 @@
-//! `obdfilter.<target>.brw_stats`: what bulk reads and writes looked like when they came, and at the device, in Lustre's
-//! format.
+//! `obdfilter.<target>.brw_stats`: sizes and shapes of bulk reads and writes, as they arrived and at the device, in
+//! Lustre's format.
 
 use nacre_base::histogram::SharedHistogram;
 use nacre_base::param::value::{Bounds, Column, Head, Histograms, Table, Unit};
@@ -10,14 +10,14 @@ use nacre_tgt::{Target, disk_tables};
 use nacre_wire::ost::{BRW_SIZE_MAX, EXTENTS_MAX, Niobuf};
 use std::sync::{Arc, Weak};
 
-/// The unit in which requests are counted.
+/// Unit in which requests are counted.
 const PAGE: u64 = 4096;
 
-/// Counts of one OST. Cloning shares.
+/// Counts of one OST. Clones share them.
 #[derive(Clone)]
 pub(crate) struct BrwStats {
     since: Since,
-    /// Bytes of reads, bytes of writes.
+    /// Counted bytes of reads and of writes.
     bytes: [Arc<Tally>; 2],
     shapes: Arc<[Shapes; 2]>,
 }
@@ -26,11 +26,11 @@ pub(crate) struct BrwStats {
 #[derive(Debug)]
 struct Shapes {
     pages: SharedHistogram,
-    /// Row n: requests whose pages were in n + 1 pieces.
+    /// Row n counts requests whose pages were in n + 1 pieces.
     discontiguous: SharedHistogram,
 }
 
-/// The most pages of a request, each of whose extents may begin within one.
+/// Most pages of a request, each of whose extents may begin within a page.
 const PAGES_MAX: u64 = BRW_SIZE_MAX as u64 / PAGE + EXTENTS_MAX as u64;
 
 impl Default for Shapes {
@@ -43,7 +43,7 @@ impl Default for Shapes {
 }
 
 impl BrwStats {
-    /// Nothing counted, and the parameter registered.
+    /// Creates empty counts, and registers the parameter.
     pub(crate) fn register(target: &Target) -> BrwStats {
         let bytes = ["read_bytes", "write_bytes"].map(|name| target.stats().tally(name, Unit::Bytes));
         let stats = BrwStats { since: Since::new(target.rt().clone()), bytes, shapes: Arc::default() };
@@ -60,13 +60,13 @@ impl BrwStats {
         stats
     }
 
-    /// A read that was served with so many bytes.
+    /// Counts a read that returned `bytes` bytes.
     pub(crate) fn count_read(&self, extents: &[Niobuf], bytes: usize) {
         self.bytes[0].add(bytes as u64);
         self.shapes[0].count(extents);
     }
 
-    /// A write.
+    /// Counts a write.
     pub(crate) fn count_write(&self, extents: &[Niobuf], bytes: usize) {
         self.bytes[1].add(bytes as u64);
         self.shapes[1].count(extents);
@@ -101,7 +101,7 @@ impl BrwStats {
 }
 
 impl Shapes {
-    /// Extents were checked: in order, at most 256 of 64 MiB in all.
+    /// The extents were checked: in order, at most 256, with 64 MiB in all.
     fn count(&self, extents: &[Niobuf]) {
         let pages_of = |e: &Niobuf| e.offset / PAGE..(e.offset + u64::from(e.len)).div_ceil(PAGE);
         let (mut pages, mut gaps, mut last_end) = (0, 0, None);

@@ -1,7 +1,8 @@
-//! What an OST tells who checks the file system, and the repairs that it carries out. Which object is wrong is not known here:
-//! that takes the MDT's files.
+//! The OST's part in a check of the file system: it reports its objects, and carries out repairs. Which object is wrong
+//! is not known here, because that takes the MDT's files.
 //!
-//! Works on the bare device, for a stopped OST; a running one does the same at its turns, see [`crate::ops::lfsck`].
+//! Works on the bare device, for a stopped OST; a running OST does the same in its transactions, see
+//! [`crate::ops::lfsck`].
 
 use crate::OBJECTS;
 use crate::ops::create::{find_last_id_anew, raise_last_id};
@@ -13,7 +14,7 @@ use nacre_wire::decode;
 use nacre_wire::lfsck::{LFSCK_OBJECTS_MAX, ObjectAction, ObjectFact, ObjectFacts, ObjectQuery, ObjectRepair};
 use std::ops::ControlFlow;
 
-/// What there is. Data is looked at after the records, so that of a running OST it may be newer.
+/// Reports existing objects. Data is looked at after the records, so on a running OST it may be newer.
 pub async fn query(osd: &dyn Osd, query: &ObjectQuery) -> Result<ObjectFacts, Errno> {
     let mut facts = {
         let transaction = osd.begin().await?;
@@ -59,7 +60,8 @@ fn fact(fid: Fid, record: Option<ObjectRecord>) -> ObjectFact {
     ObjectFact { fid, is_readable, size, data_size: None, uid, gid, parent, stripe_index, is_precreated }
 }
 
-/// Objects of which there is data and no record: what a crash left of destroyed ones, or what lost its record.
+/// Objects that have data and no record: leftovers of objects whose destruction a crash interrupted, or objects that lost
+/// their records.
 pub async fn stray_data(osd: &dyn Osd) -> Result<Vec<Fid>, Errno> {
     let mut stray = Vec::new();
     for batch in osd.list_objects().await?.chunks(LFSCK_OBJECTS_MAX) {
@@ -73,7 +75,7 @@ pub async fn stray_data(osd: &dyn Osd) -> Result<Vec<Fid>, Errno> {
     Ok(stray)
 }
 
-/// Keys of table `objects` that name no object.
+/// Keys of table `objects` that are no object's FID.
 fn unreadable_keys(transaction: &dyn Transaction) -> Result<Vec<Vec<u8>>, Errno> {
     let mut keys = Vec::new();
     transaction.scan(OBJECTS, &[], &mut |key, _| {
@@ -83,11 +85,11 @@ fn unreadable_keys(transaction: &dyn Transaction) -> Result<Vec<Vec<u8>>, Errno>
     Ok(keys)
 }
 
-/// Mends what the OST keeps of itself; what was wrong, in words.
+/// Repairs the OST's own state. Returns what was wrong, in words.
 pub fn repair_state(transaction: &mut dyn Transaction) -> Result<Vec<String>, Errno> {
     let mut wrong = Vec::new();
     if Sequences::load(transaction).is_err() {
-        // What is in use is seen from the objects.
+        // The objects show which ids are in use.
         find_last_id_anew(transaction)?;
         wrong.push("the last object id cannot be read: made anew".to_owned());
     }
@@ -116,7 +118,7 @@ pub async fn repair(osd: &dyn Osd, repairs: &[ObjectRepair]) -> Result<(), Errno
     Ok(osd.commit().await?)
 }
 
-/// Carries one repair out; whether the object was destroyed, so that its data is to be removed once that is durable.
+/// Carries out one repair. Returns true if the object was destroyed: its data has to be removed once that is durable.
 pub(crate) fn apply(
     transaction: &mut dyn Transaction,
     repair: &ObjectRepair,
@@ -146,7 +148,7 @@ pub(crate) fn apply(
             Some(ObjectRecord { size: data_size.unwrap_or(0), ..ObjectRecord::default() })
         }
         (ObjectAction::SetSize, Some(old)) => Some(ObjectRecord { size: data_size.unwrap_or(0), ..old }),
-        // It is done already, or the object has changed since.
+        // The repair was done before, or the object has changed since.
         _ => None,
     };
     if let Some(record) = new {

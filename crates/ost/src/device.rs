@@ -21,7 +21,7 @@ use nacre_wire::mgs::{Config, TargetEntry, TargetReg, TargetRegReply};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Key in the table of the target: the MDTs, as a configuration without anything else.
+/// Key in the table of the target for the MDTs, stored as a configuration with nothing else in it.
 const MDTS: &[u8] = b"mdts";
 
 /// An object storage target, served until it is stopped or dropped.
@@ -69,7 +69,7 @@ impl Ost {
         Ok(ost)
     }
 
-    /// Serves the target, which has its sequence, without telling anybody.
+    /// Serves the target, which has its sequence, without registering it at the MGS.
     pub(crate) async fn serve(
         target: Arc<Target>,
         successors: Box<dyn Successors>,
@@ -105,7 +105,8 @@ impl Ost {
         self.service.locks.stop();
         let target = &self.service.target;
         target.remove_params();
-        // What was destroyed goes now, while the device is open, or the next start has to look for it.
+        // Remove the data of destroyed objects now, while the device is open; otherwise the next start has to look for
+        // it.
         if target.commit().await.is_ok() {
             self.service.remover.drained().await;
         }
@@ -113,12 +114,12 @@ impl Ost {
         self.tasks.lock().drain(..).for_each(|task| task.abort());
     }
 
-    /// Clients that are connected, other servers among them; none if the service has ended.
+    /// Connected clients, including other servers; none if the service has ended.
     pub fn clients(&self) -> Vec<Uuid> {
         self.served.lock().as_ref().map(ServedTarget::clients).unwrap_or_default()
     }
 
-    /// What the operations share; for tests.
+    /// The state shared by all operations; for tests.
     #[cfg(test)]
     pub(crate) fn service(&self) -> &Arc<ObjectService> {
         &self.service
@@ -129,7 +130,7 @@ impl Ost {
         &self.service.locks
     }
 
-    /// The target below.
+    /// The target that this OST serves.
     pub fn target(&self) -> &Arc<Target> {
         &self.service.target
     }
@@ -148,7 +149,7 @@ fn add_lfsck_param(service: &Arc<ObjectService>) {
     service.target.params().add(name, show);
 }
 
-/// Applies what the MGS keeps for the file system, and remembers where the MDTs are for a start without the MGS.
+/// Applies the configuration from the MGS, and remembers where the MDTs are for a start without the MGS.
 async fn follow_config(mgc: Arc<Mgc>, target: Arc<Target>) {
     let mut watch = mgc.watch(&target.name().fsname);
     let (settings, mut kept) = (nacre_mgc::Settings::default(), Vec::new());
@@ -172,7 +173,7 @@ fn is_mdt(entry: &TargetEntry) -> bool {
     entry.target.parse::<TargetName>().is_ok_and(|name| name.kind == TargetKind::Mdt)
 }
 
-/// The MDTs that the MGS listed when the OST was up before.
+/// The MDTs that the MGS listed when the OST last ran.
 async fn kept_mdts(target: &Target) -> Result<Vec<TargetEntry>, TargetError> {
     let operation = target.begin().await?;
     let Some(bytes) = operation.get(TARGET, MDTS)? else { return Ok(Vec::new()) };
@@ -189,11 +190,11 @@ async fn keep_mdts(target: &Target, mdts: &[TargetEntry]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Tells the MGS that a known target is up again, where and in which instance.
+/// Registers a known target at the MGS again, with its address and instance.
 async fn register(mgc: Arc<Mgc>, registration: TargetReg, seq: u64) {
     let name = registration.target.clone();
     match mgc.register(registration).await {
-        // A higher one is a successor that the target asked for and did not hear of: it will ask again.
+        // A higher sequence is a successor that the target requested without receiving the reply: it will ask again.
         Ok(TargetRegReply { object_seq }) if object_seq >= seq => {}
         Ok(reply) => tracing::error!(target = name, seq, told = reply.object_seq, "the MGS says another sequence"),
         Err(error) => tracing::error!(

@@ -1,31 +1,31 @@
-//! Who reads and writes which ranges of one object at this moment. First come, first served: a request waits while it
-//! conflicts with a lock that is granted *or with a request that came before it and waits*, so neither readers nor
-//! writers starve. A plain state machine; waiting is in [`crate::range_lock`].
+//! Requests that read and write ranges of one object at this moment. First come, first served: a request waits while it
+//! conflicts with a granted lock *or with a waiting request that came before it*, so neither readers nor writers starve.
+//! A plain state machine; [`crate::range_lock`] does the waiting.
 
 use nacre_ldlm::RangeSet;
 
-/// A lock, granted or asked for.
+/// A lock, granted or requested.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ExtentLock {
-    /// Its name.
+    /// Number that identifies the lock.
     pub(crate) id: u64,
     pub(crate) is_write: bool,
-    /// What it covers.
+    /// Ranges that the lock covers.
     pub(crate) ranges: RangeSet,
 }
 
 impl ExtentLock {
-    /// Whether both could not be granted at once.
+    /// True if the two locks cannot both be granted.
     fn conflicts(&self, other: &ExtentLock) -> bool {
         (self.is_write || other.is_write) && self.ranges.overlaps(&other.ranges)
     }
 }
 
-/// The locks of one object. A conflict scan is linear in their number.
+/// The locks of one object. The search for conflicts is linear in their number.
 #[derive(Default, Debug)]
 pub(crate) struct ExtentQueue {
     granted: Vec<ExtentLock>,
-    /// In order of arrival. Each conflicts with a granted lock or with one before it.
+    /// Waiting requests in order of arrival. Each conflicts with a granted lock or with a waiting request before it.
     waiting: Vec<ExtentLock>,
 }
 
@@ -41,12 +41,12 @@ impl ExtentQueue {
         granted
     }
 
-    /// Whether there is a lock, granted or waiting, that `lock` would have to wait for.
+    /// True if there is a lock, granted or waiting, that `lock` would have to wait for.
     fn is_blocked(&self, lock: &ExtentLock) -> bool {
         self.granted.iter().chain(&self.waiting).any(|other| other.conflicts(lock))
     }
 
-    /// Takes a lock or a waiting request away; the requests that are granted for it, in their order.
+    /// Removes a lock or a waiting request. Returns the requests that are granted as a result, in their order.
     pub(crate) fn remove(&mut self, id: u64) -> Vec<u64> {
         if let Some(at) = self.granted.iter().position(|l| l.id == id) {
             self.granted.swap_remove(at);
@@ -60,7 +60,7 @@ impl ExtentQueue {
         granted_now
     }
 
-    /// Panics unless the lock is granted with all of `ranges`, and with no other lock that it conflicts with. For those who are
+    /// Panics unless the lock is granted with all of `ranges`, and no conflicting lock is granted. For callers that are
     /// about to touch the data.
     pub(crate) fn assert_granted(&self, id: u64, ranges: &RangeSet, is_write: bool) {
         let Some(lock) = self.granted.iter().find(|lock| lock.id == id) else {
@@ -72,12 +72,12 @@ impl ExtentQueue {
         assert!(other.is_none(), "{lock:?} and {other:?} are granted at once");
     }
 
-    /// Requests that wait.
+    /// Number of waiting requests.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Panics if two locks are granted that must not be, or if a request waits for nobody.
+    /// Panics if two conflicting locks are granted, or if a request waits for no other.
     #[cfg(test)]
     fn check(&self) {
         for (n, lock) in self.granted.iter().enumerate() {
@@ -90,7 +90,8 @@ impl ExtentQueue {
         }
     }
 
-    /// Grants every waiting request that nothing blocks any more. Grants block, they never unblock: one pass is all.
+    /// Grants every waiting request that is no longer blocked. A grant never unblocks another request, so one pass is
+    /// enough.
     fn reprocess(&mut self) -> Vec<u64> {
         let mut granted_now = Vec::new();
         for lock in std::mem::take(&mut self.waiting) {
@@ -102,7 +103,7 @@ impl ExtentQueue {
         granted_now
     }
 
-    /// Whether there is neither a lock nor a request.
+    /// True if there is neither a lock nor a request.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.granted.is_empty() && self.waiting.is_empty()
@@ -192,8 +193,8 @@ mod tests {
         assert_eq!(q.waiting, []);
     }
 
-    /// The rule itself, as the model: of all requests in order of arrival, one waits if and only if it conflicts with
-    /// a granted one or with an earlier one that waits; and once granted it stays.
+    /// The rule itself, as the model: of all requests in order of arrival, one waits if and only if it conflicts with a
+    /// granted one or with an earlier waiting one; and once granted it stays granted.
     struct Model(Vec<(ExtentLock, bool)>);
 
     impl Model {

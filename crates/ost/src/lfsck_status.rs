@@ -1,5 +1,5 @@
-//! `obdfilter.*.lfsck_layout`: what the MDT that checks the file system had this OST look up and repair, as Lustre prints
-//! it.
+//! `obdfilter.*.lfsck_layout`: the queries and repairs that this OST carried out for the MDT's check of the file system,
+//! in Lustre's format.
 
 use nacre_base::Timestamp;
 use nacre_wire::lfsck::{ObjectAction, ObjectQuery};
@@ -12,7 +12,7 @@ pub(crate) struct LfsckStatus(Mutex<Counts>);
 
 #[derive(Default)]
 struct Counts {
-    /// When the last check began and ended; zero if none did.
+    /// When the last check began and ended; zero if there was none.
     begun: i64,
     completed: i64,
     checked: u64,
@@ -24,7 +24,7 @@ struct Counts {
 }
 
 impl LfsckStatus {
-    /// Objects were asked for, and so many are told.
+    /// Counts a query that returned `told` objects.
     pub(crate) fn handle_query(&self, query: &ObjectQuery, told: usize, now: Timestamp) {
         if !query.fids.is_empty() || query.count <= 1 {
             return;
@@ -40,7 +40,7 @@ impl LfsckStatus {
         }
     }
 
-    /// A repair was carried out.
+    /// Counts a repair that was carried out.
     pub(crate) fn handle_repair(&self, action: ObjectAction) {
         let mut counts = self.0.lock();
         *match action {

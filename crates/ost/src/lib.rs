@@ -1,10 +1,11 @@
 //! The object service: reads and writes of objects, their creation and destruction, sizes and space.
 //!
-//! An object is a record in table `objects` and data in a file of the device. The record is the truth: an object
-//! without a record does not exist, and its size is the recorded one. Data is written first, then the record, in a
-//! transaction (or the record first, and the transaction's commit waits for the data); so a crash leaves a clean prefix of the changes of records, and data beyond the recorded size is cut
-//! off when the object is first touched again. (Bytes written over older bytes, and a truncation, are not taken back
-//! by a crash, as on any file system that journals only metadata: the client writes them again.)
+//! An object is a record in table `objects` and data in a file of the device. The record is the truth: an object without
+//! a record does not exist, and its size is the recorded one. Data is written first, then the record, in a transaction
+//! (or the record first, and the transaction's commit waits for the data). So a crash leaves a clean prefix of the
+//! changes of records, and data beyond the recorded size is cut off when the object is next used. (A crash does not undo
+//! bytes written over older bytes, or a truncation, as on any file system that journals only metadata: the client writes
+//! them again.)
 //!
 //! What must not be here: names, files, stripes.
 

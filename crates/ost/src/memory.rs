@@ -1,13 +1,13 @@
-//! Memory for data that was answered for and is not on the device yet: how much of it there is, and never too much.
+//! Bounds the memory of acknowledged data that is not on the device yet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many bytes are in memory only.
+/// Number of bytes that are only in memory.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Memory(Arc<AtomicU64>);
 
-/// Bytes in memory only; given back when this is dropped.
+/// Bytes that are only in memory; dropping this gives them back.
 #[derive(Debug)]
 pub(crate) struct Taken {
     memory: Memory,
@@ -15,7 +15,7 @@ pub(crate) struct Taken {
 }
 
 impl Memory {
-    /// Takes `bytes`, if no more than `max` are taken with them.
+    /// Takes `bytes`, unless more than `max` would then be taken.
     pub(crate) fn take(&self, bytes: u64, max: u64) -> Option<Taken> {
         let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= max);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;

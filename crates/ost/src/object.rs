@@ -1,5 +1,4 @@
-//! One object in memory: its range locks, what is known of its record, and whether its data file is as long as the
-//! record says.
+//! One object in memory: its range locks, the known record, and whether its data file is as long as the record says.
 
 use crate::range_lock::RangeLock;
 use crate::record::ObjectRecord;
@@ -14,20 +13,20 @@ pub(crate) struct Object {
     pub(crate) fid: Fid,
     /// Held for every access to the data.
     pub(crate) range: Arc<RangeLock>,
-    /// Changed only by who has the turn at the running transaction.
+    /// Changed only by the operation that has its turn at the running transaction.
     record: Mutex<Known>,
-    /// False at first, and after a write that failed: the data file may be longer or shorter than recorded.
+    /// False at first, and after a failed write: the data file may be longer or shorter than the record says.
     is_settled: AtomicBool,
     /// Ranges changed since the last commit, with the client that changed them.
     pub(crate) uncommitted: Mutex<Uncommitted>,
 }
 
-/// What is known of a record without asking the index.
+/// The record, as far as it is known without reading the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// Nothing.
+    /// The record has to be read.
     Nothing,
-    /// This is it.
+    /// The current record.
     Record(ObjectRecord),
     /// The object was destroyed.
     Gone,
@@ -48,7 +47,7 @@ impl Object {
         *self.record.lock()
     }
 
-    /// To be called at one's turn at the running transaction.
+    /// Sets the known record; to be called at one's turn at the running transaction.
     pub(crate) fn set_known(&self, known: Known) {
         *self.record.lock() = known;
     }
@@ -61,18 +60,18 @@ impl Object {
         self.is_settled.store(true, Ordering::Release);
     }
 
-    /// Begins a change of the data. If it does not come to its end, by an error or because its request is gone, the
-    /// data file is made as long as recorded before anyone looks at it again.
+    /// Begins a change of the data. If the change does not come to its end, because of an error or because its request
+    /// was dropped, the data file is given its recorded length before it is used again.
     pub(crate) fn begin_change(&self) -> DataChange<'_> {
         DataChange(Some(self))
     }
 }
 
-/// A change of an object's data that its record does not speak of yet. To be dropped before the range lock.
+/// A change of an object's data that is not in its record yet. To be dropped before the range lock.
 pub(crate) struct DataChange<'a>(Option<&'a Object>);
 
 impl DataChange<'_> {
-    /// The record speaks of it.
+    /// The record now includes the change.
     pub(crate) fn recorded(mut self) {
         self.0 = None;
     }

@@ -1,4 +1,4 @@
-//! What the operations of an OST work on, and what several of them do.
+//! The state that the operations of an OST work on, and the steps that several of them share.
 
 use crate::brw_stats::BrwStats;
 use crate::lfsck_status::LfsckStatus;
@@ -19,10 +19,10 @@ use nacre_wire::ldlm::LockMode;
 use nacre_wire::ost::WriteReply;
 use std::sync::Arc;
 
-/// In a request: no lock of the client covers it, the server is to take one.
+/// Lock handle in a request that no lock of the client covers: the server takes a lock itself.
 pub(crate) const NO_LOCK: u64 = 0;
 
-/// What the handlers work on.
+/// State that the handlers work on.
 pub(crate) struct ObjectService {
     pub(crate) target: Arc<Target>,
     pub(crate) objects: Objects,
@@ -34,20 +34,20 @@ pub(crate) struct ObjectService {
     pub(crate) memory: Memory,
     pub(crate) brw_stats: BrwStats,
     pub(crate) servers: Arc<Servers>,
-    /// Where the next sequence comes from when all ids of the current one are used up.
+    /// Source of the next sequence when all ids of the current one are used up.
     pub(crate) successors: Box<dyn Successors>,
 }
 
 impl ObjectService {
-    /// The attributes of an object with this record. The device is not asked about an object that was never written to: it
-    /// would look for a file that is not there, and the first lock of every new file waits for this.
+    /// The attributes of an object with this record. For an object that was never written to, the device is not asked: it
+    /// would look for a missing file, and the first lock of every new file waits for this.
     pub(crate) async fn attr(&self, fid: Fid, record: &ObjectRecord) -> Result<ObjectAttr, Errno> {
         let stat = if record.is_precreated { ObjectStat::default() } else { self.stat(fid).await? };
         Ok(record.attr(stat))
     }
 
-    /// Makes sure that other clients' caches agree with an access to these ranges: by `lock`, the client's own extent lock
-    /// (ESTALE if it does not cover them), or by one taken here, which waits for what is in its way. To be held to the
+    /// Makes sure that other clients' caches agree with an access to these ranges: by `lock`, the client's own extent
+    /// lock (ESTALE if it does not cover them), or by a lock taken here, which waits for conflicting ones. Held until the
     /// end of the access, and taken before the ranges are locked against other requests.
     pub(crate) async fn lock_ranges(
         &self,
@@ -57,7 +57,7 @@ impl ObjectService {
         access: Access,
         ranges: &RangeSet,
     ) -> Result<Option<ServerLockGuard>, Errno> {
-        // Replays come before the locks, one at a time, and were let in once.
+        // Replays run before locks exist, one at a time, and had their access checked when they first ran.
         if request.is_replay() {
             return Ok(None);
         }
@@ -70,12 +70,12 @@ impl ObjectService {
         self.locks.lock_server(request, fid, mode, ranges.clone()).await.map(Some)
     }
 
-    /// The reply to a change of an object's data that took no grant.
+    /// Reply to a change of an object's data that used no grant.
     pub(crate) fn change_reply(&self, fid: Fid, record: &ObjectRecord, stat: ObjectStat) -> Response {
         Response::new(&WriteReply { attr: record.attr(stat), grant: 0, contended: self.locks.is_contended(fid) })
     }
 
-    /// What the device knows of the object's data.
+    /// Length and space of the object's data on the device.
     pub(crate) async fn stat(&self, fid: Fid) -> Result<ObjectStat, Errno> {
         Ok(self.target.osd().stat(fid).await?.unwrap_or_default())
     }

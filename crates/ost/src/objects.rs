@@ -1,5 +1,5 @@
-//! The objects in use, and the three things that every operation on one does: find it, lock it with its data file as
-//! long as its record says, and change its record in a transaction that saves the reply.
+//! The objects in use, and the three steps that every operation on an object takes: find it, lock it with its data file
+//! as long as its record says, and change its record in a transaction that saves the reply.
 
 use crate::object::{Known, Object};
 use crate::range_lock::RangeGuard;
@@ -12,7 +12,7 @@ use nacre_tgt::Target;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Objects kept in memory before those that nobody uses are dropped.
+/// Number of objects in memory at which unused ones are dropped.
 const OBJECTS_CACHED_MAX: usize = 1 << 16;
 
 /// The objects in use, by FID.
@@ -24,12 +24,12 @@ pub(crate) struct Objects {
 /// The objects in memory.
 struct Cached {
     objects: FxHashMap<Fid, Arc<Object>>,
-    /// Those that may go are looked for when there are so many.
+    /// Number of objects at which the next search for unused ones begins.
     sweep_at: usize,
 }
 
 impl Cached {
-    /// Drops objects that nobody uses, but for those with changes that are not committed: who made these must be known.
+    /// Drops unused objects, except those with uncommitted changes, because the clients that made these must stay known.
     fn sweep(&mut self, committed: Transno) {
         let is_committed = |object: &Object| match object.known() {
             Known::Record(record) => record.version <= committed.0,
@@ -41,7 +41,7 @@ impl Cached {
     }
 }
 
-/// How ranges are locked.
+/// Access for which ranges are locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Access {
     Read,
@@ -86,8 +86,8 @@ impl Objects {
         }
     }
 
-    /// Locks ranges of the object's data and tells its record under that lock. The data file is as long as the record
-    /// says, apart from what others are writing behind it.
+    /// Locks ranges of the object's data, and returns the lock with the object's record. The data file is as long as the
+    /// record says, apart from data that others are writing beyond its end.
     pub(crate) async fn lock(
         &self,
         object: &Object,
@@ -109,7 +109,7 @@ impl Objects {
         }
     }
 
-    /// Makes the data file as long as the record says: cuts off what a crash or a failed write left behind the end.
+    /// Gives the data file the recorded length: cuts off data that a crash or a failed write left beyond the end.
     async fn settle(&self, object: &Object) -> Result<(), Errno> {
         let alone = object.range.write(RangeSet::ALL).await;
         if object.is_settled() {
@@ -136,7 +136,7 @@ impl Objects {
         self.change_before(None, request, object, change, respond).await
     }
 
-    /// The same, where data that the record will speak of is still on its way to the device: the commit waits for it.
+    /// As [`Objects::change`], for data that is still on its way to the device: the commit waits for it.
     pub(crate) async fn change_before(
         &self,
         data: Option<PendingData>,
@@ -146,7 +146,7 @@ impl Objects {
         respond: impl FnOnce(&ObjectRecord) -> Response,
     ) -> Result<Response, Errno> {
         let mut operation = self.target.begin_for(request).await?;
-        // The record is there, and as large as it will be; its data has space that was granted or reserved.
+        // The record exists, and does not grow; its data has space that was granted or reserved.
         operation.use_reserve();
         let mut record = ObjectRecord::load(&*operation, object.fid)?.ok_or(Errno::ENOENT)?;
         let found = record.pre_versions();
@@ -174,7 +174,7 @@ impl Objects {
         uncommitted.handle_change(ranges, request.export.client, response.transno, committed);
     }
 
-    /// Waits until what other clients wrote of `ranges` is committed, so that no crash can take back what the client of
+    /// Waits until changes of `ranges` by other clients are committed, so that no crash can undo what the client of
     /// `request` is about to see.
     pub(crate) async fn commit_what_others_wrote(
         &self,
@@ -190,7 +190,7 @@ impl Objects {
         Ok(())
     }
 
-    /// The object's record was changed by the operation whose turn it is, in a way of its own.
+    /// Forgets the cached record, because the operation whose turn it is has changed the stored one directly.
     pub(crate) fn forget(&self, fid: Fid) {
         if let Some(object) = self.cached.lock().objects.get(&fid) {
             object.set_known(Known::Nothing);
@@ -208,7 +208,7 @@ impl Objects {
         })
     }
 
-    /// The objects were destroyed by the operation whose turn it is.
+    /// Marks objects that the operation whose turn it is has destroyed.
     pub(crate) fn gone(&self, fids: &[Fid]) {
         let mut cached = self.cached.lock();
         for object in fids.iter().filter_map(|fid| cached.objects.remove(fid)) {

@@ -8,7 +8,7 @@ const fn gauge(name: &'static str, unit: &'static str, about: &'static str) -> D
     Declared::shown(OST, name, Kind::Gauge, about).in_unit(unit)
 }
 
-/// All of them.
+/// All declarations.
 pub const PARAMS: &[Declared] = &[
     Declared::kept(OST, "brw_size", number(1, 64), "4", "Bounds the data in one read or write request.").in_unit("MiB"),
     Declared::kept(OST, "degraded", SWITCH, "0", "1 keeps new objects away from the OST while others have space."),

@@ -1,5 +1,5 @@
-//! Locks on ranges of one object for the length of one request: reads and writes of an RPC are atomic towards each
-//! other. First come, first served. Clients know nothing of them.
+//! Locks on ranges of one object for the duration of one request, which make the reads and writes of an RPC atomic. First
+//! come, first served. Clients do not know of these locks.
 
 use crate::extent_queue::{ExtentLock, ExtentQueue};
 use nacre_ldlm::RangeSet;
@@ -20,7 +20,7 @@ struct State {
     last_id: u64,
 }
 
-/// A lock that is held, or waited for, until this is dropped.
+/// A lock that is held or waited for; dropping this gives it up.
 #[must_use = "dropping it unlocks"]
 pub(crate) struct RangeGuard {
     lock: Arc<RangeLock>,
@@ -28,12 +28,12 @@ pub(crate) struct RangeGuard {
 }
 
 impl RangeLock {
-    /// Waits until nobody writes in the ranges.
+    /// Waits until no request writes in the ranges.
     pub(crate) async fn read(self: &Arc<Self>, ranges: RangeSet) -> RangeGuard {
         self.lock(ranges, false).await
     }
 
-    /// Waits until nobody reads or writes in the ranges.
+    /// Waits until no request reads or writes in the ranges.
     pub(crate) async fn write(self: &Arc<Self>, ranges: RangeSet) -> RangeGuard {
         self.lock(ranges, true).await
     }
@@ -50,7 +50,7 @@ impl RangeLock {
                 state.waiters.push((id, sender));
                 Some(receiver)
             };
-            // From here the guard takes the lock back, also if this future is dropped while it waits.
+            // From here on the guard gives the lock back, even if this future is dropped while it waits.
             (RangeGuard { lock: self.clone(), id }, granted)
         };
         if let Some(granted) = granted {
@@ -61,12 +61,12 @@ impl RangeLock {
 }
 
 impl RangeGuard {
-    /// Panics unless nobody else writes in `ranges`. To be called where data is read.
+    /// Panics unless no other request writes in `ranges`. To be called where data is read.
     pub(crate) fn assert_reads(&self, ranges: &RangeSet) {
         self.lock.state.lock().queue.assert_granted(self.id, ranges, false);
     }
 
-    /// Panics unless nobody else reads or writes in `ranges`. To be called where data is changed.
+    /// Panics unless no other request reads or writes in `ranges`. To be called where data is changed.
     pub(crate) fn assert_writes(&self, ranges: &RangeSet) {
         self.lock.state.lock().queue.assert_granted(self.id, ranges, true);
     }
@@ -79,7 +79,7 @@ impl Drop for RangeGuard {
         for granted in state.queue.remove(self.id) {
             let at = state.waiters.iter().position(|(id, _)| *id == granted);
             let (_, waiter) = state.waiters.swap_remove(at.expect("a request that waits has somebody who waits"));
-            // A waiter that is gone takes its lock back in its own drop.
+            // A waiter that is gone gave its lock back when it was dropped.
             let _ = waiter.send(());
         }
         let (waiters, requests) = (state.waiters.len(), state.queue.waiting());

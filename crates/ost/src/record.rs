@@ -1,4 +1,4 @@
-//! What is kept of an object, and its encoding.
+//! The record of an object, and its encoding.
 
 use crate::OBJECTS;
 use bytes::BytesMut;
@@ -12,31 +12,31 @@ use nacre_wire::{WireError, decode, encode};
 /// An object's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ObjectRecord {
-    /// Size in bytes: the truth, whatever the data file's is.
+    /// Size in bytes: the authoritative one, whatever the length of the data file.
     pub(crate) size: u64,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) atime: Timestamp,
     pub(crate) mtime: Timestamp,
     pub(crate) ctime: Timestamp,
-    /// The file it belongs to, known from the first write on: the back pointer.
+    /// The file that the object belongs to (the back pointer), known from the first write on.
     pub(crate) parent: Fid,
     pub(crate) stripe_index: u32,
-    /// The newest layout that a writer had.
+    /// Generation of the newest layout that a writer had.
     pub(crate) layout_version: u32,
     /// Transno of the last change.
     pub(crate) version: u64,
-    /// Created ahead of use, and never changed since.
+    /// True if the object was created ahead of use, and never changed since.
     pub(crate) is_precreated: bool,
-    /// Transno of the last truncation: what is written before and after one must not be mixed (version-based recovery). 0 if
-    /// there was none since this is kept.
+    /// Transno of the last truncation: writes before and after it must not be mixed (version-based recovery). 0 if there
+    /// was none since this field exists.
     pub(crate) vbr_version: u64,
 }
 
-/// Who changes an object's data, and when: what all such requests tell.
+/// Client and time of a change of an object's data, which all such requests carry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Change {
-    /// The file, if the request tells.
+    /// The file and stripe index, if the request has them.
     pub(crate) parent: Option<(Fid, u32)>,
     pub(crate) owner: Option<(u32, u32)>,
     pub(crate) layout_version: u32,
@@ -44,13 +44,13 @@ pub(crate) struct Change {
 }
 
 impl ObjectRecord {
-    /// A writer whose layout is older than one that was used here is refused: the file has moved on.
+    /// Refuses a writer whose layout is older than one that was used here, because the file has moved on.
     pub(crate) fn check_layout(&self, layout_version: u32) -> Result<(), Errno> {
         if layout_version < self.layout_version { Err(Errno::ESTALE) } else { Ok(()) }
     }
 
-    /// Notes a change of data. Times only advance by ctime: a write that was overtaken by a later `utimes` must not
-    /// undo it.
+    /// Applies a change of data. Times advance only with ctime: a write that a later `utimes` has overtaken must not undo
+    /// it.
     pub(crate) fn changed(&mut self, change: &Change) -> Result<(), Errno> {
         self.check_layout(change.layout_version)?;
         self.layout_version = change.layout_version;
@@ -70,7 +70,7 @@ impl ObjectRecord {
         Ok(())
     }
 
-    /// What a change of data is based on.
+    /// The versions that a change of data is based on.
     pub(crate) fn pre_versions(&self) -> Versions {
         Versions([self.vbr_version, 0, 0, 0])
     }
@@ -87,7 +87,7 @@ impl ObjectRecord {
         }
     }
 
-    /// The object's record, `None` if it does not exist.
+    /// Loads the object's record; `None` if it does not exist.
     pub(crate) fn load(transaction: &dyn Transaction, fid: Fid) -> Result<Option<ObjectRecord>, Errno> {
         match transaction.get(OBJECTS, &fid.to_key())? {
             Some(value) => decode(&value).map(Some).map_err(|_| Errno::EIO),
@@ -95,7 +95,7 @@ impl ObjectRecord {
         }
     }
 
-    /// Writes the record.
+    /// Stores the record.
     pub(crate) fn store(&self, transaction: &mut dyn Transaction, fid: Fid) -> Result<(), Errno> {
         Ok(transaction.put(OBJECTS, &fid.to_key(), &encode(self))?)
     }
@@ -132,7 +132,7 @@ impl Field for ObjectRecord {
             layout_version: Field::take(from)?,
             version: Field::take(from)?,
             is_precreated: Field::take(from)?,
-            // Older records end here.
+            // Records of older versions end here.
             vbr_version: if from.remaining() == 0 { 0 } else { Field::take(from)? },
         })
     }

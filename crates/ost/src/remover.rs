@@ -1,5 +1,5 @@
-//! Removes the data of destroyed objects: only once the transaction that removed the record is durable, so that no
-//! crash brings a record back without its data. What a crash leaves undone is found at the next start.
+//! Removes the data of destroyed objects only once the transaction that removed the record is durable, so that no crash
+//! brings a record back without its data. The next start finishes what a crash interrupted.
 
 use crate::record::ObjectRecord;
 use futures_util::StreamExt;
@@ -10,39 +10,39 @@ use nacre_tgt::{Operation, Target};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-/// Objects looked up at one turn while orphans are searched.
+/// Number of objects looked up in one turn of the search for orphans.
 const SEARCH_BATCH: usize = 256;
-/// Objects whose data is removed at a time: a device that discards what is freed, and is waited for, takes seconds for each
-/// GiB, and what is written meanwhile must not outrun it.
+/// Number of objects whose data is removed at a time. A device that discards freed space synchronously takes seconds for
+/// each GiB, and new writes must not outrun it.
 const REMOVED_AT_A_TIME: usize = 8;
 
 /// Most objects of one OST_DESTROY.
 pub(crate) const DESTROY_COUNT_MAX: usize = 4096;
-/// Most objects that are destroyed and still have data. Beyond, OST_DESTROY waits, in the order of arrival: whoever destroys
-/// faster than the device removes is as fast as the device.
+/// Most objects that are destroyed and still have data. Beyond that, OST_DESTROY waits, in the order of arrival: a client
+/// cannot destroy faster than the device removes.
 const UNREMOVED_MAX: u32 = 65_536;
 const _: () =
     assert!(DESTROY_COUNT_MAX <= UNREMOVED_MAX as usize, "one request can wait for all the room that there is");
 
-/// Takes destroyed objects.
+/// Takes destroyed objects, whose data a task removes.
 #[derive(Clone)]
 pub(crate) struct Remover {
     queue: mpsc::UnboundedSender<Job>,
-    /// Bounds what is in `queue`, or will be with the next commit.
+    /// Bounds the objects in `queue`, and those that will be there after the next commit.
     room: Arc<Semaphore>,
 }
 
-/// Room for objects whose data is to be removed, until it is.
+/// Room for objects whose data has to be removed, held until it is.
 pub(crate) struct Room(OwnedSemaphorePermit);
 
 enum Job {
     Remove(Vec<Fid>, Option<Room>),
-    /// Tell when all that came before is done.
+    /// Reply once all earlier jobs are done.
     Tell(oneshot::Sender<()>),
 }
 
 impl Remover {
-    /// A remover, and what must run as a task for it.
+    /// Creates a remover, and the future that must run as its task.
     pub(crate) fn new(target: Arc<Target>) -> (Remover, impl Future<Output = ()> + Send + 'static) {
         let (queue, mut jobs) = mpsc::unbounded_channel();
         let run = async move {
@@ -73,14 +73,14 @@ impl Remover {
         }
     }
 
-    /// Takes all the room that there is; for tests.
+    /// Takes all the room that is left; for tests.
     #[cfg(test)]
     pub(crate) fn take_all_room(&self) -> Room {
         Room(self.room.clone().try_acquire_many_owned(self.room.available_permits() as u32).unwrap())
     }
 
-    /// Has the data of these objects removed when the operation, which removed their records, is durable. Orphans, of which
-    /// an MDT's start has few, need no room.
+    /// Removes the data of these objects once the operation, which removed their records, is durable. Orphans need no
+    /// room, because an MDT's start has few.
     pub(crate) fn remove_on_commit(&self, operation: &mut Operation<'_>, fids: Vec<Fid>, room: Option<Room>) {
         let has_room = room.as_ref().is_none_or(|room| fids.len() <= room.0.num_permits());
         assert!(has_room, "{} objects are destroyed, more than there is room for", fids.len());
@@ -91,11 +91,11 @@ impl Remover {
         }));
     }
 
-    /// Waits until the data of all objects is removed whose destruction is durable now.
+    /// Waits until the data is removed of all objects whose destruction is durable now.
     pub(crate) async fn drained(&self) {
         let (done, told) = oneshot::channel();
         if self.queue.send(Job::Tell(done)).is_ok() {
-            // Not told: the target has stopped.
+            // There is no reply if the target has stopped.
             let _ = told.await;
         }
     }
@@ -110,7 +110,7 @@ async fn remove(target: &Target, fids: Vec<Fid>) {
     stream::iter(fids).for_each_concurrent(REMOVED_AT_A_TIME, remove_one).await;
 }
 
-/// Removes data without a record: what a crash left between the durable removal of a record and that of its data.
+/// Removes data without a record: a crash came between the durable removal of the record and that of the data.
 pub(crate) async fn remove_orphans(target: Arc<Target>) {
     match orphans(&target).await {
         Ok(orphans) if orphans.is_empty() => {}
@@ -133,7 +133,7 @@ async fn orphans(target: &Target) -> Result<Vec<Fid>, Errno> {
             }
         }
     }
-    // A record may be missing only because a destroy of a moment ago is not durable yet. No FID comes back.
+    // A record may be missing only because a recent destroy is not durable yet. FIDs are never reused.
     if !orphans.is_empty() {
         target.commit().await?;
     }

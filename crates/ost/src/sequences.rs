@@ -1,5 +1,6 @@
-//! The sequences of an OST's objects. Ids are 32 bits, so a sequence is used up some day: then the MGS gives its successor.
-//! An OST owns every sequence that it was ever given. Later ones have higher numbers, as the MGS gives each number once.
+//! The sequences of an OST's objects. Ids have 32 bits, so a sequence is used up some day; the MGS then gives its
+//! successor. An OST owns every sequence that it was ever given. Later ones have higher numbers, because the MGS gives
+//! each number once.
 
 use crate::TARGET_SEQ;
 use async_trait::async_trait;
@@ -9,21 +10,21 @@ use nacre_osd::Transaction;
 use nacre_tgt::TARGET;
 use std::sync::Arc;
 
-/// The last id of a sequence. The one above is never given, so that the end of a range has a number.
+/// The last id of a sequence. The id above it is never handed out, so that the end of a range has a number.
 pub(crate) const OID_MAX: u32 = u32::MAX - 1;
 /// Key of the last id that was handed out in the current sequence.
 const LAST_ID: &[u8] = b"last_id";
 /// Key of the sequences that are used up, ascending, 8 bytes each.
 const FORMER_SEQS: &[u8] = b"former_seqs";
 
-/// Gives successors.
+/// Source of successors.
 #[async_trait]
 pub(crate) trait Successors: Send + Sync {
-    /// The sequence after `used_up`: the same one however often it is asked for.
+    /// The sequence after `used_up`: the same one however often it is requested.
     async fn successor(&self, used_up: u64) -> Result<u64, Errno>;
 }
 
-/// The MGS gives them.
+/// Successors from the MGS.
 pub(crate) struct OfMgs {
     pub(crate) mgc: Arc<Mgc>,
     pub(crate) name: TargetName,
@@ -36,14 +37,14 @@ impl Successors for OfMgs {
     }
 }
 
-/// What an OST's table says of its sequences.
+/// Sequences in an OST's table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sequences {
-    /// Those that are used up, ascending.
+    /// Sequences that are used up, ascending.
     pub(crate) former: Vec<u64>,
     /// The sequence of new objects; 0 if the OST has none yet.
     pub(crate) current: u64,
-    /// The last id of it that was handed out.
+    /// The last id of `current` that was handed out.
     pub(crate) last_id: u32,
 }
 
@@ -65,20 +66,20 @@ impl Sequences {
         put_last_id(tx, self.last_id)
     }
 
-    /// Whether a sequence is, or was, the OST's.
+    /// True if the OST has or had the sequence.
     pub(crate) fn owns(&self, seq: u64) -> bool {
         seq != 0 && (seq == self.current || self.former.contains(&seq))
     }
 
-    /// New objects have the sequence `next` from now on.
+    /// New objects get the sequence `next` from now on.
     pub(crate) fn succeed(&mut self, next: u64) {
         assert!(next > self.current, "sequence {next:#x} does not follow {:#x}", self.current);
         self.former.push(self.current);
         (self.current, self.last_id) = (next, 0);
     }
 
-    /// A file has this object: no id up to it is handed out again. It may be of a sequence that the OST does not know, if the
-    /// OST was restored from a backup made before it was given that sequence.
+    /// Records that a file has this object: no id up to it is handed out again. Its sequence may be unknown if the OST
+    /// was restored from a backup made before it was given that sequence.
     pub(crate) fn handle_used(&mut self, last: Fid) {
         if last.seq > self.current && self.current != 0 {
             self.succeed(last.seq);
@@ -97,7 +98,7 @@ pub(crate) fn current(tx: &dyn Transaction) -> Result<u64, Errno> {
     }
 }
 
-/// Notes the last id of the current sequence that was handed out.
+/// Stores the last id of the current sequence that was handed out.
 pub(crate) fn put_last_id(tx: &mut dyn Transaction, last_id: u32) -> Result<(), Errno> {
     Ok(tx.put(TARGET, LAST_ID, &last_id.to_be_bytes())?)
 }

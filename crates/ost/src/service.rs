@@ -1,4 +1,4 @@
-//! The service on one screen: every operation, and what connecting means to an OST.
+//! The table of all operations, and an OST's part in connects and disconnects.
 
 use crate::object_service::ObjectService;
 use crate::ops;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 const CLIENT: Roles = Roles::CLIENT;
 const MDT: Roles = Roles::MDT;
 
-/// Every operation: opcode, name in the statistics, whether it changes something, who may ask for it, handler.
+/// Every operation: opcode, name in the statistics, whether it changes something, the roles that may send it, handler.
 const TABLE: &[Handler<ObjectService>] = &[
     line(Opcode::OstGetattr, "getattr", Access::Reads, CLIENT, |s, r| Box::pin(ops::getattr::handle(s, r))),
     line(Opcode::OstSetattr, "setattr", Access::Changes, CLIENT, |s, r| Box::pin(ops::setattr::handle(s, r))),
@@ -96,7 +96,8 @@ impl Service for ObjectService {
     }
 
     async fn disconnected(&self, export: &Arc<Export>) {
-        // What it wrote must not be seen and lost either, and it will not come back to write it again.
+        // Other clients must not see data of this client that a crash would lose, and this client will not come back to
+        // write it again.
         if self.settings.sync_on_lock_cancel() != SyncOnLockCancel::Never {
             let _ = self.target.commit().await;
         }

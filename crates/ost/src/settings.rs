@@ -1,4 +1,4 @@
-//! What an administrator can set and see, under Lustre's names: `obdfilter.<name>.*`.
+//! Settings for administrators, under Lustre's names: `obdfilter.<name>.*`.
 
 use crate::space::Space;
 use nacre_base::size::MIB;
@@ -16,34 +16,34 @@ pub(crate) struct Settings {
     /// Largest read or write RPC, in MiB.
     brw_size: Arc<AtomicU64>,
     sync_journal: Arc<AtomicU64>,
-    /// How much of what was answered for may be in memory only, in MiB; with 0 nothing.
+    /// How much acknowledged data may be only in memory, in MiB; 0 turns this off.
     reply_from_memory_mb: Arc<AtomicU64>,
     sync_on_lock_cancel: Arc<AtomicU64>,
 }
 
-/// When a write is answered.
+/// The moment at which a write is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReplyAfter {
-    /// Its data is received and its record changed; data goes to the device later, and before the commit.
+    /// Data is received and the record changed; data goes to the device later, and before the commit.
     Memory,
-    /// Its data is on the device and its record changed.
+    /// Data is on the device and the record changed.
     Device,
-    /// It is committed.
+    /// The change is committed.
     Commit,
 }
 
-/// Whether giving back a lock over what is not committed waits for a commit.
+/// Whether giving back a lock over uncommitted data waits for a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SyncOnLockCancel {
     /// No.
     Never,
-    /// If somebody waits for a lock in order to read.
+    /// If the lock was called back by a client that wants to read.
     Blocking,
     /// Yes.
     Always,
 }
 
-/// By number, as Lustre has them.
+/// The values in the order of Lustre's numbers.
 const SYNC_ON_LOCK_CANCEL: [(&str, SyncOnLockCancel); 3] = [
     ("never", SyncOnLockCancel::Never),
     ("blocking", SyncOnLockCancel::Blocking),
@@ -51,7 +51,7 @@ const SYNC_ON_LOCK_CANCEL: [(&str, SyncOnLockCancel); 3] = [
 ];
 
 impl Settings {
-    /// The defaults, registered as parameters together with what can only be seen.
+    /// Creates the defaults, and registers them as parameters together with read-only ones.
     pub(crate) fn register(target: &Target, space: &Arc<Space>) -> Settings {
         let number = |n| Arc::new(AtomicU64::new(n));
         let (brw_size, sync_on_lock_cancel) = (number(4), number(SyncOnLockCancel::Blocking as u64));
@@ -99,7 +99,7 @@ impl Settings {
         (self.brw_size.load(Ordering::Relaxed) * MIB) as u32
     }
 
-    /// When a write is answered whose client keeps the data until it is committed, or does not.
+    /// When to acknowledge a write; `client_keeps_data`: the client keeps the data until it is committed.
     pub(crate) fn reply_after(&self, client_keeps_data: bool) -> ReplyAfter {
         if !client_keeps_data || is_on(&self.sync_journal) {
             ReplyAfter::Commit
@@ -110,7 +110,7 @@ impl Settings {
         }
     }
 
-    /// Bytes that may be in memory only though they were answered for.
+    /// Bytes of acknowledged data that may be only in memory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.reply_from_memory_mb.load(Ordering::Relaxed) * MIB
     }
@@ -129,7 +129,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The bits of `statfs` that the administrator set.
+    /// Bits of `statfs` that the administrator has set.
     pub(crate) fn state(&self) -> u32 {
         let mut state = 0;
         for (cell, bit) in [
@@ -145,7 +145,7 @@ impl Settings {
     }
 }
 
-/// Most that `reply_from_memory_mb` may be.
+/// Largest value of `reply_from_memory_mb`.
 const MEMORY_MB_MAX: u64 = 64 << 10;
 
 fn is_on(cell: &AtomicU64) -> bool {

@@ -1,4 +1,4 @@
-//! Space of the device and who may take it: the grant engine with the device's `statfs` behind it.
+//! Space of the device and the clients' claims to it: the grant engine with the device's `statfs` behind it.
 
 use crate::remover::Remover;
 use futures_util::FutureExt;
@@ -10,7 +10,7 @@ use nacre_wire::ost::GrantReport;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// A target with less than this part of it free is short of space.
+/// A target is short of space if less than this part of it is free.
 const SHORT_FRACTION: u64 = 16;
 
 /// Space of one OST.
@@ -26,7 +26,7 @@ impl Space {
         Space { target, remover, grants: Mutex::default(), last: Mutex::default() }
     }
 
-    /// What the device says now.
+    /// The device's current space.
     pub(crate) async fn statfs(&self) -> Result<StatFs, Errno> {
         let statfs = self.target.osd().statfs().await?;
         *self.last.lock() = statfs;
@@ -34,7 +34,7 @@ impl Space {
         Ok(statfs)
     }
 
-    /// What to show in parameters, where nobody can wait: the device's answer if it comes at once, else the last one.
+    /// Space to show in parameters, which cannot wait: the device's answer if it comes at once, else the last known one.
     pub(crate) fn shown(&self) -> StatFs {
         match self.target.osd().statfs().now_or_never() {
             Some(Ok(statfs)) => statfs,
@@ -54,13 +54,13 @@ impl Space {
         self.grants.lock().dirty()
     }
 
-    /// A client connects; its grant.
+    /// Handles a client's connect. Returns its grant.
     pub(crate) async fn connect(&self, export: u64, held: u64) -> Result<u64, Errno> {
         self.statfs().await?;
         Ok(self.grants.lock().connect(export, held, !self.target.is_recovering()))
     }
 
-    /// A client is gone.
+    /// Handles a client's disconnect.
     pub(crate) fn disconnect(&self, export: u64) {
         self.grants.lock().disconnect(export);
     }
@@ -82,7 +82,7 @@ impl Space {
         second.map(|reservation| self.reserved(reservation)).map_err(|_| Errno::ENOSPC)
     }
 
-    /// Returns whether so little space, or so few inodes, are free that the device may refuse even what was reserved: other
+    /// Returns whether so little space, or so few inodes, are free that the device may refuse even reserved space: other
     /// programs may use its file system.
     pub(crate) fn is_short(&self) -> bool {
         let last = *self.last.lock();
@@ -90,8 +90,8 @@ impl Space {
             || last.files_free <= last.files_total / SHORT_FRACTION
     }
 
-    /// To be called when objects were destroyed: on a target that is short of space their space must come back now, not
-    /// at the next commit, for somebody waits for it.
+    /// To be called after objects were destroyed: on a target that is short of space, their space must come back now and
+    /// not at the next commit, because a client waits for it.
     pub(crate) async fn hurry(&self) -> Result<(), Errno> {
         if !self.is_short() {
             return Ok(());
@@ -101,7 +101,7 @@ impl Space {
         self.statfs().await.map(drop)
     }
 
-    /// What the reply to a write adds to its client's grant.
+    /// Grant that the reply to a write adds to its client's grant.
     pub(crate) fn allocate(&self, export: u64, report: &GrantReport) -> u64 {
         self.grants.lock().allocate(export, report)
     }
@@ -111,14 +111,14 @@ impl Space {
     }
 }
 
-/// Space taken for a write in progress; dropped without [`Reserved::written`], the write has failed.
+/// Space taken for a write in progress. If this is dropped without [`Reserved::written`], the write has failed.
 pub(crate) struct Reserved {
     space: Arc<Space>,
     reservation: Option<Reservation>,
 }
 
 impl Reserved {
-    /// The data is stored.
+    /// The data has been stored.
     pub(crate) fn written(mut self) {
         self.end(Written::All);
     }

@@ -1,24 +1,25 @@
-//! Which bytes of an object were changed since the last commit, and by which client. A client that reads what another
-//! one wrote must not see what a crash of the OST and of the writer could take back, so such a read waits for a commit.
+//! The bytes of an object that were changed since the last commit, and the clients that changed them. A client must not
+//! read another client's write that a crash of the OST and of the writer could undo, so such a read waits for a commit.
 //!
-//! Locks that are called back for a reader are given back after a commit, but data can become readable without one: its writer
-//! gave the lock back unasked or to another writer, or wrote under a lock that the OST took for the request.
+//! Locks that are called back for a reader are given back after a commit. But data can become readable without a
+//! callback: its writer gave the lock back unasked or to another writer, or wrote under a lock that the OST took for the
+//! request.
 
 use nacre_base::{Transno, Uuid};
 use nacre_ldlm::{Extent, RangeSet};
 use std::collections::BTreeMap;
 
-/// Pieces kept before they are merged into one: what is merged costs a commit too many, never one too few.
+/// Number of pieces at which all are merged into one. Merging may cost an unneeded commit, but never omits one.
 const PIECES_MAX: usize = 1024;
-/// Committed pieces are looked for when there are at least so many.
+/// Fewest pieces at which committed ones are looked for.
 const PRUNE_AT_LEAST: usize = 64;
 
 /// The changes of one object that are not known to be committed.
 #[derive(Debug, Default)]
 pub(crate) struct Uncommitted {
-    /// By first byte; they do not overlap.
+    /// Pieces by first byte; they do not overlap.
     pieces: BTreeMap<u64, Piece>,
-    /// Committed pieces are dropped when there are so many.
+    /// Number of pieces at which committed ones are dropped.
     prune_at: usize,
 }
 
@@ -26,7 +27,7 @@ pub(crate) struct Uncommitted {
 struct Piece {
     /// Last byte.
     end: u64,
-    /// None if it was several clients.
+    /// Client that made the change; none if there were several.
     writer: Option<Uuid>,
     transno: Transno,
 }
@@ -54,7 +55,7 @@ impl Uncommitted {
         ranges.ranges().iter().any(|extent| self.overlapping(extent).any(|(_, piece)| matters(&piece)))
     }
 
-    /// Pieces that have a byte in common with `extent`.
+    /// Pieces that overlap `extent`.
     fn overlapping(&self, extent: &Extent) -> impl Iterator<Item = (u64, Piece)> + use<'_> {
         let first = extent.start;
         let before = self.pieces.range(..first).next_back().filter(move |(_, piece)| piece.end >= first);
@@ -81,7 +82,7 @@ impl Uncommitted {
         assert!(replaced.is_none(), "{piece:?} from {start} takes the place of {replaced:?}");
     }
 
-    /// Panics if two pieces have a byte in common.
+    /// Panics if two pieces overlap.
     #[cfg(test)]
     fn check(&self) {
         for ((start, piece), (next, _)) in self.pieces.iter().zip(self.pieces.iter().skip(1)) {
@@ -89,7 +90,7 @@ impl Uncommitted {
         }
     }
 
-    /// One piece that covers all there are.
+    /// Merges all pieces into one.
     fn merge(&mut self) {
         let start = *self.pieces.keys().next().expect("there are pieces to be merged");
         let end = self.pieces.values().map(|piece| piece.end).max().unwrap_or(start);
@@ -144,7 +145,7 @@ mod tests {
         changes.check();
     }
 
-    /// Against one entry for each byte.
+    /// Compares with one entry for each byte.
     #[test]
     fn it_answers_as_a_naive_model_does() {
         const SIZE: usize = 200;

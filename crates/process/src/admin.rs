@@ -18,20 +18,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What can be asked.
+/// Requests to a process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 #[allow(missing_docs)] // Each field is what the variant's sentence says.
 pub enum Request {
     /// Names and values of the parameters that match.
     GetParam { pattern: String },
-    /// The same as typed values, for programs.
+    /// Names and typed values of the parameters that match, for programs.
     GetValues { pattern: String },
     /// Sets the parameters that match.
     SetParam { pattern: String, value: String },
-    /// Has the MGS keep a setting for a file system, or for all if `fsname` is empty; without a value, forget it.
+    /// Makes the MGS keep a setting for a file system, or for all if `fsname` is empty; without a value, forget it.
     KeepParam { fsname: String, name: String, value: Option<String> },
-    /// Tells the MGS where a target is that was moved.
+    /// Tells the MGS the new NIDs of a target that was moved.
     ReplaceNids { target: String, nids: Vec<String> },
     /// Names of the parameters that match.
     ListParam { pattern: String },
@@ -55,7 +55,7 @@ pub enum Request {
     Metrics,
 }
 
-/// What comes back.
+/// Answers to requests.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
@@ -73,7 +73,7 @@ pub enum Answer {
     Nids(Vec<String>),
     /// A structure to print.
     Value(serde_json::Value),
-    /// It failed: errno and text.
+    /// The request failed: errno and text.
     Error {
         /// The errno.
         errno: i32,

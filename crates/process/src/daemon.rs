@@ -1,4 +1,4 @@
-//! What every long-running role does: logs, signals, telling its parent that it is ready, running in the background.
+//! Common parts of long-running processes: logs, signals, reporting readiness to the parent, running in the background.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -34,12 +34,13 @@ pub fn fail(who: &str, message: impl std::fmt::Display, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Logs go to standard error, and the newest lines stay in memory for `lctl debug_kernel`. `NACRE_LOG` sets the level (`info` unless set), as `RUST_LOG` filters do.
+/// Starts logging to standard error; the newest lines also stay in memory for `lctl debug_kernel`. `NACRE_LOG` sets the
+/// level (`info` unless set), as `RUST_LOG` filters do.
 pub fn init_logs() {
     init_logs_from("info");
 }
 
-/// The same with another level for when none is set.
+/// Like [`init_logs`], with another default level.
 pub fn init_logs_from(level: &str) {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_env("NACRE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
@@ -51,7 +52,7 @@ pub fn init_logs_from(level: &str) {
         .try_init();
 }
 
-/// A server keeps a descriptor for each object it works on.
+/// Raises the limit of open files, because a server keeps a descriptor for each object that it works on.
 fn raise_open_files() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: both calls get a valid pointer to a plain struct.
@@ -68,13 +69,13 @@ pub fn say_ready(what: impl std::fmt::Display) {
     tell("ready", &what);
 }
 
-/// Tells the command that started this process, if it still waits, and the log what goes on before it serves.
+/// Reports progress before the process serves: in the log, and to the command that started it, if that still waits.
 pub fn say(what: &str) {
     tracing::info!("{what}");
     tell("says", &what);
 }
 
-/// Writes a line to standard output. Whoever read it may have gone away, which is no reason to stop serving.
+/// Writes a line to standard output. The reader may be gone, which is no reason to stop serving.
 fn tell(kind: &str, what: &dyn std::fmt::Display) {
     let mut out = std::io::stdout();
     let line = format!("{kind} {what}").replace('\n', " ");
@@ -90,8 +91,8 @@ pub async fn stop_signal() {
     tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
 }
 
-/// Starts this program again with `args` in a session of its own, logs to `log`, and waits for its ready line; prints what it
-/// says before that.
+/// Starts this program again with `args` in a session of its own, logs to `log`, and waits for its ready line. Prints
+/// the progress that it reports before that.
 pub fn start_in_background(args: &[String], log: &Path) -> Result<(u32, String), String> {
     use std::os::unix::process::CommandExt;
     let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
@@ -125,7 +126,8 @@ pub fn start_in_background(args: &[String], log: &Path) -> Result<(u32, String),
     Err(format!("it ended before it was ready ({status}); see {}", log.display()))
 }
 
-/// Another process, by a descriptor: its number may be given to another one once it has ended, the descriptor never is.
+/// Another process, by its descriptor. After its end the process number may be reused; the descriptor never refers to
+/// another one.
 pub struct Process(OwnedFd);
 
 impl Process {
@@ -140,7 +142,7 @@ impl Process {
         Ok(Process(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
     }
 
-    /// Sends it a signal. That it has ended already is no error.
+    /// Sends the process a signal. It is no error if the process has already ended.
     pub fn signal(&self, signal: libc::c_int) -> io::Result<()> {
         let none = std::ptr::null::<libc::siginfo_t>();
         // SAFETY: the descriptor is open, and no information is passed along.
@@ -151,7 +153,7 @@ impl Process {
         }
     }
 
-    /// Waits for its end; false if it has not ended by then.
+    /// Waits for the process to end. Returns false if it has not ended after `patience`.
     pub fn wait(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         loop {

@@ -2,7 +2,7 @@
 
 use nacre_base::param::declared::{Declared, Kind, number};
 
-/// All of them.
+/// All of these parameters.
 pub const PARAMS: &[Declared] = &[
     Declared::text(&[], "version", "The program's version."),
     Declared::shown(&[], "memused", Kind::Gauge, "Memory of the process.").in_unit("bytes"),

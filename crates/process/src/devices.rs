@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 /// A device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// Its type, such as `osc`.
+    /// Type of the device, such as `osc`.
     pub kind: String,
-    /// Its name, such as `nacre-OST0000-osc-MDT0000`.
+    /// Name of the device, such as `nacre-OST0000-osc-MDT0000`.
     pub name: String,
     /// The UUID of a target or a mount.
     pub uuid: String,

@@ -2,20 +2,20 @@
 
 use nacre_base::param::Params;
 
-/// Adds what every process has.
+/// Adds the parameters that every process has.
 pub(crate) fn add_params(params: &Params) {
     params.add("version", || format!("nacre: {}", env!("CARGO_PKG_VERSION")));
     let all = params.clone();
     params.add(HEALTH_CHECK, move || health_check(&all));
 }
 
-/// Whether all targets are well, as Lustre's.
+/// Name of the parameter that says whether all targets are healthy, as in Lustre.
 pub const HEALTH_CHECK: &str = "health_check";
 const ILL: &str = "NOT HEALTHY";
 
-/// As Lustre prints it: the devices that are not well, which exporters parse. Why they are not is in their `health`.
+/// The unhealthy devices, as Lustre prints them and exporters parse them. The reason is in each target's `health`.
 fn health_check(params: &Params) -> String {
-    // Without a target there is nothing that could be ill.
+    // Without a target, nothing can be unhealthy.
     let targets = params.get("*.*.health").unwrap_or_default();
     let ill = targets.iter().filter(|(_, health)| health != nacre_tgt::HEALTHY).map(|(name, _)| {
         let device = name.split('.').nth(1).unwrap_or(name);
@@ -24,7 +24,7 @@ fn health_check(params: &Params) -> String {
     health_of(ill.collect())
 }
 
-/// What `health_check` says of a host, by what it says in each process.
+/// The `health_check` of a host, from those of its processes.
 pub fn health_of_host<'a>(processes: impl IntoIterator<Item = &'a String>) -> String {
     let lines = processes.into_iter().flat_map(|said| said.lines());
     health_of(lines.filter(|line| ![ILL, nacre_tgt::HEALTHY].contains(line)).map(str::to_owned).collect())

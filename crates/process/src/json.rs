@@ -1,9 +1,9 @@
-//! Values of parameters as JSON: what `lctl get_param --json` prints and other programs read.
+//! Values of parameters as JSON, for `lctl get_param --json` and other programs.
 
 use nacre_base::param::value::{Histograms, Operations, Value};
 use serde_json::{Map, json};
 
-/// The value: a number, a text, or an object of what it consists of.
+/// The value: a number, a text, or an object of its parts.
 pub(crate) fn value(value: &Value) -> serde_json::Value {
     match value {
         Value::Absent => serde_json::Value::Null,

@@ -1,6 +1,6 @@
-//! What every process with a node in it shares: logs, signals, its place in the background, its run directory and admin socket,
-//! where it listens, what the labels of its targets say, and their storage. Daemons, `nacre up`, mounts and benchmarks are made
-//! of this and a [`Node`].
+//! The parts that every process with a node has: logs, signals, running in the background, the run directory and the
+//! admin socket, the address that it listens on, the labels of its targets and their storage. Daemons, `nacre up`,
+//! mounts and benchmarks are made of this and a [`Node`].
 //!
 //! What must not be here: what a node is made of (that is `node`), command lines and printing (`cli`), FUSE.
 #![allow(clippy::disallowed_methods)] // A process is an IO edge: files, sockets, signals, the real clock.
@@ -39,11 +39,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A node on the real clock and network, as this process has it, which tools of the host can speak to.
+/// The node of this process, on the real clock and network, which tools of the host can reach.
 pub struct NodeProcess {
     node: Node,
     nid: Nid,
-    /// Where its metrics are served.
+    /// Address at which the metrics are served.
     metrics: SocketAddr,
     /// Values of its targets' parameters that set_param has changed.
     set_values: Arc<SetValues>,
@@ -94,7 +94,7 @@ impl NodeProcess {
         opened.serve(&self.node).await
     }
 
-    /// Connects to a file system, without a mount point yet. What it caches of the host's memory is its share of it.
+    /// Connects to a file system, without a mount point yet. The mount may cache its share of the host's memory.
     pub async fn mount(&self, config: MountConfig) -> Result<Arc<Client>, String> {
         let client_name = format!("{}-{}", host_name(), std::process::id());
         let config = MountConfig { client_name, cached_bytes: memory::share_of_new(), ..config };
@@ -104,7 +104,7 @@ impl NodeProcess {
     }
 }
 
-/// A node of its own on TCP, without anything else that a process has; and its NID. Must run within tokio.
+/// Makes a node on TCP, without the other parts of a process. Returns it with its NID. Must run within tokio.
 pub async fn tcp_node(listen: Listen) -> Result<(Node, Nid), String> {
     let (rt, faults) = (Rt::production(), Faults::new());
     let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());

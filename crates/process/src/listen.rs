@@ -1,11 +1,11 @@
-//! Where a process listens, and what its host is called.
+//! The address on which a process listens, and the name of its host.
 
 use crate::target_options::TargetOptions;
 use nacre_base::{Nid, TargetKind};
 use nacre_osd::disk::Label;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 
-/// Where a node listens: `IP[:PORT]`.
+/// The address on which a node listens: `IP[:PORT]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Listen(pub SocketAddrV4);
 
@@ -20,8 +20,8 @@ impl Listen {
         Listen(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
     }
 
-    /// Where a server of these targets listens: at the NID that their labels name for this host; else at the address from which
-    /// it reaches their MGS; else, of an MGS that has no NID in its label, on loopback.
+    /// The address for a server of these targets: the NID that their labels name for this host; else the address from
+    /// which it reaches their MGS; else, for an MGS without a NID in its label, loopback.
     pub fn of_labels(labels: &[Label]) -> Result<Listen, String> {
         let mut toward = None;
         for label in labels {
@@ -60,7 +60,7 @@ impl std::str::FromStr for Listen {
     }
 }
 
-/// An address that every host has a route to, unless it has none but to its neighbours; nobody is there.
+/// An address to which every host has a route, unless it only has routes to its neighbours. No host has this address.
 const WORLD: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
 /// The address this host would use to reach `toward`. Nothing is sent: connecting a datagram socket only asks the routing

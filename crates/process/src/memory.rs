@@ -1,6 +1,6 @@
-//! The memory that mounts may cache file data in: half of what the machine, or the process's cgroup, has, divided among all
-//! mounts of the host, and less while programs stall for want of memory. The client is told a number; how the number comes
-//! about is the host's affair and known here only.
+//! The memory that mounts may cache file data in: half of the memory of the machine or of the process's cgroup, divided
+//! among all mounts of the host, and less while programs stall for want of memory. The client is only told a number;
+//! this file computes it.
 
 use nacre_base::param::Params;
 use nacre_base::size::MIB;
@@ -10,18 +10,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How often mounts and pressure are looked at.
+/// Interval at which mounts and pressure are checked.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Smallest share of a mount, however little memory the host has.
 const SHARE_MIN: u64 = 32 * MIB;
 /// Memory assumed for a host whose size cannot be read.
 const MEMORY_UNKNOWN: u64 = 1024 * MIB;
-/// With programs stalled for this part of the time, in percent, over ten seconds, caches shrink to half at each look.
+/// If programs are stalled for this part of the time, in percent, over ten seconds, caches shrink to half at each
+/// check.
 const PRESSURE_HIGH: f64 = 10.0;
-/// Below this they grow again, by an eighth of the share at each look.
+/// Below this they grow again, by an eighth of the share at each check.
 const PRESSURE_LOW: f64 = 1.0;
 
-/// What one mount may cache at first, in bytes: before it is mounted.
+/// Bytes that a new mount may cache at first.
 pub fn share_of_new() -> u64 {
     share(memory(), mounts() + 1)
 }
@@ -56,19 +57,19 @@ fn next_bound(before: u64, share: u64, pressure: f64) -> u64 {
     next.clamp(SHARE_MIN, share)
 }
 
-/// Bytes of the machine or, if that is less, of the cgroup.
+/// Memory of the machine or, if that is less, of the cgroup, in bytes.
 fn memory() -> u64 {
     cgroup_limit().into_iter().chain(of_machine()).min().unwrap_or(MEMORY_UNKNOWN)
 }
 
-/// Adds what the process uses itself.
+/// Adds parameters for the memory that the process itself uses.
 pub(crate) fn add_params(params: &Params) {
     for (name, field) in [("memused", "VmRSS:"), ("memused_max", "VmHWM:")] {
         params.add(name, move || kib_in(&std::fs::read_to_string("/proc/self/status").ok()?, field));
     }
 }
 
-/// Bytes of the machine, if it says.
+/// Memory of the machine in bytes, if it can be read.
 pub(crate) fn of_machine() -> Option<u64> {
     kib_in(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
 }
@@ -79,7 +80,7 @@ fn kib_in(table: &str, field: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The smallest limit of the cgroup and of those that it lies in; none if there is none.
+/// The smallest limit of the cgroup and of those that it lies in; `None` without a limit.
 fn cgroup_limit() -> Option<u64> {
     let (cgroup, file) = limited_by(&std::fs::read_to_string("/proc/self/cgroup").ok()?)?;
     let limit = |dir: &Path| std::fs::read_to_string(dir.join(file)).ok()?.trim().parse().ok();
@@ -89,8 +90,9 @@ fn cgroup_limit() -> Option<u64> {
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// The directory of the cgroup that limits this process's memory, and the file in it that has the limit, by the text of
-/// /proc/self/cgroup. Where version 1 has the controller (`4:memory:/a`), version 2 (`0::/a`) has no say. A container may see its own
-/// cgroup at the root and be told of a path outside: directories that are not there have no limit, and the root has it.
+/// /proc/self/cgroup. If version 1 has the memory controller (`4:memory:/a`), version 2 (`0::/a`) does not apply. A
+/// container may see its own cgroup at the root although the text names a path outside: then the missing directories
+/// have no limit, and the root has it.
 fn limited_by(cgroups: &str) -> Option<(PathBuf, &'static str)> {
     let below = |dir: &str, path: &str| Path::new(CGROUPS).join(dir).join(path.trim_start_matches('/'));
     let version_1 = cgroups.lines().find_map(|line| {
@@ -106,8 +108,8 @@ fn unified(cgroups: &str) -> Option<PathBuf> {
     Some(Path::new(CGROUPS).join(path.trim_start_matches('/')))
 }
 
-/// For how much of the last ten seconds, in percent, some program waited for memory: in the cgroup, if it tells, else on the
-/// machine. Kernels that do not tell have no pressure.
+/// Part of the last ten seconds, in percent, for which some program waited for memory: in the cgroup, if that is known,
+/// else on the machine. 0 if the kernel does not report it.
 fn pressure() -> f64 {
     let cgroup = std::fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| unified(&text));
     let of_cgroup = cgroup.and_then(|dir| std::fs::read_to_string(dir.join("memory.pressure")).ok());
@@ -121,17 +123,17 @@ fn some_of(text: &str) -> Option<f64> {
     line.split(' ').find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
 }
 
-/// Mounts of this kind on the host.
+/// Number of Nacre mounts on the host.
 fn mounts() -> u64 {
     std::fs::read_to_string("/proc/self/mountinfo").map_or(0, |text| count_mounts(&text))
 }
 
-/// Whether the kernel names mounts of Nacre's so: with or without a block device below them.
+/// Returns whether the kernel names Nacre's mounts so: with or without a block device below them.
 pub fn is_our_mount(kind: &str) -> bool {
     ["fuse.nacre", "fuseblk.nacre"].contains(&kind)
 }
 
-/// Lines whose file system's type, behind the dash, is ours: `... - fuse.nacre 10.0.0.1@tcp:/nacre ...`.
+/// Number of lines whose file system type, behind the dash, is Nacre's: `... - fuse.nacre 10.0.0.1@tcp:/nacre ...`.
 fn count_mounts(mountinfo: &str) -> u64 {
     let is_ours = |line: &&str| {
         let kind = line.split_once(" - ").and_then(|(_, rest)| rest.split(' ').next());

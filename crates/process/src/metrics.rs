@@ -1,8 +1,8 @@
 //! `/metrics`: the metrics of this process for a monitoring system, over HTTP/1.1. On loopback unless the administrator names an
 //! address, because whoever can connect may read.
 //!
-//! One request a connection, bounded in size, in time and in how many are served together: what is beyond waits in the kernel's
-//! backlog.
+//! One request for each connection, limited in size and time. Only so many are served together; further connections
+//! wait in the kernel's backlog.
 
 use nacre_base::param::Params;
 use nacre_base::param::openmetrics::Dialect;
@@ -27,7 +27,7 @@ const CONNECTIONS_MAX: usize = 8;
 /// Pause after a failed accept: the process has no descriptors left, for example.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where metrics are served: an address of this host and a port, 0 for any free one.
+/// Address at which metrics are served: an address of this host and a port, 0 for any free one.
 #[derive(Clone, Copy, Debug)]
 pub struct MetricsAddress(pub SocketAddr);
 
@@ -51,7 +51,7 @@ pub(crate) async fn serve(params: &Params, at: MetricsAddress) -> Result<SocketA
     serve_patiently(params, at, CLIENT_TIMEOUT).await
 }
 
-/// Gives clients up that take longer than `patience` to send a request, or twice as long in all.
+/// Drops clients that take longer than `patience` to send a request, or twice as long in all.
 async fn serve_patiently(params: &Params, at: MetricsAddress, patience: Duration) -> Result<SocketAddr, String> {
     let failed = |e: std::io::Error| format!("cannot serve metrics on {}: {e}; --metrics names another address", at.0);
     let listener = TcpListener::bind(at.0).await.map_err(failed)?;
@@ -64,7 +64,7 @@ async fn serve_patiently(params: &Params, at: MetricsAddress, patience: Duration
                 Ok((stream, _)) => {
                     let params = params.clone();
                     tokio::spawn(async move {
-                        // Whoever asks and goes away has no need of an answer.
+                        // A client that has gone away needs no answer.
                         let _ = timeout(2 * patience, converse(&params, stream, patience)).await;
                         drop(place);
                     });
@@ -84,7 +84,7 @@ async fn converse(params: &Params, mut stream: TcpStream, patience: Duration) ->
     };
     stream.write_all(answer.print().as_bytes()).await?;
     stream.shutdown().await?;
-    // To close with bytes unread would reset the connection, and the client might lose the answer.
+    // Closing with unread bytes would reset the connection, and the client might lose the answer.
     let _ = timeout(DRAIN_TIMEOUT, drain(&mut stream)).await;
     Ok(())
 }
@@ -95,10 +95,10 @@ async fn drain(stream: &mut TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Debug, PartialEq, Eq)]
 struct Question {
-    /// Without the body.
+    /// True if the client wants no body.
     head_only: bool,
     path: String,
     dialect: Dialect,

@@ -12,7 +12,7 @@ const KEPT_BYTES: usize = 1 << 20;
 /// A line of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
-    /// When it was written, in microseconds since 1970.
+    /// Time at which it was written, in microseconds since 1970.
     pub at_us: u64,
     /// The process that wrote it.
     pub process: u32,
@@ -50,8 +50,8 @@ pub(crate) fn take() -> Vec<LogLine> {
     taken.lines.into_iter().map(|(at_us, text)| LogLine { at_us, process, text }).collect()
 }
 
-/// Writes log lines to standard error and keeps them. One is made for each line, and what it is given is complete when it is
-/// dropped.
+/// Writes log lines to standard error and keeps them. One writer is made for each line, which is complete when the
+/// writer is dropped.
 #[derive(Default)]
 pub(crate) struct Writer(Vec<u8>);
 
@@ -68,7 +68,7 @@ impl Write for Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // If nobody reads standard error any more, there is nobody to tell.
+        // If nobody reads standard error, there is nobody to tell.
         let _ = io::stderr().write_all(&self.0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let at_us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);

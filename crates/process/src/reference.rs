@@ -4,7 +4,7 @@ use nacre_base::param::declared::{Access, Declared};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// The page.
+/// The text of the page.
 pub fn page() -> String {
     let mut by_layer: BTreeMap<&str, Vec<&Declared>> = BTreeMap::new();
     for declared in nacre_node::DECLARED.iter().copied().flatten().chain(crate::PARAMS) {

@@ -1,5 +1,5 @@
-//! Where processes of this host find one another's admin sockets: `$NACRE_RUN_DIR`, or `/run/nacre`, or for users other than
-//! root `nacre` in `$XDG_RUNTIME_DIR`, which belongs to the user alone.
+//! The directory in which processes of this host find one another's admin sockets: `$NACRE_RUN_DIR`, or `/run/nacre`,
+//! or for users other than root `nacre` in `$XDG_RUNTIME_DIR`, which belongs to the user alone.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -29,7 +29,8 @@ pub fn path() -> PathBuf {
     }
 }
 
-/// A directory of somebody else, who may have made it in a place where all can write, would have its owner command us.
+/// Refuses the directory of another user, who may have made it where everybody can write, to give orders to this
+/// process.
 fn check_owner(dir: &Path) -> io::Result<()> {
     let owner = std::fs::metadata(dir)?.uid();
     match owner == effective_user() || effective_user() == 0 {

@@ -1,6 +1,6 @@
-//! Values that `set_param` has given to parameters of this process's targets. They last until the restart, as in Lustre; so
-//! that nobody takes them for kept, they are noted beside the target, and the next start says in its log which are gone.
-//! What shall be kept belongs into the label: `tunefs.nacre --param`.
+//! Values that `set_param` has given to parameters of this process's targets. They last until the restart, as in
+//! Lustre. They are recorded beside the target, and the next start logs which of them are gone, so that nobody takes
+//! them for permanent. Permanent values belong into the label: `tunefs.nacre --param`.
 
 use nacre_base::TargetName;
 use nacre_base::param::{ParamError, Params};
@@ -33,7 +33,7 @@ struct Change {
 }
 
 impl SetValues {
-    /// A target starts: says which values of its last start are gone, and begins to note new ones.
+    /// A target starts: logs which values of its last start are gone, and begins to record new ones.
     pub(crate) fn begin_target(&self, target: TargetName, dir: &Path) {
         let gone: Vec<String> = read(dir).into_iter().map(|(name, change)| format!("{name}={}", change.set)).collect();
         if !gone.is_empty() {
@@ -48,11 +48,11 @@ impl SetValues {
         self.0.lock().push(OfTarget { target, dir: dir.to_owned(), changed: BTreeMap::new() });
     }
 
-    /// Sets every parameter that matches, and notes those whose value is another now; the names set.
+    /// Sets every parameter that matches, and records those whose value has changed. Returns the names that were set.
     pub(crate) fn set(&self, params: &Params, pattern: &str, value: &str) -> Result<Vec<String>, ParamError> {
         let before: BTreeMap<_, _> = params.get(pattern)?.into_iter().collect();
         let outcome = params.set(pattern, value);
-        // Also if it failed in the middle.
+        // Values are recorded even if setting them failed in the middle.
         let after = params.get(pattern).unwrap_or_default();
         let is_value = |text: &str| !text.is_empty() && !text.contains('\n');
         for (name, now) in after {
@@ -79,7 +79,7 @@ impl SetValues {
     }
 }
 
-/// Whether the parameter is one of this target: `obdfilter.nacre-OST0000.brw_size`, `lod.nacre-MDT0000-mdtlov.stripesize`.
+/// Returns whether the parameter is one of this target: `obdfilter.nacre-OST0000.brw_size`, `lod.nacre-MDT0000-mdtlov.stripesize`.
 fn is_of(name: &str, target: &TargetName) -> bool {
     let target = target.to_string();
     let mut parts = name.split('.').skip(1);

@@ -9,8 +9,8 @@ use nacre_osd::disk::{DiskOptions, DiskOsd, Label};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A target's storage that is being opened. Where several nodes may serve it, this may take a while: the last holder may
-/// be alive.
+/// A target's storage that is being opened. If several nodes may serve it, this may take a while, because the last
+/// holder may be alive.
 pub struct Opening {
     dir: PathBuf,
     label: Label,
@@ -82,7 +82,7 @@ impl Opened {
             };
             format!("{name} in {}: {e}{advice}", dir.display())
         })?;
-        // The process goes on with its other targets.
+        // If another node takes the target, the process goes on with its other targets.
         let (ended, name) = (node.clone(), name.to_string());
         drop(node.rt().spawn(async move {
             if taken.await {

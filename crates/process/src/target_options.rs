@@ -1,5 +1,5 @@
-//! What the administrator sets in a target's label: the MGS's NIDs, the nodes that may serve the target, and how these keep
-//! out of each other's way.
+//! The options that the administrator sets in a target's label: the MGS's NIDs, the nodes that may serve the target,
+//! and their protection against serving it at the same time.
 
 use nacre_base::param::declared::{Access, Declared};
 use nacre_base::param::value::Fields;
@@ -19,7 +19,7 @@ const MMP_INTERVAL: &str = "mmp_update_interval";
 
 /// Short enough for a takeover in ten seconds, long enough for a disk that is busy.
 const MMP_INTERVAL_DEFAULT: Duration = Duration::from_secs(2);
-/// Below, a busy machine would stop targets for nothing.
+/// With a shorter interval, a busy machine would stop targets without need.
 const MMP_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// The options of a label.
@@ -27,11 +27,11 @@ const MMP_INTERVAL_MIN: Duration = Duration::from_millis(100);
 pub struct TargetOptions {
     /// NIDs of the MGS.
     pub mgs: Vec<Nid>,
-    /// NIDs of all nodes that may serve the target; none if it stays where it is.
+    /// NIDs of all nodes that may serve the target; none if it never moves.
     pub service_nodes: Vec<Nid>,
-    /// If it is not the default.
+    /// Interval of multi-mount protection, if it is not the default.
     pub mmp_interval: Option<Duration>,
-    /// Where commits go first, if not to the target itself.
+    /// Place where commits go first, if not to the target itself.
     pub journal: Option<PathBuf>,
     /// Values of parameters that the target begins with, by names such as `obdfilter.sync_journal`.
     pub params: BTreeMap<String, String>,
@@ -82,7 +82,7 @@ pub fn parse_param(text: &str, kind: TargetKind) -> Result<(String, String), Str
     Ok((name, value.to_owned()))
 }
 
-/// The name in the registry of a target's parameter that its label has as `name`.
+/// Name in the registry of the target's parameter that the label calls `name`.
 fn registered(name: &str, target: &TargetName) -> String {
     match name.split_once('.') {
         Some(("lod", last)) => format!("lod.{target}-mdtlov.{last}"),
@@ -92,7 +92,7 @@ fn registered(name: &str, target: &TargetName) -> String {
 }
 
 impl TargetOptions {
-    /// Those of this label.
+    /// The options of this label.
     pub fn of(label: &Label) -> Result<TargetOptions, String> {
         let option = |name: &str| label.options.get(name).map(String::as_str).filter(|text| !text.is_empty());
         let bad = |name: &str, e: &dyn std::fmt::Display| format!("{name} of {}: {e}", label.target);
@@ -112,7 +112,7 @@ impl TargetOptions {
         })
     }
 
-    /// Puts them into a label.
+    /// Writes the options into a label.
     pub fn put_into(&self, label: &mut Label) {
         let nids = |nids: &[Nid]| nids.iter().map(Nid::to_string).collect::<Vec<_>>().join(",");
         let interval = self.mmp_interval.map(|interval| interval.as_millis().to_string());
@@ -135,7 +135,7 @@ impl TargetOptions {
         label.options.extend(set.map(|(name, value)| (name.clone(), value.clone())));
     }
 
-    /// The longest time between a change and its commit, if the label says.
+    /// The longest time between a change and its commit, if the label has one.
     pub fn commit_interval(&self) -> Option<Duration> {
         self.params.get(COMMIT_INTERVAL)?.parse().ok().map(Duration::from_millis)
     }
@@ -161,7 +161,7 @@ pub fn mmp_interval(text: &str) -> Result<Duration, String> {
     interval.ok_or_else(|| format!("{text:?} must be {} to {} ms", range.start().as_millis(), range.end().as_millis()))
 }
 
-/// What a label says, as `tunefs.lustre` prints it.
+/// The contents of a label, as `tunefs.lustre` prints them.
 pub fn describe(label: &Label) -> String {
     let target = &label.target;
     let parameters: Vec<String> = label.options.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -174,7 +174,7 @@ pub fn describe(label: &Label) -> String {
     )
 }
 
-/// What multi-mount protection says, for a parameter.
+/// State of multi-mount protection, for a parameter.
 pub fn describe_mmp(status: Option<&MmpStatus>) -> Fields {
     let mut fields = Fields::default();
     let Some(MmpStatus { record, lost_to }) = status else {

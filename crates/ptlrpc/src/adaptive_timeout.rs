@@ -1,8 +1,7 @@
-//! Adaptive timeouts: how long a service takes, learnt from how long it took. A sans-IO engine.
+//! Adaptive timeouts: estimates how long a service takes from the times of its recent requests. A sans-IO engine.
 //!
-//! The estimate is the worst time of the last 600 s, kept in 4 bins. A request may take
-//! `estimate x 1.25 + 5 s + network latency`; a server that needs longer says so with an early reply, 5 s before the
-//! deadline, and gets 30 s more.
+//! The estimate is the worst time of the last 600 s, kept in 4 bins. A request may take `estimate x 1.25 + 5 s +
+//! network latency`. A server that needs longer sends an early reply 5 s before the deadline, which gives it 30 s more.
 
 use nacre_base::Time;
 use std::time::Duration;
@@ -11,17 +10,17 @@ use std::time::Duration;
 pub const AT_MIN: Duration = Duration::from_secs(5);
 /// The longest service estimate used. A request that takes longer is sent again.
 pub const AT_MAX: Duration = Duration::from_secs(600);
-/// How long a bad time is remembered.
+/// A measured time counts for this long.
 pub const AT_HISTORY: Duration = Duration::from_secs(600);
 /// An early reply is sent this long before the deadline.
 pub const AT_EARLY_MARGIN: Duration = Duration::from_secs(5);
-/// What an early reply gives.
+/// An early reply gives the server this much more time.
 pub const AT_EXTRA: Duration = Duration::from_secs(30);
 
 const BINS: usize = 4;
 const BIN_NANOS: u64 = AT_HISTORY.as_nanos() as u64 / BINS as u64;
 
-/// The worst of recent times.
+/// Keeps the worst times of the last [`AT_HISTORY`].
 #[derive(Debug, Clone, Default)]
 pub struct Estimator {
     /// (number of the bin's period, worst time in it), newest first.
@@ -31,7 +30,7 @@ pub struct Estimator {
 }
 
 impl Estimator {
-    /// It took `sample`.
+    /// A request took `sample`.
     pub fn handle_sample(&mut self, now: Time, sample: Duration) {
         let period = now.0 / BIN_NANOS;
         if self.bins[0].0 != period {
@@ -49,7 +48,7 @@ impl Estimator {
         self.history(now).into_iter().max().unwrap_or_default()
     }
 
-    /// The worst time ever, and when that was.
+    /// The worst time ever, and when it was measured.
     pub fn worst(&self) -> (Duration, Time) {
         (self.worst, self.worst_at)
     }
@@ -67,7 +66,7 @@ pub fn request_timeout(service: Duration, network: Duration) -> Duration {
     service + service / 4 + Duration::from_secs(5) + network.min(AT_MAX)
 }
 
-/// Whether and how long a request may still be extended, having arrived `waited` ago.
+/// Time by which an early reply may still extend a request that arrived `waited` ago; `None` if its time is used up.
 pub(crate) fn extension(waited: Duration) -> Option<Duration> {
     let left = AT_MAX.checked_sub(waited)?;
     let extra = AT_EXTRA.min(left);

@@ -1,4 +1,4 @@
-//! What a caller says about one call, and what it gets back.
+//! Options, bulk data and reply of a call.
 
 use crate::replay::CommitCallback;
 use nacre_base::Payload;
@@ -15,32 +15,35 @@ const _: () = assert!(HEADER_BYTES + INLINE_MAX < MAX_PAYLOAD, "data that is inl
 const _: () =
     assert!(INLINE_MAX < BULK_MAX && BULK_MAX <= u32::MAX as usize, "the header has 32 bits for the length of bulk");
 
-/// How a call is to be made. The default is a request without data that waits for as long as it takes.
+/// Options of a call. The default is a request without data that waits for its reply for as long as it takes.
 #[derive(Debug, Clone)]
 pub struct CallOptions {
-    /// Which lane serves it.
+    /// Lane that serves the request.
     pub lane: Lane,
-    /// It changes something and must happen exactly once: it takes a modify slot (tag), of which the server keeps the
-    /// last reply. A call whose future is dropped goes on in the background until it is answered.
+    /// True if the request makes a change and must be executed exactly once. It then takes a modify slot (tag), and the
+    /// server keeps the last reply of each slot. If the future of such a call is dropped, the call continues in the
+    /// background until it is answered.
     pub modify: bool,
-    /// Data that goes along.
+    /// Data that travels with the request or the reply.
     pub bulk: Bulk,
-    /// Others wait for it: served first, and exempt from the window of RPCs in flight.
+    /// True if others wait for this request: it is served first and is exempt from the window of RPCs in flight.
     pub high_priority: bool,
-    /// Fail with [`crate::RpcError::Unreachable`] rather than wait for a server that cannot be reached.
+    /// Fail with [`crate::RpcError::Unreachable`] instead of waiting for a server that cannot be reached.
     pub no_delay: bool,
-    /// A server that was started anew gets it again if it lost it: the request and its answer are kept until what it
-    /// changed is durable.
+    /// True if a restarted server that lost the change gets the request again. The request and its reply are kept until
+    /// the change is durable.
     pub replay: bool,
-    /// Told when what it changed is durable, or lost. Only with `replay`.
+    /// Called when the change is durable, or lost. Only with `replay`.
     pub on_commit: Option<CommitCallback>,
-    /// Part of a recovery: goes while other requests wait for its end, and fails if the connection is lost.
+    /// True if the request is part of a recovery: it is sent while other requests wait for the recovery to end, and
+    /// fails if the connection is lost.
     pub recovery: bool,
-    /// Give up after this time, with [`crate::RpcError::TimedOut`]. Whether the server acted is then unknown.
+    /// Give up after this time, with [`crate::RpcError::TimedOut`]. The server may or may not have executed the
+    /// request.
     pub deadline: Option<Duration>,
-    /// Who asks, for scheduling and accounting.
+    /// User of the asking process, for scheduling and accounting.
     pub uid: u32,
-    /// As `uid`.
+    /// Group of the asking process.
     pub gid: u32,
     /// Job of the asking process, padded with zeroes.
     pub jobid: [u8; 32],
@@ -68,24 +71,24 @@ impl Default for CallOptions {
 /// Data that goes with a call, beside the body.
 #[derive(Debug, Clone, Default)]
 pub enum Bulk {
-    /// None.
+    /// No bulk.
     #[default]
     None,
     /// To the server: inline up to [`INLINE_MAX`], otherwise exposed for the server to pull.
     Send(Payload),
     /// From the server, at most `max_len` bytes: inline in the reply, or pushed by the server.
     Receive {
-        /// Room, in bytes.
+        /// Most bytes that the caller accepts.
         max_len: usize,
     },
 }
 
-/// A successful answer.
+/// A successful reply.
 #[derive(Debug, Clone)]
 pub struct Reply<Rep> {
-    /// Its header: transno, last_committed, service times.
+    /// Header: transno, last_committed, service times.
     pub header: RpcHeader,
-    /// Its body.
+    /// Decoded body.
     pub body: Rep,
     /// Data received, empty unless [`Bulk::Receive`] was asked for.
     pub data: Payload,

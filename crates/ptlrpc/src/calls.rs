@@ -1,4 +1,4 @@
-//! The calls of one import: who waits for what, in the order of their xids. A sans-IO engine, but for the wakers.
+//! The calls of one import, and what each waits for, in the order of their xids. A sans-IO engine, but for the wakers.
 //!
 //! A call waits for a modify slot if it needs one, then for room in the window if it needs that, then for a connection;
 //! then it is sent, and sent again over every new connection until it is answered.
@@ -17,62 +17,63 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 
-/// What a call is, as far as waiting is concerned.
+/// Properties of a call that decide what it waits for.
 #[derive(Debug, Clone)]
 pub(crate) struct Spec {
     pub(crate) opcode: Opcode,
     pub(crate) lane: Lane,
     pub(crate) modify: bool,
-    /// Bytes of bulk it takes from the window; `None` if the window does not concern it.
+    /// Bytes of bulk that the call takes from the window; `None` if the window does not apply to it.
     pub(crate) window: Option<u64>,
     pub(crate) no_delay: bool,
-    /// Connect, disconnect, ping: goes at once, whatever the import's state, and is never sent again.
+    /// True for a connect, a disconnect and the progress report of a recovery: sent at once, whatever the import's
+    /// state, and never sent again.
     pub(crate) control: bool,
-    /// Part of a recovery: goes during it, over no other connection.
+    /// True for a request of a recovery: sent only over the connection that is recovering.
     pub(crate) recovery: bool,
-    /// What is kept of it if its answer says that it changed something.
+    /// Copy of the request, to be kept for a replay if the reply says that it made a change.
     pub(crate) replay: Option<Arc<Replayable>>,
     pub(crate) give_up: Time,
 }
 
-/// What a call's future is to do next.
+/// Next step of a call's future.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Wait to be woken.
     Wait,
     /// Send the request, then call `handle_sent`.
     Send,
-    /// It is over.
+    /// The call is over.
     Done(Box<Result<Incoming, RpcError>>),
 }
 
 struct Call {
     spec: Spec,
-    /// 0 until it has got its modify slot, and if it needs none.
+    /// 0 until the call has its modify slot, and if it needs none.
     tag: Tag,
-    /// Bytes of bulk that it has taken from the window, once it has got its room there.
+    /// Bytes of bulk that the call has taken from the window; `None` until it has room there.
     room: Option<u64>,
     phase: Phase,
-    /// What its future is told; there from [`Phase::Done`] on, until [`Phase::Taken`].
+    /// Result for the call's future; set from [`Phase::Done`] on, until [`Phase::Taken`].
     result: Option<Box<Result<Incoming, RpcError>>>,
     waker: Option<Waker>,
-    /// Number of the connection it was last sent on; 0 before it was sent.
+    /// Number of the connection on which the request was last sent; 0 before it was sent.
     sent_on: u32,
     sends: u32,
     sent_at: Time,
-    /// The server must have answered by then.
+    /// Time by which the server must have answered.
     deadline: Time,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Has not got its modify slot or its room in the window.
+    /// Waits for its modify slot or for room in the window.
     Queued,
-    /// May go as soon as there is a connection.
+    /// May be sent as soon as there is a connection.
     Ready,
     /// Waits for the reply.
     Sent,
-    /// Was answered, or failed.
+    /// Answered, or failed.
     Done,
     /// The future has the result, and perhaps waits for the bulk that belongs to it.
     Taken,
@@ -91,7 +92,7 @@ enum Event {
     Ended,
     /// The caller's future takes the result.
     Fetched,
-    /// The bulk that belongs to the answer did not come.
+    /// The bulk that belongs to the reply did not come.
     BulkLost,
 }
 
@@ -99,13 +100,13 @@ const STEPS: Steps<Phase, Event> = Steps(&[
     (Phase::Queued, Event::Admitted, Phase::Ready),
     (Phase::Queued, Event::Ended, Phase::Done),
     (Phase::Ready, Event::Sent, Phase::Sent),
-    // An answer to what was sent before, or a failure.
+    // A reply to an earlier send, or a failure.
     (Phase::Ready, Event::Ended, Phase::Done),
     (Phase::Sent, Event::Reconnected, Phase::Ready),
     (Phase::Sent, Event::Ended, Phase::Done),
     (Phase::Done, Event::Fetched, Phase::Taken),
     (Phase::Taken, Event::BulkLost, Phase::Ready),
-    // A failure while it waits for its bulk.
+    // A failure while the call waits for its bulk.
     (Phase::Taken, Event::Ended, Phase::Done),
 ]);
 
@@ -116,21 +117,21 @@ pub(crate) struct Calls {
     last_started: u64,
     slots: ModifySlots,
     window: Window,
-    /// Calls that wait for a modify slot. One that fails and goes while it waits stays here until its turn.
+    /// Calls that wait for a modify slot. A call that fails while it waits stays here until its turn.
     for_slot: VecDeque<u64>,
     /// Calls that wait for room in the window, likewise.
     for_window: VecDeque<u64>,
     pub(crate) flights: AllFlights,
 }
 
-/// What a reply tells the import.
+/// The answered call, as its import needs to know it.
 #[derive(Debug, Clone)]
 pub(crate) struct Answered {
     pub(crate) xid: u64,
     pub(crate) lane: Lane,
     pub(crate) opcode: Opcode,
     pub(crate) sent_at: Time,
-    /// Sent once only: the round trip can be told.
+    /// True if the request was sent only once, so that the round trip can be measured.
     pub(crate) sent_once: bool,
     pub(crate) sent_on: u32,
     pub(crate) control: bool,
@@ -139,18 +140,18 @@ pub(crate) struct Answered {
 }
 
 impl Answered {
-    /// Whether it was a connect.
+    /// Returns whether the call was a connect.
     pub(crate) fn is_connect(&self) -> bool {
         matches!(self.opcode, Opcode::MgsConnect | Opcode::MdsConnect | Opcode::OstConnect)
     }
 }
 
-/// What the passing of time did.
+/// Effect of the passing of time.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Expired {
     /// When to look again.
     pub(crate) next: Time,
-    /// A request's deadline passed on this connection: it is lost.
+    /// Connection on which a request's deadline passed: it is lost.
     pub(crate) lost: Option<u32>,
 }
 
@@ -167,7 +168,7 @@ impl Calls {
         }
     }
 
-    /// A new call. `xid` must be higher than all before.
+    /// Registers a new call. `xid` must be higher than all before.
     pub(crate) fn start(&mut self, xid: u64, spec: Spec) {
         assert!(self.last_started < xid, "a call has xid {xid} after one with {}", self.last_started);
         self.last_started = xid;
@@ -197,8 +198,8 @@ impl Calls {
         self.enter_window(xid);
     }
 
-    /// What the call's future is to do, and whom to wake when that changes. `recovery` is the connection for what belongs
-    /// to one.
+    /// Returns the next step of the call's future; `waker` is woken when that step changes. `recovery` is the
+    /// connection for requests that belong to a recovery.
     pub(crate) fn poll(
         &mut self,
         xid: u64,
@@ -225,12 +226,13 @@ impl Calls {
         Step::Wait
     }
 
-    /// Whether the call still waits to be sent: between being told to send and sending it may have been answered, or failed.
+    /// Returns whether the call still waits to be sent. It may have been answered, or failed, since `poll` returned
+    /// [`Step::Send`].
     pub(crate) fn is_ready(&self, xid: u64) -> bool {
         self.calls.get(&xid).is_some_and(|c| c.phase == Phase::Ready)
     }
 
-    /// The call is about to be sent on this connection. Its tag, and whether it was sent before.
+    /// The call is about to be sent on this connection. Returns its tag, and whether it was sent before.
     pub(crate) fn handle_sent(&mut self, xid: u64, connection: u32, now: Time, deadline: Time) -> (Tag, bool) {
         let call = self.calls.get_mut(&xid).expect("who sends a call holds it");
         call.step(Event::Sent);
@@ -255,7 +257,7 @@ impl Calls {
         self.calls.first_key_value().map_or(0, |(xid, _)| xid - 1)
     }
 
-    /// The server answered, or says it will take until `deadline`. `None` if nobody waits for that.
+    /// Handles a reply. Returns `None` if no call waits for it.
     pub(crate) fn handle_reply(&mut self, reply: Incoming) -> Option<Answered> {
         let call = self.calls.get_mut(&reply.header.xid)?;
         if call.sends == 0 || call.is_over() || reply.header.opcode != call.spec.opcode as u32 {
@@ -273,7 +275,7 @@ impl Calls {
         Some(call.answered(xid))
     }
 
-    /// Who the request is that the server does not know the export of.
+    /// Describes a call that the server did not execute because it does not know the export.
     pub(crate) fn answered(&self, xid: u64) -> Option<Answered> {
         self.calls.get(&xid).map(|call| call.answered(xid))
     }
@@ -287,7 +289,8 @@ impl Calls {
         }
     }
 
-    /// There is a new connection: what waits goes, and what was sent over another goes again, lowest xid first.
+    /// There is a new connection: waiting calls are sent, and calls sent over another connection are sent again, lowest
+    /// xid first.
     pub(crate) fn handle_connected(&mut self, connection: u32) {
         for call in self.calls.values_mut() {
             if call.phase == Phase::Sent && !call.spec.control && call.sent_on != connection {
@@ -300,27 +303,27 @@ impl Calls {
         self.check();
     }
 
-    /// The connection is lost: whoever did not want to wait fails.
+    /// The connection is lost: fails the calls that do not want to wait.
     pub(crate) fn fail_no_delay(&mut self) {
         self.fail(RpcError::Unreachable, |c| c.spec.no_delay && !c.spec.control);
     }
 
-    /// The connection that a recovery went over is lost: it begins anew.
+    /// The connection of a recovery is lost: fails the recovery's calls, because the recovery starts over.
     pub(crate) fn fail_recovery(&mut self) {
         self.fail(RpcError::Unreachable, |c| c.spec.recovery);
     }
 
-    /// Control calls to a place that cannot be reached.
+    /// Fails the control calls, because their destination cannot be reached.
     pub(crate) fn fail_control(&mut self) {
         self.fail(RpcError::Unreachable, |c| c.spec.control);
     }
 
-    /// The server evicted us: what it may have seen fails.
+    /// The server evicted this client: fails the calls that it may have seen.
     pub(crate) fn fail_sent(&mut self, error: RpcError) {
         self.fail(error, |c| c.sends > 0 && !c.spec.control);
     }
 
-    /// Everything that waits fails.
+    /// Fails all calls.
     pub(crate) fn fail_all(&mut self, error: RpcError) {
         self.fail(error, |_| true);
     }
@@ -329,7 +332,7 @@ impl Calls {
         self.calls.values_mut().filter(|c| which(c)).for_each(|c| c.finish(Err(error)));
     }
 
-    /// Time has come to `now`, with `connection` in use.
+    /// Ends the calls whose time is over at `now`, with `connection` in use.
     pub(crate) fn handle_time(&mut self, now: Time, connection: Option<u32>) -> Expired {
         let mut expired = Expired { next: Time::FAR_FUTURE, lost: None };
         for (xid, call) in &mut self.calls {
@@ -352,7 +355,7 @@ impl Calls {
         expired
     }
 
-    /// The call's future is done with it: what it held goes to those that wait.
+    /// The call's future is done: its modify slot and its room in the window go to waiting calls.
     pub(crate) fn finish(&mut self, xid: u64) {
         let call = self.calls.remove(&xid).expect("the future of a call is done with it once");
         if call.sends > 0 {
@@ -377,7 +380,7 @@ impl Calls {
         }
     }
 
-    /// Panics if the books do not agree with the calls. It looks at each of them.
+    /// Panics if slots, window and queues do not agree with the calls. Looks at every call.
     pub(crate) fn check(&self) {
         let tags = self.calls.values().filter(|c| c.tag != Tag(0)).count();
         assert_eq!(tags, usize::from(self.slots.taken()), "calls with modify slots, and slots that are taken");
@@ -391,13 +394,13 @@ impl Calls {
         assert!(queued <= places, "{queued} calls wait in queues, which have {places} places");
     }
 
-    /// The server allows so many modify RPCs.
+    /// Sets the number of modify RPCs that the server allows.
     pub(crate) fn set_slots(&mut self, max: u16) {
         self.slots.set_max(max);
         self.fill_slots();
     }
 
-    /// The administrator allows so many RPCs in flight.
+    /// Sets the number of RPCs in flight that the administrator allows.
     pub(crate) fn set_window(&mut self, rpcs: u32) {
         self.window.set_limit(rpcs);
         self.fill_window();
@@ -411,12 +414,12 @@ impl Calls {
         }
     }
 
-    /// What is in flight or waits for the window.
+    /// RPCs and bytes that are in flight or wait for the window.
     pub(crate) fn wanted(&self) -> Credits {
         let mut wanted = self.window.in_flight();
         wanted.rpcs += self.for_window.len() as u32;
         let bytes = |xid| self.calls.get(xid).and_then(|c| c.spec.window).unwrap_or(0);
-        // A long queue is told by its count; its bytes are told up to a bound, to keep this cheap.
+        // Of a long queue only the first bytes are added up, to keep this cheap; the count of its RPCs is exact.
         wanted.bytes += self.for_window.iter().take(64).map(bytes).sum::<u64>();
         wanted
     }
@@ -432,12 +435,12 @@ impl Calls {
         queued.filter_map(|c| c.spec.window).sum()
     }
 
-    /// Whether there is no call at all.
+    /// Returns whether there is no call at all.
     pub(crate) fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
-    /// Whether the call was sent, and has no result yet.
+    /// Returns whether the call was sent, and has no result yet.
     pub(crate) fn is_in_flight(&self, xid: u64) -> bool {
         self.calls.get(&xid).is_some_and(|c| c.sends > 0 && matches!(c.phase, Phase::Ready | Phase::Sent))
     }
@@ -487,7 +490,7 @@ impl Call {
         matches!(self.phase, Phase::Done | Phase::Taken)
     }
 
-    /// It has all that it waited for; `room` is what it has taken from the window.
+    /// The call has everything that it waited for; `room` is what it has taken from the window.
     fn admit(&mut self, room: Option<u64>) {
         assert!(self.room.is_none(), "a call has {:?} of the window and takes {room:?}", self.room);
         self.room = room;
@@ -498,7 +501,7 @@ impl Call {
         }
     }
 
-    /// Its first end counts.
+    /// Ends the call, unless it has ended before: the first result counts.
     fn finish(&mut self, result: Result<Incoming, RpcError>) {
         if self.phase != Phase::Done {
             self.step(Event::Ended);
@@ -565,7 +568,7 @@ mod tests {
         Incoming { kind: RpcKind::Reply, header, body: bytes::Bytes::new(), data: Payload::new() }
     }
 
-    /// What a call's future would be told, in a word; a request that is to be sent is sent.
+    /// Next step of a call, in a word; a request that is to be sent is sent.
     fn poll(c: &mut Calls, xid: u64, connection: Option<Connection>) -> String {
         match c.poll(xid, connection, connection, Waker::noop()) {
             Step::Wait => "wait".to_owned(),
@@ -741,7 +744,7 @@ mod tests {
         c.check();
     }
 
-    /// Whatever happens in whatever order, slots and window are never overdrawn, and nobody waits forever.
+    /// In every order of events, slots and window are never overdrawn, and no call waits forever.
     #[test]
     fn random_histories_keep_the_books() {
         for seed in 0..200 {

@@ -1,5 +1,5 @@
-//! Connecting an import, and what follows: negotiation, resending, eviction. One task per import while it is not
-//! connected; what to do is decided by the engine in `import_state`.
+//! Connects an import and handles the outcome: negotiation, resending, eviction. An import that is not connected has
+//! one task that does this; the engine in `import_state` decides what the task does.
 
 use crate::error::RpcError;
 use crate::import::{ImportShared, tell_all};
@@ -12,19 +12,19 @@ use nacre_wire::{Opcode, RpcHeader};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Modify RPCs in flight where the server does not say how many.
+/// Modify RPCs in flight if the server does not say how many it allows.
 const MODIFY_RPCS_DEFAULT: u16 = 1;
 
 /// Why a connect did not succeed.
 enum Failure {
-    /// Try again, there or elsewhere.
+    /// The connect may succeed later, at the same NID or another.
     Temporary(RpcError),
-    /// Trying again will not help those who wait now.
+    /// Another try would not help the calls that wait now.
     Final(Errno),
 }
 
 impl ImportShared {
-    /// Starts connecting, unless that is under way or not wanted.
+    /// Starts connecting, unless a connect is under way or not wanted.
     pub(crate) fn connect_if_wanted(self: &Arc<Self>) {
         let mut s = self.state.lock();
         if s.machine.wants_connect() && !s.connecting {
@@ -63,13 +63,13 @@ impl ImportShared {
         let attempt = if wanted { s.machine.start_connect(self.node.rt.now()) } else { None };
         s.connecting = attempt.is_some();
         if attempt.is_none() && s.machine.wants_connect() {
-            // There is no place to connect to, as yet.
+            // No NID of the target is known yet.
             s.calls.fail_no_delay();
         }
         attempt
     }
 
-    /// What the server says, and up to where it knows changes to be durable.
+    /// Sends a connect. Returns the server's reply, and the transno up to which the server knows changes to be durable.
     async fn attempt(self: &Arc<Self>, attempt: &Attempt) -> Result<(Accepted, ConnectData, u64), Failure> {
         let config = &self.config;
         let opcode = match config.kind {
@@ -128,7 +128,7 @@ impl ImportShared {
         s.calls.set_slots(if has_slots { data.max_modify_rpcs } else { MODIFY_RPCS_DEFAULT });
         s.data = data;
         let connected = self.connected_hook.get();
-        // What is not known to be durable when the server does not know us any more may be lost.
+        // If the server no longer knows this client, changes that are not known to be durable may be lost.
         let durable = if s.recovered_at == Some(instance) { s.handle_committed(committed) } else { Vec::new() };
         if outcome != Outcome::Reconnected {
             // Lower than before if the target was restored from a backup, or made anew.
@@ -153,7 +153,7 @@ impl ImportShared {
             drop(s);
             tell_all(&durable, Fate::Durable);
             tell_all(&lost, Fate::Lost);
-            // Before anything else is sent: what the caches hold was never, or is no longer, protected.
+            // Called before anything else is sent, because the contents of the caches are not, or no longer, protected.
             hooks.iter().for_each(|hook| hook());
             if let Some(connected) = connected {
                 connected(&data);
@@ -169,7 +169,7 @@ impl ImportShared {
         outcome
     }
 
-    /// How long to pause.
+    /// Returns how long to pause before the next attempt.
     fn handle_failure(&self, attempt: &Attempt, failure: &Failure) -> Duration {
         let mut s = self.state.lock();
         s.turned_down = match failure {
@@ -185,7 +185,7 @@ impl ImportShared {
             }
             Failure::Temporary(e) => {
                 tracing::debug!("{}: no connection to {}: {e}", self.config.label, attempt.nid);
-                // Every place was tried: for who does not want to wait, that is the answer.
+                // Every NID was tried: calls that do not want to wait fail.
                 if !pause.is_zero() {
                     s.calls.fail_no_delay();
                 }
@@ -199,7 +199,7 @@ impl Failure {
     fn from_status(e: Errno) -> Failure {
         match e {
             Errno::EPROTO | Errno::EACCES | Errno::EPERM | Errno::EINVAL | Errno::EOPNOTSUPP => Failure::Final(e),
-            // The target is elsewhere, not up yet, or still busy with our former self.
+            // The target is elsewhere, not up yet, or still busy with this client's earlier export.
             _ => Failure::Temporary(RpcError::Status(e)),
         }
     }

@@ -18,13 +18,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long a suspect may take to answer a probe, and how often it is asked.
+/// Time that a silent client has to answer a probe, and the number of probes.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
-/// Most clients of one node; more are refused until others leave. Lustre's limit for a target.
+/// Most exports of one node; further clients are refused until others leave. Lustre's limit for a target.
 const EXPORTS_MAX: usize = 128 << 10;
 
-/// A client's turn: its connects are handled one at a time. Over when none waits any more, or one could not be handled to its end.
+/// Ensures that the connects of a client are handled one at a time. The turn is over when no connect of the client
+/// waits, or when the task that handles them is dropped.
 struct Turn<'a> {
     entry: &'a TargetEntry,
     client: Uuid,
@@ -32,7 +33,7 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// The connect that has come meanwhile.
+    /// The connect that has arrived meanwhile.
     fn next(&mut self) -> Option<Connect> {
         let mut connecting = self.entry.connecting.lock();
         let waiting = connecting.get_mut(&self.client).expect("a client's turn is booked until it is over");
@@ -54,9 +55,9 @@ impl Drop for Turn<'_> {
 }
 
 impl NodeShared {
-    /// Takes a connect up, or leaves it to the task that is at an earlier one of the same client: the newest of those that
-    /// wait follows. It must not be dropped, since a client may have given the earlier one up without having to wait, as
-    /// when it is told of a restart.
+    /// Handles a connect, or leaves it to the task that is handling an earlier connect of the same client; that task
+    /// continues with the newest of the connects that wait. The newest must not be dropped, because the client may have
+    /// given up the earlier one without waiting for its reply, for example when it was told of a restart.
     pub(crate) async fn handle_connect(self: Arc<Self>, header: RpcHeader, body: Bytes, reply_to: ReplyTo) {
         let Ok(request) = nacre_wire::decode::<ConnectRequest>(&body) else {
             return self.refuse(&header, reply_to, Errno::EPROTO);
@@ -92,7 +93,7 @@ impl NodeShared {
         }
         let living = existing.as_ref().filter(|e| !e.is_closed());
         let is_reconnect = living.is_some_and(|e| e.cookie == request.previous_export);
-        // The answer that told the client of its export was lost: it has no other life, but asks again.
+        // The client repeats its first connect because the reply that named its export was lost; it has not restarted.
         let known =
             is_reconnect || living.is_some_and(|e| e.is_asked_again(request.previous_export, header.connection_count));
         if existing.is_none() && self.exports.read().len() >= EXPORTS_MAX {
@@ -116,8 +117,8 @@ impl NodeShared {
             }
             other => {
                 if let Some(old) = other {
-                    // The client began a new life, never heard of this export, or is just being evicted. The target
-                    // must have forgotten it before it gets to know it again.
+                    // The client has restarted, never heard of this export, or is being evicted. The target must forget
+                    // the old export before it learns of the new one.
                     self.close_export(&old, "its client connected anew").await;
                     old.gone().await;
                 }
@@ -143,8 +144,8 @@ impl NodeShared {
         }
     }
 
-    /// Whether somebody at another NID wants to take the place of a client that answers where it is. The name of a client is
-    /// no secret, so it does not suffice to have the client thrown out.
+    /// Returns whether the newcomer, at another NID, claims the place of a client that still answers at its own NID.
+    /// The name of a client is no secret, so knowing it must not be enough to evict the client.
     async fn is_held_elsewhere(&self, old: &Export, newcomer: Nid) -> bool {
         let is_held = old.nid() != newcomer && self.is_alive(old).await;
         if is_held && self.refusals.is_worth_a_line(self.core.rt.now()) {
@@ -161,13 +162,13 @@ impl NodeShared {
         let before = self.exports.write().insert(export.cookie, export.clone());
         assert!(before.is_none(), "{export:?} has the cookie of {before:?}");
         self.service_timer.arm(self.core.rt.now() + evictor::TICK);
-        // The target may have stopped just before: then nobody else will close it.
+        // If the target stopped just before, nobody else will close this export.
         if entry.stopped.load(Ordering::Acquire) {
             self.drop_export(export);
         }
     }
 
-    /// The target stopped: the export ends, the client's record stays.
+    /// Ends an export because its target stopped; the client's record on disk stays.
     fn drop_export(&self, export: &Export) {
         export.close();
         self.exports.write().remove(&export.cookie);
@@ -210,7 +211,7 @@ impl NodeShared {
         self.post(reply_to, encode(RpcKind::Reply, &answer, &[], Payload::new()));
     }
 
-    /// Ends an export: no new requests, wait for those that run, then the target forgets the client.
+    /// Ends an export: refuses new requests, waits for the running ones, then lets the target forget the client.
     async fn close_export(&self, export: &Arc<Export>, why: &str) {
         if export.close() {
             tracing::info!("{}: export of {} closed: {why}", export.target, export.client_name);
@@ -246,7 +247,7 @@ impl NodeShared {
         exports
     }
 
-    /// Whether another node has the target; if so it is not served here any more.
+    /// Returns whether another node has taken the target; if so, this node stops serving it.
     pub(crate) fn leave_if_taken(&self, entry: &Arc<TargetEntry>) -> bool {
         let is_taken = entry.handler.is_taken();
         if is_taken && !entry.stopped.load(Ordering::Acquire) {
@@ -255,7 +256,7 @@ impl NodeShared {
         is_taken
     }
 
-    /// Looks for clients that are dead; when to look again.
+    /// Probes clients that have been silent for too long. Returns when to look again.
     pub(crate) fn probe_silent(self: &Arc<Self>, now: Time, exports: &[Arc<Export>]) -> Time {
         if exports.is_empty() {
             return Time::FAR_FUTURE;
@@ -322,7 +323,6 @@ impl NodeShared {
         }
     }
 
-    /// Throws a client out.
     pub(crate) async fn evict(&self, export: Arc<Export>) {
         tracing::warn!("{}: evicting {} ({})", export.target, export.client_name, export.nid());
         self.close_export(&export, "evicted").await;

@@ -1,15 +1,15 @@
-//! What a call can fail with, and the errno each case means to POSIX callers.
+//! Errors of a call, and the errno of each for POSIX callers.
 
 use nacre_base::Errno;
 use nacre_wire::WireError;
 
-/// Why a call has no answer, or which error the answer was.
+/// Reason why a call has no reply, or the error in its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RpcError {
     /// The server answered with this error.
     #[error("{0}")]
     Status(Errno),
-    /// The server threw this client out: open handles, locks and unwritten data are lost.
+    /// The server has evicted this client: open handles, locks and unwritten data are lost.
     #[error("evicted by the server")]
     Evicted,
     /// The import was disconnected, or its node shut down.
@@ -21,10 +21,10 @@ pub enum RpcError {
     /// The caller's own deadline passed.
     #[error("no answer before the caller's deadline")]
     TimedOut,
-    /// The target refused the connection for good, or what it answered breaks the negotiation (EPROTO).
+    /// The target refused the connection for good, or its reply breaks the rules of the negotiation (EPROTO).
     #[error("connection refused: {0}")]
     Refused(Errno),
-    /// The answer's body is not what the opcode says.
+    /// The body of the reply is not the message that the opcode requires.
     #[error("malformed reply: {0}")]
     Wire(#[from] WireError),
 }

@@ -1,20 +1,22 @@
-//! Who is thrown out for silence. A sans-IO engine: it names exports to be probed, and judges the answers.
+//! Eviction of silent clients. A sans-IO engine: it names exports to be probed, and judges the answers.
 //!
-//! A client that was silent for 150 s and whose node does not say that it lives is dead, unless it is we who are cut off: only
-//! while others are heard is anyone suspected, and after an outage everyone has time to come back.
+//! A client that was silent for 150 s and whose node does not confirm that it is alive is dead, unless this server
+//! itself is cut off. So clients are suspected only while others are heard, and after an outage all clients have time
+//! to come back.
 
 use crate::import::PING_INTERVAL;
 use nacre_base::Time;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Silence that makes suspect.
+/// A client that is silent for this long is probed.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(150);
-/// How often to look.
+/// Interval of the checks for silent clients.
 pub(crate) const TICK: Duration = Duration::from_secs(25);
-/// If nobody at all was heard for so long, the fault may be ours. Longer than those are silent who only wait for news of
-/// the configuration (60 s), or the MGS would see an outage every minute and throw out nobody; and so much shorter than
-/// [`SILENCE_MAX`] that a client that pings, and lost one, is not suspected before the outage is seen.
+/// If no client was heard for this long, the fault may be the server's own. It is longer than the silence of clients
+/// that only wait for news of the configuration (60 s); otherwise the MGS would see an outage every minute and evict
+/// nobody. It is so much shorter than [`SILENCE_MAX`] that an outage is noticed before a client that pings, and lost
+/// one ping, is suspected.
 const OUTAGE: Duration = Duration::from_secs(90);
 const _: () =
     assert!(OUTAGE.as_secs() + TICK.as_secs() < SILENCE_MAX.as_secs(), "an outage is seen before anyone is suspected");
@@ -25,7 +27,7 @@ const _: () = assert!(PING_INTERVAL.as_secs() < OUTAGE.as_secs(), "clients that 
 pub(crate) struct Seen {
     pub(crate) export: u64,
     pub(crate) last_heard: Time,
-    /// Servers are not evicted for silence.
+    /// True for servers, which are not evicted for silence.
     pub(crate) exempt: bool,
 }
 
@@ -38,7 +40,7 @@ pub(crate) struct Evictor {
 }
 
 impl Evictor {
-    /// Time has come to `now`: the exports to be probed.
+    /// Returns the exports to be probed at `now`.
     pub(crate) fn handle_time(&mut self, now: Time, exports: &[Seen]) -> Vec<u64> {
         let newest = exports.iter().map(|e| e.last_heard).max().unwrap_or_default();
         if now.since(newest) > OUTAGE {
@@ -55,7 +57,7 @@ impl Evictor {
         silent.map(|e| e.export).filter(|e| self.probing.insert(*e)).collect()
     }
 
-    /// The probe of an export came back. Whether to evict it.
+    /// The probe of an export came back. Returns whether to evict the export.
     pub(crate) fn handle_probed(&mut self, now: Time, export: u64, answered: bool, last_heard: Time) -> bool {
         let probed = self.probing.remove(&export);
         assert!(probed, "a probe of export {export:#x} came back that nobody sent");

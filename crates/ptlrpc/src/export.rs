@@ -12,55 +12,55 @@ use tokio::sync::Notify;
 
 /// A client as one target sees it.
 pub struct Export {
-    /// Names it in the header of every request.
+    /// Number of the export, in the header of every request.
     pub cookie: u64,
-    /// The client.
+    /// UUID of the client.
     pub client: Uuid,
-    /// The client's name for people.
+    /// Readable name of the client.
     pub client_name: String,
-    /// The export that the client had before this one.
+    /// Cookie of the client's previous export, as its connect request named it.
     previous: u64,
-    /// The target.
+    /// Name of the target.
     pub target: String,
     pub(crate) entry: Arc<TargetEntry>,
     state: Mutex<State>,
-    /// In nanoseconds of [`Time`].
+    /// Time of the client's last request, ping or connect, in nanoseconds of [`Time`].
     last_heard: AtomicU64,
     closed: AtomicBool,
-    /// The target has forgotten the client.
+    /// True once the target has forgotten the client.
     gone: AtomicBool,
-    /// The export was closed, has no request running any more, or is gone.
+    /// Notified when the export is closed, has no running request left, or is gone.
     changed: Notify,
     extension: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 struct State {
-    /// Where the client is now, and which of its imports connected.
+    /// NID and import from which the client connected last.
     reply_to: ReplyTo,
     /// Number of the client's current connection.
     connection: u32,
-    /// Of the connect request: an older one is a late duplicate.
+    /// Xid of the latest connect request; a connect with a lower xid is a late duplicate.
     connect_xid: u64,
     data: ConnectData,
     reconnect: bool,
     log: RequestLog,
 }
 
-/// Who asks for a connection.
+/// Sender of a connect request.
 pub(crate) struct Connecting {
     pub(crate) reply_to: ReplyTo,
     pub(crate) connection: u32,
     pub(crate) xid: u64,
 }
 
-/// Whether a request may come in.
+/// Outcome of a request's arrival at its export.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// From a connection that is not any more.
+    /// The request came over a connection that has been replaced.
     Stale,
     /// The export is closed.
     Closed,
-    /// It is in the log.
+    /// The request is in the log, which gave this verdict.
     Logged(Verdict),
 }
 
@@ -95,27 +95,27 @@ impl Export {
         })
     }
 
-    /// Whether this connect, after the client's export `previous`, is one more of those that made this one.
+    /// Returns whether a connect that names the previous export `previous` repeats the one that made this export.
     pub(crate) fn is_asked_again(&self, previous: u64, connection: u32) -> bool {
         self.previous == previous && connection > self.state.lock().connection
     }
 
-    /// Where the client is now.
+    /// NID from which the client connected last.
     pub fn nid(&self) -> Nid {
         self.state.lock().reply_to.nid
     }
 
-    /// Where to send the client's import a message that answers no request.
+    /// Address of the client's import, for messages that answer no request.
     pub(crate) fn import(&self) -> ReplyTo {
         self.state.lock().reply_to
     }
 
-    /// What was negotiated. Within the first [`crate::TargetHandler::connect`] it is empty.
+    /// Negotiated connect data. Within the first [`crate::TargetHandler::connect`] it is empty.
     pub fn data(&self) -> ConnectData {
         self.state.lock().data.clone()
     }
 
-    /// Within [`crate::TargetHandler::connect`]: whether the client was connected before and keeps its state.
+    /// Within [`crate::TargetHandler::connect`]: true if the client was connected before and keeps its state.
     pub fn is_reconnect(&self) -> bool {
         self.state.lock().reconnect
     }
@@ -126,7 +126,7 @@ impl Export {
         any.downcast_ref().expect("a target keeps one type of state in its exports")
     }
 
-    /// Whether the client disconnected, was evicted, or the target stopped.
+    /// Returns whether the client disconnected, was evicted, or the target stopped.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -159,7 +159,7 @@ impl Export {
     async fn until(&self, condition: impl Fn() -> bool) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
-            // Enabled first, so that a change after the look is not missed.
+            // Enabled first, so that a change after the check is not missed.
             changed.as_mut().enable();
             if condition() {
                 return;
@@ -168,7 +168,7 @@ impl Export {
         }
     }
 
-    /// Closes it; false if it was closed before.
+    /// Closes the export. Returns false if it was closed before.
     pub(crate) fn close(&self) -> bool {
         let first = !self.closed.swap(true, Ordering::AcqRel);
         self.changed.notify_waiters();
@@ -188,7 +188,7 @@ impl Export {
         Entry::Logged(s.log.handle_request(request))
     }
 
-    /// A ping came: not logged, as it changes nothing.
+    /// A ping came. It is not logged, because it changes nothing.
     pub(crate) fn handle_ping(&self, connection: u32, now: Time) -> Entry {
         let s = self.state.lock();
         if self.is_closed() {
@@ -224,7 +224,7 @@ impl Export {
         self.state.lock().log.handle_time(now)
     }
 
-    /// Whether a connect with this xid is news.
+    /// Returns whether a connect with this xid is newer than the latest one.
     pub(crate) fn is_news(&self, connect_xid: u64) -> bool {
         connect_xid > self.state.lock().connect_xid
     }
@@ -238,7 +238,7 @@ impl Export {
     pub(crate) fn handle_connected(&self, from: &Connecting, data: ConnectData, now: Time) {
         self.handle_heard(now);
         let mut s = self.state.lock();
-        // Connects of a client are handled one at a time, and one that is no news is dropped.
+        // Connects of a client are handled one at a time, and a connect that is not newer is dropped.
         assert!(from.xid >= s.connect_xid, "{self:?}: the connect {} comes after {}", from.xid, s.connect_xid);
         (s.reply_to, s.connection, s.connect_xid, s.data) = (from.reply_to, from.connection, from.xid, data);
     }
@@ -252,7 +252,7 @@ impl Export {
         Time(self.last_heard.load(Ordering::Relaxed))
     }
 
-    /// Whether the client is a server, which is not evicted for silence.
+    /// Returns whether the client is a server, which is not evicted for silence.
     pub(crate) fn is_server(&self) -> bool {
         self.state.lock().data.flags & connect_flags::MDS != 0
     }

@@ -1,4 +1,4 @@
-//! How many requests of a kind were in flight together: for `rpc_stats`.
+//! Counts how many requests of a kind were in flight at the same time, for `rpc_stats`.
 
 use crate::calls::Spec;
 use nacre_wire::Opcode;
@@ -10,16 +10,17 @@ pub enum Traffic {
     Read,
     /// Writes of data.
     Write,
-    /// What takes a modify slot.
+    /// Requests that take a modify slot.
     Modify,
 }
 
 /// Requests of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Flights {
-    /// Sent, and not answered.
+    /// Requests that were sent and not yet answered.
     pub in_flight: usize,
-    /// How many were sent when, with them, so many were in flight: at 1 those that were alone. Nothing is at 0.
+    /// `sent[n]` counts the requests that were sent as the `n`th in flight: `sent[1]` those that were alone. `sent[0]`
+    /// stays 0.
     pub sent: Vec<u64>,
 }
 
@@ -58,7 +59,7 @@ impl AllFlights {
         self.of(spec).into_iter().for_each(Flights::handle_sent);
     }
 
-    /// A request that was sent is over.
+    /// A request that was sent has ended.
     pub(crate) fn handle_over(&mut self, spec: &Spec) {
         self.of(spec).into_iter().for_each(Flights::handle_over);
     }
@@ -72,7 +73,7 @@ impl AllFlights {
         &self.0[traffic as usize]
     }
 
-    /// Counts anew; what is in flight stays.
+    /// Resets the counts; requests in flight stay counted as such.
     pub(crate) fn clear(&mut self) {
         self.0.iter_mut().for_each(|f| f.sent.clear());
     }

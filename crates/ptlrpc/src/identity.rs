@@ -1,8 +1,8 @@
-//! Who a peer is, and what it may ask for. A role is never taken from what a peer says of itself: the MGS lists the NIDs of
-//! every server, and the NID that a message came from decides. Whether that NID is the sender's is LNet's to know.
+//! Identity and roles of a peer. A role is never taken from what a peer claims: the MGS lists the NIDs of every server,
+//! and the NID that a message came from decides. LNet is responsible for that NID being the sender's.
 //!
-//! A certificate would become a second field of [`Identity`], and a second answer of [`Servers::is_server`]; the tables of
-//! opcodes and roles stay as they are.
+//! Certificates would add a second field to [`Identity`] and a second kind of evidence to [`Servers::is_server`]; the
+//! tables of opcodes and roles would stay as they are.
 
 use crate::RpcError;
 use nacre_base::{Nid, TargetKind, TargetName, Time};
@@ -16,19 +16,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Evidence of who a peer is.
+/// Evidence of a peer's identity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// The NID that its messages come from.
     pub nid: Nid,
 }
 
-/// A set of roles: what a line of a service's table lets in.
+/// A set of roles. Each line of a service's table names the roles that it admits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Roles(u8);
 
 impl Roles {
-    /// Everybody: a client need not prove anything.
+    /// Every peer: a client need not prove anything.
     pub const CLIENT: Roles = Roles(1);
     /// Nodes that the MGS lists for an MDT of the file system.
     pub const MDT: Roles = Roles(2);
@@ -37,17 +37,17 @@ impl Roles {
     /// The node of the target itself: tools of its administrator.
     pub const LOCAL: Roles = Roles(8);
 
-    /// Those of both.
+    /// The union of both sets.
     pub const fn or(self, other: Roles) -> Roles {
         Roles(self.0 | other.0)
     }
 
-    /// Whether the two have a role in common.
+    /// Returns whether the two have a role in common.
     pub const fn includes(self, other: Roles) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// The role of a server of such targets.
+    /// Role of a server of targets of this kind.
     pub const fn of(kind: TargetKind) -> Roles {
         match kind {
             TargetKind::Mgt => Roles::LOCAL,
@@ -66,68 +66,69 @@ impl std::fmt::Display for Roles {
     }
 }
 
-/// How well the one that connects as a client is known to be that client.
+/// How well a connecting peer has proven to be the client that it names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// The MGS lists its NID for the target that it connects as.
+    /// The MGS lists the peer's NID for the target that it connects as.
     Proven,
-    /// Only its own word: it must not push out a client that answers at another NID.
+    /// Nothing but the peer's own claim: it must not replace a client that answers at another NID.
     Claimed,
 }
 
-/// Asks the MGS for the configuration as it is now.
+/// Fetches the current configuration from the MGS.
 pub type AskMgs = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Config, RpcError>> + Send>> + Send + Sync>;
 
 /// The servers of a file system, as the MGS lists them.
 pub struct Servers {
     rt: Rt,
     config: watch::Receiver<Arc<Config>>,
-    /// Servers known from an earlier start, for as long as the MGS has not answered in this one.
+    /// Servers known from an earlier start, used until the MGS has answered in this one.
     kept: Mutex<Vec<TargetEntry>>,
     ask: AskMgs,
-    /// Held while the MGS is asked, so that strangers cause one question at a time.
+    /// Held while the MGS is asked, so that unknown peers cause one question at a time.
     asked: tokio::sync::Mutex<Asked>,
 }
 
-/// The last answer that was asked for because somebody was not listed.
+/// Latest configuration that was fetched because a peer was not listed.
 #[derive(Default)]
 struct Asked {
     /// When the question was sent; `None` before the first.
     at: Option<Time>,
-    /// The answer; `None` if there was none.
+    /// The configuration; `None` if the MGS did not answer.
     config: Option<Config>,
 }
 
-/// Pause between two questions to the MGS that strangers can cause.
+/// Pause between two questions to the MGS that unknown peers cause.
 const ASK_PAUSE: Duration = Duration::from_millis(200);
 
 impl Servers {
-    /// Those of `config`, which is kept current; `ask` fetches a newer one.
+    /// The servers in `config`, which is kept current; `ask` fetches a newer configuration.
     pub fn new(rt: &Rt, config: watch::Receiver<Arc<Config>>, ask: AskMgs) -> Servers {
         Servers { rt: rt.clone(), config, kept: Mutex::default(), ask, asked: tokio::sync::Mutex::default() }
     }
 
-    /// Takes `entries` for the list until the MGS has given one.
+    /// Uses `entries` as the list until the MGS has given one.
     pub fn keep(&self, entries: Vec<TargetEntry>) {
         *self.kept.lock() = entries;
     }
 
-    /// Whether the MGS lists this peer for a target that `is` accepts. Someone who is not in the list that is known here may be
-    /// in a newer one, so the MGS is asked; the error is that it does not answer, and nothing is decided then.
+    /// Returns whether the MGS lists this peer for a target that `is` accepts. A peer that is missing in the list known
+    /// here may be in a newer one, so the MGS is asked. If the MGS does not answer, an error is returned and nothing is
+    /// decided.
     pub async fn is_server(
         &self,
         who: Identity,
         is: impl Fn(&TargetEntry) -> bool + Send + Sync,
     ) -> Result<bool, RpcError> {
         let lists = |targets: &[TargetEntry]| targets.iter().any(|t| is(t) && t.nids.contains(&who.nid));
-        // What comes over the loopback is this very process: the storage of its targets lies open to it anyway.
+        // The loopback carries only messages of this process, which can access the storage of its targets anyway.
         if who.nid == Nid::LO || self.known(lists) {
             return Ok(true);
         }
         self.ask_now(lists).await
     }
 
-    /// The same for a server of targets of a kind.
+    /// Like [`Servers::is_server`], for any target whose kind gives one of the `wanted` roles.
     pub async fn has_role(&self, who: Identity, wanted: Roles) -> Result<bool, RpcError> {
         let has = |entry: &TargetEntry| {
             entry.target.parse::<TargetName>().is_ok_and(|name| wanted.includes(Roles::of(name.kind)))
@@ -135,13 +136,13 @@ impl Servers {
         self.is_server(who, has).await
     }
 
-    /// Looks at the list that is known here.
+    /// Calls `look` with the list that is known here.
     pub fn known<T>(&self, look: impl Fn(&[TargetEntry]) -> T) -> T {
         let config = self.config.borrow();
         if config.version == 0 { look(&self.kept.lock()) } else { look(&config.targets) }
     }
 
-    /// Looks at a list that was asked for after this was called.
+    /// Calls `look` with a list that was requested after this call began.
     async fn ask_now<T>(&self, look: impl Fn(&[TargetEntry]) -> T) -> Result<T, RpcError> {
         let begun = self.rt.now();
         let mut asked = self.asked.lock().await;
@@ -156,12 +157,12 @@ impl Servers {
     }
 }
 
-/// Keeps refusals, of which a stranger can cause any number, from filling the log: one line a second.
+/// Keeps refusals, of which unknown peers can cause any number, from filling the log: one line a second.
 #[derive(Default, Debug)]
 pub struct Refusals(AtomicU64);
 
 impl Refusals {
-    /// Whether a refusal at `now` is logged for people; the others are for debugging only.
+    /// Returns whether a refusal at `now` is logged for people; the other refusals are logged for debugging only.
     pub fn is_worth_a_line(&self, now: Time) -> bool {
         let second = now.0 / 1_000_000_000 + 1;
         self.0.swap(second, Ordering::Relaxed) != second
@@ -200,9 +201,10 @@ mod tests {
                 Box::pin(async move { answer.ok_or(RpcError::TimedOut) })
             });
             let servers = Servers::new(&rt, receiver, ask);
-            // An answer counts only for questions that came before it was asked for, so time must pass in between.
+            // A configuration counts only for checks that began before it was requested, so time must pass in between.
             let moment = || rt.sleep(Duration::from_millis(1));
-            // Nothing is known and nobody answers: nothing is decided, but what an earlier start knew holds.
+            // Nothing is known and the MGS does not answer: nothing is decided, except by the list from an earlier
+            // start.
             assert!(servers.has_role(who(1), Roles::MDT).await.is_err());
             servers.keep(vec![entry("n-MDT0000", Nid::sim(1))]);
             assert_eq!(servers.has_role(who(1), Roles::MDT).await, Ok(true));
@@ -219,12 +221,12 @@ mod tests {
             assert_eq!(servers.has_role(who(1), Roles::MDT).await, Ok(false), "the kept list counts no more");
             assert_eq!(servers.has_role(who(3), Roles::MDT).await, Ok(false), "an OST is no MDT");
             assert_eq!(servers.is_server(who(3), |t| t.target == "n-OST0000").await, Ok(true));
-            // A server that registered a moment ago is in the MGS's list, and not in the one here yet.
+            // A server that registered a moment ago is in the MGS's list, but not yet in the one known here.
             let later = [list, vec![entry("n-MDT0001", Nid::sim(4))]].concat();
             *newest.lock() = Some(config(2, later));
             moment().await;
             assert_eq!(servers.has_role(who(4), Roles::MDT).await, Ok(true));
-            // Strangers that come together cost one question, and the next one not at once.
+            // Unknown peers that come together cause one question, and the next question has to wait.
             let before = asked.load(Ordering::Relaxed);
             let stranger = |n| servers.has_role(who(n), Roles::MDT);
             moment().await;

@@ -1,5 +1,5 @@
-//! The client's side of a connection: one import per target. What an import knows is in the engines `import_state`,
-//! `calls` and `adaptive_timeout`; here they meet the network. Connecting is in `connect`.
+//! The client's side of a connection: one import per target. The engines `import_state`, `calls` and `adaptive_timeout`
+//! hold the state of an import; this file connects them to the network. Connecting is in `connect`.
 
 use crate::adaptive_timeout::{Estimator, request_timeout};
 use crate::call::{BULK_MAX, Bulk, CallOptions, INLINE_MAX, Reply};
@@ -31,42 +31,42 @@ use tokio::sync::{Notify, oneshot};
 
 pub use crate::import_state::ImportState;
 
-/// What an import connects to, and as whom.
+/// Target of an import, and the client that it connects for.
 #[derive(Debug, Clone)]
 pub struct ImportConfig {
-    /// Who connects: one mount, or one target.
+    /// UUID of the client: a mount, or a target.
     pub client: Uuid,
-    /// Name for people: host and mount, or the target's name.
+    /// Readable name of the client: host and mount, or the target's name.
     pub client_name: String,
-    /// The target, e.g. `nacre-OST0000`.
+    /// Name of the target, e.g. `nacre-OST0000`.
     pub target: String,
-    /// Where it may be, the most likely first.
+    /// NIDs where the target may be served, the most likely first.
     pub nids: Vec<Nid>,
-    /// What kind of target it is: decides the connect opcode and the parameters' names.
+    /// Kind of the target: decides the connect opcode and the parameters' names.
     pub kind: TargetKind,
-    /// What the client can do and wants.
+    /// Features and limits that the client supports and asks for.
     pub data: ConnectData,
     /// Name in parameters and logs, e.g. `nacre-OST0000-osc-ffff8881`.
     pub label: String,
 }
 
-/// A connection to a target, kept up over restarts and changes of place of the server. Dropping it fails its calls;
+/// A connection to a target that outlives restarts and moves of the server. Dropping the import fails its calls;
 /// [`Import::disconnect`] also tells the server.
 pub struct Import(pub(crate) Arc<ImportShared>);
 
 type Hook = Arc<dyn Fn() + Send + Sync>;
 type ConnectHook = Arc<dyn Fn(&mut ConnectData) + Send + Sync>;
 type ConnectedHook = Arc<dyn Fn(&ConnectData) + Send + Sync>;
-/// Something under way that is part of a recovery.
+/// A step of a recovery that is under way.
 pub type Recovering = Pin<Box<dyn Future<Output = Result<(), RpcError>> + Send>>;
-/// Takes an import out of its node's table.
+/// Removes an import from its node's table.
 pub(crate) type Forget = Box<dyn Fn(u64) + Send + Sync>;
 type RecoverHook = Arc<dyn Fn() -> Recovering + Send + Sync>;
 
 pub(crate) struct ImportShared {
     pub(crate) node: Arc<NodeCore>,
     pub(crate) config: ImportConfig,
-    /// Goes into the match bits of requests; replies come back with it.
+    /// Number of the import: the match bits of its requests and of their replies.
     pub(crate) id: u64,
     pub(crate) state: Mutex<State>,
     pub(crate) evicted_hooks: Mutex<Vec<Hook>>,
@@ -75,62 +75,62 @@ pub(crate) struct ImportShared {
     pub(crate) recover_hooks: Mutex<Vec<RecoverHook>>,
     pub(crate) ask_hook: OnceLock<ConnectHook>,
     pub(crate) connected_hook: OnceLock<ConnectedHook>,
-    /// Cuts short the pause between connects.
+    /// Ends the pause between two connects early.
     pub(crate) nudge: Notify,
     pub(crate) max_rpcs_in_flight: Arc<AtomicU64>,
-    /// Where its parameters are, if it has any.
+    /// Table that lists the import's parameters, if there is one.
     pub(crate) listed: OnceLock<Params>,
-    /// Takes it out of the node's table, by its id.
+    /// Removes the import from its node's table, by its id.
     forget: Forget,
 }
 
 pub(crate) struct State {
     pub(crate) machine: ImportMachine,
     pub(crate) calls: Calls,
-    /// What was answered and is not durable yet.
+    /// Requests that were answered and whose changes are not durable yet.
     pub(crate) replays: Replays,
-    /// The replay that waits for its answer.
+    /// The replay that waits for its reply.
     pub(crate) replaying: Option<Replaying>,
-    /// What was negotiated.
+    /// Negotiated connect data; before the first connection, what the client asks for.
     pub(crate) data: ConnectData,
-    /// By lane.
+    /// Estimated service time of each lane.
     pub(crate) service: [Estimator; 5],
     pub(crate) network: Estimator,
-    /// A task is connecting, or pausing between connects.
+    /// True while a task is connecting, or pausing between connects.
     pub(crate) connecting: bool,
-    /// Ping when idle.
+    /// True if the server is pinged while the import is idle.
     keep_alive: bool,
     told_of_restarts: bool,
-    /// Why the server turned the last attempt to connect down, though a later one may succeed.
+    /// Error with which the server refused the latest connect, although a later one may succeed.
     pub(crate) turned_down: Option<Errno>,
     last_sent: Time,
     pub(crate) last_reply: Option<Time>,
     pub(crate) last_committed: u64,
-    /// The start of the server at which what is kept was made, or made again.
+    /// Server instance at which the requests in `replays` were executed, or replayed.
     pub(crate) recovered_at: Option<u64>,
-    /// Transnos of replays that were sent and not answered: they may have failed, whatever was committed after them.
+    /// Transnos of replays that were sent and not answered. They may have failed even if later changes were committed.
     pub(crate) unanswered: BTreeSet<u64>,
-    /// What the server said last.
+    /// Lock volume and limit from the server's latest reply.
     pub(crate) lock_pool: LockPool,
     pub(crate) timeouts: u64,
     pub(crate) stats: OpStats,
 }
 
 impl State {
-    /// The server says that all up to this change is durable: who wants to know that.
+    /// The server says that all changes up to `upto` are durable. Returns the callbacks to call.
     #[must_use]
     pub(crate) fn handle_committed(&mut self, upto: u64) -> Vec<CommitCallback> {
         self.last_committed = self.last_committed.max(upto);
         self.replays.handle_committed(upto)
     }
 
-    /// The connection that a recovery went over, if one did, is lost.
+    /// Ends a recovery that is under way, because its connection is lost.
     fn break_off_recovery(&mut self) {
         self.calls.fail_recovery();
         self.replaying = None;
     }
 
-    /// When idle for so long the server is pinged; never, if it has nothing to tell.
+    /// Idle time after which the server is pinged; `None` if it need not be.
     fn ping_interval(&self) -> Option<Duration> {
         match self.keep_alive || !self.told_of_restarts {
             _ if self.replays.len() > 0 => Some(COMMIT_PING_INTERVAL),
@@ -140,23 +140,23 @@ impl State {
     }
 }
 
-/// A replay under way.
+/// A replay that waits for its reply.
 pub(crate) struct Replaying {
     pub(crate) xid: u64,
     pub(crate) export: u64,
-    /// Moved by early replies.
+    /// Extended by early replies.
     pub(crate) deadline: Time,
     pub(crate) answer: oneshot::Sender<Incoming>,
 }
 
-/// RPCs in flight on the I/O lane, by default (`max_rpcs_in_flight`).
+/// Default of `max_rpcs_in_flight`: RPCs in flight on the I/O lane.
 pub const MAX_RPCS_IN_FLIGHT: u64 = 8;
-/// An idle import that keeps what is not durable yet asks so often whether it is by now, as in the paper on asynchronous
-/// journal commits.
+/// An idle import with changes that are not durable yet asks this often whether they are, as in the paper on
+/// asynchronous journal commits.
 pub(crate) const COMMIT_PING_INTERVAL: Duration = Duration::from_secs(7);
 /// With keep-alive, an idle import pings this often.
 pub const PING_INTERVAL: Duration = Duration::from_secs(25);
-/// How long the bulk may come after the reply that it belongs to.
+/// Longest time between a reply and the bulk that belongs to it.
 const BULK_TIMEOUT: Duration = Duration::from_secs(10);
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -204,15 +204,16 @@ impl Import {
         Arc::new(Import(shared))
     }
 
-    /// How long requests of an opcode took, at the client.
+    /// Response times of requests with this opcode, as the client sees them.
     pub fn stats(&self, opcode: Opcode) -> Sums {
         self.0.state.lock().stats.get(opcode)
     }
 
-    /// Calls the target: connects if need be, sends, and waits until there is an answer. Resends over reconnects with
-    /// the same xid. Never gives up by itself while the import is neither evicted nor closed, unless the options say so.
+    /// Sends a request to the target, connecting first if needed, and waits for the reply. The request is sent again
+    /// over new connections, with the same xid. The call does not give up by itself unless the client is evicted, the
+    /// import is closed, the target refuses the connection, or the options say so.
     ///
-    /// Dropping the future abandons the call; one with `modify` then goes on in the background.
+    /// Dropping the future abandons the call; a call with `modify` then continues in the background.
     pub async fn call<Rep: Field>(
         &self,
         opcode: Opcode,
@@ -226,14 +227,15 @@ impl Import {
         Ok(Reply { body: nacre_wire::decode(&reply.body)?, header: reply.header, data: reply.data })
     }
 
-    /// The places where the target may be have changed.
+    /// Sets the NIDs where the target may be served.
     pub fn set_nids(&self, nids: Vec<Nid>) {
         self.0.state.lock().machine.handle_nids(&nids);
         self.0.nudge.notify_one();
         self.0.connect_if_wanted();
     }
 
-    /// The target was started anew as `instance` (imperative recovery): reconnect now if that is news.
+    /// The target has restarted as `instance` (imperative recovery): reconnect now if this import does not know that
+    /// instance.
     pub fn notify_restart(&self, instance: u64) {
         let now = self.0.node.rt.now();
         let nids = {
@@ -242,18 +244,18 @@ impl Import {
                 tracing::info!("{}: the target was restarted, reconnecting", self.0.config.label);
                 s.break_off_recovery();
             }
-            // A connect under way may have gone to a place that was dead then.
+            // A connect that is under way may have gone to a node that was dead at that time.
             s.calls.fail_control();
             s.machine.nids()
         };
-        // One of them was started a moment ago, after we may have tried it in vain.
+        // The target has just started at one of these NIDs, where an earlier attempt may have failed.
         nids.into_iter().for_each(|nid| self.0.node.lnet.forget_failures(nid));
         self.0.nudge.notify_one();
         self.0.connect_if_wanted();
     }
 
-    /// Pings the target when idle, so that it knows that this client lives: for as long as there is state at the server,
-    /// such as open files.
+    /// Turns pings of an idle import on or off. They tell the target that this client is alive, and are needed while
+    /// the client has state at the server, such as open files.
     pub fn set_keep_alive(&self, on: bool) {
         self.0.state.lock().keep_alive = on;
         if on {
@@ -261,8 +263,9 @@ impl Import {
         }
     }
 
-    /// Whether somebody tells of a restart of the server ([`Import::notify_restart`]). If not, the target is pinged when idle
-    /// too: all its other clients would wait in its recovery for one that has not heard of it.
+    /// Sets whether this import is told of restarts of the server ([`Import::notify_restart`]). If it is not, the
+    /// target is pinged while the import is idle: in a recovery all other clients would wait for one that has not heard
+    /// of the restart.
     pub fn set_told_of_restarts(&self, told: bool) {
         self.0.state.lock().told_of_restarts = told;
         if !told {
@@ -270,7 +273,8 @@ impl Import {
         }
     }
 
-    /// Whether the server is up, and lets nobody in whom it does not know because it recovers.
+    /// Returns whether the server refused the latest connect with EBUSY, as a target in recovery does with clients that
+    /// it does not know.
     pub fn waits_for_recovery(&self) -> bool {
         self.0.state.lock().turned_down == Some(Errno::EBUSY)
     }
@@ -285,12 +289,12 @@ impl Import {
         self.0.state.lock().last_reply
     }
 
-    /// What was negotiated; what is asked for, before the first connection.
+    /// Negotiated connect data; before the first connection, what the client asks for.
     pub fn connect_data(&self) -> ConnectData {
         self.0.state.lock().data.clone()
     }
 
-    /// Its state.
+    /// State of the import.
     pub fn state(&self) -> ImportState {
         self.0.state.lock().machine.state()
     }
@@ -300,17 +304,17 @@ impl Import {
         self.0.state.lock().machine.generation()
     }
 
-    /// What the server said last of how many locks may be kept; limit 0 if it said nothing.
+    /// Lock volume and limit from the server's latest reply; limit 0 if no reply had any.
     pub fn lock_pool(&self) -> LockPool {
         self.0.state.lock().lock_pool
     }
 
-    /// Requests of a kind in flight, now and since the last [`Import::clear_flights`].
+    /// Counts of requests of a kind in flight: now, and since the last [`Import::clear_flights`].
     pub fn flights(&self, traffic: Traffic) -> Flights {
         self.0.state.lock().calls.flights.get(traffic).clone()
     }
 
-    /// Begins to count anew what is in flight.
+    /// Resets the counts of requests that were in flight together.
     pub fn clear_flights(&self) {
         self.0.state.lock().calls.flights.clear();
     }
@@ -320,48 +324,49 @@ impl Import {
         self.0.state.lock().calls.queued_bytes(opcode)
     }
 
-    /// Changes that were answered and are not durable yet, and the bytes of data in them.
+    /// Number of changes that were answered and are not durable yet, and the bytes of data in them.
     pub fn unstable(&self) -> (usize, u64) {
         let s = self.0.state.lock();
         (s.replays.len(), s.replays.unstable_bytes())
     }
 
-    /// What the import was made with.
+    /// Configuration of the import.
     pub fn config(&self) -> &ImportConfig {
         &self.0.config
     }
 
-    /// Tells the server goodbye, if it can be reached, and fails all calls from now on.
+    /// Disconnects from the server, if it can be reached, and fails all calls from now on.
     pub async fn disconnect(&self) {
         self.0.disconnect().await;
     }
 
-    /// Adds what to do when the server has evicted this client, before any further request is sent: caches and handles
-    /// are void. Must not wait.
+    /// Adds a hook that runs when the server has evicted this client, before any further request is sent: caches and
+    /// handles are void. The hook must not wait.
     pub fn on_evicted(&self, f: impl Fn() + Send + Sync + 'static) {
         self.0.evicted_hooks.lock().push(Arc::new(f));
     }
 
-    /// Adds what brings back at a server that was started anew what is no request's doing: open files, locks. It runs after
-    /// requests were replayed, again if the connection is lost meanwhile, and makes calls with
-    /// [`CallOptions::recovery`].
+    /// Adds a hook that restores, at a restarted server, state that no replayed request restores: open files, locks.
+    /// The hook runs after requests were replayed, and runs again if the connection is lost meanwhile. It makes its
+    /// calls with [`CallOptions::recovery`].
     pub fn on_recover(&self, f: impl Fn() -> Recovering + Send + Sync + 'static) {
         self.0.recover_hooks.lock().push(Arc::new(f));
     }
 
-    /// Adds what to do when the server was started anew and remembers nothing, before any further request is sent: it knows no locks any more.
-    /// Must not wait.
+    /// Adds a hook that runs when the server has restarted and remembers no client, before any further request is sent:
+    /// it has lost all locks. The hook must not wait.
     pub fn on_restarted(&self, f: impl Fn() + Send + Sync + 'static) {
         self.0.restarted_hooks.lock().push(Arc::new(f));
     }
 
-    /// Adds what to do when the connection is lost, before the next attempt to connect. Must not wait.
+    /// Adds a hook that runs when the connection is lost, before the next attempt to connect. The hook must not wait.
     pub fn on_lost(&self, f: impl Fn() + Send + Sync + 'static) {
         self.0.lost_hooks.lock().push(Arc::new(f));
     }
 
-    /// Sets what completes each connect request, e.g. with the grant that is held, and what takes each answer, before any
-    /// further request is sent and after the hooks for an eviction or restart. Must not wait. Only the first pair counts.
+    /// Sets two hooks that must not wait. `ask` completes each connect request, e.g. with the grant that is held;
+    /// `connected` takes each reply, before any further request is sent and after the hooks for an eviction or restart.
+    /// Only the first pair counts.
     pub fn on_connect(
         &self,
         ask: impl Fn(&mut ConnectData) + Send + Sync + 'static,
@@ -385,7 +390,8 @@ impl ImportShared {
     pub(crate) fn handle_message(self: &Arc<Self>, from: Nid, message: Incoming) {
         let now = self.node.rt.now();
         let mut s = self.state.lock();
-        // Numbers of imports and requests can be guessed; only the server answers, or this very process if it is the server.
+        // Import numbers and xids can be guessed, so a reply counts only if it comes from a NID of the server, or from
+        // this very process.
         if from != Nid::LO && !s.machine.knows(from) {
             tracing::debug!("{}: {from} answered in the place of {}: not heard", self.config.label, self.config.target);
             return;
@@ -413,7 +419,7 @@ impl ImportShared {
                 return self.handle_lost(asked.sent_on, "the server does not know the export");
             }
         }
-        // A reply of the server's former life may still be on its way: that was of another export.
+        // A reply that the server sent before its restart may still arrive; it names another export.
         let replaying = |r: &mut Replaying| r.xid == header.xid && r.export == header.export;
         if let Some(replaying) = s.replaying.take_if(replaying) {
             drop(s);
@@ -435,7 +441,7 @@ impl ImportShared {
         }
         s.stats.add(answered.opcode, round_trip);
         s.last_reply = Some(now);
-        // A server's numbers say nothing of its former life, and it is not known yet whether this is another.
+        // A connect reply may come from a restarted server, whose transnos say nothing about the changes made before.
         let mut durable = if answered.is_connect() { Vec::new() } else { s.handle_committed(committed) };
         match answered.replay {
             Some(request) if transno > s.last_committed => {
@@ -458,7 +464,7 @@ impl ImportShared {
         tell_all(&durable, Fate::Durable);
     }
 
-    /// The connection with this number is lost, if it is the one in use: connect again.
+    /// If the connection with this number is in use, it is lost: connect again.
     pub(crate) fn handle_lost(self: &Arc<Self>, connection: u32, why: &str) {
         let mut s = self.state.lock();
         if s.machine.handle_lost(self.node.rt.now(), connection) {
@@ -480,8 +486,8 @@ impl ImportShared {
         }
         let connection = s.machine.recovery_connection().map(|c| c.connection);
         match connection {
-            // An import without state at the server will notice when it has something to say; the peer may only have closed
-            // an idle socket.
+            // An import without state at the server need not react: the peer may only have closed an idle socket, and
+            // the next request will find out.
             Some(connection) if s.calls.in_flight() > 0 || s.ping_interval().is_some() || s.machine.is_recovering() => {
                 drop(s);
                 self.handle_lost(connection, "the peer is down");
@@ -491,7 +497,7 @@ impl ImportShared {
         }
     }
 
-    /// Time has come to `now`. When to ask again.
+    /// Handles deadlines and pings that are due at `now`. Returns when to call this again.
     pub(crate) fn handle_time(self: &Arc<Self>, now: Time) -> Time {
         let mut s = self.state.lock();
         let connection = s.machine.recovery_connection().map(|c| c.connection);
@@ -527,9 +533,9 @@ impl ImportShared {
     }
 
     pub(crate) async fn disconnect(self: &Arc<Self>) {
-        // Also in the middle of a recovery: or the server would wait for us.
+        // Needed in the middle of a recovery, too, or the server would wait for this client.
         let connection = self.state.lock().machine.recovery_connection();
-        // Closed first: what still waits must not connect again because the server lets go of it.
+        // Closed first, so that calls that still wait do not connect again when the server closes the export.
         self.close();
         if let Some(c) = connection {
             let opcode = match self.config.kind {
@@ -543,7 +549,7 @@ impl ImportShared {
         }
     }
 
-    /// Sends a connect or disconnect to a place, once, whatever the state of the import.
+    /// Sends a control request, such as a connect, to a NID, once, whatever the state of the import.
     pub(crate) async fn control_call(
         self: &Arc<Self>,
         nid: Nid,
@@ -582,19 +588,20 @@ impl ImportShared {
     }
 }
 
-/// A call on its way. Dropping it abandons the call, or leaves it to a task of its own if it modifies.
+/// A call that is under way. Dropping it abandons the call; a modify request that was sent continues in a task of its
+/// own.
 pub(crate) struct Ongoing(Option<Request>);
 
-/// What is needed to send a call, again and again.
+/// Data needed to send a call's request, repeatedly if necessary.
 struct Request {
     import: Arc<ImportShared>,
     xid: u64,
     spec: Spec,
-    /// Encoded.
+    /// Encoded body.
     body: Bytes,
     inline: Payload,
     header: RpcHeader,
-    /// Exposed for the server to pull, over all resends.
+    /// Data exposed for the server to pull, over all resends.
     source: Option<MdGuard>,
     sink: Option<SinkGuard>,
 }
@@ -655,7 +662,7 @@ impl Ongoing {
         if s.machine.state() == ImportState::Closed && !spec.control {
             return Err(RpcError::Closed);
         }
-        // Only what a task that connects knows is up to date: without one, this call makes it begin.
+        // The engine's state is current only while a task is connecting. Without one, this call starts it.
         if spec.no_delay && !spec.control && s.connecting && s.machine.is_unreachable() {
             return Err(RpcError::Unreachable);
         }
@@ -686,7 +693,7 @@ impl Drop for Ongoing {
             s.calls.is_in_flight(request.xid) && s.machine.state() != ImportState::Closed
         };
         if unfinished {
-            // Its modify slot must not carry another request before the server is done with this one.
+            // The modify slot must not carry another request before the server is done with this one.
             drop(import.node.rt.spawn(async move { drop(request.run().await) }));
         }
     }
@@ -743,7 +750,7 @@ impl Request {
         }
     }
 
-    /// Sends, or sends again, over the connection there is.
+    /// Sends the request, or sends it again, over the current connection.
     fn send(&mut self) {
         let import = &self.import;
         let node = &import.node;
@@ -760,7 +767,7 @@ impl Request {
             (header.credits_wanted, header.bytes_wanted) = (wanted.rpcs, wanted.bytes);
         }
         s.last_sent = now;
-        // Nobody else may take the data, or give any, by a guess of the xid.
+        // Only the server may pull or push the data; another node could guess the xid.
         if header.match_bits != 0 {
             let peers = s.machine.nids();
             self.source.iter().for_each(|source| source.set_peers(&peers));
@@ -776,7 +783,7 @@ impl Request {
         }
     }
 
-    /// Books the sending unless the call has ended since it was told to send.
+    /// Records that the request is sent, unless the call has ended since it was told to send.
     fn begin_if_ready(&self, s: &mut State, header: &mut RpcHeader, now: Time, deadline: Time) -> bool {
         let is_ready = s.calls.is_ready(self.xid);
         if is_ready {
@@ -785,7 +792,7 @@ impl Request {
         is_ready
     }
 
-    /// Books the sending, and fills in what the books say.
+    /// Records that the request is sent, and completes its header from that record.
     fn begin(&self, s: &mut State, header: &mut RpcHeader, now: Time, deadline: Time) {
         let (tag, again) = s.calls.handle_sent(self.xid, header.connection_count, now, deadline);
         header.xid = self.xid;
@@ -800,7 +807,7 @@ impl Request {
         self.import.node.timer.arm(deadline);
     }
 
-    /// The reply with the bulk that belongs to it; `None` if that was lost and the request has to go again.
+    /// Returns the reply with its bulk; `None` if the bulk was lost and the request has to be sent again.
     async fn receive_bulk(&mut self, mut reply: Incoming) -> Result<Option<Incoming>, RpcError> {
         let expected = reply.header.bulk_bytes as usize;
         let Some(sink) = self.sink.as_mut().filter(|_| reply.header.status == 0 && expected > 0) else {
@@ -811,7 +818,7 @@ impl Request {
                 reply.data = data;
                 Ok(Some(reply))
             }
-            // The sink was filled by a push whose reply was lost, and the answer is another now.
+            // The bulk did not come, or an earlier push, whose reply was lost, filled the sink with something else.
             other => {
                 tracing::debug!(
                     "{}: xid {}: bulk is missing: {:?}",

@@ -1,5 +1,5 @@
-//! What `lctl get_param` shows of imports, under Lustre's names and in its formats: `import`, `state`, `timeouts`,
-//! `stats`, and the tunable `max_rpcs_in_flight`.
+//! Parameters of imports, under Lustre's names and in its formats: `import`, `state`, `timeouts`, `stats`, and the
+//! tunable `max_rpcs_in_flight`.
 
 use crate::adaptive_timeout::{AT_MIN, Estimator};
 use crate::import::{Import, ImportShared, State};
@@ -62,7 +62,7 @@ fn register(import: &Arc<ImportShared>, params: &Params) {
 }
 
 impl Import {
-    /// Shows the import among `params` until it is dropped. It can be shown in one place only.
+    /// Lists the import in `params` until it is dropped. It can be listed in one place only.
     pub fn list_in(&self, params: &Params) {
         assert!(self.0.listed.set(params.clone()).is_ok(), "{} is listed already", self.0.config.label);
         register(&self.0, params);
@@ -70,7 +70,7 @@ impl Import {
 }
 
 impl ImportShared {
-    /// Takes its parameters away, if it has any.
+    /// Removes the import's parameters, if it is listed.
     pub(crate) fn unlist(&self) {
         if let Some(params) = self.listed.get() {
             params.remove_prefix(&prefix(self));
@@ -78,7 +78,7 @@ impl ImportShared {
     }
 }
 
-/// Wall-clock seconds of a moment on the runtime's clock.
+/// Wall-clock seconds of a time on the runtime's clock.
 fn wall_secs(import: &ImportShared, at: Time) -> i64 {
     let ago = import.node.rt.now().since(at);
     import.node.rt.wall().secs - ago.as_secs() as i64

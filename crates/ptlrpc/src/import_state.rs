@@ -1,12 +1,12 @@
-//! What an import is and does, as a sans-IO engine: states, choice of NID, back-off, and what a connect reply means.
-//! Sending and waiting are in `import` and `connect`.
+//! State machine of an import, as a sans-IO engine: states, choice of NID, back-off, and the meaning of a connect
+//! reply. Sending and waiting are in `import` and `connect`.
 
 use nacre_base::steps::Steps;
 use nacre_base::{Nid, Time, Uuid};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Where an import stands. Names and meaning are Lustre's.
+/// State of an import. Names and meaning are Lustre's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImportState {
     /// Disconnected for good.
@@ -17,17 +17,17 @@ pub enum ImportState {
     Discon,
     /// A connect is under way.
     Connecting,
-    /// The server was restarted and waits for its clients: replaying what it may have lost.
+    /// The server has restarted and waits for its clients: replaying changes that it may have lost.
     Replay,
-    /// The same: replaying open files and locks.
+    /// In the same recovery: replaying open files and locks.
     ReplayLocks,
-    /// The same: waiting until the other clients have replayed.
+    /// In the same recovery: waiting until the other clients have replayed.
     ReplayWait,
-    /// Connected; resending what was not answered.
+    /// Connected; resending requests that were not answered.
     Recover,
     /// Connected.
     Full,
-    /// The server threw this client out.
+    /// The server has evicted this client.
     Evicted,
     /// Reserved: disconnected because there is nothing to do.
     Idle,
@@ -61,17 +61,17 @@ enum Event {
     ConnectFailed,
     /// The server accepted the first connect.
     Met,
-    /// The server knows the client, or has nothing to remember: what was not answered goes again.
+    /// The server knows the client, or keeps no state of clients: unanswered requests are sent again.
     Known,
-    /// The server was started anew and waits for replays.
+    /// The server has restarted and waits for replays.
     Awaited,
-    /// The server does not know the client any more.
+    /// The server no longer knows the client.
     Unknown,
-    /// What belongs to the state is done.
+    /// The work of the current state is done.
     Advanced,
     /// The connection is lost.
     Lost,
-    /// It is disconnected for good.
+    /// The import is disconnected for good.
     Closed,
 }
 
@@ -112,40 +112,40 @@ pub(crate) struct Attempt {
     pub(crate) nid: Nid,
     /// Goes into the request's connection_count.
     pub(crate) connection: u32,
-    /// The export of the connection before, 0 if none.
+    /// Export of the previous connection; 0 if there was none.
     pub(crate) previous_export: u64,
-    /// When to give it up.
+    /// Time after which to give up.
     pub(crate) timeout: Duration,
 }
 
-/// What a connect reply says.
+/// Contents of a connect reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Accepted {
     pub(crate) export: u64,
     pub(crate) instance: u64,
     pub(crate) target_uuid: Uuid,
-    /// The server still knew our export.
+    /// The server still knew this client's export.
     pub(crate) reconnect: bool,
-    /// The server was restarted, remembers us, and waits for what we have to replay.
+    /// The server has restarted, remembers this client, and waits for its replays.
     pub(crate) recovering: bool,
-    /// A server of this kind remembers its clients over a restart: one that does not has evicted us.
+    /// The server remembers its clients over a restart; if such a server does not know this client, it has evicted it.
     pub(crate) remembers: bool,
 }
 
-/// What a successful connect means for the calls.
+/// Meaning of a successful connect for the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The first connection.
     First,
-    /// The server kept our state: resend what was not answered.
+    /// The server kept this client's state: resend the unanswered requests.
     Reconnected,
-    /// The server was started anew and remembers nothing: resend what was not answered.
+    /// The server has restarted and remembers nothing: resend the unanswered requests.
     Restarted,
-    /// The server was started anew and waits for replays.
+    /// The server has restarted and waits for replays.
     Recovering,
-    /// The same server does not know us any more: everything in flight fails.
+    /// The server no longer knows this client: everything in flight fails.
     Evicted,
-    /// The attempt was given up before; the reply means nothing.
+    /// The attempt was given up before; ignore the reply.
     Stale,
 }
 
@@ -165,15 +165,15 @@ pub(crate) struct ImportMachine {
     candidates: Vec<Candidate>,
     /// Index of the candidate in use, or tried last.
     current: usize,
-    /// Connects sent so far: the number of the last.
+    /// Number of the latest connect; connects are counted from 1.
     connection: u32,
-    /// How often we were evicted.
+    /// Number of evictions.
     generation: u32,
-    /// Of the last successful connect.
+    /// Reply to the last successful connect.
     accepted: Option<Accepted>,
     /// Connects that failed since the last success.
     failures: u32,
-    /// The last so many of them found the target, which lets nobody in yet.
+    /// Number of the latest failures that were refusals by a target in recovery.
     turned_away: u32,
     connects: u32,
 }
@@ -181,18 +181,18 @@ pub(crate) struct ImportMachine {
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     nid: Nid,
-    /// Order of the last try; 0 is never.
+    /// Number of the latest connect to this NID; 0 if there was none.
     tried: u32,
-    /// False for the place in use when it was taken off the list: dropped once it fails.
+    /// False if the NID was taken off the list while in use: it is dropped once it fails.
     listed: bool,
 }
 
 const HISTORY_MAX: usize = 16;
-/// The first connect may take this long; each round over all NIDs adds as much, as the network may be slow.
+/// The first connect may take this long; each round over all NIDs adds as much, because the network may be slow.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(50);
 const BACKOFF_MIN: Duration = Duration::from_secs(1);
-/// The first pause after a target was found that lets nobody in because it recovers: that may be over in a moment.
+/// The first pause after a target in recovery refused a connect: the recovery may be over in a moment.
 const TURNED_AWAY_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
@@ -239,22 +239,22 @@ impl ImportMachine {
         self.candidates.iter().map(|c| c.nid).collect()
     }
 
-    /// Whom we are connected to, or tried last.
+    /// NID of the current connection, or of the last attempt.
     pub(crate) fn current_nid(&self) -> Option<Nid> {
         self.candidates.get(self.current).map(|c| c.nid)
     }
 
-    /// Returns whether `nid` is one of the places where the server may be.
+    /// Returns whether `nid` is one where the target may be served.
     pub(crate) fn knows(&self, nid: Nid) -> bool {
         self.candidates.iter().any(|candidate| candidate.nid == nid)
     }
 
-    /// The connection that requests go over.
+    /// Connection for ordinary requests.
     pub(crate) fn connection(&self) -> Option<Connection> {
         self.recovery_connection().filter(|_| self.state == ImportState::Full)
     }
 
-    /// The connection that what belongs to a recovery goes over, also while requests wait for its end.
+    /// Connection for requests that belong to a recovery, even while ordinary requests wait for its end.
     pub(crate) fn recovery_connection(&self) -> Option<Connection> {
         if self.state != ImportState::Full && !self.is_recovering() {
             return None;
@@ -264,7 +264,7 @@ impl ImportMachine {
         Some(Connection { nid, export: accepted.export, connection: self.connection })
     }
 
-    /// Whether it replays, or waits for others to do so.
+    /// Returns whether the import replays, or waits for other clients to do so.
     pub(crate) fn is_recovering(&self) -> bool {
         matches!(self.state, ImportState::Replay | ImportState::ReplayLocks | ImportState::ReplayWait)
     }
@@ -274,23 +274,23 @@ impl ImportMachine {
         self.accepted.map(|a| a.instance)
     }
 
-    /// Whether a connect should be under way and is not.
+    /// Returns whether the import should connect and has not begun to.
     pub(crate) fn wants_connect(&self) -> bool {
         matches!(self.state, ImportState::New | ImportState::Discon)
     }
 
-    /// Whether every place was tried, in vain.
+    /// Returns whether every NID was tried without success.
     pub(crate) fn is_unreachable(&self) -> bool {
         self.failures as usize >= self.candidates.len()
     }
 
-    /// Begins a connect, if one is wanted and there is somewhere to connect to.
+    /// Begins a connect, if one is wanted and a NID is known.
     pub(crate) fn start_connect(&mut self, now: Time) -> Option<Attempt> {
         if !self.wants_connect() || self.candidates.is_empty() {
             return None;
         }
-        // After a loss the same place first: most often only the connection broke. Then the one not tried for longest.
-        // A place that turns us away is where the target is.
+        // After a loss the same NID is tried first, because most often only the connection broke; then the NID not
+        // tried for longest. A NID whose target is in recovery is tried again, because the target is there.
         if self.turned_away == 0 && (self.failures > 0 || self.accepted.is_none()) {
             let oldest = self.candidates.iter().enumerate().min_by_key(|(i, c)| (c.tried, *i)).map(|(i, _)| i);
             self.current = oldest.unwrap_or(0);
@@ -317,7 +317,7 @@ impl ImportMachine {
             _ if new.recovering => Outcome::Recovering,
             None => Outcome::First,
             Some(old) if new.reconnect && new.export == old.export => Outcome::Reconnected,
-            // Storage that was made anew under the old name knows nothing of us either.
+            // Storage that was formatted again under the old name does not know this client either.
             Some(old) if new.target_uuid != old.target_uuid || new.instance == old.instance => Outcome::Evicted,
             Some(_) if new.remembers => Outcome::Evicted,
             Some(_) => Outcome::Restarted,
@@ -336,7 +336,8 @@ impl ImportMachine {
         outcome
     }
 
-    /// The next step of a recovery over the connection number `connection`; false if that is lost.
+    /// Begins the next step of a recovery over the connection number `connection`. Returns false if that connection is
+    /// lost.
     pub(crate) fn advance_recovery(&mut self, now: Time, connection: u32) -> bool {
         let advances = matches!(self.state, ImportState::Replay | ImportState::ReplayLocks);
         if !advances || connection != self.connection {
@@ -346,8 +347,8 @@ impl ImportMachine {
         true
     }
 
-    /// What an eviction made void is dropped, or what was lost is replayed: requests may go. False if the import was
-    /// closed meanwhile.
+    /// Caches are dropped after an eviction, or changes are replayed: ordinary requests may be sent. Returns false if
+    /// the import was closed, or lost its connection, meanwhile.
     pub(crate) fn finish_recovery(&mut self, now: Time) -> bool {
         if matches!(self.state, ImportState::Evicted | ImportState::ReplayWait) {
             self.step(now, Event::Advanced);
@@ -358,8 +359,8 @@ impl ImportMachine {
         self.state == ImportState::Full
     }
 
-    /// The connect number `connection` failed, because the target lets nobody in yet if `turned_away`. How long to wait before the
-    /// next, without jitter.
+    /// The connect number `connection` failed; `turned_away` if a target in recovery refused it. Returns how long to
+    /// wait before the next connect, without jitter.
     pub(crate) fn handle_connect_failed(&mut self, now: Time, connection: u32, turned_away: bool) -> Duration {
         if self.state == ImportState::Connecting && connection == self.connection {
             self.failures += 1;
@@ -373,7 +374,7 @@ impl ImportMachine {
         if self.turned_away > 0 {
             return (TURNED_AWAY_MIN * (1 << (self.turned_away - 1).min(8))).min(BACKOFF_MAX);
         }
-        // Each place once without a pause, then a pause after every try.
+        // A pause only after each round, in which every NID was tried once.
         let places = self.candidates.len().max(1) as u32;
         if !self.failures.is_multiple_of(places) {
             return Duration::ZERO;
@@ -382,7 +383,7 @@ impl ImportMachine {
         (BACKOFF_MIN * (1 << (rounds - 1))).min(BACKOFF_MAX)
     }
 
-    /// The connection number `connection` is lost. False if it was not the one in use.
+    /// The connection number `connection` is lost. Returns false if it was not the one in use.
     pub(crate) fn handle_lost(&mut self, now: Time, connection: u32) -> bool {
         let lost = (self.state == ImportState::Full || self.is_recovering()) && connection == self.connection;
         if lost {
@@ -391,11 +392,11 @@ impl ImportMachine {
         lost
     }
 
-    /// The target may be at these places now.
+    /// Sets the NIDs where the target may be served.
     pub(crate) fn handle_nids(&mut self, nids: &[Nid]) {
         let current = self.current_nid();
         let old = std::mem::take(&mut self.candidates);
-        // The place in use stays known for as long as it works, even if it is not listed any more.
+        // The NID in use remains a candidate while it works, even if it is no longer listed.
         let keep = current.filter(|_| !self.wants_connect());
         let listed = nids.iter().map(|n| (*n, true));
         for (nid, listed) in listed.chain(keep.map(|n| (n, false))) {
@@ -404,14 +405,14 @@ impl ImportMachine {
                 self.candidates.push(Candidate { nid, tried, listed });
             }
         }
-        // Without a connection the first one listed is next: that is where the target was started last.
+        // Without a connection the NID listed first is next, because the target was started there last.
         self.current = self.candidates.iter().position(|c| Some(c.nid) == keep).unwrap_or(0);
         (self.failures, self.turned_away) = (0, 0);
         self.assert_placed();
     }
 
-    /// The target was started anew as `instance`, says the MGS. True if our connection is to an older one and is now
-    /// given up.
+    /// The MGS says that the target has restarted as `instance`. Returns true if the connection was to another instance
+    /// and is now given up.
     pub(crate) fn handle_restart(&mut self, now: Time, instance: u64) -> bool {
         let news = self.instance().is_some_and(|i| i != instance);
         (self.failures, self.turned_away) = (0, 0);
@@ -422,7 +423,7 @@ impl ImportMachine {
         lost
     }
 
-    /// Never connects again.
+    /// Closes the import for good.
     pub(crate) fn close(&mut self, now: Time) {
         if self.state != ImportState::Closed {
             self.step(now, Event::Closed);
@@ -438,7 +439,7 @@ impl ImportMachine {
         self.history.push_back((now, self.state));
     }
 
-    /// Panics if what the state says of the connection is not known.
+    /// Panics if the state implies a NID, a connect or an accepted connect that is not there.
     fn assert_placed(&self) {
         let state = self.state;
         let idle = matches!(state, ImportState::New | ImportState::Discon | ImportState::Closed);
@@ -557,7 +558,7 @@ mod tests {
         assert_eq!(seen, want);
     }
 
-    /// A client that came while the target recovered once waited 2 s for a recovery that was over after 3 ms.
+    /// A client that connected while the target recovered once waited 2 s for a recovery that was over after 3 ms.
     #[test]
     fn a_target_that_recovers_is_asked_again_soon_and_where_it_is() {
         let mut m = ImportMachine::new(T, &[A, B]);
@@ -612,7 +613,7 @@ mod tests {
         m.handle_nids(&[B, A]);
         m.handle_restart(T, 2);
         assert_eq!(m.start_connect(T).unwrap().nid, B);
-        // While it works, nothing is changed by another order.
+        // While the connection works, a new order of the NIDs changes nothing.
         let mut m = connected(&[A, B]);
         m.handle_nids(&[B, A]);
         m.handle_lost(T, m.connection);

@@ -1,5 +1,5 @@
-//! The lanes of a target: each has a queue ([`crate::nrs`]), the books on how long its requests took, and a limit of requests
-//! that run at once. What a request is, and how it is served, is not known here.
+//! The lanes of a target: each has a queue ([`crate::nrs`]), statistics of how long its requests took, and a limit of
+//! requests that run at once. This file does not know what a request is or how it is served.
 
 use crate::adaptive_timeout::Estimator;
 use crate::nrs::{Admission, Classified, LaneQueue};
@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The queue and the books of one target's lane.
+/// Queue and statistics of one target's lane.
 pub(crate) struct LaneService<W: Classified> {
     state: Mutex<LaneState<W>>,
-    /// Serves a request, and then those that wait, in a task of its own.
+    /// Starts a task that serves a request, and then the waiting ones.
     spawn: Box<dyn Fn(W) + Send + Sync>,
 }
 
 pub(crate) struct LaneState<W: Classified> {
     queue: LaneQueue<W>,
-    /// Time from arrival to reply.
+    /// Estimated time from arrival to reply.
     service: Estimator,
     stats: OpStats,
     counts: LaneCounts,
@@ -29,13 +29,13 @@ pub(crate) struct LaneState<W: Classified> {
 /// Requests that were not served, and how busy the lane is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LaneCounts {
-    /// Dropped because their client had given up when their turn came.
+    /// Requests dropped because their client had given up when their turn came.
     pub late: u64,
-    /// Dropped because its client had too many requests in the queue, or in hand.
+    /// Requests dropped because their client had too many requests waiting or running.
     pub overflow: u64,
-    /// Running now.
+    /// Requests that run now.
     pub running: u64,
-    /// Waiting now.
+    /// Requests that wait now.
     pub queued: u64,
 }
 
@@ -54,10 +54,10 @@ pub(crate) struct LaneSlot<W: Classified> {
     left: AtomicBool,
 }
 
-/// A transfer that waits for its client, beside the slots of the lane.
+/// A transfer that waits for its client without holding a slot of the lane.
 pub(crate) struct SlowTransfer<'a, W: Classified>(&'a LaneSlot<W>);
 
-/// Requests of a lane that run at once. Control requests never wait.
+/// Number of requests of a lane that run at once. Control requests never wait.
 pub(crate) fn concurrency(lane: Lane) -> usize {
     match lane {
         Lane::Request => 256,
@@ -82,12 +82,12 @@ impl<W: Classified> LaneState<W> {
         Load { estimate: self.service.estimate(now), running: self.queue.running(), queued: self.queue.queued() }
     }
 
-    /// The client had given the request up when its turn came.
+    /// Counts a request whose client had given up when its turn came.
     pub(crate) fn handle_late(&mut self) {
         self.counts.late += 1;
     }
 
-    /// A request that arrived at `arrived` was served, which took `took`. Returns how busy the lane is.
+    /// A request that arrived at `arrived` was served in `took`. Returns the load of the lane.
     pub(crate) fn handle_served(&mut self, now: Time, arrived: Time, opcode: Opcode, took: Duration) -> Load {
         self.service.handle_sample(now, now.since(arrived));
         self.stats.add(opcode, took);
@@ -106,12 +106,12 @@ impl<W: Classified> LaneService<W> {
         LaneService { state: Mutex::new(state), spawn: Box::new(spawn) }
     }
 
-    /// A request arrived. Whether it runs now.
+    /// A request arrived. Returns whether it runs now, waits, or is dropped.
     pub(crate) fn handle_arrival(&self, work: W) -> Admission<W> {
         self.state.lock().queue.handle_arrival(work)
     }
 
-    /// A request is dropped: its client has too many of them here already, and sends it again later.
+    /// Counts a request that is dropped because its client has too many of them here. The client sends it again later.
     pub(crate) fn handle_overflow(&self) {
         self.state.lock().counts.overflow += 1;
     }
@@ -139,7 +139,7 @@ impl<W: Classified> LaneSlot<W> {
         &self.lane
     }
 
-    /// The request does not count in its lane from now on. Returns the request that may run in its place.
+    /// The request no longer counts in its lane. Returns the request that may run in its place.
     pub(crate) fn leave(&self, book: impl FnOnce(&mut LaneState<W>)) -> Option<W> {
         if self.left.swap(true, Ordering::Relaxed) {
             return None;
@@ -149,16 +149,16 @@ impl<W: Classified> LaneSlot<W> {
         s.queue.handle_done(self.high_priority)
     }
 
-    /// The client is slow to serve or to take the data: the request gives its slot back, and the client gets no more slots
-    /// for a while if that happens to several of its requests. Until what this returns is dropped.
+    /// The client is slow to send or take the data, so the request gives its slot back. A client with several such
+    /// requests gets no further slots, until the values that this returns are dropped.
     pub(crate) fn handle_slow_transfer(&self) -> SlowTransfer<'_, W> {
         self.lane.state.lock().queue.handle_slow(self.client);
         self.handle_long_wait();
         SlowTransfer(self)
     }
 
-    /// The handler is about to wait for other clients: it must not keep the lane from those it waits for, nor count in
-    /// the estimate of how long requests take.
+    /// The handler is about to wait for other clients. The request gives its slot back, so that requests of those
+    /// clients can run, and no longer counts in the estimate of how long requests take.
     pub(crate) fn handle_long_wait(&self) {
         if let Some(work) = self.leave(|_| {}) {
             (self.lane.spawn)(work);

@@ -1,26 +1,28 @@
-//! Remote procedure calls in Lustre's model: imports and exports, resend with exactly-once execution, adaptive timeouts,
-//! bulk transfers, lanes, windows. What the RPCs mean (locks, files) is not known here.
+//! Remote procedure calls in Lustre's model: imports and exports, resend with exactly-once execution, adaptive
+//! timeouts, bulk transfers, lanes, windows. This crate does not know what the RPCs mean (locks, files).
 //!
-//! [`RpcNode`] is the whole of a node. A client calls through an [`Import`]; a server implements [`TargetHandler`] and
-//! gets a [`ServerRequest`] for each call of an [`Export`].
+//! [`RpcNode`] is the RPC layer of a node. A client calls through an [`Import`]; a server implements [`TargetHandler`]
+//! and gets a [`ServerRequest`] for each call of an [`Export`].
 //!
-//! The rules are engines without IO, each in a file with its tests: `import_state` (what a connect reply means, where to
-//! connect next), `calls` (who waits for what at the client), `modify_slots`, `window`, `adaptive_timeout`,
-//! `request_log` (what a server remembers so that nothing is done twice), `nrs` (what runs, what waits), `evictor`. The
-//! choreography around them: `import` and `connect` at the client; `service`, `lane`, `transfer` and `connections` at the server;
-//! `node`, `node_core` and `timer` for both. A target, its exports and their requests name each other (`target`, `export`, `request`).
+//! The rules are engines without IO, each in a file with its tests: `import_state` (what a connect reply means, where
+//! to connect next), `calls` (what each call of a client waits for), `modify_slots`, `window`, `adaptive_timeout`,
+//! `request_log` (what a server remembers so that no request is executed twice), `nrs` (which requests run, which
+//! wait), `evictor`. Other files connect them to the network: `import` and `connect` at the client; `service`, `lane`,
+//! `transfer` and `connections` at the server; `node`, `node_core` and `timer` for both. A target, its exports and
+//! their requests refer to each other (`target`, `export`, `request`).
 //!
-//! **Exactly once.** A request keeps its xid over resends. The server knows what runs and keeps the replies of changes
-//! (a transno, or a tag) until the client's last_xid passes them; after a restart it asks the target's reply slots.
-//! A client keeps what a server acknowledged and has not committed, and replays it to a restarted server in the order of the
-//! transnos (`replay`, `recover`); requests that were not answered are sent again after that.
+//! **Exactly once.** A request keeps its xid over resends. The server knows which requests run, and keeps the replies
+//! of changes (those with a transno or a tag) until the client's last_xid passes them; after a restart it looks into
+//! the target's reply slots. A client keeps the requests that a server has answered and not committed, and replays them
+//! to a restarted server in the order of their transnos (`replay`, `recover`); unanswered requests are sent again after
+//! that.
 //!
-//! **Fault points**, all at the server: `rpc.request.drop`, `rpc.request.delay`, `rpc.reply.drop`, `rpc.bulk.corrupt`, and
-//! per opcode `rpc.OST_WRITE.drop_request`, `.delay`, `.fail` and `.drop_reply`.
+//! **Fault points**, all at the server: `rpc.request.drop`, `rpc.request.delay`, `rpc.reply.drop`, `rpc.bulk.corrupt`,
+//! and per opcode `rpc.OST_WRITE.drop_request`, `.delay`, `.fail`, `.drop_reply` and `.drop_bulk`.
 //!
 //! **Cost**, from `nacre bench rpc` on two busy cores, client and server and their network in one process: a small
 //! RPC takes 3.0 us of CPU over `lo` (90,000 to 118,000/s), 4.9 us over TCP loopback with 64 in flight (50,000 to
-//! 90,000/s), 18 us alone in the air (43 to 64 us latency). There is no task, no channel and no timer per RPC: the
+//! 90,000/s), 18 us with one in flight (43 to 64 us latency). There is no task, no channel and no timer per RPC: the
 //! request is served in the reader of its connection, and the reply wakes the caller. A write or read of 1 MiB takes 4 us
 //! of CPU over `lo`, where nothing is copied, and 290 us over TCP loopback, both sides together (0.28 CPU-s/GB).
 

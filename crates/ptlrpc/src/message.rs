@@ -1,4 +1,4 @@
-//! RPCs to and from the bytes of an LNet message, and the portals they travel by.
+//! Conversion of RPCs to and from LNet messages, and the portals that they use.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use nacre_base::Payload;
@@ -7,12 +7,12 @@ use nacre_wire::header::{HEADER_BYTES, MAGIC, RpcMessage, VERSION};
 use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind, WireError};
 use std::time::Duration;
 
-/// Replies of every lane; the match bits name the import.
+/// Portal for the replies of every lane; the match bits name the import.
 pub(crate) const REPLY_PORTAL: Portal = Portal(10);
-/// Number in the message by which a target says that it stops; no request has this number.
+/// Xid of the message by which a target says that it stops; no request has this xid.
 pub(crate) const GOODBYE_XID: u64 = 0;
 
-/// Match bits of replies that are for no import but for the evictor. Imports count from 1.
+/// Match bits of replies to the evictor, which belong to no import. Imports count from 1.
 pub(crate) const PROBE_MATCH_BITS: u64 = 0;
 
 /// The portal of a lane's requests, with the numbers of Lustre's corresponding services.
@@ -72,11 +72,11 @@ pub(crate) fn decode(payload: &Payload) -> Result<Incoming, WireError> {
 pub struct LockPool {
     /// The server lock volume: a client gives locks back whose age in seconds times the number of its unused locks is larger.
     pub volume: u64,
-    /// Locks that all clients together should hold at most; 0: nothing is said.
+    /// Locks that all clients together should hold at most; 0 if the server gives no limit.
     pub limit: u32,
 }
 
-/// A duration as headers have it.
+/// A duration in milliseconds, as headers contain it.
 pub(crate) fn millis(d: Duration) -> u32 {
     u32::try_from(d.as_millis()).unwrap_or(u32::MAX)
 }

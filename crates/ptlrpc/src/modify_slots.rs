@@ -3,7 +3,7 @@
 
 use nacre_base::Tag;
 
-/// Which tags are taken. Tags are `1..=max`.
+/// The tags that are taken. Tags are `1..=max`.
 #[derive(Debug)]
 pub(crate) struct ModifySlots {
     max: u16,
@@ -16,7 +16,7 @@ impl ModifySlots {
         ModifySlots { max: max.max(1), taken: 0, words: Vec::new() }
     }
 
-    /// The server allows so many from now on. Tags taken beyond stay taken until they are given back.
+    /// Sets the number of slots that the server allows. Tags beyond it stay taken until they are given back.
     pub(crate) fn set_max(&mut self, max: u16) {
         self.max = max.max(1);
     }
@@ -49,7 +49,7 @@ impl ModifySlots {
         self.taken -= 1;
     }
 
-    /// How many are taken.
+    /// Number of slots that are taken.
     pub(crate) fn taken(&self) -> u16 {
         self.taken
     }

@@ -25,17 +25,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::oneshot;
 
-/// All RPC of one node (a process, or a simulated node): imports going out, targets served. Cloning shares.
+/// All RPC of one node (a process, or a simulated node): its imports, and the targets that it serves. Clones share the
+/// node.
 #[derive(Clone)]
 pub struct RpcNode(pub(crate) Arc<NodeShared>);
 
 pub(crate) struct NodeShared {
     pub(crate) core: Arc<NodeCore>,
-    /// Early replies and the evictor.
+    /// Timer of early replies and of the evictor.
     pub(crate) service_timer: Arc<Timer>,
     timer_tasks: Mutex<Vec<Task>>,
     next_import: AtomicU64,
-    /// By id, so that walks over all go in an order of their own.
+    /// By id, so that walks over all imports go in a fixed order.
     imports: RwLock<BTreeMap<u64, Weak<ImportShared>>>,
     pub(crate) targets: RwLock<BTreeMap<String, Arc<TargetEntry>>>,
     pub(crate) exports: RwLock<FxHashMap<u64, Arc<Export>>>,
@@ -44,7 +45,7 @@ pub(crate) struct NodeShared {
     /// Probes whose answer is awaited, by xid.
     pub(crate) probes: Mutex<FxHashMap<u64, oneshot::Sender<bool>>>,
     pub(crate) malformed: AtomicU64,
-    /// Of requests and connects from NIDs that they must not come from.
+    /// Limits the log lines about requests and connects from NIDs that they must not come from.
     pub(crate) refusals: Refusals,
 }
 
@@ -120,7 +121,7 @@ impl RpcNode {
         })
     }
 
-    /// An import; it connects at the first call. [`Import::list_in`] shows it to administrators.
+    /// Makes an import, which connects at the first call. [`Import::list_in`] shows it to administrators.
     pub fn import(&self, config: ImportConfig) -> Arc<Import> {
         let id = self.0.next_import.fetch_add(1, Ordering::Relaxed);
         let node = self.0.clone();
@@ -130,7 +131,7 @@ impl RpcNode {
         import
     }
 
-    /// Throws a client out: its requests end, then its target forgets it. Ready when that is done.
+    /// Evicts a client: its requests end, then its target forgets it. Returns when that is done.
     pub async fn evict(&self, export: &Arc<Export>) {
         self.0.evict(export.clone()).await;
     }
@@ -149,31 +150,31 @@ impl RpcNode {
         self.0.stop_timers();
     }
 
-    /// How long requests of an opcode took at this node as a server.
+    /// Service times of requests with this opcode, over all targets of this node.
     pub fn service_stats(&self, opcode: Opcode) -> Sums {
         self.0.stats_of(|_| true).get(opcode)
     }
 
-    /// How long requests to all targets of a service took, by opcode, as Lustre prints it; of `only` these opcodes, unless
-    /// there are none.
+    /// Service times of the requests to all targets of a service, by opcode, as Lustre prints them. If `only` is not
+    /// empty, it selects the opcodes.
     pub fn service_operations(&self, service: &str, only: &[Opcode]) -> Operations {
         let stats = self.0.stats_of(|target| target.handler.service() == service);
         stats
             .operations(self.0.core.rt.now(), self.0.core.rt.wall(), |opcode| only.is_empty() || only.contains(&opcode))
     }
 
-    /// How long targets took to cancel locks that clients gave back, whichever service they belong to.
+    /// Times that targets took to cancel locks that clients gave back, over all services.
     pub fn cancels(&self) -> Operations {
         let stats = self.0.stats_of(|_| true);
         stats.operations(self.0.core.rt.now(), self.0.core.rt.wall(), |opcode| opcode == Opcode::LdlmCancel)
     }
 
-    /// Bytes of data that are kept, over all imports, because they were answered and are not durable yet.
+    /// Bytes of data that all imports keep because they were answered and are not durable yet.
     pub fn unstable_bytes(&self) -> u64 {
         self.0.core.unstable.load(Ordering::Relaxed)
     }
 
-    /// How busy a lane of all targets together is, and what it dropped.
+    /// Load of a lane over all targets together, and the requests that it dropped.
     pub fn lane_counts(&self, lane: Lane) -> LaneCounts {
         let targets = self.0.targets.read();
         targets.values().fold(LaneCounts::default(), |sum, t| sum.plus(t.lanes[lane as usize].counts()))
@@ -250,7 +251,7 @@ impl NodeShared {
         early.min(self.probe_silent(now, &exports))
     }
 
-    /// Whether an import of this node speaks for this client.
+    /// Returns whether an import of this node belongs to this client.
     pub(crate) fn has_client(&self, client: Uuid) -> bool {
         self.imports().iter().any(|i| i.config.client == client)
     }
@@ -259,7 +260,7 @@ impl NodeShared {
         self.imports.read().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// In the order of their cookies.
+    /// All exports, in the order of their cookies.
     fn exports(&self) -> Vec<Arc<Export>> {
         let mut all: Vec<_> = self.exports.read().values().cloned().collect();
         all.sort_by_key(|e| e.cookie);
@@ -283,8 +284,8 @@ impl NodeShared {
 }
 
 impl ServedTarget {
-    /// Ends the service: clients find no target here any more, and are told so. Waits for running requests; requests that
-    /// wait for long learn of the end by [`crate::ServerRequest::abandoned`].
+    /// Ends the service and tells the clients that the target is no longer here. Waits for running requests; requests
+    /// in a long wait learn of the end by [`crate::ServerRequest::abandoned`].
     pub async fn stop(&self) {
         let exports = self.node.stop_target(&self.entry);
         for export in &exports {
@@ -305,7 +306,7 @@ impl ServedTarget {
         self.exports().iter().map(|export| export.client).collect()
     }
 
-    /// Throws a client out, as `lctl set_param *.evict_client` does. False if it is not connected.
+    /// Evicts a client, as `lctl set_param *.evict_client` does. Returns false if the client is not connected.
     pub async fn evict(&self, client: Uuid) -> bool {
         let export = self.entry.clients.lock().get(&client).cloned();
         match export {

@@ -1,4 +1,4 @@
-//! What the imports and the services of a node share.
+//! State that the imports and the services of a node share.
 
 use crate::timer::Timer;
 use nacre_base::Faults;
@@ -7,21 +7,22 @@ use nacre_rt::Rt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The clock, the network and the fault points of a node, and the numbers of its requests.
+/// The clock, the network and the fault points of a node, and the source of its xids.
 pub(crate) struct NodeCore {
     pub(crate) rt: Rt,
     pub(crate) lnet: Lnet,
     pub(crate) faults: Faults,
-    /// Deadlines of calls.
+    /// Timer of the calls' deadlines.
     pub(crate) timer: Arc<Timer>,
     next_xid: AtomicU64,
-    /// Bytes that servers have answered and may yet lose, of all imports.
+    /// Bytes of data that servers have answered and may still lose, over all imports.
     pub(crate) unstable: Arc<AtomicU64>,
 }
 
 impl NodeCore {
     pub(crate) fn new(rt: Rt, lnet: Lnet, faults: Faults) -> NodeCore {
-        // The clock's nanoseconds over 16: higher than in any former life that sent fewer than 60 million RPCs a second.
+        // The wall clock's nanoseconds divided by 16: higher than any xid of an earlier run that sent fewer than 60
+        // million RPCs a second.
         let wall = rt.wall();
         let first_xid = (wall.secs.max(0) as u64).saturating_mul(62_500_000) + u64::from(wall.nanos) / 16;
         let next_xid = AtomicU64::new(first_xid.max(1));

@@ -1,46 +1,47 @@
-//! The network request scheduler: which requests of a target's lane run, and in which order the others wait. A sans-IO
-//! engine.
+//! The network request scheduler: decides which requests of a target's lane run, and in which order the others wait. A
+//! sans-IO engine.
 //!
-//! Clients take turns, as with Lustre's CRR-N: a client is a NID, and each turn is one request. So a client waits for one
-//! request of each other client, however many those have sent. A slot of the lane is for work, not for waiting: a request
-//! whose data is slow to come gives its slot back (`handle_slow`), and a client with [`SLOW_MAX`] such requests gets no
-//! further slot until one of them has ended.
+//! Clients take turns, as with Lustre's CRR-N: a client is a NID, and each turn is one request. So a client waits for
+//! one request of each other client, however many requests those have sent. A slot of the lane is for work, not for
+//! waiting: a request whose data is slow to come gives its slot back (`handle_slow`), and a client with [`SLOW_MAX`]
+//! such requests gets no further slot until one of them has ended.
 
 use nacre_base::{FxHashMap, Nid};
 use nacre_wire::RpcHeader;
 use std::collections::{BTreeSet, VecDeque};
 
-/// What requests are ordered by.
+/// A request, as far as the order of requests depends on it.
 pub trait Classified: Send + 'static {
-    /// The request's header: who, what, how much.
+    /// Header of the request.
     fn header(&self) -> &RpcHeader;
     /// The node that sent it.
     fn client(&self) -> Nid;
 }
 
-/// What becomes of a request.
+/// Outcome of a request's arrival.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Admission<T> {
     /// Run it now.
     Run(T),
-    /// It waits.
+    /// The request waits.
     Queued,
-    /// Too many requests of its client wait: it is dropped.
+    /// The request is dropped, because too many requests of its client wait.
     Full,
 }
 
-/// The queue of a lane: so many run, the others wait. High-priority requests have a queue of their own that goes first,
-/// and some room beyond the limit that only they get, so that they run although everything else waits for them.
+/// The queue of a lane: a limited number of requests run, the others wait. High-priority requests have a queue of their
+/// own that goes first, and slots beyond the limit that only they get, so that they run even if everything else waits
+/// for them.
 pub(crate) struct LaneQueue<T: Classified> {
-    /// Most regular requests that run.
+    /// Most regular requests that run at once.
     limit: usize,
-    /// Most requests that run.
+    /// Most requests of both priorities that run at once.
     limit_all: usize,
     regular: Class<T>,
     high_priority: Class<T>,
     /// High-priority requests started since the last regular one.
     in_a_row: u32,
-    /// Requests without a slot that wait for their data, of the clients that have any.
+    /// Number of requests that gave their slot back and wait for their data, for each client that has any.
     slow: FxHashMap<Nid, usize>,
 }
 
@@ -50,17 +51,17 @@ struct Class<T: Classified> {
     queued: usize,
     /// The waiting requests of each client that has any.
     clients: FxHashMap<Nid, VecDeque<T>>,
-    /// The clients of `clients` in the order of their turns, but those in `held_back`.
+    /// The clients of `clients` in the order of their turns, except those in `held_back`.
     turns: VecDeque<Nid>,
-    /// Clients of `clients` that had a turn while too many of their requests were slow.
+    /// Clients of `clients` that lost their turn because too many of their requests were slow.
     held_back: BTreeSet<Nid>,
 }
 
-/// After so many high-priority requests a regular one has its turn.
+/// After this many high-priority requests in a row, a regular one has its turn.
 const HIGH_PRIORITY_RATIO: u32 = 10;
 /// Most requests of one client that wait in each queue of a lane.
 const CLIENT_QUEUE_MAX: usize = 8192;
-/// Requests of one client that may wait for their data beside the slots of a lane.
+/// Requests of one client that may wait for their data without a slot; a client with so many gets no further slot.
 pub(crate) const SLOW_MAX: usize = 4;
 
 impl<T: Classified + 'static> LaneQueue<T> {
@@ -83,7 +84,7 @@ impl<T: Classified + 'static> LaneQueue<T> {
         if class.enqueue(request) { Admission::Queued } else { Admission::Full }
     }
 
-    /// A request of this class is done, or does not count any more: what runs in its place.
+    /// A request of this class is done, or no longer counts. Returns the request that runs in its place.
     pub(crate) fn handle_done(&mut self, high_priority: bool) -> Option<T> {
         let done = self.class(high_priority);
         assert!(done.running > 0, "a request was done twice");
@@ -93,13 +94,13 @@ impl<T: Classified + 'static> LaneQueue<T> {
         next
     }
 
-    /// The data of a request of `client` is slow to come. Its slot, if it still has one, is given back by `handle_done`,
-    /// after this.
+    /// The data of a request of `client` is slow to come. If the request still has its slot, `handle_done` is called
+    /// afterwards to give it back.
     pub(crate) fn handle_slow(&mut self, client: Nid) {
         *self.slow.entry(client).or_default() += 1;
     }
 
-    /// Such a request has its data, or will not get it: what may run now.
+    /// A slow request has its data, or will not get it. Returns the requests that may run now.
     pub(crate) fn handle_slow_done(&mut self, client: Nid) -> Vec<T> {
         let slow = self.slow.get_mut(&client).expect("a slow request was counted");
         *slow -= 1;
@@ -113,7 +114,7 @@ impl<T: Classified + 'static> LaneQueue<T> {
         next
     }
 
-    /// Panics if a request waits for its turn and no request is there to give it one when it is done.
+    /// Panics if requests wait for their turn while none runs, whose end would start them.
     fn assert_busy(&self) {
         let turns = self.regular.turns.len() + self.high_priority.turns.len();
         assert!(self.running() > 0 || turns == 0, "nothing runs, and {turns} clients wait for their turn");
@@ -160,7 +161,7 @@ impl<T: Classified> Class<T> {
         Class { running: 0, queued: 0, clients, turns, held_back }
     }
 
-    /// Puts a request at the end of its client's queue; false if that is full.
+    /// Puts a request at the end of its client's queue. Returns false if the queue is full.
     fn enqueue(&mut self, request: T) -> bool {
         let client = request.client();
         let queue = self.clients.entry(client).or_default();
@@ -206,7 +207,7 @@ impl<T: Classified> Class<T> {
         None
     }
 
-    /// A client has fewer slow requests: it takes turns again.
+    /// A slow request of this client has ended, so the client takes turns again.
     fn let_go(&mut self, client: Nid) {
         if self.held_back.remove(&client) {
             self.turns.push_back(client);
@@ -351,7 +352,7 @@ mod tests {
         assert_eq!(order, [Some(1), Some(10), Some(20), Some(2), Some(11), Some(3), None]);
     }
 
-    /// Client 1 never serves its data: it keeps no slot, and gets no more of them than it may have slow requests.
+    /// Client 1 never sends its data: it keeps no slot, and gets no more slots than it may have slow requests.
     #[test]
     fn slow_requests_hold_no_slot_and_hold_back_their_client() {
         let mut q = LaneQueue::new(2);
@@ -372,7 +373,7 @@ mod tests {
         assert_eq!(q.queued(), 15);
     }
 
-    /// Whatever clients do, no request is lost, none runs twice, and the limits hold.
+    /// In every order of events no request is lost, none runs twice, and the limits hold.
     #[test]
     fn random_traffic_keeps_the_books() {
         for seed in 0..200 {

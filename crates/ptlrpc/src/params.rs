@@ -4,7 +4,7 @@ use nacre_base::param::declared::{Declared, Kind, number};
 
 const IMPORTS: &[&str] = &["osc", "mdc", "mgc"];
 
-/// All of them.
+/// All parameters of imports.
 pub const PARAMS: &[Declared] = &[
     Declared::shown(&["ldlm"], "ldlm_canceld.stats", Kind::Statistics, "How long the targets took to cancel locks."),
     Declared::shown(

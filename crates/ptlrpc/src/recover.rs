@@ -1,6 +1,7 @@
-//! What an import does when its server was started anew and waits for its clients: replays what was answered and is not
-//! durable, has open files and locks brought back, and waits until the other clients have done so too. Requests that were
-//! never answered go after that. Which requests, and in what order, is told by the engine in `replay`.
+//! Recovery of an import whose server has restarted and waits for its clients. The import replays the requests that
+//! were answered and are not durable, has open files and locks restored, and waits until the other clients have done so
+//! too. Requests that were never answered are sent after that. The engine in `replay` decides which requests are
+//! replayed, in which order.
 
 use crate::call::INLINE_MAX;
 use crate::error::RpcError;
@@ -16,31 +17,31 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long the server may take to answer, or to say that it takes longer.
+/// Time that the server has to answer a replay, or to send an early reply.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(10);
-/// A message that may be lost is sent so often.
+/// A progress report may be lost, so it is sent up to this many times.
 const TELLS: u32 = 6;
-/// And waited for so long.
+/// Time to wait for the reply to the first report; each further try waits as much longer.
 const TELL_TIMEOUT: Duration = Duration::from_secs(3);
-/// How often it is asked whether the other clients are done: at first, and at most.
+/// First and longest pause between two questions whether the other clients are done.
 const WAIT_FIRST: Duration = Duration::from_millis(20);
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// A replay as it is to be sent.
+/// A replay to be sent.
 struct Replay {
     request: Arc<Replayable>,
     xid: u64,
     tag: u16,
     transno: u64,
-    /// The transno of the one before; 0 for the first.
+    /// Transno of the previous replay; 0 for the first.
     previous: u64,
     reply: Bytes,
     pre_versions: Versions,
 }
 
 impl ImportShared {
-    /// Recovers over the connection that `attempt` made; `committed` is what the server still has of the changes. If the
-    /// connection is lost the import connects again, and recovers again.
+    /// Recovers over the connection that `attempt` made; the server has kept all changes up to `committed`. If the
+    /// connection is lost, the import connects again and recovers again.
     pub(crate) async fn recover(self: &Arc<Self>, attempt: &Attempt, committed: u64) {
         match self.replay_all(attempt, committed).await {
             Ok(()) => {
@@ -96,17 +97,18 @@ impl ImportShared {
         Some(Replay { request, xid: kept.xid, tag: kept.tag, transno, previous, reply, pre_versions })
     }
 
-    /// The connection, if it is still the one that the recovery began over.
+    /// The current connection, if the recovery began over it.
     fn recovering_over(&self, connection: u32) -> Result<Connection, RpcError> {
         let current = self.state.lock().machine.recovery_connection();
         current.filter(|c| c.connection == connection).ok_or(RpcError::Unreachable)
     }
 
-    /// Has one request done again. An error of the request itself means that what it was based on is missing, with the
-    /// client whose change that was: who made it is told, and others are replayed all the same.
+    /// Replays one request. An error of the request itself means that a change that it was based on is missing, because
+    /// the client that made that change did not come back. The caller that made this request is told, and the other
+    /// requests are replayed all the same.
     async fn replay(self: &Arc<Self>, connection: u32, replay: Replay) -> Result<(), RpcError> {
         let (xid, transno, opcode) = (replay.xid, replay.transno, replay.request.opcode);
-        // One without a reply slot could be done twice.
+        // A request without a modify slot must not be replayed again, because it could be executed twice.
         if replay.tag != 0 {
             self.state.lock().unanswered.insert(transno);
         }
@@ -164,7 +166,7 @@ impl ImportShared {
             let deadline = self.state.lock().replaying.as_ref().map_or(Time::ZERO, |r| r.deadline);
             match node.rt.timeout_at(deadline, &mut answer).await {
                 Ok(answer) => return answer.map_err(|_| RpcError::Unreachable),
-                // An early reply may have moved it.
+                // An early reply may have extended the deadline.
                 Err(_) => {
                     let mut s = self.state.lock();
                     let now = node.rt.now();
@@ -177,8 +179,8 @@ impl ImportShared {
         }
     }
 
-    /// Notes the replay that is about to be sent, unless the connection was lost: what ends the waiting for its answer is that
-    /// loss.
+    /// Records the replay that is about to be sent. Fails if the connection was already lost, because only its loss
+    /// would end the wait for the reply.
     fn expect_answer(&self, connection: u32, replaying: Replaying) -> Result<(), RpcError> {
         let mut s = self.state.lock();
         if s.machine.recovery_connection().is_none_or(|c| c.connection != connection) {
@@ -190,7 +192,7 @@ impl ImportShared {
         Ok(())
     }
 
-    /// Tells the server how far this client is; whether the recovery still goes on.
+    /// Reports this client's progress to the server. Returns whether the recovery still goes on.
     async fn tell(self: &Arc<Self>, connection: u32, what: u32) -> Result<bool, RpcError> {
         let to = self.recovering_over(connection)?;
         let header =

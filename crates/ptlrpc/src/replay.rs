@@ -1,5 +1,5 @@
-//! What an import keeps of requests that were answered, until the server says that their changes are durable, and the
-//! order in which a server that was started anew gets them again. A sans-IO engine; sending is `recover`'s.
+//! Answered requests that an import keeps until the server says that their changes are durable, and the order in which
+//! a restarted server gets them again. A sans-IO engine; `recover` does the sending.
 
 use bytes::Bytes;
 use nacre_base::Payload;
@@ -9,17 +9,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What to do when a change is durable, or is known to be lost. Must not wait.
+/// Callback for when a change is durable, or is known to be lost. It must not wait.
 #[derive(Clone)]
 pub struct CommitCallback(Arc<dyn Fn(Fate) + Send + Sync>);
 
 impl CommitCallback {
-    /// A callback that is called once.
+    /// Makes a callback that is called once.
     pub fn new(tell: impl Fn(Fate) + Send + Sync + 'static) -> CommitCallback {
         CommitCallback(Arc::new(tell))
     }
 
-    /// Tells it.
+    /// Calls the callback.
     pub fn tell(&self, fate: Fate) {
         (self.0)(fate);
     }
@@ -31,12 +31,12 @@ impl std::fmt::Debug for CommitCallback {
     }
 }
 
-/// What became of a change that was answered.
+/// Outcome of a change that was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It is on the server's disk.
+    /// The change is on the server's disk.
     Durable,
-    /// The server lost it, and this client was not let in to do it again.
+    /// The change is lost: the server lost it and did not make it again, or evicted this client.
     Lost,
 }
 
@@ -45,33 +45,33 @@ pub enum Fate {
 pub(crate) struct Replayable {
     pub(crate) opcode: Opcode,
     pub(crate) lane: Lane,
-    /// Flags, owner and job; the rest is filled in when it goes out.
+    /// Flags, owner and job; the other fields are filled in when the request is sent.
     pub(crate) header: RpcHeader,
     pub(crate) body: Bytes,
-    /// What was written, inline or in bulk.
+    /// Data to be written, inline or in bulk.
     pub(crate) data: Payload,
     pub(crate) on_commit: Option<CommitCallback>,
 }
 
-/// A request that was answered, and is not durable yet.
+/// A request that was answered, and whose change is not durable yet.
 pub(crate) struct Kept {
     pub(crate) request: Arc<Replayable>,
     pub(crate) xid: u64,
     pub(crate) tag: u16,
-    /// The body of its reply: what was decided then must be decided again.
+    /// Body of the reply: the replay must repeat the decisions in it.
     pub(crate) reply: Bytes,
-    /// What it was based on, as the reply told.
+    /// Versions that the change was based on, from the reply.
     pub(crate) pre_versions: Versions,
 }
 
 /// The engine.
 #[derive(Default)]
 pub(crate) struct Replays {
-    /// By transno.
+    /// Kept requests, by transno.
     kept: BTreeMap<u64, Kept>,
-    /// Bytes of data of what is kept.
+    /// Bytes of data in the kept requests.
     unstable: u64,
-    /// The same of all imports of the node.
+    /// Bytes of data in the kept requests of all imports of the node.
     total: Arc<AtomicU64>,
 }
 
@@ -82,12 +82,13 @@ impl Drop for Replays {
 }
 
 impl Replays {
-    /// None yet; their bytes are counted in `total`, too.
+    /// Makes an empty set. The bytes of its requests are also counted in `total`.
     pub(crate) fn new(total: Arc<AtomicU64>) -> Replays {
         Replays { kept: BTreeMap::new(), unstable: 0, total }
     }
 
-    /// A request was answered with this transno. One that comes again, because its first answer was lost, is kept once.
+    /// Keeps a request that was answered with this transno. A request that is answered twice, because the first reply
+    /// was lost, is kept once.
     pub(crate) fn keep(&mut self, transno: u64, kept: Kept) {
         let bytes = kept.request.data.len() as u64;
         self.unstable += bytes;
@@ -104,12 +105,12 @@ impl Replays {
         assert!(bytes <= total, "{bytes} bytes are durable or lost, of {total} that all imports keep");
     }
 
-    /// Panics if bytes are counted of what is not kept any more.
+    /// Panics if bytes are counted although no request is kept.
     fn assert_balanced(&self) {
         assert!(!self.kept.is_empty() || self.unstable == 0, "nothing is kept, and {} bytes of it are", self.unstable);
     }
 
-    /// All up to this transno is durable: who wants to know that.
+    /// All changes up to this transno are durable. Returns the callbacks to call.
     #[must_use]
     pub(crate) fn handle_committed(&mut self, upto: u64) -> Vec<CommitCallback> {
         let mut callbacks = Vec::new();
@@ -122,7 +123,7 @@ impl Replays {
         callbacks
     }
 
-    /// The server cannot do it again: who wants to know that.
+    /// The server could not execute this request again. Returns the callback to call.
     #[must_use]
     pub(crate) fn handle_failed(&mut self, transno: u64) -> Option<CommitCallback> {
         let kept = self.kept.remove(&transno)?;
@@ -131,25 +132,25 @@ impl Replays {
         kept.request.on_commit.clone()
     }
 
-    /// The server will never do them again: who wants to know that.
+    /// The server will never execute the kept requests again. Returns the callbacks to call.
     #[must_use]
     pub(crate) fn handle_lost(&mut self) -> Vec<CommitCallback> {
         self.forget(self.unstable);
         std::mem::take(&mut self.kept).into_values().filter_map(|kept| kept.request.on_commit.clone()).collect()
     }
 
-    /// The next to be sent again after the one with the transno `after`.
+    /// The next request to replay after the one with the transno `after`.
     pub(crate) fn next_after(&self, after: u64) -> Option<(u64, &Kept)> {
         let (transno, kept) = self.kept.range(after + 1..).next()?;
         Some((*transno, kept))
     }
 
-    /// How many are kept.
+    /// Number of kept requests.
     pub(crate) fn len(&self) -> usize {
         self.kept.len()
     }
 
-    /// Bytes that were written and answered, and that the server may yet lose.
+    /// Bytes of data that were answered and that the server may still lose.
     pub(crate) fn unstable_bytes(&self) -> u64 {
         self.unstable
     }

@@ -1,5 +1,5 @@
-//! A request at the server, from its arrival to its reply: what its handler sees of it, its place in its lane, and what became
-//! of its data. How data is moved is in `transfer`.
+//! A request at the server, from its arrival to its reply: the handler's view of it, its place in its lane, and the
+//! state of its data transfer. The transfer itself is in `transfer`.
 
 use crate::call::INLINE_MAX;
 use crate::export::Export;
@@ -16,100 +16,101 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A request as its handler sees it.
 pub struct ServerRequest {
-    /// Its header.
+    /// Header of the request.
     pub header: RpcHeader,
-    /// What it asks for.
+    /// Opcode of the request.
     pub opcode: Opcode,
-    /// Who asks: the NID that the export connected from.
+    /// Sender of the request: the NID that the export connected from.
     pub identity: Identity,
-    /// Its encoded body.
+    /// Encoded body.
     pub body: Bytes,
-    /// Who asks.
+    /// Export of the client that sent the request.
     pub export: Arc<Export>,
-    /// For a request that is replayed: the body of its first answer.
+    /// Body of the first reply, if the request is a replay.
     pub replayed: Option<Bytes>,
     pub(crate) arrival: Arc<Arrival>,
 }
 
 impl ServerRequest {
-    /// The body as the message that the opcode says; EPROTO if it is not.
+    /// Decodes the body as the opcode's message; EPROTO if it is malformed.
     pub fn decode<M: Field>(&self) -> Result<M, Errno> {
         nacre_wire::decode(&self.body).map_err(Errno::from)
     }
 
-    /// Whether `len` bytes can travel in [`crate::Response::data`].
+    /// Returns whether `len` bytes can travel in [`crate::Response::data`].
     pub fn fits_inline(&self, len: usize) -> bool {
         len <= INLINE_MAX
     }
 
-    /// Room that the client made for data, in bytes; for a write, the bytes it will send.
+    /// Bytes that the client has room for; for a write, the bytes that it will send.
     pub fn bulk_len(&self) -> usize {
         self.header.bulk_bytes as usize
     }
 
-    /// Whether the client sent it before: it may have been executed by an earlier life of this target.
+    /// Returns whether the client sent the request before. The target may have executed it before its restart.
     pub fn is_resent(&self) -> bool {
         self.header.has(flags::RESENT)
     }
 
-    /// Whether it was executed and answered by an earlier life of this target, and is to be executed again with the
-    /// same number and the same outcome.
+    /// Returns whether the target executed and answered the request before its restart, and must now execute it again
+    /// with the same transno and the same outcome.
     pub fn is_replay(&self) -> bool {
         self.replayed.is_some()
     }
 
-    /// What was answered the first time, if it is replayed.
+    /// First reply to the request, if it is a replay.
     pub fn first_answer<M: Field>(&self) -> Result<Option<M>, Errno> {
         self.replayed.as_ref().map(nacre_wire::decode).transpose().map_err(Errno::from)
     }
 
-    /// If it is replayed: whether what it was based on is what is `found` now. EOVERFLOW, Lustre's word for it, if
-    /// not: somebody's change before it is missing, and it must not be made.
+    /// For a replay, checks that the versions that the change was based on are those `found` now. If not, an earlier
+    /// change is missing and this one must not be made: the error is EOVERFLOW, as in Lustre.
     pub fn check_pre_versions(&self, found: &Versions) -> Result<(), Errno> {
         let agree = !self.is_replay() || self.header.pre_versions.agree_with(found);
         if agree { Ok(()) } else { Err(Errno::EOVERFLOW) }
     }
 
-    /// Whether it is part of a recovery: a replay, or what brings back open files and locks.
+    /// Returns whether the request is part of a recovery: a replay, or a request that restores open files or locks.
     pub fn is_recovery(&self) -> bool {
         self.header.has(flags::REPLAY)
     }
 
-    /// Tells, also when the request is gone, whether it stays unanswered because its data did not get through.
+    /// Returns a handle that tells, even after the request is gone, whether the request stays unanswered because its
+    /// data did not get through.
     pub fn delivery(&self) -> Delivery {
         Delivery(self.arrival.clone())
     }
 
-    /// The request's number.
+    /// Xid of the request.
     pub fn xid(&self) -> Xid {
         Xid(self.header.xid)
     }
 
-    /// Its modify slot; 0 if it has none.
+    /// Modify slot of the request; 0 if it has none.
     pub fn tag(&self) -> Tag {
         Tag(self.header.tag)
     }
 
-    /// Ready when nobody waits for the answer any more, because the export is gone. Handlers that wait for other clients
-    /// (a lock, news) must wait for this too: it also gives their place in the lane to others, so that those they wait
-    /// for can be served, and keeps their time out of the estimates.
+    /// Resolves when the export is closed, so that nobody waits for the reply. A handler that waits for other clients
+    /// (for a lock, for news) must wait for this too. The call also gives the request's slot in the lane to others, so
+    /// that requests of those clients can be served, and keeps the waiting time out of the estimates.
     pub async fn abandoned(&self) {
         self.arrival.slot.handle_long_wait();
         self.export.closed().await;
     }
 }
 
-/// What becomes of a request's data.
+/// Tells whether a request's data got through.
 pub struct Delivery(Arc<Arrival>);
 
 impl Delivery {
-    /// Whether it did not get through: the client will send the request again.
+    /// Returns whether the data did not get through: the client will send the request again.
     pub fn is_broken(&self) -> bool {
         self.0.transfer.is_broken()
     }
 }
 
-/// What outlives the handler's hold on a request.
+/// The part of a request that outlives its handler.
 pub(crate) struct Arrival {
     pub(crate) node: Arc<NodeCore>,
     pub(crate) lane: Lane,
@@ -118,12 +119,12 @@ pub(crate) struct Arrival {
     pub(crate) transfer: Transfer,
 }
 
-/// What became of a request's data.
+/// State of a request's data transfer.
 pub(crate) struct Transfer {
     pub(crate) inline: Payload,
-    /// A transfer failed: the request stays unanswered.
+    /// True if a transfer failed: the request then stays unanswered.
     pub(crate) broken: AtomicBool,
-    /// Bytes pushed.
+    /// Bytes pushed to the client.
     pub(crate) pushed: AtomicU32,
 }
 
@@ -132,7 +133,7 @@ pub(crate) struct Work {
     pub(crate) request: ServerRequest,
     /// The node that sent it.
     pub(crate) client: Nid,
-    /// It was sent before, and its tag may have a reply on disk.
+    /// True if the request was sent before and its modify slot may have a reply on disk.
     pub(crate) ask_target: bool,
 }
 

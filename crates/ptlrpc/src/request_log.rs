@@ -1,14 +1,14 @@
-//! What a server remembers of one client's requests, so that each is executed once: those that run or queue, and the
+//! Log of one client's requests at a server, so that each is executed once: the requests that run or wait, and the
 //! replies of changes until the client has seen them. A sans-IO engine.
 
 use nacre_base::{FxHashMap, Nid, Payload, Tag, Time};
 use std::collections::BTreeMap;
 
-/// Where a reply goes.
+/// Address for a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReplyTo {
     pub(crate) nid: Nid,
-    /// Repeats the request's.
+    /// Match bits of the request, which name the client's import.
     pub(crate) match_bits: u64,
 }
 
@@ -19,29 +19,30 @@ pub(crate) struct Received {
     pub(crate) last_xid: u64,
     pub(crate) tag: Tag,
     pub(crate) resent: bool,
-    /// In a recovery, of what was answered before. Its answer may be seen and it comes again all the same: a recovery that
-    /// is broken off begins anew.
+    /// True for a request of a recovery. It may come again although the client has seen its reply, because a recovery
+    /// that breaks off starts over.
     pub(crate) replay: bool,
     pub(crate) reply_to: ReplyTo,
     pub(crate) at: Time,
-    /// The client gives up then, unless told to wait longer.
+    /// Time at which the client gives up, unless an early reply extends it.
     pub(crate) deadline: Time,
 }
 
-/// What is to be done with a request.
+/// What to do with a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Execute it.
     Execute,
-    /// It was executed by a former life of the target, perhaps: ask it for the saved reply, and execute if it has none.
+    /// The target may have executed the request before its restart: ask it for the saved reply, and execute if it has
+    /// none.
     AskTarget,
-    /// It is being executed: its reply will go to where this one came from.
+    /// The request is being executed; its reply will go to the sender of this copy.
     Running,
-    /// It was executed: this is the reply.
+    /// The request was executed: this is the reply.
     Answered(Payload),
-    /// The client has seen the reply: a late duplicate.
+    /// A late duplicate: the client has seen the reply.
     Seen,
-    /// The client has too many requests here that run or wait: forget this one, the client sends it again.
+    /// The client has too many requests here that run or wait: drop this one, the client sends it again.
     TooMany,
 }
 
@@ -50,7 +51,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Early {
     pub(crate) xid: u64,
     pub(crate) reply_to: ReplyTo,
-    /// From now.
+    /// Additional time for the client to wait, from now.
     pub(crate) wait: std::time::Duration,
 }
 
@@ -59,7 +60,7 @@ pub(crate) struct Early {
 pub(crate) struct RequestLog {
     running: FxHashMap<u64, Running>,
     saved: BTreeMap<u64, (Tag, Payload)>,
-    /// The saved reply of each modify slot.
+    /// Xid of the saved reply of each modify slot.
     by_tag: FxHashMap<Tag, u64>,
     last_xid: u64,
 }
@@ -71,10 +72,10 @@ struct Running {
     deadline: Time,
 }
 
-/// Requests of a client that run or wait at a time, for a slot, a lock or the end of a recovery. A mount with a few
-/// thousand processes that all wait for locks stays below.
+/// Most requests of a client that run or wait at a time, for a slot, a lock or the end of a recovery. A mount with a
+/// few thousand processes that all wait for locks stays below.
 const RUNNING_MAX: usize = 16_384;
-/// Replies kept for a client; beyond, the oldest is forgotten. More than modify slots and window allow.
+/// Most replies kept for a client; beyond that, the oldest is dropped. More than the modify slots and the window allow.
 const SAVED_MAX: usize = 1024;
 
 impl RequestLog {
@@ -101,14 +102,15 @@ impl RequestLog {
         if r.resent && r.tag != Tag(0) { Verdict::AskTarget } else { Verdict::Execute }
     }
 
-    /// The request is executed, or given up, once; `save` is the reply if it must be kept. Where it goes.
+    /// The request was executed, or given up; called once. `save` is the reply if it must be kept. Returns the address
+    /// for the reply.
     pub(crate) fn handle_executed(&mut self, xid: u64, save: Option<Payload>) -> ReplyTo {
         let running = self.running.remove(&xid).expect("a request runs until it is executed");
         if let Some(reply) = save.filter(|_| xid > self.last_xid) {
             if running.tag != Tag(0)
                 && let Some(before) = self.by_tag.insert(running.tag, xid)
             {
-                // The client uses a slot again only when it has seen the reply before.
+                // The client uses a slot again only after it has seen the slot's previous reply.
                 let replaced = self.saved.remove(&before);
                 assert!(replaced.is_some(), "xid {before} is the last of {:?} and its reply is not kept", running.tag);
             }
@@ -123,12 +125,12 @@ impl RequestLog {
         running.reply_to
     }
 
-    /// Where the reply to a running request goes.
+    /// Address for the reply to a running request.
     pub(crate) fn reply_to(&self, xid: u64) -> Option<ReplyTo> {
         self.running.get(&xid).map(|r| r.reply_to)
     }
 
-    /// When the client gives up a running request.
+    /// Time at which the client gives up a running request.
     pub(crate) fn deadline(&self, xid: u64) -> Option<Time> {
         self.running.get(&xid).map(|r| r.deadline)
     }
@@ -143,7 +145,8 @@ impl RequestLog {
         use crate::adaptive_timeout::{AT_EARLY_MARGIN, extension};
         let (mut due, mut next) = (Vec::new(), Time::FAR_FUTURE);
         for (xid, r) in &mut self.running {
-            // A deadline that has passed means that the client has given up, or not heard: it will send again.
+            // If the deadline has passed, the client has given up or missed an early reply: it will send the request
+            // again.
             if r.deadline > now && r.deadline.since(now) <= AT_EARLY_MARGIN {
                 let Some(wait) = extension(now.since(r.arrived)) else { continue };
                 r.deadline = now + wait;

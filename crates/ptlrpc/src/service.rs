@@ -1,8 +1,8 @@
-//! The server: requests from the network's reader to their handler, and replies back.
+//! The server: takes requests from the network's reader to their handler, and replies back.
 //!
-//! A request is decoded and its handler first polled in the reader of its connection; only one that has to wait gets a
-//! task. Each lane runs so many at once and queues the rest (`nrs`). What was executed before, or runs already, is told
-//! by the export's log (`request_log`). Connects are in `connections`.
+//! A request is decoded and its handler first polled in the reader of its connection; only a handler that has to wait
+//! gets a task. Each lane runs a limited number of requests and queues the rest (`nrs`). The export's log
+//! (`request_log`) knows which requests run or were executed before. Connects are in `connections`.
 
 use crate::export::{Entry, Export};
 use crate::identity::Identity;
@@ -42,7 +42,7 @@ struct Question {
     wanted: Credits,
 }
 
-/// Early replies are looked for at most so often.
+/// Shortest time between two searches for due early replies.
 const EARLY_REPLY_INTERVAL: Duration = Duration::from_millis(500);
 
 impl NodeShared {
@@ -169,7 +169,8 @@ impl NodeShared {
         self.admit(Work { request, client: reply_to.nid, ask_target });
     }
 
-    /// Somebody used the export of a client that connected from another NID. A client that really has moved connects again.
+    /// Logs a request over the export of a client that connected from another NID. A client that really has moved
+    /// connects again.
     fn log_stranger(&self, export: &Export, from: Nid, now: Time) {
         let (target, client, nid) = (&export.target, &export.client_name, export.nid());
         if self.refusals.is_worth_a_line(now) {
@@ -195,22 +196,22 @@ impl NodeShared {
         }
     }
 
-    /// Polls a future once, here; gives it a task only if it has to wait.
+    /// Polls a future once in the calling thread; gives it a task only if it has to wait.
     fn poll_or_spawn(self: &Arc<Self>, future: impl Future<Output = ()> + Send + 'static) {
         let mut future: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(future);
-        // The task polls it again at once, and then with a waker that counts.
+        // The task polls the future again at once, with a real waker.
         if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             drop(self.core.rt.spawn(future));
         }
     }
 
-    /// Serves a request, and then those that wait in its lane, in a task of its own.
+    /// Serves a request, and then the waiting requests of its lane, in a task of its own.
     pub(crate) fn spawn_worker(self: &Arc<Self>, work: Work) {
         let node = self.clone();
         drop(self.core.rt.spawn(async move { node.serve(work).await }));
     }
 
-    /// Runs a request, and then, as a worker of the lane, those that wait.
+    /// Serves a request, and then the waiting requests of its lane.
     async fn serve(self: Arc<Self>, work: Work) {
         let mut next = Some(work);
         while let Some(work) = next {
@@ -227,7 +228,7 @@ impl NodeShared {
         let question = Question::of(&request);
         let started = self.core.rt.now();
         let (export, xid) = (&question.export, question.xid);
-        // The deadline is looked up, as early replies and resends extend it.
+        // The deadline is looked up, because early replies and resends extend it.
         let late = started > arrival.at && export.deadline(xid).is_some_and(|d| d <= started);
         if late || export.is_closed() {
             let next = arrival.slot.leave(|lane| {
@@ -247,15 +248,15 @@ impl NodeShared {
         let (took, opcode) = (now.since(started), question.opcode);
         let mut load = None;
         let next = arrival.slot.leave(|lane| load = Some(lane.handle_served(now, arrival.at, opcode, took)));
-        // One that left its lane long ago is no worker any more, and counts nowhere.
+        // A request that gave its slot back earlier no longer counts in its lane.
         let load = load.unwrap_or_else(|| arrival.slot.lane().load(now));
         if arrival.transfer.is_broken() {
-            // The client must send again: no reply, and no memory of it.
+            // The client must send the request again, so no reply is sent or kept.
             tracing::debug!("{opcode} xid {xid}: bulk failed, not answered");
             export.handle_executed(xid, None);
         } else if self.leave_if_taken(&export.entry) || result.is_err() && export.is_closed() {
-            // It failed because of that, perhaps: the client must find out, and may do it again elsewhere. What was done on
-            // storage that is another node's is not done.
+            // The request may have failed because the export was closed: the client must find out, and may repeat the
+            // request elsewhere. Changes made on storage that now belongs to another node do not count.
             let reply_to = export.handle_executed(xid, None);
             self.refuse_unconnected(&question.header(), reply_to);
         } else {
@@ -266,8 +267,8 @@ impl NodeShared {
         next
     }
 
-    /// A handler panicked: its client gets EIO, and all others are served on. What the request had in hand (its turn at
-    /// the running transaction, a lock table) tells its target by itself when it is dropped.
+    /// A handler panicked: its client gets EIO, and all other requests are served. Guards that the request held (in the
+    /// running transaction, on a lock table) report the panic to the target when they are dropped.
     fn handle_panic(&self, q: &Question, panic: Box<dyn Any + Send>) -> Result<Response, Errno> {
         if self.core.rt.is_simulated() {
             // An assertion that fails must fail the simulation.
@@ -318,7 +319,8 @@ impl NodeShared {
             ..q.header()
         };
         let reply = encode(RpcKind::Reply, &header, &response.body, response.data);
-        // What changed something, or has a slot, must not be done twice: its reply is kept until the client has it.
+        // A request that made a change, or has a modify slot, must not be executed twice: its reply is kept until the
+        // client has seen it.
         let save = q.tag != Tag(0) || response.transno != Transno(0);
         let reply_to = q.export.handle_executed(q.xid, save.then(|| reply.clone()));
         if !self.reply_fault(q.opcode) {
@@ -326,14 +328,15 @@ impl NodeShared {
         }
     }
 
-    /// Whether a fault point swallows the reply.
+    /// Returns whether a fault point drops the reply.
     pub(crate) fn reply_fault(&self, opcode: Opcode) -> bool {
         self.core.faults.any_armed()
             && (self.core.faults.check("rpc.reply.drop").is_some()
                 || self.core.faults.check(&format!("rpc.{opcode}.drop_reply")).is_some())
     }
 
-    /// A ping also tells how far a client is with a recovery, and its answer whether that goes on.
+    /// Answers a ping. A ping also reports the client's progress in a recovery, and its reply says whether the recovery
+    /// goes on.
     fn answer_ping(&self, export: &Arc<Export>, request: &RpcHeader, reply_to: ReplyTo) {
         let handler = &export.entry.handler;
         let told = request.flags & (flags::REQ_REPLAY_DONE | flags::LOCK_REPLAY_DONE);
@@ -355,7 +358,8 @@ impl NodeShared {
         }
     }
 
-    /// A server asks whether its client still lives: not just any process at this NID, but that very client.
+    /// Answers a server that asks whether its client is still alive: not just any process at this NID, but that very
+    /// client.
     fn answer_probe(&self, request: &RpcHeader, body: &Bytes, reply_to: ReplyTo) {
         let lives = nacre_wire::decode::<Uuid>(body).is_ok_and(|client| self.has_client(client));
         let status = if lives { 0 } else { -Errno::ENODEV.0 };
@@ -363,12 +367,13 @@ impl NodeShared {
         self.post(reply_to, encode(RpcKind::Reply, &header, &[], Payload::new()));
     }
 
-    /// Answers with an error without asking any target.
+    /// Answers with an error without asking the target.
     pub(crate) fn refuse(&self, request: &RpcHeader, reply_to: ReplyTo, e: Errno) {
         self.answer(request, request.export, reply_to, e);
     }
 
-    /// The export is not known: the client has to connect. Told from a target's own ENOTCONN by the missing export.
+    /// Answers that the export is not known, so the client has to connect. The missing export distinguishes this from a
+    /// target's own ENOTCONN.
     fn refuse_unconnected(&self, request: &RpcHeader, reply_to: ReplyTo) {
         self.answer(request, 0, reply_to, Errno::ENOTCONN);
     }
@@ -391,15 +396,15 @@ impl NodeShared {
         }
     }
 
-    /// Tells a client that the target was stopped in order, as an answer to no request: the client need not find out. Nothing
-    /// depends on its arrival.
+    /// Tells a client that the target was stopped in an orderly way, so that the client need not find out by a failing
+    /// request. The message answers no request, and nothing depends on its arrival.
     pub(crate) fn say_goodbye(&self, export: &Export) {
         let status = -Errno::ENOTCONN.0;
         let header = RpcHeader { xid: GOODBYE_XID, export: export.cookie, status, ..RpcHeader::default() };
         self.post(export.import(), encode(RpcKind::Reply, &header, &[], Payload::new()));
     }
 
-    /// Sends the early replies that are due; when the next will be.
+    /// Sends the early replies that are due. Returns when the next will be.
     pub(crate) fn send_early_replies(&self, now: Time, exports: &[Arc<Export>]) -> Time {
         let mut next = Time::FAR_FUTURE;
         for export in exports {
@@ -415,12 +420,12 @@ impl NodeShared {
                 self.post(early.reply_to, encode(RpcKind::EarlyReply, &header, &[], Payload::new()));
             }
         }
-        // The margin is seconds: with many requests rather one walk for all that are due by then.
+        // The margin is seconds long, so one walk over many requests serves all that are due within the interval.
         next.max(now + EARLY_REPLY_INTERVAL)
     }
 }
 
-/// Has the target answer a request: from what it saved if it was executed before, else by executing it.
+/// Lets the target answer a request: with the saved reply if it was executed before, otherwise by executing it.
 async fn handle(request: ServerRequest, ask_target: bool) -> Result<Response, Errno> {
     let export = request.export.clone();
     let handler = &export.entry.handler;
@@ -436,14 +441,14 @@ async fn handle(request: ServerRequest, ask_target: bool) -> Result<Response, Er
     }
 }
 
-/// What a reply tells of time.
+/// Times that a reply reports.
 struct Times {
     service: Duration,
     queue: Duration,
     estimate: Duration,
 }
 
-/// What the RPC layer itself answers.
+/// Requests that the RPC layer itself answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Control {
     Connect,
@@ -477,7 +482,7 @@ impl Question {
         }
     }
 
-    /// What every answer repeats.
+    /// Header fields that every reply repeats.
     fn header(&self) -> RpcHeader {
         RpcHeader {
             lane: self.lane,
@@ -489,7 +494,7 @@ impl Question {
         }
     }
 
-    /// The window that the client gets.
+    /// Window granted to the client.
     fn grant(&self, lane: Lane, load: &Load, now: Time) -> Credits {
         if lane != Lane::Io || self.wanted == Credits::default() {
             return Credits::default();

@@ -34,7 +34,7 @@ impl OpStats {
         self.all
     }
 
-    /// The opcodes that `which` picks, after all of them together.
+    /// Statistics of the opcodes that `which` picks, after the sum of all of them.
     pub(crate) fn operations(&self, now: Time, wall: Timestamp, which: impl Fn(Opcode) -> bool) -> Operations {
         let start = Timestamp::from_nanos(
             i128::from(wall.secs) * 1_000_000_000 + i128::from(wall.nanos) - i128::from(now.as_nanos()),

@@ -1,8 +1,9 @@
 //! The timers of a node: one for its calls (deadlines of requests and of callers, keep-alives of idle imports), one for
-//! its services (early replies, the evictor). Each is armed for the earliest and then asks all who may be concerned.
+//! its services (early replies, the evictor). Each is armed for the earliest deadline and then asks all imports, or all
+//! exports.
 //!
-//! A request arms it with one atomic operation and disarms it never: deadlines are seconds away and mostly met, so
-//! that it fires seldom.
+//! A request arms the timer with one atomic operation and never disarms it: deadlines are seconds away and mostly met,
+//! so the timer seldom fires.
 
 use nacre_base::Time;
 use nacre_rt::Rt;
@@ -10,13 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// When to look next.
+/// Time of the next check.
 pub(crate) struct Timer {
     next: AtomicU64,
     earlier: Notify,
 }
 
-/// The timer fires at most so often, however many deadlines there are.
+/// Shortest time between two checks, however many deadlines there are.
 const RESOLUTION: Duration = Duration::from_millis(1);
 
 impl Timer {
@@ -24,14 +25,14 @@ impl Timer {
         Timer { next: AtomicU64::new(Time::FAR_FUTURE.0), earlier: Notify::new() }
     }
 
-    /// Something is due at `at`.
+    /// Makes the timer fire at `at` or earlier.
     pub(crate) fn arm(&self, at: Time) {
         if at.0 < self.next.load(Ordering::Relaxed) && at.0 < self.next.fetch_min(at.0, Ordering::AcqRel) {
             self.earlier.notify_one();
         }
     }
 
-    /// Calls `fire` when something is due; `fire` says when the next thing is, or `None` to end this.
+    /// Calls `fire` when something is due. `fire` returns the time of the next deadline, or `None` to end the timer.
     pub(crate) async fn run(&self, rt: &Rt, mut fire: impl FnMut(Time) -> Option<Time>) {
         loop {
             let next = Time(self.next.load(Ordering::Acquire));
@@ -42,7 +43,7 @@ impl Timer {
             if rt.timeout_at(next, self.earlier.notified()).await.is_ok() {
                 continue;
             }
-            // What is armed from here on is seen: either by `fire` or in `next`.
+            // A deadline armed from here on is seen, either by `fire` or in `next`.
             self.next.store(Time::FAR_FUTURE.0, Ordering::Release);
             match fire(rt.now()) {
                 Some(at) => self.arm(at.max(rt.now() + RESOLUTION)),

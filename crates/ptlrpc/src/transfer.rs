@@ -1,4 +1,4 @@
-//! Moves the data of a request at the server: what came inline, what is pulled from the client and pushed to it.
+//! Moves the data of a request at the server: data that came inline, is pulled from the client, or is pushed to it.
 
 use crate::call::BULK_MAX;
 use crate::request::ServerRequest;
@@ -12,15 +12,15 @@ use std::time::Duration;
 
 /// A transfer that takes longer gives the request's slot in its lane to others.
 const SLOT_PATIENCE: Duration = Duration::from_millis(250);
-/// A transfer is tried so often; each time the client may be somewhere else.
+/// Number of tries of a transfer; the client may have moved before each.
 const TRIES: u32 = 3;
-/// One try may take this long, and a second more for each of the slowest megabytes.
+/// Longest time of one try, plus the time for its bytes at the slowest accepted speed.
 const TRY_TIMEOUT: Duration = Duration::from_secs(10);
 const SLOWEST_BYTES_PER_SECOND: usize = 1 << 20;
 
 impl ServerRequest {
-    /// The data that came with the request: inline, or now fetched from the client. If it cannot be fetched the
-    /// request stays unanswered, whatever the handler returns, so that the client sends it again: call this before
+    /// Returns the data of the request: it came inline, or is fetched from the client now. If it cannot be fetched, the
+    /// request stays unanswered whatever the handler returns, so that the client sends it again. Call this before
     /// anything is changed.
     pub async fn pull(&self) -> Result<Payload, Errno> {
         let (header, len) = (&self.header, self.bulk_len());
@@ -52,7 +52,8 @@ impl ServerRequest {
         Ok(())
     }
 
-    /// Does a transfer with the client. The request keeps its slot only as long as an honest client takes.
+    /// Transfers data to or from the client. The request gives its slot back if that takes longer than
+    /// [`SLOT_PATIENCE`].
     async fn transfer<T, F>(&self, len: usize, start: impl Fn(ReplyTo) -> F) -> Result<T, Errno>
     where
         F: Future<Output = Result<T, LnetError>>,
@@ -67,7 +68,7 @@ impl ServerRequest {
         }
     }
 
-    /// Tries a transfer with the client, wherever it asked from last.
+    /// Tries a transfer with the client, at the NID of the request's latest copy.
     async fn try_transfer<T, F>(&self, len: usize, start: impl Fn(ReplyTo) -> F) -> Result<T, Errno>
     where
         F: Future<Output = Result<T, LnetError>>,
@@ -86,7 +87,7 @@ impl ServerRequest {
             };
             match self.arrival.node.rt.timeout(patience, done).await {
                 Ok(Ok(done)) => return Ok(done),
-                // The client gave the call up.
+                // The client has given up the call.
                 Ok(Err(LnetError::NoMatch(..))) => {
                     error = Errno::ECANCELED;
                     break;
@@ -99,14 +100,14 @@ impl ServerRequest {
         Err(error)
     }
 
-    /// Whether a fault point has the transfer get lost: it is neither refused nor ever finished.
+    /// Returns whether a fault point loses the transfer, which is then neither refused nor ever finished.
     fn is_bulk_lost(&self) -> bool {
         let faults = &self.arrival.node.faults;
         faults.any_armed() && faults.check(&format!("rpc.{}.drop_bulk", self.opcode)).is_some()
     }
 }
 
-/// The data with one bit damaged, in memory of its own.
+/// A copy of the data with one bit damaged.
 fn flip_bit(data: &Payload) -> Payload {
     let mut copy = BytesMut::from(&data.to_bytes()[..]);
     let middle = copy.len() / 2;

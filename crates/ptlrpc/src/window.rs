@@ -3,7 +3,7 @@
 
 use nacre_base::Time;
 
-/// RPCs and bytes. In a grant 0 means "no say".
+/// RPCs and bytes. In a grant, 0 means that the server sets no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Credits {
     /// RPCs.
@@ -12,12 +12,12 @@ pub struct Credits {
     pub bytes: u64,
 }
 
-/// What the server's controller knows when it grants.
+/// Information for the server's controller.
 #[derive(Debug, Clone, Copy)]
 pub struct GrantRequest {
     /// The export's cookie.
     pub export: u64,
-    /// What the client has in flight and waiting.
+    /// RPCs and bytes that the client has in flight and waiting.
     pub wanted: Credits,
     /// Requests running in the lane.
     pub running: usize,
@@ -27,7 +27,7 @@ pub struct GrantRequest {
 
 /// Decides what clients may have in flight. One per target.
 pub trait CongestionControl: Send {
-    /// A reply is about to go to this client: its window from then on.
+    /// A reply is about to go to this client. Returns the client's window from then on.
     fn grant(&mut self, now: Time, request: GrantRequest) -> Credits;
 
     /// The client is gone.
@@ -47,7 +47,7 @@ impl CongestionControl for FixedWindow {
 /// The client's window for one target. Never below one RPC, whatever is granted.
 #[derive(Debug)]
 pub(crate) struct Window {
-    /// What the administrator allows (`max_rpcs_in_flight`).
+    /// RPCs in flight that the administrator allows (`max_rpcs_in_flight`).
     limit: u32,
     granted: Credits,
     in_flight: Credits,
@@ -84,8 +84,8 @@ impl Window {
         true
     }
 
-    /// An RPC that goes fits into the window as it is at this moment, or goes alone. Those in flight may be more than a window
-    /// that has shrunk since.
+    /// Panics if the RPC just sent neither fits into the window nor is alone. The window may have shrunk below what was
+    /// in flight before.
     fn assert_within(&self) {
         let Credits { rpcs, bytes } = self.in_flight;
         let fits = rpcs <= self.rpcs() && (self.granted.bytes == 0 || bytes <= self.granted.bytes);

@@ -45,7 +45,7 @@ struct Scope {
 #[derive(Default)]
 struct ScopeState {
     dead: bool,
-    /// Tasks spawned and perhaps not finished; swept when it has doubled since the last sweep.
+    /// Tasks spawned and perhaps not finished; swept when their number has doubled since the last sweep.
     tasks: Vec<task::Aborter>,
     sweep_at: usize,
     /// Scopes made below this one and perhaps gone; swept as the tasks are.
@@ -58,7 +58,7 @@ struct ScopeState {
 pub struct Elapsed;
 
 impl Rt {
-    /// On tokio, from within a runtime.
+    /// The real clock, on tokio. Must be called within a runtime.
     pub fn production() -> Rt {
         Rt { clock: Clock::Production(production::Production::new()), scope: Scope::new("process") }
     }
@@ -91,7 +91,7 @@ impl Rt {
         }
     }
 
-    /// Whether this is a simulation.
+    /// Returns whether this is a simulation.
     pub fn is_simulated(&self) -> bool {
         matches!(self.clock, Clock::Sim(_))
     }
@@ -137,7 +137,7 @@ impl Rt {
         .await;
     }
 
-    /// Runs `future` for at most `duration`; what it returned, or [`Elapsed`], in which case it was dropped.
+    /// Runs `future` for at most `duration`. Returns its output, or [`Elapsed`] after dropping it.
     pub async fn timeout<F: Future>(&self, duration: Duration, future: F) -> Result<F::Output, Elapsed> {
         self.timeout_at(self.now() + duration, future).await
     }
@@ -185,7 +185,7 @@ impl Rt {
         self.kill();
     }
 
-    /// Whether the scope was killed.
+    /// Returns whether the scope was killed.
     pub fn is_dead(&self) -> bool {
         self.scope.state.lock().dead
     }
@@ -206,7 +206,7 @@ impl Scope {
         Arc::new(Scope { name: name.into(), state: Mutex::default() })
     }
 
-    /// Remembers a task so that it can be killed; false if the scope is dead.
+    /// Remembers a task so that it can be killed. Returns false if the scope is dead.
     fn adopt(&self, task: task::Aborter) -> bool {
         let mut s = self.state.lock();
         if s.dead {

@@ -59,8 +59,8 @@ impl Production {
 /// Numbers fetched from the system at once: a call costs as much as some hundred instructions.
 const FETCHED: usize = 32;
 
-/// Numbers that nobody can guess from those before: they name exports and locks on the wire. A machine without a source of them
-/// cannot run a server.
+/// Numbers that cannot be guessed from earlier ones, because they name exports and locks on the wire. Panics on a
+/// machine without a source of randomness.
 fn system_randomness() -> [u64; FETCHED] {
     let mut bytes = [0u8; FETCHED * 8];
     // SAFETY: the buffer is ours and as long as is said; up to 256 bytes come whole or not at all.
@@ -76,8 +76,8 @@ fn system_randomness() -> [u64; FETCHED] {
 mod tests {
     use super::*;
 
-    /// Cookies of exports came from SplitMix64, which one output inverts: a client could compute from its own cookie those
-    /// of all others of its thread.
+    /// Cookies of exports once came from SplitMix64, which can be inverted from one output: a client could compute from
+    /// its own cookie those of all others of its thread.
     #[test]
     fn no_number_follows_from_another() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(numbers.iter().collect::<std::collections::BTreeSet<_>>().len(), 1000);
     }
 
-    /// Takes `nacre_base::hash::mix64` back.
+    /// The inverse of `nacre_base::hash::mix64`.
     fn unmix64(mut z: u64) -> u64 {
         z = z ^ (z >> 31) ^ (z >> 62);
         z = z.wrapping_mul(0x3196_42b2_d24d_8ec3);

@@ -34,7 +34,7 @@ struct Running {
     flag: Arc<TaskWaker>,
 }
 
-/// What a simulation has done so far.
+/// Counts of a simulation so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SimStats {
     /// Virtual time.
@@ -47,7 +47,7 @@ pub struct SimStats {
     pub tasks: usize,
 }
 
-/// What handles, wakers and sleeps share with the executor.
+/// State that handles, wakers and sleeps share with the executor.
 pub(crate) struct Shared {
     now: AtomicU64,
     prng: Mutex<Prng>,
@@ -132,7 +132,7 @@ impl Sim {
         self.shared.now.fetch_max(until.0, Ordering::Relaxed);
     }
 
-    /// What was done so far.
+    /// Counts of the simulation so far.
     pub fn stats(&self) -> SimStats {
         SimStats { now: self.shared.now(), polls: self.polls, trace: self.trace, tasks: self.tasks.len() }
     }
@@ -145,7 +145,7 @@ impl Sim {
         self.shared.timers.lock().queue.peek().map(|Reverse((at, _, _))| Time(*at))
     }
 
-    /// Polls one ready task, or moves time to the next timer. False if there is neither.
+    /// Polls one ready task, or moves time to the next timer. Returns false if there is neither.
     fn step(&mut self) -> bool {
         self.collect();
         if self.ready.is_empty() {
@@ -171,7 +171,7 @@ impl Sim {
             entry.insert(Running { future, waker: flag.clone().into(), flag });
         }
         std::mem::swap(&mut self.incoming, &mut *self.shared.woken.lock());
-        // In an order that does not depend on who woke whom first: `tokio::sync::watch` wakes in an order of its own making.
+        // Sorted, so that the order of wake-ups does not matter: `tokio::sync::watch` wakes in an order of its own.
         self.incoming.sort_unstable();
         // A task may have ended after it was woken, and its number may have passed on to a new, still queued task.
         self.ready.extend(self.incoming.drain(..).filter(|id| self.tasks.contains(*id)));
@@ -222,7 +222,7 @@ impl Shared {
         self.spawned.lock().push(future);
     }
 
-    /// Moves time to the next timer that is still wanted and wakes it; false if there is none.
+    /// Moves time to the next timer that is still wanted and wakes it. Returns false if there is none.
     fn fire_next_timer(&self) -> bool {
         loop {
             let mut timers = self.timers.lock();
@@ -242,7 +242,7 @@ impl Shared {
 pub struct SimSleep {
     shared: Arc<Shared>,
     deadline: Time,
-    /// Its place in the timers' slab, once it has been polled before the deadline.
+    /// Place of the sleep in the timers' slab, once it has been polled before the deadline.
     slot: Option<usize>,
 }
 
@@ -374,7 +374,7 @@ mod tests {
             rt.sleep(Duration::from_secs(1)).await;
             assert_eq!(Arc::strong_count(&witness), 1);
             assert!(node.is_dead() && grandchild.is_dead());
-            // What a dead scope spawns never runs, and is over at once.
+            // A task spawned in a dead scope never runs, and is finished at once.
             node.spawn(async { panic!("a dead node ran a task") }).await;
         });
     }

@@ -1,4 +1,4 @@
-//! When counting began.
+//! Time at which a count began.
 
 use crate::Rt;
 use nacre_base::param::value::Window;
@@ -6,7 +6,7 @@ use nacre_base::{Time, Timestamp};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Since when something is counted. Cloning shares it.
+/// The time since which something is counted. Clones share it.
 #[derive(Clone)]
 pub struct Since {
     rt: Rt,
@@ -14,18 +14,18 @@ pub struct Since {
 }
 
 impl Since {
-    /// Counting begins now.
+    /// Makes a count that begins now.
     pub fn new(rt: Rt) -> Since {
         let began = Arc::new(Mutex::new((rt.now(), rt.wall())));
         Since { rt, began }
     }
 
-    /// Counting begins anew.
+    /// Lets the count begin again now.
     pub fn restart(&self) {
         *self.began.lock() = (self.rt.now(), self.rt.wall());
     }
 
-    /// From the beginning until now.
+    /// The time from the beginning until now.
     pub fn window(&self) -> Window {
         let (began, wall) = *self.began.lock();
         Window { now: self.rt.wall(), began: Some((wall, self.rt.now().since(began))) }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
-/// What an executor runs.
+/// A task as an executor runs it.
 pub(crate) type BoxFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Handle on a spawned task. Awaiting it waits for the task's end; dropping it does nothing to the task.
@@ -32,7 +32,7 @@ impl Task {
         self.aborter().abort();
     }
 
-    /// Whether the task has ended.
+    /// Returns whether the task has ended.
     pub fn is_finished(&self) -> bool {
         self.0.finished.load(Ordering::Acquire)
     }
@@ -72,7 +72,7 @@ impl Aborter {
     }
 }
 
-/// Splits a future into its handle and what the executor runs.
+/// Wraps a future for the executor. Returns its handle, and the wrapped future.
 pub(crate) fn wrap(future: BoxFuture) -> (Task, BoxFuture) {
     let control = Arc::new(Control::default());
     (Task(control.clone()), Box::pin(Wrapped { control, future: Some(future) }))
@@ -93,7 +93,7 @@ impl Future for Wrapped {
                     *runner = Some(cx.waker().clone());
                 }
             }
-            // An abort that came during the poll found no need to wake us: look again.
+            // An abort may have come during the poll: check again.
             let pending = self.future.as_mut().is_some_and(|f| f.as_mut().poll(cx).is_pending());
             if pending && !self.control.aborted.load(Ordering::Acquire) {
                 return Poll::Pending;

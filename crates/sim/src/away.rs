@@ -1,6 +1,6 @@
-//! An OST that is away for a while, stopped in order or dead, while clients work: a call that does not need it ends within a
-//! bound, whatever others wait for. When the OST is back every call ends, and names, modes, times, contents, objects and
-//! locks are as if it had never been away.
+//! An OST that is away for a while, stopped in order or dead, while clients work: a call that does not need it ends
+//! within a bound, whatever other calls wait for. When the OST is back every call ends, and names, modes, times,
+//! contents, objects and locks are as if it had never been away.
 
 use crate::cluster::{Cluster, Server, run};
 use crate::scenario::{self, Trouble};
@@ -26,11 +26,11 @@ pub enum Departure {
     Stopped,
     /// Its process dies: connections to it break.
     Killed,
-    /// Its host loses power: nobody hears of it.
+    /// Its host loses power: connections to it do not break.
     PowerCut,
 }
 
-/// What else happens while it is away.
+/// What else happens while the OST is away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Meanwhile {
     /// Nothing.
@@ -61,7 +61,7 @@ impl Course {
         Course { departure, meanwhile }
     }
 
-    /// From this time on the MDT knows that the OST is away, and gives new files no objects there.
+    /// Time from which the MDT knows that the OST is away, and gives new files no objects there.
     fn is_known_after(self) -> Duration {
         match self.departure {
             Departure::Stopped | Departure::Killed => Duration::from_secs(1),
@@ -69,7 +69,7 @@ impl Course {
         }
     }
 
-    /// A call that does not need the OST may take so long, if it begins `since` the OST went away.
+    /// Longest time for a call that does not need the OST, if the call begins `since` after the OST went away.
     fn bound(self, since: Duration) -> Duration {
         // A lock of the client that died must be given up, or the MDS must recover.
         let trouble = match self.meanwhile {
@@ -88,13 +88,13 @@ impl fmt::Display for Course {
     }
 }
 
-/// Longest call while nothing but the OST is away: a call may wait for a moment for an OST whose absence is not known yet.
+/// Longest call while nothing but the OST is away: a call may briefly wait for an OST whose absence is not known yet.
 const CALL_MAX: Duration = Duration::from_secs(4);
 /// Virtual time that a run may take.
 const LIMIT: Duration = Duration::from_secs(100_000);
 /// Once the OST is back, calls that waited for it must end within this time.
 const DONE_MAX: Duration = Duration::from_secs(600);
-/// Time within which work that was put off is done.
+/// Time within which deferred work is done.
 const SETTLED: Duration = Duration::from_secs(200);
 /// Files of each client on the OST that goes away, and elsewhere.
 const FILES: u64 = 3;
@@ -105,7 +105,7 @@ const CREATED: usize = 20;
 /// Most bytes of a file.
 const SIZE_MAX: u64 = 6 * STRIPE_SIZE_MIN as u64;
 
-/// Files on all OSTs are never shorter: each of their objects has data.
+/// Files on all OSTs are never shorter, so that each of their objects has data.
 const WIDE_MIN: u64 = 5 * STRIPE_SIZE_MIN as u64;
 
 /// Runs `seed`: panics if anything is wrong.
@@ -123,15 +123,15 @@ pub fn run_seed(seed: u64, steps: u32) -> SimStats {
     .1
 }
 
-/// A file, and what is known of it.
+/// A file, and its known state.
 #[derive(Clone, Debug)]
 struct Known {
     fid: Fid,
     content: Vec<u8>,
     mode: u32,
-    /// None if it was written to since it was set.
+    /// None if the file was written to since its mtime was set.
     mtime: Option<Timestamp>,
-    /// It has no objects on the OST that is away.
+    /// True if the file has no objects on the OST that is away.
     is_at_hand: bool,
 }
 
@@ -141,7 +141,7 @@ struct Story {
     prng: Prng,
     away: u32,
     dir: Fid,
-    /// By client: its files by name. Nobody else changes them.
+    /// Files of each client by name. Other clients do not change them.
     files: Vec<Arc<Mutex<BTreeMap<String, Known>>>>,
     needed: Vec<Arc<Mutex<Known>>>,
 }
@@ -165,7 +165,7 @@ impl Story {
             story.files.push(Arc::new(Mutex::new(files)));
         }
         for n in 0..NEEDED {
-            // Not the one that may die.
+            // Not the client that may die.
             let client = story.prng.below(story.cluster.client_count() as u64 - 1) as usize;
             let on = if n % 2 == 0 { vec![OstIndex(away)] } else { (0..osts as u32).map(OstIndex).collect() };
             let known = story.make(client, &format!("needed{n}"), on).await;
@@ -238,7 +238,7 @@ impl Story {
         self.cluster.rt().sleep(pause).await;
     }
 
-    /// The client that died, if one did.
+    /// Carries out the other trouble. Returns the client that died, if one did.
     async fn meanwhile(&mut self) -> Option<usize> {
         match self.course.meanwhile {
             Meanwhile::Nothing => None,
@@ -256,11 +256,11 @@ impl Story {
         }
     }
 
-    /// Programs that need the OST, each with a file of its own: they may wait for as long as it is away.
+    /// Starts programs that need the OST, each with a file of its own: they may wait for as long as it is away.
     fn start_needing(&mut self) -> Vec<Task> {
         let mut tasks = Vec::new();
         for known in &self.needed {
-            // Of a client that does not die: what it wrote would be lost with it.
+            // On a client that does not die, because writes would be lost with it.
             let clients = self.cluster.client_count() - 1;
             let client = self.cluster.client(self.prng.below(clients as u64) as usize).clone();
             let (known, rt, seed) = (known.clone(), self.cluster.rt().clone(), self.prng.next_u64());
@@ -269,8 +269,8 @@ impl Story {
         tasks
     }
 
-    /// Programs that want new files on the OST, more than their client may have changes under way: none of these is held
-    /// while the OST is away.
+    /// Starts programs that want new files on the OST, more than their client may have changes under way: none of these
+    /// slots may be held while the OST is away.
     fn start_creating(&self) -> Vec<Task> {
         let layout = LayoutSpec { components: vec![on(vec![OstIndex(self.away)])] };
         let (dir, rt) = (self.dir, self.cluster.rt());
@@ -287,7 +287,7 @@ impl Story {
         (0..CREATED).map(create).collect()
     }
 
-    /// A program that never needs the OST.
+    /// Starts a program that never needs the OST.
     fn start_working(&mut self, client: usize, steps: u32, gone_at: Time, over: &Arc<AtomicBool>) -> Task {
         let worker = Worker {
             client: self.cluster.client(client).clone(),
@@ -304,11 +304,11 @@ impl Story {
             made: 0,
         };
         let over = over.clone();
-        // It dies with its client.
+        // The task dies with its client.
         self.cluster.client_rt(client).spawn(async move { worker.work(steps, &over).await })
     }
 
-    /// All is as it was made, seen by another client than made it.
+    /// Checks that everything is as it was made, as seen by a client other than its maker.
     async fn check(&self, dead: Option<usize>) {
         let cred = Credentials::root();
         let living = self.cluster.client_count() - usize::from(dead.is_some());
@@ -337,7 +337,7 @@ impl Story {
     }
 }
 
-/// A whole file, a stripe on each of these OSTs.
+/// Layout of a whole file, with a stripe on each of these OSTs.
 fn on(osts: Vec<OstIndex>) -> ComponentSpec {
     ComponentSpec { end: u64::MAX, stripe_size: STRIPE_SIZE_MIN, stripe_offset: -1, osts, ..Default::default() }
 }
@@ -359,7 +359,7 @@ async fn check_content(client: &Client, name: &str, known: &Known) {
     client.release(file).await.expect("release");
 }
 
-/// Reads, writes, truncates and looks at a file, one after another, whether its OST is there or not.
+/// Reads, writes, truncates and stats a file, in turn, whether its OST is there or not.
 async fn need(client: &Client, known: &Mutex<Known>, mut prng: Prng) {
     let cred = Credentials::root();
     let Known { fid, mut content, .. } = known.lock().clone();
@@ -403,9 +403,9 @@ struct Worker {
     prng: Prng,
     dir: Fid,
     files: Arc<Mutex<BTreeMap<String, Known>>>,
-    /// All clients' names.
+    /// Names of all clients.
     names: Vec<String>,
-    /// Files on all OSTs, a stripe each in order, and the stripes that are on OSTs that are there.
+    /// Files on all OSTs, with a stripe on each in order; and the stripes on OSTs that are there.
     wide: Vec<Fid>,
     here: Vec<u64>,
     gone_at: Time,
@@ -515,7 +515,7 @@ impl Worker {
         change(self.files.lock().get_mut(name).expect("nobody else removes it"));
     }
 
-    /// A new file gets objects that can be written to, as soon as it can be known which.
+    /// Creates a file, whose objects must be writable as soon as it can be known which OSTs are there.
     async fn create(&mut self) {
         let (cred, client) = (Credentials::root(), self.client.clone());
         self.made += 1;
@@ -545,7 +545,7 @@ impl Worker {
         self.in_time("close", Box::pin(client.release(file))).await.expect("close");
     }
 
-    /// Other clients may wait for the rest of the file meanwhile, which must not keep this read from its stripe.
+    /// Reads one stripe. Other clients may wait for the rest of the file meanwhile, which must not delay this read.
     async fn read_part_of_wide(&mut self) {
         let (cred, client) = (Credentials::root(), self.client.clone());
         let (fid, stripe) = (*self.prng.pick(&self.wide), *self.prng.pick(&self.here));

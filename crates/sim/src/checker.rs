@@ -1,27 +1,28 @@
-//! Linearizability: whether what clients wrote and read can be explained by one order in which every operation happens at
-//! some moment between its beginning and its end. A history is of registers (a slot of a file, a size, a name's target),
-//! each checked for itself; every value is written at most once, so that a read says which write it saw.
+//! Linearizability: whether the clients' writes and reads can be explained by one order in which every operation happens
+//! at some moment between its beginning and its end. A history is of registers (a slot of a file, a size, a name's
+//! target), each checked for itself; every value is written at most once, so that a read shows which write it saw.
 //!
-//! With unique values the question is easy (Gibbons and Korach, "Testing shared memories", 1997): take each value with its
-//! write and its reads. A value whose first end comes before its last beginning was certainly the register's from the one
-//! to the other; two such times may not overlap, and all of another value's operations may not lie within one.
+//! With unique values the question is easy (Gibbons and Korach, "Testing shared memories", 1997): take each value with
+//! its write and its reads. If the first end of these operations comes before their last beginning, the register
+//! certainly had the value from the one to the other. Two such times may not overlap, and all of another value's
+//! operations may not lie within one.
 //!
-//! Writes of a cache may be lost with their client. So a write counts as uncertain until the client has synced; when it
-//! dies, or is told that data was lost, uncertain writes that nobody else ever read are as if they had not been, with the
-//! client's own reads of them.
+//! Cached writes may be lost with their client. So a write counts as uncertain until the client has synced. When the
+//! client dies, or is told that data was lost, uncertain writes that no other client ever read count as if they had not
+//! happened, and so do the client's own reads of them.
 
 use std::collections::BTreeMap;
 
-/// A place that holds one value: which file, and what of it.
+/// A place that holds one value: a file, and a part of it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Register {
-    /// A number of the file.
+    /// Number of the file.
     pub file: u32,
-    /// Which of its registers.
+    /// Number of the register in the file.
     pub slot: u32,
 }
 
-/// What registers hold before the first write.
+/// Value of registers before the first write.
 pub const INITIAL: u64 = 0;
 
 /// An operation under way.
@@ -29,7 +30,7 @@ pub const INITIAL: u64 = 0;
 #[must_use = "an operation ends"]
 pub struct OperationId(usize);
 
-/// A history that grows.
+/// A history that grows with each operation.
 #[derive(Debug, Default)]
 pub struct History {
     clock: u64,
@@ -43,27 +44,27 @@ struct Operation {
     kind: Kind,
     /// Moments of [`History::clock`], which ticks at every beginning and end.
     begun: u64,
-    /// Not set while it is under way, and of one whose outcome nobody knows.
+    /// Not set while the operation is under way, and for one whose outcome is unknown.
     ended: Option<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    /// Of a value; what can still happen to it.
+    /// A write of a value, and what can still happen to it.
     Write(u64, Fate),
-    /// What was seen; nothing until it ends.
+    /// A read, with the value seen; none until it ends.
     Read(Option<u64>),
-    /// Did certainly not happen, or does not count.
+    /// Certainly did not happen, or does not count.
     Void,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
-    /// May be lost with its client.
+    /// The write may be lost with its client.
     Cached,
-    /// Is on the server.
+    /// The write is on the server.
     Certain,
-    /// Its client is gone, or was told of a loss: there if anybody else saw it.
+    /// The write's client is gone, or was told of a loss: the write happened if any other client saw it.
     Doubtful,
 }
 
@@ -79,22 +80,22 @@ impl History {
         OperationId(self.operations.len() - 1)
     }
 
-    /// A write begins, of a value that is written nowhere else to this register.
+    /// Begins a write of a value that is written nowhere else to this register.
     pub fn begin_write(&mut self, client: u32, register: Register, value: u64) -> OperationId {
         self.begin(client, register, Kind::Write(value, Fate::Cached))
     }
 
-    /// A read begins.
+    /// Begins a read.
     pub fn begin_read(&mut self, client: u32, register: Register) -> OperationId {
         self.begin(client, register, Kind::Read(None))
     }
 
-    /// The write succeeded; it may be in a cache.
+    /// The write succeeded; its data may be in a cache.
     pub fn end_write(&mut self, id: OperationId) {
         self.operations[id.0].ended = Some(self.tick());
     }
 
-    /// The write succeeded, at a server.
+    /// The write succeeded at a server.
     pub fn end_write_through(&mut self, id: OperationId) {
         self.end_write(id);
         if let Kind::Write(_, fate) = &mut self.operations[id.0].kind {
@@ -118,12 +119,12 @@ impl History {
         }
     }
 
-    /// The moment that a sync begins: for [`History::synced`].
+    /// The present moment, for a sync that begins: see [`History::synced`].
     pub fn now(&self) -> u64 {
         self.clock
     }
 
-    /// What the client wrote to the file, and that had ended by `moment`, is on the server.
+    /// The client's writes to the file that had ended by `moment` are on the server.
     pub fn synced(&mut self, client: u32, file: u32, moment: u64) {
         self.change_fate(client, Some(file), Fate::Certain, |o| o.ended.is_some_and(|e| e <= moment));
     }
@@ -133,7 +134,7 @@ impl History {
         self.change_fate(client, Some(file), Fate::Doubtful, |_| true);
     }
 
-    /// The client is no more, with all that it had cached and all that it was doing.
+    /// The client is gone, with everything that it had cached and all its operations.
     pub fn died(&mut self, client: u32) {
         self.change_fate(client, None, Fate::Doubtful, |_| true);
     }
@@ -148,23 +149,24 @@ impl History {
         }
     }
 
-    /// Reads that the client began since `moment` do not count: it was cut off, and could not know that its cache was old.
+    /// Reads that the client began since `moment` do not count: it was cut off, and could not know that its cache was
+    /// old.
     pub fn forget_reads(&mut self, client: u32, moment: u64) {
         let concerned = |o: &&mut Operation| o.client == client && o.begun > moment && matches!(o.kind, Kind::Read(_));
         self.operations.iter_mut().filter(concerned).for_each(|o| o.kind = Kind::Void);
     }
 
-    /// Operations that were begun.
+    /// Number of operations that were begun.
     pub fn len(&self) -> usize {
         self.operations.len()
     }
 
-    /// Whether nothing was begun.
+    /// True if no operation was begun.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }
 
-    /// Whether the history is linearizable; if not, which register is not, and why.
+    /// Checks whether the history is linearizable; the error names a register that is not, and why.
     pub fn check(&self) -> Result<(), String> {
         let mut registers: BTreeMap<Register, Vec<&Operation>> = BTreeMap::new();
         for operation in &self.operations {
@@ -182,19 +184,19 @@ impl History {
 struct Zone {
     value: u64,
     writer: u32,
-    /// When its write begun.
+    /// When its write began.
     written: u64,
-    /// The first end of any of its operations.
+    /// First end of any of its operations.
     first_end: u64,
-    /// The last beginning of any.
+    /// Last beginning of any of its operations.
     last_begin: u64,
     fate: Fate,
-    /// Whether anybody but its writer has read it.
+    /// True if a client other than its writer has read it.
     read_by_others: bool,
 }
 
 impl Zone {
-    /// Whether the register certainly had this value from the first end to the last beginning.
+    /// True if the register certainly had this value from the first end to the last beginning.
     fn is_forward(&self) -> bool {
         self.first_end < self.last_begin
     }
@@ -224,7 +226,7 @@ fn name(zone: &Zone) -> String {
     format!("{value:#x} (of client {writer}, begun {written}, first end {first_end}, last beginning {last_begin})")
 }
 
-/// The values that count. The initial one was written before all.
+/// The values that count. The initial one was written before all others.
 fn zones_of(operations: &[&Operation]) -> Result<BTreeMap<u64, Zone>, String> {
     let zone = |value, writer, written, ended: Option<u64>, fate| Zone {
         value,
@@ -261,7 +263,7 @@ fn zones_of(operations: &[&Operation]) -> Result<BTreeMap<u64, Zone>, String> {
         zone.last_begin = zone.last_begin.max(o.begun);
         zone.read_by_others |= o.client != zone.writer;
     }
-    // What was never seen and need not have happened did not happen; nor does it matter that its writer saw it.
+    // A doubtful value that no other client saw did not happen; its writer's reads of it do not matter.
     zones.retain(|_, z| z.fate != Fate::Doubtful || z.read_by_others);
     Ok(zones)
 }
@@ -385,7 +387,7 @@ mod tests {
         assert!(h.check().is_err());
     }
 
-    /// Whether some order of the operations explains the history: tries them all.
+    /// True if some order of the operations explains the history; tries all orders.
     fn brute_force(todo: &[&Operation], value: u64) -> bool {
         if todo.is_empty() {
             return true;
@@ -420,7 +422,7 @@ mod tests {
                     open.push((id, is_write));
                 } else if !open.is_empty() {
                     let (id, is_write) = open.swap_remove(prng.below(open.len() as u64) as usize);
-                    // By preference a recent value, so that there are good histories, too.
+                    // Preferably a recent value, so that some histories are good.
                     let recent =
                         written.len() as u64 - prng.range(1, 3.min(written.len() as u64 + 1)).min(written.len() as u64);
                     if is_write { h.end_write(id) } else { h.end_read(id, written[recent as usize]) }

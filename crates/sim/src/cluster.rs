@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What to build.
+/// Description of a cluster to build.
 #[derive(Clone, Debug)]
 pub struct Builder {
     fsname: String,
@@ -24,17 +24,17 @@ pub struct Builder {
     clients: u32,
     network: SimNetOptions,
     storage: MemOptions,
-    /// Of OSTs, if they are different.
+    /// Storage of the OSTs, if it differs.
     ost_storage: Option<MemOptions>,
     client_params: bool,
     imperative_recovery: bool,
     /// Parameters of `obdfilter.*` that every OST has from each of its starts on.
     ost_params: Vec<(&'static str, &'static str)>,
-    /// What OSTs see instead of their storage.
+    /// Creates the device that OSTs see instead of their storage.
     ost_device: Option<Device>,
 }
 
-/// Makes the device that an OST sees of the storage in memory below it.
+/// Creates the device that an OST sees, on top of its storage in memory.
 #[derive(Clone)]
 struct Device(Arc<MakeDevice>);
 
@@ -72,20 +72,20 @@ struct ServerNode {
     server: Server,
     number: u32,
     storage: Arc<MemOsd>,
-    /// The fault points of its storage, over all restarts.
+    /// Fault points of the server's storage, which stay over restarts.
     storage_faults: Faults,
     running: Option<Running>,
     uuid: Uuid,
 }
 
-/// What lives in a server's process.
+/// The parts of a server's process.
 struct Running {
     node: Node,
     served: Served,
 }
 
 impl Running {
-    /// Clients that its target has exports for.
+    /// Clients for which its target has exports.
     fn clients(&self) -> BTreeSet<Uuid> {
         self.served.clients().into_iter().collect()
     }
@@ -97,11 +97,11 @@ struct ClientNode {
     client: Arc<Client>,
 }
 
-/// Where commits can be held up or made to fail.
+/// Fault point at which commits can be delayed or made to fail.
 pub(crate) const COMMIT_POINT: &str = "osd.commit";
-/// Within this time a server must have noticed that a client is no more.
+/// Time within which a server must have noticed that a client is gone.
 const EVICTION_MAX: Duration = Duration::from_secs(1000);
-/// The first client that speaks while the servers notice who does not.
+/// Number of the first client that sends requests while the servers notice which clients are silent.
 const WITNESS: u32 = 50_000;
 const MGS_NODE: u32 = 1;
 const MDS_NODE: u32 = 2;
@@ -125,7 +125,7 @@ impl Cluster {
         }
     }
 
-    /// The clock.
+    /// The runtime, with the virtual clock.
     pub fn rt(&self) -> &Rt {
         &self.rt
     }
@@ -145,24 +145,24 @@ impl Cluster {
         &self.clients[index].node
     }
 
-    /// The scope of a client's tasks: what runs there dies with it.
+    /// Scope of a client's tasks: they die with it.
     pub fn client_rt(&self, index: usize) -> &Rt {
         self.clients[index].node.rt()
     }
 
-    /// The client's process dies, as by kill -9: nobody hears of it.
+    /// Kills the client's process as kill -9 does: connections to it do not break.
     pub fn kill_client(&self, index: usize) {
         self.dead.lock().insert(index);
         self.net.crash(self.clients[index].number);
         self.clients[index].node.die();
     }
 
-    /// Whether the client was not killed.
+    /// True if the client was not killed.
     pub(crate) fn is_alive(&self, client: usize) -> bool {
         !self.dead.lock().contains(&client)
     }
 
-    /// The name of a server's target, and the layer that its parameters are under.
+    /// The name of a server's target, and the layer of its parameters.
     pub(crate) fn target_of(&self, server: Server) -> (TargetName, &'static str) {
         self.builder.target_of(server)
     }
@@ -172,7 +172,7 @@ impl Cluster {
         self.clients.iter().enumerate().filter(|(i, _)| !dead.contains(i)).map(|(_, c)| c).collect()
     }
 
-    /// How many clients there are.
+    /// Number of clients.
     pub fn client_count(&self) -> usize {
         self.clients.len()
     }
@@ -204,13 +204,13 @@ impl Cluster {
         servers.iter().find(|s| s.server == server)?.running.as_ref().map(|r| r.node.faults().clone())
     }
 
-    /// The fault points of a server's storage (`osd.read`, `osd.write`, `osd.commit`): they stay over its restarts.
+    /// The fault points of a server's storage (`osd.read`, `osd.write`, `osd.commit`), which stay over its restarts.
     pub fn storage_faults(&self, server: Server) -> Faults {
         let servers = self.servers.lock();
         servers.iter().find(|s| s.server == server).expect("a server of this cluster").storage_faults.clone()
     }
 
-    /// The server's process dies, or its node with it: what it had not committed is lost.
+    /// Kills the server's process, or its node: uncommitted changes are lost.
     pub fn crash(&self, server: Server, how: Crash) {
         let mut servers = self.servers.lock();
         let node = servers.iter_mut().find(|s| s.server == server).expect("a server of this cluster");
@@ -223,7 +223,7 @@ impl Cluster {
         node.storage_faults.disarm(COMMIT_POINT);
     }
 
-    /// The server's process dies while its host lives: the other nodes hear that their connections to it broke.
+    /// Kills the server's process while its host lives: connections to it break.
     pub fn kill(&self, server: Server, how: Crash) {
         self.crash(server, how);
         let number = self.number(server);
@@ -232,7 +232,7 @@ impl Cluster {
         }
     }
 
-    /// The server is stopped in order. Its storage stays.
+    /// Stops the server in order. Its storage stays.
     pub async fn stop_server(&self, server: Server) {
         let running = {
             let mut servers = self.servers.lock();
@@ -248,7 +248,7 @@ impl Cluster {
         self.servers.lock().iter().find(|s| s.server == server).expect("a server of this cluster").number
     }
 
-    /// The server starts again on its storage.
+    /// Starts the server again on its storage.
     pub async fn restart(&self, server: Server) -> Result<(), String> {
         let (number, uuid, rt, storage) = {
             let mut servers = self.servers.lock();
@@ -273,7 +273,8 @@ impl Cluster {
         self.rt.sleep(Duration::from_secs(1)).await;
         assert_eq!(self.client_tasks(), 0, "tasks of unmounted clients still run");
         self.living_clients().iter().for_each(|c| c.node.die());
-        // A goodbye may be lost, or never sent for want of a connection: then the server must notice by itself.
+        // A disconnect may be lost, or never sent for lack of a connection: then the server must notice the absence
+        // itself.
         let begun = self.rt.now();
         for number in WITNESS.. {
             let deserted = self.deserted_exports();
@@ -286,13 +287,13 @@ impl Cluster {
         assert_eq!(self.lock_counts(), [], "locks left though nobody is mounted");
     }
 
-    /// Ready when every server has a connection to a new client, and so has recovered, and to no other client any more.
+    /// Waits until every server has a connection to a new client, and so has recovered, and to no other client.
     async fn witness_evictions(&self, number: u32) {
-        // A server that hears nobody suspects itself. So somebody has to speak.
+        // A server that hears no client suspects itself, so some client has to send requests.
         let witness = self.mount_another(number).await.expect("a new client can mount");
         let begun = self.rt.now();
         loop {
-            // No cache can answer that. A server that does not answer is left out.
+            // No cache can answer this. A server that does not answer is left out.
             witness.statfs().await.expect("statfs");
             let strangers = self.strangers();
             if strangers.iter().all(|(_, clients)| clients.iter().eq([&witness.uuid()])) {
@@ -306,14 +307,14 @@ impl Cluster {
         self.rt.sleep(Duration::from_secs(1)).await;
     }
 
-    /// Namespaces that have locks, and how many.
+    /// Namespaces that have locks, with the number of locks.
     fn lock_counts(&self) -> Vec<(String, String)> {
         let counts = self.servers().into_iter().flat_map(|s| self.param(s, "ldlm.namespaces.*.lock_count"));
         counts.filter(|(_, n)| n != "0").collect()
     }
 
-    /// Whether the lock tables of every target and the lock caches of every client are as they must be at any moment; what is wrong
-    /// if not.
+    /// Checks the invariants of every target's lock tables and every client's lock caches, which hold at any moment; the
+    /// error names the broken one.
     pub fn check_locks(&self) -> Result<(), String> {
         let servers = self.servers.lock();
         for (server, running) in servers.iter().filter_map(|s| Some((s.server, s.running.as_ref()?))) {
@@ -325,7 +326,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// For each running server, those of its clients that are no servers.
+    /// For each running server, its clients that are not servers.
     fn strangers(&self) -> Vec<(Server, BTreeSet<Uuid>)> {
         let servers = self.servers.lock();
         let known: BTreeSet<Uuid> = servers.iter().map(|s| s.uuid).collect();
@@ -334,7 +335,7 @@ impl Cluster {
         servers.iter().filter_map(strangers).collect()
     }
 
-    /// Servers that have exports for other clients than servers, though nobody is mounted.
+    /// Servers that have exports for clients other than servers, although nothing is mounted.
     fn deserted_exports(&self) -> Vec<(Server, BTreeSet<Uuid>)> {
         self.strangers().into_iter().filter(|(_, clients)| !clients.is_empty()).collect()
     }
@@ -342,7 +343,7 @@ impl Cluster {
     /// Unmounts all clients and stops all servers. Their storage stays.
     pub async fn stop(&self) {
         self.unmount_all().await;
-        // Targets before the MGS, which they take leave of.
+        // Targets before the MGS, because they disconnect from it.
         let mut servers = std::mem::take(&mut *self.servers.lock());
         servers.reverse();
         for s in &mut servers {
@@ -353,7 +354,7 @@ impl Cluster {
         *self.servers.lock() = servers;
     }
 
-    /// The storage of a running server: what a test does there behind the server's back is damage.
+    /// The storage of a running server: changes that a test makes there count as damage.
     pub fn running_storage(&self, server: Server) -> Arc<MemOsd> {
         let servers = self.servers.lock();
         servers.iter().find(|s| s.server == server).expect("a server of this cluster").storage.clone()
@@ -370,12 +371,12 @@ impl Cluster {
         servers.iter_mut().map(reopen).collect()
     }
 
-    /// Tasks that still run on any client, for leak checks.
+    /// Number of tasks that still run on any client, for leak checks.
     pub fn client_tasks(&self) -> usize {
         self.living_clients().iter().map(|c| c.node.rt().live_tasks()).sum()
     }
 
-    /// What is left of work that is over, in words; empty if nothing is. To be asked when nobody works, has a file open
+    /// Leftovers of finished work, in words; empty if there are none. To be called when no client works, has a file open
     /// or waits for anything.
     pub fn leaks(&self) -> Vec<String> {
         let mut leaks = Vec::new();
@@ -389,7 +390,7 @@ impl Cluster {
             if let Served::Mdt(mdt) = &running.served {
                 count(format!("{server:?}, open handles"), mdt.open_count() as u64);
             }
-            // The MGS answers who waits for news of the configuration when there is some: those requests stay.
+            // The MGS answers requests for news of the configuration only when there is news, so those requests stay.
             for lane in Lane::ALL.into_iter().filter(|_| server != Server::Mgs) {
                 let lane_counts = running.node.rpc().lane_counts(lane);
                 count(format!("{server:?}, requests in {lane:?}"), lane_counts.running + lane_counts.queued);
@@ -404,7 +405,7 @@ impl Cluster {
         leaks
     }
 
-    /// Clients (other servers among them) that a server has exports for.
+    /// Number of clients (including other servers) for which a server has exports.
     pub fn exports(&self, server: Server) -> u64 {
         self.values(server, "*.*.num_exports").iter().filter_map(|(_, n)| n.number()).sum::<i128>() as u64
     }
@@ -423,20 +424,20 @@ impl Cluster {
         running.and_then(|r| r.node.params().get(pattern).ok()).unwrap_or_default()
     }
 
-    /// Sets parameters of a running server that match a pattern; how many.
+    /// Sets parameters of a running server that match a pattern. Returns how many.
     pub fn set_param(&self, server: Server, pattern: &str, value: &str) -> usize {
         let servers = self.servers.lock();
         let running = servers.iter().find(|s| s.server == server).and_then(|s| s.running.as_ref());
         running.and_then(|r| r.node.params().set(pattern, value).ok()).map_or(0, |names| names.len())
     }
 
-    /// What the device of a server did.
+    /// Counters of a server's device.
     pub fn io_stats(&self, server: Server) -> IoStats {
         let servers = self.servers.lock();
         servers.iter().find(|s| s.server == server).map(|s| s.storage.io_stats()).unwrap_or_default()
     }
 
-    /// How often a client's request of this kind was executed by a server since it started.
+    /// How often a server has executed clients' requests of this kind since it started.
     pub fn executed(&self, server: Server, opcode: Opcode) -> u64 {
         let servers = self.servers.lock();
         let running = servers.iter().find(|s| s.server == server).and_then(|s| s.running.as_ref());
@@ -457,31 +458,31 @@ impl Cluster {
 }
 
 impl Builder {
-    /// How many OSSs, with one OST each.
+    /// Number of OSSs, with one OST each.
     pub fn oss(mut self, count: u32) -> Builder {
         self.oss = count;
         self
     }
 
-    /// How many clients.
+    /// Number of clients.
     pub fn clients(mut self, count: u32) -> Builder {
         self.clients = count;
         self
     }
 
-    /// How the network behaves.
+    /// Behaviour of the network.
     pub fn network(mut self, options: SimNetOptions) -> Builder {
         self.network = options;
         self
     }
 
-    /// How the disks behave.
+    /// Behaviour of the disks.
     pub fn storage(mut self, options: MemOptions) -> Builder {
         self.storage = options;
         self
     }
 
-    /// How the disks of OSTs behave, if differently.
+    /// Behaviour of the OSTs' disks, if it differs.
     pub fn ost_storage(mut self, options: MemOptions) -> Builder {
         self.ost_storage = Some(options);
         self
@@ -493,25 +494,26 @@ impl Builder {
         self
     }
 
-    /// Puts a device of the experiment's own between OSTs and their storage.
+    /// Puts a device of an experiment between OSTs and their storage.
     pub fn ost_device(mut self, device: impl Fn(&Rt, Arc<MemOsd>) -> Arc<dyn Osd> + Send + Sync + 'static) -> Builder {
         self.ost_device = Some(Device(Arc::new(device)));
         self
     }
 
-    /// Whether clients have parameters, which take memory.
+    /// True if clients have parameters, which take memory.
     pub fn client_params(mut self, wanted: bool) -> Builder {
         self.client_params = wanted;
         self
     }
 
-    /// Whether clients connect to a restarted target as soon as the MGS tells of it.
+    /// True if clients connect to a restarted target as soon as the MGS reports the restart.
     pub fn imperative_recovery(mut self, wanted: bool) -> Builder {
         self.imperative_recovery = wanted;
         self
     }
 
-    /// Starts it all, from within a task of a simulation. Ready when the MDT knows every OST and every client is mounted.
+    /// Starts everything, from within a task of a simulation. Returns when the MDT knows every OST and every client is
+    /// mounted.
     pub async fn build(self, rt: &Rt) -> Result<Cluster, String> {
         let net = SimNet::new(rt.clone(), self.network);
         let mut servers = Vec::new();
@@ -605,7 +607,7 @@ impl Builder {
     }
 }
 
-/// Runs `story` in a cluster built from `builder`, in virtual time, from `seed`; gives what it returned and the trace.
+/// Runs `story` in a cluster built from `builder`, in virtual time, from `seed`. Returns its result and the trace.
 pub fn run<T, F, Fut>(seed: u64, limit: Duration, builder: Builder, story: F) -> (T, nacre_rt::SimStats)
 where
     T: Send + 'static,

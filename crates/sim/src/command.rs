@@ -1,5 +1,5 @@
-//! `nacre sim`: runs scenarios and says what came out. An IO edge: it reads the wall clock and the process's memory,
-//! and starts threads to use several processors; what runs inside a simulation sees none of it.
+//! `nacre sim`: runs scenarios and reports their results. An IO edge: it reads the wall clock and the process's memory,
+//! and starts threads to use several processors; code inside a simulation sees none of it.
 #![allow(clippy::disallowed_methods)] // Measures real time, and runs simulations side by side.
 
 use crate::away;
@@ -80,7 +80,8 @@ enum SimCommand {
         #[arg(long)]
         answers: Option<Answers>,
     },
-    /// Many seeds with an OST that is away for a while: whoever does not need it never waits, and all is right afterwards
+    /// Many seeds with an OST that is away for a while: calls that do not need it never wait, and everything is right
+    /// afterwards
     Away {
         /// How many seeds
         #[arg(long, default_value_t = 2000)]
@@ -106,14 +107,14 @@ enum SimCommand {
         /// A seed of `away`, not of `sweep`
         #[arg(long, conflicts_with_all = ["crashes", "locks"])]
         away: bool,
-        /// With --crashes: what the sweep that failed was given
+        /// With --crashes: the answers that the failed sweep was run with
         #[arg(long, requires = "crashes")]
         answers: Option<Answers>,
-        /// Steps of the run: as in the sweep that failed
+        /// Steps of the run: as in the failed sweep
         #[arg(long, default_value_t = 2000)]
         steps: u32,
     },
-    /// Many clients: memory for each idle one, events for each second of CPU
+    /// Many clients: memory of each idle one, events for each second of CPU
     Scale {
         /// How many clients
         #[arg(long, default_value_t = 25_000)]
@@ -122,9 +123,9 @@ enum SimCommand {
         #[arg(long, default_value_t = 8)]
         oss: u32,
     },
-    /// Many writers of one file, by records that alternate, beside a file for each: one OST with the speed of a real one
+    /// Many writers of one file, in alternating records, beside a file for each: one OST with the speed of a real one
     SharedFile(SharedFile),
-    /// When writes are answered and where the journal is: rates of 28 OSTs of slow-seeking arrays, and an application
+    /// When writes are answered and where the journal is: rates of 28 OSTs on arrays with slow seeks, and an application
     Journal(JournalArgs),
 }
 
@@ -140,7 +141,7 @@ struct JournalArgs {
     /// MiB that each client writes
     #[arg(long, default_value_t = 1024)]
     size_mb: u64,
-    /// More of them, for the rows that are answered before the commit
+    /// More sizes, for the rows that are answered before the commit
     #[arg(long, value_delimiter = ',', default_value = "512,4096")]
     async_size_mb: Vec<u64>,
     /// Processes of the application; 0 runs none
@@ -152,8 +153,8 @@ struct JournalArgs {
     /// Checkpoints of the application
     #[arg(long, default_value_t = 2)]
     checkpoints: u32,
-    /// Time that it computes between two, as a multiple of what the raw arrays need for a checkpoint; as given by the
-    /// paper's run, in which the synchronous journal makes writing 70 % of the time
+    /// Time that it computes between two checkpoints, as a multiple of what the raw arrays need for one; the default
+    /// follows from the paper's run, in which writing takes 70 % of the time with the synchronous journal
     #[arg(long, default_value_t = Application::COMPUTE)]
     compute: f64,
     /// The seed
@@ -185,7 +186,7 @@ struct SharedFile {
     /// Kinds of OST
     #[arg(long = "ost", value_delimiter = ',', default_value = "disk,flash")]
     media: Vec<Medium>,
-    /// Policies; the two with a file for each process are what the others on their storage are compared with
+    /// Policies; the two with a file for each process are the bases of comparison on their storage
     #[arg(
         long = "policy",
         value_delimiter = ',',
@@ -248,7 +249,7 @@ struct Story {
     name: &'static str,
     run: fn(u64, u32) -> SimStats,
     trouble: fn(u64) -> String,
-    /// How to ask for one seed of it.
+    /// Option that selects this kind for one seed.
     replay: &'static str,
 }
 
@@ -336,26 +337,26 @@ fn attempt(story: &Story, seed: u64, steps: u32) -> Outcome {
     }
 }
 
-/// What a panic says.
+/// The message of a panic.
 fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
     text.unwrap_or_else(|| "a panic without text".into())
 }
 
-/// Runs seeds side by side; in order of seed.
+/// Runs seeds side by side. Returns the outcomes in order of seed.
 fn attempt_all(story: &Story, seeds: std::ops::Range<u64>, steps: u32, what: &'static str) -> Vec<Outcome> {
     let seeds: Vec<u64> = seeds.collect();
     side_by_side(&seeds, what, |seed| attempt(story, *seed, steps))
 }
 
-/// Stack of a thread that runs simulations: without optimization their futures are large.
+/// Stack size of a thread that runs simulations, whose futures are large without optimization.
 const STACK: usize = 16 << 20;
 
-/// Runs simulations side by side, one thread for each processor; results in the order of what they are for. `run` must
-/// catch panics, whose own messages are kept quiet meanwhile.
+/// Runs simulations side by side, one thread for each processor. Returns the results in the order of the inputs. `run`
+/// must catch panics, whose own messages are suppressed meanwhile.
 fn side_by_side<T: Sync, R: Send>(all: &[T], what: &'static str, run: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    // Failures are told at the end, in order, not by the panic's own message from some thread.
+    // Failures are reported at the end, in order, not by each panic's own message.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let bar = ProgressBar::new(all.len() as u64);
@@ -413,7 +414,7 @@ fn print_json(value: &impl Serialize) {
     }
 }
 
-/// Seeds of the smoke test: four of each kind of trouble.
+/// Number of seeds of the smoke test: four of each kind of trouble.
 const SMOKE_SEEDS: u64 = 4 * Trouble::ALL.len() as u64;
 
 fn smoke(steps: u32, json: bool) -> ExitCode {
@@ -458,7 +459,7 @@ fn shared_files(args: &SharedFile, json: bool) -> ExitCode {
     if has_failed { ExitCode::FAILURE } else { shown }
 }
 
-/// How the result of an experiment is shown.
+/// Form in which the result of an experiment is shown.
 #[derive(Clone, Copy)]
 enum Form {
     Text,
@@ -518,7 +519,7 @@ fn journals(args: &JournalArgs, json: bool) -> ExitCode {
     if has_failed { ExitCode::FAILURE } else { shown }
 }
 
-/// What the arguments ask for; files per process once for all numbers of stripes.
+/// The measurements that the arguments ask for; files per process are measured once for all numbers of stripes.
 fn loads(args: &SharedFile) -> Vec<Load> {
     let mut loads = Vec::new();
     for medium in args.media.iter().copied() {
@@ -589,7 +590,7 @@ fn scale(clients: u32, oss: u32, json: bool) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Memory of this process that is in RAM.
+/// Resident memory of this process, in bytes.
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split(' ').nth(1).and_then(|p| p.parse::<u64>().ok()).map_or(0, |pages| pages * 4096)
@@ -600,7 +601,7 @@ fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let mut fields = stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().skip(11);
     let mut ticks = || fields.next().and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
-    // The kernel counts in hundredths of a second for /proc on every Linux there is.
+    // For /proc, the kernel counts in hundredths of a second on every Linux.
     (ticks() + ticks()) / 100.0
 }
 

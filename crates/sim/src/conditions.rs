@@ -1,5 +1,6 @@
-//! The conditions of a run of `nacre sim crashes`, beside the crashes themselves: how OSTs answer writes, what their disks cost,
-//! how often they commit, and whether the network is cut meanwhile. A seed decides; nothing may depend on the outcome.
+//! The conditions of a run of `nacre sim crashes`, beside the crashes themselves: how OSTs answer writes, the cost of
+//! their disks, how often they commit, and whether the network is cut meanwhile. The seed decides; nothing may depend on
+//! the outcome.
 
 use crate::cluster::Builder;
 use crate::crashes::When;
@@ -19,7 +20,7 @@ pub enum Answers {
 }
 
 impl Answers {
-    /// All of them.
+    /// All kinds of answers.
     pub const ALL: [Answers; 3] = [Answers::Commit, Answers::Device, Answers::Memory];
 
     /// The parameter of `obdfilter.*` that selects these answers; none for the default.
@@ -32,14 +33,14 @@ impl Answers {
     }
 }
 
-/// What there is room for on the targets' disks.
+/// Room on the targets' disks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Room {
-    /// Everything.
+    /// Room for everything.
     Plenty,
-    /// So many bytes of data on each OST: fewer than are written.
+    /// Room for this many bytes of data on each OST: less than is written.
     Data(u64),
-    /// So many pages of records on each target, most of which are kept for removals: fewer than are made.
+    /// Room for this many pages of records on each target, most of which are reserved for removals: less than is needed.
     Records(u64),
 }
 
@@ -50,18 +51,18 @@ pub struct Conditions {
     pub answers: Answers,
     /// Value of `obdfilter.*.sync_on_lock_cancel`.
     pub sync_on_lock_cancel: &'static str,
-    /// What requests to any server's disk cost.
+    /// Cost of requests to any server's disk.
     pub disk: DiskModel,
-    /// The longest time between a change and its commit, of every target.
+    /// Longest time between a change and its commit, for every target.
     pub commit_interval: Duration,
     /// True if nodes are cut off from one another meanwhile.
     pub partitions: bool,
-    /// What there is room for.
+    /// Room on the targets' disks.
     pub room: Room,
 }
 
 impl Default for Conditions {
-    /// The product's defaults, on disks that cost no time.
+    /// The product's defaults, on disks that take no time.
     fn default() -> Conditions {
         let MemOptions { model, commit_interval, .. } = MemOptions::default();
         Conditions {
@@ -76,13 +77,13 @@ impl Default for Conditions {
 }
 
 impl Conditions {
-    /// What `seed` draws, with these answers or any.
+    /// The conditions that `seed` draws, with the given answers or any.
     pub fn of_seed(seed: u64, answers: Option<Answers>) -> Conditions {
-        // Other numbers than those that decide who dies, so that a seed keeps its crashes whatever is drawn here.
+        // Independent of the numbers that decide who dies, so that a seed keeps its crashes whatever is drawn here.
         let mut prng = Prng::new(seed.rotate_left(32) ^ 0x636f_6e64);
         let drawn = *prng.pick(&Answers::ALL);
         let sync_on_lock_cancel: &'static str = ["never", "blocking", "always"][prng.below(3) as usize];
-        // A flush that takes its time is what a crash must be able to land in.
+        // A flush that takes some time, so that a crash can happen during it.
         let flush = Duration::from_millis(prng.range(1, 400));
         let disk = *prng.pick(&[
             DiskModel::FREE,
@@ -103,22 +104,22 @@ impl Conditions {
         }
     }
 
-    /// The same, with room for everything.
+    /// These conditions with room for everything.
     #[must_use]
     pub fn with_plenty_of_room(self) -> Conditions {
         Conditions { room: Room::Plenty, ..self }
     }
 
-    /// The same, as far as they suit a run in which servers die then.
+    /// These conditions, as far as they suit a run in which servers die at these times.
     pub(crate) fn where_servers_die(self, when: When) -> Conditions {
         match when {
-            // Nobody there expects that anything is refused.
+            // These runs do not expect that anything is refused.
             When::Together => self.with_plenty_of_room(),
             When::Between | When::During | When::DuringLosses => self,
         }
     }
 
-    /// A cluster under these conditions.
+    /// Applies the conditions to a cluster.
     pub(crate) fn apply(&self, builder: Builder) -> Builder {
         let storage = MemOptions { model: self.disk, commit_interval: self.commit_interval, ..MemOptions::default() };
         let builder = match self.room {

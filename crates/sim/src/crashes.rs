@@ -1,6 +1,6 @@
-//! Servers that die while clients work, some at once, by kill and by power cut, and start again on what their disks have.
-//! Nothing that was acknowledged may be lost, done twice or out of order: clients see a pause and nothing else. What they do
-//! is [`Workload`]'s and [`scenario::together`]'s; when servers die, and how, is here.
+//! Servers that die while clients work, some of them together, by kill and by power cut, and start again on what their
+//! disks have. Nothing acknowledged may be lost, done twice or out of order: clients see only a pause. The clients' work
+//! is in [`Workload`] and [`scenario::together`]; this module decides when and how servers die.
 
 use crate::cluster::{Cluster, Server, run};
 use crate::conditions::{Answers, Conditions, Room};
@@ -17,11 +17,11 @@ use std::time::Duration;
 /// When servers die.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum When {
-    /// Between operations, nothing of which was made durable.
+    /// Between operations, none of which was made durable.
     Between,
-    /// At any moment of operations that clients do one after another, each compared with what POSIX says.
+    /// At any moment of operations that clients run one after another, each compared with POSIX.
     During,
-    /// The same, over a network that loses and delays messages.
+    /// As [`When::During`], over a network that loses and delays messages.
     DuringLosses,
     /// At any moment while all clients work at the same time.
     Together,
@@ -40,24 +40,24 @@ impl When {
 /// Virtual time that a run may take.
 const LIMIT: Duration = Duration::from_secs(100_000);
 
-/// For how long nodes are cut off from one another now and then, and how often.
+/// How long nodes are cut off from one another now and then, and how often.
 const PARTITIONS_TIME: Duration = Duration::from_secs(300);
 const PARTITIONS: u32 = 15;
 
-/// Clients must get on when servers stay up: a run has no more crashes than this.
+/// Most crashes of a run, because clients must make progress while servers stay up.
 const CRASHES_MAX: u32 = 20;
 
-/// Runs `seed` under conditions that it draws as well: panics if anything is wrong.
+/// Runs `seed` under conditions that it also draws: panics if anything is wrong.
 pub fn run_seed(seed: u64, steps: u32) -> SimStats {
     run_under(Conditions::of_seed(seed, None), seed, steps)
 }
 
-/// The same, where OSTs answer in one way.
+/// As [`run_seed`], with OSTs that answer in one way.
 pub fn run_answering(answers: Answers, seed: u64, steps: u32) -> SimStats {
     run_under(Conditions::of_seed(seed, Some(answers)), seed, steps)
 }
 
-/// When servers die in the run of a seed, and its conditions, in words.
+/// A description of when servers die in the run of a seed, and of its conditions.
 pub(crate) fn describe(seed: u64, answers: Option<Answers>) -> String {
     let when = When::of_seed(seed);
     let conditions = Conditions::of_seed(seed, answers).where_servers_die(when);
@@ -88,7 +88,7 @@ pub fn run_under(conditions: Conditions, seed: u64, steps: u32) -> SimStats {
     .1
 }
 
-/// Nodes are cut off from one another for seconds at a time, from now on.
+/// From now on, cuts nodes off from one another for seconds at a time.
 fn schedule_partitions(cluster: &Cluster, seed: u64) {
     let nodes = [cluster.server_numbers(), cluster.client_numbers()].concat();
     let now = cluster.rt().now();
@@ -143,14 +143,14 @@ impl Crashes {
             if over.load(Ordering::Acquire) {
                 return;
             }
-            // Often in the middle of what follows a start, seldom long after it.
+            // Often soon after a start, seldom long after it.
             let scale = 1 << self.prng.range(0, 14);
             self.cluster.rt().sleep(Duration::from_millis(self.prng.range(1, scale + 2))).await;
             self.crash_some().await;
         }
     }
 
-    /// Some servers die, mostly one, and all start again.
+    /// Kills some servers, mostly one, and starts all of them again.
     async fn crash_some(&mut self) {
         let mut servers = self.cluster.servers();
         self.prng.shuffle(&mut servers);

@@ -1,13 +1,13 @@
-//! What the experiments that repeat a paper's have in common: the hash of all their runs, and how a result is shown.
+//! Common parts of the experiments that repeat a paper's: the hash of all their runs, and the form of a result.
 
 use nacre_experiment::{Constant, Experiment, Figure};
 
-/// The hash of what happened in several simulations, in their order.
+/// Hash of the events of several simulations, in their order.
 #[derive(Debug, Default)]
 pub(crate) struct Traces(u64);
 
 impl Traces {
-    /// One more simulation.
+    /// Adds one more simulation.
     pub(crate) fn add(&mut self, trace: u64) {
         self.0 = nacre_base::hash::mix64(self.0 ^ trace);
     }

@@ -1,5 +1,6 @@
-//! What stories of failures are made of, after Lustre's test framework: a barrier behind which nothing becomes durable, a
-//! server that fails and comes back, faults that strike once, a client thrown out, locks given up, requests counted.
+//! Building blocks for stories of failures, after Lustre's test framework: a barrier behind which nothing becomes
+//! durable, a server that fails and comes back, faults that strike once, an evicted client, locks given up, requests
+//! counted.
 
 use crate::cluster::{COMMIT_POINT, Cluster, Server};
 use nacre_base::Errno;
@@ -10,23 +11,23 @@ use nacre_osd::mem::Crash;
 use nacre_wire::Opcode;
 use std::time::Duration;
 
-/// What becomes of a request, or of one of a server's callbacks.
+/// A mishap of a request, or of one of a server's callbacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mishap {
-    /// It is lost on its way: never executed.
+    /// It is lost on its way, and never executed.
     LostRequest,
-    /// It is executed, and the answer is lost.
+    /// It is executed, and the reply is lost.
     LostReply,
-    /// It arrives so much later.
+    /// It arrives this much later.
     Late(Duration),
     /// It is refused, without being executed.
     Refused(Errno),
-    /// It is executed up to where data is to be transferred, and none is; for one of the server's tries.
+    /// It is executed up to its data transfer, which fails; for one of the server's tries.
     LostBulk,
 }
 
 impl Mishap {
-    /// The end of the fault point's name, and what strikes there.
+    /// The end of the fault point's name, and the action there.
     fn fault(self) -> (&'static str, FaultAction) {
         match self {
             Mishap::LostRequest => ("drop_request", FaultAction::Drop),
@@ -38,7 +39,7 @@ impl Mishap {
     }
 }
 
-/// Which of a client's locks.
+/// Kind of a client's locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Locks {
     /// On file data, at the OSTs.
@@ -47,37 +48,37 @@ pub enum Locks {
     Mdc,
 }
 
-/// A recovery that is over.
+/// A finished recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Recovered {
     /// From the server's start until every client that was connected before is connected to it again.
     pub pause: Duration,
-    /// Requests replayed.
+    /// Number of replayed requests.
     pub replayed: u64,
-    /// Clients that were connected before: other servers among them.
+    /// Number of clients that were connected before, including other servers.
     pub known: u64,
-    /// Of them, those that recovered.
+    /// Number of these that recovered.
     pub completed: u64,
 }
 
-/// A client that is not back by then never will be.
+/// A client that is not back after this time never will be.
 const RECOVERY_MAX: Duration = Duration::from_secs(2000);
 
 impl Cluster {
-    /// Makes durable what the server has done; from now on nothing that it does becomes durable, until it crashes. Who waits
-    /// for a commit waits until then.
+    /// Makes everything durable that the server has done; nothing after that becomes durable until the server crashes.
+    /// Callers that wait for a commit wait until then.
     pub async fn replay_barrier(&self, server: Server) {
         self.running_storage(server).commit().await.expect("the device works");
         let forever = Duration::from_secs(1 << 30);
         self.storage_faults(server).arm(COMMIT_POINT, Fault::always(FaultAction::Delay(forever)));
     }
 
-    /// The server's process dies and starts again at once; ready when the clients that were connected are again.
+    /// Kills the server's process and starts it again at once. Returns when the clients that were connected are so again.
     pub async fn fail(&self, server: Server) -> Recovered {
         self.fail_together(&[server], Duration::ZERO).await[0]
     }
 
-    /// The same of several servers at once, which start again `after` they died.
+    /// As [`Cluster::fail`], for several servers at once, which start again `after` they died.
     pub async fn fail_together(&self, servers: &[Server], after: Duration) -> Vec<Recovered> {
         let connected: Vec<_> = servers.iter().map(|s| self.connected_to(*s)).collect();
         servers.iter().for_each(|s| self.crash(*s, Crash::Process));
@@ -104,7 +105,7 @@ impl Cluster {
         (0..self.client_count()).filter(is_connected).collect()
     }
 
-    /// A client's `import` of a server; `None` if it has no use for one.
+    /// A client's `import` of a server; `None` if the client does not use the server.
     fn import(&self, client: usize, server: Server) -> Option<Value> {
         let (name, layer) = self.target_of(server);
         let device = match layer {
@@ -116,7 +117,7 @@ impl Cluster {
         shown.first()?.1.field("import").cloned()
     }
 
-    /// Waits until a client is connected to a server as it was started last, and has recovered.
+    /// Waits until a client is connected to the present instance of a server, and has recovered.
     pub async fn until_connected(&self, client: usize, server: Server) {
         let (name, layer) = self.target_of(server);
         let instance = self.values(server, &format!("{layer}.{name}.instance"));
@@ -132,7 +133,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until a server waits for no client of its last start.
+    /// Waits until a server no longer waits for clients of its last run.
     pub async fn until_recovered(&self, server: Server) {
         let begun = self.rt().now();
         while !matches!(self.recovery_status(server, "status").as_str(), "COMPLETE" | "INACTIVE") {
@@ -141,14 +142,14 @@ impl Cluster {
         }
     }
 
-    /// A field of a server's `recovery_status` as text; empty if it has none such now.
+    /// A field of a server's `recovery_status` as text; empty if it has no such field now.
     pub fn recovery_status(&self, server: Server, name: &str) -> String {
         let (target, layer) = self.target_of(server);
         let shown = self.values(server, &format!("{layer}.{target}.recovery_status"));
         shown.first().and_then(|(_, status)| status.field(name)).map(ToString::to_string).unwrap_or_default()
     }
 
-    /// What a server counted in its recovery, which is over.
+    /// Counters of a server's finished recovery.
     pub fn recovered(&self, server: Server) -> Recovered {
         let number = |text: &str| text.parse().unwrap_or(0);
         let clients = self.recovery_status(server, "completed_clients");
@@ -157,30 +158,30 @@ impl Cluster {
         Recovered { pause: Duration::ZERO, replayed, known, completed }
     }
 
-    /// Something happens to the next request of this kind that comes to a server, once.
+    /// Arranges a mishap for the next request of this kind to a server, once.
     pub fn mishap(&self, server: Server, opcode: Opcode, mishap: Mishap) {
         self.mishaps(server, opcode, mishap, 1);
     }
 
-    /// The same, so many times.
+    /// Arranges a mishap for the next `times` requests of this kind.
     pub fn mishaps(&self, server: Server, opcode: Opcode, mishap: Mishap, times: u32) {
         let (point, action) = mishap.fault();
         let faults = self.faults(server).expect("the server runs");
         faults.arm(&format!("rpc.{opcode}.{point}"), Fault::times(action, times));
     }
 
-    /// The same of a callback that comes to a client (LDLM_BL_CALLBACK, LDLM_GL_CALLBACK).
+    /// Arranges a mishap for callbacks to a client (LDLM_BL_CALLBACK, LDLM_GL_CALLBACK).
     pub fn callback_mishaps(&self, client: usize, opcode: Opcode, mishap: Mishap, times: u32) {
         let (point, action) = mishap.fault();
         self.client_node(client).faults().arm(&format!("rpc.{opcode}.{point}"), Fault::times(action, times));
     }
 
-    /// Whether no fault waits to strike at a server.
+    /// True if no fault is waiting to strike at a server.
     pub fn has_struck(&self, server: Server) -> bool {
         self.faults(server).is_none_or(|f| f.armed().is_empty())
     }
 
-    /// A server throws a client out, as by `lctl set_param *.evict_client=UUID`.
+    /// Makes a server evict a client, like `lctl set_param *.evict_client=UUID`.
     pub async fn evict(&self, server: Server, client: usize) {
         let (name, layer) = self.target_of(server);
         let uuid = self.client(client).uuid().to_string();
@@ -188,7 +189,7 @@ impl Cluster {
         self.rt().sleep(Duration::from_millis(1)).await;
     }
 
-    /// A client gives up the locks that it does not need: what is dirty under them is written first.
+    /// Makes a client give up the locks that it does not need; dirty data under them is written first.
     pub fn cancel_lru_locks(&self, client: usize, which: Locks) {
         let device = match which {
             Locks::Osc => "osc",
@@ -196,13 +197,14 @@ impl Cluster {
         };
         let pattern = format!("ldlm.namespaces.*-{device}-*.lru_size");
         let params = self.client_node(client).params();
-        // Without a single connection of the kind there is nothing to give up.
+        // Without a connection of this kind there is nothing to give up.
         if !params.list(&format!("*.*-{device}-*.active")).is_empty() {
             params.set(&pattern, "clear").expect("namespaces have it");
         }
     }
 
-    /// A client's requests to a server that were answered, of a kind as its `stats` name it (`mds_reint`, `ost_write`).
+    /// Number of a client's requests to a server that were answered, of a kind as in its `stats` (`mds_reint`,
+    /// `ost_write`).
     pub fn answered(&self, client: usize, server: Server, name: &str) -> u64 {
         let (target, layer) = self.target_of(server);
         let device = if layer == "mdt" { "mdc" } else { "osc" };
@@ -210,7 +212,7 @@ impl Cluster {
         stats.iter().map(|(_, operations)| operations.operation(name).samples).sum()
     }
 
-    /// Pages that a client wrote, that OSTs answered for, and that they may yet lose.
+    /// Pages that a client wrote, that OSTs acknowledged, and that they may still lose.
     pub fn unstable_pages(&self, client: usize) -> u64 {
         let shown = self.client_node(client).params().values("osc.*.unstable_stats");
         let pages = shown.iter().filter_map(|(_, stats)| stats.field("unstable_pages")?.number());
@@ -218,7 +220,7 @@ impl Cluster {
     }
 }
 
-/// Whether an `import` is connected.
+/// True if an `import` is connected.
 fn is_full(import: &Value) -> bool {
     import.field("state") == Some(&Value::Text("FULL".to_owned()))
 }

@@ -29,7 +29,7 @@ impl Cluster {
         (report.expect("the devices are healthy"), found)
     }
 
-    /// Panics if anything is wrong with what a stopped cluster left.
+    /// Panics if a stopped cluster's storage has any inconsistency.
     pub async fn check_storage(&self) {
         let (_, found) = self.fsck(&self.stopped_targets(), Options::default()).await;
         assert!(found.is_empty(), "fsck finds in healthy storage: {found:#?}");

@@ -1,10 +1,11 @@
-//! When writes are answered, and where the journal is: "Efficient Object Storage Journaling in a Distributed Parallel File
-//! System" (Oral and others, FAST 2010) in virtual time. One storage couplet of the experiments, 28 OSTs of eight data disks
-//! and two of parity each, is written to by a client for each OST, with RPCs of 1 MiB; then by an application that computes
-//! and writes checkpoints in turn.
+//! When writes are answered, and where the journal is: "Efficient Object Storage Journaling in a Distributed Parallel
+//! File System" (Oral and others, FAST 2010) in virtual time. One storage couplet of the experiments, 28 OSTs of eight
+//! data disks and two of parity each, is written to by a client for each OST, with RPCs of 1 MiB; then by an application
+//! that computes and writes checkpoints in turn.
 //!
-//! Clients, network, and OSTs are ours for all rows; what lies below an OST is [`array`], once with the commits of ext3 and
-//! once with ours. Every number is in [`constants`], with its source; one is fitted. Servers' processors take no time.
+//! Clients, network, and OSTs are Nacre's for all rows; below an OST is [`array`], once with the commits of ext3 and once
+//! with those of Nacre. Every number is in [`constants`], with its source; one is fitted. Servers' processors take no
+//! time.
 
 mod array;
 mod constants;
@@ -35,16 +36,16 @@ use std::time::Duration;
 /// How an OST commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Storage {
-    /// As Lustre's did: ext3's journal, whose writes go before data that waits, since somebody always waits for them; and
-    /// blocks that are written to where they belong later.
+    /// As Lustre did: ext3's journal, whose writes go before waiting data, because some request always waits for them;
+    /// and blocks that are written to their final places later.
     Ext3,
-    /// As ours does with a journal: one record, in turn with data; the index is flushed later.
+    /// As Nacre with a journal: one record, in turn with data; the index is flushed later.
     Nacre,
-    /// As ours does without one: the pages of the index, then the number of the transaction, in turn with data.
+    /// As Nacre without a journal: the pages of the index, then the number of the transaction, in turn with data.
     NacreNoJournal,
 }
 
-/// When a write is answered.
+/// The moment at which a write is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Mode {
     /// After the commit; the journal is on the array.
@@ -57,7 +58,7 @@ pub enum Mode {
     Memory,
 }
 
-/// What is compared.
+/// The combinations that are compared.
 const WAYS: [(Storage, Mode); 8] = [
     (Storage::Ext3, Mode::Sync),
     (Storage::Ext3, Mode::External),
@@ -69,12 +70,12 @@ const WAYS: [(Storage, Mode); 8] = [
     (Storage::NacreNoJournal, Mode::Sync),
 ];
 
-/// All that is to be run.
+/// Everything that is run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setup {
     /// The seed of every run.
     pub seed: u64,
-    /// OSTs, and clients.
+    /// Number of OSTs, and of clients.
     pub osts: u32,
     /// RPCs that a client has in flight.
     pub rpcs_in_flight: Vec<u32>,
@@ -91,27 +92,27 @@ pub struct Setup {
 pub enum Job {
     /// Clients that write.
     Stream(Load),
-    /// The application, on OSTs that commit so.
+    /// The application, on OSTs that commit this way.
     Application(Application, Storage, Mode),
 }
 
-/// The outcome of a run, and the hash of all that happened in it.
+/// The result of a run, and the hash of all its events.
 #[derive(Debug, Clone)]
 pub enum Outcome {
-    /// The outcome of a [`Job::Stream`].
+    /// Result of a [`Job::Stream`].
     Stream(Row, u64),
-    /// The outcome of a [`Job::Application`].
+    /// Result of a [`Job::Application`].
     Application(ApplicationRow, u64),
 }
 
-/// What is measured.
+/// The load of one measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
     /// How the OSTs commit.
     pub storage: Storage,
     /// When the OSTs answer writes.
     pub mode: Mode,
-    /// OSTs, and clients.
+    /// Number of OSTs, and of clients.
     pub osts: u32,
     /// RPCs that a client has in flight to an OST.
     pub rpcs_in_flight: u32,
@@ -119,29 +120,30 @@ pub struct Load {
     pub bytes: u64,
 }
 
-/// The rate of one way to commit.
+/// Result of one way to commit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
-    /// 10^6 bytes a second, of all OSTs, from the first write until all is durable.
+    /// 10^6 bytes a second, of all OSTs, from the first write until everything is durable.
     pub mb_per_s: f64,
-    /// Of the same arrays written to without a file system, as many requests at a time.
+    /// Percentage of the rate of the same arrays without a file system, with as many requests at a time.
     pub percent_of_raw: f64,
-    /// The same with the time that arrays need for what the run left to be written: metadata that is durable in a journal.
+    /// The same percentage, including the time that arrays need for the writes left after the run: metadata that is
+    /// durable in a journal.
     pub percent_with_rest: f64,
-    /// Commits of all OSTs.
+    /// Number of commits of all OSTs.
     pub commits: u64,
-    /// Requests of less than 128 KiB among those that the arrays' controllers saw, journals too.
+    /// Percentage of requests of less than 128 KiB, of all that the arrays' controllers saw, including journals'.
     pub percent_small: f64,
 }
 
-/// An application that computes, writes a checkpoint, and goes on when it is written.
+/// An application that computes, writes a checkpoint, and goes on once it is written.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Application {
-    /// OSTs; there are twice as many clients.
+    /// Number of OSTs; there are twice as many clients.
     pub osts: u32,
-    /// Processes; each has a file for each checkpoint.
+    /// Number of processes; each has a file for each checkpoint.
     pub processes: u32,
-    /// Checkpoints.
+    /// Number of checkpoints.
     pub checkpoints: u32,
     /// Bytes of each process's part of a checkpoint, besides a header of 64 KiB.
     pub bytes: u64,
@@ -149,30 +151,30 @@ pub struct Application {
     pub compute: f64,
 }
 
-/// One run of the application.
+/// Result of the application's run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ApplicationRow {
     /// Seconds that the whole run took.
     pub run_seconds: f64,
-    /// Seconds of the run that went by writing checkpoints.
+    /// Seconds of the run spent on writing checkpoints.
     pub io_seconds: f64,
     /// 10^6 bytes a second while checkpoints are written.
     pub mb_per_s: f64,
-    /// As in [`Row`].
+    /// As in [`Row::percent_small`].
     pub percent_small: f64,
-    /// As in [`Row`].
+    /// As in [`Row::commits`].
     pub commits: u64,
 }
 
-/// A request to the arrays, and an RPC.
+/// Size of a request to the arrays, and of an RPC.
 const REQUEST: u64 = 1 << 20;
-/// RPCs in flight where the paper's figures are from: Lustre's default.
+/// RPCs in flight in the paper's figures: Lustre's default.
 const PAPER_RPCS: u32 = 8;
-/// Time after which everything that was done before has been written to where it belongs.
+/// Time after which everything done before has been written to its final place.
 const SETTLE: Duration = Duration::from_secs(40);
-/// Virtual time after which a run is taken to hang.
+/// Virtual time after which a run counts as hung.
 const LIMIT: Duration = Duration::from_secs(100_000);
-/// What all writes consist of.
+/// Content of all writes.
 static ZEROES: [u8; REQUEST as usize] = [0; REQUEST as usize];
 
 impl Application {
@@ -187,7 +189,7 @@ impl Application {
 }
 
 impl Setup {
-    /// Its runs, in the order of the table.
+    /// The runs of the setup, in the order of the table.
     pub fn jobs(&self) -> Vec<Job> {
         let mut jobs = Vec::new();
         for rpcs_in_flight in self.rpcs_in_flight.iter().copied() {
@@ -206,7 +208,7 @@ impl Setup {
 }
 
 impl Job {
-    /// Runs it.
+    /// Runs the job.
     pub fn run(&self, seed: u64) -> Result<Outcome, String> {
         match *self {
             Job::Stream(load) => measure(seed, load).map(|(row, trace)| Outcome::Stream(row, trace)),
@@ -245,7 +247,7 @@ fn choose_mode(cluster: &Cluster, mode: Mode) -> Result<(), String> {
     Ok(())
 }
 
-/// One array without a file system: bytes a second, with as many requests at a time.
+/// Bytes a second of one array without a file system, with as many requests at a time.
 fn raw(seed: u64, in_flight: u32, bytes: u64) -> f64 {
     let mut sim = Sim::new(seed);
     let rt = sim.rt();
@@ -334,7 +336,7 @@ fn run_application(seed: u64, app: Application, storage: Storage, mode: Mode) ->
     Ok((row, stats.trace))
 }
 
-/// The arrays of a cluster, as they are made.
+/// The arrays of a cluster, in the order of their creation.
 type Arrays = Arc<Mutex<Vec<Arc<Array>>>>;
 
 fn builder(storage: Storage, mode: Mode, osts: u32, clients: u32) -> (Builder, Arrays) {
@@ -345,7 +347,7 @@ fn builder(storage: Storage, mode: Mode, osts: u32, clients: u32) -> (Builder, A
         made.lock().push(array.clone());
         array
     };
-    // The array decides when to commit, not what is below it.
+    // The array decides when to commit, not the store below it.
     let store = MemOptions { commit_interval: LIMIT, ..MemOptions::default() };
     (Cluster::builder().oss(osts).clients(clients).ost_storage(store).ost_device(device), arrays)
 }
@@ -363,7 +365,7 @@ fn percent_small(seen: Seen) -> f64 {
     100.0 * seen.small as f64 / seen.writes.max(1) as f64
 }
 
-/// Lets what was made beforehand be committed and written to where it belongs, and counts from here.
+/// Waits until everything made beforehand is committed and written to its final place, and counts from here.
 async fn settle(cluster: &Cluster) {
     cluster.rt().sleep(SETTLE).await;
     for server in cluster.servers() {
@@ -386,7 +388,7 @@ async fn create(client: &Client, name: &str, ost: u32, more_flags: u32) -> Resul
     made.map(|(_, file)| file).map_err(|e| format!("create: {e}"))
 }
 
-/// A client that keeps so many RPCs in flight, each the next one of its file.
+/// Writes as a client that keeps a number of RPCs in flight, each the next one of its file.
 async fn write_all(client: &Client, file: &OpenFile, load: Load) -> Result<(), String> {
     let next = AtomicU64::new(0);
     let in_flight = (0..load.rpcs_in_flight).map(|_| async {
@@ -402,8 +404,8 @@ async fn write_all(client: &Client, file: &OpenFile, load: Load) -> Result<(), S
     client.fsync(file, true).await.map_err(|e| format!("fsync: {e}"))
 }
 
-/// One process's part of a checkpoint: the header in a file of its own. Each write is answered by the server before the
-/// next; nobody asks for a commit, as close does not.
+/// Writes one process's part of a checkpoint, with the header in a file of its own. The server answers each write before
+/// the next is sent; nothing asks for a commit, because close does not.
 async fn write_part(client: &Client, app: Application, name: String, ost: u32) -> Result<(), String> {
     let data = create(client, &name, ost, O_DIRECT).await?;
     let header = create(client, &format!("{name}-header"), ost, O_DIRECT).await?;

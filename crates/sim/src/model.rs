@@ -1,5 +1,6 @@
-//! What POSIX says: a file tree in plain maps, with the errors of each operation. It knows neither network nor disks,
-//! and it is small enough to be believed. Only what one user (the superuser) can see: permissions are tested elsewhere.
+//! POSIX as a model: a file tree in plain maps, with the errors of each operation. It knows neither network nor disks,
+//! and it is small enough to be believed. It covers only what one user (the superuser) can see: permissions are tested
+//! elsewhere.
 
 use nacre_base::Errno;
 use std::collections::BTreeMap;
@@ -22,12 +23,12 @@ struct Node {
     xattrs: BTreeMap<String, Vec<u8>>,
 }
 
-/// What a node is.
+/// Kind of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file and its bytes.
     File(Vec<u8>),
-    /// A directory: names, and the directory it is in.
+    /// A directory: names, and its parent directory.
     Dir(BTreeMap<Vec<u8>, Inode>, Inode),
     /// A symbolic link.
     Link(Vec<u8>),
@@ -36,12 +37,12 @@ pub enum Kind {
 /// The root directory.
 pub const ROOT: Inode = 1;
 
-/// What `stat` shows of a node.
+/// Attributes of a node in `stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// `d`, `f` or `l`.
     pub kind: char,
-    /// Names.
+    /// Number of names.
     pub nlink: u32,
     /// Permission bits.
     pub mode: u32,
@@ -83,7 +84,7 @@ impl Model {
         matches!(self.node(i).kind, Kind::Dir(..))
     }
 
-    /// Whether the node still has a name (or is the root).
+    /// True if the node still has a name (or is the root).
     pub fn is_linked(&self, i: Inode) -> bool {
         self.inodes.get(&i).is_some_and(|n| n.nlink > 0)
     }
@@ -120,22 +121,22 @@ impl Model {
         Ok(i)
     }
 
-    /// Makes an empty file.
+    /// Creates an empty file.
     pub fn create(&mut self, dir: Inode, name: &[u8], mode: u32) -> Result<Inode, Errno> {
         self.add(dir, name, Kind::File(Vec::new()), mode)
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub fn mkdir(&mut self, dir: Inode, name: &[u8], mode: u32) -> Result<Inode, Errno> {
         self.add(dir, name, Kind::Dir(BTreeMap::new(), dir), mode)
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub fn symlink(&mut self, dir: Inode, name: &[u8], target: &[u8]) -> Result<Inode, Errno> {
         self.add(dir, name, Kind::Link(target.to_vec()), 0o777)
     }
 
-    /// What a link points to.
+    /// The target of a link.
     pub fn readlink(&self, i: Inode) -> Result<Vec<u8>, Errno> {
         match &self.node(i).kind {
             Kind::Link(target) => Ok(target.clone()),
@@ -143,7 +144,7 @@ impl Model {
         }
     }
 
-    /// Gives a file one more name.
+    /// Gives a file another name.
     pub fn link(&mut self, i: Inode, dir: Inode, name: &[u8]) -> Result<(), Errno> {
         if self.is_dir(i) {
             return Err(Errno::EPERM);
@@ -159,7 +160,7 @@ impl Model {
         Ok(())
     }
 
-    /// Removes a name that is no directory's.
+    /// Removes a name that is not a directory's.
     pub fn unlink(&mut self, dir: Inode, name: &[u8]) -> Result<(), Errno> {
         let i = self.lookup(dir, name)?;
         if self.is_dir(i) {
@@ -182,7 +183,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether `i` is `above` or lies below it.
+    /// True if `i` is `above` or lies below it.
     fn is_below(&self, mut i: Inode, above: Inode) -> bool {
         loop {
             if i == above {
@@ -285,7 +286,7 @@ impl Model {
         Ok(())
     }
 
-    /// Makes zeros; the size stays.
+    /// Zeroes a range; the size stays.
     pub fn punch(&mut self, i: Inode, offset: u64, len: u64) -> Result<(), Errno> {
         let data = self.data_mut(i)?;
         let (from, to) = (data.len().min(offset as usize), data.len().min((offset + len) as usize));

@@ -29,7 +29,7 @@ impl Crowd {
         self.sim.run_until(until);
     }
 
-    /// Every client does a few metadata calls, all at once.
+    /// Lets every client make a few metadata calls, all at once.
     pub fn work(&mut self, calls: u32) {
         let cluster = self.cluster.clone();
         self.sim.block_on(nacre_base::Time::FAR_FUTURE, async move {
@@ -52,7 +52,7 @@ impl Crowd {
         });
     }
 
-    /// What the simulation has done.
+    /// Statistics of the simulation.
     pub fn stats(&self) -> SimStats {
         self.sim.stats()
     }

@@ -1,5 +1,5 @@
-//! Whole runs: a cluster, a workload, a kind of trouble, and what must be true at the end. A seed determines the run,
-//! and which kind of trouble it gets.
+//! Whole runs: a cluster, a workload, a kind of trouble, and the checks at the end. A seed determines the run, and its
+//! kind of trouble.
 
 use crate::cluster::{Cluster, Server, run};
 use crate::workload::Workload;
@@ -15,15 +15,15 @@ use std::time::Duration;
 /// A kind of trouble.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
-    /// None: a network with a little delay.
+    /// No trouble: a network with a little delay.
     Calm,
     /// Messages are lost, late and out of order.
     Lossy,
     /// Nodes are cut off from one another for seconds at a time.
     Partitions,
-    /// Servers die and start again, in the order that operations are done.
+    /// Servers die and start again, between operations.
     Restarts,
-    /// Clients work at the same time, on directories of their own and on one file together.
+    /// Clients work at the same time, in directories of their own and on one common file.
     Together,
 }
 
@@ -72,7 +72,7 @@ async fn tell(cluster: Arc<Cluster>, trouble: Trouble, seed: u64, steps: u32) {
     }
     cluster.net().heal();
     cluster.net().set_links(network(Trouble::Calm, seed).link);
-    // Whatever was sent again and again has an end, and closed files' objects are destroyed.
+    // Repeated requests end within this time, and closed files' objects are destroyed.
     cluster.rt().sleep(Duration::from_secs(200)).await;
     cluster.stop().await;
     cluster.check_storage().await;
@@ -105,7 +105,7 @@ async fn restart(cluster: &Cluster, server: Server, seed: u64) {
     cluster.restart(server).await.unwrap_or_else(|e| panic!("{server:?} does not start again: {e}"));
 }
 
-/// Each client works on a directory of its own, in which nobody else may leave a trace; all append to one file.
+/// Each client works in its own directory, in which the others may leave no trace; all append to one file.
 pub(crate) async fn together(cluster: &Arc<Cluster>, seed: u64, steps: u32) {
     let cred = Credentials::root();
     let count = cluster.client_count();
@@ -130,7 +130,7 @@ pub(crate) async fn together(cluster: &Arc<Cluster>, seed: u64, steps: u32) {
 
 const RECORD: usize = 100;
 
-/// Appends records that say whose they are, between other calls, and tries to be the one to create each race's file.
+/// Appends records that name their writer, between other calls, and tries to create each race's file first.
 async fn append_records(cluster: &Cluster, client: usize, records: u32, seed: u64) {
     let cred = Credentials::root();
     let c = cluster.client(client);
@@ -155,7 +155,7 @@ async fn append_records(cluster: &Cluster, client: usize, records: u32, seed: u6
     c.release(file).await.expect("release");
 }
 
-/// Whoever creates `race-N` exclusively writes its number there; there is exactly one.
+/// The client that creates `race-N` exclusively writes its number there; there is exactly one.
 async fn race(cluster: &Cluster, client: usize, n: u32) {
     let (c, cred) = (cluster.client(client), Credentials::root());
     let name = format!("race-{n}").into_bytes();
@@ -166,7 +166,8 @@ async fn race(cluster: &Cluster, client: usize, n: u32) {
     }
 }
 
-/// Every record is whole, every client's are all there and in its order, and each race had one winner.
+/// Checks that every record is whole, that each client's records are all there and in its order, and that each race had
+/// one winner.
 async fn check_log(cluster: &Cluster, log: &nacre_client::OpenFile, clients: usize, records: u32) {
     let c = cluster.client(0);
     let bytes = c.read(log, 0, 64 << 20).await.expect("read").to_bytes();

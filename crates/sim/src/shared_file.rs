@@ -1,7 +1,7 @@
-//! Many writers of one file, as many as a real cluster has: clients of a simulated file system with one OST write records
-//! that alternate, beside the same writers with a file each. Virtual time: networks, disks and copying a record into the
-//! cache take the time that their models say, servers' processors take none. What is written is zeroes, so that hundreds
-//! of gigabytes fit into memory.
+//! Many writers of one file, as many as a real cluster has: clients of a simulated file system with one OST write
+//! alternating records, beside the same writers with a file each. Virtual time: networks, disks and copying a record into
+//! the cache take the time that their models say, servers' processors take none. All data is zeroes, so that hundreds of
+//! gigabytes fit into memory.
 
 mod constants;
 mod report;
@@ -25,117 +25,117 @@ use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_COUNT_AUTO, STRIPE_SI
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the OST is made of: one of the two kinds of "Exploring Lustre Overstriping For Shared File Performance on Disk and
+/// Storage of the OST: one of the two kinds of "Exploring Lustre Overstriping For Shared File Performance on Disk and
 /// Flash" (Moore and Farrell, 2019). Every number is in [`constants`], with its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Medium {
-    /// 41 disks, 6 GB/s in all, that one local file can have; requests here and there take longer.
+    /// 41 disks, 6 GB/s in all, which one local file can reach; scattered requests take longer.
     Disk,
-    /// 11.7 GB/s, of which one local file can have 7.
+    /// 11.7 GB/s, of which one local file can reach 7.
     Flash,
 }
 
-/// How the writers are kept from one another, and whose storage is below. The paper's rows have neither the parts of our
-/// objects nor the page cache of our servers.
+/// How the writers use files and locks, and whose storage is below. The paper's rows have neither Nacre's parts of
+/// objects nor its servers' page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Policy {
-    /// Each has a file, on storage as the paper's: what its shared files are compared with.
+    /// A file for each writer, on storage like the paper's: the base of comparison for the paper's shared files.
     PaperFilePerProcess,
-    /// One file, locks grown by the server as far as no other lock is in the way, whoever waits: so an object grants one
-    /// lock at a time and writers take turns, as the paper describes it.
+    /// One file, with locks that the server grows as far as no other lock is in the way, whatever requests wait: so an
+    /// object grants one lock at a time and writers take turns, as the paper describes it.
     Grown,
-    /// One file, and Lustre's own rule: a lock also ends where a waiting request begins, so that all who wait for a lock get
-    /// theirs when it goes.
+    /// One file, with Lustre's own rule: a lock also ends where a waiting request begins, so that all waiting requests
+    /// are granted when it goes.
     Lustre,
-    /// Each has a file, on our storage: what ours is compared with.
+    /// A file for each writer, on Nacre's storage: the base of comparison for Nacre's shared files.
     FilePerProcess,
-    /// One file, by the policy that is on unless told otherwise, on our storage.
+    /// One file, with the default policy, on Nacre's storage.
     Default,
 }
 
-/// What is measured at a time.
+/// The load of one measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
     /// Storage of the OST.
     pub medium: Medium,
     /// How the writers get their locks, and whose storage is below.
     pub policy: Policy,
-    /// Clients.
+    /// Number of clients.
     pub clients: u32,
-    /// Processes of each client; neighbours in the file.
+    /// Processes of each client, which are neighbours in the file.
     pub processes: u32,
     /// Bytes of a record, at most [`RECORD_MAX`].
     pub record: u64,
-    /// Records of each process.
+    /// Number of records of each process.
     pub records: u64,
-    /// Stripes of the shared file; [`AUTOMATIC`].
+    /// Number of stripes of the shared file; or [`AUTOMATIC`].
     pub stripes: u32,
 }
 
 /// One measurement.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// What was measured.
+    /// The load that was measured.
     pub load: Load,
-    /// 10^9 bytes a second, from the first write until all is on the OST.
+    /// 10^9 bytes a second, from the first write until everything is on the OST.
     pub gb_per_s: f64,
-    /// Of the same writers with a file each, if that was measured too.
+    /// Percentage of the rate of the same writers with a file each, if that was measured too.
     pub percent_of_file_per_process: Option<f64>,
-    /// Locks asked for.
+    /// Enqueues per record.
     pub enqueues_per_record: f64,
-    /// Locks called back.
+    /// Callbacks per record.
     pub callbacks_per_record: f64,
-    /// Requests to the OST.
+    /// Number of requests to the OST.
     pub rpcs: u64,
-    /// Hash of all that happened in the simulation.
+    /// Hash of all events in the simulation.
     pub trace: u64,
-    /// What went wrong, if something did.
+    /// Error of the run, if it failed.
     pub failure: Option<String>,
 }
 
-/// Instead of a number of stripes: as many as the MDS thinks best when they are needed (`lfs setstripe -C auto`).
+/// In place of a number of stripes: the MDS chooses it when the stripes are needed (`lfs setstripe -C auto`).
 pub const AUTOMATIC: u32 = 0;
 
 /// The longest record.
 pub const RECORD_MAX: u64 = 16 << 20;
 
-/// What all records consist of.
+/// Content of all records.
 static ZEROES: [u8; RECORD_MAX as usize] = [0; RECORD_MAX as usize];
 
-/// Virtual time after which a run is taken to hang.
+/// Virtual time after which a run counts as hung.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// The parameter by which a client is told how to write shared files, and its values.
+/// The client's parameter for writing shared files, and its values.
 const POLICY_PARAM: &str = "osc.*.shared_write_policy";
 const POLICY_GROWN: &str = "grown";
 const POLICY_DEFAULT: &str = "default";
-/// The parameter by which an OST is told whether grown locks end where waiting requests begin.
+/// The OST's parameter that lets grown locks end where waiting requests begin.
 const ROOM_PARAM: &str = "ldlm.namespaces.*.leave_room";
-/// The one by which it is told whether a client waits for its own locks.
+/// The OST's parameter that makes a client wait for its own locks.
 const OWN_PARAM: &str = "ldlm.namespaces.*.own_locks_conflict";
-/// Whether clients' data goes with a checksum.
+/// The client's parameter for checksums.
 const CHECKSUMS_PARAM: &str = "osc.*.checksums";
-/// How many locks an OST called back.
+/// The OST's number of callbacks.
 const CALLBACKS_PARAM: &str = "ldlm.namespaces.*.pool.callbacks";
 
 impl Policy {
-    /// As in the paper: the locks of one file are grown, nothing else, and storage is Lustre's.
+    /// True for the paper's policies: the locks of one file are grown, nothing else, and storage is Lustre's.
     const fn is_papers(self) -> bool {
         matches!(self, Policy::PaperFilePerProcess | Policy::Grown | Policy::Lustre)
     }
 
-    /// Each writer has a file.
+    /// True if each writer has a file.
     pub(crate) const fn is_alone(self) -> bool {
         matches!(self, Policy::PaperFilePerProcess | Policy::FilePerProcess)
     }
 
-    /// Files of their own on the same storage.
+    /// The policy with a file for each writer on the same storage.
     const fn base(self) -> Policy {
         if self.is_papers() { Policy::PaperFilePerProcess } else { Policy::FilePerProcess }
     }
 
-    /// How the server stores objects: Lustre has a file for each, and answers a write when it is on the medium. We have
-    /// several, but one for disks with heads.
+    /// How the server stores objects: Lustre has a file for each, and answers a write when it is on the medium. Nacre has
+    /// several files, but one on disks with heads.
     const fn storage(self, model: DiskModel) -> DiskModel {
         match self.is_papers() {
             true => DiskModel { object_parts: 1, cache_bytes: 0, ..model },
@@ -146,17 +146,17 @@ impl Policy {
 }
 
 impl Load {
-    /// Processes of all clients.
+    /// Number of processes of all clients.
     pub fn writers(&self) -> u64 {
         u64::from(self.clients) * u64::from(self.processes)
     }
 
-    /// Bytes that all write.
+    /// Bytes that all processes write.
     pub fn bytes(&self) -> u64 {
         self.writers() * self.records * self.record
     }
 
-    /// Its number of stripes, or `auto`.
+    /// The number of stripes, or `auto`.
     pub fn stripes_text(&self) -> String {
         stripes_text(self.stripes)
     }
@@ -182,7 +182,7 @@ impl Load {
     }
 }
 
-/// A number of stripes, or `auto`.
+/// Text for a number of stripes, or `auto`.
 fn stripes_text(stripes: u32) -> String {
     if stripes == AUTOMATIC { "auto".to_owned() } else { stripes.to_string() }
 }
@@ -218,7 +218,7 @@ pub fn measure(seed: u64, load: Load) -> Row {
 }
 
 impl Row {
-    /// Nothing was measured.
+    /// The row of a failed measurement.
     pub fn failed(load: Load, why: String) -> Row {
         Row {
             load,
@@ -233,7 +233,7 @@ impl Row {
     }
 }
 
-/// Gives every row its share of what the same writers reach with a file each on the same storage.
+/// Gives every row its percentage of the rate of the same writers with a file each on the same storage.
 pub fn compare(rows: &mut [Row]) {
     let alike = |a: &Load, b: &Load| {
         let writers = |l: &Load| (l.medium, l.clients, l.processes, l.record, l.records, l.policy.base());
@@ -248,7 +248,7 @@ pub fn compare(rows: &mut [Row]) {
     }
 }
 
-/// Writes it all; the time that it took and what was sent for it.
+/// Writes everything. Returns the time it took and the requests sent for it.
 async fn work(cluster: &Arc<Cluster>, load: Load) -> Result<(Duration, RpcCounts), String> {
     choose_policy(cluster, load.policy)?;
     let files = make_files(cluster.client(0), &load).await?;
@@ -281,7 +281,7 @@ fn choose_policy(cluster: &Cluster, policy: Policy) -> Result<(), String> {
         }
     }
     for i in 0..cluster.client_count() {
-        // Virtual time does not see them, and they are two thirds of the real time.
+        // Virtual time does not include checksums, and they take two thirds of the real time.
         let set = cluster.client_node(i).params().set(CHECKSUMS_PARAM, "0");
         set.map_err(|e| format!("{CHECKSUMS_PARAM}: {e}"))?;
     }
@@ -293,7 +293,7 @@ fn choose_policy(cluster: &Cluster, policy: Policy) -> Result<(), String> {
     switch(OWN_PARAM, policy.is_papers())
 }
 
-/// The shared file, or one for each writer.
+/// Creates the shared file, or one for each writer.
 async fn make_files(client: &Client, load: &Load) -> Result<Vec<Fid>, String> {
     let count = if load.policy.is_alone() { load.writers() } else { 1 };
     let root = Credentials::root();
@@ -313,7 +313,7 @@ fn client_of<'a>(cluster: &'a Cluster, load: &Load, writer: u64) -> &'a Arc<Clie
     cluster.client((writer / u64::from(load.processes)) as usize)
 }
 
-/// One writer: from which record on, and how many records further each time.
+/// Writes as one writer. `place`: its first record, and the distance to the next.
 async fn write(rt: &Rt, client: &Client, file: &OpenFile, load: Load, place: (u64, u64)) -> Result<(), String> {
     let mut prng = Prng::new(rt.random());
     let copy = load.record * 1_000_000_000 / COPY_BANDWIDTH;
@@ -329,7 +329,7 @@ async fn write(rt: &Rt, client: &Client, file: &OpenFile, load: Load, place: (u6
     client.fsync(file, true).await.map_err(|e| format!("fsync: {e}"))
 }
 
-/// Everything is there, as another client sees it that never wrote.
+/// Checks that everything is there, as seen by another client that never wrote.
 async fn check_sizes(cluster: &Cluster, load: &Load, files: &[Fid]) -> Result<(), String> {
     let witness = cluster.mount_another(WITNESS).await?;
     for fid in files {
@@ -343,18 +343,18 @@ async fn check_sizes(cluster: &Cluster, load: &Load, files: &[Fid]) -> Result<()
     Ok(())
 }
 
-/// What all clients sent and were sent.
+/// Sums of the requests that all clients sent and received.
 fn counts_of(cluster: &Cluster) -> RpcCounts {
     (0..cluster.client_count()).map(|i| RpcCounts::of(cluster.client(i))).sum()
 }
 
-/// Locks that the OST called back so far; also those that it did in the reply that granted them.
+/// Locks that the OST has called back so far, including callbacks in the reply that granted them.
 fn called_back(cluster: &Cluster) -> u64 {
     let counts = cluster.param(Server::Oss(0), CALLBACKS_PARAM);
     counts.iter().map(|(_, n)| n.trim().parse::<u64>().unwrap_or(0)).sum()
 }
 
-/// The number of the client that looks at the result.
+/// Number of the client that checks the result.
 const WITNESS: u32 = 60_000;
 
 #[cfg(test)]
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn one_local_file_holds_a_shared_file_back_and_its_parts_do_not() {
-        // Enough writers, for long enough, that the device is what they wait for.
+        // Enough writers, for long enough, that the device is the bottleneck.
         let many = |policy| Load { clients: 16, processes: 1, records: 192, ..load(policy, 1) };
         let mut rows = [Policy::FilePerProcess, Policy::Grown, Policy::Default].map(|p| measure(1, many(p)));
         compare(&mut rows);
@@ -403,7 +403,8 @@ mod tests {
         assert!(ours.gb_per_s > 1.5 * turns.gb_per_s && ours.callbacks_per_record < 0.05, "{ours:?}");
     }
 
-    /// As in the experiments: one stripe 3 GB/s with 1 MiB to 6 GB/s with 16 MiB, and nearly all of 11.7 GB/s with enough of them.
+    /// As in the experiments: one stripe reaches 3 GB/s with 1 MiB to 6 GB/s with 16 MiB, and enough stripes nearly 11.7
+    /// GB/s.
     #[test]
     fn grown_locks_give_what_was_measured_of_them_on_flash() {
         let rate = |record_mib: u64, stripes| {
@@ -419,8 +420,9 @@ mod tests {
         assert!(many > 10.0 && few > 10.5, "{many} {few}");
     }
 
-    /// A writer under a lock that was called back waited for room; what filled it was under that lock and under another one,
-    /// which was to be written and which nobody thought of. So the lock was never given back, and its client evicted.
+    /// A writer under a lock that was called back waited for room. The bytes that took the room were under that lock and
+    /// under another one, under which they had to be written, which nothing did. So the lock was never given back, and
+    /// its client evicted.
     #[test]
     fn who_waits_for_room_under_a_lock_that_is_called_back_gets_it() {
         let many = Load { clients: 48, processes: 16, record: 4 << 20, records: 16, ..load(Policy::Default, 2) };
@@ -466,7 +468,8 @@ mod tests {
         assert_eq!(rows[1].percent_of_file_per_process.map(f64::round), Some(23.0));
     }
 
-    /// The page is what `nacre sim shared-file --markdown` prints; only a run knows its figures, but the constants are here.
+    /// The page is the output of `nacre sim shared-file --markdown`; only a run knows its figures, but the constants are
+    /// here.
     #[test]
     fn the_page_of_the_documentation_has_these_constants() {
         let page = include_str!("../../../docs/measurements/sim-shared-file.md");

@@ -1,6 +1,6 @@
-//! Clients that share a few files, each with one to three processes, all at the same time, each in its own order, while the network misbehaves and clients
-//! die or are cut off. Every answer goes to the linearizability checker. What clients do one after another, checked against
-//! POSIX step by step, is `workload`'s.
+//! Clients that share a few files, each with one to three processes, all at the same time, each in its own order, while
+//! the network misbehaves and clients die or are cut off. Every answer goes to the linearizability checker. `workload`
+//! tests operations one after another, checked against POSIX step by step.
 
 use crate::checker::{History, INITIAL, OperationId, Register};
 use crate::cluster::{Cluster, Server, run};
@@ -17,10 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What goes wrong meanwhile.
+/// Trouble during a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hazard {
-    /// Nothing: a network with a little delay.
+    /// No trouble: a network with a little delay.
     Calm,
     /// Messages are lost, late and out of order.
     Lossy,
@@ -30,7 +30,7 @@ pub enum Hazard {
     Deaths,
     /// A client is cut off until it is evicted, and comes back.
     Eviction,
-    /// A client dies, and at the same moment every OSS does.
+    /// A client dies, and all OSSs die at the same moment.
     DeathsWithServers,
 }
 
@@ -50,7 +50,7 @@ impl Hazard {
         self != Hazard::DeathsWithServers
     }
 
-    /// How long the clients work, roughly: long enough for what is to go wrong.
+    /// Approximate time for which the clients work: long enough for the trouble.
     fn duration(self) -> Duration {
         match self {
             Hazard::Calm | Hazard::Lossy => Duration::from_millis(500),
@@ -63,9 +63,9 @@ impl Hazard {
 
 /// Virtual time that a run may take: trouble ends long before.
 const LIMIT: Duration = Duration::from_secs(100_000);
-/// How long a client is cut off: surely long enough to be evicted.
+/// How long a client is cut off: certainly long enough to be evicted.
 const CUT: Duration = Duration::from_secs(500);
-/// By then, a client that is back has noticed that it was evicted.
+/// Time within which a client that is back has noticed its eviction.
 const BACK: Duration = Duration::from_secs(150);
 
 /// Runs `seed`, with `steps` operations of each client: panics if anything is wrong.
@@ -73,15 +73,15 @@ pub fn run_seed(seed: u64, steps: u32) -> SimStats {
     run_on(disk_of_seed(seed), Hazard::of_seed(seed), seed, steps)
 }
 
-/// The same with another hazard than the seed's own, on disks that cost no time.
+/// As [`run_seed`], with a hazard other than the seed's own, on disks that take no time.
 pub fn run_hazard(hazard: Hazard, seed: u64, steps: u32) -> SimStats {
     run_on(DiskModel::FREE, hazard, seed, steps)
 }
 
-/// What the disks of OSTs cost in the run of `seed`. A disk that costs no time has done a request before the OST looks at the next
-/// one, so that no request ever waits for the range of another.
+/// Cost of the OSTs' disks in the run of `seed`. A disk that takes no time has done a request before the OST looks at the
+/// next one, so that no request ever waits for the range of another.
 fn disk_of_seed(seed: u64) -> DiskModel {
-    // Other numbers than those that decide what clients do.
+    // Independent of the numbers that decide what clients do.
     let mut prng = Prng::new(seed.rotate_left(32) ^ 0x6469_736b);
     *prng.pick(&[DiskModel::FREE, DiskModel::NVME, DiskModel::HDD])
 }
@@ -109,11 +109,11 @@ async fn tell(cluster: Arc<Cluster>, hazard: Hazard, seed: u64, steps: u32) {
     let (sender, mut working) = tokio::sync::mpsc::channel::<()>(1);
     let mut prng = Prng::new(seed ^ 0x3043);
     for client in 0..cluster.client_count() {
-        // Of what an eviction lost, one process is told: the checker could not tell what the others may rely on.
+        // Only one process is told of data lost by an eviction: the checker could not know what the others may rely on.
         let processes = if hazard == Hazard::Eviction { 1 } else { prng.range(1, 4) as u32 };
         for process in 0..processes {
             let (story, sender) = (story.clone(), sender.clone());
-            // In the client's own scope: it dies with its node.
+            // In the client's own scope, so that it dies with its node.
             drop(cluster.client_rt(client).spawn(async move {
                 let mut worker = Worker::new(&story, client, process, seed).await;
                 worker.work(steps / processes, pause).await;
@@ -145,9 +145,9 @@ async fn tell(cluster: Arc<Cluster>, hazard: Hazard, seed: u64, steps: u32) {
     cluster.stop().await;
 }
 
-/// Files of slots.
+/// Number of files with slots.
 const FILES: u32 = 3;
-/// Slots of each.
+/// Number of slots of each.
 const SLOTS: u32 = 12;
 /// Numbers of the other files, in [`Register`]s.
 const SIZES: Register = Register { file: 10, slot: 0 };
@@ -156,7 +156,7 @@ const XATTR: Register = Register { file: 12, slot: 0 };
 /// Bytes of a record in the log.
 const RECORD: usize = 48;
 
-/// What all share.
+/// State shared by all processes.
 struct Story {
     cluster: Arc<Cluster>,
     hazard: Hazard,
@@ -183,7 +183,7 @@ struct State {
 struct Appended {
     client: usize,
     process: u32,
-    /// Whether it must be there.
+    /// True if the record must be there.
     certain: bool,
 }
 
@@ -206,7 +206,7 @@ impl Story {
         Story { cluster, hazard, seed, slot_size, fids, sizes, log, state: Mutex::new(State::default()) }
     }
 
-    /// A value that nobody had yet.
+    /// A value that was not used before.
     fn new_value(&self) -> u64 {
         let mut state = self.state.lock();
         state.next_value += 1;
@@ -257,7 +257,7 @@ impl Story {
         }
     }
 
-    /// Kills a client, unless it is dead or the last: one survives, to look at what is left.
+    /// Kills a client, unless it is dead or the last: one survives to look at the result.
     fn kill_client(&self, victim: usize) {
         let mut state = self.state.lock();
         if state.dead.len() + 1 < self.cluster.client_count() && state.dead.insert(victim) {
@@ -280,7 +280,7 @@ impl Story {
         }
     }
 
-    /// Every client that lives reads everything.
+    /// Lets every living client read everything.
     async fn look_at_all(self: &Arc<Self>, seed: u64) {
         for client in 0..self.cluster.client_count() {
             if self.state.lock().dead.contains(&client) {
@@ -297,7 +297,7 @@ impl Story {
         }
     }
 
-    /// Servers notice who is silent when somebody else speaks.
+    /// Waits until the dead clients are evicted: servers notice silent clients when another one sends requests.
     async fn until_the_dead_are_evicted(&self) {
         for _ in 0..60 {
             self.survivor().statfs().await.expect("statfs");
@@ -311,7 +311,7 @@ impl Story {
         self.cluster.client(index).clone()
     }
 
-    /// All that was answered fits together.
+    /// Checks that all answers fit together.
     async fn check(&self) {
         if let Err(e) = self.with(|h| h.check()) {
             panic!("not linearizable: {e}");
@@ -324,7 +324,8 @@ impl Story {
     }
 }
 
-/// Every record that must be there is, once; each process's are in its order. Lost records may have left holes.
+/// Checks that every record that must be there is there once, and that each process's are in its order. Lost records may
+/// have left holes.
 fn check_log(bytes: &[u8], appended: &BTreeMap<u64, Appended>) {
     assert_eq!(bytes.len() % RECORD, 0, "a torn record at the end of the log");
     let mut seen = BTreeSet::new();
@@ -386,7 +387,7 @@ impl Worker {
         let open = async |fid, flags| loop {
             match c.open(&cred, fid, flags).await {
                 Ok(file) => return file,
-                // Cut off at this moment.
+                // The client is cut off at this moment.
                 Err(_) if story.state.lock().in_trouble.contains(&client) => {
                     story.cluster.rt().sleep(Duration::from_secs(1)).await;
                 }
@@ -450,7 +451,7 @@ impl Worker {
         }
     }
 
-    /// Passes on what is right; an error is, for a client in trouble.
+    /// Passes a successful result on; an error is allowed only for a client in trouble.
     fn judge<T>(&self, what: &str, result: Result<T, Errno>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -462,7 +463,7 @@ impl Worker {
         }
     }
 
-    /// An evicted client hears of it at any of its operations, and of lost data once after that.
+    /// An evicted client may learn of it at any of its operations, and after that of lost data, once.
     fn may_fail(&self) -> bool {
         self.story.hazard == Hazard::Eviction
     }
@@ -560,7 +561,7 @@ impl Worker {
         self.end_read("stat", id, result.map(|a| a.size));
     }
 
-    /// Makes a file and renames it to the shared name.
+    /// Creates a file and renames it to the shared name.
     async fn write_name(&mut self) {
         let name = format!("t{}-{}", self.client, self.story.new_value()).into_bytes();
         let made = self.fs().mknod(&self.cred, Fid::ROOT, &name, S_IFREG | 0o644, 0, 0).await;
@@ -599,7 +600,7 @@ impl Worker {
     }
 }
 
-/// A number that only this FID has.
+/// A number unique to this FID.
 fn value_of(fid: Fid) -> u64 {
     (fid.seq << 24) ^ u64::from(fid.oid)
 }
@@ -618,8 +619,8 @@ mod tests {
         }
     }
 
-    /// A client that lives was called back while it waited, elsewhere, for locks of dead ones, whose time began no sooner than
-    /// its own: it was evicted first.
+    /// A living client was called back while it waited, elsewhere, for locks of dead ones, whose time to answer had begun
+    /// no sooner than its own: it was evicted first.
     #[test]
     fn who_waits_for_the_lock_of_a_dead_client_is_not_evicted_with_it() {
         run_hazard(Hazard::Deaths, 300_463, 80);

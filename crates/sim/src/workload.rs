@@ -1,6 +1,6 @@
-//! Random work of several clients on one tree, each step checked against the POSIX model. Steps are taken one after
-//! another, each by a client drawn at random, so what one did the next must see, whoever it is; the network may do
-//! what it likes meanwhile.
+//! Random work of several clients on one tree, each step checked against the POSIX model. Steps run one after another,
+//! each on a client drawn at random, so each client must see the changes of all others; the network may do anything
+//! meanwhile.
 
 use crate::cluster::Cluster;
 use crate::model::{Inode, Model, ROOT, Stat};
@@ -21,9 +21,9 @@ pub struct Workload {
     fids: BTreeMap<Inode, Fid>,
     open: Vec<Open>,
     cred: Credentials,
-    /// Targets have little room: what takes space may be refused with ENOSPC, and then changes nothing.
+    /// True if targets have little room: operations that take space may be refused with ENOSPC, and then change nothing.
     may_be_full: bool,
-    /// The last steps, printed when one goes wrong.
+    /// The last steps, printed when one fails.
     log: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ struct Open {
     file: Arc<OpenFile>,
     inode: Inode,
     append: bool,
-    /// A write was cut short by a full target: the next fsync or close says so, once.
+    /// True if a full target cut a write short: the next fsync or close reports that, once.
     owes_error: bool,
 }
 
@@ -40,18 +40,18 @@ struct Open {
 const FILE_MAX: u64 = 600 << 10;
 /// Files open at a time.
 const OPEN_MAX: usize = 12;
-/// Names in a directory come from so few that they collide.
+/// Number of different names in a directory, so few that they collide.
 const NAMES: u64 = 7;
 
 impl Workload {
-    /// Work on `cluster` that `seed` determines.
+    /// Creates work on `cluster` that `seed` determines.
     pub fn new(cluster: Arc<Cluster>, seed: u64) -> Workload {
         let fids = [(ROOT, Fid::ROOT)].into_iter().collect();
         let (prng, model, cred) = (Prng::new(seed), Model::default(), Credentials::root());
         Workload { cluster, prng, model, fids, open: Vec::new(), cred, may_be_full: false, log: Vec::new() }
     }
 
-    /// The same on targets that have little room, or not.
+    /// Sets whether targets have little room.
     pub(crate) fn with_little_room(self, little: bool) -> Workload {
         Workload { may_be_full: little, ..self }
     }
@@ -86,10 +86,10 @@ impl Workload {
         }
     }
 
-    /// Everything that was done is durable afterwards: what crashes may not take away.
+    /// Makes everything durable, so that crashes may not take it away.
     pub async fn sync_all(&mut self) {
         self.note("sync all".into());
-        // Every client for itself: who has not synced since its changes must not be told, after a crash, that they are safe.
+        // Every client syncs for itself: a client that has not synced its changes must not count on them after a crash.
         for client in 0..self.cluster.client_count() {
             let client = self.cluster.client(client).clone();
             for (path, inode) in self.model.walk() {
@@ -142,15 +142,15 @@ impl Workload {
         panic!("{text}\nlast steps:\n  {}", self.log.join("\n  "));
     }
 
-    /// Both succeeded with the same, or failed with the same.
+    /// Checks that both succeeded with the same value, or failed with the same error.
     fn compare<T: PartialEq + std::fmt::Debug>(&self, got: Result<T, Errno>, want: Result<T, Errno>) {
         if got != want {
             self.fail(format!("the file system says {got:?}, POSIX says {want:?}"));
         }
     }
 
-    /// Whether the answer is ENOSPC and may be: then nothing was changed. It may also stand for another error that POSIX has
-    /// for the call, since POSIX does not say which of two is told.
+    /// True if the answer is ENOSPC and may be, in which case nothing was changed. It may replace another error that
+    /// POSIX has for the call, because POSIX does not say which of two errors is returned.
     fn is_refused<T>(&self, got: &Result<T, Errno>) -> bool {
         self.may_be_full && matches!(got, Err(Errno::ENOSPC))
     }
@@ -220,7 +220,7 @@ impl Workload {
         }
     }
 
-    /// The FID of a node never changes and is nobody else's.
+    /// Checks that the FID of a node never changes and belongs to no other node.
     fn learn(&mut self, inode: Inode, attr: &Attr) {
         let known = *self.fids.entry(inode).or_insert(attr.fid);
         if known != attr.fid {
@@ -272,7 +272,7 @@ impl Workload {
             return;
         }
         let want = self.model.link(inode, dir, &name);
-        // A directory and a taken name are both wrong; which is said first is not specified.
+        // A directory and a taken name are both errors; which one is reported first is not specified.
         let either = |e| if e == Errno::EEXIST { Errno::EPERM } else { e };
         self.compare(got.map(|_| ()).map_err(either), want.map_err(either));
     }
@@ -303,7 +303,7 @@ impl Workload {
             return;
         }
         let want = self.model.rename(from, &old, to, &new);
-        // POSIX allows either for a directory in the way that is not empty, or an ancestor.
+        // POSIX allows either error for a directory in the way that is not empty, or an ancestor.
         let either = |e| if matches!(e, Errno::EEXIST | Errno::EISDIR) { Errno::ENOTEMPTY } else { e };
         self.compare(got.map_err(either), want.map_err(either));
     }
@@ -333,7 +333,7 @@ impl Workload {
         let mut names = Vec::new();
         let mut cookie = 0;
         let fid = self.fids[&dir];
-        // Small answers, so that a listing takes several.
+        // Small replies, so that a listing takes several.
         let max_bytes = self.prng.range(200, 2000) as u32;
         loop {
             let client = self.cluster.client(client).clone();
@@ -465,8 +465,8 @@ impl Workload {
         done.expect("an open file");
     }
 
-    /// A target was full: of a write `done` bytes were written, and any part of the others, that is not specified. Nothing
-    /// else has changed.
+    /// Learns the effect of a write on a full target: `done` bytes were written, and an unspecified part of the others.
+    /// Nothing else has changed.
     async fn learn_part(&mut self, at: usize, offset: u64, bytes: &[u8], done: usize) {
         let Open { client, inode, append, .. } = self.open[at];
         let size = self.model.stat(inode).size;

@@ -17,8 +17,8 @@ fn two_runs_of_a_seed_are_one() {
     assert_eq!(run_seed(6, STEPS), run_seed(6, STEPS));
 }
 
-/// An OSS that was stopped in order had told the MDS so, and the simulated network lost the message when the OSS ended: new files
-/// got objects there for 10 s.
+/// An OSS that was stopped in order had told the MDS so, and the simulated network lost the message when the OSS ended:
+/// new files got objects there for 10 s.
 #[test]
 fn what_a_node_said_before_it_was_stopped_in_order_arrives() {
     run_seed(7001739, STEPS);

@@ -1,5 +1,5 @@
-//! A hostile client of its own: it speaks RPC from a node that the MGS lists for no server, knows every name, UUID and NID of
-//! the file system, and tries each door that once stood open. Each is refused, logged, and harmless.
+//! A hostile client: it speaks RPC from a node that the MGS lists for no server, knows every name, UUID and NID of the
+//! file system, and tries every request that was once accepted from anybody. Each is refused, logged, and harmless.
 
 use super::replays::layout_of;
 use super::*;
@@ -22,10 +22,10 @@ const MGS_NODE: u32 = 1;
 const MDS_NODE: u32 = 2;
 const OSS_NODE: u32 = 10;
 const CLIENT_NODE: u32 = 10_000;
-/// None of the cluster's nodes.
+/// Node number that no node of the cluster has.
 const STRANGER: u32 = 66_000;
 
-/// Somebody on the network.
+/// A stranger on the network.
 struct Stranger {
     node: RpcNode,
     net: nacre_lnet::SimNet,
@@ -44,7 +44,7 @@ impl Stranger {
         stranger
     }
 
-    /// As every client may connect.
+    /// Connects as any client may.
     fn import(&self, server: u32, target: &str) -> Arc<Import> {
         let rt = self.node.rt();
         self.import_as(server, target, Uuid::from_random(rt.random(), rt.random()), "stranger", 0)
@@ -121,8 +121,8 @@ impl std::io::Write for Log {
     }
 }
 
-/// Any client could have an OST destroy objects by their numbers, or all above a number as orphans, and rewrite what the
-/// objects know of their files: the OST did it, and said 0.
+/// Any client could make an OST destroy objects by their numbers, or all above a number as orphans, and rewrite the
+/// objects' records of their files: the OST did it, and reported success.
 #[test]
 fn an_ost_has_its_objects_made_and_destroyed_by_its_mdt_only() {
     let warnings = [
@@ -143,7 +143,7 @@ fn an_ost_has_its_objects_made_and_destroyed_by_its_mdt_only() {
         assert_refused(call::<ObjectFacts>(&ost, Opcode::LfsckQuery, &ObjectQuery::default()).await);
         assert_refused(call::<()>(&ost, Opcode::LfsckNotify, &ObjectRepairs::default()).await);
         c.rt().sleep(secs(2)).await;
-        // Saying that it is the MDT does not help, under whatever UUID.
+        // Claiming to be the MDT does not help, under whatever UUID.
         for client in [stranger.uuid("nacre-MDT0000"), Uuid([9; 16])] {
             let flags = connect_flags::MDS | connect_flags::RECOVERY;
             let mdt = stranger.import_as(OSS_NODE, "nacre-OST0000", client, "nacre-MDT0000", flags);
@@ -152,7 +152,7 @@ fn an_ost_has_its_objects_made_and_destroyed_by_its_mdt_only() {
         let mdt = stranger.import_as(OSS_NODE, "nacre-OST0000", stranger.uuid("nacre-MDT0000"), "nacre-MDT0000", 0);
         assert_refused(call::<CreateReply>(&mdt, Opcode::OstCreate, &orphans).await);
         assert_eq!(w.content(fid).await, b"content");
-        // The MDT's own connection was not touched: its files come and go.
+        // The MDT's own connection was not affected: it can still create and remove files.
         for i in 0..300 {
             u.file(ROOT, &format!("f{i}"), b"x").await;
         }
@@ -164,8 +164,8 @@ fn an_ost_has_its_objects_made_and_destroyed_by_its_mdt_only() {
     });
 }
 
-/// A target's UUID, which the MGS tells everybody, was enough to register it at another node: all clients went there. An MDT
-/// could be added by anybody, and any parameter set on every client.
+/// A target's UUID, which the MGS tells everybody, was enough to register the target at another node: all clients went
+/// there. Anybody could add an MDT, and set any parameter on every client.
 #[test]
 fn the_mgs_is_changed_by_its_servers_and_its_own_node_only() {
     let warnings = ["lctl replace_nids nacre-OST0000 66000@sim", "refused MGS_SET_PARAM of stranger at 66000@sim"];
@@ -200,8 +200,8 @@ fn the_mgs_is_changed_by_its_servers_and_its_own_node_only() {
     });
 }
 
-/// The name of a client is no secret either: whoever connected under it had the client thrown out, with what it had not
-/// written, and took over its export.
+/// The name of a client is no secret either: a stranger that connected under it got the client evicted, with its
+/// unwritten data, and took over its export.
 #[test]
 fn a_client_that_answers_is_not_pushed_out() {
     hostile(&["refused 66000@sim, which connects as"], |c, stranger| async move {
@@ -227,7 +227,8 @@ fn a_client_that_answers_is_not_pushed_out() {
     });
 }
 
-/// Any process could call a client back about its locks, for a target of its choice: the client gave them up, and told sizes.
+/// Any process could call a client back about its locks, for a target of its choice: the client gave them up, and
+/// reported sizes.
 #[test]
 fn a_client_is_called_back_by_its_own_servers_only() {
     hostile(&["refused 66000@sim, which would call back as nacre-OST0000"], |c, stranger| async move {
@@ -243,14 +244,14 @@ fn a_client_is_called_back_by_its_own_servers_only() {
             let blocking = BlockingCallback { handle: 1, resource: object, ..BlockingCallback::default() };
             assert_refused(call::<()>(&import, Opcode::LdlmBlCallback, &blocking).await);
         }
-        // Its own OST is obeyed.
+        // A callback from its own OST is obeyed.
         assert_eq!(user(&c, 1).content(file.fid()).await, b"dirty");
         u.release(file).await.unwrap();
         stranger
     });
 }
 
-/// Who the MDT is, an OST knows from its last start if the MGS is away.
+/// If the MGS is away, an OST knows from its last run which node has the MDT.
 #[test]
 fn an_ost_that_starts_without_the_mgs_obeys_its_mdt() {
     story(1, 1, |c| async move {
@@ -262,7 +263,7 @@ fn an_ost_that_starts_without_the_mgs_obeys_its_mdt() {
         c.crash(Server::Oss(0), Crash::PowerCut);
         c.restart(Server::Oss(0)).await.unwrap();
         let made = c.executed(Server::Oss(0), Opcode::OstCreate);
-        // More than were made ahead before.
+        // More files than there were precreated objects.
         for i in 0..300 {
             u.file(ROOT, &format!("f{i}"), b"x").await;
         }
@@ -271,14 +272,14 @@ fn an_ost_that_starts_without_the_mgs_obeys_its_mdt() {
     });
 }
 
-/// The table of parameters is held against those that there are.
+/// Compares the table of parameters with the registered ones.
 #[test]
 fn every_parameter_that_can_be_set_is_declared_with_its_range() {
     story(1, 1, |c| async move {
         user(&c, 0).file(ROOT, "f", b"x").await;
         let nodes = c.servers().into_iter().map(|server| c.server_node(server).unwrap());
         let all: Vec<Params> = nodes.chain([c.client_node(0).clone()]).map(|node| node.params().clone()).collect();
-        // Registering asserts that each is declared; here, that what is declared is registered.
+        // Registering asserts that each parameter is declared; this checks that each declared one is registered.
         let tables = all[0].declarations();
         for d in tables.all().filter(|d| d.access == Access::Kept) {
             let name = |params: &&Params| {
@@ -314,7 +315,7 @@ fn every_parameter_that_can_be_set_is_declared_with_its_range() {
     });
 }
 
-/// What the MGS keeps reaches servers and clients, those too that start later; what is not declared does not get in.
+/// Settings that the MGS keeps reach servers and clients, even those that start later; undeclared ones are refused.
 #[test]
 fn a_kept_setting_is_everywhere_and_stays() {
     story(1, 1, |c| async move {
@@ -345,7 +346,7 @@ fn a_kept_setting_is_everywhere_and_stays() {
     });
 }
 
-/// Root on a client was root on the file system, with no way to say otherwise.
+/// Root on a client was root on the file system, and that could not be turned off.
 #[test]
 fn root_is_squashed_but_on_trusted_nodes() {
     story(1, 2, |c| async move {

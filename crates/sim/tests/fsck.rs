@@ -1,5 +1,5 @@
-//! Damage of every kind, and what fsck makes of it: it finds exactly that, mends it, and finds nothing when it is run again;
-//! the file system works afterwards, and what was not damaged is as it was.
+//! Damage of every kind under fsck: it finds exactly that damage, repairs it, and finds nothing when it runs again; the
+//! file system works afterwards, and undamaged files are as they were.
 
 use super::*;
 use nacre_base::{OstIndex, Prng};
@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 /// Records of objects, on OSTs.
 const OST_OBJECTS: Table = Table("objects");
 
-/// What stories of damage are told about.
+/// The files that the stories use.
 #[derive(Clone, Copy)]
 struct Tree {
     dir: Fid,
@@ -44,7 +44,7 @@ async fn build(c: &Cluster) -> Tree {
     Tree { dir, sub, striped, small, other }
 }
 
-/// A turn at the MDT's storage, or an OST's.
+/// Runs `f` in a transaction of a target's storage, and finishes it.
 async fn turn<T>(osd: &dyn Osd, f: impl FnOnce(&mut dyn Transaction) -> T) -> T {
     let mut tx = osd.begin().await.unwrap();
     let out = f(&mut *tx);
@@ -78,7 +78,7 @@ fn link_key(fid: Fid, parent: Fid, name: &[u8]) -> Vec<u8> {
     [&fid.to_key()[..], &parent.to_key(), name].concat()
 }
 
-/// Where a file's object is.
+/// OST and FID of a file's object.
 async fn object(targets: &Targets, file: Fid, index: usize) -> (OstIndex, Fid) {
     turn(mdt(targets), |tx| {
         let inode = inode_of(tx, file);
@@ -88,7 +88,7 @@ async fn object(targets: &Targets, file: Fid, index: usize) -> (OstIndex, Fid) {
     .await
 }
 
-/// Counted findings: repaired, and left.
+/// Kinds of the findings, and whether each was repaired.
 fn kinds(found: &[Finding]) -> Vec<(Kind, bool)> {
     let mut kinds: Vec<_> = found.iter().map(|f| (f.kind, f.outcome == Outcome::Repaired)).collect();
     kinds.sort();
@@ -135,7 +135,7 @@ async fn close(targets: &Targets) {
     }
 }
 
-/// All files have what was written to them.
+/// Checks that all files have the data that was written to them.
 async fn intact(tree: Tree, u: User) {
     assert_eq!(u.names(ROOT).await, ["dir"]);
     assert_eq!(u.content(u.find(tree.dir, "striped").await.unwrap().fid).await, pattern(STRIPED, 1));
@@ -148,7 +148,7 @@ async fn intact(tree: Tree, u: User) {
     u.file(tree.dir, "new", b"new").await;
 }
 
-/// Damage of the MDT's tables that is mended without a trace.
+/// Damage of the MDT's tables that is repaired without a trace.
 fn namespace(expected: &[Kind], harm: impl FnOnce(Tree, &mut dyn Transaction) + Send + 'static) {
     let harm = |tree, targets: Arc<Targets>| async move { turn(mdt(&targets), |tx| harm(tree, tx)).await };
     damage(expected, harm, intact);
@@ -256,7 +256,7 @@ fn a_directory_with_two_names_keeps_the_one_that_dot_dot_says() {
     });
 }
 
-/// What is in lost+found.
+/// Names in lost+found.
 async fn lost_found(u: &User) -> Vec<String> {
     let mut at = ROOT;
     for name in [".lustre", "lost+found", "MDT0000"] {
@@ -288,7 +288,7 @@ fn an_inode_without_a_name_goes_to_lost_found() {
 fn a_circle_is_broken() {
     let harm = |tree: Tree, targets: Arc<Targets>| async move {
         turn(mdt(&targets), |tx| {
-            // As if `dir` were moved into its own subdirectory.
+            // As if `dir` had been moved into its own subdirectory.
             tables::delete_dirent(tx, ROOT, b"dir", tree.dir).unwrap();
             let entry = Dirent { fid: tree.dir, file_type: 0o040000 };
             tables::put_dirent(tx, tree.sub, b"dir", &entry).unwrap();
@@ -370,7 +370,7 @@ fn an_object_that_says_it_is_anothers() {
         let (index, fid) = object(&targets, tree.small, 0).await;
         turn(ost(&targets, index), |tx| {
             let mut record = tx.get(OST_OBJECTS, &fid.to_key()).unwrap().unwrap().to_vec();
-            // The parent's object id.
+            // A byte of the parent's object id.
             record[60] ^= 0x40;
             tx.put(OST_OBJECTS, &fid.to_key(), &record).unwrap();
         })
@@ -391,7 +391,7 @@ fn of_two_files_with_one_object_the_one_that_it_names_keeps_it() {
         })
         .await;
     };
-    // The object that the file had before is nobody's then.
+    // No file has the object then that the file had before.
     damage(&[Kind::MultipleReferenced, Kind::OrphanObject], harm, |tree, u| async move {
         assert_eq!(u.content(tree.striped).await, pattern(STRIPED, 1));
         assert_eq!(u.content(tree.other).await, b"other");
@@ -477,7 +477,7 @@ fn records(tx: &dyn Transaction, table: Table) -> Vec<(Vec<u8>, Vec<u8>)> {
     all
 }
 
-/// Changes, swaps, moves, doubles or removes a record.
+/// Changes, swaps, moves, duplicates or removes a record.
 fn harm_record(tx: &mut dyn Transaction, table: Table, prng: &mut Prng) {
     let all = records(tx, table);
     if all.is_empty() {
@@ -564,7 +564,7 @@ fn random_damage_is_mended_in_one_run() {
     (0..200).for_each(random_damage);
 }
 
-/// The status line of a running check's part.
+/// The status line of a part of a running check.
 fn state(c: &Cluster, name: &str) -> String {
     let shown = c.param(Server::Mds, &format!("mdd.*.{name}")).pop().unwrap().1;
     shown.lines().find_map(|l| l.strip_prefix("status: ")).unwrap().to_owned()
@@ -625,7 +625,7 @@ fn a_lost_object_of_a_running_file_system() {
         let server = Server::Oss(stripe.ost.0);
         turn(&*c.running_storage(server), |tx| tx.delete(OST_OBJECTS, &stripe.object.to_key()).unwrap()).await;
         c.running_storage(server).remove(stripe.object).await.unwrap();
-        // What the OST knew in memory it knows no more.
+        // The OST loses its knowledge in memory.
         c.running_storage(server).commit().await.unwrap();
         c.crash(server, Crash::Process);
         c.restart(server).await.unwrap();
@@ -639,7 +639,7 @@ fn a_lost_object_of_a_running_file_system() {
     });
 }
 
-/// What is merely in flux is no finding: checks run one after another while clients make, write, rename and remove.
+/// Unfinished changes are no findings: checks run one after another while clients create, write, rename and remove.
 #[test]
 fn a_check_finds_nothing_while_clients_work() {
     for seed in 0..20 {

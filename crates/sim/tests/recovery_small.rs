@@ -44,7 +44,7 @@ impl Change {
         }
     }
 
-    /// Makes the change: its result would be an error if it were executed twice, wherever that can be told.
+    /// Makes the change. A second execution would return an error wherever that is possible.
     async fn make(self, u: &User, s: &Scene) -> Result<(), Errno> {
         const XATTR_CREATE: u32 = 1;
         match self {
@@ -57,9 +57,10 @@ impl Change {
             Change::Rename => u.move_to(s.dir, "victim", s.dir, "new").await,
             Change::Setxattr => u.setxattr(&root(), s.dir, b"user.x", b"1", XATTR_CREATE).await,
             Change::Chmod => u.chmod(s.dir, 0o700).await.map(drop),
-            // By name with O_CREAT, for the MDT to know of it: what is open under a lock only is closed without a request.
+            // By name with O_CREAT, so that the MDT knows of it: a file open under a lock only is closed without a
+            // request.
             Change::Close => u.release(u.new_file(s.dir, "file", 0).await?).await,
-            // A write is a request when it is written back.
+            // A write becomes a request when it is written back.
             Change::Write => {
                 u.put(&s.file, 2, b"XY").await?;
                 u.fsync(&s.file, false).await
@@ -120,7 +121,7 @@ fn arm(c: &Cluster, change: Change, what: &str) {
     faults.arm(&format!("rpc.{opcode}.{what}"), Fault::once(FaultAction::Drop));
 }
 
-/// One message of the change is lost; it happens once all the same, and soon.
+/// One message of the change is lost; the change happens once all the same, and soon.
 fn survives_a_lost(message: &'static str, change: Change) {
     story(1, 1, move |c| async move {
         let u = user(&c, 0);
@@ -135,7 +136,7 @@ fn survives_a_lost(message: &'static str, change: Change) {
     });
 }
 
-/// The server executes the change, its answer is lost, and it dies, before or after committing.
+/// The server executes the change, its reply is lost, and the server dies, before or after committing.
 fn survives_a_crash(change: Change, committed: bool) {
     story(1, 2, move |c| async move {
         let (u, other) = (user(&c, 0), user(&c, 1));
@@ -225,7 +226,7 @@ fn what_was_synced_survives_every_server() {
     });
 }
 
-/// The answer comes from the disk of a server that was started anew: the file is open there all the same.
+/// The reply comes from the disk of a restarted server, and the file is open there all the same.
 #[test]
 fn an_open_that_was_committed_and_not_answered_keeps_its_file() {
     story(1, 2, |c| async move {
@@ -261,7 +262,7 @@ fn a_read_waits_for_its_server() {
         let file = u.new_file(ROOT, "f", 0).await.unwrap();
         u.put(&file, 0, b"data").await.unwrap();
         u.fsync(&file, false).await.unwrap();
-        // Of a client that has nothing of it in its cache.
+        // From a client that has nothing of it cached.
         let reader = user(&c, 1);
         let handle = reader.open(&root(), file.fid(), 0).await.unwrap();
         let opened = handle.clone();
@@ -279,7 +280,8 @@ fn a_read_waits_for_its_server() {
     });
 }
 
-/// Imperative recovery: who hears of the restart comes back at once, who does not at its next try, up to ten seconds later.
+/// Imperative recovery: a client that is told of the restart comes back at once, another at its next try, up to ten
+/// seconds later.
 #[test]
 fn who_is_told_of_a_restart_need_not_wait_for_the_next_try() {
     let pause = |told: bool| {

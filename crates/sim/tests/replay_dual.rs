@@ -1,5 +1,5 @@
-//! Two clients whose changes depend on each other's, and a server that dies with them: they come back in the order in which
-//! they happened. Topics of Lustre's `replay-dual`, whose case ids are in brackets.
+//! Two clients whose changes depend on each other, and a server that dies with them: the changes are replayed in the
+//! order in which they happened. Topics of Lustre's `replay-dual`, whose case ids stand above the tests.
 
 use super::replays::*;
 use super::*;
@@ -12,7 +12,7 @@ use nacre_wire::Opcode;
 
 mod missing;
 
-/// What both do behind a barrier is lost with the MDS, and is there again.
+/// Both clients' changes behind a barrier are lost with the MDS, and are there again.
 fn interwoven<F, G>(work: impl FnOnce(User, User) -> F + Send + 'static, check: impl Fn(User) -> G + Send + 'static)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -276,7 +276,7 @@ fn both_append_while_all_die() {
     append_while(&[MDS, OSS, Server::Oss(1)]);
 }
 
-/// 28, 25: who waits for a lock comes after who has it
+/// 28, 25: the client that waits for a lock gets it after its holder
 #[test]
 fn a_reader_that_waited_for_the_writers_lock_reads_what_was_written() {
     witnessed(1, |c, a, b| async move {
@@ -285,7 +285,7 @@ fn a_reader_that_waited_for_the_writers_lock_reads_what_was_written() {
         a.fsync(&file, false).await.unwrap();
         let theirs = b.reopen(file.fid()).await;
         a.put(&file, 0, b"new").await.unwrap();
-        // The writer does not hear that somebody waits.
+        // The writer does not learn that another client waits.
         c.callback_mishaps(0, Opcode::LdlmBlCallback, Mishap::LostRequest, 2);
         let reading = c.rt().spawn({
             let (b, theirs) = (b.clone(), theirs.clone());
@@ -397,7 +397,7 @@ fn the_mds_dies_again_in_the_recovery_of_both() {
     });
 }
 
-/// 8-10, 19: the answer was lost, then the server, then the answer to the replay
+/// 8-10, 19: first the reply was lost, then the server, then the reply to the replay
 #[test]
 fn a_change_is_made_once_however_often_it_is_said() {
     witnessed(1, |c, a, b| async move {
@@ -467,7 +467,7 @@ fn two_mounts_of_one_node_recover_each_for_itself() {
     });
 }
 
-/// 1: what one cached of the other's is not believed after the crash
+/// 1: one client's cache of the other's changes is not believed after the crash
 #[test]
 fn nothing_cached_before_the_crash_is_believed_after_the_others_change() {
     witnessed(1, |c, a, b| async move {
@@ -485,7 +485,7 @@ fn nothing_cached_before_the_crash_is_believed_after_the_others_change() {
     });
 }
 
-/// What a client had in its cache only is called back at an OST that was started anew.
+/// Data that a client had only in its cache is called back at a restarted OST.
 #[test]
 fn what_both_wrote_into_halves_of_one_object_is_whole() {
     witnessed(1, |c, a, b| async move {

@@ -1,5 +1,5 @@
-//! One OST that dies with what it had answered and not committed. Topics of Lustre's `replay-ost-single`, whose case ids are
-//! in brackets.
+//! One OST that dies with changes that it had acknowledged and not committed. Topics of Lustre's `replay-ost-single`,
+//! whose case ids stand above the tests.
 
 use super::replays::*;
 use super::*;
@@ -22,7 +22,7 @@ fn with_nothing_written_nothing_is_replayed() {
     });
 }
 
-/// 1, 2: objects that were made in advance, and given to files since, are there
+/// 1, 2: precreated objects that were given to files since are there
 #[test]
 fn files_made_while_the_ost_commits_nothing_have_their_objects() {
     witnessed(1, |c, u, w| async move {
@@ -37,7 +37,7 @@ fn files_made_while_the_ost_commits_nothing_have_their_objects() {
     });
 }
 
-/// 2: also those that the OST had made and not committed
+/// 2: also objects that the OST had created and not committed
 #[test]
 fn files_of_objects_that_the_ost_lost_can_be_written() {
     witnessed(1, |c, u, w| async move {
@@ -211,7 +211,7 @@ fn no_deadline_passes_while_a_recovery_is_slow() {
     });
 }
 
-/// 10: a reader's lock and a writer's of one client, and both are brought back
+/// 10: a read lock and a write lock of one client, both of which are replayed
 #[test]
 fn locks_for_reading_and_writing_of_one_client_do_not_get_in_each_others_way() {
     witnessed(1, |c, u, w| async move {
@@ -219,7 +219,7 @@ fn locks_for_reading_and_writing_of_one_client_do_not_get_in_each_others_way() {
         u.put(&file, 0, &[1; 300_000]).await.unwrap();
         u.fsync(&file, false).await.unwrap();
         c.cancel_lru_locks(0, Locks::Osc);
-        // The other's lock keeps this one's small.
+        // The other client's lock keeps this one's small.
         let theirs = w.reopen(file.fid()).await;
         assert_eq!(w.get(&theirs, 200_000, 10).await, [1; 10]);
         assert_eq!(u.get(&file, 0, 10).await, [1; 10]);
@@ -253,7 +253,7 @@ fn the_size_that_only_the_writer_knows_is_told_to_others_after_the_crash() {
     });
 }
 
-/// A sentence and what it is about: an operation on an object, lost with the OST.
+/// One operation on an object, lost with the OST.
 fn on_an_object<F>(operation: impl FnOnce(User, Arc<OpenFile>) -> F + Send + 'static, want: Vec<u8>)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -326,7 +326,7 @@ fn owners_and_times_of_objects_follow_though_the_ost_died() {
     });
 }
 
-/// What was promised to clients before is not promised twice, nor kept from others for ever.
+/// Space promised to clients before is neither promised twice nor kept from others for ever.
 #[test]
 fn grants_are_counted_anew_and_never_exceed_the_space() {
     let limit = secs(10_000);
@@ -366,7 +366,7 @@ fn space_is_told_without_the_ost_that_is_away() {
     });
 }
 
-/// Two crashes, and what was dirty in between.
+/// Two crashes, and dirty data in between.
 #[test]
 fn an_ost_dies_in_the_middle_of_its_recovery() {
     witnessed(1, |c, u, w| async move {
@@ -389,8 +389,8 @@ fn an_ost_dies_in_the_middle_of_its_recovery() {
     });
 }
 
-/// The OST makes a truncation, whose answer is lost, and what the same client writes elsewhere in the object: only that one
-/// would be replayed, and refused for the other one is missing.
+/// The OST executes a truncation, whose reply is lost, and a write of the same client elsewhere in the object: only the
+/// write would be replayed, and refused because the truncation is missing.
 #[test]
 fn written_beside_a_truncation_that_is_not_answered_is_kept() {
     witnessed(1, |c, u, w| async move {
@@ -401,7 +401,7 @@ fn written_beside_a_truncation_that_is_not_answered_is_kept() {
         c.mishap(OSS, Opcode::OstPunch, Mishap::LostReply);
         u.put(&file, 0, b"new").await.unwrap();
         let crash = async {
-            // Long enough for what is dirty to be written back.
+            // Long enough for dirty data to be written back.
             c.rt().sleep(secs(4)).await;
             assert!(c.has_struck(OSS));
             fail(&c, OSS).await;

@@ -1,5 +1,5 @@
-//! One client, whose server dies with what it had answered and not committed: the client has it done again, and programs
-//! see a pause. Topics of Lustre's `replay-single`, whose case ids are in brackets.
+//! One client, whose server dies with changes that it had acknowledged and not committed: the client replays them, and
+//! programs see a pause. Topics of Lustre's `replay-single`, whose case ids stand above the tests.
 
 use super::replays::*;
 use super::*;

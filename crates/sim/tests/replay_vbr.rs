@@ -1,5 +1,5 @@
-//! A server crashes with changes of several clients that are not durable, and one of the clients does not come back. What
-//! the others replay must find what it was based on, or fail and be told; see `docs/decisions/0012`.
+//! A server crashes with changes of several clients that are not durable, and one of the clients does not come back. The
+//! replays of the others must find the state that they were based on, or fail and be reported; see `docs/decisions/0012`.
 
 mod course;
 mod data;
@@ -11,9 +11,9 @@ use nacre_wire::attr::mode::S_ISUID;
 
 /// The client that comes back, and whose changes the stories are about.
 const SURVIVOR: usize = 0;
-/// The client that does not.
+/// The client that does not come back.
 const MISSING: usize = 1;
-/// One that comes back too.
+/// Another client that comes back.
 const OTHER: usize = 2;
 
 const ALICE: u32 = 1000;
@@ -32,7 +32,7 @@ struct Scene {
     to: Fid,
 }
 
-/// What a file contains at first.
+/// Initial content of a file.
 const OLD: &[u8] = b"old content";
 
 impl Scene {
@@ -41,7 +41,7 @@ impl Scene {
         let dir = u.dir(ROOT, "scene").await.unwrap();
         let (x, y) = (u.file(dir, "x", OLD).await, u.file(dir, "y", OLD).await);
         let (from, to) = (u.dir(dir, "from").await.unwrap(), u.dir(dir, "to").await.unwrap());
-        // Who is not connected is not waited for.
+        // Connects, because a recovery waits only for clients that were connected.
         assert_eq!(user(&c, OTHER).content(x).await, OLD);
         missing.file(dir, "theirs", OLD).await;
         missing.remove(dir, "theirs").await.unwrap();
@@ -50,20 +50,21 @@ impl Scene {
         scene
     }
 
-    /// Nothing that happened so far is lost by a crash.
+    /// Makes everything durable that happened so far.
     async fn all_is_durable(&self) {
         self.u.sync().await.unwrap();
         self.c.rt().sleep(secs(30)).await;
     }
 
-    /// The server dies, and the missing client with it; the server is started, and does not wait for the missing for long.
+    /// The server dies, and the missing client with it; the server starts again, and does not wait long for the missing
+    /// client.
     async fn crash(&self, server: Server) {
         self.c.kill_client(MISSING);
-        // What was written to an object is not there by chance.
+        // A power cut, so that data written to an object is not there by chance.
         self.c.crash(server, Crash::PowerCut);
         self.c.restart(server).await.unwrap();
         assert_eq!(self.c.set_param(server, "*.*.recovery_time_soft", "20"), 1);
-        // Answered when it is over.
+        // Answered when the recovery is over.
         self.u.statfs().await.unwrap();
         self.c.rt().sleep(secs(60)).await;
         assert_eq!(status(&self.c, server, "status"), "COMPLETE");
@@ -72,13 +73,13 @@ impl Scene {
         assert_eq!(status(&self.c, server, "completed_clients"), format!("{}/{known}", known - 1), "one is evicted");
     }
 
-    /// The MDS crashes; so many replays fail.
+    /// Crashes the MDS; `failed` replays fail.
     async fn crash_mds(&self, failed: usize) {
         self.crash(Server::Mds).await;
         self.check_failed(Server::Mds, failed);
     }
 
-    /// The OSS crashes; so many replays fail.
+    /// Crashes the OSS; `failed` replays fail.
     async fn crash_oss(&self, failed: usize) {
         self.crash(Server::Oss(0)).await;
         self.check_failed(Server::Oss(0), failed);
@@ -90,7 +91,7 @@ impl Scene {
         assert_eq!(counted, if failed == 0 { String::new() } else { failed.to_string() });
     }
 
-    /// Whether the survivor's program hears of a loss when it wants to be sure of a file or directory.
+    /// True if fsync of a file or directory tells the survivor's program of a loss.
     async fn is_told(&self, fid: Fid) -> bool {
         let file = self.u.open(&root(), fid, 0).await.unwrap();
         let told = self.u.fsync(&file, false).await;
@@ -101,18 +102,18 @@ impl Scene {
         told.is_err()
     }
 
-    /// Whether the survivor's program hears that what it made is lost, and finds it gone then.
+    /// True if the survivor's program is told that the file it made is lost, and then finds it gone.
     async fn is_lost(&self, file: &OpenFile) -> bool {
         self.u.fsync(file, false).await == Err(Errno::EIO) && self.is_gone(file).await
     }
 
-    /// Whether the survivor's program hears that its open file is no more.
+    /// True if the survivor's program is told that its open file is gone.
     async fn is_gone(&self, file: &OpenFile) -> bool {
-        // Of the MDT, or of an OST that has destroyed the objects.
+        // From the MDT, or from an OST that has destroyed the objects.
         matches!(self.u.fsync(file, false).await, Err(Errno::ESTALE | Errno::ENOENT))
     }
 
-    /// What everybody sees in a directory.
+    /// Checks the names that all clients see in a directory.
     async fn names_are(&self, dir: Fid, want: &[&str]) {
         assert_eq!(self.u.names(dir).await, want);
         assert_eq!(user(&self.c, OTHER).names(dir).await, want);
@@ -126,7 +127,7 @@ fn status(c: &Cluster, server: Server, line: &str) -> String {
     value.unwrap_or_default()
 }
 
-/// Three clients, one of which will be missing.
+/// Tells a story with three clients, one of which will be missing.
 fn vbr<F, Fut>(tell: F)
 where
     F: FnOnce(Scene) -> Fut + Send + 'static,
@@ -199,8 +200,8 @@ mod create {
         });
     }
 
-    /// The survivor's program made a file of its own under a name that the missing client had freed: it must not be told
-    /// that the old file is it.
+    /// The survivor's program created a file under a name that the missing client had freed: its open must not lead to
+    /// the old file.
     #[test]
     fn does_not_take_an_old_file_for_the_new_one() {
         vbr(|s| async move {
@@ -235,7 +236,7 @@ mod create {
 mod unlink {
     use super::*;
 
-    /// The missing client had replaced `x`: what the survivor removed was the new one.
+    /// The missing client had replaced `x`: the survivor removed the new file.
     #[test]
     fn does_not_hit_the_old_file() {
         vbr(|s| async move {
@@ -345,7 +346,7 @@ mod rename {
         });
     }
 
-    /// What the survivor replaced was the missing client's.
+    /// The file that the survivor replaced was the missing client's.
     #[test]
     fn does_not_replace_another_target() {
         vbr(|s| async move {
@@ -421,8 +422,8 @@ mod link {
 mod attributes {
     use super::*;
 
-    /// The missing client gave a program away, and the survivor made it run as its new owner. Without the first the second
-    /// would make it run as root.
+    /// The missing client gave a program away, and the survivor made it run with its new owner's rights. Without the
+    /// first change the second would make it run as root.
     #[test]
     fn permissions_that_another_owner_was_meant_to_give_are_not_given() {
         vbr(|s| async move {

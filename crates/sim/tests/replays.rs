@@ -1,4 +1,4 @@
-//! What the replay suites share: one who works, and a witness on another node who finds what the servers know.
+//! Common parts of the replay suites: a client that works, and a witness on another node that sees what the servers know.
 
 use super::*;
 use nacre_client::{FlockKind, FlockRequest};
@@ -8,10 +8,10 @@ use nacre_wire::layout::Layout;
 pub(crate) const MDS: Server = Server::Mds;
 pub(crate) const OSS: Server = Server::Oss(0);
 
-/// Longer than this nobody waits for a server that is up again, if all its clients are there.
+/// Longest wait for a server that is up again, if all its clients are there.
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(12);
 
-/// A user and a witness, of a file system with so many OSTs.
+/// Tells a story with a user and a witness, of a file system with `oss` OSTs.
 pub(crate) fn witnessed<F, Fut>(oss: u32, tell: F)
 where
     F: FnOnce(Arc<Cluster>, User, User) -> Fut + Send + 'static,
@@ -19,7 +19,7 @@ where
 {
     story(oss, 2, |c| async move {
         let (one, two) = (user(&c, 0), user(&c, 1));
-        // A server commits who is new: behind a barrier that would take for ever.
+        // A server commits the record of a new client, which would wait for ever behind a barrier.
         for client in [&one, &two] {
             client.statfs().await.unwrap();
         }
@@ -27,7 +27,7 @@ where
     });
 }
 
-/// The server fails and comes back: soon, and for everybody. How many requests were replayed.
+/// The server fails and comes back, soon and for all clients. Returns how many requests were replayed.
 pub(crate) async fn fail(c: &Cluster, server: Server) -> u64 {
     let recovered = c.fail(server).await;
     assert!(recovered.pause < PAUSE_MAX, "{server:?} was away for {:?}", recovered.pause);
@@ -36,7 +36,7 @@ pub(crate) async fn fail(c: &Cluster, server: Server) -> u64 {
     recovered.replayed
 }
 
-/// Who has no such name says ENOENT.
+/// True for ENOENT, because the name does not exist.
 pub(crate) fn gone<T>(found: Result<T, Errno>) -> bool {
     found.map(drop) == Err(Errno::ENOENT)
 }
@@ -46,7 +46,7 @@ pub(crate) async fn layout_of(u: &User, fid: Fid) -> Layout {
     nacre_wire::lov_ea::decode_layout(&value).unwrap().0
 }
 
-/// Bytes that can be written.
+/// Bytes available for writing.
 pub(crate) async fn available(u: &User) -> u64 {
     let space = u.statfs().await.unwrap();
     space.blocks_available * u64::from(space.block_size)

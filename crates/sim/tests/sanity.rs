@@ -1,4 +1,4 @@
-//! One client: what POSIX promises, over stripes.
+//! One client: POSIX's guarantees, over stripes.
 
 use super::*;
 use nacre_sim::cluster::Server;

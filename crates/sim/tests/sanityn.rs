@@ -1,4 +1,4 @@
-//! Two clients: what one does the other sees, at once.
+//! Two clients: each sees the other's changes at once.
 
 use super::*;
 use nacre_base::fault::{Fault, FaultAction};
@@ -49,8 +49,8 @@ fn data_and_size_are_seen_at_once() {
     });
 }
 
-/// A write around the cache takes no lock of the writer's: while it is under way at the server, what the writer's own
-/// client has cached may be older than what others have read.
+/// A write around the cache takes no lock for its client: while it is under way at the server, the cache of the writer's
+/// own client may be older than what others have read.
 #[test]
 fn who_writes_around_its_cache_does_not_read_older_bytes_than_others_did() {
     story(1, 2, |c| async move {
@@ -224,7 +224,7 @@ fn servers_know_their_clients_until_they_leave() {
         let exports =
             || (c.exports(Server::Mgs), c.exports(Server::Mds), c.exports(Server::Oss(0)) + c.exports(Server::Oss(1)));
         let (mgs, mds, oss) = exports();
-        // Three targets and three clients; three clients; the MDT at both OSTs, and whoever touched the file's one.
+        // Three targets and three clients; three clients; the MDT at both OSTs, and two clients at the OST of the file.
         assert_eq!((mgs, mds, oss), (6, 3, 4));
         another.unmount().await;
         assert_eq!(exports(), (5, 2, 3));

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 const ROOT: Fid = Fid::ROOT;
 
-/// Tells a story to a cluster with so many OSSs and clients; afterwards nothing may be left of it.
+/// Tells a story to a cluster of `oss` OSSs and `clients` clients; afterwards nothing may be left of it.
 fn story<F, Fut>(oss: u32, clients: u32, tell: F)
 where
     F: FnOnce(Arc<Cluster>) -> Fut + Send + 'static,
@@ -33,7 +33,7 @@ where
     story_in(Cluster::builder().oss(oss).clients(clients), tell);
 }
 
-/// The same, in a cluster of another kind; what the story tells in the end.
+/// Tells a story to another kind of cluster. Returns the story's result.
 fn story_in<F, Fut, T>(builder: Builder, tell: F) -> T
 where
     F: FnOnce(Arc<Cluster>) -> Fut + Send + 'static,
@@ -52,7 +52,7 @@ where
     run(1, limit, builder, story).0
 }
 
-/// A client as its superuser sees it, with names for what the stories do most.
+/// A client for its superuser, with methods for the stories' common operations.
 #[derive(Clone)]
 struct User(Arc<Client>);
 
@@ -95,7 +95,7 @@ impl User {
         made.map(|(_, file)| file)
     }
 
-    /// A closed file with this content.
+    /// Creates a closed file with this content.
     async fn file(&self, parent: Fid, name: &str, content: &[u8]) -> Fid {
         let file = self.new_file(parent, name, O_EXCL).await.unwrap();
         self.put(&file, 0, content).await.unwrap();
@@ -131,7 +131,7 @@ impl User {
         self.getattr(&root(), fid).await
     }
 
-    /// Whether the file is no more: unlinked files linger for a moment.
+    /// True if the file is gone; unlinked files linger for a moment.
     async fn is_gone(&self, cluster: &Cluster, fid: Fid) -> bool {
         cluster.rt().sleep(secs(10)).await;
         self.stat(fid).await.map(drop) == Err(Errno::ESTALE)
@@ -153,7 +153,7 @@ impl User {
         self.setattr(&root(), fid, SetAttr { mode: Some(mode), ..SetAttr::default() }, None).await
     }
 
-    /// All names but `.` and `..`, sorted; in as many answers as it takes.
+    /// All names but `.` and `..`, sorted, from as many replies as needed.
     async fn names(&self, dir: Fid) -> Vec<String> {
         let (mut names, mut cookie) = (Vec::new(), 0);
         loop {
@@ -169,7 +169,7 @@ impl User {
     }
 }
 
-/// Smallest stripes over `count` objects; more than there are OSTs if `overstripe`.
+/// Layout of smallest stripes over `count` objects; more than there are OSTs if `overstripe`.
 fn stripes(count: i32, overstripe: bool) -> Option<LayoutSpec> {
     let component = ComponentSpec {
         end: u64::MAX,
@@ -182,7 +182,7 @@ fn stripes(count: i32, overstripe: bool) -> Option<LayoutSpec> {
     Some(LayoutSpec { components: vec![component] })
 }
 
-/// Bytes in which every place can be told from its neighbours.
+/// Bytes in which every place differs from its neighbours.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64).map(|i| (i.wrapping_mul(31).wrapping_add(seed * 7) >> 3) as u8).collect()
 }

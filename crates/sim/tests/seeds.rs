@@ -7,7 +7,7 @@ use nacre_sim::sharing::{Hazard, run_hazard};
 /// Steps of a run: enough for files to be renamed, opened, unlinked and written to in every order.
 const STEPS: u32 = 200;
 
-/// Runs a seed twice: what happens is determined by the seed alone.
+/// Runs a seed twice: the seed alone determines what happens.
 fn twice(seed: u64, trouble: Trouble) {
     assert_eq!(Trouble::of_seed(seed), trouble);
     let first = run_seed(seed, STEPS);
@@ -40,14 +40,14 @@ fn together() {
 }
 
 /// `tokio::sync::watch` wakes its receivers in an order of its own, and `tokio::select!` polls its branches in one: two
-/// runs of any seed differed until the executor sorted what is woken together and every `select!` was biased.
+/// runs of any seed differed until the executor sorted tasks that are woken together and every `select!` was biased.
 #[test]
 fn seed_15_was_not_the_same_twice() {
     twice(15, Trouble::Calm);
 }
 
-/// A client's goodbye to the MGS was lost, and the MGS never evicted it: it hears its other clients once a minute, took
-/// each such silence for an outage of its own, and gave everyone time to come back, for ever.
+/// A client's disconnect from the MGS was lost, and the MGS never evicted the client: it hears its other clients once a
+/// minute, took each such silence for an outage of its own, and gave all clients time to come back, for ever.
 #[test]
 fn seed_100007_was_never_evicted_by_the_mgs() {
     run_seed(100_007, 2000);
@@ -60,12 +60,12 @@ fn seed_10_created_before_the_mdt_knew_the_ost() {
     run_seed(10, STEPS);
 }
 
-/// Over a lossy network while servers die. An open that only a lock had kept was told to the MDT twice, as its answer was
-/// lost (10106); a glimpse named a lock that was on its way back, and the client did not tell what it had written under
-/// another one (12318); a recovery that was broken off after its replays began anew, and they were taken for late
-/// duplicates and never answered (15142); an open whose answer was lost and whose change was committed got that answer from
-/// the restarted MDT, which did not know the file to be open and destroyed it with its last name (44582);
-/// and who gave a lock back did not wait for a flush under another one, but asked without end (40982).
+/// Over a lossy network while servers die. The MDT was told twice of an open that only a lock had kept, because its reply
+/// was lost (10106). A glimpse named a lock that was on its way back, and the client did not report what it had written
+/// under another one (12318). A recovery that was broken off after its replays began anew, and they were taken for late
+/// duplicates and never answered (15142). An open whose reply was lost and whose change was committed got that reply from
+/// the restarted MDT, which did not know that the file was open and destroyed it with its last name (44582). A client
+/// that gave a lock back did not wait for a flush under another one, but asked again without end (40982).
 #[test]
 fn what_is_said_twice_while_servers_die_is_answered_twice() {
     for seed in [10_106, 12_318, 12_702, 15_142, 16_602, 40_982, 44_582] {
@@ -73,8 +73,9 @@ fn what_is_said_twice_while_servers_die_is_answered_twice() {
     }
 }
 
-/// All OSTs were away for longer than 100 s, and a create failed with ENXIO (901306). A new client asked for space while an OST
-/// recovered, was turned down, and never tried again, so that the OST heard nobody and kept a dead client's locks (902504, 904592).
+/// All OSTs were away for longer than 100 s, and a create failed with ENXIO (901306). A new client asked for space while
+/// an OST recovered, was refused, and never tried again, so that the OST heard no client and kept a dead client's locks
+/// (902504, 904592).
 #[test]
 fn osts_that_are_away_for_long_are_waited_for_and_found_again() {
     for seed in [901_306, 902_504, 904_592] {
@@ -83,15 +84,15 @@ fn osts_that_are_away_for_long_are_waited_for_and_found_again() {
     }
 }
 
-/// A restarted MDT could not read for 100 s which OSTs there are, because the MGS was cut off, and took that for a file system
-/// without any.
+/// For 100 s a restarted MDT could not read which OSTs there are, because the MGS was cut off, and concluded that the
+/// file system has none.
 #[test]
 fn an_mdt_that_has_not_heard_of_its_osts_waits_for_the_mgs() {
     nacre_sim::crashes::run_answering(Answers::Device, 2_021_946, 400);
 }
 
-/// An OST with little room was started again. The first client that came back was promised all of it, and what another had
-/// cached under the promise that it had had before found no space.
+/// An OST with little room was restarted. The first client that came back was promised all of it, and data that another
+/// client had cached under its earlier promise found no space.
 #[test]
 fn space_that_was_promised_before_a_restart_stays_promised() {
     for seed in [3_000_034, 3_000_038, 3_000_062, 3_000_122, 3_000_124] {
@@ -99,21 +100,22 @@ fn space_that_was_promised_before_a_restart_stays_promised() {
     }
 }
 
-/// A full MDT refused a rename that POSIX refuses for another reason, since the name's directory had entries. Either error is
-/// right, and the checker knew only one.
+/// A full MDT refused a rename that POSIX refuses for another reason, because the name's directory had entries. Either
+/// error is right, and the checker knew only one.
 #[test]
 fn a_full_target_may_refuse_what_is_wrong_anyway() {
     nacre_sim::crashes::run_answering(Answers::Memory, 4_000_618, 400);
 }
 
-/// A truncation was made and its answer lost; a write to the same object, made after it, was answered. The restarted OST refused
-/// that one's replay, for the truncation was missing.
+/// A truncation was executed and its reply lost; a write to the same object, executed after it, was answered. The
+/// restarted OST refused the write's replay, because the truncation was missing.
 #[test]
 fn seed_51422_wrote_while_it_truncated() {
     nacre_sim::crashes::run_under(Conditions::default(), 51_422, 400);
 }
 
-/// An MDT that had not used any object of an OST before it crashed had the next ones made, and those from before stayed.
+/// An MDT that had not used any object of an OST before it crashed had further ones created, and those from before the
+/// crash stayed.
 #[test]
 fn objects_made_ahead_for_nobody_do_not_stay() {
     for seed in [208, 283] {
@@ -121,8 +123,8 @@ fn objects_made_ahead_for_nobody_do_not_stay() {
     }
 }
 
-/// While one process of a client truncates, and the answer is lost, another one of the same client asked its own locks for the
-/// size, when others had already been told the new one.
+/// While one process of a client truncated, and the reply was lost, another process of the same client took the size from
+/// its own locks, when other clients had already seen the new one.
 #[test]
 fn a_size_is_not_older_for_the_client_that_changes_it() {
     for seed in [141, 1671, 1706] {

@@ -1,10 +1,11 @@
-//! Calling clients back about their locks: somebody waits for one (LDLM_BL_CALLBACK), or asks what its holder knows
-//! (LDLM_GL_CALLBACK). A client serves the target [`callback_target`] for it; the import of that is made at the first
-//! callback, and goes with the client's export.
+//! Callbacks to clients about their locks. LDLM_BL_CALLBACK tells a holder that its lock is wanted; LDLM_GL_CALLBACK
+//! asks a holder for the size and times that it knows. A client serves the target [`callback_target`] for them; the
+//! import of that target is made at the first callback, and goes with the client's export.
 //!
-//! A callback is sent until it is answered, or the lock is back. Whether that is in time is the engine's concern; but a
-//! client that does not answer, and was not heard of for as long as that, is evicted at once. Whoever waits for its lock
-//! may have to give one back too, at another target, and can't before: a dead client must not have as long as one that lives.
+//! A callback is sent until it is answered, or the lock is back. The engine decides whether that is in time; but a
+//! client that does not answer, and was not heard of for the callback timeout, is evicted at once. The client that
+//! waits for its lock may have to give one back at another target, too, and cannot do so before: a dead client must not
+//! get as much time as one that is alive.
 
 use crate::lock_table::{Shared, client_of};
 use futures_util::future::join_all;
@@ -20,30 +21,30 @@ use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-/// One try of a callback. Shorter than the RPC layer waits before it doubts a connection: after it the client is looked
-/// for where it is then.
+/// Time for one try of a callback. Shorter than the RPC layer waits before it doubts a connection; the next try goes to
+/// the client's current NID.
 const TRY_TIMEOUT: Duration = Duration::from_secs(8);
-/// After a try that failed at once.
+/// Shortest time from one try to the next, for tries that fail at once.
 const TRY_PAUSE: Duration = Duration::from_secs(1);
-/// Who has not answered a callback by then, after a few tries, is evicted if it was not heard of for long.
+/// A client that has not answered a callback by then, after a few tries, is evicted if it was not heard of for long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(24);
-/// A glimpse goes without those who have not answered by then.
+/// A glimpse goes on without the holders that have not answered by then.
 const GLIMPSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 const _: () = assert!(TRY_TIMEOUT.as_secs() * 3 <= ANSWER_TIMEOUT.as_secs(), "one lost message must evict nobody");
 const _: () = assert!(TRY_TIMEOUT.as_secs() * 2 < GLIMPSE_TIMEOUT.as_secs(), "one lost message must lose no size");
 
-/// How many holders are asked first, all at once; then twice as many, and so on.
+/// Number of holders that are asked first, all at once; then twice as many, and so on.
 const GLIMPSE_TOGETHER: usize = 4;
 
-/// A holder of a lock, to be asked what it knows.
+/// A holder of a lock, to be asked for an object's size and times.
 pub(crate) struct Asked {
     pub(crate) peer: Arc<Peer>,
     pub(crate) holder: GlimpseHolder,
 }
 
 impl Asked {
-    /// Whether nobody behind this holder can know of a larger size.
+    /// Returns whether this holder's answer settles the size: no holder after it can know of a larger one.
     fn is_settled_by(&self, attr: &ObjectAttr) -> bool {
         attr.size > self.holder.settles_above
     }
@@ -60,7 +61,7 @@ impl Peer {
         Peer { export, import: OnceLock::new() }
     }
 
-    /// The import of the client's callback target, at the place where the client is now.
+    /// The import of the client's callback target, at the client's current NID.
     fn import(&self, shared: &Shared) -> Arc<Import> {
         let nid = self.export.nid();
         let (import, last) = self.import.get_or_init(|| (new_import(shared, &self.export, nid), Mutex::new(nid)));
@@ -70,13 +71,13 @@ impl Peer {
         import.clone()
     }
 
-    /// Whether the client was not heard of for `timeout`, and has not answered a callback since `begin` either.
+    /// Returns whether the client was not heard of for `timeout`, and has not answered a callback since `begin` either.
     fn is_gone(&self, begin: Time, now: Time, timeout: Duration) -> bool {
         now.since(begin) >= ANSWER_TIMEOUT && now.since(self.export.last_heard()) >= timeout
     }
 }
 
-/// Without parameters and pings: there may be thousands.
+/// Makes an import without parameters and pings, because there may be thousands.
 fn new_import(shared: &Shared, export: &Export, nid: Nid) -> Arc<Import> {
     let target = &shared.target;
     let name = target.name();
@@ -91,7 +92,7 @@ fn new_import(shared: &Shared, export: &Export, nid: Nid) -> Arc<Import> {
     })
 }
 
-/// Tells the client that somebody waits for its lock, in a task of its own.
+/// Tells the client that its lock is wanted, in a task of its own.
 pub(crate) fn call_back(shared: &Arc<Shared>, peer: Arc<Peer>, message: BlockingCallback) {
     let (rt, begin) = (shared.target.rt(), shared.target.rt().now());
     let shared = Arc::downgrade(shared);
@@ -114,13 +115,14 @@ pub(crate) fn call_back(shared: &Arc<Shared>, peer: Arc<Peer>, message: Blocking
     }));
 }
 
-/// Asks holders what they know of the object, until the size is settled. Who does not answer in time, or has nothing to
-/// say, is left out: then the disk knows it, or the client is about to be evicted.
+/// Asks holders for the object's size and times, until the size is settled. A holder that does not answer in time, or
+/// knows nothing, is left out: then the disk has the size, or the client is about to be evicted.
 pub(crate) async fn glimpse(shared: &Arc<Shared>, ask: Vec<Asked>, resource: Fid) -> Vec<ObjectAttr> {
     let until = shared.target.rt().now() + GLIMPSE_TIMEOUT;
     let shared = Arc::downgrade(shared);
     let mut known = Vec::new();
-    // The first few know it most often, and nobody is to wait for a thousand one after the other.
+    // The first few holders usually know the size, and a reader must not wait for a thousand holders one after the
+    // other.
     let (mut rest, mut together) = (&ask[..], GLIMPSE_TOGETHER);
     while !rest.is_empty() {
         let (now, later) = rest.split_at(together.min(rest.len()));
@@ -147,7 +149,7 @@ async fn glimpse_one(shared: &Weak<Shared>, asked: &Asked, resource: Fid, until:
     }
 }
 
-/// Sends a callback, again and again, until it is answered, the client is gone, or `goes_on` says no.
+/// Sends a callback repeatedly, until it is answered, the client is gone, or `goes_on` returns false.
 async fn ask<Reply: Field>(
     shared: &Weak<Shared>,
     peer: &Peer,
@@ -187,7 +189,7 @@ async fn ask<Reply: Field>(
     }
 }
 
-/// The client is gone: says goodbye to its callback target, if it was connected.
+/// The client is gone: disconnects from its callback target, if there was a connection.
 pub(crate) fn disconnect(shared: &Shared, peer: &Peer) {
     let Some((import, _)) = peer.import.get() else { return };
     if import.state() == ImportState::Full {

@@ -1,4 +1,5 @@
-//! What a checker of stopped targets must know of what every target keeps: its clients, their saved replies, its instance.
+//! For a checker of stopped targets: the records that every target keeps of its clients, their saved replies and its
+//! instance.
 
 use crate::{LAST_RCVD, REPLY_SLOTS, TARGET, epoch, reply};
 use nacre_base::Errno;
@@ -8,11 +9,12 @@ use std::ops::ControlFlow;
 /// A record that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable {
-    /// Its table.
+    /// Table of the record.
     pub table: Table,
-    /// Its key.
+    /// Key of the record.
     pub key: Vec<u8>,
-    /// Whether the target goes on without it: a saved reply or a client's name, but not the target's own number.
+    /// True if the target can go on without the record: a saved reply or a client's name, but not the target's own
+    /// number.
     pub may_go: bool,
 }
 
@@ -40,7 +42,7 @@ pub fn unreadable(tx: &dyn Transaction) -> Result<Vec<Unreadable>, Errno> {
     Ok(found)
 }
 
-/// Names of the clients that may come back and finish what they did.
+/// Names of the clients that may come back and replay their changes.
 pub fn clients(tx: &dyn Transaction) -> Result<Vec<String>, Errno> {
     let mut names = Vec::new();
     tx.scan(LAST_RCVD, &[], &mut |_, name| {
@@ -50,7 +52,7 @@ pub fn clients(tx: &dyn Transaction) -> Result<Vec<String>, Errno> {
     Ok(names)
 }
 
-/// Forgets all clients: none comes back.
+/// Forgets all clients, so that none is waited for.
 pub fn forget_clients(tx: &mut dyn Transaction) -> Result<(), Errno> {
     for table in [LAST_RCVD, REPLY_SLOTS] {
         let mut keys = Vec::new();

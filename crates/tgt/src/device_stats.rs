@@ -1,5 +1,5 @@
-//! What the device of a target did, as histograms: `osd-nacre.<target>.brw_stats` and `.commit_stats`. Writing to either begins
-//! both anew.
+//! Histograms of the I/O of a target's device: `osd-nacre.<target>.brw_stats` and `.commit_stats`. Writing to either
+//! resets both.
 
 use crate::Target;
 use futures_util::FutureExt;
@@ -8,7 +8,7 @@ use nacre_osd::{IoStats, StatFs};
 use nacre_rt::Since;
 use std::sync::Arc;
 
-/// Tables of what a device did.
+/// Makes the tables of one parameter.
 type Tables = fn(&IoStats) -> Vec<Table>;
 
 /// Registers the histograms, which are empty once the device is gone, and the device's space.
@@ -36,7 +36,7 @@ fn register_space(target: &Target) {
     params.add(format!("{}fstype", target.device_param_prefix()), || "nacre");
     let show = |name: &str, value: fn(&StatFs) -> u64| {
         let osd = Arc::downgrade(target.osd());
-        // Devices answer at once; nobody could wait here.
+        // Devices answer at once; a parameter cannot wait.
         let statfs = move || osd.upgrade()?.statfs().now_or_never()?.ok();
         params.add(format!("{}{name}", target.device_param_prefix()), move || statfs().map(|statfs| value(&statfs)));
     };
@@ -59,7 +59,7 @@ pub fn disk_tables(stats: &IoStats) -> Vec<Table> {
         unit,
         columns: columns.into(),
     };
-    // No request begins with none in flight: it counts itself.
+    // Row 0 stays empty, because a request counts itself.
     let in_flight = |name, rows: &[u64]| Column::exact(name, 1, rows.get(1..).unwrap_or(&[]));
     let in_flight = [in_flight("read", &reads.in_flight), in_flight("write", &writes.in_flight)];
     let times = [reads.millis.column("read"), writes.millis.column("write")];
@@ -71,7 +71,7 @@ pub fn disk_tables(stats: &IoStats) -> Vec<Table> {
     ]
 }
 
-/// Commits: how long, for how long nothing could begin, how much.
+/// Commits: how long they took, how long operations could not begin, how many changes they had.
 fn commit_tables(stats: &IoStats) -> Vec<Table> {
     let commits = &stats.commits;
     let table = |(title, metric, unit, histogram): (_, _, _, &nacre_base::histogram::Histogram)| Table {

@@ -1,4 +1,4 @@
-//! Why a target could not start.
+//! Errors of a target that starts or stops.
 
 use nacre_base::{Errno, Uuid};
 use nacre_osd::OsdError;
@@ -15,7 +15,7 @@ pub enum TargetError {
     Foreign {
         /// The UUID or name that is stored.
         found: String,
-        /// The one that was to be started.
+        /// The UUID or name of the target that was to be started.
         wanted: String,
     },
     /// A record cannot be read.

@@ -1,22 +1,23 @@
-//! Grants: promises of space to clients, so that what they cache dirty can be written later without ENOSPC. The sum of
-//! all promises never exceeds the space there is.
+//! Grants: promises of space to clients, so that data that they cache dirty can be written later without ENOSPC. The
+//! sum of all promises never exceeds the free space.
 //!
-//! An engine without IO: the caller tells the free space ([`GrantEngine::refresh`]) when it is asked for. Space that a
-//! write takes moves from its client's grant to *pending* ([`GrantEngine::reserve`]), and when the write is done, out
-//! of the space known to be free ([`GrantEngine::finish`]), until the next refresh shows what it really took.
+//! An engine without IO: the caller reports the free space ([`GrantEngine::refresh`]) when it is asked to. Space that a
+//! write takes moves from its client's grant to *pending* ([`GrantEngine::reserve`]). When the write is done, it moves
+//! out of the space known to be free ([`GrantEngine::finish`]), until the next refresh shows how much the write really
+//! took.
 
 use nacre_base::{Time, size::GIB};
 use nacre_wire::ost::{BRW_SIZE_DEFAULT, GrantReport};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The most that one reply adds: two full RPCs.
+/// Most bytes that one reply adds to a grant: two full RPCs.
 pub const CHUNK_BYTES: u64 = 2 * BRW_SIZE_DEFAULT as u64;
-/// Most that one client holds.
+/// Most bytes that one client holds.
 pub const EXPORT_GRANT_MAX: u64 = 2 * GIB;
-/// Space known for longer than this is asked for again.
+/// The free space is asked for again after this time.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
-/// With less than this left, the space is asked for at every write.
+/// With less than this left, the free space is asked for at every write.
 const LOW_BYTES: u64 = 32 * CHUNK_BYTES;
 /// Promises are multiples of this.
 const BLOCK_BYTES: u64 = 4096;
@@ -33,14 +34,14 @@ pub struct GrantEngine {
     dirty: BTreeMap<u64, u64>,
     /// Sum of the promises in `exports`.
     granted: u64,
-    /// Space that writes in progress take, whoever promised it.
+    /// Space that writes in progress take, whether it was promised or not.
     pending: u64,
-    /// Free space when last asked, less what was written since.
+    /// Free space at the last refresh, less the bytes written since.
     available: u64,
     refreshed: Option<Time>,
 }
 
-/// Space that a write in progress takes. To be given to [`GrantEngine::finish`], whatever becomes of the write.
+/// Space that a write in progress takes. Must be given to [`GrantEngine::finish`], whether the write succeeds or fails.
 #[must_use = "space stays pending until the reservation is finished"]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reservation {
@@ -49,7 +50,7 @@ pub struct Reservation {
     from_free: u64,
 }
 
-/// There is no unpromised space for what was asked for.
+/// There is not enough space that is not promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoSpace;
 
@@ -58,12 +59,12 @@ pub struct NoSpace;
 pub enum Written {
     /// The data is stored.
     All,
-    /// It failed; the space may or may not be taken, the next refresh tells.
+    /// The write failed. Its space may or may not be taken; the next refresh tells.
     Failed,
 }
 
 impl GrantEngine {
-    /// Whether the caller should ask the device and call [`GrantEngine::refresh`].
+    /// Returns whether the caller should ask the device and call [`GrantEngine::refresh`].
     pub fn needs_refresh(&self, now: Time) -> bool {
         self.left() < LOW_BYTES || self.refreshed.is_none_or(|then| now.since(then) >= REFRESH_INTERVAL)
     }
@@ -74,15 +75,15 @@ impl GrantEngine {
         self.refreshed = Some(now);
     }
 
-    /// A client connects and says what it holds (0 at first): what it has from now on. `others_are_back`: nobody is waited
-    /// for who may hold a promise from before the target's start.
+    /// A client connects and reports the grant that it holds (0 at first). Returns its grant from now on.
+    /// `others_are_back` is true if no other client is waited for that may hold a grant from before the target's start.
     pub fn connect(&mut self, export: u64, held: u64, others_are_back: bool) -> u64 {
         self.disconnect(export);
         let granted = round_down(match held {
             0 if others_are_back => CHUNK_BYTES.min(self.left() / 8),
             0 => 0,
-            // What the client relied on before is kept as far as there is space. No more than that: the space may be promised
-            // to clients that come back later.
+            // The client keeps the grant that it held, as far as there is space. It gets no more, because the rest may
+            // be promised to clients that come back later.
             held => held.min(EXPORT_GRANT_MAX).min(self.left()),
         });
         self.exports.insert(export, granted);
@@ -91,7 +92,7 @@ impl GrantEngine {
         granted
     }
 
-    /// A client is gone, and its grant with it. What its writes in progress take stays pending until they finish.
+    /// A client is gone, and its grant with it. Space that its writes in progress take stays pending until they finish.
     pub fn disconnect(&mut self, export: u64) {
         let held = self.exports.remove(&export).unwrap_or(0);
         assert!(held <= self.granted, "a client held {held} bytes of {} that all hold", self.granted);
@@ -100,8 +101,8 @@ impl GrantEngine {
         self.dirty.remove(&export);
     }
 
-    /// A write of `promised` bytes that the client takes from its grant, and `free` bytes that it does not. A client
-    /// that takes more than it has got competes for the rest.
+    /// Reserves space for a write: `promised` bytes from the client's grant, and `free` bytes of space that is not
+    /// promised. Bytes that the client's grant does not cover are also taken from that space.
     pub fn reserve(&mut self, export: u64, promised: u64, free: u64) -> Result<Reservation, NoSpace> {
         let from_grant = promised.min(self.exports.get(&export).copied().unwrap_or(0));
         let from_free = free.saturating_add(promised - from_grant);
@@ -114,7 +115,7 @@ impl GrantEngine {
         Ok(Reservation { export, from_grant, from_free })
     }
 
-    /// The write is over. The grant of a failed one goes back to its client.
+    /// The write is over. The grant of a failed write goes back to its client.
     pub fn finish(&mut self, reservation: Reservation, written: Written) {
         let Reservation { export, from_grant, from_free } = reservation;
         let taken = from_grant + from_free;
@@ -132,7 +133,7 @@ impl GrantEngine {
         }
     }
 
-    /// What the reply to a write adds to the client's grant, after what it reports.
+    /// Returns the bytes that the reply to a write adds to the client's grant, after taking its report into account.
     pub fn allocate(&mut self, export: u64, report: &GrantReport) -> u64 {
         let Some(granted) = self.exports.get(&export).copied() else { return 0 };
         self.dirty.insert(export, report.dirty);
@@ -147,13 +148,13 @@ impl GrantEngine {
         self.exports.insert(export, granted + added);
         self.granted += added;
         self.assert_covered(added);
-        // What a failed write gave back may have made it more than that already.
+        // A failed write may have raised the grant above the maximum before.
         let held = granted + added;
         assert!(added == 0 || held <= EXPORT_GRANT_MAX, "a client is given {added} bytes, and holds {held}");
         added
     }
 
-    /// Bytes promised to clients, those that writes in progress take included.
+    /// Bytes promised to clients, including those that writes in progress take.
     pub fn total_granted(&self) -> u64 {
         self.granted + self.pending
     }
@@ -173,7 +174,8 @@ impl GrantEngine {
         self.available.saturating_sub(self.total_granted())
     }
 
-    /// What was promised just now was there. What was promised before may be more than there is: others use the disk too.
+    /// Panics if bytes were just promised that are not there. Earlier promises may exceed the space, because others use
+    /// the disk too.
     fn assert_covered(&self, promised: u64) {
         let total = self.total_granted();
         assert!(promised == 0 || total <= self.available, "{total} bytes are promised of {}", self.available);
@@ -209,7 +211,7 @@ mod tests {
         GrantReport { dirty: 0, undirty, grant, dropped: 0 }
     }
 
-    /// A failed write gave its space back after its client had been given as much again, and the next reply was a panic.
+    /// A failed write gave its space back after its client had been given as much again, and the next reply panicked.
     #[test]
     fn a_client_that_has_more_than_the_most_after_a_failed_write_gets_no_more() {
         let mut e = engine(100 * GIB);
@@ -249,7 +251,7 @@ mod tests {
         assert_eq!((held, e.total_granted()), (wanted, wanted));
     }
 
-    /// The first client that came back got all the space, and what the second had cached was lost for want of any.
+    /// The first client that came back got all the space, and the data that the second one had cached was lost.
     #[test]
     fn after_a_restart_every_client_gets_what_it_held_before() {
         let mut e = engine(4 * MIB);

@@ -1,7 +1,7 @@
-//! What MDT, OST and MGS have in common: identity and instance, operations in the running transaction with their
-//! transaction numbers, the clients and their saved replies, dispatch, statistics, grants, and the lock service.
+//! The parts that MDT, OST and MGS have in common: identity and instance, operations in the running transaction with
+//! their transaction numbers, the clients and their saved replies, dispatch, statistics, grants, and the lock service.
 //!
-//! What must not be here: which target it serves. A target is a [`Service`]: a table of handlers and its own state.
+//! This crate does not know which target it serves. A target is a [`Service`]: a table of handlers and its own state.
 
 mod callbacks;
 pub mod check;
@@ -40,11 +40,12 @@ pub use target::{HEALTHY, Target, TargetConfig};
 
 use nacre_osd::Table;
 
-/// The clients that a crash must not forget: client UUID to its name.
+/// Clients that are remembered over a crash: client UUID to its name.
 pub(crate) const LAST_RCVD: Table = Table("last_rcvd");
-/// The last reply of every modify slot: client UUID and tag to xid, transno and body.
+/// Last reply of every modify slot: client UUID and tag to xid, transno and body.
 pub(crate) const REPLY_SLOTS: Table = Table("reply_slots");
-/// The target itself: instance, epoch of its transaction numbers, UUID, name, and what the service adds under names of its own.
+/// Records of the target itself: instance, epoch of its transaction numbers, UUID, name, and those that the service
+/// adds.
 pub const TARGET: Table = Table("target");
 
 /// The tables of every target; a service adds its own when the device is opened.

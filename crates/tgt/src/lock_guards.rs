@@ -1,5 +1,4 @@
-//! Locks that a target takes for the length of an operation: they end when they are dropped, also while they are waited
-//! for.
+//! Locks that a target takes for the length of an operation. Dropping a guard ends its lock, or the wait for it.
 
 use crate::lock_table::{Answer, Shared, State};
 use nacre_base::{Errno, Time};
@@ -17,7 +16,7 @@ pub struct ServerLockGuard(#[expect(dead_code, reason = "held for its drop")] pu
 #[must_use = "dropping it unlocks"]
 pub struct InodeLocks(#[expect(dead_code, reason = "held for its drop")] Option<Held>);
 
-/// A place in the queue for inode locks. Dropping it gives it up.
+/// A place in the queue for inode locks. Dropping it gives up the place.
 #[must_use = "dropping it gives up the place in the queue"]
 pub struct InodeLocksWait(pub(crate) Waiting);
 
@@ -33,7 +32,7 @@ pub(crate) struct Waiting {
 }
 
 impl InodeLocks {
-    /// For an operation that changes nothing that clients cache.
+    /// No locks, for an operation that changes nothing that clients cache.
     pub fn none() -> InodeLocks {
         InodeLocks(None)
     }
@@ -44,8 +43,8 @@ impl InodeLocks {
 }
 
 impl InodeLocksWait {
-    /// Waits until the locks are granted. `request` is the one that is being served, if one is: then the wait is in
-    /// nobody's way, and ends with the client (ESHUTDOWN).
+    /// Waits until the locks are granted. `request` is the request that is being served, if there is one: then the wait
+    /// takes no slot of its lane, and ends when the client is gone (ESHUTDOWN).
     pub async fn granted(self, request: Option<&ServerRequest>) -> Result<InodeLocks, Errno> {
         self.0.granted(request).await.map(InodeLocks::of)
     }
@@ -60,13 +59,13 @@ impl Waiting {
 }
 
 impl Shared {
-    /// Asks for a lock of the target's own.
+    /// Asks for a lock that the target takes for itself.
     pub(crate) fn begin(
         self: &Arc<Self>,
         ask: impl FnOnce(&mut State, Time, &mut Effects) -> (LockId, Option<oneshot::Receiver<Answer>>),
     ) -> Result<Held, Waiting> {
         let (id, granted) = self.with(ask);
-        // From here the guard gives the lock back, also if nobody waits for it in the end.
+        // From here on the guard gives the lock back, even if the wait for it is abandoned.
         let held = Held { shared: self.clone(), id };
         match granted {
             None => Ok(held),
@@ -93,13 +92,13 @@ impl std::fmt::Debug for InodeLocksWait {
     }
 }
 
-/// Waits for a grant; not for longer than there is somebody to answer to.
+/// Waits for a grant, but only while the client of `request` waits for its reply.
 pub(crate) async fn wait(granted: oneshot::Receiver<Answer>, request: Option<&ServerRequest>) -> Answer {
     let Some(request) = request else { return granted.await.unwrap_or(Err(Errno::ESHUTDOWN)) };
     tokio::select! {
         biased;
         answer = granted => answer.unwrap_or(Err(Errno::ESHUTDOWN)),
-        // What a client waits for is taken back with all else that its export has, in `export_gone`.
+        // `export_gone` withdraws a client's waiting requests, with everything else that its export has.
         () = request.abandoned() => Err(Errno::ESHUTDOWN),
     }
 }

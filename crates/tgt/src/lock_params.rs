@@ -1,5 +1,4 @@
-//! What an administrator sees and sets of a target's locks: `ldlm.namespaces.<layer>-<target>_UUID.*`, under Lustre's
-//! names.
+//! Parameters of a target's locks, under Lustre's names: `ldlm.namespaces.<layer>-<target>_UUID.*`.
 
 use crate::lock_table::{Shared, State};
 use nacre_base::param::Params;
@@ -10,13 +9,13 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Gives a target that was just started a limit of locks that fits the machine's memory.
+/// Sets the limit of locks of a target that was just started, to fit the machine's memory.
 pub fn set_lock_memory(params: &Params, target: &TargetName, bytes: u64) {
     // An MGS has no such parameter.
     let _ = params.set(&format!("ldlm.namespaces.*-{target}_UUID.pool.limit"), &limit_for_memory(bytes).to_string());
 }
 
-/// Registers them. They show nothing once the lock service is gone.
+/// Registers the parameters. They show nothing once the lock service is gone.
 pub(crate) fn register(shared: &Arc<Shared>) {
     let prefix = shared.target.lock_param_prefix();
     let params = shared.target.params();
@@ -28,7 +27,7 @@ pub(crate) fn register(shared: &Arc<Shared>) {
     show("waiting_count", |s| s.namespace.waiting_count() as u64);
     show("resource_count", |s| s.namespace.resource_count() as u64);
     show("contention_events", |s| s.namespace.contention_events());
-    // The unused locks are the clients' to know.
+    // Only the clients know which locks are unused.
     show("lock_unused_count", |_| 0);
     show("pool.granted", |s| s.namespace.lock_count() as u64);
     show("pool.server_lock_volume", |s| s.namespace.pool().volume);
@@ -60,9 +59,9 @@ pub(crate) fn register(shared: &Arc<Shared>) {
     set(shared, "own_locks_conflict", 0..=1, |s| s.own_locks_conflict.into(), |s, n| s.own_locks_conflict = n != 0);
 }
 
-/// A count for each second, since the last look that is at least one second ago.
+/// Registers a rate: the growth of a count for each second since the last measurement, at least one second ago.
 fn show_rate(shared: &Arc<Shared>, name: &str, count: fn(&State) -> u64) {
-    // When it was looked at last, the count then, and the rate found.
+    // Time of the last measurement, the count then, and the rate found.
     let last = Mutex::new((Time::default(), 0, 0));
     let weak = Arc::downgrade(shared);
     shared.target.params().add(format!("{}{name}", shared.target.lock_param_prefix()), move || {
@@ -77,7 +76,7 @@ fn show_rate(shared: &Arc<Shared>, name: &str, count: fn(&State) -> u64) {
     });
 }
 
-/// A setting that is a number.
+/// Registers a setting that is a number.
 fn set(
     shared: &Arc<Shared>,
     name: &str,

@@ -1,12 +1,12 @@
-//! The lock manager of one target, served: LDLM_ENQUEUE, LDLM_CONVERT and LDLM_CANCEL, and the locks that the target
-//! itself takes for the length of an operation.
+//! The lock manager of one target: serves LDLM_ENQUEUE, LDLM_CONVERT and LDLM_CANCEL, and takes locks for the target
+//! itself for the length of an operation.
 //!
-//! The reply to an enqueue is sent when the lock is granted; while the request waits, the RPC layer's early replies keep
-//! it alive. Holders that are in the way are called back ([`crate::callbacks`]); one that neither gives its lock back nor
-//! uses it is evicted. A waiting request ends with EINTR when its client takes it back, and goes away with its export.
-//! Sent again, it finds itself. Locks live in memory only.
+//! The reply to an enqueue is sent when the lock is granted; while the request waits, the RPC layer's early replies
+//! keep it alive. Holders of conflicting locks are called back ([`crate::callbacks`]); a holder that neither gives its
+//! lock back nor uses it is evicted. A waiting request ends with EINTR when its client withdraws it, and goes away with
+//! its export. A resent request finds its first copy. Locks live in memory only.
 //!
-//! What must not be here: what the resources are.
+//! This module does not know what the resources are.
 
 use crate::lock_guards::{Held, InodeLocks, InodeLocksWait, ServerLockGuard, Waiting, wait};
 use crate::lock_table::{Enqueueing, Shared, State, client_of};
@@ -27,17 +27,17 @@ pub struct LockService {
     keeper: Task,
 }
 
-/// What became of an enqueue that was not refused.
+/// Result of an enqueue that was not refused.
 #[derive(Debug)]
 pub struct Enqueued {
     /// The reply, without the attributes of the resource, which only the caller knows.
     pub reply: EnqueueReply,
-    /// What the holders that were asked know: size and times with what they have not written yet.
+    /// Size and times from the holders that were asked, including data that they have not written yet.
     pub glimpsed: Vec<ObjectAttr>,
 }
 
 impl LockService {
-    /// On whose behalf a target locks for itself: everybody's locks are in its way.
+    /// Client on whose behalf a target locks for itself; the locks of all clients conflict with its locks.
     pub const NOBODY: ClientId = ClientId(0);
 
     /// A service for the locks that clients ask for: flocks of an MDT, extents of an OST. Its parameters are under
@@ -56,7 +56,7 @@ impl LockService {
         Ok(Response::new(&enqueued.reply))
     }
 
-    /// The same, for who has decoded the request already and completes the reply.
+    /// Handles LDLM_ENQUEUE for a caller that has decoded the request already and completes the reply.
     pub async fn enqueue_decoded(&self, request: &ServerRequest, enqueue: Enqueue) -> Result<Enqueued, Errno> {
         if enqueue.kind != self.kind {
             return Err(Errno::EOPNOTSUPP);
@@ -86,8 +86,8 @@ impl LockService {
         Ok(Enqueued { reply, glimpsed: Vec::new() })
     }
 
-    /// Grants a lock to read all of an object, as number `part` of those that the request asks for, if no other client is in
-    /// its way; does not wait, and calls nobody back.
+    /// Grants a lock to read all of an object, as number `part` of the locks that the request asks for, if no other
+    /// client's lock conflicts. Does not wait, and calls nobody back.
     pub fn try_lock_object(&self, request: &ServerRequest, part: u32, object: Fid) -> Option<EnqueueReply> {
         let (kind, mode, flags) = (LockKind::Extent, LockMode::Pr, enqueue_flags::BLOCK_NOWAIT);
         let enqueue = Enqueue { kind, resource: object, mode, end: u64::MAX, flags, ..Enqueue::default() };
@@ -98,7 +98,7 @@ impl LockService {
         });
         match outcome {
             Outcome::Done(reply) => Some(reply),
-            // Never waiting: it was asked not to, and the same request again finds what was granted.
+            // The flag rules out waiting, and a resent request finds the lock that was granted.
             Outcome::Refused(_) | Outcome::Waiting(_) | Outcome::Glimpse(_) => None,
         }
     }
@@ -113,7 +113,7 @@ impl LockService {
         Ok(Response::new(&()))
     }
 
-    /// Handles LDLM_CONVERT. A lock that is not there any more is no error.
+    /// Handles LDLM_CONVERT. A lock that is already gone is no error.
     pub fn convert(&self, request: &ServerRequest) -> Result<Response, Errno> {
         let Convert { handle, bits } = request.decode()?;
         let client = client_of(&request.export);
@@ -121,13 +121,13 @@ impl LockService {
         Ok(Response::new(&()))
     }
 
-    /// Takes back a lock that was granted to this client's request, whose reply will not tell of it.
+    /// Takes back a lock that was granted to this client's request, because the reply will not mention it.
     pub fn give_back(&self, export: &Export, handle: u64) {
         self.shared.with(|state, now, effects| state.cancel(client_of(export), LockId(handle), now, effects));
     }
 
-    /// Whether the client's lock covers all of `ranges` of the object, for a write or for a read; ESTALE if not. The
-    /// client gets more time to give it back, if it was called back.
+    /// Checks that the client's lock covers all of `ranges` of the object, for a write or for a read; ESTALE if not.
+    /// The client gets more time to give the lock back, if it was called back.
     pub fn check(
         &self,
         export: &Export,
@@ -142,8 +142,8 @@ impl LockService {
         if covers { Ok(()) } else { Err(Errno::ESTALE) }
     }
 
-    /// Locks ranges of an object for the length of one request, which has no lock of its client: waits for the locks of
-    /// other clients. The client's own are not in its way.
+    /// Locks ranges of an object for the length of one request that holds no lock of its client. Waits for conflicting
+    /// locks of other clients; the client's own locks do not conflict.
     pub async fn lock_server(
         &self,
         request: &ServerRequest,
@@ -158,18 +158,20 @@ impl LockService {
         }
     }
 
-    /// Tells everybody who has a lock on the resource, which is no more, to give it back; waits for nobody.
+    /// Calls back all locks on a resource that was destroyed; waits for nobody.
     pub fn revoke(&self, resource: Fid) {
         if let Err(waiting) = self.begin_server_lock(resource, LockMode::Pw, RangeSet::ALL, Self::NOBODY) {
             let rt = self.shared.target.rt();
-            // Keeps its place until all have gone: the keeper is not to forget them.
+            // Stays in the queue until all locks are back, so that the keeper evicts holders that do not give theirs
+            // back.
             drop(rt.spawn(async move { drop(waiting.granted(None).await) }));
         }
     }
 
-    /// Locks what an operation changes, all of it or nothing: (inode, bits of [`nacre_wire::ldlm::inode_bits`]), against
-    /// the locks of other clients than `on_behalf` and against other operations. Does not wait, so it may be called in
-    /// the operation's turn at the running transaction: if it fails the turn must be given up and the locks waited for.
+    /// Locks the inodes that an operation changes, all of them or none: (inode, bits of
+    /// [`nacre_wire::ldlm::inode_bits`]). Locks of other clients than `on_behalf`, and of other operations, conflict.
+    /// Does not wait, so it may be called in the operation's turn at the running transaction; if it fails, the turn
+    /// must be given up before waiting for the locks.
     pub fn try_lock_inodes(&self, wants: &[(Fid, u64)], on_behalf: ClientId) -> Result<InodeLocks, InodeLocksWait> {
         if wants.is_empty() {
             return Ok(InodeLocks::none());
@@ -184,7 +186,8 @@ impl LockService {
         }
     }
 
-    /// As [`LockService::try_lock_inodes`], and waits. `request` is the one that is being served, if one is.
+    /// Like [`LockService::try_lock_inodes`], but waits. `request` is the request that is being served, if there is
+    /// one.
     pub async fn lock_inodes(
         &self,
         wants: &[(Fid, u64)],
@@ -197,8 +200,8 @@ impl LockService {
         }
     }
 
-    /// Grants the client a lock on those of the inode's `bits` that nobody's change is in the way of. To be called from
-    /// one of its requests: not once it is gone.
+    /// Grants the client a lock on those of the inode's `bits` that no operation is changing. Must be called from one
+    /// of the client's requests, so that the client is not gone.
     pub fn grant_inode(&self, export: &Arc<Export>, inode: Fid, bits: u64) -> Option<InodeLock> {
         self.shared.with(|state, _, _| {
             state.remember(export);
@@ -206,24 +209,24 @@ impl LockService {
         })
     }
 
-    /// Whether clients are in each other's way at this object.
+    /// Returns whether the locks of clients at this object conflict often.
     pub fn is_contended(&self, resource: Fid) -> bool {
         let now = self.shared.target.rt().now();
         self.shared.state.lock().namespace.is_contended(resource, now)
     }
 
-    /// Objects that the client may write by those of its locks that `handles` name.
+    /// Objects that the client may write under those of its locks that `handles` name.
     pub fn written_by<'a>(&'a self, export: &Export, handles: &'a [u64]) -> impl Iterator<Item = Fid> + use<'a> {
         let client = client_of(export);
         handles.iter().filter_map(move |handle| self.shared.state.lock().namespace.written_by(client, LockId(*handle)))
     }
 
-    /// Whether somebody waits for a lock on the object in order to read it.
+    /// Returns whether a request waits for a lock on the object in order to read it.
     pub fn has_waiting_reader(&self, resource: Fid) -> bool {
         self.shared.state.lock().namespace.has_waiting_reader(resource)
     }
 
-    /// A client is gone: its locks go, and its waiting requests. None of its requests runs any more.
+    /// A client is gone: removes its locks and its waiting requests. None of its requests is running.
     pub fn export_gone(&self, export: &Export) {
         let client = client_of(export);
         let peer = self.shared.with(|state, now, effects| {
@@ -243,12 +246,12 @@ impl LockService {
         (state.namespace.lock_count(), state.namespace.waiting_count())
     }
 
-    /// What is wrong with the lock tables, if anything is; for simulators.
+    /// Checks the lock tables; the error says what is wrong. For simulators.
     pub fn check_invariants(&self) -> Result<(), String> {
         self.shared.state.lock().namespace.check()
     }
 
-    /// Ends all waiting and calling back: the target has stopped. Clients keep nothing from here.
+    /// Ends all waits and callbacks, because the target has stopped. No lock from here is valid any longer.
     pub fn stop(&self) {
         self.keeper.abort();
         let (waiters, peers) = {
@@ -278,7 +281,8 @@ impl Drop for LockService {
     }
 }
 
-/// Evicts clients that were called back and did not give their locks back, and recomputes how many locks clients may keep.
+/// Evicts clients that were called back and did not give their locks back, and recomputes how many locks clients may
+/// keep.
 async fn keep_up(shared: Weak<Shared>) {
     loop {
         let Some(this) = shared.upgrade() else { return };

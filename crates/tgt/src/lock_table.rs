@@ -1,5 +1,4 @@
-//! The table of a target's locks with all who have to do with it: the engine, the requests that wait, the clients that may be
-//! called back.
+//! The table of a target's locks: the engine, the requests that wait, and the clients that may be called back.
 
 use crate::Target;
 use crate::callbacks::{self, Asked, Peer};
@@ -17,21 +16,21 @@ pub(crate) type Answer = Result<EnqueueReply, Errno>;
 pub(crate) struct Shared {
     pub(crate) target: Arc<Target>,
     pub(crate) state: Mutex<State>,
-    /// Something is due sooner than the keeper wakes.
+    /// Notified when something is due before the keeper's next wake-up.
     pub(crate) wake_keeper: Notify,
 }
 
 pub(crate) struct State {
     pub(crate) namespace: Namespace,
-    /// Who waits for a grant.
+    /// Requests that wait for a grant, by lock.
     pub(crate) waiters: FxHashMap<LockId, oneshot::Sender<Answer>>,
     /// The clients that may have locks.
     pub(crate) peers: FxHashMap<ClientId, Arc<Peer>>,
-    /// When the keeper wakes.
+    /// Time of the keeper's next wake-up.
     pub(crate) keeper_wakes: Time,
 }
 
-/// What became of a client's request for a lock.
+/// Outcome of a client's request for a lock.
 pub(crate) enum Enqueueing {
     Answered(Answer),
     Waiting(oneshot::Receiver<Answer>),
@@ -51,7 +50,7 @@ impl Shared {
         Shared { target: target.clone(), state: Mutex::new(state), wake_keeper: Notify::new() }
     }
 
-    /// Does something to the locks, and then what follows from it for others.
+    /// Changes the locks, then answers the requests and sends the callbacks that follow from the change.
     pub(crate) fn with<T>(self: &Arc<Self>, act: impl FnOnce(&mut State, Time, &mut Effects) -> T) -> T {
         let now = self.target.rt().now();
         let mut effects = Effects::default();
@@ -76,7 +75,7 @@ impl Shared {
         });
     }
 
-    /// What clients are told of how many locks they may keep goes into the replies from now on.
+    /// Puts the number of locks that clients may keep into all further replies.
     pub(crate) fn publish_pool(&self, state: &State) {
         let pool = state.namespace.pool();
         let limit = u32::try_from(pool.limit).unwrap_or(u32::MAX);
@@ -87,7 +86,7 @@ impl Shared {
         let Some(peer) = self.state.lock().peers.get(&client).cloned() else { return };
         let target = self.target.clone();
         drop(self.target.rt().spawn(async move {
-            // Once, however many of its locks are waited for.
+            // Evicted once, however many of its locks are waited for.
             if !peer.export.is_closed() {
                 tracing::warn!(target = %target.name(), client = %peer.export.client_name, "did not give back a lock in time");
                 target.node().evict(&peer.export).await;
@@ -97,13 +96,13 @@ impl Shared {
 }
 
 impl State {
-    /// Nobody is left waiting for a lock that is granted or gone. Walks over all objects.
+    /// Panics if a request waits for a lock that is granted or gone. Walks over all objects.
     pub(crate) fn assert_waiters(&self) {
         let (waiters, waiting) = (self.waiters.len(), self.namespace.waiting_count());
         assert!(waiters <= waiting, "{waiters} wait for locks, and {waiting} requests do");
     }
 
-    /// When there is something to do next if nothing happens.
+    /// Time of the next deadline or recomputation.
     pub(crate) fn next_due(&self) -> Time {
         self.namespace.next_deadline().min(self.namespace.next_recompute())
     }
@@ -147,12 +146,12 @@ impl State {
 
     fn wait(&mut self, id: LockId) -> oneshot::Receiver<Answer> {
         let (sender, receiver) = oneshot::channel();
-        // A sender that is dropped here belongs to a request that was sent again: the later one gets the answer.
+        // A sender that is dropped here belongs to an earlier copy of the request: the latest copy gets the answer.
         self.waiters.insert(id, sender);
         receiver
     }
 
-    /// Answers who was granted a lock; the callbacks to be sent.
+    /// Answers the requests that were granted a lock. Returns the callbacks to be sent.
     fn carry_out(&mut self, effects: Effects) -> Vec<(Arc<Peer>, BlockingCallback)> {
         for Grant { id, reply } in effects.grants {
             self.answer(id, Ok(reply));
@@ -161,16 +160,16 @@ impl State {
         callbacks.filter_map(|c| Some((self.peers.get(&c.client)?.clone(), c.message))).collect()
     }
 
-    /// Ends the wait for `id`, if somebody waits.
+    /// Ends the wait for `id`, if a request waits.
     pub(crate) fn answer(&mut self, id: LockId, answer: Answer) {
         if let Some(waiter) = self.waiters.remove(&id) {
-            // A handler that is gone had no client any more, and its locks go with the export.
+            // If the handler is gone, so is its client, and the lock goes with the export.
             let _ = waiter.send(answer);
         }
     }
 }
 
-/// How the lock engine knows the client.
+/// Number of the client in the lock engine.
 pub fn client_of(export: &Export) -> ClientId {
     ClientId(export.cookie)
 }

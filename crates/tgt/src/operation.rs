@@ -8,16 +8,17 @@ use nacre_ptlrpc::{Response, ServerRequest};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-/// An operation at its turn; reads and writes tables as a [`Transaction`]. Dropping it undoes what it did.
+/// An operation that has its turn; reads and writes tables as a [`Transaction`]. Dropping it undoes its changes.
 pub struct Operation<'a> {
     target: &'a Target,
     transaction: Box<dyn Transaction>,
     transno: Transno,
     on_commit: Vec<Box<dyn FnOnce() + Send>>,
-    /// After `transaction`, so that what a panic leaves undone is undone when the target is declared stopped.
+    /// Dropped after `transaction`, so that after a panic the changes are undone before the target is declared stopped.
     #[expect(dead_code, reason = "held for its drop")]
     in_hand: InHand<'a>,
-    /// Everybody else waits for the turn to end, so it must not be held over an await: not `Send`, it cannot be.
+    /// All other operations wait for the turn to end, so it must not be held over an await. Not being `Send`, it cannot
+    /// be.
     not_send: PhantomData<*const ()>,
 }
 
@@ -38,24 +39,25 @@ impl<'a> Operation<'a> {
         Ok(Operation { target, transaction, transno, on_commit: Vec::new(), in_hand, not_send: PhantomData })
     }
 
-    /// The operation's number, if it is finished: the version of what it changes. Undone operations leave no gap.
+    /// The operation's number once it is finished: the version of everything that it changes. Undone operations leave
+    /// no gap.
     pub fn transno(&self) -> Transno {
         self.transno
     }
 
-    /// Has this done once the operation is durable: when [`Target::last_committed`] says so too, for who is woken by it
-    /// may look at once.
+    /// Adds a callback for when the operation is durable. [`Target::last_committed`] includes the operation by then,
+    /// because a task that the callback wakes may look there at once.
     pub fn on_commit(&mut self, callback: Box<dyn FnOnce() + Send>) {
         self.on_commit.push(callback);
     }
 
-    /// Keeps the changes, and with them the reply, in the client's slot: when the request comes again, even after a
-    /// crash, it is answered from there. Returns the response with its transno set. EPROTO if it was executed before and its reply
-    /// is in the slot: then nobody looked there.
+    /// Keeps the changes, and saves the reply in the client's slot: a resent request is answered from there, even after
+    /// a crash. Returns the response with its transno set. Fails with EPROTO, undoing the changes, if the slot holds a
+    /// reply to this very request: it was executed before, and the slot was not looked up.
     pub fn finish(mut self, request: &ServerRequest, response: Response) -> Result<Response, Errno> {
         let response = Response { transno: self.transno, ..response };
         let (client, tag, xid) = (request.export.client, request.header.tag, request.header.xid);
-        // Only a request that comes again can have been executed, so the slot is read for nobody else.
+        // Only a request that comes again can have been executed before, so the slot is read for no other request.
         if (request.is_resent() || request.is_replay())
             && tag != 0
             && reply::get(&*self.transaction, client, tag)?.is_some_and(|slot| slot.xid == xid)
@@ -69,7 +71,7 @@ impl<'a> Operation<'a> {
         Ok(response)
     }
 
-    /// Keeps the changes of an operation that no client asked for.
+    /// Keeps the changes of an operation that no client asked for. Returns its number.
     pub fn finish_local(mut self) -> Transno {
         self.target.crash_point("tgt.operation.before_finish");
         self.target.keep_transno(self.transno, &mut *self.transaction);
@@ -83,14 +85,14 @@ impl<'a> Operation<'a> {
 }
 
 impl Target {
-    /// Waits for its turn at the running transaction. From here to [`Operation::finish`] or the drop, which undoes,
-    /// there must be no await: an operation cannot be sent between threads, so the compiler refuses one.
+    /// Waits for a turn at the running transaction. There must be no await before [`Operation::finish`] or the drop,
+    /// which undoes; the compiler refuses one, because an operation cannot be sent between threads.
     pub async fn begin(&self) -> Result<Operation<'_>, Errno> {
         Operation::new(self, self.osd().begin().await?, None)
     }
 
-    /// The same for a request of a client; one that is replayed gets the number that it had, and may use the reserve, since
-    /// its client was already told that it is done.
+    /// Like [`Target::begin`], for a request of a client. A replay gets the number that it had, and may use the
+    /// reserve, because its client was already told that it is done.
     pub async fn begin_for(&self, request: &ServerRequest) -> Result<Operation<'_>, Errno> {
         let replayed = request.is_replay().then_some(Transno(request.header.transno));
         let mut transaction = self.osd().begin().await?;

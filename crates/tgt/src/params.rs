@@ -1,4 +1,4 @@
-//! The parameters that every target has, whichever it is.
+//! Parameters that every target has, of whatever kind.
 
 use nacre_base::param::declared::{Declared, Kind, number};
 
@@ -11,7 +11,7 @@ const fn device(name: &'static str, unit: &'static str, about: &'static str) -> 
     Declared::shown(DEVICE, name, Kind::Gauge, about).in_unit(unit)
 }
 
-/// All of them.
+/// Parameters of every target.
 pub const PARAMS: &[Declared] = &[
     Declared::text(TARGETS, "uuid", "The target's name, as Lustre shows it."),
     Declared::text(TARGETS, "health", "What is wrong with the target; healthy if nothing is."),

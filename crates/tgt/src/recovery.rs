@@ -1,12 +1,12 @@
-//! The recovery of a target after a start, as a sans-IO engine: who is waited for, whose replay comes next, and when it is
-//! over. Whom it lets in and what they replay is the dispatcher's to carry out.
+//! The recovery of a target after a start, as a sans-IO engine: which clients are waited for, which replay comes next,
+//! and when the recovery is over. The dispatcher admits the clients and executes their replays.
 //!
-//! Clients that were connected at the end of the last start come back and replay what they were answered and the crash
-//! took away, in the order of their transaction numbers over all clients. So a replay runs when it is the direct successor
-//! of the last one, or when every client has shown its next replay and this is the lowest. Then come locks, then requests
-//! that were never answered. Clients that do not come in time are evicted, and others go on without their changes
-//! (version-based recovery): what was based on those fails, as the target finds by the versions of what it changes, and is
-//! the loss of the client that made it.
+//! Clients that were connected at the end of the last start come back and replay the requests that were answered and
+//! whose changes the crash took away, in the order of their transaction numbers over all clients. So a replay runs when
+//! it is the direct successor of the last one, or when every client has shown its next replay and this is the lowest.
+//! Then come locks, then requests that were never answered. Clients that do not come in time are evicted, and the
+//! others go on without their changes (version-based recovery): a replay based on a missing change fails, because the
+//! versions of its objects do not match, and is lost to the client that sent it.
 
 use nacre_base::steps::Steps;
 use nacre_base::{Errno, FxHashMap, Time, Uuid};
@@ -16,9 +16,9 @@ use std::time::Duration;
 /// How long clients are waited for.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// From the first client's return; each step of progress gives as much again, within `hard`.
+    /// Time from the first client's return; each step of progress gives as much again, within `hard`.
     pub soft: Duration,
-    /// From the first client's return, whatever happens.
+    /// Time from the first client's return, whatever happens.
     pub hard: Duration,
 }
 
@@ -29,21 +29,21 @@ impl Default for Settings {
     }
 }
 
-/// How far a recovery is.
+/// Phase of a recovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Nobody has come back yet.
+    /// No client has come back yet.
     Waiting,
     /// Requests are replayed.
     Replay,
     /// Locks are replayed.
     Locks,
-    /// It is over.
+    /// The recovery is over.
     Complete,
 }
 
 impl Phase {
-    /// As `recovery_status` prints it.
+    /// Name of the phase, as `recovery_status` prints it.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Waiting => "WAITING_FOR_CLIENTS",
@@ -60,7 +60,7 @@ enum Event {
     Begun,
     /// All requests are replayed.
     RequestsDone,
-    /// All locks are, or nobody is waited for any longer.
+    /// All locks are replayed, or no client is waited for any longer.
     Over,
 }
 
@@ -75,26 +75,26 @@ const PHASE_STEPS: Steps<Phase, Event> = Steps(&[
 /// Names a replay that waits for its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket {
-    /// Of the client's export.
+    /// UUID of the client.
     pub client: Uuid,
-    /// The number that the request had.
+    /// Transno that the request had.
     pub transno: u64,
 }
 
-/// Failures that are remembered of one client. It sends one replay after the other and takes each error to heart, so that
-/// only the last few can be unknown to it.
+/// Failed replays that are remembered of one client. It sends one replay after the other and handles each error, so it
+/// can have missed only the last few.
 const FAILED_MAX: usize = 1024;
 
-/// What is to be done now.
+/// Actions for the caller.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Effects {
-    /// This replay's turn has come: it runs, and `executed` is called.
+    /// Replay that has its turn: execute it, then call `handle_executed`.
     pub run: Option<Ticket>,
-    /// These clients did not come back in time, or did not go on: they are forgotten.
+    /// Clients that did not come back in time, or did not go on: forget them.
     pub evict: Vec<Uuid>,
-    /// This client is known to be dead: it is forgotten.
+    /// Client that is known to be dead: forget it.
     pub dead: Option<Uuid>,
-    /// The phase is another now: who waits for one looks again.
+    /// True if the phase has changed: tasks that wait for a phase look again.
     pub phase_changed: bool,
 }
 
@@ -104,14 +104,14 @@ pub struct Recovery {
     settings: Settings,
     phase: Phase,
     clients: FxHashMap<Uuid, Client>,
-    /// The highest transno that is executed: what was committed, or replayed.
+    /// The highest transno that was committed, or replayed.
     last: u64,
-    /// No earlier start of the target gave a higher one.
+    /// The highest transno that an earlier start of the target may have given.
     highest: u64,
-    /// Clients that took leave while they were waited for.
+    /// Clients that disconnected while they were waited for.
     left: usize,
     running: Option<Ticket>,
-    /// Some change is missing: what was based on it fails.
+    /// True if a change is missing, so that replays based on it fail.
     by_version: bool,
     began: Option<Time>,
     ended: Option<Time>,
@@ -119,7 +119,7 @@ pub struct Recovery {
     counts: Counts,
 }
 
-/// What `recovery_status` tells.
+/// Counts for `recovery_status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Clients that were connected before.
@@ -132,48 +132,48 @@ pub struct Counts {
     pub completed: usize,
     /// Replays that wait for their turn.
     pub waiting: usize,
-    /// Evicted for not coming, or for stopping midway.
+    /// Clients evicted for not coming, or for stopping midway.
     pub evicted: usize,
     /// Requests replayed.
     pub replayed: u64,
-    /// Of them, those that failed: what they were based on was missing.
+    /// Of them, those that failed because a change that they were based on was missing.
     pub failed: u64,
 }
 
 /// A recovery as it is now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
-    /// How far it is.
+    /// Phase of the recovery.
     pub phase: Phase,
-    /// Who and what was seen.
+    /// Counts of clients and replays.
     pub counts: Counts,
     /// When the first client came back.
     pub began: Option<Time>,
-    /// When it was over.
+    /// When the recovery was over.
     pub ended: Option<Time>,
-    /// When patience ends.
+    /// When the clients that hold up the others are evicted.
     pub deadline: Time,
-    /// The last number that was executed.
+    /// The highest transno that was committed, or replayed.
     pub last_transno: u64,
-    /// Some change is missing, so that what was based on it fails (`VBR`).
+    /// True if a change is missing, so that replays based on it fail (`VBR`).
     pub by_version: bool,
 }
 
 #[derive(Debug, Default)]
 struct Client {
     is_back: bool,
-    /// Replays that wait, with the number of the client's replay before.
+    /// Replays that wait, each with the transno of the client's replay before it.
     waiting: BTreeMap<u64, u64>,
-    /// The client's last executed replay; 0 at the beginning.
+    /// Transno of the client's last executed replay; 0 at the beginning.
     last: u64,
-    /// The last of those that failed: the answers may have been lost.
+    /// The last replays that failed; the client may not have received their replies.
     failed: BTreeMap<u64, Errno>,
     requests_done: bool,
     locks_done: bool,
 }
 
 impl Client {
-    /// The client's next replay, if it is here: not only a later one that overtook it.
+    /// The client's next replay, if it has arrived; a later one that overtook it does not count.
     fn next(&self) -> Option<u64> {
         let (transno, previous) = self.waiting.first_key_value()?;
         (*previous <= self.last).then_some(*transno)
@@ -181,8 +181,8 @@ impl Client {
 }
 
 impl Recovery {
-    /// A target starts, on which everything up to `committed` is durable, that has given no number above `highest`, and to which
-    /// these clients were connected.
+    /// Makes the recovery of a target that has just started: everything up to `committed` is durable, no number above
+    /// `highest` was ever given, and the clients in `known` were connected.
     pub fn new(settings: Settings, committed: u64, highest: u64, known: impl IntoIterator<Item = Uuid>) -> Recovery {
         let clients: FxHashMap<_, _> = known.into_iter().map(|c| (c, Client::default())).collect();
         let phase = if clients.is_empty() { Phase::Complete } else { Phase::Waiting };
@@ -203,12 +203,12 @@ impl Recovery {
         }
     }
 
-    /// How far it is.
+    /// Phase of the recovery.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// How it goes.
+    /// State of the recovery.
     pub fn status(&self) -> Status {
         let count = |which: fn(&Client) -> bool| self.clients.values().filter(|c| which(c)).count();
         let counts = Counts {
@@ -234,7 +234,7 @@ impl Recovery {
         self.settings
     }
 
-    /// Changes that.
+    /// Changes how long clients are waited for.
     pub fn set_settings(&mut self, settings: Settings) {
         if self.soft_deadline != Time::FAR_FUTURE {
             let since = self.soft_deadline.0.saturating_sub(self.settings.soft.as_nanos() as u64);
@@ -243,18 +243,20 @@ impl Recovery {
         self.settings = settings;
     }
 
-    /// Whether the client may connect before what was replayed is durable: one that is, or was, waited for and not evicted.
+    /// Returns whether the client may connect before the replays are durable: one that is, or was, waited for and not
+    /// evicted.
     pub fn admits(&self, client: Uuid) -> bool {
         self.clients.contains_key(&client)
     }
 
-    /// The first of the client's replays that failed. It may not have heard so: until the recovery is over it must not be told
-    /// that this one, or one after it, is durable.
+    /// Transno of the client's first replay that failed. The client may not have received the error: until the recovery
+    /// is over it must not be told that this transno, or a later one, is durable.
     pub fn first_failed(&self, client: Uuid) -> Option<u64> {
         self.clients.get(&client)?.failed.keys().next().copied()
     }
 
-    /// A client that is waited for has connected, perhaps again. Replays of it that are here still wait for their turn.
+    /// A client that is waited for has connected, perhaps again. Its replays that are already here still wait for their
+    /// turn.
     pub fn handle_connect(&mut self, client: Uuid, now: Time) -> Effects {
         let Some(c) = self.clients.get_mut(&client).filter(|_| self.phase != Phase::Complete) else {
             return Effects::default();
@@ -265,7 +267,7 @@ impl Recovery {
         self.advance(now)
     }
 
-    /// Somebody wants to connect who is not waited for: patience begins now.
+    /// A client that is not waited for wants to connect: the time limits run from now on.
     pub fn handle_stranger(&mut self, now: Time) -> Effects {
         if self.began.is_none() && self.phase != Phase::Complete {
             self.began = Some(now);
@@ -274,10 +276,11 @@ impl Recovery {
         Effects::default()
     }
 
-    /// A replay has come. `previous` is the number of the client's replay before it, 0 for the first. False if it has no
-    /// business here: nobody waits for this client's replays any more, or no start of the target gave the number.
+    /// A replay has come. `previous` is the transno of the client's replay before it, 0 for the first. Returns false if
+    /// the recovery has no place for it: replays of this client are not awaited, or no start of the target gave the
+    /// number.
     pub fn handle_replay(&mut self, client: Uuid, transno: u64, previous: u64, now: Time) -> (bool, Effects) {
-        // The target would go on from a number that a client made up.
+        // The target must not go on from a number that a client made up.
         let replaying = self.phase <= Phase::Replay && transno <= self.highest;
         let Some(c) = self.clients.get_mut(&client).filter(|c| replaying && c.is_back && !c.requests_done) else {
             return (false, Effects::default());
@@ -287,13 +290,14 @@ impl Recovery {
         (true, self.advance(now))
     }
 
-    /// How the client's replay ended, if it was executed: it comes again, because its answer was lost, or the connection.
+    /// Result of the client's replay, if it was executed. A replay comes again if its reply, or the connection, was
+    /// lost.
     pub fn executed(&self, client: Uuid, transno: u64) -> Option<Result<(), Errno>> {
         let c = self.clients.get(&client).filter(|c| transno <= c.last)?;
         Some(c.failed.get(&transno).map_or(Ok(()), |error| Err(*error)))
     }
 
-    /// The replay whose turn it was has been executed.
+    /// The replay that had its turn was executed.
     pub fn handle_executed(&mut self, ticket: Ticket, now: Time) -> Effects {
         if self.running == Some(ticket) {
             assert!(
@@ -313,7 +317,7 @@ impl Recovery {
         self.advance(now)
     }
 
-    /// The replay whose turn it was cannot be executed: what it was based on is missing.
+    /// The replay that had its turn cannot be executed, because a change that it was based on is missing.
     pub fn handle_failed(&mut self, ticket: Ticket, error: Errno, now: Time) -> Effects {
         if self.running == Some(ticket) {
             self.counts.failed += 1;
@@ -328,13 +332,13 @@ impl Recovery {
         self.handle_executed(ticket, now)
     }
 
-    /// A replay that waited, or whose turn it was, has not been executed: its data did not come, or its connection is lost. The
+    /// A replay that waited, or had its turn, was not executed: its data did not come, or its connection is lost. The
     /// client sends it again.
     pub fn handle_withdrawn(&mut self, ticket: Ticket, now: Time) -> Effects {
         if let Some(c) = self.clients.get_mut(&ticket.client) {
             c.waiting.remove(&ticket.transno);
         }
-        // It may have been its turn.
+        // The replay may have had its turn.
         self.running.take_if(|running| *running == ticket);
         self.advance(now)
     }
@@ -357,7 +361,7 @@ impl Recovery {
         self.advance(now)
     }
 
-    /// The client says goodbye: it is not waited for, and what it has not replayed is nobody's.
+    /// The client disconnects: it is not waited for any longer, and changes that it has not replayed are lost.
     pub fn handle_disconnect(&mut self, client: Uuid, now: Time) -> Effects {
         let gone = self.clients.remove(&client);
         self.left += usize::from(gone.is_some());
@@ -365,8 +369,8 @@ impl Recovery {
         self.advance(now)
     }
 
-    /// The client is known to be dead, so nobody waits for it any longer, and what it has not replayed is lost. Nothing happens
-    /// if it is not waited for, or has come back.
+    /// The client is known to be dead: it is not waited for any longer, and changes that it has not replayed are lost.
+    /// Nothing happens if it is not waited for, or has come back.
     pub fn handle_dead(&mut self, client: Uuid, now: Time) -> Effects {
         if self.phase == Phase::Complete || self.clients.get(&client).is_none_or(|c| c.is_back) {
             return Effects::default();
@@ -375,7 +379,7 @@ impl Recovery {
         self.counts.evicted += 1;
         self.by_version = true;
         let mut effects = self.advance(now);
-        // Nobody is left whose return would begin the replay.
+        // No client is left whose return would begin the replay.
         if self.phase == Phase::Waiting && self.clients.is_empty() {
             self.finish(now, &mut effects);
         }
@@ -383,16 +387,17 @@ impl Recovery {
         effects
     }
 
-    /// Clients that have not brought back all that they had.
+    /// Clients that have not replayed all their requests and locks.
     pub fn missing(&self) -> Vec<Uuid> {
         let mut missing: Vec<Uuid> = self.clients.iter().filter(|(_, c)| !c.locks_done).map(|(u, _)| *u).collect();
         missing.sort_unstable();
         missing
     }
 
-    /// The administrator does not want to wait: whoever is not done is evicted.
+    /// The administrator does not want to wait: evicts every client that is not done.
     pub fn abort(&mut self, now: Time) -> Effects {
-        // It stays complete while what was replayed is made durable, and the administrator may ask once more.
+        // The phase stays complete while the replays are made durable, and the administrator may abort once more
+        // meanwhile.
         if self.phase == Phase::Complete {
             return Effects::default();
         }
@@ -401,7 +406,7 @@ impl Recovery {
         effects
     }
 
-    /// When to look at the time again.
+    /// Time at which to call `handle_time` next.
     pub fn next_deadline(&self) -> Time {
         match (self.phase, self.began) {
             (Phase::Replay | Phase::Locks, Some(began)) => self.soft_deadline.min(began + self.settings.hard),
@@ -409,14 +414,15 @@ impl Recovery {
         }
     }
 
-    /// Time has come to `now`.
+    /// Evicts the clients whose time has run out at `now`.
     pub fn handle_time(&mut self, now: Time) -> Effects {
         let Some(began) = self.began.filter(|_| self.phase < Phase::Complete && self.next_deadline() <= now) else {
             return Effects::default();
         };
         let out_of_time = now >= began + self.settings.hard;
         let phase = self.phase;
-        // Whoever holds all others up: not here, or here and silent. One whose replay runs is not silent.
+        // Clients that hold up all others: those that are not back, and those that are back and silent. A client whose
+        // replay runs is not silent.
         let holds_up = |c: &Client| match phase {
             _ if out_of_time => !c.locks_done,
             Phase::Waiting | Phase::Replay => !c.is_back || !(c.requests_done || c.next().is_some()),
@@ -442,7 +448,7 @@ impl Recovery {
         Effects { evict, ..Effects::default() }
     }
 
-    /// Something happened: patience begins anew.
+    /// There was progress: the soft time limit starts again.
     fn progress(&mut self, now: Time) {
         self.soft_deadline = now + self.settings.soft;
         if self.phase == Phase::Waiting && self.began.is_some() {
@@ -456,7 +462,7 @@ impl Recovery {
         assert!(self.clients.values().all(|c| c.requests_done || !c.locks_done), "locks were replayed before requests");
     }
 
-    /// Goes on as far as possible.
+    /// Moves the recovery on as far as possible.
     fn advance(&mut self, now: Time) -> Effects {
         let mut effects = Effects::default();
         let (here, counts) = (self.clients.len(), &self.counts);
@@ -527,7 +533,7 @@ mod tests {
         PHASE_STEPS.assert_sound();
     }
 
-    /// The target went on from such a number, and had none left.
+    /// The target once went on from such a number, and had no numbers left.
     #[test]
     fn a_number_that_no_start_gave_is_no_replay() {
         let mut r = recovery(1);
@@ -542,7 +548,7 @@ mod tests {
         assert_eq!(r.phase(), Phase::Complete);
     }
 
-    /// The second one was a step that no recovery takes, and the target panicked over it.
+    /// The second abort was once a step that no recovery takes, and the target panicked.
     #[test]
     fn who_aborts_twice_ends_the_recovery_once() {
         let mut r = recovery(1);
@@ -805,8 +811,8 @@ mod tests {
         assert!(!r.handle_replay(client(1), 101, 0, at(1)).0);
     }
 
-    /// Clients with random shares of a history replay it over connections that reorder and break: all is executed once, in
-    /// order.
+    /// Clients with random shares of a history replay it over connections that reorder and break: every replay is
+    /// executed once, in order.
     #[test]
     fn any_order_of_arrival_gives_the_history_again() {
         for seed in 0..500 {

@@ -1,6 +1,5 @@
-//! A target's recovery as an administrator sees and steers it, under Lustre's names: `recovery_status`,
-//! `recovery_time_soft`, `recovery_time_hard` (seconds), and `abort_recovery`; and `evict_client`, which throws out a client,
-//! by UUID or as `nid:NID`.
+//! Parameters of a target's recovery, under Lustre's names: `recovery_status`, `recovery_time_soft`,
+//! `recovery_time_hard` (seconds), `abort_recovery`; and `evict_client`, which evicts clients by UUID or as `nid:NID`.
 
 use crate::recovery::{Phase, Settings};
 use crate::recovery_service::RecoveryService;
@@ -9,10 +8,10 @@ use nacre_base::param::value::Fields;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest that may be set.
+/// Longest time limit that may be set, in seconds.
 const LIMIT_MAX: u64 = 24 * 3600;
 
-/// Registers them.
+/// Registers the parameters.
 pub(crate) fn register(service: &Arc<RecoveryService>) {
     let target = service.target();
     let (params, prefix) = (target.params(), target.param_prefix());
@@ -47,7 +46,7 @@ fn limit(service: &Arc<RecoveryService>, name: &str, field: fn(&mut Settings) ->
     );
 }
 
-/// The fields of `recovery_status`, which are others before and after the end.
+/// The fields of `recovery_status`, which differ before and after the end.
 fn status(service: &RecoveryService) -> Fields {
     let status = service.status();
     let (now, target) = (service.target().rt().now(), service.target());

@@ -1,4 +1,5 @@
-//! A target's recovery as requests meet it: replays wait here for the turn that the engine in `recovery` gives them.
+//! Connects the engine in `recovery` with the requests of clients: replays wait here until the engine gives them a
+//! turn.
 
 use crate::recovery::{Counts, Effects, Phase, Recovery, Settings, Status, Ticket};
 use crate::reply;
@@ -24,51 +25,51 @@ pub(crate) struct RecoveryService {
     /// Names of the clients that the target knew when it was last up; empty once the recovery is over.
     names: Mutex<BTreeMap<Uuid, String>>,
     exports: Exports,
-    /// The phase is another, or time limits are.
+    /// Notified when the phase or the time limits have changed.
     changed: Notify,
-    /// It is over, and what was replayed is durable.
+    /// True once the recovery is over and the replays are durable.
     over: AtomicBool,
 }
 
-/// Whom a target's recovery waits for.
+/// Clients that a target's recovery waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveryWait {
-    /// Names of the clients that have not brought back all that they had.
+    /// Names of the clients that have not replayed all their requests and locks.
     pub missing: Vec<String>,
     /// Clients that were connected when the target was last up.
     pub known: usize,
-    /// Until when they are waited for at most, unless there is progress; unknown before the first client comes.
+    /// Time for which they are still waited for, unless there is progress; unknown before the first client comes.
     pub left: Option<Duration>,
 }
 
-/// What becomes of a request that belongs to a recovery.
+/// What to do with a request that belongs to a recovery.
 pub(crate) enum Admission {
-    /// It runs.
+    /// Run it.
     Now,
-    /// It runs, and tells how that ended.
+    /// Run it, and report the outcome to the turn.
     Turn(Turn),
-    /// It was executed before, in this recovery, or failed.
+    /// The request was executed before, in this recovery, or failed.
     Executed(Result<(), Errno>),
 }
 
-/// A replay's turn: the next comes when this is over.
+/// A replay's turn. The next replay's turn comes when it ends.
 pub(crate) struct Turn {
     service: Arc<RecoveryService>,
     ticket: Option<Ticket>,
 }
 
 impl Turn {
-    /// It is executed.
+    /// The replay was executed.
     pub(crate) fn executed(mut self) {
         self.end(Recovery::handle_executed);
     }
 
-    /// It cannot be executed, now or later.
+    /// The replay cannot be executed, now or later.
     pub(crate) fn failed(mut self, error: Errno) {
         self.end(|r, ticket, now| r.handle_failed(ticket, error, now));
     }
 
-    /// It was not executed: its client sends it again.
+    /// The replay was not executed: its client sends it again.
     pub(crate) fn broken_off(mut self) {
         self.end(Recovery::handle_withdrawn);
     }
@@ -86,7 +87,7 @@ impl Drop for Turn {
     }
 }
 
-/// A replay that waits. Dropped: its client's connection is gone, and it will come again.
+/// A replay that waits. It is dropped when its client's connection is gone; the client will send it again.
 struct Queued<'a> {
     service: &'a Arc<RecoveryService>,
     ticket: Option<Ticket>,
@@ -102,7 +103,7 @@ impl Drop for Queued<'_> {
 }
 
 impl RecoveryService {
-    /// Reads which clients the target knew when it was last up, and waits for them. Without `recovers` for none.
+    /// Reads which clients the target knew when it was last up, and waits for them. Without `recovers`, waits for none.
     pub(crate) async fn open(
         target: &Arc<Target>,
         recovers: bool,
@@ -133,12 +134,12 @@ impl RecoveryService {
         Ok(service)
     }
 
-    /// Whether replays are still awaited.
+    /// Returns whether the recovery is over, and the replays are durable.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Ready when it is over.
+    /// Waits until the recovery is over.
     pub(crate) async fn over(&self) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
@@ -150,7 +151,8 @@ impl RecoveryService {
         }
     }
 
-    /// Whether this client may connect now. A stranger may not, but from now on the others are not waited for without end.
+    /// Returns whether this client may connect now. A client that is not waited for may not, but its attempt starts the
+    /// time limits.
     pub(crate) fn admits(self: &Arc<Self>, client: Uuid) -> bool {
         let admits = self.is_over() || self.engine.lock().admits(client);
         if !admits {
@@ -169,7 +171,7 @@ impl RecoveryService {
         self.apply(|r, now| r.handle_disconnect(client, now));
     }
 
-    /// A client says how far it is; whether it has to wait.
+    /// A client reports its progress. Returns whether it has to wait.
     pub(crate) fn handle_told(self: &Arc<Self>, client: Uuid, told: u32) -> bool {
         if told & flags::REQ_REPLAY_DONE != 0 {
             self.apply(|r, now| r.handle_requests_done(client, now));
@@ -216,7 +218,8 @@ impl RecoveryService {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            // Also when it is over: a client that lost its connection after its last word says everything again.
+            // True also when the recovery is over: a client that lost its connection after its last request sends
+            // everything again.
             if self.engine.lock().phase() >= phase {
                 return Ok(());
             }
@@ -228,7 +231,8 @@ impl RecoveryService {
         }
     }
 
-    /// Up to where this client may take its changes to be durable, if the target has committed so far.
+    /// Transno up to which this client may be told that changes are durable, if the target has committed up to
+    /// `committed`.
     pub(crate) fn told_committed(&self, client: Uuid, committed: Transno) -> Transno {
         if self.is_over() {
             return committed;
@@ -239,12 +243,12 @@ impl RecoveryService {
         }
     }
 
-    /// Ends the waiting: who is not done is evicted.
+    /// Ends the wait: evicts every client that is not done.
     pub(crate) fn abort(self: &Arc<Self>) {
         self.apply(Recovery::abort);
     }
 
-    /// Whom it waits for, unless it is over.
+    /// Clients that the recovery waits for; `None` if it is over.
     pub(crate) fn wait(&self) -> Option<RecoveryWait> {
         if self.is_over() {
             return None;
@@ -274,8 +278,8 @@ impl RecoveryService {
         was_missing
     }
 
-    /// Throws out the clients that `which` names: one by its UUID, also if the recovery still waits for it, or all that are
-    /// connected from a node as `nid:NID`.
+    /// Evicts the clients that `which` names: one by its UUID, even if the recovery still waits for it, or as `nid:NID`
+    /// all clients that are connected from a node.
     pub(crate) fn evict_clients(self: &Arc<Self>, which: &str) -> Result<(), String> {
         let is_meant = |export: &Export| match which.strip_prefix("nid:") {
             Some(nid) => export.nid().to_string() == nid,
@@ -296,7 +300,7 @@ impl RecoveryService {
         Ok(())
     }
 
-    /// What it has seen, for `recovery_status`.
+    /// State of the recovery, for `recovery_status`.
     pub(crate) fn status(&self) -> Status {
         self.engine.lock().status()
     }
@@ -310,7 +314,7 @@ impl RecoveryService {
         self.engine.lock().settings()
     }
 
-    /// Changes that, also for a recovery under way.
+    /// Changes how long clients are waited for, even in a recovery that is under way.
     pub(crate) fn set_settings(&self, settings: Settings) {
         self.engine.lock().set_settings(settings);
         self.changed.notify_waiters();
@@ -336,7 +340,7 @@ impl RecoveryService {
             let mut engine = self.engine.lock();
             let deadline = engine.next_deadline();
             let mut effects = change(&mut engine, now);
-            // Its client's connection was lost just now: it will come again.
+            // If the connection of the replay's client was lost just now, the client will send it again.
             while let Some(ticket) = effects.run.take_if(|ticket| !self.give_turn(*ticket)) {
                 let more = engine.handle_withdrawn(ticket, now);
                 effects.run = more.run;
@@ -345,7 +349,8 @@ impl RecoveryService {
             }
             (effects, engine.phase(), engine.next_deadline() < deadline)
         };
-        // Not at each replay: all clients may wait here. Who waits for a time that is later now looks once in vain.
+        // Not notified at each replay, because all clients may wait here. A task whose deadline has become later wakes
+        // once for nothing.
         if effects.phase_changed || is_nearer {
             self.changed.notify_waiters();
         }
@@ -360,8 +365,8 @@ impl RecoveryService {
         turn.is_some_and(|turn| turn.send(()).is_ok())
     }
 
-    /// Forgets who was evicted, and opens the doors once what was replayed is durable: numbers of this start, which are
-    /// higher, are told to clients only then.
+    /// Forgets the evicted clients. Ends the recovery once the replays are durable; only then are clients told numbers
+    /// of this start, which are higher.
     async fn carry_out(self: Arc<Self>, effects: Effects, phase: Phase) {
         let name = self.target.name();
         if let Some(client) = effects.dead {

@@ -1,5 +1,5 @@
-//! The records of clients and their saved replies. Every change writes exactly one: the slot of its tag (slot 0 for
-//! requests without one), in its own transaction. So the last number on disk of each client is in its slots.
+//! The records of clients and their saved replies. Every change saves exactly one reply, in its own transaction: in the
+//! slot of its tag, or in slot 0 for a request without a tag. So each client's last transno on disk is in its slots.
 
 use crate::{LAST_RCVD, REPLY_SLOTS, TargetError};
 use bytes::Bytes;
@@ -32,7 +32,7 @@ fn decode_slot(value: &[u8]) -> Option<ReplySlot> {
     Some(ReplySlot { xid, transno, body })
 }
 
-/// Whether these are the bytes of a saved reply.
+/// Returns whether `value` is a saved reply.
 pub(crate) fn is_readable(value: &[u8]) -> bool {
     decode_slot(value).is_some()
 }
@@ -50,7 +50,7 @@ pub(crate) fn put(
     transaction.put(REPLY_SLOTS, &slot_key(client, tag), &encode(&value))
 }
 
-/// What is in the client's slot `tag`.
+/// Contents of the client's slot `tag`.
 pub(crate) fn get(transaction: &dyn Transaction, client: Uuid, tag: u16) -> Result<Option<ReplySlot>, Errno> {
     match transaction.get(REPLY_SLOTS, &slot_key(client, tag))? {
         Some(value) => decode_slot(&value).map(Some).ok_or(Errno::EIO),
@@ -58,7 +58,7 @@ pub(crate) fn get(transaction: &dyn Transaction, client: Uuid, tag: u16) -> Resu
     }
 }
 
-/// The highest number in any slot: what a crash left.
+/// The highest transno in any slot: the last change that a crash left.
 pub(crate) fn last_transno(transaction: &dyn Transaction) -> Result<Transno, TargetError> {
     let (mut last, mut damaged) = (Transno(0), false);
     transaction.scan(REPLY_SLOTS, &[], &mut |_, value| {
@@ -89,12 +89,12 @@ pub(crate) fn known_clients(transaction: &dyn Transaction) -> Result<BTreeMap<Uu
     if damaged { Err(TargetError::Corrupt(LAST_RCVD.0)) } else { Ok(known) }
 }
 
-/// Whether the client is remembered.
+/// Returns whether the client is remembered.
 pub(crate) fn knows_client(transaction: &dyn Transaction, client: Uuid) -> Result<bool, OsdError> {
     Ok(transaction.get(LAST_RCVD, &client.0)?.is_some())
 }
 
-/// Drops all that is kept of the client.
+/// Removes all records of the client.
 pub(crate) fn forget_client(transaction: &mut dyn Transaction, client: Uuid) -> Result<(), OsdError> {
     transaction.delete(LAST_RCVD, &client.0)?;
     for key in keys_with_prefix(transaction, REPLY_SLOTS, &client.0)? {

@@ -18,29 +18,29 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a handler returns.
+/// Future of a handler.
 pub type HandlerFuture<'a> = Pin<Box<dyn Future<Output = Result<Response, Errno>> + Send + 'a>>;
 
-/// Whether an operation changes the target: changes are refused with EROFS while it is read-only.
+/// Access of an operation to the target: changes are refused with EROFS while the target is read-only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// It only reads.
+    /// The operation only reads.
     Reads,
-    /// It changes something.
+    /// The operation changes something.
     Changes,
 }
 
 /// One line of a service's table.
 pub struct Handler<S> {
-    /// The operation.
+    /// Opcode of the operation.
     pub opcode: Opcode,
-    /// Its name in the statistics; empty if the handler counts for itself.
+    /// Name of the operation in the statistics; empty if the handler counts for itself.
     pub stat: &'static str,
-    /// Whether it changes the target.
+    /// Access of the operation to the target.
     pub access: Access,
-    /// Who may ask for it.
+    /// Roles that may ask for the operation.
     pub from: Roles,
-    /// What does it: `|s, r| Box::pin(ops::write::handle(s, r))`.
+    /// Function that executes it: `|s, r| Box::pin(ops::write::handle(s, r))`.
     pub run: for<'a> fn(&'a Arc<S>, ServerRequest) -> HandlerFuture<'a>,
 }
 
@@ -57,53 +57,54 @@ pub const fn line<S>(
 
 /// Requests that are counted and timed together, whichever of a node's targets of the service they went to.
 pub struct Statistics {
-    /// The parameter, without `.stats`, as Lustre has it: `ost.OSS.ost_io`.
+    /// Name of the parameter, without `.stats`, as in Lustre: `ost.OSS.ost_io`.
     pub name: &'static str,
-    /// The only opcodes in it; none for all.
+    /// Opcodes that are counted; all if this is empty.
     pub only: &'static [Opcode],
 }
 
-/// What a kind of target adds to [`Target`].
+/// The part of a target that depends on its kind; [`Target`] is the rest.
 #[async_trait]
 pub trait Service: Send + Sync + Sized + 'static {
-    /// Bits of [`connect_flags`] that it supports; a client gets those of them that it asks for.
+    /// Bits of [`connect_flags`] that the target supports; a client gets those of them that it asks for.
     const FEATURES: u64;
 
-    /// Whether it waits for the clients of its last start, and has them replay what was lost.
+    /// True if the target waits for the clients of its last start, and has them replay lost changes.
     const RECOVERS: bool = false;
 
-    /// Its name among services, such as `ost`.
+    /// Name of the service, such as `ost`.
     const NAME: &'static str;
 
-    /// What Lustre's servers count of requests.
+    /// Statistics of requests, as Lustre's servers have them.
     const STATISTICS: &'static [Statistics];
 
-    /// All its operations.
+    /// All operations of the service.
     fn table() -> &'static [Handler<Self>];
 
-    /// The target below.
+    /// The target that this service is built on.
     fn target(&self) -> &Arc<Target>;
 
-    /// The servers of its file system; none at an MGS, whose table has no line for them.
+    /// The servers of the file system; `None` at an MGS, whose table has no line for them.
     fn servers(&self) -> Option<&Servers>;
 
-    /// Somebody connects; see [`TargetHandler::admit`]. [`admit_listed`] is the answer of targets that know the servers.
+    /// Decides whether a peer may connect; see [`TargetHandler::admit`]. Targets that know the servers use
+    /// [`admit_listed`].
     async fn admit(&self, who: Identity, request: &ConnectRequest) -> Result<Standing, Errno>;
 
-    /// Whether changes are refused.
+    /// Returns whether changes are refused.
     fn is_read_only(&self) -> bool {
         false
     }
 
-    /// A client connects, or reconnects: fills in what it adds to the answer, whose flags are set already.
+    /// A client connects, or reconnects. Adds the service's own data to the answer, whose flags are set already.
     async fn connected(&self, export: &Arc<Export>, asked: &ConnectData, answer: &mut ConnectData)
     -> Result<(), Errno>;
 
-    /// Clients of the last start have brought back what they had, or are evicted; also called if there were none. Once for
-    /// each start, after which clients' requests are served.
+    /// Called once for each start, when the clients of the last start have replayed everything or are evicted; also if
+    /// there were none. Clients' requests are served after that.
     async fn recovered(&self) {}
 
-    /// A request that was executed before the last crash is answered with its saved reply: see
+    /// A request that was executed before the last crash is answered with its saved reply; see
     /// [`TargetHandler::reconstruct`].
     async fn reconstruct(&self, _request: &ServerRequest, _reply: &Response) {}
 
@@ -111,10 +112,10 @@ pub trait Service: Send + Sync + Sized + 'static {
     async fn disconnected(&self, export: &Arc<Export>);
 }
 
-/// How long a replay waits at a target that can change nothing any more.
+/// Time that a replay waits at a target that can no longer change anything.
 const POISONED_PAUSE: Duration = Duration::from_secs(5);
 
-/// Serves the target until what this returns is stopped or dropped.
+/// Serves the target until the returned value is stopped or dropped.
 pub async fn serve<S: Service>(service: &Arc<S>) -> Result<ServedTarget, TargetError> {
     let target = service.target();
     let exports = Exports::default();
@@ -154,7 +155,8 @@ fn uuids_by_nid(exports: &Exports) -> Vec<(String, String)> {
     by_nid.into_iter().map(|(nid, uuids)| (nid.to_string(), uuids.join("\n"))).collect()
 }
 
-/// Who says that it is an MDT, or has the name of a server's storage, must come from where the MGS says that this server is.
+/// Checks a connecting peer: one that says that it is an MDT, or has the UUID of a server's storage, must come from a
+/// NID that the MGS lists for this server.
 pub async fn admit_listed(
     target: &Target,
     servers: &Servers,
@@ -183,7 +185,7 @@ pub async fn admit_listed(
     }
 }
 
-/// A line of the service's table, with what its requests are counted in.
+/// A line of the service's table, with the tally of its requests.
 struct Line<S: 'static> {
     handler: &'static Handler<S>,
     /// `None` if the handler counts for itself.
@@ -209,7 +211,7 @@ impl<S: Service> Dispatcher<S> {
         Dispatcher { service, lines, recovery, exports }
     }
 
-    /// Holds the request against the table's roles. While it is not known who the servers are, the client has to try again.
+    /// Checks the request against the table's roles. While the servers are not known, the client has to try again.
     async fn check_role(&self, handler: &Handler<S>, request: &ServerRequest) -> Result<(), Errno> {
         if handler.from.includes(Roles::CLIENT) {
             return Ok(());
@@ -221,7 +223,7 @@ impl<S: Service> Dispatcher<S> {
             Some(servers) => tokio::select! {
                 biased;
                 has_role = servers.has_role(who, handler.from) => has_role,
-                // Others need its place in the lane while the MGS is asked.
+                // The wait gives the request's slot in the lane to others while the MGS is asked.
                 () = request.abandoned() => return Err(Errno::ESHUTDOWN),
             },
         };
@@ -248,8 +250,8 @@ impl<S: Service> Dispatcher<S> {
         result
     }
 
-    /// Executes a replay at its turn, unless that was done before the crash. It fails if what it was based on is another
-    /// now, or is not there.
+    /// Executes a replay at its turn, unless it was executed before the crash. The replay fails if an object that it
+    /// was based on has another version now, or is missing.
     async fn replay(&self, line: &Line<S>, request: ServerRequest, turn: Turn) -> Result<Response, Errno> {
         let (export, delivery) = (request.export.clone(), request.delivery());
         let (xid, opcode, transno) = (request.xid(), request.opcode, request.header.transno);
@@ -258,7 +260,7 @@ impl<S: Service> Dispatcher<S> {
             None => self.run(line, request).await,
         };
         match &result {
-            // It comes again, or its client is gone.
+            // The replay comes again, or its client is gone.
             Err(_) if delivery.is_broken() || export.is_closed() => turn.broken_off(),
             Err(_) if self.service.target().is_stopped() => {
                 turn.broken_off();
@@ -274,14 +276,14 @@ impl<S: Service> Dispatcher<S> {
         result
     }
 
-    /// A target that can change nothing any more fails no replay: another start of it can make that. So its client is sent to
-    /// look for one.
+    /// A target that can no longer change anything must not fail a replay, because its next start can execute it. So
+    /// the client is sent to look for the target again.
     async fn refuse_poisoned(&self, export: &Export) -> Errno {
         let _ = self.service.target().rt().timeout(POISONED_PAUSE, export.closed()).await;
         Errno::ENOTCONN
     }
 
-    /// What the target answers to every client, before the service adds its own.
+    /// Connect data for every client, before the service adds its own.
     fn answer(&self, asked: &ConnectData) -> ConnectData {
         let target = self.service.target();
         let mut answer = ConnectData {
@@ -310,7 +312,7 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
 
     async fn connect(&self, export: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
         let target = self.service.target();
-        // A stranger has to wait until those who were here before have what they had.
+        // A new client has to wait until the clients of the last start have recovered.
         if !self.recovery.admits(request.client) {
             return Err(Errno::EBUSY);
         }
@@ -325,13 +327,14 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
                 operation.finish_local();
             }
         }
-        // After a crash only those are waited for that are known, and the first change may be answered before any commit.
+        // After a crash only known clients are waited for, and the client's first change may be answered before any
+        // commit.
         if is_new {
             target.commit().await?;
         }
         let mut data = self.answer(&request.data);
         self.service.connected(export, &request.data, &mut data).await?;
-        // Its time may have run out meanwhile.
+        // The client's time to recover may have run out meanwhile.
         if !self.recovery.admits(request.client) {
             self.service.disconnected(export).await;
             return Err(Errno::EBUSY);
@@ -383,7 +386,7 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
         if !request.is_recovery() && !self.recovery.is_over() {
             return Err(Errno::EAGAIN);
         }
-        // Held until it is executed: the next replay's turn comes then.
+        // Held until the request is executed: then the next replay has its turn.
         let admission = match request.is_recovery() {
             false => Admission::Now,
             true => self.recovery.turn(&request).await?,
@@ -391,7 +394,7 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
         match admission {
             Admission::Now => self.run(line, request).await,
             Admission::Turn(turn) => self.replay(line, request, turn).await,
-            // Nobody reads the answer to a replay, but whether it is an error.
+            // A client looks only at the status of the reply to a replay.
             Admission::Executed(result) => {
                 result.map(|()| Response::new(&()).with_transno(Transno(request.header.transno)))
             }

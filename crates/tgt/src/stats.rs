@@ -6,7 +6,7 @@ use nacre_rt::{Rt, Since};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The statistics of one target. Cloning shares.
+/// The statistics of one target. Clones share them.
 #[derive(Clone)]
 pub struct Stats {
     since: Since,
@@ -39,13 +39,13 @@ impl Stats {
         tally
     }
 
-    /// Begins anew.
+    /// Resets all counts.
     pub fn clear(&self) {
         self.tallies.lock().iter().for_each(|registered| registered.tally.clear());
         self.since.restart();
     }
 
-    /// The operations that happened.
+    /// Statistics of the operations that have happened.
     pub fn read(&self) -> Operations {
         let tallies = self.tallies.lock();
         let rows = tallies.iter().map(|Registered { name, unit, tally }| {

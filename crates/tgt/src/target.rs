@@ -1,4 +1,4 @@
-//! One target's identity and its place in time: the instance, the transaction numbers, what is committed.
+//! Identity and history of one target: its instance, its transaction numbers, and what is committed.
 //!
 //! No transaction number of an earlier start is ever used again, whether or not it was committed: see `epoch`.
 
@@ -15,25 +15,25 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Value of the parameter `health` of a target that nothing is wrong with.
+/// Value of the parameter `health` of a healthy target.
 pub const HEALTHY: &str = "healthy";
 
-/// Which target it is, and what it has of its node.
+/// Identity of a target, and the parts of its node that it uses.
 #[derive(Clone)]
 pub struct TargetConfig {
-    /// Its name, such as `nacre-OST0000`.
+    /// Name of the target, such as `nacre-OST0000`.
     pub name: TargetName,
-    /// Its storage.
+    /// UUID of the target's storage.
     pub uuid: Uuid,
     /// The serving host, for people and for placement by server.
     pub host: String,
-    /// Where its parameters are shown and set while it is served.
+    /// Registry for the target's parameters while it is served.
     pub params: Params,
-    /// Its fault points.
+    /// Fault points of the target.
     pub faults: Faults,
 }
 
-/// What MDT, OST and MGS have in common.
+/// The part of a target that MDT, OST and MGS have in common.
 pub struct Target {
     node: RpcNode,
     osd: Arc<dyn Osd>,
@@ -42,28 +42,29 @@ pub struct Target {
     params: Params,
     faults: Faults,
     instance: u64,
-    /// Numbers up to this one are of earlier starts.
+    /// Transaction numbers up to this one belong to earlier starts.
     former_transnos: Transno,
     /// Set when a panic left an operation or a lock table half done. Nothing is served from then on.
     broken: AtomicBool,
-    /// The last number given to a finished operation. Changed only by who has the turn at the running transaction.
+    /// The last number given to a finished operation. Changed only by the operation that has the turn.
     pub(crate) last_transno: AtomicU64,
-    /// Shared with the commit callbacks, which alone raise it.
+    /// Highest durable transno. Shared with the commit callbacks, which raise it.
     last_committed: Arc<AtomicU64>,
-    /// The same, of replays alone; what clients are told during recovery, when numbers of this start mean nothing to them.
+    /// Highest durable transno of replays. Clients are told this one in a recovery, when numbers of this start mean
+    /// nothing to them.
     replays_committed: Arc<AtomicU64>,
     recovers: AtomicBool,
     /// The recovery of this start; not set if there was nothing to recover.
     recovery: OnceLock<Weak<RecoveryService>>,
     stats: Stats,
-    /// What clients are told of how many locks they may keep.
+    /// Number of locks that clients are told they may keep.
     lock_pool: Mutex<LockPool>,
     refusals: Refusals,
 }
 
 impl Target {
-    /// Opens the target on a device: checks that it is this one, reads what was committed, and begins a new instance,
-    /// durably, so that no instance is ever used twice.
+    /// Opens the target on a device: checks that the device holds this target, reads what was committed, and begins a
+    /// new instance durably, so that no instance is ever used twice.
     pub async fn open(node: &RpcNode, osd: Arc<dyn Osd>, config: TargetConfig) -> Result<Arc<Target>, TargetError> {
         let TargetConfig { name, uuid, host: _, params, faults } = config;
         let (instance, last_committed, former_transnos) = {
@@ -76,7 +77,7 @@ impl Target {
                 None => 0,
             };
             let former_transnos = epoch::begin(&mut *transaction, former)?;
-            // Such a number was never given: it is damage.
+            // Such a number was never given, so the record is damaged.
             if last_committed > former_transnos {
                 return Err(TargetError::Corrupt(REPLY_SLOTS.0));
             }
@@ -111,7 +112,7 @@ impl Target {
         Ok(target)
     }
 
-    /// How often the target has been started; 1 is the first.
+    /// Number of starts of the target, this one included.
     pub fn instance(&self) -> u64 {
         self.instance
     }
@@ -121,13 +122,13 @@ impl Target {
         self.former_transnos
     }
 
-    /// True if the target can change nothing any more: its device has failed, or a bug left it half changed. Another start
-    /// of it finds what was committed.
+    /// True if the target can no longer change anything: its device has failed, or a bug left it half changed. The next
+    /// start finds what was committed.
     pub fn is_stopped(&self) -> bool {
         self.broken.load(Ordering::Acquire) || self.osd.is_poisoned()
     }
 
-    /// What is wrong with the target, in a few words for people; `None` if nothing is.
+    /// Describes what is wrong with the target, in a few words; `None` if it is healthy.
     pub fn ailment(&self) -> Option<String> {
         if self.is_stopped() {
             return Some("it has stopped, its log says why".to_owned());
@@ -135,7 +136,7 @@ impl Target {
         self.osd.full().map(|full| format!("it is full: {}", full.text()))
     }
 
-    /// Watches over something that a panic would leave half done, until what this returns is dropped.
+    /// Guards a change that a panic would leave half done: if one passes before the guard is dropped, the target stops.
     pub(crate) fn in_hand(&self, what: &'static str) -> InHand<'_> {
         InHand { target: self, what }
     }
@@ -150,7 +151,7 @@ impl Target {
         &self.name
     }
 
-    /// Names the storage for its whole life.
+    /// UUID of the storage, for its whole life.
     pub fn uuid(&self) -> Uuid {
         self.uuid
     }
@@ -165,7 +166,7 @@ impl Target {
         self.node.rt()
     }
 
-    /// How many locks clients may keep: goes into every reply.
+    /// Number of locks that clients may keep. Goes into every reply.
     pub(crate) fn lock_pool(&self) -> LockPool {
         *self.lock_pool.lock()
     }
@@ -174,8 +175,8 @@ impl Target {
         *self.lock_pool.lock() = pool;
     }
 
-    /// Logs that a peer was refused what its role does not allow. A stranger can cause any number of these, so that only one a
-    /// second is a warning.
+    /// Logs the refusal of something that the peer's role does not allow. A peer can cause any number of refusals, so
+    /// only one a second is a warning.
     pub fn log_refusal(&self, text: std::fmt::Arguments<'_>) {
         if self.refusals.is_worth_a_line(self.rt().now()) {
             tracing::warn!("{text}");
@@ -189,13 +190,13 @@ impl Target {
         &self.faults
     }
 
-    /// Where the target's parameters are.
+    /// Registry of the target's parameters.
     pub fn params(&self) -> &Params {
         &self.params
     }
 
-    /// Passes the fault point `name`: waits, fails or dies there as it is armed; what is left to the caller (to drop,
-    /// to corrupt) is returned.
+    /// Passes the fault point `name`: waits, fails or dies there as it is armed. Returns an action that is left to the
+    /// caller (to drop, to corrupt).
     pub async fn fault(&self, name: &str) -> Result<Option<FaultAction>, Errno> {
         match self.faults().check(name) {
             Some(FaultAction::Fail(error)) => Err(error),
@@ -211,7 +212,7 @@ impl Target {
         }
     }
 
-    /// Passes the fault point `name`, where nothing can happen but that the node dies.
+    /// Passes the fault point `name`, where the only possible action is the death of the node.
     pub(crate) fn crash_point(&self, name: &str) {
         if self.faults().check(name) == Some(FaultAction::Crash) {
             self.rt().crash();
@@ -233,54 +234,56 @@ impl Target {
         format!("{layer}.{}.", self.name)
     }
 
-    /// The same of its locks.
+    /// Prefix of the parameters of the target's locks.
     pub(crate) fn lock_param_prefix(&self) -> String {
         let layer = if self.name.kind == TargetKind::Mdt { "mdt" } else { "filter" };
         format!("ldlm.namespaces.{layer}-{}_UUID.", self.name)
     }
 
-    /// The same of its device.
+    /// Prefix of the parameters of the target's device.
     pub(crate) fn device_param_prefix(&self) -> String {
         format!("osd-nacre.{}.", self.name)
     }
 
-    /// Makes everything durable that finished before.
+    /// Makes everything durable that was finished before.
     pub async fn commit(&self) -> Result<(), Errno> {
         Ok(self.osd.commit().await?)
     }
 
-    /// Commits and closes the storage: the last of a stop in order, after which the next node need not wait for this one.
+    /// Commits and closes the storage: the last step of an orderly stop, after which the next node need not wait for
+    /// this one.
     pub async fn close(&self) {
         match self.osd.close().await {
-            // It was stopped before, as when another node took it.
+            // The storage was closed before, for example because another node took it.
             Ok(()) | Err(OsdError::Closed) => {}
             Err(error) => tracing::warn!(target = %self.name(), %error, "the storage did not close cleanly"),
         }
     }
 
-    /// Every change up to this one is durable. Of an earlier instance until the first commit of this one.
+    /// Transno up to which every change is durable. It belongs to an earlier start until this one commits for the first
+    /// time.
     pub fn last_committed(&self) -> Transno {
         let recovers = self.recovers.load(Ordering::Acquire);
         let counted = if recovers { &self.replays_committed } else { &self.last_committed };
         let committed = counted.load(Ordering::Acquire);
-        // Read after it, for it only grows.
+        // Read after `committed`, because it only grows.
         let last = self.last_transno.load(Ordering::Relaxed);
         assert!(committed <= last, "{committed} is committed, and {last} was the last");
         Transno(committed)
     }
 
-    /// Whether clients of the last start are waited for, and have not yet brought back what they had.
+    /// Returns whether clients of the last start are waited for, and have not yet replayed everything.
     pub fn is_recovering(&self) -> bool {
         self.recovers.load(Ordering::Acquire)
     }
 
-    /// Whom the target waits for before it serves new clients; none once its recovery is over.
+    /// Clients that the target waits for before it serves new ones; `None` once its recovery is over.
     pub fn recovery_wait(&self) -> Option<RecoveryWait> {
         self.recovery()?.wait()
     }
 
-    /// Stops waiting for a client that is known to be dead, such as one of a process that has ended: its return would be
-    /// awaited in vain. Returns false if it is not waited for.
+    /// Stops waiting for a client that is known to be dead, such as one of a process that has ended. Returns false if
+    /// the client is not waited for.
     pub fn evict_dead(&self, client: Uuid) -> bool {
         self.recovery().is_some_and(|recovery| recovery.evict_dead(client))
     }
@@ -293,30 +296,30 @@ impl Target {
         let _ = self.recovery.set(Arc::downgrade(recovery)); // A target is served once for each start.
     }
 
-    /// Clients are waited for.
+    /// The target waits for clients from now on.
     pub(crate) fn begin_recovery(&self) {
         let did = self.recovers.swap(true, Ordering::AcqRel);
         assert!(!did, "a target recovers once for each start");
     }
 
-    /// All is replayed, and durable: clients need to keep none of it, also if nothing new is ever committed.
+    /// Everything is replayed and durable, so clients need not keep it, even if nothing new is ever committed.
     pub(crate) fn end_recovery(&self) {
         self.last_committed.fetch_max(self.replays_committed.load(Ordering::Acquire), Ordering::Release);
         self.recovers.store(false, Ordering::Release);
     }
 
-    /// What the reply slots say of this request: `None` if it was not executed, or a later one has taken its slot.
+    /// Contents of the client's slot `tag`; `None` if the slot is empty.
     pub(crate) async fn saved_reply(&self, client: Uuid, tag: u16) -> Result<Option<ReplySlot>, Errno> {
         let transaction = self.osd.begin().await?;
         reply::get(&*transaction, client, tag)
     }
 
-    /// The number that the operation at its turn gets if it asks.
+    /// The number that the operation at its turn gets.
     pub(crate) fn next_transno(&self) -> Transno {
         Transno(self.last_transno.load(Ordering::Relaxed) + 1)
     }
 
-    /// The operation at its turn keeps `transno`.
+    /// The operation at its turn is finished, with the number `transno`.
     pub(crate) fn keep_transno(&self, transno: Transno, transaction: &mut dyn Transaction) {
         let before = self.last_transno.fetch_max(transno.0, Ordering::Relaxed);
         let is_replay = transno <= self.former_transnos;
@@ -327,7 +330,8 @@ impl Target {
         }));
     }
 
-    /// Takes the target's parameters out of the registry, and those of its locks; what a service does when it stops.
+    /// Removes the parameters of the target, its locks and its device from the registry. Services call this when they
+    /// stop.
     pub fn remove_params(&self) {
         self.params.remove_prefix(&self.param_prefix());
         self.params.remove_prefix(&self.lock_param_prefix());
@@ -360,7 +364,7 @@ impl Target {
     }
 }
 
-/// Something that a panic would leave half done: if one passes while this is held, the target stops.
+/// A change that a panic would leave half done: if one passes while this is held, the target stops.
 pub(crate) struct InHand<'a> {
     target: &'a Target,
     what: &'static str,

@@ -40,7 +40,7 @@ async fn open(rt: &Rt, osd: &Arc<MemOsd>) -> Arc<Target> {
     Target::open(&node(rt), osd.clone(), config(0, 1)).await.unwrap()
 }
 
-/// An operation that counts; its number.
+/// Runs an operation that counts. Returns its number.
 async fn count(target: &Target) -> Transno {
     let mut operation = target.begin().await.unwrap();
     let old = operation.get(TARGET, b"count").unwrap().map_or(0, |v| v[0]);
@@ -64,7 +64,8 @@ fn every_start_is_a_new_instance_whose_numbers_are_higher() {
     });
 }
 
-/// The upper half of a number was the instance, so the 2^32nd operation of a start took the numbers of the next.
+/// The upper half of a number was once the instance, so the 2^32nd operation of a start took the numbers of the next
+/// start.
 #[test]
 fn a_start_may_have_more_than_2_to_the_32_operations() {
     run(|rt| async move {
@@ -82,7 +83,7 @@ fn a_start_may_have_more_than_2_to_the_32_operations() {
             first.commit().await.unwrap();
             assert_eq!((first.last_committed(), first.instance()), (before, 1), "no number is taken for a replay's");
         }
-        // One more crossing, which the crash takes away: its numbers are not given again all the same.
+        // One more new epoch, which the crash takes away: its numbers are not given again all the same.
         first.last_transno.fetch_or(u64::from(u32::MAX), Ordering::Relaxed);
         let lost = count(&first).await;
         osd.crash(Crash::PowerCut);
@@ -95,7 +96,7 @@ fn a_start_may_have_more_than_2_to_the_32_operations() {
     });
 }
 
-/// The number after the largest was 0, and the target gave the numbers of its first start again.
+/// The number after the largest was once 0, and the target gave the numbers of its first start again.
 #[test]
 fn a_target_whose_epoch_or_instance_is_damaged_does_not_start() {
     for key in [&b"instance"[..], crate::epoch::EPOCH] {
@@ -124,7 +125,7 @@ fn a_target_made_before_epochs_goes_on_after_its_instances() {
     });
 }
 
-/// A bug in the middle of an operation must not be built upon; one anywhere else must not cost the target.
+/// A panic in the middle of an operation must stop the target; a panic anywhere else must not.
 #[test]
 fn a_panic_stops_the_target_only_if_it_leaves_something_half_done() {
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -141,7 +142,7 @@ fn a_panic_stops_the_target_only_if_it_leaves_something_half_done() {
         });
         assert!(catch_unwind(bug).is_err());
         assert!(target.is_stopped());
-        // What it did is undone, and the turn is free.
+        // The operation is undone, and the turn is free.
         let operation = target.begin().await.unwrap();
         assert_eq!(operation.get(TARGET, b"count").unwrap().unwrap()[..], [1]);
     });

@@ -1,9 +1,10 @@
-//! Declarations of parameters: each crate has a table, `PARAMS`, with a line for every parameter and metric that it registers:
-//! where it is, what type, range and unit it has, who may set it, and a sentence. A node's registry holds what is registered and
-//! what the MGS is asked to keep against the tables of all its crates; `docs/parameters.md` is made of them.
+//! Declarations of parameters: each crate has a table, `PARAMS`, with a line for every parameter and metric that it
+//! registers: where it is, what type, range and unit it has, who may set it, and a sentence. A node's registry checks
+//! the parameters that are registered, and the settings that the MGS is asked to keep, against the tables of all its
+//! crates; `docs/parameters.md` is made of them.
 //!
-//! What acts at once (`evict_client`, `abort_recovery`, clearing statistics) and what injects faults (`fail_loc`) is never
-//! [`Access::Kept`], so that nobody can have it done on every node at every mount.
+//! Parameters that act at once (`evict_client`, `abort_recovery`, clearing statistics) or inject faults (`fail_loc`)
+//! are never [`Access::Kept`], so that nobody can trigger them on every node at every mount.
 
 use super::pattern::{matches, parts};
 use super::squash::{parse_nosquash, parse_squash};
@@ -14,22 +15,23 @@ use std::collections::BTreeMap;
 /// A parameter, or a metric, which is a parameter that counts.
 #[derive(Debug)]
 pub struct Declared {
-    /// The device types before the device's name: `osc`, `ldlm.namespaces`. Empty for what the whole process has one of.
+    /// The device types before the device's name: `osc`, `ldlm.namespaces`. Empty for a parameter that a process has
+    /// once.
     pub layers: &'static [&'static str],
     /// The part after the device's name: `max_dirty_mb`, `pool.limit`. A `*` in it stands for the name of something that comes
     /// and goes: `exports.*.uuid`.
     pub name: &'static str,
-    /// The type and range of its value.
+    /// Type and range of the parameter's value.
     pub kind: Kind,
     /// The unit of a number; empty if it has none.
     pub unit: &'static str,
-    /// Who may set it.
+    /// Place where the parameter can be set.
     pub access: Access,
-    /// The value that it has unless it is set; empty of what is only shown, and of what depends on the machine.
+    /// Value until the parameter is set; empty if the parameter is only shown, or the default depends on the machine.
     pub default: &'static str,
-    /// A sentence that says what it shows or does.
+    /// A sentence that says what the parameter shows or does.
     pub about: &'static str,
-    /// Its name among metrics, without layer and unit; empty if that is made of `name`.
+    /// Name in the metrics output, without layer and unit; empty if the name is made from `name`.
     pub metric: &'static str,
 }
 
@@ -53,7 +55,7 @@ pub enum Kind {
         least: i64,
         /// The largest.
         most: i64,
-        /// Only its multiples are allowed.
+        /// Values must be multiples of this.
         step: i64,
     },
     /// A number that goes up and down, which is measured and not set.
@@ -78,7 +80,7 @@ pub enum Kind {
     Action,
 }
 
-/// Why a setting cannot be kept.
+/// Reason why a setting cannot be kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Undeclared {
     /// No declared parameter has this name.
@@ -211,12 +213,12 @@ pub struct Tables(Option<&'static Combined>);
 struct Combined {
     /// Declarations by the last part of their names. A mount of 2,000 OSTs looks up 70,000 names.
     by_last_part: FxHashMap<&'static str, Vec<&'static Declared>>,
-    /// In the order in which they were added.
+    /// All declarations, in the order in which they were added.
     all: Vec<&'static Declared>,
 }
 
-/// What was combined so far, by the address of what a table was added to (0 if it was the first), the address of the table and its
-/// length. Nodes have few kinds of roles, so it stays small, and is never freed.
+/// The tables combined so far, by the address of the tables that one was added to (0 if it was the first), and by the
+/// address and length of that one. Nodes have few kinds of roles, so it stays small, and is never freed.
 static COMBINED: Mutex<BTreeMap<(usize, usize, usize), &'static Combined>> = Mutex::new(BTreeMap::new());
 
 impl Combined {
@@ -240,7 +242,7 @@ impl Tables {
         self.0 = Some(combined);
     }
 
-    /// Whether nothing is declared.
+    /// Returns whether nothing is declared.
     pub fn is_empty(&self) -> bool {
         self.0.is_none_or(|combined| combined.all.is_empty())
     }
@@ -252,14 +254,14 @@ impl Tables {
 
     /// The declaration that a name belongs to, and its device part.
     pub fn find<'a>(&self, name: &'a str) -> Option<(&'static Declared, &'a str)> {
-        // What comes and goes may be named by the last part: `live.*`.
+        // A parameter that comes and goes may have its name in the last part: `live.*`.
         let lists = &self.0?.by_last_part;
         let candidates = [last_part(name), "*"].into_iter().filter_map(|last| lists.get(last)).flatten();
         candidates.into_iter().find_map(|declared| Some((*declared, declared.device_of(name)?)))
     }
 
-    /// Holds a setting that the MGS is to keep against the tables. The name is `LAYER.DEVICE.NAME`, with `/` for `.` if one
-    /// likes, where only the device may have wildcards. Returns the name as it is to be kept.
+    /// Checks a setting that the MGS is to keep against the tables. The name is `LAYER.DEVICE.NAME`, with `/` or `.` as
+    /// separators, and only the device may have wildcards. Returns the name as it is to be kept.
     pub fn check_kept(&self, name: &str, value: &str) -> Result<String, Undeclared> {
         let name = name.replace('/', ".");
         let found = self.find(&name).filter(|(declared, _)| declared.access == Access::Kept);
@@ -281,12 +283,12 @@ fn last_part(name: &str) -> &str {
 }
 
 impl Kind {
-    /// Whether parameters of this kind are measured, not set: they are what `/metrics` has.
+    /// Returns whether parameters of this kind are measured, not set. `/metrics` shows these.
     pub fn is_metric(self) -> bool {
         matches!(self, Kind::Gauge | Kind::Counter | Kind::Statistics | Kind::Histograms)
     }
 
-    /// Whether a value is of this type and in its range.
+    /// Returns whether a value is of this type and in its range.
     pub fn allows(self, value: &str) -> bool {
         match self {
             Kind::Number { least, most, step } => {

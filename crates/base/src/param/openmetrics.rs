@@ -1,4 +1,4 @@
-//! This view prints metrics for monitoring systems: in OpenMetrics 1.0 for clients that ask for it, else in Prometheus' older
+//! Prints metrics for monitoring systems: in OpenMetrics 1.0 for clients that ask for it, else in Prometheus' older
 //! text format, because every tool reads that.
 //!
 //! A metric is named `nacre_LAYER_NAME_UNIT`, in base units (seconds, bytes). Its labels are the parameter's device and, where
@@ -206,7 +206,7 @@ impl Exposition {
                 Type::Summary => "summary",
                 Type::Histogram => "histogram",
             };
-            // A String takes all.
+            // Writing to a String cannot fail.
             let _ = writeln!(out, "# TYPE {family} {kind}");
             if dialect == Dialect::OpenMetrics && !unit.is_empty() {
                 let _ = writeln!(out, "# UNIT {family} {unit}");

@@ -17,8 +17,8 @@ pub fn parse_nosquash(text: &str) -> Result<Vec<NidPattern>, String> {
     }
 }
 
-/// A pattern for NIDs of a network: a number, `*` or `[FROM-TO]` for each part of the address. Ports do not count, because a
-/// client has any.
+/// A pattern for NIDs of a network: a number, `*` or `[FROM-TO]` for each part of the address. Ports do not count,
+/// because a client may use any.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NidPattern {
     text: String,
@@ -28,7 +28,7 @@ pub struct NidPattern {
 }
 
 impl NidPattern {
-    /// Whether it means this NID.
+    /// Returns whether the pattern matches this NID.
     pub fn matches(&self, nid: Nid) -> bool {
         let octets = nid.address.to_be_bytes();
         let in_parts =
@@ -54,7 +54,7 @@ impl std::str::FromStr for NidPattern {
         };
         let parts = match address {
             "*" => None,
-            // A plain number, as networks have it that are none of IP.
+            // A plain number, as on networks that are not IP.
             number if number.parse::<u32>().is_ok() => {
                 let octets = number.parse::<u32>().map_err(|_| bad())?.to_be_bytes();
                 Some(octets.map(|o| (o, o)))

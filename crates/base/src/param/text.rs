@@ -23,7 +23,7 @@ impl Display for Fields {
     }
 }
 
-/// Prints fields, each after `newline` (then after newlines) and so many spaces.
+/// Prints fields, each on a line indented by `indent` spaces; `newline` comes before the first line.
 fn lines(fields: &Fields, indent: usize, mut newline: &str, f: &mut Formatter<'_>) -> Result {
     for Field { name, ends_at, value, suffix } in &fields.0 {
         write!(f, "{newline}{:indent$}{name}:", "")?;
@@ -40,7 +40,7 @@ fn lines(fields: &Fields, indent: usize, mut newline: &str, f: &mut Formatter<'_
     Ok(())
 }
 
-/// The lines that tell when something was counted: name, seconds, nanoseconds.
+/// The lines with the times of counting: name, seconds, nanoseconds.
 fn times(window: &Window) -> impl Iterator<Item = (&'static str, i64, u32)> {
     let began = window.began.into_iter().flat_map(|(start, elapsed)| {
         let elapsed = ("elapsed_time", elapsed.as_secs() as i64, elapsed.subsec_nanos());

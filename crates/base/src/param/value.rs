@@ -43,7 +43,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// Whether a parameter that is declared as of this kind may have values of this form.
+    /// Returns whether a parameter declared as of this kind may have values of this form.
     pub fn suits(self, kind: Kind) -> bool {
         match kind {
             // `max_cached_mb` shows more than what is set.
@@ -58,8 +58,8 @@ impl Form {
     }
 }
 
-/// A type that a parameter's getter may return. Its form is known when the parameter is registered, so that it can be held
-/// against the declaration.
+/// A type that a parameter's getter may return. Its form is known when the parameter is registered, so that it can be
+/// checked against the declaration.
 pub trait Reading {
     /// The form of its values.
     const FORM: Form;
@@ -117,7 +117,7 @@ pub struct Field {
     pub name: Cow<'static, str>,
     /// The column in which the value ends; `None` puts it one space behind the colon.
     pub ends_at: Option<usize>,
-    /// Its value. Fields of a field are shown below it, indented.
+    /// Value of the field. Fields of a field are shown below it, indented.
     pub value: Value,
     /// Text behind the value, such as ` sec`.
     pub suffix: &'static str,
@@ -140,10 +140,10 @@ impl Fields {
     }
 }
 
-/// From when to when something was counted.
+/// The time over which something was counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// When the value was read, by the wall clock.
+    /// Time when the value was read, by the wall clock.
     pub now: Timestamp,
     /// When counting began, by the wall clock, and the time since then; `None` is not shown.
     pub began: Option<(Timestamp, Duration)>,
@@ -163,13 +163,13 @@ pub enum Unit {
 /// Counts and sums by operation, as in `md_stats`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operations {
-    /// When they were counted.
+    /// Time over which the values were counted.
     pub window: Window,
     /// The column in which values begin; Lustre's files differ.
     pub width: usize,
-    /// Whether an empty line comes first.
+    /// True if an empty line comes first.
     pub blank_first: bool,
-    /// In the order in which they are shown.
+    /// The operations, in the order in which they are shown.
     pub rows: Vec<Operation>,
 }
 
@@ -178,18 +178,18 @@ pub struct Operations {
 pub struct Operation {
     /// Its name.
     pub name: Cow<'static, str>,
-    /// The unit of its values.
+    /// Unit of the operation's values.
     pub unit: Unit,
-    /// Its sums.
+    /// Sums of the operation's values.
     pub sums: Sums,
 }
 
 /// Histograms, and the numbers that Lustre shows above them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histograms {
-    /// When they were counted.
+    /// Time over which the values were counted.
     pub window: Window,
-    /// Numbers of this moment.
+    /// Numbers above the tables, current at `window.now`.
     pub levels: Vec<Level>,
     /// The tables.
     pub tables: Vec<Table>,
@@ -200,7 +200,7 @@ pub struct Histograms {
 pub struct Level {
     /// Text in front of the number, with the spaces.
     pub label: &'static str,
-    /// Its name among metrics.
+    /// Name in the metrics output.
     pub metric: &'static str,
     /// The number.
     pub value: u64,
@@ -217,7 +217,7 @@ pub struct Table {
     pub head: Head,
     /// The values that a row stands for.
     pub bounds: Bounds,
-    /// Its name among metrics.
+    /// Name in the metrics output.
     pub metric: &'static str,
     /// The unit of the values that a row stands for: `ms`, `bytes`, or none.
     pub unit: &'static str,
@@ -228,9 +228,9 @@ pub struct Table {
 /// One histogram of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Its name: `read`, `write`, `commits`.
+    /// Name of the column: `read`, `write`, `commits`.
     pub name: &'static str,
-    /// How many values each row has.
+    /// Number of values in each row.
     pub counts: Vec<u64>,
     /// The sum of all values, if it was counted.
     pub sum: Option<u64>,

@@ -1,5 +1,5 @@
-//! OSTs on the disk to measure, one with a journal elsewhere and one without, and a client of each that speaks to them
-//! through the whole RPC layer, in this process.
+//! OSTs on the disk to measure, one with a journal elsewhere and one without, and a client for each that uses the whole
+//! RPC layer, in this process.
 
 use super::{Mode, Point, Test};
 use crate::places::Scratch;
@@ -22,36 +22,36 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The OSTs under test, and what they need.
+/// The OSTs under test, with everything they need.
 pub(super) struct TestOst {
     osts: Vec<Served>,
     node: Node,
-    // Removed last.
+    // Dropped last.
     _scratch: Vec<Scratch>,
 }
 
-/// One of them, and its client.
+/// One OST, and its client.
 struct Served {
     import: Arc<Import>,
     name: TargetName,
     external: bool,
-    /// Parts of its objects.
+    /// Number of parts of its objects.
     parts: u32,
 }
 
-/// How fast a test was.
+/// Rates of a test.
 pub(super) struct Rates {
     /// Bytes a second.
     pub(super) per_second: f64,
-    /// In the slowest and the fastest whole second; none if there was none.
+    /// Bytes in the slowest and in the fastest whole second; none if there was none.
     pub(super) seconds: Option<(f64, f64)>,
 }
 
-/// What may be in memory only.
+/// Data that may be only in memory, in MiB.
 const MEMORY_MB: &str = "256";
 
 impl TestOst {
-    /// Makes and starts what the modes need, below `dir`; a journal below `journal`.
+    /// Creates and starts the OSTs that the modes need, below `dir`; a journal below `journal`.
     pub(super) async fn start(dir: &Path, journal: Option<&Path>, modes: &[Mode]) -> Result<TestOst, String> {
         let (rt, faults) = (Rt::production(), Faults::new());
         let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
@@ -107,12 +107,12 @@ impl TestOst {
         self.osts.iter().find(|served| served.external == wanted).ok_or_else(|| format!("no OST for {mode:?}"))
     }
 
-    /// Files of each object of a mode's OST.
+    /// Number of files for each object of a mode's OST.
     pub(super) fn parts(&self, mode: Mode) -> Result<u32, String> {
         self.of(mode).map(|served| served.parts)
     }
 
-    /// Chooses the mode, and makes objects.
+    /// Selects the mode, and creates objects.
     pub(super) async fn make_objects(&self, mode: Mode, count: u32) -> Result<Vec<Fid>, String> {
         let served = self.of(mode)?;
         let sync = if matches!(mode, Mode::Sync | Mode::External) { "1" } else { "0" };
@@ -132,7 +132,7 @@ impl TestOst {
         Ok(objects)
     }
 
-    /// Removes them, and waits until that is durable.
+    /// Destroys objects, and waits until that is durable.
     pub(super) async fn destroy_objects(&self, mode: Mode, objects: Vec<Fid>) -> Result<(), String> {
         let served = self.of(mode)?;
         served.modify::<()>(Opcode::OstDestroy, &Destroy { fids: objects }).await?;
@@ -150,7 +150,8 @@ impl TestOst {
         let begun = Instant::now();
         let threads: Vec<_> = (0..point.threads)
             .map(|thread| {
-                // The threads of one object take its requests in turns, as the original's do and those of a raw file are.
+                // The threads of one object take its requests in turns, like the original's threads and those of a raw
+                // file.
                 let (object, first) = (thread % point.objects, thread / point.objects);
                 let turn = (point.threads - object).div_ceil(point.objects) as usize;
                 let object = objects[object as usize];
@@ -182,7 +183,7 @@ impl TestOst {
         Ok(Rates { per_second: done.load(Ordering::Relaxed) as f64 / elapsed.as_secs_f64(), seconds })
     }
 
-    /// Stops all of it.
+    /// Stops everything.
     pub(super) async fn stop(self) {
         for served in &self.osts {
             served.import.disconnect().await;
@@ -211,7 +212,7 @@ async fn call<R: Field>(
     import.call(opcode, body, options).await.map_err(|e| format!("{opcode:?}: {}", e.errno()))
 }
 
-/// One request, as of a client that keeps what it wrote until it is committed.
+/// Sends one write, as a client that keeps the data until it is committed.
 async fn write(import: &Import, fid: Fid, offset: u64, data: &Payload) -> Result<(), String> {
     let extents = vec![Niobuf { offset, len: data.len() as u32, flags: niobuf_flags::ASYNC }];
     let body = Write { fid, extents, ..Write::default() };
@@ -224,7 +225,7 @@ async fn read(import: &Import, fid: Fid, offset: u64, written: &Payload) -> Resu
     let body = Read { fid, extents: vec![Niobuf { offset, len: len as u32, flags: 0 }], checksum: false, lock: 0 };
     let options = CallOptions { lane: Lane::Io, bulk: Bulk::Receive { max_len: len }, ..CallOptions::default() };
     let reply = call::<ReadReply>(import, Opcode::OstRead, &body, options).await?;
-    // All of it would cost as much as the read; enough to know that it is not something else.
+    // Comparing everything would cost as much as the read; the ends suffice to recognise other data.
     let ends = |payload: &Payload| (payload.slice(0, 64).to_bytes(), payload.slice(len - 64, 64).to_bytes());
     if reply.data.len() != len || ends(&reply.data) != ends(written) {
         return Err(format!("what was read at {offset} is not what was written"));
@@ -232,7 +233,7 @@ async fn read(import: &Import, fid: Fid, offset: u64, written: &Payload) -> Resu
     Ok(())
 }
 
-/// Counts bytes a second, until it is ended; the slowest and the fastest so far.
+/// Counts bytes in each second, until it is aborted; keeps the slowest and the fastest second so far.
 async fn sample(done: Arc<AtomicU64>, range: Arc<Mutex<Option<(f64, f64)>>>) {
     let mut last = done.load(Ordering::Relaxed);
     loop {
@@ -247,7 +248,7 @@ async fn sample(done: Arc<AtomicU64>, range: Arc<Mutex<Option<(f64, f64)>>>) {
 
 fn pattern(len: usize) -> AlignedBuf {
     let mut buf = AlignedBuf::zeroed(len);
-    // Not zeros, which storage might take a short way with.
+    // Not zeros, for which storage might have a shortcut.
     buf.iter_mut().enumerate().for_each(|(i, b)| *b = (i * 31 + i / 4096) as u8);
     buf
 }

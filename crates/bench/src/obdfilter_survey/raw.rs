@@ -1,4 +1,4 @@
-//! The disk without us: fio, or plain threads where there is no fio.
+//! The disk without an OST: fio, or plain threads if there is no fio.
 
 use super::{Point, Test};
 use crate::load::{self, Cache};
@@ -7,7 +7,7 @@ use nacre_osd::REGION_BYTES;
 use std::path::Path;
 use std::process::Command;
 
-/// A directory on the disk, and how it is measured.
+/// A directory on the disk, and the way to measure it.
 pub(super) struct Raw {
     scratch: Scratch,
     has_fio: bool,
@@ -23,7 +23,7 @@ impl Raw {
         if self.has_fio { "fio" } else { "threads" }
     }
 
-    /// Bytes a second, of objects that have so many parts. Files are made by the first test, whatever it is.
+    /// Measures bytes a second, for objects of `parts` parts. The first test creates the files, whichever it is.
     pub(super) fn measure(&self, test: Test, point: Point, parts: u32) -> Result<f64, String> {
         if test == Test::Write {
             self.remove();
@@ -52,7 +52,7 @@ impl Raw {
             .ok_or_else(|| format!("fio failed: {}", String::from_utf8_lossy(&output.stderr)))
     }
 
-    /// A file for each thread: those of one file would wait for each other.
+    /// Measures with a file for each thread, because threads of one file would wait for each other.
     fn threads(&self, test: Test, point: Point) -> Result<f64, String> {
         let (dir, jobs) = (&self.scratch.0, point.threads as usize);
         let each = point.bytes / u64::from(point.threads);
@@ -69,7 +69,8 @@ impl Raw {
     }
 }
 
-/// fio's job: as many files as the objects have, of the same sizes, written in the same turns, with as many requests under way.
+/// Arguments of fio's job: as many files as the objects have, of the same sizes, written in the same turns, with as many
+/// requests under way.
 fn fio_args(test: Test, point: Point, parts: u32) -> Vec<String> {
     let Point { request, objects, threads, bytes } = point;
     let of_object = bytes / u64::from(objects) / request * request;
@@ -80,8 +81,8 @@ fn fio_args(test: Test, point: Point, parts: u32) -> Vec<String> {
     let mut args: Vec<String> = [
         "--filename_format=object.$jobnum.$filenum",
         "--ioengine=io_uring",
-        // In one process, as ours are. As processes, jobs begin sessions of their own, among which the kernel shares a busy CPU
-        // out before it looks at who is in them.
+        // In one process, like the OST and its client. As processes, jobs begin sessions of their own, among which the
+        // kernel divides a busy CPU before it looks at their processes.
         "--thread",
         "--direct=1",
         "--group_reporting",

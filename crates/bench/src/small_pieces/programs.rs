@@ -1,4 +1,4 @@
-//! The programs, which do the same at each place.
+//! The programs, which do the same in each place.
 
 use super::SmallPieces;
 use clap::ValueEnum;
@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::thread;
 
-/// A program that is timed.
+/// A timed program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Program {
     /// Writes some bytes of each page, then reads the file through a mapping
@@ -20,10 +20,10 @@ pub(crate) enum Program {
     Blocks,
     /// Three jobs write files with holes and read them back, twice (xfstests' generic/074)
     Holes,
-    /// The same by mappings
+    /// The same through mappings
     MappedHoles,
-    /// Rewrites a small table again and again under a lock file made by link(2): three jobs, then one alone, in directories of
-    /// more and more names (xfstests' generic/089)
+    /// Rewrites a small table again and again under a lock file made by link(2): three jobs, then one alone, in
+    /// directories with more and more names (xfstests' generic/089)
     Renames,
     /// Four jobs write and read records of 47,008 bytes
     Records,
@@ -46,12 +46,12 @@ const PIECE: &[u8; 8] = b"a piece.";
 const BLOCK: u64 = 512;
 /// Jobs side by side.
 const JOBS: usize = 3;
-/// Files of each job that makes files with holes, and how often it writes them all.
+/// Number of files of each job that makes files with holes, and how often it writes all of them.
 const FILES: usize = 5;
 const LOOPS: u8 = 2;
-/// Names that are added to the directory of the table before each time that it is rewritten.
+/// Numbers of names that are added to the table's directory before each round of rewriting.
 const MORE_NAMES: [usize; 3] = [0, 100, 1000];
-/// How often the job that is alone rewrites the table while each of the three jobs does so once: 10,000 and 50 times.
+/// How often the single job rewrites the table for each rewrite by one of the three jobs: 10,000 to 50.
 const ALONE: u64 = 200;
 /// Bytes of the table.
 const TABLE: usize = 2000;
@@ -75,12 +75,12 @@ impl Program {
                     format!("lock file, rename: {JOBS} x {}, then {}; {n} names more", contended(args), args.renames)
                 })
                 .to_vec(),
-            // Measured apart.
+            // Measured separately.
             Program::Records => Vec::new(),
         }
     }
 
-    /// Makes the files that the program needs, before its time begins.
+    /// Creates the files that the program needs, before its time begins.
     pub(super) fn prepare(self, dir: &Path) -> io::Result<()> {
         if self == Program::Renames {
             std::fs::write(dir.join("table"), [b'x'; TABLE])?;
@@ -129,7 +129,7 @@ pub(super) fn check(is_right: bool) -> io::Result<()> {
     if is_right { Ok(()) } else { Err(io::Error::other("what was written did not come back")) }
 }
 
-/// Pieces at the beginning of each page; the last byte is written, too, so that the file has its full size.
+/// Writes pieces at the beginning of each page, and the last byte, so that the file has its full size.
 fn write_pieces(file: &File, size: u64) -> io::Result<()> {
     (0..size).step_by(PAGE as usize).try_for_each(|at| file.write_all_at(PIECE, at))?;
     file.write_all_at(&[0], size - 1)
@@ -161,7 +161,7 @@ fn read_blocks(file: &File, count: u64) -> io::Result<()> {
     })
 }
 
-/// Makes all files of a job anew and checks them, some times.
+/// Writes all files of a job again and checks them, several times.
 fn holes(
     dir: &Path,
     job: usize,
@@ -185,7 +185,7 @@ fn holes(
     Ok(())
 }
 
-/// Places of the blocks that are written, and the bytes of each.
+/// Offsets of the blocks that are written, and the bytes of each.
 fn blocks_of(size: u64, seed: u8) -> impl Iterator<Item = (u64, [u8; BLOCK as usize])> {
     (0..size).step_by(2 * BLOCK as usize).map(move |at| (at, [seed.wrapping_add((at / BLOCK) as u8); BLOCK as usize]))
 }
@@ -210,8 +210,8 @@ fn check_holes(file: &File, size: u64, seed: u8) -> io::Result<()> {
     })
 }
 
-/// What mount(8) did with its table of mounts: under a lock file, which is a hard link so that only one can make it, the table
-/// is copied and the copy renamed into place.
+/// Rewrites a table as mount(8) did with its table of mounts: under a lock file, which is a hard link so that only one
+/// program can create it, the table is copied and the copy renamed into place.
 fn rewrite(dir: &Path, job: usize, count: u64) -> io::Result<()> {
     let (table, lock, new) = (dir.join("table"), dir.join("table~"), dir.join("table.tmp"));
     let own = dir.join(format!("table~{job}"));
@@ -235,7 +235,7 @@ fn rewrite(dir: &Path, job: usize, count: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Links the job's own file to the lock file. If another job has done so, its lock on the file is waited for.
+/// Links the job's own file to the lock file. If another job has done so, waits for its lock on the file.
 fn take_lock_file(own: &Path, lock: &Path) -> io::Result<()> {
     loop {
         drop(OpenOptions::new().write(true).create(true).truncate(false).open(own)?);
@@ -250,7 +250,7 @@ fn take_lock_file(own: &Path, lock: &Path) -> io::Result<()> {
             Err(e) if e.kind() == ErrorKind::NotFound => continue,
             file => file?,
         };
-        // A lock of the open file, since all jobs are one process.
+        // A lock of the open file description, because all jobs are one process.
         let wanted = libc::flock {
             l_type: libc::F_WRLCK as libc::c_short,
             l_whence: libc::SEEK_SET as libc::c_short,
@@ -289,7 +289,7 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(self.start.cast(), self.len) }
     }
 
-    /// Of a mapping that was made for writing.
+    /// The bytes of a mapping that was made for writing.
     fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: mapped for as long as self lives; the file has that size, and only this job writes to it.
         unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.len) }

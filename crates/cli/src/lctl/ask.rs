@@ -1,4 +1,4 @@
-//! What lctl's commands share: options, questions to all processes of this host, and refusals.
+//! Common parts of lctl's commands: options, requests to all processes of this host, and refusals.
 
 use crate::output::fail;
 use crate::tool::{Flag, Flags};
@@ -14,7 +14,7 @@ pub(super) fn flags<'a>(who: &str, args: &'a [String], known: &[Flag]) -> Result
     Flags::parse(args, known).map_err(|why| fail(&format!("error: {who}"), why, Errno::EINVAL.0 as u8))
 }
 
-/// Why no process did what it was asked for.
+/// Reason why no process did what was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) errno: i32,
@@ -26,18 +26,18 @@ impl Refusal {
         Refusal { errno: errno.0, text: text.into() }
     }
 
-    /// In Lustre's words.
+    /// A refusal in Lustre's words.
     pub(super) fn not_found(pattern: &str) -> Refusal {
         Refusal::new(Errno::ENOENT, format!("param_path '{}': No such file or directory", pattern.replace('.', "/")))
     }
 
-    /// Prints it, and returns the exit code.
+    /// Prints the refusal, and returns the exit code.
     pub(super) fn fail(&self, who: &str) -> ExitCode {
         fail(who, &self.text, self.errno as u8)
     }
 }
 
-/// What all processes of the host answer.
+/// Answers of all processes of the host.
 pub(super) fn ask(request: &Request) -> Result<Vec<Answer>, Refusal> {
     let answers = ask_all(request);
     if answers.is_empty() {
@@ -47,8 +47,8 @@ pub(super) fn ask(request: &Request) -> Result<Vec<Answer>, Refusal> {
     Ok(answers)
 }
 
-/// Merges the names and values that all processes answer, in name order. A refusal counts if no process had anything, or if it says
-/// more than that a process does not have the parameter.
+/// Merges the names and values that all processes answer, in name order. A refusal counts only if no process had
+/// anything, or if it says more than that a process does not have the parameter.
 pub(super) fn merged(request: &Request) -> Result<BTreeMap<String, String>, Refusal> {
     let declared = declarations();
     let mut all = BTreeMap::new();

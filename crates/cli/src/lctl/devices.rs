@@ -1,4 +1,4 @@
-//! `lctl dl` and what is done to one device.
+//! `lctl dl`, and commands for one device.
 
 use super::ask::{Refusal, ask, flags, merged};
 use crate::output::{fail, json};
@@ -17,7 +17,8 @@ fn devices() -> Result<Vec<Device>, Refusal> {
     Ok(in_order(all))
 }
 
-/// Devices of the types that `dl` lists. Two processes of a host may have the same one, such as `ost OSS`.
+/// The devices in the order of `dl`, which lists only known types. Two processes of a host may have the same one, such as
+/// `ost OSS`.
 fn in_order(devices: impl Iterator<Item = Device>) -> Vec<Device> {
     let place = |device: &Device| TYPES.iter().position(|kind| *kind == device.kind);
     let mut listed: Vec<Device> = devices.filter(|device| place(device).is_some()).collect();
@@ -56,15 +57,16 @@ pub(super) fn list(args: &[String]) -> ExitCode {
 /// A command for one device, which sets a parameter of it.
 struct Change<'a> {
     command: &'a str,
-    /// True of the devices that it is for.
+    /// True for the devices that the command is for.
     fits: fn(&Device) -> bool,
-    /// These devices, in a message.
+    /// Name of these devices in messages.
     kinds: &'a str,
     parameter: &'a str,
     value: &'a str,
 }
 
-/// The device of this number in `dl`, or of this name. Devices of different types may share a name: the one that fits is meant.
+/// The device with this number in `dl`, or with this name. If devices of different types share the name, the one that
+/// fits.
 fn find<'a>(devices: &'a [Device], wanted: &str, change: &Change<'_>) -> Result<&'a Device, Refusal> {
     let numbered = wanted.parse::<usize>().ok().and_then(|number| devices.get(number));
     let named = || devices.iter().filter(|device| device.name == wanted).collect();
@@ -79,7 +81,7 @@ fn find<'a>(devices: &'a [Device], wanted: &str, change: &Change<'_>) -> Result<
     }
 }
 
-/// Carries a change out on the one device that is named in `args`.
+/// Carries out a change on the one device that `args` names.
 fn carry_out(change: &Change<'_>, args: &[String]) -> ExitCode {
     let who = format!("error: {}", change.command);
     let flags = match flags(change.command, args, &[]) {

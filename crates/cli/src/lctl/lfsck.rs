@@ -7,14 +7,14 @@ use serde_json::Value;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How often a check that is waited for is looked at.
+/// How often `--wait` looks at the check.
 const POLL: Duration = Duration::from_millis(500);
 
-/// What the options say.
+/// Parsed options.
 #[derive(Default, Debug, PartialEq, Eq)]
 struct Asked {
     mdt: Option<String>,
-    /// Words for the MDT.
+    /// Words to send to the MDT.
     words: Vec<String>,
     types: Vec<String>,
     wait: bool,
@@ -37,7 +37,7 @@ fn parse(args: &[String]) -> Result<Asked, String> {
             "-c" | "--create-ostobj" => asked.words.push("create".to_owned()),
             "-o" | "--orphan" => asked.words.push("orphan".to_owned()),
             "-w" | "--wait" => asked.wait = true,
-            // There is one MDT, and a check begins at the beginning unless it was interrupted.
+            // There is one MDT, and a check starts at the beginning unless it was interrupted.
             "-A" | "--all" | "-r" | "--reset" => {}
             other => return Err(format!("unknown option {other}")),
         }
@@ -76,7 +76,7 @@ pub(crate) fn start(args: &[String]) -> ExitCode {
     }
 }
 
-/// Stops it.
+/// Stops the check.
 pub(crate) fn stop(args: &[String]) -> ExitCode {
     let mdt = match parse(args) {
         Ok(Asked { mdt: Some(mdt), .. }) => mdt,
@@ -92,7 +92,7 @@ pub(crate) fn stop(args: &[String]) -> ExitCode {
     }
 }
 
-/// Prints how far it is.
+/// Prints the state of the check.
 pub(crate) fn query(args: &[String]) -> ExitCode {
     let asked = match parse(args) {
         Ok(asked) => asked,
@@ -102,7 +102,7 @@ pub(crate) fn query(args: &[String]) -> ExitCode {
     if asked.wait { wait(&mdt) } else { print(&mdt).1 }
 }
 
-/// Prints the state at the end.
+/// Waits for the end of the check, and prints its state.
 fn wait(mdt: &str) -> ExitCode {
     while let Ok(states) = states(mdt) {
         if !is_scanning(&states) {
@@ -113,7 +113,7 @@ fn wait(mdt: &str) -> ExitCode {
     print(mdt).1
 }
 
-/// How many MDTs are in each state, and what was repaired.
+/// Number of MDTs in each state, and number of repairs.
 type States = Vec<(String, u64)>;
 
 fn is_scanning(states: &States) -> bool {

@@ -5,12 +5,12 @@ use crate::output::{fail, json};
 use nacre_process::admin::{Answer, LogLine, Request};
 use std::process::ExitCode;
 
-/// The lines of all processes, in the order of their times; the processes forget them.
+/// Takes the lines of all processes, in the order of their times; the processes forget them.
 fn take() -> Result<Vec<LogLine>, Refusal> {
     let answers = ask(&Request::TakeLog)?.into_iter();
     let mut lines: Vec<LogLine> =
         answers.flat_map(|answer| if let Answer::Log(lines) = answer { lines } else { Vec::new() }).collect();
-    // Stable: lines of a process stay in their order.
+    // A stable sort, so that lines of one process stay in their order.
     lines.sort_by_key(|line| line.at_us);
     Ok(lines)
 }

@@ -1,6 +1,6 @@
-//! Changes that an administrator makes at the MGS: settings that it keeps and gives to every node (`lctl set_param -P`, `lctl
-//! conf_param`), and the place of a target that was moved (`lctl replace_nids`). All are for the host of the MGS, as in Lustre:
-//! the MGS takes them from its own node only.
+//! Changes that an administrator makes at the MGS: settings that it keeps and gives to every node (`lctl set_param -P`,
+//! `lctl conf_param`), and new addresses of a target that was moved (`lctl replace_nids`). As in Lustre, they have to be
+//! made on the host of the MGS: it accepts them from its own node only.
 
 use super::ask::{Refusal, flags, merged};
 use crate::output::fail;
@@ -8,10 +8,10 @@ use nacre_base::{Errno, TargetName};
 use nacre_process::admin::Request;
 use std::process::ExitCode;
 
-/// A setting to be kept, or without a value to be forgotten.
+/// A setting to be kept, or, without a value, to be forgotten.
 #[derive(Debug, PartialEq, Eq)]
 struct Kept {
-    /// Empty for every file system.
+    /// Name of the file system; empty for every file system.
     fsname: String,
     name: String,
     value: Option<String>,
@@ -30,7 +30,7 @@ pub(crate) fn conf_param(args: &[String]) -> ExitCode {
     }
 }
 
-/// `replace_nids TARGET NID[,NID...]`: a target was moved to nodes that are none of its service nodes so far.
+/// `replace_nids TARGET NID[,NID...]`: a target was moved to nodes that were not among its service nodes.
 pub(crate) fn replace_nids(args: &[String]) -> ExitCode {
     const WHO: &str = "error: replace_nids";
     let flags = match flags("replace_nids", args, &[]) {
@@ -93,8 +93,8 @@ fn change(request: &Request) -> Result<(), Refusal> {
     })
 }
 
-/// Lustre's form of a name, as the file system and the name with a pattern for the devices: `nacre-OST0000.osc.max_dirty_mb` is
-/// `osc.nacre-OST0000*.max_dirty_mb` of `nacre`.
+/// Splits Lustre's form of a name into the file system and the name with a pattern for the devices:
+/// `nacre-OST0000.osc.max_dirty_mb` is `osc.nacre-OST0000*.max_dirty_mb` of `nacre`.
 fn conf_name(name: &str) -> Option<(String, String)> {
     let mut parts = name.splitn(3, '.');
     let (device, layer, rest) = (parts.next()?, parts.next()?, parts.next()?);

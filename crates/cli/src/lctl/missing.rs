@@ -1,4 +1,4 @@
-//! Commands of Lustre's `lctl` for what Nacre does not have yet.
+//! Commands of Lustre's `lctl` that Nacre does not support yet.
 
 use crate::output::fail;
 use nacre_base::Errno;

@@ -85,7 +85,7 @@ const COMMANDS: &[Command] = &[
 
 /// Runs one command.
 pub(crate) fn main(mut args: Vec<OsString>) -> ExitCode {
-    // As scripts say it: `lctl --device N deactivate`.
+    // The form that scripts use: `lctl --device N deactivate`.
     if args.len() >= 3 && args[0] == "--device" {
         args.remove(0);
         args.swap(0, 1);

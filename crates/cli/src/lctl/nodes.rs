@@ -31,7 +31,7 @@ pub(super) fn list_nids(args: &[String]) -> ExitCode {
 
 fn ping_one(nid: &str, seconds: u64) -> Result<Vec<String>, Refusal> {
     let request = Request::Ping { nid: nid.to_owned(), timeout_ms: seconds.saturating_mul(1000) };
-    // Any process of this host can ask: the first will do.
+    // Any process of this host can send the ping: the first will do.
     for socket in rundir::live_sockets() {
         match ask(&socket, &request) {
             Ok(Answer::Nids(found)) => return Ok(found),

@@ -1,5 +1,5 @@
-//! `lctl get_param`, `set_param` and `list_param`. Names form a tree, as the files of Lustre's /proc and /sys do: `osc` and
-//! `osc.nacre-OST0000-osc-MDT0000` are directories. What a parameter is, is in its declaration.
+//! `lctl get_param`, `set_param` and `list_param`. Names form a tree like the files of Lustre's /proc and /sys: `osc` and
+//! `osc.nacre-OST0000-osc-MDT0000` are directories. The declaration of a parameter describes it.
 
 use super::ask::{Refusal, ask, declarations, flags, merged};
 use super::mgs_changes;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 const JSON: Flag = (' ', "json");
-/// Options about symbolic links, which there are none of, and of duplicate names, which are merged.
+/// Options about symbolic links, which do not exist here, and about duplicate names, which are merged.
 const IGNORED: [Flag; 4] = [('l', "links"), ('L', "no-links"), ('m', "merge"), ('M', "no-merge")];
 
 /// `lctl get_param`.
@@ -39,7 +39,7 @@ pub(super) fn get(args: &[String]) -> ExitCode {
         return fail(WHO, "a parameter's name is needed, such as 'osc.*.max_rpcs_in_flight'", 22);
     }
     if flags.has("only-name") && !flags.has("recursive") && !flags.has("classify") {
-        // Names of devices may be asked for, too: `get_param -N mgs.*.live.*`.
+        // Names of devices may be requested, too: `get_param -N mgs.*.live.*`.
         return print_names(&flags.operands, |tree, pattern| tree.find(pattern, false), |name, _| name.to_owned());
     }
     if flags.has("only-name") {
@@ -84,12 +84,12 @@ pub(super) fn get(args: &[String]) -> ExitCode {
     code
 }
 
-/// How a parameter is printed.
+/// Format of a parameter's output.
 #[derive(Clone, Copy)]
 enum Style {
     Named,
     ValueOnly,
-    /// The name before each line.
+    /// The name in front of each line.
     EachLine,
     Yaml,
 }
@@ -112,7 +112,7 @@ fn shown(style: Style, name: &str, mark: &str, value: &str) -> String {
     }
 }
 
-/// A value as programs want it: numbers are numbers.
+/// A value for programs: numbers are numbers.
 fn typed(declared: Option<&Declared>, value: &str) -> Value {
     let value = value.trim_end_matches('\n');
     let is_number = declared.is_some_and(|d| matches!(d.kind, Kind::Number { .. } | Kind::Gauge | Kind::Counter));
@@ -120,7 +120,7 @@ fn typed(declared: Option<&Declared>, value: &str) -> Value {
     number.map_or_else(|| json!(value), |number| json!(number))
 }
 
-/// The parameters that match and consist of several values, as objects.
+/// The matching parameters that consist of several values, as objects.
 fn objects(pattern: &str, recursive: bool) -> BTreeMap<String, Value> {
     let patterns = if recursive { vec!["**".to_owned()] } else { expand_braces(pattern) };
     let answers = patterns.into_iter().flat_map(|pattern| ask(&Request::GetValues { pattern }).unwrap_or_default());
@@ -128,7 +128,7 @@ fn objects(pattern: &str, recursive: bool) -> BTreeMap<String, Value> {
     values.filter(|(_, value)| value.is_object()).collect()
 }
 
-/// Values of all parameters that match one of the patterns that `pattern` stands for, in the order of these patterns.
+/// Values of all parameters that match one of the patterns in `pattern`, in the order of these patterns.
 fn values(pattern: &str, recursive: bool) -> Result<Vec<(String, String)>, Refusal> {
     if recursive {
         let named = Tree::read()?.find(pattern, true)?;
@@ -144,7 +144,7 @@ fn values(pattern: &str, recursive: bool) -> Result<Vec<(String, String)>, Refus
         }
     }
     if all.is_empty() {
-        // Says so if the pattern names a directory, or if no process runs.
+        // Explains whether the pattern names a directory, or no process runs.
         let directory = Tree::read()?.find(pattern, false)?.into_keys().next().unwrap_or_default();
         let text =
             format!("param_path '{}': Is a directory; -R prints all that is in {directory}", pattern.replace('.', "/"));
@@ -190,7 +190,7 @@ pub(super) fn set(args: &[String]) -> ExitCode {
     code
 }
 
-/// Sets all parameters that match one of the patterns that `pattern` stands for; their names.
+/// Sets all parameters that match one of the patterns in `pattern`. Returns their names.
 fn set_matching(pattern: &str, value: &str) -> Result<Vec<String>, Refusal> {
     let mut names = Vec::new();
     for pattern in expand_braces(pattern) {
@@ -246,7 +246,7 @@ pub(super) fn list(args: &[String]) -> ExitCode {
     })
 }
 
-/// Which entries are listed.
+/// Kinds of entries to list.
 struct Wanted {
     directories: bool,
     tunable: bool,
@@ -268,7 +268,7 @@ impl Wanted {
     }
 }
 
-/// Prints the names that each pattern finds, in name order. Fails on the patterns that find none.
+/// Prints the names that each pattern finds, in name order. Fails on patterns that find none.
 fn print_names(
     patterns: &[&str],
     find: impl Fn(&Tree, &str) -> Result<BTreeMap<String, Entry>, Refusal>,
@@ -289,7 +289,7 @@ fn print_names(
     code
 }
 
-/// Prints the entries with what is declared of them.
+/// Prints the entries with their declarations.
 fn list_as_json(
     patterns: &[&str],
     find: impl Fn(&Tree, &str) -> Result<BTreeMap<String, Entry>, Refusal>,
@@ -318,7 +318,7 @@ fn list_as_json(
     ExitCode::SUCCESS
 }
 
-/// The kind of thing that a name of the tree stands for.
+/// Kind of an entry in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
     Directory,
@@ -336,7 +336,7 @@ impl Entry {
     }
 }
 
-/// Names of all parameters of the host, and of the directories that they are in.
+/// Names of all parameters of the host, and of their directories.
 #[derive(Default)]
 struct Tree(BTreeMap<String, Entry>);
 
@@ -348,7 +348,7 @@ impl Tree {
         Ok(Tree::of(names))
     }
 
-    /// Of names, and whether each can be set.
+    /// Builds a tree of names, each with whether it can be set.
     fn of(names: impl IntoIterator<Item = (String, bool)>) -> Tree {
         let mut all = BTreeMap::new();
         for (name, writable) in names {
@@ -361,7 +361,7 @@ impl Tree {
         Tree(all)
     }
 
-    /// Entries that match one of the patterns that `pattern` stands for; with `recursive` also all that is in them.
+    /// Entries that match one of the patterns in `pattern`; with `recursive` also everything below them.
     fn find(&self, pattern: &str, recursive: bool) -> Result<BTreeMap<String, Entry>, Refusal> {
         let mut found = BTreeMap::new();
         for pattern in expand_braces(pattern) {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// A target as the attribute tells it.
+/// A target as the attribute shows it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Target {
     kind: String,
@@ -32,7 +32,7 @@ struct Space {
     files: u64,
     files_free: u64,
     state: u32,
-    /// Targets with the same one, other than 0, share a file system.
+    /// Number of the target's disk: targets with the same number, other than 0, share a file system.
     #[serde(default)]
     disk: u64,
 }
@@ -51,7 +51,7 @@ fn targets_of(mountpoint: &Path) -> Result<Vec<Target>, Errno> {
     serde_json::from_slice(&value).map_err(|_| Errno::EPROTO)
 }
 
-/// The mounts meant: those of the paths given, or all.
+/// The chosen mounts: those of the paths given, or all.
 fn chosen(who: &str, operands: &[&str]) -> Result<Vec<PathBuf>, ExitCode> {
     if operands.is_empty() {
         let all: Vec<_> = mounts().into_iter().map(|(_, m)| m).collect();
@@ -125,8 +125,8 @@ fn print_df(mountpoint: &Path, targets: &[Target], human: bool, inodes: bool, ve
     println!("\n{}{}", row("filesystem_summary:", &sum_of(targets), human, inodes), mountpoint.display());
 }
 
-/// The space of all OSTs and the inodes of all MDTs, by the rules of the client's own sum for df(1): a disk that several OSTs
-/// share counts once, and no more inodes are free than there are free objects for them.
+/// The space of all OSTs and the inodes of all MDTs, by the rules of the client's own sum for df(1): a disk that several
+/// OSTs share counts once, and no more inodes are free than there are free objects for them.
 fn sum_of(targets: &[Target]) -> Space {
     let (mut disks, mut mdts): (Vec<Space>, Space) = (Vec::new(), Space::default());
     for (kind, s) in targets.iter().filter_map(|t| Some((t.kind.as_str(), t.statfs?))) {
@@ -135,7 +135,7 @@ fn sum_of(targets: &[Target]) -> Space {
             continue;
         }
         match disks.iter_mut().find(|other| s.disk != 0 && other.disk == s.disk) {
-            // They say the same of their disk, but for reserves: the one that says least counts.
+            // Targets report the same for their disk, except for reserves: the one that reports least counts.
             Some(other) if other.kib(other.blocks_available) <= s.kib(s.blocks_available) => {}
             Some(other) => *other = s,
             None => disks.push(s),
@@ -175,7 +175,7 @@ fn row(name: &str, s: &Space, human: bool, inodes: bool) -> String {
     format!("{name:<20} {total:>11} {used:>11} {available:>11} {pct:>3}%  ")
 }
 
-/// Rounded up, as df(1) does.
+/// Percentage, rounded up as by df(1).
 fn percent(used: u64, available: u64) -> u64 {
     let all = used.saturating_add(available);
     if all == 0 { 0 } else { (u128::from(used) * 100).div_ceil(u128::from(all)) as u64 }

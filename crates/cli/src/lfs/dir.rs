@@ -1,4 +1,4 @@
-//! `lfs mkdir` and `lfs getdirstripe`: on which MDT a directory is.
+//! `lfs mkdir` and `lfs getdirstripe`: the MDT of a directory.
 
 use super::path::fid_of;
 use super::usage::USAGE_EXIT;
@@ -45,7 +45,7 @@ pub(crate) fn mkdir(args: &[String]) -> ExitCode {
 fn make(dir: &Path, index: i64) -> Result<(), Errno> {
     let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fid_of(parent)?;
-    // There is one MDT, or any (-1).
+    // There is one MDT; -1 means any.
     if index > 0 {
         return Err(Errno::ENODEV);
     }

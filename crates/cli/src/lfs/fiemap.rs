@@ -1,4 +1,4 @@
-//! `lfs fiemap`: where files have space on their OSTs, in the format of `filefrag -v`, which cannot ask through FUSE.
+//! `lfs fiemap`: the space of files on their OSTs, in the format of `filefrag -v`, which does not work through FUSE.
 
 use super::path::get_xattr;
 use super::usage::USAGE_EXIT;
@@ -25,7 +25,7 @@ const FLAGS: [(u32, &str); 9] = [
     (0x2000, "shared"),
 ];
 
-/// The value of the attribute `lustre.fiemap:STRIPE:OFFSET`: extents of one object, from an offset in it on.
+/// Value of the attribute `lustre.fiemap:STRIPE:OFFSET`: extents of one object, from an offset in it on.
 #[derive(Deserialize)]
 struct Part {
     stripes: usize,

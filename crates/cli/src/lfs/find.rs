@@ -89,7 +89,7 @@ struct Query {
     print: Print,
 }
 
-/// One file met on the way; its layout is read only if a test asks.
+/// A file found by the walk; its layout is read only if a test needs it.
 struct Found<'a> {
     path: &'a Path,
     meta: &'a Metadata,
@@ -180,7 +180,7 @@ fn holds(test: &Test, f: &Found<'_>) -> bool {
     }
 }
 
-/// A plain layout has no components, as its owner sees it.
+/// Number of components as users count them: a plain layout has none.
 fn composite_count(l: &Layout) -> u64 {
     if l.components.len() == 1 && l.components[0].end == u64::MAX { 0 } else { l.components.len() as u64 }
 }
@@ -303,7 +303,7 @@ fn bad(arg: &str, value: &str) -> String {
     format!("unknown test or bad value: {arg} {value}")
 }
 
-/// The test that an option and its value mean.
+/// The test that an option with its value stands for.
 fn parse_test(name: &str, value: &str) -> Option<Test> {
     let number = || Bound::parse(value, 1);
     let test = match name {

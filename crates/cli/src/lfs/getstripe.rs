@@ -23,7 +23,7 @@ Usage: getstripe [-c|-S|-i|-L|-g|-F|-m|-p|-I|-E|--component-count]   print just 
 
 #[derive(Default)]
 struct Wanted {
-    /// A single value: the option's letter or name.
+    /// Letter or name of the option that selects a single value.
     selector: Option<String>,
     directory: bool,
     recursive: bool,
@@ -103,7 +103,7 @@ fn show(path: &Path, wanted: &Wanted) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether it is a directory, and no link to one. Without stat(2), which would wait for an OST that is away.
+/// True if the path is a directory, and no link to one. Without stat(2), which would wait for an OST that is away.
 fn is_directory(path: &Path) -> Result<bool, Errno> {
     if std::fs::read_link(path).is_ok() {
         return Ok(false);
@@ -116,7 +116,7 @@ fn is_directory(path: &Path) -> Result<bool, Errno> {
     }
 }
 
-/// The entries, and which of them are directories.
+/// The entries of a directory, and whether each is a directory.
 fn sorted_entries(dir: &Path) -> Result<Vec<(PathBuf, bool)>, Errno> {
     let entries = std::fs::read_dir(dir).map_err(Errno::from)?.flatten();
     let mut all: Vec<_> = entries.map(|e| (e.path(), e.file_type().is_ok_and(|t| t.is_dir()))).collect();
@@ -148,7 +148,7 @@ fn show_file(path: &Path, wanted: &Wanted) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What getstripe prints for a directory without a default of its own: the file system's.
+/// Prints a directory's default layout, or the file system's if it has none of its own.
 fn show_directory(path: &Path, wanted: &Wanted) -> Result<(), Errno> {
     let spec = match get_xattr(path, "lustre.lov") {
         Ok(v) => Some(lov_ea::decode_spec(&v).map_err(|_| Errno::EPROTO)?),
@@ -205,7 +205,7 @@ fn show_directory(path: &Path, wanted: &Wanted) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A default of several components; as Lustre has it, without ids.
+/// A default of several components; without ids, as in Lustre.
 fn composite_default(path: &Path, spec: &LayoutSpec) -> String {
     let count = spec.components.len();
     let mut out = format!("{}\n  lcm_layout_gen:    0\n", path.display());
@@ -238,7 +238,7 @@ fn pattern_name(c: &Component) -> String {
     names.join(",")
 }
 
-/// A stripe count as it is asked for.
+/// A stripe count as a user requests it.
 fn count_name(count: i32) -> String {
     if count == STRIPE_COUNT_AUTO { "auto".to_owned() } else { count.to_string() }
 }
@@ -247,7 +247,7 @@ fn stripe_offset(c: &Component) -> i64 {
     c.stripes.first().map_or(-1, |s| i64::from(s.ost.0))
 }
 
-/// The last instantiated component is the one whose values a single selector prints.
+/// The last instantiated component, whose values a single selector prints.
 fn current(layout: &Layout) -> &Component {
     layout.components.iter().rev().find(|c| !c.stripes.is_empty()).unwrap_or(&layout.components[0])
 }
@@ -390,7 +390,7 @@ mod tests {
     use nacre_base::OstIndex;
     use nacre_wire::layout::{ComponentSpec, Stripe};
 
-    /// What Lustre 2.17 prints for `setstripe -E 4M -c 1 -E -1 -C 8`, before anything is written beyond 4 MiB.
+    /// Output of Lustre 2.17 for `setstripe -E 4M -c 1 -E -1 -C 8`, before anything is written beyond 4 MiB.
     const UNWRITTEN: &str = "/mnt/pfl
   lcm_layout_gen:    3
   lcm_mirror_count:  1
@@ -445,7 +445,7 @@ mod tests {
             ..first.clone()
         };
         let mut layout = Layout { generation: 3, components: vec![first, second] };
-        // The way it comes to the command.
+        // In the encoding in which the command gets it.
         let value = lov_ea::encode_layout(&layout, Fid::ROOT);
         layout = lov_ea::decode_layout(&value).unwrap().0;
         assert_eq!(text(Path::new("/mnt/pfl"), &layout, Fid::ROOT, &Wanted::default()), UNWRITTEN);

@@ -1,4 +1,4 @@
-//! `lfs ladvise`: tells a mounted file how it will be used.
+//! `lfs ladvise`: gives a mount hints about how a file will be used.
 
 use super::path::{open_for_ioctl, send_ioctl};
 use super::usage::USAGE_EXIT;
@@ -60,7 +60,7 @@ fn give(file: &Path, advice: &Advice) -> Result<(), Errno> {
     send_ioctl(&opened, IOC_LADVISE, &advice_to_bytes(advice)).map(drop)
 }
 
-/// The advice and the files; None asks for help.
+/// The advice and the files; None if help was asked for.
 fn parse(args: &[String]) -> Result<Option<(Advice, Vec<&str>)>, String> {
     let mut options = Options::new(args);
     let (mut name, mut start, mut end, mut length) = (None, 0, None, None);
@@ -112,7 +112,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
     size::parse(text, 1).ok_or_else(|| format!("invalid size '{text}'"))
 }
 
-/// Whether the mode is for writing.
+/// True if the mode is for writing.
 fn parse_mode(text: &str) -> Result<bool, String> {
     match text.to_ascii_uppercase().as_str() {
         "READ" => Ok(false),

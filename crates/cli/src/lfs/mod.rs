@@ -1,5 +1,5 @@
-//! `lfs`: what users ask about files, space and targets. Works on the mount alone, through extended attributes, so
-//! that anyone who may read a file may ask. Output and exit codes follow Lustre's tool.
+//! `lfs`: questions of users about files, space and targets. Works on the mount alone, through extended attributes, so
+//! that everybody who may read a file may ask. Output and exit codes follow Lustre's tool.
 
 mod df;
 mod dir;

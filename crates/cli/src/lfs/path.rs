@@ -1,4 +1,4 @@
-//! Extended attributes, ioctls and mount points: what `lfs` asks the kernel for.
+//! Extended attributes, ioctls and mount points that `lfs` uses.
 
 use nacre_base::Errno;
 use std::ffi::CString;
@@ -43,7 +43,7 @@ pub(crate) fn remove_xattr(path: &Path, name: &str) -> Result<(), Errno> {
     if r < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
-/// Makes an empty regular file without objects; it must not exist.
+/// Creates an empty regular file without objects; it must not exist.
 pub(crate) fn make_file(path: &Path, mode: u32) -> Result<(), Errno> {
     let path = c_path(path)?;
     // SAFETY: the string ends in NUL.
@@ -51,7 +51,7 @@ pub(crate) fn make_file(path: &Path, mode: u32) -> Result<(), Errno> {
     if r < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
-/// The FID of a path, as text. ENOTTY if it is not on one of our mounts, as Lustre's ioctl says there.
+/// The FID of a path, as text. ENOTTY if it is not on a Nacre mount, like Lustre's ioctl.
 pub(crate) fn fid_of(path: &Path) -> Result<String, Errno> {
     match get_xattr(path, "lustre.fid") {
         Ok(v) => Ok(String::from_utf8_lossy(&v).into_owned()),
@@ -60,7 +60,7 @@ pub(crate) fn fid_of(path: &Path) -> Result<String, Errno> {
     }
 }
 
-/// Our mount points, in mount order, with their sources.
+/// Mount points of Nacre, in mount order, with their sources.
 pub(crate) fn mounts() -> Vec<(String, PathBuf)> {
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let lines = table.lines().map(|l| l.split(' ').collect::<Vec<_>>());
@@ -96,8 +96,8 @@ pub(crate) fn sync_file_system(file: &OwnedFd) -> Result<(), Errno> {
     if r < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
-/// An ioctl on one of our files that passes `argument`, which is as long as `number` says; its result. ENOTTY on files that are
-/// not ours.
+/// Sends an ioctl to a file on a Nacre mount with `argument`, which is as long as `number` says. Returns its result.
+/// ENOTTY on other files.
 pub(crate) fn send_ioctl(file: &OwnedFd, number: u32, argument: &[u8]) -> Result<i32, Errno> {
     assert_eq!(number >> 16 & 0x3fff, argument.len() as u32, "the kernel reads as many bytes as the number says");
     // SAFETY: the kernel only reads, as many bytes as the argument has.

@@ -204,7 +204,7 @@ fn apply(path: &Path, wish: &Wish) -> Result<(), Errno> {
     })
 }
 
-/// Taking away what is not there is fine.
+/// Succeeds if there is no default to remove.
 fn drop_default(path: &Path) -> Result<(), Errno> {
     match get_xattr(path, "lustre.lov") {
         Err(Errno::ENODATA) => Ok(()),
@@ -216,7 +216,7 @@ fn drop_default(path: &Path) -> Result<(), Errno> {
 pub(super) mod tests {
     use super::*;
 
-    /// The layout that a command line asks for.
+    /// The layout that a command line requests.
     pub(in crate::lfs) fn spec(line: &str) -> LayoutSpec {
         wish(line).unwrap().spec
     }

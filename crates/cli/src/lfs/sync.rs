@@ -1,4 +1,4 @@
-//! `lfs sync`: makes all that a mount changed durable, also where the kernel does not pass sync(2) on.
+//! `lfs sync`: makes durable everything that a mount changed, even where the kernel does not pass sync(2) on.
 
 use super::path::{open_for_ioctl, send_ioctl, sync_file_system};
 use super::usage::USAGE_EXIT;
@@ -27,10 +27,10 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
     code
 }
 
-/// Makes all that the mount of a file or directory changed durable; ENOTTY if it is no mount of ours.
+/// Makes durable everything that the mount of a file or directory changed; ENOTTY if it is no Nacre mount.
 pub(crate) fn sync_mount(path: &Path) -> Result<(), Errno> {
     let opened = open_for_ioctl(path, false)?;
-    // First, because the kernel may have stores to shared mappings that the mount does not know of.
+    // First, because the kernel may have stores to shared mappings of which the mount does not know.
     sync_file_system(&opened)?;
     send_ioctl(&opened, IOC_SYNC, &[]).map(drop)
 }

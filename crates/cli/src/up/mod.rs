@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 /// Format if needed, start and mount a whole file system in one process.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Up {
-    /// Directory for its storage; made and formatted if it is empty or not there
+    /// Directory for its storage; created and formatted if it is empty or missing
     dir: PathBuf,
-    /// Where to mount it; made if it is not there
+    /// Directory to mount it on; created if it is missing
     mountpoint: PathBuf,
-    /// How many OSTs a new file system gets
+    /// Number of OSTs of a new file system
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1000))]
     osts: u32,
     /// Name of a new file system: 1 to 8 letters, digits, - or _
@@ -30,7 +30,7 @@ pub(crate) struct Up {
     /// Address for other nodes to join by; port 0 takes any free one. Without it only this host can join
     #[arg(long, value_name = "IP[:PORT]")]
     listen: Option<Listen>,
-    /// Address to serve metrics on (HTTP, /metrics); port 0 takes any free one. Whoever can connect may read them
+    /// Address to serve metrics on (HTTP, /metrics); port 0 takes any free one. Everybody who can connect may read them
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     metrics: MetricsAddress,
     /// Stay in the foreground, logs on standard error
@@ -55,11 +55,11 @@ pub(crate) struct Status {
     json: bool,
 }
 
-/// An orderly stop takes no longer; then the daemon is killed.
+/// Longest time for an orderly stop; after that the daemon is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
-/// After so long it is said that a stop takes its time.
+/// Time after which a message says that a stop takes long.
 const STOP_NOTICE: Duration = Duration::from_secs(3);
-/// How often a daemon that starts is looked at.
+/// How often to look at a daemon that is starting.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Runs `nacre up`.
@@ -115,7 +115,7 @@ fn start(args: &Up) -> Result<(), String> {
     Ok(())
 }
 
-/// There is a daemon already: says how far it is until it is up.
+/// Reports the progress of a daemon that is running already, until the file system is mounted.
 fn follow(dir: &Path, mut daemon: Running) -> Result<(), String> {
     let pid = daemon.pid;
     let mut said = String::new();
@@ -129,7 +129,7 @@ fn follow(dir: &Path, mut daemon: Running) -> Result<(), String> {
             State::Recovering => format!("another nacre up is at it (pid {pid}): {}", daemon.waits),
             State::Starting | State::Down => format!("another nacre up is starting it (pid {pid})"),
         };
-        // Not for each second that is left.
+        // Not a line for each remaining second.
         let kind = text.split(", ").next().unwrap_or_default();
         if said != kind {
             println!("{text}");
@@ -164,7 +164,7 @@ fn stop(dir: &Path) -> Result<String, String> {
     let pid = daemon.pid;
     let failed = |e: std::io::Error| format!("cannot stop pid {pid}: {e}");
     let process = Process::open(pid).map_err(failed)?;
-    // The number may have been given to another process before it was opened; not if it still has the lock.
+    // The process number may have been reused before it was opened; not if the process still has the lock.
     match state::look(dir)? {
         Seen::Daemon(still) if still.pid == pid => {}
         _ => return Ok(format!("{} is down", name(&daemon))),
@@ -188,12 +188,12 @@ fn stop(dir: &Path) -> Result<String, String> {
     Ok(format!("{} is down", name(&daemon)))
 }
 
-/// The file system's name, unless it is not known yet.
+/// Name of the file system, unless it is not known yet.
 fn name(daemon: &Running) -> &str {
     if daemon.fsname.is_empty() { "it" } else { &daemon.fsname }
 }
 
-/// What there is to say if nothing is up.
+/// Message for a directory whose daemon does not run.
 fn nothing(dir: &Path, seen: Seen) -> String {
     match seen {
         Seen::Nothing(Some(last)) if last.state != State::Down => format!(

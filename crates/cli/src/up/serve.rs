@@ -16,13 +16,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often the recovery of the targets is looked at.
+/// How often to look at the recovery of the targets.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// How long a wait is not spoken of while it is not known when it ends.
+/// Time for which a wait is not reported while its end is not known.
 const UNKNOWN_END: Duration = Duration::from_secs(3);
-/// Identities of dead mounts that are remembered: one for each start that did not come to its end.
+/// Most dead mounts whose identities are remembered: one for each start that was interrupted.
 const CLIENTS_MAX: usize = 64;
-/// How often a wait that goes on is spoken of again.
+/// How often a continuing wait is reported again.
 const SAY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The parts of a running file system; each is absent until it has been started.
@@ -30,11 +30,11 @@ const SAY_INTERVAL: Duration = Duration::from_secs(30);
 struct FileSystem {
     client: Option<Arc<Client>>,
     session: Option<Session>,
-    /// Says for whom the targets wait.
+    /// Task that reports the clients for which the targets wait.
     watcher: Option<Task>,
 }
 
-/// Serves and mounts until it is told to stop, or somebody unmounts it.
+/// Serves and mounts until it is told to stop, or the file system is unmounted.
 pub(super) async fn serve(args: Up) -> Result<(), String> {
     let lock = DirLock::take(&args.dir)?.ok_or_else(|| in_use(&args.dir))?;
     let last = state::read(&args.dir).unwrap_or_default();
@@ -58,7 +58,7 @@ pub(super) async fn serve(args: Up) -> Result<(), String> {
         waits: String::new(),
         clients: std::iter::once(own.to_string()).chain(last.clients.iter().cloned()).take(CLIENTS_MAX).collect(),
     };
-    // Before the client connects for the first time: the next start finds it there, if this process is killed.
+    // Before the client connects for the first time, so that the next start finds its identity if this process is killed.
     let record = Arc::new(Record::begin(&args.dir, &lock, running)?);
 
     let mut system = FileSystem::default();
@@ -82,7 +82,7 @@ pub(super) async fn serve(args: Up) -> Result<(), String> {
     if started? { Ok(()) } else { Err("it was stopped before it was up".to_owned()) }
 }
 
-/// Another `nacre up` has the directory.
+/// Message for a directory that another `nacre up` has.
 fn in_use(dir: &Path) -> String {
     let pid = match state::look(dir) {
         Ok(Seen::Daemon(daemon)) => format!(" (pid {})", daemon.pid),
@@ -91,8 +91,8 @@ fn in_use(dir: &Path) -> String {
     format!("{} is in use by another nacre up{pid}: nacre status {0} says more", dir.display())
 }
 
-/// Listens where it is told to, or on loopback: at the port of the last time if the daemon was killed, so that mounts of other
-/// processes find it again, else at the standard port or, if that cannot be had, at any.
+/// Starts to listen where the arguments say, or on loopback: at the last port if the daemon was killed, so that mounts of
+/// other processes find it again, else at the standard port or, if that is taken, at any.
 async fn start_node(args: &Up, last: &Running) -> Result<NodeProcess, String> {
     if let Some(listen) = args.listen {
         let advice = "name another port with --listen ADDRESS:PORT, or end the program that has it (ss -ltnp shows it)";
@@ -112,7 +112,7 @@ async fn start_node(args: &Up, last: &Running) -> Result<NodeProcess, String> {
 }
 
 impl FileSystem {
-    /// Serves the targets and mounts them. `clients` are the identity of the new mount, and those of mounts that died.
+    /// Serves the targets and mounts them. `clients`: the identity of the new mount, and those of dead mounts.
     async fn start(
         &mut self,
         args: &Up,
@@ -125,7 +125,7 @@ impl FileSystem {
         let mut targets = Vec::new();
         for (dir, label) in &storage.targets {
             let served = process.serve(process.open(dir, label.clone())?).await?;
-            // Only these remember their clients, and wait for them after a crash.
+            // Only these targets remember their clients, and wait for them after a crash.
             targets.extend(Some(served.target().clone()).filter(|_| label.target.kind != TargetKind::Mgt));
         }
         evict_dead(&targets, dead);
@@ -146,7 +146,7 @@ impl FileSystem {
 
     /// Unmounts, and stops the node.
     async fn stop(&self, process: &NodeProcess) {
-        // It writes to the record, which the next daemon may have from now on.
+        // Because the watcher writes to the record, which may belong to the next daemon from now on.
         self.watcher.iter().for_each(Task::abort);
         if let Some(session) = &self.session {
             unmount(session).await;
@@ -170,8 +170,8 @@ async fn give_root(client: &Client, user: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The clients of earlier daemons of this directory are dead: this process has the lock that those held as long as they
-/// lived.
+/// Evicts the clients of earlier daemons of this directory, which are dead: this process has the lock that they held as
+/// long as they lived.
 fn evict_dead(targets: &[Arc<Target>], clients: &[String]) {
     for client in clients.iter().filter_map(|text| text.parse::<Uuid>().ok()) {
         for target in targets {
@@ -180,11 +180,11 @@ fn evict_dead(targets: &[Arc<Target>], clients: &[String]) {
     }
 }
 
-/// Says for whom the targets wait, until they wait for nobody; then clients that died before are forgotten for good.
+/// Reports the clients for which the targets wait, until they wait for none; then forgets the clients that died before.
 async fn watch_recovery(rt: Rt, targets: Vec<Arc<Target>>, record: Arc<Record>, own: Uuid) {
     let begun = rt.now();
     let (mut said, mut said_at) = (BTreeSet::new(), begun);
-    // What takes less is not worth a word.
+    // A shorter wait is not worth a message.
     rt.sleep(LOOK_INTERVAL).await;
     while targets.iter().any(|target| target.is_recovering()) {
         let (wait, now) = (Wait::of(&targets), rt.now());
@@ -211,7 +211,7 @@ async fn watch_recovery(rt: Rt, targets: Vec<Arc<Target>>, record: Arc<Record>, 
 struct Wait {
     missing: BTreeSet<String>,
     targets: Vec<String>,
-    /// Known once a client has come back.
+    /// Set once a client has come back.
     left: Option<Duration>,
 }
 
@@ -246,8 +246,8 @@ impl std::fmt::Display for Wait {
     }
 }
 
-/// The MDT hears of the OSTs from the MGS, a moment after they serve; who sets a layout at once must find them all there.
-/// If one does not come up, the file system is of use without it.
+/// Waits until the MDT knows all OSTs, of which the MGS tells it a moment after they serve: a user who sets a layout at
+/// once must find them all there. If one does not start, the file system is of use without it.
 async fn wait_for_osts(process: &NodeProcess, osts: usize) {
     let node = process.node();
     for _ in 0..500 {

@@ -1,6 +1,6 @@
-//! The state of a directory of `nacre up`: the lock that its daemon holds for as long as it lives, and `running.json`,
-//! where the daemon says how far it is. The lock decides; the file only describes. So `status`, `down` and a second `up`
-//! agree at each moment, also after the daemon was killed.
+//! The state of a directory of `nacre up`: the lock that its daemon holds for as long as it lives, and `running.json`, in
+//! which the daemon describes its progress. The lock decides; the file only describes. So `status`, `down` and a second
+//! `up` agree at each moment, even after the daemon was killed.
 
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
@@ -15,22 +15,21 @@ use std::time::Duration;
 pub(super) const LOCK: &str = "lock";
 /// Name of the file that describes the daemon.
 pub(super) const RUNNING: &str = "running.json";
-/// `running.json` has a multiple of this size and is overwritten in place, so that it can be written on a disk that has
-/// become full.
+/// `running.json` has a multiple of this size and is overwritten in place, so that it can be written on a full disk.
 const BLOCK_BYTES: usize = 4096;
-/// A description is never longer, so that a damaged one cannot fill memory.
+/// Longest description that is read, so that a damaged one cannot fill memory.
 const RUNNING_BYTES_MAX: u64 = 1 << 20;
 
-/// How far the daemon is.
+/// Progress of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum State {
-    /// Nothing runs: the daemon stopped in order.
+    /// Nothing runs: the daemon has stopped in order.
     #[default]
     Down,
-    /// The storage is formatted, opened and served.
+    /// The storage is being formatted, opened and served.
     Starting,
-    /// The targets wait for clients of their last start, and let nobody else in.
+    /// The targets wait for clients of their last run, and admit no others.
     Recovering,
     /// The file system is mounted.
     Up,
@@ -44,32 +43,32 @@ pub(super) enum State {
 pub(super) struct Running {
     pub(super) state: State,
     pub(super) pid: u32,
-    /// When the process was started, in clock ticks since the machine was: with `pid` it names a process for good.
+    /// When the process was started, in clock ticks since boot: together with `pid` it identifies a process for good.
     pub(super) started: u64,
     pub(super) fsname: String,
-    /// The NID that other nodes reach it by; empty until it listens.
+    /// NID at which other nodes reach it; empty until it listens.
     pub(super) nid: String,
-    /// The address that its metrics are served at; empty until they are.
+    /// Address of its metrics; empty until they are served.
     pub(super) metrics: String,
     pub(super) mountpoint: PathBuf,
     pub(super) osts: usize,
-    /// For whom it waits; empty if for nobody.
+    /// Clients that it waits for, in words; empty if there are none.
     pub(super) waits: String,
     /// Identities of this mount and of earlier ones that the targets may still wait for.
     pub(super) clients: Vec<String>,
 }
 
-/// What there is to see on a directory.
+/// What a look at a directory finds.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// No daemon. The description that the last one left, if there was one; its state is [`State::Down`] unless it died.
+    /// No daemon runs. The last one's description, if there was one; its state is [`State::Down`] unless the daemon died.
     Nothing(Option<Running>),
-    /// A daemon, by its own description.
+    /// A daemon runs, with its own description.
     Daemon(Running),
 }
 
-/// Shows that this process has the lock of a directory, until it ends. A record lock of fcntl: the kernel tells others the
-/// holder's process id, and releases the lock when that process ends, however it ends.
+/// Shows that this process has the lock of a directory, until it ends. It is a record lock of fcntl: the kernel tells
+/// others the holder's process id, and releases the lock when that process ends, for whatever reason.
 #[derive(Debug)]
 pub(super) struct DirLock(());
 
@@ -82,7 +81,7 @@ impl DirLock {
             OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path).map_err(failed)?;
         match record_lock(&file, libc::F_SETLK) {
             Ok(_) => {
-                // Never closed: that would release the lock.
+                // Never closed, because that would release the lock.
                 std::mem::forget(file);
                 Ok(Some(DirLock(())))
             }
@@ -92,7 +91,7 @@ impl DirLock {
     }
 }
 
-/// Runs a lock command of fcntl over the whole file; what it leaves in its argument.
+/// Runs a lock command of fcntl over the whole file. Returns its argument afterwards.
 fn record_lock(file: &File, command: libc::c_int) -> io::Result<libc::flock> {
     let mut lock = libc::flock { l_type: libc::F_WRLCK as _, l_whence: 0, l_start: 0, l_len: 0, l_pid: 0 };
     // SAFETY: the descriptor is open, and the command reads and writes only the struct, which outlives the call.
@@ -123,16 +122,16 @@ fn holder(dir: &Path) -> Result<Option<u32>, String> {
     }
 }
 
-/// Looks at what runs on `dir`.
+/// Looks for a daemon of `dir`.
 pub(super) fn look(dir: &Path) -> Result<Seen, String> {
     let Some(pid) = holder(dir)? else { return Ok(Seen::Nothing(read(dir))) };
     let described = read(dir).filter(|r| r.pid == pid && Some(r.started) == start_time(pid) && r.state != State::Down);
-    // It has just begun, and has not described itself yet; or it cannot.
+    // The daemon has just begun and not described itself yet; or it cannot.
     let daemon = described.unwrap_or_else(|| Running { state: State::Starting, pid, ..Running::default() });
     Ok(Seen::Daemon(daemon))
 }
 
-/// The description in `running.json`, if it can be read: another process may be writing it, which is a matter of
+/// The description in `running.json`, if it can be read: another process may just be writing it, which takes
 /// microseconds.
 pub(super) fn read(dir: &Path) -> Option<Running> {
     let path = dir.join(RUNNING);
@@ -148,10 +147,10 @@ pub(super) fn read(dir: &Path) -> Option<Running> {
     None
 }
 
-/// When a process was started, in clock ticks since the machine was; none if there is no such process.
+/// When a process was started, in clock ticks since boot; none if there is no such process.
 pub(super) fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything; what follows has no parenthesis. Field 22 of the line is field 20 here.
+    // The name, in parentheses, may contain anything; the rest has no parenthesis. Field 22 of the line is field 20 here.
     stat.rsplit(')').next()?.split_whitespace().nth(19)?.parse().ok()
 }
 
@@ -164,7 +163,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Begins a description. `lock` shows that nobody else keeps one.
+    /// Begins a description. `_lock` shows that no other process keeps one.
     pub(super) fn begin(dir: &Path, _lock: &DirLock, running: Running) -> Result<Record, String> {
         let path = dir.join(RUNNING);
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
@@ -217,7 +216,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let lock = DirLock::take(dir.path()).unwrap().unwrap();
         drop(Record::begin(dir.path(), &lock, running()).unwrap());
-        // A process does not see its own lock: to it, this is the description of a dead daemon.
+        // A process does not see its own lock, so it takes this for the description of a dead daemon.
         assert_eq!(look(dir.path()), Ok(Seen::Nothing(Some(running()))), "it says that it is up, and is dead");
     }
 

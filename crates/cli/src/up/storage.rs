@@ -1,6 +1,6 @@
-//! The storage directory of `nacre up`: what is in it, and formatting a new one. Only a directory with nothing in it is
-//! formatted. `filesystem.json` says what belongs into the directory, and whether formatting was finished; so a first format
-//! that was interrupted is told apart from a file system that has lost something, which is never touched.
+//! The storage directory of `nacre up`: what it contains, and formatting a new one. Only an empty directory is formatted.
+//! `filesystem.json` says which targets belong into the directory, and whether formatting was finished: this tells an
+//! interrupted first format from a file system that has lost something, which is never touched.
 
 use super::state::{LOCK, RUNNING};
 use crate::mkfs::format_target;
@@ -14,13 +14,13 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Name of the file that says what belongs into the directory.
+/// Name of the file that says which targets belong into the directory.
 const PLAN: &str = "filesystem.json";
-/// Names that are no content: the daemon's own files, and what mkfs.ext4 makes.
+/// Names that do not count as content: the daemon's own files, and those of mkfs.ext4.
 const IGNORED: &[&str] = &["log", RUNNING, LOCK, PLAN, "filesystem.json.new", "lost+found"];
-/// What formatting a target has made before it writes the label.
+/// Names that formatting a target creates before it writes the label.
 const UNFINISHED: &[&str] = &["data", "index", "format.new", "lost+found"];
-/// More than so many names are counted instead of listed.
+/// Most names to list; more are only counted.
 const NAMES_MAX: usize = 8;
 
 /// A file system as it was formatted; the text of `filesystem.json`.
@@ -28,17 +28,17 @@ const NAMES_MAX: usize = 8;
 pub(super) struct Plan {
     pub(super) fsname: String,
     pub(super) osts: u32,
-    /// False while the first format is under way, which no target was served before.
+    /// False while the first format is under way. No target is served before it is finished.
     formatted: bool,
 }
 
 impl Plan {
-    /// A file system that is still to be formatted.
+    /// A plan for a file system that is still to be formatted.
     pub(super) fn new(fsname: &str, osts: u32) -> Plan {
         Plan { fsname: fsname.to_owned(), osts, formatted: false }
     }
 
-    /// All targets, each with the name of its directory. The MGS comes last, as it is formatted.
+    /// All targets, each with the name of its directory. The MGS comes last, in the order of formatting.
     fn targets(&self) -> Vec<(String, TargetName)> {
         let ost = |i| (format!("ost{i:04}"), TargetName::ost(&self.fsname, OstIndex(i)));
         let mut all: Vec<_> = (0..self.osts).map(ost).collect();
@@ -48,27 +48,27 @@ impl Plan {
     }
 }
 
-/// What a name in the directory leads to.
+/// Kind of an entry in the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Entry {
     /// The storage of a target.
     Target(TargetName),
     /// The storage of a target whose label cannot be read, and why.
     Damaged(String),
-    /// A directory without a label: the names in it.
+    /// A directory without a label, with the names in it.
     Directory(Vec<String>),
     /// Something else.
     Foreign,
 }
 
-/// What is to be done with a directory.
+/// State of a directory, which decides what to do with it.
 #[derive(Debug, PartialEq, Eq)]
 enum Content {
-    /// There is nothing in it.
+    /// The directory is empty.
     Empty,
-    /// Formatting was interrupted. These directories of targets are to be formatted again, if they are there.
+    /// Formatting was interrupted. The directories of these targets are formatted again, if they exist.
     HalfFormatted(Plan, Vec<(String, TargetName)>),
-    /// A whole file system: the directory of each target.
+    /// A complete file system, with the directory of each target.
     Whole(Plan, Vec<(String, TargetName)>),
 }
 
@@ -87,8 +87,8 @@ impl Storage {
     }
 }
 
-/// Formats `dir` as `wanted` says if it is empty, goes on with a format that was interrupted, and otherwise changes nothing.
-/// The error says what is there, what is missing and what to do.
+/// Formats `dir` as `wanted` says if it is empty, continues an interrupted format, and otherwise changes nothing. Errors
+/// say what is there, what is missing and what to do.
 pub(super) fn prepare(dir: &Path, wanted: &Plan, say: impl Fn(String)) -> Result<Storage, String> {
     let (plan, targets) = match classify(read_plan(dir)?, &entries(dir)?).map_err(|why| why.text(dir))? {
         Content::Whole(plan, targets) => (plan, targets),
@@ -104,7 +104,8 @@ pub(super) fn prepare(dir: &Path, wanted: &Plan, say: impl Fn(String)) -> Result
         }
     };
     if read_plan(dir)?.is_none() {
-        // Formatted by an older version. Without it, all is served, but a missing OST with the highest index is not missed.
+        // Formatted by an older version. Without a plan everything is served, but a missing OST with the highest index
+        // goes unnoticed.
         if let Err(e) = write_plan(dir, &plan) {
             tracing::info!("{e}");
         }
@@ -118,7 +119,7 @@ pub(super) fn prepare(dir: &Path, wanted: &Plan, say: impl Fn(String)) -> Result
     Ok(Storage { fsname: plan.fsname, targets })
 }
 
-/// Formats targets of the plan, and then says that formatting is finished; all targets.
+/// Formats targets of the plan, and then records that formatting is finished. Returns all targets.
 fn format_targets(
     dir: &Path,
     plan: &Plan,
@@ -136,7 +137,7 @@ fn format_targets(
     Ok((plan, targets))
 }
 
-/// Removes what an interrupted format has left of a target, but nothing that has a label and nothing else.
+/// Removes what an interrupted format has left of a target, but nothing that has a label, and nothing else.
 fn clear_unfinished(target: &Path) -> Result<(), String> {
     let failed = |e: io::Error| format!("cannot clear {}: {e}", target.display());
     match disk::read_label(target) {
@@ -158,8 +159,8 @@ fn clear_unfinished(target: &Path) -> Result<(), String> {
     }
 }
 
-/// Formatting makes a small runtime of its own, which must not nest in ours. Targets of one process reach their MGS by
-/// `0@lo`, whatever address the process has today.
+/// Formats in a thread, because formatting creates a small runtime, which must not nest in this one. Targets of one
+/// process reach their MGS by `0@lo`, whatever address the process has today.
 fn format_in_thread(dir: PathBuf, name: TargetName) -> Result<(), String> {
     let options = TargetOptions { mgs: vec![Nid::LO], ..TargetOptions::default() };
     let thread = std::thread::spawn(move || format_target(&dir, &name, &options, None));
@@ -194,7 +195,7 @@ fn write_plan(dir: &Path, plan: &Plan) -> Result<(), String> {
     write().map_err(|e: io::Error| format!("cannot write {}: {e}", path.display()))
 }
 
-/// Everything in the directory that counts.
+/// All entries of the directory that count as content.
 fn entries(dir: &Path) -> Result<BTreeMap<String, Entry>, String> {
     let failed = |e: io::Error| format!("cannot read {}: {e}", dir.display());
     let mut found = BTreeMap::new();
@@ -224,7 +225,7 @@ fn entry_at(path: &Path) -> Entry {
     }
 }
 
-/// Judges a directory by its plan, if it has one, and by what is in it.
+/// Judges a directory by its plan, if it has one, and by its content.
 fn classify(plan: Option<Plan>, entries: &BTreeMap<String, Entry>) -> Result<Content, Refusal> {
     let mut there = BTreeMap::new();
     let mut twice = Vec::new();
@@ -253,8 +254,8 @@ fn classify(plan: Option<Plan>, entries: &BTreeMap<String, Entry>) -> Result<Con
     Ok(Content::Whole(plan, there.into_iter().map(|(target, name)| (name, target)).collect()))
 }
 
-/// A directory in which a first format was begun: nothing but the plan's targets may be there, and those that are not
-/// finished hold nothing that was ever served.
+/// Judges a directory in which a first format was begun: only the plan's targets may be there, and unfinished ones hold
+/// nothing that was ever served.
 fn half_formatted(plan: Plan, entries: &BTreeMap<String, Entry>) -> Result<Content, Refusal> {
     let targets: BTreeMap<String, TargetName> = plan.targets().into_iter().collect();
     let is_ours = |name: &String, entry: &Entry| match (targets.get(name), entry) {
@@ -270,7 +271,7 @@ fn half_formatted(plan: Plan, entries: &BTreeMap<String, Entry>) -> Result<Conte
     Ok(Content::HalfFormatted(plan, unfinished))
 }
 
-/// What belongs into a directory without a plan, by the targets that are there: an MDT and OSTs without a gap.
+/// Guesses the plan of a directory without one, from the targets that are there: an MDT and OSTs without a gap.
 fn guess<'a>(there: impl Iterator<Item = &'a TargetName>) -> Option<Plan> {
     let mut fsnames = BTreeSet::new();
     let (mut osts, mut any) = (0, false);
@@ -288,17 +289,17 @@ fn guess<'a>(there: impl Iterator<Item = &'a TargetName>) -> Option<Plan> {
     any.then(|| Plan { fsname, osts: osts.max(1), formatted: true })
 }
 
-/// Why a directory is neither formatted nor served.
+/// Reason why a directory is neither formatted nor served.
 #[derive(Debug, PartialEq, Eq)]
 struct Refusal {
-    /// What is there: names, and what they are.
+    /// Names in the directory, and what they are.
     there: Vec<String>,
-    /// Whether any of it is a target, or was one.
+    /// True if any of them is a target, or was one.
     has_targets: bool,
     missing: Vec<(String, TargetName)>,
-    /// Targets of which there are several.
+    /// Targets that exist more than once.
     twice: Vec<TargetName>,
-    /// A first format was under way.
+    /// True if a first format was under way.
     interrupted: bool,
 }
 
@@ -360,7 +361,7 @@ fn looks_like_target(name: &str) -> bool {
     name == "mgs" || is_numbered("mdt") || is_numbered("ost")
 }
 
-/// The first names, and how many more there are.
+/// The first names, and the number of the rest.
 fn list(names: &[String]) -> String {
     let shown = names.iter().take(NAMES_MAX).cloned().collect::<Vec<_>>().join(", ");
     match names.len().checked_sub(NAMES_MAX) {
@@ -381,7 +382,7 @@ mod tests {
         Entry::Directory(inner.iter().map(|n| (*n).to_owned()).collect())
     }
 
-    /// A file system `one` with so many OSTs.
+    /// The entries of a file system `one` with `osts` OSTs.
     fn whole(osts: u32) -> BTreeMap<String, Entry> {
         let plan = Plan::new("one", osts);
         plan.targets().into_iter().map(|(name, target)| (name, Entry::Target(target))).collect()
@@ -509,7 +510,7 @@ mod tests {
         let again = prepare(at, &Plan::new("two", 9), |text| panic!("{text}")).unwrap();
         assert_eq!((again.fsname.as_str(), again.targets == storage.targets), ("one", true));
 
-        // Half formatted: one label is lost, which before the end of the first format says that it was never written.
+        // Half formatted: one label is lost, which before the end of the first format means that it was never written.
         write_plan(at, &plan).unwrap();
         fs::remove_file(at.join("mdt0000/format")).unwrap();
         let whole = prepare(at, &Plan::new("two", 9), |_| {}).unwrap();

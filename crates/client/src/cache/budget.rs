@@ -1,5 +1,5 @@
-//! The memory bound of a mount's cached data (`max_cached_mb`), shared by all its objects: who has to give up clean
-//! bytes, and how many. The owner evicts.
+//! The memory bound of a mount's cached data (`max_cached_mb`), shared by all its objects: decides which object has to
+//! give up clean bytes, and how many. The owner evicts.
 
 use nacre_base::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,16 +9,17 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CacheId(u64);
 
-/// Who has how much.
+/// Clean and pinned bytes of every cache of a mount.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: u64,
     objects: BTreeMap<CacheId, Usage>,
-    /// Those with clean bytes, by when their oldest ones were used, or before: reads of what is cached are not told.
+    /// Caches with clean bytes, ordered by a time at or before the last use of their oldest ones: reads of cached bytes
+    /// do not update it.
     evictable: BTreeSet<(Time, CacheId)>,
     clean: u64,
     pinned: u64,
-    /// Evictions go on until so little is used.
+    /// An eviction goes on until no more bytes than these are used.
     low: u64,
     is_evicting: bool,
     last: u64,
@@ -28,28 +29,28 @@ pub(crate) struct Budget {
 struct Usage {
     clean: u64,
     pinned: u64,
-    /// At or before the last use of its least recently used clean bytes.
+    /// A time at or before the last use of the least recently used clean bytes.
     oldest: Time,
 }
 
-/// `bytes` clean bytes of `object` should be evicted, or as many as were not used since.
+/// Clean bytes that a cache is to evict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Eviction {
-    /// Whose.
+    /// Cache that is to evict.
     pub(crate) object: CacheId,
-    /// How many, for `ObjectCache::evict_clean`.
+    /// Number of bytes, for `ObjectCache::evict_clean`.
     pub(crate) bytes: u64,
-    /// None that were used later: it is another object's turn then.
+    /// Bytes used after this time stay, because another object has older ones then.
     pub(crate) until: Time,
 }
 
-/// The order of use between objects is kept so exactly, so that they do not take turns for each run of bytes.
+/// Precision of the order of use between objects. With a finer one, objects would take turns for each run of bytes.
 const COARSE: Duration = Duration::from_millis(100);
 /// An eviction frees this part of the limit at once, so that not every read has to evict.
 const BATCH_FRACTION: u64 = 32;
 
 impl Budget {
-    /// At most `limit` bytes.
+    /// Creates a budget of `limit` bytes.
     pub(crate) fn new(limit: u64) -> Budget {
         let mut budget = Budget {
             limit: 0,
@@ -65,13 +66,13 @@ impl Budget {
         budget
     }
 
-    /// Another limit (`max_cached_mb`). Evictions may be due.
+    /// Sets the limit (`max_cached_mb`). Evictions may be due then.
     pub(crate) fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
         self.low = limit - limit / BATCH_FRACTION;
     }
 
-    /// A new cache.
+    /// Adds a cache that has no bytes yet.
     pub(crate) fn register(&mut self) -> CacheId {
         self.last += 1;
         let object = CacheId(self.last);
@@ -80,7 +81,7 @@ impl Budget {
         object
     }
 
-    /// The cache is gone, and its bytes.
+    /// Removes a cache together with its bytes.
     pub(crate) fn forget(&mut self, object: CacheId) {
         if let Some(usage) = self.objects.remove(&object) {
             let was_evictable = self.evictable.remove(&(usage.oldest, object));
@@ -91,8 +92,8 @@ impl Budget {
         }
     }
 
-    /// The cache now has so many clean bytes, the least recently used of them used at `oldest`, and so many that cannot be
-    /// evicted (dirty and being written). To be told after every change.
+    /// Records that the cache now has `clean` clean bytes, the least recently used of them used at `oldest`, and `pinned`
+    /// bytes that cannot be evicted (dirty or being written). Called after every change.
     pub(crate) fn update(&mut self, object: CacheId, clean: u64, pinned: u64, oldest: Time) {
         let Some(usage) = self.objects.get_mut(&object) else { panic!("{object:?} is no cache of this mount") };
         let before = *usage;
@@ -108,8 +109,8 @@ impl Budget {
         }
     }
 
-    /// What should be evicted, if anything. To be called until `None`, each time with the eviction done and
-    /// [`Budget::update`] told.
+    /// Returns the next eviction that is due. The caller evicts, calls [`Budget::update`], and asks again until the
+    /// answer is `None`.
     pub(crate) fn next_eviction(&mut self) -> Option<Eviction> {
         self.is_evicting |= self.used() > self.limit;
         self.is_evicting &= self.used() > self.low;
@@ -128,12 +129,12 @@ impl Budget {
         Some(Eviction { object, bytes: clean.min(self.used() - self.low), until })
     }
 
-    /// Clean and pinned bytes that a cache has told.
+    /// Clean and pinned bytes of a cache, as of its last [`Budget::update`].
     pub(crate) fn usage(&self, object: CacheId) -> Option<(u64, u64)> {
         self.objects.get(&object).map(|usage| (usage.clean, usage.pinned))
     }
 
-    /// Panics if the sums are not those of the objects. Looks at all.
+    /// Panics if the sums differ from those over all objects. Visits every object.
     pub(crate) fn assert_sound(&self) {
         let sum = |of: fn(&Usage) -> u64| self.objects.values().map(of).sum::<u64>();
         assert_eq!(self.clean, sum(|usage| usage.clean), "clean bytes of all objects");
@@ -142,8 +143,8 @@ impl Budget {
         assert_eq!(self.evictable.len(), with_clean, "objects with something to be evicted");
     }
 
-    /// Whether `bytes` more cannot be taken in even if everything clean were evicted: the writer has to wait for
-    /// flushes, and they should be begun.
+    /// True if `bytes` more bytes would not fit even after evicting everything clean. The writer then has to wait for
+    /// flushes, which should begin.
     pub(crate) fn is_full_of_dirty(&self, bytes: u64) -> bool {
         self.pinned > 0 && self.pinned.saturating_add(bytes) > self.limit
     }
@@ -163,7 +164,7 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// Evicts, of objects each of whose bytes were used at one time.
+    /// Does every eviction that is due; all bytes of one object were used at the same time.
     fn evict_all(budget: &mut Budget, caches: &mut BTreeMap<CacheId, (u64, Time)>) -> Vec<(CacheId, u64)> {
         let mut evicted = Vec::new();
         while let Some(Eviction { object, bytes, until }) = budget.next_eviction() {
@@ -206,12 +207,12 @@ mod tests {
             budget.update(*object, 800, 0, used);
         }
         assert_eq!(evict_all(&mut budget, &mut caches), []);
-        // All of the first one is read again; that is not told.
+        // All of the first object is read again, without an update of the budget.
         caches.insert(objects[0], (800, Time::from_secs(9)));
         let new = budget.register();
         caches.insert(new, (1000, Time::from_secs(10)));
         budget.update(new, 1000, 0, Time::from_secs(10));
-        // Down to 31 of 32 parts, so that the next is not evicted for every read.
+        // Evicts down to 31/32 of the limit, so that not every read has to evict.
         assert_eq!(evict_all(&mut budget, &mut caches), [(objects[1], 800), (objects[2], 300)]);
         assert_eq!(budget.used(), 3100);
         budget.forget(objects[0]);

@@ -10,7 +10,7 @@ use nacre_base::Time;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Grant is kept in these units.
+/// Unit in which grant is kept.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
 
 /// Dirty bytes, as runs, and their charge.
@@ -18,7 +18,7 @@ pub(crate) const BLOCK_BYTES: u64 = 4096;
 pub(crate) struct DirtySet {
     /// Maximal runs, each with a time at or before which its first byte became dirty.
     runs: SpanMap<Time>,
-    /// Blocks with dirty bytes whose charge is less than a block: how much less.
+    /// For each block charged less than a whole block: the difference. Such a block still has dirty bytes.
     partial: BTreeMap<u64, u64>,
     bytes: u64,
     charge: u64,
@@ -43,7 +43,7 @@ impl DirtySet {
         &self.runs
     }
 
-    /// What [`DirtySet::add`] would charge.
+    /// Charge that [`DirtySet::add`] would add for the range.
     pub(crate) fn needed(&self, range: &Range<u64>) -> u64 {
         if range.is_empty() {
             return 0;
@@ -60,7 +60,7 @@ impl DirtySet {
         clean * BLOCK_BYTES + self.partial.range(blocks).map(|(_, less)| less).sum::<u64>()
     }
 
-    /// The range is dirty from now on; what is charged for it in addition.
+    /// Marks the range dirty. Returns the charge added for it.
     pub(crate) fn add(&mut self, range: &Range<u64>, now: Time) -> u64 {
         let charge = self.needed(range);
         self.charge += charge;
@@ -73,7 +73,7 @@ impl DirtySet {
         charge
     }
 
-    /// The dirty bytes of the range are taken by a flush, with their charge.
+    /// Removes the dirty bytes of the range, with their charge, because a flush takes them.
     pub(crate) fn take(&mut self, range: &Range<u64>) -> Dirty {
         self.remove(range, |set, block, bytes| {
             if set.is_dirty(block) {
@@ -87,7 +87,7 @@ impl DirtySet {
         })
     }
 
-    /// The dirty bytes of the range are no more.
+    /// Removes the dirty bytes of the range, because they are dropped.
     pub(crate) fn forget(&mut self, range: &Range<u64>) -> Dirty {
         self.remove(
             range,
@@ -97,8 +97,8 @@ impl DirtySet {
         )
     }
 
-    /// Takes the dirty bytes of the range out, run by run. `edge` says what is uncharged for a block that the run does
-    /// not cover whole.
+    /// Removes the dirty bytes of the range run by run. `edge` returns the charge that goes with a block that the run
+    /// covers only in part.
     fn remove(&mut self, range: &Range<u64>, mut edge: impl FnMut(&mut DirtySet, u64, u64) -> u64) -> Dirty {
         let parts: Vec<_> = self.runs.overlapping(range).filter_map(|(run, _)| common(&run, range)).collect();
         let mut removed = Dirty::default();
@@ -146,7 +146,7 @@ impl DirtySet {
         assert!(!none || self.partial.is_empty(), "blocks without dirty bytes are partial: {:?}", self.partial);
     }
 
-    /// Panics if the counts are not those of the runs. Looks at all of them.
+    /// Panics if the counts differ from those over all runs. Visits every run.
     pub(crate) fn assert_sound(&self) {
         self.assert_counted();
         let (mut bytes, mut blocks, mut next) = (0, 0, 0);
@@ -171,8 +171,8 @@ impl DirtySet {
     }
 }
 
-/// Adds the charge of the blocks that the range covers whole, and returns the others (two at most) with how many of
-/// their bytes are in it.
+/// Adds the charge of the blocks that lie wholly in the range, and returns the other blocks (two at most) with the number
+/// of their bytes that the range has.
 fn whole_and_edges(range: &Range<u64>, charge: &mut u64) -> impl Iterator<Item = (u64, u64)> + use<> {
     let (first, last) = (range.start / BLOCK_BYTES, (range.end - 1) / BLOCK_BYTES);
     let bytes_in = |block: u64| range.end.min((block + 1) * BLOCK_BYTES) - range.start.max(block * BLOCK_BYTES);

@@ -2,18 +2,19 @@
 //! server's half is `tgt::grant`.
 //!
 //! Grant is in one of these places: available, kept for dirty bytes (their *charge*, whole blocks), with a write under
-//! way, or lost and not yet reported. A write takes its exact bytes of the server's promise when the server gets it;
-//! what was kept for the rest of its blocks is lost when it is over, for the device has used it.
+//! way, or lost and not yet reported. When the server receives a write, it takes exactly the written bytes from its
+//! promise; the rest of the write's charge is lost when the write ends, because the device has used it.
 
 use nacre_wire::ost::GrantReport;
 
-/// The most grant that is ever wanted: what the server gives one client, less some.
+/// Most grant that a client asks for: the most that the server gives one client, less a margin.
 const WANTED_MAX: u64 = (2 << 30) - (256 << 20);
 
-/// Grant of one OST, in bytes. `held` is what the server says, whatever it says; the other counts are this client's own.
+/// Grant of one OST, in bytes. `held` follows the server's replies, even if they make no sense; the other counts are this
+/// client's own.
 #[derive(Debug, Default)]
 pub(crate) struct DirtyAccount {
-    /// What the server has promised, less the bytes of writes sent.
+    /// Grant promised by the server, less the bytes of writes sent.
     held: u64,
     /// Charge of dirty bytes.
     dirty: u64,
@@ -21,17 +22,17 @@ pub(crate) struct DirtyAccount {
     writing: u64,
     /// Bytes of the writes under way: `writing - writing_bytes` is still part of `held`.
     writing_bytes: u64,
-    /// Lost since the last report.
+    /// Grant lost since the last report to the server.
     dropped: u64,
     /// Bound of `dirty + writing`.
     dirty_max: u64,
-    /// What the server is asked for in total.
+    /// Total grant that the client asks the server for.
     wanted: u64,
-    /// Counts connections: what is known of a promise ends with its connection.
+    /// Number of the connection: a promise ends with its connection.
     connection: u64,
 }
 
-/// A write under way.
+/// Grant of a write under way.
 #[must_use = "the grant stays with the write until it is told how it ended"]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Sent {
@@ -42,39 +43,39 @@ pub(crate) struct Sent {
 }
 
 impl DirtyAccount {
-    /// Bounds: `dirty_max` bytes dirty or being written (`max_dirty_mb`), and RPCs of `rpc_bytes`, `rpcs_in_flight` at
-    /// once, that decide how much grant is wanted.
+    /// Sets the bound of dirty and written bytes (`max_dirty_mb`), and the size and number of RPCs in flight, which
+    /// decide how much grant the client asks for.
     pub(crate) fn set_limits(&mut self, dirty_max: u64, rpc_bytes: u64, rpcs_in_flight: u64) {
         self.dirty_max = dirty_max;
         self.wanted = rpc_bytes.saturating_mul(rpcs_in_flight.saturating_add(1)).max(dirty_max).min(WANTED_MAX);
     }
 
-    /// What a connect request says is held.
+    /// Grant that a connect request reports as held.
     pub(crate) fn told_at_connect(&self) -> u64 {
-        // What writes under way take may not have been taken, and a request sent again takes nothing.
+        // The server may not have received the writes under way, and a request that is sent again takes nothing.
         self.held.saturating_add(self.writing_bytes)
     }
 
-    /// Connected, again perhaps: the client's grant is now `granted`. Dirty bytes may exceed it: they should be written
-    /// soon, and compete for space.
+    /// Sets the grant after a connect, the first or a later one. Dirty bytes may exceed it: they should be written soon,
+    /// and compete for space.
     pub(crate) fn handle_connected(&mut self, granted: u64) {
         self.held = granted.saturating_sub(self.writing_bytes);
         self.dropped = 0;
         self.connection += 1;
     }
 
-    /// Whether bytes that need `charge` (see `ObjectCache::grant_needed`) may become dirty.
+    /// True if bytes that need `charge` (see `ObjectCache::grant_needed`) may become dirty.
     pub(crate) fn can_dirty(&self, charge: u64) -> bool {
         charge <= self.available() && charge <= self.dirty_max.saturating_sub(self.dirty_and_writing())
     }
 
-    /// Whether waiting may help: something is dirty or under way, whose reply may bring grant or whose end makes room.
-    /// If not, the write has to go out at once, without grant.
+    /// True if waiting may help: something is dirty or under way, and its reply may bring grant or its end make room. If
+    /// false, the write has to go out at once, without grant.
     pub(crate) fn may_get_more(&self, charge: u64) -> bool {
         charge <= self.dirty_max && self.dirty_and_writing() > 0
     }
 
-    /// Bytes became dirty, with this charge.
+    /// Bytes with this charge became dirty.
     pub(crate) fn took(&mut self, charge: u64) {
         assert!(self.can_dirty(charge), "{charge} bytes become dirty without grant or room: {self:?}");
         self.dirty += charge;
@@ -87,14 +88,14 @@ impl DirtyAccount {
         self.dirty -= charge;
     }
 
-    /// A write of `bytes`, for which `charge` was kept, is about to be sent: its report. Both are 0 for a write that
-    /// was never dirty, which goes without grant; all extents of others are FROM_GRANT.
+    /// Moves the grant of a write that is about to be sent, and returns the report to send along. Both arguments are 0
+    /// for bytes that were never dirty, which are written without grant; all extents of other writes are FROM_GRANT.
     pub(crate) fn send(&mut self, charge: u64, bytes: u64) -> (GrantReport, Sent) {
         assert!(bytes <= charge && charge <= self.dirty, "{bytes} of {charge}: {self:?}");
         self.dirty -= charge;
         self.writing += charge;
         self.writing_bytes += bytes;
-        // The server takes what is there, and the rest from free space.
+        // The server takes the bytes from the promise as far as it goes, and the rest from free space.
         self.held = self.held.saturating_sub(bytes);
         self.assert_kept();
         let dropped = std::mem::take(&mut self.dropped);
@@ -113,7 +114,7 @@ impl DirtyAccount {
     pub(crate) fn failed(&mut self, sent: Sent) {
         self.end(&sent);
         if sent.connection == self.connection {
-            // The server gives back what it took, and has not seen the report.
+            // The server returns the grant that the write took, and has not seen the report.
             self.held = self.held.saturating_add(sent.bytes);
             self.dropped = self.dropped.saturating_add(sent.dropped);
         }
@@ -124,12 +125,12 @@ impl DirtyAccount {
         self.held
     }
 
-    /// Grant that nothing is kept for.
+    /// Grant that is not kept for anything.
     pub(crate) fn available(&self) -> u64 {
         self.held.saturating_sub(self.dirty + self.writing - self.writing_bytes)
     }
 
-    /// Charge of dirty bytes that are not on their way.
+    /// Charge of the dirty bytes that no write under way carries.
     pub(crate) fn dirty(&self) -> u64 {
         self.dirty
     }
@@ -139,13 +140,13 @@ impl DirtyAccount {
         self.dirty + self.writing
     }
 
-    /// Panics unless `dirty` is the charge of what is dirty in all objects, and `writing` that of all flushes under way.
+    /// Panics unless `dirty`, the charge of the dirty bytes of all objects, equals that of this account.
     pub(crate) fn assert_covers(&self, dirty: u64) {
         self.assert_kept();
         assert_eq!(self.dirty, dirty, "charge of dirty bytes, of the account and of all objects");
     }
 
-    /// Grant is kept for writes under way as long as there are some, never less than their bytes.
+    /// While writes are under way, the grant kept for them is never less than their bytes.
     fn assert_kept(&self) {
         assert!(self.writing_bytes <= self.writing, "bytes are on their way without grant: {self:?}");
         assert!(self.writing == 0 || self.writing_bytes > 0, "grant is kept for writes of nothing: {self:?}");
@@ -255,13 +256,13 @@ mod tests {
         assert!(!account.can_dirty(1) && account.can_dirty(0));
     }
 
-    /// A client that writes, and a server whose other space is taken by somebody without a grant.
+    /// A client that writes, and a server whose other space is taken by a client without grant.
     struct Both {
         random: Prng,
         object: ObjectCache,
         account: DirtyAccount,
         server: GrantEngine,
-        /// Blocks that nobody has.
+        /// Free blocks on the device, in bytes.
         free: u64,
         in_flight: Vec<(Flush, Sent, GrantReport, Option<Reservation>)>,
         now: Time,
@@ -288,7 +289,7 @@ mod tests {
             self.in_flight.push((flush, sent, report, None));
         }
 
-        /// The server gets a write. What the client had grant for must have space.
+        /// The server receives a write. There must be space for bytes that the client had grant for.
         fn receive(&mut self) {
             let Some(at) = self.any() else { return };
             let (flush, _, _, reservation) = &mut self.in_flight[at];
@@ -317,7 +318,7 @@ mod tests {
                     self.account.failed(sent);
                 }
             }
-            // Somebody deletes, so that this goes on.
+            // Other files are deleted, so that the test does not run out of space.
             self.free += self.random.below(4) * 100_000;
             self.server.refresh(self.now, self.free);
         }
@@ -342,7 +343,8 @@ mod tests {
 
         fn check(&self, seed: u64) {
             self.account.assert_covers(self.object.dirty_charge());
-            // What the server has not heard of yet: writes not received, and lost grant.
+            // Grant that the server still counts: for writes that it has not received, and lost grant that was not
+            // reported.
             let unheard: u64 = self.in_flight.iter().filter(|f| f.3.is_none()).map(|f| f.0.bytes).sum();
             let unreported: u64 = self.in_flight.iter().map(|f| f.1.dropped).sum();
             let pending: u64 = self.in_flight.iter().filter(|f| f.3.is_some()).map(|f| f.0.bytes).sum();

@@ -1,16 +1,16 @@
-//! Read requests under way whose replies will be cached: an index of the bytes that each will bring, so that nobody asks for
-//! them twice, and the rules by which many missing ranges become few requests.
+//! Read requests under way whose replies will be cached: an index of the bytes that each will bring, so that no byte is
+//! requested twice, and the rules that turn many missing ranges into few requests.
 
 use super::spans::{Span, SpanMap, common};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Ranges that are missing go into one extent of a request if no more than so many bytes that are here lie between them: one
-/// page more costs less than one extent more.
+/// Missing ranges go into one extent of a request if no more cached bytes than these lie between them: one page more
+/// costs less than one extent more.
 const JOIN_MAX: u64 = 4096;
-/// Most fills of one object under way.
+/// Most fills of one object that may be under way.
 pub(crate) const FILLS_MAX: usize = 256;
-/// With so many bytes under way no further fill of the object begins.
+/// No further fill of an object begins while this many bytes are under way.
 pub(crate) const FILL_BYTES_MAX: u64 = 256 << 20;
 
 /// A read request under way whose reply will be cached.
@@ -34,20 +34,20 @@ pub(crate) struct FillLimits {
 /// A read request to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FillRequest {
-    /// To be given to `ObjectCache::fill` or `abandon_fill`, however the request ends.
+    /// Goes to `ObjectCache::fill` or `abandon_fill`, however the request ends.
     pub(crate) ticket: FillTicket,
-    /// What to ask the server for: ascending, not overlapping, none empty.
+    /// Extents to request from the server: ascending, not overlapping, none empty.
     pub(crate) extents: Vec<Range<u64>>,
-    /// The parts of the extents that the cache lacks; it has newer bytes of the others.
+    /// Parts of the extents that the cache lacks. The cache has newer bytes for the other parts.
     pub(crate) holes: Vec<Range<u64>>,
 }
 
-/// What became of ranges that somebody wants.
+/// Outcome of a look for missing ranges.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     /// Requests to be sent.
     pub(crate) requests: Vec<FillRequest>,
-    /// Parts that other fills bring, or that no fill may begin for now.
+    /// Parts that other fills will bring, or for which no fill may begin now.
     pub(crate) open: Vec<Range<u64>>,
 }
 
@@ -57,11 +57,11 @@ type EndedFill = (Vec<Range<u64>>, Vec<Range<u64>>);
 /// The fills of one object.
 #[derive(Debug, Default)]
 pub(crate) struct Fills {
-    /// The bytes that the cache will take from a reply. What is written, truncated or dropped meanwhile is cut out.
+    /// Bytes that the cache will take from each reply. Ranges written, truncated or dropped meanwhile are cut out.
     coming: SpanMap<FillTicket>,
-    /// The extents of each.
+    /// Extents of each fill under way.
     under_way: BTreeMap<FillTicket, Vec<Range<u64>>>,
-    /// Sum of all extents.
+    /// Sum of the extents of all fills.
     bytes: u64,
     last: u64,
 }
@@ -71,7 +71,7 @@ impl Fills {
         self.under_way.is_empty()
     }
 
-    /// How many there are, and their bytes.
+    /// Number of fills under way, and their bytes.
     pub(crate) fn count_and_bytes(&self) -> (usize, u64) {
         (self.under_way.len(), self.bytes)
     }
@@ -81,7 +81,7 @@ impl Fills {
         self.coming.gaps(range)
     }
 
-    /// The fill whose end somebody should await who wants the range: one that brings some of it, or else the oldest one.
+    /// The fill that a reader of the range should wait for: one that brings part of the range, or else the oldest one.
     pub(crate) fn awaited(&self, range: &Range<u64>) -> Option<FillTicket> {
         let first = self.coming.overlapping(range).next().map(|(_, ticket)| *ticket);
         assert!(
@@ -91,17 +91,18 @@ impl Fills {
         first.or_else(|| self.under_way.first_key_value().map(|(ticket, _)| *ticket))
     }
 
-    /// No reply's bytes are wanted in the range.
+    /// Bytes of the range will not be taken from any reply.
     pub(crate) fn spoil(&mut self, range: &Range<u64>) {
         self.coming.cut(range);
     }
 
-    /// Whether no fill is to bring something of the range.
+    /// True if no fill will bring bytes of the range.
     pub(crate) fn is_apart_from(&self, range: &Range<u64>) -> bool {
         !self.coming.overlaps(range)
     }
 
-    /// Panics if the sum is not that of the fills under way, or a fill that ended is to bring something. Looks at all.
+    /// Panics if the sum differs from that over all fills, or if bytes are expected from a fill that has ended. Visits
+    /// every fill.
     pub(crate) fn assert_sound(&self) {
         assert_eq!(self.bytes, self.under_way.values().map(|extents| sum(extents)).sum::<u64>(), "bytes under way");
         for (part, ticket) in self.coming.iter() {
@@ -122,7 +123,7 @@ impl Fills {
         ticket
     }
 
-    /// Ends a fill, which each does once: its extents, and the parts whose bytes are still wanted.
+    /// Ends a fill. Returns its extents, and the parts whose bytes are still wanted. Each fill ends once.
     pub(crate) fn end(&mut self, ticket: FillTicket) -> EndedFill {
         let Some(extents) = self.under_way.remove(&ticket) else {
             panic!("{ticket:?} is not under way, or ended before")
@@ -141,8 +142,8 @@ impl Fills {
         (extents, parts)
     }
 
-    /// Begins fills for holes, each list of which lies in one range that the caller may read, as far as there is room. A hole
-    /// that overlaps `unsure` is asked for, but not kept there.
+    /// Begins fills for holes, as far as there is room. The holes of one list lie in a range that the caller may read as
+    /// a whole. Holes that overlap `unsure` are requested, but their bytes will not be kept there.
     pub(crate) fn begin_all<W>(
         &mut self,
         holes: impl IntoIterator<Item = Vec<Range<u64>>>,
@@ -168,7 +169,7 @@ impl Fills {
     }
 }
 
-/// A request that is being put together.
+/// A request under construction.
 #[derive(Debug, Default)]
 struct Draft {
     extents: Vec<Range<u64>>,
@@ -177,7 +178,7 @@ struct Draft {
 }
 
 impl Draft {
-    /// Takes a piece in, if it fits. `joins`: the bytes before it, up to the last piece, may be read as well.
+    /// Adds a piece, if it fits. `joins`: the request may also read the bytes between the last piece and this one.
     fn add(&mut self, piece: &Range<u64>, joins: bool, limits: FillLimits) -> bool {
         let (room, may_extend) = (limits.max_bytes - self.bytes, self.extents.len() < limits.max_extents);
         match self.extents.last_mut() {
@@ -218,7 +219,7 @@ fn draft(holes: impl IntoIterator<Item = Vec<Range<u64>>>, limits: FillLimits) -
     done
 }
 
-/// The bytes of `part` out of a reply: fewer if the object ends within. `data` has the bytes of each of `extents`.
+/// The bytes of `part` in a reply, fewer if the object ends within it. `data` has the bytes of each of `extents`.
 pub(crate) fn part_of<'a, D>(
     extents: &[Range<u64>],
     data: &'a [D],

@@ -1,5 +1,5 @@
-//! Which dirty bytes make the best write RPC: whole aligned RPCs where there are such, otherwise as many records as
-//! fit, in the order of an elevator.
+//! Chooses dirty bytes for the next write RPC: whole aligned RPCs where there are any, otherwise as many records as fit,
+//! in the order of an elevator.
 
 use super::charge::{BLOCK_BYTES, DirtySet};
 use super::outgoing::FlushWanted;
@@ -7,10 +7,10 @@ use super::spans::{SpanMap, common};
 use nacre_base::Time;
 use std::ops::Range;
 
-/// Looking for a full RPC gives up after so many extents: it is tried after every write.
+/// The search for a full RPC ends after this many extents, because it runs after every write.
 const LOOK_MAX: usize = 512;
 
-/// Bytes may be picked only where nothing is on its way: two writes to the same place could overtake each other.
+/// Picks bytes only where no write is under way: two writes to the same place could overtake each other.
 pub(crate) struct Picker<'a, W> {
     pub(crate) dirty: &'a DirtySet,
     pub(crate) writing: &'a SpanMap<W>,
@@ -18,16 +18,16 @@ pub(crate) struct Picker<'a, W> {
     pub(crate) now: Time,
 }
 
-/// What [`Picker::pick`] found.
+/// Result of [`Picker::pick`].
 pub(crate) enum Pick {
     /// Write these: ascending, disjoint.
     Write(Vec<Range<u64>>),
-    /// Nothing that was wanted; at best so many bytes would have gone together. The next look begins at `next`.
+    /// Nothing to write. The fullest candidate had `best` bytes; the next search begins at `next`.
     Nothing { best: u64, next: u64 },
 }
 
 impl<W> Picker<'_, W> {
-    /// Looks from `cursor` on, and then from the beginning.
+    /// Searches from `cursor` on, and then from the beginning.
     pub(crate) fn pick(&self, cursor: u64) -> Pick {
         let wanted = self.wanted;
         if wanted.max_bytes == 0 || wanted.max_extents == 0 {
@@ -84,12 +84,12 @@ impl<W> Picker<'_, W> {
     }
 }
 
-/// Extents that may become an RPC.
+/// Extents that may go into one RPC.
 struct Gather<'a> {
     wanted: &'a FlushWanted<'a>,
     extents: Vec<Range<u64>>,
     bytes: u64,
-    /// No more fits.
+    /// True if nothing more fits.
     is_full: bool,
 }
 
@@ -114,14 +114,14 @@ impl Gather<'_> {
     }
 
     fn finish(mut self) -> Vec<Range<u64>> {
-        // A stream that began anywhere: let its next RPCs be aligned.
+        // This stream began at any offset; end the RPC so that the next ones are aligned.
         if let [only] = self.extents.as_mut_slice()
             && self.wanted.only_full
         {
             let end = only.end - only.end % self.wanted.max_bytes;
             only.end = if end > only.start { end } else { only.end };
         }
-        // Those from before the cursor came last.
+        // The extents from before the cursor were found last.
         self.extents.sort_unstable_by_key(|e| e.start);
         let mut merged: Vec<Range<u64>> = Vec::with_capacity(self.extents.len());
         for extent in self.extents {

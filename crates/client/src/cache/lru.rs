@@ -35,21 +35,21 @@ impl Default for Lru {
 }
 
 impl Lru {
-    /// A segment that begins at `start` is used now.
+    /// Adds a segment that begins at `start` and is used now.
     pub(crate) fn push(&mut self, start: u64, now: Time) -> LruNode {
         let node = self.allocate(Node { previous: NONE, next: NONE, start, used: now });
         self.link(self.last, node);
         LruNode(node)
     }
 
-    /// The segment is used again.
+    /// Marks the segment as used now.
     pub(crate) fn touch(&mut self, node: LruNode, now: Time) {
         self.unlink(node.0);
         self.nodes[node.0 as usize].used = now;
         self.link(self.last, node.0);
     }
 
-    /// The segment was cut in two: the part from `start` on was used when the whole was.
+    /// A segment was cut in two. The part from `start` on keeps the time of the whole segment's last use.
     pub(crate) fn split(&mut self, node: LruNode, start: u64) -> LruNode {
         let used = self.nodes[node.0 as usize].used;
         let part = self.allocate(Node { previous: NONE, next: NONE, start, used });
@@ -57,19 +57,19 @@ impl Lru {
         LruNode(part)
     }
 
-    /// The segment is gone, or no longer clean.
+    /// Removes a segment that was dropped or is no longer clean.
     pub(crate) fn remove(&mut self, node: LruNode) {
         self.unlink(node.0);
         self.nodes[node.0 as usize].next = self.free;
         self.free = node.0;
     }
 
-    /// Where the node's segment begins.
+    /// Offset at which the node's segment begins.
     pub(crate) fn start(&self, node: LruNode) -> u64 {
         self.nodes[node.0 as usize].start
     }
 
-    /// When the node's segment was used.
+    /// Time at which the node's segment was last used.
     #[cfg(test)]
     pub(crate) fn used(&self, node: LruNode) -> Time {
         self.nodes[node.0 as usize].used
@@ -92,7 +92,7 @@ impl Lru {
         at
     }
 
-    /// Puts a node behind another one, or in front of all.
+    /// Links a node behind another one, or at the front.
     fn link(&mut self, previous: u32, node: u32) {
         let next = match self.nodes.get_mut(previous as usize) {
             Some(previous) => std::mem::replace(&mut previous.next, node),
@@ -108,7 +108,7 @@ impl Lru {
 
     fn unlink(&mut self, node: u32) {
         let Node { previous, next, start, .. } = self.nodes[node as usize];
-        // A node that was removed before is in nobody's place.
+        // A node may have been removed before; then no neighbour refers to it.
         let before = match self.nodes.get_mut(previous as usize) {
             Some(previous) => std::mem::replace(&mut previous.next, next),
             None => std::mem::replace(&mut self.first, next),

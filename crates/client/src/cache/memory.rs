@@ -11,22 +11,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
-/// Read-ahead under way of one mount, of one file, and size up to which a file is read whole, in MiB.
+/// Defaults in MiB: read-ahead under way of one mount, of one file, and the size up to which a file is read whole.
 const READ_AHEAD_MB_DEFAULT: (u64, u64, u64) = (128, 64, 2);
 
-/// An object whose bytes are cached.
+/// An object with cached bytes.
 pub(crate) trait Evict: Send + Sync {
-    /// Gives up clean bytes.
+    /// Evicts clean bytes.
     fn evict(&self, eviction: &Eviction);
 }
 
 /// The cached data of a mount.
 pub(crate) struct Memory {
     budget: Mutex<Budget>,
-    /// The administrator has set the bound: the host's share says nothing any more.
+    /// True if the administrator has set the bound, which the host's share then no longer changes.
     is_set: AtomicBool,
     objects: Mutex<FxHashMap<CacheId, Weak<dyn Evict>>>,
-    /// Something was written back: there may be room.
+    /// Wakes writers that wait for memory, because something was written back.
     pub(crate) room: Notify,
     /// `llite.*.max_read_ahead_mb`, `max_read_ahead_per_file_mb` and `max_read_ahead_whole_mb`.
     pub(crate) read_ahead_mb: [Arc<AtomicU64>; 3],
@@ -37,7 +37,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// With room for so many bytes.
+    /// Creates the cache accounting with room for `limit` bytes.
     pub(crate) fn new(limit: u64) -> Memory {
         let (all, file, whole) = READ_AHEAD_MB_DEFAULT;
         Memory {
@@ -51,24 +51,25 @@ impl Memory {
         }
     }
 
-    /// A name for a new cache.
+    /// Allocates an id for a new cache.
     pub(crate) fn register(&self) -> CacheId {
         self.budget.lock().register()
     }
 
-    /// The object may be asked to evict from now on.
+    /// Makes the object known, so that it may be told to evict from now on.
     pub(crate) fn add(&self, id: CacheId, object: Weak<dyn Evict>) {
         let former = self.objects.lock().insert(id, object);
         assert!(former.is_none(), "{id:?} is the name of two caches");
     }
 
-    /// The object is gone.
+    /// Removes an object that no longer exists.
     pub(crate) fn forget(&self, id: CacheId) {
         self.objects.lock().remove(&id);
         self.budget.lock().forget(id);
     }
 
-    /// Books what an object has now. Under the object's lock, so that the books follow its changes in their order.
+    /// Records how many bytes an object has. The caller holds the object's lock, so that updates come in the order of the
+    /// changes.
     pub(crate) fn update(&self, id: CacheId, cache: &ObjectCache) {
         let pinned = cache.dirty_bytes() + cache.writing_bytes();
         let clean = cache.clean_bytes();
@@ -77,12 +78,12 @@ impl Memory {
         self.budget.lock().update(id, clean, pinned, oldest);
     }
 
-    /// Whether there is no room for `bytes` more dirty ones.
+    /// True if there is no room for `bytes` more dirty bytes.
     pub(crate) fn is_full_of_dirty(&self, bytes: u64) -> bool {
         self.budget.lock().is_full_of_dirty(bytes)
     }
 
-    /// Evicts what is too much. Not to be called under an object's lock.
+    /// Evicts as long as more is cached than allowed. The caller must not hold an object's lock.
     pub(crate) fn shrink(&self) {
         loop {
             let Some(eviction) = self.budget.lock().next_eviction() else { return };
@@ -94,31 +95,31 @@ impl Memory {
         }
     }
 
-    /// Panics if the books have something else of a cache than it has. Under the object's lock.
+    /// Panics if the recorded bytes of a cache differ from what it has. The caller holds the object's lock.
     pub(crate) fn assert_booked(&self, id: CacheId, cache: &ObjectCache) {
         let has = (cache.clean_bytes(), cache.dirty_bytes() + cache.writing_bytes());
         assert_eq!(self.budget.lock().usage(id), Some(has), "clean and pinned bytes, as booked and in the cache");
     }
 
-    /// Panics if the sums are not those of the objects. Looks at all.
+    /// Panics if the sums differ from those over all objects. Visits every object.
     pub(crate) fn assert_sound(&self) {
         self.budget.lock().assert_sound();
     }
 
-    /// The bound in bytes, and what is used.
+    /// The bound, and the bytes used.
     pub(crate) fn limit_and_used(&self) -> (u64, u64) {
         let budget = self.budget.lock();
         (budget.limit(), budget.used())
     }
 
-    /// Another bound, in bytes, by the administrator's word.
+    /// Sets the bound, in bytes, as the administrator says.
     pub(crate) fn set_limit(&self, limit: u64) {
         self.is_set.store(true, Ordering::Relaxed);
         self.budget.lock().set_limit(limit);
         self.shrink();
     }
 
-    /// Another bound, in bytes, by what the host has to spare.
+    /// Sets the bound, in bytes, as the host's memory allows, unless the administrator has set it.
     pub(crate) fn set_share(&self, limit: u64) {
         if !self.is_set.load(Ordering::Relaxed) && self.limit_and_used().0 != limit {
             self.budget.lock().set_limit(limit);
@@ -131,7 +132,7 @@ impl Memory {
         ReadAheadLimits { per_file: bytes(1).min(bytes(0)), whole: bytes(2) }
     }
 
-    /// Takes `bytes` of what may be read ahead at once; false if that is too much.
+    /// Reserves `bytes` of the read-ahead that may be under way; false if that is too much.
     pub(crate) fn begin_ahead(&self, bytes: u64) -> bool {
         let limit = self.read_ahead_mb[0].load(Ordering::Relaxed) * MIB;
         let take = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);

@@ -1,8 +1,9 @@
-//! What a client keeps of file data: plain engines without IO, clock or lock of their own. `osc` and `file` own them,
-//! hold the extent locks that make their contents true, and send the RPCs.
+//! File data cached by a client: plain engines without IO, clock or lock of their own. `osc` and `file` own them, hold
+//! the extent locks that make their contents true, and send the RPCs.
 //!
-//! [`object`] has the bytes of one object; [`dirty_account`] is the client's half of grants, one for each OST;
-//! [`budget`] bounds the memory of a mount, and [`memory`] has its objects keep to it; [`read_ahead`] guesses what will be read next, one for each open file.
+//! [`object`] has the bytes of one object; [`dirty_account`] is the client's half of grants, one for each OST; [`budget`]
+//! bounds the memory of a mount, and [`memory`] makes its objects keep to it; [`read_ahead`] guesses what will be read
+//! next, one for each open file.
 
 // Ranges are values here: a list of one is no mistake.
 #![allow(clippy::single_range_in_vec_init)]

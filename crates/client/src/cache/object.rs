@@ -1,12 +1,13 @@
-//! The bytes of one OST object that this client has: clean, dirty, and on their way to the server. Byte-accurate, and
-//! ignorant of locks, sizes and RPCs: the owner drops what it holds no lock for any more, and knows where the object ends.
+//! The bytes of one OST object that this client has: clean, dirty, and on their way to the server. It is byte-accurate,
+//! and knows nothing of locks, sizes and RPCs: its owner drops bytes that no lock covers, and knows where the object
+//! ends.
 //!
-//! Owner's duties, which nothing here can check:
+//! The owner has duties that cannot be checked here:
 //! * A write or fill is covered by a lock for as long as its bytes are here.
 //! * `write` needs grant: ask [`ObjectCache::grant_needed`] of the [`super::dirty_account::DirtyAccount`] first.
-//! * Before a punch, a direct write or a cancel goes out, nothing of its range may be on its way:
-//!   [`ObjectCache::is_busy_in`]. After a punch was answered call [`ObjectCache::drop_ranges`] again: a fill that began
-//!   before may bring what was there.
+//! * Before a punch, a direct write or a cancel is sent, no bytes of its range may be in a flush:
+//!   [`ObjectCache::is_busy_in`]. After the reply to a punch call [`ObjectCache::drop_ranges`] again: a fill that began
+//!   before the punch may bring the old bytes.
 
 use super::charge::DirtySet;
 use super::fills::{self, FillLimits, FillTicket, Fills, Wanted};
@@ -22,9 +23,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-/// With more segments than this, small clean ones are not kept: they cost more than they hold.
+/// With more segments than this, small clean ones are not kept: their bookkeeping takes more memory than their bytes.
 const SEGMENTS_MANY: usize = 4096;
-/// What is small then.
+/// Segments of fewer bytes are small.
 const SMALL_BYTES: u64 = 512;
 
 /// Bytes of one object.
@@ -33,44 +34,44 @@ pub(crate) struct ObjectCache {
     segments: SpanMap<Segment>,
     /// The segments in state dirty, as runs.
     dirty: DirtySet,
-    /// What flushes under way write, whether or not it was overwritten here since.
+    /// Ranges of the flushes under way, whether or not they were overwritten here since.
     writing: SpanMap<FlushTicket>,
     /// The ranges of each flush under way.
     flushes: BTreeMap<FlushTicket, Vec<Range<u64>>>,
-    /// What fills under way will bring; nothing of it is in `segments`.
+    /// Fills under way. No byte that they will bring is in `segments`.
     fills: Fills,
     /// The clean segments, in the order of their use.
     lru: Lru,
     clean_bytes: u64,
-    /// Of segments in state writing.
+    /// Bytes of the segments in state writing.
     writing_bytes: u64,
     /// The last ticket given.
     tickets: u64,
-    /// Where the last flush ended: the next begins there.
+    /// Offset at which the last flush ended; the next search begins there.
     cursor: u64,
     /// Bytes ever written.
     written_bytes: u64,
-    /// Before `written_bytes` gets there, looking for a full RPC is in vain.
+    /// Value of `written_bytes` below which the search for a full RPC cannot succeed.
     next_full: u64,
 }
 
-/// A part of what was asked for.
+/// A part of a requested range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// Here it is.
+    /// Cached bytes.
     Hit(Payload),
-    /// Not here: to be fetched.
+    /// Bytes that are not cached and have to be fetched.
     Miss(Range<u64>),
 }
 
 impl ObjectCache {
-    /// Grant that a write of the range needs, in addition to what is kept for dirty bytes here: whole blocks.
+    /// Grant that a write of the range needs, in whole blocks, beyond the grant kept for bytes that are already dirty.
     pub(crate) fn grant_needed(&self, offset: u64, len: u64) -> u64 {
         self.dirty.needed(&(offset..offset + len))
     }
 
-    /// Takes written data; it is dirty from now on. The grant now kept for it, as [`ObjectCache::grant_needed`] said.
-    /// Data is copied if it is small, shared otherwise.
+    /// Takes written data, which is dirty from now on. Returns the grant now kept for it, as
+    /// [`ObjectCache::grant_needed`] said. Small data is copied, larger data is shared.
     pub(crate) fn write(&mut self, offset: u64, data: &Payload, now: Time) -> u64 {
         if data.is_empty() {
             return 0;
@@ -89,7 +90,7 @@ impl ObjectCache {
         charge
     }
 
-    /// What is here of the range, and what is not: pieces in order that together are all of it.
+    /// The range as a list of pieces in order, cached or missing.
     pub(crate) fn read(&mut self, offset: u64, len: u64, now: Time) -> Vec<Piece> {
         let range = offset..offset + len;
         let (mut pieces, mut at) = (Vec::new(), offset);
@@ -113,14 +114,14 @@ impl ObjectCache {
         pieces
     }
 
-    /// The parts of the range that are not here and that no fill under way will bring.
+    /// The parts of the range that are not cached and that no fill under way will bring.
     pub(crate) fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         self.segments.gaps(range).iter().flat_map(|gap| self.fills.gaps(gap)).collect()
     }
 
-    /// Requests for what is missing of the wanted ranges, to be sent by the caller, and what is to be awaited: see
-    /// [`ObjectCache::awaited_fill`]. All groups are ascending and disjoint; the caller may also read what lies between the
-    /// ranges of one group.
+    /// Begins fills for the missing parts of the wanted ranges. Returns the requests that the caller has to send, and the
+    /// parts that it has to wait for: see [`ObjectCache::awaited_fill`]. All groups are ascending and disjoint; the
+    /// caller may also read what lies between the ranges of one group.
     pub(crate) fn begin_fills(&mut self, groups: &[Vec<Range<u64>>], limits: FillLimits) -> Wanted {
         assert!(groups.iter().flatten().is_sorted_by(|a, b| a.end <= b.start), "what is asked for twice: {groups:?}");
         let (mut holes, mut coming) = (Vec::with_capacity(groups.len()), Vec::new());
@@ -140,21 +141,21 @@ impl ObjectCache {
         wanted
     }
 
-    /// The fill whose end the caller should await that wants the range, of which nothing is here.
+    /// The fill that a reader of the range should wait for, if no byte of the range is cached.
     pub(crate) fn awaited_fill(&self, range: &Range<u64>) -> Option<FillTicket> {
         self.fills.awaited(range)
     }
 
-    /// Whether so many fills are under way that those which nobody waits for should not begin.
+    /// True if so many fills are under way that no fill should begin that no reader waits for.
     pub(crate) fn has_many_fills(&self) -> bool {
         let (count, bytes) = self.fills.count_and_bytes();
         count >= fills::FILLS_MAX / 2 || bytes >= fills::FILL_BYTES_MAX / 2
     }
 
-    /// The reply: for each extent of the request the bytes from its beginning. If they are fewer than the extent, the object
-    /// ends there, and the rest is known to be zeros (until the owner drops it: with the lock, or because the object grew
-    /// otherwise than by a `write` here). Bytes written, truncated or dropped since the begin are not taken; bytes that were
-    /// dirty or on their way then, neither.
+    /// Takes the reply to a fill: for each extent of the request the bytes from its beginning. If they are fewer than the
+    /// extent, the object ends there, and the rest is known to be zeros (until the owner drops it: with the lock, or
+    /// because the object grew by anything but a `write` here). Bytes that were written, truncated or dropped since the
+    /// fill began are not taken, nor bytes that were dirty or being written then.
     pub(crate) fn fill(&mut self, ticket: FillTicket, replies: &[Payload], now: Time) {
         let (extents, parts) = self.fills.end(ticket);
         assert_eq!(replies.len(), extents.len(), "{} replies for {extents:?}", replies.len());
@@ -175,16 +176,15 @@ impl ObjectCache {
         self.assert_counted();
     }
 
-    /// The read request failed, or its reply is not to be kept.
+    /// Ends a fill whose request failed, or whose reply is not to be kept.
     pub(crate) fn abandon_fill(&mut self, ticket: FillTicket) {
         self.fills.end(ticket);
     }
 
-    /// The next write RPC, if there is something to write. Bytes that are on their way are never sent a second time at
-    /// once: as long as they are, newer data in their place is not in a flush, so `None` does not mean that nothing is
-    /// dirty.
+    /// The next write RPC, if there is something to write. Bytes under way are not sent a second time before the first
+    /// write has ended, so newer data in their place is not in a flush: `None` does not mean that nothing is dirty.
     pub(crate) fn next_flush(&mut self, wanted: &FlushWanted<'_>, now: Time) -> Option<Flush> {
-        // A full RPC is looked for after every write; most often so little came since that there can be none.
+        // The search for a full RPC runs after every write; mostly too few bytes were written since the last one.
         let is_gated = wanted.only_full && wanted.within.is_none() && wanted.min_age == Duration::ZERO;
         if self.dirty.bytes() == 0 || (is_gated && self.written_bytes < self.next_full) {
             return None;
@@ -203,7 +203,7 @@ impl ObjectCache {
         }
     }
 
-    /// A flush is over. Returns how many of its bytes, all that were not overwritten meanwhile, are clean now or were dropped.
+    /// Ends a flush. Returns how many of its bytes became clean or were dropped: all that were not overwritten meanwhile.
     pub(crate) fn flushed(&mut self, ticket: FlushTicket, end: FlushEnd, now: Time) -> u64 {
         let Some(ranges) = self.flushes.remove(&ticket) else { panic!("{ticket:?} is not under way, or ended before") };
         // Newer bytes that waited for the old ones to arrive may be flushed now.
@@ -223,7 +223,7 @@ impl ObjectCache {
         bytes
     }
 
-    /// Forgets the ranges, clean and dirty; the dirty bytes that were lost. What is on its way stays on its way.
+    /// Drops all bytes of the ranges, clean and dirty. Returns the dirty bytes lost. Flushes under way go on.
     pub(crate) fn drop_ranges(&mut self, ranges: &[Extent]) -> Dirty {
         let mut lost = Dirty::default();
         for extent in ranges {
@@ -238,7 +238,7 @@ impl ObjectCache {
         lost
     }
 
-    /// Forgets the clean bytes of the ranges; dirty ones, and those on their way, stay.
+    /// Drops the clean bytes of the ranges; dirty bytes, and bytes in flushes under way, stay.
     pub(crate) fn drop_clean(&mut self, ranges: &[Extent]) {
         for extent in ranges {
             let range = extent.start..extent.end.saturating_add(1);
@@ -253,8 +253,8 @@ impl ObjectCache {
         self.assert_counted();
     }
 
-    /// Forgets about `bytes` clean bytes, the least recently used ones first, but none that were used after `until`; how many
-    /// it were.
+    /// Evicts about `bytes` clean bytes, the least recently used ones first, but none that were used after `until`.
+    /// Returns how many were evicted.
     pub(crate) fn evict_clean(&mut self, bytes: u64, until: Time) -> u64 {
         let mut freed = 0;
         while freed < bytes
@@ -271,12 +271,12 @@ impl ObjectCache {
         freed
     }
 
-    /// When the clean bytes were used that were not used for the longest time.
+    /// When the least recently used clean bytes were used.
     pub(crate) fn oldest_clean(&self) -> Option<Time> {
         self.lru.oldest().map(|(_, used)| used)
     }
 
-    /// Bytes that the server does not have and that no flush under way brings.
+    /// Bytes that neither the server nor a flush under way has.
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.dirty.bytes()
     }
@@ -291,37 +291,38 @@ impl ObjectCache {
         self.writing_bytes
     }
 
-    /// Memory of clean bytes.
+    /// Memory that clean bytes take.
     pub(crate) fn clean_bytes(&self) -> u64 {
         self.clean_bytes
     }
 
-    /// Since when the oldest dirty bytes have been so; some say so that were flushed in between and written again.
+    /// Time since which the oldest dirty bytes have been dirty. It may be too early for bytes that were flushed and
+    /// written again.
     pub(crate) fn oldest_dirty(&self) -> Option<Time> {
         self.dirty.runs().iter().map(|(_, since)| *since).min()
     }
 
-    /// The end of the last dirty or written-back byte: the object is at least so large.
+    /// End of the last byte that is dirty or in a flush: the object is at least that long.
     pub(crate) fn end_of_dirty(&self) -> Option<u64> {
         self.dirty.runs().end().max(self.writing.end())
     }
 
-    /// Whether bytes of the ranges are dirty.
+    /// True if bytes of the ranges are dirty.
     pub(crate) fn is_dirty_in(&self, ranges: &[Extent]) -> bool {
         ranges.iter().any(|e| self.dirty.runs().overlaps(&(e.start..e.end.saturating_add(1))))
     }
 
-    /// Whether bytes of the ranges are dirty, or in a flush under way.
+    /// True if bytes of the ranges are dirty, or in a flush under way.
     pub(crate) fn is_busy_in(&self, ranges: &[Extent]) -> bool {
         self.is_dirty_in(ranges) || self.is_writing_in(ranges)
     }
 
-    /// Whether bytes of the ranges are in a flush under way.
+    /// True if bytes of the ranges are in a flush under way.
     pub(crate) fn is_writing_in(&self, ranges: &[Extent]) -> bool {
         ranges.iter().any(|e| self.writing.overlaps(&(e.start..e.end.saturating_add(1))))
     }
 
-    /// Whether there is anything at all, requests under way included.
+    /// True if there are any bytes, or any requests under way.
     pub(crate) fn has_any(&self) -> bool {
         !self.segments.is_empty() || !self.fills.is_empty() || !self.flushes.is_empty()
     }
@@ -341,7 +342,7 @@ impl ObjectCache {
         self.segments.insert(range, Segment::chunk(data));
     }
 
-    /// Adds bytes where nothing is.
+    /// Adds bytes in a range that has none.
     fn insert(&mut self, offset: u64, data: &Payload, state: State, now: Time) {
         let mut at = offset;
         for piece in pieces_to_keep(data) {
@@ -356,7 +357,8 @@ impl ObjectCache {
         }
     }
 
-    /// Lets go of the range's bytes, because of `input`; how many of them were dirty, which is to be told to `dirty` apart.
+    /// Drops the bytes of the range because of `input`. Returns how many of them were dirty; the caller updates
+    /// `self.dirty`.
     fn forget(&mut self, range: &Range<u64>, input: SpanInput) -> u64 {
         let mut dirty = 0;
         for (span, segment) in self.cut(range) {
@@ -368,7 +370,7 @@ impl ObjectCache {
         dirty
     }
 
-    /// A segment is not here any more.
+    /// Subtracts a segment from the counts.
     fn uncount(&mut self, span: &Range<u64>, segment: &Segment) {
         let (count, bytes) = match segment.state {
             State::Clean => (&mut self.clean_bytes, segment.memory()),
@@ -379,7 +381,7 @@ impl ObjectCache {
         *count -= bytes;
     }
 
-    /// Takes segments out; what is left of those that lie across the ends of the range stays as recently used as it was.
+    /// Takes segments out. The rest of a segment that lies across an end of the range keeps the time of its last use.
     fn cut(&mut self, range: &Range<u64>) -> Vec<(Range<u64>, Segment)> {
         let mut cut = self.segments.cut(range);
         if let Some(rest) = self.segments.get_mut(range.end)
@@ -389,7 +391,7 @@ impl ObjectCache {
             rest.lru = Some(self.lru.split(node, range.end));
         }
         for (span, segment) in &mut cut {
-            // Otherwise the node is that of the part in front of the range.
+            // Otherwise the node belongs to the part in front of the range.
             if let Some(node) = segment.lru.take()
                 && self.lru.start(node) == span.start
             {
@@ -399,7 +401,7 @@ impl ObjectCache {
         cut
     }
 
-    /// The dirty bytes of `ranges` are on their way now.
+    /// Moves the dirty bytes of `ranges` into a flush.
     fn take(&mut self, ranges: Vec<Range<u64>>) -> Flush {
         let ticket = FlushTicket(self.next_ticket());
         let (mut extents, mut taken) = (Vec::with_capacity(ranges.len()), Dirty::default());
@@ -425,8 +427,8 @@ impl ObjectCache {
         Flush { ticket, extents, bytes: taken.bytes, charge: taken.charge }
     }
 
-    /// Panics if the counts contradict each other. Called after each change because it costs little; [`ObjectCache::assert_sound`]
-    /// compares them with the segments.
+    /// Panics if the counts contradict each other. It costs little, so it is called after each change;
+    /// [`ObjectCache::assert_sound`] compares the counts with the segments.
     fn assert_counted(&self) {
         let (clean, dirty, writing) = (self.clean_bytes, self.dirty.bytes(), self.writing_bytes);
         let is_nothing = clean == 0 && dirty == 0 && writing == 0;
@@ -438,8 +440,8 @@ impl ObjectCache {
         assert!(writing == 0 || !self.flushes.is_empty(), "{writing} bytes are written by no flush");
     }
 
-    /// Panics if the counts are not those of the segments, or the flushes' ranges not those on their way. Looks at everything:
-    /// for tests, and for rare moments such as an eviction.
+    /// Panics if the counts differ from the segments, or the ranges of flushes from those being written. Visits
+    /// everything, so it is for tests and for rare moments such as an eviction.
     pub(crate) fn assert_sound(&self) {
         self.assert_counted();
         let (mut clean, mut dirty, mut writing) = (0, 0, 0);
@@ -469,7 +471,7 @@ impl ObjectCache {
         self.fills.assert_sound();
     }
 
-    /// `part` is a segment that was being written.
+    /// Ends the writing of a segment.
     fn end_of_writing(&mut self, part: &Range<u64>, end: FlushEnd, now: Time) {
         let len = part.end - part.start;
         let keep = self.segments.len() <= SEGMENTS_MANY || len >= SMALL_BYTES;
@@ -480,7 +482,7 @@ impl ObjectCache {
         }
     }
 
-    /// Of segments that were being written. That they were written back counts as a use.
+    /// Marks segments that were being written as clean. The write counts as a use.
     fn set_clean(&mut self, part: &Range<u64>, now: Time) {
         let len = part.end - part.start;
         assert!(len <= self.writing_bytes, "{len} bytes were written of {}", self.writing_bytes);

@@ -1,4 +1,4 @@
-//! How dirty bytes leave: which flush is wanted, what it carries, and how it ended.
+//! How dirty bytes leave the cache: which flush is wanted, what it carries, and how it ended.
 
 use nacre_base::Payload;
 use nacre_ldlm::Extent;
@@ -8,10 +8,10 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct FlushTicket(pub(super) u64);
 
-/// What to write, in one RPC.
+/// The content of one write RPC.
 #[derive(Debug)]
 pub(crate) struct Flush {
-    /// To be given to [`super::object::ObjectCache::flushed`], whatever becomes of it.
+    /// Goes to [`super::object::ObjectCache::flushed`], however the write ends.
     pub(crate) ticket: FlushTicket,
     /// Ascending, not touching, none empty.
     pub(crate) extents: Vec<(u64, Payload)>,
@@ -21,18 +21,18 @@ pub(crate) struct Flush {
     pub(crate) charge: u64,
 }
 
-/// Which flush is wanted.
+/// What the caller wants to flush.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FlushWanted<'a> {
     /// Size of an RPC; extents end at its multiples where that costs nothing.
     pub(crate) max_bytes: u64,
     /// Most extents in an RPC.
     pub(crate) max_extents: usize,
-    /// Only bytes in these (ascending, disjoint) ranges.
+    /// Only bytes in these ranges, which are ascending and disjoint.
     pub(crate) within: Option<&'a [Extent]>,
-    /// Only a full RPC, or none.
+    /// Only a full RPC will do.
     pub(crate) only_full: bool,
-    /// Only bytes that have been dirty for so long.
+    /// Only bytes that have been dirty for at least this time.
     pub(crate) min_age: Duration,
 }
 
@@ -41,14 +41,14 @@ pub(crate) struct FlushWanted<'a> {
 pub(crate) enum FlushEnd {
     /// The server has the data.
     Written,
-    /// It never will: what was not overwritten meanwhile is dropped.
+    /// The server will never have the data: bytes that were not overwritten meanwhile are dropped.
     Lost,
 }
 
-/// Bytes that are dirty no longer, because they are being written or were dropped, and the grant that was kept for them.
+/// Bytes that are no longer dirty, because they are being written or were dropped, and the grant that was kept for them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Dirty {
-    /// How many bytes.
+    /// Number of bytes.
     pub(crate) bytes: u64,
     /// Grant that was kept for them.
     pub(crate) charge: u64,

@@ -1,13 +1,13 @@
-//! What a program will read next, guessed from what it read: one for each open file, in file offsets. Recognises
+//! Guesses what a program will read next from what it has read: one for each open file, in file offsets. Recognises
 //! several sequential, strided and backward streams at once. It says what to fetch; the caller cuts that to what its
-//! locks cover and what is not cached, and tells what was fetched in vain.
+//! locks cover and what is not cached, and reports what was fetched in vain.
 //!
-//! Reads that fit no stream are remembered; three that adjoin, or four at equal distances, are a new stream. Fewer
-//! would find streams in random reads. The window of a stream is twice what it has read so far, so that what is
-//! fetched in vain when it ends is in proportion.
+//! Reads that fit no stream are remembered; three that adjoin, or four at equal distances, are a new stream. Fewer would
+//! find streams in random reads. The window of a stream is twice what it has read so far, so that the bytes fetched in
+//! vain at its end stay in proportion.
 //!
-//! Strided streams of several open files that together read everything ([`super::tiling`]) fetch what lies between their
-//! records, too.
+//! Strided streams of several open files that together read everything ([`super::tiling`]) also fetch what lies between
+//! their records.
 
 use super::tiling::{Position, Reader};
 use nacre_base::Time;
@@ -22,17 +22,17 @@ const STREAMS_MAX: usize = 4;
 const RECENT_MAX: usize = 16;
 /// Equal distances that make a strided stream.
 const STRIDES_MIN: usize = 3;
-/// A window holds so many requests at least.
+/// Fewest requests that a window holds.
 const REQUESTS_MIN: u64 = 4;
-/// Most records told at once for a strided stream: what fits into an RPC.
+/// Most records announced at once for a strided stream: those that fit into an RPC.
 const RECORDS_MAX: u64 = 256;
-/// So many requests may overtake each other. A read further away is not of the stream, though it may have been fetched:
-/// random reads would keep a false stream going.
+/// Number of requests that may overtake each other. A read further away does not belong to the stream, though it may have
+/// been fetched: random reads would keep a false stream going.
 const REORDERED_MAX: u64 = 8;
 /// Large windows end at multiples of this.
 const ALIGNMENT: u64 = 1 << 20;
 
-/// A stream that was not read for so long has no share of the window any more.
+/// A stream that was not read for this long has no share of the window.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// Bounds, in bytes: `llite.*.max_read_ahead_per_file_mb` and `max_read_ahead_whole_mb`.
@@ -47,13 +47,13 @@ pub(crate) struct ReadAheadLimits {
 /// The reads of one open file.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
-    /// The most recently used one last.
+    /// Streams, the most recently used one last.
     streams: Vec<Stream>,
-    /// Reads that were of no stream, the newest last.
+    /// Reads that belong to no stream, the newest last.
     recent: VecDeque<Range<u64>>,
-    /// The file was told to be fetched whole.
+    /// True if the caller was told to fetch the whole file.
     is_whole: bool,
-    /// This open file, to others that the file is open as.
+    /// This open file among all open files of the same file.
     reader: Option<Reader>,
 }
 
@@ -63,29 +63,29 @@ struct Stream {
     course: Course,
     /// Bytes read, less what was wasted.
     consumed: u64,
-    /// When it was read last.
+    /// Time of the last read.
     used: Time,
 }
 
 #[derive(Debug)]
 enum Course {
-    /// Read up to `end`; told up to `told`.
+    /// The program has read up to `end`; the caller was told to fetch up to `told`.
     Forward { end: u64, told: u64 },
-    /// Read down to `start`; told down to `told`.
+    /// The program has read down to `start`; the caller was told to fetch down to `told`.
     Backward { start: u64, told: u64 },
-    /// Records of `len` bytes, `stride` apart (backwards if negative): read up to the one at `last`, and so many more
-    /// `told`.
+    /// Records of `len` bytes, `stride` apart (backwards if negative): the program has read up to the one at `last`, and
+    /// the caller was told to fetch `told` more.
     Strided { last: u64, stride: i128, len: u64, told: u64 },
 }
 
 impl ReadAhead {
-    /// Of a file just opened.
+    /// Creates the state of a file just opened.
     pub(crate) fn new(reader: Reader) -> ReadAhead {
         ReadAhead { reader: Some(reader), ..ReadAhead::default() }
     }
 
-    /// `len` bytes at `offset` are read, of a file of about `size` bytes. What to fetch ahead, beyond them: ascending
-    /// ranges within `size`, that were not told before for the same stream (unless wasted since).
+    /// Handles a read of `len` bytes at `offset`, of a file of about `size` bytes. Returns the ranges to fetch ahead:
+    /// ascending, within `size`, and not returned before for the same stream (unless reported as wasted since).
     pub(crate) fn handle_read(
         &mut self,
         offset: u64,
@@ -126,7 +126,7 @@ impl ReadAhead {
         stream.extend(len, size, most, is_tiled)
     }
 
-    /// A range that was told to be fetched was not, or left the cache before it was read.
+    /// A range that was returned before has not been fetched, or left the cache before it was read.
     pub(crate) fn handle_wasted(&mut self, range: &Range<u64>) {
         self.is_whole = false;
         self.streams.iter_mut().for_each(|stream| stream.shrink(range));
@@ -139,7 +139,7 @@ impl ReadAhead {
         self.recent.push_back(read);
     }
 
-    /// Whether the read and recent ones are a stream.
+    /// The stream that the read forms together with recent ones, if any.
     fn recognise(&self, read: &Range<u64>) -> Option<Stream> {
         let len = read.end - read.start;
         let forward = |at: u64| self.recent.iter().rev().find(|r| r.end == at);
@@ -157,13 +157,13 @@ impl ReadAhead {
         stream(Course::Strided { last: read.start, stride, len, told: 0 })
     }
 
-    /// The distance at which recent reads led to this one, each as long as it. Reads that overlap are no stream of records.
+    /// The distance at which recent reads of the same length led to this one. Overlapping reads are no stream of records.
     fn stride(&self, read: &Range<u64>) -> Option<i128> {
         let len = read.end - read.start;
         let of_length = || self.recent.iter().rev().filter(|r| r.end - r.start == len);
         let distances = of_length().map(|before| i128::from(read.start) - i128::from(before.start));
         distances.filter(|distance| distance.unsigned_abs() >= u128::from(len)).find(|distance| {
-            // Each of the earlier ones, going back in time.
+            // Follow the earlier reads back in time.
             let mut at = i128::from(read.start) - distance;
             let mut steps = 0;
             for before in of_length() {
@@ -178,7 +178,7 @@ impl ReadAhead {
 }
 
 impl Stream {
-    /// Whether the read is of this stream, which it moves on.
+    /// Returns whether the read belongs to this stream, and moves the stream on if it does.
     fn advance(&mut self, read: &Range<u64>) -> bool {
         let len = read.end - read.start;
         let slack = len.saturating_mul(REORDERED_MAX);
@@ -219,7 +219,7 @@ impl Stream {
         }
     }
 
-    /// Where it is, if it goes forward in strides.
+    /// The stream's position, if it goes forward in strides.
     fn position(&self) -> Option<Position> {
         match self.course {
             Course::Strided { last, stride, len, .. } => {
@@ -230,13 +230,13 @@ impl Stream {
         }
     }
 
-    /// How far to be ahead, in bytes, for requests of `len` bytes and with at most `most`.
+    /// How many bytes to fetch ahead, for requests of `len` bytes, and at most `most`.
     fn window(&self, len: u64, most: u64) -> u64 {
         self.consumed.saturating_mul(2).max(len.saturating_mul(REQUESTS_MIN)).min(most)
     }
 
-    /// What to fetch now: nothing while three quarters of the window are there, so that requests are large. `is_tiled`: what lies
-    /// between the records of a strided stream is read by others.
+    /// The ranges to fetch now: none while three quarters of the window are there, so that requests are large.
+    /// `is_tiled`: other streams read what lies between the records of a strided stream.
     fn extend(&mut self, len: u64, size: u64, most: u64, is_tiled: bool) -> Vec<Range<u64>> {
         let window = self.window(len, most);
         let enough = window - window / 4;
@@ -292,7 +292,8 @@ impl Stream {
         }
     }
 
-    /// Something of what was told is not there; if it was ahead, it is told again when there is room.
+    /// A range that was to be fetched is not there. If it is still ahead of the stream, it will be returned again when
+    /// there is room.
     fn shrink(&mut self, range: &Range<u64>) {
         let was_ahead = match &mut self.course {
             Course::Forward { end, told } if range.start < *told && range.end > *end => {
@@ -346,7 +347,7 @@ mod tests {
         ahead.handle_read(range.start, range.end - range.start, size, limits, Time::ZERO)
     }
 
-    /// A file and what was fetched of it ahead.
+    /// A file, and the ranges fetched ahead of it.
     #[derive(Default)]
     struct Program {
         ahead: ReadAhead,
@@ -354,7 +355,7 @@ mod tests {
         reads: u64,
         hits: u64,
         fetched: u64,
-        /// Fetched and read.
+        /// Ranges fetched and read.
         used: u64,
         largest: u64,
     }
@@ -377,7 +378,7 @@ mod tests {
             self.largest = self.largest.max(self.fetched - self.used);
         }
 
-        /// Of the reads from the `skip`-th on all but `missed` found everything.
+        /// Of the reads from the `skip`-th on, 99 in 100 found everything.
         fn assert_hits(&self, skip: u64) {
             assert!(self.hits * 100 >= (self.reads - skip) * 99, "{} of {}", self.hits, self.reads - skip);
         }
@@ -403,7 +404,7 @@ mod tests {
         assert!(told.iter().skip(5).all(|r| r.end.is_multiple_of(MIB) && r.end - r.start >= 4 * MIB));
     }
 
-    /// No byte may be asked for twice: the caller fetches each range it is given ([`Program::read`] asserts it).
+    /// The caller fetches each range it is given, so no byte may be returned twice ([`Program::read`] asserts it).
     #[test]
     fn reads_that_overlap_are_no_strided_stream() {
         for (len, stride) in [(6000, 3000), (100, 99), (4 * KIB, 1)] {
@@ -444,7 +445,7 @@ mod tests {
         assert!(hits >= 3900, "{hits} hits");
         let large = requests.iter().filter(|r| r.end - r.start >= MIB).map(|r| r.end - r.start).sum::<u64>();
         assert!(large * 10 >= size * 9, "{large} of {size}: {requests:?}");
-        // The others have gone: only records again.
+        // The other programs have closed the file: only records are fetched again.
         readers.truncate(1);
         let mut told: Vec<_> = Vec::new();
         for i in (4000..8000).step_by(4) {

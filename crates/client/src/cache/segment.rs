@@ -1,5 +1,5 @@
-//! A run of cached bytes in one state, and how its memory is kept: shared with the buffer in which it came, or in a
-//! chunk of its own to which small writes append.
+//! A run of cached bytes in one state. Its memory is either shared with the buffer in which the data came, or a chunk of
+//! its own to which small writes append.
 
 use super::lru::LruNode;
 use super::outgoing::FlushTicket;
@@ -8,12 +8,12 @@ use super::spans::Span;
 use bytes::Bytes;
 use nacre_base::Payload;
 
-/// Data from this size on keeps the buffer in which it came; smaller pieces are copied. Who hands in a small part of a
-/// large buffer copies it before: that buffer's size is not seen here.
+/// Data of at least this size keeps the buffer in which it came; smaller pieces are copied. A caller that hands in a
+/// small part of a large buffer copies it before: that buffer's size is not known here.
 pub(crate) const SHARE_MIN: usize = 16 << 10;
 /// Size up to which small writes append to a chunk.
 pub(crate) const CHUNK_MAX: usize = 1 << 20;
-/// Of a buffer that is in use for less than this part, the rest is let go by a copy.
+/// If less than this part of a shared buffer is in use, the bytes are copied and the buffer is released.
 const PINNED_FRACTION: usize = 8;
 
 /// Contiguous bytes.
@@ -21,18 +21,18 @@ const PINNED_FRACTION: usize = 8;
 pub(crate) struct Segment {
     data: Data,
     pub(crate) state: State,
-    /// Its place in the order of use; set for clean segments of a cache only.
+    /// Place in the order of use; set only for clean segments in a cache.
     pub(crate) lru: Option<LruNode>,
 }
 
-/// Who has these bytes besides this cache.
+/// State of the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// The server.
+    /// The server has the bytes, too.
     Clean,
-    /// Nobody.
+    /// Only this cache has the bytes.
     Dirty,
-    /// The flush that is on its way there.
+    /// A flush brings the bytes to the server.
     Writing(FlushTicket),
 }
 
@@ -49,11 +49,11 @@ impl State {
 
 #[derive(Debug)]
 enum Data {
-    /// A part of a buffer, of which `pinned` bytes were shared at first.
+    /// Part of a buffer, of which `pinned` bytes were shared at first.
     Shared { bytes: Bytes, pinned: usize },
-    /// Small writes, that more can be appended to. Nobody else sees it.
+    /// Small writes; more can be appended. The chunk is not shared.
     Chunk(Vec<u8>),
-    /// That many zeros, that need no memory.
+    /// Zeros, which need no memory.
     Zeroes(u64),
 }
 
@@ -62,7 +62,7 @@ impl Segment {
         Segment { data: Data::Shared { pinned: bytes.len(), bytes }, state, lru: None }
     }
 
-    /// Dirty bytes, copied.
+    /// Creates a segment of dirty bytes, copied.
     pub(crate) fn chunk(data: &Payload) -> Segment {
         let mut chunk = Vec::with_capacity(data.len());
         data.pieces().iter().for_each(|piece| chunk.extend_from_slice(piece));
@@ -80,20 +80,20 @@ impl Segment {
         STEPS.next(self.state.span_state(), input)
     }
 
-    /// A flush takes it along.
+    /// A flush takes the bytes along.
     pub(crate) fn begin_writing(&mut self, ticket: FlushTicket) {
         assert_eq!(self.after(SpanInput::Flush), SpanState::Writing, "{ticket:?} takes {:?} bytes", self.state);
         self.state = State::Writing(ticket);
     }
 
-    /// The flush has brought it to the server.
+    /// The flush has brought the bytes to the server.
     pub(crate) fn end_writing(&mut self) {
         assert_eq!(self.after(SpanInput::Written), SpanState::Clean, "{:?} bytes were written", self.state);
         assert!(self.lru.is_none(), "bytes in state {:?} are among those to be evicted", self.state);
         self.state = State::Clean;
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory that the segment takes.
     pub(crate) fn memory(&self) -> u64 {
         match &self.data {
             Data::Shared { bytes, .. } => bytes.len() as u64,
@@ -102,8 +102,8 @@ impl Segment {
         }
     }
 
-    /// Copies `data` in at `at`, over what is there and beyond, if this is a chunk of dirty bytes with room for it;
-    /// false if not.
+    /// Copies `data` in at `at`, over existing bytes and beyond them, if this is a chunk of dirty bytes with room for it;
+    /// returns false if not.
     pub(crate) fn absorb(&mut self, at: u64, data: &Payload) -> bool {
         let Data::Chunk(chunk) = &mut self.data else { return false };
         let Ok(mut at) = usize::try_from(at) else { return false };
@@ -120,7 +120,7 @@ impl Segment {
         true
     }
 
-    /// The bytes `at .. at + len`, which are there.
+    /// The bytes `at .. at + len`, which the segment has.
     pub(crate) fn read(&mut self, at: u64, len: u64) -> Payload {
         let Data::Zeroes(_) = self.data else {
             let range = at as usize..(at + len) as usize;
@@ -135,7 +135,7 @@ impl Segment {
         Payload::zeroes(len as usize)
     }
 
-    /// All bytes, shared; nothing is appended here any more.
+    /// All bytes, shared. Nothing can be appended to the segment after this.
     pub(crate) fn freeze(&mut self) -> Bytes {
         match &mut self.data {
             Data::Shared { bytes, .. } => bytes.clone(),
@@ -174,7 +174,7 @@ impl Span for Segment {
     }
 }
 
-/// The payload in pieces that may be kept: the large ones as they are, the small ones copied together.
+/// Splits the payload into pieces that may be kept: large ones as they are, small ones copied together.
 pub(crate) fn pieces_to_keep(data: &Payload) -> Vec<Bytes> {
     let (mut kept, mut small) = (Vec::with_capacity(1), Vec::new());
     for piece in data.pieces() {

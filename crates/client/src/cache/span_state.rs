@@ -39,9 +39,9 @@ pub(crate) enum SpanInput {
     Lost,
     /// The cache needs the memory for other bytes.
     Evict,
-    /// The lock that made clean bytes true has gone.
+    /// The lock that made the clean bytes true is gone.
     Distrust,
-    /// All bytes go, because the object is cut or the client was evicted.
+    /// All bytes go, because the object was truncated or the client was evicted.
     Drop,
 }
 
@@ -67,7 +67,7 @@ pub(crate) const STEPS: Steps<SpanState, SpanInput> = {
         (Dirty, Flush, Writing),
         (Dirty, Distrust, Dirty),
         (Dirty, Drop, Missing),
-        // The write request brings the old bytes all the same.
+        // The write request still brings the old bytes.
         (Writing, Write, Dirty),
         (Writing, Written, Clean),
         (Writing, WrittenSmall, Missing),

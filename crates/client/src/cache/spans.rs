@@ -1,14 +1,14 @@
-//! A map from disjoint ranges of offsets to values: what all the engines here are made of.
+//! A map from disjoint ranges of offsets to values; all engines here are built on it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A value of a range, that can be cut in two.
+/// A value of a range, which can be cut in two.
 pub(crate) trait Span {
     /// Keeps the first `at` offsets and returns the value of the rest.
     fn split_off(&mut self, at: u64) -> Self;
 
-    /// What is left of it after a cut will stay: it may let go of what the other part needs no more.
+    /// Called for the part that stays after a cut: it may release what only the other part needed.
     fn settle(&mut self) {}
 }
 
@@ -26,7 +26,7 @@ impl<V> Default for SpanMap<V> {
 }
 
 impl<V> SpanMap<V> {
-    /// How many there are.
+    /// Number of ranges.
     pub(crate) fn len(&self) -> usize {
         self.spans.len()
     }
@@ -35,19 +35,19 @@ impl<V> SpanMap<V> {
         self.spans.is_empty()
     }
 
-    /// All, ascending.
+    /// All ranges with their values, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Range<u64>, &V)> {
         self.spans.iter().map(|(start, (end, value))| (*start..*end, value))
     }
 
-    /// Adds a range of which nothing is here yet.
+    /// Adds a range that overlaps no range of the map.
     pub(crate) fn insert(&mut self, range: Range<u64>, value: V) {
         assert!(range.start < range.end, "{range:?} is empty");
         assert!(!self.overlaps(&range), "{range:?} is here already");
         self.spans.insert(range.start, (range.end, value));
     }
 
-    /// Those that have an offset in common with `range`, ascending, whole.
+    /// The ranges that overlap `range`, whole and in ascending order.
     pub(crate) fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = (Range<u64>, &V)> + use<'_, V> {
         let range = self.first_overlapping(range)..range.end;
         self.spans.range(range).map(|(start, (end, value))| (*start..*end, value))
@@ -63,18 +63,18 @@ impl<V> SpanMap<V> {
         self.overlapping(range).next().is_some()
     }
 
-    /// The parts of `range` that are not here, ascending.
+    /// The parts of `range` that are not in the map, ascending.
     pub(crate) fn gaps(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         without(range, self.overlapping(range).map(|(span, _)| span))
     }
 
-    /// The one that begins at or before `offset`, be its end where it may.
+    /// The range that begins at or before `offset`, whatever its end.
     pub(crate) fn last_from(&mut self, offset: u64) -> Option<(Range<u64>, &mut V)> {
         let (start, (end, value)) = self.spans.range_mut(..=offset).next_back()?;
         Some((*start..*end, value))
     }
 
-    /// Moves the end of the one that begins at `start` further; nothing is between.
+    /// Moves the end of the range that begins at `start` further; there is nothing between the old and the new end.
     pub(crate) fn set_end(&mut self, start: u64, end: u64) {
         let mut from_here = self.spans.range_mut(start..);
         let this = from_here.next().filter(|(first, _)| **first == start);
@@ -85,17 +85,17 @@ impl<V> SpanMap<V> {
         assert!(next.is_none_or(|next| end <= next), "{start}..{end} would reach into what begins at {next:?}");
     }
 
-    /// The value of the one that begins at `start`.
+    /// The value of the range that begins at `start`.
     pub(crate) fn get_mut(&mut self, start: u64) -> Option<&mut V> {
         self.spans.get_mut(&start).map(|(_, value)| value)
     }
 
-    /// Takes out the one that begins at `start`.
+    /// Removes the range that begins at `start`.
     pub(crate) fn remove(&mut self, start: u64) -> Option<(Range<u64>, V)> {
         self.spans.remove(&start).map(|(end, value)| (start..end, value))
     }
 
-    /// The end of the last one.
+    /// The end of the last range.
     pub(crate) fn end(&self) -> Option<u64> {
         self.spans.last_key_value().map(|(_, (end, _))| *end)
     }
@@ -110,7 +110,7 @@ impl<V> SpanMap<V> {
 }
 
 impl<V: Span> SpanMap<V> {
-    /// Takes out what is in `range`; what lies across its ends is cut.
+    /// Removes `range` from the map. Ranges that lie across its ends are cut.
     pub(crate) fn cut(&mut self, range: &Range<u64>) -> Vec<(Range<u64>, V)> {
         if range.is_empty() || !self.overlaps(range) {
             return Vec::new();
@@ -141,7 +141,7 @@ impl<V: Span> SpanMap<V> {
     }
 }
 
-/// The parts of `range` that none of the ascending `taken` covers.
+/// The parts of `range` that none of the ascending ranges in `taken` covers.
 pub(crate) fn without(range: &Range<u64>, taken: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let (mut gaps, mut at) = (Vec::new(), range.start);
     for taken in taken {
@@ -159,7 +159,7 @@ pub(crate) fn without(range: &Range<u64>, taken: impl IntoIterator<Item = Range<
     gaps
 }
 
-/// What both have in common; empty ranges are `None`.
+/// The intersection of two ranges; none if it is empty.
 pub(crate) fn common(a: &Range<u64>, b: &Range<u64>) -> Option<Range<u64>> {
     let both = a.start.max(b.start)..a.end.min(b.end);
     (both.start < both.end).then_some(both)
@@ -169,7 +169,7 @@ pub(crate) fn common(a: &Range<u64>, b: &Range<u64>) -> Option<Range<u64>> {
 mod tests {
     use super::*;
 
-    /// The offset at which the range began that the value was inserted with.
+    /// A value that remembers where its range began when it was inserted.
     #[derive(Debug, PartialEq, Clone, Copy)]
     struct From(u64);
 

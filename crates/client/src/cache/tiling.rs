@@ -1,5 +1,5 @@
 //! Strided streams of one file that together read all of it: programs that share a file and take its records in turns. Each
-//! of them alone leaves gaps, but what lies there is wanted as well, so that it pays to fetch everything in large requests.
+//! of them alone leaves gaps, but the others want those bytes, so that it pays to fetch everything in large requests.
 
 use nacre_base::Time;
 use parking_lot::Mutex;
@@ -7,9 +7,9 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A stream that has not been read for so long does not count.
+/// A stream that was not read for this long does not count.
 const IDLE_MAX: Duration = Duration::from_secs(1);
-/// Streams further apart than so many strides do not read the same part of the file.
+/// Streams more than this many strides apart do not read the same part of the file.
 const APART_MAX: u64 = 1024;
 
 /// The strided streams of the open files of one file.
@@ -19,7 +19,7 @@ pub(crate) struct Tiling {
     readers: u64,
 }
 
-/// An open file. Its streams go when it does.
+/// An open file. Dropping it removes its streams.
 #[derive(Debug)]
 pub(crate) struct Reader {
     number: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// A file was opened whose streams are `tiling`'s.
+    /// Creates a reader for a newly opened file whose streams are in `tiling`.
     pub(crate) fn new(tiling: Arc<Mutex<Tiling>>) -> Reader {
         let number = {
             let mut tiling = tiling.lock();
@@ -37,8 +37,8 @@ impl Reader {
         Reader { number, tiling }
     }
 
-    /// A stream of the open file has moved on. Returns whether streams, this one included, read at least three quarters of the
-    /// bytes around it.
+    /// Records that a stream of the open file has moved on. Returns whether all streams, this one included, read at least
+    /// three quarters of the bytes around it.
     pub(crate) fn handle_read(&self, at: Position, now: Time) -> bool {
         self.tiling.lock().handle_read(self.number, at, now)
     }
@@ -83,7 +83,7 @@ impl Tiling {
 }
 
 impl Position {
-    /// Whether both are the same stream, earlier and later.
+    /// True if both are positions of the same stream at different times.
     fn same(&self, other: &Position) -> bool {
         self.stride == other.stride && self.last % self.stride == other.last % other.stride
     }

@@ -1,5 +1,5 @@
-//! What programs know better: group locks, which let the programs of a group write as they have agreed upon among
-//! themselves, and advice.
+//! Group locks, which let the programs of a group write as they have agreed among themselves, and access hints from
+//! programs.
 
 use super::OpenFile;
 use crate::llite::Client;
@@ -14,39 +14,39 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What a program knows of its own accesses to an open file. Ends are the first byte after; `u64::MAX` is the end of file,
-/// wherever that will be.
+/// A program's knowledge about its own accesses to an open file. Range ends are exclusive; `u64::MAX` is the end of the
+/// file, wherever that will be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// The range will be read: it is brought into the cache in the background, as far as half of the cache goes.
+    /// The program will read the range: it is fetched into the cache in the background, up to half of the cache's size.
     WillRead(Range<u64>),
-    /// The range will not be used again: it is dropped from the cache, after what is dirty was written, with locks on
-    /// nothing else.
+    /// The program will not use the range again: dirty bytes are written, and the range is dropped from the cache,
+    /// together with locks that cover nothing else.
     DontNeed(Range<u64>),
-    /// Locks for this open file are to cover no more than is accessed (or, if false, may grow again).
+    /// Locks for this open file cover no more than is accessed; false lets them grow again.
     LockNoExpand(bool),
-    /// The range will be accessed: locks on exactly that are asked for, are not waited for, and are not granted if any
-    /// other client is in the way.
+    /// The program will access the range: locks on exactly this range are requested, without waiting, and are granted
+    /// only if no other client is in the way.
     LockAhead {
-        /// Which bytes.
+        /// Bytes that will be accessed.
         range: Range<u64>,
-        /// For writing.
+        /// True if the program will write.
         write: bool,
     },
 }
 
-/// What an open file was told.
+/// Advice that an open file was given.
 #[derive(Default)]
 pub(super) struct FileAdvice {
-    /// The group whose locks it holds; 0: none.
+    /// Group whose locks the open file holds; 0: none.
     group: AtomicU64,
     no_expand: AtomicBool,
-    /// Its group locks. Locked while they or the group change.
+    /// The open file's group locks. The mutex is held while they or the group change.
     held: tokio::sync::Mutex<Option<Group>>,
 }
 
 impl OpenFile {
-    /// How it gets its locks.
+    /// How this open file gets its locks.
     pub(crate) fn locking(&self) -> Locking {
         let group = self.told.group.load(Ordering::Acquire);
         let beside_group = group == 0 && self.shared.has_groups();
@@ -55,14 +55,15 @@ impl OpenFile {
 }
 
 impl Client {
-    /// Takes the group lock `group`, which is not 0, on all of the file: from then on what is done by this open file goes
-    /// under it, until [`Client::group_unlock`] or [`Client::release`]. Others who hold the same group's lock are not in
-    /// the way, they see to it themselves that they do not write the same bytes; everybody else waits, without limit.
-    /// What members write reaches the others when it was synced; what they have cached they see anew after
-    /// [`Advice::DontNeed`].
+    /// Takes the group lock `group`, which is not 0, on the whole file. All operations on this open file use it from then
+    /// on, until [`Client::group_unlock`] or [`Client::release`]. Programs that hold the lock of the same group do not
+    /// wait for each other, and see to it themselves that they do not write the same bytes; everybody else waits, without
+    /// limit. A member's writes reach the others once they are synced; the others see them instead of their own cached
+    /// bytes after [`Advice::DontNeed`].
     ///
-    /// EAGAIN: it would have to wait for another group, and `nonblock`. EINVAL: no such group, or the file is in one. After
-    /// an eviction, which frees the lock, all operations on the open file fail with EIO until it is given up.
+    /// EAGAIN: the call would have to wait for another group, and `nonblock` is set. EINVAL: no such group, or the file
+    /// is in one. After an eviction, which frees the lock, all operations on the open file fail with EIO until the group
+    /// lock is given up.
     pub async fn group_lock(&self, file: &OpenFile, group: u64, nonblock: bool) -> Result<(), Errno> {
         let mut held = file.told.held.lock().await;
         if group == 0 || file.told.group.load(Ordering::Acquire) != 0 {
@@ -74,8 +75,8 @@ impl Client {
         Ok(())
     }
 
-    /// Gives the group lock back, after what is dirty was written; errors of that are told by fsync and close. EINVAL: the
-    /// open file does not hold this group's lock.
+    /// Writes back dirty bytes and gives the group lock back; fsync and close report write errors. EINVAL: the open file
+    /// does not hold this group's lock.
     pub async fn group_unlock(&self, file: &OpenFile, group: u64) -> Result<(), Errno> {
         if group == 0 || file.told.group.load(Ordering::Acquire) != group {
             return Err(Errno::EINVAL);
@@ -84,7 +85,7 @@ impl Client {
         Ok(())
     }
 
-    /// The group's locks on all objects, which the file gets first, if it may be written.
+    /// Gets the group's locks on all objects; a writable file is given its objects before.
     async fn take_group(&self, file: &OpenFile, group: u64, nonblock: bool) -> Result<Vec<LockGuard>, Errno> {
         let layout = match file.is_writable() {
             true => Some(self.layout_to_write(file, &(0..FILE_SIZE_MAX)).await?),
@@ -94,7 +95,7 @@ impl Client {
         self.lov.lock_group(&file.caller, &file.striped(layout), group, nonblock).await
     }
 
-    /// Sees to it that an open file with a group lock has it still: after a restart of a server it is taken again.
+    /// Takes the group lock again if a restart of a server has taken it away. EIO after an eviction.
     pub(super) async fn keep_group(&self, file: &OpenFile) -> Result<(), Errno> {
         if file.told.group.load(Ordering::Acquire) == 0 {
             return Ok(());
@@ -120,13 +121,13 @@ impl Client {
         if let Some(layout) = file.known_layout() {
             self.lov.drop_cached(&file.striped(layout), &(0..u64::MAX)).await;
         }
-        // Whoever waits gets it before this returns.
+        // A waiting client gets the lock before this returns.
         let Some(Group { guards, _member }) = held.take() else { return };
         join_all(guards.into_iter().map(LockGuard::give_back)).await;
     }
 
-    /// Takes advice. What became of a request for locks ahead of time; [`LockAhead::Sent`] for all other advice. EINVAL for an
-    /// empty range, EBADF if the file is not open for what is going to happen.
+    /// Takes advice. Returns the outcome of a request for locks ahead of time; [`LockAhead::Sent`] for all other advice.
+    /// EINVAL for an empty range, EBADF if the file is not open for the announced access.
     pub async fn advise(&self, file: &OpenFile, advice: Advice) -> Result<LockAhead, Errno> {
         let (range, needs_read, needs_write) = match &advice {
             Advice::WillRead(range) => (range.clone(), true, false),
@@ -145,7 +146,7 @@ impl Client {
             file.told.no_expand.store(on, Ordering::Relaxed);
             return Ok(LockAhead::Sent);
         }
-        // Advice makes no objects.
+        // Advice does not create objects.
         let Some(layout) = self.layout_to_read(file).await? else { return Ok(LockAhead::Sent) };
         let striped = file.striped(layout);
         match advice {
@@ -169,14 +170,15 @@ impl Client {
     }
 }
 
-/// What an open file in a group holds.
+/// Locks of an open file that is in a group.
 struct Group {
-    /// A lock of each object.
+    /// A lock on each object.
     guards: Vec<LockGuard>,
     _member: Member,
 }
 
-/// Somebody of this mount is in a group, or on the way into one: nobody else of it leaves it to the server to lock.
+/// Exists while an open file of this mount is in a group or joins one: no other open file of the mount then lets the
+/// server take locks on its behalf.
 struct Member(Arc<FileState>);
 
 impl Member {

@@ -1,5 +1,6 @@
-//! Set-id bits and capabilities, which a write takes from a program that runs with another user's rights. The rule, which
-//! write by which caller takes which of them, is [`Attr::is_changed_by_write`]; the MDT does it ([`SetAttr::kill_set_id`]).
+//! Removes set-id bits and capabilities, which give a program another user's rights, when a file is written.
+//! [`Attr::is_changed_by_write`] says which of them a caller's write removes; the MDT removes them
+//! ([`SetAttr::kill_set_id`]).
 
 use super::OpenFile;
 use crate::llite::Client;
@@ -7,9 +8,9 @@ use nacre_base::{Errno, Fid};
 use nacre_wire::attr::{Attr, Credentials, SetAttr};
 
 impl Client {
-    /// To be called before a file's content changes by at least one byte. `kills_set_id`: who changes it has not
-    /// CAP_FSETID. Mode and capability, and that there is none, are known under the inode's lock; without a lock the MDT is
-    /// asked. When this returns the rights are gone for all mounts, and the door has forgotten the old mode.
+    /// To be called before at least one byte of a file's content changes. `kills_set_id`: the caller lacks CAP_FSETID.
+    /// Under the inode's lock, mode and capability (or its absence) are known; without a lock the MDT is asked. When this
+    /// returns, the rights are gone for all mounts, and the door has forgotten the old mode.
     pub async fn drop_privileges(&self, file: &OpenFile, kills_set_id: bool) -> Result<(), Errno> {
         if !file.is_writable() {
             return Err(Errno::EBADF);
@@ -22,7 +23,7 @@ impl Client {
             None if file.shared.is_unprivileged() => false,
             None => {
                 let attr = Box::pin(mdc.getattr(&file.caller, &file.cred, file.fid)).await?.attr;
-                // There is no lock of an inode without names. Others than this mount have no way to it.
+                // Inodes without names have no lock, and no other mount can reach them.
                 file.shared.set_unprivileged(attr.nlink == 0 && !attr.is_privileged());
                 is_changed(&attr)
             }
@@ -36,13 +37,14 @@ impl Client {
         Ok(())
     }
 
-    /// Removes a capability for somebody who is about to write: he need not be allowed to remove attributes.
+    /// Removes a capability for a caller that is about to write, even one that may not remove attributes.
     pub(crate) async fn drop_capability(&self, cred: &Credentials, fid: Fid) -> Result<(), Errno> {
         let set = SetAttr { kill_capability: true, ..SetAttr::default() };
         self.setattr_at_mdt(cred, self.mount.rt.wall(), fid, set, None).await.map(drop)
     }
 
-    /// For a change of mode that the door did not ask for: its kernel runs programs by the mode that it keeps.
+    /// Tells the door of a mode change that it did not ask for, because the kernel runs programs by the mode that it has
+    /// cached.
     pub(super) async fn forget_attributes(&self, fid: Fid) {
         if let Some(door) = self.mount.invalidate.get() {
             door.attributes(fid).await;

@@ -1,4 +1,4 @@
-//! Changing attributes, which of a regular file are the MDT's and its objects'.
+//! Changes attributes. Those of a regular file are partly the MDT's, partly its objects'.
 
 use super::{LAYOUT_RETRIES, OpenFile};
 use crate::llite::{Client, Reported, Sizes};
@@ -13,11 +13,11 @@ use nacre_wire::mds::{AttrReply, Reint, ReintRecord, ReintSetattr};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Every OST has room for files of this size: no file system of today has files that are shorter.
+/// Size that a file on any OST can have: no local file system of today is limited to less.
 const SURE_SIZE: u64 = 1 << 40;
 
 impl Client {
-    /// Changes attributes. A size truncates, or makes the file longer; with an open file that is writable this needs no
+    /// Changes attributes. Setting the size truncates or extends the file; with a writable open file this needs no
     /// permission.
     pub async fn setattr(
         &self,
@@ -29,8 +29,8 @@ impl Client {
         self.setattr_by(cred, fid, set, file, Sizes::Needed).await.map(|reported| reported.attr)
     }
 
-    /// The same, but no OST that is away is waited for, unless a size is set: an mtime reaches objects that are there when
-    /// they are back.
+    /// As [`Client::setattr`], but does not wait for OSTs that are away, unless a size is set: a new mtime reaches their
+    /// objects when they are back.
     pub async fn setattr_promptly(
         &self,
         cred: &Credentials,
@@ -93,8 +93,8 @@ impl Client {
         Ok(Reported { attr, is_complete: objects.iter().all(Option::is_some) })
     }
 
-    /// Sets the mtime of objects that would make the file show another one, but waits for no OST that is away: a task does
-    /// the rest.
+    /// Sets the mtime of objects that would make the file show another one, without waiting for OSTs that are away: a
+    /// task does the rest.
     async fn set_mtime_promptly(
         &self,
         caller: Caller,
@@ -116,7 +116,8 @@ impl Client {
         });
         match self.mount.rt.timeout(PATIENCE, receive).await {
             Ok(answer) => *objects = answer.unwrap_or(Err(Errno::ESHUTDOWN))?,
-            // The task goes on without us. When it is done these objects will show the mtime that was set, so they are left out.
+            // The task goes on alone. When it has finished, these objects will show the mtime that was set, so leave them
+            // out.
             Err(_) => objects
                 .iter_mut()
                 .filter(|o| o.as_ref().is_some_and(|o| merge::disagrees(o, mtime, ctime)))
@@ -145,7 +146,7 @@ impl Client {
     ) -> Result<AttrReply, Errno> {
         let (caller, mdc) = (self.caller(cred), self.lmv.mdc(fid).await?);
         let writer = file.filter(|f| f.is_writable());
-        // A kernel that takes rights from a program for a writer does not say which open file that is.
+        // When a kernel takes rights from a program because of a writer, it does not say which open file that was.
         let any_writer = writer.is_none() && only_permissions(&set);
         let send = async || {
             let handle = match writer {
@@ -157,7 +158,7 @@ impl Client {
             mdc.reint_attr(&caller, &Reint { cred: cred.clone(), now, want: 0, record }).await
         };
         let reply = match send().await {
-            // The MDT does not know that the file is open for writing.
+            // Perhaps the MDT does not know that the file is open for writing.
             Err(Errno::EACCES | Errno::EPERM)
                 if (writer.is_some() || any_writer) && mdc.is_open_for_real(fid).await =>
             {
@@ -192,7 +193,7 @@ impl Client {
                     if Arc::ptr_eq(&newest, &file.layout) {
                         return Ok(objects);
                     }
-                    // There were more objects to be cut when we had our locks.
+                    // The file had more objects to truncate when the locks were granted.
                     file.layout = newest;
                 }
             }
@@ -201,13 +202,13 @@ impl Client {
     }
 }
 
-/// Whether nothing but mode and rights of a program change.
+/// True if nothing but the mode and a program's rights change.
 fn only_permissions(set: &SetAttr) -> bool {
     let none = SetAttr { mode: None, kill_set_id: false, kill_capability: false, ..set.clone() };
     none == SetAttr::default() && *set != none
 }
 
-/// "Now" is the client's time, like that of everything else it does.
+/// Fills in "now" with the client's time, which it also uses for everything else.
 fn with_times(mut set: SetAttr, now: Timestamp) -> SetAttr {
     if set.times_are_now {
         set.atime = set.atime.map(|_| now);

@@ -1,4 +1,4 @@
-//! Answers from memory, and what of them the door may keep.
+//! Answers from the cache, and the door's permission to cache them.
 
 use super::directory::Name;
 use super::history::{NOTHING, NOW, Touch};
@@ -6,11 +6,11 @@ use super::*;
 use nacre_wire::attr::file_flags;
 use nacre_wire::attr::may::{EXEC, READ, WRITE};
 
-/// A lock counts as used again after this time.
+/// A lock's last use is recorded at most this often.
 const USE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl InodeCache {
-    /// The attributes of an inode and, of a regular file, its layout.
+    /// The attributes of an inode and, for a regular file, its layout.
     pub(crate) fn attr(&mut self, fid: Fid, now: Time) -> Option<AttrReply> {
         let reply = self.known_attr(fid)?;
         self.use_lock(fid, now);
@@ -32,12 +32,12 @@ impl InodeCache {
         Some(AttrReply { attr: attr.clone(), layout, lock: None })
     }
 
-    /// The layout of an inode's objects (none of an inode without objects), if it is known.
+    /// The layout of an inode's objects, if it is known; `Some(None)` if the inode has no objects.
     pub(crate) fn believed_layout(&self, fid: Fid) -> Option<Option<Layout>> {
         self.inodes.get(&fid)?.layout.as_ref().map(|(_, layout)| layout.clone())
     }
 
-    /// Whether a layout of this generation is the newest one of a file, if that is known.
+    /// Whether this generation is the file's newest layout, if that is known.
     pub(crate) fn is_newest_layout(&mut self, fid: Fid, generation: u32, now: Time) -> Option<bool> {
         if self.history.touches(fid, NOW, NOTHING) == Touch::All {
             return None;
@@ -48,13 +48,13 @@ impl InodeCache {
         Some(is_newest)
     }
 
-    /// Whether there is the inode and the asker may do `want` to it, if that is known: access(2).
+    /// Whether the inode exists and the caller may do `want` to it, if that is known: access(2).
     pub(crate) fn access(&mut self, fid: Fid, cred: &Credentials, want: u32, now: Time) -> Option<bool> {
         self.attr(fid, now)?;
         self.permits(fid, cred, want)
     }
 
-    /// Whether the asker may do `want` (read 4, write 2, execute 1) to an inode, if that is known.
+    /// Whether the caller may do `want` (read 4, write 2, execute 1) to an inode, if that is known.
     pub(super) fn permits(&self, fid: Fid, cred: &Credentials, want: u32) -> Option<bool> {
         let attr = self.permissions(fid)?;
         if want & WRITE != 0 && attr.flags & file_flags::IMMUTABLE != 0 {
@@ -66,7 +66,7 @@ impl InodeCache {
         }
         let class = match () {
             () if cred.uid == attr.uid => 6,
-            // What a list says of others than the owner is the MDT's to evaluate.
+            // Only the MDT evaluates access control lists for users other than the owner.
             () if self.known_xattr(fid, ACL)?.is_some() => return None,
             () if cred.in_group(attr.gid) => 3,
             () => 0,
@@ -74,14 +74,14 @@ impl InodeCache {
         Some(attr.mode >> class & want == want)
     }
 
-    /// The attributes of which mode, owner, group, and whether there is a capability, are true.
+    /// Attributes in which mode, owner, group and the presence of a capability are believed.
     pub(crate) fn permissions(&self, fid: Fid) -> Option<&Attr> {
         let inode = self.inodes.get(&fid).filter(|i| i.attr_bits & PERM != 0)?;
         inode.assert_believed();
         if self.history.touches(fid, NOW, NOTHING) == Touch::All { None } else { inode.attr.as_ref() }
     }
 
-    /// Whether it is worth asking for the access control list of an inode to know what is permitted.
+    /// True if permissions would be known if the inode's access control list were.
     pub(super) fn lacks_acl(&self, fid: Fid) -> bool {
         let bits = self.inodes.get(&fid).map_or(0, |i| i.bits_held(|_| true));
         let wanted = xattr_bits(ACL);
@@ -114,7 +114,7 @@ impl InodeCache {
         answer
     }
 
-    /// What a name leads to: `Some(None)` is that it is not there, `None` that it is not known.
+    /// The inode that a name leads to: `Some(None)` if the name does not exist, `None` if it is not known.
     pub(crate) fn name(&self, directory: Fid, name: &[u8]) -> Option<Option<Fid>> {
         if self.history.touches_name(directory, name, NOW, NOTHING) {
             return None;
@@ -122,7 +122,7 @@ impl InodeCache {
         self.believed_name(directory, name).map(|n| n.to)
     }
 
-    /// The same, and what it is believed for, whatever is being changed.
+    /// The cached name, even if it is being changed, with the lock holdings that make it true.
     fn believed_name(&self, directory: Fid, name: &[u8]) -> Option<Name> {
         let inode = self.inodes.get(&directory)?;
         let (d, update) = (inode.directory.as_ref()?, inode.since(UPDATE));
@@ -150,7 +150,7 @@ impl InodeCache {
         if body.with_attr {
             page.entries.iter_mut().for_each(|e| e.attr = self.known_attr(e.fid));
             let unknown = page.entries.iter().filter(|e| e.attr.is_none()).count();
-            // One request for a page beats one for each entry.
+            // Requesting a page is cheaper than requesting each entry.
             if unknown > page.entries.len() / 4 {
                 return None;
             }
@@ -161,8 +161,8 @@ impl InodeCache {
         Some(page)
     }
 
-    /// An extended attribute, or with an empty name the list of them, as `cred` sees it: `Some(None)` is that there is
-    /// none, `None` that it is not known.
+    /// An extended attribute, or with an empty name the list of them, as `cred` sees it: `Some(None)` if it does not
+    /// exist, `None` if it is not known.
     pub(crate) fn xattr(&mut self, fid: Fid, cred: &Credentials, name: &str, now: Time) -> Option<Option<Bytes>> {
         let key = xattr_key(cred, name)?;
         if name == CAPABILITY && self.permissions(fid).is_some_and(|attr| !attr.has_capability) {
@@ -202,10 +202,10 @@ impl InodeCache {
     }
 }
 
-/// What the door may keep.
+/// Permission for the door to cache.
 impl InodeCache {
-    /// If the inode's attributes are true until the door is told otherwise, which it will be: the layout of the file's
-    /// objects, if it has some.
+    /// If the door may cache the inode's attributes, because it will be told before they become wrong: the layout of the
+    /// file's objects, if it has some.
     pub(crate) fn show_attr(&mut self, attr: &Attr) -> Option<Option<Layout>> {
         let known = self.known_attr(attr.fid).filter(|known| known.attr.version == attr.version)?;
         let inode = self.inodes.get_mut(&attr.fid)?;
@@ -217,7 +217,7 @@ impl InodeCache {
         Some(known.layout.filter(|l| l.stripe_count() > 0))
     }
 
-    /// The same for what a name leads to, or that it is not there.
+    /// True if the door may cache that a name leads to `to`, or does not exist.
     pub(crate) fn show_name(&mut self, directory: Fid, name: &[u8], to: Option<Fid>) -> bool {
         if self.name(directory, name) != Some(to) {
             return false;
@@ -230,10 +230,10 @@ impl InodeCache {
         true
     }
 
-    /// The same for all entries of a directory as they are known now: the number of the holding of its lock under which
-    /// they are true. 0 if they may change without notice.
+    /// If the door may cache the directory's list of entries as it is known now: the number of the holding of the lock
+    /// that makes it true. 0 if the list may change without notice.
     pub(crate) fn show_list(&mut self, directory: Fid) -> u64 {
-        // The end of a change under way may never be told.
+        // The end of a change under way may never become known.
         if self.history.touches(directory, NOW, NOTHING) != Touch::None {
             return 0;
         }

@@ -1,5 +1,5 @@
-//! What is known of a directory's entries: names that are there, names that are not, the whole list. Each piece tells
-//! under which holding of which lock it was learnt; it is believed as long as that lock was never given back since.
+//! The known entries of a directory: names that exist, names that do not, the whole list. Each piece remembers under
+//! which holding of which lock it was learnt, and is believed for as long as that lock has been held since.
 
 use bytes::Bytes;
 use nacre_base::{Fid, FxHashMap};
@@ -8,33 +8,33 @@ use nacre_wire::mds::{DirEntry, Readpage, ReadpageReply};
 
 /// Entries of a directory beyond which its list is not kept.
 const LISTING_MAX: usize = 65_536;
-/// About what an entry's attributes take in a reply, in bytes.
+/// Approximate size of an entry's attributes in a reply, in bytes.
 const ATTR_BYTES: usize = 320;
 
-/// What a name leads to, and the holdings (numbers of [`super::history`]; 0: none) that make it so.
+/// The inode that a name leads to, and the lock holdings (numbers of [`super::history`]; 0: none) that make it true.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Name {
     /// None: there is no such name.
     pub(super) to: Option<Fid>,
-    /// Of the directory's UPDATE.
+    /// Holding of the directory's UPDATE.
     pub(super) under_directory: u64,
-    /// Of the child's LOOKUP.
+    /// Holding of the child's LOOKUP.
     pub(super) under_child: u64,
 }
 
 /// All entries in the order of their cookies, or the first ones so far.
 #[derive(Debug)]
 pub(super) struct Listing {
-    /// The holding of the directory's UPDATE under which all of it was read.
+    /// Holding of the directory's UPDATE under which the whole list was read.
     pub(super) under: u64,
     pub(super) entries: Vec<DirEntry>,
 }
 
-/// See the module.
+/// Known entries of one directory; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Directory {
     pub(super) names: FxHashMap<Bytes, Name>,
-    /// The holding of UPDATE under which `names` has all that there are; 0: it does not.
+    /// Holding of UPDATE under which `names` is complete; 0: it is not.
     pub(super) complete: u64,
     pub(super) listing: Option<Listing>,
     /// A list that is being read.
@@ -42,20 +42,20 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// UPDATE is lost: what is left is believed for the children's locks.
+    /// UPDATE was given back: names are now believed only under their children's locks.
     pub(super) fn lose_update(&mut self) {
         self.complete = 0;
         self.forget_order();
         self.names.retain(|_, n| n.under_child != 0);
     }
 
-    /// An own change: where a new name comes in the list only the server knows.
+    /// Forgets the list after a change by this client: only the server knows the place of a new name in it.
     pub(super) fn forget_order(&mut self) {
         self.listing = None;
         self.building = None;
     }
 
-    /// A page was read under the holding `under`.
+    /// Takes a page that was read under the holding `under`.
     pub(super) fn handle_page(&mut self, asked: &Readpage, page: &ReadpageReply, under: u64) {
         let goes_on = |b: &Listing| b.under == under && b.entries.last().map_or(0, |e| e.cookie) == asked.cookie;
         let mut list = match self.building.take() {
@@ -82,14 +82,14 @@ impl Directory {
 }
 
 impl Listing {
-    /// The entries after `cookie` that fit, and whether they are the last.
+    /// The entries after `cookie` that fit, and whether they reach the end of the list.
     pub(super) fn page(&self, cookie: u64, max_bytes: u32, with_attr: bool) -> (&[DirEntry], bool) {
         let rest = &self.entries[self.entries.partition_point(|e| e.cookie <= cookie)..];
         let mut left = max_bytes as usize;
         let mut count = 0;
         for e in rest {
             let size = DirEntry::MIN_SIZE + e.name.len() + if with_attr { ATTR_BYTES } else { 0 };
-            // Names of equal hash come together: there is no cookie between them.
+            // Names of equal hash stay in one page, because no cookie lies between them.
             let same_hash = count > 0 && rest[count - 1].cookie == e.cookie;
             if size > left && count > 0 && !same_hash {
                 break;

@@ -1,67 +1,67 @@
-//! Which requests are under way, and which of this client's own changes overlap them. The server does not call this
-//! client's locks back for its own changes, so an answer that may be from before such a change must not be kept over
-//! it, and what a change under way makes wrong must not be answered from memory.
+//! Requests under way, and this client's own changes that overlap them. The server does not call this client's locks back
+//! for its own changes, so an answer that may be older than such a change must not be kept after it, and what a change
+//! under way makes wrong must not be answered from the cache.
 
 use bytes::Bytes;
 use nacre_base::Fid;
 use std::collections::{BTreeSet, VecDeque};
 
-/// What a change changes.
+/// A part of the name space that a change changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Anything of an inode but its entries.
+    /// An inode, except for its entries.
     Inode(Fid),
     /// A name in a directory, and with it the directory's times and link count.
     Name(Fid, Bytes),
 }
 
-/// What changes do to an inode.
+/// Effect of changes on an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Touch {
     /// Nothing.
     None,
-    /// They change its entries, and so its times and link count.
+    /// The inode's entries change, and so do its times and link count.
     Entries,
-    /// They may change everything.
+    /// Everything of the inode may change.
     All,
 }
 
-/// See the module.
+/// Order of requests and changes; see the module.
 #[derive(Debug, Default)]
 pub(super) struct History {
     sequence: u64,
     /// Requests under way, by the number they began with.
     under_way: BTreeSet<u64>,
-    /// Changes that have not ended, by the request's number. Of a change that nobody waits for any more the end is never
-    /// known, so it stays.
+    /// Changes that have not ended, by the request's number. A change whose caller stopped waiting stays, because its
+    /// outcome will never be known.
     changing: Vec<(u64, Vec<Part>)>,
-    /// Changes that ended, with the number they ended with, as long as a request is under way that is older.
+    /// Changes that ended, with the number they ended with. They are kept as long as an older request is under way.
     changed: VecDeque<(u64, Vec<Part>)>,
-    /// When everything was lost for the last time.
+    /// Number of the last loss of all locks.
     lost: u64,
 }
 
 impl History {
-    /// The next number: everything gets one, in order.
+    /// The next number; every event gets one, in order.
     pub(super) fn next(&mut self) -> u64 {
         self.sequence += 1;
         self.sequence
     }
 
-    /// A request is about to be sent.
+    /// Begins a request.
     pub(super) fn begin(&mut self) -> u64 {
         let began = self.next();
         self.under_way.insert(began);
         began
     }
 
-    /// It is one that changes something.
+    /// Notes that the request `began` changes `parts`.
     pub(super) fn begin_change(&mut self, began: u64, parts: Vec<Part>) {
         assert!(self.under_way.contains(&began), "request {began} is to change something, and is over");
         self.changing.push((began, parts));
     }
 
-    /// It changed `also`, too: all that it changed.
+    /// Adds further parts to a change. Returns all its parts.
     pub(super) fn add_parts(&mut self, began: u64, also: Vec<Part>) -> Vec<Part> {
         let change = self.changing.iter_mut().find(|c| c.0 == began);
         let Some((_, parts)) = change else { panic!("request {began} changed {also:?}, and its change had ended") };
@@ -69,7 +69,7 @@ impl History {
         parts.clone()
     }
 
-    /// It has changed, or not: told once, while the request is under way.
+    /// Ends a change, once, while its request is under way. `changed`: it has happened.
     pub(super) fn end_change(&mut self, began: u64, changed: bool) {
         assert!(self.under_way.contains(&began), "the change of request {began} ends after the request");
         let Some(place) = self.changing.iter().position(|c| c.0 == began) else { panic!("{began} has ended twice") };
@@ -81,7 +81,7 @@ impl History {
         }
     }
 
-    /// The request is over.
+    /// Ends a request.
     pub(super) fn end(&mut self, began: u64) {
         assert!(self.under_way.remove(&began), "request {began} is over, and was before");
         let oldest = self.under_way.first().copied().unwrap_or(u64::MAX);
@@ -89,27 +89,27 @@ impl History {
             self.changed.pop_front();
         }
         if self.lost > began {
-            // The server has thrown it away together with us.
+            // The server has discarded the request when it evicted this client.
             self.changing.retain(|change| change.0 != began);
         }
         assert!(!self.under_way.is_empty() || self.changed.is_empty(), "changes are kept that nobody can overlap");
     }
 
-    /// The server knows us no longer, and does nothing any more that it has not done.
+    /// The server has dropped this client, and will execute none of its requests any more.
     pub(super) fn lose(&mut self) {
         self.lost = self.next();
         let under_way = &self.under_way;
         self.changing.retain(|c| under_way.contains(&c.0));
     }
 
-    /// Parts of all changes under way, or that ended after `since`; but not of the change `except`.
+    /// Parts of all changes that are under way or ended after `since`, without those of the change `except`.
     fn parts_since(&self, since: u64, except: u64) -> impl Iterator<Item = &Part> {
         let ended = self.changed.iter().rev().take_while(move |c| c.0 > since);
         let running = self.changing.iter().filter(move |c| c.0 != except);
         running.map(|c| &c.1).chain(ended.map(|c| &c.1)).flatten()
     }
 
-    /// What changes since `since` do to an inode; [`NOW`] for those under way only.
+    /// Effect on an inode of all changes that are under way or ended after `since`; [`NOW`] means only those under way.
     pub(super) fn touches(&self, fid: Fid, since: u64, except: u64) -> Touch {
         let touch = |part: &Part| match part {
             Part::Inode(f) if *f == fid => Touch::All,
@@ -119,15 +119,15 @@ impl History {
         self.parts_since(since, except).map(touch).max().unwrap_or(Touch::None)
     }
 
-    /// Whether they change a name.
+    /// True if such changes touch a name.
     pub(super) fn touches_name(&self, directory: Fid, name: &[u8], since: u64, except: u64) -> bool {
         self.parts_since(since, except).any(|p| matches!(p, Part::Name(d, n) if *d == directory && n[..] == *name))
     }
 }
 
-/// As `since`: only what is under way.
+/// Value for `since`: only changes under way.
 pub(super) const NOW: u64 = u64::MAX;
-/// As `except`: no change.
+/// Value for `except`: no change.
 pub(super) const NOTHING: u64 = 0;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Keeping what answers say.
+//! Keeps the contents of replies.
 
 use super::directory::Name;
 use super::history::Touch;
@@ -11,7 +11,7 @@ const XATTRS_MAX: usize = 32;
 const XATTR_BYTES_MAX: usize = 4096;
 
 impl InodeCache {
-    /// Takes a lock that came; the bits of which what came with it is true as long as they are held.
+    /// Takes the lock that came with a reply. Returns the bits that keep the rest of the reply true while they are held.
     fn take_lock(&mut self, asked: Asked, fid: Fid, lock: Option<&InodeLock>, now: Time) -> u64 {
         let granted = lock.map_or(0, |lock| self.take(asked, fid, lock, now));
         let Some(inode) = self.inodes.get_mut(&fid) else { return 0 };
@@ -36,17 +36,17 @@ impl InodeCache {
         if arrival == Arrival::Usable { bits } else { 0 }
     }
 
-    /// The bits held since before `asked` began.
+    /// The bits held since before the request `asked` began.
     pub(crate) fn bits_since(&self, asked: Asked, fid: Fid) -> u64 {
         self.inodes.get(&fid).map_or(0, |inode| inode.bits_held(|since| since <= asked.began))
     }
 
-    /// Keeps attributes and layout as far as they are known to stay true; also the bits that make them so.
+    /// Keeps attributes and layout as far as locks keep them true. Returns the bits of those locks.
     pub(crate) fn keep(&mut self, asked: Asked, reply: &AttrReply, now: Time) -> u64 {
         let (fid, version) = (reply.attr.fid, reply.attr.version);
         let believed = self.take_lock(asked, fid, reply.lock.as_ref(), now);
         if reply.attr.nlink == 0 && !self.opens.is_open(fid) {
-            // It may be destroyed at any moment, and nobody would call a lock back for that.
+            // The inode may be destroyed at any moment, without a callback.
             return 0;
         }
         let touch = self.history.touches(fid, asked.began, asked.began);
@@ -60,7 +60,7 @@ impl InodeCache {
             Some(known) if known.version > version => {}
             Some(known) if known.version == version => inode.attr_bits |= bits & ATTR,
             _ => {
-                // Even if it cannot be kept, it shows that what was known is old.
+                // Even attributes that cannot be believed show that the known ones are old.
                 inode.attr = Some(reply.attr.clone());
                 inode.attr_bits = bits & ATTR;
             }
@@ -73,7 +73,7 @@ impl InodeCache {
         bits
     }
 
-    /// Keeps what a name led to, `child_bits` being what [`InodeCache::keep`] said of it.
+    /// Keeps the inode that a name led to; `child_bits` is what [`InodeCache::keep`] returned for it.
     pub(crate) fn keep_name(&mut self, asked: Asked, directory: Fid, name: &Bytes, to: Option<Fid>, child_bits: u64) {
         let touched = self.history.touches_name(directory, name, asked.began, asked.began);
         let since = |fid, bit| self.inodes.get(&fid).map_or(0, |i: &Inode| i.since(bit));
@@ -84,7 +84,7 @@ impl InodeCache {
         self.set_name(directory, name, (!touched).then_some(known));
     }
 
-    /// A lookup's or page's answer, whose lock of the directory came with it.
+    /// Keeps a name from a lookup or a page, whose reply came with a lock on the directory.
     fn keep_found(&mut self, asked: Asked, directory: Fid, name: &Bytes, known: Name) {
         if !self.history.touches_name(directory, name, asked.began, asked.began) {
             self.set_name(directory, name, Some(known));
@@ -107,7 +107,7 @@ impl InodeCache {
         self.names = self.names + inode.names() - before;
     }
 
-    /// Keeps the answer to a lookup.
+    /// Keeps the reply to a lookup.
     pub(crate) fn keep_lookup(
         &mut self,
         asked: Asked,
@@ -155,14 +155,14 @@ impl InodeCache {
         self.names = self.names + inode.names() - before;
     }
 
-    /// A directory that was made by the request: it is empty.
+    /// Keeps that a directory is empty, because the request created it.
     pub(crate) fn keep_empty(&mut self, fid: Fid, bits: u64) {
         let Some(inode) = self.inodes.get_mut(&fid).filter(|_| bits & UPDATE != 0) else { return };
         let under = inode.since(UPDATE);
         inode.directory.get_or_insert_default().complete = under;
     }
 
-    /// Keeps an extended attribute, or that there is none.
+    /// Keeps an extended attribute, or its absence.
     pub(crate) fn keep_xattr(&mut self, asked: Asked, fid: Fid, cred: &Credentials, name: &str, value: Option<&Bytes>) {
         let Some(key) = xattr_key(cred, name) else { return };
         let touched = self.history.touches(fid, asked.began, asked.began) == Touch::All;

@@ -1,9 +1,9 @@
-//! What programs of this client have open. An open of an inode whose lock is held need not be known to the MDT: whoever
-//! takes the inode's last name away calls the lock back first, and so does every change of who may open it. Only when
-//! that lock goes, or this client itself takes the name away, the MDT is told, by one handle that stands for all of them:
-//! else it would destroy an inode that is open here.
+//! Inodes that programs of this client have open. The MDT need not know of an open if this client holds the inode's lock:
+//! whoever removes the inode's last name, or changes who may open it, calls that lock back first. Only when the lock
+//! goes, or this client itself removes the name, is the MDT told, by one handle that stands for all opens of the inode:
+//! otherwise the MDT would destroy an inode that is open here.
 //!
-//! What must not be here: requests, which are `mdc`'s, and what is known of inodes.
+//! What must not be here: requests, which `mdc` sends, and knowledge about inodes.
 
 use nacre_base::Fid;
 use nacre_wire::mds::open_flags::{O_ACCMODE, O_RDWR, O_WRONLY};
@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Copy)]
 struct Handle {
     number: u64,
-    /// Of open(2).
+    /// Flags of open(2).
     flags: u32,
-    /// Its close is on its way, and finds it closed if the MDT was started anew meanwhile.
+    /// The close is under way. A restarted MDT will not know the handle, and need not be told of it.
     closing: bool,
 }
 
@@ -23,66 +23,66 @@ struct Handle {
 struct Open {
     /// Opens that the MDT knows one by one.
     known: Vec<Handle>,
-    /// Local opens, which it does not.
+    /// Number of local opens, which the MDT does not know one by one.
     local: usize,
-    /// Those of the local ones that are for writing.
+    /// Number of local opens for writing.
     writers: usize,
-    /// Stand for the local ones.
+    /// Handles that stand for the local opens.
     handles: Vec<Handle>,
-    /// It lost its last name by this client's doing.
+    /// True if this client removed the inode's last name.
     nameless: bool,
 }
 
-/// See the module.
+/// All open inodes; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Opens {
     inodes: BTreeMap<Fid, Open>,
-    /// How often the MDT forgot all handles.
+    /// How often the MDT has forgotten all handles.
     losses: u64,
 }
 
-/// An open for real that is to be sent to the MDT.
+/// An open to be sent to the MDT for local opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// Of open(2).
+    /// Flags of open(2).
     pub(crate) flags: u32,
     losses: u64,
 }
 
-/// What to do with a handle that came.
+/// What to do with a new handle from the MDT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrived {
-    /// Nothing.
+    /// Nothing: the handle is kept.
     Kept,
-    /// The file was closed meanwhile: close the handle, too.
+    /// Close the handle, because the file was closed meanwhile.
     NotNeeded,
-    /// It is from before a restart or an eviction: ask again.
+    /// Ask again, because the handle is from before a restart or an eviction.
     Stale,
 }
 
-/// What is left to do when a file is closed.
+/// Work that a close leaves to do.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Closed {
     /// Handles to be closed at the MDT.
     pub(crate) handles: Vec<u64>,
-    /// It was the last open of an inode that this client took the last name from.
+    /// True if this was the last open of an inode whose last name this client removed.
     pub(super) is_gone: bool,
 }
 
-/// Whether an open is for writing.
+/// True if an open with these flags is for writing.
 pub(crate) fn writes(flags: u32) -> bool {
     matches!(flags & O_ACCMODE, O_WRONLY | O_RDWR)
 }
 
 impl Opens {
-    /// Opened without telling the MDT.
+    /// Adds an open that the MDT is not told of.
     pub(super) fn open_locally(&mut self, fid: Fid, flags: u32) {
         let open = self.inodes.entry(fid).or_default();
         open.local += 1;
         open.writers += usize::from(writes(flags));
     }
 
-    /// The end of a local open.
+    /// Ends a local open.
     pub(super) fn close_locally(&mut self, fid: Fid, flags: u32) -> Closed {
         let Some(open) = self.inodes.get_mut(&fid) else { panic!("{fid} is closed, and was not open here") };
         let writer = usize::from(writes(flags));
@@ -97,26 +97,26 @@ impl Opens {
         Closed { handles, is_gone: self.drop_if_closed(fid) }
     }
 
-    /// Opened at the MDT.
+    /// Adds an open that the MDT knows.
     pub(super) fn open_known(&mut self, fid: Fid, number: u64, flags: u32) {
         self.inodes.entry(fid).or_default().known.push(Handle { number, flags, closing: false });
     }
 
-    /// A close is about to be sent.
+    /// Records that a close is about to be sent.
     pub(super) fn closing(&mut self, fid: Fid, number: u64) {
         let known = self.inodes.get_mut(&fid).into_iter().flat_map(|open| &mut open.known);
         known.filter(|handle| handle.number == number).for_each(|handle| handle.closing = true);
     }
 
-    /// The end of an open that the MDT knows.
+    /// Ends an open that the MDT knows.
     pub(super) fn close_known(&mut self, fid: Fid, number: u64) -> Closed {
-        // An MDT that gives a number twice must not end this client.
+        // An MDT that gives the same number twice must not crash this client.
         let Some(open) = self.inodes.get_mut(&fid) else { return Closed::default() };
         open.known.retain(|handle| handle.number != number);
         Closed { handles: Vec::new(), is_gone: self.drop_if_closed(fid) }
     }
 
-    /// Whether it was nameless.
+    /// Forgets the inode if it is no longer open. Returns whether it was forgotten and nameless.
     fn drop_if_closed(&mut self, fid: Fid) -> bool {
         let open = self.inodes.get(&fid);
         assert!(
@@ -127,23 +127,23 @@ impl Opens {
         closed && self.inodes.remove(&fid).is_some_and(|open| open.nameless)
     }
 
-    /// Whether the inode is open here, after it lost its last name by this client's doing.
+    /// Notes that this client removed the inode's last name. Returns whether the inode is open here.
     pub(super) fn is_open_nameless(&mut self, fid: Fid) -> bool {
         let open = self.inodes.get_mut(&fid);
         open.map(|open| open.nameless = true).is_some()
     }
 
-    /// Whether the inode is open here.
+    /// True if the inode is open here.
     pub(super) fn is_open(&self, fid: Fid) -> bool {
         self.inodes.contains_key(&fid)
     }
 
-    /// Whether there are local opens that no handle stands for.
+    /// True if there are local opens without a handle that stands for them.
     pub(super) fn any_without_handle(&self) -> bool {
         self.inodes.values().any(|open| open.local > 0 && open.handles.is_empty())
     }
 
-    /// How the inode is to be opened at the MDT, so that it knows of all that is done with it here.
+    /// How to open the inode at the MDT so that a handle stands for all local opens; none if one does already.
     pub(super) fn lacks_handle(&self, fid: Fid) -> Option<Wanted> {
         let open = self.inodes.get(&fid).filter(|open| open.local > 0)?;
         let lacks = match open.writers {
@@ -154,7 +154,7 @@ impl Opens {
         lacks.then_some(Wanted { flags, losses: self.losses })
     }
 
-    /// The MDT opened what [`Opens::lacks_handle`] said.
+    /// Takes the handle from an open that [`Opens::lacks_handle`] asked for.
     pub(super) fn take_handle(&mut self, fid: Fid, wanted: Wanted, number: u64) -> Arrived {
         if wanted.losses != self.losses {
             return Arrived::Stale;
@@ -164,7 +164,7 @@ impl Opens {
         Arrived::Kept
     }
 
-    /// Panics if something is kept of what is not open, or more writers than opens. Looks at all.
+    /// Panics if an inode is kept that is not open, or has more writers than opens. Visits every inode.
     pub(super) fn assert_sound(&self) {
         for (fid, open) in &self.inodes {
             assert!(!open.known.is_empty() || open.local > 0, "{fid} is not open, and not forgotten: {open:?}");
@@ -173,14 +173,13 @@ impl Opens {
         }
     }
 
-    /// A handle that tells the MDT that the inode is open for writing here; 0 if there is none.
+    /// The handle by which the MDT knows that the inode is open for writing here; 0 if there is none.
     pub(super) fn writable_handle(&self, fid: Fid) -> u64 {
         let handles = self.inodes.get(&fid).map_or(&[][..], |open| &open.handles);
         handles.iter().find(|handle| writes(handle.flags)).map_or(0, |handle| handle.number)
     }
 
-    /// What the MDT is to be told if it was started anew and lets its clients recover: all its handles, with what they are of
-    /// and how it was opened.
+    /// The opens to replay to a restarted MDT: inode, handle and flags of each handle that is not being closed.
     pub(super) fn at_mdt(&self) -> Vec<(Fid, u64, u32)> {
         let of = |(fid, open): (&Fid, &Open)| {
             let fid = *fid;
@@ -190,12 +189,12 @@ impl Opens {
         self.inodes.iter().flat_map(of).collect()
     }
 
-    /// Inodes with local opens that the MDT should know of, and how.
+    /// Inodes with local opens that lack a handle, and how to open each.
     pub(super) fn lacking(&self) -> Vec<(Fid, Wanted)> {
         self.inodes.keys().filter_map(|fid| Some((*fid, self.lacks_handle(*fid)?))).collect()
     }
 
-    /// The MDT knows no handle any more: the inodes that it is to open again.
+    /// Forgets all handles, because the MDT has. Returns the inodes to be opened again there.
     pub(super) fn lose(&mut self) -> Vec<Fid> {
         self.losses += 1;
         self.inodes.values_mut().for_each(|open| open.handles.clear());

@@ -1,4 +1,4 @@
-//! The cache of inodes and names alone: what it answers after which messages, in every order that matters.
+//! The cache of inodes and names alone: its answers after messages in every order that matters.
 
 use super::*;
 use nacre_wire::attr::mode;
@@ -10,7 +10,7 @@ const F: Fid = Fid { seq: 9, oid: 2, ver: 0 };
 const G: Fid = Fid { seq: 9, oid: 3, ver: 0 };
 const NOW: Time = Time(1_000_000_000);
 
-/// A lock's handle is that of its inode.
+/// A lock whose handle is derived from its inode.
 fn lock(fid: Fid, bits: u64) -> Option<InodeLock> {
     Some(InodeLock { handle: 100 + u64::from(fid.oid), bits })
 }
@@ -38,7 +38,7 @@ fn root() -> Credentials {
     Credentials::root()
 }
 
-/// Requests answered at once.
+/// Requests that are answered at once.
 impl InodeCache {
     fn tell(&mut self, reply: &AttrReply) {
         let asked = self.begin();
@@ -62,7 +62,7 @@ impl InodeCache {
         self.attr(fid, NOW).map(|r| r.attr.version)
     }
 
-    /// Sends what is to be sent; the server answers at once. What the door was told, cancels, and bits kept.
+    /// Sends all messages; the server answers at once. Returns for each what the door was told, and the bits kept.
     fn send_all(&mut self) -> Vec<(Fid, Notice, u64)> {
         let mut sent = Vec::new();
         for out in self.take_out() {

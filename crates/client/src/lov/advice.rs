@@ -1,5 +1,4 @@
-//! What programs know better, for a file: group locks on all its objects, locks ahead of time, data to be fetched or
-//! dropped.
+//! Advice for a whole file: group locks on all its objects, locks ahead of time, data to be fetched or dropped.
 
 use super::{Lov, Part, Striped};
 use crate::lov::plan::{self, StripeMap};
@@ -21,8 +20,8 @@ use std::ops::Range;
 const PREFETCHES_MAX: usize = 8;
 
 impl Lov {
-    /// A group's lock on each object, in the order of the stripes: all or none. EAGAIN if it would have to wait for another
-    /// group and is not to.
+    /// Takes a group's lock on each object, in the order of the stripes: all or none. EAGAIN if it would have to wait for
+    /// another group and may not.
     pub(crate) async fn lock_group(
         &self,
         caller: &Caller,
@@ -40,7 +39,7 @@ impl Lov {
         Ok(guards)
     }
 
-    /// Asks for locks on exactly a range, a lock for each object, for reading or writing; see [`LockAhead`].
+    /// Requests locks on exactly a range, a lock for each object, for reading or writing; see [`LockAhead`].
     pub(crate) async fn lock_ahead(
         &self,
         caller: &Caller,
@@ -62,13 +61,14 @@ impl Lov {
         })
     }
 
-    /// Under a group lock others make the object longer at the same time: looks how long it is, if that matters for the part.
+    /// Fetches the size of a part's object if it matters for the part, because other members of the group may make the
+    /// object longer.
     pub(super) async fn refresh(&self, caller: &Caller, file: &Striped, part: &Part) -> Result<(), Errno> {
         let beyond_end = || part.range.end > part.object.state.lock().size();
         if file.locking.group != 0 && beyond_end() { part.osc.refresh(caller, &part.object).await } else { Ok(()) }
     }
 
-    /// The same for the whole file.
+    /// Fetches the sizes of all objects of a file under a group lock.
     pub(crate) async fn refresh_all(&self, caller: &Caller, file: &Striped) -> Result<(), Errno> {
         match file.locking.group {
             0 => Ok(()),
@@ -76,7 +76,7 @@ impl Lov {
         }
     }
 
-    /// Writes back what is dirty and forgets a range, with locks on nothing else that nobody uses.
+    /// Writes back dirty bytes and forgets a range, together with unused locks that cover nothing else.
     pub(crate) async fn drop_cached(&self, file: &Striped, range: &Range<u64>) {
         let drop = |(_, stripe, map): (usize, Stripe, StripeMap)| async move {
             let Some(range) = object_range(&map, range) else { return };
@@ -88,7 +88,7 @@ impl Lov {
         join_all(file.stripes().map(drop).collect::<Vec<_>>()).await;
     }
 
-    /// What fetches a range into the cache, or as much of it as the cache may well hold: to be run in the background.
+    /// A future that fetches a range into the cache, up to `bytes_max` bytes of it; the caller runs it in the background.
     pub(crate) async fn prefetch(
         &self,
         caller: &Caller,
@@ -111,7 +111,7 @@ impl Lov {
         let fetch = move |part: Part| async move {
             let wanted = locking.wanted(LockMode::Pr, RangeSet::single(extent(&part.range)));
             if let Ok(guard) = part.osc.lock(&caller, &part.object, &wanted).await {
-                // Who reads it later is told what is wrong.
+                // A program that reads the range later gets the error.
                 let _ = part.osc.read(&guard, &part.object, &caller, part.range.clone()).await;
             }
         };
@@ -119,7 +119,7 @@ impl Lov {
     }
 }
 
-/// The part of an object that lies in a range of the file: to the object's end, if the range goes to the file's.
+/// The part of an object that lies in a range of the file, up to the object's end if the range goes to the file's end.
 fn object_range(map: &StripeMap, range: &Range<u64>) -> Option<Range<u64>> {
     let part = map.object_range(range)?;
     Some(if range.end == u64::MAX { part.start..u64::MAX } else { part })

@@ -1,4 +1,4 @@
-//! Sizes of files that will probably be asked for.
+//! Fetches sizes of files that programs will probably ask for.
 
 use super::{Lov, StripeMap};
 use crate::mount::connection::Caller;
@@ -8,14 +8,14 @@ use nacre_wire::layout::Layout;
 use std::collections::BTreeMap;
 
 impl Lov {
-    /// Fetches the attributes of the files' objects, and locks on them unless another client holds a lock in the way. Few
-    /// requests go out, all at the same time. [`Lov::glimpse`] asks for the rest.
+    /// Fetches the attributes of the files' objects, and locks on them unless another client holds a conflicting lock.
+    /// Sends few requests, all at the same time. [`Lov::glimpse`] requests the rest.
     pub(crate) async fn glimpse_ahead(&self, caller: &Caller, files: &[(Fid, Layout)]) {
         let mut objects = BTreeMap::new();
         for (fid, layout) in files {
             let file = self.file(*fid);
             for (component, number, stripe) in layout.stripes() {
-                // Targets that are away, or not known yet, are skipped: readdir does not wait for them.
+                // Targets that are away, or not known yet, are skipped, because readdir does not wait for them.
                 let Some(osc) = self.targets.known_osc(stripe.ost).filter(|osc| !osc.connection().is_away()) else {
                     continue;
                 };

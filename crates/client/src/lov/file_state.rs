@@ -1,5 +1,5 @@
-//! What all users of a file in this mount share: who may find out its end, and what became of its data. By FID, for as
-//! long as somebody uses it.
+//! State shared by all users of a file in this mount: who may determine its end, and errors of its data. By FID, for as
+//! long as the file is in use.
 
 use crate::cache::tiling::Tiling;
 use nacre_base::{Errno, Fid, FxHashMap, Time};
@@ -11,31 +11,31 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::RwLock;
 
-/// For so long after a callback a file counts as one that several clients change.
+/// How long after a callback a file counts as changed by several clients.
 const CALLED_BACK_FOR: Duration = Duration::from_secs(5);
 
 /// A file in use.
 pub(crate) struct FileState {
     pub(crate) fid: Fid,
-    /// Held to write: shared. To append or to set the size: exclusively, from when the locks are held until it is done, or
-    /// two appends under one lock would find the same end.
+    /// Held shared to write. Held exclusively to append or to set the size, from when the locks are held until the
+    /// operation is done, because two appends under one lock would find the same end.
     pub(crate) gate: RwLock<()>,
-    /// What writing back failed with. Reported once.
+    /// Error of a write-back. Reported once.
     error: Mutex<Option<Errno>>,
-    /// Descriptors under group locks.
+    /// Number of open files under group locks.
     groups: AtomicUsize,
-    /// How those write who have it open.
+    /// How each open file that writes gets its locks.
     writers: Mutex<Vec<Weak<Mutex<SharedWrite>>>>,
-    /// When a lock to write was called back last.
+    /// When a write lock was last called back.
     called_back: Mutex<Option<Time>>,
-    /// The file has neither names nor set-id bits nor a capability, as the MDT said.
+    /// True if the MDT said that the file has neither names nor set-id bits nor a capability.
     unprivileged: AtomicBool,
-    /// How those read who have it open and take records in turns.
+    /// Strided streams of the open files, which may take records in turns.
     pub(crate) tiling: Arc<Mutex<Tiling>>,
 }
 
 impl FileState {
-    /// How a new writer gets its locks, of a file with so many objects.
+    /// The state by which a new writer gets its locks, for a file of `objects` objects.
     pub(crate) fn add_writer(&self, objects: u32) -> Arc<Mutex<SharedWrite>> {
         let writer = Arc::new(Mutex::new(SharedWrite::new(objects)));
         let mut writers = self.writers.lock();
@@ -44,17 +44,17 @@ impl FileState {
         writer
     }
 
-    /// Whether somebody in this mount holds a group lock.
+    /// True if an open file of this mount holds a group lock.
     pub(crate) fn has_groups(&self) -> bool {
         self.groups.load(Ordering::Acquire) > 0
     }
 
-    /// Somebody takes a group lock.
+    /// Counts an open file that takes a group lock.
     pub(crate) fn add_group(&self) {
         self.groups.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Somebody has given it back.
+    /// Counts an open file that has given its group lock back.
     pub(crate) fn remove_group(&self) {
         let before = self.groups.fetch_sub(1, Ordering::AcqRel);
         assert!(before > 0, "a group lock of {} is given back, and nobody held one", self.fid);
@@ -67,32 +67,33 @@ impl FileState {
         writers.iter().for_each(|w| w.lock().handle_called_back(ranges, age, now));
     }
 
-    /// Whether others wanted a lock to write of this client a moment ago.
+    /// True if another client recently wanted a write lock of this client.
     pub(crate) fn was_called_back(&self, now: Time) -> bool {
         self.called_back.lock().is_some_and(|last| now.since(last) < CALLED_BACK_FOR)
     }
 
-    /// Whether nothing that a write would take away can be had but by this mount, which has not given it.
+    /// True if the file has no rights that a write would take away, and only this mount could give it some, which it has
+    /// not done.
     pub(crate) fn is_unprivileged(&self) -> bool {
         self.unprivileged.load(Ordering::Acquire)
     }
 
-    /// Sets what [`FileState::is_unprivileged`] tells.
+    /// Sets the answer of [`FileState::is_unprivileged`].
     pub(crate) fn set_unprivileged(&self, unprivileged: bool) {
         self.unprivileged.store(unprivileged, Ordering::Release);
     }
 
-    /// Data was lost.
+    /// Records that data was lost.
     pub(crate) fn report(&self, error: Errno) {
         self.error.lock().get_or_insert(error);
     }
 
-    /// What was not reported yet, and stays so.
+    /// The error that was not reported yet; it stays.
     pub(crate) fn error(&self) -> Result<(), Errno> {
         self.error.lock().map_or(Ok(()), Err)
     }
 
-    /// What was not reported yet.
+    /// Takes the error that was not reported yet.
     pub(crate) fn take_error(&self) -> Result<(), Errno> {
         self.error.lock().take().map_or(Ok(()), Err)
     }
@@ -105,7 +106,7 @@ pub(crate) struct Files(Mutex<Table>);
 #[derive(Default)]
 struct Table {
     files: FxHashMap<Fid, Weak<FileState>>,
-    /// With so many entries it is worth looking for those that are gone.
+    /// Number of entries at which dead ones are looked for.
     sweep_at: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The attributes of a file out of the MDT's and its objects'. Pure rules.
+//! Pure rules that combine the attributes of a file from those of the MDT and those of its objects.
 
 use nacre_base::Timestamp;
 use nacre_wire::attr::{Attr, ObjectAttr};
@@ -11,9 +11,9 @@ pub(crate) type ObjectAttrs = Vec<Option<ObjectAttr>>;
 /// Puts size, blocks and times of the objects into the MDT's attributes.
 ///
 /// Size and blocks are the objects'; where some could not be asked, the MDT's hint counts if it is larger. ctime is the
-/// latest. mtime is that of the object that changed last, if it did so after the inode. If the inode changed later,
-/// that may have been a new mtime or just a new mode, so the later mtime counts: who sets an mtime back also sets it
-/// back at the objects (see [`disagrees`]).
+/// latest. mtime is that of the object that changed last, if it changed after the inode. If the inode changed later, that
+/// may have been a new mtime or just a new mode, so the later mtime counts: a client that sets the mtime back also sets
+/// it back at the objects (see [`disagrees`]).
 pub(crate) fn merge(attr: &mut Attr, layout: &Layout, objects: &[Option<ObjectAttr>]) {
     let known = || objects.iter().flatten();
     let size = layout.file_size(objects.iter().map(|o| o.as_ref().map_or(0, |o| o.size)));
@@ -30,13 +30,13 @@ pub(crate) fn merge(attr: &mut Attr, layout: &Layout, objects: &[Option<ObjectAt
     }
 }
 
-/// Whether `object` would make the file show another mtime than the one that was just set.
+/// True if `object` would make the file show another mtime than the one that was just set.
 pub(crate) fn disagrees(object: &ObjectAttr, set: Timestamp, ctime: Timestamp) -> bool {
     object.mtime != set && (object.mtime > set || object.ctime > ctime)
 }
 
-/// Whether an mtime that was set some time ago, at `ctime`, is still to be brought to `object`: it shows a later one from
-/// before. What was changed since then stays.
+/// True if `object` still has to get an mtime that was set some time ago, at `ctime`: it shows a later mtime from before
+/// `ctime`. An object that was changed since keeps its own.
 pub(crate) fn is_owed(object: &ObjectAttr, set: Timestamp, ctime: Timestamp) -> bool {
     object.mtime > set && object.ctime <= ctime
 }

@@ -1,5 +1,5 @@
-//! Which bytes of which object a range of a file is: reads and writes cut into RPCs, replies put together, and offsets
-//! mapped back. Pure rules; the RPCs are sent by `lov`.
+//! Maps a range of a file to bytes of objects: cuts reads and writes into RPCs, puts replies together, and maps offsets
+//! back. Pure rules; `lov` sends the RPCs.
 
 use nacre_base::{Fid, OstIndex, Payload};
 use nacre_wire::layout::{Component, Layout, Stripe};
@@ -20,7 +20,7 @@ pub(crate) struct ObjectIo {
     pub(crate) stripe: usize,
     pub(crate) ost: OstIndex,
     pub(crate) object: Fid,
-    /// First byte in the object.
+    /// First byte within the object.
     pub(crate) offset: u64,
     /// Bytes.
     pub(crate) len: usize,
@@ -70,7 +70,7 @@ pub(crate) struct Single<'a> {
     pub(crate) offset: u64,
 }
 
-/// The one object that has all of a range of the file, without a gap; most ranges are such, and cost nothing to plan.
+/// Finds the one object that has a whole range of the file, without a gap. Most ranges are such, and this costs little.
 pub(crate) fn single(layout: &Layout, offset: u64, len: u64) -> Option<Single<'_>> {
     let last = offset.checked_add(len)?.checked_sub(1)?;
     let mut before = 0;
@@ -89,7 +89,7 @@ pub(crate) fn single(layout: &Layout, offset: u64, len: u64) -> Option<Single<'_
     None
 }
 
-/// How a stripe maps, by its number over all components, which must be one of the layout's.
+/// The mapping of a stripe, by its number over all components, which must be one of the layout's.
 pub(crate) fn stripe_map(layout: &Layout, stripe: usize) -> StripeMap {
     let mut index = stripe;
     for c in &layout.components {
@@ -112,7 +112,7 @@ fn first_stripes(layout: &Layout) -> Vec<usize> {
 }
 
 impl ObjectIo {
-    /// The bytes to write, out of `data` that begins at `offset` of the file.
+    /// The bytes to write, taken from `data`, which begins at `offset` of the file.
     pub(crate) fn gather(&self, offset: u64, data: &Payload) -> Payload {
         let mut out = Payload::new();
         for p in &self.pieces {
@@ -123,7 +123,7 @@ impl ObjectIo {
         out
     }
 
-    /// Where in the file byte number `index` of the run is; the end of its last piece for the byte after the last.
+    /// File offset of byte number `index` of the run; the end of its last piece for the byte after the last.
     pub(crate) fn file_offset_of(&self, index: usize) -> u64 {
         assert!(index <= self.len, "byte {index} is asked for of {self:?}");
         let mut left = index;
@@ -136,7 +136,7 @@ impl ObjectIo {
         panic!("byte {index} is asked for of a run without pieces: {self:?}")
     }
 
-    /// What was read, put to its places in the file.
+    /// Splits the bytes that were read into pieces of the file.
     pub(crate) fn scatter(&self, data: &Payload) -> Vec<Filled> {
         assert!(data.len() <= self.len, "{} bytes were read for {self:?}", data.len());
         let mut at = 0;
@@ -150,7 +150,7 @@ impl ObjectIo {
     }
 }
 
-/// A piece of the file and what was read of it: less than the piece if the object ends within.
+/// A piece of the file and the bytes that were read for it: fewer than the piece if the object ends within.
 #[derive(Debug, Clone)]
 pub(crate) struct Filled {
     pub(crate) piece: Piece,
@@ -164,7 +164,7 @@ impl Filled {
     }
 }
 
-/// How far from `offset` the pieces, in file order, leave no gap.
+/// Offset up to which the pieces, in file order, leave no gap from `offset` on.
 pub(crate) fn gapless_until(offset: u64, filled: &[Filled]) -> u64 {
     let mut at = offset;
     for f in filled {
@@ -179,7 +179,7 @@ pub(crate) fn gapless_until(offset: u64, filled: &[Filled]) -> u64 {
     at
 }
 
-/// The parts of pieces before `end` that no data was read for: (offset, length).
+/// The parts of pieces before `end` for which no data was read: (offset, length).
 pub(crate) fn missing(filled: &[Filled], end: u64) -> Vec<(u64, u64)> {
     let gap = |f: &Filled| {
         let to = (f.piece.file_offset + f.piece.len as u64).min(end);
@@ -188,7 +188,7 @@ pub(crate) fn missing(filled: &[Filled], end: u64) -> Vec<(u64, u64)> {
     filled.iter().filter_map(gap).collect()
 }
 
-/// The bytes `offset .. end` of the file, out of pieces in file order; zeros where there is no data.
+/// The bytes `offset .. end` of the file from pieces in file order, with zeros where there is no data.
 pub(crate) fn assemble(offset: u64, end: u64, filled: &[Filled]) -> Payload {
     let mut out = Payload::new();
     let mut at = offset;
@@ -208,7 +208,7 @@ pub(crate) fn assemble(offset: u64, end: u64, filled: &[Filled]) -> Payload {
     out
 }
 
-/// One stripe with what is needed to map offsets.
+/// One stripe with the numbers needed to map offsets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StripeMap {
     unit: u64,
@@ -255,12 +255,12 @@ impl StripeMap {
         (start < end && !range.is_empty()).then_some(range)
     }
 
-    /// Where the file ends if it ends with this object, which has `size` bytes.
+    /// The size of the file if it ends with this object, which has `size` bytes.
     pub(crate) fn file_end(&self, size: u64) -> u64 {
         size.checked_sub(1).map_or(0, |last| self.file_offset(last).map_or(self.end, |at| at + 1))
     }
 
-    /// Where a byte of the object is in the file; none if beyond the component.
+    /// File offset of a byte of the object; none if beyond the component.
     pub(crate) fn file_offset(&self, object_offset: u64) -> Option<u64> {
         let number = (object_offset / self.unit).checked_mul(self.count)?.checked_add(self.index)?;
         let offset = number.checked_mul(self.unit)?.checked_add(object_offset % self.unit)?;
@@ -274,7 +274,7 @@ mod tests {
     use nacre_base::Prng;
     use nacre_wire::layout::Stripe;
 
-    /// A file on objects in memory, operated through the rules of this module and of the layout only.
+    /// A file on objects in memory, accessed only by the rules of this module and of the layout.
     struct Striped {
         layout: Layout,
         objects: BTreeMap<Fid, Vec<u8>>,

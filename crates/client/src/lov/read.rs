@@ -1,4 +1,4 @@
-//! Reading a file: from the cache, under locks; around it; and ahead of who reads.
+//! Reads a file: from the cache, under locks; around the cache; and ahead of a program's reads.
 
 use super::{Locked, Lov, Part, Striped};
 use crate::cache::read_ahead::ReadAhead;
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Why nothing was read.
+/// Why a read stopped before it had all bytes.
 enum Stopped {
     Failed(Errno),
     /// This OST is away.
@@ -34,7 +34,7 @@ impl From<Arc<Osc>> for Stopped {
     }
 }
 
-/// A read of a file by the cache.
+/// A read of a file through the cache.
 #[derive(Clone, Copy)]
 struct FileRead<'a> {
     caller: &'a Caller,
@@ -65,7 +65,7 @@ impl Lov {
             return self.read_direct(caller, file, offset, len).await;
         }
         match self.read_cached(&FileRead { caller, file, ahead, offset, len }).await {
-            // The layout here may be old; the server knows.
+            // The layout that this client knows may be old; ask the server.
             Err(Errno::ESTALE) => self.read_direct(caller, file, offset, len).await,
             answer => answer,
         }
@@ -86,7 +86,7 @@ impl Lov {
         }
     }
 
-    /// Reads what lies in one object.
+    /// Reads a range that lies in one object.
     async fn read_single(&self, read: &FileRead<'_>, place: &plan::Single<'_>) -> Result<Payload, Stopped> {
         let FileRead { caller, file, offset, len, .. } = *read;
         let map = || plan::stripe_map(&file.layout, place.stripe);
@@ -105,7 +105,7 @@ impl Lov {
         Ok(plan::assemble(offset, end.max(offset), &[filled]))
     }
 
-    /// Reads what lies in several objects.
+    /// Reads a range that lies in several objects.
     async fn read_parts(&self, read: &FileRead<'_>) -> Result<Payload, Stopped> {
         let FileRead { caller, file, offset, len, .. } = *read;
         let end = read.end();
@@ -135,7 +135,7 @@ impl Lov {
         Ok(plan::assemble(offset, end.max(offset), &filled))
     }
 
-    /// Where a read has to end that found the end of its object early.
+    /// Offset at which a read has to end whose object ended early.
     async fn end_of_file(&self, read: &FileRead<'_>, part: &Part) -> Result<u64, Errno> {
         let (file, end) = (read.file, read.end());
         if file.layout.stripe_count() == 1
@@ -146,14 +146,14 @@ impl Lov {
         Ok(end.min(self.glimpse_size(read.caller, file).await?))
     }
 
-    /// Reads ahead what will probably be read next, under the locks that are here.
+    /// Reads ahead, under locks that this client holds already.
     fn start_ahead(&self, read: &FileRead<'_>, part: &Part) {
         let FileRead { caller, file, ahead, offset, len } = *read;
         let limits = part.osc.connection().mount().memory.read_ahead_limits();
         let size = plan::stripe_map(&file.layout, part.stripe).file_end(part.object.state.lock().size());
         let now = part.osc.connection().mount().rt.now();
         let ranges = ahead.lock().handle_read(offset, len, size, limits, now);
-        // What lies in one object goes into few requests.
+        // Ranges of one object go into few requests.
         let mut objects = BTreeMap::<usize, Vec<ObjectIo>>::new();
         for range in ranges {
             for io in plan::cut(&file.layout, range.start, range.end - range.start, |_| part.osc.brw_size()) {
@@ -171,7 +171,7 @@ impl Lov {
         }
     }
 
-    /// Begins to fetch parts of one object, ascending; those that it could not.
+    /// Begins to fetch parts of one object, which are ascending. Returns the parts that it could not fetch.
     fn read_ahead<'a>(&self, caller: &Caller, file: &Striped, ios: &'a [ObjectIo]) -> Vec<&'a ObjectIo> {
         let Some((first, osc)) = ios.first().and_then(|io| Some((io, self.targets.known_osc(io.ost)?))) else {
             return ios.iter().collect();
@@ -186,7 +186,7 @@ impl Lov {
             let begun = osc.read_ahead(&object, caller, guard, &ranges);
             return ios[begun..].iter().collect();
         }
-        // Each under a lock of its own, if there is one.
+        // Each part under a lock of its own, if there is one.
         let is_missing = |io: &&ObjectIo| {
             let guard = find(RangeSet::single(extent(&range(io))));
             guard.is_none_or(|guard| osc.read_ahead(&object, caller, guard, &[range(io)]) == 0)
@@ -194,22 +194,22 @@ impl Lov {
         ios.iter().filter(is_missing).collect()
     }
 
-    /// Reads around the cache; what is dirty is written first.
+    /// Reads around the cache, after dirty bytes were written.
     async fn read_direct(&self, caller: &Caller, file: &Striped, offset: u64, len: u64) -> Result<Payload, Errno> {
         let end = offset.saturating_add(len);
         let mut filled = self.read_pieces(caller, file, vec![(offset, len)]).await?;
         let gapless = plan::gapless_until(offset, &filled);
         if gapless == end || file.layout.stripe_count() <= 1 {
-            // With one object, where it ends the file ends.
+            // The file has one object, and ends where the object ends.
             return Ok(plan::assemble(offset, gapless, &filled));
         }
         let end = end.min(self.glimpse_size(caller, file).await?);
         if end <= offset {
             return Ok(Payload::new());
         }
-        // A short object below the file's end is a hole. It may have been filled since we read it and before others made
-        // the file longer: so look once more, now that the size is known, or a reader would see the end of what a
-        // writer wrote without its beginning.
+        // A short object below the file's end is a hole. Another client may have filled it after this read, and before
+        // the file became longer. So read the hole once more, now that the size is known: otherwise a reader would see
+        // the end of another client's write without its beginning.
         let holes = plan::missing(&filled, end);
         filled.extend(self.read_pieces(caller, file, holes).await?);
         filled.sort_by_key(|f| f.piece.file_offset);

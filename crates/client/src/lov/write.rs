@@ -1,5 +1,5 @@
-//! Writing to a file: each object's part under a lock that suits how the file is written to, or around the cache, or at
-//! the end of the file, wherever that is.
+//! Writes to a file: each object's part under a lock that suits how the file is written to, or around the cache, or at
+//! the end of the file.
 
 use super::{Locked, Lov, Part, Striped, lock_each};
 use crate::lov::plan::{self, ObjectIo};
@@ -15,22 +15,22 @@ use parking_lot::Mutex;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-/// How data goes between a caller and the file.
+/// Way of data between a caller and the file.
 #[derive(Clone, Copy)]
 pub(crate) enum Way<'a> {
-    /// By the cache; how a writer gets its locks.
+    /// Through the cache; with the state by which a writer gets its locks.
     Cached(&'a Mutex<SharedWrite>),
-    /// By the cache, for a door that writes out what it must forget: locks that are called back will do.
+    /// Through the cache, for a door that writes out what it must forget: locks that are being called back will do.
     UnderCallback,
-    /// Around it (O_DIRECT).
+    /// Around the cache (O_DIRECT).
     Direct,
 }
 
-/// What became of a write.
+/// Outcome of a write.
 pub(crate) struct Written {
-    /// Bytes written without a gap from the beginning; more than none.
+    /// Number of bytes written without a gap from the beginning; at least one.
     pub(crate) bytes: usize,
-    /// Why not all of them.
+    /// The error that kept the rest from being written.
     pub(crate) error: Option<Errno>,
 }
 
@@ -49,7 +49,7 @@ impl FileWrite<'_> {
         self.data.len() as u64
     }
 
-    /// Writes the parts, each under its lock or, if it has none, with one that the server takes. See [`Locked`].
+    /// Writes the parts, each under its lock or, if it has none, under one that the server takes. See [`Locked`].
     async fn write_parts<'a>(
         &self,
         parts: impl Iterator<Item = (&'a Part, Option<LockGuard>, &'a ObjectIo)>,
@@ -73,7 +73,7 @@ impl FileWrite<'_> {
 }
 
 impl Lov {
-    /// Writes all of `data`, which is not empty, or as much as can be without a gap; an error only if nothing was
+    /// Writes all of `data`, which is not empty, or as much as possible without a gap; an error only if nothing was
     /// written. ESTALE if the layout is not, or no longer, the one to write by.
     pub(crate) async fn write(
         &self,
@@ -114,7 +114,7 @@ impl Lov {
         let (parts, ios): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         let guards = match way {
             Way::Direct => None,
-            // The server takes locks of its own only while this client holds none of the parts'.
+            // The server takes locks on behalf of this client only while the client holds none for the parts.
             _ => lock_each(&parts, |part| self.lock_to_write(&write, way, part, &asked)).await?,
         };
         if let Some(end) = end_of_room(parts.iter().zip(&ios)) {
@@ -134,8 +134,8 @@ impl Lov {
         write.write_parts(parts.map(|((part, guard), io)| (part, Some(guard), io))).await
     }
 
-    /// The lock for a part of a write: one that is here, or one that is asked for in the way that is best for how the file is
-    /// written to; `asked` is for all parts of one write. None if there is to be none: the server locks while it writes.
+    /// The lock for a part of a write: a cached one, or one requested in the way that suits how the file is written to;
+    /// `asked` is the plan for all parts of one write. None if the server is to lock while it writes.
     async fn lock_to_write(
         &self,
         write: &FileWrite<'_>,
@@ -168,8 +168,8 @@ impl Lov {
         Ok(Some(guard))
     }
 
-    /// Writes at the end of the file, wherever that is when the locks are granted; also that offset. `confirm` is waited for
-    /// with the locks held: an error if the end may be in objects that the layout does not have.
+    /// Writes at the end of the file, where it is once the locks are granted. Returns that offset, too. `confirm` is
+    /// awaited with the locks held: an error if the end may be in objects that the layout does not have.
     pub(crate) async fn append(
         &self,
         caller: &Caller,
@@ -192,7 +192,7 @@ impl Lov {
         }
         let data = data.slice(0, room);
         if let Some(place) = plan::single(&file.layout, size, room as u64) {
-            // Most appends are small and lie in one object.
+            // Most appends are small, and lie in one object.
             let mut locked = locked;
             let Locked { part, guard } = locked.swap_remove(place.stripe);
             assert_eq!(part.stripe, place.stripe, "the lock of one stripe for another");
@@ -220,7 +220,7 @@ impl Lov {
         if ios.iter().map(|io| io.len).sum::<usize>() < room {
             return Err(Errno::ESTALE);
         }
-        // A lock on each stripe, in their order.
+        // There is one lock for each stripe, in their order.
         let (parts, mut guards): (Vec<Part>, Vec<Option<LockGuard>>) =
             locked.into_iter().map(|Locked { part, guard }| (part, Some(guard))).unzip();
         let taken: Vec<_> = ios.iter().map(|io| guards[io.stripe].take().expect("one part for each object")).collect();
@@ -231,7 +231,7 @@ impl Lov {
     }
 }
 
-/// Where in the file the first byte is that its object cannot hold; none if they hold all.
+/// Offset in the file of the first byte that its object cannot hold; none if the objects can hold all.
 fn end_of_room<'a>(mut parts: impl Iterator<Item = (&'a Part, &'a ObjectIo)>) -> Option<u64> {
     let end = |(part, io): (&Part, &ObjectIo)| {
         let room = part.osc.room(io.offset, io.len);
@@ -242,14 +242,14 @@ fn end_of_room<'a>(mut parts: impl Iterator<Item = (&'a Part, &'a ObjectIo)>) ->
     Some(ends.fold(first, u64::min))
 }
 
-/// What a part's object is asked for, of a set of records of the file.
+/// The ranges of a part's object that hold a set of records of the file.
 fn ahead_in(file: &Striped, part: &Part, records: &[Extent]) -> RangeSet {
     let map = plan::stripe_map(&file.layout, part.stripe);
     let in_object = records.iter().filter_map(|r| map.object_range(&(r.start..r.end.saturating_add(1))));
     shared_write::part_of_set(extent(&part.range), in_object.map(|range| extent(&range)))
 }
 
-/// What parts say about the whole: how far in the file each came, and why not further.
+/// Combines the results of the parts: how far in the file each came, and why not further.
 fn sum_up(offset: u64, len: usize, answers: impl IntoIterator<Item = (u64, Option<Errno>)>) -> Result<Written, Errno> {
     let mut first = None::<(u64, Errno)>;
     for (at, error) in answers {

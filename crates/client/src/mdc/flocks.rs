@@ -1,4 +1,4 @@
-//! The flocks and fcntl locks that programs of this mount hold: an MDT that is started anew is told of them.
+//! The flock and fcntl locks that programs of this mount hold, to be replayed to a restarted MDT.
 
 use nacre_base::Fid;
 use nacre_ldlm::ClientId;
@@ -19,7 +19,7 @@ fn owner(owner: u64) -> Owner {
 }
 
 impl HeldFlocks {
-    /// The MDT said yes to an enqueue: a lock, or the end of one.
+    /// Records an enqueue that the MDT granted: a lock, or the end of one.
     pub(super) fn handle_granted(&mut self, enqueue: &Enqueue) {
         let Some(extent) = Extent::new(enqueue.start, enqueue.end).filter(|_| enqueue.flags & NOT_A_GRANT == 0) else {
             return;
@@ -32,12 +32,12 @@ impl HeldFlocks {
         }
     }
 
-    /// The MDT knows none of them any more.
+    /// Forgets all locks, because the MDT has dropped them.
     pub(super) fn lose(&mut self) {
         self.0.clear();
     }
 
-    /// The enqueues that bring all of them back.
+    /// The enqueues that take all locks again.
     pub(super) fn replays(&self) -> Vec<Enqueue> {
         let replay = |fid: Fid, is_bsd: bool, owner: Owner, held: Held| Enqueue {
             kind: LockKind::Flock,

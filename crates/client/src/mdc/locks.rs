@@ -1,5 +1,5 @@
-//! The inode locks of one MDT: requests that may bring some, callbacks, giving back. What is believed under them is
-//! `inodes`'.
+//! The inode locks of one MDT: requests that may bring some, callbacks, and giving back. `inodes` has what is believed
+//! under them.
 
 use super::Mdc;
 use crate::inodes::history::Part;
@@ -20,17 +20,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Locks leave together.
+/// Pause between two rounds, so that locks are given back together.
 const UPKEEP_PAUSE: Duration = Duration::from_secs(1);
 
-/// A request under way whose answer may be kept. Dropped, it is over.
+/// A request under way whose reply may be kept. Dropping it ends the request.
 pub(super) struct Asking<'a> {
     mdc: &'a Mdc,
     asked: Asked,
 }
 
 impl Asking<'_> {
-    /// Keeps what the answer says.
+    /// Keeps the contents of the reply.
     pub(super) fn keep<T>(&self, keep: impl FnOnce(&mut InodeCache, Asked, Time) -> T) -> T {
         keep(&mut self.mdc.inodes.lock(), self.asked, self.mdc.now())
     }
@@ -45,11 +45,11 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// A change under way. Dropped before its end was told it may happen still, so that nothing is kept over it.
+/// A change under way. If it is dropped before its outcome was recorded, it may still happen, so nothing is kept over it.
 pub(super) struct Changing<'a>(Asking<'a>);
 
 impl Changing<'_> {
-    /// The change has happened: keeps what the answer says.
+    /// Records that the change has happened, and keeps the contents of the reply.
     pub(super) fn happened<T>(&self, effect: &Effect, keep: impl FnOnce(&mut InodeCache, Asked, Time) -> T) -> T {
         self.0.keep(|inodes, asked, now| {
             inodes.happened(asked, effect);
@@ -59,7 +59,7 @@ impl Changing<'_> {
         })
     }
 
-    /// It succeeded and changed nothing.
+    /// Records that the change succeeded without changing anything.
     pub(super) fn nothing_happened<T>(&self, keep: impl FnOnce(&mut InodeCache, Asked, Time) -> T) -> T {
         self.0.keep(|inodes, asked, now| {
             inodes.refused(asked);
@@ -67,12 +67,12 @@ impl Changing<'_> {
         })
     }
 
-    /// It was a close that changed something; `version` is the inode's now.
+    /// Records a close that changed the inode; `version` is the inode's version now.
     pub(super) fn keep_close(&self, body: &Close, version: u64) {
         self.0.keep(|inodes, asked, _| inodes.keep_close(asked, body, version));
     }
 
-    /// It failed. Some errors say that nothing was changed, others nothing.
+    /// Records that the change failed. Some errors mean that nothing was changed; others leave that open.
     pub(super) fn failed(&self, error: Errno) {
         let nobody_knows = matches!(
             error,
@@ -85,12 +85,12 @@ impl Changing<'_> {
 }
 
 impl Mdc {
-    /// To be called before a request is sent whose answer may be kept.
+    /// Begins a request whose reply may be kept; to be called before it is sent.
     pub(super) fn ask(&self) -> Asking<'_> {
         Asking { mdc: self, asked: self.inodes.lock().begin() }
     }
 
-    /// To be called before a request is sent that changes `parts`.
+    /// Begins a request that changes `parts`; to be called before it is sent.
     pub(super) fn begin_change(&self, parts: Vec<Part>) -> Changing<'_> {
         Changing(Asking { mdc: self, asked: self.inodes.lock().begin_change(parts) })
     }
@@ -99,7 +99,8 @@ impl Mdc {
         self.connection.mount().rt.now()
     }
 
-    /// Pings while there are locks: who is silent does not learn that it was evicted, and believes what it knows.
+    /// Sends pings while there are locks: a silent client does not learn that it was evicted, and goes on believing its
+    /// cache.
     fn keep_alive(&self) {
         let holds = self.inodes.lock().locks().lock_count() > 0;
         if self.kept_alive.swap(holds, Ordering::Relaxed) != holds {
@@ -107,7 +108,7 @@ impl Mdc {
         }
     }
 
-    /// Sees to it that there is a task that gives locks back when they are too old or too many.
+    /// Starts the task that gives back old or surplus locks, unless it runs.
     fn wake_upkeep(&self) {
         if self.upkeep.swap(true, Ordering::AcqRel) {
             return;
@@ -120,20 +121,21 @@ impl Mdc {
         });
     }
 
-    /// Gives back what is too old or too many; when to look again. None, and the end of the task, without locks.
+    /// Gives back locks that are too old or too many. Returns when to look again; none without locks, which ends the
+    /// task.
     fn keep_up(&self) -> Option<Time> {
         let look = || self.inodes.lock().keep_up(self.connection.lock_volume(), self.now());
         let mut next = look();
         self.send_out();
         if next.is_none() {
             self.upkeep.store(false, Ordering::Release);
-            // Something may have come just before.
+            // A lock may have come just before.
             next = look().filter(|_| !self.upkeep.swap(true, Ordering::AcqRel));
         }
         next.map(|next| next.max(self.now() + UPKEEP_PAUSE))
     }
 
-    /// Gives back what is to be given back, in a task.
+    /// Sends the messages of the inode cache, in a task.
     pub(super) fn send_out(&self) {
         let out = self.inodes.lock().take_out();
         let Some(me) = self.me.upgrade().filter(|_| !out.is_empty()) else { return };
@@ -154,7 +156,8 @@ impl Mdc {
         while !givings.is_empty() {
             let told = |g: &Giving| (g.resource, self.inodes.lock().notice(g));
             notices.extend(givings.iter().map(told));
-            // Whoever takes the last name waits for this lock: what is open under it is opened for real before.
+            // A client that removes an inode's last name waits for this lock: an inode open under it is opened at the MDT
+            // before.
             opens.extend(givings.iter().filter(|g| g.keep & LOOKUP == 0).map(|g| g.resource));
             let (notices, opens) = (std::mem::take(&mut notices), std::mem::take(&mut opens));
             futures_util::future::join(self.tell(&notices), self.open_all_for_real(opens)).await;
@@ -177,7 +180,7 @@ impl Mdc {
         futures_util::future::join(self.cancel(&cancels), futures_util::future::join_all(converts)).await;
     }
 
-    /// Has the door forget.
+    /// Makes the door forget.
     async fn tell(&self, notices: &[(Fid, Notice)]) {
         let Some(door) = self.connection.mount().invalidate.get() else { return };
         for (fid, _) in notices.iter().filter(|n| n.1.attributes) {
@@ -186,7 +189,7 @@ impl Mdc {
         for (fid, _) in notices.iter().filter(|n| n.1.list) {
             door.list(*fid).await;
         }
-        // One word of names makes a door forget those of many directories, if it knows no better.
+        // A door that knows no better forgets the names of many directories after one call.
         for (fid, _) in notices.iter().filter(|n| n.1.entries) {
             door.entries(*fid).await;
         }
@@ -197,7 +200,7 @@ impl Mdc {
             return;
         }
         let body = Cancel { handles: ids.iter().map(|id| id.0).collect() };
-        // If it fails the server has thrown us out, or will.
+        // If it fails, the server has evicted this client, or will do so.
         let _ = self.connection.call::<()>(Opcode::LdlmCancel, &body, giving_back()).await;
         let mut inodes = self.inodes.lock();
         ids.iter().for_each(|id| inodes.settled(*id));
@@ -210,14 +213,14 @@ impl Mdc {
         self.inodes.lock().settled(id);
     }
 
-    /// The MDT knows none of our locks any more.
+    /// The MDT has dropped all locks of this client.
     fn lose_locks(&self) {
         self.inodes.lock().lose();
         self.flocks.lock().lose();
         self.send_out();
     }
 
-    /// `rpc_stats`.
+    /// The parameter `rpc_stats`.
     pub(crate) fn read_rpc_stats(&self) -> Histograms {
         self.rpc_stats.read_modify(&self.connection.import().flights(Traffic::Modify))
     }

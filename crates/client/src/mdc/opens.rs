@@ -1,5 +1,5 @@
-//! Opens that need no request, and what makes up for it: the MDT is told of them before it may destroy what is open.
-//! Which opens there are is `inodes`'.
+//! Opens that need no request. To make up for that, the MDT is told of them before it could destroy an open inode.
+//! `inodes` knows which opens there are.
 
 use super::Mdc;
 use super::locks::giving_back;
@@ -12,13 +12,13 @@ use nacre_wire::attr::Credentials;
 use nacre_wire::ldlm::EnqueueReply;
 use nacre_wire::mds::{Close, Open, OpenReply, Reint, ReintRecord};
 
-/// How often an open for real is repeated because the MDT was restarted meanwhile.
+/// How often an open at the MDT is repeated because the MDT was restarted meanwhile.
 const RETRIES: u32 = 5;
-/// Handles whose numbers a client chose have this bit: those of an MDT do not.
+/// Bit of handles whose numbers a client chose; handles chosen by an MDT do not have it.
 const OWN_NUMBER: u64 = 1 << 63;
 
 impl Mdc {
-    /// Opens by FID. The handle is 0 if the MDT was not asked: then the end is told to [`Mdc::close_locally`].
+    /// Opens by FID. The handle is 0 if the MDT was not asked; such an open is ended by [`Mdc::close_locally`].
     pub(crate) async fn open_by_fid(&self, caller: &Caller, body: &Open) -> Result<OpenReply, Errno> {
         let look = || self.inodes.lock().open(body.parent, &body.cred, body.flags, self.now());
         let answer = match look() {
@@ -34,7 +34,8 @@ impl Mdc {
         }
     }
 
-    /// Closes what [`Mdc::open_by_fid`] opened with `flags` and without the MDT, which is only told what is news to it.
+    /// Closes a file that [`Mdc::open_by_fid`] opened with `flags` and without the MDT. Sends the MDT only changed
+    /// attributes.
     pub(crate) async fn close_locally(&self, caller: &Caller, body: &Close, flags: u32) -> Result<(), Errno> {
         assert_eq!(body.handle, 0, "the MDT knows that {} is open, which is closed without it", body.fid);
         let has_news = self.inodes.lock().close_changes(body);
@@ -51,8 +52,8 @@ impl Mdc {
         closed
     }
 
-    /// The inode that a change takes a name from, as far as is known. Asks only if programs have something open that
-    /// nothing but a lock keeps.
+    /// The inode that a change takes a name from, as far as it is known. Sends a request only if programs have inodes
+    /// open that nothing but a lock protects.
     pub(super) async fn victim(&self, caller: &Caller, body: &Reint) -> Option<Fid> {
         let (directory, name) = match &body.record {
             ReintRecord::Unlink(r) => (r.parent, &r.name),
@@ -70,13 +71,14 @@ impl Mdc {
         }
     }
 
-    /// Tells the MDT that the inode is open here, unless it knows or it is not.
+    /// Opens the inode at the MDT if it is open here and the MDT does not know that.
     pub(super) async fn open_for_real(&self, fid: Option<Fid>) {
         let Some(fid) = fid else { return };
         for _ in 0..RETRIES {
             let Some(wanted) = self.inodes.lock().lacks_handle(fid) else { return };
-            // Who has it open was let to it then. Nothing that others wait for may keep this from being sent: not even a
-            // modify slot, so the MDT does not keep the answer, and knows by the number if this comes twice.
+            // The program's permission was checked when it opened the inode. Nothing that other requests wait for may
+            // delay this request, not even a modify slot: so the MDT does not keep the reply, and recognises a repeated
+            // request by the handle's number.
             let handle = self.own_number();
             let body = self.open_as(fid, handle, wanted.flags);
             if let Err(error) = self.connection.call::<OpenReply>(Opcode::MdsOpen, &body, giving_back()).await {
@@ -88,7 +90,7 @@ impl Mdc {
                 Arrived::Kept => return,
                 Arrived::Stale => {}
                 Arrived::NotNeeded => {
-                    // Not waited for: somebody waits for us.
+                    // Not awaited, because another client waits for this one.
                     let Some(me) = self.me.upgrade() else { return };
                     self.connection.mount().rt.spawn(async move {
                         let body = Close { fid, handle, ..Close::default() };
@@ -100,10 +102,11 @@ impl Mdc {
         }
     }
 
-    /// Opens again at an MDT that was started anew what is open here, under the handles that it had given; and for real what
-    /// only locks have kept, which it does not know any more.
+    /// Opens again, at a restarted MDT, everything that is open here: under the handles that it had given, and under new
+    /// ones for opens that only locks have protected, because the MDT has dropped those locks.
     pub(super) async fn reopen(&self) -> Result<(), RpcError> {
-        // Known by numbers of ours, and from now on: who says the same twice, for an answer was lost, opens it once.
+        // The handles have numbers of this client's choice from now on, so that a repeated request opens the inode only
+        // once.
         let handles = self.inodes.lock().reopened(|| self.own_number());
         for (fid, handle, flags) in handles {
             self.send_reopen(fid, handle, flags).await?;
@@ -115,7 +118,7 @@ impl Mdc {
         self.connection.mount().rt.random() | OWN_NUMBER
     }
 
-    /// What opens an inode under a number that is known already.
+    /// A request that opens an inode under a known handle.
     fn open_as(&self, fid: Fid, handle: u64, flags: u32) -> Open {
         let now = self.connection.mount().rt.wall();
         Open { cred: Credentials::root(), parent: fid, flags, now, handle, ..Open::default() }
@@ -133,7 +136,7 @@ impl Mdc {
         }
     }
 
-    /// Takes again at an MDT that was started anew what programs have locked.
+    /// Takes again, at a restarted MDT, the file locks that programs hold.
     pub(super) async fn replay_flocks(&self) -> Result<(), RpcError> {
         let replays = self.flocks.lock().replays();
         for body in replays {
@@ -152,7 +155,8 @@ impl Mdc {
         futures_util::future::join_all(fids.into_iter().map(|fid| self.open_for_real(Some(fid)))).await;
     }
 
-    /// As [`Mdc::open_for_real`], for who was refused what an open file or directory allows: whether to try again.
+    /// As [`Mdc::open_for_real`], for a caller whose request was refused although an open file or directory allows it.
+    /// Returns whether to try again.
     pub(crate) async fn is_open_for_real(&self, fid: Fid) -> bool {
         let lacks = self.inodes.lock().lacks_handle(fid).is_some();
         self.open_for_real(Some(fid)).await;

@@ -1,5 +1,5 @@
-//! The target that a mount serves for its servers: callbacks about locks, passed on to who holds the locks of the server
-//! that calls. What a callback means is decided there.
+//! The target that a mount serves for its servers. It passes callbacks about locks on to the holder of the locks of the
+//! calling server, which decides what a callback means.
 
 use nacre_base::{Errno, Tag, TargetName, Transno, Uuid, Xid};
 use nacre_ptlrpc::{
@@ -16,12 +16,13 @@ use std::sync::{Arc, Weak};
 /// Name of the service of callbacks among a node's services.
 pub const CALLBACK_SERVICE: &str = "callbacks";
 
-/// Who holds the locks of one target. Called in the network's reader: what takes time is for a task.
+/// A holder of the locks of one target. Its methods run in the network's reader, so anything that takes time has to go
+/// into a task.
 pub(crate) trait LockHolder: Send + Sync {
-    /// Somebody waits for a lock. ENOENT if it is neither held nor on its way.
+    /// Another client waits for a lock. ENOENT if the lock is neither held nor on its way.
     fn handle_blocking(self: Arc<Self>, callback: &BlockingCallback) -> Result<(), Errno>;
 
-    /// What is known of an object. ENOENT if the lock is not held.
+    /// Attributes of an object that only this client knows. ENOENT if the lock is not held.
     fn handle_glimpse(&self, callback: &GlimpseCallback) -> Result<GlimpseReply, Errno>;
 }
 
@@ -29,7 +30,7 @@ pub(crate) trait LockHolder: Send + Sync {
 #[derive(Default)]
 pub(crate) struct Callbacks {
     holders: Mutex<BTreeMap<String, Weak<dyn LockHolder>>>,
-    /// Held so that it is served.
+    /// Keeps the service running.
     served: Mutex<Option<ServedTarget>>,
 }
 
@@ -56,7 +57,7 @@ impl Callbacks {
 /// One line of the service's table.
 struct Handler {
     opcode: Opcode,
-    /// Who may ask for it; of these only the server of the target that the lock is of.
+    /// Peers that may send the request; of the servers, only the one of the target that the lock is of.
     from: Roles,
     run: fn(Arc<dyn LockHolder>, &ServerRequest) -> Result<Response, Errno>,
 }
@@ -77,7 +78,7 @@ fn handle_glimpse(holder: Arc<dyn LockHolder>, request: &ServerRequest) -> Resul
     Ok(Response::new(&holder.handle_glimpse(&request.decode::<GlimpseCallback>()?)?))
 }
 
-/// The handler of the target.
+/// Handler of the target that a mount serves.
 pub(crate) struct CallbackService {
     pub(crate) client: Uuid,
     pub(crate) callbacks: Arc<Callbacks>,
@@ -92,7 +93,8 @@ impl TargetHandler for CallbackService {
         CALLBACK_SERVICE
     }
 
-    /// A target connects under its own name and from one of its own NIDs; its requests come from there from then on.
+    /// A target connects under its own name and from one of its own NIDs; from then on its requests have to come from
+    /// there.
     async fn admit(&self, who: Identity, request: &ConnectRequest) -> Result<Standing, Errno> {
         let name = &request.client_name;
         match self.servers.is_server(who, |entry| entry.target == *name).await {
@@ -120,7 +122,7 @@ impl TargetHandler for CallbackService {
 
     async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
         let handler = TABLE.iter().find(|h| h.opcode == request.opcode).ok_or(Errno::EOPNOTSUPP)?;
-        // The name was held against the NID when it connected.
+        // The name was checked against the NID when the target connected.
         let target = &request.export.client_name;
         let kind = target.parse::<TargetName>().map_err(|_| Errno::EPERM)?.kind;
         if !handler.from.includes(Roles::of(kind)) {

@@ -1,5 +1,5 @@
-//! What `mdc` and `osc` have in common: a target by name, an import that exists from the first call on, and what happens
-//! to calls when an administrator deactivates the target. Which operations there are is not here.
+//! The common part of `mdc` and `osc`: a target by name, an import that exists from the first call on, and the failing of
+//! calls when an administrator deactivates the target. Which operations there are is not here.
 
 use crate::mount::Mount;
 use nacre_base::steps::Steps;
@@ -17,7 +17,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Who a call is made for, for scheduling and accounting at the server.
+/// The program that a call is made for, for scheduling and accounting at the server.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Caller {
     pub(crate) uid: u32,
@@ -37,27 +37,27 @@ impl Caller {
     }
 }
 
-/// Who has something to do when the connection to a target changes. Called before any further request is sent; must not
-/// wait.
+/// Observes changes of the connection to a target. Its methods are called before any further request is sent, and must
+/// not wait.
 pub(crate) trait Observer: Send + Sync {
-    /// The server threw this client out: locks, open files and what was not written are void.
+    /// The server evicted this client: locks, open files and unwritten data are void.
     fn handle_evicted(&self);
-    /// The server was started anew: it knows no locks.
+    /// The server was restarted, and knows no locks.
     fn handle_restarted(&self);
-    /// The server was started anew and waits for its clients, who have replayed their requests: brings back open files and
+    /// The server was restarted and waits for its clients, which have replayed their requests: replays open files and
     /// locks.
     fn recover(self: Arc<Self>) -> Recovering {
         Box::pin(async { Ok(()) })
     }
-    /// Grant held, in bytes, to be told when connecting.
+    /// Grant held, in bytes, to be reported in the connect request.
     fn grant_held(&self) -> u64 {
         0
     }
-    /// Connected, and this was negotiated.
+    /// The target is connected, with these negotiated parameters.
     fn handle_connected(&self, _data: &ConnectData) {}
 }
 
-/// State that a target keeps for this client, as the import reports it.
+/// State that a target keeps for this client, as far as the import has reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     /// The client has never connected to the target.
@@ -95,20 +95,20 @@ pub(crate) struct Connection {
     label: String,
     /// The newest entry of the configuration.
     entry: Mutex<TargetEntry>,
-    /// Made at the first call, if parameters do not want it earlier: a mount that talks to few of many OSTs pays for few.
+    /// Created at the first call, or earlier for its parameters: a mount that uses few of many OSTs creates few imports.
     import: OnceLock<Arc<Import>>,
     observer: OnceLock<Weak<dyn Observer>>,
     standing: Arc<Mutex<Standing>>,
     active: watch::Sender<bool>,
-    /// When somebody waited for an answer in vain ([`Connection::note_silent`]).
+    /// When a caller last waited for an answer in vain ([`Connection::note_silent`]).
     silent_at: Mutex<Option<Time>>,
 }
 
-/// How long a call waits for an answer that it can do without, and how long locks at other targets are held while a target
-/// that may be away is waited for.
+/// How long a call waits for an answer that it can do without, and how long locks at other targets are held while the
+/// call waits for a target that may be away.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Pause before a request that the server asked to repeat (EINPROGRESS) is repeated.
+/// Pause before a request is repeated that the server asked to repeat (EINPROGRESS).
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 impl Connection {
@@ -161,14 +161,14 @@ impl Connection {
         }
     }
 
-    /// Whether a restart of the target would be heard of, if `mgs_answers`.
+    /// Tells the import whether the MGS would report a restart of the target, given that `mgs_answers`.
     pub(crate) fn set_told_of_restarts(&self, mgs_answers: bool) {
         if let Some(import) = self.import.get() {
             import.set_told_of_restarts(mgs_answers && self.mount.imperative_recovery);
         }
     }
 
-    /// The import, made now if need be: it has parameters of its own. It connects at the first call only.
+    /// The import, which has parameters of its own. Created now if need be; it connects at the first call only.
     pub(crate) fn import(&self) -> &Arc<Import> {
         self.import.get_or_init(|| {
             let import = self.mount.node.import(ImportConfig {
@@ -191,29 +191,29 @@ impl Connection {
         })
     }
 
-    /// The import, if it was made already.
+    /// The import, if it was created already.
     pub(crate) fn import_if_made(&self) -> Option<&Arc<Import>> {
         self.import.get()
     }
 
-    /// Tells `observer` of evictions, restarts and connects. To be called before the first call.
+    /// Reports evictions, restarts and connects to `observer`. To be called before the first call.
     pub(crate) fn observe(&self, observer: Weak<dyn Observer>) {
         assert!(self.import.get().is_none(), "{} may have been connected already, unobserved", self.label);
         assert!(self.observer.set(observer).is_ok(), "{} is observed twice", self.label);
     }
 
-    /// Changes that were acknowledged and are not durable yet, and the bytes of data in them.
+    /// Number of acknowledged changes that are not yet durable, and the bytes of data in them.
     pub(crate) fn unstable(&self) -> (usize, u64) {
         self.import.get().map_or((0, 0), |import| import.unstable())
     }
 
-    /// The server lock volume, as it was told last; none if it never was.
+    /// The server lock volume from the latest reply; none if there was none.
     pub(crate) fn lock_volume(&self) -> Option<u64> {
         let pool = self.import.get()?.lock_pool();
         (pool.limit != 0).then_some(pool.volume)
     }
 
-    /// What was negotiated; what will be asked for, before the first connection.
+    /// The negotiated connect data; before the first connection, the data that will be asked for.
     pub(crate) fn connect_data(&self) -> ConnectData {
         self.import.get().map_or_else(|| wanted(self.name.kind), |i| i.connect_data())
     }
@@ -230,12 +230,13 @@ impl Connection {
         !self.is_active() || import.state() != ImportState::Full && import.is_unreachable() || was_silent()
     }
 
-    /// False while a connection that is wanted is not there.
+    /// False while there is no connection although one is wanted.
     pub(crate) fn is_connected(&self) -> bool {
         self.import.get().is_none_or(|i| matches!(i.state(), ImportState::Full | ImportState::New))
     }
 
-    /// Notes that a request was not answered within [`PATIENCE`], so that others do not wait for the target until it answers.
+    /// Notes that a request was not answered within [`PATIENCE`], so that other calls do not wait for the target until it
+    /// answers.
     pub(crate) fn note_silent(&self) {
         *self.silent_at.lock() = Some(self.mount.rt.now());
     }
@@ -258,7 +259,7 @@ impl Connection {
         self.call::<()>(Opcode::ObdPing, &(), options).await.map(drop)
     }
 
-    /// Deactivates the target, which fails calls to it at once, running ones too; or activates it again.
+    /// Deactivates the target, which fails calls to it at once, even running ones; or activates it again.
     pub(crate) fn set_active(&self, active: bool) {
         self.active.send_replace(active);
     }
@@ -280,7 +281,8 @@ impl Connection {
         self.call_or_repeat(opcode, body, options, repeat).await
     }
 
-    /// The same for what a lock allows, and so not any more after an eviction: EIO then.
+    /// As [`Connection::call`], for requests under a lock, which must not be repeated after an eviction: they fail with
+    /// EIO then.
     pub(crate) async fn call_once<Rep: Field>(
         &self,
         opcode: Opcode,
@@ -302,9 +304,9 @@ impl Connection {
             let answer = self.while_active(self.import().call(opcode, body, options.clone())).await?;
             match answer {
                 Ok(reply) => return Ok(reply),
-                // As a new request: the server has forgotten this one.
+                // Send it as a new request, because the server has forgotten this one.
                 Err(RpcError::Status(Errno::EINPROGRESS)) => self.mount.rt.sleep(RETRY_PAUSE).await,
-                // What is harmless to do twice, and needs no lock from before, is simply done on the next connection.
+                // A request that is harmless to repeat, and needs no earlier lock, is repeated on the next connection.
                 Err(RpcError::Evicted) if repeat && !evicted_before => evicted_before = true,
                 Err(e) => return Err(e.errno()),
             }
@@ -370,7 +372,7 @@ fn observe(import: &Import, observer: &Weak<dyn Observer>, standing: &Arc<Mutex<
     );
 }
 
-/// What a client asks a target for.
+/// The parameters that a client asks a target for.
 fn wanted(kind: TargetKind) -> ConnectData {
     let both = connect_flags::SHORT_IO | connect_flags::OVERSTRIPING | connect_flags::CREDITS | connect_flags::RECOVERY;
     let flags = match kind {

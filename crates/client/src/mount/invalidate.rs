@@ -1,24 +1,24 @@
-//! How a door keeps its caches true: what it must forget, told before a lock that protected it is given back. What the
-//! door caches, and how it forgets, is the door's.
+//! Keeps a door's caches true: tells the door what to forget before the lock that protected it is given back. The door
+//! knows what it caches, and how to forget it.
 
 use nacre_base::Fid;
 use std::sync::{Arc, OnceLock};
 
-/// A door's caches of file data, attributes and names, above this client's. Each call returns when what it names is
-/// forgotten; what was changed there and not passed on (a writable mapping) has been written to the client by then.
+/// A door's caches of file data, attributes and names, above this client's. Each call returns when the named data is
+/// forgotten; changes of it that the door had not passed on (a writable mapping) have been written to the client by then.
 #[async_trait::async_trait]
 pub trait Invalidate: Send + Sync {
     /// Data of a file, `len` bytes from `offset`; up to the end if `len` is `u64::MAX`.
     async fn data(&self, file: Fid, offset: u64, len: u64);
-    /// Attributes of a file or directory, and that its names lead to it.
+    /// Attributes of a file or directory, and the fact that its names lead to it.
     async fn attributes(&self, file: Fid);
-    /// Names in a directory, and that others are not there.
+    /// Names in a directory, and the absence of others.
     async fn entries(&self, directory: Fid);
     /// The list of all names in a directory.
     async fn list(&self, directory: Fid);
 }
 
-/// The door's hook, once there is one.
+/// The door's hook; empty until there is one.
 #[derive(Default)]
 pub(crate) struct Invalidator(OnceLock<Arc<dyn Invalidate>>);
 

@@ -1,5 +1,5 @@
-//! The targets of a mount, kept as the configuration says: new ones appear without a remount, moved and restarted ones are
-//! reconnected, settings for the whole file system are applied. What is said to a target is not here.
+//! The targets of a mount, kept in line with the configuration: new ones appear without a remount, moved and restarted
+//! ones are reconnected, settings for the whole file system are applied. Requests to targets are not here.
 
 use crate::mdc::Mdc;
 use crate::mount::Mount;
@@ -24,11 +24,11 @@ pub(crate) struct Targets {
     mount: Arc<Mount>,
     table: watch::Sender<Arc<Table>>,
     settings: Settings,
-    /// Where targets are registered, if the mount has parameters.
+    /// Where targets are shown as parameters, if the mount has parameters.
     registry: Option<Box<dyn Registry>>,
 }
 
-/// Shows each target to administrators, from before anybody can use it.
+/// Shows each target to administrators, before any operation can use it.
 pub(crate) trait Registry: Send + Sync {
     fn add_osc(&self, osc: &Arc<Osc>);
     fn add_mdc(&self, mdc: &Arc<Mdc>);
@@ -39,7 +39,7 @@ pub(crate) trait Registry: Send + Sync {
 pub(crate) struct Table {
     pub(crate) osts: BTreeMap<u32, Arc<Osc>>,
     pub(crate) mdts: BTreeMap<u32, Arc<Mdc>>,
-    /// The mount is gone: nobody waits for a target any more.
+    /// True if the mount has ended: nobody waits for a target then.
     closed: bool,
 }
 
@@ -54,7 +54,7 @@ impl Targets {
         self.table.borrow().clone()
     }
 
-    /// An OST, if the configuration has it by now.
+    /// An OST, if the configuration has it.
     pub(crate) fn known_osc(&self, index: OstIndex) -> Option<Arc<Osc>> {
         self.table.borrow().osts.get(&index.0).cloned()
     }
@@ -137,7 +137,7 @@ impl Targets {
         table.mdts.values().for_each(|mdc| mdc.connection().set_told_of_restarts(mgs_answers));
     }
 
-    /// Writes back what is dirty, disconnects from all targets, and fails those who wait for one.
+    /// Writes back dirty data, disconnects from all targets, and fails callers that wait for one.
     pub(crate) async fn close(&self) {
         let table = self.table();
         self.table.send_replace(Arc::new(Table { closed: true, ..Table::default() }));
@@ -146,7 +146,7 @@ impl Targets {
     }
 }
 
-/// How often it is looked whether the MGS answers.
+/// How often the client checks whether the MGS answers.
 const MGS_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Follows the configuration until the mount is gone.

@@ -1,5 +1,5 @@
-//! What programs know better than the caches do, for one object: locks asked for ahead of time, data that is not needed any
-//! more, and an end that others of a group move.
+//! Advice for one object: locks requested ahead of time, data that a program no longer needs, and an object's end that
+//! other members of a group move.
 
 use crate::mount::connection::Caller;
 use crate::osc::Osc;
@@ -14,23 +14,23 @@ use nacre_wire::ldlm::{LockMode, enqueue_flags};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What becomes of a request for a lock ahead of time; numbered as Lustre's `lockahead_results`.
+/// Outcome of a request for a lock ahead of time; numbered as Lustre's `lockahead_results`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockAhead {
-    /// It was sent. Whether the lock is granted is not told.
+    /// The request was sent. Whether the lock is granted remains unknown.
     Sent = 0,
-    /// A lock with other bounds or another mode is here already and does as well.
+    /// A lock with other bounds or another mode is held already, and does as well.
     Different = 1,
-    /// The very lock is here already, or asked for.
+    /// This very lock is held already, or requested.
     Same = 2,
 }
 
-/// Enqueues of one object under way up to which one more is sent ahead of time.
+/// Most enqueues of one object under way at which another one is sent ahead of time.
 const ENQUEUES_MAX: usize = 1024;
 
 impl Osc {
-    /// Asks for a lock on exactly a range, for an operation under `mode` that will come, if nobody is in its way: calls nobody
-    /// back and does not wait for the answer. EAGAIN if too many requests are under way.
+    /// Requests a lock on exactly a range, for a later operation under `mode`, if no other client is in the way: calls no
+    /// lock back, and does not wait for the answer. EAGAIN if too many requests are under way.
     pub(crate) fn lock_ahead(
         self: &Arc<Self>,
         caller: &Caller,
@@ -55,12 +55,13 @@ impl Osc {
             }
             state.enqueues.push(enqueueing);
         }
-        // The lock goes to the cache, for whoever comes to need it.
+        // The lock goes to the cache, for the operation that will need it.
         drop(self.ask_server(caller, object, &wanted));
         Ok(LockAhead::Sent)
     }
 
-    /// Writes back what is dirty, then forgets what is clean in the range, and gives back idle locks on nothing else.
+    /// Writes back dirty bytes, then forgets the clean bytes of the range, and gives back idle locks that cover nothing
+    /// else.
     pub(crate) async fn drop_cached(self: &Arc<Self>, object: &Arc<Object>, range: &Range<u64>) {
         self.flush(object, &Which::all(self.now())).await;
         {
@@ -72,7 +73,7 @@ impl Osc {
         idle.into_iter().for_each(|giving| self.start_giving_up(giving));
     }
 
-    /// Learns how long the object is now, under a group lock: others of the group make it longer, too.
+    /// Fetches the object's size under a group lock, because other members of the group may make it longer.
     pub(crate) async fn refresh(self: &Arc<Self>, caller: &Caller, object: &Arc<Object>) -> Result<(), Errno> {
         self.glimpse_server(caller, object, true).await.map(drop)
     }

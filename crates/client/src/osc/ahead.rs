@@ -11,17 +11,17 @@ use nacre_wire::ost::{GLIMPSES_MAX, Glimpse, GlimpseReply};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// After this time who wants to know asks for himself.
+/// After this time, an operation that needs the size sends its own request.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 impl Osc {
-    /// Gets locks on objects and their attributes, where nobody writes. What cannot be had now is left.
+    /// Gets locks on objects, and their attributes, where no client writes. Objects for which that fails are skipped.
     pub(crate) async fn glimpse_ahead(self: &Arc<Self>, caller: &Caller, objects: &[Arc<Object>]) {
         join_all(objects.chunks(GLIMPSES_MAX).map(|some| self.glimpse_some(caller, some))).await;
     }
 
     async fn glimpse_some(self: &Arc<Self>, caller: &Caller, objects: &[Arc<Object>]) {
-        // Somebody will wait for it soon, so not behind data.
+        // A program will soon wait for this, so it must not queue behind data.
         let options = CallOptions { high_priority: true, no_delay: true, deadline: Some(DEADLINE), ..caller.options() };
         let body = Glimpse { fids: objects.iter().map(|o| o.fid).collect() };
         let ticket = self.locks.lock().begin();
@@ -30,7 +30,7 @@ impl Osc {
         let (guards, cancels) = {
             let mut locks = self.locks.lock();
             let granted = objects.iter().zip(&answers).filter_map(|(object, reply)| Some((object, reply.as_ref()?)));
-            // An answer that makes no sense is none.
+            // An answer that makes no sense counts as none.
             let guards = granted
                 .filter_map(|(o, reply)| self.take_lock(&mut locks, ticket, o, &Enqueue::default(), reply).ok()?)
                 .collect::<Vec<_>>();

@@ -1,5 +1,5 @@
-//! Giving locks back: what a callback, a full lock cache, a lost connection mean for the data under the locks. In this
-//! order: doors forget, dirty bytes are written, all bytes that no other lock covers are dropped, the server is told.
+//! Gives locks back, because of a callback, a full lock cache or a lost connection. The order is: doors forget, dirty
+//! bytes are written, all bytes that no other lock covers are dropped, the server is told.
 
 use crate::mount::callback_service::LockHolder;
 use crate::mount::connection::Observer;
@@ -21,17 +21,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A lock that was not used for so long is given back when another client asks for the size: it can then keep the answer.
+/// A lock that was unused for this long is given back when another client asks for the size, so that the other client can
+/// keep the answer.
 const GLIMPSED_AGE: Duration = Duration::from_secs(2);
 
 /// Most locks given back with one message.
 const CANCELS_MAX: usize = 1024;
 
-/// Most turns in a row of giving one lock back in which no flush ends. A turn or two are possible while programs that hold the lock
-/// write under it; the next turn then writes their bytes.
+/// Most turns in a row of giving one lock back in which no flush ends. A turn or two are possible while programs that
+/// hold the lock write under it; the next turn then writes their bytes.
 const IDLE_TURNS_MAX: u32 = 1000;
 
-/// What can be done with a lock whose bytes were written back.
+/// Readiness of a lock whose bytes were written back.
 enum Readiness {
     /// Bytes became dirty meanwhile, under another lock.
     Busy,
@@ -39,7 +40,7 @@ enum Readiness {
 }
 
 impl Osc {
-    /// Gives a lock back that was called back, in the background.
+    /// Gives back, in the background, a lock that was called back.
     pub(crate) fn start_giving(self: &Arc<Self>, giving: Giving) {
         self.tell_writers(&giving);
         self.start_giving_up(giving);
@@ -51,8 +52,8 @@ impl Osc {
         self.spawn(async move { osc.give(giving).await });
     }
 
-    /// Gives locks back that nobody uses nor waits for, in the background: many in one message, but for those whose data must
-    /// be written first.
+    /// Gives back, in the background, locks that no operation uses or waits for: many in one message, except those whose
+    /// data must be written first.
     pub(crate) fn start_giving_unused(self: &Arc<Self>, givings: Vec<Giving>) {
         if givings.is_empty() {
             return;
@@ -68,7 +69,7 @@ impl Osc {
         });
     }
 
-    /// The lock, if its cancel can be sent now. Else it is given back when it can.
+    /// Returns the lock if its cancel can be sent now. Otherwise the lock is given back later.
     async fn prepare_unused(self: &Arc<Self>, giving: Giving) -> Option<LockId> {
         let (mode, ranges) = extents_of(&giving);
         let mut lock = LockState::Held;
@@ -88,7 +89,7 @@ impl Osc {
         }
     }
 
-    /// Whether there is something under the lock that must be written before it is given back.
+    /// True if bytes under the lock must be written before it is given back.
     pub(crate) fn is_dirty_under(&self, fid: Fid, cover: &Cover) -> bool {
         let Cover::Extent { mode: LockMode::Pw | LockMode::Group, ranges, .. } = cover else { return false };
         self.known_object(fid).is_some_and(|object| object.state.lock().cache.is_busy_in(ranges.ranges()))
@@ -106,7 +107,7 @@ impl Osc {
         lock.step(LockInput::DoorsTold);
         let (mut ended, mut idle_turns) = (0, 0);
         loop {
-            // What is dirty under a lock to read was made so under another one.
+            // Bytes under a read lock became dirty under another lock.
             if let (Some(object), LockMode::Pw | LockMode::Group) = (&object, mode) {
                 self.flush_under(object, giving.id).await;
             }
@@ -116,7 +117,7 @@ impl Osc {
             assert!(idle_turns < IDLE_TURNS_MAX, "nobody writes what is dirty under {giving:?}");
             match self.drop_lock(&mut lock, object.as_deref(), giving.id, mode, ranges) {
                 Readiness::Busy => {
-                    // A flush under another lock, perhaps, which there is nothing to do about but to wait for it.
+                    // Perhaps a flush under another lock, for which this task can only wait.
                     if let Some(object) = &object {
                         let is_over = |state: &ObjectState| {
                             state.flushes_ended() != ended || !state.cache.is_writing_in(ranges.ranges())
@@ -125,7 +126,7 @@ impl Osc {
                     }
                 }
                 Readiness::Ready(Given::Send) => break,
-                // Extent locks are given back whole, so there is nothing to do again.
+                // Extent locks are given back whole, so there is never another part to give back.
                 Readiness::Ready(Given::Stop | Given::Again(_)) => return,
             }
         }
@@ -134,8 +135,8 @@ impl Osc {
         self.sweep();
     }
 
-    /// Writes back what is dirty under a lock that is given back, but for what other locks of this client allow to stay: a
-    /// program that goes on writing gets such locks, and would be waited for as long as it does.
+    /// Writes back bytes that are dirty under a lock that is given back, except those that other locks of this client
+    /// allow to stay: a program that goes on writing gets such locks, and giving back would never end.
     async fn flush_under(self: &Arc<Self>, object: &Arc<Object>, id: LockId) {
         let mut newest = 0;
         loop {
@@ -148,7 +149,7 @@ impl Osc {
         object.wait_for(|state| (!state.is_flushing_under(id)).then_some(())).await;
     }
 
-    /// Whoever writes to the file learns that others do.
+    /// Tells the writers of the file that other clients write to it.
     fn tell_writers(&self, giving: &Giving) {
         let Cover::Extent { mode: LockMode::Pw, ranges, .. } = &giving.cover else { return };
         let Some(object) = self.known_object(giving.resource) else { return };
@@ -162,7 +163,7 @@ impl Osc {
         place.file.handle_called_back(&ranges, now.since(giving.granted), now);
     }
 
-    /// Tells the door, if it may have cached what the lock protected.
+    /// Makes the door forget what it may have cached under the lock.
     async fn invalidate(&self, object: &Object, mode: LockMode, ranges: &RangeSet) {
         let (Some(hook), Some(place)) = (self.connection.mount().invalidate.get(), object.place()) else { return };
         let file = place.file.fid;
@@ -178,7 +179,7 @@ impl Osc {
         }
     }
 
-    /// Drops the bytes that only this lock covers, and the lock, at one moment: if nothing of them is dirty.
+    /// Drops the lock and the bytes that only this lock covers, in one step, if none of the bytes is dirty.
     fn drop_lock(
         &self,
         lock: &mut LockState,
@@ -198,7 +199,7 @@ impl Osc {
 
     fn try_drop_lock(&self, object: Option<&Object>, id: LockId, mode: LockMode, ranges: &RangeSet) -> Readiness {
         let mut locks = self.locks.lock();
-        // Of one that was lost meanwhile, what is dirty there is so under other locks.
+        // If the lock was lost meanwhile, bytes that are dirty there are dirty under other locks.
         let object = object.filter(|_| locks.get(id).is_some());
         let Some(object) = object else { return Readiness::Ready(locks.given(id)) };
         let mut state = object.state.lock();
@@ -220,7 +221,7 @@ impl Osc {
             if let Some(going) = going {
                 state.cache.drop_clean(going.ranges());
             }
-            // What is still dirty is so under these, too.
+            // Bytes that are still dirty are dirty under these locks, too.
             if state.dirty_locks.remove(&id) {
                 state.dirty_locks.extend(heirs);
             }
@@ -229,7 +230,7 @@ impl Osc {
         Readiness::Ready(given)
     }
 
-    /// Tells the server that locks are given back, in the background.
+    /// Cancels locks at the server, in the background.
     pub(crate) fn start_cancel(self: &Arc<Self>, ids: Vec<LockId>) {
         let osc = self.clone();
         self.spawn(async move { osc.cancel(ids).await });
@@ -245,8 +246,8 @@ impl Osc {
         ids.into_iter().for_each(|id| locks.settled(id));
     }
 
-    /// The server knows none of the locks any more. Clean bytes go, dirty ones too if `evicted`: others may have written
-    /// there since.
+    /// The server has dropped all locks. Clean bytes are dropped, and dirty ones if `evicted`, because other clients may
+    /// have written there since.
     fn lose_locks(self: &Arc<Self>, evicted: bool) {
         {
             let mut locks = self.locks.lock();
@@ -287,7 +288,7 @@ impl Osc {
         }
     }
 
-    /// Forgets objects that nobody uses, now and then.
+    /// Now and then forgets unused objects.
     pub(crate) fn sweep(&self) {
         let locks = self.locks.lock();
         let mut objects = self.objects.lock();
@@ -303,15 +304,15 @@ impl Osc {
     }
 }
 
-/// What an extent lock covers; an OST has no others.
+/// Mode and ranges of an extent lock; an OST has no other locks.
 fn extents_of(giving: &Giving) -> (LockMode, &RangeSet) {
     let Cover::Extent { mode, ranges, .. } = &giving.cover else { panic!("an OST's lock on an inode: {giving:?}") };
     assert_eq!(giving.keep, 0, "a part of an extent lock is kept: {giving:?}");
     (*mode, ranges)
 }
 
-/// The door is told to forget. It may have to wait for a read that it is in the midst of (a page fault), so reads under the
-/// very lock go on: see [`Osc::lock`].
+/// Exists while a door is being told to forget. The door may have to wait for a read that it has begun (a page fault), so
+/// reads under this very lock go on: see [`Osc::lock`].
 struct Hooking<'a>(&'a Object);
 
 impl Hooking<'_> {
@@ -342,7 +343,7 @@ impl LockHolder for Osc {
     }
 
     fn handle_glimpse(&self, callback: &GlimpseCallback) -> Result<GlimpseReply, Errno> {
-        // The lock that the server knows may be on its way back, and the changes be made under another one.
+        // The lock that the server names may be on its way back, and the changes be made under another one.
         let holds = {
             let locks = self.locks.lock();
             locks.may_hold(LockId(callback.handle)) || locks.in_the_way(callback.resource, &RangeSet::ALL)
@@ -350,7 +351,7 @@ impl LockHolder for Osc {
         if !holds {
             return Err(Errno::ENOENT);
         }
-        // Only what the server can not know: it has the rest, and newer perhaps.
+        // Report only what the server cannot know: it has the rest, perhaps newer.
         let unwritten = |o: Arc<Object>| o.state.lock().merged(ObjectAttr::default());
         let attr = self.known_object(callback.resource).map_or_else(ObjectAttr::default, unwritten);
         let idle = self.locks.lock().give_idle(LockId(callback.handle), self.now(), GLIMPSED_AGE);
@@ -392,7 +393,7 @@ impl Observer for Osc {
         self.object_bytes_max.store(most, Ordering::Relaxed);
         self.update_limits();
         if let Some(osc) = self.this.upgrade() {
-            // What a restart left without locks is written at once.
+            // Bytes that a restart left without locks are written at once.
             let objects: Vec<_> = osc.objects.lock().values().cloned().collect();
             for object in objects {
                 if object.state.lock().cache.dirty_bytes() > 0 && object.state.lock().dirty_locks.is_empty() {
@@ -405,7 +406,7 @@ impl Observer for Osc {
 }
 
 impl Osc {
-    /// The object, if anything is known of it.
+    /// The object, if this client has state for it.
     pub(crate) fn known_object(&self, fid: Fid) -> Option<Arc<Object>> {
         self.objects.lock().get(&fid).cloned()
     }

@@ -23,9 +23,9 @@ pub(super) enum LockState {
 pub(super) enum LockInput {
     /// The lock cache hands the lock over to be given back.
     Give,
-    /// The kernel was told to forget.
+    /// The kernel has been told to forget.
     DoorsTold,
-    /// Something under it is still to be written.
+    /// Bytes under the lock still have to be written.
     Busy,
     /// The lock was lost with an eviction, or an operation uses it again and will give it back at its end.
     Stop,

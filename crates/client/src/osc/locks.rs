@@ -1,5 +1,5 @@
-//! Getting extent locks: found in the cache, or asked for; one enqueue for all who want the same. Giving them back is in
-//! `giving`; what a lock means for data is the owner's.
+//! Gets extent locks: from the cache, or from the server, with one enqueue for all callers that want the same lock.
+//! `giving` gives them back; the owner decides what a lock means for data.
 
 use crate::mount::connection::Caller;
 use crate::osc::Osc;
@@ -16,21 +16,21 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// What is asked for.
+/// The lock that an operation wants.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     /// PR or PW.
     pub(crate) mode: LockMode,
-    /// What the operation needs.
+    /// Ranges that the operation needs.
     pub(crate) ranges: RangeSet,
-    /// What to ask for if no lock is there that has it, and no more than that; none lets the server give more than
-    /// `ranges`.
+    /// Ranges to request, exactly, if no cached lock covers `ranges`; none lets the server grant more than `ranges`.
     pub(crate) exactly: Option<RangeSet>,
-    /// A lock that is called back, and not given back yet, will do: for what a door writes out because of that callback.
+    /// True if a lock that was called back, and not yet given back, will do: for data that a door writes out because of
+    /// that callback.
     pub(crate) under_callback: bool,
-    /// Which group's lock, with mode GROUP; else 0.
+    /// Group of the lock, with mode GROUP; else 0.
     pub(crate) group: u64,
-    /// Bits of [`enqueue_flags`] beside NO_EXPANSION.
+    /// Further bits of [`enqueue_flags`].
     pub(crate) flags: u32,
 }
 
@@ -50,7 +50,7 @@ impl Wanted {
         Wanted { group, ..Wanted::grown(LockMode::Group, RangeSet::ALL) }
     }
 
-    /// What others are told while it is asked for.
+    /// The enqueue, as other callers see it while it is under way.
     pub(super) fn enqueueing(&self) -> Enqueueing {
         assert_eq!(self.group != 0, self.mode == LockMode::Group, "{self:?}");
         let ranges = self.exactly.clone().unwrap_or_else(|| self.ranges.clone());
@@ -63,20 +63,20 @@ impl Wanted {
     }
 }
 
-/// How an open file gets its locks, by what its program has told.
+/// How an open file gets its locks, as its program has asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Locking {
-    /// All is done under this group's locks; 0: it is in no group.
+    /// Group whose locks all operations use; 0: none.
     pub(crate) group: u64,
-    /// Locks are to cover no more than is accessed.
+    /// True if locks shall cover no more than is accessed.
     pub(crate) exact: bool,
-    /// Others of this mount hold a group lock. The server takes what it locks by itself to be theirs, so nothing is to be
-    /// left to that.
+    /// True if other open files of this mount hold a group lock. The server would take locks of its own for this client
+    /// to be the group's, so this client must not rely on those.
     pub(crate) beside_group: bool,
 }
 
 impl Locking {
-    /// The lock to ask for, for these bytes.
+    /// The lock to request for these bytes.
     pub(crate) fn wanted(self, mode: LockMode, ranges: RangeSet) -> Wanted {
         match self {
             Locking { group: 1.., .. } => Wanted::of_group(self.group),
@@ -85,12 +85,12 @@ impl Locking {
         }
     }
 
-    /// Whether the program has told how.
+    /// True if the program has asked for a certain way.
     pub(crate) fn is_told(self) -> bool {
         self.group != 0 || self.exact
     }
 
-    /// Whether data that goes around the cache needs a lock of its own, too.
+    /// True if data that goes around the cache needs a lock, too.
     pub(crate) fn always(self) -> bool {
         self.group != 0 || self.beside_group
     }
@@ -100,16 +100,16 @@ impl Locking {
 pub(crate) struct LockGuard {
     osc: Arc<Osc>,
     pub(crate) id: LockId,
-    /// Locks are lost all at once, and this counts how often; the other one, how often by an eviction.
+    /// The OSC's counters when the lock was found: of losses of all locks, and of losses by an eviction.
     epoch: u64,
     evictions: u64,
-    /// The server said that clients are in each other's way.
+    /// True if the server said that clients are in each other's way.
     pub(crate) contended: bool,
     is_released: bool,
 }
 
 impl LockGuard {
-    /// Ends the use, and waits until the lock is given back if that is due.
+    /// Ends the use; if the lock has to be given back now, waits until that is done.
     pub(crate) async fn give_back(mut self) {
         if let Some(giving) = self.release() {
             self.osc.clone().give(giving).await;
@@ -122,12 +122,12 @@ impl LockGuard {
         if released { None } else { self.osc.locks.lock().release(self.id, self.osc.now()) }
     }
 
-    /// Whether an eviction or restart of the server has taken it.
+    /// True if an eviction or a restart of the server has taken the lock.
     pub(crate) fn is_lost(&self) -> bool {
         self.osc.epoch.load(Ordering::Acquire) != self.epoch
     }
 
-    /// Whether an eviction has taken it: others may have had the bytes since.
+    /// True if an eviction has taken the lock: other clients may have changed the bytes since.
     pub(crate) fn is_evicted(&self) -> bool {
         self.osc.evictions.load(Ordering::Acquire) != self.evictions
     }
@@ -147,7 +147,7 @@ impl Osc {
         LockGuard { osc: self.clone(), id, epoch, evictions, contended, is_released: false }
     }
 
-    /// A lock that is here already.
+    /// Finds a cached lock.
     pub(crate) fn find_lock(self: &Arc<Self>, object: &Object, ask: &Wanted) -> Option<LockGuard> {
         let want = ask.want();
         let mut locks = self.locks.lock();
@@ -155,14 +155,14 @@ impl Osc {
         if found.is_none() && ask.under_callback {
             found = locks.find_even_called_back(object.fid, &want);
         }
-        // Under the mutex, so that the epoch is the lock's.
+        // While the mutex is held, so that the epoch is the one of the lock.
         found.map(|id| self.guard(id, false))
     }
 
-    /// A lock that covers what is asked for: from the cache, or from the server.
+    /// Gets a lock that covers the wanted ranges: from the cache, or from the server.
     ///
-    /// Who only reads is content with a lock that is being given back while the door is told to forget what it protects:
-    /// the door may wait for this very read.
+    /// A read may use a lock that is being given back while the door is told to forget what the lock protects: the door
+    /// may wait for this very read.
     pub(crate) async fn lock(
         self: &Arc<Self>,
         caller: &Caller,
@@ -214,7 +214,7 @@ impl Osc {
         }
     }
 
-    /// A group's lock: whoever else of this client asks for one may be of another group.
+    /// Gets a group's lock. Enqueues are not shared, because those of other callers may be for another group.
     async fn group_lock(
         self: &Arc<Self>,
         caller: &Caller,
@@ -228,7 +228,8 @@ impl Osc {
         }
     }
 
-    /// In a task of its own, so that what is granted to somebody who no longer waits is kept or given back in order.
+    /// Requests the lock in a task of its own, so that a lock granted to a caller that no longer waits is kept or given
+    /// back in order.
     pub(super) fn ask_server(
         self: &Arc<Self>,
         caller: &Caller,
@@ -239,7 +240,7 @@ impl Osc {
         let (send, receive) = oneshot::channel();
         self.connection.mount().rt.spawn(async move {
             let answer = osc.enqueue(&caller, &object, &ask).await;
-            // Nobody shares a group's lock.
+            // Enqueues of group locks are not shared.
             if ask.group == 0 {
                 object.state.lock().end_enqueue(&ask.enqueueing());
             }
@@ -267,14 +268,15 @@ impl Osc {
         }
     }
 
-    /// Sends an enqueue and books the lock it brings, if it brings one that is good.
+    /// Sends an enqueue and records the granted lock, if there is one and it is valid.
     async fn send_enqueue(
         self: &Arc<Self>,
         caller: &Caller,
         object: &Arc<Object>,
         body: &Enqueue,
     ) -> Result<(Option<LockGuard>, EnqueueReply), Errno> {
-        // Outside of the window of RPCs in flight, or those who wait for a lock would keep its holder from writing.
+        // Outside the window of RPCs in flight: otherwise callers that wait for a lock would keep its holder from
+        // writing.
         let options = CallOptions { high_priority: true, ..caller.options() };
         let ticket = self.locks.lock().begin();
         let answer = self.connection.call::<EnqueueReply>(Opcode::LdlmEnqueue, body, options).await;
@@ -304,11 +306,11 @@ impl Osc {
         if reply.mode == LockMode::Nl {
             return Ok(None);
         }
-        // A request without a lock names this handle.
+        // Handle 0 means no lock, so no granted lock may have it.
         if reply.handle == 0 {
             return Err(Errno::EPROTO);
         }
-        // A set is granted as it was asked for; a single range may have grown.
+        // A set is granted as it was requested; a single range may have grown.
         let ranges = match body.more.is_empty() {
             true => RangeSet::from_wire(reply.start, reply.end, &[]),
             false => RangeSet::from_wire(body.start, body.end, &body.more),
@@ -318,15 +320,15 @@ impl Osc {
         if locks.granted(ticket, id, object.fid, cover, called_back, self.now()) == Arrival::Dead {
             return Ok(None);
         }
-        // Before anybody can find the lock, which says that this is true.
+        // Before any operation can find the lock, which makes these attributes true.
         if let Some(attr) = &reply.attr {
             object.state.lock().learn(attr);
         }
         Ok(Some(self.guard(id, reply.flags & reply_flags::CONTENDED != 0)))
     }
 
-    /// The attributes of an object, with what this client has not written yet, and others neither: from memory where a
-    /// lock allows, else the server is asked, who asks the writers.
+    /// The attributes of an object, including changes that this client or others have not yet written: from the cache
+    /// where a lock allows it, otherwise from the server, which asks the writers.
     pub(crate) async fn glimpse(self: &Arc<Self>, caller: &Caller, object: &Arc<Object>) -> Result<ObjectAttr, Errno> {
         match self.known_attr(object) {
             Some(attr) => Ok(attr),
@@ -334,7 +336,7 @@ impl Osc {
         }
     }
 
-    /// The same; none if it takes longer, or the target is deactivated.
+    /// As [`Osc::glimpse`]; none if it takes longer than `patience`, or the target is deactivated.
     pub(crate) async fn glimpse_within(
         self: &Arc<Self>,
         caller: &Caller,
@@ -344,7 +346,7 @@ impl Osc {
         let (osc, object, caller) = (self.clone(), object.clone(), *caller);
         let (send, receive) = oneshot::channel();
         let rt = &self.connection.mount().rt;
-        // In a task of its own: a lock that it brings late is booked all the same.
+        // In a task of its own, so that a lock that comes late is recorded all the same.
         rt.spawn(async move {
             let _ = send.send(osc.glimpse(&caller, &object).await);
         });
@@ -358,7 +360,8 @@ impl Osc {
         }
     }
 
-    /// What the server knows of an object, with what other clients have not written yet. `learn`: also this client's.
+    /// Asks the server for an object's attributes, including changes that clients have not yet written. `learn` keeps the
+    /// size even if no lock came.
     pub(super) async fn glimpse_server(
         self: &Arc<Self>,
         caller: &Caller,
@@ -387,12 +390,14 @@ impl Osc {
         }
     }
 
-    /// An answer to what was done under a lock. An error is ESTALE if the lock was lost: it may be begun again.
+    /// The result of an operation under a lock. An error becomes ESTALE if the lock was lost: the operation may begin
+    /// again.
     pub(crate) fn or_lost<T>(&self, guard: &LockGuard, answer: Result<T, Errno>) -> Result<T, Errno> {
         answer.map_err(|error| if guard.is_lost() { Errno::ESTALE } else { error })
     }
 
-    /// The attributes, if a lock on the whole object makes them known; not while this client has them changed at the server.
+    /// The attributes, if a lock on the whole object makes them known and this client is not changing the object at the
+    /// server.
     pub(crate) fn known_attr(&self, object: &Object) -> Option<ObjectAttr> {
         let locks = self.locks.lock();
         let known = locks.covers_to_eof(object.fid, 0);
@@ -400,7 +405,7 @@ impl Osc {
         (known && !state.is_changing()).then(|| state.visible())
     }
 
-    /// The size, if a lock on the object's end makes it known; as for [`Osc::known_attr`].
+    /// The size, if a lock on the object's end makes it known; otherwise as [`Osc::known_attr`].
     pub(crate) fn known_size(&self, object: &Object) -> Option<u64> {
         let locks = self.locks.lock();
         let state = object.state.lock();

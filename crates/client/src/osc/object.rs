@@ -1,5 +1,5 @@
-//! One object as this client knows it: its cached bytes, its attributes with what is not written yet, and the file it
-//! belongs to. Which locks cover it is in `locks`; RPCs are elsewhere.
+//! One object as this client knows it: its cached bytes, its attributes with changes not written yet, and the file it
+//! belongs to. `locks` knows which locks cover it; RPCs are elsewhere.
 
 use crate::cache::budget::{CacheId, Eviction};
 use crate::cache::fills::FillTicket;
@@ -23,11 +23,11 @@ pub(crate) struct Object {
     pub(crate) fid: Fid,
     place: OnceLock<Place>,
     pub(crate) state: Mutex<ObjectState>,
-    /// Something in `state` changed that somebody may wait for.
+    /// Notified when `state` changes in a way that a task may wait for.
     pub(crate) changed: Notify,
-    /// Held alone while a truncation is at the server, and shared while other changes of data are, all under locks of ours:
-    /// a change that the server made after a truncation can be replayed after that one only, and of a truncation without
-    /// an answer there is no replay.
+    /// Held exclusively while a truncation is at the server, and shared while other changes of data are, all under locks
+    /// of this client. A change that the server made after a truncation can only be replayed after it, and a truncation
+    /// without a reply is not replayed.
     pub(crate) truncating: RwLock<()>,
     cache_id: CacheId,
     memory: Arc<Memory>,
@@ -37,11 +37,11 @@ pub(crate) struct Object {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ObjectOf {
     pub(crate) object: Fid,
-    /// The file.
+    /// FID of the file.
     pub(crate) parent: Fid,
-    /// Which of the file's stripes it is, over all components.
+    /// Number of the stripe in the file, over all components.
     pub(crate) stripe_index: u32,
-    /// Generation of the layout that told so.
+    /// Generation of the layout that has this stripe.
     pub(crate) layout_version: u32,
     /// Owner of the file, to whom new space is charged.
     pub(crate) uid: u32,
@@ -50,52 +50,52 @@ pub(crate) struct ObjectOf {
     pub(crate) now: Timestamp,
 }
 
-/// Where an object is in its file.
+/// Place of an object in its file.
 pub(crate) struct Place {
     pub(crate) file: Arc<FileState>,
     pub(crate) map: StripeMap,
 }
 
-/// What changes.
+/// The changing state of an object, under its mutex.
 #[derive(Default)]
 pub(crate) struct ObjectState {
     pub(crate) cache: ObjectCache,
-    /// As of the server, without what it was not sent; true only while locks say so.
+    /// The server's attributes, without changes that were not sent to it; true only while locks make them so.
     attr: ObjectAttr,
     /// When the dirty bytes were last written to, or their mtime was set.
     written_at: Timestamp,
     /// The mtime that a program set after they were written.
     mtime_set: Option<Timestamp>,
-    /// For whom and how they are to be written back.
+    /// Owner and caller for whom the dirty bytes are to be written back.
     pub(crate) writer: Option<(ObjectOf, Caller)>,
-    /// The locks that bytes were made dirty under since they were last all written.
+    /// Locks under which bytes became dirty since all were last written.
     pub(crate) dirty_locks: BTreeSet<LockId>,
-    /// The object waits in the queue of those that are written back when their time comes.
+    /// True while the object is queued for being written back because of the age of its dirty bytes.
     pub(crate) aging: bool,
-    /// It waits in the queue of those with enough for a full RPC.
+    /// True while the object is queued because it has enough bytes for a full RPC.
     pub(crate) ready: bool,
-    /// Flushes under way, by number, with the lock each names.
+    /// Flushes under way by number, each with the lock that it names.
     flushes: BTreeMap<u64, LockId>,
-    /// The number of the next flush: so many have begun.
+    /// Number of the next flush, which is also how many have begun.
     next_flush: u64,
     flushes_ended: u64,
-    /// What is being changed at the server.
+    /// Changes under way at the server.
     changes: Vec<Change>,
-    /// Readers who wait for a fill that somebody else began; they are woken when its entry is dropped.
+    /// Readers that wait for a fill begun by another reader; dropping its entry wakes them.
     pub(crate) fill_waiters: FxHashMap<FillTicket, Vec<oneshot::Sender<()>>>,
     /// Enqueues under way.
     pub(crate) enqueues: Vec<Enqueueing>,
-    /// Locks that a door is being told to forget the data of, and how often one was.
+    /// How many locks are being given back for which a door is forgetting the data, and how many were in all.
     hooks: u32,
     hooks_begun: u64,
 }
 
-/// A range being changed at the server, without a lock of ours or under one. Others may see the new bytes, or the new size,
-/// before we have the answer.
+/// A range being changed at the server, with or without a lock of this client. Others may see the new bytes, or the new
+/// size, before this client has the reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) range: Extent,
-    /// No cached write may come into it meanwhile.
+    /// True if no cached write may come in between.
     pub(crate) exclusive: bool,
 }
 
@@ -104,12 +104,12 @@ pub(crate) struct Change {
 pub(crate) struct Enqueueing {
     pub(crate) mode: LockMode,
     pub(crate) ranges: RangeSet,
-    /// The server may grant more than was asked for.
+    /// True if the server may grant more than was requested.
     pub(crate) grows: bool,
 }
 
 impl Enqueueing {
-    /// Whether what it brings will probably do for `ranges` in `mode`.
+    /// True if the lock it brings will probably do for `ranges` in `mode`.
     pub(crate) fn may_serve(&self, mode: LockMode, ranges: &RangeSet) -> bool {
         let mode_fits = self.mode == mode || (mode == LockMode::Pr && self.mode == LockMode::Pw);
         mode_fits && (self.grows || self.ranges.contains(ranges))
@@ -131,7 +131,7 @@ impl Object {
         object
     }
 
-    /// Says which file it belongs to, and which of its stripes it is.
+    /// Sets the file that the object belongs to, and its place in it.
     pub(crate) fn set_place(&self, file: &Arc<FileState>, map: impl FnOnce() -> StripeMap) {
         if self.place.get().is_none() {
             let _ = self.place.set(Place { file: file.clone(), map: map() });
@@ -142,19 +142,19 @@ impl Object {
         self.place.get()
     }
 
-    /// Books the memory of the cache; to be called with the state after a change.
+    /// Updates the memory account of the cache; to be called with the state after a change.
     pub(crate) fn account(&self, state: &ObjectState) {
         self.memory.update(self.cache_id, &state.cache);
     }
 
-    /// Panics if something of it is counted wrong, here or at the mount. Looks at everything: for rare moments.
+    /// Panics if bytes are counted wrong, here or at the mount. Visits everything, so it is for rare moments.
     pub(crate) fn assert_sound(&self, state: &ObjectState) {
         state.assert_sound();
         self.memory.assert_booked(self.cache_id, &state.cache);
     }
 
-    /// Keeps truncations by this client off from a change of data under a lock. Without a lock, the server may have to wait
-    /// for other clients, and nobody may wait for that.
+    /// Keeps truncations by this client away from a change of data under a lock. Returns none without a lock: the server
+    /// may then have to wait for other clients, and a truncation must not wait for that.
     pub(crate) async fn without_truncation(&self, lock: LockId) -> Option<RwLockReadGuard<'_, ()>> {
         match lock {
             LockId(0) => None,
@@ -199,14 +199,15 @@ impl Drop for Object {
 }
 
 impl ObjectState {
-    /// A reply told the attributes: the latest count.
+    /// Takes attributes from a reply, unless newer ones are known.
     pub(crate) fn learn(&mut self, attr: &ObjectAttr) {
         if attr.version >= self.attr.version {
             self.attr = attr.clone();
         }
     }
 
-    /// The same, of an object that others make longer at the same time: where it ended there is more now.
+    /// As [`ObjectState::learn`], for an object that other clients make longer at the same time: bytes beyond the old end
+    /// are dropped if there is more now.
     pub(crate) fn learn_grown(&mut self, attr: &ObjectAttr) {
         let end = self.size();
         if let Some(beyond) = Extent::new(end, u64::MAX).filter(|_| attr.size > end) {
@@ -215,12 +216,12 @@ impl ObjectState {
         self.learn(attr);
     }
 
-    /// Nothing is known any more, not even how late.
+    /// The object's attributes become unknown, including their version.
     pub(crate) fn unlearn(&mut self) {
         self.attr = ObjectAttr::default();
     }
 
-    /// Bytes were written to the cache at this time.
+    /// Records that bytes were written to the cache, at the time `of.now`.
     pub(crate) fn note_write(&mut self, of: &ObjectOf, caller: &Caller, lock: LockId) {
         if !self.has_unwritten() || of.now >= self.written_at {
             (self.written_at, self.mtime_set) = (of.now, None);
@@ -230,13 +231,13 @@ impl ObjectState {
         self.dirty_locks.insert(lock);
     }
 
-    /// For whom and how the dirty bytes, of which there are some, are to be written back.
+    /// Owner and caller for whom the dirty bytes are to be written back; there must be some.
     pub(crate) fn written_for(&self) -> (ObjectOf, Caller) {
         let Some((of, caller)) = self.writer else { panic!("{} dirty bytes are nobody's", self.cache.dirty_bytes()) };
         (ObjectOf { now: self.written_at, ..of }, caller)
     }
 
-    /// A flush that names `lock` is under way from now on; its number.
+    /// Begins a flush that names `lock`. Returns its number.
     pub(crate) fn begin_flush(&mut self, lock: LockId) -> u64 {
         let number = self.next_flush;
         self.next_flush += 1;
@@ -245,19 +246,19 @@ impl ObjectState {
         number
     }
 
-    /// A flush is over. Each is once.
+    /// Ends a flush; each ends once.
     pub(crate) fn end_flush(&mut self, number: u64) {
         assert!(self.flushes.remove(&number).is_some(), "flush {number} is over, of which {:?} are not", self.flushes);
         self.flushes_ended += 1;
         self.assert_flushes();
     }
 
-    /// Whether a flush under way names the lock.
+    /// True if a flush under way names the lock.
     pub(crate) fn is_flushing_under(&self, lock: LockId) -> bool {
         self.flushes.values().any(|named| *named == lock)
     }
 
-    /// Whether all flushes have ended with numbers below `newest`.
+    /// True if all flushes with numbers below `newest` have ended.
     pub(crate) fn is_flushed_before(&self, newest: u64) -> bool {
         assert!(newest <= self.next_flush, "flush {newest} is waited for, {} have begun", self.next_flush);
         self.flushes.keys().next().is_none_or(|first| *first >= newest)
@@ -273,18 +274,18 @@ impl ObjectState {
         self.flushes_ended
     }
 
-    /// Whether there are flushes under way.
+    /// True if flushes are under way.
     pub(crate) fn is_flushing(&self) -> bool {
         !self.flushes.is_empty()
     }
 
-    /// Flushes begun are those ended and those under way, and only they have bytes on their way.
+    /// Every flush that has begun has either ended or is under way.
     fn assert_flushes(&self) {
         let (begun, ended, open) = (self.next_flush, self.flushes_ended, self.flushes.len() as u64);
         assert_eq!(begun, ended + open, "flushes begun, of which {ended} ended and {open} are under way");
     }
 
-    /// Panics if something is counted wrong. Looks at everything: for rare moments.
+    /// Panics if something is counted wrong. Visits everything, so it is for rare moments.
     pub(crate) fn assert_sound(&self) {
         self.assert_flushes();
         self.cache.assert_sound();
@@ -293,7 +294,7 @@ impl ObjectState {
         assert!(self.cache.writing_bytes() == 0 || self.is_flushing(), "bytes are on their way in no flush");
     }
 
-    /// A door is being told to forget.
+    /// Begins to tell a door to forget.
     pub(crate) fn begin_hook(&mut self) {
         self.hooks += 1;
         self.hooks_begun += 1;
@@ -311,14 +312,15 @@ impl ObjectState {
         (self.hooks, self.hooks_begun)
     }
 
-    /// An enqueue is over that [`ObjectState::enqueues`] has.
+    /// Removes an enqueue that has ended from [`ObjectState::enqueues`].
     pub(crate) fn end_enqueue(&mut self, over: &Enqueueing) {
         let at = self.enqueues.iter().position(|enqueue| enqueue == over);
         let Some(at) = at else { panic!("{over:?} is over, and is none of {:?}", self.enqueues) };
         self.enqueues.swap_remove(at);
     }
 
-    /// A change at the server begins, unless it or another must be alone: whether it does.
+    /// Begins a change at the server, unless it is exclusive and overlaps another exclusive one. Returns whether it
+    /// begins.
     pub(crate) fn begin_change(&mut self, change: Change) -> bool {
         let may = !change.exclusive || !self.excludes(&change.range);
         if may {
@@ -327,7 +329,7 @@ impl ObjectState {
         may
     }
 
-    /// A change at the server is over.
+    /// Ends a change at the server.
     pub(crate) fn end_change(&mut self, over: Change) {
         let at = self.changes.iter().position(|change| *change == over);
         let Some(at) = at else { panic!("{over:?} is over, and is none of {:?}", self.changes) };
@@ -336,28 +338,28 @@ impl ObjectState {
         assert!(!again, "{over:?} was not alone: {:?}", self.changes);
     }
 
-    /// Whether cached writes are kept out of a part of the range.
+    /// True if cached writes are kept out of a part of the range.
     pub(crate) fn excludes(&self, range: &Extent) -> bool {
         self.changes.iter().any(|change| change.exclusive && change.range.overlaps(range))
     }
 
-    /// Whether something is being changed at the server.
+    /// True if something is being changed at the server.
     pub(crate) fn is_changing(&self) -> bool {
         !self.changes.is_empty()
     }
 
-    /// Whether others may know newer bytes of the range than the cache, whatever locks are here.
+    /// True if other clients may know newer bytes of the range than the cache, whatever locks are held.
     pub(crate) fn is_outdated(&self, range: &Extent) -> bool {
         self.changes.iter().any(|change| change.range.overlaps(range))
     }
 
-    /// The mtime that goes with them, if it is another.
+    /// The mtime that a program set for the dirty bytes, if any.
     pub(crate) fn mtime_set(&self) -> Option<Timestamp> {
         self.mtime_set
     }
 
-    /// Has the dirty bytes carry an mtime that was set at `ctime`: whether there are some that will be written after all
-    /// that is being written, or by a later ctime.
+    /// Makes the dirty bytes carry an mtime that was set at `ctime`. Returns whether they do: there have to be dirty
+    /// bytes that will be written after everything under way, or `ctime` has to be later.
     pub(crate) fn set_mtime(&mut self, mtime: Timestamp, ctime: Timestamp) -> bool {
         let is_last = ctime > self.written_at || ctime == self.written_at && self.flushes.is_empty();
         let carries = is_last && self.cache.dirty_bytes() > 0;
@@ -376,12 +378,12 @@ impl ObjectState {
         self.attr.size.max(self.cache.end_of_dirty().unwrap_or(0))
     }
 
-    /// The attributes with what is not written yet, on top of what the server knows.
+    /// The server's attributes with the changes that were not written yet.
     pub(crate) fn visible(&self) -> ObjectAttr {
         self.merged(self.attr.clone())
     }
 
-    /// `attr` with what is not written yet.
+    /// `attr` with the changes that were not written yet.
     pub(crate) fn merged(&self, mut attr: ObjectAttr) -> ObjectAttr {
         attr.size = attr.size.max(self.cache.end_of_dirty().unwrap_or(0));
         if self.has_unwritten() && self.written_at >= attr.ctime {
@@ -389,7 +391,7 @@ impl ObjectState {
             attr.ctime = self.written_at;
         }
         let unwritten = (self.cache.dirty_bytes() + self.cache.writing_bytes()).div_ceil(512);
-        // Some of it may overwrite what has its blocks.
+        // Some of these bytes may overwrite blocks that the server already counts.
         let full = attr.blocks.max(attr.size.div_ceil(4096) * 8);
         attr.blocks = (attr.blocks + unwritten).min(full);
         attr

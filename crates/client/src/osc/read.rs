@@ -1,4 +1,4 @@
-//! Reading an object: what is cached, what has to be fetched, what another reader is fetching; and fetching ahead.
+//! Reads an object: cached bytes, bytes to be fetched, bytes that another reader is fetching; and fetches ahead.
 
 use crate::cache::fills::{FillLimits, FillRequest, FillTicket, part_of};
 use crate::cache::object::{ObjectCache, Piece};
@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// A read request whose reply will be cached. Dropped before that was done, it is abandoned.
+/// A read request whose reply will be cached. Dropping it before that abandons it.
 struct Fill {
     object: Arc<Object>,
     request: FillRequest,
@@ -24,7 +24,7 @@ struct Fill {
 }
 
 impl Fill {
-    /// Ends it, and wakes those who wait for its bytes. Under the object's lock.
+    /// Ends the fill, and wakes readers that wait for its bytes. The caller holds the object's lock.
     fn end(&mut self, state: &mut ObjectState, end: impl FnOnce(&mut ObjectCache, FillTicket)) {
         assert!(!self.is_over, "{:?} of {} ends twice", self.request, self.object.fid);
         self.is_over = true;
@@ -44,18 +44,18 @@ impl Drop for Fill {
 
 /// The next step of a read, after a look at the cache.
 enum Next {
-    /// Everything is there.
+    /// All bytes have been found.
     Done,
-    /// Send these.
+    /// Send these requests.
     Fetch(Vec<Fill>),
-    /// Somebody else fetches it.
+    /// Wait for the request of another reader.
     Await(oneshot::Receiver<()>),
 }
 
 impl Osc {
-    /// Reads under a lock on the range: fewer bytes if the object ends within. ESTALE if the lock was lost, or this
-    /// client writes there without one: then the server knows, who must be asked without this lock in hand, for the
-    /// write may be waiting for it.
+    /// Reads under a lock on the range; fewer bytes if the object ends within. ESTALE if the lock was lost, or this
+    /// client writes there without a lock: then only the server knows the bytes. The caller must ask it without holding
+    /// this lock, because the write may be waiting for it.
     pub(crate) async fn read(
         self: &Arc<Self>,
         guard: &LockGuard,
@@ -79,13 +79,14 @@ impl Osc {
                     let fetched = try_join_all(fills.into_iter().map(|fill| self.fetch(guard, caller, fill))).await?;
                     found.extend(fetched.into_iter().flatten());
                 }
-                // An error means that the fill is over, as it is meant to.
+                // An error just means that the fill has ended.
                 Next::Await(end) => drop(end.await),
             }
         }
     }
 
-    /// Takes what is cached of the open ranges into `found`, and begins to fetch what nobody fetches; what is left is open.
+    /// Takes the cached bytes of the open ranges into `found`, and begins fetches that no other reader has begun. The
+    /// rest stays open.
     fn look_up(
         &self,
         object: &Arc<Object>,
@@ -118,7 +119,7 @@ impl Osc {
             return Next::Done;
         }
         missing.sort_unstable_by_key(|range| range.start);
-        // The lock covers all of the read, so what lies between two missing parts may be read with them.
+        // The lock covers the whole read, so the bytes between two missing parts may be read with them.
         let (fills, left) = self.begin_fills(object, state, &[missing]);
         let fetched = fills.iter().flat_map(|fill| &fill.request.holes).map(|hole| hole.end - hole.start);
         ReadAheadStats::count(&stats.misses, fetched.sum::<u64>());
@@ -133,7 +134,8 @@ impl Osc {
         Next::Await(end)
     }
 
-    /// Requests for what is missing of the ranges, and what is missing beside; see [`ObjectCache::begin_fills`].
+    /// Begins fills for the missing parts of the ranges. Returns the requests, and the parts left; see
+    /// [`ObjectCache::begin_fills`].
     fn begin_fills(
         &self,
         object: &Arc<Object>,
@@ -146,7 +148,7 @@ impl Osc {
         (wanted.requests.into_iter().map(fill).collect(), wanted.open)
     }
 
-    /// The bytes of the fill's holes, in the cache and out of it.
+    /// Fetches the bytes of the fill's holes, into the cache and for the caller.
     async fn fetch(
         self: &Arc<Self>,
         guard: &LockGuard,
@@ -163,7 +165,7 @@ impl Osc {
         {
             let mut state = object.state.lock();
             if guard.is_lost() {
-                // Dropped with the fill, which takes the mutex.
+                // Release the mutex first, because dropping the fill takes it.
                 drop(state);
                 return Err(Errno::ESTALE);
             }
@@ -181,7 +183,8 @@ impl Osc {
         Ok(brought.collect())
     }
 
-    /// The bytes of `range` up to the object's end, out of pieces in any order; zeros where there is none.
+    /// The bytes of `range` up to the object's end, put together from pieces in any order, with zeros where there is
+    /// none.
     fn put_together(&self, object: &Object, range: Range<u64>, mut found: Vec<(u64, Payload)>) -> Payload {
         if let [(at, data)] = &mut found[..]
             && *at == range.start
@@ -205,8 +208,8 @@ impl Osc {
         out
     }
 
-    /// Fetches ranges into the cache, which are ascending and which the lock covers, in the background: how many of them, from
-    /// the first on. As many as there is room for.
+    /// Begins to fetch ranges into the cache, in the background. The ranges are ascending, and the lock covers them.
+    /// Returns how many of them, counted from the first, there was room for.
     pub(crate) fn read_ahead(
         self: &Arc<Self>,
         object: &Arc<Object>,
@@ -221,7 +224,7 @@ impl Osc {
                 return ranges.len();
             }
             let (size, has_room) = (state.size(), !state.cache.has_many_fills());
-            // Apart, for the lock need not cover what lies between.
+            // One group for each range, because the lock need not cover what lies between them.
             let clip = |r: &Range<u64>| r.start.min(size)..r.end.min(size);
             let inside: Vec<Vec<Range<u64>>> = ranges.iter().map(|r| std::iter::once(clip(r)).collect()).collect();
             let fits = |range: &&Vec<Range<u64>>| {
@@ -244,7 +247,7 @@ impl Osc {
         begun
     }
 
-    /// Where data, or a hole, begins at or after `offset`, under a lock from there to the end.
+    /// Offset at or after `offset` where data, or a hole, begins, under a lock from there to the end.
     pub(crate) async fn seek(
         self: &Arc<Self>,
         caller: &Caller,
@@ -268,7 +271,7 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// More of it; false if that is too much.
+    /// Adds bytes; false if that is too much.
     fn add(&mut self, bytes: u64) -> bool {
         let fits = self.osc.memory().begin_ahead(bytes);
         self.bytes += if fits { bytes } else { 0 };

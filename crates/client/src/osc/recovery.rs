@@ -1,5 +1,5 @@
-//! What an OST that was started anew is told of the locks that this client has, so that it has them again under the names
-//! that requests carry. Bytes that were written and not committed come back before, by the import's own doing.
+//! Replays this client's locks to a restarted OST, so that it has them again under the handles that requests name. The
+//! import replays writes that were not committed, before that.
 
 use crate::osc::Osc;
 use futures_util::stream::{self, StreamExt};
@@ -11,11 +11,11 @@ use nacre_wire::Opcode;
 use nacre_wire::ldlm::{Enqueue, EnqueueReply, LockKind, enqueue_flags};
 use std::sync::Arc;
 
-/// Locks under way at once.
+/// Number of locks that are replayed at once.
 const WINDOW: usize = 64;
 
 impl Osc {
-    /// Brings back all locks, also those that are being given back: what is written under them is on its way.
+    /// Replays all locks, even those that are being given back, because bytes are being written under them.
     pub(super) async fn replay_locks(self: Arc<Self>) -> Result<(), RpcError> {
         let all = self.locks.lock().all();
         let replays = all.into_iter().map(|(id, object, cover)| self.replay_lock(id, object, cover));

@@ -1,5 +1,5 @@
-//! The RPCs of an OST, one function each: checksums both ways, and the repetition of what they caught. Which lock goes
-//! along, what is cached of the answer and when to write is decided elsewhere.
+//! The RPCs of an OST, one function each: checksums both ways, and repetition after a mismatch. Which lock goes along,
+//! which bytes of a reply are cached and when to write is decided elsewhere.
 
 use crate::mount::connection::Caller;
 use crate::osc::Osc;
@@ -23,26 +23,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Bytes that an OST may have acknowledged and not committed before it is asked to commit; with twice as many writes wait.
-/// All OSTs together: as many as the mount may cache (`max_cached_mb`).
+/// Bytes that an OST may have acknowledged and not committed before the client asks it to commit; with twice as many,
+/// writes wait. The bound for all OSTs together is the mount's cache size (`max_cached_mb`).
 pub(crate) const UNSTABLE_MAX: u64 = 256 << 20;
-/// An OST that has less is not what fills the memory: to ask it for a commit would only cost time.
+/// Less than this does not fill the memory, and asking for a commit would only cost time.
 const UNSTABLE_MIN: u64 = 4 << 20;
 
 /// A write RPC.
 pub(crate) struct WriteOut {
     pub(crate) of: ObjectOf,
     pub(crate) caller: Caller,
-    /// Ascending, not touching.
+    /// Extents, ascending and not touching.
     pub(crate) extents: Vec<(u64, Payload)>,
-    /// What mtime becomes, if not the time of the write.
+    /// The mtime to set, if it is not the time of the write.
     pub(crate) mtime: Option<Timestamp>,
-    /// Whether the space was granted.
+    /// True if the space was granted.
     pub(crate) granted: bool,
     pub(crate) report: GrantReport,
-    /// The lock's handle; 0 if the server is to take one.
+    /// Handle of the lock; 0 if the server is to take one.
     pub(crate) lock: u64,
-    /// Others wait for it.
+    /// True if other clients wait for the write.
     pub(crate) urgent: bool,
 }
 
@@ -58,12 +58,13 @@ impl Osc {
     }
 
     fn io_options(&self, caller: &Caller, bulk: Bulk, lock: u64, urgent: bool) -> CallOptions {
-        // Without a lock of ours the server may have to wait for other clients' locks. So such a request is outside of the
-        // window of RPCs in flight: else it could keep from being written what those other clients wait for.
+        // Without a lock of this client, the server may have to wait for other clients' locks. So such a request is
+        // outside the window of RPCs in flight: otherwise it could delay the very writes that those other clients wait
+        // for.
         CallOptions { lane: Lane::Io, bulk, high_priority: urgent || lock == 0, ..caller.options() }
     }
 
-    /// A change is made again if the server loses it.
+    /// Options of a change, which is replayed if the server loses it.
     fn changing(&self, object: Fid, options: CallOptions) -> CallOptions {
         CallOptions { replay: true, on_commit: Some(self.lost.watch([object])), ..options }
     }
@@ -114,8 +115,8 @@ impl Osc {
         Ok(replies.into_iter().next().unwrap_or_default())
     }
 
-    /// Sees to it that what is kept until it is durable does not fill the memory: has the OST commit in good time, and
-    /// waits for that if it does not keep up.
+    /// Bounds the memory of writes that are kept until they are durable: asks the OST to commit in good time, and waits
+    /// for that if the OST does not keep up.
     async fn bound_unstable(&self) {
         let (own, mount) = (self.connection.unstable().1, self.connection.mount());
         let is_over = |n| {
@@ -135,7 +136,7 @@ impl Osc {
         }
     }
 
-    /// Has the OST commit what it has; the reply tells what is durable. If it fails, others will notice.
+    /// Asks the OST to commit; the reply tells what is durable. An error here will show in other requests.
     async fn have_committed(&self) {
         let body = ost::Sync { fid: Fid::default() };
         let _ = self.connection.call::<()>(Opcode::OstSync, &body, CallOptions::default()).await;
@@ -171,7 +172,7 @@ impl Osc {
             let sent = if self.corrupts("osc.write.corrupt") { damaged(&data) } else { data.clone() };
             let options = self.io_options(&out.caller, Bulk::Send(sent), out.lock, out.urgent);
             let options = self.changing(of.object, options);
-            // After an eviction others may have written there.
+            // Not repeated after an eviction, because other clients may have written there since.
             match self.connection.call_once::<WriteReply>(Opcode::OstWrite, &body, options).await {
                 Err(Errno::EBADMSG) => {
                     self.warn_mismatch("write", of.object, body.extents[0].offset, data.len());
@@ -183,7 +184,7 @@ impl Osc {
         Err(Errno::EIO)
     }
 
-    /// `rpc_stats`.
+    /// The parameter `rpc_stats`.
     pub(crate) fn read_rpc_stats(&self) -> Histograms {
         let import = self.connection.import();
         self.rpc_stats.read_data(&Traffics {
@@ -254,7 +255,7 @@ impl Osc {
         Ok(self.connection.call_once::<WriteReply>(Opcode::OstFallocate, &body, options).await?.body.attr)
     }
 
-    /// Where data, or a hole, begins at or after `offset` of the object, as of the server.
+    /// Offset at or after `offset` of the object where data, or a hole, begins, as the server knows it.
     pub(crate) async fn seek_rpc(
         &self,
         caller: &Caller,
@@ -268,7 +269,8 @@ impl Osc {
         Ok(reply.body.offset)
     }
 
-    /// Where an object has space on the OST's disk, from `offset` on. What is dirty here gets some before.
+    /// Extents of an object on the OST's disk, from `offset` on. Dirty bytes of this client are written first, so that
+    /// they have space.
     pub(crate) async fn fiemap(
         self: &Arc<Self>,
         caller: &Caller,
@@ -282,8 +284,8 @@ impl Osc {
         Ok(self.connection.call::<FiemapReply>(Opcode::OstFiemap, &body, caller.options()).await?.body)
     }
 
-    /// Makes what the server has of the object durable; of all objects if it is zero. EIO if the OST crashed since it was
-    /// written, and some of it may be lost.
+    /// Makes durable what the server has of the object; of all objects if `object` is zero. EIO if the OST has crashed
+    /// since and data of the object may be lost.
     pub(crate) async fn sync_rpc(&self, caller: &Caller, object: Fid) -> Result<(), Errno> {
         let body = ost::Sync { fid: object };
         self.connection.call::<()>(Opcode::OstSync, &body, caller.options()).await?;
@@ -302,7 +304,7 @@ fn niobuf(offset: u64, len: usize, flags: u32) -> Niobuf {
     Niobuf { offset, len, flags }
 }
 
-/// The bytes of each extent of a reply; none if the lengths that it tells make no sense.
+/// The bytes of each extent of a reply; none if the lengths in it make no sense.
 fn scatter(asked: &[Niobuf], lens: &[u32], data: &Payload) -> Option<Vec<Payload>> {
     let is_right = lens.len() == asked.len() && lens.iter().zip(asked).all(|(len, asked)| *len <= asked.len);
     if !is_right || lens.iter().map(|len| *len as usize).sum::<usize>() != data.len() {

@@ -1,5 +1,5 @@
-//! Changing an object: into the cache where grant and room allow, else through to the server; around the cache; and the
-//! operations that the server does (truncate, holes, allocation). All under a lock, or, where said, without.
+//! Changes an object: through the cache where grant and room allow it, otherwise at the server; around the cache; and by
+//! the server's own operations (truncate, holes, allocation). All under a lock, except where said.
 
 use crate::mount::connection::Caller;
 use crate::osc::Osc;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A writer who waits for memory looks again after this time, whatever happens.
+/// Time after which a writer that waits for memory looks again, even without a notification.
 const MEMORY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bytes on their way into an object.
@@ -28,9 +28,9 @@ pub(crate) struct ObjectWrite<'a> {
     pub(crate) of: ObjectOf,
     pub(crate) caller: &'a Caller,
     pub(crate) locking: Locking,
-    /// Where in the object.
+    /// Offset in the object.
     pub(crate) offset: u64,
-    /// Not empty.
+    /// Bytes to write; not empty.
     pub(crate) data: Payload,
 }
 
@@ -39,7 +39,7 @@ impl ObjectWrite<'_> {
         self.offset..self.offset + self.data.len() as u64
     }
 
-    /// Cut at multiples of `size`, each with how many bytes go before it.
+    /// Cuts the write at multiples of `size`. Returns each piece with the number of bytes before it.
     fn pieces(&self, size: u64) -> impl Iterator<Item = (usize, ObjectWrite<'_>)> {
         let Range { start, end } = self.range();
         let mut at = start;
@@ -54,24 +54,24 @@ impl ObjectWrite<'_> {
     }
 }
 
-/// What became of an attempt to put bytes into the cache.
+/// Outcome of an attempt to put bytes into the cache.
 enum Put {
     Done,
-    /// The range is being changed at the server, and writes must not come in between.
+    /// The range is being changed at the server, and no write may come in between.
     Excluded,
-    /// There is no room: some will be when a flush ends.
+    /// There is no room until a flush ends.
     Full,
     /// There is no grant, and none will come.
     NoGrant,
-    /// The lock is not any more.
+    /// The lock has been lost.
     Lost,
 }
 
 impl Osc {
-    /// Writes under a lock: how many bytes, from the beginning, and why not all. ESTALE if the lock was lost, or the
-    /// layout is not the one to write by: begin again.
+    /// Writes under a lock. Returns how many bytes were written from the beginning, and the error that stopped the rest.
+    /// ESTALE if the lock was lost, or the layout is not the one to write by: the caller begins again.
     pub(crate) async fn write(self: &Arc<Self>, guard: &LockGuard, write: &ObjectWrite<'_>) -> (usize, Option<Errno>) {
-        // Pieces of an RPC's size, so that one write never needs more room than there can be.
+        // In pieces of at most an RPC's size, so that one piece never needs more room than there can be.
         let size = self.brw_size().min(self.max_dirty_bytes()).max(1);
         for (done, piece) in write.pieces(size) {
             if let Err(error) = self.write_piece(guard, &piece).await {
@@ -95,7 +95,7 @@ impl Osc {
                     let range = extent(&write.range());
                     write.object.wait_for(|state| (!state.excludes(&range)).then_some(())).await;
                 }
-                // Now the flushes know that somebody waits.
+                // The flushes now know that a writer waits.
                 Put::Full if patient.is_none() => patient = Some(Waiting::new(self)),
                 Put::Full => {
                     self.start_flushes();
@@ -143,7 +143,7 @@ impl Osc {
         Put::Done
     }
 
-    /// Writes at once, without grant: so the server may answer ENOSPC, and who writes is told.
+    /// Writes at once, without grant: the server may answer ENOSPC, which the program gets to know.
     async fn write_through(self: &Arc<Self>, guard: &LockGuard, write: &ObjectWrite<'_>) -> Result<(), Errno> {
         if guard.is_lost() {
             return Err(Errno::ESTALE);
@@ -152,8 +152,8 @@ impl Osc {
         self.or_lost(guard, answer)
     }
 
-    /// Writes around the cache (O_DIRECT), under a lock if one is here, else with one that the server takes for as long:
-    /// how many bytes, from the beginning, and why not all.
+    /// Writes around the cache (O_DIRECT), under a cached lock if there is one, otherwise under one that the server takes
+    /// for the time of the write. Returns as [`Osc::write`].
     pub(crate) async fn write_unlocked(self: &Arc<Self>, write: &ObjectWrite<'_>) -> (usize, Option<Errno>) {
         for (done, piece) in write.pieces(self.brw_size().max(1)) {
             if let Err(error) = self.write_piece_unlocked(&piece).await {
@@ -173,17 +173,17 @@ impl Osc {
         if let Some(guard) = guard {
             return self.write_through(&guard, write).await;
         }
-        // Writers are not kept out meanwhile: who is, and holds a lock, might be waited for at the server.
+        // Cached writes are not kept out meanwhile: the server may wait for the lock of a writer that would wait here.
         let _changing = self.begin_change(object, &range, false).await;
         self.flush_range(object, &range).await;
         let answer = self.write_at_server(write, 0).await;
-        // What others of this mount wrote meanwhile comes after, and is what is true then.
+        // Bytes that other programs of this mount wrote meanwhile come after this write, and remain.
         self.flush_range(object, &range).await;
         self.drop_clean(object, &range);
         answer
     }
 
-    /// Reads around the cache (O_DIRECT), after what is dirty was written.
+    /// Reads around the cache (O_DIRECT), after dirty bytes were written.
     pub(crate) async fn read_around(
         self: &Arc<Self>,
         object: &Arc<Object>,
@@ -211,10 +211,10 @@ impl Osc {
     async fn write_around(self: &Arc<Self>, write: &ObjectWrite<'_>, lock: u64) -> Result<(), Errno> {
         let (object, range) = (write.object, write.range());
         let _changing = self.begin_change(object, &range, true).await;
-        // What is dirty there was accepted before: it is written first, for this write may fail.
+        // Earlier dirty bytes were acknowledged to programs, so they are written first: this write may fail.
         self.flush_range(object, &range).await;
         let answer = self.write_at_server(write, lock).await;
-        // Reads that began before may have brought what was there.
+        // Reads that began before may have cached the old bytes.
         self.drop_clean(object, &range);
         answer
     }
@@ -243,7 +243,7 @@ impl Osc {
         object.account(&state);
     }
 
-    /// Cuts the object or makes a hole, under a lock on the range.
+    /// Truncates the object or punches a hole, under a lock on the range.
     pub(crate) async fn punch(
         self: &Arc<Self>,
         guard: &LockGuard,
@@ -254,7 +254,7 @@ impl Osc {
     ) -> Result<ObjectAttr, Errno> {
         let _changing = self.begin_change(object, &range, true).await;
         let all = [extent(&range)];
-        // What is dirty there need not be written any more; what is on its way must have come first.
+        // Dirty bytes there need not be written; bytes that are being written must arrive first.
         let drop_dirty = |state: &mut ObjectState| {
             let lost = state.cache.drop_ranges(&all);
             self.account.lock().freed(lost.charge);
@@ -279,7 +279,7 @@ impl Osc {
         Ok(state.visible())
     }
 
-    /// Makes a hole, under a lock on the range; the size stays.
+    /// Punches a hole, under a lock on the range; the size stays.
     pub(crate) async fn punch_hole(
         self: &Arc<Self>,
         guard: &LockGuard,
@@ -292,7 +292,7 @@ impl Osc {
         self.change_range(guard, object, &range, punch).await
     }
 
-    /// Allocates the range, or makes it zeros, under a lock on it.
+    /// Allocates the range, or zeroes it, under a lock on it.
     pub(crate) async fn fallocate(
         self: &Arc<Self>,
         guard: &LockGuard,
@@ -306,7 +306,7 @@ impl Osc {
         self.change_range(guard, object, &range, allocate).await
     }
 
-    /// Does something to a range at the server, after what is dirty there was written: it may count for the size.
+    /// Changes a range at the server, after dirty bytes there were written: they may count for the size.
     async fn change_range(
         self: &Arc<Self>,
         guard: &LockGuard,
@@ -329,14 +329,14 @@ impl Osc {
         Ok(state.visible())
     }
 
-    /// Writes back what is dirty in a range that nobody makes dirty meanwhile.
+    /// Writes back dirty bytes of a range to which nobody writes meanwhile.
     pub(crate) async fn flush_range(self: &Arc<Self>, object: &Arc<Object>, range: &Range<u64>) {
         let within = [extent(range)];
         self.flush(object, &Which { within: Some(&within), ..Which::all(self.now()) }).await;
     }
 
-    /// Begins to change a range at the server. Until the guard is dropped, who reads it, or wants the size, asks the server; if
-    /// it is exclusive, cached writes are kept out.
+    /// Begins to change a range at the server. Until the guard is dropped, readers of the range, and callers that want
+    /// the size, ask the server; if the change is exclusive, cached writes are kept out.
     async fn begin_change(&self, object: &Arc<Object>, range: &Range<u64>, exclusive: bool) -> Changing {
         let change = Change { range: extent(range), exclusive };
         let resizes = self.known_attr(object).is_some_and(|attr| change.range.end >= attr.size);
@@ -348,8 +348,8 @@ impl Osc {
         changing
     }
 
-    /// Sets the object's mtime. If nobody else can write to it, what is dirty will carry it; else that is written before,
-    /// since it is older.
+    /// Sets the object's mtime. If no other client can write to the object, its dirty bytes will carry the mtime;
+    /// otherwise they are written first, because they are older.
     pub(crate) async fn set_mtime(
         self: &Arc<Self>,
         caller: &Caller,
@@ -387,7 +387,7 @@ impl Drop for Changing {
     }
 }
 
-/// Somebody waits for room.
+/// Counts a writer that waits for room.
 struct Waiting<'a>(&'a Osc);
 
 impl Waiting<'_> {

@@ -1,6 +1,6 @@
-//! Writing dirty bytes back: full RPCs at once, the rest when it is old, when room is short, when somebody waits for it
-//! to be written. Each RPC names a lock that covers it, so that it never waits for other clients at the server; only what
-//! a restart of the server left without locks goes without.
+//! Writes dirty bytes back: full RPCs at once, the rest when it is old, when room is short, or when a caller waits for
+//! it. Each RPC names a lock that covers it, so that it never waits for other clients at the server; only bytes that a
+//! restart of the server left without locks are written without one.
 
 use crate::cache::dirty_account::Sent;
 use crate::cache::outgoing::{Flush, FlushEnd, FlushTicket, FlushWanted};
@@ -21,19 +21,19 @@ use std::time::Duration;
 /// Background flushes under way at once; the import's window of RPCs in flight may admit fewer.
 const FLUSHES_MAX: u32 = 16;
 
-/// What waits to be written back.
+/// Queues of objects to be written back.
 #[derive(Default)]
 pub(crate) struct WriteBack {
-    /// Objects with enough for a full RPC.
+    /// Objects with enough dirty bytes for a full RPC.
     ready: VecDeque<Arc<Object>>,
-    /// Objects with dirty bytes, by the time when they got them.
+    /// Objects with dirty bytes, by the time since which they are dirty.
     aging: VecDeque<(Time, Arc<Object>)>,
     /// Background flushes under way.
     under_way: u32,
 }
 
 impl WriteBack {
-    /// Objects with dirty bytes that wait for their age.
+    /// Number of objects that wait for the age of their dirty bytes.
     pub(crate) fn waiting(&self) -> usize {
         self.aging.len()
     }
@@ -49,18 +49,19 @@ impl WriteBack {
     }
 }
 
-/// Which bytes of an object, and how.
+/// Which bytes of an object to write back, and how.
 #[derive(Clone, Copy)]
 pub(crate) struct Which<'a> {
-    /// Only these.
+    /// Only bytes in these ranges.
     pub(crate) within: Option<&'a [Extent]>,
     /// Only full RPCs.
     pub(crate) only_full: bool,
-    /// Only what was dirty then. Not for `within`: there nobody makes anything dirty, or soon nobody will.
+    /// Only bytes that were dirty at this time. Ignored with `within`, where no program makes bytes dirty meanwhile, or
+    /// soon none will.
     pub(crate) since: Time,
-    /// Name this lock.
+    /// Lock to name in the RPCs; none to choose one for each.
     pub(crate) lock: Option<LockId>,
-    /// Others wait for it.
+    /// True if other clients wait for the bytes.
     pub(crate) urgent: bool,
 }
 
@@ -71,12 +72,12 @@ impl Which<'_> {
     }
 }
 
-/// Why it is an object's turn.
+/// Why an object is written back now.
 #[derive(Clone, Copy)]
 enum Reason {
     /// There is enough for a full RPC.
     Full,
-    /// It is old, or room is short.
+    /// Its dirty bytes are old, or room is short.
     Old,
 }
 
@@ -89,7 +90,7 @@ struct Outgoing {
 }
 
 impl Osc {
-    /// Dirty bytes were added. Under the object's lock.
+    /// Queues an object to which dirty bytes were added. The caller holds the object's lock.
     pub(crate) fn note_dirty(&self, object: &Arc<Object>, state: &mut ObjectState) {
         let dirty = state.cache.dirty_bytes();
         let full = dirty >= self.brw_size();
@@ -105,7 +106,7 @@ impl Osc {
             let since = state.cache.oldest_dirty();
             let Some(since) = since else { panic!("{dirty} bytes of {} are dirty since never", object.fid) };
             match queue.aging.front() {
-                // What is left of it is as old as what was just taken.
+                // The rest of the object is as old as the bytes that were just taken.
                 Some((first, _)) if since < *first => queue.aging.push_front((since, object.clone())),
                 _ => queue.aging.push_back((since, object.clone())),
             }
@@ -116,7 +117,7 @@ impl Osc {
         }
     }
 
-    /// Whether there is something that [`Osc::start_flushes`] would send at once.
+    /// True if [`Osc::start_flushes`] would send something at once.
     pub(crate) fn has_ready(&self) -> bool {
         !self.write_back.lock().ready.is_empty()
     }
@@ -139,7 +140,7 @@ impl Osc {
         }
     }
 
-    /// An object whose turn it is. Counted as a flush under way.
+    /// The object whose turn it is; counts a flush as under way.
     fn next_due(&self) -> Option<(Arc<Object>, Reason)> {
         let now = self.now();
         let half = self.max_dirty_bytes() / 2;
@@ -172,7 +173,8 @@ impl Osc {
         Duration::from_millis(self.dirty_expire_ms.load(Ordering::Relaxed))
     }
 
-    /// The next flush of an object, booked as under way. `due` says which queue it was taken from, if from one.
+    /// Takes the next flush of an object, and counts it as under way. `due` names the queue that the object was taken
+    /// from, if any.
     fn take_flush(&self, object: &Arc<Object>, which: &Which<'_>, due: Option<Reason>) -> Option<Outgoing> {
         let locks = self.locks.lock();
         let mut state = object.state.lock();
@@ -190,7 +192,7 @@ impl Osc {
             }
             None => self.next_flush(&locks, &mut state, which),
         };
-        // What nothing was found of waits for a flush under way, whose end queues it again.
+        // If nothing was found, the bytes wait for a flush under way, whose end queues the object again.
         let (lock, flush) = found?;
         self.note_dirty(object, &mut state);
         Some(self.book(object.fid, &mut state, lock, flush, which.urgent))
@@ -215,7 +217,8 @@ impl Osc {
                 state.dirty_locks.remove(&id);
                 continue;
             };
-            // What other locks allow to stay must not be written under one that is given back: that would not end.
+            // Bytes that other locks allow to stay must not be written under a lock that is given back: that might never
+            // end.
             let Some(ranges) = locks.to_be_written(id) else { continue };
             let inner = which.within.map(|within| intersect(ranges.ranges(), within));
             let within = inner.as_deref().unwrap_or(ranges.ranges());
@@ -225,7 +228,8 @@ impl Osc {
             if !state.cache.is_dirty_in(all.ranges()) {
                 state.dirty_locks.remove(&id);
             } else if *ranges != *all {
-                // It is written under those others: the lock may be in use by who waits for just this room.
+                // These bytes are written under those other locks: this lock may be in use by a writer that waits for
+                // just this room.
                 ids.extend(locks.other_writers(id).into_iter().filter(|other| state.dirty_locks.insert(*other)));
             }
         }
@@ -253,7 +257,7 @@ impl Osc {
         let mut answer = self.write_rpc(&out.write).await;
         drop(whole);
         if answer.as_ref().err() == Some(&Errno::ESTALE) && out.write.lock != 0 {
-            // The server has no such lock: it was restarted. After an eviction the bytes must not be written any more.
+            // The server was restarted, and has no such lock. After an eviction the bytes must not be written.
             self.locks.lock().vanished(LockId(out.write.lock));
             if self.evictions.load(Ordering::Acquire) == evictions {
                 out.write.lock = 0;
@@ -278,7 +282,7 @@ impl Osc {
                 state.cache.flushed(out.ticket, FlushEnd::Written, now);
                 self.account.lock().written(out.sent, reply.grant);
                 if uncovered && !locks.in_the_way(object.fid, &RangeSet::ALL) {
-                    // No lock says that it stays true.
+                    // No lock makes the bytes true any longer.
                     state.cache.drop_clean(&[Extent::ALL]);
                 }
             }
@@ -287,7 +291,7 @@ impl Osc {
                 self.account.lock().failed(out.sent);
                 let target = self.connection.label();
                 match error {
-                    // Of a file that is gone nobody will hear this.
+                    // No program will hear of this, because the file has been removed.
                     Errno::ENOENT => {
                         tracing::debug!(target, object = %object.fid, "data was not written: no such object")
                     }
@@ -303,14 +307,14 @@ impl Osc {
         }
     }
 
-    /// Writes back what `which` says, and waits until it is written; also for what was under way before.
+    /// Writes back the bytes that `which` selects, and waits until they are written, as well as those of earlier flushes.
     pub(crate) async fn flush(self: &Arc<Self>, object: &Arc<Object>, which: &Which<'_>) {
         let mut newest = object.state.lock().next_flush();
         while !self.flush_some(object, which, &mut newest).await {}
     }
 
-    /// Sends all flushes that there are, and waits until one ends, or until all is written: whether it is. `newest`: the
-    /// number after the last one that counts.
+    /// Sends all flushes that are possible, and waits until one ends, or until everything is written. Returns whether
+    /// everything is. `newest` is the number after the last flush that counts.
     pub(crate) async fn flush_some(
         self: &Arc<Self>,
         object: &Arc<Object>,
@@ -345,7 +349,7 @@ impl Osc {
         join_all(dirty.map(|object| self.flush(object, &which))).await;
     }
 
-    /// Makes everything this client wrote to the object durable. Errors of writing back are the file's.
+    /// Makes durable everything that this client wrote to the object. The file reports errors of writing back.
     pub(crate) async fn sync(self: &Arc<Self>, caller: &Caller, fid: Fid) -> Result<(), Errno> {
         if let Some(object) = self.known_object(fid) {
             self.flush(&object, &Which::all(self.now())).await;

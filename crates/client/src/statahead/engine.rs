@@ -1,12 +1,12 @@
-//! Which entries of a directory will be asked for next. A plain state machine: it hears of listings and of stats, and says
-//! what is worth fetching ahead; it decides nothing about what is true.
+//! Guesses which entries of a directory will be asked for next. A plain state machine: its inputs are listings and stats,
+//! its outputs are entries worth fetching ahead; it decides nothing about what is true.
 //!
-//! Two habits are recognised in a directory.
-//! - *In order*: entries are asked for in the order of the listing (`ls -l`, `find`), skipping some. A window ahead of them
-//!   is fetched, which doubles as long as that goes on.
-//! - *All over*: entries are asked for in another order (`git status`, a list by name). For each one that had to be asked
-//!   for, a few that come next in the listing are fetched too, many at once; in the end most of the directory is here. Who
-//!   asks for few entries of a large directory wastes no more than a bounded number.
+//! It recognises two habits in a directory.
+//! - *In order*: entries are asked for in the order of the listing (`ls -l`, `find`), skipping some. A window ahead of
+//!   them is fetched, which doubles as long as that goes on.
+//! - *All over*: entries are asked for in another order (`git status`, a list by name). For each entry that had to be
+//!   requested, a few that come next in the listing are fetched too, many at once; in the end most of the directory is
+//!   cached. A program that uses few entries of a large directory wastes only a bounded number.
 
 #[cfg(test)]
 mod tests;
@@ -18,63 +18,64 @@ use std::time::Duration;
 
 /// The first window, in entries.
 const WINDOW_MIN: usize = 8;
-/// So many entries may be left out between two, and it is still the same order.
+/// Most entries that may be left out between two that are still in order.
 const SKIP_MAX: usize = 8;
-/// So many in order make a habit.
+/// Number of entries in order that make a habit.
 const RUN_MIN: u32 = 2;
-/// Who asks for entries of one directory at the same time, in order each.
+/// Programs that ask for entries of one directory at the same time, each in order.
 const STREAMS_MAX: usize = 4;
-/// Entries fetched for each that was asked for all over the directory.
+/// Entries fetched for each entry that had to be requested all over the directory.
 const PER_MISS: usize = 8;
-/// Entries fetched at once at first, and what of it is given in advance: the second miss starts it.
+/// Entries fetched at once at first, and the part of them that is given in advance: the second miss starts the fetch.
 const CHUNK_MIN: usize = 32;
 const CREDIT: usize = CHUNK_MIN - 2 * PER_MISS;
-/// With so many fetched all over a directory it must have been of use: this part of the misses, at least, were spared.
+/// After this many entries fetched all over a directory, they must have been of use: at least one for this part of the
+/// misses.
 const PROOF: usize = 2048;
 const PROOF_SHARE: usize = 16;
-/// Directories remembered, their entries in all, and for how long without use.
+/// Most directories remembered, and most entries in all of them.
 const DIRECTORIES_MAX: usize = 256;
 const ENTRIES_MAX: usize = 1 << 18;
 const MAX_AGE: Duration = Duration::from_secs(30);
 
-/// What is to be fetched.
+/// Entries to be fetched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ahead {
     pub(crate) directory: Fid,
-    /// The entries that are known, in order.
+    /// The known entries, in order.
     pub(crate) fids: Vec<Fid>,
-    /// The cookie before the first, and that of the last; none if there are more than are known.
+    /// Cookie before the first entry, and cookie of the last one; none if further entries are not known yet.
     pub(crate) after: u64,
     pub(crate) to: Option<u64>,
-    /// How many are wanted.
+    /// Number of wanted entries.
     pub(crate) count: usize,
 }
 
-/// What is known of an entry that is asked for.
+/// Knowledge about an entry that is asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// To be fetched now.
+    /// Entries to be fetched now.
     pub(crate) ahead: Option<Ahead>,
-    /// It is being fetched: its FID.
+    /// FID of the entry, if it is being fetched.
     pub(crate) under_way: Option<Fid>,
-    /// It comes out of order: if it has to be asked for, [`Engine::handle_miss`] wants to know.
+    /// Directory of an entry out of order: if the entry has to be requested, call [`Engine::handle_miss`].
     pub(crate) unexpected: Option<Fid>,
 }
 
 /// Totals, named as Lustre's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Times that statahead began.
+    /// How often statahead began.
     pub(crate) total: u64,
-    /// Of which so many fetched more for nothing than not.
+    /// How often it fetched more in vain than not.
     pub(crate) wrong: u64,
     /// Entries fetched in order.
     pub(crate) list_total: u64,
-    /// Entries fetched because of others.
+    /// Entries fetched because of misses elsewhere in the directory.
     pub(crate) scan_total: u64,
     /// Entries fetched before they were asked for.
     pub(crate) hit_total: u64,
-    /// Entries asked for that could have been fetched.
+    /// Entries that had to be requested and could have been fetched ahead.
     pub(crate) miss_total: u64,
 }
 
@@ -100,7 +101,7 @@ impl Entry {
     }
 }
 
-/// Somebody who asks in order.
+/// A program that asks for entries in order.
 #[derive(Debug, Clone, Copy)]
 struct Stream {
     last: usize,
@@ -109,35 +110,36 @@ struct Stream {
     fetched_to: usize,
     fetched: u64,
     hits: u64,
-    /// Hidden entries are asked for, too.
+    /// True if it asks for hidden entries, too.
     hidden: bool,
     used: Time,
 }
 
 #[derive(Debug, Default)]
 struct Directory {
-    /// In the order of their cookies, from the first one on.
+    /// Entries in the order of their cookies, from the first one on.
     entries: Vec<Entry>,
     names: FxHashMap<Bytes, usize>,
-    /// There are no more.
+    /// True if there are no more entries.
     end: bool,
     streams: Vec<Stream>,
     credit: usize,
     chunk: usize,
-    /// All over the directory: fetched up to here, how many, how many of them were used, and how often one was not there.
+    /// Fetches all over the directory: up to which entry, how many, how many of them were used, and how many misses there
+    /// were.
     scanned_to: usize,
     scanned: usize,
     scan_hits: usize,
     misses: usize,
-    /// A scan is under way that will tell of entries that are not known yet.
+    /// True while a scan is under way that will bring entries that are not known yet.
     reading: bool,
     used: Time,
 }
 
-/// See the module.
+/// Guesses for all directories of a mount; see the module.
 #[derive(Default)]
 pub(crate) struct Engine {
-    /// The largest window; 0: nothing is done.
+    /// The largest window; 0 turns the engine off.
     max: usize,
     directories: FxHashMap<Fid, Directory>,
     places: FxHashMap<Fid, (Fid, usize)>,
@@ -167,7 +169,7 @@ impl Engine {
         self.counts = Counts::default();
     }
 
-    /// Somebody listed entries after `after`, not for us. What may be worth fetching of them at once.
+    /// Handles a listing by a program, of entries after `after`. Returns entries that are worth fetching at once.
     pub(crate) fn handle_page(
         &mut self,
         at: Fid,
@@ -191,7 +193,7 @@ impl Engine {
         if stream.run < RUN_MIN { None } else { self.look_ahead(at, stream.last) }
     }
 
-    /// A page that was asked for because of `ahead` came: the entries of it, if they were not known, are being fetched now.
+    /// Handles a page that was requested for `ahead`: its entries, if they were not known, count as being fetched now.
     pub(crate) fn handle_own_page(&mut self, ahead: &mut Ahead, after: u64, page: &[DirEntry], end: bool) {
         self.add_page(ahead.directory, after, page, end);
         let Some(directory) = self.directories.get_mut(&ahead.directory).filter(|_| ahead.to.is_none()) else { return };
@@ -204,7 +206,7 @@ impl Engine {
         }
     }
 
-    /// A name is looked up.
+    /// Handles the lookup of a name.
     pub(crate) fn handle_lookup(&mut self, at: Fid, name: &[u8], now: Time) -> Seen {
         if self.max == 0 {
             return Seen::default();
@@ -215,7 +217,7 @@ impl Engine {
         }
     }
 
-    /// Attributes are asked for by FID.
+    /// Handles a request for attributes by FID.
     pub(crate) fn handle_getattr(&mut self, fid: Fid, now: Time) -> Seen {
         match self.places.get(&fid) {
             Some((at, index)) => self.handle_stat(*at, *index, now),
@@ -239,7 +241,7 @@ impl Engine {
         Seen { ahead, under_way, unexpected }
     }
 
-    /// An entry out of order was there, and had to be asked for.
+    /// Handles an entry out of order that exists, and had to be requested.
     pub(crate) fn handle_miss(&mut self, at: Fid, now: Time) -> Option<Ahead> {
         self.counts.miss_total += 1;
         self.make_room(at, 0, now);
@@ -264,7 +266,7 @@ impl Engine {
         Some(ahead)
     }
 
-    /// What was to be fetched is here, or will not come.
+    /// The entries of `ahead` have been fetched, or will not come.
     pub(crate) fn handle_fetched(&mut self, ahead: &Ahead) {
         let Some(directory) = self.directories.get_mut(&ahead.directory) else { return };
         directory.reading &= ahead.to.is_some();
@@ -278,7 +280,7 @@ impl Engine {
         }
     }
 
-    /// Whether the attributes of an inode are being fetched.
+    /// True if the attributes of an inode are being fetched.
     pub(crate) fn is_under_way(&self, fid: Fid) -> bool {
         let entry = self.places.get(&fid).and_then(|(at, index)| self.directories.get(at)?.entries.get(*index));
         entry.is_some_and(|e| e.fetch == Fetch::UnderWay)
@@ -292,7 +294,7 @@ impl Engine {
         Some(ahead)
     }
 
-    /// Takes over entries after the cookie `after`. What is not as it was known is forgotten, and all behind it.
+    /// Takes entries after the cookie `after`. From the first difference to the known entries on, those are forgotten.
     fn add_page(&mut self, at: Fid, after: u64, page: &[DirEntry], end: bool) {
         let Some(directory) = self.directories.get_mut(&at) else { return };
         let from = directory.entries.partition_point(|e| e.cookie <= after);
@@ -368,7 +370,7 @@ impl Directory {
         self.reading || self.entries.iter().any(|e| e.fetch == Fetch::UnderWay)
     }
 
-    /// It is gone through anew: what was fetched may have been given back since.
+    /// A program goes through the directory again: attributes fetched before may have lost their locks since.
     fn rewind(&mut self) {
         self.forget_use();
         self.streams.clear();
@@ -385,18 +387,18 @@ impl Directory {
         }
     }
 
-    /// An entry is asked for: whether that was to be expected.
+    /// Records that an entry is asked for. Returns whether that was expected.
     fn advance(&mut self, index: usize, was_used: bool, hit: bool, now: Time, counts: &mut Counts) -> bool {
         let entries = &self.entries;
         let is_hidden = entries[index].is_hidden();
         let skipped = |from: usize, hidden: bool| {
-            // Long runs of hidden files are not worth looking through.
+            // Do not look through long runs of hidden files.
             let from = from.max(index.saturating_sub(1024));
             entries[from..index].iter().filter(|e| hidden || !e.is_hidden()).take(SKIP_MAX + 1).count()
         };
         let follows = |s: &&mut Stream| match index > s.last {
             true => skipped(s.last + 1, s.hidden || is_hidden) <= SKIP_MAX,
-            // Several ask in parallel, or the same again.
+            // Several threads may ask in parallel, or for the same entry again.
             false => index == s.last || (index + SKIP_MAX >= s.last && s.run >= RUN_MIN),
         };
         if let Some(stream) = self.streams.iter_mut().find(follows) {
@@ -421,12 +423,12 @@ impl Directory {
         is_first
     }
 
-    /// What to fetch for the one who just asked for `index` in order, and whether that is the first time.
+    /// Entries to fetch for the program that just asked for `index` in order, and whether that is its first fetch.
     fn look_ahead(&mut self, at: Fid, index: usize, max: usize) -> Option<(Ahead, bool)> {
         let stream = self.streams.iter_mut().find(|s| s.last == index && s.run >= RUN_MIN)?;
         let from = stream.fetched_to.max(index + 1);
         let begins = stream.fetched == 0;
-        // The next one is fetched when half of the last one was used.
+        // The next window is fetched when half of the last one has been used.
         let window = if begins { stream.window } else { stream.window * 2 }.min(max);
         let to = (index + 1 + window).min(self.entries.len());
         if from >= to || from - index - 1 > stream.window / 2 {
@@ -451,7 +453,7 @@ impl Directory {
         (ahead.count > 0).then_some((ahead, begins))
     }
 
-    /// The next ones that were not fetched yet, wherever they are.
+    /// The next entries that were not fetched yet, wherever they are.
     fn scan(&mut self, at: Fid) -> Option<Ahead> {
         let fetched = |e: &&Entry| e.fetch != Fetch::No || e.used;
         self.scanned_to += self.entries[self.scanned_to..].iter().take_while(fetched).count();

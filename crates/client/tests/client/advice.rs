@@ -1,4 +1,4 @@
-//! What programs know better: group locks, and locks, data and growth by advice.
+//! Group locks and access hints: locks, data and lock growth by advice.
 
 use crate::cluster::{Cluster, TestClient, root, run, striped};
 use nacre_base::Errno;
@@ -12,13 +12,13 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A number that all OSTs show, summed up.
+/// Sum of a number that all OSTs show.
 fn of_osts(cluster: &Cluster, name: &str) -> u64 {
     let shown = cluster.oss.iter().flat_map(|oss| oss.node.params().get(&format!("ldlm.namespaces.filter-*.{name}")));
     shown.flatten().map(|(_, text)| text.parse::<u64>().unwrap()).sum()
 }
 
-/// Locks called back so far.
+/// Number of locks called back so far.
 fn callbacks(cluster: &Cluster) -> u64 {
     of_osts(cluster, "pool.callbacks")
 }
@@ -45,7 +45,7 @@ async fn opened(client: &TestClient, file: &OpenFile, flags: u32) -> Arc<OpenFil
     client.open(&root(), file.fid(), open_flags::O_RDWR | flags).await.unwrap()
 }
 
-/// Something that goes on in a task of its own.
+/// An operation that runs in a task of its own.
 struct Started<T> {
     task: nacre_rt::Task,
     result: tokio::sync::oneshot::Receiver<T>,
@@ -159,7 +159,7 @@ fn a_descriptor_is_in_one_group_and_asks_with_or_without_patience() {
         let (waiter, file) = (b.clone(), fb.clone());
         let waiting = start(&rt, async move { waiter.group_lock(&file, 8, false).await });
         rt.sleep(SECOND).await;
-        // A member that comes later joins those who have the file.
+        // A member that comes later joins the other members of the group.
         let third = opened(&a, &fa, 0).await;
         a.group_lock(&third, 7, true).await.unwrap();
         a.group_unlock(&fa, 7).await.unwrap();
@@ -171,7 +171,8 @@ fn a_descriptor_is_in_one_group_and_asks_with_or_without_patience() {
     });
 }
 
-/// What a member appends, truncates, allocates, reads goes under the group's lock: it would wait for itself else.
+/// Appends, truncations, allocations and reads of a group's member run under the group's lock: without it they would wait
+/// for their own lock.
 #[test]
 fn a_member_does_everything_under_the_groups_lock() {
     run(|rt| async move {
@@ -304,7 +305,7 @@ fn locks_ahead_are_exact_and_go_when_somebody_wants_the_bytes() {
         let [a, b] = clients(&mut cluster).await;
         let (_, fa) = a.make("f", Some(striped(2, 65536))).await;
         let fb = opened(&b, &fa, 0).await;
-        // An object each, but for the last one that goes over two.
+        // Each range lies in one object, except the last one, which lies in two.
         for (range, result) in [
             (0..4096, LockAhead::Sent),
             (131_072..135_168, LockAhead::Sent),

@@ -18,7 +18,7 @@ fn records_appended_by_many_clients_are_all_there_and_whole() {
             let (mut tasks, mut clients) = (Vec::new(), Vec::new());
             for writer in 0..4u8 {
                 let c = cluster.client().await;
-                // A mount that is dropped loses what it has not written.
+                // A mount that is dropped loses its unwritten data.
                 clients.push(c.clone());
                 let flags = open_flags::O_WRONLY | open_flags::O_APPEND;
                 let file = c.open(&root(), attr.fid, flags).await.unwrap();
@@ -60,7 +60,7 @@ fn an_append_and_a_truncate_come_one_after_the_other() {
             a.put(&file, 0, &[1; 200_000]).await.unwrap();
             let flags = open_flags::O_WRONLY | open_flags::O_APPEND;
             let append = b.open(&root(), attr.fid, flags).await.unwrap();
-            // Connected, so that both are equally fast.
+            // Connects the client, so that both are equally fast.
             assert_eq!(b.stat(attr.fid).await.size, 200_000);
             let task = rt.spawn(async move {
                 assert_eq!(b.put(&append, 0, &[2; 1000]).await, Ok(1000));

@@ -19,7 +19,7 @@ const MDS: u32 = 2;
 const OSS: u32 = 10;
 const CLIENT: u32 = 100;
 pub(crate) const FSNAME: &str = "nacre";
-/// Longer than the MDT keeps an inode that lost its last name, for opens on their way.
+/// Longer than the MDT keeps an inode that lost its last name, in case an open is under way.
 pub(crate) const LINGERS: Duration = Duration::from_secs(10);
 
 /// Runs a scenario in virtual time.
@@ -27,7 +27,7 @@ pub(crate) fn run<F: Future<Output = ()> + Send + 'static>(scenario: impl FnOnce
     run_seed(1, scenario);
 }
 
-/// Runs a scenario with another choice of which ready task runs next.
+/// Runs a scenario with a seed that chooses which ready task runs next.
 pub(crate) fn run_seed<F: Future<Output = ()> + Send + 'static>(seed: u64, scenario: impl FnOnce(Rt) -> F) {
     let mut sim = Sim::new(seed);
     let rt = sim.rt();
@@ -52,7 +52,7 @@ pub(crate) struct Server {
     pub(crate) node: Node,
 }
 
-/// A mounted client and what a test wants to know of its node.
+/// A mounted client, and the parts of its node that tests look at.
 #[derive(Clone)]
 pub(crate) struct TestClient {
     pub(crate) client: Arc<Client>,
@@ -87,18 +87,18 @@ impl Cluster {
         for _ in 0..osts {
             cluster.add_ost().await;
         }
-        // The MDT has met them all, and has objects of each.
+        // By now the MDT has connected to all OSTs, and has precreated objects of each.
         rt.sleep(Duration::from_secs(1)).await;
         cluster
     }
 
-    /// One more OST, on a server of its own.
+    /// Starts one more OST, on a server of its own.
     pub(crate) async fn add_ost(&mut self) {
         let number = OSS + self.oss.len() as u32;
         self.oss.push(Server::start(&self.rt, &self.net, number, &self.storage, None).await);
     }
 
-    /// Mounts on a node of its own.
+    /// Mounts on a new node.
     pub(crate) async fn client(&mut self) -> TestClient {
         self.clients += 1;
         let number = CLIENT + self.clients;
@@ -114,7 +114,7 @@ impl Cluster {
         TestClient { client, node, number }
     }
 
-    /// A node that is in the network and has nothing mounted.
+    /// A node in the network without a mount.
     pub(crate) fn bare_node(&mut self) -> Node {
         self.clients += 1;
         node(&self.rt, &self.net, CLIENT + self.clients)
@@ -129,7 +129,7 @@ impl Cluster {
         self.oss[index] = Server::start(&self.rt, &self.net, old.number, &self.storage, Some(old)).await;
     }
 
-    /// Metadata requests that the MDS has served since it was started, and locks given back to it.
+    /// Metadata requests that the MDS has served since it was started, and locks that clients gave back to it.
     pub(crate) fn mds_requests(&self) -> u64 {
         use nacre_wire::Opcode as O;
         let served = |o: &O| self.mds.node.rpc().service_stats(*o).samples;
@@ -142,7 +142,7 @@ impl Cluster {
         self.net.partition([MDS], [client.number]);
     }
 
-    /// Kills the MDS and starts it again at once. What was not committed is lost.
+    /// Kills the MDS and starts it again at once. Uncommitted changes are lost.
     pub(crate) async fn restart_mds(&mut self) {
         self.mds.stop(&self.net);
         self.mds = Server::start(&self.rt, &self.net, MDS, &self.storage, Some(&self.mds)).await;
@@ -179,7 +179,7 @@ impl Server {
         Server { rt, number, uuid, osd, node }
     }
 
-    /// As by kill -9.
+    /// Kills the server as `kill -9` does.
     fn stop(&mut self, net: &SimNet) {
         net.crash(self.number);
         self.rt.kill();

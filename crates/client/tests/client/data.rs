@@ -13,7 +13,7 @@ const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 0x10;
 
-/// A file, what should be in it, and two clients that have it open.
+/// A file, its expected contents, and two clients that have it open.
 struct Model {
     clients: [(TestClient, Arc<OpenFile>); 2],
     fid: Fid,
@@ -63,7 +63,7 @@ impl Model {
         self.check_seek(prng, what).await;
     }
 
-    /// Devices may take holes smaller than their blocks for data, but never data for a hole.
+    /// Devices may report holes smaller than their blocks as data, but never data as a hole.
     async fn check_seek(&self, prng: &mut Prng, what: &str) {
         let (client, file) = &self.clients[0];
         let offset = prng.below(self.flat.len() as u64 + 2);
@@ -105,7 +105,7 @@ fn a_striped_file_is_a_flat_file_to_two_clients() {
     }
 }
 
-/// The same while messages are lost, late and out of order: what is sent twice happens once.
+/// The same file test while messages are lost, late and out of order: a request that is sent twice is executed once.
 #[test]
 fn a_striped_file_is_a_flat_file_over_a_bad_network() {
     for seed in 1..4 {
@@ -128,8 +128,8 @@ fn a_striped_file_is_a_flat_file_over_a_bad_network() {
     }
 }
 
-/// A reader that met a short object before, and a longer one after, the writer was at both would see zeros that were never
-/// in the file.
+/// A reader that met a short object before the writer was there, and a longer one afterwards, would see zeros that were
+/// never in the file.
 #[test]
 fn a_reader_who_follows_a_writer_sees_no_zeros() {
     for seed in 1..20 {
@@ -154,7 +154,7 @@ fn a_reader_who_follows_a_writer_sees_no_zeros() {
                 assert_eq!(zero, None, "seed {seed}: read of {} at {at}", got.len());
                 at += got.len() as u64;
                 if got.is_empty() {
-                    // What is cached is read without waiting for anything.
+                    // A read of cached data does not wait for anything, so virtual time would stand still.
                     rt.sleep(Duration::from_micros(20)).await;
                 }
             }
@@ -299,7 +299,7 @@ fn a_terabyte_of_hole_costs_nothing() {
         let mut cluster = Cluster::start(&rt, 1).await;
         let c = cluster.client().await;
         let (_, file) = c.make("f", None).await;
-        // Nothing on the way may do work in proportion to the file's size.
+        // No step may take time in proportion to the file's size.
         c.put(&file, 1 << 40, b"far").await.unwrap();
         assert_eq!(c.seek(&file, 0, false).await.map(|at| at <= 1 << 40), Ok(true));
         assert_eq!(c.seek(&file, 0, true).await, Ok(0));

@@ -1,4 +1,4 @@
-//! Cached data is coherent: each read sees the last write that was completed, by whomever; what was accepted is not lost.
+//! Cached data is coherent: each read sees the last completed write of any client, and accepted data is not lost.
 
 use crate::cluster::{Cluster, TestClient, root, run, run_seed, striped};
 use nacre_base::{Errno, Payload, Prng};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::RwLock;
 
-/// A number that all OSTs' connections of a client show in a parameter, summed up.
+/// Sum of a number that a parameter shows for all OST connections of a client.
 fn sum(client: &TestClient, name: &str) -> u64 {
     let shown = client.node.params().get(name).unwrap();
     shown.iter().map(|(_, text)| text.parse::<u64>().unwrap()).sum()
@@ -117,7 +117,7 @@ fn a_truncate_meets_a_cached_writer() {
         assert_eq!(b.setattr(&root(), attr.fid, size(100_000), None).await.unwrap().size, 100_000);
         assert_eq!(a.stat(attr.fid).await.size, 100_000);
         assert_eq!(a.get(&file, 99_999, 10).await, [1]);
-        // The same by the writer itself: what is dirty beyond the new end is never written.
+        // The writer itself truncates: bytes that are dirty beyond the new end are never written.
         a.put(&file, 100_000, &[2; 100_000]).await.unwrap();
         a.setattr(&root(), attr.fid, size(50_000), Some(&file)).await.unwrap();
         a.setattr(&root(), attr.fid, size(150_000), Some(&file)).await.unwrap();
@@ -158,7 +158,7 @@ fn direct_io_is_coherent_with_caches() {
         b.put(&direct, 100_000, &[2; 100_000]).await.unwrap();
         assert_eq!(dirty(&b), 0);
         assert_eq!(a.get(&file, 99_999, 2).await, [1, 2]);
-        // In one client.
+        // Both opens are in one client.
         let own = a.open(&root(), attr.fid, open_flags::O_RDWR | O_DIRECT).await.unwrap();
         a.put(&file, 0, &[3; 200_000]).await.unwrap();
         assert_eq!(a.get(&own, 0, 100_000).await, [3; 100_000]);
@@ -218,7 +218,7 @@ fn an_evicted_writer_is_told_once_what_it_lost() {
         a.put(&file, 0, b"first").await.unwrap();
         a.fsync(&file, false).await.unwrap();
         a.put(&file, 0, b"later").await.unwrap();
-        // Cut off from the OST only.
+        // Cut the writer off from the OST only.
         cluster.net.partition([101], [10]);
         let theirs = b.open(&root(), attr.fid, open_flags::O_RDWR).await.unwrap();
         assert_eq!(b.get(&theirs, 0, 10).await, b"first", "the lock was taken from it");
@@ -234,7 +234,7 @@ fn an_evicted_writer_is_told_once_what_it_lost() {
     });
 }
 
-/// Until the writer is told ENOSPC everything is accepted, and everything that was accepted is there.
+/// Writes are accepted until the writer gets ENOSPC, and all accepted data is there.
 #[test]
 fn a_full_ost_loses_nothing_that_was_accepted() {
     for (seed, record) in [(1, 1 << 20), (2, 100_000), (3, 5000)] {
@@ -307,11 +307,11 @@ fn memory_is_bounded() {
     });
 }
 
-/// The records of a file: a client holds one while it reads or writes it.
+/// A lock for each record of a file: a client holds it while it reads or writes the record.
 type Records = Arc<Vec<RwLock<u8>>>;
 
-/// Clients that read and write one small file at random. No two are at one record at the same time, but two readers, so
-/// each read has one right answer; what overlaps in time is at different records, which share locks, RPCs and pages.
+/// Clients read and write one small file at random. Only readers use a record at the same time, so each read has one
+/// right answer; operations that overlap in time use different records, which share locks, RPCs and pages.
 #[test]
 fn each_read_sees_the_last_completed_write() {
     for seed in 0..60 {
@@ -433,8 +433,8 @@ fn a_large_file_is_read_ahead_and_right() {
     });
 }
 
-/// A program that had written a few bytes into each page and read the file took a request for each gap, and one that read every
-/// fourth record took one for each record.
+/// A program that had written a few bytes into each page and then read the file sent a request for each gap, and a
+/// program that read every fourth record sent one for each record.
 #[test]
 fn small_gaps_and_strided_records_go_in_few_requests() {
     run(|rt| async move {
@@ -465,7 +465,7 @@ fn small_gaps_and_strided_records_go_in_few_requests() {
     });
 }
 
-/// Four clients write records in turn, each every fourth one: soon nobody calls anybody back.
+/// Four clients write records in turn, each every fourth one: soon no lock is called back.
 #[test]
 fn strided_writers_of_one_file_do_not_meet() {
     for (seed, stripes) in [(1, 1), (2, 3)] {
@@ -505,7 +505,7 @@ fn strided_writers_of_one_file_do_not_meet() {
     }
 }
 
-/// A door that cannot forget a page while it reads it: as the kernel does.
+/// A door that cannot forget a page while it reads it, like the kernel.
 struct Page(tokio::sync::Mutex<()>);
 
 #[async_trait::async_trait]

@@ -1,4 +1,4 @@
-//! Servers that crash, move away, come new or lie; the client goes on.
+//! Servers crash, move away, are added or lie; the client goes on.
 
 use crate::cluster::{Cluster, LINGERS, root, run, striped};
 use nacre_base::Errno;
@@ -144,7 +144,7 @@ fn damaged_data_is_noticed_and_sent_again() {
         assert_eq!(c.fsync(&file, true).await, Err(Errno::EIO));
         faults.clear();
         assert!(c.get(&file, 0, data.len()).await == data, "what was damaged was never stored");
-        // Without checksums nobody notices.
+        // Without checksums the damage goes unnoticed.
         c.node.params().set("osc.*.checksums", "0").unwrap();
         faults.arm("osc.write.corrupt", corrupt(1));
         c.put(&file, 0, b"bad").await.unwrap();

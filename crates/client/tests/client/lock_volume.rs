@@ -1,4 +1,5 @@
-//! How many locks a client keeps, how it gives them back, what it costs to get many, and what an administrator sees of it.
+//! The number of locks that a client keeps, how it gives them back, the cost of getting many, and the parameters that
+//! show them.
 
 use crate::cluster::{Cluster, TestClient, root, run, run_seed, striped};
 use nacre_base::Fid;
@@ -7,7 +8,7 @@ use nacre_lnet::LinkOptions;
 use nacre_wire::Opcode;
 use std::time::Duration;
 
-/// A parameter that exists once.
+/// The value of a parameter that exists once.
 fn param(client: &TestClient, pattern: &str) -> String {
     let found = client.node.params().get(pattern).unwrap();
     assert_eq!(found.len(), 1, "{pattern}: {found:?}");
@@ -59,7 +60,7 @@ fn locks_with_dirty_data_leave_last_and_nothing_is_lost() {
         let client = cluster.client().await;
         let fids = make_files(&client, 20).await;
         rt.sleep(Duration::from_secs(5)).await;
-        // The longest unused one gets dirty data.
+        // The lock that was unused for longest gets dirty data.
         client.node.params().set("ldlm.namespaces.*-osc-*.lru_size", "4").unwrap();
         let file = client.open(&root(), fids[0], open_flags::O_RDWR).await.unwrap();
         client.put(&file, 0, b"DATA").await.unwrap();
@@ -114,7 +115,7 @@ fn the_locks_of_many_stripes_are_asked_for_at_once() {
     run(|rt| async move {
         let mut cluster = Cluster::start(&rt, 8).await;
         let (maker, client) = (cluster.client().await, cluster.client().await);
-        // So that everybody is connected.
+        // Connects all clients and targets.
         let (_, file) = client.make("before", Some(striped(8, 65536))).await;
         client.put(&file, 0, &[1; 8 * 65536]).await.unwrap();
         let (attr, _) = maker.make("f", Some(striped(8, 65536))).await;

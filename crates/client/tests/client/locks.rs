@@ -47,7 +47,7 @@ fn who_stops_waiting_leaves_nothing_behind() {
     run(|rt| async move {
         let mut cluster = Cluster::start(&rt, 1).await;
         let [(a, fa), (b, fb)] = two(&mut cluster).await;
-        // A read lock that is to become a write lock stays a read lock.
+        // A read lock that waits to become a write lock stays a read lock.
         a.flock(&fa, lock(1, FlockKind::Read, 0, 99)).await.unwrap();
         b.flock(&fb, lock(2, FlockKind::Read, 0, 99)).await.unwrap();
         let upgrade = FlockRequest { wait: true, ..lock(2, FlockKind::Write, 0, 99) };

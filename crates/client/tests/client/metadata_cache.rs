@@ -1,4 +1,4 @@
-//! What a client answers from memory, and that it never answers what others have changed.
+//! A client answers from its cache, but never with something that another client has changed.
 
 use crate::cluster::{Cluster, TestClient, root, run, user};
 use nacre_base::{Errno, Fid, Timestamp};
@@ -150,7 +150,7 @@ fn permissions_are_checked_in_memory_as_at_the_mdt() {
             assert_eq!(look().await, Err(Errno::EACCES));
             assert_eq!(b.readdir(&user(5), dir, 0, false, 9999).await.err(), Some(Errno::EACCES));
         }
-        // A list that lets user 5 in: version 2; owner, user 5, group, mask, others.
+        // An access control list that gives user 5 access: version 2; owner, user 5, group, mask, others.
         let entry =
             |tag: u16, perm: u16, id: u32| [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat();
         let none = u32::MAX;
@@ -210,7 +210,7 @@ fn after_an_eviction_and_after_a_restart_nothing_old_is_believed() {
             b.look(dir, "f").await.unwrap();
             assert_eq!(cluster.mds_requests(), before, "it was in memory");
             if round == 0 {
-                // It does not give its locks back.
+                // The client does not give its locks back.
                 cluster.cut_off(&b);
             } else {
                 a.sync().await.unwrap();
@@ -261,7 +261,7 @@ fn the_cache_is_bounded_and_can_be_cleared() {
     });
 }
 
-/// A door that keeps everything, and notes what it is told to forget.
+/// A door that caches everything, and notes what it is told to forget.
 #[derive(Default)]
 pub(crate) struct Door(Mutex<Vec<(&'static str, Fid)>>);
 
@@ -337,7 +337,7 @@ fn a_door_is_told_before_anything_that_it_keeps_changes() {
         assert_eq!(told(), [("entries", dir)]);
         let attr = b.stat(f).await;
         assert!(b.keeps_attr(&attr));
-        // An own change needs no word: the door has asked for it.
+        // The door is not told of its own change.
         b.chmod(f, 0o600).await;
         assert_eq!(told(), []);
         assert!(!b.keeps_attr(&attr));

@@ -1,5 +1,5 @@
-//! Three clients do random things to few names at the same time, over a network that delays and reorders; then a
-//! search finds an order of all operations that explains every answer, or the caches have lied.
+//! Three clients run random operations on a few names at the same time, over a network that delays and reorders. Then a
+//! search looks for an order of all operations that explains every answer; if there is none, a cache has lied.
 
 use crate::cluster::{Cluster, TestClient, root, run_seed};
 use nacre_base::{Errno, Fid, FxHashSet, Time};
@@ -31,7 +31,7 @@ enum Deed {
     List(usize, Vec<(u64, Fid)>),
 }
 
-/// What stat tells, as far as the model knows it.
+/// The attributes in the answer to stat that the model knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Shown {
     fid: Fid,
@@ -50,7 +50,7 @@ struct Entry {
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Model {
     names: BTreeMap<Place, Fid>,
-    /// Mode and extended attribute.
+    /// Mode and extended attribute of each inode.
     inodes: BTreeMap<Fid, (u32, Option<u8>)>,
 }
 
@@ -61,7 +61,7 @@ impl Model {
         Some(Shown { fid, mode: *mode, nlink })
     }
 
-    /// Of an inode without names the MDT may or may not know something still.
+    /// The MDT may or may not still know an inode without names.
     fn explains(&self, fid: Fid, answer: &Result<Shown, Errno>) -> bool {
         match (self.shown(fid), answer) {
             (Some(shown), Ok(told)) => shown == *told,
@@ -70,7 +70,7 @@ impl Model {
         }
     }
 
-    /// Does it; false if the answer cannot be.
+    /// Applies the operation to the model; false if the model could not have given this answer.
     fn step(&mut self, deed: &Deed) -> bool {
         match deed {
             Deed::Lookup(at, answer) => match self.names.get(at) {
@@ -122,8 +122,8 @@ impl Model {
     }
 }
 
-/// Whether some order that respects time explains all answers. Each client does one thing at a time, so a position in
-/// each client's history and the model's state are all that a search must remember.
+/// Searches for an order of all operations that respects time and explains all answers. Each client runs one operation at
+/// a time, so a position in each client's history and the model's state are all that the search has to remember.
 fn explain(history: &[Entry]) -> Result<(), String> {
     let lanes: Vec<Vec<&Entry>> = (0..CLIENTS).map(|c| history.iter().filter(|e| e.client == c).collect()).collect();
     let mut seen = FxHashSet::default();
@@ -163,7 +163,7 @@ struct Actor {
     number: usize,
     dirs: [Fid; 2],
     history: Arc<Mutex<Vec<Entry>>>,
-    /// FIDs that somebody has seen.
+    /// FIDs that some client has seen.
     known: Arc<Mutex<Vec<Fid>>>,
 }
 
@@ -186,7 +186,7 @@ impl Actor {
 
     fn fid(&self) -> Option<Fid> {
         let known = self.known.lock();
-        // Mostly a new one: the old ones are gone.
+        // Mostly a recent one, because inodes of older ones are gone.
         let recent = known.len().min(4) as u64;
         (recent > 0).then(|| known[known.len() - 1 - self.below(recent) as usize])
     }
@@ -276,7 +276,7 @@ fn check(seed: u64) {
         for actor in actors.collect::<Vec<_>>() {
             actor.await;
         }
-        // What each has kept of the directories, which everybody changed, is what the MDT says.
+        // The attributes that each client has cached of the directories, which all clients changed, are those of the MDT.
         for dir in dirs {
             let stats = [clients[0].stat(dir).await, clients[1].stat(dir).await, clients[2].stat(dir).await];
             clients[0].node.params().set("ldlm.namespaces.*-mdc-*.lru_size", "clear").unwrap();

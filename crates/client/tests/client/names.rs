@@ -1,4 +1,4 @@
-//! Names and inodes: what POSIX says of them, through the whole stack.
+//! Names and inodes as POSIX describes them, through the whole stack.
 
 use crate::cluster::{Cluster, LINGERS, TestClient, root, run, striped, user};
 use nacre_base::{Errno, Nid, Timestamp};
@@ -20,7 +20,7 @@ fn names_are_made_found_moved_and_removed() {
         assert_eq!(file.mode, mode::S_IFREG | 0o644);
         a.release(open).await.unwrap();
 
-        // The other client sees it at once.
+        // The other client sees the new file at once.
         assert_eq!(b.lookup(&cred, dir.fid, b"f").await.unwrap().fid, file.fid);
         assert_eq!(b.link(&cred, file.fid, dir.fid, b"g").await.unwrap().nlink, 2);
         let link = b.symlink(&cred, dir.fid, b"s", b"../far/away").await.unwrap();
@@ -86,7 +86,7 @@ fn permissions_are_those_of_the_asking_user() {
         assert_eq!(c.setattr(&owner, attr.fid, chmod, None).await.unwrap().mode & 0o777, 0o644);
         let truncate = SetAttr { size: Some(3), ..SetAttr::default() };
         assert_eq!(c.setattr(&other, attr.fid, truncate.clone(), None).await.err(), Some(Errno::EACCES));
-        // What is open for writing may be cut whatever the mode is by now.
+        // A file that is open for writing may be truncated whatever its mode is by now.
         c.setattr(&owner, attr.fid, SetAttr { mode: Some(0), ..SetAttr::default() }, None).await.unwrap();
         assert_eq!(c.setattr(&owner, attr.fid, truncate, Some(&file)).await.unwrap().size, 3);
         let chown = SetAttr { uid: Some(2000), ..SetAttr::default() };
@@ -152,7 +152,7 @@ fn times_follow_writes_and_settings() {
         assert_eq!(changed.mtime, written.mtime, "a chmod is no write");
         assert!(changed.ctime > written.ctime);
 
-        // Into the past, as tar does, and it stays there.
+        // Set the mtime into the past, as tar does; it stays there.
         pause().await;
         let past = Timestamp { secs: 1_000_000_000, nanos: 5 };
         let utimes = |t| SetAttr { mtime: Some(t), atime: Some(t), ..SetAttr::default() };
@@ -164,7 +164,7 @@ fn times_follow_writes_and_settings() {
         b.link(&root(), made.fid, b.root(), b"g").await.unwrap();
         assert_eq!(b.stat(made.fid).await.mtime, past, "a new name is no write");
 
-        // Into the future; a write brings it back.
+        // Set the mtime into the future; a write brings it back.
         let future = Timestamp { secs: 4_000_000_000, nanos: 0 };
         assert_eq!(b.setattr(&root(), made.fid, utimes(future), None).await.unwrap().mtime, future);
         pause().await;
@@ -172,7 +172,7 @@ fn times_follow_writes_and_settings() {
         b.put(&file, 5, b"x").await.unwrap();
         let now = a.stat(made.fid).await;
         assert!(now.mtime > changed.mtime && now.mtime < future);
-        // And a truncate is a change of data.
+        // A truncation also changes data.
         pause().await;
         let cut = b.setattr(&root(), made.fid, SetAttr { size: Some(1), ..SetAttr::default() }, None).await.unwrap();
         assert!(cut.mtime > now.mtime && cut.size == 1);

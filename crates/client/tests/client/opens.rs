@@ -1,4 +1,4 @@
-//! Opens that cost no request, and that what is open so outlives its names all the same.
+//! Opens that cost no request, and open files that outlive their names all the same.
 
 use crate::cluster::{Cluster, LINGERS, TestClient, root, run, run_seed, user};
 use nacre_base::{Errno, Fid, Timestamp};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// After this time nothing is held back because of how the files were made.
+/// Time after which the MDT no longer withholds locks because of how the files were created.
 const SETTLED: Duration = Duration::from_secs(5);
 
 impl Cluster {
@@ -50,7 +50,7 @@ impl TestClient {
     }
 
     async fn look_up(&self, name: &str) -> Attr {
-        // So that it is known that it may be searched.
+        // Fetches the permissions of the root directory.
         self.stat(self.root()).await;
         self.lookup(&root(), self.root(), name.as_bytes()).await.unwrap()
     }
@@ -67,7 +67,7 @@ impl TestClient {
         self.setattr(cred, fid, SetAttr { mode: Some(mode), ..SetAttr::default() }, None).await.unwrap();
     }
 
-    /// Checks that an open file that has no names is all there, at the servers.
+    /// Checks that the servers still have all of an open file without names.
     async fn check_nameless(&self, rt: &Rt, file: &OpenFile, data: &[u8]) {
         rt.sleep(LINGERS).await;
         self.drop_caches(rt).await;
@@ -75,7 +75,7 @@ impl TestClient {
         assert_eq!(self.stat(file.fid()).await.nlink, 0);
     }
 
-    /// Closes it, and checks that it is gone then.
+    /// Closes a file without names, and checks that it is gone then.
     async fn close_nameless(&self, rt: &Rt, file: Arc<OpenFile>) {
         let fid = file.fid();
         self.release(file).await.unwrap();
@@ -185,7 +185,7 @@ fn a_file_opened_from_memory_outlives_being_replaced() {
         let new = b.open_name("f", 0).await.unwrap();
         assert_eq!(b.get(&new, 0, 10).await, b"new");
         b.close_nameless(&rt, old).await;
-        // And by its own client.
+        // Its own client removes the name, too.
         a.write_file("h", b"newest").await;
         b.look_up("h").await;
         rt.sleep(SETTLED).await;
@@ -209,7 +209,7 @@ fn a_file_opened_from_memory_outlives_its_own_clients_unlink() {
         b.check_nameless(&rt, &file, b"data").await;
         b.close_nameless(&rt, file).await;
 
-        // By a name that it does not know.
+        // By a name that the client does not know.
         let fid = a.write_file("f", b"more").await;
         rt.sleep(SETTLED).await;
         let file = b.open_here(&cluster, "f", 0).await;
@@ -252,8 +252,8 @@ fn a_lock_that_is_given_back_for_room_takes_no_open_file_away() {
     });
 }
 
-/// Programs open and close files that another client removes and replaces all the time, over a network that reorders.
-/// What was opened is there until it is closed.
+/// Programs open and close files that another client removes and replaces all the time, over a network that reorders
+/// messages. An open file exists until it is closed.
 fn race(seed: u64) {
     run_seed(seed, move |rt| async move {
         let mut cluster = Cluster::start(&rt, 1).await;
@@ -321,14 +321,14 @@ fn an_eviction_leaves_a_file_opened_from_memory_like_any_other() {
         rt.sleep(SETTLED).await;
         let (f, g) = (b.open_here(&cluster, "f", 0).await, b.open_here(&cluster, "g", 0).await);
         cluster.cut_off(&b);
-        // Waits for the lock until its holder is thrown out.
+        // Waits for the lock until its holder is evicted.
         a.remove("f").await;
         cluster.net.heal();
         rt.sleep(LINGERS).await;
         b.drop_caches(&rt).await;
         assert_eq!(b.getattr(&root(), f.fid()).await, Err(Errno::ESTALE));
         assert_eq!(b.get(&g, 0, 10).await, b"more");
-        // From then on the MDT knows that it is open.
+        // From then on the MDT knows that the file is open.
         a.remove("g").await;
         b.check_nameless(&rt, &g, b"more").await;
         b.release(f).await.unwrap();
@@ -369,7 +369,7 @@ fn permissions_are_those_of_the_mdt() {
                         let file = c.open(cred, fid, flags).await?;
                         c.release(file).await
                     };
-                    // The first asks the MDT; the others do not, if it can be known.
+                    // The first open asks the MDT; the others do not, if the answer can be known.
                     a.node.params().set("ldlm.namespaces.*-mdc-*.lru_size", "clear").unwrap();
                     rt.sleep(Duration::from_millis(100)).await;
                     let truth = open(&a).await;
@@ -409,7 +409,7 @@ fn an_open_file_is_writable_whatever_becomes_of_its_mode() {
             assert_eq!(b.setattr(&cred, attr.fid, cut, Some(&file)).await.unwrap().size, 4);
             b.release(file).await.unwrap();
         }
-        // Who has a directory open may list it.
+        // A program that has a directory open may list it.
         rt.sleep(SETTLED).await;
         let own = a.mkdir(&cred, dir, b"own", 0o755, 0).await.unwrap().fid;
         b.getattr(&cred, own).await.unwrap();
@@ -432,7 +432,7 @@ fn what_a_file_opened_from_memory_changed_is_told_at_its_close() {
         rt.sleep(SETTLED).await;
         b.get(&file, 0, 10).await;
         b.release(file).await.unwrap();
-        // The MDT's own view, which readdir shows.
+        // The MDT's own view of the attributes, which readdir shows.
         let page = a.readdir_mdt(&root(), a.root(), 0, true, 1 << 16).await.unwrap();
         let attr = page.entries.iter().find_map(|e| e.attr.as_ref().filter(|attr| attr.attr.fid == fid)).unwrap();
         assert_eq!(attr.attr.size, 5000);
@@ -480,7 +480,7 @@ fn an_archive_is_unpacked_with_few_requests() {
         let flags = open_flags::O_CREAT | open_flags::O_EXCL | open_flags::O_WRONLY;
         let old = Timestamp { secs: 1_000_000_000, nanos: 5 };
         for n in 0..FILES {
-            // As tar does it for the superuser.
+            // As tar does for the superuser.
             let name = format!("f{n}");
             assert_eq!(a.lookup(&root(), dir, name.as_bytes()).await.map(drop), Err(Errno::ENOENT));
             let (attr, file) = a.create(&root(), dir, name.as_bytes(), flags, 0o600, 0, None).await.unwrap();

@@ -1,5 +1,4 @@
-//! Progressive layouts: a component gets its objects when it is written to for the first time, by whomever, and every
-//! client sees the one file.
+//! Progressive layouts: a component gets its objects when any client first writes to it, and every client sees one file.
 
 use crate::cluster::{Cluster, TestClient, root, run, run_seed};
 use nacre_base::{Errno, Prng};
@@ -31,7 +30,7 @@ async fn layout(client: &TestClient, file: &OpenFile) -> Layout {
     nacre_wire::lov_ea::decode_layout(&value).unwrap().0
 }
 
-/// Objects of each component; those without say so.
+/// Number of objects of each component; a component without objects has 0.
 async fn objects(client: &TestClient, file: &OpenFile) -> Vec<usize> {
     let layout = layout(client, file).await;
     let init = |c: &nacre_wire::layout::Component| c.flags & component_flags::INIT != 0;
@@ -61,7 +60,7 @@ fn components_get_objects_when_they_are_written_to() {
         a.put(&fa, 0, &[1; 1000]).await.unwrap();
         assert_eq!(b.get(&fb, 0, 4 << 20).await.len(), 1000);
         assert_eq!(objects(&b, &fb).await, [1, 0, 0], "to read makes none");
-        // Into the last one, which leaves the middle a hole.
+        // A write into the last component, which leaves the middle one a hole.
         b.put(&fb, 2 * M, b"end").await.unwrap();
         assert_eq!((objects(&a, &fa).await, layout(&a, &fa).await.generation), (vec![1, 0, 8], 4));
         assert_eq!(a.stat(fa.fid()).await.size, 2 * M + 3);
@@ -70,7 +69,7 @@ fn components_get_objects_when_they_are_written_to() {
         assert!(all[..1000].iter().all(|b| *b == 1) && all[1000..2 << 20].iter().all(|b| *b == 0));
         assert_eq!(&all[2 << 20..], b"end");
         assert_eq!(a.seek(&fa, 256 * K, false).await, Ok(2 * M), "no data before");
-        // Over the border of the two that are left.
+        // A write across the border of the two remaining components.
         a.put(&fa, 256 * K - 10, &[7; 20]).await.unwrap();
         assert_eq!(objects(&b, &fb).await, [1, 2, 8]);
         assert_eq!(b.get(&fb, 256 * K - 11, 22).await, [&[0][..], &[7; 20], &[0]].concat());
@@ -87,7 +86,7 @@ fn a_size_in_a_component_without_objects_gives_it_some() {
         assert_eq!(truncate(&b, &fb, 300 * K).await, 300 * K);
         assert_eq!((objects(&a, &fa).await, a.stat(fa.fid()).await.size), (vec![1, 2, 0], 300 * K));
         assert_eq!(a.get(&fa, 0, M as usize).await.len() as u64, 300 * K);
-        // What is cut back stays with its objects.
+        // A truncated component keeps its objects.
         assert_eq!(truncate(&a, &fa, 10).await, 10);
         assert_eq!((objects(&b, &fb).await, b.stat(fb.fid()).await.size), (vec![1, 2, 0], 10));
         assert_eq!(truncate(&a, &fa, 5 * M).await, 5 * M);
@@ -131,8 +130,8 @@ fn whoever_comes_first_makes_the_objects_and_all_use_them() {
     }
 }
 
-/// Dirty data in the cache of one client stays good when another makes objects elsewhere in the file and writes to the
-/// first ones by the new layout.
+/// Dirty data in the cache of one client stays valid when another client has objects created elsewhere in the file, and
+/// writes to the first objects by the new layout.
 #[test]
 fn what_was_cached_by_the_older_layout_is_not_lost() {
     run(|rt| async move {
@@ -179,7 +178,7 @@ fn appends_find_the_end_wherever_it_is() {
     }
 }
 
-/// A sparse file whose end is in a later component, which the appender has not heard of.
+/// A sparse file ends in a later component, of which the appender does not know yet.
 #[test]
 fn an_append_does_not_believe_an_older_layout() {
     run(|rt| async move {
@@ -189,7 +188,7 @@ fn an_append_does_not_believe_an_older_layout() {
         b.put(&fb, 2 * M, b"far").await.unwrap();
         a.put(&appender, 0, b"end").await.unwrap();
         assert_eq!(b.get(&fb, 2 * M, 100).await, b"farend");
-        // Only by its size.
+        // Now only the size shows that there is another layout.
         truncate(&b, &fb, 300 * K).await;
         a.put(&appender, 0, b"again").await.unwrap();
         assert_eq!(b.get(&fb, 300 * K, 100).await, b"again");

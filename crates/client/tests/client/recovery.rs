@@ -1,11 +1,11 @@
-//! Servers that die with what they had acknowledged and not committed, and get it again.
+//! Servers that die with changes they had acknowledged and not committed, and get them again.
 
 use crate::cluster::{Cluster, TestClient, run, striped};
 use nacre_base::{Errno, Payload};
 use nacre_client::{FlockKind, FlockRequest};
 use std::time::Duration;
 
-/// Of its only OST: bytes acknowledged and not known to be durable.
+/// Of the client's only OST: bytes acknowledged and not known to be durable.
 fn unstable_mb(c: &TestClient) -> u64 {
     let shown = c.node.params().get("osc.*.unstable_stats").unwrap();
     let line = shown[0].1.lines().find(|l| l.starts_with("unstable_mb:")).unwrap().to_owned();
@@ -18,11 +18,11 @@ fn what_an_ost_had_not_committed_is_written_again_and_its_locks_are_kept() {
         let mut cluster = Cluster::start(&rt, 1).await;
         let (a, b) = (cluster.client().await, cluster.client().await);
         let (attr, file) = a.make("f", Some(striped(1, 65536))).await;
-        // On the server, not durable: another client has asked for the bytes.
+        // These bytes are on the server, not durable: another client has asked for them.
         a.put(&file, 0, &[5; 200_000]).await.unwrap();
         let other = b.open_name("f", 0).await.unwrap();
         assert_eq!(b.get(&other, 0, 200_000).await, [5; 200_000]);
-        // In the cache only, under a lock.
+        // These bytes are only in the cache, under a lock.
         a.put(&file, 200_000, &[6; 50_000]).await.unwrap();
         cluster.stop_ost(0);
         cluster.start_ost(0).await;
@@ -62,7 +62,7 @@ fn what_is_kept_until_it_is_durable_is_bounded() {
             c.write(&file, n << 22, Payload::zeroes(4 << 20)).await.unwrap();
             most = most.max(unstable_mb(&c));
         }
-        // Twice 256 MiB, and what is in flight.
+        // The bound is twice 256 MiB, and writes in flight come on top.
         assert!((200..600).contains(&most), "{most} MiB");
         rt.sleep(Duration::from_secs(20)).await;
         assert_eq!(unstable_mb(&c), 0, "an idle client asks");

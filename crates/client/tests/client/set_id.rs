@@ -1,5 +1,5 @@
-//! What a write takes from a program: set-id bits and capabilities. For every mount, before the write goes on, and at no request that is
-//! not needed.
+//! A write takes set-id bits and capabilities from a program: for every mount, before the write goes on, and without
+//! unneeded requests.
 
 use crate::cluster::{Cluster, root, run, user};
 use crate::metadata_cache::Door;
@@ -9,7 +9,7 @@ use nacre_client::open_flags::KILL_SET_ID;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// After this time nothing is held back because of how the files were made.
+/// Time after which the MDT no longer withholds locks because of how the files were created.
 const SETTLED: Duration = Duration::from_secs(5);
 
 #[test]
@@ -35,7 +35,7 @@ fn set_id_bits_are_asked_for_once() {
         a.chmod_by(&root(), fid, 0o4777).await;
         b.drop_privileges(&file, true).await.unwrap();
         assert_eq!(a.stat(fid).await.mode & 0o7777, 0o777, "the lock was called back");
-        // Of a file without names there is no lock.
+        // There is no lock on a file without names.
         a.remove("f").await;
         b.drop_privileges(&file, true).await.unwrap();
         assert_eq!(rounds().await, 0);
@@ -113,7 +113,7 @@ fn who_has_a_file_open_for_writing_takes_rights_that_he_may_not_give() {
             a.chmod_by(&root(), fid, 0o4755).await;
             c.drop_privileges(&file, true).await.unwrap();
             assert_eq!(a.stat(fid).await.mode & 0o7777, 0o755);
-            // An older kernel asks for this before fallocate(2), and does not say for which open file.
+            // An older kernel sends this before fallocate(2), without naming the open file.
             a.chmod_by(&root(), fid, 0o4755).await;
             a.setxattr(&root(), fid, CAPABILITY, &[1; 20], 0).await.unwrap();
             c.chmod_by(&user(5), fid, 0o755).await;

@@ -1,5 +1,5 @@
-//! Going through directories costs round trips by the hundred entries, not by the entry; and nobody notices but by the time
-//! it takes.
+//! Going through a directory costs a round trip for a hundred entries, not for each one; otherwise programs see no
+//! difference.
 
 use crate::cluster::{Cluster, TestClient, root, run, striped};
 use nacre_base::{Errno, Fid, Prng};
@@ -10,11 +10,11 @@ use nacre_wire::Opcode;
 use nacre_wire::attr::{Attr, SetAttr};
 use std::time::Duration;
 
-/// Requests that the servers were sent.
+/// Requests that the servers have received.
 #[derive(Debug, Clone, Copy)]
 struct Requests {
     mds: u64,
-    /// Glimpses one by one, and many at once.
+    /// Glimpses of one object each, and glimpses of many at once.
     enqueues: u64,
     glimpses: u64,
 }
@@ -43,12 +43,12 @@ fn name(i: usize) -> String {
     format!("file-{i:04}")
 }
 
-/// A file's size tells which one it is.
+/// Size by which a test recognises a file.
 fn size(i: usize) -> u64 {
     i as u64 * 7 + 1
 }
 
-/// A directory of files over all OSTs, made by a client that is gone.
+/// A directory of files over all OSTs, created by a client that is gone.
 async fn directory(cluster: &mut Cluster, files: usize, stripes: i32) -> Fid {
     let maker = cluster.client().await;
     let directory = maker.mkdir(&root(), maker.root(), b"dir", 0o755, 0).await.unwrap().fid;
@@ -72,7 +72,7 @@ fn set_round_trip(cluster: &Cluster, time: Duration) {
 async fn cold_client(cluster: &mut Cluster, rt: &Rt, statahead_max: u32) -> TestClient {
     let client = cluster.client().await;
     client.node.params().set("llite.*.statahead_max", &statahead_max.to_string()).unwrap();
-    // It is connected to all, and knows the root.
+    // Connects the client to all targets, and fetches the root's attributes.
     client.statfs().await.unwrap();
     client.stat(client.root()).await;
     rt.sleep(Duration::from_secs(1)).await;
@@ -108,9 +108,10 @@ impl TestClient {
     }
 }
 
-/// Lists with or without attributes and stats all, as `ls -l` does: how long it took and what was asked.
+/// Lists with or without attributes and stats every entry, as `ls -l` does. Returns the time it took and the requests
+/// sent.
 async fn list(rt: &Rt, cluster: &Cluster, c: &TestClient, directory: Fid, with_attr: bool) -> (Duration, Requests) {
-    // Whoever lists a directory has come by it.
+    // A program that lists a directory has looked it up before.
     c.stat(directory).await;
     let (began, before) = (rt.now(), Requests::of(cluster));
     for name in c.names(directory, with_attr).await {
@@ -157,7 +158,8 @@ fn a_writer_is_left_alone_and_its_size_is_right() {
             writer.put(&file, 100_000 + i as u64, b"not written back").await.unwrap();
             files.push((i * 7, file));
         }
-        // Before it has had them for so long that it gives them back to who asks.
+        // The writer has not had its locks unused for so long that it would give them back to a client that asks for the
+        // size.
         let before = Requests::of(&cluster);
         for name in reader.names(directory, true).await {
             let number: usize = name[5..].parse().unwrap();
@@ -166,7 +168,7 @@ fn a_writer_is_left_alone_and_its_size_is_right() {
             assert_eq!(reader.look_in(directory, &name).await.unwrap().size, expected, "{name}");
         }
         assert_eq!(RpcCounts::of(&writer).callbacks, 0);
-        // Two of four stripes were written, and are asked for in earnest.
+        // Two of four stripes were written, and each of these costs an enqueue.
         let asked = Requests::of(&cluster).since(before);
         assert!(asked.enqueues <= 20, "{asked:?}");
     });
@@ -181,7 +183,7 @@ fn what_others_change_meanwhile_is_told_as_it_is() {
         let names = c.names(directory, true).await;
         for (i, name) in names.iter().enumerate() {
             match i % 10 {
-                // All of them are fetched by now, or are being fetched.
+                // All entries have been fetched by now, or are being fetched.
                 3 => {
                     let file = &names[(i + 5).min(299)];
                     if let Ok(attr) = other.look_in(directory, file).await {
@@ -210,7 +212,7 @@ fn names_in_another_order_come_by_many_too_and_few_of_many_waste_little() {
     run(|rt| async move {
         let mut cluster = Cluster::start(&rt, 2).await;
         let directory = directory(&mut cluster, 1000, 1).await;
-        // A list by name, and the directory was never listed.
+        // Goes through the names of a directory that was never listed.
         let c = cold_client(&mut cluster, &rt, 128).await;
         let before = Requests::of(&cluster);
         for i in 0..1000 {
@@ -221,7 +223,7 @@ fn names_in_another_order_come_by_many_too_and_few_of_many_waste_little() {
         assert!(asked.sum() < 600, "{asked:?}");
         c.unmount().await;
 
-        // Few at random.
+        // Stats a few entries at random.
         let mut prng = Prng::new(5);
         let some: Vec<usize> = (0..60).map(|_| prng.below(1000) as usize).collect();
         let mut asked = Vec::new();
@@ -254,7 +256,7 @@ fn it_can_be_turned_off_and_tells_what_it_did() {
         let (_, asked) = list(&rt, &cluster, &c, directory, true).await;
         assert!(asked.enqueues <= 6 && asked.glimpses > 0, "{asked:?}");
         assert!(c.stats().starts_with("statahead total: 1\nstatahead wrong: 0\nagl total: 4"), "{}", c.stats());
-        // All is here: nothing is asked.
+        // Everything is cached, so no request is sent.
         let (_, asked) = list(&rt, &cluster, &c, directory, true).await;
         assert_eq!(asked.sum(), 0);
 

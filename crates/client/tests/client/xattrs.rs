@@ -44,7 +44,7 @@ fn the_layout_is_read_and_chosen_in_lustres_form() {
         assert_eq!(c.getxattr(&cred, made.fid, b"trusted.lov").await.unwrap(), value);
         assert_eq!(c.setxattr(&cred, made.fid, b"lustre.lov", &wish, 0).await, Err(Errno::EEXIST));
         assert_eq!(c.setxattr(&cred, made.fid, b"lustre.lov", b"rubbish", 0).await, Err(Errno::EINVAL));
-        // cp -a, rsync -X: the copy has a layout of its own already.
+        // cp -a and rsync -X set the layout of a copy that has its own already.
         let (copy, _) = c.make("copy", None).await;
         c.setxattr(&cred, copy.fid, b"lustre.lov", &value, 0).await.unwrap();
         c.removexattr(&cred, copy.fid, b"lustre.lov").await.unwrap();

@@ -10,7 +10,7 @@ use nacre_wire::attr::{Attr, SetAttr};
 use std::sync::Arc;
 
 impl Door {
-    /// Does what an ioctl asks for: its result, and what its argument will point to.
+    /// Carries out an ioctl. Returns its result, and the bytes for its argument.
     pub(super) async fn control(&self, ctx: &Context, op: &request::Ioctl) -> Result<(i32, Vec<u8>), Errno> {
         let mut answer = Vec::new();
         let result = match FileControl::parse(op.command, &op.data)? {
@@ -51,7 +51,7 @@ impl Door {
         Ok((result, answer))
     }
 
-    /// The open file that an ioctl is about; ENOTTY for a directory.
+    /// The open file that an ioctl is for; ENOTTY for a directory.
     fn open_file(&self, op: &request::Ioctl) -> Result<Arc<OpenFile>, Errno> {
         if op.on_directory { Err(Errno::ENOTTY) } else { self.file(op.handle) }
     }

@@ -1,5 +1,5 @@
-//! Listing directories: what an answer of the client holds is served to the kernel piece by piece, and kept by it if we
-//! are told before it changes ([`crate::lists`]).
+//! Lists directories: the entries of one reply of the client go to the kernel piece by piece, and the kernel may keep
+//! them if the client will tell before they change ([`crate::lists`]).
 
 use super::{Door, credentials};
 use crate::handler::Context;
@@ -14,24 +14,24 @@ use std::sync::Arc;
 /// An open directory.
 pub(super) struct OpenDirectory {
     file: Arc<OpenFile>,
-    /// The kernel adds what is read here to its list.
+    /// True if the kernel adds the entries that are read here to its list.
     fills: bool,
     batch: tokio::sync::Mutex<Batch>,
 }
 
-/// The client's last answer.
+/// The client's last reply.
 #[derive(Default)]
 struct Batch {
-    /// The cookie that it was asked for with.
+    /// Cookie of the request.
     from: u64,
     entries: Vec<WireEntry>,
     end: bool,
-    /// What it is true under ([`nacre_client::Client::keeps_list`]); 0: it may not be.
+    /// Number under which the entries are true ([`nacre_client::Client::keeps_list`]); 0: they may not be.
     under: u64,
 }
 
 impl Batch {
-    /// Whether what follows `cookie` is at hand. A rewind (0) always asks anew.
+    /// True if the entries after `cookie` are here. A rewind (0) always asks again.
     fn goes_on_after(&self, cookie: u64) -> bool {
         let known = cookie != 0 && (cookie == self.from || self.entries.iter().any(|e| e.cookie == cookie));
         known && (self.end || self.entries.last().is_some_and(|e| e.cookie > cookie))
@@ -39,7 +39,7 @@ impl Batch {
 }
 
 impl Door {
-    /// An open directory gets its handle.
+    /// Allocates the handle of an open directory.
     pub(super) fn opened_directory(&self, node: u64, file: Arc<OpenFile>) -> Opened {
         let told = self.client.keeps_list(file.fid()) != 0;
         let fills = self.nodes.with_list(node, |list| list.open(told)).unwrap_or(false);
@@ -48,10 +48,10 @@ impl Door {
         Opened { handle: self.directories.lock().insert(directory) as u64, flags }
     }
 
-    /// The last close of an open directory: it, to be released.
+    /// The last close of an open directory. Returns its file, to be released.
     pub(super) async fn closed_directory(&self, op: &request::Release) -> Result<Arc<OpenFile>, Errno> {
         let directory = self.directory(op.handle)?;
-        // Before the handle can be another's.
+        // Before the handle can be used for another directory.
         self.taken_in(&directory, op.node, op.handle).await;
         self.directories.lock().try_remove(op.handle as usize);
         Ok(directory.file.clone())
@@ -66,14 +66,14 @@ impl Door {
         self.directory(handle).map(|d| d.file.clone())
     }
 
-    /// The kernel has what it was sent last.
+    /// Notes that the kernel has taken in the entries it was sent last.
     async fn taken_in(&self, directory: &OpenDirectory, node: u64, handle: u64) {
         if directory.fills && self.nodes.with_list(node, |list| list.taken_in(handle)).unwrap_or(false) {
             self.kernel.drop_list(node).await;
         }
     }
 
-    /// The batch of entries that follows `cookie`.
+    /// Fetches the batch of entries after `cookie`.
     async fn fill(
         &self,
         cred: &Credentials,
@@ -89,7 +89,8 @@ impl Door {
         Ok(())
     }
 
-    /// Calls `add` with the entries after `op.offset` until it has no room. What was added may be sent then, at once.
+    /// Calls `add` with the entries after `op.offset` until there is no more room. The caller sends the added entries at
+    /// once.
     pub(super) async fn list(
         &self,
         ctx: &Context,
@@ -115,7 +116,7 @@ impl Door {
                 added += 1;
             }
             match batch.entries.last() {
-                // An answer that is not the last is full enough: the kernel comes again.
+                // A reply that is not the last is full enough: the kernel will ask for the rest.
                 Some(last) if !batch.end && added == 0 && !is_full => cookie = last.cookie,
                 _ => break self.about_to_send(&directory, op, added > 0, batch.under).await,
             }
@@ -123,13 +124,13 @@ impl Door {
         Ok(())
     }
 
-    /// Entries that are true under `under`, or that there are no more, are about to be sent.
+    /// Notes that entries which are true under `under`, or the end of the list, are about to be sent.
     async fn about_to_send(&self, directory: &OpenDirectory, op: &request::ReadDir, entries: bool, under: u64) {
         if !directory.fills {
             return;
         }
         if entries {
-            // First this, then whether it is true: what changes from here on is noticed.
+            // Read the generation first, then check the entries: changes from here on are noticed.
             let generation = self.nodes.with_list(op.node, |list| list.generation());
             let is_true = under != 0 && self.client.keeps_list(directory.file.fid()) == under;
             self.nodes.with_list(op.node, |list| list.sent(op.handle, generation.filter(|_| is_true)));

@@ -1,8 +1,8 @@
-//! Set-id programs: exec(2) asks no server as whom a program runs, but goes by the attributes that the kernel has. So before a
-//! program that lost its bits is opened to be run, or is written to, the kernel is made to believe so.
+//! Set-id programs: exec(2) asks no server which rights a program gets, but uses the attributes that the kernel has. So
+//! before a program that lost its set-id bits is opened to be run, or is written to, the kernel is made to know that.
 //!
-//! What the kernel hears unasked is never that a file has such bits: the answer to a change of attributes, or to a new name,
-//! counts for the kernel even if it arrives after the bits were taken away and the kernel was told to forget them.
+//! Replies to other requests never show set-id bits: the kernel uses the answer to a change of attributes, or to a new
+//! name, even if it arrives after the bits were removed and the kernel was told to forget them.
 
 use super::Door;
 use crate::beliefs::Beliefs;
@@ -13,11 +13,11 @@ use nacre_base::{Errno, Fid};
 use nacre_wire::attr::mode;
 use std::path::Path;
 
-/// The kernel opens a program to run it (`__FMODE_EXEC` among the flags of open).
+/// Flag of an open to run a program (`__FMODE_EXEC`).
 pub(super) const FOR_EXEC: u32 = 0x20;
 
 impl Door {
-    /// The file system is mounted on `mountpoint`.
+    /// Prepares for set-id programs; the file system is mounted on `mountpoint`.
     pub(super) async fn look_at_programs(&self, mountpoint: &Path) {
         // Users' mounts have the flag nosuid.
         let beliefs = match helper::is_needed() {
@@ -30,8 +30,8 @@ impl Door {
         }
     }
 
-    /// To be called before a program is run. ETXTBSY if the kernel would run it as somebody else than it should, because
-    /// it hears of changes all the time or cannot be looked at.
+    /// To be called before a program is run. ETXTBSY if the kernel would run it with the wrong rights, because it keeps
+    /// hearing of changes or its attributes cannot be read.
     pub(super) async fn check_program(&self, node: u64, fid: Fid) -> Result<(), Errno> {
         let Some(truth) = self.doubted(node, fid, |_, _| true).await? else { return Ok(()) };
         match self.settle(node, truth).await {
@@ -43,8 +43,8 @@ impl Door {
         }
     }
 
-    /// To be called before a file's content changes, when it has lost the bits that the writer takes away. If the kernel cannot
-    /// be looked at, [`Door::check_program`] will refuse to run it.
+    /// To be called before a file's content changes, after it has lost the bits that the write removes. If the kernel's
+    /// attributes cannot be read, [`Door::check_program`] will refuse to run the file.
     pub(super) async fn check_written(&self, node: u64, fid: Fid) -> Result<(), Errno> {
         let Some(truth) = self.doubted(node, fid, Told::may_exceed).await? else { return Ok(()) };
         if let Err(error) = self.settle(node, truth).await {
@@ -53,7 +53,8 @@ impl Door {
         Ok(())
     }
 
-    /// As whom the file runs, if the kernel was told of set-id bits, and `doubts` says that what it believes matters.
+    /// The user and group that the file runs as, if the kernel was told of set-id bits and `doubts` says that its belief
+    /// matters.
     async fn doubted(
         &self,
         node: u64,
@@ -76,7 +77,7 @@ impl Door {
     }
 }
 
-/// Attributes that the kernel takes as they are, whatever it was told to forget meanwhile.
+/// Attributes as the kernel may use them whatever it was told to forget meanwhile.
 pub(super) fn without_set_id(attr: Attr) -> Attr {
     match attr.mode & mode::S_IFMT {
         mode::S_IFREG => Attr { mode: attr.mode & !(mode::S_ISUID | mode::S_ISGID), ..attr },

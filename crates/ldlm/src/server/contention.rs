@@ -1,29 +1,30 @@
-//! Notices objects at which clients are in each other's way, so that replies can tell them to ask for no more than they
-//! use.
+//! Notices objects at which the locks of clients conflict often, so that replies can tell the clients to ask for no
+//! more than they use.
 //!
-//! What counts: one for each request that had to wait for another client's lock, or behind its request. Not whether the
-//! *requested* ranges overlap: writers of a strided file never want the same bytes, only the growth of their locks
-//! collides, and that is the very case that the clients can do something about. And one per request, not per lock that
-//! it met: a single writer among fifty readers calls fifty locks back, once, and harms nobody. Operations that the
-//! server locks for themselves count where they meet a client's lock, not among each other: they are the cure.
+//! Each request that had to wait for another client's lock, or behind its request, counts once. It does not matter
+//! whether the *requested* ranges overlap: writers of a strided file never want the same bytes, only their grown locks
+//! collide, and that is the very case that the clients can do something about. A request counts once, not once per lock
+//! that it met: a single writer among fifty readers calls fifty locks back, once, and harms nobody. Locks that the
+//! server takes for operations count where they meet a client's lock, but not among each other, because they are the
+//! cure.
 
 use super::Settings;
 use nacre_base::{Fid, FxHashMap, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What is known of all objects of a target. Outlives their locks: exact locks and server-side ones come and go.
+/// Conflicts at all objects of a target. They outlive the locks, because exact locks and server-side ones come and go.
 #[derive(Default, Debug)]
 pub(super) struct Contention {
     objects: FxHashMap<Fid, Object>,
-    /// Forget the quiet ones when there are this many.
+    /// Number of objects at which quiet ones are forgotten.
     tidy_at: usize,
     events: u64,
 }
 
 #[derive(Default, Debug)]
 struct Object {
-    /// The last conflicts, oldest first: no more than make the object contended.
+    /// The last conflicts, oldest first; no more than make the object contended.
     conflicts: VecDeque<Time>,
     contended_until: Time,
 }
@@ -48,7 +49,7 @@ impl Contention {
         }
     }
 
-    /// Whether the object is contended.
+    /// Returns whether the object is contended.
     pub(super) fn is_contended(&self, resource: Fid, now: Time) -> bool {
         self.objects.get(&resource).is_some_and(|object| now < object.contended_until)
     }
@@ -67,7 +68,7 @@ impl Contention {
     }
 }
 
-/// Fewer objects than this are kept without a look whether they are still of interest.
+/// With fewer objects than this, quiet ones are not looked for.
 const TIDY_AT_LEAST: usize = 1024;
 
 #[cfg(test)]

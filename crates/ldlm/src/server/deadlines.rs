@@ -1,4 +1,4 @@
-//! By when the locks that are called back have to be given back.
+//! Deadlines of the locks that are called back.
 
 use crate::{ClientId, LockId};
 use nacre_base::{FxHashMap, Time};
@@ -12,7 +12,7 @@ pub(super) struct Deadlines {
 }
 
 impl Deadlines {
-    /// The lock is called back and has to come back by then.
+    /// The lock is called back and has to be given back by `deadline`.
     pub(super) fn begin(&mut self, id: LockId, client: ClientId, deadline: Time) {
         self.end(id);
         self.queue.insert((deadline, id));
@@ -20,14 +20,14 @@ impl Deadlines {
         self.assert_counts();
     }
 
-    /// The holder works on it: it has until then, if its deadline runs.
+    /// The holder works under the lock: if its deadline is running, it is moved to `deadline`.
     pub(super) fn prolong(&mut self, id: LockId, deadline: Time) {
         if let Some((_, client)) = self.of.get(&id).copied() {
             self.begin(id, client, deadline);
         }
     }
 
-    /// The lock came back, or is not wanted any more.
+    /// The lock came back, or is no longer wanted.
     pub(super) fn end(&mut self, id: LockId) {
         if let Some((deadline, _)) = self.of.remove(&id) {
             let was_queued = self.queue.remove(&(deadline, id));
@@ -35,17 +35,17 @@ impl Deadlines {
         }
     }
 
-    /// Whether one runs for the lock.
+    /// Returns whether a deadline runs for the lock.
     pub(super) fn is_running(&self, id: LockId) -> bool {
         self.of.contains_key(&id)
     }
 
-    /// When the next one passes.
+    /// Time of the next deadline.
     pub(super) fn next(&self) -> Time {
         self.queue.first().map_or(Time::FAR_FUTURE, |(deadline, _)| *deadline)
     }
 
-    /// Those that passed: told of once.
+    /// Removes and returns the locks whose deadline has passed.
     pub(super) fn expired(&mut self, now: Time) -> Vec<(LockId, ClientId)> {
         let mut expired = Vec::new();
         while let Some((_, id)) = self.queue.first().copied().filter(|(deadline, _)| *deadline <= now) {
@@ -61,7 +61,7 @@ impl Deadlines {
         assert_eq!(queued, running, "{queued} deadlines are queued for {running} locks");
     }
 
-    /// The locks for which one runs.
+    /// The locks for which a deadline runs.
     pub(super) fn ids(&self) -> impl Iterator<Item = LockId> + '_ {
         self.queue.iter().map(|(_, id)| *id)
     }

@@ -2,9 +2,10 @@
 //! granted *or with a request that came before it and waits*, so neither readers nor writers starve. Group requests go
 //! ahead of all others that wait, and the members of a group go together: they may need each other to finish.
 //!
-//! Every waiting request watches one lock or request that it has to wait for, the last before it in the queue where
-//! that is possible. Only when that one goes is it looked at again: what it conflicts with stays in its way until it
-//! goes, for granted ranges never become fewer. So a cancel costs what it lets go, however many wait.
+//! Every waiting request watches one lock or request that it has to wait for: if possible, the last before it in the
+//! queue. It is examined again only when that one is removed, because granted ranges never shrink, so that a lock which
+//! conflicts does so until it is removed. So the cost of a cancel depends on the requests that it lets go, not on how
+//! many wait.
 
 use super::growth::{Conflicting, grow};
 use super::interval_tree::IntervalTree;
@@ -19,39 +20,40 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A request for an extent lock; once granted, the lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Asked {
-    /// Its name. Ids ascend: of two, the lower came first.
+    /// Id of the request and of its lock. The queue is sorted by ids, so they must ascend in the order of arrival.
     pub(super) id: LockId,
-    /// The holder; of a lock of the server's own, on whose behalf.
+    /// The holder; for a lock of the server, the client on whose behalf it is taken.
     pub(super) client: ClientId,
-    /// The server's own lock, for the length of one operation.
+    /// True for a lock that the server takes for the length of one operation.
     pub(super) local: bool,
     /// PR, PW or GROUP.
     pub(super) mode: LockMode,
-    /// What is asked for; of a lock, what is granted.
+    /// Ranges that the request asks for, or that the lock was granted.
     pub(super) ranges: RangeSet,
-    /// Which group, for mode GROUP.
+    /// Group number, for mode GROUP.
     pub(super) group: u64,
-    /// Never grown.
+    /// True if the lock is never grown.
     pub(super) exact: bool,
-    /// The client waits for its own locks, too.
+    /// True if the client waits for its own locks, too.
     pub(super) alone: bool,
 }
 
 impl Asked {
-    /// Whether the two cannot be granted at once.
+    /// Returns whether the two cannot be granted at the same time.
     pub(super) fn conflicts(&self, other: &Asked) -> bool {
         self.modes_conflict(other) && self.ranges.overlaps(&other.ranges)
     }
 
-    /// Whether the two could not be granted at once, if they overlapped.
+    /// Returns whether the two could not be granted at the same time if they overlapped.
     fn modes_conflict(&self, other: &Asked) -> bool {
         let groups = self.mode == LockMode::Group && other.mode == LockMode::Group && self.group != other.group;
         (groups || !compatible(self.mode, other.mode)) && !self.same_holder(other)
     }
 
-    /// Locks of one client do not conflict unless they are asked for so, nor do they with those that the server takes on its behalf. But two
-    /// operations of the server exclude each other; and a group lock is a program's, not its whole client's: it keeps
-    /// other programs of that client out as well.
+    /// Returns whether the two belong to one holder, so that they do not conflict. Locks of one client do not conflict
+    /// unless both are asked for so (`alone`), and the locks that the server takes on a client's behalf do not conflict
+    /// with the client's own. But two operations of the server exclude each other. A group lock belongs to a program,
+    /// not to its whole client: it keeps other programs of that client out as well.
     fn same_holder(&self, other: &Asked) -> bool {
         let group = self.mode == LockMode::Group || other.mode == LockMode::Group;
         self.client == other.client
@@ -62,13 +64,13 @@ impl Asked {
             }
     }
 
-    /// Whether its holder is told when it is in somebody's way. Operations of the server end by themselves, group locks
-    /// when the program says so.
+    /// Returns whether the holder is told when a request waits for the lock. Operations of the server end by
+    /// themselves, group locks when the program says so.
     fn is_called_back(&self) -> bool {
         !self.local && self.mode != LockMode::Group
     }
 
-    /// Whether it is granted exactly as asked for in any case.
+    /// Returns whether the request is granted exactly as asked for in any case.
     fn is_never_grown(&self) -> bool {
         self.exact
             || self.local
@@ -78,13 +80,13 @@ impl Asked {
     }
 }
 
-/// Where a request stands in the queue: group requests first, then by who leads (its group's first member that waits, 0
-/// if the group has the object; of others nobody does), then in order of arrival. Does not change while it waits.
+/// Place of a request in the queue: group requests first, then by leader (the first waiting member of the group, 0 if
+/// the group has the object; 0 for all other requests), then by id. It does not change while the request waits.
 type Place = (bool, u64, LockId);
 const FIRST: Place = (false, 0, LockId(0));
 const LAST: Place = (true, u64::MAX, LockId(u64::MAX));
 
-/// What holds for all objects of a target; see [`super::Settings`].
+/// Settings that apply to all objects of a target; see [`super::Settings`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) grow: bool,
@@ -97,14 +99,14 @@ pub(super) struct Extents {
     locks: FxHashMap<LockId, Lock>,
     /// Granted locks by mode (PR, PW, GROUP), each by its cover.
     granted: [IntervalTree; 3],
-    /// How many of those each client holds, those of the server left out.
+    /// Number of granted locks of each client and mode, without those of the server.
     held: FxHashMap<(ClientId, u8), usize>,
     waiting: BTreeSet<Place>,
-    /// How many of those ask for PR.
+    /// Number of waiting requests that ask for PR.
     waiting_readers: usize,
-    /// Those of the server's own that wait, by the client on whose behalf.
+    /// Waiting requests of the server, by the client on whose behalf they are.
     operations: BTreeSet<(ClientId, Place)>,
-    /// Who watches whom.
+    /// Waiting requests by the lock or request that they watch.
     watchers: BTreeMap<LockId, BTreeSet<Place>>,
 }
 
@@ -118,11 +120,11 @@ struct Lock {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Granted {
-        /// Somebody waits for it, and the holder knows, or will from the reply that grants it.
+        /// True if a request waits for the lock, and the holder knows, or will know from the reply that grants it.
         called_back: bool,
     },
     Waiting {
-        /// What it watches.
+        /// The lock or request that it watches.
         blocker: LockId,
     },
 }
@@ -136,7 +138,7 @@ impl State {
         }
     }
 
-    /// `next`, which must be where `event` leads from `before`.
+    /// Returns `next`, whose stage must be the one that `event` leads to from `before`.
     fn after(before: Stage, event: Event, next: State) -> State {
         let stage = STAGES.next(before, event);
         assert_eq!(stage, next.stage(), "{event:?} in stage {before:?} leads elsewhere than to {next:?}");
@@ -144,7 +146,7 @@ impl State {
     }
 }
 
-/// What a change sets off.
+/// Consequences of a change.
 #[derive(Default, Debug)]
 pub(super) struct Changes {
     /// Requests that are granted now, in order.
@@ -153,25 +155,26 @@ pub(super) struct Changes {
     pub(super) called_back: Vec<LockId>,
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Placed {
     /// Granted.
     Granted,
-    /// It waits.
+    /// The request waits.
     Waiting {
-        /// A client's lock or request is in its way, not only operations of the server.
+        /// True if the request waits for a client's lock or request, not only for operations of the server.
         behind_client: bool,
     },
 }
 
 impl Extents {
-    /// Whether the request would have to wait.
+    /// Returns whether the request would have to wait.
     pub(super) fn would_wait(&self, ask: &Asked) -> bool {
         self.blocker(ask, self.place(ask)).is_some()
     }
 
-    /// Whether the request would have to wait for a group lock, or behind a group's request: without a limit of time.
+    /// Returns whether the request would have to wait for a group lock, or behind a group's request: such a wait has no
+    /// time limit.
     pub(super) fn would_wait_for_group(&self, ask: &Asked) -> bool {
         let is_group = |lock: &Lock| lock.ask.mode == LockMode::Group && lock.ask.conflicts(ask);
         let queue = self.waiting.range(..self.place(ask));
@@ -183,8 +186,8 @@ impl Extents {
         found
     }
 
-    /// Grants the request, larger than asked for if that is allowed (`rules`), or lets it wait, and calls back the
-    /// locks that are in its way.
+    /// Grants the request, larger than asked for if `rules` allow it, or lets it wait and calls back the locks that
+    /// conflict with it.
     pub(super) fn enqueue(&mut self, ask: Asked, rules: Rules, changes: &mut Changes) -> Placed {
         let place = self.place(&ask);
         let Some(blocker) = self.blocker(&ask, place) else {
@@ -217,7 +220,8 @@ impl Extents {
         Placed::Waiting { behind_client }
     }
 
-    /// Takes a lock or a waiting request away, and grants what goes because of it. What it was; None if it is not here.
+    /// Removes a lock or a waiting request, and grants the requests that waited only for it. Returns what was removed;
+    /// None if it is not here.
     pub(super) fn remove(&mut self, id: LockId, rules: Rules, changes: &mut Changes) -> Option<Asked> {
         let Lock { ask, place, state } = self.locks.remove(&id)?;
         STAGES.next(state.stage(), Event::End);
@@ -238,22 +242,22 @@ impl Extents {
         Some(ask)
     }
 
-    /// The request, or the lock with what is granted.
+    /// The request, or the lock with its granted ranges.
     pub(super) fn get(&self, id: LockId) -> Option<&Asked> {
         self.locks.get(&id).map(|lock| &lock.ask)
     }
 
-    /// Whether it is a lock, and not a request that waits.
+    /// Returns whether `id` is a lock, and not a request that waits.
     pub(super) fn is_granted(&self, id: LockId) -> bool {
         self.locks.get(&id).is_some_and(|lock| matches!(lock.state, State::Granted { .. }))
     }
 
-    /// Whether it is a lock that somebody waits for.
+    /// Returns whether `id` is a lock that was called back.
     pub(super) fn is_called_back(&self, id: LockId) -> bool {
         self.locks.get(&id).is_some_and(|lock| lock.state == State::Granted { called_back: true })
     }
 
-    /// The client's waiting request for exactly this.
+    /// The client's waiting request for exactly these ranges in this mode.
     pub(super) fn find_waiting(&self, client: ClientId, mode: LockMode, ranges: &RangeSet) -> Option<LockId> {
         let same = |ask: &Asked| !ask.local && ask.client == client && ask.mode == mode && ask.ranges == *ranges;
         self.waiting.iter().map(|(.., id)| *id).find(|id| self.get(*id).is_some_and(same))
@@ -276,7 +280,7 @@ impl Extents {
         writers
     }
 
-    /// Whether a request waits that is to read and not to write.
+    /// Returns whether a request for a read lock waits.
     pub(super) fn has_waiting_reader(&self) -> bool {
         self.waiting_readers > 0
     }
@@ -286,19 +290,21 @@ impl Extents {
         self.waiting.len()
     }
 
-    /// Whether there is neither a lock nor a request.
+    /// Returns whether there is neither a lock nor a request.
     pub(super) fn is_empty(&self) -> bool {
         self.locks.is_empty()
     }
 
-    /// Everything that is here.
+    /// All locks and waiting requests.
     pub(super) fn ids(&self) -> impl Iterator<Item = LockId> + '_ {
         self.locks.keys().copied()
     }
 
-    /// What the request has to wait for: the last conflicting one before it in the queue, else any granted lock.
+    /// The lock or request that `ask` has to wait for: the last conflicting request before it in the queue, else any
+    /// conflicting granted lock.
     fn blocker(&self, ask: &Asked, place: Place) -> Option<LockId> {
-        // Who waits in front of what the client does under a lock of its own waits for that lock, too.
+        // An operation under a lock of its own client does not queue: the requests in front of it wait for that lock,
+        // too.
         let queues = self.waiting.is_empty() || !self.is_under_own_lock(ask);
         for (.., id) in self.waiting.range(..place).rev().filter(|_| queues) {
             if self.get(*id).is_some_and(|earlier| earlier.conflicts(ask)) {
@@ -313,7 +319,7 @@ impl Extents {
         found
     }
 
-    /// Whether it is an operation on behalf of a client that holds a lock which allows it.
+    /// Returns whether this is an operation on behalf of a client that holds a lock which allows it.
     fn is_under_own_lock(&self, ask: &Asked) -> bool {
         if !ask.local {
             return false;
@@ -330,7 +336,7 @@ impl Extents {
         trees.any(|tree| !tree.overlapping(ask.ranges.cover(), &mut |id| !allows(id)))
     }
 
-    /// Where a new request belongs in the queue.
+    /// Place of a new request in the queue.
     fn place(&self, ask: &Asked) -> Place {
         if ask.mode != LockMode::Group {
             return (true, 0, ask.id);
@@ -362,7 +368,8 @@ impl Extents {
         }
     }
 
-    /// How many granted locks of this mode never conflict with `ask` for they are of its holder, as far as is counted.
+    /// Number of granted locks of this mode that never conflict with `ask` because they belong to its holder, as far as
+    /// they are counted.
     fn own_count(&self, ask: &Asked, mode: LockMode) -> usize {
         let group = ask.mode == LockMode::Group || mode == LockMode::Group;
         let counted = ask.local || !(group || ask.alone);
@@ -372,11 +379,11 @@ impl Extents {
         held
     }
 
-    /// A waiting request lost what it watched, or need not wait for it any more: it finds another one to watch, or is
-    /// granted.
+    /// The lock or request that a waiting request watches is gone, or no longer blocks it: finds another one to watch,
+    /// or grants the request.
     fn look_again(&mut self, place: Place, rules: Rules, changes: &mut Changes) {
         let id = place.2;
-        // Under the lock that it was looked at for, it may have been granted already.
+        // A grant within the same change may have granted this request, too.
         let Some(Lock { ask, state: State::Waiting { blocker: before }, .. }) = self.locks.get(&id) else { return };
         let (before, blocker) = (*before, self.blocker(ask, place));
         self.stop_watching(before, place);
@@ -392,7 +399,7 @@ impl Extents {
         }
     }
 
-    /// Makes it a lock; one that others wait for already is called back from the start.
+    /// Makes the request a lock. One that other requests already wait for is called back from the start.
     fn grant(&mut self, mut ask: Asked, place: Place, before: Stage, rules: Rules, changes: &mut Changes) {
         if rules.grow && !ask.is_never_grown() {
             ask.ranges = RangeSet::single(self.grown(&ask, rules));
@@ -469,7 +476,7 @@ impl Extents {
 
     fn stop_watching(&mut self, blocker: LockId, place: Place) {
         let Some(watchers) = self.watchers.get_mut(&blocker) else {
-            // Those of a lock that goes are taken all at once.
+            // The watchers of a lock that is removed are taken all at once.
             return assert!(
                 !self.locks.contains_key(&blocker),
                 "nobody watches {blocker:?}, for which {place:?} waits"
@@ -482,7 +489,7 @@ impl Extents {
         }
     }
 
-    /// Every lock is in one tree, and every request in the queue.
+    /// Panics unless every lock is in one tree, and every request in the queue.
     fn assert_counts(&self) {
         let granted: usize = self.granted.iter().map(IntervalTree::len).sum();
         let (waiting, all) = (self.waiting.len(), self.locks.len());
@@ -509,7 +516,7 @@ impl Extents {
     }
 }
 
-/// Which tree the locks of a mode are in. There are no other modes here than these three.
+/// Index of the tree with the locks of a mode. Only these three modes occur here.
 fn index(mode: LockMode) -> u8 {
     match mode {
         LockMode::Pr => 0,
@@ -518,7 +525,7 @@ fn index(mode: LockMode) -> u8 {
     }
 }
 
-/// Modes of which a lock may conflict with one of `mode`.
+/// Modes whose locks may conflict with one of `mode`.
 fn modes_against(mode: LockMode) -> &'static [LockMode] {
     match mode {
         LockMode::Pr => &[LockMode::Pw, LockMode::Group],
@@ -526,13 +533,13 @@ fn modes_against(mode: LockMode) -> &'static [LockMode] {
     }
 }
 
-/// By end; among equals by name, so that the order is total.
+/// Sort key: the last byte, then the id, so that the order is total.
 fn rank(ask: &Asked) -> (u64, LockId) {
     (ask.ranges.cover().end, ask.id)
 }
 
 impl Extents {
-    /// Whether all that must hold holds; what does not.
+    /// Checks all invariants; the error names one that does not hold.
     pub(super) fn check(&self) -> Result<(), String> {
         let granted = || self.locks.values().filter(|lock| matches!(lock.state, State::Granted { .. }));
         for (mode, tree) in [LockMode::Pr, LockMode::Pw, LockMode::Group].into_iter().zip(&self.granted) {

@@ -1,5 +1,5 @@
-//! The fcntl and flock locks of all files of one target: requests that wait by name, and deadlocks among fcntl locks.
-//! The rules of one file are [`FlockSet`]'s. Granted flocks have no name: they are in their file, under their owner.
+//! The fcntl and flock locks of all files of one target: waiting requests by id, and deadlocks among fcntl locks.
+//! [`FlockSet`] has the rules of one file. Granted flocks have no id: they are kept in their file, under their owner.
 
 use crate::flock::{FlockRequest, FlockSet, Held, Owner};
 use crate::invariant::ensure;
@@ -21,12 +21,12 @@ struct File {
     bsd: FlockSet,
 }
 
-/// What becomes of a flock request.
+/// Outcome of a flock request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Flocked {
-    /// Granted, given up, or told what is in the way.
+    /// The lock is granted or given up, or the reply names the conflicting lock.
     Done(EnqueueReply),
-    /// It waits, under the name it was given.
+    /// The request waits, under the id that it was given.
     Waiting,
     /// EAGAIN, EDEADLK or EINVAL.
     Refused(Errno),
@@ -36,8 +36,8 @@ pub(super) enum Flocked {
 pub(super) type FlockGrants = Vec<(ClientId, LockId, EnqueueReply)>;
 
 impl Flocks {
-    /// A client asks for a flock, gives one up (mode NL), or asks what is in the way (TEST_LOCK). `id` names the request
-    /// if it waits.
+    /// A client asks for a flock, gives one up (mode NL), or asks for the conflicting lock (TEST_LOCK). `id` names the
+    /// request if it waits.
     pub(super) fn enqueue(
         &mut self,
         client: ClientId,
@@ -61,7 +61,7 @@ impl Flocks {
         flocked
     }
 
-    /// Takes back a request that waits. Nobody waits for it, so nobody goes.
+    /// Withdraws a request that waits. Requests do not wait for waiting ones, so none is granted.
     pub(super) fn withdraw(&mut self, client: ClientId, id: LockId) {
         let Some(enqueue) = self.waiting.remove(&(client, id)) else { panic!("{id:?} of {client:?} does not wait") };
         let file = self.files.get_mut(&enqueue.resource);
@@ -70,13 +70,13 @@ impl Flocks {
         self.forget_if_empty(enqueue.resource);
     }
 
-    /// The client's waiting request that asks for the same.
+    /// The client's waiting request that asks for the same lock.
     pub(super) fn find_waiting(&self, client: ClientId, like: &Enqueue) -> Option<LockId> {
         let key = |e: &Enqueue| (e.resource, e.mode, e.start, e.end, e.owner, is_bsd(e));
         self.waiting_of(client).find(|(_, enqueue)| key(enqueue) == key(like)).map(|(id, _)| id)
     }
 
-    /// A client is gone: its locks go, and its waiting requests.
+    /// A client is gone: removes its locks and its waiting requests.
     pub(super) fn client_gone(&mut self, client: ClientId, grants: &mut FlockGrants) {
         let waiting: Vec<LockId> = self.waiting_of(client).map(|(id, _)| id).collect();
         for id in waiting {
@@ -143,7 +143,7 @@ impl Flocks {
         }
     }
 
-    /// Whether an owner that holds what `owner` would wait for itself waits, perhaps over others, for `owner`.
+    /// Returns whether an owner that blocks `want` itself waits, perhaps through others, for `owner`.
     fn would_deadlock(&self, resource: Fid, owner: Owner, want: Held) -> bool {
         let mut seen: BTreeSet<Owner> = BTreeSet::new();
         let mut to_visit: Vec<Owner> = self.blockers(resource, owner, want).collect();
@@ -171,7 +171,7 @@ impl Flocks {
         of_client.map(|((_, id), enqueue)| (*id, enqueue))
     }
 
-    /// Waiting requests became locks, which have no names.
+    /// Waiting requests have become locks, which have no ids.
     fn granted(&mut self, requests: Vec<FlockRequest>, grants: &mut FlockGrants) {
         for FlockRequest { id, owner, want } in requests {
             let waited = self.waiting.remove(&(owner.client, id));
@@ -188,7 +188,7 @@ impl Flocks {
 }
 
 impl Flocks {
-    /// Whether all that must hold holds; what does not.
+    /// Checks all invariants; the error names one that does not hold.
     pub(super) fn check(&self) -> Result<(), String> {
         let mut waiting = 0;
         for (fid, file) in &self.files {
@@ -231,7 +231,7 @@ fn wanted(enqueue: &Enqueue) -> Held {
     Held { extent: Extent { start, end }, mode, pid }
 }
 
-/// The reply that speaks of a flock.
+/// The reply that describes a flock.
 fn told(held: Held) -> EnqueueReply {
     let Held { extent, mode, pid } = held;
     EnqueueReply { mode, start: extent.start, end: extent.end, pid, ..EnqueueReply::default() }
@@ -256,7 +256,7 @@ mod tests {
 
     const OWNERS: usize = 6;
 
-    /// Who waits for whom, closed over chains: `reaches[a][b]` if a waits, perhaps over others, for b.
+    /// Waits among owners, closed over chains: `reaches[a][b]` if a waits, perhaps through others, for b.
     fn reaches(flocks: &Flocks) -> [[bool; OWNERS]; OWNERS] {
         let mut reaches = [[false; OWNERS]; OWNERS];
         for ((client, _), e) in &flocks.waiting {

@@ -1,32 +1,32 @@
-//! How much more than asked for a lock on a single range is granted: as much as is useful to the holder and harms
+//! How much larger than asked for a lock on a single range is granted: as large as is useful to the holder and harms
 //! nobody, so that a lone writer asks once per file, and writers of separate regions once per region.
 //!
-//! Lustre's policy: grow to the whole file; but with any conflicting lock about, never downwards, and upwards only to
-//! where the next one begins; leave room for those who wait; be modest where many are about; end on the boundaries on
+//! Lustre's policy: grow to the whole file; but if any lock conflicts, never downwards, and upwards only to where the
+//! next one begins; leave room for waiting requests; grow less where many locks conflict; end on the boundaries on
 //! which the requester works.
 
 use crate::{Extent, RangeSet};
 
-/// With more conflicting locks than this about, writers get no more than [`CROWDED_BYTES`].
+/// With more conflicting locks than this, writers get no more than [`CROWDED_BYTES`].
 pub(super) const CROWDED: usize = 32;
-/// See [`CROWDED`].
+/// Most bytes of a write lock among more than [`CROWDED`] conflicting locks.
 pub(super) const CROWDED_BYTES: u64 = 32 << 20;
 /// With more conflicting requests than this waiting, no lock grows downwards.
 pub(super) const QUEUED: usize = 4;
-/// Grown locks begin and end on multiples of this at least, where the request itself does not say otherwise.
+/// Grown locks begin and end on multiples of at least this, unless the request itself does not.
 pub(super) const PAGE_SIZE: u64 = 4096;
 
 /// Granted locks whose mode conflicts with the request, of other holders, wherever they are.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Conflicting {
-    /// How many.
+    /// Number of these locks.
     pub(super) count: usize,
     /// The first byte behind the request that one of them covers.
     pub(super) next_start: Option<u64>,
 }
 
-/// What is granted to a request for `asked`, which conflicts with nothing that is granted: at least what is asked for.
-/// `write`: the mode is PW. `waiting`: what the waiting requests ask for that this lock's mode conflicts with.
+/// Range that is granted to a request for `asked`, which conflicts with no granted lock: at least `asked`. `write` is
+/// true for mode PW; `waiting` are the ranges of waiting requests whose mode conflicts with that of this lock.
 pub(super) fn grow<'a>(
     asked: Extent,
     write: bool,
@@ -44,7 +44,7 @@ pub(super) fn grow<'a>(
     let mut queued = 0;
     for ranges in waiting {
         queued += 1;
-        // Who wants the same bytes has to call this lock back however small it is.
+        // A request for the same bytes has to call this lock back however small it is.
         if !ranges.overlaps_extent(&asked) {
             let before = ranges.previous_end(&asked).and_then(|end| end.checked_add(1));
             grown.start = before.map_or(grown.start, |start| start.max(grown.start));
@@ -71,7 +71,7 @@ fn align(grown: Extent, asked: Extent) -> Extent {
     let boundaries = asked.start | asked.end.wrapping_add(1);
     let unit = if boundaries == 0 { PAGE_SIZE } else { (1 << boundaries.trailing_zeros()).max(PAGE_SIZE) };
     let start = grown.start.checked_next_multiple_of(unit).unwrap_or(asked.start);
-    // The end of all files is on every boundary: adding 1 gives 0, and taking 1 away again the end.
+    // `u64::MAX` is on every boundary: adding 1 gives 0, and subtracting 1 gives the end again.
     let end = (grown.end.wrapping_add(1) & !(unit - 1)).wrapping_sub(1);
     let end = if grown.end != u64::MAX && end == u64::MAX { asked.end } else { end };
     Extent { start: start.min(asked.start), end: end.max(asked.end) }

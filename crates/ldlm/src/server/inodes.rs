@@ -1,11 +1,12 @@
 //! Inode locks: clients hold them, mode PR, on bits of inodes whose attributes, names or layout they cache, at most one
 //! per client and inode; the server takes them, mode EX, on the bits that an operation is about to change.
 //!
-//! A client's lock is granted only if nothing is in its way, so clients never wait. An operation waits until the other
-//! clients' locks on all its bits are gone; while it waits, no new ones are granted on them, so what is in its way only
-//! becomes less, and it holds nothing that others could wait for: there is no deadlock, and nobody starves. Two
-//! operations do not wait for each other: the server orders those itself, and a lock between them would only make every
-//! create in a directory wait for all others'. The locks of the client on whose behalf the operation is stay.
+//! A client's lock is granted only if no operation conflicts with it, so clients never wait. An operation waits until
+//! the other clients' locks on all its bits are gone. While it waits, no new locks are granted on these bits, so the
+//! locks that block it only become fewer; and it holds nothing that others could wait for. So there is no deadlock, and
+//! no request starves. Two operations do not wait for each other: the server orders those itself, and a lock between
+//! them would only make every create in a directory wait for all others. The locks of the client on whose behalf the
+//! operation runs stay.
 
 use super::stages::{Event, STAGES, Stage};
 use crate::invariant::ensure;
@@ -25,11 +26,11 @@ pub(super) struct Inodes {
 
 #[derive(Default, Debug)]
 struct Inode {
-    /// By client, ascending.
+    /// Locks of clients, ascending by client.
     held: Vec<Held>,
-    /// How many clients hold each bit.
+    /// Number of clients that hold each bit.
     holders: [u32; BITS],
-    /// Operations that change it, waiting and under way: on whose behalf, and which bits.
+    /// Operations that change the inode, waiting and under way: on whose behalf, and which bits.
     changes: BTreeMap<LockId, (ClientId, u64)>,
 }
 
@@ -56,7 +57,7 @@ impl Held {
 struct Change {
     client: ClientId,
     wants: Vec<(Fid, u64)>,
-    /// Client locks in the way, over all its inodes; it waits until there are none.
+    /// Client locks that block it, over all its inodes; it waits until there are none.
     blockers: usize,
 }
 
@@ -65,42 +66,42 @@ struct Change {
 pub(super) struct Wanted {
     /// The holder.
     pub(super) client: ClientId,
-    /// Its lock.
+    /// Lock of the holder.
     pub(super) id: LockId,
-    /// On what.
+    /// Inode of the lock.
     pub(super) inode: Fid,
-    /// Which bits.
+    /// Bits that are wanted.
     pub(super) bits: u64,
 }
 
-/// What a change sets off.
+/// Consequences of a change.
 #[derive(Default, Debug)]
 pub(super) struct InodeChanges {
-    /// Operations that can go now, in order of arrival.
+    /// Operations that can run now, in the order of their ids.
     pub(super) granted: Vec<LockId>,
     /// Locks to be called back now.
     pub(super) called_back: Vec<Wanted>,
 }
 
-/// What a lock has after some of its bits were given back.
+/// Bits of a lock that are left after some were given back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kept {
-    /// All that it had: if it was called back, it still is.
+    /// All that it had. If the lock was called back, it still is.
     All,
-    /// Less.
+    /// Fewer bits than before.
     Some,
-    /// It is gone.
+    /// None: the lock is gone.
     Nothing,
 }
 
 /// A client's new or extended lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Granted {
-    /// Its name.
+    /// Id of the lock.
     pub(super) id: LockId,
-    /// Those of the bits asked for that it has.
+    /// Those of the requested bits that the lock has.
     pub(super) bits: u64,
-    /// The client had no lock on this inode before.
+    /// True if the client had no lock on this inode before.
     pub(super) is_new: bool,
 }
 
@@ -137,7 +138,7 @@ impl Inodes {
         Some(Granted { id, bits, is_new })
     }
 
-    /// The client's lock on the inode keeps only `keep` of its bits; none of them: it is gone.
+    /// The client's lock on the inode keeps only `keep` of its bits; a lock that keeps none is removed.
     pub(super) fn keep_bits(&mut self, client: ClientId, fid: Fid, keep: u64, changes: &mut InodeChanges) -> Kept {
         let Some((inode, at)) =
             self.inodes.get_mut(&fid).and_then(|inode| inode.find(client).ok().map(|at| (inode, at)))
@@ -184,7 +185,7 @@ impl Inodes {
         Kept::Some
     }
 
-    /// Takes EX on all of `wants` for an operation, or lets it wait; whether it is granted.
+    /// Takes EX on all of `wants` for an operation, or lets it wait. Returns whether it is granted.
     pub(super) fn lock(
         &mut self,
         id: LockId,
@@ -213,7 +214,7 @@ impl Inodes {
         blockers == 0
     }
 
-    /// Ends an operation's locks, or takes them back while they wait.
+    /// Ends an operation's locks, or withdraws them while they wait.
     pub(super) fn unlock(&mut self, id: LockId) {
         let Some(change) = self.changes.remove(&id) else { panic!("{id:?} is no operation") };
         for (fid, bits) in change.wants {
@@ -256,12 +257,12 @@ impl Inodes {
     }
 }
 
-/// Bits that there may be.
+/// Number of bits that an inode lock may have.
 const BITS: usize = 8;
 const _: () = assert!(inode_bits::ALL < 1 << BITS, "every bit has its counter");
 
 impl Inode {
-    /// Where the client's lock is, or belongs.
+    /// Index of the client's lock, or the place where it belongs.
     fn find(&self, client: ClientId) -> Result<usize, usize> {
         self.held.binary_search_by_key(&client, |held| held.client)
     }
@@ -279,14 +280,14 @@ impl Inode {
         assert!(most <= Some(&(held as u32)), "{:?} hold the bits, of {held} clients", self.holders);
     }
 
-    /// Whether another client than this holds one of the bits.
+    /// Returns whether a client other than this one holds one of the bits.
     fn is_held_by_others(&self, client: ClientId, bits: u64) -> bool {
         let own = self.find(client).map_or(0, |at| self.held[at].bits);
         self.holders.iter().enumerate().any(|(bit, holders)| bits >> bit & 1 == 1 && *holders > (own >> bit & 1) as u32)
     }
 }
 
-/// Each inode once, with all bits that are wanted of it.
+/// Merges the entries of each inode into one, with all its bits.
 fn merged(wants: &[(Fid, u64)]) -> Vec<(Fid, u64)> {
     let mut merged = wants.to_vec();
     merged.sort_unstable();
@@ -301,7 +302,7 @@ fn merged(wants: &[(Fid, u64)]) -> Vec<(Fid, u64)> {
 }
 
 impl Inodes {
-    /// Whether all that must hold holds; what does not.
+    /// Checks all invariants; the error names one that does not hold.
     pub(super) fn check(&self) -> Result<(), String> {
         let mut of_client = BTreeSet::new();
         let mut changes = 0;
@@ -334,7 +335,7 @@ impl Inodes {
         ensure(blockers == change.blockers, || format!("{id:?} {change:?} has {blockers} in its way"))
     }
 
-    /// Names, holders and state (called back) of all client locks.
+    /// Ids, holders, inodes and state (called back) of all client locks.
     pub(super) fn client_locks(&self) -> impl Iterator<Item = (LockId, ClientId, Fid, bool)> + '_ {
         let inodes = self.inodes.iter();
         inodes.flat_map(|(fid, inode)| inode.held.iter().map(|held| (held.id, held.client, *fid, held.called_back)))

@@ -1,6 +1,6 @@
-//! An index of extents by what they overlap: a search tree by first byte in which every node knows the last byte below
-//! it, so a search leaves out what ends too early. Balanced by pseudo-random priorities (a treap) drawn from the lock's
-//! id, which clients cannot choose.
+//! An index of extents for overlap searches: a search tree by first byte in which every node knows the last byte below
+//! it, so a search leaves out extents that end too early. Balanced by pseudo-random priorities (a treap) drawn from the
+//! lock's id, which clients cannot choose.
 
 use crate::{Extent, LockId};
 use nacre_base::hash::mix64;
@@ -11,7 +11,7 @@ pub(super) struct IntervalTree {
     nodes: Vec<Node>,
     /// Indexes of `nodes` that are not in use.
     free: Vec<u32>,
-    /// Index + 1, so that 0, the default, is "none"; so with all links.
+    /// Index + 1, so that 0, the default, means none; all links are stored this way.
     root: u32,
 }
 
@@ -34,7 +34,7 @@ impl IntervalTree {
         self.nodes.len() - self.free.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the tree is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -67,19 +67,19 @@ impl IntervalTree {
         }
     }
 
-    /// Calls `visit` with every lock whose extent overlaps, ascending by first byte, until it returns false; whether it
-    /// never did.
+    /// Calls `visit` with every lock whose extent overlaps, ascending by first byte, until it returns false. Returns
+    /// whether it never did.
     pub(super) fn overlapping(&self, extent: Extent, visit: &mut impl FnMut(LockId) -> bool) -> bool {
         self.overlapping_below(self.root, extent, visit)
     }
 
-    /// Calls `visit` with every extent that begins behind `byte`, ascending, until it returns false; whether it never
-    /// did.
+    /// Calls `visit` with every extent that begins behind `byte`, ascending, until it returns false. Returns whether it
+    /// never did.
     pub(super) fn starting_after(&self, byte: u64, visit: &mut impl FnMut(LockId, Extent) -> bool) -> bool {
         self.starting_after_below(self.root, byte, visit)
     }
 
-    /// All of it, ascending by first byte.
+    /// All extents, ascending by first byte.
     pub(super) fn iter(&self) -> Vec<(Extent, LockId)> {
         let mut all = Vec::with_capacity(self.len());
         let mut above = Vec::new();
@@ -167,7 +167,7 @@ impl IntervalTree {
         at
     }
 
-    /// What is below `at`, in two trees: keys before `key`, and the others.
+    /// Splits the tree below `at` in two: keys before `key`, and the others.
     fn split(&mut self, at: u32, key: (u64, LockId)) -> (u32, u32) {
         if at == NONE {
             return (NONE, NONE);
@@ -185,7 +185,7 @@ impl IntervalTree {
         }
     }
 
-    /// One tree of two, all keys of the first before those of the second.
+    /// Merges two trees; all keys of the first are before those of the second.
     fn merge(&mut self, low: u32, high: u32) -> u32 {
         if low == NONE || high == NONE {
             return low.max(high);

@@ -1,5 +1,5 @@
-//! All locks of one target: resources by FID, requests in, grants and callbacks out. Also what concerns several
-//! resources: names of locks, a request that is sent again, the locks of one client, deadlines of callbacks.
+//! All locks of one target: resources by FID, requests in, grants and callbacks out. Also everything that concerns
+//! several resources: ids of locks, resent requests, the locks of one client, deadlines of callbacks.
 
 use super::contention::Contention;
 use super::deadlines::Deadlines;
@@ -23,7 +23,7 @@ pub struct Namespace {
     objects: FxHashMap<Fid, Extents>,
     inodes: Inodes,
     flocks: Flocks,
-    /// What each lock, and each request that waits, is. Granted flocks have no name.
+    /// Kind and place of each lock and each waiting request. Granted flocks have no id.
     names: FxHashMap<LockId, Named>,
     by_request: BTreeMap<(ClientId, u64, u32), LockId>,
     deadlines: Deadlines,
@@ -33,11 +33,11 @@ pub struct Namespace {
     ids: IdSource,
 }
 
-/// Where names of locks come from. Clients see them, so on the wire they must be such that nobody can guess another's from his
+/// Source of the ids of locks. Clients see the ids, so they must be such that no client can guess another's from its
 /// own, nor one of an earlier start.
 type IdSource = Box<dyn FnMut() -> u64 + Send>;
 
-/// What a [`LockId`] names.
+/// The lock or request that a [`LockId`] names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Named {
     /// A client's extent lock, or its request for one.
@@ -46,14 +46,15 @@ enum Named {
     Flock { client: ClientId, xid: u64 },
     /// A client's inode lock.
     Inode { client: ClientId, inode: Fid },
-    /// An extent lock of the server's own.
+    /// An extent lock that the server took.
     LocalExtent { resource: Fid },
     /// An operation's locks on inodes.
     LocalInodes,
 }
 
 impl Namespace {
-    /// No locks. `ids` gives their names, one at a time; it may repeat itself, but not for ever.
+    /// Makes a namespace without locks. `ids` gives the ids of locks, one at a time; it may repeat itself, but not for
+    /// ever.
     pub fn new(ids: impl FnMut() -> u64 + Send + 'static, settings: Settings) -> Namespace {
         Namespace {
             settings,
@@ -70,36 +71,36 @@ impl Namespace {
         }
     }
 
-    /// What is tuned.
+    /// The current settings.
     pub fn settings(&self) -> Settings {
         self.settings
     }
 
-    /// Tunes. Deadlines that run keep running.
+    /// Changes the settings. Deadlines that run keep running.
     pub fn set_settings(&mut self, settings: Settings) {
         self.settings = settings;
         self.pool.set_limit(settings.lock_limit);
     }
 
-    /// Recomputes what clients are told of how many locks they may keep, if it is time.
+    /// Recomputes how many locks clients are told they may keep, if it is time.
     pub fn recompute_pool(&mut self, now: Time) {
         self.pool.recompute(self.counted(), now);
     }
 
-    /// When to recompute next; `Time::FAR_FUTURE` while there is room.
+    /// Time of the next recomputation; `Time::FAR_FUTURE` while there is room.
     pub fn next_recompute(&self) -> Time {
         self.pool.next(self.counted()).unwrap_or(Time::FAR_FUTURE)
     }
 
-    /// What clients are told of how many locks they may keep, and why.
+    /// How many locks clients are told they may keep, and why.
     pub fn pool(&self) -> PoolState {
         let pool = &self.pool;
         PoolState { limit: pool.limit(), volume: pool.volume(), plan: pool.plan(), speed: pool.speed() }
     }
 
-    /// A client asks for an extent lock or a flock, gives up a flock (mode NL), asks what is in the way of one
-    /// (TEST_LOCK), takes back a request of its own that waits (WITHDRAW: the reply's handle is its name), or wants an
-    /// object's size (GLIMPSE). Granted locks that come back on this occasion go first.
+    /// Handles an enqueue: a client asks for an extent lock or a flock, gives up a flock (mode NL), asks for the lock
+    /// that conflicts with one (TEST_LOCK), withdraws a request of its own that waits (WITHDRAW: the reply's handle is
+    /// its id), or wants an object's size (GLIMPSE). Locks that the enqueue gives back are removed first.
     pub fn enqueue(&mut self, request: Request, now: Time, effects: &mut Effects) -> Outcome {
         for handle in &request.enqueue.cancels {
             let id = LockId(*handle);
@@ -120,7 +121,7 @@ impl Namespace {
         }
     }
 
-    /// A client gives a lock back, or takes back a request that waits; whether it has such a one.
+    /// A client gives a lock back, or withdraws a request that waits. Returns whether it has such a lock or request.
     pub fn cancel(&mut self, client: ClientId, id: LockId, now: Time, effects: &mut Effects) -> bool {
         let own = self.names.get(&id).and_then(Named::client) == Some(client);
         if own {
@@ -129,7 +130,7 @@ impl Namespace {
         own
     }
 
-    /// A client's inode lock keeps only `keep_bits` of its bits; whether it has such a one.
+    /// A client's inode lock keeps only `keep_bits` of its bits. Returns whether the client has such a lock.
     pub fn convert(&mut self, client: ClientId, id: LockId, keep_bits: u64, now: Time, effects: &mut Effects) -> bool {
         match self.names.get(&id).copied() {
             Some(Named::Inode { client: holder, inode }) if holder == client => {
@@ -140,13 +141,13 @@ impl Namespace {
         }
     }
 
-    /// A client is gone: all its locks go, and its waiting requests, whose ids are returned. Locks that the server took
-    /// on its behalf end with their operation.
+    /// A client is gone: removes its locks and its waiting requests, and returns the ids of those requests. Locks that
+    /// the server took on its behalf end with their operation.
     pub fn client_gone(&mut self, client: ClientId, now: Time, effects: &mut Effects) -> Vec<LockId> {
         let of_client = self.by_request.range((client, 0, 0)..=(client, u64::MAX, u32::MAX));
         let (held, waiting): (Vec<LockId>, Vec<LockId>) =
             of_client.map(|(_, id)| *id).partition(|id| self.holds(client, *id));
-        // What waits goes first, so that nothing is granted to who is gone.
+        // Remove waiting requests first, so that no lock is granted to a client that is gone.
         for id in waiting.iter().chain(&held) {
             self.remove(*id, now, effects);
         }
@@ -194,15 +195,16 @@ impl Namespace {
         if granted { Local::Granted(id) } else { Local::Waiting(id) }
     }
 
-    /// Ends a lock that the server took, or takes it back while it waits. Unknown ones are no error.
+    /// Ends a lock that the server took, or withdraws it while it waits. Unknown ids are no error.
     pub fn unlock(&mut self, id: LockId, now: Time, effects: &mut Effects) {
         if self.names.get(&id).is_some_and(|named| named.client().is_none()) {
             self.remove(id, now, effects);
         }
     }
 
-    /// Lets a client have an inode lock, mode PR, on those of `bits` that nobody changes or waits to change. The reply's
-    /// bits are those; None if there are none, or if the client's lock on the inode is called back.
+    /// Grants a client an inode lock, mode PR, on those of `bits` that no operation changes or waits to change. Returns
+    /// None if there are no such bits, if the client's lock on the inode is called back, or if there are too many
+    /// locks.
     pub fn grant_inode(&mut self, client: ClientId, inode: Fid, bits: u64) -> Option<InodeLock> {
         if self.pool.is_exhausted(self.counted()) {
             return None;
@@ -218,8 +220,8 @@ impl Namespace {
         Some(InodeLock { handle: granted.id.0, bits: granted.bits })
     }
 
-    /// Whether the client's granted lock allows a read or write of all these ranges. Working under a lock that is called
-    /// back prolongs its deadline.
+    /// Returns whether the client's granted lock allows a read or write of all these ranges. Working under a lock that
+    /// is called back extends its deadline.
     pub fn covers(
         &mut self,
         client: ClientId,
@@ -243,7 +245,7 @@ impl Namespace {
         covers
     }
 
-    /// The object that the client's granted lock allows it to write.
+    /// The object that the client's granted lock allows the client to write.
     pub fn written_by(&self, client: ClientId, id: LockId) -> Option<Fid> {
         let Some(Named::Extent { client: holder, resource, .. }) = self.names.get(&id).copied() else { return None };
         let object = self.objects.get(&resource).filter(|object| object.is_granted(id) && holder == client)?;
@@ -251,29 +253,29 @@ impl Namespace {
         writes.then_some(resource)
     }
 
-    /// Whether somebody waits for a lock on the object in order to read it.
+    /// Returns whether a request waits for a lock on the object in order to read it.
     pub fn has_waiting_reader(&self, resource: Fid) -> bool {
         self.objects.get(&resource).is_some_and(Extents::has_waiting_reader)
     }
 
-    /// A client answered a callback with "I do not have it".
+    /// A client answered a callback with ENOENT: it does not hold the lock.
     pub fn handle_not_held(&mut self, client: ClientId, id: LockId, now: Time, effects: &mut Effects) {
         if self.holds(client, id) {
             self.remove(id, now, effects);
         }
     }
 
-    /// Whether the lock was called back, is not given back yet, and its holder still has time to.
+    /// Returns whether the lock was called back, is not given back yet, and its holder still has time.
     pub fn is_called_back(&self, id: LockId) -> bool {
         self.deadlines.is_running(id)
     }
 
-    /// When [`Namespace::expired`] is to be asked next.
+    /// Time at which to call [`Namespace::expired`] next.
     pub fn next_deadline(&self) -> Time {
         self.deadlines.next()
     }
 
-    /// Clients that did not give back a lock in time: to be evicted. Each lock is told of once.
+    /// Clients that did not give back a lock in time and are to be evicted. Each lock is reported once.
     pub fn expired(&mut self, now: Time) -> Vec<ClientId> {
         let expired = self.deadlines.expired(now);
         for (id, client) in &expired {
@@ -285,7 +287,7 @@ impl Namespace {
         clients.into_iter().collect()
     }
 
-    /// Whether clients are in each other's way at this object.
+    /// Returns whether the object is contended.
     pub fn is_contended(&self, resource: Fid, now: Time) -> bool {
         self.contention.is_contended(resource, now)
     }
@@ -300,7 +302,7 @@ impl Namespace {
         self.counted() as usize + self.flocks.held_count()
     }
 
-    /// Those that can be given back without a program noticing: all but flocks.
+    /// Locks that can be given back without a program noticing: all but flocks.
     fn counted(&self) -> u64 {
         let Totals { grants, cancels, .. } = self.totals;
         assert!(cancels <= grants, "{cancels} locks were given back, of {grants} granted");
@@ -309,7 +311,7 @@ impl Namespace {
         counted
     }
 
-    /// Requests that wait, the server's own too.
+    /// Requests that wait, including the server's own.
     pub fn waiting_count(&self) -> usize {
         let extents: usize = self.objects.values().map(Extents::waiting_count).sum();
         extents + self.inodes.waiting_count() + self.flocks.waiting_count()
@@ -348,7 +350,7 @@ impl Namespace {
         let glimpse = flags & enqueue_flags::GLIMPSE != 0;
         let exhausted = self.pool.is_exhausted(self.counted());
         if exhausted && !glimpse {
-            // As a new request, in a while: what is unused has gone then.
+            // The client asks again in a while, with a new request; unused locks have gone by then.
             return Outcome::Refused(Errno::EINPROGRESS);
         }
         let no_wait = glimpse || flags & enqueue_flags::BLOCK_NOWAIT != 0;
@@ -369,8 +371,8 @@ impl Namespace {
         reply.map_or(Outcome::Waiting(id), Outcome::Done)
     }
 
-    /// A client brings back a lock that it has. EEXIST if somebody else has one of that name, EBUSY if it is in the way of
-    /// another: then it cannot be true.
+    /// A client replays a lock that it holds. EEXIST if another lock has that id, EBUSY if it conflicts with another
+    /// lock: then the client cannot have held it.
     fn replay_extent(&mut self, request: &Request, ask: Asked, now: Time, effects: &mut Effects) -> Outcome {
         let (id, resource) = (ask.id, request.enqueue.resource);
         if self.names.contains_key(&id) {
@@ -389,7 +391,7 @@ impl Namespace {
         self.reply_of(id, now).map_or(Outcome::Refused(Errno::EBUSY), Outcome::Done)
     }
 
-    /// Grants the lock (true) or lets it wait.
+    /// Grants the lock, or lets it wait. Returns whether it is granted.
     fn place(&mut self, resource: Fid, ask: Asked, now: Time, effects: &mut Effects) -> bool {
         let (id, mode, cover) = (ask.id, ask.mode, ask.ranges.cover());
         let mut changes = Changes::default();
@@ -413,7 +415,7 @@ impl Namespace {
         placed == Placed::Granted
     }
 
-    /// Requests that waited are granted.
+    /// Reports waiting requests that are granted.
     fn announce(&mut self, resource: Fid, granted: Vec<LockId>, now: Time, effects: &mut Effects) {
         for id in granted {
             self.handle_granted(resource, id, now);
@@ -425,7 +427,7 @@ impl Namespace {
         }
     }
 
-    /// A lock was granted: counts it, and starts its deadline if somebody waits for it already.
+    /// A lock was granted: counts it, and starts its deadline if a request already waits for it.
     fn handle_granted(&mut self, resource: Fid, id: LockId, now: Time) {
         let Some(named) = self.names.get(&id) else { panic!("{id:?} of {resource:?} is granted, and has no name") };
         let Some(client) = named.client() else { return };
@@ -530,7 +532,7 @@ impl Namespace {
 
 /// What all kinds have in common.
 impl Namespace {
-    /// A name. Names that clients brought back from an earlier start may be anywhere.
+    /// Makes an id. Ids that clients replayed from an earlier start may have any value.
     fn unused_id(&mut self) -> LockId {
         loop {
             let id = LockId((self.ids)());
@@ -540,7 +542,7 @@ impl Namespace {
         }
     }
 
-    /// Gives a name to a lock or request; by a request it is known from now on, too.
+    /// Records the id of a lock or request, which is found by the request that asked for it, too.
     fn name(&mut self, id: LockId, named: Named) {
         assert_ne!(id.0, 0, "{named:?} has the name that says: no lock");
         if let Some(request) = named.request() {
@@ -551,7 +553,7 @@ impl Namespace {
         assert!(other.is_none(), "{other:?} and {named:?} have the name {id:?}");
     }
 
-    /// Whether the client holds this lock: it does not wait.
+    /// Returns whether the client holds this lock, which does not wait.
     fn holds(&self, client: ClientId, id: LockId) -> bool {
         match self.names.get(&id) {
             Some(Named::Extent { client: holder, resource, .. }) => {
@@ -562,8 +564,8 @@ impl Namespace {
         }
     }
 
-    /// Takes back the client's waiting request that asks for the same as `request`. The reply's mode is NL then; it is
-    /// the mode asked for if nothing waited, for then the request was granted before (or never came).
+    /// Withdraws the client's waiting request that asks for the same lock as `request`. The reply's mode is then NL. It
+    /// is the mode asked for if no such request waits, because the request was granted before (or never came).
     fn withdraw_like(&mut self, request: &Request, now: Time, effects: &mut Effects) -> Outcome {
         let Request { client, enqueue, .. } = request;
         let found = match enqueue.kind {
@@ -582,7 +584,7 @@ impl Namespace {
         Outcome::Done(EnqueueReply { handle: id.0, ..nothing() })
     }
 
-    /// A lock or request goes, whatever it is.
+    /// Removes a lock or request of any kind.
     fn remove(&mut self, id: LockId, now: Time, effects: &mut Effects) {
         if let Some(Named::Inode { client, inode }) = self.names.get(&id).copied() {
             return self.keep_bits(client, inode, id, 0, now, effects);
@@ -599,7 +601,7 @@ impl Namespace {
         self.assert_nothing_outlives_names();
     }
 
-    /// The name has no meaning from now on.
+    /// Removes the id of a lock or request.
     fn forget(&mut self, id: LockId) -> Named {
         let Some(named) = self.names.remove(&id) else { panic!("{id:?} ends, and has no name") };
         if let Some(request) = named.request() {
@@ -609,7 +611,7 @@ impl Namespace {
         named
     }
 
-    /// When nothing has a name, nothing is held, waited for or called back. Granted flocks have none at any time.
+    /// Panics if nothing has an id, but something is held, waited for or called back. Granted flocks never have an id.
     fn assert_nothing_outlives_names(&self) {
         if self.names.is_empty() {
             let (objects, requests, counted) = (self.objects.len(), self.by_request.len(), self.counted());
@@ -630,7 +632,7 @@ impl Namespace {
 }
 
 impl Named {
-    /// The request that asked for it, if it is known by that.
+    /// The request that asked for the lock, if the lock is found by it.
     fn request(&self) -> Option<(ClientId, u64, u32)> {
         match self {
             Named::Extent { client, xid, part, .. } => Some((*client, *xid, *part)),
@@ -639,7 +641,7 @@ impl Named {
         }
     }
 
-    /// The client whose it is; None for the server's own.
+    /// The client that holds the lock or sent the request; None for the server's own.
     fn client(&self) -> Option<ClientId> {
         match self {
             Named::Extent { client, .. } | Named::Flock { client, .. } | Named::Inode { client, .. } => Some(*client),
@@ -650,7 +652,7 @@ impl Named {
 
 /// Invariants.
 impl Namespace {
-    /// Whether all that must hold holds; what does not. For simulators: it looks at everything.
+    /// Checks all invariants; the error names one that does not hold. For simulators: it looks at everything.
     pub fn check(&self) -> Result<(), String> {
         self.inodes.check()?;
         self.flocks.check()?;
@@ -686,7 +688,7 @@ impl Namespace {
         let requests: BTreeMap<(ClientId, u64, u32), LockId> = requests.collect();
         ensure(requests == self.by_request, || "requests are indexed wrong".into())?;
         let running: BTreeSet<LockId> = self.deadlines.ids().collect();
-        // A deadline that passed is told of once, and the lock stays until its holder is evicted.
+        // A deadline that passed is reported once, and the lock stays until its holder is evicted.
         let as_wanted =
             if self.totals.timeouts == 0 { running == called_back } else { running.is_subset(&called_back) };
         ensure(as_wanted, || format!("called back are {called_back:?}, deadlines run for {running:?}"))

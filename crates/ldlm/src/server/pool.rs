@@ -1,26 +1,27 @@
-//! How many locks the clients of a target keep. Only they know which of their locks they will not need again, and only the
-//! server knows how many there are. So the server publishes one number, the *server lock volume*, with every reply, and
-//! each client gives back those unused locks whose age in seconds times the number of its unused locks is larger: idle
-//! clients shrink first, and so does one that keeps very many.
+//! Decides how many locks the clients of a target keep. Only the clients know which of their locks they will not need
+//! again, and only the server knows how many locks there are. So the server publishes one number, the *server lock
+//! volume*, with every reply, and each client gives back those unused locks whose age in seconds times the number of
+//! its unused locks is larger: idle clients shrink first, and so does one that keeps very many.
 //!
-//! The volume is recomputed every second. Below the plan it grows, above it falls, the faster the further; what was granted
-//! in the last second counts as if it were granted in the next one too, so that a rush is met before the limit is reached.
-//! (Lustre's idea; the rule is our own.)
+//! The volume is recomputed every second. Below the plan it grows, above it falls, faster the further it is from the
+//! plan. Locks granted in the last second count as if as many were granted in the next one, so that a rush is met
+//! before the limit is reached. (Lustre's idea; the rule is our own.)
 //!
 //! What must not be here: locks.
 
 use nacre_base::Time;
 use std::time::Duration;
 
-/// Locks for a MiB of memory, by default.
+/// Default number of locks for each MiB of memory.
 const LOCKS_PER_MIB: u64 = 50;
-/// The volume under which one client could keep all locks for so many seconds: there is room, and it says so.
+/// Largest volume for each lock of the limit: one client could then keep all locks for so many seconds. It means that
+/// there is room.
 const AGE_MAX: u64 = 36_000;
-/// Of the limit, in percent: where the number of locks is kept.
+/// Number of locks that the server aims at, in percent of the limit.
 const PLAN_PERCENT: u64 = 95;
-/// How often the volume is recomputed.
+/// Interval between recomputations of the volume.
 const PERIOD: Duration = Duration::from_secs(1);
-/// What a change in one period is at most: clients hear of it with their next reply, and obey within ten seconds.
+/// Largest change in one period. Clients hear of it with their next reply, and obey within ten seconds.
 const FALL_MAX: f64 = 0.3;
 const RISE_MAX: f64 = 0.05;
 const LIMIT_MAX: u64 = u32::MAX as u64;
@@ -31,13 +32,13 @@ pub fn limit_for_memory(bytes: u64) -> u64 {
     (bytes >> 20).saturating_mul(LOCKS_PER_MIB).clamp(LOCKS_PER_MIB, u32::MAX.into())
 }
 
-/// See the module.
+/// The lock volume of one target, and the numbers that it is computed from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pool {
     limit: u64,
     volume: u64,
     recomputed: Time,
-    /// Locks then.
+    /// Locks at the last recomputation.
     granted: u64,
     /// Locks gained in the last period; lost if negative.
     speed: i64,
@@ -73,12 +74,12 @@ impl Pool {
         self.speed
     }
 
-    /// Whether there are so many locks that no more are granted: twice the limit.
+    /// Returns whether there are so many locks (twice the limit) that no more are granted.
     pub(super) fn is_exhausted(&self, granted: u64) -> bool {
         granted >= self.limit * 2
     }
 
-    /// When to recompute next; None while there is nothing to say.
+    /// Time of the next recomputation; None while the volume need not change.
     pub(super) fn next(&self, granted: u64) -> Option<Time> {
         let at_rest = self.volume == volume_max(self.limit) && granted < self.plan() / 2;
         (!at_rest).then_some(self.recomputed + PERIOD)

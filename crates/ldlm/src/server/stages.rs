@@ -1,5 +1,5 @@
-//! The life of one lock at the server, as a table. It holds for extent locks, those of the server's own among them, and for
-//! clients' inode locks, which are granted at once or not at all.
+//! The life of one lock at the server, as a table. It applies to extent locks, including those that the server takes,
+//! and to clients' inode locks, which are granted at once or not at all.
 
 use nacre_base::steps::Steps;
 
@@ -12,7 +12,7 @@ pub(super) enum Stage {
     Waiting,
     /// The client holds the lock, and no request waits for it.
     Granted,
-    /// The holder was told that somebody waits for the lock.
+    /// The holder was told that a request waits for the lock.
     CalledBack,
     /// The lock or request has been removed.
     Gone,

@@ -1,21 +1,21 @@
-//! Which objects files have: one bit for each, so that a million files need an eighth of a megabyte.
+//! A set of the objects that files have: one bit for each, so that a million files need an eighth of a megabyte.
 
 use nacre_base::{Fid, OstIndex};
 use std::collections::BTreeMap;
 
-/// Bits that are together.
+/// Number of bits in one chunk.
 const CHUNK_BITS: u32 = 1 << 15;
 const CHUNK_WORDS: usize = CHUNK_BITS as usize / 64;
 
 /// A set of objects.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    /// By OST, sequence and version of the FID, and number of the chunk.
+    /// Chunks by OST, sequence and version of the FID, and number of the chunk.
     chunks: BTreeMap<(OstIndex, u64, u32, u32), Box<[u64; CHUNK_WORDS]>>,
 }
 
 impl Claims {
-    /// Notes an object; whether it was not there before.
+    /// Adds an object. Returns true if it was not there before.
     pub(crate) fn insert(&mut self, ost: OstIndex, object: Fid) -> bool {
         let (chunk, word, bit) = place(object);
         let key = (ost, object.seq, object.ver, chunk);
@@ -25,14 +25,14 @@ impl Claims {
         !was
     }
 
-    /// Whether it is there.
+    /// True if the object is in the set.
     pub(crate) fn contains(&self, ost: OstIndex, object: Fid) -> bool {
         let (chunk, word, bit) = place(object);
         self.chunks.get(&(ost, object.seq, object.ver, chunk)).is_some_and(|words| words[word] & bit != 0)
     }
 }
 
-/// Chunk, word in it, bit in that.
+/// Number of the chunk, of the word in it, and bit in the word.
 fn place(object: Fid) -> (u32, usize, u64) {
     let bit = object.oid % CHUNK_BITS;
     (object.oid / CHUNK_BITS, bit as usize / 64, 1 << (bit % 64))

@@ -1,10 +1,10 @@
-//! The course of a check: its parts in order, in steps small enough that clients hardly notice, over whatever gives it the
-//! MDT's transactions and the OSTs' objects.
+//! The course of a check: its stages in order, in steps small enough that clients hardly notice. Its callers give it
+//! access to the MDT's transactions and the OSTs' objects.
 //!
-//! Objects are compared while files come and go. An object counts as no file's only if it was handed out before the check
-//! began, and then neither a layout nor the queue of destroys had it when they were read, in this order: what is given
-//! to a file later is newer, and what is taken from one shows in the queue. Whatever an OST says of a file's object is
-//! held against the file once more before anything is done.
+//! Objects are compared while files come and go. An object counts as an orphan only if it was handed out before the check
+//! began, and afterwards neither a layout nor the queue of destroys had it when they were read, in this order: objects
+//! given to a file later are newer, and objects taken from a file are in the queue. Whatever an OST says about a file's
+//! object is compared with the file once more before a repair.
 
 use super::claims::Claims;
 use super::finding::{Finding, Tally};
@@ -24,84 +24,84 @@ use std::sync::Arc;
 mod orphans;
 mod stripes;
 
-/// What a step changed.
+/// Changes made by a step.
 #[derive(Debug, Default)]
 pub struct Work {
-    /// Whether there is anything to keep.
+    /// True if there are changes to keep.
     pub is_changed: bool,
-    /// Inodes that clients must look at again, and which bits.
+    /// Inodes whose cached state clients must drop, and the lock bits concerned.
     pub inodes: Vec<(Fid, u64)>,
 }
 
-/// What runs at a turn of the running transaction, with the version of what it changes. It may run again, with what it did
-/// undone.
+/// Work that runs at a turn of the running transaction, with the version for its changes. It may run again after its
+/// changes were undone.
 pub type TurnWork<'a> = dyn FnMut(&mut dyn Transaction, u64) -> Result<Work, Errno> + Send + 'a;
 
 /// The MDT that is checked.
 #[async_trait]
 pub trait Metadata: Send + Sync {
-    /// Runs `work` at a turn, and keeps what it did if it did anything and succeeded.
+    /// Runs `work` at a turn, and keeps its changes if it made any and succeeded.
     async fn turn(&self, work: &mut TurnWork<'_>) -> Result<(), Errno>;
 
-    /// Makes durable what was done.
+    /// Makes earlier changes durable.
     async fn commit(&self) -> Result<(), Errno>;
 
     /// The time that new inodes get.
     fn wall(&self) -> Timestamp;
 
-    /// Which MDT it is.
+    /// Index of the MDT.
     fn index(&self) -> u32;
 
-    /// Comes between steps: may wait, to let others work, and may end the check with an error.
+    /// Called between steps: may wait, to let clients work, and may end the check with an error.
     async fn pause(&self, progress: &Progress<'_>) -> Result<(), Errno>;
 }
 
 /// The objects of an OST.
 #[async_trait]
 pub trait ObjectStore: Send + Sync {
-    /// What there is.
+    /// Reports objects.
     async fn query(&self, query: ObjectQuery) -> Result<ObjectFacts, Errno>;
 
-    /// Carries repairs out, durably.
+    /// Carries out repairs, durably.
     async fn repair(&self, repairs: ObjectRepairs) -> Result<(), Errno>;
 
-    /// Objects of which there is data and no record, where nobody removes it meanwhile.
+    /// Objects that have data and no record, if nothing else removes such data meanwhile.
     async fn stray_data(&self) -> Result<Vec<Fid>, Errno> {
         Ok(Vec::new())
     }
 }
 
-/// What is checked, and how.
+/// Parts and manner of a check.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
-    /// Nothing is changed.
+    /// Report only; change nothing.
     pub dry_run: bool,
-    /// Names and inodes.
+    /// Check names and inodes.
     pub namespace: bool,
-    /// Files and their objects.
+    /// Check files and their objects.
     pub layout: bool,
-    /// Objects that are missing are made again, empty (`-C`).
+    /// Create missing objects again, empty (`-C`).
     pub create_objects: bool,
-    /// Objects that no file has are looked for (`-o`).
+    /// Look for objects that no file has (`-o`).
     pub orphans: bool,
-    /// Owners of objects are compared with those of files.
+    /// Compare owners of objects with those of files.
     pub compare_owners: bool,
-    /// Clients are at work.
+    /// True if clients are at work.
     pub is_live: bool,
-    /// Clients may come back and make files anew whose objects they have written.
+    /// True if clients may come back and create files again whose objects they have written.
     pub is_recovering: bool,
 }
 
-/// How far a check is.
+/// Progress of a check.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress<'a> {
-    /// The step's place in the course.
+    /// The current stage.
     pub stage: Stage,
-    /// Last key looked at.
+    /// Last key that was checked.
     pub position: &'a [u8],
-    /// Records and objects looked at, of the namespace and of the layout.
+    /// Number of checked records of the namespace, and of checked objects.
     pub checked: (u64, u64),
-    /// What was found.
+    /// Findings so far.
     pub tally: &'a Tally,
 }
 
@@ -112,17 +112,17 @@ pub enum Stage {
     Names(NamePass),
     /// The objects that files claim.
     Claims,
-    /// What objects there are.
+    /// The objects that exist.
     Objects,
-    /// Files against their objects.
+    /// Files compared with their objects.
     Stripes,
 }
 
 impl Stage {
-    /// The one after this one; none after the last.
+    /// The next stage; none after the last.
     pub fn next(self) -> Option<Stage> {
         Some(match self {
-            // What objects bring back must be there before entries are taken for dangling.
+            // Entries rebuilt from objects must be there before entries can be called dangling.
             Stage::Names(NamePass::Parents) => Stage::Claims,
             Stage::Claims => Stage::Objects,
             Stage::Objects => Stage::Names(NamePass::Entries),
@@ -131,7 +131,7 @@ impl Stage {
         })
     }
 
-    /// Whether it looks at the namespace only.
+    /// True if the stage looks at the namespace only.
     pub fn is_namespace(self) -> bool {
         matches!(self, Stage::Names(_))
     }
@@ -141,13 +141,13 @@ impl Stage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Known {
     Nothing,
-    /// Which objects files have.
+    /// The objects that files claim.
     Claims,
     /// The objects that files claim, and those that exist.
     Objects,
 }
 
-/// The stages that learn of objects, or use what is known of them.
+/// Stages that learn of objects, or use that knowledge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Looks {
     Claims,
@@ -155,14 +155,15 @@ enum Looks {
     Stripes,
 }
 
-/// An object is nobody's only by the claims of this run, and files are held against objects only after orphans found theirs.
+/// Only the claims of this run can make an object an orphan, and files are compared with objects only after orphans found
+/// their files.
 const KNOWN: Steps<Known, Looks> = Steps(&[
     (Known::Nothing, Looks::Claims, Known::Claims),
     (Known::Claims, Looks::Objects, Known::Objects),
     (Known::Objects, Looks::Stripes, Known::Objects),
 ]);
 
-/// Records of one turn.
+/// Number of records processed in one turn.
 const BATCH: usize = 64;
 
 /// A check under way.
@@ -173,25 +174,25 @@ pub struct Course<'a> {
     sink: &'a mut (dyn FnMut(&Finding) + Send),
     tally: Tally,
     checked: (u64, u64),
-    /// Of a dry run: what the MDT and the OSTs would have.
+    /// State that the MDT and the OSTs would have after the repairs of a dry run.
     changes: Changes,
     object_changes: BTreeMap<(OstIndex, Fid), Option<ObjectFact>>,
     touched: BTreeSet<Fid>,
     next_oid: u32,
     claims: Claims,
-    /// Objects that were claimed twice, and the stripe that keeps each.
+    /// Objects that two stripes claim, and the stripe that keeps each.
     doubles: BTreeMap<(OstIndex, Fid), Option<(Fid, u32)>>,
-    /// The last objects in use, as of the beginning.
+    /// The last object in use of each OST, as of the beginning.
     used: BTreeMap<OstIndex, LastUsed>,
     /// Objects that no file has, by the file that they name.
     orphans: BTreeMap<Fid, Vec<(OstIndex, ObjectFact)>>,
-    /// OSTs that did not answer: nothing is said of their objects.
+    /// OSTs that did not answer; their objects are not judged.
     unreachable: BTreeSet<OstIndex>,
     known: Known,
 }
 
 impl<'a> Course<'a> {
-    /// A check of an MDT against these OSTs. `sink` sees every finding as it is made.
+    /// Prepares a check of an MDT against these OSTs. `sink` gets every finding as it is made.
     pub fn new(
         meta: &'a dyn Metadata,
         osts: &'a BTreeMap<OstIndex, Arc<dyn ObjectStore>>,
@@ -218,12 +219,12 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// A stage begins that learns of objects, or uses what is known of them.
+    /// Begins a stage that learns of objects, or uses that knowledge.
     fn look(&mut self, looks: Looks) {
         self.known = KNOWN.next(self.known, looks);
     }
 
-    /// Runs to the end, or from a stage of the namespace and a position in it; what was found.
+    /// Runs the check to the end, or from a stage and a position in it. Returns the findings and the unreachable OSTs.
     pub async fn run(mut self, from: (Stage, Vec<u8>)) -> Result<(Tally, BTreeSet<OstIndex>), Errno> {
         let (mut stage, mut after) = (Some(from.0), from.1);
         while let Some(at) = stage {
@@ -276,7 +277,7 @@ impl<'a> Course<'a> {
         self.meta.pause(&progress).await
     }
 
-    /// Runs `work` at a turn of the running transaction, or, in a dry run, aside of it.
+    /// Runs `work` at a turn of the running transaction, or, in a dry run, on a copy of what it changes.
     async fn turn<T: Send>(
         &mut self,
         mut work: impl FnMut(&mut Mender<'_>) -> Result<T, Errno> + Send,
@@ -308,13 +309,13 @@ impl<'a> Course<'a> {
         Ok(out)
     }
 
-    /// What would be changed is kept apart in a dry run only.
+    /// Changes of objects are kept aside in a dry run only.
     fn assert_dry(&self) {
         let is_apart = !self.object_changes.is_empty();
         assert!(self.options.dry_run || !is_apart, "{} changes of objects are not made", self.object_changes.len());
     }
 
-    /// Asks an OST; none if it does not answer. In a dry run, as if its repairs were made.
+    /// Queries an OST; none if it does not answer. In a dry run, the answer is as if the repairs had been made.
     async fn query(
         &mut self,
         ost: OstIndex,
@@ -361,7 +362,7 @@ impl<'a> Course<'a> {
         self.repair(ost, store, vec![repair]).await
     }
 
-    /// Has an OST carry repairs out; what they need of the MDT is durable first.
+    /// Lets an OST carry out repairs; in a dry run, only notes their effect.
     async fn repair(
         &mut self,
         ost: OstIndex,
@@ -384,7 +385,7 @@ impl<'a> Course<'a> {
     }
 }
 
-/// What an OST would know of an object after a repair.
+/// The facts about an object after a repair.
 fn repaired(fact: Option<ObjectFact>, repair: &ObjectRepair) -> Option<ObjectFact> {
     let ObjectRepair { fid, parent, stripe_index, uid, gid, .. } = *repair;
     let empty = ObjectFact { fid, is_readable: true, ..ObjectFact::default() };

@@ -1,4 +1,4 @@
-//! What a check can find, and what became of it.
+//! Findings of a check, and their outcomes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,15 +10,15 @@ macro_rules! kinds {
         pub enum Kind { $($(#[$meta])* $kind,)* }
 
         impl Kind {
-            /// All of them, in the order of a table for people.
+            /// All kinds, in the order of a table for people.
             pub const ALL: &[Kind] = &[$(Kind::$kind,)*];
 
-            /// The name in output for programs.
+            /// The kind's name in output for programs.
             pub fn name(self) -> &'static str {
                 match self { $(Kind::$kind => $name,)* }
             }
 
-            /// Which part of the check finds it.
+            /// The part of the check that finds this kind.
             pub fn part(self) -> Part {
                 match self { $(Kind::$kind => Part::$part,)* }
             }
@@ -40,23 +40,23 @@ pub enum Part {
 kinds! {
     /// A record of the MDT cannot be read.
     UnreadableRecord, Namespace, "unreadable-record";
-    /// An inode says what cannot be: its type, the order of its attributes.
+    /// An inode contains something impossible: its type, or the order of its attributes.
     BadInode, Namespace, "bad-inode";
     /// There are entries of a directory that does not exist.
     LostDirectory, Namespace, "lost-directory";
-    /// An entry is where nobody finds it, or has a name that cannot be.
+    /// An entry is where no lookup finds it, or has an impossible name.
     BadName, Namespace, "bad-name";
-    /// An entry is in what is no directory.
+    /// An entry's parent is not a directory.
     MisplacedEntry, Namespace, "misplaced-entry";
-    /// An entry names what does not exist.
+    /// An entry names an inode that does not exist.
     DanglingEntry, Namespace, "dangling-entry";
-    /// An entry says another type than its inode.
+    /// An entry has another type than its inode.
     WrongFileType, Namespace, "wrong-file-type";
     /// An entry has no back pointer.
     MissingLink, Namespace, "missing-link";
     /// A back pointer leads to no entry of its inode.
     StaleLink, Namespace, "stale-link";
-    /// A back pointer leads to an entry that is lost.
+    /// A back pointer leads to a lost entry.
     LostEntry, Namespace, "lost-entry";
     /// A directory has several names.
     SecondName, Namespace, "second-name";
@@ -64,19 +64,19 @@ kinds! {
     WrongParent, Namespace, "wrong-parent";
     /// An inode that was not deleted has no name.
     NamelessInode, Namespace, "nameless-inode";
-    /// The list of deleted inodes that are open is wrong.
+    /// The list of deleted inodes that are still open is wrong.
     WrongOrphan, Namespace, "wrong-orphan";
-    /// Directories contain each other, and the root none of them.
+    /// Directories contain each other, and none of them is below the root.
     Unreachable, Namespace, "unreachable";
-    /// An inode's link count is not that of its names.
+    /// An inode's link count differs from the number of its names.
     WrongLinkCount, Namespace, "wrong-link-count";
-    /// Extended attributes of what does not exist, or that its inode does not know of.
+    /// Extended attributes of an inode that does not exist, or that does not know of them.
     StrayXattr, Namespace, "stray-xattr";
-    /// A layout that cannot be.
+    /// An impossible layout.
     BadLayout, Layout, "bad-layout";
     /// A file's object does not exist.
     DanglingObject, Layout, "dangling-object";
-    /// An object says that it belongs to another file, or is another stripe of it.
+    /// An object names another file, or another stripe of its file.
     UnmatchedPair, Layout, "unmatched-pair";
     /// Two files have one object.
     MultipleReferenced, Layout, "multiple-referenced";
@@ -84,7 +84,7 @@ kinds! {
     OrphanObject, Layout, "orphan-object";
     /// An object's owner is not its file's.
     InconsistentOwner, Layout, "inconsistent-owner";
-    /// A file's object is to be destroyed.
+    /// An object of a file is queued for destruction.
     WrongDestroy, Layout, "wrong-destroy";
     /// Object ids that are in use may be handed out again.
     IdsReusable, Layout, "ids-reusable";
@@ -92,9 +92,9 @@ kinds! {
     UnreadableObject, Target, "unreadable-object";
     /// An object has a size and no data.
     LostData, Target, "lost-data";
-    /// Data that no record speaks of.
+    /// Data that belongs to no record.
     StrayData, Target, "stray-data";
-    /// What a target keeps of itself and its clients cannot be read.
+    /// A target's record of itself or of its clients cannot be read.
     UnreadableState, Target, "unreadable-state";
 }
 
@@ -104,47 +104,47 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What became of a finding.
+/// Outcome of a finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is mended; in a dry run, it would be.
+    /// Repaired; in a dry run, it would be.
     Repaired,
-    /// It is as it was: why.
+    /// Left as it was, for this reason.
     Left(&'static str),
 }
 
-/// Something that is wrong.
+/// An inconsistency that a check has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What kind of thing.
+    /// Kind of the finding.
     pub kind: Kind,
-    /// What exactly, and what is done about it, in words.
+    /// The finding and its repair, in words.
     pub what: String,
-    /// What became of it.
+    /// Outcome of the finding.
     pub outcome: Outcome,
 }
 
 impl Finding {
-    /// One that is mended.
+    /// Creates a finding that is repaired.
     pub fn repaired(kind: Kind, what: String) -> Finding {
         Finding { kind, what, outcome: Outcome::Repaired }
     }
 
-    /// One that stays.
+    /// Creates a finding that stays.
     pub fn left(kind: Kind, what: String, why: &'static str) -> Finding {
         Finding { kind, what, outcome: Outcome::Left(why) }
     }
 }
 
-/// How many of each kind were found.
+/// Number of findings of each kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// By kind: repaired, and left.
+    /// By kind: number repaired, and number left.
     pub counts: BTreeMap<Kind, (u64, u64)>,
 }
 
 impl Tally {
-    /// Counts one.
+    /// Counts a finding.
     pub fn add(&mut self, finding: &Finding) {
         let (repaired, left) = self.counts.entry(finding.kind).or_default();
         match finding.outcome {
@@ -153,18 +153,18 @@ impl Tally {
         }
     }
 
-    /// Of these kinds: repaired.
+    /// Number repaired of these kinds.
     pub fn repaired(&self, kinds: &[Kind]) -> u64 {
         kinds.iter().filter_map(|k| self.counts.get(k)).map(|(repaired, _)| repaired).sum()
     }
 
-    /// Of one part: repaired, and left.
+    /// Numbers repaired and left of one part.
     pub fn part(&self, part: Part) -> (u64, u64) {
         let of_part = self.counts.iter().filter(|(k, _)| k.part() == part);
         of_part.fold((0, 0), |(r, l), (_, (repaired, left))| (r + repaired, l + left))
     }
 
-    /// All: repaired, and left.
+    /// Numbers repaired and left in all.
     pub fn total(&self) -> (u64, u64) {
         self.counts.values().fold((0, 0), |(r, l), (repaired, left)| (r + repaired, l + left))
     }

@@ -1,5 +1,5 @@
-//! Carries repairs out in a transaction, and keeps `lost+found`: `/.lustre/lost+found/MDT0000`, as Lustre has it, made when
-//! something is to be put there.
+//! Carries out repairs in a transaction, and keeps `lost+found`: `/.lustre/lost+found/MDT0000`, as Lustre names it,
+//! created when it is first needed.
 
 use super::rules::{Repair, Verdict, objects};
 use crate::record::{Dirent, Inode, LastUsed};
@@ -13,28 +13,29 @@ use nacre_wire::mds::NAME_MAX;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-/// Sequence of what a check makes: directories of lost+found, files for objects that are no file's. No client gets it.
+/// Sequence of inodes that a check creates: directories of lost+found, and files for orphan objects. No client gets this
+/// sequence.
 const LOST_FOUND_SEQ: u64 = 0x2_0000_0002;
-/// Ids below are of directories.
+/// Ids below this are directories.
 const FIRST_FILE: u32 = 0x1_0000;
-/// Parents to follow before a path is taken for endless.
+/// Most parents to follow before a path counts as endless.
 const DEPTH_MAX: usize = 1 << 20;
 
-/// Where repairs are made.
+/// Makes repairs in one transaction.
 pub(crate) struct Mender<'a> {
     pub(crate) tx: &'a mut dyn Transaction,
-    /// Version of what is changed.
+    /// Version for changed inodes.
     pub(crate) version: u64,
     pub(crate) now: Timestamp,
-    /// Which MDT this is.
+    /// Index of this MDT.
     pub(crate) index: u32,
-    /// Inodes that clients must look at again, and which bits.
+    /// Inodes whose cached state clients must drop, and the lock bits concerned.
     pub(crate) changed: Vec<(Fid, u64)>,
-    /// Inodes whose counts may be wrong because of repairs: no findings of their own.
+    /// Inodes whose counts may be wrong because of repairs; these are no findings of their own.
     pub(crate) touched: BTreeSet<Fid>,
-    /// Where the next free id of a file was last seen.
+    /// Lowest id that may be free for a new file.
     pub(crate) next_oid: u32,
-    /// Whether anything was changed.
+    /// True if anything was changed.
     pub(crate) is_changed: bool,
 }
 
@@ -44,7 +45,7 @@ impl<'a> Mender<'a> {
         Mender { tx, version, now, index, changed, touched, next_oid: 0, is_changed: false }
     }
 
-    /// Mends one thing.
+    /// Carries out the repairs of one verdict.
     pub(crate) fn mend(&mut self, verdict: &Verdict) -> Result<(), Errno> {
         verdict.repairs.iter().try_for_each(|repair| self.apply(repair))
     }
@@ -57,7 +58,7 @@ impl<'a> Mender<'a> {
                 tables::delete_dirent(self.tx, *parent, name, *fid)?;
                 self.touch(&[*parent, *fid]);
             }
-            // There are no keys for longer ones.
+            // Longer names have no keys.
             Repair::DeleteLink { name, .. } if name.len() > NAME_MAX => {}
             Repair::DeleteLink { fid, parent, name } => tables::delete_link(self.tx, *fid, *parent, name)?,
             Repair::PutInode { fid, inode } => self.put_inode(*fid, inode)?,
@@ -101,12 +102,12 @@ impl<'a> Mender<'a> {
         tables::put_inode(self.tx, fid, &Inode { version: self.version, ..inode.clone() })
     }
 
-    /// An inode whose record can be read.
+    /// An inode, if its record exists and can be read.
     pub(crate) fn inode(&self, fid: Fid) -> Result<Option<Inode>, Errno> {
         readable_inode(self.tx, fid)
     }
 
-    /// A new inode of root's.
+    /// A new inode that root owns.
     pub(crate) fn new_inode(&self, mode: u32) -> Inode {
         let directory = tables::root_inode(self.now, self.version);
         match mode & mode::S_IFMT {
@@ -115,14 +116,14 @@ impl<'a> Mender<'a> {
         }
     }
 
-    /// Makes the root directory anew.
+    /// Creates the root directory again.
     pub(crate) fn make_root(&mut self) -> Result<(), Errno> {
         let root = tables::root_inode(self.now, self.version);
         self.touched.insert(Fid::ROOT);
         self.put_inode(Fid::ROOT, &root)
     }
 
-    /// Makes the inode of a directory of which only entries are left, below its old name if that is known.
+    /// Creates the inode of a directory of which only entries are left, under its old name if that is known.
     pub(crate) fn make_directory(&mut self, fid: Fid) -> Result<(), Errno> {
         let name = tables::links(self.tx, fid, 1)?.pop();
         let parent = name.as_ref().map_or(Fid::ZERO, |(parent, _)| *parent);
@@ -132,7 +133,7 @@ impl<'a> Mender<'a> {
         if name.is_none() { self.rescue(fid, 'P') } else { Ok(()) }
     }
 
-    /// Makes the inode of a file of which only objects are left, below its old names if those are known.
+    /// Creates the inode of a file of which only objects are left, under its old names if those are known.
     pub(crate) fn make_file(&mut self, fid: Fid, inode: &Inode) -> Result<(), Errno> {
         let is_named = !tables::links(self.tx, fid, 1)?.is_empty();
         self.put_inode(fid, inode)?;
@@ -141,7 +142,7 @@ impl<'a> Mender<'a> {
         if is_named { Ok(()) } else { self.rescue(fid, 'R') }
     }
 
-    /// Makes a file for an object that is no file's; its FID.
+    /// Creates a file for an orphan object. Returns its FID.
     pub(crate) fn make_file_for(&mut self, of: Fid, letter: char, inode: &Inode) -> Result<Fid, Errno> {
         let fid = self.free_fid()?;
         self.put_inode(fid, inode)?;
@@ -150,12 +151,12 @@ impl<'a> Mender<'a> {
         Ok(fid)
     }
 
-    /// Objects of a file are in use, whatever was known before.
+    /// Records that the objects of a file are in use.
     pub(crate) fn note_used(&mut self, inode: &Inode) -> Result<(), Errno> {
         objects(inode).try_for_each(|stripe| self.raise_last_used(stripe.ost, stripe.object))
     }
 
-    /// The last object in use is at least this one.
+    /// Raises the last object in use to at least this one.
     pub(crate) fn raise_last_used(&mut self, ost: OstIndex, object: Fid) -> Result<(), Errno> {
         match tables::last_used(self.tx, ost) {
             Ok(Some(last)) if last.seq == object.seq && last.oid >= object.oid => Ok(()),
@@ -163,7 +164,7 @@ impl<'a> Mender<'a> {
         }
     }
 
-    /// This is the last object in use.
+    /// Stores the last object in use.
     pub(crate) fn put_last_used(&mut self, ost: OstIndex, last: &LastUsed) -> Result<(), Errno> {
         self.is_changed = true;
         tables::put_last_used(self.tx, ost, last)
@@ -174,11 +175,11 @@ impl<'a> Mender<'a> {
         self.attach(fid, fid, letter)
     }
 
-    /// Gives an inode a name in lost+found, after what it is of.
+    /// Gives an inode a name in lost+found, derived from `of`.
     fn attach(&mut self, fid: Fid, of: Fid, letter: char) -> Result<(), Errno> {
         let Some(mut inode) = self.inode(fid)? else { return Ok(()) };
         let lost_found = self.lost_found()?;
-        // A part of lost+found itself may be what was lost.
+        // Perhaps a part of lost+found itself was lost.
         let directory = if self.is_below(lost_found, fid)? { Fid::ROOT } else { lost_found };
         let mut number = 0;
         let name = loop {
@@ -202,7 +203,7 @@ impl<'a> Mender<'a> {
         self.ensure_directory(lost_found, &format!("MDT{:04x}", self.index), 0x100 + self.index, 0o700)
     }
 
-    /// A directory of this name, or, if a person has given it to something else, of one with a number behind.
+    /// A directory of this name; if a person has given the name to something else, one with a number appended.
     fn ensure_directory(&mut self, parent: Fid, name: &str, oid: u32, permissions: u32) -> Result<Fid, Errno> {
         for number in 0u32.. {
             let name = if number == 0 { name.to_owned() } else { format!("{name}.{number}") };
@@ -240,7 +241,7 @@ impl<'a> Mender<'a> {
         }
     }
 
-    /// Whether the way from `at` to the root leads through `above`, or does not lead there.
+    /// True if the way from `at` to the root leads through `above`, or does not lead to the root.
     fn is_below(&self, at: Fid, above: Fid) -> Result<bool, Errno> {
         let mut at = at;
         for _ in 0..DEPTH_MAX {
@@ -258,9 +259,9 @@ impl<'a> Mender<'a> {
         Ok(true)
     }
 
-    /// If `fid` is in or below a circle of directories, the one of the circle with the lowest FID.
+    /// If `fid` is in or below a cycle of directories: the directory of the cycle with the lowest FID.
     pub(crate) fn circle(&self, fid: Fid) -> Result<Option<Fid>, Errno> {
-        // Brent's: the hare runs, and the tortoise is set to it after 1, 2, 4, 8… steps.
+        // Brent's algorithm: the hare runs, and the tortoise is moved to it after 1, 2, 4, 8… steps.
         let (mut tortoise, mut hare, mut steps, mut limit) = (fid, fid, 0usize, 1usize);
         loop {
             if hare == Fid::ROOT {
@@ -268,7 +269,7 @@ impl<'a> Mender<'a> {
             }
             hare = match self.inode(hare)? {
                 Some(inode) if inode.is_dir() => inode.parent,
-                // Deleted, or something for the other rules.
+                // The inode is deleted, or is a case for the other rules.
                 _ => return Ok(None),
             };
             if hare == tortoise {
@@ -291,12 +292,12 @@ impl<'a> Mender<'a> {
         Ok(Some(lowest))
     }
 
-    /// Takes a directory out of a circle.
+    /// Takes a directory out of a cycle.
     pub(crate) fn break_circle(&mut self, fid: Fid) -> Result<(), Errno> {
         for (parent, name) in tables::links(self.tx, fid, usize::MAX)? {
             self.apply(&Repair::DeleteEntry { parent, name, fid })?;
         }
-        // It leads nowhere now, so that it cannot be taken for above lost+found.
+        // Its parent is unset now, so that it cannot be taken for an ancestor of lost+found.
         if let Some(inode) = self.inode(fid)? {
             self.put_inode(fid, &Inode { parent: Fid::ZERO, ..inode })?;
         }
@@ -304,7 +305,7 @@ impl<'a> Mender<'a> {
     }
 }
 
-/// An inode, `None` if it does not exist or cannot be read: the former is what the latter will be.
+/// An inode; `None` if it does not exist or cannot be read, because an unreadable record will be deleted.
 pub(crate) fn readable_inode(tx: &dyn Transaction, fid: Fid) -> Result<Option<Inode>, Errno> {
     let bytes = tx.get(INODES, &fid.to_key())?;
     Ok(bytes.and_then(|b| Inode::decode(b).ok()))

@@ -1,8 +1,9 @@
-//! LFSCK: whether the file system agrees with itself, and mending what does not. The same rules and the same course serve
-//! a running MDT ([`task`]), which asks its OSTs through their imports, and `nacre fsck`, which has the targets to itself.
+//! LFSCK: checks whether the file system is consistent, and repairs it. The same rules and the same course serve a
+//! running MDT ([`task`]), which queries its OSTs through their imports, and `nacre fsck`, which has the targets to
+//! itself.
 //!
-//! [`rules`] (the namespace) and [`object_rules`] (files and their objects) are facts in, findings out. [`names`] and [`course`]
-//! gather the facts, in steps at turns of the running transaction; [`mend`] carries repairs out.
+//! [`rules`] (the namespace) and [`object_rules`] (files and their objects) turn facts into findings. [`names`] and
+//! [`course`] gather the facts, in steps at turns of the running transaction; [`mend`] carries out repairs.
 //!
 //! What must not be here: how an OST keeps its objects.
 
@@ -29,7 +30,7 @@ use nacre_osd::Transaction;
 use nacre_wire::lfsck::{LFSCK_OBJECTS_MAX, ObjectQuery, ObjectRepairs};
 use std::collections::BTreeSet;
 
-/// Everything that is wrong with the tables, in words, as far as they tell without the OSTs; nothing if all is well. Changes
+/// Everything that is wrong with the tables, in words, as far as it shows without the OSTs; empty if all is well. Changes
 /// nothing. For tests, in which no table is large.
 pub fn check(tx: &mut dyn Transaction) -> Result<Vec<String>, Errno> {
     let mut wrong = check_namespace(tx)?;
@@ -83,7 +84,7 @@ fn check_namespace(tx: &mut dyn Transaction) -> Result<Vec<String>, Errno> {
     Ok(wrong)
 }
 
-/// What an OST knows of its objects by itself, when no MDT is there to say whose they are.
+/// An OST's facts about its own objects, when there is no MDT to say which file has them.
 pub async fn check_objects_alone(
     ost: OstIndex,
     store: &dyn ObjectStore,

@@ -1,9 +1,9 @@
-//! The check of the namespace: goes through the tables a few records at a time, gathers what the [`rules`] ask for, and has
-//! mended what they find. Everything of one step is read and mended at one turn of the running transaction, so that nothing
-//! is in flux: clients' changes are whole, or not there.
+//! The check of the namespace: goes through the tables a few records at a time, gathers the facts for the [`rules`], and
+//! has their findings repaired. Each step reads and repairs in one turn of the running transaction, so that it never sees
+//! half of a client's change.
 //!
-//! The passes come in this order, since each relies on what those before it mended: records that can be read at all;
-//! directories of which there are entries; entries; names of inodes; records about inodes that are gone; circles; counts.
+//! Each pass relies on the repairs of the passes before it: records that can be read at all; directories that entries
+//! name as their parent; entries; names of inodes; records about missing inodes; cycles; counts.
 
 use super::finding::{Finding, Kind};
 use super::mend::{Mender, readable_inode, records_after};
@@ -21,17 +21,17 @@ use std::ops::ControlFlow;
 pub enum NamePass {
     /// Records of one of the tables, on their own.
     Records(usize),
-    /// Inodes on their own, but for whether there are entries below.
+    /// Inodes on their own, except for whether they have entries.
     Inodes,
-    /// Directories of which there are entries.
+    /// Directories that entries name as their parent.
     Parents,
     /// Entries.
     Entries,
     /// Names of inodes.
     Names,
-    /// Records of one of the tables about inodes that are gone.
+    /// Records of one of the tables about missing inodes.
     Side(usize),
-    /// Circles of directories.
+    /// Cycles of directories.
     Circles,
     /// Counts.
     Counts,
@@ -41,10 +41,10 @@ pub enum NamePass {
 const SIDE: [(Table, Kind); 3] = [(LINKS, Kind::StaleLink), (XATTRS, Kind::StrayXattr), (ORPHANS, Kind::WrongOrphan)];
 
 impl NamePass {
-    /// The first.
+    /// The first pass.
     pub const FIRST: NamePass = NamePass::Records(0);
 
-    /// The one after this one.
+    /// The next pass; none after the last.
     pub fn next(self) -> Option<NamePass> {
         Some(match self {
             NamePass::Records(n) if n + 1 < OWN.len() => NamePass::Records(n + 1),
@@ -70,20 +70,20 @@ impl NamePass {
     }
 }
 
-/// What a step found, and where the next one goes on.
+/// Result of a step, and the key at which the next one goes on.
 #[derive(Debug, Default)]
 pub(crate) struct Step {
     pub(crate) findings: Vec<Finding>,
-    /// The last key that was looked at; none if the pass is done.
+    /// Last key that was checked; none if the pass is done.
     pub(crate) last: Option<Vec<u8>>,
-    /// Records that were looked at.
+    /// Number of checked records.
     pub(crate) checked: u64,
 }
 
-/// Entries of one directory that are counted at one turn: more would keep others waiting for too long.
+/// Most entries of one directory that are counted in one turn; more would make clients wait too long.
 const COUNTED_MAX: usize = 100_000;
 
-/// Looks at up to `limit` records after `after`, and mends what is wrong.
+/// Checks up to `limit` records after `after`, and repairs them.
 pub(crate) fn step(m: &mut Mender<'_>, pass: NamePass, after: &[u8], limit: usize) -> Result<Step, Errno> {
     if pass == NamePass::Parents {
         return step_parents(m, after, limit);
@@ -108,7 +108,7 @@ fn check(m: &mut Mender<'_>, pass: NamePass, key: &[u8], value: &Bytes) -> Resul
         NamePass::Side(n) => return check_side(m.tx, n, fid, key),
         NamePass::Parents | NamePass::Inodes | NamePass::Names | NamePass::Circles | NamePass::Counts => {}
     }
-    // Mending one inode may have changed another of the batch.
+    // Repairing one inode may have changed another of the batch.
     let Some(inode) = m.inode(fid)? else { return Ok(Vec::new()) };
     match pass {
         NamePass::Inodes => Ok(rules::check_inode(fid, &inode, has_entries(m.tx, fid)?)),
@@ -179,7 +179,7 @@ fn check_counts(m: &mut Mender<'_>, fid: Fid, inode: &Inode) -> Result<Vec<Verdi
     let names = if inode.is_dir() { 1 } else { usize::MAX };
     let names = tables::links(m.tx, fid, names)?.len() as u32;
     let subdirectories = if inode.is_dir() { subdirectories(m.tx, fid)? } else { Some(0) };
-    // Too large to be counted while clients wait.
+    // The directory is too large to be counted while clients wait.
     let Some(subdirectories) = subdirectories else { return Ok(Vec::new()) };
     let has_xattrs = begins_with(m.tx, XATTRS, fid)?;
     let mut found = rules::check_counts(&CountFacts { fid, inode, names, subdirectories, has_xattrs });
@@ -200,12 +200,12 @@ fn subdirectories(tx: &dyn Transaction, fid: Fid) -> Result<Option<u32>, Errno> 
     Ok(if seen < COUNTED_MAX { Some(count) } else { None })
 }
 
-/// Whether there are entries of this directory, readable or not.
+/// True if this directory has entries, readable or not.
 fn has_entries(tx: &dyn Transaction, fid: Fid) -> Result<bool, Errno> {
     begins_with(tx, DIRENTS, fid)
 }
 
-/// Whether a table has a record whose key begins with `fid`.
+/// True if a table has a record whose key begins with `fid`.
 fn begins_with(tx: &dyn Transaction, table: Table, fid: Fid) -> Result<bool, Errno> {
     let prefix = fid.to_key();
     let mut found = false;
@@ -216,7 +216,7 @@ fn begins_with(tx: &dyn Transaction, table: Table, fid: Fid) -> Result<bool, Err
     Ok(found)
 }
 
-/// Directories of which there are entries exist; and so does the root, if there is anything.
+/// Checks that directories exist that entries name as their parent; and the root, if there is anything.
 fn step_parents(m: &mut Mender<'_>, after: &[u8], limit: usize) -> Result<Step, Errno> {
     let mut step = Step::default();
     if after.is_empty() && m.inode(Fid::ROOT)?.is_none() && !is_new(m.tx)? {
@@ -245,7 +245,7 @@ fn step_parents(m: &mut Mender<'_>, after: &[u8], limit: usize) -> Result<Step, 
     Ok(Step { last: Some(from), ..step })
 }
 
-/// Whether this MDT was never started.
+/// True if this MDT was never started.
 fn is_new(tx: &dyn Transaction) -> Result<bool, Errno> {
     Ok(records_after(tx, INODES, &[], 1)?.is_empty() && records_after(tx, DIRENTS, &[], 1)?.is_empty())
 }

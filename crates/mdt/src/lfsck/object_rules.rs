@@ -1,8 +1,8 @@
-//! The rules of files and their objects: facts about an object and who has it in, what is wrong and how to mend it out.
-//! Plain functions that see nothing but their arguments; who gathers the facts is [`super::course`].
+//! The rules for files and their objects: they turn facts about an object and its file into findings and repairs. Plain
+//! functions of their arguments; [`super::course`] gathers the facts.
 //!
-//! The principle: a file keeps its objects, an object keeps its data. What holds data goes to a file, if need be a new one
-//! in `lost+found`; only what is empty is destroyed.
+//! The principle: a file keeps its objects, an object keeps its data. An object with data goes to a file, if need be a
+//! new one in `lost+found`; only empty objects are destroyed.
 
 use super::finding::Kind;
 use crate::record::{Inode, LastUsed};
@@ -13,18 +13,18 @@ use nacre_wire::layout::{
 use nacre_wire::lfsck::{ObjectAction, ObjectFact, ObjectRepair};
 use std::collections::BTreeSet;
 
-/// What mends a stripe.
+/// The repair of a stripe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Mend {
-    /// The OST does.
+    /// The OST repairs the object.
     Object(ObjectRepair),
     /// The file gets another, empty object here.
     NewObject,
-    /// Nothing may: why.
+    /// No repair is possible, for this reason.
     Nothing(&'static str),
 }
 
-/// Something that is wrong with a stripe.
+/// A finding about a stripe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StripeVerdict {
     pub(crate) kind: Kind,
@@ -32,26 +32,26 @@ pub(crate) struct StripeVerdict {
     pub(crate) mend: Mend,
 }
 
-/// What is known of a stripe of a file.
+/// Facts about a stripe of a file.
 pub(crate) struct StripeFacts<'a> {
     pub(crate) file: Fid,
     pub(crate) inode: &'a Inode,
-    /// Number over all components.
+    /// Number of the stripe over all components.
     pub(crate) index: u32,
     pub(crate) stripe: &'a Stripe,
     /// The object, if it exists.
     pub(crate) object: Option<&'a ObjectFact>,
-    /// The last object that was ever handed out there.
+    /// The last object of the OST that was ever handed out.
     pub(crate) last: LastUsed,
-    /// Another stripe has the object too, and keeps it.
+    /// True if another stripe has the object too, and keeps it.
     pub(crate) is_anothers: bool,
-    /// Objects that are missing are made again, empty.
+    /// True if missing objects are created again, empty.
     pub(crate) create: bool,
-    /// Owners are compared.
+    /// True if owners are compared.
     pub(crate) compare_owner: bool,
 }
 
-/// A stripe of a file against its object.
+/// Compares a stripe of a file with its object.
 pub(crate) fn check_stripe(f: &StripeFacts<'_>) -> Vec<StripeVerdict> {
     let (file, inode, Stripe { ost, object }) = (f.file, f.inode, f.stripe);
     let place = format!("object {object} on OST{:04x}, stripe {} of {file},", ost.0, f.index);
@@ -71,14 +71,14 @@ pub(crate) fn check_stripe(f: &StripeFacts<'_>) -> Vec<StripeVerdict> {
     let Some(fact) = f.object else {
         let mend = match () {
             () if !f.create => Mend::Nothing("it is made again, empty, if you say so (-C)"),
-            // Never handed out: it will be one day, and to another file.
+            // The object was never handed out: one day it will be, to another file.
             () if object.seq != f.last.seq || object.ver != 0 || object.oid > f.last.oid => Mend::NewObject,
             () => Mend::Object(repair(ObjectAction::Create)),
         };
         return vec![verdict(Kind::DanglingObject, format!("{place} does not exist"), mend)];
     };
     let mut found = Vec::new();
-    // Stripes are numbered anew when a component in front gets its objects; the next write notes that.
+    // Stripes get new numbers when a component in front gets its objects; the next write stores the new number.
     let is_plain = inode.layout.as_ref().is_some_and(|l| l.components.len() == 1);
     let is_other_stripe = is_plain && fact.stripe_index != f.index;
     if !fact.parent.is_zero() && (fact.parent != file || is_other_stripe) {
@@ -93,7 +93,7 @@ pub(crate) fn check_stripe(f: &StripeFacts<'_>) -> Vec<StripeVerdict> {
     found
 }
 
-/// An object on its own.
+/// Checks an object on its own.
 pub(crate) fn check_object(ost: OstIndex, fact: &ObjectFact) -> Option<(Kind, String, ObjectRepair)> {
     let place = format!("object {} on OST{:04x}", fact.fid, ost.0);
     let repair = |action| ObjectRepair { fid: fact.fid, action, ..ObjectRepair::default() };
@@ -108,26 +108,26 @@ pub(crate) fn check_object(ost: OstIndex, fact: &ObjectFact) -> Option<(Kind, St
     None
 }
 
-/// Whether an object that no file has may be one that was made ahead of use, or, if `is_recovering`, one that a client may
-/// still have a file made for.
+/// True if an object that no file has may be precreated, or, if `is_recovering`, one for which a client may still have a
+/// file created.
 pub(crate) fn is_unused(fact: &ObjectFact, last_used: Option<&LastUsed>, is_recovering: bool) -> bool {
     let is_beyond = last_used.is_none_or(|last| (fact.fid.seq, fact.fid.oid) > (last.seq, last.oid));
     is_beyond && (is_recovering || (fact.is_precreated && fact.size == 0))
 }
 
-/// What becomes of objects that are no file's, and say that they are of one file.
+/// Repair of the objects that no file has and that name the same file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// They hold nothing.
+    /// Destroy them, because they hold no data.
     Destroy,
-    /// They are a whole file, which has this layout.
+    /// Rebuild the file with this layout, because they are complete.
     Rebuild(Layout),
-    /// Each becomes a file of its own.
+    /// Make each a file of its own.
     Apart,
 }
 
-/// What becomes of a file's objects that the file does not have. `inode`: the file, if it is there; `is_named`: if it is not,
-/// whether there is a name of it.
+/// Chooses the repair of objects that name a file which does not have them. `inode`: the file, if it exists; `is_named`:
+/// if it does not, whether a name of it is left.
 pub(crate) fn fate(objects: &[(OstIndex, ObjectFact)], inode: Option<&Inode>, is_named: bool) -> Fate {
     let is_empty = objects.iter().all(|(_, fact)| fact.size == 0);
     let is_known = objects.iter().all(|(_, fact)| !fact.parent.is_zero());
@@ -147,7 +147,7 @@ pub(crate) fn fate(objects: &[(OstIndex, ObjectFact)], inode: Option<&Inode>, is
     Fate::Rebuild(layout_of(stripes, stripe_size(&sizes)))
 }
 
-/// A layout of one component.
+/// Creates a layout of one component.
 pub(crate) fn layout_of(stripes: Vec<Stripe>, stripe_size: u32) -> Layout {
     let osts: BTreeSet<OstIndex> = stripes.iter().map(|s| s.ost).collect();
     let overstriped = if osts.len() < stripes.len() { pattern::OVERSTRIPING } else { 0 };
@@ -163,9 +163,9 @@ pub(crate) fn layout_of(stripes: Vec<Stripe>, stripe_size: u32) -> Layout {
     Layout { generation: 0, components: vec![component] }
 }
 
-/// The stripe size of a file written from its start to its end, whose objects have these sizes: those in front of the file's
-/// end are a whole stripe longer than those behind, and only the one where it ends lies between. The usual stripe size, if
-/// they do not tell.
+/// The stripe size of a file that was written from start to end and whose objects have these sizes: objects before the
+/// file's end are a whole stripe longer than those behind, and only the one with the end lies between. The default stripe
+/// size if the sizes do not tell.
 fn stripe_size(sizes: &[u64]) -> u32 {
     let [most, second, .., second_last, least] = sizes else { return STRIPE_SIZE_DEFAULT };
     let step = most.checked_sub(*least).filter(|_| most == second && least == second_last);

@@ -1,13 +1,13 @@
-//! A transaction whose changes are kept aside: what a dry run repairs. It sees its own repairs, as later parts of the check
-//! must, and nobody else does.
+//! A transaction whose changes are kept aside, for the repairs of a dry run. Later parts of the check see them, as they
+//! must; clients do not.
 
 use bytes::Bytes;
 use nacre_osd::{CommitCallback, OsdError, PendingData, Table, Transaction, Visitor};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 
-/// What was changed, with what was there: a change counts only as long as that is still there, for in a live file system
-/// others change the same records.
+/// Changes with the former values. A change counts only as long as the stored value is still the former one, because in a
+/// live file system others change the same records.
 #[derive(Debug, Default)]
 pub(crate) struct Changes(BTreeMap<(Table, Vec<u8>), Change>);
 
@@ -18,7 +18,7 @@ struct Change {
 }
 
 impl Changes {
-    /// A view of `below` with the changes.
+    /// A transaction over `below` that sees these changes.
     pub(crate) fn over<'a>(&'a mut self, below: &'a mut dyn Transaction) -> Overlay<'a> {
         Overlay { below, changes: self }
     }
@@ -30,7 +30,7 @@ impl Changes {
     }
 }
 
-/// The view.
+/// A transaction with changes on top of it.
 pub(crate) struct Overlay<'a> {
     below: &'a mut dyn Transaction,
     changes: &'a mut Changes,
@@ -79,7 +79,7 @@ impl Transaction for Overlay<'_> {
         let mut ended = false;
         self.below.scan(table, from, &mut |key, value| {
             while let Some((k, change)) = ours.next_if(|(k, _)| *k < key) {
-                // Made by us where there was nothing.
+                // Created by a repair where there was no record.
                 if let (None, Some(after)) = (&change.before, &change.after)
                     && visit(k, after).is_break()
                 {
@@ -162,7 +162,7 @@ mod tests {
         view.scan(T, b"e", &mut once).unwrap();
         assert_eq!(first, b"g");
         assert_eq!(all(&*tx, b""), "b0 d0 f0 ");
-        // Somebody else changed what a repair was of, and what a repair had made.
+        // Others changed a record that a repair had changed, and one that a repair had created.
         tx.put(T, b"d", b"9").unwrap();
         tx.put(T, b"a", b"9").unwrap();
         assert_eq!(all(&changes.over(&mut *tx), b""), "a9 b0 c1 d9 g1 ");

@@ -1,8 +1,8 @@
-//! The rules of the namespace: facts about a record, an entry or an inode in, what is wrong and how to mend it out. Plain
-//! functions that see nothing but their arguments; who gathers the facts is [`super::names`].
+//! The rules of the namespace: they turn facts about a record, an entry or an inode into findings and repairs. Plain
+//! functions of their arguments; [`super::names`] gathers the facts.
 //!
-//! The principle: what two records say is believed over what one says, and nothing that a person may want back is
-//! dropped. An entry without its back pointer gets one, a back pointer without its entry gives the name back, and an
+//! The principle: two records that agree are believed over one that does not, and nothing is dropped that a person may
+//! want back. An entry without its back pointer gets one, a back pointer without its entry restores the name, and an
 //! inode without either goes to `lost+found`.
 
 use super::finding::Kind;
@@ -15,28 +15,28 @@ use nacre_osd::Table;
 use nacre_wire::attr::mode;
 use nacre_wire::layout::Layout;
 
-/// A change that mends something.
+/// A change that repairs something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Repair {
-    /// Makes or replaces an entry, with its back pointer.
+    /// Create or replace an entry, with its back pointer.
     PutEntry { parent: Fid, name: Bytes, entry: Dirent },
-    /// Removes an entry of `fid`, with its back pointer.
+    /// Remove an entry of `fid`, with its back pointer.
     DeleteEntry { parent: Fid, name: Bytes, fid: Fid },
-    /// Removes a back pointer.
+    /// Remove a back pointer.
     DeleteLink { fid: Fid, parent: Fid, name: Bytes },
-    /// Stores an inode.
+    /// Store an inode.
     PutInode { fid: Fid, inode: Box<Inode> },
-    /// Notes a deleted inode: it goes at the next start.
+    /// List an inode as deleted; the next start destroys it.
     PutOrphan(Fid),
-    /// The inode is not deleted.
+    /// Remove an inode from the list of deleted ones.
     DeleteOrphan(Fid),
-    /// Removes a record.
+    /// Remove a record.
     DeleteRecord(Table, Vec<u8>),
-    /// Gives the inode a name in lost+found.
+    /// Give the inode a name in lost+found.
     Rescue(Fid),
 }
 
-/// One thing that is wrong, and what mends it.
+/// A finding with its repairs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) kind: Kind,
@@ -55,7 +55,7 @@ pub(crate) fn shown(name: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(name))
 }
 
-/// A record on its own: whether it can be read. What is lost with it other rules find.
+/// Checks whether a record can be read. Other rules find what is lost with it.
 pub(crate) fn check_record(table: Table, key: &[u8], value: &Bytes) -> Option<Verdict> {
     let is_fid = |k: &[u8]| Fid::from_key(k).is_some_and(|fid| !fid.is_zero());
     let fids = |n: usize| key.get(..16 * n).is_some_and(|k| k.chunks(16).all(is_fid));
@@ -82,7 +82,7 @@ pub(crate) fn check_record(table: Table, key: &[u8], value: &Bytes) -> Option<Ve
     Some(Verdict::new(Kind::UnreadableRecord, what, vec![Repair::DeleteRecord(table, key.to_vec())]))
 }
 
-/// An inode on its own. `has_entries`: there are entries below it.
+/// Checks an inode on its own. `has_entries`: there are entries whose parent it is.
 pub(crate) fn check_inode(fid: Fid, inode: &Inode, has_entries: bool) -> Vec<Verdict> {
     let mut found = Vec::new();
     let mut mended = inode.clone();
@@ -108,7 +108,7 @@ pub(crate) fn check_inode(fid: Fid, inode: &Inode, has_entries: bool) -> Vec<Ver
     found.into_iter().map(|(kind, what)| Verdict::new(kind, what, std::mem::take(&mut repair))).collect()
 }
 
-/// The type that all else of the inode speaks for.
+/// The type that everything else in the inode points to.
 fn evident_type(fid: Fid, inode: &Inode, has_entries: bool) -> u32 {
     let known =
         [mode::S_IFREG, mode::S_IFDIR, mode::S_IFLNK, mode::S_IFCHR, mode::S_IFBLK, mode::S_IFIFO, mode::S_IFSOCK];
@@ -124,25 +124,25 @@ fn evident_type(fid: Fid, inode: &Inode, has_entries: bool) -> u32 {
     }
 }
 
-/// What is known of an entry.
+/// Facts about an entry.
 pub(crate) struct EntryFacts<'a> {
     pub(crate) parent: Fid,
-    /// The hash in its key.
+    /// Hash in the entry's key.
     pub(crate) cookie: u64,
     pub(crate) name: &'a [u8],
     pub(crate) key: &'a [u8],
     pub(crate) entry: &'a Dirent,
-    /// Whether its parent is a directory.
+    /// True if the entry's parent is a directory.
     pub(crate) is_in_directory: bool,
-    /// What it names.
+    /// The inode that the entry names.
     pub(crate) target: Option<&'a Inode>,
-    /// Whether its back pointer is there.
+    /// True if the entry's back pointer exists.
     pub(crate) is_linked: bool,
-    /// Whether an entry of its name is in its right place.
+    /// True if an entry of its name exists in the right place.
     pub(crate) is_doubled: bool,
 }
 
-/// An entry against what it is in and what it names.
+/// Checks an entry against its directory and its inode.
 pub(crate) fn check_entry(f: &EntryFacts<'_>) -> Option<Verdict> {
     let (parent, fid, text) = (f.parent, f.entry.fid, shown(f.name));
     let name = Bytes::copy_from_slice(f.name);
@@ -153,7 +153,7 @@ pub(crate) fn check_entry(f: &EntryFacts<'_>) -> Option<Verdict> {
     if check_name(f.name).is_err() || is_dots(f.name) || (is_misplaced && f.is_doubled) {
         let link = Repair::DeleteLink { fid, parent, name: name.clone() };
         let mut repairs = vec![Repair::DeleteRecord(DIRENTS, f.key.to_vec())];
-        // The one in the right place keeps it.
+        // The entry in the right place keeps the link.
         repairs.extend(Some(link).filter(|_| !f.is_doubled));
         return verdict(Kind::BadName, format!("entry {text} of {parent} cannot be: removed"), repairs);
     }
@@ -182,14 +182,14 @@ pub(crate) fn check_entry(f: &EntryFacts<'_>) -> Option<Verdict> {
     None
 }
 
-/// Where a back pointer leads.
+/// The place that a back pointer leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkState {
-    /// To an entry of the inode.
+    /// An entry of the inode.
     Good,
-    /// To a directory that has no entry of this name.
+    /// A directory that has no entry of this name.
     NoEntry,
-    /// To an entry of another inode, or to no directory.
+    /// An entry of another inode, or something that is not a directory.
     Elsewhere,
 }
 
@@ -201,17 +201,17 @@ pub(crate) struct Link {
     pub(crate) state: LinkState,
 }
 
-/// What is known of an inode's names.
+/// Facts about an inode's names.
 pub(crate) struct NameFacts<'a> {
     pub(crate) fid: Fid,
     pub(crate) inode: &'a Inode,
     pub(crate) links: &'a [Link],
-    /// It is in the list of deleted inodes that are open.
+    /// True if the inode is in the list of deleted inodes that are still open.
     pub(crate) is_orphan: bool,
     pub(crate) has_entries: bool,
 }
 
-/// An inode's names: that there are as many as there should be, and that all lead to it.
+/// Checks that an inode has as many names as it should, and that all lead to it.
 pub(crate) fn check_names(f: &NameFacts<'_>) -> Vec<Verdict> {
     let (fid, is_dir) = (f.fid, f.inode.is_dir());
     let mut out = Vec::new();
@@ -249,7 +249,7 @@ pub(crate) fn check_names(f: &NameFacts<'_>) -> Vec<Verdict> {
     out
 }
 
-/// Where an inode is: below its name, in lost+found, or nowhere because it is deleted.
+/// Checks where an inode belongs: below its name, in lost+found, or nowhere because it is deleted.
 fn check_place(f: &NameFacts<'_>, name: Option<&Link>, is_deleted: bool, out: &mut Vec<Verdict>) {
     let fid = f.fid;
     let is_root = fid == Fid::ROOT;
@@ -277,19 +277,19 @@ fn check_place(f: &NameFacts<'_>, name: Option<&Link>, is_deleted: bool, out: &m
     }
 }
 
-/// What is counted of an inode.
+/// Counts of an inode.
 pub(crate) struct CountFacts<'a> {
     pub(crate) fid: Fid,
     pub(crate) inode: &'a Inode,
-    /// Back pointers, each of which has its entry.
+    /// Number of back pointers, each of which has its entry.
     pub(crate) names: u32,
-    /// Of a directory.
+    /// Number of subdirectories of a directory.
     pub(crate) subdirectories: u32,
-    /// There are extended attributes outside of the inode.
+    /// True if extended attributes are stored outside the inode.
     pub(crate) has_xattrs: bool,
 }
 
-/// An inode's link count, and whether it knows of its extended attributes.
+/// Checks an inode's link count, and whether it knows of its extended attributes.
 pub(crate) fn check_counts(f: &CountFacts<'_>) -> Vec<Verdict> {
     let (fid, mut mended) = (f.fid, f.inode.clone());
     let mut found = Vec::new();

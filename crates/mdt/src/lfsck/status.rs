@@ -1,5 +1,5 @@
-//! What a check of a running file system tells of itself, as Lustre prints it: `mdd.*.lfsck_namespace`,
-//! `mdd.*.lfsck_layout`, `lctl lfsck_query`.
+//! Status of a check of a running file system, in Lustre's format: `mdd.*.lfsck_namespace`, `mdd.*.lfsck_layout`, `lctl
+//! lfsck_query`.
 
 use super::course::{Progress, Stage};
 use super::finding::{Kind, Part, Tally};
@@ -7,14 +7,14 @@ use nacre_base::param::value::Fields;
 use nacre_base::{Errno, Timestamp};
 use std::fmt::Write as _;
 
-/// Which parts run.
+/// Parts of a check that run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Parts {
     pub(crate) namespace: bool,
     pub(crate) layout: bool,
 }
 
-/// The last check, or the one that runs.
+/// Status of the last or current check.
 #[derive(Debug, Default)]
 pub(crate) struct Status {
     pub(crate) is_running: bool,
@@ -44,13 +44,13 @@ enum Outcome {
 }
 
 impl Status {
-    /// A check begins.
+    /// Begins a check.
     pub(crate) fn start(&mut self, parts: Parts, dry_run: bool) {
         let (begun, completed, success_count) = (self.begun, self.completed, self.success_count);
         *self = Status { is_running: true, parts, dry_run, begun, completed, success_count, ..Status::default() };
     }
 
-    /// It made a step.
+    /// Records a step of the check.
     pub(crate) fn advance(&mut self, progress: &Progress<'_>) {
         self.stage = Some(progress.stage);
         self.position = progress.position.to_vec();
@@ -60,7 +60,7 @@ impl Status {
         }
     }
 
-    /// It came to its end.
+    /// Records that the check has finished.
     pub(crate) fn complete(&mut self, tally: &Tally, unreachable: usize, now: i64) {
         self.tally = tally.clone();
         self.unreachable = unreachable;
@@ -69,7 +69,7 @@ impl Status {
         self.success_count += 1;
     }
 
-    /// It was stopped, or failed.
+    /// Records that the check was stopped, or failed.
     pub(crate) fn stop(&mut self, error: Errno, now: i64) {
         self.outcome = Some(if error == Errno::EINTR { Outcome::Stopped } else { Outcome::Failed });
         (self.is_running, self.ended) = (false, now);
@@ -80,7 +80,7 @@ impl Status {
         match self.outcome {
             _ if !runs => "init",
             None if !self.is_running => "init",
-            // Of the layout, the second phase is where orphans are looked for and stripes compared.
+            // In the check of layouts, the second phase looks for orphans and compares stripes.
             None if part == Part::Layout && self.stage.is_some_and(|s| s > Stage::Claims) => "scanning-phase2",
             None => "scanning-phase1",
             Some(Outcome::Completed) => "completed",
@@ -187,7 +187,7 @@ impl Status {
         text
     }
 
-    /// What `lctl lfsck_query` prints.
+    /// Output of `lctl lfsck_query`.
     pub(crate) fn query(&self) -> Fields {
         const STATES: [&str; 7] =
             ["init", "scanning-phase1", "scanning-phase2", "completed", "failed", "stopped", "partial"];

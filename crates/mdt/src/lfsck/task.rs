@@ -1,6 +1,6 @@
 //! The check of a running file system: a task of the MDT that goes through the tables in small steps between the clients'
-//! operations, and asks the OSTs. It is started and stopped by `lctl`, goes on where it was after a restart of the MDT,
-//! and never waits without an end: OSTs have a deadline, clients that keep locks are evicted.
+//! operations, and queries the OSTs. `lctl` starts and stops it; after a restart of the MDT it continues where it was. It
+//! never waits for ever: OSTs have a deadline, and clients that keep locks are evicted.
 
 use super::course::{Course, Metadata, Options, Progress, Stage, TurnWork};
 use super::names::NamePass;
@@ -20,29 +20,29 @@ use std::time::Duration;
 
 /// How often the position is stored.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
-/// Where it is stored, in table `target`.
+/// Key of the position in table `target`.
 const CHECKPOINT: &[u8] = b"lfsck";
-/// The longest that a repair waits for clients' locks: longer than it takes to evict one that keeps a lock.
+/// Longest time that a repair waits for clients' locks, which is longer than the eviction of a client that keeps one.
 const LOCKS_LIMIT: Duration = Duration::from_secs(300);
 /// How often a repair may find other inodes in its way than those it waited for.
 const ATTEMPTS_MAX: u32 = 100;
-/// The longest pause between two steps, unless the speed is limited.
+/// Longest pause between two steps, unless the speed is limited.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// What `lctl` controls.
+/// The check that `lctl` controls.
 pub(crate) struct Lfsck {
     status: Mutex<Status>,
     task: Mutex<Option<Task>>,
     is_stopping: AtomicBool,
-    /// Records and objects in a second; 0 for as many as there can be.
+    /// Most records and objects per second; 0 for no limit.
     speed_limit: Arc<AtomicU64>,
 }
 
-/// What is stored to go on after a restart: options, stage, position in it.
+/// State stored to continue after a restart: options, stage, position in it.
 type Checkpoint = ((u32, i64), (u32, Bytes));
 
 impl Lfsck {
-    /// Registers the parameters, and goes on with what a restart of the MDT interrupted.
+    /// Registers the parameters, and continues a check that a restart of the MDT interrupted.
     pub(crate) async fn start(mdt: &Arc<Mdt>) -> Arc<Lfsck> {
         let lfsck = Arc::new(Lfsck {
             status: Mutex::default(),
@@ -59,7 +59,7 @@ impl Lfsck {
         lfsck
     }
 
-    /// Ends the task and takes the parameters away.
+    /// Ends the task and removes the parameters.
     pub(crate) fn end(&self, mdt: &Mdt) {
         if let Some(task) = self.task.lock().take() {
             task.abort();
@@ -135,7 +135,7 @@ impl Lfsck {
         let rt = mdt.target().rt().clone();
         let task = mdt.target().rt().spawn(async move {
             let Some(osps) = weak.upgrade().map(|mdt| mdt.osps.clone()) else { return };
-            // What clients have not brought back yet looks like damage.
+            // Changes that clients have not replayed yet look like damage.
             osps.recovered().await;
             let stores = osps.object_stores();
             let now = rt.now();
@@ -159,7 +159,7 @@ fn prefix(mdt: &Mdt) -> String {
     format!("mdd.{}.", mdt.target().name())
 }
 
-/// The running MDT.
+/// The running MDT as the check sees it.
 struct Live {
     mdt: Weak<Mdt>,
     lfsck: Arc<Lfsck>,
@@ -193,7 +193,7 @@ impl Live {
 
     async fn forget_checkpoint(&self) {
         let Ok(mdt) = self.mdt() else { return };
-        // If that fails, the check is run again after a restart.
+        // If that fails, the check runs again after a restart.
         let Ok(mut operation) = mdt.target().begin().await else { return };
         operation.use_reserve();
         if operation.delete(TARGET, CHECKPOINT).unwrap_or(false) {
@@ -217,7 +217,7 @@ impl Metadata for Live {
                 }
                 let is_covered = merge(&mut wants, done.inodes);
                 if !is_covered {
-                    // Nobody waits for others while it holds something.
+                    // An operation holds no locks while it waits for others.
                     drop(std::mem::replace(&mut held, InodeLocks::none()));
                 }
                 let locks = &mdt.locks.service;
@@ -266,7 +266,7 @@ impl Metadata for Live {
             (paced.begun, paced.step_begun)
         };
         match self.lfsck.speed_limit.load(Ordering::Relaxed) {
-            // Half of the time is the clients'.
+            // Leave half of the time to clients.
             0 => rt.sleep(now.since(step_begun).min(PAUSE_MAX)).await,
             limit => {
                 let millis = (progress.checked.0 + progress.checked.1).saturating_mul(1000) / limit;
@@ -279,10 +279,10 @@ impl Metadata for Live {
     }
 }
 
-/// In whose name repairs lock inodes: no client's.
+/// Client id for the locks of repairs, which no client has.
 const NOBODY: ClientId = ClientId(0);
 
-/// Adds what a repair changes; whether all of it was among `wants` already, which are locked then.
+/// Adds inodes that a repair changes to `wants`. Returns true if all were there already, and so are locked.
 fn merge(wants: &mut Vec<(Fid, u64)>, inodes: Vec<(Fid, u64)>) -> bool {
     let mut is_covered = true;
     for (fid, bits) in inodes {
@@ -308,7 +308,7 @@ fn flags_of(options: &Options) -> u32 {
     bits.iter().enumerate().map(|(i, on)| u32::from(*on) << i).sum()
 }
 
-/// Where an interrupted check was: options, when it began, and where to go on.
+/// State of an interrupted check: options, when it began, and where to continue.
 async fn checkpoint(mdt: &Mdt) -> Option<(Options, i64, (Stage, Vec<u8>))> {
     let stored = mdt.target().begin().await.ok()?.get(TARGET, CHECKPOINT).ok()??;
     let ((flags, begun), (number, position)) = decode::<Checkpoint>(&stored).ok()?;
@@ -323,7 +323,7 @@ async fn checkpoint(mdt: &Mdt) -> Option<(Options, i64, (Stage, Vec<u8>))> {
         ..Options::default()
     };
     let stage = stages().nth(number as usize)?;
-    // What is known of objects is only in memory: that part begins anew, and with it what comes after.
+    // Knowledge about objects is only in memory, so that part begins again, with everything after it.
     let is_layout_begun = options.layout && stages().position(|s| s == Stage::Claims)? <= number as usize;
     let from = if is_layout_begun { (Stage::Claims, Vec::new()) } else { (stage, position.to_vec()) };
     Some((options, begun, from))

@@ -1,5 +1,5 @@
-//! What an operation changed, as the bits of inode locks under which clients may believe the contrary. The operations
-//! note it while they change the tables, so that it is exactly what they did: what fails changes nothing, and takes no
+//! The changes of an operation, as the bits of inode locks under which clients may have cached the old state. Operations
+//! note them while they change the tables, so that they are exact: an operation that fails changes nothing, and takes no
 //! lock from anybody.
 
 use crate::record::{Inode, inode_flags};
@@ -11,13 +11,13 @@ use std::ops::Deref;
 /// Most inodes of one operation: the directories and the inodes at both ends of a rename.
 const INODES_MAX: usize = 4;
 
-/// The inodes that an operation changed, each once, with bits of [`nacre_wire::ldlm::inode_bits`]. Inodes that it made
-/// are not among them: nobody knows of those.
+/// The inodes that an operation changed, each once, with bits of [`nacre_wire::ldlm::inode_bits`]. Inodes that it created
+/// are not included, because no client knows of those.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Changed {
     inodes: [(Fid, u64); INODES_MAX],
     len: usize,
-    /// The inode at this place is a directory whose entries changed.
+    /// True if the inode at this place is a directory whose entries changed.
     is_directory: [bool; INODES_MAX],
 }
 
@@ -25,7 +25,8 @@ impl Changed {
     /// Notes that `bits` of an inode changed.
     pub fn add(&mut self, fid: Fid, bits: u64) {
         let place = self.inodes[..self.len].iter().position(|i| i.0 == fid).unwrap_or(self.len);
-        // No operation changes more than both ends of a rename; the stress test of the service holds it to that.
+        // No operation changes more inodes than both ends of a rename have; the stress test of the service relies on
+        // that.
         let Some(inode) = self.inodes.get_mut(place) else {
             return tracing::error!("an operation changed more than {INODES_MAX} inodes");
         };
@@ -46,7 +47,7 @@ impl Changed {
         self.iter().zip(&self.is_directory).filter(|(_, is)| **is).map(|(i, _)| i.0)
     }
 
-    /// What of this is not in `covered`.
+    /// The changes that `covered` does not have.
     pub fn without(&self, covered: &[(Fid, u64)]) -> Changed {
         let mut rest = Changed::default();
         for (fid, bits) in self.iter() {
@@ -66,7 +67,7 @@ impl Deref for Changed {
     }
 }
 
-/// What of an inode shows under other bits than UPDATE, for [`Shown::bits_to`].
+/// The state of an inode that bits other than UPDATE protect, for [`Shown::bits_to`].
 pub(crate) struct Shown {
     permissions: (u32, u32, u32, bool, u32),
     layout: Option<(u32, usize)>,
@@ -74,7 +75,7 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    /// Of the inode before a change.
+    /// The state of the inode before a change.
     pub(crate) fn of(inode: &Inode) -> Shown {
         let flags = inode.flags & file_flags::ALL;
         let permissions = (inode.mode, inode.uid, inode.gid, inode.has_capability(), flags);
@@ -82,13 +83,13 @@ impl Shown {
         Shown { permissions, layout, xattrs: inode.xattrs.len() }
     }
 
-    /// The bits of a change from this to `inode`.
+    /// The bits of a change from this state to `inode`.
     pub(crate) fn bits_to(&self, inode: &Inode) -> u64 {
         let new = Shown::of(inode);
         let mut bits = UPDATE;
         if self.permissions != new.permissions {
-            // Clients' kernels check by it what a name may be looked up for. An access control list follows the mode.
-            // By mode and capability clients know what a write takes away.
+            // Clients' kernels use the permissions to check lookups. An access control list follows the mode. From mode
+            // and capability clients know what a write takes away.
             bits |= PERM | LOOKUP;
             let has_xattrs = new.xattrs > 0 || inode.flags & inode_flags::EXTERNAL_XATTRS != 0;
             bits |= if has_xattrs { XATTR } else { 0 };

@@ -1,5 +1,5 @@
-//! MDS_CLOSE: lazy size and access time. Open handles are the caller's, and so is destroying what nobody has open any
-//! more.
+//! MDS_CLOSE: lazy size and access time. The caller closes the handle, and destroys the inode if no client has it open
+//! any more.
 
 use super::Context;
 use crate::record::Inode;
@@ -7,22 +7,22 @@ use nacre_base::{Errno, Timestamp};
 use nacre_wire::ldlm::inode_bits::UPDATE;
 use nacre_wire::mds::Close;
 
-/// What a close does to an inode.
+/// Effect of a close on an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
-    /// Nothing.
+    /// Nothing was changed.
     Unchanged,
     /// New hints were stored.
     Changed,
 }
 
-/// Whether the close has something to store.
+/// True if the close has something to store.
 pub fn changes(inode: &Inode, r: &Close) -> bool {
     let size = r.size_blocks.is_some_and(|new| inode.is_file() && new != (inode.size, inode.blocks));
     size || new_atime(inode, r).is_some()
 }
 
-/// Stores the hints of a close; neither is a change that ctime tells of. ESTALE if the inode is gone.
+/// Stores the hints of a close; they do not change ctime. ESTALE if the inode is gone.
 pub fn close(cx: &mut Context<'_>, r: &Close) -> Result<Closed, Errno> {
     let mut inode = cx.inode(r.fid)?;
     if !changes(&inode, r) {

@@ -1,4 +1,4 @@
-//! Making new inodes: mkdir, mknod, symlink, and the creating half of open.
+//! Creates inodes: mkdir, mknod, symlink, and the creating half of open.
 
 use super::{Context, check_name};
 use crate::access;
@@ -12,8 +12,8 @@ use nacre_wire::attr::{Credentials, mode};
 use nacre_wire::layout::LayoutSpec;
 use nacre_wire::mds::{AttrReply, ReintCreate, SYMLINK_MAX};
 
-/// Makes a directory, symbolic link, device, socket, FIFO or a regular file that gets its objects later.
-/// `own_index` is this MDT's index; directories on other MDTs are not made yet.
+/// Creates a directory, symbolic link, device, socket, FIFO, or a regular file that gets its objects later. `own_index`
+/// is this MDT's index; directories on other MDTs are not supported yet.
 pub fn create(cx: &mut Context<'_>, r: &ReintCreate, own_index: u32) -> Result<AttrReply, Errno> {
     if r.mdt_index != u32::MAX && r.mdt_index != own_index {
         return Err(Errno::ENODEV);
@@ -52,7 +52,7 @@ fn set_target(inode: &mut Inode, target: &Bytes) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Where a new inode goes.
+/// Place of a new inode.
 pub(crate) struct NewInode<'a> {
     pub(crate) parent: Fid,
     /// Checked to be free; empty for an inode without a name.
@@ -61,7 +61,7 @@ pub(crate) struct NewInode<'a> {
     pub(crate) umask: u32,
 }
 
-/// Completes a new inode, whose mode is as asked for, with what it inherits, and enters it into its directory.
+/// Completes a new inode, whose mode is the requested one, with inherited attributes, and adds it to its directory.
 pub(crate) fn insert(
     cx: &mut Context<'_>,
     new: &NewInode<'_>,
@@ -84,7 +84,7 @@ pub(crate) fn insert(
     Ok(inode)
 }
 
-/// Completes a new inode that gets no name: an orphan, which is kept while it is open.
+/// Completes a new inode without a name: an orphan, which is kept while it is open.
 pub(crate) fn insert_nameless(
     cx: &mut Context<'_>,
     new: &NewInode<'_>,
@@ -97,7 +97,7 @@ pub(crate) fn insert_nameless(
     Ok(inode)
 }
 
-/// Fills in what a new inode has of its maker, its directory and the time.
+/// Fills in the attributes that a new inode gets from its creator, its directory and the time.
 fn complete(cx: &Context<'_>, new: &NewInode<'_>, directory: &Inode, mut inode: Inode) -> Result<Inode, Errno> {
     check_new_fid(cx, new.fid)?;
     inode.uid = cx.cred.uid;
@@ -116,8 +116,8 @@ fn complete(cx: &Context<'_>, new: &NewInode<'_>, directory: &Inode, mut inode: 
     Ok(inode)
 }
 
-/// A client chooses FIDs of its own sequence; one that exists already, or is nobody's, is a broken client's. So is one whose
-/// inode number another file could have: file handles lead to files by their inode number.
+/// Checks a FID that a client chose from its own sequence. Only a broken client sends one that exists already, or that
+/// belongs to nobody, or whose inode number another file could have: file handles lead to files by their inode number.
 fn check_new_fid(cx: &Context<'_>, fid: Fid) -> Result<(), Errno> {
     let has_number = Fid::from_inode(fid.inode()) == Some(fid);
     if fid.seq < Fid::SEQ_NORMAL || !has_number || tables::inode(cx.tx, fid)?.is_some() {
@@ -127,7 +127,7 @@ fn check_new_fid(cx: &Context<'_>, fid: Fid) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The new inode's group, and its mode: in a set-group-id directory both come from there.
+/// The new inode's group and mode; a set-group-id directory passes on both.
 fn inherit_group(directory: &Inode, mode: u32, cred: &Credentials) -> (u32, u32) {
     if directory.mode & mode::S_ISGID == 0 {
         return (cred.gid, mode);
@@ -135,7 +135,7 @@ fn inherit_group(directory: &Inode, mode: u32, cred: &Credentials) -> (u32, u32)
     let is_dir = mode & mode::S_IFMT == mode::S_IFDIR;
     let mode = match mode {
         m if is_dir => m | mode::S_ISGID,
-        // A program must not run as a group that its maker is not in.
+        // A program must not run with a group that its creator is not in.
         m if m & 0o2010 == 0o2010 && !cred.is_root() && !cred.in_group(directory.gid) => m & !mode::S_ISGID,
         m => m,
     };
@@ -163,8 +163,8 @@ fn inherit_acl(cx: &Context<'_>, new: &NewInode<'_>, directory: &Inode, inode: &
     Ok(())
 }
 
-/// The default layout that a new entry of `directory` gets: a directory copies its parent's, unless that is the root,
-/// whose default reaches everything that has none; a file gets the nearest.
+/// The default layout of a new entry of `directory`: a directory copies its parent's, unless that is the root, whose
+/// default already applies to everything without one of its own; a file gets the nearest.
 fn inherited_layout(
     cx: &Context<'_>,
     parent: Fid,

@@ -11,8 +11,8 @@ const PATHS_MAX: usize = 256;
 /// Longest path.
 const PATH_MAX: usize = 4096;
 
-/// The paths of `fid` from the root, without a leading slash. Users see those they could have come by; EACCES if there
-/// are only others. ENOENT if there is no such file or it has no name.
+/// The paths of `fid` from the root, without a leading slash. Users see the paths that they could have followed; EACCES
+/// if there are only others. ENOENT if the file does not exist or has no name.
 pub fn fid2path(cx: &Context<'_>, fid: Fid) -> Result<Vec<Bytes>, Errno> {
     if fid == Fid::ROOT {
         return Ok(vec![Bytes::new()]);

@@ -1,45 +1,45 @@
-//! What an operation found and built on, as the numbers that version-based recovery compares. Made while the operation
-//! looks, the first time and again when it is replayed: a replay that finds another ground is not kept.
+//! The state that an operation found and built on, as the numbers that version-based recovery compares. The operation
+//! collects them when it first runs, and again when it is replayed: a replay that finds other numbers is undone.
 //!
-//! | what it is about | number |
+//! | state that an operation builds on | number |
 //! |---|---|
-//! | a directory in which a name is looked up, made or taken away | [`Inode::vbr_version`] |
-//! | what the name led to | a hash of the FID, which no other inode ever has; [`NO_ENTRY`] if there was no such name |
+//! | a directory in which a name is looked up, created or removed | [`Inode::vbr_version`] |
+//! | the inode that a name leads to | a hash of the FID, which no other inode ever has; [`NO_ENTRY`] if there was no such name |
 //! | an inode whose permissions, owner or default layout change | [`Inode::vbr_version`] |
 //!
-//! All else commutes, or is set without regard to what was there before: other names of the same directory, link counts,
-//! times, sizes, the user's extended attributes. So clients that work side by side do not need each other's changes, and a
-//! layout's objects are those of the first answer.
+//! Everything else commutes, or is set without regard to the former state: other names of the same directory, link
+//! counts, times, sizes, the user's extended attributes. So clients that work side by side do not need each other's
+//! changes. The objects of a layout are those of the first reply.
 
 use crate::record::{Dirent, Inode};
 use nacre_base::hash::fnv_1a_64;
 use nacre_wire::header::Versions;
 use std::cell::Cell;
 
-/// Stands for a name that was not there.
+/// Stands for a name that did not exist.
 const NO_ENTRY: u64 = u64::MAX;
 
-/// What an operation found so far.
+/// Numbers that an operation has found so far.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// In the order found; [`Versions::COUNT`] is what a rename finds.
+    /// In the order found; a rename finds [`Versions::COUNT`] of them.
     versions: Cell<Versions>,
     len: Cell<usize>,
 }
 
 impl Found {
-    /// An inode whose attributes count.
+    /// Notes an inode whose attributes the operation builds on.
     pub(crate) fn inode(&self, inode: &Inode) {
         self.note(inode.vbr_version);
     }
 
-    /// A name of a directory, and what it leads to.
+    /// Notes a name of a directory, and the inode it leads to.
     pub(crate) fn name(&self, directory: &Inode, entry: Option<&Dirent>) {
         self.note(directory.vbr_version);
         self.note(entry.map_or(NO_ENTRY, |e| fnv_1a_64(&e.fid.to_key()).clamp(1, NO_ENTRY - 1)));
     }
 
-    /// All of it.
+    /// All numbers found.
     pub fn pre_versions(&self) -> Versions {
         self.versions.get()
     }

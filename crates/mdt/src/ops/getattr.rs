@@ -5,12 +5,12 @@ use crate::access::{EXEC, READ, WRITE};
 use nacre_base::{Errno, Fid};
 use nacre_wire::mds::AttrReply;
 
-/// Attributes by FID. Needs no permission: whoever has the FID was let to it by a lookup.
+/// Attributes by FID. Needs no permission: the client got the FID by a lookup that was permitted.
 pub fn getattr(cx: &Context<'_>, fid: Fid) -> Result<AttrReply, Errno> {
     Ok(cx.inode(fid)?.attr_reply(fid))
 }
 
-/// Attributes by FID, if the asker may do what `access` says: access(2).
+/// Attributes by FID, if the caller may do what `access` says: access(2).
 pub fn getattr_if_allowed(cx: &Context<'_>, fid: Fid, access: u32) -> Result<AttrReply, Errno> {
     if access != 0 {
         cx.check(fid, &cx.inode(fid)?, access & (READ | WRITE | EXEC))?;

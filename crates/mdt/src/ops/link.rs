@@ -8,8 +8,8 @@ use nacre_base::Errno;
 use nacre_wire::ldlm::inode_bits::UPDATE;
 use nacre_wire::mds::{AttrReply, ReintLink};
 
-/// Makes a hard link. A file whose last name is gone gets no new one, open or not. One that never had a name gets its first
-/// from a client that `has_open` it.
+/// Creates a hard link. A file that has lost its last name gets no new one, open or not. A file that never had a name
+/// gets its first from a client that has it open (`has_open`).
 pub fn link(cx: &mut Context<'_>, r: &ReintLink, has_open: bool) -> Result<AttrReply, Errno> {
     let mut inode = cx.inode(r.fid)?;
     let mut directory = cx.directory(r.parent)?;

@@ -1,6 +1,6 @@
-//! The operations on the namespace, one per file: synchronous functions over a transaction of the device, so that each
-//! is atomic and testable without network or clock. They check permissions, change tables, and return what a reply
-//! needs. Waiting, locks, open handles' life, objects' creation and destruction are the caller's.
+//! The operations on the namespace, one per file: synchronous functions over a transaction of the device, so that each is
+//! atomic and testable without network or clock. They check permissions, change tables, and return the contents of a
+//! reply. The caller does the rest: waiting, locks, open handles, creation and destruction of objects.
 
 pub mod changed;
 pub mod close;
@@ -33,31 +33,31 @@ use std::ops::Range;
 /// Most names of one inode.
 pub const LINK_MAX: u32 = 65_000;
 
-/// What an operation works on and for whom.
+/// State that an operation works on.
 pub struct Context<'a> {
     /// The running transaction. Dropped without finish if the operation fails.
     pub tx: &'a mut dyn Transaction,
-    /// Who asks.
+    /// Credentials of the caller.
     pub cred: &'a Credentials,
     /// The client's time.
     pub now: Timestamp,
-    /// The operation's transno, the version of what it changes; 0 if it only reads.
+    /// Transno of the operation, which becomes the version of everything it changes; 0 if it only reads.
     pub version: u64,
-    /// Tells whether an inode is open.
+    /// Returns whether an inode is open.
     pub is_open: &'a dyn Fn(Fid) -> bool,
-    /// What the operation changed so far.
+    /// Changes that the operation has made so far.
     pub changed: Changed,
-    /// What the operation built on.
+    /// State that the operation built on.
     pub found: Found,
 }
 
-/// Where new files get their objects from.
+/// Source of objects for new files.
 pub trait Objects {
-    /// The layout of a new file of which `spec` is asked, without objects.
+    /// The layout of a new file with the wish `spec`, without objects.
     fn lay_out(&mut self, spec: &LayoutSpec) -> Result<Layout, Errno>;
 
-    /// Gives all components that hold a part of `range`, and have no objects, objects that are nobody else's: whether
-    /// there were such components. EINPROGRESS if objects must be waited for.
+    /// Creates objects for all components that hold a part of `range` and have none. Returns whether there were such
+    /// components. EINPROGRESS if objects must be waited for.
     fn instantiate(
         &mut self,
         tx: &mut dyn Transaction,
@@ -73,7 +73,7 @@ impl Context<'_> {
         tables::inode(self.tx, fid)?.ok_or(Errno::ESTALE)
     }
 
-    /// A directory that names are looked up in or changed; ENOENT if it is gone, as nothing can be in it then.
+    /// A directory in which names are looked up or changed; ENOENT if it is gone, because nothing can be in it then.
     pub(crate) fn directory(&self, fid: Fid) -> Result<Inode, Errno> {
         match tables::inode(self.tx, fid)? {
             Some(inode) if !inode.is_dir() => Err(Errno::ENOTDIR),
@@ -82,7 +82,7 @@ impl Context<'_> {
         }
     }
 
-    /// The inode that an entry names. Its absence is damage.
+    /// The inode that an entry names. If it does not exist, the tables are damaged.
     pub(crate) fn named(&self, entry: &Dirent) -> Result<Inode, Errno> {
         tables::inode(self.tx, entry.fid)?.ok_or_else(|| {
             tracing::error!("an entry names {}, which does not exist", entry.fid);
@@ -90,12 +90,12 @@ impl Context<'_> {
         })
     }
 
-    /// Checks permissions; EACCES.
+    /// Checks permissions; EACCES if they do not suffice.
     pub(crate) fn check(&self, fid: Fid, inode: &Inode, want: u32) -> Result<(), Errno> {
         access::check(self.tx, fid, inode, self.cred, want)
     }
 
-    /// Looks up an ordinary name, which needs search permission. The operation builds on what it finds.
+    /// Looks up an ordinary name, which needs search permission. The operation builds on the result.
     pub(crate) fn find(&self, parent: Fid, directory: &Inode, name: &[u8]) -> Result<Option<Dirent>, Errno> {
         self.check(parent, directory, EXEC)?;
         check_name(name)?;
@@ -104,7 +104,7 @@ impl Context<'_> {
         Ok(entry)
     }
 
-    /// Prepares a new name: search and write permission, and that it is free.
+    /// Checks that a new name may be created: search and write permission, and that the name is free.
     pub(crate) fn check_new_name(&self, parent: Fid, directory: &Inode, name: &[u8]) -> Result<(), Errno> {
         if is_dots(name) || self.find(parent, directory, name)?.is_some() {
             return Err(Errno::EEXIST);
@@ -119,21 +119,21 @@ impl Context<'_> {
         self.put_changed(fid, directory, UPDATE)
     }
 
-    /// Stores an inode that changed in what `bits` cover.
+    /// Stores an inode with changes that `bits` cover.
     pub(crate) fn put_changed(&mut self, fid: Fid, inode: &mut Inode, bits: u64) -> Result<(), Errno> {
         inode.ctime = self.now;
         self.put_silently(fid, inode, bits)
     }
 
-    /// The same for a change that ctime does not tell of.
+    /// As [`Context::put_changed`], for a change that leaves ctime alone.
     pub(crate) fn put_silently(&mut self, fid: Fid, inode: &mut Inode, bits: u64) -> Result<(), Errno> {
         inode.version = self.version;
         self.changed.add(fid, bits);
         tables::put_inode(self.tx, fid, inode)
     }
 
-    /// An inode lost a name, which is removed already. Without names it becomes an orphan while it is open, and else
-    /// is destroyed. The inode without the name.
+    /// Handles an inode that lost a name, which was removed already. Without names the inode becomes an orphan if it is
+    /// open, otherwise it is destroyed. Returns the inode without the name.
     pub(crate) fn drop_name(&mut self, fid: Fid, mut inode: Inode) -> Result<Inode, Errno> {
         inode.nlink = if inode.is_dir() { 0 } else { inode.nlink.saturating_sub(1) };
         if inode.nlink > 0 || (self.is_open)(fid) {
@@ -150,7 +150,7 @@ impl Context<'_> {
     }
 }
 
-/// Removes an inode that has no names, and queues its objects for destruction once `transno` is durable.
+/// Removes an inode without names, and queues its objects for destruction once `transno` is durable.
 pub fn destroy(tx: &mut dyn Transaction, fid: Fid, inode: &Inode, transno: u64) -> Result<(), Errno> {
     if inode.flags & inode_flags::EXTERNAL_XATTRS != 0 {
         for name in tables::xattr_names(tx, fid)? {
@@ -163,7 +163,7 @@ pub fn destroy(tx: &mut dyn Transaction, fid: Fid, inode: &Inode, transno: u64) 
     tables::delete_inode(tx, fid)
 }
 
-/// Destroys an inode that is an orphan; nothing happens to others.
+/// Destroys an inode if it is an orphan.
 pub fn destroy_orphan(tx: &mut dyn Transaction, fid: Fid, transno: u64) -> Result<(), Errno> {
     if tables::delete_orphan(tx, fid)?
         && let Some(inode) = tables::inode(tx, fid)?
@@ -173,12 +173,12 @@ pub fn destroy_orphan(tx: &mut dyn Transaction, fid: Fid, transno: u64) -> Resul
     Ok(())
 }
 
-/// Whether a name is `.` or `..`, which no operation may make or take away.
+/// True if a name is `.` or `..`, which no operation may create or remove.
 pub(crate) fn is_dots(name: &[u8]) -> bool {
     name == b"." || name == b".."
 }
 
-/// Checks that a name may be one.
+/// Checks that a name is valid.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
     match name {
         [] => Err(Errno::ENOENT),

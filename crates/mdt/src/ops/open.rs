@@ -1,5 +1,5 @@
-//! MDS_OPEN: by name, perhaps creating, or by FID. It comes in two halves so that an open that changes nothing needs
-//! no transno: [`plan`] looks and checks, [`carry_out`] makes the file or gives an old one its objects.
+//! MDS_OPEN: by name, perhaps creating, or by FID. It comes in two halves so that an open that changes nothing needs no
+//! transno: [`plan`] looks and checks, [`carry_out`] creates the file or gives an existing one its objects.
 
 use super::changed::Shown;
 use super::create::{NewInode, insert, insert_nameless};
@@ -18,21 +18,21 @@ use nacre_wire::mds::open_flags::{
 };
 use std::ops::Range;
 
-/// What an open will do.
+/// The work that an open will do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plan {
     /// Open this inode as it is.
     Open(Fid, Box<Inode>),
-    /// Open this inode after a change: it needs objects, or is cut to nothing.
+    /// Open this inode after a change: it needs objects, or is truncated to nothing.
     Change(Fid, Box<Inode>),
-    /// Make a new file in this directory.
+    /// Create a file in this directory.
     Create(Box<Inode>),
-    /// Make a new file without a name, as if in this directory.
+    /// Create a file without a name, as if in this directory.
     CreateNameless(Box<Inode>),
 }
 
-/// Finds what is to be opened and checks that it may be. A symbolic link is ELOOP with and without O_NOFOLLOW: following
-/// it is the client's.
+/// Finds the inode to be opened and checks permissions. A symbolic link is ELOOP with and without O_NOFOLLOW, because
+/// clients follow links.
 pub fn plan(cx: &Context<'_>, r: &Open) -> Result<Plan, Errno> {
     if r.flags & O_TMPFILE != 0 {
         let directory = cx.directory(r.parent)?;
@@ -86,13 +86,13 @@ fn existing(cx: &Context<'_>, r: &Open, fid: Fid, inode: Inode) -> Result<Plan, 
     }
 }
 
-/// Whether an open is the moment to make a file's objects. One only for reading is not; nor is one by somebody who wants
-/// to set the layout first (liblustreapi's O_LOV_DELAY_CREATE).
+/// True if an open with these flags creates a file's objects. An open only for reading does not; nor does one by a
+/// program that wants to set the layout first (liblustreapi's O_LOV_DELAY_CREATE).
 fn writes_data(flags: u32) -> bool {
     matches!(flags & O_ACCMODE, O_WRONLY | O_RDWR) && flags & FASYNC == 0
 }
 
-/// The permissions that an open's flags ask for.
+/// The permissions that an open's flags require.
 fn wanted(flags: u32) -> u32 {
     let read = if flags & FMODE_EXEC != 0 { EXEC } else { READ };
     let access = match flags & O_ACCMODE {
@@ -103,18 +103,18 @@ fn wanted(flags: u32) -> u32 {
     if flags & O_TRUNC != 0 { access | WRITE } else { access }
 }
 
-/// What became of an open.
+/// Result of an open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opened {
-    /// Which inode is open.
+    /// FID of the open inode.
     pub fid: Fid,
-    /// It as it is now.
+    /// The inode as it is now.
     pub inode: Inode,
-    /// Whether this request made it.
+    /// True if this request created it.
     pub created: bool,
 }
 
-/// Does what [`plan`] found, in the same transaction.
+/// Carries out the plan of [`plan`], in the same transaction.
 pub fn carry_out(cx: &mut Context<'_>, r: &Open, plan: Plan, objects: &mut dyn Objects) -> Result<Opened, Errno> {
     let is_nameless = matches!(plan, Plan::CreateNameless(_));
     match plan {
@@ -128,7 +128,7 @@ pub fn carry_out(cx: &mut Context<'_>, r: &Open, plan: Plan, objects: &mut dyn O
                 truncate(cx, &mut inode, 0, r.flags & KILL_SET_ID != 0);
                 inode.ctime = cx.now;
             }
-            // Objects that only now come into being are no change that a program should see.
+            // Creating objects this late is no change that a program should see.
             let bits = before.bits_to(&inode);
             cx.put_silently(fid, &mut inode, bits)?;
             Ok(Opened { fid, inode: *inode, created: false })
@@ -139,7 +139,7 @@ pub fn carry_out(cx: &mut Context<'_>, r: &Open, plan: Plan, objects: &mut dyn O
             inode.default_layout = r.layout.clone();
             let new = NewInode { parent: r.parent, name: &r.name, fid: r.child, umask: r.umask };
             let mut inode = if is_nameless {
-                // With O_EXCL it may never get a name.
+                // With O_EXCL the file may never get a name.
                 inode.flags = if r.flags & O_EXCL == 0 { inode_flags::LINKABLE } else { 0 };
                 insert_nameless(cx, &new, &directory, inode)?
             } else {
@@ -154,11 +154,11 @@ pub fn carry_out(cx: &mut Context<'_>, r: &Open, plan: Plan, objects: &mut dyn O
     }
 }
 
-/// The range of which a file with a layout has the objects: those of the first component come with it.
+/// The range for which a file gets its objects together with its layout: those of the first component.
 pub(crate) const FIRST: Range<u64> = 0..1;
 
-/// Gives a file that has none the layout it is to have, and all components that hold a part of `range` their objects:
-/// whether anything changed. The inode is not stored here.
+/// Gives a file without a layout the one that it should have, and creates objects for all components that hold a part of
+/// `range`. Returns whether anything changed. Does not store the inode.
 pub(crate) fn give_objects(
     cx: &mut Context<'_>,
     fid: Fid,
@@ -181,7 +181,7 @@ pub(crate) fn give_objects(
     Ok(changed)
 }
 
-/// What a change of size does to a file's inode. The client cuts the objects.
+/// Effect of a change of size on a file's inode. The client truncates the objects.
 pub(crate) fn truncate(cx: &Context<'_>, inode: &mut Inode, size: u64, kill_set_id: bool) {
     access::content_changes(inode, cx.cred, kill_set_id);
     inode.size = size;

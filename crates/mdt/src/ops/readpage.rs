@@ -1,5 +1,5 @@
-//! MDS_READPAGE: entries of a directory in the order of their cookies, which are the hashes of their names. An entry
-//! that exists during the whole of a directory's reading is seen exactly once, whatever comes and goes meanwhile.
+//! MDS_READPAGE: entries of a directory in the order of their cookies, which are the hashes of their names. An entry that
+//! exists during the whole reading of a directory is returned exactly once, even if other entries come and go meanwhile.
 
 use super::Context;
 use crate::access::{EXEC, READ};
@@ -13,20 +13,20 @@ use nacre_wire::ldlm::InodeLock;
 use nacre_wire::mds::{AttrReply, DirEntry, READPAGE_MAX, ReadpageReply};
 use std::ops::ControlFlow;
 
-/// Which entries are wanted.
+/// The wanted entries.
 #[derive(Debug, Clone, Copy)]
 pub struct Page {
-    /// The directory.
+    /// FID of the directory.
     pub fid: Fid,
     /// Entries after this cookie.
     pub cookie: u64,
-    /// Most bytes of entries; at least one entry comes all the same, and names of equal hash come together.
+    /// Most bytes of entries; but at least one entry is returned, and names of equal hash stay together.
     pub max_bytes: u32,
-    /// Whether attributes are wanted. They are told to who may look names up in the directory.
+    /// True if attributes are wanted. They are returned only to callers that may look up names in the directory.
     pub with_attr: bool,
-    /// Whether each entry with attributes will get a lock, which takes room.
+    /// True if each entry with attributes will get a lock, which takes room.
     pub with_lock: bool,
-    /// Whether the asker has it open, so that permission was checked already.
+    /// True if the caller has the directory open, so that permission was checked already.
     pub is_open: bool,
 }
 
@@ -44,7 +44,7 @@ pub fn readpage(cx: &Context<'_>, mut page: Page) -> Result<ReadpageReply, Errno
     Ok(ReadpageReply { entries: filler.entries, end, parent_lock: None })
 }
 
-/// Fills the page; whether the directory has no more entries.
+/// Fills the page. Returns whether the directory has no more entries.
 fn fill(cx: &Context<'_>, page: Page, directory: &Inode, filler: &mut Filler) -> Result<bool, Errno> {
     for (cookie, name, fid) in [(COOKIE_DOT, ".", page.fid), (COOKIE_DOT_DOT, "..", directory.parent)] {
         if page.cookie < cookie {
@@ -72,13 +72,13 @@ fn fill(cx: &Context<'_>, page: Page, directory: &Inode, filler: &mut Filler) ->
 
 struct Filler {
     left: usize,
-    /// What the lock of an entry with attributes takes.
+    /// Size of the lock of an entry with attributes.
     lock_size: usize,
     entries: Vec<DirEntry>,
 }
 
 impl Filler {
-    /// Adds an entry unless the page is full.
+    /// Adds an entry unless the page is full. Returns whether it was added.
     fn add(&mut self, cookie: u64, name: &[u8], entry: Dirent, attr: Option<AttrReply>) -> bool {
         let name = Bytes::copy_from_slice(name);
         let added = DirEntry { name, fid: entry.fid, file_type: entry.file_type, cookie, attr };

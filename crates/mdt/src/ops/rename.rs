@@ -14,7 +14,7 @@ pub const RENAME_NOREPLACE: u32 = 1;
 /// Exchange the two names, which must both exist.
 pub const RENAME_EXCHANGE: u32 = 2;
 
-/// No directory is nested deeper: a longer walk means that the tables are damaged.
+/// Deepest nesting of directories: a longer walk means that the tables are damaged.
 const DEPTH_MAX: usize = 1 << 20;
 
 /// One end of a rename.
@@ -27,7 +27,7 @@ struct End<'a> {
 
 /// Renames.
 pub fn rename(cx: &mut Context<'_>, r: &ReintRename) -> Result<RenameReply, Errno> {
-    // 1. What is named, and may it be?
+    // 1. Check the names.
     if r.flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE) != 0 || r.flags == RENAME_NOREPLACE | RENAME_EXCHANGE {
         return Err(Errno::EINVAL);
     }
@@ -52,7 +52,7 @@ pub fn rename(cx: &mut Context<'_>, r: &ReintRename) -> Result<RenameReply, Errn
     if new.as_ref().is_some_and(|n| n.entry.fid == old.entry.fid) {
         return Ok(RenameReply::default());
     }
-    // 3. May the names be taken?
+    // 3. Check permissions on the names.
     check_removable(cx, r.old_parent, &old_parent, &old.inode, old.inode.is_dir())?;
     match &new {
         None => cx.check(r.new_parent, &new_parent, WRITE)?,
@@ -69,7 +69,7 @@ pub fn rename(cx: &mut Context<'_>, r: &ReintRename) -> Result<RenameReply, Errn
             }
         }
     }
-    // 4. Do it.
+    // 4. Make the change.
     match new {
         Some(new) if exchange => exchange_names(cx, old, new),
         new => move_name(cx, r, old, new),
@@ -82,8 +82,8 @@ fn find_end<'a>(cx: &Context<'_>, parent: Fid, directory: &Inode, name: &'a [u8]
     Ok(Some(End { parent, name, entry, inode }))
 }
 
-/// EINVAL if the old name is an ancestor of the new one; if the new one is an ancestor of the old one, it cannot be
-/// empty, or exchanged with a descendant.
+/// EINVAL if the old name is an ancestor of the new one. If the new one is an ancestor of the old one, it is not empty
+/// and cannot be exchanged with a descendant.
 fn check_no_cycle(cx: &Context<'_>, r: &ReintRename, old: &End<'_>, new: Option<&End<'_>>) -> Result<(), Errno> {
     if r.old_parent == r.new_parent {
         return Ok(());
@@ -99,7 +99,7 @@ fn check_no_cycle(cx: &Context<'_>, r: &ReintRename, old: &End<'_>, new: Option<
     }
 }
 
-/// Whether `ancestor` is `directory` or above it.
+/// True if `ancestor` is `directory` or above it.
 fn is_ancestor(cx: &Context<'_>, ancestor: Fid, directory: Fid) -> Result<bool, Errno> {
     let mut at = directory;
     for _ in 0..DEPTH_MAX {
@@ -162,8 +162,8 @@ fn exchange_names<'a>(cx: &mut Context<'_>, mut old: End<'a>, mut new: End<'a>) 
     Ok(RenameReply { moved, replaced })
 }
 
-/// The entries of a directory changed, and `subdirectories` of them came (or went). Read anew, since both ends of a
-/// rename may be the same directory.
+/// Updates a directory whose entries changed, and which gained (or lost) `subdirectories`. Reads it again, because both
+/// ends of a rename may be the same directory.
 fn change_directory(cx: &mut Context<'_>, fid: Fid, subdirectories: i64) -> Result<(), Errno> {
     let mut directory = cx.directory(fid)?;
     directory.nlink = u32::try_from(i64::from(directory.nlink) + subdirectories).map_err(|_| Errno::EMLINK)?;

@@ -1,4 +1,4 @@
-//! MDS_REINT set layout: `lfs setstripe` on a file that has no objects yet, or on a directory; and the objects of a
+//! MDS_REINT set layout: `lfs setstripe` on a file without objects, or on a directory; and the creation of objects for a
 //! component that is written to for the first time.
 
 use super::open::give_objects;
@@ -10,9 +10,9 @@ use nacre_wire::layout::{LayoutError, LayoutSpec};
 use nacre_wire::ldlm::inode_bits::{LAYOUT, UPDATE, XATTR};
 use nacre_wire::mds::{AttrReply, ReintSetLayout};
 
-/// Gives a file its objects as `spec` says (without one, as its default says), or sets or removes a directory's default.
-/// Without a `spec` and with a range that is going to be written, gives a file the objects that it lacks there.
-/// `writes` tells that the asker has the file open for writing. EEXIST if the file has objects and no range is given.
+/// Creates a file's objects as `spec` says (without one, as the file's default says), or sets or removes a directory's
+/// default. Without a `spec` and with a range that will be written, creates the objects that the file lacks there.
+/// `writes`: the client has the file open for writing. EEXIST if the file has objects and no range is given.
 pub fn set_layout(
     cx: &mut Context<'_>,
     r: &ReintSetLayout,
@@ -57,7 +57,7 @@ pub fn set_layout(
     Ok(inode.attr_reply(r.fid))
 }
 
-/// The error of a layout that cannot be, whatever OSTs there are.
+/// The error of an impossible layout, whatever OSTs there are.
 pub fn check_spec(spec: &LayoutSpec) -> Result<(), Errno> {
     spec.check().map_err(|e| match e {
         LayoutError::StripeCount(_) | LayoutError::ComponentCount(_) => Errno::E2BIG,

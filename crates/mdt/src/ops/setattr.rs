@@ -12,8 +12,8 @@ use nacre_wire::mds::{AttrReply, ReintSetattr};
 
 const PERMISSIONS: u32 = 0o7777;
 
-/// Sets attributes, all or none. `writes` tells that the asker has the file open for writing. A file without objects gets
-/// them when it is to have a size.
+/// Sets attributes, all or none. `writes`: the client has the file open for writing. A file without objects gets some
+/// when its size is set.
 pub fn setattr(
     cx: &mut Context<'_>,
     r: &ReintSetattr,
@@ -35,7 +35,7 @@ pub fn setattr(
     }
 
     if let Some(size) = r.set.size.filter(|size| *size > 0) {
-        // The object of the last byte is what says how long the file is.
+        // The object with the last byte determines how long the file is.
         give_objects(cx, r.fid, &mut inode, objects, &(size - 1..size))?;
     }
     apply_size_and_owners(cx, &mut inode, &r.set);
@@ -54,7 +54,7 @@ pub fn setattr(
     inode.mtime = r.set.mtime.unwrap_or(inode.mtime);
     let changes_owners = r.set.uid.is_some() || r.set.gid.is_some() || r.set.projid.is_some();
     if killed || changes_owners || r.set.mode.is_some() || r.set.flags.is_some() {
-        // Times and sizes are set whatever they were; these together say who may do what.
+        // Times and sizes are set regardless of their former values; these attributes together decide on permissions.
         cx.found.inode(&inode);
         inode.vbr_version = cx.version;
     }
@@ -63,14 +63,15 @@ pub fn setattr(
     Ok(inode.attr_reply(r.fid))
 }
 
-/// What chattr(1) may do, and what its flags forbid. Of times only chosen ones are forbidden for what is append-only.
+/// Checks the flags of chattr(1), and what existing flags forbid. Of an append-only inode's times only explicit ones are
+/// forbidden.
 fn check_flags(cx: &Context<'_>, inode: &Inode, set: &SetAttr) -> Result<(), Errno> {
     if let Some(flags) = set.flags {
         if flags & !file_flags::ALL != 0 || !(inode.is_file() || inode.is_dir()) {
             return Err(Errno::EOPNOTSUPP);
         }
         access::check_owner(inode, cx.cred)?;
-        // Root on a server that squashes it is nobody.
+        // A squashed root has no privileges.
         if (flags ^ inode.flags) & file_flags::RESTRICTED != 0 && !cx.cred.is_root() {
             return Err(Errno::EPERM);
         }
@@ -84,7 +85,7 @@ fn check_flags(cx: &Context<'_>, inode: &Inode, set: &SetAttr) -> Result<(), Err
     if times && inode.flags & file_flags::IMMUTABLE != 0 { Err(Errno::EPERM) } else { Ok(()) }
 }
 
-/// Only the superuser gives files away; an owner may choose among the groups he is in.
+/// Only the superuser gives files away; an owner may choose among his own groups.
 fn check_owners(cx: &Context<'_>, inode: &Inode, set: &SetAttr) -> Result<(), Errno> {
     let owns = cx.cred.uid == inode.uid;
     let uid_ok = set.uid.is_none_or(|uid| owns && uid == inode.uid);
@@ -100,7 +101,7 @@ fn check_mode(cx: &Context<'_>, r: &ReintSetattr, inode: &Inode, writes: bool) -
     if inode.is_symlink() {
         return Err(Errno::EOPNOTSUPP);
     }
-    // A write by another user takes the set-id bits away; the client's kernel asks for it as a change of mode.
+    // A write by another user removes the set-id bits; the client's kernel requests that as a change of mode.
     let gone = (inode.mode & PERMISSIONS) ^ new;
     let only_drops = gone & !(mode::S_ISUID | mode::S_ISGID) == 0 && new & gone == 0;
     if only_drops && inode.is_file() && (writes || cx.check(r.fid, inode, WRITE).is_ok()) {
@@ -116,7 +117,7 @@ fn check_times(cx: &Context<'_>, r: &ReintSetattr, inode: &Inode, writes: bool) 
     match r.set.times_are_now {
         true if writes => Ok(()),
         true => cx.check(r.fid, inode, WRITE),
-        // What the client of a truncate or write sends along is not a choice of times.
+        // Explicit times: those that a client sends along with a truncation or write are marked as now.
         false => Err(Errno::EPERM),
     }
 }
@@ -144,7 +145,7 @@ fn check_kill(cx: &Context<'_>, r: &ReintSetattr, inode: &Inode, writes: bool) -
     Err(Errno::EPERM)
 }
 
-/// Takes from a program what `set` says: whether there was something to take.
+/// Removes set-id bits and capabilities as `set` says. Returns whether there were any.
 fn kill(cx: &Context<'_>, inode: &mut Inode, set: &SetAttr) -> bool {
     let before = (inode.mode, inode.has_capability());
     if set.kill_set_id && !inode.is_dir() {
@@ -171,7 +172,7 @@ fn apply_size_and_owners(cx: &Context<'_>, inode: &mut Inode, set: &SetAttr) {
     }
 }
 
-/// Sets the permission bits, and makes the access control list agree.
+/// Sets the permission bits, and adapts the access control list.
 fn chmod(cx: &mut Context<'_>, r: &ReintSetattr, inode: &mut Inode, new: u32) -> Result<(), Errno> {
     let mut new = new & PERMISSIONS;
     if !cx.cred.is_root() && !cx.cred.in_group(inode.gid) {

@@ -8,7 +8,7 @@ use nacre_base::{Errno, Fid};
 use nacre_wire::attr::file_flags;
 use nacre_wire::mds::{AttrReply, ReintUnlink};
 
-/// Removes a name; the inode's attributes without it, and its layout.
+/// Removes a name. Returns the inode's attributes without it, and its layout.
 pub fn unlink(cx: &mut Context<'_>, r: &ReintUnlink) -> Result<AttrReply, Errno> {
     let mut directory = cx.directory(r.parent)?;
     if is_dots(&r.name) {
@@ -33,7 +33,7 @@ pub fn unlink(cx: &mut Context<'_>, r: &ReintUnlink) -> Result<AttrReply, Errno>
 }
 
 /// Checks that a name may be taken from `victim`: write permission in its directory, the sticky bit, and that it is a
-/// directory where one is meant and none where not.
+/// directory if and only if one is meant.
 pub(crate) fn check_removable(
     cx: &Context<'_>,
     parent: Fid,

@@ -1,5 +1,5 @@
-//! MDS_GETXATTR and MDS_REINT setxattr: extended attributes. Small ones live in the inode, large ones in a table. The
-//! two attributes of POSIX access control lists mean what they say; see [`crate::acl`].
+//! MDS_GETXATTR and MDS_REINT setxattr: extended attributes. Small ones live in the inode, large ones in a table. The two
+//! attributes with POSIX access control lists take effect; see [`crate::acl`].
 
 use super::Context;
 use super::changed::Shown;
@@ -18,17 +18,17 @@ use nacre_wire::mds::{ReintSetxattr, XATTR_NAME_MAX, XATTR_SIZE_MAX};
 pub const XATTR_CREATE: u32 = 1;
 /// Fail if the attribute does not exist.
 pub const XATTR_REPLACE: u32 = 2;
-/// Name under which MDS_GETXATTR gives a symbolic link's target.
+/// Name under which MDS_GETXATTR returns a symbolic link's target.
 pub const SYMLINK_TARGET: &str = "trusted.link";
-/// Name under which MDS_GETXATTR gives a directory's default layout, as an encoded `LayoutSpec`.
+/// Name under which MDS_GETXATTR returns a directory's default layout, as an encoded `LayoutSpec`.
 pub const DEFAULT_LAYOUT: &str = "trusted.lov";
-/// Linux lists no more names than fit here.
+/// Linux lists no more names than fit into this many bytes.
 const LIST_MAX: usize = 65536;
 /// Largest value kept in the inode.
 const INLINE_VALUE_MAX: usize = 512;
 /// Most bytes of attributes kept in the inode.
 const INLINE_TOTAL_MAX: usize = 2048;
-/// Capabilities are at most this long, so that they always are in the inode, where a change of owner or content finds them.
+/// Longest capability. So capabilities are always in the inode, where a change of owner or content finds them.
 const CAPABILITY_MAX: usize = 64;
 
 /// The value of an attribute; ENODATA if there is none.
@@ -51,7 +51,7 @@ pub fn get(cx: &Context<'_>, fid: Fid, name: &str) -> Result<Bytes, Errno> {
     value(cx.tx, fid, &inode, name)?.ok_or(Errno::ENODATA)
 }
 
-/// The names of all attributes that the asker may know of, each ended by a NUL.
+/// The names of all attributes that the caller may know of, each ended by a NUL.
 pub fn list(cx: &Context<'_>, fid: Fid) -> Result<Bytes, Errno> {
     let inode = cx.inode(fid)?;
     let mut names = names(cx.tx, fid, &inode)?;
@@ -101,7 +101,7 @@ fn check_set(cx: &Context<'_>, r: &ReintSetxattr, inode: &Inode) -> Result<(), E
     match namespace(&r.name)? {
         Namespace::User if !(inode.is_file() || inode.is_dir()) => Err(Errno::EPERM),
         Namespace::User => {
-            // Everybody may write to a sticky directory such as /tmp: its attributes are its owner's.
+            // Everybody may write to a sticky directory such as /tmp, so only its owner may set its attributes.
             if inode.is_dir() && inode.mode & mode::S_ISVTX != 0 {
                 access::check_owner(inode, cx.cred)?;
             }
@@ -124,8 +124,8 @@ fn check_flags(r: &ReintSetxattr, exists: bool) -> Result<(), Errno> {
     }
 }
 
-/// An access list shows in the permission bits, and need not be stored if it says no more than they do. A list without
-/// entries is none.
+/// Applies an access list to the permission bits, and stores it unless it says no more than they do. A list without
+/// entries counts as none.
 fn set_acl(cx: &mut Context<'_>, r: &ReintSetxattr, inode: &mut Inode) -> Result<(), Errno> {
     let list = r.value.as_ref().map(|v| Acl::decode(v)).transpose()?.flatten();
     if r.name == acl::DEFAULT {
@@ -180,8 +180,8 @@ fn names(tx: &dyn Transaction, fid: Fid, inode: &Inode) -> Result<Vec<String>, E
     Ok(names)
 }
 
-/// Stores or removes an attribute, without any check of permission. The inode is not stored here. ENOSPC if the names
-/// of all would no longer fit into a list.
+/// Stores or removes an attribute, without any check of permission. Does not store the inode. ENOSPC if the names of all
+/// attributes would no longer fit into a list.
 pub(crate) fn store(
     tx: &mut dyn Transaction,
     fid: Fid,

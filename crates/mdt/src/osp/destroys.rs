@@ -1,7 +1,7 @@
-//! Destroying the objects of one OST whose files are gone for good, oldest first.
+//! Destroys the objects of one OST whose files are gone for good, oldest first.
 //!
-//! An object stays in the MDT's queue until the OST says that its destruction is durable: a crash of one server, or of both at
-//! once, repeats it at worst. Destroying what is gone is no error.
+//! An object stays in the MDT's queue until the OST says that its destruction is durable: a crash of one server, or of
+//! both at once, at worst repeats the request. Destroying a missing object is no error.
 
 use super::{Osp, Osps, RETRY_PAUSE};
 use crate::tables;
@@ -16,25 +16,25 @@ use tokio::sync::mpsc;
 
 /// Most objects of one request.
 const BATCH: usize = 128;
-/// Most requests that the OST has answered and not committed: it commits every few seconds.
+/// Most requests that the OST has answered and not committed; it commits every few seconds.
 const UNDER_WAY_MAX: usize = 128;
-/// How long committed unlinks may go unnoticed if nobody told of them.
+/// How long committed unlinks may go unnoticed without a notification.
 const POLL: Duration = Duration::from_secs(60);
 
 /// An object in the queue: transno of the change that put it there, and its FID.
 type Queued = (u64, Fid);
 
-/// What the OST was sent.
+/// Destroys sent to the OST.
 #[derive(Default)]
 struct Sent {
-    /// The last object that was sent.
+    /// Last object sent.
     last: Option<Queued>,
-    /// What is not known to be durable, by number.
+    /// Requests that are not known to be durable, by number.
     under_way: BTreeMap<u64, Vec<Queued>>,
     next: u64,
 }
 
-/// A task for as long as the MDT runs.
+/// The destroy task of an OST, which runs as long as the MDT.
 pub(super) async fn send_destroys(osps: Arc<Osps>, osp: Arc<Osp>) {
     osps.recovered().await;
     let (tell, mut fates) = mpsc::unbounded_channel();
@@ -45,7 +45,7 @@ pub(super) async fn send_destroys(osps: Arc<Osps>, osp: Arc<Osp>) {
         let is_full = sent.under_way.len() >= UNDER_WAY_MAX;
         let more = if is_full { Ok(false) } else { send_batch(&osps, &osp, &mut sent, &tell).await };
         match more {
-            // Creates may wait for just this space.
+            // Creates may be waiting for just this space.
             Ok(true) if !osps.is_usable(osp.index) => osp.space_freed.notify_one(),
             Ok(true) => {}
             Ok(false) => tokio::select! {
@@ -64,14 +64,14 @@ pub(super) async fn send_destroys(osps: Arc<Osps>, osp: Arc<Osp>) {
     }
 }
 
-/// Sends the next objects; whether there were some.
+/// Sends the next objects. Returns whether there were any.
 async fn send_batch(
     osps: &Osps,
     osp: &Osp,
     sent: &mut Sent,
     tell: &mpsc::UnboundedSender<(u64, Fate)>,
 ) -> Result<bool, Errno> {
-    // All that earlier instances left is durable, for it was read from the device.
+    // Everything that earlier instances left is durable, because it was read from the device.
     let durable = osps.target.last_committed().max(osps.target.former_transnos()).0;
     let batch = {
         let operation = osps.target.begin().await?;
@@ -83,10 +83,10 @@ async fn send_batch(
     let fids = batch.iter().map(|(_, fid)| *fid).collect();
     let tell = tell.clone();
     let on_commit = CommitCallback::new(move |fate| {
-        // Nobody listens when the MDT has stopped.
+        // There is no receiver when the MDT has stopped.
         let _ = tell.send((number, fate));
     });
-    // The OST may yet lose it.
+    // Replayed, because the OST may still lose the change.
     let options = CallOptions { replay: true, on_commit: Some(on_commit), ..CallOptions::default() };
     osp.import.call::<()>(Opcode::OstDestroy, &Destroy { fids }, options).await?;
     sent.last = Some(last);
@@ -96,16 +96,16 @@ async fn send_batch(
     Ok(true)
 }
 
-/// What became of a request that was answered.
+/// Handles the fate of a request that was answered.
 async fn settle(osps: &Osps, osp: &Osp, sent: &mut Sent, number: u64, fate: Fate) {
-    // One that failed is sent again anyway.
+    // A request that failed is sent again anyway.
     let Some(batch) = sent.under_way.remove(&number) else { return };
     let taken_off = match fate {
         Fate::Durable => take_off(osps, osp, &batch).await,
         Fate::Lost => Err(Errno::EIO),
     };
     if taken_off.is_err() {
-        // From the beginning.
+        // Start from the beginning of the queue.
         sent.last = None;
     }
 }

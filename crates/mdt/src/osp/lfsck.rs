@@ -11,18 +11,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An OST that does not answer within this time is not checked.
+/// An OST that does not answer within this time is left out of the check.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 impl Osps {
-    /// The objects of all OSTs that there are now.
+    /// The objects of all OSTs that are configured now.
     pub(crate) fn object_stores(&self) -> BTreeMap<OstIndex, Arc<dyn ObjectStore>> {
         let store = |import: &Arc<Import>| Arc::new(Remote(import.clone())) as Arc<dyn ObjectStore>;
         self.state.lock().osts.iter().map(|(ost, osp)| (*ost, store(&osp.import))).collect()
     }
 }
 
-/// Objects of an OST.
+/// Objects of an OST, through its import.
 struct Remote(Arc<Import>);
 
 fn options() -> CallOptions {

@@ -1,5 +1,5 @@
-//! What operations say that they changed: the locks they take from other clients. The table is the specification; the
-//! random test holds it to what really changed in the tables.
+//! The changes that operations report, which decide on the locks they take from other clients. The table is the
+//! specification; the random test compares the reports with the real changes of the tables.
 
 use super::random::Run;
 use super::*;
@@ -108,7 +108,7 @@ fn attributes_are_of_their_inode() {
 
 use crate::acl;
 
-/// `user::rwx, user:uid:r--, group::r--, mask::r--, other::---` as the kernel has it.
+/// `user::rwx, user:uid:r--, group::r--, mask::r--, other::---` in the kernel's encoding.
 fn acl_bytes(uid: u32) -> Bytes {
     let none = u32::MAX;
     let entries = [(1u16, 7u16, none), (2, 4, uid), (4, 4, none), (0x10, 4, none), (0x20, 0, none)];
@@ -150,11 +150,11 @@ fn a_close_changes_the_inode_if_it_brings_news() {
     }
 }
 
-/// Everything that a client may believe.
+/// Everything that a client may cache.
 #[derive(Default, PartialEq)]
 struct Tables {
     inodes: BTreeMap<Fid, Inode>,
-    /// Directory and name, without the hash between them, to what is there.
+    /// By directory and name, without the hash in between: the inode.
     entries: BTreeMap<(Fid, Vec<u8>), Fid>,
 }
 
@@ -178,7 +178,7 @@ impl Tables {
         found
     }
 
-    /// What somebody who knows these tables must not believe any more when they have become `new`.
+    /// What a client that knows these tables must forget when they have become `new`.
     fn changed(&self, new: &Tables) -> BTreeMap<Fid, u64> {
         let mut changed = BTreeMap::<Fid, u64>::new();
         let mut add = |fid, bits| *changed.entry(fid).or_default() |= bits;

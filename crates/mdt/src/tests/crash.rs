@@ -1,4 +1,4 @@
-//! A crash leaves what was committed, whole: every invariant holds, nothing is half done, orphans are gone.
+//! A crash leaves committed changes, whole: every invariant holds, nothing is half done, orphans are gone.
 
 use super::*;
 use nacre_wire::mds::open_flags::{O_CREAT, O_RDWR};

@@ -1,4 +1,4 @@
-//! Flags of chattr(1): what they forbid to everybody, and who may change them.
+//! Flags of chattr(1): what they forbid to everybody, and which users may change them.
 
 use super::*;
 use nacre_wire::attr::file_flags::{APPEND, IMMUTABLE, NOATIME, NODUMP};

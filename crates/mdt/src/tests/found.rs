@@ -1,4 +1,4 @@
-//! What a replay needs to find: each operation with and without a change by somebody else before it.
+//! The state that a replay needs to find: each operation with and without an earlier change by another client.
 
 use super::*;
 use crate::replay::ReplayedObjects;
@@ -21,20 +21,20 @@ fn scene() -> Scene {
     Scene { fs, d, e, x, y }
 }
 
-/// What becomes of a replay.
+/// Outcome of a replay.
 #[derive(Debug, PartialEq, Eq)]
 enum Replay {
-    /// It is made.
+    /// The replay is made.
     Made,
-    /// It is refused, because its ground is another.
+    /// The replay is refused, because it is based on another state.
     Refused,
-    /// It fails by itself.
+    /// The operation itself fails.
     Fails(Errno),
 }
 
 type Op = fn(&mut Scene) -> Result<(), Errno>;
 
-/// What becomes of `operation`, which was made after `missing`, without it.
+/// Outcome of a replay of `operation`, which first ran after `missing`, without `missing`.
 fn without(missing: Op, operation: Op) -> Replay {
     let mut first = scene();
     missing(&mut first).expect("it was made");
@@ -108,13 +108,13 @@ fn xattr(s: &mut Scene, attribute: &str) -> Result<(), Errno> {
 fn a_replay_is_made_only_where_it_was_made_first() {
     use Replay::{Fails, Made, Refused};
     let cases: &[(&str, Op, Op, Replay)] = &[
-        // Names of one directory do not mind each other.
+        // Names of one directory are independent of each other.
         ("create, create of another", CREATE_M, CREATE_N, Made),
         ("unlink of another, create", UNLINK_Y, CREATE_N, Made),
         ("mkdir, unlink", MKDIR_N, UNLINK_X, Made),
         ("create, rename", CREATE_M, RENAME_X_N, Made),
         ("create, rmdir", CREATE_M, RMDIR_E, Made),
-        // They do mind what the directory is.
+        // They depend on the directory's own attributes.
         ("chmod of the directory, create", CHMOD_D, CREATE_N, Refused),
         ("chmod of the directory, mkdir", CHMOD_D, MKDIR_N, Refused),
         ("chmod of the directory, unlink", CHMOD_D, UNLINK_X, Refused),
@@ -123,7 +123,7 @@ fn a_replay_is_made_only_where_it_was_made_first() {
         ("chmod of the new directory, rename", CHMOD_E, RENAME_X_INTO_E, Refused),
         ("chmod of the new directory, link", CHMOD_E, LINK_X_INTO_E, Refused),
         ("chmod of another directory, rename", CHMOD_E, RENAME_X_N, Made),
-        // A name must lead where it led.
+        // A name must lead to the same inode as before.
         ("replacement, unlink", REPLACE_X, UNLINK_X, Refused),
         ("replacement, rename", REPLACE_X, RENAME_X_N, Refused),
         ("replacement of the target, rename", REPLACE_Y, RENAME_X_Y, Refused),
@@ -133,7 +133,7 @@ fn a_replay_is_made_only_where_it_was_made_first() {
         ("unlink, create", UNLINK_X, CREATE_X, Fails(Errno::EEXIST)),
         ("create, rename over it", CREATE_N, RENAME_X_N, Refused),
         ("rename, rename of another to the old name", RENAME_X_N, RENAME_Y_X, Refused),
-        // Permissions are one thing; times, sizes and programs' own attributes are each for itself.
+        // Permissions are one unit; times, sizes and programs' own attributes are independent.
         ("chown, chmod", CHOWN_X, CHMOD_X, Refused),
         ("chmod, chown", CHMOD_X, CHOWN_X, Refused),
         ("chown, capability", CHOWN_X, CAPABILITY_X, Refused),
@@ -165,7 +165,7 @@ fn inodes_of_old_disks_agree_until_they_change() {
     assert!(of_old.agree_with(&s.fs.found) && !s.fs.found.agree_with(&of_old));
 }
 
-/// Objects of a client that does not come back lie between those of one that does. Nobody else would ever destroy them.
+/// Objects of a client that does not come back lie between those of one that does. Nothing else would ever destroy them.
 #[test]
 fn objects_that_nobody_gets_back_are_destroyed() {
     let mut s = scene();

@@ -1,4 +1,4 @@
-//! When files get objects, which layout they get, and when the objects go.
+//! When files get objects, which layout they get, and when the objects are destroyed.
 
 use super::*;
 use nacre_wire::layout::ComponentSpec;
@@ -121,7 +121,7 @@ fn progressive() -> LayoutSpec {
     LayoutSpec { components: vec![c(1 << 20, 1), c(2 << 20, 2), c(u64::MAX, 4)] }
 }
 
-/// Asks for the objects of a range; the objects of each component afterwards, and the generation.
+/// Requests objects for a range. Returns the number of objects of each component afterwards, and the generation.
 fn write_to(fs: &mut Fs, fid: Fid, start: u64, end: u64) -> Result<(Vec<usize>, u32), Errno> {
     let r = ReintSetLayout { fid, spec: None, start, end };
     let reply = fs.op(&root(), |cx, objects| ops::set_layout::set_layout(cx, &r, true, objects))?;
@@ -163,7 +163,7 @@ fn a_file_without_objects_gets_those_of_the_range_and_the_first() {
     .unwrap();
     let f = fs.mkfile(ROOT, "f");
     assert_eq!(write_to(&mut fs, f, 5 << 20, 6 << 20), Ok((vec![1, 0, 4], 4)));
-    // Open for writing makes the first; a size those that say how long the file is.
+    // An open for writing creates the first objects; setting the size creates those that say how long the file is.
     let (g, _) = fs.open_name(&root(), ROOT, "g", O_CREAT | O_WRONLY).unwrap();
     assert_eq!(count(&fs, g), Some(1));
     fs.setattr(&root(), g, SetAttr { size: Some(1 << 20), ..SetAttr::default() }).unwrap();

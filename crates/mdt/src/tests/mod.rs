@@ -39,10 +39,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub(crate) const ROOT: Fid = Fid::ROOT;
-/// The only client.
+/// Export cookie of the only client.
 const CLIENT: u64 = 1;
 
-/// Hands out objects of one OST, as many for each component as are asked for.
+/// Hands out objects of one OST, as many for each component as are requested.
 #[derive(Default)]
 pub(crate) struct TestObjects {
     next: u32,
@@ -81,12 +81,12 @@ pub(crate) struct Fs {
     osd: Arc<MemOsd>,
     pub(crate) opens: OpenHandles,
     pub(crate) objects: TestObjects,
-    /// Seconds; also the version of the next change.
+    /// Time in seconds, which is also the version of the next change.
     pub(crate) clock: u64,
     next_oid: u32,
-    /// What the last operation changed.
+    /// Changes of the last operation.
     pub(crate) changed: Vec<(Fid, u64)>,
-    /// What the last operation was based on.
+    /// Versions that the last operation was based on.
     pub(crate) found: Versions,
 }
 
@@ -135,7 +135,7 @@ impl Fs {
         Fid { seq: Fid::SEQ_NORMAL, oid: self.next_oid, ver: 0 }
     }
 
-    /// One operation, kept if it succeeds; the clock moves on.
+    /// Runs one operation, which is kept if it succeeds; the clock moves on.
     pub(crate) fn op<T>(
         &mut self,
         cred: &Credentials,
@@ -172,7 +172,7 @@ impl Fs {
         self.sim.block_on(limit, async move { osd.commit().await.unwrap() });
     }
 
-    /// Loses what was not committed, and all open handles, and starts as an MDT does.
+    /// Loses uncommitted changes and all open handles, and starts as an MDT does.
     pub(crate) fn crash(&mut self) {
         self.osd.crash(Crash::Process);
         self.osd = Arc::new(self.osd.reopen(&self.sim.rt(), TABLES));
@@ -184,7 +184,7 @@ impl Fs {
         tx.finish();
     }
 
-    /// Panics unless the tables agree.
+    /// Panics unless the tables are consistent.
     #[track_caller]
     pub(crate) fn check(&self) {
         let wrong = check(&mut *self.begin()).unwrap();
@@ -197,13 +197,13 @@ impl Fs {
         self.op(cred, |cx, _| ops::create::create(cx, &r, 0)).map(|a| a.attr.fid)
     }
 
-    /// Makes a directory of root's, mode 0755.
+    /// Creates a directory that root owns, mode 0755.
     pub(crate) fn mkdir(&mut self, parent: Fid, n: &str) -> Fid {
         let r = ReintCreate { parent, name: name(n), mode: mode::S_IFDIR | 0o755, ..ReintCreate::default() };
         self.create(&root(), r).unwrap()
     }
 
-    /// Makes a regular file of root's, mode 0644, without objects.
+    /// Creates a regular file that root owns, mode 0644, without objects.
     pub(crate) fn mkfile(&mut self, parent: Fid, n: &str) -> Fid {
         let r = ReintCreate { parent, name: name(n), mode: mode::S_IFREG | 0o644, ..ReintCreate::default() };
         self.create(&root(), r).unwrap()
@@ -249,7 +249,7 @@ impl Fs {
         self.setattr(&root(), fid, set).unwrap();
     }
 
-    /// Opens; FID and handle.
+    /// Opens. Returns FID and handle.
     pub(crate) fn open(&mut self, cred: &Credentials, r: Open) -> Result<(Fid, u64), Errno> {
         let child = if r.child.is_zero() { self.new_fid() } else { r.child };
         let r = Open { cred: cred.clone(), child, ..r };
@@ -260,7 +260,7 @@ impl Fs {
         Ok((opened.fid, self.opens.open(CLIENT, opened.fid, r.flags).unwrap()))
     }
 
-    /// Opens what there is by name.
+    /// Opens an existing file by name.
     pub(crate) fn open_name(
         &mut self,
         cred: &Credentials,

@@ -1,5 +1,5 @@
-//! POSIX as naively as it can be written: a map of nodes, everything else computed by searching. It knows what Linux
-//! answers, and in which order it finds faults.
+//! POSIX in the simplest possible form: a map of nodes, with everything else computed by searching. It gives Linux's
+//! answers, and checks errors in Linux's order.
 
 use nacre_base::{Errno, Fid, Timestamp};
 use nacre_wire::attr::{Credentials, SetAttr, mode};
@@ -26,7 +26,7 @@ pub(super) struct Model {
     pub(super) now: Timestamp,
 }
 
-/// A new node as it is asked for.
+/// A new node with the requested attributes.
 pub(super) struct New<'a> {
     pub(super) parent: Fid,
     pub(super) name: &'a str,
@@ -236,7 +236,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether `above` contains `below`, directly or not, or is it.
+    /// True if `above` contains `below`, directly or not, or is the same.
     fn contains(&self, above: Fid, below: Fid) -> bool {
         above == below || self.nodes[&above].entries.values().any(|f| self.is_dir(*f) && self.contains(*f, below))
     }
@@ -381,7 +381,7 @@ impl Model {
         Ok(())
     }
 
-    /// Opens by name; `new` if it was created.
+    /// Opens by name. Returns the FID, which is that of `new` if the file was created.
     pub(super) fn open(&mut self, cred: &Credentials, new: New<'_>, flags: u32) -> Result<Fid> {
         self.dir(new.parent)?;
         let found = self.find(new.parent, new.name, cred)?;
@@ -419,7 +419,7 @@ impl Model {
         Ok(fid)
     }
 
-    /// Nothing is open any more.
+    /// Closes everything.
     pub(super) fn forget_opens(&mut self) {
         for fid in self.nodes.keys().copied().collect::<Vec<_>>() {
             self.nodes.get_mut(&fid).unwrap().open = 0;

@@ -1,4 +1,4 @@
-//! Who may do what, as tables.
+//! Permissions, as tables.
 
 use super::*;
 use nacre_wire::mds::open_flags::{FMODE_EXEC, KILL_SET_ID, O_CREAT, O_RDWR, O_TRUNC, O_WRONLY};
@@ -7,7 +7,7 @@ fn member(uid: u32, gid: u32, groups: &[u32]) -> Credentials {
     Credentials { uid, gid, groups: groups.to_vec() }
 }
 
-/// Who of owner, group, supplementary group, others and root may open a file of user 1, group 2, with this mode.
+/// Checks which of owner, group, supplementary group, others and root may open a file of user 1, group 2, with this mode.
 #[track_caller]
 fn openers(perm: u32, flags: u32, expected: [bool; 5]) {
     let mut fs = Fs::new();

@@ -1,4 +1,4 @@
-//! What POSIX says of single calls: errors, times, names, kinds of files.
+//! POSIX rules of single calls: errors, times, names, kinds of files.
 
 use super::*;
 use crate::ops::{close, fid2path};

@@ -11,10 +11,10 @@ pub(super) struct Run {
     pub(super) fs: Fs,
     model: Model,
     prng: Prng,
-    /// Every inode there ever was: operations also name those that are gone.
+    /// Every inode that ever existed: operations also name removed ones.
     fids: Vec<Fid>,
     handles: Vec<(u64, Fid)>,
-    /// How many operations succeeded: a test of errors alone would prove little.
+    /// Number of operations that succeeded: a test of errors alone would prove little.
     pub(super) succeeded: usize,
 }
 
@@ -33,7 +33,7 @@ impl Run {
         }
     }
 
-    /// Mostly a directory that exists.
+    /// Mostly an existing directory.
     fn parent(&mut self) -> Fid {
         let dirs: Vec<Fid> =
             self.model.nodes.iter().filter(|(_, n)| n.mode & mode::S_IFMT == mode::S_IFDIR).map(|(f, _)| *f).collect();
@@ -179,7 +179,7 @@ impl Run {
         (got.map(drop), expected.map(drop), String::new())
     }
 
-    /// The whole tree, attribute by attribute.
+    /// Compares the whole tree, attribute by attribute.
     fn compare(&mut self) {
         self.fs.check();
         for fid in self.fids.clone() {
@@ -204,7 +204,7 @@ impl Run {
 }
 
 impl Run {
-    /// The MDS dies; what is left is what was there at the last commit, but for the files that were only open.
+    /// Crashes the MDS. The state of the last commit must be left, except for files that were only open.
     fn crash(&mut self, committed: &Model) {
         self.fs.crash();
         self.handles.clear();

@@ -1,9 +1,9 @@
-//! rename by a table: what is there, what is asked, what comes of it. The tree is written as paths, `/` at the end for a
+//! rename by a table: the tree before, the call, and its result. The tree is written as paths, with `/` at the end for a
 //! directory.
 
 use super::*;
 
-/// Makes the tree, renames, and compares the error or the tree that is left.
+/// Creates the tree, renames, and compares the error or the resulting tree.
 #[track_caller]
 fn check(tree: &[&str], old: &str, new: &str, flags: u32, expected: Result<&[&str], Errno>) {
     let mut fs = Fs::new();

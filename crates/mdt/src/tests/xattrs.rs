@@ -1,4 +1,4 @@
-//! Extended attributes: small and large, who may see and set which, and their flags.
+//! Extended attributes: small and large, which users may see and set which, and their flags.
 
 use super::*;
 

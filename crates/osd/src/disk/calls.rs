@@ -1,4 +1,4 @@
-//! What object files are asked for with a system call that blocks, complete and with interruptions seen to.
+//! Blocking system calls on object files, each repeated until it is complete.
 #![allow(clippy::disallowed_methods)] // An IO edge: calls on object files.
 
 use crate::{AllocateMode, Placed, Seek};
@@ -16,7 +16,7 @@ const PIECES_MAX: usize = 1024;
 /// Bytes in one kernel request: far below the kernel's own limit of 2 GiB.
 pub(super) const REQUEST_BYTES_MAX: usize = 1 << 28;
 
-/// Fills `buf` from `offset`; it comes back as long as what was read.
+/// Fills `buf` from `offset`. The returned buffer is as long as the data that was read.
 pub(super) fn read_all(file: &File, offset: u64, mut buf: AlignedBuf) -> io::Result<AlignedBuf> {
     let mut done = 0;
     while done < buf.len() {
@@ -54,15 +54,15 @@ pub(super) fn write_all(file: &File, offset: u64, data: &Payload) -> io::Result<
     Ok(())
 }
 
-/// Begins to write back a range of the page cache. If that fails, the next sync says so.
+/// Begins to write back a range of the page cache. If that fails, the next sync reports it.
 pub(super) fn begin_write_back(file: &File, range: &Range<u64>) {
     let (start, len) = (range.start as i64, (range.end - range.start) as i64);
     // SAFETY: sync_file_range touches no memory of ours.
     unsafe { libc::sync_file_range(file.as_raw_fd(), start, len, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
-/// Whether the disk below a file has a head that moves; not if nobody knows. What virtual disks say of that is the
-/// kernel's default, not the truth.
+/// Returns whether the disk below a file has a moving head; false if that is unknown. For virtual disks the kernel only
+/// reports its default, so that is ignored.
 pub(super) fn is_rotational(file: &File) -> bool {
     let Ok(device) = file.metadata().map(|m| m.dev()) else { return false };
     let dir = format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device));
@@ -74,7 +74,7 @@ pub(super) fn is_rotational(file: &File) -> bool {
     told.is_some_and(|told| told.trim() == "1")
 }
 
-/// Makes a hole of what the file has of `range`.
+/// Makes a hole of the part of `range` that the file has.
 pub(super) fn punch(file: &File, mut range: Range<u64>) -> io::Result<()> {
     let size = file.metadata()?.len();
     // "To the end" may be farther than the file system's files can reach.
@@ -113,7 +113,7 @@ fn fallocate(file: &File, mode: i32, range: &Range<u64>) -> io::Result<()> {
     }
 }
 
-/// Where data or a hole begins at or after `offset`; `None` if there is no such place.
+/// Returns where data or a hole begins at or after `offset`; `None` if there is no such place.
 pub(super) fn seek(file: &File, offset: u64, what: Seek) -> io::Result<Option<u64>> {
     let whence = match what {
         Seek::Data => libc::SEEK_DATA,
@@ -128,7 +128,7 @@ pub(super) fn seek(file: &File, offset: u64, what: Seek) -> io::Result<Option<u6
 
 /// Linux `FS_IOC_FIEMAP`.
 const FIEMAP: u32 = 0xc020_660b;
-/// What is not on the disk yet is brought there first.
+/// Writes data that is not on the disk yet before the call returns.
 const FIEMAP_FLAG_SYNC: u32 = 1;
 /// Linux `FIEMAP_EXTENT_LAST`: the file has no more extents.
 const FIEMAP_EXTENT_LAST: u32 = 1;
@@ -161,8 +161,8 @@ struct FiemapExtent {
 
 const _: () = assert!(size_of::<Fiemap>() == 32 + FIEMAP_BATCH * 56);
 
-/// The first runs of a file that have space and end after `offset`, `limit` or a few more. Where the file system does not tell
-/// places, the runs that have data.
+/// The first runs of a file that have space and end after `offset`, `limit` or a few more. If the file system does not
+/// report places, the runs that have data.
 pub(super) fn fiemap(file: &File, offset: u64, limit: usize) -> io::Result<Vec<Placed>> {
     let (mut found, mut at): (Vec<Placed>, _) = (Vec::new(), offset);
     while found.len() < limit {
@@ -204,8 +204,8 @@ fn runs_of_data(file: &File, offset: u64, limit: usize) -> io::Result<Vec<Placed
     Ok(found)
 }
 
-/// Bytes of the longest file of the file system that `file` is in. A seek to where no file reaches is refused, and moves
-/// nothing that anybody uses.
+/// Bytes of the longest possible file of the file system that `file` is in. A seek beyond it is refused; no one uses
+/// the file position that the seeks move.
 pub(super) fn file_bytes_max(file: &File) -> u64 {
     let (mut reached, mut refused) = (0, 1 << 63);
     while refused - reached > 1 {
@@ -219,8 +219,8 @@ pub(super) fn file_bytes_max(file: &File) -> u64 {
     reached
 }
 
-/// Tells the file system that `file` is in from all others: by its device number, and the host by what it drew at its start.
-/// 0 if that cannot be known.
+/// A number that distinguishes the file system of `file` from all others: a hash of its device number and of the host's
+/// boot id. 0 if it cannot be known.
 pub(super) fn file_system_id(file: &File) -> u64 {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     match file.metadata() {
@@ -229,7 +229,7 @@ pub(super) fn file_system_id(file: &File) -> u64 {
     }
 }
 
-/// Whether a request failed because it went around the page cache.
+/// Returns whether a request failed because it bypassed the page cache.
 pub(super) fn refuses_direct(e: &io::Error) -> bool {
     e.raw_os_error() == Some(libc::EINVAL)
 }
@@ -239,7 +239,7 @@ pub(super) fn none_if<T>(e: io::Error, errno: i32) -> io::Result<Option<T>> {
     if e.raw_os_error() == Some(errno) { Ok(None) } else { Err(e) }
 }
 
-/// What is left of `data` after `done` bytes, as the kernel wants it, up to its limits.
+/// The rest of `data` after `done` bytes, as the kernel wants it, up to its limits.
 pub(super) fn pieces(data: &Payload, done: usize) -> Vec<libc::iovec> {
     let (mut skip, mut bytes, mut out) = (done, 0, Vec::new());
     for piece in data.pieces() {

@@ -1,6 +1,6 @@
-//! The commit thread of a device: waits until someone asks or the interval ends, then makes the running transaction
-//! durable. Nothing here runs on the callers' threads, and operations wait only while the index is flushed to the page
-//! cache, not while the disk syncs; with a journal not even that, but now and then.
+//! The commit thread of a device: waits until a caller asks or the interval ends, then makes the running transaction
+//! durable. Nothing here runs on the callers' threads. Operations wait only while the index is flushed to the page
+//! cache, not while the disk syncs; with a journal they do not even wait for that, except now and then.
 #![allow(clippy::disallowed_methods)] // An IO edge: a thread that blocks on syncs, and the time they take.
 
 use super::device::{Device, Running};
@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
-/// Where callers meet the commit thread.
+/// Requests of callers to the commit thread.
 #[derive(Default)]
 pub(super) struct Commits {
     asked: Mutex<Asked>,
@@ -26,9 +26,9 @@ pub(super) struct Commits {
 
 #[derive(Default)]
 struct Asked {
-    /// Who waits for the next commit to begin and end.
+    /// Callers that wait for the next commit to begin and end.
     waiting: Vec<oneshot::Sender<Result<(), OsdError>>>,
-    /// Someone wants a commit soon but does not wait.
+    /// True if a commit is wanted soon, but nobody waits for it.
     soon: bool,
     stop: bool,
 }
@@ -48,7 +48,7 @@ impl Commits {
         told.await.unwrap_or(Err(OsdError::Closed))
     }
 
-    /// Has a commit begin soon.
+    /// Makes a commit begin soon.
     pub(super) fn hint(&self) {
         let mut asked = self.asked.lock();
         if !std::mem::replace(&mut asked.soon, true) {
@@ -64,7 +64,7 @@ impl Commits {
         self.wake.notify_one();
     }
 
-    /// Waits until there is reason to commit; false if it is time to end.
+    /// Waits until there is a reason to commit. Returns false when the thread must end.
     fn wait(&self, interval: Duration) -> bool {
         let deadline = Instant::now() + interval;
         let mut asked = self.asked.lock();
@@ -77,18 +77,18 @@ impl Commits {
     }
 }
 
-/// What a commit takes over from the running transaction.
+/// Changes that a commit takes over from the running transaction.
 pub(super) enum Covered {
-    /// Its changes, for the journal.
+    /// The changes of records, for the journal.
     Logged(Changes),
-    /// All of it, as a transaction of the index.
+    /// The whole transaction, as one of the index.
     Flushed(Arc<Index>, u64),
 }
 
 /// The commit thread.
 pub(super) fn run(device: &Arc<Device>) {
     while device.commits.wait(device.options.commit_interval) {
-        // With the turn taken no operation is half done; who has asked by now is served by this commit.
+        // With the turn taken no operation is half done; this commit serves all callers that have asked by now.
         let running = device.running.clone().blocking_lock_owned();
         let waiting = {
             let mut asked = device.commits.asked.lock();
@@ -105,15 +105,15 @@ pub(super) fn run(device: &Arc<Device>) {
 
 impl Device {
     fn commit_running(&self, mut running: OwnedMutexGuard<Running>) -> Result<(), OsdError> {
-        // Not `check`: closing is refused operations first, then this last commit.
+        // Not `check`, because closing first refuses operations and then makes this last commit.
         if self.poisoned.load(Ordering::Acquire) {
             return Err(OsdError::Poisoned);
         }
         self.wait_until_ours()?;
         running.assert_between_operations();
         let begin = Instant::now();
-        // 1. What the commit covers. Operations go on in the same transaction, if the journal takes the changes, else in
-        //    the next one.
+        // 1. Take what the commit covers. Operations go on in the same transaction if the journal takes the changes,
+        //    else in the next one.
         self.grow_ahead(&mut running);
         self.settle(&mut running)?;
         let callbacks = std::mem::take(&mut running.callbacks);
@@ -123,9 +123,10 @@ impl Device {
         (running.changed, running.changes) = (false, 0);
         let stall = begin.elapsed();
         drop(running);
-        // 2. Data first, so that no durable record speaks of data that can still be lost: what is still on its way to the
-        //    files, then what the files have. The index's new pages are synced meanwhile, for they count for nothing before
-        //    the third step has recorded their transaction: a flush of the disk that nobody waits for.
+        // 2. Data first, so that no durable record refers to data that can still be lost: first data that is still on
+        //    its way to the files, then the data in the files. The index's new pages are synced meanwhile, because they
+        //    count for nothing before the third step has recorded their transaction; so nobody waits for that flush of
+        //    the disk.
         self.wait_for(pending)?;
         let unsynced = self.objects.take_unsynced();
         if changed.is_none() && callbacks.is_empty() && unsynced.is_empty() {
@@ -141,7 +142,7 @@ impl Device {
             let pages = pages.map_or(Ok(()), |synced| synced.join().unwrap_or(Err(io::ErrorKind::Other.into())));
             data.and(pages.map_err(|e| self.poison("making changes durable", &e)))
         })?;
-        // 3. The changes: from here on they are committed.
+        // 3. Make the changes durable: from here on they are committed.
         let make_durable = || match &changed {
             Some(Covered::Logged(changes)) => self.append(changes),
             Some(Covered::Flushed(index, id)) => {
@@ -156,10 +157,10 @@ impl Device {
         };
         self.step("osd.commit.index", make_durable).map_err(|e| self.poison("making changes durable", &e))?;
         if let Some(Covered::Flushed(index, _)) = &changed {
-            // Also if a fault has dropped the step.
+            // Needed even if a fault has dropped the step.
             index.handle_recorded();
         }
-        // 4. Tell.
+        // 4. Call the commit callbacks.
         self.step("osd.commit.tell", || Ok(())).map_err(|e| self.poison("telling of a commit", &e))?;
         for f in callbacks {
             if catch_unwind(AssertUnwindSafe(f)).is_err() {
@@ -188,7 +189,7 @@ impl Device {
             return Ok(Covered::Logged(changes));
         }
         (logging.unflushed, logging.flushed) = (0, Instant::now());
-        // Nothing is recorded before this is durable, so the number stays.
+        // Nothing is recorded in the journal before this is durable, so the number stays.
         let (Some(index), Some(txn)) = (index, txn) else { return Err(OsdError::Closed) };
         index
             .put(txn, journal::TABLE, journal::SEQ, &journal.seq().to_le_bytes())
@@ -213,7 +214,7 @@ impl Device {
             match data.blocking_recv() {
                 Ok(Ok(())) => {}
                 Ok(Err(e)) => return Err(self.poison("writing data that was answered for", &e)),
-                // Whoever was to write it died with its process.
+                // The task that was to write the data died with its process.
                 Err(_) if self.closed.load(Ordering::Acquire) => return Err(OsdError::Closed),
                 Err(_) => return Err(self.poison("writing data that was answered for", &"it was given up")),
             }
@@ -236,8 +237,8 @@ impl Device {
         flushed.map_err(|e| self.poison("committing the index", &e))
     }
 
-    /// If an operation was refused for want of space, has this commit and the next bring the counts up to date: what a
-    /// transaction has taken is known only at most until two more have ended.
+    /// If an operation was refused for lack of space, lets this commit and the next bring the counts up to date: the
+    /// pages that a transaction has taken are known exactly only when two more have ended.
     fn settle(&self, running: &mut Running) -> Result<(), OsdError> {
         if running.space.wants_settling(running.tree.taken(0))
             && let Running { txn: Some(txn), index: Some(index), changed, .. } = running
@@ -248,8 +249,8 @@ impl Device {
         Ok(())
     }
 
-    /// One step of a commit, unless a fault strikes in front of it. To drop it is to break the commit's promise: tests of
-    /// power cuts see whether they notice.
+    /// Runs one step of a commit, unless a fault strikes before it. To drop a step breaks the commit's promise: it
+    /// shows whether the tests of power cuts notice.
     fn step(&self, name: &str, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         match self.options.faults.check(name) {
             Some(FaultAction::Fail(errno)) => return Err(io::Error::from_raw_os_error(errno.0)),

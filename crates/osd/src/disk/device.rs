@@ -1,4 +1,4 @@
-//! The state of an opened device, which callers, transactions and the commit thread share; and when the device stops.
+//! The state of an opened device, which callers, transactions and the commit thread share; and how the device stops.
 #![allow(clippy::disallowed_methods)] // An IO edge: the target's lock, and waits for its own clock.
 
 use super::commit::Commits;
@@ -21,37 +21,37 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// What callers, transactions and the commit thread share.
+/// State that callers, transactions and the commit thread share.
 pub(super) struct Device {
     pub(super) label: Label,
     pub(super) options: DiskOptions,
     pub(super) objects: Arc<Objects>,
-    /// Whoever has the lock has the turn.
+    /// The running transaction. Holding the lock is having the turn.
     pub(super) running: Arc<tokio::sync::Mutex<Running>>,
     pub(super) commits: Commits,
-    /// If there is one. Only commits use it.
+    /// The journal, if there is one. Only commits use it.
     pub(super) journal: Mutex<Option<Journal>>,
     /// Set at most once, at the first failure that leaves the medium unknown.
     pub(super) poisoned: AtomicBool,
     pub(super) closed: AtomicBool,
-    /// Object data has eaten into the reserve.
+    /// True if object data has taken from the reserve.
     pub(super) space_low: AtomicBool,
-    /// Bytes written since the free space was last looked at.
+    /// Bytes written since the free space was last read.
     pub(super) written: AtomicU64,
     /// Bytes that records may take within the index's file, without the reserve and with it.
     pub(super) records_available: AtomicU64,
     pub(super) records_free: AtomicU64,
     /// Bytes of the index's file.
     pub(super) index_bytes: AtomicU64,
-    /// Pages that it grows by at a time.
+    /// Pages by which the index's file grows at a time.
     pub(super) growth_step: u64,
-    /// What the target is full of.
+    /// Kind of space that the target lacks.
     pub(super) full: Mutex<FullWatch>,
     pub(super) recorder: Arc<Recorder>,
     pub(super) mmp: Option<Mmp>,
-    /// See [`Osd::object_bytes_max`].
+    /// Largest size of an object, for [`Osd::object_bytes_max`].
     pub(super) object_bytes_max: u64,
-    /// See [`StatFs::disk`].
+    /// Id of the disk, for [`StatFs::disk`].
     pub(super) disk: u64,
     /// Becomes true when another node has taken the target over.
     pub(super) taken: watch::Sender<bool>,
@@ -71,33 +71,33 @@ impl Drop for Lock {
 
 /// The running transaction and what goes with it.
 pub(super) struct Running {
-    /// Always there but after closing or a failure.
+    /// `None` only after closing or a failure.
     pub(super) txn: Option<WriteTxn>,
-    /// Always there but after closing.
+    /// `None` only after closing.
     pub(super) index: Option<Arc<Index>>,
-    /// Of finished operations, in order.
+    /// Callbacks of finished operations, in order.
     pub(super) callbacks: Vec<CommitCallback>,
     /// Data of finished operations that the commit must wait for.
     pub(super) pending: Vec<PendingData>,
-    /// The operation's changes, empty between operations.
+    /// Log to undo the operation's changes; empty between operations.
     pub(super) undo: UndoLog,
-    /// Whether anything was changed since the last commit began, even if it was undone.
+    /// True if anything was changed since the last commit began, even if it was undone.
     pub(super) changed: bool,
-    /// Changes of records since then.
+    /// Changes of records since the last commit began.
     pub(super) changes: u64,
-    /// Pages that these can have taken at most.
+    /// Pages that these changes can have taken at most.
     pub(super) pages: u64,
-    /// Pages that there is room for in the memory map.
+    /// Pages that fit into the memory map.
     pub(super) pages_max: u64,
-    /// Pages that there is room for on the disk, and what the running transaction has taken of them.
+    /// Pages that there is space for on the disk, and those that the running transaction has taken.
     pub(super) space: Space,
     pub(super) tree: TreeUse,
-    /// Of a target with a journal.
+    /// Set for a target with a journal.
     pub(super) logging: Option<Logging>,
 }
 
 impl Running {
-    /// Panics if an operation is half done: nobody may have the turn now.
+    /// Panics if an operation is half done, that is, has the turn now.
     pub(super) fn assert_between_operations(&self) {
         let undo = self.undo.entries.len();
         assert!(undo == 0, "{undo} changes of an operation that has ended may yet be undone");
@@ -107,7 +107,7 @@ impl Running {
     }
 }
 
-/// What a target with a journal has besides.
+/// Additional state of a target with a journal.
 pub(super) struct Logging {
     /// Changes since the last commit began, in order.
     pub(super) changes: Changes,
@@ -133,7 +133,7 @@ impl Device {
         Ok(())
     }
 
-    /// As [`Device::check`], for what changes the target: waits while it may not be ours any more.
+    /// Like [`Device::check`], for calls that change the target: waits while the lease on it may be over.
     pub(super) async fn admit(&self) -> Result<(), OsdError> {
         self.check()?;
         while self.mmp.as_ref().is_some_and(|mmp| !mmp.is_valid()) {
@@ -143,7 +143,7 @@ impl Device {
         Ok(())
     }
 
-    /// Waits until the target may be changed; an error if it never may again. Blocks.
+    /// Waits until the target may be changed. Returns an error if it never may again. Blocks.
     pub(super) fn wait_until_ours(&self) -> Result<(), OsdError> {
         match &self.mmp {
             Some(mmp) if !mmp.wait_valid() => Err(self.handle_taken(mmp.status().lost_to.as_deref())),
@@ -151,7 +151,7 @@ impl Device {
         }
     }
 
-    /// Another node has the target: the device stops.
+    /// Another node has taken the target: the device stops.
     pub(super) fn handle_taken(&self, by: Option<&str>) -> OsdError {
         let by = by.unwrap_or("another node");
         let error = self.stop(&format!("multi-mount protection: {by} has taken the target over; the target stops"));
@@ -159,8 +159,8 @@ impl Device {
         error
     }
 
-    /// Stops the device for good: after a failed sync the kernel may have dropped what it could not write, so trying
-    /// again would only seem to succeed.
+    /// Stops the device for good: after a failed sync the kernel may have dropped the data that it could not write, so
+    /// another try would only seem to succeed.
     pub(super) fn poison(&self, what: &str, why: &dyn std::fmt::Display) -> OsdError {
         self.stop(&format!(
             "{what}: {why}; the target stops, other targets go on. Nothing that was acknowledged is lost; look into the \
@@ -168,7 +168,7 @@ impl Device {
         ))
     }
 
-    /// Stops the device for good, and says why.
+    /// Stops the device for good, and logs why.
     pub(super) fn stop(&self, why: &str) -> OsdError {
         if !self.poisoned.swap(true, Ordering::AcqRel) {
             tracing::error!("{}: {why}", self.label.target);
@@ -176,8 +176,8 @@ impl Device {
         OsdError::Poisoned
     }
 
-    /// Passes on the outcome of a change of object data. After an I/O error, or where nothing can be written any more, no
-    /// other change would fare better.
+    /// Passes on the outcome of a change of object data. Stops the device after an I/O error, or if nothing can be
+    /// written any longer, because no other change would succeed either.
     pub(super) fn noted<T>(&self, result: Result<T, OsdError>) -> Result<T, OsdError> {
         let Err(e) = &result else { return result };
         match e.errno() {

@@ -1,8 +1,9 @@
 //! An opened object: its parts, each an opened file, and how one part is made durable.
 //!
-//! Part 0 is made with the object, the others when something is first written to them. That an object has others is a
-//! bit of part 0's permissions, execution by the owner, set before the first of them is made: so to open a small object
-//! takes one name, and what a crash left of parts whose making was not durable is cut when they are made again.
+//! Part 0 is made with the object, the others when something is first written to them. A bit of part 0's permissions,
+//! execution by the owner, says that the object has other parts; it is set before the first of them is made. So a small
+//! object is opened by one name, and parts whose making was not durable before a crash are cut when they are made
+//! again.
 #![allow(clippy::disallowed_methods)] // An IO edge: owns the object files.
 
 use super::calls;
@@ -19,15 +20,15 @@ use std::sync::{Arc, OnceLock};
 
 /// Permissions of object files.
 pub(super) const MODE: u32 = 0o600;
-/// Of part 0 of an object that has other parts.
+/// Permissions of part 0 of an object that has other parts.
 const MODE_OF_SEVERAL: u32 = 0o700;
 
-/// An opened object. There is one at a time for everybody who uses the object.
+/// An opened object. All users of the object share one at a time.
 pub(super) struct ObjectFile {
     parts: [OnceLock<Arc<Part>>; PARTS_MAX as usize],
-    /// Held while parts are made; whether the object was removed, so that none must be made any more.
+    /// True if the object was removed, so that no further part may be made. Held while parts are made.
     removed: Mutex<bool>,
-    /// What was written through the page cache lately.
+    /// Runs that were written through the page cache lately.
     filling: Mutex<Filling>,
 }
 
@@ -36,22 +37,22 @@ pub(super) struct Part {
     file: File,
     /// The same file opened for direct I/O, at first use; `None` if it cannot be.
     direct: OnceLock<Option<File>>,
-    /// Whether the file system has refused a direct request although it could open the file.
+    /// True if the file system has refused a direct request although it could open the file.
     direct_refused: AtomicBool,
     /// Changes completed, and how many of them the last sync covered.
     changes: AtomicU64,
     synced: AtomicU64,
-    /// Its permissions have changed since they were last synced.
+    /// True if its permissions have changed since they were last synced.
     permissions_changed: AtomicBool,
 }
 
-/// Whether the object has parts other than this first one.
+/// Returns whether the object has parts other than this first one.
 pub(super) fn has_several(part0: &Metadata) -> bool {
     part0.permissions().mode() & 0o777 == MODE_OF_SEVERAL
 }
 
 impl ObjectFile {
-    /// An object with this part 0.
+    /// Makes an object with this part 0.
     pub(super) fn new(part0: File) -> ObjectFile {
         let parts: [OnceLock<Arc<Part>>; PARTS_MAX as usize] = Default::default();
         let file = ObjectFile { parts, removed: Mutex::new(false), filling: Mutex::default() };
@@ -59,7 +60,7 @@ impl ObjectFile {
         file
     }
 
-    /// The part is there, in this file.
+    /// Adds a part that is in this file.
     pub(super) fn add(&self, part: usize, file: File) {
         let is_first = self.parts[part].set(Arc::new(Part::new(file))).is_ok();
         assert!(is_first, "part {part} of an object is opened twice");
@@ -75,17 +76,17 @@ impl ObjectFile {
         self.part(0).expect("an object is made with its first part")
     }
 
-    /// The parts there are, with their numbers.
+    /// The existing parts, with their numbers.
     pub(super) fn parts(&self) -> impl Iterator<Item = (usize, &Arc<Part>)> {
         self.parts.iter().enumerate().filter_map(|(n, part)| Some((n, part.get()?)))
     }
 
-    /// Whether all these parts are there.
+    /// Returns whether all these parts exist.
     pub(super) fn has(&self, parts: PartSet) -> bool {
         parts.iter().all(|part| self.part(part).is_some())
     }
 
-    /// Makes those of `parts` that are missing, with `open`; false if the object was removed. Blocks.
+    /// Makes those of `parts` that are missing, with `open`. Returns false if the object was removed. Blocks.
     pub(super) fn make(&self, parts: PartSet, open: impl Fn(usize) -> io::Result<File>) -> io::Result<bool> {
         let removed = self.removed.lock();
         if *removed {
@@ -107,12 +108,12 @@ impl ObjectFile {
         Ok(true)
     }
 
-    /// The object was removed: nobody may make another part of it, which would be one of its successor.
+    /// The object was removed: no further part may be made, because it would belong to a later object of the same name.
     pub(super) fn set_removed(&self) {
         *self.removed.lock() = true;
     }
 
-    /// Writes through the page cache, and has the kernel begin to write back what has become whole. Blocks.
+    /// Writes through the page cache, and lets the kernel begin to write back the runs that have become whole. Blocks.
     pub(super) fn write_cached(
         &self,
         how: (Parts, Gathering),
@@ -146,7 +147,7 @@ impl ObjectFile {
     /// Sets the size. Blocks.
     pub(super) fn set_len(&self, size: u64) -> io::Result<()> {
         for (n, part) in self.parts() {
-            // Part 0 alone tells of the size if nothing is written there.
+            // If nothing is written there, only part 0 has the size.
             if n == 0 || part.file.metadata()?.len() > size {
                 part.file.set_len(size)?;
             }
@@ -167,11 +168,11 @@ impl ObjectFile {
         Ok((all, next))
     }
 
-    /// Where data or a hole begins. Blocks.
+    /// Returns where data or a hole begins at or after `offset`. Blocks.
     pub(super) fn seek(&self, parts: Parts, offset: u64, what: Seek) -> io::Result<Option<u64>> {
         match what {
             Seek::Data => {
-                // What is not a part's own is a hole in it.
+                // A part has holes where the other parts have their regions.
                 let found: Result<Vec<_>, _> =
                     self.parts().map(|(_, part)| calls::seek(&part.file, offset, what)).collect();
                 Ok(found?.into_iter().flatten().min())
@@ -217,19 +218,20 @@ impl Part {
     fn direct(&self) -> Option<&File> {
         self.direct
             .get_or_init(|| {
-                // By descriptor, not by name: it must be this very file. Its inode is in memory, so this is quick.
+                // Opened by descriptor, not by name, because it must be this very file. Its inode is in memory, so this
+                // is quick.
                 let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
                 OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path).ok()
             })
             .as_ref()
     }
 
-    /// Whether direct requests are worth a try.
+    /// Returns whether direct requests are worth a try.
     pub(super) fn can_direct(&self) -> bool {
         !self.direct_refused.load(Ordering::Relaxed) && self.direct().is_some()
     }
 
-    /// A direct request failed because it was one.
+    /// A direct request failed because it was direct.
     pub(super) fn refused_direct(&self) {
         self.direct_refused.store(true, Ordering::Relaxed);
     }
@@ -244,17 +246,17 @@ impl Part {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// What a sync has to do now.
+    /// The work that a sync has to do now; `None` if there is none.
     pub(super) fn begin_sync(&self) -> Option<PartSync> {
         let upto = self.changes.load(Ordering::Acquire);
         let data_only = !self.permissions_changed.load(Ordering::Acquire);
         (self.synced.load(Ordering::Acquire) < upto).then_some(PartSync { upto, data_only })
     }
 
-    /// It was done.
+    /// The sync is done.
     pub(super) fn end_sync(&self, sync: &PartSync) {
         if !sync.data_only {
-            // They change once, and this sync began after that.
+            // The permissions change once, and this sync began after that.
             self.permissions_changed.store(false, Ordering::Release);
         }
         let changes = self.changes.load(Ordering::Acquire);
@@ -262,7 +264,7 @@ impl Part {
         self.synced.fetch_max(sync.upto, Ordering::AcqRel);
     }
 
-    /// Makes what was changed durable. Blocks.
+    /// Makes all changes of the part durable. Blocks.
     pub(super) fn sync(&self) -> io::Result<()> {
         let Some(sync) = self.begin_sync() else { return Ok(()) };
         if sync.data_only { self.file.sync_data() } else { self.file.sync_all() }?;
@@ -274,6 +276,6 @@ impl Part {
 /// A sync of a part.
 pub(super) struct PartSync {
     upto: u64,
-    /// Whether its permissions are as they were.
+    /// True if the permissions have not changed.
     pub(super) data_only: bool,
 }

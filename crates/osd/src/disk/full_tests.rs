@@ -7,7 +7,7 @@ use crate::{Full, SpaceLimits};
 use nacre_base::{Errno, Prng};
 use std::path::PathBuf;
 
-/// Many commits: where their syncs cost nothing, if there is such a place.
+/// A directory where syncs cost nothing, if there is one, because these tests commit often.
 fn memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -29,7 +29,7 @@ fn is_full(result: Result<(), OsdError>) -> bool {
     }
 }
 
-/// A record like an inode's and a name like a directory's, in two tables; whether there was no space.
+/// Puts a record like an inode's and a name like a directory's, in two tables. Fails if there is no space.
 async fn create(osd: &DiskOsd, n: u64, len: usize) -> Result<(), OsdError> {
     let mut t = osd.begin().await?;
     t.put(A, &n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), &vec![n as u8; len])?;
@@ -38,7 +38,7 @@ async fn create(osd: &DiskOsd, n: u64, len: usize) -> Result<(), OsdError> {
     Ok(())
 }
 
-/// Removes both, and puts something into a queue, as a removal does.
+/// Removes both, and puts an entry into a queue, as a removal does.
 async fn remove(osd: &DiskOsd, n: u64) -> Result<bool, OsdError> {
     let mut t = osd.begin().await?;
     t.use_reserve();
@@ -65,7 +65,7 @@ async fn fill(osd: &DiskOsd, from: u64, len: usize) -> u64 {
     n
 }
 
-/// What is allocated covers all that the index ever reached.
+/// Checks that the allocated pages cover all pages that the index ever reached.
 async fn check(osd: &DiskOsd) {
     let running = osd.device.running.lock().await;
     let (index, allocated) = (running.index.as_ref().unwrap(), running.space.allocated());

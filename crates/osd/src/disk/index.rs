@@ -3,11 +3,11 @@
 //! LMDB runs without its lock file (the target's own lock keeps others out) and without syncing. [`Index::flush`] ends
 //! the write transaction: its pages and its root go to the kernel's page cache and the next transaction may begin.
 //! [`Index::sync`] then makes it durable, while operations go on: it syncs the file and records the transaction's
-//! number in `durable`, a small file of its own. Only what is recorded there counts. LMDB keeps the roots of the last
-//! two transactions, and a transaction never overwrites a page of the one before it (there are no other readers):
-//! while transaction n+1 is on its way to the disk, in any order and perhaps torn, all of n is there. So after a
-//! crash, the newest root is n or n+1, and with n+1 we open LMDB on its previous root. This costs what LMDB's own
-//! sync does (two flushes), but without holding up the next transaction.
+//! number in `durable`, a small file of its own. Only transactions that are recorded there count. LMDB keeps the roots
+//! of the last two transactions, and a transaction never overwrites a page of the one before it (there are no other
+//! readers): while transaction n+1 is on its way to the disk, in any order and perhaps torn, all of n is there. So
+//! after a crash, the newest root is n or n+1, and with n+1 the index is opened on LMDB's previous root. This costs
+//! what LMDB's own sync does (two flushes), but without holding up the next transaction.
 #![allow(clippy::disallowed_methods)] // An IO edge: owns the index files.
 
 use super::calls;
@@ -29,7 +29,7 @@ type Db = Database<Raw, Raw>;
 /// Upper bound of the pages that one change of a record takes: a path from the root copied and split all the way,
 /// and its share of the free list. The value's own pages come on top.
 const PAGES_PER_CHANGE: u64 = 12;
-/// The memory map grows in steps of this.
+/// The memory map grows in steps of this many bytes.
 const MAP_STEP: u64 = 1 << 24;
 const _: () = assert!(MAP_STEP.is_multiple_of(PAGE), "a memory map has whole pages");
 
@@ -40,7 +40,7 @@ pub(super) struct Index {
     /// LMDB's data file, to sync it without touching LMDB.
     data: File,
     durable: DurableMark,
-    /// A transaction was flushed and is not recorded as durable yet: there may be only one such.
+    /// True if a transaction was flushed and is not recorded as durable yet; there may be only one such transaction.
     is_ahead: AtomicBool,
     /// Room in the memory map that every transaction begins with, in bytes.
     map_headroom: u64,
@@ -122,8 +122,9 @@ impl Index {
         Ok(WriteTxn { txn: env.write_txn().map_err(index_error)?, _env: self.env.clone() })
     }
 
-    /// Ends the transaction: everything is in the page cache, nothing durable yet. Its number, for [`Index::sync`],
-    /// which must come before the next flush. Also makes room in the memory map for the next transaction.
+    /// Ends the transaction: everything is in the page cache, nothing durable yet. Returns its number for
+    /// [`Index::sync`], which must come before the next flush. Also makes room in the memory map for the next
+    /// transaction.
     pub(super) fn flush(&self, txn: WriteTxn) -> Result<u64, OsdError> {
         let is_ahead = self.is_ahead.swap(true, Ordering::AcqRel);
         assert!(!is_ahead, "a transaction ends before the last one is durable: after a crash neither may be whole");
@@ -135,7 +136,7 @@ impl Index {
         let extend = || if self.data.metadata()?.len() < used { self.data.set_len(used) } else { Ok(()) };
         extend().map_err(|e| OsdError::io("extending the index", &e))?;
         if used + self.map_headroom > info.map_size as u64 {
-            // Twice the headroom, lest it is remapped at every commit.
+            // Twice the headroom, so that it is not remapped at every commit.
             let size = round_up(used + 2 * self.map_headroom);
             // SAFETY: the only transaction just ended, and beginning another needs the turn that our caller has.
             unsafe { self.env.resize(size as usize) }.map_err(index_error)?;
@@ -149,29 +150,29 @@ impl Index {
         self.record(id)
     }
 
-    /// Makes the pages of flushed transactions durable, which count for nothing before they are recorded.
+    /// Makes the pages of flushed transactions durable; they count for nothing before they are recorded.
     pub(super) fn sync_pages(&self) -> std::io::Result<()> {
         self.data.sync_data()
     }
 
-    /// Records that the flushed transaction number `id` is durable, as its pages are by now.
+    /// Records that the flushed transaction number `id` is durable; its pages are durable already.
     pub(super) fn record(&self, id: u64) -> std::io::Result<()> {
         self.durable.write(id)?;
         self.handle_recorded();
         Ok(())
     }
 
-    /// The flushed transaction is taken for durable.
+    /// The flushed transaction counts as durable from now on.
     pub(super) fn handle_recorded(&self) {
         self.is_ahead.store(false, Ordering::Release);
     }
 
-    /// Whether a transaction was flushed that is not recorded as durable.
+    /// Returns whether a transaction was flushed that is not recorded as durable.
     pub(super) fn is_ahead(&self) -> bool {
         self.is_ahead.load(Ordering::Acquire)
     }
 
-    /// How many pages changes of `value_len` bytes may take at most.
+    /// Most pages that a change with a value of `value_len` bytes may take.
     pub(super) fn pages_of_change(value_len: usize) -> u64 {
         PAGES_PER_CHANGE + value_len as u64 / PAGE + 1
     }
@@ -232,12 +233,13 @@ impl Index {
         })
     }
 
-    /// The same of all tables.
+    /// Pages of all tables, as the transaction has them.
     pub(super) fn shapes(&self, txn: &WriteTxn) -> Result<Vec<Shape>, OsdError> {
         (0..self.tables.len()).map(|t| self.shape(txn, t)).collect()
     }
 
-    /// Writes the first record there is once more, so that the transaction is not empty.
+    /// Writes the first existing record once more, so that the transaction is not empty. Returns false if there is no
+    /// record.
     pub(super) fn touch(&self, txn: &mut WriteTxn) -> Result<bool, OsdError> {
         for (table, db) in &self.tables {
             let first = db.first(txn).map_err(index_error)?.map(|(key, value)| (key.to_vec(), value.to_vec()));
@@ -254,12 +256,12 @@ impl Index {
         self.env.info().last_page_number as u64 + 1
     }
 
-    /// Has the first `pages` of the file take their place on the disk, so that no later write needs any.
+    /// Allocates the first `pages` of the file on the disk, so that no later write needs space.
     pub(super) fn allocate(&self, pages: u64) -> std::io::Result<()> {
         calls::allocate(&self.data, &(0..pages * PAGE), AllocateMode::Extend)
     }
 
-    /// Pages of the file that have their place on the disk, by the count of its blocks: holes may be among them.
+    /// Pages of the file that are allocated on the disk, by the count of its blocks; there may be holes among them.
     pub(super) fn pages_on_disk(&self) -> u64 {
         let meta = self.data.metadata();
         meta.map_or(0, |meta| meta.len().min(meta.blocks().saturating_mul(512)) / PAGE)

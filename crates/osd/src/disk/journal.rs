@@ -1,11 +1,13 @@
-//! The journal of a target that has one: the changes of records that each commit makes durable, one checksummed record for
-//! a commit, in a file or on a device elsewhere. The index is flushed only now and then, and then the journal begins anew.
+//! The journal of a target that has one: the changes of records that each commit makes durable, one checksummed record
+//! for a commit, in a file or on a device elsewhere. The index is flushed only now and then; after that the journal
+//! begins again at its start.
 //!
-//! The first block names the target. Records follow, each on a block of its own: a head with a number one higher than the
-//! last one's, then the changes in order. A record is written and synced after the data that it speaks of, and the next
-//! only after that. The index knows the number of the last record that it has; so at opening those with higher numbers
-//! are carried out, up to the first that is not whole or not next: what is torn was told to nobody, and what is left of
-//! an earlier round has a lower number. Whatever is read is taken for hostile.
+//! The first block names the target. Records follow, each on a block of its own: a head with a number one higher than
+//! the last one's, then the changes in order. A record is written and synced after the data that it refers to, and the
+//! next record only after that. The index has the number of the last record that it includes. So at opening the records
+//! with higher numbers are carried out, up to the first that is not whole or not the next: a torn record was
+//! acknowledged to nobody, and remains of an earlier round have lower numbers. Everything that is read is treated as
+//! hostile.
 #![allow(clippy::disallowed_methods)] // An IO edge: owns the journal file.
 
 use crate::{KEY_MAX, OsdError, Table};
@@ -17,11 +19,11 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
-/// The label's option that says where the journal is: a directory or a block device.
+/// The label's option for the journal's place: a directory or a block device.
 pub(super) const OPTION: &str = "journal";
-/// The table in which the index keeps the number of the last record that it has.
+/// The table in which the index keeps the number of the last record that it includes.
 pub(super) const TABLE: Table = Table("osd.journal");
-/// Its key there.
+/// The key of that number.
 pub(super) const SEQ: &[u8] = b"seq";
 
 const BLOCK: u64 = 4096;
@@ -39,7 +41,7 @@ pub(super) struct Journal {
     file: File,
     uuid: Uuid,
     bytes: u64,
-    /// Where the next record goes.
+    /// Offset of the next record.
     at: u64,
     /// Number of the last record.
     seq: u64,
@@ -49,7 +51,7 @@ pub(super) struct Journal {
 #[derive(Default)]
 pub(super) struct Changes(Vec<u8>);
 
-/// One of them; without a value it is a removal.
+/// One change; without a value it is a removal.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Change<'a> {
     pub(super) table: &'a str,
@@ -73,14 +75,14 @@ impl Changes {
         self.0.len()
     }
 
-    /// Takes the latest back, until `len` bytes are left.
+    /// Removes the latest changes until `len` bytes are left.
     pub(super) fn truncate(&mut self, len: usize) {
         assert!(len <= self.0.len(), "{len} bytes of changes are to be left, of {}", self.0.len());
         self.0.truncate(len);
     }
 }
 
-/// Takes the first change off `bytes`; None at their end, an error if they are not as written.
+/// Takes the first change off `bytes`. Returns None at the end, or an error if the bytes are damaged.
 fn next_change<'a>(bytes: &mut &'a [u8]) -> Result<Option<Change<'a>>, &'static str> {
     const BAD: &str = "a record holds no valid change";
     if bytes.is_empty() {
@@ -113,7 +115,7 @@ pub(super) fn format(place: &Path, target: &TargetName, uuid: Uuid) -> Result<()
                 file.write_all(&zeros)?;
             }
         }
-        // No record yet: whatever is on the device.
+        // Clears the place of the first record, whatever is on the device.
         file.write_all_at(&[0; BLOCK as usize], BLOCK)?;
         file.write_all_at(&first_block(uuid), 0)?;
         file.sync_all()?;
@@ -122,7 +124,7 @@ pub(super) fn format(place: &Path, target: &TargetName, uuid: Uuid) -> Result<()
     make().map_err(|e: io::Error| OsdError::io("making the journal", &e))
 }
 
-/// The file below a directory, or the device itself; and which of the two.
+/// The file below a directory, or the device itself; true for a device.
 fn file_of(place: &Path, target: &TargetName) -> io::Result<(PathBuf, bool)> {
     let kind = fs::metadata(place)?.file_type();
     match (kind.is_dir(), kind.is_block_device()) {
@@ -161,7 +163,7 @@ impl Journal {
             return Err(corrupt("not the journal of this target"));
         }
         let mut journal = Journal { file, uuid, bytes, at: BLOCK, seq };
-        // Those that the index has come first, if the last round began before it was flushed.
+        // Records that the index includes come first, if the last round began before the index was flushed.
         let mut expected = None;
         while let Some((number, changes, end)) = journal.read_record()? {
             if *expected.get_or_insert(number) != number || number > journal.seq + 1 {
@@ -179,7 +181,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// The record at the current place and the end of it, if it is whole.
+    /// The record at the current place and its end, if it is whole.
     fn read_record(&self) -> Result<Option<(u64, Vec<u8>, u64)>, OsdError> {
         let failed = |e: io::Error| OsdError::io("reading the journal", &e);
         if self.at + BLOCK > self.bytes {
@@ -205,7 +207,7 @@ impl Journal {
         (self.at + HEAD as u64 + len).next_multiple_of(BLOCK)
     }
 
-    /// Whether there is room for these changes.
+    /// Returns whether there is room for these changes.
     pub(super) fn fits(&self, changes: &Changes) -> bool {
         self.end_of(changes.len() as u64) <= self.bytes
     }
@@ -229,12 +231,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Number of the last record: what the index has when it is flushed now.
+    /// Number of the last record, which the index includes if it is flushed now.
     pub(super) fn seq(&self) -> u64 {
         self.seq
     }
 
-    /// The index has durably all that was recorded: the next record goes to the beginning.
+    /// The index durably includes all records: the next record goes to the beginning.
     pub(super) fn restart(&mut self) {
         self.at = BLOCK;
     }
@@ -269,7 +271,7 @@ mod tests {
         dir.path().join("nacre-OST0000.journal")
     }
 
-    /// Opens it; the values of all changes after `seq`.
+    /// Opens the journal. Returns it with the values of all changes after `seq`.
     fn open(dir: &TempDir, seq: u64) -> (Journal, Vec<Vec<u8>>) {
         let mut seen = Vec::new();
         let journal = Journal::open(dir.path(), &target(), UUID, seq, &mut |change| {

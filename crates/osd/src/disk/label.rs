@@ -1,5 +1,5 @@
-//! What marks a directory as a target: the `format` file, and the empty directories and index beside it. Formatting
-//! writes the label last, so a target that was half made is none.
+//! The files that make a directory a target: the `format` file (the label), and the empty directories and index beside
+//! it. Formatting writes the label last, so a half made target is no target.
 #![allow(clippy::disallowed_methods)] // An IO edge: formats directories on a real file system.
 
 use super::index::Index;
@@ -17,37 +17,38 @@ use std::path::Path;
 /// file; version 2 says in how many parts objects are.
 pub const FORMAT_VERSION: u32 = 2;
 
-/// A label is never longer, so that a damaged one cannot fill memory.
+/// Longest label, so that a damaged one cannot fill memory.
 const LABEL_BYTES_MAX: u64 = 65_536;
 const MAGIC: &str = "nacre-target";
 const FILE: &str = "format";
 
-/// Who a target is.
+/// Identity of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// Names this storage for its whole life.
+    /// UUID of this storage, for its whole life.
     pub uuid: Uuid,
-    /// Which target it holds.
+    /// Name of the target that the storage holds.
     pub target: TargetName,
     /// Files over which the data of an object is spread, 1 to [`PARTS_MAX`]; see [`super::suitable_parts`]. It never changes.
     pub parts: u32,
-    /// What the administrator set when formatting, such as `mgsnode`. Keys and values hold no line breaks, keys no
-    /// spaces.
+    /// Options that the administrator set when formatting, such as `mgsnode`. Keys and values hold no line breaks, keys
+    /// no spaces.
     pub options: BTreeMap<String, String>,
 }
 
 impl Label {
-    /// The option that says where the target's journal is: a directory or a block device. A target without one has its
-    /// index do without a journal.
+    /// The option for the place of the target's journal: a directory or a block device. Without it, the target has no
+    /// journal.
     pub const JOURNAL: &str = journal::OPTION;
 
-    /// Where the journal is, if there is one.
+    /// Place of the journal, if there is one.
     pub fn journal(&self) -> Option<&Path> {
         self.options.get(Label::JOURNAL).map(Path::new)
     }
 }
 
-/// Makes `dir` a target with nothing in it, and its journal, if the label says where. The directory is made if need be; it must be empty but for `lost+found`.
+/// Makes `dir` an empty target, and its journal, if the label has a place for it. The directory is made if need be; it
+/// must be empty except for `lost+found`.
 pub fn format(dir: &Path, label: &Label) -> Result<(), OsdError> {
     fs::create_dir_all(dir).map_err(|e| OsdError::io("making the target's directory", &e))?;
     let entries = fs::read_dir(dir).map_err(|e| OsdError::io("reading the target's directory", &e))?;
@@ -65,7 +66,7 @@ pub fn format(dir: &Path, label: &Label) -> Result<(), OsdError> {
     write_label(dir, label)
 }
 
-/// Reads who the target in `dir` is, without opening it.
+/// Reads the label of the target in `dir`, without opening the target.
 pub fn read_label(dir: &Path) -> Result<Label, OsdError> {
     let path = dir.join(FILE);
     let mut text = String::new();
@@ -94,7 +95,7 @@ pub fn write_label(dir: &Path, label: &Label) -> Result<(), OsdError> {
 }
 
 fn print(label: &Label) -> String {
-    // As old as it can be, so that older programs read what they know.
+    // The oldest possible version, so that older programs can read it.
     let version = if label.parts == 1 { 1 } else { FORMAT_VERSION };
     let mut text = format!("{MAGIC} {version}\nuuid {}\ntarget {}\n", label.uuid, label.target);
     if version > 1 {

@@ -18,31 +18,31 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const FILE: &str = "mmp";
-/// What direct I/O takes at a time.
+/// Block size of direct I/O.
 const BLOCK: usize = 4096;
-/// Where the claim is.
+/// Offset of the claim.
 const CLAIM: u64 = 0;
-/// Where the sign of life is.
+/// Offset of the sign of life.
 const LIFE: u64 = BLOCK as u64;
 
-/// How to protect a target against two nodes that open it.
+/// Options to protect a target against two nodes that open it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MmpOptions {
-    /// How often the holder says that it lives. Who takes over from a dead holder waits for five, from one that closed the
-    /// target for one. The same on all nodes, or the longest counts.
+    /// Interval of the holder's signs of life. A node that takes over from a dead holder waits for five intervals, from
+    /// one that closed the target for one. The same on all nodes; otherwise the longest counts.
     pub interval: Duration,
-    /// Name of this node, for people.
+    /// Readable name of this node.
     pub node: String,
     /// A random number of this opening, not 0.
     pub holder: u64,
 }
 
-/// What is known of a target's protection.
+/// State of a target's protection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MmpStatus {
-    /// Our last sign of life.
+    /// The last sign of life of this holder.
     pub record: Record,
-    /// Who has the target, if it was lost.
+    /// Name of the node that has the target, if it was lost.
     pub lost_to: Option<String>,
 }
 
@@ -56,7 +56,7 @@ struct Shared {
     file: BlockFile,
     clock: Clock,
     state: Mutex<State>,
-    /// The lease was renewed or lost, or the thread shall end.
+    /// Notified when the lease was renewed or lost, or the thread must end.
     changed: Condvar,
 }
 
@@ -76,8 +76,8 @@ impl Clock {
 }
 
 impl Mmp {
-    /// Takes the target in `dir` over, which takes a while, or says who has it. Blocks. When the lease is lost later,
-    /// `on_lost` is called with who has it, once.
+    /// Takes over the target in `dir`, which takes a while; the error names the node that has it. Blocks. If the lease
+    /// is lost later, `on_lost` is called once, with the name of the new holder.
     pub(super) fn claim(
         dir: &Path,
         options: &MmpOptions,
@@ -115,17 +115,17 @@ impl Mmp {
         Ok(Mmp { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Whether the target may be changed now.
+    /// Returns whether the target may be changed now.
     pub(super) fn is_valid(&self) -> bool {
         self.shared.state.lock().lease.is_valid(self.shared.clock.now())
     }
 
-    /// Whether another node has the target.
+    /// Returns whether another node has the target.
     pub(super) fn is_lost(&self) -> bool {
         self.shared.state.lock().lease.lost().is_some()
     }
 
-    /// Waits until the target may be changed; false if it never may again. Blocks.
+    /// Waits until the target may be changed. Returns false if it never may again. Blocks.
     pub(super) fn wait_valid(&self) -> bool {
         let mut state = self.shared.state.lock();
         loop {
@@ -190,7 +190,7 @@ impl Shared {
             }
             drop(state);
             if let Err(e) = self.update() {
-                // The storage may come back. Until then nothing is changed, as the lease ends by itself.
+                // The storage may come back. Until then nothing is changed, because the lease ends by itself.
                 tracing::warn!("{}: {e}", self.file.path.display());
                 std::thread::sleep(Duration::from_millis(100));
             }
@@ -202,10 +202,10 @@ impl Shared {
         }
     }
 
-    /// One sign of life. The lock is not held meanwhile: the storage may be slow.
+    /// Gives one sign of life. The lock is not held meanwhile, because the storage may be slow.
     fn update(&self) -> io::Result<()> {
         let read = self.clock.now();
-        // Damage can only be somebody else's doing.
+        // Only another node can have damaged the claim.
         let claim = self.file.read(CLAIM)?.unwrap_or_default();
         let Some(next) = self.state.lock().lease.handle_read(&claim) else { return Ok(()) };
         self.file.write(LIFE, &next)?;
@@ -218,7 +218,7 @@ impl Shared {
 struct BlockFile {
     file: File,
     path: PathBuf,
-    /// Whether it goes around the page cache; where it can't, it is dropped from it before each read.
+    /// True if it bypasses the page cache; otherwise it is dropped from the cache before each read.
     direct: bool,
 }
 
@@ -227,7 +227,7 @@ impl BlockFile {
         let path = dir.join(FILE);
         let len = path.metadata().map_or(0, |m| m.len());
         if len < LIFE + BLOCK as u64 {
-            // Its blocks are allocated once and for all: later writes change no metadata.
+            // The blocks are allocated once and for all, so that later writes change no metadata.
             let file = File::options().create(true).truncate(false).write(true).open(&path)?;
             file.write_all_at(&[0; 2 * BLOCK][len as usize..], len)?;
             file.sync_all()?;
@@ -286,7 +286,7 @@ mod tests {
         let begin = Instant::now();
         let second = claim(dir.path(), 2).unwrap();
         assert!(begin.elapsed() < 3 * I, "it was free");
-        // As a crash: nobody is told.
+        // Like a crash: the blocks are not changed.
         drop(second);
         let begin = Instant::now();
         claim(dir.path(), 3).unwrap();

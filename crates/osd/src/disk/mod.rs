@@ -1,8 +1,8 @@
 //! The device on a real file system: a directory with
 //!
-//! - `format`: who the target is ([`Label`]);
+//! - `format`: the identity of the target ([`Label`]);
 //! - `lock`: locked while the target is open, so that no two processes open it;
-//! - `mmp`: who has the target, where several nodes can reach it (multi-mount protection);
+//! - `mmp`: the holder of the target, where several nodes can reach it (multi-mount protection);
 //! - `data/00` to `data/ff`: object files, sparse, named by FID and part, spread by a hash of the FID;
 //! - `index/data.mdb`, `index/durable`: the index store, LMDB;
 //!
@@ -72,15 +72,15 @@ pub struct DiskOsd {
     committer: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// How many parts the objects of a target in `dir` should have: several, or one where a head moves, for what is next to
-/// each other in an object should be so on the disk. See [`Label::parts`].
+/// Number of parts that the objects of a target in `dir` should have: several, or one on a disk with a moving head,
+/// because neighbouring data of an object should be neighbours on such a disk. See [`Label::parts`].
 pub fn suitable_parts(dir: &Path) -> u32 {
     let existing = dir.ancestors().find_map(|dir| File::open(dir).ok());
     if existing.is_some_and(|dir| calls::is_rotational(&dir)) { 1 } else { PARTS_MAX }
 }
 
 impl DiskOsd {
-    /// Opens the target in `dir`, at its last durable commit. Tables that are not there yet are made. Blocks.
+    /// Opens the target in `dir`, at its last durable commit. Missing tables are made. Blocks.
     pub fn open(dir: &Path, tables: &[Table], options: DiskOptions) -> Result<DiskOsd, OsdError> {
         sigbus::explain();
         let label = read_label(dir)?;
@@ -151,25 +151,25 @@ impl DiskOsd {
         Ok(DiskOsd { device, committer: Mutex::new(Some(thread)) })
     }
 
-    /// Waits until another node has taken the target over; false if the device is dropped before that.
+    /// Waits until another node has taken the target over. Resolves to false if the device is dropped before that.
     pub fn taken(&self) -> impl Future<Output = bool> + Send + use<> {
         let mut taken = self.device.taken.subscribe();
         async move { taken.wait_for(|taken| *taken).await.is_ok() }
     }
 
-    /// What multi-mount protection says, if it is on.
+    /// State of multi-mount protection, if it is on.
     pub fn mmp_status(&self) -> Option<MmpStatus> {
         self.device.mmp.as_ref().map(Mmp::status)
     }
 
-    /// Who the target is.
+    /// Label of the target.
     pub fn label(&self) -> &Label {
         &self.device.label
     }
 }
 
 impl Drop for DiskOsd {
-    /// As a crash: what is not committed is lost.
+    /// Like a crash: changes that are not committed are lost.
     fn drop(&mut self) {
         self.device.closed.store(true, Ordering::Release);
         self.device.commits.stop();
@@ -190,7 +190,7 @@ impl Osd for DiskOsd {
             if running.pages <= running.pages_max / 4 && !running.space.is_crowded(running.tree.taken(0)) {
                 return Ok(Box::new(DiskTransaction::new(self.device.clone(), running)));
             }
-            // The disk syncs more slowly than operations come: they wait for it.
+            // The disk syncs more slowly than operations come, so they wait for it.
             drop(running);
             self.device.commits.commit().await?;
         }
@@ -315,7 +315,7 @@ impl Osd for DiskOsd {
         if let Some(t) = thread {
             let _ = tokio::task::spawn_blocking(move || t.join()).await;
         }
-        // From here on the target may be opened again, whoever still has this handle.
+        // From here on the target may be opened again, even if others still have this handle.
         let mut running = self.device.running.lock().await;
         running.txn = None;
         running.index = None;
@@ -328,7 +328,7 @@ impl Osd for DiskOsd {
     }
 }
 
-/// Opens the journal, and has the index carry out what it says.
+/// Opens the journal, and lets the index carry out its records.
 fn recover(place: &Path, label: &Label, index: &Index, tables: &[Table]) -> Result<Journal, OsdError> {
     let mut txn = index.begin()?;
     let seq = match index.get(&txn, journal::TABLE, journal::SEQ)? {
@@ -356,7 +356,7 @@ fn recover(place: &Path, label: &Label, index: &Index, tables: &[Table]) -> Resu
     Ok(journal)
 }
 
-/// Takes the target over; when it is lost, the device stops.
+/// Takes the target over. If the lease is lost later, the device stops.
 fn claim(dir: &Path, options: &MmpOptions, device: Arc<OnceLock<Weak<Device>>>) -> Result<Mmp, OsdError> {
     Mmp::claim(dir, options, move |by| {
         if let Some(device) = device.get().and_then(Weak::upgrade) {

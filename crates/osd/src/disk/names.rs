@@ -1,13 +1,13 @@
-//! Where the files of objects are: named by FID, and by part if not the first, in directories that spread them.
+//! Names of the files of objects: by FID, and by part if not the first, in directories that spread them.
 
 use nacre_base::Fid;
 use nacre_base::hash::mix64;
 
-/// Directories that objects are spread over, lest one grows too large.
+/// Directories that objects are spread over, so that none grows too large.
 pub(super) const SHARDS: usize = 256;
 
-/// The directory of an object. Spreads them evenly whatever their FIDs' pattern. Frozen: it decides where objects are
-/// found.
+/// The directory of an object. Objects are spread evenly whatever the pattern of their FIDs. Frozen: it decides where
+/// objects are found.
 pub(super) fn shard_of(object: Fid) -> usize {
     (mix64(mix64(object.seq) ^ (u64::from(object.oid) << 32 | u64::from(object.ver))) % SHARDS as u64) as usize
 }
@@ -18,7 +18,7 @@ pub(super) fn file_name(object: Fid, part: usize) -> String {
     if part == 0 { format!("{seq:x}-{oid:x}-{ver:x}") } else { format!("{seq:x}-{oid:x}-{ver:x}.{part}") }
 }
 
-/// Whose file it is, and which part.
+/// The object and part of a file with this name.
 pub(super) fn parse_file_name(name: &str) -> Option<(Fid, usize)> {
     let (object, part) = match name.split_once('.') {
         Some((object, part)) => (object, part.parse().ok()?),
@@ -29,7 +29,7 @@ pub(super) fn parse_file_name(name: &str) -> Option<(Fid, usize)> {
     let oid = u32::from_str_radix(numbers.next()?, 16).ok()?;
     let ver = u32::from_str_radix(numbers.next()?, 16).ok()?;
     let object = Fid { seq, oid, ver };
-    // Only the one name that we would give it.
+    // Only the one name that `file_name` gives.
     (file_name(object, part) == name).then_some((object, part))
 }
 

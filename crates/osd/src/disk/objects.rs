@@ -26,27 +26,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use tokio::sync::{Semaphore, oneshot};
 
-/// Threads that requests may block at a time: those through the page cache, and all where there is no io_uring.
+/// Threads that requests may block at a time: requests through the page cache, and all requests where there is no
+/// io_uring.
 const BLOCKING_MAX: usize = 16;
 
 /// All objects of a target.
 pub(super) struct Objects {
     dir: PathBuf,
     parts: Parts,
-    /// Where it can be had.
+    /// The io_uring thread, if the kernel has io_uring.
     ring: Option<Ring>,
     threads: Arc<Semaphore>,
     gathering: Gathering,
-    /// Whether large and aligned reads go around the page cache.
+    /// True if large and aligned reads bypass the page cache.
     reads_direct: bool,
     cache: Mutex<Cache>,
     open_max: usize,
-    /// Parts with changes since the last commit. They stay open, so that an error of writing them back, which the
-    /// kernel tells once and to open files only, is not missed.
+    /// Parts with changes since the last commit. They stay open, because the kernel reports an error of writing them
+    /// back only once, and only to open files.
     unsynced: Mutex<FxHashMap<(Fid, usize), Arc<Part>>>,
     /// Shard directories in which files were made since the last commit.
     unsynced_shards: [AtomicBool; SHARDS],
-    /// Objects of which a crash has left parts without the first one, as far as anybody has looked.
+    /// Objects of which a crash has left parts without the first one, as far as they were found.
     remains: Mutex<BTreeSet<Fid>>,
     recorder: Arc<Recorder>,
 }
@@ -68,9 +69,9 @@ impl Drop for UnderWay {
 
 #[derive(Default)]
 struct Cache {
-    /// With the time of last use, counted in uses.
+    /// Open objects, with the time of last use, counted in uses.
     files: FxHashMap<Fid, (Arc<ObjectFile>, u64)>,
-    /// Parts of them that were open when they were last looked at.
+    /// Parts of these objects that were open at the last count.
     parts: usize,
     uses: u64,
     /// Removals begun and ended: an object opened while this changed may be gone, and must not enter the cache.
@@ -164,9 +165,9 @@ impl Objects {
         Ok(data)
     }
 
-    /// Writes all extents; true if so much is unsynced now that a commit should come soon. What goes through the page cache
-    /// does so in one job of one thread, whatever its extents: to hand a small one over costs more than to write it, and
-    /// the kernel's ring would hand over each.
+    /// Writes all extents. Returns true if so much is unsynced now that a commit should come soon. Extents that go
+    /// through the page cache are written in one job of one thread: handing over a small one costs more than writing
+    /// it, and the kernel's ring would hand over each.
     pub(super) async fn write(self: &Arc<Self>, object: Fid, extents: Vec<(u64, Payload)>) -> Result<bool, OsdError> {
         for (offset, data) in &extents {
             range_end(*offset, data.len() as u64)?;
@@ -255,7 +256,7 @@ impl Objects {
         let touched = self.parts.touched(&range);
         let f = file.clone();
         let punched = blocking("punch", move || {
-            // What is not a part's own is a hole in it already.
+            // A part already has holes where the other parts have their regions.
             let mut parts = touched.iter().filter_map(|n| f.part(n));
             parts.try_for_each(|part| calls::punch(part.for_io(false), range.clone()))
         });
@@ -279,7 +280,7 @@ impl Objects {
                 let part = f.part(n).ok_or(ErrorKind::NotFound)?;
                 calls::allocate(part.for_io(false), &range, mode)
             };
-            // The last piece first: it alone makes the object longer, and tells if files can't reach so far.
+            // The last piece first: it alone makes the object longer, and fails if files cannot reach so far.
             let last = range.end - 1;
             let last_start = (parts.region_end(last).saturating_sub(crate::REGION_BYTES)).max(range.start);
             let last_start = if parts.count() == 1 { range.start } else { last_start };
@@ -315,7 +316,7 @@ impl Objects {
         file.stat().map(Some).map_err(|e| OsdError::io("stat", &e))
     }
 
-    /// Makes one object's data durable. An error poisons the device: the caller sees to that.
+    /// Makes one object's data durable. The caller must poison the device on an error.
     pub(super) async fn sync(self: &Arc<Self>, object: Fid) -> Result<(), OsdError> {
         let Some(file) = self.existing(object).await? else { return Ok(()) };
         let synced = match &self.ring {
@@ -339,9 +340,10 @@ impl Objects {
                     (1..PARTS_MAX as usize).try_for_each(remove)?;
                 }
             }
-            // Last: an object without it is another one.
+            // Last, because an object without its first part is a new object.
             let removed = remove(0);
-            // Who opened it in between has put it into the cache by now, or will see that the number has changed.
+            // A task that opened the object in between has put it into the cache by now, or will see that the number
+            // has changed.
             this.forget(object);
             removed
         })
@@ -368,14 +370,14 @@ impl Objects {
         .await
     }
 
-    /// Takes over what must be synced for a commit: everything changed so far.
+    /// Takes over the parts and directories that a commit must sync: everything changed so far.
     pub(super) fn take_unsynced(&self) -> Unsynced {
         let parts = std::mem::take(&mut *self.unsynced.lock());
         let shards = (0..SHARDS).filter(|s| self.unsynced_shards[*s].swap(false, Ordering::AcqRel));
         Unsynced { parts: parts.into_values().collect(), shards: shards.map(|s| self.shard(s)).collect() }
     }
 
-    /// Begins to read a range of a part, if the part is there.
+    /// Begins to read a range of a part, if the part exists.
     fn begin_read(&self, part: Option<&Arc<Part>>, range: &Range<u64>) -> Option<PartRead> {
         let (part, len) = (part?.clone(), range.end - range.start);
         let aligned = range.start.is_multiple_of(DIRECT_IO_ALIGNMENT as u64);
@@ -390,7 +392,8 @@ impl Objects {
         run_blocking(move || calls::read_all(part.for_io(direct), offset, buf)).await
     }
 
-    /// Notes a completed change. It must not be noted before: a sync that ran meanwhile would not have covered it.
+    /// Records a completed change. It must not be recorded before, because a sync that ran meanwhile would not have
+    /// covered it.
     fn changed(&self, object: Fid, file: &ObjectFile, parts: PartSet) -> bool {
         let mut unsynced = self.unsynced.lock();
         for (n, part) in parts.iter().filter_map(|n| Some((n, file.part(n)?))) {
@@ -420,14 +423,16 @@ impl Objects {
         }
     }
 
-    /// Makes the missing ones of these parts; false if the object was removed.
+    /// Makes the missing ones of these parts. Returns false if the object was removed.
     fn make_parts(&self, object: Fid, file: &ObjectFile, parts: PartSet) -> io::Result<bool> {
-        // Whatever has the name is left from before a crash, or the object would have been opened with it.
+        // An existing file of this name is left from before a crash; otherwise the object would have been opened with
+        // it.
         let made = file.make(parts, |part| {
             self.open_path(OpenOptions::new().create(true).truncate(true).mode(MODE), &self.path(object, part))
         })?;
         if made {
-            // Not before: a commit that ran meanwhile would not have covered the new names and the first part's mark.
+            // Recorded only now, because a commit that ran meanwhile would not have covered the new names and the first
+            // part's mark.
             self.unsynced_shards[shard_of(object)].store(true, Ordering::Release);
             self.changed(object, file, PartSet::FIRST);
         }
@@ -463,7 +468,7 @@ impl Objects {
                     return Ok(None);
                 }
                 first = self.open_path(options.create(true), &path);
-                // Not before: a commit that ran meanwhile would not have covered the new name.
+                // Recorded only now, because a commit that ran meanwhile would not have covered the new name.
                 self.unsynced_shards[shard_of(object)].store(true, Ordering::Release);
             }
             let file = Arc::new(self.with_existing_parts(object, first?)?);
@@ -474,7 +479,7 @@ impl Objects {
                 if cache.parts >= self.open_max {
                     cache.evict(self.open_max - self.open_max / 8);
                 }
-                // Who opened it at the same time may have been first: one for all.
+                // Another task may have opened the object at the same time and been first: all use that one.
                 let parts = file.parts().count();
                 let entry = cache.files.entry(object).or_insert((file, now)).0.clone();
                 cache.parts += parts;
@@ -495,7 +500,7 @@ impl Objects {
         Ok(file)
     }
 
-    /// Opens a file, if need be at the cost of others that are open.
+    /// Opens a file, if need be by closing others.
     fn open_path(&self, options: &mut OpenOptions, path: &Path) -> io::Result<File> {
         options.read(true).write(true);
         match options.open(path) {
@@ -531,7 +536,7 @@ impl Objects {
 }
 
 impl Cache {
-    /// Keeps the most recently used, up to `keep` parts, and those in use: of an object there must not be two.
+    /// Keeps the most recently used objects, up to `keep` parts, and those in use, because no object may be open twice.
     fn evict(&mut self, keep: usize) {
         let mut used: Vec<(u64, usize)> = self.files.values().map(|(f, used)| (*used, f.parts().count())).collect();
         used.sort_unstable_by(|a, b| b.cmp(a));
@@ -550,7 +555,7 @@ impl Cache {
 struct PartRead {
     part: Arc<Part>,
     direct: bool,
-    /// `None` where there is no ring.
+    /// `None` if there is no ring.
     outcome: Option<Outcome<AlignedBuf>>,
     #[expect(dead_code, reason = "held until the data is there")]
     under_way: UnderWay,
@@ -582,7 +587,7 @@ fn submit_read(ring: &Ring, part: &Arc<Part>, direct: bool, range: &Range<u64>) 
     outcome
 }
 
-/// Where a range is read to: of whole blocks for a direct read, as its memory is anyway.
+/// The buffer for a range; of whole blocks for a direct read, as its memory is anyway.
 fn read_buffer(direct: bool, range: &Range<u64>) -> AlignedBuf {
     let len = (range.end - range.start) as usize;
     AlignedBuf::for_overwrite(if direct { len.next_multiple_of(DIRECT_IO_ALIGNMENT) } else { len })
@@ -607,7 +612,7 @@ async fn sync_by_ring(ring: &Ring, file: &ObjectFile) -> io::Result<()> {
     synced
 }
 
-/// What is said when making data durable failed.
+/// Name of the action in errors of making data durable.
 pub(super) const SYNC: &str = "syncing object data";
 
 async fn received<T>(outcome: Outcome<T>) -> io::Result<T> {

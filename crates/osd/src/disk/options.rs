@@ -1,4 +1,4 @@
-//! How a device on disk behaves.
+//! Options of a device on disk.
 
 use super::mmp::MmpOptions;
 use crate::space::SpaceLimits;
@@ -15,7 +15,7 @@ pub enum IoEngine {
     Threads,
 }
 
-/// How a device on disk behaves.
+/// Options of a device on disk.
 #[derive(Clone, Debug)]
 pub struct DiskOptions {
     /// The longest time between a change and its commit.
@@ -26,9 +26,9 @@ pub struct DiskOptions {
     /// Space that object data must leave free, so that the index can always commit: a target that is full refuses
     /// writes, and goes on. By default 256 MiB, but at most a 32nd of the file system.
     pub reserve_bytes: Option<u64>,
-    /// What the index keeps for removals.
+    /// Space that the index keeps for removals.
     pub space: SpaceLimits,
-    /// The most that the index's file may grow to, if not all of the file system.
+    /// Largest size of the index's file, if less than the file system.
     pub index_max_bytes: u64,
     /// Object files kept open, the parts of an object counted each. One may take two descriptors.
     pub open_files_max: usize,
@@ -36,13 +36,14 @@ pub struct DiskOptions {
     pub map_headroom_bytes: u64,
     /// How requests for object data reach the kernel.
     pub io_engine: IoEngine,
-    /// Whether large aligned requests bypass the page cache; where a head moves, of writes only the largest do.
+    /// True if large aligned requests bypass the page cache; on a disk with a moving head only the largest writes do.
     pub direct_io: bool,
     /// Protection against several nodes that open the target, where that can happen.
     pub mmp: Option<MmpOptions>,
-    /// Of a target with a journal: the longest time between two flushes of its index, and the most changes.
+    /// For a target with a journal: the longest time between two flushes of its index.
     pub checkpoint_interval: Duration,
-    /// See `checkpoint_interval`. It bounds the memory of the running transaction, and what opening has to do again.
+    /// For a target with a journal: the most changes between two flushes of its index. It bounds the memory of the
+    /// running transaction, and the work of opening.
     pub checkpoint_changes: u64,
     /// The process's fault points, in front of the steps of a commit: `osd.commit` (object data), `osd.commit.index`,
     /// `osd.commit.tell` (callbacks). Fail poisons the device as a failed sync does.

@@ -1,5 +1,5 @@
-//! How the extents of a write are cut: at the borders of parts, and into what goes straight to the disk and what goes
-//! through the page cache.
+//! Cuts the extents of a write: at the borders of parts, and into pieces that go straight to the disk and pieces that
+//! go through the page cache.
 
 use crate::parts::{Gathering, Parts};
 use nacre_base::Payload;
@@ -11,11 +11,12 @@ pub(super) struct Piece {
     pub(super) part: usize,
     pub(super) offset: u64,
     pub(super) data: Payload,
-    /// Straight to the disk.
+    /// True if the piece goes straight to the disk.
     pub(super) direct: bool,
 }
 
-/// What is to be written where: neighbours together, cut where parts begin, and what can go straight to the disk cut out.
+/// The pieces of a write: neighbours joined, cut where parts begin, and with runs that can go straight to the disk cut
+/// out.
 pub(super) fn pieces(extents: Vec<(u64, Payload)>, parts: Parts, gathering: Gathering) -> Vec<Piece> {
     let bytes: usize = extents.iter().map(|(_, data)| data.len()).sum();
     let mut runs: Vec<(u64, Payload)> = Vec::new();
@@ -50,7 +51,7 @@ pub(super) fn pieces(extents: Vec<(u64, Payload)>, parts: Parts, gathering: Gath
     pieces
 }
 
-/// Whether memory is as direct I/O needs it.
+/// Returns whether the memory is aligned as direct I/O needs it.
 fn is_aligned(data: &Payload) -> bool {
     let aligned = |n: usize| n.is_multiple_of(DIRECT_IO_ALIGNMENT);
     data.pieces().iter().all(|p| aligned(p.as_ptr() as usize) && aligned(p.len()))

@@ -1,5 +1,5 @@
 //! The io_uring thread: takes reads, writes and syncs of object files, keeps as many under way as the ring holds, and
-//! finishes what the kernel did in part. One system call serves many requests under load.
+//! continues requests that the kernel has done in part. One system call serves many requests under load.
 #![allow(clippy::disallowed_methods)] // An IO edge: the thread that talks to the kernel's ring.
 
 use super::calls::{REQUEST_BYTES_MAX, pieces};
@@ -24,28 +24,28 @@ const DEPTH: u32 = 128;
 /// `user_data` of the read that wakes the thread.
 const WAKE: u64 = u64::MAX;
 
-/// A handle on the thread; dropping it ends the thread after what it has taken on.
+/// A handle on the thread. Dropping it ends the thread after the requests that it has taken on.
 pub(super) struct Ring {
     queue: Arc<Queue>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What is asked of the thread.
+/// A request to the thread.
 pub(super) enum Request {
-    /// Fill `buf` from `offset`; it comes back as long as what was read.
+    /// Fill `buf` from `offset`. The returned buffer is as long as the data that was read.
     Read { file: Arc<Part>, direct: bool, offset: u64, buf: AlignedBuf, reply: Reply<AlignedBuf> },
     /// Write all of `data` at `offset`.
     Write { file: Arc<Part>, direct: bool, offset: u64, data: Payload, reply: Reply<()> },
-    /// Make the file's data durable, and what else is known of it unless `data_only`.
+    /// Make the file's data durable, and also its metadata unless `data_only`.
     Sync { file: Arc<Part>, data_only: bool, reply: Reply<()> },
 }
 
-/// Where the outcome goes. Nobody may be there any more; the request is finished all the same.
+/// Receiver of the outcome. It may be gone; the request is finished all the same.
 pub(super) type Reply<T> = oneshot::Sender<io::Result<T>>;
 
 impl Request {
-    /// Panics if a request that goes around the page cache does not have whole blocks. In front of the thread: what the
-    /// kernel has in hand there must not go.
+    /// Panics if a direct request does not have whole blocks. Called before the request reaches the thread, because a
+    /// panic there would free memory that the kernel is using.
     fn assert_aligned(&self) {
         let (offset, len) = match self {
             Request::Read { direct: true, offset, buf, .. } => (*offset, buf.len()),
@@ -59,7 +59,7 @@ impl Request {
 
 struct Queue {
     incoming: Mutex<Vec<Request>>,
-    /// Whether a wake-up is on its way, so that one is enough for many requests.
+    /// True if a wake-up is on its way, so that one is enough for many requests.
     woken: AtomicBool,
     stop: AtomicBool,
     /// An eventfd that the ring always reads.
@@ -116,12 +116,12 @@ impl Queue {
     }
 }
 
-/// A request with what the kernel reads while it runs.
+/// A request with the memory that the kernel reads while it runs.
 struct Running {
     request: Request,
     /// Bytes transferred so far.
     done: usize,
-    /// Of a write: pieces not yet written. Its heap memory must not change while the kernel has it.
+    /// For a write, the pieces not yet written. Its heap memory must not change while the kernel has it.
     pieces: Vec<libc::iovec>,
 }
 
@@ -133,7 +133,7 @@ struct Driver {
     ring: IoUring,
     queue: Arc<Queue>,
     running: Slab<Running>,
-    /// Taken on, but not yet with the kernel.
+    /// Requests taken on, but not yet given to the kernel.
     backlog: VecDeque<Running>,
 }
 
@@ -147,16 +147,16 @@ impl Driver {
             let incoming = std::mem::take(&mut *self.queue.incoming.lock());
             self.backlog.extend(incoming.into_iter().map(|request| Running { request, done: 0, pieces: Vec::new() }));
             self.start_backlog();
-            // The buffers must outlive what the kernel does with them, so wait for the last completion.
+            // The kernel may still use the buffers, so wait for the last completion.
             if stop && !waking && self.running.is_empty() && self.backlog.is_empty() {
                 return;
             }
             match self.ring.submit_and_wait(1) {
                 Ok(_) => {}
-                // Completions first: then there is room again.
+                // Handle completions first: then there is room again.
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
                 Err(e) => {
-                    // Should not happen to a ring that was set up. What the kernel has must stay, so keep trying.
+                    // Should not happen to a ring that was set up. The kernel's requests must stay, so keep trying.
                     tracing::error!("io_uring: {e}");
                     std::thread::sleep(Duration::from_millis(100));
                 }
@@ -188,7 +188,7 @@ impl Driver {
         }
     }
 
-    /// Gives the kernel what is left of a request.
+    /// Gives the kernel the rest of a request.
     fn start(&mut self, running: Running) {
         let entry = self.running.vacant_entry();
         let id = entry.key();
@@ -241,7 +241,7 @@ impl Running {
         }
     }
 
-    /// Judges one completion: done, failed, or to be continued.
+    /// Decides on one completion: done, failed, or to be continued.
     fn handle_result(&mut self, result: i32) -> Next {
         if result < 0 {
             return match -result {
@@ -297,7 +297,7 @@ mod tests {
         running(|file| Request::Read { file, direct, offset: 0, buf, reply: oneshot::channel().0 })
     }
 
-    /// `None` if it goes on, else the outcome.
+    /// Outcome of a completion; `None` if the request goes on.
     fn outcome(r: &mut Running, result: i32) -> Option<Result<usize, i32>> {
         match r.handle_result(result) {
             Next::Again => None,

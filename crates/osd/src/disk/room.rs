@@ -1,5 +1,5 @@
-//! The room that a device has: when it refuses data, and where the index's file gets its space from, which is allocated ahead,
-//! in steps, as long as the file system has space.
+//! The space of a device: when it refuses data, and how the index's file gets its space, which is allocated ahead in
+//! steps while the file system has space.
 #![allow(clippy::disallowed_methods)] // An IO edge: asks the file system for space.
 
 use super::commit::Covered;
@@ -21,19 +21,19 @@ pub(super) const LEFT_BYTES: u64 = 1 << 20;
 const STEP_MAX_PAGES: u64 = (16 << 20) / PAGE;
 const STEP_MIN_PAGES: u64 = (1 << 20) / PAGE;
 const STEP_FRACTION: u64 = 64;
-/// If there is no space for a step, the index takes what there is, in multiples of this.
+/// If there is no space for a step, the index takes the space that is left, in multiples of this.
 const LAST_STEP_PAGES: u64 = 64;
-/// Space in the index that a file takes, about.
+/// Approximate space in the index for one file.
 const RECORD_BYTES: u64 = 512;
 /// Space that is kept for the index by default.
 const RESERVE_BYTES: u64 = 256 << 20;
-/// Data written between two looks at the free space.
+/// Data written between two readings of the free space.
 const SPACE_CHECK_BYTES: u64 = RESERVE_BYTES / 4;
 
 /// Pages of an index that was just opened.
 pub(super) fn measure(index: &Index, tree: &TreeUse, limits: SpaceLimits) -> Space {
     let reached = index.pages_reached();
-    // Pages that were never written have no place yet.
+    // Pages that were never written are not allocated yet.
     let allocated = match index.allocate(reached) {
         Ok(()) => reached.max(index.pages_on_disk()),
         Err(_) => index.pages_on_disk(),
@@ -42,7 +42,7 @@ pub(super) fn measure(index: &Index, tree: &TreeUse, limits: SpaceLimits) -> Spa
 }
 
 impl Running {
-    /// Begins to count anew, because a transaction was ended and the next one begun.
+    /// Resets the counts, because a transaction was ended and the next one begun.
     pub(super) fn begin_counting(&mut self, index: &Index, shapes: Vec<Shape>) {
         let taken = self.tree.pages();
         self.tree = TreeUse::new(shapes);
@@ -57,7 +57,7 @@ impl Running {
 }
 
 impl Device {
-    /// Lets the index grow ahead of need. Also notices that the file system has become larger.
+    /// Lets the index grow ahead of need. Also notices if the file system has become larger.
     pub(super) fn grow_ahead(&self, running: &mut Running) {
         let wanted = running.space.wanted_growth(running.tree.pages(), self.growth_step);
         if wanted > 0 {
@@ -95,8 +95,8 @@ impl Device {
         self.records_free.store(running.space.free(taken) * PAGE, Ordering::Relaxed);
     }
 
-    /// Ends a transaction on a device that was just opened and is short of space: nobody knows what the last transaction before
-    /// the start has freed, and it can be used again only after the next one.
+    /// Ends a transaction on a device that was just opened and is short of space: it is not known which pages the last
+    /// transaction before the start has freed, and they can be used again only after the next one.
     pub(super) fn begin_settled(&self, running: &mut Running) -> Result<(), OsdError> {
         if running.space.can_grow() {
             return Ok(());
@@ -121,7 +121,7 @@ impl Device {
     /// Refuses data when only the reserve is left.
     pub(super) fn check_room(&self, len: u64) -> Result<(), OsdError> {
         let written = self.written.fetch_add(len, Ordering::Relaxed).saturating_add(len);
-        // Often enough that the reserve cannot be used up between two looks.
+        // Read often enough that the reserve cannot be used up between two readings.
         if written >= SPACE_CHECK_BYTES || self.space_low.load(Ordering::Relaxed) {
             self.check_space();
         }
@@ -131,7 +131,7 @@ impl Device {
         Ok(())
     }
 
-    /// Refuses to reserve more than there is: done part by part, it would fill the device before it failed.
+    /// Refuses to reserve more space than there is: done part by part, it would fill the device before it failed.
     pub(super) async fn check_allocation(&self, object: Fid, range: &Range<u64>) -> Result<(), OsdError> {
         let available = self.statfs()?.available_bytes;
         if range.end - range.start <= available {
@@ -158,7 +158,7 @@ impl Device {
     pub(super) fn statfs(&self) -> Result<StatFs, OsdError> {
         let fs = statfs(&self.lock.0)?;
         let reserve = self.options.reserve_bytes.unwrap_or(RESERVE_BYTES.min(fs.total_bytes / 32));
-        // The index may grow into what object data leaves.
+        // The index may grow into the space that object data leaves.
         let may_grow = self.index_growth_max(&fs);
         let of_index = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed).saturating_add(may_grow);
         let records_available_bytes = of_index(&self.records_available);
@@ -188,7 +188,7 @@ pub(super) fn statfs(file: &File) -> Result<StatFs, OsdError> {
         }
         fs.assume_init()
     };
-    // Some file systems have as many files as fit.
+    // Some file systems have no limit of files except their space.
     let (files_total, files_free) = if fs.f_files == 0 { (1 << 32, 1 << 32) } else { (fs.f_files, fs.f_favail) };
     Ok(StatFs {
         total_bytes: fs.f_blocks.saturating_mul(fs.f_frsize),

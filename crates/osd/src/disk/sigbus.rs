@@ -1,16 +1,17 @@
-//! A page of a mapped file that cannot be read is no error that a call returns, but SIGBUS. LMDB reads its file so: a disk that
-//! fails there ends the process, with a sentence that names the file, because nobody knows who holds what at that point.
+//! Explains the end of the process when a page of a mapped file cannot be read. That is not an error that a call
+//! returns, but SIGBUS, and LMDB reads its file so. The process ends with a sentence that names the file, because
+//! nobody knows which locks are held at that point.
 
 use std::sync::Once;
 
-/// Has the process say why it ends. To be called before a file is mapped.
+/// Makes the process say why it ends. Must be called before a file is mapped.
 pub(super) fn explain() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         // SAFETY: sigaction is plain data for which zero is a valid value.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = handle as *const () as usize;
-        // The second time, which comes as soon as the handler returns, it ends the process.
+        // The second signal, which comes as soon as the handler returns, ends the process.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_RESETHAND;
         // SAFETY: a live structure, and a handler that calls nothing but open, read, write and close.
         unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) };
@@ -48,7 +49,7 @@ fn read_maps(mut take: impl FnMut(u8)) {
     unsafe { libc::close(fd) };
 }
 
-/// Longest name that is said whole.
+/// Longest name that is printed whole.
 const NAME_MAX: usize = 512;
 
 /// Looks for the file that is mapped at an address, in lines `start-end rwxp offset dev inode /name` taken byte by byte.
@@ -56,7 +57,7 @@ struct Search {
     address: u64,
     /// The line's first and second number, as far as they were read.
     range: [u64; 2],
-    /// Which of them is being read; 2: neither.
+    /// Index of the number that is being read; 2 after both.
     at: usize,
     name: [u8; NAME_MAX],
     len: usize,
@@ -125,7 +126,7 @@ mod tests {
         assert_eq!((file_at(0x2000), file_at(0x5000), file_at(0)), (None, None, None));
     }
 
-    /// A file that was cut is to its mapping what a disk is that cannot read.
+    /// A truncated file acts on its mapping as a disk does that cannot be read.
     #[test]
     fn a_page_that_cannot_be_read_ends_the_process_with_the_name_of_its_file() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The conformance suite on real files, with io_uring and without, and what only a real device can show: crashes of
+//! The conformance suite on real files, with io_uring and without, and tests that only a real device allows: crashes of
 //! real processes, two openings at once, full file systems, failing syncs.
 
 use super::*;
@@ -414,7 +414,7 @@ fn targets_of_version_1_keep_one_file_for_each_object() {
             osd.write(fid(1), n * 5 * R, vec![1; 2 * R as usize].into()).await.unwrap();
             assert_eq!(files_of(&path, fid(1)), [(names::file_name(fid(1), 0), (n * 5 + 2) * R)]);
             assert_eq!(osd.read(fid(1), R, 1).await.unwrap().to_bytes(), vec![1]);
-            // What looks like a part is none here.
+            // A file that looks like a part is no part here.
             std::fs::write(path.join("data/07").join("1-1-0.3"), "x").unwrap();
             assert_eq!(osd.list_objects().await.unwrap(), [fid(1)]);
             osd.close().await.unwrap();
@@ -426,7 +426,7 @@ fn targets_of_version_1_keep_one_file_for_each_object() {
 fn parts_that_a_crash_left_behind_are_found_and_never_read() {
     let (_dir, path) = target();
     block_on(async {
-        // The names of two parts were durable, what says that they are parts was not.
+        // The names of two parts were durable; the mark that the object has parts was not.
         let leave = |o, part, with: &str| {
             let dir = path.join(format!("data/{:02x}", names::shard_of(o)));
             std::fs::write(dir.join(names::file_name(o, part)), with.repeat(2 * R as usize)).unwrap();
@@ -456,16 +456,16 @@ fn a_reservation_that_does_not_fit_takes_nothing() {
     });
 }
 
-/// Where the child of the next test finds its target.
+/// Variable that tells the child of the next test where its target is.
 const CHILD_DIR: &str = "NACRE_OSD_CRASH_TARGET";
 
-/// Where operation `n` writes: in all parts of its object.
+/// Offset at which operation `n` writes: in all parts of its object.
 fn place(n: u64) -> u64 {
     n * 8 + n % 11 * R
 }
 
 /// Not a test by itself: the process that is killed. Operation n sets a counter, adds record n, removes an older one
-/// and writes an object; what a commit has acknowledged is printed.
+/// and writes an object; acknowledged operations are printed.
 #[test]
 #[ignore = "run by a_killed_process_leaves_a_prefix_with_all_that_was_acknowledged"]
 fn crash_child() {
@@ -577,7 +577,7 @@ mod multi_mount_protection {
         assert!(took(3, true) >= 5 * INTERVAL);
     }
 
-    /// As on two hosts that do not see each other's file locks: the second opening is of a link to the same files.
+    /// Like two hosts that do not see each other's file locks: the second opening is of a link to the same files.
     #[test]
     fn where_locks_do_not_reach_a_second_node_is_refused_and_an_overtaken_one_stops() {
         let (dir, path) = target();
@@ -590,7 +590,7 @@ mod multi_mount_protection {
             let first = open(&path, protected(1));
             let refused = DiskOsd::open(&other_host, TABLES, protected(2)).err().unwrap();
             assert_eq!(refused, OsdError::HeldBy { path: other_host.clone(), node: "node1".into() });
-            // What a holder finds that was suspended for so long that another one came.
+            // The claim that a holder finds after it was suspended for so long that another one came.
             let usurper = MmpRecord { holder: 2, count: 0, interval: INTERVAL, node: "node2".into() };
             let mut block = [0; 4096];
             block[..512].copy_from_slice(&usurper.encode());

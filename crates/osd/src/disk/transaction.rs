@@ -12,17 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::OwnedMutexGuard;
 
-/// The guard: has the turn until it is finished or dropped.
+/// The guard of an operation, which has the turn until the guard is finished or dropped.
 pub(super) struct DiskTransaction {
     device: Arc<Device>,
     running: OwnedMutexGuard<Running>,
     /// Callbacks of the running transaction when the turn began; those after are this operation's.
     callbacks_before: usize,
-    /// The same of data that it is waited for.
+    /// Number of pending data when the turn began.
     pending_before: usize,
-    /// The same of the journal's next record.
+    /// Bytes of the journal's next record when the turn began.
     logged_before: usize,
-    /// The same of pages that the running transaction has taken.
+    /// Pages that the running transaction had taken when the turn began.
     pages_before: u64,
     claim: Claim,
     changed: bool,
@@ -49,7 +49,7 @@ impl DiskTransaction {
         }
     }
 
-    /// Keeps what a change will replace; whether there is anything.
+    /// Logs the value that a change will replace. Returns whether there is one.
     fn log_old(&mut self, table: Table, key: &[u8]) -> Result<bool, OsdError> {
         let (index, txn, undo) = self.running.open_mut()?;
         let found = index.get(txn, table, key).map(|old| {
@@ -59,17 +59,17 @@ impl DiskTransaction {
         self.checked(found)
     }
 
-    /// Accounts for a change before it is made. Half of the room is for taking changes back.
+    /// Accounts for a change before it is made. Half of the room is kept for undoing changes.
     fn reserve(&mut self, table: Table, key: &[u8], value_len: usize) -> Result<(), OsdError> {
         let own_pages = pages_of_its_own(key.len(), value_len.max(self.running.undo.last_value_len()));
-        // To take the change back, what it replaced is written again.
+        // Undoing the change writes the replaced value again.
         let pages = self.running.pages + Index::pages_of_change(value_len.max(self.running.undo.last_value_len()));
         let refused = match pages > self.running.pages_max / 2 {
             true => Err(OsdError::TransactionTooLarge),
             false => self.make_room(table, own_pages),
         };
         if refused.is_err() {
-            // Nothing is changed that would have to be taken back.
+            // Nothing was changed that would have to be undone.
             self.running.undo.pop();
             return refused;
         }
@@ -80,7 +80,8 @@ impl DiskTransaction {
         Ok(())
     }
 
-    /// Refuses a change that there is no space for, or only such that the operation may not use. `own_pages`: of the value.
+    /// Refuses a change if there is no space for it, or only space that the operation may not use. `own_pages` are
+    /// those of the value.
     fn make_room(&mut self, table: Table, own_pages: u64) -> Result<(), OsdError> {
         let (claim, is_first) = (self.claim, !self.changed);
         let running = &mut *self.running;
@@ -100,12 +101,12 @@ impl DiskTransaction {
                 "the reserve is used up, so that even what frees space is refused: make the target's file system larger"
             );
         }
-        // It may be that there is space, but not known yet.
+        // There may be space that is not known yet.
         self.device.commits.hint();
         Err(OsdError::Io { what: "changing a record", errno: Errno::ENOSPC })
     }
 
-    /// Keeps a change that was made for the journal, if there is one.
+    /// Logs a change that was made for the journal, if there is one.
     fn log(&mut self, table: Table, key: &[u8], value: Option<&[u8]>) {
         if let Some(logging) = &mut self.running.logging {
             logging.changes.push(table, key, value);
@@ -157,7 +158,7 @@ impl Running {
         Ok((index, self.txn.as_mut().ok_or(OsdError::Closed)?, &mut self.undo))
     }
 
-    /// Counts a change that was made: a record with so many pages of its own was put, or without, one was removed.
+    /// Counts a change that was made: a record with `own_pages` was put, or, without them, a record was removed.
     fn count_change(&mut self, table: Table, own_pages: Option<u64>) -> Result<(), OsdError> {
         let (index, txn) = self.open()?;
         let t = index.position(table);
@@ -249,7 +250,7 @@ impl Drop for DiskTransaction {
             if let Some(logging) = &mut self.running.logging {
                 logging.changes.truncate(self.logged_before);
             }
-            // Even if the device is closing, for it commits once more.
+            // Undone even if the device is closing, because it commits once more.
             if !self.device.poisoned.load(Ordering::Acquire)
                 && let Err(e) = self.undo()
             {

@@ -1,6 +1,6 @@
-//! An upper bound of the pages that the running transaction has taken, computed from the shapes of the tables. The library does not say
-//! which pages it has copied; but of each level of a table it copies at most one page and its neighbour for each change,
-//! never more than there were, and pages that were added are in the table's counts.
+//! An upper bound of the pages that the running transaction has taken, computed from the shapes of the tables. The
+//! library does not report which pages it has copied; but on each level of a table it copies at most one page and its
+//! neighbour for each change, never more pages than there were, and the table's counts include added pages.
 
 use crate::space::{Cost, PAGE, Taken};
 
@@ -24,7 +24,7 @@ struct TableUse {
     now: Shape,
     /// Pages touched on each level: one by a change, two by a removal, which may merge a page with its neighbour.
     touched: u64,
-    /// Pages that splits have added; those that were merged away do not make up for them.
+    /// Pages that splits have added; pages that were merged away are not subtracted.
     added: u64,
     /// Pages of large values.
     large: u64,

@@ -1,9 +1,9 @@
-//! The log that takes the changes of one operation back.
+//! The log for undoing the changes of one operation.
 
 use crate::Table;
 use std::ops::Range;
 
-/// What an operation's changes replaced, in one buffer that the next operation uses again.
+/// The values that an operation's changes replaced, in one buffer that the next operation uses again.
 #[derive(Default)]
 pub(super) struct UndoLog {
     pub(super) bytes: Vec<u8>,

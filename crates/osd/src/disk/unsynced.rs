@@ -1,4 +1,4 @@
-//! What a commit makes durable before the index: parts of objects, and the directories of new ones.
+//! The data that a commit makes durable before the index: parts of objects, and the directories of new ones.
 #![allow(clippy::disallowed_methods)] // An IO edge: syncs files, on threads.
 
 use super::file::Part;
@@ -7,7 +7,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What a commit syncs before the index.
+/// Parts and directories that a commit syncs before the index.
 pub(super) struct Unsynced {
     pub(super) parts: Vec<Arc<Part>>,
     pub(super) shards: Vec<PathBuf>,
@@ -21,7 +21,7 @@ impl Unsynced {
         self.parts.is_empty() && self.shards.is_empty()
     }
 
-    /// Makes it all durable. Blocks.
+    /// Makes all of them durable. Blocks.
     pub(super) fn sync(self) -> io::Result<()> {
         in_parallel(&self.parts, |part| part.sync())?;
         in_parallel(&self.shards, |path| File::open(path)?.sync_all())

@@ -1,5 +1,5 @@
-//! The index store in memory: ordered maps that hold the running state, and a log of what each change replaced since
-//! the last commit. The tail of the log undoes an operation, the whole of it a crash.
+//! The index store in memory: ordered maps that hold the running state, and a log of the values that each change
+//! replaced since the last commit. The end of the log undoes an operation, the whole log a crash.
 
 use crate::space::PAGE;
 use crate::{CommitCallback, Table, Visitor};
@@ -11,21 +11,21 @@ use std::ops::Bound;
 /// All tables of a device.
 pub(super) struct Index {
     tables: Vec<(Table, Records)>,
-    /// What changes since the last durable commit replaced, oldest first.
+    /// Values that changes since the last durable commit replaced, oldest first.
     undo: VecDeque<Replaced>,
     /// Changes ever made durable: the number of the first in `undo`.
     durable: u64,
-    /// Of operations finished since the last commit began, in order. In a mutex only to be `Sync`.
+    /// Callbacks of operations finished since the last commit began, in order. In a mutex only to be `Sync`.
     callbacks: Mutex<Vec<CommitCallback>>,
-    /// Keys and values written since the last commit began: what the commit will transfer.
+    /// Bytes of keys and values written since the last commit began, which the commit will transfer.
     bytes: u64,
     /// Changes of records since the last commit began, undone ones too.
     changed: u64,
-    /// Keys and values of all records, with what a tree needs for each.
+    /// Bytes of the keys and values of all records, with those that a tree needs for each.
     stored: u64,
 }
 
-/// What a record takes: pages of a tree are two thirds full.
+/// Bytes that a record takes, because the pages of a tree are two thirds full.
 fn stored_bytes(key: &[u8], value: &[u8]) -> u64 {
     (key.len() + value.len() + 16) as u64 * 3 / 2
 }
@@ -38,13 +38,13 @@ struct Replaced {
     value: Option<Bytes>,
 }
 
-/// What a commit covers.
+/// Changes that a commit covers.
 pub(super) struct Commit {
     /// Changes up to this number.
     pub(super) upto: u64,
-    /// To be called when they are durable.
+    /// Callbacks for when they are durable.
     pub(super) callbacks: Vec<CommitCallback>,
-    /// Size of what is written.
+    /// Bytes to be written.
     pub(super) bytes: u64,
     /// Changes of records among them.
     pub(super) changes: u64,
@@ -119,7 +119,7 @@ impl Index {
         self.durable + self.undo.len() as u64
     }
 
-    /// Takes back the newest changes until `changes` are left.
+    /// Undoes the newest changes until `changes` are left.
     pub(super) fn undo_to(&mut self, changes: u64) {
         while self.changes() > changes.max(self.durable) {
             let last = self.undo.pop_back().expect("a change that is not durable can be undone");
@@ -133,7 +133,7 @@ impl Index {
         }
     }
 
-    /// A record with this value, if there was one, takes no space any more.
+    /// A record with this value, if there was one, no longer takes space.
     fn forget(&mut self, key: &[u8], value: Option<&[u8]>) {
         let bytes = value.map_or(0, |value| stored_bytes(key, value));
         assert!(bytes <= self.stored, "a record of {bytes} bytes is gone, {} were stored", self.stored);
@@ -152,7 +152,7 @@ impl Index {
         self.callbacks.get_mut().extend(callbacks);
     }
 
-    /// Whether anything waits for a commit.
+    /// Returns whether anything waits for a commit.
     pub(super) fn is_dirty(&self) -> bool {
         !self.undo.is_empty() || !self.callbacks.lock().is_empty()
     }
@@ -173,7 +173,7 @@ impl Index {
         }
     }
 
-    /// The running transaction is lost; the callbacks that will never be called.
+    /// The running transaction is lost. Returns the callbacks that will never be called.
     pub(super) fn crash(&mut self) -> Vec<CommitCallback> {
         self.undo_to(self.durable);
         (self.bytes, self.changed) = (0, 0);

@@ -1,7 +1,7 @@
 //! The device in memory, for the simulator: the same semantics as [`crate::disk`], plus a [`DiskModel`] that makes
 //! requests take virtual time, crashes of two kinds, and fault points.
 //!
-//! The medium outlives the opened device: [`MemOsd::crash`] ends the one, [`MemOsd::reopen`] opens the other again.
+//! The medium outlives the opened device: [`MemOsd::crash`] ends an opening, [`MemOsd::reopen`] opens the medium again.
 //! Fault points: `osd.read` and `osd.write` (fail, delay, corrupt; a dropped write is lost silently), `osd.commit`
 //! (fail poisons the device, delay); crash at any of them is [`Crash::Process`] of this device alone.
 
@@ -33,10 +33,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
 
-/// How a device in memory behaves.
+/// Options of a device in memory.
 #[derive(Clone, Debug)]
 pub struct MemOptions {
-    /// What requests cost.
+    /// Cost of requests.
     pub model: DiskModel,
     /// The longest time between a change and its commit.
     pub commit_interval: Duration,
@@ -44,7 +44,7 @@ pub struct MemOptions {
     pub capacity_bytes: u64,
     /// Bytes of records that fit, with what the index needs around them.
     pub index_bytes: u64,
-    /// What the index keeps for removals.
+    /// Space that the index keeps for removals.
     pub space: SpaceLimits,
     /// The node's fault points.
     pub faults: Faults,
@@ -63,17 +63,17 @@ impl Default for MemOptions {
     }
 }
 
-/// How a device ends without being closed. The running transaction is always lost.
+/// Ways for a device to end without being closed. The running transaction is always lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Crash {
-    /// The process dies: data writes survive, the page cache has them.
+    /// The process dies: data writes survive in the page cache.
     Process,
     /// Power is cut: data that was not synced is lost too.
     PowerCut,
-    /// Power is cut, and of what was on its way a part made it: each unsynced write is kept, lost or torn, a removed
-    /// object may be back, a commit under way may have become durable though nobody was told.
+    /// Power is cut, and part of the data under way reaches the medium: each unsynced write is kept, lost or torn, a
+    /// removed object may be back, a commit under way may have become durable without being reported.
     PowerCutTorn {
-        /// Decides which part.
+        /// Seed that decides which part.
         seed: u64,
     },
 }
@@ -89,21 +89,21 @@ struct Inner {
     options: MemOptions,
     medium: Arc<RwLock<Medium>>,
     disk: Mutex<model::Disk>,
-    /// Which opening of the medium this is; it is over when the medium's number has moved on.
+    /// Number of this opening; the opening is over when the medium's number has moved on.
     generation: u64,
-    /// Whose turn it is at the running transaction.
+    /// Held by the operation that has the turn at the running transaction.
     turn: Arc<tokio::sync::Mutex<()>>,
-    /// Who waits for the next commit to begin.
+    /// Callers that wait for the next commit to begin.
     waiting: Mutex<Vec<oneshot::Sender<Result<(), OsdError>>>>,
-    /// Wakes the committer: someone waits, the first change after a commit was made, or the device is dropped.
+    /// Wakes the committer: a caller waits, the first change after a commit was made, or the device is dropped.
     wake: Arc<Notify>,
     poisoned: AtomicBool,
-    /// What the device is full of.
+    /// Kind of space that the device lacks.
     full: Mutex<FullWatch>,
     recorder: Recorder,
 }
 
-/// What survives: the running state, with logs to take back what is not durable.
+/// The state that survives a crash: the running state, with logs to undo what is not durable.
 struct Medium {
     generation: u64,
     index: Index,
@@ -118,7 +118,7 @@ struct Medium {
     committing: Option<u64>,
     /// Data of finished operations that the next commit must wait for. In a mutex only to be `Sync`.
     pending: Mutex<Vec<PendingData>>,
-    /// Who may take what of the index, and what the running transaction has taken of it.
+    /// Space of the index, and the pages that the running transaction has taken of it.
     space: Space,
     taken: u64,
 }
@@ -141,7 +141,7 @@ impl MemOsd {
         MemOsd::open(rt, Arc::new(RwLock::new(medium)), options)
     }
 
-    /// Ends whatever opening of the medium there is, as `crash` says. Its operations fail with [`OsdError::Closed`]
+    /// Ends the current opening of the medium, if any, as `crash` says. Its operations fail with [`OsdError::Closed`]
     /// from now on; its commit callbacks are dropped.
     pub fn crash(&self, crash: Crash) {
         self.inner.crash(crash);
@@ -249,7 +249,7 @@ impl Osd for MemOsd {
         let ranges: Vec<_> = extents.iter().map(|(offset, data)| *offset..offset + data.len() as u64).collect();
         self.inner.pay(|disk, now| disk.handle_write(now, object, &ranges)).await;
         for (offset, data) in extents {
-            // At each, so that a write can fail half way.
+            // Checked at each extent, so that a write can fail half way.
             match self.inner.fault("osd.write").await? {
                 Some(FaultAction::Drop) => {}
                 Some(FaultAction::Corrupt) => {
@@ -352,7 +352,7 @@ impl Osd for MemOsd {
 impl Inner {
     /// The medium, if this opening of it is alive and well.
     fn live(&self) -> Result<RwLockReadGuard<'_, Medium>, OsdError> {
-        // Recursive, for a scan's visitor may read through the same transaction.
+        // Recursive, because a scan's visitor may read through the same transaction.
         let medium = self.medium.read_recursive();
         self.check(&medium)?;
         Ok(medium)
@@ -389,7 +389,7 @@ impl Inner {
         }
     }
 
-    /// What strikes at a fault point, after what can be done about it here.
+    /// Handles a fault point. Returns an action that is left to the caller.
     async fn fault(&self, point: &'static str) -> Result<Option<FaultAction>, OsdError> {
         let action = self.options.faults.check(point);
         match action {
@@ -446,7 +446,7 @@ impl Inner {
         told.await.unwrap_or(Err(OsdError::Closed))
     }
 
-    /// One commit, for everyone who waits when it begins.
+    /// Runs one commit, for all callers that wait when it begins.
     async fn run_commit(&self) {
         // With the turn taken no operation is half done.
         let turn = self.turn.lock().await;
@@ -467,7 +467,7 @@ impl Inner {
         if let Err(e) = self.wait_for(pending).await {
             return Err(self.poison(e));
         }
-        // Only now may any of it become durable.
+        // Only from here on may any of the changes become durable.
         let commit = self.live_mut()?.begin_commit(index);
         if let Err(e) = self.fault("osd.commit").await {
             return Err(self.poison(e));
@@ -506,7 +506,7 @@ impl Inner {
         OsdError::Poisoned
     }
 
-    /// What the committer has to do.
+    /// The next work of the committer.
     fn wanted(&self) -> Wanted {
         if !self.waiting.lock().is_empty() {
             return Wanted::Now;
@@ -521,15 +521,15 @@ impl Inner {
 
 #[derive(PartialEq, Eq)]
 enum Wanted {
-    /// Someone waits, or was refused space that there may be.
+    /// A caller waits, or was refused space that there may be.
     Now,
     /// At the end of the commit interval.
     Later,
-    /// There is nothing to commit, or no way to.
+    /// There is nothing to commit, or the device has failed.
     Never,
 }
 
-/// Commits when someone waits, and `commit_interval` after the first change. Sets no timer while nothing changes.
+/// Commits when a caller waits, and `commit_interval` after the first change. Sets no timer while nothing changes.
 async fn run_committer(device: Weak<Inner>, wake: Arc<Notify>, rt: Rt) {
     let mut deadline = None;
     loop {
@@ -554,7 +554,7 @@ async fn run_committer(device: Weak<Inner>, wake: Arc<Notify>, rt: Rt) {
     }
 }
 
-/// What a commit covers.
+/// Changes and objects that a commit covers.
 struct MediumCommit {
     index: index::Commit,
     objects: Vec<(Fid, u64)>,
@@ -596,7 +596,7 @@ impl Medium {
         }
     }
 
-    /// All that the commit covers is on its way to the medium from here on.
+    /// Everything that the commit covers is on its way to the medium from here on.
     fn begin_commit(&mut self, index: index::Commit) -> MediumCommit {
         let (taken, used) = (std::mem::take(&mut self.taken), self.index.pages());
         self.space.handle_flush(taken, used, 0);
@@ -616,7 +616,7 @@ impl Medium {
         self.committing = None;
     }
 
-    /// Takes back what does not survive; the callbacks that will never be called.
+    /// Undoes the changes that do not survive. Returns the callbacks that will never be called.
     fn crash(&mut self, crash: Crash) -> Vec<CommitCallback> {
         self.generation += 1;
         let mut prng = match crash {
@@ -628,7 +628,7 @@ impl Medium {
         if let (Some(prng), Some(upto)) = (&mut prng, committing)
             && prng.one_in(2)
         {
-            // Then the data was durable before.
+            // In that case the data was durable before.
             self.index.end_commit(upto);
             let unsynced: Vec<Fid> = self.unsynced.iter().copied().collect();
             unsynced.into_iter().for_each(|fid| self.synced(fid, u64::MAX));
@@ -661,7 +661,7 @@ struct MemTransaction {
     device: Arc<Inner>,
     /// The index's changes when the turn began.
     undo_to: u64,
-    /// Whether there was nothing to commit when the turn began.
+    /// True if there was nothing to commit when the turn began.
     was_clean: bool,
     /// Pages that the running transaction had taken when the turn began.
     taken_before: u64,
@@ -669,13 +669,13 @@ struct MemTransaction {
     callbacks: Vec<CommitCallback>,
     pending: Vec<PendingData>,
     done: bool,
-    /// Given back last.
+    /// Dropped last.
     #[allow(dead_code)] // held, not read
     turn: OwnedMutexGuard<()>,
 }
 
 impl MemTransaction {
-    /// The medium, if there is space for one more change there.
+    /// Returns the medium, if it has space for one more change.
     fn make_room(&self, value_len: usize) -> Result<RwLockWriteGuard<'_, Medium>, OsdError> {
         let mut medium = self.device.live_mut()?;
         let by_operation = medium.taken.saturating_sub(self.taken_before);
@@ -693,7 +693,7 @@ impl MemTransaction {
     }
 }
 
-/// Pages that a change of a tree's record copies, about.
+/// Approximate number of pages that a change of a record copies.
 const CHANGE_PAGES: u64 = 2;
 
 impl Transaction for MemTransaction {

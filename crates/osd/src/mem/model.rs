@@ -1,6 +1,7 @@
-//! What a simulated disk's requests cost: an engine that is told when a request comes and says when it is done. It
-//! models one medium with a queue, a transfer rate that all requests share, a lower one for each part of an object (see
-//! [`crate::disk`]), and a seek before every request that does not join one of the latest. It does not reorder requests.
+//! The cost of requests to a simulated disk: an engine that is told when a request comes and returns when it is done.
+//! It models one medium with a queue, a transfer rate that all requests share, a lower rate for each part of an object
+//! (see [`crate::disk`]), and a seek before every request that does not join one of the latest. It does not reorder
+//! requests.
 //!
 //! Before it is a page cache for writes that [`crate::disk`] puts into the kernel's: small and unaligned ones. They take
 //! the time of the copy; the pages are written back together with their neighbours from other requests when a run of an
@@ -21,15 +22,16 @@ use std::time::Duration;
 pub struct DiskModel {
     /// Time from a request to its first byte; requests in the queue wait for theirs at the same time.
     pub latency: Duration,
-    /// Additional time, exclusive, for a request that does not join one before (see `streams`); less if it is shorter to
-    /// pass over what is between.
+    /// Additional exclusive time for a request that does not join an earlier one (see `streams`); less if passing over
+    /// the gap is shorter.
     pub seek: Duration,
-    /// So many places where data came lately are remembered, as an elevator or a write cache does: a request that begins
-    /// at the end of one, or ends at its beginning, needs no seek. With 1 (or 0) only what follows the last request.
+    /// Number of places of recent data that are remembered, as by an elevator or a write cache: a request that begins
+    /// at the end of one, or ends at its beginning, needs no seek. With 1 (or 0) only a request that follows the last
+    /// one.
     pub streams: usize,
     /// Bytes per second of all requests together; 0 is infinite.
     pub bandwidth: u64,
-    /// Bytes per second of the requests to one part of an object together, as local file systems have it; 0 is infinite.
+    /// Bytes per second of all requests to one part of an object together, as on local file systems; 0 is infinite.
     pub object_bandwidth: u64,
     /// Parts of an object, 1 to [`PARTS_MAX`]. With 1, `object_bandwidth` is that of an object.
     pub object_parts: u32,
@@ -39,7 +41,7 @@ pub struct DiskModel {
     pub flush: Duration,
     /// Bytes of dirty pages that fit into memory; with 0 every write goes to the medium.
     pub cache_bytes: u64,
-    /// A head moves: more is gathered in the cache, and for longer, as [`crate::disk`] does it.
+    /// True for a disk with a moving head: more data is gathered in the cache, and for longer, as in [`crate::disk`].
     pub rotational: bool,
     /// Bytes per second at which one request is copied into the page cache; 0 is infinite.
     pub cache_bandwidth: u64,
@@ -89,7 +91,7 @@ impl DiskModel {
 /// One processor copies into new pages at about this rate.
 const COPY_BANDWIDTH: u64 = 3_000_000_000;
 
-/// Written back at a time; longer ranges go on without a seek.
+/// Bytes written back at a time; longer ranges go on without a seek.
 const WRITE_BACK_BYTES: u64 = 4 << 20;
 
 /// How long `bytes` take at `bandwidth` bytes per second.
@@ -118,26 +120,26 @@ pub(super) struct Disk {
     parts: Parts,
     /// When each occupied place in the queue becomes free.
     slots: BinaryHeap<Reverse<Time>>,
-    /// Until when the head moves or transfers for requests accepted so far.
+    /// Time until which the head moves or transfers for requests accepted so far.
     busy_until: Time,
-    /// Where data came lately, the latest last.
+    /// Places of recent data, the latest last.
     recent: VecDeque<(Fid, Range<u64>)>,
-    /// Until when each part of an object that was busy lately is, if one has a limit.
+    /// Time until which each recently used part of an object is busy, if parts have a limit.
     parts_busy: FxHashMap<(Fid, usize), Time>,
     dirty: DirtyPages,
-    /// What was written to the cache lately, by object.
+    /// Runs written to the cache lately, by object.
     filling: FxHashMap<Fid, Filling>,
     /// When pages were last made dirty.
     dirtied: Time,
     /// Bytes being written back, and when they are on the medium; in order of time.
     writing: VecDeque<(Time, u64)>,
-    /// What went to the medium.
+    /// Statistics of the requests to the medium.
     shapes: IoStats,
-    /// When those under way are done.
+    /// Times at which the requests under way are done.
     under_way: BinaryHeap<Reverse<Time>>,
 }
 
-/// With so many parts it is worth forgetting those that are not busy.
+/// Number of parts at which those that are not busy are forgotten.
 const PARTS_BUSY_MAX: usize = 4096;
 
 impl Disk {
@@ -158,7 +160,7 @@ impl Disk {
         }
     }
 
-    /// What went to the medium so far, without the commits.
+    /// Statistics of the requests to the medium so far, without the commits.
     pub(super) fn shapes(&self) -> &IoStats {
         &self.shapes
     }
@@ -179,13 +181,13 @@ impl Disk {
         shapes.add(bytes, done.since(begun), self.under_way.len());
     }
 
-    /// A read comes at `now`; when it is done.
+    /// A read comes at `now`. Returns when it is done.
     pub(super) fn handle_read(&mut self, now: Time, object: Fid, range: Range<u64>) -> Time {
         self.write_back_idle(now);
         self.handle_request(now, object, &range, Direction::Read)
     }
 
-    /// A write comes at `now`; when it is done.
+    /// A write comes at `now`. Returns when it is done.
     pub(super) fn handle_write(&mut self, now: Time, object: Fid, ranges: &[Range<u64>]) -> Time {
         self.write_back_idle(now);
         let mut runs: Vec<Range<u64>> = Vec::new();
@@ -211,7 +213,7 @@ impl Disk {
         done.max(self.write_cached(now, object, &cached))
     }
 
-    /// A commit of `len` bytes of index pages, and of all data, comes at `now`; when it is done.
+    /// A commit of `len` bytes of index pages, and of all data, comes at `now`. Returns when it is done.
     pub(super) fn handle_commit(&mut self, now: Time, len: u64) -> Time {
         self.write_back_idle(now);
         while let Some((object, range)) = self.dirty.take(WRITE_BACK_BYTES) {
@@ -221,7 +223,7 @@ impl Disk {
         self.flush(now, len)
     }
 
-    /// A sync of one object comes at `now`; when it is done.
+    /// A sync of one object comes at `now`. Returns when it is done.
     pub(super) fn handle_sync(&mut self, now: Time, object: Fid) -> Time {
         self.write_back_idle(now);
         while let Some(range) = self.dirty.take_of(object, WRITE_BACK_BYTES) {
@@ -230,7 +232,7 @@ impl Disk {
         self.flush(now, 0)
     }
 
-    /// An object was removed: what is dirty of it need not be written.
+    /// An object was removed: its dirty pages need not be written.
     pub(super) fn handle_remove(&mut self, object: Fid) {
         self.dirty.forget(object);
         self.filling.remove(&object);
@@ -292,7 +294,7 @@ impl Disk {
         done.max(room)
     }
 
-    /// Writes back what the medium had time for since the cache became half full.
+    /// Writes back as much as the medium had time for since the cache became half full.
     fn write_back_idle(&mut self, now: Time) {
         while self.dirty.bytes() > self.model.cache_bytes / 2 && self.busy_until <= now {
             let (object, range) = self.dirty.take(WRITE_BACK_BYTES).expect("there is a page of what is dirty");
@@ -312,8 +314,8 @@ impl Disk {
         self.writing.push_back((self.busy_until, len(range)));
     }
 
-    /// The time to get to a range: none if it is next to one of the latest, and never more than to pass over what is between.
-    /// It is itself one of them now.
+    /// The time to get to a range: none if it is next to one of the latest, and never more than it takes to pass over
+    /// the gap. The range becomes one of the latest.
     fn seek_to(&mut self, object: Fid, range: &Range<u64>) -> Duration {
         let keep = self.model.streams.max(1);
         let is_next =
@@ -331,7 +333,7 @@ impl Disk {
         seek
     }
 
-    /// The place from which it is shorter to pass over the gap than to seek, and the time of that.
+    /// The place from which passing over the gap is shorter than a seek, and the time of that.
     fn pass_over_to(&self, object: Fid, start: u64) -> Option<(usize, Duration)> {
         let before = |(_, (o, r)): &(usize, &(Fid, Range<u64>))| *o == object && r.end <= start;
         let (place, (_, nearest)) = self.recent.iter().enumerate().filter(before).max_by_key(|(_, (_, r))| r.end)?;
@@ -339,7 +341,7 @@ impl Disk {
         (self.model.bandwidth > 0 && gap < self.model.seek).then_some((place, gap))
     }
 
-    /// When the object's parts are done with one more range.
+    /// Time at which the object's parts are done with one more range.
     fn occupy_parts(&mut self, from: Time, object: Fid, range: &Range<u64>) -> Time {
         if self.model.object_bandwidth == 0 {
             return from;
@@ -356,7 +358,7 @@ impl Disk {
         done
     }
 
-    /// When a place in the queue is free.
+    /// Time at which a place in the queue is free.
     fn slot(&mut self, now: Time) -> Time {
         while self.slots.peek().is_some_and(|Reverse(free)| *free <= now) {
             self.slots.pop();
@@ -367,7 +369,8 @@ impl Disk {
         self.slots.pop().map_or(now, |Reverse(free)| free)
     }
 
-    /// Takes the medium for `exclusive`, as soon as it is free after `from`; when that is over, and not before `at_least`.
+    /// Takes the medium for `exclusive`, as soon as it is free after `from`. Returns when that is over, and not before
+    /// `at_least`.
     fn occupy(&mut self, from: Time, at_least: Time, exclusive: Duration) -> Time {
         self.busy_until = from.max(self.busy_until) + exclusive;
         let done = if exclusive.is_zero() { from } else { self.busy_until }.max(at_least);
@@ -481,7 +484,7 @@ mod tests {
         }
         let whole = transfer(1000 * RECORD / 4096 * 4096 + 4096, 100 * MB);
         let done = d.handle_commit(ms(1000), 0);
-        // What was more than half of the cache went back before.
+        // The pages above half of the cache were written back before.
         assert!(done < ms(1000) + whole && done > ms(1000), "{done:?}");
         assert_eq!(d.handle_commit(ms(9000), 0), ms(9000), "nothing is left");
     }

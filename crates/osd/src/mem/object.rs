@@ -1,5 +1,5 @@
 //! Object data in memory: sparse extents of shared bytes, so that a terabyte of synthetic data takes no memory, and a
-//! log of what is not synced, so that a power cut can take it away again.
+//! log of changes that are not synced, so that a power cut can undo them.
 
 use crate::{AllocateMode, ObjectStat, Seek};
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use nacre_base::{Payload, Prng};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-/// What a power cut tears: sectors are written whole or not at all.
+/// Unit in which a power cut tears: sectors are written whole or not at all.
 const SECTOR: usize = 512;
 
 /// One object.
@@ -48,7 +48,7 @@ impl Object {
         ObjectStat { size: self.size, blocks: self.bytes.div_ceil(4096) * 8 }
     }
 
-    /// Bytes that it takes.
+    /// Bytes that the object takes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -84,7 +84,7 @@ impl Object {
         self.unsynced.push_back(Logged { change, range, old_extents, old_size });
     }
 
-    /// Takes back the newest change, which must not be synced; false if there is none.
+    /// Undoes the newest change that is not synced. Returns false if there is none.
     pub(super) fn undo(&mut self) -> bool {
         let Some(last) = self.unsynced.pop_back() else { return false };
         self.cut(last.range);
@@ -100,7 +100,7 @@ impl Object {
         self.synced + self.unsynced.len() as u64
     }
 
-    /// Whether every change is durable.
+    /// Returns whether every change is durable.
     pub(super) fn is_synced(&self) -> bool {
         self.unsynced.is_empty()
     }
@@ -129,11 +129,11 @@ impl Object {
             }
             self.apply(change);
         }
-        // What survived is on the medium.
+        // The surviving changes are on the medium.
         self.mark_synced(u64::MAX);
     }
 
-    /// Reads what there is of `len` bytes at `offset`.
+    /// Reads up to `len` bytes at `offset`, as far as the object reaches.
     pub(super) fn read(&self, offset: u64, len: usize) -> Payload {
         let end = offset.saturating_add(len as u64).min(self.size);
         let mut out = Payload::new();
@@ -154,7 +154,7 @@ impl Object {
         out
     }
 
-    /// Where data or a hole begins at or after `offset`.
+    /// Returns where data or a hole begins at or after `offset`.
     pub(super) fn seek(&self, offset: u64, what: Seek) -> Option<u64> {
         if offset >= self.size {
             return None;
@@ -192,7 +192,7 @@ impl Object {
         }
     }
 
-    /// Takes out what is in `range`, splitting extents at its borders.
+    /// Removes and returns the data in `range`, splitting extents at its borders.
     fn cut(&mut self, range: Range<u64>) -> Vec<(u64, Bytes)> {
         if range.is_empty() {
             return Vec::new();

@@ -1,11 +1,11 @@
-//! What a simulated page cache holds that is not on the medium yet: ranges of whole pages, neighbours of all writers in
-//! one, taken from it for writing back as an elevator would, in order of object and offset, round and round.
+//! The pages of a simulated page cache that are not on the medium yet: ranges of whole pages, in which the data of all
+//! writers is joined, taken out for writing back as by an elevator, in order of object and offset, round and round.
 
 use nacre_base::Fid;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What is dirty is dirty by the page.
+/// Unit of dirty data.
 const PAGE: u64 = 4096;
 
 /// The dirty pages of a device.
@@ -14,12 +14,12 @@ pub(super) struct DirtyPages {
     /// Start to end of the ranges of each object; they neither overlap nor touch.
     ranges: BTreeMap<Fid, BTreeMap<u64, u64>>,
     bytes: u64,
-    /// Where the elevator is.
+    /// Position of the elevator.
     at: Option<(Fid, u64)>,
 }
 
 impl DirtyPages {
-    /// Bytes of all.
+    /// Bytes of all dirty pages.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -60,7 +60,7 @@ impl DirtyPages {
         self.take_at(object, start, max)
     }
 
-    /// Takes what there is in a range of whole pages, range by range.
+    /// Takes the dirty pages within a range of whole pages, one run at each call.
     pub(super) fn take_within(&mut self, object: Fid, within: &Range<u64>) -> Option<Range<u64>> {
         let ranges = self.ranges.get_mut(&object)?;
         let before = ranges.range(..within.start).next_back().map(|(s, e)| (*s, *e));
@@ -86,7 +86,7 @@ impl DirtyPages {
         Some(start..cut)
     }
 
-    /// The object is gone, and nothing of it need be written.
+    /// The object is gone, so none of its pages need be written.
     pub(super) fn forget(&mut self, object: Fid) {
         let ranges = self.ranges.remove(&object).unwrap_or_default();
         self.forget_bytes(ranges.iter().map(|(start, end)| end - start).sum());

@@ -1,4 +1,4 @@
-//! The conformance suite in virtual time, and what only the simulated device can do: crashes, faults, delays.
+//! The conformance suite in virtual time, and tests that only the simulated device allows: crashes, faults, delays.
 
 use super::*;
 use crate::conformance::{A, TABLES, entries, fid};

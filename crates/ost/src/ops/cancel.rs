@@ -1,5 +1,5 @@
-//! LDLM_CANCEL. What was written under a lock and is not committed is committed before another client can see it
-//! (`sync_on_lock_cancel`): should the OST crash then, and the writer with it, what was seen would be gone.
+//! LDLM_CANCEL. Data written under a lock is committed before another client can see it (`sync_on_lock_cancel`): if the
+//! OST and the writer then crashed, the other client would have seen data that is lost.
 
 use crate::object_service::ObjectService;
 use crate::settings::SyncOnLockCancel;
@@ -14,22 +14,22 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     ost.locks.cancel(&request)
 }
 
-/// The client gives these locks back: commits what it wrote under them, if it must be.
+/// Commits, if needed, what the client wrote under locks that it gives back.
 pub(super) async fn before_cancel(ost: &ObjectService, export: &Export, handles: &[u64]) {
     let written: Vec<Fid> = ost.locks.written_by(export, handles).filter(|fid| must_commit(ost, *fid)).collect();
     commit_if_uncommitted(ost, &written).await;
 }
 
-/// A lock that the server took for the writes of one request is about to go.
+/// Commits, if needed, before a lock goes that the server took for the writes of one request.
 pub(super) async fn before_unlock(ost: &ObjectService, fid: Fid) {
     if must_commit(ost, fid) {
         commit_if_uncommitted(ost, &[fid]).await;
     }
 }
 
-/// Writers who come next see nothing of it: they write beside it or over it, in the order of their transnos after a crash as
-/// well. If one of them reads what is not committed, that read waits for the commit (`crate::uncommitted`). Records that
-/// clients append to a file in turns would cost a commit each otherwise.
+/// With `Blocking`, writers that come next need no commit: they write beside the data or over it, and after a crash in
+/// the order of their transnos as well. If one of them reads uncommitted data, that read waits for the commit
+/// (`crate::uncommitted`). Otherwise records that clients append to a file in turns would cost a commit each.
 fn must_commit(ost: &ObjectService, fid: Fid) -> bool {
     match ost.settings.sync_on_lock_cancel() {
         SyncOnLockCancel::Never => false,
@@ -42,7 +42,7 @@ async fn commit_if_uncommitted(ost: &ObjectService, fids: &[Fid]) {
     if ost.objects.any_uncommitted(fids)
         && let Err(error) = ost.target.commit().await
     {
-        // The lock goes all the same: the target has stopped, and answers nobody any more.
+        // The lock goes all the same, because the target has stopped and answers no client.
         tracing::warn!(target = %ost.target.name(), %error, "cannot commit before a lock is given back");
     }
 }

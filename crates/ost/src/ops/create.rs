@@ -1,5 +1,5 @@
-//! OST_CREATE: the MDT asks for objects ahead of their use, and after its crash has those destroyed that nobody used.
-//! Durable before the reply, so that no id is handed out twice; ids never come back.
+//! OST_CREATE: the MDT has objects created ahead of their use, and after its crash has unused ones destroyed. The change
+//! is durable before the reply, so that no id is handed out twice; ids are never reused.
 
 use crate::object_service::ObjectService;
 use crate::record::ObjectRecord;
@@ -13,9 +13,9 @@ use nacre_wire::ost::{Create, CreateReply};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Most orphans destroyed by one operation: on a full target what it may hold is small.
+/// Most orphans destroyed by one operation, because a transaction on a full target has little room.
 const ORPHANS_MAX: usize = 128;
-/// Most objects made by one request; the reply says how many.
+/// Most objects created by one request; the reply says how many were.
 const CREATE_COUNT_MAX: u32 = 4096;
 
 pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
@@ -42,15 +42,15 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
 }
 
 enum Attempt {
-    /// The answer, and the orphans that were destroyed.
+    /// The reply, and the orphans that were destroyed.
     Done(Response, Vec<Fid>),
-    /// Nothing was done: all ids of this sequence are used up, and its successor is not known.
+    /// Nothing was done, because all ids of this sequence are used up and its successor is not known.
     UsedUp(u64),
     /// These orphans were destroyed; there are more.
     MoreOrphans(Vec<Fid>),
 }
 
-/// One turn at the running transaction. `successor`: a sequence, and the one that follows it.
+/// One attempt, in one turn at the running transaction. `successor`: a sequence, and the one that follows it.
 async fn attempt(
     ost: &Arc<ObjectService>,
     request: &ServerRequest,
@@ -74,7 +74,7 @@ async fn attempt(
             operation.finish_local();
             return Ok(Attempt::MoreOrphans(orphans));
         }
-        // A target restored from an old backup learns which ids are in use.
+        // A target restored from an old backup learns here which ids are in use.
         sequences.handle_used(used);
     }
     if sequences.last_id >= OID_MAX && count > 0 {
@@ -99,11 +99,11 @@ async fn attempt(
     Ok(Attempt::Done(operation.finish(request, Response::new(&reply))?, orphans))
 }
 
-/// An operation may take this part of what is left for records for each of its objects: with copies of pages, and with what
-/// it would take to undo it.
+/// Part of the space left for records that an operation may take for each of its objects: with copies of pages, and with
+/// what undoing it would take.
 const RECORD_SHARE_BYTES: u64 = 16 << 10;
 
-/// How many objects may be made; ENOSPC if some are wanted and none may.
+/// How many objects may be created; ENOSPC if some are wanted and none may be.
 async fn affordable(ost: &ObjectService, create: &Create) -> Result<u32, Errno> {
     if create.count == 0 {
         return Ok(0);
@@ -113,17 +113,17 @@ async fn affordable(ost: &ObjectService, create: &Create) -> Result<u32, Errno> 
     let is_refused = ost.settings.creates_no_objects() || ost.target.osd().full() == Some(Full::Records);
     let most = if is_refused { 0 } else { space.files_free.min(records).min(CREATE_COUNT_MAX.into()) as u32 };
     match create.count.min(most) {
-        // No new objects, but the orphans are removed all the same.
+        // No new objects; but the orphans are removed all the same.
         0 if create.delete_orphans_after.is_some() => Ok(0),
         0 => Err(Errno::ENOSPC),
         count => Ok(count),
     }
 }
 
-/// An object was found or made by a check: no id up to its own is handed out again.
+/// A check found or created an object: no id up to its own is handed out again.
 pub(crate) fn raise_last_id(transaction: &mut dyn Transaction, fid: Fid) -> Result<(), Errno> {
     let mut sequences = Sequences::load(transaction)?;
-    // Of a sequence that is used up nothing is handed out anyway.
+    // A sequence that is used up hands out no ids anyway.
     if fid.seq == sequences.current && fid.oid > sequences.last_id {
         sequences.last_id = fid.oid;
         put_last_id(transaction, fid.oid)?;
@@ -131,7 +131,7 @@ pub(crate) fn raise_last_id(transaction: &mut dyn Transaction, fid: Fid) -> Resu
     Ok(())
 }
 
-/// Forgets which sequences there were and the last id that was handed out, and finds them out from the objects that there are.
+/// Finds out from the existing objects which sequences there were, and which id was handed out last.
 pub(crate) fn find_last_id_anew(transaction: &mut dyn Transaction) -> Result<(), Errno> {
     let mut sequences = Sequences { former: Vec::new(), current: current(transaction)?, last_id: 0 };
     transaction.scan(crate::OBJECTS, &[], &mut |key, _| {
@@ -147,10 +147,10 @@ pub(crate) fn find_last_id_anew(transaction: &mut dyn Transaction) -> Result<(),
     sequences.store(transaction)
 }
 
-/// Removes the records of at most [`ORPHANS_MAX`] objects that no file has, and returns their FIDs. `used` is the last object
-/// that a file has: objects above it, in its sequence and in later ones of the OST, are orphans. If the MDT has no file with an
-/// object here, or only with one of other storage that had the OST's name, objects that were written to stay for lfsck to
-/// find: an MDT that was formatted anew would otherwise take the data of the former one along.
+/// Removes the records of at most [`ORPHANS_MAX`] objects that no file has, and returns their FIDs. `used` is the last
+/// object that a file has: objects above it, in its sequence and in later ones of the OST, are orphans. If the MDT has no
+/// file with an object here, or only one with an object of other storage that had the OST's name, objects that were
+/// written to stay for lfsck to find: otherwise a newly formatted MDT would destroy the data of the former one.
 fn remove_orphans_after(
     transaction: &mut dyn Transaction,
     sequences: &Sequences,

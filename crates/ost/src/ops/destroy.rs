@@ -1,5 +1,5 @@
-//! OST_DESTROY: the records go in the transaction, the data when that is durable. Clients that hold locks on the objects
-//! are told afterwards, and not waited for: what they have not written yet has nowhere to go.
+//! OST_DESTROY: the records are removed in the transaction, the data when that is durable. Clients that hold locks on the
+//! objects are called back afterwards, without waiting for them: their unwritten data has nowhere to go.
 
 use crate::OBJECTS;
 use crate::object_service::ObjectService;
@@ -18,7 +18,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     fids.sort_unstable();
     fids.dedup();
     let room = ost.remover.room(&request, fids.len()).await?;
-    // Whoever is at the data of one of them finishes first. In ascending order, so that two destroys cannot deadlock.
+    // Requests that use the data of one of them finish first. In ascending order, so that two destroys cannot deadlock.
     let mut objects = Vec::with_capacity(fids.len());
     for fid in &fids {
         match ost.objects.find(*fid).await {

@@ -1,5 +1,5 @@
-//! LDLM_ENQUEUE of an extent lock: the reply tells the object's attributes, with what other clients know better and have
-//! not written yet, if they had to be asked (a glimpse).
+//! LDLM_ENQUEUE of an extent lock. The reply has the object's attributes, including unwritten changes of other clients if
+//! they had to be asked (a glimpse).
 
 use crate::object_service::ObjectService;
 use crate::ops::cancel;
@@ -24,11 +24,11 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     if is_withdrawal {
         return Ok(Response::new(&reply));
     }
-    // Only now: what the asked ones wrote meanwhile, the disk knows.
+    // Only now, because the disk has what the glimpsed clients wrote meanwhile.
     match attr(ost, fid).await {
         Ok(attr) => reply.attr = Some(merge(attr, &glimpsed)),
         Err(error) => {
-            // Destroyed while the request waited.
+            // The object was destroyed while the request waited.
             ost.locks.give_back(&request.export, reply.handle);
             return Err(error);
         }
@@ -42,7 +42,7 @@ pub(super) async fn attr(ost: &ObjectService, fid: Fid) -> Result<ObjectAttr, Er
     ost.attr(fid, &record).await
 }
 
-/// Size and blocks only grow by what is not written yet; the later ctime decides on the times.
+/// Unwritten data only adds to size and blocks; the later ctime decides on the times.
 fn merge(mut attr: ObjectAttr, glimpsed: &[ObjectAttr]) -> ObjectAttr {
     for known in glimpsed {
         attr.size = attr.size.max(known.size);
@@ -73,7 +73,7 @@ mod tests {
             version: 1,
             ..ObjectAttr::default()
         };
-        // The mtime was set back at 60, after what the first holder wrote and before what the second one did.
+        // The mtime was set back at 60, after the first holder's writes and before the second one's.
         let merged = merge(attr(100, 5, 60), &[attr(4096, 50, 50), attr(10, 70, 70)]);
         assert_eq!(merged, attr(4096, 70, 70));
         assert_eq!(merge(attr(100, 5, 60), &[attr(4096, 50, 50)]), attr(4096, 5, 60));

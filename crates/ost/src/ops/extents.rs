@@ -1,4 +1,4 @@
-//! Checks of the extents that a read or a write names.
+//! Checks the extents that a read or a write names.
 
 use nacre_base::Errno;
 use nacre_ldlm::{Extent, RangeSet};
@@ -7,9 +7,9 @@ use nacre_wire::ost::{BRW_SIZE_MAX, EXTENTS_MAX, Niobuf};
 
 /// Extents that are in order and within limits.
 pub(crate) struct Extents {
-    /// What is locked: by one lock, so that they are atomic.
+    /// Ranges to lock: with one lock, so that the access is atomic.
     pub(crate) ranges: RangeSet,
-    /// Bytes of all.
+    /// Sum of the extents' bytes.
     pub(crate) bytes: usize,
     /// First byte after the last extent.
     pub(crate) end: u64,
@@ -35,7 +35,7 @@ pub(crate) fn check(extents: &[Niobuf]) -> Result<Extents, Errno> {
     Ok(Extents { ranges, bytes: bytes as usize, end })
 }
 
-/// The inclusive one of a half-open one; EINVAL if it is empty, EFBIG if no object reaches there.
+/// The inclusive range of a half-open one; EINVAL if it is empty, EFBIG if no object reaches there.
 pub(crate) fn range(start: u64, end: u64) -> Result<RangeSet, Errno> {
     if start >= end {
         return Err(Errno::EINVAL);

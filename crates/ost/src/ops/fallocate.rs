@@ -1,4 +1,4 @@
-//! OST_FALLOCATE: reserves space, or makes a range zeros. Making a hole is OST_PUNCH.
+//! OST_FALLOCATE: reserves space, or zeroes a range. Holes are punched by OST_PUNCH.
 
 use crate::object_service::ObjectService;
 use crate::objects::Access;

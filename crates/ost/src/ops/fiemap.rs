@@ -1,4 +1,5 @@
-//! OST_FIEMAP: which parts of an object have space on the disk, and where. A picture of the moment: nobody is called back.
+//! OST_FIEMAP: the parts of an object that have space on the disk, and where. A picture of the moment: no lock is called
+//! back.
 
 use crate::object_service::ObjectService;
 use nacre_base::Errno;

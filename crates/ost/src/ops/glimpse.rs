@@ -1,6 +1,6 @@
-//! OST_GLIMPSE: sizes and times of several objects with locks that keep them true, for who will probably want them. Objects
-//! that others have locks on to write are left out: asking the writers would cost them something, and the sender may never
-//! use the answer.
+//! OST_GLIMPSE: sizes and times of several objects, with locks that keep them true, for a client that will probably want
+//! them. Objects on which others have write locks are left out: asking the writers would cost them something, and the
+//! sender may never use the answer.
 
 use super::enqueue::attr;
 use crate::object_service::ObjectService;
@@ -22,7 +22,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
 }
 
 async fn glimpse(ost: &ObjectService, request: &ServerRequest, part: u32, fid: Fid) -> Option<EnqueueReply> {
-    // No lock for what is not there.
+    // There is no lock on a missing object.
     ost.objects.find(fid).await.ok()?;
     let mut reply = ost.locks.try_lock_object(request, part, fid)?;
     match attr(ost, fid).await {

@@ -9,7 +9,7 @@ use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::lfsck::{LFSCK_OBJECTS_MAX, ObjectAction, ObjectQuery, ObjectRepair, ObjectRepairs};
 use std::sync::Arc;
 
-/// Tells what there is.
+/// Reports objects, as the query asks.
 pub(crate) async fn handle_query(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
     let query: ObjectQuery = request.decode()?;
     let facts = check::query(&**ost.target.osd(), &query).await?;
@@ -17,7 +17,7 @@ pub(crate) async fn handle_query(ost: &Arc<ObjectService>, request: ServerReques
     Ok(Response::new(&facts))
 }
 
-/// Repairs.
+/// Carries out repairs.
 pub(crate) async fn handle_notify(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
     let ObjectRepairs { repairs } = request.decode()?;
     if repairs.len() > LFSCK_OBJECTS_MAX {
@@ -31,13 +31,14 @@ pub(crate) async fn handle_notify(ost: &Arc<ObjectService>, request: ServerReque
     Ok(Response::new(&()))
 }
 
-/// As a change by a client would: nobody reads or writes meanwhile, and what others cached is given back.
+/// Repairs an object as a client would change it: no request reads or writes it meanwhile, and locks of other clients are
+/// called back.
 async fn repair_one(ost: &Arc<ObjectService>, request: &ServerRequest, repair: &ObjectRepair) -> Result<(), Errno> {
     let fid = repair.fid;
     let changes_data = matches!(repair.action, ObjectAction::DestroyEmpty | ObjectAction::SetSize);
     let object = match ost.objects.find(fid).await {
         Ok(object) => Some(object),
-        // Not there, or not to be read: then nobody else uses it.
+        // The object is missing or unreadable, so no other request uses it.
         Err(Errno::ENOENT | Errno::EIO) => None,
         Err(error) => return Err(error),
     };
@@ -52,7 +53,7 @@ async fn repair_one(ost: &Arc<ObjectService>, request: &ServerRequest, repair: &
     let data_size = ost.target.osd().stat(fid).await?.map(|stat| stat.size);
     let mut operation = ost.target.begin().await?;
     let destroyed = check::apply(&mut *operation, repair, data_size)?;
-    // What is known in memory is read again.
+    // The record in memory has to be read again.
     ost.objects.forget(fid);
     if destroyed {
         ost.objects.gone(&[fid]);

@@ -1,4 +1,4 @@
-//! OST_PUNCH: sets the size, or makes a hole.
+//! OST_PUNCH: sets the size, or punches a hole.
 
 use crate::object_service::ObjectService;
 use crate::objects::Access;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
     let punch: Punch = request.decode()?;
     let truncates = punch.end == u64::MAX;
-    // Nobody may see the size half changed, so a truncation is alone, also where it makes the object longer.
+    // No request may see a half-changed size, so a truncation runs alone, even if it makes the object longer.
     let (ranges, locked) = if truncates {
         (RangeSet::ALL, RangeSet::single(Extent { start: punch.start, end: u64::MAX }))
     } else {

@@ -12,7 +12,7 @@ use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::{Niobuf, Read, ReadReply};
 use std::sync::Arc;
 
-/// Extents of one request that are read at a time.
+/// Number of extents of one request that are read at a time.
 const EXTENTS_AT_ONCE: usize = 16;
 
 pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
@@ -48,13 +48,13 @@ async fn fetch(ost: &ObjectService, read: &Read, record: &ObjectRecord) -> Resul
                 0 => Payload::new(),
                 _ => ost.target.osd().read(read.fid, offset, len).await?,
             };
-            // Never longer than asked for; shorter only if somebody cut the file behind our back.
+            // Never longer than the extent; shorter only if another program truncated the file on the device.
             let missing = len.checked_sub(piece.len()).ok_or(Errno::EIO)?;
             piece.append(Payload::zeroes(missing));
             Ok::<_, Errno>(piece)
         }
     };
-    // In order, but several at a time: a request may name hundreds of small extents.
+    // In order, but several at a time, because a request may name hundreds of small extents.
     let mut pieces = stream::iter(read.extents.iter().map(fetch_one)).buffered(EXTENTS_AT_ONCE);
     let (mut lens, mut data) = (Vec::with_capacity(read.extents.len()), Payload::new());
     while let Some(piece) = pieces.try_next().await? {

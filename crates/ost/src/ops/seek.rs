@@ -1,5 +1,4 @@
-//! OST_SEEK: where data or a hole begins. What other clients have not written yet is written first; the sender has
-//! written its own.
+//! OST_SEEK: where data or a hole begins. Other clients write their dirty data first; the sender has written its own.
 
 use crate::object_service::ObjectService;
 use crate::objects::Access;

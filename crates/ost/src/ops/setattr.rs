@@ -1,6 +1,6 @@
 //! OST_SETATTR: owner and times. A request that a later change has overtaken (by its ctime) leaves the times alone.
 //!
-//! A client that holds a lock up to the end of file answers `stat` from memory: it has to give it up.
+//! A client that holds a lock up to the end of file answers `stat` from its cache, so it has to give the lock up.
 
 use crate::object_service::{NO_LOCK, ObjectService};
 use crate::objects::Access;

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 /// Unit of the counts, in bytes.
 const BLOCK_BYTES: u32 = 4096;
-/// With less space than this the target says that it is full, and gets no new files.
+/// With less free space than this the target reports that it is full, and gets no new files.
 const OUT_OF_SPACE_BYTES: u64 = MIB;
-/// With fewer free objects than this likewise.
+/// With fewer free objects than this the target also reports that it is full.
 const OUT_OF_OBJECTS: u64 = 32;
 
 pub(crate) async fn handle(ost: &Arc<ObjectService>, _: ServerRequest) -> Result<Response, Errno> {

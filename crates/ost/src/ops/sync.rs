@@ -1,5 +1,5 @@
-//! OST_SYNC: what was written before is durable when the reply comes. An object that has not changed since the last
-//! commit costs nothing.
+//! OST_SYNC: earlier writes are durable when the reply comes. An object that has not changed since the last commit costs
+//! nothing.
 
 use crate::object_service::ObjectService;
 use nacre_base::Errno;
@@ -13,7 +13,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
         false
     } else {
         let object = ost.objects.find(fid).await?;
-        // A commit makes data durable before the records that speak of it.
+        // A commit makes data durable before the records that describe it.
         ost.objects.record(&object).await?.version <= ost.target.last_committed().0
     };
     if !is_durable {

@@ -1,10 +1,9 @@
 //! OST_WRITE: data to the device, then one transaction for record, transno and saved reply, then the reply.
 //!
-//! All extents of one RPC are written under one range lock. Whether the reply waits for the commit is a matter of what the
-//! client says and the administrator wants: a client that does not keep the data until it is committed
-//! ([`niobuf_flags::ASYNC`]) gets its reply after the commit, as does everybody with `sync_journal`. With
-//! `reply_from_memory_mb` the record comes before the data: the range stays locked, and the next commit waits, until the
-//! device has it.
+//! All extents of one RPC are written under one range lock. Whether the reply waits for the commit depends on the client
+//! and on the administrator: a client that does not keep the data until it is committed (no [`niobuf_flags::ASYNC`]) gets
+//! its reply after the commit, and with `sync_journal` every client does. With `reply_from_memory_mb` the record is
+//! changed before the data is written: the range stays locked, and the next commit waits, until the device has the data.
 
 use crate::checksum::crc32c;
 use crate::memory::Taken;
@@ -28,7 +27,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
-    // 1. What is to be written, and whether it may be.
+    // 1. Which data is to be written, and whether it may be.
     let write: Write = request.decode()?;
     let extents = extents::check(&write.extents)?;
     let object = ost.objects.find(write.fid).await?;
@@ -36,16 +35,16 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     let lock = ost.lock_ranges(&request, write.fid, write.lock, Access::Write, &extents.ranges).await?;
     let reserved = reserve(ost, &request, &write, &object, &extents).await?;
 
-    // 2. The data, checked before anything is changed.
+    // 2. Get the data; check it before anything is changed.
     let data = pull(ost, &request, &write, &extents).await?;
 
-    // 3. Data to the device and the record, in the order that was chosen.
+    // 3. Write the data to the device and change the record, in the chosen order.
     let (guard, found) = ost.objects.lock(&object, &extents.ranges, Access::Write).await?;
     request.check_pre_versions(&found.pre_versions())?;
     // A recovery ends with a commit.
     let keeps = request.is_replay() || write.extents.iter().all(|e| e.flags & niobuf_flags::ASYNC != 0);
     let after = ost.settings.reply_after(keeps);
-    // What was answered for can't be refused any more.
+    // An acknowledged write can no longer be refused.
     let from_memory = after == ReplyAfter::Memory && !ost.space.is_short();
     let memory = from_memory.then(|| ost.memory.take(extents.bytes as u64, ost.settings.memory_bytes()));
     let work = Work { ost, request: &request, write: &write, object: &object, extents: &extents };
@@ -59,7 +58,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     };
     ost.brw_stats.count_write(&write.extents, extents.bytes);
 
-    // 4. The commit, if somebody depends on it.
+    // 4. Commit, if the client or another reader depends on it.
     if after == ReplyAfter::Commit {
         ost.target.commit().await?;
     } else if lock.is_some() {
@@ -70,7 +69,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     Ok(response)
 }
 
-/// A write whose data is here.
+/// A write whose data has been received.
 struct Work<'a> {
     ost: &'a Arc<ObjectService>,
     request: &'a ServerRequest,
@@ -79,7 +78,7 @@ struct Work<'a> {
     extents: &'a Extents,
 }
 
-/// What is given back once data is on the device: others may look, space is taken, memory is free.
+/// Resources that are released once the data is on the device: the range lock, reserved space, memory.
 struct Held {
     guard: RangeGuard,
     reserved: Option<Reserved>,
@@ -87,7 +86,7 @@ struct Held {
 }
 
 impl Work<'_> {
-    /// The data, then the record.
+    /// Writes the data, then changes the record.
     async fn store_first(
         &self,
         data: Payload,
@@ -109,21 +108,21 @@ impl Work<'_> {
         Ok(response)
     }
 
-    /// The record, then the data, by a task that nobody waits for but the next commit and who wants to see the range.
+    /// Changes the record, then writes the data in a task; only the next commit and requests for the range wait for it.
     async fn record_first(&self, data: Payload, held: Held) -> Result<Response, Errno> {
         let Work { ost, request, write, object, extents } = *self;
         held.guard.assert_writes(&extents.ranges);
         let (stored, pending) = oneshot::channel();
         let response = record(ost, request, write, object, extents, Some(pending)).await?;
         ost.objects.note_change(object, &extents.ranges, request, &response);
-        // No await from the record to here: a request whose client is gone ends at any of them.
+        // No await from here to the spawn: a request whose client is gone ends at any await.
         let data = split(&write.extents, &data);
         drop(ost.target.rt().spawn(store_later(ost.target.clone(), object.fid, data, stored, held)));
         Ok(response)
     }
 }
 
-/// Writes data that was answered for. If that fails the target stops: nobody can be told any more.
+/// Writes acknowledged data. If that fails the target stops, because it is too late to tell the client.
 async fn store_later(
     target: Arc<Target>,
     fid: Fid,
@@ -136,7 +135,7 @@ async fn store_later(
         Err(errno) => Err(OsdError::Io { what: "ost.write.from_memory", errno }),
     };
     let failed = written.as_ref().err().cloned();
-    // The commit may have given up waiting: then the device is closed.
+    // If the commit has given up waiting, the device is closed.
     let _ = stored.send(written);
     match failed {
         None => {
@@ -147,7 +146,7 @@ async fn store_later(
         Some(OsdError::Closed) => {}
         Some(error) => {
             tracing::error!(target = %target.name(), %fid, %error, "data that was answered for cannot be written");
-            // Poisons the device, before anybody can look at the range.
+            // Poisons the device before any request can look at the range.
             let _ = target.commit().await;
         }
     }
@@ -169,7 +168,7 @@ async fn record(
         layout_version: write.layout_version,
         now: write.now,
     };
-    // A request sent again tells what was true when it was sent first.
+    // A repeated request reports the state at the time it was first sent.
     let grant = || {
         if request.is_resent() || request.is_replay() {
             0
@@ -200,8 +199,8 @@ async fn record(
     changed.await
 }
 
-/// Takes the space. Nothing is taken for a request sent again, which was counted before; nor for one without a grant
-/// where there is no unpromised space left, if it only overwrites what has its space already.
+/// Reserves space. Nothing is reserved for a repeated request, which was counted before; nor for a write without grant
+/// that only overwrites allocated bytes, if no unpromised space is left.
 async fn reserve(
     ost: &ObjectService,
     request: &ServerRequest,
@@ -222,7 +221,7 @@ async fn reserve(
     }
 }
 
-/// Whether the extents are all within the object and have no holes.
+/// True if the extents lie within the object and have no holes.
 async fn is_allocated(ost: &ObjectService, object: &Object, extents: &[Niobuf]) -> Result<bool, Errno> {
     let size = ost.objects.record(object).await?.size;
     for extent in extents {
@@ -261,7 +260,7 @@ async fn pull(
     }
 }
 
-/// The extents with their data, to be given to the device at once: it knows best which of them to write together.
+/// Splits the data by extents. The device gets all of them at once, because it knows best which to write together.
 fn split(extents: &[Niobuf], data: &Payload) -> Vec<(u64, Payload)> {
     let mut at = 0;
     let of_data = |extent: &Niobuf| {

@@ -1,4 +1,4 @@
-//! What clients cache under locks stays coherent: holders are called back, asked and evicted, and data RPCs that come
+//! Data that clients cache under locks stays coherent: holders are called back, glimpsed and evicted, and data RPCs
 //! without a lock wait for them.
 
 use super::cluster::*;
@@ -91,7 +91,7 @@ fn a_holder_that_does_not_answer_is_evicted() {
         let waited = rt.now().since(begun);
         assert!(waited >= secs(30) && waited < secs(33), "{waited:?}");
 
-        // One that waits already when the lock is granted, and that serves no callbacks at all.
+        // A client that waits already when the lock is granted, and that serves no callbacks at all.
         let deaf = cluster.client(3);
         let before = other.lock(fid, LockMode::Pw, 0, 9).await;
         let second = deaf.start(move |c| async move { c.lock(fid, LockMode::Pw, 0, 9).await });

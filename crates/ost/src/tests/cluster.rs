@@ -1,4 +1,4 @@
-//! One OST on a node of its own, which can crash and come back, and clients. One test calls one of them `run`.
+//! One OST on a node of its own, which can crash and come back, and clients. Each test calls `run` once.
 
 use crate::{Ost, TABLES};
 use bytes::Bytes;
@@ -29,14 +29,14 @@ pub(crate) const SERVER: u32 = 1;
 pub(crate) fn run<F: Future<Output = ()> + Send + 'static>(scenario: impl FnOnce(Rt) -> F) {
     let mut sim = Sim::new(1);
     let rt = sim.rt();
-    // Long enough to give up on clients that do not come back after a crash, several times.
+    // Long enough to give up several times on clients that do not come back after a crash.
     sim.block_on(Time::from_secs(9000), scenario(rt));
 }
 
 pub(crate) struct Cluster {
     pub(crate) rt: Rt,
     pub(crate) net: SimNet,
-    /// The server's.
+    /// Fault points of the server.
     pub(crate) faults: Faults,
     pub(crate) server: Server,
 }
@@ -80,7 +80,7 @@ impl Cluster {
         self.server = Server::start(scope, &self.net, osd, &self.faults).await;
     }
 
-    /// A client with all features; with a grant only if asked.
+    /// A client with all features except grant.
     pub(crate) fn client(&self, number: u64) -> Client {
         self.client_with(number, 0)
     }
@@ -154,7 +154,7 @@ impl Server {
     }
 }
 
-/// A list in which every node that the tests have is an MDT's: what roles may do is not what they are about.
+/// A server list in which every node of the tests is an MDT's, because these tests are not about roles.
 fn servers(node: &RpcNode) -> Arc<Servers> {
     let mdt = TargetEntry {
         target: "nacre-MDT0000".to_owned(),
@@ -173,11 +173,11 @@ pub(crate) struct Client {
     pub(crate) rt: Rt,
     pub(crate) import: Arc<Import>,
     pub(crate) node: RpcNode,
-    /// The client's.
+    /// Fault points of the client.
     pub(crate) faults: Faults,
 }
 
-/// A write of a client that keeps what it wrote until it is committed.
+/// A write by a client that keeps the data until it is committed.
 pub(crate) fn write_of(fid: Fid, extents: &[(u64, usize)]) -> Write {
     let flags = niobuf_flags::ASYNC;
     let extent = |(offset, len): &(u64, usize)| Niobuf { offset: *offset, len: *len as u32, flags };
@@ -237,7 +237,7 @@ impl Client {
         self.reply(Opcode::OstWrite, &write, options).await.map(|reply| reply.body)
     }
 
-    /// A write with the client's report on its grant; the reply's grant.
+    /// Writes with the client's report on its grant. Returns the grant in the reply.
     pub(crate) async fn write_granted(
         &self,
         fid: Fid,
@@ -254,7 +254,7 @@ impl Client {
         self.read_extents(fid, &[(offset, len)]).await.map(|(_, data)| data)
     }
 
-    /// Lengths and data of several extents; the checksum is verified.
+    /// Reads several extents, and verifies the checksum. Returns lengths and data.
     pub(crate) async fn read_extents(&self, fid: Fid, extents: &[(u64, usize)]) -> Result<(Vec<u32>, Vec<u8>), Errno> {
         let read = Read { fid, extents: write_of(fid, extents).extents, checksum: true, lock: 0 };
         let max_len = extents.iter().map(|(_, len)| len).sum();
@@ -282,7 +282,7 @@ impl Client {
         self.punch(fid, size, u64::MAX).await.unwrap();
     }
 
-    /// Makes all durable.
+    /// Makes everything durable.
     pub(crate) async fn sync(&self) {
         self.call::<()>(Opcode::OstSync, &Sync { fid: Fid::ZERO }).await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Crashes: what was committed is there, what was not is gone as if it had never been.
+//! Crashes: committed changes are there, and uncommitted ones are gone without a trace.
 
 use super::cluster::*;
 use nacre_base::fault::{Fault, FaultAction};
@@ -152,7 +152,7 @@ fn the_periodic_commit_advances_last_committed() {
     });
 }
 
-/// What an object may look like after a crash: everything it has been since it was last made durable.
+/// States that an object may have after a crash: every state since it was last made durable.
 struct History(Vec<Vec<u8>>);
 
 impl History {
@@ -170,7 +170,8 @@ impl History {
         &self.0[self.0.len() - 1]
     }
 
-    /// The size is one it had, as records are transactional. Each byte is one that was there: data is not.
+    /// Records are transactional, so the size is one that the object had. Data is not, so each byte is any that was
+    /// there.
     fn check_after_crash(&mut self, found: Vec<u8>, seed: u64) {
         assert!(self.0.iter().any(|state| state.len() == found.len()), "seed {seed}: size {}", found.len());
         for (at, byte) in found.iter().enumerate() {
@@ -234,7 +235,7 @@ fn random_changes_and_crashes_leave_only_what_was_there() {
                 cluster.restart(crash).await;
                 let found = cluster.client(100 + life).read(fid, 0, 40_000).await.unwrap();
                 history.check_after_crash(found, seed);
-                // What was found is not durable before the next sync: a second crash may still lose it.
+                // The state found here is not durable before the next sync: a second crash may still lose it.
                 cluster.client(200 + life).sync().await;
             }
         });

@@ -73,7 +73,7 @@ fn damaged_data_is_never_stored() {
 #[test]
 fn each_write_is_seen_whole_or_not_at_all() {
     run(|rt| async move {
-        // On a slow disk the one request of a reader would come between the three of a writer, but for the range lock.
+        // On a slow disk, without the range lock, the one request of a reader would come between the three of a writer.
         let cluster = Cluster::with_disk(&rt, DiskModel::HDD).await;
         let first = cluster.client(0);
         let fid = first.object().await;

@@ -1,4 +1,4 @@
-//! Glimpses of many objects at once: locks and sizes of what nobody writes, and nobody is disturbed.
+//! Glimpses of many objects at once: locks and sizes of objects without writers, and no holder is disturbed.
 
 use super::cluster::*;
 use super::holder::{Behaviour, Holder};

@@ -1,4 +1,4 @@
-//! A client that holds locks and serves callbacks about them, doing with each what it was told to.
+//! A client that holds locks and serves callbacks about them, reacting as the test chose.
 
 use super::cluster::*;
 use async_trait::async_trait;
@@ -15,17 +15,17 @@ use nacre_wire::{Lane, Opcode};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// What becomes of a lock that is called back.
+/// Reaction to a callback.
 #[derive(Clone, Debug)]
 pub(crate) enum Behaviour {
     Cancels,
-    /// Writes this first, under the lock.
+    /// Writes this under the lock, then cancels.
     Flushes(Write, Vec<u8>),
-    /// Answers, and goes on holding it.
+    /// Replies, and goes on holding the lock.
     Keeps,
-    /// Does not even answer.
+    /// Does not reply.
     IsSilent,
-    /// Says that it has no such lock.
+    /// Replies that it has no such lock.
     HasNot,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Holder {
     pub(crate) client: Client,
     behaviour: Arc<Mutex<Behaviour>>,
     called_back: Arc<Mutex<Vec<BlockingCallback>>>,
-    /// What it knows of its objects, and how often it was asked.
+    /// Attributes that the client knows of its objects, and how often it was asked.
     known: Arc<Mutex<(ObjectAttr, u32)>>,
     _served: ServedTarget,
 }
@@ -143,7 +143,7 @@ impl TargetHandler for Callbacks {
 
     async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
         if matches!(*self.behaviour.lock(), Behaviour::IsSilent) {
-            // As one whose node is stuck; it gives up with the server.
+            // Like a client whose node is stuck; the request ends when the server gives up.
             request.abandoned().await;
         }
         match request.opcode {

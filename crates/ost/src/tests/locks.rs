@@ -99,7 +99,7 @@ fn the_other_kinds_of_lock_are_not_served_here() {
     });
 }
 
-/// Handles counted up from a random start: from its own, a client knew those of others.
+/// Lock handles were counted up from a random start, so a client could guess those of others from its own.
 #[test]
 fn handles_of_locks_tell_nothing_of_other_locks() {
     run(|rt| async move {

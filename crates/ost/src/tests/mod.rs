@@ -1,4 +1,4 @@
-//! The object service as its clients see it: over a simulated network, on a device in memory, through crashes.
+//! The object service as clients see it: over a simulated network, on a device in memory, through crashes.
 
 mod callbacks;
 mod cluster;

@@ -1,5 +1,5 @@
-//! When a write is answered: after the commit, with the data on the device, or with it in memory; and what becomes of it
-//! when the server dies then.
+//! When a write is acknowledged: after the commit, with the data on the device, or with it in memory; and what a crash
+//! then does to it.
 
 use super::cluster::*;
 use super::holder::{Behaviour, Holder};
@@ -21,7 +21,7 @@ fn commits(cluster: &Cluster) -> u64 {
     cluster.server.osd.stats().commits_count
 }
 
-/// Writes as a client that does not keep what it wrote.
+/// Writes as a client that does not keep the data.
 async fn write_and_forget(client: &Client, fid: Fid, data: &[u8]) {
     let mut write = write_of(fid, &[(0, data.len())]);
     write.extents[0].flags = 0;
@@ -123,7 +123,7 @@ fn a_crash_between_the_answer_and_the_device_takes_the_record_too() {
             let fid = client.object().await;
             client.sync().await;
             client.write(fid, 0, &[1; 5000]).await.unwrap();
-            // A commit is under way, but waits for the data.
+            // A commit is under way, and waits for the data.
             let _sync = client.start(|c| async move { c.sync().await });
             rt.sleep(secs(1)).await;
             cluster.restart(crash).await;
@@ -165,7 +165,7 @@ fn where_space_is_short_data_that_does_not_fit_is_refused_and_not_answered_for()
         };
         fill(8 * 1024 - 500).await;
         let _: StatFs = client.call(Opcode::OstStatfs, &()).await.unwrap();
-        // Another user of the device; the target has not looked since.
+        // Another program fills the device; the target has not looked since.
         fill(500).await;
         assert_eq!(client.write(fid, 0, &[1; 10_000]).await.map(drop), Err(Errno::ENOSPC));
         rt.sleep(secs(1)).await;
@@ -173,7 +173,7 @@ fn where_space_is_short_data_that_does_not_fit_is_refused_and_not_answered_for()
     });
 }
 
-/// An object that `maker` made durable, to which another client has written "seen" under a lock that it gives back when it is
+/// An object that `maker` made durable, to which another client has written "seen" under a lock that it gives back when
 /// called back.
 async fn written_under_a_lock(cluster: &Cluster, maker: &Client) -> (Fid, Holder) {
     let fid = maker.object().await;

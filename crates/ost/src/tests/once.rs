@@ -7,7 +7,7 @@ use nacre_osd::mem::Crash;
 use nacre_wire::Opcode;
 use nacre_wire::ost::{Create, CreateReply};
 
-/// Sends what `call` sends with its reply lost, restarts the server, and returns the answer that came then.
+/// Sends the request of `call`, loses the reply, restarts the server, and returns the reply to the repeated request.
 async fn over_a_restart<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     cluster: &mut Cluster,
     client: &Client,
@@ -118,7 +118,7 @@ fn orphans_of_a_crashed_mdt_are_destroyed_and_their_ids_not_used_again() {
         let ahead = Create { count: 1, delete_orphans_after: Some(fid(500)) };
         let reply: CreateReply = mdt.modify(Opcode::OstCreate, &ahead).await.unwrap();
         assert_eq!(reply.first, 501);
-        // The MDT knows of no object in use: it is a new one, or its files have had none yet.
+        // The MDT knows of no object in use: it is new, or its files have had no objects yet.
         let unused = Create { count: 0, delete_orphans_after: Some(Fid::ZERO) };
         let _: CreateReply = mdt.modify(Opcode::OstCreate, &unused).await.unwrap();
         assert_eq!(mdt.read(fid(8), 0, 9).await.unwrap(), b"used");
@@ -126,7 +126,7 @@ fn orphans_of_a_crashed_mdt_are_destroyed_and_their_ids_not_used_again() {
     });
 }
 
-/// An OST could make 2^32 objects, and then no more for ever.
+/// An OST could create 2^32 objects, and then none ever again.
 #[test]
 fn a_sequence_that_is_used_up_has_a_successor() {
     run(|rt| async move {
@@ -148,7 +148,7 @@ fn a_sequence_that_is_used_up_has_a_successor() {
         let more = mdt.create(1).await.unwrap();
         assert_eq!((more.seq, more.first), (SEQ + 1, 33));
         assert_eq!(mdt.read(of(SEQ, edge + 5), 0, 9).await.unwrap(), b"data");
-        // The last object of a file is in the former sequence: all of the later one are orphans.
+        // The last object of a file is in the former sequence, so all objects of the later one are orphans.
         let after_crash = Create { count: 1, delete_orphans_after: Some(of(SEQ, edge + 4)) };
         let reply: CreateReply = mdt.modify(Opcode::OstCreate, &after_crash).await.unwrap();
         assert_eq!((reply.seq, reply.first), (SEQ + 1, 34));
@@ -160,7 +160,7 @@ fn a_sequence_that_is_used_up_has_a_successor() {
     });
 }
 
-/// The request named no sequence, so what an MDT knew of an OST's former storage destroyed objects of the present.
+/// The request named no sequence, so an MDT that still knew an OST's former storage had present objects destroyed.
 #[test]
 fn orphans_are_not_looked_for_by_the_ids_of_another_storage() {
     run(|rt| async move {

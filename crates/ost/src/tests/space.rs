@@ -1,4 +1,4 @@
-//! A device that runs full, and promises of space.
+//! A device that fills up, and promises of space.
 
 use super::cluster::*;
 use nacre_base::Errno;
@@ -28,7 +28,7 @@ fn a_full_device_refuses_new_data_and_takes_it_when_space_is_freed() {
 
         let c = client.object().await;
         client.destroy(b).await.unwrap();
-        // Its space is free only after a commit, which the write that needs it brings about.
+        // The space is free only after a commit, which the write that needs it starts.
         client.write(c, 0, &vec![4; 512 * KIB as usize]).await.unwrap();
     });
 }
@@ -75,8 +75,7 @@ fn a_grant_grows_with_use_and_goes_with_its_client() {
     });
 }
 
-/// Clients destroyed objects as fast as they liked, and the queue of those whose data was still there grew without
-/// bound.
+/// Clients could destroy objects without limit, and the queue of objects with remaining data grew without bound.
 #[test]
 fn destroys_wait_while_too_much_destroyed_data_is_still_there() {
     run(|rt| async move {
@@ -91,7 +90,7 @@ fn destroys_wait_while_too_much_destroyed_data_is_still_there() {
         drop(all_room);
         destroy.await;
         assert_eq!(client.getattr(fid).await, Err(Errno::ENOENT));
-        // The room comes back when the data is gone.
+        // The room comes back when the data has been removed.
         cluster.server.ost.target().commit().await.unwrap();
         rt.sleep(secs(1)).await;
         drop(cluster.server.ost.service().remover.take_all_room());

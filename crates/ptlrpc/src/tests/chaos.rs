@@ -48,7 +48,7 @@ fn chaos(seed: u64) -> u64 {
                     w.restart_server();
                 }
                 1 => {
-                    // Not so long that a client which was idle before is rightly taken for dead.
+                    // Short enough that an idle client is not rightly evicted as dead.
                     w.net.partition([SERVER], 10..10 + prng.range(1, u64::from(CLIENTS) + 1) as u32);
                     rt.sleep(Duration::from_secs(prng.below(60))).await;
                     w.net.heal();

@@ -197,7 +197,7 @@ fn random_bytes_at_the_portals_never_panic() {
         let victim = w.client.import(config(2));
         apply(&victim, 1).await.unwrap();
         let victim_cookie = w.server.served.exports().iter().find(|e| e.client_name == "client2").unwrap().cookie;
-        // A request that was good once, then damaged at random: deeper than noise gets.
+        // A valid request, damaged at random, gets further than noise.
         let header = nacre_wire::RpcHeader {
             opcode: Opcode::MdsConnect as u32,
             export: victim_cookie,

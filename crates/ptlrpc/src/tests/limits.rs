@@ -1,4 +1,4 @@
-//! What bounds how much is done at once, and how long is waited.
+//! Limits on the work done at once, and on waiting.
 
 use super::*;
 use crate::{Credits, FixedWindow};
@@ -103,7 +103,7 @@ fn a_lane_runs_so_many_and_queues_the_rest() {
     });
 }
 
-/// Calls a target of the server's that sleeps so many ms, in the I/O lane.
+/// Calls a target, in the I/O lane, with a request that takes `ms`.
 fn io_wait(rt: &Rt, import: &Arc<Import>, ms: u64) -> Task {
     let import = import.clone();
     rt.spawn(async move {
@@ -135,7 +135,7 @@ fn a_slow_target_takes_no_slot_from_another_of_its_node() {
     });
 }
 
-/// 64 clients send writes and never serve their data, as clients do that are cut off or mean ill.
+/// 64 clients send writes and never serve their data, like clients that are cut off or malicious.
 #[test]
 fn clients_that_never_serve_their_bulk_do_not_hold_the_server() {
     run(1, 3600, |rt| async move {
@@ -146,7 +146,7 @@ fn clients_that_never_serve_their_bulk_do_not_hold_the_server() {
             let hostile = node(&rt, &w.net, n);
             let import = hostile.import(config(n as u8));
             wait_ms(&import, 0).await.unwrap();
-            // What the server asks of it is never answered.
+            // The hostile client drops everything that the server sends to it.
             hostile
                 .faults()
                 .arm("lnet.receive", nacre_base::fault::Fault::always(nacre_base::fault::FaultAction::Drop));
@@ -203,7 +203,7 @@ fn those_who_wait_for_others_do_not_keep_the_lane() {
         });
         rt.sleep(60 * SECOND).await;
         assert_eq!(w.server.target.running_max(), 1000);
-        // What they wait for comes over the same lane.
+        // The request that they wait for comes over the same lane.
         import.call::<u64>(Opcode::LdlmCancel, &0u64, CallOptions::default()).await.unwrap();
         all(waiters).await;
         let text = w.params.get("mdc.*.timeouts").unwrap()[0].1.clone();
@@ -271,7 +271,7 @@ fn who_does_not_want_to_wait_is_told_so() {
     });
 }
 
-/// A mount that has only asked for `statfs`, once while the target was not there, saw the target as away for ever.
+/// A mount that called nothing but `statfs`, once while the target was away, used to see the target as away for ever.
 #[test]
 fn a_target_that_nobody_tries_is_tried_by_who_does_not_want_to_wait() {
     run(1, 3600, |rt| async move {
@@ -301,7 +301,7 @@ fn an_abandoned_change_is_finished_and_its_slot_comes_back() {
             let abandoned = rt.timeout(Duration::from_micros(5), apply(&import, n)).await;
             assert!(abandoned.is_err());
         }
-        // One that was never sent, because the slots are taken, is not executed.
+        // A change that was never sent, because the slots are taken, is not executed.
         rt.sleep(SECOND).await;
         let applied = w.applied();
         assert!(applied.len() >= 8, "{applied:?}");

@@ -1,4 +1,4 @@
-//! RPC between simulated nodes, in virtual time: what may go wrong on the way, and what must come of it.
+//! RPC between simulated nodes, in virtual time: failures on the way, and the required outcome.
 
 mod chaos;
 mod delivery;
@@ -24,24 +24,23 @@ use tokio::sync::Notify;
 pub(super) const TARGET: &str = "test-MDT0000";
 pub(super) const SERVER: u32 = 1;
 pub(super) const CLIENT: u32 = 2;
-/// Waits that have the target panic.
+/// Numbers of milliseconds that make the target panic.
 pub(super) const PANIC_AT_ONCE: u64 = u64::MAX;
 pub(super) const PANIC_LATER: u64 = u64::MAX - 1;
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-/// What a target keeps over its restarts.
+/// State of a target that outlives its restarts.
 #[derive(Default)]
 pub(super) struct Disk {
-    /// What was applied, in order; the transno is the position.
+    /// Numbers that were applied, in order; the transno is the position.
     applied: Mutex<Vec<u64>>,
     slots: Mutex<FxHashMap<(Uuid, Tag), (Xid, Response)>>,
     written: Mutex<Option<Payload>>,
     instance: AtomicU64,
-    /// How long a target over it is at a connect.
+    /// Time that a target takes for a connect.
     connect_takes: Mutex<Duration>,
 }
 
-/// A target that applies numbers (MDS_REINT), waits so many ms (MDS_GETATTR), takes and gives data (OST_WRITE, OST_READ)
 /// and lets clients wait for each other (LDLM_ENQUEUE until LDLM_CANCEL).
 pub(super) struct TestTarget {
     rt: Rt,
@@ -53,9 +52,9 @@ pub(super) struct TestTarget {
     disconnects: AtomicUsize,
     released: AtomicBool,
     release: Notify,
-    /// Another node has the target.
+    /// True if another node has taken the target.
     taken: AtomicBool,
-    /// Features that are in every answer, asked for or not.
+    /// Features that are in every connect reply, asked for or not.
     pushy_flags: AtomicU64,
     max_modify_rpcs: u16,
 }
@@ -66,12 +65,12 @@ pub(super) struct World {
     net: SimNet,
     disk: Arc<Disk>,
     client: RpcNode,
-    /// The client's.
+    /// Parameters of the client.
     params: Params,
     server: Server,
 }
 
-/// A server's life.
+/// One run of a server.
 pub(super) struct Server {
     node: RpcNode,
     target: Arc<TestTarget>,
@@ -96,7 +95,7 @@ impl World {
         import
     }
 
-    /// The server dies; the network does not tell anyone.
+    /// The server dies; the network tells nobody.
     fn crash_server(&self) {
         self.server.node.rt().kill();
         self.net.crash(SERVER);
@@ -293,7 +292,7 @@ impl TargetHandler for TestTarget {
         self.executed.fetch_add(1, Ordering::Relaxed);
         let running = self.running.fetch_add(1, Ordering::Relaxed) + 1;
         self.running_max.fetch_max(running, Ordering::Relaxed);
-        // As a device that is not ours any more: whatever is asked of it fails.
+        // Like a device that another node has taken: every request fails.
         let result = if self.is_taken() { Err(Errno::EIO) } else { self.dispatch(&request).await };
         self.running.fetch_sub(1, Ordering::Relaxed);
         result

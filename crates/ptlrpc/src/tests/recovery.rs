@@ -1,4 +1,4 @@
-//! Partitions, restarts, evictions, silence: what a connection goes through.
+//! Connections through partitions, restarts, evictions and silence.
 
 use super::*;
 use nacre_base::fault::{Fault, FaultAction};
@@ -86,7 +86,7 @@ fn a_restarted_server_executes_what_was_not_done_and_nothing_twice() {
     }
 }
 
-/// A client made change 1, and its server was restarted without its noticing.
+/// A client made change 1, and its server has restarted without the client noticing.
 async fn restarted(rt: &Rt) -> (World, Arc<Import>) {
     let mut w = World::new(rt);
     let import = w.import();
@@ -172,7 +172,7 @@ fn what_was_asked_of_a_target_that_another_node_has_taken_is_asked_there() {
         let (under_way, other) = tokio::join!(wait_ms(&import, 5000), another_takes_it);
         assert_eq!((under_way, rt.now().since(begun).as_secs()), (Ok(5000), 6), "asked again there");
         assert_eq!((w.server.served.exports().len(), other.served.exports().len()), (0, 1));
-        // Who comes anew, too.
+        // A new client finds it there, too.
         let late = w.client.import(ImportConfig { nids: vec![Nid::sim(SERVER), Nid::sim(9)], ..config(2) });
         assert_eq!(apply(&late, 3).await, Ok(3));
         assert_eq!(w.applied(), [1, 2, 3]);
@@ -232,7 +232,7 @@ fn an_evicted_client_fails_what_was_in_flight_and_starts_anew() {
         assert!(w.server.served.evict(Uuid([1; 16])).await);
         assert!(!w.server.served.evict(Uuid([1; 16])).await);
         assert_eq!(w.server.target.disconnects.load(Ordering::Relaxed), 1);
-        // What waits at the server is told at once.
+        // A request that waits at the server fails at once.
         call.await;
         assert_eq!(RpcError::Evicted.errno(), Errno::EIO);
         assert_eq!((evictions.load(Ordering::Relaxed), import.generation()), (1, 1));
@@ -334,7 +334,7 @@ fn keep_alive_pings_an_idle_import_only() {
         import.set_keep_alive(true);
         rt.sleep(100 * SECOND).await;
         assert!(rt.now().since(export.last_heard()) <= 26 * SECOND);
-        // A dead server is found by it.
+        // The pings also find out that the server is dead.
         w.crash_server();
         rt.sleep(60 * SECOND).await;
         assert_ne!(import.state().name(), "FULL");
@@ -358,10 +358,10 @@ fn disconnect_tells_the_server_and_closes() {
         assert!(w.server.served.exports().is_empty());
         assert_eq!(apply(&import, 2).await, Err(RpcError::Closed));
         assert_eq!(import.state().name(), "CLOSED");
-        // One that never connected has nothing to say.
+        // An import that never connected has nothing to say.
         let other = w.client.import(config(2));
         other.disconnect().await;
-        // And one whose server is gone does not wait for it for long.
+        // An import whose server is gone does not wait for it for long.
         let third = w.client.import(config(3));
         apply(&third, 3).await.unwrap();
         w.crash_server();

@@ -1,4 +1,4 @@
-//! What somebody can do who knows the names, and even the cookies, of others.
+//! Attempts of a node that knows the names, and even the cookies, of others.
 
 use super::*;
 use crate::message::{REPLY_PORTAL, encode, request_portal};
@@ -6,7 +6,8 @@ use nacre_wire::header::{RpcHeader, RpcKind};
 
 const STRANGER: u32 = 9;
 
-/// The cookie of an export was all that a request needed: whoever had seen or computed it acted as that client, from anywhere.
+/// A request once needed nothing but the cookie of an export: a node that had seen or computed it acted as that client,
+/// from anywhere.
 #[test]
 fn a_request_over_the_export_of_another_node_is_refused() {
     run(1, 60, |rt| async move {
@@ -33,7 +34,7 @@ fn a_request_over_the_export_of_another_node_is_refused() {
         forge(&stranger, 66);
         rt.sleep(SECOND).await;
         assert_eq!(w.applied(), [1]);
-        // The same bytes from where the client is are a request of that client.
+        // The same bytes from the client's own node are a request of that client.
         forge(&w.client, 2);
         rt.sleep(SECOND).await;
         assert_eq!(w.applied(), [1, 2]);
@@ -41,8 +42,8 @@ fn a_request_over_the_export_of_another_node_is_refused() {
     });
 }
 
-/// A client's UUID sufficed to connect in its place, which closed its export; as it had never told of an earlier one, even the
-/// export itself passed to the newcomer.
+/// A client's UUID once sufficed to connect in its place, which closed its export. If the client had never named an
+/// earlier export, even the export itself passed to the newcomer.
 #[test]
 fn a_name_alone_does_not_take_the_place_of_a_client_that_answers() {
     run(1, 600, |rt| async move {
@@ -57,7 +58,7 @@ fn a_name_alone_does_not_take_the_place_of_a_client_that_answers() {
         let export = &w.server.served.exports()[0];
         assert_eq!((export.cookie, export.nid(), w.applied()), (cookie, Nid::sim(CLIENT), vec![1]));
         assert_eq!(apply(&import, 2).await, Ok(2));
-        // The client's node dies: then the place is free, as for a client that was moved.
+        // Once the client's node is dead, its place is free, as for a client that was moved.
         w.client.rt().kill();
         w.net.crash(CLIENT);
         assert_eq!(apply(&hostile, 3).await, Ok(3));
@@ -65,7 +66,7 @@ fn a_name_alone_does_not_take_the_place_of_a_client_that_answers() {
     });
 }
 
-/// Whoever guessed the numbers of an import and a request could answer in the server's place.
+/// A node that guessed the numbers of an import and a request could once answer in the server's place.
 #[test]
 fn an_answer_counts_only_from_where_the_server_is() {
     run(1, 60, |rt| async move {
@@ -83,14 +84,14 @@ fn an_answer_counts_only_from_where_the_server_is() {
                 }
             }
         };
-        // It is one hop away, the server's answer two.
+        // The forged message is one hop away, the server's reply two.
         let (answer, ()) = tokio::join!(apply(&import, 2), forge(&stranger));
         assert_eq!((answer, w.applied()), (Ok(2), vec![1, 2]));
     });
 }
 
-/// Match bits are xids, which count up: whoever guessed one could take the data of a write, or put his own in the place of what
-/// a server sends.
+/// Match bits are xids, which count up. A node that guessed one could once take the data of a write, or replace the
+/// data that a server sends.
 #[test]
 fn bulk_goes_to_and_comes_from_the_server_alone() {
     run(1, 60, |rt| async move {
@@ -119,7 +120,7 @@ fn bulk_goes_to_and_comes_from_the_server_alone() {
                 lnet.put_bulk(client, xid, false_data.clone()).await.unwrap();
             }
         };
-        // It is one hop away, the server's answer two.
+        // The forged message is one hop away, the server's reply two.
         let (data, ()) = tokio::join!(read(&import, len), gives);
         assert!(data == Ok(pattern(len)), "what the server sent");
     });

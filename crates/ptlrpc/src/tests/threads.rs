@@ -1,4 +1,4 @@
-//! The same on tokio with several threads: what only true concurrency can break.
+//! RPC on tokio with several threads: failures that only real concurrency can cause.
 
 use super::*;
 

@@ -1,13 +1,12 @@
 //! The storage of an OST in `nacre sim journal`: an array of disks with heads, and the way in which a file system commits
-//! to it. Data and records are kept by [`MemOsd`], which takes no time; this decides what takes how long.
+//! to it. [`MemOsd`] keeps data and records, and takes no time; this module decides how long things take.
 //!
-//! *The head* does one thing at a time. A request that begins where the latest ended costs its transfer, any other one a
-//! seek too, or the passing over what lies between if that is shorter. *The elevator* takes urgent requests first. Of the
-//! others it takes those in ascending order from the head on, but none that came after something else than data: what
-//! waits is not overtaken for ever.
+//! *The head* does one thing at a time. A request that begins where the latest ended costs its transfer; any other one
+//! also costs a seek, or passing over the gap if that is shorter. *The elevator* takes urgent requests first. It takes
+//! the others in ascending order from the head on, but none that came after a request other than data, so that no request
+//! is overtaken for ever.
 //!
-//! *Commits* take in everything that finished before they begin, one after the other. What they write is said by
-//! [`Storage`].
+//! *Commits* take in everything that finished before they begin, one after the other. [`Storage`] says what they write.
 
 use super::constants::{self, COMMIT_INTERVAL};
 use super::{Mode, Storage};
@@ -30,18 +29,18 @@ struct Inner {
     rt: Rt,
     store: Arc<MemOsd>,
     storage: Storage,
-    /// The journal has a device of its own.
+    /// True if the journal has a device of its own.
     external: bool,
     medium: Mutex<Medium>,
     commits: Mutex<Commits>,
 }
 
-/// Counters of an array since [`Osd::clear_io_stats`], or sums of several arrays'.
+/// Counters of an array since [`Osd::clear_io_stats`], or sums over several arrays.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// Write requests, those to a journal's own device too.
+    /// Write requests, including those to a journal's own device.
     pub(super) writes: u64,
-    /// Those among them of fewer than 128 KiB.
+    /// Write requests of fewer than 128 KiB.
     pub(super) small: u64,
     /// Commits.
     pub(super) commits: u64,
@@ -49,12 +48,12 @@ pub(super) struct Seen {
     pub(super) busy: Duration,
 }
 
-/// Requests of fewer bytes are small ones, as in the paper.
+/// Requests of fewer bytes count as small, as in the paper.
 const SMALL_BYTES: u64 = 128 << 10;
-/// The unit of metadata, of ext3 and of the index.
+/// Unit of metadata, of ext3 and of the index.
 const BLOCK: u64 = 4 << 10;
 
-/// Where on the disks something is. Ascending, as far as the elevator cares.
+/// Place of something on the disks, ascending as far as the elevator cares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Journal,
@@ -71,24 +70,24 @@ enum Block {
     Descriptors,
     /// The latest request of each client.
     Received,
-    /// Of one directory of objects. ext3 puts a file's inode into the group of its directory, and its data from there on.
+    /// One directory of objects. ext3 puts a file's inode into the group of its directory, and its data from there on.
     Directory(u64),
-    /// Inodes in use of a directory's group.
+    /// Bitmap of the inodes of a directory's group.
     InodeBitmap(u64),
-    /// A block of inodes, of a directory's group.
+    /// A block of inodes of a directory's group.
     Inodes(u64, u64),
-    /// Blocks in use, of a group from a directory's on.
+    /// Bitmap of the blocks of a group, counted from a directory's group on.
     Bitmap(u64, u64),
-    /// Pages of our index.
+    /// Pages of Nacre's index.
     Index,
-    /// The number of our index's latest transaction.
+    /// The number of the latest transaction of Nacre's index.
     IndexNumber,
 }
 
 #[derive(Debug)]
 struct Medium {
     busy: bool,
-    /// Requests that came.
+    /// Number of requests that came.
     count: u64,
     waiting: Vec<Request>,
     head: Option<Place>,
@@ -112,16 +111,16 @@ struct Commits {
     waiting: Vec<oneshot::Sender<Result<(), OsdError>>>,
     /// Writes that must not begin before the commit under way has ended.
     blocked: Vec<oneshot::Sender<()>>,
-    /// There is a timer until the next commit.
+    /// True while a timer runs until the next commit.
     timed: bool,
-    /// Operations since the latest commit began.
+    /// Number of operations since the latest commit began.
     changes: u64,
-    /// Operations that the index does not have yet.
+    /// Number of operations that the index does not have yet.
     unflushed: u64,
     flushing: bool,
     /// Blocks that ext3 changed since the latest commit began.
     changed: BTreeSet<Block>,
-    /// Committed blocks that ext3 has yet to write to where they belong.
+    /// Committed blocks that ext3 has yet to write to their final places.
     homeless: BTreeSet<Block>,
     /// Objects in the order in which they got their first data.
     objects: FxHashMap<Fid, u64>,
@@ -134,7 +133,7 @@ fn transfer(bytes: u64) -> Duration {
 }
 
 impl Medium {
-    /// The request whose turn it is.
+    /// Takes the request whose turn it is.
     fn next(&mut self) -> Option<Request> {
         let urgent = self.waiting.iter().filter(|r| r.urgent).map(|r| r.number).min();
         let other = || {
@@ -233,7 +232,7 @@ impl Array {
 }
 
 impl Inner {
-    /// Queues a request; it is done when the receiver is told.
+    /// Queues a request. The receiver is notified when the request is done.
     fn submit(self: &Arc<Self>, urgent: bool, place: Place, writes: Vec<u64>, is_read: bool) -> oneshot::Receiver<()> {
         let (done, told) = oneshot::channel();
         let mut medium = self.medium.lock();
@@ -247,7 +246,7 @@ impl Inner {
     }
 
     async fn write_at(self: &Arc<Self>, urgent: bool, place: Place, writes: Vec<u64>) {
-        // The sender is in the queue until it has been used.
+        // The sender stays in the queue until it has been used.
         let _ = self.submit(urgent, place, writes, false).await;
     }
 
@@ -268,7 +267,7 @@ impl Inner {
         }
     }
 
-    /// A write that opens a transaction of ext3 waits while one is committed.
+    /// Waits while a commit runs, as a write does that opens a transaction of ext3.
     async fn wait_for_commit(&self) {
         let told = {
             let mut commits = self.commits.lock();
@@ -282,7 +281,7 @@ impl Inner {
         let _ = told.await;
     }
 
-    /// An operation began: a commit follows, at the latest when the interval is over.
+    /// An operation began: a commit follows, at the latest after the interval.
     fn handle_change(self: &Arc<Self>) {
         let mut commits = self.commits.lock();
         commits.changes += 1;
@@ -324,7 +323,7 @@ impl Inner {
                 }
                 (waiting, std::mem::take(&mut commits.changes), std::mem::take(&mut commits.changed))
             };
-            // Waits for data that was answered for before it was written.
+            // Waits for data that was acknowledged before it was written.
             let result = self.store.commit().await;
             if changes > 0 {
                 self.write_commit(changes, changed).await;
@@ -338,7 +337,7 @@ impl Inner {
         }
     }
 
-    /// Writes what a commit of this many operations writes.
+    /// Makes the writes of a commit of this many operations.
     async fn write_commit(self: &Arc<Self>, changes: u64, changed: BTreeSet<Block>) {
         let blocks = changed.len() as u64 * BLOCK;
         let record = (changes * constants::RECORD_BYTES).next_multiple_of(BLOCK);
@@ -370,7 +369,8 @@ impl Inner {
         self.write_at(false, Place::Metadata(Block::IndexNumber), vec![BLOCK]).await;
     }
 
-    /// The kernel writes committed blocks to where they belong when the oldest has been dirty for long enough, all at once.
+    /// Later, when the oldest block has been dirty for long enough, writes all committed blocks to their final places, as
+    /// the kernel does.
     fn write_home_later(self: &Arc<Self>, changed: BTreeSet<Block>) {
         let mut commits = self.commits.lock();
         let is_first = commits.homeless.is_empty();
@@ -388,7 +388,7 @@ impl Inner {
         }
     }
 
-    /// The index gets what the journal has, in time or when there is enough of it.
+    /// Flushes the journal's changes to the index, after some time or when there are enough of them.
     fn flush_index_later(self: &Arc<Self>, changes: u64) {
         let mut commits = self.commits.lock();
         commits.unflushed += changes;
@@ -529,7 +529,7 @@ mod tests {
         Medium { busy: false, count: waiting.len() as u64, waiting, head: None, seen: Seen::default() }
     }
 
-    /// The order in which all are carried out, and the time that each takes.
+    /// The order in which all requests are carried out, and the time that each takes.
     fn served(mut medium: Medium) -> Vec<(u64, Duration)> {
         std::iter::from_fn(|| {
             let request = medium.next()?;

@@ -1,5 +1,5 @@
-//! The numbers of `nacre sim journal`, each with where it is from. [`SEEK`] is the only one that was fitted, to the rate of
-//! the synchronous journal; every other figure follows.
+//! The numbers of `nacre sim journal`, each with its source. Only [`SEEK`] was fitted, to the rate of the synchronous
+//! journal; every other figure follows.
 
 use nacre_experiment::{Constant, ConstantKind};
 use std::time::Duration;
@@ -14,11 +14,11 @@ pub(super) const EXTERNAL_LATENCY: Duration = Duration::from_micros(100);
 pub(super) const LINK_BANDWIDTH: u64 = 1_500_000_000;
 /// Time of a message, one way.
 pub(super) const LINK_LATENCY: Duration = Duration::from_micros(15);
-/// Time between commits that nobody waits for.
+/// Time between commits for which no request waits.
 pub(super) const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// Bytes of metadata that a commit of ext3 writes first, at least.
 pub(super) const EXT3_BLOCKS: u64 = 16 << 10;
-/// Bytes of the commit record, which it writes then.
+/// Bytes of the commit record that ext3 writes after them.
 pub(super) const EXT3_RECORD: u64 = 4 << 10;
 /// Time for which the kernel leaves dirty blocks of metadata in memory.
 pub(super) const DIRTY_EXPIRE: Duration = Duration::from_secs(30);
@@ -28,31 +28,31 @@ pub(super) const GROUP_BYTES: u64 = 128 << 20;
 pub(super) const INODES_PER_BLOCK: u64 = 16;
 /// Directories in which an OST keeps its objects.
 pub(super) const DIRECTORIES: u64 = 32;
-/// Bytes of an operation in our journal: an object's record, and the reply that is kept.
+/// Bytes of an operation in Nacre's journal: an object's record, and the saved reply.
 pub(super) const RECORD_BYTES: u64 = 512;
-/// Bytes that a flush of our index writes before its number, at least.
+/// Bytes that a flush of Nacre's index writes before its number, at least.
 pub(super) const INDEX_PAGES: u64 = 32 << 10;
-/// Time between flushes of our index on a target with a journal.
+/// Time between flushes of Nacre's index on a target with a journal.
 pub(super) const INDEX_FLUSH_INTERVAL: Duration = Duration::from_secs(30);
 /// Operations after which the index is flushed earlier.
 pub(super) const INDEX_FLUSH_CHANGES: u64 = 16_384;
 /// Bytes of the header in each process's part of a checkpoint.
 pub(super) const HEADER: u64 = 64 << 10;
 
-/// The share of its run for which the paper's application wrote with a synchronous journal.
+/// Share of its run for which the paper's application wrote with a synchronous journal.
 pub(super) const PAPER_IO_SHARE: f64 = 0.70;
-/// The paper's rate of the synchronous journal, of the raw arrays'.
+/// Rate of the paper's synchronous journal, as a share of the raw arrays'.
 pub(super) const PAPER_SYNC: f64 = 0.249;
 
-/// What the application computes between checkpoints, as a multiple of what raw arrays need for one: in the paper's run
-/// writing takes 70 % of the time at 24.9 % of the raw rate.
+/// Computing time of the application between checkpoints, as a multiple of what raw arrays need for one: in the paper's
+/// run writing takes 70 % of the time at 24.9 % of the raw rate.
 pub(super) const COMPUTE: f64 = (1.0 - PAPER_IO_SHARE) / PAPER_IO_SHARE / PAPER_SYNC;
 
-/// Where [`COMPUTE`] is from.
+/// Source of [`COMPUTE`].
 pub(super) const COMPUTE_SOURCE: &str = "section 6: writing is 70 % of the run; at 24.9 % of the raw rate that leaves \
     (1 - 0.70) / 0.70 / 0.249 times what raw arrays need for a checkpoint";
 
-/// All that do not depend on the command's arguments.
+/// All constants that do not depend on the command's arguments.
 pub(super) fn fixed() -> Vec<Constant> {
     use ConstantKind::{Fitted, Paper, Physical};
     let millis = |d: Duration| d.as_secs_f64() * 1e3;

@@ -1,4 +1,4 @@
-//! What came out of ways to commit: in the experiments' form, beside the paper's figures, and as a plot.
+//! Results of the ways to commit: in the experiments' form, beside the paper's figures, and as a plot.
 
 use super::{Application, ApplicationRow, Job, Load, Mode, Outcome, PAPER_RPCS, Row, Setup, Storage, constants};
 use crate::experiment::{self, Traces};
@@ -6,7 +6,7 @@ use nacre_base::table;
 use nacre_experiment::plot::{Line, Plot};
 use nacre_experiment::{Constant, ConstantKind, Experiment, Figure, FigureKind};
 
-/// The experiment, of its jobs and what came out of each.
+/// The experiment, from its jobs and their outcomes.
 pub fn report(setup: &Setup, runs: &[(Job, Result<Outcome, String>)]) -> Experiment {
     let mut traces = Traces::default();
     for outcome in runs.iter().filter_map(|(_, outcome)| outcome.as_ref().ok()) {
@@ -23,7 +23,7 @@ pub fn report(setup: &Setup, runs: &[(Job, Result<Outcome, String>)]) -> Experim
     experiment::new("journal", setup.seed, traces, constants(setup), figures)
 }
 
-/// The constants, those of the command's arguments too.
+/// The constants, including those of the command's arguments.
 fn constants(setup: &Setup) -> Vec<Constant> {
     use ConstantKind::{Paper, Physical};
     let app = setup.application;
@@ -47,7 +47,8 @@ fn stream_row<'a>(runs: &'a [(Job, Result<Outcome, String>)], wanted: &Load) -> 
     })
 }
 
-/// Ours is compared with ext3 that answers at the same time; one that answers from memory with the earliest answer it has.
+/// Mode of ext3 with which a mode of Nacre is compared: the same, or for answers from memory the earliest answer that
+/// ext3 has.
 fn counterpart(mode: Mode) -> Mode {
     if mode == Mode::Memory { Mode::Async } else { mode }
 }
@@ -136,7 +137,7 @@ fn way(storage: Storage, mode: Mode) -> String {
     format!("{storage}, {mode}")
 }
 
-/// The share of the raw rate over RPCs in flight, a line for each way.
+/// Plots the share of the raw rate over RPCs in flight, a line for each way.
 pub fn plots(setup: &Setup, runs: &[(Job, Result<Outcome, String>)]) -> Vec<Plot> {
     let rows: Vec<(&Load, &Row)> = runs
         .iter()

@@ -3,7 +3,7 @@
 use super::*;
 use nacre_experiment::{Experiment, FigureKind};
 
-/// One OST is as good as 28: each has an array and a client of its own.
+/// One OST is as good as 28, because each has an array and a client of its own.
 fn small() -> Setup {
     Setup {
         seed: 1,
@@ -21,7 +21,7 @@ fn small() -> Setup {
     }
 }
 
-/// Runs the streams, and the application in a few ways: all of them take too long without optimization.
+/// Runs the streams, and the application in a few ways; all of them would take too long without optimization.
 fn run_some(setup: &Setup) -> Experiment {
     let ways = [(Storage::Ext3, Mode::Sync), (Storage::Ext3, Mode::Async), (Storage::Nacre, Mode::Memory)];
     let is_wanted = |job: &Job| !matches!(job, Job::Application(_, s, m) if !ways.contains(&(*s, *m)));
@@ -48,12 +48,12 @@ fn a_small_run_gives_the_fitted_and_predicts_the_applications_figures() {
         let found = experiment.figures.iter().find(|f| f.row == row && f.figure == figure);
         assert!(found.is_some_and(|f| f.kind == FigureKind::Predicted && !f.misses()), "{found:?}");
     }
-    // The known misses are marked: what held the paper's journals elsewhere back is not in the model.
+    // The known misses are marked: the model lacks what limited the paper's journals on other devices.
     let elsewhere = "ext3, after the commit, journal elsewhere, 96 MiB, 8 in flight";
     assert!(experiment.misses().any(|f| f.row == elsewhere), "{:?}", experiment.misses().collect::<Vec<_>>());
     assert!(experiment.text().contains("MISSED"));
 
-    // Ours with a journal is before ext3 in every row, once everything is written to where it belongs.
+    // Nacre with a journal is ahead of ext3 in every row, once everything is written to its final place.
     let ahead = experiment.figures.iter().filter(|f| f.figure == "ahead of ext3" && f.row.starts_with("nacre,"));
     assert_eq!(ahead.clone().count(), 4);
     assert!(ahead.clone().all(|f| f.ours > Some(0.0)), "{:?}", ahead.collect::<Vec<_>>());
@@ -71,7 +71,7 @@ fn a_run_is_determined_by_its_seed() {
     assert_ne!(run_some(&Setup { seed: 2, ..setup }).trace, first.trace);
 }
 
-/// The page is what `nacre sim journal --markdown` prints; only a run knows its figures, but the constants are here.
+/// The page is the output of `nacre sim journal --markdown`; only a run knows its figures, but the constants are here.
 #[test]
 fn the_page_of_the_documentation_has_these_constants() {
     let page = include_str!("../../../../docs/measurements/sim-journal.md");

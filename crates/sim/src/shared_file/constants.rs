@@ -1,4 +1,4 @@
-//! The numbers of `nacre sim shared-file`, each with where it is from. Two were fitted, to the two figures of one row: one
+//! The numbers of `nacre sim shared-file`, each with its source. Two were fitted, to the two figures of one row: one
 //! stripe on flash.
 
 use super::Medium;
@@ -6,16 +6,16 @@ use nacre_experiment::{Constant, ConstantKind};
 use nacre_osd::mem::DiskModel;
 use std::time::Duration;
 
-/// What a client can send and receive a second.
+/// Bytes a second that a client can send and receive.
 pub(super) const CLIENT_BANDWIDTH: u64 = 12_000_000_000;
-/// What a server can send and receive a second: more than its OST.
+/// Bytes a second that a server can send and receive: more than its OST's rate.
 pub(super) const SERVER_BANDWIDTH: u64 = 25_000_000_000;
-/// One way, with the software on both sides; up to twice as long.
+/// Latency of one way, including the software on both sides; up to twice as long.
 pub(super) const LATENCY: Duration = Duration::from_micros(10);
-/// What a process needs to make a record and copy it into the cache, on average, in bytes a second: each record takes from
-/// half of that time to half as much again, or the writers would be in step as no real ones are.
+/// Average rate at which a process makes a record and copies it into the cache, in bytes a second. Each record takes from
+/// half of that time to half as much again: otherwise the writers would be in step, as real ones never are.
 pub(super) const COPY_BANDWIDTH: u64 = 1_500_000_000;
-/// Dirty pages that our servers have room for: of a fifth of 128 GB, as by default, part.
+/// Room for dirty pages on Nacre's servers: part of the default, a fifth of 128 GB.
 const CACHE_BYTES: u64 = 16 << 30;
 
 const DISK_BANDWIDTH: u64 = 6_200_000_000;
@@ -27,7 +27,7 @@ const FLASH_SEEK: Duration = Duration::from_micros(4);
 const FLASH_OBJECT: u64 = 7_000_000_000;
 
 impl Medium {
-    /// How it behaves.
+    /// The model of the medium.
     pub const fn model(self) -> DiskModel {
         let base = DiskModel {
             streams: 64,
@@ -55,7 +55,7 @@ impl Medium {
     }
 }
 
-/// All that do not depend on the command's arguments.
+/// All constants that do not depend on the command's arguments.
 pub(super) fn fixed() -> Vec<Constant> {
     use ConstantKind::{Fitted, Paper, Physical};
     let gb = |rate: u64| rate as f64 / 1e9;

@@ -1,4 +1,4 @@
-//! What came out of shared files: in the experiments' form, beside the paper's figures, and as plots.
+//! Results of shared files: in the experiments' form, beside the paper's figures, and as plots.
 
 use super::{Load, Medium, Policy, Row, constants, stripes_text};
 use crate::experiment::{self, Traces};
@@ -7,10 +7,10 @@ use nacre_base::table;
 use nacre_experiment::plot::{Line, Plot};
 use nacre_experiment::{Constant, ConstantKind, Experiment, Figure, FigureKind};
 
-/// Clients and processes of each in the paper's runs.
+/// Number of clients, and of processes of each, in the paper's runs.
 const PAPER_WRITERS: (u32, u32) = (48, 16);
 
-/// The experiment, of all rows.
+/// The experiment, from all rows.
 pub fn report(seed: u64, rows: &[Row]) -> Experiment {
     let mut traces = Traces::default();
     rows.iter().for_each(|row| traces.add(row.trace));
@@ -50,12 +50,12 @@ fn figures(row: &Row) -> Vec<Figure> {
     ]
 }
 
-/// The rate that the paper has for a load: what it means, GB/s, and the tolerance.
+/// The paper's rate for a load: its meaning, GB/s, and the tolerance.
 fn paper(load: &Load) -> Option<(FigureKind, f64, f64)> {
     if (load.clients, load.processes) != PAPER_WRITERS {
         return None;
     }
-    // One row was fitted, for the rule that the paper describes. Whatever else there is follows.
+    // One row was fitted, for the rule that the paper describes. All others follow.
     let of_one_stripe = if load.policy == Policy::Grown { FigureKind::Fitted } else { FigureKind::Predicted };
     match (load.medium, load.policy, load.record / MIB, load.stripes) {
         (Medium::Flash, Policy::PaperFilePerProcess, 1 | 16, _) => Some((FigureKind::Input, 11.7, 0.5)),
@@ -68,8 +68,8 @@ fn paper(load: &Load) -> Option<(FigureKind, f64, f64)> {
     }
 }
 
-/// What more stripes gain on disks, beside the row with one. The paper has "at least a doubling" for both records, and half
-/// as much more to twice as much for most tests.
+/// The gain from more stripes on disks, relative to the row with one. The paper has "at least a doubling" for both
+/// records, and half as much more to twice as much for most tests.
 fn gain(row: &Row, rows: &[Row]) -> Option<Figure> {
     let load = &row.load;
     let is_papers = (load.clients, load.processes) == PAPER_WRITERS && matches!(load.record / MIB, 1 | 16);
@@ -121,7 +121,7 @@ fn line(rows: &[&Row], (record, policy): (u64, Policy), stripes: &[u32]) -> Line
     let mut points: Vec<(usize, f64)> =
         mine.map(|r| (stripes.binary_search(&r.load.stripes).unwrap_or(0), r.gb_per_s)).collect();
     if let (true, Some((_, rate))) = (alone, points.first().copied()) {
-        // Its files have one stripe, whatever the shared one has.
+        // These files have one stripe, whatever the shared one has.
         points = (0..stripes.len()).map(|i| (i, rate)).collect();
     }
     Line { name: format!("{}, {}", name(policy), size::human(record)), points, dashed: alone }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A writer with dirty bytes under its lock, and a reader who wants to see them.
+/// A writer with dirty bytes under its lock, and a reader that wants to see them.
 async fn dirty(u: &User, w: &User) -> (Arc<OpenFile>, Arc<OpenFile>) {
     let mine = u.new_file(ROOT, "f", 0).await.unwrap();
     u.put(&mine, 0, b"durable").await.unwrap();
@@ -65,13 +65,13 @@ fn a_cancel_whose_answer_is_lost_has_given_the_lock_back() {
     reads_in_the_end(|c| c.mishap(OSS, Opcode::LdlmCancel, Mishap::LostReply), secs(0), secs(1));
 }
 
-/// 17: the flush under the callback takes long, and that is progress
+/// 17: the flush caused by the callback takes long, and counts as progress
 #[test]
 fn a_flush_that_has_to_be_sent_again_keeps_its_lock() {
     reads_in_the_end(|c| c.mishaps(OSS, Opcode::OstWrite, Mishap::LostRequest, 2), secs(5), secs(90));
 }
 
-/// 113, 130a: no callback tells of a grant here: the enqueue is answered then
+/// 113, 130a: no callback announces a grant here: the enqueue is answered once it is granted
 #[test]
 fn a_grant_that_is_lost_is_told_again() {
     reads_in_the_end(|c| c.mishap(OSS, Opcode::LdlmEnqueue, Mishap::LostReply), secs(1), secs(60));
@@ -106,7 +106,7 @@ fn a_holder_that_never_hears_is_evicted_and_told_that_its_bytes_are_lost() {
     witnessed(1, |c, u, w| async move {
         let (mine, theirs) = dirty(&u, &w).await;
         c.callback_mishaps(0, Opcode::LdlmBlCallback, Mishap::LostRequest, u32::MAX);
-        // It does not write by itself either.
+        // It does not write on its own either.
         c.faults(OSS).unwrap().arm("rpc.OST_WRITE.drop_request", Fault::always(FaultAction::Drop));
         let begun = c.rt().now();
         assert_eq!(w.get(&theirs, 0, 10).await, b"durable");
@@ -126,7 +126,7 @@ fn a_holder_that_never_hears_is_evicted_and_told_that_its_bytes_are_lost() {
     });
 }
 
-/// 19a: of the MDT
+/// 19a, at the MDT
 #[test]
 fn a_holder_of_an_inode_that_never_hears_is_evicted_and_goes_on() {
     witnessed(1, |c, u, w| async move {
@@ -148,7 +148,7 @@ fn a_holder_of_an_inode_that_never_hears_is_evicted_and_goes_on() {
     });
 }
 
-/// 10b, of the MDT
+/// 10b, at the MDT
 #[test]
 fn a_lost_callback_about_an_inode_is_sent_again() {
     witnessed(1, |c, u, w| async move {

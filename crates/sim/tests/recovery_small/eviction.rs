@@ -1,4 +1,4 @@
-//! Clients that are thrown out: what they lose, what they are told, how they go on.
+//! Clients that are evicted: what they lose, what they are told, and how they go on.
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn bytes_that_an_eviction_took_are_told_by_the_close() {
     });
 }
 
-/// 24b: nobody else is told
+/// 24b: no other client is told
 #[test]
 fn a_file_that_was_not_dirty_has_nothing_to_tell() {
     witnessed(1, |c, u, _w| async move {
@@ -54,7 +54,7 @@ fn a_file_that_was_not_dirty_has_nothing_to_tell() {
     });
 }
 
-/// 18a, 18b, 131: what is cached was under a lock that is no more
+/// 18a, 18b, 131: cached data was under a lock that is lost
 #[test]
 fn an_evicted_client_reads_what_others_wrote_since() {
     witnessed(1, |c, u, w| async move {
@@ -66,7 +66,7 @@ fn an_evicted_client_reads_what_others_wrote_since() {
         let theirs = w.reopen(file.fid()).await;
         w.put(&theirs, 0, b"new").await.unwrap();
         w.fsync(&theirs, false).await.unwrap();
-        // Not at once: it cannot know. But by its next word to the server.
+        // Not at once, because the client cannot know; but by its next message to the server.
         c.rt().sleep(secs(60)).await;
         assert_eq!(u.get(&file, 0, 10).await, b"new");
         u.release(file).await.unwrap();
@@ -120,7 +120,7 @@ fn a_client_evicted_while_it_waits_for_a_lock_gets_it_in_the_end() {
     });
 }
 
-/// 21: what is open at an MDT that threw the client out
+/// 21: files open at an MDT that evicted the client
 #[test]
 fn files_open_at_an_eviction_are_read_and_closed_and_new_ones_opened() {
     witnessed(2, |c, u, w| async move {

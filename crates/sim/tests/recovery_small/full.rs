@@ -1,4 +1,5 @@
-//! Targets whose index is full: whoever takes space is refused, and they can be emptied, whatever crashes meanwhile.
+//! Targets whose index is full: requests that take space are refused, and the targets can be emptied, whatever crashes
+//! meanwhile.
 
 use super::*;
 use nacre_osd::mem::MemOptions;
@@ -12,7 +13,7 @@ fn small_index(pages: u64, reserve_pages: u64) -> MemOptions {
 
 const MDT_PAGES: u64 = 1280;
 
-/// Makes long symbolic links until there is no space; how many there are then.
+/// Creates long symbolic links until there is no space. Returns how many there are then.
 async fn make_links(u: &User, from: usize) -> usize {
     for n in from..from + 5000 {
         match u.symlink(&root(), ROOT, name(n).as_bytes(), &[b'x'; 1900]).await {
@@ -39,7 +40,7 @@ fn a_full_mdt_can_be_emptied_though_it_dies_again_and_again() {
         u.put(&file, 0, b"kept").await.unwrap();
         let first = make_links(&u, 0).await;
         assert!(first > 200, "{first}");
-        // A few small ones may have space that a long link had not.
+        // A few small links may still find space that was too little for a long one.
         let mut small = 0;
         let refused = loop {
             match w.dir(ROOT, &format!("d{small}")).await {
@@ -49,7 +50,7 @@ fn a_full_mdt_can_be_emptied_though_it_dies_again_and_again() {
             assert!(small < 100, "not full");
         };
         assert_eq!(refused, Errno::ENOSPC);
-        // What takes no space is done.
+        // Operations that take no space succeed.
         assert_eq!(u.put(&file, 4, b" on").await, Ok(3));
         assert_eq!(u.fsync(&file, false).await, Ok(()));
         u.chmod(file.fid(), 0o600).await.unwrap();
@@ -69,7 +70,7 @@ fn a_full_mdt_can_be_emptied_though_it_dies_again_and_again() {
             to = make_links(&u, from).await;
             assert!(to - from > first * 3 / 4, "round {round}: {} links, {first} at first", to - from);
         }
-        // A disk that was made larger is enough without a restart.
+        // After the disk was enlarged there is room, without a restart.
         c.running_storage(MDS).grow_index((2 * MDT_PAGES) << 12);
         assert!(make_links(&u, to).await > to + first / 2);
         u.release(file).await.unwrap();

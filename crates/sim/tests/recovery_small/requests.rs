@@ -1,8 +1,8 @@
-//! Requests, answers and bulk that get lost, late or double, and connections that break.
+//! Requests, replies and bulk that get lost, late or doubled, and connections that break.
 
 use super::*;
 
-/// A question that changes nothing.
+/// A request that changes nothing.
 #[derive(Clone, Copy, Debug)]
 enum Question {
     Lookup,
@@ -28,7 +28,7 @@ impl Question {
         }
     }
 
-    /// Asks, of a directory with one file, which has a link `l` to it beside.
+    /// Sends the request, about a directory with one file, to which a link `l` exists beside it.
     async fn ask(self, u: &User, d: Fid, f: Fid, l: Fid) {
         match self {
             Question::Lookup => assert_eq!(u.find(d, "f").await.unwrap().fid, f),
@@ -142,7 +142,7 @@ fn a_change_that_comes_late_does_not_undo_newer_ones() {
     });
 }
 
-/// 9, 16, 17: a server's transfer comes to nothing; it tries again, and the client if it must
+/// 9, 16, 17: a server's transfer fails; the server tries again, and so does the client if it must
 fn bulk(lost: u32, most: Duration) {
     for opcode in [Opcode::OstWrite, Opcode::OstRead] {
         witnessed(1, move |c, u, w| async move {
@@ -255,7 +255,7 @@ fn a_large_directory_is_listed_once_though_pages_get_lost() {
     });
 }
 
-/// 20a: what the server refuses is told, and what it asks to repeat is repeated
+/// 20a: a refusal by the server reaches the program, and a request that it asks to repeat is repeated
 #[test]
 fn an_error_of_the_server_is_the_programs_and_leaves_nothing() {
     witnessed(1, |c, u, w| async move {
@@ -312,11 +312,11 @@ fn trees_are_made_and_removed_while_servers_die_in_turn() {
     });
 }
 
-/// 100: without the MGS nobody tells clients of the restart; they find it by themselves
+/// 100: without the MGS clients are not told of the restart; they find it themselves
 #[test]
 fn a_server_that_fails_while_the_mgs_is_away_is_found_again() {
     witnessed(1, |c, u, w| async move {
-        // Who has nothing at the OST would not look after it.
+        // A client that has nothing at the OST would not look for it.
         assert_eq!(w.content(u.file(ROOT, "theirs", b"x").await).await, b"x");
         let file = u.new_file(ROOT, "f", 0).await.unwrap();
         u.put(&file, 0, b"before").await.unwrap();
@@ -336,7 +336,7 @@ fn a_server_that_fails_while_the_mgs_is_away_is_found_again() {
     });
 }
 
-/// 102, 141: clients go on with an MGS that was started anew, and hear from it of the next failure
+/// 102, 141: clients go on with a restarted MGS, and hear from it of the next failure
 #[test]
 fn an_mgs_that_was_started_anew_tells_clients_of_failures() {
     witnessed(1, |c, u, w| async move {

@@ -19,7 +19,7 @@ where
     });
 }
 
-/// Writes until it is told that there is no space; how much was taken.
+/// Writes until ENOSPC. Returns how much was written.
 async fn fill(u: &User, file: &OpenFile) -> u64 {
     let part = pattern(1 << 20, 1);
     for n in 0..64 {
@@ -78,7 +78,7 @@ fn space_of_a_removed_file_can_be_written_again_after_a_crash() {
     });
 }
 
-/// A device that cannot write is told by fsync, once for each loss.
+/// fsync reports a device that cannot write, once for each loss.
 #[test]
 fn a_write_that_the_device_refuses_is_told_by_fsync() {
     witnessed(1, |c, u, w| async move {
@@ -95,7 +95,8 @@ fn a_write_that_the_device_refuses_is_told_by_fsync() {
     });
 }
 
-/// A device whose commit fails stops; started again it has what was durable, and the rest is replayed.
+/// A target stops if its device's commit fails; after a restart it has everything that was durable, and the rest is
+/// replayed.
 fn after_a_failed_commit(server: Server) {
     witnessed(1, move |c, u, w| async move {
         let file = u.new_file(ROOT, "f", 0).await.unwrap();
@@ -128,7 +129,8 @@ fn an_mdt_whose_commit_fails_loses_nothing_when_it_is_started_again() {
     after_a_failed_commit(MDS);
 }
 
-/// The device fails in the middle of a recovery. What was not replayed by then is not lost: another start can make it.
+/// The device fails in the middle of a recovery. Requests that were not replayed by then are not lost: another start can
+/// replay them.
 #[test]
 fn an_mdt_whose_commit_fails_while_clients_replay_loses_nothing() {
     witnessed(1, |c, u, w| async move {

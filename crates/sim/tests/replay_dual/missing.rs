@@ -1,8 +1,8 @@
-//! One of two is missing when the server is back.
+//! One of two clients is missing when the server is back.
 
 use super::*;
 
-/// Client 0 does its work and is gone for good; client 1 recovers alone, when patience ends.
+/// Client 0 works and is gone for good; client 1 recovers alone, after the server has waited in vain.
 async fn recover_without_the_first(c: &Cluster) {
     c.kill_client(0);
     c.crash(MDS, Crash::Process);
@@ -54,7 +54,7 @@ fn a_client_that_dies_while_others_wait_for_its_replay_is_waited_for_and_evicted
     });
 }
 
-/// 14b: the ground of a change is missing, and its maker is told
+/// 14b: a change lacks the change it was based on, and its client is told
 #[test]
 fn what_depends_on_the_missing_client_is_lost_and_told_by_fsync() {
     witnessed(1, |c, a, b| async move {
@@ -122,7 +122,7 @@ fn file_locks_of_the_missing_client_are_free() {
     });
 }
 
-/// 20: the second recovery does not wait for who was evicted in the first
+/// 20: the second recovery does not wait for the client evicted in the first
 #[test]
 fn who_was_missing_once_is_not_waited_for_again() {
     witnessed(1, |c, _a, b| async move {
@@ -135,7 +135,7 @@ fn who_was_missing_once_is_not_waited_for_again() {
     });
 }
 
-/// 18, 21b: who comes back too late is let in as somebody new
+/// 18, 21b: a client that comes back too late is admitted as a new one
 #[test]
 fn who_comes_too_late_has_lost_its_changes_and_no_others() {
     witnessed(1, |c, a, b| async move {
@@ -158,7 +158,7 @@ fn who_comes_too_late_has_lost_its_changes_and_no_others() {
     });
 }
 
-/// Of an OST: what the missing client had written and the OST lost is nobody's any more.
+/// At an OST: data that the missing client had written and the OST lost is gone.
 #[test]
 fn an_ost_that_waited_in_vain_has_what_the_other_wrote() {
     witnessed(1, |c, a, b| async move {
@@ -184,7 +184,7 @@ fn an_ost_that_waited_in_vain_has_what_the_other_wrote() {
     });
 }
 
-/// What an OST had answered, lost, and did not wait for: the next fsync must not vouch for it.
+/// An OST had acknowledged data, lost it, and did not wait for its client: the next fsync must not vouch for it.
 #[test]
 fn bytes_answered_and_lost_by_an_ost_that_waited_in_vain_are_told_by_fsync_once() {
     witnessed(1, |c, a, b| async move {

@@ -9,7 +9,7 @@ use nacre_wire::lov_ea;
 const ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
-/// Makes a change behind a barrier, of one file, and looks at it afterwards.
+/// Makes a change of one file behind a barrier, and looks at it afterwards.
 fn changed<F, G>(
     change: impl FnOnce(User, Fid) -> F + Send + 'static,
     check: impl FnOnce(User, Fid) -> G + Send + 'static,
@@ -85,7 +85,7 @@ fn an_extended_attribute_of_sixty_kilobytes_comes_back_whole() {
     );
 }
 
-/// 58c: setting it a second time, the answer to the first being lost, would fail
+/// 58c: setting it a second time, because the first reply was lost, would fail
 #[test]
 fn an_extended_attribute_that_may_not_exist_is_set_once() {
     witnessed(1, |c, u, w| async move {
@@ -159,7 +159,7 @@ fn a_default_access_control_list_is_inherited_by_what_is_made_behind_the_barrier
     });
 }
 
-/// Truncation is an OST's and the MDT's: here the MDT dies.
+/// Both an OST and the MDT take part in a truncation: here the MDT dies.
 #[test]
 fn a_file_that_was_truncated_is_as_short() {
     changed(

@@ -1,4 +1,4 @@
-//! The course of a recovery: failures during it, messages of it that get lost, clients that are missing, its limits.
+//! The course of a recovery: failures during it, its own messages that get lost, missing clients, its limits.
 
 use super::*;
 use nacre_base::fault::{Fault, FaultAction};
@@ -40,7 +40,7 @@ fn a_crash_in_the_middle_of_a_recovery_begins_it_again() {
     });
 }
 
-/// 62, 73b: the answer to a replay is lost
+/// 62, 73b: the reply to a replay is lost
 #[test]
 fn a_replay_whose_answer_is_lost_is_executed_once() {
     witnessed(1, |c, u, w| async move {
@@ -81,7 +81,7 @@ fn a_replay_that_is_lost_is_sent_again() {
     });
 }
 
-/// 73c, 89, 200: what the client tells of its progress, or asks, gets lost
+/// 73c, 89, 200: pings with the client's progress, or its questions, get lost
 #[test]
 fn any_ping_of_a_recovery_may_be_lost() {
     for (skip, mishap) in (0..4).flat_map(|skip| [(skip, "drop_request"), (skip, "drop_reply")]) {
@@ -103,7 +103,7 @@ fn any_ping_of_a_recovery_may_be_lost() {
     }
 }
 
-/// 52, 135: a lock's replay, and its answer, get lost
+/// 52, 135: a lock's replay, or its reply, gets lost
 #[test]
 fn a_lock_replay_that_is_lost_or_not_answered_comes_again() {
     for mishap in [Mishap::LostRequest, Mishap::LostReply] {
@@ -126,7 +126,7 @@ fn a_lock_replay_that_is_lost_or_not_answered_comes_again() {
     }
 }
 
-/// 44a: the connect, or its answer, is lost, many times
+/// 44a: the connect, or its reply, is lost, many times
 #[test]
 fn a_connect_that_is_lost_again_and_again_is_tried_until_it_works() {
     for mishap in [Mishap::LostRequest, Mishap::LostReply, Mishap::Refused(Errno::EBUSY)] {
@@ -146,7 +146,7 @@ fn a_connect_that_is_lost_again_and_again_is_tried_until_it_works() {
     }
 }
 
-/// 48, 50: the OST dies while the MDT speaks to it about objects
+/// 48, 50: the OST dies while the MDT asks it for objects
 #[test]
 fn mds_and_oss_that_die_at_once_have_objects_for_new_files() {
     witnessed(2, |c, u, w| async move {
@@ -167,7 +167,7 @@ fn mds_and_oss_that_die_at_once_have_objects_for_new_files() {
     });
 }
 
-/// The OST has destroyed objects, the MDT has heard so, and neither has that on its disk but the unlink.
+/// The OST has destroyed objects and the MDT knows that, but only the unlink is on either disk.
 #[test]
 fn objects_whose_destruction_is_lost_with_who_asked_for_it_are_destroyed_again() {
     witnessed(1, |c, u, _w| async move {
@@ -180,15 +180,15 @@ fn objects_whose_destruction_is_lost_with_who_asked_for_it_are_destroyed_again()
             u.remove(ROOT, &format!("f{n}")).await.unwrap();
         }
         let asked = c.executed(OSS, Opcode::OstDestroy);
-        // They linger a moment, then the MDT commits, asks, and commits what it has heard.
+        // The files linger for a moment, then the MDT commits, asks, and commits the reply.
         c.rt().sleep(secs(30)).await;
         assert!(c.executed(OSS, Opcode::OstDestroy) > asked);
         c.fail_together(&[MDS, OSS], secs(1)).await;
-        // The story ends with a look for objects of no file.
+        // The story ends with a search for objects without a file.
     });
 }
 
-/// 88, 101: objects that files of before the crash have are given to no other
+/// 88, 101: objects of files from before the crash are given to no other file
 #[test]
 fn objects_are_given_to_no_second_file_after_a_crash_of_the_mds() {
     witnessed(2, |c, u, w| async move {
@@ -213,7 +213,7 @@ fn objects_are_given_to_no_second_file_after_a_crash_of_the_mds() {
     });
 }
 
-/// 20a, 38, 39: what nobody opens again is destroyed, objects and all
+/// 20a, 38, 39: files that no client opens again are destroyed, with their objects
 #[test]
 fn orphans_whose_client_does_not_come_back_are_destroyed() {
     witnessed(1, |c, u, w| async move {
@@ -324,7 +324,7 @@ fn orphans_of_before_an_aborted_recovery_are_destroyed() {
     });
 }
 
-/// 0d: the clients of the last start never come
+/// 0d: the clients of the last run never come
 #[test]
 fn a_server_whose_clients_are_all_gone_waits_for_who_comes_next_and_lets_them_in() {
     witnessed(1, |c, u, _w| async move {
@@ -345,7 +345,7 @@ fn a_server_whose_clients_are_all_gone_waits_for_who_comes_next_and_lets_them_in
     });
 }
 
-/// 70a: who mounts during a recovery waits for its end
+/// 70a: a mount during a recovery waits for its end
 #[test]
 fn a_mount_during_a_recovery_is_let_in_at_its_end() {
     witnessed(1, |c, u, w| async move {
@@ -372,7 +372,7 @@ fn a_mount_during_a_recovery_is_let_in_at_its_end() {
     });
 }
 
-/// Nor does it give up because the recovery takes longer than an MDT that does not answer is waited for.
+/// Nor does it give up because the recovery takes longer than a client waits for an MDT that does not answer.
 #[test]
 fn a_mount_waits_as_long_as_the_recovery_takes() {
     witnessed(1, |c, u, _w| async move {
@@ -395,8 +395,8 @@ fn a_mount_waits_as_long_as_the_recovery_takes() {
     });
 }
 
-/// Clients that have nothing to do and hear nothing from the MGS look by themselves whether servers were restarted: who is
-/// waited for in a recovery must not be the last to know.
+/// Idle clients that hear nothing from the MGS check themselves whether servers were restarted: a client for which a
+/// recovery waits must not be the last to know.
 #[test]
 fn idle_clients_come_back_soon_without_the_mgs() {
     witnessed(1, |c, _u, _w| async move {
@@ -409,7 +409,7 @@ fn idle_clients_come_back_soon_without_the_mgs() {
     });
 }
 
-/// 86, recovery-small 138 in spirit: who unmounts during the recovery is not waited for
+/// 86, recovery-small 138 in spirit: a recovery does not wait for a client that unmounts
 #[test]
 fn a_client_that_unmounts_during_a_recovery_does_not_hold_it_up() {
     witnessed(1, |c, u, w| async move {
@@ -434,7 +434,7 @@ fn a_client_that_unmounts_during_a_recovery_does_not_hold_it_up() {
     });
 }
 
-/// Replay-dual 0a, 14: a client that died during the recovery is waited for until patience ends, and no longer
+/// Replay-dual 0a, 14: the server waits for a client that died during the recovery, but only for the set time
 #[test]
 fn a_client_that_dies_during_a_recovery_is_waited_for_as_long_as_set() {
     witnessed(1, |c, u, w| async move {
@@ -456,7 +456,7 @@ fn a_client_that_dies_during_a_recovery_is_waited_for_as_long_as_set() {
     });
 }
 
-/// The soft limit begins anew with progress, the hard one does not.
+/// The soft limit begins anew with progress; the hard one does not.
 #[test]
 fn clients_that_come_one_after_another_are_waited_for_until_the_hard_limit() {
     story(1, 4, |c| async move {
@@ -492,7 +492,7 @@ fn clients_that_come_one_after_another_are_waited_for_until_the_hard_limit() {
     });
 }
 
-/// 58, recovery-small 16: told once, then all goes on
+/// 58, recovery-small 16: the program is told once, then everything goes on
 #[test]
 fn a_client_evicted_for_its_absence_is_told_once_and_goes_on() {
     witnessed(1, |c, u, w| async move {
@@ -515,7 +515,7 @@ fn a_client_evicted_for_its_absence_is_told_once_and_goes_on() {
     });
 }
 
-/// 41: other servers are not asked to wait
+/// 41: reads from other servers do not wait
 #[test]
 fn a_file_is_read_from_one_oss_while_another_is_away() {
     witnessed(2, |c, u, w| async move {
@@ -561,7 +561,7 @@ fn requests_begun_while_the_server_was_away_are_answered_when_it_is_back() {
     });
 }
 
-/// 102a-d: several changes at once, each of its own fate
+/// 102a-d: several changes at once, each with its own fate
 #[test]
 fn eight_changes_under_way_at_once_each_happen_once() {
     for mishap in [Mishap::LostRequest, Mishap::LostReply] {
@@ -593,7 +593,7 @@ fn eight_changes_under_way_at_once_each_happen_once() {
     }
 }
 
-/// 36, 85: fcntl and flock locks are the programs' own, and outlive the server
+/// 36, 85: fcntl and flock locks belong to programs, and outlive the server
 #[test]
 fn file_locks_are_held_over_the_crash_and_given_up_after_it() {
     use nacre_client::FlockKind::{Read, Unlock, Write};
@@ -614,7 +614,7 @@ fn file_locks_are_held_over_the_crash_and_given_up_after_it() {
     }
 }
 
-/// What was told in a recovery is right: `recovery_status`.
+/// `recovery_status` is right during a recovery.
 #[test]
 fn recovery_status_tells_how_far_it_is() {
     witnessed(1, |c, u, _w| async move {
@@ -636,7 +636,7 @@ fn recovery_status_tells_how_far_it_is() {
     });
 }
 
-/// 65-68, AT: a slow server says so, and nobody gives up
+/// 65-68, AT: a slow server says so, and no client gives up
 #[test]
 fn a_replay_that_takes_long_is_waited_for() {
     witnessed(1, |c, u, w| async move {

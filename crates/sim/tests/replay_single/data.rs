@@ -33,7 +33,7 @@ const MDS_ONLY: &[Server] = &[MDS];
 const OSS_ONLY: &[Server] = &[OSS, Server::Oss(1)];
 const ALL: &[Server] = &[MDS, OSS, Server::Oss(1)];
 
-/// More than one stripe of each of the two objects, begun at 5.
+/// More than one stripe of each of the two objects; the long write begins at 5.
 fn long() -> Vec<u8> {
     [b"01234", &pattern(200_000, 1)[..]].concat()
 }
@@ -107,7 +107,7 @@ fn what_was_written_around_the_cache_is_written_again() {
     });
 }
 
-/// A client with many OSTs must not keep for each of them what it may keep for one.
+/// A client with many OSTs must not keep for each of them as much as it may keep for one.
 #[test]
 fn what_osts_may_yet_lose_is_bounded_over_all_of_them() {
     witnessed(1, |c, u, _| async move {
@@ -145,7 +145,7 @@ fn what_an_ost_answered_and_lost_is_written_again() {
     });
 }
 
-/// 87b: what is replayed is what was answered, and what came later is written later
+/// 87b: replayed data is the acknowledged data, and later data is written later
 #[test]
 fn bytes_changed_after_their_first_write_are_the_new_ones() {
     witnessed(1, |c, u, w| async move {
@@ -179,7 +179,7 @@ fn what_was_written_before_an_eviction_by_the_mds_is_there() {
     });
 }
 
-/// 42, 52b: fsync waits for the server, and means it
+/// 42, 52b: fsync waits for the server, and its data is durable
 #[test]
 fn an_fsync_begun_while_the_server_is_away_ends_when_it_is_durable() {
     witnessed(1, |c, u, w| async move {
@@ -196,7 +196,7 @@ fn an_fsync_begun_while_the_server_is_away_ends_when_it_is_durable() {
         assert!(!syncing.is_finished());
         c.restart(OSS).await.unwrap();
         syncing.await;
-        // Nothing that the client could bring back.
+        // There is nothing left that the client could replay.
         assert_eq!(c.unstable_pages(0), 0);
         c.kill_client(0);
         c.fail(OSS).await;
@@ -204,7 +204,7 @@ fn an_fsync_begun_while_the_server_is_away_ends_when_it_is_durable() {
     });
 }
 
-/// The client hears of commits by itself, idle as it is.
+/// An idle client learns of commits on its own.
 #[test]
 fn an_idle_client_hears_of_the_commit_within_seconds() {
     witnessed(1, |c, u, _w| async move {
@@ -220,7 +220,7 @@ fn an_idle_client_hears_of_the_commit_within_seconds() {
     });
 }
 
-/// As Lustre's OSTs before asynchronous journal commits.
+/// Like Lustre's OSTs before asynchronous journal commits.
 #[test]
 fn with_sync_journal_nothing_is_left_to_replay() {
     witnessed(1, |c, u, w| async move {
@@ -253,7 +253,7 @@ fn what_was_answered_from_memory_is_written_again() {
     });
 }
 
-/// `sync_on_lock_cancel=blocking`: what another has seen is durable, even if the writer and the server die.
+/// `sync_on_lock_cancel=blocking`: data that another client has seen is durable, even if the writer and the server die.
 #[test]
 fn what_another_client_read_survives_the_writer_and_the_server() {
     witnessed(1, |c, u, w| async move {
@@ -272,7 +272,7 @@ fn what_another_client_read_survives_the_writer_and_the_server() {
     });
 }
 
-/// 85b: a lock given up before the crash is not brought back, nor what is under it lost
+/// 85b: a lock given up before the crash is not replayed, and the data under it is not lost
 #[test]
 fn unused_locks_given_up_before_the_crash_are_not_brought_back() {
     witnessed(1, |c, u, w| async move {
@@ -289,7 +289,7 @@ fn unused_locks_given_up_before_the_crash_are_not_brought_back() {
     });
 }
 
-/// 85b: those in use are, and no other client gets in their way
+/// 85b: locks in use are replayed, and no other client gets in their way
 #[test]
 fn locks_over_dirty_bytes_are_brought_back() {
     witnessed(1, |c, u, w| async move {

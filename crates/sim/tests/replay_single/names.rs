@@ -1,4 +1,4 @@
-//! Names and inodes: made, moved and removed.
+//! Names and inodes: created, moved and removed.
 
 use super::*;
 use nacre_wire::attr::mode;

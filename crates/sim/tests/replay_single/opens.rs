@@ -1,8 +1,8 @@
-//! Files that are open while their MDT dies, and those among them that have no name any more.
+//! Files that are open while their MDT dies, including files that have lost their names.
 
 use super::*;
 
-/// What is left when nobody has anything open: else `story` complains, too.
+/// Open handles that are left when nothing is open: `story` would complain about them, too.
 fn open_handles(c: &Cluster) -> Vec<String> {
     c.leaks().into_iter().filter(|l| l.contains("open handles")).collect()
 }
@@ -55,18 +55,18 @@ fn a_file_open_over_a_crash_outlives_a_later_removal() {
     });
 }
 
-/// How far an open file that is removed came before the barrier, and when it is closed.
+/// State of a removed open file at the barrier, and when it is closed.
 #[derive(Clone, Copy)]
 struct Removed {
     opened_before: bool,
     removed_before: bool,
-    /// A new file gets the name.
+    /// True if a new file gets the name.
     name_reused: bool,
-    /// The handle is closed before the crash.
+    /// True if the handle is closed before the crash.
     closed_before_crash: bool,
 }
 
-/// An open file is removed around the barrier: its handle works until the close, then it is gone.
+/// An open file is removed around the barrier: its handle works until the close, then the file is gone.
 fn removed_while_open(how: Removed) {
     witnessed(1, move |c, u, w| async move {
         if !how.opened_before {
@@ -150,7 +150,7 @@ removed_while_open! {
     an_orphan_older_than_the_barrier_that_was_closed_leaves_its_successor: true, true, true, true;
 }
 
-/// 26-31: two of them, one closed before the crash
+/// 26-31: two such files, one closed before the crash
 fn two_orphans(opened_before: bool, close_one: bool) {
     witnessed(1, move |c, u, w| async move {
         if !opened_before {
@@ -297,7 +297,7 @@ fn five_hundred_open_files_are_open_again() {
     });
 }
 
-/// 45, 46, 53: the answer to a close, or to an open, is lost, and the MDT dies before it is asked again
+/// 45, 46, 53: the reply to a close, or to an open, is lost, and the MDT dies before the request is repeated
 fn with_a_lost_answer(opcode: Opcode) {
     witnessed(1, move |c, u, w| async move {
         u.file(ROOT, "before", b"").await;
@@ -337,7 +337,7 @@ fn the_handle_of_an_evicted_client_can_be_closed() {
         u.fsync(&file, false).await.unwrap();
         c.evict(MDS, 0).await;
         let fid = file.fid();
-        // By now it knows, and has no handle any more.
+        // By now the client knows that it was evicted, and has no handle.
         c.rt().sleep(secs(60)).await;
         assert_eq!(u.release(file).await, Ok(()));
         assert_eq!(u.content(fid).await, b"kept");
@@ -345,7 +345,7 @@ fn the_handle_of_an_evicted_client_can_be_closed() {
     });
 }
 
-/// 85a: what only locks keep must be known again to an MDT that forgot the locks
+/// 85a: an MDT that forgot the locks must learn again of files that only locks keep
 #[test]
 fn a_file_open_under_a_lock_only_outlives_its_removal_after_a_crash() {
     witnessed(1, |c, u, w| async move {
@@ -364,8 +364,8 @@ fn a_file_open_under_a_lock_only_outlives_its_removal_after_a_crash() {
     });
 }
 
-/// Files without names live as long as they are open through a crash of the MDS, go with their clients, and stay if they
-/// were linked; all of it once.
+/// Files without names live as long as they are open through a crash of the MDS, disappear with their clients, and stay
+/// if they were linked; all of this in one story.
 #[test]
 fn nameless_files_and_their_first_names_outlive_a_crash() {
     witnessed(1, |c, u, w| async move {

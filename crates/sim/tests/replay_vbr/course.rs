@@ -1,4 +1,4 @@
-//! How a recovery with gaps goes on: who is told what, who is late, what happens again.
+//! How a recovery with gaps goes on: which clients are told what, which are late, and what happens again.
 
 use super::*;
 use nacre_base::fault::{Fault, FaultAction};
@@ -26,7 +26,7 @@ fn clients_in_directories_of_their_own_do_not_need_each_other() {
     });
 }
 
-/// What was built on a change that fails fails too, whoever made it; what was not does not.
+/// Changes based on a change that fails fail too, whoever made them; others do not.
 #[test]
 fn a_failure_takes_with_it_what_was_built_on_it() {
     vbr(|s| async move {
@@ -46,8 +46,8 @@ fn a_failure_takes_with_it_what_was_built_on_it() {
     });
 }
 
-/// A client whose answer gets lost asks again, and must not hear that all is well: not either because a later change of
-/// another client is durable by then, whether or not the server still knows what failed.
+/// A client whose reply gets lost asks again, and must not be told that all is well: not even if a later change of
+/// another client is durable by then, and whether or not the server still knows what failed.
 #[test]
 fn who_does_not_hear_of_a_failure_hears_of_it_the_next_time() {
     for dies_again in [false, true] {
@@ -76,14 +76,14 @@ fn who_does_not_hear_of_a_failure_hears_of_it_the_next_time() {
     }
 }
 
-/// The MDS dies and is started; it waits a minute for who is missing.
+/// The MDS dies and starts again; it waits a minute for the missing client.
 async fn start_again(s: &Scene) {
     s.c.crash(Server::Mds, Crash::Process);
     s.c.restart(Server::Mds).await.unwrap();
     assert_eq!(s.c.set_param(Server::Mds, "*.*.recovery_time_soft", "60"), 1);
 }
 
-/// The server dies again in the middle of the recovery: what failed fails again.
+/// The server dies again in the middle of the recovery: replays that failed fail again.
 #[test]
 fn a_second_crash_changes_nothing() {
     vbr(|s| async move {
@@ -166,7 +166,7 @@ fn who_comes_late_but_in_time_is_waited_for() {
     });
 }
 
-/// Whoever unmounts in the middle of a recovery is missing as well.
+/// A client that unmounts in the middle of a recovery counts as missing as well.
 #[test]
 fn an_administrator_who_does_not_wait_loses_only_what_is_missing() {
     vbr(|s| async move {
@@ -187,7 +187,8 @@ fn an_administrator_who_does_not_wait_loses_only_what_is_missing() {
     });
 }
 
-/// A client that is known to be dead can be thrown out by its UUID though it is not connected: nobody waits for it then.
+/// A client that is known to be dead can be evicted by its UUID even if it is not connected: the recovery does not wait
+/// for it then.
 #[test]
 fn a_client_that_is_known_to_be_dead_is_not_waited_for() {
     vbr(|s| async move {
@@ -209,8 +210,8 @@ fn a_client_that_is_known_to_be_dead_is_not_waited_for() {
     });
 }
 
-/// The data of a replay is on its way when the network breaks. The OST gives up, which must not count as done when the client
-/// comes again.
+/// The data of a replay is on its way when the network breaks. The OST gives up, which must not count as done when the
+/// client repeats the replay.
 #[test]
 fn a_replay_whose_data_did_not_come_is_made_when_it_is_sent_again() {
     story(1, 3, |c| async move {

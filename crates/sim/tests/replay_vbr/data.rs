@@ -1,15 +1,15 @@
-//! An OSS crashes. Locks move between clients without a commit here, which is not the default.
+//! An OSS crashes. In these stories locks move between clients without a commit, which is not the default.
 
 use super::*;
 use nacre_client::open_flags::O_RDWR;
 use nacre_wire::attr::mode::S_IFREG;
 
-/// Locks move between clients without a commit: only then an OST can lose what others have seen.
+/// Lets locks move between clients without a commit: only then can an OST lose data that others have seen.
 async fn never_commits_for_others(s: &Scene) {
     assert_eq!(s.c.set_param(Server::Oss(0), "obdfilter.*.sync_on_lock_cancel", "never"), 1);
 }
 
-/// What was written is at the server, and not durable.
+/// Waits until writes are at the server, and not durable.
 async fn is_written_back(s: &Scene) {
     s.c.rt().sleep(secs(3)).await;
 }
@@ -51,7 +51,7 @@ fn written_over_the_missing_clients_is_kept() {
     });
 }
 
-/// The missing client had emptied the file: what was written into it then must not be mixed with what was there before.
+/// The missing client had emptied the file: later writes must not be mixed with the old content.
 #[test]
 fn written_after_a_truncation_that_is_missing_is_lost() {
     vbr(|s| async move {
@@ -86,7 +86,7 @@ fn cut_off_after_a_truncation_that_is_missing_is_not() {
     });
 }
 
-/// The survivor's own truncation comes before its write again.
+/// The survivor's own truncation is replayed before its write.
 #[test]
 fn written_after_a_truncation_of_ones_own_is_kept() {
     vbr(|s| async move {
@@ -104,8 +104,8 @@ fn written_after_a_truncation_of_ones_own_is_kept() {
     });
 }
 
-/// The missing client gave a file its first objects. What others have written there is lost with them: who keeps the file
-/// open hears of it, and goes on with new objects as everybody else does.
+/// The missing client's write gave a file its first objects. Other clients' writes there are lost with them: a client
+/// that keeps the file open is told, and goes on with new objects like all others.
 #[test]
 fn written_to_objects_that_are_missing_is_lost() {
     vbr(|s| async move {

@@ -30,13 +30,13 @@ fn hit(cache: &mut ObjectCache, range: Range<u64>) -> Option<Vec<u8>> {
 
 const FILL_LIMITS: FillLimits = FillLimits { max_bytes: 1 << 50, max_extents: 256 };
 
-/// Begins to fetch what is missing of a range, in one request.
+/// Begins to fetch the missing parts of a range, in one request.
 fn begin_fill(cache: &mut ObjectCache, range: Range<u64>) -> FillRequest {
     let [request] = cache.begin_fills(&[vec![range]], FILL_LIMITS).requests.try_into().unwrap();
     request
 }
 
-/// The reply comes, of an object that has `value` up to `size`.
+/// Delivers the reply, of an object that has `value` up to `size`.
 fn fill(cache: &mut ObjectCache, request: &FillRequest, value: u8, size: u64, now: Time) {
     let reply = |extent: &Range<u64>| bytes(extent.end.min(size).saturating_sub(extent.start), value);
     cache.fill(request.ticket, &request.extents.iter().map(reply).collect::<Vec<_>>(), now);
@@ -276,15 +276,15 @@ struct Model {
     random: Prng,
     seed: u64,
     cache: ObjectCache,
-    /// What a program must see.
+    /// The bytes that a program must see.
     truth: Vec<u8>,
     state: Vec<ByteState>,
     server: Vec<u8>,
     server_size: usize,
     flushes: Vec<(Flush, bool)>,
-    /// With the reply, once it was served.
+    /// Fills under way; with the reply, once the server has read for it.
     fills: Vec<(FillRequest, Option<Vec<Payload>>)>,
-    /// Which fill will bring each byte.
+    /// For each byte, the fill that will bring it.
     coming: Vec<Option<FillTicket>>,
     now: Time,
     last_value: u8,
@@ -313,7 +313,7 @@ impl Model {
     fn range(&mut self) -> Range<u64> {
         let longest = *self.random.pick(&[1, 10, 200, 5000, 70_000, 200_000]);
         let start = self.random.below(SIZE);
-        // Often where another range begins or ends, and at blocks.
+        // Often at the boundaries of other ranges, and at blocks.
         let start = if self.random.one_in(3) { start - start % 4096 } else { start };
         let start = match self.cache.segments.overlapping(&(start..SIZE)).next() {
             Some((span, _)) if self.random.one_in(3) && span.end < SIZE => span.end,
@@ -469,7 +469,7 @@ impl Model {
         assert_eq!(over, ended);
     }
 
-    /// For each byte, whether some of the ranges has it.
+    /// For each byte, true if one of the ranges has it.
     fn marked(ranges: impl Iterator<Item = Range<u64>>) -> Vec<bool> {
         let mut marked = vec![false; SIZE as usize];
         ranges.for_each(|range| marked[range.start as usize..range.end.min(SIZE) as usize].fill(true));
@@ -547,7 +547,7 @@ impl Model {
         }
     }
 
-    /// Each clean segment and when it was used, in the order of use.
+    /// Each clean segment with the time of its use, in the order of use.
     fn clean(&self) -> Vec<(Time, u64)> {
         let clean = self.cache.segments.iter().filter(|(_, segment)| segment.state == State::Clean);
         clean.map(|(span, segment)| (self.cache.lru.used(segment.lru.unwrap()), span.start)).collect()
@@ -562,7 +562,7 @@ impl Model {
         assert!(gone.zip(kept).is_none_or(|(gone, kept)| gone <= kept), "seed {}: the oldest first", self.seed);
     }
 
-    /// As the owner must, only where nothing is on its way.
+    /// Only where no flush is under way, as is the owner's duty.
     fn drop_or_truncate(&mut self) {
         let extent = self.extent();
         let truncates = self.random.one_in(4);
@@ -577,7 +577,7 @@ impl Model {
         let charge = self.cache.dirty_charge();
         let lost = if truncates {
             let lost = self.cache.drop_ranges(&[extent]);
-            // Somebody reads it meanwhile; the reply is not to be kept.
+            // A read begins meanwhile, whose reply must not be kept.
             let during = self.cache.begin_fills(&[vec![extent.start..SIZE]], FILL_LIMITS).requests;
             self.fills.extend(during.into_iter().map(|request| (request, None)));
             self.serve_fill();
@@ -650,7 +650,7 @@ fn nothing_is_stale_lost_or_counted_wrong_in_any_order_of_events() {
 #[test]
 #[ignore = "measures"]
 fn costs() {
-    // Time on the processor, for others may use the machine.
+    // Time on the processor, because other programs may use the machine.
     let cpu = || {
         let spent = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
         spent.split(' ').next().unwrap().parse::<u64>().unwrap()

@@ -1,4 +1,4 @@
-//! The engine alone: what it fetches for whom.
+//! The engine alone: what it fetches for which requests.
 
 use super::*;
 use nacre_base::Prng;
@@ -22,7 +22,7 @@ fn now() -> Time {
     Time::from_secs(5)
 }
 
-/// Knows a whole directory.
+/// An engine that knows a whole directory.
 fn listed(max: usize, entries: usize) -> Engine {
     let mut engine = Engine::new(max);
     assert_eq!(engine.handle_page(AT, 0, &page(0..entries), true, now()), None);
@@ -34,7 +34,7 @@ impl Engine {
         self.handle_lookup(AT, &entry(i).name, now())
     }
 
-    /// Looks, and what is fetched is here at once: the numbers of the entries.
+    /// Looks an entry up, and fetches at once. Returns the numbers of the fetched entries.
     fn look_fetching(&mut self, i: usize) -> Vec<u32> {
         let ahead = self.look(i).ahead;
         ahead.iter().for_each(|ahead| self.handle_fetched(ahead));
@@ -68,7 +68,7 @@ fn in_order_the_window_grows_to_the_largest_and_stays_ahead() {
         fetched.extend(ahead);
         engine.check();
     }
-    // Hidden ones are asked for from the first time that one was.
+    // Hidden entries are fetched once one has been asked for.
     let expected: Vec<u32> = (2..1000).filter(|i| *i != 50).collect();
     assert_eq!(fetched, expected);
     // Number 50 is hidden.
@@ -97,12 +97,12 @@ fn some_may_be_left_out_and_several_may_ask_at_once() {
     let mut ahead = 0;
     for i in (0..300).step_by(5) {
         ahead += engine.look_fetching(i).len();
-        // Another one goes through the end of it.
+        // Another program goes through the end of the directory.
         ahead += engine.look_fetching(600 + i).len();
     }
     assert!(ahead > 500, "{ahead}");
     assert_eq!(engine.counts().wrong, 0);
-    // Back and forth by a few is still in order.
+    // Going back and forth by a few entries still counts as in order.
     let mut engine = listed(64, 1000);
     [0, 2, 1, 4, 3, 6, 5, 8, 7].into_iter().for_each(|i| drop(engine.look_fetching(i)));
     assert!(engine.handle_getattr(fid(9), now()).unexpected.is_none());
@@ -126,7 +126,7 @@ fn a_listing_begun_anew_fetches_anew_and_changes_are_taken_over() {
     engine.handle_page(AT, 0, &page(0..100), true, now());
     engine.look_fetching(0);
     assert_eq!(engine.look_fetching(1).len(), 8);
-    // Without a listing, if the first one is asked for again.
+    // Going through again without a listing begins when the first entry is asked for again.
     (2..100).for_each(|i| drop(engine.look_fetching(i)));
     engine.look_fetching(0);
     assert_eq!(engine.look_fetching(1).len(), 8);

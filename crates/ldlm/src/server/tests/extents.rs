@@ -1,4 +1,4 @@
-//! Extent locks: who waits for whom, who is called back, how much is granted.
+//! Extent locks: waiting, callbacks, growth.
 
 use super::*;
 use std::time::Duration;
@@ -110,7 +110,7 @@ fn the_server_locks_for_a_client_that_has_locks_of_its_own() {
 }
 
 /// A client locks the whole file to append to it, others queue behind it, and then its writes come without naming the
-/// lock: if they queued too, all would wait for each other.
+/// lock. If the writes queued too, all would wait for each other.
 #[test]
 fn what_a_client_does_under_its_own_lock_does_not_queue_behind_those_who_wait_for_that_lock() {
     let mut s = Server::new();
@@ -399,8 +399,8 @@ fn a_client_that_goes_lets_others_go() {
     s.assert_empty();
 }
 
-/// Each of 48 clients writes every 48th megabyte, one lock at a time: what they ask for never overlaps, and still every
-/// grown lock is in the way of all the others.
+/// Each of 48 clients writes every 48th megabyte, one lock at a time: their requests never overlap, and still every
+/// grown lock conflicts with all the others.
 #[test]
 fn strided_writers_with_grown_locks_are_noticed_within_a_second() {
     let mut s = Server::new();

@@ -1,4 +1,4 @@
-//! fcntl and flock locks: waiting, deadlocks, taking back.
+//! fcntl and flock locks: waiting, deadlocks, withdrawing.
 
 use super::*;
 

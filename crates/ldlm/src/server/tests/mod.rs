@@ -1,4 +1,4 @@
-//! The lock engine as its callers see it: stories by kind of lock, and a model.
+//! The lock engine as its callers see it: scenarios by kind of lock, and a model.
 
 mod extents;
 mod flocks;
@@ -14,7 +14,7 @@ const FILE_A: Fid = Fid { seq: 1, oid: 1, ver: 0 };
 const FILE_B: Fid = Fid { seq: 1, oid: 2, ver: 0 };
 const MIB: u64 = 1 << 20;
 
-/// A namespace, with xids counted, a clock, and what it sets off collected. Looks at every invariant after every step.
+/// A namespace with a count of xids, a clock, and the collected effects. Checks every invariant after every step.
 struct Server {
     namespace: Namespace,
     now: Time,
@@ -83,7 +83,7 @@ impl Server {
         self.namespace.covers(ClientId(client), id, FILE_A, write, &ranges, self.now)
     }
 
-    /// The requests granted since the last look.
+    /// The requests granted since the last call.
     fn granted(&mut self) -> Vec<LockId> {
         self.grants().into_iter().map(|g| g.id).collect()
     }
@@ -92,7 +92,7 @@ impl Server {
         std::mem::take(&mut self.effects.grants)
     }
 
-    /// The clients called back since the last look, with the locks.
+    /// The clients called back since the last call, with the locks.
     fn called_back(&mut self) -> Vec<(u64, LockId)> {
         let callbacks = std::mem::take(&mut self.effects.callbacks);
         callbacks.into_iter().map(|c| (c.client.0, LockId(c.message.handle))).collect()
@@ -146,7 +146,7 @@ fn range(reply: &EnqueueReply) -> (u64, u64) {
     (reply.start, reply.end)
 }
 
-/// Names in order, from `last` on, which is not among them.
+/// Ids that count up from the one after `last`.
 pub(super) fn counting(mut last: u64) -> impl FnMut() -> u64 {
     move || {
         last += 1;

@@ -1,7 +1,7 @@
-//! The engine against the rules themselves, written as plainly as they can be: lists, and every pair looked at.
+//! Compares the engine with the rules, written as plainly as possible: lists, and a look at every pair.
 //!
-//! How much a lock grows is the policy's business, which has its own tests: the model takes what was granted, and checks
-//! that it is at least what was asked for, and in nobody's way.
+//! The growth of locks has its own tests: the model takes the granted range, and checks that it contains the requested
+//! one and conflicts with nothing.
 
 use super::*;
 use nacre_base::Prng;
@@ -13,7 +13,7 @@ const CLIENTS: u64 = 5;
 const FILES: [Fid; 2] = [FILE_A, FILE_B];
 const TIMEOUT: Duration = Duration::from_secs(100);
 
-/// An extent lock or request. Those of clients and the server's own.
+/// An extent lock or request, of a client or of the server.
 #[derive(Clone, Debug)]
 struct Asked {
     id: LockId,
@@ -26,7 +26,7 @@ struct Asked {
     ranges: RangeSet,
     granted: bool,
     called_back: bool,
-    /// Of a group request: the first of its group that waited when it came; 0 if the group had the file.
+    /// For a group request, the first of its group that waited when it came; 0 if the group had the file.
     leader: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ impl Asked {
         self.file == other.file && !readers && !one_group && !own && meet
     }
 
-    /// Whether it comes before the other in the queue.
+    /// Returns whether this request is before the other one in the queue.
     fn is_before(&self, other: &Asked) -> bool {
         self.place() < other.place()
     }
@@ -86,15 +86,16 @@ struct Model {
     operations: Vec<Operation>,
     deadlines: BTreeMap<LockId, (Time, u64)>,
     now: Time,
-    /// What the engine granted in this step and the model has not yet accounted for.
+    /// Grants of the engine in this step that the model has not yet accounted for.
     grants: std::collections::VecDeque<Grant>,
-    /// What the model says has to be called back in this step.
+    /// Callbacks that the model expects in this step.
     callbacks: Vec<(u64, LockId)>,
 }
 
 impl Model {
     fn blocked(&self, ask: &Asked) -> bool {
-        // What is done under a lock of the client's own does not queue: who is before it waits for that lock.
+        // An operation under a lock of its own client does not queue, because the requests before it wait for that
+        // lock.
         let under_own = ask.local
             && self.asks.iter().any(|own| {
                 let allows = own.mode != LockMode::Pr || ask.mode == LockMode::Pr;
@@ -105,13 +106,13 @@ impl Model {
         self.asks.iter().filter(in_the_way).any(|other| other.granted || !under_own && other.is_before(ask))
     }
 
-    /// Where a new group request joins its group.
+    /// Leader of a new group request.
     fn leader(&self, file: Fid, group: u64) -> Option<u64> {
         let of_group = || self.asks.iter().filter(|a| a.file == file && a.mode == LockMode::Group && a.group == group);
         if of_group().any(|a| a.granted) { Some(0) } else { of_group().map(Asked::place).min().map(|place| place.1) }
     }
 
-    /// Takes what the engine granted as long as it is right; then nothing may wait that nothing blocks.
+    /// Takes the grants of the engine as long as they are right. After that, no request may wait that nothing blocks.
     fn settle(&mut self) {
         while let Some(id) = self.grants.front().map(|grant| grant.id) {
             let free = self.asks.iter().any(|ask| ask.id == id && !ask.granted && !self.blocked(ask));
@@ -148,7 +149,7 @@ impl Model {
         }
     }
 
-    /// A new request that has to wait calls back what is in its way.
+    /// A new request that has to wait calls back the locks that block it.
     fn call_back_for(&mut self, ask: &Asked) {
         for other in &mut self.asks {
             if other.granted && other.conflicts(ask) && other.may_be_called_back() && !other.called_back {
@@ -196,7 +197,7 @@ struct Run {
     random: Prng,
     s: Server,
     model: Model,
-    /// How often what happened, so that no kind of step is tested in name only.
+    /// How often each kind of step happened, so that none is tested in name only.
     seen: BTreeMap<&'static str, u64>,
 }
 
@@ -276,7 +277,7 @@ impl Run {
         self.place(ask, outcome, flags);
     }
 
-    /// What should become of a client's request became of it.
+    /// Checks that the outcome of a client's request is the right one.
     fn place(&mut self, mut ask: Asked, outcome: Outcome, flags: u32) {
         let blocked = self.model.blocked(&ask);
         match outcome {
@@ -315,7 +316,8 @@ impl Run {
         }
     }
 
-    /// Every client that may have written is asked, by the lock that ends last; what settles the size is true.
+    /// Checks that every client that may have written is asked, by its lock that ends last, and that `settles_above` is
+    /// right.
     fn check_glimpse(&self, ask: &Asked, work: &GlimpseWork) {
         let writers = |client: u64| {
             self.model.asks.iter().filter(move |a| {
@@ -357,7 +359,7 @@ impl Run {
         self.model.asks.push(Asked { granted, ..ask });
     }
 
-    /// Any lock or request goes: preferably one that is called back, as clients do.
+    /// Gives back any lock or request, preferably one that is called back, as clients do.
     fn give_back(&mut self) {
         let wanted = self.random.one_in(2);
         let asks = self.model.asks.iter().filter(|ask| !wanted || ask.called_back || ask.local);
@@ -523,7 +525,7 @@ impl Run {
         self.saw("withdrawn");
     }
 
-    /// After each step both know the same.
+    /// Checks that engine and model agree after each step.
     fn compare(&mut self) {
         assert!(self.model.grants.is_empty(), "granted against the rule: {:?}", self.model.grants);
         let mut called_back = self.s.called_back();
@@ -538,7 +540,7 @@ impl Run {
         assert_eq!((self.s.namespace.lock_count(), self.s.namespace.waiting_count()), (held, waiting));
     }
 
-    /// Everything goes, and nothing is left.
+    /// Removes everything, and checks that nothing is left.
     fn end(mut self) -> BTreeMap<&'static str, u64> {
         (0..CLIENTS).for_each(|client| self.evict(client));
         let locals = self.model.asks.iter().map(|ask| ask.id).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! What files claim, what there is, and what becomes of objects that no file has.
+//! Objects that files claim, objects that exist, and the repair of objects that no file has.
 
 use super::{BATCH, Course, Looks, ObjectStore, Stage, repair_of};
 use crate::lfsck::claims::Claims;
@@ -15,15 +15,15 @@ use nacre_wire::lfsck::{LFSCK_OBJECTS_MAX, ObjectAction, ObjectFact, ObjectFacts
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Objects without a file that are kept in memory; should there be more, the rest are files of their own.
+/// Most objects without a file that are kept in memory; any further ones become files of their own.
 const ORPHANS_MAX: usize = 1 << 20;
-/// Rounds of looking for objects without a file: the second finds what the first made useless.
+/// Most rounds of looking for objects without a file: the second round finds objects that the first has made useless.
 const ROUNDS_MAX: usize = 3;
-/// Ids by which two targets' ideas of the last one may differ; beyond, one of the records is wrong.
+/// Number of ids by which MDT and OST may differ about the last one in use; beyond that, one of the records is wrong.
 const IDS_APART_MAX: u32 = 1 << 20;
 
 impl Course<'_> {
-    /// Reads which objects files have, and which are to be destroyed.
+    /// Reads which objects files have, and which objects are queued for destruction.
     pub(super) async fn claim(&mut self) -> Result<(), Errno> {
         self.look(Looks::Claims);
         let begun = self.turn(|m| Ok(m.version)).await?;
@@ -53,8 +53,8 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Objects that are to be destroyed are no orphans, and no file's. In a live file system those queued since `begun` were
-    /// a file's when it was read.
+    /// Reads the queue of destroys: queued objects are neither orphans nor a file's. In a live file system, objects
+    /// queued since `begun` may have belonged to a file when it was read.
     async fn claim_destroys(&mut self, begun: u64) -> Result<(), Errno> {
         let (mut after, mut queued) = (Vec::new(), Claims::default());
         let is_live = self.options.is_live;
@@ -83,7 +83,7 @@ impl Course<'_> {
         }
     }
 
-    /// MDT and OST agree on which ids were handed out. `most`: the highest object of any file.
+    /// Makes MDT and OST agree on which ids were handed out. `most`: the highest object of any file.
     async fn check_ids(&mut self, ost: OstIndex, store: &Arc<dyn ObjectStore>, most: Option<Fid>) -> Result<(), Errno> {
         let Some(facts) = self.query(ost, store, ObjectQuery { count: 1, ..ObjectQuery::default() }).await? else {
             return Ok(());
@@ -108,7 +108,7 @@ impl Course<'_> {
             }
         }
         let in_use = most.filter(|m| m.seq == facts.seq && m.ver == 0 && m.oid > used_oid && m.oid <= facts.last_id);
-        // In a live file system they were handed out a moment ago.
+        // In a live file system the ids were handed out a moment ago.
         if let Some(most) = in_use.filter(|_| !self.options.is_live) {
             self.turn(|m| m.raise_last_used(ost, most)).await?;
             self.used.insert(ost, LastUsed { seq: most.seq, oid: most.oid });
@@ -118,8 +118,8 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Looks at every object of every OST, and finds those that no file has. If one of them is above what was known to be in
-    /// use, those made ahead below it will never be used: they go in another round.
+    /// Looks at every object of every OST, and finds those that no file has. If one of them is above the last object
+    /// known to be in use, precreated objects below it will never be used: another round handles them.
     pub(super) async fn check_objects(&mut self) -> Result<(), Errno> {
         self.look(Looks::Objects);
         for _ in 0..ROUNDS_MAX {
@@ -192,7 +192,7 @@ impl Course<'_> {
             if !self.options.orphans || is_unused || self.claims.contains(ost, fact.fid) {
                 continue;
             }
-            // Those that do not know their file have nothing in common.
+            // Objects that name no file have nothing in common.
             let is_full = self.orphans.len() >= ORPHANS_MAX;
             let group = if fact.parent.is_zero() || is_full { fact.fid } else { fact.parent };
             self.orphans.entry(group).or_default().push((ost, fact));
@@ -200,7 +200,8 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Data of which the record is lost is that of an object; other data is what a crash left of destroyed objects.
+    /// Data whose record was lost becomes an object again; other data without a record is a leftover of destroyed
+    /// objects.
     async fn check_stray_data(&mut self, ost: OstIndex, store: &Arc<dyn ObjectStore>) -> Result<(), Errno> {
         let Some(facts) = self.query(ost, store, ObjectQuery { count: 1, ..ObjectQuery::default() }).await? else {
             return Ok(());
@@ -218,7 +219,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Objects that no file has, and that name this file.
+    /// Repairs objects that no file has, and that name this file.
     async fn rescue(&mut self, parent: Fid, group: Vec<(OstIndex, ObjectFact)>) -> Result<(), Errno> {
         let places: Vec<String> = group.iter().map(|(ost, f)| format!("{} on OST{:04x}", f.fid, ost.0)).collect();
         let objects = format!("no file has object {}", places.join(", "));
@@ -260,7 +261,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Makes a file in lost+found that has this object, and nothing else.
+    /// Creates a file in lost+found that has this object, and nothing else.
     async fn make_file_for(&mut self, ost: OstIndex, fact: &ObjectFact) -> Result<(), Errno> {
         if fact.size == 0 {
             let destroy = repair_of(fact.fid, ObjectAction::DestroyEmpty, Fid::ZERO, 0, (0, 0));
@@ -281,7 +282,7 @@ impl Course<'_> {
     }
 }
 
-/// The sizes of a layout's objects, in its order.
+/// The sizes of a layout's objects, in the layout's order.
 fn sizes_in_order(layout: &Layout, group: &[(OstIndex, ObjectFact)]) -> Vec<u64> {
     let size = |s: &Stripe| group.iter().find(|(o, f)| (*o, f.fid) == (s.ost, s.object)).map_or(0, |(_, f)| f.size);
     layout.stripes().map(|(_, _, stripe)| size(stripe)).collect()

@@ -1,4 +1,4 @@
-//! Files against their objects.
+//! Compares files with their objects.
 
 use super::{Course, Looks, Stage, repair_of};
 use crate::lfsck::finding::{Finding, Outcome};
@@ -11,7 +11,7 @@ use nacre_wire::lfsck::{LFSCK_OBJECTS_MAX, ObjectAction, ObjectFact, ObjectQuery
 use std::collections::BTreeMap;
 
 impl Course<'_> {
-    /// Looks at every file's objects.
+    /// Checks every file's objects.
     pub(super) async fn check_stripes(&mut self) -> Result<(), Errno> {
         self.look(Looks::Stripes);
         let mut after = Vec::new();
@@ -27,7 +27,7 @@ impl Course<'_> {
         }
     }
 
-    /// What the OSTs know of these files' objects.
+    /// The OSTs' facts about the objects of these files.
     async fn facts_of(&mut self, batch: &[(Fid, Inode)]) -> Result<BTreeMap<(OstIndex, Fid), ObjectFact>, Errno> {
         let mut wanted: BTreeMap<OstIndex, Vec<Fid>> = BTreeMap::new();
         for Stripe { ost, object } in batch.iter().flat_map(|(_, inode)| objects(inode)) {
@@ -92,7 +92,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Whether another stripe keeps an object that is claimed twice: the one that the object names, else the first.
+    /// True if another stripe keeps an object that two stripes claim: the one that the object names, else the first.
     async fn is_anothers(
         &mut self,
         file: Fid,
@@ -116,13 +116,14 @@ impl Course<'_> {
         Ok(keeper != (file, index))
     }
 
-    /// Whether the file has the layout that it was checked with.
+    /// True if the file still has the layout that was checked.
     async fn still_has(&mut self, file: Fid, inode: &Inode) -> Result<bool, Errno> {
         let now = self.turn(|m| m.inode(file)).await?;
         Ok(now.is_some_and(|now| now.layout == inode.layout))
     }
 
-    /// Gives a stripe another object: the next that would be handed out. Nobody else hands out any meanwhile.
+    /// Gives a stripe another object: the next one that would be handed out. No objects are handed out meanwhile, because
+    /// the file system is stopped.
     async fn give_new_object(&mut self, file: Fid, index: u32, ost: OstIndex) -> Result<(), Errno> {
         let Some(store) = self.osts.get(&ost) else { return Ok(()) };
         let Some(facts) = self.query(ost, store, ObjectQuery { count: 1, ..ObjectQuery::default() }).await? else {

@@ -1,4 +1,4 @@
-//! One MDT on a node of its own, which can crash and come back, pretended MGS and OSTs, and clients.
+//! One MDT on a node of its own, which can crash and come back, a fake MGS and fake OSTs, and clients.
 
 use super::fake::{Accepting, Fake};
 use crate::mdt::{Mdt, TABLES};
@@ -40,7 +40,7 @@ pub(super) fn secs(n: u64) -> Duration {
 pub(super) struct Cluster {
     pub(super) rt: Rt,
     pub(super) net: SimNet,
-    /// The MDT's.
+    /// Fault points of the MDT.
     pub(super) faults: Faults,
     pub(super) mgs: Arc<FakeMgs>,
     pub(super) osts: Vec<FakeOst>,
@@ -63,7 +63,7 @@ fn node(rt: &Rt, net: &SimNet, number: u32, faults: &Faults) -> (RpcNode, Params
 }
 
 impl Cluster {
-    /// An MDT and `osts` OSTs that are configured and up.
+    /// Starts an MDT and `osts` OSTs, which are configured and running.
     pub(super) async fn start(rt: &Rt, osts: u32) -> Cluster {
         let net = SimNet::new(rt.clone(), SimNetOptions::default());
         let mgs = Arc::new(FakeMgs::default());
@@ -92,7 +92,7 @@ impl Cluster {
         self.client_with(number, u64::MAX)
     }
 
-    /// A client that asks for no other features than `features`.
+    /// A client that negotiates no other features than `features`.
     pub(super) fn client_with(&self, number: u64, features: u64) -> Client {
         let rt = self.rt.child(format!("client {number}"));
         let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
@@ -115,7 +115,7 @@ impl Cluster {
         Client { rt, node, uuid, import, seq: Fid::SEQ_NORMAL + number, next: Arc::default() }
     }
 
-    /// The value of the MDT's parameter.
+    /// The value of a parameter of the MDT.
     pub(super) fn param(&self, name: &str) -> String {
         self.server.params.get(name).unwrap().remove(0).1
     }
@@ -143,7 +143,7 @@ impl Server {
     }
 }
 
-/// A client that makes its own FIDs.
+/// A client that allocates its own FIDs.
 #[derive(Clone)]
 pub(super) struct Client {
     pub(super) rt: Rt,
@@ -229,7 +229,7 @@ impl Client {
         self.call(Opcode::MdsGetattr, &Getattr { fid, ..Getattr::default() }).await
     }
 
-    /// Starts a call whose result comes from the receiver.
+    /// Starts a call. Its result comes from the receiver.
     pub(super) fn start<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
         &self,
         call: impl FnOnce(Client) -> F,
@@ -241,7 +241,7 @@ impl Client {
     }
 }
 
-/// Knows which OSTs there are, and accepts every target.
+/// Knows the OSTs, and accepts every target.
 #[derive(Default)]
 pub(super) struct FakeMgs {
     config: Mutex<Config>,
@@ -250,7 +250,7 @@ pub(super) struct FakeMgs {
 }
 
 impl FakeMgs {
-    /// From now on there are the first `count` OSTs.
+    /// Sets the configuration to the first `count` OSTs.
     pub(super) fn set_osts(&self, count: u32) {
         let entry = |i| TargetEntry {
             target: TargetName::ost("nacre", OstIndex(i)).to_string(),
@@ -292,7 +292,7 @@ impl Fake for FakeMgs {
     }
 }
 
-/// Hands out ids, and remembers what it was asked to destroy.
+/// Hands out ids, and remembers the objects it was asked to destroy.
 pub(super) struct FakeOst {
     state: Arc<OstInner>,
     _node: RpcNode,
@@ -307,12 +307,12 @@ pub(super) struct OstInner {
 #[derive(Clone, Default)]
 pub(super) struct OstState {
     pub(super) last_id: u32,
-    /// Objects asked for, in order.
+    /// Requests for objects, in order.
     pub(super) creates: Vec<Create>,
     pub(super) destroyed: Vec<Fid>,
-    /// What everything fails with, if anything.
+    /// Error of every request, if set.
     pub(super) failure: Option<Errno>,
-    /// What requests for objects fail with, if anything.
+    /// Error of requests for objects, if set.
     create_failure: Option<Errno>,
 }
 

@@ -1,5 +1,5 @@
-//! Coherence: four clients make random changes and remember what they are told under their locks. Whatever one of them
-//! believes under a lock is what the tables say, at every step.
+//! Coherence: four clients make random changes and remember what they learn under their locks. Whatever one of them
+//! believes under a lock agrees with the tables at every step.
 
 use super::super::name;
 use super::cluster::*;
@@ -23,7 +23,7 @@ const CLIENTS: u64 = 4;
 const STEPS: usize = 400;
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
-/// Under which lock something is believed: as long as the bit is held and was not lost since.
+/// Lock under which something is believed: as long as the bit is held and was not lost since.
 #[derive(Clone, Copy)]
 struct Under {
     fid: Fid,
@@ -44,7 +44,7 @@ struct Beliefs {
 struct Player {
     holder: Holder,
     beliefs: Mutex<Beliefs>,
-    /// A change of its own is under way, so that it cannot know.
+    /// True while a change of its own is under way, which makes its beliefs uncertain.
     busy: Mutex<bool>,
 }
 
@@ -52,18 +52,18 @@ struct Game {
     rt: Rt,
     mdt: Arc<Mdt>,
     players: Vec<Player>,
-    /// Every inode there ever was.
+    /// Every inode that ever existed.
     fids: Mutex<Vec<Fid>>,
-    /// Beliefs that were compared with the tables.
+    /// Number of beliefs that were compared with the tables.
     compared: Mutex<usize>,
     succeeded: Mutex<usize>,
 }
 
-/// What a player knew when it began to ask.
+/// The number of losses of each bit at the time a player sent a request.
 struct Since(BTreeMap<(Fid, u64), u64>);
 
 impl Player {
-    /// Now, for the inodes of the game.
+    /// The present numbers, for all inodes of the game.
     fn since(&self, fids: &[Fid]) -> Since {
         let inner = self.holder.state.inner.lock();
         let bits = [LOOKUP, UPDATE, PERM, LAYOUT];
@@ -86,16 +86,16 @@ impl Player {
         self.beliefs.lock().attrs.insert(reply.attr.fid, (reply.attr.clone(), reply.layout.clone(), under));
     }
 
-    /// What a name leads to, by the lock on the directory, and by that on what it leads to.
+    /// Learns the inode that a name leads to, under the lock on the directory and under that on the inode.
     fn learn_name(&self, since: &Since, parent: Fid, n: &'static str, to: Option<Fid>, child_bits: u64) {
         let mut under = Self::under(since, parent, UPDATE);
         under.extend(to.into_iter().flat_map(|fid| Self::under(since, fid, child_bits & LOOKUP)));
-        // A lock that comes later does not vouch for what was learned before.
+        // A lock that comes later does not vouch for what was learnt before.
         under.retain(|u| self.holds(u));
         self.beliefs.lock().names.insert((parent, n), (to, under));
     }
 
-    /// It changed these itself: nobody calls it back for that.
+    /// Forgets inodes that the player changed itself, because no callback comes for that.
     fn forget(&self, fids: &[Fid]) {
         let mut beliefs = self.beliefs.lock();
         for fid in fids {
@@ -104,7 +104,7 @@ impl Player {
         }
     }
 
-    /// Compares with the tables; how many beliefs there were.
+    /// Compares the beliefs with the tables. Returns how many there were.
     fn check(&self, tx: &dyn nacre_osd::Transaction, what: &str) -> usize {
         let beliefs = self.beliefs.lock();
         let mut compared = 0;
@@ -142,7 +142,7 @@ impl Player {
 }
 
 impl Game {
-    /// At a turn of its own: nobody is in the middle of anything.
+    /// Checks at a turn of its own, when no operation is half done.
     async fn check(&self, what: &str) {
         let operation = self.mdt.target().begin().await.unwrap();
         for player in self.players.iter().filter(|p| !*p.busy.lock()) {
@@ -167,7 +167,7 @@ impl Game {
 
     fn fid(&self, prng: &mut Prng) -> Fid {
         let fids = self.fids.lock();
-        // Mostly the young ones.
+        // Mostly recent ones.
         if prng.one_in(3) { fids[prng.below(4) as usize % fids.len()] } else { *prng.pick(&fids) }
     }
 
@@ -335,7 +335,7 @@ impl Game {
     }
 }
 
-/// How many beliefs were compared, how many steps succeeded, and how many callbacks came.
+/// Runs a game. Returns how many beliefs were compared, how many steps succeeded, and how many callbacks came.
 fn game(seed: u64) -> (usize, usize, usize) {
     let mut sim = Sim::new(seed);
     let rt = sim.rt();
@@ -361,7 +361,7 @@ fn game(seed: u64) -> (usize, usize, usize) {
         let faults = cluster.faults.clone();
         let clock = rt.clone();
         let noise = rt.spawn(async move {
-            // Not so many that a player stays without its answer until it is evicted.
+            // Few enough that no player waits for its reply until it is evicted.
             for _ in 0..4 {
                 clock.sleep(std::time::Duration::from_millis(100)).await;
                 faults.arm("rpc.reply.drop", Fault::once(FaultAction::Drop));

@@ -1,4 +1,4 @@
-//! The part that is the same in all pretended servers: they take every client, and remember nothing of it.
+//! The common part of all fake servers: they accept every client, and remember nothing of it.
 
 use async_trait::async_trait;
 use nacre_base::{Errno, Tag, Transno, Uuid, Xid};
@@ -6,13 +6,13 @@ use nacre_ptlrpc::{Export, Identity, Response, ServerRequest, Standing, TargetHa
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
 use std::sync::Arc;
 
-/// How a pretended server answers requests.
+/// A fake server's answers to requests.
 #[async_trait]
 pub(super) trait Fake: Send + Sync + 'static {
     async fn answer(&self, request: ServerRequest) -> Result<Response, Errno>;
 }
 
-/// The target of a pretended server.
+/// The target of a fake server.
 pub(super) struct Accepting<F>(pub(super) Arc<F>);
 
 #[async_trait]

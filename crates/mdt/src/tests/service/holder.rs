@@ -1,4 +1,4 @@
-//! A client that keeps inode locks and serves callbacks about them, in the manners that it is told.
+//! A client that keeps inode locks and serves callbacks about them, in the manner that the test chose.
 
 use super::cluster::*;
 use super::fake::{Accepting, Fake};
@@ -13,19 +13,19 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// All that an answer with attributes can be locked for.
+/// All bits that a reply with attributes can come with.
 pub(super) const ATTR: u64 = inode_bits::LOOKUP | inode_bits::UPDATE | inode_bits::PERM | inode_bits::LAYOUT;
 
-/// What a holder does when it is called back.
+/// Reaction of a holder to a callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manners {
     /// Cancels at once.
     GivesBack,
-    /// Keeps the bits that nobody waits for.
+    /// Keeps the bits that no other client waits for.
     Converts,
-    /// Answers, and does nothing.
+    /// Replies, and does nothing else.
     Keeps,
-    /// Does not even answer.
+    /// Does not reply.
     Silent,
 }
 
@@ -48,11 +48,11 @@ pub(super) struct Inner {
     pub(super) locks: BTreeMap<u64, (Fid, u64)>,
     /// All callbacks that came.
     pub(super) callbacks: Vec<BlockingCallback>,
-    /// Whether a request that may bring a lock is under way.
+    /// True while a request that may bring a lock is under way.
     pub(super) asking: bool,
-    /// Locks given back, whole or in part: while that is under way the server may still grant them in an answer.
+    /// Locks being given back, whole or in part: meanwhile a reply from the server may still grant them.
     giving: BTreeMap<u64, Giving>,
-    /// Counts what began and what ended.
+    /// Counts beginnings and ends of requests.
     moment: u64,
     /// How often each bit of an inode was lost.
     losses: BTreeMap<(Fid, u64), u64>,
@@ -62,7 +62,7 @@ pub(super) struct Inner {
 #[derive(Default)]
 struct Giving {
     under_way: u32,
-    /// When the last of them was answered.
+    /// When the last of these requests was answered.
     settled: u64,
 }
 
@@ -72,8 +72,8 @@ impl Inner {
         self.moment
     }
 
-    /// Takes over the locks that an answer brought. Those to be given back: called back meanwhile, whether or not they came,
-    /// or in doubt.
+    /// Takes the locks that a reply brought. Returns the locks to be given back: those called back meanwhile, whether or
+    /// not they came, and those in doubt.
     fn keep(&mut self, locks: &[(Fid, InodeLock)], seen: usize, began: u64) -> Vec<u64> {
         let called_back: Vec<u64> = self.callbacks[seen..].iter().map(|c| c.handle).collect();
         let never_came = |h: &u64| !self.locks.contains_key(h) && !self.giving.contains_key(h);
@@ -89,12 +89,12 @@ impl Inner {
         dead
     }
 
-    /// Whether an answer to what was asked at `began` may speak of a lock as it was before it was given back.
+    /// True if the reply to a request sent at `began` may name a lock as it was before it was given back.
     fn is_doubtful(&self, handle: u64, began: u64) -> bool {
         self.giving.get(&handle).is_some_and(|g| g.under_way > 0 || g.settled > began)
     }
 
-    /// How often `bit` of an inode was lost: what was learned before is not to be believed any more.
+    /// How often `bit` of an inode was lost: knowledge from before a loss must not be believed.
     pub(super) fn losses(&self, fid: Fid, bit: u64) -> u64 {
         self.losses.get(&(fid, bit)).copied().unwrap_or(0)
     }
@@ -151,8 +151,8 @@ impl Holder {
         callbacks.iter().map(|c| (c.resource, c.bits)).collect()
     }
 
-    /// Calls, and keeps the locks that `locks` finds in the reply. False: a lock was called back before it came, and is
-    /// given back; what came with it must not be believed.
+    /// Sends a request, and keeps the locks that `locks` finds in the reply. Returns false if a lock was called back
+    /// before it came: the lock is given back, and the rest of the reply must not be believed.
     pub(super) async fn ask<R: Field>(
         &self,
         opcode: Opcode,
@@ -200,7 +200,7 @@ impl Holder {
         self.ask(Opcode::MdsReadpage, &body, |r: &ReadpageReply| of_page(fid, r)).await.map(|r| r.0)
     }
 
-    /// Gives back what it has.
+    /// Gives back all locks.
     pub(super) async fn give_back_all(&self) {
         let handles: Vec<u64> = std::mem::take(&mut self.state.inner.lock().locks).into_keys().collect();
         self.state.give_back(handles).await;
@@ -237,7 +237,7 @@ impl HolderState {
         }
     }
 
-    /// Stops believing, and says so in the background.
+    /// Stops believing, and gives the lock back in the background.
     fn handle_callback(&self, callback: BlockingCallback) -> Result<(), Errno> {
         let mut inner = self.inner.lock();
         let held = inner.locks.get(&callback.handle).copied();
@@ -250,7 +250,7 @@ impl HolderState {
         let kept = if inner.manners == Manners::Converts { held & !bits } else { 0 };
         inner.lose(handle, kept);
         let state = self.clone();
-        // Before anything else is asked, so that its answer is in doubt.
+        // Before any other request, so that the reply to it is in doubt.
         inner.giving.entry(handle).or_default().under_way += 1;
         drop(self.rt.spawn(async move {
             if kept == 0 {

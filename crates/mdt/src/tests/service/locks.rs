@@ -1,4 +1,4 @@
-//! Inode locks: what is granted when, and whom a change waits for.
+//! Inode locks: when they are granted, and which clients a change waits for.
 
 use super::cluster::*;
 use super::holder::*;
@@ -12,10 +12,10 @@ use nacre_wire::mds::*;
 use nacre_wire::{Opcode, attr::mode};
 use std::future::Future;
 
-/// How long nothing may happen before a test calls it waiting.
+/// Seconds without an answer after which a test calls a request waiting.
 const WAIT: u64 = 5;
 
-/// `d/f` and `e`, made by a client of its own and not a moment ago; two holders.
+/// `d/f` and `e`, created some time ago by a client of its own; and two holders.
 struct Stage {
     cluster: Cluster,
     one: Holder,
@@ -351,7 +351,7 @@ fn a_client_that_goes_away_is_waited_for_no_longer() {
     });
 }
 
-/// A thousand changes that wait must not keep cancels, or other requests, from being served.
+/// A thousand waiting changes must not keep cancels, or other requests, from being served.
 #[test]
 fn changes_that_wait_leave_their_lane() {
     stage(|rt, s| async move {

@@ -1,4 +1,4 @@
-//! The MDT as clients see it: over a simulated network, with an MGS and OSTs that only pretend, through crashes.
+//! The MDT as clients see it: over a simulated network, with a fake MGS and fake OSTs, through crashes.
 
 mod cluster;
 mod coherence;

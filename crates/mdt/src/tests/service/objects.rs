@@ -62,7 +62,8 @@ fn a_create_waits_for_an_ost_that_comes_and_fails_if_none_does() {
     });
 }
 
-/// More creates than a client has modify slots wait for an OST that is away: its other changes do not wait for them.
+/// More creates than a client has modify slots wait for an OST that is away; the client's other changes do not wait for
+/// them.
 #[test]
 fn creates_wait_for_an_ost_that_is_away_without_their_slots_until_it_is_deactivated() {
     run(|rt| async move {
@@ -79,7 +80,7 @@ fn creates_wait_for_an_ost_that_is_away_without_their_slots_until_it_is_deactiva
             assert!(rt.now() - begun < secs(1), "after {:?}", rt.now() - begun);
             rt.sleep(secs(1)).await;
         }
-        // Objects were at hand for some.
+        // Some creates found objects at hand.
         pending.retain_mut(|p| p.try_recv().is_err());
         assert!(pending.len() >= 10, "only {} wait", pending.len());
         cluster.server.params.set("osp.*.active", "0").unwrap();

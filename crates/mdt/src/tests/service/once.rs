@@ -1,5 +1,5 @@
-//! Exactly once: a change whose reply was lost is not made again when the client asks again, whether the MDT still
-//! remembers, has to read what it answered from its device, or lost the change in a crash.
+//! Exactly once: a change whose reply was lost is not made again when the client repeats the request, whether the MDT
+//! still remembers its reply, has to read it from its device, or lost the change in a crash.
 
 use super::cluster::*;
 use nacre_base::fault::{Fault, FaultAction};

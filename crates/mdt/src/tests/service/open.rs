@@ -56,8 +56,8 @@ fn a_client_that_goes_takes_its_orphans_along_but_not_those_of_others() {
     });
 }
 
-/// Between a lookup and the open that follows it, another client replaced the file over and over: reading it by name gave
-/// ESTALE, though there was a file of that name at every moment.
+/// Between a lookup and the open that followed it, another client replaced the file over and over: reading it by name
+/// failed with ESTALE, although a file of that name existed at every moment.
 #[test]
 fn a_file_found_by_a_lookup_can_be_opened_though_its_name_was_just_taken_away() {
     run(|rt| async move {
@@ -106,7 +106,7 @@ fn inodes_of_a_client_that_removes_too_fast_do_not_linger() {
         rt.sleep(LINGER * 2).await;
         assert_eq!((nlink(fids[0]).await, nlink(fids[3]).await), (Err(Errno::ESTALE), Err(Errno::ESTALE)));
         assert_eq!((counts.lock().clients(), cluster.server.mdt.open_count()), (vec![], 1));
-        // Objects of what was destroyed at once go like all others.
+        // Objects of files that were destroyed at once are destroyed like all others.
         cluster.commit().await;
         rt.sleep(secs(5)).await;
         let gone: usize = cluster.osts.iter().map(|o| o.state().destroyed.len()).sum();

@@ -101,7 +101,7 @@ fn stripes_are_counted_by_the_writers_there_are() {
         let layout = write_to(&client, many, 64 * M, 65 * M).await.unwrap();
         assert_eq!(counts(&layout), [1, 6, 0], "five writers on three OSTs; readers don't count");
         assert!(layout.components[1].is_overstriped());
-        // As the default of files that nobody chose a layout for.
+        // As the default of files without a layout of their own.
         assert_eq!(cluster.param("lod.nacre-MDT0000-mdtlov.auto_stripe"), "0");
         let param = "lod.nacre-MDT0000-mdtlov.auto_stripe";
         cluster.server.params.set(param, "1").unwrap();
