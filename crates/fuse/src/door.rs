@@ -157,7 +157,7 @@ impl Door {
     async fn attr_for(&self, ctx: &Context, node: u64) -> Result<Reported, Errno> {
         let (cred, fid) = (credentials(ctx), self.fid(node)?);
         let reported = self.client.getattr_promptly(&cred, fid).await?;
-        if reported.is_complete || crate::syscall::needs_no_size(ctx.pid) {
+        if reported.is_complete || crate::syscall::needs_no_size(&self.rt, ctx.pid).await {
             return Ok(reported);
         }
         self.client.getattr(&cred, fid).await.map(complete)
@@ -261,6 +261,11 @@ impl Handler for Door {
             SetTime::At(t) => t,
         };
         let all_now = [op.atime, op.mtime].iter().flatten().all(|t| *t == SetTime::Now);
+        let kill_set_id = match kills_set_id(ctx.uid, &op) {
+            KillsSetId::Yes => true,
+            KillsSetId::No => false,
+            KillsSetId::IfChown => crate::syscall::changes_owner(&self.rt, ctx.pid).await,
+        };
         let set = attr::SetAttr {
             mode: op.mode,
             uid: op.uid,
@@ -270,7 +275,7 @@ impl Handler for Door {
             atime: op.atime.map(time),
             mtime: op.mtime.map(time),
             times_are_now: all_now,
-            kill_set_id: kills_set_id(ctx.uid, &op, || crate::syscall::changes_owner(ctx.pid)),
+            kill_set_id,
             kill_capability: false,
             flags: None,
         };
@@ -637,15 +642,28 @@ fn open_flags(flags: u32, kill_suidgid: bool) -> u32 {
     flags & !KILL_SET_ID | if kill_suidgid { KILL_SET_ID } else { 0 }
 }
 
-/// Whether a change of attributes has to remove set-id bits explicitly; for a change of owner the MDT decides that
-/// itself. A kernel with HANDLE_KILLPRIV_V2 names no attribute to change before fallocate(2), and for chown(2) to -1, -1,
-/// which remove the bits. For root it does so also if there is only a capability to remove; then `is_chown`, which looks
-/// at the caller's system call, decides.
-fn kills_set_id(uid: u32, op: &request::SetAttr, is_chown: impl FnOnce() -> bool) -> bool {
+/// Returns whether a change of attributes takes set-id bits that the MDT would leave. For a change of owner the MDT decides itself.
+/// Before fallocate(2), and for chown(2) to -1, -1, a kernel with HANDLE_KILLPRIV_V2 sends a SETATTR that names nothing to change,
+/// and both take the bits. For root the kernel sends the same SETATTR when there is only a capability to take, so for root the
+/// caller's system call decides.
+fn kills_set_id(uid: u32, op: &request::SetAttr) -> KillsSetId {
     let changes_owner = op.uid.is_some() || op.gid.is_some();
     let changes_times = op.atime.is_some() || op.mtime.is_some() || op.ctime.is_some();
     let changes_nothing = op.mode.is_none() && op.size.is_none() && !changes_times;
-    !changes_owner && (op.kill_suidgid || changes_nothing && (uid != 0 || is_chown()))
+    match changes_owner {
+        false if op.kill_suidgid || changes_nothing && uid != 0 => KillsSetId::Yes,
+        false if changes_nothing => KillsSetId::IfChown,
+        _ => KillsSetId::No,
+    }
+}
+
+/// Whether a SETATTR takes set-id bits from a program.
+#[derive(Debug, PartialEq, Eq)]
+enum KillsSetId {
+    Yes,
+    No,
+    /// Only if the thread that asks is in chown(2).
+    IfChown,
 }
 
 /// True if the kernel may believe attributes until it is told otherwise. It must ask for the mode of a set-id program
@@ -725,11 +743,11 @@ mod tests {
         let truncate = request::SetAttr { size: Some(0), ..nothing.clone() };
         let truncate_by_user = request::SetAttr { kill_suidgid: true, ..truncate.clone() };
         let chown = request::SetAttr { uid: Some(5), kill_suidgid: true, ..nothing.clone() };
-        let (write, chown_call) = (|| false, || true);
-        assert!(kills_set_id(5, &nothing, write) && !kills_set_id(0, &nothing, write));
-        assert!(kills_set_id(0, &nothing, chown_call), "chown to -1, -1");
-        assert!(kills_set_id(0, &truncate_by_user, write) && !kills_set_id(5, &truncate, write));
-        assert!(!kills_set_id(0, &chown, chown_call));
+        assert_eq!(kills_set_id(5, &nothing), KillsSetId::Yes);
+        assert_eq!(kills_set_id(0, &nothing), KillsSetId::IfChown, "chown to -1, -1");
+        assert_eq!(kills_set_id(0, &truncate_by_user), KillsSetId::Yes);
+        assert_eq!(kills_set_id(5, &truncate), KillsSetId::No);
+        assert_eq!(kills_set_id(0, &chown), KillsSetId::No);
         assert_eq!(open_flags(O_TRUNC, true), O_TRUNC | KILL_SET_ID);
         assert_eq!(open_flags(O_TRUNC | KILL_SET_ID, false), O_TRUNC);
     }

@@ -2,6 +2,9 @@
 //! called stat(2) or permissions must be checked for something else. An IO edge: reads /proc.
 #![allow(clippy::disallowed_methods)] // Reads /proc/TID/syscall.
 
+use nacre_rt::Rt;
+use std::time::Duration;
+
 /// System calls for which the kernel asks for attributes, if at all, only to check permissions: they return no size.
 const CHECKING: &[i64] = &[
     libc::SYS_openat,
@@ -57,20 +60,41 @@ const CHOWN_HERE: &[i64] = &[libc::SYS_chown, libc::SYS_lchown];
 #[cfg(not(target_arch = "x86_64"))]
 const CHOWN_HERE: &[i64] = &[];
 
-/// True if the thread is in a system call that returns no size to its program. False if that cannot be known, as for a
-/// thread in another PID namespace.
-pub(crate) fn needs_no_size(tid: u32) -> bool {
-    is_in(tid, only_checks)
+/// Longest wait for a thread that has sent its request and does not sleep yet.
+const FALLS_ASLEEP_MAX: Duration = Duration::from_secs(1);
+/// Pause between two looks at such a thread.
+const FALLS_ASLEEP_POLL: Duration = Duration::from_millis(1);
+
+/// Returns whether the thread is in a system call that returns no size to its program; false if that cannot be known, as
+/// for a thread in another PID namespace.
+pub(crate) async fn needs_no_size(rt: &Rt, tid: u32) -> bool {
+    call_of(rt, || read(tid)).await.is_some_and(only_checks)
 }
 
-/// True if the thread is in chown(2) or a similar call. False if that cannot be known.
-pub(crate) fn changes_owner(tid: u32) -> bool {
-    is_in(tid, is_chown)
+/// Returns whether the thread is in chown(2) or a similar call; false if that cannot be known.
+pub(crate) async fn changes_owner(rt: &Rt, tid: u32) -> bool {
+    call_of(rt, || read(tid)).await.is_some_and(is_chown)
 }
 
-fn is_in(tid: u32, accept: fn(i64) -> bool) -> bool {
-    tid != 0
-        && std::fs::read_to_string(format!("/proc/{tid}/syscall")).is_ok_and(|text| number(&text).is_some_and(accept))
+/// Contents of /proc/TID/syscall; none if there is no such thread.
+fn read(tid: u32) -> Option<String> {
+    if tid == 0 {
+        return None;
+    }
+    std::fs::read_to_string(format!("/proc/{tid}/syscall")).ok()
+}
+
+/// Number of the system call in which a thread waits. The kernel hands a request over before the requesting thread sleeps, and says
+/// nothing but "running" about a thread that does not sleep, so it is asked again until the thread does.
+async fn call_of(rt: &Rt, read: impl Fn() -> Option<String>) -> Option<i64> {
+    let give_up = rt.now() + FALLS_ASLEEP_MAX;
+    loop {
+        let text = read()?;
+        if text.trim_end() != "running" || rt.now() >= give_up {
+            return number(&text);
+        }
+        rt.sleep(FALLS_ASLEEP_POLL).await;
+    }
 }
 
 /// The file begins with the number of the call, if the thread is in one.
@@ -89,6 +113,31 @@ fn is_chown(number: i64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nacre_base::Time;
+    use nacre_rt::Sim;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// A `touch` of a file whose OST was away once waited for that OST: its thread did not sleep yet when the door looked what
+    /// it was doing, and was taken for one that called stat(2).
+    #[test]
+    fn a_thread_that_does_not_sleep_yet_is_looked_at_again() {
+        let mut sim = Sim::new(1);
+        let rt = sim.rt();
+        let (found, waited) = sim.block_on(Time(u64::MAX), async move {
+            let looks = AtomicU32::new(0);
+            let sleeps_at_last = || {
+                let running = looks.fetch_add(1, Ordering::Relaxed) < 3;
+                Some(if running { "running\n".into() } else { format!("{} 0x7f00\n", libc::SYS_utimensat) })
+            };
+            let found = call_of(&rt, sleeps_at_last).await;
+            let begin = rt.now();
+            assert_eq!(call_of(&rt, || Some("running\n".into())).await, None);
+            assert_eq!(call_of(&rt, || None).await, None);
+            (found, rt.now().since(begin))
+        });
+        assert_eq!(found, Some(libc::SYS_utimensat));
+        assert_eq!(waited, FALLS_ASLEEP_MAX);
+    }
 
     #[test]
     fn only_known_calls_need_no_size() {
@@ -96,12 +145,11 @@ mod tests {
         assert!([libc::SYS_openat, libc::SYS_lgetxattr].iter().all(|n| call(*n).is_some_and(only_checks)));
         assert!(![libc::SYS_statx, libc::SYS_newfstatat].iter().any(|n| call(*n).is_some_and(only_checks)));
         assert_eq!(["running", "", "-1 0x7f00 0x7f11"].map(|text| number(text).is_some_and(only_checks)), [false; 3]);
-        assert!(!needs_no_size(0));
     }
 
     #[test]
     fn calls_that_change_owners_are_known() {
         assert!(is_chown(libc::SYS_fchownat) && !is_chown(libc::SYS_fchmodat) && !is_chown(libc::SYS_fallocate));
-        assert!(!changes_owner(0) && !changes_owner(u32::MAX));
+        assert!(read(0).is_none() && read(u32::MAX).is_none());
     }
 }

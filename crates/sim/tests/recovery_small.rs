@@ -280,8 +280,8 @@ fn a_read_waits_for_its_server() {
     });
 }
 
-/// Imperative recovery: a client that is told of the restart comes back at once, another at its next try, up to ten
-/// seconds later.
+/// Imperative recovery: a client that hears of the restart comes back at once. A client that does not hear of it comes back at its next
+/// attempt: an attempt under way when the server restarts may have 25 s left, and the pause after it is at most 12.5 s.
 #[test]
 fn who_is_told_of_a_restart_need_not_wait_for_the_next_try() {
     let pause = |told: bool| {
@@ -305,7 +305,7 @@ fn who_is_told_of_a_restart_need_not_wait_for_the_next_try() {
     };
     let (told, untold) = (pause(true), pause(false));
     assert!(told < secs(1), "told of the restart, and {told:?} later");
-    assert!(untold > secs(1) && untold < secs(15), "not told of it: {untold:?}");
+    assert!(untold > secs(1) && untold < secs(38), "not told of it: {untold:?}");
 }
 
 #[test]
