@@ -110,6 +110,18 @@ opcodes! {
     LfsckQuery = 1102, "LFSCK_QUERY";
 }
 
+/// An opcode that arrives is looked up by binary search.
+const _: () = {
+    let mut at = 1;
+    while at < Opcode::ALL.len() {
+        assert!(
+            (Opcode::ALL[at - 1] as u32) < Opcode::ALL[at] as u32,
+            "the opcodes stand in the order of their numbers"
+        );
+        at += 1;
+    }
+};
+
 impl std::fmt::Display for Opcode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A request for an extent lock; once granted, the lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Asked {
-    /// Id of the request and of its lock. The queue is sorted by ids, so they must ascend in the order of arrival.
+    /// Id of the request and of its lock, in no order: clients must not be able to guess it.
     pub(super) id: LockId,
     /// The holder; for a lock of the server, the client on whose behalf it is taken.
     pub(super) client: ClientId,
@@ -80,11 +80,12 @@ impl Asked {
     }
 }
 
-/// Place of a request in the queue: group requests first, then by leader (the first waiting member of the group, 0 if
-/// the group has the object; 0 for all other requests), then by id. It does not change while the request waits.
-type Place = (bool, u64, LockId);
-const FIRST: Place = (false, 0, LockId(0));
-const LAST: Place = (true, u64::MAX, LockId(u64::MAX));
+/// Place of a request in the queue: group requests first, then by leader (turn of the first waiting member of the group,
+/// 0 if the group has the object; 0 for all other requests), then by turn. It does not change while the request waits. The
+/// id is what the place leads to; it decides nothing, because no two requests have the same turn.
+type Place = (bool, u64, u64, LockId);
+const FIRST: Place = (false, 0, 0, LockId(0));
+const LAST: Place = (true, u64::MAX, u64::MAX, LockId(u64::MAX));
 
 /// Settings that apply to all objects of a target; see [`super::Settings`].
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +103,8 @@ pub(super) struct Extents {
     /// Number of granted locks of each client and mode, without those of the server.
     held: FxHashMap<(ClientId, u8), usize>,
     waiting: BTreeSet<Place>,
+    /// Number of requests so far. Each request's turn is this number when it arrived, counted from 1: ids have no order.
+    arrivals: u64,
     /// Number of waiting requests that ask for PR.
     waiting_readers: usize,
     /// Waiting requests of the server, by the client on whose behalf they are.
@@ -190,6 +193,7 @@ impl Extents {
     /// conflict with it.
     pub(super) fn enqueue(&mut self, ask: Asked, rules: Rules, changes: &mut Changes) -> Placed {
         let place = self.place(&ask);
+        self.arrivals += 1;
         let Some(blocker) = self.blocker(&ask, place) else {
             self.grant(ask, place, Stage::Asked, rules, changes);
             self.assert_counts();
@@ -338,17 +342,18 @@ impl Extents {
 
     /// Place of a new request in the queue.
     fn place(&self, ask: &Asked) -> Place {
+        let turn = self.arrivals + 1;
         if ask.mode != LockMode::Group {
-            return (true, 0, ask.id);
+            return (true, 0, turn, ask.id);
         }
         let same = |id: LockId| self.get(id).is_some_and(|other| other.group == ask.group);
         let elsewhere = self.granted[index(LockMode::Group) as usize].overlapping(Extent::ALL, &mut |id| !same(id));
         if !elsewhere {
-            return (false, 0, ask.id);
+            return (false, 0, turn, ask.id);
         }
         let mut groups = self.waiting.iter().take_while(|(not_group, ..)| !not_group);
-        let leader = groups.find(|(.., id)| same(*id)).map_or(ask.id.0, |(_, leader, _)| *leader);
-        (false, leader, ask.id)
+        let leader = groups.find(|(.., id)| same(*id)).map_or(turn, |(_, leader, ..)| *leader);
+        (false, leader, turn, ask.id)
     }
 
     /// Calls `visit` with every granted lock that conflicts with `ask`, until it returns false.
@@ -382,7 +387,7 @@ impl Extents {
     /// The lock or request that a waiting request watches is gone, or no longer blocks it: finds another one to watch,
     /// or grants the request.
     fn look_again(&mut self, place: Place, rules: Rules, changes: &mut Changes) {
-        let id = place.2;
+        let id = place.3;
         // A grant within the same change may have granted this request, too.
         let Some(Lock { ask, state: State::Waiting { blocker: before }, .. }) = self.locks.get(&id) else { return };
         let (before, blocker) = (*before, self.blocker(ask, place));
@@ -585,6 +590,13 @@ impl Extents {
                 before && other.ask.conflicts(ask)
             });
             ensure(in_the_way, || format!("{ask:?} waits for {blocker:?}, which is not in its way"))?;
+            let overtook = |lock: &&Lock| {
+                let came_later = lock.place > *place && lock.place.2 > place.2;
+                came_later && matches!(lock.state, State::Granted { .. }) && lock.ask.conflicts(ask)
+            };
+            // An operation under a lock of its own client does not queue.
+            let unfair = self.locks.values().filter(overtook).find(|lock| !lock.ask.local);
+            ensure(unfair.is_none(), || format!("{ask:?} waits, and {unfair:?} came later"))?;
         }
         ensure(waiting == self.waiting, || format!("the queue has {:?}, waiting are {waiting:?}", self.waiting))?;
         ensure(readers == self.waiting_readers, || format!("{readers} readers wait, not {}", self.waiting_readers))?;
@@ -628,6 +640,24 @@ mod tests {
         let mut extents = held_and_wanted();
         extents.waiting.clear();
         extents.assert_counts();
+    }
+
+    /// Ids became random, so that no client can guess another's, and the queue went on sorting by them: half of all
+    /// requests went in front of requests that had come before.
+    #[test]
+    fn requests_are_granted_in_the_order_of_their_arrival_whatever_their_ids() {
+        let mut extents = Extents::default();
+        let ids = [50, 40, 90, 10, 70, 20];
+        for id in ids {
+            extents.enqueue(asked(id), RULES, &mut Changes::default());
+            assert_eq!(extents.check(), Ok(()));
+        }
+        for (holder, next) in ids.into_iter().zip(&ids[1..]) {
+            let mut changes = Changes::default();
+            extents.remove(LockId(holder), RULES, &mut changes);
+            assert_eq!(changes.granted, [LockId(*next)]);
+            assert_eq!(extents.check(), Ok(()));
+        }
     }
 
     #[test]
