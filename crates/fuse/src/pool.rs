@@ -35,7 +35,7 @@ impl Pool {
     /// A buffer to read a message into.
     pub(crate) fn take(self: &Arc<Pool>) -> MessageBuf {
         let reused = self.free.lock().pop();
-        let buf = reused.unwrap_or_else(|| AlignedBuf::zeroed(DIRECT_IO_ALIGNMENT + self.data_max));
+        let buf = reused.unwrap_or_else(|| AlignedBuf::for_overwrite(DIRECT_IO_ALIGNMENT + self.data_max));
         MessageBuf(Pooled { buf: Some(buf), pool: self.clone() })
     }
 
