@@ -31,6 +31,11 @@ impl Histogram {
         self.rows.iter().sum()
     }
 
+    /// The sum of all values, at most `u64::MAX`.
+    pub fn sum(&self) -> u64 {
+        self.sum
+    }
+
     /// The histogram as a column of a table.
     pub fn column(&self, name: &'static str) -> Column {
         Column { name, counts: self.rows.clone(), sum: Some(self.sum) }
@@ -65,6 +70,13 @@ impl SharedHistogram {
         self.rows.iter().chain([&self.sum]).for_each(|number| number.store(0, Ordering::Relaxed));
     }
 
+    /// The counts now. Panics unless the histogram counts by [`Bounds::Powers`], as a [`Histogram`] does.
+    pub fn read(&self) -> Histogram {
+        assert_eq!(self.bounds, Bounds::Powers, "rows of other values");
+        let Column { counts, sum, .. } = self.column("");
+        Histogram { rows: counts, sum: sum.unwrap_or_default() }
+    }
+
     /// The histogram as a column of a table, up to its last row that counted something.
     pub fn column(&self, name: &'static str) -> Column {
         let mut counts: Vec<u64> = self.rows.iter().map(|row| row.load(Ordering::Relaxed)).collect();
@@ -96,8 +108,10 @@ mod tests {
             alone.add(value);
         }
         assert_eq!(shared.column("read"), alone.column("read"));
+        assert_eq!(shared.read(), alone);
         shared.clear();
         assert_eq!(shared.column("read").counts, []);
+        assert_eq!(shared.read(), Histogram::default());
         let exact = SharedHistogram::new(Bounds::From(0), 2);
         [0, 1, 1, 2, 9].into_iter().for_each(|value| exact.add(value));
         assert_eq!(exact.column("write"), Column { name: "write", counts: vec![1, 2, 2], sum: Some(13) });

@@ -6,9 +6,9 @@ use crate::output;
 use clap::{Args, ValueEnum};
 use nacre_base::{Errno, Faults, Network, Nid, Payload, Tag, TargetKind, Transno, Uuid, Xid, table};
 use nacre_lnet::{Lnet, LnetOptions, TcpListen};
+use nacre_node::Node;
 use nacre_ptlrpc::{
-    Bulk, CallOptions, Export, Identity, Import, ImportConfig, Response, RpcNode, ServerRequest, Standing,
-    TargetHandler,
+    Bulk, CallOptions, Export, Identity, Import, ImportConfig, Response, ServerRequest, Standing, TargetHandler,
 };
 use nacre_rt::Rt;
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
@@ -206,8 +206,8 @@ fn print(rows: &[Row]) {
 
 /// A server that answers at once, and the import of a client.
 struct Pair {
-    server: RpcNode,
-    client: RpcNode,
+    server: Node,
+    client: Node,
     import: Arc<Import>,
     /// Keeps the target served.
     _served: nacre_ptlrpc::ServedTarget,
@@ -217,9 +217,9 @@ impl Pair {
     async fn start(rt: &Rt, network: Net) -> Result<Pair, String> {
         let (server, nid) = node(rt, network).await?;
         let client = if network == Net::Tcp { node(rt, network).await?.0 } else { server.clone() };
-        let served = server.serve("bench-OST0000", Arc::new(Null(Payload::from(vec![0; MIB]))));
+        let served = server.rpc().serve("bench-OST0000", Arc::new(Null(Payload::from(vec![0; MIB]))));
         let flags = connect_flags::MULTI_MODIFY_RPCS;
-        let import = client.import(ImportConfig {
+        let import = client.rpc().import(ImportConfig {
             client: Uuid([2; 16]),
             client_name: "bench".to_owned(),
             target: "bench-OST0000".to_owned(),
@@ -233,13 +233,13 @@ impl Pair {
 
     async fn stop(self) {
         self.import.disconnect().await;
-        self.client.shutdown().await;
-        self.client.lnet().shutdown().await;
+        self.client.stop().await;
         self.server.lnet().shutdown().await;
     }
 }
 
-async fn node(rt: &Rt, network: Net) -> Result<(RpcNode, Nid), String> {
+/// A node without roles: it has the same RPC as any other, and its parameters cost nothing until somebody reads them.
+async fn node(rt: &Rt, network: Net) -> Result<(Node, Nid), String> {
     let (rt, faults) = (rt.child("node"), Faults::new());
     let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
     let nid = match network {
@@ -249,7 +249,7 @@ async fn node(rt: &Rt, network: Net) -> Result<(RpcNode, Nid), String> {
             lnet.add_tcp(listen).await.map_err(|e| e.to_string())?
         }
     };
-    Ok((RpcNode::new(rt, lnet, faults), nid))
+    Ok((Node::new(rt, lnet, faults), nid))
 }
 
 /// Measures every kind once, each beside plain TCP.

@@ -1,13 +1,12 @@
 //! `nacre mkfs`, also `mkfs.nacre`: formats a directory as the storage of a target.
 
 use crate::output::{fail, json};
-use nacre_base::{MdtIndex, Nid, OstIndex, TargetName, Uuid};
+use nacre_base::{MdtIndex, Nid, OstIndex, TargetName};
 use nacre_osd::PARTS_MAX;
-use nacre_osd::disk::{self, Label};
+use nacre_osd::disk::Label;
+use nacre_process::format_target;
 use nacre_process::target_options::{TargetOptions, describe, mmp_interval, parse_param};
-use nacre_rt::Rt;
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -107,24 +106,4 @@ fn run(args: &Mkfs) -> Result<Label, String> {
         params: args.param.iter().map(|text| parse_param(text, name.kind)).collect::<Result<_, _>>()?,
     };
     format_target(&args.dir, &name, &options, args.parts)
-}
-
-/// Formats `dir` for `name`, with `parts` parts for each object, or with as many as suit its disk.
-pub(crate) fn format_target(
-    dir: &Path,
-    name: &TargetName,
-    options: &TargetOptions,
-    parts: Option<u32>,
-) -> Result<Label, String> {
-    // The runtime is only needed as a source of randomness.
-    let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|e| e.to_string())?;
-    let uuid = runtime.block_on(async {
-        let rt = Rt::production();
-        Uuid::from_random(rt.random(), rt.random())
-    });
-    let parts = parts.unwrap_or_else(|| disk::suitable_parts(dir));
-    let mut label = Label { uuid, target: name.clone(), parts, options: BTreeMap::new() };
-    options.put_into(&mut label);
-    disk::format(dir, &label).map_err(|e| format!("{}: {e}", dir.display()))?;
-    Ok(label)
 }

@@ -4,7 +4,7 @@
 use crate::llite::Client;
 use crate::mount::connection::{Caller, Connection};
 use futures_util::future::{join, join_all};
-use nacre_base::Errno;
+use nacre_base::{Errno, Fid};
 use std::fmt;
 use std::pin::pin;
 use std::time::Duration;
@@ -37,14 +37,23 @@ impl fmt::Display for Unsettled {
 }
 
 impl Client {
-    /// Writes back everything dirty, and makes every change durable: syncfs(2). Each file reports its own write-back
-    /// errors.
+    /// Writes back everything dirty, and makes every change durable: syncfs(2). Also fails, once, if data was lost since
+    /// the last call; an open file reports that by its own fsync as well.
     pub async fn sync(&self) -> Result<(), Errno> {
         let (caller, table) = (Caller::default(), self.targets.table());
         let objects = join_all(table.osts.values().map(|osc| osc.sync_all(&caller)));
         let inodes = join_all(table.mdts.values().map(|mdc| mdc.sync_all(&caller)));
         let (objects, inodes) = join(objects, inodes).await;
         objects.into_iter().chain(inodes).collect()
+    }
+
+    /// The error of data that was lost and that no sync has reported yet.
+    fn report_losses(&self) -> Result<(), Errno> {
+        let (table, any) = (self.targets.table(), Fid::default());
+        let osts = table.osts.values().map(|osc| osc.lost.check(any));
+        let mdts = table.mdts.values().map(|mdc| mdc.lost.check(any));
+        // All targets, so that each loss is reported once.
+        osts.chain(mdts).fold(Ok(()), Result::and)
     }
 
     /// The targets that still have to make changes of this mount durable.
@@ -56,11 +65,11 @@ impl Client {
     }
 
     /// As [`Client::sync`], but for the end of a mount: logs what it waits for, and gives up with ETIMEDOUT once nothing
-    /// has become durable for `patience`.
+    /// has become durable for `patience`. As `sync`, it reports losses.
     pub async fn settle(&self, patience: Duration) -> Result<(), Errno> {
         let mut before = self.unsettled();
         if before.is_empty() {
-            return Ok(());
+            return self.report_losses();
         }
         let mut sync = pin!(self.sync());
         loop {

@@ -181,6 +181,19 @@ impl OpenFile {
         }
     }
 
+    /// Records that the MDT has made the inode durable, with the layout that was known before it was asked. A write may
+    /// have changed the layout meanwhile; the next fsync must then ask again.
+    fn note_inode_synced(&self, layout: Option<&Arc<Layout>>) {
+        let mut state = self.state.lock();
+        let is_unchanged = match (&state.layout, layout) {
+            (Some(now), Some(synced)) => Arc::ptr_eq(now, synced),
+            (now, synced) => now.is_none() && synced.is_none(),
+        };
+        if is_unchanged {
+            state.inode_synced = true;
+        }
+    }
+
     fn error(&self) -> Result<(), Errno> {
         let own = self.state.lock().error;
         own.map_or_else(|| self.shared.error(), Err)
@@ -565,17 +578,21 @@ impl Client {
     /// not needed to read the data back. Reports an error of an earlier write that was not reported yet.
     pub async fn fsync(&self, file: &OpenFile, data_only: bool) -> Result<(), Errno> {
         let _timed = self.stats.time(Op::Fsync);
-        let inode_synced = data_only && file.state.lock().inode_synced;
+        // Other open files of this mount, and other clients, may have written to objects that this open file does not know.
+        let newest = match self.layout_to_read(file).await {
+            // A directory has no objects.
+            Err(Errno::EISDIR) => Ok(None),
+            newest => newest,
+        };
+        let (inode_synced, known) = {
+            let state = file.state.lock();
+            (data_only && state.inode_synced, state.layout.clone())
+        };
         let objects = async {
-            match file.known_layout() {
-                Some(layout) => {
-                    let layout = self.newest_layout(file, &layout).await?;
-                    match self.lov.sync(&file.caller, &layout).await {
-                        Err(Errno::ENOENT) if self.has_lost(file, &layout).await? => Err(Errno::EIO),
-                        synced => synced,
-                    }
-                }
-                None => Ok(()),
+            let Some(layout) = newest? else { return Ok(()) };
+            match self.lov.sync(&file.caller, &layout).await {
+                Err(Errno::ENOENT) if self.has_lost(file, &layout).await? => Err(Errno::EIO),
+                synced => synced,
             }
         };
         let inode = async {
@@ -589,7 +606,7 @@ impl Client {
         // The inode's error first: objects may be missing because the inode was lost.
         inode?;
         objects?;
-        file.state.lock().inode_synced = true;
+        file.note_inode_synced(known.as_ref());
         Ok(())
     }
 

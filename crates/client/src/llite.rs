@@ -622,14 +622,25 @@ impl Client {
         }
     }
 
-    /// Space of all OSTs, and inodes of the MDT. OSTs that do not answer are left out.
+    /// Space of all OSTs, and inodes of the MDT. OSTs that do not answer are left out; the MDT is waited for.
     pub async fn statfs(&self) -> Result<StatFs, Errno> {
+        let mdc = self.lmv.mdc(self.root).await?;
+        self.sum_with(mdc.statfs()).await
+    }
+
+    /// As [`Client::statfs`], but answers within [`STATFS_DEADLINE`]: an error if the MDT does not answer.
+    pub async fn statfs_promptly(&self) -> Result<StatFs, Errno> {
+        let mdc = self.lmv.mdc(self.root).await?;
+        self.sum_with(mdc.try_statfs(STATFS_DEADLINE)).await
+    }
+
+    async fn sum_with(&self, mdt: impl Future<Output = Result<StatFs, Errno>>) -> Result<StatFs, Errno> {
         let _timed = self.stats.time(Op::Statfs);
-        let mdt = self.lmv.mdc(self.root).await?.statfs().await?;
         let table = self.targets.table();
         let active = table.osts.values().filter(|osc| osc.connection().is_active());
-        let answers = join_all(active.map(|osc| osc.statfs(STATFS_DEADLINE))).await;
-        Ok(sum_statfs(&mdt, answers.into_iter().filter_map(Result::ok)))
+        let osts = join_all(active.map(|osc| osc.statfs(STATFS_DEADLINE)));
+        let (mdt, osts) = futures_util::future::join(mdt, osts).await;
+        Ok(sum_statfs(&mdt?, osts.into_iter().filter_map(Result::ok)))
     }
 
     /// Space of each MDT and then each OST, in order of index, or the error that kept it from being read.

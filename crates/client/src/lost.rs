@@ -1,5 +1,5 @@
-//! Changes that a target acknowledged and then lost for good, because it crashed and this client could not replay them.
-//! So that an fsync never vouches for a lost change, the first fsync of a changed file fails with EIO, as that of a local
+//! Changes that are lost for good: a target acknowledged them, crashed, and this client could not replay them; or bytes
+//! that were never written to the target, because it evicted this client or refused them. So that an fsync never vouches for a lost change, the first fsync of a changed file fails with EIO, as that of a local
 //! disk does after a lost write.
 
 use nacre_base::{Errno, Fid};
@@ -16,9 +16,9 @@ pub(crate) struct LostChanges(Arc<Mutex<Lost>>);
 struct Lost {
     /// Files and objects whose loss no fsync has reported.
     fids: BTreeSet<Fid>,
-    /// True if no syncfs has reported the loss. That does not replace the report by fsync, because sync(2) returns no
+    /// Error of a loss that no syncfs has reported. That does not replace the report by fsync, because sync(2) returns no
     /// error.
-    is_untold: bool,
+    untold: Option<Errno>,
 }
 
 impl LostChanges {
@@ -29,19 +29,25 @@ impl LostChanges {
             if fate == Fate::Lost {
                 let mut lost = lost.lock();
                 lost.fids.extend(fids.iter().copied());
-                lost.is_untold = true;
+                lost.untold.get_or_insert(Errno::EIO);
             }
         })
     }
 
-    /// EIO if a change of `fid` was lost; a FID of zero means any change. Each of the two reports a loss once.
+    /// Records for the next syncfs that bytes were dropped before they were written. Their file has the error for fsync,
+    /// but it may have been closed.
+    pub(crate) fn note_dropped(&self, error: Errno) {
+        self.0.lock().untold.get_or_insert(error);
+    }
+
+    /// The error if a change of `fid` was lost; a FID of zero means any change. Each of the two reports a loss once.
     pub(crate) fn check(&self, fid: Fid) -> Result<(), Errno> {
         let mut lost = self.0.lock();
-        let is_lost = match fid == Fid::default() {
-            true => std::mem::take(&mut lost.is_untold),
-            false => lost.fids.remove(&fid),
+        let error = match fid == Fid::default() {
+            true => lost.untold.take(),
+            false => lost.fids.remove(&fid).then_some(Errno::EIO),
         };
-        if is_lost { Err(Errno::EIO) } else { Ok(()) }
+        error.map_or(Ok(()), Err)
     }
 }
 
@@ -65,5 +71,8 @@ mod tests {
             (Err(Errno::EIO), Ok(())),
             "who syncs all takes nothing from others"
         );
+        lost.note_dropped(Errno::ENOSPC);
+        assert_eq!(lost.check(F), Ok(()), "the file itself has this error");
+        assert_eq!((lost.check(Fid::default()), lost.check(Fid::default())), (Err(Errno::ENOSPC), Ok(())));
     }
 }

@@ -35,7 +35,7 @@ const ONLY_ONCE: u32 = O_CREAT | O_EXCL | O_TRUNC | O_TMPFILE | KILL_SET_ID;
 pub(crate) struct Mdc {
     me: Weak<Mdc>,
     connection: Connection,
-    lost: LostChanges,
+    pub(crate) lost: LostChanges,
     flocks: Mutex<flocks::HeldFlocks>,
     inodes: Mutex<InodeCache>,
     /// True while the import sends pings, because this client holds locks.

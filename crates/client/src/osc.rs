@@ -89,7 +89,7 @@ pub(crate) struct Osc {
     waiters: AtomicU64,
     /// Wakes writers that wait for room, because a flush ended.
     room: Notify,
-    lost: LostChanges,
+    pub(crate) lost: LostChanges,
     /// True while the OST is being asked to commit.
     committing: AtomicBool,
     rpc_stats: RpcStats,
@@ -269,8 +269,9 @@ impl Osc {
 
     /// Writes everything back and disconnects; gives up waiting after `deadline`.
     pub(crate) async fn close(self: &Arc<Self>, deadline: Duration) {
-        let flushed = pin!(self.flush_all());
-        if self.connection.mount().rt.timeout(deadline, flushed).await.is_err() {
+        let flushed = pin!(self.connection.while_active(self.flush_all()));
+        let flushed = self.connection.mount().rt.timeout(deadline, flushed).await;
+        if self.dirty_bytes() > 0 && !matches!(flushed, Ok(Ok(()))) {
             tracing::warn!(target = self.connection.label(), "unmounted before everything was written");
         }
         self.assert_sound();

@@ -1,26 +1,28 @@
 //! Sizes, offsets and numbers in flight of the RPCs of one target: `osc.*.rpc_stats` and `mdc.*.rpc_stats`.
 
-use nacre_base::histogram::Histogram;
+use nacre_base::histogram::SharedHistogram;
 use nacre_base::param::value::{Bounds, Column, Head, Histograms, Level, Table};
 use nacre_ptlrpc::Flights;
 use nacre_rt::{Rt, Since};
-use parking_lot::Mutex;
+use nacre_wire::ost::BRW_SIZE_MAX;
+use std::sync::OnceLock;
 
 /// The unit of sizes and offsets.
 const PAGE_SIZE: u64 = 4096;
 
-/// Histograms of reads or of writes.
-#[derive(Default)]
+/// Histograms of reads or of writes, whose sums are in a cache line of their own.
+#[repr(align(64))]
 struct Shapes {
-    pages: Histogram,
+    pages: SharedHistogram,
     /// By page: 0; 1; 2 and 3; 4 to 7 …
-    offsets: Vec<u64>,
+    offsets: SharedHistogram,
 }
 
 /// Statistics of the reads and writes of one OST; for an MDT, only the time since which its requests are counted.
 pub(crate) struct RpcStats {
     since: Since,
-    shapes: Mutex<[Shapes; 2]>,
+    /// Histograms of reads and of writes, made for the first RPC, because most clients use few of their OSTs.
+    shapes: OnceLock<Box<[Shapes; 2]>>,
 }
 
 /// Numbers of an OST that the import and the caches have.
@@ -35,22 +37,22 @@ pub(crate) struct Traffics {
 
 impl RpcStats {
     pub(crate) fn new(rt: Rt) -> RpcStats {
-        RpcStats { since: Since::new(rt), shapes: Mutex::default() }
+        RpcStats { since: Since::new(rt), shapes: OnceLock::new() }
     }
 
     /// Counts a read RPC.
     pub(crate) fn count_read(&self, offset: u64, bytes: u64) {
-        self.shapes.lock()[0].count(offset, bytes);
+        self.shapes.get_or_init(Box::default)[0].count(offset, bytes);
     }
 
     /// Counts a write RPC; for several ranges, by the first one's offset.
     pub(crate) fn count_write(&self, offset: u64, bytes: u64) {
-        self.shapes.lock()[1].count(offset, bytes);
+        self.shapes.get_or_init(Box::default)[1].count(offset, bytes);
     }
 
     /// Starts counting from zero.
     pub(crate) fn clear(&self) {
-        *self.shapes.lock() = Default::default();
+        self.shapes.get().into_iter().flat_map(|shapes| shapes.iter()).for_each(Shapes::clear);
         self.since.restart();
     }
 
@@ -64,10 +66,10 @@ impl RpcStats {
             level("pending write pages:  ", "pending_write_pages", pending_write.div_ceil(PAGE_SIZE)),
             level("pending read pages:   ", "pending_read_pages", pending_read.div_ceil(PAGE_SIZE)),
         ];
-        let shapes = self.shapes.lock();
-        let both = shapes.iter().zip(["read", "write"]);
+        let none = Box::default();
+        let both = self.shapes.get().unwrap_or(&none).iter().zip(["read", "write"]);
         let pages = both.clone().map(|(shapes, name)| shapes.pages.column(name)).collect();
-        let offsets = both.map(|(shapes, name)| Column { name, counts: shapes.offsets.clone(), sum: None }).collect();
+        let offsets = both.map(|(shapes, name)| Column { sum: None, ..shapes.offsets.column(name) }).collect();
         let sent = vec![Column::exact("read", 0, &reads.sent), Column::exact("write", 0, &writes.sent)];
         let tables = vec![
             table("pages per rpc", "pages", Bounds::Powers, pages),
@@ -91,15 +93,24 @@ fn table(title: &'static str, metric: &'static str, bounds: Bounds, columns: Vec
     Table { title, counted: "rpcs", head: Head::Rpc, bounds, metric, unit: "", columns }
 }
 
-impl Shapes {
-    fn count(&mut self, offset: u64, bytes: u64) {
-        let pages = bytes.div_ceil(PAGE_SIZE).max(1);
-        self.pages.add(pages);
-        let row = (u64::BITS - (offset / PAGE_SIZE).leading_zeros()) as usize;
-        if self.offsets.len() <= row {
-            self.offsets.resize(row + 1, 0);
+impl Default for Shapes {
+    fn default() -> Shapes {
+        Shapes {
+            pages: SharedHistogram::new(Bounds::Powers, u64::from(BRW_SIZE_MAX) / PAGE_SIZE),
+            offsets: SharedHistogram::new(Bounds::Offsets, u64::MAX / PAGE_SIZE),
         }
-        self.offsets[row] += 1;
+    }
+}
+
+impl Shapes {
+    fn count(&self, offset: u64, bytes: u64) {
+        self.pages.add(bytes.div_ceil(PAGE_SIZE).max(1));
+        self.offsets.add(offset / PAGE_SIZE);
+    }
+
+    fn clear(&self) {
+        self.pages.clear();
+        self.offsets.clear();
     }
 }
 
@@ -142,5 +153,38 @@ mod tests {
         );
         let modify = stats.read_modify(&Flights { in_flight: 0, sent: vec![0, 4] }).into_value().to_string();
         assert!(modify.ends_with("0:\t\t         0   0   0\n1:\t\t         4 100 100"), "{modify}");
+    }
+
+    #[test]
+    fn the_largest_rpcs_and_offsets_have_rows_of_their_own_and_no_count_is_lost_between_threads() {
+        let stats = RpcStats::new(Sim::new(1).rt());
+        let tables = || {
+            stats
+                .read_data(&Traffics {
+                    reads: Flights::default(),
+                    writes: Flights::default(),
+                    pending_read: 0,
+                    pending_write: 0,
+                })
+                .tables
+        };
+        assert!(tables().iter().flat_map(|table| &table.columns).all(|column| column.counts.is_empty()));
+        assert!(
+            stats.shapes.get().is_none(),
+            "an OST that gets no RPC takes no room, not even when its statistics are read"
+        );
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10_000).for_each(|_| stats.count_read(u64::MAX, BRW_SIZE_MAX.into())));
+            }
+        });
+        stats.count_write(0, 0);
+        let tables = tables();
+        let [reads, writes] = &tables[0].columns[..] else { panic!("{tables:?}") };
+        assert_eq!((reads.counts.len(), reads.counts[14], reads.sum), (15, 40_000, Some(40_000 << 14)));
+        assert_eq!((&writes.counts[..], writes.sum), (&[1][..], Some(1)));
+        let [reads, writes] = &tables[2].columns[..] else { panic!("{tables:?}") };
+        assert_eq!((reads.counts.len(), reads.counts[52], reads.sum), (53, 40_000, None));
+        assert_eq!((&writes.counts[..], writes.sum), (&[1][..], None));
     }
 }

@@ -145,6 +145,8 @@ impl Statahead {
 
     fn start(self: &Arc<Self>, caller: &Caller, cred: &Credentials, ahead: Option<Ahead>) {
         let Some(ahead) = ahead else { return };
+        let (count, known) = (ahead.count, ahead.fids.len());
+        assert!(ahead.to.is_none() || known == count, "{known} entries are known of {count}, up to the last one");
         let (this, caller, cred) = (self.clone(), *caller, cred.clone());
         drop(self.rt.spawn(async move { this.fetch(&caller, &cred, ahead).await }));
     }

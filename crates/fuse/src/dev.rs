@@ -221,9 +221,9 @@ impl Server {
         // If the message was copied, only the parts that the operation took stay in memory.
         drop(message);
         if let Some(work) = work {
-            let work = in_order(&self.interrupts, &self.releases, reader.number, &traits, work);
+            let (work, begun) = in_order(&self.interrupts, &self.releases, reader.number, &traits, work);
             let caller = || Caller::new(sink, &self.interrupts, &header, traits);
-            inline::run(&self.rt, work, |work, cx| Running::new(work, caller(), cx));
+            inline::run(&self.rt, work, |work, cx| Running::new(work, begun, caller(), cx));
         }
     }
 

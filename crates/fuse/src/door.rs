@@ -448,7 +448,7 @@ impl Handler for Door {
     }
 
     async fn stat_fs(self: Arc<Self>, _: Context, _: request::StatFs, reply: ReplyStatFs) {
-        match self.client.statfs().await {
+        match self.client.statfs_promptly().await {
             Ok(s) => reply.ok(&StatFs {
                 blocks: s.blocks,
                 bfree: s.blocks_free,
@@ -617,7 +617,10 @@ impl Handler for Door {
     async fn unmounting(self: Arc<Self>, _: Context) {
         if let Err(error) = self.client.settle(UNMOUNT_PATIENCE).await {
             let left: Vec<_> = self.client.unsettled().iter().map(ToString::to_string).collect();
-            tracing::warn!(%error, "unmounted before everything was durable: {}", left.join(", "));
+            match left.is_empty() {
+                true => tracing::error!(%error, "unmounted, and data that programs had written was lost before"),
+                false => tracing::warn!(%error, "unmounted before everything was durable: {}", left.join(", ")),
+            }
         }
     }
 

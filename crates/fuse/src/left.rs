@@ -1,16 +1,18 @@
 //! Requests that their callers have left: a signal ended the call with EINTR, and the work goes on to its end, so that
 //! nothing is half done and no lock, grant or handle is lost. Bounds their number, and keeps later requests from
-//! overtaking them.
+//! overtaking them: these wait before they begin, and are given up if they are left before that.
 
 use crate::request::{Operation, SetAttr};
 use nacre_base::FxHashMap;
 use parking_lot::Mutex;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, Semaphore};
 
-/// Most requests that may be left at the same time. Beyond that a caller has to wait, even after a signal, until one of
-/// them has ended.
+/// Number of changing requests that were left at which further ones wait before they begin, because each may hold the
+/// data of a write. No signal waits for that: requests that have already begun may still be left, so that the number can
+/// grow by as many. Requests that change nothing hold little and do not count.
 const LEFT_MAX: usize = 1024;
 
 /// Something that two requests must change in the order in which they were sent.
@@ -32,6 +34,17 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
+    /// A change of the data of a node.
+    #[cfg(test)]
+    pub(crate) fn of_data(node: u64) -> Changes {
+        Changes { places: [Some(Place::Data(node)), None], holds: true }
+    }
+
+    /// 1 for a request that changes something, else 0.
+    fn count(&self) -> usize {
+        usize::from(self.places.iter().any(Option::is_some))
+    }
+
     /// The changes of an operation.
     pub(crate) fn of(operation: &Operation) -> Changes {
         use Operation as Op;
@@ -61,19 +74,16 @@ impl Changes {
 }
 
 /// The requests of one session that were left and have not ended.
+#[derive(Default)]
 pub(crate) struct Left {
-    room: Arc<Semaphore>,
+    /// Number of changing requests.
+    changing: AtomicUsize,
+    /// Notified when a changing request has ended.
+    ended: Notify,
     /// Number of entries in `gates`, so that requests look there only if there are any.
     held: AtomicUsize,
     /// Gates by place. A gate is closed, which lets everybody pass, when its request has ended.
     gates: Mutex<FxHashMap<Place, Vec<Arc<Semaphore>>>>,
-}
-
-impl Default for Left {
-    fn default() -> Left {
-        let room = Arc::new(Semaphore::new(LEFT_MAX));
-        Left { room, held: AtomicUsize::new(0), gates: Mutex::default() }
-    }
 }
 
 /// A request that was left. Dropped when it has ended.
@@ -81,20 +91,35 @@ pub(crate) struct LeftRequest {
     left: Arc<Left>,
     changes: Changes,
     gate: Arc<Semaphore>,
-    _room: Option<OwnedSemaphorePermit>,
 }
 
 impl Left {
-    /// Counts a request as left, once there is room for it.
-    pub(crate) async fn add(self: &Arc<Left>, changes: Changes) -> LeftRequest {
-        // The semaphore is never closed.
-        let room = self.room.clone().acquire_owned().await.ok();
+    /// Counts a request as left.
+    pub(crate) fn add(self: &Arc<Left>, changes: Changes) -> LeftRequest {
+        self.changing.fetch_add(changes.count(), Ordering::AcqRel);
         let gate = Arc::new(Semaphore::new(0));
         let held: Vec<Place> = changes.places.into_iter().flatten().filter(|_| changes.holds).collect();
         self.held.fetch_add(held.len(), Ordering::AcqRel);
         let mut gates = self.gates.lock();
         held.into_iter().for_each(|place| gates.entry(place).or_default().push(gate.clone()));
-        LeftRequest { left: self.clone(), changes, gate, _room: room }
+        LeftRequest { left: self.clone(), changes, gate }
+    }
+
+    /// True if a request that makes these changes has to wait in [`Left::until_room`] before it begins.
+    pub(crate) fn lacks_room(&self, changes: &Changes) -> bool {
+        changes.count() > 0 && self.changing.load(Ordering::Acquire) >= LEFT_MAX
+    }
+
+    /// Waits until fewer than [`LEFT_MAX`] changing requests are left.
+    pub(crate) async fn until_room(&self) {
+        loop {
+            let mut ended = pin!(self.ended.notified());
+            ended.as_mut().enable();
+            if self.changing.load(Ordering::Acquire) < LEFT_MAX {
+                return;
+            }
+            ended.await;
+        }
     }
 
     /// The gates of the requests that a new request must not overtake.
@@ -106,10 +131,10 @@ impl Left {
         changes.places.iter().flatten().filter_map(|place| gates.get(place)).flatten().cloned().collect()
     }
 
-    /// Number of requests that were left and have not ended.
+    /// Number of changing requests that were left and have not ended.
     #[cfg(test)]
-    fn count(&self) -> usize {
-        LEFT_MAX - self.room.available_permits()
+    pub(crate) fn count(&self) -> usize {
+        self.changing.load(Ordering::Acquire)
     }
 }
 
@@ -129,6 +154,8 @@ impl Drop for LeftRequest {
         }
         drop(gates);
         self.gate.close();
+        self.left.changing.fetch_sub(self.changes.count(), Ordering::AcqRel);
+        self.left.ended.notify_waiters();
     }
 }
 
@@ -144,27 +171,26 @@ pub(crate) async fn pass(gates: Vec<Arc<Semaphore>>) {
 mod tests {
     use super::*;
 
-    fn data(node: u64) -> Changes {
-        Changes { places: [Some(Place::Data(node)), None], holds: true }
-    }
-
     #[tokio::test]
     async fn nothing_overtakes_a_write_that_was_left() {
         let left = Arc::new(Left::default());
-        assert!(left.before(&data(1)).is_empty());
-        let first = left.add(data(1)).await;
-        assert!(left.before(&data(2)).is_empty(), "another file");
-        let gates = left.before(&data(1));
-        let second = left.add(data(1)).await;
-        assert_eq!((gates.len(), left.before(&data(1)).len(), left.count()), (1, 2, 2));
+        assert!(left.before(&Changes::of_data(1)).is_empty());
+        let first = left.add(Changes::of_data(1));
+        assert!(left.before(&Changes::of_data(2)).is_empty(), "another file");
+        let gates = left.before(&Changes::of_data(1));
+        let second = left.add(Changes::of_data(1));
+        assert_eq!((gates.len(), left.before(&Changes::of_data(1)).len(), left.count()), (1, 2, 2));
         let mut passing = std::pin::pin!(pass(gates));
         let waits = tokio::select! { biased; () = &mut passing => false, () = std::future::ready(()) => true };
         assert!(waits);
         drop(first);
         passing.await;
-        assert_eq!(left.before(&data(1)).len(), 1);
+        assert_eq!(left.before(&Changes::of_data(1)).len(), 1);
         drop(second);
-        assert_eq!((left.before(&data(1)).len(), left.count(), left.held.load(Ordering::SeqCst)), (0, 0, 0));
+        assert_eq!(
+            (left.before(&Changes::of_data(1)).len(), left.count(), left.held.load(Ordering::SeqCst)),
+            (0, 0, 0)
+        );
     }
 
     #[tokio::test]
@@ -172,11 +198,11 @@ mod tests {
         let left = Arc::new(Left::default());
         for (from, to) in [(1, 2), (1, 1)] {
             let places = [Some(Place::Names(from)), Some(Place::Names(to))];
-            let rename = left.add(Changes { places, holds: true }).await;
+            let rename = left.add(Changes { places, holds: true });
             let create = |parent| Changes { places: [Some(Place::Names(parent)), None], holds: false };
             assert!(!left.before(&create(from)).is_empty() && !left.before(&create(to)).is_empty());
-            assert!(left.before(&data(from)).is_empty(), "its names are not its data");
-            let made = left.add(create(5)).await;
+            assert!(left.before(&Changes::of_data(from)).is_empty(), "its names are not its data");
+            let made = left.add(create(5));
             assert!(left.before(&create(5)).is_empty(), "a name that is being made holds nobody up");
             drop((rename, made));
             assert_eq!((left.held.load(Ordering::SeqCst), left.count()), (0, 0));

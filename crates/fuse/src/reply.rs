@@ -156,11 +156,12 @@ impl Raw {
     }
 
     /// The kernel accepts 1 to 511; another number would leave the request waiting for ever.
-    fn answer_error(&mut self, errno: Errno) {
+    /// Returns whether the kernel took the answer.
+    fn answer_error(&mut self, errno: Errno) -> bool {
         let errno = if (1..512).contains(&errno.0) { errno } else { Errno::EIO };
         self.answered = true;
         let header = self.header(-errno.0, 0);
-        self.finish(&[IoSlice::new(header.as_bytes())]);
+        self.finish(&[IoSlice::new(header.as_bytes())])
     }
 
     /// Sends a reply. Returns what to undo if the kernel did not take it.
@@ -211,13 +212,13 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        if !self.answered {
+        // A request that had not begun when its caller left is dropped without a reply, and the kernel no longer knows it.
+        if !self.answered && self.answer_error(Errno::EIO) {
             tracing::error!(
                 operation = abi::opcode::name(self.opcode),
                 unique = self.unique,
-                "request dropped without a reply, sending EIO"
+                "request dropped without a reply, sent EIO"
             );
-            self.answer_error(Errno::EIO);
         }
     }
 }

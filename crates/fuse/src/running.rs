@@ -15,6 +15,7 @@ use crate::sink::Sink;
 use nacre_base::Errno;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -29,25 +30,44 @@ const LOOK_PAUSE_IDLE: Duration = Duration::from_millis(200);
 
 /// Work that waited at its first poll.
 pub(crate) struct Running {
-    work: Work,
+    /// None once it has been given up.
+    work: Option<Work>,
     /// Ends when the caller has got EINTR; none after that.
-    caller: Option<Pin<Box<dyn Future<Output = Option<LeftRequest>> + Send>>>,
+    caller: Option<Pin<Box<dyn Future<Output = Interrupted> + Send>>>,
     left: Option<LeftRequest>,
 }
 
+/// True once a request that had to wait for others has begun.
+pub(crate) type Begun = Arc<AtomicBool>;
+
+/// How a call ended before its request.
+enum Interrupted {
+    /// The request goes on without its caller.
+    Left(LeftRequest),
+    /// The request had not begun, and is given up.
+    NotBegun,
+    /// The session is over.
+    Over,
+}
+
 impl Running {
-    /// Begins to listen for signals. Wakes `cx` if one is pending already.
-    pub(crate) fn new(work: Work, caller: Caller, cx: &mut Context<'_>) -> Running {
-        let mut running = Running { work, caller: Some(Box::pin(caller.interrupt())), left: None };
+    /// Begins to listen for signals. Wakes `cx` if one is pending already. `begun` is none if the work has begun.
+    pub(crate) fn new(work: Work, begun: Option<Begun>, caller: Caller, cx: &mut Context<'_>) -> Running {
+        let mut running = Running { work: Some(work), caller: Some(Box::pin(caller.interrupt(begun))), left: None };
         running.poll_caller(cx);
         running
     }
 
     fn poll_caller(&mut self, cx: &mut Context<'_>) {
         if let Some(caller) = &mut self.caller
-            && let Poll::Ready(left) = caller.as_mut().poll(cx)
+            && let Poll::Ready(interrupted) = caller.as_mut().poll(cx)
         {
-            (self.caller, self.left) = (None, left);
+            self.caller = None;
+            match interrupted {
+                Interrupted::Left(left) => self.left = Some(left),
+                Interrupted::NotBegun => self.work = None,
+                Interrupted::Over => {}
+            }
         }
     }
 }
@@ -55,11 +75,11 @@ impl Running {
 impl Future for Running {
     type Output = ();
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.work.as_mut().poll(cx).is_ready() {
+        if self.work.as_mut().is_none_or(|work| work.as_mut().poll(cx).is_ready()) {
             return Poll::Ready(());
         }
         self.poll_caller(cx);
-        Poll::Pending
+        if self.work.is_none() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
@@ -112,17 +132,21 @@ impl Caller {
         Caller { sink: sink.clone(), interrupts: interrupts.clone(), unique, opcode, tid, traits }
     }
 
-    /// Waits for a signal and ends the call. Returns none if the session is over.
-    async fn interrupt(self) -> Option<LeftRequest> {
+    /// Waits for a signal and ends the call.
+    async fn interrupt(self, begun: Option<Begun>) -> Interrupted {
         self.interrupts.interrupted(self.unique).await;
         self.wait_for_signal().await;
         if self.interrupts.is_over() {
-            return None;
+            return Interrupted::Over;
         }
-        let left = self.interrupts.left().add(self.traits.changes).await;
+        let interrupted = match begun.is_none_or(|begun| begun.load(Ordering::Acquire)) {
+            // Before the answer, so that the program's next request finds it.
+            true => Interrupted::Left(self.interrupts.left().add(self.traits.changes)),
+            false => Interrupted::NotBegun,
+        };
         // If the request has been answered meanwhile, the kernel no longer knows it and ignores this.
         Raw::new(self.sink, self.unique, self.opcode).error(Errno::EINTR);
-        Some(left)
+        interrupted
     }
 
     /// Returns once a signal should end the call.
@@ -141,27 +165,106 @@ impl Caller {
     }
 }
 
-/// Wraps the work of a request that `reader` has read, so that it begins after the requests that it must not overtake.
+/// Wraps the work of a request that `reader` has read, so that it begins after the requests that it must not overtake, and
+/// not while too many were left. Also returns whether it has begun, unless it begins at once or must not be given up.
 pub(crate) fn in_order(
     interrupts: &Interrupts,
     releases: &Arc<Releases>,
     reader: usize,
     traits: &Traits,
     work: Work,
-) -> Work {
-    let gates = interrupts.left().before(&traits.changes);
+) -> (Work, Option<Begun>) {
+    let left = interrupts.left().clone();
+    let gates = left.before(&traits.changes);
     let (earlier, release) = match traits.locks {
-        Locks::Nothing if gates.is_empty() => return work,
+        Locks::Nothing if gates.is_empty() && !left.lacks_room(&traits.changes) => return (work, None),
         Locks::Nothing => (None, None),
         Locks::Needs(node) => (Some((releases.clone(), interrupts.rt().clone(), node)), None),
         Locks::Ends(node) => (None, Some(releases.begin(node))),
     };
-    Box::pin(async move {
+    let begun = Begun::default();
+    let (begins, waits) = (begun.clone(), left.lacks_room(&traits.changes));
+    // The locks of a closed file would stay for good.
+    let begun = release.is_none().then_some(begun);
+    let work = Box::pin(async move {
+        if waits {
+            left.until_room().await;
+        }
         pass(gates).await;
         if let Some((releases, rt, node)) = earlier {
             releases.wait(&rt, reader, node).await;
         }
+        begins.store(true, Ordering::Release);
         work.await;
         drop(release);
-    })
+    });
+    (work, begun)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::Time;
+    use nacre_rt::Sim;
+    use parking_lot::Mutex;
+    use std::io::{self, IoSlice};
+    use tokio::sync::Notify;
+
+    /// A kernel that notes the requests that were answered with EINTR.
+    #[derive(Default)]
+    struct Kernel(Mutex<Vec<u64>>);
+
+    impl Sink for Kernel {
+        fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+            let header = &parts[0];
+            assert_eq!(i32::from_le_bytes(header[4..8].try_into().unwrap()), -libc::EINTR);
+            self.0.lock().push(u64::from_le_bytes(header[8..16].try_into().unwrap()));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_signal_ends_every_call_however_many_were_left_and_what_has_not_begun_is_given_up() {
+        const CALLS: u64 = 3000;
+        let mut sim = Sim::new(1);
+        let rt = sim.rt();
+        sim.block_on(Time::from_secs(3600), async move {
+            let kernel = Arc::new(Kernel::default());
+            let sink: Arc<dyn Sink> = kernel.clone();
+            let interrupts = Arc::new(Interrupts::new(rt.clone()));
+            let releases = Arc::new(Releases::new(1));
+            let (go_on, ended) = (Arc::new(Notify::new()), Arc::new(Mutex::new(Vec::new())));
+            for unique in 1..=CALLS {
+                let (wait, ended) = (go_on.clone(), ended.clone());
+                let work: Work = Box::pin(async move {
+                    wait.notified().await;
+                    ended.lock().push(unique);
+                });
+                let traits = Traits { changes: Changes::of_data(unique), ..Traits::default() };
+                let (work, begun) = in_order(&interrupts, &releases, 0, &traits, work);
+                let (sink, interrupts_of) = (sink.clone(), interrupts.clone());
+                // A thread that does not exist counts as one with a signal.
+                let caller = Caller { sink, interrupts: interrupts_of, unique, opcode: 16, tid: u32::MAX, traits };
+                rt.spawn(std::future::poll_fn({
+                    let mut running = None;
+                    let mut parts = Some((work, begun, caller));
+                    move |cx| {
+                        if let Some((work, begun, caller)) = parts.take() {
+                            running = Some(Running::new(work, begun, caller, cx));
+                        }
+                        Pin::new(running.as_mut().expect("made at the first poll")).poll(cx)
+                    }
+                }));
+                interrupts.handle_interrupt(unique);
+                if unique % 1000 == 0 {
+                    rt.sleep(Duration::from_secs(1)).await;
+                }
+            }
+            assert_eq!(kernel.0.lock().len() as u64, CALLS, "every call has ended");
+            assert_eq!(interrupts.left().count(), 2000, "the first two thousand began before there were too many");
+            go_on.notify_waiters();
+            rt.sleep(Duration::from_secs(1)).await;
+            assert_eq!((ended.lock().len(), interrupts.left().count()), (2000, 0));
+        });
+    }
 }

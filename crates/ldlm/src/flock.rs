@@ -40,6 +40,9 @@ pub struct FlockRequest {
     pub want: Held,
 }
 
+/// Function that is told of a client, the number of its ranges that were replaced, and the number in their place.
+pub(crate) type Counted<'a> = dyn FnMut(ClientId, usize, usize) + 'a;
+
 /// The locks of one kind on one file.
 #[derive(Default, Debug)]
 pub struct FlockSet {
@@ -66,8 +69,14 @@ impl FlockSet {
     /// Grants `want` to the owner; the caller has checked that nothing conflicts. Returns the waiting requests that are
     /// granted because of it (an unlock, or an exclusive lock that became shared).
     pub fn grant(&mut self, owner: Owner, want: Held) -> Vec<FlockRequest> {
-        self.replace(owner, want);
-        self.reprocess()
+        self.grant_counted(owner, want, &mut |_, _, _| {})
+    }
+
+    /// Like [`FlockSet::grant`]. `counted` is told of each client whose ranges were replaced: how many there were in
+    /// their place, and how many there are now.
+    pub(crate) fn grant_counted(&mut self, owner: Owner, want: Held, counted: &mut Counted<'_>) -> Vec<FlockRequest> {
+        self.replace(owner, want, counted);
+        self.reprocess(counted)
     }
 
     /// Puts a request into the queue.
@@ -88,9 +97,20 @@ impl FlockSet {
 
     /// Drops all locks and waiting requests of a client. Returns the requests that are granted because of it.
     pub fn client_gone(&mut self, client: ClientId) -> Vec<FlockRequest> {
-        self.held.retain(|owner, _| owner.client != client);
+        self.client_gone_counted(client, &mut |_, _, _| {})
+    }
+
+    /// Like [`FlockSet::client_gone`], with the changes of [`FlockSet::grant_counted`].
+    pub(crate) fn client_gone_counted(&mut self, client: ClientId, counted: &mut Counted<'_>) -> Vec<FlockRequest> {
+        self.held.retain(|owner, list| {
+            let stays = owner.client != client;
+            if !stays {
+                counted(client, list.len(), 0);
+            }
+            stays
+        });
         self.waiting.retain(|r| r.owner.client != client);
-        self.reprocess()
+        self.reprocess(counted)
     }
 
     /// The ranges an owner holds.
@@ -126,8 +146,9 @@ impl FlockSet {
 
     /// Replaces what the owner holds within `want`: cuts and splits the ranges that overlap, merges neighbours of equal
     /// mode.
-    fn replace(&mut self, owner: Owner, want: Held) {
+    fn replace(&mut self, owner: Owner, want: Held, counted: &mut Counted<'_>) {
         let old = self.held.remove(&owner).unwrap_or_default();
+        let before = old.len();
         let mut list = Vec::with_capacity(old.len() + 2);
         for held in old {
             let (mine, new) = (held.extent, want.extent);
@@ -156,6 +177,7 @@ impl FlockSet {
             merged
         });
         assert!(is_in_order(&list), "{owner:?} holds ranges that overlap, or should be one: {list:?}");
+        counted(owner.client, before, list.len());
         if !list.is_empty() {
             self.held.insert(owner, list);
         }
@@ -174,11 +196,11 @@ impl FlockSet {
 
     /// Grants waiting requests in order of arrival, and starts again after each grant, because one that makes an
     /// exclusive lock shared may let another request in.
-    fn reprocess(&mut self) -> Vec<FlockRequest> {
+    fn reprocess(&mut self, counted: &mut Counted<'_>) -> Vec<FlockRequest> {
         let mut granted = Vec::new();
         while let Some(at) = self.waiting.iter().position(|r| self.conflicts(r.owner, r.want).next().is_none()) {
             let request = self.waiting.remove(at);
-            self.replace(request.owner, request.want);
+            self.replace(request.owner, request.want, counted);
             granted.push(request);
         }
         granted

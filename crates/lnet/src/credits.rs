@@ -56,7 +56,10 @@ impl<T> Credits<T> {
     /// first because of the interface's credit, the second because of the peer's.
     pub(crate) fn handle_done(&mut self, peer: Nid) -> [Option<T>; 2] {
         let first = self.interface.give().map(|(_, m)| m);
-        let Some(gate) = self.peers.get_mut(&peer) else { return [first, None] };
+        // A peer is not forgotten while a message to it holds a credit.
+        let Some(gate) = self.peers.get_mut(&peer) else {
+            panic!("a message to {peer} is done, and it held no credit")
+        };
         let second = gate.give().and_then(|m| self.interface.take((peer, m))).map(|(_, m)| m);
         [first, second]
     }
@@ -74,6 +77,16 @@ impl<T> Credits<T> {
     /// Forgets peers that hold no credits.
     pub(crate) fn forget_idle(&mut self) {
         self.peers.retain(|_, g| g.available < i64::from(g.max));
+        self.assert_sound();
+    }
+
+    /// Panics if the credits of the peers and those of the interface do not agree. Visits all peers.
+    fn assert_sound(&self) {
+        self.interface.assert_conserved();
+        self.peers.values().for_each(Gate::assert_conserved);
+        let through: u64 = self.peers.values().map(|gate| u64::from(gate.taken)).sum();
+        let here = u64::from(self.interface.taken) + self.interface.queue.len() as u64;
+        assert_eq!(through, here, "messages that hold a peer's credit, and those that hold or want the interface's");
     }
 }
 
@@ -82,28 +95,46 @@ struct Gate<T> {
     /// Free credits; below zero, the negated number of waiting messages.
     available: i64,
     low_water: i64,
+    /// Credits that messages hold.
+    taken: u32,
     queue: VecDeque<T>,
 }
 
 impl<T> Gate<T> {
     fn new(max: u32) -> Gate<T> {
-        Gate { max, available: i64::from(max), low_water: i64::from(max), queue: VecDeque::new() }
+        Gate { max, available: i64::from(max), low_water: i64::from(max), taken: 0, queue: VecDeque::new() }
     }
 
     fn take(&mut self, item: T) -> Option<T> {
         self.available -= 1;
         self.low_water = self.low_water.min(self.available);
-        if self.available >= 0 {
-            return Some(item);
-        }
-        self.queue.push_back(item);
-        None
+        let passed = if self.available >= 0 {
+            self.taken += 1;
+            Some(item)
+        } else {
+            self.queue.push_back(item);
+            None
+        };
+        self.assert_conserved();
+        passed
     }
 
     fn give(&mut self) -> Option<T> {
+        assert!(self.taken > 0, "a credit came back twice");
         self.available += 1;
-        assert!(self.available <= i64::from(self.max), "a credit came back twice");
-        self.queue.pop_front()
+        let next = self.queue.pop_front();
+        // The next message takes the credit over.
+        self.taken -= u32::from(next.is_none());
+        self.assert_conserved();
+        next
+    }
+
+    /// Panics if a credit was lost or made, or if a message waits although a credit is free.
+    fn assert_conserved(&self) {
+        let (available, queued) = (self.available, self.queue.len());
+        assert_eq!(queued as i64, (-available).max(0), "{queued} messages wait, and {available} credits are available");
+        let (taken, free) = (i64::from(self.taken), available.max(0));
+        assert_eq!(taken + free, i64::from(self.max), "{taken} credits are taken and {free} free, of {}", self.max);
     }
 
     fn status(&self) -> GateStatus {
@@ -167,6 +198,43 @@ mod tests {
         assert_eq!((c.peers.contains_key(&A), c.peers.contains_key(&B)), (false, true));
     }
 
+    #[test]
+    #[should_panic(expected = "1 credits are taken and 2 free, of 2")]
+    fn a_credit_that_is_made_is_a_defect() {
+        let mut c = Credits::new(2, 2, 1);
+        c.handle_send(A, 1);
+        c.interface.available += 1;
+        c.assert_sound();
+    }
+
+    #[test]
+    #[should_panic(expected = "1 messages wait, and 0 credits are available")]
+    fn a_message_that_waits_for_a_credit_that_is_free_is_a_defect() {
+        let mut c = Credits::new(8, 1, 8);
+        c.handle_send(A, 1);
+        c.handle_send(A, 2);
+        c.peers.get_mut(&A).unwrap().available = 0;
+        c.assert_sound();
+    }
+
+    #[test]
+    #[should_panic(expected = "a credit came back twice")]
+    fn a_message_is_done_once() {
+        let mut c = Credits::new(8, 2, 1);
+        c.handle_send(A, 1);
+        c.handle_done(A);
+        c.handle_done(A);
+    }
+
+    #[test]
+    #[should_panic(expected = "messages that hold a peer's credit")]
+    fn a_message_holds_both_credits() {
+        let mut c = Credits::new(8, 2, 1);
+        c.handle_send(A, 1);
+        c.interface.give();
+        c.assert_sound();
+    }
+
     /// Whatever the order of sends and completions: no message is lost or doubled, no gate is overdrawn, and when all
     /// is done every credit is back.
     #[test]
@@ -187,6 +255,8 @@ mod tests {
                     seen.push(m);
                     in_hand.extend(c.handle_done(peer).into_iter().flatten());
                 }
+                c.assert_sound();
+                assert_eq!(c.interface.taken as usize, in_hand.len());
                 assert!(in_hand.len() <= 5);
                 for p in 0..4 {
                     assert!(in_hand.iter().filter(|(n, _)| *n == Nid::sim(p)).count() <= 3);

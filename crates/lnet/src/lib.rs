@@ -30,6 +30,7 @@ mod lo;
 mod message;
 mod node;
 mod options;
+mod params;
 mod select;
 mod sim;
 mod status;
@@ -42,8 +43,9 @@ pub use error::LnetError;
 pub use message::{MAX_PAYLOAD, Portal};
 pub use node::{IncomingPut, PortalHandler};
 pub use options::{LnetOptions, TcpOptions};
+pub use params::{PARAMS, Stats};
 pub use sim::{FaultPlan, LinkOptions, SimFault, SimNet, SimNetOptions, SimNetStats};
-pub use status::{ByKind, Failures, InterfaceStatus, Latency, PeerStatus, Stats, Traffic};
+pub use status::{ByKind, Failures, InterfaceStatus, Latency, PeerStatus, Traffic};
 pub use tcp::TcpListen;
 
 use bulk::GetInFlight;

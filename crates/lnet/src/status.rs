@@ -1,4 +1,4 @@
-//! What `lnetctl net show`, `peer show` and `stats show` print. Plain values; the fields are named as Lustre prints them.
+//! What `lnetctl net show` and `peer show` print. Plain values; the fields are named as Lustre prints them.
 
 use crate::error::LnetError;
 use crate::message::Kind;
@@ -170,60 +170,6 @@ pub struct PeerStatus {
     pub health: u32,
     /// Messages between the interface and it.
     pub traffic: Traffic,
-}
-
-macro_rules! stats {
-    ($($name:ident: $doc:literal,)*) => {
-        /// The node's counters: `lnetctl stats show`, in its order.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-        pub struct Stats { $(#[doc = $doc] pub $name: u64,)* }
-
-        /// [`Stats`] while they count.
-        #[derive(Default)]
-        pub(crate) struct Counters { $(pub(crate) $name: AtomicU64,)* }
-
-        impl Counters {
-            pub(crate) fn read(&self) -> Stats {
-                Stats { $($name: self.$name.load(Ordering::Relaxed),)* }
-            }
-        }
-
-        impl Stats {
-            /// Name and value of each, in the order that `lnetctl stats show` prints.
-            pub fn entries(&self) -> Vec<(&'static str, u64)> {
-                vec![$((stringify!($name), self.$name),)*]
-            }
-        }
-    };
-}
-
-stats! {
-    msgs_alloc: "Messages given to the network and not yet done.",
-    msgs_max: "The most there have been of those.",
-    rst_alloc: "GETs whose REPLY is awaited.",
-    errors: "Messages refused as malformed or meaningless.",
-    send_count: "Messages sent.",
-    resend_count: "Messages sent again on another path; 0, upper layers resend.",
-    response_timeout_count: "GETs whose REPLY did not come in time.",
-    local_interrupt_count: "Sends cut off by this node.",
-    local_dropped_count: "Sends dropped by this node: its queue was full, or a fault point.",
-    local_aborted_count: "Sends given up at shutdown.",
-    local_no_route_count: "Sends to networks without a route.",
-    local_timeout_count: "Sends that the driver did not finish in time.",
-    local_error_count: "Sends that failed for another reason on this node.",
-    remote_dropped_count: "Sends that failed because the peer is down.",
-    remote_error_count: "GETs that the peer refused.",
-    remote_timeout_count: "Peers that did not answer in time.",
-    network_timeout_count: "Connections that timed out.",
-    failed_resends: "0, see resend_count.",
-    successful_resends: "0, see resend_count.",
-    recv_count: "Messages received.",
-    route_count: "Messages forwarded; 0 until there are routes.",
-    drop_count: "Messages received that were for nobody.",
-    send_length: "Payload bytes sent.",
-    recv_length: "Payload bytes received.",
-    route_length: "Payload bytes forwarded.",
-    drop_length: "Payload bytes of dropped messages.",
 }
 
 pub(crate) fn bump(counter: &AtomicU64) {

@@ -5,11 +5,12 @@
 //! open. So an inode without names is kept as an orphan, as if it were open, until no earlier lookup can still be
 //! followed by its open.
 //!
-//! Inodes linger on account of the client that removed their last name, and only so many for each client: if a client
+//! Inodes linger on account of the client that removed their last name, and only so many for each client, and for all together: if a client
 //! removes files faster than the MDT destroys them, its inodes are destroyed in the same operation, and so the client
 //! waits for that.
 
 use crate::mdt::Mdt;
+use crate::opens::HANDLES_PER_CLIENT_MAX;
 use nacre_base::{Fid, Time};
 use std::collections::BTreeMap;
 use std::sync::Weak;
@@ -25,34 +26,47 @@ pub(crate) const CLIENT: u64 = 0;
 /// Most inodes that linger for one client: as many as it can remove in [`LINGER`] at 16,000 a second.
 pub(crate) const CLIENT_MAX: usize = 32_768;
 
-/// Number of inodes that linger for each client.
+/// Most inodes that linger for all clients together. All of them are open under one client, [`CLIENT`]. An inode that got
+/// no handle would stay an orphan until the next start, so half of the handles are left for operations that find room at
+/// the same time.
+pub(crate) const TOTAL_MAX: usize = HANDLES_PER_CLIENT_MAX / 2;
+const _: () = assert!(CLIENT_MAX < TOTAL_MAX, "one client does not use up the room of all");
+
+/// Number of inodes that linger.
 #[derive(Debug, Default)]
-pub(crate) struct Counts(BTreeMap<u64, usize>);
+pub(crate) struct Counts {
+    of_client: BTreeMap<u64, usize>,
+    /// Sum over all clients.
+    total: usize,
+}
 
 impl Counts {
     /// True if one inode may linger for the client with this export, beside `more` others.
     pub(crate) fn has_room(&self, client: u64, more: usize) -> bool {
-        self.0.get(&client).map_or(0, |n| *n) + more < CLIENT_MAX
+        let own = self.of_client.get(&client).map_or(0, |n| *n);
+        own + more < CLIENT_MAX && self.total + more < TOTAL_MAX
     }
 
     /// The clients for which inodes linger; for tests.
     #[cfg(test)]
     pub(crate) fn clients(&self) -> Vec<u64> {
-        self.0.keys().copied().collect()
+        self.of_client.keys().copied().collect()
     }
 
     /// Counts an inode that begins to linger.
     pub(crate) fn add(&mut self, client: u64) {
-        *self.0.entry(client).or_default() += 1;
+        *self.of_client.entry(client).or_default() += 1;
+        self.total += 1;
     }
 
     /// Uncounts an inode that has lingered long enough.
     pub(crate) fn remove(&mut self, client: u64) {
-        let count = self.0.get_mut(&client).expect("what lingers was counted");
+        let count = self.of_client.get_mut(&client).expect("what lingers was counted");
         *count -= 1;
         if *count == 0 {
-            self.0.remove(&client);
+            self.of_client.remove(&client);
         }
+        self.total -= 1;
     }
 }
 
@@ -105,6 +119,21 @@ mod tests {
         counts.remove(1);
         assert!(counts.has_room(1, 0));
         (1..CLIENT_MAX).for_each(|_| counts.remove(1));
-        assert!(counts.0.is_empty(), "a client that is gone leaves nothing");
+        assert!(counts.of_client.is_empty() && counts.total == 0, "a client that is gone leaves nothing");
+    }
+
+    /// All lingering inodes share the handles of one client, and only each client's inodes were bounded: the inodes of
+    /// many clients used the handles up, and further ones stayed orphans until the next start.
+    #[test]
+    fn all_clients_together_have_fewer_than_there_are_handles() {
+        let mut counts = Counts::default();
+        let clients = 1..=(TOTAL_MAX / CLIENT_MAX) as u64;
+        for client in clients {
+            assert!(counts.has_room(client, CLIENT_MAX - 1));
+            (0..CLIENT_MAX).for_each(|_| counts.add(client));
+        }
+        assert!(!counts.has_room(1_000, 0), "{} inodes linger", counts.total);
+        counts.remove(1);
+        assert!(counts.has_room(1_000, 0) && !counts.has_room(1_000, 1));
     }
 }

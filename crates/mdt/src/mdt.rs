@@ -268,7 +268,7 @@ impl Mdt {
             instance: self.target.instance(),
             host: self.host.clone(),
         };
-        self.mgc.register(registration).await.map(drop).map_err(TargetError::Register)
+        self.mgc.register(registration).await.map(drop).map_err(|e| TargetError::Register(e.to_string()))
     }
 
     /// Runs `f`, which only reads, at a turn of the running transaction.

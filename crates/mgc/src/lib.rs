@@ -10,7 +10,7 @@ use nacre_ptlrpc::{AskMgs, CallOptions, Import, ImportConfig, RpcError, RpcNode,
 use nacre_rt::Task;
 use nacre_wire::connect::ConnectData;
 use nacre_wire::mgs::{
-    ChangeReply, Config, ConfigRead, ReplaceNids, SeqQuery, SeqReply, SetParam, TargetReg, TargetRegReply,
+    ChangeReply, Config, ConfigRead, Reason, ReplaceNids, SeqQuery, SeqReply, SetParam, TargetReg, TargetRegReply,
 };
 use nacre_wire::{Field, Opcode};
 use parking_lot::Mutex;
@@ -41,6 +41,20 @@ const ASK_DEADLINE: Duration = Duration::from_secs(5);
 const KEEP_DEADLINE: Duration = Duration::from_secs(30);
 /// Pause after a failed question.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Reason why a target is not registered.
+#[derive(Debug, thiserror::Error)]
+pub enum RegisterError {
+    /// The MGS refused the target.
+    #[error("{0}")]
+    Refused(Reason),
+    /// The MGS could not register the target.
+    #[error("{0}; the log of the MGS says why")]
+    Failed(RpcError),
+    /// This node disconnected from the MGS before the MGS replied.
+    #[error("this node is stopping")]
+    Stopping,
+}
 
 impl Mgc {
     /// Makes a client of the MGS, which connects at the first call.
@@ -107,14 +121,18 @@ impl Mgc {
     }
 
     /// Registers a target, with its current NIDs first and its other service nodes behind them. Waits until the MGS has
-    /// it.
-    pub async fn register(&self, mut target: TargetReg) -> Result<TargetRegReply, RpcError> {
+    /// it. Returns its object sequence (0 for an MDT).
+    pub async fn register(&self, mut target: TargetReg) -> Result<u64, RegisterError> {
         let others: Vec<Nid> = self.service_nodes.lock().iter().filter(|n| !target.nids.contains(n)).copied().collect();
         target.nids.extend(others);
         loop {
-            match self.import.call(Opcode::MgsTargetReg, &target, CallOptions::default()).await {
-                Ok(reply) => return Ok(reply.body),
-                Err(e @ (RpcError::Status(_) | RpcError::Closed)) => return Err(e),
+            match self.import.call::<TargetRegReply>(Opcode::MgsTargetReg, &target, CallOptions::default()).await {
+                Ok(reply) => {
+                    let TargetRegReply { object_seq, refused } = reply.body;
+                    return refused.map_or(Ok(object_seq), |why| Err(RegisterError::Refused(why)));
+                }
+                Err(e @ RpcError::Status(_)) => return Err(RegisterError::Failed(e)),
+                Err(RpcError::Closed) => return Err(RegisterError::Stopping),
                 Err(e) => tracing::info!(target = target.target, error = %e, "registering again"),
             }
             self.node.rt().sleep(RETRY_PAUSE).await;

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use nacre_base::param::Params;
 use nacre_base::param::declared::Undeclared;
 use nacre_base::{Fid, Nid, TargetKind, TargetName, Uuid};
+use nacre_lnet::MAX_PAYLOAD;
 use nacre_osd::{OsdError, Table, Transaction};
 use nacre_wire::mgs::{Config, ReplaceNids, SeqReply, SetParam, TargetEntry, TargetReg};
 use nacre_wire::{decode, encode};
@@ -17,6 +18,18 @@ use std::ops::ControlFlow;
 
 /// The table that all keys are in.
 pub(crate) const CONFIG: Table = Table("config");
+
+/// Most NIDs of a target, those of its service nodes included.
+const NIDS_MAX: usize = 16;
+/// Longest host name of a target, in bytes; the longest that Linux has.
+const HOST_MAX: usize = 64;
+/// Most bytes of a file system's encoded configuration that a new target may lead to. Anybody may register new OSTs, and a
+/// configuration that did not fit into a reply could be read by nobody. There is room for several thousand targets.
+const BYTES_FOR_NEW: usize = 512 << 10;
+/// Most bytes that a change of a known target, or a setting, may lead to. It is more than [`BYTES_FOR_NEW`], so that new
+/// targets do not keep the known ones from changing.
+const BYTES_MAX: usize = 768 << 10;
+const _: () = assert!(BYTES_FOR_NEW < BYTES_MAX && BYTES_MAX < MAX_PAYLOAD / 8 * 7, "a reply has room for it");
 
 /// Reason why a change of the configuration was refused.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +48,7 @@ pub enum ConfigError {
     /// A registered target asks from a node that is not one of its nodes.
     #[error(
         "{target} asks to be registered at {from}, but its nodes are {nids:?}: if it was moved, \
-         run `lctl replace_nids {target} {from}` here, else somebody has its name"
+         run `lctl replace_nids {target} {from}` on the MGS's node, else somebody has its name"
     )]
     OtherNode {
         /// The target.
@@ -53,13 +66,40 @@ pub enum ConfigError {
         /// Where the request came from.
         from: Nid,
     },
-    /// A node that serves nothing of a file system asks to be a further MDT of it.
-    #[error("{from} asks to be {target}, and is no server of this file system, which has an MDT")]
+    /// A node that serves no MDT of a file system asks to be a further MDT of it.
+    #[error(
+        "{from} asks to be {target}, but this file system has an MDT, and {from} serves none: start {target} on a node \
+         that serves an MDT, or on the MGS's node"
+    )]
     FurtherMdt {
         /// The target.
         target: String,
         /// Where the request came from.
         from: Nid,
+    },
+    /// A target has too many NIDs, or too long a host name.
+    #[error(
+        "{target} names {nids} NIDs and a host name of {host} bytes: a target may have {NIDS_MAX} NIDs and {HOST_MAX} bytes"
+    )]
+    TooLong {
+        /// The target.
+        target: String,
+        /// Number of its NIDs.
+        nids: usize,
+        /// Length of its host name.
+        host: usize,
+    },
+    /// The configuration would become too large for a reply.
+    #[error(
+        "the configuration of {fsname} would take {bytes} bytes, and may take {most}: it has too many targets or settings"
+    )]
+    TooLarge {
+        /// The file system.
+        fsname: String,
+        /// Size that the change would lead to.
+        bytes: usize,
+        /// The limit for such a change.
+        most: usize,
     },
     /// A target that is to be changed is not known, or would have no NID.
     #[error("{0} is not registered, or no NID was given for it")]
@@ -120,9 +160,15 @@ pub(crate) fn is_known(tx: &dyn Transaction, reg: &TargetReg) -> Result<bool, Co
 ///
 /// A registration must name the node that it comes from. A known target can be registered only from one of the nodes
 /// that it was last registered with, service nodes included. The list decides which nodes are servers. So a further
-/// MDT, which may create and destroy objects, can be added only by a node that already serves the file system.
+/// MDT, which may create and destroy objects, can be added only by a node that already serves an MDT of the file system,
+/// or by the MGS's own node. A node that serves an OST proves nothing, because anybody may register a new OST.
 pub(crate) fn register(tx: &mut dyn Transaction, reg: &TargetReg, from: From) -> Result<u64, ConfigError> {
-    let name: TargetName = reg.target.parse().map_err(|_| ConfigError::BadName(reg.target.clone()))?;
+    let bad_name = || ConfigError::BadName(reg.target.clone());
+    let name: TargetName = reg.target.parse().map_err(|_| bad_name())?;
+    // A second spelling of a name, such as OST+000, would be a second target with the first one's index.
+    if name.kind == TargetKind::Mgt || name.to_string() != reg.target {
+        return Err(bad_name());
+    }
     let k = key(&["target", &name.fsname, &reg.target]);
     let known = match tx.get(CONFIG, &k)? {
         Some(v) => Some(decode_target(&reg.target, &v)?),
@@ -131,14 +177,9 @@ pub(crate) fn register(tx: &mut dyn Transaction, reg: &TargetReg, from: From) ->
     if let From::Peer(nid) = from {
         check_node(tx, reg, &name, known.as_ref().map(|(entry, _)| entry), nid)?;
     }
-    let object_seq = match &known {
-        Some((entry, _)) if entry.uuid != reg.uuid => {
-            return Err(ConfigError::OtherStorage { name: reg.target.clone(), known: entry.uuid });
-        }
-        Some((_, seq)) => *seq,
-        None if name.kind == TargetKind::Ost => lease(tx, 1)?.first,
-        None => 0,
-    };
+    if let Some((entry, _)) = known.as_ref().filter(|(entry, _)| entry.uuid != reg.uuid) {
+        return Err(ConfigError::OtherStorage { name: reg.target.clone(), known: entry.uuid });
+    }
     let entry = TargetEntry {
         target: reg.target.clone(),
         uuid: reg.uuid,
@@ -146,11 +187,39 @@ pub(crate) fn register(tx: &mut dyn Transaction, reg: &TargetReg, from: From) ->
         instance: reg.instance,
         host: reg.host.clone(),
     };
+    let most = if known.is_some() { BYTES_MAX } else { BYTES_FOR_NEW };
+    check_size(tx, &name.fsname, &entry, most)?;
+    let object_seq = match &known {
+        Some((_, seq)) => *seq,
+        None if name.kind == TargetKind::Ost => lease(tx, 1)?.first,
+        None => 0,
+    };
     if known.as_ref().is_none_or(|(old, _)| *old != entry) {
         tx.put(CONFIG, &k, &encode(&(entry, object_seq)))?;
         bump_version(tx, &name.fsname)?;
     }
     Ok(object_seq)
+}
+
+/// Checks that the target is not too large, and that the configuration with it is not, before anything is changed. A
+/// target that takes no more room than before is never refused, so that it can come back even to a full configuration.
+fn check_size(tx: &dyn Transaction, fsname: &str, entry: &TargetEntry, most: usize) -> Result<(), ConfigError> {
+    let (target, nids, host) = (&entry.target, entry.nids.len(), entry.host.len());
+    if nids > NIDS_MAX || host > HOST_MAX {
+        return Err(ConfigError::TooLong { target: target.clone(), nids, host });
+    }
+    let config = read(tx, fsname)?;
+    let old = config.targets.iter().find(|known| known.target == *target).map_or(0, |known| encode(known).len());
+    check_growth(&config, old, encode(entry).len(), most)
+}
+
+/// Checks the size of the configuration after `old` bytes of it are replaced by `new` bytes.
+fn check_growth(config: &Config, old: usize, new: usize, most: usize) -> Result<(), ConfigError> {
+    let bytes = encode(config).len() + new - old;
+    if new <= old || bytes <= most {
+        return Ok(());
+    }
+    Err(ConfigError::TooLarge { fsname: config.fsname.clone(), bytes, most })
 }
 
 fn check_node(
@@ -169,11 +238,10 @@ fn check_node(
             Err(ConfigError::OtherNode { target, from, nids: entry.nids.clone() })
         }
         None if name.kind == TargetKind::Mdt => {
-            let servers = targets(tx, &name.fsname)?;
-            let is_mdt =
-                |entry: &TargetEntry| entry.target.parse::<TargetName>().is_ok_and(|n| n.kind == TargetKind::Mdt);
-            let is_known = servers.iter().any(|entry| entry.nids.contains(&from));
-            if is_known || !servers.iter().any(is_mdt) { Ok(()) } else { Err(ConfigError::FurtherMdt { target, from }) }
+            let mut mdts = targets(tx, &name.fsname)?;
+            mdts.retain(|entry| entry.target.parse::<TargetName>().is_ok_and(|n| n.kind == TargetKind::Mdt));
+            let serves_one = mdts.iter().any(|entry| entry.nids.contains(&from));
+            if serves_one || mdts.is_empty() { Ok(()) } else { Err(ConfigError::FurtherMdt { target, from }) }
         }
         _ => Ok(()),
     }
@@ -203,6 +271,7 @@ pub(crate) fn replace_nids(tx: &mut dyn Transaction, replaced: &ReplaceNids) -> 
         return Err(ConfigError::NoTarget(target.clone()));
     }
     let entry = TargetEntry { nids: replaced.nids.clone(), ..entry };
+    check_size(tx, &name.fsname, &entry, BYTES_MAX)?;
     tx.put(CONFIG, &k, &encode(&(entry, object_seq)))?;
     bump_version(tx, &name.fsname)
 }
@@ -252,6 +321,13 @@ pub(crate) fn set_param(tx: &mut dyn Transaction, declared: &Params, param: &Set
     match &param.value {
         Some(value) => {
             let name = declared.check_kept(&param.name, value)?;
+            let affected = if param.fsname.is_empty() { file_systems(tx)? } else { vec![param.fsname.clone()] };
+            for fsname in affected {
+                let config = read(tx, &fsname)?;
+                let old = config.params.iter().find(|(known, _)| *known == name).map_or(0, |kept| encode(kept).len());
+                let new = encode(&(name.clone(), value.trim().to_owned())).len();
+                check_growth(&config, old, new, BYTES_MAX)?;
+            }
             tx.put(CONFIG, &key(&["param", &param.fsname, &name]), value.trim().as_bytes())?;
         }
         // Any setting may be removed, even one that was kept before parameters had to be declared.
@@ -371,7 +447,9 @@ mod tests {
             assert_eq!(register(tx, &reg("n-OST0000", 1, 2), From::Here).unwrap(), seq);
             assert_eq!(read(tx, "n").unwrap().version, 3);
             assert!(matches!(register(tx, &reg("n-OST0000", 9, 1), From::Here), Err(ConfigError::OtherStorage { .. })));
-            assert!(matches!(register(tx, &reg("rubbish", 9, 1), From::Here), Err(ConfigError::BadName(_))));
+            for bad in ["rubbish", "MGS", "n-OST+000", "n-MDT000A"] {
+                assert!(matches!(register(tx, &reg(bad, 9, 1), From::Here), Err(ConfigError::BadName(_))), "{bad}");
+            }
             assert_eq!(lease(tx, 5).unwrap().first, seq + 1);
             assert_eq!(lease(tx, 1).unwrap().first, seq + 6);
         });
@@ -421,6 +499,49 @@ mod tests {
         });
     }
 
+    /// Anybody may register a new OST. One registration with enough NIDs, or many of them, made the configuration larger
+    /// than a reply: every client and server that read it got E2BIG.
+    #[test]
+    fn the_configuration_always_fits_into_a_reply() {
+        let mut sim = Sim::new(1);
+        let rt = sim.rt();
+        sim.block_on(nacre_base::Time::from_secs(600), async move {
+            let osd = mem::MemOsd::new(&rt, &[CONFIG], mem::MemOptions::default());
+            let mut tx = osd.begin().await.unwrap();
+            let tx = &mut *tx;
+            let nids = |count: usize| (1..=count as u32).map(Nid::sim).collect::<Vec<_>>();
+            let at = |name: &str, count, host: usize| TargetReg {
+                nids: nids(count),
+                host: "h".repeat(host),
+                ..reg(name, 1, 1)
+            };
+            register(tx, &at("n-OST0000", 1, 1), From::Here).unwrap();
+            for (name, count, host) in [("n-OST0000", 17, 1), ("n-OST0001", 40_000, 1), ("n-OST0001", 1, 65)] {
+                let refused = register(tx, &at(name, count, host), From::Here);
+                assert!(matches!(refused, Err(ConfigError::TooLong { .. })), "{name}: {refused:?}");
+            }
+            let moved = ReplaceNids { target: "n-OST0000".into(), nids: nids(17) };
+            assert!(matches!(replace_nids(tx, &moved), Err(ConfigError::TooLong { .. })));
+            // The records of many targets, without a look at the whole configuration for each.
+            let mut entry = read(tx, "n").unwrap().targets.remove(0);
+            (entry.nids, entry.host) = (nids(16), "h".repeat(64));
+            let count = BYTES_FOR_NEW / encode(&entry).len();
+            for index in 1..count {
+                entry.target = format!("n-OST{index:04x}");
+                tx.put(CONFIG, &key(&["target", "n", &entry.target]), &encode(&(entry.clone(), 7u64))).unwrap();
+            }
+            let leased = lease(tx, 1).unwrap().first;
+            let refused = register(tx, &at("n-OSTffff", 16, 64), From::Here);
+            assert!(matches!(refused, Err(ConfigError::TooLarge { .. })), "{refused:?}");
+            assert_eq!(lease(tx, 1).unwrap().first, leased + 1, "a refused target leaves nothing behind");
+            // A known target may still move and restart.
+            register(tx, &at("n-OST0000", 16, 64), From::Here).unwrap();
+            let config = read(tx, "n").unwrap();
+            assert_eq!(config.targets.len(), count);
+            assert!(encode(&config).len() <= BYTES_MAX);
+        });
+    }
+
     /// A target's UUID is public, and once sufficed to make clients and the MDT look for the target at another node.
     #[test]
     fn a_target_registers_from_its_own_nodes_only() {
@@ -449,11 +570,15 @@ mod tests {
             let further = register(tx, &at("n-MDT0001", 3, &[9]), from(9));
             assert!(matches!(further, Err(ConfigError::FurtherMdt { .. })), "{further:?}");
             assert_eq!((read(tx, "n").unwrap().targets.len(), nids(tx, 1)), (2, vec![Nid::sim(3), Nid::sim(2)]));
-            register(tx, &at("n-MDT0001", 3, &[2]), from(2)).unwrap();
+            // Anybody may register a new OST, so an OST makes its node no MDT's node.
+            let by_ost = register(tx, &at("n-MDT0001", 3, &[2]), from(2));
+            assert!(matches!(by_ost, Err(ConfigError::FurtherMdt { .. })), "{by_ost:?}");
+            register(tx, &at("n-MDT0001", 3, &[1]), from(1)).unwrap();
+            register(tx, &at("n-MDT0002", 4, &[7]), From::Here).unwrap();
             // The administrator moves the OST.
             let moved = ReplaceNids { target: "n-OST0000".into(), nids: vec![Nid::sim(9)] };
             replace_nids(tx, &moved).unwrap();
-            assert_eq!(nids(tx, 2), [Nid::sim(9)]);
+            assert_eq!(nids(tx, 3), [Nid::sim(9)]);
             let seq = register(tx, &at("n-OST0000", 2, &[9]), from(9)).unwrap();
             assert_eq!(seq, Fid::SEQ_NORMAL, "with the sequence that it had");
             assert!(matches!(register(tx, &at("n-OST0000", 2, &[3]), from(3)), Err(ConfigError::OtherNode { .. })));

@@ -10,15 +10,19 @@ pub use params::PARAMS;
 use config::From;
 
 use async_trait::async_trait;
+use nacre_base::param::value::{Drawn, Fields, Value};
 use nacre_base::{Errno, TargetName, Uuid};
 use nacre_osd::{Osd, Table, Transaction};
 use nacre_ptlrpc::{Export, Identity, Response, Roles, RpcNode, ServedTarget, ServerRequest, Servers, Standing};
 use nacre_tgt::{Access, Handler, Service, Statistics, Target, TargetConfig, TargetError, line};
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectRequest};
-use nacre_wire::mgs::{ChangeReply, Config, ConfigRead, ReplaceNids, SeqQuery, SetParam, TargetReg, TargetRegReply};
+use nacre_wire::mgs::{
+    ChangeReply, Config, ConfigRead, Reason, ReplaceNids, SeqQuery, SetParam, TargetReg, TargetRegReply,
+};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -40,7 +44,7 @@ pub struct Mgs {
     /// Number of changes; wakes requests that wait for a newer configuration.
     changed: watch::Sender<u64>,
     /// File systems by name, as `mgs.MGS.live.FSNAME` shows them.
-    live: Arc<Mutex<BTreeMap<String, String>>>,
+    live: Arc<Mutex<BTreeMap<String, Drawn>>>,
     /// True once no request may be kept waiting.
     stopping: AtomicBool,
     served: Mutex<Option<ServedTarget>>,
@@ -95,9 +99,12 @@ impl Mgs {
     /// Shows the configuration of a file system as of this transaction; one that cannot be read is not shown.
     fn show_live(&self, tx: &dyn Transaction, fsname: &str) {
         let Ok(config) = config::read(tx, fsname).map_err(logged) else { return };
-        let mut text = format!("fsname: {fsname}\nflags: 0x0     gen: {}", config.version);
-        config.targets.iter().for_each(|entry| text.extend(["\n", &entry.target]));
-        self.live.lock().insert(fsname.to_owned(), text);
+        let mut fields = Fields::default();
+        fields.push("fsname", fsname.to_owned());
+        fields.push("flags", "0x0");
+        fields.push("gen", config.version);
+        fields.push("targets", config.targets.into_iter().map(|entry| entry.target).collect::<Vec<_>>());
+        self.live.lock().insert(fsname.to_owned(), Drawn { fields, draw: draw_live });
     }
 
     async fn read(&self, fsname: &str) -> Result<Config, Errno> {
@@ -113,13 +120,17 @@ impl Mgs {
     }
 }
 
+/// Shows the fields of `live` as Lustre does: targets below the others, each on a line.
+fn draw_live(fields: &Fields, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let text = |name: &str| fields.get(name).map(ToString::to_string).unwrap_or_default();
+    write!(f, "fsname: {}\nflags: {}     gen: {}", text("fsname"), text("flags"), text("gen"))?;
+    let targets = fields.get("targets").map(Value::items).unwrap_or_default();
+    targets.iter().try_for_each(|target| write!(f, "\n{target}"))
+}
+
 /// Logs an error that a person should see, and returns the errno for the client.
 fn logged(error: ConfigError) -> Errno {
     match &error {
-        ConfigError::OtherStorage { .. } => {
-            tracing::warn!(%error, "registration refused");
-            Errno::EADDRINUSE
-        }
         ConfigError::NotYours(_) => {
             tracing::warn!(%error, "no sequence given");
             Errno::EPERM
@@ -128,8 +139,13 @@ fn logged(error: ConfigError) -> Errno {
         | ConfigError::BadFsname(_)
         | ConfigError::Undeclared(_)
         | ConfigError::NotSet(_)
-        | ConfigError::NoTarget(_) => Errno::EINVAL,
-        ConfigError::OtherNode { .. } | ConfigError::Stranger { .. } | ConfigError::FurtherMdt { .. } => Errno::EPERM,
+        | ConfigError::NoTarget(_)
+        | ConfigError::TooLong { .. }
+        | ConfigError::TooLarge { .. } => Errno::EINVAL,
+        ConfigError::OtherStorage { .. }
+        | ConfigError::OtherNode { .. }
+        | ConfigError::Stranger { .. }
+        | ConfigError::FurtherMdt { .. } => Errno::EPERM,
         ConfigError::Osd(error) if error.errno() == Errno::ENOSPC => Errno::ENOSPC,
         ConfigError::Osd(_) | ConfigError::Damaged(_) => {
             tracing::error!(%error, "the configuration cannot be used");
@@ -204,27 +220,31 @@ async fn config_read(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
     }
 }
 
+/// Registers a target, or tells the person who starts it why not.
 async fn target_reg(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
     let target: TargetReg = request.decode()?;
     let response = {
         let mut operation = mgs.target.begin().await?;
         // A known target may come back however full the MGS is, because its record is only replaced.
-        if config::is_known(&*operation, &target).map_err(logged)? {
-            operation.use_reserve();
-        }
-        let object_seq = match config::register(&mut *operation, &target, mgs.origin(&request)) {
-            Err(
-                error @ (ConfigError::OtherNode { .. } | ConfigError::Stranger { .. } | ConfigError::FurtherMdt { .. }),
-            ) => {
-                mgs.target.log_refusal(format_args!("{}: refused: {error}", mgs.target.name()));
-                return Err(Errno::EPERM);
+        let registered = config::is_known(&*operation, &target).and_then(|is_known| {
+            if is_known {
+                operation.use_reserve();
             }
-            registered => registered.map_err(logged)?,
+            config::register(&mut *operation, &target, mgs.origin(&request))
+        });
+        let object_seq = match registered {
+            Ok(object_seq) => object_seq,
+            Err(error @ (ConfigError::Osd(_) | ConfigError::Damaged(_))) => return Err(logged(error)),
+            Err(error) => {
+                mgs.target.log_refusal(format_args!("{}: refused: {error}", mgs.target.name()));
+                let refused = Some(Reason::new(error.to_string()));
+                return Ok(Response::new(&TargetRegReply { object_seq: 0, refused }));
+            }
         };
         if let Ok(TargetName { fsname, .. }) = target.target.parse() {
             mgs.show_live(&*operation, &fsname);
         }
-        operation.finish(&request, Response::new(&TargetRegReply { object_seq }))?
+        operation.finish(&request, Response::new(&TargetRegReply { object_seq, refused: None }))?
     };
     mgs.settle().await?;
     tracing::info!(target = target.target, nids = ?target.nids, instance = target.instance, "registered");

@@ -29,6 +29,7 @@ use std::sync::Arc;
 
 /// The parameters of all parts of a node, as their crates declare them.
 pub const DECLARED: &[&[Declared]] = &[
+    nacre_lnet::PARAMS,
     nacre_ptlrpc::PARAMS,
     nacre_ldlm::PARAMS,
     nacre_tgt::PARAMS,

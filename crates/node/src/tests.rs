@@ -102,6 +102,23 @@ fn a_target_is_restarted_in_place_while_the_others_go_on() {
     });
 }
 
+/// The person who started the target got an errno, and had to look for the reason in the log of another host.
+#[test]
+fn the_reason_why_the_mgs_refuses_a_target_reaches_the_person_who_starts_it() {
+    run(|rt| async move {
+        let net = SimNet::new(rt.clone(), SimNetOptions::default());
+        let (node, storages) = (node(&rt.child("node"), &net), storages(&rt));
+        serve_all(&node, &storages).await;
+        let [_, _, ost] = names();
+        assert!(node.end(&ost.to_string()).await, "it was there");
+        let other = Arc::new(MemOsd::new(&rt, tables(TargetKind::Ost), MemOptions::default()));
+        let refused = node.serve(other, TargetSpec { uuid: Uuid([9; 16]), ..spec(&ost) }).await.map(drop).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.starts_with("not registered by the MGS: one-OST0000 is registered with other storage"), "{text}");
+        node.stop().await;
+    });
+}
+
 #[test]
 fn what_was_durable_is_there_after_a_node_died() {
     run(|rt| async move {

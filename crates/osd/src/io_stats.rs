@@ -1,9 +1,12 @@
 //! Statistics of a device's requests and commits: counters and histograms. A request is counted when it leaves for the
 //! medium. One that goes through a page cache is counted when it is handed over, in the simulator when it is written
-//! back. Recording takes one short lock for each request.
+//! back. A device on a disk counts without a lock, so its threads do not wait for each other.
 
-use nacre_base::histogram::Histogram;
-use parking_lot::Mutex;
+use nacre_base::histogram::{Histogram, SharedHistogram};
+use nacre_base::param::value::Bounds;
+use nacre_base::tally::Tally;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Counters of a device.
@@ -83,14 +86,104 @@ impl IoShapes {
 
 /// The statistics of an open device. Shared by its threads.
 #[derive(Debug, Default)]
-pub(crate) struct Recorder(Mutex<Recorded>);
-
-#[derive(Debug, Default)]
-struct Recorded {
-    counters: OsdStats,
-    shapes: IoStats,
+pub(crate) struct Recorder {
     /// Reads and writes under way.
-    under_way: [usize; 2],
+    under_way: [UnderWay; 2],
+    /// Histograms of reads and of writes, made for the first request of their direction: the simulator counts its
+    /// requests elsewhere, and has thousands of devices.
+    shapes: [OnceLock<Box<SharedShapes>>; 2],
+    /// Nanoseconds that commits took.
+    commit_nanos: Tally,
+    /// Nanoseconds for which commits kept operations from beginning.
+    stall_nanos: Tally,
+    commits: SharedCommitShapes,
+}
+
+/// Number of requests of one direction under way, in a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct UnderWay(AtomicUsize);
+
+/// [`IoShapes`] while they count.
+#[derive(Debug)]
+struct SharedShapes {
+    in_flight: SharedHistogram,
+    millis: SharedHistogram,
+    bytes: SharedHistogram,
+    /// Requests of fewer than 128 KiB that are in the same row of `bytes` as those of 128 KiB.
+    small_in_row: AtomicU64,
+}
+
+/// [`CommitShapes`] while they count.
+#[derive(Debug)]
+struct SharedCommitShapes {
+    millis: SharedHistogram,
+    stall_millis: SharedHistogram,
+    changes: SharedHistogram,
+}
+
+/// A histogram of any values by powers of two.
+fn by_powers() -> SharedHistogram {
+    SharedHistogram::new(Bounds::Powers, u64::MAX)
+}
+
+impl Default for SharedShapes {
+    fn default() -> SharedShapes {
+        SharedShapes {
+            in_flight: SharedHistogram::new(Bounds::From(0), IN_FLIGHT_MAX as u64),
+            millis: by_powers(),
+            bytes: by_powers(),
+            small_in_row: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Default for SharedCommitShapes {
+    fn default() -> SharedCommitShapes {
+        SharedCommitShapes { millis: by_powers(), stall_millis: by_powers(), changes: by_powers() }
+    }
+}
+
+impl SharedShapes {
+    fn add(&self, bytes: u64, time: Duration, in_flight: usize) {
+        self.in_flight.add(in_flight as u64);
+        self.millis.add(millis(time));
+        self.bytes.add(bytes);
+        if (SMALL_BYTES / 2 + 1..SMALL_BYTES).contains(&bytes) {
+            self.small_in_row.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn read(&self) -> IoShapes {
+        let bytes = self.bytes.read();
+        let smaller: u64 = bytes.rows().iter().take(Bounds::Powers.row(SMALL_BYTES)).sum();
+        IoShapes {
+            in_flight: self.in_flight.column("").counts,
+            millis: self.millis.read(),
+            small_count: smaller + self.small_in_row.load(Ordering::Relaxed),
+            bytes_total: bytes.sum(),
+            bytes,
+        }
+    }
+
+    fn clear(&self) {
+        [&self.in_flight, &self.millis, &self.bytes].into_iter().for_each(SharedHistogram::clear);
+        self.small_in_row.store(0, Ordering::Relaxed);
+    }
+}
+
+impl SharedCommitShapes {
+    fn read(&self) -> CommitShapes {
+        CommitShapes {
+            millis: self.millis.read(),
+            stall_millis: self.stall_millis.read(),
+            changes: self.changes.read(),
+        }
+    }
+
+    fn clear(&self) {
+        [&self.millis, &self.stall_millis, &self.changes].into_iter().for_each(SharedHistogram::clear);
+    }
 }
 
 /// Direction of a request.
@@ -112,47 +205,47 @@ pub(crate) struct CommitTimes {
 
 impl Recorder {
     pub(crate) fn counters(&self) -> OsdStats {
-        self.0.lock().counters
+        let (took, stall) = (self.commit_nanos.read(), self.stall_nanos.read());
+        OsdStats {
+            commits_count: took.samples,
+            commit_nanos_total: took.sum,
+            commit_nanos_max: took.max,
+            stall_nanos_max: stall.max,
+        }
     }
 
     pub(crate) fn shapes(&self) -> IoStats {
-        self.0.lock().shapes.clone()
+        let read = |direction: Direction| {
+            let shapes = self.shapes[direction as usize].get();
+            shapes.map(|shapes| shapes.read()).unwrap_or_default()
+        };
+        IoStats { reads: read(Direction::Read), writes: read(Direction::Write), commits: self.commits.read() }
     }
 
     pub(crate) fn clear_shapes(&self) {
-        self.0.lock().shapes = IoStats::default();
+        self.shapes.iter().filter_map(OnceLock::get).for_each(|shapes| shapes.clear());
+        self.commits.clear();
     }
 
     /// A request begins. Returns how many are under way with it.
     pub(crate) fn begin(&self, direction: Direction) -> usize {
-        let under_way = &mut self.0.lock().under_way[direction as usize];
-        *under_way += 1;
-        *under_way
+        self.under_way[direction as usize].0.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// A request that [`Recorder::begin`] counted as one of `in_flight` has ended.
     pub(crate) fn end(&self, direction: Direction, bytes: u64, time: Duration, in_flight: usize) {
-        let state = &mut *self.0.lock();
-        let under_way = &mut state.under_way[direction as usize];
-        assert!(*under_way > 0, "a {direction:?} has ended that did not begin");
-        *under_way -= 1;
-        let shapes = match direction {
-            Direction::Read => &mut state.shapes.reads,
-            Direction::Write => &mut state.shapes.writes,
-        };
-        shapes.add(bytes, time, in_flight);
+        let before = self.under_way[direction as usize].0.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a {direction:?} has ended that did not begin");
+        self.shapes[direction as usize].get_or_init(Box::default).add(bytes, time, in_flight);
     }
 
     pub(crate) fn commit(&self, times: CommitTimes) {
         let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
-        let Recorded { counters, shapes, .. } = &mut *self.0.lock();
-        counters.commits_count += 1;
-        counters.commit_nanos_total = counters.commit_nanos_total.saturating_add(nanos(times.took));
-        counters.commit_nanos_max = counters.commit_nanos_max.max(nanos(times.took));
-        counters.stall_nanos_max = counters.stall_nanos_max.max(nanos(times.stall));
-        shapes.commits.millis.add(millis(times.took));
-        shapes.commits.stall_millis.add(millis(times.stall));
-        shapes.commits.changes.add(times.changes);
+        self.commit_nanos.add(nanos(times.took));
+        self.stall_nanos.add(nanos(times.stall));
+        self.commits.millis.add(millis(times.took));
+        self.commits.stall_millis.add(millis(times.stall));
+        self.commits.changes.add(times.changes);
     }
 }
 
@@ -172,6 +265,7 @@ mod tests {
         let second = recorder.begin(Direction::Write);
         recorder.end(Direction::Write, SMALL_BYTES - 1, Duration::from_micros(1500), first);
         recorder.end(Direction::Write, SMALL_BYTES, Duration::ZERO, second);
+        assert_eq!(recorder.shapes().reads, IoShapes::default());
         let IoShapes { in_flight, millis, bytes, small_count, bytes_total } = recorder.shapes().writes;
         assert_eq!((in_flight, small_count, bytes_total), (vec![0, 1, 1], 1, 2 * SMALL_BYTES - 1));
         assert_eq!((millis.rows(), bytes.total()), (&[1, 1][..], 2));
@@ -181,10 +275,96 @@ mod tests {
     }
 
     #[test]
+    fn a_recorder_counts_what_shapes_count() {
+        let (recorder, mut shapes) = (Recorder::default(), IoShapes::default());
+        let edges = [0, 4096, SMALL_BYTES / 2, SMALL_BYTES / 2 + 1, SMALL_BYTES - 1, SMALL_BYTES, SMALL_BYTES + 1];
+        for (i, bytes) in edges.into_iter().chain([4 << 20]).enumerate() {
+            let (time, in_flight) = (Duration::from_micros(700 << i), i * 200 + 1);
+            recorder.begin(Direction::Read);
+            recorder.end(Direction::Read, bytes, time, in_flight);
+            shapes.add(bytes, time, in_flight);
+            assert_eq!(recorder.shapes().reads, shapes);
+        }
+        assert_eq!((shapes.small_count, shapes.in_flight.len()), (5, IN_FLIGHT_MAX + 1));
+        recorder.clear_shapes();
+        assert_eq!(recorder.shapes(), IoStats::default());
+    }
+
+    #[test]
+    fn commits_are_counted_and_only_their_histograms_are_cleared() {
+        let recorder = Recorder::default();
+        for (took, stall, changes) in [(3, 1, 7), (5, 0, 0)] {
+            let [took, stall] = [took, stall].map(Duration::from_millis);
+            recorder.commit(CommitTimes { took, stall, changes });
+        }
+        let commits = recorder.shapes().commits;
+        assert_eq!((commits.millis.rows(), commits.millis.sum()), (&[0, 0, 1, 1][..], 8));
+        assert_eq!((commits.stall_millis.rows(), commits.changes.rows()), (&[2][..], &[1, 0, 0, 1][..]));
+        recorder.clear_shapes();
+        assert_eq!(recorder.shapes(), IoStats::default());
+        let want = OsdStats {
+            commits_count: 2,
+            commit_nanos_total: 8_000_000,
+            commit_nanos_max: 5_000_000,
+            stall_nanos_max: 1_000_000,
+        };
+        assert_eq!(recorder.counters(), want);
+    }
+
+    #[test]
+    fn nothing_is_lost_between_threads() {
+        let recorder = Recorder::default();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for bytes in 0..10_000 {
+                        let in_flight = recorder.begin(Direction::Write);
+                        recorder.end(Direction::Write, bytes, Duration::ZERO, in_flight);
+                    }
+                });
+            }
+        });
+        let writes = recorder.shapes().writes;
+        assert_eq!((writes.count(), writes.small_count, writes.bytes_total), (40_000, 40_000, 4 * 49_995_000));
+        assert_eq!((writes.millis.total(), writes.in_flight.iter().sum::<u64>()), (40_000, 40_000));
+        assert!(writes.in_flight.len() <= 5, "more than four were under way: {:?}", writes.in_flight);
+        assert_eq!(recorder.begin(Direction::Write), 1, "all have ended");
+    }
+
+    #[test]
     #[should_panic(expected = "a Read has ended")]
     fn a_request_that_ends_without_having_begun_is_found() {
         let recorder = Recorder::default();
         recorder.begin(Direction::Write);
         recorder.end(Direction::Read, 1, Duration::ZERO, 1);
+    }
+
+    /// Processor time of counting a request: `cargo test -p nacre-osd --lib io_stats::tests::costs -- --ignored
+    /// --nocapture`.
+    #[test]
+    #[ignore = "measures"]
+    fn costs() {
+        const COUNT: u64 = 1_000_000;
+        // Time on the processor, because other programs may use the machine.
+        let cpu = || {
+            let spent = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+            spent.split(' ').next().unwrap().parse::<u64>().unwrap()
+        };
+        let recorder = Recorder::default();
+        let count = || {
+            let begin = cpu();
+            for bytes in 0..COUNT {
+                let in_flight = recorder.begin(Direction::Write);
+                recorder.end(Direction::Write, bytes, Duration::from_micros(bytes), in_flight);
+            }
+            cpu() - begin
+        };
+        for threads in [1, 4] {
+            let nanos: u64 = std::thread::scope(|scope| {
+                let all: Vec<_> = (0..threads).map(|_| scope.spawn(count)).collect();
+                all.into_iter().map(|thread| thread.join().unwrap()).sum()
+            });
+            println!("{threads} threads: {} ns a request", nanos / threads / COUNT);
+        }
     }
 }

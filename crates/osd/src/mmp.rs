@@ -447,7 +447,7 @@ mod tests {
         assert!(takeovers > 10_000 && losses > 500 && closes > 5000, "{counts}: pauses must matter");
     }
 
-    enum Node {
+    enum Contender {
         /// A node that claims, with the claim that is to be written.
         Claiming(Claim, Option<Record>),
         /// A holder and its number, with the sign of life that is to be written.
@@ -459,7 +459,7 @@ mod tests {
     struct World {
         prng: Prng,
         blocks: Blocks,
-        nodes: [(Node, Time); 2],
+        nodes: [(Contender, Time); 2],
         takeovers: u32,
         losses: u32,
         closes: u32,
@@ -467,7 +467,7 @@ mod tests {
 
     impl World {
         fn new(seed: u64) -> World {
-            let node = |n| (Node::Claiming(Claim::new(n, "n", I), None), at(n * 300));
+            let node = |n| (Contender::Claiming(Claim::new(n, "n", I), None), at(n * 300));
             World {
                 prng: Prng::new(seed),
                 blocks: Blocks::default(),
@@ -482,38 +482,38 @@ mod tests {
             for _ in 0..200 {
                 let who = if self.nodes[0].1 <= self.nodes[1].1 { 0 } else { 1 };
                 let now = self.nodes[who].1;
-                let node = std::mem::replace(&mut self.nodes[who].0, Node::Gone);
+                let node = std::mem::replace(&mut self.nodes[who].0, Contender::Gone);
                 let (node, next) = self.step(node, now, who as u64 + 1);
                 let pause = if self.prng.one_in(10) { self.prng.below(6000) } else { self.prng.below(100) };
                 self.nodes[who] = (node, next.max(now) + Duration::from_millis(pause));
                 for (node, _) in &self.nodes {
-                    let Node::Holding(lease, _, number) = node else { continue };
+                    let Contender::Holding(lease, _, number) = node else { continue };
                     assert!(!lease.is_valid(now) || *number == self.takeovers, "holder {number} goes on at {now:?}");
                 }
             }
         }
 
-        fn step(&mut self, node: Node, now: Time, id: u64) -> (Node, Time) {
+        fn step(&mut self, node: Contender, now: Time, id: u64) -> (Contender, Time) {
             match node {
                 // A pause may come between deciding to write and the write.
-                Node::Claiming(mut claim, Some(record)) => {
+                Contender::Claiming(mut claim, Some(record)) => {
                     self.blocks.claim = record;
                     claim.handle_written(now);
-                    (Node::Claiming(claim, None), now)
+                    (Contender::Claiming(claim, None), now)
                 }
-                Node::Claiming(mut claim, None) => match claim.step(now) {
-                    Step::Write(record) => (Node::Claiming(claim, Some(record)), now),
-                    Step::Read(when) if when > now => (Node::Claiming(claim, None), when),
+                Contender::Claiming(mut claim, None) => match claim.step(now) {
+                    Step::Write(record) => (Contender::Claiming(claim, Some(record)), now),
+                    Step::Read(when) if when > now => (Contender::Claiming(claim, None), when),
                     Step::Read(_) => match claim.handle_read(now, &self.blocks) {
-                        Claimed::Undecided => (Node::Claiming(claim, None), now),
+                        Claimed::Undecided => (Contender::Claiming(claim, None), now),
                         Claimed::Held(lease) => {
                             self.takeovers += 1;
-                            (Node::Holding(lease, None, self.takeovers), now)
+                            (Contender::Holding(lease, None, self.takeovers), now)
                         }
                         Claimed::Taken(_) => (self.newcomer(id), now + I),
                     },
                 },
-                Node::Holding(mut lease, Some((read, record)), number) => {
+                Contender::Holding(mut lease, Some((read, record)), number) => {
                     let is_closed = record.count == CLOSED;
                     self.blocks.life = record;
                     if is_closed {
@@ -522,9 +522,9 @@ mod tests {
                     }
                     lease.handle_written(read);
                     let due = lease.due();
-                    (Node::Holding(lease, None, number), due)
+                    (Contender::Holding(lease, None, number), due)
                 }
-                Node::Holding(mut lease, None, number) if lease.due() <= now => {
+                Contender::Holding(mut lease, None, number) if lease.due() <= now => {
                     let Some(mut record) = lease.handle_read(&self.blocks.claim) else {
                         self.losses += 1;
                         return (self.newcomer(id), now);
@@ -534,20 +534,20 @@ mod tests {
                         record = lease.farewell();
                         lease.found = Time::ZERO;
                     }
-                    (Node::Holding(lease, Some((now, record)), number), now)
+                    (Contender::Holding(lease, Some((now, record)), number), now)
                 }
-                Node::Holding(lease, None, number) => {
+                Contender::Holding(lease, None, number) => {
                     let due = lease.due();
-                    (Node::Holding(lease, None, number), due)
+                    (Contender::Holding(lease, None, number), due)
                 }
-                Node::Gone => (Node::Gone, Time::FAR_FUTURE),
+                Contender::Gone => (Contender::Gone, Time::FAR_FUTURE),
             }
         }
 
         /// Makes a node that starts again, under another number.
-        fn newcomer(&self, id: u64) -> Node {
+        fn newcomer(&self, id: u64) -> Contender {
             let salt = id + 2 * u64::from(1 + self.losses + self.closes + self.takeovers);
-            Node::Claiming(Claim::new(salt, "n", I), None)
+            Contender::Claiming(Claim::new(salt, "n", I), None)
         }
     }
 }

@@ -11,13 +11,13 @@ use crate::sequences::{OfMgs, Successors};
 use crate::settings::Settings;
 use crate::space::Space;
 use nacre_base::{Errno, TargetKind, TargetName, Uuid};
-use nacre_mgc::Mgc;
+use nacre_mgc::{Mgc, RegisterError};
 use nacre_osd::Osd;
 use nacre_ptlrpc::{RpcNode, ServedTarget, Servers};
 use nacre_rt::Task;
 use nacre_tgt::{LockService, TARGET, Target, TargetConfig, TargetError};
 use nacre_wire::ldlm::LockKind;
-use nacre_wire::mgs::{Config, TargetEntry, TargetReg, TargetRegReply};
+use nacre_wire::mgs::{Config, TargetEntry, TargetReg};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -54,9 +54,10 @@ impl Ost {
         let seq = match known {
             Some(seq) => seq,
             None => {
-                let reply = mgc.register(registration.clone()).await.map_err(TargetError::Register)?;
-                keep_object_seq(&target, reply.object_seq).await?;
-                reply.object_seq
+                let registered = mgc.register(registration.clone()).await;
+                let seq = registered.map_err(|e| TargetError::Register(e.to_string()))?;
+                keep_object_seq(&target, seq).await?;
+                seq
             }
         };
         let servers = Arc::new(mgc.servers(&target.name().fsname));
@@ -145,7 +146,7 @@ impl Drop for Ost {
 fn add_lfsck_param(service: &Arc<ObjectService>) {
     let shown = Arc::downgrade(service);
     let name = format!("{}lfsck_layout", service.target.param_prefix());
-    let show = move || shown.upgrade().map_or_else(String::new, |s| s.lfsck.show(s.target.rt().wall()));
+    let show = move || shown.upgrade().map(|s| s.lfsck.show(s.target.rt().wall()));
     service.target.params().add(name, show);
 }
 
@@ -195,14 +196,12 @@ async fn register(mgc: Arc<Mgc>, registration: TargetReg, seq: u64) {
     let name = registration.target.clone();
     match mgc.register(registration).await {
         // A higher sequence is a successor that the target requested without receiving the reply: it will ask again.
-        Ok(TargetRegReply { object_seq }) if object_seq >= seq => {}
-        Ok(reply) => tracing::error!(target = name, seq, told = reply.object_seq, "the MGS says another sequence"),
-        Err(error) => tracing::error!(
-            target = name,
-            %error,
-            "the MGS refused the target, so that clients will not find it: its log says why; a target that was moved to a node \
-             that was none of its service nodes needs lctl replace_nids there"
-        ),
+        Ok(registered) if registered >= seq => {}
+        Ok(registered) => tracing::error!(target = name, seq, told = registered, "the MGS says another sequence"),
+        Err(RegisterError::Stopping) => {}
+        Err(error) => {
+            tracing::error!(target = name, %error, "the MGS has not registered the target, so clients will not find it")
+        }
     }
 }
 

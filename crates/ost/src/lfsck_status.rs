@@ -2,9 +2,9 @@
 //! in Lustre's format.
 
 use nacre_base::Timestamp;
+use nacre_base::param::value::Fields;
 use nacre_wire::lfsck::{ObjectAction, ObjectQuery};
 use parking_lot::Mutex;
-use std::fmt::Write as _;
 
 /// Counts of this OST's part in checks.
 #[derive(Default)]
@@ -52,20 +52,24 @@ impl LfsckStatus {
     }
 
     /// The parameter's value.
-    pub(crate) fn show(&self, now: Timestamp) -> String {
+    pub(crate) fn show(&self, now: Timestamp) -> Fields {
         let counts = self.0.lock();
         let status = match (counts.begun, counts.completed) {
             (0, _) => "init",
             (_, 0) => "scanning-phase1",
             _ => "completed",
         };
-        let mut text = format!("name: lfsck_layout\nmagic: 0xb17371b9\nversion: 2\nstatus: {status}\nflags:\nparam:\n");
+        let mut fields = Fields::default();
+        fields.push("name", "lfsck_layout");
+        fields.push("magic", "0xb17371b9");
+        fields.push("version", 2);
+        fields.push("status", status);
+        fields.push("flags", None::<&'static str>);
+        fields.push("param", None::<&'static str>);
         for (name, at) in [("last_completed", counts.completed), ("latest_start", counts.begun)] {
-            let (time, since) = match at {
-                0 => ("N/A".to_owned(), "N/A".to_owned()),
-                at => (at.to_string(), format!("{} seconds", now.secs - at)),
-            };
-            let _ = write!(text, "{name}_time: {time}\ntime_since_{name}: {since}\n"); // a String takes all
+            let at = (at != 0).then_some(at);
+            fields.push_optional(format!("{name}_time"), at, "");
+            fields.push_optional(format!("time_since_{name}"), at.map(|at| now.secs - at), " seconds");
         }
         let numbers = [
             ("success_count", counts.success_count),
@@ -82,8 +86,30 @@ impl LfsckStatus {
             ("checked_phase2", 0),
         ];
         for (name, number) in numbers {
-            let _ = writeln!(text, "{name}: {number}");
+            fields.push(name, number);
         }
-        text
+        fields
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::param::value::Reading;
+
+    #[test]
+    fn the_value_prints_as_in_lustre() {
+        let status = LfsckStatus::default();
+        let at = |secs| Timestamp { secs, nanos: 0 };
+        let query = |count| ObjectQuery { count, ..ObjectQuery::default() };
+        status.handle_query(&query(512), 7, at(100));
+        status.handle_repair(ObjectAction::SetOwner);
+        let want = "name: lfsck_layout\nmagic: 0xb17371b9\nversion: 2\nstatus: scanning-phase1\nflags:\nparam:\n\
+                    last_completed_time: N/A\ntime_since_last_completed: N/A\nlatest_start_time: 100\n\
+                    time_since_latest_start: 5 seconds\nsuccess_count: 0\nrepaired_dangling: 0\n\
+                    repaired_unmatched_pair: 0\nrepaired_multiple_referenced: 0\nrepaired_orphan: 0\n\
+                    repaired_inconsistent_owner: 1\nrepaired_others: 0\nskipped: 0\nfailed_phase1: 0\n\
+                    failed_phase2: 0\nchecked_phase1: 7\nchecked_phase2: 0";
+        assert_eq!(status.show(at(105)).into_value().to_string(), want);
     }
 }

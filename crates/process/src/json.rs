@@ -1,18 +1,19 @@
 //! Values of parameters as JSON, for `lctl get_param --json` and other programs.
 
-use nacre_base::param::value::{Histograms, Operations, Value};
+use nacre_base::param::value::{Drawn, Histograms, Operations, Value};
 use serde_json::{Map, json};
 
 /// The value: a number, a text, or an object of its parts.
-pub(crate) fn value(value: &Value) -> serde_json::Value {
+pub fn value(value: &Value) -> serde_json::Value {
     match value {
         Value::Absent => serde_json::Value::Null,
         Value::Number(number) => number_in_json(*number),
         Value::Percent(percent) => json!(percent),
         Value::Text(text) => json!(text),
-        Value::Fields(fields) => {
+        Value::Fields(fields) | Value::Drawn(Drawn { fields, .. }) => {
             object(fields.0.iter().map(|field| (field.name.to_string(), self::value(&field.value))))
         }
+        Value::List(items) => items.iter().map(self::value).collect(),
         Value::Operations(operations) => of_operations(operations),
         Value::Histograms(histograms) => of_histograms(histograms),
     }
@@ -73,8 +74,12 @@ mod tests {
         fields.push("status", "COMPLETE");
         fields.push("count", u64::MAX);
         fields.push("speed", -3);
-        let shown = value(&fields.into_value());
-        assert_eq!(shown, json!({"status": "COMPLETE", "count": u64::MAX, "speed": -3}));
+        fields.push("history", vec![(7, "NEW")]);
+        fields.push_optional("ended", None::<i64>, " seconds");
+        let want =
+            json!({"status": "COMPLETE", "count": u64::MAX, "speed": -3, "history": [[7, "NEW"]], "ended": null});
+        assert_eq!(value(&fields.clone().into_value()), want);
+        assert_eq!(value(&Drawn { fields, draw: |_, _| Ok(()) }.into_value()), want);
         let window = Window { now: Timestamp::default(), began: None };
         let sums = Sums { samples: 2, min: 1, max: 3, sum: 4, sum_squares: 10 };
         let rows = vec![Operation { name: "open".into(), unit: Unit::Usecs, sums }];

@@ -11,7 +11,7 @@ mod declared;
 mod devices;
 pub mod faults;
 pub mod health;
-mod json;
+pub mod json;
 mod listen;
 mod lnet_status;
 pub mod memory;
@@ -26,7 +26,7 @@ pub mod target_options;
 pub use declared::PARAMS;
 pub use listen::{Listen, host_name};
 pub use metrics::MetricsAddress;
-pub use storage::{Opened, Opening};
+pub use storage::{Opened, Opening, format_target};
 
 use nacre_base::{Faults, Network, Nid};
 use nacre_client::{Client, MountConfig};
@@ -56,6 +56,7 @@ impl NodeProcess {
         let (node, nid) = tcp_node(listen).await?;
         health::add_params(node.params());
         memory::add_params(node.params());
+        lnet_status::add_params(&node);
         if faults::allowed() {
             faults::add_param(node.params(), node.faults());
         }

@@ -1,6 +1,8 @@
 //! Interfaces, peers and message counts of a node, with lnetctl's names for everything.
 
-use nacre_lnet::{ByKind, Failures, Latency, Lnet, Traffic};
+use nacre_base::param::value::Fields;
+use nacre_lnet::{ByKind, Failures, Latency, Lnet, Stats, Traffic};
+use nacre_node::Node;
 use serde_json::{Map, Value, json};
 
 /// The interfaces of a node.
@@ -63,7 +65,22 @@ pub(crate) fn describe_peers(lnet: &Lnet) -> Value {
 
 /// The message counts of a node.
 pub(crate) fn describe_stats(lnet: &Lnet) -> Value {
-    Value::Object(lnet.stats().entries().into_iter().map(|(n, v)| (n.to_owned(), json!(v))).collect())
+    let stats = lnet.stats();
+    Value::Object(Stats::FIELDS.iter().map(|(name, read)| ((*name).to_owned(), json!(read(&stats)))).collect())
+}
+
+/// Registers the message counts of a node: all together, as Lustre has them, and each as a metric.
+pub(crate) fn add_params(node: &Node) {
+    let lnet = node.lnet().clone();
+    node.params().add("stats", move || {
+        let (stats, mut fields) = (lnet.stats(), Fields::default());
+        Stats::FIELDS.iter().for_each(|(name, read)| fields.push(*name, read(&stats)));
+        fields
+    });
+    for (name, read) in Stats::FIELDS {
+        let lnet = node.lnet().clone();
+        node.params().add(format!("lnet.{name}"), move || read(&lnet.stats()));
+    }
 }
 
 fn traffic(t: &Traffic) -> Value {
@@ -88,4 +105,43 @@ fn by_kind(t: &Traffic) -> [(&'static str, Value); 3] {
     let counts =
         |ByKind { put, get, reply, ack }| json!({"put": put, "get": get, "reply": reply, "ack": ack, "hello": 0});
     [("sent_stats", counts(t.sent)), ("received_stats", counts(t.received)), ("dropped_stats", counts(t.dropped))]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::param::openmetrics::Dialect;
+    use nacre_base::{Faults, Nid, Time};
+    use nacre_lnet::LnetOptions;
+    use nacre_rt::Sim;
+    use std::time::Duration;
+
+    #[test]
+    fn the_counters_of_the_network_are_parameters_and_metrics() {
+        let mut sim = Sim::new(1);
+        let lnet = Lnet::new(sim.rt(), LnetOptions::default(), Faults::new());
+        let node = Node::new(sim.rt(), lnet.clone(), Faults::new());
+        add_params(&node);
+        let pinged = lnet.clone();
+        sim.block_on(Time::from_secs(60), async move { pinged.ping(Nid::LO, Duration::from_secs(1)).await }).unwrap();
+
+        let stats = lnet.stats();
+        assert!(stats.send_count > 0 && stats.recv_length > 0, "{stats:?}");
+        let fields = node.params().value("stats").unwrap();
+        for (name, read) in Stats::FIELDS {
+            let count = Some(i128::from(read(&stats)));
+            assert_eq!(node.params().value(&format!("lnet.{name}")).and_then(|value| value.number()), count, "{name}");
+            assert_eq!(fields.field(name).and_then(|value| value.number()), count, "{name}");
+            assert_eq!(describe_stats(&lnet)[name], json!(read(&stats)));
+        }
+        let text = node.params().get("stats").unwrap().remove(0).1;
+        assert!(text.starts_with("msgs_alloc: 0\nmsgs_max: "), "{text}");
+        let metrics = node.params().metrics(Dialect::OpenMetrics);
+        let has = |sample: String| assert!(metrics.contains(&sample), "no {sample} in {metrics}");
+        has(format!("\nnacre_lnet_messages_sent_total {}\n", stats.send_count));
+        has(format!("\nnacre_lnet_received_bytes_total {}\n", stats.recv_length));
+        has("\n# TYPE nacre_lnet_messages gauge\n".to_owned());
+        assert_eq!(metrics.matches("# TYPE nacre_lnet_").count(), Stats::FIELDS.len(), "{metrics}");
+        assert!(!metrics.contains("_count_total"), "{metrics}");
+    }
 }

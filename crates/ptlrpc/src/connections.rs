@@ -294,9 +294,10 @@ impl NodeShared {
     /// Asks a client's node whether that very client lives there: another process may have its NID now.
     async fn is_alive(&self, export: &Export) -> bool {
         for _ in 0..PROBES {
-            let xid = self.core.next_xid();
+            // Random, unlike the xids of an import's requests, which count up and can be guessed.
+            let xid = self.core.random_nonzero();
             let (answer, answered) = oneshot::channel();
-            self.probes.lock().insert(xid, answer);
+            self.probes.lock().insert(xid, (export.nid(), answer));
             let header = RpcHeader {
                 lane: Lane::Control as u8,
                 opcode: Opcode::ObdPing as u32,
@@ -316,11 +317,15 @@ impl NodeShared {
         false
     }
 
-    /// A client's node answered a probe.
-    pub(crate) fn handle_probe_reply(&self, header: &RpcHeader) {
-        if let Some(answer) = self.probes.lock().remove(&header.xid) {
-            let _ = answer.send(header.status == 0);
+    /// A reply to a probe arrived. It counts only if it comes from the client's own node, because a stranger that
+    /// answers for the client could otherwise have it evicted.
+    pub(crate) fn handle_probe_reply(&self, from: Nid, header: &RpcHeader) {
+        let mut probes = self.probes.lock();
+        if probes.get(&header.xid).is_none_or(|(probed, _)| *probed != from) {
+            return;
         }
+        let Some((_, answer)) = probes.remove(&header.xid) else { return };
+        let _ = answer.send(header.status == 0);
     }
 
     pub(crate) async fn evict(&self, export: Arc<Export>) {

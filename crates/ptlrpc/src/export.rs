@@ -2,11 +2,12 @@
 
 use crate::request_log::{Early, Received, ReplyTo, RequestLog, Verdict};
 use crate::target::TargetEntry;
+use nacre_base::steps::Steps;
 use nacre_base::{Nid, Payload, Time, Uuid};
 use nacre_wire::connect::{ConnectData, ConnectRequest, connect_flags};
 use parking_lot::Mutex;
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 
@@ -26,9 +27,7 @@ pub struct Export {
     state: Mutex<State>,
     /// Time of the client's last request, ping or connect, in nanoseconds of [`Time`].
     last_heard: AtomicU64,
-    closed: AtomicBool,
-    /// True once the target has forgotten the client.
-    gone: AtomicBool,
+    stage: StageCell,
     /// Notified when the export is closed, has no running request left, or is gone.
     changed: Notify,
     extension: OnceLock<Box<dyn Any + Send + Sync>>,
@@ -44,6 +43,81 @@ struct State {
     data: ConnectData,
     reconnect: bool,
     log: RequestLog,
+}
+
+/// Stage of an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The target decides about the client's first connect. No request can name the export yet.
+    New,
+    /// Requests are taken.
+    Connected,
+    /// New requests are refused. Running requests end, and then the target forgets the client.
+    Closed,
+    /// The target has forgotten the client, or has stopped and keeps only the client's record on disk.
+    Gone,
+}
+
+/// Event that changes the stage of an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// The target accepted the client's connect, the first or a later one.
+    Connect,
+    /// The client disconnects, is evicted, or connects anew, or the target stops.
+    Close,
+    /// The target has forgotten the client, or has stopped.
+    Forget,
+}
+
+/// All steps. A closed export never takes requests again: its client gets a new export.
+const STEPS: Steps<Stage, Event> = Steps(&[
+    (Stage::New, Event::Connect, Stage::Connected),
+    (Stage::New, Event::Close, Stage::Closed),
+    (Stage::Connected, Event::Connect, Stage::Connected),
+    (Stage::Connected, Event::Close, Stage::Closed),
+    // The export was closed while the target handled the connect.
+    (Stage::Closed, Event::Connect, Stage::Closed),
+    (Stage::Closed, Event::Close, Stage::Closed),
+    (Stage::Closed, Event::Forget, Stage::Gone),
+    (Stage::Gone, Event::Connect, Stage::Gone),
+    (Stage::Gone, Event::Close, Stage::Gone),
+    // The target stopped while the client was being evicted.
+    (Stage::Gone, Event::Forget, Stage::Gone),
+]);
+
+impl Stage {
+    /// All stages, in the order of their numbers.
+    const ALL: [Stage; 4] = [Stage::New, Stage::Connected, Stage::Closed, Stage::Gone];
+
+    fn is_closed(self) -> bool {
+        matches!(self, Stage::Closed | Stage::Gone)
+    }
+}
+
+/// The number of a stage, which is read for every request without a lock. It changes by [`STEPS`] only.
+struct StageCell(AtomicU8);
+
+impl StageCell {
+    fn new() -> StageCell {
+        StageCell(AtomicU8::new(Stage::New as u8))
+    }
+
+    fn get(&self) -> Stage {
+        Stage::ALL[usize::from(self.0.load(Ordering::Acquire))]
+    }
+
+    /// Moves to the stage that follows upon `event`. Returns the stage before.
+    fn step(&self, event: Event) -> Stage {
+        let mut number = self.0.load(Ordering::Acquire);
+        loop {
+            let stage = Stage::ALL[usize::from(number)];
+            let next = STEPS.next(stage, event) as u8;
+            match self.0.compare_exchange_weak(number, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return stage,
+                Err(other) => number = other,
+            }
+        }
+    }
 }
 
 /// Sender of a connect request.
@@ -88,8 +162,7 @@ impl Export {
             entry,
             state: Mutex::new(state),
             last_heard: AtomicU64::new(0),
-            closed: AtomicBool::new(false),
-            gone: AtomicBool::new(false),
+            stage: StageCell::new(),
             changed: Notify::new(),
             extension: OnceLock::new(),
         })
@@ -128,7 +201,7 @@ impl Export {
 
     /// Returns whether the client disconnected, was evicted, or the target stopped.
     pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.stage.get().is_closed()
     }
 
     /// Ready when the client disconnected, was evicted, or the target stopped.
@@ -147,12 +220,11 @@ impl Export {
 
     /// Ready when the target has forgotten the client of this closed export.
     pub(crate) async fn gone(&self) {
-        self.until(|| self.gone.load(Ordering::Acquire)).await;
+        self.until(|| self.stage.get() == Stage::Gone).await;
     }
 
     pub(crate) fn handle_gone(&self) {
-        assert!(self.is_closed(), "{self:?} is forgotten and still open");
-        self.gone.store(true, Ordering::Release);
+        self.stage.step(Event::Forget);
         self.changed.notify_waiters();
     }
 
@@ -170,7 +242,7 @@ impl Export {
 
     /// Closes the export. Returns false if it was closed before.
     pub(crate) fn close(&self) -> bool {
-        let first = !self.closed.swap(true, Ordering::AcqRel);
+        let first = !self.stage.step(Event::Close).is_closed();
         self.changed.notify_waiters();
         first
     }
@@ -178,9 +250,11 @@ impl Export {
     /// A request came over the connection with this number.
     pub(crate) fn handle_request(&self, connection: u32, request: Received) -> Entry {
         let mut s = self.state.lock();
-        if self.is_closed() {
+        let stage = self.stage.get();
+        if stage.is_closed() {
             return Entry::Closed;
         }
+        assert_eq!(stage, Stage::Connected, "{self:?} has a request before its client is connected");
         if connection != s.connection {
             return Entry::Stale;
         }
@@ -191,9 +265,11 @@ impl Export {
     /// A ping came. It is not logged, because it changes nothing.
     pub(crate) fn handle_ping(&self, connection: u32, now: Time) -> Entry {
         let s = self.state.lock();
-        if self.is_closed() {
+        let stage = self.stage.get();
+        if stage.is_closed() {
             return Entry::Closed;
         }
+        assert_eq!(stage, Stage::Connected, "{self:?} has a ping before its client is connected");
         if connection != s.connection {
             return Entry::Stale;
         }
@@ -241,6 +317,7 @@ impl Export {
         // Connects of a client are handled one at a time, and a connect that is not newer is dropped.
         assert!(from.xid >= s.connect_xid, "{self:?}: the connect {} comes after {}", from.xid, s.connect_xid);
         (s.reply_to, s.connection, s.connect_xid, s.data) = (from.reply_to, from.connection, from.xid, data);
+        self.stage.step(Event::Connect);
     }
 
     pub(crate) fn handle_heard(&self, now: Time) {
@@ -261,5 +338,37 @@ impl Export {
 impl std::fmt::Debug for Export {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "export {:#x} of {} for {} ({})", self.cookie, self.target, self.client_name, self.client)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sound_and_a_closed_export_stays_closed() {
+        STEPS.assert_sound();
+        let reopens = |(from, _, to): &(Stage, Event, Stage)| from.is_closed() && !to.is_closed();
+        assert!(!STEPS.0.iter().any(reopens));
+        assert!(Stage::ALL.iter().enumerate().all(|(number, stage)| *stage as usize == number));
+        assert_eq!(STEPS.find(Stage::New, Event::Forget), None, "a client that was refused has nothing to forget");
+    }
+
+    /// An eviction and a stop of the target may close an export at the same time.
+    #[test]
+    fn an_export_is_closed_once_and_may_be_forgotten_twice() {
+        let stage = StageCell::new();
+        let events = [Event::Connect, Event::Close, Event::Close, Event::Connect, Event::Forget, Event::Forget];
+        let before = events.map(|event| stage.step(event));
+        let expected = [Stage::New, Stage::Connected, Stage::Closed, Stage::Closed, Stage::Closed, Stage::Gone];
+        assert_eq!((before, stage.get()), (expected, Stage::Gone));
+    }
+
+    #[test]
+    #[should_panic(expected = "Forget in state Connected")]
+    fn forgetting_a_client_whose_requests_are_taken_is_a_defect() {
+        let stage = StageCell::new();
+        stage.step(Event::Connect);
+        stage.step(Event::Forget);
     }
 }

@@ -55,6 +55,11 @@ impl Roles {
             TargetKind::Ost => Roles::OST,
         }
     }
+
+    /// Role of the nodes that the MGS lists for this target: that of its kind alone, because anybody may add an OST.
+    pub fn of_entry(entry: &TargetEntry) -> Roles {
+        entry.target.parse::<TargetName>().map_or(Roles(0), |name| Roles::of(name.kind))
+    }
 }
 
 impl std::fmt::Display for Roles {
@@ -130,10 +135,7 @@ impl Servers {
 
     /// Like [`Servers::is_server`], for any target whose kind gives one of the `wanted` roles.
     pub async fn has_role(&self, who: Identity, wanted: Roles) -> Result<bool, RpcError> {
-        let has = |entry: &TargetEntry| {
-            entry.target.parse::<TargetName>().is_ok_and(|name| wanted.includes(Roles::of(name.kind)))
-        };
-        self.is_server(who, has).await
+        self.is_server(who, |entry| wanted.includes(Roles::of_entry(entry))).await
     }
 
     /// Calls `look` with the list that is known here.

@@ -69,6 +69,8 @@ pub(crate) struct ImportShared {
     /// Number of the import: the match bits of its requests and of their replies.
     pub(crate) id: u64,
     pub(crate) state: Mutex<State>,
+    /// Response times by opcode, counted as replies are handled.
+    stats: OpStats,
     pub(crate) evicted_hooks: Mutex<Vec<Hook>>,
     pub(crate) restarted_hooks: Mutex<Vec<Hook>>,
     lost_hooks: Mutex<Vec<Hook>>,
@@ -113,7 +115,6 @@ pub(crate) struct State {
     /// Lock volume and limit from the server's latest reply.
     pub(crate) lock_pool: LockPool,
     pub(crate) timeouts: u64,
-    pub(crate) stats: OpStats,
 }
 
 impl State {
@@ -183,13 +184,13 @@ impl Import {
             unanswered: BTreeSet::new(),
             lock_pool: LockPool::default(),
             timeouts: 0,
-            stats: OpStats::default(),
         };
         let shared = Arc::new(ImportShared {
             node,
             config,
             id,
             state: Mutex::new(state),
+            stats: OpStats::default(),
             evicted_hooks: Mutex::default(),
             restarted_hooks: Mutex::default(),
             lost_hooks: Mutex::default(),
@@ -206,7 +207,7 @@ impl Import {
 
     /// Response times of requests with this opcode, as the client sees them.
     pub fn stats(&self, opcode: Opcode) -> Sums {
-        self.0.state.lock().stats.get(opcode)
+        self.0.settled_stats().get(opcode)
     }
 
     /// Sends a request to the target, connecting first if needed, and waits for the reply. The request is sent again
@@ -426,6 +427,13 @@ impl ImportShared {
             let _ = replaying.answer.send(message);
             return;
         }
+        // An earlier instance of the server, or the server before it evicted this client, sent the reply, and it was long on
+        // its way. What it acknowledges may be gone: the call was sent again to the export that is there now, or has failed.
+        let of_call = s.calls.answered(header.xid).is_some_and(|asked| !asked.control);
+        if of_call && header.export != 0 && s.machine.export() != Some(header.export) {
+            tracing::debug!("{}: a reply of export {:#x} is late", self.config.label, header.export);
+            return;
+        }
         let spent = Duration::from_micros(u64::from(header.service_time_us) + u64::from(header.queue_time_us));
         let (committed, granted) =
             (header.last_committed, Credits { rpcs: header.credits_granted, bytes: header.bytes_granted });
@@ -439,7 +447,7 @@ impl ImportShared {
         if answered.sent_once {
             s.network.handle_sample(now, round_trip.saturating_sub(spent));
         }
-        s.stats.add(answered.opcode, round_trip);
+        self.stats.add(answered.opcode, round_trip);
         s.last_reply = Some(now);
         // A connect reply may come from a restarted server, whose transnos say nothing about the changes made before.
         let mut durable = if answered.is_connect() { Vec::new() } else { s.handle_committed(committed) };
@@ -462,6 +470,13 @@ impl ImportShared {
         }
         drop(guard);
         tell_all(&durable, Fate::Durable);
+    }
+
+    /// Response times by opcode. A reply wakes its caller before it is counted, and is counted under the lock of the state;
+    /// so this waits for the lock, and the caller finds its own request counted.
+    pub(crate) fn settled_stats(&self) -> &OpStats {
+        drop(self.state.lock());
+        &self.stats
     }
 
     /// If the connection with this number is in use, it is lost: connect again.

@@ -5,11 +5,11 @@ use crate::adaptive_timeout::{AT_MIN, Estimator};
 use crate::import::{Import, ImportShared, State};
 use crate::message::request_portal;
 use nacre_base::param::Params;
-use nacre_base::param::value::{Fields, Operations};
+use nacre_base::param::value::{Drawn, Field, Fields, Operations, Value};
 use nacre_base::{TargetKind, Time};
 use nacre_wire::Lane;
 use nacre_wire::connect::connect_flags;
-use std::fmt::Write;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -27,14 +27,12 @@ fn prefix(import: &ImportShared) -> String {
 
 fn register(import: &Arc<ImportShared>, params: &Params) {
     let prefix = prefix(import);
-    let show = |name: &str, text: fn(&ImportShared) -> String| {
-        let weak = Arc::downgrade(import);
-        params.add(format!("{prefix}{name}"), move || weak.upgrade().map_or_else(String::new, |i| text(&i)));
-    };
     let weak = Arc::downgrade(import);
     params.add(format!("{prefix}import"), move || weak.upgrade().map(|i| import_fields(&i)));
-    show("state", state_text);
-    show("timeouts", timeouts_text);
+    let weak = Arc::downgrade(import);
+    params.add(format!("{prefix}state"), move || weak.upgrade().map(|i| state(&i)));
+    let weak = Arc::downgrade(import);
+    params.add(format!("{prefix}timeouts"), move || weak.upgrade().map(|i| timeouts(&i)));
     let weak = Arc::downgrade(import);
     params.add(format!("{prefix}stats"), move || weak.upgrade().map(|i| operations(&i)));
     if import.config.kind == TargetKind::Mdt {
@@ -84,22 +82,23 @@ fn wall_secs(import: &ImportShared, at: Time) -> i64 {
     import.node.rt.wall().secs - ago.as_secs() as i64
 }
 
-fn state_text(import: &ImportShared) -> String {
+fn state(import: &ImportShared) -> Fields {
     let s = import.state.lock();
-    let mut out = format!("current_state: {}\nstate_history:\n", s.machine.state().name());
-    for (at, state) in s.machine.history() {
-        let _ = writeln!(out, " - [ {}, {} ]", wall_secs(import, *at), state.name());
-    }
-    out
+    let history = s.machine.history().map(|(at, state)| (wall_secs(import, *at), state.name()));
+    let mut fields = Fields::default();
+    fields.push("current_state", s.machine.state().name());
+    fields.push("state_history", history.collect::<Vec<_>>());
+    fields
 }
 
 fn import_fields(import: &ImportShared) -> Fields {
+    let wait = import.settled_stats().read().all();
     let s = import.state.lock();
     let now = import.node.rt.now();
     let (config, m) = (&import.config, &s.machine);
-    let nids = |list: Vec<nacre_base::Nid>| list.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let nids = |list: Vec<nacre_base::Nid>| list.iter().map(ToString::to_string).collect::<Vec<_>>();
     let current = m.current_nid().map_or_else(|| "<none>".to_owned(), |n| n.to_string());
-    let (d, wait) = (&s.data, s.stats.all());
+    let d = &s.data;
     let services = s.service.iter().map(|e| e.estimate(now)).max().unwrap_or_default().max(AT_MIN).as_secs();
 
     let mut connect_data = Fields::default();
@@ -111,7 +110,7 @@ fn import_fields(import: &ImportShared) -> Fields {
     connect_data.push("max_mod_rpcs", d.max_modify_rpcs);
     connect_data.push("max_object_bytes", d.max_bytes);
     let mut connection = Fields::default();
-    connection.push("failover_nids", format!("[ {} ]", nids(m.nids())));
+    connection.push("failover_nids", nids(m.nids()));
     connection.push("current_connection", current);
     connection.push("connection_attempts", m.connects() + m.failures());
     connection.push("generation", m.generation());
@@ -133,9 +132,9 @@ fn import_fields(import: &ImportShared) -> Fields {
     fields.push("name", config.label.clone());
     fields.push("target", config.target.clone());
     fields.push("state", m.state().name());
-    fields.push("connect_flags", format!("[ {} ]", flag_names(d.flags).join(", ")));
+    fields.push("connect_flags", flag_names(d.flags));
     fields.push("connect_data", connect_data);
-    fields.push("import_flags", "[ pingable ]");
+    fields.push("import_flags", vec!["pingable"]);
     fields.push("connection", connection);
     fields.push("rpcs", rpcs);
     fields.push("service_estimates", estimates);
@@ -145,32 +144,60 @@ fn import_fields(import: &ImportShared) -> Fields {
     import
 }
 
-fn timeouts_text(import: &ImportShared) -> String {
+/// Name of the field of `timeouts` with the time of the last reply. Each other field is about a service or the network.
+const LAST_REPLY: &str = "last reply";
+
+fn timeouts(import: &ImportShared) -> Drawn {
     let s = import.state.lock();
     let State { service, network, last_reply, .. } = &*s;
     let now = import.node.rt.now();
-    let mut out = String::new();
+    let mut fields = Fields::default();
     if let Some(at) = *last_reply {
-        let _ = writeln!(out, "last reply : {}, {}s ago", wall_secs(import, at), now.since(at).as_secs());
+        let mut reply = Fields::default();
+        reply.push("at", wall_secs(import, at));
+        reply.push("ago", now.since(at).as_secs());
+        fields.push(LAST_REPLY, reply);
     }
-    let mut line = |name: String, e: &Estimator, floor: u64| {
+    let mut add = |name: String, e: &Estimator, floor: u64| {
         let secs = |d: std::time::Duration| d.as_secs_f64().ceil() as u64;
         let (worst, at) = e.worst();
-        let current = secs(e.estimate(now)).max(floor);
-        let bins = e.history(now).map(|d| format!("{:3}", secs(d))).join(" ");
-        let (at, ago) = (wall_secs(import, at), now.since(at).as_secs());
-        let _ = writeln!(out, "{name:<10} : cur {current:3}  worst {:3} (at {at}, {ago}s ago) {bins}", secs(worst));
+        let mut times = Fields::default();
+        times.push("current", secs(e.estimate(now)).max(floor));
+        times.push("worst", secs(worst));
+        times.push("worst_at", wall_secs(import, at));
+        times.push("worst_ago", now.since(at).as_secs());
+        times.push("history", e.history(now).map(secs).to_vec());
+        fields.push(name, times);
     };
-    line("network".to_owned(), network, 0);
+    add("network".to_owned(), network, 0);
     for lane in Lane::ALL {
-        line(format!("portal {}", request_portal(lane).0), &service[lane as usize], AT_MIN.as_secs());
+        add(format!("portal {}", request_portal(lane).0), &service[lane as usize], AT_MIN.as_secs());
     }
-    out
+    Drawn { fields, draw: draw_timeouts }
+}
+
+/// Shows the fields of [`timeouts`] as Lustre does, each on a line.
+fn draw_timeouts(fields: &Fields, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut newline = "";
+    for Field { name, value, .. } in &fields.0 {
+        let text = |name: &str| value.field(name).map(ToString::to_string).unwrap_or_default();
+        write!(f, "{newline}{name:<10} : ")?;
+        newline = "\n";
+        if name == LAST_REPLY {
+            write!(f, "{}, {}s ago", text("at"), text("ago"))?;
+            continue;
+        }
+        let (current, worst) = (text("current"), text("worst"));
+        write!(f, "cur {current:>3}  worst {worst:>3} (at {}, {}s ago)", text("worst_at"), text("worst_ago"))?;
+        let history = value.field("history").map(Value::items).unwrap_or_default();
+        history.iter().try_for_each(|estimate| write!(f, " {:>3}", estimate.to_string()))?;
+    }
+    Ok(())
 }
 
 fn operations(import: &ImportShared) -> Operations {
     let rt = &import.node.rt;
-    import.state.lock().stats.operations(rt.now(), rt.wall(), |_| true)
+    import.settled_stats().read().operations(rt.now(), rt.wall(), |_| true)
 }
 
 fn version(v: u32) -> String {

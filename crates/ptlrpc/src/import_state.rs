@@ -269,6 +269,11 @@ impl ImportMachine {
         matches!(self.state, ImportState::Replay | ImportState::ReplayLocks | ImportState::ReplayWait)
     }
 
+    /// Export that the server named in its last successful connect.
+    pub(crate) fn export(&self) -> Option<u64> {
+        self.accepted.map(|a| a.export)
+    }
+
     /// The server's instance, as of the last connection.
     pub(crate) fn instance(&self) -> Option<u64> {
         self.accepted.map(|a| a.instance)

@@ -3,7 +3,7 @@
 
 use crate::adaptive_timeout::Estimator;
 use crate::nrs::{Admission, Classified, LaneQueue};
-use crate::stats::OpStats;
+use crate::stats::{OpStats, OpSums};
 use nacre_base::{Nid, Time};
 use nacre_wire::{Lane, Opcode};
 use parking_lot::Mutex;
@@ -14,6 +14,7 @@ use std::time::Duration;
 /// Queue and statistics of one target's lane.
 pub(crate) struct LaneService<W: Classified> {
     state: Mutex<LaneState<W>>,
+    stats: OpStats,
     /// Starts a task that serves a request, and then the waiting ones.
     spawn: Box<dyn Fn(W) + Send + Sync>,
 }
@@ -22,7 +23,6 @@ pub(crate) struct LaneState<W: Classified> {
     queue: LaneQueue<W>,
     /// Estimated time from arrival to reply.
     service: Estimator,
-    stats: OpStats,
     counts: LaneCounts,
 }
 
@@ -87,10 +87,9 @@ impl<W: Classified> LaneState<W> {
         self.counts.late += 1;
     }
 
-    /// A request that arrived at `arrived` was served in `took`. Returns the load of the lane.
-    pub(crate) fn handle_served(&mut self, now: Time, arrived: Time, opcode: Opcode, took: Duration) -> Load {
+    /// A request that arrived at `arrived` was served. Returns the load of the lane.
+    pub(crate) fn handle_served(&mut self, now: Time, arrived: Time) -> Load {
         self.service.handle_sample(now, now.since(arrived));
-        self.stats.add(opcode, took);
         self.load(now)
     }
 }
@@ -100,10 +99,9 @@ impl<W: Classified> LaneService<W> {
         let state = LaneState {
             queue: LaneQueue::new(concurrency(lane)),
             service: Estimator::default(),
-            stats: OpStats::default(),
             counts: LaneCounts::default(),
         };
-        LaneService { state: Mutex::new(state), spawn: Box::new(spawn) }
+        LaneService { state: Mutex::new(state), stats: OpStats::default(), spawn: Box::new(spawn) }
     }
 
     /// A request arrived. Returns whether it runs now, waits, or is dropped.
@@ -125,8 +123,13 @@ impl<W: Classified> LaneService<W> {
         LaneCounts { running: s.queue.running() as u64, queued: s.queue.queued() as u64, ..s.counts }
     }
 
-    pub(crate) fn stats(&self) -> OpStats {
-        self.state.lock().stats.clone()
+    /// Counts a request that was served in `took`.
+    pub(crate) fn count(&self, opcode: Opcode, took: Duration) {
+        self.stats.add(opcode, took);
+    }
+
+    pub(crate) fn stats(&self) -> OpSums {
+        self.stats.read()
     }
 }
 

@@ -8,7 +8,7 @@ use crate::lane::{LaneCounts, LaneService};
 use crate::message::{PROBE_MATCH_BITS, REPLY_PORTAL, decode, request_portal};
 use crate::node_core::NodeCore;
 use crate::request::Work;
-use crate::stats::OpStats;
+use crate::stats::OpSums;
 use crate::target::{TargetEntry, TargetHandler};
 use crate::timer::Timer;
 use crate::window::{CongestionControl, FixedWindow};
@@ -42,8 +42,8 @@ pub(crate) struct NodeShared {
     pub(crate) exports: RwLock<FxHashMap<u64, Arc<Export>>>,
     pub(crate) evictor: Mutex<Evictor>,
     pub(crate) next_probe: Mutex<Time>,
-    /// Probes whose answer is awaited, by xid.
-    pub(crate) probes: Mutex<FxHashMap<u64, oneshot::Sender<bool>>>,
+    /// Probes whose reply is awaited, by xid, each with the NID that was probed: a reply from elsewhere is ignored.
+    pub(crate) probes: Mutex<FxHashMap<u64, (Nid, oneshot::Sender<bool>)>>,
     pub(crate) malformed: AtomicU64,
     /// Limits the log lines about requests and connects from NIDs that they must not come from.
     pub(crate) refusals: Refusals,
@@ -227,7 +227,7 @@ impl NodeShared {
         match decode(&put.payload) {
             Ok(m) if m.kind != RpcKind::Request => {
                 if put.match_bits == PROBE_MATCH_BITS {
-                    self.handle_probe_reply(&m.header);
+                    self.handle_probe_reply(put.from, &m.header);
                 }
                 if let Some(import) = import {
                     import.handle_message(put.from, m);
@@ -275,8 +275,8 @@ impl NodeShared {
         self.targets.read().get(name).cloned()
     }
 
-    fn stats_of(&self, picks: impl Fn(&TargetEntry) -> bool) -> OpStats {
-        let mut all = OpStats::default();
+    fn stats_of(&self, picks: impl Fn(&TargetEntry) -> bool) -> OpSums {
+        let mut all = OpSums::default();
         let targets = self.targets.read();
         targets.values().filter(|t| picks(t)).flat_map(|t| &t.lanes).for_each(|l| all.merge(&l.stats()));
         all

@@ -4,6 +4,7 @@
 //! gets a task. Each lane runs a limited number of requests and queues the rest (`nrs`). The export's log
 //! (`request_log`) knows which requests run or were executed before. Connects are in `connections`.
 
+use crate::call::INLINE_MAX;
 use crate::export::{Entry, Export};
 use crate::identity::Identity;
 use crate::lane::{LaneSlot, Load};
@@ -91,6 +92,10 @@ impl NodeShared {
     fn handle_request(self: &Arc<Self>, lane: Lane, opcode: Opcode, m: Incoming, reply_to: ReplyTo) {
         let control = Control::of(opcode);
         if control.is_some() != (lane == Lane::Control) {
+            return self.refuse(&m.header, reply_to, Errno::EPROTO);
+        }
+        // A request may wait in a queue for long, so its inline data must not take more memory than one may have.
+        if m.data.len() > INLINE_MAX {
             return self.refuse(&m.header, reply_to, Errno::EPROTO);
         }
         if control == Some(Control::Connect) {
@@ -247,8 +252,11 @@ impl NodeShared {
         let now = self.core.rt.now();
         let (took, opcode) = (now.since(started), question.opcode);
         let mut load = None;
-        let next = arrival.slot.leave(|lane| load = Some(lane.handle_served(now, arrival.at, opcode, took)));
+        let next = arrival.slot.leave(|lane| load = Some(lane.handle_served(now, arrival.at)));
         // A request that gave its slot back earlier no longer counts in its lane.
+        if load.is_some() {
+            arrival.slot.lane().count(opcode, took);
+        }
         let load = load.unwrap_or_else(|| arrival.slot.lane().load(now));
         if arrival.transfer.is_broken() {
             // The client must send the request again, so no reply is sent or kept.

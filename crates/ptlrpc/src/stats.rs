@@ -1,37 +1,129 @@
 //! How long requests took, by opcode: `*.stats` of imports and services.
 
 use nacre_base::param::value::{Operation, Operations, Unit, Window};
-use nacre_base::tally::Sums;
+use nacre_base::tally::{Sums, Tally};
 use nacre_base::{Time, Timestamp};
 use nacre_wire::Opcode;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-/// How long requests took, in microseconds, by opcode.
+/// How long requests took, in microseconds, by opcode. Counting takes no lock and searches nothing. The tallies are made
+/// when they are first counted into, because a node has thousands of imports and lanes, most of which are idle.
+#[derive(Debug, Default)]
+pub(crate) struct OpStats(OnceLock<Box<Tallies>>);
+
+/// The tallies of the opcodes that were counted, numbered in the order in which they were counted first.
+#[derive(Debug)]
+struct Tallies {
+    /// For each opcode, by its position in [`Opcode::ALL`], the number of its tally, from 1; 0 until it is counted.
+    numbers: [AtomicU8; Opcode::ALL.len()],
+    /// Tallies in the order of their numbers. Each block has twice as many as the block before; an idle import needs the
+    /// first one only.
+    blocks: [OnceLock<Box<[Tally]>>; BLOCKS],
+    /// Numbers given. Locked only when an opcode is counted for the first time.
+    given: Mutex<u8>,
+}
+
+/// [`OpStats`] at a moment.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct OpStats {
-    all: Sums,
-    by_opcode: BTreeMap<Opcode, Sums>,
+pub(crate) struct OpSums(BTreeMap<Opcode, Sums>);
+
+/// Tallies in the first block.
+const FIRST_BLOCK: usize = 4;
+const BLOCKS: usize = 4;
+const _: () = assert!(FIRST_BLOCK * ((1 << BLOCKS) - 1) >= Opcode::ALL.len(), "each opcode needs a tally");
+const _: () = assert!(Opcode::ALL.len() < u8::MAX as usize, "numbers of tallies are bytes");
+
+/// Positions of the opcodes in [`Opcode::ALL`], by their numbers.
+static POSITIONS: [u8; Opcode::ALL[Opcode::ALL.len() - 1] as usize + 1] = {
+    let mut positions = [0; Opcode::ALL[Opcode::ALL.len() - 1] as usize + 1];
+    let mut at = 0;
+    while at < Opcode::ALL.len() {
+        positions[Opcode::ALL[at] as usize] = at as u8;
+        at += 1;
+    }
+    positions
+};
+
+impl Default for Tallies {
+    fn default() -> Tallies {
+        Tallies { numbers: std::array::from_fn(|_| AtomicU8::new(0)), blocks: Default::default(), given: Mutex::new(0) }
+    }
 }
 
 impl OpStats {
-    pub(crate) fn add(&mut self, opcode: Opcode, took: Duration) {
-        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.all.add(us);
-        self.by_opcode.entry(opcode).or_default().add(us);
-    }
-
-    pub(crate) fn merge(&mut self, other: &OpStats) {
-        self.all.merge(&other.all);
-        other.by_opcode.iter().for_each(|(o, t)| self.by_opcode.entry(*o).or_default().merge(t));
+    /// Counts a request.
+    pub(crate) fn add(&self, opcode: Opcode, took: Duration) {
+        self.0.get_or_init(Box::default).of(opcode).add_time(took);
     }
 
     pub(crate) fn get(&self, opcode: Opcode) -> Sums {
-        self.by_opcode.get(&opcode).copied().unwrap_or_default()
+        self.0.get().map(|tallies| tallies.read(opcode)).unwrap_or_default()
     }
 
+    /// The sums now, of the opcodes that were counted.
+    pub(crate) fn read(&self) -> OpSums {
+        let of_all = |tallies: &Tallies| {
+            let all = Opcode::ALL.iter().map(|opcode| (*opcode, tallies.read(*opcode)));
+            OpSums(all.filter(|(_, sums)| sums.samples > 0).collect())
+        };
+        self.0.get().map(|tallies| of_all(tallies)).unwrap_or_default()
+    }
+}
+
+impl Tallies {
+    /// The tally of an opcode that is being counted.
+    fn of(&self, opcode: Opcode) -> &Tally {
+        let number = &self.numbers[POSITIONS[opcode as usize] as usize];
+        match number.load(Ordering::Relaxed) {
+            0 => self.tally(self.give(number)),
+            number => self.tally(number),
+        }
+    }
+
+    /// Gives an opcode a tally, unless another thread has just done so. Returns the tally's number.
+    fn give(&self, number: &AtomicU8) -> u8 {
+        let mut given = self.given.lock();
+        if number.load(Ordering::Relaxed) == 0 {
+            *given += 1;
+            number.store(*given, Ordering::Relaxed);
+        }
+        number.load(Ordering::Relaxed)
+    }
+
+    fn tally(&self, number: u8) -> &Tally {
+        let at = usize::from(number) - 1;
+        let block = (at / FIRST_BLOCK + 1).ilog2() as usize;
+        let begin = FIRST_BLOCK * ((1 << block) - 1);
+        let make = || (0..FIRST_BLOCK << block).map(|_| Tally::default()).collect();
+        &self.blocks[block].get_or_init(make)[at - begin]
+    }
+
+    fn read(&self, opcode: Opcode) -> Sums {
+        match self.numbers[POSITIONS[opcode as usize] as usize].load(Ordering::Relaxed) {
+            0 => Sums::default(),
+            number => self.tally(number).read(),
+        }
+    }
+}
+
+impl OpSums {
+    pub(crate) fn merge(&mut self, other: &OpSums) {
+        other.0.iter().for_each(|(opcode, sums)| self.0.entry(*opcode).or_default().merge(sums));
+    }
+
+    pub(crate) fn get(&self, opcode: Opcode) -> Sums {
+        self.0.get(&opcode).copied().unwrap_or_default()
+    }
+
+    /// The sums of all opcodes together.
     pub(crate) fn all(&self) -> Sums {
-        self.all
+        let mut all = Sums::default();
+        self.0.values().for_each(|sums| all.merge(sums));
+        all
     }
 
     /// Statistics of the opcodes that `which` picks, after the sum of all of them.
@@ -40,7 +132,7 @@ impl OpStats {
             i128::from(wall.secs) * 1_000_000_000 + i128::from(wall.nanos) - i128::from(now.as_nanos()),
         );
         let row = |name: String, sums: Sums| Operation { name: name.into(), unit: Unit::Usecs, sums };
-        let picked = || self.by_opcode.iter().filter(|(o, _)| which(**o));
+        let picked = || self.0.iter().filter(|(o, _)| which(**o));
         let mut all = Sums::default();
         picked().for_each(|(_, sums)| all.merge(sums));
         let rows = picked().map(|(o, sums)| row(o.name().to_ascii_lowercase(), *sums));
@@ -57,15 +149,15 @@ mod tests {
 
     #[test]
     fn prints_as_lustre_does() {
-        let mut s = OpStats::default();
-        s.add(Opcode::OstWrite, Duration::from_micros(30));
-        s.add(Opcode::OstWrite, Duration::from_micros(10));
-        s.add(Opcode::MdsOpen, Duration::from_micros(7));
-        let mut twice = s.clone();
-        twice.merge(&s);
-        assert_eq!(twice.get(Opcode::OstWrite).samples, 4);
+        let stats = OpStats::default();
+        stats.add(Opcode::OstWrite, Duration::from_micros(30));
+        stats.add(Opcode::OstWrite, Duration::from_micros(10));
+        stats.add(Opcode::MdsOpen, Duration::from_micros(7));
+        let mut twice = stats.read();
+        twice.merge(&stats.read());
+        assert_eq!((twice.get(Opcode::OstWrite).samples, twice.all().sum), (4, 94));
         let wall = Timestamp { secs: 1_795_231_197, nanos: 955_716_725 };
-        let operations = s.operations(Time::from_secs(2), wall, |o| o == Opcode::OstWrite);
+        let operations = stats.read().operations(Time::from_secs(2), wall, |o| o == Opcode::OstWrite);
         let want = "\
 snapshot_time             1795231197.955716725 secs.nsecs
 start_time                1795231195.955716725 secs.nsecs
@@ -73,5 +165,81 @@ elapsed_time              2.000000000 secs.nsecs
 req_waittime              2 samples [usecs] 10 30 40 1000
 ost_write                 2 samples [usecs] 10 30 40 1000";
         assert_eq!(operations.into_value().to_string(), want);
+    }
+
+    #[test]
+    fn each_opcode_has_a_tally_of_its_own_and_one_that_was_not_counted_is_not_shown() {
+        let stats = OpStats::default();
+        assert_eq!((stats.get(Opcode::OstWrite), stats.read().all()), (Sums::default(), Sums::default()));
+        let micros = |opcode: Opcode| Duration::from_micros(opcode as u64);
+        for (counted, opcode) in Opcode::ALL.iter().rev().enumerate() {
+            assert_eq!(stats.get(*opcode), Sums::default());
+            stats.add(*opcode, micros(*opcode));
+            assert_eq!(stats.read().0.len(), counted + 1);
+        }
+        for opcode in Opcode::ALL {
+            let sums = stats.get(*opcode);
+            assert_eq!((sums.samples, sums.sum), (1, *opcode as u64), "{opcode}");
+            assert_eq!(stats.read().get(*opcode), sums);
+        }
+    }
+
+    #[test]
+    fn no_count_is_lost_between_threads_that_count_opcodes_for_the_first_time() {
+        for _ in 0..100 {
+            let stats = OpStats::default();
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| Opcode::ALL.iter().for_each(|o| stats.add(*o, Duration::from_micros(1))));
+                }
+            });
+            assert!(Opcode::ALL.iter().all(|opcode| stats.get(*opcode).samples == 4));
+            assert_eq!(stats.read().all().samples, 4 * Opcode::ALL.len() as u64);
+        }
+    }
+
+    #[test]
+    fn idle_imports_and_lanes_take_little_room() {
+        assert_eq!(size_of::<OpStats>(), 16);
+        // An idle import counts its connect, pings and perhaps a statfs. A map of sums took 560 bytes for these.
+        let idle = size_of::<Tallies>() + FIRST_BLOCK * size_of::<Tally>();
+        assert!(idle <= 448, "{idle} bytes");
+    }
+
+    /// Processor time of counting a request, and of counting it in a map under a lock: `cargo test -p nacre-ptlrpc --lib
+    /// stats::tests::costs -- --ignored --nocapture`.
+    #[test]
+    #[ignore = "measures"]
+    fn costs() {
+        const COUNT: u64 = 1_000_000;
+        const OPCODES: [Opcode; 4] = [Opcode::OstWrite, Opcode::OstRead, Opcode::LdlmEnqueue, Opcode::ObdPing];
+        // Time on the processor, because other programs may use the machine.
+        let cpu = || {
+            let spent = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+            spent.split(' ').next().unwrap().parse::<u64>().unwrap()
+        };
+        let measure = |name: &str, add: &(dyn Fn(Opcode, Duration) + Sync)| {
+            for threads in [1, 4] {
+                let count = || {
+                    let begin = cpu();
+                    (0..COUNT).for_each(|i| add(OPCODES[i as usize % OPCODES.len()], Duration::from_micros(i)));
+                    cpu() - begin
+                };
+                let nanos: u64 = std::thread::scope(|scope| {
+                    let all: Vec<_> = (0..threads).map(|_| scope.spawn(count)).collect();
+                    all.into_iter().map(|thread| thread.join().unwrap()).sum()
+                });
+                println!("{name}, {threads} threads: {} ns a count", nanos / threads / COUNT);
+            }
+        };
+        let (map, stats) = (Mutex::new((Sums::default(), BTreeMap::<Opcode, Sums>::new())), OpStats::default());
+        OPCODES.iter().for_each(|opcode| stats.add(*opcode, Duration::ZERO));
+        measure("a map under a lock", &|opcode, took| {
+            let (all, by_opcode) = &mut *map.lock();
+            let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+            all.add(us);
+            by_opcode.entry(opcode).or_default().add(us);
+        });
+        measure("tallies", &|opcode, took| stats.add(opcode, took));
     }
 }

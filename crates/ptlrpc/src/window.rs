@@ -51,11 +51,29 @@ pub(crate) struct Window {
     limit: u32,
     granted: Credits,
     in_flight: Credits,
+    /// All room ever taken, and all room ever given back. The difference is in flight.
+    taken: Total,
+    given: Total,
+}
+
+/// RPCs and bytes since the beginning.
+#[derive(Debug, Clone, Copy, Default)]
+struct Total {
+    rpcs: u64,
+    bytes: u64,
+}
+
+impl Total {
+    fn add(&mut self, bytes: u64) {
+        self.rpcs += 1;
+        self.bytes = self.bytes.wrapping_add(bytes);
+    }
 }
 
 impl Window {
     pub(crate) fn new(limit: u32) -> Window {
-        Window { limit: limit.max(1), granted: Credits::default(), in_flight: Credits::default() }
+        let (granted, in_flight, taken, given) = Default::default();
+        Window { limit: limit.max(1), granted, in_flight, taken, given }
     }
 
     pub(crate) fn set_limit(&mut self, limit: u32) {
@@ -80,6 +98,8 @@ impl Window {
         }
         self.in_flight.rpcs += 1;
         self.in_flight.bytes += bytes;
+        self.taken.add(bytes);
+        self.assert_conserved();
         self.assert_within();
         true
     }
@@ -97,8 +117,17 @@ impl Window {
         assert!(self.in_flight.rpcs > 0 && self.in_flight.bytes >= bytes, "the window was given room back twice");
         self.in_flight.rpcs -= 1;
         self.in_flight.bytes -= bytes;
+        self.given.add(bytes);
+        self.assert_conserved();
+    }
+
+    /// Panics if the room in flight is not what was taken and not given back.
+    fn assert_conserved(&self) {
         let Credits { rpcs, bytes } = self.in_flight;
         assert!(rpcs > 0 || bytes == 0, "no RPC is in flight, and {bytes} bytes are");
+        let (taken, given) = (self.taken, self.given);
+        let kept = (taken.rpcs - given.rpcs, taken.bytes.wrapping_sub(given.bytes));
+        assert_eq!((u64::from(rpcs), bytes), kept, "RPCs and bytes in flight, and those taken and not given back");
     }
 
     pub(crate) fn in_flight(&self) -> Credits {
@@ -129,6 +158,15 @@ mod tests {
         w.take(10);
         w.in_flight = Credits { rpcs: 2, bytes: 20 };
         w.assert_within();
+    }
+
+    #[test]
+    #[should_panic(expected = "those taken and not given back")]
+    fn room_that_is_in_flight_and_was_not_taken_is_a_bug() {
+        let mut w = Window::new(8);
+        w.take(10);
+        w.in_flight = Credits { rpcs: 2, bytes: 20 };
+        w.give(10);
     }
 
     fn takes(w: &mut Window, bytes: u64) -> u32 {

@@ -529,7 +529,7 @@ impl Builder {
             let running = self.start_server(&node_rt, &net, server, number, uuid, storage.clone()).await?;
             servers.push(ServerNode { server, number, storage, storage_faults, running: Some(running), uuid });
         }
-        let oss = self.oss.to_string();
+        let oss = Value::Number(self.oss.into());
         let mut cluster = Cluster {
             rt: rt.clone(),
             net,
@@ -538,7 +538,7 @@ impl Builder {
             clients: Vec::new(),
             dead: Mutex::default(),
         };
-        while cluster.param(Server::Mds, "lod.*.activeobd").iter().any(|(_, n)| *n != oss) {
+        while cluster.values(Server::Mds, "lod.*.activeobd").iter().any(|(_, active)| *active != oss) {
             rt.sleep(Duration::from_millis(10)).await;
         }
         for i in 0..cluster.builder.clients {

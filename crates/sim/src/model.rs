@@ -11,12 +11,12 @@ pub type Inode = u64;
 /// The tree.
 #[derive(Clone, Debug)]
 pub struct Model {
-    inodes: BTreeMap<Inode, Node>,
+    inodes: BTreeMap<Inode, ModelNode>,
     next: Inode,
 }
 
 #[derive(Clone, Debug)]
-struct Node {
+struct ModelNode {
     kind: Kind,
     nlink: u32,
     mode: u32,
@@ -52,17 +52,17 @@ pub struct Stat {
 
 impl Default for Model {
     fn default() -> Model {
-        let root = Node { kind: Kind::Dir(BTreeMap::new(), ROOT), nlink: 2, mode: 0o755, xattrs: BTreeMap::new() };
+        let root = ModelNode { kind: Kind::Dir(BTreeMap::new(), ROOT), nlink: 2, mode: 0o755, xattrs: BTreeMap::new() };
         Model { inodes: [(ROOT, root)].into_iter().collect(), next: ROOT + 1 }
     }
 }
 
 impl Model {
-    fn node(&self, i: Inode) -> &Node {
+    fn node(&self, i: Inode) -> &ModelNode {
         &self.inodes[&i]
     }
 
-    fn node_mut(&mut self, i: Inode) -> &mut Node {
+    fn node_mut(&mut self, i: Inode) -> &mut ModelNode {
         self.inodes.get_mut(&i).expect("an inode that the model gave out")
     }
 
@@ -115,7 +115,7 @@ impl Model {
         let i = self.next;
         self.next += 1;
         let is_dir = matches!(kind, Kind::Dir(..));
-        self.inodes.insert(i, Node { kind, nlink: 1 + u32::from(is_dir), mode, xattrs: BTreeMap::new() });
+        self.inodes.insert(i, ModelNode { kind, nlink: 1 + u32::from(is_dir), mode, xattrs: BTreeMap::new() });
         self.names_mut(dir).insert(name.to_vec(), i);
         self.node_mut(dir).nlink += u32::from(is_dir);
         Ok(i)

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use clap::ValueEnum;
 use constants::{CLIENT_BANDWIDTH, COPY_BANDWIDTH, LATENCY, SERVER_BANDWIDTH};
 use futures_util::future::try_join_all;
+use nacre_base::param::value::Value;
 use nacre_base::{Fid, Payload, Prng};
 use nacre_client::open_flags::{O_CREAT, O_EXCL, O_RDWR};
 use nacre_client::{Client, OpenFile, RpcCounts};
@@ -350,8 +351,10 @@ fn counts_of(cluster: &Cluster) -> RpcCounts {
 
 /// Locks that the OST has called back so far, including callbacks in the reply that granted them.
 fn called_back(cluster: &Cluster) -> u64 {
-    let counts = cluster.param(Server::Oss(0), CALLBACKS_PARAM);
-    counts.iter().map(|(_, n)| n.trim().parse::<u64>().unwrap_or(0)).sum()
+    let counts = cluster.values(Server::Oss(0), CALLBACKS_PARAM);
+    assert!(!counts.is_empty(), "the OST does not run");
+    let count = |(name, value): &(String, Value)| value.number().unwrap_or_else(|| panic!("{name} is {value}"));
+    counts.iter().map(count).sum::<i128>() as u64
 }
 
 /// Number of the client that checks the result.

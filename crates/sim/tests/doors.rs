@@ -11,7 +11,10 @@ use nacre_osd::mem::Crash;
 use nacre_ptlrpc::{CallOptions, Import, ImportConfig, RpcError, RpcNode};
 use nacre_sim::cluster::Server;
 use nacre_wire::connect::{ConnectData, connect_flags};
-use nacre_wire::ldlm::{BlockingCallback, GlimpseCallback, GlimpseReply, callback_target};
+use nacre_wire::ldlm::{
+    BlockingCallback, Cancel, Enqueue, EnqueueReply, GlimpseCallback, GlimpseReply, LockKind, LockMode,
+    callback_target, enqueue_flags,
+};
 use nacre_wire::lfsck::{ObjectFacts, ObjectQuery, ObjectRepairs};
 use nacre_wire::mgs::{ChangeReply, Config, ConfigRead, ReplaceNids, SetParam, TargetReg, TargetRegReply};
 use nacre_wire::ost::{Create, CreateReply, Destroy};
@@ -82,6 +85,14 @@ async fn call<R: Field>(import: &Import, opcode: Opcode, body: &impl Field) -> R
 fn assert_refused<R: std::fmt::Debug>(result: Result<R, RpcError>) {
     let is_refused = matches!(result, Err(RpcError::Status(Errno::EPERM) | RpcError::Refused(Errno::EPERM)));
     assert!(is_refused, "not refused: {result:?}");
+}
+
+/// Asserts that the MGS refused to register `target`, and told the reason.
+#[track_caller]
+fn assert_not_registered(reply: Result<TargetRegReply, RpcError>, target: &str) {
+    let reply = reply.unwrap();
+    let reason = reply.refused.as_ref().expect("a reason").as_str();
+    assert!(reason.contains(target) && reply.object_seq == 0, "{reply:?}");
 }
 
 /// Tells a story with a stranger in it, and checks that there is a warning with each of these texts.
@@ -182,7 +193,7 @@ fn the_mgs_is_changed_by_its_servers_and_its_own_node_only() {
             reg("nacre-MDT0001", own, vec![here]),
             reg("nacre-MDT0001", own, vec![Nid::sim(MDS_NODE), here]),
         ] {
-            assert_refused(call::<TargetRegReply>(&mgs, Opcode::MgsTargetReg, &attempt).await);
+            assert_not_registered(call(&mgs, Opcode::MgsTargetReg, &attempt).await, &attempt.target);
         }
         c.rt().sleep(secs(2)).await;
         let param =
@@ -196,6 +207,68 @@ fn the_mgs_is_changed_by_its_servers_and_its_own_node_only() {
         let config: Config = call(&mgs, Opcode::MgsConfigRead, &asked).await.unwrap();
         assert_eq!(config, stranger.config);
         user(&c, 0).file(ROOT, "f", b"x").await;
+        stranger
+    });
+}
+
+/// Anybody may register a new OST. Its node was then taken for a server of the file system: it could register an MDT,
+/// which every OST obeys, or connect under the UUID of the MDT, if it had registered the OST under that UUID.
+#[test]
+fn an_ost_of_a_stranger_does_not_make_it_an_mdt() {
+    let warnings = ["66000@sim asks to be nacre-MDT0001", "refused 66000@sim, which connects as nacre-MDT0000"];
+    hostile(&warnings, |c, stranger| async move {
+        let mgs = stranger.import(MGS_NODE, "MGS");
+        let (mdt, nids) = (stranger.uuid("nacre-MDT0000"), vec![Nid::sim(STRANGER)]);
+        let reg = |target: &str, uuid| TargetReg {
+            target: target.into(),
+            uuid,
+            nids: nids.clone(),
+            instance: 1,
+            host: "h".into(),
+        };
+        let ost = reg("nacre-OST00ff", mdt);
+        let reply: TargetRegReply = call(&mgs, Opcode::MgsTargetReg, &ost).await.unwrap();
+        assert_eq!(reply.refused, None, "an OST may come from anywhere");
+        c.rt().sleep(secs(5)).await;
+        let further = reg("nacre-MDT0001", Uuid([9; 16]));
+        assert_not_registered(call(&mgs, Opcode::MgsTargetReg, &further).await, &further.target);
+        let as_mdt = stranger.import_as(OSS_NODE, "nacre-OST0000", mdt, "nacre-MDT0000", 0);
+        let orphans = Create { count: 0, delete_orphans_after: None };
+        assert_refused(call::<CreateReply>(&as_mdt, Opcode::OstCreate, &orphans).await);
+        stranger
+    });
+}
+
+/// A client that replays a lock chooses its id, and no limit of locks applies. That was possible at any time: locks without
+/// number, under ids that made the server's index of them so deep that its recursion overflowed the stack.
+#[test]
+fn a_lock_is_restored_in_a_recovery_only() {
+    hostile(&[], |c, stranger| async move {
+        let u = user(&c, 0);
+        let fid = u.file(ROOT, "f", b"content").await;
+        let object = layout_of(&u, fid).await.components[0].stripes[0].object;
+        let ost = stranger.import(OSS_NODE, "nacre-OST0000");
+        let lock = Enqueue {
+            kind: LockKind::Extent,
+            resource: object,
+            mode: LockMode::Pr,
+            end: 9,
+            flags: enqueue_flags::NO_EXPANSION,
+            ..Enqueue::default()
+        };
+        let held: EnqueueReply = call(&ost, Opcode::LdlmEnqueue, &lock).await.unwrap();
+        let replay = async |handle| {
+            let body = Enqueue { handle, flags: lock.flags | enqueue_flags::REPLAY, ..lock.clone() };
+            let options = CallOptions { deadline: Some(secs(60)), recovery: true, ..CallOptions::default() };
+            let reply = ost.call::<EnqueueReply>(Opcode::LdlmEnqueue, &body, options).await;
+            reply.map(|reply| reply.body.handle)
+        };
+        for handle in 1..10 {
+            assert_eq!(replay(handle).await, Err(RpcError::Status(Errno::ESTALE)));
+        }
+        assert_eq!(replay(held.handle).await, Ok(held.handle), "a client may repeat the replay of a lock that it has");
+        call::<()>(&ost, Opcode::LdlmCancel, &Cancel { handles: vec![held.handle] }).await.unwrap();
+        assert_eq!(replay(held.handle).await, Err(RpcError::Status(Errno::ESTALE)));
         stranger
     });
 }
@@ -289,7 +362,7 @@ fn every_parameter_that_can_be_set_is_declared_with_its_range() {
             let params = all.iter().find(|params| name(params).is_some());
             let params = params.unwrap_or_else(|| panic!("nothing has the parameter {:?}.*.{}", d.layers, d.name));
             let (name, _) = name(&params).unwrap();
-            let shown = params.get(&name).unwrap().remove(0).1;
+            let shown = params.value(&name).unwrap();
             let (good, bad) = match d.kind {
                 Kind::Number { least, most, step } => {
                     (vec![least.to_string(), most.to_string()], vec![(most + step).to_string(), "x".to_owned()])
@@ -308,14 +381,16 @@ fn every_parameter_that_can_be_set_is_declared_with_its_range() {
             for value in bad {
                 assert!(params.set(&name, &value).is_err(), "{name} takes {value}, which is not declared");
             }
-            let before = shown.lines().next().unwrap_or_default().trim_start_matches("max_cached_mb: ");
+            // `max_cached_mb` shows more than what is set.
+            let before = shown.field("max_cached_mb").unwrap_or(&shown).to_string();
             assert!(d.default.is_empty() || before == d.default, "{name} is {before}, not {} as declared", d.default);
-            let _ = params.set(&name, before);
+            let _ = params.set(&name, &before);
         }
     });
 }
 
-/// Settings that the MGS keeps reach servers and clients, even those that start later; undeclared ones are refused.
+/// Settings that the MGS keeps reach servers and clients, also those that start later, and survive a restart of every part
+/// and of the whole cluster. What is unknown, of another type or out of range is refused with a sentence, and changes nothing.
 #[test]
 fn a_kept_setting_is_everywhere_and_stays() {
     story(1, 1, |c| async move {
@@ -326,23 +401,50 @@ fn a_kept_setting_is_everywhere_and_stays() {
             async move { nacre_mgc::keep_param(mgs.rpc(), &param).await }
         };
         keep("obdfilter.*.degraded", Some("1")).await.unwrap();
+        keep("lod.*.stripesize", Some("131072")).await.unwrap();
         keep("osc.*.max_dirty_mb", Some("77")).await.unwrap();
-        let refused = keep("fail_loc", Some("rpc.request.drop:crash")).await.unwrap_err();
-        assert!(refused.contains("no parameter that can be kept"), "{refused}");
-        let refused = keep("osc.*.max_dirty_mb", Some("4096")).await.unwrap_err();
-        assert_eq!(refused, "osc.*.max_dirty_mb must be a number from 1 to 2047, not \"4096\"");
-        c.rt().sleep(secs(5)).await;
+        let range = "must be a number from 1 to 2047, not";
+        for (name, value, why) in [
+            ("fail_loc", Some("rpc.request.drop:crash"), "\"fail_loc\" is no parameter that can be kept".to_owned()),
+            ("osc.*.no_such_thing", Some("1"), "\"osc.*.no_such_thing\" is no parameter that can be kept".to_owned()),
+            ("osc.*.max_dirty_mb", Some("4096"), format!("osc.*.max_dirty_mb {range} \"4096\"")),
+            ("osc.*.max_dirty_mb", Some("many"), format!("osc.*.max_dirty_mb {range} \"many\"")),
+            ("obdfilter.*.degraded", Some("yes"), "obdfilter.*.degraded must be ".to_owned()),
+            ("obdfilter.*.sync_journal", None, "obdfilter.*.sync_journal is not set".to_owned()),
+        ] {
+            let refused = keep(name, value).await.expect_err(name);
+            assert!(refused.starts_with(&why), "{name}: {refused:?} does not begin with {why:?}");
+        }
         let shown = |c: &Cluster| {
-            let client = c.client_node(0).params().get("osc.*-osc-ffff*.max_dirty_mb").unwrap();
-            (c.param(Server::Oss(0), "obdfilter.*.degraded")[0].1.clone(), client[0].1.clone())
+            // One line for each mount of the node.
+            let mounts = c.client_node(0).params().get("osc.*-osc-ffff*.max_dirty_mb").unwrap();
+            let of_servers = [(Server::Mds, "lod.*.stripesize"), (Server::Oss(0), "obdfilter.*.degraded")]
+                .map(|(server, name)| c.param(server, name)[0].1.clone());
+            (of_servers, mounts.into_iter().map(|(_, value)| value).collect::<Vec<_>>())
         };
-        assert_eq!(shown(&c), ("1".into(), "77".into()));
+        let kept = |mounts| (["131072".to_owned(), "1".to_owned()], vec!["77".to_owned(); mounts]);
+        c.rt().sleep(secs(5)).await;
+        assert_eq!(shown(&c), kept(1));
+        let all = [Server::Mgs, Server::Mds, Server::Oss(0)];
+        for servers in [&all[..1], &all[1..2], &all[2..], &all] {
+            servers.iter().for_each(|server| c.crash(*server, Crash::PowerCut));
+            for server in servers {
+                c.restart(*server).await.unwrap();
+            }
+            c.rt().sleep(secs(60)).await;
+            let beside = c.mount_beside(0).await.unwrap();
+            c.rt().sleep(secs(5)).await;
+            assert_eq!(shown(&c), kept(2), "after a restart of {servers:?}");
+            beside.unmount().await;
+        }
+
+        let mgs = c.server_node(Server::Mgs).unwrap();
+        let forgotten = SetParam { fsname: String::new(), name: "obdfilter.*.degraded".into(), value: None };
+        nacre_mgc::keep_param(mgs.rpc(), &forgotten).await.unwrap();
         c.crash(Server::Oss(0), Crash::Process);
         c.restart(Server::Oss(0)).await.unwrap();
         c.rt().sleep(secs(5)).await;
-        assert_eq!(shown(&c), ("1".into(), "77".into()));
-        keep("obdfilter.*.degraded", None).await.unwrap();
-        c.set_param(Server::Oss(0), "obdfilter.*.degraded", "0");
+        assert_eq!(c.param(Server::Oss(0), "obdfilter.*.degraded")[0].1, "0", "the default");
     });
 }
 

@@ -2,6 +2,7 @@
 //! file system works afterwards, and undamaged files are as they were.
 
 use super::*;
+use nacre_base::param::value::Value;
 use nacre_base::{OstIndex, Prng};
 use nacre_fsck::{Finding, Kind, Options, Outcome, Targets};
 use nacre_mdt::record::{Dirent, Inode, LastUsed};
@@ -564,16 +565,15 @@ fn random_damage_is_mended_in_one_run() {
     (0..200).for_each(random_damage);
 }
 
-/// The status line of a part of a running check.
+/// The state of a part of a running check.
 fn state(c: &Cluster, name: &str) -> String {
-    let shown = c.param(Server::Mds, &format!("mdd.*.{name}")).pop().unwrap().1;
-    shown.lines().find_map(|l| l.strip_prefix("status: ")).unwrap().to_owned()
+    let (_, shown) = c.values(Server::Mds, &format!("mdd.*.{name}")).pop().unwrap();
+    shown.field("status").and_then(Value::text).unwrap().to_owned()
 }
 
-fn counted(c: &Cluster, name: &str, field: &str) -> u64 {
-    let shown = c.param(Server::Mds, &format!("mdd.*.{name}")).pop().unwrap().1;
-    let value = shown.lines().find_map(|l| l.strip_prefix(field)?.strip_prefix(": ")).unwrap();
-    value.parse().unwrap()
+fn counted(c: &Cluster, name: &str, field: &str) -> i128 {
+    let (_, shown) = c.values(Server::Mds, &format!("mdd.*.{name}")).pop().unwrap();
+    shown.field(field).and_then(Value::number).unwrap()
 }
 
 async fn lfsck(c: &Cluster, words: &str) {
@@ -608,8 +608,8 @@ fn a_running_file_system_is_checked_and_mended() {
         lfsck(&c, "orphan create").await;
         assert_eq!(counted(&c, "lfsck_namespace", "updated_phase1"), 0);
         assert_eq!(u.stat(tree.small).await.unwrap().nlink, 1);
-        let param = c.param(Server::Oss(0), "obdfilter.*.lfsck_layout").pop().unwrap().1;
-        assert!(param.contains("status: completed"), "{param}");
+        let (_, of_ost) = c.values(Server::Oss(0), "obdfilter.*.lfsck_layout").pop().unwrap();
+        assert_eq!(of_ost.field("status").and_then(Value::text), Some("completed"), "{of_ost}");
     });
 }
 
@@ -651,12 +651,9 @@ fn a_check_finds_nothing_while_clients_work() {
                 while !ended.load(std::sync::atomic::Ordering::Relaxed) {
                     lfsck(&checks, "orphan create").await;
                     assert_eq!(state(&checks, "lfsck_layout"), "completed", "seed {seed}");
-                    let query = checks.param(Server::Mds, "mdd.*.lfsck_control").pop().unwrap().1;
-                    let finds_nothing = |line: &str| query.lines().any(|l| l == line);
-                    assert!(
-                        finds_nothing("layout_repaired: 0") && finds_nothing("namespace_repaired: 0"),
-                        "seed {seed}: {query}"
-                    );
+                    for repaired in ["layout_repaired", "namespace_repaired"] {
+                        assert_eq!(counted(&checks, "lfsck_control", repaired), 0, "seed {seed}: {repaired}");
+                    }
                     checks.rt().sleep(Duration::from_millis(20)).await;
                 }
             });

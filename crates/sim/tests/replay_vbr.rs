@@ -120,11 +120,9 @@ impl Scene {
     }
 }
 
-/// A line of `recovery_status`; empty if there is none.
-fn status(c: &Cluster, server: Server, line: &str) -> String {
-    let (_, status) = c.param(server, "*.*.recovery_status").pop().expect("the server has a target");
-    let value = status.lines().find_map(|l| l.strip_prefix(line)?.strip_prefix(": ").map(str::to_owned));
-    value.unwrap_or_default()
+/// A field of `recovery_status`; empty if there is none.
+fn status(c: &Cluster, server: Server, field: &str) -> String {
+    c.recovery_status(server, field)
 }
 
 /// Tells a story with three clients, one of which will be missing.

@@ -2,7 +2,6 @@
 
 use nacre_base::{Errno, Uuid};
 use nacre_osd::OsdError;
-use nacre_ptlrpc::RpcError;
 
 /// An error while a target starts or stops.
 #[derive(Debug, thiserror::Error)]
@@ -21,9 +20,9 @@ pub enum TargetError {
     /// A record cannot be read.
     #[error("a record in table {0} is damaged")]
     Corrupt(&'static str),
-    /// The management server refused the target.
-    #[error("registration with the MGS: {0}; the log of the MGS says why")]
-    Register(RpcError),
+    /// The management server did not register the target, for this reason.
+    #[error("not registered by the MGS: {0}")]
+    Register(String),
     /// An operation of the start failed.
     #[error("start: {0}")]
     Start(#[from] Errno),

@@ -66,7 +66,15 @@ impl LockService {
         }
         let resource = enqueue.resource;
         let client = client_of(&request.export);
+        let restores = enqueue.kind == LockKind::Extent && enqueue.flags & enqueue_flags::REPLAY != 0;
         let outcome = self.shared.with(|state, now, effects| {
+            // A client chooses the id of a lock that it replays, and no limit applies. So once the recovery is over, a
+            // replay is accepted only of a lock that was restored before: the client did not hear so, and repeats its
+            // recovery. The client drops any other lock, and asks for a new one when it needs it.
+            let id = LockId(enqueue.handle);
+            if restores && !self.shared.target.is_recovering() && !state.namespace.holds_extent(client, id) {
+                return Enqueueing::Answered(Err(Errno::ESTALE));
+            }
             state.remember(&request.export);
             state.enqueue(Request { client, xid: request.header.xid, part: 0, enqueue }, now, effects)
         });
@@ -137,6 +145,7 @@ impl LockService {
         ranges: &RangeSet,
     ) -> Result<(), Errno> {
         let now = self.shared.target.rt().now();
+        let _in_hand = self.shared.target.in_hand("the lock table");
         let namespace = &mut self.shared.state.lock().namespace;
         let covers = namespace.covers(client_of(export), LockId(handle), resource, is_write, ranges, now);
         if covers { Ok(()) } else { Err(Errno::ESTALE) }
@@ -288,6 +297,7 @@ async fn keep_up(shared: Weak<Shared>) {
         let Some(this) = shared.upgrade() else { return };
         let rt = this.target.rt();
         let (expired, next) = {
+            let _in_hand = this.target.in_hand("the lock table");
             let state = &mut *this.state.lock();
             let expired = state.namespace.expired(rt.now());
             state.namespace.recompute_pool(rt.now());

@@ -72,6 +72,66 @@ const PHASE_STEPS: Steps<Phase, Event> = Steps(&[
     (Phase::Locks, Event::Over, Phase::Complete),
 ]);
 
+/// Stage of a client in a recovery, in the order in which a client goes through them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+enum Stage {
+    /// The client has not come back.
+    #[default]
+    Missing,
+    /// The client is back and replays its requests.
+    Replaying,
+    /// The client has replayed all requests, and replays its locks.
+    Locks,
+    /// The client has replayed everything.
+    Done,
+    /// The client is not waited for any longer.
+    Gone,
+}
+
+/// Event that changes the stage of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ClientEvent {
+    /// The client connects, perhaps again.
+    Connect,
+    /// A replay of the client is accepted.
+    Replay,
+    /// The client has no further request to replay.
+    RequestsDone,
+    /// The client has no further lock to replay.
+    LocksDone,
+    /// The client disconnects.
+    Leave,
+    /// The client is known to be dead.
+    Die,
+    /// The client's time has run out, or the administrator ends the recovery.
+    Evict,
+}
+
+/// All steps of a client. A client that has come back does not lose its stage with its connection, and a client that
+/// has replayed everything is never evicted.
+const CLIENT_STEPS: Steps<Stage, ClientEvent> = Steps(&[
+    (Stage::Missing, ClientEvent::Connect, Stage::Replaying),
+    (Stage::Missing, ClientEvent::Leave, Stage::Gone),
+    (Stage::Missing, ClientEvent::Die, Stage::Gone),
+    (Stage::Missing, ClientEvent::Evict, Stage::Gone),
+    (Stage::Replaying, ClientEvent::Connect, Stage::Replaying),
+    (Stage::Replaying, ClientEvent::Replay, Stage::Replaying),
+    (Stage::Replaying, ClientEvent::RequestsDone, Stage::Locks),
+    // A client may report both at once.
+    (Stage::Replaying, ClientEvent::LocksDone, Stage::Done),
+    (Stage::Replaying, ClientEvent::Leave, Stage::Gone),
+    (Stage::Replaying, ClientEvent::Evict, Stage::Gone),
+    (Stage::Locks, ClientEvent::Connect, Stage::Locks),
+    (Stage::Locks, ClientEvent::RequestsDone, Stage::Locks),
+    (Stage::Locks, ClientEvent::LocksDone, Stage::Done),
+    (Stage::Locks, ClientEvent::Leave, Stage::Gone),
+    (Stage::Locks, ClientEvent::Evict, Stage::Gone),
+    (Stage::Done, ClientEvent::Connect, Stage::Done),
+    (Stage::Done, ClientEvent::RequestsDone, Stage::Done),
+    (Stage::Done, ClientEvent::LocksDone, Stage::Done),
+    (Stage::Done, ClientEvent::Leave, Stage::Gone),
+]);
+
 /// Names a replay that waits for its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket {
@@ -161,18 +221,32 @@ pub struct Status {
 
 #[derive(Debug, Default)]
 struct Client {
-    is_back: bool,
+    stage: Stage,
     /// Replays that wait, each with the transno of the client's replay before it.
     waiting: BTreeMap<u64, u64>,
     /// Transno of the client's last executed replay; 0 at the beginning.
     last: u64,
     /// The last replays that failed; the client may not have received their replies.
     failed: BTreeMap<u64, Errno>,
-    requests_done: bool,
-    locks_done: bool,
 }
 
 impl Client {
+    fn step(&mut self, event: ClientEvent) {
+        self.stage = CLIENT_STEPS.next(self.stage, event);
+    }
+
+    fn is_back(&self) -> bool {
+        self.stage >= Stage::Replaying
+    }
+
+    fn requests_done(&self) -> bool {
+        self.stage >= Stage::Locks
+    }
+
+    fn locks_done(&self) -> bool {
+        self.stage >= Stage::Done
+    }
+
     /// The client's next replay, if it has arrived; a later one that overtook it does not count.
     fn next(&self) -> Option<u64> {
         let (transno, previous) = self.waiting.first_key_value()?;
@@ -212,9 +286,9 @@ impl Recovery {
     pub fn status(&self) -> Status {
         let count = |which: fn(&Client) -> bool| self.clients.values().filter(|c| which(c)).count();
         let counts = Counts {
-            connected: count(|c| c.is_back),
-            requests_done: count(|c| c.requests_done),
-            completed: count(|c| c.locks_done),
+            connected: count(Client::is_back),
+            requests_done: count(Client::requests_done),
+            completed: count(Client::locks_done),
             waiting: self.clients.values().map(|c| c.waiting.len()).sum(),
             ..self.counts
         };
@@ -261,7 +335,7 @@ impl Recovery {
         let Some(c) = self.clients.get_mut(&client).filter(|_| self.phase != Phase::Complete) else {
             return Effects::default();
         };
-        c.is_back = true;
+        c.step(ClientEvent::Connect);
         self.began.get_or_insert(now);
         self.progress(now);
         self.advance(now)
@@ -282,9 +356,10 @@ impl Recovery {
     pub fn handle_replay(&mut self, client: Uuid, transno: u64, previous: u64, now: Time) -> (bool, Effects) {
         // The target must not go on from a number that a client made up.
         let replaying = self.phase <= Phase::Replay && transno <= self.highest;
-        let Some(c) = self.clients.get_mut(&client).filter(|c| replaying && c.is_back && !c.requests_done) else {
+        let Some(c) = self.clients.get_mut(&client).filter(|c| replaying && c.is_back() && !c.requests_done()) else {
             return (false, Effects::default());
         };
+        c.step(ClientEvent::Replay);
         c.waiting.insert(transno, previous);
         self.progress(now);
         (true, self.advance(now))
@@ -345,8 +420,8 @@ impl Recovery {
 
     /// The client has no further request to replay.
     pub fn handle_requests_done(&mut self, client: Uuid, now: Time) -> Effects {
-        if let Some(c) = self.clients.get_mut(&client).filter(|c| c.is_back) {
-            c.requests_done = true;
+        if let Some(c) = self.clients.get_mut(&client).filter(|c| c.is_back()) {
+            c.step(ClientEvent::RequestsDone);
             self.progress(now);
         }
         self.advance(now)
@@ -354,8 +429,8 @@ impl Recovery {
 
     /// The client has no further lock to replay.
     pub fn handle_locks_done(&mut self, client: Uuid, now: Time) -> Effects {
-        if let Some(c) = self.clients.get_mut(&client).filter(|c| c.is_back) {
-            (c.requests_done, c.locks_done) = (true, true);
+        if let Some(c) = self.clients.get_mut(&client).filter(|c| c.is_back()) {
+            c.step(ClientEvent::LocksDone);
             self.progress(now);
         }
         self.advance(now)
@@ -363,19 +438,19 @@ impl Recovery {
 
     /// The client disconnects: it is not waited for any longer, and changes that it has not replayed are lost.
     pub fn handle_disconnect(&mut self, client: Uuid, now: Time) -> Effects {
-        let gone = self.clients.remove(&client);
-        self.left += usize::from(gone.is_some());
-        self.by_version |= self.phase < Phase::Locks && gone.is_some_and(|c| !c.requests_done);
+        let stage = self.remove(client, ClientEvent::Leave);
+        self.left += usize::from(stage.is_some());
+        self.by_version |= self.phase < Phase::Locks && stage.is_some_and(|stage| stage < Stage::Locks);
         self.advance(now)
     }
 
     /// The client is known to be dead: it is not waited for any longer, and changes that it has not replayed are lost.
     /// Nothing happens if it is not waited for, or has come back.
     pub fn handle_dead(&mut self, client: Uuid, now: Time) -> Effects {
-        if self.phase == Phase::Complete || self.clients.get(&client).is_none_or(|c| c.is_back) {
+        if self.phase == Phase::Complete || self.clients.get(&client).is_none_or(Client::is_back) {
             return Effects::default();
         }
-        self.clients.remove(&client);
+        self.remove(client, ClientEvent::Die);
         self.counts.evicted += 1;
         self.by_version = true;
         let mut effects = self.advance(now);
@@ -389,7 +464,7 @@ impl Recovery {
 
     /// Clients that have not replayed all their requests and locks.
     pub fn missing(&self) -> Vec<Uuid> {
-        let mut missing: Vec<Uuid> = self.clients.iter().filter(|(_, c)| !c.locks_done).map(|(u, _)| *u).collect();
+        let mut missing: Vec<Uuid> = self.clients.iter().filter(|(_, c)| !c.locks_done()).map(|(u, _)| *u).collect();
         missing.sort_unstable();
         missing
     }
@@ -401,7 +476,7 @@ impl Recovery {
         if self.phase == Phase::Complete {
             return Effects::default();
         }
-        let mut effects = self.evict(|c| !c.locks_done);
+        let mut effects = self.evict(|c| !c.locks_done());
         self.finish(now, &mut effects);
         effects
     }
@@ -424,9 +499,9 @@ impl Recovery {
         // Clients that hold up all others: those that are not back, and those that are back and silent. A client whose
         // replay runs is not silent.
         let holds_up = |c: &Client| match phase {
-            _ if out_of_time => !c.locks_done,
-            Phase::Waiting | Phase::Replay => !c.is_back || !(c.requests_done || c.next().is_some()),
-            Phase::Locks => !c.locks_done,
+            _ if out_of_time => !c.locks_done(),
+            Phase::Waiting | Phase::Replay => !c.is_back() || !(c.requests_done() || c.next().is_some()),
+            Phase::Locks => !c.locks_done(),
             Phase::Complete => false,
         };
         let mut effects = self.evict(holds_up);
@@ -441,11 +516,20 @@ impl Recovery {
         let mut evict: Vec<Uuid> = self.clients.iter().filter(|(_, c)| which(c)).map(|(u, _)| *u).collect();
         evict.sort_unstable();
         for client in &evict {
-            self.clients.remove(client);
+            self.remove(*client, ClientEvent::Evict);
         }
         self.counts.evicted += evict.len();
         self.by_version |= !evict.is_empty();
         Effects { evict, ..Effects::default() }
+    }
+
+    /// Removes a client because of `event`. Returns its stage before; none if the client is not waited for.
+    fn remove(&mut self, client: Uuid, event: ClientEvent) -> Option<Stage> {
+        let mut gone = self.clients.remove(&client)?;
+        let before = gone.stage;
+        gone.step(event);
+        assert_eq!(gone.stage, Stage::Gone, "{client} was removed upon {event:?}");
+        Some(before)
     }
 
     /// There was progress: the soft time limit starts again.
@@ -458,8 +542,13 @@ impl Recovery {
 
     fn enter(&mut self, event: Event) {
         self.phase = PHASE_STEPS.next(self.phase, event);
-        assert!(self.clients.values().all(|c| c.is_back || !c.requests_done), "a client that is not here has replayed");
-        assert!(self.clients.values().all(|c| c.requests_done || !c.locks_done), "locks were replayed before requests");
+        let least = match self.phase {
+            Phase::Waiting | Phase::Replay => Stage::Missing,
+            Phase::Locks => Stage::Locks,
+            Phase::Complete => Stage::Done,
+        };
+        let behind = self.clients.iter().find(|(_, c)| c.stage < least || c.stage == Stage::Gone);
+        assert!(behind.is_none(), "the recovery comes to {:?}, and a client is behind: {behind:?}", self.phase);
     }
 
     /// Moves the recovery on as far as possible.
@@ -470,19 +559,19 @@ impl Recovery {
         if self.phase == Phase::Replay && self.running.is_none() {
             effects.run = self.next_turn();
             self.running = effects.run;
-            if self.running.is_none() && self.clients.values().all(|c| c.requests_done) {
+            if self.running.is_none() && self.clients.values().all(Client::requests_done) {
                 self.enter(Event::RequestsDone);
                 effects.phase_changed = true;
             }
         }
-        if self.phase == Phase::Locks && self.clients.values().all(|c| c.locks_done) {
+        if self.phase == Phase::Locks && self.clients.values().all(Client::locks_done) {
             self.finish(now, &mut effects);
         }
         effects
     }
 
     fn finish(&mut self, now: Time, effects: &mut Effects) {
-        assert!(self.clients.values().all(|c| c.locks_done), "it is over, and clients have not brought back all");
+        assert!(self.clients.values().all(Client::locks_done), "it is over, and clients have not brought back all");
         self.enter(Event::Over);
         self.ended = Some(now);
         effects.phase_changed = true;
@@ -500,7 +589,7 @@ impl Recovery {
                         lowest = Some(ticket);
                     }
                 }
-                None => all_shown &= c.requests_done,
+                None => all_shown &= c.requests_done(),
             }
         }
         lowest.filter(|l| all_shown || l.transno <= self.last + 1)
@@ -529,8 +618,57 @@ mod tests {
     }
 
     #[test]
-    fn the_phases_follow_their_table() {
+    fn phases_and_clients_follow_their_tables() {
         PHASE_STEPS.assert_sound();
+        CLIENT_STEPS.assert_sound();
+        assert!(CLIENT_STEPS.0.iter().all(|(from, _, to)| from <= to && *from != Stage::Gone), "no client falls back");
+    }
+
+    #[test]
+    #[should_panic(expected = "Evict in state Done")]
+    fn evicting_a_client_that_has_replayed_everything_is_a_defect() {
+        let mut r = recovery(2);
+        r.handle_connect(client(1), at(0));
+        r.handle_locks_done(client(1), at(0));
+        r.evict(|_| true);
+    }
+
+    #[test]
+    #[should_panic(expected = "Die in state Replaying")]
+    fn a_client_that_is_back_is_not_dead() {
+        let mut r = recovery(1);
+        r.handle_connect(client(1), at(0));
+        r.remove(client(1), ClientEvent::Die);
+    }
+
+    #[test]
+    #[should_panic(expected = "the recovery comes to Locks, and a client is behind")]
+    fn locks_come_after_the_requests_of_all_clients() {
+        let mut r = recovery(1);
+        r.handle_connect(client(1), at(0));
+        r.enter(Event::RequestsDone);
+    }
+
+    /// Clients send these in any order and as often as they like.
+    #[test]
+    fn no_order_of_reports_is_a_defect() {
+        for seed in 0..200 {
+            let mut prng = Prng::new(seed);
+            let mut r = recovery(3);
+            for _ in 0..30 {
+                let who = client(prng.range(1, 5) as u8);
+                match prng.below(6) {
+                    0 | 1 => drop(r.handle_connect(who, at(1))),
+                    2 => drop(r.handle_replay(who, prng.range(90, 120), prng.below(120), at(1))),
+                    3 => drop(r.handle_requests_done(who, at(1))),
+                    4 => drop(r.handle_locks_done(who, at(1))),
+                    _ if prng.one_in(4) => drop(r.handle_disconnect(who, at(1))),
+                    _ => drop(r.handle_dead(who, at(1))),
+                }
+            }
+            r.handle_time(at(10_000));
+            r.abort(at(10_000));
+        }
     }
 
     /// The target once went on from such a number, and had no numbers left.

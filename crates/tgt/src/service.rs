@@ -12,6 +12,7 @@ use nacre_ptlrpc::{
 };
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
+use nacre_wire::mgs::TargetEntry;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -155,19 +156,21 @@ fn uuids_by_nid(exports: &Exports) -> Vec<(String, String)> {
     by_nid.into_iter().map(|(nid, uuids)| (nid.to_string(), uuids.join("\n"))).collect()
 }
 
-/// Checks a connecting peer: one that says that it is an MDT, or has the UUID of a server's storage, must come from a
-/// NID that the MGS lists for this server.
+/// Checks a connecting peer: one that says that it is an MDT, or has the UUID of an MDT's storage, must come from a NID
+/// that the MGS lists for this MDT. The UUIDs of OSTs decide nothing: OSTs do not connect to other targets, and anybody
+/// may register a new OST, under the UUID of an MDT or of a client if the peer likes.
 pub async fn admit_listed(
     target: &Target,
     servers: &Servers,
     who: Identity,
     request: &ConnectRequest,
 ) -> Result<Standing, Errno> {
-    let is_named = servers.known(|listed| listed.iter().any(|entry| entry.uuid == request.client));
+    let is_client = |entry: &TargetEntry| entry.uuid == request.client && Roles::MDT.includes(Roles::of_entry(entry));
+    let is_named = servers.known(|listed| listed.iter().any(is_client));
     let listed = if request.data.flags & connect_flags::MDS != 0 {
         servers.has_role(who, Roles::MDT).await
     } else if is_named {
-        servers.is_server(who, |entry| entry.uuid == request.client).await
+        servers.is_server(who, is_client).await
     } else {
         return Ok(Standing::Claimed);
     };

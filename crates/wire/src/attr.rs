@@ -55,6 +55,7 @@ pub mod file_flags {
 }
 
 message! {
+    MESSAGES;
     /// Attributes as `stat` shows them. For a regular file with objects, size, blocks and mtime of the MDT are only
     /// hints: the truth is at the OSTs.
     pub struct Attr {

@@ -269,9 +269,32 @@ impl Field for Nid {
     }
 }
 
-/// Declares messages: structs whose fields cross the wire in the order written.
+/// A message's decoder, for tests that feed bytes to all of them.
+#[derive(Debug, Clone, Copy)]
+pub struct Decoder {
+    /// Path of the message's type.
+    pub name: &'static str,
+    /// [`round_trip`] of the message.
+    pub round_trip: fn(&Bytes) -> Result<(), WireError>,
+}
+
+/// Decodes a message, which must encode to the bytes that it was decoded from. Panics if it does not, so this is for tests.
+pub fn round_trip<M: Field + std::fmt::Debug>(bytes: &Bytes) -> Result<(), WireError> {
+    let message = decode::<M>(bytes)?;
+    let again = encode(&message);
+    assert_eq!(again[..], bytes[..again.len()], "{message:?}");
+    Ok(())
+}
+
+/// Declares messages: structs whose fields cross the wire in the order written. The first word names the list of their
+/// decoders, which `lib.rs: DECODERS` must contain.
 macro_rules! message {
-    ($($(#[$meta:meta])* pub struct $name:ident { $($(#[$fmeta:meta])* pub $field:ident: $t:ty,)* })*) => {$(
+    ($list:ident; $($(#[$meta:meta])* pub struct $name:ident { $($(#[$fmeta:meta])* pub $field:ident: $t:ty,)* })*) => {
+        pub(crate) const $list: &[$crate::codec::Decoder] = &[$($crate::codec::Decoder {
+            name: concat!(module_path!(), "::", stringify!($name)),
+            round_trip: $crate::codec::round_trip::<$name>,
+        },)*];
+        $(
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq, Eq, Default)]
         pub struct $name { $($(#[$fmeta])* pub $field: $t,)* }
@@ -287,7 +310,8 @@ macro_rules! message {
                 Ok($name { $($field: $crate::codec::Field::take(from)?,)* })
             }
         }
-    )*};
+        )*
+    };
 }
 
 /// Declares enums that cross the wire as one number.

@@ -32,6 +32,7 @@ pub mod connect_flags {
 }
 
 message! {
+    MESSAGES;
     /// What is negotiated.
     pub struct ConnectData {
         /// Bits of [`connect_flags`].

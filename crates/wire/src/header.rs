@@ -61,6 +61,7 @@ pub mod flags {
 }
 
 message! {
+    HEADERS;
     /// The fields of the header after magic, version and kind.
     pub struct RpcHeader {
         /// Which lane it travels on ([`Lane`] as a number).
@@ -157,6 +158,7 @@ impl Field for Versions {
 }
 
 message! {
+    REPLAYED;
     /// Body of a replayed request ([`flags::REPLAY`] with a transno).
     pub struct Replayed {
         /// The body as it was sent first.

@@ -39,6 +39,7 @@ pub mod component_flags {
 }
 
 message! {
+    MESSAGES;
     /// One object of a striped file.
     pub struct Stripe {
         /// Which OST.

@@ -91,6 +91,7 @@ pub mod inode_bits {
 pub const RANGES_MAX: usize = 1024;
 
 message! {
+    MESSAGES;
     /// LDLM_ENQUEUE. The reply comes when the lock is granted; early replies keep the request alive.
     pub struct Enqueue {
         /// Kind.

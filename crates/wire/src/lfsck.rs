@@ -29,6 +29,7 @@ wire_enum! {
 }
 
 message! {
+    MESSAGES;
     /// LFSCK_QUERY: asks for certain objects, or, without `fids`, for those after `after` in the order of FIDs.
     pub struct ObjectQuery {
         /// These.

@@ -24,5 +24,21 @@ pub use codec::{Field, Reader, WireError, decode, encode};
 pub use header::{Lane, RpcHeader, RpcKind};
 pub use opcode::Opcode;
 
+/// Decoders of all messages, block by block.
+pub const DECODERS: &[&[codec::Decoder]] = &[
+    attr::MESSAGES,
+    connect::MESSAGES,
+    header::HEADERS,
+    header::REPLAYED,
+    layout::MESSAGES,
+    ldlm::MESSAGES,
+    lfsck::MESSAGES,
+    mds::MESSAGES,
+    mds::CHANGES,
+    mds::CHANGE_REPLIES,
+    mgs::MESSAGES,
+    ost::MESSAGES,
+];
+
 #[cfg(test)]
 mod golden;

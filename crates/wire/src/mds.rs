@@ -57,6 +57,7 @@ pub mod open_flags {
 }
 
 message! {
+    MESSAGES;
     /// MDS_GETATTR: attributes by FID.
     pub struct Getattr {
         /// Who asks.
@@ -244,6 +245,7 @@ message! {
 }
 
 message! {
+    CHANGES;
     /// Changes attributes. A size is for permission, set-id bits and times here; the client then punches the objects.
     pub struct ReintSetattr {
         /// Which file.
@@ -335,6 +337,7 @@ message! {
 }
 
 message! {
+    CHANGE_REPLIES;
     /// Reply to a rename. Both are none if the two names were of one inode, and nothing happened.
     pub struct RenameReply {
         /// What was renamed, as it is now.

@@ -1,8 +1,51 @@
 //! Messages of the management service: registration, configuration, FID sequences.
 
+use crate::codec::{Field, Reader, WireError};
+use bytes::BytesMut;
 use nacre_base::{Nid, Uuid};
 
+/// A reason that is told to a person: a text of at most [`Reason::MAX`] bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason(String);
+
+impl Reason {
+    /// Most bytes of a reason: some sentences with a few NIDs in them.
+    pub const MAX: usize = 1024;
+
+    /// A reason with this text, cut at [`Reason::MAX`] bytes.
+    pub fn new(mut text: String) -> Reason {
+        text.truncate(text.floor_char_boundary(Reason::MAX));
+        Reason(text)
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Field for Reason {
+    const MIN_SIZE: usize = String::MIN_SIZE;
+    fn put(&self, out: &mut BytesMut) {
+        self.0.put(out);
+    }
+    fn take(from: &mut Reader) -> Result<Reason, WireError> {
+        let text = String::take(from)?;
+        if text.len() > Reason::MAX {
+            return Err(WireError::TooLong { what: "a reason", len: text.len(), limit: Reason::MAX });
+        }
+        Ok(Reason(text))
+    }
+}
+
 message! {
+    MESSAGES;
     /// MGS_TARGET_REG: a target is up.
     pub struct TargetReg {
         /// e.g. `nacre-OST0000`.
@@ -17,10 +60,12 @@ message! {
         pub host: String,
     }
 
-    /// The target is known.
+    /// Whether the target was registered.
     pub struct TargetRegReply {
-        /// Sequence of an OST's new objects: the first, or the latest that it was given; 0 for an MDT.
+        /// Sequence of an OST's new objects: the first, or the latest that it was given; 0 for an MDT or a refused target.
         pub object_seq: u64,
+        /// The reason, for a person, why the target was refused.
+        pub refused: Option<Reason>,
     }
 
     /// MGS_CONFIG_READ: answered when the configuration is newer than `version`, or after `wait_ms`.

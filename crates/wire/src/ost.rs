@@ -38,6 +38,7 @@ pub mod niobuf_flags {
 }
 
 message! {
+    MESSAGES;
     /// An extent to read or write (a "network I/O buffer"). Data of all extents follow one another in the bulk.
     pub struct Niobuf {
         /// First byte in the object.

@@ -1,6 +1,6 @@
 //! Values as Lustre prints them.
 
-use super::value::{Bounds, Field, Fields, Head, Histograms, Operations, Table, Unit, Value, Window};
+use super::value::{Bounds, Drawn, Field, Fields, Head, Histograms, Operations, Table, Unit, Value, Window};
 use std::fmt::{Display, Formatter, Result};
 
 impl Display for Value {
@@ -11,6 +11,14 @@ impl Display for Value {
             Value::Percent(percent) => write!(f, "{percent}%"),
             Value::Text(text) => f.write_str(text),
             Value::Fields(fields) => fields.fmt(f),
+            Value::Drawn(Drawn { fields, draw }) => draw(fields, f),
+            Value::List(items) => {
+                f.write_str("[ ")?;
+                for (n, item) in items.iter().enumerate() {
+                    write!(f, "{}{item}", if n == 0 { "" } else { ", " })?;
+                }
+                f.write_str(" ]")
+            }
             Value::Operations(operations) => operations.fmt(f),
             Value::Histograms(histograms) => histograms.fmt(f),
         }
@@ -31,6 +39,11 @@ fn lines(fields: &Fields, indent: usize, mut newline: &str, f: &mut Formatter<'_
         match value {
             // As in `import`: by 4 first, then by 3 each.
             Value::Fields(inner) => lines(inner, if indent == 0 { 4 } else { indent + 3 }, "\n", f)?,
+            // A list of lists has a line for each of them.
+            Value::List(rows) if matches!(rows.first(), Some(Value::List(_))) => {
+                rows.iter().try_for_each(|row| write!(f, "\n{:indent$} - {row}", ""))?;
+            }
+            Value::Absent if suffix.is_empty() => {}
             value => {
                 let width = ends_at.map_or(0, |column| column.saturating_sub(name.len() + 2));
                 write!(f, " {:>width$}{suffix}", value.to_string())?;
@@ -229,5 +242,24 @@ pages per rpc         rpcs   % cum %
         outer.push("import", fields);
         let want = "import:\n    status: COMPLETE\n    pages:    -3\n    estimates:\n       services: 5 sec";
         assert_eq!(outer.into_value().to_string(), want);
+    }
+
+    #[test]
+    fn lists_and_missing_values_print_as_in_state_and_lfsck_layout() {
+        let mut fields = Fields::default();
+        fields.push("nids", vec!["10.0.0.1@tcp", "10.0.0.2@tcp"]);
+        fields.push("flags", None::<&'static str>);
+        fields.push_optional("since_start", Some(5), " seconds");
+        fields.push_optional("since_end", None::<i64>, " seconds");
+        fields.push("history", vec![(7, "NEW"), (8, "FULL")]);
+        let want = "nids: [ 10.0.0.1@tcp, 10.0.0.2@tcp ]\nflags:\nsince_start: 5 seconds\nsince_end: N/A\n\
+                    history:\n - [ 7, NEW ]\n - [ 8, FULL ]";
+        assert_eq!(fields.clone().into_value().to_string(), want);
+        let draw = |fields: &Fields, f: &mut Formatter<'_>| {
+            fields.get("history").map_or(Ok(()), |history| write!(f, "{} entries", history.items().len()))
+        };
+        let drawn = Drawn { fields, draw }.into_value();
+        assert_eq!(drawn.to_string(), "2 entries");
+        assert_eq!(drawn.field("since_start"), Some(&Value::Number(5)));
     }
 }

@@ -4,6 +4,7 @@ use super::declared::Kind;
 use crate::Timestamp;
 use crate::tally::Sums;
 use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
 /// The value of a parameter at a moment.
@@ -19,6 +20,10 @@ pub enum Value {
     Text(String),
     /// Named values.
     Fields(Fields),
+    /// Named values that Lustre shows in a format of their own.
+    Drawn(Drawn),
+    /// Values in order, as part of others.
+    List(Vec<Value>),
     /// Counts and sums by operation.
     Operations(Operations),
     /// Histograms.
@@ -34,8 +39,10 @@ pub enum Form {
     Percent,
     /// [`Value::Text`].
     Text,
-    /// [`Value::Fields`].
+    /// [`Value::Fields`] and [`Value::Drawn`].
     Fields,
+    /// [`Value::List`], which no parameter consists of.
+    List,
     /// [`Value::Operations`].
     Operations,
     /// [`Value::Histograms`].
@@ -102,6 +109,27 @@ impl<R: Reading> Reading for Option<R> {
     }
 }
 
+impl Reading for Drawn {
+    const FORM: Form = Form::Fields;
+    fn into_value(self) -> Value {
+        Value::Drawn(self)
+    }
+}
+
+impl<R: Reading> Reading for Vec<R> {
+    const FORM: Form = Form::List;
+    fn into_value(self) -> Value {
+        Value::List(self.into_iter().map(R::into_value).collect())
+    }
+}
+
+impl<A: Reading, B: Reading> Reading for (A, B) {
+    const FORM: Form = Form::List;
+    fn into_value(self) -> Value {
+        Value::List(vec![self.0.into_value(), self.1.into_value()])
+    }
+}
+
 /// A number from 0 to 100.
 #[derive(Clone, Copy, Debug)]
 pub struct Percent(pub u32);
@@ -119,7 +147,7 @@ pub struct Field {
     pub ends_at: Option<usize>,
     /// Value of the field. Fields of a field are shown below it, indented.
     pub value: Value,
-    /// Text behind the value, such as ` sec`.
+    /// Text behind the value, such as ` sec`, or in its place if it is absent.
     pub suffix: &'static str,
 }
 
@@ -134,9 +162,35 @@ impl Fields {
         self.0.push(Field { name: name.into(), ends_at: None, value: value.into_value(), suffix });
     }
 
+    /// Adds a field with text behind its value, or with `N/A` if it has none now.
+    pub fn push_optional(
+        &mut self,
+        name: impl Into<Cow<'static, str>>,
+        value: Option<impl Reading>,
+        suffix: &'static str,
+    ) {
+        let suffix = if value.is_some() { suffix } else { "N/A" };
+        self.push_in(name, value, suffix);
+    }
+
     /// The value of a field.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0.iter().find(|field| field.name == name).map(|field| &field.value)
+    }
+}
+
+/// Named values, and how Lustre shows them if not one a line.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    /// The values.
+    pub fields: Fields,
+    /// Writes the values in Lustre's format.
+    pub draw: fn(&Fields, &mut fmt::Formatter<'_>) -> fmt::Result,
+}
+
+impl PartialEq for Drawn {
+    fn eq(&self, other: &Drawn) -> bool {
+        self.fields == other.fields
     }
 }
 
@@ -297,10 +351,26 @@ impl Value {
         }
     }
 
+    /// The word or the text, if it is one.
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The values of a list; empty if it is none.
+    pub fn items(&self) -> &[Value] {
+        match self {
+            Value::List(items) => items,
+            _ => &[],
+        }
+    }
+
     /// The value of a field.
     pub fn field(&self, name: &str) -> Option<&Value> {
         match self {
-            Value::Fields(fields) => fields.get(name),
+            Value::Fields(fields) | Value::Drawn(Drawn { fields, .. }) => fields.get(name),
             _ => None,
         }
     }

@@ -7,8 +7,10 @@ use nacre_base::buf::AlignedBuf;
 use nacre_base::{Faults, Fid, Nid, OstIndex, Payload, TargetKind, TargetName, Uuid};
 use nacre_lnet::{Lnet, LnetOptions};
 use nacre_node::{Node, TargetSpec, tables};
-use nacre_osd::disk::{self, DiskOptions, DiskOsd, Label};
+use nacre_osd::disk::{DiskOptions, DiskOsd, Label};
 use nacre_osd::mem::{MemOptions, MemOsd};
+use nacre_process::format_target;
+use nacre_process::target_options::TargetOptions;
 use nacre_ptlrpc::{Bulk, CallOptions, Import, ImportConfig, Reply};
 use nacre_rt::Rt;
 use nacre_wire::connect::{ConnectData, connect_flags};
@@ -79,12 +81,10 @@ impl TestOst {
 
     async fn serve(&self, dir: &Path, journal: Option<&Path>) -> Result<Served, String> {
         let rt = self.node.rt();
-        let (name, uuid) = (TargetName::ost("survey", OstIndex(u32::from(journal.is_some()))), random_uuid(rt));
-        let options = journal.map(|j| (Label::JOURNAL.to_owned(), j.display().to_string())).into_iter().collect();
+        let name = TargetName::ost("survey", OstIndex(u32::from(journal.is_some())));
+        let options = TargetOptions { journal: journal.map(Path::to_owned), ..TargetOptions::default() };
         let dir = dir.join("ost");
-        let parts = disk::suitable_parts(&dir);
-        let label = Label { uuid, target: name.clone(), parts, options };
-        disk::format(&dir, &label).map_err(|e| e.to_string())?;
+        let Label { uuid, parts, .. } = format_target(&dir, &name, &options, None)?;
         let osd = DiskOsd::open(&dir, tables(TargetKind::Ost), DiskOptions::default()).map_err(|e| e.to_string())?;
         let presets = vec![(format!("obdfilter.{name}.brw_size"), "64".to_owned())];
         let spec = TargetSpec { presets, ..TargetSpec::new(name.clone(), uuid, vec![Nid::LO]) };

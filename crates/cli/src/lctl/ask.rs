@@ -3,9 +3,11 @@
 use crate::output::fail;
 use crate::tool::{Flag, Flags};
 use nacre_base::Errno;
-use nacre_base::param::declared::{Kind, Tables};
+use nacre_base::param::declared::{Declared, Kind, Tables};
+use nacre_base::param::value::Reading;
 use nacre_process::admin::{Answer, Request, ask_all};
 use nacre_process::health::{HEALTH_CHECK, health_of_host};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
@@ -53,14 +55,12 @@ pub(super) fn merged(request: &Request) -> Result<BTreeMap<String, String>, Refu
     let declared = declarations();
     let mut all = BTreeMap::new();
     let mut refusal: Option<Refusal> = None;
+    let mut has_parts = false;
     for answer in ask(request)? {
         match answer {
             Answer::Params(found) => {
                 for (name, value) in found {
-                    let value = match all.remove(&name) {
-                        Some(others) => value_of_host(&declared, &name, &others, value),
-                        None => value,
-                    };
+                    has_parts |= all.contains_key(&name) && is_combined(&declared, &name);
                     all.insert(name, value);
                 }
             }
@@ -70,22 +70,59 @@ pub(super) fn merged(request: &Request) -> Result<BTreeMap<String, String>, Refu
             _ => {}
         }
     }
+    if let Request::GetParam { pattern } = request
+        && has_parts
+    {
+        let combined = values_of_host(pattern)?.into_iter().filter(|(name, _)| is_combined(&declared, name));
+        all.extend(combined.map(|(name, value)| (name.clone(), text_of(&name, &value))));
+    }
     match refusal {
         Some(refusal) if all.is_empty() || refusal.errno != Errno::ENOENT.0 => Err(refusal),
         _ => Ok(all),
     }
 }
 
-/// Value of a parameter that several processes of the host have.
-fn value_of_host(declared: &Tables, name: &str, others: &String, value: String) -> String {
-    if name == HEALTH_CHECK {
-        return health_of_host([others, &value]);
+/// Values of all parameters of the host that match, for programs, by name.
+pub(super) fn values_of_host(pattern: &str) -> Result<BTreeMap<String, Value>, Refusal> {
+    let declared = declarations();
+    let answers = ask(&Request::GetValues { pattern: pattern.to_owned() })?.into_iter();
+    let values = answers.flat_map(|answer| if let Answer::Values(values) = answer { values } else { Vec::new() });
+    let mut all = BTreeMap::new();
+    for (name, value) in values {
+        let value = match all.remove(&name) {
+            Some(other) if is_combined(&declared, &name) => combined(&name, &other, value),
+            _ => value,
+        };
+        all.insert(name, value);
     }
-    let is_sum = declared.find(name).is_some_and(|(d, _)| matches!(d.kind, Kind::Gauge | Kind::Counter));
-    let sum = || Some(others.trim().parse::<u64>().ok()?.saturating_add(value.trim().parse().ok()?));
-    match is_sum.then(sum).flatten() {
-        Some(sum) => sum.to_string(),
-        None => value,
+    Ok(all)
+}
+
+/// Returns whether the host's value of a parameter is combined from those of its processes. Other parameters have the
+/// same value in each process that has them.
+fn is_combined(declared: &Tables, name: &str) -> bool {
+    let is_count = |declared: &Declared| matches!(declared.kind, Kind::Gauge | Kind::Counter);
+    name == HEALTH_CHECK || declared.find(name).is_some_and(|(declared, _)| is_count(declared))
+}
+
+/// Value of a parameter of which two processes have a part.
+fn combined(name: &str, one: &Value, other: Value) -> Value {
+    if name == HEALTH_CHECK {
+        return nacre_process::json::value(&health_of_host([one, &other]).into_value());
+    }
+    match (one.as_u64(), other.as_u64()) {
+        (Some(a), Some(b)) => a.saturating_add(b).into(),
+        _ => other,
+    }
+}
+
+/// Text of a combined value.
+fn text_of(name: &str, value: &Value) -> String {
+    match value {
+        value if name == HEALTH_CHECK => health_of_host([value]).into_value().to_string(),
+        // The parameter of a part that is gone.
+        Value::Null => String::new(),
+        number => number.to_string(),
     }
 }
 
@@ -99,13 +136,17 @@ pub(super) fn declarations() -> Tables {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn the_host_has_the_sum_of_what_its_processes_count() {
-        let value =
-            |name, one: &str, other: &str| value_of_host(&declarations(), name, &one.to_owned(), other.to_owned());
-        assert_eq!(value("obdfilter.a-OST0000.num_exports", "2", "3"), "5");
-        assert_eq!(value("version", "nacre: 1", "nacre: 1"), "nacre: 1");
-        assert_eq!(value(HEALTH_CHECK, "healthy", "healthy"), "healthy");
+        let exports = "obdfilter.a-OST0000.num_exports";
+        assert!(is_combined(&declarations(), exports) && !is_combined(&declarations(), "version"));
+        let sum = combined(exports, &json!(2), json!(3));
+        assert_eq!((text_of(exports, &sum), text_of(exports, &Value::Null)), ("5".to_owned(), String::new()));
+        let ill = json!({"status": "NOT HEALTHY", "unhealthy": ["a-OST0000"]});
+        let health = combined(HEALTH_CHECK, &ill, json!({"status": "healthy", "unhealthy": []}));
+        assert_eq!(health, ill);
+        assert_eq!(text_of(HEALTH_CHECK, &health), "device a-OST0000 reported unhealthy\nNOT HEALTHY");
     }
 }

@@ -2,6 +2,7 @@
 
 use super::ask::{Refusal, ask, merged};
 use crate::output::fail;
+use nacre_mdt::lfsck::{Control, RUNNING_FIELDS, Start};
 use nacre_process::admin::{Answer, Request};
 use serde_json::Value;
 use std::process::ExitCode;
@@ -14,8 +15,8 @@ const POLL: Duration = Duration::from_millis(500);
 #[derive(Default, Debug, PartialEq, Eq)]
 struct Asked {
     mdt: Option<String>,
-    /// Words to send to the MDT.
-    words: Vec<String>,
+    /// The check to start.
+    start: Start,
     types: Vec<String>,
     wait: bool,
 }
@@ -32,10 +33,13 @@ fn parse(args: &[String]) -> Result<Asked, String> {
         match name {
             "-M" | "--device" => asked.mdt = Some(value()?),
             "-t" | "--type" => asked.types = value()?.split(',').map(str::to_owned).collect(),
-            "-s" | "--speed" => asked.words.push(format!("speed={}", value()?)),
-            "-n" | "--dryrun" => asked.words.push("dryrun".to_owned()),
-            "-c" | "--create-ostobj" => asked.words.push("create".to_owned()),
-            "-o" | "--orphan" => asked.words.push("orphan".to_owned()),
+            "-s" | "--speed" => {
+                let limit = value()?;
+                asked.start.speed_limit = Some(limit.parse().map_err(|_| format!("{limit:?} is not a speed"))?);
+            }
+            "-n" | "--dryrun" => asked.start.dry_run = true,
+            "-c" | "--create-ostobj" => asked.start.create_objects = true,
+            "-o" | "--orphan" => asked.start.orphans = true,
             "-w" | "--wait" => asked.wait = true,
             // There is one MDT, and a check starts at the beginning unless it was interrupted.
             "-A" | "--all" | "-r" | "--reset" => {}
@@ -44,8 +48,9 @@ fn parse(args: &[String]) -> Result<Asked, String> {
     }
     for kind in &asked.types {
         match kind.as_str() {
-            "all" | "lfsck" => asked.words.extend(["namespace".to_owned(), "layout".to_owned()]),
-            "namespace" | "layout" => asked.words.push(kind.clone()),
+            "all" | "lfsck" => (asked.start.namespace, asked.start.layout) = (true, true),
+            "namespace" => asked.start.namespace = true,
+            "layout" => asked.start.layout = true,
             // Records are found by their keys: there is no second index to rebuild.
             "scrub" => {}
             other => return Err(format!("{other:?} is no type: namespace, layout or all")),
@@ -54,8 +59,13 @@ fn parse(args: &[String]) -> Result<Asked, String> {
     Ok(asked)
 }
 
-fn control(mdt: &str) -> String {
+/// Name of the parameter that controls the check.
+fn parameter(mdt: &str) -> String {
     format!("mdd.{mdt}.lfsck_control")
+}
+
+fn send(mdt: &str, control: &Control) -> Result<(), Refusal> {
+    merged(&Request::SetParam { pattern: parameter(mdt), value: control.to_string() }).map(drop)
 }
 
 /// Starts a check.
@@ -65,9 +75,8 @@ pub(crate) fn start(args: &[String]) -> ExitCode {
         Err(why) => return fail("lctl lfsck_start", why, 22),
     };
     let Some(mdt) = asked.mdt else { return fail("lctl lfsck_start", "-M is needed, such as -M nacre-MDT0000", 22) };
-    let value = format!("start {}", asked.words.join(" "));
-    match merged(&Request::SetParam { pattern: control(&mdt), value }) {
-        Ok(_) => {
+    match send(&mdt, &Control::Start(asked.start)) {
+        Ok(()) => {
             let types = if asked.types.is_empty() { "namespace layout".to_owned() } else { asked.types.join(" ") };
             println!("Started LFSCK on the device {mdt}: {types}");
             if asked.wait { wait(&mdt) } else { ExitCode::SUCCESS }
@@ -83,8 +92,8 @@ pub(crate) fn stop(args: &[String]) -> ExitCode {
         Ok(_) => return fail("lctl lfsck_stop", "-M is needed, such as -M nacre-MDT0000", 22),
         Err(why) => return fail("lctl lfsck_stop", why, 22),
     };
-    match merged(&Request::SetParam { pattern: control(&mdt), value: "stop".to_owned() }) {
-        Ok(_) => {
+    match send(&mdt, &Control::Stop) {
+        Ok(()) => {
             println!("Stopped LFSCK on the device {mdt}.");
             ExitCode::SUCCESS
         }
@@ -117,18 +126,18 @@ fn wait(mdt: &str) -> ExitCode {
 type States = Vec<(String, u64)>;
 
 fn is_scanning(states: &States) -> bool {
-    states.iter().any(|(name, mdts)| name.contains("_scanning-") && *mdts > 0)
+    states.iter().any(|(name, mdts)| RUNNING_FIELDS.contains(&name.as_str()) && *mdts > 0)
 }
 
 fn states(mdt: &str) -> Result<States, Refusal> {
-    let answers = ask(&Request::GetValues { pattern: control(mdt) })?;
+    let answers = ask(&Request::GetValues { pattern: parameter(mdt) })?;
     let values = answers.into_iter().flat_map(|a| if let Answer::Values(values) = a { values } else { Vec::new() });
     let numbers = |(_, value): (String, Value)| -> States {
         let members = value.as_object().into_iter().flatten();
         members.filter_map(|(name, number)| Some((name.clone(), number.as_u64()?))).collect()
     };
     let found: States = values.flat_map(numbers).collect();
-    if found.is_empty() { Err(Refusal::not_found(&control(mdt))) } else { Ok(found) }
+    if found.is_empty() { Err(Refusal::not_found(&parameter(mdt))) } else { Ok(found) }
 }
 
 fn print(mdt: &str) -> (bool, ExitCode) {
@@ -153,9 +162,12 @@ mod tests {
     fn options_are_lustres() {
         let asked = words("-M nacre-MDT0000 -t layout,scrub -n -c --speed=100 -o -A").unwrap();
         assert_eq!(asked.mdt.as_deref(), Some("nacre-MDT0000"));
-        assert_eq!(asked.words, ["dryrun", "create", "speed=100", "orphan", "layout"]);
-        assert_eq!(words("-t all").unwrap().words, ["namespace", "layout"]);
-        assert!(words("-t quota").is_err() && words("-M").is_err() && words("-z").is_err());
+        let start = Control::Start(asked.start).to_string();
+        assert_eq!(start, "start layout dryrun create orphan speed=100");
+        assert_eq!(Control::Start(words("-t all").unwrap().start).to_string(), "start namespace layout");
+        assert!(
+            words("-s fast").is_err() && words("-t quota").is_err() && words("-M").is_err() && words("-z").is_err()
+        );
     }
 
     #[test]

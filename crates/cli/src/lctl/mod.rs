@@ -17,7 +17,7 @@ use std::process::ExitCode;
 const COMMANDS: &[Command] = &[
     Command {
         name: "get_param",
-        about: "[-n|-N|-F|-H|-R|-y|--json] PATTERN...: print parameters, such as 'osc.{a,b}-OST000[0-3]*.max*'",
+        about: "[-n|-N|-F|-H|-R|-t|-y|--json] PATTERN...: print parameters, such as 'osc.{a,b}-OST000[0-3]*.max*'; -t: only tunable ones",
         run: params::get,
     },
     Command {
@@ -71,15 +71,13 @@ const COMMANDS: &[Command] = &[
     Command { name: "dk", about: "the same as debug_kernel", run: log::print },
     Command { name: "clear", about: "forget these log lines", run: log::clear },
     Command { name: "mark", about: "TEXT: write a line into these logs", run: log::mark },
-    Command { name: "barrier_freeze", about: "not in Nacre yet; says what to use instead", run: missing::barrier },
+    Command { name: "barrier", about: "not in Nacre yet; says what to use instead", run: missing::barrier },
+    Command { name: "barrier_freeze", about: "the same", run: missing::barrier },
     Command { name: "barrier_thaw", about: "the same", run: missing::barrier },
     Command { name: "barrier_stat", about: "the same", run: missing::barrier },
     Command { name: "barrier_rescan", about: "the same", run: missing::barrier },
-    Command {
-        name: "changelog_register",
-        about: "not in Nacre yet; says what to use instead",
-        run: missing::changelog,
-    },
+    Command { name: "changelog", about: "not in Nacre yet; says what to use instead", run: missing::changelog },
+    Command { name: "changelog_register", about: "the same", run: missing::changelog },
     Command { name: "changelog_deregister", about: "the same", run: missing::changelog },
 ];
 

@@ -1,7 +1,7 @@
 //! `lctl get_param`, `set_param` and `list_param`. Names form a tree like the files of Lustre's /proc and /sys: `osc` and
 //! `osc.nacre-OST0000-osc-MDT0000` are directories. The declaration of a parameter describes it.
 
-use super::ask::{Refusal, ask, declarations, flags, merged};
+use super::ask::{Refusal, ask, declarations, flags, merged, values_of_host};
 use super::mgs_changes;
 use crate::output::{fail, json};
 use crate::tool::Flag;
@@ -25,6 +25,7 @@ pub(super) fn get(args: &[String]) -> ExitCode {
         ('F', "classify"),
         ('H', "header"),
         ('R', "recursive"),
+        ('t', "tunable"),
         ('y', "yaml"),
         JSON,
         IGNORED[0],
@@ -38,15 +39,17 @@ pub(super) fn get(args: &[String]) -> ExitCode {
     if flags.operands.is_empty() {
         return fail(WHO, "a parameter's name is needed, such as 'osc.*.max_rpcs_in_flight'", 22);
     }
-    if flags.has("only-name") && !flags.has("recursive") && !flags.has("classify") {
-        // Names of devices may be requested, too: `get_param -N mgs.*.live.*`.
-        return print_names(&flags.operands, |tree, pattern| tree.find(pattern, false), |name, _| name.to_owned());
-    }
+    let declared = declarations();
+    let wanted = Wanted { tunable: flags.has("tunable"), ..Wanted::default() };
     if flags.has("only-name") {
+        // Names of devices may be requested, too: `get_param -N mgs.*.live.*`.
+        let find = |tree: &Tree, pattern: &str| {
+            tree.find(pattern, flags.has("recursive")).map(|found| wanted.among(found, &declared))
+        };
         let mark = |name: &str, kind: Entry| format!("{name}{}", if flags.has("classify") { kind.mark() } else { "" });
-        return print_names(&flags.operands, |tree, pattern| tree.find(pattern, flags.has("recursive")), mark);
+        return print_names(&flags.operands, find, mark);
     }
-    let tree = match flags.has("classify").then(Tree::read).transpose() {
+    let tree = match (flags.has("classify") || wanted.tunable).then(Tree::read).transpose() {
         Ok(tree) => tree.unwrap_or_default(),
         Err(refusal) => return refusal.fail(WHO),
     };
@@ -57,24 +60,28 @@ pub(super) fn get(args: &[String]) -> ExitCode {
         () => Style::Named,
     };
     let mut code = ExitCode::SUCCESS;
-    let (mut collected, declared) = (Map::new(), declarations());
+    let mut collected = Map::new();
     for pattern in &flags.operands {
-        let found = match values(pattern, flags.has("recursive")) {
+        let recursive = flags.has("recursive");
+        let typed = || if flags.has("json") { typed(pattern, recursive) } else { Ok(BTreeMap::new()) };
+        let (found, mut typed) = match values(pattern, recursive).and_then(|found| Ok((found, typed()?))) {
             Ok(found) => found,
             Err(refusal) => {
                 code = refusal.fail(WHO);
                 continue;
             }
         };
-        let mut objects = if flags.has("json") { objects(pattern, flags.has("recursive")) } else { BTreeMap::new() };
         for (name, value) in found {
-            if flags.has("json") {
-                let declared = declared.find(&name).map(|(declared, _)| declared);
-                let value = objects.remove(&name).unwrap_or_else(|| typed(declared, &value));
-                collected.insert(name, value);
+            let entry = tree.0.get(&name);
+            let declared = declared.find(&name).map(|(declared, _)| declared);
+            if wanted.tunable && !entry.is_some_and(|entry| wanted.includes(*entry, declared)) {
                 continue;
             }
-            let mark = tree.0.get(&name).map_or("", |entry| entry.mark());
+            if flags.has("json") {
+                collected.extend(typed.remove_entry(&name));
+                continue;
+            }
+            let mark = if flags.has("classify") { entry.map_or("", |entry| entry.mark()) } else { "" };
             print!("{}", shown(style, &name, mark, &value));
         }
     }
@@ -112,20 +119,13 @@ fn shown(style: Style, name: &str, mark: &str, value: &str) -> String {
     }
 }
 
-/// A value for programs: numbers are numbers.
-fn typed(declared: Option<&Declared>, value: &str) -> Value {
-    let value = value.trim_end_matches('\n');
-    let is_number = declared.is_some_and(|d| matches!(d.kind, Kind::Number { .. } | Kind::Gauge | Kind::Counter));
-    let number = is_number.then(|| value.trim().parse::<i64>().ok()).flatten();
-    number.map_or_else(|| json!(value), |number| json!(number))
-}
-
-/// The matching parameters that consist of several values, as objects.
-fn objects(pattern: &str, recursive: bool) -> BTreeMap<String, Value> {
-    let patterns = if recursive { vec!["**".to_owned()] } else { expand_braces(pattern) };
-    let answers = patterns.into_iter().flat_map(|pattern| ask(&Request::GetValues { pattern }).unwrap_or_default());
-    let values = answers.flat_map(|a| if let Answer::Values(values) = a { values } else { Vec::new() });
-    values.filter(|(_, value)| value.is_object()).collect()
+/// The same values as [`values`], for programs, by name.
+fn typed(pattern: &str, recursive: bool) -> Result<BTreeMap<String, Value>, Refusal> {
+    let mut all = BTreeMap::new();
+    for pattern in if recursive { vec!["**".to_owned()] } else { expand_braces(pattern) } {
+        all.extend(values_of_host(&pattern)?);
+    }
+    Ok(all)
 }
 
 /// Values of all parameters that match one of the patterns in `pattern`, in the order of these patterns.
@@ -232,9 +232,7 @@ pub(super) fn list(args: &[String]) -> ExitCode {
         writable: flags.has("writable") || flags.has("writeable"),
     };
     let find = |tree: &Tree, pattern: &str| {
-        let mut found = tree.find(pattern, flags.has("recursive"))?;
-        found.retain(|name, entry| wanted.includes(*entry, declared.find(name).map(|(declared, _)| declared)));
-        Ok(found)
+        tree.find(pattern, flags.has("recursive")).map(|found| wanted.among(found, &declared))
     };
     let operands = if flags.operands.is_empty() { vec!["*"] } else { flags.operands.clone() };
     if flags.has("json") {
@@ -246,7 +244,8 @@ pub(super) fn list(args: &[String]) -> ExitCode {
     })
 }
 
-/// Kinds of entries to list.
+/// Kinds of entries to list: by default all.
+#[derive(Default)]
 struct Wanted {
     directories: bool,
     tunable: bool,
@@ -255,6 +254,12 @@ struct Wanted {
 }
 
 impl Wanted {
+    /// The entries of `found` that are wanted.
+    fn among(&self, mut found: BTreeMap<String, Entry>, declared: &Tables) -> BTreeMap<String, Entry> {
+        found.retain(|name, entry| self.includes(*entry, declared.find(name).map(|(declared, _)| declared)));
+        found
+    }
+
     fn includes(&self, entry: Entry, declared: Option<&Declared>) -> bool {
         match entry {
             Entry::Directory => !self.tunable,
@@ -409,7 +414,7 @@ mod tests {
     #[test]
     fn what_is_tunable_is_declared() {
         let declared = declarations();
-        let tunable = Wanted { directories: false, tunable: true, readable: false, writable: false };
+        let tunable = Wanted { tunable: true, ..Wanted::default() };
         let includes = |name: &str, writable| {
             tunable.includes(Entry::Parameter { writable }, declared.find(name).map(|(declared, _)| declared))
         };
@@ -418,6 +423,10 @@ mod tests {
         for name in ["osc.x.rpc_stats", "mdt.x.evict_client", "osc.x.import", "osc.x.cur_dirty_bytes"] {
             assert!(!includes(name, true), "{name}");
         }
+        let names = ["osc.x.max_dirty_mb", "osc.x.import", "osc.x.rpc_stats"].map(|name| (name.to_owned(), true));
+        let found = Tree::of(names).find("osc", true).unwrap();
+        assert_eq!(tunable.among(found.clone(), &declared).into_keys().collect::<Vec<_>>(), ["osc.x.max_dirty_mb"]);
+        assert_eq!(Wanted::default().among(found, &declared).len(), 5, "directories too");
     }
 
     #[test]
@@ -431,14 +440,5 @@ mod tests {
         assert_eq!(shown(Style::EachLine, name, "", "one\ntwo"), "osc.a.b=one\nosc.a.b=two\n");
         assert_eq!(shown(Style::EachLine, name, "", ""), "osc.a.b=\n");
         assert_eq!(shown(Style::Yaml, name, "", "8"), "osc.a.b: 8\n");
-    }
-
-    #[test]
-    fn programs_get_numbers() {
-        let declared = declarations();
-        let typed = |name: &str, value| typed(declared.find(name).map(|(declared, _)| declared), value);
-        assert_eq!(typed("osc.x.max_dirty_mb", "64"), json!(64));
-        assert_eq!(typed("obdfilter.x.num_exports", "2\n"), json!(2));
-        assert_eq!(typed("osc.x.uuid", "7"), json!("7"));
     }
 }

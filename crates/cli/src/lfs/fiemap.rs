@@ -2,10 +2,11 @@
 
 use super::path::get_xattr;
 use super::usage::USAGE_EXIT;
-use crate::output::fail;
+use crate::output::{fail, json};
 use crate::tool::Options;
 use nacre_base::Errno;
 use serde::Deserialize;
+use serde_json::json;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -44,23 +45,29 @@ struct Row {
     flags: u32,
 }
 
-/// `lfs fiemap FILE...`
+/// `lfs fiemap [--json] FILE...`
 pub(crate) fn main(args: &[String]) -> ExitCode {
-    let usage = "usage: lfs fiemap FILE...";
+    let usage = "usage: lfs fiemap [--json] FILE...";
     let mut options = Options::new(args);
-    match options.next() {
-        Some("help") => {
-            println!("{usage}");
-            return ExitCode::SUCCESS;
+    let mut as_json = false;
+    while let Some(name) = options.next() {
+        match name {
+            "json" => as_json = true,
+            "help" => {
+                println!("{usage}");
+                return ExitCode::SUCCESS;
+            }
+            name => return fail("lfs fiemap", format!("unrecognized option '{name}'; {usage}"), USAGE_EXIT),
         }
-        Some(name) => return fail("lfs fiemap", format!("unrecognized option '{name}'; {usage}"), USAGE_EXIT),
-        None if options.operands.is_empty() => return fail("lfs fiemap", usage, USAGE_EXIT),
-        None => {}
+    }
+    if options.operands.is_empty() {
+        return fail("lfs fiemap", usage, USAGE_EXIT);
     }
     let mut code = ExitCode::SUCCESS;
     for path in &options.operands {
         let size = std::fs::metadata(path).map(|m| m.len()).map_err(|e| Errno::from_io(&e));
         match size.and_then(|size| Ok((size, rows(|stripe, at| ask(Path::new(path), stripe, at))?))) {
+            Ok((size, rows)) if as_json => json(&describe(path, size, &rows)),
             Ok((size, rows)) => print!("{}", table(path, size, &rows)),
             Err(e) => code = fail("lfs fiemap", format!("{path}: {}", e.text()), e.0 as u8),
         }
@@ -103,6 +110,19 @@ fn rows(mut ask: impl FnMut(usize, u64) -> Result<Part, Errno>) -> Result<Vec<Ro
     Ok(rows)
 }
 
+fn flag_names(flags: u32) -> Vec<&'static str> {
+    FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name).collect()
+}
+
+/// The extents for programs, in bytes.
+fn describe(path: &str, size: u64, rows: &[Row]) -> serde_json::Value {
+    let extent = |row: &Row| {
+        json!({"offset": row.offset, "physical": row.physical, "length": row.len, "ost": row.ost,
+            "flags": flag_names(row.flags)})
+    };
+    json!({"path": path, "size": size, "extents": rows.iter().map(extent).collect::<Vec<_>>()})
+}
+
 fn table(path: &str, size: u64, rows: &[Row]) -> String {
     let (blocks, many) = (size.div_ceil(BLOCK_BYTES), |n: u64| if n == 1 { "" } else { "s" });
     let mut out = format!(
@@ -113,8 +133,7 @@ fn table(path: &str, size: u64, rows: &[Row]) -> String {
     for (n, row) in rows.iter().enumerate() {
         let (from, to) = (row.offset / BLOCK_BYTES, row.physical / BLOCK_BYTES);
         let len = row.len.div_ceil(BLOCK_BYTES).max(1);
-        let flags: Vec<&str> = FLAGS.iter().filter(|(bit, _)| row.flags & bit != 0).map(|(_, name)| *name).collect();
-        let flags = [&["net"], &flags[..]].concat().join(",");
+        let flags = [&["net"], &flag_names(row.flags)[..]].concat().join(",");
         let (last, last_there) = (from + len - 1, to + len - 1);
         out += &format!("{n:4}: {from:8}..{last:8}: {to:10}..{last_there:10}: {len:6}: {:04x}: {flags}\n", row.ost);
     }

@@ -3,10 +3,10 @@
 //! interrupted first format from a file system that has lost something, which is never touched.
 
 use super::state::{LOCK, RUNNING};
-use crate::mkfs::format_target;
 use nacre_base::{MdtIndex, Nid, OstIndex, TargetKind, TargetName};
 use nacre_osd::OsdError;
 use nacre_osd::disk::{self, Label};
+use nacre_process::format_target;
 use nacre_process::target_options::TargetOptions;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -126,10 +126,12 @@ fn format_targets(
     targets: Vec<(String, TargetName)>,
 ) -> Result<(Plan, Vec<(String, TargetName)>), String> {
     let advice = "Nothing was served yet: the same command goes on once that is mended";
+    // Targets of one process reach their MGS by `0@lo`, whatever address the process has today.
+    let options = TargetOptions { mgs: vec![Nid::LO], ..TargetOptions::default() };
     for (name, target) in targets {
         let path = dir.join(name);
         clear_unfinished(&path)?;
-        format_in_thread(path, target).map_err(|e| format!("cannot format {e}. {advice}"))?;
+        format_target(&path, &target, &options, None).map_err(|e| format!("cannot format {e}. {advice}"))?;
     }
     let plan = Plan { formatted: true, ..plan.clone() };
     write_plan(dir, &plan).map_err(|e| format!("{e}. {advice}"))?;
@@ -157,14 +159,6 @@ fn clear_unfinished(target: &Path) -> Result<(), String> {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed(e)),
         _ => Ok(()),
     }
-}
-
-/// Formats in a thread, because formatting creates a small runtime, which must not nest in this one. Targets of one
-/// process reach their MGS by `0@lo`, whatever address the process has today.
-fn format_in_thread(dir: PathBuf, name: TargetName) -> Result<(), String> {
-    let options = TargetOptions { mgs: vec![Nid::LO], ..TargetOptions::default() };
-    let thread = std::thread::spawn(move || format_target(&dir, &name, &options, None));
-    thread.join().map_err(|_| "a target: it panicked".to_owned())?.map(drop)
 }
 
 fn read_plan(dir: &Path) -> Result<Option<Plan>, String> {

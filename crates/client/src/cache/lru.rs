@@ -13,7 +13,7 @@ const NONE: u32 = u32::MAX;
 /// Segments, the least recently used one first, each by its first offset.
 #[derive(Debug)]
 pub(crate) struct Lru {
-    nodes: Vec<Node>,
+    nodes: Vec<ListNode>,
     /// The first of the nodes without a segment, which are linked by `next`.
     free: u32,
     first: u32,
@@ -21,7 +21,7 @@ pub(crate) struct Lru {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Node {
+struct ListNode {
     previous: u32,
     next: u32,
     start: u64,
@@ -37,7 +37,7 @@ impl Default for Lru {
 impl Lru {
     /// Adds a segment that begins at `start` and is used now.
     pub(crate) fn push(&mut self, start: u64, now: Time) -> LruNode {
-        let node = self.allocate(Node { previous: NONE, next: NONE, start, used: now });
+        let node = self.allocate(ListNode { previous: NONE, next: NONE, start, used: now });
         self.link(self.last, node);
         LruNode(node)
     }
@@ -52,7 +52,7 @@ impl Lru {
     /// A segment was cut in two. The part from `start` on keeps the time of the whole segment's last use.
     pub(crate) fn split(&mut self, node: LruNode, start: u64) -> LruNode {
         let used = self.nodes[node.0 as usize].used;
-        let part = self.allocate(Node { previous: NONE, next: NONE, start, used });
+        let part = self.allocate(ListNode { previous: NONE, next: NONE, start, used });
         self.link(node.0, part);
         LruNode(part)
     }
@@ -81,7 +81,7 @@ impl Lru {
         Some((node.start, node.used))
     }
 
-    fn allocate(&mut self, node: Node) -> u32 {
+    fn allocate(&mut self, node: ListNode) -> u32 {
         if self.free == NONE {
             assert!(self.nodes.len() < NONE as usize, "{} segments of one object are too many", self.nodes.len());
             self.nodes.push(node);
@@ -107,7 +107,7 @@ impl Lru {
     }
 
     fn unlink(&mut self, node: u32) {
-        let Node { previous, next, start, .. } = self.nodes[node as usize];
+        let ListNode { previous, next, start, .. } = self.nodes[node as usize];
         // A node may have been removed before; then no neighbour refers to it.
         let before = match self.nodes.get_mut(previous as usize) {
             Some(previous) => std::mem::replace(&mut previous.next, next),

@@ -45,6 +45,18 @@ impl State {
             State::Writing(_) => SpanState::Writing,
         }
     }
+
+    /// Panics if bytes that were not in the cache cannot come into it in this state.
+    #[track_caller]
+    fn assert_begins(self) {
+        // A program may also write where a read request will bring bytes, which the cache then ignores.
+        let (before, input) = match self {
+            State::Clean => (SpanState::Filling, SpanInput::Fetched),
+            State::Dirty | State::Writing(_) => (SpanState::Missing, SpanInput::Write),
+        };
+        let begun = STEPS.next(before, input);
+        assert_eq!(begun, self.span_state(), "the state of new bytes by the table, and as they came into the cache");
+    }
 }
 
 #[derive(Debug)]
@@ -59,6 +71,7 @@ enum Data {
 
 impl Segment {
     pub(crate) fn shared(bytes: Bytes, state: State) -> Segment {
+        state.assert_begins();
         Segment { data: Data::Shared { pinned: bytes.len(), bytes }, state, lru: None }
     }
 
@@ -66,11 +79,13 @@ impl Segment {
     pub(crate) fn chunk(data: &Payload) -> Segment {
         let mut chunk = Vec::with_capacity(data.len());
         data.pieces().iter().for_each(|piece| chunk.extend_from_slice(piece));
+        State::Dirty.assert_begins();
         Segment { data: Data::Chunk(chunk), state: State::Dirty, lru: None }
     }
 
     pub(crate) fn zeroes(len: u64) -> Segment {
         assert!(len > 0, "a segment without bytes");
+        State::Clean.assert_begins();
         Segment { data: Data::Zeroes(len), state: State::Clean, lru: None }
     }
 
@@ -110,6 +125,8 @@ impl Segment {
         if self.state != State::Dirty || at > chunk.len() || at + data.len() > CHUNK_MAX {
             return false;
         }
+        let after = STEPS.next(self.state.span_state(), SpanInput::Write);
+        assert_eq!(after, SpanState::Dirty, "a program writes over {:?} bytes", self.state);
         assert!(self.lru.is_none(), "dirty bytes are among those to be evicted");
         for piece in data.pieces() {
             let (over, beyond) = piece.split_at(piece.len().min(chunk.len() - at));
@@ -196,5 +213,30 @@ fn push(kept: &mut Vec<Bytes>, small: &mut Vec<u8>) {
         let mut whole = std::mem::take(small);
         whole.shrink_to_fit();
         kept.push(whole.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "as they came into the cache")]
+    fn bytes_that_no_program_wrote_are_not_on_their_way_to_the_server() {
+        Segment::shared(Bytes::from_static(b"x"), State::Writing(FlushTicket(1)));
+    }
+
+    #[test]
+    #[should_panic(expected = "Flush in state Writing")]
+    fn bytes_on_their_way_to_the_server_are_not_sent_again() {
+        let mut segment = Segment::shared(Bytes::from_static(b"x"), State::Dirty);
+        segment.begin_writing(FlushTicket(1));
+        segment.begin_writing(FlushTicket(2));
+    }
+
+    #[test]
+    #[should_panic(expected = "Evict in state Dirty")]
+    fn bytes_that_only_this_client_has_are_not_evicted() {
+        Segment::chunk(&Payload::from(Bytes::from_static(b"x"))).after(SpanInput::Evict);
     }
 }

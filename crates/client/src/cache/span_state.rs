@@ -87,5 +87,6 @@ mod tests {
         assert_eq!(STEPS.find(SpanState::Dirty, SpanInput::Evict), None);
         assert_eq!(STEPS.find(SpanState::Writing, SpanInput::Flush), None, "never sent twice at once");
         assert_eq!(STEPS.find(SpanState::Dirty, SpanInput::Lost), None, "newer bytes stay");
+        assert_eq!(STEPS.find(SpanState::Missing, SpanInput::Fetched), None, "the bytes of a fill that was given up");
     }
 }

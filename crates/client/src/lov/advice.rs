@@ -1,6 +1,6 @@
 //! Advice for a whole file: group locks on all its objects, locks ahead of time, data to be fetched or dropped.
 
-use super::{Lov, Part, Striped};
+use super::{Lov, Part, Striped, lock_each};
 use crate::lov::plan::{self, StripeMap};
 use crate::mount::connection::Caller;
 use crate::osc::advice::LockAhead;
@@ -20,7 +20,8 @@ use std::ops::Range;
 const PREFETCHES_MAX: usize = 8;
 
 impl Lov {
-    /// Takes a group's lock on each object, in the order of the stripes: all or none. EAGAIN if it would have to wait for
+    /// Takes a group's lock on each object, in the order of the stripes: all or none, and none is held while an OST is away
+    /// ([`lock_each`]). EAGAIN if it would have to wait for
     /// another group and may not.
     pub(crate) async fn lock_group(
         &self,
@@ -31,12 +32,16 @@ impl Lov {
     ) -> Result<Vec<LockGuard>, Errno> {
         let flags = if nonblock { enqueue_flags::GROUP_NOWAIT } else { 0 };
         let wanted = Wanted { flags, ..Wanted::of_group(group) };
-        let mut guards = Vec::new();
+        let mut parts = Vec::new();
         for (index, stripe, map) in file.stripes() {
-            let part = self.part(&file.state, index, &stripe, || map, 0..u64::MAX).await?;
-            guards.push(part.osc.lock(caller, &part.object, &wanted).await?);
+            parts.push(self.part(&file.state, index, &stripe, || map, 0..u64::MAX).await?);
         }
-        Ok(guards)
+        let wanted = &wanted;
+        let lock = |part: &Part| {
+            let (osc, object) = (part.osc.clone(), part.object.clone());
+            async move { osc.lock(caller, &object, wanted).await.map(Some) }
+        };
+        Ok(lock_each(&parts, lock).await?.expect("every part gets a lock"))
     }
 
     /// Requests locks on exactly a range, a lock for each object, for reading or writing; see [`LockAhead`].

@@ -12,6 +12,7 @@ use nacre_wire::{Field, Lane, Opcode};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
@@ -100,6 +101,7 @@ pub(crate) struct Connection {
     observer: OnceLock<Weak<dyn Observer>>,
     standing: Arc<Mutex<Standing>>,
     active: watch::Sender<bool>,
+    deactivations: AtomicU64,
     /// When a caller last waited for an answer in vain ([`Connection::note_silent`]).
     silent_at: Mutex<Option<Time>>,
 }
@@ -126,6 +128,7 @@ impl Connection {
             observer: OnceLock::new(),
             standing,
             active,
+            deactivations: AtomicU64::new(0),
             silent_at: Mutex::default(),
         }
     }
@@ -261,13 +264,29 @@ impl Connection {
 
     /// Deactivates the target, which fails calls to it at once, even running ones; or activates it again.
     pub(crate) fn set_active(&self, active: bool) {
+        if !active {
+            self.deactivations.fetch_add(1, Ordering::AcqRel);
+        }
         self.active.send_replace(active);
+    }
+
+    /// How often the target was deactivated. A call that failed with EIO while this changed may have failed because of it.
+    pub(crate) fn deactivations(&self) -> u64 {
+        self.deactivations.load(Ordering::Acquire)
+    }
+
+    /// Waits until the target is active.
+    pub(crate) async fn until_active(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.active.subscribe().wait_for(|active| *active).await;
     }
 
     pub(crate) async fn disconnect(&self) {
         if let Some(import) = self.import.get() {
             import.disconnect().await;
         }
+        // Ends the waits for an activation, which would keep this connection in memory. Calls fail from now on.
+        self.active.send_replace(true);
     }
 
     /// Calls the target and waits for as long as it takes; EIO if the target is deactivated.
@@ -314,7 +333,7 @@ impl Connection {
     }
 
     /// Waits for `future`, but fails with EIO as soon as the target is deactivated.
-    async fn while_active<T>(&self, future: impl Future<Output = T>) -> Result<T, Errno> {
+    pub(crate) async fn while_active<T>(&self, future: impl Future<Output = T>) -> Result<T, Errno> {
         let mut active = self.active.subscribe();
         let mut future = pin!(future);
         let mut deactivated = pin!(active.wait_for(|active| !*active));

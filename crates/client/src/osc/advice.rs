@@ -63,7 +63,8 @@ impl Osc {
     /// Writes back dirty bytes, then forgets the clean bytes of the range, and gives back idle locks that cover nothing
     /// else.
     pub(crate) async fn drop_cached(self: &Arc<Self>, object: &Arc<Object>, range: &Range<u64>) {
-        self.flush(object, &Which::all(self.now())).await;
+        // Dirty bytes for a deactivated OST stay.
+        let _ = self.try_flush(object, &Which::all(self.now())).await;
         {
             let mut state = object.state.lock();
             state.cache.drop_clean(&[extent(range)]);

@@ -268,6 +268,7 @@ impl Osc {
                 assert_eq!(state.cache.dirty_bytes(), 0, "dirty bytes of {} outlived an eviction", object.fid);
                 if lost.bytes > 0 || state.is_flushing() {
                     object.report(Errno::EIO);
+                    self.lost.note_dropped(Errno::EIO);
                 }
             } else {
                 state.cache.drop_clean(&[Extent::ALL]);

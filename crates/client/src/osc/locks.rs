@@ -109,10 +109,17 @@ pub(crate) struct LockGuard {
 }
 
 impl LockGuard {
-    /// Ends the use; if the lock has to be given back now, waits until that is done.
+    /// Ends the use; if the lock has to be given back now, waits until that is done. Does not wait for a deactivated OST,
+    /// whose lock is given back after dirty bytes have been written.
     pub(crate) async fn give_back(mut self) {
         if let Some(giving) = self.release() {
-            self.osc.clone().give(giving).await;
+            let osc = self.osc.clone();
+            let (given, is_given) = oneshot::channel::<()>();
+            self.osc.spawn(async move {
+                osc.give(giving).await;
+                drop(given);
+            });
+            let _ = self.osc.connection.while_active(is_given).await;
         }
     }
 

@@ -256,7 +256,7 @@ impl Osc {
         hole: bool,
         guard: &LockGuard,
     ) -> Result<Option<u64>, Errno> {
-        self.flush(object, &Which::all(self.now())).await;
+        self.try_flush(object, &Which::all(self.now())).await?;
         match self.seek_rpc(caller, object.fid, offset, hole, guard.id.0).await {
             Err(Errno::ESTALE) => self.seek_rpc(caller, object.fid, offset, hole, 0).await,
             found => found,

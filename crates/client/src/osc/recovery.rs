@@ -8,7 +8,7 @@ use nacre_ldlm::LockId;
 use nacre_ldlm::lock_cache::Cover;
 use nacre_ptlrpc::{CallOptions, RpcError};
 use nacre_wire::Opcode;
-use nacre_wire::ldlm::{Enqueue, EnqueueReply, LockKind, enqueue_flags};
+use nacre_wire::ldlm::{Enqueue, EnqueueReply, LockKind, LockMode, enqueue_flags};
 use std::sync::Arc;
 
 /// Number of locks that are replayed at once.
@@ -24,6 +24,23 @@ impl Osc {
             replayed?;
         }
         Ok(())
+    }
+
+    /// Forgets a lock that the server does not give back, and the clean bytes that no other lock covers: other clients may
+    /// change them.
+    fn lose_lock(&self, id: LockId, fid: Fid) {
+        let object = self.known_object(fid);
+        let mut locks = self.locks.lock();
+        let gone = match (locks.get(id), locks.others_cover(id, LockMode::Pr)) {
+            (Some((_, Cover::Extent { ranges, .. })), Some(others)) => ranges.subtract(&others),
+            (Some((_, Cover::Extent { ranges, .. })), None) => Some(ranges.clone()),
+            _ => None,
+        };
+        locks.vanished(id);
+        let (Some(object), Some(gone)) = (object, gone) else { return };
+        let mut state = object.state.lock();
+        state.cache.drop_clean(gone.ranges());
+        object.account(&state);
     }
 
     async fn replay_lock(&self, id: LockId, object: Fid, cover: Cover) -> Result<(), RpcError> {
@@ -45,7 +62,7 @@ impl Osc {
         match self.connection.import().call::<EnqueueReply>(Opcode::LdlmEnqueue, &body, options).await {
             Err(RpcError::Status(error)) => {
                 tracing::warn!(target = self.connection.label(), %object, %error, "a lock is lost");
-                self.locks.lock().vanished(id);
+                self.lose_lock(id, object);
                 Ok(())
             }
             answer => answer.map(drop),

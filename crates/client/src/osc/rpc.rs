@@ -278,7 +278,7 @@ impl Osc {
         offset: u64,
     ) -> Result<FiemapReply, Errno> {
         if let Some(object) = self.known_object(object) {
-            self.flush(&object, &Which::all(self.now())).await;
+            self.try_flush(&object, &Which::all(self.now())).await?;
         }
         let body = ost::Fiemap { fid: object, offset };
         Ok(self.connection.call::<FiemapReply>(Opcode::OstFiemap, &body, caller.options()).await?.body)

@@ -11,6 +11,7 @@ use nacre_base::{Errno, Payload, Timestamp};
 use nacre_ldlm::{Extent, LockId, RangeSet};
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::ldlm::LockMode;
+use nacre_wire::ost::WriteReply;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::pin;
@@ -65,6 +66,8 @@ enum Put {
     NoGrant,
     /// The lock has been lost.
     Lost,
+    /// The OST is deactivated: bytes in the cache would not be written until it is activated again.
+    Inactive,
 }
 
 impl Osc {
@@ -91,6 +94,7 @@ impl Osc {
             match self.put(guard, write) {
                 Put::Done => return Ok(()),
                 Put::Lost => return Err(Errno::ESTALE),
+                Put::Inactive => return Err(Errno::EIO),
                 Put::Excluded => {
                     let range = extent(&write.range());
                     write.object.wait_for(|state| (!state.excludes(&range)).then_some(())).await;
@@ -115,6 +119,9 @@ impl Osc {
         let mut state = object.state.lock();
         if guard.is_lost() {
             return Put::Lost;
+        }
+        if !self.connection.is_active() {
+            return Put::Inactive;
         }
         if state.excludes(&range) {
             return Put::Excluded;
@@ -261,12 +268,13 @@ impl Osc {
             object.account(state);
         };
         drop_dirty(&mut object.state.lock());
-        object.wait_for(|state| (!state.cache.is_busy_in(&all)).then_some(())).await;
+        let written = object.wait_for(|state| (!state.cache.is_busy_in(&all)).then_some(()));
+        self.connection.while_active(written).await?;
         drop_dirty(&mut object.state.lock());
         if guard.is_lost() {
             return Err(Errno::ESTALE);
         }
-        let alone = object.truncating.write().await;
+        let alone = self.connection.while_active(object.truncating.write()).await?;
         let answer = self.punch_rpc(caller, of, range.clone(), guard.id.0).await;
         drop(alone);
         let answer = self.or_lost(guard, answer);
@@ -329,10 +337,33 @@ impl Osc {
         Ok(state.visible())
     }
 
-    /// Writes back dirty bytes of a range to which nobody writes meanwhile.
+    /// Writes back dirty bytes of a range to which nobody writes meanwhile. Returns before they are written if the OST is
+    /// deactivated: the caller's request then fails.
     pub(crate) async fn flush_range(self: &Arc<Self>, object: &Arc<Object>, range: &Range<u64>) {
         let within = [extent(range)];
-        self.flush(object, &Which { within: Some(&within), ..Which::all(self.now()) }).await;
+        let _ = self.try_flush(object, &Which { within: Some(&within), ..Which::all(self.now()) }).await;
+    }
+
+    /// As [`Osc::flush`], but fails with EIO while the OST is deactivated; the bytes stay until it is activated.
+    pub(crate) async fn try_flush(self: &Arc<Self>, object: &Arc<Object>, which: &Which<'_>) -> Result<(), Errno> {
+        self.connection.while_active(self.flush(object, which)).await
+    }
+
+    /// Sends bytes of the cache, once the OST is active. A deactivation interrupts the request, which is then sent again, so
+    /// that no bytes are lost by it; ESTALE if an eviction came in between.
+    pub(crate) async fn write_when_active(&self, write: &WriteOut) -> Result<WriteReply, Errno> {
+        let evictions = self.evictions.load(Ordering::Acquire);
+        loop {
+            let deactivations = self.connection.deactivations();
+            self.connection.until_active().await;
+            if self.evictions.load(Ordering::Acquire) != evictions {
+                return Err(Errno::ESTALE);
+            }
+            match self.write_rpc(write).await {
+                Err(Errno::EIO) if self.connection.deactivations() != deactivations => {}
+                answer => return answer,
+            }
+        }
     }
 
     /// Begins to change a range at the server. Until the guard is dropped, readers of the range, and callers that want
@@ -366,7 +397,7 @@ impl Osc {
         if let Some(attr) = carried {
             return Ok(attr);
         }
-        self.flush(&object, &Which::all(self.now())).await;
+        self.try_flush(&object, &Which::all(self.now())).await?;
         let attr = self.setattr_rpc(caller, of, mtime).await?;
         let mut state = object.state.lock();
         state.learn(&attr);

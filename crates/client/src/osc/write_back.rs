@@ -84,6 +84,8 @@ enum Reason {
 /// A flush to be sent.
 struct Outgoing {
     number: u64,
+    /// The OSC's counters when the flush was taken: of losses of all locks, and of losses by an eviction.
+    epochs: (u64, u64),
     ticket: FlushTicket,
     sent: Sent,
     write: WriteOut,
@@ -219,7 +221,10 @@ impl Osc {
             };
             // Bytes that other locks allow to stay must not be written under a lock that is given back: that might never
             // end.
-            let Some(ranges) = locks.to_be_written(id) else { continue };
+            let Some(ranges) = locks.to_be_written(id) else {
+                ids.extend(locks.other_writers(id).into_iter().filter(|other| state.dirty_locks.insert(*other)));
+                continue;
+            };
             let inner = which.within.map(|within| intersect(ranges.ranges(), within));
             let within = inner.as_deref().unwrap_or(ranges.ranges());
             if let Some(flush) = state.cache.next_flush(&FlushWanted { within: Some(within), ..wanted }, now) {
@@ -247,21 +252,29 @@ impl Osc {
         assert_eq!(of.object, fid, "bytes of one object are written to another");
         let (mtime, extents) = (state.mtime_set(), flush.extents);
         let write = WriteOut { of, caller, extents, mtime, granted: true, report, lock: lock.0, urgent };
-        Outgoing { number, ticket: flush.ticket, sent, write }
+        Outgoing { number, epochs: self.epochs(), ticket: flush.ticket, sent, write }
+    }
+
+    fn epochs(&self) -> (u64, u64) {
+        (self.epoch.load(Ordering::Acquire), self.evictions.load(Ordering::Acquire))
     }
 
     async fn send_flush(self: &Arc<Self>, object: &Arc<Object>, mut out: Outgoing) {
-        let epoch = self.epoch.load(Ordering::Acquire);
-        let evictions = self.evictions.load(Ordering::Acquire);
+        let (epoch, evictions) = out.epochs;
         let whole = object.without_truncation(LockId(out.write.lock)).await;
-        let mut answer = self.write_rpc(&out.write).await;
+        let is_evicted = self.evictions.load(Ordering::Acquire) != evictions;
+        let mut answer = match out.write.lock {
+            // No lock that the server could miss guards these bytes, and other clients may have written there since.
+            0 if is_evicted => Err(Errno::ESTALE),
+            _ => self.write_when_active(&out.write).await,
+        };
         drop(whole);
         if answer.as_ref().err() == Some(&Errno::ESTALE) && out.write.lock != 0 {
             // The server was restarted, and has no such lock. After an eviction the bytes must not be written.
             self.locks.lock().vanished(LockId(out.write.lock));
             if self.evictions.load(Ordering::Acquire) == evictions {
                 out.write.lock = 0;
-                answer = self.write_rpc(&out.write).await;
+                answer = self.write_when_active(&out.write).await;
             }
         }
         let uncovered = out.write.lock == 0 || self.epoch.load(Ordering::Acquire) != epoch;
@@ -298,7 +311,12 @@ impl Osc {
                     error => tracing::warn!(target, object = %object.fid, %error, "data was not written"),
                 }
                 let is_lost = matches!(error, Errno::ENOENT | Errno::ESTALE);
-                object.report(if is_lost { Errno::EIO } else { error });
+                let is_removed = error == Errno::ENOENT;
+                let error = if is_lost { Errno::EIO } else { error };
+                object.report(error);
+                if !is_removed {
+                    self.lost.note_dropped(error);
+                }
             }
         }
         object.account(&state);
@@ -329,16 +347,27 @@ impl Osc {
                 osc.start_flushes();
             });
         }
-        let ended = object.state.lock().flushes_ended();
-        let is_over = |state: &mut ObjectState| match which.within {
+        // Bytes that were changed while their flush is under way, and bytes that another task writes under a lock that it
+        // gives back, cannot be taken yet.
+        let is_left = |state: &ObjectState| which.within.is_none() && state.cache.is_dirty_since(which.since);
+        let is_over = |state: &ObjectState| match which.within {
             Some(within) => !state.cache.is_busy_in(within),
-            None => state.is_flushed_before(*newest),
+            None => state.is_flushed_before(*newest) && !is_left(state),
+        };
+        let (ended, was_left) = {
+            let state = object.state.lock();
+            (state.flushes_ended(), is_left(&state))
         };
         let over = object.wait_for(|state| {
             let over = is_over(state);
             (over || state.flushes_ended() != ended).then_some(over)
         });
-        over.await
+        let over = over.await;
+        if was_left {
+            // The bytes may be on their way in a flush of another task, which counts, too.
+            *newest = object.state.lock().next_flush();
+        }
+        over && !was_left
     }
 
     /// Writes back all dirty bytes of all objects.
@@ -352,14 +381,16 @@ impl Osc {
     /// Makes durable everything that this client wrote to the object. The file reports errors of writing back.
     pub(crate) async fn sync(self: &Arc<Self>, caller: &Caller, fid: Fid) -> Result<(), Errno> {
         if let Some(object) = self.known_object(fid) {
-            self.flush(&object, &Which::all(self.now())).await;
+            self.try_flush(&object, &Which::all(self.now())).await?;
         }
         self.sync_rpc(caller, fid).await
     }
 
     /// Writes everything back and makes it durable.
     pub(crate) async fn sync_all(self: &Arc<Self>, caller: &Caller) -> Result<(), Errno> {
-        self.flush_all().await;
+        if self.dirty_bytes() > 0 {
+            self.connection.while_active(self.flush_all()).await?;
+        }
         if self.connection.unstable().0 > 0 {
             return self.sync_rpc(caller, Fid::default()).await;
         }

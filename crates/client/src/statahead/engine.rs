@@ -8,10 +8,8 @@
 //!   requested, a few that come next in the listing are fetched too, many at once; in the end most of the directory is
 //!   cached. A program that uses few entries of a large directory wastes only a bounded number.
 
-#[cfg(test)]
-mod tests;
-
 use bytes::Bytes;
+use nacre_base::steps::Steps;
 use nacre_base::{Fid, FxHashMap, Time};
 use nacre_wire::mds::DirEntry;
 use std::time::Duration;
@@ -79,12 +77,34 @@ pub(crate) struct Counts {
     pub(crate) miss_total: u64,
 }
 
+/// Stage of the fetch of an entry's attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fetch {
+    /// The attributes were not fetched, or may be fetched anew.
     No,
+    /// A request for the attributes is under way.
     UnderWay,
+    /// The request has ended.
     Done,
 }
+
+/// Event that changes the stage of a fetch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FetchEvent {
+    /// The engine asks its caller to fetch the entry.
+    Begin,
+    /// The attributes have come, or will not come.
+    End,
+    /// The locks of the attributes may be lost, because a program goes through the directory again.
+    Forget,
+}
+
+/// All steps. No second request is sent for an entry whose fetch is under way.
+const FETCH_STEPS: Steps<Fetch, FetchEvent> = Steps(&[
+    (Fetch::No, FetchEvent::Begin, Fetch::UnderWay),
+    (Fetch::UnderWay, FetchEvent::End, Fetch::Done),
+    (Fetch::Done, FetchEvent::Forget, Fetch::No),
+]);
 
 #[derive(Debug)]
 struct Entry {
@@ -96,6 +116,10 @@ struct Entry {
 }
 
 impl Entry {
+    fn step(&mut self, event: FetchEvent) {
+        self.fetch = FETCH_STEPS.next(self.fetch, event);
+    }
+
     fn is_hidden(&self) -> bool {
         self.name.first() == Some(&b'.')
     }
@@ -182,6 +206,7 @@ impl Engine {
             return None;
         }
         self.make_room(at, page.len(), now);
+        self.assert_room(at);
         let directory = self.directories.entry(at).or_default();
         directory.used = now;
         if after == 0 {
@@ -200,7 +225,7 @@ impl Engine {
         for e in page {
             let known = directory.names.get(&e.name).and_then(|index| directory.entries.get_mut(*index));
             if let Some(entry) = known.filter(|known| known.fid == e.fid && known.fetch == Fetch::No) {
-                entry.fetch = Fetch::UnderWay;
+                entry.step(FetchEvent::Begin);
                 ahead.fids.push(e.fid);
             }
         }
@@ -211,18 +236,32 @@ impl Engine {
         if self.max == 0 {
             return Seen::default();
         }
-        match self.directories.get(&at).and_then(|d| d.names.get(name)) {
-            Some(index) => self.handle_stat(at, *index, now),
+        match self.directories.get(&at).and_then(|d| d.names.get(name).copied()) {
+            Some(index) => {
+                let found = self.entry(at, index).map(|entry| &entry.name[..]);
+                assert_eq!(found, Some(name), "the entry of {at} under this name");
+                self.handle_stat(at, index, now)
+            }
             None => Seen { unexpected: Some(at), ..Seen::default() },
         }
     }
 
     /// Handles a request for attributes by FID.
     pub(crate) fn handle_getattr(&mut self, fid: Fid, now: Time) -> Seen {
-        match self.places.get(&fid) {
-            Some((at, index)) => self.handle_stat(*at, *index, now),
-            None => Seen::default(),
-        }
+        let Some((at, index)) = self.places.get(&fid).copied() else { return Seen::default() };
+        let found = self.entry(at, index).map(|entry| entry.fid);
+        assert_eq!(found, Some(fid), "the inode of entry {index} of {at}, and the one that has its place there");
+        self.handle_stat(at, index, now)
+    }
+
+    fn entry(&self, at: Fid, index: usize) -> Option<&Entry> {
+        self.directories.get(&at)?.entries.get(index)
+    }
+
+    /// Panics if the directory is new and [`Engine::make_room`] has made no room for it.
+    fn assert_room(&self, at: Fid) {
+        let known = self.directories.len() + usize::from(!self.directories.contains_key(&at));
+        assert!(known <= DIRECTORIES_MAX, "{known} directories are remembered, and at most {DIRECTORIES_MAX} may be");
     }
 
     fn handle_stat(&mut self, at: Fid, index: usize, now: Time) -> Seen {
@@ -246,6 +285,7 @@ impl Engine {
         self.counts.miss_total += 1;
         self.make_room(at, 0, now);
         let max = self.max;
+        self.assert_room(at);
         let directory = self.directories.entry(at).or_default();
         directory.used = now;
         if directory.chunk == 0 {
@@ -258,7 +298,9 @@ impl Engine {
             return None;
         }
         let ahead = directory.scan(at)?;
-        directory.credit -= directory.chunk;
+        let (credit, chunk, count) = (directory.credit, directory.chunk, ahead.count);
+        assert!(count <= chunk && chunk <= credit, "{count} entries are fetched of {chunk}, for a credit of {credit}");
+        directory.credit -= chunk;
         directory.chunk = (directory.chunk * 2).min(max);
         self.counts.total += u64::from(directory.scanned == 0);
         directory.scanned += ahead.count;
@@ -275,14 +317,14 @@ impl Engine {
             if let Some(entry) = place.and_then(|(_, index)| directory.entries.get_mut(*index))
                 && entry.fetch == Fetch::UnderWay
             {
-                entry.fetch = Fetch::Done;
+                entry.step(FetchEvent::End);
             }
         }
     }
 
     /// True if the attributes of an inode are being fetched.
     pub(crate) fn is_under_way(&self, fid: Fid) -> bool {
-        let entry = self.places.get(&fid).and_then(|(at, index)| self.directories.get(at)?.entries.get(*index));
+        let entry = self.places.get(&fid).and_then(|(at, index)| self.entry(*at, *index));
         entry.is_some_and(|e| e.fetch == Fetch::UnderWay)
     }
 
@@ -325,6 +367,17 @@ impl Engine {
         }
         self.entries += new - known;
         directory.end |= end && from + new == directory.entries.len();
+        directory.assert_bounds();
+        self.assert_counted();
+    }
+
+    /// Panics if the number of entries is wrong, or if more inodes have a place than there are entries. Visits all
+    /// directories.
+    fn assert_counted(&self) {
+        let (counted, places) = (self.entries, self.places.len());
+        let known: usize = self.directories.values().map(|d| d.entries.len()).sum();
+        assert_eq!(known, counted, "entries of all directories, and as they were counted");
+        assert!(places <= counted, "{places} inodes have a place among {counted} entries");
     }
 
     /// Forgets directories that were not used for long, and those used least recently if there are too many.
@@ -334,6 +387,7 @@ impl Engine {
             let old = |d: &Directory| now.since(d.used) > MAX_AGE && !d.is_busy();
             let old: Vec<Fid> = self.directories.iter().filter(|(_, d)| old(d)).map(|(fid, _)| *fid).collect();
             old.into_iter().for_each(|fid| self.forget(fid));
+            self.assert_counted();
         }
         while self.directories.len() + usize::from(is_new) > DIRECTORIES_MAX || self.entries + more > ENTRIES_MAX {
             let oldest = self.directories.iter().min_by_key(|(fid, d)| (d.used, **fid)).map(|(fid, _)| *fid);
@@ -344,7 +398,9 @@ impl Engine {
 
     fn forget(&mut self, at: Fid) {
         let Some(directory) = self.directories.remove(&at) else { return };
-        self.entries -= directory.entries.len();
+        let (gone, all) = (directory.entries.len(), self.entries);
+        assert!(gone <= all, "{at} has {gone} entries of {all}");
+        self.entries -= gone;
         for entry in &directory.entries {
             if self.places.get(&entry.fid).is_some_and(|(of, _)| *of == at) {
                 self.places.remove(&entry.fid);
@@ -366,6 +422,15 @@ impl Stream {
 }
 
 impl Directory {
+    /// Panics if the directory refers to entries that it does not have.
+    fn assert_bounds(&self) {
+        let (entries, names, scanned) = (self.entries.len(), self.names.len(), self.scanned_to);
+        assert!(names <= entries, "{names} names lead to {entries} entries");
+        assert!(scanned <= entries, "{scanned} entries of {entries} were fetched all over the directory");
+        let fetched = self.streams.iter().map(|s| s.fetched_to).max().unwrap_or(0);
+        assert!(fetched <= entries, "{fetched} entries of {entries} were fetched in order");
+    }
+
     fn is_busy(&self) -> bool {
         self.reading || self.entries.iter().any(|e| e.fetch == Fetch::UnderWay)
     }
@@ -382,7 +447,7 @@ impl Directory {
         for entry in &mut self.entries {
             entry.used = false;
             if entry.fetch == Fetch::Done {
-                entry.fetch = Fetch::No;
+                entry.step(FetchEvent::Forget);
             }
         }
     }
@@ -420,6 +485,7 @@ impl Directory {
             counts.wrong += u64::from(self.streams.swap_remove(oldest).is_wrong());
         }
         self.streams.push(stream);
+        assert!(self.streams.len() <= STREAMS_MAX, "{} programs ask in order", self.streams.len());
         is_first
     }
 
@@ -438,11 +504,12 @@ impl Directory {
         let mut fids = Vec::with_capacity(to - from);
         for entry in &mut self.entries[from..to] {
             if entry.fetch == Fetch::No && (stream.hidden || !entry.is_hidden()) {
-                entry.fetch = Fetch::UnderWay;
+                entry.step(FetchEvent::Begin);
                 fids.push(entry.fid);
             }
         }
         stream.fetched += fids.len() as u64;
+        assert!(fids.len() <= window && window <= max, "{} entries for a window of {window}, of {max}", fids.len());
         let ahead = Ahead {
             directory: at,
             after: self.entries[from - 1].cookie,
@@ -455,6 +522,7 @@ impl Directory {
 
     /// The next entries that were not fetched yet, wherever they are.
     fn scan(&mut self, at: Fid) -> Option<Ahead> {
+        self.assert_bounds();
         let fetched = |e: &&Entry| e.fetch != Fetch::No || e.used;
         self.scanned_to += self.entries[self.scanned_to..].iter().take_while(fetched).count();
         if self.end && self.scanned_to == self.entries.len() {
@@ -471,10 +539,13 @@ impl Directory {
         self.scanned_to = to;
         let mut fids = Vec::with_capacity(to - from);
         for entry in self.entries[from..to].iter_mut().filter(|e| e.fetch == Fetch::No && !e.used) {
-            entry.fetch = Fetch::UnderWay;
+            entry.step(FetchEvent::Begin);
             fids.push(entry.fid);
         }
         let count = fids.len();
         Some(Ahead { directory: at, fids, after, to: Some(self.entries[to - 1].cookie), count })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,24 +13,23 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Sum of a number that all OSTs show.
-fn of_osts(cluster: &Cluster, name: &str) -> u64 {
-    let shown = cluster.oss.iter().flat_map(|oss| oss.node.params().get(&format!("ldlm.namespaces.filter-*.{name}")));
-    shown.flatten().map(|(_, text)| text.parse::<u64>().unwrap()).sum()
+fn of_osts(cluster: &Cluster, name: &str) -> i128 {
+    let pattern = format!("ldlm.namespaces.filter-*.{name}");
+    let values = cluster.oss.iter().flat_map(|oss| oss.node.params().values(&pattern));
+    values.map(|(_, value)| value.number().unwrap()).sum()
 }
 
 /// Number of locks called back so far.
-fn callbacks(cluster: &Cluster) -> u64 {
+fn callbacks(cluster: &Cluster) -> i128 {
     of_osts(cluster, "pool.callbacks")
 }
 
-fn dirty(client: &TestClient) -> u64 {
-    let shown = client.node.params().get("osc.*.cur_dirty_bytes").unwrap();
-    shown.iter().map(|(_, text)| text.parse::<u64>().unwrap()).sum()
+fn dirty(client: &TestClient) -> i128 {
+    client.node.params().numbers("osc.*.cur_dirty_bytes").sum()
 }
 
-fn locks(client: &TestClient) -> u64 {
-    let shown = client.node.params().get("ldlm.namespaces.*-osc-*.lock_count").unwrap();
-    shown.iter().map(|(_, text)| text.parse::<u64>().unwrap()).sum()
+fn locks(client: &TestClient) -> i128 {
+    client.node.params().numbers("ldlm.namespaces.*-osc-*.lock_count").sum()
 }
 
 async fn clients<const N: usize>(cluster: &mut Cluster) -> [TestClient; N] {

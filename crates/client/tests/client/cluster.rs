@@ -142,6 +142,10 @@ impl Cluster {
         self.net.partition([MDS], [client.number]);
     }
 
+    pub(crate) fn stop_mds(&mut self) {
+        self.mds.stop(&self.net);
+    }
+
     /// Kills the MDS and starts it again at once. Uncommitted changes are lost.
     pub(crate) async fn restart_mds(&mut self) {
         self.mds.stop(&self.net);

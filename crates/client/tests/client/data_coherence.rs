@@ -1,6 +1,7 @@
 //! Cached data is coherent: each read sees the last completed write of any client, and accepted data is not lost.
 
 use crate::cluster::{Cluster, TestClient, root, run, run_seed, striped};
+use nacre_base::param::value::Value;
 use nacre_base::{Errno, Payload, Prng};
 use nacre_client::open_flags::O_DIRECT;
 use nacre_client::{OpenFile, open_flags};
@@ -13,8 +14,9 @@ use tokio::sync::RwLock;
 
 /// Sum of a number that a parameter shows for all OST connections of a client.
 fn sum(client: &TestClient, name: &str) -> u64 {
-    let shown = client.node.params().get(name).unwrap();
-    shown.iter().map(|(_, text)| text.parse::<u64>().unwrap()).sum()
+    let values = client.node.params().values(name);
+    assert!(!values.is_empty(), "no parameter matches {name}");
+    values.iter().map(|(_, value)| value.number().unwrap() as u64).sum()
 }
 
 fn dirty(client: &TestClient) -> u64 {
@@ -27,13 +29,10 @@ fn locks(client: &TestClient) -> u64 {
 
 /// RPCs that a client has sent to OSTs so far.
 fn rpcs(client: &TestClient) -> u64 {
-    let shown = client.node.params().get("osc.*.stats").unwrap();
-    let count = |line: &str| {
-        let mut words = line.split_whitespace();
-        let name = words.next()?;
-        (name.starts_with("ost_") || name.starts_with("ldlm_")).then(|| words.next()?.parse::<u64>().ok()).flatten()
-    };
-    shown.iter().flat_map(|(_, text)| text.lines()).filter_map(count).sum()
+    let values = client.node.params().values("osc.*.stats").into_iter();
+    let rows = values.flat_map(|(_, value)| if let Value::Operations(all) = value { all.rows } else { Vec::new() });
+    let is_rpc = |name: &str| name.starts_with("ost_") || name.starts_with("ldlm_");
+    rows.filter(|row| is_rpc(&row.name)).map(|row| row.sums.samples).sum()
 }
 
 fn size(size: u64) -> SetAttr {
@@ -293,8 +292,8 @@ fn memory_is_bounded() {
             a.put(&file, i << 20, &vec![i as u8; 1 << 20]).await.unwrap();
         }
         let used = || {
-            let shown = a.node.params().get("llite.*.max_cached_mb").unwrap()[0].1.clone();
-            shown.lines().find_map(|l| l.strip_prefix("used_mb: ")).unwrap().parse::<u64>().unwrap()
+            let (_, shown) = a.node.params().values("llite.*.max_cached_mb").pop().unwrap();
+            shown.field("used_mb").and_then(Value::number).unwrap()
         };
         assert!(used() <= 9, "{}", used());
         for i in 0..40 {

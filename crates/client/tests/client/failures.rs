@@ -1,9 +1,10 @@
 //! Servers crash, move away, are added or lie; the client goes on.
 
-use crate::cluster::{Cluster, LINGERS, root, run, striped};
+use crate::cluster::{Cluster, LINGERS, TestClient, root, run, striped};
 use nacre_base::Errno;
 use nacre_base::fault::{Fault, FaultAction};
 use nacre_client::open_flags;
+use nacre_wire::attr::SetAttr;
 use std::time::Duration;
 
 #[test]
@@ -199,5 +200,126 @@ fn an_idle_mount_talks_to_no_ost() {
         let states = c.node.params().get("osc.*.state").map(|all| all.into_iter().map(|(_, v)| v).collect::<Vec<_>>());
         let states = states.unwrap_or_default();
         assert!(states.iter().all(|s| s.contains("current_state: NEW")), "{states:?}");
+    });
+}
+
+/// Bytes that the client has not yet written.
+fn dirty_bytes(c: &TestClient) -> u64 {
+    c.node.params().get("osc.*.cur_dirty_bytes").unwrap().iter().map(|(_, n)| n.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn bytes_of_a_deactivated_ost_are_kept_and_written_when_it_is_active_again() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let (a, b) = (cluster.client().await, cluster.client().await);
+        let (_, file) = a.make("f", None).await;
+        a.put(&file, 0, &[5; 10_000]).await.unwrap();
+        let set_active = |value| a.node.params().set("osc.*.active", value).unwrap();
+        set_active("0");
+        assert_eq!(a.put(&file, 10_000, b"more").await, Err(Errno::EIO), "the lock is there, and would do");
+        assert_eq!(a.fsync(&file, false).await, Err(Errno::EIO));
+        assert_eq!(a.sync().await, Err(Errno::EIO));
+        // The bytes are old enough to be written now.
+        rt.sleep(Duration::from_secs(20)).await;
+        assert_eq!((dirty_bytes(&a) >= 10_000, a.fsync(&file, false).await), (true, Err(Errno::EIO)));
+        let set = SetAttr { size: Some(1), ..SetAttr::default() };
+        assert_eq!(a.setattr(&root(), file.fid(), set, Some(&file)).await.err(), Some(Errno::EIO));
+        set_active("1");
+        assert_eq!((a.fsync(&file, false).await, a.sync().await, dirty_bytes(&a)), (Ok(()), Ok(()), 0));
+        assert_eq!(b.get(&b.open_name("f", 0).await.unwrap(), 0, 20_000).await, [5; 10_000]);
+        assert_eq!(a.put(&file, 10_000, b"more").await, Ok(4));
+        a.release(file).await.unwrap();
+    });
+}
+
+#[test]
+fn a_deactivation_interrupts_a_flush_and_loses_nothing() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let (a, b) = (cluster.client().await, cluster.client().await);
+        let (_, file) = a.make("f", None).await;
+        a.put(&file, 0, &[5; 10_000]).await.unwrap();
+        cluster.stop_ost(0);
+        let syncing = {
+            let (a, file) = (a.clone(), file.clone());
+            rt.spawn(async move { assert_eq!(a.fsync(&file, false).await, Err(Errno::EIO)) })
+        };
+        rt.sleep(Duration::from_secs(10)).await;
+        assert!(!syncing.is_finished());
+        a.node.params().set("osc.*.active", "0").unwrap();
+        syncing.await;
+        cluster.start_ost(0).await;
+        rt.sleep(Duration::from_secs(10)).await;
+        a.node.params().set("osc.*.active", "1").unwrap();
+        assert_eq!(a.fsync(&file, false).await, Ok(()));
+        assert_eq!(b.get(&b.open_name("f", 0).await.unwrap(), 0, 20_000).await, [5; 10_000]);
+    });
+}
+
+#[test]
+fn a_loss_after_the_close_is_told_by_the_next_sync_or_by_the_end_of_the_mount() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let c = cluster.client().await;
+        let corrupt = Fault { action: FaultAction::Corrupt, skip: 0, times: u32::MAX };
+        for (name, ends) in [("f", false), ("g", true)] {
+            let (_, file) = c.make(name, None).await;
+            c.sync().await.unwrap();
+            c.put(&file, 0, b"lost").await.unwrap();
+            c.release(file).await.unwrap();
+            c.node.faults().arm("osc.write.corrupt", corrupt);
+            // The bytes are old enough to be written, and the server refuses them.
+            rt.sleep(Duration::from_secs(20)).await;
+            c.node.faults().disarm("osc.write.corrupt");
+            assert_eq!(dirty_bytes(&c), 0);
+            let told = if ends { c.settle(Duration::from_secs(5)).await } else { c.sync().await };
+            assert_eq!((told, c.sync().await), (Err(Errno::EIO), Ok(())), "{name}");
+            assert_eq!(c.settle(Duration::from_secs(5)).await, Ok(()));
+        }
+    });
+}
+
+#[test]
+fn statfs_does_not_wait_for_the_mds() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let c = cluster.client().await;
+        assert!(c.statfs_promptly().await.unwrap().blocks > 0);
+        cluster.stop_mds();
+        for _ in 0..3 {
+            let begin = rt.now();
+            assert!(c.statfs_promptly().await.is_err());
+            let waited = rt.now().since(begin);
+            assert!(waited < Duration::from_millis(5100), "{waited:?}");
+        }
+        cluster.restart_mds().await;
+        assert!(c.statfs().await.unwrap().blocks > 0);
+    });
+}
+
+#[test]
+fn a_group_lock_that_waits_for_an_ost_keeps_nobody_from_the_others() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 2).await;
+        let (a, b) = (cluster.client().await, cluster.client().await);
+        let (_, file) = a.make("f", Some(striped(2, 65536))).await;
+        a.put(&file, 0, &[5; 200_000]).await.unwrap();
+        a.fsync(&file, false).await.unwrap();
+        let theirs = b.open_name("f", open_flags::O_RDWR).await.unwrap();
+        a.drop_caches(&rt).await;
+        let second = a.ost_of(&file, 1).await as usize;
+        cluster.stop_ost(second);
+        let waiting = {
+            let (a, file) = (a.clone(), file.clone());
+            rt.spawn(async move { a.group_lock(&file, 7, false).await.unwrap() })
+        };
+        rt.sleep(Duration::from_secs(30)).await;
+        assert!(!waiting.is_finished());
+        let read = rt.timeout(Duration::from_secs(10), b.get(&theirs, 0, 10)).await;
+        assert_eq!(read.ok(), Some(vec![5; 10]), "the first object is on the OST that is there");
+        cluster.start_ost(second).await;
+        waiting.await;
+        a.group_unlock(&file, 7).await.unwrap();
     });
 }

@@ -3,20 +3,26 @@
 
 use crate::cluster::{Cluster, TestClient, root, run, run_seed, striped};
 use nacre_base::Fid;
+use nacre_base::param::value::{Column, Value};
 use nacre_client::open_flags;
 use nacre_lnet::LinkOptions;
 use nacre_wire::Opcode;
 use std::time::Duration;
 
 /// The value of a parameter that exists once.
-fn param(client: &TestClient, pattern: &str) -> String {
-    let found = client.node.params().get(pattern).unwrap();
+fn value(client: &TestClient, pattern: &str) -> Value {
+    let mut found = client.node.params().values(pattern);
     assert_eq!(found.len(), 1, "{pattern}: {found:?}");
-    found[0].1.clone()
+    found.remove(0).1
+}
+
+/// Its text.
+fn param(client: &TestClient, pattern: &str) -> String {
+    value(client, pattern).to_string()
 }
 
 fn count(client: &TestClient, pattern: &str) -> u64 {
-    param(client, pattern).parse().unwrap()
+    value(client, pattern).number().unwrap() as u64
 }
 
 /// Files that have been written to and closed: the client has a lock on the object of each.
@@ -170,25 +176,21 @@ fn rpc_stats_show_the_rpcs_that_were_sent() {
         client.fsync(&file, false).await.unwrap();
         client.drop_caches(&rt).await;
         assert_eq!(client.get(&file, 0, 4096).await, [7; 4096]);
-        let text = param(&client, "osc.*.rpc_stats");
-        let row = |title: &str, label: &str| {
-            let table = text.lines().skip_while(|l| !l.starts_with(title)).skip(1);
-            let row = table.take_while(|l| !l.is_empty()).find(|l| l.starts_with(&format!("{label}:")));
-            let numbers = row.unwrap_or_else(|| panic!("no {label} in {title}:\n{text}")).split_whitespace();
-            let numbers: Vec<u64> = numbers.filter_map(|w| w.parse().ok()).collect();
-            (numbers[0], numbers[3])
+        let shown = value(&client, "osc.*.rpc_stats");
+        let Value::Histograms(histograms) = &shown else { panic!("rpc_stats are {shown}") };
+        // Number of reads and writes in the row of a value; 0 if nothing was as large.
+        let row = |title: &str, value: u64| {
+            let table = histograms.tables.iter().find(|table| table.title == title).unwrap();
+            let count = |column: &Column| column.counts.get(table.bounds.row(value)).copied().unwrap_or(0);
+            (count(&table.columns[0]), count(&table.columns[1]))
         };
         let writes = cluster.oss[0].node.rpc().service_stats(Opcode::OstWrite).samples;
         let reads = cluster.oss[0].node.rpc().service_stats(Opcode::OstRead).samples;
-        let all_writes: u64 = ["512", "1024"]
-            .iter()
-            .filter(|l| text.contains(&format!("\n{l}:")))
-            .map(|l| row("pages per rpc", l).1)
-            .sum();
+        let all_writes = row("pages per rpc", 512).1 + row("pages per rpc", 1024).1;
         assert!(writes >= 1 && reads >= 1);
-        assert_eq!(all_writes, writes, "{text}");
-        assert_eq!(row("offset", "0").0, 1);
-        assert_eq!(row("rpcs in flight", "1").0, 1);
+        assert_eq!(all_writes, writes, "{shown}");
+        assert_eq!(row("offset", 0).0, 1);
+        assert_eq!(row("rpcs in flight", 1).0, 1);
         let hits = param(&client, "llite.*.read_ahead_stats");
         assert!(hits.contains("misses"), "{hits}");
         for name in ["osc.*.rpc_stats", "mdc.*.rpc_stats"] {

@@ -1,15 +1,19 @@
 //! Servers that die with changes they had acknowledged and not committed, and get them again.
 
-use crate::cluster::{Cluster, TestClient, run, striped};
+use crate::cluster::{Cluster, TestClient, root, run, striped};
+use nacre_base::param::value::Value;
 use nacre_base::{Errno, Payload};
-use nacre_client::{FlockKind, FlockRequest};
+use nacre_client::{FlockKind, FlockRequest, OpenFile, open_flags};
+use nacre_wire::Opcode;
+use nacre_wire::attr::mode;
+use nacre_wire::layout::{ComponentSpec, LayoutSpec};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Of the client's only OST: bytes acknowledged and not known to be durable.
 fn unstable_mb(c: &TestClient) -> u64 {
-    let shown = c.node.params().get("osc.*.unstable_stats").unwrap();
-    let line = shown[0].1.lines().find(|l| l.starts_with("unstable_mb:")).unwrap().to_owned();
-    line.rsplit(' ').next().unwrap().parse().unwrap()
+    let (_, shown) = c.node.params().values("osc.*.unstable_stats").remove(0);
+    shown.field("unstable_mb").and_then(Value::number).unwrap() as u64
 }
 
 #[test]
@@ -66,5 +70,65 @@ fn what_is_kept_until_it_is_durable_is_bounded() {
         assert!((200..600).contains(&most), "{most} MiB");
         rt.sleep(Duration::from_secs(20)).await;
         assert_eq!(unstable_mb(&c), 0, "an idle client asks");
+    });
+}
+
+/// Bytes that the client has not yet written to its only OST.
+fn dirty_bytes(c: &TestClient) -> String {
+    c.node.params().get("osc.*.cur_dirty_bytes").unwrap()[0].1.clone()
+}
+
+#[test]
+fn an_fsync_covers_writes_through_open_files_with_newer_layouts() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let c = cluster.client().await;
+        let made = c.mknod(&root(), c.root(), b"f", mode::S_IFREG | 0o644, 0, 0).await.unwrap();
+        let early = c.open(&root(), made.fid, open_flags::O_RDWR).await.unwrap();
+        let writer = c.open(&root(), made.fid, open_flags::O_WRONLY).await.unwrap();
+        c.put(&writer, 0, &[5; 5000]).await.unwrap();
+        assert_ne!(dirty_bytes(&c), "0");
+        c.fsync(&early, false).await.unwrap();
+        assert_eq!((dirty_bytes(&c).as_str(), unstable_mb(&c)), ("0", 0));
+    });
+}
+
+/// Creates a file of two components, of which only the first has objects, and opens it twice.
+async fn two_components(c: &TestClient) -> [Arc<OpenFile>; 2] {
+    let component = |end| ComponentSpec { end, stripe_size: 65536, stripe_count: 1, ..ComponentSpec::default() };
+    let spec = LayoutSpec { components: vec![component(1 << 20), component(u64::MAX)] };
+    let (_, file) = c.make("f", Some(spec)).await;
+    c.put(&file, 0, b"first").await.unwrap();
+    [file, c.open_name("f", open_flags::O_RDWR).await.unwrap()]
+}
+
+#[test]
+fn an_fdatasync_makes_a_new_layout_durable_whichever_open_file_caused_it() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let c = cluster.client().await;
+        let [file, other] = two_components(&c).await;
+        let syncs = |cluster: &Cluster| cluster.mds.node.rpc().service_stats(Opcode::MdsSync).samples;
+        c.fsync(&file, false).await.unwrap();
+        c.fsync(&file, true).await.unwrap();
+        assert_eq!(syncs(&cluster), 1, "the inode is durable already");
+        c.put(&other, 2 << 20, b"second").await.unwrap();
+        c.fsync(&file, true).await.unwrap();
+        assert_eq!(syncs(&cluster), 2, "the second component must be durable too");
+    });
+}
+
+#[test]
+fn an_fdatasync_makes_a_layout_durable_that_changed_during_an_fsync() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let c = cluster.client().await;
+        let [file, _other] = two_components(&c).await;
+        let syncs = |cluster: &Cluster| cluster.mds.node.rpc().service_stats(Opcode::MdsSync).samples;
+        let (synced, written) = tokio::join!(c.fsync(&file, false), c.put(&file, 2 << 20, b"second"));
+        assert_eq!((synced, written), (Ok(()), Ok(6)));
+        let before = syncs(&cluster);
+        c.fsync(&file, true).await.unwrap();
+        assert_eq!(syncs(&cluster), before + 1);
     });
 }

@@ -95,7 +95,7 @@ pub(super) struct Rules {
 }
 
 /// The locks and requests of one object.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub(super) struct Extents {
     locks: FxHashMap<LockId, Lock>,
     /// Granted locks by mode (PR, PW, GROUP), each by its cover.
@@ -105,6 +105,9 @@ pub(super) struct Extents {
     waiting: BTreeSet<Place>,
     /// Number of requests so far. Each request's turn is this number when it arrived, counted from 1: ids have no order.
     arrivals: u64,
+    /// True if a lock grew without regard for requests that waited (`leave_room` is off): then it may be in the way of one
+    /// that came before it.
+    overgrown: bool,
     /// Number of waiting requests that ask for PR.
     waiting_readers: usize,
     /// Waiting requests of the server, by the client on whose behalf they are.
@@ -171,6 +174,21 @@ pub(super) enum Placed {
 }
 
 impl Extents {
+    /// An object without locks. `salt` is a random number that clients do not know.
+    pub(super) fn new(salt: u64) -> Extents {
+        Extents {
+            locks: FxHashMap::default(),
+            granted: [(); 3].map(|()| IntervalTree::new(salt)),
+            held: FxHashMap::default(),
+            waiting: BTreeSet::new(),
+            arrivals: 0,
+            overgrown: false,
+            waiting_readers: 0,
+            operations: BTreeSet::new(),
+            watchers: BTreeMap::new(),
+        }
+    }
+
     /// Returns whether the request would have to wait.
     pub(super) fn would_wait(&self, ask: &Asked) -> bool {
         self.blocker(ask, self.place(ask)).is_some()
@@ -408,6 +426,7 @@ impl Extents {
     fn grant(&mut self, mut ask: Asked, place: Place, before: Stage, rules: Rules, changes: &mut Changes) {
         if rules.grow && !ask.is_never_grown() {
             ask.ranges = RangeSet::single(self.grown(&ask, rules));
+            self.overgrown |= !rules.leave_room && !self.waiting.is_empty();
         }
         let wanted = |(.., id): &Place| self.get(*id).is_some_and(|waiter| waiter.conflicts(&ask));
         let called_back = ask.is_called_back() && self.waiting.iter().any(wanted);
@@ -595,7 +614,7 @@ impl Extents {
                 came_later && matches!(lock.state, State::Granted { .. }) && lock.ask.conflicts(ask)
             };
             // An operation under a lock of its own client does not queue.
-            let unfair = self.locks.values().filter(overtook).find(|lock| !lock.ask.local);
+            let unfair = self.locks.values().filter(overtook).find(|lock| !lock.ask.local && !self.overgrown);
             ensure(unfair.is_none(), || format!("{ask:?} waits, and {unfair:?} came later"))?;
         }
         ensure(waiting == self.waiting, || format!("the queue has {:?}, waiting are {waiting:?}", self.waiting))?;
@@ -626,7 +645,7 @@ mod tests {
 
     /// A lock, and a request that waits for it.
     fn held_and_wanted() -> Extents {
-        let mut extents = Extents::default();
+        let mut extents = Extents::new(1);
         let mut changes = Changes::default();
         assert_eq!(extents.enqueue(asked(1), RULES, &mut changes), Placed::Granted);
         assert_eq!(extents.enqueue(asked(2), RULES, &mut changes), Placed::Waiting { behind_client: true });
@@ -646,7 +665,7 @@ mod tests {
     /// requests went in front of requests that had come before.
     #[test]
     fn requests_are_granted_in_the_order_of_their_arrival_whatever_their_ids() {
-        let mut extents = Extents::default();
+        let mut extents = Extents::new(1);
         let ids = [50, 40, 90, 10, 70, 20];
         for id in ids {
             extents.enqueue(asked(id), RULES, &mut Changes::default());

@@ -8,11 +8,37 @@ use nacre_base::{Errno, Fid, FxHashMap};
 use nacre_wire::ldlm::{Enqueue, EnqueueReply, LockMode, enqueue_flags};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Most flocks that one client may hold and wait for. A program that needs more gets ENOLCK. No pool of locks covers
+/// flocks, because only the program that holds one can give it up.
+pub(super) const CLIENT_MAX: usize = 1 << 20;
+
 /// The flocks of one target.
 #[derive(Default)]
 pub(super) struct Flocks {
     files: FxHashMap<Fid, File>,
     waiting: BTreeMap<(ClientId, LockId), Enqueue>,
+    /// Ranges that each client holds, and requests of it that wait.
+    records: Records,
+}
+
+/// Number of records of each client; clients without a record are left out.
+#[derive(Default)]
+struct Records(FxHashMap<ClientId, usize>);
+
+impl Records {
+    fn of(&self, client: ClientId) -> usize {
+        self.0.get(&client).copied().unwrap_or_default()
+    }
+
+    /// `after` records of the client take the place of `before`.
+    fn replace(&mut self, client: ClientId, before: usize, after: usize) {
+        let counted = self.of(client) + after;
+        assert!(before <= counted, "{before} flocks of {client:?} become {after}, of {counted} in all");
+        match counted - before {
+            0 => drop(self.0.remove(&client)),
+            now => drop(self.0.insert(client, now)),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -28,7 +54,7 @@ pub(super) enum Flocked {
     Done(EnqueueReply),
     /// The request waits, under the id that it was given.
     Waiting,
-    /// EAGAIN, EDEADLK or EINVAL.
+    /// EAGAIN, EDEADLK, EINVAL or ENOLCK.
     Refused(Errno),
 }
 
@@ -64,6 +90,7 @@ impl Flocks {
     /// Withdraws a request that waits. Requests do not wait for waiting ones, so none is granted.
     pub(super) fn withdraw(&mut self, client: ClientId, id: LockId) {
         let Some(enqueue) = self.waiting.remove(&(client, id)) else { panic!("{id:?} of {client:?} does not wait") };
+        self.records.replace(client, 1, 0);
         let file = self.files.get_mut(&enqueue.resource);
         let was_waiting = file.is_some_and(|file| file.set_mut(is_bsd(&enqueue)).withdraw(id));
         assert!(was_waiting, "{id:?} of {client:?} waits for nothing in its file");
@@ -88,11 +115,13 @@ impl Flocks {
             let Some(file) = self.files.get_mut(&fid) else {
                 panic!("{client:?} held flocks of {fid:?}, which is gone")
             };
-            let mut gone = file.posix.client_gone(client);
-            gone.extend(file.bsd.client_gone(client));
+            let mut counted = |client, before, after| self.records.replace(client, before, after);
+            let mut gone = file.posix.client_gone_counted(client, &mut counted);
+            gone.extend(file.bsd.client_gone_counted(client, &mut counted));
             self.granted(gone, grants);
             self.forget_if_empty(fid);
         }
+        assert_eq!(self.records.of(client), 0, "{client:?} is gone, and still has flocks");
     }
 
     /// Locks held.
@@ -113,12 +142,17 @@ impl Flocks {
     fn lock(&mut self, request: FlockRequest, enqueue: &Enqueue, grants: &mut FlockGrants) -> Flocked {
         let FlockRequest { owner, want, .. } = request;
         let (resource, bsd) = (enqueue.resource, is_bsd(enqueue));
+        if self.records.of(owner.client) >= CLIENT_MAX && self.may_grow(resource, bsd, owner, want) {
+            return Flocked::Refused(Errno::ENOLCK);
+        }
         if bsd {
             self.release_before_conversion(resource, owner, want, grants);
         }
         let set = self.files.entry(resource).or_default().set_mut(bsd);
         if want.mode == LockMode::Nl || set.conflicts(owner, want).next().is_none() {
-            let freed = set.grant(owner, want);
+            let freed = set.grant_counted(owner, want, &mut |client, before, after| {
+                self.records.replace(client, before, after);
+            });
             self.granted(freed, grants);
             return Flocked::Done(told(want));
         }
@@ -129,16 +163,28 @@ impl Flocks {
             return Flocked::Refused(Errno::EDEADLK);
         }
         self.files.entry(resource).or_default().set_mut(bsd).wait(request);
+        self.records.replace(owner.client, 0, 1);
         let before = self.waiting.insert((owner.client, request.id), enqueue.clone());
         assert!(before.is_none(), "two requests of {:?} have the name {:?}", owner.client, request.id);
         Flocked::Waiting
+    }
+
+    /// Returns whether the request may leave its client with more records: a lock may, and an unlock does if it splits a
+    /// range.
+    fn may_grow(&self, resource: Fid, bsd: bool, owner: Owner, want: Held) -> bool {
+        let held = self.files.get(&resource).map_or(&[][..], |file| file.set(bsd).held_by(owner));
+        let (start, end) = (want.extent.start, want.extent.end);
+        want.mode != LockMode::Nl || held.iter().any(|held| held.extent.start < start && end < held.extent.end)
     }
 
     /// flock(2) converts a lock by giving it up first; others may get in between, even if the conversion then fails.
     fn release_before_conversion(&mut self, resource: Fid, owner: Owner, want: Held, grants: &mut FlockGrants) {
         let Some(file) = self.files.get_mut(&resource) else { return };
         if file.bsd.held_by(owner).iter().any(|held| held.mode != want.mode) {
-            let freed = file.bsd.grant(owner, Held { mode: LockMode::Nl, extent: Extent::ALL, ..want });
+            let nothing = Held { mode: LockMode::Nl, extent: Extent::ALL, ..want };
+            let freed = file.bsd.grant_counted(owner, nothing, &mut |client, before, after| {
+                self.records.replace(client, before, after);
+            });
             self.granted(freed, grants);
         }
     }
@@ -176,6 +222,7 @@ impl Flocks {
         for FlockRequest { id, owner, want } in requests {
             let waited = self.waiting.remove(&(owner.client, id));
             assert!(waited.is_some(), "{id:?} of {owner:?} is granted and did not wait");
+            self.records.replace(owner.client, 1, 0);
             grants.push((owner.client, id, told(want)));
         }
     }
@@ -191,7 +238,10 @@ impl Flocks {
     /// Checks all invariants; the error names one that does not hold.
     pub(super) fn check(&self) -> Result<(), String> {
         let mut waiting = 0;
+        let mut records = Records::default();
+        self.waiting.keys().for_each(|(client, _)| records.replace(*client, 0, 1));
         for (fid, file) in &self.files {
+            file.posix.held().chain(file.bsd.held()).for_each(|(owner, _)| records.replace(owner.client, 0, 1));
             ensure(!file.posix.is_empty() || !file.bsd.is_empty(), || format!("{fid:?} is kept without flocks"))?;
             for (set, bsd) in [(&file.posix, false), (&file.bsd, true)] {
                 set.check().map_err(|what| format!("{fid:?}: {what}"))?;
@@ -204,6 +254,7 @@ impl Flocks {
                 }
             }
         }
+        ensure(records.0 == self.records.0, || format!("clients have {:?}, not {:?}", records.0, self.records.0))?;
         ensure(waiting == self.waiting.len(), || format!("{waiting} flock requests wait, not {}", self.waiting.len()))
     }
 }
@@ -274,6 +325,32 @@ mod tests {
         reaches
     }
 
+    /// Nothing bounded the flocks of a client, which could fill the server's memory with them.
+    #[test]
+    fn a_client_has_only_so_many_flocks() {
+        let mut flocks = Flocks::default();
+        let file = |oid: usize| Fid { seq: 1, oid: oid as u32, ver: 0 };
+        let ask = |flocks: &mut Flocks, client, resource, mode, start, end| {
+            let enqueue = Enqueue { resource, mode, start, end, owner: 1, ..Enqueue::default() };
+            flocks.enqueue(ClientId(client), &enqueue, LockId(client), &mut Vec::new())
+        };
+        let is_done = |flocked: &Flocked| matches!(flocked, Flocked::Done(_));
+        for oid in 1..=CLIENT_MAX {
+            let flocked = ask(&mut flocks, 1, file(oid), LockMode::Pw, 0, 9);
+            assert!(is_done(&flocked), "{oid}: {flocked:?}");
+        }
+        let refused = Flocked::Refused(Errno::ENOLCK);
+        let (more, another) = (file(CLIENT_MAX + 1), file(CLIENT_MAX + 2));
+        assert_eq!(ask(&mut flocks, 1, more, LockMode::Pr, 0, 9), refused);
+        assert_eq!(ask(&mut flocks, 1, file(1), LockMode::Nl, 4, 4), refused, "an unlock that splits a range");
+        assert!(is_done(&ask(&mut flocks, 2, more, LockMode::Pw, 0, 9)), "another client has room of its own");
+        assert!(is_done(&ask(&mut flocks, 1, file(1), LockMode::Nl, 0, 9)));
+        assert_eq!(ask(&mut flocks, 1, more, LockMode::Pr, 0, 9), Flocked::Waiting);
+        assert_eq!(ask(&mut flocks, 1, another, LockMode::Pr, 0, 9), refused, "a request that waits counts too");
+        flocks.client_gone(ClientId(1), &mut Vec::new());
+        assert_eq!((flocks.held_count(), flocks.waiting_count(), flocks.check()), (1, 0, Ok(())));
+    }
+
     #[test]
     fn no_cycle_of_waiting_owners_ever_forms_and_none_is_refused_without_one() {
         let mut refused = 0;
@@ -297,6 +374,7 @@ mod tests {
                 let flocked = flocks.enqueue(ClientId(client), &want, LockId(id), &mut Vec::new());
                 assert_eq!(flocked == Flocked::Refused(Errno::EDEADLK), expected, "seed {seed}");
                 refused += u32::from(expected);
+                assert_eq!(flocks.check(), Ok(()), "seed {seed}");
                 let after = reaches(&flocks);
                 assert!((0..OWNERS).all(|o| !after[o][o]), "seed {seed}: a cycle");
             }

@@ -21,6 +21,8 @@ pub(super) struct Inodes {
     inodes: FxHashMap<Fid, Inode>,
     /// Operations, waiting and under way.
     changes: FxHashMap<LockId, Change>,
+    /// Number of operations so far. Each operation's turn is this number when it arrived: ids have no order.
+    arrivals: u64,
     of_client: BTreeSet<(ClientId, Fid)>,
 }
 
@@ -30,8 +32,8 @@ struct Inode {
     held: Vec<Held>,
     /// Number of clients that hold each bit.
     holders: [u32; BITS],
-    /// Operations that change the inode, waiting and under way: on whose behalf, and which bits.
-    changes: BTreeMap<LockId, (ClientId, u64)>,
+    /// Operations that change the inode, waiting and under way, by turn: on whose behalf, and which bits.
+    changes: BTreeMap<(u64, LockId), (ClientId, u64)>,
 }
 
 /// A client's lock.
@@ -56,6 +58,7 @@ impl Held {
 #[derive(Debug)]
 struct Change {
     client: ClientId,
+    turn: u64,
     wants: Vec<(Fid, u64)>,
     /// Client locks that block it, over all its inodes; it waits until there are none.
     blockers: usize,
@@ -77,7 +80,7 @@ pub(super) struct Wanted {
 /// Consequences of a change.
 #[derive(Default, Debug)]
 pub(super) struct InodeChanges {
-    /// Operations that can run now, in the order of their ids.
+    /// Operations that can run now, in the order of their arrival.
     pub(super) granted: Vec<LockId>,
     /// Locks to be called back now.
     pub(super) called_back: Vec<Wanted>,
@@ -154,7 +157,7 @@ impl Inodes {
         inode.set_bits(at, bits);
         inode.held[at].step(if bits == 0 { Event::End } else { Event::Convert });
         let mut still_wanted = 0;
-        for (change, (owner, wanted)) in &inode.changes {
+        for ((_, change), (owner, wanted)) in &inode.changes {
             if *owner == client || wanted & before == 0 {
                 continue;
             }
@@ -194,10 +197,12 @@ impl Inodes {
         called_back: &mut Vec<Wanted>,
     ) -> bool {
         let wants = merged(wants);
+        self.arrivals += 1;
+        let turn = self.arrivals;
         let mut blockers = 0;
         for (fid, bits) in &wants {
             let inode = self.inodes.entry(*fid).or_default();
-            inode.changes.insert(id, (client, *bits));
+            inode.changes.insert((turn, id), (client, *bits));
             if !inode.is_held_by_others(client, *bits) {
                 continue;
             }
@@ -209,7 +214,7 @@ impl Inodes {
                 }
             }
         }
-        let before = self.changes.insert(id, Change { client, wants, blockers });
+        let before = self.changes.insert(id, Change { client, turn, wants, blockers });
         assert!(before.is_none(), "two operations have the name {id:?}");
         blockers == 0
     }
@@ -218,7 +223,7 @@ impl Inodes {
     pub(super) fn unlock(&mut self, id: LockId) {
         let Some(change) = self.changes.remove(&id) else { panic!("{id:?} is no operation") };
         for (fid, bits) in change.wants {
-            let ended = self.inodes.get_mut(&fid).and_then(|inode| inode.changes.remove(&id));
+            let ended = self.inodes.get_mut(&fid).and_then(|inode| inode.changes.remove(&(change.turn, id)));
             assert_eq!(ended, Some((change.client, bits)), "{id:?} ends and is not what {fid:?} knows");
             self.forget_if_empty(fid);
         }
@@ -328,7 +333,10 @@ impl Inodes {
     fn check_change(&self, id: LockId, change: &Change) -> Result<(), String> {
         let mut blockers = 0;
         for (fid, bits) in &change.wants {
-            let inode = self.inodes.get(fid).filter(|inode| inode.changes.get(&id) == Some(&(change.client, *bits)));
+            let inode = self
+                .inodes
+                .get(fid)
+                .filter(|inode| inode.changes.get(&(change.turn, id)) == Some(&(change.client, *bits)));
             let inode = inode.ok_or_else(|| format!("{fid:?} does not know of {id:?}"))?;
             blockers += inode.held.iter().filter(|held| held.client != change.client && held.bits & bits != 0).count();
         }
@@ -357,6 +365,23 @@ mod tests {
         inodes.changes.get_mut(&LockId(2)).unwrap().blockers = 0;
         assert!(inodes.check().is_err());
         inodes.keep_bits(ClientId(1), FILE, 0, &mut InodeChanges::default());
+    }
+
+    /// Ids became random, so that no client can guess another's, and operations went on being granted in their order.
+    #[test]
+    fn operations_are_granted_in_the_order_of_their_arrival_whatever_their_ids() {
+        let mut inodes = Inodes::default();
+        assert!(inodes.grant(ClientId(1), FILE, 1, || LockId(1)).is_some());
+        let ids = [50, 40, 90, 10, 70, 20].map(LockId);
+        for id in ids {
+            assert!(!inodes.lock(id, ClientId(2), &[(FILE, 1)], &mut Vec::new()));
+        }
+        assert_eq!(inodes.check(), Ok(()));
+        let mut changes = InodeChanges::default();
+        inodes.keep_bits(ClientId(1), FILE, 0, &mut changes);
+        assert_eq!(changes.granted, ids);
+        ids.into_iter().for_each(|id| inodes.unlock(id));
+        assert_eq!((inodes.check(), inodes.inode_count()), (Ok(()), 0));
     }
 
     #[test]

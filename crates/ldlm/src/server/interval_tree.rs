@@ -1,14 +1,17 @@
 //! An index of extents for overlap searches: a search tree by first byte in which every node knows the last byte below
-//! it, so a search leaves out extents that end too early. Balanced by pseudo-random priorities (a treap) drawn from the
-//! lock's id, which clients cannot choose.
+//! it, so a search leaves out extents that end too early. Balanced by pseudo-random priorities (a treap) made of
+//! the lock's id and a secret number, because a client that replays its locks chooses their ids. Without the number, such
+//! a client could make the tree as deep as it has locks, and the recursion would overflow the stack.
 
 use crate::{Extent, LockId};
 use nacre_base::hash::mix64;
 
 /// Extents with the lock each belongs to.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub(super) struct IntervalTree {
-    nodes: Vec<Node>,
+    /// Random number that clients do not know.
+    salt: u64,
+    nodes: Vec<TreeNode>,
     /// Indexes of `nodes` that are not in use.
     free: Vec<u32>,
     /// Index + 1, so that 0, the default, means none; all links are stored this way.
@@ -16,7 +19,7 @@ pub(super) struct IntervalTree {
 }
 
 #[derive(Debug)]
-struct Node {
+struct TreeNode {
     extent: Extent,
     id: LockId,
     /// The last byte of any extent in the subtree.
@@ -29,6 +32,11 @@ struct Node {
 const NONE: u32 = 0;
 
 impl IntervalTree {
+    /// A tree without extents. `salt` is a random number that clients do not know.
+    pub(super) fn new(salt: u64) -> IntervalTree {
+        IntervalTree { salt, nodes: Vec::new(), free: Vec::new(), root: NONE }
+    }
+
     /// Extents in the tree.
     pub(super) fn len(&self) -> usize {
         self.nodes.len() - self.free.len()
@@ -43,7 +51,7 @@ impl IntervalTree {
     pub(super) fn insert(&mut self, extent: Extent, id: LockId) {
         assert!(extent.start <= extent.end, "{extent:?} of {id:?} is no extent");
         assert!(self.nodes.len() < u32::MAX as usize, "{} extents: links have 32 bits", self.nodes.len());
-        let node = Node { extent, id, max_end: extent.end, left: NONE, right: NONE };
+        let node = TreeNode { extent, id, max_end: extent.end, left: NONE, right: NONE };
         let new = match self.free.pop() {
             Some(link) => {
                 self.nodes[link as usize - 1] = node;
@@ -63,7 +71,7 @@ impl IntervalTree {
         self.root = self.remove_below(self.root, (extent.start, id));
         assert_eq!(self.len() + 1, before, "{extent:?} of {id:?} is not in the tree");
         if self.is_empty() {
-            *self = IntervalTree::default();
+            *self = IntervalTree::new(self.salt);
         }
     }
 
@@ -97,16 +105,16 @@ impl IntervalTree {
         all
     }
 
-    fn node(&self, link: u32) -> &Node {
+    fn node(&self, link: u32) -> &TreeNode {
         &self.nodes[link as usize - 1]
     }
 
-    fn node_mut(&mut self, link: u32) -> &mut Node {
+    fn node_mut(&mut self, link: u32) -> &mut TreeNode {
         &mut self.nodes[link as usize - 1]
     }
 
     fn priority(&self, link: u32) -> u64 {
-        mix64(self.node(link).id.0)
+        mix64(self.node(link).id.0 ^ self.salt)
     }
 
     fn key(&self, link: u32) -> (u64, LockId) {
@@ -234,7 +242,7 @@ mod tests {
     fn it_agrees_with_a_list() {
         for seed in 0..300 {
             let mut random = Prng::new(seed);
-            let (mut tree, mut list) = (IntervalTree::default(), Vec::<(Extent, LockId)>::new());
+            let (mut tree, mut list) = (IntervalTree::new(seed), Vec::<(Extent, LockId)>::new());
             for id in 1..200 {
                 if random.one_in(3) && !list.is_empty() {
                     let (extent, id) = list.swap_remove(random.below(list.len() as u64) as usize);
@@ -270,10 +278,31 @@ mod tests {
         }
     }
 
+    /// A client that replays its locks chooses their ids. Priorities were a known function of the id, so the client could
+    /// choose ids whose priorities fall as the extents ascend: the tree became a list, and its recursion overflowed the
+    /// stack of the server.
+    #[test]
+    fn chosen_ids_do_not_make_it_deep() {
+        let mut ids: Vec<u64> = (1..=20_000).collect();
+        ids.sort_unstable_by_key(|id| std::cmp::Reverse(mix64(*id)));
+        let mut tree = IntervalTree::new(0x9e37_79b9_7f4a_7c15);
+        for (start, id) in ids.iter().enumerate() {
+            let start = start as u64;
+            tree.insert(Extent { start, end: start }, LockId(*id));
+        }
+        let (mut level, mut depth) = (vec![tree.root], 0);
+        while !level.is_empty() {
+            depth += 1;
+            let below = level.iter().flat_map(|link| [tree.node(*link).left, tree.node(*link).right]);
+            level = below.filter(|link| *link != NONE).collect();
+        }
+        assert!(depth < 64, "{} extents are {depth} deep", tree.len());
+    }
+
     #[test]
     #[should_panic(expected = "is not in the tree")]
     fn an_extent_is_removed_once() {
-        let mut tree = IntervalTree::default();
+        let mut tree = IntervalTree::new(1);
         tree.insert(Extent::ALL, LockId(1));
         tree.insert(Extent::ALL, LockId(2));
         tree.remove(Extent::ALL, LockId(1));
@@ -282,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_visitor_can_stop() {
-        let mut tree = IntervalTree::default();
+        let mut tree = IntervalTree::new(1);
         for id in 0..10 {
             tree.insert(Extent { start: id, end: 20 }, LockId(id));
         }

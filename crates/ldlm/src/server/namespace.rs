@@ -31,6 +31,8 @@ pub struct Namespace {
     pool: Pool,
     totals: Totals,
     ids: IdSource,
+    /// Random number that keeps clients from choosing the shape of the trees of extents.
+    salt: u64,
 }
 
 /// Source of the ids of locks. Clients see the ids, so they must be such that no client can guess another's from its
@@ -54,9 +56,11 @@ enum Named {
 
 impl Namespace {
     /// Makes a namespace without locks. `ids` gives the ids of locks, one at a time; it may repeat itself, but not for
-    /// ever.
-    pub fn new(ids: impl FnMut() -> u64 + Send + 'static, settings: Settings) -> Namespace {
+    /// ever. Its first number is not an id, but salts the trees of extents.
+    pub fn new(mut ids: impl FnMut() -> u64 + Send + 'static, settings: Settings) -> Namespace {
+        let salt = ids();
         Namespace {
+            salt,
             settings,
             objects: FxHashMap::default(),
             inodes: Inodes::default(),
@@ -245,6 +249,11 @@ impl Namespace {
         covers
     }
 
+    /// Returns whether the client holds this extent lock, so that its replay restores nothing.
+    pub fn holds_extent(&self, client: ClientId, id: LockId) -> bool {
+        matches!(self.names.get(&id), Some(Named::Extent { .. })) && self.holds(client, id)
+    }
+
     /// The object that the client's granted lock allows the client to write.
     pub fn written_by(&self, client: ClientId, id: LockId) -> Option<Fid> {
         let Some(Named::Extent { client: holder, resource, .. }) = self.names.get(&id).copied() else { return None };
@@ -395,7 +404,7 @@ impl Namespace {
     fn place(&mut self, resource: Fid, ask: Asked, now: Time, effects: &mut Effects) -> bool {
         let (id, mode, cover) = (ask.id, ask.mode, ask.ranges.cover());
         let mut changes = Changes::default();
-        let object = self.objects.entry(resource).or_default();
+        let object = self.objects.entry(resource).or_insert_with(|| Extents::new(self.salt));
         let placed = object.enqueue(ask, self.settings.rules(), &mut changes);
         for lock in changes.called_back {
             let holder = self.names.get(&lock).and_then(Named::client);

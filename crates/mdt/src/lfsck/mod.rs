@@ -8,6 +8,7 @@
 //! What must not be here: how an OST keeps its objects.
 
 mod claims;
+mod control;
 mod course;
 mod finding;
 mod mend;
@@ -18,6 +19,7 @@ mod rules;
 mod status;
 pub(crate) mod task;
 
+pub use control::{Control, RUNNING_FIELDS, Start};
 pub use course::{Course, Metadata, ObjectStore, Options, Progress, Stage, TurnWork, Work};
 pub use finding::{Finding, Kind, Outcome, Part, Tally};
 pub use names::NamePass;

@@ -5,7 +5,6 @@ use super::course::{Progress, Stage};
 use super::finding::{Kind, Part, Tally};
 use nacre_base::param::value::Fields;
 use nacre_base::{Errno, Timestamp};
-use std::fmt::Write as _;
 
 /// Parts of a check that run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -91,41 +90,39 @@ impl Status {
         }
     }
 
-    fn head(&self, name: &str, magic: u32, part: Part, now: Timestamp) -> String {
-        let status = self.status(part);
-        let flags = if self.unreachable > 0 && part == Part::Layout { " incomplete" } else { "" };
-        let param = if self.dry_run { " dryrun" } else { "" };
-        let mut text =
-            format!("name: {name}\nmagic: {magic:#x}\nversion: 2\nstatus: {status}\nflags:{flags}\nparam:{param}\n");
+    fn head(&self, name: &'static str, magic: u32, part: Part, now: Timestamp) -> Fields {
+        let is_incomplete = self.unreachable > 0 && part == Part::Layout;
+        let mut fields = Fields::default();
+        fields.push("name", name);
+        fields.push("magic", format!("{magic:#x}"));
+        fields.push("version", 2);
+        fields.push("status", self.status(part));
+        fields.push("flags", is_incomplete.then_some("incomplete"));
+        fields.push("param", self.dry_run.then_some("dryrun"));
         for (name, at) in [("last_completed", self.completed), ("latest_start", self.begun)] {
-            let (time, since) = match at {
-                0 => ("N/A".to_owned(), "N/A".to_owned()),
-                at => (at.to_string(), format!("{} seconds", now.secs - at)),
-            };
-            let _ = write!(text, "{name}_time: {time}\ntime_since_{name}: {since}\n"); // a String takes all
+            let at = (at != 0).then_some(at);
+            fields.push_optional(format!("{name}_time"), at, "");
+            fields.push_optional(format!("time_since_{name}"), at.map(|at| now.secs - at), " seconds");
         }
-        text
+        fields
     }
 
-    fn tail(&self, text: &mut String, checked: u64, now: Timestamp) {
+    fn tail(&self, fields: &mut Fields, checked: u64, now: Timestamp) {
         let until = if self.is_running { now.secs } else { self.ended };
         let seconds = (until - self.begun).max(0).unsigned_abs();
-        let position = match self.stage.filter(|_| self.is_running) {
-            Some(stage) => format!("{stage:?} {}", hex(&self.position)),
-            None => "N/A".to_owned(),
-        };
-        let _ = write!(
-            text,
-            "success_count: {}\nrun_time_phase1: {seconds} seconds\nrun_time_phase2: 0 seconds\n\
-             average_speed_phase1: {} items/sec\naverage_speed_phase2: N/A\ncurrent_position: {position}\n",
-            self.success_count,
-            checked / seconds.max(1),
-        );
+        let stage = self.stage.filter(|_| self.is_running);
+        fields.push("success_count", self.success_count);
+        fields.push_in("run_time_phase1", seconds, " seconds");
+        fields.push_in("run_time_phase2", 0, " seconds");
+        fields.push_in("average_speed_phase1", checked / seconds.max(1), " items/sec");
+        fields.push_optional("average_speed_phase2", None::<u64>, " items/sec");
+        let position = stage.map(|stage| format!("{stage:?} {}", hex(&self.position)));
+        fields.push_optional("current_position", position, "");
     }
 
     /// The value of `lfsck_namespace`.
-    pub(crate) fn show_namespace(&self, now: Timestamp) -> String {
-        let mut text = self.head("lfsck_namespace", 0xa062_49ff, Part::Namespace, now);
+    pub(crate) fn show_namespace(&self, now: Timestamp) -> Fields {
+        let mut fields = self.head("lfsck_namespace", 0xa062_49ff, Part::Namespace, now);
         let repaired = |kinds: &[Kind]| self.tally.repaired(kinds);
         let (total, failed) = self.tally.part(Part::Namespace);
         let numbers = [
@@ -148,15 +145,15 @@ impl Status {
             ("name_hash_repaired", repaired(&[Kind::BadName])),
         ];
         for (name, number) in numbers {
-            let _ = writeln!(text, "{name}: {number}");
+            fields.push(name, number);
         }
-        self.tail(&mut text, self.checked.0, now);
-        text
+        self.tail(&mut fields, self.checked.0, now);
+        fields
     }
 
     /// The value of `lfsck_layout`.
-    pub(crate) fn show_layout(&self, now: Timestamp) -> String {
-        let mut text = self.head("lfsck_layout", 0xb173_71b9, Part::Layout, now);
+    pub(crate) fn show_layout(&self, now: Timestamp) -> Fields {
+        let mut fields = self.head("lfsck_layout", 0xb173_71b9, Part::Layout, now);
         let repaired = |kinds: &[Kind]| self.tally.repaired(kinds);
         let failed = self.tally.part(Part::Layout).1 + self.tally.part(Part::Target).1;
         let others = [
@@ -181,10 +178,10 @@ impl Status {
             ("checked_phase2", 0),
         ];
         for (name, number) in numbers {
-            let _ = writeln!(text, "{name}: {number}");
+            fields.push(name, number);
         }
-        self.tail(&mut text, self.checked.1, now);
-        text
+        self.tail(&mut fields, self.checked.1, now);
+        fields
     }
 
     /// Output of `lctl lfsck_query`.
@@ -212,11 +209,15 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lfsck::control::RUNNING_FIELDS;
     use crate::lfsck::finding::Finding;
-    use nacre_base::param::value::Reading;
+    use nacre_base::param::value::{Reading, Value};
 
-    fn line<'a>(text: &'a str, name: &str) -> &'a str {
-        text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(": ")).unwrap_or("missing")
+    /// A line of a parameter's text, without its name.
+    fn line(fields: &Fields, name: &str) -> String {
+        let text = fields.clone().into_value().to_string();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        line.unwrap_or("missing").to_owned()
     }
 
     #[test]
@@ -226,6 +227,12 @@ mod tests {
         assert_eq!(line(&status.show_layout(now), "status"), "init");
         status.begun = 100;
         status.start(Parts { namespace: true, layout: true }, false);
+        let running = |status: &Status| {
+            let fields = status.query();
+            let number = |name: &&str| fields.get(name).and_then(Value::number).expect("lctl looks at the field");
+            RUNNING_FIELDS.iter().map(number).sum::<i128>()
+        };
+        assert_eq!(running(&status), 2, "both parts run");
         assert_eq!(line(&status.show_namespace(now), "status"), "scanning-phase1");
         let mut tally = Tally::default();
         tally.add(&Finding::repaired(Kind::WrongLinkCount, String::new()));
@@ -234,13 +241,14 @@ mod tests {
         assert_eq!(line(&status.show_layout(now), "status"), "scanning-phase2");
         assert_eq!(line(&status.show_layout(now), "current_position"), "Stripes 01");
         status.complete(&tally, 1, 105);
+        assert_eq!(running(&status), 0);
         let (names, layout) = (status.show_namespace(now), status.show_layout(now));
-        assert_eq!((line(&names, "status"), line(&layout, "status")), ("completed", "partial"));
-        assert_eq!((line(&names, "nlinks_repaired"), line(&layout, "failed_phase1")), ("1", "1"));
+        assert_eq!(line(&names, "status") + " " + &line(&layout, "status"), "completed partial");
+        assert_eq!(line(&names, "nlinks_repaired") + &line(&layout, "failed_phase1"), "11");
         assert_eq!(line(&names, "average_speed_phase1"), "10 items/sec");
         assert_eq!(line(&layout, "time_since_last_completed"), "5 seconds");
-        let query = status.query().into_value().to_string();
-        assert_eq!((line(&query, "layout_mdts_partial"), line(&query, "namespace_repaired")), ("1", "1"));
+        let query = status.query();
+        assert_eq!(line(&query, "layout_mdts_partial") + &line(&query, "namespace_repaired"), "11");
         status.start(Parts { namespace: true, layout: false }, true);
         status.stop(Errno::EINTR, 120);
         assert_eq!(line(&status.show_namespace(now), "status"), "stopped");

@@ -2,12 +2,14 @@
 //! operations, and queries the OSTs. `lctl` starts and stops it; after a restart of the MDT it continues where it was. It
 //! never waits for ever: OSTs have a deadline, and clients that keep locks are evicted.
 
+use super::control::Control;
 use super::course::{Course, Metadata, Options, Progress, Stage, TurnWork};
 use super::names::NamePass;
 use super::status::{Parts, Status};
 use crate::mdt::Mdt;
 use async_trait::async_trait;
 use bytes::Bytes;
+use nacre_base::param::value::Fields;
 use nacre_base::{Errno, Fid, Time, Timestamp};
 use nacre_ldlm::ClientId;
 use nacre_rt::Task;
@@ -71,7 +73,7 @@ impl Lfsck {
         let (params, prefix) = (mdt.target().params(), prefix(mdt));
         let rt = mdt.target().rt().clone();
         for (name, show) in [
-            ("lfsck_namespace", Status::show_namespace as fn(&Status, Timestamp) -> String),
+            ("lfsck_namespace", Status::show_namespace as fn(&Status, Timestamp) -> Fields),
             ("lfsck_layout", Status::show_layout),
         ] {
             let (lfsck, rt) = (self.clone(), rt.clone());
@@ -89,42 +91,34 @@ impl Lfsck {
         );
     }
 
-    /// `stop`, or `start` with the words `namespace`, `layout`, `dryrun`, `create`, `orphan`, `speed=N`.
+    /// Obeys a command.
     fn control(self: &Arc<Self>, mdt: &Arc<Mdt>, text: &str) -> Result<(), String> {
-        let mut words = text.split_whitespace();
-        match words.next() {
-            Some("stop") if self.status.lock().is_running => {
+        let is_running = self.status.lock().is_running;
+        match text.parse()? {
+            Control::Stop if is_running => {
                 self.is_stopping.store(true, Ordering::Release);
                 Ok(())
             }
-            Some("stop") => Err("no check is running".to_owned()),
-            Some("start") => {
-                let mut options = Options { is_live: true, ..Options::default() };
-                for word in words {
-                    match word.split_once('=').unwrap_or((word, "")) {
-                        ("namespace", _) => options.namespace = true,
-                        ("layout", _) => options.layout = true,
-                        ("dryrun", _) => options.dry_run = true,
-                        ("create", _) => options.create_objects = true,
-                        ("orphan", _) => options.orphans = true,
-                        ("speed", n) => {
-                            let speed = n.parse::<u32>().map_err(|_| format!("{n:?} is not a speed"))?;
-                            self.speed_limit.store(speed.into(), Ordering::Relaxed);
-                        }
-                        _ => return Err(format!("{word:?} is not understood")),
-                    }
+            Control::Stop => Err("no check is running".to_owned()),
+            Control::Start(_) if is_running => Err("a check is running".to_owned()),
+            Control::Start(start) => {
+                if let Some(limit) = start.speed_limit {
+                    self.speed_limit.store(limit.into(), Ordering::Relaxed);
                 }
-                if !options.namespace && !options.layout {
-                    (options.namespace, options.layout) = (true, true);
-                }
-                if self.status.lock().is_running {
-                    return Err("a check is running".to_owned());
-                }
+                let is_whole = !start.namespace && !start.layout;
+                let options = Options {
+                    namespace: start.namespace || is_whole,
+                    layout: start.layout || is_whole,
+                    dry_run: start.dry_run,
+                    create_objects: start.create_objects,
+                    orphans: start.orphans,
+                    is_live: true,
+                    ..Options::default()
+                };
                 self.status.lock().begun = mdt.target().rt().wall().secs;
                 self.run(mdt, options, (Stage::Names(NamePass::FIRST), Vec::new()));
                 Ok(())
             }
-            _ => Err("start or stop".to_owned()),
         }
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 type Result<T> = std::result::Result<T, Errno>;
 
 #[derive(Debug, Clone)]
-pub(super) struct Node {
+pub(super) struct ModelInode {
     pub(super) mode: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
@@ -22,7 +22,7 @@ pub(super) struct Node {
 
 #[derive(Debug, Clone)]
 pub(super) struct Model {
-    pub(super) nodes: BTreeMap<Fid, Node>,
+    pub(super) nodes: BTreeMap<Fid, ModelInode>,
     pub(super) now: Timestamp,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct New<'a> {
 
 impl Model {
     pub(super) fn new(now: Timestamp) -> Model {
-        let root = Node {
+        let root = ModelInode {
             mode: mode::S_IFDIR | 0o755,
             uid: 0,
             gid: 0,
@@ -165,7 +165,7 @@ impl Model {
             perm &= !new.umask;
         }
         let now = self.now;
-        let node = Node {
+        let node = ModelInode {
             mode: kind | perm,
             uid: cred.uid,
             gid,
@@ -349,7 +349,7 @@ impl Model {
         }
         let now = self.now;
         let n = self.nodes.get_mut(&fid).unwrap();
-        let drop_set_id = |n: &mut Node, is_member: bool| {
+        let drop_set_id = |n: &mut ModelInode, is_member: bool| {
             n.mode &= !0o4000;
             if n.mode & 0o010 != 0 || !is_member {
                 n.mode &= !0o2000;

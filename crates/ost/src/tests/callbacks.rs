@@ -261,10 +261,8 @@ fn requests_that_wait_for_a_holder_leave_the_lane_to_it() {
         let cluster = Cluster::start(&rt).await;
         let (holder, fid, handle, _) = holder_and_other(&cluster, LockMode::Pw, EOF, Behaviour::Keeps).await;
         let mut readers = Vec::new();
-        for n in 0..20 {
-            for _ in 0..8 {
-                readers.push(cluster.client(10 + n).start(move |c| async move { c.read(fid, 0, 9).await }));
-            }
+        for n in 0..160 {
+            readers.push(cluster.client(10 + n).start(move |c| async move { c.read(fid, 0, 9).await }));
         }
         rt.sleep(secs(5)).await;
         holder.client.send_write(&locked(fid, handle), b"data").await.unwrap();

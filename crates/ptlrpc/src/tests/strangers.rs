@@ -1,7 +1,7 @@
 //! Attempts of a node that knows the names, and even the cookies, of others.
 
 use super::*;
-use crate::message::{REPLY_PORTAL, encode, request_portal};
+use crate::message::{PROBE_MATCH_BITS, REPLY_PORTAL, encode, request_portal};
 use nacre_wire::header::{RpcHeader, RpcKind};
 
 const STRANGER: u32 = 9;
@@ -63,6 +63,75 @@ fn a_name_alone_does_not_take_the_place_of_a_client_that_answers() {
         w.net.crash(CLIENT);
         assert_eq!(apply(&hostile, 3).await, Ok(3));
         assert_eq!(w.server.served.exports()[0].nid(), Nid::sim(STRANGER));
+    });
+}
+
+/// The reply to a probe was recognised by its xid alone, and xids count up: a stranger answered for a client that it was
+/// not there, and took its place.
+#[test]
+fn a_probe_is_answered_by_the_client_s_own_node_alone() {
+    run(1, 60, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        let cookie = w.server.served.exports()[0].cookie;
+        let stranger = node(&rt, &w.net, STRANGER);
+        let forge = |xid| {
+            let status = -Errno::ENODEV.0;
+            let header = RpcHeader { opcode: Opcode::ObdPing as u32, xid, status, ..RpcHeader::default() };
+            let reply = encode(RpcKind::Reply, &header, &[], Payload::new());
+            stranger.0.core.lnet.post(Nid::sim(SERVER), REPLY_PORTAL, PROBE_MATCH_BITS, reply).unwrap();
+        };
+        let hostile = stranger.import(config(1));
+        let next = w.server.node.0.core.next_xid();
+        let forges = async {
+            let (mut probed, mut known) = (0, Vec::new());
+            for _ in 0..2000 {
+                (next..next + 4).for_each(forge);
+                // Even a stranger that knows the xid of the probe must come from the client's node.
+                known.extend(w.server.node.0.probes.lock().keys().copied());
+                known.iter().copied().for_each(forge);
+                probed += known.len();
+                known.clear();
+                rt.sleep(Duration::from_micros(100)).await;
+            }
+            probed
+        };
+        let (refused, probed) = tokio::join!(rt.timeout(5 * SECOND, apply(&hostile, 66)), forges);
+        assert!(refused.is_err(), "{refused:?}");
+        assert!(probed > 0, "the client was probed while the stranger sent its replies");
+        let export = &w.server.served.exports()[0];
+        assert_eq!((export.cookie, export.nid(), w.applied()), (cookie, Nid::sim(CLIENT), vec![1]));
+    });
+}
+
+/// Inline data of any size, up to a whole message, once waited in the queues of a lane.
+#[test]
+fn a_request_with_too_much_inline_data_is_refused_before_it_is_queued() {
+    run(1, 60, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        let cookie = w.server.served.exports()[0].cookie;
+        for (n, len, applied) in [(2, crate::INLINE_MAX + 1, vec![1]), (3, crate::INLINE_MAX, vec![1, 3])] {
+            for connection_count in 0..4 {
+                let header = RpcHeader {
+                    lane: Lane::Request as u8,
+                    opcode: Opcode::MdsReint as u32,
+                    flags: nacre_wire::header::flags::INLINE,
+                    xid: u64::MAX - 100 + 10 * n + u64::from(connection_count),
+                    export: cookie,
+                    connection_count,
+                    timeout_ms: 10_000,
+                    ..RpcHeader::default()
+                };
+                let data = Payload::from(vec![0; len]);
+                let message = encode(RpcKind::Request, &header, &nacre_wire::encode(&n), data);
+                w.client.0.core.lnet.post(Nid::sim(SERVER), request_portal(Lane::Request), 77, message).unwrap();
+            }
+            rt.sleep(SECOND).await;
+            assert_eq!(w.applied(), applied);
+        }
     });
 }
 

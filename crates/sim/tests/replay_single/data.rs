@@ -165,6 +165,28 @@ fn bytes_changed_after_their_first_write_are_the_new_ones() {
     });
 }
 
+/// An fsync once returned when the flush under way had ended, though the program had changed those bytes since that flush took
+/// them: they were still in the client's cache, and lost with it.
+#[test]
+fn bytes_changed_while_they_are_on_their_way_are_there_after_fsync() {
+    witnessed(1, |c, u, w| async move {
+        let file = u.new_file(ROOT, "f", 0).await.unwrap();
+        u.put(&file, 0, &[1; 100_000]).await.unwrap();
+        c.mishaps(OSS, Opcode::OstWrite, Mishap::Late(secs(3)), 2);
+        let (first, opened) = (u.clone(), file.clone());
+        let syncing = c.rt().spawn(async move { first.fsync(&opened, false).await.unwrap() });
+        c.rt().sleep(secs(1)).await;
+        u.put(&file, 50_000, &[2; 100]).await.unwrap();
+        c.rt().sleep(secs(1)).await;
+        u.fsync(&file, false).await.unwrap();
+        syncing.await;
+        c.kill_client(0);
+        let content = w.content(file.fid()).await;
+        assert!(content[50_000..50_100] == [2; 100], "what fsync acknowledged is lost");
+        assert!(content[..50_000] == [1; 50_000] && content[50_100..] == [1; 49_900]);
+    });
+}
+
 /// 20c
 #[test]
 fn what_was_written_before_an_eviction_by_the_mds_is_there() {

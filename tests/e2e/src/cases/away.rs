@@ -8,6 +8,7 @@ use crate::cluster::{Cluster, Plan};
 use crate::failure::{Context, Outcome, bail, ensure};
 use crate::prng::pattern;
 use crate::sys;
+use serde_json::Value;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -150,14 +151,14 @@ fn while_away(cluster: &Cluster, a: &Path, b: &Path) -> Outcome {
     let other = b.join("other");
     let read = in_time("a read of a deactivated OST", move || Ok(fs::read(other)))?;
     ensure!(read.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EIO)), "it gives {read:?}");
-    let devices = cluster.lctl(&["dl"])?;
-    let inactive: Vec<&str> =
-        devices.lines().filter(|l| l.contains(" IN osc ") && l.contains("-OST0001-osc-")).collect();
-    ensure!(inactive.len() == 2, "lctl dl does not show that both mounts' OST0001 is inactive: {devices}");
-    for line in inactive {
-        let mut words = line.split_whitespace();
-        let (number, name) = (words.next().unwrap_or_default(), words.nth(2).unwrap_or_default());
-        cluster.lctl(&["--device", number, "activate"])?;
+    let devices: Vec<Value> = serde_json::from_str(&cluster.lctl(&["dl", "--json"])?).context("lctl dl --json")?;
+    let name_of = |device: &Value| device["name"].as_str().unwrap_or_default().to_owned();
+    let is_inactive = |device: &&Value| device["state"] == "IN" && device["type"] == "osc";
+    let inactive = devices.iter().filter(is_inactive).filter(|device| name_of(device).contains("-OST0001-osc-"));
+    ensure!(inactive.clone().count() == 2, "lctl dl does not show that both mounts' OST0001 is inactive: {devices:?}");
+    for device in inactive {
+        let (number, name) = (device["index"].to_string(), &name_of(device));
+        cluster.lctl(&["--device", &number, "activate"])?;
         cluster.lctl(&["deactivate", name])?;
         cluster.lctl(&["activate", name])?;
     }

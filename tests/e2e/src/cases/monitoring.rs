@@ -347,7 +347,9 @@ fn lctl(env: &Env) -> Outcome {
 
     for (args, code, reason) in [
         (&["barrier_freeze", "e2e", "30"][..], libc::EOPNOTSUPP, "no barriers yet"),
+        (&["barrier"], libc::EOPNOTSUPP, "no barriers yet"),
         (&["changelog_register"], libc::EOPNOTSUPP, "keeps none yet"),
+        (&["changelog"], libc::EOPNOTSUPP, "keeps none yet"),
         (&["get_param", "no.such.param"], libc::ENOENT, "param_path 'no/such/param': No such file or directory"),
         (&["get_param", "osc"], libc::EISDIR, "Is a directory"),
         (&["get_param", "--nonsense", "osc.*.active"], libc::EINVAL, "unrecognized option '--nonsense'"),
@@ -362,6 +364,8 @@ fn lctl(env: &Env) -> Outcome {
 
     let tunable = cluster.lctl(&["list_param", "-R", "-t", "osc.e2e-OST0000-osc-ffff*"])?;
     ensure!(tunable.contains(".max_dirty_mb\n") && !tunable.contains("stats"), "tunable parameters: {tunable}");
+    let values = cluster.lctl(&["get_param", "-t", "obdfilter.e2e-OST0000.{degraded,num_exports,stats}"])?;
+    ensure_eq!(values, "obdfilter.e2e-OST0000.degraded=0\n", "values of tunable parameters");
     let marked = cluster.lctl(&["list_param", "-F", "mgs", "obdfilter.e2e-OST0000.{degraded,num_exports}"])?;
     ensure_eq!(marked, "mgs/\nobdfilter.e2e-OST0000.degraded=\nobdfilter.e2e-OST0000.num_exports\n", "marks of -F");
     let typed = cluster.lctl(&["get_param", "--json", "obdfilter.e2e-OST0000.num_exports"])?;

@@ -6,6 +6,7 @@ use crate::cluster::{Cluster, is_mounted};
 use crate::failure::{Context, Outcome, bail, ensure, ensure_eq};
 use crate::process::Program;
 use crate::sys;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -160,10 +161,7 @@ fn read_only(env: &Env) -> Outcome {
 
 fn sync(env: &Env) -> Outcome {
     let cluster = cluster(env)?;
-    let dirty = || -> Outcome<u64> {
-        let shown = cluster_dirty(env, cluster)?;
-        Ok(shown.lines().filter_map(|l| l.trim().parse::<u64>().ok()).sum())
-    };
+    let dirty = || dirty_bytes(env, cluster);
     let own = Own::mount(env, "sync,dirsync")?;
     let mut file = File::create(own.dir.join("f"))?;
     for n in 0..4 {
@@ -182,10 +180,12 @@ fn sync(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// Dirty bytes of each OST in the case's own mount.
-fn cluster_dirty(env: &Env, cluster: &Cluster) -> Outcome<String> {
+/// Dirty bytes in the case's own mount.
+fn dirty_bytes(env: &Env, cluster: &Cluster) -> Outcome<u64> {
     let lctl = cluster.tool_program("lctl").env("NACRE_RUN_DIR", &env.local);
-    Ok(lctl.args(["get_param", "-n", "osc.*.cur_dirty_bytes"]).run()?.stdout)
+    let printed = lctl.args(["get_param", "--json", "osc.*.cur_dirty_bytes"]).run()?.stdout;
+    let by_ost: BTreeMap<String, u64> = serde_json::from_str(&printed).context(format!("dirty bytes: {printed}"))?;
+    Ok(by_ost.values().sum())
 }
 
 /// mount(8) finds its helper in /sbin only, so this is done in a mount namespace of its own, with another /sbin.

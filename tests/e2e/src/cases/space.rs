@@ -10,6 +10,7 @@ use crate::failure::{Context, Failure, Outcome, bail, ensure, ensure_eq};
 use crate::prng::pattern;
 use crate::process::Program;
 use crate::sys;
+use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -86,32 +87,55 @@ fn largest_object(env: &Env) -> Outcome {
     Ok(())
 }
 
+/// An extent as `lfs fiemap --json` shows it.
+#[derive(Debug)]
+struct Extent {
+    offset: u64,
+    physical: u64,
+    length: u64,
+    ost: u64,
+    is_last: bool,
+}
+
+impl Extent {
+    fn read(shown: &Value) -> Outcome<Extent> {
+        let number = |name: &str| shown[name].as_u64().ok_or_else(|| Failure::new(format!("no {name} in {shown}")));
+        Ok(Extent {
+            offset: number("offset")?,
+            physical: number("physical")?,
+            length: number("length")?,
+            ost: number("ost")?,
+            is_last: shown["flags"].as_array().is_some_and(|flags| flags.iter().any(|flag| flag == "last")),
+        })
+    }
+}
+
 /// `lfs fiemap` tells of what has space, on each OST, and of nothing else.
 fn fiemap(env: &Env) -> Outcome {
     let Some(cluster) = &env.cluster else { bail!("this case needs the product") };
     cluster.lfs(&["setstripe", "-c", "2", "-S", "64k", &text(&env.a)])?;
     let path = env.a.join("f");
     let file = File::create(&path)?;
-    let shown = || -> Outcome<Vec<Vec<String>>> {
-        let text = cluster.lfs(&["fiemap", &text(&path)])?;
-        let rows = text.lines().filter(|l| l.contains(": net"));
-        Ok(rows.map(|l| l.split([':', ' ', '.']).filter(|w| !w.is_empty()).map(str::to_owned).collect()).collect())
+    let shown = || -> Outcome<Vec<Extent>> {
+        let printed = cluster.lfs(&["fiemap", "--json", &text(&path)])?;
+        let shown: Value = serde_json::from_str(&printed).context("lfs fiemap --json")?;
+        let extents = shown["extents"].as_array().ok_or_else(|| Failure::new(format!("no extents in {printed}")))?;
+        extents.iter().map(Extent::read).collect()
     };
     ensure!(shown()?.is_empty(), "extents of an empty file");
     // A stripe on the first OST, nothing on the second, and one on the first again, 64 stripes later.
     file.write_all_at(&pattern(1, 65536), 0)?;
     file.write_all_at(&pattern(2, 65536), 128 * 65536)?;
     let rows = shown()?;
-    let blocks: u64 = rows.iter().filter_map(|row| row.get(5)?.parse::<u64>().ok()).sum();
-    ensure!(blocks == 32, "{blocks} blocks: {rows:?}");
-    let of: Vec<&str> = rows.iter().filter_map(|row| row.get(6).map(String::as_str)).collect();
-    ensure!(of.windows(2).all(|w| w[0] == w[1]), "more than one OST: {rows:?}");
-    ensure!(rows.first().is_some_and(|row| row[1] == "0" && row[3] != "0"), "the first extent: {rows:?}");
-    ensure!(rows.last().is_some_and(|row| row[2] == (64 * 16 + 15).to_string()), "the last extent: {rows:?}");
-    let is_last = |row: &Vec<String>| row.last().is_some_and(|flags| flags.split(',').any(|flag| flag == "last"));
-    ensure!(rows.iter().position(is_last) == Some(rows.len() - 1), "one row is marked as the last: {rows:?}");
+    let bytes: u64 = rows.iter().map(|row| row.length).sum();
+    ensure!(bytes == 2 * 65536, "{bytes} bytes: {rows:?}");
+    ensure!(rows.windows(2).all(|w| w[0].ost == w[1].ost), "more than one OST: {rows:?}");
+    ensure!(rows.first().is_some_and(|row| row.offset == 0 && row.physical != 0), "the first extent: {rows:?}");
+    let end = rows.last().map(|row| row.offset + row.length);
+    ensure!(end == Some(65 * 65536), "the last extent: {rows:?}");
+    ensure!(rows.iter().position(|row| row.is_last) == Some(rows.len() - 1), "one is marked as the last: {rows:?}");
     file.write_all_at(&pattern(3, 65536), 65536)?;
-    let osts: std::collections::BTreeSet<String> = shown()?.into_iter().filter_map(|row| row.get(6).cloned()).collect();
+    let osts: std::collections::BTreeSet<u64> = shown()?.iter().map(|row| row.ost).collect();
     ensure!(osts.len() == 2, "the second OST: {osts:?}");
     Ok(())
 }
@@ -122,11 +146,36 @@ fn shared_disk(env: &Env) -> Outcome {
     ensure!(ours.0 == disk.0, "df says {} bytes in all, the disk has {}", ours.0, disk.0);
     ensure!(ours.1 <= disk.1 + (64 << 20), "df says {} bytes are free, the disk has {}", ours.1, disk.1);
     let Some(cluster) = &env.cluster else { bail!("this case needs the product") };
-    let shown = cluster.lfs(&["df", &text(&env.a)])?;
-    let total = |line: &str| line.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok());
-    let sum = shown.lines().find(|l| l.starts_with("filesystem_summary")).and_then(total);
-    ensure!(sum == Some(disk.0 / 1024), "lfs df:\n{shown}");
+    let osts: Vec<Value> = df(cluster, &env.a)?.into_iter().filter(|target| target["kind"] == "OST").collect();
+    ensure!(osts.len() > 1, "{osts:?}");
+    for space in osts.iter().map(|ost| &ost["statfs"]) {
+        let bytes = space["blocks"].as_u64().zip(space["block_size"].as_u64()).map(|(blocks, size)| blocks * size);
+        ensure!(bytes.map(|bytes| bytes / 1024) == Some(disk.0 / 1024), "space of the OSTs: {osts:?}");
+        // df counts targets with the same disk once.
+        ensure!(space["disk"] != 0 && space["disk"] == osts[0]["statfs"]["disk"], "disks of the OSTs: {osts:?}");
+    }
     Ok(())
+}
+
+/// Bits of a target's state, which `lfs df` shows as `S` and `I`.
+const OUT_OF_SPACE: u64 = 0x10;
+const OUT_OF_INODES: u64 = 0x20;
+
+/// The targets of a mount as `lfs df --json` shows them.
+fn df(cluster: &Cluster, at: &Path) -> Outcome<Vec<Value>> {
+    serde_json::from_str(&cluster.lfs(&["df", "--json", &text(at)])?).context("lfs df --json")
+}
+
+/// Space of a target.
+fn space_of(cluster: &Cluster, at: &Path, target: &str) -> Outcome<Value> {
+    let mut targets = df(cluster, at)?;
+    let Some(found) = targets.iter_mut().find(|found| found["name"] == target) else { bail!("{target} is missing") };
+    Ok(found["statfs"].take())
+}
+
+/// True if the target's state has all of these bits.
+fn has_state(space: &Value, bits: u64) -> bool {
+    space["state"].as_u64().is_some_and(|state| state & bits == bits)
 }
 
 /// A mounted file system of a few megabytes. Unmounted when dropped.
@@ -234,9 +283,10 @@ fn fill_mdt(cluster: &Cluster, at: &Path, disk: &Path) -> Outcome {
     let said = health(cluster)?;
     ensure!(named && said.contains(&format!("device {MDT} reported unhealthy\nNOT HEALTHY")), "health: {said}");
     ensure!(said.contains(&format!("mdt.{MDT}.health=it is full: ")), "health: {said}");
-    let of_df = cluster.lfs(&["df", "-i", &text(at)])?;
-    let line = of_df.lines().find(|line| line.starts_with(MDT)).unwrap_or_default().to_owned();
-    ensure!(line.contains("100%") && line.contains("[MDT:0] SI"), "lfs df -i: {of_df}");
+    let space = space_of(cluster, at, MDT)?;
+    let (files, free) = (space["files"].as_u64(), space["files_free"].as_u64());
+    let is_used_up = files.zip(free).is_some_and(|(files, free)| free * 100 < files);
+    ensure!(is_used_up && has_state(&space, OUT_OF_SPACE | OUT_OF_INODES), "space of the MDT: {space}");
     let log = cluster.log_of("mds")?;
     ensure_eq!(log.matches(&format!("{MDT} is full")).count(), 1, "lines of the log that say that it is full");
 
@@ -304,9 +354,8 @@ fn lose_inodes(cluster: &Cluster, at: &Path, disk: &Path) -> Outcome {
     ensure!(refused.is_some(), "files of a full OST are made for ever");
     let says = "its file system has no inodes left";
     ensure!(wait_for(Duration::from_secs(20), || Ok(health(cluster)?.contains(says)))?, "health: {}", health(cluster)?);
-    let shown = cluster.lfs(&["df", "-i", &text(at)])?;
-    let ost = shown.lines().find(|line| line.contains("OST0000")).unwrap_or_default();
-    ensure!(ost.trim_end().ends_with('I') || ost.contains(" I"), "lfs df -i:\n{shown}");
+    let space = space_of(cluster, at, "e2e-OST0000")?;
+    ensure!(has_state(&space, OUT_OF_INODES), "space of the OST: {space}");
     // The MDT's records are in its index, and the other OST has all new objects.
     let mut made = 0;
     let passed_over = wait_for(Duration::from_secs(20), || {

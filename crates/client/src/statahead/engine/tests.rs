@@ -56,6 +56,63 @@ impl Engine {
 }
 
 #[test]
+fn the_steps_of_a_fetch_do_not_contradict_each_other() {
+    FETCH_STEPS.assert_sound();
+    assert_eq!(FETCH_STEPS.find(Fetch::UnderWay, FetchEvent::Forget), None, "the request still comes back");
+}
+
+#[test]
+#[should_panic(expected = "Begin in state UnderWay")]
+fn an_entry_is_not_requested_twice_at_once() {
+    let mut engine = listed(64, 100);
+    let entry = &mut engine.directories.get_mut(&AT).unwrap().entries[0];
+    entry.step(FetchEvent::Begin);
+    entry.step(FetchEvent::Begin);
+}
+
+#[test]
+#[should_panic(expected = "entries of all directories, and as they were counted")]
+fn entries_that_are_counted_and_not_there_are_a_defect() {
+    let mut engine = listed(64, 100);
+    engine.entries += 1;
+    engine.handle_page(AT, 0, &page(0..200), true, now());
+}
+
+#[test]
+#[should_panic(expected = "the one that has its place there")]
+fn an_inode_in_the_place_of_another_is_a_defect() {
+    let mut engine = listed(64, 100);
+    engine.places.insert(fid(7), (AT, 8));
+    engine.handle_getattr(fid(7), now());
+}
+
+/// A directory with one name twice, one inode under two names, and cookies in disorder.
+#[test]
+fn a_strange_page_of_a_server_is_no_defect() {
+    for seed in 0..200 {
+        let mut prng = Prng::new(seed);
+        let mut engine = Engine::new(64);
+        for _ in 0..40 {
+            let at = Fid { oid: prng.below(3) as u32, ..AT };
+            let mut strange = || {
+                let (name, inode, cookie) = (prng.below(20), prng.below(20) as usize, prng.below(40));
+                DirEntry { name: format!("n{name}").into(), fid: fid(inode), cookie, ..DirEntry::default() }
+            };
+            let page: Vec<_> = (0..10).map(|_| strange()).collect();
+            let after = if prng.one_in(3) { 0 } else { prng.below(40) };
+            let mut aheads = vec![engine.handle_page(at, after, &page, prng.one_in(4), now())];
+            aheads.push(engine.handle_lookup(at, format!("n{}", prng.below(20)).as_bytes(), now()).ahead);
+            aheads.push(engine.handle_getattr(fid(prng.below(20) as usize), now()).ahead);
+            aheads.push(engine.handle_miss(at, now()));
+            for mut ahead in aheads.into_iter().flatten() {
+                engine.handle_own_page(&mut ahead, prng.below(40), &page, prng.one_in(4));
+                engine.handle_fetched(&ahead);
+            }
+        }
+    }
+}
+
+#[test]
 fn in_order_the_window_grows_to_the_largest_and_stays_ahead() {
     let mut engine = listed(64, 1000);
     let mut fetched = Vec::new();

@@ -274,7 +274,7 @@ impl Fake for FakeMgs {
         match request.opcode {
             Opcode::MgsTargetReg => {
                 self.registered.lock().push(request.decode()?);
-                Ok(Response::new(&TargetRegReply { object_seq: 0 }))
+                Ok(Response::new(&TargetRegReply { object_seq: 0, refused: None }))
             }
             Opcode::MgsConfigRead => {
                 let ask: ConfigRead = request.decode()?;
