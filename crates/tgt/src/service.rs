@@ -203,6 +203,20 @@ struct Dispatcher<S: Service> {
 }
 
 impl<S: Service> Dispatcher<S> {
+    /// Removes the record of a client, so that no recovery waits for it.
+    async fn forget(&self, export: &Export) {
+        let forgotten = async {
+            let mut operation = self.service.target().begin().await?;
+            operation.use_reserve();
+            reply::forget_client(&mut *operation, export.client)?;
+            operation.finish_local();
+            Ok::<_, Errno>(())
+        };
+        if let Err(error) = forgotten.await {
+            tracing::warn!(target = %self.service.target().name(), client = %export.client, %error, "client not forgotten");
+        }
+    }
+
     fn new(service: Arc<S>, recovery: Arc<RecoveryService>, exports: Exports) -> Dispatcher<S> {
         let stats = service.target().stats();
         let line = |handler: &'static Handler<S>| {
@@ -353,20 +367,14 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
             exports.remove(&export.cookie);
             exports.values().all(|other| other.client != export.client)
         };
-        self.service.disconnected(export).await;
-        if !is_last {
-            return;
+        if is_last {
+            // Before its locks are given to others: an OST commits before it does that, and a client that a crash brought back
+            // could write again what others have overwritten.
+            self.forget(export).await;
         }
-        self.recovery.handle_disconnect(export.client);
-        let forgotten = async {
-            let mut operation = self.service.target().begin().await?;
-            operation.use_reserve();
-            reply::forget_client(&mut *operation, export.client)?;
-            operation.finish_local();
-            Ok::<_, Errno>(())
-        };
-        if let Err(error) = forgotten.await {
-            tracing::warn!(target = %self.service.target().name(), client = %export.client, %error, "client not forgotten");
+        self.service.disconnected(export).await;
+        if is_last {
+            self.recovery.handle_disconnect(export.client);
         }
     }
 
