@@ -1,5 +1,5 @@
 //! `nacre bench applications`: typical work on a source tree, timed on the local disk, on a null FUSE file system that
-//! keeps data in memory, and on a Nacre file system created for it. All programs are those of the host.
+//! keeps data in memory, and on a Nacre file system that the benchmark creates. The programs are those that the host has.
 
 use crate::output::{self, median};
 use crate::places::{PLACES, Place, Places, settle};

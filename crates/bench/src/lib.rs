@@ -40,7 +40,7 @@ enum BenchCommand {
     ObjectSurvey(object_survey::ObjectSurvey),
     /// An OST alone beside fio on the same disk: objects, threads, request sizes, and when writes are answered
     ObdfilterSurvey(obdfilter_survey::ObdfilterSurvey),
-    /// Programs on a source tree: on the local disk, a null FUSE file system, and a file system created for it
+    /// Times programs that work on a source tree, on the local disk, on a null FUSE file system and on Nacre
     Applications(applications::Applications),
     /// Rates of cached operations, beside a null FUSE file system and the local disk, and requests sent meanwhile
     WarmCache(warm_cache::WarmCache),

@@ -41,7 +41,7 @@ pub(crate) fn show_experiment(experiment: &Experiment, json: bool, before: impl 
     Ok(())
 }
 
-/// Writes the plot, if a file was given for it.
+/// Writes the plot if the command line names a file for it.
 pub(crate) fn plot(path: Option<&Path>, svg: impl FnOnce() -> String) -> Result<(), String> {
     let Some(path) = path else { return Ok(()) };
     std::fs::write(path, svg()).map_err(|e| format!("cannot write {}: {e}", path.display()))

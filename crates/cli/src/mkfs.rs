@@ -1,11 +1,12 @@
 //! `nacre mkfs`, also `mkfs.nacre`: formats a directory as the storage of a target.
 
 use crate::output::{fail, json};
-use nacre_base::{MdtIndex, Nid, OstIndex, TargetName};
+use nacre_base::{MdtIndex, Nid, OstIndex, TargetName, Uuid};
 use nacre_osd::PARTS_MAX;
 use nacre_osd::disk::Label;
 use nacre_process::format_target;
 use nacre_process::target_options::{TargetOptions, describe, mmp_interval, parse_param};
+use nacre_rt::Rt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -105,5 +106,14 @@ fn run(args: &Mkfs) -> Result<Label, String> {
         journal: journal.transpose()?,
         params: args.param.iter().map(|text| parse_param(text, name.kind)).collect::<Result<_, _>>()?,
     };
-    format_target(&args.dir, &name, &options, args.parts)
+    format_target(&args.dir, &name, random_uuid()?, &options, args.parts)
+}
+
+/// UUID for a new target.
+pub(crate) fn random_uuid() -> Result<Uuid, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|e| e.to_string())?;
+    Ok(runtime.block_on(async {
+        let rt = Rt::production();
+        Uuid::from_random(rt.random(), rt.random())
+    }))
 }

@@ -50,6 +50,8 @@ pub struct OpenFile {
     ahead: Mutex<ReadAhead>,
     /// How this open file gets its write locks; set by the first write.
     writer: OnceLock<Arc<Mutex<SharedWrite>>>,
+    /// True for a directory, which has no objects.
+    is_dir: bool,
     /// Advice that the program gave, through group locks and ladvise.
     told: FileAdvice,
     /// Held shared by lock requests under way, exclusively by the last close, which comes after them.
@@ -100,6 +102,7 @@ impl OpenFile {
             shared,
             ahead,
             writer: OnceLock::new(),
+            is_dir: reply.attr.is_dir(),
             told: FileAdvice::default(),
             locking_under_way: RwLock::new(()),
             state: Mutex::new(state),
@@ -579,11 +582,7 @@ impl Client {
     pub async fn fsync(&self, file: &OpenFile, data_only: bool) -> Result<(), Errno> {
         let _timed = self.stats.time(Op::Fsync);
         // Other open files of this mount, and other clients, may have written to objects that this open file does not know.
-        let newest = match self.layout_to_read(file).await {
-            // A directory has no objects.
-            Err(Errno::EISDIR) => Ok(None),
-            newest => newest,
-        };
+        let newest = if file.is_dir { Ok(None) } else { self.layout_to_read(file).await };
         let (inode_synced, known) = {
             let state = file.state.lock();
             (data_only && state.inode_synced, state.layout.clone())

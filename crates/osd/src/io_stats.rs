@@ -338,33 +338,4 @@ mod tests {
         recorder.begin(Direction::Write);
         recorder.end(Direction::Read, 1, Duration::ZERO, 1);
     }
-
-    /// Processor time of counting a request: `cargo test -p nacre-osd --lib io_stats::tests::costs -- --ignored
-    /// --nocapture`.
-    #[test]
-    #[ignore = "measures"]
-    fn costs() {
-        const COUNT: u64 = 1_000_000;
-        // Time on the processor, because other programs may use the machine.
-        let cpu = || {
-            let spent = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-            spent.split(' ').next().unwrap().parse::<u64>().unwrap()
-        };
-        let recorder = Recorder::default();
-        let count = || {
-            let begin = cpu();
-            for bytes in 0..COUNT {
-                let in_flight = recorder.begin(Direction::Write);
-                recorder.end(Direction::Write, bytes, Duration::from_micros(bytes), in_flight);
-            }
-            cpu() - begin
-        };
-        for threads in [1, 4] {
-            let nanos: u64 = std::thread::scope(|scope| {
-                let all: Vec<_> = (0..threads).map(|_| scope.spawn(count)).collect();
-                all.into_iter().map(|thread| thread.join().unwrap()).sum()
-            });
-            println!("{threads} threads: {} ns a request", nanos / threads / COUNT);
-        }
-    }
 }

@@ -6,7 +6,6 @@ use crate::target_options::{TargetOptions, describe_mmp};
 use nacre_base::{Nid, TargetName, Uuid};
 use nacre_node::{Node, ServeError, Served, TargetSpec, tables};
 use nacre_osd::disk::{self, DiskOptions, DiskOsd, Label};
-use nacre_rt::Rt;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,27 +15,15 @@ use std::sync::Arc;
 pub fn format_target(
     dir: &Path,
     name: &TargetName,
+    uuid: Uuid,
     options: &TargetOptions,
     parts: Option<u32>,
 ) -> Result<Label, String> {
     let parts = parts.unwrap_or_else(|| disk::suitable_parts(dir));
-    let mut label = Label { uuid: random_uuid()?, target: name.clone(), parts, options: BTreeMap::new() };
+    let mut label = Label { uuid, target: name.clone(), parts, options: BTreeMap::new() };
     options.put_into(&mut label);
     disk::format(dir, &label).map_err(|e| format!("{}: {e}", dir.display()))?;
     Ok(label)
-}
-
-/// A UUID for new storage. The small runtime is only needed as a source of randomness; it gets a thread of its own because
-/// the caller may be in a runtime, and runtimes must not nest.
-fn random_uuid() -> Result<Uuid, String> {
-    let make = || {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|e| e.to_string())?;
-        Ok(runtime.block_on(async {
-            let rt = Rt::production();
-            Uuid::from_random(rt.random(), rt.random())
-        }))
-    };
-    std::thread::spawn(make).join().expect("making a UUID does not panic")
 }
 
 /// A target's storage that is being opened. If several nodes may serve it, this may take a while, because the last

@@ -257,10 +257,17 @@ impl Calls {
         self.calls.first_key_value().map_or(0, |(xid, _)| xid - 1)
     }
 
-    /// Handles a reply. Returns `None` if no call waits for it.
-    pub(crate) fn handle_reply(&mut self, reply: Incoming) -> Option<Answered> {
-        let call = self.calls.get_mut(&reply.header.xid)?;
-        if call.sends == 0 || call.is_over() || reply.header.opcode != call.spec.opcode as u32 {
+    /// Handles a reply; `export` is the one that the server gave at the last connect. Returns `None` if no call waits for the
+    /// reply, or if it comes from an export of before: an earlier instance of the server, or the server before it evicted this
+    /// client, sent it, and what it acknowledges may be gone.
+    pub(crate) fn handle_reply(&mut self, reply: Incoming, export: Option<u64>) -> Option<Answered> {
+        let header = &reply.header;
+        let call = self.calls.get_mut(&header.xid)?;
+        if call.sends == 0 || call.is_over() || header.opcode != call.spec.opcode as u32 {
+            return None;
+        }
+        // A refusal names no export.
+        if !call.spec.control && header.export != 0 && Some(header.export) != export {
             return None;
         }
         let answered = call.answered(reply.header.xid);
@@ -595,9 +602,9 @@ mod tests {
         assert_eq!(poll(&mut c, 5, connection(1)), "wait", "already sent over this one");
         c.handle_connected(2);
         assert_eq!(poll(&mut c, 5, connection(2)), "resend tag 0");
-        let answered = c.handle_reply(reply(5)).unwrap();
+        let answered = c.handle_reply(reply(5), None).unwrap();
         assert_eq!((answered.sent_on, answered.sent_once), (2, false));
-        assert!(c.handle_reply(reply(5)).is_none(), "a doubled reply");
+        assert!(c.handle_reply(reply(5), None).is_none(), "a doubled reply");
         assert_eq!(poll(&mut c, 5, connection(2)), "reply 5");
         c.finish(5);
         assert!(c.is_empty());
@@ -609,20 +616,42 @@ mod tests {
         c.start(5, spec());
         poll(&mut c, 5, connection(1));
         c.handle_connected(2);
-        assert!(c.handle_reply(reply(5)).is_some());
+        assert!(c.handle_reply(reply(5), None).is_some());
         assert_eq!(poll(&mut c, 5, connection(2)), "reply 5");
+    }
+
+    /// A reply that a server had sent before its restart came after the replays: its transno was kept although the change
+    /// was gone, and the call was not sent again.
+    #[test]
+    fn a_reply_of_an_export_of_before_is_ignored() {
+        let mut c = Calls::new(8);
+        c.start(5, spec());
+        poll(&mut c, 5, connection(1));
+        let of_export = |export| {
+            let mut reply = reply(5);
+            reply.header.export = export;
+            reply
+        };
+        assert!(c.handle_reply(of_export(7), Some(8)).is_none());
+        assert_eq!(poll(&mut c, 5, connection(1)), "wait");
+        assert!(c.handle_reply(of_export(8), Some(8)).is_some());
+        c.start(6, Spec { control: true, ..spec() });
+        poll(&mut c, 6, connection(1));
+        let mut connect = reply(6);
+        connect.header.export = 9;
+        assert!(c.handle_reply(connect, Some(8)).is_some(), "a connect brings another export");
     }
 
     #[test]
     fn replies_to_what_was_not_sent_or_was_another_question_are_ignored() {
         let mut c = Calls::new(8);
         c.start(5, spec());
-        assert!(c.handle_reply(reply(5)).is_none());
+        assert!(c.handle_reply(reply(5), None).is_none());
         poll(&mut c, 5, connection(1));
         let mut other = reply(5);
         other.header.opcode = Opcode::MdsClose as u32;
-        assert!(c.handle_reply(other).is_none());
-        assert!(c.handle_reply(reply(6)).is_none());
+        assert!(c.handle_reply(other, None).is_none());
+        assert!(c.handle_reply(reply(6), None).is_none());
     }
 
     #[test]
@@ -698,7 +727,7 @@ mod tests {
         let mut c = Calls::new(8);
         c.start(5, spec());
         poll(&mut c, 5, connection(1));
-        c.handle_reply(reply(5));
+        c.handle_reply(reply(5), None);
         assert_eq!(poll(&mut c, 5, connection(1)), "reply 5");
         c.fail_all(RpcError::Closed);
         c.handle_incomplete(5);
@@ -770,7 +799,7 @@ mod tests {
                         let xid = alive.swap_remove(prng.below(alive.len() as u64) as usize);
                         c.finish(xid);
                     }
-                    6 if !alive.is_empty() => drop(c.handle_reply(reply(pick(&mut prng, &alive)))),
+                    6 if !alive.is_empty() => drop(c.handle_reply(reply(pick(&mut prng, &alive)), None)),
                     _ if !alive.is_empty() => {
                         let xid = pick(&mut prng, &alive);
                         let told = poll(&mut c, xid, connection(conn));

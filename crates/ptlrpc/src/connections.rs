@@ -320,12 +320,11 @@ impl NodeShared {
     /// A reply to a probe arrived. It counts only if it comes from the client's own node, because a stranger that
     /// answers for the client could otherwise have it evicted.
     pub(crate) fn handle_probe_reply(&self, from: Nid, header: &RpcHeader) {
-        let mut probes = self.probes.lock();
-        if probes.get(&header.xid).is_none_or(|(probed, _)| *probed != from) {
-            return;
+        if let hash_map::Entry::Occupied(probe) = self.probes.lock().entry(header.xid)
+            && probe.get().0 == from
+        {
+            let _ = probe.remove().1.send(header.status == 0);
         }
-        let Some((_, answer)) = probes.remove(&header.xid) else { return };
-        let _ = answer.send(header.status == 0);
     }
 
     pub(crate) async fn evict(&self, export: Arc<Export>) {

@@ -427,19 +427,13 @@ impl ImportShared {
             let _ = replaying.answer.send(message);
             return;
         }
-        // An earlier instance of the server, or the server before it evicted this client, sent the reply, and it was long on
-        // its way. What it acknowledges may be gone: the call was sent again to the export that is there now, or has failed.
-        let of_call = s.calls.answered(header.xid).is_some_and(|asked| !asked.control);
-        if of_call && header.export != 0 && s.machine.export() != Some(header.export) {
-            tracing::debug!("{}: a reply of export {:#x} is late", self.config.label, header.export);
-            return;
-        }
         let spent = Duration::from_micros(u64::from(header.service_time_us) + u64::from(header.queue_time_us));
+        let export = s.machine.export();
         let (committed, granted) =
             (header.last_committed, Credits { rpcs: header.credits_granted, bytes: header.bytes_granted });
         let pool = LockPool { volume: header.server_lock_volume, limit: header.lock_limit };
         let (transno, pre_versions, body) = (header.transno, header.pre_versions, message.body.clone());
-        let Some(answered) = s.calls.handle_reply(message) else { return };
+        let Some(answered) = s.calls.handle_reply(message, export) else { return };
         let (xid, mut guard) = (answered.xid, s);
         let s = &mut *guard;
         s.service[answered.lane as usize].handle_sample(now, service_estimate.min(crate::adaptive_timeout::AT_MAX));

@@ -205,41 +205,4 @@ ost_write                 2 samples [usecs] 10 30 40 1000";
         let idle = size_of::<Tallies>() + FIRST_BLOCK * size_of::<Tally>();
         assert!(idle <= 448, "{idle} bytes");
     }
-
-    /// Processor time of counting a request, and of counting it in a map under a lock: `cargo test -p nacre-ptlrpc --lib
-    /// stats::tests::costs -- --ignored --nocapture`.
-    #[test]
-    #[ignore = "measures"]
-    fn costs() {
-        const COUNT: u64 = 1_000_000;
-        const OPCODES: [Opcode; 4] = [Opcode::OstWrite, Opcode::OstRead, Opcode::LdlmEnqueue, Opcode::ObdPing];
-        // Time on the processor, because other programs may use the machine.
-        let cpu = || {
-            let spent = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-            spent.split(' ').next().unwrap().parse::<u64>().unwrap()
-        };
-        let measure = |name: &str, add: &(dyn Fn(Opcode, Duration) + Sync)| {
-            for threads in [1, 4] {
-                let count = || {
-                    let begin = cpu();
-                    (0..COUNT).for_each(|i| add(OPCODES[i as usize % OPCODES.len()], Duration::from_micros(i)));
-                    cpu() - begin
-                };
-                let nanos: u64 = std::thread::scope(|scope| {
-                    let all: Vec<_> = (0..threads).map(|_| scope.spawn(count)).collect();
-                    all.into_iter().map(|thread| thread.join().unwrap()).sum()
-                });
-                println!("{name}, {threads} threads: {} ns a count", nanos / threads / COUNT);
-            }
-        };
-        let (map, stats) = (Mutex::new((Sums::default(), BTreeMap::<Opcode, Sums>::new())), OpStats::default());
-        OPCODES.iter().for_each(|opcode| stats.add(*opcode, Duration::ZERO));
-        measure("a map under a lock", &|opcode, took| {
-            let (all, by_opcode) = &mut *map.lock();
-            let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-            all.add(us);
-            by_opcode.entry(opcode).or_default().add(us);
-        });
-        measure("tallies", &|opcode, took| stats.add(opcode, took));
-    }
 }

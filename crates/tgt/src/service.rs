@@ -203,20 +203,6 @@ struct Dispatcher<S: Service> {
 }
 
 impl<S: Service> Dispatcher<S> {
-    /// Removes the record of a client, so that no recovery waits for it.
-    async fn forget(&self, export: &Export) {
-        let forgotten = async {
-            let mut operation = self.service.target().begin().await?;
-            operation.use_reserve();
-            reply::forget_client(&mut *operation, export.client)?;
-            operation.finish_local();
-            Ok::<_, Errno>(())
-        };
-        if let Err(error) = forgotten.await {
-            tracing::warn!(target = %self.service.target().name(), client = %export.client, %error, "client not forgotten");
-        }
-    }
-
     fn new(service: Arc<S>, recovery: Arc<RecoveryService>, exports: Exports) -> Dispatcher<S> {
         let stats = service.target().stats();
         let line = |handler: &'static Handler<S>| {
@@ -314,6 +300,20 @@ impl<S: Service> Dispatcher<S> {
             answer.max_modify_rpcs = asked.max_modify_rpcs.clamp(1, MODIFY_RPCS_MAX);
         }
         answer
+    }
+
+    /// Removes the record of a client, so that no recovery waits for it.
+    async fn forget(&self, export: &Export) {
+        let forgotten = async {
+            let mut operation = self.service.target().begin().await?;
+            operation.use_reserve();
+            reply::forget_client(&mut *operation, export.client)?;
+            operation.finish_local();
+            Ok::<_, Errno>(())
+        };
+        if let Err(error) = forgotten.await {
+            tracing::warn!(target = %self.service.target().name(), client = %export.client, %error, "client not forgotten");
+        }
     }
 }
 

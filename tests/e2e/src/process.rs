@@ -34,7 +34,9 @@ fn forget(group: i32) {
 /// Held while a program is started, and shared by [`without_forks`].
 static FORKS: RwLock<()> = RwLock::new(());
 
-/// Starts a program that no case in [`without_forks`] has to fear. All programs that may start beside other cases start here.
+/// Starts a program that no case in [`without_forks`] has to fear. All programs that may start beside other cases start here. A
+/// program that lies on a mount whose servers may be away is started by a shell, because exec waits for the servers, and this
+/// for exec.
 pub(crate) fn spawn(command: &mut Command) -> std::io::Result<Child> {
     let _no_section = FORKS.write().unwrap_or_else(|e| e.into_inner());
     command.spawn()

@@ -1,4 +1,4 @@
-//! Prints metrics for monitoring systems: in OpenMetrics 1.0 for clients that ask for it, else in Prometheus' older
+//! The text that a monitoring system fetches. A client that asks for OpenMetrics 1.0 gets it; all others get Prometheus' older
 //! text format, because every tool reads that.
 //!
 //! A metric is named `nacre_LAYER_NAME_UNIT`, in base units (seconds, bytes). Its labels are the parameter's device and, where

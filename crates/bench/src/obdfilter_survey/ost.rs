@@ -84,7 +84,7 @@ impl TestOst {
         let name = TargetName::ost("survey", OstIndex(u32::from(journal.is_some())));
         let options = TargetOptions { journal: journal.map(Path::to_owned), ..TargetOptions::default() };
         let dir = dir.join("ost");
-        let Label { uuid, parts, .. } = format_target(&dir, &name, &options, None)?;
+        let Label { uuid, parts, .. } = format_target(&dir, &name, random_uuid(rt), &options, None)?;
         let osd = DiskOsd::open(&dir, tables(TargetKind::Ost), DiskOptions::default()).map_err(|e| e.to_string())?;
         let presets = vec![(format!("obdfilter.{name}.brw_size"), "64".to_owned())];
         let spec = TargetSpec { presets, ..TargetSpec::new(name.clone(), uuid, vec![Nid::LO]) };

@@ -376,8 +376,9 @@ fn describe(path: &Path, layout: &Layout, fid: Fid) -> serde_json::Value {
         .iter()
         .map(|c| {
             let objects = c.stripes.iter().map(|s| json!({"ost": s.ost.0, "fid": s.object.to_string()}));
-            json!({"id": c.id, "is_instantiated": c.flags & component_flags::INIT != 0, "start": c.start, "end": if c.end == u64::MAX { None } else { Some(c.end) },
-                "pattern": pattern_name(c), "stripe_size": c.stripe_size, "stripe_count": c.stripes.len(), "stripe_count_wanted": c.stripe_count(),
+            let is_instantiated = c.flags & component_flags::INIT != 0;
+            json!({"id": c.id, "is_instantiated": is_instantiated, "start": c.start,
+                "end": if c.end == u64::MAX { None } else { Some(c.end) }, "pattern": pattern_name(c), "stripe_size": c.stripe_size, "stripe_count": c.stripes.len(), "stripe_count_wanted": c.stripe_count(),
                 "pool": c.pool, "objects": objects.collect::<Vec<_>>()})
         })
         .collect();

@@ -58,7 +58,7 @@ pub(super) struct Running {
     pub(super) clients: Vec<String>,
 }
 
-/// What a look at a directory finds.
+/// State of a directory that `nacre up` was given: whether a daemon runs in it, and its description.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     /// No daemon runs. The last one's description, if there was one; its state is [`State::Down`] unless the daemon died.

@@ -3,6 +3,7 @@
 //! interrupted first format from a file system that has lost something, which is never touched.
 
 use super::state::{LOCK, RUNNING};
+use crate::mkfs::random_uuid;
 use nacre_base::{MdtIndex, Nid, OstIndex, TargetKind, TargetName};
 use nacre_osd::OsdError;
 use nacre_osd::disk::{self, Label};
@@ -131,7 +132,8 @@ fn format_targets(
     for (name, target) in targets {
         let path = dir.join(name);
         clear_unfinished(&path)?;
-        format_target(&path, &target, &options, None).map_err(|e| format!("cannot format {e}. {advice}"))?;
+        let formatted = random_uuid().and_then(|uuid| format_target(&path, &target, uuid, &options, None));
+        formatted.map_err(|e| format!("cannot format {e}. {advice}"))?;
     }
     let plan = Plan { formatted: true, ..plan.clone() };
     write_plan(dir, &plan).map_err(|e| format!("{e}. {advice}"))?;

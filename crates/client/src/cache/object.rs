@@ -302,11 +302,6 @@ impl ObjectCache {
         self.dirty.runs().iter().map(|(_, since)| *since).min()
     }
 
-    /// True if bytes are dirty that were dirty at `time` already.
-    pub(crate) fn is_dirty_since(&self, time: Time) -> bool {
-        self.dirty.runs().iter().any(|(_, since)| *since <= time)
-    }
-
     /// End of the last byte that is dirty or in a flush: the object is at least that long.
     pub(crate) fn end_of_dirty(&self) -> Option<u64> {
         self.dirty.runs().end().max(self.writing.end())

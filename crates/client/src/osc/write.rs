@@ -11,7 +11,6 @@ use nacre_base::{Errno, Payload, Timestamp};
 use nacre_ldlm::{Extent, LockId, RangeSet};
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::ldlm::LockMode;
-use nacre_wire::ost::WriteReply;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::pin;
@@ -347,23 +346,6 @@ impl Osc {
     /// As [`Osc::flush`], but fails with EIO while the OST is deactivated; the bytes stay until it is activated.
     pub(crate) async fn try_flush(self: &Arc<Self>, object: &Arc<Object>, which: &Which<'_>) -> Result<(), Errno> {
         self.connection.while_active(self.flush(object, which)).await
-    }
-
-    /// Sends bytes of the cache, once the OST is active. A deactivation interrupts the request, which is then sent again, so
-    /// that no bytes are lost by it; ESTALE if an eviction came in between.
-    pub(crate) async fn write_when_active(&self, write: &WriteOut) -> Result<WriteReply, Errno> {
-        let evictions = self.evictions.load(Ordering::Acquire);
-        loop {
-            let deactivations = self.connection.deactivations();
-            self.connection.until_active().await;
-            if self.evictions.load(Ordering::Acquire) != evictions {
-                return Err(Errno::ESTALE);
-            }
-            match self.write_rpc(write).await {
-                Err(Errno::EIO) if self.connection.deactivations() != deactivations => {}
-                answer => return answer,
-            }
-        }
     }
 
     /// Begins to change a range at the server. Until the guard is dropped, readers of the range, and callers that want

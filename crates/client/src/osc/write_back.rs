@@ -221,18 +221,17 @@ impl Osc {
             };
             // Bytes that other locks allow to stay must not be written under a lock that is given back: that might never
             // end.
-            let Some(ranges) = locks.to_be_written(id) else {
-                ids.extend(locks.other_writers(id).into_iter().filter(|other| state.dirty_locks.insert(*other)));
-                continue;
-            };
-            let inner = which.within.map(|within| intersect(ranges.ranges(), within));
-            let within = inner.as_deref().unwrap_or(ranges.ranges());
-            if let Some(flush) = state.cache.next_flush(&FlushWanted { within: Some(within), ..wanted }, now) {
-                return Some((id, flush));
+            let ranges = locks.to_be_written(id);
+            if let Some(ranges) = &ranges {
+                let inner = which.within.map(|within| intersect(ranges.ranges(), within));
+                let within = inner.as_deref().unwrap_or(ranges.ranges());
+                if let Some(flush) = state.cache.next_flush(&FlushWanted { within: Some(within), ..wanted }, now) {
+                    return Some((id, flush));
+                }
             }
             if !state.cache.is_dirty_in(all.ranges()) {
                 state.dirty_locks.remove(&id);
-            } else if *ranges != *all {
+            } else if ranges.is_none_or(|ranges| *ranges != *all) {
                 // These bytes are written under those other locks: this lock may be in use by a writer that waits for
                 // just this room.
                 ids.extend(locks.other_writers(id).into_iter().filter(|other| state.dirty_locks.insert(*other)));
@@ -259,23 +258,33 @@ impl Osc {
         (self.epoch.load(Ordering::Acquire), self.evictions.load(Ordering::Acquire))
     }
 
+    /// Sends bytes of the cache once the OST is active. A deactivation interrupts the request, which is then sent again, so
+    /// that no bytes are lost by it. ESTALE if this client was evicted since there were `evictions`: other clients may have
+    /// written there, so the bytes must not be written.
+    async fn write_unless_evicted(&self, write: &WriteOut, evictions: u64) -> Result<WriteReply, Errno> {
+        loop {
+            let deactivations = self.connection.deactivations();
+            self.connection.until_active().await;
+            if self.evictions.load(Ordering::Acquire) != evictions {
+                return Err(Errno::ESTALE);
+            }
+            match self.write_rpc(write).await {
+                Err(Errno::EIO) if self.connection.deactivations() != deactivations => {}
+                answer => return answer,
+            }
+        }
+    }
+
     async fn send_flush(self: &Arc<Self>, object: &Arc<Object>, mut out: Outgoing) {
         let (epoch, evictions) = out.epochs;
         let whole = object.without_truncation(LockId(out.write.lock)).await;
-        let is_evicted = self.evictions.load(Ordering::Acquire) != evictions;
-        let mut answer = match out.write.lock {
-            // No lock that the server could miss guards these bytes, and other clients may have written there since.
-            0 if is_evicted => Err(Errno::ESTALE),
-            _ => self.write_when_active(&out.write).await,
-        };
+        let mut answer = self.write_unless_evicted(&out.write, evictions).await;
         drop(whole);
         if answer.as_ref().err() == Some(&Errno::ESTALE) && out.write.lock != 0 {
-            // The server was restarted, and has no such lock. After an eviction the bytes must not be written.
+            // The server was restarted, and has no such lock.
             self.locks.lock().vanished(LockId(out.write.lock));
-            if self.evictions.load(Ordering::Acquire) == evictions {
-                out.write.lock = 0;
-                answer = self.write_when_active(&out.write).await;
-            }
+            out.write.lock = 0;
+            answer = self.write_unless_evicted(&out.write, evictions).await;
         }
         let uncovered = out.write.lock == 0 || self.epoch.load(Ordering::Acquire) != epoch;
         self.end_flush(object, out, answer, uncovered);
@@ -303,18 +312,14 @@ impl Osc {
                 state.cache.flushed(out.ticket, FlushEnd::Lost, now);
                 self.account.lock().failed(out.sent);
                 let target = self.connection.label();
-                match error {
+                if error == Errno::ENOENT {
                     // No program will hear of this, because the file has been removed.
-                    Errno::ENOENT => {
-                        tracing::debug!(target, object = %object.fid, "data was not written: no such object")
-                    }
-                    error => tracing::warn!(target, object = %object.fid, %error, "data was not written"),
-                }
-                let is_lost = matches!(error, Errno::ENOENT | Errno::ESTALE);
-                let is_removed = error == Errno::ENOENT;
-                let error = if is_lost { Errno::EIO } else { error };
-                object.report(error);
-                if !is_removed {
+                    tracing::debug!(target, object = %object.fid, "data was not written: no such object");
+                    object.report(Errno::EIO);
+                } else {
+                    tracing::warn!(target, object = %object.fid, %error, "data was not written");
+                    let error = if error == Errno::ESTALE { Errno::EIO } else { error };
+                    object.report(error);
                     self.lost.note_dropped(error);
                 }
             }
@@ -349,7 +354,7 @@ impl Osc {
         }
         // Bytes that were changed while their flush is under way, and bytes that another task writes under a lock that it
         // gives back, cannot be taken yet.
-        let is_left = |state: &ObjectState| which.within.is_none() && state.cache.is_dirty_since(which.since);
+        let is_left = |state: &ObjectState| which.within.is_none() && is_dirty_since(state, which.since);
         let is_over = |state: &ObjectState| match which.within {
             Some(within) => !state.cache.is_busy_in(within),
             None => state.is_flushed_before(*newest) && !is_left(state),
@@ -396,6 +401,11 @@ impl Osc {
         }
         self.lost.check(Fid::default())
     }
+}
+
+/// True if bytes are dirty that were dirty at `time` already.
+fn is_dirty_since(state: &ObjectState, time: Time) -> bool {
+    state.cache.oldest_dirty().is_some_and(|since| since <= time)
 }
 
 fn intersect(a: &[Extent], b: &[Extent]) -> Vec<Extent> {

@@ -24,14 +24,6 @@ fn callbacks(cluster: &Cluster) -> i128 {
     of_osts(cluster, "pool.callbacks")
 }
 
-fn dirty(client: &TestClient) -> i128 {
-    client.node.params().numbers("osc.*.cur_dirty_bytes").sum()
-}
-
-fn locks(client: &TestClient) -> i128 {
-    client.node.params().numbers("ldlm.namespaces.*-osc-*.lock_count").sum()
-}
-
 async fn clients<const N: usize>(cluster: &mut Cluster) -> [TestClient; N] {
     let mut all = Vec::new();
     for _ in 0..N {
@@ -89,15 +81,15 @@ fn members_of_a_group_write_in_turns_and_call_nobody_back_and_others_wait() {
             let (who, file) = if record % 2 == 0 { (&a, &fa) } else { (&b, &fb) };
             who.put(file, record * 1000, &[record as u8; 1000]).await.unwrap();
         }
-        assert!(dirty(&a) > 0 && dirty(&b) > 0, "written behind, as always");
-        assert_eq!((callbacks(&cluster), locks(&a), locks(&b)), (before, 2, 2));
+        assert!(a.dirty() > 0 && b.dirty() > 0, "written behind, as always");
+        assert_eq!((callbacks(&cluster), a.object_locks(), b.object_locks()), (before, 2, 2));
         assert_eq!(c.stat(fa.fid()).await.size, 200_000, "the size can be had at any time");
 
         let reader = reading(&rt, &c, &fc, 300_000);
         rt.sleep(300 * SECOND).await;
         assert!(!reader.is_over() && callbacks(&cluster) == before, "no limit of time, and nobody is told");
         a.group_unlock(&fa, 7).await.unwrap();
-        assert_eq!(dirty(&a), 0);
+        assert_eq!(a.dirty(), 0);
         rt.sleep(300 * SECOND).await;
         assert!(!reader.is_over());
         b.group_unlock(&fb, 7).await.unwrap();
@@ -148,12 +140,12 @@ fn a_descriptor_is_in_one_group_and_asks_with_or_without_patience() {
         assert_eq!(a.group_lock(&fa, 0, false).await, Err(Errno::EINVAL));
         assert_eq!(a.group_unlock(&fa, 7).await, Err(Errno::EINVAL));
         a.group_lock(&fa, 7, true).await.expect("who is no group is called back, and waited for");
-        assert_eq!(dirty(&b), 0);
+        assert_eq!(b.dirty(), 0);
         assert_eq!(a.group_lock(&fa, 7, true).await, Err(Errno::EINVAL));
         assert_eq!(a.group_lock(&fa, 8, true).await, Err(Errno::EINVAL));
         assert_eq!(a.group_unlock(&fa, 8).await, Err(Errno::EINVAL));
         assert_eq!(b.group_lock(&fb, 8, true).await, Err(Errno::EAGAIN));
-        assert_eq!((locks(&a), locks(&b)), (2, 0), "all or none");
+        assert_eq!((a.object_locks(), b.object_locks()), (2, 0), "all or none");
 
         let (waiter, file) = (b.clone(), fb.clone());
         let waiting = start(&rt, async move { waiter.group_lock(&file, 8, false).await });
@@ -241,7 +233,7 @@ fn all_components_get_their_objects_before_they_are_locked() {
         let (_, fa) = a.make("f", Some(layout)).await;
         let fb = opened(&b, &fa, 0).await;
         a.group_lock(&fa, 7, false).await.unwrap();
-        assert_eq!(locks(&a), 3);
+        assert_eq!(a.object_locks(), 3);
         let writing = writing(&rt, &b, &fb, 5 << 20, b"beyond");
         rt.sleep(10 * SECOND).await;
         assert!(!writing.is_over());
@@ -320,16 +312,16 @@ fn locks_ahead_are_exact_and_go_when_somebody_wants_the_bytes() {
             Ok(LockAhead::Different),
             "a lock to write does for reads"
         );
-        assert_eq!(locks(&a), 4);
+        assert_eq!(a.object_locks(), 4);
         let grants = of_osts(&cluster, "pool.grants");
         a.put(&fa, 0, &[1; 4096]).await.unwrap();
         a.put(&fa, 60_000, &[1; 10_000]).await.unwrap();
         assert_eq!((of_osts(&cluster, "pool.grants"), callbacks(&cluster)), (grants, 0), "they were there");
         b.put(&fb, 4096, &[2; 100]).await.unwrap();
-        assert_eq!((callbacks(&cluster), locks(&a)), (0, 4), "between them there is room for others");
+        assert_eq!((callbacks(&cluster), a.object_locks()), (0, 4), "between them there is room for others");
         b.put(&fb, 4000, &[2; 96]).await.unwrap();
         rt.sleep(SECOND).await;
-        assert_eq!((callbacks(&cluster), locks(&a)), (1, 3));
+        assert_eq!((callbacks(&cluster), a.object_locks()), (1, 3));
         assert_eq!(a.get(&fa, 3999, 2).await, [1, 2]);
     });
 }
@@ -345,8 +337,8 @@ fn a_lock_ahead_disturbs_nobody() {
         assert_eq!(a.advise(&fa, ahead(0..u64::MAX, true)).await, Ok(LockAhead::Sent));
         assert_eq!(a.advise(&fa, ahead(0..4096, false)).await, Ok(LockAhead::Sent));
         rt.sleep(SECOND).await;
-        assert!(dirty(&b) > 0 && callbacks(&cluster) == 0);
-        assert_eq!((locks(&a), of_osts(&cluster, "waiting_count")), (0, 0));
+        assert!(b.dirty() > 0 && callbacks(&cluster) == 0);
+        assert_eq!((a.object_locks(), of_osts(&cluster, "waiting_count")), (0, 0));
         assert_eq!(a.get(&fa, 0, 1).await, [1], "who needs the lock gets it as ever");
     });
 }
@@ -364,12 +356,12 @@ fn locks_that_are_not_to_grow_do_not() {
             let (who, file) = if record % 2 == 0 { (&a, &fa) } else { (&b, &fb) };
             who.put(file, record * 5000, &[1; 5000]).await.unwrap();
         }
-        assert_eq!((callbacks(&cluster), locks(&a), locks(&b)), (0, 10, 10), "one for each, and no more");
+        assert_eq!((callbacks(&cluster), a.object_locks(), b.object_locks()), (0, 10, 10), "one for each, and no more");
         assert_eq!(a.get(&fa, 0, 100).await, [1; 100]);
         a.advise(&fa, Advice::LockNoExpand(false)).await.unwrap();
         a.put(&fa, 1 << 30, b"x").await.unwrap();
         a.put(&fa, 2 << 30, b"x").await.unwrap();
-        assert_eq!(locks(&a), 11, "the last one grew");
+        assert_eq!(a.object_locks(), 11, "the last one grew");
         b.put(&fb, 3 << 30, b"x").await.unwrap();
         assert_eq!(callbacks(&cluster), 1);
     });
@@ -397,7 +389,7 @@ fn what_will_be_read_is_there_when_it_is_read() {
 
         b.advise(&fb, Advice::DontNeed(0..u64::MAX)).await.unwrap();
         rt.sleep(SECOND).await;
-        assert_eq!(locks(&b), 0, "with the data go the locks");
+        assert_eq!(b.object_locks(), 0, "with the data go the locks");
         assert!(b.get(&fb, 1_000_000, 10).await == data[1_000_000..1_000_010] && reads(&cluster) > fetched);
     });
 }
@@ -410,7 +402,7 @@ fn what_is_not_needed_is_written_and_dropped_and_nothing_else() {
         let (_, fa) = a.make("f", None).await;
         a.put(&fa, 0, &[1; 1_000_000]).await.unwrap();
         a.advise(&fa, Advice::DontNeed(0..500_000)).await.unwrap();
-        assert_eq!((dirty(&a), locks(&a)), (0, 1), "the lock is on more than that");
+        assert_eq!((a.dirty(), a.object_locks()), (0, 1), "the lock is on more than that");
         let reads = |cluster: &Cluster| cluster.oss[0].node.rpc().service_stats(nacre_wire::Opcode::OstRead).samples;
         assert!(a.get(&fa, 500_000, 500_000).await == [1; 500_000]);
         assert_eq!(reads(&cluster), 0, "that is still here");

@@ -213,6 +213,23 @@ pub(crate) fn striped(count: i32, size: u32) -> LayoutSpec {
 }
 
 impl TestClient {
+    /// Sum of a number that a parameter shows for all OST connections of the client.
+    pub(crate) fn sum(&self, name: &str) -> u64 {
+        let values = self.node.params().values(name);
+        assert!(!values.is_empty(), "no parameter matches {name}");
+        values.iter().map(|(_, value)| value.number().unwrap() as u64).sum()
+    }
+
+    /// Bytes that the client has not yet written.
+    pub(crate) fn dirty(&self) -> u64 {
+        self.sum("osc.*.cur_dirty_bytes")
+    }
+
+    /// Locks on objects that the client holds.
+    pub(crate) fn object_locks(&self) -> u64 {
+        self.sum("ldlm.namespaces.*-osc-*.lock_count")
+    }
+
     /// Creates a file in the root directory and opens it for reading and writing.
     pub(crate) async fn make(&self, name: &str, layout: Option<LayoutSpec>) -> (Attr, Arc<OpenFile>) {
         let flags = open_flags::O_CREAT | open_flags::O_RDWR;

@@ -12,21 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::RwLock;
 
-/// Sum of a number that a parameter shows for all OST connections of a client.
-fn sum(client: &TestClient, name: &str) -> u64 {
-    let values = client.node.params().values(name);
-    assert!(!values.is_empty(), "no parameter matches {name}");
-    values.iter().map(|(_, value)| value.number().unwrap() as u64).sum()
-}
-
-fn dirty(client: &TestClient) -> u64 {
-    sum(client, "osc.*.cur_dirty_bytes")
-}
-
-fn locks(client: &TestClient) -> u64 {
-    sum(client, "ldlm.namespaces.*osc*.lock_count")
-}
-
 /// RPCs that a client has sent to OSTs so far.
 fn rpcs(client: &TestClient) -> u64 {
     let values = client.node.params().values("osc.*.stats").into_iter();
@@ -51,13 +36,13 @@ fn a_write_is_cached_and_others_see_it() {
         assert_eq!(a.get(&file, 199_999, 2).await, [1, 2], "its own reads see it");
         assert_eq!(a.stat(attr.fid).await.size, 300_000);
         assert_eq!(rpcs(&a), before, "nothing of that asked an OST");
-        assert!(before > 0 && dirty(&a) >= 300_000);
+        assert!(before > 0 && a.dirty() >= 300_000);
 
         assert_eq!(b.stat(attr.fid).await.size, 300_000, "who asks for the size is told what is not written");
-        assert!(dirty(&a) >= 300_000, "and nothing needs to be written for that");
+        assert!(a.dirty() >= 300_000, "and nothing needs to be written for that");
         let theirs = b.open(&root(), attr.fid, open_flags::O_RDWR).await.unwrap();
         assert_eq!(b.get(&theirs, 199_999, 200_000).await[..2], [1, 2]);
-        assert_eq!(dirty(&a), 0, "the reader called the locks back");
+        assert_eq!(a.dirty(), 0, "the reader called the locks back");
 
         b.put(&theirs, 0, b"theirs").await.unwrap();
         assert_eq!(a.get(&file, 0, 7).await, b"theirs\x01");
@@ -93,16 +78,16 @@ fn dirty_data_is_written_when_it_is_old_and_when_it_fills_an_rpc() {
         let a = cluster.client().await;
         let (_, file) = a.make("f", None).await;
         a.put(&file, 0, &[1; 10_000]).await.unwrap();
-        assert!(dirty(&a) > 0);
+        assert!(a.dirty() > 0);
         rt.sleep(Duration::from_secs(6)).await;
-        assert_eq!(dirty(&a), 0);
+        assert_eq!(a.dirty(), 0);
         for i in 0..64 {
             a.put(&file, i << 20, &vec![2; 1 << 20]).await.unwrap();
         }
         rt.sleep(Duration::from_millis(500)).await;
-        assert!(dirty(&a) < 8 << 20, "{} bytes are dirty", dirty(&a));
+        assert!(a.dirty() < 8 << 20, "{} bytes are dirty", a.dirty());
         a.fsync(&file, true).await.unwrap();
-        assert_eq!(dirty(&a), 0);
+        assert_eq!(a.dirty(), 0);
     });
 }
 
@@ -152,10 +137,10 @@ fn direct_io_is_coherent_with_caches() {
         a.put(&file, 0, &[1; 300_000]).await.unwrap();
         let direct = b.open(&root(), attr.fid, open_flags::O_RDWR | O_DIRECT).await.unwrap();
         assert_eq!(b.get(&direct, 100_000, 100_000).await, [1; 100_000], "the writer's cache was written for it");
-        assert_eq!(locks(&b), 0, "without a lock of its own");
+        assert_eq!(b.object_locks(), 0, "without a lock of its own");
         assert!(a.get(&file, 0, 400_000).await == [1; 300_000]);
         b.put(&direct, 100_000, &[2; 100_000]).await.unwrap();
-        assert_eq!(dirty(&b), 0);
+        assert_eq!(b.dirty(), 0);
         assert_eq!(a.get(&file, 99_999, 2).await, [1, 2]);
         // Both opens are in one client.
         let own = a.open(&root(), attr.fid, open_flags::O_RDWR | O_DIRECT).await.unwrap();
@@ -175,14 +160,14 @@ fn unused_locks_are_given_back_when_told_and_when_old() {
         let a = cluster.client().await;
         let (_, file) = a.make("f", None).await;
         a.put(&file, 0, b"x").await.unwrap();
-        assert_eq!(locks(&a), 1);
+        assert_eq!(a.object_locks(), 1);
         a.node.params().set("ldlm.namespaces.*osc*.lru_size", "clear").unwrap();
         rt.sleep(Duration::from_secs(1)).await;
-        assert_eq!((locks(&a), dirty(&a)), (0, 0));
+        assert_eq!((a.object_locks(), a.dirty()), (0, 0));
         assert_eq!(a.get(&file, 0, 10).await, b"x");
-        assert_eq!(locks(&a), 1);
+        assert_eq!(a.object_locks(), 1);
         rt.sleep(Duration::from_secs(700)).await;
-        assert_eq!(locks(&a), 0);
+        assert_eq!(a.object_locks(), 0);
     });
 }
 
@@ -196,10 +181,10 @@ fn dirty_data_outlives_a_restart_of_the_server() {
         a.fsync(&file, false).await.unwrap();
         a.put(&file, 50_000, &[2; 100_000]).await.unwrap();
         cluster.stop_ost(0);
-        assert!(dirty(&a) > 0);
+        assert!(a.dirty() > 0);
         cluster.start_ost(0).await;
         rt.sleep(Duration::from_secs(30)).await;
-        assert_eq!(dirty(&a), 0);
+        assert_eq!(a.dirty(), 0);
         a.fsync(&file, false).await.unwrap();
         let all = b.get(&b.open(&root(), attr.fid, 0).await.unwrap(), 0, 1 << 20).await;
         assert_eq!(all.len(), 150_000);
@@ -227,7 +212,7 @@ fn an_evicted_writer_is_told_once_what_it_lost() {
         assert_eq!(a.get(&file, 0, 10).await, b"other");
         assert_eq!(a.fsync(&file, false).await, Err(Errno::EIO));
         assert_eq!(a.fsync(&file, false).await, Ok(()));
-        assert_eq!(dirty(&a), 0);
+        assert_eq!(a.dirty(), 0);
         a.put(&file, 0, b"again").await.unwrap();
         assert_eq!(b.get(&theirs, 0, 10).await, b"again");
     });

@@ -1,6 +1,6 @@
 //! Servers crash, move away, are added or lie; the client goes on.
 
-use crate::cluster::{Cluster, LINGERS, TestClient, root, run, striped};
+use crate::cluster::{Cluster, LINGERS, root, run, striped};
 use nacre_base::Errno;
 use nacre_base::fault::{Fault, FaultAction};
 use nacre_client::open_flags;
@@ -203,11 +203,6 @@ fn an_idle_mount_talks_to_no_ost() {
     });
 }
 
-/// Bytes that the client has not yet written.
-fn dirty_bytes(c: &TestClient) -> u64 {
-    c.node.params().get("osc.*.cur_dirty_bytes").unwrap().iter().map(|(_, n)| n.parse::<u64>().unwrap()).sum()
-}
-
 #[test]
 fn bytes_of_a_deactivated_ost_are_kept_and_written_when_it_is_active_again() {
     run(|rt| async move {
@@ -222,11 +217,11 @@ fn bytes_of_a_deactivated_ost_are_kept_and_written_when_it_is_active_again() {
         assert_eq!(a.sync().await, Err(Errno::EIO));
         // The bytes are old enough to be written now.
         rt.sleep(Duration::from_secs(20)).await;
-        assert_eq!((dirty_bytes(&a) >= 10_000, a.fsync(&file, false).await), (true, Err(Errno::EIO)));
+        assert_eq!((a.dirty() >= 10_000, a.fsync(&file, false).await), (true, Err(Errno::EIO)));
         let set = SetAttr { size: Some(1), ..SetAttr::default() };
         assert_eq!(a.setattr(&root(), file.fid(), set, Some(&file)).await.err(), Some(Errno::EIO));
         set_active("1");
-        assert_eq!((a.fsync(&file, false).await, a.sync().await, dirty_bytes(&a)), (Ok(()), Ok(()), 0));
+        assert_eq!((a.fsync(&file, false).await, a.sync().await, a.dirty()), (Ok(()), Ok(()), 0));
         assert_eq!(b.get(&b.open_name("f", 0).await.unwrap(), 0, 20_000).await, [5; 10_000]);
         assert_eq!(a.put(&file, 10_000, b"more").await, Ok(4));
         a.release(file).await.unwrap();
@@ -272,7 +267,7 @@ fn a_loss_after_the_close_is_told_by_the_next_sync_or_by_the_end_of_the_mount() 
             // The bytes are old enough to be written, and the server refuses them.
             rt.sleep(Duration::from_secs(20)).await;
             c.node.faults().disarm("osc.write.corrupt");
-            assert_eq!(dirty_bytes(&c), 0);
+            assert_eq!(c.dirty(), 0);
             let told = if ends { c.settle(Duration::from_secs(5)).await } else { c.sync().await };
             assert_eq!((told, c.sync().await), (Err(Errno::EIO), Ok(())), "{name}");
             assert_eq!(c.settle(Duration::from_secs(5)).await, Ok(()));

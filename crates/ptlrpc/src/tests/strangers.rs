@@ -85,14 +85,13 @@ fn a_probe_is_answered_by_the_client_s_own_node_alone() {
         let hostile = stranger.import(config(1));
         let next = w.server.node.0.core.next_xid();
         let forges = async {
-            let (mut probed, mut known) = (0, Vec::new());
+            let mut probed = 0;
             for _ in 0..2000 {
                 (next..next + 4).for_each(forge);
                 // Even a stranger that knows the xid of the probe must come from the client's node.
-                known.extend(w.server.node.0.probes.lock().keys().copied());
-                known.iter().copied().for_each(forge);
+                let known: Vec<u64> = w.server.node.0.probes.lock().keys().copied().collect();
                 probed += known.len();
-                known.clear();
+                known.into_iter().for_each(forge);
                 rt.sleep(Duration::from_micros(100)).await;
             }
             probed

@@ -216,6 +216,32 @@ fn exports_of_dead_clients_go_and_those_of_living_ones_stay() {
     });
 }
 
+/// A client was on the OST's disk until some time after its eviction. If the OST lost power meanwhile, the client came back as
+/// if nothing had happened, with locks that others had been given since and data that was older than theirs.
+#[test]
+fn an_eviction_is_durable_before_others_get_the_locks() {
+    witnessed(1, |c, u, w| async move {
+        let file = u.new_file(ROOT, "f", 0).await.unwrap();
+        u.put(&file, 0, b"before").await.unwrap();
+        u.fsync(&file, false).await.unwrap();
+        u.put(&file, 0, b"older").await.unwrap();
+        c.net().partition([c.client_numbers()[0]], c.server_numbers());
+        c.evict(OSS, 0).await;
+        let theirs = w.open(&root(), file.fid(), O_RDWR).await.unwrap();
+        w.put(&theirs, 0, b"newer").await.unwrap();
+        c.crash(OSS, Crash::PowerCut);
+        c.net().heal();
+        c.restart(OSS).await.unwrap();
+        w.fsync(&theirs, false).await.unwrap();
+        c.rt().sleep(secs(60)).await;
+        assert_eq!(u.fsync(&file, false).await, Err(Errno::EIO), "the evicted client is told that its data is lost");
+        assert_eq!((w.content(file.fid()).await, u.content(file.fid()).await), (b"newere".into(), b"newere".into()));
+        for (user, file) in [(&u, file), (&w, theirs)] {
+            user.release(file).await.unwrap();
+        }
+    });
+}
+
 /// 200: a client whose pings get lost for a minute
 #[test]
 fn a_few_lost_pings_evict_nobody() {

@@ -154,6 +154,10 @@ fn shared_disk(env: &Env) -> Outcome {
         // df counts targets with the same disk once.
         ensure!(space["disk"] != 0 && space["disk"] == osts[0]["statfs"]["disk"], "disks of the OSTs: {osts:?}");
     }
+    let shown = cluster.lfs(&["df", &text(&env.a)])?;
+    let summary = shown.lines().find(|line| line.starts_with("filesystem_summary")).unwrap_or_default();
+    let total = (disk.0 / 1024).to_string();
+    ensure!(summary.split_whitespace().nth(1) == Some(&total), "the disk counts once, {total} KiB:\n{shown}");
     Ok(())
 }
 
@@ -287,6 +291,9 @@ fn fill_mdt(cluster: &Cluster, at: &Path, disk: &Path) -> Outcome {
     let (files, free) = (space["files"].as_u64(), space["files_free"].as_u64());
     let is_used_up = files.zip(free).is_some_and(|(files, free)| free * 100 < files);
     ensure!(is_used_up && has_state(&space, OUT_OF_SPACE | OUT_OF_INODES), "space of the MDT: {space}");
+    let shown = cluster.lfs(&["df", "-i", &text(at)])?;
+    let line = shown.lines().find(|line| line.starts_with(MDT)).unwrap_or_default();
+    ensure!(line.contains("100%") && line.contains("[MDT:0] SI"), "lfs df -i:\n{shown}");
     let log = cluster.log_of("mds")?;
     ensure_eq!(log.matches(&format!("{MDT} is full")).count(), 1, "lines of the log that say that it is full");
 
@@ -356,6 +363,9 @@ fn lose_inodes(cluster: &Cluster, at: &Path, disk: &Path) -> Outcome {
     ensure!(wait_for(Duration::from_secs(20), || Ok(health(cluster)?.contains(says)))?, "health: {}", health(cluster)?);
     let space = space_of(cluster, at, "e2e-OST0000")?;
     ensure!(has_state(&space, OUT_OF_INODES), "space of the OST: {space}");
+    let shown = cluster.lfs(&["df", "-i", &text(at)])?;
+    let line = shown.lines().find(|line| line.contains("OST0000")).unwrap_or_default();
+    ensure!(line.trim_end().ends_with('I') || line.contains(" I"), "lfs df -i:\n{shown}");
     // The MDT's records are in its index, and the other OST has all new objects.
     let mut made = 0;
     let passed_over = wait_for(Duration::from_secs(20), || {
