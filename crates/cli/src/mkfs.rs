@@ -110,7 +110,7 @@ fn run(args: &Mkfs) -> Result<Label, String> {
 }
 
 /// UUID for a new target.
-pub(crate) fn random_uuid() -> Result<Uuid, String> {
+fn random_uuid() -> Result<Uuid, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|e| e.to_string())?;
     Ok(runtime.block_on(async {
         let rt = Rt::production();

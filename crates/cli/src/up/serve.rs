@@ -43,8 +43,10 @@ pub(super) async fn serve(args: Up) -> Result<(), String> {
         daemon::say(&lifted);
     }
     let process = start_node(&args, &last).await?;
-    let storage = storage::prepare(&args.dir, &Plan::new(&args.fsname, args.osts), |text| daemon::say(&text))?;
-    let own = Uuid::from_random(process.node().rt().random(), process.node().rt().random());
+    let new_uuid = || Uuid::from_random(process.node().rt().random(), process.node().rt().random());
+    let plan = Plan::new(&args.fsname, args.osts);
+    let storage = storage::prepare(&args.dir, &plan, new_uuid, |text| daemon::say(&text))?;
+    let own = new_uuid();
     let pid = std::process::id();
     let running = Running {
         state: State::Starting,

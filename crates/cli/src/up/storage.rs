@@ -3,8 +3,7 @@
 //! interrupted first format from a file system that has lost something, which is never touched.
 
 use super::state::{LOCK, RUNNING};
-use crate::mkfs::random_uuid;
-use nacre_base::{MdtIndex, Nid, OstIndex, TargetKind, TargetName};
+use nacre_base::{MdtIndex, Nid, OstIndex, TargetKind, TargetName, Uuid};
 use nacre_osd::OsdError;
 use nacre_osd::disk::{self, Label};
 use nacre_process::format_target;
@@ -89,19 +88,24 @@ impl Storage {
 }
 
 /// Formats `dir` as `wanted` says if it is empty, continues an interrupted format, and otherwise changes nothing. Errors
-/// say what is there, what is missing and what to do.
-pub(super) fn prepare(dir: &Path, wanted: &Plan, say: impl Fn(String)) -> Result<Storage, String> {
+/// say what is there, what is missing and what to do. `new_uuid` names each target that is formatted.
+pub(super) fn prepare(
+    dir: &Path,
+    wanted: &Plan,
+    new_uuid: impl Fn() -> Uuid,
+    say: impl Fn(String),
+) -> Result<Storage, String> {
     let (plan, targets) = match classify(read_plan(dir)?, &entries(dir)?).map_err(|why| why.text(dir))? {
         Content::Whole(plan, targets) => (plan, targets),
         Content::Empty => {
             say(format!("formats {} as {} with {} OSTs", dir.display(), wanted.fsname, wanted.osts));
             write_plan(dir, wanted)?;
-            format_targets(dir, wanted, wanted.targets())?
+            format_targets(dir, wanted, new_uuid, wanted.targets())?
         }
         Content::HalfFormatted(plan, unfinished) => {
             let (fsname, osts) = (&plan.fsname, plan.osts);
             say(format!("formatting {} as {fsname} with {osts} OSTs was interrupted: it goes on", dir.display()));
-            format_targets(dir, &plan, unfinished)?
+            format_targets(dir, &plan, new_uuid, unfinished)?
         }
     };
     if read_plan(dir)?.is_none() {
@@ -124,6 +128,7 @@ pub(super) fn prepare(dir: &Path, wanted: &Plan, say: impl Fn(String)) -> Result
 fn format_targets(
     dir: &Path,
     plan: &Plan,
+    new_uuid: impl Fn() -> Uuid,
     targets: Vec<(String, TargetName)>,
 ) -> Result<(Plan, Vec<(String, TargetName)>), String> {
     let advice = "Nothing was served yet: the same command goes on once that is mended";
@@ -132,8 +137,8 @@ fn format_targets(
     for (name, target) in targets {
         let path = dir.join(name);
         clear_unfinished(&path)?;
-        let formatted = random_uuid().and_then(|uuid| format_target(&path, &target, uuid, &options, None));
-        formatted.map_err(|e| format!("cannot format {e}. {advice}"))?;
+        format_target(&path, &target, new_uuid(), &options, None)
+            .map_err(|e| format!("cannot format {e}. {advice}"))?;
     }
     let plan = Plan { formatted: true, ..plan.clone() };
     write_plan(dir, &plan).map_err(|e| format!("{e}. {advice}"))?;
@@ -384,6 +389,10 @@ mod tests {
         plan.targets().into_iter().map(|(name, target)| (name, Entry::Target(target))).collect()
     }
 
+    fn uuid() -> Uuid {
+        Uuid::from_random(1, 2)
+    }
+
     fn formatted(osts: u32) -> Option<Plan> {
         Some(Plan { formatted: true, ..Plan::new("one", osts) })
     }
@@ -500,24 +509,24 @@ mod tests {
             fs::write(at.join(name), "x").unwrap();
         }
         fs::create_dir(at.join("lost+found")).unwrap();
-        let storage = prepare(at, &plan, |_| {}).unwrap();
+        let storage = prepare(at, &plan, uuid, |_| {}).unwrap();
         let kinds: Vec<_> = storage.targets.iter().map(|(_, label)| label.target.to_string()).collect();
         assert_eq!(kinds, ["MGS", "one-MDT0000", "one-OST0000", "one-OST0001"]);
-        let again = prepare(at, &Plan::new("two", 9), |text| panic!("{text}")).unwrap();
+        let again = prepare(at, &Plan::new("two", 9), uuid, |text| panic!("{text}")).unwrap();
         assert_eq!((again.fsname.as_str(), again.targets == storage.targets), ("one", true));
 
         // Half formatted: one label is lost, which before the end of the first format means that it was never written.
         write_plan(at, &plan).unwrap();
         fs::remove_file(at.join("mdt0000/format")).unwrap();
-        let whole = prepare(at, &Plan::new("two", 9), |_| {}).unwrap();
+        let whole = prepare(at, &Plan::new("two", 9), uuid, |_| {}).unwrap();
         assert_eq!(whole.targets.len(), 4);
         assert_ne!(whole.targets[1].1.uuid, storage.targets[1].1.uuid, "that one is new");
         assert_eq!(whole.targets[2].1.uuid, storage.targets[2].1.uuid, "this one is kept");
 
         fs::remove_dir_all(at.join("mgs")).unwrap();
-        assert!(prepare(at, &plan, |_| {}).unwrap_err().contains("Missing: mgs (MGS)."));
+        assert!(prepare(at, &plan, uuid, |_| {}).unwrap_err().contains("Missing: mgs (MGS)."));
         assert!(at.join("ost0001/format").exists());
         fs::remove_file(at.join(PLAN)).unwrap();
-        assert!(prepare(at, &plan, |_| {}).unwrap_err().contains("Missing: mgs (MGS)."));
+        assert!(prepare(at, &plan, uuid, |_| {}).unwrap_err().contains("Missing: mgs (MGS)."));
     }
 }
