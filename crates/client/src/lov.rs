@@ -28,6 +28,7 @@ use nacre_wire::ldlm::LockMode;
 use plan::{ObjectIo, StripeMap};
 use std::ops::Range;
 use std::sync::Arc;
+use tokio::sync::RwLockWriteGuard;
 pub(crate) use write::{Way, Written};
 
 /// No file reaches beyond this offset.
@@ -219,6 +220,25 @@ impl Lov {
         self.lock_all(caller, file, mode, parts).await
     }
 
+    /// Locks a range of each object to change the file's end, as [`Lov::lock_objects`], and takes the file's gate
+    /// exclusively. Locks are not kept while the gate is held by an operation that may wait for an OST that is away.
+    async fn lock_alone<'f>(
+        &self,
+        caller: &Caller,
+        file: &'f Striped,
+        range: impl Fn(usize, &StripeMap) -> Option<Range<u64>>,
+    ) -> Result<(Vec<Locked>, RwLockWriteGuard<'f, ()>), Errno> {
+        loop {
+            let locked = self.lock_objects(caller, file, LockMode::Pw, &range).await?;
+            let rt = self.targets.rt();
+            if let Some(gate) = file.state.enter_exclusive(rt).await {
+                return Ok((locked, gate));
+            }
+            drop(locked);
+            rt.sleep(PATIENCE).await;
+        }
+    }
+
     /// Sizes and times of all objects. Objects of a deactivated target are skipped, so that the rest of their files'
     /// attributes can be shown, and the files removed.
     pub(crate) async fn glimpse(&self, caller: &Caller, fid: Fid, layout: &Layout) -> Result<ObjectAttrs, Errno> {
@@ -328,8 +348,7 @@ impl Lov {
     ) -> Result<ObjectAttrs, Errno> {
         let sizes = file.layout.object_sizes(size);
         self.until_all_answer(file, &(0..u64::MAX)).await?;
-        let locked = self.lock_objects(caller, file, LockMode::Pw, |i, _| Some(sizes[i]..u64::MAX)).await?;
-        let _gate = file.state.gate.write().await;
+        let (locked, _gate) = self.lock_alone(caller, file, |i, _| Some(sizes[i]..u64::MAX)).await?;
         let punch = |Locked { part, guard }: Locked| {
             let of = file.object(part.stripe, part.object.fid, now);
             async move { part.osc.punch(&guard, &part.object, &of, caller, part.range.clone()).await.map(Some) }
@@ -376,12 +395,11 @@ impl Lov {
         mode: u32,
     ) -> Result<(), Errno> {
         self.until_all_answer(file, range).await?;
-        let locked = self.lock_objects(caller, file, LockMode::Pw, |_, map| map.object_range(range)).await?;
+        // The operation may make the file longer.
+        let (locked, _gate) = self.lock_alone(caller, file, |_, map| map.object_range(range)).await?;
         if locked.iter().any(|l| !l.part.osc.can_hold(l.part.range.end)) {
             return Err(Errno::EFBIG);
         }
-        // The operation may make the file longer.
-        let _gate = file.state.gate.write().await;
         let allocate = |Locked { part, guard }: Locked| {
             let of = file.object(part.stripe, part.object.fid, now);
             async move { part.osc.fallocate(&guard, &part.object, &of, caller, part.range.clone(), mode).await }

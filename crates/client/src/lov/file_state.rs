@@ -2,14 +2,16 @@
 //! long as the file is in use.
 
 use crate::cache::tiling::Tiling;
+use crate::mount::connection::PATIENCE;
 use nacre_base::{Errno, Fid, FxHashMap, Time};
 use nacre_ldlm::Extent;
 use nacre_ldlm::shared_write::SharedWrite;
+use nacre_rt::Rt;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::RwLock;
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// How long after a callback a file counts as changed by several clients.
 const CALLED_BACK_FOR: Duration = Duration::from_secs(5);
@@ -18,8 +20,9 @@ const CALLED_BACK_FOR: Duration = Duration::from_secs(5);
 pub(crate) struct FileState {
     pub(crate) fid: Fid,
     /// Held shared to write. Held exclusively to append or to set the size, from when the locks are held until the
-    /// operation is done, because two appends under one lock would find the same end.
-    pub(crate) gate: RwLock<()>,
+    /// operation is done, because two appends under one lock would find the same end. Nobody waits for locks with the
+    /// gate in hand: a lock is given back only when the kernel's pages were written, which takes the gate.
+    gate: RwLock<()>,
     /// Error of a write-back. Reported once.
     error: Mutex<Option<Errno>>,
     /// Number of open files under group locks.
@@ -35,6 +38,30 @@ pub(crate) struct FileState {
 }
 
 impl FileState {
+    /// Takes the gate shared. None if it is held for longer than [`PATIENCE`]: the holder may wait for an OST that is
+    /// away, so the caller drops its locks, which another OST may call back, waits in [`FileState::until_shared`], and
+    /// begins again.
+    pub(crate) async fn enter_shared(&self, rt: &Rt) -> Option<RwLockReadGuard<'_, ()>> {
+        match self.gate.try_read() {
+            Ok(gate) => Some(gate),
+            Err(_) => rt.timeout(PATIENCE, self.gate.read()).await.ok(),
+        }
+    }
+
+    /// Waits until the gate can be taken shared.
+    pub(crate) async fn until_shared(&self) {
+        drop(self.gate.read().await);
+    }
+
+    /// Takes the gate exclusively, or returns none as [`FileState::enter_shared`] does. The caller then begins again
+    /// without a wait for the gate: it would keep out writers that need no OST that is away.
+    pub(crate) async fn enter_exclusive(&self, rt: &Rt) -> Option<RwLockWriteGuard<'_, ()>> {
+        match self.gate.try_write() {
+            Ok(gate) => Some(gate),
+            Err(_) => rt.timeout(PATIENCE, self.gate.write()).await.ok(),
+        }
+    }
+
     /// The state by which a new writer gets its locks, for a file of `objects` objects.
     pub(crate) fn add_writer(&self, objects: u32) -> Arc<Mutex<SharedWrite>> {
         let writer = Arc::new(Mutex::new(SharedWrite::new(objects)));

@@ -95,7 +95,11 @@ impl Lov {
             let range = place.offset..place.offset + write.len();
             let part = self.part(&file.state, place.stripe, place.of, map, range).await?;
             if let Some(guard) = self.lock_to_write(&write, way, &part, &asked).await? {
-                let _gate = file.state.gate.read().await;
+                let Some(_gate) = file.state.enter_shared(self.targets.rt()).await else {
+                    drop(guard);
+                    file.state.until_shared().await;
+                    return Box::pin(self.write(caller, file, way, now, offset, data)).await;
+                };
                 let (of, object) = (file.object(place.stripe, part.object.fid, now), &part.object);
                 let len = part.osc.room(place.offset, data.len());
                 if len == 0 {
@@ -129,7 +133,11 @@ impl Lov {
         let Some(guards) = guards else {
             return write.write_parts(parts.iter().zip(&ios).map(|(part, io)| (part, None, io))).await;
         };
-        let _gate = file.state.gate.read().await;
+        let Some(_gate) = file.state.enter_shared(self.targets.rt()).await else {
+            drop((guards, parts));
+            file.state.until_shared().await;
+            return Box::pin(self.write(caller, file, way, now, offset, data)).await;
+        };
         let parts = parts.iter().zip(guards).zip(&ios);
         write.write_parts(parts.map(|((part, guard), io)| (part, Some(guard), io))).await
     }
@@ -178,8 +186,7 @@ impl Lov {
         data: &Payload,
         confirm: impl Future<Output = Result<(), Errno>>,
     ) -> Result<(u64, Written), Errno> {
-        let locked = self.lock_objects(caller, file, LockMode::Pw, |_, _| Some(0..u64::MAX)).await?;
-        let _gate = file.state.gate.write().await;
+        let (locked, _gate) = self.lock_alone(caller, file, |_, _| Some(0..u64::MAX)).await?;
         confirm.await?;
         let sizes = locked.iter().map(|l| l.part.object.state.lock().size());
         let size = file.layout.file_size(sizes);

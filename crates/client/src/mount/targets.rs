@@ -49,6 +49,11 @@ impl Targets {
         Arc::new(Targets { mount, table, settings: Settings::default(), registry })
     }
 
+    /// The mount's clock and tasks.
+    pub(crate) fn rt(&self) -> &Rt {
+        &self.mount.rt
+    }
+
     /// The targets as they are now.
     pub(crate) fn table(&self) -> Arc<Table> {
         self.table.borrow().clone()

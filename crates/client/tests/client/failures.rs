@@ -318,3 +318,46 @@ fn a_group_lock_that_waits_for_an_ost_keeps_nobody_from_the_others() {
         a.group_unlock(&file, 7).await.unwrap();
     });
 }
+
+/// A writer waited for an OST that was away, and an appender beside it for the writer, with the lock of the other OST in
+/// hand: that OST evicted the client.
+#[test]
+fn an_appender_behind_a_writer_that_waits_gives_other_locks_back() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 2).await;
+        let (a, b) = (cluster.client().await, cluster.client().await);
+        let (_, file) = a.make("f", Some(striped(2, 65536))).await;
+        a.node.params().set("osc.*.max_dirty_mb", "1").unwrap();
+        let end = a.open_name("f", open_flags::O_WRONLY | open_flags::O_APPEND).await.unwrap();
+        // From here on the client has the locks of both objects.
+        a.put(&end, 0, &[1; 131_072]).await.unwrap();
+        a.fsync(&file, false).await.unwrap();
+        let second = a.ost_of(&file, 1).await;
+        let theirs = b.open_name("f", 0).await.unwrap();
+        cluster.stop_ost(second as usize);
+        let writing = {
+            let (a, file) = (a.clone(), file.clone());
+            rt.spawn(async move {
+                // More than may be dirty, all of it in the object that is away.
+                for piece in 0..64 {
+                    assert_eq!(a.put(&file, 65536 + piece * 131_072, &[2; 65536]).await, Ok(65536));
+                }
+            })
+        };
+        rt.sleep(Duration::from_secs(10)).await;
+        assert!(!writing.is_finished(), "the writer waits");
+        let appending = {
+            let a = a.clone();
+            rt.spawn(async move { assert_eq!(a.put(&end, 0, b"end").await, Ok(3)) })
+        };
+        rt.sleep(Duration::from_millis(1)).await;
+        let asked = rt.now();
+        assert_eq!(b.get(&theirs, 0, 65536).await, [1; 65536]);
+        assert!(rt.now().since(asked) < Duration::from_secs(5), "{:?}", rt.now().since(asked));
+        cluster.start_ost(second as usize).await;
+        writing.await;
+        appending.await;
+        assert_eq!(a.fsync(&file, false).await, Ok(()), "the client was not evicted");
+        assert_eq!(b.stat(file.fid()).await.size, 65536 + 63 * 131_072 + 65536 + 3);
+    });
+}
