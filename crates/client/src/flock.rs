@@ -1,16 +1,31 @@
 //! File locks: flock(2) and fcntl(2). They live at the MDT that has the file. This module remembers which owners may hold
 //! some, and withdraws the request of a caller that stops waiting.
+//!
+//! A withdrawal may come too late: then the MDT has granted the lock, and the owner gets back in its range whatever it
+//! held before. Later calls of the owner for that range wait until this is settled ([`LockCalls`]), so that a program that
+//! repeats an interrupted call does not lose the lock that the second call takes.
+
+mod calls;
+
+pub(crate) use calls::LockCalls;
 
 use crate::file::OpenFile;
 use crate::llite::Client;
 use crate::mdc::Mdc;
 use crate::mount::connection::Caller;
 use crate::stats::Op;
+use calls::{Asked, Entry};
 use nacre_base::Errno;
 use nacre_rt::Rt;
-use nacre_wire::ldlm::{Enqueue, LockKind, LockMode, enqueue_flags};
+use nacre_wire::ldlm::{Enqueue, EnqueueReply, LockKind, LockMode, enqueue_flags};
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
-use tokio::sync::oneshot;
+use std::task::Poll;
+use std::time::Duration;
+
+/// Pause before a request is withdrawn once more.
+const WITHDRAW_PAUSE: Duration = Duration::from_secs(1);
 
 /// Kind of lock that is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,9 +76,12 @@ impl Client {
     pub async fn flock(&self, file: &OpenFile, request: FlockRequest) -> Result<(), Errno> {
         let _timed = self.stats.time(Op::Flock);
         let _under_way = file.locking_under_way.read().await;
-        let lock = self.lock_request(file, enqueue(file, &request)).await?;
+        let body = enqueue(file, &request);
+        let entry = self.lock_calls.enter(Asked::by(&body)).await;
+        let body = Enqueue { handle: entry.number(), ..body };
+        let mdc = self.lmv.mdc(file.fid()).await?;
         if request.kind == FlockKind::Unlock {
-            return lock.mdc.enqueue(&lock.caller, &lock.body).await.map(drop);
+            return mdc.enqueue(file.caller(), &body).await.map(drop);
         }
         if request.bsd {
             file.add_flock_owner(request.owner);
@@ -71,7 +89,8 @@ impl Client {
             self.posix_owners.lock().insert((file.fid(), request.owner));
             file.add_record_owner(request.owner);
         }
-        lock.take().await
+        let request = LockRequest { rt: self.mount.rt.clone(), mdc, caller: *file.caller(), body };
+        request.take(entry).await
     }
 
     /// The first lock that keeps `request` from being granted.
@@ -109,12 +128,8 @@ impl Client {
     async fn unlock_all(&self, file: &OpenFile, owner: u64, bsd: bool) -> Result<(), Errno> {
         let (kind, start, end) = (FlockKind::Unlock, 0, u64::MAX);
         let body = enqueue(file, &FlockRequest { owner, pid: 0, kind, start, end, wait: false, bsd });
+        let _entry = self.lock_calls.enter(Asked::by(&body)).await;
         self.lmv.mdc(file.fid()).await?.enqueue(file.caller(), &body).await.map(drop)
-    }
-
-    async fn lock_request(&self, file: &OpenFile, body: Enqueue) -> Result<LockRequest, Errno> {
-        let mdc = self.lmv.mdc(file.fid()).await?;
-        Ok(LockRequest { rt: self.mount.rt.clone(), mdc, caller: *file.caller(), body })
     }
 }
 
@@ -147,36 +162,59 @@ struct LockRequest {
     body: Enqueue,
 }
 
-/// The wait for an answer. Dropped before the answer came, it withdraws the request.
-struct Waiting {
-    request: LockRequest,
-    answer: Option<oneshot::Receiver<Result<(), Errno>>>,
-}
+/// A request that was sent.
+type Call = Pin<Box<dyn Future<Output = Result<EnqueueReply, Errno>> + Send>>;
+
+/// The wait for an answer; none once it has come. Dropped before that, it withdraws the request.
+struct Waiting(Option<(LockRequest, Entry, Call)>);
 
 impl LockRequest {
-    async fn take(self) -> Result<(), Errno> {
-        let (send, receive) = oneshot::channel();
+    async fn take(self, entry: Entry) -> Result<(), Errno> {
         let request = self.clone();
-        // The call goes on even if the caller stops waiting, so that a granted lock is given back and not lost.
-        self.rt.spawn(async move {
-            let answer = request.mdc.enqueue(&request.caller, &request.body).await.map(drop);
-            if let Err(Ok(())) = send.send(answer) {
-                request.send(LockMode::Nl, 0).await;
-            }
-        });
-        let mut waiting = Waiting { request: self, answer: Some(receive) };
-        let answer = match &mut waiting.answer {
-            Some(receive) => receive.await.unwrap_or(Err(Errno::ESHUTDOWN)),
-            None => Err(Errno::ESHUTDOWN),
-        };
-        waiting.answer = None;
-        answer
+        let call: Call = Box::pin(async move { request.mdc.send_enqueue(&request.caller, &request.body).await });
+        let mut waiting = Waiting(Some((self, entry, call)));
+        std::future::poll_fn(move |cx| {
+            let Some((request, _, call)) = &mut waiting.0 else { return Poll::Ready(Err(Errno::ESHUTDOWN)) };
+            let answer = std::task::ready!(call.as_mut().poll(cx));
+            // In the poll that hands the lock to the caller: the lock of a caller that is gone is never recorded.
+            let answer = answer.map(|_| request.mdc.note_granted(&request.body));
+            waiting.0 = None;
+            Poll::Ready(answer)
+        })
+        .await
     }
 
-    /// Sends the request again with another mode or more flags, and ignores the answer.
-    async fn send(&self, mode: LockMode, more_flags: u32) {
-        let flags = self.body.flags | more_flags;
-        let body = Enqueue { mode, flags, ..self.body.clone() };
+    /// Ends the call of a caller that no longer waits.
+    async fn settle(self, mut entry: Entry, mut call: Call) {
+        let is_granted = tokio::select! {
+            biased;
+            answer = &mut call => answer.is_ok(),
+            never = self.withdraw() => match never {},
+        };
+        // A conversion of a flock(2) lock gives up the old lock first. It is lost even if the new one was not granted.
+        let bsd = self.body.flags & enqueue_flags::FLOCK_BSD != 0;
+        if !is_granted && !bsd {
+            return;
+        }
+        entry.until_alone().await;
+        for (piece, held) in self.mdc.held_in(&self.body) {
+            if held != self.body.mode {
+                let mode = if bsd { LockMode::Nl } else { held };
+                let flags = self.body.flags | enqueue_flags::BLOCK_NOWAIT;
+                self.send(Enqueue { mode, flags, start: piece.start, end: piece.end, ..self.body.clone() }).await;
+            }
+        }
+    }
+
+    /// Withdraws the request again and again, because a withdrawal may overtake its request. Ends when it is dropped.
+    async fn withdraw(&self) -> Infallible {
+        loop {
+            self.send(Enqueue { flags: self.body.flags | enqueue_flags::WITHDRAW, ..self.body.clone() }).await;
+            self.rt.sleep(WITHDRAW_PAUSE).await;
+        }
+    }
+
+    async fn send(&self, body: Enqueue) {
         if let Err(error) = self.mdc.enqueue(&self.caller, &body).await {
             tracing::debug!(fid = %body.resource, %error, "an abandoned lock was not given back: its connection is gone");
         }
@@ -185,16 +223,10 @@ impl LockRequest {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let Some(mut answer) = self.answer.take() else { return };
-        answer.close();
-        let (request, granted) = (self.request.clone(), answer.try_recv());
-        self.request.rt.spawn(async move {
-            match granted {
-                // The lock was granted at the last moment.
-                Ok(Ok(())) => request.send(LockMode::Nl, 0).await,
-                Ok(Err(_)) => {}
-                Err(_) => request.send(request.body.mode, enqueue_flags::WITHDRAW).await,
-            }
-        });
+        let Some((request, mut entry, call)) = self.0.take() else { return };
+        // At once, so that the program's next call for the lock waits.
+        entry.abandon();
+        let rt = request.rt.clone();
+        rt.spawn(request.settle(entry, call));
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::cache::memory::Memory;
 use crate::fids::Fids;
+use crate::flock::LockCalls;
 use crate::lmv::Lmv;
 use crate::lock_params::LockOwner;
 use crate::lov::merge::ObjectAttrs;
@@ -125,6 +126,8 @@ pub struct Client {
     pub(crate) stats: Arc<Stats>,
     /// (file, owner) of all owners that may hold fcntl locks, so that a close without locks costs no RPC.
     pub(crate) posix_owners: Mutex<BTreeSet<(Fid, u64)>>,
+    /// Calls for file locks that are under way, or were abandoned.
+    pub(crate) lock_calls: Arc<LockCalls>,
     root: Fid,
 }
 
@@ -206,6 +209,7 @@ impl Client {
             fids: Fids::new(mgc.clone(), config.fsname.clone()),
             stats: Arc::new(Stats::new(mount.rt.clone())),
             posix_owners: Mutex::default(),
+            lock_calls: Arc::default(),
             mount,
             config,
             mgc,

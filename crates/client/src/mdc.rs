@@ -17,7 +17,7 @@ use nacre_wire::Opcode;
 use nacre_wire::attr::{Attr, Credentials, StatFs};
 use nacre_wire::layout::Layout;
 use nacre_wire::ldlm::inode_bits::ALL;
-use nacre_wire::ldlm::{Enqueue, EnqueueReply};
+use nacre_wire::ldlm::{Enqueue, EnqueueReply, LockMode};
 use nacre_wire::mds::open_flags::{KILL_SET_ID, O_ACCMODE, O_CREAT, O_EXCL, O_TMPFILE, O_TRUNC};
 use nacre_wire::mds::{
     AttrReply, Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, LookupReply, Open, OpenReply, Readpage,
@@ -446,12 +446,27 @@ impl Mdc {
 
     /// Asks for a flock or fcntl lock, and waits for it if the flags do not say otherwise.
     pub(crate) async fn enqueue(&self, caller: &Caller, body: &Enqueue) -> Result<EnqueueReply, Errno> {
+        let reply = self.send_enqueue(caller, body).await?;
+        self.note_granted(body);
+        Ok(reply)
+    }
+
+    /// As [`Mdc::enqueue`], but the caller calls [`Mdc::note_granted`], unless it gives the lock back.
+    pub(crate) async fn send_enqueue(&self, caller: &Caller, body: &Enqueue) -> Result<EnqueueReply, Errno> {
         // Outside the window of RPCs in flight: otherwise a few callers that wait for locks would stop all other metadata
         // requests.
         let options = CallOptions { high_priority: true, ..caller.options() };
-        let reply = self.connection.call(Opcode::LdlmEnqueue, body, options).await?.body;
+        Ok(self.connection.call(Opcode::LdlmEnqueue, body, options).await?.body)
+    }
+
+    /// Records an enqueue that the MDT granted, so that the lock is replayed to a restarted MDT.
+    pub(crate) fn note_granted(&self, body: &Enqueue) {
         self.flocks.lock().handle_granted(body);
-        Ok(reply)
+    }
+
+    /// Pieces of the range that `body` asks for, with the mode in which its owner holds each; NL if it does not hold it.
+    pub(crate) fn held_in(&self, body: &Enqueue) -> Vec<(nacre_ldlm::Extent, LockMode)> {
+        self.flocks.lock().held_in(body)
     }
 }
 

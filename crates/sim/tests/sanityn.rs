@@ -196,6 +196,97 @@ fn file_locks_exclude_and_are_handed_on() {
     }
 }
 
+/// A signal ended a call for a lock just when the lock was granted, and the program called again. The first call's lock
+/// was given back after the second call had taken it, and another program got the lock, too.
+#[test]
+fn a_lock_that_is_asked_for_again_after_a_signal_is_not_given_back() {
+    two_users(|c, one, two| async move {
+        for (n, micros) in (0..1000).step_by(25).enumerate() {
+            let mine = one.new_file(ROOT, &format!("f{n}"), 0).await.unwrap();
+            let theirs = two.reopen(mine.fid()).await;
+            one.flock(&mine, lock(1, FlockKind::Write, false, false)).await.unwrap();
+            let call = || {
+                let (user, handle) = (two.clone(), theirs.clone());
+                c.rt().spawn(async move { user.flock(&handle, lock(2, FlockKind::Write, true, false)).await.unwrap() })
+            };
+            let interrupted = call();
+            c.rt().sleep(secs(1)).await;
+            let (user, handle) = (one.clone(), mine.clone());
+            let give_up = lock(1, FlockKind::Unlock, false, false);
+            let unlock = c.rt().spawn(async move { user.flock(&handle, give_up).await.unwrap() });
+            c.rt().sleep(Duration::from_micros(micros)).await;
+            interrupted.abort();
+            // The task is dropped when it would run next.
+            c.rt().sleep(Duration::ZERO).await;
+            let again = call();
+            unlock.await;
+            again.await;
+            c.rt().sleep(secs(10)).await;
+            let other = one.flock(&mine, lock(1, FlockKind::Read, false, false)).await;
+            assert_eq!(other, Err(Errno::EAGAIN), "the second call has the lock, {micros} us after the unlock");
+            two.release(theirs).await.unwrap();
+            one.release(mine).await.unwrap();
+        }
+    });
+}
+
+/// Two threads of one process waited for the same lock. A signal to one of them took the other's request away.
+#[test]
+fn a_signal_to_one_thread_leaves_the_request_of_another() {
+    two_users(|c, one, two| async move {
+        for n in 0..8 {
+            let mine = one.new_file(ROOT, &format!("f{n}"), 0).await.unwrap();
+            let theirs = two.reopen(mine.fid()).await;
+            one.flock(&mine, lock(1, FlockKind::Write, false, false)).await.unwrap();
+            let thread = || {
+                let (user, handle) = (two.clone(), theirs.clone());
+                c.rt().spawn(async move { user.flock(&handle, lock(2, FlockKind::Write, true, false)).await.unwrap() })
+            };
+            let (interrupted, other) = (thread(), thread());
+            c.rt().sleep(secs(1)).await;
+            interrupted.abort();
+            c.rt().sleep(secs(1)).await;
+            assert!(!other.is_finished(), "the lock is still held");
+            one.flock(&mine, lock(1, FlockKind::Unlock, false, false)).await.unwrap();
+            other.await;
+            two.release(theirs).await.unwrap();
+            one.release(mine).await.unwrap();
+        }
+    });
+}
+
+/// A call that wanted to write was ended by a signal when its lock was just granted. It gave up the lock to read that the
+/// program had before, too.
+#[test]
+fn a_signal_leaves_the_lock_that_the_program_had_before() {
+    two_users(|c, one, two| async move {
+        for (n, micros) in (0..1000).step_by(25).enumerate() {
+            let mine = one.new_file(ROOT, &format!("f{n}"), 0).await.unwrap();
+            let theirs = two.reopen(mine.fid()).await;
+            one.flock(&mine, lock(1, FlockKind::Read, false, false)).await.unwrap();
+            two.flock(&theirs, lock(2, FlockKind::Read, false, false)).await.unwrap();
+            let (user, handle) = (two.clone(), theirs.clone());
+            let upgrade = lock(2, FlockKind::Write, true, false);
+            let interrupted = c.rt().spawn(async move { user.flock(&handle, upgrade).await.unwrap() });
+            c.rt().sleep(secs(1)).await;
+            let (user, handle) = (one.clone(), mine.clone());
+            let give_up = lock(1, FlockKind::Unlock, false, false);
+            let unlock = c.rt().spawn(async move { user.flock(&handle, give_up).await.unwrap() });
+            c.rt().sleep(Duration::from_micros(micros)).await;
+            let in_time = interrupted.is_finished();
+            interrupted.abort();
+            unlock.await;
+            c.rt().sleep(secs(10)).await;
+            let ask = |kind| one.flock(&mine, lock(1, kind, false, false));
+            assert_eq!(ask(FlockKind::Write).await, Err(Errno::EAGAIN), "{micros} us after the unlock");
+            let expected = if in_time { Err(Errno::EAGAIN) } else { Ok(()) };
+            assert_eq!(ask(FlockKind::Read).await, expected, "{micros} us after the unlock");
+            two.release(theirs).await.unwrap();
+            one.release(mine).await.unwrap();
+        }
+    });
+}
+
 #[test]
 fn file_locks_go_with_their_client() {
     two_users(|c, one, two| async move {

@@ -47,8 +47,8 @@ pub mod enqueue_flags {
     pub const TEST_LOCK: u32 = 0x1000;
     /// The flock is of flock(2), which is apart from fcntl's locks.
     pub const FLOCK_BSD: u32 = 0x1;
-    /// Take back this client's request that waits for exactly this (kind, resource, mode, range, owner); its enqueue
-    /// fails with EINTR. The reply's mode is NL if one waited, else the mode asked for: it was granted before.
+    /// Take back this client's request that waits for exactly this (kind, resource, mode, range, owner, and the handle of
+    /// a flock); its enqueue fails with EINTR. The reply's mode is NL if one waited, else the mode asked for: it was granted before.
     pub const WITHDRAW: u32 = 0x2;
     /// The size is wanted (a glimpse): grant the lock if nothing is in its way, else ask the holders what they know and
     /// answer with attributes and mode NL. Never calls a lock back.
@@ -116,7 +116,8 @@ message! {
         pub group: u64,
         /// Locks of the same target given back on this occasion (early cancel).
         pub cancels: Vec<u64>,
-        /// With REPLAY, of an extent lock: its handle.
+        /// With REPLAY, of an extent lock: its handle. Flock: number that the client gave to the call, so that WITHDRAW names
+        /// one of several calls for the same lock.
         pub handle: u64,
     }
 

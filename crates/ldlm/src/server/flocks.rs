@@ -97,9 +97,10 @@ impl Flocks {
         self.forget_if_empty(enqueue.resource);
     }
 
-    /// The client's waiting request that asks for the same lock.
+    /// The client's waiting request that asks for the same lock, and is of the same call: threads of one process are one
+    /// owner, and may wait for the same lock.
     pub(super) fn find_waiting(&self, client: ClientId, like: &Enqueue) -> Option<LockId> {
-        let key = |e: &Enqueue| (e.resource, e.mode, e.start, e.end, e.owner, is_bsd(e));
+        let key = |e: &Enqueue| (e.resource, e.mode, e.start, e.end, e.owner, e.handle, is_bsd(e));
         self.waiting_of(client).find(|(_, enqueue)| key(enqueue) == key(like)).map(|(id, _)| id)
     }
 

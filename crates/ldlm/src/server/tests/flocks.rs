@@ -62,6 +62,20 @@ fn a_waiting_request_can_be_taken_back_and_a_granted_one_tells() {
     assert_eq!(s.namespace.waiting_count(), 0);
 }
 
+/// Two threads of one process waited for the same lock, and a signal to one of them took the other's request away.
+#[test]
+fn one_of_two_requests_that_are_alike_is_taken_back_by_the_number_of_its_call() {
+    let mut s = Server::new();
+    done(s.send(1, whole(FILE_A, LockMode::Pr)));
+    let call = |handle| Enqueue { handle, ..whole(FILE_A, LockMode::Pw) };
+    let calls: Vec<LockId> = (1..=8).map(|handle| waiting(s.send(2, call(handle)))).collect();
+    for handle in [5, 1, 8] {
+        let take_back = Enqueue { flags: enqueue_flags::WITHDRAW, ..call(handle) };
+        assert_eq!(done(s.send(2, take_back)).handle, calls[handle as usize - 1].0);
+    }
+    assert_eq!(s.namespace.waiting_count(), 5);
+}
+
 #[test]
 fn test_lock_tells_what_is_in_the_way_and_locks_nothing() {
     let mut s = Server::new();
