@@ -79,17 +79,17 @@ impl NodeShared {
         let mut turn = Turn { entry: &entry, client, is_over: false };
         let mut next = Some(first);
         while let Some(connect) = next {
-            self.connect(&entry, connect).await;
-            next = turn.next();
+            next = self.connect(&entry, connect).await.or_else(|| turn.next());
         }
     }
 
-    async fn connect(&self, entry: &Arc<TargetEntry>, connect: Connect) {
+    /// Handles a connect. Returns it if it has to be handled again, because the client was evicted meanwhile.
+    async fn connect(&self, entry: &Arc<TargetEntry>, connect: Connect) -> Option<Connect> {
         let Connect { header, request, reply_to } = connect;
         let from = Connecting { reply_to, connection: header.connection_count, xid: header.xid };
         let existing = entry.clients.lock().get(&request.client).cloned();
         if existing.as_ref().is_some_and(|e| !e.is_news(header.xid)) {
-            return;
+            return None;
         }
         let living = existing.as_ref().filter(|e| !e.is_closed());
         let is_reconnect = living.is_some_and(|e| e.cookie == request.previous_export);
@@ -97,18 +97,23 @@ impl NodeShared {
         let known =
             is_reconnect || living.is_some_and(|e| e.is_asked_again(request.previous_export, header.connection_count));
         if existing.is_none() && self.exports.read().len() >= EXPORTS_MAX {
-            return self.refuse(&header, reply_to, Errno::EBUSY);
+            self.refuse(&header, reply_to, Errno::EBUSY);
+            return None;
         }
         let standing = match entry.handler.admit(Identity { nid: from.reply_to.nid }, &request).await {
             Ok(standing) => standing,
-            Err(e) => return self.refuse(&header, reply_to, e),
+            Err(e) => {
+                self.refuse(&header, reply_to, e);
+                return None;
+            }
         };
         if let Some(old) = living
             && !is_reconnect
             && standing == Standing::Claimed
             && self.is_held_elsewhere(old, from.reply_to.nid).await
         {
-            return self.refuse(&header, reply_to, Errno::EBUSY);
+            self.refuse(&header, reply_to, Errno::EBUSY);
+            return None;
         }
         let export = match existing {
             Some(export) if known => {
@@ -126,10 +131,21 @@ impl NodeShared {
                 Export::new(entry.clone(), cookie, &request, &from)
             }
         };
-        match entry.handler.connect(&export, &request).await {
-            _ if self.leave_if_taken(entry) || entry.stopped.load(Ordering::Acquire) => {
-                self.refuse(&header, reply_to, Errno::ENODEV);
-            }
+        let answer = entry.handler.connect(&export, &request).await;
+        let was_closed = export.is_closed();
+        // Read after `was_closed`: a stop closes the exports, too, but the target keeps its records of the clients.
+        if self.leave_if_taken(entry) || entry.stopped.load(Ordering::Acquire) {
+            self.refuse(&header, reply_to, Errno::ENODEV);
+            return None;
+        }
+        if was_closed {
+            // The target may have forgotten the client before it handled this reconnect, and now has state again that
+            // nobody else would remove. The client needs a new export.
+            export.gone().await;
+            entry.handler.disconnect(&export).await;
+            return Some(Connect { header, request, reply_to });
+        }
+        match answer {
             Err(e) => self.refuse(&header, reply_to, e),
             Ok(mut reply) => {
                 if reply.data.instance == 0 {
@@ -142,6 +158,7 @@ impl NodeShared {
                 self.answer_connect(&header, &export, &reply, is_reconnect, reply_to);
             }
         }
+        None
     }
 
     /// Returns whether the newcomer, at another NID, claims the place of a client that still answers at its own NID.
@@ -330,5 +347,7 @@ impl NodeShared {
     pub(crate) async fn evict(&self, export: Arc<Export>) {
         tracing::warn!("{}: evicting {} ({})", export.target, export.client_name, export.nid());
         self.close_export(&export, "evicted").await;
+        // The export may have been closed by another task, which has not finished yet.
+        export.gone().await;
     }
 }

@@ -16,6 +16,7 @@ use nacre_rt::{Rt, Sim};
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
 use nacre_wire::{Lane, Opcode};
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -50,6 +51,8 @@ pub(super) struct TestTarget {
     running_max: AtomicUsize,
     executed: AtomicUsize,
     disconnects: AtomicUsize,
+    /// Cookies of the exports that the target has state for.
+    clients: Mutex<BTreeSet<u64>>,
     released: AtomicBool,
     release: Notify,
     /// True if another node has taken the target.
@@ -184,6 +187,7 @@ impl TestTarget {
             running_max: AtomicUsize::new(0),
             executed: AtomicUsize::new(0),
             disconnects: AtomicUsize::new(0),
+            clients: Mutex::default(),
             released: AtomicBool::new(false),
             release: Notify::new(),
             taken: AtomicBool::new(false),
@@ -270,9 +274,10 @@ impl TargetHandler for TestTarget {
         Ok(crate::Standing::Claimed)
     }
 
-    async fn connect(&self, _: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
+    async fn connect(&self, export: &Arc<Export>, request: &ConnectRequest) -> Result<ConnectReply, Errno> {
         let takes = *self.disk.connect_takes.lock();
         self.rt.sleep(takes).await;
+        self.clients.lock().insert(export.cookie);
         let known = connect_flags::MULTI_MODIFY_RPCS | connect_flags::CREDITS | connect_flags::MDS;
         let data = ConnectData {
             flags: request.data.flags & known | self.pushy_flags.load(Ordering::Relaxed),
@@ -286,6 +291,7 @@ impl TargetHandler for TestTarget {
     async fn disconnect(&self, export: &Arc<Export>) {
         assert_eq!(export.requests_running(), 0);
         self.disconnects.fetch_add(1, Ordering::Relaxed);
+        self.clients.lock().remove(&export.cookie);
     }
 
     async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {

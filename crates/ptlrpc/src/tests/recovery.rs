@@ -246,6 +246,25 @@ fn an_evicted_client_fails_what_was_in_flight_and_starts_anew() {
     });
 }
 
+/// The target forgot the client while it handled the reconnect, which then gave the client new state there (a grant) and
+/// named the dead export in its reply.
+#[test]
+fn a_client_that_is_evicted_while_it_reconnects_gets_a_new_export() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        *w.disk.connect_takes.lock() = 2 * SECOND;
+        import.notify_restart(99);
+        rt.sleep(SECOND).await;
+        assert!(w.server.served.evict(Uuid([1; 16])).await);
+        assert_eq!(apply(&import, 2).await, Ok(2));
+        let exports: Vec<_> = w.server.served.exports().iter().map(|e| e.cookie).collect();
+        let clients: Vec<_> = w.server.target.clients.lock().iter().copied().collect();
+        assert_eq!((exports.len(), &exports, import.generation()), (1, &clients, 1));
+    });
+}
+
 async fn enqueue(import: &Import) -> Result<u64, RpcError> {
     Ok(import.call::<u64>(Opcode::LdlmEnqueue, &0u64, CallOptions::default()).await?.body)
 }
