@@ -68,7 +68,7 @@ impl LockService {
         let client = client_of(&request.export);
         let restores = enqueue.kind == LockKind::Extent && enqueue.flags & enqueue_flags::REPLAY != 0;
         let outcome = self.shared.with(|state, now, effects| {
-            // A client chooses the id of a lock that it replays, and no limit applies. So once the recovery is over, a
+            // A client chooses the id of a lock that it replays, and the pool does not limit them. So once the recovery is over, a
             // replay is accepted only of a lock that was restored before: the client did not hear so, and repeats its
             // recovery. The client drops any other lock, and asks for a new one when it needs it.
             let id = LockId(enqueue.handle);

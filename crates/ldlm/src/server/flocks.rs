@@ -1,6 +1,7 @@
 //! The fcntl and flock locks of all files of one target: waiting requests by id, and deadlocks among fcntl locks.
 //! [`FlockSet`] has the rules of one file. Granted flocks have no id: they are kept in their file, under their owner.
 
+use super::records::Records;
 use crate::flock::{FlockRequest, FlockSet, Held, Owner};
 use crate::invariant::ensure;
 use crate::{ClientId, Extent, LockId};
@@ -19,26 +20,6 @@ pub(super) struct Flocks {
     waiting: BTreeMap<(ClientId, LockId), Enqueue>,
     /// Ranges that each client holds, and requests of it that wait.
     records: Records,
-}
-
-/// Number of records of each client; clients without a record are left out.
-#[derive(Default)]
-struct Records(FxHashMap<ClientId, usize>);
-
-impl Records {
-    fn of(&self, client: ClientId) -> usize {
-        self.0.get(&client).copied().unwrap_or_default()
-    }
-
-    /// `after` records of the client take the place of `before`.
-    fn replace(&mut self, client: ClientId, before: usize, after: usize) {
-        let counted = self.of(client) + after;
-        assert!(before <= counted, "{before} flocks of {client:?} become {after}, of {counted} in all");
-        match counted - before {
-            0 => drop(self.0.remove(&client)),
-            now => drop(self.0.insert(client, now)),
-        }
-    }
 }
 
 #[derive(Default)]
@@ -255,7 +236,7 @@ impl Flocks {
                 }
             }
         }
-        ensure(records.0 == self.records.0, || format!("clients have {:?}, not {:?}", records.0, self.records.0))?;
+        ensure(records == self.records, || format!("clients have {records:?}, not {:?}", self.records))?;
         ensure(waiting == self.waiting.len(), || format!("{waiting} flock requests wait, not {}", self.waiting.len()))
     }
 }

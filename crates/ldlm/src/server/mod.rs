@@ -22,6 +22,7 @@ mod inodes;
 mod interval_tree;
 mod namespace;
 mod pool;
+mod records;
 mod stages;
 #[cfg(test)]
 mod tests;
@@ -54,7 +55,8 @@ pub enum Outcome {
     Done(EnqueueReply),
     /// Answer when a [`Grant`] with this id comes.
     Waiting(LockId),
-    /// Answer with an error: EAGAIN (would wait), EDEADLK, EINVAL, EOPNOTSUPP, EINPROGRESS (too many locks: ask again).
+    /// Answer with an error: EAGAIN (would wait), EDEADLK, EINVAL, EOPNOTSUPP, EINPROGRESS (too many locks: ask again),
+    /// ENOLCK (too many locks of this client).
     Refused(Errno),
     /// A glimpse that conflicts with locks of other clients: ask their holders, then answer with attributes, handle 0
     /// and mode NL.

@@ -7,20 +7,33 @@ use super::extents::{Asked, Changes, Extents, Placed};
 use super::flocks::{FlockGrants, Flocked, Flocks, nothing};
 use super::inodes::{InodeChanges, Inodes, Kept, Wanted};
 use super::pool::Pool;
+use super::records::Records;
 use super::{
     Callback, Effects, GlimpseHolder, GlimpseWork, Grant, Local, Outcome, PoolState, Request, Settings, Totals,
 };
 use crate::invariant::ensure;
+use crate::lru::LruLimits;
 use crate::{ClientId, LockId, RangeSet};
 use nacre_base::{Errno, Fid, FxHashMap, Time};
 use nacre_wire::ldlm::{BlockingCallback, Enqueue, EnqueueReply, InodeLock, LockKind, LockMode};
 use nacre_wire::ldlm::{enqueue_flags, reply_flags};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Most ranges in the extent locks that one client may hold and wait for; beyond that its requests fail with ENOLCK. The
+/// pool bounds the granted locks of all clients together, but neither requests that wait, nor the ranges of a lock, nor
+/// replays. No client with programs that do their work comes near: it keeps [`LruLimits::DYNAMIC_MAX`] unused locks, or as
+/// many as `lru_size` says, and has some more for each program. Locks with many ranges are those of the few files that
+/// programs write with strides.
+pub(super) const CLIENT_RANGES_MAX: usize = 1 << 21;
+const _: () = assert!(CLIENT_RANGES_MAX >= 20 * LruLimits::DYNAMIC_MAX, "an honest client must never be refused");
+const _: () = assert!(CLIENT_RANGES_MAX >= 2 << 20, "lru_size may be 1 << 20");
+
 /// The locks of one target.
 pub struct Namespace {
     settings: Settings,
     objects: FxHashMap<Fid, Extents>,
+    /// Ranges of each client's extent locks and of its requests for some.
+    ranges: Records,
     inodes: Inodes,
     flocks: Flocks,
     /// Kind and place of each lock and each waiting request. Granted flocks have no id.
@@ -63,6 +76,7 @@ impl Namespace {
             salt,
             settings,
             objects: FxHashMap::default(),
+            ranges: Records::default(),
             inodes: Inodes::default(),
             flocks: Flocks::default(),
             names: FxHashMap::default(),
@@ -160,6 +174,7 @@ impl Namespace {
         }
         let left = self.by_request.range((client, 0, 0)..=(client, u64::MAX, u32::MAX)).next();
         assert!(left.is_none(), "{client:?} is gone, and {left:?} is left of it");
+        assert_eq!(self.ranges.of(client), 0, "{client:?} is gone, and still has ranges");
         let mut grants = Vec::new();
         self.flocks.client_gone(client, &mut grants);
         self.granted_flocks(grants, effects);
@@ -353,11 +368,15 @@ impl Namespace {
         let id = if is_replay { LockId(enqueue.handle) } else { self.unused_id() };
         let alone = self.settings.own_locks_conflict;
         let ask = Asked { id, client: *client, local: false, mode, ranges, group, exact, alone };
+        let has_room = self.ranges.of(*client) + ask.ranges.ranges().len() <= CLIENT_RANGES_MAX;
         if is_replay {
-            return self.replay_extent(request, ask, now, effects);
+            return self.replay_extent(request, ask, has_room, now, effects);
         }
         let glimpse = flags & enqueue_flags::GLIMPSE != 0;
-        let exhausted = self.pool.is_exhausted(self.counted());
+        if !has_room && !glimpse {
+            return Outcome::Refused(Errno::ENOLCK);
+        }
+        let exhausted = !has_room || self.pool.is_exhausted(self.counted());
         if exhausted && !glimpse {
             // The client asks again in a while, with a new request; unused locks have gone by then.
             return Outcome::Refused(Errno::EINPROGRESS);
@@ -381,14 +400,24 @@ impl Namespace {
     }
 
     /// A client replays a lock that it holds. EEXIST if another lock has that id, EBUSY if it conflicts with another
-    /// lock: then the client cannot have held it.
-    fn replay_extent(&mut self, request: &Request, ask: Asked, now: Time, effects: &mut Effects) -> Outcome {
+    /// lock: then the client cannot have held it. ENOLCK if it cannot have held so many.
+    fn replay_extent(
+        &mut self,
+        request: &Request,
+        ask: Asked,
+        has_room: bool,
+        now: Time,
+        effects: &mut Effects,
+    ) -> Outcome {
         let (id, resource) = (ask.id, request.enqueue.resource);
         if self.names.contains_key(&id) {
             let is_same =
                 self.objects.get(&resource).and_then(|object| object.get(id)).is_some_and(|held| *held == ask);
             let again = if is_same { self.reply_of(id, now) } else { None };
             return again.map_or(Outcome::Refused(Errno::EEXIST), Outcome::Done);
+        }
+        if !has_room {
+            return Outcome::Refused(Errno::ENOLCK);
         }
         if id.0 == 0 || self.objects.get(&resource).is_some_and(|object| object.would_wait(&ask)) {
             return Outcome::Refused(Errno::EBUSY);
@@ -403,6 +432,10 @@ impl Namespace {
     /// Grants the lock, or lets it wait. Returns whether it is granted.
     fn place(&mut self, resource: Fid, ask: Asked, now: Time, effects: &mut Effects) -> bool {
         let (id, mode, cover) = (ask.id, ask.mode, ask.ranges.cover());
+        if !ask.local {
+            // Growing does not change the number: only single ranges grow.
+            self.ranges.replace(ask.client, 0, ask.ranges.ranges().len());
+        }
         let mut changes = Changes::default();
         let object = self.objects.entry(resource).or_insert_with(|| Extents::new(self.salt));
         let placed = object.enqueue(ask, self.settings.rules(), &mut changes);
@@ -456,6 +489,9 @@ impl Namespace {
         let removed = object.remove(id, self.settings.rules(), &mut changes);
         let Some(removed) = removed else { panic!("{id:?} is named, and {resource:?} has other locks") };
         self.totals.cancels += u64::from(was_held && !removed.local);
+        if !removed.local {
+            self.ranges.replace(removed.client, removed.ranges.ranges().len(), 0);
+        }
         if object.is_empty() {
             self.objects.remove(&resource);
         }
@@ -668,11 +704,15 @@ impl Namespace {
         let mut named = 0;
         let mut held = 0;
         let mut called_back = BTreeSet::new();
+        let mut ranges = Records::default();
         for (fid, object) in &self.objects {
             object.check().map_err(|what| format!("{fid:?}: {what}"))?;
             ensure(!object.is_empty(), || format!("{fid:?} is empty"))?;
             for id in object.ids() {
                 named += 1;
+                if let Some(ask) = object.get(id).filter(|ask| !ask.local) {
+                    ranges.replace(ask.client, 0, ask.ranges.ranges().len());
+                }
                 held += usize::from(object.is_granted(id) && object.get(id).is_some_and(|ask| !ask.local));
                 called_back.extend(Some(id).filter(|id| object.is_called_back(*id)));
                 let name = self.names.get(&id);
@@ -680,6 +720,7 @@ impl Namespace {
                 ensure(known, || format!("{fid:?} has {id:?}, which is {name:?}"))?;
             }
         }
+        ensure(ranges == self.ranges, || format!("clients have {ranges:?} ranges, counted are {:?}", self.ranges))?;
         for (id, client, inode, wanted) in self.inodes.client_locks() {
             named += 1;
             held += 1;

@@ -1,6 +1,8 @@
 //! Extent locks: waiting, callbacks, growth.
 
+use super::super::namespace::CLIENT_RANGES_MAX;
 use super::*;
+use nacre_wire::ldlm::RANGES_MAX;
 use std::time::Duration;
 
 const PR: LockMode = LockMode::Pr;
@@ -462,4 +464,39 @@ fn nonsense_is_refused() {
         assert_eq!(s.send(1, nonsense.clone()), Outcome::Refused(errno), "{nonsense:?}");
     }
     s.assert_empty();
+}
+
+/// Nothing bounded the requests of a client that wait, the ranges of its locks, or its replays: it could fill the server's
+/// memory.
+#[test]
+fn a_client_has_only_so_many_ranges() {
+    let mut n = Namespace::new(counting(7 << 12), Settings::default());
+    let (now, mut effects, mut xid) = (Time::ZERO, Effects::default(), 0);
+    let mut send = |n: &mut Namespace, client, enqueue| {
+        xid += 1;
+        n.enqueue(Request { client: ClientId(client), xid, part: 0, enqueue }, now, &mut effects)
+    };
+    let in_b = |ask: Enqueue| Enqueue { resource: FILE_B, ..ask };
+    done(send(&mut n, 2, in_b(extent(LockMode::Pw, 0, 9))));
+    let more = (1..RANGES_MAX as u64).map(|i| LockRange { start: i * 20, end: i * 20 }).collect();
+    let set = Enqueue { more, ..exact(LockMode::Pr, 0, 0) };
+    let count = CLIENT_RANGES_MAX / RANGES_MAX;
+    let first = done(send(&mut n, 1, set.clone())).handle;
+    for i in 2..count {
+        let outcome = send(&mut n, 1, set.clone());
+        assert!(matches!(outcome, Outcome::Done(_)), "{i}: {outcome:?}");
+    }
+    waiting(send(&mut n, 1, in_b(set.clone())));
+    let refused = Outcome::Refused(Errno::ENOLCK);
+    assert_eq!(send(&mut n, 1, in_b(extent(LockMode::Pr, 0, 9))), refused, "a request that would wait");
+    assert_eq!(send(&mut n, 1, extent(LockMode::Pr, 0, 9)), refused, "a request that would be granted");
+    let replay = Enqueue { flags: enqueue_flags::REPLAY, handle: 5, ..extent(LockMode::Pr, 0, 9) };
+    assert_eq!(send(&mut n, 1, replay.clone()), refused, "a replay");
+    let glimpse = Enqueue { flags: enqueue_flags::GLIMPSE, ..extent(LockMode::Pr, 0, 9) };
+    assert!(matches!(send(&mut n, 1, glimpse), Outcome::Glimpse(_)), "a glimpse needs no lock");
+    done(send(&mut n, 3, extent(LockMode::Pr, 0, 9)));
+    assert!(n.cancel(ClientId(1), LockId(first), now, &mut Effects::default()));
+    done(send(&mut n, 1, replay));
+    n.client_gone(ClientId(1), now, &mut Effects::default());
+    assert_eq!((n.lock_count(), n.waiting_count(), n.check()), (2, 0, Ok(())));
 }
