@@ -158,6 +158,13 @@ pub struct Effects {
     pub phase_changed: bool,
 }
 
+impl Effects {
+    /// Returns whether the caller has clients to forget.
+    pub(crate) fn evicts(&self) -> bool {
+        !self.evict.is_empty() || self.dead.is_some()
+    }
+}
+
 /// The engine.
 #[derive(Debug)]
 pub struct Recovery {
@@ -489,17 +496,19 @@ impl Recovery {
         }
     }
 
-    /// Evicts the clients whose time has run out at `now`.
+    /// Evicts the clients whose time has run out at `now`. The hard limit ends the recovery, as an administrator may,
+    /// even if a replay runs.
     pub fn handle_time(&mut self, now: Time) -> Effects {
-        let Some(began) = self.began.filter(|_| self.phase < Phase::Complete && self.next_deadline() <= now) else {
+        let Some(began) = self.began.filter(|_| self.next_deadline() <= now) else {
             return Effects::default();
         };
-        let out_of_time = now >= began + self.settings.hard;
-        let phase = self.phase;
+        if now >= began + self.settings.hard {
+            return self.abort(now);
+        }
         // Clients that hold up all others: those that are not back, and those that are back and silent. A client whose
         // replay runs is not silent.
+        let phase = self.phase;
         let holds_up = |c: &Client| match phase {
-            _ if out_of_time => !c.locks_done(),
             Phase::Waiting | Phase::Replay => !c.is_back() || !(c.requests_done() || c.next().is_some()),
             Phase::Locks => !c.locks_done(),
             Phase::Complete => false,
@@ -902,6 +911,22 @@ mod tests {
             r.handle_connect(client(1), at(second));
         }
         assert_eq!(r.phase(), Phase::Complete);
+    }
+
+    /// The deadline stayed in the past while a replay ran, so the task that watches the time never slept.
+    #[test]
+    fn the_hard_limit_ends_it_while_a_replay_runs() {
+        let mut r = recovery(2);
+        r.handle_connect(client(1), at(0));
+        r.handle_connect(client(2), at(0));
+        r.handle_requests_done(client(2), at(0));
+        r.handle_locks_done(client(2), at(0));
+        let effects = r.handle_replay(client(1), 110, 0, at(0)).1;
+        assert_eq!(effects.run, ticket(1, 110));
+        assert_eq!(r.handle_time(at(900)).evict, [client(1)]);
+        assert_eq!((r.phase(), r.next_deadline()), (Phase::Complete, Time::FAR_FUTURE));
+        assert_eq!(r.handle_executed(effects.run.unwrap(), at(901)), Effects::default());
+        assert_eq!((r.status().last_transno, r.status().ended), (110, Some(at(900))));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use nacre_wire::header::flags;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
@@ -25,6 +25,9 @@ pub(crate) struct RecoveryService {
     /// Names of the clients that the target knew when it was last up; empty once the recovery is over.
     names: Mutex<BTreeMap<Uuid, String>>,
     exports: Exports,
+    /// Tasks that are evicting clients. Raised under the lock of `engine`, so that the phase is not seen to be complete
+    /// before the evictions that completed it are counted.
+    evicting: AtomicUsize,
     /// Notified when the phase or the time limits have changed.
     changed: Notify,
     /// True once the recovery is over and the replays are durable.
@@ -123,6 +126,7 @@ impl RecoveryService {
             turns: Mutex::default(),
             names: Mutex::new(known),
             exports,
+            evicting: AtomicUsize::new(0),
             changed: Notify::new(),
             over: AtomicBool::new(over),
         });
@@ -347,6 +351,7 @@ impl RecoveryService {
                 effects.evict.extend(more.evict);
                 effects.phase_changed |= more.phase_changed;
             }
+            self.evicting.fetch_add(usize::from(effects.evicts()), Ordering::AcqRel);
             (effects, engine.phase(), engine.next_deadline() < deadline)
         };
         // Not notified at each replay, because all clients may wait here. A task whose deadline has become later wakes
@@ -354,9 +359,9 @@ impl RecoveryService {
         if effects.phase_changed || is_nearer {
             self.changed.notify_waiters();
         }
-        if !effects.evict.is_empty() || effects.dead.is_some() || phase == Phase::Complete {
+        if effects.evicts() || phase == Phase::Complete {
             let service = self.clone();
-            drop(self.target.rt().spawn(async move { service.carry_out(effects, phase).await }));
+            drop(self.target.rt().spawn(async move { service.carry_out(effects).await }));
         }
     }
 
@@ -365,9 +370,16 @@ impl RecoveryService {
         turn.is_some_and(|turn| turn.send(()).is_ok())
     }
 
-    /// Forgets the evicted clients. Ends the recovery once the replays are durable; only then are clients told numbers
-    /// of this start, which are higher.
-    async fn carry_out(self: Arc<Self>, effects: Effects, phase: Phase) {
+    /// Evicts clients, and ends the recovery if it is complete.
+    async fn carry_out(self: Arc<Self>, effects: Effects) {
+        if effects.evicts() {
+            self.evict(effects).await;
+            self.evicting.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.end_if_complete().await;
+    }
+
+    async fn evict(&self, effects: Effects) {
         let name = self.target.name();
         if let Some(client) = effects.dead {
             let known_as = self.names.lock().get(&client).cloned().unwrap_or_default();
@@ -385,20 +397,30 @@ impl RecoveryService {
                 tracing::warn!(target = %name, %client, %error, "client not forgotten");
             }
         }
-        if phase == Phase::Complete && !self.is_over() {
-            if let Err(error) = self.target.commit().await {
-                tracing::error!(target = %name, %error, "what was replayed is not durable");
-                return;
-            }
-            assert_eq!(self.engine.lock().phase(), Phase::Complete, "a recovery goes on that has ended");
-            self.target.end_recovery();
-            self.over.store(true, Ordering::Release);
-            self.names.lock().clear();
-            self.changed.notify_waiters();
-            let counts = self.engine.lock().status().counts;
-            let Counts { replayed, failed, evicted, .. } = counts;
-            tracing::info!(target = %name, replayed, failed, evicted, "recovered");
+    }
+
+    /// Ends the recovery once the replays are durable; only then are clients told numbers of this start, which are
+    /// higher. While clients are being evicted the last of these evictions ends the recovery instead: until then a
+    /// replay of an evicted client may run, and a crash would bring the client back.
+    async fn end_if_complete(&self) {
+        let name = self.target.name();
+        // In this order: no eviction begins once the phase is complete.
+        let is_complete = self.engine.lock().phase() == Phase::Complete;
+        if !is_complete || self.evicting.load(Ordering::Acquire) > 0 || self.is_over() {
+            return;
         }
+        if let Err(error) = self.target.commit().await {
+            tracing::error!(target = %name, %error, "what was replayed is not durable");
+            return;
+        }
+        assert_eq!(self.engine.lock().phase(), Phase::Complete, "a recovery goes on that has ended");
+        self.target.end_recovery();
+        self.over.store(true, Ordering::Release);
+        self.names.lock().clear();
+        self.changed.notify_waiters();
+        let counts = self.engine.lock().status().counts;
+        let Counts { replayed, failed, evicted, .. } = counts;
+        tracing::info!(target = %name, replayed, failed, evicted, "recovered");
     }
 
     async fn forget(&self, client: Uuid) -> Result<(), Errno> {

@@ -242,6 +242,32 @@ fn an_eviction_is_durable_before_others_get_the_locks() {
     });
 }
 
+/// A recovery that was aborted ended although a replay of an evicted client was still running: the OST took new requests, and
+/// the replay changed the object after them.
+#[test]
+fn a_recovery_is_over_when_no_replay_of_an_evicted_client_runs() {
+    witnessed(1, |c, u, w| async move {
+        let file = u.new_file(ROOT, "f", 0).await.unwrap();
+        c.replay_barrier(OSS).await;
+        u.put(&file, 0, b"replayed").await.unwrap();
+        let _ = c.rt().timeout(secs(1), u.fsync(&file, false)).await;
+        c.crash(OSS, Crash::PowerCut);
+        c.restart(OSS).await.unwrap();
+        let slow = Fault::once(FaultAction::Delay(secs(60)));
+        c.faults(OSS).unwrap().arm("ost.write.before_data", slow);
+        c.rt().sleep(secs(20)).await;
+        for _ in 0..2 {
+            assert_eq!(c.set_param(OSS, "obdfilter.*.abort_recovery", "1"), 1);
+        }
+        let begun = c.rt().now();
+        w.content(file.fid()).await;
+        let waited = c.rt().now().since(begun);
+        assert!(waited > secs(35), "the replay runs for 40 more seconds, and the OST serves others after {waited:?}");
+        u.fsync(&file, false).await.unwrap_err();
+        u.release(file).await.unwrap();
+    });
+}
+
 /// 200: a client whose pings get lost for a minute
 #[test]
 fn a_few_lost_pings_evict_nobody() {
