@@ -13,7 +13,7 @@ use crate::window::{Credits, Window};
 use nacre_base::steps::Steps;
 use nacre_base::{Tag, Time};
 use nacre_wire::{Lane, Opcode};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -113,6 +113,8 @@ const STEPS: Steps<Phase, Event> = Steps(&[
 /// The engine.
 pub(crate) struct Calls {
     calls: BTreeMap<u64, Call>,
+    /// Xids of the calls of each lane.
+    by_lane: [BTreeSet<u64>; Lane::ALL.len()],
     /// Xid of the latest call.
     last_started: u64,
     slots: ModifySlots,
@@ -159,6 +161,7 @@ impl Calls {
     pub(crate) fn new(window: u32) -> Calls {
         Calls {
             calls: BTreeMap::new(),
+            by_lane: Default::default(),
             last_started: 0,
             slots: ModifySlots::new(1),
             window: Window::new(window),
@@ -172,6 +175,7 @@ impl Calls {
     pub(crate) fn start(&mut self, xid: u64, spec: Spec) {
         assert!(self.last_started < xid, "a call has xid {xid} after one with {}", self.last_started);
         self.last_started = xid;
+        self.by_lane[spec.lane as usize].insert(xid);
         let mut call = Call {
             spec,
             tag: Tag(0),
@@ -252,9 +256,9 @@ impl Calls {
         self.calls.get_mut(&xid).expect("a call is known until its future is done with it")
     }
 
-    /// All replies up to this xid have been seen.
-    pub(crate) fn last_xid(&self) -> u64 {
-        self.calls.first_key_value().map_or(0, |(xid, _)| xid - 1)
+    /// All replies to requests of this lane, up to this xid, have been seen.
+    pub(crate) fn last_xid(&self, lane: Lane) -> u64 {
+        self.by_lane[lane as usize].first().map_or(0, |xid| xid - 1)
     }
 
     /// Handles a reply; `export` is the one that the server gave at the last connect. Returns `None` if no call waits for the
@@ -365,6 +369,7 @@ impl Calls {
     /// The call's future is done: its modify slot and its room in the window go to waiting calls.
     pub(crate) fn finish(&mut self, xid: u64) {
         let call = self.calls.remove(&xid).expect("the future of a call is done with it once");
+        self.by_lane[call.spec.lane as usize].remove(&xid);
         if call.sends > 0 {
             self.flights.handle_over(&call.spec);
         }
@@ -673,14 +678,16 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_may_forget_is_below_the_oldest_call() {
+    fn what_the_server_may_forget_is_below_the_oldest_call_of_the_lane() {
         let mut c = Calls::new(8);
-        (10..15).for_each(|xid| c.start(xid, spec()));
-        assert_eq!(c.last_xid(), 9);
+        c.start(9, Spec { lane: Lane::Request, ..spec() });
+        (10..15).for_each(|xid| c.start(xid, Spec { lane: Lane::Io, ..spec() }));
+        let io = |c: &Calls| c.last_xid(Lane::Io);
+        assert_eq!(io(&c), 9);
         c.finish(11);
-        assert_eq!(c.last_xid(), 9);
+        assert_eq!(io(&c), 9);
         c.finish(10);
-        assert_eq!(c.last_xid(), 11);
+        assert_eq!(io(&c), 11);
     }
 
     #[test]

@@ -809,7 +809,7 @@ impl Request {
         header.lane = self.spec.lane as u8;
         header.opcode = self.spec.opcode as u32;
         header.tag = tag.0;
-        header.last_xid = s.calls.last_xid();
+        header.last_xid = s.calls.last_xid(self.spec.lane);
         if again {
             header.flags |= flags::RESENT;
         }

@@ -12,7 +12,7 @@
 //! their requests refer to each other (`target`, `export`, `request`).
 //!
 //! **Exactly once.** A request keeps its xid over resends. The server knows which requests run, and keeps the replies
-//! of changes (those with a transno or a tag) until the client's last_xid passes them; after a restart it looks into
+//! of changes (those with a transno or a tag) until the client's last_xid on their lane passes them; after a restart it looks into
 //! the target's reply slots. A client keeps the requests that a server has answered and not committed, and replays them
 //! to a restarted server in the order of their transnos (`replay`, `recover`); unanswered requests are sent again after
 //! that.

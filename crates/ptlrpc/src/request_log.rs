@@ -1,7 +1,11 @@
 //! Log of one client's requests at a server, so that each is executed once: the requests that run or wait, and the
 //! replies of changes until the client has seen them. A sans-IO engine.
+//!
+//! A client says for each lane up to which xid it has seen all replies: a request for a lock may wait for minutes, and
+//! the replies to all writes since must not be kept for so long.
 
 use nacre_base::{FxHashMap, Nid, Payload, Tag, Time};
+use nacre_wire::Lane;
 use std::collections::BTreeMap;
 
 /// Address for a reply.
@@ -16,8 +20,11 @@ pub(crate) struct ReplyTo {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Received {
     pub(crate) xid: u64,
+    pub(crate) lane: Lane,
     pub(crate) last_xid: u64,
     pub(crate) tag: Tag,
+    /// Size of the request in memory, in bytes.
+    pub(crate) bytes: usize,
     pub(crate) resent: bool,
     /// True for a request of a recovery. It may come again although the client has seen its reply, because a recovery
     /// that breaks off starts over.
@@ -42,7 +49,8 @@ pub(crate) enum Verdict {
     Answered(Payload),
     /// A late duplicate: the client has seen the reply.
     Seen,
-    /// The client has too many requests here that run or wait: drop this one, the client sends it again.
+    /// The client has too many requests here that run or wait, or too many replies that it has not seen: drop this one,
+    /// the client sends it again.
     TooMany,
 }
 
@@ -59,15 +67,28 @@ pub(crate) struct Early {
 #[derive(Default)]
 pub(crate) struct RequestLog {
     running: FxHashMap<u64, Running>,
+    running_bytes: usize,
+    lanes: [Answered; Lane::ALL.len()],
+}
+
+/// Replies on one lane that the client may not have seen.
+#[derive(Default)]
+struct Answered {
     saved: BTreeMap<u64, (Tag, Payload)>,
+    bytes: usize,
     /// Xid of the saved reply of each modify slot.
     by_tag: FxHashMap<Tag, u64>,
+    /// All replies up to this xid have been seen.
     last_xid: u64,
 }
 
 struct Running {
     reply_to: ReplyTo,
+    lane: Lane,
     tag: Tag,
+    bytes: usize,
+    replay: bool,
+    /// When the latest copy of the request arrived.
     arrived: Time,
     deadline: Time,
 }
@@ -75,30 +96,40 @@ struct Running {
 /// Most requests of a client that run or wait at a time, for a slot, a lock or the end of a recovery. A mount with a
 /// few thousand processes that all wait for locks stays below.
 const RUNNING_MAX: usize = 16_384;
-/// Most replies kept for a client; beyond that, the oldest is dropped. More than the modify slots and the window allow.
-const SAVED_MAX: usize = 1024;
+/// Most bytes of these requests. A full window of requests with inline data is a few MiB.
+const RUNNING_BYTES_MAX: usize = 64 << 20;
+/// Most replies kept for a client on a lane, and their bytes. None may be dropped before the client has seen it, because
+/// the client could send the request again. So beyond that, requests are not taken until the client has seen replies:
+/// for that it need only get the answer to its oldest request, which is known here or runs.
+const SAVED_MAX: usize = 65_536;
+const SAVED_BYTES_MAX: usize = 16 << 20;
 
 impl RequestLog {
     /// A request arrived.
     pub(crate) fn handle_request(&mut self, r: Received) -> Verdict {
-        self.handle_seen(r.last_xid.min(r.xid.saturating_sub(1)));
+        let answered = &mut self.lanes[r.lane as usize];
+        answered.handle_seen(r.last_xid.min(r.xid.saturating_sub(1)));
         if let Some(running) = self.running.get_mut(&r.xid) {
-            running.reply_to = r.reply_to;
+            // The client waits anew for this copy, so early replies go on for as long as for a first one.
+            (running.reply_to, running.arrived) = (r.reply_to, r.at);
             running.deadline = running.deadline.max(r.deadline);
             return Verdict::Running;
         }
-        if let Some((_, reply)) = self.saved.get(&r.xid) {
-            assert!(r.xid > self.last_xid, "the reply to xid {} is kept, and the client has seen it", r.xid);
+        if let Some((_, reply)) = answered.saved.get(&r.xid) {
+            assert!(r.xid > answered.last_xid, "the reply to xid {} is kept, and the client has seen it", r.xid);
             return Verdict::Answered(reply.clone());
         }
-        if r.xid <= self.last_xid && !r.replay {
+        if r.xid <= answered.last_xid && !r.replay {
             return Verdict::Seen;
         }
-        if self.running.len() >= RUNNING_MAX {
+        let is_full =
+            self.running.len() >= RUNNING_MAX || self.running_bytes.saturating_add(r.bytes) > RUNNING_BYTES_MAX;
+        if is_full || answered.is_full() && !r.replay {
             return Verdict::TooMany;
         }
-        let running = Running { reply_to: r.reply_to, tag: r.tag, arrived: r.at, deadline: r.deadline };
-        self.running.insert(r.xid, running);
+        let Received { reply_to, lane, tag, bytes, replay, at: arrived, deadline, .. } = r;
+        self.running_bytes += bytes;
+        self.running.insert(r.xid, Running { reply_to, lane, tag, bytes, replay, arrived, deadline });
         if r.resent && r.tag != Tag(0) { Verdict::AskTarget } else { Verdict::Execute }
     }
 
@@ -106,22 +137,13 @@ impl RequestLog {
     /// for the reply.
     pub(crate) fn handle_executed(&mut self, xid: u64, save: Option<Payload>) -> ReplyTo {
         let running = self.running.remove(&xid).expect("a request runs until it is executed");
-        if let Some(reply) = save.filter(|_| xid > self.last_xid) {
-            if running.tag != Tag(0)
-                && let Some(before) = self.by_tag.insert(running.tag, xid)
-            {
-                // The client uses a slot again only after it has seen the slot's previous reply.
-                let replaced = self.saved.remove(&before);
-                assert!(replaced.is_some(), "xid {before} is the last of {:?} and its reply is not kept", running.tag);
-            }
-            let before = self.saved.insert(xid, (running.tag, reply));
-            assert!(before.is_none(), "xid {xid} was executed although its reply was kept");
-            if self.saved.len() > SAVED_MAX {
-                self.forget_oldest();
-            }
+        self.running_bytes -= running.bytes;
+        let answered = &mut self.lanes[running.lane as usize];
+        // There may be more replays than replies that are kept. The target itself knows what was replayed.
+        let is_known = running.replay && answered.is_full();
+        if let Some(reply) = save.filter(|_| !is_known && xid > answered.last_xid) {
+            answered.save(xid, running.tag, reply);
         }
-        let (tags, saved) = (self.by_tag.len(), self.saved.len());
-        assert!(tags <= saved && saved <= SAVED_MAX, "{saved} replies are kept, {tags} of modify slots");
         running.reply_to
     }
 
@@ -159,21 +181,40 @@ impl RequestLog {
         due.sort_by_key(|e| e.xid);
         (due, next)
     }
+}
 
-    fn handle_seen(&mut self, last_xid: u64) {
-        if last_xid <= self.last_xid {
-            return;
-        }
-        self.last_xid = last_xid;
-        while self.saved.first_key_value().is_some_and(|(xid, _)| *xid <= last_xid) {
-            self.forget_oldest();
-        }
+impl Answered {
+    fn is_full(&self) -> bool {
+        self.saved.len() >= SAVED_MAX || self.bytes >= SAVED_BYTES_MAX
     }
 
-    fn forget_oldest(&mut self) {
-        let (xid, (tag, _)) = self.saved.pop_first().expect("who forgets a reply has seen that one is kept");
-        let of_tag = self.by_tag.remove(&tag);
-        assert!(of_tag == (tag != Tag(0)).then_some(xid), "xid {xid} has {tag:?}, which keeps the reply to {of_tag:?}");
+    fn save(&mut self, xid: u64, tag: Tag, reply: Payload) {
+        if tag != Tag(0)
+            && let Some(before) = self.by_tag.insert(tag, xid)
+        {
+            // The client uses a slot again only after it has seen the slot's previous reply.
+            let replaced = self.saved.remove(&before);
+            let (_, replaced) = replaced.unwrap_or_else(|| panic!("xid {before} is the last of {tag:?} and not kept"));
+            self.bytes -= replaced.len();
+        }
+        self.bytes += reply.len();
+        let before = self.saved.insert(xid, (tag, reply));
+        assert!(before.is_none(), "xid {xid} was executed although its reply was kept");
+        // Requests that were taken when there was room may all leave a reply.
+        let (tags, saved) = (self.by_tag.len(), self.saved.len());
+        assert!(tags <= saved && saved <= SAVED_MAX + RUNNING_MAX, "{saved} replies are kept, {tags} of modify slots");
+    }
+
+    fn handle_seen(&mut self, last_xid: u64) {
+        self.last_xid = self.last_xid.max(last_xid);
+        while let Some(oldest) = self.saved.first_entry()
+            && *oldest.key() <= self.last_xid
+        {
+            let (xid, (tag, reply)) = oldest.remove_entry();
+            self.bytes -= reply.len();
+            let of_tag = self.by_tag.remove(&tag);
+            assert!(of_tag == (tag != Tag(0)).then_some(xid), "xid {xid} has {tag:?}, which keeps {of_tag:?}");
+        }
     }
 }
 
@@ -193,11 +234,19 @@ mod tests {
 
     fn received(xid: u64, tag: u16) -> Received {
         let (at, deadline) = (Time::ZERO, Time::from_secs(11));
-        Received { xid, last_xid: 0, tag: Tag(tag), resent: false, replay: false, reply_to: to(1), at, deadline }
+        let (lane, bytes, resent, replay) = (Lane::Io, 300, false, false);
+        Received { xid, lane, last_xid: 0, tag: Tag(tag), bytes, resent, replay, reply_to: to(1), at, deadline }
     }
 
     fn resent(xid: u64, tag: u16) -> Received {
         Received { resent: true, reply_to: to(2), ..received(xid, tag) }
+    }
+
+    /// Replies kept on the I/O lane, and those of modify slots among them.
+    fn counts(log: &RequestLog) -> (usize, usize) {
+        let io = &log.lanes[Lane::Io as usize];
+        assert_eq!(io.bytes, io.saved.values().map(|(_, reply)| reply.len()).sum::<usize>());
+        (io.saved.len(), io.by_tag.len())
     }
 
     fn reply(n: u8) -> Payload {
@@ -258,7 +307,7 @@ mod tests {
         log.handle_request(Received { last_xid: 5, ..received(7, 0) });
         assert_eq!(log.handle_request(resent(5, 0)), Verdict::Seen);
         assert_eq!(log.handle_request(resent(6, 0)), Verdict::Answered(reply(6)));
-        assert_eq!(log.saved.len(), 1);
+        assert_eq!(counts(&log), (1, 0));
     }
 
     #[test]
@@ -267,11 +316,11 @@ mod tests {
         for xid in 1..=10 {
             assert_eq!(log.handle_request(received(xid, 3)), Verdict::Execute);
             log.handle_executed(xid, Some(reply(xid as u8)));
-            assert_eq!((log.saved.len(), log.by_tag.len()), (1, 1));
+            assert_eq!(counts(&log), (1, 1));
         }
         assert_eq!(log.handle_request(resent(10, 3)), Verdict::Answered(reply(10)));
         log.handle_request(Received { last_xid: 10, ..received(11, 4) });
-        assert_eq!((log.saved.len(), log.by_tag.len()), (0, 0));
+        assert_eq!(counts(&log), (0, 0));
     }
 
     #[test]
@@ -282,17 +331,78 @@ mod tests {
         assert_eq!(log.handle_request(resent(6, 0)), Verdict::Execute);
     }
 
+    /// The oldest of too many replies was dropped, and its request was executed twice when the client sent it again.
     #[test]
-    fn a_client_that_never_says_what_it_has_seen_is_bounded() {
+    fn no_request_is_taken_whose_reply_could_not_be_kept_until_the_client_has_seen_it() {
         let mut log = RequestLog::default();
-        for xid in 1..=3000 {
-            log.handle_request(received(xid, 0));
-            log.handle_executed(xid, Some(reply(0)));
+        let most = SAVED_MAX as u64;
+        for xid in 1..=most {
+            assert_eq!(log.handle_request(received(xid, 0)), Verdict::Execute);
+            log.handle_executed(xid, Some(reply(1)));
         }
-        assert_eq!(log.saved.len(), SAVED_MAX);
-        let lie = Received { last_xid: u64::MAX, ..received(4000, 0) };
+        assert_eq!(log.handle_request(received(most + 1, 0)), Verdict::TooMany);
+        assert_eq!(log.handle_request(Received { lane: Lane::Cancel, ..received(most + 2, 0) }), Verdict::Execute);
+        assert_eq!(log.handle_request(resent(1, 0)), Verdict::Answered(reply(1)));
+        let later = Received { last_xid: 1, ..resent(most + 1, 0) };
+        assert_eq!(log.handle_request(later), Verdict::Execute);
+        let lie = Received { last_xid: u64::MAX, ..received(most + 3, 0) };
         assert_eq!(log.handle_request(lie), Verdict::Execute);
-        assert_eq!(log.saved.len(), 0);
+        assert_eq!(counts(&log), (0, 0));
+    }
+
+    #[test]
+    fn replies_and_requests_of_a_client_take_so_many_bytes() {
+        let mut log = RequestLog::default();
+        log.handle_request(received(1, 0));
+        log.handle_executed(1, Some(Payload::from(vec![0; SAVED_BYTES_MAX])));
+        assert_eq!(log.handle_request(received(2, 0)), Verdict::TooMany);
+        assert_eq!(log.handle_request(Received { last_xid: 1, ..received(2, 0) }), Verdict::Execute);
+        assert_eq!(log.handle_request(Received { bytes: RUNNING_BYTES_MAX, ..received(3, 0) }), Verdict::TooMany);
+        log.handle_executed(2, None);
+        assert_eq!(log.handle_request(Received { bytes: RUNNING_BYTES_MAX, ..received(3, 0) }), Verdict::Execute);
+    }
+
+    #[test]
+    fn replays_are_taken_however_many_there_are() {
+        let mut log = RequestLog::default();
+        for xid in 1..=2 * SAVED_MAX as u64 {
+            let replay = Received { replay: true, ..received(xid, 0) };
+            assert_eq!(log.handle_request(replay), Verdict::Execute);
+            log.handle_executed(xid, Some(reply(1)));
+        }
+        assert_eq!(counts(&log), (SAVED_MAX, 0));
+    }
+
+    /// All replies since the oldest request that waits were kept, and that may be a request for a lock.
+    #[test]
+    fn replies_on_a_lane_are_seen_although_a_request_on_another_lane_waits() {
+        let mut log = RequestLog::default();
+        assert_eq!(log.handle_request(Received { lane: Lane::Request, ..received(1, 0) }), Verdict::Execute);
+        for xid in 2..10_000 {
+            let write = Received { last_xid: xid - 1, ..received(xid, 0) };
+            assert_eq!(log.handle_request(write), Verdict::Execute);
+            log.handle_executed(xid, Some(reply(1)));
+            assert_eq!(counts(&log), (1, 0));
+        }
+        log.handle_executed(1, None);
+        let again = Received { lane: Lane::Request, ..resent(1, 0) };
+        assert_eq!(log.handle_request(again), Verdict::Execute, "its reply was lost, and the client waits for it");
+    }
+
+    /// A request that had waited for ten minutes got no early replies any more, so its client sent it again over a new
+    /// connection each time that its first deadline had passed.
+    #[test]
+    fn a_request_that_is_sent_again_gets_early_replies_like_a_new_one() {
+        let mut log = RequestLog::default();
+        log.handle_request(received(5, 0));
+        let at = Time::from_secs(700);
+        assert_eq!(
+            log.handle_request(Received { at, deadline: Time::from_secs(711), ..resent(5, 0) }),
+            Verdict::Running
+        );
+        let (due, _) = log.handle_time(Time::from_secs(706));
+        let wait = Duration::from_secs(30);
+        assert_eq!(due, [Early { xid: 5, reply_to: to(2), wait }]);
     }
 
     #[test]

@@ -126,8 +126,10 @@ impl NodeShared {
         let deadline = now + Duration::from_millis(m.header.timeout_ms.into());
         let received = Received {
             xid: m.header.xid,
+            lane,
             last_xid: m.header.last_xid,
             tag: Tag(m.header.tag),
+            bytes: HEADER_BYTES + m.body.len() + m.data.len(),
             resent: m.header.has(flags::RESENT),
             replay: m.header.has(flags::REPLAY),
             reply_to,

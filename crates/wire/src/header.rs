@@ -74,7 +74,7 @@ message! {
         pub flags: u32,
         /// The request's number; the reply repeats it.
         pub xid: u64,
-        /// All replies up to this xid have been seen: the server may forget them.
+        /// All replies to requests on this lane, up to this xid, have been seen: the server may forget them.
         pub last_xid: u64,
         /// Reply: number of the change made, 0 if none. Replay: the number it had.
         pub transno: u64,
