@@ -12,8 +12,9 @@ pub(crate) struct Credits<T> {
     interface: Gate<(Nid, T)>,
     peers: FxHashMap<Nid, Gate<T>>,
     peer_credits: u32,
-    /// Most messages that wait for one peer; more are refused.
+    /// Most messages that wait for one peer, and their bytes; more are refused.
     queue_max: usize,
+    queue_bytes_max: usize,
 }
 
 /// What becomes of a message.
@@ -37,19 +38,20 @@ pub(crate) struct GateStatus {
 }
 
 impl<T> Credits<T> {
-    pub(crate) fn new(credits: u32, peer_credits: u32, queue_max: usize) -> Credits<T> {
+    pub(crate) fn new(credits: u32, peer_credits: u32, queue_max: usize, queue_bytes_max: usize) -> Credits<T> {
         assert!(credits > 0 && peer_credits > 0, "without credits nothing can be sent");
-        Credits { interface: Gate::new(credits), peers: FxHashMap::default(), peer_credits, queue_max }
+        Credits { interface: Gate::new(credits), peers: FxHashMap::default(), peer_credits, queue_max, queue_bytes_max }
     }
 
-    /// A message wants to go to `peer`.
-    pub(crate) fn handle_send(&mut self, peer: Nid, message: T) -> Admission<T> {
+    /// A message of so many bytes wants to go to `peer`.
+    pub(crate) fn handle_send(&mut self, peer: Nid, bytes: usize, message: T) -> Admission<T> {
         let gate = self.peers.entry(peer).or_insert_with(|| Gate::new(self.peer_credits));
-        if gate.queue.len() >= self.queue_max {
+        if gate.queue.len() >= self.queue_max || gate.queued_bytes >= self.queue_bytes_max {
             return Admission::Full(message);
         }
-        let Some(message) = gate.take(message) else { return Admission::Queued };
-        self.interface.take((peer, message)).map_or(Admission::Queued, |(_, m)| Admission::Go(m))
+        let Some(message) = gate.take(bytes, message) else { return Admission::Queued };
+        // Few messages wait here, as each holds a credit of its peer.
+        self.interface.take(0, (peer, message)).map_or(Admission::Queued, |(_, m)| Admission::Go(m))
     }
 
     /// The driver is done with a message to `peer`: its credits come back, and up to two messages may go now, the
@@ -60,7 +62,7 @@ impl<T> Credits<T> {
         let Some(gate) = self.peers.get_mut(&peer) else {
             panic!("a message to {peer} is done, and it held no credit")
         };
-        let second = gate.give().and_then(|m| self.interface.take((peer, m))).map(|(_, m)| m);
+        let second = gate.give().and_then(|m| self.interface.take(0, (peer, m))).map(|(_, m)| m);
         [first, second]
     }
 
@@ -97,22 +99,26 @@ struct Gate<T> {
     low_water: i64,
     /// Credits that messages hold.
     taken: u32,
-    queue: VecDeque<T>,
+    /// Waiting messages, with their bytes.
+    queue: VecDeque<(usize, T)>,
+    queued_bytes: usize,
 }
 
 impl<T> Gate<T> {
     fn new(max: u32) -> Gate<T> {
-        Gate { max, available: i64::from(max), low_water: i64::from(max), taken: 0, queue: VecDeque::new() }
+        let available = i64::from(max);
+        Gate { max, available, low_water: available, taken: 0, queue: VecDeque::new(), queued_bytes: 0 }
     }
 
-    fn take(&mut self, item: T) -> Option<T> {
+    fn take(&mut self, bytes: usize, item: T) -> Option<T> {
         self.available -= 1;
         self.low_water = self.low_water.min(self.available);
         let passed = if self.available >= 0 {
             self.taken += 1;
             Some(item)
         } else {
-            self.queue.push_back(item);
+            self.queue.push_back((bytes, item));
+            self.queued_bytes += bytes;
             None
         };
         self.assert_conserved();
@@ -122,7 +128,10 @@ impl<T> Gate<T> {
     fn give(&mut self) -> Option<T> {
         assert!(self.taken > 0, "a credit came back twice");
         self.available += 1;
-        let next = self.queue.pop_front();
+        let next = self.queue.pop_front().map(|(bytes, item)| {
+            self.queued_bytes -= bytes;
+            item
+        });
         // The next message takes the credit over.
         self.taken -= u32::from(next.is_none());
         self.assert_conserved();
@@ -132,6 +141,7 @@ impl<T> Gate<T> {
     /// Panics if a credit was lost or made, or if a message waits although a credit is free.
     fn assert_conserved(&self) {
         let (available, queued) = (self.available, self.queue.len());
+        assert!(queued > 0 || self.queued_bytes == 0, "no message waits, and {} bytes do", self.queued_bytes);
         assert_eq!(queued as i64, (-available).max(0), "{queued} messages wait, and {available} credits are available");
         let (taken, free) = (i64::from(self.taken), available.max(0));
         assert_eq!(taken + free, i64::from(self.max), "{taken} credits are taken and {free} free, of {}", self.max);
@@ -152,12 +162,12 @@ mod tests {
 
     #[test]
     fn a_peer_without_credits_queues_and_is_served_in_order() {
-        let mut c = Credits::new(10, 2, 100);
-        assert_eq!(c.handle_send(A, 1), Admission::Go(1));
-        assert_eq!(c.handle_send(A, 2), Admission::Go(2));
-        assert_eq!(c.handle_send(A, 3), Admission::Queued);
-        assert_eq!(c.handle_send(A, 4), Admission::Queued);
-        assert_eq!(c.handle_send(B, 5), Admission::Go(5), "another peer is not held back");
+        let mut c = Credits::new(10, 2, 100, 1000);
+        assert_eq!(c.handle_send(A, 1, 1), Admission::Go(1));
+        assert_eq!(c.handle_send(A, 1, 2), Admission::Go(2));
+        assert_eq!(c.handle_send(A, 1, 3), Admission::Queued);
+        assert_eq!(c.handle_send(A, 1, 4), Admission::Queued);
+        assert_eq!(c.handle_send(B, 1, 5), Admission::Go(5), "another peer is not held back");
         assert_eq!(c.peer(A), GateStatus { max: 2, available: -2, low_water: -2, queued: 2 });
         assert_eq!(c.handle_done(A), [None, Some(3)]);
         assert_eq!(c.handle_done(A), [None, Some(4)]);
@@ -168,10 +178,10 @@ mod tests {
 
     #[test]
     fn the_interface_is_shared_first_come_first_served() {
-        let mut c = Credits::new(1, 8, 100);
-        assert_eq!(c.handle_send(A, 1), Admission::Go(1));
-        assert_eq!(c.handle_send(A, 2), Admission::Queued);
-        assert_eq!(c.handle_send(B, 3), Admission::Queued);
+        let mut c = Credits::new(1, 8, 100, 1000);
+        assert_eq!(c.handle_send(A, 1, 1), Admission::Go(1));
+        assert_eq!(c.handle_send(A, 1, 2), Admission::Queued);
+        assert_eq!(c.handle_send(B, 1, 3), Admission::Queued);
         assert_eq!(c.interface(), GateStatus { max: 1, available: -2, low_water: -2, queued: 2 });
         assert_eq!(c.handle_done(A), [Some(2), None]);
         assert_eq!(c.handle_done(A), [Some(3), None]);
@@ -181,18 +191,32 @@ mod tests {
 
     #[test]
     fn a_full_queue_refuses() {
-        let mut c = Credits::new(8, 1, 1);
-        assert_eq!(c.handle_send(A, 1), Admission::Go(1));
-        assert_eq!(c.handle_send(A, 2), Admission::Queued);
-        assert_eq!(c.handle_send(A, 3), Admission::Full(3));
+        let mut c = Credits::new(8, 1, 1, 1000);
+        assert_eq!(c.handle_send(A, 1, 1), Admission::Go(1));
+        assert_eq!(c.handle_send(A, 1, 2), Admission::Queued);
+        assert_eq!(c.handle_send(A, 1, 3), Admission::Full(3));
         assert_eq!(c.handle_done(A), [None, Some(2)]);
     }
 
     #[test]
+    fn the_bytes_that_wait_for_a_peer_are_bounded() {
+        let mut c = Credits::new(8, 1, 100, 1000);
+        assert_eq!(c.handle_send(A, 5000, 1), Admission::Go(1));
+        assert_eq!(c.handle_send(A, 999, 2), Admission::Queued);
+        assert_eq!(c.handle_send(A, 5000, 3), Admission::Queued, "any message finds room if little waits");
+        assert_eq!(c.handle_send(A, 0, 4), Admission::Full(4));
+        assert_eq!(c.handle_send(B, 5000, 5), Admission::Go(5));
+        assert_eq!(c.handle_done(A), [None, Some(2)]);
+        assert_eq!(c.handle_send(A, 1, 6), Admission::Full(6));
+        assert_eq!(c.handle_done(A), [None, Some(3)]);
+        assert_eq!(c.handle_send(A, 1, 7), Admission::Queued);
+    }
+
+    #[test]
     fn idle_peers_are_forgotten_busy_ones_are_not() {
-        let mut c = Credits::new(8, 2, 1);
-        c.handle_send(A, 1);
-        c.handle_send(B, 2);
+        let mut c = Credits::new(8, 2, 1, 1000);
+        c.handle_send(A, 1, 1);
+        c.handle_send(B, 1, 2);
         c.handle_done(A);
         c.forget_idle();
         assert_eq!((c.peers.contains_key(&A), c.peers.contains_key(&B)), (false, true));
@@ -201,8 +225,8 @@ mod tests {
     #[test]
     #[should_panic(expected = "1 credits are taken and 2 free, of 2")]
     fn a_credit_that_is_made_is_a_defect() {
-        let mut c = Credits::new(2, 2, 1);
-        c.handle_send(A, 1);
+        let mut c = Credits::new(2, 2, 1, 1000);
+        c.handle_send(A, 1, 1);
         c.interface.available += 1;
         c.assert_sound();
     }
@@ -210,9 +234,9 @@ mod tests {
     #[test]
     #[should_panic(expected = "1 messages wait, and 0 credits are available")]
     fn a_message_that_waits_for_a_credit_that_is_free_is_a_defect() {
-        let mut c = Credits::new(8, 1, 8);
-        c.handle_send(A, 1);
-        c.handle_send(A, 2);
+        let mut c = Credits::new(8, 1, 8, 1000);
+        c.handle_send(A, 1, 1);
+        c.handle_send(A, 1, 2);
         c.peers.get_mut(&A).unwrap().available = 0;
         c.assert_sound();
     }
@@ -220,8 +244,8 @@ mod tests {
     #[test]
     #[should_panic(expected = "a credit came back twice")]
     fn a_message_is_done_once() {
-        let mut c = Credits::new(8, 2, 1);
-        c.handle_send(A, 1);
+        let mut c = Credits::new(8, 2, 1, 1000);
+        c.handle_send(A, 1, 1);
         c.handle_done(A);
         c.handle_done(A);
     }
@@ -229,8 +253,8 @@ mod tests {
     #[test]
     #[should_panic(expected = "messages that hold a peer's credit")]
     fn a_message_holds_both_credits() {
-        let mut c = Credits::new(8, 2, 1);
-        c.handle_send(A, 1);
+        let mut c = Credits::new(8, 2, 1, 1000);
+        c.handle_send(A, 1, 1);
         c.interface.give();
         c.assert_sound();
     }
@@ -241,12 +265,12 @@ mod tests {
     fn random_traffic_keeps_the_books() {
         for seed in 0..50 {
             let mut prng = Prng::new(seed);
-            let mut c = Credits::new(5, 3, 1000);
+            let mut c = Credits::new(5, 3, 1000, 1000);
             let (mut in_hand, mut seen, mut sent) = (Vec::new(), Vec::new(), 0);
             while seen.len() < 300 || !in_hand.is_empty() {
                 if sent < 300 && prng.one_in(2) {
                     let peer = Nid::sim(prng.below(4) as u32);
-                    if let Admission::Go(m) = c.handle_send(peer, (peer, sent)) {
+                    if let Admission::Go(m) = c.handle_send(peer, 1, (peer, sent)) {
                         in_hand.push(m);
                     }
                     sent += 1;

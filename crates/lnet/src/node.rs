@@ -109,7 +109,12 @@ impl LnetNode {
         Arc::new_cyclic(|node| {
             let lo = Lo::new(rt.clone(), node.clone());
             // In process nothing is in hand for long: as good as no credits at all.
-            let lo = Arc::new(Interface::new(Nid::LO, lo, Credits::new(u32::MAX, u32::MAX, usize::MAX), usize::MAX));
+            let lo = Arc::new(Interface::new(
+                Nid::LO,
+                lo,
+                Credits::new(u32::MAX, u32::MAX, usize::MAX, usize::MAX),
+                usize::MAX,
+            ));
             LnetNode {
                 gets: PendingGets::new(rt.random()),
                 rt,
@@ -128,7 +133,7 @@ impl LnetNode {
 
     pub(crate) fn add_interface(&self, nid: Nid, lnd: Arc<dyn Lnd>) {
         let o = &self.options;
-        let credits = Credits::new(o.credits, o.peer_credits, o.peer_queue_max);
+        let credits = Credits::new(o.credits, o.peer_credits, o.peer_queue_max, o.peer_queue_bytes_max);
         self.interfaces.write().push(Arc::new(Interface::new(nid, lnd, credits, o.peers_max)));
     }
 
@@ -329,8 +334,8 @@ impl LnetNode {
 impl Outbound {
     /// Asks for credits; goes to the driver, waits, or is refused.
     fn admit(self, interface: &Interface) {
-        let peer = self.next_hop;
-        let admission = interface.state.lock().credits.handle_send(peer, self);
+        let (peer, bytes) = (self.next_hop, self.payload_len);
+        let admission = interface.state.lock().credits.handle_send(peer, bytes, self);
         match admission {
             Admission::Go(mut out) => {
                 out.holds_credits = true;

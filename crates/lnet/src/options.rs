@@ -13,6 +13,9 @@ pub struct LnetOptions {
     pub peer_credits: u32,
     /// Messages that may wait for a credit of one peer; more are refused with `QueueFull`.
     pub peer_queue_max: usize,
+    /// Bytes of these messages; with more, further ones are refused, too. Replies may be large, and a peer that takes none
+    /// would otherwise have this node keep them all.
+    pub peer_queue_bytes_max: usize,
     /// Peers remembered per interface; beyond, idle ones are forgotten, with their statistics.
     pub peers_max: usize,
     /// Checksums (CRC32C) over the payload of messages. Headers always have one.
@@ -44,7 +47,8 @@ pub struct TcpOptions {
     pub reconnect_min: Duration,
     /// The longest pause between dials.
     pub reconnect_max: Duration,
-    /// Accepted connections that have not yet said HELLO; at the limit no more are accepted.
+    /// Accepted connections that have not yet said HELLO; at the limit no more are accepted. A peer's address has a
+    /// quarter of them; more are closed.
     pub half_open_max: usize,
 }
 
@@ -54,6 +58,7 @@ impl Default for LnetOptions {
             credits: 4096,
             peer_credits: 32,
             peer_queue_max: 65_536,
+            peer_queue_bytes_max: 512 << 20,
             peers_max: 131_072,
             checksums: true,
             bulk_checksums: false,

@@ -22,7 +22,9 @@ use tokio::sync::oneshot;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
 /// Most exports of one node; further clients are refused until others leave. Lustre's limit for a target.
-const EXPORTS_MAX: usize = 128 << 10;
+pub(crate) const EXPORTS_MAX: usize = 128 << 10;
+/// Most exports of clients on one host. A host may have hundreds of mounts, each with an export for each target.
+pub(crate) const HOST_EXPORTS_MAX: usize = 16 << 10;
 
 /// Ensures that the connects of a client are handled one at a time. The turn is over when no connect of the client
 /// waits, or when the task that handles them is dropped.
@@ -52,6 +54,11 @@ impl Drop for Turn<'_> {
             self.entry.connecting.lock().remove(&self.client);
         }
     }
+}
+
+/// The host of a client. Clients on one host differ in their ports.
+fn host_of(nid: Nid) -> Nid {
+    Nid { port: 0, ..nid }
 }
 
 impl NodeShared {
@@ -96,10 +103,12 @@ impl NodeShared {
         // The client repeats its first connect because the reply that named its export was lost; it has not restarted.
         let known =
             is_reconnect || living.is_some_and(|e| e.is_asked_again(request.previous_export, header.connection_count));
-        if existing.is_none() && self.exports.read().len() >= EXPORTS_MAX {
+        // A client that connects anew goes on in its place.
+        let place = existing.as_ref().map(|e| e.place.clone());
+        let Some(place) = place.or_else(|| self.export_places.take(host_of(reply_to.nid)).map(Arc::new)) else {
             self.refuse(&header, reply_to, Errno::EBUSY);
             return None;
-        }
+        };
         let standing = match entry.handler.admit(Identity { nid: from.reply_to.nid }, &request).await {
             Ok(standing) => standing,
             Err(e) => {
@@ -128,7 +137,7 @@ impl NodeShared {
                     old.gone().await;
                 }
                 let cookie = self.core.random_nonzero();
-                Export::new(entry.clone(), cookie, &request, &from)
+                Export::new(entry.clone(), cookie, place, &request, &from)
             }
         };
         let answer = entry.handler.connect(&export, &request).await;

@@ -4,6 +4,7 @@ use crate::request_log::{Early, Received, ReplyTo, RequestLog, Verdict};
 use crate::target::TargetEntry;
 use nacre_base::steps::Steps;
 use nacre_base::{Nid, Payload, Time, Uuid};
+use nacre_lnet::Place;
 use nacre_wire::connect::{ConnectData, ConnectRequest, connect_flags};
 use parking_lot::Mutex;
 use std::any::Any;
@@ -31,6 +32,8 @@ pub struct Export {
     /// Notified when the export is closed, has no running request left, or is gone.
     changed: Notify,
     extension: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// Place among the exports of the client's host.
+    pub(crate) place: Arc<Place<Nid>>,
 }
 
 struct State {
@@ -142,6 +145,7 @@ impl Export {
     pub(crate) fn new(
         entry: Arc<TargetEntry>,
         cookie: u64,
+        place: Arc<Place<Nid>>,
         request: &ConnectRequest,
         from: &Connecting,
     ) -> Arc<Export> {
@@ -165,6 +169,7 @@ impl Export {
             stage: StageCell::new(),
             changed: Notify::new(),
             extension: OnceLock::new(),
+            place,
         })
     }
 

@@ -1,5 +1,6 @@
 //! All RPC of one node: the tables of its imports, targets and exports, its xids, its portals and its timers.
 
+use crate::connections::{EXPORTS_MAX, HOST_EXPORTS_MAX};
 use crate::evictor::Evictor;
 use crate::export::Export;
 use crate::identity::Refusals;
@@ -15,7 +16,7 @@ use crate::window::{CongestionControl, FixedWindow};
 use nacre_base::param::value::Operations;
 use nacre_base::tally::Sums;
 use nacre_base::{Faults, FxHashMap, Nid, Time, Uuid};
-use nacre_lnet::{IncomingPut, Lnet};
+use nacre_lnet::{IncomingPut, Lnet, Places};
 use nacre_rt::{Rt, Task};
 use nacre_wire::header::RpcKind;
 use nacre_wire::{Lane, Opcode};
@@ -40,6 +41,8 @@ pub(crate) struct NodeShared {
     imports: RwLock<BTreeMap<u64, Weak<ImportShared>>>,
     pub(crate) targets: RwLock<BTreeMap<String, Arc<TargetEntry>>>,
     pub(crate) exports: RwLock<FxHashMap<u64, Arc<Export>>>,
+    /// Places for exports, by the hosts of the clients.
+    pub(crate) export_places: Places<Nid>,
     pub(crate) evictor: Mutex<Evictor>,
     pub(crate) next_probe: Mutex<Time>,
     /// Probes whose reply is awaited, by xid, each with the NID that was probed: a reply from elsewhere is ignored.
@@ -67,6 +70,7 @@ impl RpcNode {
             imports: RwLock::default(),
             targets: RwLock::default(),
             exports: RwLock::default(),
+            export_places: Places::new(HOST_EXPORTS_MAX, EXPORTS_MAX),
             evictor: Mutex::default(),
             next_probe: Mutex::default(),
             probes: Mutex::default(),

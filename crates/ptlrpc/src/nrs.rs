@@ -7,7 +7,7 @@
 //! such requests gets no further slot until one of them has ended.
 
 use nacre_base::{FxHashMap, Nid};
-use nacre_wire::RpcHeader;
+use nacre_wire::{Opcode, RpcHeader};
 use std::collections::{BTreeSet, VecDeque};
 
 /// A request, as far as the order of requests depends on it.
@@ -217,6 +217,18 @@ impl<T: Classified> Class<T> {
 
 fn is_held_back(slow: &FxHashMap<Nid, usize>, client: Nid) -> bool {
     slow.get(&client).is_some_and(|n| *n >= SLOW_MAX)
+}
+
+/// Returns whether other clients may wait for a request with this opcode. Only then is the client believed that marks
+/// it as one of high priority: the mark also takes a request past those of other clients.
+pub(crate) fn may_have_high_priority(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(
+        opcode,
+        LdlmEnqueue | LdlmConvert | LdlmCancel | LdlmBlCallback | LdlmCpCallback | LdlmGlCallback // locks
+            | OstRead | OstWrite // what is done under a lock that is called back, or with a lock of the server
+            | OstGlimpse
+    )
 }
 
 pub(crate) fn is_high_priority(header: &RpcHeader) -> bool {

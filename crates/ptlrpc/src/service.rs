@@ -10,7 +10,7 @@ use crate::identity::Identity;
 use crate::lane::{LaneSlot, Load};
 use crate::message::{GOODBYE_XID, Incoming, REPLY_PORTAL, decode, encode, millis, opcode};
 use crate::node::NodeShared;
-use crate::nrs::{Admission, is_high_priority};
+use crate::nrs::{Admission, is_high_priority, may_have_high_priority};
 use crate::request::{Arrival, ServerRequest, Transfer, Work};
 use crate::request_log::{Received, ReplyTo, Verdict, early_at};
 use crate::target::Response;
@@ -150,7 +150,10 @@ impl NodeShared {
             Verdict::Answered(reply) => return self.post(reply_to, reply),
         };
         self.service_timer.arm(early_at(deadline));
-        let Incoming { header, mut body, data, .. } = m;
+        let Incoming { mut header, mut body, data, .. } = m;
+        if !may_have_high_priority(opcode) {
+            header.flags &= !flags::HIGH_PRIORITY;
+        }
         let mut replayed = None;
         if header.has(flags::REPLAY) && header.transno != 0 {
             let Ok(inner) = nacre_wire::decode::<Replayed>(&body) else {

@@ -27,6 +27,7 @@ use crate::lnd::{Lnd, LndStatus, Outbound, Waiter};
 use crate::message::{MAX_PAYLOAD, Message, Portal};
 use crate::node::{LnetNode, PING_MATCH_BITS};
 use crate::options::TcpOptions;
+use crate::places::Places;
 use crate::status::bump;
 use backoff::Backoff;
 use claim::{Claim, Holder, Verdict};
@@ -79,6 +80,8 @@ struct Shared {
     refusals: Mutex<Refusals>,
     acceptor: Mutex<Option<Task>>,
     half_open: Arc<Semaphore>,
+    /// Of these connections, those of each address.
+    half_open_places: Places<IpAddr>,
 }
 
 #[derive(Clone, Copy)]
@@ -125,6 +128,8 @@ enum HelloError {
 }
 
 const LISTEN_BACKLOG: u32 = 4096;
+/// Addresses that it takes to use up the connections that have not introduced themselves.
+const HALF_OPEN_SHARES: usize = 4;
 /// Most connections of one peer: a control connection and bulk ones, dialed by both sides.
 const CONNECTIONS_PER_PEER_MAX: usize = 256;
 /// A newcomer's claim to a NID is judged so often while its holder is probed.
@@ -147,6 +152,7 @@ impl Tcp {
             nid,
             incarnations: RandomState::new(),
             half_open: Arc::new(Semaphore::new(options.half_open_max)),
+            half_open_places: Places::new((options.half_open_max / HALF_OPEN_SHARES).max(1), options.half_open_max),
             options,
             checksums: Checksums { messages: node.options.checksums, bulk: node.options.bulk_checksums },
             peers: Mutex::default(),
@@ -331,9 +337,13 @@ async fn accept_loop(shared: Arc<Shared>, listener: TcpListener) {
         let Ok(permit) = shared.half_open.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, address)) => {
+                let Some(place) = shared.half_open_places.take(address.ip()) else {
+                    tracing::debug!("{}: {address} has too many connections that are silent: closed", shared.nid);
+                    continue;
+                };
                 let shared2 = shared.clone();
                 drop(shared.rt.spawn(async move {
-                    let _permit = permit;
+                    let _held = (permit, place);
                     if let Err(e) = shared2.welcome(stream, address.ip()).await {
                         shared2.log_refused(address, &e);
                     }

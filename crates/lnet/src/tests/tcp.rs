@@ -208,6 +208,25 @@ async fn random_bytes_and_silence_do_no_harm() {
 }
 
 /// A connection to `server` made by hand, by a peer that nobody could dial.
+/// One host could keep all places for connections that have not introduced themselves, and nobody else was accepted.
+#[tokio::test]
+async fn a_host_with_many_silent_connections_keeps_nobody_else_out() {
+    let mut options = quick();
+    options.tcp.half_open_max = 4;
+    options.tcp.hello_timeout = 60 * SECOND;
+    let (_server, server_nid) = start(options, 0).await;
+    let to = std::net::SocketAddr::from((server_nid.ip(), server_nid.tcp_port()));
+    let mut silent = Vec::new();
+    for _ in 0..6 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(std::net::SocketAddr::from(([127, 0, 0, 3], 0))).unwrap();
+        silent.push(socket.connect(to).await.unwrap());
+    }
+    let (client, _) = start(quick(), 0).await;
+    assert!(client.ping(server_nid, 5 * SECOND).await.is_ok());
+    drop(silent);
+}
+
 async fn introduce(server: Nid, me: Nid) -> TcpStream {
     introduce_as(server, me, ConnectionType::Control).await
 }

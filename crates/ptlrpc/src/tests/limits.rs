@@ -103,6 +103,45 @@ fn a_lane_runs_so_many_and_queues_the_rest() {
     });
 }
 
+/// A client that marked all its requests got slots beyond the limit, and went first.
+#[test]
+fn a_mark_of_high_priority_is_believed_only_where_others_may_wait() {
+    run(1, 60, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        let tasks = many(&rt, 600, |_| {
+            let import = import.clone();
+            let options = CallOptions { high_priority: true, ..CallOptions::default() };
+            rt.spawn(async move { drop(import.call::<u64>(Opcode::MdsGetattr, &10u64, options).await.unwrap()) })
+        });
+        all(tasks).await;
+        assert_eq!((w.server.target.executed(), w.server.target.running_max()), (600, 256));
+    });
+}
+
+/// One host could have all exports of a server.
+#[test]
+fn a_host_has_only_so_many_exports() {
+    run(1, 600, |rt| async move {
+        let w = World::new(&rt);
+        let places = &w.server.node.0.export_places;
+        let mut taken: Vec<_> =
+            (0..crate::connections::HOST_EXPORTS_MAX).map(|_| places.take(Nid::sim(CLIENT))).collect();
+        let import = w.import();
+        let refused = {
+            let import = import.clone();
+            rt.spawn(async move { assert_eq!(apply(&import, 1).await, Ok(2)) })
+        };
+        rt.sleep(30 * SECOND).await;
+        assert!(w.applied().is_empty());
+        let other = node(&rt, &w.net, 3).import(config(3));
+        assert_eq!(apply(&other, 2).await, Ok(1));
+        taken.pop();
+        refused.await;
+        drop(import);
+    });
+}
+
 /// Calls a target, in the I/O lane, with a request that takes `ms`.
 fn io_wait(rt: &Rt, import: &Arc<Import>, ms: u64) -> Task {
     let import = import.clone();
