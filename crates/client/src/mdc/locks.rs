@@ -102,7 +102,10 @@ impl Mdc {
     /// Sends pings while there are locks: a silent client does not learn that it was evicted, and goes on believing its
     /// cache.
     fn keep_alive(&self) {
-        let holds = self.inodes.lock().locks().lock_count() > 0;
+        // Kept until the import knows. Otherwise the word of a task that saw no lock could come after that of a task that
+        // saw the next one, and pings would end while that lock is held.
+        let inodes = self.inodes.lock();
+        let holds = inodes.locks().lock_count() > 0;
         if self.kept_alive.swap(holds, Ordering::Relaxed) != holds {
             self.connection.import().set_keep_alive(holds);
         }
