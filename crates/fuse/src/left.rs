@@ -12,8 +12,10 @@ use tokio::sync::{Notify, Semaphore};
 
 /// Number of changing requests that were left at which further ones wait before they begin, because each may hold the
 /// data of a write. No signal waits for that: requests that have already begun may still be left, so that the number can
-/// grow by as many. Requests that change nothing hold little and do not count.
-const LEFT_MAX: usize = 1024;
+/// grow by as many.
+const CHANGING_MAX: usize = 1024;
+/// The same for requests that change nothing. They hold less, and programs wait for more of them.
+const OTHERS_MAX: usize = 8 * CHANGING_MAX;
 
 /// Something that two requests must change in the order in which they were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,9 +42,9 @@ impl Changes {
         Changes { places: [Some(Place::Data(node)), None], holds: true }
     }
 
-    /// 1 for a request that changes something, else 0.
-    fn count(&self) -> usize {
-        usize::from(self.places.iter().any(Option::is_some))
+    /// True for a request that changes something.
+    fn any(&self) -> bool {
+        self.places.iter().any(Option::is_some)
     }
 
     /// The changes of an operation.
@@ -78,7 +80,9 @@ impl Changes {
 pub(crate) struct Left {
     /// Number of changing requests.
     changing: AtomicUsize,
-    /// Notified when a changing request has ended.
+    /// Number of requests that change nothing.
+    others: AtomicUsize,
+    /// Notified when a request has ended.
     ended: Notify,
     /// Number of entries in `gates`, so that requests look there only if there are any.
     held: AtomicUsize,
@@ -96,7 +100,7 @@ pub(crate) struct LeftRequest {
 impl Left {
     /// Counts a request as left.
     pub(crate) fn add(self: &Arc<Left>, changes: Changes) -> LeftRequest {
-        self.changing.fetch_add(changes.count(), Ordering::AcqRel);
+        self.count_of(&changes).0.fetch_add(1, Ordering::AcqRel);
         let gate = Arc::new(Semaphore::new(0));
         let held: Vec<Place> = changes.places.into_iter().flatten().filter(|_| changes.holds).collect();
         self.held.fetch_add(held.len(), Ordering::AcqRel);
@@ -105,17 +109,24 @@ impl Left {
         LeftRequest { left: self.clone(), changes, gate }
     }
 
-    /// True if a request that makes these changes has to wait in [`Left::until_room`] before it begins.
-    pub(crate) fn lacks_room(&self, changes: &Changes) -> bool {
-        changes.count() > 0 && self.changing.load(Ordering::Acquire) >= LEFT_MAX
+    /// The number of requests of this kind that were left, and the most that may be left when another one begins. The two
+    /// kinds have room of their own, so that programs can read while many writes wait for an OST that is away.
+    fn count_of(&self, changes: &Changes) -> (&AtomicUsize, usize) {
+        if changes.any() { (&self.changing, CHANGING_MAX) } else { (&self.others, OTHERS_MAX) }
     }
 
-    /// Waits until fewer than [`LEFT_MAX`] changing requests are left.
-    pub(crate) async fn until_room(&self) {
+    /// True if a request that makes these changes has to wait in [`Left::until_room`] before it begins.
+    pub(crate) fn lacks_room(&self, changes: &Changes) -> bool {
+        let (count, most) = self.count_of(changes);
+        count.load(Ordering::Acquire) >= most
+    }
+
+    /// Waits until a request that makes these changes may begin.
+    pub(crate) async fn until_room(&self, changes: &Changes) {
         loop {
             let mut ended = pin!(self.ended.notified());
             ended.as_mut().enable();
-            if self.changing.load(Ordering::Acquire) < LEFT_MAX {
+            if !self.lacks_room(changes) {
                 return;
             }
             ended.await;
@@ -131,10 +142,10 @@ impl Left {
         changes.places.iter().flatten().filter_map(|place| gates.get(place)).flatten().cloned().collect()
     }
 
-    /// Number of changing requests that were left and have not ended.
+    /// Number of requests that were left and have not ended: those that change something, and the others.
     #[cfg(test)]
-    pub(crate) fn count(&self) -> usize {
-        self.changing.load(Ordering::Acquire)
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.changing.load(Ordering::Acquire), self.others.load(Ordering::Acquire))
     }
 }
 
@@ -154,7 +165,7 @@ impl Drop for LeftRequest {
         }
         drop(gates);
         self.gate.close();
-        self.left.changing.fetch_sub(self.changes.count(), Ordering::AcqRel);
+        self.left.count_of(&self.changes).0.fetch_sub(1, Ordering::AcqRel);
         self.left.ended.notify_waiters();
     }
 }
@@ -179,7 +190,7 @@ mod tests {
         assert!(left.before(&Changes::of_data(2)).is_empty(), "another file");
         let gates = left.before(&Changes::of_data(1));
         let second = left.add(Changes::of_data(1));
-        assert_eq!((gates.len(), left.before(&Changes::of_data(1)).len(), left.count()), (1, 2, 2));
+        assert_eq!((gates.len(), left.before(&Changes::of_data(1)).len(), left.counts()), (1, 2, (2, 0)));
         let mut passing = std::pin::pin!(pass(gates));
         let waits = tokio::select! { biased; () = &mut passing => false, () = std::future::ready(()) => true };
         assert!(waits);
@@ -188,8 +199,8 @@ mod tests {
         assert_eq!(left.before(&Changes::of_data(1)).len(), 1);
         drop(second);
         assert_eq!(
-            (left.before(&Changes::of_data(1)).len(), left.count(), left.held.load(Ordering::SeqCst)),
-            (0, 0, 0)
+            (left.before(&Changes::of_data(1)).len(), left.counts(), left.held.load(Ordering::SeqCst)),
+            (0, (0, 0), 0)
         );
     }
 
@@ -205,7 +216,7 @@ mod tests {
             let made = left.add(create(5));
             assert!(left.before(&create(5)).is_empty(), "a name that is being made holds nobody up");
             drop((rename, made));
-            assert_eq!((left.held.load(Ordering::SeqCst), left.count()), (0, 0));
+            assert_eq!((left.held.load(Ordering::SeqCst), left.counts()), (0, (0, 0)));
         }
     }
 }

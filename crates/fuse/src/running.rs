@@ -99,6 +99,9 @@ pub(crate) struct Traits {
     changes: Changes,
     /// True if a page of a mapping is read: an error would be SIGBUS, so only a program that is being killed is released.
     is_fault: bool,
+    /// True if the request begins however many were left. Pages of mappings are read and written out before a lock is given
+    /// back, for which requests that were left may wait; a release or flush ends locks; the rest waits for nobody.
+    is_prompt: bool,
     locks: Locks,
 }
 
@@ -122,7 +125,14 @@ impl Traits {
             Operation::Release(op) => Locks::Ends(op.node),
             _ => Locks::Nothing,
         };
-        Traits { changes: Changes::of(operation), is_fault, locks }
+        let is_prompt = is_fault
+            || match operation {
+                Operation::Write(op) => op.from_cache,
+                Operation::Release(_) | Operation::ReleaseDir(_) | Operation::Flush(_) => true,
+                Operation::Forget(_) | Operation::Interrupt(_) | Operation::Destroy => true,
+                _ => false,
+            };
+        Traits { changes: Changes::of(operation), is_fault, is_prompt, locks }
     }
 }
 
@@ -175,20 +185,21 @@ pub(crate) fn in_order(
     work: Work,
 ) -> (Work, Option<Begun>) {
     let left = interrupts.left().clone();
-    let gates = left.before(&traits.changes);
+    let (gates, changes) = (left.before(&traits.changes), traits.changes);
+    let waits = !traits.is_prompt && left.lacks_room(&changes);
     let (earlier, release) = match traits.locks {
-        Locks::Nothing if gates.is_empty() && !left.lacks_room(&traits.changes) => return (work, None),
+        Locks::Nothing if gates.is_empty() && !waits => return (work, None),
         Locks::Nothing => (None, None),
         Locks::Needs(node) => (Some((releases.clone(), interrupts.rt().clone(), node)), None),
         Locks::Ends(node) => (None, Some(releases.begin(node))),
     };
     let begun = Begun::default();
-    let (begins, waits) = (begun.clone(), left.lacks_room(&traits.changes));
+    let begins = begun.clone();
     // The locks of a closed file would stay for good.
     let begun = release.is_none().then_some(begun);
     let work = Box::pin(async move {
         if waits {
-            left.until_room().await;
+            left.until_room(&changes).await;
         }
         pass(gates).await;
         if let Some((releases, rt, node)) = earlier {
@@ -225,7 +236,20 @@ mod tests {
 
     #[test]
     fn a_signal_ends_every_call_however_many_were_left_and_what_has_not_begun_is_given_up() {
-        const CALLS: u64 = 3000;
+        // A thousand calls begin before the first of them are left.
+        leave(3000, |unique| Traits { changes: Changes::of_data(unique), ..Traits::default() }, (2000, 0));
+    }
+
+    /// Nothing bounded the requests that change nothing. A loop that starts and kills programs which read from an OST that
+    /// is away filled the memory of the mount.
+    #[test]
+    fn requests_that_change_nothing_are_bounded_too_but_not_those_that_free_others() {
+        leave(12_000, |_| Traits::default(), (0, 9000));
+        leave(12_000, |_| Traits { is_prompt: true, ..Traits::default() }, (0, 12_000));
+    }
+
+    /// So many calls are interrupted whose requests wait; `left` of them, changing and others, have begun and go on.
+    fn leave(calls: u64, traits_of: fn(u64) -> Traits, left: (usize, usize)) {
         let mut sim = Sim::new(1);
         let rt = sim.rt();
         sim.block_on(Time::from_secs(3600), async move {
@@ -234,13 +258,13 @@ mod tests {
             let interrupts = Arc::new(Interrupts::new(rt.clone()));
             let releases = Arc::new(Releases::new(1));
             let (go_on, ended) = (Arc::new(Notify::new()), Arc::new(Mutex::new(Vec::new())));
-            for unique in 1..=CALLS {
+            for unique in 1..=calls {
                 let (wait, ended) = (go_on.clone(), ended.clone());
                 let work: Work = Box::pin(async move {
                     wait.notified().await;
                     ended.lock().push(unique);
                 });
-                let traits = Traits { changes: Changes::of_data(unique), ..Traits::default() };
+                let traits = traits_of(unique);
                 let (work, begun) = in_order(&interrupts, &releases, 0, &traits, work);
                 let (sink, interrupts_of) = (sink.clone(), interrupts.clone());
                 // A thread that does not exist counts as one with a signal.
@@ -260,11 +284,11 @@ mod tests {
                     rt.sleep(Duration::from_secs(1)).await;
                 }
             }
-            assert_eq!(kernel.0.lock().len() as u64, CALLS, "every call has ended");
-            assert_eq!(interrupts.left().count(), 2000, "the first two thousand began before there were too many");
+            assert_eq!(kernel.0.lock().len() as u64, calls, "every call has ended");
+            assert_eq!(interrupts.left().counts(), left, "the others had not begun when there were too many");
             go_on.notify_waiters();
             rt.sleep(Duration::from_secs(1)).await;
-            assert_eq!((ended.lock().len(), interrupts.left().count()), (2000, 0));
+            assert_eq!((ended.lock().len(), interrupts.left().counts()), (left.0 + left.1, (0, 0)));
         });
     }
 }
