@@ -11,14 +11,17 @@
 
 use crate::abi;
 use crate::sink::Sink;
-use nacre_base::Errno;
+use nacre_base::{Errno, FxHashMap};
+use parking_lot::Mutex;
 use std::io::IoSlice;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use zerocopy::IntoBytes;
 
 /// Most notifications that may wait in the kernel at the same time; further ones wait for them.
 const NOTIFICATIONS_MAX: usize = 64;
+/// Most of them that may be for pages of one file, so that a file whose pages are stuck does not hold up all others.
+const OF_FILE_MAX: usize = 4;
 
 /// Sends notifications to the kernel of one session. Clones share it.
 ///
@@ -32,6 +35,8 @@ pub struct Notifier {
     permits: Arc<Semaphore>,
     /// Permits for pages of files, which wait for READs, which wait for servers that may be away.
     page_permits: Arc<Semaphore>,
+    /// Permits for the pages of each file that has notifications under way.
+    file_permits: Arc<FilePermits>,
     /// Permits for notifications that never wait in the kernel, and for which requests wait.
     quick_permits: Arc<Semaphore>,
 }
@@ -39,7 +44,8 @@ pub struct Notifier {
 impl Notifier {
     pub(crate) fn new(sink: Arc<dyn Sink>) -> Notifier {
         let permits = || Arc::new(Semaphore::new(NOTIFICATIONS_MAX));
-        Notifier { sink, permits: permits(), page_permits: permits(), quick_permits: permits() }
+        let file_permits = Arc::default();
+        Notifier { sink, permits: permits(), page_permits: permits(), file_permits, quick_permits: permits() }
     }
 
     /// Makes the kernel forget the attributes of `node`, and those of its pages that touch `len` bytes from `offset` (0:
@@ -47,7 +53,8 @@ impl Notifier {
     pub async fn inval_inode(&self, node: u64, offset: u64, len: u64) -> Result<(), Errno> {
         let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let body = abi::NotifyInvalInode { ino: node, off: signed(offset), len: signed(len) };
-        self.notify(&self.page_permits, abi::NOTIFY_INVAL_INODE, body.as_bytes().to_vec()).await
+        let file = self.file_permits.acquire(node).await?;
+        self.notify_with(file, &self.page_permits, abi::NOTIFY_INVAL_INODE, body.as_bytes().to_vec()).await
     }
 
     /// Makes the kernel forget its list of the directory `node`, and its attributes. Never waits in the kernel, because
@@ -89,11 +96,22 @@ impl Notifier {
     }
 
     async fn notify(&self, permits: &Arc<Semaphore>, code: i32, body: Vec<u8>) -> Result<(), Errno> {
+        self.notify_with((), permits, code, body).await
+    }
+
+    /// Sends a notification, and drops `held` when the kernel has obeyed.
+    async fn notify_with(
+        &self,
+        held: impl Send + 'static,
+        permits: &Arc<Semaphore>,
+        code: i32,
+        body: Vec<u8>,
+    ) -> Result<(), Errno> {
         // The semaphore is never closed.
         let permit = permits.clone().acquire_owned().await.map_err(|_| Errno::ESHUTDOWN)?;
         let sink = self.sink.clone();
         let sent = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
+            let _held = (permit, held);
             let len = (size_of::<abi::OutHeader>() + body.len()) as u32; // a name's length was checked, the rest is small
             let header = abi::OutHeader { len, error: code, unique: 0 };
             sink.send(&[IoSlice::new(header.as_bytes()), IoSlice::new(&body)])
@@ -102,11 +120,43 @@ impl Notifier {
     }
 }
 
+/// Permits by node. A node without notifications is left out.
+#[derive(Default)]
+struct FilePermits(Mutex<FxHashMap<u64, Arc<Semaphore>>>);
+
+/// A permit for a notification of one node, or the wait for it.
+struct FilePermit {
+    all: Arc<FilePermits>,
+    node: u64,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl FilePermits {
+    async fn acquire(self: &Arc<Self>, node: u64) -> Result<FilePermit, Errno> {
+        let permits = self.0.lock().entry(node).or_insert_with(|| Arc::new(Semaphore::new(OF_FILE_MAX))).clone();
+        // Made before the wait, so that the node is forgotten even if the wait is given up.
+        let mut held = FilePermit { all: self.clone(), node, permit: None };
+        held.permit = Some(permits.acquire_owned().await.map_err(|_| Errno::ESHUTDOWN)?);
+        Ok(held)
+    }
+}
+
+impl Drop for FilePermit {
+    fn drop(&mut self) {
+        self.permit = None;
+        let mut all = self.all.0.lock();
+        // Others hold the semaphore while they wait for it or have a permit of it.
+        if all.get(&self.node).is_some_and(|permits| Arc::strong_count(permits) == 1) {
+            all.remove(&self.node);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::reply::Captured;
-    use parking_lot::{Condvar, Mutex};
+    use parking_lot::Condvar;
 
     #[tokio::test]
     async fn notifications_as_the_kernel_reads_them() {
@@ -167,5 +217,32 @@ mod tests {
             sink.freed.notify_all();
             tokio::task::yield_now().await;
         }
+    }
+    /// All permits could be those of one file, and then no other file's pages were dropped: their locks were given back
+    /// after a while, and programs read old bytes through mappings.
+    #[tokio::test]
+    async fn a_file_whose_pages_are_stuck_does_not_hold_up_other_files() {
+        let sink = Arc::new(Stuck::default());
+        let n = Notifier::new(sink.clone());
+        let invalidate = |node, offset| {
+            let n = n.clone();
+            tokio::spawn(async move { n.inval_inode(node, offset, 0).await })
+        };
+        let mut stuck: Vec<_> = (0..2 * NOTIFICATIONS_MAX).map(|_| invalidate(5, 4096)).collect();
+        // A wait that is given up.
+        stuck.pop().unwrap().abort();
+        while *sink.pages.lock() < OF_FILE_MAX {
+            tokio::task::yield_now().await;
+        }
+        let other = tokio::time::timeout(std::time::Duration::from_secs(10), invalidate(6, 8192)).await;
+        let waiting = *sink.pages.lock();
+        while stuck.iter().any(|p| !p.is_finished()) {
+            sink.freed.notify_all();
+            tokio::task::yield_now().await;
+        }
+        // After the threads have ended, for which the end of the test waits.
+        assert!(other.is_ok(), "the other file waits for the one that is stuck");
+        assert_eq!(waiting, OF_FILE_MAX);
+        assert!(n.file_permits.0.lock().is_empty(), "nothing is kept of files without notifications");
     }
 }
