@@ -1,6 +1,8 @@
 //! Writes dirty bytes back: full RPCs at once, the rest when it is old, when room is short, or when a caller waits for
-//! it. Each RPC names a lock that covers it, so that it never waits for other clients at the server; only bytes that a
-//! restart of the server left without locks are written without one.
+//! it. Old bytes go first: however much is written elsewhere, all bytes leave soon after they are old.
+//!
+//! Each RPC names a lock that covers it, so that it never waits for other clients at the server; only bytes that a restart
+//! of the server left without locks are written without one.
 
 use crate::cache::dirty_account::Sent;
 use crate::cache::outgoing::{Flush, FlushEnd, FlushTicket, FlushWanted};
@@ -26,7 +28,7 @@ const FLUSHES_MAX: u32 = 16;
 pub(crate) struct WriteBack {
     /// Objects with enough dirty bytes for a full RPC.
     ready: VecDeque<Arc<Object>>,
-    /// Objects with dirty bytes, by the time since which they are dirty.
+    /// Objects with dirty bytes, in the order of the times since which they are dirty.
     aging: VecDeque<(Time, Arc<Object>)>,
     /// Background flushes under way.
     under_way: u32,
@@ -77,8 +79,10 @@ impl Which<'_> {
 enum Reason {
     /// There is enough for a full RPC.
     Full,
-    /// Its dirty bytes are old, or room is short.
+    /// It has dirty bytes that are old.
     Old,
+    /// Room is short.
+    Pressed,
 }
 
 /// A flush to be sent.
@@ -107,11 +111,9 @@ impl Osc {
             }
             let since = state.cache.oldest_dirty();
             let Some(since) = since else { panic!("{dirty} bytes of {} are dirty since never", object.fid) };
-            match queue.aging.front() {
-                // The rest of the object is as old as the bytes that were just taken.
-                Some((first, _)) if since < *first => queue.aging.push_front((since, object.clone())),
-                _ => queue.aging.push_back((since, object.clone())),
-            }
+            // The rest of an object of which bytes were just taken may be as old as these were.
+            let place = queue.aging.partition_point(|(other, _)| *other <= since);
+            queue.aging.insert(place, (since, object.clone()));
         }
         if full && !state.ready {
             state.ready = true;
@@ -152,13 +154,16 @@ impl Osc {
             return None;
         }
         let age_max = self.dirty_age_max();
-        let old = |since: Time| pressed || now.since(since) >= age_max;
-        let found = match queue.ready.pop_front() {
-            Some(object) => (object, Reason::Full),
-            None if queue.aging.front().is_some_and(|(since, _)| old(*since)) => {
-                (queue.aging.pop_front()?.1, Reason::Old)
-            }
-            None => return None,
+        // Before full RPCs, of which a program that writes fast makes one after the other.
+        let is_old = queue.aging.front().is_some_and(|(since, _)| now.since(*since) >= age_max);
+        let found = if is_old {
+            (queue.aging.pop_front()?.1, Reason::Old)
+        } else if let Some(object) = queue.ready.pop_front() {
+            (object, Reason::Full)
+        } else if pressed {
+            (queue.aging.pop_front()?.1, Reason::Pressed)
+        } else {
+            return None;
         };
         queue.begin();
         Some(found)
@@ -187,10 +192,21 @@ impl Osc {
                 let full = self.next_flush(&locks, &mut state, &Which { only_full: true, ..*which });
                 full.or_else(|| self.next_flush(&locks, &mut state, which))
             }
-            Some(Reason::Old) => {
+            Some(reason @ (Reason::Old | Reason::Pressed)) => {
                 assert!(state.aging, "{} was in the queue for its age, and does not know", object.fid);
                 state.aging = false;
-                self.next_flush(&locks, &mut state, which)
+                let (by_age, age_max) = (matches!(reason, Reason::Old), self.dirty_age_max());
+                if by_age && !is_dirty_since(&state, before(which.since, age_max)) {
+                    // The old bytes were written in full RPCs.
+                    self.note_dirty(object, &mut state);
+                    return None;
+                }
+                // The old bytes of an object with more than fits into an RPC might not be in the next one. Those that will
+                // be old soon go with them, so that a program that writes little at a time does not cause many small RPCs.
+                let is_picky = by_age && state.cache.dirty_bytes() > self.brw_size();
+                let half = before(which.since, age_max / 2);
+                let old = is_picky.then(|| self.next_flush(&locks, &mut state, &Which { since: half, ..*which }));
+                old.flatten().or_else(|| self.next_flush(&locks, &mut state, which))
             }
             None => self.next_flush(&locks, &mut state, which),
         };
@@ -410,4 +426,9 @@ fn is_dirty_since(state: &ObjectState, time: Time) -> bool {
 
 fn intersect(a: &[Extent], b: &[Extent]) -> Vec<Extent> {
     a.iter().flat_map(|x| b.iter().filter_map(|y| x.intersect(y))).collect()
+}
+
+/// The moment so long before `time`.
+fn before(time: Time, by: Duration) -> Time {
+    Time(time.as_nanos().saturating_sub(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
 }

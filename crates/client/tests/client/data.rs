@@ -306,3 +306,41 @@ fn a_terabyte_of_hole_costs_nothing() {
         assert_eq!(c.get(&file, 1 << 40, 100).await, b"far");
     });
 }
+
+/// Full RPCs went before old bytes, so that a byte stayed on the client for as long as a program wrote elsewhere faster
+/// than the OST took it.
+#[test]
+fn old_bytes_are_written_back_while_a_program_streams() {
+    for same_file in [false, true] {
+        run(move |rt| async move {
+            let mut cluster = Cluster::start(&rt, 1).await;
+            let (c, other) = (cluster.client().await, cluster.client().await);
+            // The program may be far ahead of the RPCs, of which 16 are under way at once.
+            for (name, value) in [("max_pages_per_rpc", "16"), ("max_dirty_mb", "64")] {
+                c.node.params().set(&format!("osc.*.{name}"), value).unwrap();
+            }
+            let (_, streamed) = c.make("f0", None).await;
+            let (_, small) = c.make("f1", None).await;
+            let (name, file, at) = if same_file { ("f0", &streamed, 1 << 30) } else { ("f1", &small, 0) };
+            c.put(&streamed, 0, b"1").await.unwrap();
+            c.fsync(&streamed, false).await.unwrap();
+            cluster.net.set_links(LinkOptions { latency: Duration::from_millis(100), ..LinkOptions::default() });
+            c.put(file, at, b"old").await.unwrap();
+            let (began, mut offset, mut is_ahead) = (rt.now(), 0, false);
+            while rt.now().since(began) < Duration::from_secs(6) {
+                if c.dirty() < 8 << 20 {
+                    c.write(&streamed, offset, Payload::zeroes(64 << 10)).await.unwrap();
+                    offset += 64 << 10;
+                } else {
+                    is_ahead = true;
+                    rt.sleep(Duration::from_millis(10)).await;
+                }
+            }
+            assert!(is_ahead, "the program must be ahead of the RPCs");
+            cluster.net.set_links(LinkOptions::default());
+            cluster.cut_off(&c);
+            let theirs = other.open_name(name, 0).await.unwrap();
+            assert_eq!(other.get(&theirs, at, 10).await, b"old", "in the streamed file: {same_file}");
+        });
+    }
+}
