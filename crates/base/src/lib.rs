@@ -23,7 +23,7 @@ pub use buf::Payload;
 pub use errno::Errno;
 pub use fault::Faults;
 pub use id::{Fid, MdtIndex, OstIndex, Tag, TargetKind, TargetName, Transno, Uuid, Xid};
-pub use nid::{Network, Nid};
+pub use nid::{Network, NetworkKind, Nid, RawNid};
 pub use prng::Prng;
 pub use time::{Time, Timestamp};
 

@@ -1,8 +1,9 @@
-//! Network identifiers: `10.0.0.1@tcp`, `0@lo`. A NID is an address on a network; a network is a type and a number.
+//! Network identifiers: `10.0.0.1@tcp`, `2001:db8::1@tcp`, `0@lo`. A NID is an address on a network; a network is a type and
+//! a number.
 
 use crate::id::ParseIdError;
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 /// Kind of network, as Lustre numbers them where it knows them.
@@ -13,8 +14,10 @@ pub enum NetworkKind {
     Tcp = 2,
     /// Loopback within a process.
     Lo = 9,
-    /// InfiniBand; only a name, which routes may refer to.
+    /// InfiniBand; only a name, which routes may refer to, and a kind of simulated network.
     O2ib = 5,
+    /// Cray's Gemini and Aries; only a name, and a kind of simulated network.
+    Gni = 13,
     /// The simulated network.
     Sim = 0x5e,
 }
@@ -30,16 +33,42 @@ pub struct Network {
 
 /// The address of a node on a network.
 ///
-/// The address is an IPv4 address for `tcp` and a plain number for `lo` and `sim`. A `tcp` NID may also carry a port
-/// (`127.0.0.1:7001@tcp`) so that several servers can live on one host; 0 means the network's default port, 988.
+/// The address is an IPv4 or IPv6 address for `tcp` and `o2ib`, and a plain number for `lo`, `gni` and `sim`. A NID with an
+/// IP address may also carry a port (`127.0.0.1:7001@tcp`, `[::1]:7001@tcp`) so that several servers can live on one host;
+/// 0 means the network's default port, 988.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nid {
     /// The network.
     pub network: Network,
-    /// Address on the network.
-    pub address: u32,
+    /// Big endian, so that the order of the bytes is the order of addresses. An IPv4 address is stored as the IPv6 address
+    /// that it is mapped to, `::ffff:10.0.0.1`, so that one address has one form. A number is in the last four bytes.
+    address: [u8; 16],
     /// TCP port, 0 for the default.
     pub port: u16,
+}
+
+// Maps of large simulations hold a NID for every pair of nodes. A `u128` would be aligned to 16, and make it 32 bytes.
+const _: () = assert!(size_of::<Nid>() == 22 && align_of::<Nid>() == 2);
+
+/// A NID as numbers, for encodings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RawNid {
+    /// [`Network::to_u32`], with [`RawNid::IPV6`] if the address has 16 bytes. Without it the address has four bytes.
+    pub network: u32,
+    /// The address: an IPv6 address, an IPv4 address or a plain number.
+    pub address: u128,
+    /// The port.
+    pub port: u16,
+}
+
+impl RawNid {
+    /// Flag in `network`. Decoders from before IPv6 know no such network, and refuse the NID.
+    pub const IPV6: u32 = 1 << 31;
+
+    /// Returns whether the address has 16 bytes.
+    pub fn is_ipv6(&self) -> bool {
+        self.network & RawNid::IPV6 != 0
+    }
 }
 
 impl Network {
@@ -61,38 +90,123 @@ impl Network {
             2 => NetworkKind::Tcp,
             5 => NetworkKind::O2ib,
             9 => NetworkKind::Lo,
+            13 => NetworkKind::Gni,
             0x5e => NetworkKind::Sim,
             _ => return None,
         };
         Some(Network { kind, number: (v & 0xffff) as u16 })
     }
+
+    /// Returns whether addresses on the network are IP addresses; elsewhere they are plain numbers.
+    pub const fn has_ip(self) -> bool {
+        match self.kind {
+            NetworkKind::Tcp | NetworkKind::O2ib => true,
+            NetworkKind::Lo | NetworkKind::Gni | NetworkKind::Sim => false,
+        }
+    }
 }
 
 impl Nid {
     /// `0@lo`: this process.
-    pub const LO: Nid = Nid { network: Network::LO, address: 0, port: 0 };
+    pub const LO: Nid = Nid::numbered(Network::LO, 0);
     /// The port a `tcp` NID without one means.
     pub const TCP_PORT: u16 = 988;
 
+    /// A NID with an IP address, on a network that has them. An IPv4-mapped IPv6 address is the IPv4 address.
+    pub const fn on_ip(network: Network, ip: IpAddr, port: u16) -> Nid {
+        assert!(network.has_ip());
+        let address = match ip {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        };
+        Nid { network, address, port }
+    }
+
+    /// A NID with a plain number, on a network that has them.
+    pub const fn numbered(network: Network, number: u32) -> Nid {
+        assert!(!network.has_ip());
+        Nid { network, address: (number as u128).to_be_bytes(), port: 0 }
+    }
+
     /// A TCP NID on network `tcp`.
-    pub fn tcp(addr: Ipv4Addr, port: u16) -> Nid {
-        Nid { network: Network::TCP, address: addr.into(), port }
+    pub fn tcp(ip: impl Into<IpAddr>, port: u16) -> Nid {
+        Nid::on_ip(Network::TCP, ip.into(), port)
     }
 
     /// A node of the simulated network.
-    pub fn sim(node: u32) -> Nid {
-        Nid { network: Network::SIM, address: node, port: 0 }
+    pub const fn sim(node: u32) -> Nid {
+        Nid::numbered(Network::SIM, node)
     }
 
-    /// The IPv4 address of a TCP NID.
-    pub fn ip(&self) -> Ipv4Addr {
-        Ipv4Addr::from(self.address)
+    /// The same address and network with another port.
+    pub fn with_port(self, port: u16) -> Nid {
+        assert!(port == 0 || self.network.has_ip(), "{self} has no ports");
+        Nid { port, ..self }
+    }
+
+    /// The IP address, never an IPv4-mapped IPv6 address. Panics on a network without IP addresses: callers that take NIDs
+    /// of any kind check [`Network::has_ip`] first.
+    pub fn ip(&self) -> IpAddr {
+        assert!(self.network.has_ip(), "{self} has no IP address");
+        Ipv6Addr::from(self.address).to_canonical()
+    }
+
+    /// The number of a node on a network without IP addresses. Panics on others.
+    pub fn number(&self) -> u32 {
+        assert!(!self.network.has_ip(), "the address of {self} is no number");
+        u32::try_from(u128::from_be_bytes(self.address)).expect("a number has four bytes")
+    }
+
+    /// Returns whether a message can pass between the two nodes directly: they share a network, and on it the kind of
+    /// address.
+    pub fn reaches(&self, other: Nid) -> bool {
+        let is_ipv6 = |nid: &Nid| nid.network.has_ip() && nid.ip().is_ipv6();
+        self.network == other.network && is_ipv6(self) == is_ipv6(&other)
     }
 
     /// The TCP port to connect to.
     pub fn tcp_port(&self) -> u16 {
         if self.port == 0 { Nid::TCP_PORT } else { self.port }
     }
+
+    /// The NID as numbers.
+    pub fn to_raw(self) -> RawNid {
+        let (flag, address) = match self.network.has_ip().then(|| self.ip()) {
+            Some(IpAddr::V6(ip)) => (RawNid::IPV6, ip.to_bits()),
+            Some(IpAddr::V4(ip)) => (0, ip.to_bits().into()),
+            None => (0, self.number().into()),
+        };
+        RawNid { network: self.network.to_u32() | flag, address, port: self.port }
+    }
+
+    /// The NID that has these numbers; `None` if there is none. A NID has one raw form only: an IPv4-mapped address of 16
+    /// bytes, which [`Nid::to_raw`] never makes, is refused.
+    pub fn from_raw(raw: RawNid) -> Option<Nid> {
+        let network = Network::from_u32(raw.network & !RawNid::IPV6)?;
+        let short = u32::try_from(raw.address).ok().filter(|_| !raw.is_ipv6());
+        let nid = match short {
+            Some(ip) if network.has_ip() => Nid::on_ip(network, Ipv4Addr::from_bits(ip).into(), raw.port),
+            Some(number) => Nid::numbered(network, number),
+            None if network.has_ip() => Nid::on_ip(network, Ipv6Addr::from_bits(raw.address).into(), raw.port),
+            None => return None,
+        };
+        (nid.to_raw() == raw).then_some(nid)
+    }
+}
+
+/// The address and the port that `10.0.0.1`, `10.0.0.1:7001`, `2001:db8::1` or `[2001:db8::1]:7001` mean. Brackets are needed
+/// only if there is a port. An IPv4-mapped IPv6 address is the IPv4 address.
+pub fn parse_address(text: &str) -> Option<(IpAddr, Option<u16>)> {
+    let in_brackets = |text: &str| -> Option<IpAddr> {
+        let ip: Ipv6Addr = text.strip_prefix('[')?.strip_suffix(']')?.parse().ok()?;
+        Some(ip.to_canonical())
+    };
+    if let Some(ip) = in_brackets(text).or_else(|| Some(text.parse::<IpAddr>().ok()?.to_canonical())) {
+        return Some((ip, None));
+    }
+    let (host, port) = text.rsplit_once(':')?;
+    let ip = in_brackets(host).or_else(|| Some(host.parse::<Ipv4Addr>().ok()?.into()))?;
+    Some((ip, Some(port.parse().ok()?)))
 }
 
 impl fmt::Display for Network {
@@ -101,6 +215,7 @@ impl fmt::Display for Network {
             NetworkKind::Tcp => "tcp",
             NetworkKind::Lo => "lo",
             NetworkKind::O2ib => "o2ib",
+            NetworkKind::Gni => "gni",
             NetworkKind::Sim => "sim",
         };
         f.write_str(name)?;
@@ -122,6 +237,7 @@ impl FromStr for Network {
             ("tcp", NetworkKind::Tcp),
             ("lo", NetworkKind::Lo),
             ("o2ib", NetworkKind::O2ib),
+            ("gni", NetworkKind::Gni),
             ("sim", NetworkKind::Sim),
         ];
         for (name, kind) in kinds {
@@ -136,14 +252,11 @@ impl FromStr for Network {
 
 impl fmt::Display for Nid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.network.kind {
-            NetworkKind::Tcp | NetworkKind::O2ib => {
-                write!(f, "{}", self.ip())?;
-                if self.port != 0 {
-                    write!(f, ":{}", self.port)?;
-                }
-            }
-            NetworkKind::Lo | NetworkKind::Sim => write!(f, "{}", self.address)?,
+        match (self.network.has_ip(), self.port) {
+            (false, _) => write!(f, "{}", self.number())?,
+            // Without brackets, as Lustre prints IPv6 NIDs.
+            (true, 0) => write!(f, "{}", self.ip())?,
+            (true, port) => write!(f, "{}", SocketAddr::new(self.ip(), port))?,
         }
         write!(f, "@{}", self.network)
     }
@@ -158,18 +271,14 @@ impl fmt::Debug for Nid {
 impl FromStr for Nid {
     type Err = ParseIdError;
     fn from_str(s: &str) -> Result<Nid, ParseIdError> {
-        let err = || ParseIdError::new("NID such as 10.0.0.1@tcp", s);
-        let (addr, net) = s.split_once('@').unwrap_or((s, "tcp"));
-        let network: Network = net.parse().map_err(|_| err())?;
-        let (host, port) = match addr.split_once(':') {
-            Some((h, p)) => (h, p.parse::<u16>().map_err(|_| err())?),
-            None => (addr, 0),
-        };
-        let address = match network.kind {
-            NetworkKind::Tcp | NetworkKind::O2ib => host.parse::<Ipv4Addr>().map_err(|_| err())?.into(),
-            NetworkKind::Lo | NetworkKind::Sim => host.parse().map_err(|_| err())?,
-        };
-        Ok(Nid { network, address, port })
+        let err = || ParseIdError::new("NID such as 10.0.0.1@tcp or 2001:db8::1@tcp", s);
+        let (address, network) = s.split_once('@').unwrap_or((s, "tcp"));
+        let network: Network = network.parse().map_err(|_| err())?;
+        if !network.has_ip() {
+            return Ok(Nid::numbered(network, address.parse().map_err(|_| err())?));
+        }
+        let (ip, port) = parse_address(address).ok_or_else(err)?;
+        Ok(Nid::on_ip(network, ip, port.unwrap_or(0)))
     }
 }
 
@@ -177,15 +286,98 @@ impl FromStr for Nid {
 mod tests {
     use super::*;
 
+    fn nid(text: &str) -> Nid {
+        text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+    }
+
     #[test]
     fn nids_round_trip() {
-        for s in ["10.0.0.1@tcp", "127.0.0.1:7001@tcp1", "0@lo", "17@sim", "10.0.0.1@o2ib"] {
-            assert_eq!(s.parse::<Nid>().unwrap().to_string(), s);
+        for s in [
+            "10.0.0.1@tcp",
+            "127.0.0.1:7001@tcp1",
+            "0@lo",
+            "17@sim",
+            "4294967295@gni3",
+            "10.0.0.1@o2ib",
+            "2001:db8::1@tcp",
+            "[2001:db8::1]:7001@tcp1",
+            "fe80::9657:a5ff:fe6b:c0f0@tcp",
+            "::1@tcp",
+            "::@tcp",
+            "[::1]:1@o2ib7",
+        ] {
+            assert_eq!(nid(s).to_string(), s);
         }
-        assert_eq!("10.0.0.1".parse::<Nid>().unwrap().to_string(), "10.0.0.1@tcp");
-        for bad in ["", "@tcp", "10.0.0@tcp", "1.2.3.4@xyz", "1.2.3.4:99999@tcp", "x@lo"] {
+        for (other, canonical) in [
+            ("10.0.0.1", "10.0.0.1@tcp"),
+            ("2001:db8::1", "2001:db8::1@tcp"),
+            ("[2001:db8::1]@tcp", "2001:db8::1@tcp"),
+            ("[2001:DB8:0:0::1]:0@tcp", "2001:db8::1@tcp"),
+            ("2001:db8::1:7001@tcp", "2001:db8::1:7001@tcp"),
+            ("::ffff:10.0.0.1@tcp", "10.0.0.1@tcp"),
+            ("[::ffff:a00:1]:7001@tcp", "10.0.0.1:7001@tcp"),
+        ] {
+            assert_eq!(nid(other).to_string(), canonical);
+            assert_eq!(nid(other), nid(canonical));
+        }
+        let bad = "|@tcp|10.0.0@tcp|1.2.3.4@xyz|1.2.3.4:99999@tcp|1.2.3.4:@tcp|x@lo|1:2@sim|::1@sim|4294967296@gni|[::1@tcp|\
+                   ::1]@tcp|[]@tcp|[::1]7001@tcp|[::1]:@tcp|[::1]:x@tcp|[[::1]]@tcp|[10.0.0.1]:7001@tcp|1:2:3@tcp|:::@tcp|\
+                   fe80::1%eth0@tcp|[fe80::1%1]:7001@tcp|2001:db8::12345@tcp|::1:70001@tcp|::ffff:1.2.3.4:7001@tcp|::1@tcp@tcp";
+        for bad in bad.split('|') {
             assert!(bad.parse::<Nid>().is_err(), "{bad}");
         }
+    }
+
+    /// Lists that were sorted before IPv6 stay sorted.
+    #[test]
+    fn the_order_is_network_address_port() {
+        let sorted = [
+            "::1@tcp",
+            "2.0.0.1@tcp",
+            "10.0.0.1@tcp",
+            "10.0.0.1:7001@tcp",
+            "10.0.0.2@tcp",
+            "255.0.0.1@tcp",
+            "2001:db8::1@tcp",
+            "1.0.0.1@tcp1",
+            "2@sim",
+            "10@sim",
+        ];
+        assert!(sorted.map(nid).is_sorted());
+    }
+
+    #[test]
+    fn a_nid_has_one_raw_form() {
+        for (text, network, address, port) in [
+            ("10.0.0.1:7001@tcp1", 0x0002_0001, 0x0a00_0001, 7001),
+            ("0@lo", 0x0009_0000, 0, 0),
+            ("300@gni", 0x000d_0000, 300, 0),
+            ("[2001:db8::1]:7001@tcp1", 0x8002_0001, 0x2001_0db8 << 96 | 1, 7001),
+            ("::1@tcp", 0x8002_0000, 1, 0),
+            ("0.0.0.1@tcp", 0x0002_0000, 1, 0),
+        ] {
+            let raw = RawNid { network, address, port };
+            assert_eq!((nid(text).to_raw(), Nid::from_raw(raw)), (raw, Some(nid(text))), "{text}");
+        }
+        for (network, address, port, why) in [
+            (0x0001_0000, 0, 0, "no such network"),
+            (0x0002_0000, 1 << 32, 0, "an address that is too long for its network"),
+            (0x8002_0000, 0xffff_0a00_0001, 0, "an IPv4 address as IPv6"),
+            (0x8009_0000, 0, 0, "a number of 16 bytes"),
+            (0x005e_0000, 7, 1, "a number with a port"),
+        ] {
+            assert_eq!(Nid::from_raw(RawNid { network, address, port }), None, "{why}");
+        }
+    }
+
+    #[test]
+    fn ipv4_and_ipv6_are_apart_on_one_network() {
+        let reaches = |a, b| nid(a).reaches(nid(b));
+        assert!(
+            reaches("10.0.0.1@tcp", "10.0.0.2@tcp") && reaches("::1@tcp", "[::2]:7@tcp") && reaches("1@sim", "2@sim")
+        );
+        assert!(!reaches("10.0.0.1@tcp", "10.0.0.2@tcp1") && !reaches("10.0.0.1@tcp", "::2@tcp"));
+        assert!(!reaches("::1@tcp", "::1@o2ib") && !reaches("1@sim", "1@lo"));
     }
 
     #[test]

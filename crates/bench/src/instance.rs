@@ -7,7 +7,7 @@ use nacre_client::{Client, MountConfig, MountSource, RpcCounts};
 use nacre_node::Node;
 use nacre_process::Listen;
 use nacre_wire::attr::Credentials;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ pub(crate) struct Instance {
 
 impl Instance {
     /// Mounts, as client number `n`, on a port of its own at `address`.
-    pub(crate) async fn mount(source: &MountSource, address: Ipv4Addr, n: usize) -> Result<Instance, String> {
-        let (node, _) = nacre_process::tcp_node(Listen(SocketAddrV4::new(address, 0))).await?;
+    pub(crate) async fn mount(source: &MountSource, address: IpAddr, n: usize) -> Result<Instance, String> {
+        let (node, _) = nacre_process::tcp_node(Listen(SocketAddr::new(address, 0))).await?;
         let config = MountConfig {
             fsname: source.fsname.clone(),
             mgs: source.mgs.clone(),
@@ -34,7 +34,7 @@ impl Instance {
     /// Mounts `count` clients.
     pub(crate) async fn mount_all(
         source: &MountSource,
-        address: Ipv4Addr,
+        address: IpAddr,
         count: usize,
     ) -> Result<Vec<Instance>, String> {
         let mut all = Vec::new();

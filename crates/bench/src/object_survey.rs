@@ -10,7 +10,7 @@ use nacre_client::OpenFile;
 use nacre_experiment::plot::{Line, Plot, svg};
 use nacre_experiment::{Constant, Experiment, Figure};
 use nacre_wire::layout::{ComponentSpec, LayoutSpec};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -34,7 +34,7 @@ pub(crate) struct ObjectSurvey {
     size: u64,
     /// Address of this host for the client
     #[arg(long, default_value = "127.0.0.1", value_name = "IP")]
-    listen: Ipv4Addr,
+    listen: IpAddr,
     /// File for a plot (SVG)
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,

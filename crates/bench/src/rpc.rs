@@ -245,7 +245,7 @@ async fn node(rt: &Rt, network: Net) -> Result<(Node, Nid), String> {
     let nid = match network {
         Net::Lo => Nid::LO,
         Net::Tcp => {
-            let listen = TcpListen { address: Ipv4Addr::LOCALHOST, port: 0, network: Network::TCP };
+            let listen = TcpListen { address: Ipv4Addr::LOCALHOST.into(), port: 0, network: Network::TCP };
             lnet.add_tcp(listen).await.map_err(|e| e.to_string())?
         }
     };

@@ -30,7 +30,7 @@ pub(crate) struct Mkfs {
     /// Index of the target among those of its kind
     #[arg(long, default_value_t = 0)]
     index: u32,
-    /// NID of the MGS, such as 10.0.0.1@tcp; several separated by commas. For an MGS its own NID, at which it will listen
+    /// NID of the MGS, such as 10.0.0.1@tcp or 2001:db8::1@tcp; several separated by commas. For an MGS its own NID, at which it will listen
     #[arg(long, value_delimiter = ',')]
     mgsnode: Vec<Nid>,
     /// NID of a node that may serve the target: all of them, separated by commas, if there are several

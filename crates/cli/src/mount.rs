@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Mount a file system. Unmount with umount(8).
 #[derive(clap::Args, Debug)]
 pub(crate) struct Mount {
-    /// What to mount: MGSNID[,NID]:/FSNAME, such as 10.0.0.1@tcp:/nacre
+    /// What to mount: MGSNID[,NID]:/FSNAME, such as 10.0.0.1@tcp:/nacre or 2001:db8::1@tcp:/nacre
     source: String,
     /// Where: an existing directory
     mountpoint: PathBuf,
@@ -26,7 +26,7 @@ pub(crate) struct Mount {
     /// refused
     #[arg(short = 'o', value_delimiter = ',')]
     options: Vec<String>,
-    /// Address to use for this mount's connections
+    /// Address to use for this mount's connections; an IPv6 address with a port has brackets, [2001:db8::1]:0
     #[arg(long, value_name = "IP[:PORT]")]
     listen: Option<Listen>,
     /// Address to serve metrics on (HTTP, /metrics); port 0 takes any free one. Everybody who can connect may read them

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 /// Run a server in the foreground: logs go to standard error, and `ready NID` to standard output once it serves.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Serve {
-    /// Address to listen on; port 0 takes any free one. Without it the address that the targets' labels name for this
+    /// Address to listen on, such as 10.0.0.1 or [2001:db8::1]:988; port 0 takes any free one. Without it the address that the targets' labels name for this
     /// host (--servicenode; for an MGS --mgsnode), or the one from which it reaches the MGS
     #[arg(long, value_name = "IP[:PORT]")]
     listen: Option<Listen>,

@@ -51,7 +51,7 @@ fn main() {
 
 async fn node() -> (Lnet, Nid) {
     let lnet = Lnet::new(Rt::production(), LnetOptions::default(), Faults::new());
-    let listen = TcpListen { address: Ipv4Addr::LOCALHOST, port: 0, network: Network::TCP };
+    let listen = TcpListen { address: Ipv4Addr::LOCALHOST.into(), port: 0, network: Network::TCP };
     let nid = lnet.add_tcp(listen).await.unwrap();
     (lnet, nid)
 }

@@ -157,8 +157,8 @@ mod tests {
     use super::*;
     use nacre_base::Prng;
 
-    const A: Nid = Nid { network: nacre_base::Network::SIM, address: 1, port: 0 };
-    const B: Nid = Nid { network: nacre_base::Network::SIM, address: 2, port: 0 };
+    const A: Nid = Nid::sim(1);
+    const B: Nid = Nid::sim(2);
 
     #[test]
     fn a_peer_without_credits_queues_and_is_served_in_order() {

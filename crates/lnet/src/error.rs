@@ -5,7 +5,7 @@ use nacre_base::{Errno, Network, Nid};
 /// Why a message was not sent, or an answer did not come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LnetError {
-    /// No interface of this node is on the network, and no route leads there.
+    /// No interface of this node is on the network with the destination's kind of address, and no route leads there.
     #[error("no route to network {0}")]
     NoRoute(Network),
     /// The peer cannot be reached now: it refused, did not answer the dial, or its connection broke.

@@ -21,15 +21,16 @@
 //! | 104 | 4 | zero |
 //! | 108 | 4 | CRC32C of bytes 0 to 107 |
 //!
-//! A NID is its network (4), port (2), zero (2) and address (16, big endian: room for IPv6, and a shorter address is
-//! at the end). Fields called zero are sent as zero and ignored when read, so that they can get a meaning.
+//! A NID is its network (4), port (2), zero (2) and address (16, big endian, a shorter one at the end). The highest bit of
+//! the network is set if the address is IPv6. Fields called zero are sent as zero and ignored when read, so that they can
+//! get a meaning.
 //!
 //! A HELLO opens a connection, once in each direction: magic `NLH1` (4), version (2), connection type as the dialer
 //! sees it (1), number of source NIDs (1), incarnation (8), destination NID (24), source NIDs (24 each), CRC32C of
 //! all that (4).
 
 use crate::message::{Header, Kind, MAX_PAYLOAD, Portal};
-use nacre_base::{Network, Nid};
+use nacre_base::{Nid, RawNid};
 
 /// Bytes of a message header.
 pub(crate) const HEADER_LEN: usize = 112;
@@ -272,20 +273,22 @@ pub(crate) fn decode_nids(b: &[u8]) -> Result<Vec<Nid>, FrameError> {
 
 fn encode_nid(nid: Nid) -> [u8; NID_LEN] {
     let mut b = [0; NID_LEN];
-    b[0..4].copy_from_slice(&nid.network.to_u32().to_le_bytes());
-    b[4..6].copy_from_slice(&nid.port.to_le_bytes());
-    b[20..24].copy_from_slice(&nid.address.to_be_bytes());
+    let raw = nid.to_raw();
+    b[0..4].copy_from_slice(&raw.network.to_le_bytes());
+    b[4..6].copy_from_slice(&raw.port.to_le_bytes());
+    b[8..24].copy_from_slice(&raw.address.to_be_bytes());
     b
 }
 
 fn decode_nid(b: &[u8]) -> Result<Nid, FrameError> {
     let b: &[u8; NID_LEN] = b.try_into().map_err(|_| FrameError::Nid)?;
-    if b[8..20] != [0; 12] {
-        return Err(FrameError::Nid);
-    }
-    let network = Network::from_u32(u32_at(b, 0)).ok_or(FrameError::Nid)?;
-    let address = u32::from_be_bytes([b[20], b[21], b[22], b[23]]);
-    Ok(Nid { network, address, port: u16::from_le_bytes([b[4], b[5]]) })
+    let (head, address) = b.split_last_chunk().ok_or(FrameError::Nid)?;
+    let raw = RawNid {
+        network: u32_at(head, 0),
+        address: u128::from_be_bytes(*address),
+        port: u16::from_le_bytes([head[4], head[5]]),
+    };
+    Nid::from_raw(raw).ok_or(FrameError::Nid)
 }
 
 /// Callers have checked the length; a slice that is too short is a bug here.
@@ -365,6 +368,25 @@ mod tests {
 0000000000000000000000000a000001\n\
 01000200000000000000000000000000\n\
 000000000a010001568319ac\n\
+";
+
+    #[test]
+    fn nids_with_ipv6_addresses() {
+        let nids: Vec<Nid> = ["[2001:db8::1]:7001@tcp1", "::1@tcp", "7@sim"].map(|n| n.parse().unwrap()).into();
+        let bytes = encode_nids(&nids);
+        assert_eq!(hex(&bytes), GOLDEN_NIDS);
+        assert_eq!(decode_nids(&bytes), Ok(nids));
+        let mut mapped = encode_nid("::ff:a00:1@tcp".parse().unwrap());
+        mapped[18..20].fill(0xff);
+        assert_eq!(decode_nid(&mapped), Err(FrameError::Nid), "an IPv4 address has another form");
+    }
+
+    const GOLDEN_NIDS: &str = "\
+01000280591b000020010db800000000\n\
+00000000000000010000028000000000\n\
+00000000000000000000000000000001\n\
+00005e00000000000000000000000000\n\
+0000000000000007\n\
 ";
 
     #[test]

@@ -210,7 +210,7 @@ impl LnetNode {
             return Ok((self.lo.clone(), to));
         }
         if let [only] = interfaces.as_slice()
-            && only.nid.network == to.network
+            && only.nid.reaches(to)
         {
             return Ok((only.clone(), to));
         }
@@ -357,7 +357,7 @@ impl Interface {
     fn candidate(&self) -> Candidate {
         let s = self.state.lock();
         let available_credits = s.credits.interface().available;
-        Candidate { network: self.nid.network, health: HEALTH_MAX, available_credits, sequence: s.traffic.sent.total() }
+        Candidate { nid: self.nid, health: HEALTH_MAX, available_credits, sequence: s.traffic.sent.total() }
     }
 
     /// A message is done: its credits go to those that wait.

@@ -5,12 +5,12 @@
 //! they will answer with the gateway as `next_hop`.
 
 use crate::error::LnetError;
-use nacre_base::{Network, Nid};
+use nacre_base::Nid;
 
 /// What the choice needs to know of an interface.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
-    pub(crate) network: Network,
+    pub(crate) nid: Nid,
     /// 0 to 1000.
     pub(crate) health: u32,
     pub(crate) available_credits: i64,
@@ -27,12 +27,12 @@ pub(crate) struct Path {
     pub(crate) next_hop: Nid,
 }
 
-/// Among the interfaces on the destination's network the healthiest, then the one with most credits, then the one
+/// Among the interfaces that reach the destination, being on its network with its kind of address, the healthiest, then the one with most credits, then the one
 /// that has carried least.
 pub(crate) fn choose(candidates: impl Iterator<Item = Candidate>, to: Nid) -> Result<Path, LnetError> {
     candidates
         .enumerate()
-        .filter(|(_, c)| c.network == to.network)
+        .filter(|(_, c)| c.nid.reaches(to))
         .max_by_key(|(i, c)| (c.health, c.available_credits, u64::MAX - c.sequence, std::cmp::Reverse(*i)))
         .map(|(interface, _)| Path { interface, next_hop: to })
         .ok_or(LnetError::NoRoute(to.network))
@@ -44,22 +44,30 @@ mod tests {
 
     #[test]
     fn network_then_health_then_credits_then_turns() {
-        let c =
-            |network, health, available_credits, sequence| Candidate { network, health, available_credits, sequence };
-        let tcp1: Network = "tcp1".parse().unwrap();
+        let c = |nid: &str, health, available_credits, sequence| Candidate {
+            nid: nid.parse().unwrap(),
+            health,
+            available_credits,
+            sequence,
+        };
         let all = [
-            c(tcp1, 1000, 99, 0),
-            c(Network::TCP, 900, 99, 0),
-            c(Network::TCP, 1000, 5, 0),
-            c(Network::TCP, 1000, 7, 4),
-            c(Network::TCP, 1000, 7, 3),
+            c("10.0.0.9@tcp1", 1000, 99, 0),
+            c("10.0.0.9@tcp", 900, 99, 0),
+            c("10.0.0.9@tcp", 1000, 5, 0),
+            c("10.0.0.9@tcp", 1000, 7, 4),
+            c("10.0.0.9@tcp", 1000, 7, 3),
+            c("2001:db8::9@tcp", 1000, 99, 0),
         ];
         let to: Nid = "10.0.0.1@tcp".parse().unwrap();
         let chosen = |upto: usize| choose(all[..upto].iter().copied(), to).map(|p| (p.interface, p.next_hop));
-        assert_eq!(chosen(1), Err(LnetError::NoRoute(Network::TCP)));
+        assert_eq!(chosen(1), Err(LnetError::NoRoute(to.network)));
         assert_eq!(chosen(2), Ok((1, to)));
         assert_eq!(chosen(3), Ok((2, to)));
         assert_eq!(chosen(4), Ok((3, to)));
         assert_eq!(chosen(5), Ok((4, to)));
+        assert_eq!(chosen(6), Ok((4, to)), "IPv4 leaves by IPv4");
+        let to: Nid = "2001:db8::1@tcp".parse().unwrap();
+        assert_eq!(choose(all.into_iter(), to), Ok(Path { interface: 5, next_hop: to }));
+        assert_eq!(choose(all[..5].iter().copied(), to), Err(LnetError::NoRoute(to.network)));
     }
 }

@@ -318,7 +318,7 @@ impl Lnd for Port {
 
 impl Shared {
     fn send(&self, from: u32, life: u32, mut out: Outbound) {
-        let to = out.next_hop.address;
+        let to = out.next_hop.number();
         let now = self.rt.now();
         let mut s = self.state.lock();
         // What a dead node sends goes nowhere.

@@ -63,7 +63,7 @@ impl NodeProcess {
         let set_values = Arc::new(SetValues::default());
         let metrics = metrics::serve(node.params(), metrics).await?;
         let admin = admin::serve(&node, role, &set_values, metrics)?;
-        tracing::info!("{role} listens on {}:{} as {nid}", nid.ip(), nid.tcp_port());
+        tracing::info!("{role} listens on {} as {nid}", SocketAddr::new(nid.ip(), nid.tcp_port()));
         tracing::info!("metrics are at http://{metrics}/metrics");
         Ok(NodeProcess { node, nid, metrics, set_values, _admin: admin })
     }
@@ -109,7 +109,7 @@ impl NodeProcess {
 pub async fn tcp_node(listen: Listen) -> Result<(Node, Nid), String> {
     let (rt, faults) = (Rt::production(), Faults::new());
     let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
-    let tcp = TcpListen { address: *listen.0.ip(), port: listen.0.port(), network: Network::TCP };
+    let tcp = TcpListen { address: listen.0.ip(), port: listen.0.port(), network: Network::TCP };
     let nid = lnet.add_tcp(tcp).await.map_err(|e| format!("{}: {e}", listen.0))?;
     let node = Node::new(rt, lnet, faults);
     node.params().declare(PARAMS);

@@ -1,23 +1,24 @@
 //! The address on which a process listens, and the name of its host.
 
 use crate::target_options::TargetOptions;
+use nacre_base::nid::parse_address;
 use nacre_base::{Nid, TargetKind};
 use nacre_osd::disk::Label;
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// The address on which a node listens: `IP[:PORT]`.
-#[derive(Clone, Copy, Debug)]
-pub struct Listen(pub SocketAddrV4);
+/// The address on which a node listens: `IP[:PORT]`. An IPv6 address with a port has brackets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listen(pub SocketAddr);
 
 impl Listen {
     /// The address that this host reaches `toward` from, and any port: what a client needs.
     pub fn client(toward: Nid) -> Listen {
-        Listen(SocketAddrV4::new(own_address(toward.ip()), 0))
+        Listen(SocketAddr::new(own_address_toward(toward), 0))
     }
 
     /// An address that only this host can reach: safe until another is named.
     pub fn loopback(port: u16) -> Listen {
-        Listen(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
+        Listen((Ipv4Addr::LOCALHOST, port).into())
     }
 
     /// The address for a server of these targets: the NID that their labels name for this host; else the address from
@@ -28,8 +29,8 @@ impl Listen {
             let options = TargetOptions::of(label)?;
             let is_mgs = label.target.kind == TargetKind::Mgt;
             let own = if is_mgs { &options.mgs } else { &options.service_nodes };
-            if let Some(nid) = own.iter().find(|nid| is_local(nid.ip())) {
-                return Ok(Listen(SocketAddrV4::new(nid.ip(), nid.tcp_port())));
+            if let Some(nid) = own.iter().find(|nid| nid.network.has_ip() && is_local(nid.ip())) {
+                return Ok(Listen(SocketAddr::new(nid.ip(), nid.tcp_port())));
             }
             if !own.is_empty() {
                 let named = own.iter().map(Nid::to_string).collect::<Vec<_>>().join(", ");
@@ -41,43 +42,62 @@ impl Listen {
             }
             toward = toward.or(if is_mgs { None } else { options.mgs.first().copied() });
         }
-        let address = toward.map_or(Ipv4Addr::LOCALHOST, |mgs| own_address(mgs.ip()));
+        let address = toward.map_or(Ipv4Addr::LOCALHOST.into(), own_address_toward);
         if address.is_loopback() {
             tracing::info!("no address was named: only this host can reach it, unless --listen ADDRESS names one");
         }
-        Ok(Listen(SocketAddrV4::new(address, Nid::TCP_PORT)))
+        Ok(Listen(SocketAddr::new(address, Nid::TCP_PORT)))
     }
 }
 
 impl std::str::FromStr for Listen {
     type Err = String;
     fn from_str(s: &str) -> Result<Listen, String> {
-        let bad = || format!("{s:?} is not IP:PORT, such as 10.0.0.1:988 or 127.0.0.1:0 for any port");
-        let (host, port) = s.split_once(':').map_or((s, Ok(Nid::TCP_PORT)), |(h, p)| (h, p.parse()));
-        let ip: Ipv4Addr = host.parse().map_err(|_| bad())?;
-        let ip = if ip.is_unspecified() { own_address(WORLD) } else { ip };
-        Ok(Listen(SocketAddrV4::new(ip, port.map_err(|_| bad())?)))
+        let Some((ip, port)) = parse_address(s) else {
+            return Err(format!(
+                "{s:?} is not IP:PORT, such as 10.0.0.1:988, [2001:db8::1]:988 or 127.0.0.1:0 for any port"
+            ));
+        };
+        let ip = match ip {
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+                return Err(format!(
+                    "{ip} means nothing without its link, which a NID does not name: use another address"
+                ));
+            }
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED) => own_address(WORLD.into()),
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED) => own_address(WORLD_V6.into()),
+            ip => ip,
+        };
+        Ok(Listen(SocketAddr::new(ip, port.unwrap_or(Nid::TCP_PORT))))
     }
 }
 
 /// An address to which every host has a route, unless it only has routes to its neighbours. No host has this address.
 const WORLD: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// [`WORLD`] for IPv6.
+const WORLD_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+
+/// The address from which this host would reach `toward`; loopback for a NID that has no IP address.
+fn own_address_toward(toward: Nid) -> IpAddr {
+    if toward.network.has_ip() { own_address(toward.ip()) } else { Ipv4Addr::LOCALHOST.into() }
+}
 
 /// The address this host would use to reach `toward`. Nothing is sent: connecting a datagram socket only asks the routing
 /// table.
-fn own_address(toward: Ipv4Addr) -> Ipv4Addr {
-    let found = UdpSocket::bind("0.0.0.0:0").and_then(|s| {
+fn own_address(toward: IpAddr) -> IpAddr {
+    let (any, loopback): (IpAddr, IpAddr) = match toward {
+        IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(_) => (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::LOCALHOST.into()),
+    };
+    let found = UdpSocket::bind((any, 0)).and_then(|s| {
         s.connect((toward, 9))?;
         s.local_addr()
     });
-    match found {
-        Ok(std::net::SocketAddr::V4(a)) if !a.ip().is_unspecified() => *a.ip(),
-        _ => Ipv4Addr::LOCALHOST,
-    }
+    found.map(|found| found.ip()).ok().filter(|ip| !ip.is_unspecified()).unwrap_or(loopback)
 }
 
 /// Returns whether the address is one of this host.
-fn is_local(address: Ipv4Addr) -> bool {
+fn is_local(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
@@ -86,4 +106,39 @@ pub fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
     if name.is_empty() { "localhost".to_owned() } else { name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_both_kinds_with_and_without_a_port() {
+        let listen = |text: &str| text.parse::<Listen>().map(|listen| listen.0.to_string());
+        for (text, means) in [
+            ("10.0.0.1", "10.0.0.1:988"),
+            ("10.0.0.1:0", "10.0.0.1:0"),
+            ("::1", "[::1]:988"),
+            ("[::1]", "[::1]:988"),
+            ("[2001:db8::1]:7001", "[2001:db8::1]:7001"),
+            ("::ffff:10.0.0.1", "10.0.0.1:988"),
+        ] {
+            assert_eq!(listen(text).as_deref(), Ok(means), "{text}");
+            assert_eq!(listen(means).as_deref(), Ok(means), "a mount in the background is given what was printed");
+        }
+        for unspecified in ["0.0.0.0:7", "[::]:7"] {
+            let found = unspecified.parse::<Listen>().unwrap().0;
+            assert!(!found.ip().is_unspecified() && found.port() == 7, "{unspecified} is {found}");
+        }
+        for bad in ["", "x", "10.0.0.1:", "[::1]:x", "[::1", "localhost:988", "fe80::1", "[fe80::1]:988"] {
+            assert!(listen(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_client_listens_with_the_kind_of_address_that_its_mgs_has() {
+        let of = |nid: &str| Listen::client(nid.parse().unwrap()).0.to_string();
+        assert_eq!((of("[::1]:7001@tcp").as_str(), of("127.0.0.1@tcp").as_str()), ("[::1]:0", "127.0.0.1:0"));
+        assert_eq!((of("0@lo").as_str(), of("7@sim").as_str()), ("127.0.0.1:0", "127.0.0.1:0"));
+    }
 }

@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(TargetOptions::of(&label), Ok(TargetOptions::default()));
         let options = TargetOptions {
             mgs: nids("10.0.0.1@tcp"),
-            service_nodes: nids("10.0.0.2@tcp 10.0.0.3:7000@tcp"),
+            service_nodes: nids("10.0.0.2@tcp 10.0.0.3:7000@tcp [2001:db8::2]:7000@tcp 2001:db8::3@tcp"),
             mmp_interval: Some(Duration::from_millis(500)),
             journal: Some("/journals/ost3".into()),
             params: BTreeMap::new(),
@@ -209,12 +209,9 @@ mod tests {
         options.put_into(&mut label);
         assert_eq!(TargetOptions::of(&label), Ok(options.clone()));
         let text = describe(&label);
-        assert!(
-            text.contains(
-                "Parameters: failover.node=10.0.0.2@tcp,10.0.0.3:7000@tcp journal=/journals/ost3 mgsnode=10.0.0.1@tcp"
-            ),
-            "{text}"
-        );
+        let nodes = "10.0.0.2@tcp,10.0.0.3:7000@tcp,[2001:db8::2]:7000@tcp,2001:db8::3@tcp";
+        let parameters = format!("Parameters: failover.node={nodes} journal=/journals/ost3 mgsnode=10.0.0.1@tcp");
+        assert!(text.contains(&parameters), "{text}");
         assert_eq!(options.mmp("n", 0).unwrap().holder, 1, "0 is nobody");
         let alone = TargetOptions { service_nodes: Vec::new(), ..options };
         alone.put_into(&mut label);

@@ -58,7 +58,7 @@ impl Drop for Turn<'_> {
 
 /// The host of a client. Clients on one host differ in their ports.
 fn host_of(nid: Nid) -> Nid {
-    Nid { port: 0, ..nid }
+    nid.with_port(0)
 }
 
 impl NodeShared {

@@ -459,8 +459,8 @@ impl ImportMachine {
 mod tests {
     use super::*;
 
-    const A: Nid = Nid { network: nacre_base::Network::SIM, address: 1, port: 0 };
-    const B: Nid = Nid { network: nacre_base::Network::SIM, address: 2, port: 0 };
+    const A: Nid = Nid::sim(1);
+    const B: Nid = Nid::sim(2);
     const T: Time = Time::ZERO;
 
     fn accepted(export: u64, instance: u64, reconnect: bool) -> Accepted {

@@ -151,7 +151,7 @@ fn uuids_by_nid(exports: &Exports) -> Vec<(String, String)> {
     for export in exports.lock().values() {
         let is_server = export.data().flags & connect_flags::MDS != 0;
         let uuid = if is_server { format!("{}_UUID", export.client_name) } else { export.client.to_string() };
-        by_nid.entry(Nid { port: 0, ..export.nid() }).or_default().push(uuid);
+        by_nid.entry(export.nid().with_port(0)).or_default().push(uuid);
     }
     by_nid.into_iter().map(|(nid, uuids)| (nid.to_string(), uuids.join("\n"))).collect()
 }

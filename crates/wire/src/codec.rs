@@ -2,7 +2,7 @@
 //! composes them. What messages there are is not here.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use nacre_base::{Errno, Fid, MdtIndex, Nid, OstIndex, Timestamp, Transno, Uuid, Xid};
+use nacre_base::{Errno, Fid, MdtIndex, Nid, OstIndex, RawNid, Timestamp, Transno, Uuid, Xid};
 
 /// Why bytes are not the message they should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -254,18 +254,25 @@ impl Field for Timestamp {
     }
 }
 
+/// Targets' records on disk contain NIDs. A NID whose address is not IPv6 is encoded as before there was IPv6, so that old
+/// and new records are read alike; a flag in the network announces the longer address.
 impl Field for Nid {
     const MIN_SIZE: usize = 10;
     fn put(&self, out: &mut BytesMut) {
-        self.network.to_u32().put(out);
-        self.address.put(out);
-        self.port.put(out);
+        let raw = self.to_raw();
+        raw.network.put(out);
+        if raw.is_ipv6() {
+            raw.address.to_be_bytes().put(out);
+        } else {
+            u32::try_from(raw.address).expect("an address that is not IPv6 has four bytes").put(out);
+        }
+        raw.port.put(out);
     }
     fn take(from: &mut Reader) -> Result<Nid, WireError> {
-        let net = u32::take(from)?;
-        let network =
-            nacre_base::Network::from_u32(net).ok_or(WireError::BadValue { what: "a network", value: net.into() })?;
-        Ok(Nid { network, address: u32::take(from)?, port: u16::take(from)? })
+        let mut raw = RawNid { network: u32::take(from)?, address: 0, port: 0 };
+        raw.address = if raw.is_ipv6() { u128::from_be_bytes(from.array()?) } else { u32::take(from)?.into() };
+        raw.port = u16::take(from)?;
+        Nid::from_raw(raw).ok_or(WireError::BadValue { what: "the network of a NID", value: raw.network.into() })
     }
 }
 

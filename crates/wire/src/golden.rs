@@ -176,10 +176,36 @@ fn lock_and_management_messages() {
         mgs::Config { version: 3, targets: vec![target], params: vec![("a".into(), "b".into())], ..Default::default() },
         0x986a3ad86878187,
     );
+    let nids = vec!["2001:db8::1@tcp".parse().unwrap(), "[::1]:7001@tcp1".parse().unwrap(), Nid::sim(7)];
+    let target = mgs::TargetEntry { target: "n-OST0000".into(), nids, host: "h".into(), ..Default::default() };
+    check(target, 0x97dce646f03eea13);
     check(mgs::TargetRegReply { object_seq: Fid::SEQ_NORMAL, refused: None }, 0x83772c6af371d601);
     let refused = Some(mgs::Reason::new("a reason".into()));
     check(mgs::TargetRegReply { object_seq: 0, refused }, 0xca02c25b377c4261);
     check(mgs::SeqReply { first: Fid::SEQ_NORMAL, count: 1 }, 0x2f7d0b035810341a);
+}
+
+/// The MGS's and OSTs' records of targets have no version, so the encoding of NIDs that were written before IPv6 must stay.
+#[test]
+fn a_nid_on_disk_is_read_by_every_version() {
+    let nid = |text: &str| text.parse::<Nid>().unwrap();
+    let v6 = |network: u8, address: &[u8; 16], port: u8| [&[0, 0, network, 0x80], &address[..], &[port, 0]].concat();
+    let mut loopback = [0; 16];
+    loopback[15] = 1;
+    for (nid, bytes) in [
+        (nid("10.0.0.1:7@tcp1"), vec![1, 0, 2, 0, 1, 0, 0, 10, 7, 0]),
+        (Nid::LO, vec![0, 0, 9, 0, 0, 0, 0, 0, 0, 0]),
+        (Nid::sim(258), vec![0, 0, 0x5e, 0, 2, 1, 0, 0, 0, 0]),
+        (nid("[::1]:7@tcp"), v6(2, &loopback, 7)),
+    ] {
+        assert_eq!((&encode(&nid)[..], decode(&Bytes::from(bytes.clone()))), (&bytes[..], Ok(nid)));
+    }
+    let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
+    let with_port = vec![0, 0, 9, 0, 0, 0, 0, 0, 1, 0];
+    for bad in [v6(2, &mapped, 0), v6(9, &loopback, 0), v6(3, &loopback, 0), with_port] {
+        let refused = decode::<Nid>(&Bytes::from(bad.clone()));
+        assert!(matches!(refused, Err(crate::WireError::BadValue { .. })), "{bad:?}: {refused:?}");
+    }
 }
 
 /// A person gets the beginning of a long reason; a peer that sends a longer one breaks the rules.

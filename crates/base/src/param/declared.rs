@@ -312,7 +312,7 @@ impl std::fmt::Display for Kind {
             Kind::Percent => f.write_str("a number from 0 to 100"),
             Kind::Words(words) => write!(f, "one of {}", words.join(", ")),
             Kind::Squash => f.write_str("UID:GID"),
-            Kind::Nids => f.write_str("NONE or NIDs such as 10.0.0.[1-4]@tcp or *@tcp"),
+            Kind::Nids => f.write_str("NONE or NIDs such as 10.0.0.[1-4]@tcp, 2001:db8::/64@tcp or *@tcp"),
             Kind::Gauge => f.write_str("a number"),
             Kind::Counter => f.write_str("a count"),
             Kind::Text => f.write_str("text"),

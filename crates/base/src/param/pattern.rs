@@ -2,9 +2,9 @@
 //! patterns, as in Lustre's `lctl`.
 
 /// True if `name` matches. Parts are separated by dots, or in the pattern also by slashes; a NID is one part, although it has
-/// dots. `**` alone matches every name.
+/// dots. `**` alone matches every name, and a name matches itself, even with the brackets of an IPv6 address in it.
 pub fn matches(pattern: &str, name: &str) -> bool {
-    if pattern == "**" {
+    if pattern == "**" || pattern == name {
         return true;
     }
     let pattern = pattern.replace('/', ".");
@@ -15,7 +15,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
 
 /// True if a name that begins with `prefix`, which ends with a dot, may match.
 pub(super) fn may_be_below(pattern: &str, prefix: &str) -> bool {
-    if pattern == "**" {
+    if pattern == "**" || pattern.starts_with(prefix) {
         return true;
     }
     let pattern = pattern.replace('/', ".");
@@ -162,6 +162,8 @@ mod tests {
             ("mgc.MGC10.*.*.*@tcp.imp*", "mgc.MGC10.0.0.1@tcp.import"),
             ("mdt.*.exports.*.uuid", "mdt.n-MDT0000.exports.10.0.0.1:7001@tcp1.uuid"),
             ("mdt.*.exports.*.uuid", "mdt.n-MDT0000.exports.0@lo.uuid"),
+            ("mdt.*.exports.*.uuid", "mdt.n-MDT0000.exports.2001:db8::1@tcp.uuid"),
+            ("mgc.MGC[2001:db8::1]:7001@tcp.import", "mgc.MGC[2001:db8::1]:7001@tcp.import"),
             ("osc.n-OST000[0-3]*.active", "osc.n-OST0002-osc.active"),
             ("osc.n-OST000[!2]*.active", "osc.n-OST0001-osc.active"),
         ] {
@@ -182,6 +184,7 @@ mod tests {
         assert_eq!(parts("mgc.MGC10.0.0.1@tcp.import"), ["mgc", "MGC10.0.0.1@tcp", "import"]);
         assert_eq!(parts("mdt.a.exports.0@lo.uuid"), ["mdt", "a", "exports", "0@lo", "uuid"]);
         assert_eq!(parts("a.b.10.0.0.1:99@tcp2"), ["a", "b", "10.0.0.1:99@tcp2"]);
+        assert_eq!(parts("mgc.MGC[2001:db8::1]:99@tcp.import"), ["mgc", "MGC[2001:db8::1]:99@tcp", "import"]);
         assert_eq!(parts("health_check"), ["health_check"]);
         assert_eq!(parts("a.b.c.4@tcp"), ["a", "b", "c", "4@tcp"], "these are no numbers");
         assert_eq!(parts(""), [""]);

@@ -27,7 +27,7 @@ pub(crate) struct Up {
     /// Name of a new file system: 1 to 8 letters, digits, - or _
     #[arg(long, default_value = "nacre")]
     fsname: String,
-    /// Address for other nodes to join by; port 0 takes any free one. Without it only this host can join
+    /// Address for other nodes to join by, such as 10.0.0.1 or [2001:db8::1]:988; port 0 takes any free one. Without it only this host can join
     #[arg(long, value_name = "IP[:PORT]")]
     listen: Option<Listen>,
     /// Address to serve metrics on (HTTP, /metrics); port 0 takes any free one. Everybody who can connect may read them

@@ -12,6 +12,7 @@ use nacre_rt::{Rt, Task};
 use nacre_tgt::Target;
 use nacre_wire::attr::{Credentials, SetAttr};
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,13 +101,14 @@ async fn start_node(args: &Up, last: &Running) -> Result<NodeProcess, String> {
         let advice = "name another port with --listen ADDRESS:PORT, or end the program that has it (ss -ltnp shows it)";
         return NodeProcess::start("up", listen, args.metrics).await.map_err(|e| format!("{e}: {advice}"));
     }
-    let before = last.nid.parse::<Nid>().ok().map(|nid| (nid.ip(), nid.tcp_port()));
-    if let Some((ip, _)) = before.filter(|(ip, _)| !ip.is_loopback()) {
+    let before = last.nid.parse::<Nid>().ok().filter(|nid| nid.network.has_ip());
+    let before = before.map(|nid| SocketAddr::new(nid.ip(), nid.tcp_port()));
+    if let Some(ip) = before.map(|before| before.ip()).filter(|ip| !ip.is_loopback()) {
         daemon::say(&format!("it listened on {ip} before: only --listen {ip} lets other nodes back in"));
     }
-    let port = before.filter(|(ip, _)| ip.is_loopback()).map(|(_, port)| port);
-    for port in port.into_iter().chain([Nid::TCP_PORT]) {
-        if let Ok(node) = NodeProcess::start("up", Listen::loopback(port), args.metrics).await {
+    let before = before.filter(|before| before.ip().is_loopback()).map(Listen);
+    for listen in before.into_iter().chain([Listen::loopback(Nid::TCP_PORT)]) {
+        if let Ok(node) = NodeProcess::start("up", listen, args.metrics).await {
             return Ok(node);
         }
     }

@@ -40,7 +40,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -53,7 +53,7 @@ use tokio::sync::Semaphore;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpListen {
     /// An address of this host. It becomes the NID's, so it must be one that peers can reach.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// The port; 0 takes any free one. The NID carries it unless it is 988.
     pub port: u16,
     /// The network.
@@ -144,7 +144,7 @@ impl Tcp {
     pub(crate) async fn start(node: &Arc<LnetNode>, listen: TcpListen) -> Result<(Nid, Arc<Tcp>), LnetError> {
         let (listener, port) = bind(listen).map_err(|e| LnetError::Listen(Errno::from_io(&e)))?;
         let port = if port == Nid::TCP_PORT { 0 } else { port };
-        let nid = Nid { network: listen.network, address: listen.address.into(), port };
+        let nid = Nid::on_ip(listen.network, listen.address, port);
         let options = node.options.tcp.clone();
         let shared = Arc::new(Shared {
             rt: node.rt.child(format!("lnet {nid}")),
@@ -166,12 +166,14 @@ impl Tcp {
 }
 
 fn bind(listen: TcpListen) -> io::Result<(TcpListener, u16)> {
-    if listen.address.is_unspecified() {
+    if listen.address.is_unspecified() || !listen.network.has_ip() {
         return Err(io::Error::from_raw_os_error(Errno::EINVAL.0));
     }
-    let socket = TcpSocket::new_v4()?;
+    // An IPv4-mapped address is the IPv4 address, as in the NID.
+    let address = listen.address.to_canonical();
+    let socket = socket_for(address)?;
     socket.set_reuseaddr(true)?;
-    socket.bind(SocketAddr::V4(SocketAddrV4::new(listen.address, listen.port)))?;
+    socket.bind(SocketAddr::new(address, listen.port))?;
     let listener = socket.listen(LISTEN_BACKLOG)?;
     let port = listener.local_addr()?.port();
     Ok((listener, port))
@@ -360,7 +362,7 @@ async fn accept_loop(shared: Arc<Shared>, listener: TcpListener) {
 impl Shared {
     /// Opens one connection of the given type.
     async fn dial(self: &Arc<Self>, to: Nid, connection_type: ConnectionType) -> Result<(), HelloError> {
-        let address = SocketAddr::V4(SocketAddrV4::new(to.ip(), to.tcp_port()));
+        let address = SocketAddr::new(to.ip(), to.tcp_port());
         let introduction = async {
             let mut stream = connect_from(self.nid.ip(), address).await?;
             set_options(&stream, self.options.timeout)?;
@@ -388,7 +390,7 @@ impl Shared {
         if from.network != self.nid.network || from == self.nid {
             return Err(HelloError::SomebodyElse(from));
         }
-        if IpAddr::V4(from.ip()) != address {
+        if from.ip() != address.to_canonical() {
             return Err(HelloError::ForeignAddress(from));
         }
         let claim = self.settle_claim(from, hello.incarnation).await?;
@@ -532,15 +534,21 @@ impl Shared {
 }
 
 /// Dials `to` from the address `own`, which the peer holds against the NID that this node says it has.
-async fn connect_from(own: Ipv4Addr, to: SocketAddr) -> io::Result<TcpStream> {
-    let socket = TcpSocket::new_v4()?;
+async fn connect_from(own: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = socket_for(own)?;
     choose_port_late(&socket)?;
-    socket.bind(SocketAddr::V4(SocketAddrV4::new(own, 0)))?;
+    socket.bind(SocketAddr::new(own, 0))?;
     socket.connect(to).await
 }
 
+/// A socket that can be bound to `address`.
+fn socket_for(address: IpAddr) -> io::Result<TcpSocket> {
+    if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }
+}
+
 /// Has the kernel choose the port when the socket is connected, not when it is bound: then each port serves as many
-/// connections as there are peers, and a server can dial more of them than there are ports.
+/// connections as there are peers, and a server can dial more of them than there are ports. The option is one of IPv4, and
+/// Linux heeds it for sockets of both kinds.
 fn choose_port_late(socket: &TcpSocket) -> io::Result<()> {
     let on: libc::c_int = 1;
     let len = size_of_val(&on) as libc::socklen_t;

@@ -37,8 +37,8 @@ fn two<F: Future<Output = ()> + Send + 'static>(
     sim.stats()
 }
 
-const A: Nid = Nid { network: nacre_base::Network::SIM, address: 1, port: 0 };
-const B: Nid = Nid { network: nacre_base::Network::SIM, address: 2, port: 0 };
+const A: Nid = Nid::sim(1);
+const B: Nid = Nid::sim(2);
 
 #[test]
 fn latency_is_exact() {

@@ -8,7 +8,7 @@ use crate::{LnetError, LnetOptions, TcpListen};
 use nacre_base::fault::{Fault, FaultAction};
 use nacre_base::{Faults, Network};
 use nacre_rt::Rt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn listen(port: u16) -> TcpListen {
-    TcpListen { address: Ipv4Addr::LOCALHOST, port, network: Network::TCP }
+    TcpListen { address: Ipv4Addr::LOCALHOST.into(), port, network: Network::TCP }
 }
 
 async fn start(options: LnetOptions, port: u16) -> (Lnet, Nid) {
@@ -257,7 +257,7 @@ async fn read_frame(s: &mut TcpStream) -> (FrameHeader, Vec<u8>) {
 }
 
 /// A NID of this host's that nobody listens at.
-const UNREACHABLE: Nid = Nid { network: Network::TCP, address: 0x7f00_0001, port: 1 };
+const UNREACHABLE: Nid = Nid::on_ip(Network::TCP, IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
 #[tokio::test]
 async fn a_server_speaks_to_a_client_that_cannot_be_dialed() {
@@ -315,10 +315,44 @@ async fn a_nid_of_another_address_is_refused() {
 async fn a_node_dials_from_the_address_of_its_nid() {
     let (server, server_nid) = start(quick(), 0).await;
     let client = Lnet::new(Rt::production(), quick(), Faults::new());
-    let address = Ipv4Addr::new(127, 0, 0, 2); // The kernel alone would choose 127.0.0.1 to reach the server.
+    let address = Ipv4Addr::new(127, 0, 0, 2).into(); // The kernel alone would choose 127.0.0.1 to reach the server.
     let nid = client.add_tcp(TcpListen { address, port: 0, network: Network::TCP }).await.unwrap();
     assert_eq!(client.ping(server_nid, SECOND).await, Ok(vec![Nid::LO, server_nid]));
     assert_eq!(server.peers()[0].primary_nid, nid);
+}
+
+#[tokio::test]
+async fn nodes_speak_over_ipv6() {
+    let start_at = async |address: IpAddr| {
+        let lnet = Lnet::new(Rt::production(), quick(), Faults::new());
+        let nid = lnet.add_tcp(TcpListen { address, port: 0, network: Network::TCP }).await.unwrap();
+        (lnet, nid)
+    };
+    let (client, client_nid) = start_at(Ipv6Addr::LOCALHOST.into()).await;
+    let (server, server_nid) = start_at(Ipv6Addr::LOCALHOST.into()).await;
+    assert_eq!(server_nid.to_string(), format!("[::1]:{}@tcp", server_nid.port));
+    echo(&server);
+    let mut answers = inbox(&client, ANSWER);
+    client.put(server_nid, REQUEST, 7, pattern(100_000)).await.unwrap();
+    let answer = answers.recv().await.unwrap();
+    assert!((answer.from, answer.match_bits) == (server_nid, 7) && answer.payload == pattern(100_000));
+    let data = pattern(3 << 20);
+    let _source = client.expose_source(&[server_nid], 1, data.clone());
+    assert!(server.get_bulk(client_nid, 1, data.len()).await.unwrap() == data);
+    assert_eq!(client.ping(server_nid, SECOND).await, Ok(vec![Nid::LO, server_nid]));
+    // A NID must have its connection's address, also if one of them is IPv4.
+    for stranger in [Nid::tcp(Ipv6Addr::from_bits(2), client_nid.port), UNREACHABLE] {
+        let (_, answer) = knock(server_nid, stranger, 1).await;
+        assert!(answer.is_empty(), "whoever comes from ::1 is not {stranger}");
+    }
+    // IPv4 is another way, on which this node has no interface until it gets one.
+    let (v4, v4_nid) = start_at(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into()).await;
+    assert_eq!(v4_nid.ip(), Ipv4Addr::LOCALHOST, "an address has one form");
+    assert_eq!(client.ping(v4_nid, SECOND).await, Err(LnetError::NoRoute(Network::TCP)));
+    let second = client.add_tcp(listen(0)).await.unwrap();
+    assert_eq!(client.ping(v4_nid, SECOND).await, Ok(vec![Nid::LO, v4_nid]));
+    assert_eq!(client.ping(server_nid, SECOND).await, Ok(vec![Nid::LO, server_nid]));
+    assert_eq!(v4.ping(second, SECOND).await, Ok(vec![Nid::LO, client_nid, second]));
 }
 
 #[tokio::test]
@@ -339,7 +373,7 @@ async fn nobody_learns_what_incarnation_another_peer_knows() {
     let (_server, server_nid) = start(quick(), 0).await;
     let (_one, first) = knock(server_nid, UNREACHABLE, 1).await;
     let (_two, same) = knock(server_nid, UNREACHABLE, 1).await;
-    let (_three, other) = knock(server_nid, Nid { port: 2, ..UNREACHABLE }, 1).await;
+    let (_three, other) = knock(server_nid, UNREACHABLE.with_port(2), 1).await;
     let incarnation = |answer: &[u8]| Hello::decode(answer).unwrap().incarnation;
     assert_eq!(incarnation(&first), incarnation(&same));
     assert_ne!(incarnation(&first), incarnation(&other));
