@@ -1,13 +1,14 @@
 //! How messages and HELLOs look on a byte stream. No IO; every byte that comes in is hostile.
 //!
-//! A message is this header of 112 bytes, little endian, and its payload:
+//! A message is this header of 128 bytes, little endian, and its payload:
 //!
 //! | offset | size | field |
 //! |---|---|---|
-//! | 0 | 4 | magic `NLN1` |
+//! | 0 | 4 | magic `NLN2` |
 //! | 4 | 1 | kind: ACK 0, PUT 1, GET 2, REPLY 3 |
 //! | 5 | 1 | flags: 1 payload has a checksum, 2 please open bulk connections |
-//! | 6 | 2 | zero |
+//! | 6 | 1 | purpose: control 0, callbacks 1, requests 2, bulk 3 |
+//! | 7 | 1 | routers passed |
 //! | 8 | 4 | payload length, at most 1 MiB |
 //! | 12 | 4 | CRC32C of the payload, if flagged |
 //! | 16 | 24 | destination NID |
@@ -18,8 +19,9 @@
 //! | 80 | 8 | id |
 //! | 88 | 8 | offset |
 //! | 96 | 8 | length |
-//! | 104 | 4 | zero |
-//! | 108 | 4 | CRC32C of bytes 0 to 107 |
+//! | 104 | 16 | microseconds spent in each router that was passed, 4 each |
+//! | 120 | 4 | zero |
+//! | 124 | 4 | CRC32C of bytes 0 to 123 |
 //!
 //! A NID is its network (4), port (2), zero (2) and address (16, big endian, a shorter one at the end). The highest bit of
 //! the network is set if the address is IPv6. Fields called zero are sent as zero and ignored when read, so that they can
@@ -29,23 +31,26 @@
 //! sees it (1), number of source NIDs (1), incarnation (8), destination NID (24), source NIDs (24 each), CRC32C of
 //! all that (4).
 
-use crate::message::{Header, Kind, MAX_PAYLOAD, Portal};
+use crate::message::{Header, Kind, MAX_PAYLOAD, Portal, Purpose};
+use crate::routes::HOPS_MAX;
 use nacre_base::{Nid, RawNid};
 
 /// Bytes of a message header.
-pub(crate) const HEADER_LEN: usize = 112;
+pub(crate) const HEADER_LEN: usize = 128;
 /// Bytes of a HELLO before its source NIDs.
 pub(crate) const HELLO_PREFIX_LEN: usize = 40;
 /// The version that this code speaks; both sides must agree.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// A node tells of at most this many of its NIDs.
 pub(crate) const HELLO_NIDS_MAX: usize = 16;
 
 const NID_LEN: usize = 24;
-const MAGIC: [u8; 4] = *b"NLN1";
+const MAGIC: [u8; 4] = *b"NLN2";
 const HELLO_MAGIC: [u8; 4] = *b"NLH1";
 const FLAG_PAYLOAD_CHECKSUM: u8 = 1;
 const FLAG_WANT_BULK: u8 = 2;
+/// Where a header's checksum is.
+const CHECKSUM_AT: usize = HEADER_LEN - 4;
 
 /// The header of a message and what its driver adds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,6 +113,10 @@ pub(crate) enum FrameError {
     Length(u32),
     #[error("message kind {0}")]
     Kind(u8),
+    #[error("purpose {0}")]
+    Purpose(u8),
+    #[error("{0} routers passed, of {HOPS_MAX} at most")]
+    Hops(u8),
     #[error("connection type {0}")]
     ConnectionType(u8),
     #[error("no NID")]
@@ -136,6 +145,8 @@ pub(crate) fn encode(f: &FrameHeader) -> [u8; HEADER_LEN] {
     b[0..4].copy_from_slice(&MAGIC);
     b[4] = h.kind as u8;
     b[5] = u8::from(f.payload_checksum.is_some()) * FLAG_PAYLOAD_CHECKSUM + u8::from(f.want_bulk) * FLAG_WANT_BULK;
+    b[6] = h.purpose as u8;
+    b[7] = h.hops;
     b[8..12].copy_from_slice(&(f.payload_len as u32).to_le_bytes());
     b[12..16].copy_from_slice(&f.payload_checksum.unwrap_or(0).to_le_bytes());
     b[16..40].copy_from_slice(&encode_nid(h.destination));
@@ -146,8 +157,11 @@ pub(crate) fn encode(f: &FrameHeader) -> [u8; HEADER_LEN] {
     b[80..88].copy_from_slice(&h.id.to_le_bytes());
     b[88..96].copy_from_slice(&h.offset.to_le_bytes());
     b[96..104].copy_from_slice(&h.length.to_le_bytes());
-    let crc = crc32c(&[&b[..108]]);
-    b[108..].copy_from_slice(&crc.to_le_bytes());
+    for (slot, us) in b[104..120].chunks_exact_mut(4).zip(h.spent_us) {
+        slot.copy_from_slice(&us.to_le_bytes());
+    }
+    let crc = crc32c(&[&b[..CHECKSUM_AT]]);
+    b[CHECKSUM_AT..].copy_from_slice(&crc.to_le_bytes());
     b
 }
 
@@ -156,7 +170,7 @@ pub(crate) fn decode(b: &[u8; HEADER_LEN]) -> Result<FrameHeader, FrameError> {
     if b[0..4] != MAGIC {
         return Err(FrameError::Magic);
     }
-    if u32_at(b, 108) != crc32c(&[&b[..108]]) {
+    if u32_at(b, CHECKSUM_AT) != crc32c(&[&b[..CHECKSUM_AT]]) {
         return Err(FrameError::HeaderChecksum);
     }
     let payload_len = u32_at(b, 8);
@@ -179,6 +193,12 @@ pub(crate) fn decode(b: &[u8; HEADER_LEN]) -> Result<FrameHeader, FrameError> {
         id: u64_at(b, 80),
         offset: u64_at(b, 88),
         length: u64_at(b, 96),
+        purpose: *Purpose::ALL.get(usize::from(b[6])).ok_or(FrameError::Purpose(b[6]))?,
+        hops: match b[7] {
+            hops @ 0..=HOPS_MAX => hops,
+            other => return Err(FrameError::Hops(other)),
+        },
+        spent_us: std::array::from_fn(|i| u32_at(b, 104 + 4 * i)),
     };
     let payload_checksum = (b[5] & FLAG_PAYLOAD_CHECKSUM != 0).then(|| u32_at(b, 12));
     let want_bulk = b[5] & FLAG_WANT_BULK != 0;
@@ -259,9 +279,47 @@ pub(crate) fn fuzz(bytes: &[u8]) {
         let _ = Hello::decode(&hello);
     }
     let _ = decode_nids(bytes);
+    let _ = PingInfo::decode(bytes);
 }
 
-/// NIDs one after the other: what a ping answers.
+/// What a node says of itself when it is pinged: flags (4; 1 it passes messages on), number of NIDs (4), and for each the NID
+/// (24) and 4 bytes of which bit 0 says that its interface works.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PingInfo {
+    /// Whether it is a router.
+    pub(crate) routing: bool,
+    /// Its NIDs, and whether the interface of each works.
+    pub(crate) nids: Vec<(Nid, bool)>,
+}
+
+/// A node has at most so many NIDs.
+const PING_NIDS_MAX: usize = 4096;
+
+impl PingInfo {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut b = u32::from(self.routing).to_le_bytes().to_vec();
+        b.extend_from_slice(&(self.nids.len() as u32).to_le_bytes());
+        for (nid, up) in &self.nids {
+            b.extend_from_slice(&encode_nid(*nid));
+            b.extend_from_slice(&u32::from(*up).to_le_bytes());
+        }
+        b
+    }
+
+    /// Bytes after what this version knows are left alone, so that more can be said.
+    pub(crate) fn decode(b: &[u8]) -> Result<PingInfo, FrameError> {
+        let (head, rest) = b.split_first_chunk::<8>().ok_or(FrameError::Nid)?;
+        let count = u32_at(head, 4) as usize;
+        if count > PING_NIDS_MAX || rest.len() < count * (NID_LEN + 4) {
+            return Err(FrameError::Nid);
+        }
+        let entry = |e: &[u8]| decode_nid(&e[..NID_LEN]).map(|nid| (nid, u32_at(e, NID_LEN) & 1 != 0));
+        let nids = rest.chunks_exact(NID_LEN + 4).take(count).map(entry).collect::<Result<_, _>>()?;
+        Ok(PingInfo { routing: u32_at(head, 0) & 1 != 0, nids })
+    }
+}
+
+/// NIDs one after the other.
 pub(crate) fn encode_nids(nids: &[Nid]) -> Vec<u8> {
     nids.iter().flat_map(|n| encode_nid(*n)).collect()
 }
@@ -317,6 +375,9 @@ mod tests {
                 offset: 0x10_0000,
                 length: 0x30_0000,
                 status: -5,
+                purpose: Purpose::Requests,
+                hops: 2,
+                spent_us: [17, 300, 0, 0],
             },
             payload_len: 200,
             payload_checksum: Some(0xdead_beef),
@@ -335,13 +396,14 @@ mod tests {
     }
 
     const GOLDEN_HEADER: &str = "\
-4e4c4e3101010000c8000000efbeadde\n\
+4e4c4e3201010202c8000000efbeadde\n\
 00000200000000000000000000000000\n\
 000000000a00000201000200591b0000\n\
 0000000000000000000000000a000001\n\
 0c000000fbffffff0807060504030201\n\
 09000000000000000000100000000000\n\
-00003000000000000000000023ce236c\n\
+0000300000000000110000002c010000\n\
+000000000000000000000000f07005c0\n\
 ";
 
     fn hello() -> Hello {
@@ -362,12 +424,12 @@ mod tests {
     }
 
     const GOLDEN_HELLO: &str = "\
-4e4c4831010003028877665544332211\n\
+4e4c4831020003028877665544332211\n\
 00000200000000000000000000000000\n\
 000000000a00000200000200591b0000\n\
 0000000000000000000000000a000001\n\
 01000200000000000000000000000000\n\
-000000000a010001568319ac\n\
+000000000a01000193edde88\n\
 ";
 
     #[test]
@@ -388,6 +450,18 @@ mod tests {
 00005e00000000000000000000000000\n\
 0000000000000007\n\
 ";
+
+    #[test]
+    fn what_a_ping_answers_round_trips_and_is_checked() {
+        let nids = vec![(Nid::LO, true), (hello().destination, false)];
+        let info = PingInfo { routing: true, nids };
+        let bytes = info.encode();
+        assert_eq!(PingInfo::decode(&bytes), Ok(info));
+        assert!((0..bytes.len()).all(|len| PingInfo::decode(&bytes[..len]).is_err()));
+        let mut many = bytes;
+        many[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(PingInfo::decode(&many), Err(FrameError::Nid));
+    }
 
     #[test]
     fn crc32c_is_the_standard_one() {
@@ -415,12 +489,14 @@ mod tests {
         let damaged = |at: usize, byte: u8| {
             let mut b = encode(&header());
             b[at] = byte;
-            let crc = crc32c(&[&b[..108]]);
-            b[108..].copy_from_slice(&crc.to_le_bytes());
+            let crc = crc32c(&[&b[..CHECKSUM_AT]]);
+            b[CHECKSUM_AT..].copy_from_slice(&crc.to_le_bytes());
             decode(&b)
         };
         assert_eq!(damaged(0, 0), Err(FrameError::Magic));
         assert_eq!(damaged(4, 7), Err(FrameError::Kind(7)));
+        assert_eq!(damaged(6, 4), Err(FrameError::Purpose(4)));
+        assert_eq!(damaged(7, 5), Err(FrameError::Hops(5)));
         assert_eq!(damaged(11, 1), Err(FrameError::Length(0x0100_00c8)));
         assert_eq!(damaged(18, 0xff), Err(FrameError::Nid));
         assert_eq!(damaged(50, 1), Err(FrameError::Nid));

@@ -25,6 +25,7 @@ mod bulk;
 mod credits;
 mod error;
 mod frame;
+mod gateways;
 mod lnd;
 mod lo;
 mod message;
@@ -32,6 +33,9 @@ mod node;
 mod options;
 mod params;
 mod places;
+mod router;
+mod routes;
+mod routing;
 mod select;
 mod sim;
 mod status;
@@ -41,19 +45,23 @@ mod tests;
 
 pub use bulk::{MdGuard, SinkGuard};
 pub use error::LnetError;
-pub use message::{MAX_PAYLOAD, Portal};
+pub use message::{MAX_PAYLOAD, Portal, Purpose};
 pub use node::{IncomingPut, PortalHandler};
 pub use options::{LnetOptions, TcpOptions};
 pub use params::{PARAMS, Stats};
 pub use places::{Place, Places};
-pub use sim::{FaultPlan, LinkOptions, SimFault, SimNet, SimNetOptions, SimNetStats};
+pub use router::{Level, PoolKind, RouterOptions};
+pub use routes::{HOPS_MAX, Route, RouteError};
+pub use routing::{RouteStatus, RoutingStatus};
+pub use sim::{CreditsReturn, FaultPlan, LinkOptions, SimFault, SimNet, SimNetOptions, SimNetStats};
 pub use status::{ByKind, Failures, InterfaceStatus, Latency, PeerStatus, Traffic};
 pub use tcp::TcpListen;
 
 use bulk::GetInFlight;
+use frame::PingInfo;
 use lnd::Waiter;
 use message::Message;
-use nacre_base::{Faults, Nid, Payload};
+use nacre_base::{Faults, Network, Nid, Payload};
 use nacre_rt::Rt;
 use node::{LnetNode, PING_MATCH_BITS};
 use std::sync::Arc;
@@ -127,6 +135,13 @@ impl Lnet {
         self.send(Message::put(to, portal, match_bits, payload), Waiter::Nobody)
     }
 
+    /// As [`Lnet::post`], for an answer: it goes back by the gateway that the question came through, while that one lives.
+    pub fn answer(&self, to: Nid, portal: Portal, match_bits: u64, payload: Payload) -> Result<(), LnetError> {
+        let mut message = Message::put(to, portal, match_bits, payload);
+        message.is_answer = true;
+        self.send(message, Waiter::Nobody)
+    }
+
     fn send(&self, message: Message, waiter: Waiter) -> Result<(), LnetError> {
         let len = message.payload.len();
         if len > MAX_PAYLOAD {
@@ -171,6 +186,7 @@ impl Lnet {
             let mut message = Message::put(to, Portal::BULK, match_bits, part);
             message.header.offset = offset;
             message.header.length = payload.len() as u64;
+            message.is_answer = true;
             self.0.submit(message, Waiter::Put(tx));
             sent.push(rx);
         }
@@ -182,14 +198,46 @@ impl Lnet {
 
     /// Asks `to` for its NIDs.
     pub async fn ping(&self, to: Nid, timeout: Duration) -> Result<Vec<Nid>, LnetError> {
+        Ok(self.ping_info(to, timeout).await?.nids.into_iter().map(|(nid, _)| nid).collect())
+    }
+
+    pub(crate) async fn ping_info(&self, to: Nid, timeout: Duration) -> Result<PingInfo, LnetError> {
         let mut get = self.start_get(to, Portal::RESERVED, PING_MATCH_BITS, (0, MAX_PAYLOAD as u64));
         let answer = self.in_time(timeout, to, get.answer()).await?;
-        frame::decode_nids(&answer.to_bytes()).map_err(|_| LnetError::NoMatch(to, PING_MATCH_BITS))
+        PingInfo::decode(&answer.to_bytes()).map_err(|_| LnetError::NoMatch(to, PING_MATCH_BITS))
+    }
+
+    /// Adds a route to a network that this node is not on.
+    pub fn add_route(&self, route: Route) -> Result<(), RouteError> {
+        self.0.add_route(route)
+    }
+
+    /// Removes a route.
+    pub fn remove_route(&self, network: Network, gateway: Nid) -> Result<(), RouteError> {
+        self.0.remove_route(network, gateway)
+    }
+
+    /// The routes in the order in which they were added.
+    pub fn routes(&self) -> Vec<RouteStatus> {
+        self.0.route_statuses()
+    }
+
+    /// Makes this node a router, with buffers of these sizes, or, with none, ends that: what is in transit still arrives.
+    pub fn set_routing(&self, options: Option<RouterOptions>) {
+        self.0.set_routing(options);
+    }
+
+    /// The buffers of a router; none if this node never was one.
+    pub fn routing(&self) -> Option<RoutingStatus> {
+        self.0.routing_status()
     }
 
     fn start_get(&self, from: Nid, portal: Portal, match_bits: u64, range: (u64, u64)) -> GetInFlight {
         let get = self.0.gets.start(from, match_bits, range.1, self.0.rt.now());
-        self.0.submit(Message::get(from, portal, match_bits, get.id, range), Waiter::Get(get.id));
+        let mut message = Message::get(from, portal, match_bits, get.id, range);
+        // Bulk is pulled by servers, which the client has asked to.
+        message.is_answer = portal == Portal::BULK;
+        self.0.submit(message, Waiter::Get(get.id));
         get
     }
 
@@ -230,7 +278,13 @@ impl Lnet {
 
     /// The peers of all interfaces but `lo`, in the order of their NIDs.
     pub fn peers(&self) -> Vec<PeerStatus> {
-        self.0.interfaces().iter().flat_map(|i| i.peers()).collect()
+        let mut all: Vec<_> = self.0.interfaces().iter().flat_map(|i| i.peers()).collect();
+        for peer in &mut all {
+            if let Some(level) = self.0.router_credits(peer.primary_nid) {
+                (peer.available_rtr_credits, peer.min_rtr_credits) = (level.available, level.low_water);
+            }
+        }
+        all
     }
 
     /// The node's counters.
@@ -242,6 +296,8 @@ impl Lnet {
     /// when this returns.
     pub async fn shutdown(&self) {
         let node = &self.0;
+        node.drain_routing().await;
+        node.stop_watching();
         node.closed.store(true, Ordering::Relaxed);
         let deadline = node.rt.now() + node.options.shutdown_grace;
         while node.counters.msgs_alloc.load(Ordering::Relaxed) > 0 && node.rt.now() < deadline {

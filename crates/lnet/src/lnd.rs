@@ -7,8 +7,9 @@
 use crate::error::LnetError;
 use crate::message::Message;
 use crate::node::{Interface, LnetNode};
+use crate::router::Held;
 use crate::status::bump;
-use nacre_base::{Nid, Time};
+use nacre_base::{Errno, Nid, Time};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,6 +23,11 @@ pub(crate) trait Lnd: Send + Sync {
 
     /// A peer is said to be up: whatever is known of failures to reach it is out of date.
     fn forget_failures(&self, _peer: Nid) {}
+
+    /// Whether a message to the peer would go out without a connection being opened first.
+    fn reaches(&self, _peer: Nid) -> bool {
+        true
+    }
 
     /// Open connections to a peer.
     fn connections(&self, _peer: Nid) -> usize {
@@ -59,7 +65,31 @@ pub(crate) struct Outbound {
     waiter: Waiter,
     /// Set when the credit engine lets it go to the driver.
     pub(crate) holds_credits: bool,
+    /// What it holds of a router that passes it on.
+    pub(crate) held: Option<Held>,
+    /// How often it was given to another gateway because its own was lost.
+    pub(crate) retries: u8,
     completed: bool,
+}
+
+/// What a driver is told when a message that arrived has been taken: when it is with whom it is for or, on a router, when it
+/// has a buffer. Dropping it tells.
+#[derive(Default)]
+pub(crate) struct Receipt(Option<Box<dyn FnOnce() + Send>>);
+
+impl Receipt {
+    /// Calls `told` when the message has been taken.
+    pub(crate) fn new(told: impl FnOnce() + Send + 'static) -> Receipt {
+        Receipt(Some(Box::new(told)))
+    }
+}
+
+impl Drop for Receipt {
+    fn drop(&mut self) {
+        if let Some(told) = self.0.take() {
+            told();
+        }
+    }
 }
 
 /// Who is told of a message's completion.
@@ -85,14 +115,38 @@ impl Outbound {
         let payload_len = message.payload.len();
         let started = node.rt.now();
         let node = node.clone();
-        let (holds_credits, completed) = (false, false);
-        Outbound { node, interface, next_hop, message, started, payload_len, waiter, holds_credits, completed }
+        let (holds_credits, held, retries, completed) = (false, None, 0, false);
+        Outbound {
+            node,
+            interface,
+            next_hop,
+            message,
+            started,
+            payload_len,
+            waiter,
+            holds_credits,
+            held,
+            retries,
+            completed,
+        }
+    }
+
+    /// It is given to the network: from now on something should be heard from where it goes.
+    pub(crate) fn note_sent(&self, via: Nid) {
+        if let Some(routing) = self.node.routing() {
+            routing.handle_sent(via, self.next_hop, self.started);
+        }
+    }
+
+    /// True if it goes to a router first.
+    pub(crate) fn is_by_gateway(&self) -> bool {
+        self.next_hop != self.message.header.destination && self.interface.nid != Nid::LO
     }
 
     /// The message itself, for a driver that passes it on in memory.
     pub(crate) fn take_message(&mut self) -> Message {
-        let Message { header, ref mut payload, damaged } = self.message;
-        Message { header, payload: std::mem::take(payload), damaged }
+        let Message { header, ref mut payload, damaged, is_answer } = self.message;
+        Message { header, payload: std::mem::take(payload), damaged, is_answer }
     }
 
     /// The driver is done with the message, or could not carry it.
@@ -106,9 +160,49 @@ impl Outbound {
         }
         self.node.counters.msgs_alloc.fetch_sub(1, Ordering::Relaxed);
         self.node.count_sent(result, self.payload_len);
-        std::mem::replace(&mut self.waiter, Waiter::Nobody).tell(&self.node, result);
-        // Last, because it may send other messages.
+        let (waiter, held) = (std::mem::replace(&mut self.waiter, Waiter::Nobody), self.held.take());
+        let again = self.try_elsewhere(result);
+        // These may send other messages, so what this one held comes back first.
         self.interface.clone().handle_done(self, result, self.node.rt.now());
+        match again {
+            Some((mut out, interface)) => {
+                (out.waiter, out.held) = (waiter, held);
+                out.admit(&interface);
+            }
+            None => {
+                waiter.tell(&self.node, result);
+                if let Some(held) = held {
+                    self.node.handle_passed_on(held);
+                    if result.is_err() {
+                        self.node.answer_unreachable(&self.message.header, Errno::EHOSTUNREACH);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The message on another way, if its gateway was lost before it took the whole message.
+    fn try_elsewhere(&mut self, result: Result<(), LnetError>) -> Option<(Outbound, Arc<Interface>)> {
+        let (node, destination) = (self.node.clone(), self.message.header.destination);
+        let is_distant = self.is_by_gateway();
+        if is_distant && result.is_ok() && self.retries > 0 {
+            bump(&node.counters.successful_resends);
+        }
+        let is_whole = self.message.payload.len() == self.payload_len;
+        if !is_distant || !is_whole || !matches!(result, Err(LnetError::PeerDown(_))) {
+            return None;
+        }
+        let way = (self.retries < node.options.retry_count)
+            .then(|| node.distant_path(destination, false, Some(self.next_hop)).ok())
+            .flatten();
+        let Some((interface, next_hop)) = way else {
+            bump(&node.counters.failed_resends);
+            return None;
+        };
+        bump(&node.counters.resend_count);
+        let mut out = Outbound::new(&node, interface.clone(), next_hop, self.take_message(), Waiter::Nobody);
+        out.retries = self.retries + 1;
+        Some((out, interface))
     }
 }
 

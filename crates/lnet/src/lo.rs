@@ -7,7 +7,7 @@
 //! which they deepen by two calls at most (GET, then its REPLY).
 
 use crate::LnetError;
-use crate::lnd::{Lnd, Outbound};
+use crate::lnd::{Lnd, Outbound, Receipt};
 use crate::message::{Kind, Message, Portal};
 use crate::node::LnetNode;
 use nacre_base::Nid;
@@ -70,7 +70,7 @@ impl Lnd for Lo {
         if message.header.kind != Kind::Put || message.is_bulk() {
             out.complete(Ok(()));
             if let Some(node) = self.node.upgrade() {
-                node.handle_message(Nid::LO, message);
+                node.handle_message(Nid::LO, Nid::LO, message, Receipt::default());
             }
             return;
         }
@@ -106,7 +106,7 @@ async fn run_lane(rt: Rt, queue: Arc<Queue>, node: Weak<LnetNode>) {
         match message {
             Some(message) => {
                 let Some(node) = node.upgrade() else { return };
-                node.handle_message(Nid::LO, message);
+                node.handle_message(Nid::LO, Nid::LO, message, Receipt::default());
             }
             None => queue.filled.notified().await,
         }

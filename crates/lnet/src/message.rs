@@ -1,5 +1,6 @@
 //! Messages as the drivers carry them. How they look on a socket is in `frame`; what they mean is in `node`.
 
+use crate::routes::HOPS_MAX;
 use bytes::{Bytes, BytesMut};
 use nacre_base::{Nid, Payload};
 use std::fmt;
@@ -34,7 +35,7 @@ impl fmt::Display for Portal {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Reserved: nothing asks for acknowledgements yet.
+    /// A router's answer to a PUT that it could not pass on. Nothing else is acknowledged.
     Ack = 0,
     /// Payload for a portal.
     Put = 1,
@@ -42,6 +43,28 @@ pub(crate) enum Kind {
     Get = 2,
     /// The answer to a GET.
     Reply = 3,
+}
+
+/// What a message is for: at every hop, each purpose has a lane with a reserve of its own, so that none waits behind another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Purpose {
+    /// Connects, pings, leases.
+    Control = 0,
+    /// Calls for locks to be given back, and what gives them back.
+    Callbacks = 1,
+    /// Requests and their replies.
+    #[default]
+    Requests = 2,
+    /// Bulk data, and the GETs that pull it.
+    Bulk = 3,
+}
+
+impl Purpose {
+    /// Number of purposes.
+    pub const COUNT: usize = 4;
+    /// All purposes, the most urgent first.
+    pub const ALL: [Purpose; Purpose::COUNT] = [Purpose::Control, Purpose::Callbacks, Purpose::Requests, Purpose::Bulk];
 }
 
 /// Everything about a message but its payload.
@@ -58,8 +81,13 @@ pub(crate) struct Header {
     pub(crate) offset: u64,
     /// In a GET the bytes wanted; in a bulk PUT the bytes of the whole transfer, of which this message is a part.
     pub(crate) length: u64,
-    /// In a REPLY: 0, or a negated errno.
+    /// In a REPLY or ACK: 0, or a negated errno.
     pub(crate) status: i32,
+    pub(crate) purpose: Purpose,
+    /// Number of routers that the message has passed.
+    pub(crate) hops: u8,
+    /// Time that the message spent in each of them, in microseconds.
+    pub(crate) spent_us: [u32; HOPS_MAX as usize],
 }
 
 /// A message in memory.
@@ -69,6 +97,8 @@ pub(crate) struct Message {
     pub(crate) payload: Payload,
     /// A fault point asked that one bit be damaged on the way.
     pub(crate) damaged: bool,
+    /// Answers a message of the destination's, so that it takes the way back. Not on the wire.
+    pub(crate) is_answer: bool,
 }
 
 impl Message {
@@ -77,8 +107,27 @@ impl Message {
         let length = payload.len() as u64;
         let kind = Kind::Put;
         let source = Nid::LO; // The sending interface puts its own NID here.
-        let header = Header { kind, destination, source, portal, match_bits, id: 0, offset: 0, length, status: 0 };
-        Message { header, payload, damaged: false }
+        let purpose = match portal {
+            Portal::RESERVED => Purpose::Control,
+            Portal::BULK => Purpose::Bulk,
+            _ => Purpose::Requests,
+        };
+        let (hops, spent_us) = Default::default();
+        let header = Header {
+            kind,
+            destination,
+            source,
+            portal,
+            match_bits,
+            id: 0,
+            offset: 0,
+            length,
+            status: 0,
+            purpose,
+            hops,
+            spent_us,
+        };
+        Message { header, payload, damaged: false, is_answer: false }
     }
 
     /// A GET for `length` bytes at `offset`.
@@ -97,6 +146,8 @@ impl Message {
         m.header.id = to.id;
         m.header.offset = to.offset;
         m.header.status = status;
+        m.header.purpose = to.purpose;
+        m.is_answer = true;
         m
     }
 

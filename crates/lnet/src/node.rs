@@ -4,12 +4,13 @@
 use crate::bulk::{Exposed, PendingGets};
 use crate::credits::{Admission, Credits};
 use crate::error::LnetError;
-use crate::frame::encode_nids;
-use crate::lnd::{Lnd, Outbound, Waiter};
+use crate::lnd::{Lnd, Outbound, Receipt, Waiter};
 use crate::lo::Lo;
 use crate::message::{Header, Kind, MAX_PAYLOAD, Message, Portal, flip_bit};
 use crate::options::LnetOptions;
 use crate::params::Counters;
+use crate::routes::GatewayState;
+use crate::routing::Routing;
 use crate::select::{self, Candidate};
 use crate::status::{Failures, InterfaceStatus, Latency, PeerStatus, Traffic, bump};
 use nacre_base::fault::FaultAction;
@@ -17,11 +18,13 @@ use nacre_base::{Errno, Faults, FxHashMap, Nid, Payload, Time};
 use nacre_rt::Rt;
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The match bits that a ping GETs from the reserved portal, as Lustre's.
 pub(crate) const PING_MATCH_BITS: u64 = 1 << 63;
+/// The match bits under which a node says what a ping would tell, unasked.
+pub(crate) const PUSH_MATCH_BITS: u64 = PING_MATCH_BITS | 1;
 
 /// Called when a peer was lost.
 pub(crate) type PeerDownHook = Arc<dyn Fn(Nid) + Send + Sync>;
@@ -65,6 +68,8 @@ pub(crate) struct LnetNode {
     pub(crate) gets: Arc<PendingGets>,
     pub(crate) peer_down_hooks: RwLock<Vec<PeerDownHook>>,
     pub(crate) counters: Counters,
+    /// Of a node with routes, or a router.
+    pub(crate) routing: OnceLock<Box<Routing>>,
     /// Set by shutdown: nothing is sent any more.
     pub(crate) closed: AtomicBool,
 }
@@ -82,6 +87,8 @@ struct InterfaceState {
     traffic: Traffic,
     failures: Failures,
     peers: FxHashMap<Nid, Peer>,
+    /// Payload bytes given to the driver, or waiting, for each gateway.
+    gateway_bytes: FxHashMap<Nid, u64>,
     /// Messages that got their credits from completions and were not yet given to the driver.
     ready: VecDeque<Outbound>,
     /// Somebody is giving `ready` to the driver. A driver may complete a message within `send`, and if every
@@ -126,6 +133,7 @@ impl LnetNode {
                 exposed: Arc::default(),
                 peer_down_hooks: RwLock::default(),
                 counters: Counters::default(),
+                routing: OnceLock::new(),
                 closed: AtomicBool::new(false),
             }
         })
@@ -186,7 +194,7 @@ impl LnetNode {
         if self.closed.load(Ordering::Relaxed) {
             return waiter.tell(self, Err(LnetError::Shutdown));
         }
-        match self.path(message.header.destination) {
+        match self.path(message.header.destination, message.is_answer) {
             Ok((interface, next_hop)) => {
                 // A message to this node itself comes from the NID it was sent to, so that answers take the same way.
                 let local = interface.nid == Nid::LO;
@@ -201,7 +209,7 @@ impl LnetNode {
     }
 
     /// Where a message to `to` leaves, and to whom it goes first.
-    fn path(&self, to: Nid) -> Result<(Arc<Interface>, Nid), LnetError> {
+    fn path(&self, to: Nid, is_answer: bool) -> Result<(Arc<Interface>, Nid), LnetError> {
         if to == Nid::LO {
             return Ok((self.lo.clone(), to));
         }
@@ -214,12 +222,23 @@ impl LnetNode {
         {
             return Ok((only.clone(), to));
         }
-        let path = select::choose(interfaces.iter().map(|i| i.candidate()), to)?;
-        Ok((interfaces[path.interface].clone(), path.next_hop))
+        match select::choose(interfaces.iter().map(|i| i.candidate()), to) {
+            Some(interface) => Ok((interfaces[interface].clone(), to)),
+            None => {
+                drop(interfaces);
+                self.distant_path(to, is_answer, None)
+            }
+        }
     }
 
-    /// A driver received a message on the interface `via`.
-    pub(crate) fn handle_message(self: &Arc<Self>, via: Nid, mut message: Message) {
+    /// The interface by which a node is reached directly; of several the best.
+    pub(crate) fn interface_to(&self, to: Nid) -> Option<Arc<Interface>> {
+        let interfaces = self.interfaces.read();
+        select::choose(interfaces.iter().map(|i| i.candidate()), to).map(|i| interfaces[i].clone())
+    }
+
+    /// A driver received a message from `peer` on the interface `via`.
+    pub(crate) fn handle_message(self: &Arc<Self>, via: Nid, peer: Nid, mut message: Message, receipt: Receipt) {
         match self.faults.check("lnet.receive") {
             None => {}
             Some(FaultAction::Drop | FaultAction::Fail(_)) => return,
@@ -227,7 +246,7 @@ impl LnetNode {
                 let node = self.clone();
                 let later = async move {
                     node.rt.sleep(d).await;
-                    node.deliver(via, message);
+                    node.deliver(via, peer, message, receipt);
                 };
                 drop(self.rt.spawn(later));
                 return;
@@ -235,28 +254,42 @@ impl LnetNode {
             Some(FaultAction::Corrupt) => message.payload = flip_bit(&message.payload),
             Some(FaultAction::Crash) => return self.rt.crash(),
         }
-        self.deliver(via, message);
+        self.deliver(via, peer, message, receipt);
     }
 
-    fn deliver(self: &Arc<Self>, via: Nid, message: Message) {
-        let Message { header, payload, .. } = message;
-        let len = payload.len() as u64;
+    fn deliver(self: &Arc<Self>, via: Nid, peer: Nid, message: Message, receipt: Receipt) {
+        let header = message.header;
+        let len = message.payload.len() as u64;
         let Some(interface) = self.interface(via) else { return };
         bump(&self.counters.recv_count);
         self.counters.recv_length.fetch_add(len, Ordering::Relaxed);
-        interface.handle_received(header.source, header.kind);
-        // Only routers pass on what is not for them, and there are none yet.
-        let taken = self.is_local(header.destination)
-            && match header.kind {
-                Kind::Ack => false,
-                Kind::Put => self.handle_put(&header, payload),
-                Kind::Get => self.handle_get(&header),
-                Kind::Reply => self.handle_reply(&interface, &header, payload),
-            };
+        interface.handle_received(peer, header.kind);
+        self.handle_heard(via, peer);
+        if via != Nid::LO && header.source != peer {
+            if !self.may_bring(via, peer, header.source) {
+                bump(&self.counters.errors);
+                tracing::debug!("{}: {peer} says that it brings a message from {}", self.rt.name(), header.source);
+                return;
+            }
+            self.handle_came_through(header.source, peer);
+        }
+        if !self.is_local(header.destination) {
+            return self.forward(peer, message, receipt);
+        }
+        let payload = message.payload;
+        let taken = match header.kind {
+            Kind::Ack => self.handle_unreachable(peer, &header, &payload),
+            Kind::Put if (header.portal, header.match_bits) == (Portal::RESERVED, PUSH_MATCH_BITS) => {
+                header.source == peer && self.handle_pushed(peer, &payload)
+            }
+            Kind::Put => self.handle_put(&header, payload),
+            Kind::Get => self.handle_get(&header),
+            Kind::Reply => self.handle_reply(&interface, &header, payload),
+        };
         if !taken {
             bump(&self.counters.drop_count);
             self.counters.drop_length.fetch_add(len, Ordering::Relaxed);
-            interface.handle_dropped(header.source, header.kind);
+            interface.handle_dropped(peer, header.kind);
             tracing::debug!("{}: dropped {:?} from {}: it is for nobody", self.rt.name(), header.kind, header.source);
         }
     }
@@ -287,9 +320,7 @@ impl LnetNode {
     }
 
     fn ping_answer(&self) -> Payload {
-        let mut nids = vec![Nid::LO];
-        nids.extend(self.nids());
-        encode_nids(&nids).into()
+        self.ping_info().encode().into()
     }
 
     fn handle_reply(&self, interface: &Interface, header: &Header, payload: Payload) -> bool {
@@ -310,8 +341,13 @@ impl LnetNode {
         if self.is_local(peer) { u64::MAX } else { MAX_PAYLOAD as u64 }
     }
 
-    /// A driver lost its connections to a peer.
-    pub(crate) fn handle_peer_down(&self, peer: Nid) {
+    /// A driver lost its connections to a peer, or a router cannot reach a distant one.
+    pub(crate) fn handle_peer_down(self: &Arc<Self>, peer: Nid) {
+        self.handle_gateway_lost(peer);
+        self.tell_peer_down(peer);
+    }
+
+    pub(crate) fn tell_peer_down(&self, peer: Nid) {
         self.gets.fail_all(|from| from == peer, LnetError::PeerDown);
         let hooks = self.peer_down_hooks.read().clone();
         hooks.iter().for_each(|hook| hook(peer));
@@ -333,9 +369,16 @@ impl LnetNode {
 
 impl Outbound {
     /// Asks for credits; goes to the driver, waits, or is refused.
-    fn admit(self, interface: &Interface) {
+    pub(crate) fn admit(self, interface: &Interface) {
         let (peer, bytes) = (self.next_hop, self.payload_len);
-        let admission = interface.state.lock().credits.handle_send(peer, bytes, self);
+        self.note_sent(interface.nid);
+        let admission = {
+            let mut s = interface.state.lock();
+            if self.is_by_gateway() {
+                *s.gateway_bytes.entry(peer).or_default() += bytes as u64;
+            }
+            s.credits.handle_send(peer, bytes, self)
+        };
         match admission {
             Admission::Go(mut out) => {
                 out.holds_credits = true;
@@ -349,8 +392,8 @@ impl Outbound {
 
 impl Interface {
     fn new(nid: Nid, lnd: Arc<dyn Lnd>, credits: Credits<Outbound>, peers_max: usize) -> Interface {
-        let (traffic, failures, peers) = Default::default();
-        let state = InterfaceState { credits, traffic, failures, peers, ready: VecDeque::new(), pumping: false };
+        let (traffic, failures, peers, gateway_bytes, ready) = Default::default();
+        let state = InterfaceState { credits, traffic, failures, peers, gateway_bytes, ready, pumping: false };
         Interface { nid, lnd, state: Mutex::new(state), peers_max }
     }
 
@@ -360,10 +403,36 @@ impl Interface {
         Candidate { nid: self.nid, health: HEALTH_MAX, available_credits, sequence: s.traffic.sent.total() }
     }
 
+    /// What the choice of a gateway needs to know of one on this interface.
+    pub(crate) fn gateway_state(&self, gateway: Nid) -> GatewayState {
+        let s = self.state.lock();
+        let peer = s.peers.get(&gateway);
+        GatewayState {
+            health: HEALTH_MAX - peer.map_or(0, |p| p.sickness),
+            queued_bytes: s.gateway_bytes.get(&gateway).copied().unwrap_or(0),
+            available_credits: s.credits.peer(gateway).available,
+            sequence: peer.map_or(0, |p| p.traffic.sent.total()),
+        }
+    }
+
+    /// Known peers to which a message would go out at once.
+    pub(crate) fn reached_peers(&self) -> Vec<Nid> {
+        let known: Vec<Nid> = self.state.lock().peers.keys().copied().collect();
+        known.into_iter().filter(|peer| self.lnd.reaches(*peer)).collect()
+    }
+
     /// A message is done: its credits go to those that wait.
     pub(crate) fn handle_done(&self, done: &Outbound, result: Result<(), LnetError>, now: Time) {
         let mut s = self.state.lock();
         s.count_done(done, result, now, self.peers_max);
+        if done.is_by_gateway()
+            && let Some(bytes) = s.gateway_bytes.get_mut(&done.next_hop)
+        {
+            *bytes -= done.payload_len as u64;
+            if *bytes == 0 {
+                s.gateway_bytes.remove(&done.next_hop);
+            }
+        }
         if done.holds_credits {
             let released = s.credits.handle_done(done.next_hop);
             s.ready.extend(released.into_iter().flatten());

@@ -26,6 +26,12 @@ pub struct LnetOptions {
     pub transaction_timeout: Duration,
     /// Seconds shown by `lnetctl`; peers are not probed.
     pub peer_timeout: Duration,
+    /// Interval of pings of a gateway that is not in use. One in use that falls silent is found in two seconds.
+    pub alive_router_check_interval: Duration,
+    /// Whether a message that comes by a gateway is dropped if this node has no route back by it.
+    pub drop_asym_route: bool,
+    /// How often a message whose gateway died is given to another one.
+    pub retry_count: u8,
     /// How long to shut down waits for messages in hand.
     pub shutdown_grace: Duration,
     /// Settings of the TCP driver.
@@ -64,6 +70,9 @@ impl Default for LnetOptions {
             bulk_checksums: false,
             transaction_timeout: Duration::from_secs(50),
             peer_timeout: Duration::from_secs(180),
+            alive_router_check_interval: Duration::from_secs(60),
+            drop_asym_route: false,
+            retry_count: 2,
             shutdown_grace: Duration::from_secs(1),
             tcp: TcpOptions::default(),
         }

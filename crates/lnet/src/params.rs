@@ -43,7 +43,7 @@ stats! {
     rst_alloc: Gauge, "", "gets", "GETs whose REPLY is awaited.";
     errors: Counter, "", "errors", "Messages refused as malformed or meaningless.";
     send_count: Counter, "", "messages_sent", "Messages that were sent.";
-    resend_count: Counter, "", "messages_resent", "Messages sent again on another path: 0, because upper layers resend.";
+    resend_count: Counter, "", "messages_resent", "Messages given to another gateway because theirs was lost.";
     response_timeout_count: Counter, "", "response_timeouts", "GETs whose REPLY did not come in time.";
     local_interrupt_count: Counter, "", "local_interrupts", "Sends cut off by this node.";
     local_dropped_count: Counter, "", "local_drops", "Sends dropped by this node: its queue was full, or a fault point.";
@@ -55,13 +55,14 @@ stats! {
     remote_error_count: Counter, "", "remote_errors", "GETs that the peer refused.";
     remote_timeout_count: Counter, "", "remote_timeouts", "Peers that did not answer in time.";
     network_timeout_count: Counter, "", "network_timeouts", "Connections that timed out.";
-    failed_resends: Counter, "", "failed_resends", "Resends that failed: 0, because upper layers resend.";
-    successful_resends: Counter, "", "successful_resends", "Resends that succeeded: 0, because upper layers resend.";
+    failed_resends: Counter, "", "failed_resends", "Messages that found no other gateway, or lost that one, too.";
+    successful_resends: Counter, "", "successful_resends", "Messages that another gateway took.";
     recv_count: Counter, "", "messages_received", "Messages that were received.";
-    route_count: Counter, "", "messages_routed", "Messages forwarded: 0 until there are routes.";
+    route_count: Counter, "", "messages_routed", "Messages of others that were passed on.";
     drop_count: Counter, "", "messages_dropped", "Messages received that were for nobody.";
     send_length: Counter, "bytes", "sent", "Payload bytes sent.";
     recv_length: Counter, "bytes", "received", "Payload bytes received.";
-    route_length: Counter, "bytes", "routed", "Payload bytes forwarded: 0 until there are routes.";
+    route_length: Counter, "bytes", "routed", "Payload bytes of others that were passed on.";
     drop_length: Counter, "bytes", "dropped", "Payload bytes of messages that were for nobody.";
+    asymmetric_count: Counter, "", "asymmetric_routes", "Messages that came by a gateway by which there is no route back.";
 }

@@ -3,19 +3,20 @@
 //! one where bandwidth is limited.
 //!
 //! Unlike TCP it breaks no connection when it loses a message: upper layers resend, as they must over real networks
-//! when a connection breaks. What it does not model: routers, and congestion inside the fabric.
+//! when a connection breaks. What it does not model is congestion inside the fabric.
 
 use crate::error::LnetError;
-use crate::lnd::{Lnd, Outbound};
+use crate::lnd::{Lnd, Outbound, Receipt};
 use crate::message::Message;
 use crate::node::LnetNode;
-use nacre_base::{FxHashMap, Nid, Prng, Time};
+use nacre_base::{FxHashMap, Network, Nid, Prng, Time};
 use nacre_rt::Rt;
 use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -25,9 +26,25 @@ use tokio::sync::Notify;
 #[derive(Clone)]
 pub struct SimNet(Arc<Shared>);
 
-/// How the network behaves.
+/// When a sender's credits come back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CreditsReturn {
+    /// When the message has left, as when a socket has taken it.
+    #[default]
+    Sent,
+    /// When it is in the receiver's memory, whatever becomes of it there: `gni`, whose hardware says so.
+    Delivered,
+    /// When the receiver's message arrives that says that it was taken: `o2ib`.
+    Taken,
+}
+
+/// How the network behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SimNetOptions {
+    /// The network that its nodes are on.
+    pub network: Network,
+    /// When a sender's credits come back.
+    pub credits_return: CreditsReturn,
     /// Every link, unless [`SimNet::set_link`] says otherwise.
     pub link: LinkOptions,
     /// Bytes a second that each node can send, and as many that it can receive, unless [`SimNet::set_bandwidth`] says
@@ -76,6 +93,13 @@ pub struct SimNetStats {
     pub lost: u64,
     /// Payload bytes delivered.
     pub bytes: u64,
+}
+
+impl Default for SimNetOptions {
+    fn default() -> SimNetOptions {
+        let (credits_return, link) = Default::default();
+        SimNetOptions { network: Network::SIM, credits_return, link, bandwidth: 0, seed: 0 }
+    }
 }
 
 impl Default for LinkOptions {
@@ -146,9 +170,14 @@ impl SimNet {
         let find = |n: u32| self.0.state.lock().nodes.get(&n).and_then(|n| n.node.upgrade());
         for (node, peer) in [(find(a), b), (find(b), a)] {
             if let Some(node) = node {
-                node.handle_peer_down(Nid::sim(peer));
+                node.handle_peer_down(self.nid(peer));
             }
         }
+    }
+
+    /// The NID of a node on this network.
+    pub fn nid(&self, number: u32) -> Nid {
+        nid_on(self.0.state.lock().options.network, number)
     }
 
     /// Makes `fault` happen at `at`.
@@ -184,8 +213,9 @@ impl SimNet {
             delivered_until: Time::ZERO,
         };
         s.nodes.insert(number, member);
+        let nid = nid_on(s.options.network, number);
         drop(s);
-        (Nid::sim(number), Arc::new(Port { net: Arc::downgrade(&self.0), number, life }))
+        (nid, Arc::new(Port { net: Arc::downgrade(&self.0), number, life }))
     }
 }
 
@@ -275,11 +305,23 @@ enum Event {
     Fault(SimFault),
 }
 
+/// What comes of a message that reached its receiver's end.
+enum Arrival {
+    /// It comes in at the bandwidth that there is.
+    Later,
+    /// It is there.
+    At(Arc<LnetNode>, Flight),
+    /// Nobody gets it.
+    Lost(Option<Outbound>),
+}
+
 struct Flight {
     message: Message,
     from: u32,
     to: u32,
     lives: (u32, u32),
+    /// What its sender waits for, where credits do not come back before.
+    unreturned: Option<Outbound>,
 }
 
 /// A node's connection to the network. Weak: messages under way hold their sender, and would keep the network alive.
@@ -318,7 +360,7 @@ impl Lnd for Port {
 
 impl Shared {
     fn send(&self, from: u32, life: u32, mut out: Outbound) {
-        let to = out.next_hop.number();
+        let to = number_of(out.next_hop);
         let now = self.rt.now();
         let mut s = self.state.lock();
         // What a dead node sends goes nowhere.
@@ -334,7 +376,13 @@ impl Shared {
                 let lives = (life, s.nodes.get(&to).map_or(0, |m| m.life));
                 if let Some(message) = message.arrive_unframed() {
                     s.note_delivery(from, life, arrives);
-                    wake |= s.push(arrives, Event::Arrive(Flight { message, from, to, lives }));
+                    if s.options.credits_return != CreditsReturn::Sent {
+                        let flight = Flight { message, from, to, lives, unreturned: Some(out) };
+                        wake |= s.push(arrives, Event::Arrive(flight));
+                        drop(s);
+                        return self.wake(wake);
+                    }
+                    wake |= s.push(arrives, Event::Arrive(Flight { message, from, to, lives, unreturned: None }));
                 }
             }
             None => s.stats.lost += 1,
@@ -346,6 +394,12 @@ impl Shared {
             drop(s);
             out.complete(Ok(()));
         }
+        self.wake(wake);
+    }
+
+    /// The receiver's word that it has taken a message is on its way to the sender.
+    fn return_credits(&self, out: Outbound, latency: Duration) {
+        let wake = self.state.lock().push(self.rt.now() + latency, Event::Sent(out));
         self.wake(wake);
     }
 
@@ -430,8 +484,8 @@ impl State {
     }
 
     /// A message has reached its receiver's end; the node that it is for, when it has come in entirely.
-    fn arrive(&mut self, flight: Flight, now: Time) -> Option<(Arc<LnetNode>, Message)> {
-        let Some(member) = self.nodes.get_mut(&flight.to) else { return self.lose() };
+    fn arrive(&mut self, flight: Flight, now: Time) -> Arrival {
+        let Some(member) = self.nodes.get_mut(&flight.to) else { return self.lose(flight) };
         // A message alone takes no longer for having a receiver: its bytes come in as they went out.
         let takes = transmission(wire_size(&flight.message), member.bandwidth);
         member.received_until = (member.received_until + takes).max(now);
@@ -439,27 +493,27 @@ impl State {
         if at > now {
             self.note_delivery(flight.from, flight.lives.0, at);
             self.push(at, Event::Deliver(flight));
-            return None;
+            return Arrival::Later;
         }
         self.deliver(flight)
     }
 
-    fn deliver(&mut self, flight: Flight) -> Option<(Arc<LnetNode>, Message)> {
+    fn deliver(&mut self, flight: Flight) -> Arrival {
         let life = |n: u32| self.nodes.get(&n).map(|m| m.life);
         let alive = (life(flight.from), life(flight.to)) == (Some(flight.lives.0), Some(flight.lives.1));
         if !alive || self.is_cut(flight.from, flight.to) {
-            return self.lose();
+            return self.lose(flight);
         }
         let node = self.nodes.get(&flight.to).and_then(|m| m.node.upgrade()).filter(|n| !n.rt.is_dead());
-        let Some(node) = node else { return self.lose() };
+        let Some(node) = node else { return self.lose(flight) };
         self.stats.delivered += 1;
         self.stats.bytes += flight.message.payload.len() as u64;
-        Some((node, flight.message))
+        Arrival::At(node, flight)
     }
 
-    fn lose<T>(&mut self) -> Option<T> {
+    fn lose(&mut self, flight: Flight) -> Arrival {
         self.stats.lost += 1;
-        None
+        Arrival::Lost(flight.unreturned)
     }
 
     fn apply(&mut self, fault: SimFault) {
@@ -494,7 +548,7 @@ async fn run(net: Arc<Shared>) {
             let mut s = net.state.lock();
             let now = net.rt.now();
             match s.pop(now) {
-                Ok(event) => handle(s, event, now),
+                Ok(event) => handle(&net, s, event, now),
                 Err(next) => break next,
             }
         };
@@ -512,8 +566,8 @@ async fn run(net: Arc<Shared>) {
     }
 }
 
-fn handle(mut s: MutexGuard<'_, State>, event: Event, now: Time) {
-    let delivery = match event {
+fn handle(net: &Arc<Shared>, mut s: MutexGuard<'_, State>, event: Event, now: Time) {
+    let arrival = match event {
         Event::Sent(out) => {
             // Outside the lock, because it may send other messages.
             drop(s);
@@ -523,9 +577,45 @@ fn handle(mut s: MutexGuard<'_, State>, event: Event, now: Time) {
         Event::Arrive(flight) => s.arrive(flight, now),
         Event::Deliver(flight) => s.deliver(flight),
     };
+    let (network, credits_return, back) = (s.options.network, s.options.credits_return, s.options.link.latency);
     drop(s);
-    if let Some((node, message)) = delivery {
-        node.handle_message(message.header.destination, message);
+    match arrival {
+        Arrival::Later => {}
+        Arrival::Lost(out) => out.into_iter().for_each(|out| out.complete(Ok(()))),
+        Arrival::At(node, Flight { message, from, to, unreturned, .. }) => {
+            let receipt = match (unreturned, credits_return) {
+                (Some(out), CreditsReturn::Taken) => {
+                    let net = Arc::downgrade(net);
+                    Receipt::new(move || match net.upgrade() {
+                        Some(net) => net.return_credits(out, back),
+                        None => out.complete(Ok(())),
+                    })
+                }
+                (unreturned, _) => {
+                    unreturned.into_iter().for_each(|out| out.complete(Ok(())));
+                    Receipt::default()
+                }
+            };
+            node.handle_message(nid_on(network, to), nid_on(network, from), message, receipt);
+        }
+    }
+}
+
+/// On a network with IP addresses, a node's number is its IPv4 address.
+fn nid_on(network: Network, number: u32) -> Nid {
+    match network.has_ip() {
+        true => Nid::on_ip(network, Ipv4Addr::from(number).into(), 0),
+        false => Nid::numbered(network, number),
+    }
+}
+
+fn number_of(nid: Nid) -> u32 {
+    match nid.network.has_ip() {
+        true => match nid.ip() {
+            IpAddr::V4(ip) => ip.into(),
+            IpAddr::V6(ip) => panic!("{ip} is on no simulated network"),
+        },
+        false => nid.number(),
     }
 }
 

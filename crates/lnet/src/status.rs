@@ -160,9 +160,10 @@ pub struct PeerStatus {
     pub min_tx_credits: i64,
     /// Messages that wait for a credit.
     pub tx_q_num_of_buf: usize,
-    /// Router credits, equal to the peer's credits as nothing is routed.
+    /// Messages of it that this node may hold to pass them on; below zero, messages waiting. Equal to the peer's credits on a
+    /// node that is no router.
     pub available_rtr_credits: i64,
-    /// As above.
+    /// The lowest that `available_rtr_credits` has been.
     pub min_rtr_credits: i64,
     /// References: the table's own, and one for every message in hand or waiting.
     pub refcount: u64,

@@ -1,6 +1,7 @@
 //! Whole nodes against each other: over `lo`, over TCP on 127.0.0.1, over the simulated network.
 
 mod lo;
+mod routing;
 mod sim;
 mod tcp;
 

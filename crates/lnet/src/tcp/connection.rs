@@ -12,7 +12,7 @@
 use super::{BULK_MIN, Shared};
 use crate::error::LnetError;
 use crate::frame::{self, ConnectionType, FrameError, FrameHeader, HEADER_LEN};
-use crate::lnd::Outbound;
+use crate::lnd::{Outbound, Receipt};
 use crate::message::{Message, flip_bit};
 use crate::node::LnetNode;
 use crate::status::bump;
@@ -31,7 +31,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 /// An open connection.
 pub(super) struct Connection {
@@ -83,7 +83,8 @@ const QUIET: Duration = Duration::from_micros(10);
 const GATHER_MAX: usize = 128;
 /// What a control connection reads at once.
 const READ_AHEAD: usize = 64 << 10;
-/// What may be left of a read: a header and a small payload, less a byte.
+/// What may be left of a read: a header and a small payload, less a byte. More is left only until a message to be passed on
+/// has its buffer.
 const LEFTOVER_MAX: usize = HEADER_LEN + BULK_MIN;
 
 impl Connection {
@@ -335,6 +336,14 @@ struct Reader {
     shared: Arc<Shared>,
 }
 
+/// Why no more frames are handled for now.
+enum Pause {
+    /// A large payload has to come in first.
+    Large(Large),
+    /// A message to be passed on waits for its buffer: until then nothing more is read from this peer.
+    Full(oneshot::Receiver<()>),
+}
+
 /// A large payload of which a part has come.
 struct Large {
     frame: FrameHeader,
@@ -345,22 +354,32 @@ struct Large {
 impl Reader {
     async fn run(&mut self) -> Result<std::convert::Infallible, Ended> {
         loop {
-            let large = std::future::poll_fn(|cx| self.poll_frames(cx)).await?;
-            if let Some(mut large) = large {
-                while large.filled < large.buf.len() {
-                    match self.half.read(&mut large.buf[large.filled..]).await? {
-                        0 => return Err(Ended::ByPeer),
-                        n => large.filled += n,
+            let mut pause = std::future::poll_fn(|cx| self.poll_frames(cx)).await?;
+            while let Some(reason) = pause.take() {
+                pause = match reason {
+                    Pause::Large(mut large) => {
+                        while large.filled < large.buf.len() {
+                            match self.half.read(&mut large.buf[large.filled..]).await? {
+                                0 => return Err(Ended::ByPeer),
+                                n => large.filled += n,
+                            }
+                            bump(&self.connection.heard);
+                        }
+                        self.handle_frame(&large.frame, Bytes::from(large.buf))?.map(Pause::Full)
                     }
-                    bump(&self.connection.heard);
-                }
-                self.handle_frame(&large.frame, Bytes::from(large.buf))?;
+                    Pause::Full(room) => {
+                        // Ends as well if the message is given up.
+                        let _ = room.await;
+                        let bytes = std::mem::take(&mut self.leftover);
+                        self.handle_bytes(&bytes)?
+                    }
+                };
             }
         }
     }
 
     /// Reads once and handles the frames that are complete.
-    fn poll_frames(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Large>, Ended>> {
+    fn poll_frames(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Pause>, Ended>> {
         with_scratch(|scratch| {
             let have = self.leftover.len();
             scratch[..have].copy_from_slice(&self.leftover);
@@ -385,45 +404,66 @@ impl Reader {
         })
     }
 
-    fn handle_bytes(&mut self, mut bytes: &[u8]) -> Result<Option<Large>, Ended> {
+    fn handle_bytes(&mut self, mut bytes: &[u8]) -> Result<Option<Pause>, Ended> {
         self.leftover.clear();
-        while let Some((header, rest)) = bytes.split_first_chunk::<HEADER_LEN>() {
+        let mut pause = None;
+        while pause.is_none()
+            && let Some((header, rest)) = bytes.split_first_chunk::<HEADER_LEN>()
+        {
             let frame = frame::decode(header)?;
             let here = rest.len().min(frame.payload_len);
             if frame.payload_len >= BULK_MIN {
                 let mut buf = AlignedBuf::for_overwrite(frame.payload_len);
                 buf[..here].copy_from_slice(&rest[..here]);
                 if here < frame.payload_len {
-                    return Ok(Some(Large { frame, buf, filled: here }));
+                    return Ok(Some(Pause::Large(Large { frame, buf, filled: here })));
                 }
-                self.handle_frame(&frame, Bytes::from(buf))?;
+                pause = self.handle_frame(&frame, Bytes::from(buf))?.map(Pause::Full);
             } else if here < frame.payload_len {
                 break;
             } else {
-                self.handle_frame(&frame, Bytes::copy_from_slice(&rest[..here]))?;
+                pause = self.handle_frame(&frame, Bytes::copy_from_slice(&rest[..here]))?.map(Pause::Full);
             }
             bytes = &rest[here..];
         }
         self.leftover.extend_from_slice(bytes);
-        Ok(None)
+        Ok(pause)
     }
 
-    fn handle_frame(&mut self, frame: &FrameHeader, payload: Bytes) -> Result<(), FrameError> {
+    /// Returns what to wait for before more is read, if the message is one to be passed on that must wait itself.
+    fn handle_frame(
+        &mut self,
+        frame: &FrameHeader,
+        payload: Bytes,
+    ) -> Result<Option<oneshot::Receiver<()>>, FrameError> {
         if frame.payload_checksum.is_some_and(|sum| sum != frame::crc32c(&[&payload])) {
             return Err(FrameError::PayloadChecksum);
         }
         let header = frame.header;
-        // Only the NID whose address was checked, not another that the peer says it has as well. When there are routers,
-        // what comes from one may have been sent by anybody behind it.
-        if header.source != self.connection.peer {
+        let (nid, peer) = (self.shared.nid, self.connection.peer);
+        let Some(node) = self.node() else { return Ok(None) };
+        // The NID whose address was checked, not another that the peer says it has as well, unless it is a gateway of ours.
+        if header.source != peer && !node.may_bring(nid, peer, header.source) {
             return Err(FrameError::Source(header.source));
         }
-        let Some(node) = self.node() else { return Ok(()) };
         if frame.want_bulk {
-            self.shared.handle_want_bulk(self.connection.peer);
+            self.shared.handle_want_bulk(peer);
         }
-        node.handle_message(self.shared.nid, Message { header, payload: payload.into(), damaged: false });
-        Ok(())
+        let message = Message { header, payload: payload.into(), damaged: false, is_answer: false };
+        if node.is_local(header.destination) {
+            node.handle_message(nid, peer, message, Receipt::default());
+            return Ok(None);
+        }
+        let (taken, mut room) = oneshot::channel();
+        node.handle_message(
+            nid,
+            peer,
+            message,
+            Receipt::new(move || {
+                let _ = taken.send(());
+            }),
+        );
+        Ok(matches!(room.try_recv(), Err(oneshot::error::TryRecvError::Empty)).then_some(room))
     }
 
     fn node(&self) -> Option<Arc<LnetNode>> {

@@ -216,6 +216,10 @@ impl Lnd for Tcp {
         }
     }
 
+    fn reaches(&self, peer: Nid) -> bool {
+        self.connections(peer) > 0
+    }
+
     fn connections(&self, peer: Nid) -> usize {
         self.0.peers.lock().get(&peer).map_or(0, |p| p.connections.len())
     }

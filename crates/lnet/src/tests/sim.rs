@@ -57,7 +57,7 @@ fn latency_is_exact() {
 #[test]
 fn bandwidth_is_shared_by_what_a_node_sends_and_by_what_it_receives() {
     // A gigabyte a second: a byte a nanosecond.
-    let options = SimNetOptions { link: link(us(10)), bandwidth: 1_000_000_000, seed: 0 };
+    let options = SimNetOptions { link: link(us(10)), bandwidth: 1_000_000_000, ..SimNetOptions::default() };
     two(1, options, async |rt, net, a, b| {
         let (c, _) = node(&rt, &net);
         let size = 100_000 - crate::frame::HEADER_LEN;
@@ -76,7 +76,7 @@ fn bandwidth_is_shared_by_what_a_node_sends_and_by_what_it_receives() {
 
 #[test]
 fn bulk_goes_both_ways_in_parts() {
-    let options = SimNetOptions { link: link(us(10)), bandwidth: 1_000_000_000, seed: 0 };
+    let options = SimNetOptions { link: link(us(10)), bandwidth: 1_000_000_000, ..SimNetOptions::default() };
     two(1, options, async |_rt, net, a, b| {
         let data = pattern((3 << 20) + 77);
         let _source = a.expose_source(&[B], 5, data.clone());
@@ -177,7 +177,7 @@ fn a_disconnect_ends_gets_and_is_announced() {
 
 #[test]
 fn credits_hold_back_a_sender_and_their_low_water_mark_shows_it() {
-    let options = SimNetOptions { link: link(us(10)), bandwidth: 1_000_000, seed: 0 };
+    let options = SimNetOptions { link: link(us(10)), bandwidth: 1_000_000, ..SimNetOptions::default() };
     two(1, options, async |rt, _net, a, _b| {
         let peer_credits = i64::from(LnetOptions::default().peer_credits);
         for i in 0..50 {
@@ -185,12 +185,12 @@ fn credits_hold_back_a_sender_and_their_low_water_mark_shows_it() {
         }
         let peer = a.peers().into_iter().next();
         assert!(peer.is_none(), "nothing is done yet, so nothing is known of the peer");
-        rt.sleep(us(113)).await;
+        rt.sleep(us(129)).await;
         let peer = a.peers()[0].clone();
         assert_eq!(peer.traffic.sent.put, 1);
         assert_eq!(peer.available_tx_credits, peer_credits - 49);
         assert_eq!(peer.tx_q_num_of_buf as i64, 49 - peer_credits);
-        rt.sleep(us(112 * 50)).await;
+        rt.sleep(us(128 * 50)).await;
         let peer = a.peers()[0].clone();
         assert_eq!((peer.available_tx_credits, peer.min_tx_credits), (peer_credits, peer_credits - 50));
         assert_eq!((peer.traffic.sent.put, peer.refcount, a.stats().msgs_max), (50, 1, 50));
@@ -237,7 +237,8 @@ fn storm(seed: u64) -> (SimStats, crate::SimNetStats, Vec<u64>) {
     let rt = sim.rt();
     let l =
         LinkOptions { jitter: us(30), loss_ppm: 10_000, reorder_ppm: 10_000, reorder_delay: us(90), ..link(us(20)) };
-    let net = SimNet::new(rt.clone(), SimNetOptions { link: l, bandwidth: 1_000_000_000, seed });
+    let net =
+        SimNet::new(rt.clone(), SimNetOptions { link: l, bandwidth: 1_000_000_000, seed, ..SimNetOptions::default() });
     let nodes: Vec<Lnet> = (0..10).map(|_| node(&rt, &net).0).collect();
     let numbers: Vec<u32> = (1..=10).collect();
     FaultPlan::random(seed, &numbers, Time::from_secs(1), Time::from_secs(9), 8).schedule(&net);

@@ -1,0 +1,296 @@
+//! Which gateways live, and which networks they reach. A sans-IO engine.
+//!
+//! A gateway that was sent something and has not been heard since is pinged after [`SUSPECT_AFTER`]; one that leaves a ping
+//! unanswered for [`ANSWER_WITHIN`] is dead, as is one whose connection broke. So a dead gateway is left within three
+//! seconds by those who use it, and one that nobody uses costs a ping a minute (Lustre's `alive_router_check_interval`).
+//! A dead gateway is pinged every second, then at doubled intervals up to a minute, until it answers. The answer names
+//! the networks on which the gateway itself works, so that one whose far side is cut off is left as well.
+
+use nacre_base::{Network, Nid, Time};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A gateway that was sent something and stays silent for so long is pinged.
+pub(crate) const SUSPECT_AFTER: Duration = Duration::from_millis(500);
+/// A gateway is dead if it leaves a ping unanswered for so long.
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_millis(1500);
+/// Shortest interval between pings of a dead gateway.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+/// Longest interval between pings of a dead gateway.
+const RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// What a gateway said of itself when it was last pinged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// True while it forwards messages.
+    pub(crate) routing: bool,
+    /// Its networks, and whether its interface there works.
+    pub(crate) networks: Vec<(Network, bool)>,
+}
+
+/// Why a gateway is not used for a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unusable {
+    /// It does not answer.
+    Dead,
+    /// It does not forward messages: it was never told to, or is being stopped.
+    NotRouting,
+    /// Its interface on the network, or the next gateway behind it, does not work.
+    FarSideDown,
+}
+
+#[derive(Debug, Default)]
+struct Gateway {
+    /// False once it left a ping unanswered, or lost its connection, until it is heard again.
+    dead: bool,
+    told: Option<Told>,
+    /// Networks that it said it cannot reach, until the next answer to a ping.
+    unreachable: Vec<Network>,
+    /// When the oldest message was sent to it since it was last heard.
+    unanswered_since: Option<Time>,
+    /// When the ping under way was sent.
+    asked: Option<Time>,
+    /// When it is pinged next, whatever happens.
+    next: Time,
+    /// Pings without answer in a row.
+    failures: u32,
+}
+
+/// The gateways of a node's routes.
+#[derive(Debug)]
+pub(crate) struct Gateways {
+    all: BTreeMap<Nid, Gateway>,
+    /// Interval of pings of a gateway that is not in use.
+    interval: Duration,
+}
+
+impl Gateways {
+    pub(crate) fn new(interval: Duration) -> Gateways {
+        Gateways { all: BTreeMap::new(), interval }
+    }
+
+    /// A route by this gateway was added. It is pinged at once, and used until it turns out to be dead.
+    pub(crate) fn add(&mut self, gateway: Nid, now: Time) {
+        let next = if self.interval < Duration::from_secs(3600) { now } else { Time::FAR_FUTURE };
+        self.all.entry(gateway).or_insert_with(|| Gateway { next, ..Gateway::default() });
+    }
+
+    /// The last route by this gateway was removed.
+    pub(crate) fn remove(&mut self, gateway: Nid) {
+        self.all.remove(&gateway);
+    }
+
+    /// A message was given to a gateway.
+    pub(crate) fn handle_sent(&mut self, gateway: Nid, now: Time) {
+        if let Some(gateway) = self.all.get_mut(&gateway) {
+            gateway.unanswered_since.get_or_insert(now);
+        }
+    }
+
+    /// Anything came from a gateway. What it cannot reach it may still not reach. True if it was dead until now.
+    pub(crate) fn handle_heard(&mut self, gateway: Nid) -> bool {
+        let Some(gateway) = self.all.get_mut(&gateway) else { return false };
+        gateway.unanswered_since = None;
+        // It need not answer in time who has so much else to say.
+        gateway.asked = None;
+        gateway.failures = 0;
+        std::mem::take(&mut gateway.dead)
+    }
+
+    /// The connections to a gateway broke: it is dead until it is heard again. True if it is a gateway that lived.
+    pub(crate) fn handle_lost(&mut self, gateway: Nid, now: Time) -> bool {
+        let Some(gateway) = self.all.get_mut(&gateway) else { return false };
+        gateway.fail(now)
+    }
+
+    /// A gateway said that it cannot reach a network.
+    pub(crate) fn handle_unreachable(&mut self, gateway: Nid, network: Network, now: Time) {
+        if let Some(gateway) = self.all.get_mut(&gateway)
+            && !gateway.unreachable.contains(&network)
+        {
+            gateway.unreachable.push(network);
+            // Only an answer makes the network reachable again.
+            gateway.next = gateway.next.min(now + RETRY_MIN);
+        }
+    }
+
+    /// A gateway answered a ping, or said of its own accord how it is.
+    pub(crate) fn handle_told(&mut self, gateway: Nid, told: Told, now: Time) {
+        if let Some(gateway) = self.all.get_mut(&gateway) {
+            *gateway = Gateway { told: Some(told), ..Gateway::default() };
+            gateway.next = now + gateway.period(self.interval);
+        }
+    }
+
+    /// Why the gateway cannot be used for a network; none if it can. A network that the gateway did not name is reached over
+    /// another one behind it.
+    pub(crate) fn trouble(&self, gateway: Nid, network: Network) -> Option<Unusable> {
+        let gateway = self.all.get(&gateway)?;
+        if gateway.dead {
+            return Some(Unusable::Dead);
+        }
+        if gateway.unreachable.contains(&network) {
+            return Some(Unusable::FarSideDown);
+        }
+        let told = gateway.told.as_ref()?;
+        match told.networks.iter().find(|(n, _)| *n == network) {
+            _ if !told.routing => Some(Unusable::NotRouting),
+            Some((_, false)) => Some(Unusable::FarSideDown),
+            _ => None,
+        }
+    }
+
+    /// Whether the gateway is on the network itself, as far as is known.
+    pub(crate) fn is_on(&self, gateway: Nid, network: Network) -> bool {
+        let told = self.all.get(&gateway).and_then(|gateway| gateway.told.as_ref());
+        told.is_none_or(|told| told.networks.iter().any(|(n, _)| *n == network))
+    }
+
+    /// Pings that are due, and gateways that turn out to be dead.
+    pub(crate) fn handle_timer(&mut self, now: Time) -> Due {
+        let mut due = Due::default();
+        for (nid, gateway) in &mut self.all {
+            if gateway.asked.is_some_and(|at| now - at >= ANSWER_WITHIN) && gateway.fail(now) {
+                due.dead.push(*nid);
+            }
+            let is_suspect = gateway.unanswered_since.is_some_and(|at| now - at >= SUSPECT_AFTER);
+            if gateway.asked.is_none() && (now >= gateway.next || is_suspect && !gateway.dead) {
+                gateway.asked = Some(now);
+                gateway.next = now + gateway.period(self.interval);
+                due.ping.push(*nid);
+            }
+        }
+        due
+    }
+}
+
+/// What is to be done now.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Due {
+    /// Gateways to ping.
+    pub(crate) ping: Vec<Nid>,
+    /// Gateways that have just been found dead.
+    pub(crate) dead: Vec<Nid>,
+}
+
+impl Gateway {
+    /// Interval of pings while it answers: short while it cannot reach everything.
+    fn period(&self, interval: Duration) -> Duration {
+        let told = self.told.as_ref();
+        let is_whole = told.is_none_or(|t| t.routing && t.networks.iter().all(|(_, up)| *up));
+        if is_whole && self.unreachable.is_empty() { interval } else { RETRY_MIN }
+    }
+
+    /// True if it lived until now.
+    fn fail(&mut self, now: Time) -> bool {
+        self.failures = self.failures.saturating_add(1);
+        let pause = RETRY_MIN * 2_u32.saturating_pow(self.failures - 1).min(64);
+        self.next = now + pause.min(RETRY_MAX);
+        self.asked = None;
+        self.unanswered_since = None;
+        !std::mem::replace(&mut self.dead, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_secs(60);
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Duration::from_millis(millis)
+    }
+
+    fn network(text: &str) -> Network {
+        text.parse().unwrap()
+    }
+
+    fn told(routing: bool, far_side: bool) -> Told {
+        Told { routing, networks: vec![(Network::TCP, true), (network("tcp1"), far_side)] }
+    }
+
+    /// A gateway that has answered its first ping.
+    fn known(gateway: Nid) -> Gateways {
+        let mut all = Gateways::new(INTERVAL);
+        all.add(gateway, at(0));
+        assert_eq!(all.handle_timer(at(0)), Due { ping: vec![gateway], dead: vec![] });
+        all.handle_told(gateway, told(true, true), at(1));
+        all
+    }
+
+    #[test]
+    fn a_gateway_is_pinged_when_its_route_is_added_and_then_once_a_minute() {
+        let gateway = Nid::sim(1);
+        let mut all = known(gateway);
+        assert_eq!(all.handle_timer(at(60_000)), Due::default());
+        assert_eq!(all.handle_timer(at(60_001)).ping, [gateway]);
+        assert_eq!(all.handle_timer(at(60_002)), Due::default(), "one ping is under way");
+    }
+
+    #[test]
+    fn one_that_is_sent_to_and_stays_silent_is_dead_in_two_seconds() {
+        let gateway = Nid::sim(1);
+        let mut all = known(gateway);
+        all.handle_sent(gateway, at(10_000));
+        all.handle_sent(gateway, at(10_400));
+        assert_eq!(all.handle_timer(at(10_499)), Due::default());
+        assert_eq!(all.handle_timer(at(10_500)).ping, [gateway]);
+        assert_eq!(all.trouble(gateway, network("tcp1")), None, "it is only suspected");
+        assert_eq!(all.handle_timer(at(12_000)), Due { ping: vec![], dead: vec![gateway] });
+        assert_eq!(all.trouble(gateway, network("tcp1")), Some(Unusable::Dead));
+        // From then on it is pinged at doubled intervals.
+        assert_eq!(all.handle_timer(at(13_000)).ping, [gateway]);
+        assert_eq!(all.handle_timer(at(14_500)), Due::default());
+        assert_eq!(all.handle_timer(at(16_500)).ping, [gateway]);
+        all.handle_told(gateway, told(true, true), at(16_501));
+        assert_eq!(all.trouble(gateway, network("tcp1")), None);
+    }
+
+    #[test]
+    fn one_that_is_heard_is_not_pinged_however_much_is_sent() {
+        let gateway = Nid::sim(1);
+        let mut all = known(gateway);
+        for ms in (10_000..20_000).step_by(100) {
+            all.handle_sent(gateway, at(ms));
+            all.handle_heard(gateway);
+            assert_eq!(all.handle_timer(at(ms)), Due::default());
+        }
+    }
+
+    #[test]
+    fn a_lost_connection_is_death_until_it_is_heard_again() {
+        let gateway = Nid::sim(1);
+        let mut all = known(gateway);
+        assert!(all.handle_lost(gateway, at(5_000)) && !all.handle_lost(gateway, at(5_001)));
+        assert_eq!(all.trouble(gateway, network("tcp1")), Some(Unusable::Dead));
+        all.handle_heard(gateway);
+        assert_eq!(all.trouble(gateway, network("tcp1")), None);
+        assert!(!all.handle_lost(Nid::sim(2), at(5_000)), "not a gateway");
+    }
+
+    #[test]
+    fn one_whose_far_side_is_down_or_that_stops_routing_is_not_used() {
+        let gateway = Nid::sim(1);
+        let mut all = known(gateway);
+        all.handle_told(gateway, told(true, false), at(2));
+        assert_eq!(all.trouble(gateway, network("tcp1")), Some(Unusable::FarSideDown));
+        assert_eq!(all.trouble(gateway, network("tcp2")), None, "a network behind another router");
+        assert_eq!(all.handle_timer(at(1_002)).ping, [gateway], "it is asked again soon");
+        all.handle_told(gateway, told(false, true), at(1_003));
+        assert_eq!(all.trouble(gateway, network("tcp2")), Some(Unusable::NotRouting));
+        all.handle_told(gateway, told(true, true), at(1_004));
+        all.handle_unreachable(gateway, network("tcp2"), at(1_005));
+        assert_eq!(all.trouble(gateway, network("tcp2")), Some(Unusable::FarSideDown));
+        assert_eq!(all.trouble(gateway, network("tcp1")), None);
+    }
+
+    #[test]
+    fn a_gateway_without_routes_is_forgotten() {
+        let gateway = Nid::sim(1);
+        let mut all = known(gateway);
+        all.remove(gateway);
+        assert_eq!(all.handle_timer(at(100_000)), Due::default());
+        assert!(!all.handle_lost(gateway, at(100_000)));
+    }
+}

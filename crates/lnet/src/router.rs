@@ -1,0 +1,683 @@
+//! The buffers and credits of a router. A sans-IO engine.
+//!
+//! A message that is passed on holds a router credit of the peer that it came from, and a buffer of the pool that fits it,
+//! until the *next* peer has taken it (the paper on pings at scale): so a router that cannot get rid of messages stops taking
+//! them, and its senders stop in turn. A message waits for a credit of its peer first, and then for a buffer.
+//!
+//! Beyond Lustre there are lanes by purpose. Each purpose has a reserve of every pool and of every peer's credits, so a flood
+//! of one kind cannot take what another needs to move at all. Within a lane, buffers go to next hops in turns, and within a
+//! next hop to sources in turns; a next hop that has its share of a pool gets more only while nobody else waits and a
+//! quarter of the pool is left.
+//! Without lanes there is one queue for each pool, first in first out, as in Lustre.
+
+use crate::message::Purpose;
+use nacre_base::{FxHashMap, Nid};
+use std::collections::VecDeque;
+
+/// Largest payload that fits into a small buffer: one page.
+pub(crate) const SMALL_MAX: usize = 4096;
+
+/// Sizes of the pools, and whether purposes have lanes of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RouterOptions {
+    /// Buffers for messages without a payload.
+    pub tiny_buffers: u32,
+    /// Buffers for payloads of up to 4 KiB.
+    pub small_buffers: u32,
+    /// Buffers for payloads of up to 1 MiB.
+    pub large_buffers: u32,
+    /// Messages of one peer that a router holds; 0 is as many as `peer_credits`.
+    pub peer_buffer_credits: u32,
+    /// Whether each purpose has a reserve, and next hops and sources take turns; otherwise first in first out.
+    pub lanes: bool,
+}
+
+impl Default for RouterOptions {
+    /// Lustre's pools. The large one is 1 GiB if it is ever used up; buffers are allocated when messages come.
+    fn default() -> RouterOptions {
+        RouterOptions {
+            tiny_buffers: 2048,
+            small_buffers: 16_384,
+            large_buffers: 1024,
+            peer_buffer_credits: 0,
+            lanes: true,
+        }
+    }
+}
+
+/// Which pool a message needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolKind {
+    /// Headers alone.
+    Tiny,
+    /// Payloads of up to 4 KiB.
+    Small,
+    /// Larger payloads.
+    Large,
+}
+
+impl PoolKind {
+    /// All kinds, in the order in which `lnetctl routing show` names them.
+    pub const ALL: [PoolKind; 3] = [PoolKind::Tiny, PoolKind::Small, PoolKind::Large];
+
+    fn of(payload: usize) -> PoolKind {
+        match payload {
+            0 => PoolKind::Tiny,
+            1..=SMALL_MAX => PoolKind::Small,
+            _ => PoolKind::Large,
+        }
+    }
+}
+
+/// A message that wants to be passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Transit {
+    /// The peer that it came from.
+    pub(crate) from: Nid,
+    /// The peer that it goes to next.
+    pub(crate) to: Nid,
+    /// Bytes of its payload.
+    pub(crate) payload: usize,
+    pub(crate) purpose: Purpose,
+}
+
+/// What a message in transit holds.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "the credit and the buffer are held until they are given back"]
+pub(crate) struct Held {
+    transit: Transit,
+    credit: Source,
+    buffer: Source,
+}
+
+impl Held {
+    /// The peer that the message goes to.
+    pub(crate) fn next_hop(&self) -> Nid {
+        self.transit.to
+    }
+}
+
+/// Where a credit or a buffer was taken from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// What all purposes share.
+    Shared,
+    /// The reserve of the message's purpose.
+    Reserve,
+}
+
+/// Credits or buffers as `lnetctl` shows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Level {
+    /// How many there are.
+    pub max: u32,
+    /// Free now; below zero, the number of messages that wait.
+    pub available: i64,
+    /// The lowest that `available` has been.
+    pub low_water: i64,
+}
+
+/// The engine. `T` stands for whoever brings the message, and is handed out with what the message holds.
+pub(crate) struct Router<T> {
+    lanes: bool,
+    peer_credits: u32,
+    pools: [Pool<T>; 3],
+    peers: FxHashMap<Nid, Peer<T>>,
+}
+
+/// Router credits of a peer, and its messages that wait for one.
+struct Peer<T> {
+    credits: Stock,
+    waiting: [VecDeque<(Transit, T)>; Purpose::COUNT],
+}
+
+/// A number of equal things, some of which are reserved for a purpose.
+struct Stock {
+    max: u32,
+    shared: u32,
+    reserves: [u32; Purpose::COUNT],
+    taken: u32,
+    waiting: u32,
+    low_water: i64,
+}
+
+struct Pool<T> {
+    stock: Stock,
+    /// How many buffers a next hop may hold while others wait.
+    share: u32,
+    /// Buffers that each next hop holds.
+    held: FxHashMap<Nid, u32>,
+    lanes: [Lane<T>; Purpose::COUNT],
+}
+
+/// Messages of one purpose that hold a credit and wait for a buffer.
+struct Lane<T> {
+    /// Next hops that have messages here and are within their share, in turns.
+    turns: VecDeque<Nid>,
+    /// Next hops that have messages here and their share already.
+    beyond: VecDeque<Nid>,
+    hops: FxHashMap<Nid, Sources<T>>,
+}
+
+/// Messages for one next hop, by the peer that they came from, in turns.
+struct Sources<T> {
+    turns: VecDeque<Nid>,
+    messages: FxHashMap<Nid, VecDeque<(Transit, Source, T)>>,
+}
+
+impl<T> Router<T> {
+    /// `peer_credits` is the number of credits that a peer has unless the options say otherwise.
+    pub(crate) fn new(options: &RouterOptions, peer_credits: u32) -> Router<T> {
+        let pool = |max: u32| Pool::new(max, options.lanes);
+        let peer_credits = if options.peer_buffer_credits == 0 { peer_credits } else { options.peer_buffer_credits };
+        let pools = [pool(options.tiny_buffers), pool(options.small_buffers), pool(options.large_buffers)];
+        Router { lanes: options.lanes, peer_credits, pools, peers: FxHashMap::default() }
+    }
+
+    /// A message arrived. Returns it with what it holds if it can go on now; otherwise it waits, and a later call hands it
+    /// out.
+    pub(crate) fn handle_arrival(&mut self, transit: Transit, message: T) -> Option<(Held, T)> {
+        let (max, lanes, lane) = (self.peer_credits, self.lanes, self.lane(transit.purpose));
+        let peer = self.peers.entry(transit.from).or_insert_with(|| Peer::new(max, lanes));
+        // Those that wait already go first.
+        let credit = if peer.waiting[lane].is_empty() { peer.credits.take(lane) } else { None };
+        peer.credits.note_low();
+        let Some(credit) = credit else {
+            peer.credits.wait();
+            peer.waiting[lane].push_back((transit, message));
+            return None;
+        };
+        self.want_buffer(transit, credit, message)
+    }
+
+    /// A message was taken by the next peer, or given up. Returns those that go on now.
+    pub(crate) fn handle_done(&mut self, held: Held) -> Vec<(Held, T)> {
+        let Held { transit, credit, buffer } = held;
+        let (lane, mut out) = (self.lane(transit.purpose), Vec::new());
+        let pool = &mut self.pools[PoolKind::of(transit.payload) as usize];
+        pool.give_back(transit.to, lane, buffer);
+        // More than one may go: the next hop may be within its share again, and what waited for that needs a reserve.
+        out.extend(std::iter::from_fn(|| pool.next()));
+        self.give_credit_back(transit.from, lane, credit, &mut out);
+        out
+    }
+
+    /// A peer is gone: what of it waits is given up, and what waits to go to it. What holds a buffer comes back by
+    /// [`Router::handle_done`]. Returns who brought the messages given up, and those that go on now.
+    pub(crate) fn handle_peer_gone(&mut self, gone: Nid) -> (Vec<T>, Vec<(Held, T)>) {
+        let (mut lost, mut out) = (Vec::new(), Vec::new());
+        if let Some(peer) = self.peers.get_mut(&gone) {
+            for queue in &mut peer.waiting {
+                peer.credits.waiting -= queue.len() as u32;
+                lost.extend(queue.drain(..).map(|(_, message)| message));
+            }
+        }
+        let mut without_buffer = Vec::new();
+        for pool in &mut self.pools {
+            without_buffer.extend(pool.drain(|transit| transit.from == gone || transit.to == gone));
+        }
+        for (transit, credit, message) in without_buffer {
+            lost.push(message);
+            self.give_credit_back(transit.from, self.lane(transit.purpose), credit, &mut out);
+        }
+        self.forget_idle(gone);
+        self.assert_sound();
+        (lost, out)
+    }
+
+    /// Levels of a pool.
+    pub(crate) fn pool(&self, kind: PoolKind) -> Level {
+        self.pools[kind as usize].stock.level()
+    }
+
+    /// Router credits of a peer; all of them if nothing of it was ever passed on.
+    pub(crate) fn peer(&self, peer: Nid) -> Level {
+        self.peers.get(&peer).map_or_else(|| Stock::new(self.peer_credits, self.lanes).level(), |p| p.credits.level())
+    }
+
+    /// True if nothing is in transit, and nothing waits.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pools.iter().all(|p| p.stock.taken == 0)
+            && self.peers.values().all(|p| p.credits.taken + p.credits.waiting == 0)
+    }
+
+    fn lane(&self, purpose: Purpose) -> usize {
+        if self.lanes { purpose as usize } else { 0 }
+    }
+
+    fn want_buffer(&mut self, transit: Transit, credit: Source, message: T) -> Option<(Held, T)> {
+        let lane = self.lane(transit.purpose);
+        self.pools[PoolKind::of(transit.payload) as usize].want(lane, transit, credit, message)
+    }
+
+    fn give_credit_back(&mut self, from: Nid, lane: usize, credit: Source, out: &mut Vec<(Held, T)>) {
+        let Some(peer) = self.peers.get_mut(&from) else { panic!("{from} has no router credits to get one back") };
+        peer.credits.give(lane, credit);
+        while let Some((transit, message, credit)) = peer.next() {
+            let lane = if self.lanes { transit.purpose as usize } else { 0 };
+            out.extend(self.pools[PoolKind::of(transit.payload) as usize].want(lane, transit, credit, message));
+        }
+    }
+
+    fn forget_idle(&mut self, nid: Nid) {
+        if self.peers.get(&nid).is_some_and(|peer| peer.credits.taken + peer.credits.waiting == 0) {
+            self.peers.remove(&nid);
+        }
+    }
+
+    /// Panics if a credit or a buffer was lost or made. Visits everything.
+    fn assert_sound(&self) {
+        let buffers: u32 = self.pools.iter().map(|p| p.stock.taken).sum();
+        let waiting: usize = self.pools.iter().map(Pool::assert_sound).sum();
+        let credits: u32 = self.peers.values().map(|p| p.credits.taken).sum();
+        self.peers.values().for_each(|p| {
+            p.credits.assert_conserved();
+            assert_eq!(
+                p.credits.waiting as usize,
+                p.waiting.iter().map(VecDeque::len).sum::<usize>(),
+                "messages that wait"
+            );
+        });
+        assert_eq!(
+            credits as usize,
+            buffers as usize + waiting,
+            "messages with a credit, and with a buffer or waiting for one"
+        );
+    }
+}
+
+impl<T> Peer<T> {
+    fn new(max: u32, lanes: bool) -> Peer<T> {
+        Peer { credits: Stock::new(max, lanes), waiting: Default::default() }
+    }
+
+    /// The next message that gets a credit.
+    fn next(&mut self) -> Option<(Transit, T, Source)> {
+        for (lane, queue) in self.waiting.iter_mut().enumerate() {
+            if queue.is_empty() {
+                continue;
+            }
+            if let Some(credit) = self.credits.take(lane) {
+                self.credits.waiting -= 1;
+                let (transit, message) = queue.pop_front()?;
+                return Some((transit, message, credit));
+            }
+        }
+        None
+    }
+}
+
+impl Stock {
+    /// An eighth is reserved for each purpose, if there is that much.
+    fn new(max: u32, lanes: bool) -> Stock {
+        let reserve = if lanes { (max / 8).max(u32::from(max > Purpose::COUNT as u32)) } else { 0 };
+        let reserves = [reserve; Purpose::COUNT];
+        let shared = max - reserve * Purpose::COUNT as u32;
+        Stock { max, shared, reserves, taken: 0, waiting: 0, low_water: i64::from(max) }
+    }
+
+    fn can_take(&self, lane: usize) -> bool {
+        self.shared > 0 || self.reserves[lane] > 0
+    }
+
+    /// Takes one, of the shared ones if there are any, so that reserves are for the time of need.
+    fn take(&mut self, lane: usize) -> Option<Source> {
+        let source = match self.shared {
+            0 if self.reserves[lane] == 0 => return None,
+            0 => Source::Reserve,
+            _ => Source::Shared,
+        };
+        match source {
+            Source::Shared => self.shared -= 1,
+            Source::Reserve => self.reserves[lane] -= 1,
+        }
+        self.taken += 1;
+        self.assert_conserved();
+        Some(source)
+    }
+
+    fn give(&mut self, lane: usize, source: Source) {
+        assert!(self.taken > 0, "what was never taken came back");
+        self.taken -= 1;
+        match source {
+            Source::Shared => self.shared += 1,
+            Source::Reserve => self.reserves[lane] += 1,
+        }
+        self.assert_conserved();
+    }
+
+    fn wait(&mut self) {
+        self.waiting += 1;
+        self.note_low();
+    }
+
+    fn note_low(&mut self) {
+        self.low_water = self.low_water.min(self.available());
+    }
+
+    fn available(&self) -> i64 {
+        i64::from(self.max) - i64::from(self.taken) - i64::from(self.waiting)
+    }
+
+    fn level(&self) -> Level {
+        Level { max: self.max, available: self.available(), low_water: self.low_water }
+    }
+
+    fn assert_conserved(&self) {
+        let free = self.shared + self.reserves.iter().sum::<u32>();
+        assert_eq!(free + self.taken, self.max, "{free} are free and {} taken, of {}", self.taken, self.max);
+    }
+}
+
+impl<T> Pool<T> {
+    fn new(max: u32, lanes: bool) -> Pool<T> {
+        assert!(max > 0, "a pool without buffers passes nothing on");
+        let share = if lanes { (max / 4).max(1) } else { max };
+        Pool { stock: Stock::new(max, lanes), share, held: FxHashMap::default(), lanes: Default::default() }
+    }
+
+    fn want(&mut self, lane: usize, transit: Transit, credit: Source, message: T) -> Option<(Held, T)> {
+        self.stock.waiting += 1;
+        let within = self.is_within_share(transit.to);
+        self.lanes[lane].push(within, transit, credit, message);
+        let next = self.next();
+        self.stock.note_low();
+        next
+    }
+
+    /// True if a next hop may get more than its share.
+    fn has_plenty(&self) -> bool {
+        self.stock.max - self.stock.taken > self.stock.max / 4
+    }
+
+    fn is_within_share(&self, to: Nid) -> bool {
+        self.held.get(&to).copied().unwrap_or(0) < self.share
+    }
+
+    fn give_back(&mut self, to: Nid, lane: usize, buffer: Source) {
+        self.stock.give(lane, buffer);
+        let Some(held) = self.held.get_mut(&to) else { panic!("{to} gives back a buffer that it did not hold") };
+        *held -= 1;
+        if *held == 0 {
+            self.held.remove(&to);
+        }
+        if self.is_within_share(to) {
+            self.lanes.iter_mut().for_each(|lane| lane.come_within_share(to));
+        }
+    }
+
+    /// The next message that gets a buffer: of the first lane that may have one, to a next hop within its share if there
+    /// is any in any lane.
+    fn next(&mut self) -> Option<(Held, T)> {
+        for beyond in [false, true] {
+            if beyond && !self.has_plenty() {
+                break;
+            }
+            for lane in 0..Purpose::COUNT {
+                if !self.stock.can_take(lane) {
+                    continue;
+                }
+                let Some((transit, credit, message)) = self.lanes[lane].pop(beyond) else { continue };
+                let buffer = self.stock.take(lane)?;
+                self.stock.waiting -= 1;
+                *self.held.entry(transit.to).or_default() += 1;
+                if !self.is_within_share(transit.to) {
+                    self.lanes.iter_mut().for_each(|lane| lane.go_beyond_share(transit.to));
+                }
+                return Some((Held { transit, credit, buffer }, message));
+            }
+        }
+        None
+    }
+
+    fn drain(&mut self, is_gone: impl Fn(&Transit) -> bool) -> Vec<(Transit, Source, T)> {
+        let mut out = Vec::new();
+        self.lanes.iter_mut().for_each(|lane| lane.drain(&is_gone, &mut out));
+        self.stock.waiting -= out.len() as u32;
+        out
+    }
+
+    /// Returns how many messages wait.
+    fn assert_sound(&self) -> usize {
+        self.stock.assert_conserved();
+        let waiting = self.lanes.iter().map(Lane::len).sum::<usize>();
+        assert_eq!(self.stock.waiting as usize, waiting, "messages that wait for a buffer");
+        assert_eq!(self.held.values().sum::<u32>(), self.stock.taken, "buffers held by next hops");
+        let is_idle = |lane: usize| self.stock.can_take(lane) && !self.lanes[lane].turns.is_empty();
+        assert!(!(0..Purpose::COUNT).any(is_idle), "a message waits for a buffer that is free");
+        waiting
+    }
+}
+
+impl<T> Default for Lane<T> {
+    fn default() -> Lane<T> {
+        Lane { turns: VecDeque::new(), beyond: VecDeque::new(), hops: FxHashMap::default() }
+    }
+}
+
+impl<T> Lane<T> {
+    fn push(&mut self, within_share: bool, transit: Transit, credit: Source, message: T) {
+        let sources = self.hops.entry(transit.to).or_insert_with(|| {
+            if within_share { &mut self.turns } else { &mut self.beyond }.push_back(transit.to);
+            Sources { turns: VecDeque::new(), messages: FxHashMap::default() }
+        });
+        let queue = sources.messages.entry(transit.from).or_default();
+        if queue.is_empty() {
+            sources.turns.push_back(transit.from);
+        }
+        queue.push_back((transit, credit, message));
+    }
+
+    fn pop(&mut self, beyond: bool) -> Option<(Transit, Source, T)> {
+        let turns = if beyond { &mut self.beyond } else { &mut self.turns };
+        let to = turns.pop_front()?;
+        let sources = self.hops.get_mut(&to)?;
+        let from = sources.turns.pop_front()?;
+        let queue = sources.messages.get_mut(&from)?;
+        let message = queue.pop_front();
+        if queue.is_empty() {
+            sources.messages.remove(&from);
+        } else {
+            sources.turns.push_back(from);
+        }
+        if sources.turns.is_empty() {
+            self.hops.remove(&to);
+        } else {
+            turns.push_back(to);
+        }
+        message
+    }
+
+    fn come_within_share(&mut self, to: Nid) {
+        if let Some(at) = self.beyond.iter().position(|hop| *hop == to) {
+            self.beyond.remove(at);
+            self.turns.push_back(to);
+        }
+    }
+
+    fn go_beyond_share(&mut self, to: Nid) {
+        if let Some(at) = self.turns.iter().position(|hop| *hop == to) {
+            self.turns.remove(at);
+            self.beyond.push_back(to);
+        }
+    }
+
+    fn drain(&mut self, is_gone: &impl Fn(&Transit) -> bool, out: &mut Vec<(Transit, Source, T)>) {
+        self.hops.retain(|_, sources| {
+            sources.messages.retain(|_, queue| {
+                let all = std::mem::take(queue);
+                let (gone, kept): (VecDeque<_>, VecDeque<_>) =
+                    all.into_iter().partition(|(transit, ..)| is_gone(transit));
+                out.extend(gone);
+                *queue = kept;
+                !queue.is_empty()
+            });
+            sources.turns.retain(|from| sources.messages.contains_key(from));
+            !sources.turns.is_empty()
+        });
+        self.turns.retain(|to| self.hops.contains_key(to));
+        self.beyond.retain(|to| self.hops.contains_key(to));
+    }
+
+    fn len(&self) -> usize {
+        self.hops.values().flat_map(|s| s.messages.values()).map(VecDeque::len).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::Prng;
+
+    fn options(large: u32, peer_buffer_credits: u32, lanes: bool) -> RouterOptions {
+        RouterOptions { tiny_buffers: 8, small_buffers: 8, large_buffers: large, peer_buffer_credits, lanes }
+    }
+
+    fn transit(from: u32, to: u32, payload: usize, purpose: Purpose) -> Transit {
+        Transit { from: Nid::sim(from), to: Nid::sim(to), payload, purpose }
+    }
+
+    fn bulk(from: u32, to: u32) -> Transit {
+        transit(from, to, 1 << 20, Purpose::Bulk)
+    }
+
+    /// Names of the messages that go on.
+    fn names(out: &[(Held, u32)]) -> Vec<u32> {
+        out.iter().map(|(_, name)| *name).collect()
+    }
+
+    #[test]
+    fn a_peer_without_credits_waits_in_order_and_holds_nobody_else_back() {
+        let mut router = Router::new(&options(100, 2, false), 8);
+        let (first, _) = router.handle_arrival(bulk(1, 9), 1).unwrap();
+        let _second = router.handle_arrival(bulk(1, 9), 2).unwrap();
+        assert!(router.handle_arrival(bulk(1, 9), 3).is_none() && router.handle_arrival(bulk(1, 9), 4).is_none());
+        assert!(router.handle_arrival(bulk(2, 9), 5).is_some());
+        assert_eq!(router.peer(Nid::sim(1)), Level { max: 2, available: -2, low_water: -2 });
+        assert_eq!(names(&router.handle_done(first)), [3]);
+        router.assert_sound();
+    }
+
+    #[test]
+    fn a_full_pool_serves_first_in_first_out_without_lanes() {
+        let mut router = Router::new(&options(1, 8, false), 8);
+        let (held, _) = router.handle_arrival(bulk(1, 9), 1).unwrap();
+        assert!(router.handle_arrival(bulk(1, 9), 2).is_none() && router.handle_arrival(bulk(1, 9), 3).is_none());
+        assert_eq!(router.pool(PoolKind::Large), Level { max: 1, available: -2, low_water: -2 });
+        assert!(router.handle_arrival(transit(2, 9, 100, Purpose::Requests), 4).is_some(), "another pool");
+        let mut out = router.handle_done(held);
+        assert_eq!(names(&out), [2]);
+        out = router.handle_done(out.remove(0).0);
+        assert_eq!(names(&out), [3]);
+        router.assert_sound();
+    }
+
+    /// With lanes, a flood of one kind leaves the others what they need to move.
+    #[test]
+    fn a_flood_of_pings_leaves_credits_and_buffers_to_others() {
+        let (ping, cancel) = (transit(1, 9, 0, Purpose::Control), transit(1, 9, 0, Purpose::Callbacks));
+        let mut router = Router::new(&options(8, 8, true), 8);
+        let through = (0..100).filter(|n| router.handle_arrival(ping, *n).is_some()).count();
+        assert_eq!(through, 5, "four that are shared, and the reserve of one");
+        assert!(router.handle_arrival(cancel, 100).is_some());
+        let mut router = Router::new(&options(8, 8, false), 8);
+        let through = (0..100).filter(|n| router.handle_arrival(ping, *n).is_some()).count();
+        assert_eq!((through, router.handle_arrival(cancel, 100).is_none()), (8, true));
+    }
+
+    #[test]
+    fn next_hops_and_sources_take_turns() {
+        let mut router = Router::new(&options(16, 100, true), 8);
+        let mut held: Vec<_> = (0..10).map(|n| router.handle_arrival(bulk(7, n), 0).unwrap().0).collect();
+        // To hop 50 from two sources, to hop 51 from one.
+        for (name, from, to) in [(1, 1, 50), (2, 1, 50), (3, 2, 50), (4, 1, 51), (5, 1, 51)] {
+            assert!(router.handle_arrival(bulk(from, to), name).is_none());
+        }
+        let order: Vec<_> = (0..5).flat_map(|_| names(&router.handle_done(held.remove(0)))).collect();
+        assert_eq!(order, [1, 4, 3, 5, 2]);
+        router.assert_sound();
+    }
+
+    /// A hop that takes nothing ends with its share of the pool, and others go on.
+    #[test]
+    fn a_next_hop_that_is_stuck_does_not_take_the_whole_pool() {
+        let mut router = Router::new(&options(16, 1000, true), 8);
+        let mut others = Vec::new();
+        let mut through_to_stuck = 0;
+        for n in 0..100 {
+            through_to_stuck += u32::from(router.handle_arrival(bulk(1, 50), n).is_some());
+            if let Some((held, _)) = router.handle_arrival(bulk(2, 51), 1000 + n) {
+                others.push(held);
+            }
+            if others.len() > 2 {
+                for (held, name) in router.handle_done(others.remove(0)) {
+                    match name < 1000 {
+                        true => through_to_stuck += 1,
+                        false => others.push(held),
+                    }
+                }
+            }
+            router.assert_sound();
+        }
+        assert!(through_to_stuck <= 10, "{through_to_stuck} of 16 buffers are with a hop that takes nothing");
+        assert!(others.len() <= 4);
+    }
+
+    #[test]
+    fn what_waits_for_or_of_a_peer_that_is_gone_is_given_up() {
+        let mut router = Router::new(&options(1, 2, false), 8);
+        let (held, _) = router.handle_arrival(bulk(1, 9), 1).unwrap();
+        assert!(router.handle_arrival(bulk(1, 9), 2).is_none(), "waits for a buffer");
+        assert!(router.handle_arrival(bulk(1, 8), 3).is_none(), "waits for a credit");
+        assert!(router.handle_arrival(bulk(2, 8), 4).is_none());
+        let (lost, on) = router.handle_peer_gone(Nid::sim(9));
+        assert_eq!((lost, names(&on)), (vec![2], vec![]));
+        let (lost, on) = router.handle_peer_gone(Nid::sim(1));
+        assert_eq!((lost, names(&on)), (vec![3], vec![]));
+        router.assert_sound();
+        assert_eq!(names(&router.handle_done(held)), [4]);
+        router.assert_sound();
+    }
+
+    #[test]
+    #[should_panic(expected = "what was never taken came back")]
+    fn a_buffer_comes_back_once() {
+        let mut router = Router::new(&options(8, 8, true), 8);
+        let (held, _) = router.handle_arrival(bulk(1, 9), 1).unwrap();
+        let again = Held { ..held };
+        router.handle_done(again);
+        router.handle_done(Held { transit: bulk(1, 9), credit: Source::Shared, buffer: Source::Shared });
+    }
+
+    /// Whatever comes and goes: nothing is lost or doubled, and at the end all is back.
+    #[test]
+    fn random_traffic_keeps_the_books() {
+        for seed in 0..60 {
+            let mut prng = Prng::new(seed);
+            let mut router = Router::new(&options(8, 6, seed % 2 == 0), 8);
+            let (mut in_hand, mut seen, mut sent) = (Vec::new(), Vec::new(), 0);
+            let purposes = [Purpose::Control, Purpose::Callbacks, Purpose::Requests, Purpose::Bulk];
+            while sent < 400 || !in_hand.is_empty() {
+                if sent < 400 && prng.one_in(2) {
+                    let payload = [0, 100, 100_000][prng.below(3) as usize];
+                    let purpose = purposes[prng.below(4) as usize];
+                    let t = transit(prng.below(4) as u32, 10 + prng.below(4) as u32, payload, purpose);
+                    in_hand.extend(router.handle_arrival(t, sent));
+                    sent += 1;
+                } else if prng.one_in(50) {
+                    let (lost, on) = router.handle_peer_gone(Nid::sim(prng.below(14) as u32));
+                    seen.extend(lost);
+                    in_hand.extend(on);
+                } else if !in_hand.is_empty() {
+                    let (held, name) = in_hand.swap_remove(prng.below(in_hand.len() as u64) as usize);
+                    seen.push(name);
+                    in_hand.extend(router.handle_done(held));
+                }
+                router.assert_sound();
+            }
+            seen.sort_unstable();
+            assert_eq!(seen, (0..400).collect::<Vec<_>>(), "seed {seed}");
+            assert!(router.is_idle());
+        }
+    }
+}

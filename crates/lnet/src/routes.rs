@@ -1,0 +1,203 @@
+//! Routes: by which gateways messages reach networks that this node has no interface on, and the choice among them. Pure
+//! rules; which gateways live is `gateways`' knowledge.
+
+use nacre_base::{Network, Nid};
+use std::cmp::Reverse;
+
+/// A way to a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// The network that it leads to.
+    pub network: Network,
+    /// A router on a network of this node.
+    pub gateway: Nid,
+    /// Number of routers on the way; `None` counts as 1, and is shown as -1.
+    pub hops: Option<u8>,
+    /// Of several ways those with the lowest number are taken.
+    pub priority: u32,
+}
+
+/// Why a route was not added or removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RouteError {
+    /// The node has an interface there, so it needs no gateway.
+    #[error("this node is on {0} itself")]
+    Local(Network),
+    /// The gateway cannot be reached directly.
+    #[error("the gateway {0} is on none of this node's networks")]
+    Gateway(Nid),
+    /// The gateway is this node.
+    #[error("{0} is this node itself")]
+    Itself(Nid),
+    /// More routers than a message may pass.
+    #[error("{0} hops; a message may pass 1 to {HOPS_MAX} routers")]
+    Hops(u8),
+    /// There is such a route.
+    #[error("there is a route to {0} by {1} already")]
+    Exists(Network, Nid),
+    /// There is no such route.
+    #[error("there is no route to {0} by {1}")]
+    Missing(Network, Nid),
+}
+
+/// The most routers that a message passes. It cuts loops: Lustre's own limit is 255, but nobody builds more than two or
+/// three in a row, and the header has room for the time spent at so many.
+pub const HOPS_MAX: u8 = 4;
+
+/// What the choice needs to know of a gateway that can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GatewayState {
+    /// 0 to 1000.
+    pub(crate) health: u32,
+    /// Bytes given to its driver and not yet done, or waiting.
+    pub(crate) queued_bytes: u64,
+    pub(crate) available_credits: i64,
+    /// Messages given to it so far: the round robin among equals.
+    pub(crate) sequence: u64,
+}
+
+/// The routes of a node, in the order in which they were added.
+#[derive(Debug, Default)]
+pub(crate) struct Routes(Vec<Route>);
+
+impl Routes {
+    /// Adds a route; `own` are the node's NIDs.
+    pub(crate) fn add(&mut self, route: Route, own: &[Nid]) -> Result<(), RouteError> {
+        let is_own = |network| own.iter().any(|nid| nid.network == network);
+        if is_own(route.network) || route.network == Network::LO {
+            return Err(RouteError::Local(route.network));
+        }
+        if own.contains(&route.gateway) {
+            return Err(RouteError::Itself(route.gateway));
+        }
+        if !is_own(route.gateway.network) {
+            return Err(RouteError::Gateway(route.gateway));
+        }
+        if let Some(hops) = route.hops.filter(|hops| !(1..=HOPS_MAX).contains(hops)) {
+            return Err(RouteError::Hops(hops));
+        }
+        if self.find(route.network, route.gateway).is_some() {
+            return Err(RouteError::Exists(route.network, route.gateway));
+        }
+        self.0.push(route);
+        Ok(())
+    }
+
+    /// Removes a route.
+    pub(crate) fn remove(&mut self, network: Network, gateway: Nid) -> Result<(), RouteError> {
+        let at = self.find(network, gateway).ok_or(RouteError::Missing(network, gateway))?;
+        self.0.remove(at);
+        Ok(())
+    }
+
+    fn find(&self, network: Network, gateway: Nid) -> Option<usize> {
+        self.0.iter().position(|r| (r.network, r.gateway) == (network, gateway))
+    }
+
+    pub(crate) fn all(&self) -> &[Route] {
+        &self.0
+    }
+
+    /// Whether messages may come through this node: whether it is a gateway of any route.
+    pub(crate) fn has_gateway(&self, nid: Nid) -> bool {
+        self.0.iter().any(|r| r.gateway == nid)
+    }
+
+    /// Whether a route to the network goes by this gateway.
+    pub(crate) fn leads(&self, network: Network, gateway: Nid) -> bool {
+        self.find(network, gateway).is_some()
+    }
+
+    /// The gateway for a message to a network: by priority, then hops, health, bytes queued, credits, and in turns.
+    /// `state` is asked for each gateway, and has none for one that cannot be used. `without` is not taken: the gateway
+    /// that the message came from.
+    pub(crate) fn choose(
+        &self,
+        network: Network,
+        without: Option<Nid>,
+        state: impl Fn(Nid) -> Option<GatewayState>,
+    ) -> Option<Nid> {
+        let ways = self.0.iter().filter(|r| r.network == network && Some(r.gateway) != without);
+        let known = ways.filter_map(|route| state(route.gateway).map(|state| (route, state)));
+        let best = known.min_by_key(|(route, gateway)| {
+            let GatewayState { health, queued_bytes, available_credits, sequence } = *gateway;
+            let (hops, credits) = (route.hops.unwrap_or(1), Reverse(available_credits));
+            (route.priority, hops, Reverse(health), queued_bytes, credits, sequence)
+        });
+        best.map(|(route, _)| route.gateway)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nid(text: &str) -> Nid {
+        text.parse().unwrap()
+    }
+
+    fn route(network: &str, gateway: &str, hops: Option<u8>, priority: u32) -> Route {
+        Route { network: network.parse().unwrap(), gateway: nid(gateway), hops, priority }
+    }
+
+    const GOOD: GatewayState = GatewayState { health: 1000, queued_bytes: 0, available_credits: 8, sequence: 0 };
+
+    #[test]
+    fn routes_that_make_no_sense_are_refused_with_the_reason() {
+        let own = [nid("10.0.0.1@tcp"), nid("10.1.0.1@tcp1")];
+        let mut routes = Routes::default();
+        let mut refused = |r: Route| routes.add(r, &own).unwrap_err().to_string();
+        assert_eq!(refused(route("tcp1", "10.0.0.9@tcp", None, 0)), "this node is on tcp1 itself");
+        assert_eq!(
+            refused(route("tcp2", "10.3.0.9@tcp3", None, 0)),
+            "the gateway 10.3.0.9@tcp3 is on none of this node's networks"
+        );
+        assert_eq!(refused(route("tcp2", "10.0.0.1@tcp", None, 0)), "10.0.0.1@tcp is this node itself");
+        assert_eq!(refused(route("tcp2", "10.0.0.9@tcp", Some(5), 0)), "5 hops; a message may pass 1 to 4 routers");
+        routes.add(route("tcp2", "10.0.0.9@tcp", None, 0), &own).unwrap();
+        let again = routes.add(route("tcp2", "10.0.0.9@tcp", Some(2), 1), &own);
+        assert_eq!(again.unwrap_err().to_string(), "there is a route to tcp2 by 10.0.0.9@tcp already");
+        assert!(routes.has_gateway(nid("10.0.0.9@tcp")) && !routes.has_gateway(nid("10.0.0.8@tcp")));
+        routes.remove("tcp2".parse().unwrap(), nid("10.0.0.9@tcp")).unwrap();
+        let gone = routes.remove("tcp2".parse().unwrap(), nid("10.0.0.9@tcp"));
+        assert_eq!(gone.unwrap_err().to_string(), "there is no route to tcp2 by 10.0.0.9@tcp");
+    }
+
+    /// Each rule decides only among those that the rules before it leave.
+    #[test]
+    fn priority_then_hops_then_health_then_bytes_then_credits_then_turns() {
+        let own = [nid("10.0.0.1@tcp")];
+        let mut routes = Routes::default();
+        let gateways = [
+            ("10.0.0.11@tcp", Some(1), 1, GOOD),
+            ("10.0.0.12@tcp", Some(2), 0, GOOD),
+            ("10.0.0.13@tcp", None, 0, GatewayState { health: 900, ..GOOD }),
+            ("10.0.0.14@tcp", None, 0, GatewayState { queued_bytes: 1, ..GOOD }),
+            ("10.0.0.15@tcp", None, 0, GatewayState { available_credits: 7, ..GOOD }),
+            ("10.0.0.16@tcp", None, 0, GatewayState { sequence: 1, ..GOOD }),
+            ("10.0.0.17@tcp", None, 0, GOOD),
+        ];
+        let states = |gateway: Nid| gateways.iter().find(|g| nid(g.0) == gateway).map(|g| g.3);
+        let chosen = |routes: &Routes| routes.choose("o2ib".parse().unwrap(), None, states);
+        assert_eq!(chosen(&routes), None);
+        for (gateway, hops, priority, _) in gateways {
+            routes.add(route("o2ib", gateway, hops, priority), &own).unwrap();
+            assert_eq!(chosen(&routes), Some(nid(gateway)), "better than all before");
+        }
+        assert_eq!(routes.choose("o2ib1".parse().unwrap(), None, states), None);
+    }
+
+    #[test]
+    fn gateways_without_a_state_and_the_one_that_a_message_came_from_are_not_taken() {
+        let own = [nid("10.0.0.1@tcp")];
+        let mut routes = Routes::default();
+        for gateway in ["10.0.0.11@tcp", "10.0.0.12@tcp"] {
+            routes.add(route("o2ib", gateway, None, 0), &own).unwrap();
+        }
+        let network = "o2ib".parse().unwrap();
+        let only = |usable: &'static str| move |gateway: Nid| (gateway == nid(usable)).then_some(GOOD);
+        assert_eq!(routes.choose(network, None, only("10.0.0.12@tcp")), Some(nid("10.0.0.12@tcp")));
+        assert_eq!(routes.choose(network, Some(nid("10.0.0.12@tcp")), only("10.0.0.12@tcp")), None);
+        assert_eq!(routes.choose(network, Some(nid("10.0.0.11@tcp")), |_| Some(GOOD)), Some(nid("10.0.0.12@tcp")));
+    }
+}

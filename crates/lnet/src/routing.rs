@@ -1,0 +1,538 @@
+//! A node between networks: the gateways that its messages go through, and, on a router, messages of others that it passes
+//! on. Ties the engines (`routes`, `gateways`, `router`) to the node. The state is made when the first route is added or
+//! routing is switched on, so that a node without either pays nothing for it.
+
+use crate::error::LnetError;
+use crate::frame::{self, PingInfo};
+use crate::gateways::{Gateways, Told, Unusable};
+use crate::lnd::{Outbound, Receipt, Waiter};
+use crate::message::{Header, Kind, Message, Portal};
+use crate::node::{Interface, LnetNode, PING_MATCH_BITS, PUSH_MATCH_BITS};
+use crate::router::{Held, Level, PoolKind, Router, RouterOptions, Transit};
+use crate::routes::{HOPS_MAX, Route, RouteError, Routes};
+use crate::status::bump;
+use nacre_base::{Errno, FxHashMap, Network, Nid, Payload, Time};
+use nacre_rt::Task;
+use parking_lot::{Mutex, RwLock};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How often the gateways are looked at.
+const TICK: Duration = Duration::from_millis(250);
+/// Peers that are pinged to find out whether one of a router's interfaces works.
+const NEIGHBOURS: usize = 4;
+/// An interface on which nothing is sent is not looked at.
+const LINK_INTERVAL: Duration = Duration::from_secs(u32::MAX as u64);
+/// A router that is being stopped goes on until no message has come for so long.
+const QUIET: Duration = Duration::from_millis(500);
+/// How long a router that is being stopped goes on at most.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// A route as `lnetctl route show -v` shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RouteStatus {
+    /// The route.
+    pub route: Route,
+    /// Whether messages are sent this way.
+    pub up: bool,
+    /// Why not, in a word.
+    pub trouble: Option<&'static str>,
+    /// True if the gateway is not on the network itself, as far as is known.
+    pub is_multi_hop: bool,
+}
+
+/// The buffers of a router, as `lnetctl routing show` shows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoutingStatus {
+    /// True while messages are passed on.
+    pub enabled: bool,
+    /// Pools in the order of [`PoolKind::ALL`].
+    pub pools: [Level; 3],
+}
+
+/// A message that waits for its turn to be passed on.
+pub(crate) struct Parked {
+    message: Message,
+    interface: Arc<Interface>,
+    arrived: Time,
+    /// Told when the message has its credit and its buffer.
+    receipt: Receipt,
+}
+
+/// A node's routes and, on a router, what is in transit.
+pub(crate) struct Routing {
+    routes: RwLock<Routes>,
+    gateways: Mutex<Gateways>,
+    /// The gateway that the last message of a distant NID came through.
+    came_through: Mutex<FxHashMap<Nid, Nid>>,
+    /// There once routing was switched on. It stays when it is switched off, for what is still in transit.
+    router: Mutex<Option<Router<Parked>>>,
+    /// Whether this node says that it passes on messages of others.
+    announces: AtomicBool,
+    /// Whether it does; for a while longer than it says so, because of messages that are on their way to it.
+    forwards: AtomicBool,
+    /// A router's own interfaces, watched like gateways: one on which nothing is heard does not work.
+    links: Mutex<Links>,
+    watcher: Mutex<Option<Task>>,
+}
+
+/// A router's own interfaces.
+struct Links {
+    watch: Gateways,
+    /// Whom messages were sent to lately on each.
+    recent: FxHashMap<Nid, VecDeque<Nid>>,
+}
+
+impl Routing {
+    fn new(interval: Duration) -> Routing {
+        Routing {
+            routes: RwLock::default(),
+            gateways: Mutex::new(Gateways::new(interval)),
+            came_through: Mutex::default(),
+            router: Mutex::new(None),
+            announces: AtomicBool::new(false),
+            forwards: AtomicBool::new(false),
+            links: Mutex::new(Links { watch: Gateways::new(LINK_INTERVAL), recent: FxHashMap::default() }),
+            watcher: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn forwards(&self) -> bool {
+        self.forwards.load(Ordering::Relaxed)
+    }
+
+    /// Anything came from a peer on an interface. True if nothing had been heard on the interface for a while.
+    fn handle_heard(&self, via: Nid, peer: Nid) -> bool {
+        self.gateways.lock().handle_heard(peer);
+        self.forwards() && self.links.lock().watch.handle_heard(via)
+    }
+
+    /// A message is given to a peer on an interface.
+    pub(crate) fn handle_sent(&self, via: Nid, peer: Nid, now: Time) {
+        self.gateways.lock().handle_sent(peer, now);
+        if self.forwards() {
+            let links = &mut *self.links.lock();
+            links.watch.handle_sent(via, now);
+            let recent = links.recent.entry(via).or_default();
+            if !recent.contains(&peer) {
+                recent.push_back(peer);
+                recent.drain(..recent.len().saturating_sub(NEIGHBOURS));
+            }
+        }
+    }
+
+    fn is_gateway(&self, nid: Nid) -> bool {
+        self.routes.read().has_gateway(nid)
+    }
+}
+
+impl LnetNode {
+    pub(crate) fn routing(&self) -> Option<&Routing> {
+        self.routing.get().map(|routing| &**routing)
+    }
+
+    fn routing_or_new(self: &Arc<Self>) -> &Routing {
+        let routing = self.routing.get_or_init(|| Box::new(Routing::new(self.options.alive_router_check_interval)));
+        let mut watcher = routing.watcher.lock();
+        if watcher.is_none() && !self.rt.is_dead() {
+            let node = Arc::downgrade(self);
+            let rt = self.rt.clone();
+            *watcher = Some(self.rt.spawn(async move {
+                loop {
+                    let Some(node) = node.upgrade() else { return };
+                    node.watch();
+                    drop(node);
+                    rt.sleep(TICK).await;
+                }
+            }));
+        }
+        routing
+    }
+
+    pub(crate) fn stop_watching(&self) {
+        if let Some(task) = self.routing().and_then(|routing| routing.watcher.lock().take()) {
+            task.abort();
+        }
+    }
+
+    pub(crate) fn add_route(self: &Arc<Self>, route: Route) -> Result<(), RouteError> {
+        let routing = self.routing_or_new();
+        routing.routes.write().add(route, &self.nids())?;
+        routing.gateways.lock().add(route.gateway, self.rt.now());
+        Ok(())
+    }
+
+    pub(crate) fn remove_route(&self, network: Network, gateway: Nid) -> Result<(), RouteError> {
+        let routing = self.routing().ok_or(RouteError::Missing(network, gateway))?;
+        let mut routes = routing.routes.write();
+        routes.remove(network, gateway)?;
+        if !routes.has_gateway(gateway) {
+            routing.gateways.lock().remove(gateway);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn route_statuses(&self) -> Vec<RouteStatus> {
+        let Some(routing) = self.routing() else { return Vec::new() };
+        let (routes, gateways) = (routing.routes.read(), routing.gateways.lock());
+        let status = |route: &Route| {
+            let trouble = gateways.trouble(route.gateway, route.network).map(|trouble| match trouble {
+                Unusable::Dead => "the gateway does not answer",
+                Unusable::NotRouting => "the gateway does not pass messages on",
+                Unusable::FarSideDown => "the gateway cannot reach the network",
+            });
+            let is_multi_hop = route.hops.is_some_and(|hops| hops > 1) || !gateways.is_on(route.gateway, route.network);
+            RouteStatus { route: *route, up: trouble.is_none(), trouble, is_multi_hop }
+        };
+        routes.all().iter().map(status).collect()
+    }
+
+    /// Begins to pass on messages of others, or, with none, ends it: neighbours are told.
+    pub(crate) fn set_routing(self: &Arc<Self>, options: Option<RouterOptions>) {
+        let routing = self.routing_or_new();
+        if let Some(options) = &options {
+            let mut router = routing.router.lock();
+            // Buffers in use are of the pools that are there: other sizes count once nothing is in transit.
+            if router.as_ref().is_none_or(Router::is_idle) {
+                *router = Some(Router::new(options, self.options.peer_credits));
+            }
+            let mut links = routing.links.lock();
+            self.nids().into_iter().for_each(|nid| links.watch.add(nid, self.rt.now()));
+        }
+        let is_on = options.is_some();
+        if routing.announces.swap(is_on, Ordering::Relaxed) != is_on {
+            let longer = if is_on { "" } else { "no longer " };
+            tracing::info!("{}: messages of others are {longer}passed on", self.rt.name());
+            self.tell_neighbours();
+        }
+        if is_on {
+            routing.forwards.store(true, Ordering::Relaxed);
+        } else if routing.forwards() {
+            let node = self.clone();
+            drop(self.rt.spawn(async move { node.drain_routing().await }));
+        }
+    }
+
+    pub(crate) fn routing_status(&self) -> Option<RoutingStatus> {
+        let routing = self.routing()?;
+        let router = routing.router.lock();
+        let pools = PoolKind::ALL.map(|kind| router.as_ref().map_or_else(Level::default, |r| r.pool(kind)));
+        router.is_some().then_some(RoutingStatus { enabled: routing.announces.load(Ordering::Relaxed), pools })
+    }
+
+    /// Router credits of a peer; none if this node is no router.
+    pub(crate) fn router_credits(&self, peer: Nid) -> Option<Level> {
+        self.routing()?.router.lock().as_ref().map(|router| router.peer(peer))
+    }
+
+    /// Says to all peers that this node no longer passes messages on, and goes on with it until none come any more.
+    pub(crate) async fn drain_routing(self: &Arc<Self>) {
+        let Some(routing) = self.routing().filter(|routing| routing.forwards()) else { return };
+        if routing.announces.swap(false, Ordering::Relaxed) {
+            self.tell_neighbours();
+        }
+        let (begun, mut count, mut last) = (self.rt.now(), 0, self.rt.now());
+        while self.rt.now() - last < QUIET
+            && self.rt.now() - begun < DRAIN
+            && !routing.announces.load(Ordering::Relaxed)
+        {
+            self.rt.sleep(Duration::from_millis(10)).await;
+            let passed_on = self.counters.route_count.load(Ordering::Relaxed);
+            let is_idle = routing.router.lock().as_ref().is_none_or(Router::is_idle);
+            if std::mem::replace(&mut count, passed_on) != passed_on || !is_idle {
+                last = self.rt.now();
+            }
+        }
+        if !routing.announces.load(Ordering::Relaxed) {
+            routing.forwards.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// The interface and gateway for a message to a network that the node is not on. An answer goes back through the
+    /// gateway that the question came by while that one lives; `without` is the peer that the message came from.
+    pub(crate) fn distant_path(
+        &self,
+        to: Nid,
+        is_answer: bool,
+        without: Option<Nid>,
+    ) -> Result<(Arc<Interface>, Nid), LnetError> {
+        let no_route = LnetError::NoRoute(to.network);
+        let routing = self.routing().ok_or(no_route)?;
+        let (routes, gateways) = (routing.routes.read(), routing.gateways.lock());
+        let is_usable = |gateway: Nid| gateways.trouble(gateway, to.network).is_none();
+        if is_answer
+            && let Some(gateway) = routing.came_through.lock().get(&to).copied()
+            && is_usable(gateway)
+            && let Some(interface) = self.interface_to(gateway)
+        {
+            return Ok((interface, gateway));
+        }
+        let state = |gateway: Nid| {
+            is_usable(gateway).then(|| self.interface_to(gateway).map(|i| i.gateway_state(gateway))).flatten()
+        };
+        let gateway = routes.choose(to.network, without, state).ok_or(no_route)?;
+        let interface = self.interface_to(gateway).ok_or(no_route)?;
+        Ok((interface, gateway))
+    }
+
+    /// Whether `peer`, on the interface `via`, may bring a message that says it is from `source`: its own, or, from a
+    /// gateway of this node's routes, one of another network.
+    pub(crate) fn may_bring(&self, via: Nid, peer: Nid, source: Nid) -> bool {
+        if source == peer {
+            return true;
+        }
+        let Some(routing) = self.routing() else { return false };
+        let is_distant = source.network != via.network && !self.is_local(source);
+        let is_expected = |routes: &Routes| !self.options.drop_asym_route || routes.leads(source.network, peer);
+        let routes = routing.routes.read();
+        is_distant && routes.has_gateway(peer) && is_expected(&routes)
+    }
+
+    /// A message of another NID came through a gateway.
+    pub(crate) fn handle_came_through(&self, source: Nid, gateway: Nid) {
+        let Some(routing) = self.routing() else { return };
+        let mut came_through = routing.came_through.lock();
+        if came_through.len() >= self.options.peers_max && !came_through.contains_key(&source) {
+            came_through.clear();
+        }
+        came_through.insert(source, gateway);
+        if !routing.routes.read().leads(source.network, gateway) {
+            bump(&self.counters.asymmetric_count);
+        }
+    }
+
+    /// A message for somebody else arrived from `peer`: passes it on, or answers that it cannot be.
+    pub(crate) fn forward(self: &Arc<Self>, peer: Nid, message: Message, receipt: Receipt) {
+        let header = message.header;
+        let forwards = self.routing().is_some_and(Routing::forwards);
+        let onward = match header.destination.network {
+            _ if !forwards || header.hops >= HOPS_MAX => Err(LnetError::NoRoute(header.destination.network)),
+            _ => match self.interface_to(header.destination) {
+                Some(interface) => Ok((interface, header.destination)),
+                None => self.distant_path(header.destination, false, Some(peer)),
+            },
+        };
+        let (interface, next_hop) = match onward {
+            Ok(onward) => onward,
+            Err(_) => {
+                tracing::debug!(
+                    "{}: no way for a message from {} to {}",
+                    self.rt.name(),
+                    header.source,
+                    header.destination
+                );
+                bump(&self.counters.drop_count);
+                return self.answer_unreachable(&header, Errno::ENETUNREACH);
+            }
+        };
+        let purpose = header.purpose;
+        let transit = Transit { from: peer, to: next_hop, payload: message.payload.len(), purpose };
+        let parked = Parked { message, interface, arrived: self.rt.now(), receipt };
+        let Some(routing) = self.routing() else { return };
+        let goes = routing.router.lock().as_mut().map(|router| router.handle_arrival(transit, parked));
+        self.send_on(goes.into_iter().flatten());
+    }
+
+    /// Gives messages that have what they need to the drivers.
+    fn send_on(self: &Arc<Self>, messages: impl IntoIterator<Item = (Held, Parked)>) {
+        for (held, Parked { mut message, interface, arrived, receipt }) in messages {
+            let next_hop = held.next_hop();
+            let header = &mut message.header;
+            let spent = u32::try_from((self.rt.now() - arrived).as_micros()).unwrap_or(u32::MAX);
+            header.spent_us[usize::from(header.hops)] = spent;
+            header.hops += 1;
+            drop(receipt);
+            bump(&self.counters.route_count);
+            self.counters.route_length.fetch_add(message.payload.len() as u64, Ordering::Relaxed);
+            let mut out = Outbound::new(self, interface.clone(), next_hop, message, Waiter::Nobody);
+            out.held = Some(held);
+            out.admit(&interface);
+        }
+    }
+
+    /// A message was taken by the next peer, or given up: what it held goes to others.
+    pub(crate) fn handle_passed_on(self: &Arc<Self>, held: Held) {
+        let Some(routing) = self.routing() else { return };
+        let released = routing.router.lock().as_mut().map(|router| router.handle_done(held));
+        self.send_on(released.into_iter().flatten());
+    }
+
+    /// Tells the sender of a message that it cannot be delivered: a PUT by an ACK that names the destination, a GET by a
+    /// REPLY. Other kinds are answers themselves.
+    pub(crate) fn answer_unreachable(self: &Arc<Self>, header: &Header, error: Errno) {
+        let answer = match header.kind {
+            Kind::Put => {
+                let mut ack = Message::put(
+                    header.source,
+                    header.portal,
+                    header.match_bits,
+                    frame::encode_nids(&[header.destination]).into(),
+                );
+                ack.header.kind = Kind::Ack;
+                ack.header.status = -error.0;
+                ack
+            }
+            Kind::Get => Message::reply(header, Payload::new(), -error.0),
+            Kind::Ack | Kind::Reply => return,
+        };
+        let Ok((interface, next_hop)) = self.way_back(header.source) else { return };
+        // A REPLY must come from whom the GET asked.
+        let source = if header.kind == Kind::Get { header.destination } else { interface.nid };
+        let answer = Message { header: Header { source, ..answer.header }, ..answer };
+        Outbound::new(self, interface.clone(), next_hop, answer, Waiter::Nobody).admit(&interface);
+    }
+
+    /// The way to tell a sender that its message goes nowhere: not by the gateway that it came through, if there is another,
+    /// because the message may have gone round in a circle.
+    fn way_back(&self, to: Nid) -> Result<(Arc<Interface>, Nid), LnetError> {
+        if let Some(interface) = self.interface_to(to) {
+            return Ok((interface, to));
+        }
+        let came_through = self.routing().and_then(|routing| routing.came_through.lock().get(&to).copied());
+        self.distant_path(to, false, came_through).or_else(|_| self.distant_path(to, true, None))
+    }
+
+    /// A router says that a message to a distant NID could not be delivered.
+    pub(crate) fn handle_unreachable(self: &Arc<Self>, peer: Nid, header: &Header, payload: &Payload) -> bool {
+        let Some(routing) = self.routing().filter(|routing| routing.is_gateway(peer)) else { return false };
+        let named = frame::decode_nids(&payload.to_bytes()).ok().and_then(|nids| nids.first().copied());
+        let Some(nid) = named.filter(|nid| self.interface_to(*nid).is_none()) else { return false };
+        bump(&self.counters.remote_error_count);
+        if header.status == -Errno::ENETUNREACH.0 {
+            routing.gateways.lock().handle_unreachable(peer, nid.network, self.rt.now());
+        }
+        self.handle_peer_down(nid);
+        true
+    }
+
+    /// Connections with a peer broke. If it is a gateway, whatever was under way through it may be lost.
+    pub(crate) fn handle_gateway_lost(self: &Arc<Self>, peer: Nid) {
+        let Some(routing) = self.routing() else { return };
+        let was_alive = routing.gateways.lock().handle_lost(peer, self.rt.now());
+        let released = routing.router.lock().as_mut().map(|router| router.handle_peer_gone(peer));
+        if let Some((lost, goes)) = released {
+            lost.into_iter().for_each(|parked| self.answer_unreachable(&parked.message.header, Errno::EHOSTUNREACH));
+            self.send_on(goes);
+        }
+        if was_alive {
+            self.leave_gateway(peer);
+        }
+    }
+
+    /// A gateway cannot be used any more: the distant NIDs that were heard through any gateway of the same networks are
+    /// treated as peers whose connections broke, so that whatever was lost is sent again another way.
+    fn leave_gateway(self: &Arc<Self>, gateway: Nid) {
+        let Some(routing) = self.routing() else { return };
+        tracing::info!("{}: gateway {gateway} is left", self.rt.name());
+        let distant: Vec<Nid> = {
+            let routes = routing.routes.read();
+            let came_through = routing.came_through.lock();
+            came_through.keys().filter(|nid| routes.leads(nid.network, gateway)).copied().collect()
+        };
+        distant.into_iter().for_each(|nid| self.tell_peer_down(nid));
+    }
+
+    /// What this node says of itself when it is pinged.
+    pub(crate) fn ping_info(&self) -> PingInfo {
+        let links = self.routing().map(|routing| routing.links.lock());
+        let is_up = |nid: Nid| links.as_ref().is_none_or(|links| links.watch.trouble(nid, nid.network).is_none());
+        let mut nids = vec![(Nid::LO, true)];
+        nids.extend(self.nids().into_iter().map(|nid| (nid, is_up(nid))));
+        PingInfo { routing: self.routing().is_some_and(|r| r.announces.load(Ordering::Relaxed)), nids }
+    }
+
+    /// A gateway said how it is, unasked.
+    pub(crate) fn handle_pushed(self: &Arc<Self>, peer: Nid, payload: &Payload) -> bool {
+        match PingInfo::decode(&payload.to_bytes()) {
+            Ok(info) => self.handle_told(peer, &info),
+            Err(_) => return false,
+        }
+        true
+    }
+
+    fn handle_told(self: &Arc<Self>, gateway: Nid, info: &PingInfo) {
+        let Some(routing) = self.routing().filter(|routing| routing.is_gateway(gateway)) else { return };
+        let networks = info.nids.iter().map(|(nid, up)| (nid.network, *up)).collect();
+        let told = Told { routing: info.routing, networks };
+        let trouble = |gateways: &Gateways| {
+            let routes = routing.routes.read();
+            let by = routes.all().iter().filter(|r| r.gateway == gateway);
+            by.filter(|r| gateways.trouble(gateway, r.network).is_some()).count()
+        };
+        let got_worse = {
+            let mut gateways = routing.gateways.lock();
+            let before = trouble(&gateways);
+            gateways.handle_told(gateway, told, self.rt.now());
+            trouble(&gateways) > before
+        };
+        if got_worse && info.routing {
+            self.leave_gateway(gateway);
+        }
+    }
+
+    /// Pings gateways and, on a router, neighbours, as far as it is time to.
+    fn watch(self: &Arc<Self>) {
+        let Some(routing) = self.routing() else { return };
+        let now = self.rt.now();
+        let due = routing.gateways.lock().handle_timer(now);
+        due.ping.into_iter().for_each(|gateway| self.ask_gateway(gateway));
+        due.dead.into_iter().for_each(|gateway| self.leave_gateway(gateway));
+        if routing.forwards() {
+            let due = routing.links.lock().watch.handle_timer(now);
+            due.ping.iter().for_each(|link| self.ask_neighbours(*link));
+            if !due.dead.is_empty() {
+                due.dead
+                    .iter()
+                    .for_each(|link| tracing::warn!("{}: nothing is heard on {link} any more", self.rt.name()));
+                self.tell_neighbours();
+            }
+        }
+    }
+
+    fn ask_gateway(self: &Arc<Self>, gateway: Nid) {
+        let node = self.clone();
+        drop(self.rt.spawn(async move {
+            let lnet = crate::Lnet(node.clone());
+            if let Ok(info) = lnet.ping_info(gateway, crate::gateways::ANSWER_WITHIN).await {
+                node.handle_told(gateway, &info);
+            }
+        }));
+    }
+
+    /// Pings a few of the peers that messages were sent to on an interface: if any answers, the interface works.
+    fn ask_neighbours(self: &Arc<Self>, link: Nid) {
+        let Some(routing) = self.routing() else { return };
+        let recent = routing.links.lock().recent.get(&link).cloned().unwrap_or_default();
+        for peer in recent {
+            let node = self.clone();
+            drop(self.rt.spawn(async move {
+                let lnet = crate::Lnet(node);
+                // The answer is heard by whoever receives it.
+                let _ = lnet.ping_info(peer, crate::gateways::ANSWER_WITHIN).await;
+            }));
+        }
+    }
+
+    /// Anything came from a peer on an interface.
+    pub(crate) fn handle_heard(self: &Arc<Self>, via: Nid, peer: Nid) {
+        if self.routing().is_some_and(|routing| routing.handle_heard(via, peer)) {
+            tracing::info!("{}: something is heard on {via} again", self.rt.name());
+            self.tell_neighbours();
+        }
+    }
+
+    /// Tells peers on all interfaces what a ping would tell them.
+    fn tell_neighbours(self: &Arc<Self>) {
+        let info = self.ping_info().encode();
+        for interface in self.interfaces() {
+            for peer in interface.reached_peers() {
+                let message = Message::put(peer, Portal::RESERVED, PUSH_MATCH_BITS, info.clone().into());
+                self.submit(message, Waiter::Nobody);
+            }
+        }
+    }
+}
+
+const _: () = assert!(PING_MATCH_BITS != PUSH_MATCH_BITS);

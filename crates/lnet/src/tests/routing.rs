@@ -1,0 +1,426 @@
+//! Messages that pass routers: on the simulated network and over TCP.
+
+use super::*;
+use crate::{
+    CreditsReturn, LinkOptions, LnetError, LnetOptions, PoolKind, Route, RouterOptions, SimNet, SimNetOptions,
+    TcpListen,
+};
+use bytes::Bytes;
+use nacre_base::{Faults, Network, Time};
+use nacre_rt::{Rt, Sim};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn network(text: &str) -> Network {
+    text.parse().unwrap()
+}
+
+/// Two networks, `sim1` with clients and `sim2` with servers, and routers between them.
+struct Fabrics {
+    rt: Rt,
+    near: SimNet,
+    far: SimNet,
+    routers: Vec<Lnet>,
+}
+
+impl Fabrics {
+    fn new(rt: &Rt, near: CreditsReturn, far: CreditsReturn) -> Fabrics {
+        let net = |name: &str, credits_return| fabric(rt, name, credits_return);
+        Fabrics { rt: rt.clone(), near: net("sim1", near), far: net("sim2", far), routers: Vec::new() }
+    }
+
+    fn node(&self) -> Lnet {
+        Lnet::new(self.rt.child("node"), LnetOptions::default(), Faults::new())
+    }
+
+    /// Adds a router, whose number is 100 and counting on both networks.
+    fn add_router(&mut self, options: RouterOptions) {
+        let number = 100 + self.routers.len() as u32;
+        let router = self.node();
+        router.add_sim_as(&self.near, number);
+        router.add_sim_as(&self.far, number);
+        router.set_routing(Some(options));
+        self.routers.push(router);
+    }
+
+    /// A node on one of the networks, with routes to the other by all routers.
+    fn add(&self, here: &SimNet, there: &SimNet, number: u32) -> (Lnet, Nid) {
+        let node = self.node();
+        let nid = node.add_sim_as(here, number);
+        for router in 0..self.routers.len() as u32 {
+            add_route(&node, there.nid(1).network, here.nid(100 + router));
+        }
+        (node, nid)
+    }
+
+    fn client(&self, number: u32) -> (Lnet, Nid) {
+        self.add(&self.near, &self.far, number)
+    }
+
+    fn server(&self, number: u32) -> (Lnet, Nid) {
+        self.add(&self.far, &self.near, number)
+    }
+}
+
+fn fabric(rt: &Rt, name: &str, credits_return: CreditsReturn) -> SimNet {
+    let link = LinkOptions { latency: Duration::from_micros(10), ..LinkOptions::default() };
+    SimNet::new(rt.clone(), SimNetOptions { network: network(name), credits_return, link, ..SimNetOptions::default() })
+}
+
+fn add_route(node: &Lnet, network: Network, gateway: Nid) {
+    node.add_route(Route { network, gateway, hops: None, priority: 0 }).unwrap();
+}
+
+/// Runs `test` with as many routers between two networks.
+fn routed<F: Future<Output = ()> + Send + 'static>(routers: u32, test: impl FnOnce(Rt, Fabrics) -> F) {
+    let mut sim = Sim::new(1);
+    let rt = sim.rt();
+    let mut fabrics = Fabrics::new(&rt, CreditsReturn::Sent, CreditsReturn::Sent);
+    (0..routers).for_each(|_| fabrics.add_router(RouterOptions::default()));
+    sim.block_on(Time::from_secs(3600), test(rt, fabrics));
+}
+
+fn routed_messages(fabrics: &Fabrics) -> Vec<u64> {
+    fabrics.routers.iter().map(|r| r.stats().route_count).collect()
+}
+
+#[test]
+fn messages_bulk_and_pings_pass_a_router_both_ways() {
+    routed(1, async |_rt, f| {
+        let ((client, client_nid), (server, server_nid)) = (f.client(1), f.server(1));
+        let mut requests = inbox(&server, REQUEST);
+        client.put(server_nid, REQUEST, 7, Payload::from(Bytes::from_static(b"hello"))).await.unwrap();
+        let request = requests.recv().await.unwrap();
+        assert_eq!((request.from, request.match_bits, &request.payload.to_bytes()[..]), (client_nid, 7, &b"hello"[..]));
+        let _source = client.expose_source(&[server_nid], 9, Payload::from(Bytes::from(vec![3; 3_000_000])));
+        assert!(server.get_bulk(client_nid, 9, 3_000_000).await.unwrap().to_bytes() == [3; 3_000_000][..]);
+        let mut sink = client.expose_sink(&[server_nid], 10, 3_000_000);
+        server.put_bulk(client_nid, 10, Payload::from(Bytes::from(vec![4; 3_000_000]))).await.unwrap();
+        assert!(sink.filled().await.to_bytes() == [4; 3_000_000][..]);
+        assert_eq!(client.ping(server_nid, ms(10)).await.unwrap(), [Nid::LO, server_nid]);
+        // The request, three GETs and REPLYs, three PUTs, the ping and its answer.
+        assert_eq!(routed_messages(&f), [1 + 6 + 3 + 2]);
+        let level = f.routers[0].routing().unwrap().pools[PoolKind::Large as usize];
+        assert_eq!((level.max, level.available), (1024, 1024));
+        assert!(level.low_water < 1024);
+    });
+}
+
+#[test]
+fn a_network_without_a_route_is_an_error_at_once() {
+    routed(0, async |_rt, f| {
+        let ((client, _), (_, server_nid)) = (f.client(1), f.server(1));
+        assert_eq!(client.put(server_nid, REQUEST, 0, Payload::new()).await, Err(LnetError::NoRoute(network("sim2"))));
+    });
+}
+
+/// Nothing for nowhere is dropped in silence: the sender is told, and leaves the gateway that said so.
+#[test]
+fn a_gateway_that_passes_nothing_on_says_so() {
+    routed(1, async |rt, f| {
+        let ((client, _), (_, server_nid)) = (f.client(1), f.server(1));
+        // This router comes back as a node that was never told to be one.
+        let node = f.node();
+        node.add_sim_as(&f.near, 100);
+        let lost = lost_peers(&client);
+        let begun = rt.now();
+        client.put(server_nid, REQUEST, 0, Payload::new()).await.unwrap();
+        rt.sleep(ms(1)).await;
+        assert_eq!(lost.lock()[..], [server_nid]);
+        assert_eq!(client.get_bulk(server_nid, 1, 10).await, Err(LnetError::NoRoute(network("sim2"))));
+        assert!(rt.now() - begun < ms(5));
+        let route = client.routes()[0];
+        assert_eq!((route.up, route.trouble), (false, Some("the gateway does not pass messages on")));
+        node.add_sim_as(&f.far, 100);
+        node.set_routing(Some(RouterOptions::default()));
+        rt.sleep(ms(3000)).await;
+        assert!(client.routes()[0].up, "it is asked again");
+    });
+}
+
+#[test]
+fn a_get_for_a_network_that_a_router_does_not_know_is_answered() {
+    routed(1, async |rt, f| {
+        let (client, _) = f.client(1);
+        add_route(&client, network("sim3"), f.near.nid(100));
+        let nowhere = Nid::numbered(network("sim3"), 1);
+        let begun = rt.now();
+        assert_eq!(client.get_bulk(nowhere, 5, 10).await, Err(LnetError::NoMatch(nowhere, 5)));
+        assert!(rt.now() - begun < ms(1));
+    });
+}
+
+#[test]
+fn gateways_take_turns_and_answers_come_back_the_way_of_the_question() {
+    routed(2, async |rt, f| {
+        let ((client, client_nid), (server, server_nid)) = (f.client(1), f.server(1));
+        let mut requests = inbox(&server, REQUEST);
+        for _ in 0..50 {
+            client.put(server_nid, REQUEST, 0, Payload::new()).await.unwrap();
+            requests.recv().await.unwrap();
+        }
+        assert_eq!(routed_messages(&f), [25, 25]);
+        client.put(server_nid, REQUEST, 0, Payload::new()).await.unwrap();
+        requests.recv().await.unwrap();
+        let before = routed_messages(&f);
+        (0..10).for_each(|_| server.answer(client_nid, ANSWER, 0, Payload::new()).unwrap());
+        rt.sleep(ms(1)).await;
+        let after = routed_messages(&f);
+        let answers: Vec<u64> = after.iter().zip(&before).map(|(a, b)| a - b).collect();
+        assert_eq!(answers, [10, 0], "the 51st request came by the first");
+    });
+}
+
+/// The gateway loses power: nothing tells the client, whose messages vanish.
+#[test]
+fn a_gateway_that_falls_silent_is_left_in_three_seconds() {
+    routed(2, async |rt, f| {
+        let ((client, client_nid), (server, server_nid)) = (f.client(1), f.server(1));
+        let mut requests = inbox(&server, REQUEST);
+        let mut replies = inbox(&client, ANSWER);
+        let echo = server.clone();
+        let _echo = rt.spawn(async move {
+            while let Some(request) = requests.recv().await {
+                echo.answer(request.from, ANSWER, request.match_bits, Payload::new()).unwrap();
+            }
+        });
+        let lost = lost_peers(&client);
+        rt.sleep(ms(1000)).await;
+        f.near.crash(100);
+        f.far.crash(100);
+        let begun = rt.now();
+        let (mut unanswered, mut last_lost) = (0, begun);
+        for n in 0..500 {
+            client.put(server_nid, REQUEST, n, Payload::new()).await.unwrap();
+            rt.sleep(ms(10)).await;
+            match replies.try_recv() {
+                Ok(reply) => assert_eq!(reply.from, server_nid),
+                Err(_) => (unanswered, last_lost) = (unanswered + 1, rt.now()),
+            }
+        }
+        assert!(last_lost - begun < ms(3000), "{:?}", last_lost - begun);
+        assert!(unanswered > 50, "half of the messages went by the dead gateway: {unanswered}");
+        assert_eq!(lost.lock()[..], [server_nid], "so that what was lost is sent again");
+        let up: Vec<bool> = client.routes().iter().map(|r| r.up).collect();
+        assert_eq!(up, [false, true]);
+        let _ = client_nid;
+    });
+}
+
+#[test]
+fn a_gateway_whose_connections_break_is_left_at_once() {
+    routed(2, async |rt, f| {
+        let ((client, _), (server, server_nid)) = (f.client(1), f.server(1));
+        let mut requests = inbox(&server, REQUEST);
+        rt.sleep(ms(1000)).await;
+        f.near.crash(100);
+        f.near.disconnect(1, 100);
+        for _ in 0..20 {
+            client.put(server_nid, REQUEST, 0, Payload::new()).await.unwrap();
+            requests.recv().await.unwrap();
+        }
+    });
+}
+
+/// A router that is stopped in order loses nothing, and nobody waits.
+#[test]
+fn a_router_that_is_stopped_in_order_says_so_first() {
+    routed(2, async |rt, f| {
+        let ((client, _), (server, server_nid)) = (f.client(1), f.server(1));
+        let mut requests = inbox(&server, REQUEST);
+        for n in 0..400 {
+            if n == 200 {
+                let router = f.routers[0].clone();
+                drop(rt.spawn(async move { router.shutdown().await }));
+            }
+            client.put(server_nid, REQUEST, 0, Payload::new()).await.unwrap();
+            rt.sleep(ms(1)).await;
+        }
+        rt.sleep(ms(10)).await;
+        let arrived = std::iter::from_fn(|| requests.try_recv().ok()).count();
+        assert_eq!(arrived, 400);
+        assert_eq!(client.routes()[0].trouble, Some("the gateway does not pass messages on"));
+    });
+}
+
+/// The router lives, but its far side is cut off: it notices, tells its clients, and they go another way.
+#[test]
+fn a_router_that_is_cut_off_from_the_far_side_is_left() {
+    routed(2, async |rt, f| {
+        let ((client, _), (server, server_nid)) = (f.client(1), f.server(1));
+        let mut requests = inbox(&server, REQUEST);
+        let echo = server.clone();
+        let _echo = rt.spawn(async move {
+            while let Some(request) = requests.recv().await {
+                echo.answer(request.from, ANSWER, request.match_bits, Payload::new()).unwrap();
+            }
+        });
+        let mut replies = inbox(&client, ANSWER);
+        rt.sleep(ms(1000)).await;
+        f.far.partition([100], [1, 101]);
+        let begun = rt.now();
+        let mut last_lost = begun;
+        for n in 0..600 {
+            client.put(server_nid, REQUEST, n, Payload::new()).await.unwrap();
+            rt.sleep(ms(10)).await;
+            if replies.try_recv().is_err() {
+                last_lost = rt.now();
+            }
+        }
+        assert!(last_lost - begun < ms(3000), "{:?}", last_lost - begun);
+        assert_eq!(client.routes()[0].trouble, Some("the gateway cannot reach the network"));
+        f.far.heal();
+        rt.sleep(ms(20_000)).await;
+        assert!(client.routes()[0].up, "and is used again when it works again");
+    });
+}
+
+/// Four routers; the last three send messages for `sim9` round in a circle.
+#[test]
+fn a_loop_of_routes_ends_after_as_many_hops_as_are_allowed() {
+    routed(0, async |rt, f| {
+        let nets: Vec<SimNet> =
+            ["sim1", "sim2", "sim3", "sim4"].map(|name| fabric(&rt, name, CreditsReturn::Sent)).into();
+        let router = |number: u32, on: [usize; 2]| {
+            let router = f.node();
+            for net in on {
+                router.add_sim_as(&nets[net], number);
+            }
+            router.set_routing(Some(RouterOptions::default()));
+            router
+        };
+        let routers = [router(100, [0, 1]), router(101, [1, 2]), router(102, [2, 3]), router(103, [3, 1])];
+        let client = f.node();
+        client.add_sim_as(&nets[0], 1);
+        let nowhere = Nid::numbered(network("sim9"), 1);
+        let ways = [
+            (&client, 0, 100),
+            (&routers[0], 1, 101),
+            (&routers[1], 2, 102),
+            (&routers[2], 3, 103),
+            (&routers[3], 1, 101),
+        ];
+        ways.iter().for_each(|(node, net, gateway)| add_route(node, nowhere.network, nets[*net].nid(*gateway)));
+        let back = [(&routers[1], 1, 100), (&routers[1], 1, 103), (&routers[2], 2, 101), (&routers[3], 3, 102)];
+        back.iter().for_each(|(node, net, gateway)| add_route(node, network("sim1"), nets[*net].nid(*gateway)));
+        let lost = lost_peers(&client);
+        rt.sleep(ms(100)).await;
+        let count = || routers.iter().map(|r| r.stats().route_count).sum::<u64>();
+        client.put(nowhere, REQUEST, 0, Payload::new()).await.unwrap();
+        rt.sleep(ms(1)).await;
+        assert_eq!(count(), u64::from(crate::HOPS_MAX) + 1, "round, and the answer straight back");
+        assert_eq!(lost.lock()[..], [nowhere]);
+    });
+}
+
+/// Who is no gateway of ours cannot speak in another's name, and a gateway not in the name of its own neighbours.
+#[test]
+fn a_source_is_believed_only_if_it_is_the_peer_or_behind_a_gateway() {
+    routed(1, async |rt, f| {
+        let (server, server_nid) = f.server(1);
+        let mut requests = inbox(&server, REQUEST);
+        let forge = |from: u32, source: Nid| {
+            let liar = Lnet::new(f.rt.child("liar"), LnetOptions::default(), Faults::new());
+            liar.add_sim_as(&f.far, from);
+            let mut message = crate::message::Message::put(server_nid, REQUEST, 0, Payload::new());
+            message.header.source = source;
+            let interface = liar.0.interfaces()[0].clone();
+            let out =
+                crate::lnd::Outbound::new(&liar.0, interface.clone(), server_nid, message, crate::lnd::Waiter::Nobody);
+            out.admit(&interface);
+        };
+        forge(50, f.near.nid(1));
+        forge(51, f.far.nid(60));
+        rt.sleep(ms(1)).await;
+        assert!(requests.try_recv().is_err());
+        assert_eq!(server.stats().errors, 2);
+        f.far.crash(100);
+        forge(100, f.far.nid(60));
+        rt.sleep(ms(1)).await;
+        assert!(requests.try_recv().is_err(), "a neighbour speaks for itself");
+        forge(100, f.near.nid(60));
+        rt.sleep(ms(1)).await;
+        assert_eq!(requests.try_recv().unwrap().from, f.near.nid(60), "a gateway is believed");
+    });
+}
+
+/// A router that cannot get rid of messages stops taking them, and its senders' credits stay out.
+#[test]
+fn a_full_router_holds_its_senders_by_their_credits() {
+    let mut sim = Sim::new(1);
+    let rt = sim.rt();
+    let mut f = Fabrics::new(&rt, CreditsReturn::Taken, CreditsReturn::Sent);
+    // One buffer of each kind; and what leaves the router towards the servers takes a second a message.
+    let (tiny_buffers, small_buffers, large_buffers) = (1, 1, 1);
+    f.add_router(RouterOptions { tiny_buffers, small_buffers, large_buffers, peer_buffer_credits: 4, lanes: false });
+    f.far.set_bandwidth(100, 1128);
+    sim.block_on(Time::from_secs(3600), async move {
+        let ((client, _), (server, server_nid)) = (f.client(1), f.server(1));
+        let mut requests = inbox(&server, REQUEST);
+        let free = i64::from(LnetOptions::default().peer_credits);
+        rt.sleep(ms(5000)).await;
+        for n in 0..20 {
+            client.post(server_nid, REQUEST, n, Payload::from(Bytes::from(vec![0; 1000]))).unwrap();
+        }
+        rt.sleep(ms(500)).await;
+        let gateway = |node: &Lnet, nid: Nid| node.peers().into_iter().find(|p| p.primary_nid == nid).unwrap();
+        let level = f.routers[0].routing().unwrap().pools[PoolKind::Small as usize];
+        assert_eq!((level.available, level.low_water), (-3, -3), "one has the buffer, three wait for it with a credit");
+        let seen = gateway(&f.routers[0], f.near.nid(1));
+        assert_eq!((seen.available_rtr_credits, seen.min_rtr_credits), (4 - 20, 4 - 20));
+        assert_eq!(gateway(&client, f.near.nid(100)).available_tx_credits, free - 19, "only one has been taken");
+        rt.sleep(ms(30_000)).await;
+        let order: Vec<u64> = std::iter::from_fn(|| requests.try_recv().ok()).map(|r| r.match_bits).collect();
+        assert_eq!(order, (0..20).collect::<Vec<_>>());
+        assert_eq!(gateway(&client, f.near.nid(100)).available_tx_credits, free);
+        assert_eq!(f.routers[0].routing().unwrap().pools[PoolKind::Small as usize].available, 1);
+    });
+}
+
+/// The same over TCP, with a router whose one large buffer makes it stop reading.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_tcp_a_full_router_stops_reading_and_everything_arrives() {
+    let rt = Rt::production();
+    let node = async |networks: &[&str]| {
+        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
+        for name in networks {
+            let listen = TcpListen { address: Ipv4Addr::LOCALHOST.into(), port: 0, network: network(name) };
+            lnet.add_tcp(listen).await.unwrap();
+        }
+        lnet
+    };
+    let (client, router, server) = (node(&["tcp1"]).await, node(&["tcp1", "tcp2"]).await, node(&["tcp2"]).await);
+    router.set_routing(Some(RouterOptions { large_buffers: 1, small_buffers: 2, ..RouterOptions::default() }));
+    let (near, far) = (router.nids()[0], router.nids()[1]);
+    add_route(&client, network("tcp2"), near);
+    add_route(&server, network("tcp1"), far);
+    let (client_nid, server_nid) = (client.nids()[0], server.nids()[0]);
+    let mut requests = inbox(&server, REQUEST);
+    for n in 0..500 {
+        client.post(server_nid, REQUEST, n, Payload::from(Bytes::from(vec![n as u8; 200]))).unwrap();
+    }
+    let mut arrived = std::collections::BTreeSet::new();
+    for _ in 0..500 {
+        let request = requests.recv().await.unwrap();
+        assert_eq!((request.from, request.payload.len()), (client_nid, 200));
+        assert!(arrived.insert(request.match_bits), "none comes twice");
+    }
+    let data: Vec<u8> = (0..8 << 20).map(|i: u32| (i % 251) as u8).collect();
+    let _source = client.expose_source(&[server_nid], 9, Payload::from(Bytes::from(data.clone())));
+    for _ in 0..4 {
+        assert!(server.get_bulk(client_nid, 9, data.len()).await.unwrap().to_bytes() == data[..]);
+    }
+    let mut sink = client.expose_sink(&[server_nid], 10, data.len());
+    server.put_bulk(client_nid, 10, Payload::from(Bytes::from(data.clone()))).await.unwrap();
+    assert!(sink.filled().await.to_bytes() == data[..]);
+    let status = router.routing().unwrap();
+    assert!(status.pools[PoolKind::Large as usize].low_water < 0, "messages waited for the one buffer");
+    for node in [&client, &server, &router] {
+        node.shutdown().await;
+    }
+    assert_eq!(router.routing().unwrap().pools.map(|p| i64::from(p.max) - p.available), [0; 3], "all buffers are back");
+}
