@@ -1,6 +1,8 @@
 //! `lnetctl`: networks, peers, credits and counts of the processes on this host, through their admin sockets. Prints
 //! YAML in the shape of Lustre's tool, or JSON.
 
+mod route;
+
 use crate::output::{fail, json};
 use nacre_base::Errno;
 use nacre_process::admin::{Answer, Request, ask, ask_all};
@@ -13,13 +15,24 @@ const USAGE: &str = "usage: lnetctl net show [-v] [--json]     interfaces, their
        lnetctl peer show [-v] [--json]    peers, their credits and counts
        lnetctl stats show [--json]        message counts
        lnetctl ping NID                   ask a node for its NIDs
-       lnetctl route show                 routes
+       lnetctl route show [-v] [--json]   routes
+       lnetctl route add --net NETWORK --gateway NID [--hop N] [--priority N]
+       lnetctl route del --net NETWORK --gateway NID
+                                          change the routes of the running processes
+       lnetctl routing show [--json]      buffers of a router
+       lnetctl set routing 0|1            stop or start passing messages on, in processes on several networks
+       lnetctl set tiny_buffers|small_buffers|large_buffers N
        lnetctl export [--json]            all of it
 ";
 
 /// Runs one command.
 pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
     let args: Vec<String> = args.into_iter().map(|a| a.to_string_lossy().into_owned()).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["route", "add", words @ ..] => return route::change(true, words),
+        ["route", "del", words @ ..] => return route::change(false, words),
+        _ => {}
+    }
     let (flags, mut words): (Vec<&str>, Vec<&str>) = args.iter().map(String::as_str).partition(|a| a.starts_with('-'));
     let verbose = flags.iter().any(|flag| flag.starts_with("-v") || flag.starts_with("--verbose"));
     if verbose {
@@ -32,8 +45,9 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
         ["peer", "show"] => show(as_json, peers(verbose)),
         ["stats", "show"] => show(as_json, stats()),
         ["export"] => show(as_json, export()),
-        // There is no routing yet, and Lustre prints nothing if there are no routes.
-        ["route", "show"] | ["routing", "show"] => ExitCode::SUCCESS,
+        ["route", "show"] => route::show_routes(verbose, as_json),
+        ["routing", "show"] => route::show_routing(as_json),
+        ["set", name, value] => route::set(name, value),
         ["ping", nid] => ping(nid, as_json),
         [] | ["help"] => {
             print!("{USAGE}");
@@ -110,7 +124,7 @@ fn stats() -> Result<Value, ExitCode> {
 
 fn export() -> Result<Value, ExitCode> {
     let mut all = Map::new();
-    for part in [net(true)?, peers(true)?] {
+    for part in [net(true)?, json!({ "route": gather(&Request::Routes)? }), peers(true)?] {
         all.extend(part.as_object().cloned().unwrap_or_default());
     }
     Ok(Value::Object(all))

@@ -51,7 +51,7 @@ pub use options::{LnetOptions, TcpOptions};
 pub use params::{PARAMS, Stats};
 pub use places::{Place, Places};
 pub use router::{Level, PoolKind, RouterOptions};
-pub use routes::{HOPS_MAX, Route, RouteError};
+pub use routes::{HOPS_MAX, ParseRouteError, Route, RouteError};
 pub use routing::{RouteStatus, RoutingStatus};
 pub use sim::{CreditsReturn, FaultPlan, LinkOptions, SimFault, SimNet, SimNetOptions, SimNetStats};
 pub use status::{ByKind, Failures, InterfaceStatus, Latency, PeerStatus, Traffic};
@@ -225,6 +225,11 @@ impl Lnet {
     /// Makes this node a router, with buffers of these sizes, or, with none, ends that: what is in transit still arrives.
     pub fn set_routing(&self, options: Option<RouterOptions>) {
         self.0.set_routing(options);
+    }
+
+    /// Ends [`Lnet::set_routing`] in good order: peers are told, and messages are passed on until no more come.
+    pub async fn drain_routing(&self) {
+        self.0.drain_routing().await;
     }
 
     /// The buffers of a router; none if this node never was one.

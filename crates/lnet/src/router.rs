@@ -45,6 +45,17 @@ impl Default for RouterOptions {
     }
 }
 
+impl RouterOptions {
+    /// Says what is wrong with sizes that a person chose.
+    pub fn check(&self) -> Result<(), String> {
+        let pools = [self.tiny_buffers, self.small_buffers, self.large_buffers];
+        match PoolKind::ALL.iter().zip(pools).find(|(_, size)| *size == 0) {
+            Some((kind, _)) => Err(format!("a router needs at least one {} buffer", kind.name())),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Which pool a message needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolKind {
@@ -59,6 +70,15 @@ pub enum PoolKind {
 impl PoolKind {
     /// All kinds, in the order in which `lnetctl routing show` names them.
     pub const ALL: [PoolKind; 3] = [PoolKind::Tiny, PoolKind::Small, PoolKind::Large];
+
+    /// `tiny`, `small` or `large`.
+    pub fn name(self) -> &'static str {
+        match self {
+            PoolKind::Tiny => "tiny",
+            PoolKind::Small => "small",
+            PoolKind::Large => "large",
+        }
+    }
 
     fn of(payload: usize) -> PoolKind {
         match payload {

@@ -17,6 +17,34 @@ pub struct Route {
     pub priority: u32,
 }
 
+/// Text that is not a route.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a route such as \"tcp2 10.0.0.9@tcp1\", or \"tcp2 2:1 10.0.0.9@tcp1\" with hops and priority")]
+pub struct ParseRouteError(String);
+
+impl std::str::FromStr for Route {
+    type Err = ParseRouteError;
+
+    /// Lustre's form: `NETWORK [HOPS][:PRIORITY] GATEWAY`.
+    fn from_str(text: &str) -> Result<Route, ParseRouteError> {
+        let bad = || ParseRouteError(text.to_owned());
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let (network, weight, gateway) = match words[..] {
+            [network, gateway] => (network, "", gateway),
+            [network, weight, gateway] => (network, weight, gateway),
+            _ => return Err(bad()),
+        };
+        let (hops, priority) = weight.split_once(':').unwrap_or((weight, "0"));
+        let hops = if hops.is_empty() { None } else { Some(hops.parse().map_err(|_| bad())?) };
+        Ok(Route {
+            network: network.parse().map_err(|_| bad())?,
+            gateway: gateway.parse().map_err(|_| bad())?,
+            hops,
+            priority: priority.parse().map_err(|_| bad())?,
+        })
+    }
+}
+
 /// Why a route was not added or removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
@@ -141,6 +169,18 @@ mod tests {
     }
 
     const GOOD: GatewayState = GatewayState { health: 1000, queued_bytes: 0, available_credits: 8, sequence: 0 };
+
+    #[test]
+    fn routes_are_written_as_lustre_writes_them() {
+        let parse = |text: &str| text.parse::<Route>();
+        assert_eq!(parse("o2ib 10.0.0.9@tcp"), Ok(route("o2ib", "10.0.0.9@tcp", None, 0)));
+        assert_eq!(parse(" tcp2  2 10.0.0.9@tcp1 "), Ok(route("tcp2", "10.0.0.9@tcp1", Some(2), 0)));
+        assert_eq!(parse("tcp2 2:7 10.0.0.9@tcp1"), Ok(route("tcp2", "10.0.0.9@tcp1", Some(2), 7)));
+        assert_eq!(parse("tcp2 :7 10.0.0.9@tcp1"), Ok(route("tcp2", "10.0.0.9@tcp1", None, 7)));
+        for bad in ["", "tcp2", "10.0.0.9@tcp1 tcp2", "tcp2 x 10.0.0.9@tcp1", "tcp2 1:2:3 10.0.0.9@tcp1", "a b c d"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn routes_that_make_no_sense_are_refused_with_the_reason() {

@@ -10,6 +10,7 @@
 
 mod mount;
 mod role;
+mod router;
 mod target;
 #[cfg(test)]
 mod tests;

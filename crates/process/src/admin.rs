@@ -4,6 +4,7 @@
 pub use crate::devices::Device;
 pub use crate::recent_log::LogLine;
 
+use crate::routing::{self, Buffers};
 use crate::rundir;
 use crate::set_values::SetValues;
 use nacre_base::param::ParamError;
@@ -51,6 +52,16 @@ pub enum Request {
     Peers,
     /// Message counts.
     Stats,
+    /// Routes, as `lnetctl route show -v` prints them.
+    Routes,
+    /// Adds a route in Lustre's form: `NETWORK [HOPS][:PRIORITY] GATEWAY`.
+    AddRoute { route: String },
+    /// Removes a route.
+    RemoveRoute { network: String, gateway: String },
+    /// Buffers of a router, as `lnetctl routing show` prints them.
+    Routing,
+    /// Makes the process a router, with buffers of these sizes, or ends that.
+    SetRouting { enable: bool, buffers: Buffers },
     /// The address that the process serves its metrics at.
     Metrics,
 }
@@ -83,7 +94,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    fn errno(errno: Errno, text: impl std::fmt::Display) -> Answer {
+    pub(crate) fn errno(errno: Errno, text: impl std::fmt::Display) -> Answer {
         Answer::Error { errno: errno.0, text: text.to_string() }
     }
 }
@@ -178,6 +189,11 @@ async fn answer(Served { node, set_values, metrics }: &Served, request: Request)
         Request::Interfaces => Answer::Value(crate::lnet_status::describe_interfaces(node.lnet())),
         Request::Peers => Answer::Value(crate::lnet_status::describe_peers(node.lnet())),
         Request::Stats => Answer::Value(crate::lnet_status::describe_stats(node.lnet())),
+        Request::Routes => Answer::Value(routing::describe_routes(node)),
+        Request::AddRoute { route } => routing::add_route(node, &route),
+        Request::RemoveRoute { network, gateway } => routing::remove_route(node, &network, &gateway),
+        Request::Routing => Answer::Value(routing::describe_routing(node)),
+        Request::SetRouting { enable, buffers } => routing::set_routing(node, enable, buffers).await,
         Request::Metrics => Answer::Value(metrics.to_string().into()),
     }
 }

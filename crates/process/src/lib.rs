@@ -18,6 +18,7 @@ pub mod memory;
 mod metrics;
 mod recent_log;
 pub mod reference;
+pub mod routing;
 pub mod rundir;
 mod set_values;
 mod storage;

@@ -404,7 +404,7 @@ impl NodeShared {
     }
 
     pub(crate) fn post(&self, to: ReplyTo, reply: Payload) {
-        if let Err(e) = self.core.lnet.post(to.nid, REPLY_PORTAL, to.match_bits, reply) {
+        if let Err(e) = self.core.lnet.answer(to.nid, REPLY_PORTAL, to.match_bits, reply) {
             tracing::debug!("reply to {} not sent: {e}", to.nid);
         }
     }

@@ -1,0 +1,114 @@
+//! Routes and router buffers of a process's node, for the admin socket, with lnetctl's names for everything.
+
+use crate::admin::Answer;
+use nacre_base::{Errno, Network, Nid};
+use nacre_lnet::{Level, PoolKind, Route, RouteError, RouterOptions};
+use nacre_node::Node;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+/// Sizes of a router's pools; what is none stays as it is, or is the default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buffers {
+    /// Buffers for messages without a payload.
+    pub tiny: Option<u32>,
+    /// Buffers of up to 4 KiB.
+    pub small: Option<u32>,
+    /// Buffers of up to 1 MiB.
+    pub large: Option<u32>,
+}
+
+/// The routes of the node, as `lnetctl route show -v` prints them.
+pub(crate) fn describe_routes(node: &Node) -> Value {
+    let describe = |status: &nacre_lnet::RouteStatus| {
+        let Route { network, gateway, hops, priority } = status.route;
+        let mut m = Map::new();
+        m.insert("net".into(), json!(network.to_string()));
+        m.insert("gateway".into(), json!(gateway.to_string()));
+        m.insert("hop".into(), hops.map_or_else(|| json!(-1), |hops| json!(hops)));
+        m.insert("priority".into(), json!(priority));
+        m.insert("state".into(), json!(if status.up { "up" } else { "down" }));
+        m.insert("type".into(), json!(if status.is_multi_hop { "multi-hop" } else { "single-hop" }));
+        if let Some(trouble) = status.trouble {
+            m.insert("reason".into(), json!(trouble));
+        }
+        Value::Object(m)
+    };
+    Value::Array(node.lnet().routes().iter().map(describe).collect())
+}
+
+/// The buffers of the node, as `lnetctl routing show` prints them; null if it never was a router.
+pub(crate) fn describe_routing(node: &Node) -> Value {
+    let Some(status) = node.lnet().routing() else { return Value::Null };
+    let pages = [0, 1, 256];
+    let pools = PoolKind::ALL.iter().zip(status.pools).zip(pages);
+    let describe = |((kind, level), pages): ((&PoolKind, Level), u32)| {
+        let numbers = json!({"npages": pages, "nbuffers": level.max, "credits": level.available,
+            "mincredits": level.low_water});
+        (kind.name().to_owned(), numbers)
+    };
+    json!({"enable": u8::from(status.enabled), "pools": pools.map(describe).collect::<Map<_, _>>()})
+}
+
+/// Adds a route, given in Lustre's form.
+pub(crate) fn add_route(node: &Node, route: &str) -> Answer {
+    let route: Route = match route.parse() {
+        Ok(route) => route,
+        Err(e) => return Answer::errno(Errno::EINVAL, e),
+    };
+    done(node.lnet().add_route(route))
+}
+
+/// Removes a route.
+pub(crate) fn remove_route(node: &Node, network: &str, gateway: &str) -> Answer {
+    match (network.parse::<Network>(), gateway.parse::<Nid>()) {
+        (Ok(network), Ok(gateway)) => done(node.lnet().remove_route(network, gateway)),
+        (Err(e), _) | (_, Err(e)) => Answer::errno(Errno::EINVAL, e),
+    }
+}
+
+/// Makes the node a router, or ends that.
+pub(crate) async fn set_routing(node: &Node, enable: bool, buffers: Buffers) -> Answer {
+    if !enable {
+        if !node.end("router").await {
+            node.lnet().drain_routing().await;
+        }
+        return Answer::Params(Vec::new());
+    }
+    if node.lnet().nids().len() < 2 {
+        return Answer::errno(Errno::EINVAL, "this process is on one network only, so there is nothing to route");
+    }
+    let now = node.lnet().routing().map(|status| status.pools);
+    let sized = |wanted: Option<u32>, kind: PoolKind, default: u32| {
+        wanted.or(now.map(|pools| pools[kind as usize].max)).unwrap_or(default)
+    };
+    let default = RouterOptions::default();
+    let options = RouterOptions {
+        tiny_buffers: sized(buffers.tiny, PoolKind::Tiny, default.tiny_buffers),
+        small_buffers: sized(buffers.small, PoolKind::Small, default.small_buffers),
+        large_buffers: sized(buffers.large, PoolKind::Large, default.large_buffers),
+        ..default
+    };
+    match options.check() {
+        Ok(()) => {
+            node.lnet().set_routing(Some(options));
+            Answer::Params(Vec::new())
+        }
+        Err(why) => Answer::errno(Errno::EINVAL, why),
+    }
+}
+
+fn done(result: Result<(), RouteError>) -> Answer {
+    match result {
+        Ok(()) => Answer::Params(Vec::new()),
+        Err(e) => {
+            let errno = match e {
+                RouteError::Exists(..) => Errno::EEXIST,
+                RouteError::Missing(..) => Errno::ENOENT,
+                RouteError::Gateway(_) => Errno::EHOSTUNREACH,
+                RouteError::Local(_) | RouteError::Itself(_) | RouteError::Hops(_) => Errno::EINVAL,
+            };
+            Answer::errno(errno, e)
+        }
+    }
+}
