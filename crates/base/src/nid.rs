@@ -97,6 +97,11 @@ impl Network {
         Some(Network { kind, number: (v & 0xffff) as u16 })
     }
 
+    /// The network itself if addresses on it are IP addresses, else `tcp`.
+    pub fn with_ip(self) -> Network {
+        if self.has_ip() { self } else { Network::TCP }
+    }
+
     /// Returns whether addresses on the network are IP addresses; elsewhere they are plain numbers.
     pub const fn has_ip(self) -> bool {
         match self.kind {

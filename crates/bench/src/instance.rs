@@ -20,7 +20,7 @@ pub(crate) struct Instance {
 impl Instance {
     /// Mounts, as client number `n`, on a port of its own at `address`.
     pub(crate) async fn mount(source: &MountSource, address: IpAddr, n: usize) -> Result<Instance, String> {
-        let (node, _) = nacre_process::tcp_node(Listen(SocketAddr::new(address, 0))).await?;
+        let (node, _) = nacre_process::tcp_node(&Listen::tcp(SocketAddr::new(address, 0)).into()).await?;
         let config = MountConfig {
             fsname: source.fsname.clone(),
             mgs: source.mgs.clone(),

@@ -10,7 +10,9 @@ mod lfs;
 mod lnetctl;
 mod mkfs;
 mod mount;
+mod network;
 mod output;
+mod router;
 mod servers;
 mod sim;
 mod tool;
@@ -55,6 +57,8 @@ enum Command {
     Mds(servers::Serve),
     /// Run an object storage server
     Oss(servers::Serve),
+    /// Run a router between networks
+    Router(router::Router),
     /// Mount a file system
     Mount(mount::Mount),
     /// Layouts, space and targets of a mounted file system
@@ -63,7 +67,7 @@ enum Command {
     /// Parameters and devices of the processes on this host
     #[command(disable_help_flag = true)]
     Lctl(PassOn),
-    /// Networks, peers and their credits
+    /// Networks, peers, routes and their credits
     #[command(disable_help_flag = true)]
     Lnetctl(PassOn),
     /// Run the file system in virtual time, with faults
@@ -114,6 +118,7 @@ fn dispatch(cli: Cli) -> ExitCode {
         Command::Mgs(a) => servers::main(servers::Role::Mgs, a),
         Command::Mds(a) => servers::main(servers::Role::Mds, a),
         Command::Oss(a) => servers::main(servers::Role::Oss, a),
+        Command::Router(a) => router::main(a),
         Command::Mount(a) => mount::main(a),
         Command::Lfs(a) => lfs::main(a.args),
         Command::Lctl(a) => lctl::main(a.args),

@@ -1,5 +1,6 @@
 //! `nacre mount`, and `mount.nacre` for mount(8) and /etc/fstab: one process for each mount.
 
+use crate::network::NetworkArgs;
 use crate::output::fail;
 use nacre_base::{Errno, Nid};
 use nacre_client::{Client, MountConfig, MountSource};
@@ -26,9 +27,8 @@ pub(crate) struct Mount {
     /// refused
     #[arg(short = 'o', value_delimiter = ',')]
     options: Vec<String>,
-    /// Address to use for this mount's connections; an IPv6 address with a port has brackets, [2001:db8::1]:0
-    #[arg(long, value_name = "IP[:PORT]")]
-    listen: Option<Listen>,
+    #[command(flatten)]
+    network: NetworkArgs,
     /// Address to serve metrics on (HTTP, /metrics); port 0 takes any free one. Everybody who can connect may read them
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     metrics: MetricsAddress,
@@ -89,7 +89,7 @@ pub(crate) fn main_from_fstab(args: Vec<OsString>) -> ExitCode {
         mountpoint,
         foreground: false,
         options,
-        listen: None,
+        network: NetworkArgs::default(),
         metrics: MetricsAddress::default(),
         log: None,
     })
@@ -175,17 +175,16 @@ fn start_in_background(args: &Mount) -> Result<(), String> {
     if !args.options.is_empty() {
         again.extend(["-o".to_owned(), args.options.join(",")]);
     }
-    if let Some(l) = args.listen {
-        again.extend(["--listen".to_owned(), l.0.to_string()]);
-    }
+    again.extend(args.network.again());
     again.extend(["--metrics".to_owned(), args.metrics.0.to_string()]);
     daemon::start_in_background(&again, &log).map(drop)
 }
 
 async fn serve(args: Mount) -> Result<(), String> {
     let source = check(&args)?;
-    let listen = args.listen.unwrap_or_else(|| Listen::client(source.mgs.first().copied().unwrap_or(Nid::LO)));
-    let process = NodeProcess::start("mount", listen, args.metrics).await?;
+    let toward = source.mgs.first().copied().unwrap_or(Nid::LO);
+    let connections = args.network.connections(|| Ok::<_, String>(Listen::client(toward)))?;
+    let process = NodeProcess::start("mount", connections, args.metrics).await?;
     let imperative_recovery = !args.options.iter().any(|o| o == NO_IMPERATIVE_RECOVERY);
     let config = MountConfig {
         fsname: source.fsname,

@@ -1,19 +1,20 @@
 //! The server roles: `nacre mgs`, `nacre mds`, `nacre oss`. A server opens the storage of each directory it is given
 //! and serves the target whose label it finds there.
 
+use crate::network::NetworkArgs;
 use nacre_base::TargetKind;
 use nacre_osd::disk::{self, Label};
 use nacre_process::{Listen, MetricsAddress, NodeProcess, daemon};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Run a server in the foreground: logs go to standard error, and `ready NID` to standard output once it serves.
+/// Run a server in the foreground: logs go to standard error, and `ready NID` to standard output once it serves. Unless it is
+/// told where to listen, it does so at the address that its targets' labels name for this host (--servicenode; for an MGS
+/// --mgsnode), or the one from which it reaches the MGS.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Serve {
-    /// Address to listen on, such as 10.0.0.1 or [2001:db8::1]:988; port 0 takes any free one. Without it the address that the targets' labels name for this
-    /// host (--servicenode; for an MGS --mgsnode), or the one from which it reaches the MGS
-    #[arg(long, value_name = "IP[:PORT]")]
-    listen: Option<Listen>,
+    #[command(flatten)]
+    network: NetworkArgs,
     /// Address to serve metrics on (HTTP, /metrics); port 0 takes any free one. Everybody who can connect may read them
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     metrics: MetricsAddress,
@@ -62,8 +63,8 @@ async fn serve(role: Role, args: Serve) -> Result<(), String> {
         }
         labels.push(label);
     }
-    let listen = args.listen.map_or_else(|| Listen::of_labels(&labels), Ok)?;
-    let process = NodeProcess::start(role.name(), listen, args.metrics).await?;
+    let connections = args.network.connections(|| Listen::of_labels(&labels))?;
+    let process = NodeProcess::start(role.name(), connections, args.metrics).await?;
     let started = start(&process, &args.dirs, labels).await;
     if started.is_ok() {
         daemon::say_ready(process.nid());

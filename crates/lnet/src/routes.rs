@@ -17,6 +17,13 @@ pub struct Route {
     pub priority: u32,
 }
 
+impl std::fmt::Display for Route {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let hops = self.hops.map_or_else(String::new, |hops| hops.to_string());
+        write!(f, "{} {hops}:{} {}", self.network, self.priority, self.gateway)
+    }
+}
+
 /// Text that is not a route.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a route such as \"tcp2 10.0.0.9@tcp1\", or \"tcp2 2:1 10.0.0.9@tcp1\" with hops and priority")]
@@ -177,6 +184,8 @@ mod tests {
         assert_eq!(parse(" tcp2  2 10.0.0.9@tcp1 "), Ok(route("tcp2", "10.0.0.9@tcp1", Some(2), 0)));
         assert_eq!(parse("tcp2 2:7 10.0.0.9@tcp1"), Ok(route("tcp2", "10.0.0.9@tcp1", Some(2), 7)));
         assert_eq!(parse("tcp2 :7 10.0.0.9@tcp1"), Ok(route("tcp2", "10.0.0.9@tcp1", None, 7)));
+        let written = ["tcp2 2:7 10.0.0.9@tcp1", "tcp2 :0 10.0.0.9@tcp1"];
+        assert!(written.iter().all(|text| parse(text).unwrap().to_string() == *text));
         for bad in ["", "tcp2", "10.0.0.9@tcp1 tcp2", "tcp2 x 10.0.0.9@tcp1", "tcp2 1:2:3 10.0.0.9@tcp1", "a b c d"] {
             assert!(parse(bad).is_err(), "{bad}");
         }

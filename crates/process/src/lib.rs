@@ -25,11 +25,11 @@ mod storage;
 pub mod target_options;
 
 pub use declared::PARAMS;
-pub use listen::{Listen, host_name};
+pub use listen::{Connections, Listen, host_name};
 pub use metrics::MetricsAddress;
 pub use storage::{Opened, Opening, format_target};
 
-use nacre_base::{Faults, Network, Nid};
+use nacre_base::{Faults, Nid};
 use nacre_client::{Client, MountConfig};
 use nacre_lnet::{Lnet, LnetOptions, TcpListen};
 use nacre_node::{Node, Served};
@@ -52,9 +52,14 @@ pub struct NodeProcess {
 }
 
 impl NodeProcess {
-    /// Starts a node on `listen`, its metrics and its admin socket. Must run within tokio.
-    pub async fn start(role: &str, listen: Listen, metrics: MetricsAddress) -> Result<NodeProcess, String> {
-        let (node, nid) = tcp_node(listen).await?;
+    /// Starts a node that is connected so, its metrics and its admin socket. Must run within tokio.
+    pub async fn start(
+        role: &str,
+        connections: impl Into<Connections>,
+        metrics: MetricsAddress,
+    ) -> Result<NodeProcess, String> {
+        let connections = connections.into();
+        let (node, nid) = tcp_node(&connections).await?;
         health::add_params(node.params());
         memory::add_params(node.params());
         lnet_status::add_params(&node);
@@ -64,7 +69,9 @@ impl NodeProcess {
         let set_values = Arc::new(SetValues::default());
         let metrics = metrics::serve(node.params(), metrics).await?;
         let admin = admin::serve(&node, role, &set_values, metrics)?;
-        tracing::info!("{role} listens on {} as {nid}", SocketAddr::new(nid.ip(), nid.tcp_port()));
+        for nid in node.lnet().nids() {
+            tracing::info!("{role} listens on {} as {nid}", SocketAddr::new(nid.ip(), nid.tcp_port()));
+        }
         tracing::info!("metrics are at http://{metrics}/metrics");
         Ok(NodeProcess { node, nid, metrics, set_values, _admin: admin })
     }
@@ -106,12 +113,19 @@ impl NodeProcess {
     }
 }
 
-/// Makes a node on TCP, without the other parts of a process. Returns it with its NID. Must run within tokio.
-pub async fn tcp_node(listen: Listen) -> Result<(Node, Nid), String> {
+/// Makes a node on TCP, without the other parts of a process. Returns it with the NID that it is known by. Must run within
+/// tokio.
+pub async fn tcp_node(connections: &Connections) -> Result<(Node, Nid), String> {
     let (rt, faults) = (Rt::production(), Faults::new());
     let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
-    let tcp = TcpListen { address: listen.0.ip(), port: listen.0.port(), network: Network::TCP };
-    let nid = lnet.add_tcp(tcp).await.map_err(|e| format!("{}: {e}", listen.0))?;
+    for Listen { at, network } in &connections.listen {
+        let tcp = TcpListen { address: at.ip(), port: at.port(), network: *network };
+        lnet.add_tcp(tcp).await.map_err(|e| format!("{at}: {e}"))?;
+    }
+    for route in &connections.routes {
+        lnet.add_route(*route).map_err(|e| format!("the route to {} by {}: {e}", route.network, route.gateway))?;
+    }
+    let nid = *lnet.nids().first().ok_or("a node needs an address to listen on")?;
     let node = Node::new(rt, lnet, faults);
     node.params().declare(PARAMS);
     Ok((node, nid))

@@ -2,23 +2,49 @@
 
 use crate::target_options::TargetOptions;
 use nacre_base::nid::parse_address;
-use nacre_base::{Nid, TargetKind};
+use nacre_base::{Network, NetworkKind, Nid, TargetKind};
+use nacre_lnet::Route;
 use nacre_osd::disk::Label;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// The address on which a node listens: `IP[:PORT]`. An IPv6 address with a port has brackets.
+/// An address on which a node listens: `IP[:PORT][@NETWORK]`. An IPv6 address with a port has brackets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Listen(pub SocketAddr);
+pub struct Listen {
+    /// The address.
+    pub at: SocketAddr,
+    /// The network that the node is on there: `tcp` unless another is named.
+    pub network: Network,
+}
+
+/// How a process is connected: where it listens, and by which routers it reaches other networks.
+#[derive(Clone, Debug, Default)]
+pub struct Connections {
+    /// Addresses to listen on. The first is the one that the node is known by.
+    pub listen: Vec<Listen>,
+    /// Routes to networks that it is not on.
+    pub routes: Vec<Route>,
+}
+
+impl From<Listen> for Connections {
+    fn from(listen: Listen) -> Connections {
+        Connections { listen: vec![listen], routes: Vec::new() }
+    }
+}
 
 impl Listen {
+    /// An address on network `tcp`.
+    pub fn tcp(at: impl Into<SocketAddr>) -> Listen {
+        Listen { at: at.into(), network: Network::TCP }
+    }
+
     /// The address that this host reaches `toward` from, and any port: what a client needs.
     pub fn client(toward: Nid) -> Listen {
-        Listen(SocketAddr::new(own_address_toward(toward), 0))
+        Listen { at: SocketAddr::new(own_address_toward(toward), 0), network: toward.network.with_ip() }
     }
 
     /// An address that only this host can reach: safe until another is named.
     pub fn loopback(port: u16) -> Listen {
-        Listen((Ipv4Addr::LOCALHOST, port).into())
+        Listen::tcp((Ipv4Addr::LOCALHOST, port))
     }
 
     /// The address for a server of these targets: the NID that their labels name for this host; else the address from
@@ -30,7 +56,7 @@ impl Listen {
             let is_mgs = label.target.kind == TargetKind::Mgt;
             let own = if is_mgs { &options.mgs } else { &options.service_nodes };
             if let Some(nid) = own.iter().find(|nid| nid.network.has_ip() && is_local(nid.ip())) {
-                return Ok(Listen(SocketAddr::new(nid.ip(), nid.tcp_port())));
+                return Ok(Listen { at: SocketAddr::new(nid.ip(), nid.tcp_port()), network: nid.network });
             }
             if !own.is_empty() {
                 let named = own.iter().map(Nid::to_string).collect::<Vec<_>>().join(", ");
@@ -46,16 +72,29 @@ impl Listen {
         if address.is_loopback() {
             tracing::info!("no address was named: only this host can reach it, unless --listen ADDRESS names one");
         }
-        Ok(Listen(SocketAddr::new(address, Nid::TCP_PORT)))
+        let network = toward.map_or(Network::TCP, |mgs| mgs.network.with_ip());
+        Ok(Listen { at: SocketAddr::new(address, Nid::TCP_PORT), network })
+    }
+}
+
+impl std::fmt::Display for Listen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.at)?;
+        if self.network != Network::TCP { write!(f, "@{}", self.network) } else { Ok(()) }
     }
 }
 
 impl std::str::FromStr for Listen {
     type Err = String;
     fn from_str(s: &str) -> Result<Listen, String> {
-        let Some((ip, port)) = parse_address(s) else {
+        let (address, network) = s.split_once('@').unwrap_or((s, "tcp"));
+        let network = network.parse::<Network>().map_err(|e| e.to_string())?;
+        if network.kind != NetworkKind::Tcp {
+            return Err(format!("this version listens on TCP only, not on {network}"));
+        }
+        let Some((ip, port)) = parse_address(address) else {
             return Err(format!(
-                "{s:?} is not IP:PORT, such as 10.0.0.1:988, [2001:db8::1]:988 or 127.0.0.1:0 for any port"
+                "{address:?} is not IP:PORT, such as 10.0.0.1:988, [2001:db8::1]:988 or 127.0.0.1:0 for any port"
             ));
         };
         let ip = match ip {
@@ -68,7 +107,7 @@ impl std::str::FromStr for Listen {
             IpAddr::V6(Ipv6Addr::UNSPECIFIED) => own_address(WORLD_V6.into()),
             ip => ip,
         };
-        Ok(Listen(SocketAddr::new(ip, port.unwrap_or(Nid::TCP_PORT))))
+        Ok(Listen { at: SocketAddr::new(ip, port.unwrap_or(Nid::TCP_PORT)), network })
     }
 }
 
@@ -114,7 +153,7 @@ mod tests {
 
     #[test]
     fn addresses_of_both_kinds_with_and_without_a_port() {
-        let listen = |text: &str| text.parse::<Listen>().map(|listen| listen.0.to_string());
+        let listen = |text: &str| text.parse::<Listen>().map(|listen| listen.to_string());
         for (text, means) in [
             ("10.0.0.1", "10.0.0.1:988"),
             ("10.0.0.1:0", "10.0.0.1:0"),
@@ -122,22 +161,35 @@ mod tests {
             ("[::1]", "[::1]:988"),
             ("[2001:db8::1]:7001", "[2001:db8::1]:7001"),
             ("::ffff:10.0.0.1", "10.0.0.1:988"),
+            ("10.0.0.1@tcp", "10.0.0.1:988"),
+            ("10.0.0.1:7@tcp2", "10.0.0.1:7@tcp2"),
         ] {
             assert_eq!(listen(text).as_deref(), Ok(means), "{text}");
             assert_eq!(listen(means).as_deref(), Ok(means), "a mount in the background is given what was printed");
         }
         for unspecified in ["0.0.0.0:7", "[::]:7"] {
-            let found = unspecified.parse::<Listen>().unwrap().0;
+            let found = unspecified.parse::<Listen>().unwrap().at;
             assert!(!found.ip().is_unspecified() && found.port() == 7, "{unspecified} is {found}");
         }
-        for bad in ["", "x", "10.0.0.1:", "[::1]:x", "[::1", "localhost:988", "fe80::1", "[fe80::1]:988"] {
+        for bad in [
+            "",
+            "x",
+            "10.0.0.1:",
+            "[::1]:x",
+            "[::1",
+            "localhost:988",
+            "10.0.0.1@x",
+            "10.0.0.1@o2ib",
+            "fe80::1",
+            "[fe80::1]:988",
+        ] {
             assert!(listen(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn a_client_listens_with_the_kind_of_address_that_its_mgs_has() {
-        let of = |nid: &str| Listen::client(nid.parse().unwrap()).0.to_string();
+        let of = |nid: &str| Listen::client(nid.parse().unwrap()).at.to_string();
         assert_eq!((of("[::1]:7001@tcp").as_str(), of("127.0.0.1@tcp").as_str()), ("[::1]:0", "127.0.0.1:0"));
         assert_eq!((of("0@lo").as_str(), of("7@sim").as_str()), ("127.0.0.1:0", "127.0.0.1:0"));
     }

@@ -354,7 +354,7 @@ fn builder(storage: Storage, mode: Mode, osts: u32, clients: u32) -> (Builder, A
 
 fn network(seed: u64) -> SimNetOptions {
     let link = LinkOptions { latency: LINK_LATENCY, jitter: LINK_LATENCY, ..LinkOptions::default() };
-    SimNetOptions { link, bandwidth: LINK_BANDWIDTH, seed }
+    SimNetOptions { link, bandwidth: LINK_BANDWIDTH, seed, ..SimNetOptions::default() }
 }
 
 fn seen(arrays: &Arrays) -> Seen {

@@ -193,7 +193,7 @@ pub fn measure(seed: u64, load: Load) -> Row {
     let model = load.policy.storage(load.medium.model());
     let storage = MemOptions { model, ..MemOptions::default() };
     let link = LinkOptions { latency: LATENCY, jitter: LATENCY, ..LinkOptions::default() };
-    let network = SimNetOptions { link, bandwidth: CLIENT_BANDWIDTH, seed };
+    let network = SimNetOptions { link, bandwidth: CLIENT_BANDWIDTH, seed, ..SimNetOptions::default() };
     let builder = Cluster::builder().clients(load.clients).network(network).storage(storage);
     let (result, stats) = run(seed, LIMIT, builder, move |cluster| async move {
         for server in cluster.server_numbers() {

@@ -134,8 +134,10 @@ mod tests {
 
     #[test]
     fn routing_is_shown_as_lustre_shows_it() {
-        let pool = |pages: u32, count: u32| json!({"npages": pages, "nbuffers": count, "credits": count, "mincredits": count});
-        let router = json!({"enable": 1, "pools": {"tiny": pool(0, 2048), "small": pool(1, 16384), "large": pool(256, 1024)}});
+        let pool =
+            |pages: u32, count: u32| json!({"npages": pages, "nbuffers": count, "credits": count, "mincredits": count});
+        let router =
+            json!({"enable": 1, "pools": {"tiny": pool(0, 2048), "small": pool(1, 16384), "large": pool(256, 1024)}});
         let want = "routing:\n    - cpt[0]:\n          tiny:\n              npages: 0\n              nbuffers: 2048\n              \
                     credits: 2048\n              mincredits: 2048\n          small:\n              npages: 1\n              \
                     nbuffers: 16384\n              credits: 16384\n              mincredits: 16384\n          large:\n              \

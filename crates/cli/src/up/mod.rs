@@ -98,8 +98,8 @@ fn start(args: &Up) -> Result<(), String> {
     let text = |p: &Path| p.to_string_lossy().into_owned();
     let mut again = vec!["up".to_owned(), "-f".into(), text(&args.dir), text(&args.mountpoint)];
     again.extend(["--osts".to_owned(), args.osts.to_string(), "--fsname".into(), args.fsname.clone()]);
-    if let Some(l) = args.listen {
-        again.extend(["--listen".to_owned(), l.0.to_string()]);
+    if let Some(listen) = args.listen {
+        again.extend(["--listen".to_owned(), listen.to_string()]);
     }
     again.extend(["--metrics".to_owned(), args.metrics.0.to_string()]);
     let log = args.dir.join("log");

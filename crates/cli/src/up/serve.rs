@@ -106,7 +106,7 @@ async fn start_node(args: &Up, last: &Running) -> Result<NodeProcess, String> {
     if let Some(ip) = before.map(|before| before.ip()).filter(|ip| !ip.is_loopback()) {
         daemon::say(&format!("it listened on {ip} before: only --listen {ip} lets other nodes back in"));
     }
-    let before = before.filter(|before| before.ip().is_loopback()).map(Listen);
+    let before = before.filter(|before| before.ip().is_loopback()).map(Listen::tcp);
     for listen in before.into_iter().chain([Listen::loopback(Nid::TCP_PORT)]) {
         if let Ok(node) = NodeProcess::start("up", listen, args.metrics).await {
             return Ok(node);
