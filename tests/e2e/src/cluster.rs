@@ -37,12 +37,18 @@ pub(crate) struct Plan {
     pub(crate) ost_params: &'static [&'static str],
     /// Whether OSTs have a journal in a directory of its own, beside theirs.
     pub(crate) ost_journals: bool,
+    /// Routers between the servers, which are then on the network `tcp1`, and the mounts, on `tcp2`.
+    pub(crate) routers: usize,
 }
 
 /// Where servers are.
 pub(crate) const ADDRESS: &str = "127.0.0.1";
 /// Where their twins are.
 pub(crate) const TWIN_ADDRESS: &str = "127.0.0.2";
+
+/// The servers' network, and that of the mounts, where there are routers between them.
+const SERVERS_NET: &str = "tcp1";
+const MOUNTS_NET: &str = "tcp2";
 
 /// The mount that gets on with its kernel as with one before Linux 5.11, which clears set-id bits in another way.
 const OLD_KERNEL_MOUNT: usize = 3;
@@ -61,6 +67,7 @@ impl Plan {
             mount_options: "",
             ost_params: &[],
             ost_journals: false,
+            routers: 0,
         }
     }
 }
@@ -69,6 +76,8 @@ impl Plan {
 pub(crate) struct Cluster {
     plan: Plan,
     mgs_nid: String,
+    /// Ports of each router, on the servers' network and on the mounts'.
+    router_ports: Vec<(u16, u16)>,
     daemons: Mutex<Vec<Daemon>>,
 }
 
@@ -93,12 +102,37 @@ impl Cluster {
                 std::os::unix::fs::symlink(&plan.nacre, &link)?;
             }
         }
-        let mut cluster = Cluster { plan, mgs_nid: String::new(), daemons: Mutex::new(Vec::new()) };
+        let ports = free_ports(2 * plan.routers)?;
+        let router_ports = ports.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+        let mut cluster = Cluster { plan, mgs_nid: String::new(), router_ports, daemons: Mutex::new(Vec::new()) };
+        cluster.start_routers()?;
         cluster.start_servers()?;
         for n in 1..=cluster.plan.mounts {
             cluster.add_mount(n)?;
         }
         Ok(cluster)
+    }
+
+    /// `router1` and so on.
+    fn start_routers(&self) -> Outcome {
+        for (n, (near, far)) in (1..).zip(&self.router_ports) {
+            let (near, far) = (format!("{ADDRESS}:{near}@{SERVERS_NET}"), format!("{ADDRESS}:{far}@{MOUNTS_NET}"));
+            let args = ["--faults", "router", "--listen", &near, "--listen", &far].map(str::to_owned).to_vec();
+            let mut daemon = Daemon::new(&format!("router{n}"), &self.plan.nacre, args, &self.plan.root);
+            daemon.start()?;
+            daemon.wait_ready(READY_LIMIT)?;
+            self.daemons().push(daemon);
+        }
+        Ok(())
+    }
+
+    /// Arguments that name the routers, for a process on one side of them.
+    fn route_args(&self, is_server: bool) -> Vec<String> {
+        let route = |(near, far): &(u16, u16)| match is_server {
+            true => format!("{MOUNTS_NET} {ADDRESS}:{near}@{SERVERS_NET}"),
+            false => format!("{SERVERS_NET} {ADDRESS}:{far}@{MOUNTS_NET}"),
+        };
+        self.router_ports.iter().flat_map(|ports| ["--route".to_owned(), route(ports)]).collect()
     }
 
     fn start_servers(&mut self) -> Outcome {
@@ -182,7 +216,10 @@ impl Cluster {
     }
 
     fn server(&self, name: &str, role: &str, listen: &str, dirs: &[PathBuf]) -> Daemon {
-        let mut args = vec!["--faults".to_owned(), role.to_owned(), "--listen".to_owned(), listen.to_owned()];
+        let network = if self.plan.routers > 0 { format!("@{SERVERS_NET}") } else { String::new() };
+        let listen = format!("{listen}{network}");
+        let mut args = vec!["--faults".to_owned(), role.to_owned(), "--listen".to_owned(), listen];
+        args.extend(self.route_args(true));
         args.extend(dirs.iter().map(|d| d.to_string_lossy().into_owned()));
         Daemon::new(name, &self.plan.nacre, args, &self.plan.root)
     }
@@ -192,6 +229,10 @@ impl Cluster {
         let at = self.mount_point(n);
         fs::create_dir_all(&at)?;
         let mut args = ["--faults", "mount", &self.source(), &at.to_string_lossy(), "-f"].map(str::to_owned).to_vec();
+        if self.plan.routers > 0 {
+            args.extend(["--listen".to_owned(), format!("{ADDRESS}:0@{MOUNTS_NET}")]);
+            args.extend(self.route_args(false));
+        }
         let mut options = vec![self.plan.mount_options];
         if n == OLD_KERNEL_MOUNT {
             options.push("nokillpriv");
@@ -303,6 +344,11 @@ impl Cluster {
     /// `lfs` with arguments; what it printed.
     pub(crate) fn lfs(&self, args: &[&str]) -> Outcome<String> {
         self.tool("lfs", args)
+    }
+
+    /// `lnetctl` with arguments; what it printed.
+    pub(crate) fn lnetctl(&self, args: &[&str]) -> Outcome<String> {
+        self.tool("lnetctl", args)
     }
 
     /// `lctl` with arguments; what it printed. It speaks to every process of this file system.

@@ -89,7 +89,7 @@ fn fail_over_and_back(env: &Env, cluster: &Cluster, server: &str) -> Outcome {
 }
 
 /// A program that makes, syncs and removes a small file over and over, and notes the longest time that this took.
-struct Probe {
+pub(crate) struct Probe {
     enough: Arc<AtomicBool>,
     worked: Arc<AtomicBool>,
     /// When the last file was begun that was made, synced and removed.
@@ -98,7 +98,7 @@ struct Probe {
 }
 
 impl Probe {
-    fn start(dir: &Path) -> Outcome<Probe> {
+    pub(crate) fn start(dir: &Path) -> Outcome<Probe> {
         let (enough, worked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let last = Arc::new(Mutex::new(None));
         let (stop, tell, path, note) = (enough.clone(), worked.clone(), dir.join("probe"), last.clone());
@@ -124,14 +124,14 @@ impl Probe {
     }
 
     /// Waits until it has been around once.
-    fn has_worked(&self) -> Outcome {
+    pub(crate) fn has_worked(&self) -> Outcome {
         let worked =
             wait_for(Duration::from_secs(20), || Ok(self.worked.load(Ordering::Relaxed) || self.thread.is_finished()))?;
         ensure!(worked, "no small file could be made within 20 s");
         Ok(())
     }
 
-    fn finish(self) -> Outcome<Duration> {
+    pub(crate) fn finish(self) -> Outcome<Duration> {
         self.enough.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_else(|_| bail!("the probe panicked"))
     }

@@ -17,6 +17,7 @@ pub(crate) mod options;
 pub(crate) mod posix;
 pub(crate) mod power_cut;
 pub(crate) mod progressive;
+pub(crate) mod routers;
 pub(crate) mod soak;
 pub(crate) mod space;
 pub(crate) mod tools;
@@ -42,6 +43,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(soak::all());
     all.extend(crash_points::all());
     all.extend(failover::all());
+    all.extend(routers::all());
     all.extend(power_cut::all());
     all.extend(progressive::all());
     all.extend(space::all());
