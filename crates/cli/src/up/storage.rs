@@ -374,6 +374,7 @@ fn list(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     fn target(text: &str) -> Entry {
         Entry::Target(if text == "MGS" { TargetName::mgs() } else { text.parse().unwrap() })
@@ -389,8 +390,10 @@ mod tests {
         plan.targets().into_iter().map(|(name, target)| (name, Entry::Target(target))).collect()
     }
 
+    /// Another one each time.
     fn uuid() -> Uuid {
-        Uuid::from_random(1, 2)
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        Uuid::from_random(1, MADE.fetch_add(1, Ordering::Relaxed))
     }
 
     fn formatted(osts: u32) -> Option<Plan> {
