@@ -196,17 +196,21 @@ impl Osc {
                 assert!(state.aging, "{} was in the queue for its age, and does not know", object.fid);
                 state.aging = false;
                 let (by_age, age_max) = (matches!(reason, Reason::Old), self.dirty_age_max());
-                if by_age && !is_dirty_since(&state, before(which.since, age_max)) {
+                let oldest = state.cache.oldest_dirty().filter(|_| by_age);
+                if oldest.is_some_and(|oldest| which.since.since(oldest) < age_max) {
                     // The old bytes were written in full RPCs.
                     self.note_dirty(object, &mut state);
                     return None;
                 }
-                // The old bytes of an object with more than fits into an RPC might not be in the next one. Those that will
-                // be old soon go with them, so that a program that writes little at a time does not cause many small RPCs.
-                let is_picky = by_age && state.cache.dirty_bytes() > self.brw_size();
-                let half = before(which.since, age_max / 2);
-                let old = is_picky.then(|| self.next_flush(&locks, &mut state, &Which { since: half, ..*which }));
-                old.flatten().or_else(|| self.next_flush(&locks, &mut state, which))
+                // A flush takes whole RPCs first, and the oldest bytes would wait for as long as a program makes more of
+                // these. So it takes only from what was written soon after them, which later writes do not add to. That is
+                // not only the oldest: a program that writes little at a time must not cause many small RPCs.
+                let oldest = oldest.filter(|_| state.cache.dirty_bytes() > self.brw_size());
+                let old = oldest.and_then(|oldest| {
+                    let since = which.since.min(oldest + age_max / 4);
+                    self.next_flush(&locks, &mut state, &Which { since, ..*which })
+                });
+                old.or_else(|| self.next_flush(&locks, &mut state, which))
             }
             None => self.next_flush(&locks, &mut state, which),
         };
@@ -426,9 +430,4 @@ fn is_dirty_since(state: &ObjectState, time: Time) -> bool {
 
 fn intersect(a: &[Extent], b: &[Extent]) -> Vec<Extent> {
     a.iter().flat_map(|x| b.iter().filter_map(|y| x.intersect(y))).collect()
-}
-
-/// The moment so long before `time`.
-fn before(time: Time, by: Duration) -> Time {
-    Time(time.as_nanos().saturating_sub(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
 }
