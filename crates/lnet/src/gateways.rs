@@ -147,26 +147,26 @@ impl Gateways {
     }
 
     /// Pings that are due, and gateways that turn out to be dead.
-    pub(crate) fn handle_timer(&mut self, now: Time) -> Due {
-        let mut due = Due::default();
+    pub(crate) fn handle_timer(&mut self, now: Time) -> Actions {
+        let mut actions = Actions::default();
         for (nid, gateway) in &mut self.all {
             if gateway.asked.is_some_and(|at| now - at >= ANSWER_WITHIN) && gateway.fail(now) {
-                due.dead.push(*nid);
+                actions.dead.push(*nid);
             }
             let is_suspect = gateway.unanswered_since.is_some_and(|at| now - at >= SUSPECT_AFTER);
             if gateway.asked.is_none() && (now >= gateway.next || is_suspect && !gateway.dead) {
                 gateway.asked = Some(now);
                 gateway.next = now + gateway.period(self.interval);
-                due.ping.push(*nid);
+                actions.ping.push(*nid);
             }
         }
-        due
+        actions
     }
 }
 
 /// What is to be done now.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Due {
+pub(crate) struct Actions {
     /// Gateways to ping.
     pub(crate) ping: Vec<Nid>,
     /// Gateways that have just been found dead.
@@ -214,7 +214,7 @@ mod tests {
     fn known(gateway: Nid) -> Gateways {
         let mut all = Gateways::new(INTERVAL);
         all.add(gateway, at(0));
-        assert_eq!(all.handle_timer(at(0)), Due { ping: vec![gateway], dead: vec![] });
+        assert_eq!(all.handle_timer(at(0)), Actions { ping: vec![gateway], dead: vec![] });
         all.handle_told(gateway, told(true, true), at(1));
         all
     }
@@ -223,9 +223,9 @@ mod tests {
     fn a_gateway_is_pinged_when_its_route_is_added_and_then_once_a_minute() {
         let gateway = Nid::sim(1);
         let mut all = known(gateway);
-        assert_eq!(all.handle_timer(at(60_000)), Due::default());
+        assert_eq!(all.handle_timer(at(60_000)), Actions::default());
         assert_eq!(all.handle_timer(at(60_001)).ping, [gateway]);
-        assert_eq!(all.handle_timer(at(60_002)), Due::default(), "one ping is under way");
+        assert_eq!(all.handle_timer(at(60_002)), Actions::default(), "one ping is under way");
     }
 
     #[test]
@@ -234,14 +234,14 @@ mod tests {
         let mut all = known(gateway);
         all.handle_sent(gateway, at(10_000));
         all.handle_sent(gateway, at(10_400));
-        assert_eq!(all.handle_timer(at(10_499)), Due::default());
+        assert_eq!(all.handle_timer(at(10_499)), Actions::default());
         assert_eq!(all.handle_timer(at(10_500)).ping, [gateway]);
         assert_eq!(all.trouble(gateway, network("tcp1")), None, "it is only suspected");
-        assert_eq!(all.handle_timer(at(12_000)), Due { ping: vec![], dead: vec![gateway] });
+        assert_eq!(all.handle_timer(at(12_000)), Actions { ping: vec![], dead: vec![gateway] });
         assert_eq!(all.trouble(gateway, network("tcp1")), Some(Unusable::Dead));
         // From then on it is pinged at doubled intervals.
         assert_eq!(all.handle_timer(at(13_000)).ping, [gateway]);
-        assert_eq!(all.handle_timer(at(14_500)), Due::default());
+        assert_eq!(all.handle_timer(at(14_500)), Actions::default());
         assert_eq!(all.handle_timer(at(16_500)).ping, [gateway]);
         all.handle_told(gateway, told(true, true), at(16_501));
         assert_eq!(all.trouble(gateway, network("tcp1")), None);
@@ -254,7 +254,7 @@ mod tests {
         for ms in (10_000..20_000).step_by(100) {
             all.handle_sent(gateway, at(ms));
             all.handle_heard(gateway);
-            assert_eq!(all.handle_timer(at(ms)), Due::default());
+            assert_eq!(all.handle_timer(at(ms)), Actions::default());
         }
     }
 
@@ -290,7 +290,7 @@ mod tests {
         let gateway = Nid::sim(1);
         let mut all = known(gateway);
         all.remove(gateway);
-        assert_eq!(all.handle_timer(at(100_000)), Due::default());
+        assert_eq!(all.handle_timer(at(100_000)), Actions::default());
         assert!(!all.handle_lost(gateway, at(100_000)));
     }
 }

@@ -57,13 +57,11 @@ pub use sim::{CreditsReturn, FaultPlan, LinkOptions, SimFault, SimNet, SimNetOpt
 pub use status::{ByKind, Failures, InterfaceStatus, Latency, PeerStatus, Traffic};
 pub use tcp::TcpListen;
 
-use bulk::GetInFlight;
-use frame::PingInfo;
 use lnd::Waiter;
 use message::Message;
 use nacre_base::{Faults, Network, Nid, Payload};
 use nacre_rt::Rt;
-use node::{LnetNode, PING_MATCH_BITS};
+use node::LnetNode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -76,7 +74,7 @@ pub struct Lnet(Arc<LnetNode>);
 impl Lnet {
     /// A node that can only speak to itself until interfaces are added. Its tasks run in `rt`'s scope.
     pub fn new(rt: Rt, options: LnetOptions, faults: Faults) -> Lnet {
-        Lnet(LnetNode::new(rt, options, faults))
+        Lnet(LnetNode::new(rt, options, faults, lo::Lo::new))
     }
 
     /// Adds a TCP interface: binds its acceptor, and returns the NID that peers reach it by.
@@ -165,7 +163,7 @@ impl Lnet {
     /// order and page aligned where they came over TCP in parts of 4 KiB or more.
     pub async fn get_bulk(&self, from: Nid, match_bits: u64, len: usize) -> Result<Payload, LnetError> {
         let mut gets: Vec<_> =
-            self.cuts(from, len).map(|range| self.start_get(from, Portal::BULK, match_bits, range)).collect();
+            self.cuts(from, len).map(|range| self.0.start_get(from, Portal::BULK, match_bits, range)).collect();
         let all = async {
             let mut payload = Payload::new();
             for get in &mut gets {
@@ -173,7 +171,7 @@ impl Lnet {
             }
             Ok(payload)
         };
-        self.in_time(self.0.options.transaction_timeout, from, all).await
+        self.0.in_time(self.0.options.transaction_timeout, from, all).await
     }
 
     /// Pushes `payload` into what `to` has exposed under `match_bits`. Returns when the driver has taken the bytes; it
@@ -198,13 +196,7 @@ impl Lnet {
 
     /// Asks `to` for its NIDs.
     pub async fn ping(&self, to: Nid, timeout: Duration) -> Result<Vec<Nid>, LnetError> {
-        Ok(self.ping_info(to, timeout).await?.nids.into_iter().map(|(nid, _)| nid).collect())
-    }
-
-    pub(crate) async fn ping_info(&self, to: Nid, timeout: Duration) -> Result<PingInfo, LnetError> {
-        let mut get = self.start_get(to, Portal::RESERVED, PING_MATCH_BITS, (0, MAX_PAYLOAD as u64));
-        let answer = self.in_time(timeout, to, get.answer()).await?;
-        PingInfo::decode(&answer.to_bytes()).map_err(|_| LnetError::NoMatch(to, PING_MATCH_BITS))
+        Ok(self.0.ask_info(to, timeout).await?.nids.into_iter().map(|(nid, _)| nid).collect())
     }
 
     /// Adds a route to a network that this node is not on.
@@ -235,27 +227,6 @@ impl Lnet {
     /// The buffers of a router; none if this node never was one.
     pub fn routing(&self) -> Option<RoutingStatus> {
         self.0.routing_status()
-    }
-
-    fn start_get(&self, from: Nid, portal: Portal, match_bits: u64, range: (u64, u64)) -> GetInFlight {
-        let get = self.0.gets.start(from, match_bits, range.1, self.0.rt.now());
-        let mut message = Message::get(from, portal, match_bits, get.id, range);
-        // Bulk is pulled by servers, which the client has asked to.
-        message.is_answer = portal == Portal::BULK;
-        self.0.submit(message, Waiter::Get(get.id));
-        get
-    }
-
-    async fn in_time<T>(
-        &self,
-        limit: Duration,
-        peer: Nid,
-        answer: impl Future<Output = Result<T, LnetError>>,
-    ) -> Result<T, LnetError> {
-        self.0.rt.timeout(limit, answer).await.unwrap_or_else(|_| {
-            status::bump(&self.0.counters.response_timeout_count);
-            Err(LnetError::TimedOut(peer))
-        })
     }
 
     /// Offsets and lengths of the messages that carry `len` bytes to or from `peer`; one even for no bytes.

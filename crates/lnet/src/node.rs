@@ -1,11 +1,11 @@
 //! One LNet node: sends messages over its interfaces under credits, and hands what arrives to portals and memory
 //! descriptors. The public face is [`crate::Lnet`].
 
-use crate::bulk::{Exposed, PendingGets};
+use crate::bulk::{Exposed, GetInFlight, PendingGets};
 use crate::credits::{Admission, Credits};
 use crate::error::LnetError;
+use crate::frame::PingInfo;
 use crate::lnd::{Lnd, Outbound, Receipt, Waiter};
-use crate::lo::Lo;
 use crate::message::{Header, Kind, MAX_PAYLOAD, Message, Portal, flip_bit};
 use crate::options::LnetOptions;
 use crate::params::Counters;
@@ -19,7 +19,8 @@ use nacre_rt::Rt;
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 /// The match bits that a ping GETs from the reserved portal, as Lustre's.
 pub(crate) const PING_MATCH_BITS: u64 = 1 << 63;
@@ -112,9 +113,15 @@ const HEALTH_MAX: u32 = 1000;
 const HEALTH_SENSITIVITY: u32 = 100;
 
 impl LnetNode {
-    pub(crate) fn new(rt: Rt, options: LnetOptions, faults: Faults) -> Arc<LnetNode> {
+    /// `make_lo` makes the driver by which the node speaks to itself.
+    pub(crate) fn new<L: Lnd + 'static>(
+        rt: Rt,
+        options: LnetOptions,
+        faults: Faults,
+        make_lo: impl FnOnce(Rt, Weak<LnetNode>) -> Arc<L>,
+    ) -> Arc<LnetNode> {
         Arc::new_cyclic(|node| {
-            let lo = Lo::new(rt.clone(), node.clone());
+            let lo = make_lo(rt.clone(), node.clone());
             // In process nothing is in hand for long: as good as no credits at all.
             let lo = Arc::new(Interface::new(
                 Nid::LO,
@@ -334,6 +341,42 @@ impl LnetNode {
             }
             None => false,
         }
+    }
+
+    /// Asks for bytes of what a node has exposed.
+    pub(crate) fn start_get(
+        self: &Arc<Self>,
+        from: Nid,
+        portal: Portal,
+        match_bits: u64,
+        range: (u64, u64),
+    ) -> GetInFlight {
+        let get = self.gets.start(from, match_bits, range.1, self.rt.now());
+        let mut message = Message::get(from, portal, match_bits, get.id, range);
+        // Bulk is pulled by servers, which the client has asked to.
+        message.is_answer = portal == Portal::BULK;
+        self.submit(message, Waiter::Get(get.id));
+        get
+    }
+
+    /// Waits for the answer of a peer.
+    pub(crate) async fn in_time<T>(
+        &self,
+        limit: Duration,
+        peer: Nid,
+        answer: impl Future<Output = Result<T, LnetError>>,
+    ) -> Result<T, LnetError> {
+        self.rt.timeout(limit, answer).await.unwrap_or_else(|_| {
+            bump(&self.counters.response_timeout_count);
+            Err(LnetError::TimedOut(peer))
+        })
+    }
+
+    /// Asks a node how it is.
+    pub(crate) async fn ask_info(self: &Arc<Self>, to: Nid, timeout: Duration) -> Result<PingInfo, LnetError> {
+        let mut get = self.start_get(to, Portal::RESERVED, PING_MATCH_BITS, (0, MAX_PAYLOAD as u64));
+        let answer = self.in_time(timeout, to, get.answer()).await?;
+        PingInfo::decode(&answer.to_bytes()).map_err(|_| LnetError::NoMatch(to, PING_MATCH_BITS))
     }
 
     /// The most payload that one message to `peer` carries. Within the node nothing is cut.

@@ -494,8 +494,7 @@ impl LnetNode {
     fn ask_gateway(self: &Arc<Self>, gateway: Nid) {
         let node = self.clone();
         drop(self.rt.spawn(async move {
-            let lnet = crate::Lnet(node.clone());
-            if let Ok(info) = lnet.ping_info(gateway, crate::gateways::ANSWER_WITHIN).await {
+            if let Ok(info) = node.ask_info(gateway, crate::gateways::ANSWER_WITHIN).await {
                 node.handle_told(gateway, &info);
             }
         }));
@@ -508,9 +507,8 @@ impl LnetNode {
         for peer in recent {
             let node = self.clone();
             drop(self.rt.spawn(async move {
-                let lnet = crate::Lnet(node);
                 // The answer is heard by whoever receives it.
-                let _ = lnet.ping_info(peer, crate::gateways::ANSWER_WITHIN).await;
+                let _ = node.ask_info(peer, crate::gateways::ANSWER_WITHIN).await;
             }));
         }
     }
