@@ -61,12 +61,26 @@ pub(crate) struct Parked {
     receipt: Receipt,
 }
 
-/// A node's routes and, on a router, what is in transit.
+/// The gateway that the last message of each distant NID came through; of one that was never heard, the one that was first
+/// sent through.
+#[derive(Default)]
+struct CameThrough(FxHashMap<Nid, Nid>);
+
+impl CameThrough {
+    /// The place of a NID; `0@lo` if it is new. When there are too many, all are forgotten: answers then take any way.
+    fn entry_of(&mut self, distant: Nid, most: usize) -> &mut Nid {
+        if self.0.len() >= most && !self.0.contains_key(&distant) {
+            self.0.clear();
+        }
+        self.0.entry(distant).or_insert(Nid::LO)
+    }
+}
+
+/// A node's routes and, on a router, what is in transit. Locks are taken in the order of the fields.
 pub(crate) struct Routing {
     routes: RwLock<Routes>,
     gateways: Mutex<Gateways>,
-    /// The gateway that the last message of a distant NID came through.
-    came_through: Mutex<FxHashMap<Nid, Nid>>,
+    came_through: Mutex<CameThrough>,
     /// There once routing was switched on. It stays when it is switched off, for what is still in transit.
     router: Mutex<Option<Router<Parked>>>,
     /// Whether this node says that it passes on messages of others.
@@ -263,7 +277,7 @@ impl LnetNode {
         let (routes, gateways) = (routing.routes.read(), routing.gateways.lock());
         let is_usable = |gateway: Nid| gateways.trouble(gateway, to.network).is_none();
         if is_answer
-            && let Some(gateway) = routing.came_through.lock().get(&to).copied()
+            && let Some(gateway) = routing.came_through.lock().0.get(&to).copied()
             && is_usable(gateway)
             && let Some(interface) = self.interface_to(gateway)
         {
@@ -274,6 +288,11 @@ impl LnetNode {
         };
         let gateway = routes.choose(to.network, without, state).ok_or(no_route)?;
         let interface = self.interface_to(gateway).ok_or(no_route)?;
+        let mut came_through = routing.came_through.lock();
+        let known = came_through.entry_of(to, self.options.peers_max);
+        if *known == Nid::LO {
+            *known = gateway;
+        }
         Ok((interface, gateway))
     }
 
@@ -293,14 +312,10 @@ impl LnetNode {
     /// A message of another NID came through a gateway.
     pub(crate) fn handle_came_through(&self, source: Nid, gateway: Nid) {
         let Some(routing) = self.routing() else { return };
-        let mut came_through = routing.came_through.lock();
-        if came_through.len() >= self.options.peers_max && !came_through.contains_key(&source) {
-            came_through.clear();
-        }
-        came_through.insert(source, gateway);
         if !routing.routes.read().leads(source.network, gateway) {
             bump(&self.counters.asymmetric_count);
         }
+        *routing.came_through.lock().entry_of(source, self.options.peers_max) = gateway;
     }
 
     /// A message for somebody else arrived from `peer`: passes it on, or answers that it cannot be.
@@ -390,7 +405,7 @@ impl LnetNode {
         if let Some(interface) = self.interface_to(to) {
             return Ok((interface, to));
         }
-        let came_through = self.routing().and_then(|routing| routing.came_through.lock().get(&to).copied());
+        let came_through = self.routing().and_then(|routing| routing.came_through.lock().0.get(&to).copied());
         self.distant_path(to, false, came_through).or_else(|_| self.distant_path(to, true, None))
     }
 
@@ -429,7 +444,7 @@ impl LnetNode {
         let distant: Vec<Nid> = {
             let routes = routing.routes.read();
             let came_through = routing.came_through.lock();
-            came_through.keys().filter(|nid| routes.leads(nid.network, gateway)).copied().collect()
+            came_through.0.keys().filter(|nid| routes.leads(nid.network, gateway)).copied().collect()
         };
         distant.into_iter().for_each(|nid| self.tell_peer_down(nid));
     }
@@ -456,8 +471,8 @@ impl LnetNode {
         let Some(routing) = self.routing().filter(|routing| routing.is_gateway(gateway)) else { return };
         let networks = info.nids.iter().map(|(nid, up)| (nid.network, *up)).collect();
         let told = Told { routing: info.routing, networks };
+        let routes = routing.routes.read();
         let trouble = |gateways: &Gateways| {
-            let routes = routing.routes.read();
             let by = routes.all().iter().filter(|r| r.gateway == gateway);
             by.filter(|r| gateways.trouble(gateway, r.network).is_some()).count()
         };
@@ -467,6 +482,7 @@ impl LnetNode {
             gateways.handle_told(gateway, told, self.rt.now());
             trouble(&gateways) > before
         };
+        drop(routes);
         if got_worse && info.routing {
             self.leave_gateway(gateway);
         }

@@ -211,6 +211,20 @@ fn a_gateway_that_falls_silent_is_left_in_three_seconds() {
     });
 }
 
+/// A peer that was sent something and never heard counts, too: its first message may have been with the gateway.
+#[test]
+fn whoever_was_sent_something_through_a_lost_gateway_is_named() {
+    routed(1, async |rt, f| {
+        let ((client, _), server_nid) = (f.client(1), f.far.nid(1));
+        rt.sleep(ms(1000)).await;
+        let lost = lost_peers(&client);
+        f.near.crash(100);
+        client.put(server_nid, REQUEST, 0, Payload::new()).await.unwrap();
+        rt.sleep(ms(3000)).await;
+        assert_eq!(lost.lock()[..], [server_nid]);
+    });
+}
+
 #[test]
 fn a_gateway_whose_connections_break_is_left_at_once() {
     routed(2, async |rt, f| {
