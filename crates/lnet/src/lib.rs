@@ -123,21 +123,41 @@ impl Lnet {
     /// not until the peer has them. Dropping the future does not recall the message.
     pub async fn put(&self, to: Nid, portal: Portal, match_bits: u64, payload: Payload) -> Result<(), LnetError> {
         let (tx, rx) = oneshot::channel();
-        self.send(Message::put(to, portal, match_bits, payload), Waiter::Put(tx))?;
+        self.send(self.request(to, portal, match_bits, payload), Waiter::Put(tx))?;
         rx.await.unwrap_or(Err(LnetError::Shutdown))
     }
 
     /// Sends one message without waiting, as handlers must. It waits for credits in the network; whether it could be
     /// sent is not told.
     pub fn post(&self, to: Nid, portal: Portal, match_bits: u64, payload: Payload) -> Result<(), LnetError> {
-        self.send(Message::put(to, portal, match_bits, payload), Waiter::Nobody)
+        self.send(self.request(to, portal, match_bits, payload), Waiter::Nobody)
     }
 
-    /// As [`Lnet::post`], for an answer: it goes back by the gateway that the question came through, while that one lives.
-    pub fn answer(&self, to: Nid, portal: Portal, match_bits: u64, payload: Payload) -> Result<(), LnetError> {
+    fn request(&self, to: Nid, portal: Portal, match_bits: u64, payload: Payload) -> Message {
+        let mut message = Message::put(to, portal, match_bits, payload);
+        message.header.purpose = self.0.purpose_of(portal);
+        message
+    }
+
+    /// As [`Lnet::post`], for an answer: it goes back by the gateway that the question came through, while that one lives,
+    /// and in the question's lane.
+    pub fn answer(
+        &self,
+        to: Nid,
+        portal: Portal,
+        purpose: Purpose,
+        match_bits: u64,
+        payload: Payload,
+    ) -> Result<(), LnetError> {
         let mut message = Message::put(to, portal, match_bits, payload);
         message.is_answer = true;
+        message.header.purpose = purpose;
         self.send(message, Waiter::Nobody)
+    }
+
+    /// From now on, messages that this node sends to `portal` are for this purpose, if they are not answers.
+    pub fn declare_purpose(&self, portal: Portal, purpose: Purpose) {
+        self.0.declare_purpose(portal, purpose);
     }
 
     fn send(&self, message: Message, waiter: Waiter) -> Result<(), LnetError> {

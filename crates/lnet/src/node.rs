@@ -6,7 +6,7 @@ use crate::credits::{Admission, Credits};
 use crate::error::LnetError;
 use crate::frame::PingInfo;
 use crate::lnd::{Lnd, Outbound, Receipt, Waiter};
-use crate::message::{Header, Kind, MAX_PAYLOAD, Message, Portal, flip_bit};
+use crate::message::{Header, Kind, MAX_PAYLOAD, Message, Portal, Purpose, flip_bit};
 use crate::options::LnetOptions;
 use crate::params::Counters;
 use crate::routes::GatewayState;
@@ -18,7 +18,7 @@ use nacre_base::{Errno, Faults, FxHashMap, Nid, Payload, Time};
 use nacre_rt::Rt;
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -52,6 +52,8 @@ pub struct IncomingPut {
     pub portal: Portal,
     /// What the sender said of it.
     pub match_bits: u64,
+    /// What it is for; its answer goes the same lane.
+    pub purpose: Purpose,
     /// Its bytes.
     pub payload: Payload,
 }
@@ -69,6 +71,8 @@ pub(crate) struct LnetNode {
     pub(crate) gets: Arc<PendingGets>,
     pub(crate) peer_down_hooks: RwLock<Vec<PeerDownHook>>,
     pub(crate) counters: Counters,
+    /// The purpose of each portal's messages, where it is not [`Purpose::Requests`]: by number, as far as they are declared.
+    purposes: [AtomicU8; PORTALS],
     /// Of a node with routes, or a router.
     pub(crate) routing: OnceLock<Box<Routing>>,
     /// Set by shutdown: nothing is sent any more.
@@ -108,6 +112,9 @@ struct Peer {
     nids: Vec<Nid>,
 }
 
+/// Portals that can have a purpose; Lustre numbers about 40.
+const PORTALS: usize = 64;
+
 const HEALTH_MAX: u32 = 1000;
 /// Taken off a peer's health for a failure, and given back for a success.
 const HEALTH_SENSITIVITY: u32 = 100;
@@ -140,6 +147,7 @@ impl LnetNode {
                 exposed: Arc::default(),
                 peer_down_hooks: RwLock::default(),
                 counters: Counters::default(),
+                purposes: [const { AtomicU8::new(Purpose::Requests as u8) }; PORTALS],
                 routing: OnceLock::new(),
                 closed: AtomicBool::new(false),
             }
@@ -174,6 +182,17 @@ impl LnetNode {
         let mut portals = self.portals.write();
         portals.retain(|(p, _)| *p != portal);
         portals.extend(handler.map(|h| (portal, h)));
+    }
+
+    /// From now on messages to this portal are for this purpose.
+    pub(crate) fn declare_purpose(&self, portal: Portal, purpose: Purpose) {
+        let place = self.purposes.get(portal.0 as usize);
+        place.expect("the upper layer's portals are small numbers").store(purpose as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn purpose_of(&self, portal: Portal) -> Purpose {
+        let declared = self.purposes.get(portal.0 as usize).map(|p| p.load(Ordering::Relaxed));
+        declared.and_then(|p| Purpose::ALL.get(usize::from(p)).copied()).unwrap_or_default()
     }
 
     /// Sends a message. `waiter` hears of it in any case, perhaps before this returns.
@@ -302,14 +321,14 @@ impl LnetNode {
     }
 
     fn handle_put(&self, header: &Header, payload: Payload) -> bool {
-        let Header { source: from, portal, match_bits, .. } = *header;
+        let Header { source: from, portal, match_bits, purpose, .. } = *header;
         if portal == Portal::BULK {
             return self.exposed.write(from, match_bits, header.offset, header.length, payload);
         }
         // The handler may attach portals itself, so the table is not kept locked.
         let handler = self.portals.read().iter().find(|(p, _)| *p == portal).map(|(_, h)| h.clone());
         let Some(handler) = handler else { return false };
-        handler.handle_put(IncomingPut { from, portal, match_bits, payload });
+        handler.handle_put(IncomingPut { from, portal, match_bits, purpose, payload });
         true
     }
 

@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use nacre_base::Payload;
-use nacre_lnet::Portal;
+use nacre_lnet::{Portal, Purpose};
 use nacre_wire::header::{HEADER_BYTES, MAGIC, RpcMessage, VERSION};
 use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind, WireError};
 use std::time::Duration;
@@ -23,6 +23,15 @@ pub(crate) fn request_portal(lane: Lane) -> Portal {
         Lane::Callback => Portal(15),
         Lane::Cancel => Portal(17),
         Lane::Control => Portal(1),
+    }
+}
+
+/// What a lane's requests are for, as routers see it.
+pub(crate) fn purpose(lane: Lane) -> Purpose {
+    match lane {
+        Lane::Control => Purpose::Control,
+        Lane::Callback | Lane::Cancel => Purpose::Callbacks,
+        Lane::Request | Lane::Io => Purpose::Requests,
     }
 }
 

@@ -6,7 +6,7 @@ use crate::export::Export;
 use crate::identity::Refusals;
 use crate::import::{Import, ImportConfig, ImportShared};
 use crate::lane::{LaneCounts, LaneService};
-use crate::message::{PROBE_MATCH_BITS, REPLY_PORTAL, decode, request_portal};
+use crate::message::{PROBE_MATCH_BITS, REPLY_PORTAL, decode, purpose, request_portal};
 use crate::node_core::NodeCore;
 use crate::request::Work;
 use crate::stats::OpSums;
@@ -195,6 +195,7 @@ impl NodeShared {
                 }
             };
             self.core.lnet.attach(request_portal(lane), Arc::new(handler));
+            self.core.lnet.declare_purpose(request_portal(lane), purpose(lane));
         }
         let node = Arc::downgrade(self);
         let replies = move |put: IncomingPut| {

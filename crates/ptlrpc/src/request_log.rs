@@ -5,6 +5,7 @@
 //! the replies to all writes since must not be kept for so long.
 
 use nacre_base::{FxHashMap, Nid, Payload, Tag, Time};
+use nacre_lnet::Purpose;
 use nacre_wire::Lane;
 use std::collections::BTreeMap;
 
@@ -14,6 +15,8 @@ pub(crate) struct ReplyTo {
     pub(crate) nid: Nid,
     /// Match bits of the request, which name the client's import.
     pub(crate) match_bits: u64,
+    /// Lane of the request on the network, which the reply takes, too.
+    pub(crate) purpose: Purpose,
 }
 
 /// A request as the log needs to know it.
@@ -229,7 +232,7 @@ mod tests {
     use std::time::Duration;
 
     fn to(node: u32) -> ReplyTo {
-        ReplyTo { nid: Nid::sim(node), match_bits: 1 }
+        ReplyTo { nid: Nid::sim(node), match_bits: 1, purpose: Purpose::Requests }
     }
 
     fn received(xid: u64, tag: u16) -> Received {

@@ -52,7 +52,7 @@ impl NodeShared {
         if self.core.rt.is_dead() {
             return;
         }
-        let reply_to = ReplyTo { nid: put.from, match_bits: put.match_bits };
+        let reply_to = ReplyTo { nid: put.from, match_bits: put.match_bits, purpose: put.purpose };
         let message = match decode(&put.payload) {
             Ok(m) if m.kind == RpcKind::Request => m,
             Ok(_) => return,
@@ -404,7 +404,7 @@ impl NodeShared {
     }
 
     pub(crate) fn post(&self, to: ReplyTo, reply: Payload) {
-        if let Err(e) = self.core.lnet.answer(to.nid, REPLY_PORTAL, to.match_bits, reply) {
+        if let Err(e) = self.core.lnet.answer(to.nid, REPLY_PORTAL, to.purpose, to.match_bits, reply) {
             tracing::debug!("reply to {} not sent: {e}", to.nid);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    CreditsReturn, LinkOptions, LnetError, LnetOptions, PoolKind, Route, RouterOptions, SimNet, SimNetOptions,
+    CreditsReturn, LinkOptions, LnetError, LnetOptions, PoolKind, Purpose, Route, RouterOptions, SimNet, SimNetOptions,
     TcpListen,
 };
 use bytes::Bytes;
@@ -111,6 +111,20 @@ fn messages_bulk_and_pings_pass_a_router_both_ways() {
 }
 
 #[test]
+fn the_purpose_of_a_portal_travels_with_its_messages_and_back() {
+    routed(1, async |_rt, f| {
+        let ((client, client_nid), (server, server_nid)) = (f.client(1), f.server(1));
+        client.declare_purpose(REQUEST, Purpose::Callbacks);
+        let (mut requests, mut answers) = (inbox(&server, REQUEST), inbox(&client, ANSWER));
+        client.post(server_nid, REQUEST, 0, Payload::new()).unwrap();
+        let request = requests.recv().await.unwrap();
+        assert_eq!(request.purpose, Purpose::Callbacks);
+        server.answer(client_nid, ANSWER, request.purpose, 0, Payload::new()).unwrap();
+        assert_eq!(answers.recv().await.unwrap().purpose, Purpose::Callbacks);
+    });
+}
+
+#[test]
 fn a_network_without_a_route_is_an_error_at_once() {
     routed(0, async |_rt, f| {
         let ((client, _), (_, server_nid)) = (f.client(1), f.server(1));
@@ -167,7 +181,7 @@ fn gateways_take_turns_and_answers_come_back_the_way_of_the_question() {
         client.put(server_nid, REQUEST, 0, Payload::new()).await.unwrap();
         requests.recv().await.unwrap();
         let before = routed_messages(&f);
-        (0..10).for_each(|_| server.answer(client_nid, ANSWER, 0, Payload::new()).unwrap());
+        (0..10).for_each(|_| server.answer(client_nid, ANSWER, Purpose::Requests, 0, Payload::new()).unwrap());
         rt.sleep(ms(1)).await;
         let after = routed_messages(&f);
         let answers: Vec<u64> = after.iter().zip(&before).map(|(a, b)| a - b).collect();
@@ -185,7 +199,7 @@ fn a_gateway_that_falls_silent_is_left_in_three_seconds() {
         let echo = server.clone();
         let _echo = rt.spawn(async move {
             while let Some(request) = requests.recv().await {
-                echo.answer(request.from, ANSWER, request.match_bits, Payload::new()).unwrap();
+                echo.answer(request.from, ANSWER, request.purpose, request.match_bits, Payload::new()).unwrap();
             }
         });
         let lost = lost_peers(&client);
@@ -270,7 +284,7 @@ fn a_router_that_is_cut_off_from_the_far_side_is_left() {
         let echo = server.clone();
         let _echo = rt.spawn(async move {
             while let Some(request) = requests.recv().await {
-                echo.answer(request.from, ANSWER, request.match_bits, Payload::new()).unwrap();
+                echo.answer(request.from, ANSWER, request.purpose, request.match_bits, Payload::new()).unwrap();
             }
         });
         let mut replies = inbox(&client, ANSWER);
