@@ -83,6 +83,8 @@ const QUIET: Duration = Duration::from_micros(10);
 const GATHER_MAX: usize = 128;
 /// What a control connection reads at once.
 const READ_AHEAD: usize = 64 << 10;
+/// Small messages of a connection that wait for their buffers before reading stops: 128 KiB at most.
+const PARKED_MAX: usize = 32;
 /// What may be left of a read: a header and a small payload, less a byte. More is left only until a message to be passed on
 /// has its buffer.
 const LEFTOVER_MAX: usize = HEADER_LEN + BULK_MIN;
@@ -314,7 +316,13 @@ impl Drop for CloseOnDrop {
 
 async fn run_reader(connection: Arc<Connection>, shared: Arc<Shared>, half: OwnedReadHalf) {
     let _close = CloseOnDrop(connection.clone());
-    let mut reader = Reader { half, connection: connection.clone(), leftover: Vec::new(), shared: shared.clone() };
+    let mut reader = Reader {
+        half,
+        connection: connection.clone(),
+        leftover: Vec::new(),
+        parked: VecDeque::new(),
+        shared: shared.clone(),
+    };
     let Err(e) = reader.run().await;
     match e {
         Ended::Protocol(_) => {
@@ -333,6 +341,9 @@ struct Reader {
     connection: Arc<Connection>,
     /// The beginning of a frame whose rest has not come: less than a header, or a header and less than its small payload.
     leftover: Vec<u8>,
+    /// Messages to be passed on that wait for their buffers. More is read meanwhile, for messages of other purposes would
+    /// otherwise wait behind them.
+    parked: VecDeque<oneshot::Receiver<()>>,
     shared: Arc<Shared>,
 }
 
@@ -340,7 +351,7 @@ struct Reader {
 enum Pause {
     /// A large payload has to come in first.
     Large(Large),
-    /// A message to be passed on waits for its buffer: until then nothing more is read from this peer.
+    /// Too many messages to be passed on wait for their buffers: until then nothing more is read from this peer.
     Full(oneshot::Receiver<()>),
 }
 
@@ -455,20 +466,29 @@ impl Reader {
             return Ok(None);
         }
         let (taken, mut room) = oneshot::channel();
-        node.handle_message(
-            nid,
-            peer,
-            message,
-            Receipt::new(move || {
-                let _ = taken.send(());
-            }),
-        );
-        Ok(matches!(room.try_recv(), Err(oneshot::error::TryRecvError::Empty)).then_some(room))
+        let tell = move || {
+            let _ = taken.send(());
+        };
+        node.handle_message(nid, peer, message, Receipt::new(tell));
+        if !waits(&mut room) {
+            return Ok(None);
+        }
+        if frame.payload_len >= BULK_MIN {
+            return Ok(Some(room));
+        }
+        self.parked.push_back(room);
+        self.parked.retain_mut(waits);
+        Ok(if self.parked.len() < PARKED_MAX { None } else { self.parked.pop_front() })
     }
 
     fn node(&self) -> Option<Arc<LnetNode>> {
         self.shared.node.upgrade()
     }
+}
+
+/// Whether a message still waits for its buffer.
+fn waits(room: &mut oneshot::Receiver<()>) -> bool {
+    matches!(room.try_recv(), Err(oneshot::error::TryRecvError::Empty))
 }
 
 /// Lends the thread's read buffer. It is taken out while lent, so that even a nested call would find one.

@@ -452,3 +452,37 @@ async fn over_tcp_a_full_router_stops_reading_and_everything_arrives() {
     }
     assert_eq!(router.routing().unwrap().pools.map(|p| i64::from(p.max) - p.available), [0; 3], "all buffers are back");
 }
+
+/// Messages for a node that does not answer the router hold buffers of their purpose, and keep no other purpose waiting,
+/// even on the same connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_tcp_what_waits_for_a_buffer_does_not_hold_up_another_purpose() {
+    let rt = Rt::production();
+    let node = async |networks: &[&str]| {
+        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
+        for name in networks {
+            let listen = TcpListen { address: Ipv4Addr::LOCALHOST.into(), port: 0, network: network(name) };
+            lnet.add_tcp(listen).await.unwrap();
+        }
+        lnet
+    };
+    let (client, router, server) = (node(&["tcp1"]).await, node(&["tcp1", "tcp2"]).await, node(&["tcp2"]).await);
+    router.set_routing(Some(RouterOptions { small_buffers: 8, ..RouterOptions::default() }));
+    add_route(&client, network("tcp2"), router.nids()[0]);
+    add_route(&server, network("tcp1"), router.nids()[1]);
+    // It takes connections and says nothing, so that what is sent to it waits for its HELLO for ten seconds.
+    let silent = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let silent_nid = Nid::on_ip(network("tcp2"), Ipv4Addr::LOCALHOST.into(), silent.local_addr().unwrap().port());
+    let mut arrived = inbox(&server, ANSWER);
+    client.declare_purpose(ANSWER, Purpose::Control);
+    let small = || Payload::from(Bytes::from_static(b"small"));
+    for _ in 0..20 {
+        client.put(silent_nid, REQUEST, 0, small()).await.unwrap();
+    }
+    client.put(server.nids()[0], ANSWER, 0, small()).await.unwrap();
+    rt.timeout(Duration::from_secs(5), arrived.recv()).await.expect("it waits behind requests").unwrap();
+    assert!(router.routing().unwrap().pools[PoolKind::Small as usize].available < -5, "requests wait for buffers");
+    for node in [&client, &server, &router] {
+        node.shutdown().await;
+    }
+}
