@@ -52,7 +52,7 @@ stats! {
     local_timeout_count: Counter, "", "local_timeouts", "Sends that the driver did not finish in time.";
     local_error_count: Counter, "", "local_errors", "Sends that failed for another reason on this node.";
     remote_dropped_count: Counter, "", "remote_drops", "Sends that failed because the peer is down.";
-    remote_error_count: Counter, "", "remote_errors", "GETs that the peer refused.";
+    remote_error_count: Counter, "", "remote_errors", "GETs that the peer refused, and messages that a router could not deliver.";
     remote_timeout_count: Counter, "", "remote_timeouts", "Peers that did not answer in time.";
     network_timeout_count: Counter, "", "network_timeouts", "Connections that timed out.";
     failed_resends: Counter, "", "failed_resends", "Messages that found no other gateway, or lost that one, too.";

@@ -2,6 +2,7 @@
 
 use super::{Value, gather, json, show};
 use crate::output::fail;
+use nacre_base::Errno;
 use nacre_process::admin::{Answer, Request, ask_all};
 use nacre_process::routing::Buffers;
 use std::process::ExitCode;
@@ -114,10 +115,15 @@ pub(super) fn set(name: &str, value: &str) -> ExitCode {
 
 /// Asks all processes of the host; those that the request is not for refuse. An error only if all did.
 fn ask_those_concerned(verb: &str, what: &str, request: &Request) -> ExitCode {
-    let mut refusal = None;
+    let mut refusal: Option<(i32, String)> = None;
     for answer in ask_all(request) {
         match answer {
-            Answer::Error { errno, text } => refusal = Some((errno, text)),
+            // What makes no sense to a process, such as a route to its own network, may make sense to another: so another
+            // reason says more.
+            Answer::Error { errno, text } if refusal.as_ref().is_none_or(|(first, _)| *first == Errno::EINVAL.0) => {
+                refusal = Some((errno, text));
+            }
+            Answer::Error { .. } => {}
             _ => return ExitCode::SUCCESS,
         }
     }

@@ -409,12 +409,10 @@ fn a_full_router_holds_its_senders_by_their_credits() {
     });
 }
 
-/// The same over TCP, with a router whose one large buffer makes it stop reading.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn over_tcp_a_full_router_stops_reading_and_everything_arrives() {
-    let rt = Rt::production();
+/// A client on `tcp1`, a router, and a server on `tcp2`.
+async fn routed_over_tcp(options: RouterOptions) -> (Lnet, Lnet, Lnet) {
     let node = async |networks: &[&str]| {
-        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
+        let lnet = Lnet::new(Rt::production(), LnetOptions::default(), Faults::new());
         for name in networks {
             let listen = TcpListen { address: Ipv4Addr::LOCALHOST.into(), port: 0, network: network(name) };
             lnet.add_tcp(listen).await.unwrap();
@@ -422,10 +420,17 @@ async fn over_tcp_a_full_router_stops_reading_and_everything_arrives() {
         lnet
     };
     let (client, router, server) = (node(&["tcp1"]).await, node(&["tcp1", "tcp2"]).await, node(&["tcp2"]).await);
-    router.set_routing(Some(RouterOptions { large_buffers: 1, small_buffers: 2, ..RouterOptions::default() }));
-    let (near, far) = (router.nids()[0], router.nids()[1]);
-    add_route(&client, network("tcp2"), near);
-    add_route(&server, network("tcp1"), far);
+    router.set_routing(Some(options));
+    add_route(&client, network("tcp2"), router.nids()[0]);
+    add_route(&server, network("tcp1"), router.nids()[1]);
+    (client, router, server)
+}
+
+/// The same over TCP, with a router whose one large buffer makes it stop reading.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_tcp_a_full_router_stops_reading_and_everything_arrives() {
+    let options = RouterOptions { large_buffers: 1, small_buffers: 2, ..RouterOptions::default() };
+    let (client, router, server) = routed_over_tcp(options).await;
     let (client_nid, server_nid) = (client.nids()[0], server.nids()[0]);
     let mut requests = inbox(&server, REQUEST);
     for n in 0..500 {
@@ -457,19 +462,8 @@ async fn over_tcp_a_full_router_stops_reading_and_everything_arrives() {
 /// even on the same connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn over_tcp_what_waits_for_a_buffer_does_not_hold_up_another_purpose() {
-    let rt = Rt::production();
-    let node = async |networks: &[&str]| {
-        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
-        for name in networks {
-            let listen = TcpListen { address: Ipv4Addr::LOCALHOST.into(), port: 0, network: network(name) };
-            lnet.add_tcp(listen).await.unwrap();
-        }
-        lnet
-    };
-    let (client, router, server) = (node(&["tcp1"]).await, node(&["tcp1", "tcp2"]).await, node(&["tcp2"]).await);
-    router.set_routing(Some(RouterOptions { small_buffers: 8, ..RouterOptions::default() }));
-    add_route(&client, network("tcp2"), router.nids()[0]);
-    add_route(&server, network("tcp1"), router.nids()[1]);
+    let options = RouterOptions { small_buffers: 8, ..RouterOptions::default() };
+    let (client, router, server) = routed_over_tcp(options).await;
     // It takes connections and says nothing, so that what is sent to it waits for its HELLO for ten seconds.
     let silent = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let silent_nid = Nid::on_ip(network("tcp2"), Ipv4Addr::LOCALHOST.into(), silent.local_addr().unwrap().port());
@@ -480,7 +474,7 @@ async fn over_tcp_what_waits_for_a_buffer_does_not_hold_up_another_purpose() {
         client.put(silent_nid, REQUEST, 0, small()).await.unwrap();
     }
     client.put(server.nids()[0], ANSWER, 0, small()).await.unwrap();
-    rt.timeout(Duration::from_secs(5), arrived.recv()).await.expect("it waits behind requests").unwrap();
+    Rt::production().timeout(Duration::from_secs(5), arrived.recv()).await.expect("it waits behind requests").unwrap();
     assert!(router.routing().unwrap().pools[PoolKind::Small as usize].available < -5, "requests wait for buffers");
     for node in [&client, &server, &router] {
         node.shutdown().await;
