@@ -17,7 +17,7 @@ use crate::osc::Osc;
 use crate::osc::locks::{LockGuard, Locking, Wanted};
 use crate::osc::object::{Object, ObjectOf};
 use crate::osc::write::extent;
-use file_state::{FileState, Files};
+use file_state::{FileState, Files, GATE_PATIENCE};
 use futures_util::future::{join_all, try_join_all};
 use merge::ObjectAttrs;
 use nacre_base::{Errno, Fid, Timestamp};
@@ -235,7 +235,7 @@ impl Lov {
                 return Ok((locked, gate));
             }
             drop(locked);
-            rt.sleep(PATIENCE).await;
+            rt.sleep(GATE_PATIENCE).await;
         }
     }
 

@@ -2,7 +2,6 @@
 //! long as the file is in use.
 
 use crate::cache::tiling::Tiling;
-use crate::mount::connection::PATIENCE;
 use nacre_base::{Errno, Fid, FxHashMap, Time};
 use nacre_ldlm::Extent;
 use nacre_ldlm::shared_write::SharedWrite;
@@ -12,6 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// How long a call waits for a file's gate with locks in hand, and without them before it tries again. The gate is held for
+/// the time of a copy, or of a request to an OST that answers; other clients may wait for the locks.
+pub(crate) const GATE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// How long after a callback a file counts as changed by several clients.
 const CALLED_BACK_FOR: Duration = Duration::from_secs(5);
@@ -38,13 +41,13 @@ pub(crate) struct FileState {
 }
 
 impl FileState {
-    /// Takes the gate shared. None if it is held for longer than [`PATIENCE`]: the holder may wait for an OST that is
+    /// Takes the gate shared. None if it is held for longer than [`GATE_PATIENCE`]: the holder may wait for an OST that is
     /// away, so the caller drops its locks, which another OST may call back, waits in [`FileState::until_shared`], and
     /// begins again.
     pub(crate) async fn enter_shared(&self, rt: &Rt) -> Option<RwLockReadGuard<'_, ()>> {
         match self.gate.try_read() {
             Ok(gate) => Some(gate),
-            Err(_) => rt.timeout(PATIENCE, self.gate.read()).await.ok(),
+            Err(_) => rt.timeout(GATE_PATIENCE, self.gate.read()).await.ok(),
         }
     }
 
@@ -58,7 +61,7 @@ impl FileState {
     pub(crate) async fn enter_exclusive(&self, rt: &Rt) -> Option<RwLockWriteGuard<'_, ()>> {
         match self.gate.try_write() {
             Ok(gate) => Some(gate),
-            Err(_) => rt.timeout(PATIENCE, self.gate.write()).await.ok(),
+            Err(_) => rt.timeout(GATE_PATIENCE, self.gate.write()).await.ok(),
         }
     }
 
