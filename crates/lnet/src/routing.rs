@@ -14,6 +14,7 @@ use crate::status::bump;
 use nacre_base::{Errno, FxHashMap, Network, Nid, Payload, Time};
 use nacre_rt::Task;
 use parking_lot::{Mutex, RwLock};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,6 +60,36 @@ pub(crate) struct Parked {
     arrived: Time,
     /// Told when the message has its credit and its buffer.
     receipt: Receipt,
+}
+
+thread_local! {
+    /// Messages that the outermost [`LnetNode::send_on`] of this thread still has to send; none while there is no such call.
+    static LEFT: RefCell<Option<VecDeque<Leaving>>> = const { RefCell::new(None) };
+}
+
+/// A message with its credit and its buffer, on its way to the driver.
+struct Leaving {
+    node: Arc<LnetNode>,
+    held: Held,
+    parked: Parked,
+}
+
+impl Leaving {
+    fn send(self) {
+        let Leaving { node, held, parked } = self;
+        let Parked { mut message, interface, arrived, receipt } = parked;
+        let next_hop = held.next_hop();
+        let header = &mut message.header;
+        let spent = u32::try_from((node.rt.now() - arrived).as_micros()).unwrap_or(u32::MAX);
+        header.spent_us[usize::from(header.hops)] = spent;
+        header.hops += 1;
+        drop(receipt);
+        bump(&node.counters.route_count);
+        node.counters.route_length.fetch_add(message.payload.len() as u64, Ordering::Relaxed);
+        let mut out = Outbound::new(&node, interface.clone(), next_hop, message, Waiter::Nobody);
+        out.held = Some(held);
+        out.admit(&interface);
+    }
 }
 
 /// The gateway that the last message of each distant NID came through; of one that was never heard, the one that was first
@@ -350,20 +381,28 @@ impl LnetNode {
         self.send_on(goes.into_iter().flatten());
     }
 
-    /// Gives messages that have what they need to the drivers.
+    /// Gives messages that have what they need to the drivers. A driver may be done with a message at once, which lets the next
+    /// one go: that one is left to the outermost call of this thread, or the stack would grow with the queue.
     fn send_on(self: &Arc<Self>, messages: impl IntoIterator<Item = (Held, Parked)>) {
-        for (held, Parked { mut message, interface, arrived, receipt }) in messages {
-            let next_hop = held.next_hop();
-            let header = &mut message.header;
-            let spent = u32::try_from((self.rt.now() - arrived).as_micros()).unwrap_or(u32::MAX);
-            header.spent_us[usize::from(header.hops)] = spent;
-            header.hops += 1;
-            drop(receipt);
-            bump(&self.counters.route_count);
-            self.counters.route_length.fetch_add(message.payload.len() as u64, Ordering::Relaxed);
-            let mut out = Outbound::new(self, interface.clone(), next_hop, message, Waiter::Nobody);
-            out.held = Some(held);
-            out.admit(&interface);
+        /// Ends the outermost call, also if it panics.
+        struct Outermost;
+        impl Drop for Outermost {
+            fn drop(&mut self) {
+                LEFT.set(None);
+            }
+        }
+        let leaving = messages.into_iter().map(|(held, parked)| Leaving { node: self.clone(), held, parked });
+        let is_outermost = LEFT.with_borrow_mut(|left| {
+            let is_outermost = left.is_none();
+            left.get_or_insert_default().extend(leaving);
+            is_outermost
+        });
+        if !is_outermost {
+            return;
+        }
+        let _outermost = Outermost;
+        while let Some(next) = LEFT.with_borrow_mut(|left| left.as_mut().and_then(VecDeque::pop_front)) {
+            next.send();
         }
     }
 

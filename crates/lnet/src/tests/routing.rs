@@ -409,6 +409,29 @@ fn a_full_router_holds_its_senders_by_their_credits() {
     });
 }
 
+/// Each message that is done lets the next one go, which a driver may be done with at once.
+#[test]
+fn a_long_queue_in_a_router_does_not_pile_up_on_the_stack() {
+    const COUNT: u64 = 50_000;
+    let mut sim = Sim::new(1);
+    let rt = sim.rt();
+    let mut f = Fabrics::new(&rt, CreditsReturn::Sent, CreditsReturn::Sent);
+    f.add_router(RouterOptions { tiny_buffers: 1, peer_buffer_credits: COUNT as u32, ..RouterOptions::default() });
+    sim.block_on(Time::from_secs(3600), async move {
+        let ((client, _), (server, server_nid)) = (f.client(1), f.server(1));
+        let mut requests = inbox(&server, REQUEST);
+        rt.sleep(ms(5000)).await;
+        f.far.set_bandwidth(100, 128);
+        for n in 0..COUNT {
+            client.post(server_nid, REQUEST, n, Payload::new()).unwrap();
+        }
+        rt.sleep(ms(500)).await;
+        f.far.set_bandwidth(100, 0);
+        rt.sleep(ms(2000)).await;
+        assert_eq!(std::iter::from_fn(|| requests.try_recv().ok()).count() as u64, COUNT);
+    });
+}
+
 /// A client on `tcp1`, a router, and a server on `tcp2`.
 async fn routed_over_tcp(options: RouterOptions) -> (Lnet, Lnet, Lnet) {
     let node = async |networks: &[&str]| {
