@@ -181,7 +181,7 @@ impl NodeShared {
         is_held
     }
 
-    fn add_export(&self, entry: &Arc<TargetEntry>, export: &Arc<Export>) {
+    pub(crate) fn add_export(&self, entry: &Arc<TargetEntry>, export: &Arc<Export>) {
         tracing::info!("{}: {} ({}) connected", entry.name, export.client_name, export.nid());
         let before = entry.clients.lock().insert(export.client, export.clone());
         assert!(before.is_none(), "{export:?} comes in the place of {before:?}, which its target has not forgotten");
@@ -191,6 +191,10 @@ impl NodeShared {
         // If the target stopped just before, nobody else will close this export.
         if entry.stopped.load(Ordering::Acquire) {
             self.drop_export(export);
+        } else if export.is_closed() {
+            // It was evicted before it was in the tables, so whoever evicted it could not take it out of them.
+            self.exports.write().remove(&export.cookie);
+            self.forget_client(export);
         }
     }
 

@@ -246,6 +246,23 @@ fn an_evicted_client_fails_what_was_in_flight_and_starts_anew() {
     });
 }
 
+/// Whoever evicted an export just before it came into the tables could not take it out: it stayed there closed, and the
+/// next connect of its client found its place taken. Found by cutting the power of real servers, where threads run at once.
+#[test]
+fn an_export_that_was_evicted_before_it_is_in_the_tables_does_not_stay_there() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        let (node, export) = (&w.server.node.0, w.server.served.exports()[0].clone());
+        node.evict(export.clone()).await;
+        node.add_export(&export.entry, &export);
+        assert_eq!(w.server.served.exports().len(), 0);
+        assert!(apply(&import, 2).await.is_err(), "the client hears of its eviction");
+        assert_eq!(apply(&import, 3).await, Ok(2));
+    });
+}
+
 /// The target forgot the client while it handled the reconnect, which then gave the client new state there (a grant) and
 /// named the dead export in its reply.
 #[test]
