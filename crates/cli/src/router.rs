@@ -51,7 +51,7 @@ async fn serve(args: Router) -> Result<(), String> {
     options.check()?;
     let connections = args.network.connections(|| Err("no address to listen on".to_owned()))?;
     let process = NodeProcess::start("router", connections, args.metrics).await?;
-    let started = process.node().route(options).map_err(|e| e.to_string());
+    let started = process.node().serve_router(&options).map_err(|e| e.to_string());
     if started.is_ok() {
         daemon::say_ready(process.nid());
         daemon::stop_signal().await;

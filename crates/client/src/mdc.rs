@@ -12,6 +12,7 @@ use crate::mount::connection::{Caller, Connection};
 use crate::rpc_stats::RpcStats;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid};
+use nacre_ldlm::Extent;
 use nacre_ptlrpc::{CallOptions, ImportState};
 use nacre_wire::Opcode;
 use nacre_wire::attr::{Attr, Credentials, StatFs};
@@ -465,7 +466,7 @@ impl Mdc {
     }
 
     /// Pieces of the range that `body` asks for, with the mode in which its owner holds each; NL if it does not hold it.
-    pub(crate) fn held_in(&self, body: &Enqueue) -> Vec<(nacre_ldlm::Extent, LockMode)> {
+    pub(crate) fn held_in(&self, body: &Enqueue) -> Vec<(Extent, LockMode)> {
         self.flocks.lock().held_in(body)
     }
 }

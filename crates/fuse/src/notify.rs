@@ -124,7 +124,7 @@ impl Notifier {
 #[derive(Default)]
 struct FilePermits(Mutex<FxHashMap<u64, Arc<Semaphore>>>);
 
-/// A permit for a notification of one node, or the wait for it.
+/// The right to send one of a node's notifications. It exists while its holder waits for the permit, too.
 struct FilePermit {
     all: Arc<FilePermits>,
     node: u64,
@@ -145,7 +145,7 @@ impl Drop for FilePermit {
     fn drop(&mut self) {
         self.permit = None;
         let mut all = self.all.0.lock();
-        // Others hold the semaphore while they wait for it or have a permit of it.
+        // Every other holder or waiter has a reference to the semaphore as well.
         if all.get(&self.node).is_some_and(|permits| Arc::strong_count(permits) == 1) {
             all.remove(&self.node);
         }

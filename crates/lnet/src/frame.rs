@@ -282,8 +282,8 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let _ = PingInfo::decode(bytes);
 }
 
-/// What a node says of itself when it is pinged: flags (4; 1 it passes messages on), number of NIDs (4), and for each the NID
-/// (24) and 4 bytes of which bit 0 says that its interface works.
+/// The answer to a ping. On the wire it is 4 bytes of flags (bit 0: the node is a router), 4 bytes that count its NIDs, and
+/// for each NID 24 bytes and 4 bytes of flags (bit 0: the NID's interface works).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PingInfo {
     /// Whether it is a router.

@@ -19,7 +19,7 @@ const RETRY_MIN: Duration = Duration::from_secs(1);
 /// Longest interval between pings of a dead gateway.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// What a gateway said of itself when it was last pinged.
+/// A gateway's last answer to a ping, or the same message sent unasked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Told {
     /// True while it forwards messages.

@@ -243,24 +243,22 @@ impl LnetNode {
         if interfaces.iter().any(|i| i.nid == to) {
             return Ok((self.lo.clone(), to));
         }
-        if let [only] = interfaces.as_slice()
-            && only.nid.reaches(to)
-        {
-            return Ok((only.clone(), to));
-        }
-        match select::choose(interfaces.iter().map(|i| i.candidate()), to) {
-            Some(interface) => Ok((interfaces[interface].clone(), to)),
-            None => {
-                drop(interfaces);
-                self.distant_path(to, is_answer, None)
-            }
+        drop(interfaces);
+        match self.interface_to(to) {
+            Some(interface) => Ok((interface, to)),
+            None => self.distant_path(to, is_answer, None),
         }
     }
 
     /// The interface by which a node is reached directly; of several the best.
     pub(crate) fn interface_to(&self, to: Nid) -> Option<Arc<Interface>> {
         let interfaces = self.interfaces.read();
-        select::choose(interfaces.iter().map(|i| i.candidate()), to).map(|i| interfaces[i].clone())
+        let mut reaching = interfaces.iter().filter(|interface| interface.nid.reaches(to));
+        // Most often there is one, whose credits need no look.
+        match (reaching.next(), reaching.next()) {
+            (only, None) => only.cloned(),
+            _ => select::choose(interfaces.iter().map(|i| i.candidate()), to).map(|i| interfaces[i].clone()),
+        }
     }
 
     /// A driver received a message from `peer` on the interface `via`.

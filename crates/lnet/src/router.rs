@@ -9,6 +9,9 @@
 //! next hop to sources in turns; a next hop that has its share of a pool gets more only while nobody else waits and a
 //! quarter of the pool is left.
 //! Without lanes there is one queue for each pool, first in first out, as in Lustre.
+//!
+//! The sizes of the pools can be changed while messages are in transit. A pool that has become smaller owes what is taken
+//! beyond its size, and gives out nothing until that has come back.
 
 use crate::message::Purpose;
 use nacre_base::{FxHashMap, Nid};
@@ -46,10 +49,14 @@ impl Default for RouterOptions {
 }
 
 impl RouterOptions {
+    /// Sizes of the pools, in the order of [`PoolKind::ALL`].
+    pub fn buffers(&self) -> [u32; PoolKind::ALL.len()] {
+        [self.tiny_buffers, self.small_buffers, self.large_buffers]
+    }
+
     /// Says what is wrong with sizes that a person chose.
     pub fn check(&self) -> Result<(), String> {
-        let pools = [self.tiny_buffers, self.small_buffers, self.large_buffers];
-        match PoolKind::ALL.iter().zip(pools).find(|(_, size)| *size == 0) {
+        match PoolKind::ALL.iter().zip(self.buffers()).find(|(_, size)| *size == 0) {
             Some((kind, _)) => Err(format!("a router needs at least one {} buffer", kind.name())),
             None => Ok(()),
         }
@@ -139,7 +146,7 @@ pub struct Level {
 
 /// The engine. `T` stands for whoever brings the message, and is handed out with what the message holds.
 pub(crate) struct Router<T> {
-    lanes: bool,
+    options: RouterOptions,
     peer_credits: u32,
     pools: [Pool<T>; 3],
     peers: FxHashMap<Nid, Peer<T>>,
@@ -151,11 +158,12 @@ struct Peer<T> {
     waiting: [VecDeque<(Transit, T)>; Purpose::COUNT],
 }
 
-/// A number of equal things, some of which are reserved for a purpose.
+/// A number of equal things, some of which are reserved for a purpose. What is free is below zero where more was taken
+/// than there is since the number was lowered.
 struct Stock {
     max: u32,
-    shared: u32,
-    reserves: [u32; Purpose::COUNT],
+    shared: i64,
+    reserves: [i64; Purpose::COUNT],
     taken: u32,
     waiting: u32,
     low_water: i64,
@@ -188,16 +196,32 @@ struct Sources<T> {
 impl<T> Router<T> {
     /// `peer_credits` is the number of credits that a peer has unless the options say otherwise.
     pub(crate) fn new(options: &RouterOptions, peer_credits: u32) -> Router<T> {
-        let pool = |max: u32| Pool::new(max, options.lanes);
         let peer_credits = if options.peer_buffer_credits == 0 { peer_credits } else { options.peer_buffer_credits };
-        let pools = [pool(options.tiny_buffers), pool(options.small_buffers), pool(options.large_buffers)];
-        Router { lanes: options.lanes, peer_credits, pools, peers: FxHashMap::default() }
+        let pools = options.buffers().map(|max| Pool::new(max, options.lanes));
+        Router { options: *options, peer_credits, pools, peers: FxHashMap::default() }
+    }
+
+    /// What the router was made with, and the sizes that its pools have now.
+    pub(crate) fn options(&self) -> &RouterOptions {
+        &self.options
+    }
+
+    /// Changes the sizes of the pools. Returns the messages that go on now.
+    pub(crate) fn resize(&mut self, buffers: [u32; PoolKind::ALL.len()]) -> Vec<(Held, T)> {
+        let mut out = Vec::new();
+        for (pool, max) in self.pools.iter_mut().zip(buffers) {
+            pool.resize(max, self.options.lanes);
+            out.extend(std::iter::from_fn(|| pool.next()));
+        }
+        [self.options.tiny_buffers, self.options.small_buffers, self.options.large_buffers] = buffers;
+        self.assert_sound();
+        out
     }
 
     /// A message arrived. Returns it with what it holds if it can go on now; otherwise it waits, and a later call hands it
     /// out.
     pub(crate) fn handle_arrival(&mut self, transit: Transit, message: T) -> Option<(Held, T)> {
-        let (max, lanes, lane) = (self.peer_credits, self.lanes, self.lane(transit.purpose));
+        let (max, lanes, lane) = (self.peer_credits, self.options.lanes, self.lane(transit.purpose));
         let peer = self.peers.entry(transit.from).or_insert_with(|| Peer::new(max, lanes));
         // Those that wait already go first.
         let credit = if peer.waiting[lane].is_empty() { peer.credits.take(lane) } else { None };
@@ -252,7 +276,9 @@ impl<T> Router<T> {
 
     /// Router credits of a peer; all of them if nothing of it was ever passed on.
     pub(crate) fn peer(&self, peer: Nid) -> Level {
-        self.peers.get(&peer).map_or_else(|| Stock::new(self.peer_credits, self.lanes).level(), |p| p.credits.level())
+        self.peers
+            .get(&peer)
+            .map_or_else(|| Stock::new(self.peer_credits, self.options.lanes).level(), |p| p.credits.level())
     }
 
     /// True if nothing is in transit, and nothing waits.
@@ -262,7 +288,7 @@ impl<T> Router<T> {
     }
 
     fn lane(&self, purpose: Purpose) -> usize {
-        if self.lanes { purpose as usize } else { 0 }
+        lane_of(&self.options, purpose)
     }
 
     fn want_buffer(&mut self, transit: Transit, credit: Source, message: T) -> Option<(Held, T)> {
@@ -274,7 +300,7 @@ impl<T> Router<T> {
         let Some(peer) = self.peers.get_mut(&from) else { panic!("{from} has no router credits to get one back") };
         peer.credits.give(lane, credit);
         while let Some((transit, message, credit)) = peer.next() {
-            let lane = if self.lanes { transit.purpose as usize } else { 0 };
+            let lane = lane_of(&self.options, transit.purpose);
             out.extend(self.pools[PoolKind::of(transit.payload) as usize].want(lane, transit, credit, message));
         }
     }
@@ -306,6 +332,11 @@ impl<T> Router<T> {
     }
 }
 
+/// Without lanes, everything is in the first.
+fn lane_of(options: &RouterOptions, purpose: Purpose) -> usize {
+    if options.lanes { purpose as usize } else { 0 }
+}
+
 impl<T> Peer<T> {
     fn new(max: u32, lanes: bool) -> Peer<T> {
         Peer { credits: Stock::new(max, lanes), waiting: Default::default() }
@@ -328,12 +359,26 @@ impl<T> Peer<T> {
 }
 
 impl Stock {
-    /// An eighth is reserved for each purpose, if there is that much.
     fn new(max: u32, lanes: bool) -> Stock {
-        let reserve = if lanes { (max / 8).max(u32::from(max > Purpose::COUNT as u32)) } else { 0 };
+        let (shared, reserve) = Stock::parts(max, lanes);
         let reserves = [reserve; Purpose::COUNT];
-        let shared = max - reserve * Purpose::COUNT as u32;
         Stock { max, shared, reserves, taken: 0, waiting: 0, low_water: i64::from(max) }
+    }
+
+    /// What all purposes share, and the reserve of each: an eighth, if there is that much.
+    fn parts(max: u32, lanes: bool) -> (i64, i64) {
+        let reserve = if lanes { (max / 8).max(u32::from(max > Purpose::COUNT as u32)) } else { 0 };
+        let reserved = reserve * Purpose::COUNT as u32;
+        (i64::from(max - reserved), i64::from(reserve))
+    }
+
+    fn resize(&mut self, max: u32, lanes: bool) {
+        let ((old_shared, old_reserve), (shared, reserve)) = (Stock::parts(self.max, lanes), Stock::parts(max, lanes));
+        self.shared += shared - old_shared;
+        self.reserves.iter_mut().for_each(|free| *free += reserve - old_reserve);
+        self.max = max;
+        self.note_low();
+        self.assert_conserved();
     }
 
     fn can_take(&self, lane: usize) -> bool {
@@ -342,15 +387,17 @@ impl Stock {
 
     /// Takes one, of the shared ones if there are any, so that reserves are for the time of need.
     fn take(&mut self, lane: usize) -> Option<Source> {
-        let source = match self.shared {
-            0 if self.reserves[lane] == 0 => return None,
-            0 => Source::Reserve,
-            _ => Source::Shared,
+        let source = match (self.shared > 0, self.reserves[lane] > 0) {
+            (true, _) => {
+                self.shared -= 1;
+                Source::Shared
+            }
+            (false, true) => {
+                self.reserves[lane] -= 1;
+                Source::Reserve
+            }
+            (false, false) => return None,
         };
-        match source {
-            Source::Shared => self.shared -= 1,
-            Source::Reserve => self.reserves[lane] -= 1,
-        }
         self.taken += 1;
         self.assert_conserved();
         Some(source)
@@ -384,16 +431,32 @@ impl Stock {
     }
 
     fn assert_conserved(&self) {
-        let free = self.shared + self.reserves.iter().sum::<u32>();
-        assert_eq!(free + self.taken, self.max, "{free} are free and {} taken, of {}", self.taken, self.max);
+        let free = self.shared + self.reserves.iter().sum::<i64>();
+        let (taken, max) = (i64::from(self.taken), i64::from(self.max));
+        assert_eq!(free + taken, max, "{free} are free and {taken} taken, of {max}");
     }
 }
 
 impl<T> Pool<T> {
     fn new(max: u32, lanes: bool) -> Pool<T> {
+        let stock = Stock::new(max, lanes);
+        Pool { stock, share: Pool::<T>::share(max, lanes), held: FxHashMap::default(), lanes: Default::default() }
+    }
+
+    /// How many buffers a next hop may hold while others wait: a quarter.
+    fn share(max: u32, lanes: bool) -> u32 {
         assert!(max > 0, "a pool without buffers passes nothing on");
-        let share = if lanes { (max / 4).max(1) } else { max };
-        Pool { stock: Stock::new(max, lanes), share, held: FxHashMap::default(), lanes: Default::default() }
+        if lanes { (max / 4).max(1) } else { max }
+    }
+
+    fn resize(&mut self, max: u32, lanes: bool) {
+        self.stock.resize(max, lanes);
+        self.share = Pool::<T>::share(max, lanes);
+        let waiting: Vec<Nid> = self.lanes.iter().flat_map(|lane| lane.hops.keys().copied()).collect();
+        for hop in waiting {
+            let within = self.is_within_share(hop);
+            self.lanes.iter_mut().for_each(|lane| lane.set_within_share(hop, within));
+        }
     }
 
     fn want(&mut self, lane: usize, transit: Transit, credit: Source, message: T) -> Option<(Held, T)> {
@@ -407,7 +470,7 @@ impl<T> Pool<T> {
 
     /// True if a next hop may get more than its share.
     fn has_plenty(&self) -> bool {
-        self.stock.max - self.stock.taken > self.stock.max / 4
+        self.stock.max.saturating_sub(self.stock.taken) > self.stock.max / 4
     }
 
     fn is_within_share(&self, to: Nid) -> bool {
@@ -422,7 +485,7 @@ impl<T> Pool<T> {
             self.held.remove(&to);
         }
         if self.is_within_share(to) {
-            self.lanes.iter_mut().for_each(|lane| lane.come_within_share(to));
+            self.lanes.iter_mut().for_each(|lane| lane.set_within_share(to, true));
         }
     }
 
@@ -442,7 +505,7 @@ impl<T> Pool<T> {
                 self.stock.waiting -= 1;
                 *self.held.entry(transit.to).or_default() += 1;
                 if !self.is_within_share(transit.to) {
-                    self.lanes.iter_mut().for_each(|lane| lane.go_beyond_share(transit.to));
+                    self.lanes.iter_mut().for_each(|lane| lane.set_within_share(transit.to, false));
                 }
                 return Some((Held { transit, credit, buffer }, message));
             }
@@ -508,17 +571,15 @@ impl<T> Lane<T> {
         message
     }
 
-    fn come_within_share(&mut self, to: Nid) {
-        if let Some(at) = self.beyond.iter().position(|hop| *hop == to) {
-            self.beyond.remove(at);
-            self.turns.push_back(to);
-        }
-    }
-
-    fn go_beyond_share(&mut self, to: Nid) {
-        if let Some(at) = self.turns.iter().position(|hop| *hop == to) {
-            self.turns.remove(at);
-            self.beyond.push_back(to);
+    /// A next hop has come within its share, or has taken all of it.
+    fn set_within_share(&mut self, to: Nid, within: bool) {
+        let (from, into) = match within {
+            true => (&mut self.beyond, &mut self.turns),
+            false => (&mut self.turns, &mut self.beyond),
+        };
+        if let Some(at) = from.iter().position(|hop| *hop == to) {
+            from.remove(at);
+            into.push_back(to);
         }
     }
 
@@ -657,6 +718,34 @@ mod tests {
         router.assert_sound();
         assert_eq!(names(&router.handle_done(held)), [4]);
         router.assert_sound();
+    }
+
+    /// Sizes change while messages are in transit: more buffers let messages go on at once, and what was taken beyond a
+    /// smaller size comes back before anything is given out again.
+    #[test]
+    fn a_pool_is_made_larger_and_smaller_while_it_is_in_use() {
+        for lanes in [false, true] {
+            let mut router = Router::new(&options(4, 100, lanes), 8);
+            let mut held: Vec<_> = (0..4).filter_map(|n| router.handle_arrival(bulk(1, n), n)).collect();
+            for n in 4..10 {
+                held.extend(router.handle_arrival(bulk(1, n), n));
+            }
+            let waiting = 10 - held.len();
+            held.extend(router.resize([8, 8, 32]));
+            assert_eq!(held.len(), 10, "{waiting} waited, and all have a buffer now");
+            assert!(router.resize([8, 8, 2]).is_empty());
+            assert!(router.handle_arrival(bulk(1, 99), 99).is_none());
+            assert_eq!(router.pool(PoolKind::Large), Level { max: 2, available: 2 - 11, low_water: 2 - 11 });
+            let mut through = 0;
+            while let Some((transit, _)) = held.pop() {
+                let next = router.handle_done(transit);
+                through += next.len();
+                assert!(through == 0 || held.len() < 2, "{} hold buffers of 2", held.len());
+                held.extend(next);
+                router.assert_sound();
+            }
+            assert_eq!((through, router.is_idle(), router.pool(PoolKind::Large).available), (1, true, 2));
+        }
     }
 
     #[test]

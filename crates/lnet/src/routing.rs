@@ -49,6 +49,8 @@ pub struct RouteStatus {
 pub struct RoutingStatus {
     /// True while messages are passed on.
     pub enabled: bool,
+    /// What the router was started with, and the sizes that its pools have now.
+    pub options: RouterOptions,
     /// Pools in the order of [`PoolKind::ALL`].
     pub pools: [Level; 3],
 }
@@ -234,37 +236,48 @@ impl LnetNode {
         routes.all().iter().map(status).collect()
     }
 
-    /// Begins to pass on messages of others, or, with none, ends it: neighbours are told.
-    pub(crate) fn set_routing(self: &Arc<Self>, options: Option<RouterOptions>) {
+    /// Begins to pass on messages of others. If the node did so before and messages are still in transit, only the sizes of
+    /// the pools change.
+    pub(crate) fn start_routing(self: &Arc<Self>, options: &RouterOptions) {
         let routing = self.routing_or_new();
-        if let Some(options) = &options {
+        let goes = {
             let mut router = routing.router.lock();
-            // Buffers in use are of the pools that are there: other sizes count once nothing is in transit.
-            if router.as_ref().is_none_or(Router::is_idle) {
-                *router = Some(Router::new(options, self.options.peer_credits));
+            match router.as_mut().filter(|router| !router.is_idle()) {
+                Some(router) => router.resize(options.buffers()),
+                None => {
+                    *router = Some(Router::new(options, self.options.peer_credits));
+                    Vec::new()
+                }
             }
-            let mut links = routing.links.lock();
-            self.nids().into_iter().for_each(|nid| links.watch.add(nid, self.rt.now()));
-        }
-        let is_on = options.is_some();
-        if routing.announces.swap(is_on, Ordering::Relaxed) != is_on {
-            let longer = if is_on { "" } else { "no longer " };
-            tracing::info!("{}: messages of others are {longer}passed on", self.rt.name());
+        };
+        let own = self.nids();
+        own.into_iter().for_each(|nid| routing.links.lock().watch.add(nid, self.rt.now()));
+        routing.forwards.store(true, Ordering::Relaxed);
+        if !routing.announces.swap(true, Ordering::Relaxed) {
+            tracing::info!("{}: messages of others are passed on", self.rt.name());
             self.tell_neighbours();
         }
-        if is_on {
-            routing.forwards.store(true, Ordering::Relaxed);
-        } else if routing.forwards() {
-            let node = self.clone();
-            drop(self.rt.spawn(async move { node.drain_routing().await }));
-        }
+        self.send_on(goes);
+    }
+
+    /// Changes the sizes of the pools. Returns false if this node is no router.
+    pub(crate) fn set_buffers(self: &Arc<Self>, buffers: [u32; PoolKind::ALL.len()]) -> bool {
+        let Some(routing) = self.routing() else { return false };
+        let goes = routing.router.lock().as_mut().map(|router| router.resize(buffers));
+        let is_router = goes.is_some();
+        self.send_on(goes.into_iter().flatten());
+        is_router
     }
 
     pub(crate) fn routing_status(&self) -> Option<RoutingStatus> {
         let routing = self.routing()?;
+        let enabled = routing.announces.load(Ordering::Relaxed);
         let router = routing.router.lock();
-        let pools = PoolKind::ALL.map(|kind| router.as_ref().map_or_else(Level::default, |r| r.pool(kind)));
-        router.is_some().then_some(RoutingStatus { enabled: routing.announces.load(Ordering::Relaxed), pools })
+        router.as_ref().map(|router| RoutingStatus {
+            enabled,
+            options: *router.options(),
+            pools: PoolKind::ALL.map(|kind| router.pool(kind)),
+        })
     }
 
     /// Router credits of a peer; none if this node is no router.
@@ -276,6 +289,7 @@ impl LnetNode {
     pub(crate) async fn drain_routing(self: &Arc<Self>) {
         let Some(routing) = self.routing().filter(|routing| routing.forwards()) else { return };
         if routing.announces.swap(false, Ordering::Relaxed) {
+            tracing::info!("{}: messages of others are no longer passed on", self.rt.name());
             self.tell_neighbours();
         }
         let (begun, mut count, mut last) = (self.rt.now(), 0, self.rt.now());
@@ -315,7 +329,8 @@ impl LnetNode {
             return Ok((interface, gateway));
         }
         let state = |gateway: Nid| {
-            is_usable(gateway).then(|| self.interface_to(gateway).map(|i| i.gateway_state(gateway))).flatten()
+            let interface = if is_usable(gateway) { self.interface_to(gateway) } else { None };
+            interface.map(|interface| interface.gateway_state(gateway))
         };
         let gateway = routes.choose(to.network, without, state).ok_or(no_route)?;
         let interface = self.interface_to(gateway).ok_or(no_route)?;
@@ -351,32 +366,22 @@ impl LnetNode {
 
     /// A message for somebody else arrived from `peer`: passes it on, or answers that it cannot be.
     pub(crate) fn forward(self: &Arc<Self>, peer: Nid, message: Message, receipt: Receipt) {
-        let header = message.header;
-        let forwards = self.routing().is_some_and(Routing::forwards);
-        let onward = match header.destination.network {
-            _ if !forwards || header.hops >= HOPS_MAX => Err(LnetError::NoRoute(header.destination.network)),
-            _ => match self.interface_to(header.destination) {
-                Some(interface) => Ok((interface, header.destination)),
-                None => self.distant_path(header.destination, false, Some(peer)),
-            },
+        let Header { source, destination, purpose, hops, .. } = message.header;
+        let payload = message.payload.len();
+        let routing = self.routing().filter(|routing| routing.forwards() && hops < HOPS_MAX);
+        let onward = routing.and_then(|routing| {
+            let direct = self.interface_to(destination).map(|interface| (interface, destination));
+            let onward = direct.or_else(|| self.distant_path(destination, false, Some(peer)).ok());
+            onward.map(|(interface, next_hop)| (routing, interface, next_hop))
+        });
+        let Some((routing, interface, next_hop)) = onward else {
+            tracing::debug!("{}: no way for a message from {source} to {destination}", self.rt.name());
+            bump(&self.counters.drop_count);
+            self.counters.drop_length.fetch_add(payload as u64, Ordering::Relaxed);
+            return self.answer_unreachable(&message.header, Errno::ENETUNREACH);
         };
-        let (interface, next_hop) = match onward {
-            Ok(onward) => onward,
-            Err(_) => {
-                tracing::debug!(
-                    "{}: no way for a message from {} to {}",
-                    self.rt.name(),
-                    header.source,
-                    header.destination
-                );
-                bump(&self.counters.drop_count);
-                return self.answer_unreachable(&header, Errno::ENETUNREACH);
-            }
-        };
-        let purpose = header.purpose;
-        let transit = Transit { from: peer, to: next_hop, payload: message.payload.len(), purpose };
+        let transit = Transit { from: peer, to: next_hop, payload, purpose };
         let parked = Parked { message, interface, arrived: self.rt.now(), receipt };
-        let Some(routing) = self.routing() else { return };
         let goes = routing.router.lock().as_mut().map(|router| router.handle_arrival(transit, parked));
         self.send_on(goes.into_iter().flatten());
     }

@@ -26,10 +26,10 @@ impl Role for Router {
 
 impl Node {
     /// Makes the node a router between its networks, with buffers of these sizes.
-    pub fn route(&self, options: RouterOptions) -> Result<(), RoleError> {
+    pub fn serve_router(&self, options: &RouterOptions) -> Result<(), RoleError> {
         let lnet = self.lnet().clone();
         self.add(Arc::new(Router(lnet.clone())))?;
-        lnet.set_routing(Some(options));
+        lnet.start_routing(options);
         Ok(())
     }
 }

@@ -60,8 +60,10 @@ pub enum Request {
     RemoveRoute { network: String, gateway: String },
     /// Buffers of a router, as `lnetctl routing show` prints them.
     Routing,
-    /// Makes the process a router, with buffers of these sizes, or ends that.
-    SetRouting { enable: bool, buffers: Buffers },
+    /// Makes the process a router, or ends that.
+    SetRouting { enable: bool },
+    /// Changes the buffers of a router.
+    SetBuffers { buffers: Buffers },
     /// The address that the process serves its metrics at.
     Metrics,
 }
@@ -193,7 +195,8 @@ async fn answer(Served { node, set_values, metrics }: &Served, request: Request)
         Request::AddRoute { route } => routing::add_route(node, &route),
         Request::RemoveRoute { network, gateway } => routing::remove_route(node, &network, &gateway),
         Request::Routing => Answer::Value(routing::describe_routing(node)),
-        Request::SetRouting { enable, buffers } => routing::set_routing(node, enable, buffers).await,
+        Request::SetRouting { enable } => routing::set_routing(node, enable).await,
+        Request::SetBuffers { buffers } => routing::set_buffers(node, buffers),
         Request::Metrics => Answer::Value(metrics.to_string().into()),
     }
 }

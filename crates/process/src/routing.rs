@@ -7,7 +7,7 @@ use nacre_node::Node;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// Sizes of a router's pools; what is none stays as it is, or is the default.
+/// New sizes of a router's pools; one that is none stays as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffers {
     /// Buffers for messages without a payload.
@@ -67,31 +67,35 @@ pub(crate) fn remove_route(node: &Node, network: &str, gateway: &str) -> Answer 
     }
 }
 
-/// Makes the node a router, or ends that.
-pub(crate) async fn set_routing(node: &Node, enable: bool, buffers: Buffers) -> Answer {
+/// Makes the node a router, as it was before if it was one, or ends that.
+pub(crate) async fn set_routing(node: &Node, enable: bool) -> Answer {
+    let lnet = node.lnet();
     if !enable {
         if !node.end("router").await {
-            node.lnet().drain_routing().await;
+            lnet.drain_routing().await;
         }
-        return Answer::Params(Vec::new());
-    }
-    if node.lnet().nids().len() < 2 {
+    } else if lnet.nids().len() < 2 {
         return Answer::errno(Errno::EINVAL, "this process is on one network only, so there is nothing to route");
+    } else {
+        lnet.start_routing(&lnet.routing().map(|status| status.options).unwrap_or_default());
     }
-    let now = node.lnet().routing().map(|status| status.pools);
-    let sized = |wanted: Option<u32>, kind: PoolKind, default: u32| {
-        wanted.or(now.map(|pools| pools[kind as usize].max)).unwrap_or(default)
+    Answer::Params(Vec::new())
+}
+
+/// Changes the sizes of a router's pools.
+pub(crate) fn set_buffers(node: &Node, buffers: Buffers) -> Answer {
+    let Some(now) = node.lnet().routing().map(|status| status.options) else {
+        return Answer::errno(Errno::EINVAL, "this process is no router: lnetctl set routing 1 makes it one");
     };
-    let default = RouterOptions::default();
-    let options = RouterOptions {
-        tiny_buffers: sized(buffers.tiny, PoolKind::Tiny, default.tiny_buffers),
-        small_buffers: sized(buffers.small, PoolKind::Small, default.small_buffers),
-        large_buffers: sized(buffers.large, PoolKind::Large, default.large_buffers),
-        ..default
+    let wanted = RouterOptions {
+        tiny_buffers: buffers.tiny.unwrap_or(now.tiny_buffers),
+        small_buffers: buffers.small.unwrap_or(now.small_buffers),
+        large_buffers: buffers.large.unwrap_or(now.large_buffers),
+        ..now
     };
-    match options.check() {
+    match wanted.check() {
         Ok(()) => {
-            node.lnet().set_routing(Some(options));
+            node.lnet().set_buffers(wanted.buffers());
             Answer::Params(Vec::new())
         }
         Err(why) => Answer::errno(Errno::EINVAL, why),

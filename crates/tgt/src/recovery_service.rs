@@ -415,7 +415,9 @@ impl RecoveryService {
         }
         assert_eq!(self.engine.lock().phase(), Phase::Complete, "a recovery goes on that has ended");
         self.target.end_recovery();
-        self.over.store(true, Ordering::Release);
+        if self.over.swap(true, Ordering::AcqRel) {
+            return; // Another task, which saw the same, was faster.
+        }
         self.names.lock().clear();
         self.changed.notify_waiters();
         let counts = self.engine.lock().status().counts;

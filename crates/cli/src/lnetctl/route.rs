@@ -96,10 +96,7 @@ pub(super) fn set(name: &str, value: &str) -> ExitCode {
     let bad = |what: &str| fail("lnetctl", format!("set {name}: {value:?} is not {what}"), 1);
     if name == "routing" {
         return match value {
-            "0" | "1" => {
-                let request = Request::SetRouting { enable: value == "1", buffers: Buffers::default() };
-                ask_those_concerned("set", "routing", &request)
-            }
+            "0" | "1" => ask_those_concerned("set", "routing", &Request::SetRouting { enable: value == "1" }),
             _ => bad("0 or 1"),
         };
     }
@@ -110,7 +107,7 @@ pub(super) fn set(name: &str, value: &str) -> ExitCode {
         "large_buffers" => Buffers { large: Some(count), ..Buffers::default() },
         other => return fail("lnetctl", format!("set {other}: there is no such setting"), 1),
     };
-    ask_those_concerned("set", name, &Request::SetRouting { enable: true, buffers })
+    ask_those_concerned("set", name, &Request::SetBuffers { buffers })
 }
 
 /// Asks all processes of the host; those that the request is not for refuse. An error only if all did.

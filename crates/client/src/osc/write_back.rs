@@ -79,7 +79,7 @@ impl Which<'_> {
 enum Reason {
     /// There is enough for a full RPC.
     Full,
-    /// It has dirty bytes that are old.
+    /// The object's oldest dirty bytes have reached the age at which they are written.
     Old,
     /// Room is short.
     Pressed,

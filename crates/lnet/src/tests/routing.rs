@@ -43,7 +43,7 @@ impl Fabrics {
         let router = self.node();
         router.add_sim_as(&self.near, number);
         router.add_sim_as(&self.far, number);
-        router.set_routing(Some(options));
+        router.start_routing(&options);
         self.routers.push(router);
     }
 
@@ -150,7 +150,7 @@ fn a_gateway_that_passes_nothing_on_says_so() {
         let route = client.routes()[0];
         assert_eq!((route.up, route.trouble), (false, Some("the gateway does not pass messages on")));
         node.add_sim_as(&f.far, 100);
-        node.set_routing(Some(RouterOptions::default()));
+        node.start_routing(&RouterOptions::default());
         rt.sleep(ms(3000)).await;
         assert!(client.routes()[0].up, "it is asked again");
     });
@@ -193,7 +193,7 @@ fn gateways_take_turns_and_answers_come_back_the_way_of_the_question() {
 #[test]
 fn a_gateway_that_falls_silent_is_left_in_three_seconds() {
     routed(2, async |rt, f| {
-        let ((client, client_nid), (server, server_nid)) = (f.client(1), f.server(1));
+        let ((client, _), (server, server_nid)) = (f.client(1), f.server(1));
         let mut requests = inbox(&server, REQUEST);
         let mut replies = inbox(&client, ANSWER);
         let echo = server.clone();
@@ -221,7 +221,6 @@ fn a_gateway_that_falls_silent_is_left_in_three_seconds() {
         assert_eq!(lost.lock()[..], [server_nid], "so that what was lost is sent again");
         let up: Vec<bool> = client.routes().iter().map(|r| r.up).collect();
         assert_eq!(up, [false, true]);
-        let _ = client_nid;
     });
 }
 
@@ -318,7 +317,7 @@ fn a_loop_of_routes_ends_after_as_many_hops_as_are_allowed() {
             for net in on {
                 router.add_sim_as(&nets[net], number);
             }
-            router.set_routing(Some(RouterOptions::default()));
+            router.start_routing(&RouterOptions::default());
             router
         };
         let routers = [router(100, [0, 1]), router(101, [1, 2]), router(102, [2, 3]), router(103, [3, 1])];
@@ -443,7 +442,7 @@ async fn routed_over_tcp(options: RouterOptions) -> (Lnet, Lnet, Lnet) {
         lnet
     };
     let (client, router, server) = (node(&["tcp1"]).await, node(&["tcp1", "tcp2"]).await, node(&["tcp2"]).await);
-    router.set_routing(Some(options));
+    router.start_routing(&options);
     add_route(&client, network("tcp2"), router.nids()[0]);
     add_route(&server, network("tcp1"), router.nids()[1]);
     (client, router, server)

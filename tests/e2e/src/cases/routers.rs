@@ -60,6 +60,11 @@ fn show(cluster: &Cluster) -> Outcome {
     let lowest: Vec<&str> = routing.lines().filter_map(|l| l.trim().strip_prefix("mincredits: ")).collect();
     let used = lowest.chunks(3).filter(|pools| pools[2] != "1024").count();
     ensure!(used == 2, "both routers have passed bulk on: {routing}");
+    cluster.lnetctl(&["set", "small_buffers", "100"])?;
+    let routing = cluster.lnetctl(&["routing", "show"])?;
+    ensure!(routing.matches("nbuffers: 100\n").count() == 2, "both routers, and no other process: {routing}");
+    fs::write(a.join("file"), &data[1..])?;
+    ensure!(fs::read(b.join("file"))? == data[1..], "with fewer buffers");
     Ok(())
 }
 
