@@ -23,8 +23,8 @@ pub(crate) struct Mount {
     /// Stay in the foreground, logs on standard error
     #[arg(short = 'f', long)]
     foreground: bool,
-    /// Mount options, separated by commas: ro, noatime, sync, remount, noir (no imperative recovery), ...; unknown ones are
-    /// refused
+    /// Mount options, separated by commas: ro, noatime, sync, remount, noir (no imperative recovery), listen=ADDRESS and
+    /// route=NETWORK:GATEWAY (as --listen and --route, for /etc/fstab), ...; unknown ones are refused
     #[arg(short = 'o', value_delimiter = ',')]
     options: Vec<String>,
     #[command(flatten)]
@@ -48,7 +48,7 @@ const REMOUNT: &str = "remount";
 
 /// Shown for an unknown option.
 const KNOWN_OPTIONS: &str = "ro, rw, nosuid, suid, nodev, dev, noexec, exec, noatime, relatime, strictatime, nodiratime, diratime \
-     (listing a directory changes its access time in neither case), sync, async, dirsync, remount, noir (no imperative recovery), and those that only mount(8) heeds, such as _netdev, noauto, \
+     (listing a directory changes its access time in neither case), sync, async, dirsync, remount, noir (no imperative recovery), listen=ADDRESS, route=NETWORK:GATEWAY, and those that only mount(8) heeds, such as _netdev, noauto, \
      nofail and x-*";
 
 /// Options of mount(8) that need nothing from this program, or that every mount has; and those that the kernel shows for
@@ -124,7 +124,10 @@ pub(crate) fn unmount_main(args: Vec<OsString>) -> ExitCode {
 }
 
 /// Mounts.
-pub(crate) fn main(args: Mount) -> ExitCode {
+pub(crate) fn main(mut args: Mount) -> ExitCode {
+    if let Err(e) = args.take_network_options() {
+        return fail("nacre mount", e, 1);
+    }
     if let Err(e) = check(&args) {
         return fail("nacre mount", e, 1);
     }
@@ -140,6 +143,20 @@ pub(crate) fn main(args: Mount) -> ExitCode {
     match start_in_background(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => fail("nacre mount", format!("{} on {}: {e}", args.source, args.mountpoint.display()), 32),
+    }
+}
+
+impl Mount {
+    /// Moves the options that say how the mount is connected to the arguments of the network.
+    fn take_network_options(&mut self) -> Result<(), String> {
+        let mut others = Vec::new();
+        for option in std::mem::take(&mut self.options) {
+            if !self.network.take_mount_option(&option)? {
+                others.push(option);
+            }
+        }
+        self.options = others;
+        Ok(())
     }
 }
 

@@ -24,10 +24,60 @@ impl NetworkArgs {
         Ok(Connections { listen, routes: self.routes.clone() })
     }
 
+    /// Takes a mount option, `listen=ADDRESS` or `route=NETWORK:GATEWAY`, as a line of /etc/fstab names them: a route's hops
+    /// and priority, which have a space before them elsewhere, cannot be named there. Returns false for other options.
+    pub(crate) fn take_mount_option(&mut self, option: &str) -> Result<bool, String> {
+        match option.split_once('=') {
+            Some(("listen", address)) => {
+                self.listen.push(address.parse::<Listen>().map_err(|e| format!("mount option {option}: {e}"))?);
+            }
+            Some(("route", route)) => {
+                let (network, gateway) = route.split_once(':').ok_or_else(|| {
+                    format!("mount option {option}: a route is NETWORK:GATEWAY, such as tcp2:10.0.0.9@tcp1")
+                })?;
+                let route = format!("{network} {gateway}")
+                    .parse::<Route>()
+                    .map_err(|e| format!("mount option {option}: {e}"))?;
+                self.routes.push(route);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
     /// The arguments again, for the same command in the background.
     pub(crate) fn again(&self) -> Vec<String> {
         let listen = self.listen.iter().flat_map(|listen| ["--listen".to_owned(), listen.to_string()]);
         let routes = self.routes.iter().flat_map(|route| ["--route".to_owned(), route.to_string()]);
         listen.chain(routes).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_fstab_names_addresses_and_routes() {
+        let mut network = NetworkArgs::default();
+        for option in ["listen=10.1.0.5@tcp1", "route=tcp2:10.1.0.11@tcp1", "route=tcp3:2001:db8::9@tcp1"] {
+            assert_eq!(network.take_mount_option(option), Ok(true), "{option}");
+        }
+        let again = [
+            "--listen",
+            "10.1.0.5:988@tcp1",
+            "--route",
+            "tcp2 :0 10.1.0.11@tcp1",
+            "--route",
+            "tcp3 :0 2001:db8::9@tcp1",
+        ];
+        assert_eq!(network.again(), again);
+        for other in ["noatime", "max_read=4096"] {
+            assert_eq!(network.take_mount_option(other), Ok(false), "{other}");
+        }
+        for wrong in ["listen=", "listen=here", "route=tcp2", "route=tcp2:nobody", "route=:10.0.0.1@tcp1"] {
+            let error = network.take_mount_option(wrong).unwrap_err();
+            assert!(error.starts_with(&format!("mount option {wrong}: ")), "{error}");
+        }
     }
 }

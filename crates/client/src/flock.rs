@@ -170,6 +170,7 @@ struct Waiting(Option<(LockRequest, Entry, Call)>);
 
 impl LockRequest {
     async fn take(self, entry: Entry) -> Result<(), Errno> {
+        self.mdc.note_asked(&self.body);
         let request = self.clone();
         let call: Call = Box::pin(async move { request.mdc.send_enqueue(&request.caller, &request.body).await });
         let mut waiting = Waiting(Some((self, entry, call)));

@@ -166,7 +166,7 @@ pub(crate) struct InodeCache {
     /// The server's lock volume, from its latest reply.
     volume: Option<u64>,
     history: History,
-    inodes: FxHashMap<Fid, Inode>,
+    inodes: FxHashMap<Fid, Box<Inode>>,
     names: usize,
     opens: Opens,
     /// Inodes whose last name this client removed. Their locks are useless, and are given back many at a time.
@@ -338,8 +338,12 @@ impl InodeCache {
 
     /// Panics if names are counted wrong, or knowledge is believed without its lock. Visits everything.
     pub(crate) fn assert_sound(&self) {
-        assert_eq!(self.names, self.inodes.values().map(Inode::names).sum::<usize>(), "names of all directories");
-        self.inodes.values().for_each(Inode::assert_believed);
+        assert_eq!(
+            self.names,
+            self.inodes.values().map(|inode| inode.names()).sum::<usize>(),
+            "names of all directories"
+        );
+        self.inodes.values().for_each(|inode| inode.assert_believed());
         self.opens.assert_sound();
     }
 

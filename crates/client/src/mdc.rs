@@ -465,6 +465,11 @@ impl Mdc {
         self.flocks.lock().handle_granted(body);
     }
 
+    /// Records an enqueue before it is sent.
+    pub(crate) fn note_asked(&self, body: &Enqueue) {
+        self.flocks.lock().handle_asked(body);
+    }
+
     /// Pieces of the range that `body` asks for, with the mode in which its owner holds each; NL if it does not hold it.
     pub(crate) fn held_in(&self, body: &Enqueue) -> Vec<(Extent, LockMode)> {
         self.flocks.lock().held_in(body)

@@ -4,6 +4,7 @@ use nacre_base::param::value::{Operation, Operations, Unit, Window};
 use nacre_base::tally::{Sums, Tally};
 use nacre_base::{Time, Timestamp};
 use nacre_rt::{Rt, Since};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! operations {
@@ -52,7 +53,8 @@ operations! {
 pub(crate) struct Stats {
     rt: Rt,
     since: Since,
-    tallies: [Tally; NAMES.len()],
+    /// Made when something is first counted, because most of a site's mounts are idle at any time.
+    tallies: OnceLock<Box<[Tally; NAMES.len()]>>,
 }
 
 /// Counts an operation, and the time since it was made, when it is dropped.
@@ -64,12 +66,12 @@ pub(crate) struct Timed<'a> {
 
 impl Stats {
     pub(crate) fn new(rt: Rt) -> Stats {
-        Stats { since: Since::new(rt.clone()), rt, tallies: std::array::from_fn(|_| Tally::default()) }
+        Stats { since: Since::new(rt.clone()), rt, tallies: OnceLock::new() }
     }
 
     /// Counts `value` of something.
     pub(crate) fn count(&self, op: Op, value: u64) {
-        self.tallies[op as usize].add(value);
+        self.tallies.get_or_init(|| Box::new(std::array::from_fn(|_| Tally::default())))[op as usize].add(value);
     }
 
     /// Counts an operation and its duration, which ends when the returned value is dropped.
@@ -79,13 +81,17 @@ impl Stats {
 
     /// Starts counting from zero.
     pub(crate) fn clear(&self) {
-        self.tallies.iter().for_each(Tally::clear);
+        self.counted().for_each(Tally::clear);
         self.since.restart();
+    }
+
+    fn counted(&self) -> impl Iterator<Item = &Tally> {
+        self.tallies.get().into_iter().flat_map(|tallies| tallies.iter())
     }
 
     /// The operations that were counted.
     pub(crate) fn read(&self) -> Operations {
-        let rows = NAMES.iter().zip(&self.tallies).map(|((name, unit), tally)| {
+        let rows = NAMES.iter().zip(self.counted()).map(|((name, unit), tally)| {
             let (name, sums) = ((*name).into(), tally.read());
             Operation { name, unit: *unit, sums }
         });

@@ -134,6 +134,19 @@ impl Lnet {
         self.send(self.request(to, portal, match_bits, payload), Waiter::Nobody)
     }
 
+    /// As [`Lnet::post`], but if the peer is down, this is told to the hook of [`Lnet::register_unsent`], with the match
+    /// bits and `tag`, which means something to the caller alone.
+    pub fn post_tagged(
+        &self,
+        to: Nid,
+        portal: Portal,
+        match_bits: u64,
+        tag: u32,
+        payload: Payload,
+    ) -> Result<(), LnetError> {
+        self.send(self.request(to, portal, match_bits, payload), Waiter::Unsent { match_bits, tag })
+    }
+
     fn request(&self, to: Nid, portal: Portal, match_bits: u64, payload: Payload) -> Message {
         let mut message = Message::put(to, portal, match_bits, payload);
         message.header.purpose = self.0.purpose_of(portal);
@@ -259,6 +272,12 @@ impl Lnet {
     fn cuts(&self, peer: Nid, len: usize) -> impl Iterator<Item = (u64, u64)> + use<> {
         let (len, max) = (len as u64, self.0.message_max(peer));
         (0..len.div_ceil(max).max(1)).map(move |i| (i * max, (len - i * max).min(max)))
+    }
+
+    /// From now on, `hook` is called for each message of [`Lnet::post_tagged`] that could not be sent because its peer
+    /// is down.
+    pub fn register_unsent(&self, hook: Arc<dyn Fn(u64, u32) + Send + Sync>) {
+        *self.0.unsent_hook.write() = Some(hook);
     }
 
     /// Calls `hook` whenever a peer's connections were lost. A hint: the peer may be back, and a peer that is gone on a

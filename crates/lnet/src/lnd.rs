@@ -11,6 +11,7 @@ use crate::router::Held;
 use crate::status::bump;
 use nacre_base::{Errno, Nid, Time};
 use std::future::Future;
+use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -52,8 +53,11 @@ pub(crate) struct LndStatus {
 }
 
 /// A message on its way out. Whoever holds it owes it a completion, which returns its credits and tells the sender;
-/// dropping it counts as a lost peer.
-pub(crate) struct Outbound {
+/// dropping it counts as a lost peer. It passes through many hands, so it is one pointer.
+pub(crate) struct Outbound(Box<Sending>);
+
+/// What an [`Outbound`] points to.
+pub(crate) struct Sending {
     node: Arc<LnetNode>,
     interface: Arc<Interface>,
     pub(crate) next_hop: Nid,
@@ -100,6 +104,8 @@ pub(crate) enum Waiter {
     Put(oneshot::Sender<Result<(), LnetError>>),
     /// A GET, by its id; it hears of failures only, a REPLY ends it otherwise.
     Get(u64),
+    /// The hook for posts whose peer was down ([`crate::Lnet::register_unsent`]).
+    Unsent { match_bits: u64, tag: u32 },
 }
 
 impl Outbound {
@@ -116,7 +122,7 @@ impl Outbound {
         let started = node.rt.now();
         let node = node.clone();
         let (holds_credits, held, retries, completed) = (false, None, 0, false);
-        Outbound {
+        Outbound(Box::new(Sending {
             node,
             interface,
             next_hop,
@@ -128,7 +134,7 @@ impl Outbound {
             held,
             retries,
             completed,
-        }
+        }))
     }
 
     /// It is given to the network: from now on something should be heard from where it goes.
@@ -145,8 +151,8 @@ impl Outbound {
 
     /// The message itself, for a driver that passes it on in memory.
     pub(crate) fn take_message(&mut self) -> Message {
-        let Message { header, ref mut payload, damaged, is_answer } = self.message;
-        Message { header, payload: std::mem::take(payload), damaged, is_answer }
+        let Message { header, payload, damaged, is_answer } = &mut self.message;
+        Message { header: *header, payload: std::mem::take(payload), damaged: *damaged, is_answer: *is_answer }
     }
 
     /// The driver is done with the message, or could not carry it.
@@ -206,6 +212,19 @@ impl Outbound {
     }
 }
 
+impl Deref for Outbound {
+    type Target = Sending;
+    fn deref(&self) -> &Sending {
+        &self.0
+    }
+}
+
+impl DerefMut for Outbound {
+    fn deref_mut(&mut self) -> &mut Sending {
+        &mut self.0
+    }
+}
+
 impl Drop for Outbound {
     fn drop(&mut self) {
         self.finish(Err(LnetError::PeerDown(self.next_hop)));
@@ -215,11 +234,18 @@ impl Drop for Outbound {
 impl Waiter {
     pub(crate) fn tell(self, node: &LnetNode, result: Result<(), LnetError>) {
         match (self, result) {
-            (Waiter::Nobody, _) | (Waiter::Get(_), Ok(())) => {}
+            (Waiter::Nobody, _) | (Waiter::Get(_) | Waiter::Unsent { .. }, Ok(())) => {}
             (Waiter::Put(tx), result) => {
                 let _ = tx.send(result);
             }
             (Waiter::Get(id), Err(e)) => node.gets.handle_failure(id, e),
+            // In a task of its own, because the sender may be about to return from sending, with locks in hand.
+            (Waiter::Unsent { match_bits, tag }, Err(LnetError::PeerDown(_))) => {
+                if let Some(hook) = node.unsent_hook.read().clone() {
+                    drop(node.rt.spawn(async move { hook(match_bits, tag) }));
+                }
+            }
+            (Waiter::Unsent { .. }, Err(_)) => {}
         }
     }
 }

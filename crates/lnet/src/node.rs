@@ -29,6 +29,8 @@ pub(crate) const PUSH_MATCH_BITS: u64 = PING_MATCH_BITS | 1;
 
 /// Called when a peer was lost.
 pub(crate) type PeerDownHook = Arc<dyn Fn(Nid) + Send + Sync>;
+/// Called with the match bits and the tag of a message that could not be sent.
+pub(crate) type UnsentHook = Arc<dyn Fn(u64, u32) + Send + Sync>;
 
 /// What takes the PUTs of a portal.
 pub trait PortalHandler: Send + Sync {
@@ -70,6 +72,7 @@ pub(crate) struct LnetNode {
     pub(crate) exposed: Arc<Exposed>,
     pub(crate) gets: Arc<PendingGets>,
     pub(crate) peer_down_hooks: RwLock<Vec<PeerDownHook>>,
+    pub(crate) unsent_hook: RwLock<Option<UnsentHook>>,
     pub(crate) counters: Counters,
     /// The purpose of each portal's messages, where it is not [`Purpose::Requests`]: by number, as far as they are declared.
     purposes: [AtomicU8; PORTALS],
@@ -91,7 +94,8 @@ struct InterfaceState {
     credits: Credits<Outbound>,
     traffic: Traffic,
     failures: Failures,
-    peers: FxHashMap<Nid, Peer>,
+    /// Boxed, because a table has room for at least four, and most nodes speak to two or three.
+    peers: FxHashMap<Nid, Box<Peer>>,
     /// Payload bytes given to the driver, or waiting, for each gateway.
     gateway_bytes: FxHashMap<Nid, u64>,
     /// Messages that got their credits from completions and were not yet given to the driver.
@@ -146,6 +150,7 @@ impl LnetNode {
                 portals: RwLock::default(),
                 exposed: Arc::default(),
                 peer_down_hooks: RwLock::default(),
+                unsent_hook: RwLock::default(),
                 counters: Counters::default(),
                 purposes: [const { AtomicU8::new(Purpose::Requests as u8) }; PORTALS],
                 routing: OnceLock::new(),

@@ -87,6 +87,15 @@ impl PoolKind {
         }
     }
 
+    /// Pages of 4 KiB that a buffer has room for.
+    pub fn pages(self) -> u32 {
+        match self {
+            PoolKind::Tiny => 0,
+            PoolKind::Small => 1,
+            PoolKind::Large => 256,
+        }
+    }
+
     fn of(payload: usize) -> PoolKind {
         match payload {
             0 => PoolKind::Tiny,

@@ -165,6 +165,15 @@ impl SimNet {
         self.apply(SimFault::Crash(node));
     }
 
+    /// From now on, messages to a crashed node come back as undeliverable, as over TCP where its process is dead and its host
+    /// lives; until its number is used again.
+    pub fn refuse(&self, node: u32) {
+        if let Some(member) = self.0.state.lock().nodes.get_mut(&node) {
+            assert!(member.node.strong_count() == 0, "node {node} still takes messages");
+            member.refuses = true;
+        }
+    }
+
     /// Tells both nodes that the connection between them broke, as TCP does when a process on a living host dies.
     pub fn disconnect(&self, a: u32, b: u32) {
         let find = |n: u32| self.0.state.lock().nodes.get(&n).and_then(|n| n.node.upgrade());
@@ -207,6 +216,7 @@ impl SimNet {
         let member = Member {
             node: Arc::downgrade(node),
             life,
+            refuses: false,
             bandwidth: s.options.bandwidth,
             sent_until: Time::ZERO,
             received_until: Time::ZERO,
@@ -286,6 +296,8 @@ struct Member {
     node: Weak<LnetNode>,
     /// Counts the lives under one number: a message belongs to the lives of its sender and its receiver.
     life: u32,
+    /// Its process is dead, and its host says so.
+    refuses: bool,
     bandwidth: u64,
     /// When its last byte so far will have left.
     sent_until: Time,
@@ -298,6 +310,8 @@ struct Member {
 enum Event {
     /// The sender is done with a message; it costs an event of its own only where bandwidth is limited.
     Sent(Outbound),
+    /// The sender hears that nobody takes the message.
+    Refused(Outbound),
     /// A message reaches its receiver's end of the network.
     Arrive(Flight),
     /// It has been received entirely.
@@ -367,6 +381,12 @@ impl Shared {
         if s.nodes.get(&from).is_none_or(|m| m.life != life) {
             drop(s);
             return out.complete(Ok(()));
+        }
+        if s.nodes.get(&to).is_some_and(|m| m.refuses) && !s.is_cut(from, to) && !s.is_cut(to, from) {
+            let back = now + 2 * s.options.link.latency;
+            let wake = s.push(back, Event::Refused(out));
+            drop(s);
+            return self.wake(wake);
         }
         let message = out.take_message();
         let sent = s.leave(from, now, wire_size(&message));
@@ -572,6 +592,11 @@ fn handle(net: &Arc<Shared>, mut s: MutexGuard<'_, State>, event: Event, now: Ti
             // Outside the lock, because it may send other messages.
             drop(s);
             return out.complete(Ok(()));
+        }
+        Event::Refused(out) => {
+            drop(s);
+            let peer = out.next_hop;
+            return out.complete(Err(LnetError::PeerDown(peer)));
         }
         Event::Fault(fault) => return s.apply(fault),
         Event::Arrive(flight) => s.arrive(flight, now),

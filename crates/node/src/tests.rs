@@ -2,9 +2,9 @@
 
 use crate::{Layer, Node, Role, RoleError, ServeError, TargetSpec, tables};
 use async_trait::async_trait;
-use nacre_base::{Errno, Faults, MdtIndex, Nid, OstIndex, TargetKind, TargetName, Time, Uuid};
+use nacre_base::{Errno, MdtIndex, Nid, OstIndex, TargetKind, TargetName, Time, Uuid};
 use nacre_client::{Client, MountConfig};
-use nacre_lnet::{Lnet, LnetOptions, SimNet, SimNetOptions};
+use nacre_lnet::{SimNet, SimNetOptions};
 use nacre_osd::Osd;
 use nacre_osd::mem::{Crash, MemOptions, MemOsd};
 use nacre_rt::{Rt, Sim};
@@ -21,10 +21,7 @@ fn run<F: Future<Output = ()> + Send + 'static>(scenario: impl FnOnce(Rt) -> F) 
 
 /// Node number 1 of the network.
 fn node(rt: &Rt, net: &SimNet) -> Node {
-    let faults = Faults::new();
-    let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
-    lnet.add_sim_as(net, 1);
-    Node::new(rt.clone(), lnet, faults)
+    Node::simulated(rt.clone(), net, 1)
 }
 
 fn names() -> [TargetName; 3] {

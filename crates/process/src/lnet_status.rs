@@ -26,7 +26,7 @@ pub(crate) fn describe_interfaces(lnet: &Lnet) -> Value {
             "tx_q_num_of_buf": i.tx_queued});
         m.insert("credits".into(), credits);
         let Failures { dropped, aborted, timeouts, error } = i.failures;
-        // Nothing interrupts a send, and there are no routes yet.
+        // Nothing interrupts a send, and a message without a route belongs to no interface.
         let health = json!({"health value": i.health, "interrupts": 0, "dropped": dropped, "aborted": aborted,
             "no route": 0, "timeouts": timeouts, "error": error});
         m.insert("health stats".into(), health);

@@ -40,10 +40,9 @@ pub(crate) fn describe_routes(node: &Node) -> Value {
 /// The buffers of the node, as `lnetctl routing show` prints them; null if it never was a router.
 pub(crate) fn describe_routing(node: &Node) -> Value {
     let Some(status) = node.lnet().routing() else { return Value::Null };
-    let pages = [0, 1, 256];
-    let pools = PoolKind::ALL.iter().zip(status.pools).zip(pages);
-    let describe = |((kind, level), pages): ((&PoolKind, Level), u32)| {
-        let numbers = json!({"npages": pages, "nbuffers": level.max, "credits": level.available,
+    let pools = PoolKind::ALL.iter().zip(status.pools);
+    let describe = |(kind, level): (&PoolKind, Level)| {
+        let numbers = json!({"npages": kind.pages(), "nbuffers": level.max, "credits": level.available,
             "mincredits": level.low_water});
         (kind.name().to_owned(), numbers)
     };

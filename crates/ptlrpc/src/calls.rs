@@ -112,7 +112,8 @@ const STEPS: Steps<Phase, Event> = Steps(&[
 
 /// The engine.
 pub(crate) struct Calls {
-    calls: BTreeMap<u64, Call>,
+    /// Boxed, because a node of the tree has room for eleven, and most imports have one call or none.
+    calls: BTreeMap<u64, Box<Call>>,
     /// Xids of the calls of each lane.
     by_lane: [BTreeSet<u64>; Lane::ALL.len()],
     /// Xid of the latest call.
@@ -193,12 +194,12 @@ impl Calls {
                 Some(tag) => call.tag = tag,
                 None => {
                     self.for_slot.push_back(xid);
-                    self.calls.insert(xid, call);
+                    self.calls.insert(xid, Box::new(call));
                     return;
                 }
             }
         }
-        self.calls.insert(xid, call);
+        self.calls.insert(xid, Box::new(call));
         self.enter_window(xid);
     }
 

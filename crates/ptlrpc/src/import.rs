@@ -787,7 +787,8 @@ impl Request {
         }
         drop(s);
         let payload = encode(RpcKind::Request, &header, &self.body, self.inline.clone());
-        if let Err(e) = node.lnet.post(connection.nid, request_portal(self.spec.lane), import.id, payload) {
+        let (to, portal) = (connection.nid, request_portal(self.spec.lane));
+        if let Err(e) = node.lnet.post_tagged(to, portal, import.id, connection.connection, payload) {
             import.handle_lost(connection.connection, &e.to_string());
         }
     }

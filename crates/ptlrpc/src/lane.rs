@@ -11,12 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// Starts a task that serves a request, and then the waiting ones of its lane.
+pub(crate) type Spawn<W> = Arc<dyn Fn(W) + Send + Sync>;
+
 /// Queue and statistics of one target's lane.
 pub(crate) struct LaneService<W: Classified> {
     state: Mutex<LaneState<W>>,
     stats: OpStats,
-    /// Starts a task that serves a request, and then the waiting ones.
-    spawn: Box<dyn Fn(W) + Send + Sync>,
+    spawn: Spawn<W>,
 }
 
 pub(crate) struct LaneState<W: Classified> {
@@ -95,13 +97,13 @@ impl<W: Classified> LaneState<W> {
 }
 
 impl<W: Classified> LaneService<W> {
-    pub(crate) fn new(lane: Lane, spawn: impl Fn(W) + Send + Sync + 'static) -> LaneService<W> {
+    pub(crate) fn new(lane: Lane, spawn: Spawn<W>) -> LaneService<W> {
         let state = LaneState {
             queue: LaneQueue::new(concurrency(lane)),
             service: Estimator::default(),
             counts: LaneCounts::default(),
         };
-        LaneService { state: Mutex::new(state), stats: OpStats::default(), spawn: Box::new(spawn) }
+        LaneService { state: Mutex::new(state), stats: OpStats::default(), spawn }
     }
 
     /// A request arrived. Returns whether it runs now, waits, or is dropped.

@@ -5,18 +5,17 @@ use crate::evictor::Evictor;
 use crate::export::Export;
 use crate::identity::Refusals;
 use crate::import::{Import, ImportConfig, ImportShared};
-use crate::lane::{LaneCounts, LaneService};
+use crate::lane::LaneCounts;
 use crate::message::{PROBE_MATCH_BITS, REPLY_PORTAL, decode, purpose, request_portal};
 use crate::node_core::NodeCore;
-use crate::request::Work;
 use crate::stats::OpSums;
 use crate::target::{TargetEntry, TargetHandler};
 use crate::timer::Timer;
-use crate::window::{CongestionControl, FixedWindow};
+use crate::window::CongestionControl;
 use nacre_base::param::value::Operations;
 use nacre_base::tally::Sums;
 use nacre_base::{Faults, FxHashMap, Nid, Time, Uuid};
-use nacre_lnet::{IncomingPut, Lnet, Places};
+use nacre_lnet::{IncomingPut, Lnet, LnetOptions, Places, SimNet};
 use nacre_rt::{Rt, Task};
 use nacre_wire::header::RpcKind;
 use nacre_wire::{Lane, Opcode};
@@ -60,6 +59,17 @@ pub struct ServedTarget {
 }
 
 impl RpcNode {
+    /// A node of a simulated network, as `number` or, if that is `None`, under the next free number. `faults` has the fault
+    /// points of its network, requests, replies and bulk.
+    pub fn simulated(rt: Rt, net: &SimNet, number: Option<u32>, faults: Faults) -> RpcNode {
+        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
+        match number {
+            Some(number) => lnet.add_sim_as(net, number),
+            None => lnet.add_sim(net),
+        };
+        RpcNode::new(rt, lnet, faults)
+    }
+
     /// Attaches to the node's network. `faults` has the fault points of requests, replies and bulk.
     pub fn new(rt: Rt, lnet: Lnet, faults: Faults) -> RpcNode {
         let node = Arc::new(NodeShared {
@@ -99,30 +109,18 @@ impl RpcNode {
 
     /// Serves a target under its name, e.g. `nacre-OST0000`, in place of one that had the name before.
     pub fn serve(&self, target: &str, handler: Arc<dyn TargetHandler>) -> ServedTarget {
-        let entry = Arc::new(TargetEntry {
-            name: target.to_owned(),
-            handler,
-            incarnation: self.0.core.random_nonzero(),
-            stopped: false.into(),
-            clients: Mutex::default(),
-            connecting: Mutex::default(),
-            congestion: Mutex::new(Box::new(FixedWindow::default())),
-            lanes: Lane::ALL.map(|lane| Arc::new(self.lane_service(lane))),
+        let node = Arc::downgrade(&self.0);
+        let spawn = Arc::new(move |work| {
+            if let Some(node) = node.upgrade() {
+                node.spawn_worker(work);
+            }
         });
+        let entry = Arc::new(TargetEntry::new(target, handler, self.0.core.random_nonzero(), spawn));
         let before = self.0.targets.write().insert(target.to_owned(), entry.clone());
         if let Some(before) = before {
             self.0.stop_target(&before);
         }
         ServedTarget { node: self.0.clone(), entry }
-    }
-
-    fn lane_service(&self, lane: Lane) -> LaneService<Work> {
-        let node = Arc::downgrade(&self.0);
-        LaneService::new(lane, move |work| {
-            if let Some(node) = node.upgrade() {
-                node.spawn_worker(work);
-            }
-        })
     }
 
     /// Makes an import, which connects at the first call. [`Import::list_in`] shows it to administrators.
@@ -181,7 +179,7 @@ impl RpcNode {
     /// Load of a lane over all targets together, and the requests that it dropped.
     pub fn lane_counts(&self, lane: Lane) -> LaneCounts {
         let targets = self.0.targets.read();
-        targets.values().fold(LaneCounts::default(), |sum, t| sum.plus(t.lanes[lane as usize].counts()))
+        targets.values().fold(LaneCounts::default(), |sum, t| sum.plus(t.lane_counts(lane)))
     }
 }
 
@@ -208,6 +206,13 @@ impl NodeShared {
         self.core.lnet.register_peer_down(Arc::new(move |peer| {
             if let Some(node) = node.upgrade() {
                 node.handle_peer_down(peer);
+            }
+        }));
+        let node = Arc::downgrade(self);
+        self.core.lnet.register_unsent(Arc::new(move |import, connection| {
+            let import = node.upgrade().and_then(|node| node.imports.read().get(&import).and_then(Weak::upgrade));
+            if let Some(import) = import {
+                import.handle_lost(connection, "a request could not be sent");
             }
         }));
         self.start_timer(&self.core.timer, NodeShared::handle_time);
@@ -283,7 +288,7 @@ impl NodeShared {
     fn stats_of(&self, picks: impl Fn(&TargetEntry) -> bool) -> OpSums {
         let mut all = OpSums::default();
         let targets = self.targets.read();
-        targets.values().filter(|t| picks(t)).flat_map(|t| &t.lanes).for_each(|l| all.merge(&l.stats()));
+        targets.values().filter(|t| picks(t)).flat_map(|t| t.lanes()).for_each(|l| all.merge(&l.stats()));
         all
     }
 }

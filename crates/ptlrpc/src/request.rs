@@ -130,7 +130,8 @@ pub(crate) struct Transfer {
 
 /// A request on its way to the handler.
 pub(crate) struct Work {
-    pub(crate) request: ServerRequest,
+    /// Boxed, because it passes through the queue and several futures.
+    pub(crate) request: Box<ServerRequest>,
     /// The node that sent it.
     pub(crate) client: Nid,
     /// True if the request was sent before and its modify slot may have a reply on disk.

@@ -145,7 +145,7 @@ impl NodeShared {
             Verdict::Execute => false,
             Verdict::AskTarget => true,
             Verdict::Running | Verdict::Seen => return,
-            Verdict::TooMany => return export.entry.lanes[lane as usize].handle_overflow(),
+            Verdict::TooMany => return export.entry.lane(lane).handle_overflow(),
             Verdict::Answered(_) if self.reply_fault(opcode) => return,
             Verdict::Answered(reply) => return self.post(reply_to, reply),
         };
@@ -166,7 +166,7 @@ impl NodeShared {
             let node = self.clone();
             return self.poll_or_spawn(async move { node.handle_disconnect(export, header).await });
         }
-        let lane_service = export.entry.lanes[lane as usize].clone();
+        let lane_service = export.entry.lane(lane).clone();
         let arrival = Arrival {
             node: self.core.clone(),
             lane,
@@ -176,7 +176,7 @@ impl NodeShared {
         };
         let identity = Identity { nid: reply_to.nid };
         let request = ServerRequest { header, opcode, identity, body, export, replayed, arrival: Arc::new(arrival) };
-        self.admit(Work { request, client: reply_to.nid, ask_target });
+        self.admit(Work { request: Box::new(request), client: reply_to.nid, ask_target });
     }
 
     /// Logs a request over the export of a client that connected from another NID. A client that really has moved
@@ -439,7 +439,7 @@ impl NodeShared {
 }
 
 /// Lets the target answer a request: with the saved reply if it was executed before, otherwise by executing it.
-async fn handle(request: ServerRequest, ask_target: bool) -> Result<Response, Errno> {
+async fn handle(request: Box<ServerRequest>, ask_target: bool) -> Result<Response, Errno> {
     let export = request.export.clone();
     let handler = &export.entry.handler;
     let saved = if ask_target { handler.saved_reply(&export, request.xid(), request.tag()).await } else { None };
@@ -450,7 +450,7 @@ async fn handle(request: ServerRequest, ask_target: bool) -> Result<Response, Er
             }
             result
         }
-        None => handler.handle(request).await,
+        None => handler.handle(*request).await,
     }
 }
 

@@ -2,19 +2,19 @@
 
 use crate::export::Export;
 use crate::identity::{Identity, Standing};
-use crate::lane::LaneService;
+use crate::lane::{LaneCounts, LaneService, Spawn};
 use crate::message::LockPool;
 use crate::request::{ServerRequest, Work};
 use crate::request_log::ReplyTo;
-use crate::window::CongestionControl;
+use crate::window::{CongestionControl, FixedWindow};
 use bytes::Bytes;
 use nacre_base::{Errno, FxHashMap, Payload, Tag, Transno, Uuid, Xid};
 use nacre_wire::connect::{ConnectReply, ConnectRequest};
 use nacre_wire::header::Versions;
 use nacre_wire::{Field, Lane, RpcHeader};
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 /// A target: an MDT, an OST, the MGS.
 ///
@@ -119,7 +119,45 @@ pub(crate) struct TargetEntry {
     pub(crate) connecting: Mutex<FxHashMap<Uuid, Option<Connect>>>,
     pub(crate) congestion: Mutex<Box<dyn CongestionControl>>,
     /// Each target has lanes of its own, so that a slow target takes no slots from the other targets of the node.
-    pub(crate) lanes: [Arc<LaneService<Work>>; Lane::ALL.len()],
+    /// A lane is made when its first request comes: each client serves its locks' callbacks, and most clients are idle.
+    lanes: [OnceLock<Arc<LaneService<Work>>>; Lane::ALL.len()],
+    spawn: Spawn<Work>,
+}
+
+impl TargetEntry {
+    /// `spawn` is for the entry's lanes, see [`LaneService::new`].
+    pub(crate) fn new(
+        name: &str,
+        handler: Arc<dyn TargetHandler>,
+        incarnation: u64,
+        spawn: Spawn<Work>,
+    ) -> TargetEntry {
+        TargetEntry {
+            name: name.to_owned(),
+            handler,
+            incarnation,
+            stopped: false.into(),
+            clients: Mutex::default(),
+            connecting: Mutex::default(),
+            congestion: Mutex::new(Box::new(FixedWindow::default())),
+            lanes: Default::default(),
+            spawn,
+        }
+    }
+
+    pub(crate) fn lane(&self, lane: Lane) -> &Arc<LaneService<Work>> {
+        self.lanes[lane as usize].get_or_init(|| Arc::new(LaneService::new(lane, self.spawn.clone())))
+    }
+
+    /// The lanes that have had requests.
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<LaneService<Work>>> {
+        self.lanes.iter().filter_map(OnceLock::get)
+    }
+
+    /// How busy a lane is.
+    pub(crate) fn lane_counts(&self, lane: Lane) -> LaneCounts {
+        self.lanes[lane as usize].get().map_or_else(LaneCounts::default, |lane| lane.counts())
+    }
 }
 
 /// A connect as it arrived.

@@ -4,7 +4,6 @@
 use nacre_base::param::value::Value;
 use nacre_base::{Faults, MdtIndex, Nid, OstIndex, TargetName, Uuid};
 use nacre_client::{Client, MountConfig};
-use nacre_lnet::{Lnet, LnetOptions};
 use nacre_lnet::{SimNet, SimNetOptions};
 use nacre_node::{Node, Served, TargetSpec, tables};
 use nacre_osd::mem::{Crash, MemOptions, MemOsd};
@@ -227,6 +226,7 @@ impl Cluster {
     pub fn kill(&self, server: Server, how: Crash) {
         self.crash(server, how);
         let number = self.number(server);
+        self.net.refuse(number);
         for other in [self.server_numbers(), self.client_numbers()].concat() {
             self.net.disconnect(number, other);
         }
@@ -241,6 +241,8 @@ impl Cluster {
         if let Some(running) = running {
             running.node.stop().await;
             running.node.die();
+            drop(running);
+            self.net.refuse(self.number(server));
         }
     }
 
@@ -556,13 +558,6 @@ impl Builder {
         }
     }
 
-    fn node(&self, rt: &Rt, net: &SimNet, number: u32) -> Node {
-        let faults = Faults::new();
-        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
-        lnet.add_sim_as(net, number);
-        Node::new(rt.clone(), lnet, faults)
-    }
-
     async fn start_server(
         &self,
         rt: &Rt,
@@ -582,14 +577,14 @@ impl Builder {
         let presets = ost_params.map(preset).collect();
         let host = format!("{server:?}").to_lowercase();
         let mgs = vec![Nid::sim(MGS_NODE)];
-        let node = self.node(rt, net, number);
+        let node = Node::simulated(rt.clone(), net, number);
         let spec = TargetSpec { host, presets, ..TargetSpec::new(name, uuid, mgs) };
         let served = node.serve(osd, spec).await.map_err(|e| e.to_string())?;
         Ok(Running { node, served })
     }
 
     async fn start_client(&self, rt: &Rt, net: &SimNet, number: u32) -> Result<ClientNode, String> {
-        let node = self.node(&rt.child(format!("client-{number}")), net, number);
+        let node = Node::simulated(rt.child(format!("client-{number}")), net, number);
         let client = self.mount(&node, &format!("client-{number}")).await?;
         Ok(ClientNode { number, node, client })
     }

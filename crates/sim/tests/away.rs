@@ -23,3 +23,10 @@ fn two_runs_of_a_seed_are_one() {
 fn what_a_node_said_before_it_was_stopped_in_order_arrives() {
     run_seed(7001739, STEPS);
 }
+
+/// A client with an idle import to the killed OST began a call, and nobody told the import that its request could not be sent:
+/// the call kept the lock of a living OST until the request's timeout, and others waited for that lock.
+#[test]
+fn a_request_that_could_not_be_sent_is_not_waited_for() {
+    run_seed(9201682, STEPS);
+}

@@ -6,7 +6,6 @@ use super::*;
 use nacre_base::param::Params;
 use nacre_base::param::declared::{Access, Kind};
 use nacre_base::{Faults, Fid, Nid, TargetKind, TargetName, Uuid};
-use nacre_lnet::{Lnet, LnetOptions};
 use nacre_osd::mem::Crash;
 use nacre_ptlrpc::{CallOptions, Import, ImportConfig, RpcError, RpcNode};
 use nacre_sim::cluster::Server;
@@ -38,9 +37,7 @@ struct Stranger {
 impl Stranger {
     async fn new(c: &Cluster) -> Stranger {
         let rt = c.rt().child("stranger");
-        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
-        lnet.add_sim_as(c.net(), STRANGER);
-        let node = RpcNode::new(rt, lnet, Faults::new());
+        let node = RpcNode::simulated(rt, c.net(), Some(STRANGER), Faults::new());
         let mut stranger = Stranger { node, net: c.net().clone(), config: Config::default() };
         let asked = ConfigRead { fsname: "nacre".into(), version: 0, wait_ms: 0 };
         stranger.config = call(&stranger.import(MGS_NODE, "MGS"), Opcode::MgsConfigRead, &asked).await.unwrap();

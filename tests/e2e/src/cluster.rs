@@ -126,13 +126,18 @@ impl Cluster {
         Ok(())
     }
 
+    /// The far network and a router to it, for a process on one side of the routers.
+    fn routes(&self, is_server: bool) -> impl Iterator<Item = (&'static str, String)> {
+        self.router_ports.iter().map(move |(near, far)| match is_server {
+            true => (MOUNTS_NET, format!("{ADDRESS}:{near}@{SERVERS_NET}")),
+            false => (SERVERS_NET, format!("{ADDRESS}:{far}@{MOUNTS_NET}")),
+        })
+    }
+
     /// Arguments that name the routers, for a process on one side of them.
     fn route_args(&self, is_server: bool) -> Vec<String> {
-        let route = |(near, far): &(u16, u16)| match is_server {
-            true => format!("{MOUNTS_NET} {ADDRESS}:{near}@{SERVERS_NET}"),
-            false => format!("{SERVERS_NET} {ADDRESS}:{far}@{MOUNTS_NET}"),
-        };
-        self.router_ports.iter().flat_map(|ports| ["--route".to_owned(), route(ports)]).collect()
+        let routes = self.routes(is_server);
+        routes.flat_map(|(network, gateway)| ["--route".to_owned(), format!("{network} {gateway}")]).collect()
     }
 
     fn start_servers(&mut self) -> Outcome {
@@ -229,13 +234,19 @@ impl Cluster {
         let at = self.mount_point(n);
         fs::create_dir_all(&at)?;
         let mut args = ["--faults", "mount", &self.source(), &at.to_string_lossy(), "-f"].map(str::to_owned).to_vec();
-        if self.plan.routers > 0 {
-            args.extend(["--listen".to_owned(), format!("{ADDRESS}:0@{MOUNTS_NET}")]);
-            args.extend(self.route_args(false));
+        let mut options = vec![self.plan.mount_options.to_owned()];
+        let listen = format!("{ADDRESS}:0@{MOUNTS_NET}");
+        match self.plan.routers {
+            0 => {}
+            // As a line of /etc/fstab says it.
+            _ if n == 2 => {
+                let routes = self.routes(false).map(|(network, gateway)| format!("route={network}:{gateway}"));
+                options.extend(std::iter::once(format!("listen={listen}")).chain(routes));
+            }
+            _ => args.extend(["--listen".to_owned(), listen].into_iter().chain(self.route_args(false))),
         }
-        let mut options = vec![self.plan.mount_options];
         if n == OLD_KERNEL_MOUNT {
-            options.push("nokillpriv");
+            options.push("nokillpriv".to_owned());
         }
         options.retain(|o| !o.is_empty());
         if !options.is_empty() {

@@ -6,6 +6,7 @@ use crate::tool::Flag;
 use nacre_base::Errno;
 use nacre_process::admin::{Answer, Request, ask, ask_all};
 use nacre_process::rundir;
+use serde_json::Value;
 use std::process::ExitCode;
 
 const JSON: &[Flag] = &[(' ', "json")];
@@ -66,6 +67,38 @@ pub(super) fn ping(args: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// `lctl route_list`.
+pub(super) fn route_list(args: &[String]) -> ExitCode {
+    if let Err(code) = flags("route_list", args, &[]) {
+        return code;
+    }
+    let answers = ask_all(&Request::Routes);
+    if answers.is_empty() {
+        return fail("lctl route_list", "no nacre process runs on this host", 2);
+    }
+    let routes =
+        answers.iter().flat_map(|a| if let Answer::Value(Value::Array(routes)) = a { &routes[..] } else { &[] });
+    let mut lines: Vec<String> = routes.map(route_line).collect();
+    // Several processes of a host have the same routes.
+    lines.sort();
+    lines.dedup();
+    lines.iter().for_each(|line| println!("{line}"));
+    ExitCode::SUCCESS
+}
+
+/// A route, as `lnetctl route show -v` describes it, in lctl's form. Hops that were not named are 4294967295 there.
+fn route_line(route: &Value) -> String {
+    let text = |name: &str| route[name].as_str().unwrap_or_default();
+    let hops = route["hop"].as_i64().map_or(u32::MAX, |hops| hops as u32);
+    format!(
+        "net {:>18} hops {hops} gw {:>32} {} pri {}",
+        text("net"),
+        text("gateway"),
+        text("state"),
+        route["priority"]
+    )
+}
+
 /// `lctl which_nid`.
 pub(super) fn which_nid(args: &[String]) -> ExitCode {
     let flags = match flags("which_nid", args, &[]) {
@@ -81,5 +114,18 @@ pub(super) fn which_nid(args: &[String]) -> ExitCode {
             ExitCode::SUCCESS
         }
         None => fail("lctl which_nid", "none of them is reachable", 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_route_looks_like_lctls() {
+        let route = json!({"net": "tcp2", "gateway": "10.1.0.11@tcp1", "hop": -1, "priority": 3, "state": "up"});
+        let want = "net               tcp2 hops 4294967295 gw                   10.1.0.11@tcp1 up pri 3";
+        assert_eq!(route_line(&route), want);
     }
 }

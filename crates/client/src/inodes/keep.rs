@@ -76,7 +76,7 @@ impl InodeCache {
     /// Keeps the inode that a name led to; `child_bits` is what [`InodeCache::keep`] returned for it.
     pub(crate) fn keep_name(&mut self, asked: Asked, directory: Fid, name: &Bytes, to: Option<Fid>, child_bits: u64) {
         let touched = self.history.touches_name(directory, name, asked.began, asked.began);
-        let since = |fid, bit| self.inodes.get(&fid).map_or(0, |i: &Inode| i.since(bit));
+        let since = |fid, bit| self.inodes.get(&fid).map_or(0, |i| i.since(bit));
         let update = since(directory, UPDATE);
         let under_directory = if update <= asked.began { update } else { 0 };
         let under_child = to.filter(|_| child_bits & LOOKUP != 0).map_or(0, |fid| since(fid, LOOKUP));

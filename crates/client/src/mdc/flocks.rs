@@ -36,6 +36,15 @@ impl HeldFlocks {
         }
     }
 
+    /// An enqueue is about to be sent. flock(2) converts a lock by giving it up first, so the old one may be gone, and somebody
+    /// else's, whatever comes of the new one.
+    pub(super) fn handle_asked(&mut self, enqueue: &Enqueue) {
+        let is_other = self.held_in(enqueue).iter().any(|(_, mode)| *mode != enqueue.mode);
+        if enqueue.flags & enqueue_flags::FLOCK_BSD != 0 && is_other {
+            self.handle_granted(&Enqueue { mode: LockMode::Nl, ..enqueue.clone() });
+        }
+    }
+
     /// Pieces of the range that `enqueue` asks for, with the mode in which its owner holds each; NL if it does not hold it.
     pub(super) fn held_in(&self, enqueue: &Enqueue) -> Vec<(Extent, LockMode)> {
         let Some(asked) = Extent::new(enqueue.start, enqueue.end) else { return Vec::new() };
@@ -111,6 +120,11 @@ mod tests {
         assert_eq!(pieces(0, 39), [(0, 39, pw)]);
         assert_eq!(pieces(30, u64::MAX), [(30, 39, pw), (40, 59, nl), (60, 99, pw), (100, u64::MAX, nl)]);
         assert_eq!(pieces(200, 201), [(200, 201, nl)]);
+        held.handle_asked(&ask(1, LockMode::Pr, 0, 9, 0));
+        held.handle_asked(&ask(2, LockMode::Pr, 0, u64::MAX, enqueue_flags::FLOCK_BSD));
+        assert_eq!(held.replays().len(), 3, "only a flock(2) lock is given up before it is converted");
+        held.handle_asked(&ask(2, LockMode::Pw, 0, u64::MAX, enqueue_flags::FLOCK_BSD));
+        assert_eq!(held.replays().len(), 2);
         held.handle_granted(&ask(1, LockMode::Nl, 0, u64::MAX, 0));
         held.handle_granted(&ask(2, LockMode::Nl, 0, u64::MAX, enqueue_flags::FLOCK_BSD));
         assert!(held.replays().is_empty() && held.0.is_empty());

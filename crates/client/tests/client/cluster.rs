@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use nacre_base::{Errno, Faults, Fid, MdtIndex, Nid, OstIndex, Payload, TargetKind, TargetName, Time, Uuid};
 use nacre_client::{Client, MountConfig, OpenFile, open_flags};
-use nacre_lnet::{Lnet, LnetOptions, SimNet, SimNetOptions};
+use nacre_lnet::{SimNet, SimNetOptions};
 use nacre_node::{Node, TargetSpec, tables};
 use nacre_osd::mem::{Crash, MemOptions, MemOsd};
 use nacre_rt::{Rt, Sim};
@@ -67,13 +67,6 @@ impl Deref for TestClient {
     }
 }
 
-fn node(rt: &Rt, net: &SimNet, number: u32) -> Node {
-    let faults = Faults::new();
-    let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
-    lnet.add_sim_as(net, number);
-    Node::new(rt.clone(), lnet, faults)
-}
-
 impl Cluster {
     pub(crate) async fn start(rt: &Rt, osts: u32) -> Cluster {
         Cluster::with_storage(rt, osts, MemOptions::default()).await
@@ -103,7 +96,7 @@ impl Cluster {
         self.clients += 1;
         let number = CLIENT + self.clients;
         let rt = self.rt.child(format!("client {number}"));
-        let node = node(&rt, &self.net, number);
+        let node = Node::simulated(rt.clone(), &self.net, number);
         let config = MountConfig {
             fsname: FSNAME.to_owned(),
             mgs: vec![Nid::sim(MGS)],
@@ -117,7 +110,7 @@ impl Cluster {
     /// A node in the network without a mount.
     pub(crate) fn bare_node(&mut self) -> Node {
         self.clients += 1;
-        node(&self.rt, &self.net, CLIENT + self.clients)
+        Node::simulated(self.rt.clone(), &self.net, CLIENT + self.clients)
     }
 
     pub(crate) fn stop_ost(&mut self, index: usize) {
@@ -172,7 +165,7 @@ impl Server {
             None => MemOsd::new(&rt, tables, MemOptions { faults: Faults::new(), ..storage.clone() }),
         });
         let uuid = old.map_or_else(|| Uuid::from_random(rt.random(), rt.random()), |old| old.uuid);
-        let node = node(&rt, net, number);
+        let node = Node::simulated(rt.clone(), net, number);
         let name = match number {
             MGS => TargetName::mgs(),
             MDS => TargetName::mdt(FSNAME, MdtIndex(0)),

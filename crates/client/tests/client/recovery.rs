@@ -55,6 +55,23 @@ fn file_locks_outlive_the_mds() {
     });
 }
 
+/// The lock that was given up for it, which somebody else may hold by now.
+#[test]
+fn a_flock_whose_conversion_was_refused_does_not_come_back_with_the_mds() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let (a, b) = (cluster.client().await, cluster.client().await);
+        let (_, file) = a.make("f", None).await;
+        let other = b.open_name("f", nacre_client::open_flags::O_RDWR).await.unwrap();
+        let lock = |owner, kind| FlockRequest { owner, pid: 1, kind, start: 0, end: u64::MAX, wait: false, bsd: true };
+        a.flock(&file, lock(1, FlockKind::Read)).await.unwrap();
+        b.flock(&other, lock(2, FlockKind::Read)).await.unwrap();
+        assert_eq!(a.flock(&file, lock(1, FlockKind::Write)).await, Err(Errno::EAGAIN));
+        cluster.restart_mds().await;
+        b.flock(&other, lock(2, FlockKind::Write)).await.expect("the other lock was given up for its conversion");
+    });
+}
+
 #[test]
 fn what_is_kept_until_it_is_durable_is_bounded() {
     run(|rt| async move {

@@ -4,7 +4,7 @@ use crate::{Ost, TABLES};
 use bytes::Bytes;
 use nacre_base::param::Params;
 use nacre_base::{Errno, Faults, Fid, OstIndex, Payload, TargetKind, TargetName, Time, Timestamp, Uuid};
-use nacre_lnet::{Lnet, LnetOptions, SimNet, SimNetOptions};
+use nacre_lnet::{SimNet, SimNetOptions};
 use nacre_osd::Osd;
 use nacre_osd::mem::{Crash, DiskModel, MemOptions, MemOsd};
 use nacre_ptlrpc::{Bulk, CallOptions, Import, ImportConfig, Reply, RpcError, RpcNode, Servers};
@@ -88,9 +88,7 @@ impl Cluster {
     pub(crate) fn client_with(&self, number: u64, more_features: u64) -> Client {
         let rt = self.rt.child(format!("client {number}"));
         let faults = Faults::new();
-        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
-        lnet.add_sim(&self.net);
-        let node = RpcNode::new(rt.clone(), lnet, faults.clone());
+        let node = RpcNode::simulated(rt.clone(), &self.net, None, faults.clone());
         let flags = connect_flags::BRW_SIZE
             | connect_flags::CHECKSUM
             | connect_flags::SHORT_IO
@@ -133,10 +131,8 @@ pub(crate) fn name() -> TargetName {
 
 impl Server {
     async fn start(rt: Rt, net: &SimNet, osd: MemOsd, faults: &Faults) -> Server {
-        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
-        lnet.add_sim_as(net, SERVER);
         let params = Params::new();
-        let node = RpcNode::new(rt.clone(), lnet, faults.clone());
+        let node = RpcNode::simulated(rt.clone(), net, Some(SERVER), faults.clone());
         let osd = Arc::new(osd);
         let config = TargetConfig {
             name: name(),

@@ -11,7 +11,7 @@ use crate::{Bulk, TargetHandler};
 use crate::{CallOptions, Export, Import, ImportConfig, Response, RpcError, RpcNode, ServedTarget, ServerRequest};
 use nacre_base::param::Params;
 use nacre_base::{Errno, Faults, FxHashMap, Nid, Payload, Tag, TargetKind, Time, Transno, Uuid, Xid};
-use nacre_lnet::{Lnet, LnetOptions, SimNet, SimNetOptions};
+use nacre_lnet::{SimNet, SimNetOptions};
 use nacre_rt::{Rt, Sim};
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
 use nacre_wire::{Lane, Opcode};
@@ -123,10 +123,7 @@ impl Server {
 }
 
 pub(super) fn node(rt: &Rt, net: &SimNet, number: u32) -> RpcNode {
-    let (rt, faults) = (rt.child(format!("node{number}")), Faults::new());
-    let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
-    lnet.add_sim_as(net, number);
-    RpcNode::new(rt, lnet, faults)
+    RpcNode::simulated(rt.child(format!("node{number}")), net, Some(number), Faults::new())
 }
 
 pub(super) fn config(client: u8) -> ImportConfig {

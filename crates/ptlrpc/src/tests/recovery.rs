@@ -377,6 +377,28 @@ fn keep_alive_pings_an_idle_import_only() {
     });
 }
 
+/// Otherwise its call would wait for the request's timeout, with whatever locks it holds.
+#[test]
+fn an_idle_import_hears_from_its_next_request_that_the_server_is_dead() {
+    run(1, 3600, |rt| async move {
+        let mut w = World::new(&rt);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        w.crash_server();
+        w.net.refuse(SERVER);
+        let call = {
+            let import = import.clone();
+            rt.spawn(async move { assert_eq!(apply(&import, 2).await, Ok(2)) })
+        };
+        rt.sleep(Duration::from_millis(100)).await;
+        assert!(import.is_unreachable(), "the state is {}", import.state().name());
+        w.restart_server();
+        import.notify_restart(2);
+        call.await;
+        assert_eq!(w.applied(), [1, 2]);
+    });
+}
+
 #[test]
 fn disconnect_tells_the_server_and_closes() {
     run(1, 3600, |rt| async move {

@@ -1,6 +1,7 @@
 //! RPC on tokio with several threads: failures that only real concurrency can cause.
 
 use super::*;
+use nacre_lnet::{Lnet, LnetOptions};
 
 #[test]
 fn many_threads_over_lo_with_restarts_of_the_service() {

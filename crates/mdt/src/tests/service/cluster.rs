@@ -5,7 +5,7 @@ use crate::mdt::{Mdt, TABLES};
 use async_trait::async_trait;
 use nacre_base::param::Params;
 use nacre_base::{Errno, Faults, Fid, MdtIndex, Nid, OstIndex, TargetKind, TargetName, Time, Uuid};
-use nacre_lnet::{Lnet, LnetOptions, SimNet, SimNetOptions};
+use nacre_lnet::{SimNet, SimNetOptions};
 use nacre_mgc::Mgc;
 use nacre_osd::mem::{Crash, MemOptions, MemOsd};
 use nacre_ptlrpc::{CallOptions, Import, ImportConfig, Response, RpcNode, ServedTarget, ServerRequest};
@@ -56,10 +56,7 @@ pub(super) struct Server {
 }
 
 fn node(rt: &Rt, net: &SimNet, number: u32, faults: &Faults) -> (RpcNode, Params) {
-    let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
-    lnet.add_sim_as(net, number);
-    let params = Params::new();
-    (RpcNode::new(rt.clone(), lnet, faults.clone()), params)
+    (RpcNode::simulated(rt.clone(), net, Some(number), faults.clone()), Params::new())
 }
 
 impl Cluster {
@@ -95,9 +92,7 @@ impl Cluster {
     /// A client that negotiates no other features than `features`.
     pub(super) fn client_with(&self, number: u64, features: u64) -> Client {
         let rt = self.rt.child(format!("client {number}"));
-        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
-        lnet.add_sim(&self.net);
-        let node = RpcNode::new(rt.clone(), lnet, Faults::new());
+        let node = RpcNode::simulated(rt.clone(), &self.net, None, Faults::new());
         let flags = connect_flags::MULTI_MODIFY_RPCS
             | connect_flags::FLOCK
             | connect_flags::OVERSTRIPING
