@@ -34,19 +34,19 @@ impl Pool {
 
     /// A buffer to read a message into.
     pub(crate) fn take(self: &Arc<Pool>) -> MessageBuf {
-        let reused = self.free.lock().pop();
-        let buf = reused.unwrap_or_else(|| AlignedBuf::for_overwrite(DIRECT_IO_ALIGNMENT + self.data_max));
-        MessageBuf(Pooled { buf: Some(buf), pool: self.clone() })
+        self.take_for(0)
     }
 
-    /// A buffer for a message that is likely to be as long as the one before, `len` bytes. Memory that the process has just
-    /// got for it is made present at once: page by page, as the kernel copies the message, it takes twice as long.
+    /// A buffer for a message that is likely to be `len` bytes long, as the one before it. If the process has just got the memory
+    /// from the kernel, one call gives it its pages here: otherwise the kernel would stop at each page to get it while it
+    /// copies the message.
     fn take_for(self: &Arc<Pool>, len: usize) -> MessageBuf {
         let reused = self.free.lock().pop();
         let buf = reused.unwrap_or_else(|| {
             let mut buf = AlignedBuf::for_overwrite(DIRECT_IO_ALIGNMENT + self.data_max);
-            let likely = (MESSAGE_AT + len).min(buf.len());
-            make_present(&mut buf[..likely]);
+            if len > 0 {
+                make_present(&mut buf[..MESSAGE_AT + len]);
+            }
             buf
         });
         MessageBuf(Pooled { buf: Some(buf), pool: self.clone() })

@@ -85,6 +85,16 @@ impl Lnet {
         Ok(nid)
     }
 
+    /// A node with one interface, on a simulated network, as `number` or, if that is `None`, under the next free number.
+    pub fn simulated(rt: Rt, net: &SimNet, number: Option<u32>, faults: Faults) -> Lnet {
+        let lnet = Lnet::new(rt, LnetOptions::default(), faults);
+        match number {
+            Some(number) => lnet.add_sim_as(net, number),
+            None => lnet.add_sim(net),
+        };
+        lnet
+    }
+
     /// Adds an interface on a simulated network, under the next free number.
     pub fn add_sim(&self, net: &SimNet) -> Nid {
         let (nid, lnd) = net.join(&self.0, None);

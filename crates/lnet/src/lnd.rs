@@ -56,7 +56,7 @@ pub(crate) struct LndStatus {
 /// dropping it counts as a lost peer. It passes through many hands, so it is one pointer.
 pub(crate) struct Outbound(Box<Sending>);
 
-/// What an [`Outbound`] points to.
+/// The message of an [`Outbound`], with all that has to be known until it is completed.
 pub(crate) struct Sending {
     node: Arc<LnetNode>,
     interface: Arc<Interface>,

@@ -22,7 +22,7 @@ pub use target::{ServeError, Served, TargetSpec, tables};
 use nacre_base::Faults;
 use nacre_base::param::Params;
 use nacre_base::param::declared::Declared;
-use nacre_lnet::{Lnet, LnetOptions, SimNet};
+use nacre_lnet::{Lnet, SimNet};
 use nacre_ptlrpc::RpcNode;
 use nacre_rt::Rt;
 use parking_lot::Mutex;
@@ -88,9 +88,7 @@ impl Node {
     /// A node without roles on a simulated network, as `number`.
     pub fn simulated(rt: Rt, net: &SimNet, number: u32) -> Node {
         let faults = Faults::new();
-        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
-        lnet.add_sim_as(net, number);
-        Node::new(rt, lnet, faults)
+        Node::new(rt.clone(), Lnet::simulated(rt, net, Some(number), faults.clone()), faults)
     }
 
     /// Makes a node without roles on this network. `faults` are the fault points of its RPC and of its roles.

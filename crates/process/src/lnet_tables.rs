@@ -20,8 +20,8 @@ pub(crate) fn add_params(node: &Node) {
     }
 }
 
-/// For each peer: its router credits (`rtr`), its credits (`tx`), and the lowest that each has been. `last` would be the age of
-/// the last message, which Lustre counts only for gateways.
+/// For each peer: its router credits (`rtr`), its credits (`tx`), and the lowest that each has been. `last`, the age of the last
+/// message, is always -1, because nobody keeps it.
 fn peers(lnet: &Lnet) -> String {
     let mut text = row("nid", "refs", "state", "last", ["max", "rtr", "min", "tx", "min"], "queue");
     for peer in lnet.peers() {
@@ -59,7 +59,7 @@ fn nis(lnet: &Lnet) -> String {
     for ni in lnet.interfaces() {
         let status = if ni.up { "up" } else { "down" };
         let refs = 1 + (i64::from(ni.credits) - ni.available_tx_credits).max(0);
-        // What follows is written to a String, which takes everything.
+        // Here and below: writing to a String cannot fail.
         let _ = writeln!(
             text,
             "{:<24} {status:>6} {:>5} {refs:>4} {:>4} {:>4} {:>5} {:>5} {:>5}",

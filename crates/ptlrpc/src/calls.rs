@@ -177,7 +177,7 @@ impl Calls {
         assert!(self.last_started < xid, "a call has xid {xid} after one with {}", self.last_started);
         self.last_started = xid;
         self.by_lane[spec.lane as usize].insert(xid);
-        let mut call = Call {
+        let mut call = Box::new(Call {
             spec,
             tag: Tag(0),
             room: None,
@@ -188,18 +188,18 @@ impl Calls {
             sends: 0,
             sent_at: Time::ZERO,
             deadline: Time::FAR_FUTURE,
-        };
+        });
         if call.spec.modify {
             match if self.for_slot.is_empty() { self.slots.take() } else { None } {
                 Some(tag) => call.tag = tag,
                 None => {
                     self.for_slot.push_back(xid);
-                    self.calls.insert(xid, Box::new(call));
+                    self.calls.insert(xid, call);
                     return;
                 }
             }
         }
-        self.calls.insert(xid, Box::new(call));
+        self.calls.insert(xid, call);
         self.enter_window(xid);
     }
 

@@ -15,7 +15,7 @@ use crate::window::CongestionControl;
 use nacre_base::param::value::Operations;
 use nacre_base::tally::Sums;
 use nacre_base::{Faults, FxHashMap, Nid, Time, Uuid};
-use nacre_lnet::{IncomingPut, Lnet, LnetOptions, Places, SimNet};
+use nacre_lnet::{IncomingPut, Lnet, Places, SimNet};
 use nacre_rt::{Rt, Task};
 use nacre_wire::header::RpcKind;
 use nacre_wire::{Lane, Opcode};
@@ -62,12 +62,7 @@ impl RpcNode {
     /// A node of a simulated network, as `number` or, if that is `None`, under the next free number. `faults` has the fault
     /// points of its network, requests, replies and bulk.
     pub fn simulated(rt: Rt, net: &SimNet, number: Option<u32>, faults: Faults) -> RpcNode {
-        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
-        match number {
-            Some(number) => lnet.add_sim_as(net, number),
-            None => lnet.add_sim(net),
-        };
-        RpcNode::new(rt, lnet, faults)
+        RpcNode::new(rt.clone(), Lnet::simulated(rt, net, number, faults.clone()), faults)
     }
 
     /// Attaches to the node's network. `faults` has the fault points of requests, replies and bulk.

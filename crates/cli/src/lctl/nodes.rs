@@ -72,10 +72,10 @@ pub(super) fn route_list(args: &[String]) -> ExitCode {
     if let Err(code) = flags("route_list", args, &[]) {
         return code;
     }
-    let answers = ask_all(&Request::Routes);
-    if answers.is_empty() {
-        return fail("lctl route_list", "no nacre process runs on this host", 2);
-    }
+    let answers = match super::ask::ask(&Request::Routes) {
+        Ok(answers) => answers,
+        Err(refusal) => return refusal.fail("lctl route_list"),
+    };
     let routes =
         answers.iter().flat_map(|a| if let Answer::Value(Value::Array(routes)) = a { &routes[..] } else { &[] });
     let mut lines: Vec<String> = routes.map(route_line).collect();

@@ -39,8 +39,8 @@ impl HeldFlocks {
     /// An enqueue is about to be sent. flock(2) converts a lock by giving it up first, so the old one may be gone, and somebody
     /// else's, whatever comes of the new one.
     pub(super) fn handle_asked(&mut self, enqueue: &Enqueue) {
-        let is_other = self.held_in(enqueue).iter().any(|(_, mode)| *mode != enqueue.mode);
-        if enqueue.flags & enqueue_flags::FLOCK_BSD != 0 && is_other {
+        let is_bsd = enqueue.flags & enqueue_flags::FLOCK_BSD != 0;
+        if is_bsd && self.held_in(enqueue).iter().any(|(_, mode)| *mode != enqueue.mode) {
             self.handle_granted(&Enqueue { mode: LockMode::Nl, ..enqueue.clone() });
         }
     }

@@ -55,7 +55,8 @@ fn file_locks_outlive_the_mds() {
     });
 }
 
-/// The lock that was given up for it, which somebody else may hold by now.
+/// A conversion gives the old lock up first. If the client took it again after the restart, it could take it from somebody
+/// who has locked the file since.
 #[test]
 fn a_flock_whose_conversion_was_refused_does_not_come_back_with_the_mds() {
     run(|rt| async move {
