@@ -100,6 +100,13 @@ fn space_that_was_promised_before_a_restart_stays_promised() {
     }
 }
 
+/// A client with cached bytes was cut off from the OST by one cut after the other, for longer than a glimpse waited for its
+/// answer. The OST told another client the size that the disk had, and the first client came back with its lock.
+#[test]
+fn the_size_of_a_file_is_not_told_without_a_holder_that_may_know_a_larger_one() {
+    nacre_sim::crashes::run_answering(Answers::Commit, 9_742_148, 400);
+}
+
 /// A full MDT refused a rename that POSIX refuses for another reason, because the name's directory had entries. Either
 /// error is right, and the checker knew only one.
 #[test]

@@ -28,11 +28,8 @@ const TRY_TIMEOUT: Duration = Duration::from_secs(8);
 const TRY_PAUSE: Duration = Duration::from_secs(1);
 /// A client that has not answered a callback by then, after a few tries, is evicted if it was not heard of for long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(24);
-/// A glimpse goes on without the holders that have not answered by then.
-const GLIMPSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 const _: () = assert!(TRY_TIMEOUT.as_secs() * 3 <= ANSWER_TIMEOUT.as_secs(), "one lost message must evict nobody");
-const _: () = assert!(TRY_TIMEOUT.as_secs() * 2 < GLIMPSE_TIMEOUT.as_secs(), "one lost message must lose no size");
 
 /// Number of holders that are asked first, all at once; then twice as many, and so on.
 const GLIMPSE_TOGETHER: usize = 4;
@@ -115,10 +112,12 @@ pub(crate) fn call_back(shared: &Arc<Shared>, peer: Arc<Peer>, message: Blocking
     }));
 }
 
-/// Asks holders for the object's size and times, until the size is settled. A holder that does not answer in time, or
-/// knows nothing, is left out: then the disk has the size, or the client is about to be evicted.
+/// Asks holders for the object's size and times, until the size is settled. A holder that knows nothing, or has given its lock
+/// back, is left out: then the disk has the size. One that does not answer within the callback timeout is evicted, as if the
+/// lock were wanted: as long as it has the lock, it may have bytes that nobody else knows of, even if only a cut keeps it from
+/// answering.
 pub(crate) async fn glimpse(shared: &Arc<Shared>, ask: Vec<Asked>, resource: Fid) -> Vec<ObjectAttr> {
-    let until = shared.target.rt().now() + GLIMPSE_TIMEOUT;
+    let begin = shared.target.rt().now();
     let shared = Arc::downgrade(shared);
     let mut known = Vec::new();
     // The first few holders usually know the size, and a reader must not wait for a thousand holders one after the
@@ -126,7 +125,7 @@ pub(crate) async fn glimpse(shared: &Arc<Shared>, ask: Vec<Asked>, resource: Fid
     let (mut rest, mut together) = (&ask[..], GLIMPSE_TOGETHER);
     while !rest.is_empty() {
         let (now, later) = rest.split_at(together.min(rest.len()));
-        let answers = join_all(now.iter().map(|asked| glimpse_one(&shared, asked, resource, until))).await;
+        let answers = join_all(now.iter().map(|asked| glimpse_one(&shared, asked, resource, begin))).await;
         let settled = now.iter().zip(&answers).any(|(a, answer)| answer.as_ref().is_some_and(|k| a.is_settled_by(k)));
         known.extend(answers.into_iter().flatten());
         if settled {
@@ -137,9 +136,21 @@ pub(crate) async fn glimpse(shared: &Arc<Shared>, ask: Vec<Asked>, resource: Fid
     known
 }
 
-async fn glimpse_one(shared: &Weak<Shared>, asked: &Asked, resource: Fid, until: Time) -> Option<ObjectAttr> {
+async fn glimpse_one(shared: &Weak<Shared>, asked: &Asked, resource: Fid, begin: Time) -> Option<ObjectAttr> {
     let message = GlimpseCallback { handle: asked.holder.lock.0, resource };
-    let goes_on = |shared: &Arc<Shared>| shared.target.rt().now() < until;
+    let (client, id) = (client_of(&asked.peer.export), asked.holder.lock);
+    let goes_on = |shared: &Arc<Shared>| {
+        let now = shared.target.rt().now();
+        let (is_held, timeout) = {
+            let namespace = &shared.state.lock().namespace;
+            (namespace.holds_extent(client, id), namespace.settings().callback_timeout)
+        };
+        let is_late = now.since(begin) >= timeout || asked.peer.is_gone(begin, now, timeout);
+        if is_held && is_late {
+            shared.evict(client);
+        }
+        is_held && !is_late
+    };
     match ask::<GlimpseReply>(shared, &asked.peer, Opcode::LdlmGlCallback, &message, goes_on).await {
         Ok(reply) => Some(reply.attr),
         Err(error) => {
