@@ -15,6 +15,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -183,6 +184,20 @@ async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// A shell that starts a program in the background has it ignore SIGINT, and all that this program starts. Then the tests
+/// ignore it, and so would the program that they interrupt.
+fn heed_interrupts(command: &mut Command) {
+    let reset = || {
+        // SAFETY: signal(2) may be called between fork and exec.
+        match unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) } {
+            libc::SIG_ERR => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    };
+    // SAFETY: the closure calls signal(2) and allocates nothing.
+    unsafe { command.pre_exec(reset) };
+}
+
 fn send(child: &Child, signal: i32) {
     // SAFETY: no memory is involved; the child is not reaped yet.
     unsafe { libc::kill(child.id() as i32, signal) };
@@ -217,9 +232,9 @@ async fn a_program_that_is_killed_ends_whatever_it_waits_for() {
         for (what, call) in calls.iter().filter(|(what, _)| *what != "write" || signal == libc::SIGKILL) {
             let before = stuck.waiting(what);
             let mut command = Command::new(&call[0]);
-            let child =
-                command.args(&call[1..]).stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null()).spawn();
-            let mut child = child.unwrap();
+            command.args(&call[1..]).stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null());
+            heed_interrupts(&mut command);
+            let mut child = command.spawn().unwrap();
             eventually(what, || stuck.waiting(what) > before).await;
             let begin = Instant::now();
             send(&child, signal);
