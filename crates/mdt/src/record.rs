@@ -2,7 +2,7 @@
 //! change of a record's fields takes a new version and a decoder for the old one. [`crate::tables`] says which table
 //! holds which records.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use nacre_base::{Errno, Fid, Timestamp};
 use nacre_wire::attr::{Attr, CAPABILITY, file_flags, mode};
 use nacre_wire::layout::{Layout, LayoutSpec};
@@ -42,11 +42,11 @@ macro_rules! record {
 
             /// The bytes to store.
             pub fn encode(&self) -> Bytes {
-                let mut out = BytesMut::with_capacity(256);
-                out.put_u8(Self::VERSION);
+                let mut out = Vec::with_capacity(256);
+                out.push(Self::VERSION);
                 $(self.$field.put(&mut out);)*
                 $($(self.$new.put(&mut out);)*)?
-                out.freeze()
+                out.into()
             }
 
             /// Reads stored bytes.

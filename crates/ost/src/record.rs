@@ -1,7 +1,6 @@
 //! The record of an object, and its encoding.
 
 use crate::OBJECTS;
-use bytes::BytesMut;
 use nacre_base::{Errno, Fid, Timestamp};
 use nacre_osd::{ObjectStat, Transaction};
 use nacre_wire::attr::ObjectAttr;
@@ -104,7 +103,7 @@ impl ObjectRecord {
 impl Field for ObjectRecord {
     const MIN_SIZE: usize = 8 + 2 * 4 + 3 * 12 + 16 + 2 * 4 + 8 + 1;
 
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut Vec<u8>) {
         self.size.put(out);
         self.uid.put(out);
         self.gid.put(out);

@@ -56,11 +56,6 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// The host of a client. Clients on one host differ in their ports.
-fn host_of(nid: Nid) -> Nid {
-    nid.with_port(0)
-}
-
 impl NodeShared {
     /// Handles a connect, or leaves it to the task that is handling an earlier connect of the same client; that task
     /// continues with the newest of the connects that wait. The newest must not be dropped, because the client may have
@@ -105,7 +100,7 @@ impl NodeShared {
             is_reconnect || living.is_some_and(|e| e.is_asked_again(request.previous_export, header.connection_count));
         // A client that connects anew goes on in its place.
         let place = existing.as_ref().map(|e| e.place.clone());
-        let Some(place) = place.or_else(|| self.export_places.take(host_of(reply_to.nid)).map(Arc::new)) else {
+        let Some(place) = place.or_else(|| self.export_places.take(reply_to.nid.host()).map(Arc::new)) else {
             self.refuse(&header, reply_to, Errno::EBUSY);
             return None;
         };

@@ -1,10 +1,10 @@
 //! Conversion of RPCs to and from LNet messages, and the portals that they use.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use nacre_base::Payload;
 use nacre_lnet::{Portal, Purpose};
-use nacre_wire::header::{HEADER_BYTES, MAGIC, RpcMessage, VERSION};
-use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind, WireError};
+use nacre_wire::header::RpcMessage;
+use nacre_wire::{Lane, Opcode, RpcHeader, RpcKind, WireError};
 use std::time::Duration;
 
 /// Portal for the replies of every lane; the match bits name the import.
@@ -46,16 +46,7 @@ pub(crate) struct Incoming {
 
 /// The bytes of an RPC. The data is passed on as it is.
 pub(crate) fn encode(kind: RpcKind, header: &RpcHeader, body: &[u8], data: Payload) -> Payload {
-    let mut head = BytesMut::with_capacity(HEADER_BYTES + body.len());
-    MAGIC.put(&mut head);
-    VERSION.put(&mut head);
-    kind.put(&mut head);
-    0u8.put(&mut head);
-    header.put(&mut head);
-    // Callers keep bodies below what one LNet message carries.
-    head.put_u32_le(body.len() as u32);
-    head.put_slice(body);
-    let mut payload = Payload::from(head.freeze());
+    let mut payload = Payload::from(RpcMessage::encode_head(kind, header, body));
     payload.append(data);
     payload
 }

@@ -100,6 +100,13 @@ fn space_that_was_promised_before_a_restart_stays_promised() {
     }
 }
 
+/// An OST that answers from memory was restarted when nearly full. The space of replays that it had answered for, and not yet
+/// written, was promised to others, and its device stopped because answered data found no space.
+#[test]
+fn the_space_of_replays_is_promised_to_nobody() {
+    nacre_sim::crashes::run_answering(Answers::Memory, 9_807_109, 400);
+}
+
 /// A client with cached bytes was cut off from the OST by one cut after the other, for longer than a glimpse waited for its
 /// answer. The OST told another client the size that the disk had, and the first client came back with its lock.
 #[test]

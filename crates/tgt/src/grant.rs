@@ -115,6 +115,13 @@ impl GrantEngine {
         Ok(Reservation { export, from_grant, from_free })
     }
 
+    /// Reserves space for a write that is sent again or replayed. Its space was promised when it was sent first, perhaps by
+    /// the target before its restart, so it is never refused; but until it is stored, nobody else may be promised that space.
+    pub fn reserve_repeated(&mut self, export: u64, bytes: u64) -> Reservation {
+        self.pending = self.pending.saturating_add(bytes);
+        Reservation { export, from_grant: 0, from_free: bytes }
+    }
+
     /// The write is over. The grant of a failed write goes back to its client.
     pub fn finish(&mut self, reservation: Reservation, written: Written) {
         let Reservation { export, from_grant, from_free } = reservation;
@@ -172,6 +179,12 @@ impl GrantEngine {
     /// Bytes promised to nobody.
     pub fn left(&self) -> u64 {
         self.available.saturating_sub(self.total_granted())
+    }
+
+    /// Whether all that is promised and in progress has space, as far as is known: others may use the disk too, and
+    /// repeated writes are not refused.
+    pub fn is_covered(&self) -> bool {
+        self.total_granted() <= self.available
     }
 
     /// Panics if bytes were just promised that are not there. Earlier promises may exceed the space, because others use
@@ -261,6 +274,23 @@ mod tests {
         assert_eq!(e.connect(4, 0, true), MIB / 8, "a new client");
         assert_eq!(e.connect(1, MIB, true), MIB, "it reconnects");
         assert_eq!(e.left(), MIB - MIB / 8);
+    }
+
+    /// Replays were not counted, and their space was promised to others before they were stored: an OST that answers from
+    /// memory could not write what it had answered for.
+    #[test]
+    fn the_space_of_a_replay_is_promised_to_nobody() {
+        let mut e = engine(16 * MIB);
+        assert_eq!(e.connect(1, 4 * MIB, false), 4 * MIB);
+        let replay = e.reserve_repeated(1, 8 * MIB);
+        assert_eq!((e.left(), e.total_granted()), (4 * MIB, 12 * MIB));
+        assert_eq!(e.reserve(2, 0, 5 * MIB), Err(NoSpace));
+        let more = e.reserve_repeated(1, 8 * MIB);
+        assert!(e.left() == 0 && !e.is_covered(), "it is not refused, whatever is left");
+        e.finish(replay, Written::All);
+        e.finish(more, Written::Failed);
+        assert_eq!((e.left(), e.total_granted()), (4 * MIB, 4 * MIB));
+        assert!(e.is_covered());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! How fields become bytes: the [`Field`] trait, its implementations for plain types, and the `message!` macro that
 //! composes them. What messages there are is not here.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use nacre_base::{Errno, Fid, MdtIndex, Nid, OstIndex, RawNid, Timestamp, Transno, Uuid, Xid};
 
 /// Why bytes are not the message they should be.
@@ -84,16 +84,16 @@ pub trait Field: Sized {
     /// The fewest bytes a value takes: bounds a count before anything is allocated for it.
     const MIN_SIZE: usize;
     /// Appends the value.
-    fn put(&self, out: &mut BytesMut);
+    fn put(&self, out: &mut Vec<u8>);
     /// Reads a value.
     fn take(from: &mut Reader) -> Result<Self, WireError>;
 }
 
 /// The bytes of `message`.
 pub fn encode<M: Field>(message: &M) -> Bytes {
-    let mut out = BytesMut::with_capacity(256);
+    let mut out = Vec::with_capacity(256);
     message.put(&mut out);
-    out.freeze()
+    out.into()
 }
 
 /// The message in `bytes`; bytes after it are ignored.
@@ -105,7 +105,7 @@ macro_rules! integer_fields {
     ($($t:ty),*) => {$(
         impl Field for $t {
             const MIN_SIZE: usize = size_of::<$t>();
-            fn put(&self, out: &mut BytesMut) { out.put_slice(&self.to_le_bytes()); }
+            fn put(&self, out: &mut Vec<u8>) { out.extend_from_slice(&self.to_le_bytes()); }
             fn take(from: &mut Reader) -> Result<Self, WireError> { Ok(<$t>::from_le_bytes(from.array()?)) }
         }
     )*};
@@ -114,8 +114,8 @@ integer_fields!(u8, u16, u32, u64, i32, i64);
 
 impl Field for bool {
     const MIN_SIZE: usize = 1;
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u8(u8::from(*self));
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(*self));
     }
     fn take(from: &mut Reader) -> Result<bool, WireError> {
         match u8::take(from)? {
@@ -128,8 +128,8 @@ impl Field for bool {
 
 impl<const N: usize> Field for [u8; N] {
     const MIN_SIZE: usize = N;
-    fn put(&self, out: &mut BytesMut) {
-        out.put_slice(self);
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self);
     }
     fn take(from: &mut Reader) -> Result<Self, WireError> {
         from.array()
@@ -138,9 +138,9 @@ impl<const N: usize> Field for [u8; N] {
 
 impl Field for Bytes {
     const MIN_SIZE: usize = 4;
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut Vec<u8>) {
         put_len(self.len(), out);
-        out.put_slice(self);
+        out.extend_from_slice(self);
     }
     fn take(from: &mut Reader) -> Result<Bytes, WireError> {
         let len = u32::take(from)? as usize;
@@ -150,9 +150,9 @@ impl Field for Bytes {
 
 impl Field for String {
     const MIN_SIZE: usize = 4;
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut Vec<u8>) {
         put_len(self.len(), out);
-        out.put_slice(self.as_bytes());
+        out.extend_from_slice(self.as_bytes());
     }
     fn take(from: &mut Reader) -> Result<String, WireError> {
         let bytes = Bytes::take(from)?;
@@ -163,7 +163,7 @@ impl Field for String {
 
 impl<T: Field> Field for Vec<T> {
     const MIN_SIZE: usize = 4;
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut Vec<u8>) {
         put_len(self.len(), out);
         self.iter().for_each(|v| v.put(out));
     }
@@ -181,7 +181,7 @@ impl<T: Field> Field for Vec<T> {
 
 impl<T: Field> Field for Option<T> {
     const MIN_SIZE: usize = 1;
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut Vec<u8>) {
         self.is_some().put(out);
         if let Some(v) = self {
             v.put(out);
@@ -194,7 +194,7 @@ impl<T: Field> Field for Option<T> {
 
 impl Field for () {
     const MIN_SIZE: usize = 0;
-    fn put(&self, _: &mut BytesMut) {}
+    fn put(&self, _: &mut Vec<u8>) {}
     fn take(_: &mut Reader) -> Result<(), WireError> {
         Ok(())
     }
@@ -202,7 +202,7 @@ impl Field for () {
 
 impl<A: Field, B: Field> Field for (A, B) {
     const MIN_SIZE: usize = A::MIN_SIZE + B::MIN_SIZE;
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut Vec<u8>) {
         self.0.put(out);
         self.1.put(out);
     }
@@ -211,16 +211,16 @@ impl<A: Field, B: Field> Field for (A, B) {
     }
 }
 
-fn put_len(len: usize, out: &mut BytesMut) {
+fn put_len(len: usize, out: &mut Vec<u8>) {
     let len = u32::try_from(len).expect("a section is far below 4 GiB: bulk data never travels in a body");
-    out.put_u32_le(len);
+    len.put(out);
 }
 
 macro_rules! newtype_fields {
     ($($t:ident($inner:ty)),*) => {$(
         impl Field for $t {
             const MIN_SIZE: usize = <$inner>::MIN_SIZE;
-            fn put(&self, out: &mut BytesMut) { self.0.put(out); }
+            fn put(&self, out: &mut Vec<u8>) { self.0.put(out); }
             fn take(from: &mut Reader) -> Result<Self, WireError> { Ok($t(<$inner>::take(from)?)) }
         }
     )*};
@@ -229,7 +229,7 @@ newtype_fields!(Xid(u64), Transno(u64), OstIndex(u32), MdtIndex(u32), Uuid([u8; 
 
 impl Field for Fid {
     const MIN_SIZE: usize = 16;
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut Vec<u8>) {
         self.seq.put(out);
         self.oid.put(out);
         self.ver.put(out);
@@ -241,7 +241,7 @@ impl Field for Fid {
 
 impl Field for Timestamp {
     const MIN_SIZE: usize = 12;
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut Vec<u8>) {
         self.secs.put(out);
         self.nanos.put(out);
     }
@@ -258,7 +258,7 @@ impl Field for Timestamp {
 /// and new records are read alike; a flag in the network announces the longer address.
 impl Field for Nid {
     const MIN_SIZE: usize = 10;
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut Vec<u8>) {
         let raw = self.to_raw();
         raw.network.put(out);
         if raw.is_ipv6() {
@@ -308,7 +308,7 @@ macro_rules! message {
 
         impl $crate::codec::Field for $name {
             const MIN_SIZE: usize = 0 $(+ <$t as $crate::codec::Field>::MIN_SIZE)*;
-            fn put(&self, out: &mut bytes::BytesMut) {
+            fn put(&self, out: &mut Vec<u8>) {
                 $($crate::codec::Field::put(&self.$field, out);)*
                 let _ = out;
             }
@@ -331,7 +331,7 @@ macro_rules! wire_enum {
 
         impl $crate::codec::Field for $name {
             const MIN_SIZE: usize = size_of::<$repr>();
-            fn put(&self, out: &mut bytes::BytesMut) {
+            fn put(&self, out: &mut Vec<u8>) {
                 $crate::codec::Field::put(&(*self as $repr), out);
             }
             fn take(from: &mut $crate::codec::Reader) -> Result<Self, $crate::codec::WireError> {

@@ -45,7 +45,7 @@ fn header() {
     let ids = RpcHeader { opcode: 36, xid: 0x1122334455667788, pre_versions, ..RpcHeader::default() };
     let header = RpcHeader { status: -2, jobid: [7; 32], ..ids };
     let m = RpcMessage { kind: RpcKind::Reply, header, body: Bytes::from_static(b"body"), inline: Bytes::new() };
-    let head = m.encode_head();
+    let head = RpcMessage::encode_head(m.kind, &m.header, &m.body);
     assert_eq!(head.len(), HEADER_BYTES + 4);
     assert_eq!(&head[..8], b"NCR1\x01\x00\x02\x00");
     assert_eq!(fnv_1a_64(&head), 0xba1bc663cbef910b);

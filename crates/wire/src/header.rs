@@ -144,7 +144,7 @@ impl Versions {
 impl Field for Versions {
     const MIN_SIZE: usize = 8 * Versions::COUNT;
 
-    fn put(&self, out: &mut bytes::BytesMut) {
+    fn put(&self, out: &mut Vec<u8>) {
         self.0.iter().for_each(|version| version.put(out));
     }
 
@@ -189,16 +189,18 @@ pub struct RpcMessage {
 }
 
 impl RpcMessage {
-    /// Header and body in one buffer. Inline data is sent as a piece of its own after it.
-    pub fn encode_head(&self) -> Bytes {
-        let mut out = bytes::BytesMut::with_capacity(HEADER_BYTES + self.body.len());
+    /// Header and body in one buffer. Inline data is sent as a piece of its own after it. Callers keep bodies below what
+    /// one LNet message carries.
+    pub fn encode_head(kind: RpcKind, header: &RpcHeader, body: &[u8]) -> Bytes {
+        let mut out = Vec::with_capacity(HEADER_BYTES + body.len());
         MAGIC.put(&mut out);
         VERSION.put(&mut out);
-        self.kind.put(&mut out);
+        kind.put(&mut out);
         0u8.put(&mut out);
-        self.header.put(&mut out);
-        self.body.put(&mut out);
-        out.freeze()
+        header.put(&mut out);
+        (body.len() as u32).put(&mut out);
+        out.extend_from_slice(body);
+        out.into()
     }
 
     /// Takes a message apart without copying.

@@ -2,7 +2,6 @@
 //! everything. [`Layout`] is what a file has, [`LayoutSpec`] what somebody asked for.
 
 use crate::codec::{Field, Reader, WireError};
-use bytes::BytesMut;
 use nacre_base::{Fid, OstIndex};
 use std::ops::Range;
 
@@ -109,7 +108,7 @@ pub struct Component {
 impl Field for Component {
     const MIN_SIZE: usize = 4 * 4 + 2 * 8 + String::MIN_SIZE + Vec::<Stripe>::MIN_SIZE;
 
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut Vec<u8>) {
         self.id.put(out);
         self.flags.put(out);
         self.start.put(out);
@@ -381,9 +380,9 @@ impl Component {
 impl Layout {
     /// The bytes to store.
     pub fn to_stored(&self) -> bytes::Bytes {
-        let mut out = BytesMut::new();
+        let mut out = Vec::new();
         self.put(&mut out);
-        out.freeze()
+        out.into()
     }
 
     /// Reads stored bytes and checks that they can be mapped by.

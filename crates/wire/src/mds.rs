@@ -4,7 +4,7 @@ use crate::attr::{Attr, Credentials, SetAttr, file_flags};
 use crate::codec::{Field, Reader, WireError};
 use crate::layout::{Layout, LayoutSpec};
 use crate::ldlm::InodeLock;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use nacre_base::{Fid, Timestamp};
 
 /// Longest file name in bytes.
@@ -369,7 +369,7 @@ pub enum ReintRecord {
 impl Field for ReintRecord {
     const MIN_SIZE: usize = 1;
 
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut Vec<u8>) {
         match self {
             ReintRecord::Setattr(r) => (1u8.put(out), r.put(out)),
             ReintRecord::Create(r) => (2u8.put(out), r.put(out)),
@@ -411,7 +411,7 @@ pub struct Reint {
 impl Field for Reint {
     const MIN_SIZE: usize = Credentials::MIN_SIZE + Timestamp::MIN_SIZE + 8 + ReintRecord::MIN_SIZE;
 
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut Vec<u8>) {
         self.cred.put(out);
         self.now.put(out);
         self.want.put(out);

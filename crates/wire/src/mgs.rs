@@ -1,7 +1,6 @@
 //! Messages of the management service: registration, configuration, FID sequences.
 
 use crate::codec::{Field, Reader, WireError};
-use bytes::BytesMut;
 use nacre_base::{Nid, Uuid};
 
 /// A reason that is told to a person: a text of at most [`Reason::MAX`] bytes.
@@ -32,7 +31,7 @@ impl std::fmt::Display for Reason {
 
 impl Field for Reason {
     const MIN_SIZE: usize = String::MIN_SIZE;
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut Vec<u8>) {
         self.0.put(out);
     }
     fn take(from: &mut Reader) -> Result<Reason, WireError> {

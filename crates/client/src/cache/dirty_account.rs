@@ -103,11 +103,16 @@ impl DirtyAccount {
         (report, Sent { charge, bytes, dropped, connection: self.connection })
     }
 
-    /// The write succeeded and its reply brought `granted`.
+    /// The write succeeded and its reply brought `granted`. That counts only on the connection on which the write was
+    /// sent: the reply to one that was sent again may be the saved reply to the first time, whose grant ended with its
+    /// connection. Should the server have given it anew, it promises more than the client uses until the next connect,
+    /// which does no harm.
     pub(crate) fn written(&mut self, sent: Sent, granted: u64) {
         self.end(&sent);
         self.lose(sent.charge - sent.bytes);
-        self.held = self.held.saturating_add(granted);
+        if sent.connection == self.connection {
+            self.held = self.held.saturating_add(granted);
+        }
     }
 
     /// The write failed, and its bytes were dropped.
@@ -222,8 +227,8 @@ mod tests {
         let mut account = account(u64::MAX);
         account.took(BLOCK);
         let (_, sent) = account.send(BLOCK, BLOCK);
-        account.handle_connected(u64::MAX);
         account.written(sent, u64::MAX);
+        account.handle_connected(u64::MAX);
         let (_, failing) = account.send(0, 0);
         account.failed(failing);
         assert_eq!((account.held(), account.told_at_connect()), (u64::MAX, u64::MAX));
@@ -254,6 +259,24 @@ mod tests {
         account.failed(sent);
         assert_eq!((account.held(), account.dirty_and_writing()), (BLOCK, 2 * BLOCK));
         assert!(!account.can_dirty(1) && account.can_dirty(0));
+    }
+
+    /// The server gave grant with a write's first reply, which was lost with its connection. The write was sent again,
+    /// the saved reply came, and the client counted grant that the server had promised on the old connection only.
+    #[test]
+    fn grant_of_a_saved_reply_ended_with_its_connection() {
+        let mut server = GrantEngine::default();
+        server.refresh(Time::ZERO, GIB);
+        let mut account = account(server.connect(EXPORT, 0, true));
+        account.took(4 * BLOCK);
+        let (report, sent) = account.send(4 * BLOCK, 4 * BLOCK);
+        let reservation = server.reserve(EXPORT, 4 * BLOCK, 0).expect("promised");
+        server.finish(reservation, Written::All);
+        let granted = server.allocate(EXPORT, &report);
+        assert!(granted > 0);
+        account.handle_connected(server.connect(EXPORT, account.told_at_connect(), true));
+        account.written(sent, granted);
+        assert!(account.held() <= server.total_granted(), "{} of {}", account.held(), server.total_granted());
     }
 
     /// A client that writes, and a server whose other space is taken by a client without grant.

@@ -80,8 +80,8 @@ struct Shared {
     refusals: Mutex<Refusals>,
     acceptor: Mutex<Option<Task>>,
     half_open: Arc<Semaphore>,
-    /// Of these connections, those of each address.
-    half_open_places: Places<IpAddr>,
+    /// Of these connections, those of each host ([`Nid::host`]).
+    half_open_places: Places<Nid>,
 }
 
 #[derive(Clone, Copy)]
@@ -128,7 +128,7 @@ enum HelloError {
 }
 
 const LISTEN_BACKLOG: u32 = 4096;
-/// Addresses that it takes to use up the connections that have not introduced themselves.
+/// Hosts that it takes to use up the connections that have not introduced themselves.
 const HALF_OPEN_SHARES: usize = 4;
 /// Most connections of one peer: a control connection and bulk ones, dialed by both sides.
 const CONNECTIONS_PER_PEER_MAX: usize = 256;
@@ -343,7 +343,8 @@ async fn accept_loop(shared: Arc<Shared>, listener: TcpListener) {
         let Ok(permit) = shared.half_open.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, address)) => {
-                let Some(place) = shared.half_open_places.take(address.ip()) else {
+                let host = Nid::on_ip(shared.nid.network, address.ip(), 0).host();
+                let Some(place) = shared.half_open_places.take(host) else {
                     tracing::debug!("{}: {address} has too many connections that are silent: closed", shared.nid);
                     continue;
                 };

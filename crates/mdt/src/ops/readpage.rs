@@ -5,7 +5,7 @@ use super::Context;
 use crate::access::{EXEC, READ};
 use crate::record::{Dirent, Inode};
 use crate::tables::{self, COOKIE_DOT, COOKIE_DOT_DOT};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use nacre_base::{Errno, Fid};
 use nacre_wire::Field;
 use nacre_wire::attr::mode;
@@ -97,7 +97,7 @@ fn encoded_size(entry: &DirEntry) -> usize {
     if entry.attr.is_none() {
         return DirEntry::MIN_SIZE + entry.name.len();
     }
-    let mut out = BytesMut::with_capacity(512);
+    let mut out = Vec::with_capacity(512);
     entry.put(&mut out);
     out.len()
 }
